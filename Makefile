@@ -1,0 +1,39 @@
+# Targets make their own environment in .venv; nothing else has to be installed but Python 3.11+ with pip.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+
+.PHONY: demo test lint types validate bench clean
+
+$(BIN)/.demo: pyproject.toml
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable .
+	touch $@
+
+$(BIN)/.dev: pyproject.toml
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	touch $@ $(BIN)/.demo
+
+demo: $(BIN)/.demo
+	$(BIN)/prestep run --trace prestep-demo.trace.json.gz
+
+test: $(BIN)/.dev
+	$(BIN)/python -m pytest -n 2
+
+lint: $(BIN)/.dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/lint-imports
+
+types: $(BIN)/.dev
+	$(BIN)/mypy
+
+validate: $(BIN)/.dev
+	$(BIN)/prestep validate h200
+
+bench: $(BIN)/.dev
+	$(BIN)/python -m pytest tests/bench --benchmark-enable --benchmark-only
+
+clean:
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis

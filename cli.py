@@ -1,0 +1,297 @@
+"""The command line: each command parses its options, calls one function, and prints.
+
+stdout is data, stderr is talk. Exit codes: 0 good, 1 outside tolerance, 2 wrong input. Everything but click is imported
+inside the commands, so that `prestep --help` is instant.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from sim import __version__
+
+if TYPE_CHECKING:
+    from sim.result import Result
+
+SCENARIOS = Path(__file__).parent / "workloads" / "scenarios"
+DEMO = "llama1b-ddp4"
+
+EXIT_OUTSIDE, EXIT_INPUT = 1, 2
+
+Command = Callable[..., Any]
+
+
+def explained(command: Command) -> Command:
+    """Errors that prestep can explain end the command with their text and exit code 2, without a traceback."""
+
+    @functools.wraps(command)
+    def run(*args: Any, **kwargs: Any) -> Any:
+        from sim.errors import PrestepError
+
+        try:
+            return command(*args, **kwargs)
+        except PrestepError as error:
+            click.echo(str(error), err=True)
+            sys.exit(EXIT_INPUT)
+
+    return run
+
+
+def changes(command: Command) -> Command:
+    """The option --set, any number of times."""
+    text = "Change a key (training.micro_batch=4) or links of the cluster (nvlink.bandwidth=2x). May be repeated."
+    return click.option("--set", "overrides", metavar="KEY=VALUE", multiple=True, help=text)(command)
+
+
+def as_json(command: Command) -> Command:
+    """The option --json."""
+    return click.option("--json", "json_", is_flag=True, help="JSON on stdout, in seconds and bytes.")(command)
+
+
+def echo_json(value: object) -> None:
+    click.echo(json.dumps(value, indent=2))
+
+
+def talk(text: str) -> None:
+    click.echo(text, err=True)
+
+
+def file_option(*names: str, text: str) -> Callable[[Command], Command]:
+    return click.option(*names, type=click.Path(dir_okay=False, path_type=Path), help=text)
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="prestep")
+def main() -> None:
+    """Predict how long a training step takes on a GPU cluster, and say why."""
+
+
+def find_scenario(name: str | None) -> Path:
+    """The file of that name, or the bundled scenario; without a name, the demonstration."""
+    bundled = SCENARIOS / f"{name or DEMO}.toml"
+    return bundled if name is None or (not Path(name).exists() and bundled.exists()) else Path(name)
+
+
+def predicted(scenario: str | None, overrides: tuple[str, ...]) -> Result:
+    from sim.spec import load_scenario
+
+    loaded = load_scenario(find_scenario(scenario), overrides)
+    from sim.predict import predict  # after the scenario is known to be good: its imports are the slow ones
+
+    return predict(loaded)
+
+
+@main.command()
+@click.argument("scenario", required=False)
+@changes
+@as_json
+@file_option("--trace", text="Write a Chrome trace (.json or .json.gz) for Perfetto.")
+@file_option("--timeline", text="Write the timeline as Parquet.")
+@click.option("--strict", is_flag=True, help="Fail when the prediction rests on a fallback.")
+@explained
+def run(
+    scenario: str | None,
+    overrides: tuple[str, ...],
+    json_: bool,
+    trace: Path | None,
+    timeline: Path | None,
+    strict: bool,
+) -> None:
+    """Predict one training step of SCENARIO: a file, or a bundled one (`prestep list scenarios`)."""
+    result = predicted(scenario, overrides)
+    if json_:
+        echo_json(result.to_json())
+    else:
+        from sim.exporters import terminal
+
+        click.echo(terminal.render(result))
+    for exporter, path in (("chrome_trace", trace), ("parquet", timeline)):
+        if path is not None:
+            export(exporter, result, path)
+    if strict:
+        refuse_fallbacks(result)
+
+
+def export(exporter: str, result: Result, path: Path) -> None:
+    from sim import plugins
+    from sim.errors import InputError, Mistake
+
+    write = plugins.load_function("sim.exporters", exporter, "write")
+    try:
+        write(result, path)
+    except OSError as error:
+        raise InputError(Mistake(str(path), "", error.strerror or str(error), "a place to write to")) from error
+    talk(f"wrote {path}")
+
+
+def refuse_fallbacks(result: Result) -> None:
+    """--strict: what the prediction had to guess is an error."""
+    fallbacks = list(getattr(result, "fallbacks", ()))
+    for fallback in fallbacks:
+        talk(f"fallback: {fallback}")
+    if fallbacks:
+        sys.exit(EXIT_INPUT)
+
+
+@main.command()
+@click.argument("scenario")
+@changes
+@as_json
+@explained
+def whatif(scenario: str, overrides: tuple[str, ...], json_: bool) -> None:
+    """Predict SCENARIO as it is and with changes, side by side."""
+    from sim import whatif as comparison
+
+    base, changed = predicted(scenario, ()).to_json(), predicted(scenario, overrides).to_json()
+    if json_:
+        echo_json(comparison.compare(base, changed))
+    else:
+        click.echo(comparison.render(comparison.compare(base, changed)))
+
+
+@main.command()
+@click.argument("set_", metavar="[SET]", default="h200")
+@file_option("--rows", text="Predict these rows instead, in the format that the set came in.")
+@as_json
+@file_option("--junit", text="Write JUnit XML.")
+@file_option("--plot", text="Write a scatter plot (PNG).")
+@file_option("--markdown", text="Write the report as Markdown.")
+@click.option("--jobs", default=1, show_default=True, type=click.IntRange(1), help="Worker processes.")
+@explained
+def validate(
+    set_: str, rows: Path | None, json_: bool, junit: Path | None, plot: Path | None, markdown: Path | None, jobs: int
+) -> None:
+    """Compare predictions with the measured cases of SET; exit 1 outside tolerance."""
+    from validation.compare import validate_set
+
+    if rows is not None:
+        must_exist(rows, "rows of measurements (JSON lines)")
+    report = validate_set(set_, rows=rows, jobs=jobs)
+    if json_:
+        echo_json(report.to_json())
+    else:
+        click.echo(report.to_markdown())
+    for writer, path in (("write_junit", junit), ("write_plot", plot), ("write_markdown", markdown)):
+        if path is not None:
+            write_report(writer, report, path)
+    sys.exit(0 if report.passed else EXIT_OUTSIDE)
+
+
+def write_report(writer: str, report: Any, path: Path) -> None:
+    import importlib
+
+    getattr(importlib.import_module("validation.report"), writer)(report, path)
+    talk(f"wrote {path}")
+
+
+def must_exist(path: Path, expected: str) -> None:
+    from sim.errors import InputError, Mistake
+
+    if not path.is_file():
+        raise InputError(Mistake(str(path), "", "no such file", expected))
+
+
+@main.command()
+@click.option("--cluster", required=True, metavar="NAME|FILE", help="`prestep list clusters`.")
+@click.option("--op", default="all_reduce", show_default=True, help="Collective operation.")
+@click.option("--ranks", type=click.IntRange(2), help="Ranks, one per GPU; default: all of the cluster.")
+@click.option("--min-bytes", default="8", show_default=True, metavar="SIZE", help="Smallest size: 8, 1M, 4 MiB.")
+@click.option("--max-bytes", default="4G", show_default=True, metavar="SIZE", help="Largest size.")
+@click.option("--algo", help="Force the algorithm, as NCCL_ALGO.")
+@click.option("--proto", help="Force the protocol, as NCCL_PROTO.")
+@click.option("--channels", type=click.IntRange(1), help="Force the number of channels.")
+@click.option("--explain", is_flag=True, help="Say what bounds each size.")
+@as_json
+@explained
+def collective(cluster: str, explain: bool, json_: bool, min_bytes: str, max_bytes: str, **choices: Any) -> None:
+    """Predict a collective over a range of sizes, in the columns of nccl-tests."""
+    from sim.collectives import table
+    from sim.units import parse_nccl_size
+    from topologies import load_cluster
+
+    sizes = parse_nccl_size(min_bytes, "--min-bytes"), parse_nccl_size(max_bytes, "--max-bytes")
+    rows = table.sweep(load_cluster(cluster), min_bytes=sizes[0], max_bytes=sizes[1], **choices)
+    if json_:
+        echo_json([row.to_json() for row in rows])
+    else:
+        click.echo(table.render(rows, explain=explain))
+
+
+@main.group()
+def topology() -> None:
+    """Look at a cluster: named (`prestep list clusters`) or in a file."""
+
+
+@topology.command()
+@click.argument("cluster", metavar="NAME|FILE")
+@file_option("--picture", text="Draw the graph too (PNG).")
+@explained
+def show(cluster: str, picture: Path | None) -> None:
+    """Print what the cluster is made of."""
+    from topologies import load_cluster
+    from topologies import show as drawing
+
+    fabric = load_cluster(cluster)
+    click.echo(drawing.render(fabric))
+    if picture is not None:
+        drawing.picture(fabric, picture)
+        talk(f"wrote {picture}")
+
+
+@topology.command()
+@click.argument("cluster", metavar="NAME|FILE")
+@explained
+def check(cluster: str) -> None:
+    """Check the cluster; exit 2 with every mistake."""
+    from topologies import load_cluster
+
+    fabric = load_cluster(cluster)
+    click.echo(f"{cluster}: good: {len(fabric.hosts)} hosts, {len(fabric.gpus)} GPUs")
+
+
+@topology.command("export")
+@click.argument("cluster", metavar="NAME|FILE")
+@file_option("-o", "--output", text="File to write (.graphml); default: the cluster's name.")
+@explained
+def export_topology(cluster: str, output: Path | None) -> None:
+    """Write the graph for other tools."""
+    from topologies import load_cluster
+    from topologies import show as drawing
+
+    path = output or Path(f"{Path(cluster).stem}.graphml")
+    drawing.export(load_cluster(cluster), path)
+    talk(f"wrote {path}")
+
+
+KINDS = ("clusters", "models", "collectives", "schedules", "topologies", "exporters", "scenarios")
+
+
+@main.command("list")
+@click.argument("kind", type=click.Choice(KINDS))
+@explained
+def list_(kind: str) -> None:
+    """List the names that scenarios and commands take."""
+    from sim.catalog import names
+
+    for name in names(kind):
+        click.echo(name)
+
+
+@main.command()
+@explained
+def schema() -> None:
+    """Print the JSON Schema of scenario files."""
+    from sim.spec import json_schema
+
+    echo_json(json_schema())
+
+
+if __name__ == "__main__":
+    main()

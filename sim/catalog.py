@@ -1,0 +1,49 @@
+"""What there is: names of clusters, models, plug-ins and scenarios, from the files that hold them."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+
+from sim import plugins
+from sim.errors import InputError, PrestepError, unknown
+
+# Data files: kind -> (package, folder in it).
+_FOLDERS = {
+    "clusters": ("topologies", "clusters"),
+    "models": ("workloads", "models"),
+    "scenarios": ("workloads", "scenarios"),
+}
+# Code: kind -> (package, function that makes a module a plug-in; other modules there are helpers).
+_PLUGINS = {
+    "collectives": ("sim.collectives", "plan"),
+    "topologies": ("topologies", "build"),
+    "exporters": ("sim.exporters", "write"),
+}
+
+
+def names(kind: str) -> list[str]:
+    """The names of one kind ("clusters", "models", "schedules", ...), sorted.
+
+    Raises
+    ------
+    InputError
+        For a kind that does not exist.
+    """
+    if kind == "schedules":
+        from workloads import schedules
+
+        return sorted(schedules.names())
+    if kind in _FOLDERS:
+        package, folder = _FOLDERS[kind]
+        return sorted(path.stem for path in (_home(package) / folder).glob("*.toml"))
+    if kind in _PLUGINS:
+        return sorted(plugins.providers(*_PLUGINS[kind]))
+    raise InputError(unknown("list", "", kind, [*_FOLDERS, *_PLUGINS, "schedules"]))
+
+
+def _home(package: str) -> Path:
+    found = importlib.util.find_spec(package)
+    if found is None or not found.submodule_search_locations:
+        raise PrestepError(f"{package}: the package is missing from this installation")
+    return Path(next(iter(found.submodule_search_locations)))

@@ -1,0 +1,39 @@
+"""Collectives of NCCL as activities on a fabric: what is chosen, which links carry it, how long it takes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from sim.collectives import paths, tuner
+from sim.collectives.plan import Plan, Settings, settings
+from sim.collectives.tuner import Candidate, candidates
+
+__all__ = ["Candidate", "Plan", "Settings", "candidates", "plan_collective", "settings"]
+
+
+def plan_collective(op: str, size: float, ranks: Sequence[str], fabric: Any, nccl: Any = None) -> Plan:
+    """The plan of one collective, remembered: the same operation, size and group give the same object.
+
+    Parameters
+    ----------
+    op : str
+        all_reduce, all_gather, reduce_scatter, broadcast, reduce, all_to_all, send, recv or sendrecv.
+    size : float
+        Bytes as nccl-tests counts them (gathers, scatters and all-to-all: n times a rank's part).
+    ranks : sequence of str
+        GPU nodes of `fabric`; the first is the root of a broadcast or reduce.
+    fabric : topologies.fabric.Fabric
+    nccl : sim.spec.Nccl, optional
+
+    Raises
+    ------
+    InputError
+        For anything that NCCL would refuse; see `sim.collectives.tuner.choose`.
+    """
+    wanted = settings(nccl)
+    plans = paths.index_of(fabric).plans
+    key = (op, size, tuple(ranks), wanted)
+    if key not in plans:
+        plans[key] = tuner.choose(op, size, ranks, fabric, wanted)
+    return plans[key]  # type: ignore[no-any-return]

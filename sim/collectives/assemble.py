@@ -1,0 +1,36 @@
+"""From an algorithm's work to a plan: the same arithmetic for ring and tree."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sim.collectives import constants as files
+from sim.collectives import paths, protocols
+from sim.collectives.group import Group
+from sim.collectives.plan import Plan
+
+
+def assemble(
+    op: str,
+    size: float,
+    group: Group,
+    fabric: Any,
+    work: protocols.Work,
+    flows: list[tuple[str, str, float]],
+    *,
+    algo: str,
+    proto: str,
+    channels: int,
+    threads: int,
+    table: files.Constants | None = None,
+) -> Plan:
+    """The plan of `work`; `flows` are (source, destination, data bytes per payload byte)."""
+    table = table or files.load(fabric.gpu_model)
+    pace = table.paces[algo, proto]
+    delay = protocols.latency(work, group, algo, proto, threads, pace, table)
+    moving = protocols.transfer(work, size, group, op, proto, pace, table)
+    links, data = paths.gather(fabric, flows)
+    headers = [protocols.WIRE[proto] / table.wire(str(fabric.links.kind[i])) for i in links]
+    rate = size / moving if moving > 0 else float("inf")
+    evidence = table.evidence if group.nodes == 1 else "guess"
+    return Plan(op, size, group.ranks, algo, proto, channels, delay, links, data * headers, rate, evidence)

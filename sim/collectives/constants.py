@@ -1,0 +1,106 @@
+"""Constants of NCCL on one kind of GPU, from sim/costs/hardware/<gpu>-nccl.toml."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+FOLDER = Path(__file__).parents[1] / "costs" / "hardware"
+# Hopper with NVLink 4 behaves alike; anything else borrows H200's constants and is called a guess.
+MEASURED = "h200"
+
+
+@dataclass(frozen=True)
+class Pace:
+    """How fast one algorithm runs under one protocol.
+
+    Attributes
+    ----------
+    start, hop : float
+        Seconds to launch and end the kernel; seconds per step between neighbours.
+    wide : float
+        Share by which a hop grows from one warp to a full CTA (barriers of more threads).
+    grain : float
+        Bytes a step moves within its hop latency: the first sweep of a CTA's threads is free.
+    rate : Mapping
+        Bytes/s one channel sustains per primitive, by operation.
+    fill : float
+        Bytes/s at which one channel's chunk fills a pipeline (tree).
+    link : Mapping
+        Share of the wire's payload bandwidth reached by endless messages, by operation.
+    ramp, power : float
+        Link time is longer by (ramp / bytes) ** power: big messages use the switch better.
+    sharp : float
+        Exponent of the norm that joins channel time and link time.
+    spill, cache : float
+        Channel time grows by the share `spill` when buffers of more than `cache` bytes miss the L2.
+    """
+
+    start: float
+    hop: float
+    rate: Mapping[str, float]
+    link: Mapping[str, float]
+    wide: float = 0.0
+    grain: float = 0.0
+    fill: float = 1e12
+    ramp: float = 0.0
+    power: float = 0.5
+    sharp: float = 4.0
+    spill: float = 0.0
+    cache: float = 3e7
+    depth: float = 1.0
+
+    def of(self, table: Mapping[str, float], op: str) -> float:
+        """A constant of `op`; operations that were not measured behave like an all-reduce."""
+        return table[op] if op in table else table["all_reduce"]
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """Send and receive: seconds and bytes/s per channel (see pairwise.py)."""
+
+    start: float
+    start_channel: float
+    one_way: float
+    both_ways: float
+    self_copy: float
+    link: float
+    ramp: float
+    power: float
+    sharp: float
+
+
+@dataclass(frozen=True)
+class Constants:
+    """All of one machine; `tables` keeps the rest of the file (wire, nominal, network, host, overlap)."""
+
+    gpu: str
+    evidence: str
+    paces: Mapping[tuple[str, str], Pace]
+    pairs: Pairs
+    tables: Mapping[str, Any]
+
+    def wire(self, kind: str) -> float:
+        """Share of a link's bandwidth that is payload, by kind of link."""
+        wires = self.tables["wire"]
+        return float(wires.get(kind, wires["other"]))
+
+
+def build(tables: Mapping[str, Any], gpu: str, evidence: str) -> Constants:
+    """Constants from the tables of a file."""
+    paces = {(algo, proto): Pace(**tables[algo][proto]) for algo in ("ring", "tree") for proto in tables[algo]}
+    return Constants(gpu, evidence, paces, Pairs(**tables["pairs"]), tables)
+
+
+@lru_cache(maxsize=8)
+def load(gpu: str) -> Constants:
+    """Constants of `gpu` ("h200"); of H200, as a guess, when it was not measured."""
+    path = FOLDER / f"{gpu}-nccl.toml"
+    evidence = "fitted" if path.is_file() else "guess"
+    if not path.is_file():
+        path = FOLDER / f"{MEASURED}-nccl.toml"
+    return build(tomllib.loads(path.read_text(encoding="utf-8")), gpu, evidence)

@@ -1,0 +1,119 @@
+"""Messages between pairs: send, receive, ring shifts and all-to-all.
+
+NCCL cuts a message in parts, one per channel, and gives each round of partners its own channels;
+a CTA that carries parts of several messages shares its threads among them (src/enqueue.cc, device/sendrecv.h).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from sim.collectives import channels as rules
+from sim.collectives import constants as files
+from sim.collectives import paths
+from sim.collectives.group import Group, group_of
+from sim.collectives.plan import PAIR_OPS, Plan, Send, settings
+from sim.collectives.protocols import NET_HOP
+
+OPS = PAIR_OPS
+
+
+def plan(
+    op: str,
+    size: float,
+    ranks: Sequence[str],
+    fabric: Any,
+    nccl: Any = None,
+    proto: str | None = None,
+    channels: int | None = None,
+    table: files.Constants | None = None,
+) -> Plan:
+    """Messages of `size` bytes (all-to-all: `size` / n to each rank); `send` goes from ranks[0] to ranks[1]."""
+    group = group_of(fabric, ranks)
+    table = table or files.load(fabric.gpu_model)
+    graph = rules.search(group, fabric.gpu_model, settings(nccl), table.wire("nvlink"))
+    message = size / group.n if op == "all_to_all" else size
+    parts = rules.message_channels(message, group.n, graph, group.nodes)
+    load = _load(op, message, group, graph, parts, table.pairs.self_copy)
+    flows = _flows(op, group, ranks)
+    links, data = paths.gather(fabric, flows)
+    usage = data / np.array([table.wire(str(fabric.links.kind[i])) for i in links])
+    moving = _transfer(op, size, load, links, data, fabric, table.pairs, table)
+    count = int(np.count_nonzero(load))
+    delay = _latency(group, count, table)
+    small = message <= parts * rules.P2P_LL_BYTES and group.nodes == 1
+    evidence = table.evidence if group.nodes == 1 else "guess"
+    rate = size / moving if moving > 0 else float("inf")
+    return Plan(
+        op, size, tuple(ranks), "pairwise", "LL" if small else "Simple", count, delay, links, usage, rate, evidence
+    )  # fmt: skip
+
+
+def _load(op: str, message: float, group: Group, graph: rules.Graph, parts: int, self_copy: float) -> np.ndarray:
+    """Bytes each CTA of one GPU moves."""
+    load = np.zeros(graph.p2p)
+    rounds = [(r, 1.0 if r else self_copy) for r in range(group.n)] if op == "all_to_all" else [(1, 1.0)]
+    if op == "all_to_all" and group.n == 1:
+        return load
+    # Beyond the channels' number rounds share CTAs evenly: no need to walk through thousands of them.
+    for round_, weight in rounds[: 4 * graph.p2p]:
+        first = rules.first_channel(round_, graph.p2p)
+        for part in range(parts):
+            load[(first + part) % graph.p2p] += weight * message / parts
+    if len(rounds) > 4 * graph.p2p:
+        load *= len(rounds) / (4 * graph.p2p)
+    return load
+
+
+def _transfer(
+    op: str, size: float, load: np.ndarray, links: np.ndarray, data: np.ndarray, fabric: Any,
+    pairs: files.Pairs, table: files.Constants,
+) -> float:  # fmt: skip
+    """Seconds of moving the bytes through the fullest CTA and the fullest link."""
+    if size <= 0 or not len(links):
+        return 0.0
+    rate = pairs.one_way if op in ("send", "recv") else pairs.both_ways
+    channel = float(load.max()) / rate
+    wire = np.array([table.wire(str(fabric.links.kind[i])) for i in links])
+    seconds = size * data / (np.asarray(fabric.links.bandwidth)[links] * wire * pairs.link)
+    slot = int(np.argmax(seconds))
+    gpu_bytes = size * (1.0 if op != "all_to_all" else _remote_share(load, size))
+    link = float(seconds[slot]) * (1 + (pairs.ramp / gpu_bytes) ** pairs.power)
+    return float((channel**pairs.sharp + link**pairs.sharp) ** (1 / pairs.sharp))
+
+
+def _remote_share(load: np.ndarray, size: float) -> float:
+    return min(1.0, float(load.sum()) / size)
+
+
+def _latency(group: Group, channels: int, table: files.Constants) -> float:
+    pairs, nominal = table.pairs, float(table.tables["nominal"]["latency"])
+    delay = pairs.start + pairs.start_channel * max(0, channels - 1)
+    if group.nodes > 1:
+        return delay + NET_HOP["ring"]["Simple"] + group.remote_latency
+    return delay + max(0.0, group.local_latency - nominal)
+
+
+def _flows(op: str, group: Group, ranks: Sequence[str]) -> list[tuple[str, str, float]]:
+    if op == "send":
+        return [(ranks[0], ranks[1], 1.0)]
+    if op == "recv":
+        return [(ranks[1], ranks[0], 1.0)]
+    if op == "sendrecv":
+        following = tuple(ranks[1:]) + (ranks[0],)
+        return [(a, b, 1.0) for a, b in zip(ranks, following, strict=True) if a != b]
+    return [(a, b, 1 / group.n) for a in group.ranks for b in group.ranks if a != b]
+
+
+def steps(op: str, n: int) -> list[list[Send]]:
+    """Rounds of transfers; in an all-to-all rank r's chunk for rank q is number r * n + q."""
+    if op == "send":
+        return [[Send(0, 1, 0, False)]]
+    if op == "recv":
+        return [[Send(1, 0, 0, False)]]
+    if op == "sendrecv":
+        return [[Send(r, (r + 1) % n, r, False) for r in range(n)]]
+    return [[Send(r, (r + k) % n, r * n + (r + k) % n, False) for r in range(n)] for k in range(1, n)]

@@ -1,0 +1,85 @@
+"""NCCL's protocols, and how long data takes through channels and links.
+
+LL sends 8 bytes of data with 8 of flags, LL128 120 with 8, Simple only data but with a fence per slice
+(NCCL src/device/prims_*.h). Each channel is one CTA that copies or reduces at a bounded rate; all channels
+together cannot exceed the wire. Either alone is exact, near their crossing both wait for each other:
+
+    transfer = ((bytes per channel / rate) ** q + (link bytes / link bandwidth) ** q) ** (1 / q)
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sim.collectives.constants import Constants, Pace
+from sim.collectives.group import Group
+
+# Bytes on the wire per byte of data.
+WIRE = {"LL": 2.0, "LL128": 128 / 120, "Simple": 1.0}
+# Largest chunk of one step: eighth of the FIFO (NCCL src/include/device.h); data bytes.
+SLOT = {"LL": 32_768, "LL128": 576_000, "Simple": 524_288}
+MAX_THREADS = {"LL": 512, "LL128": 640, "Simple": 512}
+# Network hop of a ring and a tree, seconds: NCCL's tuning table (src/graph/tuning.cc), evidence: datasheet.
+NET_HOP = {
+    "ring": {"LL": 2.7e-6, "LL128": 4.0e-6, "Simple": 14.0e-6},
+    "tree": {"LL": 5.0e-6, "LL128": 8.5e-6, "Simple": 14.0e-6},
+}
+
+
+@dataclass(frozen=True)
+class Work:
+    """What one operation does under one algorithm.
+
+    Attributes
+    ----------
+    local_hops, remote_hops : float
+        Steps on the critical path inside hosts and between them.
+    step : float
+        Bytes one channel moves per step.
+    traffic : float
+        Bytes through one channel's primitives, all steps together.
+    local_bytes, remote_bytes : float
+        Data bytes on the busiest link inside a host, and between hosts (0 if none).
+    fill : float
+        Bytes of one channel that fill the pipeline before it flows.
+    """
+
+    local_hops: float
+    remote_hops: float
+    step: float
+    traffic: float
+    local_bytes: float
+    remote_bytes: float
+    fill: float = 0.0
+
+
+def link_time(work: Work, group: Group, op: str, proto: str, pace: Pace, constants: Constants) -> float:
+    """Seconds the busiest link needs for the data, its flags and headers."""
+    times = []
+    for amount, bandwidth, kind in (
+        (work.local_bytes, group.local, group.local_kind),
+        (work.remote_bytes, group.remote, group.remote_kind),
+    ):
+        if amount > 0 and bandwidth < float("inf"):
+            speed = bandwidth * constants.wire(kind) * pace.of(pace.link, op) / WIRE[proto]
+            times.append(amount / speed * (1 + (pace.ramp / amount) ** pace.power))
+    return max(times, default=0.0)
+
+
+def latency(work: Work, group: Group, algo: str, proto: str, threads: int, pace: Pace, constants: Constants) -> float:
+    """Seconds of launch and hops; a fabric with longer links than the measured one adds the difference."""
+    nominal = float(constants.tables["nominal"]["latency"])
+    wide = 1 + pace.wide * max(0, threads - 64) / (MAX_THREADS[proto] - 64)
+    local = pace.hop * wide + (group.local_latency - nominal if group.local_kind else 0.0)
+    remote = NET_HOP[algo][proto] + group.remote_latency
+    return pace.start + work.local_hops * max(local, 0.0) + work.remote_hops * remote
+
+
+def transfer(work: Work, size: float, group: Group, op: str, proto: str, pace: Pace, constants: Constants) -> float:
+    """Seconds of moving the bytes, on top of the latency, on an idle network."""
+    # The first sweep of a CTA's threads over a step is part of the hop's latency.
+    beyond = work.step / (work.step + pace.grain) if work.step > 0 else 1.0
+    spill = 1 + pace.spill / (1 + (pace.cache / max(size, 1.0)) ** 4)
+    channel = work.traffic * spill / pace.of(pace.rate, op) + work.fill / pace.fill
+    link = link_time(work, group, op, proto, pace, constants)
+    return float(beyond * (channel**pace.sharp + link**pace.sharp) ** (1 / pace.sharp))

@@ -1,0 +1,63 @@
+"""Matrix multiplication as the GPU runs it: output tiles, one per SM at a time, in waves.
+
+time = floor + waves * (tile_start + k * tile_m * tile_n * 2 / (sm_peak * efficiency)),  waves = ceil(tiles / SMs)
+
+minimised over the tile shapes that cuBLAS uses on Hopper and over splitting k, and never below what memory allows.
+Each choice grows with m, n and k, so their minimum does.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+# (rows, columns) of the CTA tiles seen in the kernel names of the H200 traces (nvjet_sm90_tst_256x128_...).
+TILES = ((256, 128), (320, 128), (192, 192), (192, 128), (128, 128), (128, 64), (64, 64), (64, 32))
+
+
+@dataclass(frozen=True)
+class TileModel:
+    """Constants of the wave model (fitted; see the GPU's toml).
+
+    `efficiency` is the share of an SM's peak reached by the 256 x 128 tile; smaller tiles reach
+    `efficiency * (area / 32768) ** exponent` of it. Times in s.
+    """
+
+    floor: float
+    tile_start: float
+    efficiency: float
+    exponent: float
+    memory_efficiency: float
+
+    def time(self, shape: tuple[int, int, int], sms: int, peak: float, bandwidth: float, size: float) -> float:
+        """Seconds of an (m, n, k) product with `peak` flop/s and `size` bytes of operands."""
+        m, n, k = shape
+        best = math.inf
+        for rows, columns in TILES:
+            rate = peak / sms * self.efficiency * min(1.0, rows * columns / 32768) ** self.exponent
+            for a, b in ((rows, columns), (columns, rows)):
+                tiles = math.ceil(m / a) * math.ceil(n / b)
+                best = min(
+                    best,
+                    *(
+                        self._split(tiles, split, k, rows * columns, rate, sms, m * n / bandwidth)
+                        for split in (1, 2, 4, 8)
+                    ),
+                )
+        return self.floor + max(best, size / (bandwidth * self.memory_efficiency))
+
+    def _split(self, tiles: int, split: int, k: int, area: int, rate: float, sms: int, pass_time: float) -> float:
+        waves = math.ceil(tiles * split / sms)
+        # Partial sums are written and read back in fp32.
+        reduce = 0.0 if split == 1 else 2.0e-6 + 8.0 * split * pass_time
+        return waves * (self.tile_start + 2.0 * area * (k / split) / rate) + reduce
+
+
+# Guess, for a GPU whose file has no [gemm]; also where fitting one starts.
+TYPICAL = TileModel(floor=2e-6, tile_start=1.5e-6, efficiency=0.8, exponent=0.2, memory_efficiency=0.85)
+
+
+def waves(shape: tuple[int, int, int], sms: int, tile: tuple[int, int] = (256, 128)) -> float:
+    """Waves of CTAs of an (m, n, k) product: tiles per SM, with the better orientation of `tile`; may be fractional."""
+    m, n, _ = shape
+    return min(math.ceil(m / a) * math.ceil(n / b) for a, b in (tile, tile[::-1])) / sms

@@ -1,0 +1,186 @@
+"""A GPU as the simulator sees it: how long a kernel runs on it, and what that number rests on."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from sim.costs import gemm, terms
+from sim.costs.adamw import Adamw
+from sim.costs.kernel import Kernel
+from sim.costs.kinds import STREAM_PASSES, check, work
+from sim.costs.roofline import Roofline, estimate
+from sim.costs.tables import Curve, Kriged, Row, read_rows
+from sim.errors import InputError, unknown
+
+HARDWARE = Path(__file__).parent / "hardware"
+DYNAMIC_ABOVE = 2.0  # waves; measured: GEMMs of <= 1.94 waves have no memset in the traces, of >= 3.88 all have
+
+Group = tuple[str, str, str]
+
+
+class Gpu:
+    """One GPU model: limits, kernel times, evidence.
+
+    Attributes
+    ----------
+    name, sms
+        Name ("h200") and number of streaming multiprocessors.
+    roofline
+        Datasheet limits (peak flop/s by dtype, HBM bandwidth, L2 size).
+    memory
+        HBM capacity, bytes.
+    gap
+        Pause between back-to-back kernels of one stream, s; `duration` has the pauses inside one aten operation only.
+    """
+
+    def __init__(self, name: str, facts: dict[str, Any], rows: list[Row]) -> None:
+        self.name: str = name
+        self.sms: int = facts["sms"]
+        self.memory: float = float(facts["memory"])
+        self.gap: float = facts["gap"]
+        self.floor: float = facts["floor"]
+        self.roofline = Roofline(facts["peak"], facts["bandwidth"], facts["l2_bandwidth"], facts["l2"])
+        self._efficiency: dict[str, float] = facts["efficiency"]
+        self._facts = facts
+        self._rows: dict[Group, list[Row]] = {}
+        for row in rows:
+            self._rows.setdefault(terms.group(row.kernel), []).append(row)
+        self._models: dict[Group, Curve | Kriged | None] = {}
+        self._known: dict[Kernel, float] = {}
+        self._tiles = gemm.TileModel(**facts["gemm"]) if "gemm" in facts else gemm.TYPICAL
+        self._adamw = (
+            Adamw(tuple(map(tuple, facts["adamw"]["launch"])), facts["adamw"]["sparse"]) if "adamw" in facts else None
+        )
+
+    @property
+    def peak(self) -> dict[str, float]:
+        """Dense peak flop/s by dtype."""
+        return self.roofline.peak
+
+    @property
+    def bandwidth(self) -> float:
+        """HBM bandwidth, bytes/s."""
+        return self.roofline.bandwidth
+
+    def duration(self, kernel: Kernel) -> float:
+        """Seconds from the first to the end of the last CUDA kernel of one aten operation, alone on the GPU.
+
+        Raises
+        ------
+        InputError
+            If the kind is unknown and says neither bytes nor flops, or the shape does not fit the kind.
+        """
+        known = self._known.get(kernel)
+        if known is None:
+            check(kernel)
+            known = self._known[kernel] = max(self._duration(kernel), self.roofline.bound(kernel), self.floor)
+        return known
+
+    def evidence(self, kernel: Kernel) -> str:
+        """What `duration` rests on: "measured" (this shape), "fitted" (this kind), "datasheet" or "guess"."""
+        check(kernel)
+        if kernel.kind == "adamw" and self._adamw is not None:
+            return "fitted"
+        model = self.model(terms.group(kernel))
+        if model is None:
+            return "datasheet" if kernel.kind in ("gemm", "gemm_bias") or kernel.kind in STREAM_PASSES else "guess"
+        at_row = model.measured(work(kernel)[1]) if isinstance(model, Curve) else model.measured(kernel)
+        return "measured" if at_row else "fitted"
+
+    def waves(self, kernel: Kernel) -> float:
+        """Waves of thread blocks of a GEMM over the SMs (1.0 fills the GPU once); other kinds by bytes moved.
+
+        It tells how a GEMM fares beside a collective that holds SMs: up to `DYNAMIC_ABOVE` waves its tiles are bound
+        to CTAs beforehand, so those without an SM run after the others (twice the time); beyond, the free SMs share them.
+        """
+        if kernel.kind in ("gemm", "gemm_bias"):
+            m, n, k = kernel.shape
+            return gemm.waves((m, n, k), self.sms)
+        return work(kernel)[1] / (self.sms * 64 * 1024)
+
+    def launches(self, kernel: Kernel) -> int:
+        """CUDA kernels that one aten operation starts on the GPU (memsets included)."""
+        if kernel.kind == "adamw":
+            return (self._adamw or Adamw(((1.0, 0.0),), 1.0)).launches(kernel.shape[0], kernel.shape[1])
+        if kernel.kind in ("gemm", "gemm_bias"):
+            # Beyond two waves cuBLAS hands out tiles by an atomic counter, which a memset clears first.
+            return 1 + (self.waves(kernel) > DYNAMIC_ABOVE)
+        parts: dict[str, int] = self._facts.get("parts", {})
+        return parts.get("_".join(filter(None, terms.group(kernel)[:2])), parts.get(kernel.kind, 1))
+
+    def _duration(self, kernel: Kernel) -> float:
+        if kernel.kind == "adamw" and self._adamw is not None:
+            return self._adamw.time(kernel.shape[0], kernel.shape[1], kernel.layout, self.gap)
+        model = self.model(terms.group(kernel))
+        if isinstance(model, Curve):
+            return model(work(kernel)[1])
+        if isinstance(model, Kriged):
+            return model(kernel)
+        if kernel.kind in ("gemm", "gemm_bias"):
+            return self._tile_time(kernel)
+        return estimate(self.roofline, kernel, self.floor, self._efficiency)
+
+    def _tile_time(self, kernel: Kernel) -> float:
+        m, n, k = kernel.shape
+        peak = self.roofline.peak_of(kernel.dtype)
+        return self._tiles.time((m, n, k), self.sms, peak, self.bandwidth, work(kernel)[1])
+
+    def model(self, group: Group) -> Curve | Kriged | None:
+        """The table behind a (kind, layout, dtype), None where nothing was measured; built on first use."""
+        if group not in self._models:
+            self._models[group] = self._build(group)
+        return self._models[group]
+
+    def _rows_of(self, group: Group) -> list[Row]:
+        kind, layout, dtype = group
+        # fp16 runs on the same units at the same speed as bf16.
+        dtypes = (dtype, "bf16") if dtype == "fp16" else (dtype,)
+        return next((rows for d in dtypes if (rows := self._rows.get((kind, layout, d)))), [])
+
+    def _build(self, group: Group) -> Curve | Kriged | None:
+        rows, kind = self._rows_of(group), group[0]
+        if not rows and kind in STREAM_PASSES and group[1]:
+            rows = self._rows_of((kind, "", group[2]))
+        if not rows:
+            return None
+        if kind in STREAM_PASSES:
+            return Curve(((work(row.kernel)[1], row.duration, row.noise**-2) for row in rows), self.floor)
+        correction = self._facts["correction"].get(kind, self._facts["correction"]["default"])
+        if kind == "gemm":
+            return Kriged(rows, self._tile_time, terms.GEMM_AXES, **correction)
+        coefficients = self._facts["terms"].get("_".join(filter(None, group[:2])))
+        if coefficients is None:
+            return None
+        term, axes = terms.LINEAR[kind]
+        return Kriged(rows, partial(_linear, term, coefficients), axes, **correction)
+
+
+def _linear(term: Callable[[Kernel], tuple[float, ...]], coefficients: list[float], kernel: Kernel) -> float:
+    return sum(a * b for a, b in zip(coefficients, term(kernel), strict=True))
+
+
+def load(name: str, folder: Path = HARDWARE) -> Gpu:
+    """The GPU `name` from `folder`: `<name>.toml` with facts and, where measured, `-fitted.toml` and `-kernels.csv`.
+
+    Raises
+    ------
+    InputError
+        If there is no such GPU.
+    """
+    path = folder / f"{name.lower()}.toml"
+    if not path.is_file():
+        known = [entry.stem for entry in folder.glob("*.toml") if "-" not in entry.stem]
+        raise InputError(unknown(str(folder), "gpu", name, known))
+    facts = tomllib.loads(path.read_text())
+    fitted = folder / f"{name.lower()}-fitted.toml"
+    if fitted.is_file():
+        facts.update(tomllib.loads(fitted.read_text()))
+    table = folder / f"{name.lower()}-kernels.csv"
+    return Gpu(name.lower(), facts, read_rows(table) if table.is_file() else [])
+
+
+__all__ = ["Gpu", "load"]

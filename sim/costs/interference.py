@@ -1,0 +1,55 @@
+"""What communication beside it costs a kernel.
+
+A communication kernel holds one SM per channel until it ends. A GEMM is a set of equal tiles that run in
+rounds over the SMs, so losing SMs costs whole rounds. cuBLAS gives a kernel of up to two tiles per SM a fixed
+share per thread block; the blocks that find no SM run after the others, and the kernel takes twice as long.
+Larger ones draw tiles from a counter and take ``ceil(tiles / free SMs)`` rounds, plus one because the blocks
+that started late finish late. Other kernels slow down by measured factors (``interference.toml``).
+"""
+
+from __future__ import annotations
+
+import math
+import tomllib
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from sim.costs.kernel import Kernel
+
+TILE = 256 * 128  # elements of the output tile of cuBLAS's large Hopper kernels (nvjet 256x128, 128x256)
+SMALL_TILE = 128 * 128
+
+
+@cache
+def _table() -> dict[str, Any]:
+    return tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
+
+
+def slowdown(kernel: Kernel, channels: int, sms: int) -> float:
+    """Factor >= 1 on a kernel's time while communication holds ``channels`` of the GPU's ``sms``."""
+    if channels <= 0:
+        return 1.0
+    if kernel.kind in ("gemm", "gemm_bias"):
+        return _gemm(kernel, min(channels, sms - 1), sms)
+    table = _table()
+    name = f"{kernel.kind} {kernel.layout}" if kernel.layout else kernel.kind
+    factor = table["factor"].get(name, table["factor"].get(kernel.kind, table["default"]))
+    return float(1.0 + (factor - 1.0) * min(1.0, channels / table["reference_channels"]))
+
+
+def tiles(m: int, n: int) -> int:
+    """Output tiles of a GEMM: 256 x 128, or 128 x 128 when the large ones would leave SMs idle."""
+    large = math.ceil(m / 256) * math.ceil(n / 128)
+    return large if large >= 128 else math.ceil(m / 128) * math.ceil(n / 128)
+
+
+def _gemm(kernel: Kernel, channels: int, sms: int) -> float:
+    m, n, _ = kernel.shape
+    count, free = tiles(m, n), sms - channels
+    rounds = math.ceil(count / sms)
+    if count <= free:
+        return 1.0
+    if m * n <= 2 * sms * TILE:
+        return 2.0
+    return max(1.0, (math.ceil(count / free) + 1) / rounds)

@@ -1,0 +1,34 @@
+"""What a GPU is asked to do once: a kernel by kind, shape and type."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """One aten operation on the GPU (it may be several CUDA kernels back to back; see `Gpu.duration`).
+
+    Attributes
+    ----------
+    kind
+        "gemm", "add", "attention_fwd", ...; `docs/costs.md` lists the kinds and their shapes.
+    shape
+        Sizes, in the order the kind defines; (m, n, k) for "gemm", (elements,) for elementwise kinds.
+    dtype
+        "bf16", "fp16", "tf32", "fp32", "fp8".
+    layout
+        For GEMMs "nt" (forward, y = x w^T), "nn" (data gradient), "tn" (weight gradient); for elementwise kinds
+        "" (contiguous), "strided" (half-row views as in rotary embedding, or transposed), "strided_bwd", "row".
+    bytes
+        Bytes moved (reads plus writes); 0 lets the kind's own rule count them.
+    flops
+        Floating-point operations; 0 lets the kind's own rule count them.
+    """
+
+    kind: str
+    shape: tuple[int, ...]
+    dtype: str = "bf16"
+    layout: str = ""
+    bytes: float = 0.0
+    flops: float = 0.0

@@ -1,0 +1,135 @@
+"""What each kind of kernel must at least do: floating-point operations and bytes, from its shape.
+
+These are lower bounds (every operand once), used by the roofline and as the axes on which measured tables are read.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from sim.costs.kernel import Kernel
+from sim.errors import InputError, Mistake, did_you_mean
+
+DTYPE_BYTES = {"bf16": 2, "fp16": 2, "fp32": 4, "tf32": 4, "fp8": 1, "int64": 8, "int32": 4}
+
+# Kinds that only move memory: bytes per element and per byte of dtype, reads plus writes.
+STREAM_PASSES = {
+    "add": 3.0, "sub": 3.0, "mul": 3.0, "div": 2.0, "neg": 2.0, "silu": 2.0, "silu_backward": 3.0, "gelu": 2.0,
+    "gelu_backward": 3.0, "relu": 2.0, "threshold_backward": 3.0, "copy": 2.0, "transpose_copy": 2.0, "cat": 2.0,
+    "fill": 1.0, "memset": 1.0, "cast": 3.0, "sum": 1.0, "index": 2.0,
+    "index_add": 3.0, "gather": 2.0, "foreach_copy": 2.0,
+    "chunk_cat": 2.0, "split_with_sizes_copy": 2.0, "copy_h2d": 1.0, "maxpool_fwd": 1.25, "maxpool_bwd": 1.25,
+    "avgpool": 1.0, "argsort": 8.0, "fused": 2.0, "index_put": 3.0,
+}  # fmt: skip
+
+# (rows, columns) kinds: passes over rows * columns elements.
+ROW_PASSES = {
+    "rms_norm_fwd": 2.0, "rms_norm_bwd": 3.0, "layer_norm_fwd": 2.0, "layer_norm_bwd": 3.0, "softmax": 2.0,
+    "softmax_bwd": 3.0,
+    "log_softmax_fwd": 2.0, "log_softmax_bwd": 3.0, "batchnorm_fwd": 2.0, "batchnorm_bwd": 3.0,
+}  # fmt: skip
+
+Work = tuple[float, float]
+
+
+def _gemm(kernel: Kernel) -> Work:
+    m, n, k = kernel.shape
+    out = max(2, DTYPE_BYTES[kernel.dtype])
+    return 2.0 * m * n * k, DTYPE_BYTES[kernel.dtype] * (m * k + k * n) + out * m * n
+
+
+def attention_flops(kernel: Kernel) -> float:
+    """Causal attention: two (forward) or five (backward) products of half the seq x seq matrix."""
+    batch, heads, _, seq, dim = kernel.shape
+    products = 2 if kernel.kind == "attention_fwd" else 5
+    return products * 2.0 * batch * heads * seq * seq * dim / 2
+
+
+def _attention(kernel: Kernel) -> Work:
+    batch, heads, kv_heads, seq, dim = kernel.shape
+    tensors = (2 * heads + 2 * kv_heads) * (1 if kernel.kind == "attention_fwd" else 2)
+    return attention_flops(kernel), 2.0 * batch * seq * dim * tensors
+
+
+def _conv(kernel: Kernel) -> Work:
+    n, c, h, w, k, r, s, stride = kernel.shape
+    p, q = -(-h // stride), -(-w // stride)
+    return 2.0 * n * p * q * k * c * r * s, 2.0 * (
+        n * c * h * w / (stride**2 if r == 1 else 1) + n * p * q * k + k * c * r * s
+    )
+
+
+def _adamw(kernel: Kernel) -> Work:
+    # Parameter, gradient and two moments are read, all but the gradient written.
+    return 0.0, 7.0 * kernel.shape[0] * DTYPE_BYTES[kernel.dtype]
+
+
+def _embedding(kernel: Kernel) -> Work:
+    return 0.0, 2.0 * kernel.shape[0] * kernel.shape[1] * DTYPE_BYTES[kernel.dtype]
+
+
+def _tokens(kernel: Kernel) -> Work:
+    return 0.0, 4.0 * kernel.shape[0]
+
+
+def _rows(kernel: Kernel) -> Work:
+    elements = kernel.shape[0] if kernel.kind.startswith("batchnorm") else kernel.shape[0] * kernel.shape[1]
+    return 0.0, ROW_PASSES[kernel.kind] * elements * DTYPE_BYTES[kernel.dtype]
+
+
+def _stream(kernel: Kernel) -> Work:
+    return 0.0, STREAM_PASSES[kernel.kind] * math.prod(kernel.shape) * DTYPE_BYTES[kernel.dtype]
+
+
+# kind -> (shape's field names, rule)
+KINDS: dict[str, tuple[str, Callable[[Kernel], Work]]] = {
+    **{kind: ("elements", _stream) for kind in STREAM_PASSES},
+    **{kind: ("rows, columns", _rows) for kind in ROW_PASSES},
+    "log_softmax_fwd": ("tokens, vocab", _rows),
+    "log_softmax_bwd": ("tokens, vocab", _rows),
+    "batchnorm_fwd": ("elements, channels", _rows),
+    "batchnorm_bwd": ("elements, channels", _rows),
+    "gemm": ("m, n, k", _gemm),
+    "gemm_bias": ("m, n, k", _gemm),
+    "attention_fwd": ("batch, heads, kv_heads, seq, head_dim", _attention),
+    "attention_bwd": ("batch, heads, kv_heads, seq, head_dim", _attention),
+    "conv_fwd": ("n, c, h, w, k, r, s, stride", _conv),
+    "conv_dgrad": ("n, c, h, w, k, r, s, stride", _conv),
+    "conv_wgrad": ("n, c, h, w, k, r, s, stride", _conv),
+    "adamw": ("elements, tensors", _adamw),
+    "embedding_fwd": ("tokens, hidden, vocab", _embedding),
+    "embedding_bwd": ("tokens, hidden, vocab", _embedding),
+    "index_select": ("tokens, hidden, vocab", _embedding),
+    "nll_loss_fwd": ("tokens, vocab", _tokens),
+    "nll_loss_bwd": ("tokens, vocab", _tokens),
+}
+
+
+def check(kernel: Kernel) -> None:
+    """Refuse a kernel whose kind is unknown (unless it says its own bytes or flops) or whose shape does not fit.
+
+    Raises
+    ------
+    InputError
+        Saying the kind, what was found and what the shape should be.
+    """
+    known = KINDS.get(kernel.kind)
+    if known is None:
+        if kernel.bytes > 0 or kernel.flops > 0:
+            return
+        hint = did_you_mean(kernel.kind, KINDS)
+        raise InputError(Mistake("kernel", "kind", f'"{kernel.kind}"', "a known kind, or bytes or flops", hint))
+    fields = known[0].split(", ")
+    bad_count = len(kernel.shape) != len(fields) and fields != ["elements"]
+    if bad_count or any(size <= 0 for size in kernel.shape) or not kernel.shape:
+        raise InputError(Mistake("kernel", kernel.kind, str(kernel.shape), f"positive sizes ({known[0]})"))
+    if kernel.dtype not in DTYPE_BYTES:
+        raise InputError(Mistake("kernel", "dtype", f'"{kernel.dtype}"', f"one of {', '.join(DTYPE_BYTES)}"))
+
+
+def work(kernel: Kernel) -> Work:
+    """(flops, bytes) of a checked kernel: what it says itself, else its kind's rule."""
+    rule = KINDS.get(kernel.kind)
+    flops, size = rule[1](kernel) if rule else (0.0, 0.0)
+    return kernel.flops or flops, kernel.bytes or size

@@ -1,0 +1,52 @@
+"""The fastest a GPU could do a kernel: arithmetic at peak, memory at full bandwidth, whichever is slower."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sim.costs.kernel import Kernel
+from sim.costs.kinds import work
+
+
+@dataclass(frozen=True)
+class Roofline:
+    """Datasheet limits of one GPU.
+
+    Attributes
+    ----------
+    peak
+        Dense floating-point operations per second by dtype.
+    bandwidth
+        HBM bandwidth, bytes/s.
+    l2_bandwidth
+        L2 cache bandwidth, bytes/s; bounds what fits the cache.
+    l2
+        L2 size, bytes.
+    """
+
+    peak: dict[str, float]
+    bandwidth: float
+    l2_bandwidth: float
+    l2: float
+
+    def bound(self, kernel: Kernel) -> float:
+        """Seconds that no execution of `kernel` can undercut."""
+        flops, size = work(kernel)
+        # Operands that fit the cache may still be there from the kernel before.
+        beyond = max(0.0, size - self.l2)
+        return max(flops / self.peak_of(kernel.dtype), beyond / self.bandwidth + min(size, self.l2) / self.l2_bandwidth)
+
+    def peak_of(self, dtype: str) -> float:
+        """Peak of `dtype`; a type that the tensor cores lack runs at the lowest listed peak."""
+        return self.peak.get(dtype, min(self.peak.values()))
+
+
+def estimate(roofline: Roofline, kernel: Kernel, floor: float, efficiency: dict[str, float]) -> float:
+    """Roofline with efficiencies, for GPUs and kinds without measurements.
+
+    `floor` is the shortest kernel (s); `efficiency` has "flops" and "bytes", shares of the peaks that are reached.
+    """
+    flops, size = work(kernel)
+    arithmetic = flops / (roofline.peak_of(kernel.dtype) * efficiency["flops"])
+    memory = size / (roofline.bandwidth * efficiency["bytes"])
+    return floor + max(arithmetic, memory)

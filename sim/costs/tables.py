@@ -1,0 +1,130 @@
+"""Measured times, read between the measurements.
+
+`Curve`: one axis (bytes), piecewise linear in log-log, monotone. `Kriged`: several axes; a parametric model times a
+correction that interpolates the measured rows in log space (Gaussian-process regression with a Matern 3/2 kernel).
+"""
+
+from __future__ import annotations
+
+import csv
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from sim.costs.kernel import Kernel
+
+
+@dataclass(frozen=True)
+class Row:
+    """One measured kernel: `duration` in s (median of `count`), `noise` its relative uncertainty."""
+
+    kernel: Kernel
+    duration: float
+    noise: float
+    count: int
+    source: str
+
+
+def read_rows(path: Path) -> list[Row]:
+    """Rows of a table file: kind, layout, dtype, shape (sizes joined by x), bytes, seconds, noise, count, source."""
+    with path.open(newline="") as file:
+        return [_row(fields) for fields in csv.DictReader(file)]
+
+
+def _row(fields: dict[str, str]) -> Row:
+    shape = tuple(int(size) for size in fields["shape"].split("x"))
+    kernel = Kernel(fields["kind"], shape, fields["dtype"], fields["layout"], float(fields["bytes"] or 0))
+    return Row(kernel, float(fields["seconds"]), float(fields["noise"]), int(fields["count"]), fields["source"])
+
+
+class Curve:
+    """Seconds by bytes: isotonic through the rows, a straight line to `floor` below them, proportional above."""
+
+    def __init__(self, points: Iterable[tuple[float, float, float]], floor: float) -> None:
+        """`points` are (bytes, seconds, weight)."""
+        self.sizes, self.times = _isotonic(sorted(points))
+        self.floor = min(floor, self.times[0])
+
+    def __call__(self, size: float) -> float:
+        sizes, times = self.sizes, self.times
+        if size <= sizes[0]:
+            return self.floor + (times[0] - self.floor) * size / sizes[0]
+        if size >= sizes[-1]:
+            return times[-1] * size / sizes[-1]
+        at = int(np.searchsorted(sizes, size))
+        share = math.log(size / sizes[at - 1]) / math.log(sizes[at] / sizes[at - 1])
+        return float(times[at - 1] * (times[at] / times[at - 1]) ** share)
+
+    def measured(self, size: float) -> bool:
+        """Whether a row lies within 1 % of `size`."""
+        return any(abs(known / size - 1) < 0.01 for known in self.sizes)
+
+
+def _isotonic(points: list[tuple[float, float, float]]) -> tuple[list[float], list[float]]:
+    """Pool adjacent violators on log time, after merging equal sizes."""
+    blocks: list[list[float]] = []  # [weight, sum of weight * log time, members]
+    merged: dict[float, list[float]] = {}
+    for size, time, weight in points:
+        entry = merged.setdefault(size, [0.0, 0.0])
+        entry[0] += weight
+        entry[1] += weight * math.log(time)
+    for weight, total in merged.values():
+        blocks.append([weight, total, 1])
+        while len(blocks) > 1 and blocks[-2][1] / blocks[-2][0] > blocks[-1][1] / blocks[-1][0]:
+            last = blocks.pop()
+            blocks[-1] = [a + b for a, b in zip(blocks[-1], last, strict=True)]
+    times = [math.exp(total / weight) for weight, total, members in blocks for _ in range(int(members))]
+    return list(merged), times
+
+
+class Kriged:
+    """`base(kernel)` times a correction through the rows.
+
+    Parameters
+    ----------
+    rows
+        Measurements; `row.noise` is each one's relative standard deviation.
+    base
+        Parametric seconds of a kernel.
+    axes
+        Positions of a kernel in log2 units, one float per axis.
+    length
+        Distance (octaves) over which corrections stay alike; `spread` is their standard deviation in log time.
+    """
+
+    def __init__(
+        self,
+        rows: list[Row],
+        base: Callable[[Kernel], float],
+        axes: Callable[[Kernel], tuple[float, ...]],
+        length: float,
+        spread: float,
+    ) -> None:
+        self.base, self.axes, self.length, self.spread = base, axes, length, spread
+        self.points = np.array([axes(row.kernel) for row in rows])
+        self.residual = np.array([math.log(row.duration / base(row.kernel)) for row in rows])
+        self.noise = np.array([row.noise for row in rows]) ** 2
+        weights = 1.0 / (self.noise + spread**2)
+        self.mean = float((weights * self.residual).sum() / weights.sum())
+        covariance = self._kernel(self.points[:, None, :] - self.points[None, :, :]) + np.diag(self.noise)
+        self.inverse = np.linalg.inv(covariance)
+        self.alpha = self.inverse @ (self.residual - self.mean)
+
+    def _kernel(self, difference: np.ndarray) -> np.ndarray:
+        distance = np.sqrt((difference**2).sum(axis=-1)) * (math.sqrt(3) / self.length)
+        return self.spread**2 * (1.0 + distance) * np.exp(-distance)  # type: ignore[no-any-return]
+
+    def __call__(self, kernel: Kernel) -> float:
+        near = self._kernel(self.points - np.array(self.axes(kernel)))
+        return self.base(kernel) * math.exp(self.mean + float(near @ self.alpha))
+
+    def measured(self, kernel: Kernel) -> bool:
+        """Whether a row has this very position."""
+        return bool((np.abs(self.points - np.array(self.axes(kernel))).max(axis=1) < 1e-6).any())
+
+    def leave_one_out(self) -> np.ndarray:
+        """Log errors (predicted over measured) of each row when it is left out (closed form)."""
+        return -self.alpha / np.diag(self.inverse)

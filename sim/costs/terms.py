@@ -1,0 +1,119 @@
+"""Per-kind parametric times `sum(coefficient * term)` and the log2 axes on which measured corrections live.
+
+A term is something the hardware has to do (elements to move, products to form), so every coefficient is a cost per
+unit of it and cannot be negative; the terms, and so the times, grow with every size of the shape.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from sim.costs.kernel import Kernel
+from sim.costs.kinds import work
+
+# PyTorch's embedding backward sorts the indices first above this many tokens (Embedding.cu, num_indices <= 3072).
+EMBEDDING_SORTS_ABOVE = 3072
+
+
+def group(kernel: Kernel) -> tuple[str, str, str]:
+    """The table that a kernel is read from: (kind, layout, dtype), after aliases and regimes."""
+    kind, layout = ALIASES.get(kernel.kind, kernel.kind), kernel.layout
+    if kind == "embedding_bwd":
+        layout = "sorted" if kernel.shape[0] > EMBEDDING_SORTS_ABOVE else "small"
+    if kind.startswith("conv") and kernel.shape[1] < 8:
+        layout = "padded"  # too few channels for tensor cores: cuDNN pads them first
+    return kind, layout, kernel.dtype
+
+
+# Kinds that run the same CUDA kernel, or (gelu_backward) one that is bound by memory in the same way.
+ALIASES = {
+    "sub": "add", "transpose_copy": "copy", "memset": "fill", "index_select": "embedding_fwd", "gemm_bias": "gemm",
+    "gelu_backward": "silu_backward", "softmax_bwd": "softmax", "layer_norm_bwd": "rms_norm_bwd",
+}  # fmt: skip
+
+
+def _product(kernel: Kernel) -> tuple[float, ...]:
+    return 1.0, float(math.prod(kernel.shape[:2]))
+
+
+def _attention(kernel: Kernel) -> tuple[float, ...]:
+    batch, heads, kv_heads, seq, dim = kernel.shape
+    lanes = float(batch * heads * seq)
+    shared = lanes * dim if heads != kv_heads else 0.0  # grouped-query backward reduces the heads of a group
+    return 1.0, lanes * seq * dim, lanes * seq, lanes * dim, shared
+
+
+def _norm(kernel: Kernel) -> tuple[float, ...]:
+    rows, columns = kernel.shape
+    return 1.0, float(rows * columns), float(rows)
+
+
+def _batchnorm(kernel: Kernel) -> tuple[float, ...]:
+    elements, channels = kernel.shape
+    return 1.0, float(elements), elements / math.sqrt(channels)
+
+
+def _tokens(kernel: Kernel) -> tuple[float, ...]:
+    # One block of threads for all tokens up to its size, a loop beyond.
+    return 1.0, float(min(kernel.shape[0], 2048)), float(kernel.shape[0])
+
+
+def _embedding_backward(kernel: Kernel) -> tuple[float, ...]:
+    tokens, hidden, _ = kernel.shape
+    return 1.0, float(tokens), float(tokens * hidden)
+
+
+def _work(kernel: Kernel) -> tuple[float, ...]:
+    flops, size = work(kernel)
+    return 1.0, flops, size
+
+
+def _log(*sizes: float) -> tuple[float, ...]:
+    return tuple(math.log2(size) for size in sizes)
+
+
+def _attention_axes(kernel: Kernel) -> tuple[float, ...]:
+    batch, heads, kv_heads, seq, dim = kernel.shape
+    return *_log(batch * heads, seq, dim), 0.3 * (heads != kv_heads)
+
+
+def _conv_axes(kernel: Kernel) -> tuple[float, ...]:
+    n, c, h, w, k, r, _, stride = kernel.shape
+    # Batches scale: what a batch of one shape tells about another is worth more than another shape.
+    return 0.3 * math.log2(n), *_log(h * w / stride**2, c, k, r, stride)
+
+
+def _shape_axes(kernel: Kernel) -> tuple[float, ...]:
+    return _log(*kernel.shape)
+
+
+def _first_two(kernel: Kernel) -> tuple[float, ...]:
+    return _log(*kernel.shape[:2])
+
+
+Group = tuple[str, str, str]
+Terms = Callable[[Kernel], tuple[float, ...]]
+
+# kind -> (terms, axes); "gemm" has its own base (gemm.py), streams are curves.
+LINEAR: dict[str, tuple[Terms, Terms]] = {
+    "attention_fwd": (_attention, _attention_axes),
+    "attention_bwd": (_attention, _attention_axes),
+    "rms_norm_fwd": (_norm, _shape_axes),
+    "rms_norm_bwd": (_norm, _shape_axes),
+    "layer_norm_fwd": (_norm, _shape_axes),
+    "softmax": (_norm, _shape_axes),
+    "log_softmax_fwd": (_norm, _shape_axes),
+    "log_softmax_bwd": (_norm, _shape_axes),
+    "batchnorm_fwd": (_batchnorm, _shape_axes),
+    "batchnorm_bwd": (_batchnorm, _shape_axes),
+    "nll_loss_fwd": (_tokens, _shape_axes),
+    "nll_loss_bwd": (_tokens, _shape_axes),
+    "embedding_fwd": (_product, _first_two),
+    "embedding_bwd": (_embedding_backward, _first_two),
+    "conv_fwd": (_work, _conv_axes),
+    "conv_dgrad": (_work, _conv_axes),
+    "conv_wgrad": (_work, _conv_axes),
+}
+
+GEMM_AXES: Terms = _shape_axes

@@ -1,0 +1,303 @@
+"""Executes an operation graph on a cluster: one SimPy process per stream and one per host thread.
+
+A GPU operation starts when the host has launched it, its stream is free and the operations it depends
+on have ended. A communication starts when every rank has arrived, after waiting for free SMs, and then
+moves its bytes through the fluid network; while it runs it takes SMs and memory bandwidth from kernels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import simpy
+
+from sim.errors import PrestepError
+from sim.host import host_thread
+from sim.network import Network
+from sim.opgraph import COMM, KERNEL, SYNC, Comm, OpGraph, Program
+
+if TYPE_CHECKING:
+    from sim.collectives.plan import Plan
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What the engine needs to know of the hardware.
+
+    Attributes
+    ----------
+    duration : np.ndarray
+        Seconds each kernel of the graph takes alone, in the order of ``OpGraph.kernels``.
+    slowdown : callable
+        (kernel index, channels) -> factor >= 1 while communication holds that many SMs.
+    comm_speed : callable
+        (kernel index or -1) -> factor <= 1 on a collective's own rate beside that kernel.
+    plan : callable
+        Comm -> Plan on this fabric.
+    bandwidth : np.ndarray
+        Bytes per second of every directed link.
+    kernel_gap, launch_latency : float
+        Seconds between two kernels of a stream, and from a launch to the start on an idle stream.
+    scale : dict
+        Slow ranks: factor on kernel durations by rank.
+    """
+
+    duration: np.ndarray
+    slowdown: Callable[[int, int], float]
+    plan: Callable[[Comm], Plan]
+    bandwidth: np.ndarray
+    kernel_gap: float
+    launch_latency: float
+    scale: dict[int, float]
+
+
+class Stuck(PrestepError):
+    """Nothing can happen any more although operations are left; the message shows the wait-for cycle."""
+
+
+class Rank:
+    """State of one simulated rank while it runs."""
+
+    def __init__(self, env: simpy.Environment, program: Program, steps: int) -> None:
+        self.env, self.program = env, program
+        total = steps * len(program)
+        self.launch = [0.0] * total
+        self.start = [-1.0] * total
+        self.end = [-1.0] * total
+        self.ready: dict[int, float] = {}  # communication: when the last peer had arrived
+        self.issued = 0
+        self.channels = 0
+        self.running: dict[int, simpy.Process] = {}
+        self.kernel_end: simpy.Event | None = None
+        self._waiters: dict[int, simpy.Event] = {}
+        self._issue: simpy.Event | None = None
+
+    def ended(self, g: int) -> simpy.Event:
+        """Event of the end of operation ``g`` (counted over steps)."""
+        if g not in self._waiters:
+            self._waiters[g] = self.env.event()
+        return self._waiters[g]
+
+    def finish(self, g: int, time: float) -> None:
+        self.end[g] = time
+        event = self._waiters.pop(g, None)
+        if event is not None:
+            event.succeed()
+
+    def publish(self, issued: int) -> None:
+        """The host has decided the launch times of all operations before ``issued``."""
+        if issued > self.issued:
+            self.issued = issued
+            if self._issue is not None:
+                self._issue.succeed()
+                self._issue = None
+
+    def issue(self) -> simpy.Event:
+        if self._issue is None:
+            self._issue = self.env.event()
+        return self._issue
+
+    def hold(self, channels: int) -> None:
+        """Communication takes (or, negative, gives back) SMs: running kernels change speed."""
+        self.channels += channels
+        for process in list(self.running.values()):
+            process.interrupt()
+
+
+class Meeting:
+    """One communication of one step: counts arrivals and tells everyone when it has ended."""
+
+    __slots__ = ("arrived", "begin", "done", "ready")
+
+    def __init__(self, env: simpy.Environment) -> None:
+        self.arrived = 0
+        self.begin = 0.0
+        self.ready = env.event()
+        self.done = env.event()
+
+
+class Engine:
+    """One run of a graph; see :func:`execute`."""
+
+    def __init__(self, graph: OpGraph, machine: Machine, steps: int) -> None:
+        self.graph, self.machine, self.steps = graph, machine, steps
+        self.env = simpy.Environment()
+        self.network = Network(self.env, machine.bandwidth)
+        self.ranks = [Rank(self.env, p, steps) for p in graph.programs]
+        self.plans = [machine.plan(c) for c in graph.comms]
+        self.meetings: dict[tuple[int, int], Meeting] = {}
+        for rank in self.ranks:
+            self.env.process(host_thread(rank, steps, graph.launch_limit))
+            executed = rank.program.kind != SYNC
+            for stream in np.unique(rank.program.stream[executed]):
+                ops = np.flatnonzero((rank.program.stream == stream) & executed).tolist()
+                self.env.process(self._stream(rank, ops, int(stream)))
+
+    def run(self) -> None:
+        self.env.run()
+        left = [(r, g) for r in self.ranks for g in range(len(r.end)) if r.end[g] < 0]
+        if left:
+            raise Stuck(self._explain())
+
+    def _stream(self, rank: Rank, ops: list[int], stream: int) -> Generator[Any, Any, None]:
+        env, p, n = self.env, rank.program, len(rank.program)
+        kind, payload, deps = p.kind.tolist(), p.payload.tolist(), p.deps
+        scale = self.machine.scale.get(p.rank, 1.0)
+        duration = (self.machine.duration * scale).tolist()
+        gap, latency = self.machine.kernel_gap, self.machine.launch_latency
+        for step in range(self.steps):
+            base = step * n
+            for i in ops:
+                g = base + i
+                while rank.issued <= g:
+                    yield rank.issue()
+                for d in deps[i]:
+                    if rank.end[base + d] < 0:
+                        yield rank.ended(base + d)
+                begin = rank.launch[g] + latency
+                if env.now + gap < begin:
+                    yield env.timeout(begin - env.now)
+                else:
+                    yield env.timeout(gap)
+                if kind[i] == KERNEL:
+                    rank.start[g] = env.now
+                    yield from self._kernel(rank, payload[i], duration[payload[i]], stream)
+                elif kind[i] == COMM:
+                    yield from self._communicate(rank, g, step, p.parts[payload[i]])
+                rank.finish(g, env.now)
+
+    def _kernel(self, rank: Rank, kernel: int, duration: float, stream: int) -> Generator[Any, Any, None]:
+        """Runs a kernel; its speed follows the SMs that communication leaves it."""
+        env, slowdown = self.env, self.machine.slowdown
+        process = env.active_process
+        if process is None:
+            raise RuntimeError("kernels run inside a stream's process")
+        rank.running[stream] = process
+        left = duration
+        while left > 1e-12:
+            speed = 1.0 / slowdown(kernel, rank.channels) if rank.channels else 1.0
+            since = env.now
+            try:
+                yield env.timeout(left / speed)
+                left = 0.0
+            except simpy.Interrupt:
+                left -= (env.now - since) * speed
+        del rank.running[stream]
+        if rank.kernel_end is not None:
+            rank.kernel_end.succeed()
+            rank.kernel_end = None
+
+    def _communicate(self, rank: Rank, g: int, step: int, parts: tuple[int, ...]) -> Generator[Any, Any, None]:
+        """Waits for free SMs, for the peers, and for the bytes."""
+        env = self.env
+        channels = max((self.plans[c].channels for c in parts), default=0)
+        if rank.running and rank.channels == 0:
+            # A kernel that fills the GPU leaves no SM for a communication kernel until its last wave drains.
+            if rank.kernel_end is None:
+                rank.kernel_end = env.event()
+            yield rank.kernel_end
+        rank.start[g] = env.now
+        rank.hold(channels)
+        meetings = []
+        for c in parts:
+            key = (step, c)
+            if key not in self.meetings:
+                self.meetings[key] = Meeting(env)
+                env.process(self._meet(c, self.meetings[key]))
+            meeting = self.meetings[key]
+            meeting.arrived += 1
+            if meeting.arrived == self.graph.comms[c].arrivals:
+                meeting.ready.succeed()
+            meetings.append(meeting)
+        for meeting in meetings:
+            if not meeting.done.triggered:
+                yield meeting.done
+        rank.ready[g] = max((m.begin for m in meetings), default=rank.start[g])
+        rank.hold(-channels)
+
+    def _meet(self, c: int, meeting: Meeting) -> Generator[Any, Any, None]:
+        """The communication itself: latency, then bytes through the network."""
+        yield meeting.ready
+        meeting.begin = self.env.now
+        plan = self.plans[c]
+        yield self.env.timeout(plan.latency)
+        yield from self.network.transfer(plan)
+        meeting.done.succeed()
+
+    def _explain(self) -> str:
+        """Who waits for whom: the first unfinished operation of every stream of every rank."""
+        lines = ["the run is stuck: no event is left, but these operations have not ended"]
+        for r in self.ranks:
+            n = len(r.program)
+            seen: set[int] = set()
+            for g in range(len(r.end)):
+                stream = int(r.program.stream[g % n])
+                if r.end[g] >= 0 or stream in seen:
+                    continue
+                seen.add(stream)
+                lines.append(f"  rank {r.program.rank}, stream {self.graph.streams[stream]}: {self._describe(r, g)}")
+        return "\n".join(lines)
+
+    def _describe(self, rank: Rank, g: int) -> str:
+        n = len(rank.program)
+        i, step = g % n, g // n
+        what = f"operation {i} ({rank.program.names[i]}) of step {step}"
+        waits = [f"{d} ({rank.program.names[d]})" for d in rank.program.deps[i] if rank.end[step * n + d] < 0]
+        if waits:
+            return f"{what} waits for operations {', '.join(waits)}"
+        if rank.issued <= g:
+            return f"{what} waits for its host thread to launch it"
+        if rank.program.kind[i] == COMM:
+            parts = rank.program.parts[int(rank.program.payload[i])]
+            missing = []
+            for c in parts:
+                comm, meeting = self.graph.comms[c], self.meetings.get((step, c))
+                got = meeting.arrived if meeting else 0
+                if got < comm.arrivals:
+                    missing.append(f"{comm.op} of {comm.size:.0f} bytes in {comm.groups[0]}: {got}/{comm.arrivals}")
+            return f"{what} waits for peers: {'; '.join(missing)}"
+        return f"{what} waits for its stream"
+
+
+@dataclass(frozen=True)
+class Run:
+    """Times of every operation: arrays of shape (steps, operations) by simulated rank."""
+
+    launch: tuple[np.ndarray, ...]
+    start: tuple[np.ndarray, ...]
+    end: tuple[np.ndarray, ...]
+    ready: tuple[dict[int, float], ...]
+    plans: tuple[Plan, ...]
+    carried: np.ndarray
+    events: int
+    finished: float
+
+
+def execute(graph: OpGraph, machine: Machine, steps: int = 3) -> Run:
+    """Runs ``steps`` training steps back to back.
+
+    Raises
+    ------
+    Stuck
+        If operations wait for each other in a cycle or for a peer that never arrives.
+    """
+    engine = Engine(graph, machine, steps)
+    engine.run()
+
+    def column(name: str) -> tuple[np.ndarray, ...]:
+        return tuple(np.array(getattr(r, name)).reshape(steps, len(r.program)) for r in engine.ranks)
+
+    events = sum(len(r.end) for r in engine.ranks)
+    return Run(
+        column("launch"),
+        column("start"),
+        column("end"),
+        tuple(r.ready for r in engine.ranks),
+        tuple(engine.plans),
+        engine.network.carried,
+        events,
+        engine.env.now,
+    )

@@ -1,0 +1,44 @@
+"""Writes a result: one file per format, found by its name.
+
+An exporter is a module with ``write(result, path) -> None`` and ``SUFFIXES``, the file endings it answers to
+("/" is a folder). Those for people also have ``render(result) -> str``.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from sim.errors import InputError, Mistake
+from sim.plugins import discover, load, load_function
+
+if TYPE_CHECKING:
+    from sim.result import Result
+
+
+def write(result: Result, path: str | Path, name: str | None = None) -> Path:
+    """Write `result` with the exporter `name`, or the one whose suffix `path` has; returns the path.
+
+    Raises
+    ------
+    InputError
+        If no exporter has that name or suffix, or the file cannot be written.
+    """
+    target = Path(path)
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        load_function(__name__, name or name_for(path), "write")(result, target)
+    except OSError as error:
+        raise InputError(Mistake(str(path), "", error.strerror or str(error), "a path that can be written")) from error
+    return target
+
+
+def name_for(path: str | Path) -> str:
+    """Exporter for the ending of `path`, the longest that matches; a folder, or no ending, is "/"."""
+    suffixes = {suffix: name for name in discover(__name__) for suffix in getattr(load(__name__, name), "SUFFIXES", ())}
+    text = str(path)
+    ending = "/" if text.endswith("/") or Path(path).is_dir() or not Path(path).suffix else text
+    matching = [suffix for suffix in suffixes if ending.endswith(suffix)]
+    if not matching:
+        raise InputError(Mistake(text, "", "an unknown ending", f"one of {', '.join(sorted(suffixes))}"))
+    return suffixes[max(matching, key=len)]

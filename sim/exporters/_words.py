@@ -1,0 +1,97 @@
+"""How results are worded for people; shared by the exporters that print."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from sim.units import format_bytes, format_duration
+
+if TYPE_CHECKING:
+    from sim.result import Result
+
+SHARES = {
+    "compute": "compute",
+    "bubble": "pipeline bubble",
+    "io": "input and output",
+    "host": "waiting for the host",
+    "idle": "idle",
+}
+
+
+def share_name(key: str) -> str:
+    """`exposed_dp` -> `exposed dp communication`."""
+    if key.startswith("exposed_"):
+        return f"exposed {key.removeprefix('exposed_')} communication"
+    return SHARES.get(key, key)
+
+
+def percent(share: float, signed: bool = False) -> str:
+    """`0.0123` -> `1.2 %`; `-` for what is not known."""
+    if not math.isfinite(share):
+        return "-"
+    return f"{100 * share:+.1f} %" if signed else f"{100 * share:.1f} %"
+
+
+def count(number: float) -> str:
+    """`97412.3` -> `97 412`."""
+    return f"{number:,.0f}".replace(",", " ") if abs(number) >= 100 else f"{number:.3g}"
+
+
+def headline(result: Result) -> Iterator[tuple[str, str]]:
+    """Rows (what, how much) of the first table."""
+    yield "step time", format_duration(result.step_time)
+    if result.measured is not None and result.signed_error is not None:
+        yield (
+            "measured",
+            f"{format_duration(result.measured)}  (prediction off by {percent(result.signed_error, True)})",
+        )
+    times = result.step_time_by_rank
+    if times and max(times.values()) > 1.001 * min(times.values()):
+        fast, slow = min(times, key=times.__getitem__), max(times, key=times.__getitem__)
+        fastest, slowest = format_duration(times[fast]), format_duration(times[slow])
+        yield "ranks", f"fastest {fast}: {fastest}, slowest {slow}: {slowest}"
+    unit = result.scenario.get("sample", "tokens")
+    yield "throughput", f"{count(result.tokens_per_second_per_gpu)} {unit}/s per GPU"
+    if math.isfinite(result.mfu):
+        yield "model flops", f"{result.tflops_per_gpu:.4g} TFLOP/s per GPU, MFU {percent(result.mfu)}"
+
+
+def shares(result: Result) -> Iterator[tuple[str, float, float]]:
+    """Rows (name, seconds, share of the step), shares of nothing left out."""
+    for key, seconds in result.breakdown.items():
+        part = seconds / result.step_time if result.step_time else 0.0
+        if part >= 5e-5:
+            yield share_name(key), seconds, part
+
+
+def memory(result: Result) -> Iterator[tuple[str, float]]:
+    """Rows (owner, bytes) of the fullest rank, largest first."""
+    if result.fullest_rank is not None:
+        owners = result.peak_memory[result.fullest_rank].owners
+        yield from sorted(((o, size) for o, size in owners.items() if size > 0), key=lambda row: -row[1])
+
+
+def memory_verdict(result: Result) -> str:
+    """One line: the peak, on which rank, and whether it fits."""
+    verdict = result.out_of_memory
+    if verdict is None:
+        return ""
+    peak = f"peak {format_bytes(verdict.needed)} on rank {verdict.rank}"
+    if verdict.capacity is None:
+        return f"{peak} (capacity not known)"
+    of = f"{peak} of {format_bytes(verdict.capacity)}"
+    if verdict.fits:
+        return f"{of}: fits, {format_bytes(verdict.capacity - verdict.needed)} free"
+    over = format_bytes(verdict.needed - verdict.capacity)
+    return f"OUT OF MEMORY: {of}, {over} too much; the largest part is {verdict.largest_owner}"
+
+
+def title(result: Result) -> str:
+    """`llama3-1b on h200-host-4, dp 4, bf16`: the scenario's summary in one line."""
+    said = {key: str(value) for key, value in result.scenario.items() if value not in (None, "")}
+    what = said.get("model") or said.get("name") or "step"
+    where = f" on {said['cluster']}" if "cluster" in said else ""
+    rest = [said[key] for key in ("layout", "framework", "precision") if key in said]
+    return ", ".join([what + where, *rest])

@@ -1,0 +1,40 @@
+"""The timeline as a Parquet file: columns of `sim.timeline.SPANS`, seconds and bytes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from sim.errors import PrestepError
+from sim.timeline import Timeline
+
+if TYPE_CHECKING:
+    from sim.result import Result
+
+SUFFIXES = (".parquet",)
+
+
+def write(result: Result, path: str | Path) -> None:
+    """Write the timeline; the result without it is in the file's metadata under `prestep.result` (JSON).
+
+    Raises
+    ------
+    PrestepError
+        If the result has no timeline.
+    """
+    import pyarrow.parquet
+
+    if result.timeline is None:
+        raise PrestepError(f"{path}: the result has no timeline to write")
+    table = result.timeline.to_arrow()
+    summary = json.dumps(json.loads(result.to_json()))
+    table = table.replace_schema_metadata({**(table.schema.metadata or {}), b"prestep.result": summary.encode()})
+    pyarrow.parquet.write_table(table, str(path), compression="zstd")
+
+
+def read(path: str | Path) -> Timeline:
+    """The timeline of a file that `write` made."""
+    import pyarrow.parquet
+
+    return Timeline.from_arrow(pyarrow.parquet.read_table(str(path)))

@@ -1,0 +1,119 @@
+"""The result as a page for a terminal."""
+
+from __future__ import annotations
+
+import io
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from sim.exporters import _words as words
+from sim.units import format_bytes, format_duration
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from sim.result import Result
+
+SUFFIXES = (".txt",)
+WIDEST = 100
+
+
+def render(result: Result, width: int | None = None, colour: bool = False) -> str:
+    """The page as text of at most `width` columns (default: the terminal's, 100 at most)."""
+    from rich.console import Console
+    from rich.text import Text
+
+    width = width or min(WIDEST, shutil.get_terminal_size((WIDEST, 24)).columns)
+    console = Console(
+        file=io.StringIO(),
+        width=width,
+        force_terminal=colour,
+        no_color=not colour,
+        highlight=False,
+        legacy_windows=False,
+    )
+    console.print(Text(words.title(result), style="bold"))
+    for heading, body in _sections(result, width):
+        if heading:
+            console.print()
+            console.print(Text(heading, style="bold"))
+        console.print(body)
+    text: str = console.file.getvalue()  # type: ignore[attr-defined]
+    return "\n".join(line.rstrip() for line in text.splitlines()) + "\n"
+
+
+def write(result: Result, path: str | Path) -> None:
+    """Write the page to a file."""
+    Path(path).write_text(render(result, WIDEST), encoding="utf-8")
+
+
+def _sections(result: Result, width: int) -> list[tuple[str, Table]]:
+    sections = [("", _grid(words.headline(result)))]
+    if result.breakdown:
+        sections.append(("Where the step goes", _breakdown(result, max(8, width - 56))))
+    if result.peak_memory:
+        sections.append(("Memory", _memory(result, max(8, width - 56))))
+    if result.links:
+        sections.append(("Busiest links", _links(result)))
+    if result.evidence:
+        shares = [f"{grade} {words.percent(share)}" for grade, share in result.evidence.items()]
+        sections.append(("The time rests on constants that are", _grid([(", ".join(shares),)])))
+    if result.warnings:
+        sections.append(("Warnings", _grid([("!", warning) for warning in result.warnings], style="yellow")))
+    return sections
+
+
+def _table(*justify: str) -> Table:
+    from rich.table import Table
+
+    table = Table.grid(padding=(0, 2, 0, 0))
+    for side in justify:
+        table.add_column(justify=side, overflow="fold")  # type: ignore[arg-type]
+    return table
+
+
+def _grid(rows: object, style: str = "") -> Table:
+    from rich.text import Text
+
+    listed = [tuple(row) for row in rows]  # type: ignore[attr-defined]
+    table = _table(*["left"] * (1 + max((len(row) for row in listed), default=0)))
+    for row in listed:
+        table.add_row("", *(Text(cell, style=style) for cell in row))
+    return table
+
+
+def _bar(share: float, width: int) -> str:
+    eighths = round(max(0.0, min(1.0, share)) * width * 8)
+    return "█" * (eighths // 8) + ("", "▏", "▎", "▍", "▌", "▋", "▊", "▉")[eighths % 8]
+
+
+def _breakdown(result: Result, bar: int) -> Table:
+    table = _table("left", "left", "right", "right", "left")
+    for name, seconds, share in words.shares(result):
+        table.add_row("", name, format_duration(seconds), words.percent(share), _bar(share, bar))
+    return table
+
+
+def _memory(result: Result, bar: int) -> Table:
+    from rich.text import Text
+
+    verdict = result.out_of_memory
+    table = _table("left", "left", "right", "right", "left")
+    if verdict is not None:
+        whole = max(verdict.needed, verdict.capacity or 0.0) or 1.0
+        for owner, size in words.memory(result):
+            table.add_row("", owner, format_bytes(size), words.percent(size / whole), _bar(size / whole, bar))
+    outer = _table("left")
+    outer.add_row(Text("  " + words.memory_verdict(result), style="" if verdict and verdict.fits else "bold red"))
+    outer.add_row(table)
+    return outer
+
+
+def _links(result: Result) -> Table:
+    table = _table("left", "left", "right", "right", "right")
+    table.add_row("", "", "busy", "carried", "1 % faster saves")
+    for link in result.links:
+        saved = format_duration(link.shadow_price / 100) if link.shadow_price else "-"
+        table.add_row("", link.name, words.percent(link.utilisation), format_bytes(link.bytes), saved)
+    return table

@@ -1,0 +1,68 @@
+"""File name = registry: a plug-in is a module in a package, found by its name.
+
+Nothing is registered by hand and nothing is imported to be listed.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import pkgutil
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+from sim.errors import InputError, PrestepError, unknown
+
+
+def discover(package: str) -> dict[str, str]:
+    """Plug-ins of `package`: public file name -> full module name, sorted; imports the package but no plug-in.
+
+    Names that start with "_" and sub-packages are not plug-ins.
+
+    Raises
+    ------
+    PrestepError
+        If the package does not exist.
+    """
+    try:
+        spec = importlib.util.find_spec(package)
+    except ModuleNotFoundError:
+        spec = None
+    if spec is None or spec.submodule_search_locations is None:
+        raise PrestepError(f"{package}: no such package of plug-ins")
+    found = pkgutil.iter_modules(list(spec.submodule_search_locations))
+    names = sorted(entry.name for entry in found if not entry.ispkg and not entry.name.startswith("_"))
+    return {name: f"{package}.{name}" for name in names}
+
+
+def load(package: str, name: str) -> ModuleType:
+    """Import the plug-in `name` of `package`; dashes and underscores are the same ("zero-bubble" is zero_bubble.py).
+
+    Raises
+    ------
+    InputError
+        If there is no such plug-in; close names are suggested.
+    """
+    known = discover(package)
+    key = name.replace("-", "_")
+    if key not in known:
+        raise InputError(unknown(package, "", name, known))
+    return importlib.import_module(known[key])
+
+
+def load_function(package: str, name: str, function: str) -> Callable[..., Any]:
+    """The function `function` of the plug-in `name`; a plug-in without it is an error in the plug-in."""
+    module = load(package, name)
+    found = getattr(module, function, None)
+    if not callable(found):
+        raise PrestepError(f"{module.__name__}: a plug-in of {package} must define the function {function}()")
+    return found  # type: ignore[no-any-return]
+
+
+def providers(package: str, function: str) -> dict[str, Callable[..., Any]]:
+    """Every plug-in of `package` that defines `function`, imported; helper modules beside them are left out."""
+    loaded = {name: importlib.import_module(module) for name, module in discover(package).items()}
+    return {
+        name: getattr(module, function) for name, module in loaded.items() if callable(getattr(module, function, None))
+    }

@@ -1,0 +1,198 @@
+"""Turns an executed graph into a timeline and a result."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from sim import metrics
+from sim.opgraph import COMM, KERNEL, PHASES_COMMUNICATION, SYNC, OpGraph, Program
+from sim.result import Memory, Result
+from sim.timeline import Timeline, Words, group_text
+
+if TYPE_CHECKING:
+    from sim.engine import Run
+    from sim.predict import Simulation
+
+
+def result_of(simulation: Simulation) -> Result:
+    """The last simulated step as a :class:`~sim.result.Result`."""
+    s, graph, run = simulation.scenario, simulation.lowered.graph, simulation.run
+    steps = step_times(graph, run)
+    by_rank = {member: float(times[-1]) for r, times in steps.items() for member in graph.represents[r]}
+    step = float(np.median(list(by_rank.values())))
+    timeline = timeline_of(graph, run)
+    last = run.end[0].shape[0] - 1
+    windows = {p.rank: metrics.step_window(timeline, p.rank, last) for p in graph.programs}
+    weights = {p.rank: float(len(graph.represents[p.rank])) for p in graph.programs}
+    shares = metrics.mean_breakdown(timeline, windows, weights)
+    total = sum(shares.values())
+    breakdown = {name: seconds * step / total for name, seconds in shares.items()}
+    gpus = simulation.lowered.layout.world
+    tokens, flops = work_of_step(simulation)
+    peak = simulation.gpu.peak.get(s.training.precision, float("nan"))
+    memory = {
+        member: Memory(**simulation.lowered.memory[r].at_peak)
+        for r in simulation.lowered.memory
+        for member in graph.represents[r]
+    }
+    return Result(
+        step_time=step,
+        step_time_by_rank=dict(sorted(by_rank.items())),
+        tokens_per_second_per_gpu=metrics.tokens_per_second(tokens, step, gpus),
+        mfu=metrics.flops_utilisation(flops, step, gpus, peak),
+        tflops_per_gpu=flops / step / gpus / 1e12,
+        breakdown=breakdown,
+        peak_memory=dict(sorted(memory.items())),
+        memory_capacity=simulation.gpu.memory,
+        links=_links(simulation),
+        evidence=_evidence(simulation),
+        warnings=_warnings(simulation),
+        scenario=_summary(simulation),
+        measured=s.measured.step_time,
+        timeline=timeline,
+    )
+
+
+def step_times(graph: OpGraph, run: Run) -> dict[int, np.ndarray]:
+    """Seconds between the ends of consecutive steps on the compute stream, by simulated rank (steps,)."""
+    compute = graph.streams.index("compute")
+    out = {}
+    for p, end in zip(graph.programs, run.end, strict=True):
+        marks = end[:, (p.stream == compute) & (p.kind == KERNEL)].max(axis=1)
+        out[p.rank] = np.diff(np.concatenate([[0.0], marks]))
+    return out
+
+
+def timeline_of(graph: OpGraph, run: Run) -> Timeline:
+    """All spans of all simulated ranks and steps."""
+    parts = [_rank_spans(graph, run, i, p) for i, p in enumerate(graph.programs)]
+    return parts[0] if len(parts) == 1 else Timeline.concatenate(parts)
+
+
+def _rank_spans(graph: OpGraph, run: Run, index: int, p: Program) -> Timeline:
+    steps, n = run.end[index].shape
+    keep = np.flatnonzero(p.kind != SYNC)
+    comm = p.kind[keep] == COMM
+    first = [p.parts[int(p.payload[i])][0] if p.kind[i] == COMM else -1 for i in keep]
+    single = [p.kind[i] == COMM and len(p.parts[int(p.payload[i])]) > 1 for i in keep]
+    axes, groups, size, flops, channels = ([] for _ in range(5))  # type: ignore[var-annotated]
+    kinds = []
+    for i, c, many in zip(keep, first, single, strict=True):
+        if c < 0:
+            kernel = graph.kernels[int(p.payload[i])]
+            row = ("kernel", "", "", kernel.bytes, kernel.flops, 0)
+        else:
+            x = graph.comms[c]
+            kind = ("sendrecv" if many else "send" if x.groups[0][0] == p.rank else "recv") if x.op == "send" else "collective"
+            total = sum(graph.comms[k].size for k in p.parts[int(p.payload[i])])
+            row = (kind, x.axis, group_text(x.groups[0]), total, 0.0, run.plans[c].channels)
+        for column, value in zip((kinds, axes, groups, size, flops, channels), row, strict=True):
+            column.append(value)
+    ready = run.start[index].copy()
+    for g, time in run.ready[index].items():
+        ready[g // n, g % n] = time
+
+    def tile(values: object) -> np.ndarray:
+        return np.tile(np.asarray(values), steps)
+
+    def words(values: list[str]) -> Words:
+        known = {w: i for i, w in enumerate(dict.fromkeys(values))}
+        return Words(tile([known[v] for v in values]), tuple(known))
+
+    phases = [graph.phases[PHASES_COMMUNICATION] if c else graph.phases[p.phase[i]] for i, c in zip(keep, comm, strict=True)]
+    return Timeline.build(
+        rank=np.full(len(keep) * steps, p.rank),
+        stream=words([graph.streams[s] for s in p.stream[keep]]),
+        kind=words(kinds),
+        name=words([p.names[i] for i in keep]),
+        phase=words(phases),
+        axis=words(axes),
+        group=words(groups),
+        step=np.repeat(np.arange(steps), len(keep)),
+        microbatch=tile(p.microbatch[keep]),
+        layer=tile(p.layer[keep]),
+        start=run.start[index][:, keep].ravel(),
+        end=run.end[index][:, keep].ravel(),
+        launch=run.launch[index][:, keep].ravel(),
+        ready=ready[:, keep].ravel(),
+        op=tile(keep),
+        bytes=tile(size),
+        flops=tile(flops),
+        channels=tile(channels),
+    )
+
+
+def work_of_step(simulation: Simulation) -> tuple[float, float]:
+    """(tokens, model flops) of a whole step over all GPUs; recomputation does not count.
+
+    Model flops of a transformer: 6 per parameter (without the embedding lookup) and token, and for causal
+    attention 6 * layers * heads * head_dim * sequence per token (PaLM, appendix B, halved for the mask).
+    Other models: the flops of their kernels.
+    """
+    from sim.layout import microbatches_of
+
+    s, m = simulation.scenario, simulation.model
+    samples = s.training.micro_batch * microbatches_of(s) * s.parallel.dp
+    if m.kind != "transformer":
+        kernels = simulation.lowered.graph.kernels
+        flops = sum(
+            float(sum(kernels[k].flops for k in p.payload[p.kind == KERNEL])) * len(simulation.lowered.graph.represents[p.rank])
+            for p in simulation.lowered.graph.programs
+        )
+        return float(samples), flops
+    tokens = float(samples * s.training.seq_len)
+    dense = simulation.lowered.parameters - m.vocab * m.hidden * (0 if m.tied_embeddings else 1)
+    if m.experts:
+        dense -= m.layers * m.hidden * m.ffn * (3 if m.gated else 2) * (m.experts - m.experts_per_token)
+    attention = 6.0 * m.layers * m.heads * m.head_dim * s.training.seq_len
+    return tokens, tokens * (6.0 * dense + attention)
+
+
+def _links(simulation: Simulation):  # type: ignore[no-untyped-def]
+    links, run = simulation.fabric.links, simulation.run
+    names = [f"{a} -> {b}" for a, b in zip(links.src, links.dst, strict=True)]
+    return metrics.busiest_links(names, run.carried, links.bandwidth, run.finished)
+
+
+def _evidence(simulation: Simulation) -> dict[str, float]:
+    """Evidence grades weighted by the time of kernels and communications in the last step."""
+    graph, run, gpu = simulation.lowered.graph, simulation.run, simulation.gpu
+    grades: list[str] = []
+    seconds: list[float] = []
+    kernel_grade = [gpu.evidence(k) for k in graph.kernels]
+    for index, p in enumerate(graph.programs):
+        spent = run.end[index][-1] - run.start[index][-1]
+        for kind, payload, time in zip(p.kind.tolist(), p.payload.tolist(), spent.tolist(), strict=True):
+            if kind == KERNEL:
+                grades.append(kernel_grade[payload])
+            elif kind == COMM:
+                grades.append(run.plans[p.parts[payload][0]].evidence)
+            else:
+                continue
+            seconds.append(time)
+    return metrics.evidence_shares(grades, np.array(seconds))
+
+
+def _warnings(simulation: Simulation) -> tuple[str, ...]:
+    if simulation.scenario.training.framework == "cuda-graph":
+        return ("cuda-graph: the whole step is one launch; capture and warm-up are left out",)
+    return ()
+
+
+def _summary(simulation: Simulation) -> dict[str, object]:
+    s, p = simulation.scenario, simulation.scenario.parallel
+    layout = " x ".join(f"{axis} {n}" for axis, n in (("dp", p.dp), ("pp", p.pp), ("tp", p.tp), ("ep", p.ep)) if n > 1)
+    return {
+        "name": s.where,
+        "cluster": simulation.fabric.name,
+        "gpu": simulation.gpu.name,
+        "gpus": simulation.lowered.layout.world,
+        "model": simulation.model.name,
+        "parameters": simulation.lowered.parameters,
+        "layout": layout or "single GPU",
+        "data_parallel": p.data_parallel,
+        "framework": s.training.framework,
+        "precision": s.training.precision,
+    }

@@ -1,0 +1,174 @@
+"""What a prediction says: step time, why, and how far to trust it. SI units throughout."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from sim.timeline import Timeline
+
+
+@dataclass(frozen=True)
+class Link:
+    """A directed link of the fabric over a step.
+
+    Attributes
+    ----------
+    utilisation : float
+        Share of what it could have carried, 0 to 1.
+    bytes : float
+        What it carried.
+    shadow_price : float
+        Seconds of step time that a relative gain of its bandwidth would save, per unit (0.01 s: 1 % more saves 100 us).
+    """
+
+    name: str
+    utilisation: float
+    bytes: float
+    shadow_price: float = 0.0
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Peak of allocated device memory of a rank in bytes, and what it is made of at that moment."""
+
+    parameters: float = 0.0
+    gradients: float = 0.0
+    optimizer: float = 0.0
+    activations: float = 0.0
+    buffers: float = 0.0
+    workspace: float = 0.0
+
+    @property
+    def owners(self) -> dict[str, float]:
+        return asdict(self)
+
+    @property
+    def total(self) -> float:
+        return math.fsum(self.owners.values())
+
+    @property
+    def largest_owner(self) -> str:
+        owners = self.owners
+        return max(owners, key=owners.__getitem__)
+
+
+@dataclass(frozen=True)
+class MemoryVerdict:
+    """Whether the fullest rank fits: `needed` and `capacity` in bytes (capacity None: not known, so it fits)."""
+
+    fits: bool
+    rank: int
+    needed: float
+    capacity: float | None
+    largest_owner: str
+
+
+@dataclass(frozen=True)
+class Result:
+    """A predicted step.
+
+    Attributes
+    ----------
+    step_time : float
+        Seconds; what a user of the cluster would measure.
+    step_time_by_rank : mapping
+        Seconds by rank.
+    tokens_per_second_per_gpu : float
+        Tokens per second and GPU (samples, if the model has no sequence).
+    mfu : float
+        Model flops over peak flops, 0 to 1. nan: peak not known.
+    tflops_per_gpu : float
+        Model flops per second and GPU, in 1e12.
+    breakdown : mapping
+        Seconds by share, in the order of `sim.metrics`; they sum to `step_time`.
+    peak_memory : mapping
+        `Memory` by rank.
+    memory_capacity : float or None
+        Usable bytes of a GPU.
+    links : tuple of Link
+        The busiest first.
+    evidence : mapping
+        Evidence grade -> share of the time that rests on it.
+    scenario : mapping
+        What was run, short, in the order to print: name, cluster, gpu, gpus, model, layout, precision, ...
+    measured : float or None
+        Seconds a real run took, never used by the prediction.
+    """
+
+    step_time: float
+    step_time_by_rank: Mapping[int, float]
+    tokens_per_second_per_gpu: float
+    mfu: float
+    tflops_per_gpu: float
+    breakdown: Mapping[str, float]
+    peak_memory: Mapping[int, Memory] = field(default_factory=dict)
+    memory_capacity: float | None = None
+    links: tuple[Link, ...] = ()
+    evidence: Mapping[str, float] = field(default_factory=dict)
+    warnings: tuple[str, ...] = ()
+    scenario: Mapping[str, Any] = field(default_factory=dict)
+    measured: float | None = None
+    timeline: Timeline | None = field(default=None, repr=False, compare=False)
+
+    @property
+    def signed_error(self) -> float | None:
+        """(predicted - measured) / measured, or None if nothing was measured."""
+        return None if not self.measured else (self.step_time - self.measured) / self.measured
+
+    @property
+    def fullest_rank(self) -> int | None:
+        """The rank with the highest peak; the lowest of equals."""
+        return min(self.peak_memory, key=lambda rank: (-self.peak_memory[rank].total, rank), default=None)
+
+    @property
+    def out_of_memory(self) -> MemoryVerdict | None:
+        """Verdict on the fullest rank; None if memory was not predicted."""
+        rank = self.fullest_rank
+        if rank is None:
+            return None
+        memory, capacity = self.peak_memory[rank], self.memory_capacity
+        fits = capacity is None or memory.total <= capacity
+        return MemoryVerdict(fits, rank, memory.total, capacity, memory.largest_owner)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values under the names that scripts rely on; everything but the timeline."""
+        verdict = self.out_of_memory
+        return {
+            "step_time": self.step_time,
+            "step_time_by_rank": {str(rank): time for rank, time in sorted(self.step_time_by_rank.items())},
+            "measured_step_time": self.measured,
+            "signed_error": self.signed_error,
+            "tokens_per_second_per_gpu": self.tokens_per_second_per_gpu,
+            "mfu": self.mfu,
+            "tflops_per_gpu": self.tflops_per_gpu,
+            "breakdown": dict(self.breakdown),
+            "peak_memory": {
+                str(rank): {"total": memory.total, **memory.owners} for rank, memory in sorted(self.peak_memory.items())
+            },
+            "out_of_memory": None if verdict is None else asdict(verdict),
+            "links": [asdict(link) for link in self.links],
+            "evidence": dict(self.evidence),
+            "warnings": list(self.warnings),
+            "scenario": dict(self.scenario),
+        }
+
+    def to_json(self) -> str:
+        """`to_dict` as JSON text: seconds, bytes; numbers that are not finite become null."""
+        return json.dumps(_finite(self.to_dict()), indent=2, allow_nan=False, default=str)
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {str(key): _finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    if hasattr(value, "item"):  # numpy's scalars
+        value = value.item()
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    return value

@@ -1,0 +1,169 @@
+"""The sections of a scenario file, one frozen dataclass each: field = key, type = type, `key` = limits, unit and meaning.
+
+Quantities carry units in the file and are SI floats here: bytes, seconds, bytes per second. A key that is None was not
+said and is decided later, by the model, the cluster or NCCL.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from sim.strict import key, table
+
+MIB = 2.0**20
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """Where it runs: a named cluster, or a file."""
+
+    name: str | None = key(None, "named cluster; `prestep list clusters`")
+    file: str | None = key(None, "cluster file, relative to the scenario")
+    hosts: int | None = key(None, "number of hosts, where the family scales", low=1)
+    gpus: int | None = key(None, "use only the first so many GPUs", low=1)
+    set: dict[str, str] = table('changes to links: "selector.attribute" = value or factor, such as "2x"')  # noqa: RUF009
+
+
+@dataclass(frozen=True)
+class Model:
+    """What is trained: a named model, a file (TOML or a Hugging Face config.json), or inline keys beginning with kind.
+
+    Inline keys beside name or file replace the model's own.
+    """
+
+    name: str | None = key(None, "named model; `prestep list models`")
+    file: str | None = key(None, "TOML model or Hugging Face config.json, relative to the scenario")
+    kind: Literal["transformer", "mlp", "resnet"] | None = key(None, "family, for a model written inline")
+    hidden: int | None = key(None, "width of the residual stream", low=1)
+    layers: int | None = key(None, "transformer blocks; for a resnet its depth (50)", low=1)
+    heads: int | None = key(None, "query heads", low=1)
+    kv_heads: int | None = key(None, "key and value heads; default heads", low=1)
+    head_dim: int | None = key(None, "width of a head; default hidden / heads", low=1)
+    ffn: int | None = key(None, "inner width of the feed-forward layer, or of one expert", low=1)
+    vocab: int | None = key(None, "entries of the embedding", low=1)
+    gated: bool | None = key(None, "gated feed-forward (three matrices, SwiGLU); default true")
+    activation: Literal["silu", "gelu", "relu"] | None = key(None, "default silu when gated, else gelu; mlp: relu")
+    tied_embeddings: bool | None = key(None, "output head shares the embedding; default false")
+    experts: int | None = key(None, "experts of each MoE layer; 0: dense", low=0)
+    experts_per_token: int | None = key(None, "experts that see each token", low=1)
+    norm: Literal["rms", "layer"] | None = key(None, "normalisation; default rms")
+    bias: bool | None = key(None, "linear layers have a bias; default false, mlp: true")
+    positions: Literal["rope", "learned", "none"] | None = key(None, "position information; default rope")
+    max_positions: int | None = key(None, "rows of the learned position embedding", low=1)
+    sizes: tuple[int, ...] | None = key(None, "mlp: widths from input to output", low=1)
+    image_size: int | None = key(None, "resnet: pixels on a side; default 224", low=1)
+    classes: int | None = key(None, "resnet: outputs; default 1000", low=1)
+
+
+@dataclass(frozen=True)
+class Training:
+    """How a step is made."""
+
+    seq_len: int = key(2048, "tokens per sample", low=1)
+    micro_batch: int = key(1, "samples per rank and microbatch", low=1)
+    global_batch: int | None = key(None, "samples per step over all ranks", low=1)
+    grad_accumulation: int | None = key(None, "backward passes per optimizer step", low=1)
+    microbatches: int | None = key(None, "microbatches per rank and run of the pipeline schedule", low=1)
+    precision: Literal["bf16", "fp16", "fp32", "tf32", "fp8"] = key("bf16", "number format of weights and activations")
+    recompute: Literal["none", "selective", "full"] = key("none", "activation checkpointing of every block")
+    optimizer: Literal["adamw", "adam", "sgd"] = key("adamw", "optimizer (fused)")
+    set_to_none: bool = key(True, "zero_grad frees gradients instead of filling them with zeros")
+    framework: Literal["pytorch-eager", "pytorch-compiled", "cuda-graph", "megatron"] = key(
+        "pytorch-eager", "decides the kernels and what launching them costs"
+    )
+
+
+@dataclass(frozen=True)
+class Parallel:
+    """How it is spread: dp x tp x pp x cp GPUs; ep lives inside dp x cp, as in PyTorch."""
+
+    dp: int = key(1, "data-parallel replicas", low=1)
+    tp: int = key(1, "tensor-parallel ranks", low=1)
+    pp: int = key(1, "pipeline ranks", low=1)
+    cp: int = key(1, "context-parallel ranks", low=1)
+    ep: int = key(1, "expert-parallel ranks", low=1)
+    vpp: int = key(1, "pipeline stages per rank", low=1)
+    data_parallel: Literal["none", "ddp", "ddp-no-overlap", "fsdp", "zero1", "zero2", "zero3"] | None = key(
+        None, "how gradients are combined; default ddp if dp > 1, else none"
+    )
+    bucket_cap: float | None = key(
+        None, "size of a DDP gradient bucket; default 25 MiB after a first one of 1 MiB", unit="bytes", above=0
+    )
+    gradient_as_bucket_view: bool = key(True, "DDP gradients are views of the buckets")
+    reshard_after_forward: bool = key(True, "FSDP frees gathered parameters after the forward pass")
+    sequence_parallel: bool = key(False, "tensor parallelism splits the norms along the sequence")
+    schedule: Literal["gpipe", "1f1b", "interleaved", "zero-bubble", "zbv", "dualpipe"] = key(
+        "1f1b", "pipeline schedule"
+    )
+    microbatches: int | None = key(None, "the same as training.microbatches", low=1)
+
+    @property
+    def bucket_caps(self) -> tuple[float, float]:
+        """Caps of the first bucket and of the others; saying a cap makes them equal, as in PyTorch."""
+        return (MIB, 25 * MIB) if self.bucket_cap is None else (self.bucket_cap, self.bucket_cap)
+
+
+@dataclass(frozen=True)
+class Nccl:
+    """NCCL's settings; what is not said is chosen as NCCL would."""
+
+    version: str = key("2.28.9", "version whose tuning tables are used")
+    nvls: bool | None = key(None, "NVLink SHARP; default: what the cluster has")
+    algo: Literal["ring", "tree", "nvls", "nvls_tree", "collnet_direct", "collnet_chain", "pat"] | None = key(
+        None, "forced algorithm (NCCL_ALGO)"
+    )
+    proto: Literal["LL", "LL128", "Simple"] | None = key(None, "forced protocol (NCCL_PROTO)")
+    min_channels: int | None = key(None, "NCCL_MIN_NCHANNELS", low=1)
+    max_channels: int | None = key(None, "NCCL_MAX_NCHANNELS", low=1)
+    buffer_size: float | None = key(None, "NCCL_BUFFSIZE", unit="bytes", above=0)
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """Saving the model during training."""
+
+    every: int | None = key(None, "steps between checkpoints", low=1)
+    mode: Literal["rank0", "sharded", "async"] = key("rank0", "who writes, and whether training waits")
+    storage: str | None = key(None, 'where to: "nvme", "weka", ...')
+
+
+@dataclass(frozen=True)
+class Faults:
+    """What is wrong with the machine; degraded links are changes in [cluster] set."""
+
+    slow_rank: int | None = key(None, "rank that is slower than the others", low=0)
+    slow_per_layer: float = key(0.0, "extra time of the slow rank in every block's forward pass", unit="duration")
+    slow_factor: float = key(1.0, "factor on every kernel of the slow rank", above=0)
+
+
+@dataclass(frozen=True)
+class Dataload:
+    """Reading the training data."""
+
+    batch_time: float | None = key(None, "time of one worker to make one microbatch", unit="duration")
+    workers: int = key(0, "worker processes per rank; 0: the training process itself", low=0)
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What a real run of this scenario took; printed beside the prediction, never used by it."""
+
+    step_time: float | None = key(None, "median step time over ranks and steps", unit="duration", above=0)
+    source: str | None = key(None, "where the measurement comes from")
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """A run, checked. `where` is the file it came from."""
+
+    cluster: Cluster = Cluster()
+    model: Model = Model()
+    training: Training = Training()
+    parallel: Parallel = Parallel()
+    nccl: Nccl = Nccl()
+    checkpoint: Checkpoint = Checkpoint()
+    faults: Faults = Faults()
+    dataload: Dataload = Dataload()
+    measured: Measured = Measured()
+    where: str = "scenario"

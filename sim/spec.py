@@ -1,0 +1,193 @@
+"""What a run is: the scenario file (TOML; `prestep schema` prints its grammar), read strictly.
+
+The sections are in sim/sections.py, the rules that tie keys together in sim/layout.py.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from sim import strict
+from sim.errors import InputError, Mistake, did_you_mean
+from sim.layout import check_layout, check_scenario, grad_accumulation_of, microbatches_of
+from sim.sections import (
+    Checkpoint,
+    Cluster,
+    Dataload,
+    Faults,
+    Measured,
+    Model,
+    Nccl,
+    Parallel,
+    Scenario,
+    Training,
+)
+
+__all__ = [
+    "Checkpoint", "Cluster", "Dataload", "Faults", "Measured", "Model", "Nccl", "Parallel", "Scenario", "Training",
+    "check_layout", "grad_accumulation_of", "json_schema", "load_scenario", "microbatches_of", "parse_scenario",
+    "sections_in_use",
+]  # fmt: skip
+
+SECTIONS: dict[str, type] = {name: hint for name, hint in strict.type_hints(Scenario).items() if name != "where"}
+
+
+def load_scenario(path: str | Path, overrides: Sequence[str] = ()) -> Scenario:
+    """Read and check a scenario file, with `section.key=value` overrides; other keys change links of the cluster.
+
+    Model and cluster are looked up too, so that one report names everything that is wrong.
+
+    Raises
+    ------
+    InputError
+        With every mistake in the file and the overrides.
+    """
+    where, folder = str(path), Path(path).parent
+    scenario, mistakes = _collect(_read(Path(path)), where, overrides)
+    scenario = replace(
+        scenario,
+        cluster=replace(scenario.cluster, file=_beside(folder, scenario.cluster.file)),
+        model=replace(scenario.model, file=_beside(folder, scenario.model.file)),
+        measured=Measured() if overrides else scenario.measured,
+    )
+    gpus, model = _gpus(scenario, mistakes), _model(scenario, mistakes)
+    wrong = _keys(mistakes)
+    mistakes += check_layout(scenario, gpus, model, skip=wrong) + _pipeline(scenario, wrong)
+    return _checked(scenario, mistakes)
+
+
+def parse_scenario(mapping: Mapping[str, Any], where: str, overrides: Sequence[str] = ()) -> Scenario:
+    """A scenario from tables already read; neither model nor cluster is looked up (see `check_layout`)."""
+    return _checked(*_collect(mapping, where, overrides))
+
+
+def json_schema() -> dict[str, Any]:
+    """JSON Schema (2020-12) of the scenario file."""
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "prestep scenario",
+        "type": "object",
+        "additionalProperties": False,
+        "required": ["cluster", "model"],
+        "properties": {name: strict.schema(cls) for name, cls in SECTIONS.items()},
+    }
+
+
+def sections_in_use(scenario: Scenario) -> tuple[str, ...]:
+    """Sections that say anything but their defaults."""
+    plain = _defaults(Scenario())
+    return tuple(name for name in SECTIONS if getattr(scenario, name) != getattr(plain, name))
+
+
+def _collect(mapping: Mapping[str, Any], where: str, overrides: Sequence[str]) -> tuple[Scenario, list[Mistake]]:
+    tables: dict[str, Any] = {name: dict(v) if isinstance(v, Mapping) else v for name, v in mapping.items()}
+    origins, mistakes = _override(tables, overrides)
+    for name in tables:
+        if name not in SECTIONS:
+            hint = did_you_mean(name, SECTIONS) or f"sections: {', '.join(SECTIONS)}"
+            mistakes.append(Mistake(where, name, "unknown section", "a section of a scenario", hint))
+    sections: dict[str, Any] = {}
+    for name, cls in SECTIONS.items():
+        sections[name], wrong = strict.build(cls, tables.get(name, {}), where, name, origins)
+        mistakes += wrong
+    scenario = _defaults(Scenario(**sections, where=where))
+    return scenario, mistakes + check_scenario(scenario, skip=_keys(mistakes))
+
+
+def _defaults(scenario: Scenario) -> Scenario:
+    parallel = scenario.parallel
+    if parallel.data_parallel is None:
+        parallel = replace(parallel, data_parallel="ddp" if parallel.dp > 1 else "none")
+    return replace(scenario, parallel=parallel)
+
+
+def _override(tables: dict[str, Any], overrides: Sequence[str]) -> tuple[dict[str, str], list[Mistake]]:
+    """Writes `--set` items into the tables; returns where each key came from, and mistakes."""
+    origins: dict[str, str] = {}
+    mistakes: list[Mistake] = []
+    for item in overrides:
+        try:
+            name, value = strict.split_override(item)
+            section, _, key = name.partition(".")
+            if section not in SECTIONS or name.startswith("cluster.set."):
+                _change_link(tables, strict.link_key(name, SECTIONS), value)
+            elif isinstance(table := tables.setdefault(section, {}), dict):
+                table[key] = strict.read_override(SECTIONS[section], key, value)
+                origins[f"{section}.{key}"] = "--set"
+        except InputError as error:
+            mistakes.extend(error.mistakes)
+    return origins, mistakes
+
+
+def _change_link(tables: dict[str, Any], link: str, value: str) -> None:
+    table = tables.setdefault("cluster", {})
+    changes = table.get("set", {}) if isinstance(table, dict) else None
+    if isinstance(changes, Mapping):  # else the file is wrong here, and reported
+        table["set"] = {**dict(strict.flatten(changes)), link: value}
+
+
+def _read(path: Path) -> dict[str, Any]:
+    expected = "a scenario file (TOML)"
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise InputError(Mistake(str(path), "", "no such file", expected, "`prestep list scenarios`")) from None
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise InputError(Mistake(str(path), "", str(error), expected)) from None
+
+
+def _beside(folder: Path, file: str | None) -> str | None:
+    return None if file is None else str(folder / file)
+
+
+def _keys(mistakes: Sequence[Mistake]) -> set[str]:
+    return {mistake.key for mistake in mistakes}
+
+
+def _gpus(scenario: Scenario, mistakes: list[Mistake]) -> int | None:
+    """GPUs of the scenario's cluster; None, and a mistake, when there is no such cluster."""
+    if _keys(mistakes) & {"cluster", "cluster.name", "cluster.file", "cluster.hosts"}:
+        return None
+    from topologies import load_cluster  # networkx: only when a cluster is wanted
+
+    cluster = scenario.cluster
+    try:
+        return len(load_cluster(cluster.name or cluster.file or "", hosts=cluster.hosts, overrides=cluster.set).gpus)
+    except InputError as error:
+        mistakes.extend(error.mistakes)
+        return None
+
+
+def _model(scenario: Scenario, mistakes: list[Mistake]) -> Any:
+    """The scenario's model; None, and its mistakes, when it cannot be read."""
+    wrong = _keys(mistakes)
+    if wrong & {"model", "model.name", "model.file", "model.kind"}:
+        return None
+    from workloads.model import load_model
+
+    try:
+        return load_model(scenario.model, scenario.where)
+    except InputError as error:
+        mistakes.extend(mistake for mistake in error.mistakes if mistake.key not in wrong)
+        return None
+
+
+def _pipeline(scenario: Scenario, wrong: set[str]) -> list[Mistake]:
+    """What the schedule cannot run; nothing new when the keys it rests on are already wrong."""
+    p, batch = scenario.parallel, {"training", "training.global_batch", "training.micro_batch", "training.microbatches"}
+    if p.pp == 1 or wrong & (batch | {"parallel", "parallel.pp", "parallel.vpp", "parallel.schedule", "parallel.dp"}):
+        return []
+    from workloads import schedules
+
+    per_run = microbatches_of(scenario) // grad_accumulation_of(scenario)
+    return list(schedules.check(p.schedule, p.pp, per_run, p.vpp, scenario.where))
+
+
+def _checked(scenario: Scenario, mistakes: list[Mistake]) -> Scenario:
+    if mistakes:
+        raise InputError(mistakes)
+    return scenario

@@ -1,0 +1,200 @@
+"""Turns a TOML table into a frozen dataclass and reports every mistake, not only the first.
+
+The dataclass is the grammar: its field names are the keys, its types the types, and the metadata made by `key` the
+limits, units and meaning. The JSON Schema comes from the same fields, so the two cannot disagree.
+"""
+
+from __future__ import annotations
+
+import difflib
+import tomllib
+import types
+import typing
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import MISSING, Field, field, fields
+from typing import Any, Literal, TypeVar
+
+from sim import units
+from sim.errors import InputError, Mistake, did_you_mean
+
+T = TypeVar("T")
+
+_PARSERS: dict[str, Callable[[object, str, str], float]] = {
+    "bytes": units.parse_bytes,
+    "bandwidth": units.parse_bandwidth,
+    "duration": units.parse_duration,
+}
+_EXAMPLES = {"bytes": "25 MiB", "bandwidth": "100 GB/s", "duration": "1 ms"}
+_JSON_TYPES = {str: "string", int: "integer", float: "number", bool: "boolean"}
+
+
+def key(default: Any, doc: str, unit: str = "", low: float | None = None, above: float | None = None) -> Any:
+    """A key of a section: default, meaning, unit ("bytes", "bandwidth", "duration"), least value or exclusive bound."""
+    return field(default=default, metadata={"doc": doc, "unit": unit, "low": low, "above": above})
+
+
+def table(doc: str) -> Any:
+    """A key that holds a table of texts, empty if not said."""
+    return field(default_factory=dict, hash=False, metadata={"doc": doc, "unit": "", "low": None, "above": None})
+
+
+def type_hints(cls: type) -> dict[str, Any]:
+    """Types of the keys of a section, without the `| None` that marks "not said"."""
+    hints = typing.get_type_hints(cls)
+    return {name: _without_none(hint) for name, hint in hints.items()}
+
+
+def _without_none(hint: Any) -> Any:
+    if typing.get_origin(hint) in (types.UnionType, typing.Union):
+        rest = [part for part in typing.get_args(hint) if part is not type(None)]
+        return rest[0]
+    return hint
+
+
+def build(
+    cls: type[T], mapping: object, where: str, section: str, origins: Mapping[str, str]
+) -> tuple[T, list[Mistake]]:
+    """The section `cls` from a table; a key that is wrong keeps its default and adds a mistake.
+
+    `origins` says which keys came from elsewhere than the file ("--set").
+    """
+    if not isinstance(mapping, Mapping):
+        return cls(), [Mistake(where, section, repr(mapping), "a table of keys")]
+    mistakes: list[Mistake] = []
+    values: dict[str, Any] = {}
+    known = {entry.name: entry for entry in fields(cls)}  # type: ignore[arg-type]
+    hints = type_hints(cls)
+    for name, value in mapping.items():
+        dotted = f"{section}.{name}" if section else name
+        place = origins.get(dotted, where)
+        if name not in known:
+            hint = did_you_mean(name, known) or f"keys: {', '.join(known)}"
+            mistakes.append(
+                Mistake(place, dotted, "unknown key", f"a key of [{section}]" if section else "a key", hint)
+            )
+            continue
+        try:
+            values[name] = _value(known[name], hints[name], value, place, dotted)
+        except InputError as error:
+            mistakes.extend(error.mistakes)
+    return cls(**values), mistakes
+
+
+def _value(entry: Field[Any], hint: Any, value: object, where: str, dotted: str) -> Any:
+    unit = entry.metadata["unit"]
+    converted = _PARSERS[unit](value, where, dotted) if unit else _typed(hint, value, where, dotted)
+    low, above = entry.metadata["low"], entry.metadata["above"]
+    for item in converted if isinstance(converted, tuple) else (converted,):
+        if low is not None and item < low:
+            raise InputError(Mistake(where, dotted, str(value), f"at least {low:g}"))
+        if above is not None and item <= above:
+            raise InputError(Mistake(where, dotted, str(value), f"more than {above:g}"))
+    return converted
+
+
+def _typed(hint: Any, value: object, where: str, dotted: str) -> Any:
+    origin = typing.get_origin(hint)
+    if origin is Literal:
+        return _choice(typing.get_args(hint), value, where, dotted)
+    if origin is tuple:
+        if not isinstance(value, list | tuple):
+            raise InputError(Mistake(where, dotted, repr(value), "a list such as [1024, 1024, 1]"))
+        return tuple(_typed(typing.get_args(hint)[0], item, where, dotted) for item in value)
+    if origin is dict:
+        if not isinstance(value, Mapping):
+            raise InputError(Mistake(where, dotted, repr(value), 'a table such as { "nvlink.bandwidth" = "2x" }'))
+        return dict(flatten(value))
+    return _scalar(hint, value, where, dotted)
+
+
+def _scalar(hint: type, value: object, where: str, dotted: str) -> Any:
+    names = {str: "a text", int: "a whole number", float: "a number", bool: "true or false"}
+    fits = isinstance(value, bool) if hint is bool else isinstance(value, hint) and not isinstance(value, bool)
+    if hint is float and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    if not fits:
+        raise InputError(Mistake(where, dotted, repr(value), names[hint]))
+    return value
+
+
+def _choice(choices: tuple[str, ...], value: object, where: str, dotted: str) -> str:
+    """One of `choices`, whatever its case: NCCL writes "Ring" and "LL128", file names are "ring"."""
+    for choice in choices:
+        if isinstance(value, str) and value.lower() == choice.lower():
+            return choice
+    found = f'"{value}"' if isinstance(value, str) else repr(value)
+    raise InputError(Mistake(where, dotted, found, f"one of {', '.join(choices)}", did_you_mean(str(value), choices)))
+
+
+def flatten(mapping: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]]:
+    """Pairs of dotted key and text: TOML reads `nvlink.bandwidth = "2x"` without quotes as a table in a table."""
+    pairs: list[tuple[str, str]] = []
+    for name, value in mapping.items():
+        pairs.extend(
+            flatten(value, f"{prefix}{name}.") if isinstance(value, Mapping) else [(prefix + name, str(value))]
+        )
+    return pairs
+
+
+def schema(cls: type) -> dict[str, Any]:
+    """JSON Schema (2020-12) of a section."""
+    properties = {entry.name: _key_schema(entry, type_hints(cls)[entry.name]) for entry in fields(cls)}
+    return {"type": "object", "additionalProperties": False, "description": cls.__doc__ or "", "properties": properties}
+
+
+def _key_schema(entry: Field[Any], hint: Any) -> dict[str, Any]:
+    made: dict[str, Any] = {"description": entry.metadata["doc"]}
+    unit = entry.metadata["unit"]
+    if unit:
+        made |= {"type": "string", "examples": [_EXAMPLES[unit]], "x-unit": unit}
+    else:
+        made |= _type_schema(hint)
+        made |= {"minimum": entry.metadata["low"]} if entry.metadata["low"] is not None else {}
+        made |= {"exclusiveMinimum": entry.metadata["above"]} if entry.metadata["above"] is not None else {}
+    if entry.default is not MISSING and entry.default is not None:
+        made["default"] = units.format_bytes(entry.default) if unit == "bytes" else entry.default
+        if unit == "duration":
+            made["default"] = units.format_duration(entry.default)
+    return made
+
+
+def _type_schema(hint: Any) -> dict[str, Any]:
+    origin = typing.get_origin(hint)
+    if origin is Literal:
+        return {"enum": list(typing.get_args(hint))}
+    if origin is tuple:
+        return {"type": "array", "items": _type_schema(typing.get_args(hint)[0])}
+    if origin is dict:
+        return {"type": "object", "additionalProperties": {"type": "string"}}
+    return {"type": _JSON_TYPES[hint]}
+
+
+def split_override(item: str) -> tuple[str, str]:
+    """`"section.key=value"` in two."""
+    name, equals, value = item.partition("=")
+    name = name.strip()
+    if not equals or "." not in name:
+        raise InputError(Mistake("--set", name, f'"{item}"', "section.key=value or selector.attribute=value"))
+    return name, value.strip().strip("\"'")
+
+
+def read_override(cls: type, name: str, value: str) -> object:
+    """The value of an override, typed as its key is: `2.28` is a text for a version and a number for a factor."""
+    known = {entry.name: entry for entry in fields(cls)}
+    hint = type_hints(cls).get(name)
+    if name not in known or known[name].metadata["unit"] or hint is str or typing.get_origin(hint) is Literal:
+        return value
+    try:
+        return tomllib.loads(f"value = {value}")["value"]
+    except tomllib.TOMLDecodeError:
+        return value
+
+
+def link_key(name: str, sections: Collection[str]) -> str:
+    """The key of a change to the cluster's links; a misspelt section is not one."""
+    head = name.partition(".")[0]
+    close = difflib.get_close_matches(head, list(sections), n=1, cutoff=0.8)
+    if close and head not in sections:
+        hint = f'did you mean "{close[0]}{name[len(head) :]}"?'
+        raise InputError(Mistake("--set", name, f'"{head}"', "a section or a kind of link", hint))
+    return name.removeprefix("cluster.set.")

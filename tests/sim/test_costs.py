@@ -1,0 +1,214 @@
+"""Kernel times: laws first (roofline, growth, determinism), then the measured rows and the held-out ones."""
+
+from __future__ import annotations
+
+import math
+import time
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sim.costs import Gpu, Kernel, load_gpu
+from sim.costs.gpu import HARDWARE, load
+from sim.costs.kinds import KINDS, STREAM_PASSES
+from sim.costs.tables import Curve, Kriged, Row, read_rows
+from sim.costs.terms import LINEAR, group
+from sim.errors import InputError
+
+GPUS = ("h200", "h100", "a100")
+H200 = load_gpu("h200")
+size = st.integers(4, 17).flatmap(lambda power: st.integers(2**power, 2 ** (power + 1)))
+layout = st.sampled_from(("nt", "nn", "tn"))
+gemms = st.builds(lambda m, n, k, way: Kernel("gemm", (m, n, k), layout=way), size, size, size, layout)
+streams = st.builds(
+    lambda kind, elements: Kernel(kind, (elements,)), st.sampled_from(sorted(STREAM_PASSES)), st.integers(1, 2**30)
+)
+
+
+def _example(kind: str) -> Kernel:
+    shapes = {
+        "attention": (2, 32, 8, 2048, 64), "conv": (64, 128, 28, 28, 128, 3, 3, 1), "batchnorm": (2**24, 256),
+        "embedding": (4096, 2048, 32000), "index_select": (4096, 2048, 32000), "adamw": (10**9, 150),
+    }  # fmt: skip
+    shape = next((shape for name, shape in shapes.items() if kind.startswith(name)), None)
+    fields = KINDS[kind][0].split(", ")
+    return Kernel(
+        kind, shape or tuple([4096, 2048, 2048][: len(fields)]), layout="nt" if kind.startswith("gemm") else ""
+    )
+
+
+@pytest.mark.parametrize("gpu", GPUS)
+@given(kernel=gemms | streams)
+@settings(max_examples=40, deadline=None)
+def test_never_faster_than_the_roofline(gpu: str, kernel: Kernel) -> None:
+    """No kernel undercuts peak arithmetic or peak bandwidth."""
+    machine = load_gpu(gpu)
+    assert machine.duration(kernel) >= machine.roofline.bound(kernel)
+
+
+@pytest.mark.parametrize("gpu", GPUS)
+@pytest.mark.parametrize("kind", sorted(KINDS))
+def test_every_kind_has_a_time_and_its_evidence(gpu: str, kind: str) -> None:
+    """Every listed kind runs on every GPU and says what its time rests on."""
+    machine, kernel = load_gpu(gpu), _example(kind)
+    assert 0.5e-6 < machine.duration(kernel) < 0.1
+    assert machine.evidence(kernel) in ("measured", "fitted", "datasheet", "guess")
+    assert machine.launches(kernel) >= 1
+    assert machine.waves(kernel) > 0
+
+
+@given(kernel=streams, more=st.integers(1, 2**28))
+@settings(max_examples=60, deadline=None)
+def test_more_bytes_never_take_less_time(kernel: Kernel, more: int) -> None:
+    """Streaming kinds are monotone in their elements."""
+    larger = Kernel(kernel.kind, (kernel.shape[0] + more,))
+    assert H200.duration(larger) >= H200.duration(kernel) * (1 - 1e-12)
+
+
+@given(kernel=gemms, axis=st.integers(0, 2), more=st.integers(1, 4096))
+@settings(max_examples=60, deadline=None)
+def test_the_wave_model_is_monotone(kernel: Kernel, axis: int, more: int) -> None:
+    """Without measured corrections a larger product never takes less time."""
+    shape = list(kernel.shape)
+    shape[axis] += more
+    h100 = load_gpu("h100")
+    assert h100.duration(Kernel("gemm", tuple(shape), layout=kernel.layout)) >= h100.duration(kernel) * (1 - 1e-12)
+
+
+@given(kernel=gemms, axis=st.integers(0, 2))
+@settings(max_examples=60, deadline=None)
+def test_doubling_a_product_hardly_ever_saves_time(kernel: Kernel, axis: int) -> None:
+    """Measured GEMMs are not monotone (cuBLAS changes kernels), but twice the work is never a tenth faster."""
+    shape = list(kernel.shape)
+    shape[axis] *= 2
+    assert H200.duration(Kernel("gemm", tuple(shape), layout=kernel.layout)) > 0.9 * H200.duration(kernel)
+
+
+@pytest.mark.parametrize("kind", sorted(LINEAR))
+def test_doubling_rows_or_tokens_never_saves_time(kind: str) -> None:
+    """Kinds with a parametric model grow with their first size over the range that models use."""
+    first, *rest = _example(kind).shape
+    times = [H200.duration(Kernel(kind, (first * 2**power, *rest))) for power in range(-2, 3)]
+    assert times == sorted(times)
+
+
+@given(kernel=gemms | streams)
+@settings(max_examples=10, deadline=None)
+def test_times_do_not_depend_on_what_was_asked_before(kernel: Kernel) -> None:
+    """Same kernel, same time, from a fresh instance too."""
+    other = Kernel("gemm", (512, 512, 512), layout="nt")
+    fresh = load("h200")
+    assert fresh.duration(other) == H200.duration(other)
+    assert fresh.duration(kernel) == H200.duration(kernel)
+
+
+def _trace_rows() -> list[Row]:
+    rows = read_rows(HARDWARE / "h200-kernels.csv")
+    return [row for row in rows if row.source != "micro" and "overlapped" not in row.source]
+
+
+def test_measured_rows_are_reproduced() -> None:
+    """A shape that was measured in a training step comes back within 3 % in the median and 2 % of the total time."""
+    rows = [row for row in _trace_rows() if row.duration > 3e-6]
+    errors = np.array([abs(H200.duration(row.kernel) / row.duration - 1) for row in rows])
+    assert np.median(errors) < 0.01
+    assert np.percentile(errors, 95) < 0.06
+    predicted = sum(H200.duration(row.kernel) * row.count for row in rows)
+    assert predicted == pytest.approx(sum(row.duration * row.count for row in rows), rel=0.02)
+
+
+@pytest.mark.parametrize("way", ["nt", "nn", "tn"])
+def test_gemm_rows_left_out_are_predicted(way: str) -> None:
+    """Leave-one-out: the median in-situ GEMM is predicted from the other rows within 5 %."""
+    model = H200.model(("gemm", way, "bf16"))
+    assert isinstance(model, Kriged)
+    rows = [row for row in read_rows(HARDWARE / "h200-kernels.csv") if group(row.kernel) == ("gemm", way, "bf16")]
+    traced = np.array([row.source != "micro" for row in rows])
+    assert np.median(np.abs(np.expm1(model.leave_one_out()))[traced]) < 0.05
+
+
+@pytest.mark.parametrize(
+    "trace", ["8b-fsdp4-b1.default.rank0", "1b-pp4-1f1b-m8.default.rank2", "1b-pp4-1f1b-m8.default.rank3"]
+)
+def test_held_out_traces_are_predicted(trace: str) -> None:
+    """Kernels of traces that no constant was fitted to: 5 % absolute, time-weighted, and 4 % in total."""
+    rows = [row for row in read_rows(HARDWARE / "h200-heldout.csv") if row.source == trace]
+    measured = [row.duration * row.count for row in rows]
+    predicted = [H200.duration(row.kernel) * row.count for row in rows]
+    assert sum(abs(a - b) for a, b in zip(predicted, measured, strict=True)) / sum(measured) < 0.05
+    assert sum(predicted) == pytest.approx(sum(measured), rel=0.04)
+
+
+def test_evidence_tells_measured_from_interpolated() -> None:
+    """A traced shape is measured, one between is fitted, a GPU without a table has its datasheet."""
+    seen, unseen = Kernel("gemm", (4096, 2048, 2048), layout="nt"), Kernel("gemm", (5000, 2048, 2048), layout="nt")
+    assert H200.evidence(seen) == "measured"
+    assert H200.evidence(unseen) == "fitted"
+    assert load_gpu("h100").evidence(seen) == "datasheet"
+
+
+def test_adamw_launches_as_pytorch_does() -> None:
+    """Fused AdamW over 1.5 G parameters takes 72 launches, as traced, and about 8.7 ms with its embedding."""
+    embedding, rest = Kernel("adamw", (262_668_288, 1), layout="embedding"), Kernel("adamw", (1_235_816_448, 146))
+    assert H200.launches(Kernel("adamw", (embedding.shape[0] + rest.shape[0], 147))) == 72
+    assert H200.duration(embedding) + H200.duration(rest) == pytest.approx(8.75e-3, rel=0.03)
+
+
+def test_waves_count_tiles_per_sm() -> None:
+    """4096 x 8192 in tiles of 256 x 128 is 1,024 tiles: 7.76 waves over 132 SMs; few waves need no tile counter."""
+    wide, narrow = Kernel("gemm", (4096, 8192, 2048), layout="nt"), Kernel("gemm", (4096, 2048, 2048), layout="nt")
+    assert H200.waves(wide) == pytest.approx(1024 / 132)
+    assert (H200.launches(narrow), H200.launches(wide)) == (1, 2)
+
+
+@pytest.mark.parametrize(
+    "kernel",
+    [
+        Kernel("gem", (1, 2, 3)),
+        Kernel("gemm", (1, 2)),
+        Kernel("gemm", (0, 2, 3)),
+        Kernel("add", ()),
+        Kernel("add", (8,), "bf17"),
+    ],
+)
+def test_wrong_kernels_are_refused(kernel: Kernel) -> None:
+    """An unknown kind or a shape that does not fit is an error that names it, not a guess."""
+    with pytest.raises(InputError):
+        H200.duration(kernel)
+
+
+def test_an_unknown_kind_that_says_its_work_gets_a_roofline_guess() -> None:
+    """A custom kernel runs if it brings its own bytes or flops, graded as a guess."""
+    kernel = Kernel("my_kernel", (7,), bytes=4.8e9)
+    assert H200.duration(kernel) >= 1e-3
+    assert H200.evidence(kernel) == "guess"
+
+
+def test_unknown_gpus_are_refused() -> None:
+    """A GPU without a file is an error with a suggestion."""
+    with pytest.raises(InputError, match="h200"):
+        load("h20")
+
+
+def test_curves_are_isotonic() -> None:
+    """Measurement noise that would make more bytes faster is pooled away."""
+    curve = Curve([(1e6, 2e-6, 1.0), (2e6, 1.9e-6, 1.0), (4e6, 4e-6, 1.0)], floor=1e-6)
+    times = [curve(2.0**power) for power in range(10, 30)]
+    assert times == sorted(times)
+    assert curve(4e6) == pytest.approx(4e-6)
+    assert curve(1e6) == pytest.approx(math.sqrt(2e-6 * 1.9e-6))
+
+
+def test_loading_and_asking_are_quick() -> None:
+    """A GPU loads in under 50 ms and answers a known kernel in under 50 us."""
+    start = time.perf_counter()
+    machine: Gpu = load("h200")
+    assert time.perf_counter() - start < 0.05
+    kernel = Kernel("gemm", (4096, 2048, 2048), layout="nt")
+    machine.duration(kernel)
+    start = time.perf_counter()
+    for _ in range(100):
+        machine.duration(kernel)
+    assert (time.perf_counter() - start) / 100 < 50e-6

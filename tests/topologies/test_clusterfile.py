@@ -1,0 +1,97 @@
+"""Cluster files: strict, and every mistake at once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from sim.errors import InputError
+from topologies import cluster_names, load_cluster
+
+GOOD = """
+extends = "dgx-h100"
+gpus = { value = 4, evidence = "guess", source = "a test" }
+[nvlink]
+latency = { value = "1 us", evidence = "guess", source = "a test" }
+"""
+
+BAD = """
+extends = "dgx-h100"
+gpu = 7
+gpus = 4
+nvlnks = { value = [9, 9], evidence = "guess", source = "a test" }
+sockets = { value = "two", evidence = "guess", source = "a test" }
+nics = { value = 8, evidence = "hearsay", source = "" }
+[pcie]
+bandwidth = { value = 50, evidence = "measured", source = "a test" }
+latencey = { value = "1 us", evidence = "measured", source = "a test" }
+upstream = { value = "50 GB", evidence = "measured", origin = "a test" }
+"""
+
+
+def written(tmp_path: Path, text: str, name: str = "mine.toml") -> Path:
+    path = tmp_path / name
+    path.write_text(text)
+    return path
+
+
+def test_a_file_may_extend_a_bundled_cluster(tmp_path: Path) -> None:
+    """Its keys win, key by key; the rest stays."""
+    fabric = load_cluster(written(tmp_path, GOOD))
+    links = fabric.links
+    assert fabric.name == "mine" and len(fabric.gpus) == 4 and fabric.gpu_model == "h100"
+    rows = links.of_kind("nvlink")
+    assert set(links.latency[rows]) == {1e-6} and set(links.evidence[rows]) == {"measured"}
+
+
+def test_every_mistake_of_a_file_is_reported(tmp_path: Path) -> None:
+    """With file, key, what was found and what to write instead."""
+    path = written(tmp_path, BAD)
+    with pytest.raises(InputError) as caught:
+        load_cluster(path, hosts=2)
+    mistakes = caught.value.mistakes
+    assert {mistake.where for mistake in mistakes} == {str(path)}
+    assert {mistake.key for mistake in mistakes} == {
+        "gpu", "gpus", "nvlnks", "sockets", "nics.evidence", "nics.source",
+        "pcie.bandwidth", "pcie.latencey", "pcie.upstream", "hosts",
+    }  # fmt: skip
+    text = str(caught.value)
+    assert 'did you mean "nvlinks"?' in text and 'did you mean "latency"?' in text
+    assert "{ value = ..., evidence = ..., source = ... }" in text
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "family: found nothing, expected one of .*host"),
+        ('family = "hots"', 'did you mean "host"?'),
+        ('family = "fabric"', 'family: found "fabric"'),
+        ('extends = "mine.toml"', "extends: .*expected a file that does not extend this one"),
+        ('extends = "dgx-h10"', 'did you mean "dgx-h100"?'),
+        ("family = ", "expected a cluster file in TOML"),
+        ('family = "host"\ngpus = { value = 0, evidence = "guess", source = "a test" }', "mine.toml: gpus: found 0"),
+    ],
+)
+def test_files_that_cannot_be_built(tmp_path: Path, text: str, message: str) -> None:
+    """The first thing wrong about what the file is."""
+    with pytest.raises(InputError, match=message):
+        load_cluster(written(tmp_path, text))
+
+
+def test_names_and_files_that_do_not_exist() -> None:
+    """A close name is suggested; a file is named."""
+    with pytest.raises(InputError, match='did you mean "h200-host-4"?'):
+        load_cluster("h200-hosts-4")
+    with pytest.raises(InputError, match="nowhere.toml"):
+        load_cluster("nowhere.toml")
+    assert {"h200-host-4", "h200-host-2", "dgx-h100", "dgx-h200"} <= set(cluster_names())
+
+
+def test_one_host_is_one_host_and_overrides_are_passed_on() -> None:
+    """`hosts = 1` is what it is; more needs another family."""
+    assert load_cluster("dgx-h100", hosts=1).hosts == ("host0",)
+    with pytest.raises(InputError, match="hosts: found 16, expected 1"):
+        load_cluster("dgx-h100", hosts=16)
+    half = load_cluster("dgx-h100", overrides={"nvlink.bandwidth": "0.5x"})
+    assert half.links.bandwidth[0] == load_cluster("dgx-h100").links.bandwidth[0] / 2

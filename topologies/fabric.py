@@ -1,0 +1,166 @@
+"""A checked cluster: nodes, directed links, and the routes between them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from sim.errors import InputError, unknown
+from topologies.checks import check
+from topologies.known import GRADES, Known, LinkSpec
+from topologies.links import Floats, Ints, Links, Nodes
+
+if TYPE_CHECKING:
+    import networkx as nx
+
+    from topologies.routing import Router
+
+__all__ = ["GRADES", "Fabric", "Known", "LinkSpec", "Links", "Nodes"]
+
+
+@dataclass(frozen=True, eq=False)
+class Fabric:
+    """A cluster as a directed multigraph, kept in columns; made by a family's `build`, or `from_graph`.
+
+    Attributes
+    ----------
+    name : str
+    nodes : Nodes
+    links : Links
+        Every direction is its own row, and `links.src[i]` etc. are its attributes; routes are rows of it.
+    gpu_model : str
+        Which GPU all of them are ("h200"), a name of `sim/costs/hardware`.
+    family : str
+        The module of `topologies` that built it.
+    facts : mapping of str to Known
+        Numbers of the cluster file, by key, with evidence and source.
+
+    Raises
+    ------
+    InputError
+        With everything that is wrong: see `topologies.checks`.
+    """
+
+    name: str
+    nodes: Nodes
+    links: Links
+    gpu_model: str
+    family: str = ""
+    facts: Mapping[str, Known] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        mistakes = check(self.name, self.nodes, self.links)
+        if mistakes:
+            raise InputError(mistakes)
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Caches (graph, router) are cheaper to make again than to send to a worker process.
+        return {key: self.__dict__[key] for key in self.__dataclass_fields__}
+
+    @cached_property
+    def gpus(self) -> tuple[str, ...]:
+        """Names of the GPUs; rank r runs on `gpus[r]` unless it is placed elsewhere."""
+        return self.nodes.of_kind("gpu")
+
+    @cached_property
+    def hosts(self) -> tuple[str, ...]:
+        """Names of the hosts (servers), in order."""
+        return tuple(dict.fromkeys(host for host in self.nodes.hosts if host))
+
+    def host_of(self, node: str) -> str:
+        """The host a node is in, "" for what stands outside every host (a leaf switch)."""
+        return self.nodes.hosts[self.node_index(node)]
+
+    def node_index(self, node: str) -> int:
+        """Position of a node in `nodes`; raises InputError with a close name when there is none."""
+        try:
+            return self.nodes.index[node]
+        except KeyError:
+            raise InputError(unknown(self.name, "node", node, self.nodes.names)) from None
+
+    @cached_property
+    def _router(self) -> Router:
+        from topologies.routing import Router
+
+        return Router(self.nodes, self.links)
+
+    def route(self, src: str, dst: str) -> Ints:
+        """Rows of `links` on the best single path from `src` to `dst`, in order; empty from a node to itself.
+
+        Fewest hops; then NVLink before PCIe before the network; then lowest latency, most physical links, link order.
+        """
+        return self._router.route(self.node_index(src), self.node_index(dst))
+
+    def routes(self, src: str, dst: str) -> list[tuple[Ints, float]]:
+        """All equally good paths with the share of the bytes each carries, such as those over four NVSwitches.
+
+        Hardware spreads addresses over physical links without looking at their speed, so shares go by the number of
+        physical links: 5/18, 4/18, 4/18, 5/18 on a DGX H100, also when one of them is slow.
+        """
+        return self._router.routes(self.node_index(src), self.node_index(dst))
+
+    def spread(self, src: str, dst: str) -> tuple[Ints, Floats]:
+        """`routes` added up by link: (rows of `links`, bytes on that link per byte sent), both of the same length."""
+        return self._router.spread(self.node_index(src), self.node_index(dst))
+
+    def nearest(self, node: str, kind: str) -> str:
+        """The node of a kind with the fewest hops from `node` (its socket's memory, its NIC); the first on a tie."""
+        found = self._router.nearest(self.node_index(node), kind)
+        if found is None:
+            raise InputError(unknown(self.name, "node kind", kind, set(self.nodes.kinds)))
+        return self.nodes.names[found]
+
+    def latency(self, route: Ints) -> float:
+        """Seconds along a route, without software."""
+        return float(self.links.latency[route].sum())
+
+    def with_overrides(self, overrides: Mapping[str, str], where: str = "cluster.set") -> Fabric:
+        """A what-if: this fabric with links changed, such as `{"nvlink.bandwidth": "2x", "nvlink.latency": "1 us"}`."""
+        from topologies.overrides import apply
+
+        return apply(self, overrides, where)
+
+    @cached_property
+    def graph(self) -> nx.MultiDiGraph[str]:
+        """The NetworkX graph, read only: node attributes `kind`, `host`; edges as in `links` plus `link`, the row."""
+        import networkx as nx
+
+        graph: nx.MultiDiGraph[str] = nx.MultiDiGraph(name=self.name, gpu_model=self.gpu_model, family=self.family)
+        for name, kind, host in zip(self.nodes.names, self.nodes.kinds, self.nodes.hosts, strict=True):
+            graph.add_node(name, kind=kind, host=host)
+        columns = {key: getattr(self.links, key).tolist() for key in self.links.__dataclass_fields__}
+        for row in range(len(self.links)):
+            edge = {key: column[row] for key, column in columns.items()}
+            graph.add_edge(edge.pop("src"), edge.pop("dst"), link=row, **edge)
+        return nx.freeze(graph)  # type: ignore[no-any-return]
+
+    @classmethod
+    def from_graph(cls, graph: nx.MultiDiGraph[str], name: str = "", gpu_model: str = "") -> Fabric:
+        """Check and take over a graph with the attributes of `Fabric.graph`; rank order is node order.
+
+        Edges need `kind`, `bandwidth` (bytes/s) and `latency` (s); `count` is 1, `raw` the bandwidth and both grades
+        "guess" unless given.
+        """
+        given = [(src, dst, data) for src, dst, data in graph.edges(data=True)]
+        order = sorted(range(len(given)), key=lambda at: given[at][2].get("link", at))
+        rows = [_edge(*given[at]) for at in order]
+        names = tuple(map(str, graph.nodes))
+        kinds, hosts = (tuple(str(data.get(key, "")) for data in graph.nodes.values()) for key in ("kind", "host"))
+        links = Links.of({key: [row[key] for row in rows] for key in Links.__dataclass_fields__})
+        model = gpu_model or str(graph.graph.get("gpu_model", ""))
+        title = name or str(graph.graph.get("name", "graph"))
+        return cls(title, Nodes(names, kinds, hosts), links, model, str(graph.graph.get("family", "")))
+
+    def with_facts(self, name: str, facts: Mapping[str, Known]) -> Fabric:
+        """The same cluster under a file's name, with the sources of its numbers."""
+        return Fabric(name, self.nodes, self.links, self.gpu_model, self.family, dict(facts))
+
+
+def _edge(src: str, dst: str, data: Mapping[str, Any]) -> dict[str, Any]:
+    bandwidth = float(data.get("bandwidth", 0.0))
+    defaults = {"kind": "", "count": 1, "raw": bandwidth, "latency": 0.0}
+    graded = {"evidence": "guess", "latency_evidence": "guess", "source": ""}
+    row = {"src": src, "dst": dst, "bandwidth": bandwidth, **defaults, **graded}
+    return row | {key: data[key] for key in row if key in data}

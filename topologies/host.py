@@ -1,0 +1,180 @@
+"""One host: GPUs behind NVSwitches, and the PCIe tree that ties them to CPUs, memory, NICs and disks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from sim.errors import InputError, Mistake
+from topologies.builder import FabricBuilder
+from topologies.fabric import Fabric
+from topologies.known import Known, LinkSpec
+
+_NVLINK4 = "NVIDIA H100 whitepaper: 18 NVLink4 links of 25 GB/s per direction, 900 GB/s per GPU in both"
+_PCIE5 = "PCI Express 5.0: 32 GT/s, 16 lanes, 128b/130b"
+_TREE = "half of the 1.4 us there and back that nvbandwidth shows on an AWS p5, over two links"
+
+# Datasheet defaults; the files in clusters/ put measurements in their place.
+NVLINK4 = LinkSpec(
+    Known(20.6e9, "fitted", "NCCL src/graph/topo.h: sm90 NVLink"),
+    Known(0.3e-6, "guess", "NCCL src/graph/tuning.cc: 0.6 us per LL step between GPUs, over two links"),
+    raw=Known(25e9, "datasheet", _NVLINK4),
+)
+PCIE5 = LinkSpec(
+    Known(48e9, "fitted", "NCCL src/graph/topo.cc: Gen5 x16"),
+    Known(0.35e-6, "guess", _TREE),
+    raw=Known(63e9, "datasheet", _PCIE5),
+)
+SOCKET = LinkSpec(
+    Known(115e9, "guess", "80 % of the wire"),
+    Known(0.1e-6, "guess", "order of magnitude of a remote cache line less a local one"),
+    raw=Known(144e9, "guess", "Intel UPI 2.0: 16 GT/s x 24 lanes = 48 GB/s (datasheet); three links are a guess"),
+)
+MEMORY = LinkSpec(
+    Known(250e9, "guess", "about 80 % of the DIMMs"),
+    Known(0.1e-6, "guess", "order of magnitude of a DRAM access"),
+    raw=Known(307.2e9, "datasheet", "Intel Xeon Platinum 8480C: 8 channels of DDR5-4800"),
+)
+NIC = LinkSpec(
+    Known(48e9, "fitted", "NCCL src/graph/search.cc: the highest speed tried between hosts on sm90"),
+    Known(1e-6, "guess", "order of magnitude of an InfiniBand hop with its adapter"),
+    raw=Known(50e9, "datasheet", "NVIDIA ConnectX-7: 400 Gbit/s"),
+)
+NVME = LinkSpec(
+    Known(4.2e9, "measured", "Azure ND H100 v5, fio 1 MiB sequential write: 33.9 GB/s over 8 disks"),
+    Known(20e-6, "guess", "order of magnitude of a write to an enterprise disk"),
+    upstream=Known(6.9e9, "measured", "Azure ND H100 v5, fio 1 MiB sequential read: 55.3 GB/s over 8 disks"),
+)
+
+
+@dataclass(frozen=True)
+class Params:
+    """What a host is made of; defaults are a DGX H100 as its datasheet has it.
+
+    Attributes
+    ----------
+    gpu
+        GPU model, a name of `sim/costs/hardware`.
+    gpus, sockets, nics, nvmes
+        How many; GPUs, NICs and disks are dealt out evenly, in order.
+    nvlinks
+        Physical links from each GPU to each NVSwitch; empty for a host without NVLink.
+    gpus_per_pcie_switch
+        0: GPUs, NICs and disks hang on the CPU itself.
+    nvlink, pcie, socket, memory, nic, nvme
+        One link of each kind. `nic` is the port to the network outside, `nvme` the disk behind its PCIe slot.
+    """
+
+    gpu: str = "h100"
+    gpus: int = 8
+    nvlinks: tuple[int, ...] = (5, 4, 4, 5)
+    sockets: int = 2
+    gpus_per_pcie_switch: int = 1
+    nics: int = 8
+    nvmes: int = 8
+    nvlink: LinkSpec = NVLINK4
+    pcie: LinkSpec = PCIE5
+    socket: LinkSpec = SOCKET
+    memory: LinkSpec = MEMORY
+    nic: LinkSpec = NIC
+    nvme: LinkSpec = NVME
+
+    def __post_init__(self) -> None:
+        mistakes = []
+        least = {"gpus": 1, "sockets": 1, "gpus_per_pcie_switch": 0, "nics": 0, "nvmes": 0}
+        for key, low in least.items():
+            if getattr(self, key) < low:
+                mistakes.append(Mistake("host", key, str(getattr(self, key)), f"at least {low}"))
+        if any(count < 1 for count in self.nvlinks):
+            mistakes.append(Mistake("host", "nvlinks", str(list(self.nvlinks)), "at least 1 link to every NVSwitch"))
+        if mistakes:
+            raise InputError(mistakes)
+
+
+def build(params: Params) -> Fabric:
+    r"""One host as a graph.
+
+    ::
+
+           nvswitch0   nvswitch1   nvswitch2   nvswitch3
+                5 \       4 |         | 4       / 5            18 NVLinks per GPU
+        gpu0   gpu1   gpu2   gpu3     gpu4   gpu5   gpu6   gpu7
+          |      |      |      |        |      |      |      |
+        sw0    sw1    sw2    sw3      sw4    sw5    sw6    sw7   PCIe switches, each with a NIC and a disk:
+            \    \    /    /            \    \    /    /        sw0 -- nic0 -- network, sw0 -- nvme0
+        memory0 -- cpu0 ------ socket ------ cpu1 -- memory1
+
+    A DGX H100 sends from gpu0 to gpu1 over ``gpu0 > nvswitch0 > gpu1`` (5/18 of the bytes), and as many over nvswitch3;
+    nvswitch1 and nvswitch2 carry 4/18 each. Host memory reaches gpu5 over ``memory1 > cpu1 > pcieswitch5 > gpu5``.
+
+    Parameters
+    ----------
+    params : Params
+
+    Returns
+    -------
+    Fabric
+        Nodes ``gpu0``, ``nvswitch0``, ``pcieswitch0``, ``cpu0``, ``memory0``, ``nic0``, ``nvme0``, ``network``; bandwidths in
+        bytes/s, latencies in s. Every GPU has as many links to one NVSwitch as every other GPU.
+
+    Raises
+    ------
+    InputError
+        If a count is too small, or a number of a link is not positive.
+
+    References
+    ----------
+    NVIDIA DGX H100 User Guide (GPU and NIC of one PCIe switch: table of network modules); NVIDIA H100 whitepaper (NVSwitch).
+    """
+    builder = FabricBuilder()
+    nics = add_host(builder, params, "host0")
+    if nics:
+        builder.node("network", "network")
+    for nic in nics:
+        builder.link(nic, "network", "nic", params.nic)
+    return builder.finish("host", params.gpu, "host")
+
+
+def add_host(builder: FabricBuilder, params: Params, host: str, prefix: str = "") -> list[str]:
+    """Add one host's nodes and inner links to a larger cluster; names get `prefix`. Returns its NICs, to be cabled."""
+
+    def node(kind: str, at: int) -> str:
+        return builder.node(f"{prefix}{kind}{at}", kind, host)
+
+    gpus = [node("gpu", at) for at in range(params.gpus)]
+    _add_nvswitches(builder, params, gpus, [node("nvswitch", at) for at in range(len(params.nvlinks))])
+    cpus = [node("cpu", at) for at in range(params.sockets)]
+    for at, cpu in enumerate(cpus):
+        builder.link(cpu, node("memory", at), "memory", params.memory)
+    for at, cpu in enumerate(cpus):
+        for other in cpus[:at]:
+            builder.link(other, cpu, "socket", params.socket)
+    slots = _slots(builder, params, cpus, node)
+    nics = [node("nic", at) for at in range(params.nics)]
+    for devices in (gpus, nics):
+        for at, device in enumerate(devices):
+            builder.link(_share(slots, at, len(devices)), device, "pcie", params.pcie)
+    for at in range(params.nvmes):
+        builder.link(_share(slots, at, params.nvmes), node("nvme", at), "nvme", params.nvme)
+    return nics
+
+
+def _add_nvswitches(builder: FabricBuilder, params: Params, gpus: list[str], switches: list[str]) -> None:
+    for gpu in gpus:
+        for switch, count in zip(switches, params.nvlinks, strict=True):
+            builder.link(gpu, switch, "nvlink", params.nvlink, count)
+
+
+def _slots(builder: FabricBuilder, params: Params, cpus: list[str], node: Callable[[str, int], str]) -> list[str]:
+    """What devices plug into: PCIe switches under the CPUs, or the CPUs themselves."""
+    if not params.gpus_per_pcie_switch:
+        return cpus
+    switches = [node("pcieswitch", at) for at in range(-(-params.gpus // params.gpus_per_pcie_switch))]
+    for at, switch in enumerate(switches):
+        builder.link(_share(cpus, at, len(switches)), switch, "pcie", params.pcie)
+    return switches
+
+
+def _share(slots: list[str], at: int, count: int) -> str:
+    """The slot of device `at` of `count`, dealt out in blocks: 8 devices over 2 slots are 4 and 4."""
+    return slots[at * len(slots) // count]

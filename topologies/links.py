@@ -1,0 +1,104 @@
+"""Nodes and directed links as columns."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+Texts = npt.NDArray[Any]
+
+_TYPES: dict[str, Any] = {"count": np.int64, "bandwidth": np.float64, "raw": np.float64, "latency": np.float64}
+
+
+@dataclass(frozen=True)
+class Nodes:
+    """What the links connect: `names[i]` is a `kinds[i]` in host `hosts[i]` ("" outside every host)."""
+
+    names: tuple[str, ...]
+    kinds: tuple[str, ...]
+    hosts: tuple[str, ...]
+
+    @cached_property
+    def index(self) -> dict[str, int]:
+        """Name -> position."""
+        return {name: at for at, name in enumerate(self.names)}
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def of_kind(self, kind: str) -> tuple[str, ...]:
+        """Names of one kind, in order."""
+        return tuple(name for name, found in zip(self.names, self.kinds, strict=True) if found == kind)
+
+
+@dataclass(frozen=True, eq=False)
+class Links:
+    """Directed links, one per row; parallel links between two nodes are one row.
+
+    Attributes
+    ----------
+    src, dst : array of str
+        Names of the nodes a link leaves and enters.
+    kind : array of str
+        "nvlink", "pcie", "socket", "memory", "nvme", "nic", ...
+    count : array of int
+        Physical links in this row.
+    bandwidth : array of float
+        Payload bytes/s in this direction, all `count` links together.
+    raw : array of float
+        Wire bytes/s in this direction, all `count` links together (datasheet).
+    latency : array of float
+        Seconds, end to end, without software.
+    evidence, latency_evidence : array of str
+        Grade of `bandwidth` and of `latency`.
+    source : array of str
+        Where `bandwidth` comes from.
+    """
+
+    src: Texts
+    dst: Texts
+    kind: Texts
+    count: Ints
+    bandwidth: Floats
+    raw: Floats
+    latency: Floats
+    evidence: Texts
+    latency_evidence: Texts
+    source: Texts
+
+    @classmethod
+    def of(cls, columns: Mapping[str, Sequence[Any]]) -> Links:
+        """Links from plain columns, one value per row."""
+        return cls(**{key: np.array(column, dtype=_TYPES.get(key, np.str_)) for key, column in columns.items()})
+
+    def __len__(self) -> int:
+        return len(self.src)
+
+    def name(self, link: int) -> str:
+        """`gpu0-nvswitch1`: the direction is from the first to the second."""
+        return f"{self.src[link]}-{self.dst[link]}"
+
+    @cached_property
+    def index(self) -> dict[tuple[str, str], int]:
+        """(src, dst) -> row."""
+        return {pair: at for at, pair in enumerate(zip(self.src.tolist(), self.dst.tolist(), strict=True))}
+
+    @cached_property
+    def kinds(self) -> tuple[str, ...]:
+        """Kinds that occur, in order of first appearance."""
+        return tuple(dict.fromkeys(self.kind.tolist()))
+
+    def of_kind(self, kind: str) -> Ints:
+        """Rows of one kind."""
+        return np.flatnonzero(self.kind == kind)
+
+    def names(self, links: Sequence[int] | Ints) -> list[str]:
+        """Names of several links, for messages."""
+        return [self.name(int(link)) for link in links]

@@ -1,0 +1,123 @@
+"""Routes: breadth-first, deterministic, made when asked for and kept.
+
+A path goes through switches, CPUs and NICs, never through a GPU, a memory or a disk. Paths are compared by number of hops,
+then by their worst kind of link as NCCL does (NVLink before PCIe before sockets before the network), so that two GPUs under
+one PCIe switch still talk over NVLink. What is left are equal-cost paths, which share the bytes.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from functools import cached_property
+
+import numpy as np
+
+from sim.errors import InputError, Mistake
+from topologies.links import Floats, Ints, Links, Nodes
+
+# A byte may start or end here but not pass through.
+ENDPOINTS = frozenset({"gpu", "memory", "nvme", "storage"})
+# Order of NCCL's path types (NVL, C2C, PIX/PXB, PHB/SYS, NET); kinds not named here count as network.
+PREFERENCE = {"nvlink": 0, "c2c": 1, "pcie": 2, "memory": 2, "nvme": 2, "socket": 3}
+_NETWORK = 4
+# Equal-cost paths kept for one pair: a fat tree has one per spine, and a hash spreads no wider in practice.
+MAX_PATHS = 64
+
+_Tree = tuple[list[int], list[list[int]]]
+
+
+class Router:
+    """Routes over the rows of `links`; nodes are positions in `nodes`."""
+
+    def __init__(self, nodes: Nodes, links: Links) -> None:
+        self._nodes, self._links = nodes, links
+        self._src = [nodes.index[name] for name in links.src.tolist()]
+        self._dst = [nodes.index[name] for name in links.dst.tolist()]
+        self._rank = [PREFERENCE.get(kind, _NETWORK) for kind in links.kind.tolist()]
+        self._trees: dict[int, _Tree] = {}
+        self._paths: dict[tuple[int, int], list[tuple[Ints, float]]] = {}
+        self._spreads: dict[tuple[int, int], tuple[Ints, Floats]] = {}
+
+    @cached_property
+    def _leaving(self) -> list[list[int]]:
+        """Rows that leave each node, in link order: the source of all tie-breaking."""
+        leaving: list[list[int]] = [[] for _ in self._nodes.names]
+        for row, src in enumerate(self._src):
+            leaving[src].append(row)
+        return leaving
+
+    def _tree(self, src: int) -> _Tree:
+        """Hops from `src` to every node (-1: unreachable), and the rows that enter it on shortest paths."""
+        if src in self._trees:
+            return self._trees[src]
+        hops, entering = [-1] * len(self._nodes), [[] for _ in self._nodes.names]  # type: tuple[list[int], list[list[int]]]
+        hops[src] = 0
+        queue = deque([src])
+        while queue:
+            node = queue.popleft()
+            if node != src and self._nodes.kinds[node] in ENDPOINTS:
+                continue
+            for row in self._leaving[node]:
+                end = self._dst[row]
+                if hops[end] < 0:
+                    hops[end] = hops[node] + 1
+                    queue.append(end)
+                if hops[end] == hops[node] + 1:
+                    entering[end].append(row)
+        self._trees[src] = hops, entering
+        return hops, entering
+
+    def _shortest(self, src: int, dst: int) -> list[list[int]]:
+        """Up to `MAX_PATHS` paths with the fewest hops whose worst link is of the best kind."""
+        hops, entering = self._tree(src)
+        if hops[dst] < 0:
+            found = f"no path from {self._nodes.names[src]} to {self._nodes.names[dst]}"
+            raise InputError(Mistake("routing", "", found, "a link between their parts of the cluster"))
+        best, paths = _NETWORK + 1, []  # type: tuple[int, list[list[int]]]
+        stack: list[tuple[int, list[int], int]] = [(dst, [], 0)]
+        while stack:
+            node, tail, worst = stack.pop()
+            if worst > best:
+                continue
+            if node == src:
+                paths, best = (paths, best) if worst == best else ([], worst)
+                paths.append(tail)
+                if len(paths) == MAX_PATHS:
+                    break
+            for row in reversed(entering[node]):
+                stack.append((self._src[row], [row, *tail], max(worst, self._rank[row])))
+        return paths
+
+    def routes(self, src: int, dst: int) -> list[tuple[Ints, float]]:
+        """Equal-cost paths, best first, each with its share of the bytes (they add up to 1)."""
+        key = (src, dst)
+        if key not in self._paths:
+            links = self._links
+            paths = [np.array(path, dtype=np.int64) for path in self._shortest(src, dst)]
+            width = [int(links.count[path].min(initial=1 << 30)) for path in paths]
+            latency = [float(links.latency[path].sum()) for path in paths]
+            order = sorted(range(len(paths)), key=lambda at: (latency[at], -width[at], paths[at].tolist()))
+            self._paths[key] = [(paths[at], width[at] / sum(width)) for at in order]
+        return self._paths[key]
+
+    def route(self, src: int, dst: int) -> Ints:
+        """The first of `routes`."""
+        return self.routes(src, dst)[0][0]
+
+    def spread(self, src: int, dst: int) -> tuple[Ints, Floats]:
+        """Rows in link order, and the bytes each carries per byte sent."""
+        key = (src, dst)
+        if key not in self._spreads:
+            load: dict[int, float] = {}
+            for path, share in self.routes(src, dst):
+                for row in path.tolist():
+                    load[row] = load.get(row, 0.0) + share
+            rows = sorted(load)
+            self._spreads[key] = np.array(rows, dtype=np.int64), np.array([load[row] for row in rows], dtype=np.float64)
+        return self._spreads[key]
+
+    def nearest(self, src: int, kind: str) -> int | None:
+        """The reachable node of a kind with the fewest hops, the first on a tie; None when there is none."""
+        hops, _ = self._tree(src)
+        reached = [at for at, found in enumerate(self._nodes.kinds) if found == kind and hops[at] >= 0]
+        return min(reached, key=lambda at: hops[at], default=None)

@@ -1,0 +1,1 @@
+"""Turns a model or a trace into an operation graph."""

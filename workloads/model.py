@@ -1,0 +1,215 @@
+"""Models: named (models/*.toml), read from a Hugging Face config.json, or written inline in a scenario.
+
+All three are the same keys (`sim.sections.Model`); here what was not said gets its default and the whole is checked.
+"""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+from sim import strict
+from sim.errors import InputError, Mistake, unknown
+from sim.sections import Model
+
+MODELS = Path(__file__).parent / "models"
+
+_REQUIRED = {
+    "transformer": ("hidden", "layers", "heads", "ffn", "vocab"),
+    "mlp": ("sizes",),
+    "resnet": ("layers",),
+}
+
+
+@dataclass(frozen=True)
+class ModelSpec:
+    """A model, complete. Keys that its kind does not have are 0, empty or false.
+
+    `ffn` is the inner width of the feed-forward layer, of one expert when there are `experts`; a resnet's `layers` is
+    its depth. `max_positions` are rows of a learned position embedding.
+    """
+
+    name: str
+    kind: str
+    hidden: int = 0
+    layers: int = 0
+    heads: int = 0
+    kv_heads: int = 0
+    head_dim: int = 0
+    ffn: int = 0
+    vocab: int = 0
+    gated: bool = False
+    activation: str = ""
+    tied_embeddings: bool = False
+    experts: int = 0
+    experts_per_token: int = 0
+    sizes: tuple[int, ...] = ()
+    norm: str = ""
+    bias: bool = False
+    positions: str = "none"
+    max_positions: int = 0
+    image_size: int = 0
+    classes: int = 0
+
+    @property
+    def rotary(self) -> bool:
+        """Positions enter by rotating queries and keys."""
+        return self.positions == "rope"
+
+
+def stage_parameters(m: ModelSpec, layers: int, first: bool, last: bool) -> int:
+    """Parameters of a transformer's stage: ``layers`` blocks, the embedding if first, norm and head if last."""
+    norm = m.hidden * (2 if m.norm == "layer" else 1)
+    attention = 2 * m.hidden * m.head_dim * (m.heads + m.kv_heads)
+    ffn = m.hidden * m.ffn * (3 if m.gated else 2) * max(1, m.experts) + m.hidden * m.experts
+    ends = (m.vocab * m.hidden if first else 0) + (norm if last else 0)
+    head = m.vocab * m.hidden if last and not m.tied_embeddings else 0
+    return layers * (attention + ffn + 2 * norm) + ends + head
+
+
+def model_names() -> list[str]:
+    """Names of the models that come with prestep, sorted."""
+    return sorted(path.stem for path in MODELS.glob("*.toml"))
+
+
+def load_model(section: Model, where: str = "scenario") -> ModelSpec:
+    """The model a scenario asks for: its name or file, with the section's other keys put over it.
+
+    Raises
+    ------
+    InputError
+        For an unknown name, an unreadable file, missing or impossible keys.
+    """
+    if section.name is not None:
+        base, name, place = read_model(_named(section.name, where)), section.name, f"models/{section.name}.toml"
+    elif section.file is not None:
+        base, name, place = read_model(Path(section.file)), Path(section.file).stem, section.file
+    else:
+        base, name, place = Model(), "inline", where
+    said = {entry.name: getattr(section, entry.name) for entry in fields(Model)}
+    inline = {key: value for key, value in said.items() if value is not None and key not in ("name", "file")}
+    return _complete(replace(base, **inline), name, where if inline else place)
+
+
+def read_model(path: Path) -> Model:
+    """The keys in a TOML model or a Hugging Face config.json."""
+    try:
+        text = path.read_text(encoding="utf-8")
+        table = json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
+    except FileNotFoundError:
+        raise InputError(Mistake(str(path), "", "no such file", "a TOML model or a Hugging Face config.json")) from None
+    except (OSError, ValueError) as error:
+        raise InputError(Mistake(str(path), "", str(error), "a TOML model or a Hugging Face config.json")) from None
+    if path.suffix == ".json":
+        from workloads.hugging_face import translate
+
+        table = translate(table, str(path))
+    section, mistakes = strict.build(Model, table, str(path), "", {})
+    for key in ("name", "file"):
+        if getattr(section, key) is not None:
+            mistakes.append(Mistake(str(path), key, "a reference", "the model's own keys, beginning with kind"))
+    if mistakes:
+        raise InputError(mistakes)
+    return section
+
+
+def _named(name: str, where: str) -> Path:
+    if name not in model_names():
+        raise InputError(unknown(where, "model.name", name, model_names()))
+    return MODELS / f"{name}.toml"
+
+
+def _complete(section: Model, name: str, where: str) -> ModelSpec:
+    """`section` with defaults for what was not said, checked."""
+    if section.kind is None:
+        raise InputError(Mistake(where, "model.kind", "nothing", f"one of {', '.join(_REQUIRED)}"))
+    mistakes = [
+        Mistake(where, f"model.{key}", "nothing", f"a value: a {section.kind} needs it")
+        for key in _REQUIRED[section.kind]
+        if getattr(section, key) is None
+    ]
+    if mistakes:
+        raise InputError(mistakes)
+    complete = {"transformer": _transformer, "mlp": _mlp, "resnet": _resnet}[section.kind]
+    spec, mistakes = complete(section, name, where)
+    mistakes += _foreign(section, spec, where)
+    if mistakes:
+        raise InputError(mistakes)
+    return spec
+
+
+def _transformer(s: Model, name: str, where: str) -> tuple[ModelSpec, list[Mistake]]:
+    gated = s.gated if s.gated is not None else True
+    heads, hidden, experts = s.heads or 0, s.hidden or 0, s.experts or 0
+    spec = ModelSpec(
+        name=name,
+        kind="transformer",
+        hidden=hidden,
+        layers=s.layers or 0,
+        heads=heads,
+        kv_heads=s.kv_heads or heads,
+        head_dim=s.head_dim or hidden // heads,
+        ffn=s.ffn or 0,
+        vocab=s.vocab or 0,
+        gated=gated,
+        activation=s.activation or ("silu" if gated else "gelu"),
+        tied_embeddings=bool(s.tied_embeddings),
+        experts=experts,
+        experts_per_token=(s.experts_per_token or 1) if experts else 0,
+        norm=s.norm or "rms",
+        bias=bool(s.bias),
+        positions=s.positions or "rope",
+        max_positions=s.max_positions or 0,
+    )
+    return spec, _check_transformer(s, spec, where)
+
+
+def _check_transformer(said: Model, spec: ModelSpec, where: str) -> list[Mistake]:
+    mistakes = []
+    if said.head_dim is None and spec.hidden % spec.heads:
+        expected = f"a multiple of heads = {spec.heads}"
+        mistakes.append(Mistake(where, "model.hidden", str(spec.hidden), expected, "or give head_dim"))
+    if spec.heads % spec.kv_heads:
+        expected = f"a divisor of heads = {spec.heads}"
+        mistakes.append(Mistake(where, "model.kv_heads", str(spec.kv_heads), expected))
+    if spec.experts_per_token > spec.experts:
+        expected = f"at most experts = {spec.experts}"
+        mistakes.append(Mistake(where, "model.experts_per_token", str(spec.experts_per_token), expected))
+    if said.experts_per_token is not None and not spec.experts:
+        mistakes.append(Mistake(where, "model.experts_per_token", str(said.experts_per_token), "experts beside it"))
+    if (spec.positions == "learned") != (spec.max_positions > 0):
+        expected = 'positions = "learned" and max_positions together'
+        mistakes.append(Mistake(where, "model.max_positions", str(said.max_positions or "nothing"), expected))
+    return mistakes
+
+
+def _mlp(s: Model, name: str, where: str) -> tuple[ModelSpec, list[Mistake]]:
+    sizes = s.sizes or ()
+    mistakes = []
+    if len(sizes) < 2:
+        mistakes.append(Mistake(where, "model.sizes", str(list(sizes)), "two widths or more, input to output"))
+    bias = s.bias if s.bias is not None else True
+    return ModelSpec(name, "mlp", sizes=sizes, activation=s.activation or "relu", bias=bias), mistakes
+
+
+def _resnet(s: Model, name: str, where: str) -> tuple[ModelSpec, list[Mistake]]:
+    mistakes = []
+    if s.layers != 50:
+        mistakes.append(Mistake(where, "model.layers", str(s.layers), "50: ResNet-50 is the only one"))
+    size, classes = s.image_size or 224, s.classes or 1000
+    return ModelSpec(name, "resnet", layers=50, activation="relu", image_size=size, classes=classes), mistakes
+
+
+def _foreign(said: Model, spec: ModelSpec, where: str) -> list[Mistake]:
+    """Keys that a model of this kind would ignore."""
+    own: dict[str, set[str]] = {
+        "transformer": {entry.name for entry in fields(Model)} - {"sizes", "image_size", "classes"},
+        "mlp": {"sizes", "activation", "bias"},
+        "resnet": {"layers", "image_size", "classes"},
+    }
+    given: dict[str, Any] = {entry.name: getattr(said, entry.name) for entry in fields(Model)}
+    foreign = [k for k, v in given.items() if v is not None and k not in own[spec.kind] | {"kind", "name", "file"}]
+    return [Mistake(where, f"model.{key}", "a key", f"no such key for a {spec.kind}") for key in foreign]

@@ -1,0 +1,1 @@
+"""Ways of spreading a model over ranks: each adds its communication to the tape."""

@@ -1,0 +1,145 @@
+"""FSDP2 (``fully_shard``): parameters are gathered per module and gradients reduce-scattered.
+
+Rules from torch/distributed/fsdp/_fully_shard: one communication group per wrapped module, copy-in and
+all-gather on their own streams, copy-out on the compute stream, one prefetch in backward, and one
+reduce-scatter input buffer at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from sim.costs.kernel import Kernel
+from workloads.parallel.group import Group
+from workloads.tape import Storage, Tape, Tensor
+
+COPY_IN, GATHER, REDUCE = "fsdp copy-in", "nccl all-gather", "nccl reduce-scatter"
+
+
+class Context:
+    """What all groups of one model share."""
+
+    def __init__(self) -> None:
+        self.order: list[FullyShard] = []
+        self.reduced: tuple[int, ...] = ()
+        self.reduce_input: Storage | None = None
+        self.gathered: Storage | None = None
+        self.sync = True
+
+
+class FullyShard:
+    """The parameters of one module, sharded over a group."""
+
+    def __init__(self, t: Tape, parameters: list[Tensor], group: Group, context: Context, reshard: bool) -> None:
+        self.t, self.parameters, self.group, self.context, self.reshard_after = t, parameters, group, context, reshard
+        self.full = sum(p.size for p in parameters)
+        self.shard = self.full / group.size
+        for p in parameters:
+            p.storage = None
+        self.sharded = Storage(t.memory, self.shard, "parameters")
+        self.unsharded: Storage | None = None
+        self.gathered: Storage | None = None
+        self.grad: Storage | None = None
+
+    # -- parameters -----------------------------------------------------------------------------
+    def unshard(self) -> None:
+        """Issues copy-in and all-gather, unless the parameters are there or under way."""
+        if self.unsharded is not None or self.gathered is not None:
+            return
+        t = self.t
+        t.cpu("fsdp_unshard")
+        t.cpu("fsdp_unshard_param", len(self.parameters))
+        with t.on_stream(COPY_IN):
+            self.gathered = Storage(t.memory, self.full, "buffers")
+            t.launch(Kernel("foreach_copy", (int(self.shard / 2),), bytes=2 * self.shard))
+            self.group.collective(t, "all_gather", self.full, GATHER)
+
+    def wait(self, forward: bool) -> None:
+        """The compute stream waits for the all-gather and copies the parameters out of its buffer."""
+        if self.unsharded is not None:
+            return
+        t = self.t
+        t.cpu("fsdp_wait")
+        t.cpu("fsdp_wait_param", len(self.parameters))
+        t.wait(t.record(GATHER))
+        self.context.gathered = None
+        self.unsharded = Storage(t.memory, self.full, "buffers")
+        t.launch(Kernel("copy_h2d", (4096,), bytes=32768.0))
+        t.launch(Kernel("split_with_sizes_copy", (int(self.full / 2),), bytes=2 * self.full))
+        t.wait(t.record(), COPY_IN)
+        t.wait(t.record(), GATHER)
+        if forward:
+            self.context.gathered = self.gathered
+        self.gathered = None
+
+    def reshard(self) -> None:
+        self.unsharded = None
+
+    # -- the module's hooks -----------------------------------------------------------------------
+    def forward(self, inputs: Tensor | None, run: Callable[[Tensor | None], Tensor]) -> Tensor:
+        """Runs a module with its parameters gathered; sets up its backward hooks."""
+        t = self.t
+        t.cpu("fsdp_pre_forward")
+        self.unshard()
+        self.wait(forward=True)
+        if inputs is not None and inputs.requires_grad and t.grad_enabled:
+            inputs = t.apply(inputs.view(*inputs.shape), [inputs], self._post_backward)
+        out = run(inputs)
+        t.cpu("fsdp_post_forward")
+        if t.grad_enabled:
+            if out.node is not None:
+                out.node.hooks.append(self.pre_backward)
+            if self not in self.context.order:
+                self.context.order.append(self)
+        if self.reshard_after:
+            self.reshard()
+        return out
+
+    def pre_backward(self) -> None:
+        """Gathers this group if needed and prefetches the one that ran before it."""
+        self.t.cpu("fsdp_pre_backward")
+        self.unshard()
+        self.wait(forward=False)
+        at = self.context.order.index(self)
+        if at > 0:
+            self.context.order[at - 1].unshard()
+
+    def _post_backward(self, g: Tensor) -> list[Tensor | None]:
+        self.post_backward()
+        return [g]
+
+    def post_backward(self) -> None:
+        """Frees the parameters and reduce-scatters the gradients (in the last microbatch only)."""
+        t, context = self.t, self.context
+        t.cpu("fsdp_post_backward")
+        if self.reshard_after or context.sync:
+            self.reshard()
+        if not context.sync:
+            return
+        t.cpu("fsdp_reduce_param", len(self.parameters))
+        t.wait(context.reduced)
+        context.reduce_input = None
+        t.launch(Kernel("copy_h2d", (4096,), bytes=426000.0))
+        buffer = Storage(t.memory, self.full, "buffers")
+        t.launch(Kernel("chunk_cat", (int(self.full / 2),), bytes=2 * self.full))
+        for p in self.parameters:
+            p.grad = None
+        context.reduce_input = buffer
+        if self.grad is None:
+            self.grad = Storage(t.memory, self.shard, "gradients")
+        self.group.collective(t, "reduce_scatter", self.full, REDUCE)
+        context.reduced = t.record(REDUCE)
+
+    def zero_grad(self) -> None:
+        self.grad = None
+        self.context.reduce_input = None
+
+
+def finish_backward(t: Tape, context: Context) -> None:
+    """After the last group: the compute stream waits for its reduce-scatter."""
+    t.cpu("fsdp_finalize")
+    t.wait(context.reduced)
+    context.reduced = ()
+    context.reduce_input = None
+    context.gathered = None
+    context.order.clear()

@@ -1,0 +1,174 @@
+"""Pipeline parallelism: runs a schedule's operations on the stages of one rank."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from sim.costs.kernel import Kernel
+from workloads import functional as F
+from workloads.parallel.group import transfer
+from workloads.schedules.runtime import Batch, Compute, Operation, Recv, Wait, executed
+from workloads.tape import Storage, Tape, Tensor
+from workloads.transformer import Transformer
+
+STREAM = "nccl pp"
+
+
+@dataclass
+class Stage:
+    """One model stage of this rank and what is in flight through it."""
+
+    index: int
+    module: Transformer
+    forward: Callable[[Tensor | tuple[int, int]], Tensor]
+    inputs: dict[int, Tensor] = field(default_factory=dict)
+    outputs: dict[int, Tensor] = field(default_factory=dict)
+    grads: dict[int, Tensor] = field(default_factory=dict)
+    losses: dict[int, Tensor] = field(default_factory=dict)
+    kept: dict[int, Tensor] = field(default_factory=dict)
+    weights: dict[int, list[Callable[[], None]]] = field(default_factory=dict)
+
+
+class Pipeline:
+    """The stages of one pipeline rank.
+
+    Parameters
+    ----------
+    ranks : sequence of int
+        Global rank of every pipeline rank.
+    owner : sequence of int
+        Pipeline rank of every stage.
+    copies : sequence of int
+        Rank offsets of the symmetric copies of this pipeline.
+    shape : tuple of int
+        (micro batch, sequence, hidden) of the activation between stages.
+    """
+
+    def __init__(
+        self,
+        t: Tape,
+        rank: int,
+        stages: dict[int, Stage],
+        ranks: Sequence[int],
+        owner: Sequence[int],
+        copies: Sequence[int],
+        shape: tuple[int, int, int],
+        microbatches: int,
+    ) -> None:
+        self.t, self.rank, self.stages, self.ranks, self.owner = t, rank, stages, ranks, owner
+        self.copies, self.shape, self.step_count = copies, shape, 0
+        self.events: dict[int, tuple[int, ...]] = {}
+        # PipelineStage allocates its receive buffers once, one per microbatch and direction (stage.py, _prepare_*_infra).
+        size = shape[0] * shape[1] * shape[2] * 2.0 * microbatches
+        last = len(owner) - 1
+        self.buffers = [
+            Storage(t.memory, size, "buffers") for s in stages for end in (0, last) if s != end and last > 0
+        ]
+
+    def run(self, operations: Sequence[Operation]) -> None:
+        """Issues one run of the schedule."""
+        for stage in self.stages.values():
+            stage.kept.clear()
+        for op in operations:
+            if isinstance(op, Compute):
+                self._compute(op)
+            elif isinstance(op, Batch):
+                self._post(op)
+            elif isinstance(op, Wait):
+                self.t.wait(self.events[op.handle])
+        self._merge_outputs()
+        self.step_count += 1
+
+    def _compute(self, op: Compute) -> None:
+        t, stage = self.t, self.stages[op.stage]
+        t.microbatch = op.microbatch
+        kind = executed(op.stage, op.kind)
+        t.cpu("pp_action")
+        if kind == "F":
+            t.phase = 0
+            self._forward(stage, op.microbatch)
+        elif kind == "W":
+            t.phase = 1
+            for launch in stage.weights.pop(op.microbatch):
+                t.cpu("linear_weight_backward")
+                launch()
+        elif kind:
+            t.phase = 1
+            self._backward(stage, op.microbatch, split=kind == "I")
+
+    def _forward(self, stage: Stage, mb: int) -> None:
+        t, (b, s, h) = self.t, self.shape
+        x: Tensor | tuple[int, int]
+        if stage.index == 0:
+            x = (b, s)
+        else:
+            before = self.stages.get(stage.index - 1)
+            x = before.outputs[mb].view(b, s, h) if before else Tensor(None, (b, s, h))
+            x.node, x.requires_grad, x.name = None, True, "detached"
+            stage.inputs[mb] = x
+        y = stage.forward(x)
+        stage.outputs[mb] = y
+        if stage.module.last:
+            stage.kept[mb] = Tensor(y.storage, y.shape, y.itemsize)
+            stage.losses[mb] = F.cross_entropy(t, y)
+
+    def _backward(self, stage: Stage, mb: int, split: bool) -> None:
+        t = self.t
+        if split:
+            t.deferred = []
+        t.cpu("backward_call")
+        out = stage.losses.pop(mb, None)
+        produced = stage.outputs.pop(mb)
+        if out is not None:
+            del produced
+            t.launch(Kernel("fill", (1,), bytes=2.0))
+            t.backward(out, Tensor(None, out.shape))
+        else:
+            after = self.stages.get(stage.index + 1)
+            grad = after.grads.pop(mb) if after else Tensor(None, self.shape)
+            t.backward(produced, grad)
+            del grad
+        x = stage.inputs.pop(mb, None)
+        if x is not None and x.grad is not None:
+            stage.grads[mb], x.grad = x.grad, None
+        if split:
+            stage.weights[mb] = t.deferred or []
+            t.deferred = None
+
+    def _post(self, batch: Batch) -> None:
+        t, here = self.t, self.ranks[self.rank]
+        size = self.shape[0] * self.shape[1] * self.shape[2] * 2.0
+        parts = []
+        for op in batch.ops:
+            peer = self.ranks[op.peer]
+            ends = (peer, here) if isinstance(op, Recv) else (here, peer)
+            parts.append(transfer(t, *ends, (*op.key, self.step_count), size, self.copies))
+        t.wait(t.record(), STREAM)
+        t.cpu("p2p_batch")
+        t.cpu("p2p_op", len(batch.ops))
+        t.communicate(parts, STREAM, "send_recv")
+        self.events[batch.handle] = t.record(STREAM)
+        for op in batch.ops:  # the gradient sent to the stage before is not needed here any more
+            if not isinstance(op, Recv) and op.what == "B":
+                self.stages[op.stage].grads.pop(op.microbatch, None)
+
+    def _merge_outputs(self) -> None:
+        """The last stage concatenates the outputs of all microbatches (schedules.py, _merge_outputs)."""
+        for stage in self.stages.values():
+            if stage.module.last and stage.kept:
+                one = next(iter(stage.kept.values()))
+                n = len(stage.kept)
+                merged = self.t.empty((n * one.shape[0], *one.shape[1:]))
+                self.t.cpu("elementwise")
+                self.t.launch(Kernel("cat", (merged.elements,), bytes=2 * merged.size))
+                del merged
+
+
+def layers_of_stages(layers: int, stages: int) -> list[range]:
+    """Blocks of each stage: the first ``layers % stages`` stages hold one more."""
+    base, extra = divmod(layers, stages)
+    cuts = [0]
+    for i in range(stages):
+        cuts.append(cuts[-1] + base + (1 if i < extra else 0))
+    return [range(a, b) for a, b in zip(cuts[:-1], cuts[1:], strict=True)]

@@ -1,0 +1,79 @@
+"""Tensor parallelism as PyTorch's DTensor does it: column then row sharding inside a block.
+
+Each column-parallel projection all-reduces its own input gradient in backward (DTensor does not merge the
+three of q, k and v); each row-parallel one all-reduces its output in forward. Functional collectives work
+on a copy. With sequence parallelism the all-reduce becomes an all-gather before and a reduce-scatter after.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from sim.costs.kernel import Kernel
+from workloads import functional as F
+from workloads.parallel.group import Group
+from workloads.tape import Tape, Tensor
+from workloads.transformer import BlockParallel
+
+if TYPE_CHECKING:
+    from workloads.model import ModelSpec
+
+STREAM = "nccl tp"
+
+
+class TensorParallel(BlockParallel):
+    """Sharded projections over a group of tensor-parallel ranks."""
+
+    def __init__(self, group: Group, sequence: bool = False) -> None:
+        self.group, self.shards, self.sequence = group, group.size, sequence
+
+    def column(self, t: Tape, x: Tensor, w: Tensor) -> Tensor:  # type: ignore[override]
+        """``x`` replicated, ``w`` split by rows; the input's gradient is summed over ranks."""
+        t.cpu("dtensor_linear")
+        return F.linear(t, self._enter(t, x), w)
+
+    def row(self, t: Tape, x: Tensor, w: Tensor) -> Tensor:  # type: ignore[override]
+        """``x`` and ``w`` split along the contraction; the output is summed over ranks."""
+        t.cpu("dtensor_linear")
+        y = F.linear(t, x, w)
+        out = self._reduce(t, y)
+
+        def backward(g: Tensor) -> list[Tensor | None]:
+            t.cpu("dtensor_backward")
+            return [self._gather(t, g) if self.sequence else g]
+
+        return t.apply(out, [y], backward)
+
+    def _enter(self, t: Tape, x: Tensor) -> Tensor:
+        gathered = self._gather(t, x) if self.sequence else x.view(*x.shape)
+        gathered.node = None
+
+        def backward(g: Tensor) -> list[Tensor | None]:
+            t.cpu("dtensor_backward")
+            return [self._reduce(t, g)]
+
+        return t.apply(gathered, [x], backward)
+
+    def _reduce(self, t: Tape, y: Tensor) -> Tensor:
+        t.launch(Kernel("copy", (y.elements,), bytes=2 * y.size))
+        out = t.empty(y.shape, y.itemsize)
+        if not self.sequence:
+            self.group.collective(t, "all_reduce", y.size, STREAM, "functional_collective")
+        else:
+            b, s, h = y.shape
+            self.group.collective(t, "reduce_scatter", y.size, STREAM, "functional_collective")
+            out = t.empty((b, s // self.group.size, h), y.itemsize)
+        t.wait(t.record(STREAM))
+        return out
+
+    def _gather(self, t: Tape, x: Tensor) -> Tensor:
+        b, s, h = x.shape
+        out = t.empty((b, s * self.group.size, h), x.itemsize)
+        self.group.collective(t, "all_gather", out.size, STREAM, "functional_collective")
+        t.wait(t.record(STREAM))
+        return out
+
+    def feed_forward(self, t: Tape, m: ModelSpec):  # type: ignore[no-untyped-def]
+        from workloads.transformer import FeedForward
+
+        return FeedForward(t, m, self.shards)

@@ -1,0 +1,222 @@
+"""Pipeline schedules: who computes what in which order.
+
+A schedule is one file of this package with a pure function `actions(rank, ranks, microbatches, chunks)` and the
+constant `PLACEMENT`; its name is its file name with dashes, or its constant `NAME`. Optional: `CHUNKS` (the only number
+of chunks it works with), `problems` (what it cannot run), `steps` (actions that the runtime issues as one) and
+`operations` (its own runtime; the others share `workloads.schedules.runtime`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from types import ModuleType
+from typing import NamedTuple
+
+from sim import plugins
+from sim.errors import InputError, Mistake, PrestepError, unknown
+
+PACKAGE = __name__
+KINDS = "FBIW"
+# The textbook picture: a backward is two slots, or one for the input's gradient and one for the weights'.
+SLOTS: Mapping[str, int] = {"F": 1, "B": 2, "I": 1, "W": 1}
+
+
+class Action(NamedTuple):
+    """One stage's work on one microbatch, printed like `2F0`.
+
+    kind: F forward, B backward, or B split in two: I gradient of the input and W gradient of the weights.
+    stage: index in the whole pipeline, not on the rank.
+    """
+
+    stage: int
+    kind: str
+    microbatch: int
+
+    def __str__(self) -> str:
+        return f"{self.stage}{self.kind}{self.microbatch}"
+
+
+Rows = tuple[tuple[Action, ...], ...]
+
+
+def names() -> tuple[str, ...]:
+    """The names of all schedules, sorted."""
+    return tuple(sorted(_files()))
+
+
+def find(name: str) -> ModuleType:
+    """The module of the schedule `name`.
+
+    Raises
+    ------
+    InputError
+        If there is none; close names are suggested.
+    """
+    files = _files()
+    file = files.get(name) or files.get(name.replace("_", "-")) or (name if name in files.values() else None)
+    if file is None:
+        raise InputError(unknown("schedule", "", name, files))
+    return plugins.load(PACKAGE, file)
+
+
+def _files() -> dict[str, str]:
+    """Public name -> file name."""
+    modules = {file: plugins.load(PACKAGE, file) for file in plugins.providers(PACKAGE, "actions")}
+    return {getattr(module, "NAME", file.replace("_", "-")): file for file, module in modules.items()}
+
+
+def check(
+    name: str, ranks: int, microbatches: int, chunks: int | None = None, where: str = "schedule"
+) -> tuple[Mistake, ...]:
+    """Everything that keeps the schedule from running so; `where` is the file that asked for it.
+
+    Raises
+    ------
+    InputError
+        If there is no schedule of that name.
+    """
+    module = find(name)
+    chunks = _chunks(module, chunks)
+    counts = (("parallel.pp", ranks), ("training.microbatches", microbatches), ("parallel.vpp", chunks))
+    found = [Mistake(where, key, str(count), "at least 1") for key, count in counts if count < 1]
+    needed = getattr(module, "CHUNKS", None)
+    if needed is not None and chunks != needed and chunks >= 1:
+        found.append(Mistake(where, "parallel.vpp", str(chunks), f"{needed} for the schedule {name}"))
+    if not found and hasattr(module, "problems"):
+        found.extend(module.problems(ranks, microbatches, chunks, where))
+    return tuple(found)
+
+
+def schedule(name: str, ranks: int, microbatches: int, chunks: int | None = None) -> Rows:
+    """The actions of every pipeline rank, in the order it runs them.
+
+    Parameters
+    ----------
+    ranks : pipeline ranks.
+    chunks : stages on each rank; None is the schedule's own number, or 1.
+
+    Raises
+    ------
+    InputError
+        If there is no such schedule, or it cannot run with these numbers.
+    """
+    module, chunks = checked(name, ranks, microbatches, chunks)
+    return tuple(tuple(module.actions(rank, ranks, microbatches, chunks)) for rank in range(ranks))
+
+
+def checked(name: str, ranks: int, microbatches: int, chunks: int | None) -> tuple[ModuleType, int]:
+    """The schedule's module and its number of chunks; raises InputError where `check` finds mistakes."""
+    mistakes = check(name, ranks, microbatches, chunks)
+    if mistakes:
+        raise InputError(mistakes)
+    module = find(name)
+    return module, _chunks(module, chunks)
+
+
+def _chunks(module: ModuleType, chunks: int | None) -> int:
+    return int(getattr(module, "CHUNKS", 1)) if chunks is None else chunks
+
+
+def rank_of_stages(style: str, ranks: int, chunks: int) -> tuple[int, ...]:
+    """The rank that holds each stage.
+
+    `loop`: rank r holds r, r + P, ...; `v`: the stages go down the ranks and come back up, so that with two chunks
+    rank r holds r and 2P - 1 - r (and the last rank two adjacent ones).
+    """
+    if style not in ("loop", "v"):
+        raise PrestepError(f'placement "{style}": expected "loop" or "v"')
+    turned = [style == "v" and stage // ranks % 2 == 1 for stage in range(ranks * chunks)]
+    return tuple(ranks - 1 - stage % ranks if back else stage % ranks for stage, back in enumerate(turned))
+
+
+def placement(style: str, ranks: int, chunks: int) -> tuple[tuple[int, ...], ...]:
+    """The stages that each rank holds, ascending; see `rank_of_stages`."""
+    owner = rank_of_stages(style, ranks, chunks)
+    return tuple(tuple(stage for stage, rank in enumerate(owner) if rank == own) for own in range(ranks))
+
+
+def needs(action: Action, last_stage: int) -> tuple[Action, ...]:
+    """What must be done before `action`, each a full backward or its first half where that is what was run."""
+    stage, kind, microbatch = action
+    if kind == "F":
+        return (Action(stage - 1, "F", microbatch),) if stage else ()
+    if kind == "W":
+        return (Action(stage, "I", microbatch),)
+    own = Action(stage, "F", microbatch)
+    return (own,) if stage == last_stage else (own, Action(stage + 1, "I", microbatch))
+
+
+def timetable(
+    rows: Sequence[Sequence[Action]], slots: Mapping[str, float] = SLOTS
+) -> tuple[tuple[tuple[float, Action], ...], ...]:
+    """When each action starts if every one starts as early as it can and sending takes no time.
+
+    `slots` is the duration of each kind, in any unit; the starts are in the same unit.
+
+    Raises
+    ------
+    PrestepError
+        If the rows can never finish; the text says what each rank waits for.
+    """
+    last = max((action.stage for row in rows for action in row), default=0)
+    done: dict[Action, float] = {}
+    times: list[list[tuple[float, Action]]] = [[] for _ in rows]
+    free, position = [0.0] * len(rows), [0] * len(rows)
+    left = sum(map(len, rows))
+    while left:
+        before = left
+        for rank, row in enumerate(rows):
+            while position[rank] < len(row) and all(need in done for need in needs(row[position[rank]], last)):
+                action = row[position[rank]]
+                start = max([free[rank], *(done[need] for need in needs(action, last))])
+                free[rank] = start + slots[action.kind]
+                times[rank].append((start, action))
+                done[Action(action.stage, "I" if action.kind == "B" else action.kind, action.microbatch)] = free[rank]
+                position[rank], left = position[rank] + 1, left - 1
+        if left == before:
+            raise PrestepError(_stuck(rows, position, done, last))
+    return tuple(map(tuple, times))
+
+
+def _stuck(rows: Sequence[Sequence[Action]], position: list[int], done: Mapping[Action, float], last: int) -> str:
+    lines = ["the schedule can never finish:"]
+    for rank, row in enumerate(rows):
+        if position[rank] < len(row):
+            action = row[position[rank]]
+            missing = " and ".join(str(need) for need in needs(action, last) if need not in done)
+            lines.append(f"  rank {rank} is at {action}, which waits for {missing}")
+    return "\n".join(lines)
+
+
+def in_flight(rows: Sequence[Sequence[Action]]) -> tuple[int, ...]:
+    """The most (stage, microbatch) pairs whose activations each rank holds at once: F has run, B or W has not."""
+    peaks = []
+    for row in rows:
+        held = peak = 0
+        for action in row:
+            held += {"F": 1, "I": 0}.get(action.kind, -1)
+            peak = max(peak, held)
+        peaks.append(peak)
+    return tuple(peaks)
+
+
+def render(rows: Sequence[Sequence[Action]], slots: Mapping[str, int] = SLOTS) -> str:
+    """The schedule as a table: a line per rank, a column per slot, `.` where the rank is idle.
+
+    An action that takes several slots is followed by `=`. The times are those of `timetable`.
+    """
+    grid = []
+    for row in timetable(rows, slots):
+        line: list[str] = []
+        for start, action in row:
+            line.extend("." * (int(start) - len(line)))
+            line.extend([str(action), *"=" * (int(slots[action.kind]) - 1)])
+        grid.append(line)
+    columns = max(map(len, grid), default=0)
+    width = max((len(cell) for line in grid for cell in line), default=0)
+    lead = len(str(len(grid) - 1))
+    lines = (
+        f"rank {rank:>{lead}} | " + " ".join(f"{cell:<{width}}" for cell in [*line, *"." * (columns - len(line))])
+        for rank, line in enumerate(grid)
+    )
+    return "\n".join(line.rstrip() for line in lines) + "\n"

@@ -1,0 +1,24 @@
+"""Interleaved 1F1B: several chunks on a rank shorten the bubble. Narayanan et al. 2021, https://arxiv.org/abs/2104.04473.
+
+As torch's ScheduleInterleaved1F1B, which also takes microbatch counts that are no multiple of the ranks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from sim.errors import Mistake
+from workloads.schedules import Action
+from workloads.schedules._rounds import uneven, walk
+
+PLACEMENT = "loop"
+
+
+def problems(ranks: int, microbatches: int, chunks: int, where: str) -> Iterator[Mistake]:
+    """The microbatches must divide into rounds."""
+    yield from uneven("interleaved", ranks, microbatches, where)
+
+
+def actions(rank: int, ranks: int, microbatches: int, chunks: int) -> tuple[Action, ...]:
+    """The actions of one rank: two more warm-up forwards for every rank that follows."""
+    return walk(rank, ranks, microbatches, chunks, hop=2, split=False)

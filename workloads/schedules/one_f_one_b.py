@@ -1,0 +1,64 @@
+"""1F1B: after a warm-up, one backward for each forward. Narayanan et al. 2021, https://arxiv.org/abs/2104.04473.
+
+Stage s of P runs min(M, P - s) forwards ahead, so it never holds more than P - s microbatches, where GPipe holds M.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from sim.errors import Mistake
+from workloads.schedules import Action
+from workloads.schedules.runtime import Operation, Recorder
+
+NAME = "1f1b"
+PLACEMENT = "loop"
+CHUNKS = 1
+
+
+def problems(ranks: int, microbatches: int, chunks: int, where: str) -> Iterator[Mistake]:
+    """Schedule1F1B refuses fewer microbatches than stages."""
+    if microbatches < ranks:
+        expected = f"at least {ranks}, the pipeline stages, for 1f1b"
+        yield Mistake(where, "training.microbatches", str(microbatches), expected)
+
+
+def actions(rank: int, ranks: int, microbatches: int, chunks: int = 1) -> tuple[Action, ...]:
+    """The actions of one rank."""
+    ahead = min(microbatches, ranks - rank)
+    order = [Action(rank, "F", microbatch) for microbatch in range(ahead)]
+    for microbatch in range(microbatches):
+        order.append(Action(rank, "B", microbatch))
+        if ahead + microbatch < microbatches:
+            order.append(Action(rank, "F", ahead + microbatch))
+    return tuple(order)
+
+
+def operations(rank: int, ranks: int, microbatches: int, chunks: int = 1) -> tuple[Operation, ...]:
+    """As torch's Schedule1F1B: between warm-up and cool-down every send shares a batch with the opposite receive."""
+    record = Recorder(rank, ranks)
+    ahead = min(microbatches, ranks - rank)
+    sent = None
+    for forward in range(ahead):
+        record.wait(record.post(record.receives("F", forward)))
+        record.compute(Action(rank, "F", forward))
+        record.wait(sent)
+        # The last one goes out together with the first receive of a gradient.
+        sent = record.post(record.sends("F", forward)) if forward < ahead - 1 else None
+    steady = microbatches - ahead
+    for backward in range(steady + 1):
+        forward = ahead + backward
+        record.wait(record.post(record.sends("F", forward - 1) + record.receives("B", backward)))
+        record.compute(Action(rank, "B", backward))
+        if backward < steady:
+            record.wait(record.post(record.sends("B", backward) + record.receives("F", forward)))
+            record.compute(Action(rank, "F", forward))
+    sent = record.post(record.sends("B", steady))
+    for backward in range(steady + 1, microbatches):
+        record.wait(record.post(record.receives("B", backward)))
+        record.compute(Action(rank, "B", backward))
+        record.wait(sent)
+        sent = record.post(record.sends("B", backward))
+    record.wait(sent)
+    record.hook("REDUCE_GRAD", rank)
+    return record.done()

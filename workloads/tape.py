@@ -1,0 +1,355 @@
+"""A symbolic PyTorch: runs a model's Python on tensors that have a shape and a size but no numbers.
+
+What a rank launches, in which order, and which memory is alive at each moment follow from the same
+rules as in PyTorch: operators launch kernels on streams, autograd nodes keep what backward needs and
+run in reverse order of creation, and a tensor's memory is freed when Python drops the last reference.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Iterable
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from sim.opgraph import COMM, KERNEL, SYNC, Program, Rendezvous
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from sim.costs.kernel import Kernel
+
+OWNERS = ("parameters", "gradients", "optimizer", "activations", "buffers", "workspace")
+PHASES = ("forward", "backward", "optimizer", "communication")
+Backward = Callable[["Tensor"], "list[Tensor | None]"]
+
+
+class Memory:
+    """Bytes alive by owner, in the order the host issues work (as PyTorch's allocator counts them)."""
+
+    def __init__(self) -> None:
+        self.alive = dict.fromkeys(OWNERS, 0.0)
+        self.now = 0.0
+        self.peak = 0.0
+        self.at_peak = dict(self.alive)
+
+    def allocate(self, size: float, owner: str) -> None:
+        self.alive[owner] += size
+        self.now += size
+        if self.now > self.peak:
+            self.peak = self.now
+            self.at_peak = dict(self.alive)
+
+    def reset_peak(self) -> None:
+        self.peak, self.at_peak = self.now, dict(self.alive)
+
+    def release(self, size: float, owner: str) -> None:
+        self.alive[owner] -= size
+        self.now -= size
+
+
+class Storage:
+    """A block of device memory, freed when the last tensor that views it goes."""
+
+    __slots__ = ("memory", "size", "owner")
+
+    def __init__(self, memory: Memory, size: float, owner: str) -> None:
+        # The caching allocator hands out multiples of 512 bytes (c10/cuda/CUDACachingAllocator.cpp, kMinBlockSize).
+        self.memory, self.size, self.owner = memory, -(-size // 512) * 512.0, owner
+        memory.allocate(self.size, owner)
+
+    def __del__(self) -> None:
+        self.memory.release(self.size, self.owner)
+
+
+class Node:
+    """An autograd node: how the gradient of one output becomes gradients of its inputs."""
+
+    __slots__ = ("seq", "edges", "backward", "layer", "hooks")
+
+    def __init__(self, seq: int, edges: list[Node | Tensor | None], backward: Backward, layer: int) -> None:
+        self.seq, self.edges, self.backward, self.layer = seq, edges, backward, layer
+        self.hooks: list[Callable[[], None]] = []
+
+
+class Tensor:
+    """Shape and element size over a storage; a leaf with ``requires_grad`` is a parameter."""
+
+    __slots__ = ("storage", "shape", "itemsize", "node", "requires_grad", "grad", "on_grad", "name", "local")
+
+    def __init__(
+        self, storage: Storage | None, shape: tuple[int, ...], itemsize: int = 2, node: Node | None = None
+    ) -> None:
+        self.storage, self.shape, self.itemsize, self.node = storage, shape, itemsize, node
+        self.requires_grad = node is not None
+        self.grad: Tensor | None = None
+        self.on_grad: Callable[[Tensor], None] | None = None
+        self.name = ""
+        self.local = True
+
+    @property
+    def elements(self) -> int:
+        n = 1
+        for s in self.shape:
+            n *= s
+        return n
+
+    @property
+    def size(self) -> float:
+        return float(self.elements * self.itemsize)
+
+    def view(self, *shape: int) -> Tensor:
+        """The same storage and history with another shape (no kernel)."""
+        t = Tensor(self.storage, shape, self.itemsize, self.node)
+        t.requires_grad = self.requires_grad
+        return t
+
+
+class Tape:
+    """Records the program of one rank while symbolic PyTorch code runs on it.
+
+    Parameters
+    ----------
+    rank : int
+    shared : Shared
+        Tables common to all ranks of the graph.
+    costs : dict
+        Seconds of host time by operator name (see ``sim/costs/frameworks``).
+    """
+
+    def __init__(self, rank: int, shared: Shared, costs: dict[str, float]) -> None:
+        self.rank, self.shared, self.costs = rank, shared, costs
+        self.memory = Memory()
+        self.phase, self.layer, self.microbatch = 0, -1, 0
+        self.grad_enabled = True
+        self.host_pending = 0.0
+        self._kind: list[int] = []
+        self._stream: list[int] = []
+        self._payload: list[int] = []
+        self._host: list[float] = []
+        self._deps: list[tuple[int, ...]] = []
+        self._phase: list[int] = []
+        self._layer: list[int] = []
+        self._microbatch: list[int] = []
+        self._parts: list[tuple[int, ...]] = []
+        self._names: list[str] = []
+        self._last: dict[str, int] = {}
+        self._waits: dict[str, list[int]] = {}
+        self._seq = 0
+        self._last_save = 0
+        self.stream = "compute"
+        self.deferred: list[Callable[[], None]] | None = None  # weight gradients put off (zero bubble)
+
+    # -- memory ---------------------------------------------------------------------------------
+    def empty(self, shape: tuple[int, ...], itemsize: int = 2, owner: str = "activations") -> Tensor:
+        """A new tensor of its own memory."""
+        n = 1
+        for s in shape:
+            n *= s
+        return Tensor(Storage(self.memory, n * itemsize, owner), shape, itemsize)
+
+    def parameter(self, *shape: int, itemsize: int = 2, name: str = "") -> Tensor:
+        p = self.empty(shape, itemsize, "parameters")
+        p.requires_grad, p.name = True, name
+        return p
+
+    # -- launches -------------------------------------------------------------------------------
+    def cpu(self, name: str, count: float = 1.0) -> None:
+        """Host time of an operator, spent before the next launch."""
+        self.host_pending += self.costs[name] * count
+
+    def launch(self, kernel: Kernel, stream: str | None = None) -> int:
+        """A kernel on a stream; returns the operation's index."""
+        return self._add(KERNEL, self.shared.kernel(kernel), stream or self.stream, kernel.kind)
+
+    def communicate(self, parts: Iterable[int], stream: str, name: str) -> int:
+        """An operation that takes part in the given rendezvous and ends when all of them have ended."""
+        self._parts.append(tuple(parts))
+        return self._add(COMM, len(self._parts) - 1, stream, name)
+
+    def synchronize(self, stream: str = "compute") -> int:
+        """The host waits for everything issued on a stream so far."""
+        event = self.record(stream)
+        self._waits["host"] = list(event)
+        return self._add(SYNC, 0, "host", "synchronize")
+
+    def _add(self, kind: int, payload: int, stream: str, name: str) -> int:
+        index = len(self._kind)
+        self._kind.append(kind)
+        self._stream.append(self.shared.stream(stream))
+        self._payload.append(payload)
+        self._host.append(self.host_pending + self.costs["launch"])
+        self.host_pending = 0.0
+        self._deps.append(tuple(self._waits.pop(stream, ())))
+        self._phase.append(self.phase)
+        self._layer.append(self.layer)
+        self._microbatch.append(self.microbatch)
+        self._names.append(name)
+        self._last[stream] = index
+        return index
+
+    # -- events ---------------------------------------------------------------------------------
+    def record(self, stream: str | None = None) -> tuple[int, ...]:
+        """An event on a stream: the operations whose end it marks."""
+        stream = stream or self.stream
+        last = (self._last[stream],) if stream in self._last else ()
+        return last + tuple(self._waits.get(stream, ()))
+
+    def wait(self, event: Iterable[int], stream: str | None = None) -> None:
+        """Later operations of a stream start only after the event."""
+        self._waits.setdefault(stream or self.stream, []).extend(event)
+
+    # -- autograd -------------------------------------------------------------------------------
+    def saves(self) -> None:
+        """An operator is about to save an input for backward (recomputation stops after the last such moment)."""
+        self._last_save = len(self._kind)
+
+    def recompute(self, forward: Callable[[], Tensor]) -> Tensor:
+        """Runs a region again, up to its last saved tensor (torch.utils.checkpoint's early stop)."""
+        out = forward()
+        for column in (self._kind, self._stream, self._payload, self._host, self._deps, self._phase):
+            del column[self._last_save :]
+        for column in (self._layer, self._microbatch, self._names):
+            del column[self._last_save :]
+        for stream, last in list(self._last.items()):
+            if last >= self._last_save:
+                before = [i for i, s in enumerate(self._stream) if s == self.shared.streams[stream]]
+                self._last[stream] = before[-1] if before else 0
+        return out
+
+    def apply(self, out: Tensor, inputs: list[Tensor], backward: Backward) -> Tensor:
+        """Gives ``out`` a history: ``backward`` maps its gradient to the gradients of ``inputs``."""
+        if not self.grad_enabled or not any(t.requires_grad for t in inputs):
+            return out
+        self._seq += 1
+        edges = [(t.node if t.node is not None else t) if t.requires_grad else None for t in inputs]
+        out.node = Node(self._seq, edges, backward, self.layer)
+        out.requires_grad = True
+        return out
+
+    def backward(self, root: Tensor, grad: Tensor) -> None:
+        """Runs autograd from ``root`` (PyTorch: ready nodes in reverse order of creation, leaves at once)."""
+        if root.node is None:
+            return
+        todo, pending = [root.node], {root.node: 0}
+        while todo:
+            node = todo.pop()
+            for e in node.edges:
+                if isinstance(e, Node):
+                    if e not in pending:
+                        pending[e] = 0
+                        todo.append(e)
+                    pending[e] += 1
+        buffers: dict[Node, Tensor] = {root.node: grad}
+        ready = [(-root.node.seq, root.node)]
+        del grad, root
+        outer = self.layer
+        while ready:
+            _, node = heapq.heappop(ready)
+            self.layer = node.layer
+            g = buffers.pop(node, None)
+            for hook in node.hooks:
+                hook()
+            grads: list[Tensor | None] = node.backward(g) if g is not None else [None] * len(node.edges)
+            del g
+            node.backward = _released
+            for i, edge in enumerate(node.edges):
+                got, grads[i] = grads[i], None
+                if isinstance(edge, Tensor):
+                    if got is not None:
+                        self.accumulate(edge, got)
+                elif edge is not None:
+                    if got is not None:
+                        self._merge(buffers, edge, got)
+                    pending[edge] -= 1
+                    if pending[edge] == 0:
+                        heapq.heappush(ready, (-edge.seq, edge))
+                got = None
+            node.edges = []
+        self.layer = outer
+
+    def _merge(self, buffers: dict[Node, Tensor], node: Node, grad: Tensor) -> None:
+        if node in buffers:
+            self.cpu("accumulate")
+            self.launch(self.shared.elementwise("add", grad.elements, 3 * grad.size))
+        else:
+            buffers[node] = grad
+
+    def accumulate(self, leaf: Tensor, grad: Tensor) -> None:
+        """AccumulateGrad: takes the first gradient over, adds later ones in place, then calls the hook."""
+        if leaf.name != "detached":
+            self.cpu("accumulate_grad")
+        if leaf.grad is None:
+            leaf.grad = grad
+            if leaf.name != "detached" and grad.storage is not None and grad.storage.owner == "activations":
+                _change_owner(grad.storage, "gradients")
+        else:
+            self.launch(self.shared.elementwise("add", grad.elements, 3 * grad.size))
+        del grad
+        if leaf.on_grad is not None:
+            leaf.on_grad(leaf)
+
+    @contextmanager
+    def no_grad(self) -> Iterator[None]:
+        before, self.grad_enabled = self.grad_enabled, False
+        try:
+            yield
+        finally:
+            self.grad_enabled = before
+
+    @contextmanager
+    def on_stream(self, stream: str) -> Iterator[None]:
+        before, self.stream = self.stream, stream
+        try:
+            yield
+        finally:
+            self.stream = before
+
+    # -- result ---------------------------------------------------------------------------------
+    def program(self) -> Program:
+        """The recorded columns."""
+        return Program(
+            self.rank,
+            np.array(self._kind, np.int8),
+            np.array(self._stream, np.int16),
+            np.array(self._payload, np.int32),
+            np.array(self._host, np.float64),
+            tuple(self._deps),
+            np.array(self._phase, np.int8),
+            np.array(self._layer, np.int16),
+            np.array(self._microbatch, np.int16),
+            tuple(self._parts),
+            tuple(self._names),
+        )
+
+
+class Shared:
+    """Tables that all ranks of one graph have in common: kernels, streams, rendezvous."""
+
+    def __init__(self) -> None:
+        self.kernels: dict[Kernel, int] = {}
+        self.streams: dict[str, int] = {}
+        self.rendezvous = Rendezvous()
+
+    def kernel(self, kernel: Kernel) -> int:
+        return self.kernels.setdefault(kernel, len(self.kernels))
+
+    def stream(self, name: str) -> int:
+        return self.streams.setdefault(name, len(self.streams))
+
+    def elementwise(self, kind: str, elements: int, moved: float) -> Kernel:
+        from sim.costs.kernel import Kernel
+
+        return Kernel(kind, (elements,), bytes=moved)
+
+
+def _released(grad: Tensor) -> list[Tensor | None]:
+    raise RuntimeError("backward through the same node twice")
+
+
+def _change_owner(storage: Storage, owner: str) -> None:
+    storage.memory.release(storage.size, storage.owner)
+    storage.owner = owner
+    storage.memory.allocate(storage.size, owner)

@@ -1,0 +1,181 @@
+"""Decoder-only transformers as symbolic PyTorch modules (Llama and GPT families).
+
+The module structure is that of a plain PyTorch model: separate q, k and v projections, norms before
+attention and before the feed-forward network, rotary embedding as elementwise operators.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from workloads import functional as F
+from workloads.tape import Tape, Tensor
+
+if TYPE_CHECKING:
+    from workloads.model import ModelSpec
+
+Linear = Callable[[Tape, Tensor, Tensor], Tensor]
+
+
+class Module:
+    """Parameters in registration order, plus what parallel wrappers hang on to a module."""
+
+    def __init__(self) -> None:
+        self.parameters: list[Tensor] = []
+
+    def add(self, t: Tape, *shape: int, name: str = "") -> Tensor:
+        p = t.parameter(*shape, name=name)
+        self.parameters.append(p)
+        return p
+
+    @property
+    def parameter_count(self) -> int:
+        return sum(p.elements for p in self.parameters)
+
+
+class Attention(Module):
+    """Grouped-query attention over ``heads / shards`` heads."""
+
+    def __init__(self, t: Tape, m: ModelSpec, shards: int = 1) -> None:
+        super().__init__()
+        self.heads, self.kv, self.head_dim = m.heads // shards, max(1, m.kv_heads // shards), m.head_dim
+        self.rotary = m.rotary
+        self.wq = self.add(t, self.heads * m.head_dim, m.hidden, name="wq")
+        self.wk = self.add(t, self.kv * m.head_dim, m.hidden, name="wk")
+        self.wv = self.add(t, self.kv * m.head_dim, m.hidden, name="wv")
+        self.wo = self.add(t, m.hidden, self.heads * m.head_dim, name="wo")
+
+    def forward(self, t: Tape, x: Tensor, column: Linear = F.linear, row: Linear = F.linear) -> Tensor:
+        b, s, _ = x.shape
+        t.cpu("module")
+        q = F.heads_view(t, column(t, x, self.wq), b, s, self.heads, self.head_dim)
+        k = F.heads_view(t, column(t, x, self.wk), b, s, self.kv, self.head_dim)
+        v = F.heads_view(t, column(t, x, self.wv), b, s, self.kv, self.head_dim)
+        if self.rotary:
+            q, k = F.rope(t, q), F.rope(t, k)
+        o = F.attention(t, q, k, v)
+        return row(t, F.merge_heads(t, o), self.wo)
+
+
+class FeedForward(Module):
+    """Gated (SwiGLU) or plain feed-forward network."""
+
+    def __init__(self, t: Tape, m: ModelSpec, shards: int = 1) -> None:
+        super().__init__()
+        self.gated, self.activation = m.gated, m.activation
+        ffn = m.ffn // shards
+        self.w1 = self.add(t, ffn, m.hidden, name="w1")
+        self.w3 = self.add(t, ffn, m.hidden, name="w3") if m.gated else None
+        self.w2 = self.add(t, m.hidden, ffn, name="w2")
+
+    def forward(self, t: Tape, x: Tensor, column: Linear = F.linear, row: Linear = F.linear) -> Tensor:
+        t.cpu("module")
+        if self.w3 is None:
+            return row(t, F.activation(t, self.activation, column(t, x, self.w1)), self.w2)
+        return row(t, F.mul(t, F.activation(t, self.activation, column(t, x, self.w1)), column(t, x, self.w3)), self.w2)
+
+
+class Norm(Module):
+    def __init__(self, t: Tape, m: ModelSpec) -> None:
+        super().__init__()
+        self.kind = m.norm
+        for name in ("weight", "bias")[: 2 if m.norm == "layer" else 1]:
+            self.add(t, m.hidden, name=name)
+
+    def forward(self, t: Tape, x: Tensor) -> Tensor:
+        t.cpu("module")
+        return F.norm(t, self.kind, x, self.parameters)
+
+
+class Block(Module):
+    """One transformer block; ``parallel`` decides how its projections are sharded."""
+
+    def __init__(self, t: Tape, m: ModelSpec, index: int, parallel: BlockParallel) -> None:
+        super().__init__()
+        self.index, self.parallel = index, parallel
+        self.norm1 = Norm(t, m)
+        self.attention = Attention(t, m, parallel.shards)
+        self.norm2 = Norm(t, m)
+        self.ffn = parallel.feed_forward(t, m)
+        self.parameters = (
+            self.norm1.parameters + self.attention.parameters + self.norm2.parameters + self.ffn.parameters
+        )
+
+    def forward(self, t: Tape, x: Tensor) -> Tensor:
+        outer, t.layer = t.layer, self.index
+        p = self.parallel
+        t.cpu("module")
+        with p.context(t):
+            x = F.add(t, x, self.attention.forward(t, self.norm1.forward(t, x), p.column, p.row))
+            x = F.add(t, x, self.ffn.forward(t, self.norm2.forward(t, x), p.column, p.row))
+        t.layer = outer
+        return x
+
+
+class BlockParallel:
+    """No sharding inside the block; tensor and expert parallelism override this."""
+
+    shards = 1
+    column: Linear = staticmethod(F.linear)
+    row: Linear = staticmethod(F.linear)
+
+    def feed_forward(self, t: Tape, m: ModelSpec) -> Module:
+        if m.experts:
+            from workloads.moe import MixtureOfExperts
+
+            return MixtureOfExperts(t, m)
+        return FeedForward(t, m)
+
+    def context(self, t: Tape):  # type: ignore[no-untyped-def]
+        from contextlib import nullcontext
+
+        return nullcontext()
+
+
+class Transformer(Module):
+    """A stage of a transformer: optionally the embedding, some blocks, optionally norm, head and loss.
+
+    Parameters
+    ----------
+    layers : range
+        Indices of the blocks this stage holds.
+    first, last : bool
+        Whether it holds the embedding, and the final norm with the output head.
+    """
+
+    def __init__(
+        self, t: Tape, m: ModelSpec, layers: range, first: bool, last: bool, parallel: BlockParallel | None = None
+    ) -> None:
+        super().__init__()
+        self.spec, self.first, self.last = m, first, last
+        self.root: list[Tensor] = []
+        self.token = self.add(t, m.vocab, m.hidden, name="embedding") if first else None
+        self.blocks = [Block(t, m, i, parallel or BlockParallel()) for i in layers]
+        for block in self.blocks:
+            self.parameters += block.parameters
+        self.norm = Norm(t, m) if last else None
+        self.head: Tensor | None = None
+        if self.norm is not None:
+            self.parameters += self.norm.parameters
+            tied = m.tied_embeddings and self.token is not None
+            self.head = self.token if tied else self.add(t, m.vocab, m.hidden, name="head")
+
+    @property
+    def root_parameters(self) -> list[Tensor]:
+        """Parameters outside the blocks."""
+        inside = {id(p) for b in self.blocks for p in b.parameters}
+        return [p for p in self.parameters if id(p) not in inside]
+
+    def forward(self, t: Tape, x: Tensor | tuple[int, int], run_block: Callable[[Block, Tensor], Tensor]) -> Tensor:
+        """``x`` is (batch, seq) of token ids on the first stage, else the activation received."""
+        t.cpu("module")
+        h = F.embedding(t, x, self.token) if self.token is not None and isinstance(x, tuple) else x
+        if not isinstance(h, Tensor):
+            raise TypeError("a later pipeline stage needs the activation of the stage before it")
+        del x
+        for block in self.blocks:
+            h = run_block(block, h)
+        if self.norm is None or self.head is None:
+            return h
+        return F.linear(t, self.norm.forward(t, h), self.head)
