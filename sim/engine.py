@@ -33,12 +33,12 @@ class Machine:
         Seconds each kernel of the graph takes alone, in the order of ``OpGraph.kernels``.
     slowdown : callable
         (kernel index, channels) -> factor >= 1 while communication holds that many SMs.
-    comm_speed : callable
-        (kernel index or -1) -> factor <= 1 on a collective's own rate beside that kernel.
     plan : callable
         Comm -> Plan on this fabric.
     bandwidth : np.ndarray
         Bytes per second of every directed link.
+    contention : float
+        Factor >= 1 on the time of a collective that runs beside kernels.
     kernel_gap, launch_latency : float
         Seconds between two kernels of a stream, and from a launch to the start on an idle stream.
     scale : dict
@@ -49,6 +49,7 @@ class Machine:
     slowdown: Callable[[int, int], float]
     plan: Callable[[Comm], Plan]
     bandwidth: np.ndarray
+    contention: float
     kernel_gap: float
     launch_latency: float
     scale: dict[int, float]
@@ -71,6 +72,8 @@ class Rank:
         self.issued = 0
         self.channels = 0
         self.running: dict[int, simpy.Process] = {}
+        self.transferring: list[Meeting] = []
+        self.idle_since = -1.0
         self.kernel_end: simpy.Event | None = None
         self._waiters: dict[int, simpy.Event] = {}
         self._issue: simpy.Event | None = None
@@ -110,10 +113,10 @@ class Rank:
 class Meeting:
     """One communication of one step: counts arrivals and tells everyone when it has ended."""
 
-    __slots__ = ("arrived", "begin", "done", "ready")
+    __slots__ = ("begin", "done", "ranks", "ready")
 
     def __init__(self, env: simpy.Environment) -> None:
-        self.arrived = 0
+        self.ranks: list[Rank] = []
         self.begin = 0.0
         self.ready = env.event()
         self.done = env.event()
@@ -186,6 +189,7 @@ class Engine:
             except simpy.Interrupt:
                 left -= (env.now - since) * speed
         del rank.running[stream]
+        rank.idle_since = env.now
         if rank.kernel_end is not None:
             rank.kernel_end.succeed()
             rank.kernel_end = None
@@ -199,6 +203,9 @@ class Engine:
             if rank.kernel_end is None:
                 rank.kernel_end = env.event()
             yield rank.kernel_end
+        # Communication kernels of one GPU run one after the other: the next takes over the SMs of the one before.
+        while rank.transferring:
+            yield rank.transferring[0].done
         rank.start[g] = env.now
         rank.hold(channels)
         meetings = []
@@ -208,8 +215,8 @@ class Engine:
                 self.meetings[key] = Meeting(env)
                 env.process(self._meet(c, self.meetings[key]))
             meeting = self.meetings[key]
-            meeting.arrived += 1
-            if meeting.arrived == self.graph.comms[c].arrivals:
+            meeting.ranks.append(rank)
+            if len(meeting.ranks) == self.graph.comms[c].arrivals:
                 meeting.ready.succeed()
             meetings.append(meeting)
         for meeting in meetings:
@@ -223,8 +230,14 @@ class Engine:
         yield meeting.ready
         meeting.begin = self.env.now
         plan = self.plans[c]
+        for rank in meeting.ranks:
+            rank.transferring.append(meeting)
         yield self.env.timeout(plan.latency)
-        yield from self.network.transfer(plan)
+        pause = self.env.now - 3 * self.machine.kernel_gap  # between two kernels counts as beside them
+        beside = any(rank.running or rank.idle_since > pause for rank in meeting.ranks)
+        yield from self.network.transfer(plan, 1.0 / self.machine.contention if beside else 1.0)
+        for rank in meeting.ranks:
+            rank.transferring.remove(meeting)
         meeting.done.succeed()
 
     def _explain(self) -> str:
@@ -255,7 +268,7 @@ class Engine:
             missing = []
             for c in parts:
                 comm, meeting = self.graph.comms[c], self.meetings.get((step, c))
-                got = meeting.arrived if meeting else 0
+                got = len(meeting.ranks) if meeting else 0
                 if got < comm.arrivals:
                     missing.append(f"{comm.op} of {comm.size:.0f} bytes in {comm.groups[0]}: {got}/{comm.arrivals}")
             return f"{what} waits for peers: {'; '.join(missing)}"

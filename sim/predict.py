@@ -10,7 +10,7 @@ import numpy as np
 
 from sim.collectives import plan_collective
 from sim.costs import Gpu, load_gpu
-from sim.costs.interference import slowdown
+from sim.costs.interference import contention, slowdown
 from sim.engine import Machine, Run, execute
 from sim.errors import InputError, Mistake
 from sim.layout import check_layout
@@ -96,7 +96,7 @@ def machine(scenario: Scenario, graph: OpGraph, fabric: Fabric, gpu: Gpu) -> Mac
     scale = {}
     if scenario.faults.slow_rank is not None:
         scale[scenario.faults.slow_rank] = scenario.faults.slow_factor
-    return Machine(duration, slow, plan, fabric.links.bandwidth, gpu.gap, LAUNCH_LATENCY, scale)
+    return Machine(duration, slow, plan, fabric.links.bandwidth, contention(), gpu.gap, LAUNCH_LATENCY, scale)
 
 
 def _merged(plans: list[Plan]) -> Plan:

@@ -29,10 +29,9 @@ class FabricBuilder:
         """Join `a` (the end nearer the CPU) and `b` by `count` physical links, one row in each direction."""
         for src, dst, way in ((a, b, spec), (b, a, spec.reverse)):
             one, raw = way.bandwidth, way.raw or way.bandwidth
-            self._links.append(
-                (src, dst, kind, count, one.value * count, raw.value * count, way.latency.value)
-                + (one.evidence, way.latency.evidence, one.source)
-            )
+            rates = one.value * count, raw.value * count
+            grades = one.evidence, way.latency.evidence
+            self._links.append((src, dst, kind, count, *rates, way.latency.value, *grades, one.source))
 
     def finish(self, name: str, gpu_model: str, family: str = "") -> Fabric:
         """The checked fabric; raises InputError with everything that is wrong with it."""

@@ -22,7 +22,8 @@ _NODE_COLOURS = {
     "nic": "#7c3aed", "nvme": "#0f766e", "network": "#a78bfa",
 }  # fmt: skip
 _LINK_COLOURS = {
-    "nvlink": "#76b900", "pcie": "#d69e2e", "socket": "#1d4ed8", "memory": "#60a5fa", "nic": "#7c3aed", "nvme": "#0f766e",
+    "nvlink": "#76b900", "pcie": "#d69e2e", "socket": "#1d4ed8", "memory": "#60a5fa",
+    "nic": "#7c3aed", "nvme": "#0f766e",
 }  # fmt: skip
 _GREY = "#64748b"
 _HEIGHT, _BOX = 1.35, (0.84, 0.46)
@@ -65,7 +66,7 @@ def draw(fabric: Fabric, path: Path) -> None:
 
 
 def _layout(fabric: Fabric) -> _Layout:
-    """GPUs in columns of equal width; every other node in the middle of what it joins, pushed apart where they overlap."""
+    """GPUs in columns of equal width; every other node in the middle of what it joins."""
     kinds = list(dict.fromkeys(fabric.nodes.kinds))
     named = {kind for layer in _LAYERS for kind in layer}
     layers = [*_LAYERS, *((kind,) for kind in kinds if kind not in named)]
@@ -81,7 +82,7 @@ def _layout(fabric: Fabric) -> _Layout:
 
 
 def _wanted(fabric: Fabric, row: list[str], x: dict[str, float], width: float) -> dict[str, float]:
-    """The middle of the neighbours that have a place; memory stands outward of its CPU, in a gap between two columns."""
+    """The middle of the neighbours that have a place; memory stands outward of its CPU."""
     wanted: dict[str, float] = {}
     step = max(2.0, width / len(fabric.gpus))
     for name in row:
@@ -98,7 +99,7 @@ def _wanted(fabric: Fabric, row: list[str], x: dict[str, float], width: float) -
 
 
 def _placed(row: list[str], wanted: dict[str, float], width: float) -> dict[str, float]:
-    """One unit apart at least, as near as can be to where they want to be (isotonic regression); evenly if all want one place."""
+    """At least one unit apart and as near to what they want as can be (isotonic regression); else evenly."""
     order = sorted(row, key=lambda name: wanted[name])
     spread = wanted[order[-1]] - wanted[order[0]]
     if spread < 1e-9 and len(row) > 2:

@@ -114,8 +114,8 @@ def build(params: Params) -> Fabric:
     Returns
     -------
     Fabric
-        Nodes ``gpu0``, ``nvswitch0``, ``pcieswitch0``, ``cpu0``, ``memory0``, ``nic0``, ``nvme0``, ``network``; bandwidths in
-        bytes/s, latencies in s. Every GPU has as many links to one NVSwitch as every other GPU.
+        Nodes ``gpu0``, ``nvswitch0``, ``pcieswitch0``, ``cpu0``, ``memory0``, ``nic0``, ``nvme0``, ``network``;
+        bandwidths in bytes/s, latencies in s. Every GPU has as many links to one NVSwitch as every other GPU.
 
     Raises
     ------
@@ -124,7 +124,8 @@ def build(params: Params) -> Fabric:
 
     References
     ----------
-    NVIDIA DGX H100 User Guide (GPU and NIC of one PCIe switch: table of network modules); NVIDIA H100 whitepaper (NVSwitch).
+    NVIDIA DGX H100 User Guide (GPU and NIC of one PCIe switch: table of network modules); NVIDIA H100
+    whitepaper (NVSwitch).
     """
     builder = FabricBuilder()
     nics = add_host(builder, params, "host0")

@@ -12,7 +12,8 @@ GRADES = ("measured", "fitted", "datasheet", "guess")
 class Known:
     """A number with its evidence grade and its source.
 
-    `value` is in SI units (bytes/s, s) or a count; `evidence` is one of `GRADES`; `source` names a document or a measurement.
+    `value` is in SI units (bytes/s, s) or a count; `evidence` is one of `GRADES`; `source` names a
+    document or a measurement.
     """
 
     value: float

@@ -10,9 +10,9 @@ selector                        which links
 `nvswitch1`                     every link at one node
 ==============================  =========================================================
 
-Attributes are `bandwidth` (payload, per direction) and `latency`. A value is a factor ("2x", "0.5x") or a quantity with a unit
-("100 GB/s", "1 us"). A bandwidth is that of ONE physical link: "nvlink.bandwidth" = "25 GB/s" gives a row of five links
-125 GB/s. Overrides apply in the order given.
+Attributes are `bandwidth` (payload, per direction) and `latency`. A value is a factor ("2x", "0.5x") or a quantity with
+a unit ("100 GB/s", "1 us"). A bandwidth is that of ONE physical link: "nvlink.bandwidth" = "25 GB/s" gives a row of
+five links 125 GB/s. Overrides apply in the order given.
 """
 
 from __future__ import annotations

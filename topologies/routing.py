@@ -1,8 +1,8 @@
 """Routes: breadth-first, deterministic, made when asked for and kept.
 
-A path goes through switches, CPUs and NICs, never through a GPU, a memory or a disk. Paths are compared by number of hops,
-then by their worst kind of link as NCCL does (NVLink before PCIe before sockets before the network), so that two GPUs under
-one PCIe switch still talk over NVLink. What is left are equal-cost paths, which share the bytes.
+A path goes through switches, CPUs and NICs, never through a GPU, a memory or a disk. Paths are compared by number of
+hops, then by their worst kind of link as NCCL does (NVLink before PCIe before sockets before the network), so that two
+GPUs under one PCIe switch still talk over NVLink. What is left are equal-cost paths, which share the bytes.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ _Group = tuple[str, float, float, tuple[float, float], str, str]
 
 
 def render(fabric: Fabric, width: int = 132) -> str:
-    """The cluster as text: nodes and links by kind, one route, and where the numbers come from (cut at `width` columns)."""
+    """The cluster as text: nodes and links by kind, one route, and the numbers' sources; cut at `width` columns."""
     gpus, hosts, model = len(fabric.gpus), len(fabric.hosts), fabric.gpu_model or "unknown GPU"
     head = f"{fabric.name}: {gpus} GPUs ({model}) in {hosts} host{'s' if hosts != 1 else ''}"
     lines = [head, "", *_table(["nodes", "count", "names"], _nodes(fabric)), "", *_links(fabric)]

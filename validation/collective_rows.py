@@ -73,5 +73,5 @@ def _row(record: dict[str, Any], held_out: bool) -> list[Row]:
 def members(row: Row, gpus: Sequence[str]) -> tuple[str, Sequence[str]]:
     """Operation and ranks of a row on a host with these GPUs (`send_0_1` is one-way, the other ranks idle)."""
     if row.op == "send_0_1":
-        return "send", gpus[:2]
+        return "send", gpus[: row.ranks]
     return row.op, gpus[: row.ranks]

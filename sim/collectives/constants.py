@@ -14,6 +14,10 @@ FOLDER = Path(__file__).parents[1] / "costs" / "hardware"
 MEASURED = "h200"
 
 
+# Operations that do to the data on every hop what another does: copy on, or reduce and pass on.
+LIKE = {"broadcast": "all_gather", "reduce": "reduce_scatter", "reduce_scatter": "all_gather"}
+
+
 @dataclass(frozen=True)
 class Pace:
     """How fast one algorithm runs under one protocol.
@@ -34,10 +38,15 @@ class Pace:
         Share of the wire's payload bandwidth reached by endless messages, by operation.
     ramp, power : float
         Link time is longer by (ramp / bytes) ** power: big messages use the switch better.
-    sharp : float
-        Exponent of the norm that joins channel time and link time.
+    sharp, settle : float
+        Exponent of the norm that joins channel time and link time; it grows by `settle` with every doubling of the
+        link's bytes beyond 16 MiB, because channels that share a link unevenly even out over time.
     spill, cache : float
         Channel time grows by the share `spill` when buffers of more than `cache` bytes miss the L2.
+    depth : float
+        Share of a broadcast's or reduce's hops that back-to-back operations do not hide.
+    ends : float
+        Cost of the first and the last primitive of a rank (only send, only receive) over one that does both.
     """
 
     start: float
@@ -50,28 +59,45 @@ class Pace:
     ramp: float = 0.0
     power: float = 0.5
     sharp: float = 4.0
+    settle: float = 0.0
     spill: float = 0.0
     cache: float = 3e7
     depth: float = 1.0
+    ends: float = 1.0
 
     def of(self, table: Mapping[str, float], op: str) -> float:
-        """A constant of `op`; operations that were not measured behave like an all-reduce."""
-        return table[op] if op in table else table["all_reduce"]
+        """A constant of `op`, else of the operation that does the same to data, else of all-reduce."""
+        return table.get(op) or table.get(LIKE.get(op, ""), table["all_reduce"])
 
 
 @dataclass(frozen=True)
 class Pairs:
-    """Send and receive: seconds and bytes/s per channel (see pairwise.py)."""
+    """Send and receive.
+
+    Attributes
+    ----------
+    start, channel : float
+        Seconds to launch and end the kernel, and more for each channel beyond the first.
+    grain : float
+        Bytes of a part that move within the start.
+    self_copy : float
+        Cost of a rank's own part of an all-to-all over a part that is sent.
+    rate : Mapping
+        Bytes/s of one channel: "send" one way, "sendrecv" each of both ways.
+    link, ramp, power, sharp
+        As in `Pace`; link and ramp for "send" and "sendrecv".
+    """
 
     start: float
-    start_channel: float
-    one_way: float
-    both_ways: float
+    channel: float
+    grain: float
     self_copy: float
-    link: float
-    ramp: float
+    rate: Mapping[str, float]
+    link: Mapping[str, float]
+    ramp: Mapping[str, float]
     power: float
     sharp: float
+    settle: float = 0.0
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from sim.collectives import constants as files
 from sim.collectives import paths
 from sim.collectives.group import Group, group_of
 from sim.collectives.plan import PAIR_OPS, Plan, Send, settings
-from sim.collectives.protocols import NET_HOP
+from sim.collectives.protocols import NET_HOP, joined
 
 OPS = PAIR_OPS
 
@@ -31,7 +31,10 @@ def plan(
     channels: int | None = None,
     table: files.Constants | None = None,
 ) -> Plan:
-    """Messages of `size` bytes (all-to-all: `size` / n to each rank); `send` goes from ranks[0] to ranks[1]."""
+    """Messages of `size` bytes (all-to-all: `size` / n to each rank); `send` goes from ranks[0] to ranks[1].
+
+    Further ranks of a send belong to its communicator: they are idle, but NCCL gives fewer channels to each pair.
+    """
     group = group_of(fabric, ranks)
     table = table or files.load(fabric.gpu_model)
     graph = rules.search(group, fabric.gpu_model, settings(nccl), table.wire("nvlink"))
@@ -41,7 +44,7 @@ def plan(
     flows = _flows(op, group, ranks)
     links, data = paths.gather(fabric, flows)
     usage = data / np.array([table.wire(str(fabric.links.kind[i])) for i in links])
-    moving = _transfer(op, size, load, links, data, fabric, table.pairs, table)
+    moving = _transfer(op, size, load, message / parts, links, data, fabric, table)
     count = int(np.count_nonzero(load))
     delay = _latency(group, count, table)
     small = message <= parts * rules.P2P_LL_BYTES and group.nodes == 1
@@ -69,29 +72,24 @@ def _load(op: str, message: float, group: Group, graph: rules.Graph, parts: int,
 
 
 def _transfer(
-    op: str, size: float, load: np.ndarray, links: np.ndarray, data: np.ndarray, fabric: Any,
-    pairs: files.Pairs, table: files.Constants,
+    op: str, size: float, load: np.ndarray, part: float, links: np.ndarray, data: np.ndarray, fabric: Any,
+    table: files.Constants,
 ) -> float:  # fmt: skip
     """Seconds of moving the bytes through the fullest CTA and the fullest link."""
     if size <= 0 or not len(links):
         return 0.0
-    rate = pairs.one_way if op in ("send", "recv") else pairs.both_ways
-    channel = float(load.max()) / rate
+    pairs, way = table.pairs, "send" if op in ("send", "recv") else "sendrecv"
+    channel = float(load.max()) / pairs.rate[way]
     wire = np.array([table.wire(str(fabric.links.kind[i])) for i in links])
-    seconds = size * data / (np.asarray(fabric.links.bandwidth)[links] * wire * pairs.link)
-    slot = int(np.argmax(seconds))
-    gpu_bytes = size * (1.0 if op != "all_to_all" else _remote_share(load, size))
-    link = float(seconds[slot]) * (1 + (pairs.ramp / gpu_bytes) ** pairs.power)
-    return float((channel**pairs.sharp + link**pairs.sharp) ** (1 / pairs.sharp))
-
-
-def _remote_share(load: np.ndarray, size: float) -> float:
-    return min(1.0, float(load.sum()) / size)
+    link = float(np.max(size * data / (fabric.links.bandwidth[links] * wire))) / pairs.link[way]
+    link *= 1 + (pairs.ramp[way] / size) ** pairs.power
+    beyond = part / (part + pairs.grain)
+    return beyond * joined(channel, link, pairs.sharp, pairs.settle, size)
 
 
 def _latency(group: Group, channels: int, table: files.Constants) -> float:
     pairs, nominal = table.pairs, float(table.tables["nominal"]["latency"])
-    delay = pairs.start + pairs.start_channel * max(0, channels - 1)
+    delay = pairs.start + pairs.channel * max(0, channels - 1)
     if group.nodes > 1:
         return delay + NET_HOP["ring"]["Simple"] + group.remote_latency
     return delay + max(0.0, group.local_latency - nominal)

@@ -9,6 +9,7 @@ together cannot exceed the wire. Either alone is exact, near their crossing both
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from sim.collectives.constants import Constants, Pace
@@ -19,6 +20,7 @@ WIRE = {"LL": 2.0, "LL128": 128 / 120, "Simple": 1.0}
 # Largest chunk of one step: eighth of the FIFO (NCCL src/include/device.h); data bytes.
 SLOT = {"LL": 32_768, "LL128": 576_000, "Simple": 524_288}
 MAX_THREADS = {"LL": 512, "LL128": 640, "Simple": 512}
+SETTLED = 2.0**24
 # Network hop of a ring and a tree, seconds: NCCL's tuning table (src/graph/tuning.cc), evidence: datasheet.
 NET_HOP = {
     "ring": {"LL": 2.7e-6, "LL128": 4.0e-6, "Simple": 14.0e-6},
@@ -82,4 +84,13 @@ def transfer(work: Work, size: float, group: Group, op: str, proto: str, pace: P
     spill = 1 + pace.spill / (1 + (pace.cache / max(size, 1.0)) ** 4)
     channel = work.traffic * spill / pace.of(pace.rate, op) + work.fill / pace.fill
     link = link_time(work, group, op, proto, pace, constants)
-    return float(beyond * (channel**pace.sharp + link**pace.sharp) ** (1 / pace.sharp))
+    return beyond * joined(channel, link, pace.sharp, pace.settle, max(work.local_bytes, work.remote_bytes))
+
+
+def joined(channel: float, link: float, sharp: float, settle: float, amount: float) -> float:
+    """Channel time and link time together; never less than either."""
+    q = sharp + settle * max(0.0, math.log2(max(amount, 1.0) / SETTLED))
+    longest = max(channel, link)
+    if longest <= 0:
+        return 0.0
+    return float(longest * ((channel / longest) ** q + (link / longest) ** q) ** (1 / q))

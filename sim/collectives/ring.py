@@ -11,7 +11,7 @@ from typing import Any
 from sim.collectives import channels as rules
 from sim.collectives import protocols, rings
 from sim.collectives.assemble import assemble
-from sim.collectives.constants import Constants
+from sim.collectives.constants import Constants, Pace, load
 from sim.collectives.group import Group, group_of
 from sim.collectives.plan import RING_OPS, Plan, Send
 
@@ -32,13 +32,15 @@ def plan(
 ) -> Plan:
     """A ring over `ranks` with at most `channels` channels; see `sim.collectives.plan_collective` for the choice."""
     group = group_of(fabric, ranks)
+    table = table or load(fabric.gpu_model)
+    pace = table.paces["ring", proto]
     count, threads = rules.used(op, size, group.n, "ring", proto, channels)
     cycles = rings.cycles(group)
     share = sent(op, group.n) / len(cycles)
     root = ranks[0]
     flows = [(a, b, share) for cycle in cycles for a, b in rings.edges(cycle) if _carries(op, a, b, root)]
     return assemble(
-        op, size, group, fabric, work(op, size, group, proto, count, _depth(fabric, proto, table)), flows,
+        op, size, group, fabric, work(op, size, group, proto, count, pace), flows,
         algo="ring", proto=proto, channels=count, threads=threads, table=table,
     )  # fmt: skip
 
@@ -50,7 +52,7 @@ def sent(op: str, n: int) -> float:
     return (2 if op == "all_reduce" else 1) * (n - 1) / n
 
 
-def work(op: str, size: float, group: Group, proto: str, channels: int, depth: float = 1.0) -> protocols.Work:
+def work(op: str, size: float, group: Group, proto: str, channels: int, pace: Pace) -> protocols.Work:
     """Steps, bytes per step and channel, primitives and link bytes of a ring."""
     n, nodes = group.n, group.nodes
     between = size * sent(op, n) / max(1.0, _ways(group))
@@ -61,10 +63,11 @@ def work(op: str, size: float, group: Group, proto: str, channels: int, depth: f
         # A rank relays what it receives: all bytes pass once; the pipeline fills over the ranks in between.
         fill = max(0, n - 2) * chunk
         return protocols.Work(
-            depth * (n - 1 - remote), remote, chunk, share, size * (n > 1), between * (nodes > 1), fill
+            pace.depth * (n - 1 - remote), remote, chunk, share, size * (n > 1), between * (nodes > 1), fill
         )  # fmt: skip
     rounds = 2 if op == "all_reduce" else 1
-    hops, primitives = rounds * (n - 1), rounds * (n - 1) + 1
+    hops = rounds * (n - 1)
+    primitives = hops - 1 + 2 * pace.ends
     remote = rounds * (nodes - 1)
     filled = min(1.0, size / (16 * n)) if op == "all_reduce" and proto == "LL" else 1.0
     local = (hops - remote) * (1 - EMPTY_STEP * (1 - filled))
@@ -79,12 +82,6 @@ def _ways(group: Group) -> int:
 
 def _carries(op: str, src: str, dst: str, root: str) -> bool:
     return not (op == "broadcast" and dst == root) and not (op == "reduce" and src == root)
-
-
-def _depth(fabric: Any, proto: str, table: Constants | None) -> float:
-    from sim.collectives.constants import load
-
-    return (table or load(fabric.gpu_model)).paces["ring", proto].depth
 
 
 def steps(op: str, n: int) -> list[list[Send]]:

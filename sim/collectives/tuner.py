@@ -155,8 +155,8 @@ def _check(op: str, size: float, group: Group, wanted: Settings) -> None:
         mistakes.append(unknown(where, "op", op, OPS))
     if not size >= 0 or math.isinf(size):
         mistakes.append(Mistake(where, "size", str(size), "a finite number of bytes that is not negative"))
-    if op in ("send", "recv") and group.n != 2:
-        mistakes.append(Mistake(where, "ranks", f"{group.n} ranks", f"two for {op}"))
+    if op in PAIR_OPS[:3] and group.n < 2:
+        mistakes.append(Mistake(where, "ranks", f"{group.n} ranks", f"at least two for {op}"))
     if wanted.algo not in (None, "ring", "tree"):
         hint = "NVLink SHARP, CollNet and PAT are not modelled"
         mistakes.append(Mistake(where, "algo", str(wanted.algo), "ring or tree", hint))

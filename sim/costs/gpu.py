@@ -95,7 +95,7 @@ class Gpu:
         """Waves of thread blocks of a GEMM over the SMs (1.0 fills the GPU once); other kinds by bytes moved.
 
         It tells how a GEMM fares beside a collective that holds SMs: up to `DYNAMIC_ABOVE` waves its tiles are bound
-        to CTAs beforehand, so those without an SM run after the others (twice the time); beyond, the free SMs share them.
+        to CTAs beforehand, so those without an SM run after the others (twice the time); beyond, free SMs share them.
         """
         if kernel.kind in ("gemm", "gemm_bias"):
             m, n, k = kernel.shape

@@ -40,9 +40,12 @@ def test_a_file_may_extend_a_bundled_cluster(tmp_path: Path) -> None:
     """Its keys win, key by key; the rest stays."""
     fabric = load_cluster(written(tmp_path, GOOD))
     links = fabric.links
-    assert fabric.name == "mine" and len(fabric.gpus) == 4 and fabric.gpu_model == "h100"
+    assert fabric.name == "mine"
+    assert len(fabric.gpus) == 4
+    assert fabric.gpu_model == "h100"
     rows = links.of_kind("nvlink")
-    assert set(links.latency[rows]) == {1e-6} and set(links.evidence[rows]) == {"measured"}
+    assert set(links.latency[rows]) == {1e-6}
+    assert set(links.evidence[rows]) == {"measured"}
 
 
 def test_every_mistake_of_a_file_is_reported(tmp_path: Path) -> None:
@@ -57,7 +60,8 @@ def test_every_mistake_of_a_file_is_reported(tmp_path: Path) -> None:
         "pcie.bandwidth", "pcie.latencey", "pcie.upstream", "hosts",
     }  # fmt: skip
     text = str(caught.value)
-    assert 'did you mean "nvlinks"?' in text and 'did you mean "latency"?' in text
+    assert 'did you mean "nvlinks"?' in text
+    assert 'did you mean "latency"?' in text
     assert "{ value = ..., evidence = ..., source = ... }" in text
 
 
@@ -81,9 +85,9 @@ def test_files_that_cannot_be_built(tmp_path: Path, text: str, message: str) -> 
 
 def test_names_and_files_that_do_not_exist() -> None:
     """A close name is suggested; a file is named."""
-    with pytest.raises(InputError, match='did you mean "h200-host-4"?'):
+    with pytest.raises(InputError, match=r'did you mean "h200-host-4"\?'):
         load_cluster("h200-hosts-4")
-    with pytest.raises(InputError, match="nowhere.toml"):
+    with pytest.raises(InputError, match=r"nowhere\.toml"):
         load_cluster("nowhere.toml")
     assert {"h200-host-4", "h200-host-2", "dgx-h100", "dgx-h200"} <= set(cluster_names())
 

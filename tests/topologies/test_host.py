@@ -72,7 +72,7 @@ def test_every_link_has_its_reverse(params: Params) -> None:
 
 @pytest.mark.parametrize("name", ["dgx-h100", "dgx-h200"])
 def test_eight_hoppers_have_a_bisection_of_3_6_tb_per_second(name: str) -> None:
-    """Four GPUs on each side, 18 links of 25 GB/s each, both directions (NVIDIA DGX H100 datasheet); payload is less."""
+    """Four GPUs on each side, 18 links of 25 GB/s each, both directions (DGX H100 datasheet); payload is less."""
     fabric = load_cluster(name)
     assert bisection(fabric, ["nvlink"]) == pytest.approx(3.6e12)
     assert 3.0e12 < bisection(fabric, ["nvlink"], wire=False) < 3.6e12
@@ -85,7 +85,8 @@ def test_the_measured_host_has_the_measured_rates() -> None:
     rows, share = fabric.spread("gpu0", "gpu3")
     assert (links.bandwidth[rows] / share).min() == pytest.approx(397.2e9, rel=0.005)
     down, up = fabric.route("memory0", "gpu2"), fabric.route("gpu2", "memory0")
-    assert links.bandwidth[down].min() == pytest.approx(55.2e9) and links.bandwidth[up].min() == pytest.approx(55.5e9)
+    assert links.bandwidth[down].min() == pytest.approx(55.2e9)
+    assert links.bandwidth[up].min() == pytest.approx(55.5e9)
     assert set(links.evidence[fabric.links.of_kind("pcie")]) == {"measured"}
 
 
@@ -93,9 +94,12 @@ def test_the_measured_host_has_the_measured_rates() -> None:
 def test_every_number_of_a_bundled_cluster_says_where_it_comes_from(name: str) -> None:
     """A grade and a source, no path of somebody's machine."""
     fabric = load_cluster(name)
-    assert fabric.name == name and fabric.facts
+    assert fabric.name == name
+    assert fabric.facts
     for known in fabric.facts.values():
-        assert known.evidence in GRADES and len(known.source) > 5 and "/work" not in known.source
+        assert known.evidence in GRADES
+        assert len(known.source) > 5
+        assert "/work" not in known.source
     assert len(fabric.gpus) == fabric.facts["gpus"].value
 
 

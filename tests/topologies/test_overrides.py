@@ -33,9 +33,11 @@ def test_a_factor_scales_the_selected_links_only(selector: str, attribute: str, 
     assert (getattr(changed, other) == getattr(LINKS, other)).all()
     if attribute == "bandwidth":
         assert np.allclose(changed.raw / changed.bandwidth, LINKS.raw / LINKS.bandwidth)
-        assert set(changed.evidence[rows]) == {"guess"} and all("cluster.set" in text for text in changed.source[rows])
+        assert set(changed.evidence[rows]) == {"guess"}
+        assert all("cluster.set" in text for text in changed.source[rows])
     kept = np.setdiff1d(np.arange(len(LINKS)), rows)
-    assert (changed.evidence[kept] == LINKS.evidence[kept]).all() and (changed.source[kept] == LINKS.source[kept]).all()
+    assert (changed.evidence[kept] == LINKS.evidence[kept]).all()
+    assert (changed.source[kept] == LINKS.source[kept]).all()
 
 
 @pytest.mark.parametrize(
@@ -58,7 +60,8 @@ def test_an_absolute_bandwidth_is_that_of_one_physical_link() -> None:
     """Rows of five links get five times it, so a GPU's switches stay in proportion."""
     links = DGX.with_overrides({"nvlink.bandwidth": "10 GB/s", "nvlink.latency": "1 us"}).links
     rows = links.of_kind("nvlink")
-    assert np.allclose(links.bandwidth[rows], 10e9 * links.count[rows]) and np.allclose(links.latency[rows], 1e-6)
+    assert np.allclose(links.bandwidth[rows], 10e9 * links.count[rows])
+    assert np.allclose(links.latency[rows], 1e-6)
 
 
 def test_overrides_apply_in_order() -> None:

@@ -24,13 +24,14 @@ NODES = st.sampled_from([name for name in DGX.nodes.names if not name.startswith
 @settings(max_examples=60, deadline=None)
 @given(NODES, NODES)
 def test_routes_are_shortest_paths_and_carry_every_byte_once(src: str, dst: str) -> None:
-    """Each path leads from src to dst in the fewest hops NetworkX finds, through no GPU, disk or memory; shares add up."""
+    """Each path leads from src to dst in the fewest hops there are, through no GPU, disk or memory."""
     inner = [node for node in DGX.nodes.names if DGX.graph.nodes[node]["kind"] not in ENDPOINTS or node in (src, dst)]
     hops = nx.shortest_path_length(DGX.graph.subgraph(inner), src, dst)
     routes = DGX.routes(src, dst)
     for path, _ in routes:
         stops = [src, *DGX.links.dst[path].tolist()]
-        assert len(path) == hops and stops[-1] == dst
+        assert len(path) == hops
+        assert stops[-1] == dst
         assert DGX.links.src[path].tolist() == stops[:-1]
         assert not ENDPOINTS & {DGX.graph.nodes[stop]["kind"] for stop in stops[1:-1]}
     assert sum(share for _, share in routes) == pytest.approx(1)
@@ -74,13 +75,15 @@ def test_relabelling_changes_names_only(order: list[int], a: int, b: int) -> Non
     for (path, share), (theirs, part) in zip(
         DGX.routes(f"gpu{a}", f"gpu{b}"), other.routes(names[f"gpu{a}"], names[f"gpu{b}"]), strict=True
     ):
-        assert path.tolist() == theirs.tolist() and share == part
+        assert path.tolist() == theirs.tolist()
+        assert share == part
 
 
 def test_the_graph_and_back_is_the_same_fabric() -> None:
     """`from_graph(fabric.graph)` loses nothing but the sources of the file's numbers."""
     again = Fabric.from_graph(DGX.graph)
-    assert again.nodes == DGX.nodes and (again.name, again.gpu_model, again.family) == (DGX.name, "h100", "host")
+    assert again.nodes == DGX.nodes
+    assert (again.name, again.gpu_model, again.family) == (DGX.name, "h100", "host")
     for column in DGX.links.__dataclass_fields__:
         assert (getattr(again.links, column) == getattr(DGX.links, column)).all()
 
@@ -102,10 +105,12 @@ def test_the_nearest_memory_nic_and_disk_are_on_the_own_socket() -> None:
 
 def test_a_node_that_does_not_exist_is_suggested() -> None:
     """Instead of a KeyError."""
-    with pytest.raises(InputError, match='found "gpu00".*did you mean'):
+    with pytest.raises(InputError, match=r'found "gpu00".*did you mean'):
         DGX.route("gpu00", "gpu1")
-    assert DGX.route("gpu1", "gpu1").dtype == np.int64 and not len(DGX.route("gpu1", "gpu1"))
-    assert DGX.host_of("gpu1") == "host0" and DGX.host_of("network") == ""
+    assert DGX.route("gpu1", "gpu1").dtype == np.int64
+    assert not len(DGX.route("gpu1", "gpu1"))
+    assert DGX.host_of("gpu1") == "host0"
+    assert DGX.host_of("network") == ""
 
 
 def test_ranks_are_placed_in_order_and_no_more_than_there_are() -> None:

@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import networkx as nx
 import pytest
@@ -40,10 +41,11 @@ def test_json_and_graphml_hold_the_same_graph(tmp_path: Path) -> None:
     for name in ("a.json", "a.graphml"):
         show.export(DGX, tmp_path / name)
     data = json.loads((tmp_path / "a.json").read_text())
-    for graph in (
+    graphs: tuple[Any, ...] = (
         nx.node_link_graph(data, source="src", target="dst", edges="links"),
         nx.read_graphml(tmp_path / "a.graphml", force_multigraph=True),
-    ):
+    )
+    for graph in graphs:
         again = Fabric.from_graph(graph, DGX.name, DGX.gpu_model)
         assert again.nodes == DGX.nodes
         for column in DGX.links.__dataclass_fields__:
@@ -70,8 +72,10 @@ def test_other_suffixes_are_refused(tmp_path: Path) -> None:
 
 def test_a_route_needs_neither_networkx_nor_matplotlib() -> None:
     """They cost more to import than a prediction should."""
-    code = (
-        "import sys, topologies; f = topologies.load_cluster('dgx-h100', overrides={'nvlink.latency': '2x'}); f.routes('gpu0', 'gpu7');"
-        "print(sorted({'networkx', 'matplotlib', 'simpy', 'pandas'} & set(sys.modules)))"
-    )
+    code = """
+import sys, topologies
+fabric = topologies.load_cluster("dgx-h100", overrides={"nvlink.latency": "2x"})
+fabric.routes("gpu0", "gpu7")
+print(sorted({"networkx", "matplotlib", "simpy", "pandas"} & set(sys.modules)))
+"""
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
