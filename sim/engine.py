@@ -158,7 +158,7 @@ class Engine:
                 while rank.issued <= g:
                     yield rank.issue()
                 for d in deps[i]:
-                    if rank.end[base + d] < 0:
+                    if base + d >= 0 and rank.end[base + d] < 0:
                         yield rank.ended(base + d)
                 begin = rank.launch[g] + latency
                 if env.now + gap < begin:
@@ -258,7 +258,7 @@ class Engine:
         n = len(rank.program)
         i, step = g % n, g // n
         what = f"operation {i} ({rank.program.names[i]}) of step {step}"
-        waits = [f"{d} ({rank.program.names[d]})" for d in rank.program.deps[i] if rank.end[step * n + d] < 0]
+        waits = [f"{d} ({rank.program.names[d]})" for d in rank.program.deps[i] if 0 <= step * n + d and rank.end[step * n + d] < 0]
         if waits:
             return f"{what} waits for operations {', '.join(waits)}"
         if rank.issued <= g:

@@ -37,6 +37,8 @@ def host_thread(rank: Rank, steps: int, limit: int) -> Generator[Any, Any, None]
             if sync[i]:
                 rank.publish(g)
                 for d in program.deps[i]:
+                    if base + d < 0:
+                        continue
                     if rank.end[base + d] < 0:
                         yield rank.ended(base + d)
                     clock = max(clock, rank.end[base + d])

@@ -55,7 +55,7 @@ class Program:
     stream: np.ndarray
     payload: np.ndarray  # kernel: index into OpGraph.kernels; comm: index into Program.parts
     host: np.ndarray  # seconds the host spends before the launch
-    deps: tuple[tuple[int, ...], ...]  # operations of this rank that must have ended
+    deps: tuple[tuple[int, ...], ...]  # operations of this rank that must have ended; negative: of the step before
     phase: np.ndarray
     layer: np.ndarray
     microbatch: np.ndarray

@@ -9,7 +9,6 @@ not fitted. Writes sim/costs/hardware/h200-nccl.toml.
 from __future__ import annotations
 
 import argparse
-import copy
 import tomllib
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -21,7 +20,7 @@ from scipy.optimize import least_squares
 from sim.collectives import constants, pairwise, plan_collective, ring, tree
 from sim.collectives.plan import PAIR_OPS
 from topologies import load_cluster
-from validation import collective_rows
+from validation import calibrate_overlap, collective_rows
 from validation.collective_rows import Row
 
 # Constants of each block that are fitted, with the range the fit may search.
@@ -30,7 +29,7 @@ RATE = (1e9, 1e11)
 PACE = {
     "start": MICRO, "hop": MICRO, "wide": (1e-3, 1.0), "grain": (10.0, 1e5), "rate": RATE, "fill": RATE,
     "link": (0.5, 1.0), "ramp": (1e2, 3e8), "power": (0.2, 1.5), "sharp": (1.5, 12.0), "spill": (0.01, 3.0),
-    "cache": (4e6, 2e8), "depth": (0.01, 1.0), "channel": (1e-9, 2e-6), "self_copy": (0.01, 1.0),
+    "depth": (0.01, 1.0), "channel": (1e-9, 2e-6), "self_copy": (0.01, 1.0),
     "ends": (0.7, 2.5), "settle": (0.01, 3.0),
 }  # fmt: skip
 Block = tuple[str, ...]
@@ -105,7 +104,6 @@ def _set(table: dict[str, Any], path: tuple[str, ...], value: float) -> None:
 
 def fit_block(tables: dict[str, Any], block: Block, items: Sequence[Item]) -> None:
     """Replace the constants of one block by the best ones for the rows that are not held out."""
-    tables = tables  # changed in place
     target = tables
     for key in block:
         target = target[key]
@@ -144,30 +142,88 @@ def show(errors: dict[tuple[str, str], list[float]]) -> None:
         print(f"{series:26} {kind:9} {len(e):4} {np.abs(e).mean():9.1%} {e.mean():+7.1%} {worst:+7.1%}")
 
 
+HEADER = """# NCCL 2.28.9 on NVIDIA H200, NVLink 4 through NVSwitch: how long its algorithms take on the GPU.
+# Fitted by `python -m validation.calibrate_collectives --fit --write` to validation/cases/h200/collectives_*.jsonl
+# (evidence: fitted, unless a line says otherwise). Seconds, bytes, bytes/s; the meaning of every name and the
+# equations: docs/collectives.md and sim/collectives/constants.py.
+{errors}
+
+[nominal]
+latency = {latency}             # s, route between two GPUs of the measured host (topologies/clusters/h200-host-4.toml)
+
+[wire]                          # share of a link's payload bandwidth that NCCL's traffic can use
+nvlink = {nvlink}                  # measured: 371 GB/s one-way send of 2 GiB over 397 GB/s of a copy
+other = {other}                    # guess
+
+[host]                          # measured: s between back-to-back eager calls through torch.distributed, <= 64 KiB
+{host}
+"""
+
+
+def launches(rows: Sequence[Row]) -> dict[str, float]:
+    """Host time of one call by operation: eager interval where the GPU is faster than the host."""
+    by_op: dict[str, list[float]] = {}
+    for row in rows:
+        if row.size <= 2**16 and row.label == "default":
+            by_op.setdefault(row.op, []).append(row.eager)
+    return {op: float(np.median(values)) for op, values in by_op.items()}
+
+
+def render(tables: dict[str, Any], errors: dict[tuple[str, str], list[float]], rows: Sequence[Row]) -> str:
+    """The file of constants, with the errors of the fit in its head."""
+    fitted = [e for (_, kind), values in errors.items() if kind == "fitted" for e in values]
+    held = [e for (_, kind), values in errors.items() if kind != "fitted" for e in values]
+    score = f"# Mean |error|: {np.abs(fitted).mean():.1%} of {len(fitted)} fitted rows, {np.abs(held).mean():.1%} of " \
+            f"{len(held)} held-out rows (every second size of each series)."  # fmt: skip
+    host = "\n".join(f"{op} = {value:.3g}" for op, value in sorted(launches(rows).items()))
+    text = HEADER.format(
+        errors=score, host=host, latency=tables["nominal"]["latency"], nvlink=tables["wire"]["nvlink"],
+        other=tables["wire"]["other"],
+    )  # fmt: skip
+    sections = [(f"{algo}.{proto}", tables[algo][proto]) for algo in ("ring", "tree") for proto in tables[algo]]
+    for name, table in [*sections, ("pairs", tables["pairs"]), ("overlap", tables["overlap"])]:
+        text += f"\n[{name}]\n" + "".join(f"{key} = {_literal(value)}\n" for key, value in table.items())
+    return text
+
+
+def _literal(value: Any) -> str:
+    if isinstance(value, dict):
+        return "{ " + ", ".join(f"{key} = {_literal(v)}" for key, v in value.items()) + " }"
+    return f"{value:.4g}"
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("files", nargs="*", type=Path, default=collective_rows.FILES, help="JSON lines")
-    parser.add_argument("-o", "--output", type=Path, help="write the constants here (default: only report)")
     parser.add_argument("--fit", action="store_true", help="fit; without it, only score the present constants")
+    parser.add_argument("--write", action="store_true", help="write the constants that were fitted")
     parser.add_argument("--rows", action="store_true", help="print every row")
     options = parser.parse_args(arguments)
-    tables = tomllib.loads((constants.FOLDER / "h200-nccl.toml").read_text(encoding="utf-8"))
-    blocks = items_by_block(collective_rows.read(options.files))
+    path = constants.FOLDER / "h200-nccl.toml"
+    tables = tomllib.loads(path.read_text(encoding="utf-8"))
+    rows = collective_rows.read(options.files)
+    blocks = items_by_block(rows)
     if options.fit:
         for block, items in sorted(blocks.items()):
             fit_block(tables, block, items)
+        tables["overlap"] = calibrate_overlap.fit(calibrate_overlap.read(options.files))
     if options.rows:
-        table = constants.build(tables, "h200", "fitted")
-        for block, items in sorted(blocks.items()):
-            for row, predict in items:
-                t = predict(table)
-                size = row.size.bit_length() - 1
-                print(f"{'-'.join(block):12} {row.label:12} {row.op:14} n{row.ranks} 2^{size:<2} "
-                      f"{'h' if row.held_out else ' '} {row.time * 1e6:9.1f} {t * 1e6:9.1f} {t / row.time - 1:+6.1%}")
-    show(report(tables, blocks))
-    if options.output:
-        import json
-        options.output.write_text(json.dumps(tables, indent=1))
+        show_rows(tables, blocks)
+    errors = report(tables, blocks)
+    show(errors)
+    if options.write:
+        path.write_text(render(tables, errors, rows), encoding="utf-8")
+
+
+def show_rows(tables: dict[str, Any], blocks: dict[Block, list[Item]]) -> None:
+    table = constants.build(tables, "h200", "fitted")
+    for block, items in sorted(blocks.items()):
+        for row, predict in items:
+            time, size = predict(table), row.size.bit_length() - 1
+            print(
+                f"{'-'.join(block):12} {row.label:12} {row.op:14} n{row.ranks} 2^{size:<2} "
+                f"{'h' if row.held_out else ' '} {row.time * 1e6:9.1f} {time * 1e6:9.1f} {time / row.time - 1:+6.1%}"
+            )
 
 
 if __name__ == "__main__":

@@ -164,18 +164,17 @@ def scale_rows(t: Tape, x: Tensor, weights: Tensor) -> Tensor:
 
 
 def index_add(t: Tape, rows: int, x: Tensor, order: Tensor) -> Tensor:
-    """``zeros.index_add(0, order, x)`` onto ``rows`` rows: saves ``order``; backward picks the rows again."""
+    """``zeros.index_add(0, order, x)`` onto ``rows`` rows: saves ``order`` and ``x`` (only for its shape)."""
     row = x.elements // x.shape[0]
     t.cpu("index")
     t.saves()
     y = t.empty((rows, row), x.itemsize)
     launch_elementwise(t, "copy", y.elements, 2 * y.size)
     t.launch(Kernel("index_add", (x.elements,), bytes=3 * x.size))
-    shape, itemsize = x.shape, x.itemsize
 
     def backward(g: Tensor) -> list[Tensor | None]:
         t.cpu("index_backward")
-        grad = t.empty(shape, itemsize)
+        grad = t.empty(x.shape, x.itemsize)
         t.launch(Kernel("index_select", (order.elements, row, rows), bytes=2 * grad.size))
         return [grad]
 

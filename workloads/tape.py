@@ -141,6 +141,7 @@ class Tape:
         self._last_save = 0
         self.stream = "compute"
         self.deferred: list[Callable[[], None]] | None = None  # weight gradients put off (zero bubble)
+        self.retained: list[Backward] = []  # with them the graph, and so what it saved, stays alive
 
     # -- memory ---------------------------------------------------------------------------------
     def empty(self, shape: tuple[int, ...], itemsize: int = 2, owner: str = "activations") -> Tensor:
@@ -192,10 +193,14 @@ class Tape:
 
     # -- events ---------------------------------------------------------------------------------
     def record(self, stream: str | None = None) -> tuple[int, ...]:
-        """An event on a stream: the operations whose end it marks."""
+        """An event on a stream: the operations whose end it marks.
+
+        Before the first operation of a stream in this step that is its last one of the previous step, written
+        as a negative number until the step is complete.
+        """
         stream = stream or self.stream
-        last = (self._last[stream],) if stream in self._last else ()
-        return last + tuple(self._waits.get(stream, ()))
+        last = self._last.get(stream, -1 - self.shared.stream(stream))
+        return (last, *self._waits.get(stream, ()))
 
     def wait(self, event: Iterable[int], stream: str | None = None) -> None:
         """Later operations of a stream start only after the event."""
@@ -254,6 +259,8 @@ class Tape:
                 hook()
             grads: list[Tensor | None] = node.backward(g) if g is not None else [None] * len(node.edges)
             del g
+            if self.deferred is not None:
+                self.retained.append(node.backward)
             node.backward = _released
             for i, edge in enumerate(node.edges):
                 got, grads[i] = grads[i], None
@@ -309,14 +316,17 @@ class Tape:
 
     # -- result ---------------------------------------------------------------------------------
     def program(self) -> Program:
-        """The recorded columns."""
+        """The recorded columns; dependencies on the previous step become negative indices."""
+        n = len(self._kind)
+        last = {-1 - self.shared.streams[stream]: index - n for stream, index in self._last.items()}
+        deps = [tuple(d if d >= 0 else last[d] for d in dep if d >= 0 or d in last) for dep in self._deps]
         return Program(
             self.rank,
             np.array(self._kind, np.int8),
             np.array(self._stream, np.int16),
             np.array(self._payload, np.int32),
             np.array(self._host, np.float64),
-            tuple(self._deps),
+            tuple(deps),
             np.array(self._phase, np.int8),
             np.array(self._layer, np.int16),
             np.array(self._microbatch, np.int16),

@@ -80,6 +80,9 @@ class FullyShard:
         """Runs a module with its parameters gathered; sets up its backward hooks."""
         t = self.t
         t.cpu("fsdp_pre_forward")
+        if inputs is None:  # the root module: gathering starts after the optimizer has written the shards
+            t.wait(t.record(), COPY_IN)
+            t.wait(t.record(), GATHER)
         self.unshard()
         self.wait(forward=True)
         if inputs is not None and inputs.requires_grad and t.grad_enabled:

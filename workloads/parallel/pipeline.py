@@ -9,7 +9,7 @@ from sim.costs.kernel import Kernel
 from workloads import functional as F
 from workloads.parallel.group import transfer
 from workloads.schedules.runtime import Batch, Compute, Operation, Recv, Wait, executed
-from workloads.tape import Storage, Tape, Tensor
+from workloads.tape import Backward, Storage, Tape, Tensor
 from workloads.transformer import Transformer
 
 STREAM = "nccl pp"
@@ -28,6 +28,7 @@ class Stage:
     losses: dict[int, Tensor] = field(default_factory=dict)
     kept: dict[int, Tensor] = field(default_factory=dict)
     weights: dict[int, list[Callable[[], None]]] = field(default_factory=dict)
+    retained: dict[int, list[Backward]] = field(default_factory=dict)
 
 
 class Pipeline:
@@ -93,6 +94,7 @@ class Pipeline:
             for launch in stage.weights.pop(op.microbatch):
                 t.cpu("linear_weight_backward")
                 launch()
+            del stage.retained[op.microbatch]
         elif kind:
             t.phase = 1
             self._backward(stage, op.microbatch, split=kind == "I")
@@ -133,8 +135,8 @@ class Pipeline:
         if x is not None and x.grad is not None:
             stage.grads[mb], x.grad = x.grad, None
         if split:
-            stage.weights[mb] = t.deferred or []
-            t.deferred = None
+            stage.weights[mb], stage.retained[mb] = t.deferred or [], t.retained
+            t.deferred, t.retained = None, []
 
     def _post(self, batch: Batch) -> None:
         t, here = self.t, self.ranks[self.rank]
