@@ -259,7 +259,7 @@ class Tape:
                 hook()
             grads: list[Tensor | None] = node.backward(g) if g is not None else [None] * len(node.edges)
             del g
-            if self.deferred is not None:
+            if self.deferred:  # nodes above the first weight are not reachable from it: PyTorch frees them
                 self.retained.append(node.backward)
             node.backward = _released
             for i, edge in enumerate(node.edges):
