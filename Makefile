@@ -3,16 +3,20 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
+# uv installs faster where there is one; pip is enough.
+UV := $(shell command -v uv 2>/dev/null)
+INSTALL := $(if $(UV),$(UV) pip install --python $(BIN)/python,$(BIN)/python -m pip install --disable-pip-version-check)
+
 .PHONY: demo test lint types validate bench clean
 
 $(BIN)/.demo: pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable .
+	$(INSTALL) --quiet --editable .
 	touch $@
 
 $(BIN)/.dev: pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	$(INSTALL) --quiet --editable '.[dev]'
 	touch $@ $(BIN)/.demo
 
 demo: $(BIN)/.demo

@@ -177,7 +177,9 @@ def validate(
     if json_:
         echo_json(report.to_json())
     else:
-        click.echo(report.to_markdown())
+        from validation.report import terminal
+
+        click.echo(terminal(report))
     for writer, path in (("write_junit", junit), ("write_plot", plot), ("write_markdown", markdown)):
         if path is not None:
             write_report(writer, report, path)

@@ -39,7 +39,7 @@ class Overlap:
 def read(files: Sequence[Path] = FILES) -> list[Overlap]:
     """All overlap rows; an elementwise kernel has so many short waves that only its duration counts."""
     records = [json.loads(line) for file in files for line in file.read_text(encoding="utf-8").splitlines()]
-    rows = []
+    rows: list[Overlap] = []
     for r in (r for r in records if r["kind"] == "overlap"):
         kind, _, shape = r["compute"].partition("_")
         waves = 1e3

@@ -301,7 +301,7 @@ def mse_loss(t: Tape, x: Tensor) -> Tensor:
     t.cpu("loss")
     t.launch(Kernel("mse_loss", (x.elements,), bytes=3 * x.size))
     squares = t.empty(x.shape, x.itemsize)
-    t.launch(Kernel("mean", (x.elements,), bytes=x.size))
+    t.launch(Kernel("sum", (x.elements,), bytes=x.size))
     del squares
 
     def backward(g: Tensor) -> list[Tensor | None]:

@@ -111,13 +111,14 @@ def max_pool2d(t: Tape, x: Tensor) -> Tensor:
     t.saves()
     y = t.empty((n, c, -(-height // 2), -(-width // 2)), x.itemsize)
     where = t.empty(y.shape, INDEX)
-    t.launch(Kernel("maxpool_fwd", (x.elements,), bytes=x.size + y.size + where.size))
+    t.launch(Kernel("maxpool_fwd", (x.elements,)))
 
     def backward(g: Tensor) -> list[Tensor | None]:
         t.cpu("pool_backward")
         gx = t.empty(x.shape, x.itemsize)
         launch_elementwise(t, "fill", gx.elements, gx.size)
-        t.launch(Kernel("maxpool_bwd", (gx.elements,), bytes=gx.size + g.size + where.size))
+        t.launch(Kernel("maxpool_bwd", (gx.elements,)))
+        _ = (where, g)
         return [gx]
 
     return t.apply(y, [x], backward)
@@ -125,12 +126,11 @@ def max_pool2d(t: Tape, x: Tensor) -> Tensor:
 
 def mean_pool(t: Tape, x: Tensor) -> Tensor:
     """Mean over height and width, flattened to (n, c): saves nothing."""
-    n, c, height, width = x.shape
     shape, itemsize = x.shape, x.itemsize
     t.cpu("pool")
     t.cpu("view")
-    t.launch(Kernel("mean", (x.elements,), bytes=x.size))
-    y = t.empty((n, c), itemsize)
+    t.launch(Kernel("avgpool", (x.elements,)))
+    y = t.empty(shape[:2], itemsize)
 
     def backward(g: Tensor) -> list[Tensor | None]:
         t.cpu("pool_backward")
@@ -139,7 +139,7 @@ def mean_pool(t: Tape, x: Tensor) -> Tensor:
         launch_elementwise(t, "fill", g.elements, g.size)
         launch_elementwise(t, "copy", g.elements, 2 * g.size)
         spread = t.empty(shape, itemsize)
-        t.launch(Kernel("div", (spread.elements,), bytes=g.size + spread.size))
+        t.launch(Kernel("div", (spread.elements,), layout="strided"))
         return [spread]
 
     return t.apply(y, [x], backward)

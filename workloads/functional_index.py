@@ -23,7 +23,7 @@ def argsort(t: Tape, keys: Tensor) -> Tensor:
     scratch = [t.empty(keys.shape, INDEX) for _ in range(3)]
     launch_elementwise(t, "copy", keys.elements, 2 * keys.size)
     order = t.empty(keys.shape, INDEX)
-    t.launch(Kernel("argsort", (keys.elements,), "int64", bytes=8 * 4 * keys.size))
+    t.launch(Kernel("argsort", (keys.elements,)))
     del scratch
     return order
 
@@ -50,12 +50,14 @@ def softmax(t: Tape, x: Tensor) -> Tensor:
 
 
 def index(t: Tape, x: Tensor, order: Tensor) -> Tensor:
-    """``x[order]`` along the first axis: saves ``order``; backward adds the rows back (``index_put_`` with accumulate)."""
+    """``x[order]`` along the first axis: saves ``order``; backward adds the rows back (accumulating ``index_put_``)."""
     row = x.elements // x.shape[0]
-    size = float(order.elements * row * x.itemsize)
     t.cpu("index")
     t.saves()
-    t.launch(Kernel("index", (order.elements, row), bytes=2 * size))
+    if row > 1:
+        t.launch(Kernel("index_select", (order.elements, row, x.shape[0])))
+    else:
+        t.launch(Kernel("index", (order.elements,), bytes=order.size + 2.0 * order.elements * x.itemsize))
     y = t.empty((order.elements, *x.shape[1:]), x.itemsize)
     shape, itemsize = x.shape, x.itemsize
 
@@ -115,7 +117,7 @@ def transpose_first(t: Tape, x: Tensor, a: int, b: int, shape: tuple[int, ...]) 
         if not copies:
             return Tensor(source.storage, target, source.itemsize)
         t.cpu("elementwise")
-        t.launch(Kernel("transpose_copy", (source.elements,), bytes=2 * source.size))
+        t.launch(Kernel("copy", (source.elements,), layout="strided"))
         return t.empty(target, source.itemsize)
 
     def backward(g: Tensor) -> list[Tensor | None]:
@@ -129,7 +131,7 @@ def gather(t: Tape, x: Tensor, where: Tensor) -> Tensor:
     """``x.gather(1, where)``, flattened: saves ``where``; backward is a fill and a ``scatter_add_``."""
     t.cpu("index")
     t.saves()
-    t.launch(Kernel("gather", (where.elements,), bytes=where.size + 2.0 * where.elements * x.itemsize))
+    t.launch(Kernel("gather", (where.elements,)))
     y = t.empty((where.elements,), x.itemsize)
     shape, itemsize = x.shape, x.itemsize
 
@@ -148,13 +150,13 @@ def scale_rows(t: Tape, x: Tensor, weights: Tensor) -> Tensor:
     t.cpu("view")
     t.cpu("elementwise")
     t.saves()
-    t.launch(Kernel("mul", (x.elements,), layout="row", bytes=2 * x.size))
+    t.launch(Kernel("mul", (x.elements,), layout="row"))
 
     def backward(g: Tensor) -> list[Tensor | None]:
         t.cpu("elementwise_backward", 3)
         launch_elementwise(t, "mul", g.elements, 3 * g.size)
         product = t.empty(x.shape, x.itemsize)
-        t.launch(Kernel("mul", (g.elements,), layout="row", bytes=2 * g.size))
+        t.launch(Kernel("mul", (g.elements,), layout="row"))
         gx = t.empty(x.shape, x.itemsize)
         t.launch(Kernel("sum", (g.elements,), layout="row", bytes=g.size))
         del product
@@ -170,12 +172,12 @@ def index_add(t: Tape, rows: int, x: Tensor, order: Tensor) -> Tensor:
     t.saves()
     y = t.empty((rows, row), x.itemsize)
     launch_elementwise(t, "copy", y.elements, 2 * y.size)
-    t.launch(Kernel("index_add", (x.elements,), bytes=3 * x.size))
+    t.launch(Kernel("index_add", (x.elements,)))
 
     def backward(g: Tensor) -> list[Tensor | None]:
         t.cpu("index_backward")
         grad = t.empty(x.shape, x.itemsize)
-        t.launch(Kernel("index_select", (order.elements, row, rows), bytes=2 * grad.size))
+        t.launch(Kernel("index_select", (order.elements, row, rows)))
         return [grad]
 
     return t.apply(y, [x], backward)

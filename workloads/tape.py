@@ -8,6 +8,7 @@ run in reverse order of creation, and a tensor's memory is freed when Python dro
 from __future__ import annotations
 
 import heapq
+from collections import Counter
 from collections.abc import Callable, Iterable
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -125,6 +126,7 @@ class Tape:
         self.phase, self.layer, self.microbatch = 0, -1, 0
         self.grad_enabled = True
         self.host_pending = 0.0
+        self.counts: Counter[str] = Counter()  # host operations by name, for calibration
         self._kind: list[int] = []
         self._stream: list[int] = []
         self._payload: list[int] = []
@@ -159,6 +161,7 @@ class Tape:
     # -- launches -------------------------------------------------------------------------------
     def cpu(self, name: str, count: float = 1.0) -> None:
         """Host time of an operator, spent before the next launch."""
+        self.counts[name] += count
         self.host_pending += self.costs[name] * count
 
     def launch(self, kernel: Kernel, stream: str | None = None) -> int:
@@ -181,6 +184,7 @@ class Tape:
         self._kind.append(kind)
         self._stream.append(self.shared.stream(stream))
         self._payload.append(payload)
+        self.counts["launch"] += 1
         self._host.append(self.host_pending + self.costs["launch"])
         self.host_pending = 0.0
         self._deps.append(tuple(self._waits.pop(stream, ())))

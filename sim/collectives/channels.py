@@ -49,7 +49,7 @@ def generation(gpu: str) -> str:
 
 
 def search(group: Group, gpu: str, settings: Settings, nvlink_payload: float) -> Graph:
-    """Channels of a communicator; `nvlink_payload` is the share of link bandwidth that NCCL counts (20.6 of 25 GB/s)."""
+    """Channels of a communicator; `nvlink_payload` is the share of link bandwidth that NCCL counts on."""
     kind = generation(gpu)
     inside = group.local * nvlink_payload / 1e9 if group.local < float("inf") else 5000.0
     if group.nodes > 1:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -63,7 +63,7 @@ class Pace:
     spill: float = 0.0
     cache: float = 3e7
     depth: float = 1.0
-    ends: float = 1.0
+    ends: Mapping[str, float] = field(default_factory=lambda: {"all_reduce": 1.0})
 
     def of(self, table: Mapping[str, float], op: str) -> float:
         """A constant of `op`, else of the operation that does the same to data, else of all-reduce."""

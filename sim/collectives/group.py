@@ -73,7 +73,8 @@ def group_of(fabric: Any, ranks: Sequence[str]) -> Group:
 
 def _check(fabric: Any, index: paths.Index, ranks: tuple[str, ...]) -> None:
     mistakes = [unknown(fabric.name, "ranks", rank, index.order) for rank in ranks if rank not in index.order]
-    mistakes += [Mistake(fabric.name, "ranks", f"{r} twice", "every GPU once") for r in set(ranks) if ranks.count(r) > 1]
+    twice = [rank for rank in dict.fromkeys(ranks) if ranks.count(rank) > 1] if len(set(ranks)) < len(ranks) else []
+    mistakes += [Mistake(fabric.name, "ranks", f"{rank} twice", "every GPU once") for rank in twice]
     if not ranks:
         mistakes.append(Mistake(fabric.name, "ranks", "no GPU", "at least one"))
     if mistakes:

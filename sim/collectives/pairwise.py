@@ -101,7 +101,7 @@ def _flows(op: str, group: Group, ranks: Sequence[str]) -> list[tuple[str, str, 
     if op == "recv":
         return [(ranks[1], ranks[0], 1.0)]
     if op == "sendrecv":
-        following = tuple(ranks[1:]) + (ranks[0],)
+        following = (*ranks[1:], ranks[0])
         return [(a, b, 1.0) for a, b in zip(ranks, following, strict=True) if a != b]
     return [(a, b, 1 / group.n) for a in group.ranks for b in group.ranks if a != b]
 

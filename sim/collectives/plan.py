@@ -102,7 +102,7 @@ def settings(nccl: Any, where: str = "nccl") -> Settings:
     """
     if isinstance(nccl, Settings):
         return nccl
-    values = {name: getattr(nccl, name, None) for name in Settings.__dataclass_fields__}
+    values: dict[str, Any] = {name: getattr(nccl, name, None) for name in Settings.__dataclass_fields__}
     if values["version"] is None:
         values["version"] = Settings.version
     mistakes = []

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from sim.collectives import channels as rules
@@ -135,18 +135,26 @@ def choose(op: str, size: float, ranks: Sequence[str], fabric: Any, nccl: Any = 
     if group.n == 1:
         return ring.plan(op, size, ranks, fabric, wanted, "Simple", 1)
     algo = _algorithm(op, wanted)
-    rows = candidates(op, size, ranks, fabric, wanted)
-    rows = [row for row in rows if row.algo == (algo or row.algo) and row.proto == (_protocol(op, wanted) or row.proto)]
-    return {"ring": ring, "tree": tree}[rows[0].algo].plan(op, size, ranks, fabric, wanted, rows[0].proto, available)
+    rows = [row for row in candidates(op, size, ranks, fabric, wanted) if row.algo == (algo or row.algo)]
+    rows = [row for row in rows if row.proto == (wanted.proto or row.proto)]
+    best = rows[0]
+    plan = {"ring": ring, "tree": tree}[best.algo].plan(op, size, ranks, fabric, wanted, best.proto, available)
+    return replace(plan, notes=_notes(op, group, wanted))
+
+
+def _notes(op: str, group: Group, wanted: Settings) -> tuple[str, ...]:
+    """What was asked for, or would be chosen, and is not what was planned."""
+    notes = []
+    if wanted.algo == "tree" and op != "all_reduce":
+        notes.append(f"{op} has no tree: it runs on the ring")
+    if op == "all_reduce" and wanted.nvls is not False and wanted.algo is None and group.nodes == 1 and group.n > 4:
+        notes.append("NVLink SHARP, which NCCL would use where the switches have it, is not modelled: ring or tree")
+    return tuple(notes)
 
 
 def _algorithm(op: str, wanted: Settings) -> str | None:
     """A forced algorithm binds the operations that have it; broadcast and gathers keep the ring."""
     return wanted.algo if op == "all_reduce" else None
-
-
-def _protocol(op: str, wanted: Settings) -> str | None:
-    return wanted.proto
 
 
 def _check(op: str, size: float, group: Group, wanted: Settings) -> None:

@@ -1,0 +1,99 @@
+"""Rows of measurements are read strictly."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sim.errors import InputError
+from validation.rows import FAMILIES, Row, read_rows
+from validation.sets import load_set
+
+CASE = {"id": "a", "model": "llama1b", "mode": "ddp", "mbs": 2}
+
+
+def written(tmp_path: Path, *records: Any) -> Path:
+    path = tmp_path / "rows.jsonl"
+    path.write_text("\n".join(json.dumps(record) for record in records))
+    return path
+
+
+def record(**changes: Any) -> dict[str, Any]:
+    return {"id": "a", "world": 2, "case": CASE, "step_s_by_rank": {"0": [1.0, 2.0], "1": [3.0, 4.0]}} | changes
+
+
+def test_measured_is_the_median_over_ranks_and_steps(tmp_path: Path) -> None:
+    """A row's time is the median of all steps of all ranks."""
+    (row,) = read_rows(written(tmp_path, record()))
+    assert row.measured == 2.5
+
+
+def test_spread_is_over_steps(tmp_path: Path) -> None:
+    """Ranks that differ by a constant do not spread; steps that differ do."""
+    steady, varied = read_rows(
+        written(
+            tmp_path,
+            record(step_s_by_rank={"0": [1.0, 1.0], "1": [2.0, 2.0]}),
+            record(step_s_by_rank={"0": [1.0, 2.0], "1": [1.0, 2.0]}),
+        )
+    )
+    assert steady.spread == 0
+    assert varied.spread == pytest.approx(1 / 1.5)
+
+
+def test_rows_with_an_error_are_kept_apart(tmp_path: Path) -> None:
+    """A row that holds an error has no steps, and is not a mistake in the file."""
+    (row,) = read_rows(written(tmp_path, {"id": "a", "label": "default", "rank": 0, "error": "out of memory"}))
+    assert row.error == "out of memory"
+    assert not row.steps
+
+
+@pytest.mark.parametrize(
+    ("bad", "key"),
+    [
+        (record(step_s_by_rank={}), "step_s_by_rank"),
+        (record(step_s_by_rank={"0": [0.0]}), "step_s_by_rank.0"),
+        (record(step_s_by_rank={"0": ["fast"]}), "step_s_by_rank.0"),
+        (record(world=0), "world"),
+        (record(case=None), "case"),
+        ({"id": "a"}, "step_s_by_rank"),
+        ([1], ""),
+    ],
+)
+def test_every_bad_line_is_named(tmp_path: Path, bad: Any, key: str) -> None:
+    """A line that cannot be read is a mistake with file, line and key, and the good lines do not hide it."""
+    with pytest.raises(InputError) as error:
+        read_rows(written(tmp_path, record(), bad))
+    assert [(mistake.where, mistake.key) for mistake in error.value.mistakes] == [("rows.jsonl:2", key)]
+
+
+def test_text_that_is_not_json(tmp_path: Path) -> None:
+    """A broken line and a missing file are input errors, not tracebacks."""
+    path = tmp_path / "rows.jsonl"
+    path.write_text("{")
+    for wrong in (path, tmp_path / "none.jsonl"):
+        with pytest.raises(InputError):
+            read_rows(wrong)
+
+
+def test_bundled_set() -> None:
+    """The set holds the 79 measured rows, with distinct names and every family."""
+    rows = load_set("h200").rows
+    assert len(rows) == 79
+    assert len({row.name for row in rows}) == 79
+    assert {row.family for row in rows} == set(FAMILIES)
+    assert sum(row.spread > 0.2 for row in rows) == 10
+
+
+def test_configuration_ignores_bookkeeping() -> None:
+    """Rows that ran the same thing are the same configuration, whatever they are called and however often they ran."""
+    first = Row("a", "f:1", CASE, 4)
+    again = Row("b", "f:2", {**CASE, "id": "b", "steps": 50, "trace": True}, 4)
+    other = Row("c", "f:3", {**CASE, "mbs": 4}, 4)
+    assert first.configuration == again.configuration != other.configuration
+    assert first.configuration != Row("a", "f:1", CASE, 2).configuration
+    alone = {**CASE, "mode": "single"}
+    assert Row("a", "f:1", alone, 1).configuration == Row("a", "f:1", alone, 4).configuration

@@ -1,0 +1,333 @@
+"""Models launch the kernels that PyTorch's traces show, and hold and free the same memory."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sim.errors import InputError
+from sim.sections import Model
+from workloads import functional as F
+from workloads.compiled import compiled_block, cut
+from workloads.convnet import ResNet, broadcast_buffers
+from workloads.mlp import MultilayerPerceptron
+from workloads.model import ModelSpec, load_model
+from workloads.moe import ExpertParallel
+from workloads.parallel.group import Group
+from workloads.tape import Shared, Tape, Tensor
+from workloads.transformer import Block, BlockParallel, Module, Transformer
+
+MIB = 2.0**20
+# One rotary embedding, forward and backward, and the gradients of a projection.
+ROPE, ROPE_BACK = "mul mul sub mul mul add cat", "mul mul neg mul add mul add cat"
+BOTH = "gemm gemm"
+ATTENTION = f"rms_norm_fwd gemm gemm gemm {ROPE} {ROPE} attention_fwd copy gemm add rms_norm_fwd"
+ATTENTION_BACK = (
+    f"rms_norm_bwd add {BOTH} attention_bwd {ROPE_BACK} {ROPE_BACK} {BOTH} copy {BOTH} add copy {BOTH} add "
+    "rms_norm_bwd add"
+)
+EXPERT, EXPERT_BACK = "gemm silu gemm mul gemm", f"{BOTH} mul mul {BOTH} silu_backward {BOTH} add"
+
+
+def words(text: str) -> list[str]:
+    return text.split()
+
+
+@dataclass
+class Step:
+    """One recorded forward and backward pass."""
+
+    tape: Tape
+    module: Module
+    forward_end: int
+    saved: float
+    base: float
+    arrived: list[Tensor]
+
+    def kernels(self, layer: int, backward: bool) -> list[str]:
+        """Kinds launched for a layer, without the memsets that belong to another operation."""
+        t = self.tape
+        span = range(self.forward_end, len(t._names)) if backward else range(self.forward_end)
+        return [t._names[i] for i in span if t._layer[i] == layer and t._names[i] != "memset"]
+
+
+def record(build: Callable[[Tape], tuple[Module, Callable[[], Tensor]]]) -> Step:
+    t = Tape(0, Shared(), defaultdict(lambda: 1e-6))
+    module, run = build(t)
+    arrived: list[Tensor] = []
+    for p in module.parameters:
+        p.on_grad = arrived.append
+    base = t.memory.now
+    t.memory.reset_peak()
+    loss = run()
+    step = Step(t, module, len(t._names), t.memory.now - base, base, arrived)
+    t.backward(loss, Tensor(None, loss.shape))
+    return step
+
+
+def transformer(
+    name: str, batch: int, run: Callable[[Tape, Block, Tensor], Tensor], group: Group | None = None
+) -> Step:
+    m = load_model(Model(name=name))
+
+    def build(t: Tape) -> tuple[Module, Callable[[], Tensor]]:
+        net = Transformer(t, m, range(4), True, True, ExpertParallel(group) if group else BlockParallel())
+        return net, lambda: F.cross_entropy(t, net.forward(t, (batch, 2048), lambda b, x: run(t, b, x)))
+
+    return record(build)
+
+
+def eager(t: Tape, block: Block, x: Tensor) -> Tensor:
+    return block.forward(t, x)
+
+
+def whole(t: Tape, block: Block, x: Tensor) -> Tensor:
+    return compiled_block(t, block, x)
+
+
+def bucketed(t: Tape, block: Block, x: Tensor) -> Tensor:
+    return compiled_block(t, block, x, 25 * MIB)
+
+
+def resnet(depth: int, batch: int) -> Step:
+    def build(t: Tape) -> tuple[Module, Callable[[], Tensor]]:
+        net = ResNet(t, ModelSpec("resnet", "resnet", layers=depth, image_size=224, classes=1000))
+        return net, lambda: F.cross_entropy(t, net.forward(t, batch))
+
+    return record(build)
+
+
+def perceptron(size: int, batch: int) -> Step:
+    def build(t: Tape) -> tuple[Module, Callable[[], Tensor]]:
+        net = MultilayerPerceptron(t, load_model(Model(name=f"mlp-{size}")))
+        return net, lambda: F.mse_loss(t, net.forward(t, batch))
+
+    return record(build)
+
+
+def experts(ranks: int) -> Group | None:
+    group = tuple(range(ranks))
+    return Group("ep", group, [group], 1) if ranks > 1 else None
+
+
+STEPS: dict[str, Callable[[], Step]] = {
+    "llama": lambda: transformer("llama3-1b-plain", 2, eager),
+    "llama compiled": lambda: transformer("llama3-8b-plain", 1, whole),
+    "llama compiled in buckets": lambda: transformer("llama3-1b-plain", 2, bucketed),
+    "wide llama compiled in buckets": lambda: transformer("llama3-8b-plain", 1, bucketed),
+    "small llama compiled in buckets": lambda: transformer("llama3-125m-plain", 1, bucketed),
+    "experts": lambda: transformer("moe8x-plain", 4, eager),
+    "experts over four ranks": lambda: transformer("moe8x-plain", 4, eager, experts(4)),
+    "resnet": lambda: resnet(50, 128),
+    "mlp": lambda: perceptron(1024, 64),
+}
+
+
+@pytest.mark.parametrize("name", STEPS)
+def test_gradients_arrive_once_and_memory_returns(name: str) -> None:
+    """Every parameter gets one gradient of its own shape; without gradients, memory is back where it began."""
+    step = STEPS[name]()
+    assert Counter(map(id, step.arrived)) == Counter(map(id, step.module.parameters))
+    for p in step.module.parameters:
+        assert p.grad is not None and p.grad.shape == p.shape
+        p.grad = None
+    step.arrived.clear()
+    assert step.tape.memory.now == step.base
+
+
+def test_llama_block() -> None:
+    """A Llama block launches what trace 1b-single-b2 shows: 32 and 54 CUDA kernels, memsets included."""
+    step = STEPS["llama"]()
+    assert step.kernels(2, False) == words(f"{ATTENTION} {EXPERT} add")
+    assert step.kernels(2, True) == words(f"{EXPERT_BACK} {ATTENTION_BACK}")
+    forward, backward = len(step.kernels(2, False)), len(step.kernels(2, True))
+    # Memsets: attention and two GEMMs; backward attention and four GEMMs, five more parts of attention, two norms.
+    assert (forward + 3, backward + 5 + 4 + 2) == (32, 54)
+
+
+def test_expert_block() -> None:
+    """A block of experts over four ranks launches what trace moe-ddp4-ep4-b4 shows: 92 CUDA kernels forward."""
+    step = STEPS["experts over four ranks"]()
+    assigned = "remainder add remainder cat"
+    assert step.kernels(2, False) == words(
+        f"{ATTENTION} gemm softmax arange {assigned} copy argsort floor_divide index_select all_to_all copy "
+        f"{EXPERT} {EXPERT} cat copy all_to_all fill {assigned} gather index floor_divide mul copy index_add add"
+    )
+    put = "fill remainder mul div arange index_put"
+    assert step.kernels(2, True) == words(
+        f"index_select mul mul sum {put} fill scatter_add all_to_all copy {EXPERT_BACK} fill copy {EXPERT_BACK} "
+        f"fill copy add copy all_to_all {put} mul softmax_bwd {BOTH} add {ATTENTION_BACK}"
+    )
+    argsort, memsets = 21, 4 + 6 + 1  # CUDA kernels of one sort; GEMMs of more than two waves, and attention
+    assert len(step.kernels(2, False)) - 1 + argsort + memsets == 92
+
+
+def test_experts_on_one_rank_need_no_exchange() -> None:
+    """Without expert parallelism there are eight experts, no all-to-all and no copies to sort rows by expert."""
+    kinds = Counter(STEPS["experts"]().kernels(2, False))
+    assert kinds["all_to_all"] == 0 and kinds["silu"] == 8 and kinds["copy"] == 1 + 2
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 4, 8])
+def test_expert_parameters_are_spread(ranks: int) -> None:
+    """Each rank holds its share of the experts; the all-to-all carries tokens x choices x hidden x 2 bytes."""
+    m = load_model(Model(name="moe8x-plain"))
+    step = transformer("moe8x-plain", 4, eager, experts(ranks))
+    one = step.module.blocks[0].ffn  # type: ignore[attr-defined]
+    assert sum(p.elements for p in one.expert_parameters) == m.experts // ranks * 3 * m.hidden * m.ffn
+    assert one.parameter_count == one.gate.elements + sum(p.elements for p in one.expert_parameters)
+    comms = step.tape.shared.rendezvous.comms
+    assert len(comms) == (4 * 4 if ranks > 1 else 0)
+    assert {c.size for c in comms} <= {8192 * 2 * 2048 * 2.0}
+
+
+@pytest.mark.parametrize(("ranks", "peak"), [(1, 25051319808), (4, 14582267392)])
+def test_expert_memory(ranks: int, peak: int) -> None:
+    """Peak memory of moe-ddp4-ep1-b4 and moe-ddp4-ep4-b4 (buckets of what is averaged, two Adam states)."""
+    m = load_model(Model(name="moe8x-plain"))
+
+    def build(t: Tape) -> tuple[Module, Callable[[], Tensor]]:
+        group = experts(ranks)
+        net = Transformer(t, m, range(m.layers), True, True, ExpertParallel(group) if group else None)
+        return net, lambda: F.cross_entropy(t, net.forward(t, (4, 2048), lambda b, x: eager(t, b, x)))
+
+    step = record(build)
+    local = sum(p.size for b in step.module.blocks for p in b.ffn.expert_parameters)  # type: ignore[attr-defined]
+    buckets = step.base - (local if ranks > 1 else 0)
+    assert step.tape.memory.peak + 2 * step.base + buckets + 64 * MIB == pytest.approx(peak, rel=0.003)
+
+
+def test_resnet_kernels() -> None:
+    """ResNet-50 launches the operations of trace rn50-ddp4-b128, but for DDP's own, the loss's seed and Adam."""
+    step = STEPS["resnet"]()
+    kinds = Counter(step.tape._names)
+    expected = {
+        "conv_fwd": 53, "batchnorm_fwd": 53, "batchnorm_bwd": 53, "conv_wgrad": 53, "conv_dgrad": 52, "relu": 49,
+        "threshold_backward": 49, "add": 85, "fill": 109, "maxpool_fwd": 1, "maxpool_bwd": 1, "avgpool": 1, "div": 1,
+        "gemm_bias": 1, "gemm": 2, "sum": 1, "copy": 1, "log_softmax_fwd": 1, "log_softmax_bwd": 1, "nll_loss_fwd": 1,
+        "nll_loss_bwd": 1,
+    }  # fmt: skip
+    assert kinds == expected
+    norm, act = "conv_fwd add fill batchnorm_fwd", "relu"
+    assert step.kernels(0, False) == words(f"{norm} {act} {norm} {act} {norm} {norm} add {act}")
+    back = "fill batchnorm_bwd conv_dgrad conv_wgrad"
+    residual = f"threshold_backward {back} threshold_backward {back} threshold_backward {back}"
+    assert step.kernels(1, True) == words(f"{residual} add")
+    assert step.kernels(0, True) == words(f"threshold_backward {back} {residual.split(' ', 1)[1]} add")
+
+
+@pytest.mark.parametrize(("depth", "count"), [(50, 25_557_032), (101, 44_549_160), (152, 60_192_808)])
+def test_resnet_parameters(depth: int, count: int) -> None:
+    """Parameters as torchvision counts them."""
+    assert resnet(depth, 1).module.parameter_count == count
+
+
+@pytest.mark.parametrize(("batch", "peak"), [(32, 1691843072), (128, 5951781888), (256, 11595245056)])
+def test_resnet_memory(batch: int, peak: int) -> None:
+    """Peak memory of rn50-ddp4 at three batch sizes (images, two Adam states, buckets, cuBLAS workspace)."""
+    step = resnet(50, batch)
+    parameters = sum(p.size for p in step.module.parameters)
+    images = batch * 3 * 224 * 224 * 2
+    assert step.tape.memory.peak + 3 * parameters + images + 64 * MIB == pytest.approx(peak, rel=0.01)
+
+
+def test_resnet_of_unknown_depth_is_refused() -> None:
+    """A depth that is no ResNet's is refused with the depths there are."""
+    with pytest.raises(InputError, match="50, 101, 152"):
+        resnet(51, 1)
+
+
+def test_buffers_are_broadcast_by_type() -> None:
+    """DDP sends 53,120 running statistics and 53 counters, then copies 159 buffers back (trace rn50-ddp4-b128)."""
+    t = Tape(0, Shared(), defaultdict(lambda: 1e-6))
+    net = ResNet(t, load_model(Model(name="resnet50")))
+    base = t.memory.now
+    broadcast_buffers(t, net.buffers, Group("dp", (0, 1), [(0, 1)], 1), "nccl dp")
+    assert [c.size for c in t.shared.rendezvous.comms] == [53120 * 2.0, 53 * 8.0]
+    assert Counter(t._names) == {"cat": 2, "broadcast": 2, "copy": 159}
+    assert t.memory.now == base
+
+
+def test_perceptron_kernels() -> None:
+    """Linear layers with biases: input gradient, weight gradient, bias sum; none for the first layer's input."""
+    step = STEPS["mlp"]()
+    names = step.tape._names
+    assert names[: step.forward_end] == words("gemm_bias relu gemm_bias relu gemm_bias mse_loss sum")
+    layer = "gemm gemm sum threshold_backward"
+    assert names[step.forward_end :] == words(f"fill mse_backward {layer} {layer} gemm sum")
+    assert step.module.parameter_count * 2 == 4200450  # the DDP bucket of seed-ddp4
+
+
+def test_compiled_block() -> None:
+    """A block compiled as one graph launches what trace 8b-single-b1-compiled shows: 18 and 34 CUDA kernels."""
+    step = STEPS["llama compiled"]()
+    assert step.kernels(2, False) == words(
+        "fused_norm gemm gemm gemm fused_rope fused_rope attention_fwd fused_transpose gemm fused_add_norm "
+        "gemm gemm fused_silu_mul gemm fused_add"
+    )
+    assert step.kernels(2, True) == words(
+        "gemm gemm fused_silu_mul_bwd gemm gemm fused_norm_bwd gemm attention_bwd fused_rope_bwd fused_rope_bwd "
+        "gemm gemm gemm gemm gemm fused_norm_bwd_weight fused_norm_bwd fused_sum fused_sum gemm gemm gemm gemm"
+    )
+    assert (len(step.kernels(2, False)) + 3, len(step.kernels(2, True)) + 5 + 6) == (18, 34)
+    eager_step = transformer("llama3-8b-plain", 1, eager)
+    assert eager_step.saved - step.saved == 4 * 2048 * 14336 * 2  # the activation before the product, in 4 blocks
+
+
+def test_compiled_block_in_buckets() -> None:
+    """Under DDP the 1b block is four graphs (trace 1b-ddp4-b2-compiled: 19 and 35 CUDA kernels but for the hooks)."""
+    step = STEPS["llama compiled in buckets"]()
+    assert step.kernels(2, False) == words(
+        "fused_norm gemm gemm gemm fused_rope fused_rope attention_fwd fused_transpose gemm fused_add_norm "
+        "gemm fused_silu gemm fused_mul gemm fused_add"
+    )
+    assert step.kernels(2, True) == words(
+        "gemm gemm fused_mul_bwd gemm gemm fused_silu_bwd gemm gemm add fused_norm_bwd sum fused_cast gemm gemm "
+        "attention_bwd gemm gemm fused_rope_bwd gemm gemm fused_rope_bwd gemm gemm fused_norm_bwd sum fused_cast"
+    )
+    assert (len(step.kernels(2, False)) + 3, len(step.kernels(2, True)) + 5 + 4) == (19, 35)
+    assert step.saved == transformer("llama3-1b-plain", 2, eager).saved
+
+
+def test_compiled_gradients_come_together() -> None:
+    """All gradients of a graph arrive at the end of its backward: one burst per block, or one per bucket."""
+    assert moments_of_gradients(whole) == 1
+    assert moments_of_gradients(bucketed) == 4
+
+
+def moments_of_gradients(run: Callable[[Tape, Block, Tensor], Tensor]) -> int:
+    m = load_model(Model(name="llama3-1b-plain"))
+    t = Tape(0, Shared(), defaultdict(lambda: 1e-6))
+    net = Transformer(t, m, range(1), True, True)
+    moments: set[int] = set()
+
+    def arrive(p: Tensor) -> None:
+        moments.add(len(t._names))
+
+    for p in net.blocks[0].parameters:
+        p.on_grad = arrive
+    loss = F.cross_entropy(t, net.forward(t, (2, 2048), lambda b, x: run(t, b, x)))
+    t.backward(loss, Tensor(None, loss.shape))
+    return len(moments)
+
+
+def test_compiled_experts_are_refused() -> None:
+    """What no trace shows compiled is refused, not guessed."""
+    with pytest.raises(InputError, match="mixture of experts"):
+        transformer("moe8x-plain", 1, whole)
+
+
+@given(st.lists(st.floats(1.0, 100.0 * MIB), min_size=1, max_size=8), st.floats(MIB, 50.0 * MIB))
+def test_cut_keeps_order_and_closes_at_the_cap(sizes: list[float], cap: float) -> None:
+    """Every unit once, in order; a group but the first is at its cap, and would not be without its first unit."""
+    groups = cut(sizes, cap)
+    assert [u for g in groups for u in g] == list(range(len(sizes)))
+    for i, group in enumerate(groups[1:], 1):
+        limit = MIB if i == len(groups) - 1 else cap
+        assert sum(sizes[u] for u in reversed(group)) >= limit > sum(sizes[u] for u in reversed(group[1:]))
+    assert cut(sizes, None) == [list(range(len(sizes)))]

@@ -1,0 +1,96 @@
+"""Decides whether a comparison is good enough; the tolerances lie beside the cases."""
+
+from __future__ import annotations
+
+import math
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from validation.compare import Report
+
+
+@dataclass(frozen=True)
+class Tolerances:
+    """Limits of errors as shares of the measured value; see `cases/h200/tolerances.toml`."""
+
+    noisy_spread: float
+    step_mape: float
+    family_mape: float
+    bias: float
+    worst: float
+    noisy_mape: float
+    memory_mape: float
+    memory_worst: float
+
+    @classmethod
+    def read(cls, path: Path) -> Tolerances:
+        told = tomllib.loads(path.read_text(encoding="utf-8"))
+        step, noisy, memory = told["step"], told["noisy"], told["memory"]
+        return cls(
+            told["noisy_spread"],
+            step["mape"],
+            step["family_mape"],
+            step["bias"],
+            step["worst"],
+            noisy["mape"],
+            memory["mape"],
+            memory["worst"],
+        )
+
+
+@dataclass(frozen=True)
+class Check:
+    """One figure against its limit; `share`: both are shares of the measured value, not counts."""
+
+    name: str
+    value: float
+    limit: float
+    detail: str = ""
+    share: bool = True
+
+    @property
+    def passed(self) -> bool:
+        """A value that is not a number is never good."""
+        return self.value <= self.limit
+
+    def to_json(self) -> dict[str, Any]:
+        value = self.value if math.isfinite(self.value) else None
+        return {"name": self.name, "value": value, "limit": self.limit, "passed": self.passed, "detail": self.detail}
+
+
+def judge(report: Report) -> tuple[Check, ...]:
+    """Every check that the report's rows allow, and that there are rows at all and all were predicted."""
+    limits, overall, noisy, memory = report.tolerances, report.select(), report.select(noisy=True), report.memory
+    compared = len(report.cases) - len(report.unpredicted)
+    checks = [
+        Check("no rows", float(compared == 0), 0.0, share=False),
+        Check("rows not predicted", len(report.unpredicted), 0.0, _names(report.unpredicted), share=False),
+        *([Check("rows skipped", len(report.skipped), 0.0, _ids(report), share=False)] if report.whole else []),
+        Check("rows without memory", len(report.without_memory), 0.0, _names(report.without_memory), share=False),
+    ]
+    if overall.n:
+        checks += [
+            Check("step time: mean", overall.mape, limits.step_mape),
+            Check("step time: bias", abs(overall.bias), limits.bias),
+            Check("step time: worst", overall.worst, limits.worst, overall.worst_id),
+        ]
+    checks += [Check(f"{name}: mean", errors.mape, limits.family_mape) for name, errors in report.families.items()]
+    if noisy.n:
+        checks.append(Check("noisy rows: mean", noisy.mape, limits.noisy_mape))
+    if memory.n:
+        checks += [
+            Check("peak memory: mean", memory.mape, limits.memory_mape),
+            Check("peak memory: worst", memory.worst, limits.memory_worst, memory.worst_id),
+        ]
+    return tuple(checks)
+
+
+def _ids(report: Report) -> str:
+    return ", ".join(row.name for row in report.skipped)
+
+
+def _names(cases: tuple[Any, ...]) -> str:
+    return ", ".join(case.row.name for case in cases)

@@ -1,0 +1,151 @@
+"""Measured training steps: the JSON lines that the harness writes, one row a case."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from sim.errors import InputError, Mistake
+
+# What a case may say that changes neither the step nor how it is predicted.
+BOOKKEEPING = frozenset({"id", "trace", "trace_steps", "steps", "warmup"})
+FAMILIES = ("single", "ddp", "fsdp", "tp", "pp", "moe", "cnn", "mlp")
+_FAMILY_OF_MODEL = {"moe": "moe", "resnet": "cnn", "seedmlp": "mlp"}
+# The mode with the most of its own mechanism names the family: DTensor for fsdp x tp, the schedule for pp x dp.
+_FAMILY_OF_MODE = {"ddp_nooverlap": "ddp", "fsdptp": "tp", "ppdp": "pp"}
+
+
+@dataclass(frozen=True)
+class Row:
+    """One measured case.
+
+    Attributes
+    ----------
+    where : str
+        File and line.
+    case : mapping
+        Configuration, as the harness was given it.
+    world : int
+        GPUs.
+    env : mapping
+        Environment variables that were set for the run.
+    steps : mapping
+        Seconds of each step by rank.
+    peak_memory : mapping
+        Peak allocated bytes by rank.
+    error : str
+        Why there is no measurement; then `steps` is empty.
+    """
+
+    id: str
+    where: str
+    case: Mapping[str, Any]
+    world: int
+    label: str = "default"
+    env: Mapping[str, str] = field(default_factory=dict)
+    steps: Mapping[int, tuple[float, ...]] = field(default_factory=dict)
+    peak_memory: Mapping[int, float] = field(default_factory=dict)
+    error: str = ""
+
+    @property
+    def name(self) -> str:
+        """The id, with the label where the run was not an ordinary one."""
+        return self.id if self.label == "default" else f"{self.id}@{self.label}"
+
+    @property
+    def measured(self) -> float:
+        """Median over all ranks and steps, s."""
+        return statistics.median(time for times in self.steps.values() for time in times)
+
+    @property
+    def spread(self) -> float:
+        """Largest less smallest step over the median, a step's time being its median over ranks."""
+        steps = [statistics.median(times) for times in zip(*self.steps.values(), strict=False)]
+        return (max(steps) - min(steps)) / statistics.median(steps)
+
+    @property
+    def family(self) -> str:
+        model, mode = str(self.case.get("model", "")), str(self.case.get("mode", ""))
+        by_model = [family for prefix, family in _FAMILY_OF_MODEL.items() if model.startswith(prefix)]
+        return by_model[0] if by_model else _FAMILY_OF_MODE.get(mode, mode)
+
+    @property
+    def configuration(self) -> str:
+        """Text that two rows share if they ran the same thing."""
+        told = {key: value for key, value in self.case.items() if key not in BOOKKEEPING}
+        # Ranks of `single` know nothing of each other, unless they share experts.
+        world = 1 if told.get("mode") == "single" and told.get("ep", 1) == 1 else self.world
+        return json.dumps([told, world, self.label, dict(self.env)], sort_keys=True)
+
+
+def read_rows(path: str | Path) -> list[Row]:
+    """Rows of a file of JSON lines, in order; a row that holds an error has `error` and no steps.
+
+    Raises
+    ------
+    InputError
+        With every line that cannot be read.
+    """
+    path, rows, mistakes = Path(path), [], []
+    for number, line in enumerate(_text(path).splitlines(), 1):
+        if not line.strip():
+            continue
+        where = f"{path.name}:{number}"
+        try:
+            rows.append(_row(json.loads(line), where))
+        except json.JSONDecodeError as error:
+            mistakes.append(Mistake(where, "", error.msg, "one JSON object a line"))
+        except InputError as error:
+            mistakes.extend(error.mistakes)
+    if mistakes:
+        raise InputError(mistakes)
+    return rows
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(Mistake(str(path), "", str(error), "rows of measurements (JSON lines)")) from None
+
+
+def _row(record: object, where: str) -> Row:
+    if not isinstance(record, Mapping):
+        raise InputError(Mistake(where, "", type(record).__name__, "an object"))
+    identity = str(record.get("id", where))
+    if "step_s_by_rank" not in record:
+        error = record.get("error")
+        if error is None:
+            raise InputError(Mistake(where, "step_s_by_rank", "nothing", "seconds of each step by rank, or error"))
+        return Row(identity, where, record.get("case") or {}, int(record.get("world", 0)), error=str(error).strip())
+    case, world = record.get("case"), record.get("world")
+    if not isinstance(case, Mapping):
+        raise InputError(Mistake(where, "case", repr(case), "the configuration, an object"))
+    if not isinstance(world, int) or world < 1:
+        raise InputError(Mistake(where, "world", repr(world), "the number of GPUs"))
+    return Row(
+        identity,
+        where,
+        case,
+        world,
+        str(record.get("label", "default")),
+        {str(key): str(value) for key, value in (record.get("env") or {}).items()},
+        _steps(record["step_s_by_rank"], where),
+        {int(rank): float(size) for rank, size in (record.get("peak_alloc_by_rank") or {}).items()},
+    )
+
+
+def _steps(by_rank: object, where: str) -> dict[int, tuple[float, ...]]:
+    if not isinstance(by_rank, Mapping) or not by_rank:
+        raise InputError(Mistake(where, "step_s_by_rank", repr(by_rank), "seconds of each step by rank"))
+    steps: dict[int, tuple[float, ...]] = {}
+    for rank, times in by_rank.items():
+        good = isinstance(times, list) and times and all(isinstance(t, int | float) and t > 0 for t in times)
+        if not good:
+            raise InputError(Mistake(where, f"step_s_by_rank.{rank}", repr(times)[:60], "positive seconds"))
+        steps[int(rank)] = tuple(map(float, times))
+    return steps

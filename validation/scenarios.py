@@ -1,0 +1,188 @@
+"""What the harness ran, as a scenario: the same configuration in prestep's words, and nothing fitted."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from sim.errors import InputError, Mistake, unknown
+from sim.sections import Scenario
+from sim.spec import parse_scenario
+from topologies import cluster_names
+from validation.rows import BOOKKEEPING, Row
+
+MODELS = {
+    "llama125m": "llama3-125m-plain",
+    "llama1b": "llama3-1b-plain",
+    "llama8b": "llama3-8b-plain",
+    "moe8x": "moe8x-plain",
+    "resnet50": "resnet50",
+}
+# Hidden size, layers, heads, key and value heads, feed-forward size, vocabulary: models of the harness that have no
+# name in prestep.
+SIZES = {
+    "llama2b": (2560, 20, 20, 4, 6912, 64000),
+    "llama3b": (3072, 28, 24, 8, 8192, 128256),
+    "h4": (256, 4, 8, 4, 512, 1024),
+    "h16": (256, 16, 8, 4, 512, 1024),
+    "moe4l": (1024, 4, 16, 16, 2048, 32000),
+}
+_PLAIN = {
+    "gated": True,
+    "activation": "silu",
+    "norm": "rms",
+    "positions": "rope",
+    "bias": False,
+    "tied_embeddings": False,
+}
+SCHEDULES = {"gpipe": "gpipe", "1f1b": "1f1b", "interleaved": "interleaved", "zb": "zero-bubble"}
+MODES = ("single", "ddp", "ddp_nooverlap", "fsdp", "fsdptp", "tp", "pp", "ppdp")
+# The harness always says bucket_cap_mb, so DDP's first bucket has that size too (see Parallel.bucket_caps).
+BUCKET_MB = 25
+# SM clock at which the harness's spin of `slow.cycles` runs, 1/s: measured (README.md of the measurements).
+SPIN_CLOCK = 1.98e9
+# Static graphs change DDP's first step only; `gpus` is read by nothing.
+KEYS = BOOKKEEPING | {
+    "model", "mode", "mbs", "seq", "ga", "bucket_mb", "reshard", "ac", "ep", "microbatches", "vpp", "tp", "pp",
+    "schedule", "compile", "set_to_none", "gabv", "static", "slow", "gpus",
+}  # fmt: skip
+UNLESS_SAID = ("sp", "ckpt", "slow")  # nothing at all when false
+_NCCL = {
+    "NCCL_MAX_NCHANNELS": ("max_channels", int),
+    "NCCL_MIN_NCHANNELS": ("min_channels", int),
+    "NCCL_ALGO": ("algo", str),
+    "NCCL_PROTO": ("proto", str),
+}
+_LABEL_OF_CHANNELS = re.compile(r"ch(\d+)")
+_EMULATED = re.compile(r"\d+x\d+-nic|^(alone|both|shared)-")
+
+
+def scenario_of(row: Row) -> Scenario:
+    """The scenario of a row.
+
+    Raises
+    ------
+    InputError
+        If the row ran something that a scenario cannot say; it is never predicted as something else.
+    """
+    case, mistakes = row.case, list(_cannot_say(row))
+    if mistakes:
+        raise InputError(mistakes)
+    parallel = _parallel(case, row.world)
+    degrees = parallel.get("dp", 1) * parallel.get("tp", 1) * parallel.get("pp", 1)
+    tables: dict[str, Any] = {
+        "cluster": _cluster(row, degrees),
+        "model": _model(case),
+        "training": _training(case),
+        "parallel": parallel,
+        "nccl": _nccl(row),
+        "faults": _faults(case),
+    }
+    return parse_scenario({name: table for name, table in tables.items() if table}, row.where)
+
+
+def _cannot_say(row: Row) -> list[Mistake]:
+    case, where = row.case, row.where
+    said = [key for key, value in case.items() if value or key not in UNLESS_SAID]
+    found = [unknown(where, f"case.{key}", key, KEYS) for key in said if key not in KEYS]
+    if case.get("mode") not in MODES:
+        found.append(unknown(where, "case.mode", str(case.get("mode")), MODES))
+    model = str(case.get("model"))
+    if model not in MODELS | SIZES and not re.fullmatch(r"seedmlp_[1-9]\d*", model):
+        found.append(unknown(where, "case.model", model, [*MODELS, *SIZES, "seedmlp_<size>"]))
+    if not isinstance(case.get("mbs"), int):
+        found.append(Mistake(where, "case.mbs", repr(case.get("mbs")), "samples per rank and microbatch"))
+    if _is_pipeline(case):
+        if case.get("schedule") not in SCHEDULES:
+            found.append(unknown(where, "case.schedule", str(case.get("schedule")), SCHEDULES))
+        if not isinstance(case.get("microbatches"), int):
+            found.append(Mistake(where, "case.microbatches", repr(case.get("microbatches")), "a number"))
+    if case.get("slow") and case.get("mode") == "single":
+        found.append(Mistake(where, "case.slow", "a slow rank", "nothing", "ranks of single run apart"))
+    found += [unknown(where, f"env.{key}", key, _NCCL) for key in row.env if key not in _NCCL]
+    if _EMULATED.search(row.label):
+        found.append(
+            Mistake(where, "label", row.label, "a run on one ordinary host", "the emulated cluster is another")
+        )
+    return found
+
+
+def _is_pipeline(case: Mapping[str, Any]) -> bool:
+    return case.get("mode") in ("pp", "ppdp")
+
+
+def _cluster(row: Row, gpus: int) -> dict[str, Any]:
+    """The measured host of as many GPUs, else the smallest that has them."""
+    names = {int(name.rsplit("-", 1)[1]): name for name in cluster_names() if name.startswith("h200-host-")}
+    names.setdefault(8, "dgx-h200")
+    fitting = [size for size in sorted(names) if size >= row.world]
+    if not fitting:
+        raise InputError(Mistake(row.where, "world", str(row.world), f"at most {max(names)} GPUs of one host"))
+    cluster: dict[str, Any] = {"name": names[fitting[0]]}
+    return cluster if gpus == fitting[0] else cluster | {"gpus": gpus}
+
+
+def _model(case: Mapping[str, Any]) -> dict[str, Any]:
+    model = str(case["model"])
+    # The harness builds pipeline stages without experts, whatever the model.
+    is_moe, pipeline = model.startswith("moe"), _is_pipeline(case)
+    if model in MODELS:
+        return {"name": MODELS[model], **({"experts": 0} if is_moe and pipeline else {})}
+    if model in SIZES:
+        sizes = dict(zip(("hidden", "layers", "heads", "kv_heads", "ffn", "vocab"), SIZES[model], strict=True))
+        experts = {"experts": 8, "experts_per_token": 2} if is_moe and not pipeline else {}
+        return {"kind": "transformer", **_PLAIN, **sizes, **experts}
+    size = int(model.removeprefix("seedmlp_"))
+    return {"kind": "mlp", "sizes": [size, size, size, 1]}
+
+
+def _training(case: Mapping[str, Any]) -> dict[str, Any]:
+    pipeline, plain = _is_pipeline(case), str(case["model"]).startswith(("resnet", "seedmlp"))
+    training: dict[str, Any] = {
+        "seq_len": case.get("seq", 2048),
+        "micro_batch": case["mbs"],
+        "precision": "bf16",
+        "optimizer": "adamw",
+        # Stages are neither compiled nor asked how to clear gradients; only blocks are checkpointed.
+        "framework": "pytorch-compiled" if case.get("compile") and not pipeline else "pytorch-eager",
+        "recompute": "full" if case.get("ac") and not plain else "none",
+        "set_to_none": pipeline or case.get("set_to_none", True),
+    }
+    if pipeline:
+        return training | {"microbatches": case["microbatches"]}
+    return training | {"grad_accumulation": case.get("ga", 1)}
+
+
+def _parallel(case: Mapping[str, Any], world: int) -> dict[str, Any]:
+    mode, experts = case["mode"], {"ep": case["ep"]} if case.get("ep", 1) > 1 else {}
+    if mode == "single":
+        # Expert parallelism spans the ranks even where nothing else does.
+        return {"dp": world if experts else 1, "data_parallel": "none", **experts}
+    if mode == "ddp":
+        cap, view = case.get("bucket_mb", BUCKET_MB), case.get("gabv", True)
+        return {
+            "dp": world, "data_parallel": "ddp", "bucket_cap": f"{cap} MiB", "gradient_as_bucket_view": view, **experts
+        }  # fmt: skip
+    if mode == "ddp_nooverlap":
+        return {"dp": world, "data_parallel": "ddp-no-overlap", **experts}
+    if mode in ("pp", "ppdp"):
+        pp = case.get("pp", world)
+        schedule = {"pp": pp, "vpp": case.get("vpp", 1), "schedule": SCHEDULES[case["schedule"]]}
+        return {"dp": world // pp, "data_parallel": "ddp-no-overlap" if world > pp else "none", **schedule}
+    tp = case.get("tp", {"fsdp": 1, "tp": world}.get(mode, 2))
+    sharded = {"data_parallel": "fsdp", "reshard_after_forward": case.get("reshard", True)}
+    return {"dp": world // tp, "tp": tp, **(sharded if world > tp else {"data_parallel": "none"}), **experts}
+
+
+def _nccl(row: Row) -> dict[str, Any]:
+    settings = {_NCCL[key][0]: _NCCL[key][1](value) for key, value in row.env.items()}
+    label = _LABEL_OF_CHANNELS.fullmatch(row.label)
+    return {"max_channels": int(label[1]), **settings} if label else settings
+
+
+def _faults(case: Mapping[str, Any]) -> dict[str, Any]:
+    slow = case.get("slow")
+    if not slow:
+        return {}
+    return {"slow_rank": slow["rank"], "slow_per_layer": f"{float(slow['cycles']) / SPIN_CLOCK!r} s"}
