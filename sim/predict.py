@@ -80,17 +80,20 @@ def load_fabric(scenario: Scenario) -> Fabric:
 def machine(scenario: Scenario, graph: OpGraph, fabric: Fabric, gpu: Gpu) -> Machine:
     """Durations, interference and communication plans of a graph on a fabric."""
     kernels = graph.kernels
-    duration = np.array([gpu.duration(k) + gpu.gap * (gpu.launches(k) - 1) for k in kernels])
+    duration = np.array([k.shape[0] * 1e-9 if k.kind == "spin" else gpu.duration(k) for k in kernels])
 
     @lru_cache(maxsize=None)
     def slow(kernel: int, channels: int) -> float:
         return slowdown(kernels[kernel], channels, gpu.sms)
 
     def plan(comm: Comm) -> Plan:
-        plans = [
-            plan_collective(comm.op, comm.size, [fabric.gpus[r] for r in group], fabric, scenario.nccl)
-            for group in comm.groups
-        ]
+        # NCCL chooses the channels of a transfer by the size of its communicator: the peers are named after the pair.
+        others = scenario.parallel.pp - 2 if comm.axis == "pp" else 0
+        plans = []
+        for group in comm.groups:
+            extra = [r for r in range(len(fabric.gpus)) if r not in group][: max(0, others)]
+            members = [fabric.gpus[r] for r in (*group, *extra)]
+            plans.append(plan_collective(comm.op, comm.size, members, fabric, scenario.nccl))
         return _merged(plans)
 
     scale = {}

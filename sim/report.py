@@ -161,7 +161,7 @@ def _evidence(simulation: Simulation) -> dict[str, float]:
     graph, run, gpu = simulation.lowered.graph, simulation.run, simulation.gpu
     grades: list[str] = []
     seconds: list[float] = []
-    kernel_grade = [gpu.evidence(k) for k in graph.kernels]
+    kernel_grade = ["measured" if k.kind == "spin" else gpu.evidence(k) for k in graph.kernels]
     for index, p in enumerate(graph.programs):
         spent = run.end[index][-1] - run.start[index][-1]
         for kind, payload, time in zip(p.kind.tolist(), p.payload.tolist(), spent.tolist(), strict=True):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -53,11 +54,13 @@ class Layout:
 class Lowered:
     """The graph with what does not depend on time.
 
-    ``memory`` is per simulated rank; ``parameters`` counts the whole model.
+    ``memory`` and ``host_operations`` (how often each host operation runs in a step) are per simulated rank;
+    ``parameters`` counts the whole model.
     """
 
     graph: OpGraph
     memory: dict[int, Memory]
+    host_operations: dict[int, Counter[str]]
     parameters: int
     layout: Layout
 
@@ -91,7 +94,8 @@ def lower(scenario: Scenario, model: ModelSpec) -> Lowered:
         represents,
     )
     counted = [s.parameter_count for r, s in steps.items() if layout.where(r)[0] == 0]
-    return Lowered(graph, {r: s.tape.memory for r, s in steps.items()}, sum(counted), layout)
+    memory = {r: s.tape.memory for r, s in steps.items()}
+    return Lowered(graph, memory, {r: s.tape.counts for r, s in steps.items()}, sum(counted), layout)
 
 
 class RankStep:
@@ -111,6 +115,8 @@ class RankStep:
         self.by_block: dict[Block, fsdp.FullyShard] = {}
         self.parameters: list[Tensor] = []
         self.ddp: ddp.DistributedDataParallel | None = None
+        self.buffers: list[Tensor] = []  # broadcast by DDP before every forward pass
+        self.resident: list[Storage] = []  # inputs that stay on the device
 
     def _group(self, axis: str, ranks: Callable[[int, int], list[int]]) -> Group:
         mine = tuple(ranks(self.d, self.t))
@@ -199,6 +205,10 @@ class RankStep:
         t.cpu("step_python")
         if self.ddp is not None:
             self.ddp.before_forward()
+            if self.buffers:
+                from workloads.convnet import broadcast_buffers
+
+                broadcast_buffers(t, self.buffers, self.dp_group, ddp.STREAM)
         loss = forward()
         t.phase = 1
         t.cpu("backward_call")
@@ -221,12 +231,15 @@ class RankStep:
             from workloads.mlp import MultilayerPerceptron
 
             mlp = MultilayerPerceptron(t, m)
+            self.resident.append(Storage(t.memory, 2.0 * batch * (m.sizes[0] + m.sizes[-1]), "buffers"))
             module, run = mlp, lambda: F.mse_loss(t, mlp.forward(t, batch))
         else:
             from workloads.convnet import ResNet
 
             net = ResNet(t, m)
             module, run = net, lambda: F.cross_entropy(t, net.forward(t, batch))
+            self.buffers = net.buffers
+            self.resident.append(Storage(t.memory, 2.0 * batch * 3 * m.image_size**2, "buffers"))
         self.parameter_count = module.parameter_count
         self.parameters = module.parameters
         self._data_parallel(module.parameters)
@@ -295,10 +308,13 @@ class RankStep:
         return group.forward(x, plain) if group is not None else plain(x)
 
     def _block_forward(self, block: Block, x: Tensor) -> Tensor:
+        faults = self.s.faults
+        if faults.slow_per_layer and faults.slow_rank == self.tape.rank:
+            self.tape.launch(Kernel("spin", (round(faults.slow_per_layer * 1e9),)))  # nanoseconds
         if self.s.training.framework == "pytorch-compiled":
             from workloads.compiled import compiled_block
 
-            return compiled_block(self.tape, block, x)
+            return compiled_block(self.tape, block, x, self.ddp.cap if self.ddp is not None else None)
         return block.forward(self.tape, x)
 
     # -- with a pipeline ----------------------------------------------------------------------------
