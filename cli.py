@@ -107,7 +107,7 @@ def run(
     """Predict one training step of SCENARIO: a file, or a bundled one (`prestep list scenarios`)."""
     result = predicted(scenario, overrides)
     if json_:
-        echo_json(result.to_json())
+        click.echo(result.to_json())
     else:
         from sim.exporters import terminal
 
@@ -149,7 +149,7 @@ def whatif(scenario: str, overrides: tuple[str, ...], json_: bool) -> None:
     """Predict SCENARIO as it is and with changes, side by side."""
     from sim import whatif as comparison
 
-    base, changed = predicted(scenario, ()).to_json(), predicted(scenario, overrides).to_json()
+    base, changed = predicted(scenario, ()).to_dict(), predicted(scenario, overrides).to_dict()
     if json_:
         echo_json(comparison.compare(base, changed))
     else:
@@ -163,12 +163,12 @@ def whatif(scenario: str, overrides: tuple[str, ...], json_: bool) -> None:
 @file_option("--junit", text="Write JUnit XML.")
 @file_option("--plot", text="Write a scatter plot (PNG).")
 @file_option("--markdown", text="Write the report as Markdown.")
-@click.option("--jobs", default=1, show_default=True, type=click.IntRange(1), help="Worker processes.")
+@click.option("--jobs", default=2, show_default=True, type=click.IntRange(1), help="Worker processes.")
 @explained
 def validate(
     set_: str, rows: Path | None, json_: bool, junit: Path | None, plot: Path | None, markdown: Path | None, jobs: int
 ) -> None:
-    """Compare predictions with the measured cases of SET; exit 1 outside tolerance."""
+    """Compare predictions with the measured cases of SET (`prestep list sets`); exit 1 outside tolerance."""
     from validation.compare import validate_set
 
     if rows is not None:
@@ -177,19 +177,30 @@ def validate(
     if json_:
         echo_json(report.to_json())
     else:
-        from validation.report import terminal
-
-        click.echo(terminal(report))
+        click.echo(for_terminal(report) if on_terminal() else report.to_markdown())
     for writer, path in (("write_junit", junit), ("write_plot", plot), ("write_markdown", markdown)):
         if path is not None:
             write_report(writer, report, path)
     sys.exit(0 if report.passed else EXIT_OUTSIDE)
 
 
-def write_report(writer: str, report: Any, path: Path) -> None:
-    import importlib
+def on_terminal() -> bool:
+    """Whether a person reads stdout; a file or a pipe gets Markdown."""
+    return sys.stdout.isatty()
 
-    getattr(importlib.import_module("validation.report"), writer)(report, path)
+
+def for_terminal(report: Any) -> str:
+    import shutil
+
+    from validation.report import terminal
+
+    return terminal(report, shutil.get_terminal_size((120, 24)).columns)
+
+
+def write_report(writer: str, report: Any, path: Path) -> None:
+    from validation import report as writers
+
+    getattr(writers, writer)(report, path)
     talk(f"wrote {path}")
 
 
@@ -272,7 +283,7 @@ def export_topology(cluster: str, output: Path | None) -> None:
     talk(f"wrote {path}")
 
 
-KINDS = ("clusters", "models", "collectives", "schedules", "topologies", "exporters", "scenarios")
+KINDS = ("clusters", "models", "collectives", "schedules", "topologies", "exporters", "scenarios", "sets")
 
 
 @main.command("list")

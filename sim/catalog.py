@@ -14,6 +14,8 @@ _FOLDERS = {
     "models": ("workloads", "models"),
     "scenarios": ("workloads", "scenarios"),
 }
+# Folders of data: kind -> (package, folder in it, file that makes a folder in there one of the kind).
+_FOLDERS_OF_FOLDERS = {"sets": ("validation", "cases", "set.toml")}
 # Code: kind -> (package, function that makes a module a plug-in; other modules there are helpers).
 _PLUGINS = {
     "collectives": ("sim.collectives", "plan"),
@@ -37,9 +39,12 @@ def names(kind: str) -> list[str]:
     if kind in _FOLDERS:
         package, folder = _FOLDERS[kind]
         return sorted(path.stem for path in (_home(package) / folder).glob("*.toml"))
+    if kind in _FOLDERS_OF_FOLDERS:
+        package, folder, file = _FOLDERS_OF_FOLDERS[kind]
+        return sorted(path.parent.name for path in (_home(package) / folder).glob(f"*/{file}"))
     if kind in _PLUGINS:
         return sorted(plugins.providers(*_PLUGINS[kind]))
-    raise InputError(unknown("list", "", kind, [*_FOLDERS, *_PLUGINS, "schedules"]))
+    raise InputError(unknown("list", "", kind, [*_FOLDERS, *_FOLDERS_OF_FOLDERS, *_PLUGINS, "schedules"]))
 
 
 def _home(package: str) -> Path:

@@ -191,12 +191,15 @@ def _layers(s: Scenario, model: ModelShape) -> Iterator[Mistake]:
     stages = s.parallel.pp * s.parallel.vpp
     if model.kind != "transformer" or stages == 1:
         return
-    if s.training.framework == "megatron" and model.layers % stages:
+    if model.layers < stages:
+        yield Mistake(s.where, "model.layers", str(model.layers), f"at least pp * vpp = {stages}, one for each stage")
+    elif model.layers % stages and s.training.framework == "megatron":
         yield Mistake(
             s.where, "model.layers", str(model.layers), f"a multiple of pp * vpp = {stages}", "as Megatron-LM"
         )
-    elif model.layers < stages:
-        yield Mistake(s.where, "model.layers", str(model.layers), f"at least pp * vpp = {stages}, one for each stage")
+    elif model.layers % stages and not s.parallel.uneven_stages:
+        hint = "parallel.uneven_stages = true gives the first stages one more"
+        yield Mistake(s.where, "model.layers", str(model.layers), f"a multiple of pp * vpp = {stages}", hint)
 
 
 def _tensor(s: Scenario, model: ModelShape) -> Iterator[Mistake]:
@@ -243,7 +246,7 @@ _GPU_RULES: list[tuple[str, Callable[..., Iterator[Mistake]]]] = [
     ("cluster.gpus faults.slow_rank", _slow_rank),
 ]
 _MODEL_RULES: list[tuple[str, Callable[..., Iterator[Mistake]]]] = [
-    ("parallel.pp parallel.vpp training.framework model.layers", _layers),
+    ("parallel.pp parallel.vpp parallel.uneven_stages training.framework model.layers", _layers),
     ("parallel.tp model.heads model.kv_heads model.ffn", _tensor),
     ("parallel.ep model.experts", _experts),
     ("parallel.tp parallel.pp parallel.cp model.kind", _only_transformers),

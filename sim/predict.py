@@ -55,9 +55,9 @@ def simulate(scenario: Scenario, steps: int = STEPS) -> Simulation:
     model = load_model(scenario.model, scenario.where)
     mistakes = check_layout(scenario, len(fabric.gpus), model) + _not_simulated(scenario)
     if mistakes:
-        raise InputError(*mistakes)
+        raise InputError(mistakes)
     gpu = load_gpu(fabric.gpu_model)
-    lowered = lower(scenario, model)
+    lowered = lower(scenario, model, host_factor(scenario, fabric))
     run = execute(lowered.graph, machine(scenario, lowered.graph, fabric, gpu), steps)
     return Simulation(scenario, model, fabric, gpu, lowered, run)
 
@@ -75,6 +75,14 @@ def load_fabric(scenario: Scenario) -> Fabric:
 
     c = scenario.cluster
     return load_cluster(c.file or c.name or "h200-host-4", hosts=c.hosts, overrides=c.set)
+
+
+def host_factor(scenario: Scenario, fabric: Fabric) -> float:
+    """How much slower this host runs framework code than the one on which its costs were fitted."""
+    if scenario.cluster.host_factor is not None:
+        return scenario.cluster.host_factor
+    known = fabric.facts.get("host_factor")
+    return known.value if known is not None else 1.0
 
 
 def machine(scenario: Scenario, graph: OpGraph, fabric: Fabric, gpu: Gpu) -> Machine:

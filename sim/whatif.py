@@ -10,7 +10,7 @@ Table = dict[str, Any]
 
 
 def compare(base: Table, changed: Table) -> Table:
-    """Base against changed, from two `Result.to_json()`; times in seconds, `speedup` > 1 is faster."""
+    """Base against changed, from two `Result.to_dict()`; times in seconds, `speedup` > 1 is faster."""
     before, after = float(base["step_time"]), float(changed["step_time"])
     return {
         "base": _part(base),

@@ -31,6 +31,7 @@ from topologies.fabric import Fabric
 from topologies.known import GRADES, Known, LinkSpec
 
 Table = dict[str, Any]
+HOST_FACTOR = "host_factor"  # how much slower the host runs framework code than the one its costs were fitted on
 _HEADER = ("family", "extends", "description")
 _GRADED = {"value", "evidence", "source"}
 _LINK = {"bandwidth": parse_bandwidth, "latency": parse_duration, "raw": parse_bandwidth, "upstream": parse_bandwidth}
@@ -99,6 +100,12 @@ def _merged(path: Path, above: tuple[Path, ...] = ()) -> Table:
     return below | {key: _laid_over(below.get(key), value) for key, value in table.items()}
 
 
+def _positive(value: object, where: str, key: str) -> float:
+    if not isinstance(value, int | float) or isinstance(value, bool) or value <= 0:
+        raise InputError(Mistake(where, key, repr(value), "a number above 0"))
+    return float(value)
+
+
 def _laid_over(below: object, value: object) -> object:
     nested = isinstance(below, dict) and isinstance(value, dict) and "value" not in value
     return {**below, **value} if nested else value  # type: ignore[dict-item]
@@ -130,7 +137,9 @@ class _Reader:
         for key, entry in table.items():
             if key in _HEADER:
                 continue
-            if key not in hints:
+            if key == HOST_FACTOR:
+                self.quantity(key, entry, _positive)
+            elif key not in hints:
                 self.wrong(key, "an unknown key", f"one of {', '.join([*_HEADER, *hints])}", did_you_mean(key, hints))
             elif hints[key] is LinkSpec:
                 values[key] = self.link(key, entry)

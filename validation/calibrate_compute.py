@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import csv
-import json
 import statistics
 from collections import Counter, defaultdict
 from collections.abc import Iterable
@@ -26,24 +25,17 @@ from sim.costs.kinds import work
 from sim.costs.tables import Kriged, Row, read_rows
 from validation.fit_kernels import adamw_launches, fit_gemm, fit_terms
 from validation.kineto_kernels import Call, read_adamw_launches, read_calls
+from validation.micro_rows import FITTED, in_situ, micro_rows
 
-HELD_OUT = ("8b-fsdp4-b1.default.rank0", "1b-pp4-1f1b-m8.default.rank2", "1b-pp4-1f1b-m8.default.rank3")
+HELD_OUT = (
+    "8b-fsdp4-b1.default.rank0", "1b-pp4-1f1b-m8.default.rank2", "1b-pp4-1f1b-m8.default.rank3",
+    "2b-single-b8.default.rank0", "1b-ddp4-b6.default.rank0",
+)  # fmt: skip
 # Emulated clusters and slowed ranks are not the machine at work. Of compiled steps only TorchInductor's own kernels are
 # taken: those steps are denser and run their GEMMs at lower clocks (2 % slower forward, 10 % backward).
 LEFT_OUT = ("slow3", "spine")
-TRACE_NOISE, MICRO_NOISE = 0.01, 0.06  # relative; traces of one shape differ by 1-2 %, micro from traces by 6 %
-# do_bench times an event pair around each run after flushing the L2; measured against in-situ times of equal kernels.
-# Attention runs as fast in situ as there (-6 to +10 %), the memset and gap before it making up for the overhead.
-MICRO_OVERHEAD, MICRO_SLOWDOWN = 4.0e-6, 1.07
-MICRO_OPS = {
-    "gelu": "gelu",
-    "to_fp32": "cast",
-    "transpose": "copy",
-    "sum": "sum",
-    "layer_norm": "layer_norm_fwd",
-    "softmax": "softmax",
-}
-MICRO_DTYPES = {"bfloat16": "bf16", "float16": "fp16", "float32": "tf32", "float8_e4m3fn": "fp8"}
+TRACE_NOISE = 0.01  # relative; traces of one shape differ by 1-2 %
+HALVES = ("_input", "_weight")  # of a norm's backward, which traces hold as a whole too
 
 
 def trace_rows(calls: dict[str, list[Call]]) -> tuple[list[Row], dict[str, int]]:
@@ -68,39 +60,6 @@ def trace_rows(calls: dict[str, list[Call]]) -> tuple[list[Row], dict[str, int]]
     return rows, parts
 
 
-def micro_rows(path: Path) -> list[Row]:
-    """Rows of `micro.jsonl`, brought to in-situ times by `MICRO_OVERHEAD` and (GEMM) `MICRO_SLOWDOWN`."""
-    rows = []
-    for line in path.read_text().splitlines():
-        record = json.loads(line)
-        kernel = _micro_kernel(record)
-        if kernel is None or not record.get("s"):
-            continue
-        slow = MICRO_SLOWDOWN if kernel.kind == "gemm" else 1.0
-        overhead = 0.0 if kernel.kind.startswith("attention") else MICRO_OVERHEAD
-        time = max(record["s"] - overhead, 0.3 * record["s"]) / slow
-        noise = MICRO_NOISE if record["s"] > 3e-5 else 0.15
-        rows.append(Row(kernel, time, noise, 1, "micro"))
-    return rows
-
-
-def _micro_kernel(record: dict[str, object]) -> Kernel | None:
-    get = record.get
-    if get("kind") == "gemm":
-        shape = tuple(int(record[axis]) for axis in "mnk")  # type: ignore[call-overload]
-        return Kernel("gemm", shape, MICRO_DTYPES[str(get("dtype"))], str(get("layout")))
-    if get("kind") == "attention":
-        names = ("batch", "heads", "kv_heads", "seq", "head_dim")
-        return Kernel(f"attention_{get('dir')}", tuple(int(record[name]) for name in names))  # type: ignore[call-overload]
-    if get("kind") == "memory" and get("op") in MICRO_OPS:
-        elements, op = int(record["elements"]), MICRO_OPS[str(get("op"))]  # type: ignore[call-overload]
-        if op in ("layer_norm_fwd", "softmax"):
-            columns = min(elements, 4096)
-            return Kernel(op, (elements // columns, columns))
-        return Kernel(op, (elements,), layout="strided" if op == "copy" else "", bytes=float(record["bytes_moved"]))  # type: ignore[arg-type]
-    return None
-
-
 def merge(traces: list[Row], micro: list[Row]) -> list[Row]:
     """Trace rows, and the micro rows that add shapes: GEMMs and attention anywhere, others beyond the traces."""
     seen = {row.kernel for row in traces}
@@ -108,7 +67,7 @@ def merge(traces: list[Row], micro: list[Row]) -> list[Row]:
     for row in traces:
         group = terms.group(row.kernel)
         largest[group] = max(largest[group], work(row.kernel)[1])
-    everywhere = ("gemm", "attention_fwd", "attention_bwd")
+    everywhere = FITTED
 
     def adds(row: Row) -> bool:
         beyond = work(row.kernel)[1] > 1.3 * largest[terms.group(row.kernel)]
@@ -167,11 +126,15 @@ def write_fitted(
     path.write_text("\n".join(lines) + "\n")
 
 
+def _inductors(kernel: Kernel) -> bool:
+    return kernel.kind.startswith("fused") or (kernel.kind, kernel.dtype) == ("sum", "fp32")
+
+
 def held_out_rows(calls: dict[str, list[Call]]) -> list[Row]:
     """Rows of each held-out trace by itself (source = the trace), for kernels that no collective overlapped."""
     rows = []
     for trace, mine in calls.items():
-        alone = {trace: [call for call in mine if not call.overlapped]}
+        alone = {trace: [call for call in mine if not call.overlapped and not call.kernel.kind.endswith(HALVES)]}
         rows += [replace(row, source=trace) for row in trace_rows(alone)[0]]
     return rows
 
@@ -211,24 +174,27 @@ def report_leave_one_out(name: str, folder: Path, rows: list[Row]) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("measured", type=Path)
+    parser.add_argument("measured", type=Path, nargs="+")
     parser.add_argument("--gpu", default="h200")
     parser.add_argument("--out", type=Path, default=HARDWARE)
     options = parser.parse_args()
     calls: dict[str, list[Call]] = {}
     launches: list[tuple[int, float]] = []
-    for path in sorted((options.measured / "traces").glob("*.pt.trace.json.gz")):
+    for path in sorted(path for folder in options.measured for path in (folder / "traces").glob("*.pt.trace.json.gz")):
         trace = path.name.removesuffix(".pt.trace.json.gz")
         if not any(word in trace for word in LEFT_OUT):
             compiled = "compiled" in trace
-            calls[trace] = [call for call in read_calls(path) if not compiled or call.kernel.kind == "fused"]
+            calls[trace] = [call for call in read_calls(path) if not compiled or _inductors(call.kernel)]
             if trace not in HELD_OUT:
                 launches += read_adamw_launches(path)
     train = {trace: mine for trace, mine in calls.items() if trace not in HELD_OUT}
     rows, parts = trace_rows(train)
-    rows = merge(rows, micro_rows(options.measured / "micro.jsonl"))
+    files = [folder / "micro.jsonl" for folder in options.measured]
+    gpu = load(options.gpu, options.out)
+    micro = [row for file in files if file.is_file() for row in micro_rows(file)]
+    rows = merge(rows, in_situ(rows, micro, gpu))
     write_rows(options.out / f"{options.gpu}-kernels.csv", rows)
-    tiles = fit_gemm(rows, load(options.gpu, options.out))
+    tiles = fit_gemm(rows, gpu)
     write_fitted(options.out / f"{options.gpu}-fitted.toml", fit_terms(rows), tiles, *adamw_launches(launches), parts)
     print(Counter("micro" if row.source == "micro" else "trace" for row in rows), tiles)
     held_out = held_out_rows({trace: mine for trace, mine in calls.items() if trace in HELD_OUT})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import multiprocessing
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -59,7 +60,7 @@ class Case:
         return max(self.memory_errors.values(), key=abs, default=None)
 
     def to_json(self) -> dict[str, Any]:
-        done = not self.prediction.error
+        done = math.isfinite(self.prediction.step_time)  # JSON has no nan
         return {
             "id": self.row.name,
             "where": self.row.where,

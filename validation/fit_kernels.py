@@ -5,18 +5,21 @@ from __future__ import annotations
 import math
 import statistics
 from collections import defaultdict
+from collections.abc import Callable
 from dataclasses import asdict
 
 import numpy as np
 
 from sim.costs import gemm, terms
 from sim.costs.gpu import Gpu
+from sim.costs.kernel import Kernel
 from sim.costs.kinds import work
 from sim.costs.tables import Row
 
 # Shortest such operation, s (guess; the traces hold no small ones): keeps small batches from costing nothing.
 STARTS = {
     "conv_fwd": 3e-6, "conv_dgrad": 3e-6, "conv_wgrad": 3e-6, "rms_norm_fwd": 1.5e-6, "rms_norm_bwd": 3e-6,
+    "rms_norm_bwd_input": 1.5e-6, "rms_norm_bwd_weight": 1.5e-6,
     "batchnorm_fwd": 5e-6, "batchnorm_bwd": 5e-6,
 }  # fmt: skip
 
@@ -78,6 +81,17 @@ def fit_gemm(rows: list[Row], gpu: Gpu) -> dict[str, float]:
                     if possible and (found := loss(trial)) < value - 1e-9:
                         best, value, improved = trial, found, True
     return best
+
+
+def fit_gemm_model(rows: list[Row], gpu: Gpu) -> Callable[[Kernel], float]:
+    """The wave model with constants fitted to `rows`."""
+    model = gemm.TileModel(**fit_gemm(rows, gpu))
+
+    def time(kernel: Kernel) -> float:
+        m, n, k = kernel.shape
+        return model.time((m, n, k), gpu.sms, gpu.roofline.peak_of(kernel.dtype), gpu.bandwidth, work(kernel)[1])
+
+    return time
 
 
 def adamw_launches(launches: list[tuple[int, float]]) -> tuple[list[tuple[float, float]], float]:

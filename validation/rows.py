@@ -33,6 +33,8 @@ class Row:
         GPUs.
     env : mapping
         Environment variables that were set for the run.
+    cluster : mapping
+        Keys of a scenario's [cluster] that describe the machine of this run.
     steps : mapping
         Seconds of each step by rank.
     peak_memory : mapping
@@ -47,6 +49,7 @@ class Row:
     world: int
     label: str = "default"
     env: Mapping[str, str] = field(default_factory=dict)
+    cluster: Mapping[str, Any] = field(default_factory=dict)
     steps: Mapping[int, tuple[float, ...]] = field(default_factory=dict)
     peak_memory: Mapping[int, float] = field(default_factory=dict)
     error: str = ""
@@ -134,6 +137,7 @@ def _row(record: object, where: str) -> Row:
         world,
         str(record.get("label", "default")),
         {str(key): str(value) for key, value in (record.get("env") or {}).items()},
+        record.get("cluster") or {},
         _steps(record["step_s_by_rank"], where),
         {int(rank): float(size) for rank, size in (record.get("peak_alloc_by_rank") or {}).items()},
     )

@@ -120,7 +120,7 @@ def _cluster(row: Row, gpus: int) -> dict[str, Any]:
     if not fitting:
         raise InputError(Mistake(row.where, "world", str(row.world), f"at most {max(names)} GPUs of one host"))
     cluster: dict[str, Any] = {"name": names[fitting[0]]}
-    return cluster if gpus == fitting[0] else cluster | {"gpus": gpus}
+    return (cluster if gpus == fitting[0] else cluster | {"gpus": gpus}) | dict(row.cluster)
 
 
 def _model(case: Mapping[str, Any]) -> dict[str, Any]:
@@ -168,7 +168,8 @@ def _parallel(case: Mapping[str, Any], world: int) -> dict[str, Any]:
         return {"dp": world, "data_parallel": "ddp-no-overlap", **experts}
     if mode in ("pp", "ppdp"):
         pp = case.get("pp", world)
-        schedule = {"pp": pp, "vpp": case.get("vpp", 1), "schedule": SCHEDULES[case["schedule"]]}
+        # The harness cuts a model whose layers do not divide, too: the first stages get one more.
+        schedule = {"pp": pp, "vpp": case.get("vpp", 1), "schedule": SCHEDULES[case["schedule"]], "uneven_stages": True}
         return {"dp": world // pp, "data_parallel": "ddp-no-overlap" if world > pp else "none", **schedule}
     tp = case.get("tp", {"fsdp": 1, "tp": world}.get(mode, 2))
     sharded = {"data_parallel": "fsdp", "reshard_after_forward": case.get("reshard", True)}

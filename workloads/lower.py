@@ -65,8 +65,8 @@ class Lowered:
     layout: Layout
 
 
-def lower(scenario: Scenario, model: ModelSpec) -> Lowered:
-    """Runs every simulated rank's training step symbolically.
+def lower(scenario: Scenario, model: ModelSpec, host_factor: float = 1.0) -> Lowered:
+    """Runs every simulated rank's training step symbolically; ``host_factor`` scales the framework's host costs.
 
     Ranks that do the same are simulated once (data- and tensor-parallel copies), unless one of them is slow.
     """
@@ -77,7 +77,7 @@ def lower(scenario: Scenario, model: ModelSpec) -> Lowered:
     fold = scenario.faults.slow_rank is None
     simulated = [layout.rank(0, s, 0) for s in range(p.pp)] if fold else list(range(layout.world))
     shared = Shared()
-    costs = host_costs(scenario.training.framework)
+    costs = {name: time * host_factor for name, time in host_costs(scenario.training.framework).items()}
     steps = {r: RankStep(scenario, model, layout, Tape(r, shared, costs), fold) for r in simulated}
     for step in steps.values():
         step.record()

@@ -156,10 +156,11 @@ class Gpu:
         if coefficients is None:
             return None
         term, axes = terms.LINEAR[kind]
-        return Kriged(rows, partial(_linear, term, coefficients), axes, **correction)
+        return Kriged(rows, partial(linear, term, coefficients), axes, **correction)
 
 
-def _linear(term: Callable[[Kernel], tuple[float, ...]], coefficients: list[float], kernel: Kernel) -> float:
+def linear(term: Callable[[Kernel], tuple[float, ...]], coefficients: list[float], kernel: Kernel) -> float:
+    """Seconds of a kernel by its kind's terms."""
     return sum(a * b for a, b in zip(coefficients, term(kernel), strict=True))
 
 

@@ -20,13 +20,21 @@ STREAM_PASSES = {
     "fill": 1.0, "memset": 1.0, "cast": 3.0, "sum": 1.0, "index": 2.0,
     "index_add": 3.0, "gather": 2.0, "foreach_copy": 2.0,
     "chunk_cat": 2.0, "split_with_sizes_copy": 2.0, "copy_h2d": 1.0, "maxpool_fwd": 1.25, "maxpool_bwd": 1.25,
-    "avgpool": 1.0, "argsort": 8.0, "fused": 2.0, "index_put": 3.0,
+    "avgpool": 1.0, "argsort": 8.0, "scatter_add": 3.0, "remainder": 2.0, "floor_divide": 2.0, "arange": 1.0,
+    "mse_loss": 3.0, "mse_backward": 4.0,
+    # TorchInductor's; the workload knows how many tensors a graph joins and says the bytes itself
+    "fused": 2.0, "fused_norm": 2.0, "fused_rope": 2.0, "fused_rope_bwd": 2.0, "fused_transpose": 2.0,
+    "fused_add_norm": 3.0, "fused_add": 3.0, "fused_norm_bwd": 6.0, "fused_norm_bwd_weight": 7.0, "fused_sum": 33.0,
+    "fused_cast": 3.0, "fused_mul": 3.0, "fused_mul_bwd": 5.0,
+    **{f"fused_{name}{part}": passes for name in ("silu", "gelu", "relu")
+       for part, passes in (("", 2.0), ("_bwd", 3.0), ("_mul", 3.0), ("_mul_bwd", 5.0))},
 }  # fmt: skip
 
 # (rows, columns) kinds: passes over rows * columns elements.
 ROW_PASSES = {
     "rms_norm_fwd": 2.0, "rms_norm_bwd": 3.0, "layer_norm_fwd": 2.0, "layer_norm_bwd": 3.0, "softmax": 2.0,
-    "softmax_bwd": 3.0,
+    "softmax_bwd": 3.0, "rms_norm_bwd_input": 3.0, "rms_norm_bwd_weight": 2.0, "layer_norm_bwd_input": 3.0,
+    "layer_norm_bwd_weight": 2.0,
     "log_softmax_fwd": 2.0, "log_softmax_bwd": 3.0, "batchnorm_fwd": 2.0, "batchnorm_bwd": 3.0,
 }  # fmt: skip
 
@@ -69,6 +77,12 @@ def _embedding(kernel: Kernel) -> Work:
     return 0.0, 2.0 * kernel.shape[0] * kernel.shape[1] * DTYPE_BYTES[kernel.dtype]
 
 
+def _index_put(kernel: Kernel) -> Work:
+    # Rows read and added; positions of 8 bytes sorted first (eight passes).
+    rows, columns = kernel.shape
+    return 0.0, 2.0 * rows * columns * DTYPE_BYTES[kernel.dtype] + 64.0 * rows
+
+
 def _tokens(kernel: Kernel) -> Work:
     return 0.0, 4.0 * kernel.shape[0]
 
@@ -84,8 +98,8 @@ def _stream(kernel: Kernel) -> Work:
 
 # kind -> (shape's field names, rule)
 KINDS: dict[str, tuple[str, Callable[[Kernel], Work]]] = {
-    **{kind: ("elements", _stream) for kind in STREAM_PASSES},
-    **{kind: ("rows, columns", _rows) for kind in ROW_PASSES},
+    **dict.fromkeys(STREAM_PASSES, ("elements", _stream)),
+    **dict.fromkeys(ROW_PASSES, ("rows, columns", _rows)),
     "log_softmax_fwd": ("tokens, vocab", _rows),
     "log_softmax_bwd": ("tokens, vocab", _rows),
     "batchnorm_fwd": ("elements, channels", _rows),
@@ -101,6 +115,7 @@ KINDS: dict[str, tuple[str, Callable[[Kernel], Work]]] = {
     "embedding_fwd": ("tokens, hidden, vocab", _embedding),
     "embedding_bwd": ("tokens, hidden, vocab", _embedding),
     "index_select": ("tokens, hidden, vocab", _embedding),
+    "index_put": ("rows, columns", _index_put),
     "nll_loss_fwd": ("tokens, vocab", _tokens),
     "nll_loss_bwd": ("tokens, vocab", _tokens),
 }

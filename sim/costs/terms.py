@@ -30,6 +30,8 @@ def group(kernel: Kernel) -> tuple[str, str, str]:
 ALIASES = {
     "sub": "add", "transpose_copy": "copy", "memset": "fill", "index_select": "embedding_fwd", "gemm_bias": "gemm",
     "gelu_backward": "silu_backward", "softmax_bwd": "softmax", "layer_norm_bwd": "rms_norm_bwd",
+    "layer_norm_bwd_input": "rms_norm_bwd_input", "layer_norm_bwd_weight": "rms_norm_bwd_weight",
+    **{f"fused_{name}{part}": f"fused_silu{part}" for name in ("gelu", "relu") for part in ("", "_bwd", "_mul", "_mul_bwd")},
 }  # fmt: skip
 
 
@@ -57,6 +59,11 @@ def _batchnorm(kernel: Kernel) -> tuple[float, ...]:
 def _tokens(kernel: Kernel) -> tuple[float, ...]:
     # One block of threads for all tokens up to its size, a loop beyond.
     return 1.0, float(min(kernel.shape[0], 2048)), float(kernel.shape[0])
+
+
+def _index_put(kernel: Kernel) -> tuple[float, ...]:
+    rows, columns = kernel.shape  # a sort of the positions, then the rows
+    return 1.0, float(rows), float(rows * columns)
 
 
 def _embedding_backward(kernel: Kernel) -> tuple[float, ...]:
@@ -101,6 +108,8 @@ LINEAR: dict[str, tuple[Terms, Terms]] = {
     "attention_bwd": (_attention, _attention_axes),
     "rms_norm_fwd": (_norm, _shape_axes),
     "rms_norm_bwd": (_norm, _shape_axes),
+    "rms_norm_bwd_input": (_norm, _shape_axes),
+    "rms_norm_bwd_weight": (_norm, _shape_axes),
     "layer_norm_fwd": (_norm, _shape_axes),
     "softmax": (_norm, _shape_axes),
     "log_softmax_fwd": (_norm, _shape_axes),
@@ -110,6 +119,7 @@ LINEAR: dict[str, tuple[Terms, Terms]] = {
     "nll_loss_fwd": (_tokens, _shape_axes),
     "nll_loss_bwd": (_tokens, _shape_axes),
     "embedding_fwd": (_product, _first_two),
+    "index_put": (_index_put, _first_two),
     "embedding_bwd": (_embedding_backward, _first_two),
     "conv_fwd": (_work, _conv_axes),
     "conv_dgrad": (_work, _conv_axes),
