@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 UV := $(shell command -v uv 2>/dev/null)
 INSTALL := $(if $(UV),$(UV) pip install --python $(BIN)/python,$(BIN)/python -m pip install --disable-pip-version-check)
 
-.PHONY: demo test lint types validate bench clean
+.PHONY: demo test lint types validate gate bench clean
 
 $(BIN)/.demo: pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -35,6 +35,9 @@ types: $(BIN)/.dev
 
 validate: $(BIN)/.dev
 	$(BIN)/prestep validate h200
+
+gate: $(BIN)/.dev
+	$(BIN)/prestep validate h200 --known-misses .ci/known-misses.toml
 
 bench: $(BIN)/.dev
 	$(BIN)/python -m pytest tests/bench --benchmark-enable --benchmark-only

@@ -123,9 +123,8 @@ def export(exporter: str, result: Result, path: Path) -> None:
     from sim import plugins
     from sim.errors import InputError, Mistake
 
-    write = plugins.load_function("sim.exporters", exporter, "write")
     try:
-        write(result, path)
+        plugins.load_function("sim.exporters", exporter, "write")(result, path)
     except OSError as error:
         raise InputError(Mistake(str(path), "", error.strerror or str(error), "a place to write to")) from error
     talk(f"wrote {path}")
@@ -164,9 +163,17 @@ def whatif(scenario: str, overrides: tuple[str, ...], json_: bool) -> None:
 @file_option("--plot", text="Write a scatter plot (PNG).")
 @file_option("--markdown", text="Write the report as Markdown.")
 @click.option("--jobs", default=2, show_default=True, type=click.IntRange(1), help="Worker processes.")
+@file_option("--known-misses", text="Exit 1 only for failed checks that this TOML table does not list, or that grew.")
 @explained
 def validate(
-    set_: str, rows: Path | None, json_: bool, junit: Path | None, plot: Path | None, markdown: Path | None, jobs: int
+    set_: str,
+    rows: Path | None,
+    json_: bool,
+    junit: Path | None,
+    plot: Path | None,
+    markdown: Path | None,
+    jobs: int,
+    known_misses: Path | None,
 ) -> None:
     """Compare predictions with the measured cases of SET (`prestep list sets`); exit 1 outside tolerance."""
     from validation.compare import validate_set
@@ -177,24 +184,21 @@ def validate(
     if json_:
         echo_json(report.to_json())
     else:
-        click.echo(for_terminal(report) if on_terminal() else report.to_markdown())
+        from validation.report import for_stdout
+
+        click.echo(for_stdout(report, sys.stdout.isatty()))
     for writer, path in (("write_junit", junit), ("write_plot", plot), ("write_markdown", markdown)):
         if path is not None:
             write_report(writer, report, path)
-    sys.exit(0 if report.passed else EXIT_OUTSIDE)
+    if known_misses is None:
+        sys.exit(0 if report.passed else EXIT_OUTSIDE)
+    from validation.gate import new_misses
 
-
-def on_terminal() -> bool:
-    """Whether a person reads stdout; a file or a pipe gets Markdown."""
-    return sys.stdout.isatty()
-
-
-def for_terminal(report: Any) -> str:
-    import shutil
-
-    from validation.report import terminal
-
-    return terminal(report, shutil.get_terminal_size((120, 24)).columns)
+    must_exist(known_misses, "a TOML table of known misses")
+    worse = new_misses(report.checks, known_misses)
+    for check in worse:
+        talk(f"not among the known misses, or worse: {check.name}: {check.value:.4f} (limit {check.limit:.4f})")
+    sys.exit(EXIT_OUTSIDE if worse else 0)
 
 
 def write_report(writer: str, report: Any, path: Path) -> None:

@@ -258,7 +258,11 @@ class Engine:
         n = len(rank.program)
         i, step = g % n, g // n
         what = f"operation {i} ({rank.program.names[i]}) of step {step}"
-        waits = [f"{d} ({rank.program.names[d]})" for d in rank.program.deps[i] if 0 <= step * n + d and rank.end[step * n + d] < 0]
+        waits = [
+            f"{d} ({rank.program.names[d]})"
+            for d in rank.program.deps[i]
+            if step * n + d >= 0 and rank.end[step * n + d] < 0
+        ]
         if waits:
             return f"{what} waits for operations {', '.join(waits)}"
         if rank.issued <= g:

@@ -110,7 +110,8 @@ def _global_batch(s: Scenario) -> Iterator[Mistake]:
         return
     total, runs = _explicit(s), s.training.grad_accumulation or 1
     if total is not None and total != whole // samples:
-        expected = f"{total * samples} (micro_batch * dp * microbatches = {s.training.micro_batch} * {s.parallel.dp} * {total})"
+        product = f"{s.training.micro_batch} * {s.parallel.dp} * {total}"
+        expected = f"{total * samples} (micro_batch * dp * microbatches = {product})"
         yield Mistake(s.where, "training.global_batch", str(whole), expected, "leave one of the two out")
     elif s.parallel.pp > 1 and (whole // samples) % runs:
         yield Mistake(s.where, "training.grad_accumulation", str(runs), f"a divisor of {whole // samples} microbatches")
@@ -191,15 +192,12 @@ def _layers(s: Scenario, model: ModelShape) -> Iterator[Mistake]:
     stages = s.parallel.pp * s.parallel.vpp
     if model.kind != "transformer" or stages == 1:
         return
-    if model.layers < stages:
-        yield Mistake(s.where, "model.layers", str(model.layers), f"at least pp * vpp = {stages}, one for each stage")
-    elif model.layers % stages and s.training.framework == "megatron":
+    if s.training.framework == "megatron" and model.layers % stages:
         yield Mistake(
             s.where, "model.layers", str(model.layers), f"a multiple of pp * vpp = {stages}", "as Megatron-LM"
         )
-    elif model.layers % stages and not s.parallel.uneven_stages:
-        hint = "parallel.uneven_stages = true gives the first stages one more"
-        yield Mistake(s.where, "model.layers", str(model.layers), f"a multiple of pp * vpp = {stages}", hint)
+    elif model.layers < stages:
+        yield Mistake(s.where, "model.layers", str(model.layers), f"at least pp * vpp = {stages}, one for each stage")
 
 
 def _tensor(s: Scenario, model: ModelShape) -> Iterator[Mistake]:
@@ -246,7 +244,7 @@ _GPU_RULES: list[tuple[str, Callable[..., Iterator[Mistake]]]] = [
     ("cluster.gpus faults.slow_rank", _slow_rank),
 ]
 _MODEL_RULES: list[tuple[str, Callable[..., Iterator[Mistake]]]] = [
-    ("parallel.pp parallel.vpp parallel.uneven_stages training.framework model.layers", _layers),
+    ("parallel.pp parallel.vpp training.framework model.layers", _layers),
     ("parallel.tp model.heads model.kv_heads model.ffn", _tensor),
     ("parallel.ep model.experts", _experts),
     ("parallel.tp parallel.pp parallel.cp model.kind", _only_transformers),

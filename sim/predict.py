@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cache
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -90,7 +90,7 @@ def machine(scenario: Scenario, graph: OpGraph, fabric: Fabric, gpu: Gpu) -> Mac
     kernels = graph.kernels
     duration = np.array([k.shape[0] * 1e-9 if k.kind == "spin" else gpu.duration(k) for k in kernels])
 
-    @lru_cache(maxsize=None)
+    @cache
     def slow(kernel: int, channels: int) -> float:
         return slowdown(kernels[kernel], channels, gpu.sms)
 

@@ -78,14 +78,18 @@ def _rank_spans(graph: OpGraph, run: Run, index: int, p: Program) -> Timeline:
     first = [p.parts[int(p.payload[i])][0] if p.kind[i] == COMM else -1 for i in keep]
     single = [p.kind[i] == COMM and len(p.parts[int(p.payload[i])]) > 1 for i in keep]
     axes, groups, size, flops, channels = ([] for _ in range(5))  # type: ignore[var-annotated]
-    kinds = []
+    kinds: list[str] = []
     for i, c, many in zip(keep, first, single, strict=True):
         if c < 0:
             kernel = graph.kernels[int(p.payload[i])]
             row = ("kernel", "", "", kernel.bytes, kernel.flops, 0)
         else:
             x = graph.comms[c]
-            kind = ("sendrecv" if many else "send" if x.groups[0][0] == p.rank else "recv") if x.op == "send" else "collective"
+            kind = (
+                ("sendrecv" if many else "send" if x.groups[0][0] == p.rank else "recv")
+                if x.op == "send"
+                else "collective"
+            )
             total = sum(graph.comms[k].size for k in p.parts[int(p.payload[i])])
             row = (kind, x.axis, group_text(x.groups[0]), total, 0.0, run.plans[c].channels)
         for column, value in zip((kinds, axes, groups, size, flops, channels), row, strict=True):
@@ -101,7 +105,9 @@ def _rank_spans(graph: OpGraph, run: Run, index: int, p: Program) -> Timeline:
         known = {w: i for i, w in enumerate(dict.fromkeys(values))}
         return Words(tile([known[v] for v in values]), tuple(known))
 
-    phases = [graph.phases[PHASES_COMMUNICATION] if c else graph.phases[p.phase[i]] for i, c in zip(keep, comm, strict=True)]
+    phases = [
+        graph.phases[PHASES_COMMUNICATION] if c else graph.phases[p.phase[i]] for i, c in zip(keep, comm, strict=True)
+    ]
     return Timeline.build(
         rank=np.full(len(keep) * steps, p.rank),
         stream=words([graph.streams[s] for s in p.stream[keep]]),
@@ -138,7 +144,8 @@ def work_of_step(simulation: Simulation) -> tuple[float, float]:
     if m.kind != "transformer":
         kernels = simulation.lowered.graph.kernels
         flops = sum(
-            float(sum(kernels[k].flops for k in p.payload[p.kind == KERNEL])) * len(simulation.lowered.graph.represents[p.rank])
+            float(sum(kernels[k].flops for k in p.payload[p.kind == KERNEL]))
+            * len(simulation.lowered.graph.represents[p.rank])
             for p in simulation.lowered.graph.programs
         )
         return float(samples), flops

@@ -1,4 +1,4 @@
-"""The sections of a scenario file, one frozen dataclass each: field = key, type = type, `key` = limits, unit and meaning.
+"""The sections of a scenario file, one frozen dataclass each: field = key, type = type, `key` = limits and meaning.
 
 Quantities carry units in the file and are SI floats here: bytes, seconds, bytes per second. A key that is None was not
 said and is decided later, by the model, the cluster or NCCL.
@@ -22,7 +22,9 @@ class Cluster:
     file: str | None = key(None, "cluster file, relative to the scenario")
     hosts: int | None = key(None, "number of hosts, where the family scales", low=1)
     gpus: int | None = key(None, "use only the first so many GPUs", low=1)
-    host_factor: float | None = key(None, "factor on the host's time for framework code; default: the cluster's", above=0)
+    host_factor: float | None = key(
+        None, "factor on the host's time for framework code; default: the cluster's", above=0
+    )
     set: dict[str, str] = table('changes to links: "selector.attribute" = value or factor, such as "2x"')  # noqa: RUF009
 
 

@@ -23,7 +23,7 @@ BANDWIDTHS = {
     **{f"{prefix}bit/s": factor / 8 for prefix, factor in _PREFIXES.items()},
     **{f"{prefix}bps": factor / 8 for prefix, factor in _DECIMAL.items() if prefix},
 }
-# Divisors where the unit is below one second: 1 / 1e6 is the closest float to a microsecond's value, 1 * 1e-6 is not always.
+# Divisors where the unit is below one second: 1 / 1e6 is the float closest to a microsecond, 1 * 1e-6 not always.
 _PER_SECOND = {"s": 1.0, "ms": 1e3, "us": 1e6, "µs": 1e6, "ns": 1e9, "ps": 1e12}
 _SECONDS = {"min": 60.0, "h": 3600.0, "d": 86400.0}
 DURATIONS = {**{unit: 1 / per for unit, per in _PER_SECOND.items()}, **_SECONDS}

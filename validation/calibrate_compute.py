@@ -35,6 +35,9 @@ HELD_OUT = (
 # taken: those steps are denser and run their GEMMs at lower clocks (2 % slower forward, 10 % backward).
 LEFT_OUT = ("slow3", "spine")
 TRACE_NOISE = 0.01  # relative; traces of one shape differ by 1-2 %
+OVERLAPPED_NOISE = 0.05
+# The loss gathers one logit per row: how long that takes depends on the targets (two traces of a shape: up to 20 %).
+SCATTERED = {"nll_loss_fwd": 0.15, "nll_loss_bwd": 0.10}
 HALVES = ("_input", "_weight")  # of a norm's backward, which traces hold as a whole too
 
 
@@ -53,11 +56,15 @@ def trace_rows(calls: dict[str, list[Call]]) -> tuple[list[Row], dict[str, int]]
         time = statistics.median(times) if kernel in alone else sorted(times)[len(times) // 10]
         note = "" if kernel in alone else " (overlapped)"
         traces = sorted({trace.split(".")[0] for trace, _ in found})
-        rows.append(Row(kernel, time, TRACE_NOISE if kernel in alone else 0.05, len(times), " ".join(traces) + note))
+        rows.append(Row(kernel, time, _noise(kernel, kernel in alone), len(times), " ".join(traces) + note))
         parts["_".join(filter(None, terms.group(kernel)[:2]))] = round(
             statistics.median(call.parts for _, call in found)
         )
     return rows, parts
+
+
+def _noise(kernel: Kernel, alone: bool) -> float:
+    return SCATTERED.get(kernel.kind, TRACE_NOISE if alone else OVERLAPPED_NOISE)
 
 
 def merge(traces: list[Row], micro: list[Row]) -> list[Row]:
@@ -114,6 +121,8 @@ def write_fitted(
     lines += [f"{name} = {value:.5g}" for name, value in tiles.items()]
     lines += ["", "[correction]  # Gaussian process on log(measured / base): length in octaves, spread in log time"]
     lines += ["default = { length = 3.0, spread = 0.15 }", "gemm = { length = 2.0, spread = 0.12 }"]
+    # Scattered by the targets: the fit alone.
+    lines += [f"{kind} = {{ length = 3.0, spread = 0.001 }}" for kind in SCATTERED]
     lines += ["", "[terms]  # see sim/costs/terms.py"]
     lines += [
         f"{kind} = [{', '.join(f'{value:.5g}' for value in values)}]" for kind, values in sorted(coefficients.items())

@@ -1,6 +1,6 @@
 """Fits host costs of framework operations to host-bound steps of tiny models.
 
-    python -m validation.calibrate_host validation/cases/h200/host_4gpu.jsonl [-o sim/costs/frameworks/pytorch-eager.toml]
+    python -m validation.calibrate_host cases/h200/host_4gpu.jsonl [-o pytorch-eager.toml]
 
 The steps are so small that the GPU waits for the host throughout, so a step takes the sum of its host operations:
 ``time = sum(count[name] * cost[name])`` for the busiest rank. The costs minimise the squared relative errors plus a
@@ -32,7 +32,11 @@ def counts_of(row: Row) -> dict[str, float]:
     scenario = scenario_of(row)
     lowered = lower(scenario, load_model(scenario.model, scenario.where))
     costs = host_costs(scenario.training.framework)
-    return dict(max(lowered.host_operations.values(), key=lambda c: sum(costs[k] * n for k, n in c.items())))
+
+    def total(operations: dict[str, float]) -> float:
+        return sum(costs[name] * n for name, n in operations.items())
+
+    return max(lowered.host_operations.values(), key=total)
 
 
 def fit(rows: list[Row], counts: list[dict[str, float]], prior: dict[str, float]) -> dict[str, float]:
@@ -46,7 +50,7 @@ def fit(rows: list[Row], counts: list[dict[str, float]], prior: dict[str, float]
         return np.concatenate([matrix @ np.exp(x) / measured - 1.0, PRIOR_WEIGHT * (x - start)])
 
     found = least_squares(residuals, start)
-    return dict(zip(names, np.exp(found.x), strict=True))
+    return dict(zip(names, np.exp(found.x).tolist(), strict=True))
 
 
 def errors(rows: list[Row], counts: list[dict[str, float]], costs: dict[str, float]) -> list[tuple[str, float]]:

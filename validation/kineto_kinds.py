@@ -105,10 +105,11 @@ def _fsdp(op: Event, kind: str) -> Kernel | None:
 
 # TorchInductor names a kernel after its operators, in this order of precedence.
 FUSED = (
-    ("cat_mul_split_sub", "fused_rope"), ("cat_clone_mul_neg", "fused_rope_bwd"), ("clone_transpose", "fused_transpose"),
+    ("cat_mul_split_sub", "fused_rope"), ("cat_clone_mul_neg", "fused_rope_bwd"),
+    ("clone_transpose", "fused_transpose"),
     ("mul_silu_silu_backward", "fused_silu_mul_bwd"), ("silu_silu_backward", "fused_silu_bwd"),
     ("mul_silu", "fused_silu_mul"), ("view_silu", "fused_silu"), ("view_mul", "fused_mul"),
-    ("rms_norm_backward_add_view_5", "fused_norm_bwd"), ("rms_norm_backward", "fused_norm_bwd"),
+    ("rms_norm_backward", "fused_norm_bwd"),
     ("rms_norm__unsafe_view_add", "fused_add_norm"), ("rms_norm", "fused_norm"), ("view_add", "fused_add"),
 )  # fmt: skip
 # Passes over the largest tensor, as the workload counts them (a tensor updated in place is read and written).

@@ -22,10 +22,8 @@ from validation.fit_kernels import fit_gemm_model, fit_terms
 NOISE = 0.06  # relative, of rows without an in-situ counterpart; shorter than 30 us: 15 %
 OVERHEAD = 4.0e-6  # s, event pair and cold cache around memory-bound kernels; measured against traces
 FITTED = ("gemm", "attention_fwd", "attention_bwd")
-OPS = {
-    "gelu": "gelu", "to_fp32": "cast", "transpose": "copy", "sum": "sum", "layer_norm": "layer_norm_fwd",
-    "softmax": "softmax",
-}  # fmt: skip
+# Its transpose is of a whole matrix, four times as slow as the transposes of heads that a step makes: not used.
+OPS = {"gelu": "gelu", "to_fp32": "cast", "sum": "sum", "layer_norm": "layer_norm_fwd", "softmax": "softmax"}
 DTYPES = {"bfloat16": "bf16", "float16": "fp16", "float32": "tf32", "float8_e4m3fn": "fp8"}
 
 
@@ -110,5 +108,5 @@ def _kernel(record: dict[str, object]) -> Kernel | None:
         if op in ("layer_norm_fwd", "softmax"):
             columns = min(elements, 4096)
             return Kernel(op, (elements // columns, columns))
-        return Kernel(op, (elements,), layout="strided" if op == "copy" else "", bytes=float(record["bytes_moved"]))  # type: ignore[arg-type]
+        return Kernel(op, (elements,), bytes=float(record["bytes_moved"]))  # type: ignore[arg-type]
     return None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import shutil
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from validation.gate import Check
     from validation.summary import Errors
 
-__all__ = ["markdown", "terminal", "write_json", "write_junit", "write_markdown", "write_plot"]
+__all__ = ["for_stdout", "markdown", "terminal", "write_json", "write_junit", "write_markdown", "write_plot"]
 
 Cells = Sequence[str]
 PREDICTED = "Rows that no constant was taken from"
@@ -45,6 +46,11 @@ def markdown(report: Report) -> str:
     if report.skipped:
         parts += ["## Skipped", *(f"* {row.name} ({row.where}): {row.error}" for row in report.skipped)]
     return "\n\n".join(parts) + "\n"
+
+
+def for_stdout(report: Report, on_terminal: bool) -> str:
+    """Tables as wide as the terminal for a person, Markdown for a file or a pipe."""
+    return terminal(report, shutil.get_terminal_size((120, 24)).columns) if on_terminal else markdown(report)
 
 
 def terminal(report: Report, width: int = 120) -> str:

@@ -168,8 +168,7 @@ def _parallel(case: Mapping[str, Any], world: int) -> dict[str, Any]:
         return {"dp": world, "data_parallel": "ddp-no-overlap", **experts}
     if mode in ("pp", "ppdp"):
         pp = case.get("pp", world)
-        # The harness cuts a model whose layers do not divide, too: the first stages get one more.
-        schedule = {"pp": pp, "vpp": case.get("vpp", 1), "schedule": SCHEDULES[case["schedule"]], "uneven_stages": True}
+        schedule = {"pp": pp, "vpp": case.get("vpp", 1), "schedule": SCHEDULES[case["schedule"]]}
         return {"dp": world // pp, "data_parallel": "ddp-no-overlap" if world > pp else "none", **schedule}
     tp = case.get("tp", {"fsdp": 1, "tp": world}.get(mode, 2))
     sharded = {"data_parallel": "fsdp", "reshard_after_forward": case.get("reshard", True)}

@@ -166,7 +166,7 @@ def rope(t: Tape, x: Tensor) -> Tensor:
         strided = "strided" if kind == "mul" else ""
         t.launch(Kernel(kind, (half,), layout=strided))
     # The four products and two sums are alive until the concatenation has been issued.
-    temps = [t.empty(shape[:-1] + (shape[-1] // 2,), itemsize) for _ in range(2)]
+    temps = [t.empty((*shape[:-1], shape[-1] // 2), itemsize) for _ in range(2)]
     t.cpu("elementwise")
     t.launch(Kernel("cat", (2 * half,), layout="strided"))
     y = t.empty(shape, itemsize)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -60,7 +59,7 @@ class Lowered:
 
     graph: OpGraph
     memory: dict[int, Memory]
-    host_operations: dict[int, Counter[str]]
+    host_operations: dict[int, dict[str, float]]
     parameters: int
     layout: Layout
 
@@ -156,7 +155,9 @@ class RankStep:
         if not self.sharded:
             return self.parameters
         n = self.dp_group.size
-        shards = [(p.name, Tensor(None, (-(-p.elements // n),), p.itemsize)) for g in self.sharded for p in g.parameters]
+        shards = [
+            (p.name, Tensor(None, (-(-p.elements // n),), p.itemsize)) for g in self.sharded for p in g.parameters
+        ]
         for name, shard in shards:
             shard.name = name
         return [shard for _, shard in shards]
@@ -173,7 +174,10 @@ class RankStep:
             t.launch(Kernel("add", (len(stored[first : first + 110]),), bytes=4.0 * len(stored)))
         launches = max(1, round(sum(p.elements for p in stored) / (320 * 65536)))
         t.cpu("launch", launches - 1)
-        for layout, tensors in (("embedding", [p for p in stored if p.name == "embedding"]), ("", [p for p in stored if p.name != "embedding"])):
+        for layout, tensors in (
+            ("embedding", [p for p in stored if p.name == "embedding"]),
+            ("", [p for p in stored if p.name != "embedding"]),
+        ):
             if tensors:
                 t.launch(Kernel("adamw", (sum(p.elements for p in tensors), len(tensors)), layout=layout))
         t.cpu("zero_grad")

@@ -8,10 +8,10 @@ run in reverse order of creation, and a tensor's memory is freed when Python dro
 from __future__ import annotations
 
 import heapq
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Callable, Iterable
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -54,7 +54,7 @@ class Memory:
 class Storage:
     """A block of device memory, freed when the last tensor that views it goes."""
 
-    __slots__ = ("memory", "size", "owner")
+    __slots__ = ("memory", "owner", "size")
 
     def __init__(self, memory: Memory, size: float, owner: str) -> None:
         # The caching allocator hands out multiples of 512 bytes (c10/cuda/CUDACachingAllocator.cpp, kMinBlockSize).
@@ -68,7 +68,7 @@ class Storage:
 class Node:
     """An autograd node: how the gradient of one output becomes gradients of its inputs."""
 
-    __slots__ = ("seq", "edges", "backward", "layer", "hooks")
+    __slots__ = ("backward", "edges", "hooks", "layer", "seq")
 
     def __init__(self, seq: int, edges: list[Node | Tensor | None], backward: Backward, layer: int) -> None:
         self.seq, self.edges, self.backward, self.layer = seq, edges, backward, layer
@@ -78,7 +78,7 @@ class Node:
 class Tensor:
     """Shape and element size over a storage; a leaf with ``requires_grad`` is a parameter."""
 
-    __slots__ = ("storage", "shape", "itemsize", "node", "requires_grad", "grad", "on_grad", "name", "local")
+    __slots__ = ("grad", "itemsize", "local", "name", "node", "on_grad", "requires_grad", "shape", "storage")
 
     def __init__(
         self, storage: Storage | None, shape: tuple[int, ...], itemsize: int = 2, node: Node | None = None
@@ -126,7 +126,7 @@ class Tape:
         self.phase, self.layer, self.microbatch = 0, -1, 0
         self.grad_enabled = True
         self.host_pending = 0.0
-        self.counts: Counter[str] = Counter()  # host operations by name, for calibration
+        self.counts: dict[str, float] = defaultdict(float)  # host operations by name, for calibration
         self._kind: list[int] = []
         self._stream: list[int] = []
         self._payload: list[int] = []
@@ -218,9 +218,11 @@ class Tape:
     def recompute(self, forward: Callable[[], Tensor]) -> Tensor:
         """Runs a region again, up to its last saved tensor (torch.utils.checkpoint's early stop)."""
         out = forward()
-        for column in (self._kind, self._stream, self._payload, self._host, self._deps, self._phase):
-            del column[self._last_save :]
-        for column in (self._layer, self._microbatch, self._names):
+        columns: tuple[list[Any], ...] = (
+            *(self._kind, self._stream, self._payload, self._host, self._deps),
+            *(self._phase, self._layer, self._microbatch, self._names),
+        )
+        for column in columns:
             del column[self._last_save :]
         for stream, last in list(self._last.items()):
             if last >= self._last_save:

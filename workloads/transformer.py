@@ -7,7 +7,7 @@ attention and before the feed-forward network, rotary embedding as elementwise o
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from workloads import functional as F
 from workloads.tape import Tape, Tensor
@@ -113,6 +113,14 @@ class Block(Module):
         return x
 
 
+class FeedForwardLayer(Protocol):
+    """What a block needs of its feed-forward part."""
+
+    parameters: list[Tensor]
+
+    def forward(self, t: Tape, x: Tensor, column: Linear = F.linear, row: Linear = F.linear) -> Tensor: ...
+
+
 class BlockParallel:
     """No sharding inside the block; tensor and expert parallelism override this."""
 
@@ -120,7 +128,7 @@ class BlockParallel:
     column: Linear = staticmethod(F.linear)
     row: Linear = staticmethod(F.linear)
 
-    def feed_forward(self, t: Tape, m: ModelSpec) -> Module:
+    def feed_forward(self, t: Tape, m: ModelSpec) -> FeedForwardLayer:
         if m.experts:
             from workloads.moe import MixtureOfExperts
 

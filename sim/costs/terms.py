@@ -31,7 +31,8 @@ ALIASES = {
     "sub": "add", "transpose_copy": "copy", "memset": "fill", "index_select": "embedding_fwd", "gemm_bias": "gemm",
     "gelu_backward": "silu_backward", "softmax_bwd": "softmax", "layer_norm_bwd": "rms_norm_bwd",
     "layer_norm_bwd_input": "rms_norm_bwd_input", "layer_norm_bwd_weight": "rms_norm_bwd_weight",
-    **{f"fused_{name}{part}": f"fused_silu{part}" for name in ("gelu", "relu") for part in ("", "_bwd", "_mul", "_mul_bwd")},
+    **{f"fused_{name}{part}": f"fused_silu{part}" for name in ("gelu", "relu")
+       for part in ("", "_bwd", "_mul", "_mul_bwd")},
 }  # fmt: skip
 
 

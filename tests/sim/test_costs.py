@@ -130,7 +130,14 @@ def test_gemm_rows_left_out_are_predicted(way: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "trace", ["8b-fsdp4-b1.default.rank0", "1b-pp4-1f1b-m8.default.rank2", "1b-pp4-1f1b-m8.default.rank3"]
+    "trace",
+    [
+        "8b-fsdp4-b1.default.rank0",
+        "1b-pp4-1f1b-m8.default.rank2",
+        "1b-pp4-1f1b-m8.default.rank3",
+        "2b-single-b8.default.rank0",
+        "1b-ddp4-b6.default.rank0",
+    ],
 )
 def test_held_out_traces_are_predicted(trace: str) -> None:
     """Kernels of traces that no constant was fitted to: 5 % absolute, time-weighted, and 4 % in total."""
@@ -139,6 +146,14 @@ def test_held_out_traces_are_predicted(trace: str) -> None:
     predicted = [H200.duration(row.kernel) * row.count for row in rows]
     assert sum(abs(a - b) for a, b in zip(predicted, measured, strict=True)) / sum(measured) < 0.05
     assert sum(predicted) == pytest.approx(sum(measured), rel=0.04)
+
+
+@pytest.mark.parametrize("kind", ["rms_norm_bwd", "layer_norm_bwd"])
+def test_the_halves_of_a_norms_backward_make_the_whole(kind: str) -> None:
+    """Input and weight gradient apart (zero-bubble schedules) take as long as together, but for the pause between."""
+    shape = (4096, 2048)
+    halves = sum(H200.duration(Kernel(f"{kind}_{half}", shape)) for half in ("input", "weight"))
+    assert H200.duration(Kernel(kind, shape)) == pytest.approx(halves + H200.gap, rel=0.1)
 
 
 def test_evidence_tells_measured_from_interpolated() -> None:

@@ -178,5 +178,5 @@ def test_out_of_memory_is_said_aloud() -> None:
 
 def test_a_bare_result_renders() -> None:
     """Only the times are needed."""
-    bare = Result(1.0, {0: 1.0}, 10.0, float("nan"), 0.0, {name: 0.0 for name in EXPECTED})
+    bare = Result(1.0, {0: 1.0}, 10.0, float("nan"), 0.0, dict.fromkeys(EXPECTED, 0.0))
     assert "1 s" in terminal.render(bare) and "| step time | 1 s |" in markdown.render(bare)

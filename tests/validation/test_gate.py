@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 from collections.abc import Callable
 from dataclasses import replace
@@ -17,10 +18,14 @@ from sim.result import Memory, Result
 from sim.sections import Scenario
 from validation import report as writers
 from validation.compare import Report, validate_set
-from validation.rows import FAMILIES, Row
+from validation.gate import Check, new_misses
+from validation.rows import FAMILIES, Row, read_rows
 from validation.sets import CASES, load_set, set_names
 from validation.summary import errors_of
 
+KNOWN_MISSES = Path(__file__).parents[2] / ".ci" / "known-misses.toml"
+
+ROOT = CASES.parent.parent
 MEASURED = {row.where: row for name in set_names() for row in load_set(name).rows}
 
 
@@ -182,6 +187,46 @@ def test_rows_of_a_fitted_file_are_fitted() -> None:
     assert len(report.cases) == 43 and all(case.fitted for case in report.cases)
 
 
+def test_limits_are_those_agreed() -> None:
+    """Steps 5 % in the mean, 6 % in a family, 2 % of bias, 15 % at worst; noisy ones 15 %; memory 5 % and 12 %."""
+    limits = load_set("h200").tolerances
+    assert (limits.step_mape, limits.family_mape, limits.bias, limits.worst) == (0.05, 0.06, 0.02, 0.15)
+    assert (limits.noisy_spread, limits.noisy_mape) == (0.20, 0.15)
+    assert (limits.memory_mape, limits.memory_worst) == (0.05, 0.12)
+
+
+def test_bundled_sets() -> None:
+    """The sets that users can name, each with rows of its own; all under the same limits."""
+    assert {"h200", "h200-whatif", "h200-unseen", "h200-straggler"} <= set(set_names())
+    rows = {name: {row.where for row in load_set(name).rows} for name in set_names()}
+    assert all(rows.values()) and sum(map(len, rows.values())) == len(set.union(*rows.values()))
+    assert len({load_set(name).tolerances for name in set_names()}) == 1
+
+
+def test_no_constant_was_taken_from_unseen_rows() -> None:
+    """A row of h200-unseen that some constant was taken from would be no proof."""
+    unseen = load_set("h200-unseen")
+    assert not {row.configuration for row in unseen.rows} & set(unseen.fitted)
+
+
+def test_kernel_tables_name_their_rows() -> None:
+    """Every training step whose trace is in the kernel tables counts as fitted, and none is unseen."""
+    with (ROOT / "sim" / "costs" / "hardware" / "h200-kernels.csv").open() as file:
+        sources = {source for line in csv.DictReader(file) for source in line["source"].split()}
+    files = [path for path in sorted((CASES / "h200").glob("*.jsonl")) if not path.name.startswith("collectives")]
+    rows = {row.name: row for path in files for row in read_rows(path)}
+    used = {rows[source].configuration for source in sources if source in rows}
+    assert used and used <= set(load_set("h200").fitted)
+    assert not used & {row.configuration for row in load_set("h200-unseen").rows}
+
+
+@pytest.mark.parametrize(("on_terminal", "start"), [(True, "Rows that no constant"), (False, "# h200: ")])
+def test_stdout(on_terminal: bool, start: str) -> None:
+    """A person at a terminal gets tables without Markdown's bars, a pipe gets Markdown."""
+    text = writers.for_stdout(scaled(1.0), on_terminal)
+    assert text.startswith(start) and ("| check" in text) != on_terminal
+
+
 def test_unknown_set() -> None:
     """A set that does not exist is an input error that suggests one."""
     with pytest.raises(InputError, match="h200"):
@@ -190,8 +235,6 @@ def test_unknown_set() -> None:
 
 def test_worker_processes_change_nothing() -> None:
     """Two processes give the same report as one."""
-    from validation.rows import read_rows
-
     path = CASES / "h200" / "straggler_4gpu.jsonl"
     assert len(read_rows(path)) == 4
     one, two = (validate_set("h200", rows=path, jobs=jobs, predict=always_a_second) for jobs in (1, 2))
@@ -235,6 +278,16 @@ def test_json_keys() -> None:
 
 @pytest.mark.slow
 def test_the_real_set() -> None:
-    """The simulator's own predictions of the measured rows are within tolerance."""
+    """Every measured row is predicted, and no check fails that is not written down as a known miss."""
     report = validate_set("h200", jobs=2)
-    assert report.passed, writers.terminal(report)
+    assert not report.unpredicted
+    assert not new_misses(report.checks, KNOWN_MISSES), writers.terminal(report)
+
+
+def test_a_known_miss_may_not_grow(tmp_path: Path) -> None:
+    """A failed check counts unless it is listed with at least its figure; one within its limit never does."""
+    known = tmp_path / "misses.toml"
+    known.write_text('"memory" = 0.2\n')
+    checks = [Check("memory", 0.2, 0.1), Check("bias", 0.03, 0.02), Check("mean", 0.01, 0.05)]
+    assert [c.name for c in new_misses(checks, known)] == ["bias"]
+    assert [c.name for c in new_misses([Check("memory", 0.21, 0.1)], known)] == ["memory"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 from sim.costs.kernel import Kernel
 from workloads import functional as F
@@ -60,7 +61,7 @@ class Pipeline:
         self.t, self.rank, self.stages, self.ranks, self.owner = t, rank, stages, ranks, owner
         self.copies, self.shape, self.step_count = copies, shape, 0
         self.events: dict[int, tuple[int, ...]] = {}
-        # PipelineStage allocates its receive buffers once, one per microbatch and direction (stage.py, _prepare_*_infra).
+        # PipelineStage allocates receive buffers once, one per microbatch and direction (stage.py, _prepare_*_infra).
         size = shape[0] * shape[1] * shape[2] * 2.0 * microbatches
         last = len(owner) - 1
         self.buffers = [
@@ -173,4 +174,4 @@ def layers_of_stages(layers: int, stages: int) -> list[range]:
     cuts = [0]
     for i in range(stages):
         cuts.append(cuts[-1] + base + (1 if i < extra else 0))
-    return [range(a, b) for a, b in zip(cuts[:-1], cuts[1:], strict=True)]
+    return [range(a, b) for a, b in pairwise(cuts)]
