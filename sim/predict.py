@@ -104,10 +104,22 @@ def machine(scenario: Scenario, graph: OpGraph, fabric: Fabric, gpu: Gpu) -> Mac
             plans.append(plan_collective(comm.op, comm.size, members, fabric, scenario.nccl))
         return _merged(plans)
 
-    scale = {}
+    together = slowest_of(scenario.parallel.dp * scenario.parallel.tp, gpu.spread)
+    scale = {p.rank: together for p in graph.programs}
     if scenario.faults.slow_rank is not None:
-        scale[scenario.faults.slow_rank] = scenario.faults.slow_factor
+        scale[scenario.faults.slow_rank] = together * scenario.faults.slow_factor
     return Machine(duration, slow, plan, fabric.links.bandwidth, contention(), gpu.gap, LAUNCH_LATENCY, scale)
+
+
+def slowest_of(gpus: int, spread: float) -> float:
+    """Expected time of the slowest of several GPUs that wait for each other, relative to the average one.
+
+    GPUs of one model differ by ``spread`` (relative standard deviation, taken as normal); the expected maximum is
+    Blom's approximation (Statistical Estimates and Transformed Beta-Variables, 1958).
+    """
+    if gpus <= 1:
+        return 1.0
+    return 1.0 + spread * NormalDist().inv_cdf((gpus - 0.375) / (gpus + 0.25))
 
 
 def _merged(plans: list[Plan]) -> Plan:

@@ -118,5 +118,5 @@ class ExpertParallel(BlockParallel):
     def __init__(self, group: Group) -> None:
         self.group = group
 
-    def feed_forward(self, t: Tape, m: ModelSpec) -> Module:
+    def feed_forward(self, t: Tape, m: ModelSpec) -> MixtureOfExperts | FeedForward:
         return MixtureOfExperts(t, m, self.group) if m.experts else FeedForward(t, m)

@@ -33,6 +33,8 @@ class Gpu:
         Datasheet limits (peak flop/s by dtype, HBM bandwidth, L2 size).
     memory
         HBM capacity, bytes.
+    spread
+        Standard deviation of speed between GPUs of the model, relative.
     gap
         Pause between back-to-back kernels of one stream, s; `duration` has the pauses inside one aten operation only.
     """
@@ -43,6 +45,7 @@ class Gpu:
         self.memory: float = float(facts["memory"])
         self.gap: float = facts["gap"]
         self.floor: float = facts["floor"]
+        self.spread: float = facts.get("spread", 0.0)
         self.roofline = Roofline(facts["peak"], facts["bandwidth"], facts["l2_bandwidth"], facts["l2"])
         self._efficiency: dict[str, float] = facts["efficiency"]
         self._facts = facts

@@ -34,7 +34,7 @@ def test_every_exporter_writes_the_same_bytes_twice(name: str, tmp_path: Path) -
 
 def test_an_unknown_ending_lists_the_known_ones(tmp_path: Path) -> None:
     """Wrong input is an InputError that says what would be right."""
-    with pytest.raises(InputError, match="expected one of .*json.gz.*parquet"):
+    with pytest.raises(InputError, match=r"expected one of .*json.gz.*parquet"):
         write(result(), tmp_path / "trace.xyz")
     (tmp_path / "file").write_text("")
     with pytest.raises(InputError, match="expected a path that can be written"):
