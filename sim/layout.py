@@ -192,12 +192,12 @@ def _layers(s: Scenario, model: ModelShape) -> Iterator[Mistake]:
     stages = s.parallel.pp * s.parallel.vpp
     if model.kind != "transformer" or stages == 1:
         return
-    if s.training.framework == "megatron" and model.layers % stages:
-        yield Mistake(
-            s.where, "model.layers", str(model.layers), f"a multiple of pp * vpp = {stages}", "as Megatron-LM"
-        )
-    elif model.layers < stages:
+    uneven = s.parallel.uneven_stages and s.training.framework != "megatron"
+    if model.layers < stages:
         yield Mistake(s.where, "model.layers", str(model.layers), f"at least pp * vpp = {stages}, one for each stage")
+    elif model.layers % stages and not uneven:
+        hint = "Megatron-LM needs it" if s.training.framework == "megatron" else "or parallel.uneven_stages = true"
+        yield Mistake(s.where, "model.layers", str(model.layers), f"a multiple of pp * vpp = {stages}", hint)
 
 
 def _tensor(s: Scenario, model: ModelShape) -> Iterator[Mistake]:

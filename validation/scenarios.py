@@ -168,7 +168,10 @@ def _parallel(case: Mapping[str, Any], world: int) -> dict[str, Any]:
         return {"dp": world, "data_parallel": "ddp-no-overlap", **experts}
     if mode in ("pp", "ppdp"):
         pp = case.get("pp", world)
-        schedule = {"pp": pp, "vpp": case.get("vpp", 1), "schedule": SCHEDULES[case["schedule"]]}
+        # The harness gives the first stages one layer more where layers do not divide.
+        schedule = {
+            "pp": pp, "vpp": case.get("vpp", 1), "schedule": SCHEDULES[case["schedule"]], "uneven_stages": True
+        }  # fmt: skip
         return {"dp": world // pp, "data_parallel": "ddp-no-overlap" if world > pp else "none", **schedule}
     tp = case.get("tp", {"fsdp": 1, "tp": world}.get(mode, 2))
     sharded = {"data_parallel": "fsdp", "reshard_after_forward": case.get("reshard", True)}

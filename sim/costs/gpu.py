@@ -151,7 +151,8 @@ class Gpu:
         if not rows:
             return None
         if kind in STREAM_PASSES:
-            return Curve(((work(row.kernel)[1], row.duration, row.noise**-2) for row in rows), self.floor)
+            points = ((work(row.kernel)[1], row.duration, row.noise**-2) for row in rows)
+            return Curve(points, self.floor, self.bandwidth * self._efficiency["bytes"])
         correction = self._facts["correction"].get(kind, self._facts["correction"]["default"])
         if kind == "gemm":
             return Kriged(rows, self._tile_time, terms.GEMM_AXES, **correction)

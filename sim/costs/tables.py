@@ -16,6 +16,9 @@ import numpy as np
 
 from sim.costs.kernel import Kernel
 
+# Below this many bytes (1 us at HBM speed) a kernel is latency, so its time says little about larger ones (guess).
+LATENCY_BOUND = 4e6
+
 
 @dataclass(frozen=True)
 class Row:
@@ -41,19 +44,27 @@ def _row(fields: dict[str, str]) -> Row:
 
 
 class Curve:
-    """Seconds by bytes: isotonic through the rows, a straight line to `floor` below them, proportional above."""
+    """Seconds by bytes: isotonic through the rows, a straight line to `floor` below them, proportional above.
 
-    def __init__(self, points: Iterable[tuple[float, float, float]], floor: float) -> None:
+    Where all rows are bound by latency, the line above them has the slope of the rows, no faster than `rate` bytes/s.
+    """
+
+    def __init__(self, points: Iterable[tuple[float, float, float]], floor: float, rate: float = math.inf) -> None:
         """`points` are (bytes, seconds, weight)."""
         self.sizes, self.times = _isotonic(sorted(points))
         self.floor = min(floor, self.times[0])
+        sizes, times = self.sizes, self.times
+        self.slope = times[-1] / sizes[-1]
+        if sizes[-1] < LATENCY_BOUND:
+            rise = (times[-1] - times[0]) / (sizes[-1] - sizes[0]) if len(sizes) > 1 else 0.0
+            self.slope = max(rise, 1.0 / rate)
 
     def __call__(self, size: float) -> float:
         sizes, times = self.sizes, self.times
         if size <= sizes[0]:
             return self.floor + (times[0] - self.floor) * size / sizes[0]
         if size >= sizes[-1]:
-            return times[-1] * size / sizes[-1]
+            return times[-1] + self.slope * (size - sizes[-1])
         at = int(np.searchsorted(sizes, size))
         share = math.log(size / sizes[at - 1]) / math.log(sizes[at] / sizes[at - 1])
         return float(times[at - 1] * (times[at] / times[at - 1]) ** share)

@@ -216,6 +216,14 @@ def test_curves_are_isotonic() -> None:
     assert curve(1e6) == pytest.approx(math.sqrt(2e-6 * 1.9e-6))
 
 
+def test_rows_bound_by_latency_are_not_scaled_up() -> None:
+    """A kernel measured at a few bytes costs its latency and bandwidth when larger, not its latency many times over."""
+    curve = Curve([(16.0, 1e-6, 1.0)], floor=0.75e-6, rate=4e12)
+    assert curve(4e6) == pytest.approx(2e-6, rel=1e-4)
+    assert Curve([(1e8, 1e-4, 1.0)], floor=0.75e-6, rate=4e12)(2e8) == pytest.approx(2e-4)
+    assert H200.duration(Kernel("mse_loss", (1_000_000,), bytes=6e6)) < 1e-5
+
+
 def test_loading_and_asking_are_quick() -> None:
     """A GPU loads in under 50 ms and answers a known kernel in under 50 us."""
     start = time.perf_counter()

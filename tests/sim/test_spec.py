@@ -173,9 +173,11 @@ def test_the_layout_fills_the_gpus_exactly(degrees: tuple[int, int, int], gpus: 
     assert [m.key for m in check_layout(some, gpus)] == ([] if gpus >= math.prod(degrees) else ["cluster.gpus"])
 
 
-def test_stages_of_pytorch_may_be_uneven_and_those_of_megatron_not() -> None:
-    """PyTorch gives the first stages one layer more; Megatron-LM refuses."""
+def test_layers_divide_over_stages_unless_uneven_ones_are_asked_for() -> None:
+    """Uneven stages are said, never silently made; Megatron-LM refuses them."""
     parallel = {"pp": 3, "microbatches": 6}
+    assert list(layout_mistakes(3, parallel=parallel)) == ["model.layers"]
+    parallel["uneven_stages"] = True
     assert layout_mistakes(3, parallel=parallel) == {}
     assert list(layout_mistakes(3, parallel=parallel, training={"framework": "megatron"})) == ["model.layers"]
     assert "at least pp * vpp = 32" in layout_mistakes(32, parallel={"pp": 32, "microbatches": 32})["model.layers"]
