@@ -9,7 +9,7 @@ import numpy as np
 
 from sim import metrics
 from sim.costs.interference import is_known
-from sim.opgraph import COMM, KERNEL
+from sim.opgraph import COMM, KERNEL, Chain
 from sim.result import Fallback
 
 if TYPE_CHECKING:
@@ -28,14 +28,31 @@ Reason = tuple[str, str]
 def evidence_of(simulation: Simulation) -> dict[str, float]:
     """Evidence grades weighted by the time of kernels and communications in the last step."""
     gpu = simulation.gpu
-    kernels = ["measured" if k.kind == "spin" else gpu.evidence(k) for k in simulation.lowered.graph.kernels]
-    comms = [plan.evidence for plan in simulation.run.plans]
+    kernels = [_kernel_grades(simulation, k) for k in simulation.lowered.graph.kernels]
+    comms = [((plan.evidence, 1.0),) for plan in simulation.run.plans]
     grades, times = [], []
     for p, index, start, end in _last_step(simulation):
         of = kernels[p.payload[index]] if p.kind[index] == KERNEL else comms[p.parts[p.payload[index]][0]]
-        grades.append(of)
-        times.append(end - start)
+        for grade, share in of:
+            grades.append(grade)
+            times.append((end - start) * share)
+    _ = gpu
     return metrics.evidence_shares(grades, np.array(times))
+
+
+def _kernel_grades(simulation: Simulation, kernel: Kernel | Chain) -> tuple[tuple[str, float], ...]:
+    """(grade, share of its time); of a chain those of its kernels and of what it communicates."""
+    if not isinstance(kernel, Chain):
+        return (("measured" if kernel.kind == "spin" else simulation.gpu.evidence(kernel), 1.0),)
+    shares: dict[str, float] = {}
+    for inner, share in simulation.chains.constituents(kernel):
+        for grade, part in _kernel_grades(simulation, inner):
+            shares[grade] = shares.get(grade, 0.0) + share * part
+    plans = [plan.evidence for plan in simulation.chains.plans(kernel)]
+    for grade in plans:
+        shares[grade] = shares.get(grade, 0.0) + max(0.0, 1.0 - sum(shares.values())) / len(plans)
+    whole = sum(shares.values()) or 1.0
+    return tuple((grade, share / whole) for grade, share in shares.items())
 
 
 def fallbacks_of(simulation: Simulation, host_share: float = 0.0) -> tuple[Fallback, ...]:
@@ -46,7 +63,7 @@ def fallbacks_of(simulation: Simulation, host_share: float = 0.0) -> tuple[Fallb
     that nothing is said of. `host_share` is the share of the step in which GPUs wait for the host (0 to 1).
     """
     graph, gpu = simulation.lowered.graph, simulation.gpu
-    kernels = [tuple(_kernel_reasons(gpu, k)) for k in graph.kernels]
+    kernels = [_chain_reasons(simulation, k) if isinstance(k, Chain) else tuple(_kernel_reasons(gpu, k)) for k in graph.kernels]
     comms = [tuple(_plan_reasons(plan)) for plan in simulation.run.plans]
     beside = {p.rank: _beside(p, simulation.run, i) for i, p in enumerate(graph.programs)}
     whole, found = 0.0, dict[Reason, list[float]]()
@@ -55,7 +72,7 @@ def fallbacks_of(simulation: Simulation, host_share: float = 0.0) -> tuple[Fallb
         if p.kind[index] == KERNEL:
             kernel = graph.kernels[payload]
             reasons = kernels[payload]
-            if beside[p.rank][index] and not is_known(kernel):
+            if beside[p.rank][index] and not isinstance(kernel, Chain) and not is_known(kernel):
                 reasons = (*reasons, (f"kernel {kernel.kind} beside communication", "guess"))
         else:
             reasons = comms[p.parts[payload][0]]
@@ -70,6 +87,11 @@ def fallbacks_of(simulation: Simulation, host_share: float = 0.0) -> tuple[Fallb
 def _kernel_reasons(gpu: Gpu, kernel: Kernel) -> Iterator[Reason]:
     if kernel.kind != "spin" and (instead := gpu.stands_on(kernel)):
         yield f"kernel {kernel.kind}: {instead}", gpu.evidence(kernel)
+
+
+def _chain_reasons(simulation: Simulation, chain: Chain) -> tuple[Reason, ...]:
+    inner = [r for k, _ in simulation.chains.constituents(chain) if not isinstance(k, Chain) for r in _kernel_reasons(simulation.gpu, k)]
+    return tuple(dict.fromkeys([*inner, *(r for plan in simulation.chains.plans(chain) for r in _plan_reasons(plan))]))
 
 
 def _plan_reasons(plan: Plan) -> Iterator[Reason]:

@@ -49,6 +49,41 @@ class Comm:
     in_place: bool = False
 
 
+@dataclass(frozen=True, eq=False)
+class Chain:
+    """Work of one rank that is recorded and executed once, and stands in a larger graph as two kernels.
+
+    The first lasts as long as the work without its last kernel and waits only for the host's first launch; the second
+    is that last kernel and waits for the host to have launched all of it. So a chain ends when its GPU work or its
+    host work does, whichever is later.
+
+    Attributes
+    ----------
+    name : str
+        Of the unit and its pass ("layer forward").
+    graph : OpGraph
+        One simulated rank's operations; host times are ignored.
+    times : int
+        Repetitions back to back.
+    tail : bool
+        The second of the two kernels.
+    """
+
+    name: str
+    graph: OpGraph
+    times: int
+    tail: bool
+    kind: str = "chain"
+    bytes: float = 0.0
+
+    @property
+    def flops(self) -> float:
+        """Of all repetitions, counted on the first kernel."""
+        kernels = self.graph.kernels
+        one = sum(kernels[k].flops for p in self.graph.programs for k in p.payload[p.kind == KERNEL].tolist())
+        return 0.0 if self.tail else float(self.times * one)
+
+
 @dataclass(frozen=True)
 class Program:
     """Operations of one simulated rank in the order its host issues them (columns of length n)."""
@@ -69,7 +104,7 @@ class Program:
         return len(self.kind)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class OpGraph:
     """Programs of all simulated ranks with what they share.
 
@@ -77,7 +112,7 @@ class OpGraph:
     """
 
     programs: tuple[Program, ...]
-    kernels: tuple[Kernel, ...]
+    kernels: tuple[Kernel | Chain, ...]
     comms: tuple[Comm, ...]
     streams: tuple[str, ...]
     phases: tuple[str, ...]

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from sim.chains import Chains
 from sim.collectives import plan_collective
 from sim.costs import Gpu, load_gpu
 from sim.costs.frameworks import kernel_gap
@@ -16,7 +17,7 @@ from sim.costs.interference import contention, slowdown
 from sim.engine import Machine, Run, execute
 from sim.errors import InputError, Mistake
 from sim.layout import check_layout
-from sim.opgraph import Comm, OpGraph
+from sim.opgraph import Chain, Comm, OpGraph
 from sim.spec import sections_in_use
 from workloads.lower import Lowered, lower
 from workloads.model import ModelSpec, load_model
@@ -46,6 +47,7 @@ class Simulation:
     gpu: Gpu
     lowered: Lowered
     run: Run
+    chains: Chains
 
 
 def simulate(scenario: Scenario, steps: int = STEPS) -> Simulation:
@@ -62,9 +64,22 @@ def simulate(scenario: Scenario, steps: int = STEPS) -> Simulation:
     if mistakes:
         raise InputError(mistakes)
     gpu = load_gpu(fabric.gpu_model)
-    lowered = lower(scenario, model, host_factor(scenario, fabric))
-    run = execute(lowered.graph, machine(scenario, lowered.graph, fabric, gpu), steps)
-    return Simulation(scenario, model, fabric, gpu, lowered, run)
+    lowered = _lowered(scenario, model, fabric)
+    chains = Chains(lambda graph: machine(scenario, graph, fabric, gpu, alone=True))
+    run = execute(lowered.graph, machine(scenario, lowered.graph, fabric, gpu, chains), steps)
+    return Simulation(scenario, model, fabric, gpu, lowered, run, chains)
+
+
+def _lowered(scenario: Scenario, model: ModelSpec, fabric: Fabric) -> Lowered:
+    factor = host_factor(scenario, fabric)
+    if scenario.training.framework != "megatron":
+        return lower(scenario, model, factor)
+    from workloads.megatron.lower import Place
+    from workloads.megatron.lower import lower as lower_megatron
+
+    hosts = [str(fabric.graph.nodes[gpu].get("host", "")) for gpu in fabric.gpus]
+    per_host = hosts.count(hosts[0])
+    return lower_megatron(scenario, model, factor, Place(per_host, blocking=False))
 
 
 def predict(scenario: Scenario) -> Result:
@@ -90,36 +105,52 @@ def host_factor(scenario: Scenario, fabric: Fabric) -> float:
     return known.value if known is not None else 1.0
 
 
-def machine(scenario: Scenario, graph: OpGraph, fabric: Fabric, gpu: Gpu) -> Machine:
-    """Durations, interference and communication plans of a graph on a fabric."""
+def machine(
+    scenario: Scenario, graph: OpGraph, fabric: Fabric, gpu: Gpu, chains: Chains | None = None, alone: bool = False
+) -> Machine:
+    """Durations, interference and communication plans of a graph on a fabric.
+
+    ``alone``: it is a chain's own graph; that ranks wait for the slowest is counted in the graph that it is part of.
+    """
     kernels = graph.kernels
     p = scenario.parallel
     clock = gpu.crowded if p.dp * p.tp * p.pp * p.cp > 1 else 1.0
 
-    def alone(k: Kernel) -> float:
+    def idle_time(k: Kernel | Chain) -> float:
+        if isinstance(k, Chain):
+            return chains.duration(k) if chains is not None else 0.0
         if k.kind == "spin":
             return k.shape[0] * 1e-9
         return gpu.duration(k) * (clock if k.kind in CLOCKED else 1.0)
 
-    duration = np.array([alone(k) for k in kernels])
+    duration = np.array([idle_time(k) for k in kernels])
 
     @cache
     def slow(kernel: int, channels: int) -> float:
-        return slowdown(kernels[kernel], channels, gpu.sms)
+        k = kernels[kernel]
+        if isinstance(k, Chain):
+            return chains.slowdown(k, channels) if chains is not None else 1.0
+        return slowdown(k, channels, gpu.sms)
+
+    known: dict[tuple[object, ...], Plan] = {}
 
     def plan(comm: Comm) -> Plan:
         # NCCL chooses the channels of a transfer by the size of its communicator: the peers are named after the pair.
+        key = (comm.op, comm.size, comm.groups, comm.axis, comm.in_place)
+        if key in known:
+            return known[key]
         others = scenario.parallel.pp - 2 if comm.axis == "pp" else 0
         plans = []
         for group in comm.groups:
             extra = [r for r in range(len(fabric.gpus)) if r not in group][: max(0, others)]
             members = [fabric.gpus[r] for r in (*group, *extra)]
             plans.append(plan_collective(comm.op, comm.size, members, fabric, scenario.nccl, comm.in_place))
-        return _merged(plans)
+        known[key] = _merged(plans)
+        return known[key]
 
     captured = kernel_gap(scenario.training.framework)
     gap = gpu.gap if captured is None else min(gpu.gap, captured)
-    together = slowest_of(scenario.parallel.dp * scenario.parallel.tp, gpu.spread)
+    together = 1.0 if alone else slowest_of(scenario.parallel.dp * scenario.parallel.tp, gpu.spread)
     scale = {p.rank: together for p in graph.programs}
     if scenario.faults.slow_rank is not None:
         # Which rank is slow was said: it is a GPU like any other, not the slowest of all of them.
@@ -157,16 +188,20 @@ def _not_simulated(scenario: Scenario) -> list[Mistake]:
         if section in ("checkpoint", "dataload"):
             found.append(Mistake(where, section, "a section", "nothing", "it is not simulated yet; leave it out"))
     t, p = scenario.training, scenario.parallel
+    megatron = t.framework == "megatron"
+    sharding = ("zero1",) if megatron else ("fsdp", "zero3")
     for key, value, known in (
-        ("training.precision", t.precision, ("bf16",)),
+        ("training.precision", t.precision, ("bf16", "fp16") if megatron else ("bf16",)),
         ("training.recompute", t.recompute, ("none", "full")),
-        ("training.optimizer", t.optimizer, ("adamw",)),
-        ("training.framework", t.framework, ("pytorch-eager", "pytorch-compiled", "cuda-graph")),
-        ("parallel.data_parallel", p.data_parallel or "none", ("none", "ddp", "ddp-no-overlap", "fsdp", "zero3")),
+        ("training.optimizer", t.optimizer, ("adamw", "adam") if megatron else ("adamw",)),
+        ("training.framework", t.framework, ("pytorch-eager", "pytorch-compiled", "cuda-graph", "megatron")),
+        ("parallel.data_parallel", p.data_parallel or "none", ("none", "ddp", "ddp-no-overlap", *sharding)),
         ("parallel.cp", str(p.cp), ("1",)),
     ):
         if value not in known:
             found.append(Mistake(where, key, f'"{value}"', " or ".join(known), "not simulated yet"))
+    if megatron:
+        return found
     if p.pp > 1 and p.dp > 1 and p.data_parallel in ("fsdp", "zero3"):
         hint = "sharded pipeline stages are not simulated yet"
         found.append(Mistake(where, "parallel.data_parallel", f'"{p.data_parallel}"', "ddp or ddp-no-overlap", hint))

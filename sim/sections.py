@@ -108,6 +108,31 @@ class Parallel:
 
 
 @dataclass(frozen=True)
+class Megatron:
+    """Megatron-LM's switches, named after its command line where it has one."""
+
+    transformer_impl: Literal["local", "transformer_engine"] = key(
+        "transformer_engine", "whose layers: Megatron's own, or Transformer Engine's"
+    )
+    attention: Literal["flash", "unfused"] = key(
+        "flash", "one fused kernel, or batched GEMMs around a softmax that write all scores (Megatron before 2022-12)"
+    )
+    gradient_accumulation_fusion: bool = key(True, "weight gradients are added into the fp32 buffer by the GEMM itself")
+    main_grads: Literal["fp32", "bf16"] = key("fp32", "type in which gradients are accumulated and reduced")
+    overlap_grad_reduce: bool = key(False, "reduce gradients bucket by bucket beside the last backward pass")
+    overlap_param_gather: bool = key(False, "gather updated parameters beside the first forward pass")
+    bucket_size: int | None = key(
+        None, "parameters of a bucket when reduction overlaps; default 40 million, or 1 million per data rank", low=1
+    )
+    tp_comm_overlap: bool = key(False, "split tensor-parallel gathers and GEMMs so that they overlap (user buffers)")
+    p2p_sync: bool = key(False, "the host waits for the GPU after each pipeline transfer (Megatron before core 0.3)")
+    attention_dropout: float = key(0.0, "share of attention weights dropped", low=0)
+    hidden_dropout: float = key(0.0, "share of hidden values dropped", low=0)
+    bias_fusion: bool = key(True, "bias, activation, dropout and residual in one kernel")
+    cross_entropy_fusion: bool = key(True, "loss in one pass")
+
+
+@dataclass(frozen=True)
 class Nccl:
     """NCCL's settings; what is not said is chosen as NCCL would."""
 
@@ -175,6 +200,7 @@ class Scenario:
     model: Model = Model()
     training: Training = Training()
     parallel: Parallel = Parallel()
+    megatron: Megatron = Megatron()
     nccl: Nccl = Nccl()
     checkpoint: Checkpoint = Checkpoint()
     faults: Faults = Faults()

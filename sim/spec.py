@@ -20,6 +20,7 @@ from sim.sections import (
     Dataload,
     Faults,
     Measured,
+    Megatron,
     Model,
     Nccl,
     Parallel,
@@ -28,7 +29,7 @@ from sim.sections import (
 )
 
 __all__ = [
-    "Checkpoint", "Cluster", "Dataload", "Faults", "Measured", "Model", "Nccl", "Parallel", "Scenario", "Training",
+    "Checkpoint", "Cluster", "Dataload", "Faults", "Measured", "Megatron", "Model", "Nccl", "Parallel", "Scenario", "Training",
     "check_layout", "grad_accumulation_of", "json_schema", "load_scenario", "microbatches_of", "parse_scenario",
     "sections_in_use",
 ]  # fmt: skip
@@ -189,7 +190,8 @@ def _pipeline(scenario: Scenario, wrong: set[str]) -> list[Mistake]:
     from workloads import schedules
 
     per_run = microbatches_of(scenario) // grad_accumulation_of(scenario)
-    return list(schedules.check(p.schedule, p.pp, per_run, p.vpp, scenario.where))
+    framework = scenario.training.framework
+    return list(schedules.check(p.schedule, p.pp, per_run, p.vpp, scenario.where, framework))
 
 
 def _nccl(scenario: Scenario, wrong: set[str]) -> list[Mistake]:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from sim.costs.kernel import Kernel
+    from sim.opgraph import Chain
 
 OWNERS = ("parameters", "gradients", "optimizer", "activations", "buffers", "workspace")
 PHASES = ("forward", "backward", "optimizer", "communication")
@@ -172,9 +173,9 @@ class Tape:
         self.counts[name] += count
         self.host_pending += self.costs[name] * count
 
-    def launch(self, kernel: Kernel, stream: str | None = None) -> int:
+    def launch(self, kernel: Kernel | Chain, stream: str | None = None, name: str = "") -> int:
         """A kernel on a stream; returns the operation's index."""
-        return self._add(KERNEL, self.shared.kernel(kernel), stream or self.stream, kernel.kind)
+        return self._add(KERNEL, self.shared.kernel(kernel), stream or self.stream, name or kernel.kind)
 
     def communicate(self, parts: Iterable[int], stream: str, name: str) -> int:
         """An operation that takes part in the given rendezvous and ends when all of them have ended."""
@@ -202,6 +203,11 @@ class Tape:
         self._names.append(name)
         self._last[stream] = index
         return index
+
+    @property
+    def issued(self) -> int:
+        """Operations so far."""
+        return len(self._kind)
 
     # -- events ---------------------------------------------------------------------------------
     def record(self, stream: str | None = None) -> tuple[int, ...]:
@@ -396,11 +402,11 @@ class Shared:
     """Tables that all ranks of one graph have in common: kernels, streams, rendezvous."""
 
     def __init__(self) -> None:
-        self.kernels: dict[Kernel, int] = {}
+        self.kernels: dict[Kernel | Chain, int] = {}
         self.streams: dict[str, int] = {}
         self.rendezvous = Rendezvous()
 
-    def kernel(self, kernel: Kernel) -> int:
+    def kernel(self, kernel: Kernel | Chain) -> int:
         return self.kernels.setdefault(kernel, len(self.kernels))
 
     def stream(self, name: str) -> int:

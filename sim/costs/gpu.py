@@ -87,12 +87,16 @@ class Gpu:
         known = self._known.get(kernel)
         if known is None:
             check(kernel)
+            if kernel.kind == "bmm":
+                return self.duration(one_product(kernel))
             known = self._known[kernel] = max(self._duration(kernel), self.roofline.bound(kernel), self.floor)
         return known
 
     def evidence(self, kernel: Kernel) -> str:
         """What `duration` rests on: "measured" (this shape), "fitted" (this kind), "datasheet" or "guess"."""
         check(kernel)
+        if kernel.kind == "bmm":
+            return "guess"
         if kernel.kind == "adamw" and self._adamw is not None:
             return "fitted"
         model = self.model(terms.group(kernel))
@@ -108,6 +112,8 @@ class Gpu:
     def stands_on(self, kernel: Kernel) -> str:
         """What replaces a measurement of such a kernel here, in words; "" where its own table reaches it."""
         check(kernel)
+        if kernel.kind == "bmm":
+            return "one tall GEMM in place of a batch"
         if kernel.kind == "adamw" and self._adamw is not None:
             return ""
         model = self.model(terms.group(kernel))
@@ -201,6 +207,11 @@ class Gpu:
             return None
         term, axes = terms.LINEAR[kind]
         return Kriged(rows, partial(linear, term, coefficients), axes, **correction)
+
+
+def one_product(kernel: Kernel) -> Kernel:
+    """A batch of small products as one product of as many rows: the same tiles over the SMs."""
+    return Kernel("gemm", kernel.shape[1:], kernel.dtype, kernel.layout)
 
 
 def linear(term: Callable[[Kernel], tuple[float, ...]], coefficients: list[float], kernel: Kernel) -> float:

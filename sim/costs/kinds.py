@@ -54,6 +54,11 @@ def attention_flops(kernel: Kernel) -> float:
     return products * 2.0 * batch * heads * seq * seq * dim / 2
 
 
+def _bmm(kernel: Kernel) -> Work:
+    batch, m, n, k = kernel.shape  # m: rows of all products together
+    return 2.0 * m * n * k, DTYPE_BYTES[kernel.dtype] * (m * k + batch * k * n + m * n)
+
+
 def _attention(kernel: Kernel) -> Work:
     batch, heads, kv_heads, seq, dim = kernel.shape
     tensors = (2 * heads + 2 * kv_heads) * (1 if kernel.kind == "attention_fwd" else 2)
@@ -106,6 +111,7 @@ KINDS: dict[str, tuple[str, Callable[[Kernel], Work]]] = {
     "batchnorm_bwd": ("elements, channels", _rows),
     "gemm": ("m, n, k", _gemm),
     "gemm_bias": ("m, n, k", _gemm),
+    "bmm": ("batch, m, n, k", _bmm),
     "attention_fwd": ("batch, heads, kv_heads, seq, head_dim", _attention),
     "attention_bwd": ("batch, heads, kv_heads, seq, head_dim", _attention),
     "conv_fwd": ("n, c, h, w, k, r, s, stride", _conv),

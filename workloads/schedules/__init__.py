@@ -2,7 +2,7 @@
 
 A schedule is one file of this package with a pure function `actions(rank, ranks, microbatches, chunks)` and the
 constant `PLACEMENT`; its name is its file name with dashes, or its constant `NAME`. Optional: `CHUNKS` (the only number
-of chunks it works with), `problems` (what it cannot run), `steps` (actions that the runtime issues as one) and
+of chunks it works with), `problems` (what it cannot run) and `FEWER` (frameworks that run it all the same), `steps` (actions that the runtime issues as one) and
 `operations` (its own runtime; the others share `workloads.schedules.runtime`).
 """
 
@@ -66,7 +66,7 @@ def _files() -> dict[str, str]:
 
 
 def check(
-    name: str, ranks: int, microbatches: int, chunks: int | None = None, where: str = "schedule"
+    name: str, ranks: int, microbatches: int, chunks: int | None = None, where: str = "schedule", framework: str = ""
 ) -> tuple[Mistake, ...]:
     """Everything that keeps the schedule from running so; `where` is the file that asked for it.
 
@@ -82,7 +82,7 @@ def check(
     needed = getattr(module, "CHUNKS", None)
     if needed is not None and chunks != needed and chunks >= 1:
         found.append(Mistake(where, "parallel.vpp", str(chunks), f"{needed} for the schedule {name}"))
-    if not found and hasattr(module, "problems"):
+    if not found and hasattr(module, "problems") and framework not in getattr(module, "FEWER", ()):
         found.extend(module.problems(ranks, microbatches, chunks, where))
     return tuple(found)
 
@@ -104,9 +104,11 @@ def schedule(name: str, ranks: int, microbatches: int, chunks: int | None = None
     return tuple(tuple(module.actions(rank, ranks, microbatches, chunks)) for rank in range(ranks))
 
 
-def checked(name: str, ranks: int, microbatches: int, chunks: int | None) -> tuple[ModuleType, int]:
+def checked(
+    name: str, ranks: int, microbatches: int, chunks: int | None, framework: str = ""
+) -> tuple[ModuleType, int]:
     """The schedule's module and its number of chunks; raises InputError where `check` finds mistakes."""
-    mistakes = check(name, ranks, microbatches, chunks)
+    mistakes = check(name, ranks, microbatches, chunks, framework=framework)
     if mistakes:
         raise InputError(mistakes)
     module = find(name)

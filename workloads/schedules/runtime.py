@@ -145,7 +145,7 @@ class Recorder:
 
 
 def operations(
-    name: str, ranks: int, microbatches: int, chunks: int | None = None, hooks: bool = False
+    name: str, ranks: int, microbatches: int, chunks: int | None = None, hooks: bool = False, framework: str = ""
 ) -> tuple[tuple[Operation, ...], ...]:
     """What every pipeline rank issues in one step, in order.
 
@@ -160,7 +160,7 @@ def operations(
     PrestepError
         If no order of sends and receives fits the schedule.
     """
-    module, chunks = checked(name, ranks, microbatches, chunks)
+    module, chunks = checked(name, ranks, microbatches, chunks, framework)
     if hasattr(module, "operations"):
         rows = [module.operations(rank, ranks, microbatches, chunks) for rank in range(ranks)]
     else:

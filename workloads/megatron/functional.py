@@ -1,0 +1,175 @@
+"""Megatron's fused operators on the symbolic tape: elementwise work joined into one kernel, sharded projections."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from sim.costs.kernel import Kernel
+from workloads.functional import launch_gemm
+from workloads.tape import Tape, Tensor
+
+if TYPE_CHECKING:
+    from sim.sections import Megatron
+    from workloads.parallel.group import Group
+
+STREAM = "nccl tp"
+
+
+def fused(
+    t: Tape, inputs: list[Tensor], shape: tuple[int, ...], forward: float, backward: float,
+    saved: float = 0.0, parameters: int = 0, kernels: tuple[int, int] = (1, 1),
+) -> Tensor:  # fmt: skip
+    """Elementwise work in one kernel (or ``kernels`` of equal parts): moves ``forward`` and ``backward`` bytes.
+
+    Inputs are saved for backward as long as they have a storage, plus ``saved`` bytes (dropout masks, statistics). The
+    last ``parameters`` inputs are parameters, whose gradients are column sums of the output's.
+    """
+    t.cpu("fused")
+    y = t.empty(shape, inputs[0].itemsize)
+    for _ in range(kernels[0]):
+        t.launch(Kernel("fused", (y.elements,), bytes=forward / kernels[0]))
+    kept = t.empty((max(1, int(saved)),), 1) if saved else None
+    shapes = [(x.shape, x.itemsize) for x in inputs]
+    first = len(inputs) - parameters
+
+    def back(g: Tensor) -> list[Tensor | None]:
+        _ = (kept, inputs)
+        t.cpu("fused_backward")
+        for _ in range(kernels[1]):
+            t.launch(Kernel("fused", (g.elements,), bytes=backward / kernels[1]))
+        grads: list[Tensor | None] = [t.empty(*shapes[i]) for i in range(first)]
+        for i in range(first, len(shapes)):
+            t.launch(Kernel("sum", (g.elements,), bytes=g.size))
+            grads.append(t.empty(*shapes[i]))
+        return grads
+
+    return t.apply(y, inputs, back)
+
+
+def bias_add(t: Tape, x: Tensor, bias: Tensor | None) -> Tensor:
+    """``x + bias`` as a kernel of its own (Megatron's linear layers do not use the GEMM's epilogue)."""
+    if bias is None:
+        return x
+    return fused(t, [x, bias], x.shape, 2 * x.size, 0.0, parameters=1, kernels=(1, 0))
+
+
+def bias_dropout_add(t: Tape, x: Tensor, bias: Tensor | None, residual: Tensor, o: Megatron) -> Tensor:
+    """``residual + dropout(x + bias)``: one kernel where fused, else one each."""
+    mask = x.elements if o.hidden_dropout else 0.0
+    forward, backward = 3 * x.size + mask, 2 * x.size + mask if o.hidden_dropout or bias is not None else 0.0
+    steps = 1 if o.bias_fusion else 1 + (bias is not None) + (o.hidden_dropout > 0)
+    forward += (steps - 1) * 2 * x.size
+    source = Tensor(None, x.shape, x.itemsize, x.node)
+    other = Tensor(None, residual.shape, residual.itemsize, residual.node)
+    source.requires_grad, other.requires_grad = x.requires_grad, residual.requires_grad
+    inputs = [source, other, *([] if bias is None else [bias])]
+    return fused(t, inputs, x.shape, forward, backward, mask, len(inputs) - 2, (steps, 1 if backward else 0))
+
+
+def activate(t: Tape, x: Tensor, bias: Tensor | None, gated: bool, o: Megatron) -> Tensor:
+    """Bias and GELU, or SwiGLU, as one kernel: saves its input."""
+    width = x.shape[-1] // (2 if gated else 1)
+    shape = (*x.shape[:-1], width)
+    out = x.size / (2 if gated else 1)
+    steps = 1 if o.bias_fusion or bias is None else 2
+    forward = x.size + out + (steps - 1) * 2 * x.size
+    inputs = [x, *([] if bias is None else [bias])]
+    return fused(t, inputs, shape, forward, x.size + out + x.size, 0.0, len(inputs) - 1, (steps, 1))
+
+
+def column_linear(t: Tape, x: Tensor, w: Tensor, group: Group, sequence: bool, o: Megatron) -> Tensor:
+    """``x @ w.T`` with the rows of ``w`` spread over the group.
+
+    Forward, sequence parallelism gathers ``x`` first. Backward, the input's gradient is summed over the group (or
+    reduce-scattered) while the weight's gradient is computed; ``x`` is gathered again beside the input's GEMM
+    (tensor_parallel/layers.py, LinearWithGradAccumulationAndAsyncCommunication).
+    """
+    n, parallel = group.size, group.size > 1
+    out_features, k = w.shape
+    whole = (x.shape[0] * (n if sequence else 1), *x.shape[1:])
+    m = x.elements * (n if sequence else 1) // k
+    t.cpu("linear")
+    if parallel and sequence:
+        gather(t, x, group)
+    launch_gemm(t, "gemm", m, out_features, k, "nt")
+    y = t.empty((*whole[:-1], out_features), x.itemsize)
+    needs, saved = x.requires_grad, x
+
+    def backward(g: Tensor) -> list[Tensor | None]:
+        t.cpu("linear_backward")
+        if parallel and sequence:
+            begin(t, "all_gather", float(m * k * saved.itemsize), group)
+        gathered = t.empty(whole, saved.itemsize) if sequence and parallel else None
+        grad = None
+        if needs:
+            grad = t.empty(whole, saved.itemsize)
+            launch_gemm(t, "gemm", m, k, out_features, "nn")
+        if parallel and sequence:
+            t.wait(t.record(STREAM))
+        if parallel and needs:
+            begin(t, "reduce_scatter" if sequence else "all_reduce", float(m * k * saved.itemsize), group)
+        weight_gradient(t, out_features, k, m, o)
+        if parallel and needs:
+            t.wait(t.record(STREAM))
+        _ = (g, gathered)
+        if grad is not None and sequence and parallel:
+            grad = t.empty(saved.shape, saved.itemsize)
+        return [grad, Tensor(None, w.shape)]
+
+    return t.apply(y, [x, w], backward)
+
+
+def row_linear(t: Tape, x: Tensor, w: Tensor, group: Group, sequence: bool, o: Megatron) -> Tensor:
+    """``x @ w.T`` with the columns of ``w`` spread over the group: outputs are summed (or reduce-scattered)."""
+    n, parallel = group.size, group.size > 1
+    out_features, k = w.shape
+    m = x.elements // k
+    t.cpu("linear")
+    launch_gemm(t, "gemm", m, out_features, k, "nt")
+    y = t.empty((*x.shape[:-1], out_features), x.itemsize)
+    if parallel:
+        reduce(t, y, group, sequence)
+    if parallel and sequence:
+        y = t.empty((x.shape[0] // n, *x.shape[1:-1], out_features), x.itemsize)
+    saved = x
+
+    def backward(g: Tensor) -> list[Tensor | None]:
+        t.cpu("linear_backward")
+        if parallel and sequence:
+            gather(t, g, group)
+        grad = t.empty(saved.shape, saved.itemsize)
+        launch_gemm(t, "gemm", m, k, out_features, "nn")
+        weight_gradient(t, out_features, k, m, o)
+        return [grad, Tensor(None, w.shape)]
+
+    return t.apply(y, [x, w], backward)
+
+
+def weight_gradient(t: Tape, n: int, k: int, m: int, o: Megatron) -> None:
+    """The weight's gradient, added to the buffer that accumulates it."""
+    launch_gemm(t, "gemm", n, k, m, "tn")
+    if not o.gradient_accumulation_fusion:
+        wide = 4 if o.main_grads == "fp32" else 2
+        t.launch(Kernel("fused", (n * k,), bytes=float(n * k * (2 + 2 * wide))))
+
+
+def begin(t: Tape, op: str, size: float, group: Group) -> None:
+    """A collective on the group's stream, after the compute so far; who needs it waits."""
+    group.collective(t, op, size, STREAM, "functional_collective")
+
+
+def gather(t: Tape, x: Tensor, group: Group) -> None:
+    begin(t, "all_gather", x.size * group.size, group)
+    t.wait(t.record(STREAM))
+
+
+def reduce(t: Tape, y: Tensor, group: Group, sequence: bool) -> None:
+    begin(t, "reduce_scatter" if sequence else "all_reduce", y.size, group)
+    t.wait(t.record(STREAM))
+
+
+def unsaved(x: Tensor) -> Tensor:
+    """The same value for an operator that does not save it."""
+    y = Tensor(None, x.shape, x.itemsize, x.node)
+    y.requires_grad = x.requires_grad
+    return y

@@ -1,0 +1,147 @@
+"""Lowers a Megatron run: one rank of each pipeline stage, its layers as recorded units."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from sim.costs.frameworks import host_costs
+from sim.layout import grad_accumulation_of, microbatches_of
+from sim.opgraph import OpGraph
+from workloads.lower import Layout, Lowered
+from workloads.megatron.stage import Model, Rank
+from workloads.megatron.unit import Unit, record
+from workloads.parallel.group import Group
+from workloads.parallel.pipeline import layers_of_stages
+from workloads.schedules import checked, rank_of_stages
+from workloads.schedules.runtime import Operation, operations
+from workloads.tape import PHASES, Shared, Tape
+
+if TYPE_CHECKING:
+    from sim.sections import Scenario
+    from workloads.model import ModelSpec
+
+
+@dataclass(frozen=True)
+class Grid(Layout):
+    """Megatron's order of ranks: tensor parallel innermost, then context, data, and pipeline outermost."""
+
+    cp: int = 1
+
+    def rank(self, d: int, p: int, t: int, c: int = 0) -> int:
+        return ((p * self.dp + d) * self.cp + c) * self.tp + t
+
+    def where(self, rank: int) -> tuple[int, int, int]:
+        return rank // (self.tp * self.cp) % self.dp, rank // (self.tp * self.cp * self.dp), rank % self.tp
+
+    @property
+    def world(self) -> int:
+        return self.dp * self.pp * self.tp * self.cp
+
+
+@dataclass(frozen=True)
+class Place:
+    """What lowering has to know of the cluster: which copies of a group meet it on links."""
+
+    gpus_per_host: int
+    blocking: bool  # links above the hosts are shared by more than they carry
+
+    def beside(self, groups: Sequence[tuple[int, ...]], mine: tuple[int, ...]) -> list[tuple[int, ...]]:
+        """The copies that share hosts with ``mine``; all of them where the fabric blocks."""
+        if self.blocking:
+            return list(groups)
+        hosts = {rank // self.gpus_per_host for rank in mine}
+        return [g for g in groups if any(rank // self.gpus_per_host in hosts for rank in g)]
+
+
+def lower(scenario: Scenario, model: ModelSpec, host_factor: float, place: Place) -> Lowered:
+    """The operation graph of a Megatron step; every data- and tensor-parallel copy is folded into one rank."""
+    p = scenario.parallel
+    grid = Grid(p.dp, p.pp, p.tp, p.cp)
+    costs = {name: time * host_factor for name, time in host_costs("megatron").items()}
+    groups = Groups(grid, place)
+    layers = Model(scenario, model, groups.of("tp", 0), lambda: Tape(0, Shared(), costs))
+    owner, rows = _schedule(scenario)
+    cuts = layers_of_stages(model.layers, len(owner))
+    shared, ranks = Shared(), []
+    for stage in range(p.pp):
+        tape = Tape(grid.rank(0, stage, 0), shared, costs)
+        mine = {i: len(cuts[i]) for i, at in enumerate(owner) if at == stage}
+        rank = Rank(scenario, layers, grid, groups, stage, mine, owner, tape)
+        rank.record(rows[stage], grad_accumulation_of(scenario) if p.pp > 1 else 1)
+        ranks.append(rank)
+    represents = {
+        r.tape.rank: tuple(grid.rank(d, r.stage, t, c) for d in range(p.dp) for c in range(p.cp) for t in range(p.tp))
+        for r in ranks
+    }
+    graph = OpGraph(
+        tuple(r.tape.program() for r in ranks), tuple(shared.kernels), tuple(shared.rendezvous.comms),
+        tuple(shared.streams), PHASES, represents,
+    )  # fmt: skip
+    return Lowered(
+        graph,
+        {r.tape.rank: r.tape.memory for r in ranks},
+        {r.tape.rank: r.tape.counts for r in ranks},
+        layers.whole(model.layers),
+        grid,
+    )
+
+
+def _schedule(scenario: Scenario) -> tuple[tuple[int, ...], Sequence[Sequence[Operation]]]:
+    """Pipeline rank of every stage, and what each rank issues."""
+    p, microbatches = scenario.parallel, microbatches_of(scenario)
+    if p.pp == 1:
+        from workloads.schedules.runtime import Compute
+
+        return (0,), [[Compute(0, kind, i) for i in range(microbatches) for kind in "FB"]]
+    microbatches //= grad_accumulation_of(scenario)
+    module, chunks = checked(p.schedule, p.pp, microbatches, p.vpp if p.vpp > 1 else None, "megatron")
+    issued = operations(p.schedule, p.pp, microbatches, chunks, framework="megatron")
+    return rank_of_stages(module.PLACEMENT, p.pp, chunks), issued
+
+
+class Groups:
+    """Process groups of the simulated ranks, each with the copies that it meets."""
+
+    def __init__(self, grid: Grid, place: Place) -> None:
+        self.grid, self.place = grid, place
+
+    def of(self, axis: str, stage: int) -> Group:
+        """The group of an axis that the first rank of a stage is in: tp, cp, dp (with cp, for gradients)."""
+        g = self.grid
+        every = range(g.dp), range(g.cp), range(g.tp)
+        if axis == "tp":
+            found = [tuple(g.rank(d, stage, t, c) for t in every[2]) for d in every[0] for c in every[1]]
+        elif axis == "cp":
+            found = [tuple(g.rank(d, stage, t, c) for c in every[1]) for d in every[0] for t in every[2]]
+        elif axis == "dp":
+            found = [tuple(g.rank(d, stage, t, c) for d in every[0] for c in every[1]) for t in every[2]]
+        else:
+            raise ValueError(axis)
+        return Group(axis, found[0], self.place.beside(found, found[0]), 1)
+
+    def model_parallel(self) -> Group:
+        """Tensor- and pipeline-parallel ranks of one replica, who agree on the gradient's norm."""
+        g = self.grid
+        mine = tuple(g.rank(0, p, t) for p in range(g.pp) for t in range(g.tp))
+        return Group("mp", mine, [mine], g.pp)
+
+    def ends(self) -> Group:
+        """First and last stage, who share the embedding."""
+        g = self.grid
+        found = [
+            (g.rank(d, 0, t, c), g.rank(d, g.pp - 1, t, c))
+            for d in range(g.dp) for c in range(g.cp) for t in range(g.tp)
+        ]  # fmt: skip
+        return Group("embedding", found[0], self.place.beside(found, found[0]), 2)
+
+    def transfer_copies(self, source: int, target: int) -> list[int]:
+        """Rank offsets of the copies of a transfer between stages that it meets."""
+        g = self.grid
+        offsets = range(g.dp * g.cp * g.tp)
+        pairs = [(source + o, target + o) for o in offsets]
+        return [a - source for a, _ in self.place.beside(pairs, pairs[0])]
+
+
+__all__ = ["Callable", "Grid", "Groups", "Place", "Unit", "lower", "record"]

@@ -1,0 +1,264 @@
+"""Megatron's layers as symbolic modules: transformer layer, embedding, head with loss."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from sim.costs.kernel import Kernel
+from workloads import functional as F
+from workloads.functional import launch_gemm
+from workloads.megatron import functional as M
+from workloads.transformer import Module
+
+if TYPE_CHECKING:
+    from sim.sections import Megatron
+    from workloads.model import ModelSpec
+    from workloads.parallel.group import Group
+    from workloads.tape import Tape, Tensor
+
+
+@dataclass(frozen=True)
+class Shard:
+    """How a layer is spread: its tensor-parallel group, and the tokens that this rank sees of a microbatch."""
+
+    group: Group
+    sequence: bool
+    options: Megatron
+    batch: int
+    tokens: int  # of one sample on this rank, after context parallelism
+    seq_len: int
+
+    @property
+    def rows(self) -> int:
+        """Sequence positions between tensor-parallel regions."""
+        return self.tokens // (self.group.size if self.sequence else 1)
+
+
+class Norm(Module):
+    def __init__(self, t: Tape, m: ModelSpec) -> None:
+        super().__init__()
+        self.kind = m.norm
+        for name in ("weight", "bias")[: 2 if m.norm == "layer" else 1]:
+            self.add(t, m.hidden, name=name)
+
+    def forward(self, t: Tape, x: Tensor) -> Tensor:
+        return F.norm(t, self.kind, x, self.parameters)
+
+
+class Attention(Module):
+    """One projection for queries, keys and values; attention over this rank's heads; the output projection."""
+
+    def __init__(self, t: Tape, m: ModelSpec, s: Shard) -> None:
+        super().__init__()
+        n = s.group.size
+        self.m, self.s = m, s
+        self.heads, self.kv = m.heads // n, max(1, m.kv_heads // n)
+        width = (self.heads + 2 * self.kv) * m.head_dim
+        self.qkv = self.add(t, width, m.hidden, name="linear_qkv")
+        self.qkv_bias = self.add(t, width, name="linear_qkv.bias") if m.bias else None
+        self.proj = self.add(t, m.hidden, self.heads * m.head_dim, name="linear_proj")
+        self.proj_bias = self.add(t, m.hidden, name="linear_proj.bias") if m.bias else None
+
+    def forward(self, t: Tape, x: Tensor) -> Tensor:
+        s, m = self.s, self.m
+        y = M.column_linear(t, x, self.qkv, s.group, s.sequence, s.options)
+        y = M.bias_add(t, y, self.qkv_bias)
+        if m.rotary:
+            turned = y.size * (self.heads + self.kv) / (self.heads + 2 * self.kv)
+            y = M.fused(t, [M.unsaved(y)], y.shape, 2 * turned, 2 * turned, kernels=(2, 2))
+        core = flash_attention if s.options.attention == "flash" else unfused_attention
+        o = core(t, y, self.heads, self.kv, m.head_dim, s)
+        return M.row_linear(t, o, self.proj, s.group, s.sequence, s.options)
+
+
+def flash_attention(t: Tape, qkv: Tensor, heads: int, kv: int, dim: int, s: Shard) -> Tensor:
+    """One kernel forward and one backward: saves queries, keys, values, output and a float per row."""
+    shape = (s.batch, heads, kv, s.seq_len, dim)
+    part = s.tokens / s.seq_len
+    flops = 2.0 * s.batch * heads * s.seq_len**2 * dim * part
+    y = t.empty((*qkv.shape[:-1], heads * dim), qkv.itemsize)
+    lse = t.empty((s.batch, heads, s.tokens), 4)
+    moved = qkv.size + y.size
+    t.cpu("attention")
+    t.launch(Kernel("attention_fwd", shape, bytes=moved, flops=flops))
+    saved = y.view(*y.shape)
+    saved.node = None
+
+    def backward(g: Tensor) -> list[Tensor | None]:
+        _ = (g, lse, saved)
+        t.cpu("attention_backward")
+        t.launch(Kernel("attention_bwd", shape, bytes=2 * moved, flops=2.5 * flops))
+        grad = t.empty(qkv.shape, qkv.itemsize)
+        # dq, dk and dv come as tensors of their own and are put together for the projection's backward.
+        t.launch(Kernel("cat", (grad.elements,), bytes=2 * grad.size))
+        return [grad]
+
+    return t.apply(y, [qkv], backward)
+
+
+def unfused_attention(t: Tape, qkv: Tensor, heads: int, kv: int, dim: int, s: Shard) -> Tensor:
+    """Batched GEMMs around a masked softmax that holds all scores in memory (CoreAttention)."""
+    n, rows = s.batch * heads, s.tokens
+    scores = float(n * rows * s.seq_len * 2)
+    mask = scores / 2 if s.options.attention_dropout else 0.0
+    _ = kv
+    t.cpu("unfused_attention")
+    products(t, n, rows, dim, s.seq_len, ("nt",))
+    probabilities = t.empty((n, rows, s.seq_len), qkv.itemsize)
+    t.launch(Kernel("fused", (n * rows * s.seq_len,), bytes=2 * scores))
+    dropped = t.empty((n, rows, s.seq_len), 3) if mask else None  # values and a byte of mask
+    if mask:
+        t.launch(Kernel("fused", (n * rows * s.seq_len,), bytes=2 * scores + mask))
+    products(t, n, rows, dim, s.seq_len, ("nn",))
+    y = t.empty((*qkv.shape[:-1], heads * dim), qkv.itemsize)
+    t.launch(Kernel("copy", (y.elements,), layout="strided"))
+
+    def backward(g: Tensor) -> list[Tensor | None]:
+        _ = (g, probabilities, dropped)
+        t.cpu("unfused_attention_backward")
+        products(t, n, rows, dim, s.seq_len, ("tn", "nt"))
+        if mask:
+            t.launch(Kernel("fused", (n * rows * s.seq_len,), bytes=2 * scores + mask))
+        t.launch(Kernel("fused", (n * rows * s.seq_len,), bytes=3 * scores))
+        products(t, n, rows, dim, s.seq_len, ("nn", "tn"))
+        grad = t.empty(qkv.shape, qkv.itemsize)
+        t.launch(Kernel("cat", (grad.elements,), bytes=2 * grad.size))
+        return [grad]
+
+    return t.apply(y, [qkv], backward)
+
+
+def products(t: Tape, n: int, rows: int, dim: int, columns: int, layouts: tuple[str, ...]) -> None:
+    """Batched products of attention: ``n`` of (rows, columns) scores with ``dim`` wide heads, as one tall GEMM each."""
+    for layout in layouts:
+        if layout == "nt":
+            shape = (n * rows, columns, dim)
+        elif layout == "nn":
+            shape = (n * rows, dim, columns)
+        else:
+            shape = (n * columns, dim, rows)
+        t.launch(Kernel("bmm", (n, *shape), layout=layout, flops=2.0 * n * rows * columns * dim))
+
+
+class FeedForward(Module):
+    """One projection up (for gated ones both halves at once), the activation, and one down."""
+
+    def __init__(self, t: Tape, m: ModelSpec, s: Shard) -> None:
+        super().__init__()
+        self.m, self.s = m, s
+        inner = m.ffn // s.group.size
+        up = inner * (2 if m.gated else 1)
+        self.fc1 = self.add(t, up, m.hidden, name="linear_fc1")
+        self.fc1_bias = self.add(t, up, name="linear_fc1.bias") if m.bias else None
+        self.fc2 = self.add(t, m.hidden, inner, name="linear_fc2")
+        self.fc2_bias = self.add(t, m.hidden, name="linear_fc2.bias") if m.bias else None
+
+    def forward(self, t: Tape, x: Tensor) -> Tensor:
+        s = self.s
+        y = M.column_linear(t, x, self.fc1, s.group, s.sequence, s.options)
+        y = M.activate(t, y, self.fc1_bias, self.m.gated, s.options)
+        return M.row_linear(t, y, self.fc2, s.group, s.sequence, s.options)
+
+
+class Layer(Module):
+    """A transformer layer: attention and feed-forward, each behind a norm and added to the residual stream."""
+
+    def __init__(self, t: Tape, m: ModelSpec, s: Shard) -> None:
+        super().__init__()
+        self.s = s
+        self.norm1, self.attention = Norm(t, m), Attention(t, m, s)
+        self.norm2, self.ffn = Norm(t, m), FeedForward(t, m, s)
+        for part in (self.norm1, self.attention, self.norm2, self.ffn):
+            self.parameters += part.parameters
+
+    def forward(self, t: Tape, x: Tensor) -> Tensor:
+        o = self.s.options
+        t.cpu("module", 4)
+        y = self.attention.forward(t, self.norm1.forward(t, x))
+        x = M.bias_dropout_add(t, y, self.attention.proj_bias, x, o)
+        y = self.ffn.forward(t, self.norm2.forward(t, x))
+        return M.bias_dropout_add(t, y, self.ffn.fc2_bias, x, o)
+
+
+def padded_vocab(vocab: int, shards: int, multiple: int = 128) -> int:
+    """Megatron pads the vocabulary so that every rank's part is a multiple of 128 (training/tokenizer)."""
+    unit = multiple * shards
+    return -(-vocab // unit) * unit
+
+
+class Embedding(Module):
+    """Rows of the vocabulary spread over the group: looked up where they lie, summed over ranks."""
+
+    def __init__(self, t: Tape, m: ModelSpec, s: Shard) -> None:
+        super().__init__()
+        self.m, self.s = m, s
+        self.vocab = padded_vocab(m.vocab, s.group.size) // s.group.size
+        self.token = self.add(t, self.vocab, m.hidden, name="embedding")
+        learned = m.positions == "learned"
+        self.position = self.add(t, m.max_positions, m.hidden, name="position") if learned else None
+
+    def forward(self, t: Tape) -> Tensor:
+        m, s = self.m, self.s
+        x = F.embedding(t, (s.tokens, s.batch), self.token)
+        if s.group.size > 1:
+            t.launch(Kernel("fused", (x.elements,), bytes=2 * x.size))  # rows of other ranks' words are zeroed
+            M.reduce(t, x, s.group, s.sequence)
+        if self.position is not None:
+            x = F.add(t, x, F.embedding(t, (s.tokens, s.batch), self.position))
+        if s.options.hidden_dropout:
+            x = M.fused(t, [M.unsaved(x)], x.shape, 2.5 * x.size, 2.5 * x.size, x.elements)
+        if s.sequence:
+            part = t.empty((s.rows, s.batch, m.hidden))
+            whole = x.size
+            x = t.apply(part, [x], lambda g: [t.empty((s.tokens, s.batch, m.hidden))] if whole else [None])
+        return x
+
+
+class Head(Module):
+    """Final norm, logits of this rank's words, and the cross entropy over all ranks' words."""
+
+    def __init__(self, t: Tape, m: ModelSpec, s: Shard) -> None:
+        super().__init__()
+        self.m, self.s = m, s
+        self.norm = Norm(t, m)
+        self.parameters += self.norm.parameters
+        self.vocab = padded_vocab(m.vocab, s.group.size) // s.group.size
+        self.weight = self.add(t, self.vocab, m.hidden, name="head")
+
+    def forward(self, t: Tape, x: Tensor) -> Tensor:
+        s = self.s
+        logits = M.column_linear(t, self.norm.forward(t, x), self.weight, s.group, s.sequence, s.options)
+        return cross_entropy(t, logits, s)
+
+
+# Passes over the fp32 logits by vocab_parallel_cross_entropy: cast, maximum, subtraction, exponential, sum, division;
+# backward: one-hot subtraction with scaling, and the cast back (tensor_parallel/cross_entropy.py). In bytes a logit.
+LOSS_STEPS = (6.0, 4.0, 8.0, 8.0, 4.0, 8.0)
+LOSS_BACKWARD = (8.0, 8.0, 6.0)
+
+
+def cross_entropy(t: Tape, logits: Tensor, s: Shard) -> Tensor:
+    """Vocabulary-parallel cross entropy in fp32: three small all-reduces; saves the probabilities."""
+    tokens, n = s.tokens * s.batch, logits.elements
+    t.cpu("loss", 3)
+    fused = s.options.cross_entropy_fusion
+    for i, moved in enumerate((6.0, 8.0, 8.0) if fused else LOSS_STEPS):
+        t.launch(Kernel("fused", (n,), bytes=moved * n))
+        if s.group.size > 1 and i in ((1, 2) if fused else (1, 3, 4)):
+            M.begin(t, "all_reduce", tokens * (8.0 if fused and i == 2 else 4.0), s.group)
+            t.wait(t.record(M.STREAM))
+    probabilities = t.empty(logits.shape, 4)
+    shape, itemsize = logits.shape, logits.itemsize
+
+    def backward(g: Tensor) -> list[Tensor | None]:
+        _ = (g, probabilities)
+        t.cpu("loss_backward")
+        for moved in (10.0,) if fused else LOSS_BACKWARD:
+            t.launch(Kernel("fused", (n,), bytes=moved * n))
+        return [t.empty(shape, itemsize)]
+
+    return t.apply(t.empty((1,), 4), [logits], backward)
+
+
+__all__ = ["Embedding", "Head", "Layer", "Shard", "launch_gemm", "padded_vocab"]

@@ -1,0 +1,278 @@
+"""One pipeline rank of a Megatron run: microbatches along the schedule, then gradients, then the optimizer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from sim.costs.kernel import Kernel
+from workloads.megatron.modules import Embedding, Head, Layer, Shard
+from workloads.megatron.unit import Pass, Unit, record
+from workloads.parallel.group import Group, transfer
+from workloads.schedules.runtime import Batch, Compute, Operation, Recv, Wait
+from workloads.tape import Storage, Tape
+
+if TYPE_CHECKING:
+    from sim.sections import Scenario
+    from workloads.megatron.lower import Grid, Groups
+    from workloads.model import ModelSpec
+
+DP, PP = "nccl dp", "nccl pp"
+# Parameters of a bucket with overlapping reductions (DistributedDataParallelConfig: 40 million, or 1 million times the
+# number of data-parallel ranks if that is more).
+BUCKET, BUCKET_PER_RANK = 40_000_000, 1_000_000
+
+
+class Model:
+    """The units of a model, each recorded when first wanted."""
+
+    def __init__(self, scenario: Scenario, m: ModelSpec, tp: Group, tape: Callable[[], Tape]) -> None:
+        s, p = scenario.training, scenario.parallel
+        self.m, self.tape, self.options = m, tape, scenario.megatron
+        self.recompute = s.recompute == "full"
+        sequence = p.sequence_parallel and p.tp > 1
+        self.shard = Shard(tp, sequence, self.options, s.micro_batch, s.seq_len // p.cp, s.seq_len)
+        self.inner = (self.shard.rows, s.micro_batch, m.hidden)
+
+    @cached_property
+    def layer(self) -> Unit:
+        return record(
+            "layer", self.tape, lambda t: Layer(t, self.m, self.shard), lambda t, net, x: net.forward(t, x),  # type: ignore[attr-defined]
+            self.inner, self.recompute,
+        )  # fmt: skip
+
+    @cached_property
+    def embedding(self) -> Unit:
+        return record(
+            "embedding", self.tape, lambda t: Embedding(t, self.m, self.shard), lambda t, net, x: net.forward(t),  # type: ignore[attr-defined]
+            (1,), False,
+        )  # fmt: skip
+
+    @cached_property
+    def head(self) -> Unit:
+        return record(
+            "head", self.tape, lambda t: Head(t, self.m, self.shard), lambda t, net, x: net.forward(t, x),  # type: ignore[attr-defined]
+            self.inner, False,
+        )  # fmt: skip
+
+    def whole(self, layers: int) -> int:
+        """Parameters of the whole model, without padding."""
+        from workloads.model import stage_parameters
+
+        return stage_parameters(self.m, layers, True, True)
+
+
+class Rank:
+    """Records the step of one pipeline rank; ``stages`` maps its stages to their numbers of layers."""
+
+    def __init__(
+        self, scenario: Scenario, model: Model, grid: Grid, groups: Groups, stage: int, stages: dict[int, int],
+        owner: Sequence[int], tape: Tape,
+    ) -> None:  # fmt: skip
+        self.s, self.model, self.grid, self.groups, self.stage = scenario, model, grid, groups, stage
+        self.stages, self.owner, self.tape, self.o = stages, owner, tape, scenario.megatron
+        self.dp = groups.of("dp", stage)
+        self.sharded = scenario.parallel.data_parallel in ("zero1", "zero2")
+        self.events: dict[int, tuple[int, ...]] = {}
+        self.stashed: dict[tuple[int, int], Storage] = {}
+        self.remaining = dict.fromkeys(stages, 0)
+        self.seen: set[int] = set()
+        self.run = 0
+        self.gathered: dict[tuple[int, int], tuple[int, ...]] = {}
+        self.copies = {
+            other: groups.transfer_copies(grid.rank(0, stage, 0), grid.rank(0, other, 0)) for other in set(owner)
+        }
+
+    # -- what a stage is made of ------------------------------------------------------------------
+    def parts(self, stage: int) -> Iterator[tuple[Unit, int]]:
+        """Units of a stage in the order of the forward pass, with repetitions."""
+        if stage == 0:
+            yield self.model.embedding, 1
+        if self.stages[stage]:
+            yield self.model.layer, self.stages[stage]
+        if stage == len(self.owner) - 1:
+            yield self.model.head, 1
+
+    def counted(self, stage: int) -> int:
+        """Parameters of a stage on this rank (a tied head is the embedding's copy, or the embedding itself)."""
+        total = 0
+        for unit, times in self.parts(stage):
+            mine = sum(n for name, n in unit.parameters.items() if not self._tied_here(name))
+            total += times * mine
+        return total
+
+    def _tied_here(self, name: str) -> bool:
+        return name == "head" and self.model.m.tied_embeddings and 0 in self.stages
+
+    @property
+    def parameters(self) -> int:
+        return sum(self.counted(stage) for stage in self.stages)
+
+    # -- the step ---------------------------------------------------------------------------------
+    def record(self, operations: Sequence[Operation], runs: int) -> None:
+        """One step in steady state."""
+        t = self.tape
+        self._resident()
+        t.memory.reset_peak()
+        t.cpu("step_python")
+        self._zero()
+        self._gather_parameters()
+        computes = [op for op in operations if isinstance(op, Compute)]
+        for stage in self.stages:
+            self.remaining[stage] = runs * sum(op.stage == stage and op.kind == "B" for op in computes)
+        for run in range(runs):
+            self.run = run
+            self._play(operations)
+        self._reduce_rest()
+        self._optimize()
+
+    def _play(self, operations: Sequence[Operation]) -> None:
+        t = self.tape
+        for op in operations:
+            if isinstance(op, Compute):
+                t.microbatch = op.microbatch
+                if op.kind == "F":
+                    self._forward(op.stage, op.microbatch)
+                else:
+                    self._backward(op.stage, op.microbatch)
+            elif isinstance(op, Batch):
+                self._post(op)
+            elif isinstance(op, Wait):
+                t.wait(self.events[op.handle])
+                if self.o.p2p_sync:
+                    t.synchronize()
+
+    def _forward(self, stage: int, microbatch: int) -> None:
+        t = self.tape
+        t.phase = 0
+        t.cpu("pp_action")
+        first = stage not in self.seen and bool(self.gathered)
+        self.seen.add(stage)
+        kept = 0.0
+        for unit, times in self.parts(stage):
+            for count, bucket in self._pieces(stage, unit, times, reverse=False) if first else [(times, None)]:
+                if bucket is not None and (stage, bucket) in self.gathered:
+                    t.wait(self.gathered[stage, bucket])
+                self._emit(unit.forward, count)
+            kept += unit.stash * times
+        self.stashed[stage, microbatch] = Storage(t.memory, kept, "activations")
+
+    def _backward(self, stage: int, microbatch: int) -> None:
+        t = self.tape
+        t.phase = 1
+        t.cpu("backward_call")
+        self.remaining[stage] -= 1
+        last = self.remaining[stage] == 0 and self.o.overlap_grad_reduce and self.dp.size > 1
+        transient = Storage(t.memory, max((u.transient for u, _ in self.parts(stage)), default=0.0), "activations")
+        for unit, times in reversed(list(self.parts(stage))):
+            for count, bucket in self._pieces(stage, unit, times, reverse=True) if last else [(times, None)]:
+                self._emit(unit.backward, count)
+                if bucket is not None:
+                    self._reduce(count * sum(unit.parameters.values()))
+        del transient, self.stashed[stage, microbatch]
+
+    def _emit(self, which: Pass, times: int) -> None:
+        """Repetitions of a unit as two kernels; the host's time beyond its first launch is spent before the second."""
+        t = self.tape
+        head, tail = which.chains(times)
+        t.host_pending += which.first
+        t.launch(head, name=which.name)
+        t.host_pending += times * which.host - which.first
+        t.launch(tail, name=which.name)
+
+    def _pieces(self, stage: int, unit: Unit, times: int, reverse: bool) -> Iterator[tuple[int, int | None]]:
+        """Repetitions that fill one bucket each, with the bucket's number counted from the start of the forward pass."""
+        one = max(1, sum(unit.parameters.values()))
+        default = max(BUCKET, BUCKET_PER_RANK * self.dp.size)
+        per = max(1, min(times, -(-(self.o.bucket_size or default) // one)))
+        base = {"embedding": 0, "layer": 1000, "head": 1_000_000}[unit.name]
+        _ = stage
+        sizes = [min(per, times - i) for i in range(0, times, per)]
+        numbered = [(size, base + i) for i, size in enumerate(sizes)]
+        yield from (reversed(numbered) if reverse else numbered)
+
+    # -- pipeline ---------------------------------------------------------------------------------
+    def _post(self, batch: Batch) -> None:
+        t, grid = self.tape, self.grid
+        rows, b, h = self.model.inner
+        split = 1 if self.model.shard.sequence else grid.tp  # each tensor rank sends its part, gathered there by NVLink
+        size, parts = rows * b * h * 2.0 / split, []
+        here = grid.rank(0, self.stage, 0)
+        for op in batch.ops:
+            peer = grid.rank(0, op.peer, 0)
+            ends = (peer, here) if isinstance(op, Recv) else (here, peer)
+            parts.append(transfer(t, *ends, (*op.key, self.run), size, self.copies[op.peer]))
+        t.wait(t.record(), PP)
+        t.cpu("p2p_batch")
+        t.cpu("p2p_op", len(batch.ops))
+        t.communicate(parts, PP, "send_recv")
+        self.events[batch.handle] = t.record(PP)
+
+    # -- data parallelism and the optimizer ---------------------------------------------------------
+    @property
+    def wide(self) -> int:
+        """Bytes of a gradient in the buffer that accumulates and reduces it."""
+        return 4 if self.o.main_grads == "fp32" else 2
+
+    def _resident(self) -> None:
+        """Parameters, gradient buffer and optimizer states (fp32 parameters and two moments)."""
+        memory, n = self.tape.memory, float(self.parameters)
+        shard = self.dp.size if self.sharded else 1
+        self.held = [
+            Storage(memory, 2 * n, "parameters"),
+            Storage(memory, self.wide * n, "gradients"),
+            Storage(memory, 12 * n / shard, "optimizer"),
+        ]
+
+    def _zero(self) -> None:
+        n = self.parameters
+        self.tape.launch(Kernel("fill", (n,), bytes=float(self.wide * n)))
+
+    def _reduce(self, parameters: int) -> None:
+        op = "reduce_scatter" if self.sharded else "all_reduce"
+        self.dp.collective(self.tape, op, float(self.wide * parameters), DP)
+
+    def _gather_parameters(self) -> None:
+        """With overlap, parameters updated by the last step's optimizer arrive bucket by bucket."""
+        if not (self.sharded and self.o.overlap_param_gather and self.dp.size > 1):
+            return
+        for stage in self.stages:
+            for unit, times in self.parts(stage):
+                for count, bucket in self._pieces(stage, unit, times, reverse=False):
+                    size = 2.0 * count * sum(unit.parameters.values())
+                    self.dp.collective(self.tape, "all_gather", size, DP, in_place=True)
+                    if bucket is not None:
+                        self.gathered[stage, bucket] = self.tape.record(DP)
+
+    def _reduce_rest(self) -> None:
+        t = self.tape
+        t.phase, t.layer = 1, -1
+        if self.dp.size > 1 and not self.o.overlap_grad_reduce:
+            self._reduce(self.parameters)
+        if self.dp.size > 1:
+            t.wait(t.record(DP))
+        m = self.model.m
+        if m.tied_embeddings and self.grid.pp > 1 and {0, len(self.owner) - 1} & set(self.stages):
+            size = float(self.wide * self.model.embedding.parameters["embedding"])
+            self.groups.ends().collective(t, "all_reduce", size, "nccl embedding")
+            t.wait(t.record("nccl embedding"))
+
+    def _optimize(self) -> None:
+        """Norm of the gradients, Adam on fp32 copies, parameters back to bf16 (and gathered again where sharded)."""
+        t, grid = self.tape, self.grid
+        t.phase = 2
+        n = self.parameters // (self.dp.size if self.sharded else 1)
+        tensors = sum(times * len(unit.parameters) for stage in self.stages for unit, times in self.parts(stage))
+        t.cpu("optimizer_step")
+        t.cpu("optimizer_param", tensors)
+        t.launch(Kernel("fused", (n,), bytes=float(self.wide * n)))
+        if grid.pp * grid.tp > 1:
+            group = self.groups.model_parallel()
+            group.collective(t, "all_reduce", 4.0, "nccl mp")
+            t.synchronize("nccl mp")  # the norm is read by the host: clip_grad_norm
+        # Adam reads gradient, parameter and moments and writes the last three in fp32, and the parameter in bf16.
+        t.launch(Kernel("fused", (n,), bytes=float((self.wide + 24 + 2) * n)))
+        if self.sharded and self.dp.size > 1 and not self.o.overlap_param_gather:
+            self.dp.collective(t, "all_gather", 2.0 * self.parameters, DP, in_place=True)
+            t.wait(t.record(DP))
