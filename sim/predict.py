@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
 # Steps simulated; the last is reported. Two bring the host's lead over the GPU to its steady state.
 STEPS = 3
+# Megatron's step ends with the host reading the gradients' norm: every step begins level, so the second is like any later.
+MEGATRON_STEPS = 2
 # Kernels whose time follows the SMs' clock.
 CLOCKED = ("gemm", "gemm_bias", "attention_fwd", "attention_bwd")
 # From the launch call's return to the kernel's start on an idle stream (H200, 125m-ddp4-b4 trace): measured.
@@ -66,6 +68,8 @@ def simulate(scenario: Scenario, steps: int = STEPS) -> Simulation:
     gpu = load_gpu(fabric.gpu_model)
     lowered = _lowered(scenario, model, fabric)
     chains = Chains(lambda graph: machine(scenario, graph, fabric, gpu, alone=True))
+    if scenario.training.framework == "megatron":
+        steps = min(steps, MEGATRON_STEPS)
     run = execute(lowered.graph, machine(scenario, lowered.graph, fabric, gpu, chains), steps)
     return Simulation(scenario, model, fabric, gpu, lowered, run, chains)
 
@@ -87,6 +91,16 @@ def predict(scenario: Scenario) -> Result:
     from sim.report import result_of
 
     return result_of(simulate(scenario))
+
+
+def step_time(scenario: Scenario) -> float:
+    """Seconds of the predicted step alone, without timeline, memory and evidence."""
+    from sim.report import step_times
+
+    made = simulate(scenario)
+    times = step_times(made.lowered.graph, made.run)
+    by_rank = [float(t[-1]) for r, t in times.items() for _ in made.lowered.graph.represents[r]]
+    return float(np.median(by_rank))
 
 
 def load_fabric(scenario: Scenario) -> Fabric:

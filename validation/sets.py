@@ -22,7 +22,11 @@ if TYPE_CHECKING:
 CASES = Path(__file__).parent / "cases"
 STEPS = "steps"
 # The module of each kind of set; set.toml says `kind`, steps where it does not.
-KINDS = {STEPS: "validation.compare", "collectives": "validation.collective_sets"}
+KINDS = {
+    STEPS: "validation.compare",
+    "collectives": "validation.collective_sets",
+    "published": "validation.published_training",
+}
 
 
 @dataclass(frozen=True)

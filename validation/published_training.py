@@ -1,0 +1,194 @@
+"""Published training steps of other people's clusters: CSV rows to scenarios, predictions, comparison.
+
+Columns as in ``cases/published/rows.csv``; ``published_setups`` adds what the sources say in words.
+"""
+
+from __future__ import annotations
+
+import csv
+import math
+import multiprocessing
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from sim.errors import InputError, Mistake, PrestepError
+from validation.published_flops import step_time_of
+from validation.published_report import Case, PublishedReport
+from validation.published_setups import FOLDER, Setup, family_of, setup_of
+
+NEEDED = ("gpus", "layers", "hidden", "heads", "seq_len", "global_batch", "tp", "pp")
+COLUMNS = ("id", "source", "hardware", "model", "metric_name", "metric_value", "unit", *NEEDED, "micro_batch", "dp")
+WHOLE = ("micro_batch", "dp")  # without these a row is incomplete; what is assumed is said
+RECOMPUTE = (("full", "full"), ("select", "selective"), ("none", "none"))
+PRECISIONS = (("fp8", "fp8"), ("float8", "fp8"), ("fp4", "fp8"), ("bf16", "bf16"), ("fp16", "fp16"))
+
+
+@dataclass(frozen=True)
+class Run:
+    """A row as a scenario with what was measured, s."""
+
+    id: str
+    slice: str
+    group: str
+    scenario: Mapping[str, Any]
+    measured: float
+    assumed: str
+
+
+def validate_set(name: str, rows: str | Path | None = None, jobs: int = 1) -> PublishedReport:
+    """Predicts every row that can be said as a scenario; the others are listed with the reason.
+
+    Raises
+    ------
+    InputError
+        If the file cannot be read or lacks columns.
+    """
+    runs, skips = sort(read(Path(rows) if rows else FOLDER / "rows.csv"))
+    if jobs == 1 or len(runs) < 2:
+        made = list(map(predict, runs))
+    else:  # spawned, not forked: Arrow and BLAS have threads of their own
+        with ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn")) as pool:
+            made = list(pool.map(predict, runs, chunksize=4))
+    cases = tuple(
+        Case(run.id, run.slice, run.group, run.measured, time, error, run.assumed)
+        for run, (time, error) in zip(runs, made, strict=True)
+    )
+    return PublishedReport(name, "Published training steps", cases, tuple(skips), rows is None)
+
+
+def read(path: Path) -> list[dict[str, str]]:
+    """Rows of a CSV file.
+
+    Raises
+    ------
+    InputError
+        If it cannot be read, or lacks columns.
+    """
+    try:
+        with path.open(encoding="utf-8", newline="") as file:
+            rows = list(csv.DictReader(file))
+    except (OSError, ValueError, csv.Error) as error:
+        raise InputError(Mistake(str(path), "", str(error), "a CSV file of training steps")) from None
+    missing = [name for name in COLUMNS if rows and name not in rows[0]]
+    if not rows or missing:
+        found = "no rows" if not rows else f"no column {', '.join(missing)}"
+        raise InputError(Mistake(str(path), "", found, f"columns {', '.join(COLUMNS)}"))
+    return rows
+
+
+def sort(rows: Sequence[Mapping[str, str]]) -> tuple[list[Run], list[tuple[str, str]]]:
+    """Rows that are scenarios, and (row, reason) of those that are not."""
+    runs, skips = [], []
+    for row in rows:
+        try:
+            runs.append(run_of(row))
+        except InputError as error:
+            skips.append((row["id"], "; ".join(str(m) for m in error.mistakes)))
+    return runs, skips
+
+
+def run_of(row: Mapping[str, str]) -> Run:
+    """A row as a run.
+
+    Raises
+    ------
+    InputError
+        Saying which columns are missing or what cannot be said as a scenario.
+    """
+    missing = [name for name in NEEDED if not row[name].strip()]
+    if missing:
+        raise InputError(Mistake(row["id"], "", f"no {', '.join(missing)}", "a complete configuration"))
+    setup = setup_of(row)
+    incomplete = [name for name in WHOLE if not row[name].strip()]
+    scenario = scenario_of(row, setup)
+    from sim.spec import parse_scenario
+
+    parse_scenario(scenario, row["id"])
+    group = "|".join(row.get(name, "") for name in ("source", "hardware", "layers", "hidden", "gpus", "global_batch"))
+    measured = step_time_of(row, scenario)
+    if not (math.isfinite(measured) and measured > 0):
+        raise InputError(Mistake(row["id"], row["metric_name"], row["metric_value"], "a positive number"))
+    assumed = ", ".join(f"{name} assumed" for name in incomplete)
+    return Run(row["id"], setup.slice or row["source"], group, scenario, measured, assumed)
+
+
+def scenario_of(row: Mapping[str, str], setup: Setup) -> dict[str, Any]:
+    """The scenario's tables."""
+    sections = {name: dict(keys) for name, keys in (setup.sections or {}).items()}
+    gpus, tp, pp, cp = (_whole(row, name, 1) for name in ("gpus", "tp", "pp", "cp"))
+    dp = _whole(row, "dp", max(1, gpus // (tp * pp * cp)))
+    training = {
+        "seq_len": _whole(row, "seq_len", 0),
+        "micro_batch": _whole(row, "micro_batch", 1),
+        "global_batch": _whole(row, "global_batch", 0),
+        **_chosen(row.get("recompute", ""), "recompute", RECOMPUTE),
+        **_chosen(row.get("precision", ""), "precision", PRECISIONS),
+    }
+    parallel: dict[str, Any] = {"dp": dp, "tp": tp, "pp": pp, "cp": cp, "uneven_stages": True}
+    ep, vpp = _whole(row, "ep", 1), _whole(row, "vpp", 1)
+    if ep > 1:
+        parallel["ep"] = ep
+    if vpp > 1 and pp > 1:
+        parallel |= {"vpp": vpp, "schedule": "interleaved"}
+    if row.get("sequence_parallel", "").strip():
+        parallel["sequence_parallel"] = row["sequence_parallel"].strip().lower() == "true" and tp > 1
+    cluster = dict(sections.pop("cluster", {}))
+    cluster |= _cluster(gpus, setup)
+    made = {
+        "cluster": cluster,
+        "model": {**family_of(row["model"]), **_model(row), **sections.pop("model", {})},
+        "training": {**sections.pop("training", {}), **training},
+        "parallel": {"data_parallel": "ddp" if dp * cp > 1 else "none", **sections.pop("parallel", {}), **parallel},
+    }
+    return made | sections
+
+
+def _cluster(gpus: int, setup: Setup) -> dict[str, Any]:
+    if gpus <= setup.per_host and setup.one_host:
+        return {"name": setup.one_host, **({"gpus": gpus} if gpus < setup.per_host else {})}
+    if not setup.hosts:
+        raise InputError(Mistake(setup.slice, "", f"{gpus} GPUs", "a cluster of several hosts in setups.toml"))
+    return {"name": setup.hosts, "hosts": -(-gpus // setup.per_host), "gpus": gpus}
+
+
+def _model(row: Mapping[str, str]) -> dict[str, Any]:
+    shape = {name: _whole(row, name, 0) for name in ("layers", "hidden", "heads", "kv_heads", "ffn", "vocab")}
+    made = {name: value for name, value in shape.items() if value}
+    made.setdefault("ffn", 4 * shape["hidden"])
+    made.setdefault("vocab", 51200)  # GPT-2's, padded: where a source says none
+    return {"kind": "transformer", **made}
+
+
+def _whole(row: Mapping[str, str], name: str, default: int) -> int:
+    text = (row.get(name) or "").strip()
+    if not text:
+        return default
+    try:
+        return int(float(text))
+    except ValueError:
+        raise InputError(Mistake(row["id"], name, f'"{text}"', "a whole number")) from None
+
+
+def _chosen(text: str, key: str, known: Sequence[tuple[str, str]]) -> dict[str, str]:
+    return next(({key: value} for part, value in known if part in text.lower()), {})
+
+
+def predict(run: Run) -> tuple[float, str]:
+    """Seconds, or why there are none: one row does not hide the others."""
+    from sim.predict import step_time
+    from sim.spec import parse_scenario
+
+    try:
+        return step_time(parse_scenario(run.scenario, run.id)), ""
+    except PrestepError as error:
+        return math.nan, str(error)
+    except Exception as error:  # a crash is a failed row, and the gate fails with it
+        return math.nan, f"{type(error).__name__}: {error}"
+
+
+def main_rows() -> Iterator[Run]:
+    """The bundled rows that can be predicted."""
+    yield from sort(read(FOLDER / "rows.csv"))[0]
