@@ -128,6 +128,9 @@ class Megatron:
     p2p_sync: bool = key(False, "the host waits for the GPU after each pipeline transfer (Megatron before core 0.3)")
     attention_dropout: float = key(0.0, "share of attention weights dropped", low=0)
     hidden_dropout: float = key(0.0, "share of hidden values dropped", low=0)
+    vocab_multiple: int = key(
+        128, "the vocabulary is padded to a multiple of it on every rank (make_vocab_size_divisible_by)", low=1
+    )
     bias_fusion: bool = key(True, "bias, activation, dropout and residual in one kernel")
     cross_entropy_fusion: bool = key(True, "loss in one pass")
 

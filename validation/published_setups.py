@@ -26,7 +26,7 @@ class Setup:
 
     Attributes
     ----------
-    source, hardware, model, precision : str
+    source, hardware, model, precision, tp, pp, dp : str
         Regular expressions that a row's texts contain; "" for any.
     slice : str
         Name under which its rows are reported; default the source.
@@ -46,6 +46,9 @@ class Setup:
     hardware: str = ""
     model: str = ""
     precision: str = ""
+    tp: str = ""
+    pp: str = ""
+    dp: str = ""
     slice: str = ""
     one_host: str = ""
     hosts: str = ""
@@ -55,7 +58,7 @@ class Setup:
     sections: Mapping[str, Mapping[str, Any]] | None = None
 
     def fits(self, row: Mapping[str, str]) -> bool:
-        wanted = ("source", "hardware", "model", "precision")
+        wanted = ("source", "hardware", "model", "precision", "tp", "pp", "dp")
         return all(re.search(getattr(self, key), row.get(key, ""), re.IGNORECASE) for key in wanted)
 
 

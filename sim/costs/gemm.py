@@ -61,3 +61,10 @@ def waves(shape: tuple[int, int, int], sms: int, tile: tuple[int, int] = (256, 1
     """Waves of CTAs of an (m, n, k) product: tiles per SM, with the better orientation of `tile`; may be fractional."""
     m, n, _ = shape
     return min(math.ceil(m / a) * math.ceil(n / b) for a, b in (tile, tile[::-1])) / sms
+
+
+def unaligned(shape: tuple[int, int, int], layout: str, dtype: str) -> bool:
+    """Whether a leading dimension of an operand is no multiple of 16 bytes."""
+    m, n, k = shape
+    step = 16 if dtype == "fp8" else 8
+    return any(size % step for size in ((m, n) if layout == "tn" else (n, k)))

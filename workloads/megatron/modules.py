@@ -181,8 +181,8 @@ class Layer(Module):
         return M.bias_dropout_add(t, y, self.ffn.fc2_bias, x, o)
 
 
-def padded_vocab(vocab: int, shards: int, multiple: int = 128) -> int:
-    """Megatron pads the vocabulary so that every rank's part is a multiple of 128 (training/tokenizer)."""
+def padded_vocab(vocab: int, shards: int, multiple: int) -> int:
+    """Megatron pads the vocabulary so that every rank's part is a multiple, by default of 128 (training/tokenizer)."""
     unit = multiple * shards
     return -(-vocab // unit) * unit
 
@@ -193,7 +193,7 @@ class Embedding(Module):
     def __init__(self, t: Tape, m: ModelSpec, s: Shard) -> None:
         super().__init__()
         self.m, self.s = m, s
-        self.vocab = padded_vocab(m.vocab, s.group.size) // s.group.size
+        self.vocab = padded_vocab(m.vocab, s.group.size, s.options.vocab_multiple) // s.group.size
         self.token = self.add(t, self.vocab, m.hidden, name="embedding")
         learned = m.positions == "learned"
         self.position = self.add(t, m.max_positions, m.hidden, name="position") if learned else None
@@ -223,7 +223,7 @@ class Head(Module):
         self.m, self.s = m, s
         self.norm = Norm(t, m)
         self.parameters += self.norm.parameters
-        self.vocab = padded_vocab(m.vocab, s.group.size) // s.group.size
+        self.vocab = padded_vocab(m.vocab, s.group.size, s.options.vocab_multiple) // s.group.size
         self.weight = self.add(t, self.vocab, m.hidden, name="head")
 
     def forward(self, t: Tape, x: Tensor) -> Tensor:
