@@ -202,11 +202,11 @@ def _layers(s: Scenario, model: ModelShape) -> Iterator[Mistake]:
     stages = s.parallel.pp * s.parallel.vpp
     if model.kind != "transformer" or stages == 1:
         return
-    uneven = s.parallel.uneven_stages and s.training.framework != "megatron"
+    uneven = s.parallel.uneven_stages
     if model.layers < stages:
         yield Mistake(s.where, "model.layers", str(model.layers), f"at least pp * vpp = {stages}, one for each stage")
     elif model.layers % stages and not uneven:
-        hint = "Megatron-LM needs it" if s.training.framework == "megatron" else "or parallel.uneven_stages = true"
+        hint = "or parallel.uneven_stages = true"
         yield Mistake(s.where, "model.layers", str(model.layers), f"a multiple of pp * vpp = {stages}", hint)
 
 

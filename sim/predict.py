@@ -205,12 +205,12 @@ def _not_simulated(scenario: Scenario) -> list[Mistake]:
     megatron = t.framework == "megatron"
     sharding = ("zero1",) if megatron else ("fsdp", "zero3")
     for key, value, known in (
-        ("training.precision", t.precision, ("bf16", "fp16") if megatron else ("bf16",)),
-        ("training.recompute", t.recompute, ("none", "full")),
+        ("training.precision", t.precision, ("bf16", "fp16", "fp8") if megatron else ("bf16",)),
+        ("training.recompute", t.recompute, ("none", "selective", "full") if megatron else ("none", "full")),
         ("training.optimizer", t.optimizer, ("adamw", "adam") if megatron else ("adamw",)),
         ("training.framework", t.framework, ("pytorch-eager", "pytorch-compiled", "cuda-graph", "megatron")),
         ("parallel.data_parallel", p.data_parallel or "none", ("none", "ddp", "ddp-no-overlap", *sharding)),
-        ("parallel.cp", str(p.cp), ("1",)),
+        ("parallel.cp", str(p.cp), (str(p.cp),) if megatron else ("1",)),
     ):
         if value not in known:
             found.append(Mistake(where, key, f'"{value}"', " or ".join(known), "not simulated yet"))

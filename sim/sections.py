@@ -125,6 +125,7 @@ class Megatron:
         None, "parameters of a bucket when reduction overlaps; default 40 million, or 1 million per data rank", low=1
     )
     tp_comm_overlap: bool = key(False, "split tensor-parallel gathers and GEMMs so that they overlap (user buffers)")
+    overlap_p2p_comm: bool = key(True, "interleaved pipelines send and receive beside their computation")
     p2p_sync: bool = key(False, "the host waits for the GPU after each pipeline transfer (Megatron before core 0.3)")
     attention_dropout: float = key(0.0, "share of attention weights dropped", low=0)
     hidden_dropout: float = key(0.0, "share of hidden values dropped", low=0)

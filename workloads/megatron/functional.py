@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from sim.costs.kernel import Kernel
@@ -13,6 +14,21 @@ if TYPE_CHECKING:
     from workloads.parallel.group import Group
 
 STREAM = "nccl tp"
+# Parts in which user buffers split a GEMM whose result is reduce-scattered beside it (Transformer Engine, num_splits).
+SPLITS = 4
+
+
+@dataclass(frozen=True)
+class Numbers:
+    """How projections compute and add up.
+
+    ``wide`` is the size in bytes of a gradient in the buffer that accumulates it.
+    """
+
+    fp8: bool
+    wide: int
+    fused_accumulation: bool
+    overlap: bool  # tensor-parallel communication beside the GEMMs
 
 
 def fused(
@@ -53,7 +69,7 @@ def bias_add(t: Tape, x: Tensor, bias: Tensor | None) -> Tensor:
     return fused(t, [x, bias], x.shape, 2 * x.size, 0.0, parameters=1, kernels=(1, 0))
 
 
-def bias_dropout_add(t: Tape, x: Tensor, bias: Tensor | None, residual: Tensor, o: Megatron) -> Tensor:
+def bias_dropout_add(t: Tape, x: Tensor, bias: Tensor | None, residual: Tensor, o: Numbers) -> Tensor:
     """``residual + dropout(x + bias)``: one kernel where fused, else one each."""
     mask = x.elements if o.hidden_dropout else 0.0
     forward, backward = 3 * x.size + mask, 2 * x.size + mask if o.hidden_dropout or bias is not None else 0.0
@@ -66,7 +82,7 @@ def bias_dropout_add(t: Tape, x: Tensor, bias: Tensor | None, residual: Tensor, 
     return fused(t, inputs, x.shape, forward, backward, mask, len(inputs) - 2, (steps, 1 if backward else 0))
 
 
-def activate(t: Tape, x: Tensor, bias: Tensor | None, gated: bool, o: Megatron) -> Tensor:
+def activate(t: Tape, x: Tensor, bias: Tensor | None, gated: bool, o: Numbers) -> Tensor:
     """Bias and GELU, or SwiGLU, as one kernel: saves its input."""
     width = x.shape[-1] // (2 if gated else 1)
     shape = (*x.shape[:-1], width)
@@ -77,7 +93,23 @@ def activate(t: Tape, x: Tensor, bias: Tensor | None, gated: bool, o: Megatron) 
     return fused(t, inputs, shape, forward, x.size + out + x.size, 0.0, len(inputs) - 1, (steps, 1))
 
 
-def column_linear(t: Tape, x: Tensor, w: Tensor, group: Group, sequence: bool, o: Megatron) -> Tensor:
+def gemm(t: Tape, m: int, n: int, k: int, layout: str, o: Numbers) -> None:
+    """A GEMM in the run's number format."""
+    if o.fp8:
+        moved = float(m * k + n * k + 2 * m * n)
+        t.launch(Kernel("gemm", (m, n, k), dtype="fp8", layout="nt", bytes=moved, flops=2.0 * m * n * k))
+    else:
+        launch_gemm(t, "gemm", m, n, k, layout)
+
+
+def quantize(t: Tape, elements: int, o: Numbers) -> None:
+    """An operand of an fp8 GEMM: read in bf16, written in fp8 as it is and transposed (fp8 GEMMs take rows only)."""
+    if o.fp8:
+        t.cpu("quantize")
+        t.launch(Kernel("fused", (elements,), bytes=4.0 * elements))
+
+
+def column_linear(t: Tape, x: Tensor, w: Tensor, group: Group, sequence: bool, o: Numbers) -> Tensor:
     """``x @ w.T`` with the rows of ``w`` spread over the group.
 
     Forward, sequence parallelism gathers ``x`` first. Backward, the input's gradient is summed over the group (or
@@ -89,21 +121,25 @@ def column_linear(t: Tape, x: Tensor, w: Tensor, group: Group, sequence: bool, o
     whole = (x.shape[0] * (n if sequence else 1), *x.shape[1:])
     m = x.elements * (n if sequence else 1) // k
     t.cpu("linear")
+    quantize(t, x.elements, o)
     if parallel and sequence:
-        gather(t, x, group)
-    launch_gemm(t, "gemm", m, out_features, k, "nt")
+        _gather_beside(t, float(m * k * (1 if o.fp8 else x.itemsize)), group, o)
+    gemm(t, m, out_features, k, "nt", o)
+    if parallel and sequence:
+        t.wait(t.record(STREAM))
     y = t.empty((*whole[:-1], out_features), x.itemsize)
     needs, saved = x.requires_grad, x
 
     def backward(g: Tensor) -> list[Tensor | None]:
         t.cpu("linear_backward")
+        quantize(t, m * out_features, o)
         if parallel and sequence:
-            begin(t, "all_gather", float(m * k * saved.itemsize), group)
+            begin(t, "all_gather", float(m * k * (1 if o.fp8 else saved.itemsize)), group)
         gathered = t.empty(whole, saved.itemsize) if sequence and parallel else None
         grad = None
         if needs:
             grad = t.empty(whole, saved.itemsize)
-            launch_gemm(t, "gemm", m, k, out_features, "nn")
+            gemm(t, m, k, out_features, "nn", o)
         if parallel and sequence:
             t.wait(t.record(STREAM))
         if parallel and needs:
@@ -119,38 +155,64 @@ def column_linear(t: Tape, x: Tensor, w: Tensor, group: Group, sequence: bool, o
     return t.apply(y, [x, w], backward)
 
 
-def row_linear(t: Tape, x: Tensor, w: Tensor, group: Group, sequence: bool, o: Megatron) -> Tensor:
+def row_linear(t: Tape, x: Tensor, w: Tensor, group: Group, sequence: bool, o: Numbers) -> Tensor:
     """``x @ w.T`` with the columns of ``w`` spread over the group: outputs are summed (or reduce-scattered)."""
     n, parallel = group.size, group.size > 1
     out_features, k = w.shape
     m = x.elements // k
     t.cpu("linear")
-    launch_gemm(t, "gemm", m, out_features, k, "nt")
+    quantize(t, x.elements, o)
     y = t.empty((*x.shape[:-1], out_features), x.itemsize)
-    if parallel:
-        reduce(t, y, group, sequence)
+    if parallel and sequence and o.overlap:
+        _scatter_beside(t, m, out_features, k, group, o)
+    else:
+        gemm(t, m, out_features, k, "nt", o)
+        if parallel:
+            reduce(t, y, group, sequence)
     if parallel and sequence:
         y = t.empty((x.shape[0] // n, *x.shape[1:-1], out_features), x.itemsize)
     saved = x
 
     def backward(g: Tensor) -> list[Tensor | None]:
         t.cpu("linear_backward")
+        quantize(t, g.elements, o)
         if parallel and sequence:
-            gather(t, g, group)
+            _gather_beside(t, float(m * out_features * (1 if o.fp8 else g.itemsize)), group, o)
         grad = t.empty(saved.shape, saved.itemsize)
-        launch_gemm(t, "gemm", m, k, out_features, "nn")
+        gemm(t, m, k, out_features, "nn", o)
+        if parallel and sequence:
+            t.wait(t.record(STREAM))
         weight_gradient(t, out_features, k, m, o)
         return [grad, Tensor(None, w.shape)]
 
     return t.apply(y, [x, w], backward)
 
 
-def weight_gradient(t: Tape, n: int, k: int, m: int, o: Megatron) -> None:
+def _gather_beside(t: Tape, size: float, group: Group, o: Numbers) -> None:
+    """The gather in front of a GEMM: before it, or (a ring of exchanges, each followed by a part of the GEMM) beside it
+    but for its first part."""
+    if not o.overlap:
+        begin(t, "all_gather", size, group)
+        t.wait(t.record(STREAM))
+        return
+    begin(t, "all_gather", size / group.size, group)
+    t.wait(t.record(STREAM))
+    begin(t, "all_gather", size * (1 - 1 / group.size), group)
+
+
+def _scatter_beside(t: Tape, m: int, n: int, k: int, group: Group, o: Numbers) -> None:
+    """A GEMM in parts, each reduce-scattered while the next is computed."""
+    for _ in range(SPLITS):
+        gemm(t, max(1, m // SPLITS), n, k, "nt", o)
+        begin(t, "reduce_scatter", 2.0 * m * n / SPLITS, group)
+    t.wait(t.record(STREAM))
+
+
+def weight_gradient(t: Tape, n: int, k: int, m: int, o: Numbers) -> None:
     """The weight's gradient, added to the buffer that accumulates it."""
-    launch_gemm(t, "gemm", n, k, m, "tn")
-    if not o.gradient_accumulation_fusion:
-        wide = 4 if o.main_grads == "fp32" else 2
-        t.launch(Kernel("fused", (n * k,), bytes=float(n * k * (2 + 2 * wide))))
+    gemm(t, n, k, m, "tn", o)
+    if not o.fused_accumulation:
+        t.launch(Kernel("fused", (n * k,), bytes=float(n * k * (2 + 2 * o.wide))))
 
 
 def begin(t: Tape, op: str, size: float, group: Group) -> None:

@@ -10,6 +10,7 @@ from sim.costs.frameworks import host_costs
 from sim.layout import grad_accumulation_of, microbatches_of
 from sim.opgraph import OpGraph
 from workloads.lower import Layout, Lowered
+from workloads.megatron.pipeline import interleaved
 from workloads.megatron.stage import Model, Rank
 from workloads.megatron.unit import Unit, record
 from workloads.parallel.group import Group
@@ -61,7 +62,8 @@ def lower(scenario: Scenario, model: ModelSpec, host_factor: float, place: Place
     grid = Grid(p.dp, p.pp, p.tp, p.cp)
     costs = {name: time * host_factor for name, time in host_costs("megatron").items()}
     groups = Groups(grid, place)
-    layers = Model(scenario, model, groups.of("tp", 0), lambda: Tape(0, Shared(), costs))
+    context = groups.of("cp", 0) if p.cp > 1 else None
+    layers = Model(scenario, model, groups.of("tp", 0), context, lambda: Tape(0, Shared(), costs))
     owner, rows = _schedule(scenario)
     cuts = layers_of_stages(model.layers, len(owner))
     shared, ranks = Shared(), []
@@ -97,8 +99,12 @@ def _schedule(scenario: Scenario) -> tuple[tuple[int, ...], Sequence[Sequence[Op
         return (0,), [[Compute(0, kind, i) for i in range(microbatches) for kind in "FB"]]
     microbatches //= grad_accumulation_of(scenario)
     module, chunks = checked(p.schedule, p.pp, microbatches, p.vpp if p.vpp > 1 else None, "megatron")
-    issued = operations(p.schedule, p.pp, microbatches, chunks, framework="megatron")
-    return rank_of_stages(module.PLACEMENT, p.pp, chunks), issued
+    owner = rank_of_stages(module.PLACEMENT, p.pp, chunks)
+    if p.schedule == "1f1b":
+        return owner, operations(p.schedule, p.pp, microbatches, chunks, framework="megatron")
+    actions = [module.actions(rank, p.pp, microbatches, chunks) for rank in range(p.pp)]
+    overlap = scenario.megatron.overlap_p2p_comm
+    return owner, [interleaved(rank, row, owner, overlap) for rank, row in enumerate(actions)]
 
 
 class Groups:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -9,13 +10,14 @@ from sim.costs.kernel import Kernel
 from workloads import functional as F
 from workloads.functional import launch_gemm
 from workloads.megatron import functional as M
+from workloads.tape import Tensor
 from workloads.transformer import Module
 
 if TYPE_CHECKING:
     from sim.sections import Megatron
     from workloads.model import ModelSpec
     from workloads.parallel.group import Group
-    from workloads.tape import Tape, Tensor
+    from workloads.tape import Tape
 
 
 @dataclass(frozen=True)
@@ -25,9 +27,12 @@ class Shard:
     group: Group
     sequence: bool
     options: Megatron
+    numbers: M.Numbers
     batch: int
     tokens: int  # of one sample on this rank, after context parallelism
     seq_len: int
+    context: Group | None = None
+    recompute_core: bool = False  # attention's inner part is run again in backward
 
     @property
     def rows(self) -> int:
@@ -62,39 +67,77 @@ class Attention(Module):
 
     def forward(self, t: Tape, x: Tensor) -> Tensor:
         s, m = self.s, self.m
-        y = M.column_linear(t, x, self.qkv, s.group, s.sequence, s.options)
+        y = M.column_linear(t, x, self.qkv, s.group, s.sequence, s.numbers)
         y = M.bias_add(t, y, self.qkv_bias)
         if m.rotary:
             turned = y.size * (self.heads + self.kv) / (self.heads + 2 * self.kv)
             y = M.fused(t, [M.unsaved(y)], y.shape, 2 * turned, 2 * turned, kernels=(2, 2))
         core = flash_attention if s.options.attention == "flash" else unfused_attention
-        o = core(t, y, self.heads, self.kv, m.head_dim, s)
-        return M.row_linear(t, o, self.proj, s.group, s.sequence, s.options)
+
+        def attend(qkv: Tensor) -> Tensor:
+            return core(t, qkv, self.heads, self.kv, m.head_dim, s)
+
+        o = again(t, attend, y) if s.recompute_core else attend(y)
+        return M.row_linear(t, o, self.proj, s.group, s.sequence, s.numbers)
+
+
+def again(t: Tape, run: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+    """Keeps only the input of a region, which runs again before its backward (tensor_parallel.checkpoint)."""
+    with t.no_grad():
+        out = run(x)
+    kept = Tensor(x.storage, x.shape, x.itemsize)
+
+    def backward(g: Tensor) -> list[Tensor | None]:
+        kept.requires_grad, kept.name = True, "detached"
+        y = run(kept)
+        t.backward(y, g)
+        grad, kept.grad = kept.grad, None
+        return [grad]
+
+    return t.apply(out, [x], backward)
 
 
 def flash_attention(t: Tape, qkv: Tensor, heads: int, kv: int, dim: int, s: Shard) -> Tensor:
     """One kernel forward and one backward: saves queries, keys, values, output and a float per row."""
-    shape = (s.batch, heads, kv, s.seq_len, dim)
-    part = s.tokens / s.seq_len
-    flops = 2.0 * s.batch * heads * s.seq_len**2 * dim * part
     y = t.empty((*qkv.shape[:-1], heads * dim), qkv.itemsize)
     lse = t.empty((s.batch, heads, s.tokens), 4)
-    moved = qkv.size + y.size
     t.cpu("attention")
-    t.launch(Kernel("attention_fwd", shape, bytes=moved, flops=flops))
+    attend_ring(t, "attention_fwd", heads, kv, dim, s)
     saved = y.view(*y.shape)
     saved.node = None
 
     def backward(g: Tensor) -> list[Tensor | None]:
         _ = (g, lse, saved)
         t.cpu("attention_backward")
-        t.launch(Kernel("attention_bwd", shape, bytes=2 * moved, flops=2.5 * flops))
+        attend_ring(t, "attention_bwd", heads, kv, dim, s)
         grad = t.empty(qkv.shape, qkv.itemsize)
         # dq, dk and dv come as tensors of their own and are put together for the projection's backward.
         t.launch(Kernel("cat", (grad.elements,), bytes=2 * grad.size))
         return [grad]
 
     return t.apply(y, [qkv], backward)
+
+
+def attend_ring(t: Tape, kind: str, heads: int, kv: int, dim: int, s: Shard) -> None:
+    """Attention of this rank's queries to all keys: with context parallelism in as many steps as ranks.
+
+    Keys and values of the next step travel along a ring beside the current one (and in backward their gradients too).
+    A rank holds two parts of the sequence, one from each end, so that every step of every rank is the same half of its
+    block (Transformer Engine, attn_forward_func_with_cp; Liu et al. 2023). One step costs what a causal kernel over
+    the rank's own tokens does; the first is that, the others are whole blocks of half the keys: the same work.
+    """
+    n = s.context.size if s.context is not None else 1
+    shape = (s.batch, heads, kv, s.tokens, dim)
+    size = 2.0 * s.batch * s.tokens * 2 * kv * dim * (1 if kind.endswith("fwd") else 2)
+    for step in range(n):
+        if s.context is not None and step < n - 1:
+            s.context.collective(t, "sendrecv", size, CP_STREAM, "p2p_batch")
+        t.launch(Kernel(kind, shape))
+        if step < n - 1:
+            t.wait(t.record(CP_STREAM))
+
+
+CP_STREAM = "nccl cp"
 
 
 def unfused_attention(t: Tape, qkv: Tensor, heads: int, kv: int, dim: int, s: Shard) -> Tensor:
@@ -156,9 +199,9 @@ class FeedForward(Module):
 
     def forward(self, t: Tape, x: Tensor) -> Tensor:
         s = self.s
-        y = M.column_linear(t, x, self.fc1, s.group, s.sequence, s.options)
+        y = M.column_linear(t, x, self.fc1, s.group, s.sequence, s.numbers)
         y = M.activate(t, y, self.fc1_bias, self.m.gated, s.options)
-        return M.row_linear(t, y, self.fc2, s.group, s.sequence, s.options)
+        return M.row_linear(t, y, self.fc2, s.group, s.sequence, s.numbers)
 
 
 class Layer(Module):
@@ -228,7 +271,7 @@ class Head(Module):
 
     def forward(self, t: Tape, x: Tensor) -> Tensor:
         s = self.s
-        logits = M.column_linear(t, self.norm.forward(t, x), self.weight, s.group, s.sequence, s.options)
+        logits = M.column_linear(t, self.norm.forward(t, x), self.weight, s.group, s.sequence, s.numbers)
         return cross_entropy(t, logits, s)
 
 

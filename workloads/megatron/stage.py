@@ -7,6 +7,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from sim.costs.kernel import Kernel
+from workloads.megatron.functional import Numbers
 from workloads.megatron.modules import Embedding, Head, Layer, Shard
 from workloads.megatron.unit import Pass, Unit, record
 from workloads.parallel.group import Group, transfer
@@ -27,12 +28,19 @@ BUCKET, BUCKET_PER_RANK = 40_000_000, 1_000_000
 class Model:
     """The units of a model, each recorded when first wanted."""
 
-    def __init__(self, scenario: Scenario, m: ModelSpec, tp: Group, tape: Callable[[], Tape]) -> None:
+    def __init__(
+        self, scenario: Scenario, m: ModelSpec, tp: Group, cp: Group | None, tape: Callable[[], Tape]
+    ) -> None:
         s, p = scenario.training, scenario.parallel
         self.m, self.tape, self.options = m, tape, scenario.megatron
+        o = scenario.megatron
+        wide = 4 if o.main_grads == "fp32" else 2
+        numbers = Numbers(s.precision == "fp8", wide, o.gradient_accumulation_fusion, o.tp_comm_overlap)
         self.recompute = s.recompute == "full"
         sequence = p.sequence_parallel and p.tp > 1
-        self.shard = Shard(tp, sequence, self.options, s.micro_batch, s.seq_len // p.cp, s.seq_len)
+        self.shard = Shard(
+            tp, sequence, o, numbers, s.micro_batch, s.seq_len // p.cp, s.seq_len, cp, s.recompute == "selective"
+        )
         self.inner = (self.shard.rows, s.micro_batch, m.hidden)
 
     @cached_property
@@ -203,11 +211,15 @@ class Rank:
             peer = grid.rank(0, op.peer, 0)
             ends = (peer, here) if isinstance(op, Recv) else (here, peer)
             parts.append(transfer(t, *ends, (*op.key, self.run), size, self.copies[op.peer]))
-        t.wait(t.record(), PP)
+        stream = PP
+        if self.o.overlap_p2p_comm and len(self.owner) > grid.pp:  # each peer and direction has its own communicator
+            one = batch.ops[0]
+            stream = f"{PP} {'from' if isinstance(one, Recv) else 'to'} {one.what}"
+        t.wait(t.record(), stream)
         t.cpu("p2p_batch")
         t.cpu("p2p_op", len(batch.ops))
-        t.communicate(parts, PP, "send_recv")
-        self.events[batch.handle] = t.record(PP)
+        t.communicate(parts, stream, "send_recv")
+        self.events[batch.handle] = t.record(stream)
 
     # -- data parallelism and the optimizer ---------------------------------------------------------
     @property

@@ -1,0 +1,80 @@
+"""How Megatron issues a pipeline schedule's transfers (megatron/core/pipeline_parallel/schedules.py).
+
+Without interleaving as PyTorch's 1F1B does. With it there are two ways: one batch of all transfers between two rounds
+of computation, waited for at once; or (overlap_p2p_comm) every transfer by itself, a receive posted one computation
+ahead of its use, each direction and peer on a communicator of its own, so that none blocks another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from workloads.schedules import Action
+from workloads.schedules.runtime import Operation, Recorder, Recv, Send
+
+
+def interleaved(rank: int, actions: Sequence[Action], owner: Sequence[int], overlap: bool) -> tuple[Operation, ...]:
+    """What one rank issues for its actions; ``owner`` is the pipeline rank of every stage."""
+    return (_overlapped if overlap else _in_rounds)(rank, actions, owner)
+
+
+def receives(rank: int, action: Action, owner: Sequence[int]) -> tuple[Recv, ...]:
+    """What an action needs from another rank: its input, or its output's gradient."""
+    before = action.stage + (-1 if action.kind == "F" else 1)
+    if not 0 <= before < len(owner) or owner[before] == rank:
+        return ()
+    return (Recv(action.kind, action.stage, action.microbatch, owner[before]),)
+
+
+def sends(rank: int, action: Action, owner: Sequence[int]) -> tuple[Send, ...]:
+    """What an action makes for another rank: its output, or its input's gradient."""
+    after = action.stage + (1 if action.kind == "F" else -1)
+    if not 0 <= after < len(owner) or owner[after] == rank:
+        return ()
+    return (Send(action.kind, action.stage, action.microbatch, owner[after]),)
+
+
+def _overlapped(rank: int, actions: Sequence[Action], owner: Sequence[int]) -> tuple[Operation, ...]:
+    record, sent = Recorder(rank, max(owner) + 1), []
+    coming = record.post(receives(rank, actions[0], owner))
+    for i, action in enumerate(actions):
+        here, coming = coming, None
+        if i + 1 < len(actions):
+            coming = record.post(receives(rank, actions[i + 1], owner))
+        record.wait(here)
+        record.compute(action)
+        sent.append(record.post(sends(rank, action, owner)))
+    record.wait(next((handle for handle in reversed(sent) if handle is not None), None))
+    return record.done()
+
+
+def _in_rounds(rank: int, actions: Sequence[Action], owner: Sequence[int]) -> tuple[Operation, ...]:
+    record = Recorder(rank, max(owner) + 1)
+    rounds = _rounds(actions)
+    record.wait(record.post(_needed(rank, rounds[0], owner)))
+    for i, computed in enumerate(rounds):
+        for action in computed:
+            record.compute(action)
+        out: tuple[Send | Recv, ...] = tuple(op for action in computed for op in sends(rank, action, owner))
+        if i + 1 < len(rounds):
+            out += _needed(rank, rounds[i + 1], owner)
+        record.wait(record.post(out))
+    return record.done()
+
+
+def _needed(rank: int, computed: Sequence[Action], owner: Sequence[int]) -> tuple[Recv, ...]:
+    return tuple(op for action in computed for op in receives(rank, action, owner))
+
+
+def _rounds(actions: Sequence[Action]) -> list[tuple[Action, ...]]:
+    """Computations between two exchanges: forward passes of the warm-up, pairs of one each, last backward passes."""
+    made: list[tuple[Action, ...]] = []
+    first = next((i for i, action in enumerate(actions) if action.kind == "B"), len(actions))
+    made += [(action,) for action in actions[: max(0, first - 1)]]
+    rest = list(actions[max(0, first - 1) :])
+    while rest:
+        pair = len(rest) > 1 and rest[0].kind == "F" and rest[1].kind == "B"
+        made.append(tuple(rest[: 2 if pair else 1]))
+        rest = rest[len(made[-1]) :]
+    return made
+
