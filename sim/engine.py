@@ -48,7 +48,7 @@ class Machine:
     kernel_gap, launch_latency : float
         Seconds between two kernels of a stream, and from a launch to the start on an idle stream.
     scale : dict
-        Slow ranks: factor on kernel durations by rank.
+        Slow ranks: factor on kernel durations by rank, one for all or one per kernel.
     idle : frozenset of int
         Kernels that leave the GPU to others while they run (they spin on one SM): they neither slow nor delay
         communication, nor are slowed.
@@ -61,7 +61,7 @@ class Machine:
     contention: float
     kernel_gap: float
     launch_latency: float
-    scale: dict[int, float]
+    scale: dict[int, float | np.ndarray]
     idle: frozenset[int] = frozenset()
 
 

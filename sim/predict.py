@@ -15,6 +15,7 @@ from sim.costs.frameworks import kernel_gap
 from sim.costs.interference import contention, slowdown
 from sim.engine import Machine, Run, execute
 from sim.errors import InputError, Mistake
+from sim.fleet import fleet_of
 from sim.layout import check_layout
 from sim.opgraph import Comm, OpGraph
 from sim.spec import sections_in_use
@@ -61,10 +62,10 @@ def simulate(scenario: Scenario, steps: int = STEPS) -> Simulation:
     mistakes = check_layout(scenario, len(fabric.gpus), model) + _not_simulated(scenario)
     if mistakes:
         raise InputError(mistakes)
-    gpu = load_gpu(fabric.gpu_model)
-    lowered = lower(scenario, model, host_factor(scenario, fabric))
-    run = execute(lowered.graph, machine(scenario, lowered.graph, fabric, gpu), steps)
-    return Simulation(scenario, model, fabric, gpu, lowered, run)
+    fleet = fleet_of(fabric, load_gpu(fabric.gpu_model), fabric.gpus)
+    lowered = lower(scenario, model, host_factor(scenario, fabric), fleet.speeds)
+    run = execute(lowered.graph, machine(scenario, lowered.graph, fabric, fleet.gpu), steps)
+    return Simulation(scenario, model, fabric, fleet.gpu, lowered, run)
 
 
 def predict(scenario: Scenario) -> Result:
@@ -120,11 +121,15 @@ def machine(scenario: Scenario, graph: OpGraph, fabric: Fabric, gpu: Gpu) -> Mac
     captured = kernel_gap(scenario.training.framework)
     gap = gpu.gap if captured is None else min(gpu.gap, captured)
     together = slowest_of(scenario.parallel.dp * scenario.parallel.tp, gpu.spread)
-    scale = {p.rank: together for p in graph.programs}
+    spins = [k.kind == "spin" for k in kernels]
+    fleet = fleet_of(fabric, load_gpu(fabric.gpu_model), fabric.gpus)
+    scale = {p.rank: fleet.scale(graph, p.rank, together, spins) for p in graph.programs}
     if scenario.faults.slow_rank is not None:
         # Which rank is slow was said: it is a GPU like any other, not the slowest of all of them.
-        scale[scenario.faults.slow_rank] = scenario.faults.slow_factor
-    idle = frozenset(i for i, k in enumerate(kernels) if k.kind == "spin")
+        scale[scenario.faults.slow_rank] = fleet.scale(graph, scenario.faults.slow_rank, 1.0, spins) * (
+            scenario.faults.slow_factor
+        )
+    idle = frozenset(i for i, spin in enumerate(spins) if spin)
     return Machine(duration, slow, plan, fabric.links.bandwidth, contention(), gap, LAUNCH_LATENCY, scale, idle)
 
 
