@@ -49,30 +49,48 @@ class Simulation:
     run: Run
 
 
-def simulate(scenario: Scenario, steps: int = STEPS) -> Simulation:
+def simulate(
+    scenario: Scenario, steps: int = STEPS, fabric: Fabric | None = None, lowered: Lowered | None = None
+) -> Simulation:
     """Executes the scenario's step on its cluster.
+
+    Who has them already gives the cluster (with its changes) and the lowered step of the same work on another cluster;
+    it is lowered again all the same where other GPUs are unlike than there, or hosts slower.
 
     Raises
     ------
     InputError
         If the layout does not fit the cluster or the model, or asks for what is not simulated.
     """
-    fabric = load_fabric(scenario)
+    fabric = fabric or load_fabric(scenario)
     model = load_model(scenario.model, scenario.where)
     mistakes = check_layout(scenario, len(fabric.gpus), model) + _not_simulated(scenario)
     if mistakes:
         raise InputError(mistakes)
     fleet = fleet_of(fabric, load_gpu(fabric.gpu_model), fabric.gpus)
-    lowered = lower(scenario, model, host_factor(scenario, fabric), fleet.speeds)
+    if lowered is None or lowered.made_for != (host_factor(scenario, fabric), fleet.speeds):
+        lowered = lower(scenario, model, host_factor(scenario, fabric), fleet.speeds)
     run = execute(lowered.graph, machine(scenario, lowered.graph, fabric, fleet.gpu), steps)
     return Simulation(scenario, model, fabric, fleet.gpu, lowered, run)
 
 
-def predict(scenario: Scenario) -> Result:
-    """The predicted step of a scenario; see :class:`sim.result.Result`."""
-    from sim.report import result_of
+def rerun(simulation: Simulation, fabric: Fabric) -> Simulation:
+    """The same operations on the same cluster with other links: nothing is lowered again."""
+    graph, steps = simulation.lowered.graph, simulation.run.end[0].shape[0]
+    run = execute(graph, machine(simulation.scenario, graph, fabric, simulation.gpu), steps)
+    return replace(simulation, fabric=fabric, run=run)
 
-    return result_of(simulate(scenario))
+
+def predict(scenario: Scenario, prices: bool = False) -> Result:
+    """The predicted step of a scenario; see :class:`sim.result.Result`.
+
+    With `prices`, links have their shadow prices, where the cluster is small enough: see `sim.shadow`.
+    """
+    from sim.report import result_of
+    from sim.shadow import affordable, shadow_prices
+
+    simulation = simulate(scenario)
+    return result_of(simulation, shadow_prices(simulation) if prices and affordable(simulation) else None)
 
 
 def load_fabric(scenario: Scenario) -> Fabric:

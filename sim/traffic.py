@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
+import numpy.typing as npt
 
 if TYPE_CHECKING:
     from sim.collectives.plan import Plan
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,36 +40,61 @@ class Traffic:
     bound: np.ndarray
     rate: np.ndarray
 
-    def segments(self) -> tuple[np.ndarray, np.ndarray]:
-        """Rows with a rate above 0, and how long each holds (seconds)."""
+    @cached_property
+    def _following(self) -> Ints:
+        """For every row the next one of its activity; -1 for the last."""
         order = np.lexsort((np.arange(len(self.time)), self.activity))
         following = np.full(len(self.time), -1)
         same = self.activity[order[1:]] == self.activity[order[:-1]]
         following[order[:-1][same]] = order[1:][same]
-        rows = np.flatnonzero((self.rate > 0) & (following >= 0))
-        return rows, self.time[following[rows]] - self.time[rows]
+        return following
 
-    def load(self, link: int) -> tuple[np.ndarray, np.ndarray]:
-        """Bytes/s on one link over time: moments at which it changes, and what it carries from then on."""
-        use = self._usage(link)
-        step = np.zeros(len(self.time))
-        last: dict[int, float] = {}
-        for row in np.flatnonzero(use[self.activity] > 0).tolist():
-            activity = int(self.activity[row])
-            step[row] = self.rate[row] * use[activity] - last.get(activity, 0.0)
-            last[activity] = float(self.rate[row] * use[activity])
+    @cached_property
+    def _change(self) -> Floats:
+        """By how much every row changes the rate of its activity (bytes/s)."""
+        change = self.rate.copy()
+        rows = np.flatnonzero(self._following >= 0)
+        change[self._following[rows]] -= self.rate[rows]
+        return change
+
+    def segments(self) -> tuple[Ints, Floats, Floats]:
+        """Stretches of one rate: their rows, and when each begins and ends (seconds)."""
+        rows = np.flatnonzero((self.rate > 0) & (self._following >= 0))
+        return rows, self.time[rows], self.time[self._following[rows]]
+
+    def load(self, link: int) -> tuple[Floats, Floats]:
+        """Bytes/s on one link over time: the moments at which it changes, and what it carries from each on."""
         moments, at = np.unique(self.time, return_inverse=True)
-        change = np.bincount(at, weights=step, minlength=len(moments))
-        level = np.maximum(np.cumsum(change), 0.0)
+        step = self._change * self._usage(link)[self.activity]
+        level = np.maximum(np.cumsum(np.bincount(at, weights=step, minlength=len(moments))), 0.0)
         # What is left of nothing by rounding is nothing.
         level[level < 1e-9 * level.max(initial=0.0)] = 0.0
         kept = np.flatnonzero(np.diff(level, prepend=0.0) != 0)
         return moments[kept], level[kept]
 
-    def _usage(self, link: int) -> np.ndarray:
+    def _usage(self, link: int) -> Floats:
         """Bytes on a link per payload byte, by activity."""
-        known: dict[int, float] = {}
-        for plan in self.plans:
-            if id(plan) not in known:
-                known[id(plan)] = float(plan.usage[plan.links == link].sum())
+        known = {id(plan): float(plan.usage[plan.links == link].sum()) for plan in self._distinct}
         return np.array([known[id(plan)] for plan in self.plans])
+
+    @cached_property
+    def _distinct(self) -> list[Plan]:
+        return list({id(plan): plan for plan in self.plans}.values())
+
+    def seconds(self) -> list[tuple[Plan, float]]:
+        """Every distinct plan with the time for which it was under way, all its transfers together (seconds)."""
+        rows, begin, end = self.segments()
+        spent = np.bincount(self.activity[rows], weights=end - begin, minlength=len(self.plans))
+        total = dict.fromkeys(map(id, self._distinct), 0.0)
+        for plan, time in zip(self.plans, spent.tolist(), strict=True):
+            total[id(plan)] += time
+        return [(plan, total[id(plan)]) for plan in self._distinct]
+
+
+def means(moments: Floats, level: Floats, edges: Floats) -> Floats:
+    """Means of a step function, as `Traffic.load` gives it, between neighbouring edges (edges rise)."""
+    if not len(moments):
+        return np.zeros(len(edges) - 1)
+    times = np.concatenate([[min(edges[0], moments[0])], moments, [max(edges[-1], moments[-1])]])
+    area = np.concatenate([[0.0, 0.0], np.cumsum(level * np.diff(times[1:]))])
+    return np.diff(np.interp(edges, times, area)) / np.diff(edges)

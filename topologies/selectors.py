@@ -170,8 +170,10 @@ def _of_kind(fabric: Fabric, kind: str, devices: Iterable[str]) -> Selection:
     if kind in TIERS:
         level = {name: at for at, name in enumerate(TIERS)}
         of = dict(zip(fabric.nodes.names, fabric.nodes.kinds, strict=True))
-        ends = [(of[fabric.links.src[row]], of[fabric.links.dst[row]]) for row in rows.tolist()]
-        top = np.array([max(level.get(a, -1), level.get(b, -1)) == level[kind] for a, b in ends], dtype=bool)
+        links = fabric.links
+        # Two leaves may be joined without a spine switch: their link is of kind "spine" all the same.
+        names = [(links.kind[row], of[links.src[row]], of[links.dst[row]]) for row in rows.tolist()]
+        top = np.array([max(level.get(name, -1) for name in three) == level[kind] for three in names], dtype=bool)
         rows = rows[top] if top.any() else rows
     return Selection(rows, named)
 

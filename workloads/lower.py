@@ -54,7 +54,7 @@ class Lowered:
     """The graph with what does not depend on time.
 
     ``memory`` and ``host_operations`` (how often each host operation runs in a step) are per simulated rank;
-    ``parameters`` counts the whole model.
+    ``parameters`` counts the whole model; ``made_for`` has the host factor and the speeds of the GPUs.
     """
 
     graph: OpGraph
@@ -62,6 +62,7 @@ class Lowered:
     host_operations: dict[int, dict[str, float]]
     parameters: int
     layout: Layout
+    made_for: tuple[float, Sequence[Hashable]] = (1.0, ())
 
 
 def lower(scenario: Scenario, model: ModelSpec, host_factor: float = 1.0, speeds: Sequence[Hashable] = ()) -> Lowered:
@@ -99,7 +100,7 @@ def lower(scenario: Scenario, model: ModelSpec, host_factor: float = 1.0, speeds
     )
     counted = [s.parameter_count for r, s in steps.items() if layout.where(r)[0] == layout.where(r)[2] == 0]
     memory = {r: s.tape.memory for r, s in steps.items()}
-    return Lowered(graph, memory, {r: s.tape.counts for r, s in steps.items()}, sum(counted), layout)
+    return Lowered(graph, memory, {r: s.tape.counts for r, s in steps.items()}, sum(counted), layout, (host_factor, speeds))
 
 
 def _replicas(scenario: Scenario, layout: Layout, speeds: Sequence[Hashable]) -> tuple[tuple[int, ...], ...]:
