@@ -117,7 +117,9 @@ def run(
 @main.command()
 @click.argument("scenario")
 @changes
-@click.option("--each", multiple=True, metavar="WHAT", help="Try each link-kind, tier, latency, gpu, rank, host, link; all.")
+@click.option(
+    "--each", multiple=True, metavar="WHAT", help="Try each link-kind, tier, latency, gpu, rank, host, link; all."
+)
 @click.option("--factors", default="0.5,2", show_default=True, help="What --each multiplies by.")
 @file_option("--plot", text="Draw what --each found (.svg, .png; .html with plotly).")
 @as_json
@@ -129,7 +131,7 @@ def whatif(
     from sim import whatif_command
 
     if each:
-        table = whatif_command.each(scenario, overrides, each, factors)
+        table = whatif_command.each(scenario, overrides, each, factors, plot)
         echo_json(table) if json_ else click.echo(whatif_command.page(table))
         if plot is not None:
             talk(f"wrote {whatif_command.draw(table, plot)}")

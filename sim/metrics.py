@@ -133,9 +133,7 @@ def busiest_links(
     return tuple(Link(names[i], float(used[i]), float(carried[i]), p) for i, p in zip(order, prices, strict=True))
 
 
-def busiest(
-    names: Sequence[str], used: np.ndarray, carried: np.ndarray, price: np.ndarray | None = None
-) -> list[int]:
+def busiest(names: Sequence[str], used: np.ndarray, carried: np.ndarray, price: np.ndarray | None = None) -> list[int]:
     """Links that carried anything: the busiest first, of equal ones the highest shadow price, then by name."""
     worth = np.zeros(len(used)) if price is None else price
     rows = np.flatnonzero(carried > 0)

@@ -34,9 +34,15 @@ def side_by_side(scenario: str, overrides: Sequence[str], plot: Path | None = No
     return whatif.compare(*(result.to_dict() for result in whatif.results(base, changed)))
 
 
-def each(scenario: str, overrides: Sequence[str], words: Sequence[str], factors: str) -> Table:
-    """`sim.whatif.tornado` of a scenario, with its changes if there are any."""
+def each(
+    scenario: str, overrides: Sequence[str], words: Sequence[str], factors: str, plot: Path | None = None
+) -> Table:
+    """`sim.whatif.tornado` of a scenario, with its changes if there are any; `plot` is a file it will be drawn to."""
     from sim import whatif
+    from sim.whatif_page import check_suffix
+
+    if plot is not None:
+        check_suffix(plot)
 
     listed = [word.strip() for text in words for word in text.split(",")]
     mistakes = [unknown("command line", "--each", word, whatif.EACH) for word in listed if word not in whatif.EACH]

@@ -107,12 +107,15 @@ def plot(table: Table, path: Path) -> None:
     InputError
         For another kind of file.
     """
-    if path.suffix == ".html":
-        _plotly(table, path)
-    elif path.suffix in (".svg", ".png"):
-        _matplotlib(table, path)
-    else:
-        raise InputError(Mistake("command line", "--plot", f'"{path.suffix}"', "a file that ends in .svg, .png or .html"))
+    check_suffix(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    _plotly(table, path) if path.suffix == ".html" else _matplotlib(table, path)
+
+
+def check_suffix(path: Path) -> None:
+    """Raises InputError for a file that `plot` cannot write."""
+    if path.suffix not in (".svg", ".png", ".html"):
+        raise InputError(Mistake("command line", "--plot", f'"{path}"', "a file that ends in .svg, .png or .html"))
 
 
 def _series(table: Table) -> tuple[list[str], list[tuple[str, list[float]]]]:
@@ -144,7 +147,6 @@ def _matplotlib(table: Table, path: Path) -> None:
     axes.grid(axis="x", color="#e2e8f0", lw=0.8)
     axes.set_axisbelow(True)
     axes.legend(frameon=False, loc="lower right")
-    path.parent.mkdir(parents=True, exist_ok=True)
     with matplotlib.rc_context({"svg.hashsalt": "prestep", "svg.fonttype": "none"}):
         figure.savefig(path, dpi=130, metadata={"Date": None} if path.suffix == ".svg" else None)
 
@@ -157,5 +159,7 @@ def _plotly(table: Table, path: Path) -> None:
     names, series = _series(table)
     figure = go.Figure([go.Bar(y=names, x=values, name=factor, orientation="h") for factor, values in series])
     title = f"Step time {format_duration(table['step_time'])}"
-    figure.update_layout(barmode="overlay", title=title, xaxis_title="change of the step time, ms", template="simple_white")
+    figure.update_layout(
+        barmode="overlay", title=title, xaxis_title="change of the step time, ms", template="simple_white"
+    )
     figure.write_html(path, include_plotlyjs=True)

@@ -100,7 +100,9 @@ def lower(scenario: Scenario, model: ModelSpec, host_factor: float = 1.0, speeds
     )
     counted = [s.parameter_count for r, s in steps.items() if layout.where(r)[0] == layout.where(r)[2] == 0]
     memory = {r: s.tape.memory for r, s in steps.items()}
-    return Lowered(graph, memory, {r: s.tape.counts for r, s in steps.items()}, sum(counted), layout, (host_factor, speeds))
+    return Lowered(
+        graph, memory, {r: s.tape.counts for r, s in steps.items()}, sum(counted), layout, (host_factor, speeds)
+    )
 
 
 def _replicas(scenario: Scenario, layout: Layout, speeds: Sequence[Hashable]) -> tuple[tuple[int, ...], ...]:
