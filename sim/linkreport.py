@@ -38,9 +38,8 @@ def link_report(simulation: Simulation, window: tuple[float, float], prices: Pri
     used = metrics.link_utilisation(run.carried, links.bandwidth, run.finished)
     rows = np.flatnonzero(run.carried > 0)
     names = {row: f"{links.src[row]} -> {links.dst[row]}" for row in rows.tolist()}
-    named = _Names(names)
     price = None if prices is None else prices.by_link
-    shown = metrics.busiest(named, used, run.carried, price)[:SHOWN]
+    shown = metrics.busiest(names, used, run.carried, price)[:SHOWN]
     loads = tuple(LinkLoad(names[row], float(links.bandwidth[row]), *run.traffic.load(row)) for row in shown)
     edges = np.linspace(*window, PARTS + 1)
     listed = []
@@ -51,12 +50,6 @@ def link_report(simulation: Simulation, window: tuple[float, float], prices: Pri
         link = replace(link, peak=peak, profile=parts)
         listed.append(link if prices is None else replace(link, **prices.of(row)))
     return LinkReport(tuple(listed), _kinds(links, run.traffic, used, run.carried, window, prices), loads)
-
-
-class _Names(dict[int, str]):
-    """Names by row; those of other rows are never asked for."""
-
-    __slots__ = ()
 
 
 def _kinds(

@@ -133,8 +133,13 @@ def busiest_links(
     return tuple(Link(names[i], float(used[i]), float(carried[i]), p) for i, p in zip(order, prices, strict=True))
 
 
-def busiest(names: Sequence[str], used: np.ndarray, carried: np.ndarray, price: np.ndarray | None = None) -> list[int]:
-    """Links that carried anything: the busiest first, of equal ones the highest shadow price, then by name."""
+def busiest(
+    names: Sequence[str] | Mapping[int, str], used: np.ndarray, carried: np.ndarray, price: np.ndarray | None = None
+) -> list[int]:
+    """Links that carried anything: the busiest first, of equal ones the highest shadow price, then by name.
+
+    `names` by row; those of links that carried nothing are not asked for.
+    """
     worth = np.zeros(len(used)) if price is None else price
     rows = np.flatnonzero(carried > 0)
     # Equal to nine digits is equal: sums in another order differ in the last.
