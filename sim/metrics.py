@@ -141,11 +141,10 @@ def busiest(
     `names` by row; those of links that carried nothing are not asked for.
     """
     worth = np.zeros(len(used)) if price is None else price
-    rows = np.flatnonzero(carried > 0)
     # Equal to nine digits is equal: sums in another order differ in the last.
-    level = np.round(used[rows], 9)
-    order = sorted(range(len(rows)), key=lambda k: (-level[k], -worth[rows[k]], names[rows[k]]))
-    return [int(rows[k]) for k in order]
+    level = np.round(used, 9)
+    rows: list[int] = np.flatnonzero(carried > 0).tolist()
+    return sorted(rows, key=lambda row: (-level[row], -worth[row], names[row]))
 
 
 def tokens_per_second(tokens: float, step_time: float, gpus: int) -> float:

@@ -85,6 +85,9 @@ def resolve(fabric: Fabric, selector: str) -> Selection:
 def missing(fabric: Fabric, selector: str, key: str, where: str) -> Mistake:
     """The mistake of a selector that means nothing on this fabric, with what comes close."""
     links, nodes, part = fabric.links, fabric.nodes, _PART.fullmatch(selector.strip())
+    if ends := _ends_told(fabric, part[2] if part and part[1].strip() == "link" else selector):
+        expected = f"a link of {fabric.name}, such as {links.name(0)}"
+        return Mistake(where, key, f'"{selector}", which is no link', expected, ends)
     kinds = list(dict.fromkeys([*links.kinds, *nodes.kinds, "link"]))
     if part and part[1].strip() in kinds:
         kind = part[1].strip()
@@ -104,6 +107,19 @@ def missing(fabric: Fabric, selector: str, key: str, where: str) -> Mistake:
     hint = did_you_mean(part[1] if part else selector, known)
     expected = f"a kind ({', '.join(kinds)}), a link such as {links.name(0)}, or a host or node of {fabric.name}"
     return Mistake(where, key, f'"{selector}", which matches no link and no device', expected, hint)
+
+
+def _ends_told(fabric: Fabric, text: str) -> str:
+    """What is wrong with `a->b`: an end that is no node, or where the first one's links lead; "" for other texts."""
+    arrow = next((sign for sign in ("->", ">") if sign in text), None)
+    if arrow is None:
+        return ""
+    ends = [piece.strip() for piece in text.split(arrow, 1)]
+    for end in ends:
+        if end not in fabric.nodes.index:
+            return did_you_mean(end, fabric.nodes.names[:_MOST_NAMES]) or f'there is no node "{end}"'
+    near = fabric.links.dst[fabric.links.src == ends[0]].tolist()
+    return f"{ends[0]} has links to {', '.join(near[:4])}{', ...' if len(near) > 4 else ''}"
 
 
 def _some(fabric: Fabric) -> str:
