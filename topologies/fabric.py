@@ -164,6 +164,15 @@ class Fabric:
         same.__dict__.update(fields)
         return same
 
+    def with_routes_of(self, other: Fabric) -> Fabric:
+        """Takes over the routes that another fabric has found already: of one that differs in bandwidths alone.
+
+        Routes go by hops, kinds, counts and latencies, not by speed (see `routes`).
+        """
+        if "_router" in other.__dict__:
+            self.__dict__["_router"] = other.__dict__["_router"]
+        return self
+
     def with_facts(self, name: str, facts: Mapping[str, Known]) -> Fabric:
         """The same cluster under a file's name, with the sources of its numbers."""
         # A copy leaves the caches behind (`__getstate__`), and what was checked once is not checked again.

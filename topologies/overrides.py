@@ -96,9 +96,10 @@ def _changed(fabric: Fabric, key: str, text: str, where: str) -> Fabric:
         raise InputError(mistakes)
     if attribute in GPU_ATTRIBUTES:
         change = GpuChange(_gpus(fabric, found), attribute, factor, value)
-        return fabric.with_columns(gpu_changes=(*fabric.gpu_changes, change))
+        return fabric.with_columns(gpu_changes=(*fabric.gpu_changes, change)).with_routes_of(fabric)
     source = f"{where}: {key} = {text}"
-    return fabric.with_columns(links=_replaced(fabric.links, found.rows, attribute, factor, value, source))
+    changed = fabric.with_columns(links=_replaced(fabric.links, found.rows, attribute, factor, value, source))
+    return changed.with_routes_of(fabric) if attribute == "bandwidth" else changed
 
 
 def _split(fabric: Fabric, key: str, where: str) -> tuple[str, str]:
