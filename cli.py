@@ -77,7 +77,7 @@ def predicted(scenario: str | None, overrides: tuple[str, ...]) -> Result:
     loaded = load_scenario(find_scenario(scenario), overrides)
     from sim.predict import predict  # after the scenario is known to be good: its imports are the slow ones
 
-    return predict(loaded)
+    return predict(loaded, prices=True)
 
 
 @main.command()
@@ -117,17 +117,27 @@ def run(
 @main.command()
 @click.argument("scenario")
 @changes
+@click.option(
+    "--each", multiple=True, metavar="WHAT", help="Try each link-kind, tier, latency, gpu, rank, host, link; all."
+)
+@click.option("--factors", default="0.5,2", show_default=True, help="What --each multiplies by.")
+@file_option("--plot", text="Draw what --each found (.svg, .png; .html with plotly).")
 @as_json
 @explained
-def whatif(scenario: str, overrides: tuple[str, ...], json_: bool) -> None:
-    """Predict SCENARIO as it is and with changes, side by side."""
-    from sim import whatif as comparison
+def whatif(
+    scenario: str, overrides: tuple[str, ...], each: tuple[str, ...], factors: str, plot: Path | None, json_: bool
+) -> None:
+    """Predict SCENARIO as it is and with changes, side by side; or find out which element matters most."""
+    from sim import whatif_command
 
-    base, changed = predicted(scenario, ()).to_dict(), predicted(scenario, overrides).to_dict()
-    if json_:
-        echo_json(comparison.compare(base, changed))
-    else:
-        click.echo(comparison.render(comparison.compare(base, changed)))
+    if each:
+        table = whatif_command.each(scenario, overrides, each, factors, plot)
+        echo_json(table) if json_ else click.echo(whatif_command.page(table))
+        if plot is not None:
+            talk(f"wrote {whatif_command.draw(table, plot)}")
+        return
+    compared = whatif_command.side_by_side(scenario, overrides, plot)
+    echo_json(compared) if json_ else click.echo(whatif_command.page(compared))
 
 
 @main.command()

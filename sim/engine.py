@@ -23,6 +23,7 @@ from sim.opgraph import COMM, KERNEL, SYNC, Comm, OpGraph, Program
 
 if TYPE_CHECKING:
     from sim.collectives.plan import Plan
+    from sim.traffic import Traffic
 
 # Gaps between kernels after which a stream counts as resting, so that transfers have the memory to themselves.
 PAUSE = 3
@@ -47,7 +48,7 @@ class Machine:
     kernel_gap, launch_latency : float
         Seconds between two kernels of a stream, and from a launch to the start on an idle stream.
     scale : dict
-        Slow ranks: factor on kernel durations by rank.
+        Slow ranks: factor on kernel durations by rank, one for all or one per kernel.
     idle : frozenset of int
         Kernels that leave the GPU to others while they run (they spin on one SM): they neither slow nor delay
         communication, nor are slowed.
@@ -60,7 +61,7 @@ class Machine:
     contention: float
     kernel_gap: float
     launch_latency: float
-    scale: dict[int, float]
+    scale: dict[int, float | np.ndarray]
     idle: frozenset[int] = frozenset()
 
 
@@ -310,6 +311,7 @@ class Run:
     ready: tuple[dict[int, float], ...]
     plans: tuple[Plan, ...]
     carried: np.ndarray
+    traffic: Traffic
     events: int
     solves: int
     finished: float
@@ -336,7 +338,9 @@ def execute(graph: OpGraph, machine: Machine, steps: int = 3) -> Run:
         tuple(r.ready for r in engine.ranks),
         tuple(engine.plans),
         engine.network.carried,
+        engine.network.traffic,
         engine.events,
         engine.network.solves,
-        engine.env.now,
+        # Not the clock's last event: the network may have waited for an end that came earlier.
+        max((max(r.end) for r in engine.ranks if r.end), default=0.0),
     )

@@ -125,12 +125,26 @@ def busiest_links(
 ) -> tuple[Link, ...]:  # fmt: skip
     """The `most` busiest links that carried anything; `carried` in bytes over `duration` seconds.
 
-    `shadow_price` is seconds of step time per relative gain of a link's bandwidth (0 if not given).
+    `shadow_price` is seconds of step time per relative gain of a link's bandwidth (None if not known).
     """
     used = link_utilisation(carried, bandwidth, duration)
-    price = np.zeros(len(used)) if shadow_price is None else shadow_price
-    order = sorted(np.flatnonzero(carried > 0).tolist(), key=lambda i: (-used[i], -price[i], names[i]))[:most]
-    return tuple(Link(names[i], float(used[i]), float(carried[i]), float(price[i])) for i in order)
+    order = busiest(names, used, carried, shadow_price)[:most]
+    prices = [None if shadow_price is None else float(shadow_price[i]) for i in order]
+    return tuple(Link(names[i], float(used[i]), float(carried[i]), p) for i, p in zip(order, prices, strict=True))
+
+
+def busiest(
+    names: Sequence[str] | Mapping[int, str], used: np.ndarray, carried: np.ndarray, price: np.ndarray | None = None
+) -> list[int]:
+    """Links that carried anything: the busiest first, of equal ones the highest shadow price, then by name.
+
+    `names` by row; those of links that carried nothing are not asked for.
+    """
+    worth = np.zeros(len(used)) if price is None else price
+    # Equal to nine digits is equal: sums in another order differ in the last.
+    level = np.round(used, 9)
+    rows: list[int] = np.flatnonzero(carried > 0).tolist()
+    return sorted(rows, key=lambda row: (-level[row], -worth[row], names[row]))
 
 
 def tokens_per_second(tokens: float, step_time: float, gpus: int) -> float:

@@ -1,36 +1,44 @@
-"""The network as fluid activities that share links by weighted max-min fairness.
+"""The network as fluid activities that share links by weighted max-min fairness (`sim.maxmin`).
 
-An activity moves ``size`` payload bytes and uses ``usage[l]`` bytes of link ``l`` per payload byte.
-Rates are the weighted max-min fair ones (progressive filling; Bertsekas and Gallager, Data Networks,
-section 6.5.2), bounded by each activity's own cap. Only activities that share links, directly or through
-others, with one that came or went are solved again.
+An activity moves ``size`` payload bytes and uses ``usage[l]`` bytes of link ``l`` per payload byte. Activities that
+begin, end or change their cap at one moment are one change: rates are solved once, at the end of that moment, and only
+for those that share links, directly or through others, with one that changed. One event waits for the next end.
 """
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+import heapq
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import numpy as np
 import simpy
+from simpy.core import EventPriority
+
+from sim.maxmin import Incidence, max_min_rates, rates
+from sim.traffic import Traffic
 
 if TYPE_CHECKING:
     from sim.collectives.plan import Plan
 
+__all__ = ["Activity", "Network", "Transfer", "max_min_rates"]
+
+# After everything else that happens at the same time (simpy: 0 is urgent, 1 ordinary).
+LAST = EventPriority(2)
+
 
 @dataclass(eq=False)
 class Activity:
-    """A transfer in flight."""
+    """A transfer in flight; `number` counts them in the order in which they began."""
 
+    number: int
     plan: Plan
     remaining: float
     done: simpy.Event
-    links: np.ndarray
-    usage: np.ndarray
     cap: float
+    since: float
     rate: float = 0.0
-    since: float = 0.0
     version: int = 0
 
 
@@ -50,35 +58,20 @@ class Transfer:
         self.network.limit(self.activity, speed)
 
 
-def max_min_rates(
-    links: Sequence[np.ndarray], usage: Sequence[np.ndarray], caps: Sequence[float], bandwidth: np.ndarray
-) -> list[float]:
-    """Weighted max-min fair payload rates (bytes/s) of activities over links of the given bandwidth.
+@dataclass
+class _Log:
+    """Every new rate of every activity, as columns; `bound` is the link that holds it (-1: its own cap)."""
 
-    All activities grow at the same payload rate until a link fills or a cap is reached; those are frozen
-    and the rest go on. Ends after at most one round per activity.
-    """
-    n = len(links)
-    rates = [0.0] * n
-    free = {int(link): float(bandwidth[link]) for ls in links for link in ls}
-    active = set(range(n))
-    level = 0.0
-    while active:
-        weight: dict[int, float] = {}
-        for a in active:
-            for link, u in zip(links[a], usage[a], strict=True):
-                weight[int(link)] = weight.get(int(link), 0.0) + float(u)
-        step = min((free[link] / w for link, w in weight.items() if w > 0), default=float("inf"))
-        step = max(0.0, min(step, min(caps[a] for a in active) - level))
-        level += step
-        for link, w in weight.items():
-            free[link] -= w * step
-        full = {link for link, w in weight.items() if w > 0 and free[link] <= 1e-9 * float(bandwidth[link])}
-        frozen = {a for a in active if caps[a] - level <= 1e-9 * caps[a] or any(int(x) in full for x in links[a])}
-        for a in frozen or set(active):
-            rates[a] = level
-        active -= frozen or set(active)
-    return rates
+    time: list[float] = field(default_factory=list)
+    activity: list[int] = field(default_factory=list)
+    rate: list[float] = field(default_factory=list)
+    bound: list[int] = field(default_factory=list)
+
+    def add(self, time: float, activity: int, rate: float, bound: int) -> None:
+        self.time.append(time)
+        self.activity.append(activity)
+        self.rate.append(rate)
+        self.bound.append(bound)
 
 
 class Network:
@@ -86,54 +79,123 @@ class Network:
 
     def __init__(self, env: simpy.Environment, bandwidth: np.ndarray) -> None:
         self.env, self.bandwidth = env, bandwidth
-        self.active: list[Activity] = []
+        self.active: dict[int, Activity] = {}
         self.carried = np.zeros(len(bandwidth))
         self.solves = 0
+        self._plans: list[Plan] = []
+        self._log = _Log()
+        self._changed: dict[int, np.ndarray] = {}  # what came, went or got another cap at this moment, with its links
+        self._ends: list[tuple[float, int, int]] = []  # heap of (time, activity, version); old versions are skipped
+        self._awaited = float("inf")  # the time of the event that waits for the next end
+
+    @property
+    def traffic(self) -> Traffic:
+        """What has moved so far, rate by rate."""
+        log = self._log
+        activity, bound = (np.array(column, dtype=np.int64) for column in (log.activity, log.bound))
+        time, rate = (np.array(column, dtype=np.float64) for column in (log.time, log.rate))
+        return Traffic(tuple(self._plans), time, activity, bound, rate)
 
     def begin(self, plan: Plan, speed: float = 1.0) -> Transfer:
         """Starts to move a plan's bytes; ``speed`` scales its own cap (HBM shared with kernels)."""
-        activity = Activity(plan, plan.size, self.env.event(), plan.links, plan.usage, plan.rate_cap * speed)
-        activity.since = self.env.now
-        self.active.append(activity)
-        self._solve(activity)
+        number = len(self._plans)
+        self._plans.append(plan)
+        activity = Activity(number, plan, plan.size, self.env.event(), plan.rate_cap * speed, self.env.now)
+        self.active[number] = activity
+        self._change(activity)
         return Transfer(self, activity)
 
     def limit(self, activity: Activity, speed: float) -> None:
         """Changes an activity's own cap while it is under way."""
         cap = activity.plan.rate_cap * speed
-        if cap != activity.cap and not activity.done.triggered:
+        if cap != activity.cap and activity.number in self.active:
             activity.cap = cap
-            self._solve(activity)
+            self._change(activity)
 
-    def _component(self, start: Activity) -> list[Activity]:
-        links = set(start.links.tolist())
-        rest, found = [a for a in self.active if a is not start], [start]
-        while True:
-            near = [a for a in rest if not links.isdisjoint(a.links.tolist())]
-            if not near:
-                return [a for a in found if a in self.active]
-            found += near
-            rest = [a for a in rest if a not in near]
-            for a in near:
-                links.update(a.links.tolist())
+    def _change(self, activity: Activity) -> None:
+        """Rates are solved when this moment is over, once for all that it changes."""
+        if not self._changed:
+            self._call(self._solve, 0.0)
+        self._changed[activity.number] = activity.plan.links
 
-    def _solve(self, changed: Activity) -> None:
+    def _call(self, method: Callable[[simpy.Event], None], delay: float) -> None:
+        event = simpy.Event(self.env)
+        event._ok, event._value, event.callbacks = True, None, [method]
+        self.env.schedule(event, LAST, delay)
+
+    def _solve(self, _: simpy.Event) -> None:
         self.solves += 1
+        touched, found, bound = self._rates(list(self.active.values()))
+        self._changed = {}
         now = self.env.now
-        touched = self._component(changed)
-        rates = max_min_rates(
-            [a.links for a in touched], [a.usage for a in touched], [a.cap for a in touched], self.bandwidth
-        )
-        for a, rate in zip(touched, rates, strict=True):
+        for a, rate, link in zip(touched, found, bound, strict=True):
             a.remaining -= a.rate * (now - a.since)
             a.since, a.rate = now, rate
             a.version += 1
-            self.env.process(self._finish(a, a.version, max(0.0, a.remaining) / rate))
+            heapq.heappush(self._ends, (now + max(0.0, a.remaining) / rate, a.number, a.version))
+            self._log.add(now, a.number, rate, link)
+        self._await_end()
 
-    def _finish(self, activity: Activity, version: int, delay: float) -> Generator[Any, Any, None]:
-        yield self.env.timeout(delay)
-        if activity.version == version and not activity.done.triggered:
-            self.active.remove(activity)
-            np.add.at(self.carried, activity.links, activity.usage * activity.plan.size)
-            activity.done.succeed()
-            self._solve(activity) if self.active else None
+    def _rates(self, active: list[Activity]) -> tuple[list[Activity], list[float], list[int]]:
+        """Activities that the change reaches, their new rates and what holds them."""
+        if len(active) == 1:
+            return active, *_alone(active[0], self.bandwidth)
+        incidence = Incidence.of([a.plan.links for a in active], [a.plan.usage for a in active])
+        reached = self._reached(incidence, np.array([a.number in self._changed for a in active], dtype=bool))
+        touched = [a for a, hit in zip(active, reached.tolist(), strict=True) if hit]
+        caps = np.array([a.cap for a in touched], dtype=np.float64)
+        found, bound = rates(incidence.of_activities(reached), caps, self.bandwidth)
+        return touched, found.tolist(), bound.tolist()
+
+    def _reached(self, incidence: Incidence, reached: np.ndarray) -> np.ndarray:
+        """Activities that share a link with a changed one, directly or through others (mask)."""
+        mark = np.zeros(len(self.bandwidth), dtype=bool)
+        for links in self._changed.values():
+            mark[links] = True
+        act, count = incidence.activity, -1
+        while count != (count := int(reached.sum())):
+            reached = reached | (np.bincount(act[mark[incidence.links]], minlength=len(reached)) > 0)
+            mark[incidence.links[reached[act]]] = True
+        return reached
+
+    def _await_end(self) -> None:
+        """An event at the next end, unless one is there already that is early enough."""
+        while self._ends and not self._valid(self._ends[0]):
+            heapq.heappop(self._ends)
+        if self._ends and self._ends[0][0] < self._awaited:
+            self._awaited = self._ends[0][0]
+            self._call(self._arrive, max(0.0, self._awaited - self.env.now))
+
+    def _valid(self, end: tuple[float, int, int]) -> bool:
+        activity = self.active.get(end[1])
+        return activity is not None and activity.version == end[2]
+
+    def _arrive(self, _: simpy.Event) -> None:
+        """Ends every activity whose last byte is there."""
+        self._awaited = float("inf")
+        while self._ends and (self._ends[0][0] <= self.env.now or not self._valid(self._ends[0])):
+            end = heapq.heappop(self._ends)
+            if self._valid(end):
+                self._end(self.active.pop(end[1]))
+        self._await_end()
+
+    def _end(self, activity: Activity) -> None:
+        plan = activity.plan
+        np.add.at(self.carried, plan.links, plan.usage * plan.size)
+        self._log.add(self.env.now, activity.number, 0.0, -1)
+        activity.done.succeed()
+        if self.active:
+            self._change(activity)
+
+
+def _alone(activity: Activity, bandwidth: np.ndarray) -> tuple[list[float], list[int]]:
+    """The rate of an activity that has the network to itself, and what holds it."""
+    plan = activity.plan
+    if not len(plan.links):
+        return [activity.cap], [-1]
+    with np.errstate(divide="ignore"):
+        width = bandwidth[plan.links] / plan.usage
+    narrowest = int(width.argmin())
+    if activity.cap <= width[narrowest]:
+        return [activity.cap], [-1]
+    return [float(width[narrowest])], [int(plan.links[narrowest])]

@@ -16,6 +16,7 @@ from sim.costs.frameworks import kernel_gap
 from sim.costs.interference import contention, slowdown
 from sim.engine import Machine, Run, execute
 from sim.errors import InputError, Mistake
+from sim.fleet import Fleet, fleet_of
 from sim.layout import check_layout
 from sim.opgraph import Chain, Comm, OpGraph
 from sim.spec import sections_in_use
@@ -52,45 +53,70 @@ class Simulation:
     chains: Chains
 
 
-def simulate(scenario: Scenario, steps: int = STEPS) -> Simulation:
+def simulate(
+    scenario: Scenario, steps: int = STEPS, fabric: Fabric | None = None, lowered: Lowered | None = None
+) -> Simulation:
     """Executes the scenario's step on its cluster.
+
+    Who has them already gives the cluster (with its changes) and the lowered step of the same work on another cluster;
+    it is lowered again all the same where other GPUs are unlike than there, or hosts slower.
 
     Raises
     ------
     InputError
         If the layout does not fit the cluster or the model, or asks for what is not simulated.
     """
-    fabric = load_fabric(scenario)
+    fabric = fabric or load_fabric(scenario)
     model = load_model(scenario.model, scenario.where)
     mistakes = check_layout(scenario, len(fabric.gpus), model) + _not_simulated(scenario)
     if mistakes:
         raise InputError(mistakes)
-    gpu = load_gpu(fabric.gpu_model)
-    lowered = _lowered(scenario, model, fabric)
-    chains = Chains(lambda graph: machine(scenario, graph, fabric, gpu, alone=True))
+    fleet = fleet_of(fabric, load_gpu(fabric.gpu_model), fabric.gpus)
+    if lowered is None or lowered.made_for != (host_factor(scenario, fabric), fleet.speeds):
+        lowered = _lowered(scenario, model, fabric, fleet)
     if scenario.training.framework == "megatron":
         steps = min(steps, MEGATRON_STEPS)
-    run = execute(lowered.graph, machine(scenario, lowered.graph, fabric, gpu, chains), steps)
-    return Simulation(scenario, model, fabric, gpu, lowered, run, chains)
+    run, chains = _execute(scenario, lowered.graph, fabric, fleet.gpu, steps)
+    return Simulation(scenario, model, fabric, fleet.gpu, lowered, run, chains)
 
 
-def _lowered(scenario: Scenario, model: ModelSpec, fabric: Fabric) -> Lowered:
+def _execute(scenario: Scenario, graph: OpGraph, fabric: Fabric, gpu: Gpu, steps: int) -> tuple[Run, Chains]:
+    chains = Chains(lambda graph: machine(scenario, graph, fabric, gpu, alone=True))
+    return execute(graph, machine(scenario, graph, fabric, gpu, chains), steps), chains
+
+
+def _lowered(scenario: Scenario, model: ModelSpec, fabric: Fabric, fleet: Fleet) -> Lowered:
     factor = host_factor(scenario, fabric)
     if scenario.training.framework != "megatron":
-        return lower(scenario, model, factor)
+        return lower(scenario, model, factor, fleet.speeds)
     from workloads.megatron.lower import Place
     from workloads.megatron.lower import lower as lower_megatron
 
+    if fleet.speeds or scenario.faults.slow_rank is not None:
+        found = "GPUs of different speed"
+        hint = "another framework simulates every rank"
+        raise InputError(Mistake(scenario.where, "training.framework", found, "equal GPUs with megatron", hint))
     hosts = [str(fabric.graph.nodes[gpu].get("host", "")) for gpu in fabric.gpus]
-    per_host = hosts.count(hosts[0])
-    return lower_megatron(scenario, model, factor, Place(per_host, blocking=False))
+    return lower_megatron(scenario, model, factor, Place(hosts.count(hosts[0]), blocking=False))
 
 
-def predict(scenario: Scenario) -> Result:
-    """The predicted step of a scenario; see :class:`sim.result.Result`."""
+def rerun(simulation: Simulation, fabric: Fabric) -> Simulation:
+    """The same operations on the same cluster with other links: nothing is lowered again."""
+    graph, steps = simulation.lowered.graph, simulation.run.end[0].shape[0]
+    run, chains = _execute(simulation.scenario, graph, fabric, simulation.gpu, steps)
+    return replace(simulation, fabric=fabric, run=run, chains=chains)
+
+
+def predict(scenario: Scenario, prices: bool = False) -> Result:
+    """The predicted step of a scenario; see :class:`sim.result.Result`.
+
+    With `prices`, links have their shadow prices, where the cluster is small enough: see `sim.shadow`.
+    """
     from sim.report import result_of
+    from sim.shadow import affordable, shadow_prices
 
-    return result_of(simulate(scenario))
+    simulation = simulate(scenario)
+    return result_of(simulation, shadow_prices(simulation) if prices and affordable(simulation) else None)
 
 
 def step_time(scenario: Scenario) -> float:
@@ -165,11 +191,15 @@ def machine(
     captured = kernel_gap(scenario.training.framework)
     gap = gpu.gap if captured is None else min(gpu.gap, captured)
     together = 1.0 if alone else slowest_of(scenario.parallel.dp * scenario.parallel.tp, gpu.spread)
-    scale = {p.rank: together for p in graph.programs}
+    spins = [k.kind == "spin" for k in kernels]
+    fleet = fleet_of(fabric, load_gpu(fabric.gpu_model), fabric.gpus)
+    scale = {p.rank: fleet.scale(graph, p.rank, together, spins) for p in graph.programs}
     if scenario.faults.slow_rank is not None:
         # Which rank is slow was said: it is a GPU like any other, not the slowest of all of them.
-        scale[scenario.faults.slow_rank] = scenario.faults.slow_factor
-    idle = frozenset(i for i, k in enumerate(kernels) if k.kind == "spin")
+        scale[scenario.faults.slow_rank] = fleet.scale(graph, scenario.faults.slow_rank, 1.0, spins) * (
+            scenario.faults.slow_factor
+        )
+    idle = frozenset(i for i, spin in enumerate(spins) if spin)
     return Machine(duration, slow, plan, fabric.links.bandwidth, contention(), gap, LAUNCH_LATENCY, scale, idle)
 
 

@@ -8,6 +8,7 @@ import numpy as np
 
 from sim import metrics
 from sim.evidence import evidence_of, fallbacks_of
+from sim.linkreport import link_report
 from sim.opgraph import COMM, KERNEL, PHASES_COMMUNICATION, SYNC, OpGraph, Program
 from sim.result import Memory, Result
 from sim.timeline import Timeline, Words, group_text
@@ -16,15 +17,15 @@ from workloads.parallel.ddp import first_buckets_held
 if TYPE_CHECKING:
     from sim.engine import Run
     from sim.predict import Simulation
+    from sim.shadow import Prices
     from workloads.tape import Memory as Alive
 
 
-def result_of(simulation: Simulation) -> Result:
-    """The last simulated step as a :class:`~sim.result.Result`."""
+def result_of(simulation: Simulation, prices: Prices | None = None) -> Result:
+    """The last simulated step as a :class:`~sim.result.Result`, with the links' shadow prices where they are given."""
     s, graph, run = simulation.scenario, simulation.lowered.graph, simulation.run
-    steps = step_times(graph, run)
-    by_rank = {member: float(times[-1]) for r, times in steps.items() for member in graph.represents[r]}
-    step = float(np.median(list(by_rank.values())))
+    by_rank = _by_rank(graph, run)
+    step = step_time(simulation)
     timeline = timeline_of(graph, run)
     last = run.end[0].shape[0] - 1
     windows = {p.rank: metrics.step_window(timeline, p.rank, last) for p in graph.programs}
@@ -40,6 +41,7 @@ def result_of(simulation: Simulation) -> Result:
         for r in simulation.lowered.memory
         for member in graph.represents[r]
     }
+    traffic = link_report(simulation, windows[graph.programs[0].rank], prices)
     return Result(
         step_time=step,
         step_time_by_rank=dict(sorted(by_rank.items())),
@@ -49,7 +51,9 @@ def result_of(simulation: Simulation) -> Result:
         breakdown=breakdown,
         peak_memory=dict(sorted(memory.items())),
         memory_capacity=simulation.gpu.memory,
-        links=_links(simulation),
+        links=traffic.links,
+        link_kinds=traffic.kinds,
+        link_loads=traffic.loads,
         evidence=evidence_of(simulation),
         fallbacks=fallbacks_of(simulation, shares.get("host", 0.0) / total),
         warnings=_warnings(simulation),
@@ -63,6 +67,16 @@ def _at_peak(memory: Alive, warmup: int, step: float) -> dict[str, float]:
     """Bytes by owner at the peak of a rank; in short runs DDP's first buckets are among the buffers."""
     held = memory.first_buckets if first_buckets_held(warmup, step) else 0.0
     return memory.at_peak | {"buffers": memory.at_peak["buffers"] + held}
+
+
+def step_time(simulation: Simulation) -> float:
+    """Seconds of the last simulated step: the median over ranks."""
+    return float(np.median(list(_by_rank(simulation.lowered.graph, simulation.run).values())))
+
+
+def _by_rank(graph: OpGraph, run: Run) -> dict[int, float]:
+    steps = step_times(graph, run)
+    return {member: float(times[-1]) for r, times in steps.items() for member in graph.represents[r]}
 
 
 def step_times(graph: OpGraph, run: Run) -> dict[int, np.ndarray]:
@@ -166,12 +180,6 @@ def work_of_step(simulation: Simulation) -> tuple[float, float]:
         dense -= m.layers * m.hidden * m.ffn * (3 if m.gated else 2) * (m.experts - m.experts_per_token)
     attention = 6.0 * m.layers * m.heads * m.head_dim * s.training.seq_len
     return tokens, tokens * (6.0 * dense + attention)
-
-
-def _links(simulation: Simulation):  # type: ignore[no-untyped-def]
-    links, run = simulation.fabric.links, simulation.run
-    names = [f"{a} -> {b}" for a, b in zip(links.src, links.dst, strict=True)]
-    return metrics.busiest_links(names, run.carried, links.bandwidth, run.finished)
 
 
 def _warnings(simulation: Simulation) -> tuple[str, ...]:

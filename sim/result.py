@@ -9,6 +9,8 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from sim.timeline import Timeline
 
 
@@ -22,14 +24,64 @@ class Link:
         Share of what it could have carried, 0 to 1.
     bytes : float
         What it carried.
-    shadow_price : float
-        Seconds of step time that a relative gain of its bandwidth would save, per unit (0.01 s: 1 % more saves 100 us).
+    shadow_price : float or None
+        Seconds of step time that a relative gain of its bandwidth would save, per unit (0.01 s: 1 % more saves 100 us),
+        together with the links that are as tight as it (`tied` in all): one of several equally tight links alone saves
+        nothing. None: not computed. See `sim.shadow`.
+    kind : str
+        "nvlink", "nic", ...
+    tied : int
+        Links that share the price.
+    peak : float
+        The highest share of its bandwidth that it carried at any time.
+    profile : tuple of float
+        Share of its bandwidth that it carried in equal parts of the last step.
     """
 
     name: str
     utilisation: float
     bytes: float
-    shadow_price: float = 0.0
+    shadow_price: float | None = None
+    kind: str = ""
+    tied: int = 0
+    peak: float = 0.0
+    profile: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True)
+class LinkKind:
+    """All links of a kind together.
+
+    Attributes
+    ----------
+    links : int
+        Directed links that carried anything.
+    utilisation : float
+        Of the busiest of them, 0 to 1.
+    bytes : float
+        What all of them carried.
+    held : float
+        Seconds of the last step in which a full link of the kind held a transfer back.
+    shadow_price : float or None
+        Seconds of step time per relative gain of the bandwidth of all links of the kind: 1 % more saves a hundredth.
+    """
+
+    kind: str
+    links: int
+    utilisation: float
+    bytes: float
+    held: float
+    shadow_price: float | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class LinkLoad:
+    """What a link carried over time: from `time[i]` (seconds) on, `load[i]` of its `bandwidth` (bytes/s)."""
+
+    name: str
+    bandwidth: float
+    time: np.ndarray
+    load: np.ndarray
 
 
 @dataclass(frozen=True)
@@ -111,6 +163,10 @@ class Result:
         Usable bytes of a GPU.
     links : tuple of Link
         The busiest first.
+    link_kinds : tuple of LinkKind
+        The highest shadow price first.
+    link_loads : tuple of LinkLoad
+        The busiest links over time; not in `to_dict`.
     evidence : mapping
         Evidence grade -> share of the time that rests on it.
     fallbacks : tuple of Fallback
@@ -130,11 +186,13 @@ class Result:
     peak_memory: Mapping[int, Memory] = field(default_factory=dict)
     memory_capacity: float | None = None
     links: tuple[Link, ...] = ()
+    link_kinds: tuple[LinkKind, ...] = ()
     evidence: Mapping[str, float] = field(default_factory=dict)
     fallbacks: tuple[Fallback, ...] = ()
     warnings: tuple[str, ...] = ()
     scenario: Mapping[str, Any] = field(default_factory=dict)
     measured: float | None = None
+    link_loads: tuple[LinkLoad, ...] = field(default=(), repr=False, compare=False)
     timeline: Timeline | None = field(default=None, repr=False, compare=False)
 
     @property
@@ -180,6 +238,7 @@ class Result:
             },
             "out_of_memory": None if verdict is None else asdict(verdict),
             "links": [asdict(link) for link in self.links],
+            "link_kinds": [asdict(kind) for kind in self.link_kinds],
             "evidence": dict(self.evidence),
             "fallbacks": [asdict(fallback) for fallback in self.fallbacks],
             "warnings": list(self.warnings),

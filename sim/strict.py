@@ -184,8 +184,9 @@ def split_override(item: str) -> tuple[str, str]:
     """`"section.key=value"` in two."""
     name, equals, value = item.partition("=")
     name = name.strip()
-    if not equals or "." not in name:
-        raise InputError(Mistake("--set", name, f'"{item}"', "section.key=value or selector.attribute=value"))
+    if not name or not equals or ("." not in name and value.strip().lower() != "off"):
+        expected = "section.key=value, selector.attribute=value or selector=off"
+        raise InputError(Mistake("--set", name, f'"{item}"', expected))
     return name, value.strip().strip("\"'")
 
 

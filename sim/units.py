@@ -23,6 +23,7 @@ BANDWIDTHS = {
     **{f"{prefix}bit/s": factor / 8 for prefix, factor in _PREFIXES.items()},
     **{f"{prefix}bps": factor / 8 for prefix, factor in _DECIMAL.items() if prefix},
 }
+RATES = {f"{prefix}{unit}": factor for unit in ("FLOP/s", "FLOPS", "flop/s") for prefix, factor in _DECIMAL.items()}
 # Divisors where the unit is below one second: 1 / 1e6 is the float closest to a microsecond, 1 * 1e-6 not always.
 _PER_SECOND = {"s": 1.0, "ms": 1e3, "us": 1e6, "µs": 1e6, "ns": 1e9, "ps": 1e12}
 _SECONDS = {"min": 60.0, "h": 3600.0, "d": 86400.0}
@@ -63,6 +64,12 @@ def parse_bandwidth(text: object, where: str = "quantity", key: str = "") -> flo
     """Bytes per second in a text such as "100 GB/s" or "400 Gbit/s" (an eighth); raises like `parse_bytes`."""
     number, unit = _parse(text, BANDWIDTHS, "100 GB/s", where, key)
     return number * BANDWIDTHS[unit]
+
+
+def parse_rate(text: object, where: str = "quantity", key: str = "") -> float:
+    """Operations per second in a text such as "900 TFLOP/s" or "1 PFLOPS"; raises like `parse_bytes`."""
+    number, unit = _parse(text, RATES, "900 TFLOP/s", where, key)
+    return number * RATES[unit]
 
 
 def parse_duration(text: object, where: str = "quantity", key: str = "") -> float:

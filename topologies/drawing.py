@@ -19,14 +19,16 @@ if TYPE_CHECKING:
 _LAYERS = (("nvswitch",), ("gpu",), ("pcieswitch",), ("cpu", "memory"), ("nic", "nvme"), ("network",))
 _NODE_COLOURS = {
     "nvswitch": "#76b900", "gpu": "#4d7c0f", "pcieswitch": "#b7791f", "cpu": "#1d4ed8", "memory": "#60a5fa",
-    "nic": "#7c3aed", "nvme": "#0f766e", "network": "#a78bfa",
+    "nic": "#7c3aed", "nvme": "#0f766e", "network": "#a78bfa", "leaf": "#be185d", "spine": "#9f1239", "core": "#7f1d1d",
+    "switch": "#be185d",
 }  # fmt: skip
 _LINK_COLOURS = {
     "nvlink": "#76b900", "pcie": "#d69e2e", "socket": "#1d4ed8", "memory": "#60a5fa",
-    "nic": "#7c3aed", "nvme": "#0f766e",
+    "nic": "#7c3aed", "nvme": "#0f766e", "spine": "#be185d", "core": "#7f1d1d", "c2c": "#0891b2",
 }  # fmt: skip
 _GREY = "#64748b"
 _HEIGHT, _BOX = 1.35, (0.84, 0.46)
+MOST_NODES = 44  # of a picture with a box for every node: one host of eight GPUs
 
 
 @dataclass(frozen=True)
@@ -39,19 +41,15 @@ class _Layout:
 
 
 def draw(fabric: Fabric, path: Path) -> None:
-    """Write the picture; the suffix (.png, .svg) says how."""
-    try:
-        import matplotlib
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise PrestepError("a picture needs matplotlib: pip install matplotlib") from None
+    """Write the picture; the suffix (.png, .svg) says how. Several hosts are folded by symmetry."""
+    if len(fabric.nodes) > MOST_NODES or len(fabric.hosts) > 1:
+        from topologies import drawing_folded
 
+        drawing_folded.draw(fabric, path)
+        return
     layout = _layout(fabric)
     layers = len(set(layout.y.values()))
-    figure = Figure(figsize=(max(8.0, layout.width * 1.05), 1.6 + layers * 1.12), facecolor="white")
-    FigureCanvasAgg(figure)
-    axes = figure.add_axes((0.01, 0.01, 0.98, 0.98))
+    figure, axes = _canvas(max(8.0, layout.width * 1.05), 1.6 + layers * 1.12)
     _draw_links(axes, fabric, layout)
     for at, name in enumerate(fabric.nodes.names):
         _draw_node(axes, name, fabric.nodes.kinds[at], layout.x[name], layout.y[name])
@@ -59,8 +57,27 @@ def draw(fabric: Fabric, path: Path) -> None:
     _legend(axes, fabric)
     low, high = min(layout.y.values()), max(layout.y.values())
     axes.set(xlim=(-0.75, layout.width - 0.25), ylim=(low - 1.25, high + 1.0))
+    _save(figure, path)
+
+
+def _canvas(wide: float, high: float) -> tuple[Any, Any]:
+    """A figure of that size in inches, and axes that fill it."""
+    try:
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise PrestepError("a picture needs matplotlib: pip install matplotlib") from None
+    figure = Figure(figsize=(wide, high), facecolor="white")
+    FigureCanvasAgg(figure)
+    axes = figure.add_axes((0.01, 0.01, 0.98, 0.98))
     axes.axis("off")
-    # Without a date and with fixed ids, the same cluster gives the same bytes.
+    return figure, axes
+
+
+def _save(figure: Any, path: Path) -> None:
+    """Without a date and with fixed ids, the same cluster gives the same bytes."""
+    import matplotlib
+
     with matplotlib.rc_context({"svg.hashsalt": "prestep", "svg.fonttype": "none"}):
         figure.savefig(path, dpi=130, metadata={"Date": None} if path.suffix == ".svg" else None)
 

@@ -16,6 +16,7 @@ from topologies.links import Floats, Ints, Links, Nodes
 if TYPE_CHECKING:
     import networkx as nx
 
+    from topologies.overrides import GpuChange
     from topologies.routing import Router
 
 __all__ = ["GRADES", "Fabric", "Known", "LinkSpec", "Links", "Nodes"]
@@ -37,6 +38,8 @@ class Fabric:
         The module of `topologies` that built it.
     facts : mapping of str to Known
         Numbers of the cluster file, by key, with evidence and source.
+    gpu_changes : tuple of GpuChange
+        What-ifs: GPUs that are not as their model, in the order given.
 
     Raises
     ------
@@ -50,6 +53,7 @@ class Fabric:
     gpu_model: str
     family: str = ""
     facts: Mapping[str, Known] = field(default_factory=dict)
+    gpu_changes: tuple[GpuChange, ...] = ()
 
     def __post_init__(self) -> None:
         mistakes = check(self.name, self.nodes, self.links)
@@ -153,6 +157,21 @@ class Fabric:
         model = gpu_model or str(graph.graph.get("gpu_model", ""))
         title = name or str(graph.graph.get("name", "graph"))
         return cls(title, Nodes(names, kinds, hosts), links, model, str(graph.graph.get("family", "")))
+
+    def with_columns(self, **fields: Any) -> Fabric:
+        """A copy with other fields, not checked again: for changes that keep it sound (`topologies.overrides`)."""
+        same = copy.copy(self)
+        same.__dict__.update(fields)
+        return same
+
+    def with_routes_of(self, other: Fabric) -> Fabric:
+        """Takes over the routes that another fabric has found already: of one that differs in bandwidths alone.
+
+        Routes go by hops, kinds, counts and latencies, not by speed (see `routes`).
+        """
+        if "_router" in other.__dict__:
+            self.__dict__["_router"] = other.__dict__["_router"]
+        return self
 
     def with_facts(self, name: str, facts: Mapping[str, Known]) -> Fabric:
         """The same cluster under a file's name, with the sources of its numbers."""

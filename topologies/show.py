@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 _EXPORTS = (".json", ".graphml")
 _PICTURES = (".png", ".svg")
 _SHOWN = 3
+_PATHS = 8
 _NUMBERS = ("count", "each", "towards CPU", "on the wire", "latency")
 _LINK_COLUMNS = ("links", *_NUMBERS, "evidence (bandwidth, latency)", "between")
 _Group = tuple[str, float, float, tuple[float, float], str, str]
@@ -26,6 +27,11 @@ def render(fabric: Fabric, width: int = 132) -> str:
     gpus, hosts, model = len(fabric.gpus), len(fabric.hosts), fabric.gpu_model or "unknown GPU"
     head = f"{fabric.name}: {gpus} GPUs ({model}) in {hosts} host{'s' if hosts != 1 else ''}"
     lines = [head, "", *_table(["nodes", "count", "names"], _nodes(fabric)), "", *_links(fabric)]
+    from topologies.summary import summary
+
+    told = summary(fabric)
+    wide = max((len(what) for what, _ in told), default=0) + 2
+    lines += ["", *(f"{what:{wide}}{much}" for what, much in told)] if told else []
     if gpus > 1:
         lines += ["", *_route(fabric, fabric.gpus[0], fabric.gpus[-1])]
     lines += ["", *_facts(fabric)] if fabric.facts else []
@@ -127,12 +133,16 @@ def _route(fabric: Fabric, src: str, dst: str) -> list[str]:
     lines = [f"{src} to {dst}, {format_duration(fabric.latency(fabric.route(src, dst)))} without software:"]
     # Shares are fixed, so the first path to fill up holds the others back.
     total = float("inf")
-    for path, share in fabric.routes(src, dst):
+    paths = fabric.routes(src, dst)
+    for at, (path, share) in enumerate(paths):
         narrow = float(fabric.links.bandwidth[path].min())
         total = min(total, narrow / share)
+        if at >= _PATHS:
+            continue
         names = " > ".join([src, *fabric.links.dst[path].tolist()])
         lines.append(f"  {share:6.1%} over {names}, {format_bandwidth(narrow)}")
-    return [*lines, f"  {format_bandwidth(total)} in all"]
+    more = [f"  and {len(paths) - _PATHS} more ways"] if len(paths) > _PATHS else []
+    return [*lines, *more, f"  {format_bandwidth(total)} in all"]
 
 
 def _facts(fabric: Fabric) -> list[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -54,7 +54,7 @@ class Lowered:
     """The graph with what does not depend on time.
 
     ``memory`` and ``host_operations`` (how often each host operation runs in a step) are per simulated rank;
-    ``parameters`` counts the whole model.
+    ``parameters`` counts the whole model; ``made_for`` has the host factor and the speeds of the GPUs.
     """
 
     graph: OpGraph
@@ -62,26 +62,32 @@ class Lowered:
     host_operations: dict[int, dict[str, float]]
     parameters: int
     layout: Layout
+    made_for: tuple[float, Sequence[Hashable]] = (1.0, ())
 
 
-def lower(scenario: Scenario, model: ModelSpec, host_factor: float = 1.0) -> Lowered:
+def lower(scenario: Scenario, model: ModelSpec, host_factor: float = 1.0, speeds: Sequence[Hashable] = ()) -> Lowered:
     """Runs every simulated rank's training step symbolically; ``host_factor`` scales the framework's host costs.
 
     Ranks that do the same are simulated once (data- and tensor-parallel copies), unless one of them is slow.
+    ``speeds`` tells ranks of unlike GPUs apart: equal ones are alike; empty, all are.
     """
     p = scenario.parallel
     if p.cp > 1:
         raise InputError(Mistake(scenario.where, "parallel.cp", str(p.cp), "1", "context parallelism is not simulated"))
     layout = Layout(p.dp, p.pp, p.tp)
-    fold = scenario.faults.slow_rank is None
-    simulated = [layout.rank(0, s, 0) for s in range(p.pp)] if fold else list(range(layout.world))
+    replicas = _replicas(scenario, layout, speeds)
+    fold = bool(replicas)
+    simulated = [layout.rank(d[0], s, 0) for d in replicas for s in range(p.pp)] or list(range(layout.world))
+    alike = {d[0]: d for d in replicas}
     shared = Shared()
     costs = {name: time * host_factor for name, time in host_costs(scenario.training.framework).items()}
-    steps = {r: RankStep(scenario, model, layout, Tape(r, shared, costs), fold) for r in simulated}
+    steps = {r: RankStep(scenario, model, layout, Tape(r, shared, costs), replicas) for r in simulated}
     for step in steps.values():
         step.record()
     represents = {
-        r: tuple(layout.rank(d, layout.where(r)[1], t) for d in range(p.dp) for t in range(p.tp)) if fold else (r,)
+        r: tuple(layout.rank(d, layout.where(r)[1], t) for d in alike[layout.where(r)[0]] for t in range(p.tp))
+        if fold
+        else (r,)
         for r in simulated
     }
     graph = OpGraph(
@@ -92,17 +98,39 @@ def lower(scenario: Scenario, model: ModelSpec, host_factor: float = 1.0) -> Low
         PHASES,
         represents,
     )
-    counted = [s.parameter_count for r, s in steps.items() if layout.where(r)[0] == 0]
+    counted = [s.parameter_count for r, s in steps.items() if layout.where(r)[0] == layout.where(r)[2] == 0]
     memory = {r: s.tape.memory for r, s in steps.items()}
-    return Lowered(graph, memory, {r: s.tape.counts for r, s in steps.items()}, sum(counted), layout)
+    return Lowered(
+        graph, memory, {r: s.tape.counts for r, s in steps.items()}, sum(counted), layout, (host_factor, speeds)
+    )
+
+
+def _replicas(scenario: Scenario, layout: Layout, speeds: Sequence[Hashable]) -> tuple[tuple[int, ...], ...]:
+    """Data-parallel replicas that do the same, of which the first is simulated; empty: no two ranks are alike."""
+    if scenario.faults.slow_rank is not None:
+        return ()
+    groups: dict[Hashable, list[int]] = {}
+    for d in range(layout.dp):
+        rows = [[layout.rank(d, p, t) for t in range(layout.tp)] for p in range(layout.pp)]
+        marks = tuple(frozenset(speeds[rank] if speeds else None for rank in row) for row in rows)
+        if any(len(mark) > 1 for mark in marks):
+            return ()  # tensor-parallel ranks that differ
+        groups.setdefault(marks, []).append(d)
+    if len(groups) > 1 and scenario.parallel.ep > 1:
+        return ()
+    return tuple(map(tuple, groups.values()))
 
 
 class RankStep:
     """Builds the model of one rank and records one steady-state training step of it."""
 
-    def __init__(self, scenario: Scenario, model: ModelSpec, layout: Layout, tape: Tape, fold: bool) -> None:
-        self.s, self.m, self.layout, self.tape, self.fold = scenario, model, layout, tape, fold
+    def __init__(
+        self, scenario: Scenario, model: ModelSpec, layout: Layout, tape: Tape, replicas: tuple[tuple[int, ...], ...]
+    ) -> None:
+        self.s, self.m, self.layout, self.tape, self.replicas = scenario, model, layout, tape, replicas
+        self.fold = bool(replicas)
         self.d, self.p, self.t = layout.where(tape.rank)
+        self.alike = next((d for d in replicas if self.d in d), (self.d,))
         self.mode = scenario.parallel.data_parallel
         par = scenario.parallel
         self.dp_group = self._group("dp", lambda d, t: [layout.rank(x, self.p, t) for x in range(par.dp)])
@@ -122,8 +150,8 @@ class RankStep:
         mine = tuple(ranks(self.d, self.t))
         if not self.fold:
             return Group(axis, mine, [mine], len(mine))
-        copies = {tuple(ranks(d, t)) for d in range(self.layout.dp) for t in range(self.layout.tp)}
-        return Group(axis, mine, sorted(copies), 1)
+        copies = {tuple(ranks(d, t)) for d in self.alike for t in range(self.layout.tp)}
+        return Group(axis, mine, sorted(copies), len(self.replicas) if axis == "dp" else 1)
 
     def _expert_group(self) -> Group:
         ep = self.s.parallel.ep
@@ -368,7 +396,7 @@ class RankStep:
                 self._count(net)
                 self.parameter_count += before
         ranks = [self.layout.rank(self.d, p, self.t) for p in range(par.pp)]
-        every = [(d, x) for d in range(par.dp) for x in range(par.tp)] if self.fold else [(self.d, self.t)]
+        every = [(d, x) for d in self.alike for x in range(par.tp)] if self.fold else [(self.d, self.t)]
         copies = [self.layout.rank(d, 0, x) - self.layout.rank(self.d, 0, self.t) for d, x in every]
         shape = (
             self.s.training.micro_batch,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from sim.units import format_bytes, format_duration
 
 if TYPE_CHECKING:
-    from sim.result import Result
+    from sim.result import Link, Result
 
 SHARES = {
     "compute": "compute",
@@ -64,6 +64,20 @@ def shares(result: Result) -> Iterator[tuple[str, float, float]]:
         part = seconds / result.step_time if result.step_time else 0.0
         if part >= 5e-5:
             yield share_name(key), seconds, part
+
+
+def price(seconds: float) -> str:
+    """What 1 % more bandwidth saves, by the shadow price (costs: with a minus)."""
+    return f"{'-' if seconds < 0 else ''}{format_duration(abs(seconds) / 100)}"
+
+
+def saved(link: Link) -> str:
+    """The same for one link: `12 us`; with others that are as tight, `12 us (32 links)`; `-` for nothing."""
+    if link.shadow_price is None:
+        return ""
+    if not link.shadow_price:
+        return "-"
+    return price(link.shadow_price) + (f" ({link.tied} links)" if link.tied > 1 else "")
 
 
 def memory(result: Result) -> Iterator[tuple[str, float]]:

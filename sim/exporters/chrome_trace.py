@@ -28,6 +28,7 @@ SUFFIXES = (".json", ".json.gz", "/")
 CALL = 4000  # ns drawn for a launch call, about what cudaLaunchKernel takes in the measured H200 traces
 OPERATOR = 50_000  # ns drawn at most for the operator around it
 HOST_THREAD = 1
+LINKS = 1_000_000  # number of the process that has the links' counters: above those of ranks
 COMPUTE_STREAM = 7  # number of PyTorch's default stream in its traces; the others follow in steps of 4
 Event = dict[str, Any]
 
@@ -61,6 +62,7 @@ def render(result: Result, rank: int | None = None) -> str:
     ranks = timeline.ranks if rank is None else (rank,)
     header = _header(result, timeline, rank)
     events = [event for r in ranks for event in _events(result, timeline, r)]
+    events += _links(result) if rank is None else ()
     # json.dumps puts a space after the colon: HolisticTraceAnalysis finds the rank with the pattern `"rank":\s+(\d+)`.
     lines = [f"{json.dumps(key)}: {json.dumps(value)}," for key, value in header.items()]
     body = ",\n".join(msgspec.json.encode(event).decode() for event in events)
@@ -142,6 +144,18 @@ def _rows(rank: int, gpu: str, streams: list[tuple[int, str]]) -> Iterator[Event
     for number, text in streams:
         yield name("thread_name", number, name=f"stream {number} {text}")
         yield name("thread_sort_index", number, sort_index=number)
+
+
+def _links(result: Result) -> Iterator[Event]:
+    """Counters of the busiest links in GB/s, in a process of their own; not in the files of single ranks."""
+    if result.link_loads:
+        yield {"ph": "M", "name": "process_name", "pid": LINKS, "tid": 0, "ts": 0, "args": {"name": "links"}}
+        yield {"ph": "M", "name": "process_sort_index", "pid": LINKS, "tid": 0, "ts": 0, "args": {"sort_index": LINKS}}
+    for link in result.link_loads:
+        name = f"{link.name} (of {link.bandwidth / 1e9:.4g} GB/s)"
+        for at, load in zip(_nanoseconds(link.time).tolist(), link.load.tolist(), strict=True):
+            args = {"GB/s": round(load / 1e9, 6)}
+            yield {"ph": "C", "name": name, "pid": LINKS, "tid": 0, "ts": at / 1000, "args": args}
 
 
 def _steps(spans: Timeline, rank: int) -> Iterator[Event]:

@@ -49,7 +49,7 @@ def _links(result: Result) -> list[tuple[str, ...]]:
             link.name,
             words.percent(link.utilisation),
             format_bytes(link.bytes),
-            format_duration(link.shadow_price / 100) if link.shadow_price else "-",
+            words.saved(link) or "-",
         )
         for link in result.links
     ]

@@ -123,10 +123,22 @@ def _fallbacks(result: Result, most: int = 5) -> Table:
 
 
 def _links(result: Result) -> Table:
-    priced = any(link.shadow_price for link in result.links)
-    table = _table("left", "left", "right", "right", "right")
-    table.add_row("", "", "busy", "carried", "1 % faster saves" if priced else "")
+    priced = any(link.shadow_price is not None for link in result.links)
+    table = _table("left", "left", "right", "right", "right", "left")
+    heads = ("busy", "carried", "1 % faster saves" if priced else "", "in the last step" if result.link_loads else "")
+    table.add_row("", "", *heads)
     for link in result.links:
-        saved = "" if not priced else format_duration(link.shadow_price / 100) if link.shadow_price else "-"
-        table.add_row("", link.name, words.percent(link.utilisation), format_bytes(link.bytes), saved)
+        row = (words.percent(link.utilisation), format_bytes(link.bytes), words.saved(link), _spark(link.profile))
+        table.add_row("", link.name, *row)
+    for kind in result.link_kinds:
+        if kind.shadow_price:
+            price, held = words.price(kind.shadow_price), format_duration(kind.held)
+            full = f"full for {held} of the step" if kind.held > 0 else ""
+            table.add_row("", f"all {kind.links} of {kind.kind}", "", format_bytes(kind.bytes), price, full)
     return table
+
+
+def _spark(profile: tuple[float, ...]) -> str:
+    """A share over time as a row of bars, two parts to a column."""
+    pairs = [max(profile[at : at + 2]) for at in range(0, len(profile), 2)]
+    return "".join(" ▁▂▃▄▅▆▇█"[round(min(1.0, share) * 8)] for share in pairs).rstrip()

@@ -113,7 +113,7 @@ def test_the_step_frees_what_it_allocates(name: str) -> None:
     model, training, parallel = LAYOUTS[name]
     s = scenario(model, training, **parallel)
     layout = low(name).layout
-    step = RankStep(s, load_model(s.model), layout, Tape(0, Shared(), _free()), True)
+    step = RankStep(s, load_model(s.model), layout, Tape(0, Shared(), _free()), (tuple(range(layout.dp)),))
     step.record()
     alive, memory = step.tape.memory.alive, step.tape.memory
     assert alive["activations"] == alive["gradients"] == alive["workspace"] == 0

@@ -87,6 +87,7 @@ def lower(scenario: Scenario, model: ModelSpec, host_factor: float, place: Place
         {r.tape.rank: r.tape.counts for r in ranks},
         layers.whole(model.layers),
         grid,
+        (host_factor, ()),
     )
 
 

@@ -1,0 +1,58 @@
+"""A GPU that is not as its model: a what-if on its arithmetic, its memory or its clock."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+
+from sim.costs.gpu import Gpu
+from sim.costs.kernel import Kernel
+from sim.costs.roofline import Roofline
+
+
+@dataclass(frozen=True)
+class Speed:
+    """Factors on what a GPU of the model can do: arithmetic, HBM, and the SMs' clock (arithmetic and L2)."""
+
+    flops: float = 1.0
+    hbm_bandwidth: float = 1.0
+    clock: float = 1.0
+
+
+AS_MODEL = Speed()
+
+
+class ChangedGpu(Gpu):
+    """A GPU whose kernels take longer or shorter than its model's, as the limit that bounds each of them changed.
+
+    A kernel that arithmetic bounds follows `flops` and `clock`, one that memory bounds `hbm_bandwidth`; the shortest
+    time of any kernel stays.
+    """
+
+    def __init__(self, model: Gpu, speed: Speed) -> None:
+        self.__dict__.update(model.__dict__)
+        self._model, self._known = model, {}
+        limits = model.roofline
+        peak = {dtype: rate * speed.flops * speed.clock for dtype, rate in limits.peak.items()}
+        self.roofline = Roofline(
+            peak, limits.bandwidth * speed.hbm_bandwidth, limits.l2_bandwidth * speed.clock, limits.l2
+        )
+
+    def _duration(self, kernel: Kernel) -> float:
+        beyond = max(0.0, self._model.duration(kernel) - self.floor)
+        return self.floor + self.ratio(kernel) * beyond
+
+    def ratio(self, kernel: Kernel) -> float:
+        """Least time of a kernel here over that on the unchanged model."""
+        before = self._model.roofline.bound(kernel)
+        return self.roofline.bound(kernel) / before if before > 0 else 1.0
+
+    def evidence(self, kernel: Kernel) -> str:
+        """As the model's, but nobody measured a kernel whose time was changed."""
+        return self._model.evidence(kernel) if self.ratio(kernel) == 1.0 else "guess"
+
+
+@cache
+def changed(model: Gpu, speed: Speed) -> Gpu:
+    """The model itself, or a GPU that differs from it by these factors."""
+    return model if speed == AS_MODEL else ChangedGpu(model, speed)

@@ -1,0 +1,231 @@
+"""What-ifs: side by side, tornado, shadow prices; nothing done twice, and every number as if it had been."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+import cli
+from sim import predict
+from sim.predict import simulate
+from sim.report import step_time
+from sim.sections import Scenario
+from sim.shadow import MORE, shadow_prices
+from sim.spec import load_scenario, parse_scenario
+from sim.whatif import EACH, Changes, compare, elements, tornado
+from topologies import load_cluster
+
+STEP = """
+[cluster]
+name = "{cluster}"
+set = {{ {changes} }}
+[model]
+kind = "mlp"
+sizes = [4096, 8192, 8192, 4096]
+[training]
+micro_batch = 64
+[parallel]
+dp = 4
+data_parallel = "ddp"
+"""
+SLOW_SPINE = '"spine.bandwidth" = "1 GB/s"'
+
+
+@pytest.fixture
+def leafspine(tmp_path: Path) -> str:
+    """A step that gradients over the spine bound."""
+    return scenario_file(tmp_path, "h200-leafspine-4x1", SLOW_SPINE)
+
+
+def scenario_file(folder: Path, cluster: str, changes: str = "") -> str:
+    path = folder / "step.toml"
+    path.write_text(STEP.format(cluster=cluster, changes=changes), encoding="utf-8")
+    return str(path)
+
+
+def whatif(*arguments: str) -> Result:
+    return CliRunner().invoke(cli.main, ["whatif", *arguments])
+
+
+def seconds(file: str, *changes: str) -> float:
+    return step_time(simulate(load_scenario(file, changes)))
+
+
+@pytest.mark.parametrize("kind", ["spine", "nic", "pcie"])
+def test_a_price_is_what_one_percent_more_bandwidth_saves(leafspine: str, kind: str) -> None:
+    """The same number comes out of running the changed scenario from its file; only the spine is worth anything."""
+    prices = shadow_prices(simulate(load_scenario(leafspine)))
+    faster = f"set = {{ {SLOW_SPINE}".replace("1 GB/s", "1.01 GB/s")
+    if kind == "spine":
+        text = Path(leafspine).read_text(encoding="utf-8").replace(f"set = {{ {SLOW_SPINE}", faster)
+        Path(leafspine).with_name("more.toml").write_text(text, encoding="utf-8")
+        after = seconds(str(Path(leafspine).with_name("more.toml")))
+    else:
+        after = seconds(leafspine, f"{kind}.bandwidth=1.01x")
+    saved = (seconds(leafspine) - after) / MORE
+    assert prices.by_kind.get(kind, 0.0) == pytest.approx(saved, rel=1e-6, abs=1e-9)
+    assert (saved > 0.01) == (kind == "spine")
+
+
+def test_the_price_is_the_derivative(leafspine: str) -> None:
+    """A much smaller step and one downwards give about the same: the step is smooth in the spine's bandwidth."""
+    base, changes = seconds(leafspine), Changes(load_scenario(leafspine))
+    price = shadow_prices(changes.base).by_kind["spine"]
+    for factor in (1.0001, 0.999):
+        slope = (base - step_time(changes.simulate({"spine.bandwidth": f"{factor}x"}))) / (factor - 1)
+        assert slope == pytest.approx(price, rel=0.03)
+
+
+def test_only_the_tightest_links_of_a_kind_have_its_price(tmp_path: Path) -> None:
+    """With one slow port, its two directions; with equal ports, all of them together, and `tied` says so."""
+    ports = '"nic.bandwidth" = "0.2x"'
+    found = {}
+    for name, changes in (("equal", ports), ("one", f'{ports}, "nic[host2].bandwidth" = "0.5x"')):
+        simulation = simulate(load_scenario(scenario_file(tmp_path, "h200-leafspine-4x1", changes)))
+        prices, links = shadow_prices(simulation), simulation.fabric.links
+        rows = [row for row in links.of_kind("nic").tolist() if prices.by_link[row] > 0]
+        found[name] = {links.name(row) for row in rows}, {int(prices.tied[row]) for row in rows}
+        assert {float(prices.by_link[row]) for row in rows} == {prices.by_kind["nic"]}
+    assert len(found["equal"][0]) == 8 and found["equal"][1] == {8}
+    assert found["one"] == ({"host2/nic0-leaf1", "leaf1-host2/nic0"}, {2})
+
+
+def test_run_prints_prices(leafspine: str) -> None:
+    """In the JSON, by link and by kind, and on the page; the busiest link is the one that is worth most."""
+    said = json.loads(CliRunner().invoke(cli.main, ["run", leafspine, "--json"]).stdout)
+    busiest, spine = said["links"][0], said["link_kinds"][0]
+    assert busiest["kind"] == spine["kind"] == "spine" and busiest["tied"] == 2
+    assert busiest["shadow_price"] == spine["shadow_price"] > 0.5 * said["step_time"]
+    assert busiest["peak"] == pytest.approx(1.0) and len(busiest["profile"]) == 40
+    assert 0 < spine["held"] <= said["step_time"] * 1.001
+    page = CliRunner().invoke(cli.main, ["run", leafspine]).stdout
+    assert "1 % faster saves" in page and "all 2 of spine" in page
+
+
+def test_the_trace_has_counters_of_links(leafspine: str, tmp_path: Path) -> None:
+    """One series per link in a process of its own, from nothing to at most its bandwidth and back."""
+    path = tmp_path / "t.json"
+    assert CliRunner().invoke(cli.main, ["run", leafspine, "--trace", str(path)]).exit_code == 0
+    events = [e for e in json.loads(path.read_text(encoding="utf-8"))["traceEvents"] if e["ph"] == "C"]
+    assert any(e["name"].startswith("leaf0 -> leaf1 (of 1 GB/s)") for e in events)
+    series = [e["args"]["GB/s"] for e in events if e["name"].startswith("leaf0 -> leaf1")]
+    assert max(series) == pytest.approx(1.0) and series[-1] == 0.0
+    assert {e["pid"] for e in events} == {1_000_000}
+
+
+def test_side_by_side_names_what_bound_the_step(leafspine: str) -> None:
+    """Before, the spine; with eight times its bandwidth, the ports. Shares' differences add up to the step's."""
+    compared = json.loads(whatif(leafspine, "--set", "spine.bandwidth=8 GB/s", "--json").stdout)
+    assert compared["base"]["link_kinds"][0]["kind"] == "spine"
+    assert compared["changed"]["link_kinds"][0]["kind"] == "nic"
+    assert sum(compared["breakdown_difference"].values()) == pytest.approx(compared["difference"])
+    page = whatif(leafspine, "--set", "spine.bandwidth=8 GB/s").stdout
+    before, after = page.split("links that bound the step, changed")
+    assert "  spine  1 % faster saves" in before and "  nic  1 % faster saves" in after
+
+
+def test_a_changed_cluster_is_not_lowered_again(leafspine: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Links, and GPUs that all change alike: one lowering for all; a GPU that differs from the others: another one."""
+    lowered: list[object] = []
+    original = predict.lower
+    monkeypatch.setattr(predict, "lower", lambda *a, **k: (lowered.append(a), original(*a, **k))[1])
+    changes = Changes(load_scenario(leafspine))
+    for more in ({"spine.bandwidth": "2x"}, {"nic.latency": "3x"}, {"gpu.clock": "0.5x"}):
+        changes.simulate(more)
+    assert len(lowered) == 1
+    changes.simulate({"gpu[1].clock": "0.5x"})
+    assert len(lowered) == 2
+
+
+@pytest.mark.parametrize(
+    "change", ["spine.bandwidth=2x", "gpu.clock=0.5x", "gpu[3].flops=0.5x", "nic[host1].bandwidth=0.3x"]
+)
+def test_what_is_kept_changes_no_number(leafspine: str, change: str) -> None:
+    """A what-if's step is that of a run with the change from the start."""
+    base = load_scenario(leafspine)
+    changed = load_scenario(leafspine, [change])
+    assert step_time(Changes(base).of(changed)) == step_time(simulate(changed))
+
+
+def test_a_change_of_the_scenario_is_compared_too(leafspine: str) -> None:
+    """Not only of the cluster: half of the batch; and of the number of hosts, both at once."""
+    for change in (["training.micro_batch=32"], ["training.micro_batch=32", "spine.bandwidth=2x"]):
+        base, changed = load_scenario(leafspine), load_scenario(leafspine, change)
+        assert step_time(Changes(base).of(changed)) == step_time(simulate(changed))
+
+
+def test_the_tornado_is_sorted_and_agrees_with_runs(leafspine: str) -> None:
+    """Factors apply on top of the file's own changes: the spine, at 1 GB/s there, matters most."""
+    said = json.loads(whatif(leafspine, "--each", "link-kind", "--json").stdout)
+    effects = [row["effect"] for row in said["elements"]]
+    assert effects == sorted(effects, reverse=True) and said["elements"][0]["element"] == "spine"
+    half = seconds(leafspine, "spine.bandwidth=0.5 GB/s")
+    assert said["elements"][0]["changes"][0]["step_time"] == pytest.approx(half, rel=1e-9)
+    assert {row["element"] for row in said["elements"]} == set(load_cluster("h200-leafspine-4x1").links.kinds)
+
+
+@pytest.mark.parametrize("word", list(EACH))
+def test_every_word_of_each_has_elements(word: str) -> None:
+    """On a cluster with hosts, leaves and spines, and each of them can be changed."""
+    fabric = load_cluster("dgx-h100-superpod", hosts=2)
+    found = elements(fabric, word, 16)
+    assert found and len(found) == len(set(found))
+    fabric.with_overrides({key: "0.5x" for _, key in found})
+
+
+def test_the_tornado_page_has_bars_on_both_sides(leafspine: str, tmp_path: Path) -> None:
+    """Slower to the right, faster to the left; the picture has every element."""
+    plot = tmp_path / "sub" / "tornado.svg"
+    done = whatif(leafspine, "--each", "link-kind", "--each", "gpu,tier", "--plot", str(plot))
+    assert done.exit_code == 0, done.output
+    row = next(line for line in done.stdout.splitlines() if line.startswith("spine"))
+    left, right = row.split("|")
+    assert "█" in left and "█" in right and "+" in left and "-" in left
+    assert "gpu hbm_bandwidth" in plot.read_text(encoding="utf-8")
+
+
+def test_a_set_beside_each_changes_the_base(leafspine: str) -> None:
+    """The tornado starts from the changed cluster."""
+    said = json.loads(whatif(leafspine, "--each", "gpu", "--set", "spine.bandwidth=2 GB/s", "--json").stdout)
+    assert said["step_time"] == pytest.approx(seconds(leafspine, "spine.bandwidth=2 GB/s"))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        ([], "--set or --each"),
+        (["--each", "links"], 'did you mean "link"?'),
+        (["--each", "gpu", "--factors", "0.5,zero"], "numbers above 0"),
+        (["--each", "gpu", "--factors", "-1"], "numbers above 0"),
+        (["--each", "gpu", "--plot", "a.pdf"], ".svg, .png or .html"),
+        (["--set", "gpu[9].clock=0.5x"], "a number from 0 to 3"),
+        (["--set", "spin.bandwidth=2x"], 'did you mean "spine"?'),
+        (["--set", "spine=off"], "ranks 2-3"),
+        (["--set", "spine.bandwidth=2x", "--plot", "a.svg"], "--each"),
+        (["--set", "spine=2x"], "selector=off"),
+    ],
+)
+def test_mistakes_end_with_code_2(leafspine: str, arguments: list[str], told: str) -> None:
+    """Nothing on stdout, what is wrong on stderr, no traceback."""
+    done = whatif(leafspine, *arguments)
+    assert done.exit_code == cli.EXIT_INPUT and done.stdout == ""
+    assert told in done.stderr and "Traceback" not in done.stderr
+
+
+def test_tornado_of_one_gpu() -> None:
+    """Nothing communicates: links change nothing, the GPU does."""
+    tables = {"cluster": {"name": "h200-host-4", "gpus": 1}, "model": {"kind": "mlp", "sizes": [4096, 8192, 4096]}}
+    scenario: Scenario = parse_scenario({**tables, "training": {"micro_batch": 4096}}, "one")
+    rows = tornado(scenario, ["link-kind", "gpu"], [0.5])["elements"]
+    effects = {row["element"]: row["effect"] for row in rows}
+    assert effects["gpu clock"] > 0 and effects["nvlink"] == 0.0
+
+
+def test_compare_takes_shares_that_only_one_has() -> None:
+    """A share that is new, or gone, counts as nothing on the other side."""
+    one = {"step_time": 2.0, "breakdown": {"compute": 2.0}}
+    other = {"step_time": 3.0, "breakdown": {"compute": 2.0, "exposed_dp": 1.0}}
+    assert compare(one, other)["breakdown_difference"] == {"compute": 0.0, "exposed_dp": 1.0}

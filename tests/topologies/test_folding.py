@@ -1,0 +1,97 @@
+"""Clusters folded by symmetry, their pictures, and the numbers beside them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from topologies import load_cluster
+from topologies.drawing import draw
+from topologies.folding import MOST, Class, fold
+from topologies.summary import bisection_bound, diameter, oversubscription, summary
+
+POD = load_cluster("dgx-h100-superpod", hosts=128)
+HOSTS = {
+    "dgx-h100-superpod": 3,
+    "rail-h100": 4,
+    "roce-h100": 4,
+    "gb200-nvl72": None,
+    "h200-leafspine-4x1": None,
+    "gh200-quad": None,
+}
+CLUSTERS = list(HOSTS)
+
+
+def by_kind(classes: tuple[Class, ...]) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for c in classes:
+        found[c.kind] = found.get(c.kind, 0) + c.count
+    return found
+
+
+@pytest.mark.parametrize("name", CLUSTERS)
+def test_folding_loses_no_node_and_no_cable(name: str) -> None:
+    """Counts of classes and of edges are those of the cluster, and no picture has more classes than fit it."""
+    fabric = load_cluster(name, HOSTS[name])
+    folded = fold(fabric)
+    counts = {kind: len(fabric.nodes.of_kind(kind)) for kind in fabric.nodes.kinds}
+    assert by_kind(folded.classes) == counts and len(folded.classes) <= max(MOST, len(counts))
+    assert sum(edge.cables for edge in folded.edges) == int(fabric.links.count.sum()) // 2
+
+
+def test_a_superpod_is_one_host_a_leaf_and_a_spine() -> None:
+    """All 1,024 GPUs are alike; of a host's switches those with 5 links of each GPU differ from those with 4."""
+    classes = fold(POD).classes
+    assert [(c.kind, c.count) for c in classes if not c.hosts] == [("leaf", 32), ("spine", 16)]
+    assert [c.per_host for c in classes if c.kind == "nvswitch"] == [2, 2]
+    assert [c.count for c in classes if c.kind == "gpu"] == [1024]
+
+
+def test_one_slow_link_stands_apart() -> None:
+    """The NIC with half its speed is a class of its own, the others stay together."""
+    folded = fold(POD.with_overrides({"nic[host3.2].bandwidth": "0.5x"}))
+    nics = sorted((c.count, c.example) for c in folded.classes if c.kind == "nic")
+    assert nics[0] == (1, "host3/nic2") and sum(count for count, _ in nics) == 1024
+
+
+def test_numbers_of_a_superpod() -> None:
+    """Full bisection of 1,024 ports of 50 GB/s, eight links across, nothing oversubscribed."""
+    assert bisection_bound(POD) == pytest.approx(1024 * 50e9)
+    steps, delay, _, _ = diameter(POD)
+    assert steps == 8 and delay == pytest.approx(4.4e-6)
+    assert [(t.kind, t.least, t.most) for t in oversubscription(POD)] == [("leaf", 1.0, 1.0)]
+
+
+def test_numbers_of_an_oversubscribed_leaf() -> None:
+    """Two ports down, one as fast up: 2 to 1, with and without a switch above."""
+    (leaf,) = oversubscription(load_cluster("h200-leafspine-4x1"))
+    assert (leaf.kind, leaf.least) == ("leaf", 2.0)
+    half = oversubscription(POD.with_overrides({"spine.bandwidth": "0.5x"}))
+    assert str(half[0]) == "leaf 2:1"
+
+
+def test_the_summary_is_for_people() -> None:
+    """A single GPU has neither bisection nor diameter."""
+    assert {what for what, _ in summary(load_cluster("rail-h100", 4))} == {"bisection", "diameter", "oversubscription"}
+    assert summary(load_cluster("gh200")) == []
+
+
+@pytest.mark.parametrize("name", CLUSTERS)
+def test_a_folded_picture_has_every_class(name: str, tmp_path: Path) -> None:
+    """As text in the SVG: how many hosts, how many of each device in one."""
+    fabric = load_cluster(name, HOSTS[name])
+    draw(fabric, tmp_path / "a.svg")
+    text = (tmp_path / "a.svg").read_text(encoding="utf-8")
+    if len(fabric.hosts) > 1:
+        assert f"{len(fabric.hosts):,} × host" in text
+        gpus = len(fabric.gpus) // len(fabric.hosts)
+        assert f"{gpus} × gpu" in text or (gpus == 1 and "gpu" in text)
+
+
+def test_the_same_cluster_gives_the_same_bytes(tmp_path: Path) -> None:
+    """No date and no random names in the file."""
+    fabric = load_cluster("dgx-h100-superpod", 2)
+    for name in ("a.svg", "b.svg"):
+        draw(fabric, tmp_path / name)
+    assert (tmp_path / "b.svg").read_bytes() == (tmp_path / "a.svg").read_bytes()
