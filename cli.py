@@ -43,7 +43,10 @@ def explained(command: Command) -> Command:
 
 def changes(command: Command) -> Command:
     """The option --set, any number of times."""
-    text = "Change a key (training.micro_batch=4) or links of the cluster (nvlink.bandwidth=2x). May be repeated."
+    text = (
+        "Change a key (training.micro_batch=4) or the cluster (nvlink.bandwidth=2x, gpu[3].clock=0.8x, nvswitch=off). "
+        "May be repeated."
+    )
     return click.option("--set", "overrides", metavar="KEY=VALUE", multiple=True, help=text)(command)
 
 
@@ -220,14 +223,19 @@ def topology() -> None:
 
 @topology.command()
 @click.argument("cluster", metavar="NAME|FILE")
-@file_option("--picture", text="Draw the graph too (PNG).")
+@click.option("--hosts", type=click.IntRange(1), help="Number of hosts, where the family scales.")
+@click.option(
+    "--set", "overrides", metavar="SELECTOR=VALUE", multiple=True, help="Change it: nic[host3].bandwidth=0.5x."
+)
+@file_option("--picture", text="Draw the graph too (.png, .svg); several hosts folded by symmetry.")
 @explained
-def show(cluster: str, picture: Path | None) -> None:
+def show(cluster: str, hosts: int | None, overrides: tuple[str, ...], picture: Path | None) -> None:
     """Print what the cluster is made of."""
+    from sim.strict import split_override
     from topologies import load_cluster
     from topologies import show as drawing
 
-    fabric = load_cluster(cluster)
+    fabric = load_cluster(cluster, hosts, dict(map(split_override, overrides)), "--set")
     click.echo(drawing.render(fabric))
     if picture is not None:
         drawing.picture(fabric, picture)

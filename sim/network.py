@@ -153,11 +153,11 @@ class Network:
         if len(new) == 1 and not len(self._number):
             # The common case, a collective that has the network to itself, without the detour by lists.
             [only] = new
-            plan, now = only.plan, self.env.now
+            plan, begun = only.plan, float(self.env.now)
             self._number = np.array([only.number])
             self._uses = Incidence(np.array([0, len(plan.links)]), plan.links, plan.usage)
-            self._remaining, self._since = np.array([plan.size]), np.array([now])
-            self._rate, self._ends = np.zeros(1), np.array([now])
+            self._remaining, self._since = np.array([plan.size]), np.array([begun])
+            self._rate, self._ends = np.zeros(1), np.array([begun])
         elif new:
             now = np.full(len(new), self.env.now)
             self._number = np.append(self._number, [a.number for a in new])
