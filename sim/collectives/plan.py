@@ -99,6 +99,9 @@ class Settings:
     hostid: int | None = None
     nchannels_per_net_peer: int | None = None
     net_speed: float | None = None
+    net: str | None = None
+    socket_nthreads: int | None = None
+    nsocks_perthread: int | None = None
 
     @property
     def release(self) -> tuple[int, int]:
