@@ -8,8 +8,9 @@ net_socket.cc). So one hop between hosts takes
 
 where a thread pays `receive` only if it sends and receives in the same round, data of at most 128 bytes travels with
 its header (`control` of a message's cost), and so do the empty second halves of small chunks. A thread that has many
-messages is busy for their sum, however few of them lie on the critical path. Constants: [socket.tcp] of
-sim/costs/hardware/extra-nccl.toml.
+messages is busy for their sum, however few of them lie on the critical path. A ring goes round in loops of a FIFO's
+half each: a loop begins when the last slice of the one before has come through, and meanwhile the port is idle.
+Constants: [socket.tcp] of sim/costs/hardware/extra-nccl.toml; errors: docs/collectives.md.
 """
 
 from __future__ import annotations
@@ -52,6 +53,10 @@ class Traffic:
         Bytes it sends in a round, flags included.
     shared : bool
         Whether it receives as many in the same round.
+    loops : float
+        Times that the ring goes round.
+    slices : int
+        Messages into which a channel's chunk is cut: while one is under way the next can be prepared.
     """
 
     remote: float
@@ -62,6 +67,8 @@ class Traffic:
     part: float
     amount: float
     shared: bool
+    loops: float = 0.0
+    slices: int = 1
 
 
 @dataclass(frozen=True)
@@ -85,39 +92,64 @@ def used(group: Group, fabric: Any, wanted: Settings) -> bool:
 
 def over(plan: Plan, group: Group, fabric: Any, wanted: Settings) -> Plan:
     """The plan as sockets carry it: its latency, the rate its proxy threads reach, and goodput on the links."""
-    count = TRAFFIC.get(plan.algo)
-    if count is None or plan.size <= 0:
+    traffic = traffic_of(plan, group, fabric, wanted)
+    if traffic is None:
         return plan
-    if plan.algo == "pairwise" and all(_host(group, a) == _host(group, b) for a, b in _edges(plan)):
-        return plan
-    traffic = count(plan, group, fabric, wanted)
     table = constants.load(fabric.gpu_model)
     tcp = Tcp(**{key: value for key, value in table.tables["socket"]["tcp"].items() if key != "evidence"})
-    each, hop = message_time(traffic, plan.proto, tcp, wanted)
     pace = table.paces.get((plan.algo, plan.proto))
     start, step = (table.pairs.start, 0.0) if pace is None else (pace.start, pace.hop)
-    fixed = start + traffic.local * step
-    links = group.remote_latency - _inside(fabric, group)
-    path = fixed + traffic.remote * (hop + links)
+    each, own = message_time(traffic, plan.proto, tcp, wanted)
+    own += max(0.0, group.remote_latency - _inside(fabric, group))
     busy = traffic.rounds * each
-    plan = replace(plan, usage=_goodput(plan, fabric, table), rate_cap=plan.size / busy)
+    plan = replace(plan, usage=_goodput(plan, fabric, table), rate_cap=plan.size / busy, latency=0.0)
+    moving = plan.duration(fabric.links.bandwidth)
+    fixed = start + traffic.local * step
     if bucket(fabric):
-        return shaped(replace(plan, latency=max(path, start + busy)), fabric)
-    return replace(plan, latency=path - min(traffic.remote * each, busy))
+        path = max(fixed + traffic.remote * (own + each), start + busy)
+        delay = max(0.0, path - moving)
+    else:
+        # While one slice is on the wire the next is prepared: of a hop only what is longer than that costs time.
+        hidden = moving / traffic.rounds * (1 - 1 / traffic.slices)
+        delay = fixed + traffic.remote * max(0.0, own - hidden)
+    # A pause between loops is idle time of a port, which others can use: it lowers this operation's rate, no more.
+    idle = traffic.loops * max(0.0, _pause(traffic, plan.proto, tcp, own, wanted) - _refill(plan, fabric))
+    return replace(plan, latency=delay, rate_cap=plan.size / (moving + idle), on_cpu=True)
+
+
+def traffic_of(plan: Plan, group: Group, fabric: Any, wanted: Settings) -> Traffic | None:
+    """What the sockets carry; None for what needs no socket, or an algorithm that sockets cannot run."""
+    count = TRAFFIC.get(plan.algo)
+    near = plan.algo == "pairwise" and all(_host(group, a) == _host(group, b) for a, b in _edges(plan))
+    return None if count is None or plan.size <= 0 or near else count(plan, group, fabric, wanted)
+
+
+def _pause(traffic: Traffic, proto: str, tcp: Tcp, own: float, wanted: Settings) -> float:
+    """Seconds from the arrival of a loop's last slice until the first of the next loop is on its way."""
+    lanes, _ = helpers(traffic.part, wanted)
+    return own + tcp.send + tcp.receive + traffic.part * (tcp.copy if proto == "Simple" else tcp.copy_flags) / lanes
+
+
+def _refill(plan: Plan, fabric: Any) -> float:
+    """Seconds of a pause after which a port's bucket is full: until then nothing is lost."""
+    if not bucket(fabric) or not len(plan.links):
+        return 0.0
+    slot = int(np.argmin(fabric.links.bandwidth[plan.links] / plan.usage))
+    return float(fabric.facts["token_bucket"].value / fabric.links.bandwidth[plan.links[slot]])
 
 
 def message_time(traffic: Traffic, proto: str, tcp: Tcp, wanted: Settings) -> tuple[float, float]:
-    """Seconds of one round in the busiest thread, and of one hop without its links."""
+    """Seconds of one round in the busiest thread, and of the rest of one hop without its links."""
     one = tcp.send + (tcp.receive if traffic.shared else 0.0)
     own = protocols.NET_HOP["ring"][proto]
     if traffic.part <= INLINE:
         each = (traffic.data + traffic.empty) * tcp.control * one
-        return each, own + each
+        return each, own
     lanes, wake = helpers(traffic.part, wanted)
     copy = (tcp.copy if proto == "Simple" else tcp.copy_flags) / lanes
     stage = tcp.stage / lanes if proto == "Simple" else 0.0
     each = (traffic.data + tcp.control * traffic.empty) * one + traffic.amount * copy
-    return each, own + each + traffic.part * stage + wake * tcp.wake
+    return each, own + traffic.part * stage + wake * tcp.wake
 
 
 def helpers(part: float, wanted: Settings) -> tuple[float, float]:
@@ -194,7 +226,7 @@ def _ring(plan: Plan, group: Group, fabric: Any, wanted: Settings) -> Traffic:
     count = plan.channels / ways
     return Traffic(
         remote * loops, (hops - remote) * loops, hops * loops, data * count, empty * count, part,
-        width * share / loops * count, shared,
+        width * share / loops * count, shared, loops, data,
     )  # fmt: skip
 
 
