@@ -23,13 +23,14 @@ from typing import Any
 import numpy as np
 
 from sim.collectives import channels as rules
-from sim.collectives import constants, protocols, rings, tree
+from sim.collectives import constants, protocols, rings, shaping, transport, tree
 from sim.collectives.group import Group
 from sim.collectives.plan import Plan, Settings
 
-FACT = "sockets"
+FACT = "tcp"
 INLINE = 128.0  # bytes that travel with their header (NCCL_SOCKET_INLINE)
 TASK = 65_536.0  # least bytes of a part that a helper thread takes (NCCL_SOCKET_MIN_TASKSIZE)
+MAX_THREADS, MAX_SOCKETS = 16, 64  # of one connection; NCCL takes what is more as this
 SLICE = 32_768.0  # least bytes of a half of a ring's Simple chunk: a thirty-second of two slots
 CHUNK_SLOTS = 4  # FIFO slots of a ring's Simple chunk, in two slices
 SMALLEST = 16.0  # bytes of data of the smallest LL chunk
@@ -84,6 +85,12 @@ class Tcp:
     wake: float
 
 
+def tcp_of(gpu: str) -> Tcp:
+    """The constants of TCP on hosts of this GPU; one set is known."""
+    values = constants.load(gpu).tables["socket"]["tcp"]
+    return Tcp(**{key: float(value) for key, value in values.items() if key != "evidence"})
+
+
 def used(group: Group, fabric: Any, wanted: Settings) -> bool:
     """Whether NCCL reaches other hosts of this group by sockets: the cluster file or [nccl] net says so."""
     fact = fabric.facts.get(FACT)
@@ -96,7 +103,7 @@ def over(plan: Plan, group: Group, fabric: Any, wanted: Settings) -> Plan:
     if traffic is None:
         return plan
     table = constants.load(fabric.gpu_model)
-    tcp = Tcp(**{key: value for key, value in table.tables["socket"]["tcp"].items() if key != "evidence"})
+    tcp = tcp_of(fabric.gpu_model)
     pace = table.paces.get((plan.algo, plan.proto))
     start, step = (table.pairs.start, 0.0) if pace is None else (pace.start, pace.hop)
     each, own = message_time(traffic, plan.proto, tcp, wanted)
@@ -105,7 +112,7 @@ def over(plan: Plan, group: Group, fabric: Any, wanted: Settings) -> Plan:
     plan = replace(plan, usage=_goodput(plan, fabric, table), rate_cap=plan.size / busy, latency=0.0)
     moving = plan.duration(fabric.links.bandwidth)
     fixed = start + traffic.local * step
-    if bucket(fabric):
+    if shaping.bucket(fabric):
         path = max(fixed + traffic.remote * (own + each), start + busy)
         delay = max(0.0, path - moving)
     else:
@@ -113,7 +120,7 @@ def over(plan: Plan, group: Group, fabric: Any, wanted: Settings) -> Plan:
         hidden = moving / traffic.rounds * (1 - 1 / traffic.slices)
         delay = fixed + traffic.remote * max(0.0, own - hidden)
     # A pause between loops is idle time of a port, which others can use: it lowers this operation's rate, no more.
-    idle = traffic.loops * max(0.0, _pause(traffic, plan.proto, tcp, own, wanted) - _refill(plan, fabric))
+    idle = traffic.loops * max(0.0, _pause(traffic, plan.proto, tcp, own, wanted) - shaping.refill(plan, fabric))
     return replace(plan, latency=delay, rate_cap=plan.size / (moving + idle), on_cpu=True)
 
 
@@ -128,14 +135,6 @@ def _pause(traffic: Traffic, proto: str, tcp: Tcp, own: float, wanted: Settings)
     """Seconds from the arrival of a loop's last slice until the first of the next loop is on its way."""
     lanes, _ = helpers(traffic.part, wanted)
     return own + tcp.send + tcp.receive + traffic.part * (tcp.copy if proto == "Simple" else tcp.copy_flags) / lanes
-
-
-def _refill(plan: Plan, fabric: Any) -> float:
-    """Seconds of a pause after which a port's bucket is full: until then nothing is lost."""
-    if not bucket(fabric) or not len(plan.links):
-        return 0.0
-    slot = int(np.argmin(fabric.links.bandwidth[plan.links] / plan.usage))
-    return float(fabric.facts["token_bucket"].value / fabric.links.bandwidth[plan.links[slot]])
 
 
 def message_time(traffic: Traffic, proto: str, tcp: Tcp, wanted: Settings) -> tuple[float, float]:
@@ -157,36 +156,16 @@ def helpers(part: float, wanted: Settings) -> tuple[float, float]:
 
     Without NCCL_SOCKET_NTHREADS the proxy thread sends everything itself, whatever NCCL_NSOCKS_PERTHREAD says.
     """
-    threads = wanted.socket_nthreads or 0
+    threads = min(wanted.socket_nthreads or 0, MAX_THREADS)
     if threads == 0:
         return 1.0, 0.0
-    sockets = threads * (wanted.nsocks_perthread or 1)
+    sockets = threads * min(wanted.nsocks_perthread or 1, MAX_SOCKETS // threads)
     tasks = math.ceil(part / max(TASK, math.ceil(part / sockets)))
     return float(max(1, min(threads, tasks))), 2.0
 
 
-def bucket(fabric: Any) -> bool:
-    """Whether the network's ports are shaped by token buckets."""
-    fact = fabric.facts.get("token_bucket")
-    return fact is not None and bool(fact.value)
-
-
-def shaped(plan: Plan, fabric: Any) -> Plan:
-    """The plan where the network's ports are shaped by token buckets: less of its latency remains.
-
-    While a port waits for the next step its bucket fills, and the step's bytes then pass at once: over the whole
-    collective it carries its rate without pauses, unless the pauses alone take longer.
-    """
-    if not bucket(fabric) or plan.size <= 0:
-        return plan
-    moving = plan.duration(fabric.links.bandwidth) - plan.latency
-    return replace(plan, latency=max(0.0, plan.latency - moving))
-
-
 def _inside(fabric: Any, group: Group) -> float:
     """Seconds of the links between GPU and NIC on both ends: NCCL's own hop counts them."""
-    from sim.collectives import transport
-
     src, dst = group.hosts[0][0], group.hosts[1][0]
     links, share = transport.between(fabric, src, dst, group.outside)
     near = np.array([fabric.links.kind[i] in ("pcie", "socket", "c2c", "memory") for i in links])

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from sim.collectives import nvls, pairwise, ring, socket
+from sim.collectives import nvls, pairwise, ring, shaping, socket
 from sim.collectives.group import Group, group_of
 from sim.collectives.plan import OPS, PAIR_OPS, Plan, Settings, settings
 from sim.collectives.registry import algorithms
@@ -116,7 +116,7 @@ def _carried(plan: Plan, group: Group, fabric: Any, wanted: Settings) -> Plan:
     """The plan on this network: over TCP sockets, through shaped ports, or as it is."""
     if socket.used(group, fabric, wanted):
         return socket.over(plan, group, fabric, wanted)
-    return socket.shaped(plan, fabric)
+    return shaping.shaped(plan, fabric)
 
 
 def _allowed(
