@@ -31,8 +31,8 @@ FACT = "tcp"
 INLINE = 128.0  # bytes that travel with their header (NCCL_SOCKET_INLINE)
 TASK = 65_536.0  # least bytes of a part that a helper thread takes (NCCL_SOCKET_MIN_TASKSIZE)
 MAX_THREADS, MAX_SOCKETS = 16, 64  # of one connection; NCCL takes what is more as this
-SLICE = 32_768.0  # least bytes of a half of a ring's Simple chunk: a thirty-second of two slots
 CHUNK_SLOTS = 4  # FIFO slots of a ring's Simple chunk, in two slices
+LEAST = 2 / 32  # FIFO slots of the smallest slice: a thirty-second of the largest
 SMALLEST = 16.0  # bytes of data of the smallest LL chunk
 
 
@@ -200,12 +200,12 @@ def _ring(plan: Plan, group: Group, fabric: Any, wanted: Settings) -> Traffic:
     else:
         loops = max(1, math.ceil(share / (CHUNK_SLOTS * slot)))
         chunk = share / loops
-        data = 2 if chunk > SLICE else 1
-        part, empty = min(chunk, max(chunk / 2, SLICE)), 2 - data
-    count = plan.channels / ways
+        data = 2 if chunk > LEAST * slot else 1
+        part, empty = min(chunk, max(chunk / 2, LEAST * slot)), 2 - data
+    count = max(1.0, plan.channels / ways)
     return Traffic(
         remote * loops, (hops - remote) * loops, hops * loops, data * count, empty * count, part,
-        width * share / loops * count, shared, loops, data,
+        width * share / loops * plan.channels / ways, shared, loops, data,
     )  # fmt: skip
 
 
@@ -214,11 +214,13 @@ def _chain(plan: Plan, group: Group, fabric: Any, wanted: Settings) -> Traffic:
     share, width = plan.size / plan.channels, protocols.WIRE[plan.proto]
     chunks = max(1, math.ceil(share / protocols.slot(plan.proto, wanted.buffer_size)))
     part = width * share / chunks
+    # The root runs ahead of the others, so operations in a row hide most of their hops, as inside a host.
+    depth = constants.load(fabric.gpu_model).paces["ring", plan.proto].depth
     remote = group.nodes - 1
     shared = group.nodes > 2 and min(len(host) for host in group.hosts) == 1
-    return Traffic(
-        remote, group.n - 1 - remote, chunks, plan.channels, 0.0, part, part * plan.channels, shared
-    )  # fmt: skip
+    count = plan.channels / len(rings.cycles(group, wanted.cross_nic))
+    local = group.n - 1 - remote
+    return Traffic(depth * remote, depth * local, chunks, max(1.0, count), 0.0, part, part * count, shared)
 
 
 def _tree(plan: Plan, group: Group, fabric: Any, wanted: Settings) -> Traffic:
@@ -226,7 +228,9 @@ def _tree(plan: Plan, group: Group, fabric: Any, wanted: Settings) -> Traffic:
     share, width = plan.size / plan.channels, protocols.WIRE[plan.proto]
     chunk = tree.chunk_of(share, group, plan.proto, wanted.buffer_size)
     chunks = max(1, math.ceil(share / chunk))
-    count = max(1.0, plan.channels / 2)
+    # Every NIC has a GPU that speaks to the network for its channels.
+    ways = max(1, min(group.net.nics, *(len(host) for host in group.hosts)))
+    count = max(1.0, plan.channels / 2 / ways)
     remote = 2 * int(math.log2(group.nodes))
     local = 2 * (max(len(host) for host in group.hosts) - 1) if plan.algo == "tree" else 0
     # Hosts send as many messages as the trees send them bytes; what one hop waits for is one direction.
@@ -266,9 +270,10 @@ def _pairs(plan: Plan, group: Group, fabric: Any, wanted: Settings) -> Traffic:
     limit = min(float(rules.P2P_CHUNK["network"]), protocols.slot("Simple", wanted.buffer_size))
     chunks = max(1, math.ceil(message / parts / limit))
     part = message / parts / chunks
-    # A shift round the ring: ranks whose partners are near run ahead, so that only every so many a hop is waited for.
+    # A shift round the ring: ranks whose partners are near run ahead, so that not every time a hop is waited for; how
+    # far they can is not known beyond two GPUs a host (guess).
     far = [place[a] != place[b] for a, b in _edges(plan)]
-    remote = sum(far) / len(far) if op == "sendrecv" else 1.0
+    remote = max(0.5, sum(far) / len(far)) if op == "sendrecv" else 1.0
     shared = op == "all_to_all" or (op == "sendrecv" and per_host == 1)
     return Traffic(remote, 0.0, chunks, peers * parts, 0.0, part, part * peers * parts, shared)
 
