@@ -181,8 +181,6 @@ def calibrate(logs: tuple[Path, ...], output: Path, cluster: str, op: str, force
 @click.option("--cluster", required=True, metavar="NAME|FILE", help="`prestep list clusters`.")
 @click.option("--op", default="all_reduce", show_default=True, help="Operation; init: making a communicator.")
 @click.option("--backend", default=None, help="Who runs it: nccl (the default), gloo (CPU, TCP) or nvshmem (puts).")
-@click.option("--transport", default=None, help="nvshmem between hosts: ibgda (the default) or proxy.")
-@click.option("--tensors", default=None, help="gloo: tensors on the gpu (the default) or the cpu.")
 @click.option("--ranks", type=click.IntRange(2), help="Ranks, one per GPU; default: all of the cluster.")
 @click.option("--gpus", default="", metavar="LIST", help="GPUs by name or number instead: 0,2,4-7; the first is root.")
 @click.option("--min-bytes", default="8", show_default=True, metavar="SIZE", help="Smallest size: 8, 1M, 4 MiB.")
@@ -214,14 +212,16 @@ def topology() -> None:
 @topology.command()
 @click.argument("cluster", metavar="NAME|FILE")
 @file_option("--picture", text="Draw the graph too (PNG).")
+@click.option("--rings", is_flag=True, help="The rings and trees of all GPUs instead, as NCCL's log prints them.")
 @explained
-def show(cluster: str, picture: Path | None) -> None:
+def show(cluster: str, picture: Path | None, rings: bool) -> None:
     """Print what the cluster is made of."""
+    from sim.collectives import lines
     from topologies import load_cluster
     from topologies import show as drawing
 
     fabric = load_cluster(cluster)
-    click.echo(drawing.render(fabric))
+    click.echo("\n".join(lines.told(fabric, fabric.gpus, trees=72)) if rings else drawing.render(fabric))
     if picture is not None:
         drawing.picture(fabric, picture)
         talk(f"wrote {picture}")

@@ -51,16 +51,16 @@ def test_every_backend_is_reached_by_name(backend: str, op: str, algo: str) -> N
 
 def test_gloo_is_slower_for_gpu_tensors_and_nvshmem_faster_for_small_puts() -> None:
     """Copies to the host cost time; a put has no rendezvous."""
-    gpu, cpu = (rows(*HOST, *ONE, "--backend", "gloo", "--tensors", t)[0]["time"] for t in ("gpu", "cpu"))
+    gpu, cpu = (rows(*HOST, *ONE, "--backend", "gloo", "--set", f"nccl.tensors={t}")[0]["time"] for t in ("gpu", "cpu"))
     assert cpu < gpu
     small = (*HOST, "--min-bytes", "8", "--max-bytes", "8")
     assert rows(*small, "--backend", "nvshmem", "--op", "put")[0]["time"] < rows(*small, "--op", "send")[0]["time"]
 
 
 def test_between_hosts_a_proxy_posts_later_than_the_gpu() -> None:
-    """--transport says who posts to the NIC."""
+    """nccl.transport says who posts to the NIC."""
     far = ("--cluster", "dgx-h100-superpod", "--op", "put", "--backend", "nvshmem", "--gpus", "0,8", *ONE)
-    gpu, proxy = (rows(*far, "--transport", t)[0] for t in ("ibgda", "proxy"))
+    gpu, proxy = (rows(*far, "--set", f"nccl.transport={t}")[0] for t in ("ibgda", "proxy"))
     assert gpu["time"] < proxy["time"] and (gpu["proto"], proxy["proto"]) == ("ibgda", "proxy")
 
 
@@ -135,8 +135,9 @@ REFUSED = {
     "least above most": (("--set", "nccl.min_channels=8", "--set", "nccl.max_channels=4"), "at most max_channels, 4"),
     "a link that is none": (("--set", "nvlnk.bandwidth=2x"), "nvlnk"),
     "no value": (("--set", "nccl.algo"), "section.key=value"),
-    "an algorithm for Gloo": (("--backend", "gloo", "--algo", "ring"), "--backend nccl, whose option it is"),
-    "a transport for NCCL": (("--transport", "proxy"), "--backend nvshmem, whose option it is"),
+    "an algorithm for Gloo": (("--backend", "gloo", "--algo", "ring"), "an option of NCCL's collectives"),
+    "a transport that is none": (("--set", "nccl.transport=ibverbs"), "one of ibgda, proxy"),
+    "an algorithm for a communicator": (("--op", "init", "--algo", "ring"), "an option of NCCL's collectives"),
     "puts without P2P": (("--backend", "nvshmem", "--op", "put", "--set", "nccl.p2p_disable=true"), "need P2P"),
     "no cluster": (("--cluster", "h200-host-5"), "did you mean"),
     "constants that are none": (("--nccl-constants", "no-such.toml"), "no such file"),

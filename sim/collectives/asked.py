@@ -1,4 +1,4 @@
-"""What `prestep collective` was asked for: settings of [nccl] and changes of links from --set, GPUs by name or number."""
+"""What `prestep collective` was asked for: settings of [nccl] and changed links from --set, GPUs by name or number."""
 
 from __future__ import annotations
 

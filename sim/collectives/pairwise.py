@@ -41,7 +41,7 @@ def plan(
     wanted = settings(nccl)
     group = group_of(fabric, ranks, wanted)
     table = table or machine.of(fabric)
-    graph = rules.search(group, fabric.gpu_model, wanted)
+    graph = rules.search(group, fabric.gpu_model, wanted, fabric)
     message = size / group.n if op in MANY else size
     parts = rules.message_channels(message, group.n, graph, group.nodes, wanted.buffer_size)
     load = _load(op, message, group, graph, parts, table.pairs.self_copy)

@@ -7,9 +7,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from sim.collectives import asked, backends, creation, machine, table
+from sim.collectives import asked, backends, creation, lines, machine, table
 from sim.collectives.plan import WORDS, settings
 from sim.errors import InputError, Mistake, unknown
+from sim.sections import Nccl
 from sim.units import parse_nccl_size
 
 
@@ -19,12 +20,13 @@ class Sweep:
 
     rows: Sequence[table.Row]
     explain: bool
+    channels: tuple[str, ...] = ()
 
     def to_json(self) -> Any:
         return [row.to_json(self.explain) for row in self.rows]
 
     def render(self) -> str:
-        return table.render(self.rows, explain=self.explain)
+        return "\n".join([*self.channels, table.render(self.rows, explain=self.explain)])
 
 
 @dataclass(frozen=True)
@@ -47,8 +49,6 @@ def collective(
     min_bytes: str = "8",
     max_bytes: str = "4G",
     backend: str | None = None,
-    transport: str | None = None,
-    tensors: str | None = None,
     ranks: int | None = None,
     gpus: str = "",
     constants: Path | None = None,
@@ -67,11 +67,10 @@ def collective(
 
     op = op.replace("-", "_")
     sizes = parse_nccl_size(min_bytes, "--min-bytes"), parse_nccl_size(max_bytes, "--max-bytes")
-    words = {"backend": backend, "transport": transport, "tensors": tensors}
     nccl, links = asked.split(overrides)
-    nccl = replace(nccl, **_words(words))
+    nccl = _backend(nccl, backend)
     backends.check(nccl.backend, op)
-    _contradictions(nccl.backend, op, words, forced, ranks, gpus)
+    _contradictions(nccl.backend, op, forced, ranks, gpus)
     settings(nccl, "--set")
     fabric = load_cluster(cluster, overrides=links, where="--set")
     if constants is not None:
@@ -83,28 +82,24 @@ def collective(
     rows = table.sweep(
         fabric, op=op, ranks=ranks, min_bytes=sizes[0], max_bytes=sizes[1], nccl=nccl, gpus=group, **forced
     )
-    return Sweep(rows, explain)
+    head = lines.told(fabric, rows[0].plan.ranks, nccl) if explain and nccl.backend == "nccl" else []
+    return Sweep(rows, explain, tuple(head))
 
 
-def _words(words: Mapping[str, str | None]) -> dict[str, Any]:
-    said = {key: value.lower() for key, value in words.items() if value is not None}
-    wrong = [unknown("command line", f"--{key}", value, WORDS[key]) for key, value in said.items()
-             if value not in WORDS[key]]  # fmt: skip
-    if wrong:
-        raise InputError(wrong)
-    return said
+def _backend(nccl: Nccl, backend: str | None) -> Nccl:
+    if backend is None:
+        return nccl
+    if backend.lower() not in WORDS["backend"]:
+        raise InputError(unknown("command line", "--backend", backend, WORDS["backend"]))
+    return replace(nccl, backend=backend.lower())  # type: ignore[arg-type]
 
 
-def _contradictions(
-    backend: str, op: str, words: Mapping[str, str | None], forced: Mapping[str, Any], ranks: int | None, gpus: str
-) -> None:
-    """Options that say nothing beside others: NCCL's choices without NCCL, a transport without NVSHMEM."""
-    of = {"transport": "nvshmem", "tensors": "gloo", **dict.fromkeys(forced, "nccl")}
-    said = {key: value for key, value in (*words.items(), *forced.items()) if value is not None and key != "backend"}
+def _contradictions(backend: str, op: str, forced: Mapping[str, Any], ranks: int | None, gpus: str) -> None:
+    """Options that say nothing beside others: NCCL's choices without NCCL."""
     wrong = [
-        Mistake("command line", f"--{key}", str(value), f"--backend {of[key]}, whose option it is")
-        for key, value in said.items()
-        if of[key] != backend or op == backends.CREATION
+        Mistake("command line", f"--{key}", str(value), "nothing: it is an option of NCCL's collectives")
+        for key, value in forced.items()
+        if value is not None and (backend != "nccl" or op == backends.CREATION)
     ]
     if ranks and gpus:
         wrong.append(Mistake("command line", "--ranks", f"{ranks} beside --gpus {gpus}", "one of the two"))

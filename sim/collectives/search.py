@@ -1,35 +1,26 @@
 """Channels that NCCL's search finds on a fabric, and how fast it believes each to be.
 
 Rules of NCCL 2.28: src/graph/search.cc (speeds, duplication, second pass), connect.cc (channels of a communicator),
-paths.cc (send and receive). The search itself, channel by channel, is not replayed: with all GPUs of a host on
-NVSwitches, or one NIC per channel, its outcome follows from bandwidths alone.
+paths.cc (send and receive). With all GPUs of a host on NVSwitches, or one GPU per host, the outcome of the search
+follows from bandwidths alone (a test holds it against the search); elsewhere (PCIe, NVLink without switches, host
+memory) it is searched edge by edge: `sim.collectives.graphs`.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
+from sim.collectives import found
 from sim.collectives.group import Group
 from sim.collectives.plan import Settings
-from sim.collectives.transport import PCIE
+from sim.collectives.speeds import NET_SPEEDS, NVLINK, SPEEDS, generation, nvlink_share
+from sim.collectives.system import NVB, NVL, PXB
+from sim.collectives.transport import PCIE, between
 
-# GB/s per channel that the search tries inside a host, by generation of GPU.
-SPEEDS = {
-    "volta": (40, 30, 20, 18, 15, 12, 10, 9, 7, 6, 5, 4, 3),
-    "ampere": (40, 30, 20, 18, 15, 12, 10, 9, 7, 6, 5, 4, 3),
-    "hopper": (60, 50, 40, 30, 24, 20, 15, 12, 11, 6, 3),
-    "blackwell": (90, 80, 70, 60, 50, 45, 40, 30, 24, 20, 19, 18),
-}
-_OLD = (48, 30, 28, 24, 20, 18, 15, 12, 10, 9, 7, 6, 5, 4, 3, 2.4, 1.2, 0.24, 0.12)
-NET_SPEEDS = {
-    "volta": _OLD,
-    "ampere": _OLD,
-    "hopper": (48, 45, 42, 40, 30, 24, 22, 20, 17.5, 15, 12, 6, 3, 2.4, 1.2, 0.24, 0.12),
-    "blackwell": (96, 86, 80, 48, 45.1, 42, 40, 30, 24, 22, 20, 17.5, 15, 12, 6, 3, 2.4, 1.2, 0.24, 0.12),
-}
-# What NCCL counts on of a link's wire (src/graph/topo.h): 20.6 GB/s of NVLink 4's 25, 40.1 of NVLink 5's 50.
-NVLINK = {"volta": 0.8, "ampere": 0.8, "hopper": 20.6 / 25, "blackwell": 40.1 / 50}
+__all__ = ["NET_SPEEDS", "NVLINK", "SPEEDS", "Graph", "generation", "power_of_two", "search"]
+
 MAX_GRAPH_CHANNELS = 32
 MAX_HEADS = 32
 NET_PER_CHANNEL = 14.0  # GB/s of a NIC that one channel of messages is meant for, since 2.29
@@ -74,23 +65,16 @@ class Graph:
     ll128: bool = True
 
 
-def generation(gpu: str) -> str:
-    """The row of NCCL's tables for a GPU model: volta, ampere, hopper or blackwell."""
-    name = gpu.lower()
-    if name.startswith(("b1", "b2", "b3", "gb")):
-        return "blackwell"
-    if name.startswith(("v", "p100", "t4")):
-        return "volta"
-    return "ampere" if name.startswith(("a", "l4", "rtx")) else "hopper"
+def search(group: Group, gpu: str, settings: Settings, fabric: Any = None) -> Graph:
+    """Channels of a communicator: NCCL goes by the wires, not by what a copy gets out of them.
 
-
-def search(group: Group, gpu: str, settings: Settings) -> Graph:
-    """Channels of a communicator: NCCL goes by the wires, not by what a copy gets out of them."""
+    Without the `fabric` hosts without NVSwitches are taken for hosts with them.
+    """
     kind = generation(gpu)
+    if fabric is not None and not switched(group, fabric):
+        return _searched(group, fabric, settings)
     nvlink = "nvlink" in group.local_kind
-    share = NVLINK[kind] if nvlink else PCIE
-    if nvlink and kind == "hopper" and settings.release < (2, 21):
-        share = 20.0 / 25  # topo.h: the speed of an NVLink of sm90 before 2.21
+    share = nvlink_share(kind, settings.release) if nvlink else PCIE
     inside = group.local_wire * share / 1e9 if group.local_wire < float("inf") else 5000.0
     if group.nodes > 1:
         count, ring, tree, inter = _across(group, kind, inside)
@@ -110,6 +94,30 @@ def search(group: Group, gpu: str, settings: Settings) -> Graph:
         same=group.nodes == 1 or group.net.nics == 1 or group.per_node == 1,
         heads=heads, nvls=nvls, nvls_inter=nvls_inter, nvls_channels=ctas,
         nvlink=nvlink, ll128=(nvlink or group.per_node == 1) and group.net.near,
+    )  # fmt: skip
+
+
+def switched(group: Group, fabric: Any) -> bool:
+    """Whether bandwidths alone decide: GPUs that meet in NVSwitches, or one GPU per host."""
+    host = max(group.hosts, key=len)
+    if len(host) < 2:
+        return True
+    links, _ = between(fabric, host[0], host[1], group.inside)
+    return any(fabric.nodes.kinds[fabric.node_index(fabric.links.dst[i])] == "nvswitch" for i in links)
+
+
+def _searched(group: Group, fabric: Any, settings: Settings) -> Graph:
+    """The same, searched edge by edge; the host that finds least decides."""
+    graphs = found.every_host(group, fabric, settings)
+    ring = min((g.ring for g in graphs), key=lambda g: g.count * g.inside)
+    tree = min((g.tree for g in graphs), key=lambda g: g.count * g.inside)
+    channels = _limited(settings, 2 * min(ring.count, tree.count))
+    p2p, per_peer = _messages(group, settings, channels)
+    near = ring.type_inside <= NVB
+    return Graph(
+        ring.count, ring.inside, tree.inside, ring.between, channels, p2p, per_peer if near else min(per_peer, 2),
+        pattern=tree.pattern, same=ring.same, nvlink=ring.type_inside == NVL,
+        ll128=near and (group.nodes == 1 or ring.type_between <= PXB),
     )  # fmt: skip
 
 
