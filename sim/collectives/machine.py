@@ -41,7 +41,8 @@ def load_file(path: str, gpu: str) -> Constants:
         raise InputError(mistakes)
     merged = dict(known)
     for name, rows in table.items():
-        merged[name] = {**known[name], **rows} if _by_protocol(rows) else rows
+        nested = {proto: _over(known[name].get(proto, {}), rows[proto]) for proto in rows} if _by_protocol(rows) else {}
+        merged[name] = {**known[name], **nested} if nested else _over(known[name], rows)
     return constants.build(merged, gpu, "fitted")
 
 
@@ -57,6 +58,11 @@ def _read(path: Path) -> dict[str, Any]:
         raise InputError(Mistake(str(path), "", str(error), expected)) from None
 
 
+def _over(known: Mapping[str, Any], rows: Mapping[str, Any]) -> dict[str, Any]:
+    """The file's numbers over the GPU's; what the GPU's rest on does not hold for them."""
+    return {key: value for key, value in known.items() if key != "evidence"} | dict(rows)
+
+
 def _by_protocol(rows: Any) -> bool:
     return isinstance(rows, Mapping) and bool(rows) and set(rows) <= set(_PROTOS)
 
@@ -66,16 +72,19 @@ def _check(path: str, name: str, rows: Any, known: Mapping[str, Any]) -> list[Mi
         hint = did_you_mean(name, known)
         return [Mistake(path, name, "an unknown table" if name not in known else repr(rows), "a table of NCCL's", hint)]
     if name == "pairs":
-        return _entries(path, name, rows, Pairs)
+        return _entries(path, name, rows, Pairs, known[name])
     if _by_protocol(known[name]):
         if not _by_protocol(rows):
             return [Mistake(path, name, ", ".join(rows) or "nothing", f"tables of {', '.join(_PROTOS)}")]
-        return [m for proto, entries in rows.items() for m in _entries(path, f"{name}.{proto}", entries, Pace)]
-    missing = [key for key in known[name] if key not in rows]
-    return [Mistake(path, name, f"no {key}", "a number") for key in missing]
+        return [
+            mistake
+            for proto, entries in rows.items()
+            for mistake in _entries(path, f"{name}.{proto}", entries, Pace, known[name].get(proto, {}))
+        ]
+    return []
 
 
-def _entries(path: str, name: str, rows: Any, kind: type) -> list[Mistake]:
+def _entries(path: str, name: str, rows: Any, kind: type, known: Mapping[str, Any]) -> list[Mistake]:
     """Mistakes in one table of numbers: keys that the model does not have, values that are none, keys that lack."""
     if not isinstance(rows, Mapping):
         return [Mistake(path, name, repr(rows), "a table of numbers")]
@@ -87,7 +96,8 @@ def _entries(path: str, name: str, rows: Any, kind: type) -> list[Mistake]:
         elif key not in _TEXTS and not _number(value):
             found.append(Mistake(path, f"{name}.{key}", repr(value), "a number that is not negative, or one per op"))
     needed = [key for key, entry in fields.items() if _needed(entry)]
-    return found + [Mistake(path, f"{name}.{key}", "nothing", "a number") for key in needed if key not in rows]
+    missing = [key for key in needed if key not in rows and key not in known]
+    return found + [Mistake(path, f"{name}.{key}", "nothing", "a number") for key in missing]
 
 
 def _needed(entry: Any) -> bool:
