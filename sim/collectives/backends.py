@@ -15,6 +15,7 @@ from typing import Any
 
 from sim.collectives import gloo, one_sided, tuner
 from sim.collectives.plan import OPS, PAIR_OPS, Plan, Settings
+from sim.collectives.speeds import most_channels
 from sim.errors import InputError, Mistake, did_you_mean
 
 CREATION = "init"  # the cost of making a communicator: sim/collectives/creation.py
@@ -44,9 +45,21 @@ def plan_of(op: str, size: float, ranks: Sequence[str], fabric: Any, wanted: Set
         _check(op, size, len(ranks))
         return one_sided.plan(op, size, ranks, fabric, wanted)
     made = tuner.choose(op, size, ranks, fabric, wanted, in_place)
-    if wanted.backend != "nvshmem":
-        return made
-    return replace(made, notes=(*made.notes, f"NVSHMEM has no {op} here: NCCL runs it"))
+    notes = _limits(wanted)
+    if wanted.backend == "nvshmem":
+        notes.append(f"NVSHMEM has no {op} here: NCCL runs it")
+    return replace(made, notes=(*made.notes, *notes)) if notes else made
+
+
+def _limits(wanted: Settings) -> list[str]:
+    """What NCCL takes for less than was asked for, with a line in its log."""
+    most = most_channels(wanted.release)
+    said = {"min_channels": wanted.min_channels, "max_channels": wanted.max_channels}
+    return [
+        f"{key} = {value}: NCCL {wanted.version} has at most {most} channels"
+        for key, value in said.items()
+        if value is not None and value > most
+    ]
 
 
 def _check(op: str, size: float, n: int) -> None:

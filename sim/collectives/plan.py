@@ -148,6 +148,10 @@ def settings(nccl: Any, where: str = "nccl") -> Settings:
     low, high = values["min_channels"], values["max_channels"]
     if low is not None and high is not None and low > high:
         mistakes.append(Mistake(where, "min_channels", str(low), f"at most max_channels, {high}"))
+    if values["backend"] == "gloo":
+        forced = [key for key in ("algo", "proto", "min_channels", "max_channels") if values[key] is not None]
+        why = 'nothing beside backend = "gloo": it is NCCL\'s'
+        mistakes += [Mistake(where, key, str(values[key]), why) for key in forced]
     if mistakes:
         raise InputError(mistakes)
     return Settings(**values)

@@ -15,7 +15,7 @@ from typing import Any
 from sim.collectives import found
 from sim.collectives.group import Group
 from sim.collectives.plan import Settings
-from sim.collectives.speeds import NET_SPEEDS, NVLINK, SPEEDS, generation, nvlink_share
+from sim.collectives.speeds import NET_SPEEDS, NVLINK, SPEEDS, generation, most_channels, nvlink_share
 from sim.collectives.system import NVB, NVL, PXB
 from sim.collectives.transport import PCIE, between
 
@@ -98,25 +98,36 @@ def search(group: Group, gpu: str, settings: Settings, fabric: Any = None) -> Gr
 
 
 def switched(group: Group, fabric: Any) -> bool:
-    """Whether bandwidths alone decide: GPUs that meet in NVSwitches, or one GPU per host."""
+    """Whether bandwidths alone decide: as many GPUs on every host, and they meet in NVSwitches, or there is one."""
     host = max(group.hosts, key=len)
     if len(host) < 2:
         return True
+    if min(map(len, group.hosts)) < len(host):
+        return False
     links, _ = between(fabric, host[0], host[1], group.inside)
     return any(fabric.nodes.kinds[fabric.node_index(fabric.links.dst[i])] == "nvswitch" for i in links)
 
 
 def _searched(group: Group, fabric: Any, settings: Settings) -> Graph:
-    """The same, searched edge by edge; the host that finds least decides."""
-    graphs = found.every_host(group, fabric, settings)
-    ring = min((g.ring for g in graphs), key=lambda g: g.count * g.inside)
-    tree = min((g.tree for g in graphs), key=lambda g: g.count * g.inside)
-    channels = _limited(settings, 2 * min(ring.count, tree.count))
+    """The same, searched edge by edge; of every figure the least that some host finds (init.cc)."""
+    kind, graphs = generation(fabric.gpu_model), found.every_host(group, fabric, settings)
+    rings, trees = [g.ring for g in graphs], [g.tree for g in graphs]
+    ring, tree = (min(one, key=lambda g: g.count * g.inside) for one in (rings, trees))
+    count = min(g.count for g in (*rings, *trees))
+    channels = 2 * count
+    if group.nodes > 1 and kind in ("hopper", "blackwell") and ring.inside > 45 and channels < 16:
+        channels *= 2
+    channels = _limited(settings, channels)
+    inside = group.local_wire * nvlink_share(kind, settings.release) / 1e9
+    heads, nvls, nvls_inter, ctas = (0, 0.0, 0.0, 0)
+    if graphs[0].nvls is not None:
+        heads, nvls, nvls_inter, ctas = _multicast(group, kind, inside, settings)
     p2p, per_peer = _messages(group, settings, channels)
     near = ring.type_inside <= NVB
     return Graph(
-        ring.count, ring.inside, tree.inside, ring.between, channels, p2p, per_peer if near else min(per_peer, 2),
+        count, ring.inside, tree.inside, ring.between, channels, p2p, per_peer if near else min(per_peer, 2),
         pattern=tree.pattern, same=ring.same, nvlink=ring.type_inside == NVL,
+        heads=heads, nvls=nvls, nvls_inter=nvls_inter, nvls_channels=ctas,
         ll128=near and (group.nodes == 1 or ring.type_between <= PXB),
     )  # fmt: skip
 
@@ -172,7 +183,7 @@ def _multicast(group: Group, kind: str, inside: float, settings: Settings) -> tu
 
 
 def _limited(settings: Settings, channels: int) -> int:
-    most = 64 if settings.release >= (2, 25) else 32
+    most = most_channels(settings.release)
     channels = max(1, min(channels, settings.max_channels or most, settings.max_ctas or most))
     return max(channels, min(settings.min_channels or 1, settings.max_ctas or most))
 

@@ -43,3 +43,8 @@ def capability(gpu: str) -> int:
 def nvlink_share(kind: str, release: tuple[int, int]) -> float:
     """What NCCL counts on of an NVLink's wire: for sm90 20.0 GB/s of 25 before 2.21."""
     return 20.0 / 25 if kind == "hopper" and release < (2, 21) else NVLINK[kind]
+
+
+def most_channels(release: tuple[int, int]) -> int:
+    """MAXCHANNELS of a release."""
+    return 64 if release >= (2, 25) else 32

@@ -206,6 +206,16 @@ def test_every_channel_is_one_ring_and_one_tree(hosts: int, gpus: int) -> None:
                 assert steps < group.n
 
 
+def test_hosts_with_fewer_gpus_give_all_of_them_fewer_channels() -> None:
+    """8 and 7 GPUs: 7 channels found, 14 of them, doubled as Hopper does between hosts below 16."""
+    fabric = cluster(2)
+    group = group_of(fabric, fabric.gpus[:15])
+    graph = search(group, "h100", Settings(), fabric)
+    assert (graph.count, graph.channels, graph.ring) == (7, 28, 48) and not switched(group, fabric)
+    told = [line for line in lines.told(fabric, fabric.gpus[:15]) if line.startswith("Channel")]
+    assert len(told) == 28 and told[0].endswith(": 0 7 6 5 4 3 2 1 8 14 13 12 11 10 9")
+
+
 def test_groups_of_some_gpus_are_searched_too() -> None:
     """Three of eight GPUs, in NCCL's numbering 0 to 2: 12 channels of 30 as for all."""
     _, graphs = graphs_of(load_cluster("dgx-h100"), ("gpu1", "gpu4", "gpu6"))
