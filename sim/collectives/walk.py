@@ -42,6 +42,7 @@ class Walk:
         self.speed = list(system.speed)
         self.switched = bool(system.up)
         self.choices: dict[int | None, list[int]] = {}
+        self.ways_back: dict[int, list[Way]] = {}
 
     def run(self) -> None:
         levels = 4 * (len(self.system.gpus) + 4) * (self.wanted.most + 1)
@@ -136,8 +137,10 @@ class Walk:
 
     def back(self, net: int) -> list[Way]:
         """Ways from a net to every GPU."""
-        ways = self.system.back[net]
-        return [replace(way, type=self.both(way, self.system.out[g][net])) for g, way in enumerate(ways)]
+        if net not in self.ways_back:
+            ways = enumerate(self.system.back[net])
+            self.ways_back[net] = [replace(way, type=self.both(way, self.system.out[g][net])) for g, way in ways]
+        return self.ways_back[net]
 
     def choice(self, gpu: int | None) -> list[int]:
         """Nets in the order in which they are tried: those that GPUs prefer, then the others by distance."""
@@ -230,17 +233,18 @@ class Walk:
             return [step + 1]
         if order == AGAIN:
             return [self.orders[-2][step + 1]]
+        if self.switched:
+            following, before = (gpu + 1) % n, (gpu - 1) % n
+            pair = {RING: [before, following], BALANCED: [following, before], SPLIT: [following, before]}
+            tried = dict.fromkeys(pair.get(self.wanted.pattern, [following]))
+            return [g for g in tried if g not in self.used[-1] and self.system.between[gpu][g].hops]
         scored = [(self.score(gpu, other, k, net >= 0), other) for k in range(1, n) for other in [(gpu + k) % n]
                   if self.system.between[gpu][other].hops and other not in self.used[-1]]  # fmt: skip
         scored.sort()
         found = [other for _, other in scored]
         if net >= 0 and net != step + 1 and len({score[3:5] for score, _ in scored}) <= 1:
             found.reverse()
-        if not self.switched:
-            return found
-        following, before = (gpu + 1) % n, (gpu - 1) % n
-        pair = {RING: [before, following], BALANCED: [following, before], SPLIT: [following, before]}
-        return [other for other in dict.fromkeys(pair.get(self.wanted.pattern, [following])) if other in found]
+        return found
 
     def score(self, gpu: int, other: int, place: int, by_net: bool) -> tuple[int, ...]:
         """Best first: speed and hops from the net that the channel came by, then between the two, then number."""
