@@ -87,10 +87,9 @@ def search(group: Group, gpu: str, settings: Settings, fabric: Any = None) -> Gr
         channels *= 2
     channels = _limited(settings, channels)
     heads, nvls, nvls_inter, ctas = _multicast(group, kind, inside, settings)
-    shared = group.nodes > 1 and group.net.nics < group.per_node
     return Graph(
         count, ring, tree, inter, channels, *_messages(group, settings, channels),
-        pattern=3 if group.nodes > 1 and not shared else 1,
+        pattern=3 if group.nodes > 1 and not _balanced(group, kind, fabric) else 1,
         same=group.nodes == 1 or group.net.nics == 1 or group.per_node == 1,
         heads=heads, nvls=nvls, nvls_inter=nvls_inter, nvls_channels=ctas,
         nvlink=nvlink, ll128=(nvlink or group.per_node == 1) and group.net.near,
@@ -132,6 +131,22 @@ def _searched(group: Group, fabric: Any, settings: Settings) -> Graph:
     )  # fmt: skip
 
 
+def _balanced(group: Group, kind: str, fabric: Any) -> bool:
+    """Whether a tree may talk to the network over its first two GPUs: both as near to one NIC; before Hopper always."""
+    if group.per_node == 1:
+        return False
+    if kind in ("volta", "ampere"):
+        return True
+    if fabric is None or "nic" not in fabric.nodes.kinds:
+        return group.net.nics < group.per_node
+    nic = fabric.nearest(group.hosts[0][0], "nic")
+    first, second = (
+        {fabric.nodes.kinds[fabric.node_index(fabric.links.dst[i])] for i in fabric.route(gpu, nic)}
+        for gpu in group.hosts[0][:2]
+    )
+    return first == second
+
+
 def _across(group: Group, kind: str, inside: float) -> tuple[int, float, float, float]:
     """Channels, GB/s of a ring's and a tree's channel in a host, and between hosts: one channel per NIC."""
     nics, local = max(1, group.net.nics), max(1, int(group.per_node))
@@ -141,10 +156,16 @@ def _across(group: Group, kind: str, inside: float) -> tuple[int, float, float, 
     speeds = NET_SPEEDS[kind]
     speed = next((s for s in speeds if s <= fits + 1e-9), float(speeds[-1]))
     count = nics
+    if nics > MAX_GRAPH_CHANNELS:  # a rack of NVL72: the GPUs' NVLinks, not the NICs, say how many
+        whole = inside * local / max(1, local - 1)
+        fast = [s for s in speeds if s <= group.net.speed / 1e9 + 1e-9]
+        fit = {s: min(MAX_GRAPH_CHANNELS, int(whole / s + 1e-9)) for s in fast}
+        speed = max(fast, key=lambda s: (fit[s] * s, s))
+        count = fit[speed]
     if _divisible(speed, count, kind):
         count, speed = 2 * count, speed / 2
     # Second pass: inside a host a tree may be up to twice as fast as between hosts.
-    roomy = inside / count if local > 1 else 5000.0
+    roomy = inside / count * local / (local - 1) if local > 1 else 5000.0
     tree = max([float(speed), *(float(s) for s in speeds if s <= min(2 * speed, roomy) + 1e-9)])
     return count, float(speed), tree, float(speed)
 
@@ -174,7 +195,9 @@ def _multicast(group: Group, kind: str, inside: float, settings: Settings) -> tu
         return 0, 0.0, 0.0, 0
     heads = min(MAX_HEADS, local, group.net.nics if group.nodes > 1 else local)
     speeds = NET_SPEEDS[kind] if group.nodes > 1 else SPEEDS[kind]
-    speed = next((float(s) for s in speeds if s <= inside / (heads + 1) + 1e-9), float(speeds[-1]))
+    # Between hosts the search begins at what a NIC does.
+    fits = min(inside / (heads + 1), group.net.speed / 1e9)
+    speed = next((float(s) for s in speeds if s <= fits + 1e-9), float(speeds[-1]))
     most = min(2 * speed, group.net.speed / 1e9)
     between = next((float(s) for s in speeds if s <= most + 1e-9), float(speeds[-1]))
     ctas = 16 if kind == "hopper" else 24 if group.nodes == 1 else 32

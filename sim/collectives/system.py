@@ -199,6 +199,9 @@ def _nets(
     for at in range(0, len(nics), merge):
         node = builder.node("net")
         speed = group.net.speed / 1e6
+        for link, _, _ in builder.nodes[names[nics[at]]].links:  # several slots count as one
+            builder.room[link] *= merge
+            builder.room[builder.reverse[link]] *= merge
         builder.link(names[nics[at]], node, NET, round(speed))
         found.append((nics[at], node, round(speed)))
     return found

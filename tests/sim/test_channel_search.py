@@ -124,6 +124,27 @@ def test_bandwidths_alone_tell_the_same_on_nvswitches(name: str) -> None:
             graph.heads, graph.nvls, graph.nvls_inter)  # fmt: skip
 
 
+def several(name: str) -> Fabric:
+    """Two or more hosts: of a bundled cluster, or with fewer NICs than GPUs."""
+    made = {"4 NICs": (8, 4), "1 NIC": (8, 1), "4 GPUs": (4, 4)}
+    if name in made:
+        return cluster(2, gpus=made[name][0], nics=made[name][1])
+    return load_cluster(name, 2) if name == "aws-p5" else load_cluster(name)
+
+
+@pytest.mark.parametrize("name", ["4 NICs", "1 NIC", "4 GPUs", "aws-p5", "roce-h100", "rail-h100"])
+def test_bandwidths_alone_tell_the_same_between_hosts(name: str) -> None:
+    """Channels, speeds, the tree's pattern and NVLink SHARP's heads; a tree's chain may gain one step in the search."""
+    fabric = several(name)
+    group, graphs = graphs_of(fabric)
+    graph = search(group, fabric.gpu_model, Settings(), fabric)
+    assert switched(group, fabric)
+    assert (graphs.ring.count, graphs.ring.inside, graphs.ring.between) == (graph.count, graph.ring, graph.inter)
+    assert graphs.tree.pattern == graph.pattern and graphs.tree.inside == pytest.approx(graph.tree, rel=0.07)
+    assert graphs.nvls is not None
+    assert (graphs.nvls.count, graphs.nvls.inside, graphs.nvls.between) == (graph.heads, graph.nvls, graph.nvls_inter)
+
+
 @pytest.mark.parametrize("hosts", [2, 3, 4])
 def test_between_hosts_channels_keep_to_rails(hosts: int) -> None:
     """8 channels of 48 GB/s, one per NIC, in pairs that swap nets; rings of public logs of two H100 hosts."""
