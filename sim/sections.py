@@ -111,6 +111,11 @@ class Parallel:
 class Nccl:
     """NCCL's settings; what is not said is chosen as NCCL would."""
 
+    backend: Literal["nccl", "gloo", "nvshmem"] = key(
+        "nccl", "who runs collectives; nvshmem: all-to-alls, sends and gathers as puts from kernels, the rest by NCCL"
+    )
+    transport: Literal["ibgda", "proxy"] = key("ibgda", "nvshmem: the GPU posts to the NIC, or a thread of the CPU")
+    tensors: Literal["gpu", "cpu"] = key("gpu", "gloo: where the tensors live; those on GPUs are copied down and up")
     version: str = key("2.28.9", "version whose tuning tables are used")
     nvls: bool | None = key(None, "NVLink SHARP (NCCL_NVLS_ENABLE); default: what the cluster file says")
     collnet: bool | None = key(None, "SHARP in the network's switches (NCCL_COLLNET_ENABLE); default false, as NCCL's")

@@ -37,6 +37,8 @@ class Fabric:
         The module of `topologies` that built it.
     facts : mapping of str to Known
         Numbers of the cluster file, by key, with evidence and source.
+    constants : str
+        File of NCCL's constants on this machine (`sim.collectives.machine`); "": those of the GPU.
 
     Raises
     ------
@@ -50,6 +52,7 @@ class Fabric:
     gpu_model: str
     family: str = ""
     facts: Mapping[str, Known] = field(default_factory=dict)
+    constants: str = ""
 
     def __post_init__(self) -> None:
         mistakes = check(self.name, self.nodes, self.links)
@@ -159,6 +162,12 @@ class Fabric:
         # A copy leaves the caches behind (`__getstate__`), and what was checked once is not checked again.
         same = copy.copy(self)
         same.__dict__.update(name=name, facts=dict(facts))
+        return same
+
+    def with_constants(self, path: str) -> Fabric:
+        """The same cluster, on which NCCL takes as long as a file of constants says."""
+        same = copy.copy(self)
+        same.__dict__.update(constants=path)
         return same
 
 

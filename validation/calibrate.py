@@ -96,6 +96,8 @@ def read_logs(paths: Sequence[Path], cluster: str = "", op: str = "") -> tuple[l
                 if not cluster:
                     raise InputError(Mistake(path.name, "cluster", "nothing", "--cluster: where these tests ran"))
                 rows += nccl_tests.read(path, op, cluster)
+            elif stranger := _stranger(text_of(path)):
+                raise InputError(Mistake(path.name, "", *stranger))
             else:
                 found, beside = collective_rows.read_lines(path, cluster)
                 rows += [row for row in found if not row.skip]
@@ -105,6 +107,18 @@ def read_logs(paths: Sequence[Path], cluster: str = "", op: str = "") -> tuple[l
     if mistakes:
         raise InputError(mistakes)
     return rows, overlaps
+
+
+def _stranger(text: str) -> tuple[str, str, str] | None:
+    """What was found, what is expected and a hint, of a file that is no log at all."""
+    head = text.lstrip()[:200]
+    if head.startswith("{"):
+        return None
+    if head.startswith(("<system", "<graphs", "<?xml", "<!--")):
+        return "XML", FORMATS, "NCCL's topology has no times; `prestep topology import` reads it"
+    if not head:
+        return "an empty file", FORMATS, ""
+    return f'"{head.splitlines()[0][:40]}..."', FORMATS, "the table needs its header: size, time, algbw"
 
 
 def _hinted(mistake: Mistake) -> Mistake:

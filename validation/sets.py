@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 CASES = Path(__file__).parent / "cases"
 STEPS = "steps"
 # The module of each kind of set; set.toml says `kind`, steps where it does not.
-KINDS = {STEPS: "validation.compare", "collectives": "validation.collective_sets"}
+KINDS = {STEPS: "validation.compare", "collectives": "validation.collective_sets", "choices": "validation.choices"}
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,7 @@ def told(name: str) -> dict[str, Any]:
 
 
 def kind_of(name: str) -> str:
-    """What a set measures: steps, or collectives."""
+    """What a set measures: steps, collectives, or choices of NCCL."""
     kind = str(told(name).get("kind", STEPS))
     if kind not in KINDS:
         raise InputError(unknown(f"{name}/set.toml", "kind", kind, KINDS))
