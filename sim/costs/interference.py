@@ -19,6 +19,7 @@ from sim.costs.kernel import Kernel
 
 TILE = 256 * 128  # elements of the output tile of cuBLAS's large Hopper kernels (nvjet 256x128, 128x256)
 SMALLEST_TILE = 64 * 128  # small products are cut finer, so that they too fill the GPU
+TENSOR = ("gemm", "gemm_bias", "attention_fwd", "attention_bwd")  # bound by tensor cores, the others by memory
 STATIC = 1.9  # two rounds instead of one, a little less than twice: measured 1.75 to 2.07 over 16 shapes
 
 
@@ -50,9 +51,10 @@ def _factor(kernel: Kernel) -> float | None:
     return factors.get(f"{kernel.kind} {kernel.layout}".strip(), factors.get(kernel.kind))
 
 
-def contention() -> float:
-    """Factor >= 1 on the time of a collective that moves data beside kernels (they share HBM and L2)."""
-    return float(_table()["communication"])
+def contention(kernel: Kernel) -> float:
+    """Factor >= 1 on the time of a transfer beside a kernel: they share HBM and L2."""
+    table = _table()["communication"]
+    return float(table["tensor" if kernel.kind in TENSOR else "memory"])
 
 
 def _gemm(kernel: Kernel, channels: int, sms: int) -> float:
