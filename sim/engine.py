@@ -43,8 +43,8 @@ class Machine:
         Comm -> Plan on this fabric.
     bandwidth : np.ndarray
         Bytes per second of every directed link.
-    contention : callable
-        Kernel index -> factor >= 1 on the time of a transfer beside that kernel.
+    contention : float
+        Factor >= 1 on the time of a collective that runs beside kernels.
     kernel_gap, launch_latency : float
         Seconds between two kernels of a stream, and from a launch to the start on an idle stream.
     scale : dict
@@ -58,7 +58,7 @@ class Machine:
     slowdown: Callable[[int, int], float]
     plan: Callable[[Comm], Plan]
     bandwidth: np.ndarray
-    contention: Callable[[int], float]
+    contention: float
     kernel_gap: float
     launch_latency: float
     scale: dict[int, float]
@@ -139,7 +139,7 @@ class Engine:
         if process is None:
             raise RuntimeError("kernels run inside a stream's process")
         rank.running[stream] = process
-        rank.work(stream, self.machine.contention(kernel))
+        rank.work(stream)
         left = duration
         while left > 1e-12:
             speed = 1.0 / slowdown(kernel, rank.channels) if rank.channels else 1.0
@@ -173,7 +173,7 @@ class Engine:
         for c in parts:
             key = (step, c)
             if key not in self.meetings:
-                self.meetings[key] = Meeting(env)
+                self.meetings[key] = Meeting(env, self.machine.contention)
                 env.process(self._meet(c, self.meetings[key]))
             meeting = self.meetings[key]
             meeting.ranks.append(rank)

@@ -27,8 +27,7 @@ class Rank:
         self.running: dict[int, simpy.Process] = {}
         self.told: set[int] = set()  # streams whose kernel has yet to hear that its speed changed
         self.transferring: list[Meeting] = []
-        # Streams with a kernel running or coming right after the last one, and what it costs a transfer beside it.
-        self.working: dict[int, float] = {}
+        self.working: set[int] = set()  # streams with a kernel running or coming right after the last one
         self.kernel_end: simpy.Event | None = None
         self._waiters: dict[int, simpy.Event] = {}
         self._issue: simpy.Event | None = None
@@ -58,15 +57,16 @@ class Rank:
             self._issue = self.env.event()
         return self._issue
 
-    def work(self, stream: int, contention: float) -> None:
-        """A stream goes on with a kernel that makes transfers beside it take ``contention`` times as long."""
-        if self.working.get(stream) != contention:
-            self.working[stream] = contention
+    def work(self, stream: int) -> None:
+        """A stream goes on with kernels: transfers beside it slow down."""
+        if stream not in self.working:
+            self.working.add(stream)
             self._adapt()
 
     def rest(self, stream: int) -> None:
         """A stream has nothing to run for a while."""
-        if self.working.pop(stream, None) is not None:
+        if stream in self.working:
+            self.working.discard(stream)
             self._adapt()
 
     def _adapt(self) -> None:
@@ -86,9 +86,10 @@ class Rank:
 class Meeting:
     """One communication of one step: counts arrivals, moves the bytes and tells everyone when it has ended."""
 
-    __slots__ = ("begin", "done", "ranks", "ready", "transfer")
+    __slots__ = ("begin", "contention", "done", "ranks", "ready", "transfer")
 
-    def __init__(self, env: simpy.Environment) -> None:
+    def __init__(self, env: simpy.Environment, contention: float) -> None:
+        self.contention = contention
         self.transfer: Transfer | None = None
         self.ranks: list[Rank] = []
         self.begin = 0.0
@@ -97,8 +98,8 @@ class Meeting:
 
     @property
     def speed(self) -> float:
-        """Less than 1 while kernels run beside it: the GPU that it is slowest on sets the pace of all."""
-        return 1.0 / max((factor for rank in self.ranks for factor in rank.working.values()), default=1.0)
+        """Less than 1 while kernels run beside it on any of its GPUs."""
+        return 1.0 / self.contention if any(rank.working for rank in self.ranks) else 1.0
 
     def adapt(self) -> None:
         """Kernels beside it came or went."""

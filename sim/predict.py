@@ -107,10 +107,6 @@ def machine(scenario: Scenario, graph: OpGraph, fabric: Fabric, gpu: Gpu) -> Mac
     def slow(kernel: int, channels: int) -> float:
         return slowdown(kernels[kernel], channels, gpu.sms)
 
-    @cache
-    def beside(kernel: int) -> float:
-        return contention(kernels[kernel])
-
     def plan(comm: Comm) -> Plan:
         # NCCL chooses the channels of a transfer by the size of its communicator: the peers are named after the pair.
         others = scenario.parallel.pp - 2 if comm.axis == "pp" else 0
@@ -129,7 +125,7 @@ def machine(scenario: Scenario, graph: OpGraph, fabric: Fabric, gpu: Gpu) -> Mac
         # Which rank is slow was said: it is a GPU like any other, not the slowest of all of them.
         scale[scenario.faults.slow_rank] = scenario.faults.slow_factor
     idle = frozenset(i for i, k in enumerate(kernels) if k.kind == "spin")
-    return Machine(duration, slow, plan, fabric.links.bandwidth, beside, gap, LAUNCH_LATENCY, scale, idle)
+    return Machine(duration, slow, plan, fabric.links.bandwidth, contention(), gap, LAUNCH_LATENCY, scale, idle)
 
 
 def slowest_of(gpus: int, spread: float) -> float:

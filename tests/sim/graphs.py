@@ -78,13 +78,12 @@ def _plan(comm: Comm, channels: int) -> Plan:
 def machine(made: OpGraph, **changes: Any) -> Machine:
     """Kernels as long as they say; one link of a byte per microsecond; gaps of 1 and launches of 2 microseconds."""
     channels = changes.pop("channels", 4)
-    contention = changes.pop("contention", 1.0)
     values: dict[str, Any] = {
         "duration": np.array([k.shape[0] * 1e-9 for k in made.kernels]),
         "slowdown": _never,
         "plan": lambda comm: _plan(comm, channels),
         "bandwidth": np.array([1 / US]),
-        "contention": lambda kernel: contention,
+        "contention": 1.0,
         "kernel_gap": 1 * US,
         "launch_latency": 2 * US,
         "scale": {},
