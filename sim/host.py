@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from sim.opgraph import SYNC
 
 if TYPE_CHECKING:
-    from sim.engine import Rank
+    from sim.meeting import Rank
 
 
 def host_thread(rank: Rank, steps: int, limit: int) -> Generator[Any, Any, None]:

@@ -175,6 +175,8 @@ def test_the_constants_are_those_of_the_code() -> None:
         "communication beside kernels": f"{interference.contention():g}",
         "kernels beside communication": f"{min(slow):g} to {max(slow):g}",
         "GEMM of up to two waves beside communication": f"{interference.STATIC:g}",
+        "products free of the power limit": f"{interference._table()['power']['free'] / 1e12:g} Tflop/s",
+        "slowest product that power holds down": f"{interference._table()['power']['least'] / 1e12:g} Tflop/s",
         "pauses until a stream rests": f"{engine.PAUSE}",
         "NCCL watchdog's period": f"{ddp.WATCHDOG_PERIOD:g} s",
         "cuBLAS workspace": f"{lower.CUBLAS_WORKSPACE / 2**20:g} MiB",

@@ -159,7 +159,7 @@ def test_the_bundled_slices() -> None:
     forced = {f"{algo}-{proto}" for algo in ("Ring", "Tree") for proto in ("LL", "LL128", "Simple")}
     slices = {"default, 1 MiB and more", "default, below 1 MiB", "channel-limited", "overlap: kernels"}
     assert set(made.slices) == forced | slices | {"overlap: collectives"}
-    assert failed(made) <= {"overlap: collectives: mean"}
+    assert not failed(made)
     assert not failed(validate_set("collectives-unseen"))
 
 
