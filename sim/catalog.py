@@ -21,6 +21,7 @@ _PLUGINS = {
     "collectives": ("sim.collectives", "plan"),
     "topologies": ("topologies", "build"),
     "exporters": ("sim.exporters", "write"),
+    "routings": ("topologies.policies", "spread"),
 }
 
 
