@@ -29,7 +29,9 @@ class Job:
 
     name: str | None = key(None, "what to call it; default job0, job1, ...")
     scenario: str | None = key(None, "file with the job's sections, relative to this one; its [cluster] is left out")
-    start: float = key(0.0, "when its first step begins", unit="duration", low=0)
+    start: float | None = key(
+        None, "when its first step begins; default: jobs apart, since equal ones would stay in step", unit="duration", low=0
+    )
 
 
 def split(tables: Tables, where: str) -> tuple[list[Tables] | None, list[Mistake]]:

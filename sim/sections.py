@@ -193,7 +193,7 @@ class Scenario:
     """A run, checked. `where` is the file it came from.
 
     With `jobs` the run is theirs: several on one cluster, each with its `name` and the `start` of its first step in
-    seconds; the other sections are the cluster's, and what the jobs have in common.
+    seconds (None: apart from the others); the other sections are the cluster's, and what the jobs have in common.
     """
 
     cluster: Cluster = Cluster()
@@ -208,5 +208,5 @@ class Scenario:
     measured: Measured = Measured()
     where: str = "scenario"
     name: str = ""
-    start: float = 0.0
+    start: float | None = None
     jobs: tuple[Scenario, ...] = ()

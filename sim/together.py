@@ -75,7 +75,7 @@ def predict(scenario: Scenario) -> Together:
     fabric = load_fabric(scenario)
     jobs = _prepared(scenario, fabric)
     alone = [_step(job, execute(job.lowered.graph, job.machine, STEPS)) for job in jobs]
-    runs, early = _steady(jobs, alone)
+    runs, early = _steady(jobs, alone, _starts(jobs, alone))
     end = min(_marks(job, run)[-1] for job, run in zip(jobs, runs, strict=True))
     results = {}
     for job, run in zip(jobs, runs, strict=True):
@@ -105,20 +105,33 @@ def _prepared(scenario: Scenario, fabric: Fabric) -> list[Prepared]:
     return made
 
 
-def _steady(jobs: Sequence[Prepared], alone: Sequence[float]) -> tuple[tuple[Run, ...], list[str]]:
+def _starts(jobs: Sequence[Prepared], alone: Sequence[float]) -> list[float]:
+    """When each job begins: as it says, else dealt out over a step.
+
+    Jobs of one step time that begin at one instant would compute and communicate together for ever, which no two jobs
+    do that were started by hand: they leave the network idle in turns, and share it when all want it.
+    """
+    return [
+        time * at / len(jobs) if job.scenario.start is None else job.scenario.start
+        for at, (job, time) in enumerate(zip(jobs, alone, strict=True))
+    ]
+
+
+def _steady(
+    jobs: Sequence[Prepared], alone: Sequence[float], starts: Sequence[float]
+) -> tuple[tuple[Run, ...], list[str]]:
     """Runs in which every job has done its steps while all others went on, and the names of those that did not.
 
     How often a job must repeat its step for that is guessed from the steps alone, then from what came out.
     """
     least = STEPS - 1 + MEASURED
-    horizon = max(job.scenario.start + least * time for job, time in zip(jobs, alone, strict=True))
+    horizon = max(start + least * time for start, time in zip(starts, alone, strict=True))
     counts = [
-        min(MOST, max(least, ceil((horizon - job.scenario.start) / time) + 1))
-        for job, time in zip(jobs, alone, strict=True)
+        min(MOST, max(least, ceil((horizon - start) / time) + 1)) for start, time in zip(starts, alone, strict=True)
     ]
     while True:
         runs = execute_together(
-            [(job.lowered.graph, job.machine, n, job.scenario.start) for job, n in zip(jobs, counts, strict=True)]
+            [(job.lowered.graph, job.machine, n, start) for job, n, start in zip(jobs, counts, starts, strict=True)]
         )
         marks = [_marks(job, run) for job, run in zip(jobs, runs, strict=True)]
         needed = max(ends[least - 1] for ends in marks)
