@@ -106,7 +106,8 @@ def run(
 
     loaded = load_scenario(find_scenario(scenario), overrides)
     if loaded.jobs:
-        return _run_jobs(loaded, json_, trace or timeline, strict)
+        _run_jobs(loaded, json_, trace or timeline, strict)
+        return
     from sim.predict import predict  # after the scenario is known to be good: its imports are the slow ones
 
     result = predict(loaded)

@@ -30,8 +30,9 @@ class Job:
     name: str | None = key(None, "what to call it; default job0, job1, ...")
     scenario: str | None = key(None, "file with the job's sections, relative to this one; its [cluster] is left out")
     start: float | None = key(
-        None, "when its first step begins; default: jobs apart, since equal ones would stay in step", unit="duration", low=0
-    )
+        None, "when its first step begins; default: apart from the others, or equal jobs would stay in step",
+        unit="duration", low=0,
+    )  # fmt: skip
 
 
 def split(tables: Tables, where: str) -> tuple[list[Tables] | None, list[Mistake]]:

@@ -62,6 +62,6 @@ def _of(job: Scenario, fabric: Any, taken: tuple[str, ...]) -> tuple[str, ...]:
     if file is not None:
         if any(value is not None for value in (wanted.gpus, wanted.hosts, wanted.hostfile)):
             hint = "both say which hosts"
-            raise InputError(Mistake(job.where, "cluster.hostfile", file, "nothing beside a [placement] of hosts", hint))
+            raise InputError(Mistake(job.where, "cluster.hostfile", file, "no [placement] of hosts", hint))
         wanted = replace(wanted, hostfile=file)
     return place(fabric, ranks_of(job), wanted, where, taken)

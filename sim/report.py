@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def result_of(simulation: Simulation, by_rank: dict[int, float] | None = None) -> Result:
-    """The last simulated step as a :class:`~sim.result.Result`; ``by_rank`` are step times that were found otherwise."""
+    """The last simulated step as a :class:`~sim.result.Result`; ``by_rank``: step times found otherwise."""
     s, graph, run = simulation.scenario, simulation.lowered.graph, simulation.run
     steps = step_times(graph, run)
     if by_rank is None:

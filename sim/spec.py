@@ -32,8 +32,8 @@ from sim.sections import (
 
 __all__ = [
     "Checkpoint", "Cluster", "Dataload", "Faults", "Measured", "Model", "Nccl", "Parallel", "Placement", "Scenario",
-    "Training",    "check_layout", "grad_accumulation_of", "json_schema", "load_scenario", "microbatches_of", "parse_scenario",
-    "sections_in_use",
+    "Training", "check_layout", "grad_accumulation_of", "json_schema", "load_scenario", "microbatches_of",
+    "parse_scenario", "sections_in_use",
 ]  # fmt: skip
 
 _NOT_SECTIONS = ("where", "name", "start", "jobs")
@@ -76,10 +76,7 @@ def _located(scenario: Scenario, folder: Path, overrides: Sequence[str]) -> Scen
         model=replace(scenario.model, file=_beside(folder, scenario.model.file)),
         placement=replace(scenario.placement, hostfile=_beside(folder, scenario.placement.hostfile)),
         measured=Measured() if overrides else scenario.measured,
-        jobs=tuple(
-            replace(_located(job, folder, overrides), cluster=replace(job.cluster, file=_beside(folder, job.cluster.file)))
-            for job in scenario.jobs
-        ),
+        jobs=tuple(_located(job, folder, overrides) for job in scenario.jobs),
     )
 
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from sim import metrics
 from sim.engine import Run, execute, execute_together
-from sim.errors import InputError
+from sim.errors import InputError, Mistake
 from sim.placing import placements
 from sim.predict import STEPS, Prepared, load_fabric, prepare
 from sim.report import result_of, step_times
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 # Steps of the slowest job that are measured, after those that bring it to its steady state: jobs of different step
 # times meet at every phase of each other, so one step says little.
 MEASURED = 6
-# A job much faster than the others repeats its step at most so often while they go on.
-MOST = 300
+# A job much faster than the others repeats its step while they go on, up to so many operations.
+MOST_OPERATIONS = 400_000
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,8 @@ def predict(scenario: Scenario) -> Together:
 
 def _prepared(scenario: Scenario, fabric: Fabric) -> list[Prepared]:
     placed = placements(scenario, fabric)
-    made, mistakes = [], []
+    made: list[Prepared] = []
+    mistakes: list[Mistake] = []
     for job, gpus in zip(scenario.jobs, placed, strict=True):
         routed = replace(fabric.routing, pxn=not job.nccl.pxn_disable)
         try:
@@ -125,9 +126,11 @@ def _steady(
     How often a job must repeat its step for that is guessed from the steps alone, then from what came out.
     """
     least = STEPS - 1 + MEASURED
+    most = [max(least, MOST_OPERATIONS // sum(map(len, job.lowered.graph.programs))) for job in jobs]
     horizon = max(start + least * time for start, time in zip(starts, alone, strict=True))
     counts = [
-        min(MOST, max(least, ceil((horizon - start) / time) + 1)) for start, time in zip(starts, alone, strict=True)
+        min(limit, max(least, ceil((horizon - start) / time) + 1))
+        for start, time, limit in zip(starts, alone, most, strict=True)
     ]
     while True:
         runs = execute_together(
@@ -136,10 +139,10 @@ def _steady(
         marks = [_marks(job, run) for job, run in zip(jobs, runs, strict=True)]
         needed = max(ends[least - 1] for ends in marks)
         early = [at for at, ends in enumerate(marks) if ends[-1] < needed]
-        if all(counts[at] == MOST for at in early):
+        if all(counts[at] == most[at] for at in early):
             return runs, [jobs[at].scenario.name for at in early]
         for at in early:  # a tenth more: with this job at work for longer the others take longer
-            counts[at] = min(MOST, ceil(1.1 * counts[at] * needed / marks[at][-1]) + 1)
+            counts[at] = min(most[at], ceil(1.1 * counts[at] * needed / marks[at][-1]) + 1)
 
 
 def _marks(job: Prepared, run: Run) -> np.ndarray:
@@ -162,12 +165,12 @@ def _step(job: Prepared, run: Run) -> float:
 
 def _cut(run: Run, steps: int) -> Run:
     """The first steps of a run."""
-    cut = {name: tuple(column[:steps] for column in getattr(run, name)) for name in ("launch", "start", "end")}
     ready = tuple(
         {g: time for g, time in ready.items() if g < steps * column.shape[1]}
         for ready, column in zip(run.ready, run.end, strict=True)
     )
-    return replace(run, ready=ready, **cut)
+    launch, start, end = (tuple(c[:steps] for c in columns) for columns in (run.launch, run.start, run.end))
+    return replace(run, launch=launch, start=start, end=end, ready=ready)
 
 
 def _links(fabric: Fabric, run: Run) -> tuple[Link, ...]:

@@ -12,7 +12,7 @@ from sim.errors import InputError, unknown
 from topologies.checks import check
 from topologies.known import GRADES, Known, LinkSpec
 from topologies.links import Floats, Ints, Links, Nodes
-from topologies.policies import Routing
+from topologies.policies import ADAPTIVE, Routing
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -53,7 +53,7 @@ class Fabric:
     gpu_model: str
     family: str = ""
     facts: Mapping[str, Known] = field(default_factory=dict)
-    routing: Routing = Routing()
+    routing: Routing = ADAPTIVE
 
     def __post_init__(self) -> None:
         mistakes = check(self.name, self.nodes, self.links)

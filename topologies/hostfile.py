@@ -20,7 +20,9 @@ from pathlib import Path
 
 from sim.errors import InputError, Mistake
 
-_LINE = re.compile(r"(?P<hosts>[^\s:\[]+(?:\[[^\]]*\][^\s:\[,]*)*(?:,\S+)?)(?::(?P<colon>\S+))?(?P<rest>(?:\s+\S+)*)\s*")
+_LINE = re.compile(
+    r"(?P<hosts>[^\s:\[]+(?:\[[^\]]*\][^\s:\[,]*)*(?:,\S+)?)(?::(?P<colon>\S+))?(?P<rest>(?:\s+\S+)*)\s*"
+)
 _RANGE = re.compile(r"(\d+)(?:-(\d+))?")
 _PART = re.compile(r"(?:[^,\[]|\[[^\]]*\])+")
 MOST = 100_000  # hosts of one range: more is a slip of the pen
@@ -49,7 +51,8 @@ def read(file: str | Path) -> list[Line]:
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else str(error)
         raise InputError(Mistake(str(path), "", (reason or str(error)).lower(), "a file of hosts")) from None
-    lines, mistakes = [], []
+    lines: list[Line] = []
+    mistakes: list[Mistake] = []
     for number, line in enumerate(text.splitlines(), 1):
         bare = line.partition("#")[0].strip()
         try:

@@ -11,6 +11,7 @@ from sim.errors import InputError, Mistake, did_you_mean
 from topologies.fabric import Fabric
 from topologies.hostfile import Line, expand, read
 
+
 class Wanted(Protocol):
     """What is asked for: the keys of a scenario's [placement] (`sim.sections.Placement`)."""
 
@@ -86,10 +87,10 @@ def place(
         lines = read(wanted.hostfile)
         if _one_rank_a_line(lines):
             return _listed(fabric, ranks, _by_line(hosts, lines), where, frozenset(taken))
-        slots = [_slots(hosts, line) for line in lines]
+        slots = _all_slots(hosts, lines)
     elif wanted.hosts is not None:
         names = [host for text in wanted.hosts for host in expand(text, f"{where}.hosts")]
-        slots = [_slots(hosts, Line(host, wanted.slots, f"{where}.hosts")) for host in names]
+        slots = _all_slots(hosts, [Line(host, wanted.slots, f"{where}.hosts") for host in names])
     else:
         slots = _free(hosts, wanted.slots, where, frozenset(taken))
     _each_once(slots, frozenset(taken))
@@ -155,6 +156,19 @@ def _listed(
     return tuple(gpus)
 
 
+def _all_slots(hosts: Hosts, lines: Sequence[Line]) -> list[Slots]:
+    found: list[Slots] = []
+    mistakes: list[Mistake] = []
+    for line in lines:
+        try:
+            found.append(_slots(hosts, line))
+        except InputError as error:
+            mistakes += error.mistakes
+    if mistakes:
+        raise InputError(mistakes)
+    return found
+
+
 def _slots(hosts: Hosts, line: Line) -> Slots:
     if line.host not in hosts:
         names = list(hosts)
@@ -175,7 +189,7 @@ def _one_rank_a_line(lines: Sequence[Line]) -> bool:
 
 def _by_line(hosts: Hosts, lines: Sequence[Line]) -> list[str]:
     used: dict[str, int] = {}
-    places = []
+    places: list[str] = []
     for line in lines:
         gpus, at = _slots(hosts, line).gpus, used.get(line.host, 0)
         if at >= len(gpus):
@@ -234,4 +248,3 @@ def _dealt(groups: Sequence[Sequence[Slots]]) -> Iterator[Slots]:
     """One host of every group in turn: neighbouring hosts share no leaf."""
     for row in zip_longest(*groups):
         yield from (one for one in row if one is not None)
-

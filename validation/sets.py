@@ -137,8 +137,8 @@ def load_set(name: str) -> MeasuredSet:
     table = told(name)
     folder = CASES / table.get("base", name)
     limits = CASES / table["limits"] if "limits" in table else folder / "tolerances.toml"
-    bases = table.get("bases")
-    return MeasuredSet(name, table["title"], folder, tuple(table["rows"]), limits, bases is not None, tuple(bases or ()))
+    rows, bases = tuple(table["rows"]), tuple(table.get("bases", ()))
+    return MeasuredSet(name, table["title"], folder, rows, limits, "bases" in table, bases)
 
 
 def _files_beside(folder: Path) -> list[Path]:

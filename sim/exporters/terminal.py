@@ -54,7 +54,8 @@ def render_jobs(together: Together) -> str:
         told = f"{format_duration(step)} a step, {format_duration(alone)} alone: {step / alone:.2f} times as long"
         lines.append(f"  {name:{width}}  {told}")
     lines += ["", "Busiest links of the cluster", ""]
-    lines += [f"  {link.name}  {words.percent(link.utilisation)}  {format_bytes(link.bytes)}" for link in together.links]
+    for link in together.links:
+        lines.append(f"  {link.name}  {words.percent(link.utilisation)}  {format_bytes(link.bytes)}")
     lines += [f"  ! {note}" for note in together.notes]
     pages = [f"[{name}]\n{render(replace(result, links=()))}" for name, result in together.results.items()]
     return "\n".join([*lines, "", *pages])

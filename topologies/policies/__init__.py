@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     Paths = Sequence[tuple[Ints, float]]
     Choose = Callable[[str, str, Paths], Paths]
 
-__all__ = ["Routing", "added", "between_nics", "leaves_host", "spread"]
+__all__ = ["ADAPTIVE", "Routing", "added", "between_nics", "leaves_host", "spread"]
 
 _INSIDE = frozenset({"nvlink", "c2c", "pcie", "memory", "nvme", "socket"})
 
@@ -47,6 +47,9 @@ class Routing:
     seed: int = 0
     flows: int = 1
     pxn: bool = True
+
+
+ADAPTIVE = Routing()
 
 
 def spread(fabric: Fabric, src: str, dst: str, routing: Routing) -> tuple[Ints, Floats]:
