@@ -89,7 +89,7 @@ class Router:
         if src == dst:
             return [[]]
         onward, ways, detour = self._best(self._onward(src, dst), src, dst)
-        if detour:
+        if detour and self._nodes.kinds[src] == self._nodes.kinds[dst] == "gpu":
             # Over three tiers a NIC beyond the CPU may save a hop in the network, but a GPU leaves by the nearest one.
             with suppress(InputError):
                 onward, ways, _ = self._best(self._onward(src, dst, _NO_CPU), src, dst)
