@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cli import main
@@ -22,6 +22,7 @@ SMALL = {"kind": "transformer", "hidden": 256, "layers": 4, "heads": 8, "kv_head
 TWO = {"cluster": {"name": "h200-leafspine-2x2"}, "model": SMALL, "training": {"seq_len": 512, "micro_batch": 2}}
 
 
+@settings(max_examples=50, deadline=None)
 @given(st.integers(1, 4), st.integers(1, 4), st.integers(1, 4), st.permutations(["tp", "pp", "dp"]))
 def test_every_place_of_the_grid_has_one_rank(dp: int, pp: int, tp: int, order: list[str]) -> None:
     """Ranks and places are the same in number and each other's inverse, whatever the order of the axes."""
