@@ -88,11 +88,7 @@ class Router:
         """
         if src == dst:
             return [[]]
-        onward, ways, detour = self._best(self._onward(src, dst), src, dst)
-        if detour and self._nodes.kinds[src] == self._nodes.kinds[dst] == "gpu":
-            # Over three tiers a NIC beyond the CPU may save a hop in the network, but a GPU leaves by the nearest one.
-            with suppress(InputError):
-                onward, ways, _ = self._best(self._onward(src, dst, _NO_CPU), src, dst)
+        onward, ways = self._ways(src, dst)
         total = ways[src]
         if total <= MAX_PATHS:
             return [self._path(src, dst, onward, ways, at) for at in range(total)]
@@ -101,13 +97,19 @@ class Router:
         chosen = [at * total // MAX_PATHS + (shift + at * _STRIDE) % step for at in range(MAX_PATHS)]
         return [self._path(src, dst, onward, ways, at) for at in chosen]
 
+    def _ways(self, src: int, dst: int) -> tuple[dict[int, list[int]], dict[int, int]]:
+        """Rows that lead on along the best of the shortest paths, in link order, and how many of those paths remain."""
+        onward, ways, detour = self._best(self._onward(src, dst), src, dst)
+        if detour and self._nodes.kinds[src] == self._nodes.kinds[dst] == "gpu":
+            # Over three tiers a NIC beyond the CPU may save a hop in the network, but a GPU leaves by the nearest one.
+            with suppress(InputError):
+                onward, ways, _ = self._best(self._onward(src, dst, _NO_CPU), src, dst)
+        return onward, ways
+
     def _best(
         self, onward: dict[int, list[int]], src: int, dst: int
     ) -> tuple[dict[int, list[int]], dict[int, int], bool]:  # fmt: skip
-        """Rows that lead on along the best of the shortest paths, in link order, and how many of those paths remain.
-
-        And whether they leave the host by way of a CPU.
-        """
+        """`_ways` of those among `onward`, and whether they leave the host by way of a CPU."""
         layers = [[src]]
         while layers[-1] != [dst]:
             layers.append(list(dict.fromkeys(self._dst[row] for node in layers[-1] for row in onward[node])))
