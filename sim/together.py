@@ -86,7 +86,7 @@ def predict(scenario: Scenario) -> Together:
             for rank, times in step_times(job.lowered.graph, simulation.run).items()
             for member in job.lowered.graph.represents[rank]
         }
-        results[job.scenario.name] = result_of(simulation, steps)
+        results[job.scenario.name] = result_of(simulation, by_rank=steps)
     notes = tuple(f"{name} ended before the others had been measured: its steps are too many" for name in early)
     return Together(results, dict(zip(results, alone, strict=True)), _links(fabric, runs[0]), notes)
 
