@@ -75,7 +75,7 @@ def build(
         tables = _laid(_laid(common, base), table) | {"cluster": {"name": cluster.name or "of the scenario"}}
         scenario, found = collect(tables, place)
         made.append(replace(scenario, cluster=cluster, name=name, start=told.start))
-        mistakes += [*wrong, *unread, *found]
+        mistakes += [*wrong, *(unread or found)]  # without its file everything would be missing
     names = [job.name for job in made]
     mistakes += [
         Mistake(where, "jobs", f'two jobs named "{name}"', "names that differ")

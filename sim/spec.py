@@ -58,7 +58,8 @@ def load_scenario(path: str | Path, overrides: Sequence[str] = ()) -> Scenario:
     scenario, mistakes = _collect(_read(Path(path)), where, overrides)
     scenario = _located(scenario, folder, overrides)
     fabric = _fabric(scenario, mistakes)
-    for job in scenario.jobs or (scenario,):
+    unreadable = _keys(mistakes) & {*jobs.KEYS, "scenario"}
+    for job in () if unreadable else scenario.jobs or (scenario,):
         mistakes += _looked_up(job, fabric, mistakes)
     mistakes += _placed(scenario, fabric, _keys(mistakes))
     return _checked(scenario, mistakes)

@@ -74,7 +74,7 @@ def predict(scenario: Scenario) -> Together:
     """
     fabric = load_fabric(scenario)
     jobs = _prepared(scenario, fabric)
-    alone = [_step(job, execute(job.lowered.graph, job.machine, STEPS)) for job in jobs]
+    alone = [_step(job, execute(job.lowered.graph, job.machine, STEPS - 1 + MEASURED)) for job in jobs]
     runs, early = _steady(jobs, alone, _starts(jobs, alone))
     end = min(_marks(job, run)[-1] for job, run in zip(jobs, runs, strict=True))
     results = {}
@@ -160,7 +160,8 @@ def _window(job: Prepared, run: Run, end: float) -> tuple[int, int]:
 
 
 def _step(job: Prepared, run: Run) -> float:
-    return float(np.median([times[-1] for times in step_times(job.lowered.graph, run).values()]))
+    """Median over steps and ranks, as for jobs that run together."""
+    return float(np.median([times[STEPS - 1 :] for times in step_times(job.lowered.graph, run).values()]))
 
 
 def _cut(run: Run, steps: int) -> Run:

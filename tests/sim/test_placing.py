@@ -12,10 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cli import main
+from sim.collectives import plan_collective
 from sim.errors import InputError
 from sim.layout import axis_order
-from sim.predict import predict, simulate
+from sim.predict import _merged, predict, simulate
 from sim.spec import load_scenario, parse_scenario
+from topologies import load_cluster
 from workloads.lower import Layout
 
 SMALL = {"kind": "transformer", "hidden": 256, "layers": 4, "heads": 8, "kv_heads": 4, "ffn": 512, "vocab": 1024}
@@ -87,6 +89,18 @@ def test_folding_holds_for_every_order(order: str) -> None:
     unfolded = simulate(parse_scenario(TWO | {"parallel": parallel, "faults": slow}, "t"))
     assert len(unfolded.run.end) == 4 > len(folded.run.end)
     assert unfolded.run.finished == pytest.approx(folded.run.finished, rel=0.02)
+
+
+def test_of_copies_that_differ_the_slowest_counts() -> None:
+    """One plan for all: bytes of each on its links, the longest latency, the lowest limit."""
+    fabric = load_cluster("rail-h100", hosts=2)
+    groups = fabric.gpus[:2], ("host0/gpu2", "host1/gpu2")
+    near, far = (plan_collective("all_reduce", 2.0**20, group, fabric) for group in groups)
+    for plans in ([near, far], [far, near]):
+        both = _merged(plans)
+        assert both.latency == max(near.latency, far.latency) and near.latency != far.latency
+        assert both.rate_cap == min(near.rate_cap, far.rate_cap)
+        assert both.usage.sum() == pytest.approx(near.usage.sum() + far.usage.sum())
 
 
 def test_the_order_in_which_hosts_are_listed_is_the_order_of_the_ring() -> None:

@@ -9,7 +9,10 @@ import pytest
 from click.testing import CliRunner
 
 from cli import main
+from sim import together
+from sim.engine import execute
 from sim.errors import InputError
+from sim.predict import STEPS, load_fabric
 from sim.predict import predict as predict_one
 from sim.spec import load_scenario, parse_scenario
 from sim.together import predict
@@ -24,24 +27,24 @@ def jobs(*placed: list[str], **more: object) -> dict[str, object]:
 
 def test_jobs_that_share_no_link_do_not_notice_each_other() -> None:
     """One under each leaf: each takes what it takes alone."""
-    together = predict(parse_scenario(jobs(["host0", "host1"], ["host2", "host3"]), "t"))
-    for name, result in together.results.items():
-        assert result.step_time == pytest.approx(together.alone[name], rel=1e-6)
+    found = predict(parse_scenario(jobs(["host0", "host1"], ["host2", "host3"]), "t"))
+    for name, result in found.results.items():
+        assert result.step_time == pytest.approx(found.alone[name], rel=1e-6)
 
 
 def test_jobs_that_share_the_spine_slow_each_other() -> None:
     """Both across the spine: slower than alone, and at most as slow as one after the other."""
-    together = predict(parse_scenario(jobs(["host0", "host2"], ["host1", "host3"]), "t"))
-    for name, result in together.results.items():
-        assert 1.3 < result.step_time / together.alone[name] <= 2.0 + 1e-6
-    assert {link.name for link in together.links[:2]} == {"leaf0 -> leaf1", "leaf1 -> leaf0"}
+    found = predict(parse_scenario(jobs(["host0", "host2"], ["host1", "host3"]), "t"))
+    for name, result in found.results.items():
+        assert 1.3 < result.step_time / found.alone[name] <= 2.0 + 1e-6
+    assert {link.name for link in found.links[:2]} == {"leaf0 -> leaf1", "leaf1 -> leaf0"}
 
 
 def test_one_job_alone_takes_what_the_scenario_takes() -> None:
     """A list of one job is the scenario itself."""
     alone = predict_one(parse_scenario({**ON, "placement": {"hosts": ["host0", "host2"]}}, "t"))
-    together = predict(parse_scenario(jobs(["host0", "host2"]), "t"))
-    assert together.results["job0"].step_time == pytest.approx(alone.step_time, rel=1e-6)
+    found = predict(parse_scenario(jobs(["host0", "host2"]), "t"))
+    assert found.results["job0"].step_time == pytest.approx(alone.step_time, rel=1e-6)
 
 
 def test_the_order_of_the_jobs_does_not_matter() -> None:
@@ -59,10 +62,24 @@ def test_a_fast_job_goes_on_until_the_slow_one_has_been_measured() -> None:
     """A job with the spine half of the time slows one that takes ten times as long; neither has it to itself."""
     big = {"model": {"kind": "mlp", "sizes": [8192, 8192, 8192, 1]}, "placement": {"hosts": ["host1", "host3"]}}
     scenario = parse_scenario({**ON, "jobs": [{"placement": {"hosts": ["host0", "host2"]}}, big]}, "t")
-    together = predict(scenario)
-    small, large = together.results.values()
-    assert large.step_time > 8 * small.step_time and not together.notes
-    assert all(result.step_time > 1.2 * together.alone[name] for name, result in together.results.items())
+    found = predict(scenario)
+    small, large = found.results.values()
+    assert large.step_time > 8 * small.step_time and not found.notes
+    assert all(result.step_time > 1.2 * found.alone[name] for name, result in found.results.items())
+
+
+def test_a_job_that_nobody_slows_goes_on_while_others_slow_each_other() -> None:
+    """How long the others take together is not known from each alone: the third one repeats its step often enough."""
+    across = [{"placement": {"hosts": hosts}} for hosts in (["host0", "host3"], ["host1", "host4"])]
+    alone = {"placement": {"hosts": ["host2"]}, "parallel": {"dp": 1}}
+    cluster = {"name": "h200-leafspine-4x1", "hosts": 6}
+    scenario = parse_scenario({**ON, "cluster": cluster, "jobs": [*across, alone]}, "t")
+    jobs = together._prepared(scenario, load_fabric(scenario))
+    steps = [together._step(job, execute(job.lowered.graph, job.machine, 4)) for job in jobs]
+    runs, early = together._steady(jobs, steps, [0.0, steps[1] / 3, 0.0])
+    marks = [together._marks(job, run) for job, run in zip(jobs, runs, strict=True)]
+    least = max(ends[STEPS - 2 + together.MEASURED] for ends in marks)
+    assert not early and min(ends[-1] for ends in marks) >= least > 1.2 * (STEPS - 1 + together.MEASURED) * max(steps)
 
 
 def test_jobs_that_name_no_hosts_take_what_is_left() -> None:

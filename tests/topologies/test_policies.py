@@ -50,6 +50,13 @@ def test_shortest_puts_all_flows_on_one_spine() -> None:
     assert load(POD.with_routing(Routing("shortest")), SHIFT).max() == pytest.approx(32 / 4)
 
 
+def test_static_spreads_over_the_core_and_down_again() -> None:
+    """A leaf's flows to another rail of another unit use different spines on both sides: at most two meet on a cable."""
+    fabric = load_cluster("dgx-h100-superpod", hosts=512).with_routing(Routing("static"))
+    across = [(f"host{at}/gpu0", f"host{32 * 3 + at * 5 % 32}/gpu1") for at in range(32)]
+    assert load(fabric, across).max() <= 2.0
+
+
 def test_static_is_a_forwarding_table() -> None:
     """Wherever a message comes from, a switch sends it to one port for one destination."""
     fabric = load_cluster("dgx-h100-superpod", hosts=512).with_routing(Routing("static"))

@@ -22,7 +22,8 @@ def spread(fabric: Fabric, src: str, dst: str, routing: Routing) -> tuple[Ints, 
     """One path for every pair of NICs: at each switch the way on depends on the destination alone.
 
     Destinations are numbered leaf by leaf. The first switch with k ways on takes number `d mod k`, the next one with
-    k' takes `d / k mod k'`, and so on: neighbours under a leaf go over different spines.
+    k' takes `d / k mod k'`, and so on: neighbours under a leaf go over different spines. From the top down it begins
+    again with `d mod k`.
 
     References
     ----------
@@ -45,13 +46,17 @@ def spread(fabric: Fabric, src: str, dst: str, routing: Routing) -> tuple[Ints, 
 
 def _forwarded(fabric: Fabric, first: str, last: str) -> Iterator[int]:
     """Rows from NIC to NIC, each looked up at the node before it."""
-    number, node = _number(fabric)[last], first
+    number = _number(fabric)[last]
+    node, made, below = first, 0, 1
     while node != last:
-        ways = sorted({int(rows[0]) for rows, _ in fabric.routes(node, last)})
-        row = ways[number % len(ways)]
-        number //= len(ways)
+        routes = fabric.routes(node, last)
+        ways = sorted({int(rows[0]) for rows, _ in routes})
+        # Once over the top the digits are used from the first again: where a switch has several ways down, too.
+        below = below if made < len(routes[0][0]) else 1
+        row = ways[number // below % len(ways)]
+        below *= len(ways)
         yield row
-        node = str(fabric.links.dst[row])
+        node, made = str(fabric.links.dst[row]), made + 1
 
 
 def _number(fabric: Fabric) -> dict[str, int]:
