@@ -130,9 +130,12 @@ def _switch(value: object, where: str, key: str) -> float:
 
 
 # Facts that any cluster may state. How much slower the host runs framework code than the one its costs were fitted on;
-# whether NVSwitches multicast and reduce (NVLink SHARP), whether the network's switches reduce (SHARP), and whether the
-# ports of the network are shaped by token buckets.
-OF_EVERY_FAMILY = {"host_factor": _positive, "nvlink_sharp": _switch, "sharp": _switch, "token_bucket": _switch}
+# whether NVSwitches multicast and reduce (NVLink SHARP), whether the network's switches reduce (SHARP), how many bytes
+# the token buckets hold that shape the network's ports, and whether the network is TCP sockets: then the bandwidth of
+# its links is TCP's goodput.
+OF_EVERY_FAMILY = {
+    "host_factor": _positive, "nvlink_sharp": _switch, "sharp": _switch, "token_bucket": _positive, "tcp": _switch,
+}  # fmt: skip
 
 
 def _laid_over(below: object, value: object) -> object:
