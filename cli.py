@@ -19,6 +19,7 @@ from sim import __version__
 
 if TYPE_CHECKING:
     from sim.result import Result
+    from sim.sections import Scenario
 
 EXIT_OUTSIDE, EXIT_INPUT = 1, 2
 
@@ -72,9 +73,11 @@ def main() -> None:
 
 def predicted(scenario: str | None, overrides: tuple[str, ...]) -> Result:
     from sim.catalog import find_scenario
+    from sim.jobs import refuse
     from sim.spec import load_scenario
 
     loaded = load_scenario(find_scenario(scenario), overrides)
+    refuse(loaded, "this; `prestep run` predicts several")
     from sim.predict import predict  # after the scenario is known to be good: its imports are the slow ones
 
     return predict(loaded)
@@ -98,8 +101,16 @@ def run(
 ) -> None:
     """Predict one training step of SCENARIO: a file, or a bundled one (`prestep list scenarios`)."""
     from sim import exporters
+    from sim.catalog import find_scenario
+    from sim.spec import load_scenario
 
-    result = predicted(scenario, overrides)
+    loaded = load_scenario(find_scenario(scenario), overrides)
+    if loaded.jobs:
+        _run_jobs(loaded, json_, trace or timeline, strict)
+        return
+    from sim.predict import predict  # after the scenario is known to be good: its imports are the slow ones
+
+    result = predict(loaded)
     if json_:
         click.echo(result.to_json())
     else:
@@ -111,6 +122,22 @@ def run(
             talk(f"wrote {exporters.write(result, path, exporter)}")
     if strict and result.fallbacks:
         talk(result.refusal)
+        sys.exit(EXIT_OUTSIDE)
+
+
+def _run_jobs(scenario: Scenario, json_: bool, file: Path | None, strict: bool) -> None:
+    """`run` of several jobs on one cluster."""
+    from sim.errors import InputError, Mistake
+    from sim.exporters import terminal
+    from sim.together import predict
+
+    if file is not None:
+        raise InputError(Mistake("command line", str(file), f"{len(scenario.jobs)} jobs", "one job for a trace"))
+    together = predict(scenario)
+    click.echo(together.to_json() if json_ else terminal.render_jobs(together))
+    refused = [result.refusal for result in together.results.values() if result.fallbacks]
+    if strict and refused:
+        talk("\n".join(refused))
         sys.exit(EXIT_OUTSIDE)
 
 
@@ -268,7 +295,7 @@ def import_topology(file: Path, output: Path | None, format_: str) -> None:
     talk(f"wrote {path}: {len(fabric.hosts)} hosts, {len(fabric.gpus)} GPUs")
 
 
-KINDS = ("clusters", "models", "collectives", "schedules", "topologies", "exporters", "scenarios", "sets")
+KINDS = ("clusters", "models", "collectives", "schedules", "topologies", "exporters", "routings", "scenarios", "sets")
 
 
 @main.command("list")

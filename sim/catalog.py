@@ -22,6 +22,7 @@ _PLUGINS = {
     "collectives": ("sim.collectives", "plan"),
     "topologies": ("topologies", "build"),
     "exporters": ("sim.exporters", "write"),
+    "routings": ("topologies.policies", "spread"),
 }
 
 

@@ -7,7 +7,7 @@ moves its bytes through the fluid network; while it runs it takes SMs and memory
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -72,16 +72,18 @@ class Stuck(PrestepError):
 class Engine:
     """One run of a graph; see :func:`execute`."""
 
-    def __init__(self, graph: OpGraph, machine: Machine, steps: int) -> None:
+    def __init__(
+        self, graph: OpGraph, machine: Machine, steps: int, network: Network | None = None, start: float = 0.0
+    ) -> None:
         self.graph, self.machine, self.steps = graph, machine, steps
-        self.env = simpy.Environment()
+        self.env = simpy.Environment() if network is None else network.env
         self.events = 0
-        self.network = Network(self.env, machine.bandwidth)
+        self.network = Network(self.env, machine.bandwidth) if network is None else network
         self.ranks = [Rank(self.env, p, steps) for p in graph.programs]
         self.plans = [machine.plan(c) for c in graph.comms]
         self.meetings: dict[tuple[int, int], Meeting] = {}
         for rank in self.ranks:
-            self.env.process(host_thread(rank, steps, graph.launch_limit))
+            self.env.process(host_thread(rank, steps, graph.launch_limit, start))
             executed = rank.program.kind != SYNC
             for stream in np.unique(rank.program.stream[executed]):
                 ops = np.flatnonzero((rank.program.stream == stream) & executed).tolist()
@@ -93,6 +95,10 @@ class Engine:
             while True:
                 self.env.step()
                 self.events += 1
+        self.check()
+
+    def check(self) -> None:
+        """Raises Stuck if nothing is left to happen but operations are."""
         left = [(r, g) for r in self.ranks for g in range(len(r.end)) if r.end[g] < 0]
         if left:
             raise Stuck(stuck.explain(self.graph, self.ranks, self.meetings))
@@ -231,9 +237,32 @@ def execute(graph: OpGraph, machine: Machine, steps: int = 3) -> Run:
     """
     engine = Engine(graph, machine, steps)
     engine.run()
+    return _run_of(engine)
 
+
+def execute_together(jobs: Sequence[tuple[OpGraph, Machine, int, float]]) -> tuple[Run, ...]:
+    """Runs several graphs on one network: (graph, machine, steps, start of the first step in seconds) each.
+
+    What the links carried, the events and the solutions are those of all jobs together.
+
+    Raises
+    ------
+    Stuck
+        If operations of a job wait for each other in a cycle or for a peer that never arrives.
+    """
+    env = simpy.Environment()
+    network = Network(env, jobs[0][1].bandwidth)
+    engines = [Engine(graph, machine, steps, network, start) for graph, machine, steps, start in jobs]
+    engines[0].run()
+    for engine in engines[1:]:
+        engine.events = engines[0].events
+        engine.check()
+    return tuple(map(_run_of, engines))
+
+
+def _run_of(engine: Engine) -> Run:
     def column(name: str) -> tuple[np.ndarray, ...]:
-        return tuple(np.array(getattr(r, name)).reshape(steps, len(r.program)) for r in engine.ranks)
+        return tuple(np.array(getattr(r, name)).reshape(engine.steps, len(r.program)) for r in engine.ranks)
 
     return Run(
         column("launch"),
