@@ -55,11 +55,6 @@ class Transfer:
         self.network.limit(self.activity, speed)
 
 
-def cap_of(plan: Plan, speed: float) -> float:
-    """Bytes/s of a plan's own cap beside kernels that leave `speed` of it."""
-    return plan.rate_cap * speed
-
-
 class _Log:
     """Every new rate, in pieces of columns."""
 
@@ -74,6 +69,11 @@ class _Log:
         times, *rest = zip(*self.pieces, strict=True)
         activity, bound, rate = (np.concatenate(column) for column in rest)
         return np.repeat(np.array(times), [len(piece[1]) for piece in self.pieces]), activity, bound, rate
+
+
+def cap_of(plan: Plan, speed: float) -> float:
+    """Bytes/s of a plan's own cap beside kernels that leave `speed` of it; CPU threads do not notice them."""
+    return plan.rate_cap if plan.on_cpu else plan.rate_cap * speed
 
 
 class Network:
