@@ -141,6 +141,15 @@ def test_whatif_compares_base_and_changed() -> None:
     assert "step time" in text and "times as fast" in text and "busiest links, changed" in text
 
 
+def test_topology_show_takes_hosts_and_changes(tmp_path: Path) -> None:
+    """1,024 GPUs as one host with a count; a change is in the listing."""
+    picture = tmp_path / "pod.svg"
+    text = good("topology", "show", "dgx-h100-superpod", "--hosts", "128", "--picture", str(picture))
+    assert "1024 GPUs" in text and "oversubscription  leaf 1:1" in text and "51.2 TB/s" in text
+    assert "128 × host" in picture.read_text(encoding="utf-8")
+    assert "12 GB/s" in good("topology", "show", "rail-h100", "--hosts", "2", "--set", "nic[host1].bandwidth=0.25x")
+
+
 def test_topology_show_prints_and_draws(tmp_path: Path) -> None:
     """What the cluster is made of on stdout, and the picture in the file."""
     picture = tmp_path / "dgx.png"

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from topologies.fabric import Fabric
 
 ROUNDS = 4
-MOST = 12  # classes that a picture can hold
+MOST = 16  # classes that a picture can hold
 _ODD = np.uint64(0x9E3779B97F4A7C15)
 
 

@@ -95,11 +95,13 @@ def bisection_bound(fabric: Fabric) -> float:
     src, dst = _ends(fabric.nodes, fabric.links)
     present = [kind for kind in TIERS if kind in kinds]
     gpus = np.flatnonzero(kinds == "gpu")
+    # A network of its own for storage joins hosts too, but not for gradients.
+    storage = [kind for kind in set(fabric.nodes.kinds) if kind.startswith("storage")]
     bounds = []
     for at, kind in enumerate(present):
         if kind == "nvswitch":
             continue
-        part = _parts(kinds, src, dst, present[at:])
+        part = _parts(kinds, src, dst, [*present[at:], *storage])
         named = np.unique(part[gpus])
         if len(named) > 1:
             into = (kinds[dst] == kind) & np.isin(part[src], named)

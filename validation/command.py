@@ -85,9 +85,10 @@ def calibrate(logs: Sequence[Path], output: Path, cluster: str, op: str, force: 
 
     if output.exists() and not force:  # before the work, not after
         raise InputError(Mistake(str(output), "", "a file", "a new one", "--force replaces it"))
-    made = fitting.calibrate(*fitting.read_logs(logs, cluster, op))
+    made = fitting.calibrate(fitting.read_logs(logs, cluster, op))
     fitting.write(made, output, logs, force)
-    return f"{made.summary}\nwrote {output}"
+    use = f"`prestep collective --cluster {cluster or 'CLUSTER'} --nccl-constants {output}`"
+    return f'{made.summary}\nwrote {output}\nto use it: {use}, or the line nccl = "{output.name}" in a cluster file'
 
 
 def must_exist(path: Path, expected: str) -> None:

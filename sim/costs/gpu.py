@@ -18,7 +18,7 @@ from sim.errors import InputError, unknown
 
 HARDWARE = Path(__file__).parent / "hardware"
 DYNAMIC_ABOVE = 2.0  # waves; measured: GEMMs of <= 1.94 waves have no memset in the traces, of >= 3.88 all have
-# Tensor cores want rows of 16 bytes: cuBLAS's kernels for others are slower. fitted: language-model heads of 50257 words
+# Tensor cores want rows of 16 bytes: cuBLAS's kernels for others are slower. fitted: heads of 50257 words
 # on A100 (published set, groups for fitting) run at 96 of 230 TFLOP/s.
 UNALIGNED = 2.4
 

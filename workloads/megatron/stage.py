@@ -28,9 +28,7 @@ BUCKET, BUCKET_PER_RANK = 40_000_000, 1_000_000
 class Model:
     """The units of a model, each recorded when first wanted."""
 
-    def __init__(
-        self, scenario: Scenario, m: ModelSpec, tp: Group, cp: Group | None, tape: Callable[[], Tape]
-    ) -> None:
+    def __init__(self, scenario: Scenario, m: ModelSpec, tp: Group, cp: Group | None, tape: Callable[[], Tape]) -> None:
         s, p = scenario.training, scenario.parallel
         self.m, self.tape, self.options = m, tape, scenario.megatron
         o = scenario.megatron
@@ -190,7 +188,7 @@ class Rank:
         t.launch(tail, name=which.name)
 
     def _pieces(self, stage: int, unit: Unit, times: int, reverse: bool) -> Iterator[tuple[int, int | None]]:
-        """Repetitions that fill one bucket each, with the bucket's number counted from the start of the forward pass."""
+        """Repetitions that fill one bucket each, with the bucket's number from the start of the forward pass."""
         one = max(1, sum(unit.parameters.values()))
         default = max(BUCKET, BUCKET_PER_RANK * self.dp.size)
         per = max(1, min(times, -(-(self.o.bucket_size or default) // one)))
