@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from sim.errors import InputError, unknown
 from topologies.checks import check
@@ -16,6 +18,7 @@ from topologies.links import Floats, Ints, Links, Nodes
 if TYPE_CHECKING:
     import networkx as nx
 
+    from topologies.batch import Batch
     from topologies.routing import Router
 
 __all__ = ["GRADES", "Fabric", "Known", "LinkSpec", "Links", "Nodes"]
@@ -86,6 +89,36 @@ class Fabric:
         from topologies.routing import Router
 
         return Router(self.nodes, self.links)
+
+    @cached_property
+    def _batch(self) -> Batch:
+        from topologies.batch import Batch
+
+        return Batch(self.nodes, self.links, self._router)
+
+    @property
+    def ends(self) -> tuple[Ints, Ints]:
+        """Positions of the nodes that every row of `links` leaves and enters."""
+        return self._router.ends
+
+    def positions(self, names: Sequence[str]) -> Ints:
+        """`node_index` of many names."""
+        index = self.nodes.index
+        try:
+            return np.array([index[name] for name in names], dtype=np.int64)
+        except KeyError as error:
+            raise InputError(unknown(self.name, "node", error.args[0], self.nodes.names)) from None
+
+    def loads(self, src: Ints, dst: Ints, amount: Floats) -> Floats:
+        """Bytes on every row of `links` when `amount[i]` bytes go from node `src[i]` to `dst[i]` (positions).
+
+        The sum of `amount[i] * spread(src[i], dst[i])`, without making each.
+        """
+        return self._batch.loads(src, dst, amount)
+
+    def spreads(self, src: Ints, dst: Ints) -> tuple[Ints, Ints, Floats]:
+        """`spread` of many pairs of nodes (positions) at once: pair, row and share, sorted by pair and row."""
+        return self._batch.spreads(src, dst)
 
     def route(self, src: str, dst: str) -> Ints:
         """Rows of `links` on the best single path from `src` to `dst`, in order; empty from a node to itself.

@@ -9,23 +9,28 @@ nearer than one beyond the CPU). What is left are equal-cost paths, which share 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from functools import cached_property
 
 import numpy as np
+import numpy.typing as npt
 
 from sim.errors import InputError, Mistake
 from topologies.links import Floats, Ints, Links, Nodes
+from topologies.preference import ENDPOINTS, MAX_PATHS, PREFERENCE, STRIDE, rank_of
 
-# A byte may start or end here but not pass through.
-ENDPOINTS = frozenset({"gpu", "memory", "nvme", "storage"})
-# Order of NCCL's path types (NVL, C2C, PIX/PXB, PHB/SYS, NET); kinds not named here count as network.
-PREFERENCE = {"nvlink": 0, "c2c": 1, "pcie": 2, "memory": 2, "nvme": 2, "socket": 3}
-_NETWORK = 4
-# Equal-cost paths kept for one pair: a fat tree has one per spine, and a hash spreads no wider in practice.
-MAX_PATHS = 64
-_STRIDE = 7919  # a prime above the numbers of switches in a tier
+__all__ = ["ENDPOINTS", "MAX_PATHS", "PREFERENCE", "Router"]
 
 _Tree = tuple[list[int], list[list[int]]]
+
+
+def chosen(total: int, shift: int) -> list[int]:
+    """Numbers of the paths that are kept of `total`; `shift` is any number that the two ends make."""
+    if total <= MAX_PATHS:
+        return list(range(total))
+    # One from every stretch of equal length, at a place of its own: even at the first switch and at the last.
+    step = total // MAX_PATHS
+    return [at * total // MAX_PATHS + (shift + at * STRIDE) % step for at in range(MAX_PATHS)]
 
 
 class Router:
@@ -33,12 +38,28 @@ class Router:
 
     def __init__(self, nodes: Nodes, links: Links) -> None:
         self._nodes, self._links = nodes, links
-        self._src = [nodes.index[name] for name in links.src.tolist()]
-        self._dst = [nodes.index[name] for name in links.dst.tolist()]
-        self._rank = [PREFERENCE.get(kind, _NETWORK) for kind in links.kind.tolist()]
         self._trees: dict[int, _Tree] = {}
         self._paths: dict[tuple[int, int], list[tuple[Ints, float]]] = {}
         self._spreads: dict[tuple[int, int], tuple[Ints, Floats]] = {}
+
+    @cached_property
+    def ends(self) -> tuple[Ints, Ints]:
+        """Positions of the nodes that each row leaves and enters."""
+        index = self._nodes.index
+        src, dst = ([index[name] for name in column.tolist()] for column in (self._links.src, self._links.dst))
+        return np.array(src, dtype=np.int64), np.array(dst, dtype=np.int64)
+
+    @cached_property
+    def _src(self) -> list[int]:
+        return self.ends[0].tolist()
+
+    @cached_property
+    def _dst(self) -> list[int]:
+        return self.ends[1].tolist()
+
+    @cached_property
+    def _rank(self) -> list[int]:
+        return rank_of(self._links.kind).tolist()
 
     @cached_property
     def _leaving(self) -> list[list[int]]:
@@ -77,6 +98,32 @@ class Router:
         self._trees[src] = hops, entering
         return hops, entering
 
+    @cached_property
+    def _fan(self) -> tuple[Ints, Ints, Ints]:
+        """Rows that leave each node, as starts, counts and the nodes that they enter."""
+        src, dst = self.ends
+        order = np.argsort(src, kind="stable")
+        count = np.bincount(src, minlength=len(self._nodes))
+        return np.cumsum(count) - count, count, dst[order]
+
+    @cached_property
+    def _forwards(self) -> npt.NDArray[np.bool_]:
+        return np.array([kind not in ENDPOINTS for kind in self._nodes.kinds], dtype=bool)
+
+    def hops(self, src: int) -> Ints:
+        """Hops from `src` to every node; very many to one that it cannot reach."""
+        starts, count, ends = self._fan
+        hops = np.full(len(self._nodes), 1 << 20, dtype=np.int64)
+        hops[src], edge, step = 0, np.array([src]), 0
+        while len(edge):
+            step += 1
+            many = count[edge]
+            rows = np.repeat(starts[edge] - np.cumsum(many) + many, many) + np.arange(many.sum())
+            met = ends[rows]
+            hops[met[hops[met] > step]] = step
+            edge = np.flatnonzero((hops == step) & self._forwards)
+        return hops
+
     def _shortest(self, src: int, dst: int) -> list[list[int]]:
         """Paths with the fewest hops whose worst link is of the best kind, with the fewest CPUs.
 
@@ -86,13 +133,7 @@ class Router:
         if src == dst:
             return [[]]
         onward, ways = self._best(self._onward(src, dst), src, dst)
-        total = ways[src]
-        if total <= MAX_PATHS:
-            return [self._path(src, dst, onward, ways, at) for at in range(total)]
-        # One from every stretch of equal length, at a place of its own: even at the first switch and at the last.
-        step, shift = total // MAX_PATHS, src * _STRIDE + dst
-        chosen = [at * total // MAX_PATHS + (shift + at * _STRIDE) % step for at in range(MAX_PATHS)]
-        return [self._path(src, dst, onward, ways, at) for at in chosen]
+        return [self._path(src, dst, onward, ways, at) for at in chosen(ways[src], src * STRIDE + dst)]
 
     def _best(
         self, onward: dict[int, list[int]], src: int, dst: int
@@ -177,6 +218,11 @@ class Router:
                 if known[end] == hops:
                     rows.setdefault(end, []).append(row)
         return grown
+
+    def numbered(self, src: int, dst: int) -> tuple[int, Callable[[int], list[int]]]:
+        """How many equally good paths there are, and a function that gives the one of a number, as rows."""
+        onward, ways = self._best(self._onward(src, dst), src, dst)
+        return ways[src], lambda at: self._path(src, dst, onward, ways, at)
 
     def routes(self, src: int, dst: int) -> list[tuple[Ints, float]]:
         """Equal-cost paths, best first, each with its share of the bytes (they add up to 1)."""

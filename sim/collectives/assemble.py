@@ -14,6 +14,14 @@ from sim.collectives.plan import Plan
 Bytes = tuple[np.ndarray, np.ndarray]
 
 
+def wires(links: np.ndarray, fabric: Any, table: files.Constants) -> np.ndarray:
+    """Data bytes per byte on each of these links: what packet headers leave of it."""
+    share, kinds = np.ones(len(links)), fabric.links.kind[links]
+    for kind in fabric.links.kinds:
+        share[kinds == kind] = table.wire(kind)
+    return share
+
+
 def assemble(
     op: str,
     size: float,
@@ -34,7 +42,7 @@ def assemble(
     delay = protocols.latency(work, group, algo, proto, threads, pace, table)
     moving = protocols.transfer(work, size, group, op, proto, pace, table)
     links, data = paths.gather(fabric, group.expand(fabric, flows)) if isinstance(flows, list) else flows
-    headers = [protocols.WIRE[proto] / table.wire(str(fabric.links.kind[i])) for i in links]
+    headers = protocols.WIRE[proto] / wires(links, fabric, table)
     rate = size / moving if moving > 0 else float("inf")
     known = group.nodes == 1 and group.inside == "auto" and table.evidence != "guess"
     evidence = (pace.evidence or table.evidence) if known else "guess"
