@@ -52,6 +52,12 @@ def as_json(command: Command) -> Command:
     return click.option("--json", "json_", is_flag=True, help="JSON on stdout, in seconds and bytes.")(command)
 
 
+def scaled(command: Command) -> Command:
+    """The option --hosts."""
+    text = "Hosts of the cluster, where its family scales; default: as its file says."
+    return click.option("--hosts", type=click.IntRange(1), help=text)(command)
+
+
 def echo_json(value: object) -> None:
     click.echo(json.dumps(value, indent=2))
 
@@ -179,6 +185,7 @@ def calibrate(logs: tuple[Path, ...], output: Path, cluster: str, op: str, force
 
 @main.command()
 @click.option("--cluster", required=True, metavar="NAME|FILE", help="`prestep list clusters`.")
+@scaled
 @click.option("--op", default="all_reduce", show_default=True, help="Collective operation.")
 @click.option("--ranks", type=click.IntRange(2), help="Ranks, one per GPU; default: all of the cluster.")
 @click.option("--min-bytes", default="8", show_default=True, metavar="SIZE", help="Smallest size: 8, 1M, 4 MiB.")
@@ -189,14 +196,16 @@ def calibrate(logs: tuple[Path, ...], output: Path, cluster: str, op: str, force
 @click.option("--explain", is_flag=True, help="Say what bounds each size.")
 @as_json
 @explained
-def collective(cluster: str, explain: bool, json_: bool, min_bytes: str, max_bytes: str, **choices: Any) -> None:
+def collective(
+    cluster: str, hosts: int | None, explain: bool, json_: bool, min_bytes: str, max_bytes: str, **choices: Any
+) -> None:
     """Predict a collective over a range of sizes, in the columns of nccl-tests."""
     from sim.collectives import table
     from sim.units import parse_nccl_size
     from topologies import load_cluster
 
     sizes = parse_nccl_size(min_bytes, "--min-bytes"), parse_nccl_size(max_bytes, "--max-bytes")
-    rows = table.sweep(load_cluster(cluster), min_bytes=sizes[0], max_bytes=sizes[1], **choices)
+    rows = table.sweep(load_cluster(cluster, hosts), min_bytes=sizes[0], max_bytes=sizes[1], **choices)
     if json_:
         echo_json([row.to_json() for row in rows])
     else:
@@ -210,14 +219,15 @@ def topology() -> None:
 
 @topology.command()
 @click.argument("cluster", metavar="NAME|FILE")
+@scaled
 @file_option("--picture", text="Draw the graph too (PNG).")
 @explained
-def show(cluster: str, picture: Path | None) -> None:
+def show(cluster: str, hosts: int | None, picture: Path | None) -> None:
     """Print what the cluster is made of."""
     from topologies import load_cluster
     from topologies import show as drawing
 
-    fabric = load_cluster(cluster)
+    fabric = load_cluster(cluster, hosts)
     click.echo(drawing.render(fabric))
     if picture is not None:
         drawing.picture(fabric, picture)
@@ -226,26 +236,28 @@ def show(cluster: str, picture: Path | None) -> None:
 
 @topology.command()
 @click.argument("cluster", metavar="NAME|FILE")
+@scaled
 @explained
-def check(cluster: str) -> None:
+def check(cluster: str, hosts: int | None) -> None:
     """Check the cluster; exit 2 with every mistake."""
     from topologies.interchange import check_report
 
-    click.echo(check_report(cluster))
+    click.echo(check_report(cluster, hosts))
 
 
 @topology.command("export")
 @click.argument("cluster", metavar="NAME|FILE")
+@scaled
 @file_option("-o", "--output", text="File to write; default: the cluster's name, as .graphml.")
 @click.option("--format", "format_", default="", help="graphml, json, infragraph; default: by the file's suffix.")
 @explained
-def export_topology(cluster: str, output: Path | None, format_: str) -> None:
+def export_topology(cluster: str, hosts: int | None, output: Path | None, format_: str) -> None:
     """Write the graph for other tools."""
     from topologies import load_cluster
     from topologies.interchange import export_file
 
     path = output or Path(f"{Path(cluster).stem}.graphml")
-    for lost in export_file(load_cluster(cluster), path, format_):
+    for lost in export_file(load_cluster(cluster, hosts), path, format_):
         talk(f"not carried: {lost}")
     talk(f"wrote {path}")
 

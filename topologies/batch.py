@@ -46,10 +46,15 @@ class Batch:
         self._nodes, self._links, self._router = nodes, links, router
         self._hops: dict[int, Ints] = {}
         self._cores: dict[tuple[int, int, int, int], tuple[Ints, Floats]] = {}
-        self._counts: dict[tuple[int, int], int] = {}
+        self._routes: dict[tuple[int, int], Ints] = {}
+
+    @property
+    def size(self) -> int:
+        """Rows of the cluster."""
+        return len(self._links)
 
     @cached_property
-    def _stubs(self) -> Stubs:
+    def stubs(self) -> Stubs:
         src, dst = self._router.ends
         return find(self._nodes, self._links, src, dst)
 
@@ -58,7 +63,7 @@ class Batch:
         total = np.zeros(len(self._links))
         for start in range(0, len(src), _CHUNK):
             part = slice(start, start + _CHUNK)
-            pieces, cores = self._resolve(src[part], dst[part])
+            pieces, cores = self.resolve(src[part], dst[part])
             bytes_ = amount[part]
             for piece in pieces:
                 rows, each = piece.rows.ravel(), np.multiply.outer(bytes_[piece.pairs], piece.share).ravel()
@@ -69,7 +74,7 @@ class Batch:
 
     def spreads(self, src: Ints, dst: Ints) -> tuple[Ints, Ints, Floats]:
         """(pair, row, share) of every link that the pairs use, sorted by pair, then by row."""
-        pieces, cores = self._resolve(src, dst)
+        pieces, cores = self.resolve(src, dst)
         pieces += [Piece(c.pairs, np.broadcast_to(c.rows, (len(c.pairs), len(c.rows))), c.share) for c in cores]
         if not pieces:
             return np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64), np.empty(0)
@@ -79,8 +84,8 @@ class Batch:
         order = np.lexsort((row, pair))
         return pair[order], row[order], share[order]
 
-    def _resolve(self, src: Ints, dst: Ints) -> tuple[list[Piece], list[Core]]:
-        stubs = self._stubs
+    def resolve(self, src: Ints, dst: Ints) -> tuple[list[Piece], list[Core]]:
+        stubs = self.stubs
         known = (stubs.pattern[src] >= 0) & (stubs.pattern[dst] >= 0) & (src != dst)
         near = known & (stubs.pattern[src] == stubs.pattern[dst]) & (stubs.member[src] == stubs.member[dst])
         pieces, cores = [], []  # type: tuple[list[Piece], list[Core]]
@@ -94,9 +99,9 @@ class Batch:
 
     def _inside(self, src: Ints, dst: Ints, pairs: Ints, pieces: list[Piece]) -> Ints:
         """Ways in a host, found in the first of its pattern; returns the pairs for which leaving it may be as short."""
-        stubs, left = self._stubs, [np.empty(0, dtype=np.int64)]
+        stubs, left = self.stubs, [np.empty(0, dtype=np.int64)]
         key = (stubs.pattern[src[pairs]] << 40) + (stubs.local[src[pairs]] << 20) + stubs.local[dst[pairs]]
-        for value, which in _groups(key):
+        for value, which in groups(key):
             at = pairs[which]
             pattern, a, b = stubs.patterns[value >> 40], (value >> 20) & 0xFFFFF, value & 0xFFFFF
             rows, share = self._router.spread(int(pattern.nodes[0, a]), int(pattern.nodes[0, b]))
@@ -111,29 +116,29 @@ class Batch:
 
     def _between(self, src: Ints, dst: Ints, pairs: Ints, pieces: list[Piece], cores: list[Core]) -> Ints:
         """Ways between hosts by the doors they take; returns the pairs that do not have exactly one way to the net."""
-        stubs, left = self._stubs, [np.empty(0, dtype=np.int64)]
-        for value, which in _groups((stubs.pattern[src[pairs]] << 20) + stubs.pattern[dst[pairs]]):
+        stubs, left = self.stubs, [np.empty(0, dtype=np.int64)]
+        for value, which in groups((stubs.pattern[src[pairs]] << 20) + stubs.pattern[dst[pairs]]):
             at = pairs[which]
             first, second = stubs.patterns[value >> 20], stubs.patterns[value & 0xFFFFF]
-            leave, enter, good = self._doors(first, second, src[at], dst[at])
+            leave, enter, good = self.doors(first, second, src[at], dst[at])
             left.append(at[~good])
             at, leave, enter = at[good], leave[good], enter[good]
             width = np.minimum(
-                self._ways(first, src, at, leave, pieces, True), self._ways(second, dst, at, enter, pieces, False)
+                self.ways(first, src, at, leave, pieces, True), self.ways(second, dst, at, enter, pieces, False)
             )
             s = first.ends[0][stubs.member[src[at]], leave]
             t = second.ends[1][stubs.member[dst[at]], enter]
             cores += self._core(src, dst, at, s, t, width)
         return np.concatenate(left)
 
-    def _doors(self, first: Pattern, second: Pattern, src: Ints, dst: Ints) -> tuple[Ints, Ints, np.ndarray]:
+    def doors(self, first: Pattern, second: Pattern, src: Ints, dst: Ints) -> tuple[Ints, Ints, np.ndarray]:
         """Out row and in row that each pair takes, and whether those are its only best ones."""
-        stubs = self._stubs
+        stubs = self.stubs
         a, b = stubs.local[src], stubs.local[dst]
         exits, entries = first.ends[0][stubs.member[src]], second.ends[1][stubs.member[dst]]
         # Pairs of nodes in the same places under the same switches take the same doors.
         alike = np.concatenate([a[:, None], b[:, None], exits, entries], axis=1)
-        _, one, where = np.unique(_bytes(alike), return_index=True, return_inverse=True)
+        _, one, where = np.unique(opaque(alike), return_index=True, return_inverse=True)
         a, b, exits, entries = a[one], b[one], exits[one], entries[one]
         if not exits.shape[1] or not entries.shape[1] or not stubs.transit:
             none = np.zeros(len(src), dtype=np.int64)
@@ -153,11 +158,11 @@ class Batch:
         good = single & direct & (least // _COST < FAR)
         return leave[where], enter[where], good[where]
 
-    def _ways(self, pattern: Pattern, node: Ints, at: Ints, door: Ints, pieces: list[Piece], out: bool) -> Ints:
+    def ways(self, pattern: Pattern, node: Ints, at: Ints, door: Ints, pieces: list[Piece], out: bool) -> Ints:
         """Adds the rows from nodes to their doors (or back), doors included; returns the narrowest of each."""
-        stubs = self._stubs
+        stubs = self.stubs
         width = np.zeros(len(at), dtype=np.int64)
-        for value, which in _groups((stubs.local[node[at]] << 20) + door):
+        for value, which in groups((stubs.local[node[at]] << 20) + door):
             rows = pattern.way(value >> 20, value & 0xFFFFF, out)
             width[which] = pattern.width_of(rows, value & 0xFFFFF, out)
             hosts = stubs.member[node[at[which]]]
@@ -169,7 +174,7 @@ class Batch:
     @cached_property
     def _net(self) -> tuple[Router, Ints]:
         """A router over the switches alone, and its rows as rows of the cluster."""
-        outside = self._stubs.outside
+        outside = self.stubs.outside
         place = np.full(len(self._nodes), -1)
         place[outside] = np.arange(len(outside))
         src, dst = self._router.ends
@@ -191,36 +196,46 @@ class Batch:
 
     def _core(self, src: Ints, dst: Ints, at: Ints, s: Ints, t: Ints, width: Ints) -> list[Core]:
         """Pairs by the switches between which they go, and by the paths they take there."""
-        size = len(self._stubs.outside)
+        size = len(self.stubs.outside)
         found, where = np.unique(s * size + t, return_inverse=True)
-        ways = [self._count(int(value) // size, int(value) % size) for value in found]
+        ways = [self.count(int(value) // size, int(value) % size) for value in found]
         step = np.maximum(1, np.array(ways, dtype=np.int64) // MAX_PATHS)
         # Of more paths than are kept, which ones are depends on the two ends; it repeats with the step.
         shift = (src[at] * STRIDE + dst[at]) % step[where] if len(at) else where
         # On paths of equal width the narrower ends change nothing.
         key = (where * int(shift.max(initial=0) + 1) + shift) * int(width.max(initial=0) + 1) + width
         cores = []
-        for _, which in _groups(key):
+        for _, which in groups(key):
             one = which[0]
-            rows, share = self._paths(int(s[one]), int(t[one]), int(shift[one]), int(width[one]))
+            rows, share = self.paths(int(s[one]), int(t[one]), int(shift[one]), int(width[one]))
             if len(rows):
                 cores.append(Core(at[which], rows, share))
         return cores
 
-    def _count(self, s: int, t: int) -> int:
-        if (s, t) not in self._counts:
-            self._counts[s, t] = 1 if s == t else self._net[0].numbered(s, t)[0]
-        return self._counts[s, t]
+    def count(self, s: int, t: int) -> int:
+        """Equally good paths between two switches."""
+        return 1 if s == t else len(self._all(s, t))
 
-    def _paths(self, s: int, t: int, shift: int, width: int) -> tuple[Ints, Floats]:
+    def _all(self, s: int, t: int) -> Ints:
+        """All paths between two switches in link order, one in each line, as rows of the cluster."""
+        if (s, t) not in self._routes:
+            net, rows = self._net
+            if self._hops[s][t] == 2 and net.alike:
+                self._routes[s, t] = rows[net.over_one(s, t)]
+            else:
+                total, path = net.numbered(s, t)
+                self._routes[s, t] = rows[np.array([path(at) for at in range(total)], dtype=np.int64)]
+        return self._routes[s, t]
+
+    def paths(self, s: int, t: int, shift: int, width: int) -> tuple[Ints, Floats]:
         """Rows between two switches and the share of each; `width` bounds the physical links of a path."""
         key = (s, t, shift, width)
         if s == t:
             return np.empty(0, dtype=np.int64), np.empty(0)
         if key not in self._cores:
-            net, rows = self._net
-            total, path = net.numbered(s, t)
-            ways = rows[np.array([path(at) for at in chosen(total, shift)], dtype=np.int64)]
+            ways = self._all(s, t)
+            if len(ways) > MAX_PATHS:
+                ways = ways[chosen(len(ways), shift)]
             count = np.minimum(self._links.count[ways].min(axis=1), width)
             unique, where = np.unique(ways, return_inverse=True)
             each = np.repeat(count / count.sum(), ways.shape[1])
@@ -229,13 +244,13 @@ class Batch:
         return self._cores[key]
 
 
-def _bytes(table: Ints) -> np.ndarray:
+def opaque(table: Ints) -> np.ndarray:
     """Each row of a table as one opaque value."""
     packed = np.ascontiguousarray(table.astype(np.int32))
     return packed.view(np.dtype((np.void, packed.dtype.itemsize * packed.shape[1]))).ravel()
 
 
-def _groups(key: Ints) -> list[tuple[int, Ints]]:
+def groups(key: Ints) -> list[tuple[int, Ints]]:
     """Every value of `key` and where it stands."""
     order = np.argsort(key, kind="stable")
     if not len(order):

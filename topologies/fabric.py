@@ -116,6 +116,12 @@ class Fabric:
         """
         return self._batch.loads(src, dst, amount)
 
+    def exchange(self, senders: Ints, receivers: Ints, amount: float) -> Floats:
+        """`loads` when every sender (positions of nodes) sends `amount` bytes to every receiver but itself."""
+        from topologies.exchange import exchange
+
+        return exchange(self._batch, senders, receivers, amount)
+
     def spreads(self, src: Ints, dst: Ints) -> tuple[Ints, Ints, Floats]:
         """`spread` of many pairs of nodes (positions) at once: pair, row and share, sorted by pair and row."""
         return self._batch.spreads(src, dst)

@@ -81,8 +81,10 @@ def export_file(fabric: Fabric, path: str | Path, format: str = "") -> list[str]
     return _write(known[name], fabric, Path(path))
 
 
-def check_report(name_or_file: str | Path) -> str:
+def check_report(name_or_file: str | Path, hosts: int | None = None) -> str:
     """One line of counts for a good cluster, a line per switch tier, and the notes of an import.
+
+    `hosts` scales the families that scale.
 
     Raises
     ------
@@ -92,7 +94,7 @@ def check_report(name_or_file: str | Path) -> str:
     from topologies import importers, load_cluster
     from topologies.tiers import tiers
 
-    fabric = load_cluster(name_or_file)
+    fabric = load_cluster(name_or_file, hosts)
     mistakes = unroutable(fabric, str(name_or_file))
     if mistakes:
         raise InputError(mistakes)

@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from sim.errors import InputError, Mistake
 from topologies.links import Floats, Ints, Links, Nodes
-from topologies.preference import ENDPOINTS, MAX_PATHS, PREFERENCE, STRIDE, rank_of
+from topologies.preference import ENDPOINTS, MAX_PATHS, NETWORK, PREFERENCE, STRIDE, rank_of
 
 __all__ = ["ENDPOINTS", "MAX_PATHS", "PREFERENCE", "Router"]
 
@@ -218,6 +218,32 @@ class Router:
                 if known[end] == hops:
                     rows.setdefault(end, []).append(row)
         return grown
+
+    @cached_property
+    def alike(self) -> bool:
+        """Whether no path is better than another of as many hops: only network links, and no CPU on the way."""
+        return rank_of(self._links.kind).min(initial=NETWORK) == NETWORK and "cpu" not in self._nodes.kinds
+
+    @cached_property
+    def _pairs(self) -> tuple[Ints, Ints]:
+        """Rows sorted by their two ends, and those as one number each."""
+        src, dst = self.ends
+        key = src * len(self._nodes) + dst
+        order = np.argsort(key, kind="stable")
+        return order, key[order]
+
+    def over_one(self, src: int, dst: int) -> Ints:
+        """All paths of two hops, in link order, where paths are `alike`: one line (two rows) for each node between."""
+        order, key = self._pairs
+        starts, count, ends = self._fan
+        middle = ends[starts[src] : starts[src] + count[src]]
+        middle = middle[self._forwards[middle]]
+        size = len(self._nodes)
+        second = np.searchsorted(key, middle * size + dst)
+        good = key[np.minimum(second, len(key) - 1)] == middle * size + dst
+        first = order[np.searchsorted(key, src * size + middle[good])]
+        lines: Ints = np.stack([first, order[second[good]]], axis=1)
+        return lines[np.argsort(lines[:, 0])]
 
     def numbered(self, src: int, dst: int) -> tuple[int, Callable[[int], list[int]]]:
         """How many equally good paths there are, and a function that gives the one of a number, as rows."""

@@ -138,13 +138,17 @@ def halves(fabric: Any, pairs: list[tuple[str, str]], out: float, back: float) -
     return joined(parts)
 
 
+def relays(group: Any) -> bool:
+    """Whether PXN relays messages between the hosts of a group."""
+    return group.nodes > 1 and len({len(host) for host in group.hosts}) == 1 and "nvlink" in group.local_kind
+
+
 def relayed(flows: list[Flow], group: Any) -> list[Flow]:
     """PXN: messages to another host go over NVLink to the GPU that shares the receiver's rail and leave by its NIC.
 
     Only where hosts have equally many GPUs on NVLink; flows between the same two GPUs are added up.
     """
-    width = {len(host) for host in group.hosts}
-    if group.nodes < 2 or len(width) > 1 or "nvlink" not in group.local_kind:
+    if not relays(group):
         return flows
     place = {gpu: (h, k) for h, host in enumerate(group.hosts) for k, gpu in enumerate(host)}
     total: dict[tuple[str, str], float] = {}

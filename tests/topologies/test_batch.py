@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from topologies import fat_tree, load_cluster, rail_optimized, superpod
+from topologies.batch import Batch
 from topologies.fabric import Fabric
 from topologies.known import Known, LinkSpec
+from topologies.links import Ints
 
 SMALL = {
     "rails": rail_optimized.build(rail_optimized.Params(hosts=6, hosts_per_group=2, spines=2)),
@@ -85,3 +89,36 @@ def test_hosts_wired_to_each_other_are_left_to_the_router() -> None:
     fabric = Fabric.from_graph(graph)
     gpus = [at for at, kind in enumerate(fabric.nodes.kinds) if kind == "gpu"]
     compare(fabric, [(a, b) for a in gpus[::5] for b in gpus[::7]])
+
+
+@pytest.mark.parametrize("name", [*SMALL, "h200-leafspine-2x2", "aws-p5"])
+def test_an_exchange_is_the_sum_of_its_pairs(name: str) -> None:
+    """Counted by classes of GPUs: the bytes of every pair, the GPU itself and partial groups left out."""
+    fabric = SMALL[name] if name in SMALL else load_cluster(name)
+    gpus = fabric.positions(fabric.gpus)
+    senders, receivers = gpus[: len(gpus) - 1], gpus[1::3]
+    src, dst = np.repeat(senders, len(receivers)), np.tile(receivers, len(senders))
+    expected = fabric.loads(src, dst, np.full(len(src), 2.0))
+    found = fabric.exchange(senders, receivers, 2.0)
+    assert found == pytest.approx(expected, rel=1e-12)
+    assert np.array_equal(found > 0, expected > 0)
+
+
+def test_an_exchange_of_thousands_makes_no_pairs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No more than the pairs inside hosts and one of each two classes are looked at."""
+    fabric = rail_optimized.build(rail_optimized.Params(hosts=64, hosts_per_group=8))
+    gpus, seen = fabric.positions(fabric.gpus), []
+    resolve, doors = Batch.resolve, Batch.doors
+
+    def counted(batch: Batch, src: Ints, dst: Ints) -> Any:
+        seen.append(len(src))
+        return resolve(batch, src, dst)
+
+    def looked(batch: Batch, first: Any, second: Any, src: Ints, dst: Ints) -> Any:
+        seen.append(len(src))
+        return doors(batch, first, second, src, dst)
+
+    monkeypatch.setattr(Batch, "resolve", counted)
+    monkeypatch.setattr(Batch, "doors", looked)
+    fabric.exchange(gpus, gpus, 1.0)
+    assert sum(seen) == 64 * 8 * 8 + (8 * 8) ** 2
