@@ -99,7 +99,7 @@ class Fabric:
     @property
     def ends(self) -> tuple[Ints, Ints]:
         """Positions of the nodes that every row of `links` leaves and enters."""
-        return self._router.ends
+        return self.links.ends(self.nodes)
 
     def positions(self, names: Sequence[str]) -> Ints:
         """`node_index` of many names."""
@@ -108,6 +108,10 @@ class Fabric:
             return np.array([index[name] for name in names], dtype=np.int64)
         except KeyError as error:
             raise InputError(unknown(self.name, "node", error.args[0], self.nodes.names)) from None
+
+    def hops(self, node: str) -> Ints:
+        """Hops from a node to every node, by position; very many to one that it cannot reach."""
+        return self._router.hops(self.node_index(node))
 
     def loads(self, src: Ints, dst: Ints, amount: Floats) -> Floats:
         """Bytes on every row of `links` when `amount[i]` bytes go from node `src[i]` to `dst[i]` (positions).

@@ -42,12 +42,10 @@ class Router:
         self._paths: dict[tuple[int, int], list[tuple[Ints, float]]] = {}
         self._spreads: dict[tuple[int, int], tuple[Ints, Floats]] = {}
 
-    @cached_property
+    @property
     def ends(self) -> tuple[Ints, Ints]:
         """Positions of the nodes that each row leaves and enters."""
-        index = self._nodes.index
-        src, dst = ([index[name] for name in column.tolist()] for column in (self._links.src, self._links.dst))
-        return np.array(src, dtype=np.int64), np.array(dst, dtype=np.int64)
+        return self._links.ends(self._nodes)
 
     @cached_property
     def _src(self) -> list[int]:
@@ -113,7 +111,7 @@ class Router:
     def hops(self, src: int) -> Ints:
         """Hops from `src` to every node; very many to one that it cannot reach."""
         starts, count, ends = self._fan
-        hops = np.full(len(self._nodes), 1 << 20, dtype=np.int64)
+        hops = np.full(len(self._nodes), 1 << 30, dtype=np.int64)
         hops[src], edge, step = 0, np.array([src]), 0
         while len(edge):
             step += 1
