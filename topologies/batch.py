@@ -153,9 +153,9 @@ class Batch:
         leave, enter = best // entries.shape[1], best % entries.shape[1]
         at = np.arange(len(a))
         single = ((flat == least[:, None]).sum(axis=1) == 1) & (away[2][at, leave] == 1) & (home[2][at, enter] == 1)
-        # No way through a third host is as short.
+        # No way through a third host is as short. Ways by a CPU are for the router, which may prefer a longer one.
         direct = least // _COST < away[0].min(axis=1) + home[0].min(axis=1) + 2 + stubs.transit
-        good = single & direct & (least // _COST < FAR)
+        good = single & direct & (least // _COST < FAR) & (least % _COST == 0)
         return leave[where], enter[where], good[where]
 
     def ways(self, pattern: Pattern, node: Ints, at: Ints, door: Ints, pieces: list[Piece], out: bool) -> Ints:

@@ -118,17 +118,34 @@ class Fabric:
 
         The sum of `amount[i] * spread(src[i], dst[i])`, without making each.
         """
-        return self._batch.loads(src, dst, amount)
+        if self._in_columns:
+            return self._batch.loads(src, dst, amount)
+        pair, rows, share = self.spreads(src, dst)
+        return np.bincount(rows, weights=share * amount[pair], minlength=len(self.links)).astype(np.float64)
+
+    @property
+    def _in_columns(self) -> bool:
+        """Whether `spread` follows from hop counts alone: not under a routing policy other than the adaptive one."""
+        routing = getattr(self, "routing", None)
+        return routing is None or routing.policy == "adaptive"
 
     def exchange(self, senders: Ints, receivers: Ints, amount: float) -> Floats:
         """`loads` when every sender (positions of nodes) sends `amount` bytes to every receiver but itself."""
         from topologies.exchange import exchange
 
-        return exchange(self._batch, senders, receivers, amount)
+        if self._in_columns:
+            return exchange(self._batch, senders, receivers, amount)
+        src, dst = np.repeat(senders, len(receivers)), np.tile(receivers, len(senders))
+        return self.loads(src[src != dst], dst[src != dst], np.full(int((src != dst).sum()), amount))
 
     def spreads(self, src: Ints, dst: Ints) -> tuple[Ints, Ints, Floats]:
         """`spread` of many pairs of nodes (positions) at once: pair, row and share, sorted by pair and row."""
-        return self._batch.spreads(src, dst)
+        if self._in_columns:
+            return self._batch.spreads(src, dst)
+        names = self.nodes.names
+        parts = [self.spread(names[a], names[b]) for a, b in zip(src.tolist(), dst.tolist(), strict=True)]
+        pair = np.repeat(np.arange(len(parts)), [len(rows) for rows, _ in parts])
+        return pair, np.concatenate([rows for rows, _ in parts]), np.concatenate([share for _, share in parts])
 
     def route(self, src: str, dst: str) -> Ints:
         """Rows of `links` on the best single path from `src` to `dst`, in order; empty from a node to itself.

@@ -245,7 +245,7 @@ class Router:
 
     def numbered(self, src: int, dst: int) -> tuple[int, Callable[[int], list[int]]]:
         """How many equally good paths there are, and a function that gives the one of a number, as rows."""
-        onward, ways = self._best(self._onward(src, dst), src, dst)
+        onward, ways = self._best(self._onward(src, dst), src, dst)[:2]
         return ways[src], lambda at: self._path(src, dst, onward, ways, at)
 
     def routes(self, src: int, dst: int) -> list[tuple[Ints, float]]:

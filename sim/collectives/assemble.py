@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -14,11 +15,11 @@ from sim.collectives.plan import Plan
 Bytes = tuple[np.ndarray, np.ndarray]
 
 
-def wires(links: np.ndarray, fabric: Any, table: files.Constants) -> np.ndarray:
-    """Data bytes per byte on each of these links: what packet headers leave of it."""
+def wires(links: np.ndarray, fabric: Any, wire: Callable[[str], float]) -> np.ndarray:
+    """`wire` of every link's kind: data bytes per byte on it, what packet headers leave."""
     share, kinds = np.ones(len(links)), fabric.links.kind[links]
     for kind in fabric.links.kinds:
-        share[kinds == kind] = table.wire(kind)
+        share[kinds == kind] = wire(kind)
     return share
 
 
@@ -42,7 +43,7 @@ def assemble(
     delay = protocols.latency(work, group, algo, proto, threads, pace, table)
     moving = protocols.transfer(work, size, group, op, proto, pace, table)
     links, data = paths.gather(fabric, group.expand(fabric, flows)) if isinstance(flows, list) else flows
-    headers = protocols.WIRE[proto] / wires(links, fabric, table)
+    headers = protocols.WIRE[proto] / wires(links, fabric, table.wire)
     rate = size / moving if moving > 0 else float("inf")
     known = group.nodes == 1 and group.inside == "auto" and table.evidence != "guess"
     evidence = (pace.evidence or table.evidence) if known else "guess"

@@ -74,13 +74,14 @@ def _bytes(fabric: Any, group: Group, heads: int) -> Bytes:
     # A GPU that heads no slice only hands in the data and takes the result; heads move their slice once more.
     slices = [host[:heads] for host in group.hosts]
     parts = [nvls.switched(fabric, group.hosts, 1.0, 1.0)]
-    leading = [(gpu, host[(k + 1) % len(host)]) for host in group.hosts for k, gpu in enumerate(host[:heads])]
-    parts.append(transport.halves(fabric, leading, 1 / heads, 1 / heads))
+    led = [(gpu, host) for host, leading in zip(group.hosts, slices, strict=True) for gpu in leading]
+    pairs = [(gpu, host[(host.index(gpu) + 1) % len(host)]) for gpu, host in led]
+    parts.append(transport.halves(fabric, pairs, 1 / heads, 1 / heads))
     first = tree.binary_tree(group.nodes)
     edges = [
         (slices[child][k], slices[parent][k], 0.5 / heads)
-        for pairs in (first, tree.mirrored(first, group.nodes))
-        for child, parent in pairs
+        for edge in (first, tree.mirrored(first, group.nodes))
+        for child, parent in edge
         for k in range(heads)
     ]
     flows = edges + [(b, a, amount) for a, b, amount in edges]

@@ -51,7 +51,7 @@ def plan(
     ends = () if op == "all_to_all" else tuple(ranks)
     key = ("pairwise", op, group, ends, wanted.pxn_disable)
     links, data = paths.once(fabric, key, lambda: _bytes(op, fabric, group, ranks, not wanted.pxn_disable))
-    usage = data / wires(links, fabric, table)
+    usage = data / wires(links, fabric, table.wire)
     moving = _transfer(op, size, load, message / parts, links, data, fabric, table, group.nodes == 1)
     count = int(np.count_nonzero(load))
     delay = _latency(group, count, table)
@@ -88,7 +88,7 @@ def _transfer(
         return 0.0
     pairs, way = table.pairs, "sendrecv" if op in ("sendrecv", "all_to_all") else "send"
     channel = float(load.max()) / pairs.rate[way]
-    wire = wires(links, fabric, table)
+    wire = wires(links, fabric, table.wire)
     link = float(np.max(size * data / (fabric.links.bandwidth[links] * wire))) / pairs.link[way]
     if inside:
         link *= 1 + (pairs.ramp[way] / size) ** pairs.power
