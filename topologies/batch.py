@@ -114,7 +114,9 @@ class Batch:
                 pieces.append(Piece(at, pattern.rows[stubs.member[src[at]]][:, local], share))
         return np.concatenate(left)
 
-    def _between(self, src: Ints, dst: Ints, pairs: Ints, pieces: list[Piece], cores: list[Core]) -> Ints:
+    def _between(
+        self, src: Ints, dst: Ints, pairs: Ints, pieces: list[Piece], cores: list[Core], paths: bool = True
+    ) -> Ints:  # fmt: skip
         """Ways between hosts by the doors they take; returns the pairs that do not have exactly one way to the net."""
         stubs, left = self.stubs, [np.empty(0, dtype=np.int64)]
         for value, which in groups((stubs.pattern[src[pairs]] << 20) + stubs.pattern[dst[pairs]]):
@@ -128,7 +130,11 @@ class Batch:
             )
             s = first.ends[0][stubs.member[src[at]], leave]
             t = second.ends[1][stubs.member[dst[at]], enter]
-            cores += self._core(src, dst, at, s, t, width)
+            if paths:
+                cores += self._core(src, dst, at, s, t, width)
+            else:  # only between which switches
+                ends = groups(s * len(stubs.outside) + t)
+                cores += [Core(at[w], np.array([s[w[0]], t[w[0]]]), np.empty(0)) for _, w in ends]
         return np.concatenate(left)
 
     def doors(self, first: Pattern, second: Pattern, src: Ints, dst: Ints) -> tuple[Ints, Ints, np.ndarray]:
@@ -211,6 +217,33 @@ class Batch:
             if len(rows):
                 cores.append(Core(at[which], rows, share))
         return cores
+
+    def drawn(self, src: Ints, dst: Ints, draw: Floats) -> list[Ints | None]:
+        """One path of each pair, rows ascending: the `draw`-th (from 0 to below 1) of all that are equally good.
+
+        None where hop counts do not show that the ways to the switches are the only ones.
+        """
+        found: list[Ints | None] = [None] * len(src)
+        stubs = self.stubs
+        apart = (stubs.pattern[src] != stubs.pattern[dst]) | (stubs.member[src] != stubs.member[dst])
+        pieces, cores = [], []  # type: tuple[list[Piece], list[Core]]
+        pairs = np.flatnonzero(apart & (stubs.pattern[src] >= 0) & (stubs.pattern[dst] >= 0))
+        left = set(self._between(src, dst, pairs, pieces, cores, paths=False).tolist())
+        ways: dict[int, list[int]] = {int(at): [] for at in pairs if int(at) not in left}
+        for piece in pieces:
+            for at, rows in zip(piece.pairs.tolist(), piece.rows.tolist(), strict=True):
+                ways[at] += rows
+        net, rows = self._net
+        for core in cores:
+            s, t = (int(end) for end in core.rows)
+            if s == t:
+                continue
+            total, path = net.numbered(s, t)
+            for at in core.pairs.tolist():
+                ways[at] += rows[path(int(draw[at] * total))].tolist()
+        for at, way in ways.items():
+            found[at] = np.array(sorted(way), dtype=np.int64)
+        return found
 
     def count(self, s: int, t: int) -> int:
         """Equally good paths between two switches."""

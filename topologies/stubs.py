@@ -14,6 +14,7 @@ import numpy as np
 from topologies.links import Ints, Links, Nodes
 from topologies.preference import ENDPOINTS, NETWORK, rank_of
 
+MOST_DOORS = 64  # links out of a host, beyond which it is a network of its own
 FAR = 1 << 20  # hops to what cannot be reached
 Way = tuple[int, int, int, Ints, int]
 
@@ -155,6 +156,9 @@ def find(nodes: Nodes, links: Links, src: Ints, dst: Ints) -> Stubs:
         if number in odd:
             continue
         at, rows, leave, enter = (group.of(number) for group in (of_nodes, inner, out, into))
+        if max(len(leave), len(enter)) > MOST_DOORS:
+            odd.add(number)
+            continue
         parts = (kind[at], table[:, rows], table[:, leave][[0, 2, 3]], table[:, enter][[1, 2, 3]])
         mark = b"|".join(part.tobytes() for part in parts)
         if mark not in found:
