@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
+import numpy as np
+
 from topologies import fat_tree, rail_optimized
 from topologies.builder import FabricBuilder
 from topologies.fabric import Fabric
@@ -88,3 +92,21 @@ def plain(gpus: int) -> Fabric:
     over = [(spines[pod][at], cores[32 * at + k]) for pod in range(pods) for at in range(32) for k in range(32)]
     builder.cables([a for a, _ in over], [b for _, b in over], "core", port)
     return builder.finish(f"plain-{gpus}", "h100")
+
+
+def drawn_in_plain(fabric: Fabric, draw: np.random.Generator) -> list[np.ndarray]:
+    """Rows of one path for each GPU of `plain` to a random other, its spine and core drawn."""
+    index, size = fabric.links.index, len(fabric.gpus)
+    spine, core, other = draw.integers(32, size=size), draw.integers(32, size=size), draw.permutation(size)
+    found = []
+    for a, (b, j, k) in enumerate(zip(other.tolist(), spine.tolist(), core.tolist(), strict=True)):
+        stops = [f"host{a}/gpu0", f"host{a}/nic0", f"leaf{a // 32}"]
+        if a // 32 != b // 32:
+            pods = a // 1024, b // 1024
+            up = [f"pod{pods[0]}/spine{j}"]
+            stops += up if pods[0] == pods[1] else [*up, f"core{32 * j + k}", f"pod{pods[1]}/spine{j}"]
+            stops.append(f"leaf{b // 32}")
+        stops += [f"host{b}/nic0", f"host{b}/gpu0"]
+        if a != b:
+            found.append(np.array([index[pair] for pair in pairwise(stops)]))
+    return found
