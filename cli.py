@@ -56,6 +56,12 @@ def as_json(command: Command) -> Command:
     return click.option("--json", "json_", is_flag=True, help="JSON on stdout, in seconds and bytes.")(command)
 
 
+def scaled(command: Command) -> Command:
+    """The option --hosts."""
+    text = "Hosts of the cluster, where its family scales; default: as its file says."
+    return click.option("--hosts", type=click.IntRange(1), help=text)(command)
+
+
 def echo_json(value: object) -> None:
     click.echo(json.dumps(value, indent=2))
 
@@ -219,6 +225,7 @@ def calibrate(logs: tuple[Path, ...], output: Path, cluster: str, op: str, force
 
 @main.command()
 @click.option("--cluster", required=True, metavar="NAME|FILE", help="`prestep list clusters`.")
+@scaled
 @click.option("--op", default="all_reduce", show_default=True, help="Operation; init: making a communicator.")
 @click.option("--backend", default=None, help="Who runs it: nccl (the default), gloo (CPU, TCP) or nvshmem (puts).")
 @click.option("--ranks", type=click.IntRange(2), help="Ranks, one per GPU; default: all of the cluster.")
@@ -251,7 +258,7 @@ def topology() -> None:
 
 @topology.command()
 @click.argument("cluster", metavar="NAME|FILE")
-@click.option("--hosts", type=click.IntRange(1), help="Number of hosts, where the family scales.")
+@scaled
 @click.option(
     "--set", "overrides", metavar="SELECTOR=VALUE", multiple=True, help="Change it: nic[host3].bandwidth=0.5x."
 )
@@ -274,26 +281,28 @@ def show(cluster: str, hosts: int | None, overrides: tuple[str, ...], picture: P
 
 @topology.command()
 @click.argument("cluster", metavar="NAME|FILE")
+@scaled
 @explained
-def check(cluster: str) -> None:
+def check(cluster: str, hosts: int | None) -> None:
     """Check the cluster; exit 2 with every mistake."""
     from topologies.interchange import check_report
 
-    click.echo(check_report(cluster))
+    click.echo(check_report(cluster, hosts))
 
 
 @topology.command("export")
 @click.argument("cluster", metavar="NAME|FILE")
+@scaled
 @file_option("-o", "--output", text="File to write; default: the cluster's name, as .graphml.")
 @click.option("--format", "format_", default="", help="graphml, json, infragraph; default: by the file's suffix.")
 @explained
-def export_topology(cluster: str, output: Path | None, format_: str) -> None:
+def export_topology(cluster: str, hosts: int | None, output: Path | None, format_: str) -> None:
     """Write the graph for other tools."""
     from topologies import load_cluster
     from topologies.interchange import export_file
 
     path = output or Path(f"{Path(cluster).stem}.graphml")
-    for lost in export_file(load_cluster(cluster), path, format_):
+    for lost in export_file(load_cluster(cluster, hosts), path, format_):
         talk(f"not carried: {lost}")
     talk(f"wrote {path}")
 

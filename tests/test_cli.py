@@ -194,3 +194,14 @@ def test_validate_writes_markdown_to_a_pipe() -> None:
     result = CliRunner().invoke(cli.main, ["validate", "h200-straggler", "--jobs", "1"])
     assert result.exit_code in (0, 1) and result.stdout.startswith("# h200-straggler: ")
     assert "| check" in result.stdout
+
+
+def test_hosts_scales_a_cluster_on_the_command_line() -> None:
+    """`--hosts` where a family scales; a family of one host says why it does not."""
+    assert good("topology", "check", "rail-h100", "--hosts", "40").startswith("rail-h100: good: 40 hosts, 320 GPUs")
+    assert "rail-h100: 24 GPUs" in good("topology", "show", "rail-h100", "--hosts", "3")
+    size = ("--op", "all_to_all", "--min-bytes", "1M", "--max-bytes", "1M", "--json")
+    [row] = json.loads(good("collective", "--cluster", "rail-h100", "--hosts", "40", "--ranks", "320", *size))
+    assert row["busbw"] > 1e9
+    result = CliRunner().invoke(cli.main, ["topology", "check", "dgx-h100", "--hosts", "2"])
+    assert result.exit_code == 2 and "the family host is one host" in result.stderr

@@ -49,6 +49,20 @@ def path(fabric: Fabric, src: str, dst: str, flow: int = 0, seed: int = 0) -> tu
     return rows, np.ones(len(rows))
 
 
+def paths(fabric: Fabric, flows: Iterable[Flow], seed: int = 0) -> list[tuple[Ints, Floats]]:
+    """`path` of many flows; where equal paths differ in nothing, without looking at all of them.
+
+    Beyond `topologies.preference.MAX_PATHS` paths the draw is over all of them, not over those that routes keep.
+    """
+    listed = list(flows)
+    src, dst = (fabric.positions([flow[k] for flow in listed]) for k in (0, 1))  # type: ignore[misc]
+    draws = np.array([_hash(f"{seed}/{a}/{b}/{number}") for a, b, number in listed])
+    return [
+        path(fabric, *flow, seed) if rows is None else (rows, np.ones(len(rows)))
+        for flow, rows in zip(listed, fabric.drawn(src, dst, draws), strict=True)
+    ]
+
+
 def loads(fabric: Fabric, flows: Iterable[Flow], seed: int = 0) -> Floats:
     """Flows on every row of `fabric.links`: above 1 on links of their rate, flows collide.
 

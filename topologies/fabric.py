@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from sim.errors import InputError, unknown
 from topologies.checks import check
@@ -17,6 +19,7 @@ from topologies.policies import ADAPTIVE, Routing
 if TYPE_CHECKING:
     import networkx as nx
 
+    from topologies.batch import Batch
     from topologies.overrides import GpuChange
     from topologies.routing import Router
 
@@ -97,6 +100,66 @@ class Fabric:
         from topologies.routing import Router
 
         return Router(self.nodes, self.links)
+
+    @cached_property
+    def _batch(self) -> Batch:
+        from topologies.batch import Batch
+
+        return Batch(self.nodes, self.links, self._router)
+
+    @property
+    def ends(self) -> tuple[Ints, Ints]:
+        """Positions of the nodes that every row of `links` leaves and enters."""
+        return self.links.ends(self.nodes)
+
+    def positions(self, names: Sequence[str]) -> Ints:
+        """`node_index` of many names."""
+        index = self.nodes.index
+        try:
+            return np.array([index[name] for name in names], dtype=np.int64)
+        except KeyError as error:
+            raise InputError(unknown(self.name, "node", error.args[0], self.nodes.names)) from None
+
+    def hops(self, node: str) -> Ints:
+        """Hops from a node to every node, by position; very many to one that it cannot reach."""
+        return self._router.hops(self.node_index(node))
+
+    def loads(self, src: Ints, dst: Ints, amount: Floats) -> Floats:
+        """Bytes on every row of `links` when `amount[i]` bytes go from node `src[i]` to `dst[i]` (positions).
+
+        The sum of `amount[i] * spread(src[i], dst[i])`, without making each.
+        """
+        if self._in_columns:
+            return self._batch.loads(src, dst, amount)
+        pair, rows, share = self.spreads(src, dst)
+        return np.bincount(rows, weights=share * amount[pair], minlength=len(self.links)).astype(np.float64)
+
+    @property
+    def _in_columns(self) -> bool:
+        """Whether `spread` follows from hop counts alone: not under a routing policy other than the adaptive one."""
+        return self.routing.policy == "adaptive"
+
+    def exchange(self, senders: Ints, receivers: Ints, amount: float) -> Floats:
+        """`loads` when every sender (positions of nodes) sends `amount` bytes to every receiver but itself."""
+        from topologies.exchange import exchange
+
+        if self._in_columns:
+            return exchange(self._batch, senders, receivers, amount)
+        src, dst = np.repeat(senders, len(receivers)), np.tile(receivers, len(senders))
+        return self.loads(src[src != dst], dst[src != dst], np.full(int((src != dst).sum()), amount))
+
+    def drawn(self, src: Ints, dst: Ints, draw: Floats) -> list[Ints | None]:
+        """One of the equally good paths of every pair; None where it takes `routes` to know them (`Batch.drawn`)."""
+        return self._batch.drawn(src, dst, draw) if self._in_columns else [None] * len(src)
+
+    def spreads(self, src: Ints, dst: Ints) -> tuple[Ints, Ints, Floats]:
+        """`spread` of many pairs of nodes (positions) at once: pair, row and share, sorted by pair and row."""
+        if self._in_columns:
+            return self._batch.spreads(src, dst)
+        names = self.nodes.names
+        parts = [self.spread(names[a], names[b]) for a, b in zip(src.tolist(), dst.tolist(), strict=True)]
+        pair = np.repeat(np.arange(len(parts)), [len(rows) for rows, _ in parts])
+        return pair, np.concatenate([rows for rows, _ in parts]), np.concatenate([share for _, share in parts])
 
     def route(self, src: str, dst: str) -> Ints:
         """Rows of `links` on the best single path from `src` to `dst`, in order; empty from a node to itself.

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from topologies.checks import _ends
 from topologies.links import Ints
 
 if TYPE_CHECKING:
@@ -69,7 +68,7 @@ class Folded:
 
 def fold(fabric: Fabric, most: int = MOST) -> Folded:
     """The finest folding with at most so many classes; by kind where even that has more."""
-    src, dst = _ends(fabric.nodes, fabric.links)
+    src, dst = fabric.ends
     colours = _colours(fabric, src, dst)
     colour = next((c for c in reversed(colours) if c.max() < most), colours[0])
     return Folded(_classes(fabric, colour), _edges(fabric, colour[src], colour[dst]))

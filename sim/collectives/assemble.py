@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,14 @@ from sim.collectives.group import Group
 from sim.collectives.plan import Plan
 
 Bytes = tuple[np.ndarray, np.ndarray]
+
+
+def wires(links: np.ndarray, fabric: Any, wire: Callable[[str], float]) -> np.ndarray:
+    """`wire` of every link's kind: data bytes per byte on it, what packet headers leave."""
+    share, kinds = np.ones(len(links)), fabric.links.kind[links]
+    for kind in fabric.links.kinds:
+        share[kinds == kind] = wire(kind)
+    return share
 
 
 def assemble(
@@ -34,7 +43,7 @@ def assemble(
     delay = protocols.latency(work, group, algo, proto, threads, pace, table)
     moving = protocols.transfer(work, size, group, op, proto, pace, table)
     links, data = paths.gather(fabric, group.expand(fabric, flows)) if isinstance(flows, list) else flows
-    headers = [protocols.WIRE[proto] / table.wire(str(fabric.links.kind[i])) for i in links]
+    headers = protocols.WIRE[proto] / wires(links, fabric, table.wire)
     rate = size / moving if moving > 0 else float("inf")
     known = group.nodes == 1 and group.inside == "auto" and table.evidence != "guess"
     evidence = (pace.evidence or table.evidence) if known else "guess"

@@ -152,12 +152,13 @@ def _build(fabric: Any, ranks: tuple[str, ...], wanted: Settings) -> Group:
 def _slowest(fabric: Any, pairs: list[tuple[str, str]], route: str) -> tuple[float, float, str, float]:
     """Bandwidth, wire and kind of the narrowest of these ways, and the longest latency; (inf, inf, "", 0) of none."""
     best, wire, kind, delay = float("inf"), float("inf"), "", 0.0
-    for src, dst in pairs:
-        links, share = transport.between(fabric, src, dst, route)
-        width = fabric.links.bandwidth[links] / share
-        slot = int(np.argmin(width))
-        if width[slot] < best:
-            best, kind = float(width[slot]), str(fabric.links.kind[links[slot]])
-            wire = float(fabric.links.raw[links[slot]] / share[slot])
-        delay = max(delay, float(np.dot(fabric.links.latency[links], share)))
+    number, links, share = transport.ways(fabric, pairs, route)
+    if not len(links):
+        return best, wire, kind, delay
+    width = fabric.links.bandwidth[links] / share
+    slot = int(np.argmin(width))
+    if width[slot] < best:
+        best, kind = float(width[slot]), str(fabric.links.kind[links[slot]])
+        wire = float(fabric.links.raw[links[slot]] / share[slot])
+    delay = float(np.bincount(number, weights=fabric.links.latency[links] * share).max())
     return best, wire, kind, delay

@@ -10,7 +10,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from sim.collectives import protocols, transport
+import numpy as np
+
+from sim.collectives import paths, protocols, transport
 from sim.collectives.assemble import Bytes, assemble
 from sim.collectives.constants import Constants
 from sim.collectives.group import Group, group_of
@@ -54,13 +56,8 @@ def crossing(op: str, n: int) -> tuple[float, float]:
 
 def switched(fabric: Any, hosts: Sequence[Sequence[str]], up: float, down: float) -> Bytes:
     """Links between every GPU and its switches, with `up` bytes one way and `down` the other."""
-    parts = []
-    for host in hosts:
-        for at, gpu in enumerate(host):
-            peer = host[(at + 1) % len(host)]
-            parts.append(transport.half(fabric, gpu, peer, gpu, up))
-            parts.append(transport.half(fabric, peer, gpu, gpu, down))
-    return transport.joined(parts)
+    pairs = [(gpu, host[(at + 1) % len(host)]) for host in hosts for at, gpu in enumerate(host)]
+    return transport.halves(fabric, pairs, up, down)
 
 
 def steps(op: str, n: int) -> list[list[Send]]:
@@ -103,12 +100,14 @@ def missing(group: Group, fabric: Any, wanted: Settings) -> str | None:
 
 def switches(group: Group, fabric: Any) -> bool:
     """Whether every host's first two GPUs meet in an NVSwitch."""
-    for host in group.hosts:
-        if len(host) > 1:
-            links, _ = transport.between(fabric, host[0], host[1], group.inside)
-            if fabric.nodes.kinds[fabric.node_index(fabric.links.dst[links[0]])] != "nvswitch":
-                return False
-    return True
+    return paths.once(fabric, ("nvswitches", group), lambda: _switches(group, fabric))
+
+
+def _switches(group: Group, fabric: Any) -> bool:
+    pairs = [(host[0], host[1]) for host in group.hosts if len(host) > 1]
+    number, links, _ = transport.ways(fabric, pairs, group.inside)
+    first = links[np.searchsorted(number, np.arange(len(pairs)))]
+    return all(fabric.nodes.kinds[node] == "nvswitch" for node in fabric.ends[1][first].tolist())
 
 
 def estimate(op: str, proto: str, model: Model) -> tuple[float, float]:

@@ -47,7 +47,8 @@ def plan(
         1, remote, min(share, CHUNK), share, size * (1 + 1 / heads), size * tree.busiest(group.nodes) / heads, fill
     )  # fmt: skip
     plan = assemble(
-        op, size, group, fabric, work, _bytes(fabric, group, heads),
+        op, size, group, fabric, work,
+        paths.once(fabric, ("nvls_tree", group, heads), lambda: _bytes(fabric, group, heads)),
         algo="nvls_tree", proto=proto, channels=channels, threads=nvls.THREADS, table=table,
     )  # fmt: skip
     most = tree.believed(NVLS_TREE, fabric, group, heads) * group.n / (2 * (group.n - 1))
@@ -73,16 +74,14 @@ def _bytes(fabric: Any, group: Group, heads: int) -> Bytes:
     # A GPU that heads no slice only hands in the data and takes the result; heads move their slice once more.
     slices = [host[:heads] for host in group.hosts]
     parts = [nvls.switched(fabric, group.hosts, 1.0, 1.0)]
-    for host, led in zip(group.hosts, slices, strict=True):
-        for gpu in led:
-            peer = host[(host.index(gpu) + 1) % len(host)]
-            parts.append(transport.half(fabric, gpu, peer, gpu, 1 / heads))
-            parts.append(transport.half(fabric, peer, gpu, gpu, 1 / heads))
+    led = [(gpu, host) for host, leading in zip(group.hosts, slices, strict=True) for gpu in leading]
+    pairs = [(gpu, host[(host.index(gpu) + 1) % len(host)]) for gpu, host in led]
+    parts.append(transport.halves(fabric, pairs, 1 / heads, 1 / heads))
     first = tree.binary_tree(group.nodes)
     edges = [
         (slices[child][k], slices[parent][k], 0.5 / heads)
-        for pairs in (first, tree.mirrored(first, group.nodes))
-        for child, parent in pairs
+        for edge in (first, tree.mirrored(first, group.nodes))
+        for child, parent in edge
         for k in range(heads)
     ]
     flows = edges + [(b, a, amount) for a, b, amount in edges]

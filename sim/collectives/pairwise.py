@@ -14,11 +14,14 @@ import numpy as np
 from sim.collectives import channels as rules
 from sim.collectives import constants as files
 from sim.collectives import machine, paths, transport
+from sim.collectives.assemble import Bytes, wires
 from sim.collectives.group import Group, group_of
 from sim.collectives.plan import PAIR_OPS, Plan, Send, Settings, settings
 from sim.collectives.protocols import NET_HOP, joined
 
 OPS = PAIR_OPS
+# Above so many ranks an all-to-all is counted by classes of pairs.
+MANY_RANKS = 64
 MANY = ("all_to_all", "gather", "scatter")
 
 
@@ -45,11 +48,10 @@ def plan(
     message = size / group.n if op in MANY else size
     parts = rules.message_channels(message, group.n, graph, group.nodes, wanted.buffer_size)
     load = _load(op, message, group, graph, parts, table.pairs.self_copy)
-    flows = _flows(op, group, ranks)
-    if not wanted.pxn_disable:
-        flows = transport.relayed(flows, group)
-    links, data = paths.gather(fabric, group.expand(fabric, flows))
-    usage = data / np.array([table.wire(str(fabric.links.kind[i])) for i in links])
+    ends = () if op == "all_to_all" else tuple(ranks)
+    key = ("pairwise", op, group, ends, wanted.pxn_disable)
+    links, data = paths.once(fabric, key, lambda: _bytes(op, fabric, group, ranks, not wanted.pxn_disable))
+    usage = data / wires(links, fabric, table.wire)
     moving = _transfer(op, size, load, message / parts, links, data, fabric, table, group.nodes == 1)
     count = int(np.count_nonzero(load))
     delay = _latency(group, count, table)
@@ -86,7 +88,7 @@ def _transfer(
         return 0.0
     pairs, way = table.pairs, "sendrecv" if op in ("sendrecv", "all_to_all") else "send"
     channel = float(load.max()) / pairs.rate[way]
-    wire = np.array([table.wire(str(fabric.links.kind[i])) for i in links])
+    wire = wires(links, fabric, table.wire)
     link = float(np.max(size * data / (fabric.links.bandwidth[links] * wire))) / pairs.link[way]
     if inside:
         link *= 1 + (pairs.ramp[way] / size) ** pairs.power
@@ -100,6 +102,28 @@ def _latency(group: Group, channels: int, table: files.Constants) -> float:
     if group.nodes > 1:
         return delay + NET_HOP["ring"]["Simple"] + group.remote_latency
     return delay + max(0.0, group.local_latency - nominal)
+
+
+def _bytes(op: str, fabric: Any, group: Group, ranks: Sequence[str], relay: bool) -> Bytes:
+    """Links, and bytes on each per payload byte; `relay` by PXN where NCCL does."""
+    if op == "all_to_all" and group.n > MANY_RANKS and group.inside == group.outside:
+        return paths.used(_exchanged(fabric, group, relay and transport.relays(group)))
+    flows = _flows(op, group, ranks)
+    if relay:
+        flows = transport.relayed(flows, group)
+    return paths.gather(fabric, group.expand(fabric, flows))
+
+
+def _exchanged(fabric: Any, group: Group, relay: bool) -> np.ndarray:
+    """Bytes of an all-to-all on every link: the sum of `_flows`, relayed or not."""
+    gpus = fabric.positions(group.ranks)
+    if not relay:
+        return np.asarray(fabric.exchange(gpus, gpus, 1 / group.n))
+    place = gpus.reshape(group.nodes, -1)
+    # Inside a host each GPU hands every other its message and those for that one's rail in all other hosts.
+    near = [(a, b) for a in place.T for b in place.T if a[0] != b[0]]
+    total = sum(fabric.loads(a, b, np.full(len(a), group.nodes / group.n)) for a, b in near)
+    return np.asarray(total + sum(fabric.exchange(rail, rail, group.per_node / group.n) for rail in place.T))
 
 
 def _flows(op: str, group: Group, ranks: Sequence[str]) -> list[tuple[str, str, float]]:

@@ -46,6 +46,7 @@ class Creation:
 def collective(
     cluster: str,
     op: str,
+    hosts: int | None = None,
     min_bytes: str = "8",
     max_bytes: str = "4G",
     backend: str | None = None,
@@ -72,7 +73,7 @@ def collective(
     backends.check(nccl.backend, op)
     _contradictions(nccl.backend, op, forced, ranks, gpus)
     settings(nccl, "--set")
-    fabric = load_cluster(cluster, overrides=links, where="--set")
+    fabric = load_cluster(cluster, hosts, links, "--set")
     if constants is not None:
         fabric = fabric.with_constants(str(constants))
     machine.of(fabric)  # its file's mistakes before anything else

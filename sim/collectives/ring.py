@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from sim.collectives import channels as rules
-from sim.collectives import machine, protocols, rings, transport
-from sim.collectives.assemble import assemble
+from sim.collectives import machine, paths, protocols, rings, transport
+from sim.collectives.assemble import Bytes, assemble
 from sim.collectives.constants import Constants, Pace
 from sim.collectives.group import Group, group_of
 from sim.collectives.plan import PROTOS, RING_OPS, Plan, Send, Settings, settings
@@ -41,17 +41,24 @@ def plan(
     table = table or machine.of(fabric)
     pace = table.paces["ring", proto]
     count, threads = rules.used(op, size, group.n, "ring", proto, channels)
-    cycles = rings.cycles(group, wanted.cross_nic)
-    share = sent(op, group.n) / len(cycles)
-    root = ranks[0]
-    flows = [(a, b, share) for cycle in cycles for a, b in rings.edges(cycle) if _carries(op, a, b, root)]
-    if wanted.cross_nic == 0:
-        flows = transport.relayed(flows, group)
+    root = ranks[0] if op in ("broadcast", "reduce") else ""
+    key = ("ring", group, op, root, wanted.cross_nic)
+    flows = paths.once(fabric, key, lambda: _bytes(op, fabric, group, root, wanted.cross_nic))
     task = work(op, size, group, proto, count, pace, protocols.slot(proto, wanted.buffer_size), in_place)
     return assemble(
         op, size, group, fabric, task, flows,
         algo="ring", proto=proto, channels=count, threads=threads, table=table,
     )  # fmt: skip
+
+
+def _bytes(op: str, fabric: Any, group: Group, root: str, cross_nic: int) -> Bytes:
+    """Links of all cycles, and data bytes on each."""
+    cycles = rings.cycles(group, cross_nic)
+    share = sent(op, group.n) / len(cycles)
+    flows = [(a, b, share) for cycle in cycles for a, b in rings.edges(cycle) if _carries(op, a, b, root)]
+    if cross_nic == 0:
+        flows = transport.relayed(flows, group)
+    return paths.gather(fabric, group.expand(fabric, flows))
 
 
 def sent(op: str, n: int) -> float:

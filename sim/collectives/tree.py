@@ -14,7 +14,7 @@ from functools import lru_cache
 from typing import Any
 
 from sim.collectives import channels as rules
-from sim.collectives import protocols
+from sim.collectives import paths, protocols
 from sim.collectives.assemble import assemble
 from sim.collectives.constants import Constants
 from sim.collectives.group import Group, group_of
@@ -42,7 +42,8 @@ def plan(
     group = group_of(fabric, ranks, wanted)
     count, threads = rules.used(op, size, group.n, "tree", proto, channels)
     plan = assemble(
-        op, size, group, fabric, work(size, group, proto, count, wanted.buffer_size), _flows(group),
+        op, size, group, fabric, work(size, group, proto, count, wanted.buffer_size),
+        paths.once(fabric, ("tree", group), lambda: paths.gather(fabric, group.expand(fabric, _flows(group)))),
         algo="tree", proto=proto, channels=count, threads=threads, table=table,
     )  # fmt: skip
     if group.nodes == 1:
