@@ -129,10 +129,21 @@ def _switch(value: object, where: str, key: str) -> float:
     return float(value)  # type: ignore[arg-type]
 
 
+def _share(value: object, where: str, key: str) -> float:
+    number = _positive(value, where, key)
+    if number > 1:
+        raise InputError(Mistake(where, key, repr(value), "a share above 0, at most 1"))
+    return number
+
+
 # Facts that any cluster may state. How much slower the host runs framework code than the one its costs were fitted on;
 # whether NVSwitches multicast and reduce (NVLink SHARP), whether the network's switches reduce (SHARP), and whether the
-# ports of the network are shaped by token buckets.
-OF_EVERY_FAMILY = {"host_factor": _positive, "nvlink_sharp": _switch, "sharp": _switch, "token_bucket": _switch}
+# ports of the network are shaped by token buckets. `amd_cpu` and `net_*`: sim/collectives/network.py.
+OF_EVERY_FAMILY = {
+    "host_factor": _positive, "nvlink_sharp": _switch, "sharp": _switch, "token_bucket": _switch, "amd_cpu": _switch,
+    "net_share": _share, "net_ll": parse_duration, "net_ll128": parse_duration, "net_simple": parse_duration,
+    "net_message": parse_duration, "net_channel": parse_bandwidth,
+}  # fmt: skip
 
 
 def _laid_over(below: object, value: object) -> object:

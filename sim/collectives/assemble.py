@@ -34,7 +34,7 @@ def assemble(
     delay = protocols.latency(work, group, algo, proto, threads, pace, table)
     moving = protocols.transfer(work, size, group, op, proto, pace, table)
     links, data = paths.gather(fabric, group.expand(fabric, flows)) if isinstance(flows, list) else flows
-    headers = [protocols.WIRE[proto] / table.wire(str(fabric.links.kind[i])) for i in links]
+    headers = [protocols.WIRE[proto] / group.network.wire(table, str(fabric.links.kind[i])) for i in links]
     rate = size / moving if moving > 0 else float("inf")
     known = group.nodes == 1 and group.inside == "auto" and table.evidence != "guess"
     evidence = (pace.evidence or table.evidence) if known else "guess"

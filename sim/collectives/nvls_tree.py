@@ -71,7 +71,7 @@ def _heads(group: Group) -> int:
 
 def _bytes(fabric: Any, group: Group, heads: int) -> Bytes:
     # A GPU that heads no slice only hands in the data and takes the result; heads move their slice once more.
-    slices = [host[:heads] for host in group.hosts]
+    slices = [tuple(tree.turned(host, k, heads)[0] for k in range(heads)) for host in group.hosts]
     parts = [nvls.switched(fabric, group.hosts, 1.0, 1.0)]
     for host, led in zip(group.hosts, slices, strict=True):
         for gpu in led:

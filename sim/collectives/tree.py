@@ -126,12 +126,18 @@ def _flows(group: Group) -> list[tuple[str, str, float]]:
     trees = (first, mirrored(first, group.nodes)) if group.nodes > 1 else ((),)
     flows: list[tuple[str, str, float]] = []
     for k in range(rotations):
-        chains = [host[k % len(host) :] + host[: k % len(host)] for host in group.hosts]
+        chains = [turned(host, k, rotations) for host in group.hosts]
         edges = [(chain[i + 1], chain[i], 1 / rotations) for chain in chains for i in range(len(chain) - 1)]
         share = 1 / rotations / len(trees)
         edges += [(chains[child][0], chains[parent][0], share) for tree in trees for child, parent in tree]
         flows += edges + [(b, a, amount) for a, b, amount in edges]
     return flows
+
+
+def turned(host: tuple[str, ...], k: int, rotations: int) -> tuple[str, ...]:
+    """The host's GPUs from the one beside its NIC `k` of `rotations` on; NICs are spread evenly over the GPUs."""
+    start = k * len(host) // rotations % len(host)
+    return host[start:] + host[:start]
 
 
 def parents(group: Group, channels: int) -> list[dict[str, str]]:
