@@ -141,7 +141,7 @@ def _share(value: object, where: str, key: str) -> float:
 # ports of the network are shaped by token buckets. `amd_cpu` and `net_*`: sim/collectives/network.py.
 OF_EVERY_FAMILY = {
     "host_factor": _positive, "nvlink_sharp": _switch, "sharp": _switch, "token_bucket": _switch, "amd_cpu": _switch,
-    "net_share": _share, "net_ll": parse_duration, "net_ll128": parse_duration, "net_simple": parse_duration,
+    "net_share": _share, "net_pairs_share": _share, "net_ll": parse_duration, "net_ll128": parse_duration, "net_simple": parse_duration,
     "net_message": parse_duration, "net_channel": parse_bandwidth,
 }  # fmt: skip
 

@@ -43,6 +43,8 @@ class Machine:
         Regular expression that matches the whole text.
     source : str
         Part of the source's name, where texts of two sources are alike.
+    settings : str
+        Regular expression that matches the whole text of the settings.
     cluster : str
         Name or file of the cluster; "": none yet, and `reason` says so.
     one_host : str
@@ -61,6 +63,7 @@ class Machine:
     hardware: str
     per_host: int
     source: str = ""
+    settings: str = ".*"
     cluster: str = ""
     one_host: str = ""
     reason: str = ""
@@ -103,6 +106,7 @@ def read_csv(path: str | Path) -> list[Row]:
         With line and column of everything that is wrong.
     """
     path = Path(path)
+    machines()  # its mistakes are told once, not for every row
     reader = csv.DictReader(io.StringIO(text_of(path)))
     missing = [name for name in COLUMNS if name not in (reader.fieldnames or ())]
     if missing:
@@ -150,7 +154,8 @@ def _row(record: Mapping[str, str], where: str) -> Row:
 
 
 def _fits(machine: Machine, record: Mapping[str, str]) -> bool:
-    return bool(re.fullmatch(machine.hardware, record["hardware"])) and machine.source in record["source"]
+    texts = (machine.hardware, record["hardware"]), (machine.settings, record["settings"])
+    return all(re.fullmatch(wanted, text) for wanted, text in texts) and machine.source in record["source"]
 
 
 def _number(text: str, key: str, where: str) -> float | None:

@@ -15,7 +15,7 @@ from sim.collectives.constants import Constants
 # Kinds of links inside a host; all others are the network's.
 INSIDE = frozenset({"nvlink", "pcie", "c2c", "socket", "memory", "nvme"})
 HOPS = {"net_ll": "LL", "net_ll128": "LL128", "net_simple": "Simple"}
-SHARE, MESSAGE, CHANNEL, AMD = "net_share", "net_message", "net_channel", "amd_cpu"
+SHARE, PAIRS, MESSAGE, CHANNEL, AMD = "net_share", "net_pairs_share", "net_message", "net_channel", "amd_cpu"
 
 
 @dataclass(frozen=True)
@@ -26,6 +26,8 @@ class Network:
     ----------
     share : float or None
         Share of the ports' payload bandwidth that NCCL's traffic reaches.
+    pairs : float or None
+        The same for messages between pairs; None: no different.
     hops : Mapping
         Seconds of one step between hosts over the links' latency, by protocol.
     message : float
@@ -37,14 +39,16 @@ class Network:
     """
 
     share: float | None = None
+    pairs: float | None = None
     hops: Mapping[str, float] = field(default_factory=dict)
     message: float = 0.0
     channel: float | None = None
     amd: bool = False
 
-    def wire(self, table: Constants, kind: str) -> float:
-        """Share of a link's payload bandwidth that NCCL's traffic can use."""
-        return table.wire(kind) if self.share is None or kind in INSIDE else self.share
+    def wire(self, table: Constants, kind: str, pairs: bool = False) -> float:
+        """Share of a link's payload bandwidth that NCCL's traffic, or its messages between pairs, can use."""
+        share = self.pairs if pairs and self.pairs is not None else self.share
+        return table.wire(kind) if share is None or kind in INSIDE else share
 
 
 UNKNOWN = Network()
@@ -53,10 +57,11 @@ UNKNOWN = Network()
 def network_of(fabric: Any) -> Network:
     """The facts that the cluster file of `fabric` states."""
     facts = fabric.facts
-    if not any(key in facts for key in (*HOPS, SHARE, MESSAGE, CHANNEL, AMD)):
+    if not any(key in facts for key in (*HOPS, SHARE, PAIRS, MESSAGE, CHANNEL, AMD)):
         return UNKNOWN
     return Network(
         share=facts[SHARE].value if SHARE in facts else None,
+        pairs=facts[PAIRS].value if PAIRS in facts else None,
         hops={proto: facts[key].value for key, proto in HOPS.items() if key in facts},
         message=facts[MESSAGE].value if MESSAGE in facts else 0.0,
         channel=facts[CHANNEL].value if CHANNEL in facts else None,

@@ -41,7 +41,7 @@ def plan(
     group = group_of(fabric, ranks, settings(nccl))
     heads = _heads(group)
     share = size / channels
-    remote = 2 * int(math.log2(group.nodes))
+    remote = 2 * tree.depth(group.nodes)
     fill = max(0, remote - 1) * min(share, chunk_of(size, group, channels))
     work = protocols.Work(
         1, remote, min(share, CHUNK), share, size * (1 + 1 / heads), size * tree.busiest(group.nodes) / heads, fill
@@ -51,7 +51,7 @@ def plan(
         algo="nvls_tree", proto=proto, channels=channels, threads=nvls.THREADS, table=table,
     )  # fmt: skip
     most = tree.believed(NVLS_TREE, fabric, group, heads) * group.n / (2 * (group.n - 1))
-    return replace(plan, rate_cap=min(plan.rate_cap, most))
+    return replace(plan, latency=plan.latency + tree.waits(group), rate_cap=min(plan.rate_cap, most))
 
 
 def chunk_of(size: float, group: Group, channels: int) -> float:

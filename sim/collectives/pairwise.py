@@ -51,7 +51,7 @@ def plan(
     if not wanted.pxn_disable:
         flows = transport.relayed(flows, group)
     links, data = paths.gather(fabric, group.expand(fabric, flows))
-    usage = data / np.array([group.network.wire(table, str(fabric.links.kind[i])) for i in links])
+    usage = data / np.array([group.network.wire(table, str(fabric.links.kind[i]), pairs=True) for i in links])
     moving = _transfer(op, size, load, message / parts, links, data, fabric, table, group, slow)
     count = int(np.count_nonzero(load))
     delay = _latency(group, count, table) + group.network.message * parts * _posted(op, group)
@@ -90,7 +90,7 @@ def _transfer(
         return 0.0
     pairs, way = table.pairs, "sendrecv" if op in ("sendrecv", "all_to_all") else "send"
     channel = max(float(load.max()) / pairs.rate[way], slow)
-    wire = np.array([group.network.wire(table, str(fabric.links.kind[i])) for i in links])
+    wire = np.array([group.network.wire(table, str(fabric.links.kind[i]), pairs=True) for i in links])
     link = float(np.max(size * data / (fabric.links.bandwidth[links] * wire))) / pairs.link[way]
     if group.nodes == 1:
         link *= 1 + (pairs.ramp[way] / size) ** pairs.power
