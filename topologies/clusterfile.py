@@ -25,7 +25,7 @@ from typing import Any
 
 from sim import plugins
 from sim.errors import InputError, Mistake, did_you_mean, unknown
-from sim.units import parse_bandwidth, parse_duration
+from sim.units import parse_bandwidth, parse_bytes, parse_duration
 from topologies import CLUSTERS, cluster_names
 from topologies.fabric import Fabric
 from topologies.known import GRADES, Known, LinkSpec
@@ -142,7 +142,7 @@ def _share(value: object, where: str, key: str) -> float:
 OF_EVERY_FAMILY = {
     "host_factor": _positive, "nvlink_sharp": _switch, "sharp": _switch, "token_bucket": _switch, "amd_cpu": _switch,
     "net_share": _share, "net_pairs_share": _share, "net_ll": parse_duration, "net_ll128": parse_duration, "net_simple": parse_duration,
-    "net_message": parse_duration, "net_channel": parse_bandwidth,
+    "net_message": parse_duration, "net_rendezvous": parse_duration, "net_eager": parse_bytes, "net_channel": parse_bandwidth,
 }  # fmt: skip
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from sim.collectives import plan_collective
-from sim.collectives.network import CHANNEL, HOPS, MESSAGE, PAIRS, SHARE
+from sim.collectives.network import CHANNEL, EAGER, HOPS, MESSAGE, PAIRS, RENDEZVOUS, SHARE
 from sim.errors import InputError, Mistake
 from topologies.known import Known
 from validation.collective_rows import IN_PLACE, Row, members
@@ -24,6 +24,7 @@ from validation.predict_collective import cluster_of, gpus_of
 RANGE = {
     SHARE: (0.1, 1.0, 0.95), PAIRS: (0.1, 1.0, 0.95), "net_ll": (5e-7, 5e-4, 5e-6), "net_ll128": (5e-7, 5e-4, 1e-5),
     "net_simple": (5e-7, 1e-3, 1.4e-5), MESSAGE: (1e-8, 1e-4, 3e-6), CHANNEL: (1e8, 1e11, 2e10),
+    RENDEZVOUS: (1e-7, 1e-3, 1e-5),
 }  # fmt: skip
 LEAST = 3  # rows that a fact rests on
 SMALL, LIGHT = 2**20, 0.3  # smaller sizes are judged by no limit: they weigh less
@@ -71,7 +72,7 @@ def fit(rows: Sequence[Row], fixed: dict[str, float] | None = None) -> NetworkFi
     if not rows:
         raise InputError(Mistake("calibrate", "--network", "no row of several hosts", "collectives across hosts"))
     plain = _times(rows, {})
-    touched = _touched(rows)
+    touched = [one | ({RENDEZVOUS} if fixed and EAGER in fixed and "net_ll" in one else set()) for one in _touched(rows)]
     keys = [key for key in RANGE if sum(key in one for one in touched) >= LEAST and key not in (fixed or {})]
     used = [at for at, row in enumerate(rows) if not row.held_out]
     low, high, begin = (np.log([RANGE[key][k] for key in keys]) for k in range(3))
@@ -120,7 +121,7 @@ def _times(rows: Sequence[Row], facts: dict[str, float]) -> np.ndarray:
     for row in rows:
         fabric = cluster_of(row)
         if id(fabric) not in changed:
-            others = {key: known for key, known in fabric.facts.items() if key not in RANGE}
+            others = {key: known for key, known in fabric.facts.items() if not key.startswith("net_")}
             new = {key: Known(value, "fitted", "") for key, value in facts.items()}
             changed[id(fabric)] = fabric.with_facts(fabric.name, others | new)
         same = changed[id(fabric)]
@@ -129,6 +130,8 @@ def _times(rows: Sequence[Row], facts: dict[str, float]) -> np.ndarray:
 
 
 def _text(key: str, value: float) -> str:
+    if key == EAGER:
+        return f'"{value / 1024:g} KiB"'
     if key in (SHARE, PAIRS):
         return f"{value:.3g}"
     return f'"{value / 1e9:.3g} GB/s"' if key == CHANNEL else f'"{value * 1e6:.3g} us"'

@@ -32,6 +32,7 @@ def assemble(
     table = table or files.load(fabric.gpu_model)
     pace = table.paces[algo, proto]
     delay = protocols.latency(work, group, algo, proto, threads, pace, table)
+    delay += work.remote_hops * group.network.agreed(proto, work.step * protocols.WIRE[proto], channels)
     moving = protocols.transfer(work, size, group, op, proto, pace, table)
     links, data = paths.gather(fabric, group.expand(fabric, flows)) if isinstance(flows, list) else flows
     headers = [protocols.WIRE[proto] / group.network.wire(table, str(fabric.links.kind[i])) for i in links]

@@ -16,6 +16,7 @@ from sim.collectives.constants import Constants
 INSIDE = frozenset({"nvlink", "pcie", "c2c", "socket", "memory", "nvme"})
 HOPS = {"net_ll": "LL", "net_ll128": "LL128", "net_simple": "Simple"}
 SHARE, PAIRS, MESSAGE, CHANNEL, AMD = "net_share", "net_pairs_share", "net_message", "net_channel", "amd_cpu"
+EAGER, RENDEZVOUS = "net_eager", "net_rendezvous"
 
 
 @dataclass(frozen=True)
@@ -34,6 +35,9 @@ class Network:
         Seconds of the proxy for each part of a message to a rank of another host.
     channel : float or None
         Bytes/s that one channel carries of messages between hosts.
+    eager, rendezvous : float
+        Bytes from which the two sides agree on a message before it is sent, and the seconds that this costs the proxy
+        for each channel of a step. Only LL and LL128 send less; `hops` of Simple has it in it.
     amd : bool
         Whether the hosts' CPUs are AMD's, to which NCCL's cost model gives other numbers.
     """
@@ -43,12 +47,18 @@ class Network:
     hops: Mapping[str, float] = field(default_factory=dict)
     message: float = 0.0
     channel: float | None = None
+    eager: float = float("inf")
+    rendezvous: float = 0.0
     amd: bool = False
 
     def wire(self, table: Constants, kind: str, pairs: bool = False) -> float:
         """Share of a link's payload bandwidth that NCCL's traffic, or its messages between pairs, can use."""
         share = self.pairs if pairs and self.pairs is not None else self.share
         return table.wire(kind) if share is None or kind in INSIDE else share
+
+    def agreed(self, proto: str, amount: float, channels: int) -> float:
+        """Seconds that a step between hosts takes longer when each of its channels sends `amount` bytes on the wire."""
+        return self.rendezvous * channels if proto != "Simple" and amount >= self.eager else 0.0
 
 
 UNKNOWN = Network()
@@ -57,7 +67,7 @@ UNKNOWN = Network()
 def network_of(fabric: Any) -> Network:
     """The facts that the cluster file of `fabric` states."""
     facts = fabric.facts
-    if not any(key in facts for key in (*HOPS, SHARE, PAIRS, MESSAGE, CHANNEL, AMD)):
+    if not any(key in facts for key in (*HOPS, SHARE, PAIRS, MESSAGE, CHANNEL, EAGER, RENDEZVOUS, AMD)):
         return UNKNOWN
     return Network(
         share=facts[SHARE].value if SHARE in facts else None,
@@ -65,5 +75,7 @@ def network_of(fabric: Any) -> Network:
         hops={proto: facts[key].value for key, proto in HOPS.items() if key in facts},
         message=facts[MESSAGE].value if MESSAGE in facts else 0.0,
         channel=facts[CHANNEL].value if CHANNEL in facts else None,
+        eager=facts[EAGER].value if EAGER in facts else float("inf"),
+        rendezvous=facts[RENDEZVOUS].value if RENDEZVOUS in facts else 0.0,
         amd=AMD in facts and bool(facts[AMD].value),
     )
