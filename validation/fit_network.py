@@ -137,6 +137,20 @@ def _text(key: str, value: float) -> str:
     return f'"{value / 1e9:.3g} GB/s"' if key == CHANNEL else f'"{value * 1e6:.3g} us"'
 
 
+def write(result: NetworkFit, cluster: str, path: Path, logs: Sequence[Path]) -> None:
+    """Write the cluster file.
+
+    Raises
+    ------
+    InputError
+        If it cannot be written.
+    """
+    try:
+        path.write_text(render(result, cluster, logs), encoding="utf-8")
+    except OSError as error:
+        raise InputError(Mistake(str(path), "", error.strerror or str(error), "a place to write to")) from None
+
+
 def render(result: NetworkFit, cluster: str, logs: Sequence[Path]) -> str:
     """A cluster file with the facts."""
     names = ", ".join(path.name for path in logs)

@@ -125,6 +125,31 @@ def read_csv(path: str | Path) -> list[Row]:
     return rows
 
 
+def to_fit(path: str | Path, cluster: str) -> list[Row]:
+    """Rows that ran on `cluster` with a node count that the table of machines gives to fits.
+
+    Every second size of a series is held out.
+
+    Raises
+    ------
+    InputError
+        If a row is wrong, or none is to be fitted to.
+    """
+    found: list[Row] = []
+    sizes: dict[tuple[object, ...], list[int]] = {}
+    for row in read_csv(path):
+        if row.skip or not row.known or row.cluster != cluster:
+            continue
+        series = sizes.setdefault((row.machine, row.op, row.ranks, row.wanted), [])
+        if row.size not in series:
+            series.append(row.size)
+        found.append(replace(row, held_out=series.index(row.size) % 2 == 1))
+    if not found:
+        expected = f"rows of a machine with fitted_nodes in {MACHINES.name} and that cluster"
+        raise InputError(Mistake(str(path), "--cluster", f"no row to fit to of {cluster or 'no cluster'}", expected))
+    return found
+
+
 def _row(record: Mapping[str, str], where: str) -> Row:
     op = NAMES.get(record["op"], record["op"])
     size, gpus, nodes = (_number(record[key], key, where) for key in ("size_bytes", "gpus", "nodes"))
@@ -196,6 +221,10 @@ def _with_settings(row: Row, record: Mapping[str, str], machine: Machine, where:
     for key, name in (("algo", "NCCL_ALGO"), ("proto", "NCCL_PROTO")):
         if record[key]:
             env[name] = record[key]
+    if re.match("collnet|sharp", record["algo"].lower()):
+        env["NCCL_COLLNET_ENABLE"] = "1"  # NCCL runs it only then
+    if record["algo"].upper() == "NVLS" and (row.hosts or 1) > 1:
+        return replace(row, skip="NVLink SHARP across hosts, with SHARP in the network, is not modelled")
     version = re.search(r"NCCL (2\.\d+(\.\d+)?)", text)
     try:
         said = version[1] if version else machine.nccl or Settings().version
