@@ -42,7 +42,8 @@ def plan(
     heads = _heads(group)
     share = size / channels
     remote = 2 * tree.depth(group.nodes)
-    fill = max(0, remote - 1) * min(share, chunk_of(size, group, channels))
+    chunk = min(share / heads, chunk_of(size, group, channels))
+    fill = max(0, remote - 1) * chunk
     work = protocols.Work(
         1, remote, min(share, CHUNK), share, size * (1 + 1 / heads), size * tree.busiest(group.nodes) / heads, fill
     )  # fmt: skip
@@ -51,7 +52,9 @@ def plan(
         algo="nvls_tree", proto=proto, channels=channels, threads=nvls.THREADS, table=table,
     )  # fmt: skip
     most = tree.believed(NVLS_TREE, fabric, group, heads) * group.n / (2 * (group.n - 1))
-    return replace(plan, latency=plan.latency + tree.waits(group), rate_cap=min(plan.rate_cap, most))
+    # The first chunks of all channels share a head's NIC at every level of the tree.
+    filling = max(0, remote - 1) * chunk * channels / group.remote
+    return replace(plan, latency=plan.latency + tree.waits(group) + filling, rate_cap=min(plan.rate_cap, most))
 
 
 def chunk_of(size: float, group: Group, channels: int) -> float:

@@ -89,7 +89,9 @@ def _transfer(
     if size <= 0 or not len(links):
         return 0.0
     pairs, way = table.pairs, "sendrecv" if op in ("sendrecv", "all_to_all") else "send"
-    channel = max(float(load.max()) / pairs.rate[way], slow)
+    channel = float(load.max()) / pairs.rate[way]
+    # Where the file says what a channel carries over the network, a single message goes by that and not by NVLink.
+    channel = slow if group.network.channel and op not in MANY and slow else max(channel, slow)
     wire = np.array([group.network.wire(table, str(fabric.links.kind[i]), pairs=True) for i in links])
     link = float(np.max(size * data / (fabric.links.bandwidth[links] * wire))) / pairs.link[way]
     if group.nodes == 1:
