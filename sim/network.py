@@ -81,6 +81,11 @@ def max_min_rates(
     return rates
 
 
+def cap_of(plan: Plan, speed: float) -> float:
+    """Bytes/s of a plan's own cap beside kernels that leave `speed` of it; CPU threads do not notice them."""
+    return plan.rate_cap if plan.on_cpu else plan.rate_cap * speed
+
+
 class Network:
     """All activities in flight; wakes each when its last byte has arrived."""
 
@@ -92,7 +97,7 @@ class Network:
 
     def begin(self, plan: Plan, speed: float = 1.0) -> Transfer:
         """Starts to move a plan's bytes; ``speed`` scales its own cap (HBM shared with kernels)."""
-        activity = Activity(plan, plan.size, self.env.event(), plan.links, plan.usage, plan.rate_cap * speed)
+        activity = Activity(plan, plan.size, self.env.event(), plan.links, plan.usage, cap_of(plan, speed))
         activity.since = self.env.now
         self.active.append(activity)
         self._solve(activity)
@@ -100,7 +105,7 @@ class Network:
 
     def limit(self, activity: Activity, speed: float) -> None:
         """Changes an activity's own cap while it is under way."""
-        cap = activity.plan.rate_cap * speed
+        cap = cap_of(activity.plan, speed)
         if cap != activity.cap and not activity.done.triggered:
             activity.cap = cap
             self._solve(activity)

@@ -131,6 +131,9 @@ class Nccl:
     net_speed: float | None = key(
         None, "speed NCCL sees of a NIC; 10 Gbit/s where the driver says none; default: the cluster's", unit="bandwidth"
     )
+    net: Literal["socket"] | None = key(None, "TCP sockets instead of RDMA (NCCL_NET=Socket); default: the cluster's")
+    socket_nthreads: int | None = key(None, "helper threads of a connection (NCCL_SOCKET_NTHREADS); 0: none", low=0)
+    nsocks_perthread: int | None = key(None, "sockets of each helper thread (NCCL_NSOCKS_PERTHREAD)", low=1)
 
 
 @dataclass(frozen=True)

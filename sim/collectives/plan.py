@@ -45,6 +45,8 @@ class Plan:
         What the time rests on: fitted (this GPU was measured) or guess (constants of another).
     notes : tuple of str
         Choices that were not what was asked for, for ``--explain``.
+    on_cpu : bool
+        Whether the rate is bound by threads of the CPU: kernels beside the collective do not lower it.
     """
 
     op: str
@@ -59,6 +61,7 @@ class Plan:
     rate_cap: float
     evidence: str
     notes: tuple[str, ...] = field(default=())
+    on_cpu: bool = False
 
     def duration(self, bandwidth: np.ndarray) -> float:
         """Seconds on an idle network whose links have `bandwidth` bytes/s (all links of the fabric)."""
@@ -99,6 +102,9 @@ class Settings:
     hostid: int | None = None
     nchannels_per_net_peer: int | None = None
     net_speed: float | None = None
+    net: str | None = None
+    socket_nthreads: int | None = None
+    nsocks_perthread: int | None = None
 
     @property
     def release(self) -> tuple[int, int]:
