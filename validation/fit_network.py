@@ -72,7 +72,9 @@ def fit(rows: Sequence[Row], fixed: dict[str, float] | None = None) -> NetworkFi
     if not rows:
         raise InputError(Mistake("calibrate", "--network", "no row of several hosts", "collectives across hosts"))
     plain = _times(rows, {})
-    touched = [one | ({RENDEZVOUS} if fixed and EAGER in fixed and "net_ll" in one else set()) for one in _touched(rows)]
+    touched = [
+        one | ({RENDEZVOUS} if fixed and EAGER in fixed and "net_ll" in one else set()) for one in _touched(rows)
+    ]
     keys = [key for key in RANGE if sum(key in one for one in touched) >= LEAST and key not in (fixed or {})]
     used = [at for at, row in enumerate(rows) if not row.held_out]
     low, high, begin = (np.log([RANGE[key][k] for key in keys]) for k in range(3))
