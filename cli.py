@@ -19,6 +19,7 @@ from sim import __version__
 
 if TYPE_CHECKING:
     from sim.result import Result
+    from sim.sections import Scenario
 
 EXIT_OUTSIDE, EXIT_INPUT = 1, 2
 
@@ -72,9 +73,11 @@ def main() -> None:
 
 def predicted(scenario: str | None, overrides: tuple[str, ...]) -> Result:
     from sim.catalog import find_scenario
+    from sim.jobs import refuse
     from sim.spec import load_scenario
 
     loaded = load_scenario(find_scenario(scenario), overrides)
+    refuse(loaded, "this; `prestep run` predicts several")
     from sim.predict import predict  # after the scenario is known to be good: its imports are the slow ones
 
     return predict(loaded)
@@ -98,8 +101,16 @@ def run(
 ) -> None:
     """Predict one training step of SCENARIO: a file, or a bundled one (`prestep list scenarios`)."""
     from sim import exporters
+    from sim.catalog import find_scenario
+    from sim.spec import load_scenario
 
-    result = predicted(scenario, overrides)
+    loaded = load_scenario(find_scenario(scenario), overrides)
+    if loaded.jobs:
+        _run_jobs(loaded, json_, trace or timeline, strict)
+        return
+    from sim.predict import predict  # after the scenario is known to be good: its imports are the slow ones
+
+    result = predict(loaded)
     if json_:
         click.echo(result.to_json())
     else:
@@ -111,6 +122,22 @@ def run(
             talk(f"wrote {exporters.write(result, path, exporter)}")
     if strict and result.fallbacks:
         talk(result.refusal)
+        sys.exit(EXIT_OUTSIDE)
+
+
+def _run_jobs(scenario: Scenario, json_: bool, file: Path | None, strict: bool) -> None:
+    """`run` of several jobs on one cluster."""
+    from sim.errors import InputError, Mistake
+    from sim.exporters import terminal
+    from sim.together import predict
+
+    if file is not None:
+        raise InputError(Mistake("command line", str(file), f"{len(scenario.jobs)} jobs", "one job for a trace"))
+    together = predict(scenario)
+    click.echo(together.to_json() if json_ else terminal.render_jobs(together))
+    refused = [result.refusal for result in together.results.values() if result.fallbacks]
+    if strict and refused:
+        talk("\n".join(refused))
         sys.exit(EXIT_OUTSIDE)
 
 
@@ -180,28 +207,29 @@ def calibrate(logs: tuple[Path, ...], output: Path, cluster: str, op: str, netwo
 
 @main.command()
 @click.option("--cluster", required=True, metavar="NAME|FILE", help="`prestep list clusters`.")
-@click.option("--op", default="all_reduce", show_default=True, help="Collective operation.")
+@click.option("--op", default="all_reduce", show_default=True, help="Operation; init: making a communicator.")
+@click.option("--backend", default=None, help="Who runs it: nccl (the default), gloo (CPU, TCP) or nvshmem (puts).")
 @click.option("--ranks", type=click.IntRange(2), help="Ranks, one per GPU; default: all of the cluster.")
+@click.option("--gpus", default="", metavar="LIST", help="GPUs by name or number instead: 0,2,4-7; the first is root.")
 @click.option("--min-bytes", default="8", show_default=True, metavar="SIZE", help="Smallest size: 8, 1M, 4 MiB.")
 @click.option("--max-bytes", default="4G", show_default=True, metavar="SIZE", help="Largest size.")
 @click.option("--algo", help="Force the algorithm, as NCCL_ALGO.")
 @click.option("--proto", help="Force the protocol, as NCCL_PROTO.")
 @click.option("--channels", type=click.IntRange(1), help="Force the number of channels.")
-@click.option("--explain", is_flag=True, help="Say what bounds each size.")
+@file_option("--nccl-constants", "constants", text="NCCL's constants, as `prestep calibrate` writes them.")
+@click.option("--explain", is_flag=True, help="Say what bounds each size, and which rings and trees there are.")
+@changes
 @as_json
 @explained
-def collective(cluster: str, explain: bool, json_: bool, min_bytes: str, max_bytes: str, **choices: Any) -> None:
+def collective(explain: bool, json_: bool, **choices: Any) -> None:
     """Predict a collective over a range of sizes, in the columns of nccl-tests."""
-    from sim.collectives import table
-    from sim.units import parse_nccl_size
-    from topologies import load_cluster
+    from sim.collectives import report
 
-    sizes = parse_nccl_size(min_bytes, "--min-bytes"), parse_nccl_size(max_bytes, "--max-bytes")
-    rows = table.sweep(load_cluster(cluster), min_bytes=sizes[0], max_bytes=sizes[1], **choices)
+    made = report.collective(explain=explain, **choices)
     if json_:
-        echo_json([row.to_json() for row in rows])
+        echo_json(made.to_json())
     else:
-        click.echo(table.render(rows, explain=explain))
+        click.echo(made.render())
 
 
 @main.group()
@@ -212,14 +240,16 @@ def topology() -> None:
 @topology.command()
 @click.argument("cluster", metavar="NAME|FILE")
 @file_option("--picture", text="Draw the graph too (PNG).")
+@click.option("--rings", is_flag=True, help="The rings and trees of all GPUs instead, as NCCL's log prints them.")
 @explained
-def show(cluster: str, picture: Path | None) -> None:
+def show(cluster: str, picture: Path | None, rings: bool) -> None:
     """Print what the cluster is made of."""
+    from sim.collectives import lines
     from topologies import load_cluster
     from topologies import show as drawing
 
     fabric = load_cluster(cluster)
-    click.echo(drawing.render(fabric))
+    click.echo("\n".join(lines.told(fabric, fabric.gpus, trees=72)) if rings else drawing.render(fabric))
     if picture is not None:
         drawing.picture(fabric, picture)
         talk(f"wrote {picture}")
@@ -266,18 +296,22 @@ def import_topology(file: Path, output: Path | None, format_: str) -> None:
     talk(f"wrote {path}: {len(fabric.hosts)} hosts, {len(fabric.gpus)} GPUs")
 
 
-KINDS = ("clusters", "models", "collectives", "schedules", "topologies", "exporters", "scenarios", "sets")
+KINDS = ("clusters", "models", "collectives", "schedules", "topologies", "exporters", "routings", "scenarios", "sets")
 
 
 @main.command("list")
 @click.argument("kind", type=click.Choice(KINDS))
+@click.option("-l", "--long", "long_", is_flag=True, help="A line about each, where it has one.")
 @explained
-def list_(kind: str) -> None:
+def list_(kind: str, long_: bool) -> None:
     """List the names that scenarios and commands take."""
-    from sim.catalog import names
+    from sim.catalog import names, summaries
 
-    for name in names(kind):
-        click.echo(name)
+    found = names(kind)
+    told = summaries(kind) if long_ else {}
+    width = max((len(name) for name in found), default=0)
+    for name in found:
+        click.echo(f"{name:{width}}  {told[name]}" if told.get(name) else name)
 
 
 @main.command()

@@ -15,8 +15,10 @@ from sim.costs.frameworks import kernel_gap
 from sim.costs.interference import contention, slowdown
 from sim.engine import Machine, Run, execute
 from sim.errors import InputError, Mistake
+from sim.jobs import refuse
 from sim.layout import check_layout
 from sim.opgraph import Comm, OpGraph
+from sim.placing import allotted, placements
 from sim.spec import sections_in_use
 from workloads.lower import Lowered, lower
 from workloads.model import ModelSpec, load_model
@@ -46,6 +48,23 @@ class Simulation:
     gpu: Gpu
     lowered: Lowered
     run: Run
+    gpus: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A job with everything it needs to run; ``gpus`` has the GPU of every rank."""
+
+    scenario: Scenario
+    model: ModelSpec
+    fabric: Fabric
+    gpu: Gpu
+    lowered: Lowered
+    machine: Machine
+    gpus: tuple[str, ...]
+
+    def simulation(self, run: Run) -> Simulation:
+        return Simulation(self.scenario, self.model, self.fabric, self.gpu, self.lowered, run, self.gpus)
 
 
 def simulate(scenario: Scenario, steps: int = STEPS) -> Simulation:
@@ -56,30 +75,45 @@ def simulate(scenario: Scenario, steps: int = STEPS) -> Simulation:
     InputError
         If the layout does not fit the cluster or the model, or asks for what is not simulated.
     """
+    refuse(scenario, "one simulation")
     fabric = load_fabric(scenario)
+    job = prepare(scenario, fabric)
+    return job.simulation(execute(job.lowered.graph, job.machine, steps))
+
+
+def prepare(scenario: Scenario, fabric: Fabric, gpus: tuple[str, ...] | None = None) -> Prepared:
+    """Lowers one job and gives it its GPUs: those of `gpus`, else where its placement puts the ranks.
+
+    Raises
+    ------
+    InputError
+        If the layout does not fit the cluster or the model, or asks for what is not simulated.
+    """
     model = load_model(scenario.model, scenario.where)
-    mistakes = check_layout(scenario, len(fabric.gpus), model) + _not_simulated(scenario)
+    mistakes = check_layout(scenario, allotted(scenario, fabric), model) + _not_simulated(scenario)
     if mistakes:
         raise InputError(mistakes)
+    gpus = placements(scenario, fabric)[0] if gpus is None else gpus
     gpu = load_gpu(fabric.gpu_model)
     lowered = lower(scenario, model, host_factor(scenario, fabric))
-    run = execute(lowered.graph, machine(scenario, lowered.graph, fabric, gpu), steps)
-    return Simulation(scenario, model, fabric, gpu, lowered, run)
+    return Prepared(scenario, model, fabric, gpu, lowered, machine(scenario, lowered.graph, fabric, gpu, gpus), gpus)
 
 
 def predict(scenario: Scenario) -> Result:
-    """The predicted step of a scenario; see :class:`sim.result.Result`."""
+    """The predicted step of a scenario; see :class:`sim.result.Result`. Of several jobs: `sim.together.predict`."""
     from sim.report import result_of
 
     return result_of(simulate(scenario))
 
 
 def load_fabric(scenario: Scenario) -> Fabric:
-    """The cluster of a scenario with its changes, cut to the GPUs it uses."""
+    """The cluster of a scenario with its changes and its routing."""
     from topologies import load_cluster
+    from topologies.policies import Routing
 
     c = scenario.cluster
-    return load_cluster(c.file or c.name or "h200-host-4", hosts=c.hosts, overrides=c.set)
+    fabric = load_cluster(c.file or c.name or "h200-host-4", hosts=c.hosts, overrides=c.set)
+    return fabric.with_routing(Routing(c.routing, c.routing_seed, c.routing_flows, not scenario.nccl.pxn_disable))
 
 
 def host_factor(scenario: Scenario, fabric: Fabric) -> float:
@@ -90,8 +124,11 @@ def host_factor(scenario: Scenario, fabric: Fabric) -> float:
     return known.value if known is not None else 1.0
 
 
-def machine(scenario: Scenario, graph: OpGraph, fabric: Fabric, gpu: Gpu) -> Machine:
-    """Durations, interference and communication plans of a graph on a fabric."""
+def machine(
+    scenario: Scenario, graph: OpGraph, fabric: Fabric, gpu: Gpu, gpus: tuple[str, ...] | None = None
+) -> Machine:
+    """Durations, interference and communication plans of a graph on a fabric; rank r is on ``gpus[r]``."""
+    gpus = fabric.gpus if gpus is None else gpus
     kernels = graph.kernels
     p = scenario.parallel
     clock = gpu.crowded if p.dp * p.tp * p.pp * p.cp > 1 else 1.0
@@ -112,8 +149,8 @@ def machine(scenario: Scenario, graph: OpGraph, fabric: Fabric, gpu: Gpu) -> Mac
         others = scenario.parallel.pp - 2 if comm.axis == "pp" else 0
         plans = []
         for group in comm.groups:
-            extra = [r for r in range(len(fabric.gpus)) if r not in group][: max(0, others)]
-            members = [fabric.gpus[r] for r in (*group, *extra)]
+            extra = [r for r in range(len(gpus)) if r not in group][: max(0, others)]
+            members = [gpus[r] for r in (*group, *extra)]
             plans.append(plan_collective(comm.op, comm.size, members, fabric, scenario.nccl, comm.in_place))
         return _merged(plans)
 
@@ -140,14 +177,23 @@ def slowest_of(gpus: int, spread: float) -> float:
 
 
 def _merged(plans: list[Plan]) -> Plan:
-    """One plan for symmetric copies that run at the same moment: their usage adds up on the links."""
+    """One plan for copies that run at the same moment: their usage adds up on the links, and the slowest counts.
+
+    Copies differ where ranks are not placed regularly; whoever waits for one of them waits for all.
+    """
     first = plans[0]
     if len(plans) == 1:
         return first
     links = np.concatenate([p.links for p in plans])
     usage = np.concatenate([p.usage for p in plans])
     unique, inverse = np.unique(links, return_inverse=True)
-    return replace(first, links=unique, usage=np.bincount(inverse, weights=usage))
+    return replace(
+        first,
+        links=unique,
+        usage=np.bincount(inverse, weights=usage),
+        latency=max(p.latency for p in plans),
+        rate_cap=min(p.rate_cap for p in plans),
+    )
 
 
 def _not_simulated(scenario: Scenario) -> list[Mistake]:

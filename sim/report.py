@@ -19,11 +19,12 @@ if TYPE_CHECKING:
     from workloads.tape import Memory as Alive
 
 
-def result_of(simulation: Simulation) -> Result:
-    """The last simulated step as a :class:`~sim.result.Result`."""
+def result_of(simulation: Simulation, by_rank: dict[int, float] | None = None) -> Result:
+    """The last simulated step as a :class:`~sim.result.Result`; ``by_rank``: step times found otherwise."""
     s, graph, run = simulation.scenario, simulation.lowered.graph, simulation.run
     steps = step_times(graph, run)
-    by_rank = {member: float(times[-1]) for r, times in steps.items() for member in graph.represents[r]}
+    if by_rank is None:
+        by_rank = {member: float(times[-1]) for r, times in steps.items() for member in graph.represents[r]}
     step = float(np.median(list(by_rank.values())))
     timeline = timeline_of(graph, run)
     last = run.end[0].shape[0] - 1

@@ -6,6 +6,7 @@
     gpu = "h100"
     extends = "dgx-h100"            # optional: start from another file's keys
     gpus = { value = 8, evidence = "datasheet", source = "DGX H100 User Guide" }
+    nccl = "my-nccl.toml"           # optional: NCCL's constants on this machine, written by `prestep calibrate`
     [nvlink]
     bandwidth = { value = "21.8 GB/s", evidence = "measured", source = "..." }     # one link, one direction, payload
     latency = { value = "0.3 us", evidence = "guess", source = "..." }
@@ -31,7 +32,7 @@ from topologies.fabric import Fabric
 from topologies.known import GRADES, Known, LinkSpec
 
 Table = dict[str, Any]
-_HEADER = ("family", "extends", "description")
+_HEADER = ("family", "extends", "description", "nccl")
 _GRADED = {"value", "evidence", "source"}
 _LINK = {"bandwidth": parse_bandwidth, "latency": parse_duration, "raw": parse_bandwidth, "upstream": parse_bandwidth}
 
@@ -53,7 +54,8 @@ def read(name_or_file: str | Path, hosts: int | None = None) -> Fabric:
         fabric: Fabric = family.build(family.Params(**values))
     except InputError as error:
         raise InputError([dataclasses.replace(mistake, where=where) for mistake in error.mistakes]) from None
-    return fabric.with_facts(path.stem, reader.facts)
+    made = fabric.with_facts(path.stem, reader.facts)
+    return made.with_constants(str(table["nccl"])) if "nccl" in table else made
 
 
 def _foreign(path: Path) -> bool:
@@ -107,6 +109,8 @@ def _merged(path: Path, above: tuple[Path, ...] = ()) -> Table:
         table = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise InputError(Mistake(_where(path), "", str(error), "a cluster file in TOML")) from None
+    if "nccl" in table:
+        table["nccl"] = _constants(path, table["nccl"])
     if "extends" not in table:
         return table
     base = str(table.pop("extends"))
@@ -115,6 +119,16 @@ def _merged(path: Path, above: tuple[Path, ...] = ()) -> Table:
         raise InputError(Mistake(_where(path), "extends", f'"{base}"', "a file that does not extend this one"))
     below = _merged(parent, (*above, path))
     return below | {key: _laid_over(below.get(key), value) for key, value in table.items()}
+
+
+def _constants(path: Path, name: object) -> str:
+    """The file of NCCL's constants that a cluster file names, relative to it."""
+    expected = "a file that `prestep calibrate LOGS -o FILE` wrote, relative to this one"
+    if not isinstance(name, str) or not name:
+        raise InputError(Mistake(_where(path), "nccl", repr(name), expected))
+    if not (path.parent / name).is_file():
+        raise InputError(Mistake(_where(path), "nccl", f'"{name}", no such file', expected))
+    return str(path.parent / name)
 
 
 def _positive(value: object, where: str, key: str) -> float:

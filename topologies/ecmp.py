@@ -44,10 +44,8 @@ def path(fabric: Fabric, src: str, dst: str, flow: int = 0, seed: int = 0) -> tu
     routes = fabric.routes(src, dst)
     if len(routes) == 1 or not any(_outside(fabric, rows) for rows, _ in routes):
         return fabric.spread(src, dst)
-    draw = _hash(f"{seed}/{src}/{dst}/{flow}")
-    edges = np.cumsum([share for _, share in routes])
-    # Rounding may leave the last edge just below 1.
-    rows = np.sort(routes[min(int(np.searchsorted(edges, draw, side="right")), len(routes) - 1)][0])
+    at = drawn(f"{seed}/{src}/{dst}/{flow}", np.cumsum([share for _, share in routes]))
+    rows = np.sort(routes[at][0])
     return rows, np.ones(len(rows))
 
 
@@ -73,6 +71,12 @@ def loads(fabric: Fabric, flows: Iterable[Flow], seed: int = 0) -> Floats:
 
 def _outside(fabric: Fabric, rows: Ints) -> bool:
     return any(kind not in PREFERENCE for kind in fabric.links.kind[rows].tolist())
+
+
+def drawn(key: str, edges: Floats) -> int:
+    """The path that a flow's key falls on; `edges` are the paths' shares, added up, the last one 1."""
+    # Rounding may leave the last edge just below 1.
+    return min(int(np.searchsorted(edges, _hash(key), side="right")), len(edges) - 1)
 
 
 def _hash(text: str) -> float:

@@ -12,6 +12,7 @@ from sim.errors import InputError, unknown
 from topologies.checks import check
 from topologies.known import GRADES, Known, LinkSpec
 from topologies.links import Floats, Ints, Links, Nodes
+from topologies.policies import ADAPTIVE, Routing
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -37,6 +38,10 @@ class Fabric:
         The module of `topologies` that built it.
     facts : mapping of str to Known
         Numbers of the cluster file, by key, with evidence and source.
+    constants : str
+        File of NCCL's constants on this machine (`sim.collectives.machine`); "": those of the GPU.
+    routing : Routing
+        How `spread` chooses among equally good paths; see `topologies.policies`.
 
     Raises
     ------
@@ -50,6 +55,8 @@ class Fabric:
     gpu_model: str
     family: str = ""
     facts: Mapping[str, Known] = field(default_factory=dict)
+    constants: str = ""
+    routing: Routing = ADAPTIVE
 
     def __post_init__(self) -> None:
         mistakes = check(self.name, self.nodes, self.links)
@@ -103,8 +110,22 @@ class Fabric:
         return self._router.routes(self.node_index(src), self.node_index(dst))
 
     def spread(self, src: str, dst: str) -> tuple[Ints, Floats]:
-        """`routes` added up by link: (rows of `links`, bytes on that link per byte sent), both of the same length."""
-        return self._router.spread(self.node_index(src), self.node_index(dst))
+        """`routes` added up by link: (rows of `links`, bytes on that link per byte sent), both of the same length.
+
+        All of them, or those that the fabric's routing policy takes.
+        """
+        if self.routing.policy == "adaptive":
+            return self._router.spread(self.node_index(src), self.node_index(dst))
+        key = self.node_index(src), self.node_index(dst)
+        if key not in self._spreads:
+            from topologies.policies import spread
+
+            self._spreads[key] = spread(self, src, dst, self.routing)
+        return self._spreads[key]
+
+    @cached_property
+    def _spreads(self) -> dict[tuple[int, int], tuple[Ints, Floats]]:
+        return {}
 
     def nearest(self, node: str, kind: str) -> str:
         """The node of a kind with the fewest hops from `node` (its socket's memory, its NIC); the first on a tie."""
@@ -154,11 +175,23 @@ class Fabric:
         title = name or str(graph.graph.get("name", "graph"))
         return cls(title, Nodes(names, kinds, hosts), links, model, str(graph.graph.get("family", "")))
 
+    def with_routing(self, routing: Routing) -> Fabric:
+        """The same cluster under another routing policy."""
+        same = copy.copy(self)
+        same.__dict__.update(routing=routing)
+        return same
+
     def with_facts(self, name: str, facts: Mapping[str, Known]) -> Fabric:
         """The same cluster under a file's name, with the sources of its numbers."""
         # A copy leaves the caches behind (`__getstate__`), and what was checked once is not checked again.
         same = copy.copy(self)
         same.__dict__.update(name=name, facts=dict(facts))
+        return same
+
+    def with_constants(self, path: str) -> Fabric:
+        """The same cluster, on which NCCL takes as long as a file of constants says."""
+        same = copy.copy(self)
+        same.__dict__.update(constants=path)
         return same
 
 

@@ -3,12 +3,14 @@
 A path goes through switches, CPUs and NICs, never through a GPU, a memory or a disk. Paths are compared by number of
 hops, then by their worst kind of link as NCCL does (NVLink before PCIe before sockets before the network), so that two
 GPUs under one PCIe switch still talk over NVLink, then by the CPUs they pass (a NIC under the GPU's own PCIe switch is
-nearer than one beyond the CPU). What is left are equal-cost paths, which share the bytes.
+nearer than one beyond the CPU). To another host a path without a CPU is better however long it is. What is left are
+equal-cost paths, which share the bytes.
 """
 
 from __future__ import annotations
 
 from collections import deque
+from contextlib import suppress
 from functools import cached_property
 
 import numpy as np
@@ -18,6 +20,7 @@ from topologies.links import Floats, Ints, Links, Nodes
 
 # A byte may start or end here but not pass through.
 ENDPOINTS = frozenset({"gpu", "memory", "nvme", "storage"})
+_NO_CPU = ENDPOINTS | {"cpu"}
 # Order of NCCL's path types (NVL, C2C, PIX/PXB, PHB/SYS, NET); kinds not named here count as network.
 PREFERENCE = {"nvlink": 0, "c2c": 1, "pcie": 2, "memory": 2, "nvme": 2, "socket": 3}
 _NETWORK = 4
@@ -85,7 +88,7 @@ class Router:
         """
         if src == dst:
             return [[]]
-        onward, ways = self._best(self._onward(src, dst), src, dst)
+        onward, ways = self._ways(src, dst)
         total = ways[src]
         if total <= MAX_PATHS:
             return [self._path(src, dst, onward, ways, at) for at in range(total)]
@@ -94,10 +97,19 @@ class Router:
         chosen = [at * total // MAX_PATHS + (shift + at * _STRIDE) % step for at in range(MAX_PATHS)]
         return [self._path(src, dst, onward, ways, at) for at in chosen]
 
+    def _ways(self, src: int, dst: int) -> tuple[dict[int, list[int]], dict[int, int]]:
+        """Rows that lead on along the best of the shortest paths, in link order, and how many of those paths remain."""
+        onward, ways, detour = self._best(self._onward(src, dst), src, dst)
+        if detour and self._nodes.kinds[src] == self._nodes.kinds[dst] == "gpu":
+            # Over three tiers a NIC beyond the CPU may save a hop in the network, but a GPU leaves by the nearest one.
+            with suppress(InputError):
+                onward, ways, _ = self._best(self._onward(src, dst, _NO_CPU), src, dst)
+        return onward, ways
+
     def _best(
         self, onward: dict[int, list[int]], src: int, dst: int
-    ) -> tuple[dict[int, list[int]], dict[int, int]]:  # fmt: skip
-        """Rows that lead on along the best of the shortest paths, in link order, and how many of those paths remain."""
+    ) -> tuple[dict[int, list[int]], dict[int, int], bool]:  # fmt: skip
+        """`_ways` of those among `onward`, and whether they leave the host by way of a CPU."""
         layers = [[src]]
         while layers[-1] != [dst]:
             layers.append(list(dict.fromkeys(self._dst[row] for node in layers[-1] for row in onward[node])))
@@ -116,7 +128,7 @@ class Router:
                 cpus[node] = min(passed.values())
                 kept[node] = [row for row, count in passed.items() if count == cpus[node]]
                 ways[node] = sum(ways[self._dst[row]] for row in kept[node])
-        return kept, ways
+        return kept, ways, worst[src] == _NETWORK and cpus[src] > 0
 
     def _path(self, src: int, dst: int, onward: dict[int, list[int]], ways: dict[int, int], at: int) -> list[int]:
         """The path of number `at` when all are counted in link order."""
@@ -131,8 +143,11 @@ class Router:
             node = self._dst[row]
         return path
 
-    def _onward(self, src: int, dst: int) -> dict[int, list[int]]:
-        """The rows that leave each node on the shortest paths: balls grow around both ends until they touch."""
+    def _onward(self, src: int, dst: int, closed: frozenset[str] = ENDPOINTS) -> dict[int, list[int]]:
+        """The rows that leave each node on the shortest paths: balls grow around both ends until they touch.
+
+        No path leads through nodes of the `closed` kinds.
+        """
         ahead, behind = {src: 0}, {dst: 0}
         reached: dict[int, list[int]] = {}  # rows by which a node of the front ball is reached
         onward: dict[int, list[int]] = {}  # rows that lead on from a node of the back ball
@@ -140,10 +155,10 @@ class Router:
         meeting: list[int] = []
         while not meeting:
             if len(front) <= len(back):
-                front = self._grow(front, ahead, self._leaving, self._dst, reached, (src, dst))
+                front = self._grow(front, ahead, self._leaving, self._dst, reached, (src, dst), closed)
                 meeting = [node for node in front if node in behind]
             else:
-                back = self._grow(back, behind, self._entering, self._src, onward, (src, dst))
+                back = self._grow(back, behind, self._entering, self._src, onward, (src, dst), closed)
                 meeting = [node for node in back if node in ahead]
             if not front or not back:
                 found = f"no path from {self._nodes.names[src]} to {self._nodes.names[dst]}"
@@ -160,7 +175,7 @@ class Router:
 
     def _grow(
         self, edge: list[int], known: dict[int, int], links: list[list[int]], ends: list[int],
-        rows: dict[int, list[int]], both: tuple[int, int],
+        rows: dict[int, list[int]], both: tuple[int, int], closed: frozenset[str],
     ) -> list[int]:  # fmt: skip
         """One hop more around an end; `rows` collects how each new node hangs together with the one before."""
         grown: list[int] = []
@@ -169,8 +184,8 @@ class Router:
             for row in links[node]:
                 end = ends[row]
                 if end not in known:
-                    # No path leads through an endpoint, so they are left out, except for the two ends of this one.
-                    if self._nodes.kinds[end] in ENDPOINTS and end not in both:
+                    # What no path leads through is left out, except for the two ends of this one.
+                    if self._nodes.kinds[end] in closed and end not in both:
                         continue
                     known[end] = hops
                     grown.append(end)

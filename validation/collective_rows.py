@@ -142,7 +142,7 @@ def read_lines(path: str | Path, cluster: str = "") -> tuple[list[Row], list[Ove
             elif kind == "collective":
                 reader.collective(record, where)
             elif kind == "overlap":
-                overlaps.append(read_overlap(record, where, len(overlaps)))
+                overlaps.append(read_overlap(record, where))
         except json.JSONDecodeError as error:
             mistakes.append(Mistake(where, "", error.msg, "one JSON object a line"))
         except InputError as error:

@@ -87,16 +87,17 @@ def calibrate(logs: Sequence[Path], output: Path, cluster: str, op: str, force: 
 
     if output.exists() and not force:  # before the work, not after
         raise InputError(Mistake(str(output), "", "a file", "a new one", "--force replaces it"))
-    rows, overlaps = fitting.read_logs(logs, cluster, op)
+    rows = fitting.read_logs(logs, cluster, op)
     if network:
         from validation import fit_network
 
         found = fit_network.fit(rows)
         fit_network.write(found, cluster, output, logs)
         return f"{found.summary}\nwrote {output}"
-    made = fitting.calibrate(rows, overlaps)
+    made = fitting.calibrate(rows)
     fitting.write(made, output, logs, force)
-    return f"{made.summary}\nwrote {output}"
+    use = f"`prestep collective --cluster {cluster or 'CLUSTER'} --nccl-constants {output}`"
+    return f'{made.summary}\nwrote {output}\nto use it: {use}, or the line nccl = "{output.name}" in a cluster file'
 
 
 def must_exist(path: Path, expected: str) -> None:

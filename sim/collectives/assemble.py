@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from sim.collectives import constants as files
-from sim.collectives import paths, protocols
+from sim.collectives import machine, paths, protocols
 from sim.collectives.group import Group
 from sim.collectives.plan import Plan
 
@@ -29,7 +29,7 @@ def assemble(
     table: files.Constants | None = None,
 ) -> Plan:
     """The plan of `work`; `flows` are (source, destination, data bytes per payload byte), or links and bytes."""
-    table = table or files.load(fabric.gpu_model)
+    table = table or machine.of(fabric)
     pace = table.paces[algo, proto]
     delay = protocols.latency(work, group, algo, proto, threads, pace, table)
     delay += work.remote_hops * group.network.agreed(proto, work.step * protocols.WIRE[proto], channels)

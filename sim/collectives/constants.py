@@ -111,7 +111,7 @@ class Pairs:
 
 @dataclass(frozen=True)
 class Constants:
-    """All of one machine; `tables` keeps the rest of the file (wire, nominal, network, host, overlap)."""
+    """All of one machine; `tables` keeps the rest of the file (wire, nominal, network, host)."""
 
     gpu: str
     evidence: str

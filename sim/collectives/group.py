@@ -21,7 +21,7 @@ class Group:
     Attributes
     ----------
     ranks : tuple of str
-        All GPUs, hosts one after the other, each in the fabric's order.
+        All GPUs, hosts one after the other by their lowest rank, in each in the fabric's order.
     hosts : tuple of tuple of str
         GPUs of each host.
     local, remote : float
@@ -78,7 +78,7 @@ class Group:
 
 
 def group_of(fabric: Any, ranks: Sequence[str], wanted: Settings | None = None) -> Group:
-    """The group of `ranks`; their order does not matter.
+    """The group of `ranks`; of their order only the one in which hosts first appear matters.
 
     Raises
     ------
@@ -91,11 +91,20 @@ def group_of(fabric: Any, ranks: Sequence[str], wanted: Settings | None = None) 
     key = (tuple(ranks), how)
     if key not in index.groups:
         _check(fabric, index, key[0])
-        ordered = (tuple(sorted(key[0], key=index.order.__getitem__)), how)
+        ordered = (_ordered(fabric, key[0]), how)
         if ordered not in index.groups:
             index.groups[ordered] = _build(fabric, ordered[0], wanted)
         index.groups[key] = index.groups[ordered]
     return index.groups[key]  # type: ignore[no-any-return]
+
+
+def _ordered(fabric: Any, ranks: tuple[str, ...]) -> tuple[str, ...]:
+    """Hosts by their lowest rank, as NCCL numbers its nodes (src/init.cc); in a host GPUs in the fabric's order."""
+    domains, order = paths.domains(fabric), paths.index_of(fabric).order
+    first: dict[int, int] = {}
+    for rank in ranks:
+        first.setdefault(domains[rank], len(first))
+    return tuple(sorted(ranks, key=lambda rank: (first[domains[rank]], order[rank])))
 
 
 def _check(fabric: Any, index: paths.Index, ranks: tuple[str, ...]) -> None:

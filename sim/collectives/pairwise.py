@@ -13,7 +13,7 @@ import numpy as np
 
 from sim.collectives import channels as rules
 from sim.collectives import constants as files
-from sim.collectives import paths, transport
+from sim.collectives import machine, paths, transport
 from sim.collectives.group import Group, group_of
 from sim.collectives.plan import PAIR_OPS, Plan, Send, Settings, settings
 from sim.collectives.protocols import joined, net_hop
@@ -41,8 +41,8 @@ def plan(
     """
     wanted = settings(nccl)
     group = group_of(fabric, ranks, wanted)
-    table = table or files.load(fabric.gpu_model)
-    graph = rules.search(group, fabric.gpu_model, wanted)
+    table = table or machine.of(fabric)
+    graph = rules.search(group, fabric.gpu_model, wanted, fabric)
     message = size / group.n if op in MANY else size
     parts = rules.message_channels(message, group.n, graph, group.nodes, wanted.buffer_size)
     load = _load(op, message, group, graph, parts, table.pairs.self_copy)

@@ -15,6 +15,8 @@ PAIR_OPS = ("send", "recv", "sendrecv", "all_to_all", "gather", "scatter")
 OPS = RING_OPS + PAIR_OPS
 ALGOS = ("ring", "tree", "nvls", "nvls_tree", "collnet_direct", "collnet_chain", "pat")
 PROTOS = ("LL", "LL128", "Simple")
+# Settings that take one of a few words: who runs an operation, who posts one-sided transfers, where Gloo's tensors are.
+WORDS = {"backend": ("nccl", "gloo", "nvshmem"), "transport": ("ibgda", "proxy"), "tensors": ("gpu", "cpu")}
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,6 +107,9 @@ class Settings:
     net: str | None = None
     socket_nthreads: int | None = None
     nsocks_perthread: int | None = None
+    backend: str = "nccl"
+    transport: str = "ibgda"
+    tensors: str = "gpu"
 
     @property
     def release(self) -> tuple[int, int]:
@@ -141,11 +146,18 @@ def settings(nccl: Any, where: str = "nccl") -> Settings:
         if str(values["proto"]).lower() not in by_lower:
             mistakes.append(unknown(where, "proto", str(values["proto"]), PROTOS))
         values["proto"] = by_lower.get(str(values["proto"]).lower())
+    mistakes += [
+        unknown(where, key, str(values[key]), words) for key, words in WORDS.items() if values[key] not in words
+    ]
     if values["cross_nic"] not in (0, 1, 2):
         mistakes.append(Mistake(where, "cross_nic", str(values["cross_nic"]), "0, 1 or 2"))
     low, high = values["min_channels"], values["max_channels"]
     if low is not None and high is not None and low > high:
         mistakes.append(Mistake(where, "min_channels", str(low), f"at most max_channels, {high}"))
+    if values["backend"] == "gloo":
+        forced = [key for key in ("algo", "proto", "min_channels", "max_channels") if values[key] is not None]
+        why = 'nothing beside backend = "gloo": it is NCCL\'s'
+        mistakes += [Mistake(where, key, str(values[key]), why) for key in forced]
     if mistakes:
         raise InputError(mistakes)
     return Settings(**values)

@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from sim.collectives import channels as rules
-from sim.collectives import protocols, rings, transport
+from sim.collectives import machine, protocols, rings, transport
 from sim.collectives.assemble import assemble
-from sim.collectives.constants import Constants, Pace, load
+from sim.collectives.constants import Constants, Pace
 from sim.collectives.group import Group, group_of
 from sim.collectives.plan import PROTOS, RING_OPS, Plan, Send, Settings, settings
 from sim.collectives.tuning import NET_OVERHEAD, RING_LL128, Model
@@ -38,7 +38,7 @@ def plan(
     """A ring over `ranks` with at most `channels` channels; see `sim.collectives.plan_collective` for the choice."""
     wanted = settings(nccl)
     group = group_of(fabric, ranks, wanted)
-    table = table or load(fabric.gpu_model)
+    table = table or machine.of(fabric)
     pace = table.paces["ring", proto]
     count, threads = rules.used(op, size, group.n, "ring", proto, channels)
     cycles = rings.cycles(group, wanted.cross_nic)

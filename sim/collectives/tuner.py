@@ -36,7 +36,7 @@ class Candidate:
 
 def model_of(group: Group, fabric: Any, wanted: Settings) -> Model:
     """What the cost model knows of a communicator, its channels included."""
-    graph = search(group, fabric.gpu_model, wanted)
+    graph = search(group, fabric.gpu_model, wanted, fabric)
     return Model(group, graph, generation(fabric.gpu_model), wanted.release)
 
 

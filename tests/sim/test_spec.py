@@ -234,7 +234,7 @@ def test_overrides_drop_the_measurement() -> None:
 def test_schema_and_sections_have_the_same_keys() -> None:
     """The schema is made from the sections, closed, with a meaning for every key."""
     schema = spec.json_schema()
-    assert set(schema["properties"]) == set(spec.SECTIONS) and not schema["additionalProperties"]
+    assert set(schema["properties"]) == {*spec.SECTIONS, "jobs"} and not schema["additionalProperties"]
     for name, cls in spec.SECTIONS.items():
         keys = schema["properties"][name]["properties"]
         assert list(keys) == [field.name for field in dataclasses.fields(cls)]
