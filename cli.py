@@ -214,13 +214,14 @@ def validate(
 @click.option("-o", "--output", required=True, type=click.Path(dir_okay=False, path_type=Path), help="File to write.")
 @click.option("--cluster", default="", metavar="NAME|FILE", help="Where the logs were made; `prestep list clusters`.")
 @click.option("--op", default="", help="Operation of nccl-tests logs that do not say it.")
+@click.option("--network", is_flag=True, help="Fit the network's facts to rows of several hosts: a cluster file.")
 @click.option("--force", is_flag=True, help="Replace the file.")
 @explained
-def calibrate(logs: tuple[Path, ...], output: Path, cluster: str, op: str, force: bool) -> None:
-    """Fit NCCL's constants on a machine to LOGS: nccl-tests (text or JSON), or JSON lines of collectives."""
+def calibrate(logs: tuple[Path, ...], output: Path, cluster: str, op: str, network: bool, force: bool) -> None:
+    """Fit NCCL's constants on a machine to LOGS: nccl-tests (text or JSON), JSON lines of collectives, or CSV."""
     from validation import command
 
-    click.echo(command.calibrate(logs, output, cluster, op, force))
+    click.echo(command.calibrate(logs, output, cluster, op, force, network))
 
 
 @main.command()

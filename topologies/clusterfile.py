@@ -26,7 +26,7 @@ from typing import Any
 
 from sim import plugins
 from sim.errors import InputError, Mistake, did_you_mean, unknown
-from sim.units import parse_bandwidth, parse_duration
+from sim.units import parse_bandwidth, parse_bytes, parse_duration
 from topologies import CLUSTERS, cluster_names
 from topologies.fabric import Fabric
 from topologies.known import GRADES, Known, LinkSpec
@@ -143,12 +143,22 @@ def _switch(value: object, where: str, key: str) -> float:
     return float(value)  # type: ignore[arg-type]
 
 
+def _share(value: object, where: str, key: str) -> float:
+    number = _positive(value, where, key)
+    if number > 1:
+        raise InputError(Mistake(where, key, repr(value), "a share above 0, at most 1"))
+    return number
+
+
 # Facts that any cluster may state. How much slower the host runs framework code than the one its costs were fitted on;
 # whether NVSwitches multicast and reduce (NVLink SHARP), whether the network's switches reduce (SHARP), how many bytes
 # the token buckets hold that shape the network's ports, and whether the network is TCP sockets: then the bandwidth of
-# its links is TCP's goodput.
-OF_EVERY_FAMILY = {
+# its links is TCP's goodput. `amd_cpu` and `net_*`: sim/collectives/network.py.
+OF_EVERY_FAMILY: dict[str, Callable[[object, str, str], float]] = {
     "host_factor": _positive, "nvlink_sharp": _switch, "sharp": _switch, "token_bucket": _positive, "tcp": _switch,
+    "amd_cpu": _switch, "net_share": _share, "net_pairs_share": _share, "net_ll": parse_duration,
+    "net_ll128": parse_duration, "net_simple": parse_duration, "net_message": parse_duration,
+    "net_rendezvous": parse_duration, "net_eager": parse_bytes, "net_channel": parse_bandwidth,
 }  # fmt: skip
 
 

@@ -17,7 +17,7 @@ import numpy as np
 
 from sim.collectives import constants
 from sim.errors import InputError, Mistake
-from validation import collective_rows, nccl_tests
+from validation import collective_rows, nccl_tests, published_rows
 from validation.collective_rows import Row, text_of
 from validation.fit_collectives import (
     FEW,
@@ -34,7 +34,7 @@ from validation.fit_collectives import (
 from validation.predict_collective import cluster_of, loadable
 
 LEAST = 4  # rows of a block that are not held out; fewer settle nothing
-FORMATS = "logs of nccl-tests (text or JSON), or JSON lines of the harness"
+FORMATS = "logs of nccl-tests (text or JSON), JSON lines of the harness, or a CSV of published rows"
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,9 @@ def read_logs(paths: Sequence[Path], cluster: str = "", op: str = "") -> list[Ro
     mistakes: list[Mistake] = []
     for path in paths:
         try:
-            if nccl_tests.is_log(text_of(path)):
+            if path.suffix.lower() == ".csv":
+                rows += published_rows.to_fit(path, cluster)
+            elif nccl_tests.is_log(text_of(path)):
                 if not cluster:
                     raise InputError(Mistake(path.name, "cluster", "nothing", "--cluster: where these tests ran"))
                 rows += nccl_tests.read(path, op, cluster)

@@ -73,8 +73,10 @@ def worse(reports: Sequence[Report], known: Path | None) -> list[Check]:
     return new_misses(checks, known)
 
 
-def calibrate(logs: Sequence[Path], output: Path, cluster: str, op: str, force: bool) -> str:
+def calibrate(logs: Sequence[Path], output: Path, cluster: str, op: str, force: bool, network: bool = False) -> str:
     """Fits a machine's constants to logs and writes them; what is to be said of it.
+
+    With `network`, what NCCL gets out of the network instead, from rows of several hosts: a cluster file.
 
     Raises
     ------
@@ -85,7 +87,14 @@ def calibrate(logs: Sequence[Path], output: Path, cluster: str, op: str, force: 
 
     if output.exists() and not force:  # before the work, not after
         raise InputError(Mistake(str(output), "", "a file", "a new one", "--force replaces it"))
-    made = fitting.calibrate(fitting.read_logs(logs, cluster, op))
+    rows = fitting.read_logs(logs, cluster, op)
+    if network:
+        from validation import fit_network
+
+        found = fit_network.fit(rows)
+        fit_network.write(found, cluster, output, logs)
+        return f"{found.summary}\nwrote {output}"
+    made = fitting.calibrate(rows)
     fitting.write(made, output, logs, force)
     use = f"`prestep collective --cluster {cluster or 'CLUSTER'} --nccl-constants {output}`"
     return f'{made.summary}\nwrote {output}\nto use it: {use}, or the line nccl = "{output.name}" in a cluster file'

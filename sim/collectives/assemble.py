@@ -41,9 +41,10 @@ def assemble(
     table = table or machine.of(fabric)
     pace = table.paces[algo, proto]
     delay = protocols.latency(work, group, algo, proto, threads, pace, table)
+    delay += work.remote_hops * group.network.agreed(proto, work.step * protocols.WIRE[proto], channels)
     moving = protocols.transfer(work, size, group, op, proto, pace, table)
     links, data = paths.gather(fabric, group.expand(fabric, flows)) if isinstance(flows, list) else flows
-    headers = protocols.WIRE[proto] / wires(links, fabric, table.wire)
+    headers = protocols.WIRE[proto] / wires(links, fabric, lambda kind: group.network.wire(table, kind))
     rate = size / moving if moving > 0 else float("inf")
     known = group.nodes == 1 and group.inside == "auto" and table.evidence != "guess"
     evidence = (pace.evidence or table.evidence) if known else "guess"

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from sim.collectives import paths, transport
+from sim.collectives.network import UNKNOWN, Network, network_of
 from sim.collectives.plan import Settings
 from sim.errors import InputError, Mistake, unknown
 
@@ -36,6 +37,8 @@ class Group:
         hosts are pretended): see `sim.collectives.transport`.
     net : Net
         What NCCL sees of the network.
+    network : Network
+        What the cluster file says that NCCL gets out of it.
     """
 
     ranks: tuple[str, ...]
@@ -50,6 +53,7 @@ class Group:
     inside: str = "auto"
     outside: str = "auto"
     net: transport.Net = transport.NO_NET
+    network: Network = UNKNOWN
 
     @property
     def n(self) -> int:
@@ -145,7 +149,7 @@ def _build(fabric: Any, ranks: tuple[str, ...], wanted: Settings) -> Group:
     net = transport.network(fabric, hosts, outside, wanted.net_speed)
     return Group(
         ranks, hosts, local, remote, local_wire, local_latency, remote_latency, local_kind, remote_kind,
-        inside, outside, net,
+        inside, outside, net, network_of(fabric),
     )  # fmt: skip
 
 

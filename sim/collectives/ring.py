@@ -89,11 +89,21 @@ def work(
     ends = pace.of(pace.ends, op)
     # An all-gather's first primitive copies the rank's own part to its output while sending it; in place it only sends.
     primitives = hops - 1 + ends + (min(1.0, ends) if in_place and op == "all_gather" else ends)
-    remote = rounds * (nodes - 1)
+    remote = crossed(group, rounds)
     filled = min(1.0, size / (16 * n)) if op == "all_reduce" and proto == "LL" else 1.0
     local = (hops - remote) * (1 - EMPTY_STEP * (1 - filled))
     step = size / n / channels
     return protocols.Work(local, remote, step, primitives * step, size * sent(op, n), between * (nodes > 1))
+
+
+def crossed(group: Group, rounds: int) -> int:
+    """Steps between hosts on the way of the last chunk: rounds (n - 1) neighbours in a row, of a ring with one
+    network step per host. Hosts of several GPUs have steps enough inside that a chunk may miss; it meets every host.
+    """
+    if group.nodes < 2:
+        return 0
+    spare = rounds - min(rounds, min(len(host) for host in group.hosts) - 1)
+    return rounds * group.nodes - spare
 
 
 def _ways(group: Group) -> int:
@@ -144,7 +154,7 @@ def _latency(op: str, proto: str, model: Model) -> float:
     remote = (2 if op == "all_reduce" else 1) * (nodes - 1) if nodes > 1 else 0
     inside = model.inside("ring", proto)
     if nodes > 1:
-        inside = max(inside, NET_OVERHEAD * (3 if proto == "Simple" else 1))
+        inside = max(inside, NET_OVERHEAD * (2 if model.group.network.amd else 1) * (3 if proto == "Simple" else 1))
     return model.base("ring", proto) + (model.steps(op) - remote) * inside + remote * model.between("ring", proto)
 
 

@@ -149,7 +149,7 @@ def _balanced(group: Group, kind: str, fabric: Any) -> bool:
 
 def _across(group: Group, kind: str, inside: float) -> tuple[int, float, float, float]:
     """Channels, GB/s of a ring's and a tree's channel in a host, and between hosts: one channel per NIC."""
-    nics, local = max(1, group.net.nics), max(1, int(group.per_node))
+    nics, local = min(MAX_GRAPH_CHANNELS, max(1, group.net.nics)), max(1, int(group.per_node))
     # Of g GPUs in a row each passes on all but one in g channels.
     room = inside / nics * local / max(1, local - 1)
     fits = min(group.net.speed / 1e9, room)
