@@ -51,6 +51,8 @@ class Machine:
     idle : frozenset of int
         Kernels that leave the GPU to others while they run (they spin on one SM): they neither slow nor delay
         communication, nor are slowed.
+    exclusive : bool
+        Communication waits for free SMs and runs one after the other on a GPU; recorded starts have that in them.
     """
 
     duration: np.ndarray
@@ -62,6 +64,7 @@ class Machine:
     launch_latency: float
     scale: dict[int, float]
     idle: frozenset[int] = frozenset()
+    exclusive: bool = True
 
 
 class Stuck(PrestepError):
@@ -163,6 +166,10 @@ class Meeting:
             self.transfer.limit(self.speed)
 
 
+def _column(values: np.ndarray | None, default: float, length: int) -> list[float]:
+    return [default] * length if values is None else values.tolist()
+
+
 class Engine:
     """One run of a graph; see :func:`execute`."""
 
@@ -196,7 +203,8 @@ class Engine:
         kind, payload, deps = p.kind.tolist(), p.payload.tolist(), p.deps
         scale = self.machine.scale.get(p.rank, 1.0)
         duration = (self.machine.duration * scale).tolist()
-        gap, latency = self.machine.kernel_gap, self.machine.launch_latency
+        gaps = _column(p.gap, self.machine.kernel_gap, n)
+        latencies = _column(p.latency, self.machine.launch_latency, n)
         for step in range(self.steps):
             base = step * n
             for i in ops:
@@ -208,7 +216,7 @@ class Engine:
                     if base + d >= 0 and rank.end[base + d] < 0:
                         rank.rest(stream)
                         yield rank.ended(base + d)
-                begin = rank.launch[g] + latency
+                gap, begin = gaps[i], rank.launch[g] + latencies[i]
                 if env.now + gap < begin:
                     if env.now + PAUSE * gap < begin:
                         rank.rest(stream)
@@ -253,13 +261,13 @@ class Engine:
         """Waits for free SMs, for the peers, and for the bytes."""
         env = self.env
         channels = max((self.plans[c].channels for c in parts), default=0)
-        if rank.running and rank.channels == 0:
+        if self.machine.exclusive and rank.running and rank.channels == 0:
             # A kernel that fills the GPU leaves no SM for a communication kernel until its last wave drains.
             if rank.kernel_end is None:
                 rank.kernel_end = env.event()
             yield rank.kernel_end
         # Communication kernels of one GPU run one after the other: the next takes over the SMs of the one before.
-        while rank.transferring:
+        while self.machine.exclusive and rank.transferring:
             yield rank.transferring[0].done
         rank.start[g] = env.now
         rank.hold(channels)

@@ -64,6 +64,8 @@ class Program:
     microbatch: np.ndarray
     parts: tuple[tuple[int, ...], ...]  # rendezvous each comm operation takes part in
     names: tuple[str, ...]
+    gap: np.ndarray | None = None  # seconds after the operation before it and its deps; None: the machine's
+    latency: np.ndarray | None = None  # seconds from its launch to its start; None: the machine's
 
     def __len__(self) -> int:
         return len(self.kind)
