@@ -279,7 +279,9 @@ class Engine:
                 env.process(self._meet(c, self.meetings[key]))
             meeting = self.meetings[key]
             meeting.ranks.append(rank)
-            if len(meeting.ranks) == self.graph.comms[c].arrivals:
+            comm = self.graph.comms[c]
+            alone = comm.sender == rank.program.rank
+            if alone or (comm.sender < 0 and len(meeting.ranks) == comm.arrivals):
                 meeting.ready.succeed()
             meetings.append(meeting)
         for meeting in meetings:
@@ -292,15 +294,15 @@ class Engine:
         """The communication itself: latency, then bytes through the network."""
         yield meeting.ready
         meeting.begin = self.env.now
-        plan = self.plans[c]
-        for rank in meeting.ranks:
+        plan, here = self.plans[c], tuple(meeting.ranks)
+        for rank in here:
             rank.transferring.append(meeting)
         yield self.env.timeout(plan.latency)
         if plan.size > 0:
             meeting.transfer = self.network.begin(plan, meeting.speed)
             yield meeting.transfer.done
             meeting.transfer = None
-        for rank in meeting.ranks:
+        for rank in here:
             rank.transferring.remove(meeting)
         meeting.done.succeed()
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -20,12 +20,18 @@ from workloads.traces.work import GPU, MARK
 
 if TYPE_CHECKING:
     from sim.opgraph import Comm
+    from workloads.traces.matching import Meeting
     from topologies.fabric import Fabric
 
 Mode = Literal["recorded", "simulated"]
 # Clusters that stand for a recorded GPU where none is named: (word in its name, bundled cluster), best first.
 CLUSTERS = (("H200", "h200-host-4"), ("H200", "dgx-h200"), ("H100", "dgx-h100"), ("H800", "dgx-h100"),
             ("A100", "dgx-a100"), ("B200", "dgx-b200"))  # fmt: skip
+# Collectives of this size are bound by bandwidth, bytes.
+LARGE = 1 << 20
+# A transfer longer than this factor of what it should take has waited for a rank that was not recorded; kernels beside
+# it slow a transfer by up to about a fifth.
+LATE = 1.25
 # A GPU this far behind its host at the ends of steps is what the step waits for; share of the step.
 BEHIND = 0.1
 
@@ -96,9 +102,10 @@ def replay_job(
         names = "; ".join(f"rank {w.rank}: {', '.join(name for name, _, _ in w.steps)}" for w in job.works)
         raise InputError(Mistake("traces", "steps", names, "steps that all ranks recorded"))
     fabric = _fabric(job, cluster, changes) if mode == "simulated" else None
+    before = fabric if fabric is None or not changes else _fabric(job, cluster, ())
     replay = graph_of(job)
     notes = dict(job.notes)
-    run = execute(replay.graph, _machine(replay, fabric, notes), steps=1)
+    run = execute(replay.graph, _machine(replay, fabric, before, notes), steps=1)
     times = tuple(_step_times(job, run))
     name = fabric.name if fabric is not None else ""
     return Outcome(replay, run, mode, name, times, _clock(clock, job, run), tuple(changes), notes)
@@ -123,25 +130,54 @@ def _fabric(job: Job, cluster: str, changes: Sequence[str]) -> Fabric:
     return fabric
 
 
-def _machine(replay: Replay, fabric: Fabric | None, notes: dict[str, int]) -> Machine:
+def _machine(replay: Replay, fabric: Fabric | None, before: Fabric | None, notes: dict[str, int]) -> Machine:
+    """Recorded kernels, and communication as recorded or on a fabric (`before`: the same without changes)."""
     job = replay.job
     recorded = {id(comm): m for comm, m in zip(replay.graph.comms, job.meetings, strict=True)}
     settings = Settings(version=job.nccl) if job.nccl else Settings()
+    pure = _fastest(job)
 
-    def plan(comm: Comm) -> Plan:
-        meeting = recorded[id(comm)]
-        if fabric is None or comm.size <= 0 or len(comm.groups[0]) < 2:
-            if fabric is not None:
-                text = "collectives of unknown size, played as recorded"
-                notes[text] = notes.get(text, 0) + 1
-            return _as_recorded(comm, meeting.duration)
+    def on(fabric: Fabric, comm: Comm) -> Plan:
+        # NCCL chooses the channels of a transfer by the size of its communicator: the peers are named after the pair.
         extra = [r for r in range(job.world) if r not in comm.groups[0]] if comm.op == "send" else []
         members = [fabric.gpus[r] for r in (*comm.groups[0], *extra)]
         return plan_collective(comm.op, comm.size, members, fabric, settings, comm.in_place)
 
+    def plan(comm: Comm) -> Plan:
+        meeting = recorded[id(comm)]
+        if fabric is None or before is None or len(comm.groups[0]) < 2:
+            return _as_recorded(comm, meeting.duration)
+        if comm.size <= 0:
+            text = "collectives of unknown size, played as recorded"
+            notes[text] = notes.get(text, 0) + 1
+            return _as_recorded(comm, meeting.duration)
+        planned = on(fabric, comm)
+        expected = max(pure(meeting), on(before, comm).duration(before.links.bandwidth))
+        if meeting.missing and meeting.duration > LATE * expected:
+            # Ranks that were not recorded came later than the recorded ones, as they would again.
+            return replace(planned, latency=planned.latency + meeting.duration - expected)
+        return planned
+
     bandwidth = fabric.links.bandwidth if fabric is not None else np.zeros(0)
     beside = contention() if fabric is not None else 1.0
     return Machine(replay.duration, lambda k, c: 1.0, plan, bandwidth, beside, 0.0, 0.0, {}, exclusive=False)
+
+
+def _fastest(job: Job) -> Callable[[Meeting], float]:
+    """Shortest time that this job's collectives of a kind took, by size: there nobody was waited for."""
+    alike: dict[tuple[object, ...], float] = {}
+    rate: dict[tuple[object, ...], float] = {}
+    for m in job.meetings:
+        alike[m.op, m.ranks, m.size] = min(alike.get((m.op, m.ranks, m.size), m.duration), m.duration)
+        if m.size >= LARGE and m.duration > 0:
+            rate[m.op, m.ranks] = max(rate.get((m.op, m.ranks), 0.0), m.size / m.duration)
+
+    def fastest(m: Meeting) -> float:
+        known = rate.get((m.op, m.ranks), 0.0)
+        bound = m.size / known if m.size >= LARGE and known > 0 else 0.0
+        return min(alike[m.op, m.ranks, m.size], bound) if bound else alike[m.op, m.ranks, m.size]
+
+    return fastest
 
 
 def _as_recorded(comm: Comm, duration: float) -> Plan:

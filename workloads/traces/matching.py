@@ -29,7 +29,8 @@ class Meeting:
     """One collective or transfer of the job.
 
     `members` are (rank, operation) of those that recorded it; `duration` is its transfer in seconds, without waiting
-    for the last recorded rank.
+    for the last recorded rank. `sender` is set where the sender does not wait for the receiver: NCCL's buffers hold
+    some megabytes.
     """
 
     op: str
@@ -39,6 +40,22 @@ class Meeting:
     members: list[tuple[int, Op]]
     duration: float = 0.0
     step: int = -1
+    sender: int = -1
+
+    @property
+    def begin(self) -> float:
+        """When it could start: the arrival of the last rank, or of the sender."""
+        return max(op.start for rank, op in self.members if self.sender in (-1, rank))
+
+    @property
+    def done(self) -> float:
+        """When it had ended, on the first rank."""
+        return min(op.end for _, op in self.members)
+
+    @property
+    def missing(self) -> int:
+        """Ranks that did not record it."""
+        return max(0, len(set(self.ranks)) - len(self.members))
 
 
 def match(works: list[Work], world: int) -> tuple[list[Meeting], Counter[str]]:
@@ -137,13 +154,13 @@ def _different(works: list[Work], found: str) -> Mistake:
 
 def _checked(works: list[Work], meetings: list[Meeting], notes: Counter[str]) -> list[Meeting]:
     """Meetings whose members can have met; the others are left as kernels of recorded length."""
+    _buffered(meetings, notes)
     good, met, apart = [], 0, 0
     for meeting in meetings:
-        last, end = max(op.start for _, op in meeting.members), min(op.end for _, op in meeting.members)
         if len(meeting.members) > 1:
             met += 1
-            apart += last > end
-        if last <= end:
+            apart += meeting.begin > meeting.done
+        if meeting.begin <= meeting.done:
             good.append(meeting)
         else:
             notes["collectives that the recorded times keep apart, played as recorded"] += 1
@@ -152,12 +169,21 @@ def _checked(works: list[Work], meetings: list[Meeting], notes: Counter[str]) ->
     return good
 
 
+def _buffered(meetings: list[Meeting], notes: Counter[str]) -> None:
+    """Sends that end before their receiver arrives show how much NCCL's buffers hold; up to that, none waits for it."""
+    whole = [m for m in meetings if m.op == "send" and len(m.members) == 2]
+    ends = [(m, *(op for part in m.ranks for rank, op in m.members if rank == part)) for m in whole]
+    largest = max((m.size for m, send, receive in ends if send.end < receive.start), default=-1.0)
+    for meeting, send, _ in ends:
+        if meeting.size <= largest and send.start <= meeting.done:
+            meeting.sender = meeting.ranks[0]
+            notes["sends that do not wait for their receiver"] += 1
+
+
 def _separate(meeting: Meeting, notes: Counter[str]) -> None:
     """Transfer time of a meeting: from the last arrival to the first end."""
-    last = max(op.start for _, op in meeting.members)
-    meeting.duration = min(op.end for _, op in meeting.members) - last
-    missing = len(set(meeting.ranks)) - len(meeting.members)
-    if missing > 0:
+    meeting.duration = meeting.done - meeting.begin
+    if meeting.missing:
         notes["collectives with ranks that were not recorded (taken to arrive with the others)"] += 1
     if len(meeting.members) == 1 and len(meeting.ranks) > 1:
         notes["collectives of one recorded rank: waiting and transfer are not told apart"] += 1
@@ -165,10 +191,10 @@ def _separate(meeting: Meeting, notes: Counter[str]) -> None:
 
 def _common_ends(works: list[Work], meetings: list[Meeting]) -> None:
     """A communication ends for all its members at once; what a rank took longer belongs to what follows."""
-    ends = [min(op.end for _, op in meeting.members) for meeting in meetings]
+    ends = [meeting.done for meeting in meetings]
     for work in works:
         for op in work.ops:
             if op.comms:
-                op.end = max(ends[c] for c in op.comms)
+                op.end = max([op.start, *(ends[c] for c in op.comms)])
             elif op.kind == GPU and op.end == inf:
                 raise InputError(Mistake(f"rank {work.rank}", op.name, "no end", "a finite end"))

@@ -133,7 +133,7 @@ def graph_of(job: Job) -> Replay:
                 payload.append(0)
         programs.append(_program(work, payload, parts, streams))
         queue = max(queue, _outstanding(work.ops))
-    comms = tuple(Comm(m.op, m.size, (m.ranks,), m.axis, len(m.members)) for m in job.meetings)
+    comms = tuple(Comm(m.op, m.size, (m.ranks,), m.axis, len(m.members), sender=m.sender) for m in job.meetings)
     represents = {work.rank: (work.rank,) for work in job.works}
     names = tuple(f"stream {stream & 0xFFFFFFFF}" for stream in streams)
     graph = OpGraph(tuple(programs), tuple(kernels), comms, names, phases, represents, queue + 1)
