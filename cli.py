@@ -203,6 +203,33 @@ def collective(cluster: str, explain: bool, json_: bool, min_bytes: str, max_byt
         click.echo(table.render(rows, explain=explain))
 
 
+@main.command()
+@click.argument("files", nargs=-1, required=True, metavar="DIR|FILE...", type=click.Path(path_type=Path))
+@changes
+@click.option("--cluster", default="", metavar="NAME|FILE", help="Replay on this cluster; `prestep list clusters`.")
+@click.option("--comm", type=click.Choice(["recorded", "simulated"]), help="Transfers as recorded, or simulated anew.")
+@click.option("--clock", type=click.Choice(["auto", "host", "gpu"]), default="auto", help="What a step is counted by.")
+@as_json
+@file_option("--trace", text="Write measured and simulated tracks (.json or .json.gz) for Perfetto.")
+@explained
+def replay(
+    files: tuple[Path, ...], overrides: tuple[str, ...], cluster: str, comm: Any, clock: str, json_: bool,
+    trace: Path | None,
+) -> None:  # fmt: skip
+    """Replay traces of a real run, one file per rank; with changes, ask what they would do."""
+    from sim import replay_report
+    from sim.replay import replay_files
+
+    outcome = replay_files(files, comm, cluster, overrides, clock)
+    if json_:
+        echo_json(replay_report.as_json(outcome))
+    else:
+        click.echo(replay_report.as_text(outcome))
+    if trace is not None:
+        replay_report.write_trace(outcome, trace)
+        talk(f"wrote {trace}")
+
+
 @main.group()
 def topology() -> None:
     """Look at a cluster: named (`prestep list clusters`) or in a file."""

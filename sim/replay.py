@@ -2,36 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from math import nan
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-import numpy as np
-
-from sim.collectives import plan_collective
-from sim.collectives.plan import Plan, Settings
-from sim.costs.interference import contention
-from sim.engine import Machine, Run, execute
+from sim.costs import Gpu, load_gpu
+from sim.costs.kernel import Kernel
+from sim.engine import Run, execute
 from sim.errors import InputError, Mistake
+from sim.replay_machine import (
+    beside_communication,
+    fabric_of,
+    machine,
+    nccl_settings,
+    other_gpu,
+    recorded_gpu,
+    together,
+)
 from workloads import traces
+from workloads.traces import retarget
+from workloads.traces.draft import Draft
 from workloads.traces.replay import Job, Replay, assemble, graph_of
-from workloads.traces.work import GPU, MARK
+from workloads.traces.work import GPU, MARK, Op
 
 if TYPE_CHECKING:
-    from sim.opgraph import Comm
-    from workloads.traces.matching import Meeting
     from topologies.fabric import Fabric
 
 Mode = Literal["recorded", "simulated"]
-# Clusters that stand for a recorded GPU where none is named: (word in its name, bundled cluster), best first.
-CLUSTERS = (("H200", "h200-host-4"), ("H200", "dgx-h200"), ("H100", "dgx-h100"), ("H800", "dgx-h100"),
-            ("A100", "dgx-a100"), ("B200", "dgx-b200"))  # fmt: skip
-# Collectives of this size are bound by bandwidth, bytes.
-LARGE = 1 << 20
-# A transfer longer than this factor of what it should take has waited for a rank that was not recorded; kernels beside
-# it slow a transfer by up to about a fifth.
-LATE = 1.25
 # A GPU this far behind its host at the ends of steps is what the step waits for; share of the step.
 BEHIND = 0.1
 
@@ -78,7 +77,7 @@ class Outcome:
 
 def replay_files(
     paths: Sequence[str | Path],
-    mode: Mode = "recorded",
+    mode: Mode | None = None,
     cluster: str = "",
     changes: Sequence[str] = (),
     clock: str = "auto",
@@ -95,123 +94,75 @@ def replay_files(
 
 
 def replay_job(
-    job: Job, mode: Mode = "recorded", cluster: str = "", changes: Sequence[str] = (), clock: str = "auto"
+    job: Job, mode: Mode | None = None, cluster: str = "", changes: Sequence[str] = (), clock: str = "auto"
 ) -> Outcome:
-    """Executes a recorded run; see :func:`replay_files`."""
+    """Executes a recorded run, changed or not; see :func:`replay_files`."""
     if not job.steps:
         names = "; ".join(f"rank {w.rank}: {', '.join(name for name, _, _ in w.steps)}" for w in job.works)
         raise InputError(Mistake("traces", "steps", names, "steps that all ranks recorded"))
-    fabric = _fabric(job, cluster, changes) if mode == "simulated" else None
-    before = fabric if fabric is None or not changes else _fabric(job, cluster, ())
-    replay = graph_of(job)
-    notes = dict(job.notes)
-    run = execute(replay.graph, _machine(replay, fabric, before, notes), steps=1)
-    times = tuple(_step_times(job, run))
-    name = fabric.name if fabric is not None else ""
-    return Outcome(replay, run, mode, name, times, _clock(clock, job, run), tuple(changes), notes)
+    asked, draft = retarget.parse(changes), job.draft()
+    mode = mode or ("simulated" if cluster or asked.communication else "recorded")
+    if mode == "recorded" and (asked.communication or cluster):
+        found = "changes of the cluster or its communication"
+        raise InputError(Mistake("--comm", "", f"recorded, with {found}", "simulated", "leave --comm out"))
+    gpu = recorded_gpu(job)
+    retarget.apply(draft, asked, lambda size: _scaling(gpu, size), beside_communication(gpu))
+    fabric = fabric_of(job, draft.world, cluster, asked.links) if mode == "simulated" and draft.world > 1 else None
+    before = fabric if not asked.links or fabric is None else fabric_of(job, draft.world, cluster, {})
+    _on_gpu(job, draft, gpu, fabric)
+    replay = graph_of(job, draft)
+    notes = dict(job.notes + draft.notes)
+    run = execute(replay.graph, machine(replay, fabric, before, nccl_settings(job, asked.nccl), notes), steps=1)
+    changed = (*draft.changes, *(f"{key} = {value}" for key, value in (*asked.links.items(), *asked.nccl.items())))
+    times, on = _step_times(replay, run), _clock(clock, replay, run)
+    return Outcome(replay, run, mode, fabric.name if fabric is not None else "", tuple(times), on, changed, notes)
 
 
-def _fabric(job: Job, cluster: str, changes: Sequence[str]) -> Fabric:
-    from topologies import load_cluster
-
-    overrides = {}
-    for change in changes:
-        key, _, value = change.partition("=")
-        overrides[key.strip()] = value.strip()
-    if not cluster:
-        fitting = [name for word, name in CLUSTERS if word in job.device]
-        cluster = next((name for name in fitting if len(load_cluster(name).gpus) >= job.world), "")
-    if not cluster:
-        found = f"{job.world} ranks on {job.device or 'a GPU that the traces do not name'}"
-        raise InputError(Mistake("--cluster", "", found, "a cluster", "name one: `prestep list clusters`"))
-    fabric = load_cluster(cluster, overrides=overrides)
-    if len(fabric.gpus) < job.world:
-        raise InputError(Mistake(cluster, "", f"{len(fabric.gpus)} GPUs", f"at least {job.world}, one for each rank"))
-    return fabric
+def _scaling(gpu: Gpu | None, size: float) -> float:
+    """Seconds that a gradient takes to be scaled into its bucket."""
+    if gpu is None:
+        raise InputError(Mistake("traces", "GPU", "one that prestep has no limits for", "a known GPU"))
+    return gpu.duration(Kernel("div", (max(1, int(size / 2)),), bytes=2.0 * size))
 
 
-def _machine(replay: Replay, fabric: Fabric | None, before: Fabric | None, notes: dict[str, int]) -> Machine:
-    """Recorded kernels, and communication as recorded or on a fabric (`before`: the same without changes)."""
-    job = replay.job
-    recorded = {id(comm): m for comm, m in zip(replay.graph.comms, job.meetings, strict=True)}
-    settings = Settings(version=job.nccl) if job.nccl else Settings()
-    pure = _fastest(job)
-
-    def on(fabric: Fabric, comm: Comm) -> Plan:
-        # NCCL chooses the channels of a transfer by the size of its communicator: the peers are named after the pair.
-        extra = [r for r in range(job.world) if r not in comm.groups[0]] if comm.op == "send" else []
-        members = [fabric.gpus[r] for r in (*comm.groups[0], *extra)]
-        return plan_collective(comm.op, comm.size, members, fabric, settings, comm.in_place)
-
-    def plan(comm: Comm) -> Plan:
-        meeting = recorded[id(comm)]
-        if fabric is None or before is None or len(comm.groups[0]) < 2:
-            return _as_recorded(comm, meeting.duration)
-        if comm.size <= 0:
-            text = "collectives of unknown size, played as recorded"
-            notes[text] = notes.get(text, 0) + 1
-            return _as_recorded(comm, meeting.duration)
-        planned = on(fabric, comm)
-        expected = max(pure(meeting), on(before, comm).duration(before.links.bandwidth))
-        if meeting.missing and meeting.duration > LATE * expected:
-            # Ranks that were not recorded came later than the recorded ones, as they would again.
-            return replace(planned, latency=planned.latency + meeting.duration - expected)
-        return planned
-
-    bandwidth = fabric.links.bandwidth if fabric is not None else np.zeros(0)
-    beside = contention() if fabric is not None else 1.0
-    return Machine(replay.duration, lambda k, c: 1.0, plan, bandwidth, beside, 0.0, 0.0, {}, exclusive=False)
+def _on_gpu(job: Job, draft: Draft, gpu: Gpu | None, fabric: Fabric | None) -> None:
+    """Kernels as they run on the cluster's GPU, and on one that has come to work with others."""
+    if fabric is None:
+        return
+    target = load_gpu(fabric.gpu_model)
+    if gpu is None:
+        draft.notes["kernels as recorded: the recorded GPU is not known"] += 1
+    elif target.name != gpu.name:
+        retarget.rescaled(draft, other_gpu(gpu, target, draft), target.name)
+    if job.world == 1 and draft.world > 1:
+        retarget.scale(draft, together(target, draft.world))
 
 
-def _fastest(job: Job) -> Callable[[Meeting], float]:
-    """Shortest time that this job's collectives of a kind took, by size: there nobody was waited for."""
-    alike: dict[tuple[object, ...], float] = {}
-    rate: dict[tuple[object, ...], float] = {}
-    for m in job.meetings:
-        alike[m.op, m.ranks, m.size] = min(alike.get((m.op, m.ranks, m.size), m.duration), m.duration)
-        if m.size >= LARGE and m.duration > 0:
-            rate[m.op, m.ranks] = max(rate.get((m.op, m.ranks), 0.0), m.size / m.duration)
-
-    def fastest(m: Meeting) -> float:
-        known = rate.get((m.op, m.ranks), 0.0)
-        bound = m.size / known if m.size >= LARGE and known > 0 else 0.0
-        return min(alike[m.op, m.ranks, m.size], bound) if bound else alike[m.op, m.ranks, m.size]
-
-    return fastest
-
-
-def _as_recorded(comm: Comm, duration: float) -> Plan:
-    """A communication of fixed length that uses no link."""
-    none = np.zeros(0)
-    ranks = tuple(map(str, comm.groups[0]))
-    return Plan(comm.op, 0.0, ranks, "recorded", "", 0, duration, none.astype(int), none, 1.0, "measured")
-
-
-def _step_times(job: Job, run: Run) -> list[StepTime]:
+def _step_times(replay: Replay, run: Run) -> list[StepTime]:
+    job, works = replay.job, {work.rank: work for work in replay.job.works}
     times = []
-    for index, work in enumerate(job.works):
+    for index, (program, nodes) in enumerate(zip(replay.graph.programs, replay.programs, strict=True)):
         start, end = run.start[index][0].tolist(), run.end[index][0].tolist()
-        marks = {op.name: start[i] for i, op in enumerate(work.ops) if op.kind == MARK}
-        before = _gpu_ends(work, [op.finish for op in work.ops])
-        after = _gpu_ends(work, end)
-        for k, (name, begin, finish) in enumerate(work.steps):
+        work = works.get(program.rank)
+        marks = {n.op.name: start[i] for i, n in enumerate(nodes) if n.kind == MARK}
+        after = _gpu_ends([n.op for n in nodes], end)
+        before = _gpu_ends(work.ops, [op.finish for op in work.ops]) if work else {}
+        for k, (name, begin, finish) in enumerate(work.steps if work else job.works[0].steps):
             if name not in job.steps:
                 continue
             begun, done = marks[f"begin {name}"], marks[f"end {name}"]
-            measured = before[k] - max(before[k - 1], begin if k == 0 else 0.0)
             simulated = after[k] - max(after[k - 1], begun if k == 0 else 0.0)
-            times.append(StepTime(work.rank, name, finish - begin, done - begun, measured, simulated))
+            measured = before[k] - max(before[k - 1], begin if k == 0 else 0.0) if work else nan
+            times.append(
+                StepTime(program.rank, name, finish - begin if work else nan, done - begun, measured, simulated)
+            )
     return times
 
 
-def _gpu_ends(work: object, ends: list[float]) -> dict[int, float]:
+def _gpu_ends(ops: Sequence[Op], ends: Sequence[float]) -> dict[int, float]:
     """Step -> end of the last GPU work issued in it or before; -1: before the first step."""
-    from workloads.traces.work import Work
-
-    if not isinstance(work, Work):
-        raise TypeError("a rank's work")
-    found = dict.fromkeys(range(-1, len(work.steps)), 0.0)
-    for op, end in zip(work.ops, ends, strict=True):
+    found = {-1: 0.0} | dict.fromkeys((op.step for op in ops), 0.0)
+    for op, end in zip(ops, ends, strict=True):
         if op.kind == GPU:
             found[op.step] = max(found[op.step], end)
     latest = 0.0
@@ -220,19 +171,25 @@ def _gpu_ends(work: object, ends: list[float]) -> dict[int, float]:
     return found
 
 
-def _clock(asked: str, job: Job, run: Run) -> str:
-    """The clock of the steps: the GPU's if on any rank it ends steps far behind the host, and more than one is there."""
+def _clock(asked: str, replay: Replay, run: Run) -> str:
+    """The clock of the steps: the GPU's if on any rank it ends steps far behind its host.
+
+    One step alone has no end before it to count from; then it is the host's.
+    """
     if asked != "auto":
         return asked
-    for index, work in enumerate(job.works):
+    for index, nodes in enumerate(replay.programs):
         start, end = run.start[index][0].tolist(), run.end[index][0].tolist()
-        marks = {op.name: start[i] for i, op in enumerate(work.ops) if op.kind == MARK}
-        before = any(op.step < 0 for op in work.ops if op.kind == GPU)
-        if len(work.steps) < 2 and not before:
+        marks = {n.op.name: (n.op.start, start[i]) for i, n in enumerate(nodes) if n.kind == MARK}
+        ops = [n.op for n in nodes]
+        steps = sorted({op.step for op in ops if op.kind == MARK})
+        if len(steps) < 2 and not any(op.step < 0 for op in ops if op.kind == GPU):
             continue
-        measured, simulated = _gpu_ends(work, [op.finish for op in work.ops]), _gpu_ends(work, end)
-        for k, (name, begin, finish) in enumerate(work.steps):
-            behind = measured[k] - finish, simulated[k] - marks[f"end {name}"]
-            if max(behind) > BEHIND * (finish - begin):
+        measured, simulated = _gpu_ends(ops, [op.finish for op in ops]), _gpu_ends(ops, end)
+        names = {op.step: op.name.removeprefix("end ") for op in ops if op.kind == MARK and op.name[:4] == "end "}
+        for k in steps:
+            finish, done = marks[f"end {names[k]}"]
+            behind = measured[k] - finish, simulated[k] - done
+            if max(behind) > BEHIND * (finish - marks[f"begin {names[k]}"][0]):
                 return "gpu"
     return "host"

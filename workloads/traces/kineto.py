@@ -17,6 +17,7 @@ from sim.errors import InputError, Mistake
 from workloads.traces import chrome
 from workloads.traces.chrome import Args, Event
 from workloads.traces.collectives import described, group_name
+from workloads.traces.kernels import size
 from workloads.traces.schema import Recording, Span, dropped_of, table_of
 
 GPU = {"kernel": "kernel", "gpu_memcpy": "memcpy", "gpu_memset": "memset", "memcpy": "memcpy", "memset": "memset"}
@@ -25,7 +26,7 @@ OPERATORS = ("cpu_op", "operator", "user_annotation")
 SYNCS = re.compile(r"(Stream|Event|Device|Ctx)Synchronize$|^(cuda|hip)Memcpy$|^(cuda|hip)(Free|Malloc)$|^cu(Memcpy)")
 WAITS, RECORDS = re.compile(r"StreamWaitEvent"), re.compile(r"EventRecord(WithFlags)?$")
 LAUNCHES = re.compile(r"Launch|Memcpy|Memset|MemPrefetch")
-STEP = "ProfilerStep"
+STEP, GRADIENT = "ProfilerStep", "torch::autograd::AccumulateGrad"
 
 
 def sniff(head: bytes) -> bool:
@@ -89,8 +90,9 @@ class _Builder:
 
     def _operator(self, event: Event) -> None:
         name, args = event.name if isinstance(event.name, str) else str(event.name), event.args
-        if name.startswith((STEP, "record_param_comms", "nccl:")):
-            span = self._timed(event, "step" if name.startswith(STEP) else "communication", _number(event.tid))
+        if name.startswith((STEP, "record_param_comms", "nccl:", GRADIENT)):
+            kind = "step" if name.startswith(STEP) else "gradient" if name == GRADIENT else "communication"
+            span = self._timed(event, kind, _number(event.tid))
             if span is not None:
                 self.spans.append((span, args))
         if args is not None:
@@ -169,12 +171,14 @@ class _Builder:
             return
         external = _integer(args.external, args.external_old)
         name, owner = self.operators.get(-1 if external is None else external, ("", args))
-        if span.kind == "communication":
+        if span.kind in ("communication", "gradient"):
             name, owner = span.name, args
         span.operator = name
-        if span.kind in ("kernel", "launch", "communication"):
+        if span.kind in ("kernel", "communication", "gradient"):
             span.shape = bytes(owner.dims).decode("utf-8", "replace")
             span.dtype = bytes(owner.types).decode("utf-8", "replace")
+        if span.kind == "gradient":
+            span.bytes = size(span.shape, span.dtype)
         source = args if args.collective is not None else owner if owner.collective is not None else None
         if span.kind in ("kernel", "communication"):
             described(span, source)

@@ -1,8 +1,4 @@
-"""A recorded run as an operation graph: recorded kernels and host gaps, communication that can be played anew.
-
-Every operation keeps two recorded times: `latency` after its launch and `gap` after whatever it followed on the GPU.
-The one that held in the recording is exact; the other is the usual one of the trace, for the day when it holds.
-"""
+"""A recorded run as an operation graph: recorded kernels and host gaps, communication that can be played anew."""
 
 from __future__ import annotations
 
@@ -10,22 +6,17 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import inf
-from statistics import median
 
 import numpy as np
 
 from sim.costs.kernel import Kernel
 from sim.opgraph import COMM, KERNEL, SYNC, Comm, OpGraph, Program
 from workloads.traces.dependencies import connect
-from workloads.traces.families import family
+from workloads.traces.draft import Draft, Node, draft_of
+from workloads.traces.kernels import kernel_of
 from workloads.traces.matching import Meeting, match
 from workloads.traces.schema import Recording
-from workloads.traces.work import GPU, Op, Work, work_of
-from workloads.traces.work import SYNC as SYNC_CALL
-
-# Longest times that count as usual: a launch to its start on an idle GPU, and a gap between two kernels, s.
-USUAL_LATENCY, USUAL_GAP = 30e-6, 5e-6
-LAUNCH_QUEUE = 1024  # launches a stream holds before the host waits; CUDA's, measured in traces: 1 000 to 1 030
+from workloads.traces.work import GPU, Work, work_of
 
 
 @dataclass(frozen=True)
@@ -59,6 +50,10 @@ class Job:
         common = set.intersection(*({name for name, _, _ in work.steps} for work in self.works))
         return [name for name, _, _ in self.works[0].steps if name in common]
 
+    def draft(self) -> Draft:
+        """The same, to be changed."""
+        return draft_of(self.works, self.meetings, self.world)
+
 
 def assemble(recordings: Sequence[Recording]) -> Job:
     """One job of the recordings of its ranks.
@@ -81,8 +76,13 @@ def assemble(recordings: Sequence[Recording]) -> Job:
     for work in works:
         work.shift(-first)
         notes.update(work.notes)
+    if len(works) == 1 and not meetings:
+        notes["ranks of the job that this one did not talk to, left out"] += world - 1
+        world = 1
     if len(works) < world:
         notes[f"ranks of {world} that were not recorded: they do what the recorded ones do"] += world - len(works)
+    uneven = max(len(w.steps) for w in works) - min(len(w.steps) for w in works)
+    notes["steps that not all ranks recorded, left out of the comparison"] += uneven
     device = next((r.device for r in recordings if r.device), "")
     nccl = next((r.nccl for r in recordings if r.nccl), "")
     return Job(tuple(works), tuple(meetings), world, device, nccl, Counter({k: n for k, n in notes.items() if n}))
@@ -95,118 +95,83 @@ class Replay:
     Attributes
     ----------
     graph : OpGraph
-        One program per recorded rank; communication by index as in ``job.meetings``.
+        One program per rank that is played.
     duration : np.ndarray
         Seconds of every kernel of the graph.
-    job : Job
-        What was recorded.
+    meetings : tuple of Meeting
+        What the communications of the graph were, by index.
+    programs : tuple
+        Nodes of every program, in order.
+    job, draft
+        What it was made from.
     """
 
     graph: OpGraph
     duration: np.ndarray
+    meetings: tuple[Meeting, ...]
+    programs: tuple[tuple[Node, ...], ...]
     job: Job
+    draft: Draft
 
 
-def graph_of(job: Job) -> Replay:
-    """The operation graph of a recorded run (all its steps, once)."""
-    kernels, durations, programs = list[Kernel](), list[float](), []
-    kinds: dict[str, Kernel] = {}
+def graph_of(job: Job, draft: Draft) -> Replay:
+    """The operation graph of a draft: all its steps, once."""
+    used: dict[int, int] = {}
+    meetings, arrivals = list[Meeting](), Counter[int]()
     streams: dict[int, int] = {}
-    phases = ("compute", "host", "", "communication")
-    for work in job.works:
-        for op in work.ops:
-            if op.kind == GPU:
-                streams.setdefault(op.stream, len(streams))
-    queue = LAUNCH_QUEUE
-    for work in job.works:
-        payload, parts = [], []
-        for op in work.ops:
-            if op.comms:
-                payload.append(len(parts))
-                parts.append(op.comms)
-            elif op.kind == GPU:
-                payload.append(len(kernels))
-                name = family(op.name)
-                kernels.append(kinds.setdefault(name, Kernel(name, ())))
-                durations.append(op.end - op.start)
-            else:
-                payload.append(0)
-        programs.append(_program(work, payload, parts, streams))
-        queue = max(queue, _outstanding(work.ops))
-    comms = tuple(Comm(m.op, m.size, (m.ranks,), m.axis, len(m.members), sender=m.sender) for m in job.meetings)
-    represents = {work.rank: (work.rank,) for work in job.works}
+    for nodes in draft.programs.values():
+        for node in nodes:
+            if node.kind == GPU:
+                streams.setdefault(node.stream, len(streams))
+            for meeting in node.comms:
+                if id(meeting) not in used:
+                    used[id(meeting)] = len(meetings)
+                    meetings.append(meeting)
+                arrivals[used[id(meeting)]] += 1
+    kernels, durations, programs = list[Kernel](), list[float](), []
+    for rank, nodes in draft.programs.items():
+        programs.append(_program(rank, nodes, used, streams, kernels, durations))
+    played = set(draft.programs)
+    comms = tuple(
+        Comm(m.op, m.size, (m.ranks,), m.axis, arrivals[i], sender=m.sender if m.sender in played else -1)
+        for i, m in enumerate(meetings)
+    )
     names = tuple(f"stream {stream & 0xFFFFFFFF}" for stream in streams)
-    graph = OpGraph(tuple(programs), tuple(kernels), comms, names, phases, represents, queue + 1)
-    return Replay(graph, np.array(durations), job)
+    represents = {rank: (rank,) for rank in draft.programs}
+    phases = ("compute", "host", "", "communication")
+    graph = OpGraph(tuple(programs), tuple(kernels), comms, names, phases, represents, draft.queue)
+    return Replay(graph, np.array(durations), tuple(meetings), tuple(map(tuple, draft.programs.values())), job, draft)
 
 
-def _program(work: Work, payload: list[int], parts: list[tuple[int, ...]], streams: dict[int, int]) -> Program:
-    ops = work.ops
-    gap, latency = _waits(ops)
-    zero = np.zeros(len(ops), int)
+def _program(
+    rank: int, nodes: list[Node], used: dict[int, int], streams: dict[int, int], kernels: list[Kernel],
+    durations: list[float],
+) -> Program:  # fmt: skip
+    place = {id(node): i for i, node in enumerate(nodes)}
+    payload, parts = [], list[tuple[int, ...]]()
+    for node in nodes:
+        if node.comms:
+            payload.append(len(parts))
+            parts.append(tuple(used[id(meeting)] for meeting in node.comms))
+        elif node.kind == GPU:
+            payload.append(len(kernels))
+            kernels.append(kernel_of(node.op))
+            durations.append(node.duration)
+        else:
+            payload.append(0)
+    zero = np.zeros(len(nodes), int)
     return Program(
-        rank=work.rank,
-        kind=np.array([COMM if op.comms else KERNEL if op.kind == GPU else SYNC for op in ops], int),
-        stream=np.array([streams[op.stream] if op.kind == GPU else 0 for op in ops], int),
+        rank=rank,
+        kind=np.array([COMM if n.comms else KERNEL if n.kind == GPU else SYNC for n in nodes], int),
+        stream=np.array([streams[n.stream] if n.kind == GPU else 0 for n in nodes], int),
         payload=np.array(payload, int),
-        host=_host(ops),
-        deps=tuple(tuple(op.deps) for op in ops),
+        host=np.array([n.host for n in nodes]),
+        deps=tuple(tuple(place[id(d)] for d in n.deps if id(d) in place) for n in nodes),
         phase=zero,
         layer=zero,
-        microbatch=np.array([op.step for op in ops], int),
+        microbatch=np.array([n.op.step for n in nodes], int),
         parts=tuple(parts),
-        names=tuple(op.name for op in ops),
-        gap=gap,
-        latency=latency,
+        names=tuple(n.op.name for n in nodes),
+        gap=np.array([n.gap for n in nodes]),
+        latency=np.array([n.latency for n in nodes]),
     )
-
-
-def _host(ops: list[Op]) -> np.ndarray:
-    """Seconds of the host before each operation: from the one before, or from the end of a synchronisation."""
-    cost, clock = np.zeros(len(ops)), 0.0
-    for i, op in enumerate(ops):
-        if op.issue == -inf:
-            continue
-        cost[i] = max(0.0, op.issue - clock)
-        clock = max(clock, op.issue)
-        if op.kind == SYNC_CALL:
-            # What the call took after its work was done, or without any, stays host time.
-            clock = max([clock, *(ops[d].end for d in op.deps)])
-    return cost
-
-
-def _waits(ops: list[Op]) -> tuple[np.ndarray, np.ndarray]:
-    """(gap, latency) of every operation; see the module."""
-    gap, latency = np.zeros(len(ops)), np.zeros(len(ops))
-    ready, last = [-inf] * len(ops), dict[int, float]()
-    for i, op in enumerate(ops):
-        if op.kind == GPU:
-            ready[i] = max([last.get(op.stream, -inf), *(ops[d].end for d in op.deps)])
-            last[op.stream] = op.end
-    after = [op.start - ready[i] for i, op in enumerate(ops) if 0 <= op.start - ready[i] < USUAL_GAP]
-    soon = [
-        op.start - op.issue
-        for i, op in enumerate(ops)
-        if op.kind == GPU and ready[i] <= op.issue and 0 <= op.start - op.issue < USUAL_LATENCY
-    ]
-    usual_gap, usual_latency = median(after) if after else 0.0, median(soon) if soon else 0.0
-    for i, op in enumerate(ops):
-        if op.kind != GPU:
-            continue
-        since_launch = op.start - op.issue if op.issue > -inf else op.start
-        since_ready = max(0.0, op.start - ready[i])
-        if ready[i] == -inf or op.issue > ready[i]:
-            gap[i], latency[i] = min(usual_gap, since_ready), since_launch
-        else:
-            gap[i], latency[i] = since_ready, min(usual_latency, since_launch)
-    return gap, latency
-
-
-def _outstanding(ops: list[Op]) -> int:
-    """Most operations that were issued before the oldest that had not ended: what the launch queue held."""
-    most, oldest = 0, 0
-    for i, op in enumerate(ops):
-        while oldest < i and (ops[oldest].kind != GPU or ops[oldest].end <= op.issue):
-            oldest += 1
-        most = max(most, i - oldest)
-    return most

@@ -33,7 +33,7 @@ import pyarrow as pa
 
 GPU_KINDS = ("kernel", "memcpy", "memset")
 HOST_KINDS = ("launch", "sync", "wait", "record")
-KINDS = (*GPU_KINDS, *HOST_KINDS, "step", "communication")
+KINDS = (*GPU_KINDS, *HOST_KINDS, "step", "communication", "gradient")
 
 _WORD = pa.dictionary(pa.int32(), pa.string())
 SCHEMA = pa.schema(

@@ -61,6 +61,7 @@ class Work:
     steps: list[tuple[str, float, float]]
     notes: Counter[str]
     calls: dict[str, list[dict[str, Any]]]
+    gradients: list[tuple[float, float]] = field(default_factory=list)  # (when it was ready on the host, bytes)
 
     def shift(self, offset: float) -> None:
         """Moves all times."""
@@ -68,6 +69,7 @@ class Work:
             op.issue, op.start = op.issue + offset, op.start + offset
             op.end, op.finish = op.end + offset, op.finish + offset
         self.steps = [(name, start + offset, end + offset) for name, start, end in self.steps]
+        self.gradients = [(time + offset, size) for time, size in self.gradients]
 
 
 def work_of(recording: Recording) -> Work:
@@ -96,7 +98,8 @@ def work_of(recording: Recording) -> Work:
         op.finish = op.end
         if op.kind != MARK:
             op.step = bisect_right(begins, op.issue) - 1
-    return Work(recording.rank, ops, steps, notes, rows)
+    gradients = [(row["end"], row["bytes"]) for row in rows["gradient"]]
+    return Work(recording.rank, ops, steps, notes, rows, gradients)
 
 
 def _rows(recording: Recording) -> dict[str, list[dict[str, Any]]]:
