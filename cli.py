@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from sim import __version__
+from sim import __version__, replay_command
 
 if TYPE_CHECKING:
     from sim.result import Result
@@ -132,7 +132,7 @@ def whatif(scenario: str, overrides: tuple[str, ...], json_: bool) -> None:
 
 @main.command()
 @click.argument("sets", metavar="[SET]...", nargs=-1)
-@file_option("--rows", text="Predict these rows instead, in the format that the set came in.")
+@click.option("--rows", type=click.Path(path_type=Path), help="Predict these instead, in the format of the set.")
 @as_json
 @file_option("--junit", text="Write JUnit XML.")
 @file_option("--plot", text="Write a scatter plot (PNG).")
@@ -203,31 +203,7 @@ def collective(cluster: str, explain: bool, json_: bool, min_bytes: str, max_byt
         click.echo(table.render(rows, explain=explain))
 
 
-@main.command()
-@click.argument("files", nargs=-1, required=True, metavar="DIR|FILE...", type=click.Path(path_type=Path))
-@changes
-@click.option("--cluster", default="", metavar="NAME|FILE", help="Replay on this cluster; `prestep list clusters`.")
-@click.option("--comm", type=click.Choice(["recorded", "simulated"]), help="Transfers as recorded, or simulated anew.")
-@click.option("--clock", type=click.Choice(["auto", "host", "gpu"]), default="auto", help="What a step is counted by.")
-@as_json
-@file_option("--trace", text="Write measured and simulated tracks (.json or .json.gz) for Perfetto.")
-@explained
-def replay(
-    files: tuple[Path, ...], overrides: tuple[str, ...], cluster: str, comm: Any, clock: str, json_: bool,
-    trace: Path | None,
-) -> None:  # fmt: skip
-    """Replay traces of a real run, one file per rank; with changes, ask what they would do."""
-    from sim import replay_report
-    from sim.replay import replay_files
-
-    outcome = replay_files(files, comm, cluster, overrides, clock)
-    if json_:
-        echo_json(replay_report.as_json(outcome))
-    else:
-        click.echo(replay_report.as_text(outcome))
-    if trace is not None:
-        replay_report.write_trace(outcome, trace)
-        talk(f"wrote {trace}")
+replay_command.add(main, explained, changes, as_json)
 
 
 @main.group()

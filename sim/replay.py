@@ -48,9 +48,7 @@ class StepTime:
 
     def on(self, clock: str) -> tuple[float, float]:
         """(measured, simulated) on a clock."""
-        return (
-            (self.measured_gpu, self.simulated_gpu) if clock == "gpu" else (self.measured_host, self.simulated_host)
-        )
+        return (self.measured_gpu, self.simulated_gpu) if clock == "gpu" else (self.measured_host, self.simulated_host)
 
 
 @dataclass(frozen=True)
@@ -102,16 +100,19 @@ def replay_job(
         raise InputError(Mistake("traces", "steps", names, "steps that all ranks recorded"))
     asked, draft = retarget.parse(changes), job.draft()
     mode = mode or ("simulated" if cluster or asked.communication else "recorded")
-    if mode == "recorded" and (asked.communication or cluster):
+    if mode == "recorded" and asked.communication:
         found = "changes of the cluster or its communication"
         raise InputError(Mistake("--comm", "", f"recorded, with {found}", "simulated", "leave --comm out"))
     gpu = recorded_gpu(job)
     retarget.apply(draft, asked, lambda size: _scaling(gpu, size), beside_communication(gpu))
-    fabric = fabric_of(job, draft.world, cluster, asked.links) if mode == "simulated" and draft.world > 1 else None
+    wanted = cluster or (mode == "simulated" and draft.world > 1)
+    fabric = fabric_of(job, draft.world, cluster, asked.links) if wanted else None
     before = fabric if not asked.links or fabric is None else fabric_of(job, draft.world, cluster, {})
     _on_gpu(job, draft, gpu, fabric)
     replay = graph_of(job, draft)
     notes = dict(job.notes + draft.notes)
+    if mode == "recorded":
+        fabric = before = None
     run = execute(replay.graph, machine(replay, fabric, before, nccl_settings(job, asked.nccl), notes), steps=1)
     changed = (*draft.changes, *(f"{key} = {value}" for key, value in (*asked.links.items(), *asked.nccl.items())))
     times, on = _step_times(replay, run), _clock(clock, replay, run)

@@ -98,7 +98,7 @@ def machine(
     replay: Replay, fabric: Fabric | None, before: Fabric | None, nccl: Settings, notes: dict[str, int]
 ) -> Machine:
     """Recorded kernels, and communication as recorded, or on a fabric (`before`: the same without changes)."""
-    job, draft = replay.job, replay.draft
+    draft = replay.draft
     recorded = {id(comm): m for comm, m in zip(replay.graph.comms, replay.meetings, strict=True)}
     pure = _fastest(replay.meetings)
 

@@ -38,7 +38,7 @@ def as_json(outcome: Outcome) -> dict[str, Any]:
         "comm": outcome.mode,
         "cluster": outcome.cluster or None,
         "changes": list(outcome.changes),
-        "breakdown": {side: shares for side, shares in zip(("measured", "simulated"), breakdown(outcome), strict=True)},
+        "breakdown": dict(zip(("measured", "simulated"), breakdown(outcome), strict=True)),
         "families": families(outcome),
         "reports": dict(sorted(outcome.notes.items())),
         "operations": outcome.replay.graph.operations,

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 CASES = Path(__file__).parent / "cases"
 STEPS = "steps"
 # The module of each kind of set; set.toml says `kind`, steps where it does not.
-KINDS = {STEPS: "validation.compare", "collectives": "validation.collective_sets"}
+KINDS = {STEPS: "validation.compare", "collectives": "validation.collective_sets", "traces": "validation.trace_sets"}
 
 
 @dataclass(frozen=True)

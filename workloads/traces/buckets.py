@@ -77,7 +77,7 @@ def _with_buckets(
     nodes: list[Node], gradients: list[tuple[float, float]], rank: int, ranks: int, cap: float,
     copy: Callable[[float], float] | None, meetings: dict[tuple[int, int], Meeting],
 ) -> list[Node]:  # fmt: skip
-    """A program with buckets: each is issued when its last gradient is there, and awaited after the last of the step."""
+    """A program with buckets, each issued when its last gradient is there; the last of a step awaits them."""
     main = _busiest(nodes)
     result, at, size, number = list[Node](), 0, 0.0, 0
     pending, last = list[Node](), None

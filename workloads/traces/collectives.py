@@ -58,7 +58,7 @@ def described(span: Span, source: Any) -> None:
 
 
 def group_name(source: Any, groups: dict[str, tuple[int, ...]]) -> str:
-    """"name:0,1,2,3" of a collective's process group; its ranks from the head where the event cuts them off."""
+    """ "name:0,1,2,3" of a collective's process group; its ranks from the head where the event cuts them off."""
     name, listed = str(source.group), str(source.ranks or "")
     ranks = groups.get(name, ())
     if not ranks and listed.startswith("[") and "..." not in listed:

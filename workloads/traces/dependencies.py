@@ -44,7 +44,7 @@ def _communication_streams(work: Work) -> set[int]:
 
 
 def _from_events(work: Work, rows: list[dict[str, Any]]) -> None:
-    """Edges of `cuda_sync` events: the next operation of a stream after the call waits for the last before the record."""
+    """Edges of `cuda_sync` events: what a stream runs after the call waits for the last before the record."""
     called = {row["correlation"]: row["start"] for row in work.calls["wait"] if row["operator"] != "cuda_sync"}
     recorded = {row["correlation"]: row["start"] for row in work.calls["record"]}
     streams: dict[int, list[int]] = {}

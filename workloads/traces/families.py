@@ -9,8 +9,8 @@ from functools import cache
 FAMILIES = (
     ("communication", r"nccl|rccl|msccl|dpsk::ep|deep_ep|multimem|nvshmem|one_shot_all_reduce|cross_device_reduce"),
     ("attention", r"sdpa|flash|fmha|attention|compute_dot_do_o|convert_dq"),
-    ("convolution", r"conv|winograd|implicit_gemm|cudnn.*(fprop|dgrad|wgrad)|xmma_(fprop|dgrad|wgrad)|fprop|dgrad|wgrad"),
-    ("gemm", r"gemm|nvjet|cutlass|cublas|splitK|gemv|hopper|ampere_.*_(nn|nt|tn)|volta_.*_(nn|nt|tn)|deep_gemm|dot_kernel"),
+    ("convolution", r"conv|winograd|implicit_gemm|fprop|dgrad|wgrad"),
+    ("gemm", r"gemm|nvjet|cutlass|cublas|splitK|gemv|(ampere|volta)_.*_(nn|nt|tn)|dot_kernel"),
     ("optimizer", r"multi_tensor_apply|adam|lamb|sgd|FusedOptimizer"),
     ("norm", r"norm|bn_fw|bn_bw|batch_norm"),
     ("softmax and loss", r"softmax|nll_loss|cross_entropy"),

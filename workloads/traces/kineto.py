@@ -52,7 +52,7 @@ def read(path: Path) -> Recording:
         builder = _Builder()
         for part in parts:
             builder.add(part)
-        if builder.first is None:
+        if builder.first is None and not builder.unused_operators:
             raise InputError(Mistake(str(path), "traceEvents", "no event with a time", "a trace with events"))
         return builder.finish(str(path), head)
     finally:

@@ -127,6 +127,7 @@ def _align(works: list[Work], meetings: list[Meeting], notes: Counter[str]) -> N
             if work.rank not in offset and (rank, work.rank) in pairs:
                 offset[work.rank] = offset[rank] + median(pairs[rank, work.rank])
                 reached.append(work.rank)
+    _related(works, meetings, set(offset))
     largest = max(map(abs, offset.values()))
     if largest > APART:
         raise InputError(_different(works, f"clocks {largest:.0f} s apart"))
@@ -145,6 +146,19 @@ def _end_differences(meetings: list[Meeting]) -> dict[tuple[int, int], list[floa
                 if rank != other:
                     pairs[rank, other].append(op.end - same.end)
     return pairs
+
+
+def _related(works: list[Work], meetings: list[Meeting], reached: set[int]) -> None:
+    """Ranks that should have met a recorded one but never did, or were not at work at its time, are strangers."""
+    first = works[0]
+    for work in works:
+        if work.rank in reached:
+            continue
+        own = [m for m in meetings if any(rank == work.rank for rank, _ in m.members)]
+        if any(rank in m.ranks for m in own for rank in reached):
+            raise InputError(_different([first, work], "no collective in common"))
+        if work.steps[0][1] > first.steps[-1][2] or first.steps[0][1] > work.steps[-1][2]:
+            raise InputError(_different([first, work], "steps at different times"))
 
 
 def _different(works: list[Work], found: str) -> Mistake:
@@ -171,8 +185,11 @@ def _checked(works: list[Work], meetings: list[Meeting], notes: Counter[str]) ->
 
 def _buffered(meetings: list[Meeting], notes: Counter[str]) -> None:
     """Sends that end before their receiver arrives show how much NCCL's buffers hold; up to that, none waits for it."""
-    whole = [m for m in meetings if m.op == "send" and len(m.members) == 2]
-    ends = [(m, *(op for part in m.ranks for rank, op in m.members if rank == part)) for m in whole]
+    ends = []
+    for meeting in meetings:
+        by_rank = dict(meeting.members)
+        if meeting.op == "send" and len(by_rank) == 2:
+            ends.append((meeting, by_rank[meeting.ranks[0]], by_rank[meeting.ranks[1]]))
     largest = max((m.size for m, send, receive in ends if send.end < receive.start), default=-1.0)
     for meeting, send, _ in ends:
         if meeting.size <= largest and send.start <= meeting.done:

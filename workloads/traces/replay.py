@@ -137,7 +137,7 @@ def graph_of(job: Job, draft: Draft) -> Replay:
         for i, m in enumerate(meetings)
     )
     names = tuple(f"stream {stream & 0xFFFFFFFF}" for stream in streams)
-    represents = {rank: (rank,) for rank in draft.programs}
+    represents: dict[int, tuple[int, ...]] = {rank: (rank,) for rank in draft.programs}
     phases = ("compute", "host", "", "communication")
     graph = OpGraph(tuple(programs), tuple(kernels), comms, names, phases, represents, draft.queue)
     return Replay(graph, np.array(durations), tuple(meetings), tuple(map(tuple, draft.programs.values())), job, draft)

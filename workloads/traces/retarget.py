@@ -96,6 +96,14 @@ def _wrong(key: str, value: str, mistakes: list[Mistake]) -> float:
     return 1.0
 
 
+def _asked_factor(changes: Changes, key: str) -> float:
+    mistakes: list[Mistake] = []
+    factor = _factor(key, changes.keys[key], mistakes)
+    if mistakes:
+        raise InputError(mistakes)
+    return factor
+
+
 def integer(changes: Changes, key: str, low: int) -> int:
     """A whole number among the keys."""
     try:
@@ -107,9 +115,7 @@ def integer(changes: Changes, key: str, low: int) -> int:
     return value
 
 
-def apply(
-    draft: Draft, changes: Changes, copy: Callable[[float], float], beside: Callable[[Node], float]
-) -> None:
+def apply(draft: Draft, changes: Changes, copy: Callable[[float], float], beside: Callable[[Node], float]) -> None:
     """Makes the changes that concern operations.
 
     `copy` gives the seconds a GPU takes to scale that many bytes, `beside` how much longer a kernel takes beside
@@ -143,7 +149,7 @@ def apply(
         draft.changes.append(f"{name} kernels take {factor:g} of their time")
     _straggler(draft, changes)
     if "cluster.host_factor" in changes.keys:
-        factor = _factor("cluster.host_factor", changes.keys["cluster.host_factor"], [])
+        factor = _asked_factor(changes, "cluster.host_factor")
         for node in _every(draft):
             node.host *= factor
         draft.changes.append(f"host time x {factor:g}")
@@ -247,12 +253,8 @@ def _straggler(draft: Draft, changes: Changes) -> None:
     if rank >= draft.world:
         raise InputError(Mistake("--set", "faults.slow_rank", str(rank), f"a rank below {draft.world}"))
     with_rank(draft, rank)
-    text = changes.keys.get("faults.slow_factor")
-    if text is not None:
-        mistakes: list[Mistake] = []
-        factor = _factor("faults.slow_factor", text, mistakes)
-        if mistakes:
-            raise InputError(mistakes)
+    if "faults.slow_factor" in changes.keys:
+        factor = _asked_factor(changes, "faults.slow_factor")
         scale(draft, lambda node: factor, only=[rank])
         draft.changes.append(f"kernels of rank {rank} take {factor:g} of their time")
     if "faults.slow_per_layer" in changes.keys:

@@ -137,7 +137,7 @@ def _gpu_ops(rows: dict[str, list[dict[str, Any]]], launches: dict[int, Any], no
         if before is not None and issue < before.issue:
             issue = before.issue
             notes["launches put into the order of their stream"] += call is not None
-        start, end = row["start"], row["end"]
+        start, end = float(row["start"]), float(row["end"])
         if before is not None and start < before.end:
             notes["GPU operations that overlap the one before on their stream"] += before.end - start > EPS
             start = min(before.end, end)
@@ -146,7 +146,7 @@ def _gpu_ops(rows: dict[str, list[dict[str, Any]]], launches: dict[int, Any], no
             row["sequence"], row["bytes"], row["correlation"], thread=call["stream"] if call else 0,
             linked=call is not None or (before is not None and before.linked), shape=row["shape"], dtype=row["dtype"],
         )  # fmt: skip
-        op.blocking = bool(call) and call["end"] >= op.end and call["end"] - call["start"] > SHORTEST
+        op.blocking = call is not None and call["end"] >= op.end and call["end"] - call["start"] > SHORTEST
         last[stream] = op
         ops.append(op)
     return ops
@@ -186,9 +186,7 @@ def fill_payloads(ops: list[Op], world: int) -> None:
             op.bytes = op.bytes or payload(op.collective, op.shape, op.dtype, world)
 
 
-def _queue_waits(
-    ops: list[Op], calls: list[dict[str, Any]], launches: dict[int, Any], notes: Counter[str]
-) -> list[Op]:
+def _queue_waits(ops: list[Op], calls: list[dict[str, Any]], launches: dict[int, Any], notes: Counter[str]) -> list[Op]:
     """Launch calls that waited for room in the launch queue: a synchronisation before the launch."""
     if not calls:
         return []
