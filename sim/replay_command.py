@@ -43,3 +43,18 @@ def add(main: click.Group, explained: Wrapper, changes: Wrapper, as_json: Wrappe
         if trace is not None:
             replay_report.write_trace(outcome, trace)
             click.echo(f"wrote {trace}", err=True)
+
+    @main.command()
+    @click.argument("files", nargs=-1, required=True, metavar="DIR|FILE...", type=click.Path(path_type=Path))
+    @click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="File; one a rank if several.")
+    @click.option("--to", type=click.Choice(["chakra", "kineto", "table"]), help="Format; default: by the ending.")
+    @explained
+    def convert(files: tuple[Path, ...], output: Path, to: str | None) -> None:
+        """Write traces as Chakra (.et), Kineto (.json, .json.gz) or a table (.parquet, .arrow)."""
+        from workloads import traces
+        from workloads.traces.convert import convert as write
+        from workloads.traces.convert import format_for
+
+        format_for(output, to or "")
+        for path in write(traces.read(files), output, to or ""):
+            click.echo(f"wrote {path}", err=True)

@@ -94,7 +94,10 @@ class TraceReport:
     def to_json(self) -> dict[str, Any]:
         """Seconds; errors as shares."""
         cases = [
-            {"id": c.name, "group": c.group, "measured": c.measured, "predicted": c.predicted, "signed_error": c.signed_error}
+            {
+                "id": c.name, "group": c.group, "measured": c.measured, "predicted": c.predicted,
+                "signed_error": c.signed_error,
+            }
             for c in self.cases
         ]  # fmt: skip
         return {

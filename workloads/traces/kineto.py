@@ -111,7 +111,7 @@ class _Builder:
             self._recorded_wait(event, args)
             return
         else:
-            kind, thread = _call(name), _number(event.tid)
+            kind, thread = call_kind(name), _number(event.tid)
             if not kind:
                 self.dropped[f"call {name}", "no launch, wait or synchronisation"] += 1
                 return
@@ -187,7 +187,8 @@ class _Builder:
 
 
 @cache
-def _call(name: str) -> str:
+def call_kind(name: str) -> str:
+    """Kind of the span of a CUDA call; empty if a replay has no use for it."""
     if SYNCS.search(name):
         return "sync"
     if WAITS.search(name):

@@ -76,14 +76,19 @@ def match(works: list[Work], world: int) -> tuple[list[Meeting], Counter[str]]:
                 notes["collectives whose sizes differ between ranks (the largest is taken)"] += 1
                 known.size = max(known.size, meeting.size)
             known.members.append((work.rank, op))
-    _align(works, list(found.values()), notes)
-    meetings = _checked(works, list(found.values()), notes)
+    timed = all(work.timed for work in works)
+    if timed:
+        _align(works, list(found.values()), notes)
+    meetings = _checked(works, list(found.values()), notes) if timed else list(found.values())
     for index, meeting in enumerate(meetings):
         for _, op in meeting.members:
             op.comms = (*op.comms, index)
     for meeting in meetings:
         _separate(meeting, notes)
-    _common_ends(works, meetings)
+        if not timed:
+            meeting.duration = min(op.end - op.start for _, op in meeting.members)
+    if timed:
+        _common_ends(works, meetings)
     return meetings, notes
 
 

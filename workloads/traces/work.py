@@ -10,6 +10,7 @@ from statistics import median
 from typing import Any
 
 from workloads.traces.collectives import SYNCHRONISING, payload
+from workloads.traces.nodes import UNTIMED
 from workloads.traces.schema import GPU_KINDS, Recording
 
 GPU, SYNC, MARK = 0, 1, 2
@@ -62,6 +63,11 @@ class Work:
     notes: Counter[str]
     calls: dict[str, list[dict[str, Any]]]
     gradients: list[tuple[float, float]] = field(default_factory=list)  # (when it was ready on the host, bytes)
+
+    @property
+    def timed(self) -> bool:
+        """Whether its times were recorded; else they follow from durations and order."""
+        return UNTIMED not in self.notes
 
     def shift(self, offset: float) -> None:
         """Moves all times."""
