@@ -59,6 +59,7 @@ def read(path: Path) -> Recording:
         raise InputError(Mistake(str(path), "", "a message that is cut off", "a whole Chakra trace", hint)) from None
     if not nodes:
         raise InputError(Mistake(str(path), "", "no node", "a Chakra trace with nodes"))
+    nodes = _grouped(nodes)
     counts["host node", "its time is in the launches that follow it"] += sum(node.host for node in nodes)
     return recording(str(path), "chakra", nodes, counts, repaired)
 
@@ -97,6 +98,7 @@ def _node(message: bytes) -> Node | None:
     if kind not in (COMP, SEND, RECV, COLL):
         return None
     found.host = bool(seen.get("is_cpu_op", kind == COMP and "stream" not in seen))
+    found.computes = kind == COMP
     found.thread = int(seen.get("stream", seen.get("tid", 0)) or 0)
     if kind != COMP and not found.host:
         found.size, found.group = float(seen.get("comm_size", 0)), f"{seen.get('pg_name', '')}:"
@@ -106,6 +108,27 @@ def _node(message: bytes) -> Node | None:
             sign, peer = ("send>", seen.get("comm_dst", -1)) if kind == SEND else ("recv<", seen.get("comm_src", -1))
             found.collective, found.peers = "p2p", f"{sign}{peer}:{int(found.size)}"
     return found
+
+
+def _grouped(nodes: list[Node]) -> list[Node]:
+    """Sends and receives with the same name, dependencies and stream are parts of one kernel."""
+    result, part_of, whole = list[Node](), dict[int, int](), dict[tuple[object, ...], Node]()
+    for node in nodes:
+        key = node.name, node.thread, tuple(node.deps)
+        first = whole.get(key) if node.peers else None
+        if first is None:
+            result.append(node)
+            if node.peers:
+                whole[key] = node
+            continue
+        part_of[node.id] = first.id
+        first.peers += f";{node.peers}"
+        end = max(first.start + first.duration, node.start + node.duration)
+        first.start = min(first.start, node.start)
+        first.duration = end - first.start if first.start >= 0 else max(first.duration, node.duration)
+    for node in result:
+        node.deps = list(dict.fromkeys(part_of.get(d, d) for d in node.deps))
+    return result
 
 
 def _attribute(message: bytes) -> tuple[str, Any]:

@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from workloads.traces.collectives import KERNEL, KERNEL_OPS, OPS
 from workloads.traces.schema import Span
 
-
 # The repair of traces that say how long, but not when.
 UNTIMED = "nodes without a start, placed after what they depend on"
 
@@ -31,6 +30,7 @@ class Node:
     peers: str = ""
     shape: str = ""
     dtype: str = ""
+    computes: bool = False  # said to be no communication, whatever its name
 
 
 def spans_of(nodes: Sequence[Node], repaired: Counter[str]) -> list[Span]:
@@ -48,7 +48,7 @@ def spans_of(nodes: Sequence[Node], repaired: Counter[str]) -> list[Span]:
         end = node.start + node.duration
         if node.host:
             continue
-        op = node.collective or _collective(node.name)
+        op = "" if node.computes else node.collective or _collective(node.name)
         kind = "memcpy" if node.name.startswith("Memcpy") else "memset" if node.name.startswith("Memset") else "kernel"
         parents = [by_id[d] for d in node.deps if d in by_id and by_id[d].host]
         operator = parents[-1].name if parents else ""
