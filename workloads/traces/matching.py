@@ -20,8 +20,6 @@ from workloads.traces.work import GPU, Op, Work, fill_payloads
 CONTRADICTING = 0.2
 # Clocks of one run are aligned on collectives, but these many seconds apart they were never one run.
 APART = 3600.0
-# Ends of a send and its receive differ by up to about this much without their clocks differing, s.
-TRANSFER = 1e-3
 
 
 @dataclass(slots=True)
@@ -121,10 +119,11 @@ def _keys(work: Work, world: int) -> Iterator[tuple[tuple[object, ...], Op, Meet
 def _align(works: list[Work], meetings: list[Meeting], notes: Counter[str]) -> None:
     """Moves the clocks so that collectives end together; ranks are reached from the first over common ones."""
     pairs = _end_differences([m for m in meetings if m.op in SYNCHRONISING])
-    # A sender may be done before its receiver, so transfers move clocks only where they contradict each other.
-    for pair, differences in _end_differences([m for m in meetings if m.op == "send"]).items():
-        if pair not in pairs:
-            pairs[pair] = differences if abs(median(differences)) > TRANSFER else [0.0]
+    # A sender may be done before its receiver comes, so transfers move clocks only where one arrives before it is sent.
+    sends = [m for m in meetings if m.op == "send"]
+    early = {(rank, other) for m in sends if _before_sent(m) for rank, _ in m.members for other, _ in m.members}
+    for pair, differences in _end_differences(sends).items():
+        pairs.setdefault(pair, differences if pair in early else [0.0])
     offset = {works[0].rank: 0.0}
     reached = [works[0].rank]
     for rank in reached:
@@ -141,6 +140,13 @@ def _align(works: list[Work], meetings: list[Meeting], notes: Counter[str]) -> N
     for work in works:
         if offset.get(work.rank):
             work.shift(offset[work.rank])
+
+
+def _before_sent(meeting: Meeting) -> bool:
+    """Whether a receive ended before its send began: then the clocks differ."""
+    times = dict(meeting.members)
+    send, receive = (times.get(rank) for rank in meeting.ranks)
+    return send is not None and receive is not None and receive.end < send.start
 
 
 def _end_differences(meetings: list[Meeting]) -> dict[tuple[int, int], list[float]]:
