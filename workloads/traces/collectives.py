@@ -80,12 +80,9 @@ def payload(span_collective: str, shape: str, dtype: str, world: int) -> float:
     """Bytes of a collective from the shapes of the operator that called it; 0 if they are not recorded."""
     try:
         dims, types = json.loads(shape or "[]"), json.loads(dtype or "[]")
-    except ValueError:
+        size, elements = SIZES.get(str(types[0]).lower(), UNKNOWN), _elements(dims[0])
+    except (ValueError, TypeError, KeyError, IndexError):
         return 0.0
-    if not dims or not types:
-        return 0.0
-    size = SIZES.get(str(types[0]).lower(), UNKNOWN)
-    elements = _elements(dims[0])
     return float(elements * size * (world if span_collective in ("all_gather", "gather") else 1))
 
 
@@ -97,6 +94,7 @@ def _elements(dims: Any) -> int:
 
 def _count(value: Any, default: int = 0) -> int:
     try:
-        return int(value)
-    except (TypeError, ValueError):
+        number = int(value)
+    except (TypeError, ValueError, OverflowError):
         return default
+    return number if abs(number) < 1 << 62 else default

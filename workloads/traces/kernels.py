@@ -55,7 +55,7 @@ def elements(shape: str) -> int:
     try:
         dims = json.loads(shape)
         return math.prod(dims[0]) if dims and dims[0] else 0
-    except (ValueError, TypeError):
+    except (ValueError, TypeError, KeyError, IndexError):
         return 0
 
 
@@ -64,5 +64,5 @@ def size(shape: str, dtype: str) -> float:
     try:
         types = json.loads(dtype)
         return float(elements(shape) * SIZES.get(str(types[0]).lower(), 4))
-    except (ValueError, TypeError, IndexError):
+    except (ValueError, TypeError, KeyError, IndexError):
         return 0.0

@@ -26,6 +26,7 @@ OPERATORS = ("cpu_op", "operator", "user_annotation")
 SYNCS = re.compile(r"(Stream|Event|Device|Ctx)Synchronize$|^(cuda|hip)Memcpy$|^(cuda|hip)(Free|Malloc)$|^cu(Memcpy)")
 WAITS, RECORDS = re.compile(r"StreamWaitEvent"), re.compile(r"EventRecord(WithFlags)?$")
 LAUNCHES = re.compile(r"Launch|Memcpy|Memset|MemPrefetch")
+LARGEST = 1 << 62  # an id that the table can hold
 STEP, GRADIENT = "ProfilerStep", "torch::autograd::AccumulateGrad"
 
 
@@ -224,21 +225,20 @@ def _float(value: Any) -> float | None:
 
 
 def _integer(value: Any, other: Any) -> int | None:
-    if type(value) is int:
+    if type(value) is int and -LARGEST < value < LARGEST:
         return value
     for candidate in (value, other):
-        if candidate is not None:
-            try:
-                return int(candidate)
-            except (TypeError, ValueError):
-                continue
+        try:
+            number = int(candidate)
+        except (TypeError, ValueError, OverflowError):
+            continue
+        if -LARGEST < number < LARGEST:
+            return number
     return None
 
 
 def _number(value: Any, default: int = 0) -> int:
     """An id as a number; words ("stream 7", "GPU 0") by the digits they hold, else by their letters."""
-    if type(value) is int:
-        return value
     found = _integer(value, None)
     if found is not None or value is None:
         return default if found is None else found

@@ -140,6 +140,9 @@ def _gpu_ops(rows: dict[str, list[dict[str, Any]]], launches: dict[int, Any], no
             notes["GPU operations without a launch, placed after the one before them"] += 1
         elif call is None:
             notes["GPU operations launched before the recording"] += 1
+        if issue > row["start"]:
+            notes["GPU operations that start before their launch (launched when they start)"] += 1
+            issue = row["start"]
         if before is not None and issue < before.issue:
             issue = before.issue
             notes["launches put into the order of their stream"] += call is not None

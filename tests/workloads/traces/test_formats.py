@@ -54,7 +54,13 @@ def test_chakra_without_starts_is_placed_by_its_dependencies(job: Path, tmp_path
         kept = []
         for message in chakra._messages(path.read_bytes()):
             fields = list(chakra._fields(message)) if kept else []
-            kept.append(message if not fields else b"".join(chakra.text(n, v) if isinstance(v, bytes) else chakra.number(n, v) for n, v in fields if n != 6))
+            kept.append(
+                message
+                if not fields
+                else b"".join(
+                    chakra.text(n, v) if isinstance(v, bytes) else chakra.number(n, v) for n, v in fields if n != 6
+                )
+            )
         (folder / f"{path.name}.gz").write_bytes(gzip.compress(b"".join(map(chakra.message, kept))))
     outcome = replay_files([folder])
     assert outcome.notes["nodes without a start, placed after what they depend on"] > 0
@@ -85,10 +91,35 @@ def test_a_cut_chakra_trace_is_an_error(job: Path, tmp_path: Path) -> None:
 
 
 def linked(with_times: bool) -> dict[str, object]:
-    nodes: list[dict[str, object]] = [{"name": "aten::mm", "id": 2, "parent": 1, "tid": 1, "inputs": [], "input_shapes": [[8, 8]], "input_types": ["Tensor(float)"]}]
+    nodes: list[dict[str, object]] = [
+        {
+            "name": "aten::mm",
+            "id": 2,
+            "parent": 1,
+            "tid": 1,
+            "inputs": [],
+            "input_shapes": [[8, 8]],
+            "input_types": ["Tensor(float)"],
+        }
+    ]
     if with_times:
         nodes[0] |= {"ts": 1000, "dur": 9}
-        nodes.append({"ph": "X", "cat": "kernel", "name": "gemm", "pid": 0, "tid": 7, "ts": 1010, "dur": 50, "args": {"stream": 7}, "parent": 2, "id": 3, "input_shapes": [], "input_types": []})
+        nodes.append(
+            {
+                "ph": "X",
+                "cat": "kernel",
+                "name": "gemm",
+                "pid": 0,
+                "tid": 7,
+                "ts": 1010,
+                "dur": 50,
+                "args": {"stream": 7},
+                "parent": 2,
+                "id": 3,
+                "input_shapes": [],
+                "input_types": [],
+            }
+        )
     return {"schema": "1.0.1", "pid": 1, "nodes": nodes}
 
 
@@ -109,12 +140,22 @@ def test_unlinked_execution_traces_are_refused(tmp_path: Path) -> None:
 def nsight(path: Path, extra: bool) -> None:
     with sqlite3.connect(path) as db:
         db.execute("create table StringIds (id int, value text)")
-        db.executemany("insert into StringIds values (?, ?)", [(1, "gemm"), (2, "cudaLaunchKernel_v7000"), (3, "cudaDeviceSynchronize_v3020")])
-        db.execute("create table CUPTI_ACTIVITY_KIND_KERNEL (start int, end int, deviceId int, streamId int, correlationId int, globalPid int, demangledName int)")
+        db.executemany(
+            "insert into StringIds values (?, ?)",
+            [(1, "gemm"), (2, "cudaLaunchKernel_v7000"), (3, "cudaDeviceSynchronize_v3020")],
+        )
+        db.execute(
+            "create table CUPTI_ACTIVITY_KIND_KERNEL (start int, end int, deviceId int, streamId int, correlationId int, globalPid int, demangledName int)"
+        )
         db.execute("insert into CUPTI_ACTIVITY_KIND_KERNEL values (20000, 70000, 0, 7, 5, 16777216, 1)")
         if extra:
-            db.execute("create table CUPTI_ACTIVITY_KIND_RUNTIME (start int, end int, globalTid int, correlationId int, nameId int)")
-            db.executemany("insert into CUPTI_ACTIVITY_KIND_RUNTIME values (?, ?, 16777217, ?, ?)", [(10000, 14000, 5, 2), (15000, 71000, 6, 3)])
+            db.execute(
+                "create table CUPTI_ACTIVITY_KIND_RUNTIME (start int, end int, globalTid int, correlationId int, nameId int)"
+            )
+            db.executemany(
+                "insert into CUPTI_ACTIVITY_KIND_RUNTIME values (?, ?, 16777217, ?, ?)",
+                [(10000, 14000, 5, 2), (15000, 71000, 6, 3)],
+            )
             db.execute("create table NVTX_EVENTS (start int, end int, text text, textId int, globalTid int)")
             db.execute("insert into NVTX_EVENTS values (5000, 75000, 'step 3', null, 16777217)")
 
