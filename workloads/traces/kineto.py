@@ -107,7 +107,7 @@ class _Builder:
         if category in GPU:
             device = _number(args.device if args.device is not None else event.pid)
             stream = _number(args.stream if args.stream is not None else event.tid)
-            kind, thread = GPU[category], (device << 32) + stream
+            kind, thread = GPU[category], _on(device, stream)
         elif category == "cuda_sync":
             self._recorded_wait(event, args)
             return
@@ -131,8 +131,7 @@ class _Builder:
         target, record = _integer(args.wait_on, None), _integer(args.record, None)
         if span is not None and target is not None and record is not None and args.stream is not None:
             device = _number(args.device if args.device is not None else event.pid)
-            span.stream = (device << 32) + span.stream
-            span.target, span.sequence = (device << 32) + target, record
+            span.stream, span.target, span.sequence = _on(device, span.stream), _on(device, target), record
             span.correlation = _integer(args.correlation, None) or -1
             span.operator = "cuda_sync"
             self.spans.append((span, args))
@@ -199,6 +198,11 @@ def call_kind(name: str) -> str:
     return "launch" if LAUNCHES.search(name) else ""
 
 
+def _on(device: int, stream: int) -> int:
+    """A stream of a device as one number."""
+    return (device % (1 << 20) << 32) + stream % (1 << 32)
+
+
 def _groups(distributed: dict[str, Any]) -> dict[str, tuple[int, ...]]:
     groups = {}
     entries = distributed.get("pg_config")
@@ -243,4 +247,4 @@ def _number(value: Any, default: int = 0) -> int:
     if found is not None or value is None:
         return default if found is None else found
     digits = re.findall(r"\d+", str(value))
-    return int(digits[0]) if digits else sum(ord(c) for c in str(value))
+    return int(digits[0]) % LARGEST if digits else sum(ord(c) for c in str(value))

@@ -23,10 +23,10 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from sim.errors import InputError, Mistake, unknown
-from sim.units import parse_bytes, parse_duration
+from sim.units import parse_bytes
 from workloads.traces.draft import Draft, Node
 from workloads.traces.families import FAMILIES
-from workloads.traces.work import GPU, Op
+from workloads.traces.work import GPU
 
 KEYS = ("parallel.dp", "parallel.bucket_cap", "parallel.data_parallel", "faults.slow_rank", "faults.slow_factor",
         "faults.slow_per_layer", "cluster.host_factor")  # fmt: skip
@@ -96,7 +96,8 @@ def _wrong(key: str, value: str, mistakes: list[Mistake]) -> float:
     return 1.0
 
 
-def _asked_factor(changes: Changes, key: str) -> float:
+def asked_factor(changes: Changes, key: str) -> float:
+    """A factor among the keys."""
     mistakes: list[Mistake] = []
     factor = _factor(key, changes.keys[key], mistakes)
     if mistakes:
@@ -127,6 +128,7 @@ def apply(draft: Draft, changes: Changes, copy: Callable[[float], float], beside
         For values that are wrong, and changes that this run does not allow.
     """
     from workloads.traces.buckets import rebucket, split
+    from workloads.traces.straggler import straggler
 
     if "parallel.data_parallel" in changes.keys:
         _data_parallel_kind(draft, changes.keys["parallel.data_parallel"], beside)
@@ -147,9 +149,9 @@ def apply(draft: Draft, changes: Changes, copy: Callable[[float], float], beside
         if name == "communication":
             _scale_communication(draft, factor)
         draft.changes.append(f"{name} kernels take {factor:g} of their time")
-    _straggler(draft, changes)
+    straggler(draft, changes)
     if "cluster.host_factor" in changes.keys:
-        factor = _asked_factor(changes, "cluster.host_factor")
+        factor = asked_factor(changes, "cluster.host_factor")
         for node in _every(draft):
             node.host *= factor
         draft.changes.append(f"host time x {factor:g}")
@@ -205,8 +207,8 @@ def data_parallel(draft: Draft, ranks: int, beside: Callable[[Node], float]) -> 
 
 
 def _data_parallel_kind(draft: Draft, kind: str, beside: Callable[[Node], float]) -> None:
-    if kind not in ("ddp", "ddp-no-overlap", "fsdp"):
-        raise InputError(unknown("--set", "parallel.data_parallel", kind, ("ddp-no-overlap",)))
+    if kind not in ("ddp", "ddp-no-overlap"):
+        raise InputError(unknown("--set", "parallel.data_parallel", kind, ("ddp", "ddp-no-overlap")))
     if kind == "ddp-no-overlap":
         without_overlap(draft, beside)
 
@@ -242,67 +244,6 @@ def _relieve(draft: Draft, beside: Callable[[Node], float]) -> None:
                 shared += max(0.0, min(end, node.op.end) - max(start, node.op.start))
             share = min(1.0, shared / node.duration)
             node.duration *= 1.0 - share + share / beside(node) if share else 1.0
-
-
-def _straggler(draft: Draft, changes: Changes) -> None:
-    if not any(key.startswith("faults.") for key in changes.keys):
-        return
-    if "faults.slow_rank" not in changes.keys:
-        raise InputError(Mistake("--set", "faults.slow_rank", "nothing", "the rank that is slow"))
-    rank = integer(changes, "faults.slow_rank", 0)
-    if rank >= draft.world:
-        raise InputError(Mistake("--set", "faults.slow_rank", str(rank), f"a rank below {draft.world}"))
-    with_rank(draft, rank)
-    if "faults.slow_factor" in changes.keys:
-        factor = _asked_factor(changes, "faults.slow_factor")
-        scale(draft, lambda node: factor, only=[rank])
-        draft.changes.append(f"kernels of rank {rank} take {factor:g} of their time")
-    if "faults.slow_per_layer" in changes.keys:
-        delay = parse_duration(changes.keys["faults.slow_per_layer"], "--set", "faults.slow_per_layer")
-        draft.programs[rank] = _spun(draft.programs[rank], delay)
-        draft.changes.append(f"rank {rank} spins {delay * 1e3:g} ms in every layer's forward pass")
-
-
-def _spun(nodes: list[Node], delay: float) -> list[Node]:
-    """A spin before every forward attention, which stands for a layer.
-
-    Raises
-    ------
-    InputError
-        If there is no attention.
-    """
-    result = []
-    for node in nodes:
-        forward = node.kind == GPU and node.family == "attention" and "backward" not in node.op.operator
-        if forward and not re.search("bwd|bprop|dot_do_o|convert_dq|reduce_head", node.op.name):
-            op = Op(GPU, "spin", node.op.issue, node.op.start, node.op.start, node.stream, step=node.op.step)
-            result.append(Node(op, node.stream, duration=delay, gap=0.0))
-        result.append(node)
-    if len(result) == len(nodes):
-        expected = "a trace with attention in its layers"
-        raise InputError(Mistake("--set", "faults.slow_per_layer", "none", expected, "use faults.slow_factor"))
-    return result
-
-
-def with_rank(draft: Draft, rank: int) -> None:
-    """Makes sure a rank is played by itself: one that was not recorded does what a recorded one does.
-
-    Raises
-    ------
-    InputError
-        If the ranks are not alike.
-    """
-    if rank in draft.programs:
-        return
-    if any(m.op == "send" or rank not in m.ranks for m in draft.meetings):
-        found = f"rank {rank}, which was not recorded"
-        raise InputError(Mistake("--set", "faults.slow_rank", found, "a recorded rank, as ranks differ"))
-    source = next(iter(draft.programs.values()))
-    copies = {id(node): replace(node, deps=list(node.deps), comms=list(node.comms)) for node in source}
-    for copied in copies.values():
-        copied.deps = [copies[id(d)] for d in copied.deps]
-    draft.programs[rank] = list(copies.values())
-    draft.notes["ranks played as copies of a recorded one"] += 1
 
 
 def rescaled(draft: Draft, factor: Callable[[Node], float], name: str) -> None:
