@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import nan
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from sim.costs import Gpu, load_gpu
 from sim.costs.kernel import Kernel
@@ -55,7 +55,8 @@ class StepTime:
 class Outcome:
     """What a replay gives.
 
-    `clock` says which of a step's two lengths is its time: "gpu" where the GPU runs behind its host.
+    `clock` says which of a step's two lengths is its time: "gpu" where the GPU runs behind its host. `dropped` counts
+    the events of the traces that have no part in the replay, with the reason.
     """
 
     replay: Replay
@@ -66,6 +67,7 @@ class Outcome:
     clock: str
     changes: tuple[str, ...] = ()
     notes: dict[str, int] = field(default_factory=dict)
+    dropped: tuple[dict[str, Any], ...] = ()
 
     @property
     def worst(self) -> float:
@@ -87,8 +89,9 @@ def replay_files(
     InputError
         For traces that cannot be read or do not belong together, and clusters that do not fit.
     """
-    job = assemble(traces.read(paths))
-    return replay_job(job, mode, cluster, changes, clock)
+    recordings = traces.read(paths)
+    outcome = replay_job(assemble(recordings), mode, cluster, changes, clock)
+    return replace(outcome, dropped=tuple(row for r in recordings for row in r.dropped.to_pylist()))
 
 
 def replay_job(

@@ -41,6 +41,7 @@ def as_json(outcome: Outcome) -> dict[str, Any]:
         "breakdown": dict(zip(("measured", "simulated"), breakdown(outcome), strict=True)),
         "families": families(outcome),
         "reports": dict(sorted(outcome.notes.items())),
+        "dropped": list(outcome.dropped),
         "operations": outcome.replay.graph.operations,
     }  # fmt: skip
 

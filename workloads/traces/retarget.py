@@ -12,7 +12,7 @@ cluster.host_factor = 0.5                 a faster or slower host
 nccl.KEY = VALUE                          NCCL's settings, as in scenarios
 ========================================  =====================================================================
 
-Anything else is a change of links, as everywhere (``nvlink.bandwidth=2x``).
+Short names will do (dp = 8). Anything else is a change of links, as everywhere (``nvlink.bandwidth=2x``).
 """
 
 from __future__ import annotations
@@ -57,8 +57,10 @@ def parse(changes: Iterable[str]) -> Changes:
         With every text that is no change of a replay.
     """
     found, mistakes = Changes(), list[Mistake]()
+    short = {key.partition(".")[2]: key for key in KEYS}
     for text in changes:
         key, equals, value = (part.strip().strip('"') for part in text.partition("="))
+        key = short.get(key, key)
         section, _, rest = key.partition(".")
         if not equals or not value:
             mistakes.append(Mistake("--set", text, "no value", "KEY=VALUE"))
