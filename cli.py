@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from sim import __version__
+from sim import __version__, replay_command
 
 if TYPE_CHECKING:
     from sim.result import Result
@@ -178,7 +178,7 @@ def whatif(
 
 @main.command()
 @click.argument("sets", metavar="[SET]...", nargs=-1)
-@file_option("--rows", text="Predict these rows instead, in the format that the set came in.")
+@click.option("--rows", type=click.Path(path_type=Path), help="Predict these instead, in the format of the set.")
 @as_json
 @file_option("--junit", text="Write JUnit XML.")
 @file_option("--plot", text="Write a scatter plot (PNG).")
@@ -250,6 +250,9 @@ def collective(explain: bool, json_: bool, **choices: Any) -> None:
         echo_json(made.to_json())
     else:
         click.echo(made.render())
+
+
+replay_command.add(main, explained, changes, as_json)
 
 
 @main.group()

@@ -53,6 +53,8 @@ class Machine:
     idle : frozenset of int
         Kernels that leave the GPU to others while they run (they spin on one SM): they neither slow nor delay
         communication, nor are slowed.
+    exclusive : bool
+        Communication waits for free SMs and runs one after the other on a GPU; recorded starts have that in them.
     """
 
     duration: np.ndarray
@@ -64,10 +66,15 @@ class Machine:
     launch_latency: float
     scale: Mapping[int, float | np.ndarray]
     idle: frozenset[int] = frozenset()
+    exclusive: bool = True
 
 
 class Stuck(PrestepError):
     """Nothing can happen any more although operations are left; the message shows the wait-for cycle."""
+
+
+def _column(values: np.ndarray | None, default: float, length: int) -> list[float]:
+    return [default] * length if values is None else values.tolist()
 
 
 class Engine:
@@ -109,7 +116,8 @@ class Engine:
         kind, payload, deps = p.kind.tolist(), p.payload.tolist(), p.deps
         scale = self.machine.scale.get(p.rank, 1.0)
         duration = (self.machine.duration * scale).tolist()
-        gap, latency = self.machine.kernel_gap, self.machine.launch_latency
+        gaps = _column(p.gap, self.machine.kernel_gap, n)
+        latencies = _column(p.latency, self.machine.launch_latency, n)
         for step in range(self.steps):
             base = step * n
             for i in ops:
@@ -121,7 +129,7 @@ class Engine:
                     if base + d >= 0 and rank.end[base + d] < 0:
                         rank.rest(stream)
                         yield rank.ended(base + d)
-                begin = rank.launch[g] + latency
+                gap, begin = gaps[i], rank.launch[g] + latencies[i]
                 if env.now + gap < begin:
                     if env.now + PAUSE * gap < begin:
                         rank.rest(stream)
@@ -166,13 +174,13 @@ class Engine:
         """Waits for free SMs, for the peers, and for the bytes."""
         env = self.env
         channels = max((self.plans[c].channels for c in parts), default=0)
-        if rank.running and rank.channels == 0:
+        if self.machine.exclusive and rank.running and rank.channels == 0:
             # A kernel that fills the GPU leaves no SM for a communication kernel until its last wave drains.
             if rank.kernel_end is None:
                 rank.kernel_end = env.event()
             yield rank.kernel_end
         # Communication kernels of one GPU run one after the other: the next takes over the SMs of the one before.
-        while rank.transferring:
+        while self.machine.exclusive and rank.transferring:
             yield rank.transferring[0].done
         rank.start[g] = env.now
         rank.hold(channels)
@@ -184,7 +192,9 @@ class Engine:
                 env.process(self._meet(c, self.meetings[key]))
             meeting = self.meetings[key]
             meeting.ranks.append(rank)
-            if len(meeting.ranks) == self.graph.comms[c].arrivals:
+            comm = self.graph.comms[c]
+            alone = comm.sender == rank.program.rank
+            if alone or (comm.sender < 0 and len(meeting.ranks) == comm.arrivals):
                 meeting.ready.succeed()
             meetings.append(meeting)
         for meeting in meetings:
@@ -197,15 +207,15 @@ class Engine:
         """The communication itself: latency, then bytes through the network."""
         yield meeting.ready
         meeting.begin = self.env.now
-        plan = self.plans[c]
-        for rank in meeting.ranks:
+        plan, here = self.plans[c], tuple(meeting.ranks)
+        for rank in here:
             rank.transferring.append(meeting)
         yield self.env.timeout(plan.latency)
         if plan.size > 0:
             meeting.transfer = self.network.begin(plan, meeting.speed)
             yield meeting.transfer.done
             meeting.transfer = None
-        for rank in meeting.ranks:
+        for rank in here:
             rank.transferring.remove(meeting)
         meeting.done.succeed()
 

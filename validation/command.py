@@ -11,7 +11,7 @@ from sim.errors import InputError, Mistake
 from validation import report as writers
 from validation.gate import Check, new_misses
 from validation.interface import Report
-from validation.sets import validate
+from validation.sets import kind_of, validate
 
 DEFAULT = "h200"
 Talk = Callable[[str], None]
@@ -29,7 +29,8 @@ def compare(sets: Sequence[str], rows: Path | None = None, jobs: int = 1) -> lis
     if rows is not None:
         if len(chosen) > 1:
             raise InputError(Mistake("command line", "--rows", f"{len(chosen)} sets", "one set, whose limits count"))
-        must_exist(rows, "rows of measurements (JSON lines, or CSV for collectives)")
+        if not (rows.is_dir() and kind_of(chosen[0]) == "traces"):
+            must_exist(rows, "rows of measurements (JSON lines, or CSV for collectives), or a folder of traces")
     return [validate(name, rows, jobs) for name in chosen]
 
 

@@ -26,6 +26,7 @@ KINDS = {
     STEPS: "validation.compare",
     "collectives": "validation.collective_sets",
     "choices": "validation.choices",
+    "traces": "validation.trace_sets",
     "published": "validation.published_training",
 }
 
