@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from sim.costs import Kernel, load_gpu
@@ -81,7 +81,9 @@ def test_the_wave_model_is_monotone(kernel: Kernel, axis: int, more: int) -> Non
 @given(kernel=gemms, axis=st.integers(0, 2))
 @settings(max_examples=60, deadline=None)
 def test_doubling_a_product_hardly_ever_saves_time(kernel: Kernel, axis: int) -> None:
-    """Measured GEMMs are not monotone (cuBLAS changes kernels), but twice the work is never a tenth faster."""
+    """Measured GEMMs are not monotone (cuBLAS changes kernels), but of 10 us or more twice the work is never a tenth
+    faster; below, a microsecond of one kernel's start and end is more than that."""
+    assume(H200.duration(kernel) >= 10e-6)
     shape = list(kernel.shape)
     shape[axis] *= 2
     assert H200.duration(Kernel("gemm", tuple(shape), layout=kernel.layout)) > 0.9 * H200.duration(kernel)
