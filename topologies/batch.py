@@ -122,7 +122,8 @@ class Batch:
         for value, which in groups((stubs.pattern[src[pairs]] << 20) + stubs.pattern[dst[pairs]]):
             at = pairs[which]
             first, second = stubs.patterns[value >> 20], stubs.patterns[value & 0xFFFFF]
-            leave, enter, good = self.doors(first, second, src[at], dst[at])
+            leave, enter, good, best = self.doors(first, second, src[at], dst[at])
+            good &= best == 1
             left.append(at[~good])
             at, leave, enter = at[good], leave[good], enter[good]
             width = np.minimum(
@@ -137,8 +138,13 @@ class Batch:
                 cores += [Core(at[w], np.array([s[w[0]], t[w[0]]]), np.empty(0)) for _, w in ends]
         return np.concatenate(left)
 
-    def doors(self, first: Pattern, second: Pattern, src: Ints, dst: Ints) -> tuple[Ints, Ints, np.ndarray]:
-        """Out row and in row that each pair takes, and whether those are its only best ones."""
+    def doors(
+        self, first: Pattern, second: Pattern, src: Ints, dst: Ints, nth: int = 0
+    ) -> tuple[Ints, Ints, np.ndarray, Ints]:
+        """Out row and in row that each pair takes, whether one way alone leads to them, and how many are as good.
+
+        Of several that are as good, the ``nth``.
+        """
         stubs = self.stubs
         a, b = stubs.local[src], stubs.local[dst]
         exits, entries = first.ends[0][stubs.member[src]], second.ends[1][stubs.member[dst]]
@@ -148,21 +154,25 @@ class Batch:
         a, b, exits, entries = a[one], b[one], exits[one], entries[one]
         if not exits.shape[1] or not entries.shape[1] or not stubs.transit:
             none = np.zeros(len(src), dtype=np.int64)
-            return none, none, np.zeros(len(src), dtype=bool)
+            return none, none, np.zeros(len(src), dtype=bool), none
         enters = np.array([second.kinds[door] == "cpu" for door in second.doors[1]], dtype=np.int64)
         away, home = first.away[:, a], second.home[:, b]
         hops = away[0][:, :, None] + home[0][:, None, :] + self._distance(exits, entries) + 2
         cost = hops * _COST + away[1][:, :, None] + (home[1] + enters)[:, None, :]
         flat = cost.reshape(len(a), -1)
-        best = flat.argmin(axis=1)
-        least = flat[np.arange(len(a)), best]
+        least = flat.min(axis=1)
+        as_good = flat == least[:, None]
+        many = as_good.sum(axis=1)
+        best = np.argmax(np.cumsum(as_good, axis=1) == np.minimum(nth + 1, many)[:, None], axis=1)
         leave, enter = best // entries.shape[1], best % entries.shape[1]
         at = np.arange(len(a))
-        single = ((flat == least[:, None]).sum(axis=1) == 1) & (away[2][at, leave] == 1) & (home[2][at, enter] == 1)
-        # No way through a third host is as short. Ways by a CPU are for the router, which may prefer a longer one.
+        single = (away[2][at, leave] == 1) & (home[2][at, enter] == 1)
+        # No way through a third host is as short. Where there are ways with a CPU and without, the router chooses: it
+        # may prefer a longer one.
+        by_cpu = np.where(flat // _COST < FAR, flat % _COST > 0, True).all(axis=1)
         direct = least // _COST < away[0].min(axis=1) + home[0].min(axis=1) + 2 + stubs.transit
-        good = single & direct & (least // _COST < FAR) & (least % _COST == 0)
-        return leave[where], enter[where], good[where]
+        good = single & direct & (least // _COST < FAR) & ((least % _COST == 0) | by_cpu)
+        return leave[where], enter[where], good[where], many[where]
 
     def ways(self, pattern: Pattern, node: Ints, at: Ints, door: Ints, pieces: list[Piece], out: bool) -> Ints:
         """Adds the rows from nodes to their doors (or back), doors included; returns the narrowest of each."""

@@ -57,27 +57,37 @@ def _far(batch: Batch, senders: Ints, receivers: Ints, amount: float) -> Floats:
     one, other = (np.unique(labels, return_index=True)[1] for labels in (first, second))
     src, dst = np.repeat(senders[one], len(other)), np.tile(receivers[other], len(one))
     patterns = batch.stubs.patterns[batch.stubs.pattern[src[0]]], batch.stubs.patterns[batch.stubs.pattern[dst[0]]]
-    leave, enter, good = batch.doors(*patterns, src, dst)
-    s = patterns[0].ends[0][batch.stubs.member[src], leave]
-    t = patterns[1].ends[1][batch.stubs.member[dst], enter]
-    several = [good[at] and batch.count(int(s[at]), int(t[at])) > MAX_PATHS for at in range(len(src))]
-    if not good.all() or any(several):  # of more paths than are kept, which depends on the pair
+    leave, enter, good, best = batch.doors(*patterns, src, dst)
+    if not good.all() or (best != best[0]).any():
         return _pair_by_pair(batch, senders, receivers, amount, between=True)
     shape = len(one), len(other)
     away = _strangers(batch, senders, receivers, second, shape[1])
     home = _strangers(batch, receivers, senders, first, shape[0])
-    total, pieces = np.zeros(batch.size), []  # type: tuple[Floats, list[tuple[Piece, Floats]]]
-    width = np.minimum(
-        _doors(batch, senders, first, leave.reshape(shape), away, True, pieces),
-        _doors(batch, receivers, second, enter.reshape(shape).T, home, False, pieces).T,
-    ).ravel()
-    for piece, weight in pieces:
-        total += np.bincount(piece.rows.ravel(), weights=np.repeat(weight, piece.rows.shape[1]), minlength=batch.size)
     many = np.stack([np.bincount(first, weights=column, minlength=shape[0]) for column in away.T], axis=1).ravel()
-    for at in np.flatnonzero(many).tolist():
-        rows, share = batch.paths(int(s[at]), int(t[at]), 0, int(width[at]))
-        total[rows] += share * many[at]
-    return total * amount
+    total, alike = np.zeros(batch.size), set()
+    # Each of several best doors carries as much, where their ways are as many and as wide.
+    for nth in range(int(best[0])):
+        if nth:
+            leave, enter, good, _ = batch.doors(*patterns, src, dst, nth)
+        s = patterns[0].ends[0][batch.stubs.member[src], leave]
+        t = patterns[1].ends[1][batch.stubs.member[dst], enter]
+        pieces: list[tuple[Piece, Floats]] = []
+        width = np.minimum(
+            _doors(batch, senders, first, leave.reshape(shape), away, True, pieces),
+            _doors(batch, receivers, second, enter.reshape(shape).T, home, False, pieces).T,
+        ).ravel()
+        ways = np.array([batch.count(int(s[at]), int(t[at])) for at in range(len(src))])
+        alike.add((ways.tobytes(), width.tobytes()))
+        # Of more paths than are kept, which ones are depends on the pair.
+        if not good.all() or ways.max(initial=0) * int(best[0]) > MAX_PATHS or len(alike) > 1:
+            return _pair_by_pair(batch, senders, receivers, amount, between=True)
+        for piece, weight in pieces:
+            each = np.repeat(weight, piece.rows.shape[1])
+            total += np.bincount(piece.rows.ravel(), weights=each, minlength=batch.size)
+        for at in np.flatnonzero(many).tolist():
+            rows, share = batch.paths(int(s[at]), int(t[at]), 0, int(width[at]))
+            total[rows] += share * many[at]
+    return total * (amount / int(best[0]))
 
 
 def _classes(batch: Batch, nodes: Ints) -> Ints:

@@ -114,11 +114,20 @@ def test_an_exchange_of_thousands_makes_no_pairs(monkeypatch: pytest.MonkeyPatch
         seen.append(len(src))
         return resolve(batch, src, dst)
 
-    def looked(batch: Batch, first: Any, second: Any, src: Ints, dst: Ints) -> Any:
+    def looked(batch: Batch, first: Any, second: Any, src: Ints, dst: Ints, nth: int = 0) -> Any:
         seen.append(len(src))
-        return doors(batch, first, second, src, dst)
+        return doors(batch, first, second, src, dst, nth)
 
     monkeypatch.setattr(Batch, "resolve", counted)
     monkeypatch.setattr(Batch, "doors", looked)
     fabric.exchange(gpus, gpus, 1.0)
     assert sum(seen) == 64 * 8 * 8 + (8 * 8) ** 2
+
+
+def test_an_exchange_over_equally_near_adapters_makes_no_pairs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two NICs behind the CPU share what leaves and enters a host: as pair by pair, without making the pairs."""
+    fabric = load_cluster("alcf-polaris", 20)
+    gpus = fabric.positions(fabric.gpus)
+    whole = sum(fabric.loads(np.full(len(gpus), one), gpus, (gpus != one) * 1.0) for one in gpus)
+    monkeypatch.setattr("topologies.exchange._pair_by_pair", None)
+    assert fabric.exchange(gpus, gpus, 1.0) == pytest.approx(whole)
