@@ -28,7 +28,6 @@ Reason = tuple[str, str]
 
 def evidence_of(simulation: Simulation) -> dict[str, float]:
     """Evidence grades weighted by the time of kernels and communications in the last step."""
-    gpu = simulation.gpu
     kernels = [_kernel_grades(simulation, k) for k in simulation.lowered.graph.kernels]
     comms = [((plan.evidence, 1.0),) for plan in simulation.run.plans]
     grades, times = [], []
@@ -37,7 +36,6 @@ def evidence_of(simulation: Simulation) -> dict[str, float]:
         for grade, share in of:
             grades.append(grade)
             times.append((end - start) * share)
-    _ = gpu
     return metrics.evidence_shares(grades, np.array(times))
 
 
@@ -69,11 +67,9 @@ def fallbacks_of(simulation: Simulation, host_share: float = 0.0) -> tuple[Fallb
     measured, communications on hardware that was not measured or whose choice is not known, and the speed of a host
     that nothing is said of. `host_share` is the share of the step in which GPUs wait for the host (0 to 1).
     """
-    graph, gpu = simulation.lowered.graph, simulation.gpu
-    kernels = [
-        _chain_reasons(simulation, k) if isinstance(k, Chain) else tuple(_kernel_reasons(gpu, k)) for k in graph.kernels
-    ]
-    comms = [tuple(_plan_reasons(plan)) for plan in simulation.run.plans]
+    graph = simulation.lowered.graph
+    kernels = [_shares(simulation, k) for k in graph.kernels]
+    comms = [dict.fromkeys(_plan_reasons(plan), 1.0) for plan in simulation.run.plans]
     beside = {p.rank: _beside(p, simulation.run, i) for i, p in enumerate(graph.programs)}
     whole, found = 0.0, dict[Reason, list[float]]()
     for p, index, start, end in _last_step(simulation):
@@ -82,12 +78,12 @@ def fallbacks_of(simulation: Simulation, host_share: float = 0.0) -> tuple[Fallb
             kernel = graph.kernels[payload]
             reasons = kernels[payload]
             if beside[p.rank][index] and not isinstance(kernel, Chain) and not is_known(kernel):
-                reasons = (*reasons, (f"kernel {kernel.kind} beside communication", "guess"))
+                reasons = {**reasons, (f"kernel {kernel.kind} beside communication", "guess"): 1.0}
         else:
             reasons = comms[p.parts[payload][0]]
         whole += time
-        for reason in reasons:
-            found.setdefault(reason, []).append(time)
+        for reason, share in reasons.items():
+            found.setdefault(reason, []).append(time * share)
     listed = [Fallback(*reason, len(times), sum(times) / (whole or 1.0)) for reason, times in found.items()]
     listed += _host(simulation, host_share)
     return tuple(sorted(listed, key=lambda fallback: (-fallback.share, fallback.what)))
@@ -98,16 +94,21 @@ def _kernel_reasons(gpu: Gpu, kernel: Kernel) -> Iterator[Reason]:
         yield f"kernel {kernel.kind}: {instead}", gpu.evidence(kernel)
 
 
-def _chain_reasons(simulation: Simulation, chain: Chain) -> tuple[Reason, ...]:
-    inner = [
-        r
-        for k, _ in _chains(simulation).constituents(chain)
-        if not isinstance(k, Chain)
-        for r in _kernel_reasons(simulation.gpu, k)
-    ]
-    return tuple(
-        dict.fromkeys([*inner, *(r for plan in _chains(simulation).plans(chain) for r in _plan_reasons(plan))])
-    )
+def _shares(simulation: Simulation, kernel: Kernel | Chain) -> dict[Reason, float]:
+    """Reasons, each with the share of the kernel's time that it holds for; of a chain those of what it is made of."""
+    if not isinstance(kernel, Chain):
+        return dict.fromkeys(_kernel_reasons(simulation.gpu, kernel), 1.0)
+    chains, shares = _chains(simulation), dict[Reason, float]()
+    moving = 1.0
+    for inner, part in chains.constituents(kernel):
+        moving -= part
+        for reason, share in _shares(simulation, inner).items():
+            shares[reason] = shares.get(reason, 0.0) + share * part
+    plans = chains.plans(kernel)
+    for plan in plans:  # what is no kernel's time is communication, in equal parts
+        for reason in _plan_reasons(plan):
+            shares[reason] = shares.get(reason, 0.0) + max(0.0, moving) / len(plans)
+    return shares
 
 
 def _plan_reasons(plan: Plan) -> Iterator[Reason]:

@@ -189,7 +189,8 @@ def _warnings(simulation: Simulation) -> tuple[str, ...]:
     found = []
     if simulation.scenario.training.framework == "cuda-graph":
         found.append("cuda-graph: the whole step is one launch; capture and warm-up are left out")
-    if simulation.model.tied_embeddings and simulation.scenario.parallel.pp > 1:
+    copied = simulation.scenario.training.framework != "megatron"  # there the copies' gradients are added up
+    if simulation.model.tied_embeddings and simulation.scenario.parallel.pp > 1 and copied:
         found.append("tied embeddings: the last stage has a copy; adding its gradient to the first stage's is left out")
     return tuple(found)
 
