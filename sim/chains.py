@@ -64,6 +64,11 @@ class Chains:
         period, last, _ = self.times(chain.graph)
         return last if chain.tail else max(0.0, chain.times * period - last)
 
+    def grain(self, chain: Chain) -> float:
+        """Seconds until the kernel that runs at a random moment of a chain ends: long ones are met more often."""
+        times = np.array([time for _, time in self.kernels(chain)])
+        return float((times**2).sum() / (2 * times.sum())) if times.sum() > 0 else 0.0
+
     def slowdown(self, chain: Chain, channels: int) -> float:
         """Factor on a chain beside communication: its kernels by their time; what it communicates stays."""
         machine, total, longer = self._machine(chain.graph), 0.0, 0.0

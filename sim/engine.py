@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -53,6 +53,8 @@ class Machine:
     idle : frozenset of int
         Kernels that leave the GPU to others while they run (they spin on one SM): they neither slow nor delay
         communication, nor are slowed.
+    grain : mapping
+        Kernels that stand for many, by index: seconds until the one of them that runs at some moment ends, on average.
     exclusive : bool
         Communication waits for free SMs and runs one after the other on a GPU; recorded starts have that in them.
     """
@@ -67,6 +69,7 @@ class Machine:
     scale: Mapping[int, float | np.ndarray]
     idle: frozenset[int] = frozenset()
     exclusive: bool = True
+    grain: Mapping[int, float] = field(default_factory=dict)
 
 
 class Stuck(PrestepError):
@@ -154,6 +157,8 @@ class Engine:
         if process is None:
             raise RuntimeError("kernels run inside a stream's process")
         rank.running[stream] = process
+        if kernel in self.machine.grain:
+            rank.grains[stream] = self.machine.grain[kernel]
         rank.work(stream)
         left = duration
         while left > 1e-12:
@@ -166,6 +171,7 @@ class Engine:
                 rank.told.discard(stream)
                 left -= (env.now - since) * speed
         del rank.running[stream]
+        rank.grains.pop(stream, None)
         if rank.kernel_end is not None:
             rank.kernel_end.succeed()
             rank.kernel_end = None
@@ -174,7 +180,9 @@ class Engine:
         """Waits for free SMs, for the peers, and for the bytes."""
         env = self.env
         channels = max((self.plans[c].channels for c in parts), default=0)
-        if self.machine.exclusive and rank.running and rank.channels == 0:
+        if self.machine.exclusive and rank.running and rank.channels == 0 and rank.grains:
+            yield env.timeout(max(rank.grains.values()))  # one of the many kernels that a chain stands for ends
+        elif self.machine.exclusive and rank.running and rank.channels == 0:
             # A kernel that fills the GPU leaves no SM for a communication kernel until its last wave drains.
             if rank.kernel_end is None:
                 rank.kernel_end = env.event()

@@ -25,6 +25,7 @@ class Rank:
         self.issued = 0
         self.channels = 0
         self.running: dict[int, simpy.Process] = {}
+        self.grains: dict[int, float] = {}  # streams on which a chain runs: when one of its kernels ends, on average
         self.told: set[int] = set()  # streams whose kernel has yet to hear that its speed changed
         self.transferring: list[Meeting] = []
         self.working: set[int] = set()  # streams with a kernel running or coming right after the last one

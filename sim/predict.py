@@ -243,7 +243,9 @@ def machine(
             scenario.faults.slow_factor
         )
     idle = frozenset(i for i, spin in enumerate(spins) if spin)
-    return Machine(duration, slow, plan, fabric.links.bandwidth, contention(), gap, LAUNCH_LATENCY, scale, idle)
+    grain = {i: chains.grain(k) for i, k in enumerate(kernels) if isinstance(k, Chain)} if chains is not None else {}
+    rates = fabric.links.bandwidth
+    return Machine(duration, slow, plan, rates, contention(), gap, LAUNCH_LATENCY, scale, idle, grain=grain)
 
 
 def slowest_of(gpus: int, spread: float) -> float:

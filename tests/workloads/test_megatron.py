@@ -1,0 +1,131 @@
+"""Laws of Megatron's training step: what it computes, keeps and sends does not depend on how it is put together."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from sim.errors import InputError
+from sim.predict import Simulation, predict, simulate, step_time
+from sim.spec import Scenario, parse_scenario
+from workloads.model import load_model, stage_parameters
+
+GPT = {
+    "kind": "transformer", "hidden": 2048, "layers": 8, "heads": 16, "ffn": 8192, "vocab": 50257, "gated": False,
+    "activation": "gelu", "norm": "layer", "bias": True, "positions": "learned", "max_positions": 2048,
+    "tied_embeddings": True,
+}  # fmt: skip
+
+
+def scenario(
+    parallel: dict[str, Any] | None = None, training: dict[str, Any] | None = None,
+    megatron: dict[str, Any] | None = None, cluster: dict[str, Any] | None = None, **model: Any,
+) -> Scenario:  # fmt: skip
+    parallel = parallel or {}
+    gpus = 1
+    for axis in ("dp", "tp", "pp", "cp"):
+        gpus *= parallel.get(axis, 1)
+    return parse_scenario(
+        {
+            "cluster": cluster or ({"name": "dgx-h100", "gpus": gpus} if gpus < 8 else {"name": "dgx-h100"}),
+            "model": GPT | model,
+            "training": {"framework": "megatron", "seq_len": 2048, "micro_batch": 1, "global_batch": 8}
+            | (training or {}),
+            "parallel": {"data_parallel": "ddp" if parallel.get("dp", 1) > 1 else "none"} | parallel,
+            "megatron": megatron or {},
+        },
+        "test",
+    )
+
+
+def peak(s: Scenario) -> float:
+    return max(memory.total for memory in predict(s).peak_memory.values())
+
+
+def resident(simulation: Simulation, owner: str) -> float:
+    return sum(m.at_peak[owner] for m in simulation.lowered.memory.values())
+
+
+def test_ranks_hold_the_models_parameters() -> None:
+    """Two bytes for each parameter over all stages; the tied head of the last stage is a copy of the embedding."""
+    model = load_model(scenario().model, "test")
+    one = simulate(scenario(megatron={"vocab_multiple": 1}))
+    assert resident(one, "parameters") == pytest.approx(2 * stage_parameters(model, 8, True, True), rel=1e-6)
+    two = simulate(scenario({"pp": 2}, megatron={"vocab_multiple": 1}))
+    copy = 2 * model.vocab * model.hidden
+    assert resident(two, "parameters") == pytest.approx(resident(one, "parameters") + copy, rel=1e-6)
+
+
+def test_work_grows_with_microbatches() -> None:
+    """Sixteen microbatches take as much longer than eight as eight more take, whatever comes once in a step."""
+    four, eight, sixteen = (step_time(scenario(training={"global_batch": n})) for n in (4, 8, 16))
+    assert sixteen - eight == pytest.approx(2 * (eight - four), rel=1e-2)
+
+
+def test_recomputation_trades_time_for_memory() -> None:
+    """Full recomputation costs about a forward pass more and keeps less; selective lies between."""
+    made = {kind: scenario(training={"recompute": kind}) for kind in ("none", "selective", "full")}
+    times = [step_time(s) for s in made.values()]
+    assert times[0] < times[1] < times[2] < 1.45 * times[0]
+    assert peak(made["full"]) < peak(made["none"])
+
+
+def test_sharded_optimizer_states_are_smaller_and_cost_no_less() -> None:
+    """ZeRO-1 keeps a part of Adam's states on each rank; the bytes of gradients and parameters move all the same."""
+    whole, sharded = (scenario({"dp": 8, "data_parallel": kind}, {"global_batch": 64}) for kind in ("ddp", "zero1"))
+    assert peak(sharded) < peak(whole)
+    assert step_time(sharded) == pytest.approx(step_time(whole), rel=0.1)
+
+
+def test_overlap_never_slows_a_step() -> None:
+    """Gradients reduced beside the last backward pass, parameters gathered beside the first forward pass."""
+    plain = scenario({"dp": 8, "data_parallel": "zero1"}, {"global_batch": 16})
+    both = {"overlap_grad_reduce": True, "overlap_param_gather": True, "bucket_size": 60_000_000}
+    beside = scenario({"dp": 8, "data_parallel": "zero1"}, {"global_batch": 16}, both)
+    assert step_time(beside) < step_time(plain)
+
+
+def test_the_pipelines_bubble() -> None:
+    """With m microbatches on p stages a step takes about (m + p - 1) / m of what the work alone does; interleaving less."""
+    wide = {"layers": 16, "hidden": 8192, "heads": 64, "ffn": 32768, "vocab": 1024, "tied_embeddings": False}
+    long, short = (step_time(scenario({"pp": 4}, {"global_batch": n}, **wide)) for n in (64, 8))
+    each = (long - short) / 56
+    assert short == pytest.approx(each * (8 + 3), rel=0.08)
+    chunks = scenario({"pp": 4, "vpp": 4, "schedule": "interleaved"}, {"global_batch": 8}, **wide)
+    assert step_time(chunks) < short
+
+
+def test_fewer_microbatches_than_stages() -> None:
+    """Megatron runs 1F1B with fewer microbatches than stages; PyTorch refuses it."""
+    assert step_time(scenario({"pp": 8}, {"global_batch": 2})) > 0
+
+
+def test_eight_bits_are_faster_and_long_sequences_can_be_split() -> None:
+    """fp8 GEMMs take less time; context parallelism halves what a rank computes and adds what it sends."""
+    large = {"hidden": 8192, "heads": 64, "ffn": 28672, "layers": 2}
+    assert step_time(scenario(training={"precision": "fp8"}, **large)) < step_time(scenario(**large))
+    whole, split = (scenario({"cp": n}, {"seq_len": 32768, "global_batch": 1}, max_positions=32768) for n in (1, 2))
+    assert 0.5 < step_time(split) / step_time(whole) < 0.75
+
+
+def test_sequence_parallelism_keeps_less() -> None:
+    """Norms, dropouts and residuals are split along the sequence; the bytes that cross NVLink are the same."""
+    large = {"hidden": 8192, "heads": 64, "ffn": 32768}
+    plain, split = (scenario({"tp": 8, "sequence_parallel": on}, {"global_batch": 2}, **large) for on in (False, True))
+    assert peak(split) < peak(plain)
+    assert step_time(split) == pytest.approx(step_time(plain), rel=0.15)
+
+
+def test_what_is_not_simulated_is_refused() -> None:
+    """A slow rank would need every rank to be simulated, which this framework folds into one."""
+    s = parse_scenario(
+        {
+            "cluster": {"name": "dgx-h100"}, "model": GPT, "parallel": {"dp": 8},
+            "training": {"framework": "megatron", "global_batch": 8, "seq_len": 2048},
+            "faults": {"slow_rank": 3, "slow_factor": 1.2},
+        },
+        "test",
+    )  # fmt: skip
+    with pytest.raises(InputError, match="equal GPUs"):
+        simulate(s)
