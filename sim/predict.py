@@ -35,7 +35,7 @@ STEPS = 3
 # Megatron's step ends with the host reading the gradients' norm: every step begins level, so the second is like any later.
 MEGATRON_STEPS = 2
 # Kernels whose time follows the SMs' clock.
-CLOCKED = ("gemm", "gemm_bias", "attention_fwd", "attention_bwd")
+CLOCKED = ("gemm", "gemm_bias", "grouped_gemm", "attention_fwd", "attention_bwd")
 # From the launch call's return to the kernel's start on an idle stream (H200, 125m-ddp4-b4 trace): measured.
 LAUNCH_LATENCY = 2.0e-6
 

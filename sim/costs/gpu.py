@@ -140,16 +140,16 @@ class Gpu:
         It tells how a GEMM fares beside a collective that holds SMs: up to `DYNAMIC_ABOVE` waves its tiles are bound
         to CTAs beforehand, so those without an SM run after the others (twice the time); beyond, free SMs share them.
         """
-        if kernel.kind in ("gemm", "gemm_bias"):
-            m, n, k = kernel.shape
-            return gemm.waves((m, n, k), self.sms)
+        if kernel.kind in gemm.KINDS:
+            count, shape = gemm.products(kernel)
+            return gemm.waves(shape, self.sms) * count
         return work(kernel)[1] / (self.sms * 64 * 1024)
 
     def launches(self, kernel: Kernel) -> int:
         """CUDA kernels that one aten operation starts on the GPU (memsets included)."""
         if kernel.kind == "adamw":
             return (self._adamw or Adamw(((1.0, 0.0),), 1.0)).launches(kernel.shape[0], kernel.shape[1])
-        if kernel.kind in ("gemm", "gemm_bias"):
+        if kernel.kind in gemm.KINDS:
             # Beyond two waves cuBLAS hands out tiles by an atomic counter, which a memset clears first.
             return 1 + (self.waves(kernel) > DYNAMIC_ABOVE)
         parts: dict[str, int] = self._facts.get("parts", {})
@@ -163,11 +163,11 @@ class Gpu:
             return model(work(kernel)[1])
         if isinstance(model, Kriged):
             return model(kernel)
-        own_tiles = kernel.kind in ("gemm", "gemm_bias") and "gemm" in self._facts
+        own_tiles = kernel.kind in gemm.KINDS and "gemm" in self._facts
         if self.like is not None and not own_tiles:
             beyond = max(0.0, self.like.duration(kernel) - self.like.floor)
             return self.floor + self._relative(self.like, kernel) * beyond
-        if kernel.kind in ("gemm", "gemm_bias"):
+        if kernel.kind in gemm.KINDS:
             return self._tile_time(kernel)
         return estimate(self.roofline, kernel, self.floor, self._efficiency)
 
@@ -177,10 +177,10 @@ class Gpu:
         return self.roofline.bound(kernel) / there if there > 0 else 1.0
 
     def _tile_time(self, kernel: Kernel) -> float:
-        m, n, k = kernel.shape
+        count, shape = gemm.products(kernel)
         peak = self.roofline.peak_of(kernel.dtype)
-        time = self._tiles.time((m, n, k), self.sms, peak, self.bandwidth, work(kernel)[1])
-        return time * (UNALIGNED if gemm.unaligned((m, n, k), kernel.layout, kernel.dtype) else 1.0)
+        time = self._tiles.time(shape, self.sms, peak, self.bandwidth, work(kernel)[1], count)
+        return time * (UNALIGNED if gemm.unaligned(shape, kernel.layout, kernel.dtype) else 1.0)
 
     def model(self, group: Group) -> Curve | Kriged | None:
         """The table behind a (kind, layout, dtype), None where nothing was measured; built on first use."""
