@@ -9,7 +9,9 @@ Each choice grows with m, n and k, so their minimum does.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from sim.costs.kernel import Kernel
 
@@ -59,6 +61,23 @@ class TileModel:
 
 # Guess, for a GPU whose file has no [gemm]; also where fitting one starts.
 TYPICAL = TileModel(floor=2e-6, tile_start=1.5e-6, efficiency=0.8, exponent=0.2, memory_efficiency=0.85)
+
+
+# Formats that run on the same units at the same speed as another.
+SAME = {"fp16": "bf16", "mxfp8": "fp8"}
+# The format whose factor of sustained load counts.
+SUSTAINED = SAME | {"fp8_block": "fp8", "nvfp4": "fp8"}
+
+
+def models(facts: Mapping[str, Any]) -> dict[str, TileModel]:
+    """Tile models of a GPU's facts: by format from [products], "" for any from [gemm]."""
+    made = {dtype: TileModel(**constants) for dtype, constants in facts.get("products", {}).items()}
+    return made | ({"": TileModel(**facts["gemm"])} if "gemm" in facts else {})
+
+
+def of_dtype(tiles: Mapping[str, TileModel], dtype: str) -> TileModel | None:
+    """The model fitted for a format, or for one that runs alike."""
+    return tiles.get(dtype) or tiles.get(SAME.get(dtype, dtype))
 
 
 # Kinds that run as products; a "grouped_gemm" is one (m, n, k) product for each of its experts, side by side.

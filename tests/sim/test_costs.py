@@ -29,13 +29,11 @@ streams = st.builds(
 def _example(kind: str) -> Kernel:
     shapes = {
         "attention": (2, 32, 8, 2048, 64), "conv": (64, 128, 28, 28, 128, 3, 3, 1), "batchnorm": (2**24, 256),
-        "embedding": (4096, 2048, 32000), "index_select": (4096, 2048, 32000), "adamw": (10**9, 150),
+        "bmm": (8, 4096, 2048, 128), "grouped": (8, 512, 2048, 2048), "embedding": (4096, 2048, 32000), "index_select": (4096, 2048, 32000), "adamw": (10**9, 150),
     }  # fmt: skip
     shape = next((shape for name, shape in shapes.items() if kind.startswith(name)), None)
     fields = KINDS[kind][0].split(", ")
-    return Kernel(
-        kind, shape or tuple([4096, 2048, 2048][: len(fields)]), layout="nt" if kind.startswith("gemm") else ""
-    )
+    return Kernel(kind, shape or tuple([4096, 2048, 2048][: len(fields)]), layout="nt" if "gemm" in kind else "")
 
 
 @pytest.mark.parametrize("gpu", GPUS)
@@ -79,8 +77,12 @@ def test_the_wave_model_is_monotone(kernel: Kernel, axis: int, more: int) -> Non
 @given(kernel=gemms, axis=st.integers(0, 2))
 @settings(max_examples=60, deadline=None)
 def test_doubling_a_product_hardly_ever_saves_time(kernel: Kernel, axis: int) -> None:
-    """Measured GEMMs are not monotone (cuBLAS changes kernels), but twice the work is never a tenth faster."""
-    shape = list(kernel.shape)
+    """Measured GEMMs are not monotone (cuBLAS changes kernels), but twice the work is never a tenth faster.
+
+    Sizes that fill 16 bytes: others run slower, and doubling may make them fit.
+    """
+    shape = [-(-length // 8) * 8 for length in kernel.shape]
+    kernel = Kernel("gemm", tuple(shape), layout=kernel.layout)
     shape[axis] *= 2
     assert H200.duration(Kernel("gemm", tuple(shape), layout=kernel.layout)) > 0.9 * H200.duration(kernel)
 
@@ -166,11 +168,11 @@ def test_evidence_tells_measured_from_interpolated() -> None:
 @given(kernel=gemms)
 @settings(max_examples=30, deadline=None)
 def test_a_gpu_like_another_with_less_bandwidth_is_never_faster(kernel: Kernel) -> None:
-    """An H100 has the H200's arithmetic and two thirds of its memory: products take as long, streams half as long again."""
+    """An H100 has the H200's arithmetic and 0.72 of its measured stream: products take as long, streams 1.39 times."""
     h100 = load_gpu("h100")
     assert h100.duration(kernel) >= H200.duration(kernel) - 1e-6
     stream = Kernel("add", (2**28,))
-    assert h100.duration(stream) / H200.duration(stream) == pytest.approx(4.8 / 3.35, rel=0.02)
+    assert h100.duration(stream) / H200.duration(stream) == pytest.approx(4.10 / 2.94, rel=0.02)
 
 
 def test_adamw_launches_as_pytorch_does() -> None:
