@@ -53,7 +53,7 @@ def _attention(kernel: Kernel) -> tuple[float, ...]:
 
 def _grouped(kernel: Kernel) -> tuple[float, ...]:
     flops, size = work(kernel)  # products one after the other on a few streams: starts, weights and arithmetic add up
-    return 1.0, float(kernel.shape[0]), flops, size
+    return float(kernel.shape[0]), flops, size
 
 
 def _norm(kernel: Kernel) -> tuple[float, ...]:
