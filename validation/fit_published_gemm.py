@@ -219,7 +219,7 @@ def main() -> None:
     }
     factors = sustained(fits, rows)
     print(
-        "| GPU | format | shapes | error, of it with table | held out | error, with table | table | call | quantizing |"
+        "| GPU | format | fitted | tiles, with table | held out | tiles, with table | table written | call | quantizing |"
     )
     print("| --- | --- | --- | --- | --- | --- | --- | --- | --- |")
     for f in fits.values():
