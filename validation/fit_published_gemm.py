@@ -17,11 +17,11 @@ from functools import partial
 import numpy as np
 
 from sim.costs.gemm import TILES, TileModel
-from sim.costs.gpu import HARDWARE, Gpu, linear, load
+from sim.costs.gpu import HARDWARE, Gpu, load
 from sim.costs.kernel import Kernel
 from sim.costs.kinds import work
 from sim.costs.tables import Kriged, Row
-from sim.costs.terms import GEMM_AXES, LINEAR
+from sim.costs.terms import GEMM_AXES, LINEAR, linear
 from validation.fit_kernels import fit_terms
 from validation.published_kernels import LAUNCH, Published, published, rows_of, write_rows
 
@@ -218,9 +218,7 @@ def main() -> None:
         for dtype, mine in rows_of(gpu, "gemm", "aiconfigurator", rows).items()
     }
     factors = sustained(fits, rows)
-    print(
-        "| GPU | format | fitted | tiles, with table | held out | tiles, with table | table written | call | quantizing |"
-    )
+    print("| GPU | format | fitted | tiles, with table | held out | tiles, with table | table | call | quantizing |")
     print("| --- | --- | --- | --- | --- | --- | --- | --- | --- |")
     for f in fits.values():
         print(_line(f))

@@ -101,3 +101,8 @@ def unaligned(shape: tuple[int, int, int], layout: str, dtype: str) -> bool:
     m, n, k = shape
     step = {"fp8": 16, "fp8_block": 16, "mxfp8": 16, "nvfp4": 32}.get(dtype, 8)
     return any(size % step for size in ((m, n) if layout == "tn" else (n, k)))
+
+
+def one_product(kernel: Kernel) -> Kernel:
+    """A batch of small products as one product of as many rows: the same tiles over the SMs."""
+    return Kernel("gemm", kernel.shape[1:], kernel.dtype, kernel.layout)

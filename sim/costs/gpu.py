@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -97,12 +96,18 @@ class Gpu:
         if known is None:
             check(kernel)
             if kernel.kind == "bmm":
-                return self.duration(one_product(kernel))
+                return self.duration(gemm.one_product(kernel))
             known = self._known[kernel] = max(self._duration(kernel), self.roofline.bound(kernel), self.floor)
         return known
 
     def evidence(self, kernel: Kernel) -> str:
-        """What `duration` rests on: "measured" (this shape), "fitted" (this kind), "datasheet" or "guess"."""
+        """What a time rests on: "measured" (this shape), "fitted" (this kind), "datasheet", "guess"; under load too."""
+        grade, load_key = self._grade(kernel), self._load_key(kernel)
+        if load_key in self._facts.get("guessed_load", ()):
+            return "guess"
+        return "fitted" if load_key and grade == "measured" else grade
+
+    def _grade(self, kernel: Kernel) -> str:
         check(kernel)
         if kernel.kind == "bmm":
             return "guess"
@@ -194,17 +199,20 @@ class Gpu:
         return fitted or "gemm" in self._facts
 
     def sustained(self, kernel: Kernel) -> float:
-        """Time of a kernel under hours of load over `duration`, where that rests on short bursts at higher clocks.
+        """Time of a kernel that arithmetic bounds under hours of load over `duration`, where that rests on bursts.
 
-        By number format for products; "grouped" and "attention" have factors of their own. Only what arithmetic bounds
-        follows the clock.
+        By number format for products; "grouped" and "attention" have factors of their own.
         """
-        if kernel.kind in ("gemm", "gemm_bias"):
-            keys = [kernel.dtype, gemm.SUSTAINED.get(kernel.dtype, "")]
-        else:
+        key = self._load_key(kernel)
+        return self._sustained[key] if key else 1.0
+
+    def _load_key(self, kernel: Kernel) -> str:
+        if not self._sustained or not self.roofline.arithmetic(kernel):
+            return ""
+        keys = [kernel.dtype, gemm.SUSTAINED.get(kernel.dtype, "")]
+        if kernel.kind not in ("gemm", "gemm_bias"):
             keys = ["grouped" if kernel.kind == "grouped_gemm" else kernel.kind.partition("_")[0]]
-        factor = next((self._sustained[key] for key in keys if key in self._sustained), 1.0)
-        return factor if self.roofline.arithmetic(kernel) else 1.0
+        return next((key for key in keys if key in self._sustained), "")
 
     def _relative(self, other: Gpu, kernel: Kernel) -> float:
         """Least time of a kernel here over that on another GPU; of data that both hold in the L2, by its speed.
@@ -252,17 +260,7 @@ class Gpu:
         if coefficients is None:
             return None
         term, axes = terms.LINEAR[kind]
-        return Kriged(rows, partial(linear, term, coefficients), axes, **correction)
-
-
-def one_product(kernel: Kernel) -> Kernel:
-    """A batch of small products as one product of as many rows: the same tiles over the SMs."""
-    return Kernel("gemm", kernel.shape[1:], kernel.dtype, kernel.layout)
-
-
-def linear(term: Callable[[Kernel], tuple[float, ...]], coefficients: list[float], kernel: Kernel) -> float:
-    """Seconds of a kernel by its kind's terms."""
-    return sum(a * b for a, b in zip(coefficients, term(kernel), strict=True))
+        return Kriged(rows, partial(terms.linear, term, coefficients), axes, **correction)
 
 
 def load(name: str, folder: Path = HARDWARE) -> Gpu:
@@ -282,6 +280,7 @@ def load(name: str, folder: Path = HARDWARE) -> Gpu:
     fitted = folder / f"{name.lower()}-fitted.toml"
     if fitted.is_file():
         facts.update(tomllib.loads(fitted.read_text()))
+    facts["guessed_load"] = list(facts.get("sustained", ()))
     published = folder / f"{name.lower()}-published.toml"
     if published.is_file():
         for key, value in tomllib.loads(published.read_text()).items():

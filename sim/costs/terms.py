@@ -138,3 +138,8 @@ LINEAR: dict[str, tuple[Terms, Terms]] = {
 }
 
 GEMM_AXES: Terms = _shape_axes
+
+
+def linear(term: Terms, coefficients: list[float], kernel: Kernel) -> float:
+    """Seconds of a kernel by its kind's terms."""
+    return sum(a * b for a, b in zip(coefficients, term(kernel), strict=True))

@@ -112,3 +112,11 @@ def test_the_h200s_own_tables_have_the_load_in_them() -> None:
     h200 = load_gpu("h200")
     for kernel in (LARGE, Kernel("attention_fwd", (1, 64, 8, 4096, 128)), Kernel("add", (2**28,))):
         assert h200.sustained(kernel) == 1.0
+
+
+def test_a_time_is_worth_no_more_than_its_load() -> None:
+    """A measured burst times a fitted factor is fitted, times a guessed one a guess; thin products keep their grade."""
+    assert load_gpu("b200").evidence(LARGE) == "fitted"
+    assert load_gpu("gb200").evidence(LARGE) == "guess"
+    assert load_gpu("gb200").evidence(Kernel("gemm", (16, 8192, 8192), layout="nt")) == "fitted"
+    assert load_gpu("h200").evidence(Kernel("gemm", (8192, 8192, 8192), layout="nt")) == "measured"
