@@ -18,11 +18,13 @@ GPUS = {
     "NVIDIA A100-SXM4-80GB": "a100", "A100-80GB SXM": "a100", "A100 PCIe": "a100-pcie", "NVIDIA H100 80GB HBM3": "h100",
     "H100-80GB SXM": "h100", "H100 (AWS p5)": "h100", "NVIDIA H200": "h200", "H200 141GB SXM": "h200",
     "NVIDIA B200": "b200", "B200": "b200", "NVIDIA B300 SXM6 AC": "b300", "NVIDIA GB200": "gb200",
-    "NVIDIA GB300": "gb300",
+    "NVIDIA GB300": "gb300", "NVIDIA A100 SXM": "a100", "NVIDIA A100 PCIe": "a100-pcie", "NVIDIA H100 SXM": "h100",
+    "NVIDIA H200 SXM": "h200", "NVIDIA GH200 SXM": "gh200", "NVIDIA B200 SXM": "b200", "NVIDIA B300 SXM": "b300",
+    "NVIDIA GB200 SXM": "gb200",
 }  # fmt: skip
 DTYPES = {
     "bfloat16": "bf16", "bf16": "bf16", "fp16": "fp16", "fp8": "fp8", "fp8_block": "fp8_block", "nvfp4": "nvfp4",
-    "fp8 e4m3 torch._scaled_mm": "fp8",
+    "fp8 e4m3": "fp8", "fp8 e4m3 torch._scaled_mm": "fp8",
 }  # fmt: skip
 # SimuMax names operands column-major: TN is y = x w^T, NN its data gradient, NT its weight gradient.
 LAYOUTS = {"TN": "nt", "NN": "nn", "NT": "tn"}
@@ -99,7 +101,7 @@ def _attention(kind: str, products: float) -> Callable[[dict[str, str], str], tu
 
 
 OPS = {
-    "gemm": _gemm, "matmul": _gemm, "group_matmul": _grouped, "sdp_fwd": _attention("attention_fwd", 2.0),
+    "gemm": _gemm, "gemm (best shape found, MAMF)": _gemm, "matmul": _gemm, "group_matmul": _grouped, "sdp_fwd": _attention("attention_fwd", 2.0),
     "sdp_bwd": _attention("attention_bwd", 5.0),
 }  # fmt: skip
 
