@@ -37,7 +37,7 @@ STEPS = 3
 # Megatron's step ends with the host reading the gradients' norm: every step begins level, the second is like any other.
 MEGATRON_STEPS = 2
 # Kernels whose time follows the SMs' clock.
-CLOCKED = ("gemm", "gemm_bias", "attention_fwd", "attention_bwd")
+CLOCKED = ("gemm", "gemm_bias", "grouped_gemm", "attention_fwd", "attention_bwd")
 # From the launch call's return to the kernel's start on an idle stream (H200, 125m-ddp4-b4 trace): measured.
 LAUNCH_LATENCY = 2.0e-6
 
@@ -204,7 +204,7 @@ def machine(
             return chains.duration(k) if chains is not None else 0.0
         if k.kind == "spin":
             return k.shape[0] * 1e-9
-        return gpu.duration(k) * (clock if k.kind in CLOCKED else 1.0)
+        return gpu.duration(k) * (clock * gpu.sustained(k) if k.kind in CLOCKED else 1.0)
 
     duration = np.array([idle_time(k) for k in kernels])
 

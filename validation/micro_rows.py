@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from sim.costs import terms
-from sim.costs.gpu import Gpu, linear
+from sim.costs.gpu import Gpu
 from sim.costs.kernel import Kernel
 from sim.costs.tables import Kriged, Row
 from validation.fit_kernels import fit_gemm_model, fit_terms
@@ -76,7 +76,7 @@ def _models(kind: str, rows: list[Row], gpu: Gpu) -> dict[tuple[str, str], Krige
         tiles = fit_gemm_model(rows, gpu)
         return {key: Kriged(mine, tiles, terms.GEMM_AXES, length=2.0, spread=0.12) for key, mine in groups.items()}
     term, axes = terms.LINEAR[kind]
-    base = partial(linear, term, fit_terms(rows)[kind])
+    base = partial(terms.linear, term, fit_terms(rows)[kind])
     return {key: Kriged(mine, base, axes, length=3.0, spread=0.15) for key, mine in groups.items()}
 
 

@@ -134,12 +134,12 @@ def build(tables: Mapping[str, Any], gpu: str, evidence: str) -> Constants:
 
 @lru_cache(maxsize=8)
 def load(gpu: str) -> Constants:
-    """Constants of `gpu` ("h200"); of H200, as a guess, when it was not measured.
+    """Constants of `gpu` ("h200"); of H200, as a guess, when it was not measured. An "a100-40gb" is an "a100" to NCCL.
 
     What that host could not show (NVLink SHARP, switches that reduce) comes from extra-nccl.toml, in which every
     number says what it rests on.
     """
-    path = FOLDER / f"{gpu}-nccl.toml"
+    path = FOLDER / f"{gpu.partition('-')[0]}-nccl.toml"
     evidence = "fitted" if path.is_file() else "guess"
     if not path.is_file():
         path = FOLDER / f"{ALIKE.get(gpu, MEASURED)}-nccl.toml"

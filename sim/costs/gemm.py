@@ -9,7 +9,11 @@ Each choice grows with m, n and k, so their minimum does.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
+
+from sim.costs.kernel import Kernel
 
 # (rows, columns) of the CTA tiles seen in the kernel names of the H200 traces (nvjet_sm90_tst_256x128_...).
 TILES = ((256, 128), (320, 128), (192, 192), (192, 128), (128, 128), (128, 64), (64, 64), (64, 32))
@@ -29,18 +33,20 @@ class TileModel:
     exponent: float
     memory_efficiency: float
 
-    def time(self, shape: tuple[int, int, int], sms: int, peak: float, bandwidth: float, size: float) -> float:
-        """Seconds of an (m, n, k) product with `peak` flop/s and `size` bytes of operands."""
+    def time(
+        self, shape: tuple[int, int, int], sms: int, peak: float, bandwidth: float, size: float, count: int = 1
+    ) -> float:
+        """Seconds of `count` (m, n, k) products side by side, with `peak` flop/s and `size` bytes in all."""
         m, n, k = shape
         best = math.inf
         for rows, columns in TILES:
             rate = peak / sms * self.efficiency * min(1.0, rows * columns / 32768) ** self.exponent
             for a, b in ((rows, columns), (columns, rows)):
-                tiles = math.ceil(m / a) * math.ceil(n / b)
+                tiles = count * math.ceil(m / a) * math.ceil(n / b)
                 best = min(
                     best,
                     *(
-                        self._split(tiles, split, k, rows * columns, rate, sms, m * n / bandwidth)
+                        self._split(tiles, split, k, rows * columns, rate, sms, count * m * n / bandwidth)
                         for split in (1, 2, 4, 8)
                     ),
                 )
@@ -57,6 +63,33 @@ class TileModel:
 TYPICAL = TileModel(floor=2e-6, tile_start=1.5e-6, efficiency=0.8, exponent=0.2, memory_efficiency=0.85)
 
 
+# Formats that run on the same units at the same speed as another.
+SAME = {"fp16": "bf16", "mxfp8": "fp8"}
+# The format whose factor of sustained load counts.
+SUSTAINED = SAME | {"fp8_block": "fp8", "nvfp4": "fp8"}
+
+
+def models(facts: Mapping[str, Any]) -> dict[str, TileModel]:
+    """Tile models of a GPU's facts: by format from [products], "" for any from [gemm]."""
+    made = {dtype: TileModel(**constants) for dtype, constants in facts.get("products", {}).items()}
+    return made | ({"": TileModel(**facts["gemm"])} if "gemm" in facts else {})
+
+
+def of_dtype(tiles: Mapping[str, TileModel], dtype: str) -> TileModel | None:
+    """The model fitted for a format, or for one that runs alike."""
+    return tiles.get(dtype) or tiles.get(SAME.get(dtype, dtype))
+
+
+# Kinds that run as products; a "grouped_gemm" is one (m, n, k) product for each of its experts, side by side.
+KINDS = ("gemm", "gemm_bias", "grouped_gemm")
+
+
+def products(kernel: Kernel) -> tuple[int, tuple[int, int, int]]:
+    """How many products of which (m, n, k) a kernel of `KINDS` is."""
+    count, m, n, k = (1, *kernel.shape)[-4:]
+    return count, (m, n, k)
+
+
 def waves(shape: tuple[int, int, int], sms: int, tile: tuple[int, int] = (256, 128)) -> float:
     """Waves of CTAs of an (m, n, k) product: tiles per SM, with the better orientation of `tile`; may be fractional."""
     m, n, _ = shape
@@ -66,5 +99,10 @@ def waves(shape: tuple[int, int, int], sms: int, tile: tuple[int, int] = (256, 1
 def unaligned(shape: tuple[int, int, int], layout: str, dtype: str) -> bool:
     """Whether a leading dimension of an operand is no multiple of 16 bytes."""
     m, n, k = shape
-    step = 16 if dtype == "fp8" else 8
+    step = {"fp8": 16, "fp8_block": 16, "mxfp8": 16, "nvfp4": 32}.get(dtype, 8)
     return any(size % step for size in ((m, n) if layout == "tn" else (n, k)))
+
+
+def one_product(kernel: Kernel) -> Kernel:
+    """A batch of small products as one product of as many rows: the same tiles over the SMs."""
+    return Kernel("gemm", kernel.shape[1:], kernel.dtype, kernel.layout)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,8 @@ from sim.errors import InputError, unknown
 
 HARDWARE = Path(__file__).parent / "hardware"
 DYNAMIC_ABOVE = 2.0  # waves; measured: GEMMs of <= 1.94 waves have no memset in the traces, of >= 3.88 all have
+FORWARD = "forward products"  # borrowed by gradients
+
 Group = tuple[str, str, str]
 
 
@@ -41,6 +43,8 @@ class Gpu:
         Factor on kernels bound by the SMs' clock while other GPUs of the host work too (power and heat lower clocks).
     unaligned
         Factor on a product whose operands' rows are no multiples of 16 bytes, which tensor cores want.
+    stream
+        HBM bytes/s that a streaming kernel reached; None where nobody measured it.
     gap
         Pause between back-to-back kernels of one stream, s; `duration` has the pauses inside one aten operation only.
     """
@@ -56,6 +60,7 @@ class Gpu:
         self.crowded: float = facts.get("crowded", 1.0)
         self.unaligned: float = facts.get("unaligned", 1.0)
         self.roofline = Roofline(facts["peak"], facts["bandwidth"], facts["l2_bandwidth"], facts["l2"])
+        self.stream: float | None = facts.get("stream")
         self._efficiency: dict[str, float] = facts["efficiency"]
         self._facts = facts
         self._rows: dict[Group, list[Row]] = {}
@@ -63,7 +68,8 @@ class Gpu:
             self._rows.setdefault(terms.group(row.kernel), []).append(row)
         self._models: dict[Group, Curve | Kriged | None] = {}
         self._known: dict[Kernel, float] = {}
-        self._tiles = gemm.TileModel(**facts["gemm"]) if "gemm" in facts else gemm.TYPICAL
+        self._tiles = gemm.models(facts)
+        self._sustained: dict[str, float] = facts.get("sustained", {})
         self._adamw = (
             Adamw(tuple(map(tuple, facts["adamw"]["launch"])), facts["adamw"]["sparse"]) if "adamw" in facts else None
         )
@@ -90,24 +96,32 @@ class Gpu:
         if known is None:
             check(kernel)
             if kernel.kind == "bmm":
-                return self.duration(one_product(kernel))
+                return self.duration(gemm.one_product(kernel))
             known = self._known[kernel] = max(self._duration(kernel), self.roofline.bound(kernel), self.floor)
         return known
 
     def evidence(self, kernel: Kernel) -> str:
-        """What `duration` rests on: "measured" (this shape), "fitted" (this kind), "datasheet" or "guess"."""
+        """What a time rests on: "measured" (this shape), "fitted" (this kind), "datasheet", "guess"; under load too."""
+        grade, load_key = self._grade(kernel), self._load_key(kernel)
+        if load_key in self._facts.get("guessed_load", ()):
+            return "guess"
+        return "fitted" if load_key and grade == "measured" else grade
+
+    def _grade(self, kernel: Kernel) -> str:
         check(kernel)
         if kernel.kind == "bmm":
             return "guess"
         if kernel.kind == "adamw" and self._adamw is not None:
             return "fitted"
         model = self.model(terms.group(kernel))
+        if model is None and self._own_tiles(kernel) and gemm.of_dtype(self._tiles, kernel.dtype) is not None:
+            return "fitted"
         if model is None and self.like is not None:
             return "guess"  # another GPU's time
         if model is None:
             return "datasheet" if kernel.kind in ("gemm", "gemm_bias") or kernel.kind in STREAM_PASSES else "guess"
-        if self._borrowed(kernel):
-            return "guess"
+        if borrowed := self._borrowed(kernel):
+            return "fitted" if borrowed == FORWARD else "guess"  # the tile model is the same for every layout
         at_row = model.measured(work(kernel)[1]) if isinstance(model, Curve) else model.measured(kernel)
         return "measured" if at_row else "fitted"
 
@@ -119,6 +133,8 @@ class Gpu:
         if kernel.kind == "adamw" and self._adamw is not None:
             return ""
         model = self.model(terms.group(kernel))
+        if model is None and self._own_tiles(kernel):
+            return "" if gemm.of_dtype(self._tiles, kernel.dtype) is not None else "no table"
         if model is None:
             return "no table" if self.like is None else f"the {self.like.name}'s table"
         if borrowed := self._borrowed(kernel):
@@ -131,6 +147,12 @@ class Gpu:
         kind, layout, _ = group = terms.group(kernel)
         if kernel.kind in terms.BORROWED:
             return kind
+        if (
+            kind == "gemm"
+            and layout not in ("", "nt")
+            and all(row.kernel.layout == "nt" for row in self._rows_of(group))
+        ):
+            return FORWARD
         return "contiguous " + kind if kind in STREAM_PASSES and layout and not self._rows_of(group) else ""
 
     def waves(self, kernel: Kernel) -> float:
@@ -139,16 +161,16 @@ class Gpu:
         It tells how a GEMM fares beside a collective that holds SMs: up to `DYNAMIC_ABOVE` waves its tiles are bound
         to CTAs beforehand, so those without an SM run after the others (twice the time); beyond, free SMs share them.
         """
-        if kernel.kind in ("gemm", "gemm_bias"):
-            m, n, k = kernel.shape
-            return gemm.waves((m, n, k), self.sms)
+        if kernel.kind in gemm.KINDS:
+            count, shape = gemm.products(kernel)
+            return gemm.waves(shape, self.sms) * count
         return work(kernel)[1] / (self.sms * 64 * 1024)
 
     def launches(self, kernel: Kernel) -> int:
         """CUDA kernels that one aten operation starts on the GPU (memsets included)."""
         if kernel.kind == "adamw":
             return (self._adamw or Adamw(((1.0, 0.0),), 1.0)).launches(kernel.shape[0], kernel.shape[1])
-        if kernel.kind in ("gemm", "gemm_bias"):
+        if kernel.kind in gemm.KINDS:
             # Beyond two waves cuBLAS hands out tiles by an atomic counter, which a memset clears first.
             return 1 + (self.waves(kernel) > DYNAMIC_ABOVE)
         parts: dict[str, int] = self._facts.get("parts", {})
@@ -162,24 +184,53 @@ class Gpu:
             return model(work(kernel)[1])
         if isinstance(model, Kriged):
             return model(kernel)
-        own_tiles = kernel.kind in ("gemm", "gemm_bias") and "gemm" in self._facts
-        if self.like is not None and not own_tiles:
+        if self.like is not None and not self._own_tiles(kernel):
             beyond = max(0.0, self.like.duration(kernel) - self.like.floor)
             return self.floor + self._relative(self.like, kernel) * beyond
-        if kernel.kind in ("gemm", "gemm_bias"):
+        if kernel.kind in gemm.KINDS:
             return self._tile_time(kernel)
         return estimate(self.roofline, kernel, self.floor, self._efficiency)
 
+    def _own_tiles(self, kernel: Kernel) -> bool:
+        """Whether this GPU has a tile model of its own for the kernel."""
+        if kernel.kind not in gemm.KINDS:
+            return False
+        fitted = kernel.kind != "grouped_gemm" and gemm.of_dtype(self._tiles, kernel.dtype) is not None
+        return fitted or "gemm" in self._facts
+
+    def sustained(self, kernel: Kernel) -> float:
+        """Time of a kernel that arithmetic bounds under hours of load over `duration`, where that rests on bursts.
+
+        By number format for products; "grouped" and "attention" have factors of their own.
+        """
+        key = self._load_key(kernel)
+        return self._sustained[key] if key else 1.0
+
+    def _load_key(self, kernel: Kernel) -> str:
+        if not self._sustained or not self.roofline.arithmetic(kernel):
+            return ""
+        keys = [kernel.dtype, gemm.SUSTAINED.get(kernel.dtype, "")]
+        if kernel.kind not in ("gemm", "gemm_bias"):
+            keys = ["grouped" if kernel.kind == "grouped_gemm" else kernel.kind.partition("_")[0]]
+        return next((key for key in keys if key in self._sustained), "")
+
     def _relative(self, other: Gpu, kernel: Kernel) -> float:
-        """Least time of a kernel here over that on another GPU; of data that both hold in the L2, by its speed."""
-        there = other.roofline.bound(kernel)
-        return self.roofline.bound(kernel) / there if there > 0 else 1.0
+        """Least time of a kernel here over that on another GPU; of data that both hold in the L2, by its speed.
+
+        HBM counts with the measured rates of both where there are, else with the datasheet's.
+        """
+        here, there = self.roofline, other.roofline
+        if self.stream is not None and other.stream is not None:
+            here, there = replace(here, bandwidth=self.stream), replace(there, bandwidth=other.stream)
+        least = there.bound(kernel)
+        return here.bound(kernel) / least if least > 0 else 1.0
 
     def _tile_time(self, kernel: Kernel) -> float:
-        m, n, k = kernel.shape
+        count, shape = gemm.products(kernel)
         peak = self.roofline.peak_of(kernel.dtype)
-        time = self._tiles.time((m, n, k), self.sms, peak, self.bandwidth, work(kernel)[1])
-        return time * (self.unaligned if gemm.unaligned((m, n, k), kernel.layout, kernel.dtype) else 1.0)
+        tiles = gemm.of_dtype(self._tiles, kernel.dtype) or self._tiles.get("", gemm.TYPICAL)
+        time = tiles.time(shape, self.sms, peak, self.bandwidth, work(kernel)[1], count)
+        return time * (self.unaligned if gemm.unaligned(shape, kernel.layout, kernel.dtype) else 1.0)
 
     def model(self, group: Group) -> Curve | Kriged | None:
         """The table behind a (kind, layout, dtype), None where nothing was measured; built on first use."""
@@ -189,9 +240,9 @@ class Gpu:
 
     def _rows_of(self, group: Group) -> list[Row]:
         kind, layout, dtype = group
-        # fp16 runs on the same units at the same speed as bf16.
-        dtypes = (dtype, "bf16") if dtype == "fp16" else (dtype,)
-        return next((rows for d in dtypes if (rows := self._rows.get((kind, layout, d)))), [])
+        dtypes = (dtype, gemm.SAME.get(dtype, dtype))
+        layouts = (layout, "nt") if kind == "gemm" and layout else (layout,)
+        return next((rows for at in layouts for d in dtypes if (rows := self._rows.get((kind, at, d)))), [])
 
     def _build(self, group: Group) -> Curve | Kriged | None:
         rows, kind = self._rows_of(group), group[0]
@@ -209,21 +260,13 @@ class Gpu:
         if coefficients is None:
             return None
         term, axes = terms.LINEAR[kind]
-        return Kriged(rows, partial(linear, term, coefficients), axes, **correction)
-
-
-def one_product(kernel: Kernel) -> Kernel:
-    """A batch of small products as one product of as many rows: the same tiles over the SMs."""
-    return Kernel("gemm", kernel.shape[1:], kernel.dtype, kernel.layout)
-
-
-def linear(term: Callable[[Kernel], tuple[float, ...]], coefficients: list[float], kernel: Kernel) -> float:
-    """Seconds of a kernel by its kind's terms."""
-    return sum(a * b for a, b in zip(coefficients, term(kernel), strict=True))
+        return Kriged(rows, partial(terms.linear, term, coefficients), axes, **correction)
 
 
 def load(name: str, folder: Path = HARDWARE) -> Gpu:
     """The GPU `name` from `folder`: `<name>.toml` with facts and, where measured, `-fitted.toml` and `-kernels.csv`.
+
+    What others published of it is in `-published.toml` and `-published.csv`.
 
     Raises
     ------
@@ -232,15 +275,25 @@ def load(name: str, folder: Path = HARDWARE) -> Gpu:
     """
     path = folder / f"{name.lower()}.toml"
     if not path.is_file():
-        known = [entry.stem for entry in folder.glob("*.toml") if "-" not in entry.stem]
-        raise InputError(unknown(str(folder), "gpu", name, known))
+        raise InputError(unknown(str(folder), "gpu", name, names(folder)))
     facts = tomllib.loads(path.read_text())
     fitted = folder / f"{name.lower()}-fitted.toml"
     if fitted.is_file():
         facts.update(tomllib.loads(fitted.read_text()))
-    table = folder / f"{name.lower()}-kernels.csv"
+    facts["guessed_load"] = list(facts.get("sustained", ()))
+    published = folder / f"{name.lower()}-published.toml"
+    if published.is_file():
+        for key, value in tomllib.loads(published.read_text()).items():
+            facts[key] = {**facts.get(key, {}), **value}
+    tables = [folder / f"{name.lower()}-{part}.csv" for part in ("kernels", "published")]
     like = load(facts["like"], folder) if "like" in facts else None
-    return Gpu(name.lower(), facts, read_rows(table) if table.is_file() else [], like)
+    return Gpu(name.lower(), facts, [row for path in tables if path.is_file() for row in read_rows(path)], like)
 
 
-__all__ = ["Gpu", "load"]
+def names(folder: Path = HARDWARE) -> list[str]:
+    """GPUs that have a file of facts, sorted."""
+    parts = ("-fitted", "-nccl", "-published")
+    return sorted(path.stem for path in folder.glob("*.toml") if not path.stem.endswith(parts))
+
+
+__all__ = ["Gpu", "load", "names"]

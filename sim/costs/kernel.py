@@ -14,9 +14,10 @@ class Kernel:
     kind
         "gemm", "add", "attention_fwd", ...; `docs/costs.md` lists the kinds and their shapes.
     shape
-        Sizes, in the order the kind defines; (m, n, k) for "gemm", (elements,) for elementwise kinds.
+        Sizes, in the order the kind defines; (m, n, k) for "gemm", (experts, m, n, k) for "grouped_gemm",
+        (elements,) for elementwise kinds.
     dtype
-        "bf16", "fp16", "tf32", "fp32", "fp8".
+        "bf16", "fp16", "tf32", "fp32", "fp8", "fp8_block", "mxfp8", "nvfp4".
     layout
         For GEMMs "nt" (forward, y = x w^T), "nn" (data gradient), "tn" (weight gradient); for elementwise kinds
         "" (contiguous), "strided" (half-row views as in rotary embedding, or transposed), "strided_bwd", "row".

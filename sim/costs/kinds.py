@@ -11,7 +11,12 @@ from collections.abc import Callable
 from sim.costs.kernel import Kernel
 from sim.errors import InputError, Mistake, did_you_mean
 
-DTYPE_BYTES = {"bf16": 2, "fp16": 2, "fp32": 4, "tf32": 4, "fp8": 1, "int64": 8, "int32": 4}
+# Scales included: fp8_block has an fp32 for 128 elements (DeepSeek-V3's activations), mxfp8 a byte for 32 (OCP MX),
+# nvfp4 a byte for 16.
+DTYPE_BYTES: dict[str, float] = {
+    "bf16": 2, "fp16": 2, "fp32": 4, "tf32": 4, "fp8": 1, "fp8_block": 1 + 4 / 128, "mxfp8": 1 + 1 / 32,
+    "nvfp4": 0.5 + 1 / 16, "int64": 8, "int32": 4,
+}  # fmt: skip
 
 # Kinds that only move memory: bytes per element and per byte of dtype, reads plus writes.
 STREAM_PASSES = {
@@ -45,6 +50,12 @@ def _gemm(kernel: Kernel) -> Work:
     m, n, k = kernel.shape
     out = max(2, DTYPE_BYTES[kernel.dtype])
     return 2.0 * m * n * k, DTYPE_BYTES[kernel.dtype] * (m * k + k * n) + out * m * n
+
+
+def _grouped_gemm(kernel: Kernel) -> Work:
+    experts, m, n, k = kernel.shape
+    flops, size = _gemm(Kernel("gemm", (m, n, k), kernel.dtype))
+    return experts * flops, experts * size
 
 
 def attention_flops(kernel: Kernel) -> float:
@@ -111,6 +122,7 @@ KINDS: dict[str, tuple[str, Callable[[Kernel], Work]]] = {
     "batchnorm_bwd": ("elements, channels", _rows),
     "gemm": ("m, n, k", _gemm),
     "gemm_bias": ("m, n, k", _gemm),
+    "grouped_gemm": ("experts, m, n, k", _grouped_gemm),
     "bmm": ("batch, m, n, k", _bmm),
     "attention_fwd": ("batch, heads, kv_heads, seq, head_dim", _attention),
     "attention_bwd": ("batch, heads, kv_heads, seq, head_dim", _attention),

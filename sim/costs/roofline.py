@@ -36,6 +36,11 @@ class Roofline:
         beyond = max(0.0, size - self.l2)
         return max(flops / self.peak_of(kernel.dtype), beyond / self.bandwidth + min(size, self.l2) / self.l2_bandwidth)
 
+    def arithmetic(self, kernel: Kernel) -> bool:
+        """Whether arithmetic, not HBM, bounds the kernel."""
+        flops, size = work(kernel)
+        return flops / self.peak_of(kernel.dtype) > size / self.bandwidth
+
     def peak_of(self, dtype: str) -> float:
         """Peak of `dtype`; a type that the tensor cores lack runs at the lowest listed peak."""
         return self.peak.get(dtype, min(self.peak.values()))

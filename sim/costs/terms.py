@@ -51,6 +51,11 @@ def _attention(kernel: Kernel) -> tuple[float, ...]:
     return 1.0, lanes * seq * dim, lanes * seq, lanes * dim, shared
 
 
+def _grouped(kernel: Kernel) -> tuple[float, ...]:
+    flops, size = work(kernel)  # products one after the other on a few streams: starts, weights and arithmetic add up
+    return float(kernel.shape[0]), flops, size
+
+
 def _norm(kernel: Kernel) -> tuple[float, ...]:
     rows, columns = kernel.shape
     return 1.0, float(rows * columns), float(rows)
@@ -111,6 +116,7 @@ Terms = Callable[[Kernel], tuple[float, ...]]
 LINEAR: dict[str, tuple[Terms, Terms]] = {
     "attention_fwd": (_attention, _attention_axes),
     "attention_bwd": (_attention, _attention_axes),
+    "grouped_gemm": (_grouped, _shape_axes),
     "rms_norm_fwd": (_norm, _shape_axes),
     "rms_norm_bwd": (_norm, _shape_axes),
     "rms_norm_bwd_input": (_norm, _shape_axes),
@@ -132,3 +138,8 @@ LINEAR: dict[str, tuple[Terms, Terms]] = {
 }
 
 GEMM_AXES: Terms = _shape_axes
+
+
+def linear(term: Terms, coefficients: list[float], kernel: Kernel) -> float:
+    """Seconds of a kernel by its kind's terms."""
+    return sum(a * b for a, b in zip(coefficients, term(kernel), strict=True))

@@ -13,6 +13,7 @@ import sim.costs
 from sim.catalog import names
 from sim.costs import Kernel, load_gpu
 from sim.costs.frameworks import host_costs
+from sim.costs.gpu import names as gpus
 from sim.predict import predict
 from sim.sections import Model
 from sim.spec import load_scenario, parse_scenario
@@ -22,7 +23,7 @@ from workloads.model import load_model, stage_parameters
 COSTS = Path(sim.costs.__file__).parent
 SCENARIOS = Path(__file__).parents[2] / "workloads" / "scenarios"
 HARDWARE = sorted(COSTS.glob("hardware/*.toml"))
-GPUS = [path.stem for path in HARDWARE if "-" not in path.stem]
+GPUS = gpus()
 FRAMEWORKS = sorted(COSTS.glob("frameworks/*.toml"))
 GRADE = re.compile("|".join(GRADES))
 INLINE = re.compile(rf'evidence = "({GRADE.pattern})", source = "[^"]+"')
@@ -90,7 +91,7 @@ def test_every_hardware_file_names_a_source(path: Path) -> None:
     preamble = text.split("\n[")[0]
     if all(INLINE.search(line) for line in text.splitlines() if " = " in line and not line.startswith("#")):
         return  # each number says it itself
-    assert re.search(r"[Ss]ource|[Dd]atasheet|validation[/.]calibrate", preamble)
+    assert re.search(r"[Ss]ource|[Dd]atasheet|validation[/.](calibrate|fit)", preamble)
 
 
 @pytest.mark.parametrize("path", FRAMEWORKS, ids=lambda path: path.name)

@@ -31,13 +31,11 @@ def _example(kind: str) -> Kernel:
     shapes = {
         "attention": (2, 32, 8, 2048, 64), "conv": (64, 128, 28, 28, 128, 3, 3, 1), "batchnorm": (2**24, 256),
         "embedding": (4096, 2048, 32000), "index_select": (4096, 2048, 32000), "adamw": (10**9, 150),
-        "bmm": (32, 65536, 2048, 64),
+        "bmm": (32, 65536, 2048, 64), "grouped": (8, 512, 2048, 2048),
     }  # fmt: skip
     shape = next((shape for name, shape in shapes.items() if kind.startswith(name)), None)
     fields = KINDS[kind][0].split(", ")
-    return Kernel(
-        kind, shape or tuple([4096, 2048, 2048][: len(fields)]), layout="nt" if kind.startswith("gemm") else ""
-    )
+    return Kernel(kind, shape or tuple([4096, 2048, 2048][: len(fields)]), layout="nt" if "gemm" in kind else "")
 
 
 @pytest.mark.parametrize("gpu", GPUS)
@@ -177,11 +175,11 @@ def test_evidence_tells_measured_from_interpolated() -> None:
 @given(kernel=gemms)
 @settings(max_examples=30, deadline=None)
 def test_a_gpu_like_another_with_less_bandwidth_is_never_faster(kernel: Kernel) -> None:
-    """An H100 has the H200's arithmetic and two thirds of its memory: products take as long, streams half as long again."""
+    """An H100 has the H200's arithmetic and 0.72 of its measured stream: products take as long, streams 1.39 times."""
     h100 = load_gpu("h100")
     assert h100.duration(kernel) >= H200.duration(kernel) - 1e-6
     stream = Kernel("add", (2**28,))
-    assert h100.duration(stream) / H200.duration(stream) == pytest.approx(4.8 / 3.35, rel=0.02)
+    assert h100.duration(stream) / H200.duration(stream) == pytest.approx(4.10 / 2.94, rel=0.02)
 
 
 def test_adamw_launches_as_pytorch_does() -> None:
