@@ -99,7 +99,7 @@ class Norm(Module):
     def __init__(self, t: Tape, m: ModelSpec) -> None:
         super().__init__()
         self.kind = m.norm
-        for name in ("weight", "bias")[: 2 if m.norm == "layer" else 1]:
+        for name in ("weight", "bias")[: 2 if m.norm_bias else 1]:
             self.add(t, m.hidden, name=name)
 
     def forward(self, t: Tape, x: Tensor) -> Tensor:
