@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator
 from typing import TYPE_CHECKING, Protocol
 
+from sim import layout_experts
 from sim.errors import Mistake
 
 if TYPE_CHECKING:
@@ -33,6 +34,8 @@ class ModelShape(Protocol):
     def bias(self) -> bool: ...
     @property
     def max_positions(self) -> int: ...
+    @property
+    def moe_ffn(self) -> int: ...
 
 
 def microbatches_of(scenario: Scenario) -> int:
@@ -152,10 +155,21 @@ def _schedule(s: Scenario) -> Iterator[Mistake]:
 
 
 def _expert_ranks(s: Scenario) -> Iterator[Mistake]:
-    room = s.parallel.dp * s.parallel.cp
-    if room % s.parallel.ep:
+    p, whole = s.parallel, s.parallel.etp == 1 and s.parallel.tp > 1
+    room = p.dp * p.cp * (p.tp if whole else 1)
+    if room % p.ep:
         hint = "expert parallelism takes its ranks from dp and cp"
-        yield Mistake(s.where, "parallel.ep", str(s.parallel.ep), f"a divisor of dp * cp = {room}", hint)
+        if not whole and room * p.tp % p.ep == 0:
+            hint += "; with parallel.etp = 1 from tp too"
+        name = "dp * cp * tp" if whole else "dp * cp"
+        yield Mistake(s.where, "parallel.ep", str(p.ep), f"a divisor of {name} = {room}", hint)
+    if p.etp not in (None, 1, p.tp):
+        yield Mistake(s.where, "parallel.etp", str(p.etp), f"1 or tp = {p.tp}")
+    if s.training.framework == "megatron":
+        return
+    for key, value in (("etp", p.etp), ("imbalance", None if p.imbalance == "uniform" else p.imbalance)):
+        if value is not None:
+            yield Mistake(s.where, f"parallel.{key}", str(value), "nothing", 'for training.framework = "megatron" only')
 
 
 def _sequence(s: Scenario) -> Iterator[Mistake]:
@@ -219,16 +233,6 @@ def _tensor(s: Scenario, model: ModelShape) -> Iterator[Mistake]:
             yield Mistake(s.where, f"model.{key}", str(count), f"a multiple of tp = {s.parallel.tp}")
 
 
-def _experts(s: Scenario, model: ModelShape) -> Iterator[Mistake]:
-    if s.parallel.ep > 1 and not model.experts:
-        yield Mistake(s.where, "parallel.ep", str(s.parallel.ep), "1: the model has no experts")
-    elif model.experts % s.parallel.ep:
-        yield Mistake(s.where, "parallel.ep", str(s.parallel.ep), f"a divisor of the model's {model.experts} experts")
-    if s.parallel.tp > 1 and model.experts:
-        hint = "tensor parallelism of experts is not simulated"
-        yield Mistake(s.where, "parallel.tp", str(s.parallel.tp), "1: the model has experts", hint)
-
-
 def _only_transformers(s: Scenario, model: ModelShape) -> Iterator[Mistake]:
     for key in ("tp", "pp", "cp"):
         degree = getattr(s.parallel, key)
@@ -271,7 +275,7 @@ _RULES: list[tuple[str, Callable[..., Iterator[Mistake]]]] = [
     (f"training parallel parallel.dp parallel.pp {_BATCH}", _global_batch),
     (f"training parallel parallel.dp parallel.pp {_BATCH}", _microbatches),
     ("parallel parallel.schedule parallel.vpp parallel.pp", _schedule),
-    ("parallel parallel.dp parallel.cp parallel.ep", _expert_ranks),
+    ("parallel parallel.dp parallel.cp parallel.tp parallel.ep parallel.etp training.framework", _expert_ranks),
     ("training parallel training.seq_len parallel.cp parallel.tp parallel.sequence_parallel", _sequence),
     ("nccl nccl.min_channels nccl.max_channels", _channels),
 ]
@@ -282,7 +286,8 @@ _GPU_RULES: list[tuple[str, Callable[..., Iterator[Mistake]]]] = [
 _MODEL_RULES: list[tuple[str, Callable[..., Iterator[Mistake]]]] = [
     ("parallel.pp parallel.vpp training.framework model.layers", _layers),
     ("parallel.tp model.heads model.kv_heads model.ffn", _tensor),
-    ("parallel.ep parallel.tp model.experts", _experts),
+    ("parallel.ep parallel.tp parallel.etp parallel.imbalance model.experts training.framework", layout_experts.experts),
+    ("training.framework model", layout_experts.parts),
     ("parallel.tp parallel.pp parallel.cp parallel.data_parallel model.kind", _only_transformers),
     ("training training.seq_len model.max_positions", _positions),
     ("training training.framework parallel.tp parallel.ep model.bias model.experts model.kind", _compiled),

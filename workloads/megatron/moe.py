@@ -1,0 +1,300 @@
+"""Megatron's layer of experts: router, dispatch of tokens over the expert-parallel group, grouped GEMMs, combination.
+
+Source: megatron/core/transformer/moe/{moe_layer,router,token_dispatcher,experts,shared_experts}.py. Not modelled: the host
+waiting for the numbers of tokens by expert, and auxiliary losses beyond their passes over the router's scores.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from math import comb
+from typing import TYPE_CHECKING
+
+from sim.costs.kernel import Kernel
+from workloads.megatron import functional as M
+from workloads.tape import Tensor
+from workloads.transformer import Module
+
+if TYPE_CHECKING:
+    from sim.sections import Parallel
+    from workloads.megatron.modules import Shard
+    from workloads.model import ModelSpec
+    from workloads.parallel.group import Group
+    from workloads.tape import Tape
+
+STREAM = "nccl ep"
+PREFIX = "experts."  # of the names of parameters that only the expert data-parallel group shares
+# Rows of an expert are computed in whole tiles: grouped GEMMs of CUTLASS and cuBLAS begin a tile for every expert.
+TILE = 128
+# Passes over the router's scores, forward and backward: softmax or sigmoid, top-k, two scatters, counts, auxiliary loss
+# (router.py, moe_utils.py: topk_softmax_with_capacity, switch_load_balancing_loss_func), each reading or writing fp32.
+ROUTER_PASSES = (8, 6)
+
+
+@dataclass(frozen=True)
+class Spread:
+    """How experts are spread over ranks.
+
+    Attributes
+    ----------
+    group : Group
+        The expert-parallel ranks.
+    tensor : Group or None
+        Ranks that hold one expert together.
+    loads : tuple of float
+        Tokens of the busiest rank's experts, over the mean of all experts: the others wait for it.
+    hosts : int
+        Hosts that the group lies on.
+    """
+
+    group: Group
+    tensor: Group | None
+    loads: tuple[float, ...]
+    hosts: int = 1
+
+
+def loads_of(parallel: Parallel, experts: int) -> tuple[float, ...]:
+    """Tokens of every expert over their mean.
+
+    By Zipf's law the i-th most popular expert has i^-s; popularity has nothing to do with an expert's rank, so experts are
+    dealt by a fixed shuffle (multiples of a stride that has no divisor in common with their number).
+    """
+    from sim.layout_experts import zipf_exponent
+
+    said = parallel.imbalance
+    if not isinstance(said, str):
+        return tuple(load * experts / sum(said) for load in said)
+    exponent = zipf_exponent(said) or 0.0
+    weights = [(i + 1.0) ** -exponent for i in range(experts)]
+    mean = sum(weights) / experts
+    stride = next(n for n in range(max(1, round(0.618 * experts)), 2 * experts + 2) if _coprime(n, experts))
+    return tuple(weights[i * stride % experts] / mean for i in range(experts))
+
+
+def _coprime(a: int, b: int) -> bool:
+    while b:
+        a, b = b, a % b
+    return a == 1
+
+
+def busiest(loads: Sequence[float], ranks: int, capacity: float | None, padded: bool) -> tuple[float, ...]:
+    """Loads of the experts on the rank that has most, after tokens over an expert's capacity are dropped."""
+    if capacity is not None:
+        loads = [capacity if padded else min(load, capacity) for load in loads]
+    local = len(loads) // ranks
+    return max((tuple(loads[i : i + local]) for i in range(0, len(loads), local)), key=sum)
+
+
+def distinct(groups: int, experts: int, chosen: int) -> float:
+    """Expected groups of experts that a token's choices fall into, when all choices are as likely."""
+    rest = experts - experts // groups
+    return groups * (1.0 - comb(rest, chosen) / comb(experts, chosen))
+
+
+class Experts(Module):
+    """A feed-forward layer of experts with its router, and experts that see every token beside them."""
+
+    fc2_bias = None  # already added here
+
+    def __init__(self, t: Tape, m: ModelSpec, s: Shard, spread: Spread) -> None:
+        from workloads.megatron.modules import FeedForward
+
+        super().__init__()
+        self.m, self.s, self.spread = m, s, spread
+        self.gate = self.add(t, m.experts, m.hidden, name="router")
+        self.gate_bias = self.add(t, m.experts, name="router.bias") if m.router_bias else None
+        local = m.experts // spread.group.size
+        inner = m.moe_ffn // (spread.tensor.size if spread.tensor is not None else 1)
+        up = inner * (2 if m.gated else 1)
+        self.fc1 = self.add(t, local, up, m.hidden, name=f"{PREFIX}linear_fc1")
+        self.fc1_bias = self.add(t, local, up, name=f"{PREFIX}linear_fc1.bias") if m.bias else None
+        self.fc2 = self.add(t, local, m.hidden, inner, name=f"{PREFIX}linear_fc2")
+        self.down_bias = self.add(t, local, m.hidden, name=f"{PREFIX}linear_fc2.bias") if m.bias else None
+        self.shared = None
+        if m.shared_experts:
+            self.shared = FeedForward(t, replace(m, ffn=m.moe_ffn * m.shared_experts, bias=False), s)
+            self.parameters += self.shared.parameters
+
+    def forward(self, t: Tape, x: Tensor) -> Tensor:
+        s, m = self.s, self.m
+        routed = route(t, x, self.gate, s.numbers)
+        tokens = s.rows * s.batch
+        beside: list[Tensor] = []
+        if self.shared is not None and s.options.moe_shared_expert_overlap:
+            shared = self.shared
+            rows = self._dispatch(t, routed, tokens, lambda: beside.append(shared.forward(t, x)))
+        else:
+            rows = self._dispatch(t, routed, tokens, None)
+        y = grouped_linear(t, rows, self.fc1, self._counts(tokens), s.numbers)
+        del rows
+        y = M.activate(t, y, self.fc1_bias, m.gated, s.options)
+        y = grouped_linear(t, y, self.fc2, self._counts(tokens), s.numbers)
+        y = M.bias_add(t, y, self.down_bias)
+        y = self._combine(t, y, tokens, x.shape)
+        if self.shared is not None and not beside:
+            beside.append(self.shared.forward(t, x))
+        for other in beside:
+            y = M.fused(t, [M.unsaved(y), M.unsaved(other)], y.shape, 3 * y.size, 0.0, kernels=(1, 0))
+        return y
+
+    # -- how tokens reach their experts -------------------------------------------------------------
+    @property
+    def _shards(self) -> int:
+        return self.spread.tensor.size if self.spread.tensor is not None else 1
+
+    def _counts(self, tokens: int) -> list[float]:
+        """Rows of each local expert."""
+        mean = tokens * self._shards * self.spread.group.size * self.m.experts_per_token / self.m.experts
+        return [mean * load for load in self.spread.loads]
+
+    def _rows(self, tokens: int) -> int:
+        return max(1, round(sum(self._counts(tokens))))
+
+    def _received(self, tokens: int) -> int:
+        """Rows that an exchange brings here: DeepEP sends a token once to a rank, however many of its experts it chose."""
+        way, ranks = self.s.options.moe_token_dispatcher, self.spread.group.size
+        if way == "alltoall":
+            return max(1, self._rows(tokens) // self._shards)
+        return max(1, round(tokens * (ranks if way == "allgather" else distinct(ranks, self.m.experts, self.m.experts_per_token))))
+
+    def _size(self, tokens: int) -> float:
+        """Bytes of an exchange on one rank; DeepEP sends a token once to each host, on one host once to each rank."""
+        m, spread, way = self.m, self.spread, self.s.options.moe_token_dispatcher
+        copies = float(m.experts_per_token)
+        if way == "allgather":
+            return 2.0 * m.hidden * tokens * spread.group.size
+        if way == "flex":
+            copies = distinct(spread.hosts if spread.hosts > 1 else spread.group.size, m.experts, m.experts_per_token)
+        return 2.0 * m.hidden * tokens * copies * sum(spread.loads) / len(spread.loads)
+
+    @property
+    def _sorts(self) -> bool:
+        """Whether rows arrive in another order than the experts'."""
+        one_way = self.s.options.moe_token_dispatcher == "alltoall"
+        return not one_way or (len(self.spread.loads) > 1 and self.spread.group.size > 1)
+
+    def _dispatch(self, t: Tape, x: Tensor, tokens: int, meanwhile: Callable[[], None] | None) -> Tensor:
+        """Tokens of all ranks that chose experts here, in the order of the experts."""
+        h, chosen, way = self.m.hidden, self.m.experts_per_token, self.s.options.moe_token_dispatcher
+        if way == "alltoall":
+            x = self._permute(t, x, (tokens * chosen, h), tokens + tokens * chosen)
+        here, rows = self._received(tokens), self._rows(tokens)
+        x = exchange(t, x, (here, h), self._size(tokens), self.spread.group, way, True, meanwhile)
+        if self.spread.tensor is not None:
+            here *= self._shards
+            x = exchange(t, x, (here, h), 2.0 * here * h, self.spread.tensor, "allgather", True)
+        return self._permute(t, x, (rows, h), here + rows) if self._sorts else x
+
+    def _combine(self, t: Tape, y: Tensor, tokens: int, shape: tuple[int, ...]) -> Tensor:
+        """Results back to where the tokens came from, added up with the router's weights."""
+        h, chosen, way = self.m.hidden, self.m.experts_per_token, self.s.options.moe_token_dispatcher
+        here, rows = self._received(tokens), self._rows(tokens)
+        if self._sorts:
+            y = self._permute(t, y, (here * self._shards, h), rows + here * self._shards)
+        if self.spread.tensor is not None:
+            y = exchange(t, y, (here, h), 2.0 * here * self._shards * h, self.spread.tensor, "allgather", False)
+        back = tokens * (chosen if way == "alltoall" else 1)
+        y = exchange(t, y, (back, h), self._size(tokens), self.spread.group, way, False)
+        if way == "alltoall":
+            return self._permute(t, y, shape, tokens + tokens * chosen)
+        done = Tensor(y.storage, shape, y.itemsize, y.node)
+        done.requires_grad = y.requires_grad
+        return done
+
+    def _permute(self, t: Tape, x: Tensor, shape: tuple[int, ...], moved: float) -> Tensor:
+        """Rows put in another order, repeated or added up: ``moved`` rows are read or written."""
+        steps = 1 if self.s.options.moe_permute_fusion else 3  # else sorted and indexed
+        size = 2.0 * moved * self.m.hidden
+        return M.fused(t, [M.unsaved(x)], shape, size, size, kernels=(steps, steps))
+
+
+def route(t: Tape, x: Tensor, gate: Tensor, o: M.Numbers) -> Tensor:
+    """Scores of all experts, and the choice among them; the input goes on to the experts chosen."""
+    experts, h = gate.shape
+    tokens = x.elements // h
+    t.cpu("linear")
+    M.launch_gemm(t, "gemm", tokens, experts, h, "nt")
+    scores = t.empty((tokens, experts), 4)
+    t.cpu("elementwise", ROUTER_PASSES[0])
+    for _ in range(ROUTER_PASSES[0]):
+        t.launch(Kernel("fused", (scores.elements,), bytes=8.0 * scores.elements))
+    kept = x
+
+    def backward(g: Tensor) -> list[Tensor | None]:
+        _ = (scores, kept)
+        t.cpu("elementwise_backward", ROUTER_PASSES[1])
+        for _i in range(ROUTER_PASSES[1]):
+            t.launch(Kernel("fused", (tokens * experts,), bytes=8.0 * tokens * experts))
+        t.cpu("linear_backward")
+        M.launch_gemm(t, "gemm", tokens, h, experts, "nn")
+        plain = replace(o, fp8=False)
+        M.weight_gradient(t, experts, h, tokens, plain)
+        t.launch(Kernel("fused", (g.elements,), bytes=3.0 * g.size))  # beside the gradient from the experts
+        return [t.empty(kept.shape, kept.itemsize), Tensor(None, gate.shape)]
+
+    y = Tensor(x.storage, x.shape, x.itemsize)
+    return t.apply(y, [x, gate], backward)
+
+
+def exchange(
+    t: Tape, x: Tensor, shape: tuple[int, ...], size: float, group: Group, way: str, out: bool,
+    meanwhile: Callable[[], None] | None = None,
+) -> Tensor:  # fmt: skip
+    """Rows to the ranks of their experts (``out``) or back; nothing for one rank. ``meanwhile`` runs beside it."""
+    if group.size == 1:
+        if meanwhile is not None:
+            meanwhile()
+        return x
+    ops = ("all_gather", "reduce_scatter") if way == "allgather" else ("all_to_all", "all_to_all")
+    forth, back = ops if out else ops[::-1]
+    stream = STREAM if group.axis == "ep" else M.STREAM
+    before, itemsize = x.shape, x.itemsize
+
+    def send(op: str, target: tuple[int, ...], beside: Callable[[], None] | None) -> Tensor:
+        y = t.empty(target, itemsize)
+        group.collective(t, op, size, stream, "functional_collective")
+        event = t.record(stream)
+        if beside is not None:
+            beside()
+        t.wait(event)
+        return y
+
+    y = send(forth, shape, meanwhile)
+    return t.apply(y, [M.unsaved(x)], lambda g: [send(back, before, None)])
+
+
+def grouped_linear(t: Tape, x: Tensor, w: Tensor, counts: Sequence[float], o: M.Numbers) -> Tensor:
+    """``x[rows of e] @ w[e].T`` for every local expert e, as one grouped GEMM."""
+    experts, n, k = w.shape
+    rows, item = x.elements // k, 1 if o.fp8 else 2
+    whole = sum(-(-round(c) // TILE) * TILE for c in counts) or TILE
+    flops, weights = 2.0 * rows * n * k, float(experts * n * k)
+    t.cpu("linear")
+    t.cpu("grouped_gemm", experts)
+    M.quantize(t, x.elements, o)
+    _grouped(t, (whole, n, k), "nt", item * (rows * k + weights) + 2.0 * rows * n, flops, o)
+    y = t.empty((*x.shape[:-1], n), x.itemsize)
+    saved = x
+
+    def backward(g: Tensor) -> list[Tensor | None]:
+        t.cpu("linear_backward")
+        t.cpu("grouped_gemm", 2 * experts)
+        M.quantize(t, rows * n, o)
+        grad = t.empty(saved.shape, saved.itemsize)
+        _grouped(t, (whole, k, n), "nn", item * (rows * n + weights) + 2.0 * rows * k, flops, o)
+        # One product for each expert, as deep as it has rows: side by side as one with as many rows as all of them.
+        shape = (experts * n, k, max(1, round(rows / experts)))
+        _grouped(t, shape, "tn", item * rows * (n + k) + 2 * o.wide * weights, flops, o)
+        if not o.fused_accumulation:
+            t.launch(Kernel("fused", (int(weights),), bytes=weights * (2 + 2 * o.wide)))
+        _ = g
+        return [grad, Tensor(None, w.shape)]
+
+    return t.apply(y, [x, w], backward)
+
+
+def _grouped(t: Tape, shape: tuple[int, int, int], layout: str, moved: float, flops: float, o: M.Numbers) -> None:
+    """Products of all experts as one GEMM of as many whole tiles; flops and bytes are those of the tokens."""
+    dtype = "fp8" if o.fp8 else "bf16"
+    t.launch(Kernel("gemm", shape, dtype, "nt" if o.fp8 else layout, bytes=moved, flops=flops))
