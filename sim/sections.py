@@ -163,6 +163,10 @@ class Megatron:
     moe_token_dispatcher: Literal["alltoall", "allgather", "flex"] = key(
         "alltoall", "how tokens reach their experts: permuted and sent, gathered by all, or DeepEP's kernels (flex)"
     )
+    moe_grouped_gemm: bool = key(True, "one grouped GEMM for the experts of a rank; else one expert after the other")
+    overlap_moe_expert_parallel_comm: bool = key(
+        False, "tokens travel beside the computation of another microbatch (1F1B with all-to-all overlap)"
+    )
     moe_permute_fusion: bool = key(True, "tokens are permuted by one kernel instead of sorted and indexed")
     moe_shared_expert_overlap: bool = key(False, "shared experts are computed beside the exchange of tokens")
     moe_capacity: float | None = key(

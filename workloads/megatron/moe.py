@@ -126,10 +126,10 @@ class Experts(Module):
             rows = self._dispatch(t, routed, tokens, lambda: beside.append(shared.forward(t, x)))
         else:
             rows = self._dispatch(t, routed, tokens, None)
-        y = grouped_linear(t, rows, self.fc1, self._counts(tokens), s.numbers)
+        y = grouped_linear(t, rows, self.fc1, self._counts(tokens), s.numbers, s.options.moe_grouped_gemm)
         del rows
         y = M.activate(t, y, self.fc1_bias, m.gated, s.options)
-        y = grouped_linear(t, y, self.fc2, self._counts(tokens), s.numbers)
+        y = grouped_linear(t, y, self.fc2, self._counts(tokens), s.numbers, s.options.moe_grouped_gemm)
         y = M.bias_add(t, y, self.down_bias)
         y = self._combine(t, y, tokens, x.shape)
         if self.shared is not None and not beside:
@@ -169,6 +169,10 @@ class Experts(Module):
         return 2.0 * m.hidden * tokens * copies * sum(spread.loads) / len(spread.loads)
 
     @property
+    def _aside(self) -> bool:
+        return self.s.options.overlap_moe_expert_parallel_comm
+
+    @property
     def _sorts(self) -> bool:
         """Whether rows arrive in another order than the experts'."""
         one_way = self.s.options.moe_token_dispatcher == "alltoall"
@@ -180,7 +184,7 @@ class Experts(Module):
         if way == "alltoall":
             x = self._permute(t, x, (tokens * chosen, h), tokens + tokens * chosen)
         here, rows = self._received(tokens), self._rows(tokens)
-        x = exchange(t, x, (here, h), self._size(tokens), self.spread.group, way, True, meanwhile)
+        x = exchange(t, x, (here, h), self._size(tokens), self.spread.group, way, True, meanwhile, self._aside)
         if self.spread.tensor is not None:
             here *= self._shards
             x = exchange(t, x, (here, h), 2.0 * here * h, self.spread.tensor, "allgather", True)
@@ -195,7 +199,7 @@ class Experts(Module):
         if self.spread.tensor is not None:
             y = exchange(t, y, (here, h), 2.0 * here * self._shards * h, self.spread.tensor, "allgather", False)
         back = tokens * (chosen if way == "alltoall" else 1)
-        y = exchange(t, y, (back, h), self._size(tokens), self.spread.group, way, False)
+        y = exchange(t, y, (back, h), self._size(tokens), self.spread.group, way, False, None, self._aside)
         if way == "alltoall":
             return self._permute(t, y, shape, tokens + tokens * chosen)
         done = Tensor(y.storage, shape, y.itemsize, y.node)
@@ -239,9 +243,12 @@ def route(t: Tape, x: Tensor, gate: Tensor, o: M.Numbers) -> Tensor:
 
 def exchange(
     t: Tape, x: Tensor, shape: tuple[int, ...], size: float, group: Group, way: str, out: bool,
-    meanwhile: Callable[[], None] | None = None,
+    meanwhile: Callable[[], None] | None = None, aside: bool = False,
 ) -> Tensor:  # fmt: skip
-    """Rows to the ranks of their experts (``out``) or back; nothing for one rank. ``meanwhile`` runs beside it."""
+    """Rows to the ranks of their experts (``out``) or back; nothing for one rank. ``meanwhile`` runs beside it.
+
+    ``aside`` lets all computation run beside it: that of another microbatch, which lasts as long as this one's.
+    """
     if group.size == 1:
         if meanwhile is not None:
             meanwhile()
@@ -257,44 +264,62 @@ def exchange(
         event = t.record(stream)
         if beside is not None:
             beside()
-        t.wait(event)
+        if not aside:
+            t.wait(event)
         return y
 
     y = send(forth, shape, meanwhile)
     return t.apply(y, [M.unsaved(x)], lambda g: [send(back, before, None)])
 
 
-def grouped_linear(t: Tape, x: Tensor, w: Tensor, counts: Sequence[float], o: M.Numbers) -> Tensor:
-    """``x[rows of e] @ w[e].T`` for every local expert e, as one grouped GEMM."""
+def grouped_linear(
+    t: Tape, x: Tensor, w: Tensor, counts: Sequence[float], o: M.Numbers, together: bool = True
+) -> Tensor:
+    """``x[rows of e] @ w[e].T`` for every local expert e, as one grouped GEMM or (not ``together``) one after the other."""
     experts, n, k = w.shape
-    rows, item = x.elements // k, 1 if o.fp8 else 2
-    whole = sum(-(-round(c) // TILE) * TILE for c in counts) or TILE
-    flops, weights = 2.0 * rows * n * k, float(experts * n * k)
-    t.cpu("linear")
-    t.cpu("grouped_gemm", experts)
-    M.quantize(t, x.elements, o)
-    _grouped(t, (whole, n, k), "nt", item * (rows * k + weights) + 2.0 * rows * n, flops, o)
+    rows = x.elements // k
+    each = [max(1, round(c)) for c in counts]
+    parts = [each] if together else [[c] for c in each]
+    t.cpu("linear", len(parts))
+    t.cpu("grouped_gemm", experts if together else 0)
+    for c in each if o.fp8 else []:  # each expert's rows have a scale of their own: found, then applied
+        t.launch(Kernel("fused", (c * k,), bytes=2.0 * c * k))
+        M.quantize(t, c * k, o)
+    for part in parts:
+        _grouped(t, part, n, k, "nt", o)
     y = t.empty((*x.shape[:-1], n), x.itemsize)
     saved = x
 
     def backward(g: Tensor) -> list[Tensor | None]:
-        t.cpu("linear_backward")
-        t.cpu("grouped_gemm", 2 * experts)
-        M.quantize(t, rows * n, o)
+        t.cpu("linear_backward", len(parts))
+        t.cpu("grouped_gemm", 2 * experts if together else 0)
+        for c in each if o.fp8 else []:
+            t.launch(Kernel("fused", (c * n,), bytes=2.0 * c * n))
+            M.quantize(t, c * n, o)
         grad = t.empty(saved.shape, saved.itemsize)
-        _grouped(t, (whole, k, n), "nn", item * (rows * n + weights) + 2.0 * rows * k, flops, o)
-        # One product for each expert, as deep as it has rows: side by side as one with as many rows as all of them.
-        shape = (experts * n, k, max(1, round(rows / experts)))
-        _grouped(t, shape, "tn", item * rows * (n + k) + 2 * o.wide * weights, flops, o)
+        for part in parts:
+            _grouped(t, part, k, n, "nn", o)
+            _grouped(t, part, n, k, "tn", o)
         if not o.fused_accumulation:
-            t.launch(Kernel("fused", (int(weights),), bytes=weights * (2 + 2 * o.wide)))
+            t.launch(Kernel("fused", (experts * n * k,), bytes=float(experts * n * k * (2 + 2 * o.wide))))
         _ = g
         return [grad, Tensor(None, w.shape)]
 
     return t.apply(y, [x, w], backward)
 
 
-def _grouped(t: Tape, shape: tuple[int, int, int], layout: str, moved: float, flops: float, o: M.Numbers) -> None:
-    """Products of all experts as one GEMM of as many whole tiles; flops and bytes are those of the tokens."""
-    dtype = "fp8" if o.fp8 else "bf16"
-    t.launch(Kernel("gemm", shape, dtype, "nt" if o.fp8 else layout, bytes=moved, flops=flops))
+def _grouped(t: Tape, rows: Sequence[int], n: int, k: int, layout: str, o: M.Numbers) -> None:
+    """Products of experts with so many rows each, as one GEMM of as many whole tiles; flops and bytes are the rows' own.
+
+    Weight gradients ("tn") are as deep as an expert has rows: side by side they are one product with the weights' rows of
+    all experts.
+    """
+    dtype, item = ("fp8", 1) if o.fp8 else ("bf16", 2)
+    total, weights = sum(rows), float(len(rows) * n * k)
+    if layout == "tn":
+        shape = (len(rows) * n, k, max(1, round(total / len(rows))))
+        moved = item * total * (n + k) + 2 * o.wide * weights
+    else:
+        shape = (sum(-(-c // TILE) * TILE for c in rows), n, k)
+        moved = item * (total * k + weights) + 2.0 * total * n
+    t.launch(Kernel("gemm", shape, dtype, "nt" if o.fp8 else layout, bytes=moved, flops=2.0 * total * n * k))
