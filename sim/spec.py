@@ -48,7 +48,7 @@ def load_scenario(path: str | Path, overrides: Sequence[str] = ()) -> Scenario:
         With every mistake in the file and the overrides.
     """
     where, folder = str(path), Path(path).parent
-    scenario, mistakes = _collect(_read(Path(path)), where, overrides)
+    scenario, mistakes = _collect(_with_arguments(_read(Path(path)), folder, overrides), where, overrides)
     scenario = replace(
         scenario,
         cluster=replace(scenario.cluster, file=_beside(folder, scenario.cluster.file)),
@@ -63,7 +63,26 @@ def load_scenario(path: str | Path, overrides: Sequence[str] = ()) -> Scenario:
 
 def parse_scenario(mapping: Mapping[str, Any], where: str, overrides: Sequence[str] = ()) -> Scenario:
     """A scenario from tables already read; neither model nor cluster is looked up (see `check_layout`)."""
-    return _checked(*_collect(mapping, where, overrides))
+    return _checked(*_collect(_with_arguments(mapping, Path(), overrides), where, overrides))
+
+
+def _with_arguments(mapping: Mapping[str, Any], folder: Path, overrides: Sequence[str]) -> dict[str, Any]:
+    """The tables, over those of a file of Megatron's arguments where [model] file names one (the model's keys stay in it)."""
+    model = mapping.get("model")
+    named = [item.partition("=")[2].strip().strip("\"'") for item in overrides if item.startswith("model.file=")]
+    file = named[-1] if named else model.get("file") if isinstance(model, Mapping) else None
+    from workloads.model import ARGUMENTS
+
+    if not isinstance(file, str) or Path(file).suffix not in ARGUMENTS or not (folder / file).is_file():
+        return dict(mapping)
+    from workloads.megatron_arguments import sections_of
+
+    tables = dict(mapping)
+    for section, keys in sections_of((folder / file).read_text(encoding="utf-8"), str(folder / file)).items():
+        own = mapping.get(section, {})
+        if section != "model" and isinstance(own, Mapping):
+            tables[section] = {**keys, **own}
+    return tables
 
 
 def json_schema() -> dict[str, Any]:
