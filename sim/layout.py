@@ -286,7 +286,7 @@ _GPU_RULES: list[tuple[str, Callable[..., Iterator[Mistake]]]] = [
 _MODEL_RULES: list[tuple[str, Callable[..., Iterator[Mistake]]]] = [
     ("parallel.pp parallel.vpp training.framework model.layers", _layers),
     ("parallel.tp model.heads model.kv_heads model.ffn", _tensor),
-    ("parallel.ep parallel.tp parallel.etp parallel.imbalance model.experts training.framework", layout_experts.experts),
+    ("parallel.ep parallel.tp parallel.etp parallel.imbalance model.experts", layout_experts.experts),
     ("training.framework model", layout_experts.parts),
     ("parallel.tp parallel.pp parallel.cp parallel.data_parallel model.kind", _only_transformers),
     ("training training.seq_len model.max_positions", _positions),

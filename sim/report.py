@@ -158,7 +158,8 @@ def work_of_step(simulation: Simulation) -> tuple[float, float]:
     """(tokens, model flops) of a whole step over all GPUs; recomputation does not count.
 
     Model flops of a transformer: 6 per parameter (without lookups of tokens and positions) and token, and for causal
-    attention 6 * layers * heads * head_dim * sequence per token, less in a window (PaLM, appendix B, halved for the mask).
+    attention 6 * layers * heads * head_dim * sequence per token, less in a window (PaLM, appendix B, halved for
+    the mask).
     Other models: the flops of their kernels.
     """
     from sim.layout import microbatches_of

@@ -30,8 +30,8 @@ class Cluster:
 
 @dataclass(frozen=True)
 class Model:
-    """What is trained: a named model, a file (TOML, a Hugging Face config.json, or Megatron-LM's arguments as .txt, .sh or
-    .yaml), or inline keys beginning with kind.
+    """What is trained: a named model, a file (TOML, a Hugging Face config.json, or Megatron-LM's arguments as .txt, .sh
+    or .yaml), or inline keys beginning with kind.
 
     Inline keys beside name or file replace the model's own.
     """
@@ -108,10 +108,10 @@ class Parallel:
     cp: int = key(1, "context-parallel ranks", low=1)
     ep: int = key(1, "expert-parallel ranks", low=1)
     etp: int | None = key(
-        None, "ranks that one expert is spread over, 1 or tp (megatron; with 1, ep lives inside dp x cp x tp); default tp", low=1
+        None, "ranks of one expert, 1 or tp, its default (megatron; with 1, ep lives inside dp x cp x tp)", low=1
     )
     imbalance: str | tuple[float, ...] = key(
-        "uniform", 'tokens by expert (megatron): uniform, zipf, "zipf 0.5" (its exponent), or a list of loads, one for each expert'
+        "uniform", 'tokens by expert (megatron): uniform, zipf, "zipf 0.5" (its exponent), or a load for each'
     )
     vpp: int = key(1, "pipeline stages per rank", low=1)
     data_parallel: Literal["none", "ddp", "ddp-no-overlap", "fsdp", "zero1", "zero2", "zero3"] | None = key(
@@ -170,7 +170,7 @@ class Megatron:
     moe_permute_fusion: bool = key(True, "tokens are permuted by one kernel instead of sorted and indexed")
     moe_shared_expert_overlap: bool = key(False, "shared experts are computed beside the exchange of tokens")
     moe_capacity: float | None = key(
-        None, "most tokens of an expert, as a multiple of the mean (moe_expert_capacity_factor); default none are dropped", above=0
+        None, "most tokens of an expert over the mean (moe_expert_capacity_factor); default none are dropped", above=0
     )
     moe_pad_to_capacity: bool = key(False, "experts are padded to their capacity (moe_pad_expert_input_to_capacity)")
 

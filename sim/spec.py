@@ -67,7 +67,7 @@ def parse_scenario(mapping: Mapping[str, Any], where: str, overrides: Sequence[s
 
 
 def _with_arguments(mapping: Mapping[str, Any], folder: Path, overrides: Sequence[str]) -> dict[str, Any]:
-    """The tables, over those of a file of Megatron's arguments where [model] file names one (the model's keys stay in it)."""
+    """The tables, over those of a file of Megatron's arguments that [model] file may name (the model's stay in it)."""
     model = mapping.get("model")
     named = [item.partition("=")[2].strip().strip("\"'") for item in overrides if item.startswith("model.file=")]
     file = named[-1] if named else model.get("file") if isinstance(model, Mapping) else None

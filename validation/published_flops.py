@@ -31,4 +31,6 @@ def flops_per_token(scenario: Mapping[str, Any], recomputed: bool) -> float:
     """Narayanan et al. 2021, equation (3): forward and backward, attention not halved for the mask; with recomputation
     the layers' forward pass twice. For gated, grouped-query, latent and expert layers the same count of their own
     matrices, those of the experts that a token sees."""
-    return counts.flops_per_token(load_model(Model(**scenario["model"])), scenario["training"]["seq_len"], False, recomputed)
+    return counts.flops_per_token(
+        load_model(Model(**scenario["model"])), scenario["training"]["seq_len"], False, recomputed
+    )

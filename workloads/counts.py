@@ -53,8 +53,8 @@ def prediction_parameters(m: ModelSpec) -> int:
 
 
 def stage_parameters(m: ModelSpec, layers: int | Iterable[int], first: bool, last: bool) -> int:
-    """Parameters of a transformer's stage: its blocks (their number, from the first, or their indices), the embedding if
-    first, norm, head and multi-token prediction if last."""
+    """Parameters of a transformer's stage: its blocks (their number, from the first, or their indices), the embedding
+    if first, norm, head and multi-token prediction if last."""
     indices = range(layers) if isinstance(layers, int) else layers
     total = sum(layer_parameters(m, m.has_experts(i)) for i in indices)
     if first:
@@ -117,7 +117,7 @@ def layer_flops(m: ModelSpec, layer: int, seq: int, causal: bool = True) -> floa
 
 def flops_per_token(m: ModelSpec, seq: int, causal: bool = True, recomputed: bool = False) -> float:
     """Of training: forward and twice that backward (with recomputation the layers' forward pass twice), in matrix
-    products only. ``causal`` counts half the scores, as a causal kernel computes; published formulas often count all."""
+    products only. ``causal`` counts half the scores, as a causal kernel computes; some formulas count all."""
     layers = sum(layer_flops(m, i, seq, causal) for i in range(m.layers))
     further = layer_flops(m, m.layers, seq, causal) + 4.0 * m.hidden**2
     layers += m.mtp_layers * further

@@ -1,8 +1,8 @@
 """Hugging Face config.json -> the keys of a model.
 
 Reads the families of `_FAMILIES`; one whose blocks differ is refused rather than approximated. Of the blocks that are
-read, some things are simpler here: dropout is left out, gelu_new is one kernel, layers without rotation (SmolLM3) are not
-told apart from others, and a llama's sliding window is not read.
+read, some things are simpler here: dropout is left out, gelu_new is one kernel, layers without rotation (SmolLM3) are
+not told apart from others, and a llama's sliding window is not read.
 Source: transformers, models/*/configuration_*.py.
 """
 
@@ -37,7 +37,9 @@ def translate(config: Any, where: str) -> dict[str, Any]:
     if not isinstance(family, str) or family not in _FAMILIES:
         raise InputError(unknown(where, "model_type", "nothing" if family is None else str(family), _FAMILIES))
     names, extra = _FAMILIES[family]
-    mistakes = [mistake for key in names.values() for mistake in _not_whole(config.get(_spelt(config, key)), where, key)]
+    mistakes = [
+        mistake for key in names.values() for mistake in _not_whole(config.get(_spelt(config, key)), where, key)
+    ]
     try:
         rest = extra(config, where)
     except InputError as error:
@@ -155,7 +157,8 @@ def _deepseek(config: dict[str, Any], where: str) -> dict[str, Any]:
         "dense_layers": config.get("first_k_dense_replace", 0),
         "moe_every": config.get("moe_layer_freq", 1),
         # With "noaux_tc" a bias corrects the scores that experts are chosen by.
-        "router_bias": config.get("topk_method") == "noaux_tc" or config.get("model_type") in ("deepseek_v3", "kimi_k2"),
+        "router_bias": config.get("topk_method") == "noaux_tc"
+        or config.get("model_type") in ("deepseek_v3", "kimi_k2"),
     }
 
 

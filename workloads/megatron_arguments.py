@@ -1,8 +1,8 @@
 """Megatron-LM's command line -> sections of a scenario: a file of arguments as text, shell script or YAML.
 
-``--name value`` or ``name: value``; of a shell script its simple variables are put in. What Megatron takes for granted where
-nothing is said (learned positions, biases, GELU, tied embeddings, dropout 0.1) is taken here too. Arguments that change no
-time (data, logging, learning rate) are passed over; any other that is not understood is refused.
+``--name value`` or ``name: value``; of a shell script its simple variables are put in. What Megatron takes for granted
+where nothing is said (learned positions, biases, GELU, tied embeddings, dropout 0.1) is taken here too. Arguments that
+change no time (data, logging, learning rate) are passed over; any other that is not understood is refused.
 Source: megatron/training/arguments.py, core v0.13.
 """
 
@@ -15,74 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from sim.errors import InputError, Mistake, did_you_mean
+from workloads.megatron_names import LATENT, NUMBERS, OTHERS, PASSED, REALS, SWITCHES, WORDS
 
 Sections = dict[str, dict[str, Any]]
 Given = Mapping[str, list[str]]
-
-# argument -> section and key, for values taken as they are
-NUMBERS = {
-    "num-layers": "model.layers", "hidden-size": "model.hidden", "ffn-hidden-size": "model.ffn",
-    "num-attention-heads": "model.heads", "kv-channels": "model.head_dim", "vocab-size": "model.vocab",
-    "padded-vocab-size": "model.vocab", "num-experts": "model.experts", "moe-ffn-hidden-size": "model.moe_ffn",
-    "mtp-num-layers": "model.mtp_layers", "seq-length": "training.seq_len", "micro-batch-size": "training.micro_batch",
-    "global-batch-size": "training.global_batch", "tensor-model-parallel-size": "parallel.tp",
-    "pipeline-model-parallel-size": "parallel.pp", "context-parallel-size": "parallel.cp",
-    "expert-model-parallel-size": "parallel.ep", "expert-tensor-parallel-size": "parallel.etp",
-    "num-virtual-stages-per-pipeline-rank": "parallel.vpp", "ddp-bucket-size": "megatron.bucket_size",
-    "make-vocab-size-divisible-by": "megatron.vocab_multiple",
-}  # fmt: skip
-LATENT = {
-    "q-lora-rank": "q_lora_rank", "kv-lora-rank": "kv_lora_rank", "qk-head-dim": "head_dim",
-    "qk-pos-emb-head-dim": "rope_head_dim", "v-head-dim": "v_head_dim",
-}  # fmt: skip
-REALS = {
-    "attention-dropout": "megatron.attention_dropout", "hidden-dropout": "megatron.hidden_dropout",
-    "moe-expert-capacity-factor": "megatron.moe_capacity",
-}  # fmt: skip
-# argument without a value -> section, key, and what it sets
-SWITCHES: dict[str, tuple[str, Any]] = {
-    "squared-relu": ("model.activation", "relu2"), "untie-embeddings-and-output-weights": ("model.tied_embeddings", False),
-    "disable-bias-linear": ("model.bias", False), "add-qkv-bias": ("model.qkv_bias", True), "qk-layernorm": ("model.qk_norm", True),
-    "moe-router-enable-expert-bias": ("model.router_bias", True), "use-rotary-position-embeddings": ("model.positions", "rope"),
-    "bf16": ("training.precision", "bf16"), "fp16": ("training.precision", "fp16"),
-    "recompute-activations": ("training.recompute", "selective"), "sequence-parallel": ("parallel.sequence_parallel", True),
-    "use-distributed-optimizer": ("parallel.data_parallel", "zero1"), "overlap-grad-reduce": ("megatron.overlap_grad_reduce", True),
-    "overlap-param-gather": ("megatron.overlap_param_gather", True), "tp-comm-overlap": ("megatron.tp_comm_overlap", True),
-    "no-gradient-accumulation-fusion": ("megatron.gradient_accumulation_fusion", False),
-    "cross-entropy-loss-fusion": ("megatron.cross_entropy_fusion", True), "grad-reduce-in-bf16": ("megatron.main_grads", "bf16"),
-    "accumulate-allreduce-grads-in-fp32": ("megatron.main_grads", "fp32"),
-    "no-overlap-p2p-communication": ("megatron.overlap_p2p_comm", False), "no-bias-dropout-fusion": ("megatron.bias_fusion", False),
-    "moe-grouped-gemm": ("megatron.moe_grouped_gemm", True), "moe-permute-fusion": ("megatron.moe_permute_fusion", True),
-    "moe-pad-expert-input-to-capacity": ("megatron.moe_pad_to_capacity", True),
-    "moe-shared-expert-overlap": ("megatron.moe_shared_expert_overlap", True), "moe-enable-deepep": ("megatron.moe_token_dispatcher", "flex"),
-    "overlap-moe-expert-parallel-comm": ("megatron.overlap_moe_expert_parallel_comm", True),
-}  # fmt: skip
-WORDS: dict[str, tuple[str, dict[str, str]]] = {
-    "normalization": ("model.norm", {"RMSNorm": "rms", "LayerNorm": "layer"}),
-    "position-embedding-type": ("model.positions", {"rope": "rope", "learned_absolute": "learned", "none": "none", "yarn": "rope"}),
-    "recompute-granularity": ("training.recompute", {"full": "full", "selective": "selective"}),
-    "fp8-format": ("training.precision", {"hybrid": "fp8", "e4m3": "fp8"}),
-    "optimizer": ("training.optimizer", {"adam": "adam"}),
-    "transformer-impl": ("megatron.transformer_impl", {"local": "local", "transformer_engine": "transformer_engine"}),
-    "moe-token-dispatcher-type": ("megatron.moe_token_dispatcher", {w: w for w in ("alltoall", "allgather", "flex")}),
-    "recompute-modules": ("training.recompute", {"core_attn": "selective"}),
-}  # fmt: skip
-# Read below, beside each other.
-OTHERS = (
-    "swiglu", "num-query-groups", "group-query-attention", "max-position-embeddings", "moe-router-topk", "moe-layer-freq",
-    "moe-shared-expert-intermediate-size", "multi-latent-attention", "num-layers-per-virtual-pipeline-stage",
-)  # fmt: skip
-# No time of a step depends on these (or no more than is known here): data, files, logs, optimizer's numbers, launchers.
-PASSED = re.compile(
-    r"(data|train|valid|test|eval|split|tokenizer|save|load|ckpt|dist-ckpt|log|tensorboard|wandb|lr|min-lr|weight-decay|clip-grad|adam-|"
-    r"init-|seed|exit|timing|distributed-|nproc|nnodes|node|master|rdzv|local|rotary|rope|yarn|mscale|beta|norm-epsilon|no-load|no-save|"
-    r"mock|num-workers|vocab-file|merge|manual-gc|profile|use-pytorch-profiler|attention-backend|use-flash|use-mcore|moe-aux|moe-z|"
-    r"moe-router-(load|dtype|score|group|num|topk-scaling|pre|bias|force|fusion)|override|auto-detect|no-create|bias-update|"
-    r"attention-softmax|apply-layernorm-1p|no-masked|no-rope-fusion|sft|enable-experimental|cross-entropy-fusion-impl|"
-    r"no-mmap|trust|te-rng|no-check|empty-unused|high-priority|first-last|fp8-(recipe|amax|margin|interval)|mtp-loss|moe-permute-padding|"
-    r"tensorboard|use-legacy|no-async|async-save|calculate|disable-straggler|create-attention|reset|eod|rerun|straggler|"
-    r"moe-token-drop|delay-wgrad)"
-)
 
 
 def sections_of(text: str, where: str) -> Sections:
@@ -95,7 +31,12 @@ def sections_of(text: str, where: str) -> Sections:
     """
     given = _read_yaml(text) if Path(where).suffix in (".yaml", ".yml") else _read_shell(text)
     mistakes: list[Mistake] = []
-    made: Sections = {"model": {"kind": "transformer"}, "training": {}, "parallel": {}, "megatron": _taken_for_granted()}
+    made: Sections = {
+        "model": {"kind": "transformer"},
+        "training": {},
+        "parallel": {},
+        "megatron": _taken_for_granted(),
+    }
     for name, values in given.items():
         try:
             _one(name, values, made, where)
@@ -167,7 +108,13 @@ def _model(given: Given, model: dict[str, Any], where: str) -> None:
     model["gated"] = gated
     model.setdefault("activation", "silu" if gated else "gelu")
     model.setdefault("ffn", int(4 * hidden * 2 / 3 / 64) * 64 if gated else 4 * hidden)
-    for key, value in (("norm", "layer"), ("tied_embeddings", True), ("bias", True), ("positions", "learned"), ("vocab", 50304)):
+    for key, value in (
+        ("norm", "layer"),
+        ("tied_embeddings", True),
+        ("bias", True),
+        ("positions", "learned"),
+        ("vocab", 50304),
+    ):
         model.setdefault(key, value)
     if model["positions"] == "learned":
         model["max_positions"] = number("max-position-embeddings") if "max-position-embeddings" in given else 2048
@@ -194,7 +141,7 @@ def _shared(given: Given, model: dict[str, Any], where: str) -> None:
 
 
 def _pattern(values: list[str], layers: int, where: str) -> dict[str, int]:
-    """Which layers have experts: every n-th (the first of them), or a list such as ([0]*3+[1]*58) of dense ones first."""
+    """Which layers have experts: all (1), or a list such as ([0]*3+[1]*58) of dense ones first."""
     text = "".join(values).strip("\"'")
     if text.isdigit():
         if int(text) == 1:
@@ -251,7 +198,7 @@ def _read_shell(text: str) -> dict[str, list[str]]:
         words = _put_in(lines, variables).replace('"', " ").replace("'", " ").split()
     given: dict[str, list[str]] = {}
     current: list[str] | None = None
-    for word in [part for word in words for part in word.split()]:
+    for word in (part for one in words for part in one.split()):
         if word.startswith("--") and len(word) > 2:
             name, _, value = word[2:].partition("=")
             current = given.setdefault(name.replace("_", "-"), [])

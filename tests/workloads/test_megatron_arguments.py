@@ -120,7 +120,15 @@ def test_mistakes_are_told_together(tmp_path: Path) -> None:
     path = scenario(tmp_path, wrong)
     found = CliRunner().invoke(main, ["run", path])
     assert found.exit_code != 0 and "Traceback" not in found.output
-    for text in ("--num-layer", 'did you mean "num-layers"', "--hidden-size", "--fancy-thing", "BatchNorm", "--num-layers", "mlp"):
+    for text in (
+        "--num-layer",
+        'did you mean "num-layers"',
+        "--hidden-size",
+        "--fancy-thing",
+        "BatchNorm",
+        "--num-layers",
+        "mlp",
+    ):
         assert text in found.output
 
 

@@ -20,7 +20,7 @@ from sim.sections import Model, Parallel, Scenario, Training
 from sim.spec import parse_scenario
 from workloads.counts import layer_flops, layer_parameters
 from workloads.megatron.lower import Grid, Groups, Place
-from workloads.megatron.moe import busiest, distinct, loads_of
+from workloads.megatron.spread import busiest, distinct, loads_of
 from workloads.megatron.stage import Model as Units
 from workloads.megatron.unit import Unit
 from workloads.model import load_model
@@ -68,7 +68,13 @@ def flops(unit: Unit) -> tuple[float, float]:
 
 @pytest.mark.parametrize(
     "keys",
-    [{}, {"shared_experts": 2, "moe_ffn": 512}, {"experts": 0, "experts_per_token": None}, LATENT, {"moe_ffn": 512, **LATENT}],
+    [
+        {},
+        {"shared_experts": 2, "moe_ffn": 512},
+        {"experts": 0, "experts_per_token": None},
+        LATENT,
+        {"moe_ffn": 512, **LATENT},
+    ],
     ids=str,
 )
 @pytest.mark.parametrize(("tp", "ep", "etp"), [(1, 1, None), (1, 4, None), (2, 2, None), (2, 4, 1)])
@@ -86,12 +92,14 @@ def test_a_layer_computes_what_its_formula_says(keys: dict[str, Any], tp: int, e
     assert 2.0 * forward * 0.99 <= backward <= 2.5 * forward
 
 
-@pytest.mark.parametrize("keys", [{}, {"shared_experts": 1, "router_bias": True}, LATENT, {"qk_norm": True, "bias": True}], ids=str)
+@pytest.mark.parametrize(
+    "keys", [{}, {"shared_experts": 1, "router_bias": True}, LATENT, {"qk_norm": True, "bias": True}], ids=str
+)
 def test_a_unit_has_the_parameters_of_its_layer(keys: dict[str, Any]) -> None:
     """On one rank all of them; with four expert-parallel ranks a quarter of the experts."""
     m = load_model(Model(**SMALL | keys))
     assert sum(unit(1, **keys).parameters.values()) == layer_parameters(m, True)
-    whole, quarter = ({k: n for k, n in unit(1, ep=ep, **keys).parameters.items()} for ep in (1, 4))
+    whole, quarter = (unit(1, ep=ep, **keys).parameters for ep in (1, 4))
     for name, count in whole.items():
         assert quarter[name] == count // (4 if name.startswith("experts.") else 1)
 

@@ -69,7 +69,7 @@ def bias_add(t: Tape, x: Tensor, bias: Tensor | None) -> Tensor:
     return fused(t, [x, bias], x.shape, 2 * x.size, 0.0, parameters=1, kernels=(1, 0))
 
 
-def bias_dropout_add(t: Tape, x: Tensor, bias: Tensor | None, residual: Tensor, o: Numbers) -> Tensor:
+def bias_dropout_add(t: Tape, x: Tensor, bias: Tensor | None, residual: Tensor, o: Megatron) -> Tensor:
     """``residual + dropout(x + bias)``: one kernel where fused, else one each."""
     mask = x.elements if o.hidden_dropout else 0.0
     forward, backward = 3 * x.size + mask, 2 * x.size + mask if o.hidden_dropout or bias is not None else 0.0
@@ -82,7 +82,7 @@ def bias_dropout_add(t: Tape, x: Tensor, bias: Tensor | None, residual: Tensor, 
     return fused(t, inputs, x.shape, forward, backward, mask, len(inputs) - 2, (steps, 1 if backward else 0))
 
 
-def activate(t: Tape, x: Tensor, bias: Tensor | None, gated: bool, o: Numbers) -> Tensor:
+def activate(t: Tape, x: Tensor, bias: Tensor | None, gated: bool, o: Megatron) -> Tensor:
     """Bias and GELU, or SwiGLU, as one kernel: saves its input."""
     width = x.shape[-1] // (2 if gated else 1)
     shape = (*x.shape[:-1], width)

@@ -10,8 +10,8 @@ from sim.costs.frameworks import host_costs
 from sim.layout import grad_accumulation_of, microbatches_of
 from sim.opgraph import OpGraph
 from workloads.lower import Layout, Lowered
-from workloads.megatron.moe import Spread, busiest, loads_of
 from workloads.megatron.pipeline import interleaved
+from workloads.megatron.spread import Spread, busiest, loads_of
 from workloads.megatron.stage import Model, Rank
 from workloads.megatron.unit import Unit, record
 from workloads.parallel.group import Group
@@ -133,7 +133,7 @@ class Groups:
         return Group(axis, found[0], self.place.beside(found, found[0]), 1)
 
     def _experts(self, axis: str, stage: int) -> list[tuple[int, ...]]:
-        """Groups of experts among a stage's ranks, in order: tensor parts innermost, experts, then copies of them (edp)."""
+        """Groups of experts among a stage's ranks, in order: tensor parts innermost, experts, then their copies."""
         g = self.grid
         start, room, block = g.rank(0, stage, 0), g.dp * g.cp * g.tp, g.ep * g.etp
         if axis == "ep":

@@ -17,7 +17,7 @@ from workloads.transformer import Module
 
 if TYPE_CHECKING:
     from sim.sections import Megatron
-    from workloads.megatron.moe import Spread
+    from workloads.megatron.spread import Spread
     from workloads.model import ModelSpec
     from workloads.parallel.group import Group
     from workloads.tape import Tape
@@ -95,8 +95,8 @@ class Attention(Module):
 def in_window(s: Shard, window: int) -> Shard:
     """What attention sees that looks back ``window`` tokens: causal blocks along the diagonal with as many scores.
 
-    A kernel works in tiles of 128 keys and takes every tile that a query touches, so blocks are at least two tiles. With
-    context parallelism ranks need keys of their neighbour only, which is left out.
+    A kernel works in tiles of 128 keys and takes every tile that a query touches, so blocks are at least two tiles.
+    With context parallelism ranks need keys of their neighbour only, which is left out.
     """
     block = max(window, 2 * 128)
     if not window or block >= s.tokens or s.options.attention != "flash":
@@ -247,30 +247,6 @@ class Layer(Module):
         x = M.bias_dropout_add(t, y, self.attention.proj_bias, x, o)
         y = self.ffn.forward(t, self.norm2.forward(t, x))
         return M.bias_dropout_add(t, y, self.ffn.fc2_bias, x, o)
-
-
-class Further(Module):
-    """Multi-token prediction: the state beside the next token's embedding, both normed, projected to one state; a layer;
-    its own norm (megatron/core/transformer/multi_token_prediction.py). The embedding's look-up is left out."""
-
-    def __init__(self, t: Tape, m: ModelSpec, s: Shard) -> None:
-        super().__init__()
-        self.s, self.norms = s, [Norm(t, m) for _ in range(3)]
-        for norm in self.norms:
-            self.parameters += norm.parameters
-        self.project = self.add(t, m.hidden // s.group.size, 2 * m.hidden, name="eh_proj")
-        self.layer = Layer(t, m, s, bool(m.experts))
-        self.parameters += self.layer.parameters
-
-    def forward(self, t: Tape, x: Tensor) -> Tensor:
-        s, (state, word, last) = self.s, self.norms
-        a, b = state.forward(t, x), word.forward(t, M.unsaved(x))
-        both = M.fused(t, [M.unsaved(a), M.unsaved(b)], (*x.shape[:-1], 2 * x.shape[-1]), 4 * x.size, 4 * x.size)
-        y = M.column_linear(t, both, self.project, s.group, s.sequence, s.numbers)
-        if s.group.size > 1:
-            M.gather(t, y, s.group)  # its columns are joined, and the sequence split again
-        y = t.apply(t.empty(x.shape), [y], lambda g: [t.empty((y.shape[0], *y.shape[1:]))])
-        return last.forward(t, self.layer.forward(t, y))
 
 
 def padded_vocab(vocab: int, shards: int, multiple: int) -> int:

@@ -1,24 +1,24 @@
 """Megatron's layer of experts: router, dispatch of tokens over the expert-parallel group, grouped GEMMs, combination.
 
-Source: megatron/core/transformer/moe/{moe_layer,router,token_dispatcher,experts,shared_experts}.py. Not modelled: the host
-waiting for the numbers of tokens by expert, and auxiliary losses beyond their passes over the router's scores.
+Source: megatron/core/transformer/moe/{moe_layer,router,token_dispatcher,experts,shared_experts}.py. Not modelled: the
+host waiting for the numbers of tokens by expert, and auxiliary losses beyond their passes over the router's scores.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from math import comb
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from sim.costs.kernel import Kernel
 from workloads.megatron import functional as M
+from workloads.megatron.spread import distinct
 from workloads.tape import Tensor
 from workloads.transformer import Module
 
 if TYPE_CHECKING:
-    from sim.sections import Parallel
     from workloads.megatron.modules import Shard
+    from workloads.megatron.spread import Spread
     from workloads.model import ModelSpec
     from workloads.parallel.group import Group
     from workloads.tape import Tape
@@ -30,66 +30,6 @@ TILE = 128
 # Passes over the router's scores, forward and backward: softmax or sigmoid, top-k, two scatters, counts, auxiliary loss
 # (router.py, moe_utils.py: topk_softmax_with_capacity, switch_load_balancing_loss_func), each reading or writing fp32.
 ROUTER_PASSES = (8, 6)
-
-
-@dataclass(frozen=True)
-class Spread:
-    """How experts are spread over ranks.
-
-    Attributes
-    ----------
-    group : Group
-        The expert-parallel ranks.
-    tensor : Group or None
-        Ranks that hold one expert together.
-    loads : tuple of float
-        Tokens of the busiest rank's experts, over the mean of all experts: the others wait for it.
-    hosts : int
-        Hosts that the group lies on.
-    """
-
-    group: Group
-    tensor: Group | None
-    loads: tuple[float, ...]
-    hosts: int = 1
-
-
-def loads_of(parallel: Parallel, experts: int) -> tuple[float, ...]:
-    """Tokens of every expert over their mean.
-
-    By Zipf's law the i-th most popular expert has i^-s; popularity has nothing to do with an expert's rank, so experts are
-    dealt by a fixed shuffle (multiples of a stride that has no divisor in common with their number).
-    """
-    from sim.layout_experts import zipf_exponent
-
-    said = parallel.imbalance
-    if not isinstance(said, str):
-        return tuple(load * experts / sum(said) for load in said)
-    exponent = zipf_exponent(said) or 0.0
-    weights = [(i + 1.0) ** -exponent for i in range(experts)]
-    mean = sum(weights) / experts
-    stride = next(n for n in range(max(1, round(0.618 * experts)), 2 * experts + 2) if _coprime(n, experts))
-    return tuple(weights[i * stride % experts] / mean for i in range(experts))
-
-
-def _coprime(a: int, b: int) -> bool:
-    while b:
-        a, b = b, a % b
-    return a == 1
-
-
-def busiest(loads: Sequence[float], ranks: int, capacity: float | None, padded: bool) -> tuple[float, ...]:
-    """Loads of the experts on the rank that has most, after tokens over an expert's capacity are dropped."""
-    if capacity is not None:
-        loads = [capacity if padded else min(load, capacity) for load in loads]
-    local = len(loads) // ranks
-    return max((tuple(loads[i : i + local]) for i in range(0, len(loads), local)), key=sum)
-
-
-def distinct(groups: int, experts: int, chosen: int) -> float:
-    """Expected groups of experts that a token's choices fall into, when all choices are as likely."""
-    rest = experts - experts // groups
-    return groups * (1.0 - comb(rest, chosen) / comb(experts, chosen))
 
 
 class Experts(Module):
@@ -152,11 +92,16 @@ class Experts(Module):
         return max(1, round(sum(self._counts(tokens))))
 
     def _received(self, tokens: int) -> int:
-        """Rows that an exchange brings here: DeepEP sends a token once to a rank, however many of its experts it chose."""
+        """Rows that an exchange brings here: DeepEP sends a token once to a rank with experts it chose."""
         way, ranks = self.s.options.moe_token_dispatcher, self.spread.group.size
         if way == "alltoall":
             return max(1, self._rows(tokens) // self._shards)
-        return max(1, round(tokens * (ranks if way == "allgather" else distinct(ranks, self.m.experts, self.m.experts_per_token))))
+        return max(
+            1,
+            round(
+                tokens * (ranks if way == "allgather" else distinct(ranks, self.m.experts, self.m.experts_per_token))
+            ),
+        )
 
     def _size(self, tokens: int) -> float:
         """Bytes of an exchange on one rank; DeepEP sends a token once to each host, on one host once to each rank."""
@@ -275,9 +220,8 @@ def exchange(
 def grouped_linear(
     t: Tape, x: Tensor, w: Tensor, counts: Sequence[float], o: M.Numbers, together: bool = True
 ) -> Tensor:
-    """``x[rows of e] @ w[e].T`` for every local expert e, as one grouped GEMM or (not ``together``) one after the other."""
+    """``x[rows of e] @ w[e].T`` for every local expert e, as one grouped GEMM or one after the other."""
     experts, n, k = w.shape
-    rows = x.elements // k
     each = [max(1, round(c)) for c in counts]
     parts = [each] if together else [[c] for c in each]
     t.cpu("linear", len(parts))
@@ -309,10 +253,10 @@ def grouped_linear(
 
 
 def _grouped(t: Tape, rows: Sequence[int], n: int, k: int, layout: str, o: M.Numbers) -> None:
-    """Products of experts with so many rows each, as one GEMM of as many whole tiles; flops and bytes are the rows' own.
+    """Products of experts with so many rows each, as one GEMM of whole tiles; flops and bytes are the rows' own.
 
-    Weight gradients ("tn") are as deep as an expert has rows: side by side they are one product with the weights' rows of
-    all experts.
+    Weight gradients ("tn") are as deep as an expert has rows: side by side they are one product with the weights'
+    rows of all experts.
     """
     dtype, item = ("fp8", 1) if o.fp8 else ("bf16", 2)
     total, weights = sum(rows), float(len(rows) * n * k)

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 from sim.costs.kernel import Kernel
 from workloads.megatron.functional import Numbers
-from workloads.megatron.modules import Embedding, Further, Head, Layer, Shard
+from workloads.megatron.further import Further
+from workloads.megatron.modules import Embedding, Head, Layer, Shard
 from workloads.megatron.moe import PREFIX
 from workloads.megatron.unit import Pass, Unit, record
 from workloads.parallel.group import Group, transfer
@@ -19,7 +20,7 @@ from workloads.tape import Storage, Tape
 if TYPE_CHECKING:
     from sim.sections import Scenario
     from workloads.megatron.lower import Grid, Groups
-    from workloads.megatron.moe import Spread
+    from workloads.megatron.spread import Spread
     from workloads.model import ModelSpec
 
 DP, PP = "nccl dp", "nccl pp"
@@ -43,8 +44,9 @@ class Model:
         self.recompute = s.recompute == "full"
         sequence = p.sequence_parallel and p.tp > 1
         self.shard = Shard(
-            tp, sequence, o, numbers, s.micro_batch, s.seq_len // p.cp, s.seq_len, cp, s.recompute == "selective", spread
-        )
+            tp, sequence, o, numbers, s.micro_batch, s.seq_len // p.cp, s.seq_len, cp, s.recompute == "selective",
+            spread,
+        )  # fmt: skip
         self._layers: dict[tuple[bool, int], Unit] = {}
         self.inner = (self.shard.rows, s.micro_batch, m.hidden)
 
