@@ -98,12 +98,16 @@ OTHERS = (
 )
 # No time of a step depends on these (or no more than is known here): data, files, logs, optimizer's numbers, launchers.
 PASSED = re.compile(
-    r"(data|train|valid|test|eval|split|tokenizer|save|load|ckpt|dist-ckpt|log|tensorboard|wandb|lr|min-lr|weight-decay|clip-grad|adam-|"
-    r"init-|seed|exit|timing|distributed-|nproc|nnodes|node|master|rdzv|local|rotary|rope|yarn|mscale|beta|norm-epsilon|no-load|no-save|"
-    r"mock|num-workers|vocab-file|merge|manual-gc|profile|use-pytorch-profiler|attention-backend|use-flash|use-mcore|moe-aux|moe-z|"
-    r"moe-router-(load|dtype|score|group|num|topk-scaling|pre|bias|force|fusion)|override|auto-detect|no-create|bias-update|"
-    r"attention-softmax|apply-layernorm-1p|no-masked|no-rope-fusion|sft|enable-experimental|cross-entropy-fusion-impl|"
-    r"no-mmap|trust|te-rng|no-check|empty-unused|high-priority|first-last|fp8-(recipe|amax|margin|interval)|mtp-loss|moe-permute-padding|"
-    r"tensorboard|use-legacy|no-async|async-save|calculate|disable-straggler|create-attention|reset|eod|rerun|straggler|"
-    r"moe-token-drop|delay-wgrad)"
+    r"("
+    r"data|train|valid|test|eval|split|tokenizer|save|load|ckpt|dist-ckpt|log|tensorboard|wandb|lr|min-lr|"
+    r"weight-decay|clip-grad|adam-|init-|seed|exit|timing|distributed-|nproc|nnodes|node|master|rdzv|local|"
+    r"rotary|rope|yarn|mscale|beta|norm-epsilon|no-load|no-save|mock|num-workers|vocab-file|merge|"
+    r"manual-gc|profile|use-pytorch-profiler|attention-backend|use-flash|use-mcore|moe-aux|moe-z|"
+    r"moe-router-(load|dtype|score|group|num|topk-scaling|pre|bias|force|fusion)|override|auto-detect|"
+    r"no-create|bias-update|attention-softmax|apply-layernorm-1p|no-masked|no-rope-fusion|sft|"
+    r"enable-experimental|cross-entropy-fusion-impl|no-mmap|trust|te-rng|no-check|empty-unused|"
+    r"high-priority|first-last|fp8-(recipe|amax|margin|interval)|mtp-loss|moe-permute-padding|use-legacy|"
+    r"no-async|async-save|calculate|disable-straggler|create-attention|reset|eod|rerun|straggler|"
+    r"moe-token-drop|delay-wgrad"
+    r")"
 )
