@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from sim import __version__
+from sim import __version__, replay_command
 
 if TYPE_CHECKING:
     from sim.result import Result
+    from sim.sections import Scenario
 
 EXIT_OUTSIDE, EXIT_INPUT = 1, 2
 
@@ -43,13 +44,22 @@ def explained(command: Command) -> Command:
 
 def changes(command: Command) -> Command:
     """The option --set, any number of times."""
-    text = "Change a key (training.micro_batch=4) or links of the cluster (nvlink.bandwidth=2x). May be repeated."
+    text = (
+        "Change a key (training.micro_batch=4) or the cluster (nvlink.bandwidth=2x, gpu[3].clock=0.8x, nvswitch=off). "
+        "May be repeated."
+    )
     return click.option("--set", "overrides", metavar="KEY=VALUE", multiple=True, help=text)(command)
 
 
 def as_json(command: Command) -> Command:
     """The option --json."""
     return click.option("--json", "json_", is_flag=True, help="JSON on stdout, in seconds and bytes.")(command)
+
+
+def scaled(command: Command) -> Command:
+    """The option --hosts."""
+    text = "Hosts of the cluster, where its family scales; default: as its file says."
+    return click.option("--hosts", type=click.IntRange(1), help=text)(command)
 
 
 def echo_json(value: object) -> None:
@@ -72,9 +82,11 @@ def main() -> None:
 
 def predicted(scenario: str | None, overrides: tuple[str, ...]) -> Result:
     from sim.catalog import find_scenario
+    from sim.jobs import refuse
     from sim.spec import load_scenario
 
     loaded = load_scenario(find_scenario(scenario), overrides)
+    refuse(loaded, "this; `prestep run` predicts several")
     from sim.predict import predict  # after the scenario is known to be good: its imports are the slow ones
 
     return predict(loaded, prices=True)
@@ -98,8 +110,16 @@ def run(
 ) -> None:
     """Predict one training step of SCENARIO: a file, or a bundled one (`prestep list scenarios`)."""
     from sim import exporters
+    from sim.catalog import find_scenario
+    from sim.spec import load_scenario
 
-    result = predicted(scenario, overrides)
+    loaded = load_scenario(find_scenario(scenario), overrides)
+    if loaded.jobs:
+        _run_jobs(loaded, json_, trace or timeline, strict)
+        return
+    from sim.predict import predict  # after the scenario is known to be good: its imports are the slow ones
+
+    result = predict(loaded, prices=True)
     if json_:
         click.echo(result.to_json())
     else:
@@ -111,6 +131,22 @@ def run(
             talk(f"wrote {exporters.write(result, path, exporter)}")
     if strict and result.fallbacks:
         talk(result.refusal)
+        sys.exit(EXIT_OUTSIDE)
+
+
+def _run_jobs(scenario: Scenario, json_: bool, file: Path | None, strict: bool) -> None:
+    """`run` of several jobs on one cluster."""
+    from sim.errors import InputError, Mistake
+    from sim.exporters import terminal
+    from sim.together import predict
+
+    if file is not None:
+        raise InputError(Mistake("command line", str(file), f"{len(scenario.jobs)} jobs", "one job for a trace"))
+    together = predict(scenario)
+    click.echo(together.to_json() if json_ else terminal.render_jobs(together))
+    refused = [result.refusal for result in together.results.values() if result.fallbacks]
+    if strict and refused:
+        talk("\n".join(refused))
         sys.exit(EXIT_OUTSIDE)
 
 
@@ -142,7 +178,7 @@ def whatif(
 
 @main.command()
 @click.argument("sets", metavar="[SET]...", nargs=-1)
-@file_option("--rows", text="Predict these rows instead, in the format that the set came in.")
+@click.option("--rows", type=click.Path(path_type=Path), help="Predict these instead, in the format of the set.")
 @as_json
 @file_option("--junit", text="Write JUnit XML.")
 @file_option("--plot", text="Write a scatter plot (PNG).")
@@ -178,39 +214,45 @@ def validate(
 @click.option("-o", "--output", required=True, type=click.Path(dir_okay=False, path_type=Path), help="File to write.")
 @click.option("--cluster", default="", metavar="NAME|FILE", help="Where the logs were made; `prestep list clusters`.")
 @click.option("--op", default="", help="Operation of nccl-tests logs that do not say it.")
+@click.option("--network", is_flag=True, help="Fit the network's facts to rows of several hosts: a cluster file.")
 @click.option("--force", is_flag=True, help="Replace the file.")
 @explained
-def calibrate(logs: tuple[Path, ...], output: Path, cluster: str, op: str, force: bool) -> None:
-    """Fit NCCL's constants on a machine to LOGS: nccl-tests (text or JSON), or JSON lines of collectives."""
+def calibrate(logs: tuple[Path, ...], output: Path, cluster: str, op: str, network: bool, force: bool) -> None:
+    """Fit NCCL's constants on a machine to LOGS: nccl-tests (text or JSON), JSON lines of collectives, or CSV."""
     from validation import command
 
-    click.echo(command.calibrate(logs, output, cluster, op, force))
+    click.echo(command.calibrate(logs, output, cluster, op, force, network))
 
 
 @main.command()
 @click.option("--cluster", required=True, metavar="NAME|FILE", help="`prestep list clusters`.")
-@click.option("--op", default="all_reduce", show_default=True, help="Collective operation.")
+@scaled
+@click.option("--op", default="all_reduce", show_default=True, help="Operation; init: making a communicator.")
+@click.option("--backend", default=None, help="Who runs it: nccl (the default), gloo (CPU, TCP) or nvshmem (puts).")
 @click.option("--ranks", type=click.IntRange(2), help="Ranks, one per GPU; default: all of the cluster.")
+@click.option("--gpus", default="", metavar="LIST", help="GPUs by name or number instead: 0,2,4-7; the first is root.")
 @click.option("--min-bytes", default="8", show_default=True, metavar="SIZE", help="Smallest size: 8, 1M, 4 MiB.")
 @click.option("--max-bytes", default="4G", show_default=True, metavar="SIZE", help="Largest size.")
 @click.option("--algo", help="Force the algorithm, as NCCL_ALGO.")
 @click.option("--proto", help="Force the protocol, as NCCL_PROTO.")
 @click.option("--channels", type=click.IntRange(1), help="Force the number of channels.")
-@click.option("--explain", is_flag=True, help="Say what bounds each size.")
+@file_option("--nccl-constants", "constants", text="NCCL's constants, as `prestep calibrate` writes them.")
+@click.option("--explain", is_flag=True, help="Say what bounds each size, and which rings and trees there are.")
+@changes
 @as_json
 @explained
-def collective(cluster: str, explain: bool, json_: bool, min_bytes: str, max_bytes: str, **choices: Any) -> None:
+def collective(explain: bool, json_: bool, **choices: Any) -> None:
     """Predict a collective over a range of sizes, in the columns of nccl-tests."""
-    from sim.collectives import table
-    from sim.units import parse_nccl_size
-    from topologies import load_cluster
+    from sim.collectives import report
 
-    sizes = parse_nccl_size(min_bytes, "--min-bytes"), parse_nccl_size(max_bytes, "--max-bytes")
-    rows = table.sweep(load_cluster(cluster), min_bytes=sizes[0], max_bytes=sizes[1], **choices)
+    made = report.collective(explain=explain, **choices)
     if json_:
-        echo_json([row.to_json() for row in rows])
+        echo_json(made.to_json())
     else:
-        click.echo(table.render(rows, explain=explain))
+        click.echo(made.render())
+
+
+replay_command.add(main, explained, changes, as_json)
 
 
 @main.group()
@@ -220,15 +262,22 @@ def topology() -> None:
 
 @topology.command()
 @click.argument("cluster", metavar="NAME|FILE")
-@file_option("--picture", text="Draw the graph too (PNG).")
+@scaled
+@click.option(
+    "--set", "overrides", metavar="SELECTOR=VALUE", multiple=True, help="Change it: nic[host3].bandwidth=0.5x."
+)
+@file_option("--picture", text="Draw the graph too (.png, .svg); several hosts folded by symmetry.")
+@click.option("--rings", is_flag=True, help="The rings and trees of all GPUs instead, as NCCL's log prints them.")
 @explained
-def show(cluster: str, picture: Path | None) -> None:
+def show(cluster: str, hosts: int | None, overrides: tuple[str, ...], picture: Path | None, rings: bool) -> None:
     """Print what the cluster is made of."""
+    from sim.collectives import lines
+    from sim.strict import split_override
     from topologies import load_cluster
     from topologies import show as drawing
 
-    fabric = load_cluster(cluster)
-    click.echo(drawing.render(fabric))
+    fabric = load_cluster(cluster, hosts, dict(map(split_override, overrides)), "--set")
+    click.echo("\n".join(lines.told(fabric, fabric.gpus, trees=72)) if rings else drawing.render(fabric))
     if picture is not None:
         drawing.picture(fabric, picture)
         talk(f"wrote {picture}")
@@ -236,26 +285,28 @@ def show(cluster: str, picture: Path | None) -> None:
 
 @topology.command()
 @click.argument("cluster", metavar="NAME|FILE")
+@scaled
 @explained
-def check(cluster: str) -> None:
+def check(cluster: str, hosts: int | None) -> None:
     """Check the cluster; exit 2 with every mistake."""
     from topologies.interchange import check_report
 
-    click.echo(check_report(cluster))
+    click.echo(check_report(cluster, hosts))
 
 
 @topology.command("export")
 @click.argument("cluster", metavar="NAME|FILE")
+@scaled
 @file_option("-o", "--output", text="File to write; default: the cluster's name, as .graphml.")
 @click.option("--format", "format_", default="", help="graphml, json, infragraph; default: by the file's suffix.")
 @explained
-def export_topology(cluster: str, output: Path | None, format_: str) -> None:
+def export_topology(cluster: str, hosts: int | None, output: Path | None, format_: str) -> None:
     """Write the graph for other tools."""
     from topologies import load_cluster
     from topologies.interchange import export_file
 
     path = output or Path(f"{Path(cluster).stem}.graphml")
-    for lost in export_file(load_cluster(cluster), path, format_):
+    for lost in export_file(load_cluster(cluster, hosts), path, format_):
         talk(f"not carried: {lost}")
     talk(f"wrote {path}")
 
@@ -275,18 +326,22 @@ def import_topology(file: Path, output: Path | None, format_: str) -> None:
     talk(f"wrote {path}: {len(fabric.hosts)} hosts, {len(fabric.gpus)} GPUs")
 
 
-KINDS = ("clusters", "models", "collectives", "schedules", "topologies", "exporters", "scenarios", "sets")
+KINDS = ("clusters", "models", "collectives", "schedules", "topologies", "exporters", "routings", "scenarios", "sets")
 
 
 @main.command("list")
 @click.argument("kind", type=click.Choice(KINDS))
+@click.option("-l", "--long", "long_", is_flag=True, help="A line about each, where it has one.")
 @explained
-def list_(kind: str) -> None:
+def list_(kind: str, long_: bool) -> None:
     """List the names that scenarios and commands take."""
-    from sim.catalog import names
+    from sim.catalog import names, summaries
 
-    for name in names(kind):
-        click.echo(name)
+    found = names(kind)
+    told = summaries(kind) if long_ else {}
+    width = max((len(name) for name in found), default=0)
+    for name in found:
+        click.echo(f"{name:{width}}  {told[name]}" if told.get(name) else name)
 
 
 @main.command()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import tomllib
 from pathlib import Path
 
 from sim import plugins
@@ -21,6 +22,7 @@ _PLUGINS = {
     "collectives": ("sim.collectives", "plan"),
     "topologies": ("topologies", "build"),
     "exporters": ("sim.exporters", "write"),
+    "routings": ("topologies.policies", "spread"),
 }
 
 
@@ -43,8 +45,29 @@ def names(kind: str) -> list[str]:
         package, folder, file = _FOLDERS_OF_FOLDERS[kind]
         return sorted(path.parent.name for path in (_home(package) / folder).glob(f"*/{file}"))
     if kind in _PLUGINS:
-        return sorted(plugins.providers(*_PLUGINS[kind]))
+        also = ("creation",) if kind == "collectives" else ()  # no plan of bytes: it costs time before the first one
+        return sorted((*plugins.providers(*_PLUGINS[kind]), *also))
     raise InputError(unknown("list", "", kind, [*_FOLDERS, *_FOLDERS_OF_FOLDERS, *_PLUGINS, "schedules"]))
+
+
+def summaries(kind: str) -> dict[str, str]:
+    """A line about each name of a kind: the description of a file, the first sentence of a plug-in."""
+    if kind in _FOLDERS:
+        package, folder = _FOLDERS[kind]
+        files = {path.stem: path for path in (_home(package) / folder).glob("*.toml")}
+        tables = {name: tomllib.loads(path.read_text(encoding="utf-8")) for name, path in files.items()}
+        return {name: str(table.get("description") or table.get("title") or "") for name, table in tables.items()}
+    if kind in _PLUGINS:
+        package = _PLUGINS[kind][0]
+        modules = {name: plugins.load(package, name) for name in names(kind)}
+        return {name: (module.__doc__ or "").partition("\n")[0] for name, module in modules.items()}
+    if kind in _FOLDERS_OF_FOLDERS:
+        package, folder, file = _FOLDERS_OF_FOLDERS[kind]
+        paths = {name: _home(package) / folder / name / file for name in names(kind)}
+        return {
+            name: str(tomllib.loads(path.read_text(encoding="utf-8")).get("title", "")) for name, path in paths.items()
+        }
+    return {}
 
 
 DEMO = "llama1b-ddp4"

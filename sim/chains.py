@@ -65,7 +65,7 @@ class Chains:
         return last if chain.tail else max(0.0, chain.times * period - last)
 
     def slowdown(self, chain: Chain, channels: int) -> float:
-        """Factor on a chain beside communication: of its kernels, weighted by their time; what it communicates stays."""
+        """Factor on a chain beside communication: its kernels by their time; what it communicates stays."""
         machine, total, longer = self._machine(chain.graph), 0.0, 0.0
         for index, time in self.kernels(chain):
             total += time

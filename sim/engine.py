@@ -7,7 +7,7 @@ moves its bytes through the fluid network; while it runs it takes SMs and memory
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -18,8 +18,9 @@ import simpy
 from sim import stuck
 from sim.errors import PrestepError
 from sim.host import host_thread
-from sim.network import Network, Transfer
-from sim.opgraph import COMM, KERNEL, SYNC, Comm, OpGraph, Program
+from sim.meeting import Meeting, Rank
+from sim.network import Network
+from sim.opgraph import COMM, KERNEL, SYNC, Comm, OpGraph
 
 if TYPE_CHECKING:
     from sim.collectives.plan import Plan
@@ -52,6 +53,8 @@ class Machine:
     idle : frozenset of int
         Kernels that leave the GPU to others while they run (they spin on one SM): they neither slow nor delay
         communication, nor are slowed.
+    exclusive : bool
+        Communication waits for free SMs and runs one after the other on a GPU; recorded starts have that in them.
     """
 
     duration: np.ndarray
@@ -61,122 +64,34 @@ class Machine:
     contention: float
     kernel_gap: float
     launch_latency: float
-    scale: dict[int, float | np.ndarray]
+    scale: Mapping[int, float | np.ndarray]
     idle: frozenset[int] = frozenset()
+    exclusive: bool = True
 
 
 class Stuck(PrestepError):
     """Nothing can happen any more although operations are left; the message shows the wait-for cycle."""
 
 
-class Rank:
-    """State of one simulated rank while it runs."""
-
-    def __init__(self, env: simpy.Environment, program: Program, steps: int) -> None:
-        self.env, self.program = env, program
-        total = steps * len(program)
-        self.launch = [0.0] * total
-        self.start = [-1.0] * total
-        self.end = [-1.0] * total
-        self.ready: dict[int, float] = {}  # communication: when the last peer had arrived
-        self.issued = 0
-        self.channels = 0
-        self.running: dict[int, simpy.Process] = {}
-        self.told: set[int] = set()  # streams whose kernel has yet to hear that its speed changed
-        self.transferring: list[Meeting] = []
-        self.working: set[int] = set()  # streams with a kernel running or coming right after the last one
-        self.kernel_end: simpy.Event | None = None
-        self._waiters: dict[int, simpy.Event] = {}
-        self._issue: simpy.Event | None = None
-
-    def ended(self, g: int) -> simpy.Event:
-        """Event of the end of operation ``g`` (counted over steps)."""
-        if g not in self._waiters:
-            self._waiters[g] = self.env.event()
-        return self._waiters[g]
-
-    def finish(self, g: int, time: float) -> None:
-        self.end[g] = time
-        event = self._waiters.pop(g, None)
-        if event is not None:
-            event.succeed()
-
-    def publish(self, issued: int) -> None:
-        """The host has decided the launch times of all operations before ``issued``."""
-        if issued > self.issued:
-            self.issued = issued
-            if self._issue is not None:
-                self._issue.succeed()
-                self._issue = None
-
-    def issue(self) -> simpy.Event:
-        if self._issue is None:
-            self._issue = self.env.event()
-        return self._issue
-
-    def work(self, stream: int) -> None:
-        """A stream goes on with kernels: transfers beside it slow down."""
-        if stream not in self.working:
-            self.working.add(stream)
-            self._adapt()
-
-    def rest(self, stream: int) -> None:
-        """A stream has nothing to run for a while."""
-        if stream in self.working:
-            self.working.discard(stream)
-            self._adapt()
-
-    def _adapt(self) -> None:
-        for meeting in self.transferring:
-            meeting.adapt()
-
-    def hold(self, channels: int) -> None:
-        """Communication takes (or, negative, gives back) SMs: running kernels change speed."""
-        self.channels += channels
-        # Once, however often it changes at one moment: a kernel that ends on hearing of it must not hear it again.
-        for stream, process in self.running.items():
-            if stream not in self.told:
-                self.told.add(stream)
-                process.interrupt()
-
-
-class Meeting:
-    """One communication of one step: counts arrivals, moves the bytes and tells everyone when it has ended."""
-
-    __slots__ = ("begin", "contention", "done", "ranks", "ready", "transfer")
-
-    def __init__(self, env: simpy.Environment, contention: float) -> None:
-        self.contention = contention
-        self.transfer: Transfer | None = None
-        self.ranks: list[Rank] = []
-        self.begin = 0.0
-        self.ready = env.event()
-        self.done = env.event()
-
-    @property
-    def speed(self) -> float:
-        """Less than 1 while kernels run beside it on any of its GPUs."""
-        return 1.0 / self.contention if any(rank.working for rank in self.ranks) else 1.0
-
-    def adapt(self) -> None:
-        """Kernels beside it came or went."""
-        if self.transfer is not None:
-            self.transfer.limit(self.speed)
+def _column(values: np.ndarray | None, default: float, length: int) -> list[float]:
+    return [default] * length if values is None else values.tolist()
 
 
 class Engine:
     """One run of a graph; see :func:`execute`."""
 
-    def __init__(self, graph: OpGraph, machine: Machine, steps: int) -> None:
+    def __init__(
+        self, graph: OpGraph, machine: Machine, steps: int, network: Network | None = None, start: float = 0.0
+    ) -> None:
         self.graph, self.machine, self.steps = graph, machine, steps
-        self.env = simpy.Environment()
+        self.env = simpy.Environment() if network is None else network.env
         self.events = 0
-        self.network = Network(self.env, machine.bandwidth)
+        self.network = Network(self.env, machine.bandwidth) if network is None else network
         self.ranks = [Rank(self.env, p, steps) for p in graph.programs]
         self.plans = [machine.plan(c) for c in graph.comms]
         self.meetings: dict[tuple[int, int], Meeting] = {}
         for rank in self.ranks:
-            self.env.process(host_thread(rank, steps, graph.launch_limit))
+            self.env.process(host_thread(rank, steps, graph.launch_limit, start))
             executed = rank.program.kind != SYNC
             for stream in np.unique(rank.program.stream[executed]):
                 ops = np.flatnonzero((rank.program.stream == stream) & executed).tolist()
@@ -188,6 +103,10 @@ class Engine:
             while True:
                 self.env.step()
                 self.events += 1
+        self.check()
+
+    def check(self) -> None:
+        """Raises Stuck if nothing is left to happen but operations are."""
         left = [(r, g) for r in self.ranks for g in range(len(r.end)) if r.end[g] < 0]
         if left:
             raise Stuck(stuck.explain(self.graph, self.ranks, self.meetings))
@@ -197,7 +116,8 @@ class Engine:
         kind, payload, deps = p.kind.tolist(), p.payload.tolist(), p.deps
         scale = self.machine.scale.get(p.rank, 1.0)
         duration = (self.machine.duration * scale).tolist()
-        gap, latency = self.machine.kernel_gap, self.machine.launch_latency
+        gaps = _column(p.gap, self.machine.kernel_gap, n)
+        latencies = _column(p.latency, self.machine.launch_latency, n)
         for step in range(self.steps):
             base = step * n
             for i in ops:
@@ -209,7 +129,7 @@ class Engine:
                     if base + d >= 0 and rank.end[base + d] < 0:
                         rank.rest(stream)
                         yield rank.ended(base + d)
-                begin = rank.launch[g] + latency
+                gap, begin = gaps[i], rank.launch[g] + latencies[i]
                 if env.now + gap < begin:
                     if env.now + PAUSE * gap < begin:
                         rank.rest(stream)
@@ -254,13 +174,13 @@ class Engine:
         """Waits for free SMs, for the peers, and for the bytes."""
         env = self.env
         channels = max((self.plans[c].channels for c in parts), default=0)
-        if rank.running and rank.channels == 0:
+        if self.machine.exclusive and rank.running and rank.channels == 0:
             # A kernel that fills the GPU leaves no SM for a communication kernel until its last wave drains.
             if rank.kernel_end is None:
                 rank.kernel_end = env.event()
             yield rank.kernel_end
         # Communication kernels of one GPU run one after the other: the next takes over the SMs of the one before.
-        while rank.transferring:
+        while self.machine.exclusive and rank.transferring:
             yield rank.transferring[0].done
         rank.start[g] = env.now
         rank.hold(channels)
@@ -272,7 +192,9 @@ class Engine:
                 env.process(self._meet(c, self.meetings[key]))
             meeting = self.meetings[key]
             meeting.ranks.append(rank)
-            if len(meeting.ranks) == self.graph.comms[c].arrivals:
+            comm = self.graph.comms[c]
+            alone = comm.sender == rank.program.rank
+            if alone or (comm.sender < 0 and len(meeting.ranks) == comm.arrivals):
                 meeting.ready.succeed()
             meetings.append(meeting)
         for meeting in meetings:
@@ -285,15 +207,15 @@ class Engine:
         """The communication itself: latency, then bytes through the network."""
         yield meeting.ready
         meeting.begin = self.env.now
-        plan = self.plans[c]
-        for rank in meeting.ranks:
+        plan, here = self.plans[c], tuple(meeting.ranks)
+        for rank in here:
             rank.transferring.append(meeting)
         yield self.env.timeout(plan.latency)
         if plan.size > 0:
             meeting.transfer = self.network.begin(plan, meeting.speed)
             yield meeting.transfer.done
             meeting.transfer = None
-        for rank in meeting.ranks:
+        for rank in here:
             rank.transferring.remove(meeting)
         meeting.done.succeed()
 
@@ -327,9 +249,32 @@ def execute(graph: OpGraph, machine: Machine, steps: int = 3) -> Run:
     """
     engine = Engine(graph, machine, steps)
     engine.run()
+    return _run_of(engine)
 
+
+def execute_together(jobs: Sequence[tuple[OpGraph, Machine, int, float]]) -> tuple[Run, ...]:
+    """Runs several graphs on one network: (graph, machine, steps, start of the first step in seconds) each.
+
+    What the links carried, the events and the solutions are those of all jobs together.
+
+    Raises
+    ------
+    Stuck
+        If operations of a job wait for each other in a cycle or for a peer that never arrives.
+    """
+    env = simpy.Environment()
+    network = Network(env, jobs[0][1].bandwidth)
+    engines = [Engine(graph, machine, steps, network, start) for graph, machine, steps, start in jobs]
+    engines[0].run()
+    for engine in engines[1:]:
+        engine.events = engines[0].events
+        engine.check()
+    return tuple(map(_run_of, engines))
+
+
+def _run_of(engine: Engine) -> Run:
     def column(name: str) -> tuple[np.ndarray, ...]:
-        return tuple(np.array(getattr(r, name)).reshape(steps, len(r.program)) for r in engine.ranks)
+        return tuple(np.array(getattr(r, name)).reshape(engine.steps, len(r.program)) for r in engine.ranks)
 
     return Run(
         column("launch"),

@@ -13,6 +13,7 @@ from sim.opgraph import COMM, KERNEL, Chain
 from sim.result import Fallback
 
 if TYPE_CHECKING:
+    from sim.chains import Chains
     from sim.collectives.plan import Plan
     from sim.costs import Gpu
     from sim.costs.kernel import Kernel
@@ -40,15 +41,21 @@ def evidence_of(simulation: Simulation) -> dict[str, float]:
     return metrics.evidence_shares(grades, np.array(times))
 
 
+def _chains(simulation: Simulation) -> Chains:
+    if simulation.chains is None:
+        raise RuntimeError("a graph with chains comes with their times")
+    return simulation.chains
+
+
 def _kernel_grades(simulation: Simulation, kernel: Kernel | Chain) -> tuple[tuple[str, float], ...]:
     """(grade, share of its time); of a chain those of its kernels and of what it communicates."""
     if not isinstance(kernel, Chain):
         return (("measured" if kernel.kind == "spin" else simulation.gpu.evidence(kernel), 1.0),)
     shares: dict[str, float] = {}
-    for inner, share in simulation.chains.constituents(kernel):
+    for inner, share in _chains(simulation).constituents(kernel):
         for grade, part in _kernel_grades(simulation, inner):
             shares[grade] = shares.get(grade, 0.0) + share * part
-    plans = [plan.evidence for plan in simulation.chains.plans(kernel)]
+    plans = [plan.evidence for plan in _chains(simulation).plans(kernel)]
     for grade in plans:
         shares[grade] = shares.get(grade, 0.0) + max(0.0, 1.0 - sum(shares.values())) / len(plans)
     whole = sum(shares.values()) or 1.0
@@ -63,7 +70,9 @@ def fallbacks_of(simulation: Simulation, host_share: float = 0.0) -> tuple[Fallb
     that nothing is said of. `host_share` is the share of the step in which GPUs wait for the host (0 to 1).
     """
     graph, gpu = simulation.lowered.graph, simulation.gpu
-    kernels = [_chain_reasons(simulation, k) if isinstance(k, Chain) else tuple(_kernel_reasons(gpu, k)) for k in graph.kernels]
+    kernels = [
+        _chain_reasons(simulation, k) if isinstance(k, Chain) else tuple(_kernel_reasons(gpu, k)) for k in graph.kernels
+    ]
     comms = [tuple(_plan_reasons(plan)) for plan in simulation.run.plans]
     beside = {p.rank: _beside(p, simulation.run, i) for i, p in enumerate(graph.programs)}
     whole, found = 0.0, dict[Reason, list[float]]()
@@ -90,8 +99,15 @@ def _kernel_reasons(gpu: Gpu, kernel: Kernel) -> Iterator[Reason]:
 
 
 def _chain_reasons(simulation: Simulation, chain: Chain) -> tuple[Reason, ...]:
-    inner = [r for k, _ in simulation.chains.constituents(chain) if not isinstance(k, Chain) for r in _kernel_reasons(simulation.gpu, k)]
-    return tuple(dict.fromkeys([*inner, *(r for plan in simulation.chains.plans(chain) for r in _plan_reasons(plan))]))
+    inner = [
+        r
+        for k, _ in _chains(simulation).constituents(chain)
+        if not isinstance(k, Chain)
+        for r in _kernel_reasons(simulation.gpu, k)
+    ]
+    return tuple(
+        dict.fromkeys([*inner, *(r for plan in _chains(simulation).plans(chain) for r in _plan_reasons(plan))])
+    )
 
 
 def _plan_reasons(plan: Plan) -> Iterator[Reason]:

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from sim.costs.changed import AS_MODEL, Speed, changed
+from sim.opgraph import Chain, OpGraph
 
 if TYPE_CHECKING:
     from sim.costs import Gpu
-    from sim.opgraph import OpGraph
     from topologies.fabric import Fabric
 
 
@@ -49,7 +49,7 @@ class Fleet:
             return slowest
         gpu = changed(self.model, self.speeds[rank])
         ratio = [
-            1.0 if spins else gpu.duration(kernel) / self.model.duration(kernel)
+            1.0 if spins or isinstance(kernel, Chain) else gpu.duration(kernel) / self.model.duration(kernel)
             for kernel, spins in zip(graph.kernels, alone, strict=True)
         ]
         return np.array(ratio) * slowest

@@ -8,20 +8,20 @@ from typing import TYPE_CHECKING, Any
 from sim.opgraph import SYNC
 
 if TYPE_CHECKING:
-    from sim.engine import Rank
+    from sim.meeting import Rank
 
 
-def host_thread(rank: Rank, steps: int, limit: int) -> Generator[Any, Any, None]:
+def host_thread(rank: Rank, steps: int, limit: int, start: float = 0.0) -> Generator[Any, Any, None]:
     """Computes launch times ahead of simulated time; waits only where the real thread would.
 
     The thread blocks when ``limit`` launches are outstanding (the CUDA launch queue is full) and at
-    explicit synchronisations. Between those its clock simply adds up host costs.
+    explicit synchronisations. Between those its clock simply adds up host costs, from ``start`` on.
     """
     program = rank.program
     n = len(program)
     cost = program.host.tolist()
     sync = program.kind == SYNC
-    clock = 0.0
+    clock = start
     for step in range(steps):
         base = step * n
         for i in range(n):

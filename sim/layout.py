@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from sim.spec import Scenario
 
 ONE_STAGE_SCHEDULES = ("gpipe", "1f1b")
+ORDER = ("tp", "cp", "ep", "pp", "dp")
+MEGATRON_ORDER = ("tp", "cp", "ep", "dp", "pp")
 VPP_SCHEDULES = ("interleaved", "zero-bubble", "zbv", "dualpipe")  # named in the advice; others may do too
 
 
@@ -60,6 +62,16 @@ def grad_accumulation_of(scenario: Scenario) -> int:
     if scenario.parallel.pp == 1:
         return microbatches_of(scenario)
     return scenario.training.grad_accumulation or 1
+
+
+def axis_order(scenario: Scenario) -> tuple[str, ...]:
+    """Parallel axes from the one on neighbouring ranks outwards; axes that were not named follow in the default order.
+
+    PyTorch's meshes are written (dp, pp, tp), the last one innermost; Megatron-LM's default is tp-cp-ep-dp-pp.
+    """
+    default = MEGATRON_ORDER if scenario.training.framework == "megatron" else ORDER
+    told = tuple((scenario.parallel.order or "").lower().split("-")) if scenario.parallel.order else ()
+    return told + tuple(axis for axis in default if axis not in told)
 
 
 def _explicit(scenario: Scenario) -> int | None:
@@ -154,22 +166,22 @@ def _schedule(s: Scenario) -> Iterator[Mistake]:
         yield Mistake(s.where, "parallel.vpp", str(parallel.vpp), "2: the V shape has two stages per rank")
 
 
-def _expert_ranks(s: Scenario) -> Iterator[Mistake]:
-    p, whole = s.parallel, s.parallel.etp == 1 and s.parallel.tp > 1
-    room = p.dp * p.cp * (p.tp if whole else 1)
-    if room % p.ep:
-        hint = "expert parallelism takes its ranks from dp and cp"
-        if not whole and room * p.tp % p.ep == 0:
-            hint += "; with parallel.etp = 1 from tp too"
-        name = "dp * cp * tp" if whole else "dp * cp"
-        yield Mistake(s.where, "parallel.ep", str(p.ep), f"a divisor of {name} = {room}", hint)
-    if p.etp not in (None, 1, p.tp):
-        yield Mistake(s.where, "parallel.etp", str(p.etp), f"1 or tp = {p.tp}")
-    if s.training.framework == "megatron":
+def _order(s: Scenario) -> Iterator[Mistake]:
+    if s.parallel.order is None:
         return
-    for key, value in (("etp", p.etp), ("imbalance", None if p.imbalance == "uniform" else p.imbalance)):
-        if value is not None:
-            yield Mistake(s.where, f"parallel.{key}", str(value), "nothing", 'for training.framework = "megatron" only')
+    told = s.parallel.order.lower().split("-")
+    if sorted(set(told)) != sorted(told) or set(told) - set(ORDER):
+        expected = f"some of {', '.join(ORDER)}, each once, with dashes between"
+        yield Mistake(s.where, "parallel.order", f'"{s.parallel.order}"', expected, f'such as "{"-".join(ORDER)}"')
+        return
+    missing = [axis for axis in ORDER if getattr(s.parallel, axis) > 1 and axis not in told]
+    if missing:
+        found = f'"{s.parallel.order}"'
+        yield Mistake(s.where, "parallel.order", found, f"{', '.join(missing)} in it too: more than one rank")
+    order = axis_order(s)
+    if s.parallel.ep > 1 and order.index("ep") > order.index("dp"):
+        hint = "experts are spread over neighbours of the data-parallel axis"
+        yield Mistake(s.where, "parallel.order", f'"{s.parallel.order}"', "ep before dp", hint)
 
 
 def _sequence(s: Scenario) -> Iterator[Mistake]:
@@ -275,8 +287,9 @@ _RULES: list[tuple[str, Callable[..., Iterator[Mistake]]]] = [
     (f"training parallel parallel.dp parallel.pp {_BATCH}", _global_batch),
     (f"training parallel parallel.dp parallel.pp {_BATCH}", _microbatches),
     ("parallel parallel.schedule parallel.vpp parallel.pp", _schedule),
-    ("parallel parallel.dp parallel.cp parallel.tp parallel.ep parallel.etp training.framework", _expert_ranks),
+    ("parallel parallel.dp parallel.cp parallel.tp parallel.ep parallel.etp training.framework", layout_experts.ranks),
     ("training parallel training.seq_len parallel.cp parallel.tp parallel.sequence_parallel", _sequence),
+    ("parallel parallel.order parallel.ep", _order),
     ("nccl nccl.min_channels nccl.max_channels", _channels),
 ]
 _GPU_RULES: list[tuple[str, Callable[..., Iterator[Mistake]]]] = [

@@ -12,6 +12,24 @@ if TYPE_CHECKING:
     from sim.sections import Scenario
 
 
+def ranks(s: Scenario) -> Iterator[Mistake]:
+    p, whole = s.parallel, s.parallel.etp == 1 and s.parallel.tp > 1
+    room = p.dp * p.cp * (p.tp if whole else 1)
+    if room % p.ep:
+        hint = "expert parallelism takes its ranks from dp and cp"
+        if not whole and room * p.tp % p.ep == 0:
+            hint += "; with parallel.etp = 1 from tp too"
+        name = "dp * cp * tp" if whole else "dp * cp"
+        yield Mistake(s.where, "parallel.ep", str(p.ep), f"a divisor of {name} = {room}", hint)
+    if p.etp not in (None, 1, p.tp):
+        yield Mistake(s.where, "parallel.etp", str(p.etp), f"1 or tp = {p.tp}")
+    if s.training.framework == "megatron":
+        return
+    for key, value in (("etp", p.etp), ("imbalance", None if p.imbalance == "uniform" else p.imbalance)):
+        if value is not None:
+            yield Mistake(s.where, f"parallel.{key}", str(value), "nothing", 'for training.framework = "megatron" only')
+
+
 def experts(s: Scenario, model: ModelShape) -> Iterator[Mistake]:
     if s.parallel.ep > 1 and not model.experts:
         yield Mistake(s.where, "parallel.ep", str(s.parallel.ep), "1: the model has no experts")

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -45,10 +46,15 @@ class Incidence:
             return cls(start, np.empty(0, np.int64), np.empty(0))
         return cls(start, np.concatenate(links).astype(np.int64), np.concatenate(usage).astype(np.float64))
 
-    @property
+    @cached_property
     def activity(self) -> np.ndarray:
         """The activity of every entry."""
         return np.repeat(np.arange(len(self.start) - 1), np.diff(self.start))
+
+    def joined(self, other: Incidence) -> Incidence:
+        """These activities, and then those of another."""
+        start = np.concatenate([self.start, other.start[1:] + self.start[-1]])
+        return Incidence(start, np.concatenate([self.links, other.links]), np.concatenate([self.usage, other.usage]))
 
     def of_activities(self, keep: np.ndarray) -> Incidence:
         """The entries of some activities (a mask), numbered anew."""

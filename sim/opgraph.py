@@ -39,6 +39,8 @@ class Comm:
         How many simulated operations must arrive before it starts.
     in_place : bool
         Inputs lie in the outputs.
+    sender : int
+        Rank that starts it alone, because the receiver's buffers hold it all; -1: it starts when all have arrived.
     """
 
     op: str
@@ -47,6 +49,7 @@ class Comm:
     axis: str
     arrivals: int
     in_place: bool = False
+    sender: int = -1
 
 
 @dataclass(frozen=True, eq=False)
@@ -99,6 +102,8 @@ class Program:
     microbatch: np.ndarray
     parts: tuple[tuple[int, ...], ...]  # rendezvous each comm operation takes part in
     names: tuple[str, ...]
+    gap: np.ndarray | None = None  # seconds after the operation before it and its deps; None: the machine's
+    latency: np.ndarray | None = None  # seconds from its launch to its start; None: the machine's
 
     def __len__(self) -> int:
         return len(self.kind)

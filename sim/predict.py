@@ -17,8 +17,10 @@ from sim.costs.interference import contention, slowdown
 from sim.engine import Machine, Run, execute
 from sim.errors import InputError, Mistake
 from sim.fleet import Fleet, fleet_of
+from sim.jobs import refuse
 from sim.layout import check_layout
 from sim.opgraph import Chain, Comm, OpGraph
+from sim.placing import allotted, placements
 from sim.spec import sections_in_use
 from workloads.lower import Lowered, lower
 from workloads.model import ModelSpec, load_model
@@ -32,7 +34,7 @@ if TYPE_CHECKING:
 
 # Steps simulated; the last is reported. Two bring the host's lead over the GPU to its steady state.
 STEPS = 3
-# Megatron's step ends with the host reading the gradients' norm: every step begins level, so the second is like any later.
+# Megatron's step ends with the host reading the gradients' norm: every step begins level, the second is like any other.
 MEGATRON_STEPS = 2
 # Kernels whose time follows the SMs' clock.
 CLOCKED = ("gemm", "gemm_bias", "attention_fwd", "attention_bwd")
@@ -50,7 +52,25 @@ class Simulation:
     gpu: Gpu
     lowered: Lowered
     run: Run
+    gpus: tuple[str, ...] = ()
+    chains: Chains | None = None
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A job with everything it needs to run; ``gpus`` has the GPU of every rank."""
+
+    scenario: Scenario
+    model: ModelSpec
+    fabric: Fabric
+    gpu: Gpu
+    lowered: Lowered
+    machine: Machine
+    gpus: tuple[str, ...]
     chains: Chains
+
+    def simulation(self, run: Run) -> Simulation:
+        return Simulation(self.scenario, self.model, self.fabric, self.gpu, self.lowered, run, self.gpus, self.chains)
 
 
 def simulate(
@@ -66,26 +86,45 @@ def simulate(
     InputError
         If the layout does not fit the cluster or the model, or asks for what is not simulated.
     """
-    fabric = fabric or load_fabric(scenario)
-    model = load_model(scenario.model, scenario.where)
-    mistakes = check_layout(scenario, len(fabric.gpus), model) + _not_simulated(scenario)
-    if mistakes:
-        raise InputError(mistakes)
-    fleet = fleet_of(fabric, load_gpu(fabric.gpu_model), fabric.gpus)
-    if lowered is None or lowered.made_for != (host_factor(scenario, fabric), fleet.speeds):
-        lowered = _lowered(scenario, model, fabric, fleet)
+    refuse(scenario, "one simulation")
+    job = prepare(scenario, fabric or load_fabric(scenario), lowered=lowered)
     if scenario.training.framework == "megatron":
         steps = min(steps, MEGATRON_STEPS)
-    run, chains = _execute(scenario, lowered.graph, fabric, fleet.gpu, steps)
-    return Simulation(scenario, model, fabric, fleet.gpu, lowered, run, chains)
+    return job.simulation(execute(job.lowered.graph, job.machine, steps))
 
 
-def _execute(scenario: Scenario, graph: OpGraph, fabric: Fabric, gpu: Gpu, steps: int) -> tuple[Run, Chains]:
-    chains = Chains(lambda graph: machine(scenario, graph, fabric, gpu, alone=True))
-    return execute(graph, machine(scenario, graph, fabric, gpu, chains), steps), chains
+def prepare(
+    scenario: Scenario, fabric: Fabric, gpus: tuple[str, ...] | None = None, lowered: Lowered | None = None
+) -> Prepared:
+    """Lowers one job and gives it its GPUs: those of `gpus`, else where its placement puts the ranks.
+
+    `lowered` is taken where it was made for the same host and speeds of GPUs.
+
+    Raises
+    ------
+    InputError
+        If the layout does not fit the cluster or the model, or asks for what is not simulated.
+    """
+    model = load_model(scenario.model, scenario.where)
+    mistakes = check_layout(scenario, allotted(scenario, fabric), model) + _not_simulated(scenario)
+    if mistakes:
+        raise InputError(mistakes)
+    gpus = placements(scenario, fabric)[0] if gpus is None else gpus
+    fleet = fleet_of(fabric, load_gpu(fabric.gpu_model), gpus)
+    if lowered is None or lowered.made_for != (host_factor(scenario, fabric), fleet.speeds):
+        lowered = _lowered(scenario, model, fabric, fleet, gpus)
+    run_on, chains = _machine_and_chains(scenario, lowered.graph, fabric, fleet.gpu, gpus)
+    return Prepared(scenario, model, fabric, fleet.gpu, lowered, run_on, gpus, chains)
 
 
-def _lowered(scenario: Scenario, model: ModelSpec, fabric: Fabric, fleet: Fleet) -> Lowered:
+def _machine_and_chains(
+    scenario: Scenario, graph: OpGraph, fabric: Fabric, gpu: Gpu, gpus: tuple[str, ...] | None
+) -> tuple[Machine, Chains]:
+    chains = Chains(lambda inner: machine(scenario, inner, fabric, gpu, gpus, alone=True))
+    return machine(scenario, graph, fabric, gpu, gpus, chains), chains
+
+
+def _lowered(scenario: Scenario, model: ModelSpec, fabric: Fabric, fleet: Fleet, gpus: tuple[str, ...]) -> Lowered:
     factor = host_factor(scenario, fabric)
     if scenario.training.framework != "megatron":
         return lower(scenario, model, factor, fleet.speeds)
@@ -96,19 +135,19 @@ def _lowered(scenario: Scenario, model: ModelSpec, fabric: Fabric, fleet: Fleet)
         found = "GPUs of different speed"
         hint = "another framework simulates every rank"
         raise InputError(Mistake(scenario.where, "training.framework", found, "equal GPUs with megatron", hint))
-    hosts = [str(fabric.graph.nodes[gpu].get("host", "")) for gpu in fabric.gpus]
+    hosts = [str(fabric.graph.nodes[gpu].get("host", "")) for gpu in gpus]
     return lower_megatron(scenario, model, factor, Place(hosts.count(hosts[0]), blocking=False))
 
 
 def rerun(simulation: Simulation, fabric: Fabric) -> Simulation:
     """The same operations on the same cluster with other links: nothing is lowered again."""
     graph, steps = simulation.lowered.graph, simulation.run.end[0].shape[0]
-    run, chains = _execute(simulation.scenario, graph, fabric, simulation.gpu, steps)
-    return replace(simulation, fabric=fabric, run=run, chains=chains)
+    run_on, chains = _machine_and_chains(simulation.scenario, graph, fabric, simulation.gpu, simulation.gpus or None)
+    return replace(simulation, fabric=fabric, run=execute(graph, run_on, steps), chains=chains)
 
 
 def predict(scenario: Scenario, prices: bool = False) -> Result:
-    """The predicted step of a scenario; see :class:`sim.result.Result`.
+    """The predicted step of a scenario; see :class:`sim.result.Result`. Of several jobs: `sim.together.predict`.
 
     With `prices`, links have their shadow prices, where the cluster is small enough: see `sim.shadow`.
     """
@@ -130,11 +169,13 @@ def step_time(scenario: Scenario) -> float:
 
 
 def load_fabric(scenario: Scenario) -> Fabric:
-    """The cluster of a scenario with its changes, cut to the GPUs it uses."""
+    """The cluster of a scenario with its changes and its routing."""
     from topologies import load_cluster
+    from topologies.policies import Routing
 
     c = scenario.cluster
-    return load_cluster(c.file or c.name or "h200-host-4", hosts=c.hosts, overrides=c.set)
+    fabric = load_cluster(c.file or c.name or "h200-host-4", hosts=c.hosts, overrides=c.set)
+    return fabric.with_routing(Routing(c.routing, c.routing_seed, c.routing_flows, not scenario.nccl.pxn_disable))
 
 
 def host_factor(scenario: Scenario, fabric: Fabric) -> float:
@@ -146,12 +187,14 @@ def host_factor(scenario: Scenario, fabric: Fabric) -> float:
 
 
 def machine(
-    scenario: Scenario, graph: OpGraph, fabric: Fabric, gpu: Gpu, chains: Chains | None = None, alone: bool = False
-) -> Machine:
-    """Durations, interference and communication plans of a graph on a fabric.
+    scenario: Scenario, graph: OpGraph, fabric: Fabric, gpu: Gpu, gpus: tuple[str, ...] | None = None,
+    chains: Chains | None = None, alone: bool = False,
+) -> Machine:  # fmt: skip
+    """Durations, interference and communication plans of a graph on a fabric; rank r is on ``gpus[r]``.
 
     ``alone``: it is a chain's own graph; that ranks wait for the slowest is counted in the graph that it is part of.
     """
+    gpus = fabric.gpus if gpus is None else gpus
     kernels = graph.kernels
     p = scenario.parallel
     clock = gpu.crowded if p.dp * p.tp * p.pp * p.cp > 1 else 1.0
@@ -182,8 +225,8 @@ def machine(
         others = scenario.parallel.pp - 2 if comm.axis == "pp" else 0
         plans = []
         for group in comm.groups:
-            extra = [r for r in range(len(fabric.gpus)) if r not in group][: max(0, others)]
-            members = [fabric.gpus[r] for r in (*group, *extra)]
+            extra = [r for r in range(len(gpus)) if r not in group][: max(0, others)]
+            members = [gpus[r] for r in (*group, *extra)]
             plans.append(plan_collective(comm.op, comm.size, members, fabric, scenario.nccl, comm.in_place))
         known[key] = _merged(plans)
         return known[key]
@@ -192,7 +235,7 @@ def machine(
     gap = gpu.gap if captured is None else min(gpu.gap, captured)
     together = 1.0 if alone else slowest_of(scenario.parallel.dp * scenario.parallel.tp, gpu.spread)
     spins = [k.kind == "spin" for k in kernels]
-    fleet = fleet_of(fabric, load_gpu(fabric.gpu_model), fabric.gpus)
+    fleet = fleet_of(fabric, load_gpu(fabric.gpu_model), gpus)
     scale = {p.rank: fleet.scale(graph, p.rank, together, spins) for p in graph.programs}
     if scenario.faults.slow_rank is not None:
         # Which rank is slow was said: it is a GPU like any other, not the slowest of all of them.
@@ -215,14 +258,23 @@ def slowest_of(gpus: int, spread: float) -> float:
 
 
 def _merged(plans: list[Plan]) -> Plan:
-    """One plan for symmetric copies that run at the same moment: their usage adds up on the links."""
+    """One plan for copies that run at the same moment: their usage adds up on the links, and the slowest counts.
+
+    Copies differ where ranks are not placed regularly; whoever waits for one of them waits for all.
+    """
     first = plans[0]
     if len(plans) == 1:
         return first
     links = np.concatenate([p.links for p in plans])
     usage = np.concatenate([p.usage for p in plans])
     unique, inverse = np.unique(links, return_inverse=True)
-    return replace(first, links=unique, usage=np.bincount(inverse, weights=usage))
+    return replace(
+        first,
+        links=unique,
+        usage=np.bincount(inverse, weights=usage),
+        latency=max(p.latency for p in plans),
+        rate_cap=min(p.rate_cap for p in plans),
+    )
 
 
 def _not_simulated(scenario: Scenario) -> list[Mistake]:

@@ -21,11 +21,14 @@ if TYPE_CHECKING:
     from workloads.tape import Memory as Alive
 
 
-def result_of(simulation: Simulation, prices: Prices | None = None) -> Result:
-    """The last simulated step as a :class:`~sim.result.Result`, with the links' shadow prices where they are given."""
+def result_of(simulation: Simulation, prices: Prices | None = None, by_rank: dict[int, float] | None = None) -> Result:
+    """The last simulated step as a :class:`~sim.result.Result`, with the links' shadow prices where they are given.
+
+    ``by_rank``: step times found otherwise.
+    """
     s, graph, run = simulation.scenario, simulation.lowered.graph, simulation.run
-    by_rank = _by_rank(graph, run)
-    step = step_time(simulation)
+    by_rank = _by_rank(graph, run) if by_rank is None else by_rank
+    step = float(np.median(list(by_rank.values())))
     timeline = timeline_of(graph, run)
     last = run.end[0].shape[0] - 1
     windows = {p.rank: metrics.step_window(timeline, p.rank, last) for p in graph.programs}

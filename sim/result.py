@@ -247,14 +247,15 @@ class Result:
 
     def to_json(self) -> str:
         """`to_dict` as JSON text: seconds, bytes; numbers that are not finite become null."""
-        return json.dumps(_finite(self.to_dict()), indent=2, allow_nan=False, default=str)
+        return json.dumps(finite(self.to_dict()), indent=2, allow_nan=False, default=str)
 
 
-def _finite(value: Any) -> Any:
+def finite(value: Any) -> Any:
+    """A value as JSON can carry it: numpy's scalars plain, numbers that are not finite None."""
     if isinstance(value, Mapping):
-        return {str(key): _finite(item) for key, item in value.items()}
+        return {str(key): finite(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_finite(item) for item in value]
+        return [finite(item) for item in value]
     if hasattr(value, "item"):  # numpy's scalars
         value = value.item()
     if isinstance(value, float):

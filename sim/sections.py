@@ -25,6 +25,10 @@ class Cluster:
     host_factor: float | None = key(
         None, "factor on the host's time for framework code; default: the cluster's", above=0
     )
+    hostfile: str | None = key(None, "the allocation, as in [placement]; relative to the scenario")
+    routing: str = key("adaptive", "which of the equally good paths bytes take", names="routings")
+    routing_seed: int = key(0, "ecmp: the switches' hash; another one, another draw", low=0)
+    routing_flows: int = key(1, "ecmp: connections between two GPUs, each hashed by itself", low=1)
     set: dict[str, str] = table('changes to links: "selector.attribute" = value or factor, such as "2x"')  # noqa: RUF009
 
 
@@ -126,6 +130,9 @@ class Parallel:
     uneven_stages: bool = key(False, "let the first pipeline stages hold one layer more when layers do not divide")
     schedule: str = key("1f1b", "pipeline schedule; `prestep list schedules`", names="schedules")
     microbatches: int | None = key(None, "the same as training.microbatches", low=1)
+    order: str | None = key(
+        None, 'axes from the innermost, on neighbouring ranks; default "tp-cp-ep-pp-dp", megatron: "tp-cp-ep-dp-pp"'
+    )
 
     @property
     def bucket_caps(self) -> tuple[float, float]:
@@ -179,6 +186,11 @@ class Megatron:
 class Nccl:
     """NCCL's settings; what is not said is chosen as NCCL would."""
 
+    backend: Literal["nccl", "gloo", "nvshmem"] = key(
+        "nccl", "who runs collectives; nvshmem: all-to-alls, sends and gathers as puts from kernels, the rest by NCCL"
+    )
+    transport: Literal["ibgda", "proxy"] = key("ibgda", "nvshmem: the GPU posts to the NIC, or a thread of the CPU")
+    tensors: Literal["gpu", "cpu"] = key("gpu", "gloo: where the tensors live; those on GPUs are copied down and up")
     version: str = key("2.28.9", "version whose tuning tables are used")
     nvls: bool | None = key(None, "NVLink SHARP (NCCL_NVLS_ENABLE); default: what the cluster file says")
     collnet: bool | None = key(None, "SHARP in the network's switches (NCCL_COLLNET_ENABLE); default false, as NCCL's")
@@ -199,6 +211,23 @@ class Nccl:
     net_speed: float | None = key(
         None, "speed NCCL sees of a NIC; 10 Gbit/s where the driver says none; default: the cluster's", unit="bandwidth"
     )
+    net: Literal["socket"] | None = key(None, "TCP sockets instead of RDMA (NCCL_NET=Socket); default: the cluster's")
+    socket_nthreads: int | None = key(None, "helper threads of a connection (NCCL_SOCKET_NTHREADS); 0: none", low=0)
+    nsocks_perthread: int | None = key(None, "sockets of each helper thread (NCCL_NSOCKS_PERTHREAD)", low=1)
+
+
+@dataclass(frozen=True)
+class Placement:
+    """Which GPU each rank runs on; not said: all hosts in the cluster's order, one filled after the other."""
+
+    by: Literal["order", "leaf", "rail", "scattered"] = key(
+        "order", "hosts in order, sorted by leaf, GPU 0 of every host first, or dealt out over the leaves in turn"
+    )
+    gpus: tuple[str, ...] | None = key(None, "GPU of every rank, by name")
+    hosts: tuple[str, ...] | None = key(None, 'hosts to use, in this order, such as "host[0-3,8]"')
+    hostfile: str | None = key(None, "file of hosts: mpirun (host slots=8), Slurm (node[01-04]); relative")
+    slots: int | None = key(None, "ranks on each host; default: one for every GPU", low=1)
+    leaves: int | None = key(None, "scattered: over so many leaves; default all", low=1)
 
 
 @dataclass(frozen=True)
@@ -237,7 +266,11 @@ class Measured:
 
 @dataclass(frozen=True)
 class Scenario:
-    """A run, checked. `where` is the file it came from."""
+    """A run, checked. `where` is the file it came from.
+
+    With `jobs` the run is theirs: several on one cluster, each with its `name` and the `start` of its first step in
+    seconds (None: apart from the others); the other sections are the cluster's, and what the jobs have in common.
+    """
 
     cluster: Cluster = Cluster()
     model: Model = Model()
@@ -245,8 +278,12 @@ class Scenario:
     parallel: Parallel = Parallel()
     megatron: Megatron = Megatron()
     nccl: Nccl = Nccl()
+    placement: Placement = Placement()
     checkpoint: Checkpoint = Checkpoint()
     faults: Faults = Faults()
     dataload: Dataload = Dataload()
     measured: Measured = Measured()
     where: str = "scenario"
+    name: str = ""
+    start: float | None = None
+    jobs: tuple[Scenario, ...] = ()

@@ -5,15 +5,18 @@ The sections are in sim/sections.py, the rules that tie keys together in sim/lay
 
 from __future__ import annotations
 
+import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from sim import strict
+from sim import jobs, strict
+from sim.arguments import with_arguments
 from sim.errors import InputError, Mistake, did_you_mean
 from sim.layout import check_layout, check_scenario, grad_accumulation_of, microbatches_of
+from sim.placing import allotted, placements
 from sim.sections import (
     Checkpoint,
     Cluster,
@@ -24,17 +27,23 @@ from sim.sections import (
     Model,
     Nccl,
     Parallel,
+    Placement,
     Scenario,
     Training,
 )
 
 __all__ = [
-    "Checkpoint", "Cluster", "Dataload", "Faults", "Measured", "Megatron", "Model", "Nccl", "Parallel", "Scenario", "Training",
-    "check_layout", "grad_accumulation_of", "json_schema", "load_scenario", "microbatches_of", "parse_scenario",
-    "sections_in_use",
+    "Checkpoint", "Cluster", "Dataload", "Faults", "Measured", "Megatron", "Model", "Nccl", "Parallel", "Placement",
+    "Scenario", "Training", "check_layout", "grad_accumulation_of", "json_schema", "load_scenario", "microbatches_of",
+    "parse_scenario", "sections_in_use",
 ]  # fmt: skip
 
-SECTIONS: dict[str, type] = {name: hint for name, hint in strict.type_hints(Scenario).items() if name != "where"}
+_NOT_SECTIONS = ("where", "name", "start", "jobs")
+SECTIONS: dict[str, type] = {
+    name: hint for name, hint in strict.type_hints(Scenario).items() if name not in _NOT_SECTIONS
+}
+_OF_JOBS = tuple(name for name in SECTIONS if name not in ("cluster", "measured"))
+_JOB = re.compile(r"jobs?\[([^\]]+)\]\.(.+)")
 
 
 def load_scenario(path: str | Path, overrides: Sequence[str] = ()) -> Scenario:
@@ -48,41 +57,47 @@ def load_scenario(path: str | Path, overrides: Sequence[str] = ()) -> Scenario:
         With every mistake in the file and the overrides.
     """
     where, folder = str(path), Path(path).parent
-    scenario, mistakes = _collect(_with_arguments(_read(Path(path)), folder, overrides), where, overrides)
-    scenario = replace(
-        scenario,
-        cluster=replace(scenario.cluster, file=_beside(folder, scenario.cluster.file)),
-        model=replace(scenario.model, file=_beside(folder, scenario.model.file)),
-        measured=Measured() if overrides else scenario.measured,
-    )
-    gpus, model = _gpus(scenario, mistakes), _model(scenario, mistakes)
-    wrong = _keys(mistakes)
-    mistakes += check_layout(scenario, gpus, model, skip=wrong) + _pipeline(scenario, wrong) + _nccl(scenario, wrong)
+    scenario, mistakes = _collect(with_arguments(_read(Path(path)), folder, overrides), where, overrides)
+    scenario = _located(scenario, folder, overrides)
+    fabric = _fabric(scenario, mistakes)
+    unreadable = _keys(mistakes) & {*jobs.KEYS, "scenario"}
+    for job in () if unreadable else scenario.jobs or (scenario,):
+        mistakes += _looked_up(job, fabric, mistakes)
+    mistakes += _placed(scenario, fabric, _keys(mistakes))
     return _checked(scenario, mistakes)
+
+
+def _located(scenario: Scenario, folder: Path, overrides: Sequence[str]) -> Scenario:
+    """Files relative to the scenario, from here."""
+    return replace(
+        scenario,
+        cluster=replace(
+            scenario.cluster,
+            file=_beside(folder, scenario.cluster.file),
+            hostfile=_beside(folder, scenario.cluster.hostfile),
+        ),
+        model=replace(scenario.model, file=_beside(folder, scenario.model.file)),
+        placement=replace(scenario.placement, hostfile=_beside(folder, scenario.placement.hostfile)),
+        measured=Measured() if overrides else scenario.measured,
+        jobs=tuple(_located(job, folder, overrides) for job in scenario.jobs),
+    )
+
+
+def _looked_up(scenario: Scenario, fabric: Any, mistakes: list[Mistake]) -> list[Mistake]:
+    """What is wrong with one job against its model, the cluster, its schedule and NCCL."""
+    found: list[Mistake] = []
+    known = [*mistakes, *found]
+    model = _model(scenario, known)
+    found += known[len(mistakes) :]
+    wrong = _keys(known)
+    gpus = None if fabric is None else allotted(scenario, fabric)
+    found += check_layout(scenario, gpus, model, skip=wrong) + _pipeline(scenario, wrong) + _nccl(scenario, wrong)
+    return found
 
 
 def parse_scenario(mapping: Mapping[str, Any], where: str, overrides: Sequence[str] = ()) -> Scenario:
     """A scenario from tables already read; neither model nor cluster is looked up (see `check_layout`)."""
-    return _checked(*_collect(_with_arguments(mapping, Path(), overrides), where, overrides))
-
-
-def _with_arguments(mapping: Mapping[str, Any], folder: Path, overrides: Sequence[str]) -> dict[str, Any]:
-    """The tables, over those of a file of Megatron's arguments that [model] file may name (the model's stay in it)."""
-    model = mapping.get("model")
-    named = [item.partition("=")[2].strip().strip("\"'") for item in overrides if item.startswith("model.file=")]
-    file = named[-1] if named else model.get("file") if isinstance(model, Mapping) else None
-    from workloads.model import ARGUMENTS
-
-    if not isinstance(file, str) or Path(file).suffix not in ARGUMENTS or not (folder / file).is_file():
-        return dict(mapping)
-    from workloads.megatron_arguments import sections_of
-
-    tables = dict(mapping)
-    for section, keys in sections_of((folder / file).read_text(encoding="utf-8"), str(folder / file)).items():
-        own = mapping.get(section, {})
-        if section != "model" and isinstance(own, Mapping):
-            tables[section] = {**keys, **own}
-    return tables
+    return _checked(*_collect(with_arguments(mapping, Path(), overrides), where, overrides))
 
 
 def json_schema() -> dict[str, Any]:
@@ -92,9 +107,18 @@ def json_schema() -> dict[str, Any]:
         "title": "prestep scenario",
         "type": "object",
         "additionalProperties": False,
-        "required": ["cluster", "model"],
-        "properties": {name: strict.schema(cls) for name, cls in SECTIONS.items()},
+        "required": ["cluster"],
+        "anyOf": [{"required": ["model"]}, {"required": ["jobs"]}],
+        "properties": {
+            **{name: strict.schema(cls) for name, cls in SECTIONS.items()},
+            "jobs": {"type": "array", "minItems": 1, "items": _job_schema()},
+        },
     }
+
+
+def _job_schema() -> dict[str, Any]:
+    schema = strict.schema(jobs.Job)
+    return schema | {"properties": schema["properties"] | {name: strict.schema(SECTIONS[name]) for name in _OF_JOBS}}
 
 
 def sections_in_use(scenario: Scenario) -> tuple[str, ...]:
@@ -105,17 +129,26 @@ def sections_in_use(scenario: Scenario) -> tuple[str, ...]:
 
 def _collect(mapping: Mapping[str, Any], where: str, overrides: Sequence[str]) -> tuple[Scenario, list[Mistake]]:
     tables: dict[str, Any] = {name: dict(v) if isinstance(v, Mapping) else v for name, v in mapping.items()}
-    origins, mistakes = _override(tables, overrides)
+    told, mistakes = jobs.split(tables, where)
+    origins, wrong = _override(tables, overrides, told)
+    mistakes += wrong
     for name in tables:
         if name not in SECTIONS:
-            hint = did_you_mean(name, SECTIONS) or f"sections: {', '.join(SECTIONS)}"
+            hint = did_you_mean(name, SECTIONS) or f"sections: {', '.join([*SECTIONS, 'jobs'])}"
             mistakes.append(Mistake(where, name, "unknown section", "a section of a scenario", hint))
     sections: dict[str, Any] = {}
     for name, cls in SECTIONS.items():
         sections[name], wrong = strict.build(cls, tables.get(name, {}), where, name, origins)
         mistakes += wrong
     scenario = _defaults(Scenario(**sections, where=where))
-    return scenario, mistakes + check_scenario(scenario, skip=_keys(mistakes))
+    if told is None:
+        return scenario, mistakes + check_scenario(scenario, skip=_keys(mistakes))
+    rules = {"model", "training", "parallel"}  # the jobs' own
+    mistakes += check_scenario(scenario, skip=_keys(mistakes) | rules)
+    sections_wrong = {mistake.key.partition(".")[0] for mistake in mistakes}
+    shared = {name: table for name, table in tables.items() if name in SECTIONS and name not in sections_wrong}
+    made, wrong = jobs.build(told, shared, scenario.cluster, where, lambda table, place: _collect(table, place, ()))
+    return replace(scenario, jobs=made), mistakes + wrong
 
 
 def _defaults(scenario: Scenario) -> Scenario:
@@ -125,22 +158,32 @@ def _defaults(scenario: Scenario) -> Scenario:
     return replace(scenario, parallel=parallel)
 
 
-def _override(tables: dict[str, Any], overrides: Sequence[str]) -> tuple[dict[str, str], list[Mistake]]:
-    """Writes `--set` items into the tables; returns where each key came from, and mistakes."""
+def _override(
+    tables: dict[str, Any], overrides: Sequence[str], told: list[dict[str, Any]] | None
+) -> tuple[dict[str, str], list[Mistake]]:
+    """Writes `--set` items into the tables, and those of the jobs; returns where each key came from, and mistakes."""
     origins: dict[str, str] = {}
     mistakes: list[Mistake] = []
+    of_jobs: list[tuple[str, str, object]] = []
     for item in overrides:
         try:
-            name, value = strict.split_override(item)
+            name, value = strict.split_override(f"cluster.{item}" if item.startswith("routing=") else item)
+            which = ""
+            if told is not None and (match := _JOB.fullmatch(name)):
+                which, name = match[1], match[2]
             section, _, key = name.partition(".")
             if section not in SECTIONS or name.startswith("cluster.set."):
                 _change_link(tables, strict.link_key(name, SECTIONS), value)
+                continue
+            read = strict.read_override(SECTIONS[section], key, value)
+            if told is not None and section in _OF_JOBS:
+                of_jobs.append((which, name, read))
             elif isinstance(table := tables.setdefault(section, {}), dict):
-                table[key] = strict.read_override(SECTIONS[section], key, value)
+                table[key] = read
                 origins[f"{section}.{key}"] = "--set"
         except InputError as error:
             mistakes.extend(error.mistakes)
-    return origins, mistakes
+    return origins, mistakes + jobs.overridden(told or [], of_jobs)
 
 
 def _change_link(tables: dict[str, Any], link: str, value: str) -> None:
@@ -170,21 +213,33 @@ def _keys(mistakes: Sequence[Mistake]) -> set[str]:
     return {mistake.key for mistake in mistakes}
 
 
-def _gpus(scenario: Scenario, mistakes: list[Mistake]) -> int | None:
-    """GPUs of the scenario's cluster; None, and a mistake, when there is no such cluster."""
+def _fabric(scenario: Scenario, mistakes: list[Mistake]) -> Any:
+    """The scenario's cluster; None, and a mistake, when there is no such cluster."""
     if _keys(mistakes) & {"cluster", "cluster.name", "cluster.file", "cluster.hosts"}:
         return None
     from topologies import load_cluster  # networkx: only when a cluster is wanted
 
     cluster = scenario.cluster
     try:
-        return len(load_cluster(cluster.name or cluster.file or "", hosts=cluster.hosts, overrides=cluster.set).gpus)
+        return load_cluster(cluster.name or cluster.file or "", hosts=cluster.hosts, overrides=cluster.set)
     except InputError as error:
         key = "cluster.name" if cluster.name else "cluster.file"
         for mistake in error.mistakes:  # of the name itself, or in the cluster's own file
             named = (mistake.where, mistake.key) == ("cluster", "name")
             mistakes.append(replace(mistake, where=scenario.where, key=key) if named else mistake)
         return None
+
+
+def _placed(scenario: Scenario, fabric: Any, wrong: set[str]) -> list[Mistake]:
+    """Where ranks cannot be; nothing new when the keys it rests on are already wrong."""
+    sections = {key.partition(".")[0] for key in wrong}
+    if fabric is None or sections & {"", "cluster", "placement", "parallel", "jobs"}:
+        return []
+    try:
+        placements(scenario, fabric)
+    except InputError as error:
+        return list(error.mistakes)
+    return []
 
 
 def _model(scenario: Scenario, mistakes: list[Mistake]) -> Any:

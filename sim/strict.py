@@ -112,7 +112,8 @@ def _typed(hint: Any, value: object, where: str, dotted: str) -> Any:
         return _typed(next(p for p in parts if (p is str) != isinstance(value, list | tuple)), value, where, dotted)
     if origin is tuple:
         if not isinstance(value, list | tuple):
-            raise InputError(Mistake(where, dotted, repr(value), "a list such as [1024, 1024, 1]"))
+            example = '["host0", "host[2-5]"]' if typing.get_args(hint)[0] is str else "[1024, 1024, 1]"
+            raise InputError(Mistake(where, dotted, repr(value), f"a list such as {example}"))
         return tuple(_typed(typing.get_args(hint)[0], item, where, dotted) for item in value)
     if origin is dict:
         if not isinstance(value, Mapping):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from sim.opgraph import COMM, SYNC, Comm, OpGraph
 
 if TYPE_CHECKING:
-    from sim.engine import Meeting, Rank
+    from sim.meeting import Meeting, Rank
 
 
 class Head(NamedTuple):

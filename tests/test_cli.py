@@ -141,6 +141,15 @@ def test_whatif_compares_base_and_changed() -> None:
     assert "step time" in text and "times as fast" in text and "busiest links, changed" in text
 
 
+def test_topology_show_takes_hosts_and_changes(tmp_path: Path) -> None:
+    """1,024 GPUs as one host with a count; a change is in the listing."""
+    picture = tmp_path / "pod.svg"
+    text = good("topology", "show", "dgx-h100-superpod", "--hosts", "128", "--picture", str(picture))
+    assert "1024 GPUs" in text and "oversubscription  leaf 1:1" in text and "51.2 TB/s" in text
+    assert "128 × host" in picture.read_text(encoding="utf-8")
+    assert "12 GB/s" in good("topology", "show", "rail-h100", "--hosts", "2", "--set", "nic[host1].bandwidth=0.25x")
+
+
 def test_topology_show_prints_and_draws(tmp_path: Path) -> None:
     """What the cluster is made of on stdout, and the picture in the file."""
     picture = tmp_path / "dgx.png"
@@ -185,3 +194,14 @@ def test_validate_writes_markdown_to_a_pipe() -> None:
     result = CliRunner().invoke(cli.main, ["validate", "h200-straggler", "--jobs", "1"])
     assert result.exit_code in (0, 1) and result.stdout.startswith("# h200-straggler: ")
     assert "| check" in result.stdout
+
+
+def test_hosts_scales_a_cluster_on_the_command_line() -> None:
+    """`--hosts` where a family scales; a family of one host says why it does not."""
+    assert good("topology", "check", "rail-h100", "--hosts", "40").startswith("rail-h100: good: 40 hosts, 320 GPUs")
+    assert "rail-h100: 24 GPUs" in good("topology", "show", "rail-h100", "--hosts", "3")
+    size = ("--op", "all_to_all", "--min-bytes", "1M", "--max-bytes", "1M", "--json")
+    [row] = json.loads(good("collective", "--cluster", "rail-h100", "--hosts", "40", "--ranks", "320", *size))
+    assert row["busbw"] > 1e9
+    result = CliRunner().invoke(cli.main, ["topology", "check", "dgx-h100", "--hosts", "2"])
+    assert result.exit_code == 2 and "the family host is one host" in result.stderr

@@ -73,7 +73,7 @@ def test_a_toml_block_loads_as_what_it_is(text: str, tmp_path: Path) -> None:
         assert load_model(parse_scenario(REST | {"model": {"file": str(path)}}, "block").model, "block").layers
     elif "title" in tables:
         assert tables["rows"]
-    elif tables.keys() >= REST.keys():
+    elif tables.keys() >= REST.keys() or "jobs" in tables:
         load_scenario(path)
     else:
         assert tables.keys() <= SECTIONS.keys()
@@ -175,6 +175,8 @@ def test_the_constants_are_those_of_the_code() -> None:
         "communication beside kernels": f"{interference.contention():g}",
         "kernels beside communication": f"{min(slow):g} to {max(slow):g}",
         "GEMM of up to two waves beside communication": f"{interference.STATIC:g}",
+        "products free of the power limit": f"{interference._table()['power']['free'] / 1e12:g} Tflop/s",
+        "slowest product that power holds down": f"{interference._table()['power']['least'] / 1e12:g} Tflop/s",
         "pauses until a stream rests": f"{engine.PAUSE}",
         "NCCL watchdog's period": f"{ddp.WATCHDOG_PERIOD:g} s",
         "cuBLAS workspace": f"{lower.CUBLAS_WORKSPACE / 2**20:g} MiB",

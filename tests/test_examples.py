@@ -13,6 +13,7 @@ import pytest
 from click.testing import CliRunner
 
 import cli
+from sim import together
 from sim.exporters import write
 from sim.predict import predict
 from sim.spec import load_scenario
@@ -47,9 +48,11 @@ def plugged_in(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 @pytest.mark.parametrize("path", SCENARIOS, ids=lambda path: path.stem)
 def test_an_example_predicts(path: Path) -> None:
     """It starts with a comment, makes a step that fits in memory, and the list of examples has it."""
-    step = predict(load_scenario(path))
+    scenario = load_scenario(path)
+    steps = list(together.predict(scenario).results.values()) if scenario.jobs else [predict(scenario)]
     assert path.read_text(encoding="utf-8").startswith("# ")
-    assert math.isfinite(step.step_time) and step.out_of_memory is not None and step.out_of_memory.fits
+    for step in steps:
+        assert math.isfinite(step.step_time) and step.out_of_memory is not None and step.out_of_memory.fits
     assert f"]({path.name})" in (EXAMPLES / "README.md").read_text(encoding="utf-8")
 
 

@@ -5,9 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from topologies.fabric import Fabric
 from topologies.known import LinkSpec
-from topologies.links import Links, Nodes
+from topologies.links import TYPES, Ints, Links, Nodes, Texts
+
+_ENDS = ("src", "dst")
 
 
 class FabricBuilder:
@@ -21,10 +25,15 @@ class FabricBuilder:
         self._names: list[str] = []
         self._kinds: list[str] = []
         self._hosts: list[str] = []
-        self._links: dict[str, list[Any]] = {key: [] for key in Links.__dataclass_fields__}
+        self._index: dict[str, int] = {}
+        # What links are like, once for each call that adds some, and of which of those each row is one.
+        self._values: dict[str, list[Any]] = {key: [] for key in Links.__dataclass_fields__ if key not in _ENDS}
+        self._alike: list[Ints] = []
+        self._ends: dict[str, list[Sequence[str] | Ints]] = {key: [] for key in _ENDS}
 
     def node(self, name: str, kind: str, host: str = "") -> str:
         """Add a node and return its name; GPUs get their rank in the order they are added."""
+        self._index[name] = len(self._names)
         self._names.append(name)
         self._kinds.append(kind)
         self._hosts.append(host)
@@ -39,26 +48,63 @@ class FabricBuilder:
         ends: list[list[str]] = [[""] * (2 * len(a)), [""] * (2 * len(a))]
         ends[0][::2], ends[0][1::2] = a, b
         ends[1][::2], ends[1][1::2] = b, a
-        both = [_numbers(kind, way, count) for way in (spec, spec.reverse)]
-        alike = {key: [way[key] for way in both] * len(a) for key in both[0]}
-        for key, column in {"src": ends[0], "dst": ends[1], **alike}.items():
-            self._links[key].extend(column)
+        first = len(self._values["kind"])
+        for way in (spec, spec.reverse):
+            for key, value in _numbers(kind, way, count).items():
+                self._values[key].append(value)
+        self._alike.append(np.tile(np.array([first, first + 1]), len(a)))
+        for key, column in zip(_ENDS, ends, strict=True):
+            self._ends[key].append(column)
 
     def repeat(self, part: FabricBuilder, hosts: Sequence[str]) -> None:
         """Add a copy of `part` for every host: its nodes are of that host, and their names start with `host0/`."""
-        self._names.extend(f"{host}/{name}" for host in hosts for name in part._names)
-        self._kinds.extend(part._kinds * len(hosts))
-        self._hosts.extend(host for host in hosts for _ in part._names)
-        for key, column in part._links.items():
-            ends = key in ("src", "dst")
-            self._links[key].extend(
-                [f"{host}/{end}" for host in hosts for end in column] if ends else column * len(hosts)
-            )
+        start, size, copies = len(self._names), len(part._names), len(hosts)
+        first = len(self._values["kind"])
+        self._names.extend([f"{host}/{name}" for host in hosts for name in part._names])
+        self._kinds.extend(part._kinds * copies)
+        self._hosts.extend([host for host in hosts for _ in range(size)])
+        self._index.update(zip(self._names[start:], range(start, start + size * copies), strict=True))
+        for key, values in part._values.items():
+            self._values[key].extend(values)
+        self._alike.append(np.tile(part._rows(), copies) + first)
+        for key in _ENDS:
+            inside = part._positions(key)
+            if (inside < 0).any():  # a link to what is no node: `finish` says so
+                named = [name for names in part._ends[key] for name in part._named(names)]
+                self._ends[key].append([f"{host}/{name}" for host in hosts for name in named])
+            else:
+                self._ends[key].append((inside + start + size * np.arange(copies)[:, None]).ravel())
+
+    def _rows(self) -> Ints:
+        return np.concatenate(self._alike) if self._alike else np.empty(0, dtype=np.int64)
+
+    def _positions(self, key: str) -> Ints:
+        """Nodes at one end of all rows; -1 for a name that is none."""
+        parts = [
+            names if isinstance(names, np.ndarray) else np.array([self._index.get(name, -1) for name in names])
+            for names in self._ends[key]
+        ]
+        return np.concatenate(parts).astype(np.int64) if parts else np.empty(0, dtype=np.int64)
+
+    def _named(self, names: Sequence[str] | Ints) -> Sequence[str]:
+        return [self._names[at] for at in names.tolist()] if isinstance(names, np.ndarray) else names
+
+    def _texts(self, key: str, positions: Ints) -> Texts:
+        """Names at one end of all rows: all rows of a node share one text."""
+        texts: Texts = np.array(self._names, dtype=object)[positions]
+        if (positions < 0).any():
+            texts[:] = [name for names in self._ends[key] for name in self._named(names)]
+        return texts
 
     def finish(self, name: str, gpu_model: str, family: str = "") -> Fabric:
         """The checked fabric; raises InputError with everything that is wrong with it."""
         nodes = Nodes(tuple(self._names), tuple(self._kinds), tuple(self._hosts))
-        return Fabric(name, nodes, Links.of(self._links), gpu_model, family)
+        nodes.__dict__["index"] = dict(self._index)  # the cached property: as it would make it
+        rows, ends = self._rows(), {key: self._positions(key) for key in _ENDS}
+        alike = {key: np.array(values, dtype=TYPES.get(key, np.str_))[rows] for key, values in self._values.items()}
+        links = Links(**{key: self._texts(key, at) for key, at in ends.items()}, **alike)
+        links.remember(nodes, ends["src"], ends["dst"])
+        return Fabric(name, nodes, links, gpu_model, family)
 
 
 def _numbers(kind: str, spec: LinkSpec, count: int) -> dict[str, Any]:

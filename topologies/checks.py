@@ -17,7 +17,7 @@ _SHOWN = 8
 
 def check(name: str, nodes: Nodes, links: Links) -> list[Mistake]:
     """Everything wrong with a cluster: names, numbers, missing reverse links, GPUs that cannot reach each other."""
-    ends = _ends(nodes, links)
+    ends = links.ends(nodes)
     mistakes = [*_names(name, nodes, links, *ends), *_numbers(name, links)]
     return mistakes or [*_reverses(name, links, len(nodes), *ends), *_reachable(name, nodes, *ends)]
 
@@ -76,7 +76,7 @@ def _reverses(name: str, links: Links, size: int, src: Ints, dst: Ints) -> Itera
 def _reachable(name: str, nodes: Nodes, src: Ints, dst: Ints) -> Iterator[Mistake]:
     """Links have their reverses, so one flood from the first GPU settles it."""
     gpus = np.flatnonzero(np.array(nodes.kinds) == "gpu")
-    label = _components(len(nodes), src, dst)
+    label = components(len(nodes), src, dst)
     alone = gpus[label[gpus] != label[gpus[0]]]
     for gpu in alone[:_SHOWN].tolist():
         yield Mistake(
@@ -84,16 +84,7 @@ def _reachable(name: str, nodes: Nodes, src: Ints, dst: Ints) -> Iterator[Mistak
         )
 
 
-def _ends(nodes: Nodes, links: Links) -> tuple[Ints, Ints]:
-    """Positions in `nodes` of the nodes that each row leaves and enters; -1 for a name that is not there."""
-    index = nodes.index
-    src, dst = (
-        np.array([index.get(end, -1) for end in ends.tolist()], dtype=np.int64) for ends in (links.src, links.dst)
-    )
-    return src, dst
-
-
-def _components(size: int, src: Ints, dst: Ints) -> Ints:
+def components(size: int, src: Ints, dst: Ints) -> Ints:
     """Connected component of every node: the lowest label spreads until nothing changes, halving paths as it goes."""
     label = np.arange(size)
     while True:

@@ -6,6 +6,7 @@
     gpu = "h100"
     extends = "dgx-h100"            # optional: start from another file's keys
     gpus = { value = 8, evidence = "datasheet", source = "DGX H100 User Guide" }
+    nccl = "my-nccl.toml"           # optional: NCCL's constants on this machine, written by `prestep calibrate`
     [nvlink]
     bandwidth = { value = "21.8 GB/s", evidence = "measured", source = "..." }     # one link, one direction, payload
     latency = { value = "0.3 us", evidence = "guess", source = "..." }
@@ -25,13 +26,13 @@ from typing import Any
 
 from sim import plugins
 from sim.errors import InputError, Mistake, did_you_mean, unknown
-from sim.units import parse_bandwidth, parse_duration
+from sim.units import parse_bandwidth, parse_bytes, parse_duration
 from topologies import CLUSTERS, cluster_names
 from topologies.fabric import Fabric
 from topologies.known import GRADES, Known, LinkSpec
 
 Table = dict[str, Any]
-_HEADER = ("family", "extends", "description")
+_HEADER = ("family", "extends", "description", "nccl")
 _GRADED = {"value", "evidence", "source"}
 _LINK = {"bandwidth": parse_bandwidth, "latency": parse_duration, "raw": parse_bandwidth, "upstream": parse_bandwidth}
 
@@ -53,7 +54,8 @@ def read(name_or_file: str | Path, hosts: int | None = None) -> Fabric:
         fabric: Fabric = family.build(family.Params(**values))
     except InputError as error:
         raise InputError([dataclasses.replace(mistake, where=where) for mistake in error.mistakes]) from None
-    return fabric.with_facts(path.stem, reader.facts)
+    made = fabric.with_facts(path.stem, reader.facts)
+    return made.with_constants(str(table["nccl"])) if "nccl" in table else made
 
 
 def _foreign(path: Path) -> bool:
@@ -107,6 +109,8 @@ def _merged(path: Path, above: tuple[Path, ...] = ()) -> Table:
         table = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise InputError(Mistake(_where(path), "", str(error), "a cluster file in TOML")) from None
+    if "nccl" in table:
+        table["nccl"] = _constants(path, table["nccl"])
     if "extends" not in table:
         return table
     base = str(table.pop("extends"))
@@ -115,6 +119,16 @@ def _merged(path: Path, above: tuple[Path, ...] = ()) -> Table:
         raise InputError(Mistake(_where(path), "extends", f'"{base}"', "a file that does not extend this one"))
     below = _merged(parent, (*above, path))
     return below | {key: _laid_over(below.get(key), value) for key, value in table.items()}
+
+
+def _constants(path: Path, name: object) -> str:
+    """The file of NCCL's constants that a cluster file names, relative to it."""
+    expected = "a file that `prestep calibrate LOGS -o FILE` wrote, relative to this one"
+    if not isinstance(name, str) or not name:
+        raise InputError(Mistake(_where(path), "nccl", repr(name), expected))
+    if not (path.parent / name).is_file():
+        raise InputError(Mistake(_where(path), "nccl", f'"{name}", no such file', expected))
+    return str(path.parent / name)
 
 
 def _positive(value: object, where: str, key: str) -> float:
@@ -129,10 +143,23 @@ def _switch(value: object, where: str, key: str) -> float:
     return float(value)  # type: ignore[arg-type]
 
 
+def _share(value: object, where: str, key: str) -> float:
+    number = _positive(value, where, key)
+    if number > 1:
+        raise InputError(Mistake(where, key, repr(value), "a share above 0, at most 1"))
+    return number
+
+
 # Facts that any cluster may state. How much slower the host runs framework code than the one its costs were fitted on;
-# whether NVSwitches multicast and reduce (NVLink SHARP), whether the network's switches reduce (SHARP), and whether the
-# ports of the network are shaped by token buckets.
-OF_EVERY_FAMILY = {"host_factor": _positive, "nvlink_sharp": _switch, "sharp": _switch, "token_bucket": _switch}
+# whether NVSwitches multicast and reduce (NVLink SHARP), whether the network's switches reduce (SHARP), how many bytes
+# the token buckets hold that shape the network's ports, and whether the network is TCP sockets: then the bandwidth of
+# its links is TCP's goodput. `amd_cpu` and `net_*`: sim/collectives/network.py.
+OF_EVERY_FAMILY: dict[str, Callable[[object, str, str], float]] = {
+    "host_factor": _positive, "nvlink_sharp": _switch, "sharp": _switch, "token_bucket": _positive, "tcp": _switch,
+    "amd_cpu": _switch, "net_share": _share, "net_pairs_share": _share, "net_ll": parse_duration,
+    "net_ll128": parse_duration, "net_simple": parse_duration, "net_message": parse_duration,
+    "net_rendezvous": parse_duration, "net_eager": parse_bytes, "net_channel": parse_bandwidth,
+}  # fmt: skip
 
 
 def _laid_over(below: object, value: object) -> object:

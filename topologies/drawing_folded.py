@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _WIDE, _HIGH = 2.1, 0.78  # of a box
 _ACROSS, _DOWN = 3.3, 1.75  # from box to box
 _LEAST = 9.2  # width of the picture, for its heading
-_INSIDE = (("nic",), ("nvme", "storage", "pcieswitch", "cpu", "memory"), ("gpu",), ("nvswitch",))
+_INSIDE = (("nic", "storage_nic"), ("nvme", "pcieswitch", "cpu", "memory"), ("gpu",), ("nvswitch",))
 _DARK = "#0f172a"
 _Places = dict[int, tuple[float, float]]
 
@@ -53,7 +53,7 @@ def draw(fabric: Fabric, path: Path) -> None:
 def _middle(folded: Folded, row: list[int]) -> float:
     """The column of a row that stands in the middle: of devices of a host, the one that joins the others."""
     kinds = [folded.classes[at].kind for at in row]
-    hub = next((kind for kind in ("pcieswitch", "cpu") if kind in kinds), None)
+    hub = next((kind for kind in ("pcieswitch", "cpu", "nic", "leaf", "spine") if kind in kinds), None)
     if hub is None:
         return (len(row) - 1) / 2
     columns = [column for column, kind in enumerate(kinds) if kind == hub]
@@ -65,13 +65,16 @@ def _rows(folded: Folded) -> list[list[int]]:
     outside = [kind for kind in reversed(TIERS) if kind != "nvswitch"]
     named = {kind for row in _INSIDE for kind in row} | set(outside)
     other = list(dict.fromkeys(c.kind for c in folded.classes if c.kind not in named))
-    rows = [[kind] for kind in outside] + [[kind] for kind in other] + [list(row) for row in _INSIDE]
+    beside = {"spine": ["spine", "storage_spine", "storage"], "leaf": ["leaf", "storage_leaf"]}
+    other = [kind for kind in other if not kind.startswith("storage")]
+    rows = [beside.get(kind, [kind]) for kind in outside] + [[kind] for kind in other] + [list(row) for row in _INSIDE]
     found = []
     for row in rows:
         # A kind that stands in hosts and outside of them keeps to its own row; order: by kind, then first appearance.
         here = [at for kind in row for at, c in enumerate(folded.classes) if c.kind == kind]
         found.append(here)
-    return [row for row in found if row]
+    left = set(range(len(folded.classes))) - {at for row in found for at in row}
+    return [row for row in [*found, sorted(left)] if row]
 
 
 def _host_box(axes: Any, fabric: Fabric, folded: Folded, places: _Places) -> None:

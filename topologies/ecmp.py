@@ -44,11 +44,23 @@ def path(fabric: Fabric, src: str, dst: str, flow: int = 0, seed: int = 0) -> tu
     routes = fabric.routes(src, dst)
     if len(routes) == 1 or not any(_outside(fabric, rows) for rows, _ in routes):
         return fabric.spread(src, dst)
-    draw = _hash(f"{seed}/{src}/{dst}/{flow}")
-    edges = np.cumsum([share for _, share in routes])
-    # Rounding may leave the last edge just below 1.
-    rows = np.sort(routes[min(int(np.searchsorted(edges, draw, side="right")), len(routes) - 1)][0])
+    at = drawn(f"{seed}/{src}/{dst}/{flow}", np.cumsum([share for _, share in routes]))
+    rows = np.sort(routes[at][0])
     return rows, np.ones(len(rows))
+
+
+def paths(fabric: Fabric, flows: Iterable[Flow], seed: int = 0) -> list[tuple[Ints, Floats]]:
+    """`path` of many flows; where equal paths differ in nothing, without looking at all of them.
+
+    Beyond `topologies.preference.MAX_PATHS` paths the draw is over all of them, not over those that routes keep.
+    """
+    listed = list(flows)
+    src, dst = (fabric.positions([flow[k] for flow in listed]) for k in (0, 1))  # type: ignore[misc]
+    draws = np.array([_hash(f"{seed}/{a}/{b}/{number}") for a, b, number in listed])
+    return [
+        path(fabric, *flow, seed) if rows is None else (rows, np.ones(len(rows)))
+        for flow, rows in zip(listed, fabric.drawn(src, dst, draws), strict=True)
+    ]
 
 
 def loads(fabric: Fabric, flows: Iterable[Flow], seed: int = 0) -> Floats:
@@ -73,6 +85,12 @@ def loads(fabric: Fabric, flows: Iterable[Flow], seed: int = 0) -> Floats:
 
 def _outside(fabric: Fabric, rows: Ints) -> bool:
     return any(kind not in PREFERENCE for kind in fabric.links.kind[rows].tolist())
+
+
+def drawn(key: str, edges: Floats) -> int:
+    """The path that a flow's key falls on; `edges` are the paths' shares, added up, the last one 1."""
+    # Rounding may leave the last edge just below 1.
+    return min(int(np.searchsorted(edges, _hash(key), side="right")), len(edges) - 1)
 
 
 def _hash(text: str) -> float:

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from sim.errors import InputError, unknown
 from topologies.checks import check
 from topologies.known import GRADES, Known, LinkSpec
 from topologies.links import Floats, Ints, Links, Nodes
+from topologies.policies import ADAPTIVE, Routing
 
 if TYPE_CHECKING:
     import networkx as nx
 
+    from topologies.batch import Batch
     from topologies.overrides import GpuChange
     from topologies.routing import Router
 
@@ -40,6 +44,10 @@ class Fabric:
         Numbers of the cluster file, by key, with evidence and source.
     gpu_changes : tuple of GpuChange
         What-ifs: GPUs that are not as their model, in the order given.
+    constants : str
+        File of NCCL's constants on this machine (`sim.collectives.machine`); "": those of the GPU.
+    routing : Routing
+        How `spread` chooses among equally good paths; see `topologies.policies`.
 
     Raises
     ------
@@ -54,6 +62,8 @@ class Fabric:
     family: str = ""
     facts: Mapping[str, Known] = field(default_factory=dict)
     gpu_changes: tuple[GpuChange, ...] = ()
+    constants: str = ""
+    routing: Routing = ADAPTIVE
 
     def __post_init__(self) -> None:
         mistakes = check(self.name, self.nodes, self.links)
@@ -91,6 +101,66 @@ class Fabric:
 
         return Router(self.nodes, self.links)
 
+    @cached_property
+    def _batch(self) -> Batch:
+        from topologies.batch import Batch
+
+        return Batch(self.nodes, self.links, self._router)
+
+    @property
+    def ends(self) -> tuple[Ints, Ints]:
+        """Positions of the nodes that every row of `links` leaves and enters."""
+        return self.links.ends(self.nodes)
+
+    def positions(self, names: Sequence[str]) -> Ints:
+        """`node_index` of many names."""
+        index = self.nodes.index
+        try:
+            return np.array([index[name] for name in names], dtype=np.int64)
+        except KeyError as error:
+            raise InputError(unknown(self.name, "node", error.args[0], self.nodes.names)) from None
+
+    def hops(self, node: str) -> Ints:
+        """Hops from a node to every node, by position; very many to one that it cannot reach."""
+        return self._router.hops(self.node_index(node))
+
+    def loads(self, src: Ints, dst: Ints, amount: Floats) -> Floats:
+        """Bytes on every row of `links` when `amount[i]` bytes go from node `src[i]` to `dst[i]` (positions).
+
+        The sum of `amount[i] * spread(src[i], dst[i])`, without making each.
+        """
+        if self._in_columns:
+            return self._batch.loads(src, dst, amount)
+        pair, rows, share = self.spreads(src, dst)
+        return np.bincount(rows, weights=share * amount[pair], minlength=len(self.links)).astype(np.float64)
+
+    @property
+    def _in_columns(self) -> bool:
+        """Whether `spread` follows from hop counts alone: not under a routing policy other than the adaptive one."""
+        return self.routing.policy == "adaptive"
+
+    def exchange(self, senders: Ints, receivers: Ints, amount: float) -> Floats:
+        """`loads` when every sender (positions of nodes) sends `amount` bytes to every receiver but itself."""
+        from topologies.exchange import exchange
+
+        if self._in_columns:
+            return exchange(self._batch, senders, receivers, amount)
+        src, dst = np.repeat(senders, len(receivers)), np.tile(receivers, len(senders))
+        return self.loads(src[src != dst], dst[src != dst], np.full(int((src != dst).sum()), amount))
+
+    def drawn(self, src: Ints, dst: Ints, draw: Floats) -> list[Ints | None]:
+        """One of the equally good paths of every pair; None where it takes `routes` to know them (`Batch.drawn`)."""
+        return self._batch.drawn(src, dst, draw) if self._in_columns else [None] * len(src)
+
+    def spreads(self, src: Ints, dst: Ints) -> tuple[Ints, Ints, Floats]:
+        """`spread` of many pairs of nodes (positions) at once: pair, row and share, sorted by pair and row."""
+        if self._in_columns:
+            return self._batch.spreads(src, dst)
+        names = self.nodes.names
+        parts = [self.spread(names[a], names[b]) for a, b in zip(src.tolist(), dst.tolist(), strict=True)]
+        pair = np.repeat(np.arange(len(parts)), [len(rows) for rows, _ in parts])
+        return pair, np.concatenate([rows for rows, _ in parts]), np.concatenate([share for _, share in parts])
+
     def route(self, src: str, dst: str) -> Ints:
         """Rows of `links` on the best single path from `src` to `dst`, in order; empty from a node to itself.
 
@@ -107,8 +177,22 @@ class Fabric:
         return self._router.routes(self.node_index(src), self.node_index(dst))
 
     def spread(self, src: str, dst: str) -> tuple[Ints, Floats]:
-        """`routes` added up by link: (rows of `links`, bytes on that link per byte sent), both of the same length."""
-        return self._router.spread(self.node_index(src), self.node_index(dst))
+        """`routes` added up by link: (rows of `links`, bytes on that link per byte sent), both of the same length.
+
+        All of them, or those that the fabric's routing policy takes.
+        """
+        if self.routing.policy == "adaptive":
+            return self._router.spread(self.node_index(src), self.node_index(dst))
+        key = self.node_index(src), self.node_index(dst)
+        if key not in self._spreads:
+            from topologies.policies import spread
+
+            self._spreads[key] = spread(self, src, dst, self.routing)
+        return self._spreads[key]
+
+    @cached_property
+    def _spreads(self) -> dict[tuple[int, int], tuple[Ints, Floats]]:
+        return {}
 
     def nearest(self, node: str, kind: str) -> str:
         """The node of a kind with the fewest hops from `node` (its socket's memory, its NIC); the first on a tie."""
@@ -173,11 +257,23 @@ class Fabric:
             self.__dict__["_router"] = other.__dict__["_router"]
         return self
 
+    def with_routing(self, routing: Routing) -> Fabric:
+        """The same cluster under another routing policy."""
+        same = copy.copy(self)
+        same.__dict__.update(routing=routing)
+        return same
+
     def with_facts(self, name: str, facts: Mapping[str, Known]) -> Fabric:
         """The same cluster under a file's name, with the sources of its numbers."""
         # A copy leaves the caches behind (`__getstate__`), and what was checked once is not checked again.
         same = copy.copy(self)
         same.__dict__.update(name=name, facts=dict(facts))
+        return same
+
+    def with_constants(self, path: str) -> Fabric:
+        """The same cluster, on which NCCL takes as long as a file of constants says."""
+        same = copy.copy(self)
+        same.__dict__.update(constants=path)
         return same
 
 

@@ -12,14 +12,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from topologies.checks import _ends
 from topologies.links import Ints
 
 if TYPE_CHECKING:
     from topologies.fabric import Fabric
 
 ROUNDS = 4
-MOST = 12  # classes that a picture can hold
+MOST = 16  # classes that a picture can hold
 _ODD = np.uint64(0x9E3779B97F4A7C15)
 
 
@@ -69,7 +68,7 @@ class Folded:
 
 def fold(fabric: Fabric, most: int = MOST) -> Folded:
     """The finest folding with at most so many classes; by kind where even that has more."""
-    src, dst = _ends(fabric.nodes, fabric.links)
+    src, dst = fabric.ends
     colours = _colours(fabric, src, dst)
     colour = next((c for c in reversed(colours) if c.max() < most), colours[0])
     return Folded(_classes(fabric, colour), _edges(fabric, colour[src], colour[dst]))

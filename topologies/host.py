@@ -59,6 +59,8 @@ class Params:
         How many; GPUs, NICs and disks are dealt out evenly, in order.
     nvlinks
         Physical links from each GPU to each NVSwitch; empty for a host without NVLink.
+    peer_nvlinks
+        Physical links between every two GPUs, without a switch; 0 for none.
     gpus_per_pcie_switch
         0: GPUs, NICs and disks hang on the CPU itself.
     nvlink, pcie, socket, memory, nic, nvme
@@ -68,6 +70,7 @@ class Params:
     gpu: str = "h100"
     gpus: int = 8
     nvlinks: tuple[int, ...] = (5, 4, 4, 5)
+    peer_nvlinks: int = 0
     sockets: int = 2
     gpus_per_pcie_switch: int = 1
     nics: int = 8
@@ -81,7 +84,7 @@ class Params:
 
     def __post_init__(self) -> None:
         mistakes = []
-        least = {"gpus": 1, "sockets": 1, "gpus_per_pcie_switch": 0, "nics": 0, "nvmes": 0}
+        least = {"gpus": 1, "sockets": 1, "gpus_per_pcie_switch": 0, "nics": 0, "nvmes": 0, "peer_nvlinks": 0}
         for key, low in least.items():
             if getattr(self, key) < low:
                 mistakes.append(Mistake("host", key, str(getattr(self, key)), f"at least {low}"))
@@ -144,6 +147,10 @@ def add_host(builder: FabricBuilder, params: Params, host: str, prefix: str = ""
 
     gpus = [node("gpu", at) for at in range(params.gpus)]
     _add_nvswitches(builder, params, gpus, [node("nvswitch", at) for at in range(len(params.nvlinks))])
+    if params.peer_nvlinks:
+        for at, gpu in enumerate(gpus):
+            for other in gpus[:at]:
+                builder.link(other, gpu, "nvlink", params.nvlink, params.peer_nvlinks)
     cpus = [node("cpu", at) for at in range(params.sockets)]
     for at, cpu in enumerate(cpus):
         builder.link(cpu, node("memory", at), "memory", params.memory)

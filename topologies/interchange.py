@@ -81,8 +81,10 @@ def export_file(fabric: Fabric, path: str | Path, format: str = "") -> list[str]
     return _write(known[name], fabric, Path(path))
 
 
-def check_report(name_or_file: str | Path) -> str:
+def check_report(name_or_file: str | Path, hosts: int | None = None) -> str:
     """One line of counts for a good cluster, a line per switch tier, and the notes of an import.
+
+    `hosts` scales the families that scale.
 
     Raises
     ------
@@ -92,7 +94,7 @@ def check_report(name_or_file: str | Path) -> str:
     from topologies import importers, load_cluster
     from topologies.tiers import tiers
 
-    fabric = load_cluster(name_or_file)
+    fabric = load_cluster(name_or_file, hosts)
     mistakes = unroutable(fabric, str(name_or_file))
     if mistakes:
         raise InputError(mistakes)
@@ -107,19 +109,8 @@ def check_report(name_or_file: str | Path) -> str:
 
 def unroutable(fabric: Fabric, where: str) -> list[Mistake]:
     """GPUs without a path from the first that leads through no other GPU, memory or disk."""
-    from topologies.routing import ENDPOINTS
-
-    around: dict[str, list[str]] = {}
-    for src, dst in zip(fabric.links.src.tolist(), fabric.links.dst.tolist(), strict=True):
-        around.setdefault(src, []).append(dst)
-    kind = dict(zip(fabric.nodes.names, fabric.nodes.kinds, strict=True))
-    first = fabric.gpus[0]
-    seen, edge = {first}, [first]
-    while edge:
-        inner = [node for node in edge if node == first or kind[node] not in ENDPOINTS]
-        edge = list(dict.fromkeys(end for node in inner for end in around.get(node, ()) if end not in seen))
-        seen.update(edge)
-    lost = [gpu for gpu in fabric.gpus if gpu not in seen]
+    first, hops = fabric.gpus[0], fabric.hops(fabric.gpus[0])
+    lost = [gpu for gpu in fabric.gpus if hops[fabric.nodes.index[gpu]] > len(fabric.nodes)]
     expected = "a path that leads through no other GPU, memory or disk"
     return [Mistake(where, gpu, f"no path from {first}", expected) for gpu in lost[:_SHOWN]]
 

@@ -14,9 +14,9 @@ Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 Texts = npt.NDArray[Any]
 
-_TYPES: dict[str, Any] = {"count": np.int64, "bandwidth": np.float64, "raw": np.float64, "latency": np.float64}
+TYPES: dict[str, Any] = {"count": np.int64, "bandwidth": np.float64, "raw": np.float64, "latency": np.float64}
 # Long texts that many rows share: as fixed-width numpy text, two million rows would take more than a gigabyte.
-_TYPES["source"] = object
+TYPES |= dict.fromkeys(("src", "dst", "source"), object)
 
 
 @dataclass(frozen=True)
@@ -78,10 +78,23 @@ class Links:
     @classmethod
     def of(cls, columns: Mapping[str, Sequence[Any]]) -> Links:
         """Links from plain columns, one value per row."""
-        return cls(**{key: np.array(column, dtype=_TYPES.get(key, np.str_)) for key, column in columns.items()})
+        return cls(**{key: np.array(column, dtype=TYPES.get(key, np.str_)) for key, column in columns.items()})
 
     def __len__(self) -> int:
         return len(self.src)
+
+    def ends(self, nodes: Nodes) -> tuple[Ints, Ints]:
+        """Positions in `nodes` of the nodes that every row leaves and enters; -1 for a name that is not there."""
+        known = self.__dict__.get("_ends")
+        if known is None or known[0] is not nodes:
+            src, dst = ([nodes.index.get(end, -1) for end in ends.tolist()] for ends in (self.src, self.dst))
+            known = self.remember(nodes, np.array(src, dtype=np.int64), np.array(dst, dtype=np.int64))
+        return known[1], known[2]
+
+    def remember(self, nodes: Nodes, src: Ints, dst: Ints) -> tuple[Nodes, Ints, Ints]:
+        """Keep what `ends` answers for these nodes, where it is known before."""
+        self.__dict__["_ends"] = nodes, src, dst
+        return nodes, src, dst
 
     def name(self, link: int) -> str:
         """`gpu0-nvswitch1`: the direction is from the first to the second."""

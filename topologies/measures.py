@@ -6,6 +6,7 @@ from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 from sim.errors import InputError, Mistake
+from topologies.storage import STORAGE_LINKS
 
 if TYPE_CHECKING:
     from topologies.fabric import Fabric
@@ -41,7 +42,8 @@ def bisection(fabric: Fabric, kinds: Collection[str] = (), wire: bool = True) ->
     # Objects, not names: no node of a cluster can be mistaken for them.
     source, sink = object(), object()
     for row in range(len(links)):
-        if not kinds or links.kind[row] in kinds:
+        # Storage has a network of its own, by which no GPU sends to another.
+        if links.kind[row] in kinds if kinds else links.kind[row] not in STORAGE_LINKS:
             graph.add_edge(str(links.src[row]), str(links.dst[row]), capacity=float(rate[row]))
     total = 0.0
     for senders, receivers in ((fabric.gpus[:half], fabric.gpus[half:]), (fabric.gpus[half:], fabric.gpus[:half])):

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from sim.units import format_bandwidth, format_duration
-from topologies.checks import _ends
 from topologies.folding import fold
 from topologies.measures import bisection
 from topologies.tiers import TIERS, _parts
@@ -38,7 +37,7 @@ def oversubscription(fabric: Fabric) -> list[Oversubscription]:
     links, kinds = fabric.links, np.array(fabric.nodes.kinds)
     order = {kind: at for at, kind in enumerate(TIERS)}
     level = np.array([order.get(kind, -1) for kind in fabric.nodes.kinds])
-    src, dst = _ends(fabric.nodes, links)
+    src, dst = links.ends(fabric.nodes)
     # Two leaves may be joined by a link of kind "spine" without a switch of that name.
     above = np.maximum(level[dst], [order.get(kind, -1) for kind in links.kind.tolist()])
     rising, here = above > level[src], level[dst] > level[src]
@@ -60,7 +59,7 @@ def diameter(fabric: Fabric) -> tuple[int, float, str, str]:
     """
     starts = [c.example for c in fold(fabric, 64).classes if c.kind == "gpu"]
     best: tuple[int, float, str, str] = (0, 0.0, fabric.gpus[0], fabric.gpus[0])
-    src, dst = _ends(fabric.nodes, fabric.links)
+    src, dst = fabric.ends
     order = np.argsort(src, kind="stable")
     first = np.searchsorted(src[order], np.arange(len(fabric.nodes) + 1))
     for start in starts:
@@ -92,14 +91,16 @@ def _hops(fabric: Fabric, start: int, ends: np.ndarray, first: np.ndarray) -> np
 def bisection_bound(fabric: Fabric) -> float:
     """What the tiers let pass between two halves at most, both directions together (wire rates)."""
     kinds = np.array(fabric.nodes.kinds)
-    src, dst = _ends(fabric.nodes, fabric.links)
+    src, dst = fabric.ends
     present = [kind for kind in TIERS if kind in kinds]
     gpus = np.flatnonzero(kinds == "gpu")
+    # A network of its own for storage joins hosts too, but not for gradients.
+    storage = [kind for kind in set(fabric.nodes.kinds) if kind.startswith("storage")]
     bounds = []
     for at, kind in enumerate(present):
         if kind == "nvswitch":
             continue
-        part = _parts(kinds, src, dst, present[at:])
+        part = _parts(kinds, src, dst, [*present[at:], *storage])
         named = np.unique(part[gpus])
         if len(named) > 1:
             into = (kinds[dst] == kind) & np.isin(part[src], named)

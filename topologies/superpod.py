@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from sim.errors import InputError, Mistake
 from topologies import host
+from topologies import storage as storage_fabric
 from topologies.builder import FabricBuilder
 from topologies.fabric import Fabric
 from topologies.known import LinkSpec
@@ -24,15 +25,25 @@ class Params(host.Params):
         Hosts of one scalable unit: ports down, and up, of one leaf.
     ports
         Ports of every switch.
+    storage_servers, storage_ports, storage_spines
+        Of each unit, of each host, and in all: the storage fabric beside the compute fabric (`topologies.storage`).
+        No servers: no storage fabric.
     spine, core
         One cable between a leaf and a spine, and between a spine and a core switch.
+    storage, server
+        One cable of the storage fabric, and what one server takes (bandwidth) and gives (upstream).
     """
 
     hosts: int = 32
     hosts_per_unit: int = 32
     ports: int = 64
+    storage_servers: int = 0
+    storage_ports: int = 2
+    storage_spines: int = 4
     spine: LinkSpec = CABLE
     core: LinkSpec = CABLE
+    storage: LinkSpec = storage_fabric.PORT
+    server: LinkSpec = storage_fabric.SERVER
 
     @property
     def units(self) -> int:
@@ -46,7 +57,8 @@ class Params(host.Params):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        least = {"hosts": 1, "hosts_per_unit": 1, "ports": 2, "nics": 1}
+        least = {"hosts": 1, "hosts_per_unit": 1, "ports": 2, "nics": 1, "storage_servers": 0}
+        least |= {"storage_ports": 1, "storage_spines": 1}
         mistakes = [
             Mistake("superpod", key, str(getattr(self, key)), f"at least {low}")
             for key, low in least.items()
@@ -101,7 +113,8 @@ def build(params: Params) -> Fabric:
         128 hosts (1,024 GPUs): 32 leaves, 16 spines; 256: 64 leaves, 32 spines; 512 (4,096 GPUs): 128 leaves,
         128 spines, 64 core switches. Nodes as `topologies.host` names them, prefixed ``host0/``; ``unit0/leaf0``,
         ``spine0``, ``core0``; links of kind ``nic``, ``spine``, ``core``; bandwidths in bytes/s, latencies in s.
-        Full bisection. In between, there are as many switches as for the next power of two of units.
+        Full bisection. With storage servers also ``storage_spine0``, ``unit0/storage_leaf0``, ``storage0`` and
+        ``host0/storage_nic0``. In between, there are as many switches as for the next power of two of units.
 
     Raises
     ------
@@ -121,7 +134,17 @@ def build(params: Params) -> Fabric:
         _add_spines(builder, params, [leaf for unit in units for leaf in unit])
     else:
         _add_core(builder, params, units)
+    if params.storage_servers:
+        _add_storage(builder, params)
     return builder.finish("superpod", params.gpu, "superpod")
+
+
+def _add_storage(builder: FabricBuilder, params: Params) -> None:
+    step = params.hosts_per_unit
+    hosts = [f"host{at}" for at in range(params.hosts)]
+    units = [hosts[first : first + step] for first in range(0, params.hosts, step)]
+    sizes = storage_fabric.Storage(params.storage_servers, params.storage_ports, params.storage_spines)
+    storage_fabric.add(builder, units, params.sockets, sizes, step, params.pcie, params.storage, params.server)
 
 
 def _add_spines(builder: FabricBuilder, params: Params, leaves: list[str]) -> None:

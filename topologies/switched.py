@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from sim.errors import InputError, Mistake
-from topologies.checks import _components, _ends
+from topologies.checks import components
 from topologies.links import Ints, Links, Nodes
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ def off(fabric: Fabric, rows: Ints, devices: Sequence[str], key: str, where: str
 
 def _dead_ends(fabric: Fabric, keep: np.ndarray[tuple[int, ...], np.dtype[np.bool_]]) -> set[str]:
     """Switches and NICs that lost links and lead nowhere: their last cable goes too (`keep` is changed)."""
-    src, dst = _ends(fabric.nodes, fabric.links)
+    src, dst = fabric.ends
     first, gone = np.bincount(src, minlength=len(fabric.nodes)), set[int]()
     while True:
         left = np.bincount(src[keep], minlength=len(fabric.nodes))
@@ -64,8 +64,8 @@ def _dead_ends(fabric: Fabric, keep: np.ndarray[tuple[int, ...], np.dtype[np.boo
 
 def _check_reach(fabric: Fabric, keep: np.ndarray[tuple[int, ...], np.dtype[np.bool_]], key: str, where: str) -> None:
     """GPUs that are cut off from most of the others are an error."""
-    src, dst = _ends(fabric.nodes, fabric.links)
-    label = _components(len(fabric.nodes), src[keep], dst[keep])
+    src, dst = fabric.ends
+    label = components(len(fabric.nodes), src[keep], dst[keep])
     part = label[[fabric.nodes.index[gpu] for gpu in fabric.gpus]]
     parts, counts = np.unique(part, return_counts=True)
     if len(parts) == 1:

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from sim.errors import InputError, Mistake
-from topologies.checks import _components, _ends
+from topologies.checks import components
 from topologies.links import Ints, Texts
+from topologies.storage import STORAGE_LINKS
 
 if TYPE_CHECKING:
     from topologies.fabric import Fabric
@@ -53,8 +54,10 @@ def tiers(fabric: Fabric, wire: bool = True) -> list[Tier]:
     min(514, 413, 17,100) GB/s for 1,024 GPUs of a DGX H100 SuperPOD.
     """
     kinds = np.array(fabric.nodes.kinds)
-    src, dst = _ends(fabric.nodes, fabric.links)
-    rate = fabric.links.raw if wire else fabric.links.bandwidth
+    # The storage fabric joins hosts too, but not for collectives.
+    kept = np.flatnonzero(~np.isin(fabric.links.kind, list(STORAGE_LINKS)))
+    src, dst = (ends[kept] for ends in fabric.ends)
+    rate, link_kind = (fabric.links.raw if wire else fabric.links.bandwidth)[kept], fabric.links.kind[kept]
     gpus = np.flatnonzero(kinds == "gpu")
     found = []
     present = [kind for kind in TIERS if kind in kinds]
@@ -62,8 +65,8 @@ def tiers(fabric: Fabric, wire: bool = True) -> list[Tier]:
         above = np.isin(kinds, present[at + 1 :])
         # Level one is NVLink alone: PCIe joins the GPUs of a host too, but not for bandwidth.
         below = _parts(kinds, src, dst, [] if kind == "nvswitch" else present[at:])
-        inside = ~(above[src] | above[dst]) & ((fabric.links.kind == "nvlink") if kind == "nvswitch" else True)
-        group = _components(len(kinds), src[inside], dst[inside])
+        inside = ~(above[src] | above[dst]) & ((link_kind == "nvlink") if kind == "nvswitch" else True)
+        group = components(len(kinds), src[inside], dst[inside])
         children = _most_children(group[gpus], below[gpus])
         if children > 1:
             into = inside & (kinds[dst] == kind) & (kinds[src] != kind)
@@ -91,7 +94,7 @@ def _parts(kinds: Texts, src: Ints, dst: Ints, without: list[str]) -> Ints:
     """The part that every node is in when switches of some kinds are taken away; every node by itself for none."""
     gone = np.isin(kinds, without)
     joined = ~(gone[src] | gone[dst]) & bool(without)
-    return _components(len(kinds), src[joined], dst[joined])
+    return components(len(kinds), src[joined], dst[joined])
 
 
 def _most_children(group: Ints, below: Ints) -> int:

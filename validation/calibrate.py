@@ -17,7 +17,7 @@ import numpy as np
 
 from sim.collectives import constants
 from sim.errors import InputError, Mistake
-from validation import calibrate_overlap, collective_rows, nccl_tests
+from validation import collective_rows, nccl_tests, published_rows
 from validation.collective_rows import Row, text_of
 from validation.fit_collectives import (
     FEW,
@@ -31,12 +31,10 @@ from validation.fit_collectives import (
     literal,
     show,
 )
-from validation.overlap_rows import Overlap
 from validation.predict_collective import cluster_of, loadable
 
 LEAST = 4  # rows of a block that are not held out; fewer settle nothing
-LEAST_OVERLAP = 6
-FORMATS = "logs of nccl-tests (text or JSON), or JSON lines of the harness"
+FORMATS = "logs of nccl-tests (text or JSON), JSON lines of the harness, or a CSV of published rows"
 
 
 @dataclass(frozen=True)
@@ -79,8 +77,8 @@ class Calibration:
         return f"{np.mean(errors):.1%} of {len(errors)} rows" if errors else "no rows"
 
 
-def read_logs(paths: Sequence[Path], cluster: str = "", op: str = "") -> tuple[list[Row], list[Overlap]]:
-    """Rows of all files, each told by its content.
+def read_logs(paths: Sequence[Path], cluster: str = "", op: str = "") -> list[Row]:
+    """Rows of all files, each told by its content. Overlap rows are left out: no constant is fitted to them.
 
     Raises
     ------
@@ -88,30 +86,43 @@ def read_logs(paths: Sequence[Path], cluster: str = "", op: str = "") -> tuple[l
         With every mistake in every file.
     """
     rows: list[Row] = []
-    overlaps: list[Overlap] = []
     mistakes: list[Mistake] = []
     for path in paths:
         try:
-            if nccl_tests.is_log(text_of(path)):
+            if path.suffix.lower() == ".csv":
+                rows += published_rows.to_fit(path, cluster)
+            elif nccl_tests.is_log(text_of(path)):
                 if not cluster:
                     raise InputError(Mistake(path.name, "cluster", "nothing", "--cluster: where these tests ran"))
                 rows += nccl_tests.read(path, op, cluster)
+            elif stranger := _stranger(text_of(path)):
+                raise InputError(Mistake(path.name, "", *stranger))
             else:
-                found, beside = collective_rows.read_lines(path, cluster)
-                rows += [row for row in found if not row.skip]
-                overlaps += beside
+                rows += [row for row in collective_rows.read_lines(path, cluster)[0] if not row.skip]
         except InputError as error:
             mistakes += [_hinted(mistake) for mistake in error.mistakes]
     if mistakes:
         raise InputError(mistakes)
-    return rows, overlaps
+    return rows
+
+
+def _stranger(text: str) -> tuple[str, str, str] | None:
+    """What was found, what is expected and a hint, of a file that is no log at all."""
+    head = text.lstrip()[:200]
+    if head.startswith("{"):
+        return None
+    if head.startswith(("<system", "<graphs", "<?xml", "<!--")):
+        return "XML", FORMATS, "NCCL's topology has no times; `prestep topology import` reads it"
+    if not head:
+        return "an empty file", FORMATS, ""
+    return f'"{head.splitlines()[0][:40]}..."', FORMATS, "the table needs its header: size, time, algbw"
 
 
 def _hinted(mistake: Mistake) -> Mistake:
     return replace(mistake, hint=FORMATS) if mistake.expected == "one JSON object a line" else mistake
 
 
-def calibrate(rows: Sequence[Row], overlaps: Sequence[Overlap] = ()) -> Calibration:
+def calibrate(rows: Sequence[Row]) -> Calibration:
     """Constants for the machine of the rows.
 
     Raises
@@ -130,9 +141,6 @@ def calibrate(rows: Sequence[Row], overlaps: Sequence[Overlap] = ()) -> Calibrat
         name = ".".join(block)
         done = _fit(tables, block, items, gpu)
         (fitted if done else left).append(name)
-    if len(overlaps) >= LEAST_OVERLAP:
-        tables["overlap"] = calibrate_overlap.fit(overlaps)
-        fitted.append("overlap")
     if known.evidence == "guess":
         _grade(tables, fitted)
     after = errors_of(tables, blocks, gpu)

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from sim.collectives import constants
-from validation import calibrate_overlap, collective_rows
+from validation import collective_rows
 from validation.collective_rows import Row
 from validation.fit_collectives import Block, Errors, Item, errors_of, fit_block, items_by_block, literal, show
 
@@ -60,7 +60,7 @@ def render(tables: dict[str, Any], errors: Errors, rows: Sequence[Row]) -> str:
         other=tables["wire"]["other"],
     )  # fmt: skip
     sections = [(f"{algo}.{proto}", tables[algo][proto]) for algo in ("ring", "tree") for proto in tables[algo]]
-    for name, table in [*sections, ("pairs", tables["pairs"]), ("overlap", tables["overlap"])]:
+    for name, table in [*sections, ("pairs", tables["pairs"])]:
         text += f"\n[{name}]\n" + "".join(f"{key} = {literal(value)}\n" for key, value in table.items())
     return text
 
@@ -79,7 +79,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if options.fit:
         for block, items in sorted(blocks.items()):
             fit_block(tables, block, items, GPU)
-        tables["overlap"] = calibrate_overlap.fit(calibrate_overlap.read(options.files))
     if options.rows:
         show_rows(tables, blocks)
     errors = errors_of(tables, blocks, GPU)

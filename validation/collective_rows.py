@@ -60,6 +60,8 @@ class Row:
         Variables of the run that the prediction leaves out.
     skip : str
         Why it cannot be compared.
+    calls : int
+        Calls through PyTorch, one after the other, whose mean time it is; 0: times on the GPU, or not known.
     """
 
     label: str
@@ -79,6 +81,7 @@ class Row:
     ignored: tuple[str, ...] = ()
     skip: str = ""
     id: str = ""
+    calls: int = 0
 
     @property
     def name(self) -> str:
@@ -139,7 +142,7 @@ def read_lines(path: str | Path, cluster: str = "") -> tuple[list[Row], list[Ove
             elif kind == "collective":
                 reader.collective(record, where)
             elif kind == "overlap":
-                overlaps.append(read_overlap(record, where, len(overlaps)))
+                overlaps.append(read_overlap(record, where))
         except json.JSONDecodeError as error:
             mistakes.append(Mistake(where, "", error.msg, "one JSON object a line"))
         except InputError as error:
@@ -195,7 +198,8 @@ class _Reader:
         graph = seconds(record, "graph_s", where) if record.get("graph_s") is not None else None
         key = label, op, ranks
         self.position[key] = self.position.get(key, -1) + 1
-        row = Row(label, op, ranks, size, graph or eager, eager, self.position[key] % 2 == 1, where)
+        calls = whole(record, "iters", where, 1) if graph is None and record.get("iters") is not None else 0
+        row = Row(label, op, ranks, size, graph or eager, eager, self.position[key] % 2 == 1, where, calls=calls)
         row = self._in_its_setting(row, record)
         if graph is None and size <= EAGER_IS_GPU and not self._slow_network(label):
             row = replace(row, skip="the host's time, not the GPU's: no graph_s at 4 MiB and below")

@@ -49,10 +49,6 @@ class CollectiveSet:
         rows = [row for file in self.fitted for row in collective_rows.read_lines(self.folder / file)[0]]
         return frozenset(row.configuration for row in rows if not row.held_out and not row.skip)
 
-    def known_overlaps(self) -> frozenset[tuple[str, float, float]]:
-        rows = [row for file in self.fitted for row in collective_rows.read_lines(self.folder / file)[1]]
-        return frozenset((row.name, row.compute_beside, row.comm_beside) for row in rows if not row.held_out)
-
 
 def load(name: str) -> CollectiveSet:
     """The set of a name.
@@ -96,13 +92,13 @@ def validate_set(name: str, rows: str | Path | None = None, jobs: int = 1) -> Co
     chosen = load(name)
     cases: list[Case] = []
     skips: list[Skip] = []
-    known, overlaps = chosen.known(), chosen.known_overlaps()
+    known = chosen.known()
     for path in [chosen.folder / file for file in chosen.files] if rows is None else [Path(rows)]:
         found, beside = read(path)
         if not found and not beside and rows is not None:
             raise InputError(Mistake(str(path), "", "no row of a collective", "rows of kind collective or overlap"))
         cases += _compared(found, known, chosen.fitted_cases, skips)
-        cases += [case for row in beside for case in _side_by_side(row, overlaps)]
+        cases += [case for row in beside for case in _side_by_side(row)]
     return CollectiveReport(name, chosen.title if rows is None else "", tuple(cases), chosen.limits, tuple(skips))
 
 
@@ -123,9 +119,8 @@ def _compared(
         )
 
 
-def _side_by_side(row: Overlap, known: frozenset[tuple[str, float, float]]) -> Iterator[Case]:
+def _side_by_side(row: Overlap) -> Iterator[Case]:
     measured = row.compute_beside, row.comm_beside
-    fitted = (row.name, *measured) in known
     for part, time, prediction in zip(PARTS, measured, predict_overlap(row), strict=True):
         name = f"{row.name}/{part}"
-        yield Case(name, row.where, f"overlap: {part}", row.op, row.ranks, row.size, time, prediction, fitted)
+        yield Case(name, row.where, f"overlap: {part}", row.op, row.ranks, row.size, time, prediction, False)

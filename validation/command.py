@@ -11,7 +11,7 @@ from sim.errors import InputError, Mistake
 from validation import report as writers
 from validation.gate import Check, new_misses
 from validation.interface import Report
-from validation.sets import validate
+from validation.sets import kind_of, validate
 
 DEFAULT = "h200"
 Talk = Callable[[str], None]
@@ -29,7 +29,8 @@ def compare(sets: Sequence[str], rows: Path | None = None, jobs: int = 1) -> lis
     if rows is not None:
         if len(chosen) > 1:
             raise InputError(Mistake("command line", "--rows", f"{len(chosen)} sets", "one set, whose limits count"))
-        must_exist(rows, "rows of measurements (JSON lines, or CSV for collectives)")
+        if not (rows.is_dir() and kind_of(chosen[0]) == "traces"):
+            must_exist(rows, "rows of measurements (JSON lines, or CSV for collectives), or a folder of traces")
     return [validate(name, rows, jobs) for name in chosen]
 
 
@@ -73,8 +74,10 @@ def worse(reports: Sequence[Report], known: Path | None) -> list[Check]:
     return new_misses(checks, known)
 
 
-def calibrate(logs: Sequence[Path], output: Path, cluster: str, op: str, force: bool) -> str:
+def calibrate(logs: Sequence[Path], output: Path, cluster: str, op: str, force: bool, network: bool = False) -> str:
     """Fits a machine's constants to logs and writes them; what is to be said of it.
+
+    With `network`, what NCCL gets out of the network instead, from rows of several hosts: a cluster file.
 
     Raises
     ------
@@ -85,9 +88,17 @@ def calibrate(logs: Sequence[Path], output: Path, cluster: str, op: str, force: 
 
     if output.exists() and not force:  # before the work, not after
         raise InputError(Mistake(str(output), "", "a file", "a new one", "--force replaces it"))
-    made = fitting.calibrate(*fitting.read_logs(logs, cluster, op))
+    rows = fitting.read_logs(logs, cluster, op)
+    if network:
+        from validation import fit_network
+
+        found = fit_network.fit(rows)
+        fit_network.write(found, cluster, output, logs)
+        return f"{found.summary}\nwrote {output}"
+    made = fitting.calibrate(rows)
     fitting.write(made, output, logs, force)
-    return f"{made.summary}\nwrote {output}"
+    use = f"`prestep collective --cluster {cluster or 'CLUSTER'} --nccl-constants {output}`"
+    return f'{made.summary}\nwrote {output}\nto use it: {use}, or the line nccl = "{output.name}" in a cluster file'
 
 
 def must_exist(path: Path, expected: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import multiprocessing
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -11,10 +12,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sim.errors import InputError, PrestepError
+from validation.ratios import base_of
 from validation.rows import Row, read_rows
 from validation.scenarios import scenario_of
 from validation.sets import load_set
-from validation.step_report import Case, Prediction, Report
+from validation.step_report import Base, Case, Prediction, Report
 
 if TYPE_CHECKING:
     from sim.result import Result
@@ -45,14 +47,47 @@ def validate_set(name: str, rows: str | Path | None = None, jobs: int = 1, predi
         If there is no such set, or a file cannot be read.
     """
     measured_set = load_set(name)
-    said, skipped = _sort(measured_set.rows if rows is None else read_rows(rows))
-    predictions = _predict_all(said, jobs, predict)
+    given = measured_set.rows if rows is None else read_rows(rows)
+    said, skipped = _sort(given)
+    bases = _bases(said, [*given, *measured_set.bases]) if measured_set.ratios else [None] * len(said)
+    more = _not_among(said, bases)
+    predictions = dict(zip(map(_run, (*said, *more)), _predict_all([*said, *more], jobs, predict), strict=True))
     tolerances, fitted = measured_set.tolerances, measured_set.fitted
+
+    def noisy(row: Row) -> bool:
+        return row.spread > tolerances.noisy_spread
+
     cases = tuple(
-        Case(row, prediction, row.configuration in fitted, row.spread > tolerances.noisy_spread)
-        for row, prediction in zip(said, predictions, strict=True)
+        Case(
+            row,
+            predictions[_run(row)],
+            row.configuration in fitted,
+            noisy(row),
+            None if base is None else Base(base, predictions[_run(base)], noisy(base)),
+        )
+        for row, base in zip(said, bases, strict=True)
     )
     return Report(name, cases, tolerances, skipped, rows is None, measured_set.title if rows is None else "")
+
+
+def _run(row: Row) -> tuple[str, str]:
+    """What tells two rows apart: files of one name may hold different rows."""
+    return row.where, json.dumps([row.id, row.label, row.case, dict(row.env), row.measured], default=str)
+
+
+def _bases(rows: Sequence[Row], among: Sequence[Row]) -> list[Row | None]:
+    """The base of every row that has one which can be predicted; rows of its own file come first."""
+    by_file: dict[str, list[Row]] = {}
+    for row in among:
+        by_file.setdefault(row.where.rpartition(":")[0], []).append(row)
+    found = [base_of(row, by_file[row.where.rpartition(":")[0]]) or base_of(row, among) for row in rows]
+    good = {_run(row) for row in _sort([row for row in found if row is not None])[0]}
+    return [row if row is not None and _run(row) in good else None for row in found]
+
+
+def _not_among(rows: Sequence[Row], bases: Sequence[Row | None]) -> list[Row]:
+    known = set(map(_run, rows))
+    return list({_run(row): row for row in bases if row is not None and _run(row) not in known}.values())
 
 
 def _sort(rows: Sequence[Row]) -> tuple[list[Row], tuple[Row, ...]]:
@@ -75,12 +110,20 @@ def _sort(rows: Sequence[Row]) -> tuple[list[Row], tuple[Row, ...]]:
 def predict_row(row: Row, predict: Predict | None = None) -> Prediction:
     """The prediction of a row; whatever stops it becomes its error, so that one row does not hide the others."""
     try:
-        result = (predict or _ordinary())(scenario_of(row))
+        scenario = scenario_of(row)
+        result = _of_jobs(scenario) if scenario.jobs else (predict or _ordinary())(scenario)
     except PrestepError as error:
         return Prediction(error=str(error))
     except Exception as error:  # a crash is a failed row, and the gate fails with it
         return Prediction(error=f"{type(error).__name__}: {error}")
     return Prediction(result.step_time, {rank: memory.total for rank, memory in result.peak_memory.items()})
+
+
+def _of_jobs(scenario: Scenario) -> Result:
+    """The result of the row's own job, the first, with those beside it at work."""
+    from sim.together import predict
+
+    return predict(scenario).results[scenario.jobs[0].name]
 
 
 def _ordinary() -> Predict:

@@ -27,6 +27,7 @@ class Tolerances:
     noisy_mape: float
     memory_mape: float
     memory_worst: float
+    ratio_worst: float | None = None
 
     @classmethod
     def read(cls, path: Path) -> Tolerances:
@@ -41,6 +42,7 @@ class Tolerances:
             noisy["mape"],
             memory["mape"],
             memory["worst"],
+            told.get("ratio", {}).get("worst"),
         )
 
 
@@ -81,6 +83,8 @@ def judge(report: Report) -> tuple[Check, ...]:
             Check("step time: worst", overall.worst, limits.worst, overall.worst_id),
         ]
     checks += [Check(f"{name}: mean", errors.mape, limits.family_mape) for name, errors in report.families.items()]
+    if limits.ratio_worst is not None and report.ratios.n:
+        checks.append(Check("ratio to base: worst", report.ratios.worst, limits.ratio_worst, report.ratios.worst_id))
     if noisy.n:
         checks.append(Check("noisy rows: mean", noisy.mape, limits.noisy_mape))
     if memory.n:

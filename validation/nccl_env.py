@@ -25,6 +25,7 @@ _NUMBERS = {
     "NCCL_MIN_NCHANNELS": "min_channels", "NCCL_MIN_NRINGS": "min_channels", "NCCL_MIN_CTAS": "min_channels",
     "NCCL_MAX_NCHANNELS": "max_channels", "NCCL_MAX_NRINGS": "max_channels", "NCCL_MAX_CTAS": "max_ctas",
     "NCCL_CROSS_NIC": "cross_nic", "NCCL_NCHANNELS_PER_NET_PEER": "nchannels_per_net_peer",
+    "NCCL_SOCKET_NTHREADS": "socket_nthreads", "NCCL_NSOCKS_PERTHREAD": "nsocks_perthread",
 }  # fmt: skip
 _SWITCHES = {
     "NCCL_NVLS_ENABLE": "nvls", "NCCL_COLLNET_ENABLE": "collnet", "NCCL_P2P_DISABLE": "p2p_disable",
@@ -77,6 +78,8 @@ def settings_of(
             said[key] = _number(name, value, where) if name in _NUMBERS else _number(name, value, where) != 0
         elif name == "NCCL_BUFFSIZE":
             said["buffer_size"] = parse_nccl_size(value, f"{where}: {name}")
+        elif name == "NCCL_NET" and value.lower() == "socket":
+            said["net"] = "socket"
         elif name == "NCCL_P2P_LEVEL" and value in ("LOC", "0"):
             said["p2p_disable"] = True
         elif name == "NCCL_HOSTID" and hostid is None:

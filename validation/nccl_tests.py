@@ -27,6 +27,9 @@ OPS = {
 # Only these differ in place: the rank's own part need not be copied.
 DIFFERS = ("all_gather", "reduce_scatter")
 SIDES = ("out_of_place", "in_place")
+# A table cut down by hand, as in reports: fewer columns, and perhaps the command above it.
+_COLUMNS = re.compile(r"^[#\s]*size\b[^\n]*\btime\b[^\n]*\balgbw\b", re.MULTILINE)
+_COMMAND = re.compile(r"(\w+)_perf\b(.*)")
 
 
 @dataclass
@@ -46,6 +49,8 @@ def is_log(text: str) -> bool:
     head = text.lstrip()[:1]
     if head == "{":
         return '"results"' in text
+    if _COLUMNS.search(text):
+        return True
     return bool(re.search(r"^#\s+size\s+count\s+type", text, re.MULTILINE) or re.search(r"^# nThread \d+ ", text, re.M))
 
 
@@ -111,9 +116,19 @@ def _from_text(text: str, path: Path) -> tuple[Run, list[tuple[int, int, str, fl
     mistakes: list[Mistake] = []
     places: set[tuple[str, str]] = set()
     hosts: set[str] = set()
+    columns: dict[str, int] = {}
     for number, line in enumerate(text.splitlines(), 1):
         where = f"{path.name}:{number}"
-        if line.startswith("#"):
+        if _COLUMNS.match(line) and "type" not in line:
+            columns = {word: at for at, word in reversed(list(enumerate(line.strip("# \t").split())))}
+        elif columns and re.match(r"\s*\d[\d_,]*\s+\S", line):
+            try:
+                rows.append((number, *_cut(line.split(), columns, where)))
+            except InputError as error:
+                mistakes.extend(error.mistakes)
+        elif not line.startswith("#") and (command := _COMMAND.search(line)):
+            _command(line, command[1], run)
+        elif line.startswith("#"):
             _header(line, run, places, hosts)
         elif "NCCL" in line:
             _debug(line, run)
@@ -127,6 +142,23 @@ def _from_text(text: str, path: Path) -> tuple[Run, list[tuple[int, int, str, fl
     run.ranks = len(places) or run.ranks
     run.hosts = max(1, len(hosts))
     return run, rows
+
+
+def _command(line: str, program: str, run: Run) -> None:
+    """`mpirun -np 16 ... all_reduce_perf -b 8 -e 4G -g 8 -t 1`: what ran on how many GPUs."""
+    run.op = run.op or _named(program)
+    before, after = line.split(program, 1)
+    counts = [re.search(rf"\s{option}\s+(\d+)", after) for option in ("-g", "-t")]
+    counts.append(re.search(r"\s(?:-np?|--np|--ntasks)[\s=]+(\d+)", before))
+    run.ranks = run.ranks or math.prod(int(count[1]) for count in counts if count)
+
+
+def _cut(words: Sequence[str], columns: Mapping[str, int], where: str) -> tuple[int, str, float]:
+    """(size, side, s) of a row of a table that has these columns."""
+    if len(words) <= max(columns["size"], columns["time"]):
+        raise InputError(Mistake(where, "", f"{len(words)} columns", f"the {len(columns)} of the header"))
+    size = int(re.sub(r"[_,]", "", words[columns["size"]]))
+    return size, SIDES[0], _us(re.sub(r"[_,]", "", words[columns["time"]]), "time", where)
 
 
 def _header(line: str, run: Run, places: set[tuple[str, str]], hosts: set[str]) -> None:

@@ -43,6 +43,8 @@ class Machine:
         Regular expression that matches the whole text.
     source : str
         Part of the source's name, where texts of two sources are alike.
+    settings : str
+        Regular expression that matches the whole text of the settings.
     cluster : str
         Name or file of the cluster; "": none yet, and `reason` says so.
     one_host : str
@@ -61,6 +63,7 @@ class Machine:
     hardware: str
     per_host: int
     source: str = ""
+    settings: str = ".*"
     cluster: str = ""
     one_host: str = ""
     reason: str = ""
@@ -103,6 +106,7 @@ def read_csv(path: str | Path) -> list[Row]:
         With line and column of everything that is wrong.
     """
     path = Path(path)
+    machines()  # its mistakes are told once, not for every row
     reader = csv.DictReader(io.StringIO(text_of(path)))
     missing = [name for name in COLUMNS if name not in (reader.fieldnames or ())]
     if missing:
@@ -119,6 +123,31 @@ def read_csv(path: str | Path) -> list[Row]:
     if mistakes:
         raise InputError(mistakes)
     return rows
+
+
+def to_fit(path: str | Path, cluster: str) -> list[Row]:
+    """Rows that ran on `cluster` with a node count that the table of machines gives to fits.
+
+    Every second size of a series is held out.
+
+    Raises
+    ------
+    InputError
+        If a row is wrong, or none is to be fitted to.
+    """
+    found: list[Row] = []
+    sizes: dict[tuple[object, ...], list[int]] = {}
+    for row in read_csv(path):
+        if row.skip or not row.known or row.cluster != cluster:
+            continue
+        series = sizes.setdefault((row.machine, row.op, row.ranks, row.wanted), [])
+        if row.size not in series:
+            series.append(row.size)
+        found.append(replace(row, held_out=series.index(row.size) % 2 == 1))
+    if not found:
+        expected = f"rows of a machine with fitted_nodes in {MACHINES.name} and that cluster"
+        raise InputError(Mistake(str(path), "--cluster", f"no row to fit to of {cluster or 'no cluster'}", expected))
+    return found
 
 
 def _row(record: Mapping[str, str], where: str) -> Row:
@@ -150,7 +179,8 @@ def _row(record: Mapping[str, str], where: str) -> Row:
 
 
 def _fits(machine: Machine, record: Mapping[str, str]) -> bool:
-    return bool(re.fullmatch(machine.hardware, record["hardware"])) and machine.source in record["source"]
+    texts = (machine.hardware, record["hardware"]), (machine.settings, record["settings"])
+    return all(re.fullmatch(wanted, text) for wanted, text in texts) and machine.source in record["source"]
 
 
 def _number(text: str, key: str, where: str) -> float | None:
@@ -191,6 +221,10 @@ def _with_settings(row: Row, record: Mapping[str, str], machine: Machine, where:
     for key, name in (("algo", "NCCL_ALGO"), ("proto", "NCCL_PROTO")):
         if record[key]:
             env[name] = record[key]
+    if re.match("collnet|sharp", record["algo"].lower()):
+        env["NCCL_COLLNET_ENABLE"] = "1"  # NCCL runs it only then
+    if record["algo"].upper() == "NVLS" and (row.hosts or 1) > 1:
+        return replace(row, skip="NVLink SHARP across hosts, with SHARP in the network, is not modelled")
     version = re.search(r"NCCL (2\.\d+(\.\d+)?)", text)
     try:
         said = version[1] if version else machine.nccl or Settings().version

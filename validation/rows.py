@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 import statistics
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,10 @@ FAMILIES = ("single", "ddp", "fsdp", "tp", "pp", "moe", "cnn", "mlp")
 _FAMILY_OF_MODEL = {"moe": "moe", "resnet": "cnn", "seedmlp": "mlp"}
 # The mode with the most of its own mechanism names the family: DTensor for fsdp x tp, the schedule for pp x dp.
 _FAMILY_OF_MODE = {"ddp_nooverlap": "ddp", "fsdptp": "tp", "ppdp": "pp"}
+
+# A job on some hosts of a cluster, alone or beside others: `alone-n0n2-nic16-spine16`, `shared-n1n3-nic16-spine16`.
+ALONE = "alone"
+JOB_LABEL = re.compile(r"(?P<how>[a-z]+)-(?P<hosts>(?:n\d+)+)-(?P<cluster>(?:\d+x\d+-)?nic\d.*)")
 
 
 @dataclass(frozen=True)
@@ -41,6 +46,8 @@ class Row:
         Peak allocated bytes by rank.
     error : str
         Why there is no measurement; then `steps` is empty.
+    beside : tuple of Row
+        What ran on the rest of the cluster at the same time: rows of the same file.
     """
 
     id: str
@@ -53,6 +60,7 @@ class Row:
     steps: Mapping[int, tuple[float, ...]] = field(default_factory=dict)
     peak_memory: Mapping[int, float] = field(default_factory=dict)
     error: str = ""
+    beside: tuple[Row, ...] = ()
 
     @property
     def name(self) -> str:
@@ -106,7 +114,31 @@ def read_rows(path: str | Path) -> list[Row]:
             mistakes.extend(error.mistakes)
     if mistakes:
         raise InputError(mistakes)
-    return rows
+    return paired(rows)
+
+
+def paired(rows: list[Row]) -> list[Row]:
+    """Rows of jobs that ran together know of each other.
+
+    Their labels say which hosts each job had (`shared-n0n2-...`, `shared-n1n3-...`); what precedes and follows is the
+    run's. Of several such runs in a file the first rows of all hosts belong together, then the second ones, and so on.
+    """
+    runs: dict[tuple[str, str], dict[str, list[Row]]] = {}
+    for row in rows:
+        if (match := JOB_LABEL.fullmatch(row.label)) and match["how"] != ALONE and not row.error:
+            runs.setdefault((match["how"], match["cluster"]), {}).setdefault(match["hosts"], []).append(row)
+    beside: dict[int, tuple[Row, ...]] = {}
+    for by_hosts in runs.values():
+        for hosts, mine in by_hosts.items():
+            for at, row in enumerate(mine):
+                others = [its for name, its in by_hosts.items() if not set(hosts_of(name)) & set(hosts_of(hosts))]
+                beside[id(row)] = tuple(its[min(at, len(its) - 1)] for its in others)
+    return [replace(row, beside=beside[id(row)]) if beside.get(id(row)) else row for row in rows]
+
+
+def hosts_of(text: str) -> list[int]:
+    """`n0n2` -> 0, 2."""
+    return [int(number) for number in re.findall(r"n(\d+)", text)]
 
 
 def _text(path: Path) -> str:

@@ -10,7 +10,7 @@ from sim.errors import InputError, Mistake, unknown
 from sim.sections import Scenario
 from sim.spec import parse_scenario
 from topologies import cluster_names
-from validation.rows import BOOKKEEPING, Row
+from validation.rows import ALONE, BOOKKEEPING, JOB_LABEL, Row, hosts_of
 
 MODELS = {
     "llama125m": "llama3-125m-plain",
@@ -56,8 +56,11 @@ _NCCL = {
 }
 _LABEL_OF_CHANNELS = re.compile(r"ch(\d+)")
 # The emulated leaf-spine: hosts x GPUs, Gbit/s of the ports, between the leaves, and of one host's port if it differs.
-_LEAF_SPINE = re.compile(r"(\d+x\d+)-nic(\d+)-spine(\d+)(?:-n(\d+)nic(\d+))?")
-_TWO_JOBS = re.compile(r"^(alone|both|shared)-")
+_RATE = r"(\d+(?:\.\d+)?)"
+_LEAF_SPINE = re.compile(rf"(?:(\d+)x(\d+)-)?nic{_RATE}-spine{_RATE}((?:-n\d+nic{_RATE[1:-1]})*)")
+_SLOW_PORT = re.compile(rf"-n(\d+)nic{_RATE}")
+_LOOKS_SO = re.compile(r"nic\d.*spine\d|spine\d.*nic\d")
+_SHAPES = {1: ("h200-leafspine-4x1", 4), 2: ("h200-leafspine-2x2", 2)}  # by GPUs of a host: cluster, and its hosts
 GOODPUT = 0.124  # GB/s of TCP payload per Gbit/s of a port: leafspine_tcp.txt of the measurements
 
 
@@ -69,23 +72,41 @@ def scenario_of(row: Row) -> Scenario:
     InputError
         If the row ran something that a scenario cannot say; it is never predicted as something else.
     """
-    case, mistakes = row.case, list(_cannot_say(row))
+    mistakes = [mistake for job in (row, *row.beside) for mistake in _cannot_say(job, partner=job is not row)]
     if mistakes:
         raise InputError(mistakes)
-    parallel = _parallel(case, row.world)
-    degrees = parallel.get("dp", 1) * parallel.get("tp", 1) * parallel.get("pp", 1)
+    tables = _sections(row)
+    cluster = _cluster(row, _gpus(tables["parallel"]))
+    if row.beside:
+        jobs = [_sections(job) | {"name": f"{job.name}, line {job.where}"} for job in (row, *row.beside)]
+        return parse_scenario({"cluster": cluster, "jobs": jobs}, row.where)
+    return parse_scenario({"cluster": cluster} | tables, row.where)
+
+
+def _sections(row: Row) -> dict[str, Any]:
+    """All but [cluster]; those that say nothing are left out."""
     tables: dict[str, Any] = {
-        "cluster": _cluster(row, degrees),
-        "model": _model(case),
-        "training": _training(case),
-        "parallel": parallel,
+        "model": _model(row.case),
+        "training": _training(row.case),
+        "parallel": _parallel(row.case, row.world),
         "nccl": _nccl(row),
-        "faults": _faults(case),
+        "faults": _faults(row.case),
+        "placement": _placement(row),
     }
-    return parse_scenario({name: table for name, table in tables.items() if table}, row.where)
+    return {name: table for name, table in tables.items() if table}
 
 
-def _cannot_say(row: Row) -> list[Mistake]:
+def _gpus(parallel: Mapping[str, Any]) -> int:
+    return int(parallel.get("dp", 1) * parallel.get("tp", 1) * parallel.get("pp", 1))
+
+
+def _placement(row: Row) -> dict[str, Any]:
+    """The hosts of a job that had not all of them."""
+    job = JOB_LABEL.fullmatch(row.label)
+    return {"hosts": [f"host{number}" for number in hosts_of(job["hosts"])]} if job else {}
+
+
+def _cannot_say(row: Row, partner: bool = False) -> list[Mistake]:
     case, where = row.case, row.where
     said = [key for key, value in case.items() if value or key not in UNLESS_SAID]
     found = [unknown(where, f"case.{key}", key, KEYS) for key in said if key not in KEYS]
@@ -104,8 +125,14 @@ def _cannot_say(row: Row) -> list[Mistake]:
     if case.get("slow") and case.get("mode") == "single":
         found.append(Mistake(where, "case.slow", "a slow rank", "nothing", "ranks of single run apart"))
     found += [unknown(where, f"env.{key}", key, _NCCL) for key in row.env if key not in _NCCL]
-    if _TWO_JOBS.search(row.label):
-        found.append(Mistake(where, "label", row.label, "one job", "two jobs on one cluster are not predicted yet"))
+    emulated = _emulated(row)
+    if (not emulated and _LOOKS_SO.search(row.label)) or (emulated and int(emulated[2] or 1) not in _SHAPES):
+        expected = "such as 4x1-nic16-spine8, 2x2-nic16-spine16 or 4x1-nic16-spine16-n3nic4"
+        found.append(Mistake(where, "label", row.label, expected))
+    job = JOB_LABEL.fullmatch(row.label)
+    if job and job["how"] != ALONE and not row.beside and not partner:
+        expected = "rows of the jobs on the other hosts too, in the same file"
+        found.append(Mistake(where, "label", row.label, expected, f'or "{ALONE}-..." if there was no other'))
     return found
 
 
@@ -115,8 +142,8 @@ def _is_pipeline(case: Mapping[str, Any]) -> bool:
 
 def _cluster(row: Row, gpus: int) -> dict[str, Any]:
     """The measured host of as many GPUs, else the smallest that has them."""
-    if emulated := _LEAF_SPINE.fullmatch(row.label):
-        return _leaf_spine(*emulated.groups()) | dict(row.cluster)
+    if emulated := _emulated(row):
+        return _leaf_spine(emulated, gpus, row.world) | dict(row.cluster)
     names = {int(name.rsplit("-", 1)[1]): name for name in cluster_names() if name.startswith("h200-host-")}
     names.setdefault(8, "dgx-h200")
     fitting = [size for size in sorted(names) if size >= row.world]
@@ -126,16 +153,26 @@ def _cluster(row: Row, gpus: int) -> dict[str, Any]:
     return (cluster if gpus == fitting[0] else cluster | {"gpus": gpus}) | dict(row.cluster)
 
 
-def _leaf_spine(shape: str, port: str, spine: str, host: str | None, slow: str | None) -> dict[str, Any]:
+def _leaf_spine(emulated: re.Match[str], gpus: int, world: int) -> dict[str, Any]:
     """The emulated cluster, with the rates of its ports and between its leaves."""
+    hosts, per_host, port, spine, slow = emulated.groups()
+    name, usual = _SHAPES[int(per_host or 1)]
     rates = {"nic.bandwidth": port, "spine.bandwidth": spine}
-    if host is not None and slow is not None:
-        rates[f"nic[host{host}].bandwidth"] = slow
     # The filter of a port slows both of its directions, and only the network's side: not the NIC's slot in the host.
+    rates |= {f"nic[host{host}].bandwidth": rate for host, rate in _SLOW_PORT.findall(slow)}
+    count = int(hosts or usual)
     return {
-        "name": f"h200-leafspine-{shape}",
+        "name": name,
         "set": {key: f"{float(rate) * GOODPUT:.4g} GB/s" for key, rate in rates.items()},
+        **({"hosts": count} if count != usual else {}),
+        **({"gpus": gpus} if gpus < count * int(per_host or 1) and gpus == world else {}),
     }
+
+
+def _emulated(row: Row) -> re.Match[str] | None:
+    """The label of an emulated cluster, taken apart."""
+    job = JOB_LABEL.fullmatch(row.label)
+    return _LEAF_SPINE.fullmatch(job["cluster"] if job else row.label)
 
 
 def _model(case: Mapping[str, Any]) -> dict[str, Any]:

@@ -25,6 +25,8 @@ STEPS = "steps"
 KINDS = {
     STEPS: "validation.compare",
     "collectives": "validation.collective_sets",
+    "choices": "validation.choices",
+    "traces": "validation.trace_sets",
     "published": "validation.published_training",
 }
 
@@ -39,12 +41,19 @@ class MeasuredSet:
         Where the rows, `fitted.toml` and `tolerances.toml` lie: the set's own folder, or that of its `base`.
     files : tuple of str
         Files of rows, in the order to report.
+    limits : Path
+        Its tolerances: the folder's, or its own where set.toml names them.
+    ratios : bool
+        Whether ratios of rows to the same step without a change are judged too; `base_files` has more rows for them.
     """
 
     name: str
     title: str
     folder: Path
     files: tuple[str, ...]
+    limits: Path
+    ratios: bool = False
+    base_files: tuple[str, ...] = ()
 
     @property
     def rows(self) -> list[Row]:
@@ -53,7 +62,12 @@ class MeasuredSet:
 
     @property
     def tolerances(self) -> Tolerances:
-        return Tolerances.read(self.folder / "tolerances.toml")
+        return Tolerances.read(self.limits)
+
+    @property
+    def bases(self) -> list[Row]:
+        """Rows with which ratios may be formed: the set's own, and those that are there for nothing else."""
+        return [row for file in (*self.files, *self.base_files) for row in read_rows(self.folder / file)]
 
     @property
     def fitted(self) -> Collection[str]:
@@ -81,7 +95,7 @@ def set_names(kind: str | None = None) -> list[str]:
 
 
 def told(name: str) -> dict[str, Any]:
-    """The set.toml of a set.
+    """The set.toml of a set, or of the one it is another name of.
 
     Raises
     ------
@@ -91,11 +105,12 @@ def told(name: str) -> dict[str, Any]:
     path = CASES / name / "set.toml"
     if not path.is_file():
         raise InputError(unknown("validate", "", name, set_names()))
-    return tomllib.loads(path.read_text(encoding="utf-8"))
+    table = tomllib.loads(path.read_text(encoding="utf-8"))
+    return told(table["alias"]) if "alias" in table else table
 
 
 def kind_of(name: str) -> str:
-    """What a set measures: steps, or collectives."""
+    """What a set measures: steps, collectives, or choices of NCCL."""
     kind = str(told(name).get("kind", STEPS))
     if kind not in KINDS:
         raise InputError(unknown(f"{name}/set.toml", "kind", kind, KINDS))
@@ -126,7 +141,10 @@ def load_set(name: str) -> MeasuredSet:
     if kind_of(name) != STEPS:
         raise InputError(unknown("validate", "", name, set_names(STEPS), "a set of training steps:"))
     table = told(name)
-    return MeasuredSet(name, table["title"], CASES / table.get("base", name), tuple(table["rows"]))
+    folder = CASES / table.get("base", name)
+    limits = CASES / table["limits"] if "limits" in table else folder / "tolerances.toml"
+    rows, bases = tuple(table["rows"]), tuple(table.get("bases", ()))
+    return MeasuredSet(name, table["title"], folder, rows, limits, "bases" in table, bases)
 
 
 def _files_beside(folder: Path) -> list[Path]:

@@ -15,6 +15,8 @@ from validation.summary import Errors, errors_of
 
 PREDICTED = "Rows that no constant was taken from"
 FITTED = "Rows that some constant was taken from (fitted.toml)"
+RATIOS = "Step times over those of the same step without the change"
+RATIO_HEAD = ("case", "base", "measured", "predicted", "error", "")
 CASE_HEAD = ("case", "family", "measured", "predicted", "error", "memory", "")
 
 
@@ -28,6 +30,15 @@ class Prediction:
 
 
 @dataclass(frozen=True)
+class Base:
+    """The same step without the change that a row is about: what its ratio is formed with."""
+
+    row: Row
+    prediction: Prediction
+    noisy: bool
+
+
+@dataclass(frozen=True)
 class Case:
     """A row and its prediction. `fitted`: some constant was taken from what this row measured."""
 
@@ -35,6 +46,21 @@ class Case:
     prediction: Prediction
     fitted: bool
     noisy: bool
+    base: Base | None = None
+
+    @property
+    def measured_ratio(self) -> float:
+        """Step time over that of the base; nan without one."""
+        return self.row.measured / self.base.row.measured if self.base else math.nan
+
+    @property
+    def predicted_ratio(self) -> float:
+        return self.prediction.step_time / self.base.prediction.step_time if self.base else math.nan
+
+    @property
+    def ratio_error(self) -> float:
+        """Signed error of the ratio, as a share of the measured one."""
+        return self.predicted_ratio / self.measured_ratio - 1
 
     @property
     def signed_error(self) -> float:
@@ -77,7 +103,18 @@ class Case:
             "predicted_peak_memory": {str(rank): size for rank, size in self.prediction.peak_memory.items()},
             "peak_memory_error": self.peak_memory_error,
             "error": self.prediction.error,
+            **self._ratio(),
         }
+
+    def _ratio(self) -> dict[str, Any]:
+        if self.base is None:
+            return {}
+        told = {
+            "measured_ratio": self.measured_ratio,
+            "predicted_ratio": self.predicted_ratio,
+            "ratio_error": self.ratio_error,
+        }
+        return {"base": self.base.row.name} | {k: v if math.isfinite(v) else None for k, v in told.items()}
 
 
 @dataclass(frozen=True)
@@ -133,6 +170,13 @@ class Report:
         return errors_of([(c.row.name, c.peak_memory_error) for c in self.cases if c.peak_memory_error is not None])
 
     @property
+    def ratios(self) -> Errors:
+        """Errors of the ratios of rows to their bases, where neither is noisy."""
+        return errors_of(
+            [(c.row.name, c.ratio_error) for c in self.cases if c.base and not c.noisy and not c.base.noisy]
+        )
+
+    @property
     def groups(self) -> dict[str, Errors]:
         return {
             "all": self.select(),
@@ -140,15 +184,18 @@ class Report:
             "predicted": self.select(fitted=False),
             "fitted": self.select(fitted=True),
             "noisy": self.select(noisy=True),
+            **({"ratio to base": self.ratios} if self.ratios.n else {}),
             "peak memory": self.memory,
         }
 
     @property
     def case_tables(self) -> Sequence[Table]:
-        return tuple(
+        tables = [
             Table(title, CASE_HEAD, [_cells(case) for case in self.cases if case.fitted == fitted])
             for title, fitted in ((PREDICTED, False), (FITTED, True))
-        )
+        ]
+        ratios = [_ratio_cells(case, case.base) for case in self.cases if case.base]
+        return (*tables, Table(RATIOS, RATIO_HEAD, ratios)) if ratios else tuple(tables)
 
     @property
     def points(self) -> Sequence[Point]:
@@ -178,6 +225,7 @@ class Report:
             "fitted": self.select(fitted=True),
             "predicted": self.select(fitted=False),
             "memory": self.memory,
+            **({"ratios": self.ratios} if self.ratios.n else {}),
         }
         return {
             "set": self.name,
@@ -195,6 +243,12 @@ class Report:
         from validation.report import markdown
 
         return markdown(self)
+
+
+def _ratio_cells(case: Case, base: Base) -> Cells:
+    noisy = "noisy" if case.noisy or base.noisy else ""
+    told = [f"{case.measured_ratio:.3f}", f"{case.predicted_ratio:.3f}", f"{case.ratio_error:+.1%}"]
+    return case.row.name, base.row.name, *told, noisy
 
 
 def _cells(case: Case) -> Cells:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from sim.costs.frameworks import host_costs
 from sim.costs.kernel import Kernel
 from sim.errors import InputError, Mistake
-from sim.layout import grad_accumulation_of, microbatches_of
+from sim.layout import axis_order, grad_accumulation_of, microbatches_of
 from sim.opgraph import OpGraph
 from workloads import functional as F
 from workloads.model import ModelSpec, stage_parameters
@@ -32,17 +33,29 @@ CUBLAS_WORKSPACE = 2 * 32 * 2.0**20
 
 @dataclass(frozen=True)
 class Layout:
-    """Ranks as a grid (dp, pp, tp), tp innermost; cp counts as dp for gradients."""
+    """Ranks as a grid of dp x pp x tp; `order` is from the axis on neighbouring ranks outwards; cp counts as dp."""
 
     dp: int
     pp: int
     tp: int
+    order: tuple[str, ...] = ("tp", "pp", "dp")
+
+    @cached_property
+    def _strides(self) -> dict[str, int]:
+        strides, stride = {}, 1
+        for axis in self.order:
+            strides[axis] = stride
+            stride *= getattr(self, axis)
+        return strides
 
     def rank(self, d: int, p: int, t: int) -> int:
-        return (d * self.pp + p) * self.tp + t
+        strides = self._strides
+        return d * strides["dp"] + p * strides["pp"] + t * strides["tp"]
 
     def where(self, rank: int) -> tuple[int, int, int]:
-        return rank // (self.pp * self.tp), rank // self.tp % self.pp, rank % self.tp
+        strides = self._strides
+        d, p, t = (rank // strides[axis] % getattr(self, axis) for axis in ("dp", "pp", "tp"))
+        return d, p, t
 
     @property
     def world(self) -> int:
@@ -74,7 +87,7 @@ def lower(scenario: Scenario, model: ModelSpec, host_factor: float = 1.0, speeds
     p = scenario.parallel
     if p.cp > 1:
         raise InputError(Mistake(scenario.where, "parallel.cp", str(p.cp), "1", "context parallelism is not simulated"))
-    layout = Layout(p.dp, p.pp, p.tp)
+    layout = Layout(p.dp, p.pp, p.tp, tuple(axis for axis in axis_order(scenario) if axis in ("tp", "pp", "dp")))
     replicas = _replicas(scenario, layout, speeds)
     fold = bool(replicas)
     simulated = [layout.rank(d[0], s, 0) for d in replicas for s in range(p.pp)] or list(range(layout.world))

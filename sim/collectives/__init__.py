@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from sim.collectives import paths, tuner
+from sim.collectives import backends, paths
 from sim.collectives.plan import Plan, Settings, settings
 from sim.collectives.tuner import Candidate, candidates
 
@@ -20,7 +20,8 @@ def plan_collective(
     Parameters
     ----------
     op : str
-        all_reduce, all_gather, reduce_scatter, broadcast, reduce, all_to_all, gather, scatter, send, recv or sendrecv.
+        all_reduce, all_gather, reduce_scatter, broadcast, reduce, all_to_all, gather, scatter, send, recv or sendrecv;
+        with `nccl.backend` "nvshmem" also put and get.
     size : float
         Bytes as nccl-tests counts them (gathers, scatters and all-to-all: n times a rank's part).
     ranks : sequence of str
@@ -39,5 +40,5 @@ def plan_collective(
     plans = paths.index_of(fabric).plans
     key = (op, size, tuple(ranks), wanted, in_place)
     if key not in plans:
-        plans[key] = tuner.choose(op, size, ranks, fabric, wanted, in_place)
+        plans[key] = backends.plan_of(op, size, ranks, fabric, wanted, in_place)
     return plans[key]  # type: ignore[no-any-return]

@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from sim.collectives import constants as files
-from sim.collectives import paths, protocols
+from sim.collectives import machine, paths, protocols
 from sim.collectives.group import Group
 from sim.collectives.plan import Plan
 
 Bytes = tuple[np.ndarray, np.ndarray]
+
+
+def wires(links: np.ndarray, fabric: Any, wire: Callable[[str], float]) -> np.ndarray:
+    """`wire` of every link's kind: data bytes per byte on it, what packet headers leave."""
+    share, kinds = np.ones(len(links)), fabric.links.kind[links]
+    for kind in fabric.links.kinds:
+        share[kinds == kind] = wire(kind)
+    return share
 
 
 def assemble(
@@ -29,12 +38,13 @@ def assemble(
     table: files.Constants | None = None,
 ) -> Plan:
     """The plan of `work`; `flows` are (source, destination, data bytes per payload byte), or links and bytes."""
-    table = table or files.load(fabric.gpu_model)
+    table = table or machine.of(fabric)
     pace = table.paces[algo, proto]
     delay = protocols.latency(work, group, algo, proto, threads, pace, table)
+    delay += work.remote_hops * group.network.agreed(proto, work.step * protocols.WIRE[proto], channels)
     moving = protocols.transfer(work, size, group, op, proto, pace, table)
     links, data = paths.gather(fabric, group.expand(fabric, flows)) if isinstance(flows, list) else flows
-    headers = [protocols.WIRE[proto] / table.wire(str(fabric.links.kind[i])) for i in links]
+    headers = protocols.WIRE[proto] / wires(links, fabric, lambda kind: group.network.wire(table, kind))
     rate = size / moving if moving > 0 else float("inf")
     known = group.nodes == 1 and group.inside == "auto" and table.evidence != "guess"
     evidence = (pace.evidence or table.evidence) if known else "guess"

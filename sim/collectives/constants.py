@@ -12,6 +12,8 @@ from typing import Any
 FOLDER = Path(__file__).parents[1] / "costs" / "hardware"
 # Hopper with NVLink 4 behaves alike; anything else borrows H200's constants and is called a guess.
 MEASURED = "h200"
+# GPUs with the same NVLinks and SMs as one that was measured.
+ALIKE = {"gb200": "b200", "b300": "b200", "gb300": "b200"}
 _PROTOS = {"LL", "LL128", "Simple"}
 _GRADES = ("measured", "fitted", "datasheet", "guess")
 
@@ -109,7 +111,7 @@ class Pairs:
 
 @dataclass(frozen=True)
 class Constants:
-    """All of one machine; `tables` keeps the rest of the file (wire, nominal, network, host, overlap)."""
+    """All of one machine; `tables` keeps the rest of the file (wire, nominal, network, host)."""
 
     gpu: str
     evidence: str
@@ -140,7 +142,7 @@ def load(gpu: str) -> Constants:
     path = FOLDER / f"{gpu}-nccl.toml"
     evidence = "fitted" if path.is_file() else "guess"
     if not path.is_file():
-        path = FOLDER / f"{MEASURED}-nccl.toml"
+        path = FOLDER / f"{ALIKE.get(gpu, MEASURED)}-nccl.toml"
     extra = tomllib.loads((FOLDER / "extra-nccl.toml").read_text(encoding="utf-8"))
     tables = {algo: {proto: _graded(rows) for proto, rows in table.items()} for algo, table in extra.items()}
     return build(tables | tomllib.loads(path.read_text(encoding="utf-8")), gpu, evidence)

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from sim.collectives import paths, transport
+from sim.collectives.network import UNKNOWN, Network, network_of
 from sim.collectives.plan import Settings
 from sim.errors import InputError, Mistake, unknown
 
@@ -20,7 +21,7 @@ class Group:
     Attributes
     ----------
     ranks : tuple of str
-        All GPUs, hosts one after the other, each in the fabric's order.
+        All GPUs, hosts one after the other by their lowest rank, in each in the fabric's order.
     hosts : tuple of tuple of str
         GPUs of each host.
     local, remote : float
@@ -36,6 +37,8 @@ class Group:
         hosts are pretended): see `sim.collectives.transport`.
     net : Net
         What NCCL sees of the network.
+    network : Network
+        What the cluster file says that NCCL gets out of it.
     """
 
     ranks: tuple[str, ...]
@@ -50,6 +53,7 @@ class Group:
     inside: str = "auto"
     outside: str = "auto"
     net: transport.Net = transport.NO_NET
+    network: Network = UNKNOWN
 
     @property
     def n(self) -> int:
@@ -74,7 +78,7 @@ class Group:
 
 
 def group_of(fabric: Any, ranks: Sequence[str], wanted: Settings | None = None) -> Group:
-    """The group of `ranks`; their order does not matter.
+    """The group of `ranks`; of their order only the one in which hosts first appear matters.
 
     Raises
     ------
@@ -87,11 +91,20 @@ def group_of(fabric: Any, ranks: Sequence[str], wanted: Settings | None = None) 
     key = (tuple(ranks), how)
     if key not in index.groups:
         _check(fabric, index, key[0])
-        ordered = (tuple(sorted(key[0], key=index.order.__getitem__)), how)
+        ordered = (_ordered(fabric, key[0]), how)
         if ordered not in index.groups:
             index.groups[ordered] = _build(fabric, ordered[0], wanted)
         index.groups[key] = index.groups[ordered]
     return index.groups[key]  # type: ignore[no-any-return]
+
+
+def _ordered(fabric: Any, ranks: tuple[str, ...]) -> tuple[str, ...]:
+    """Hosts by their lowest rank, as NCCL numbers its nodes (src/init.cc); in a host GPUs in the fabric's order."""
+    domains, order = paths.domains(fabric), paths.index_of(fabric).order
+    first: dict[int, int] = {}
+    for rank in ranks:
+        first.setdefault(domains[rank], len(first))
+    return tuple(sorted(ranks, key=lambda rank: (first[domains[rank]], order[rank])))
 
 
 def _check(fabric: Any, index: paths.Index, ranks: tuple[str, ...]) -> None:
@@ -136,19 +149,20 @@ def _build(fabric: Any, ranks: tuple[str, ...], wanted: Settings) -> Group:
     net = transport.network(fabric, hosts, outside, wanted.net_speed)
     return Group(
         ranks, hosts, local, remote, local_wire, local_latency, remote_latency, local_kind, remote_kind,
-        inside, outside, net,
+        inside, outside, net, network_of(fabric),
     )  # fmt: skip
 
 
 def _slowest(fabric: Any, pairs: list[tuple[str, str]], route: str) -> tuple[float, float, str, float]:
     """Bandwidth, wire and kind of the narrowest of these ways, and the longest latency; (inf, inf, "", 0) of none."""
     best, wire, kind, delay = float("inf"), float("inf"), "", 0.0
-    for src, dst in pairs:
-        links, share = transport.between(fabric, src, dst, route)
-        width = fabric.links.bandwidth[links] / share
-        slot = int(np.argmin(width))
-        if width[slot] < best:
-            best, kind = float(width[slot]), str(fabric.links.kind[links[slot]])
-            wire = float(fabric.links.raw[links[slot]] / share[slot])
-        delay = max(delay, float(np.dot(fabric.links.latency[links], share)))
+    number, links, share = transport.ways(fabric, pairs, route)
+    if not len(links):
+        return best, wire, kind, delay
+    width = fabric.links.bandwidth[links] / share
+    slot = int(np.argmin(width))
+    if width[slot] < best:
+        best, kind = float(width[slot]), str(fabric.links.kind[links[slot]])
+        wire = float(fabric.links.raw[links[slot]] / share[slot])
+    delay = float(np.bincount(number, weights=fabric.links.latency[links] * share).max())
     return best, wire, kind, delay

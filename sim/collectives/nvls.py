@@ -8,11 +8,14 @@ NCCL src/transport/nvls.cc, src/device/all_reduce.h.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
-from sim.collectives import protocols, transport
+import numpy as np
+
+from sim.collectives import paths, protocols, transport
 from sim.collectives.assemble import Bytes, assemble
-from sim.collectives.constants import Constants
+from sim.collectives.constants import Constants, load
 from sim.collectives.group import Group, group_of
 from sim.collectives.plan import Plan, Send, Settings, settings
 from sim.collectives.search import MAX_HEADS, generation
@@ -23,6 +26,7 @@ PROTOS = ("Simple",)
 ORDER = 4
 CHANNELS = "nvls_channels"
 THREADS = 640
+MEASURED_HEADS = 8
 # Key of the cluster file that says whether the NVSwitches do it.
 FACT = "nvlink_sharp"
 
@@ -39,12 +43,26 @@ def plan(
 ) -> Plan:
     """NVLink SHARP over `ranks` with all of its `channels` channels."""
     group = group_of(fabric, ranks, settings(nccl))
+    table = longer(table or load(fabric.gpu_model), group)
     up, down = crossing(op, group.n)
     work = protocols.Work(1, 0, size / channels, size / channels, size * max(up, down), 0.0)
     return assemble(
         op, size, group, fabric, work, switched(fabric, group.hosts, up, down),
         algo="nvls", proto=proto, channels=channels, threads=THREADS, table=table,
     )  # fmt: skip
+
+
+def longer(table: Constants, group: Group) -> Constants:
+    """The constants for more heads than a host has: every head's slice has to be as long as there to fill the switches.
+
+    Evidence: guess; of 72 GPUs only all-reduces of 512 MiB and more are published.
+    """
+    heads = min(MAX_HEADS, group.n)
+    pace = table.paces["nvls", "Simple"]
+    if heads <= MEASURED_HEADS:
+        return table
+    ramp = pace.ramp * heads / MEASURED_HEADS
+    return replace(table, paces={**table.paces, ("nvls", "Simple"): replace(pace, ramp=ramp, evidence="guess")})
 
 
 def crossing(op: str, n: int) -> tuple[float, float]:
@@ -54,13 +72,8 @@ def crossing(op: str, n: int) -> tuple[float, float]:
 
 def switched(fabric: Any, hosts: Sequence[Sequence[str]], up: float, down: float) -> Bytes:
     """Links between every GPU and its switches, with `up` bytes one way and `down` the other."""
-    parts = []
-    for host in hosts:
-        for at, gpu in enumerate(host):
-            peer = host[(at + 1) % len(host)]
-            parts.append(transport.half(fabric, gpu, peer, gpu, up))
-            parts.append(transport.half(fabric, peer, gpu, gpu, down))
-    return transport.joined(parts)
+    pairs = [(gpu, host[(at + 1) % len(host)]) for host in hosts for at, gpu in enumerate(host)]
+    return transport.halves(fabric, pairs, up, down)
 
 
 def steps(op: str, n: int) -> list[list[Send]]:
@@ -103,12 +116,14 @@ def missing(group: Group, fabric: Any, wanted: Settings) -> str | None:
 
 def switches(group: Group, fabric: Any) -> bool:
     """Whether every host's first two GPUs meet in an NVSwitch."""
-    for host in group.hosts:
-        if len(host) > 1:
-            links, _ = transport.between(fabric, host[0], host[1], group.inside)
-            if fabric.nodes.kinds[fabric.node_index(fabric.links.dst[links[0]])] != "nvswitch":
-                return False
-    return True
+    return paths.once(fabric, ("nvswitches", group), lambda: _switches(group, fabric))
+
+
+def _switches(group: Group, fabric: Any) -> bool:
+    pairs = [(host[0], host[1]) for host in group.hosts if len(host) > 1]
+    number, links, _ = transport.ways(fabric, pairs, group.inside)
+    first = links[np.searchsorted(number, np.arange(len(pairs)))]
+    return all(fabric.nodes.kinds[node] == "nvswitch" for node in fabric.ends[1][first].tolist())
 
 
 def estimate(op: str, proto: str, model: Model) -> tuple[float, float]:

@@ -13,12 +13,16 @@ import numpy as np
 
 from sim.collectives import channels as rules
 from sim.collectives import constants as files
-from sim.collectives import paths, transport
+from sim.collectives import machine, paths, transport
+from sim.collectives.assemble import Bytes, wires
 from sim.collectives.group import Group, group_of
 from sim.collectives.plan import PAIR_OPS, Plan, Send, Settings, settings
-from sim.collectives.protocols import NET_HOP, joined
+from sim.collectives.protocols import joined, net_hop
+from sim.collectives.search import NET_PER_CHANNEL
 
 OPS = PAIR_OPS
+# Above so many ranks an all-to-all is counted by classes of pairs.
+MANY_RANKS = 64
 MANY = ("all_to_all", "gather", "scatter")
 
 
@@ -40,19 +44,19 @@ def plan(
     """
     wanted = settings(nccl)
     group = group_of(fabric, ranks, wanted)
-    table = table or files.load(fabric.gpu_model)
-    graph = rules.search(group, fabric.gpu_model, wanted)
+    table = table or machine.of(fabric)
+    graph = rules.search(group, fabric.gpu_model, wanted, fabric)
     message = size / group.n if op in MANY else size
     parts = rules.message_channels(message, group.n, graph, group.nodes, wanted.buffer_size)
     load = _load(op, message, group, graph, parts, table.pairs.self_copy)
-    flows = _flows(op, group, ranks)
-    if not wanted.pxn_disable:
-        flows = transport.relayed(flows, group)
-    links, data = paths.gather(fabric, group.expand(fabric, flows))
-    usage = data / np.array([table.wire(str(fabric.links.kind[i])) for i in links])
-    moving = _transfer(op, size, load, message / parts, links, data, fabric, table, group.nodes == 1)
+    slow = _slower(op, message, group, graph, parts, wanted)
+    ends = () if op == "all_to_all" else tuple(ranks)
+    key = ("pairwise", op, group, ends, wanted.pxn_disable)
+    links, data = paths.once(fabric, key, lambda: _bytes(op, fabric, group, ranks, not wanted.pxn_disable))
+    usage = data / wires(links, fabric, lambda kind: group.network.wire(table, kind, pairs=True))
+    moving = _transfer(op, size, load, message / parts, links, data, fabric, table, group, slow)
     count = int(np.count_nonzero(load))
-    delay = _latency(group, count, table)
+    delay = _latency(group, count, table) + group.network.message * parts * _posted(op, group)
     small = message <= parts * rules.P2P_LL_BYTES and group.nodes == 1
     evidence = table.evidence if group.nodes == 1 else "guess"
     rate = size / moving if moving > 0 else float("inf")
@@ -61,10 +65,12 @@ def plan(
     )  # fmt: skip
 
 
-def _load(op: str, message: float, group: Group, graph: rules.Graph, parts: int, self_copy: float) -> np.ndarray:
-    """Bytes each CTA of one GPU moves."""
+def _load(
+    op: str, message: float, group: Group, graph: rules.Graph, parts: int, self_copy: float, begin: int = 0
+) -> np.ndarray:  # fmt: skip
+    """Bytes each CTA of one GPU moves from round `begin` on."""
     load = np.zeros(graph.p2p)
-    rounds = [(r, 1.0 if r else self_copy) for r in range(group.n)] if op in MANY else [(1, 1.0)]
+    rounds = [(r, 1.0 if r else self_copy) for r in range(begin, group.n)] if op in MANY else [(1, 1.0)]
     if op in MANY and group.n == 1:
         return load
     # Beyond the channels' number rounds share CTAs evenly: no need to walk through thousands of them.
@@ -79,16 +85,18 @@ def _load(op: str, message: float, group: Group, graph: rules.Graph, parts: int,
 
 def _transfer(
     op: str, size: float, load: np.ndarray, part: float, links: np.ndarray, data: np.ndarray, fabric: Any,
-    table: files.Constants, inside: bool,
+    table: files.Constants, group: Group, slow: float,
 ) -> float:  # fmt: skip
     """Seconds of moving the bytes through the fullest CTA and the fullest link."""
     if size <= 0 or not len(links):
         return 0.0
     pairs, way = table.pairs, "sendrecv" if op in ("sendrecv", "all_to_all") else "send"
     channel = float(load.max()) / pairs.rate[way]
-    wire = np.array([table.wire(str(fabric.links.kind[i])) for i in links])
+    # Where the file says what a channel carries over the network, a single message goes by that and not by NVLink.
+    channel = slow if group.network.channel and op not in MANY and slow else max(channel, slow)
+    wire = wires(links, fabric, lambda kind: group.network.wire(table, kind, pairs=True))
     link = float(np.max(size * data / (fabric.links.bandwidth[links] * wire))) / pairs.link[way]
-    if inside:
+    if group.nodes == 1:
         link *= 1 + (pairs.ramp[way] / size) ** pairs.power
     beyond = part / (part + pairs.grain)
     return beyond * joined(channel, link, pairs.sharp, pairs.settle, size)
@@ -98,8 +106,53 @@ def _latency(group: Group, channels: int, table: files.Constants) -> float:
     pairs, nominal = table.pairs, float(table.tables["nominal"]["latency"])
     delay = pairs.start + pairs.channel * max(0, channels - 1)
     if group.nodes > 1:
-        return delay + NET_HOP["ring"]["Simple"] + group.remote_latency
+        return delay + net_hop("ring", "Simple", group) + group.remote_latency
     return delay + max(0.0, group.local_latency - nominal)
+
+
+def _bytes(op: str, fabric: Any, group: Group, ranks: Sequence[str], relay: bool) -> Bytes:
+    """Links, and bytes on each per payload byte; `relay` by PXN where NCCL does."""
+    if op == "all_to_all" and group.n > MANY_RANKS and group.inside == group.outside:
+        return paths.used(_exchanged(fabric, group, relay and transport.relays(group)))
+    flows = _flows(op, group, ranks)
+    if relay:
+        flows = transport.relayed(flows, group)
+    return paths.gather(fabric, group.expand(fabric, flows))
+
+
+def _exchanged(fabric: Any, group: Group, relay: bool) -> np.ndarray:
+    """Bytes of an all-to-all on every link: the sum of `_flows`, relayed or not."""
+    gpus = fabric.positions(group.ranks)
+    if not relay:
+        return np.asarray(fabric.exchange(gpus, gpus, 1 / group.n))
+    place = gpus.reshape(group.nodes, -1)
+    # Inside a host each GPU hands every other its message and those for that one's rail in all other hosts.
+    near = [(a, b) for a in place.T for b in place.T if a[0] != b[0]]
+    total = sum(fabric.loads(a, b, np.full(len(a), group.nodes / group.n)) for a, b in near)
+    return np.asarray(total + sum(fabric.exchange(rail, rail, group.per_node / group.n) for rail in place.T))
+
+
+def _posted(op: str, group: Group) -> int:
+    """Messages to other hosts that the busiest rank's proxy posts."""
+    if group.nodes < 2:
+        return 0
+    return group.n - min(len(host) for host in group.hosts) if op in MANY else 1
+
+
+def _slower(
+    op: str, message: float, group: Group, graph: rules.Graph, parts: int, wanted: Settings
+) -> float:  # fmt: skip
+    """Seconds of the fullest channel over the network, where one carries less than inside a host.
+
+    What it carries is the cluster file's to say; since 2.29 NCCL itself counts on 14 GB/s, as is found there.
+    """
+    rate = group.network.channel or (NET_PER_CHANNEL * 1e9 if wanted.release >= (2, 29) else 0.0)
+    if group.nodes < 2 or not rate:
+        return 0.0
+    # Rounds begin with the ranks of the own host (src/enqueue.cc): what remains goes over the network.
+    near = min(len(host) for host in group.hosts) if op in MANY else 1
+    away = _load(op, message, group, graph, parts, 0.0, near)
+    return float(away.max()) / rate
 
 
 def _flows(op: str, group: Group, ranks: Sequence[str]) -> list[tuple[str, str, float]]:

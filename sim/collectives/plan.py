@@ -15,6 +15,8 @@ PAIR_OPS = ("send", "recv", "sendrecv", "all_to_all", "gather", "scatter")
 OPS = RING_OPS + PAIR_OPS
 ALGOS = ("ring", "tree", "nvls", "nvls_tree", "collnet_direct", "collnet_chain", "pat")
 PROTOS = ("LL", "LL128", "Simple")
+# Settings that take one of a few words: who runs an operation, who posts one-sided transfers, where Gloo's tensors are.
+WORDS = {"backend": ("nccl", "gloo", "nvshmem"), "transport": ("ibgda", "proxy"), "tensors": ("gpu", "cpu")}
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,6 +47,8 @@ class Plan:
         What the time rests on: fitted (this GPU was measured) or guess (constants of another).
     notes : tuple of str
         Choices that were not what was asked for, for ``--explain``.
+    on_cpu : bool
+        Whether the rate is bound by threads of the CPU: kernels beside the collective do not lower it.
     """
 
     op: str
@@ -59,6 +63,7 @@ class Plan:
     rate_cap: float
     evidence: str
     notes: tuple[str, ...] = field(default=())
+    on_cpu: bool = False
 
     def duration(self, bandwidth: np.ndarray) -> float:
         """Seconds on an idle network whose links have `bandwidth` bytes/s (all links of the fabric)."""
@@ -99,6 +104,12 @@ class Settings:
     hostid: int | None = None
     nchannels_per_net_peer: int | None = None
     net_speed: float | None = None
+    net: str | None = None
+    socket_nthreads: int | None = None
+    nsocks_perthread: int | None = None
+    backend: str = "nccl"
+    transport: str = "ibgda"
+    tensors: str = "gpu"
 
     @property
     def release(self) -> tuple[int, int]:
@@ -135,11 +146,18 @@ def settings(nccl: Any, where: str = "nccl") -> Settings:
         if str(values["proto"]).lower() not in by_lower:
             mistakes.append(unknown(where, "proto", str(values["proto"]), PROTOS))
         values["proto"] = by_lower.get(str(values["proto"]).lower())
+    mistakes += [
+        unknown(where, key, str(values[key]), words) for key, words in WORDS.items() if values[key] not in words
+    ]
     if values["cross_nic"] not in (0, 1, 2):
         mistakes.append(Mistake(where, "cross_nic", str(values["cross_nic"]), "0, 1 or 2"))
     low, high = values["min_channels"], values["max_channels"]
     if low is not None and high is not None and low > high:
         mistakes.append(Mistake(where, "min_channels", str(low), f"at most max_channels, {high}"))
+    if values["backend"] == "gloo":
+        forced = [key for key in ("algo", "proto", "min_channels", "max_channels") if values[key] is not None]
+        why = 'nothing beside backend = "gloo": it is NCCL\'s'
+        mistakes += [Mistake(where, key, str(values[key]), why) for key in forced]
     if mistakes:
         raise InputError(mistakes)
     return Settings(**values)

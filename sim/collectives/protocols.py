@@ -76,7 +76,7 @@ def link_time(work: Work, group: Group, op: str, proto: str, pace: Pace, constan
         (work.remote_bytes, group.remote, group.remote_kind, pace.net, 0.0),
     ):
         if amount > 0 and bandwidth < float("inf"):
-            speed = bandwidth * constants.wire(kind) * part / WIRE[proto]
+            speed = bandwidth * group.network.wire(constants, kind) * part / WIRE[proto]
             times.append(amount / speed * (1 + (ramp / amount) ** pace.power))
     return max(times, default=0.0)
 
@@ -86,8 +86,19 @@ def latency(work: Work, group: Group, algo: str, proto: str, threads: int, pace:
     nominal = float(constants.tables["nominal"]["latency"])
     wide = 1 + pace.wide * max(0, threads - 64) / (MAX_THREADS[proto] - 64)
     local = pace.hop * wide + (group.local_latency - nominal if group.local_kind else 0.0)
-    remote = NET_HOP[algo][proto] + group.remote_latency if work.remote_hops else 0.0
+    remote = net_hop(algo, proto, group) + group.remote_latency if work.remote_hops else 0.0
     return pace.start + work.local_hops * max(local, 0.0) + work.remote_hops * remote
+
+
+def net_hop(algo: str, proto: str, group: Group) -> float:
+    """Seconds of a step between hosts over the links' latency: the cluster file's, else NCCL's own guess.
+
+    A file says it for a ring. LL and LL128 take the same step under every algorithm; Simple keeps NCCL's proportions.
+    """
+    said = group.network.hops.get(proto)
+    if said is None:
+        return NET_HOP[algo][proto]
+    return said if proto != "Simple" else said * NET_HOP[algo][proto] / NET_HOP["ring"]["Simple"]
 
 
 def transfer(work: Work, size: float, group: Group, op: str, proto: str, pace: Pace, constants: Constants) -> float:

@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from sim.collectives import channels as rules
-from sim.collectives import protocols, rings, transport
-from sim.collectives.assemble import assemble
-from sim.collectives.constants import Constants, Pace, load
+from sim.collectives import machine, paths, protocols, rings, transport
+from sim.collectives.assemble import Bytes, assemble
+from sim.collectives.constants import Constants, Pace
 from sim.collectives.group import Group, group_of
 from sim.collectives.plan import PROTOS, RING_OPS, Plan, Send, Settings, settings
 from sim.collectives.tuning import NET_OVERHEAD, RING_LL128, Model
@@ -38,20 +38,27 @@ def plan(
     """A ring over `ranks` with at most `channels` channels; see `sim.collectives.plan_collective` for the choice."""
     wanted = settings(nccl)
     group = group_of(fabric, ranks, wanted)
-    table = table or load(fabric.gpu_model)
+    table = table or machine.of(fabric)
     pace = table.paces["ring", proto]
     count, threads = rules.used(op, size, group.n, "ring", proto, channels)
-    cycles = rings.cycles(group, wanted.cross_nic)
-    share = sent(op, group.n) / len(cycles)
-    root = ranks[0]
-    flows = [(a, b, share) for cycle in cycles for a, b in rings.edges(cycle) if _carries(op, a, b, root)]
-    if wanted.cross_nic == 0:
-        flows = transport.relayed(flows, group)
+    root = ranks[0] if op in ("broadcast", "reduce") else ""
+    key = ("ring", group, op, root, wanted.cross_nic)
+    flows = paths.once(fabric, key, lambda: _bytes(op, fabric, group, root, wanted.cross_nic))
     task = work(op, size, group, proto, count, pace, protocols.slot(proto, wanted.buffer_size), in_place)
     return assemble(
         op, size, group, fabric, task, flows,
         algo="ring", proto=proto, channels=count, threads=threads, table=table,
     )  # fmt: skip
+
+
+def _bytes(op: str, fabric: Any, group: Group, root: str, cross_nic: int) -> Bytes:
+    """Links of all cycles, and data bytes on each."""
+    cycles = rings.cycles(group, cross_nic)
+    share = sent(op, group.n) / len(cycles)
+    flows = [(a, b, share) for cycle in cycles for a, b in rings.edges(cycle) if _carries(op, a, b, root)]
+    if cross_nic == 0:
+        flows = transport.relayed(flows, group)
+    return paths.gather(fabric, group.expand(fabric, flows))
 
 
 def sent(op: str, n: int) -> float:
@@ -82,11 +89,21 @@ def work(
     ends = pace.of(pace.ends, op)
     # An all-gather's first primitive copies the rank's own part to its output while sending it; in place it only sends.
     primitives = hops - 1 + ends + (min(1.0, ends) if in_place and op == "all_gather" else ends)
-    remote = rounds * (nodes - 1)
+    remote = crossed(group, rounds)
     filled = min(1.0, size / (16 * n)) if op == "all_reduce" and proto == "LL" else 1.0
     local = (hops - remote) * (1 - EMPTY_STEP * (1 - filled))
     step = size / n / channels
     return protocols.Work(local, remote, step, primitives * step, size * sent(op, n), between * (nodes > 1))
+
+
+def crossed(group: Group, rounds: int) -> int:
+    """Steps between hosts on the way of the last chunk: rounds (n - 1) neighbours in a row, of a ring with one
+    network step per host. Hosts of several GPUs have steps enough inside that a chunk may miss; it meets every host.
+    """
+    if group.nodes < 2:
+        return 0
+    spare = rounds - min(rounds, min(len(host) for host in group.hosts) - 1)
+    return rounds * group.nodes - spare
 
 
 def _ways(group: Group) -> int:
@@ -137,7 +154,7 @@ def _latency(op: str, proto: str, model: Model) -> float:
     remote = (2 if op == "all_reduce" else 1) * (nodes - 1) if nodes > 1 else 0
     inside = model.inside("ring", proto)
     if nodes > 1:
-        inside = max(inside, NET_OVERHEAD * (3 if proto == "Simple" else 1))
+        inside = max(inside, NET_OVERHEAD * (2 if model.group.network.amd else 1) * (3 if proto == "Simple" else 1))
     return model.base("ring", proto) + (model.steps(op) - remote) * inside + remote * model.between("ring", proto)
 
 

@@ -1,35 +1,26 @@
 """Channels that NCCL's search finds on a fabric, and how fast it believes each to be.
 
 Rules of NCCL 2.28: src/graph/search.cc (speeds, duplication, second pass), connect.cc (channels of a communicator),
-paths.cc (send and receive). The search itself, channel by channel, is not replayed: with all GPUs of a host on
-NVSwitches, or one NIC per channel, its outcome follows from bandwidths alone.
+paths.cc (send and receive). With all GPUs of a host on NVSwitches, or one GPU per host, the outcome of the search
+follows from bandwidths alone (a test holds it against the search); elsewhere (PCIe, NVLink without switches, host
+memory) it is searched edge by edge: `sim.collectives.graphs`.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
+from sim.collectives import found
 from sim.collectives.group import Group
 from sim.collectives.plan import Settings
-from sim.collectives.transport import PCIE
+from sim.collectives.speeds import NET_SPEEDS, NVLINK, SPEEDS, generation, most_channels, nvlink_share
+from sim.collectives.system import NVB, NVL, PXB
+from sim.collectives.transport import PCIE, between
 
-# GB/s per channel that the search tries inside a host, by generation of GPU.
-SPEEDS = {
-    "volta": (40, 30, 20, 18, 15, 12, 10, 9, 7, 6, 5, 4, 3),
-    "ampere": (40, 30, 20, 18, 15, 12, 10, 9, 7, 6, 5, 4, 3),
-    "hopper": (60, 50, 40, 30, 24, 20, 15, 12, 11, 6, 3),
-    "blackwell": (90, 80, 70, 60, 50, 45, 40, 30, 24, 20, 19, 18),
-}
-_OLD = (48, 30, 28, 24, 20, 18, 15, 12, 10, 9, 7, 6, 5, 4, 3, 2.4, 1.2, 0.24, 0.12)
-NET_SPEEDS = {
-    "volta": _OLD,
-    "ampere": _OLD,
-    "hopper": (48, 45, 42, 40, 30, 24, 22, 20, 17.5, 15, 12, 6, 3, 2.4, 1.2, 0.24, 0.12),
-    "blackwell": (96, 86, 80, 48, 45.1, 42, 40, 30, 24, 22, 20, 17.5, 15, 12, 6, 3, 2.4, 1.2, 0.24, 0.12),
-}
-# What NCCL counts on of a link's wire (src/graph/topo.h): 20.6 GB/s of NVLink 4's 25, 40.1 of NVLink 5's 50.
-NVLINK = {"volta": 0.8, "ampere": 0.8, "hopper": 20.6 / 25, "blackwell": 40.1 / 50}
+__all__ = ["NET_SPEEDS", "NVLINK", "SPEEDS", "Graph", "generation", "power_of_two", "search"]
+
 MAX_GRAPH_CHANNELS = 32
 MAX_HEADS = 32
 NET_PER_CHANNEL = 14.0  # GB/s of a NIC that one channel of messages is meant for, since 2.29
@@ -74,23 +65,16 @@ class Graph:
     ll128: bool = True
 
 
-def generation(gpu: str) -> str:
-    """The row of NCCL's tables for a GPU model: volta, ampere, hopper or blackwell."""
-    name = gpu.lower()
-    if name.startswith(("b1", "b2", "b3", "gb")):
-        return "blackwell"
-    if name.startswith(("v", "p100", "t4")):
-        return "volta"
-    return "ampere" if name.startswith(("a", "l4", "rtx")) else "hopper"
+def search(group: Group, gpu: str, settings: Settings, fabric: Any = None) -> Graph:
+    """Channels of a communicator: NCCL goes by the wires, not by what a copy gets out of them.
 
-
-def search(group: Group, gpu: str, settings: Settings) -> Graph:
-    """Channels of a communicator: NCCL goes by the wires, not by what a copy gets out of them."""
+    Without the `fabric` hosts without NVSwitches are taken for hosts with them.
+    """
     kind = generation(gpu)
+    if fabric is not None and not switched(group, fabric):
+        return _searched(group, fabric, settings)
     nvlink = "nvlink" in group.local_kind
-    share = NVLINK[kind] if nvlink else PCIE
-    if nvlink and kind == "hopper" and settings.release < (2, 21):
-        share = 20.0 / 25  # topo.h: the speed of an NVLink of sm90 before 2.21
+    share = nvlink_share(kind, settings.release) if nvlink else PCIE
     inside = group.local_wire * share / 1e9 if group.local_wire < float("inf") else 5000.0
     if group.nodes > 1:
         count, ring, tree, inter = _across(group, kind, inside)
@@ -103,29 +87,85 @@ def search(group: Group, gpu: str, settings: Settings) -> Graph:
         channels *= 2
     channels = _limited(settings, channels)
     heads, nvls, nvls_inter, ctas = _multicast(group, kind, inside, settings)
-    shared = group.nodes > 1 and group.net.nics < group.per_node
     return Graph(
         count, ring, tree, inter, channels, *_messages(group, settings, channels),
-        pattern=3 if group.nodes > 1 and not shared else 1,
+        pattern=3 if group.nodes > 1 and not _balanced(group, kind, fabric) else 1,
         same=group.nodes == 1 or group.net.nics == 1 or group.per_node == 1,
         heads=heads, nvls=nvls, nvls_inter=nvls_inter, nvls_channels=ctas,
         nvlink=nvlink, ll128=(nvlink or group.per_node == 1) and group.net.near,
     )  # fmt: skip
 
 
+def switched(group: Group, fabric: Any) -> bool:
+    """Whether bandwidths alone decide: as many GPUs on every host, and they meet in NVSwitches, or there is one."""
+    host = max(group.hosts, key=len)
+    if len(host) < 2:
+        return True
+    if min(map(len, group.hosts)) < len(host):
+        return False
+    links, _ = between(fabric, host[0], host[1], group.inside)
+    return any(fabric.nodes.kinds[fabric.node_index(fabric.links.dst[i])] == "nvswitch" for i in links)
+
+
+def _searched(group: Group, fabric: Any, settings: Settings) -> Graph:
+    """The same, searched edge by edge; of every figure the least that some host finds (init.cc)."""
+    kind, graphs = generation(fabric.gpu_model), found.every_host(group, fabric, settings)
+    rings, trees = [g.ring for g in graphs], [g.tree for g in graphs]
+    ring, tree = (min(one, key=lambda g: g.count * g.inside) for one in (rings, trees))
+    count = min(g.count for g in (*rings, *trees))
+    channels = 2 * count
+    if group.nodes > 1 and kind in ("hopper", "blackwell") and ring.inside > 45 and channels < 16:
+        channels *= 2
+    channels = _limited(settings, channels)
+    inside = group.local_wire * nvlink_share(kind, settings.release) / 1e9
+    heads, nvls, nvls_inter, ctas = (0, 0.0, 0.0, 0)
+    if graphs[0].nvls is not None:
+        heads, nvls, nvls_inter, ctas = _multicast(group, kind, inside, settings)
+    p2p, per_peer = _messages(group, settings, channels)
+    near = ring.type_inside <= NVB
+    return Graph(
+        count, ring.inside, tree.inside, ring.between, channels, p2p, per_peer if near else min(per_peer, 2),
+        pattern=tree.pattern, same=ring.same, nvlink=ring.type_inside == NVL,
+        heads=heads, nvls=nvls, nvls_inter=nvls_inter, nvls_channels=ctas,
+        ll128=near and (group.nodes == 1 or ring.type_between <= PXB),
+    )  # fmt: skip
+
+
+def _balanced(group: Group, kind: str, fabric: Any) -> bool:
+    """Whether a tree may talk to the network over its first two GPUs: both as near to one NIC; before Hopper always."""
+    if group.per_node == 1:
+        return False
+    if kind in ("volta", "ampere"):
+        return True
+    if fabric is None or "nic" not in fabric.nodes.kinds:
+        return group.net.nics < group.per_node
+    nic = fabric.nearest(group.hosts[0][0], "nic")
+    first, second = (
+        {fabric.nodes.kinds[fabric.node_index(fabric.links.dst[i])] for i in fabric.route(gpu, nic)}
+        for gpu in group.hosts[0][:2]
+    )
+    return first == second
+
+
 def _across(group: Group, kind: str, inside: float) -> tuple[int, float, float, float]:
     """Channels, GB/s of a ring's and a tree's channel in a host, and between hosts: one channel per NIC."""
-    nics, local = max(1, group.net.nics), max(1, int(group.per_node))
+    nics, local = min(MAX_GRAPH_CHANNELS, max(1, group.net.nics)), max(1, int(group.per_node))
     # Of g GPUs in a row each passes on all but one in g channels.
     room = inside / nics * local / max(1, local - 1)
     fits = min(group.net.speed / 1e9, room)
     speeds = NET_SPEEDS[kind]
     speed = next((s for s in speeds if s <= fits + 1e-9), float(speeds[-1]))
     count = nics
+    if nics > MAX_GRAPH_CHANNELS:  # a rack of NVL72: the GPUs' NVLinks, not the NICs, say how many
+        whole = inside * local / max(1, local - 1)
+        fast = [s for s in speeds if s <= group.net.speed / 1e9 + 1e-9]
+        fit = {s: min(MAX_GRAPH_CHANNELS, int(whole / s + 1e-9)) for s in fast}
+        speed = max(fast, key=lambda s: (fit[s] * s, s))
+        count = fit[speed]
     if _divisible(speed, count, kind):
         count, speed = 2 * count, speed / 2
     # Second pass: inside a host a tree may be up to twice as fast as between hosts.
-    roomy = inside / count if local > 1 else 5000.0
+    roomy = inside / count * local / (local - 1) if local > 1 else 5000.0
     tree = max([float(speed), *(float(s) for s in speeds if s <= min(2 * speed, roomy) + 1e-9)])
     return count, float(speed), tree, float(speed)
 
@@ -155,7 +195,9 @@ def _multicast(group: Group, kind: str, inside: float, settings: Settings) -> tu
         return 0, 0.0, 0.0, 0
     heads = min(MAX_HEADS, local, group.net.nics if group.nodes > 1 else local)
     speeds = NET_SPEEDS[kind] if group.nodes > 1 else SPEEDS[kind]
-    speed = next((float(s) for s in speeds if s <= inside / (heads + 1) + 1e-9), float(speeds[-1]))
+    # Between hosts the search begins at what a NIC does.
+    fits = min(inside / (heads + 1), group.net.speed / 1e9)
+    speed = next((float(s) for s in speeds if s <= fits + 1e-9), float(speeds[-1]))
     most = min(2 * speed, group.net.speed / 1e9)
     between = next((float(s) for s in speeds if s <= most + 1e-9), float(speeds[-1]))
     ctas = 16 if kind == "hopper" else 24 if group.nodes == 1 else 32
@@ -164,7 +206,7 @@ def _multicast(group: Group, kind: str, inside: float, settings: Settings) -> tu
 
 
 def _limited(settings: Settings, channels: int) -> int:
-    most = 64 if settings.release >= (2, 25) else 32
+    most = most_channels(settings.release)
     channels = max(1, min(channels, settings.max_channels or most, settings.max_ctas or most))
     return max(channels, min(settings.min_channels or 1, settings.max_ctas or most))
 

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 
-from sim.collectives import Candidate, Plan, Settings, candidates, plan_collective, settings
-from sim.collectives.plan import OPS
-from sim.errors import InputError, Mistake, unknown
+from sim.collectives import Candidate, Plan, Settings, backends, candidates, plan_collective, settings
+from sim.errors import InputError, Mistake
 from sim.units import format_bandwidth, format_bytes, format_duration
+
+# Operations whose size is n parts.
+SHARED = ("all_gather", "reduce_scatter", "all_to_all", "gather", "scatter")
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,22 +29,26 @@ class Row:
     bottleneck: str
     candidates: tuple[Candidate, ...]
 
-    def to_json(self) -> dict[str, Any]:
-        """Plain values in SI units."""
+    def to_json(self, explain: bool = False) -> dict[str, Any]:
+        """Plain values in SI units; `explain` adds what NCCL compared."""
         p = self.plan
+        compared = {"rate": _finite(p.rate_cap), "candidates": [vars(c) for c in self.candidates]} if explain else {}
         return {
             "op": p.op, "bytes": int(p.size), "time": self.time, "algbw": self.algbw, "busbw": self.busbw,
             "algo": p.algo, "proto": p.proto, "channels": p.channels, "latency": p.latency, "evidence": p.evidence,
             "bottleneck": self.bottleneck, "notes": list(p.notes),
-        }  # fmt: skip
+        } | compared  # fmt: skip
+
+
+def _finite(rate: float) -> float | None:
+    return rate if math.isfinite(rate) else None  # JSON has no infinity
 
 
 def bus_factor(op: str, n: int) -> float:
     """busbw over algbw, as nccl-tests defines it."""
     if op == "all_reduce":
         return 2 * (n - 1) / n
-    shared = ("all_gather", "reduce_scatter", "all_to_all", "gather", "scatter")
-    return (n - 1) / n if op in shared else 1.0
+    return (n - 1) / n if op in SHARED else 1.0
 
 
 def sweep(
@@ -54,15 +61,21 @@ def sweep(
     algo: str | None = None,
     proto: str | None = None,
     channels: int | None = None,
+    nccl: Any = None,
+    gpus: Sequence[str] = (),
 ) -> list[Row]:
-    """Sizes from `min_bytes` to `max_bytes`, each twice the one before, on the first `ranks` GPUs.
+    """Sizes from `min_bytes` to `max_bytes`, each twice the one before, on the first `ranks` GPUs, or on `gpus`.
+
+    `nccl` has the settings; `algo`, `proto` and `channels` replace theirs. Sizes are rounded down as nccl-tests does.
 
     Raises
     ------
     InputError
         For sizes in the wrong order, more ranks than GPUs, or what NCCL does not have.
     """
-    wrong = [unknown("command line", "--op", op, OPS)] if op not in OPS else []
+    wanted = _wanted(nccl, algo, proto, channels)
+    backends.check(wanted.backend, op)
+    wrong = []
     if not 0 < min_bytes <= max_bytes:
         wrong.append(Mistake("command line", "--min-bytes", f"{min_bytes:g}", f"more than 0, at most {max_bytes:g}"))
     if ranks is not None and ranks > len(fabric.gpus):
@@ -70,42 +83,68 @@ def sweep(
         wrong.append(Mistake("command line", "--ranks", str(ranks), expected))
     if wrong:
         raise InputError(wrong)
-    said = SimpleNamespace(algo=algo, proto=proto, min_channels=channels, max_channels=channels)
-    wanted = settings(said, "command line")
-    group = fabric.gpus[: ranks or len(fabric.gpus)]
+    group = tuple(gpus) or fabric.gpus[: ranks or len(fabric.gpus)]
     sizes = [min_bytes]
     while sizes[-1] * 2 <= max_bytes:
         sizes.append(sizes[-1] * 2)
     return [_row(op, size, group, fabric, wanted) for size in sizes]
 
 
-def _row(op: str, size: float, group: Sequence[str], fabric: Any, wanted: Settings) -> Row:
+def _wanted(nccl: Any, algo: str | None, proto: str | None, channels: int | None) -> Settings:
+    """The settings, with what options say laid over them and checked."""
+    options = {"algo": algo, "proto": proto, "min_channels": channels, "max_channels": channels}
+    said = {name: value for name, value in options.items() if value is not None}
+    return settings(SimpleNamespace(**(vars(settings(nccl, "--set")) | said)), "command line")
+
+
+def rounded(op: str, size: float, n: int) -> tuple[float, str]:
+    """The size nccl-tests would run, and what to say about it: elements of 4 bytes, parts of a multiple of 16.
+
+    A size of which nothing would be left is kept: nccl-tests has no such row.
+    """
+    unit = 16 * n if op in SHARED else 4
+    fits = math.floor(size / unit) * unit
+    if fits == size or op in ("put", "get"):
+        return size, ""
+    parts = f"{n} parts of a multiple of 16 B" if op in SHARED else "elements of 4 B"
+    if fits:
+        return float(fits), f"sizes are rounded down to {parts}, as nccl-tests does"
+    return size, f"below {unit} B nccl-tests has nothing to send ({parts}): predicted as asked"
+
+
+def _row(op: str, asked: float, group: Sequence[str], fabric: Any, wanted: Settings) -> Row:
+    size, note = rounded(op, asked, len(group))
     plan = plan_collective(op, size, group, fabric, wanted)
+    plan = replace(plan, notes=(*plan.notes, note)) if note else plan
     time = plan.duration(fabric.links.bandwidth)
     algbw = size / time
-    listed = tuple(candidates(op, size, group, fabric, wanted))
+    listed = () if wanted.backend != "nccl" else tuple(candidates(op, size, group, fabric, wanted))
     return Row(plan, time, algbw, algbw * bus_factor(op, len(group)), bottleneck(plan, fabric), listed)
 
 
 def bottleneck(plan: Plan, fabric: Any) -> str:
     """Latency, channels and protocol, or the name of the fullest link: whatever takes most of the time."""
     rate = plan.rate_cap
+    if plan.size / rate < plan.latency:
+        return "latency"
+    if plan.algo == "gloo":
+        return "sockets and copies"
     if len(plan.links):
         rates = fabric.links.bandwidth[plan.links] / plan.usage
         slot = int(np.argmin(rates))
-        if rates[slot] < 1.25 * rate and plan.size / rate > plan.latency:
+        if rates[slot] < 1.25 * rate or plan.algo == "one_sided":
             return str(fabric.links.name(int(plan.links[slot])))
-    return "latency" if plan.size / rate < plan.latency else "channels"
+    return "channels"
 
 
 def render(rows: Sequence[Row], explain: bool = False) -> str:
     """The table for people; `explain` adds what decides and what NCCL compared."""
-    columns = f"{'size':>10} {'algo':>8} {'proto':>6} {'channels':>8} {'time':>10} {'algbw':>10} {'busbw':>10}"
+    columns = f"{'size':>10} {'algo':>9} {'proto':>6} {'channels':>8} {'time':>10} {'algbw':>10} {'busbw':>10}"
     lines = [f"{columns}  bound by"]
     for row in rows:
         p = row.plan
         lines.append(
-            f"{format_bytes(p.size):>10} {p.algo:>8} {p.proto:>6} {p.channels:8} {format_duration(row.time):>10} "
+            f"{format_bytes(p.size):>10} {p.algo:>9} {p.proto:>6} {p.channels:8} {format_duration(row.time):>10} "
             f"{format_bandwidth(row.algbw):>10} {format_bandwidth(row.busbw):>10}  {row.bottleneck}"
         )
         if explain:

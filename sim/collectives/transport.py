@@ -70,6 +70,17 @@ def between(fabric: Any, src: str, dst: str, route: str) -> tuple[np.ndarray, np
     return paths.gather(fabric, flows) if len(flows) > 1 else paths.split(fabric, src, dst)
 
 
+def ways(fabric: Any, pairs: list[tuple[str, str]], route: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """`between` of many pairs: number of the pair, link and share, sorted by pair and link."""
+    if route not in ("shm", "net"):
+        return paths.spreads(fabric, pairs)
+    parts = [between(fabric, src, dst, route) for src, dst in pairs]
+    if not parts:
+        return paths.spreads(fabric, [])
+    number = np.repeat(np.arange(len(parts)), [len(links) for links, _ in parts])
+    return number, np.concatenate([links for links, _ in parts]), np.concatenate([share for _, share in parts])
+
+
 def network(fabric: Any, hosts: tuple[tuple[str, ...], ...], route: str, seen: float | None) -> Net:
     """NICs of the first host as NCCL sees them; `seen` is a speed that the driver reports instead of the true one."""
     if len(hosts) < 2:
@@ -114,12 +125,22 @@ def _near(fabric: Any, links: np.ndarray, gpu: str) -> bool:
     return not cpus or "c2c" in kinds
 
 
-def half(fabric: Any, src: str, dst: str, at: str, amount: float) -> tuple[np.ndarray, np.ndarray]:
-    """The part of a route that touches `at` (a GPU's own links to its switches), with bytes."""
-    links, share = paths.split(fabric, src, dst)
-    ends = fabric.links.src[links] if at == src else fabric.links.dst[links]
-    mine = ends == at
-    return links[mine], share[mine] * amount
+def halves(fabric: Any, pairs: list[tuple[str, str]], out: float, back: float) -> tuple[np.ndarray, np.ndarray]:
+    """The parts of routes that touch the first of each pair (a GPU's own links to its switches), with bytes.
+
+    `out` bytes leave it towards the second, `back` come from there.
+    """
+    parts = []
+    for side, amount in ((0, out), (1, back)):
+        number, links, share = paths.spreads(fabric, pairs if side == 0 else [(b, a) for a, b in pairs])
+        mine = fabric.ends[side][links] == fabric.positions([gpu for gpu, _ in pairs])[number]
+        parts.append((links[mine], share[mine] * amount))
+    return joined(parts)
+
+
+def relays(group: Any) -> bool:
+    """Whether PXN relays messages between the hosts of a group."""
+    return group.nodes > 1 and len({len(host) for host in group.hosts}) == 1 and "nvlink" in group.local_kind
 
 
 def relayed(flows: list[Flow], group: Any) -> list[Flow]:
@@ -127,8 +148,7 @@ def relayed(flows: list[Flow], group: Any) -> list[Flow]:
 
     Only where hosts have equally many GPUs on NVLink; flows between the same two GPUs are added up.
     """
-    width = {len(host) for host in group.hosts}
-    if group.nodes < 2 or len(width) > 1 or "nvlink" not in group.local_kind:
+    if not relays(group):
         return flows
     place = {gpu: (h, k) for h, host in enumerate(group.hosts) for k, gpu in enumerate(host)}
     total: dict[tuple[str, str], float] = {}

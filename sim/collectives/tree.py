@@ -14,7 +14,7 @@ from functools import lru_cache
 from typing import Any
 
 from sim.collectives import channels as rules
-from sim.collectives import protocols
+from sim.collectives import paths, protocols
 from sim.collectives.assemble import assemble
 from sim.collectives.constants import Constants
 from sim.collectives.group import Group, group_of
@@ -42,13 +42,28 @@ def plan(
     group = group_of(fabric, ranks, wanted)
     count, threads = rules.used(op, size, group.n, "tree", proto, channels)
     plan = assemble(
-        op, size, group, fabric, work(size, group, proto, count, wanted.buffer_size), _flows(group),
+        op, size, group, fabric, work(size, group, proto, count, wanted.buffer_size),
+        paths.once(fabric, ("tree", group), lambda: paths.gather(fabric, group.expand(fabric, _flows(group)))),
         algo="tree", proto=proto, channels=count, threads=threads, table=table,
     )  # fmt: skip
     if group.nodes == 1:
         return plan
+    plan = replace(plan, latency=plan.latency + waits(group))
     most = believed(TREE, fabric, group, channels / 2) / 2
     return replace(plan, rate_cap=min(plan.rate_cap, most))
+
+
+def depth(nodes: int) -> int:
+    """Edges from the root of a binary tree over hosts to its deepest leaf."""
+    return math.ceil(math.log2(nodes)) if nodes > 1 else 0
+
+
+def waits(group: Group) -> float:
+    """Seconds that inner hosts of a tree add: one proxy takes from two children, and serves them, one by one.
+
+    The root has one child, so the last of `depth` edges up and down passes depth - 1 hosts of two.
+    """
+    return 2 * max(0, depth(group.nodes) - 1) * group.network.message
 
 
 def believed(table: Any, fabric: Any, group: Group, channels: float) -> float:
@@ -67,7 +82,7 @@ def work(
     """Hops, bytes per channel and link, and the filling of the pipeline, up and down."""
     share = size / channels
     longest = max(len(host) for host in group.hosts)
-    inside, between = 2 * (longest - 1), 2 * int(math.log2(group.nodes))
+    inside, between = 2 * (longest - 1), 2 * depth(group.nodes)
     chunk = chunk_of(share, group, proto, buffer)
     fill = max(0, inside + between - 1) * chunk
     # An inner rank of a chain sends everything up and everything down; of two ranks each does one.
@@ -126,12 +141,18 @@ def _flows(group: Group) -> list[tuple[str, str, float]]:
     trees = (first, mirrored(first, group.nodes)) if group.nodes > 1 else ((),)
     flows: list[tuple[str, str, float]] = []
     for k in range(rotations):
-        chains = [host[k % len(host) :] + host[: k % len(host)] for host in group.hosts]
+        chains = [turned(host, k, rotations) for host in group.hosts]
         edges = [(chain[i + 1], chain[i], 1 / rotations) for chain in chains for i in range(len(chain) - 1)]
         share = 1 / rotations / len(trees)
         edges += [(chains[child][0], chains[parent][0], share) for tree in trees for child, parent in tree]
         flows += edges + [(b, a, amount) for a, b, amount in edges]
     return flows
+
+
+def turned(host: tuple[str, ...], k: int, rotations: int) -> tuple[str, ...]:
+    """The host's GPUs from the one beside its NIC `k` of `rotations` on; NICs are spread evenly over the GPUs."""
+    start = k * len(host) // rotations % len(host)
+    return host[start:] + host[:start]
 
 
 def parents(group: Group, channels: int) -> list[dict[str, str]]:

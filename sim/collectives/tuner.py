@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from sim.collectives import nvls, pairwise, ring
+from sim.collectives import nvls, pairwise, ring, shaping, socket
 from sim.collectives.group import Group, group_of
 from sim.collectives.plan import OPS, PAIR_OPS, Plan, Settings, settings
 from sim.collectives.registry import algorithms
@@ -36,7 +36,7 @@ class Candidate:
 
 def model_of(group: Group, fabric: Any, wanted: Settings) -> Model:
     """What the cost model knows of a communicator, its channels included."""
-    graph = search(group, fabric.gpu_model, wanted)
+    graph = search(group, fabric.gpu_model, wanted, fabric)
     return Model(group, graph, generation(fabric.gpu_model), wanted.release)
 
 
@@ -99,7 +99,7 @@ def choose(op: str, size: float, ranks: Sequence[str], fabric: Any, nccl: Any = 
     group = group_of(fabric, ranks, wanted)
     _check(op, size, group)
     if op in PAIR_OPS:
-        return _shaped(pairwise.plan(op, size, ranks, fabric, wanted), fabric)
+        return _carried(pairwise.plan(op, size, ranks, fabric, wanted), group, fabric, wanted)
     if group.n == 1:
         return ring.plan(op, size, ranks, fabric, wanted, "Simple", 1)
     rows, notes = _allowed(op, size, group, ranks, fabric, wanted)
@@ -108,20 +108,15 @@ def choose(op: str, size: float, ranks: Sequence[str], fabric: Any, nccl: Any = 
     channels = getattr(graph, getattr(module, "CHANNELS", "channels"))
     own = {"in_place": True} if in_place and module is ring else {}
     plan: Plan = module.plan(op, size, ranks, fabric, wanted, rows[0].proto, channels, **own)
-    return replace(_shaped(plan, fabric), notes=(*notes, *_notes(op, group, fabric, wanted)))
+    plan = _carried(plan, group, fabric, wanted)
+    return replace(plan, notes=(*notes, *_notes(op, group, fabric, wanted)))
 
 
-def _shaped(plan: Plan, fabric: Any) -> Plan:
-    """The plan where the network's ports are shaped by token buckets: less of its latency remains.
-
-    While a port waits for the next step its bucket fills, and the step's bytes then pass at once: over the whole
-    collective it carries its rate without pauses, unless the pauses alone take longer.
-    """
-    bucket = fabric.facts.get("token_bucket")
-    if bucket is None or not bucket.value or plan.size <= 0:
-        return plan
-    moving = plan.duration(fabric.links.bandwidth) - plan.latency
-    return replace(plan, latency=max(0.0, plan.latency - moving))
+def _carried(plan: Plan, group: Group, fabric: Any, wanted: Settings) -> Plan:
+    """The plan on this network: over TCP sockets, through shaped ports, or as it is."""
+    if socket.used(group, fabric, wanted):
+        return socket.over(plan, group, fabric, wanted)
+    return shaping.shaped(plan, fabric)
 
 
 def _allowed(

@@ -113,7 +113,7 @@ class Model:
     def ll_max(self) -> float:
         """Most GB/s that LL is believed to reach."""
         if self.group.nodes > 1:
-            return LL_MAX["volta"][self.column]
+            return LL_MAX["ampere" if self.group.network.amd else "volta"][self.column]
         old = self.kind == "hopper" and self.release < (2, 21)
         return LL_MAX["ampere" if old else self.kind][self.column]
 

@@ -18,10 +18,6 @@ from sim.errors import InputError, unknown
 
 HARDWARE = Path(__file__).parent / "hardware"
 DYNAMIC_ABOVE = 2.0  # waves; measured: GEMMs of <= 1.94 waves have no memset in the traces, of >= 3.88 all have
-# Tensor cores want rows of 16 bytes: cuBLAS's kernels for others are slower. fitted: language-model heads of 50257 words
-# on A100 (published set, groups for fitting) run at 96 of 230 TFLOP/s.
-UNALIGNED = 2.4
-
 Group = tuple[str, str, str]
 
 
@@ -43,6 +39,8 @@ class Gpu:
         as the datasheet limits of the two differ for the kernel (arithmetic or memory, whichever bounds it on each).
     crowded
         Factor on kernels bound by the SMs' clock while other GPUs of the host work too (power and heat lower clocks).
+    unaligned
+        Factor on a product whose operands' rows are no multiples of 16 bytes, which tensor cores want.
     gap
         Pause between back-to-back kernels of one stream, s; `duration` has the pauses inside one aten operation only.
     """
@@ -56,6 +54,7 @@ class Gpu:
         self.floor: float = facts["floor"]
         self.spread: float = facts.get("spread", 0.0)
         self.crowded: float = facts.get("crowded", 1.0)
+        self.unaligned: float = facts.get("unaligned", 1.0)
         self.roofline = Roofline(facts["peak"], facts["bandwidth"], facts["l2_bandwidth"], facts["l2"])
         self._efficiency: dict[str, float] = facts["efficiency"]
         self._facts = facts
@@ -180,7 +179,7 @@ class Gpu:
         m, n, k = kernel.shape
         peak = self.roofline.peak_of(kernel.dtype)
         time = self._tiles.time((m, n, k), self.sms, peak, self.bandwidth, work(kernel)[1])
-        return time * (UNALIGNED if gemm.unaligned((m, n, k), kernel.layout, kernel.dtype) else 1.0)
+        return time * (self.unaligned if gemm.unaligned((m, n, k), kernel.layout, kernel.dtype) else 1.0)
 
     def model(self, group: Group) -> Curve | Kriged | None:
         """The table behind a (kind, layout, dtype), None where nothing was measured; built on first use."""

@@ -27,12 +27,17 @@ def _table() -> dict[str, Any]:
     return tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
 
 
-def slowdown(kernel: Kernel, channels: int, sms: int) -> float:
-    """Factor >= 1 on a kernel's time while communication holds ``channels`` of the GPU's ``sms``."""
+def slowdown(kernel: Kernel, channels: int, sms: int, alone: float = 0.0) -> float:
+    """Factor >= 1 on a kernel's time while communication holds ``channels`` of the GPU's ``sms``.
+
+    ``alone`` is a matrix product's time (s) in a stream of nothing but products, where power may hold the clock
+    down; 0: among other kernels, where it does not. SMs lost to communication free power, so the clock rises: what
+    is lost is the smaller of the two, not their product.
+    """
     if channels <= 0:
         return 1.0
     if kernel.kind in ("gemm", "gemm_bias"):
-        return _gemm(kernel, min(channels, sms - 1), sms)
+        return max(1.0, _gemm(kernel, min(channels, sms - 1), sms) / _throttle(kernel, alone))
     table = _table()
     factor = _factor(kernel)
     if factor is None:
@@ -53,6 +58,14 @@ def _factor(kernel: Kernel) -> float | None:
 def contention() -> float:
     """Factor >= 1 on the time of a collective that moves data beside kernels (they share HBM and L2)."""
     return float(_table()["communication"])
+
+
+def _throttle(kernel: Kernel, alone: float) -> float:
+    """How much slower a matrix product runs alone because power holds its clock down; 1 where it does not."""
+    power = _table()["power"]
+    m, n, k = kernel.shape
+    rate = 2.0 * m * n * k / alone if alone > 0 else math.inf
+    return float(power["free"]) / rate if power["least"] <= rate <= power["free"] else 1.0
 
 
 def _gemm(kernel: Kernel, channels: int, sms: int) -> float:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from sim.result import Result
+    from sim.together import Together
 
 SUFFIXES = (".txt",)
 WIDEST = 100
@@ -41,6 +43,22 @@ def render(result: Result, width: int | None = None, colour: bool = False) -> st
         console.print(body)
     text: str = console.file.getvalue()  # type: ignore[attr-defined]
     return "\n".join(line.rstrip() for line in text.splitlines()) + "\n"
+
+
+def render_jobs(together: Together) -> str:
+    """Several jobs on one cluster: a page for each, what sharing costs them, and the links they share."""
+    lines = [f"{len(together.results)} jobs on one cluster", ""]
+    width = max(map(len, together.results))
+    for name, result in together.results.items():
+        alone, step = together.alone[name], result.step_time
+        told = f"{format_duration(step)} a step, {format_duration(alone)} alone: {step / alone:.2f} times as long"
+        lines.append(f"  {name:{width}}  {told}")
+    lines += ["", "Busiest links of the cluster", ""]
+    for link in together.links:
+        lines.append(f"  {link.name}  {words.percent(link.utilisation)}  {format_bytes(link.bytes)}")
+    lines += [f"  ! {note}" for note in together.notes]
+    pages = [f"[{name}]\n{render(replace(result, links=()))}" for name, result in together.results.items()]
+    return "\n".join([*lines, "", *pages])
 
 
 def write(result: Result, path: str | Path) -> None:

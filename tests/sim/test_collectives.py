@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sim.collectives import candidates, overlap, pairwise, plan_collective, ring, table, tree
+from sim.collectives import candidates, pairwise, plan_collective, ring, table, tree
 from sim.collectives.channels import first_channel, used
 from sim.collectives.plan import OPS, Send, Settings
 from sim.errors import InputError
@@ -234,17 +234,6 @@ def errors() -> dict[tuple[str, bool], list[float]]:
 def test_measured_times_are_predicted(series: str, tolerance: float, held_out: bool) -> None:
     """Mean absolute error on the measured H200 rows, fitted and held out apart."""
     assert float(np.abs(errors()[series, held_out]).mean()) <= tolerance
-
-
-def test_overlap_is_the_identity_without_communication() -> None:
-    """No channels, no slowdown; a kernel that leaves SMs free delays nobody; delays stay within the kernel."""
-    assert overlap.compute_slowdown("gemm", 0, 132) == 1
-    assert 1.1 < overlap.compute_slowdown("gemm", 24, 132) < 1.3
-    assert overlap.start_delay(1e-3, 0.5) == 0
-    assert 0 < overlap.start_delay(1e-3, 16) < overlap.start_delay(1e-3, 1) <= 1e-3
-    assert overlap.collective_slowdown("memory") > overlap.collective_slowdown("gemm") > 1
-    with pytest.raises(InputError):
-        overlap.compute_slowdown("gemm", 132, 132)
 
 
 def test_the_sweep_has_nccl_tests_columns() -> None:

@@ -145,7 +145,7 @@ def test_one_sided_puts_save_the_rendezvous() -> None:
         plan = one_sided.plan("all_to_all", size, fabric.gpus[:gpus], fabric)
         assert size / plan.duration(bandwidth) == pytest.approx(published, rel=0.15)
     with pytest.raises(InputError):
-        one_sided.plan("get", 8, fabric.gpus[:2], fabric)
+        one_sided.plan("all_reduce", 8, fabric.gpus[:2], fabric)
 
 
 def test_making_a_communicator_costs_half_a_second_once() -> None:

@@ -11,7 +11,7 @@ from topologies.drawing import draw
 from topologies.folding import MOST, Class, fold
 from topologies.summary import bisection_bound, diameter, oversubscription, summary
 
-POD = load_cluster("dgx-h100-superpod", hosts=128)
+POD = load_cluster("dgx-h100-superpod", hosts=128, overrides={"storage_nic": "off", "storage": "off"})
 HOSTS = {
     "dgx-h100-superpod": 3,
     "rail-h100": 4,

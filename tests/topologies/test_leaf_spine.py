@@ -38,9 +38,10 @@ def test_hosts_must_divide_over_the_leaves() -> None:
 
 def test_token_buckets_hide_pauses_but_no_bytes() -> None:
     """With shaped ports a collective takes as long as its bytes at the port's rate, or as its latency, never less."""
-    fabric = load_cluster("h200-leafspine-4x1")
-    facts = {key: fact for key, fact in fabric.facts.items() if key != "token_bucket"}
-    plain = fabric.with_facts("plain", facts)
+    cluster = load_cluster("h200-leafspine-4x1")
+    facts = {key: fact for key, fact in cluster.facts.items() if key != "tcp"}
+    fabric = cluster.with_facts("shaped", facts)
+    plain = fabric.with_facts("plain", {key: fact for key, fact in facts.items() if key != "token_bucket"})
     for size in (2.0**4, 2.0**18, 2.0**22, 2.0**28):
         shaped = plan_collective("all_gather", size, fabric.gpus, fabric, Settings())
         other = plan_collective("all_gather", size, plain.gpus, plain, Settings())

@@ -9,7 +9,8 @@ from sim.errors import InputError
 from topologies import load_cluster
 from topologies.selectors import resolve
 
-POD = load_cluster("dgx-h100-superpod", hosts=4)
+# Without the storage network, which would still join the hosts.
+POD = load_cluster("dgx-h100-superpod", hosts=4, overrides={"storage_nic": "off"})
 LINKS = POD.links
 LEAFSPINE = load_cluster("h200-leafspine-4x1")
 

@@ -161,7 +161,7 @@ def test_every_wrong_log_is_named(tmp_path: Path) -> None:
     with pytest.raises(InputError) as error:
         read_logs([bad, lines, tmp_path / "none.log"])
     assert [mistake.where.partition(":")[0] for mistake in error.value.mistakes[:2]] == ["bad.txt", "rows.jsonl"]
-    assert "nccl-tests" in error.value.mistakes[0].hint and len(error.value.mistakes) == 3
+    assert "nccl-tests" in error.value.mistakes[0].expected and len(error.value.mistakes) == 3
 
 
 def test_rows_have_to_fit_the_cluster() -> None:

@@ -45,7 +45,7 @@ def test_published_rows(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        ({"hardware": "Polaris A100-SXM4-40GB, 4/node, Slingshot-11"}, "no cluster file"),
+        ({"hardware": "V100 (single node, 8 GPUs)"}, "no cluster file"),
         ({"hardware": "a heap of toasters"}, "no machine"),
         ({"nodes": "2", "gpus": "16"}, "host"),
         ({"op": "moe_dispatch_low_latency"}, "not an operation"),

@@ -9,6 +9,7 @@ import pytest
 
 from sim.errors import InputError
 from sim.layout import check_layout
+from sim.placing import allotted, placements
 from topologies import load_cluster
 from validation.rows import Row, read_rows
 from validation.scenarios import scenario_of
@@ -31,8 +32,10 @@ def row(world: int = 4, label: str = "default", env: dict[str, str] | None = Non
 def test_every_bundled_row_is_a_valid_scenario(measured: Row) -> None:
     """Every bundled row fits its cluster and its model."""
     scenario = scenario_of(measured)
-    gpus = len(load_cluster(str(scenario.cluster.name)).gpus)
-    assert check_layout(scenario, gpus, load_model(scenario.model, scenario.where)) == []
+    fabric = load_cluster(str(scenario.cluster.name))
+    assert placements(scenario, fabric)
+    for job in scenario.jobs or (scenario,):
+        assert check_layout(job, allotted(job, fabric), load_model(job.model, job.where)) == []
 
 
 @pytest.mark.parametrize(

@@ -49,7 +49,7 @@ def unit(index: int, tp: int = 1, ep: int = 1, etp: int | None = None, **keys: A
     m = load_model(Model(**SMALL | keys))
     parallel = Parallel(dp=max(1, ep), tp=tp, ep=ep, etp=etp, sequence_parallel=tp > 1)
     s = Scenario(model=Model(**SMALL), training=Training(seq_len=2048, framework="megatron"), parallel=parallel)
-    groups = Groups(Grid(parallel.dp, 1, tp, 1, ep, tp if etp is None else etp), Place(8, False))
+    groups = Groups(Grid(parallel.dp, 1, tp, cp=1, ep=ep, etp=tp if etp is None else etp), Place(8, False))
     costs = host_costs("megatron")
     spread = groups.spread(s, m.experts) if m.experts else None
     return Units(s, m, groups.of("tp", 0), None, lambda: Tape(0, Shared(), costs), spread).layer(index)
@@ -211,7 +211,7 @@ def test_what_does_not_fit_is_refused(parallel: dict[str, Any], text: str) -> No
 
 def test_experts_whole_on_ranks_of_tensor_parallelism() -> None:
     """With etp = 1 expert parallelism spans tensor-parallel ranks; groups cover a stage once."""
-    groups = Groups(Grid(4, 2, 2, 1, 8, 1), Place(8, False))
+    groups = Groups(Grid(4, 2, 2, cp=1, ep=8, etp=1), Place(8, False))
     ep, edp = groups._experts("ep", 1), groups._experts("edp", 1)
     assert sorted(sum(ep, ())) == list(range(8, 16)) == sorted(sum(edp, ()))
     assert run(SMALL, {"dp": 4, "tp": 2, "ep": 8, "etp": 1, "sequence_parallel": True}).step_time > 0

@@ -120,8 +120,7 @@ def _built(source: Source, shapes: list[str], counts: list[int], specs: list[Lin
         ends = [builder.node(f"router{at}", "router", f"host{at // per_host}") for at in range(total)]
         every = sum(spec.bandwidth.value * 2 for spec in specs) * max(counts)
         inner = LinkSpec(Known(every, "guess", "as much as all its dimensions"), Known(0.0, "guess", "no hop"))
-        for gpu, router in zip(gpus, ends, strict=True):
-            builder.link(router, gpu, "router", inner)
+        builder.cables(ends, gpus, "router", inner)
         source.assumed("routers", "NPUs forward in ASTRA-sim; here a router beside each GPU does, at no cost")
     for at, (shape, count, spec) in enumerate(zip(shapes, counts, specs, strict=True)):
         stride = math.prod(counts[:at])
@@ -137,8 +136,7 @@ def _add(builder: FabricBuilder, shape: str, members: list[str], spec: LinkSpec,
     kind = f"dim{dim}"
     if shape == "Switch":
         switch = builder.node(f"switch{dim}.{group}", "switch")
-        for member in members:
-            builder.link(member, switch, kind, spec)
+        builder.cables(members, [switch] * len(members), kind, spec)
     elif shape == "FullyConnected":
         for a, b in itertools.combinations(members, 2):
             builder.link(a, b, kind, spec)

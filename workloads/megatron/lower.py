@@ -62,7 +62,7 @@ class Place:
 def lower(scenario: Scenario, model: ModelSpec, host_factor: float, place: Place) -> Lowered:
     """The operation graph of a Megatron step; every data- and tensor-parallel copy is folded into one rank."""
     p = scenario.parallel
-    grid = Grid(p.dp, p.pp, p.tp, p.cp, p.ep, p.tp if p.etp is None else p.etp)
+    grid = Grid(p.dp, p.pp, p.tp, cp=p.cp, ep=p.ep, etp=p.tp if p.etp is None else p.etp)
     costs = {name: time * host_factor for name, time in host_costs("megatron").items()}
     groups = Groups(grid, place)
     context = groups.of("cp", 0) if p.cp > 1 else None

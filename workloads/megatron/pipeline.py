@@ -77,4 +77,3 @@ def _rounds(actions: Sequence[Action]) -> list[tuple[Action, ...]]:
         made.append(tuple(rest[: 2 if pair else 1]))
         rest = rest[len(made[-1]) :]
     return made
-

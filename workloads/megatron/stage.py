@@ -221,10 +221,7 @@ class Rank:
         t.launch(tail, name=which.name)
 
     def _pieces(self, place: int, unit: Unit, times: int, reverse: bool) -> Iterator[tuple[int, int | None]]:
-        """Repetitions that fill one bucket each, with the bucket's number counted from the start of the forward pass.
-
-        ``place`` is the unit's in its stage.
-        """
+        """Repetitions that fill one bucket each, with the bucket's number; ``place`` is the unit's in its stage."""
         one = max(1, sum(unit.parameters.values()))
         default = max(BUCKET, BUCKET_PER_RANK * self.dp.size)
         per = max(1, min(times, -(-(self.o.bucket_size or default) // one)))

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from functools import cache
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -18,17 +17,20 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class Pass:
-    """One direction of a unit: its operations on one rank, and the host's time for them (seconds: first launch, all)."""
+    """One direction of a unit: its operations on one rank, and the host's time for the first and for all, s."""
 
     name: str
     graph: OpGraph
     first: float
     host: float
 
-    @cache
-    def chains(self, times: int) -> tuple[Chain, Chain]:  # noqa: B019 - a few units, each alive as long as its run
+    known: dict[int, tuple[Chain, Chain]] = field(default_factory=dict)
+
+    def chains(self, times: int) -> tuple[Chain, Chain]:
         """The two kernels that stand for ``times`` repetitions: the same two whenever asked."""
-        return Chain(self.name, self.graph, times, False), Chain(self.name, self.graph, times, True)
+        if times not in self.known:
+            self.known[times] = (Chain(self.name, self.graph, times, False), Chain(self.name, self.graph, times, True))
+        return self.known[times]
 
 
 @dataclass(frozen=True, eq=False)

@@ -2,8 +2,8 @@
 
 A schedule is one file of this package with a pure function `actions(rank, ranks, microbatches, chunks)` and the
 constant `PLACEMENT`; its name is its file name with dashes, or its constant `NAME`. Optional: `CHUNKS` (the only number
-of chunks it works with), `problems` (what it cannot run) and `FEWER` (frameworks that run it all the same), `steps` (actions that the runtime issues as one) and
-`operations` (its own runtime; the others share `workloads.schedules.runtime`).
+of chunks it works with), `problems` (what it cannot run), `FEWER` (frameworks that run it all the same), `steps`
+(actions that the runtime issues as one), `operations` (a runtime of its own; see `workloads.schedules.runtime`).
 """
 
 from __future__ import annotations

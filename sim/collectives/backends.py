@@ -1,0 +1,72 @@
+"""Which library runs an operation: NCCL, Gloo, or NVSHMEM. Said by a caller or by [nccl] backend, never guessed.
+
+* ``nccl``: everything, as `sim.collectives.tuner` chooses.
+* ``gloo``: everything, on the CPU over TCP (`sim.collectives.gloo`).
+* ``nvshmem``: puts and gets that kernels start, and collectives made of puts (`sim.collectives.one_sided`). What it
+  lacks (reductions) a training step takes from NCCL, and the plan's note says so; `strict` refuses instead.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from sim.collectives import gloo, one_sided, tuner
+from sim.collectives.plan import OPS, PAIR_OPS, Plan, Settings
+from sim.collectives.speeds import most_channels
+from sim.errors import InputError, Mistake, did_you_mean
+
+CREATION = "init"  # the cost of making a communicator: sim/collectives/creation.py
+
+
+def ops(backend: str) -> tuple[str, ...]:
+    """Operations that a backend has by itself."""
+    if backend == "nvshmem":
+        return (*one_sided.OPS, *one_sided.SAME)
+    return gloo.OPS if backend == "gloo" else (*OPS, CREATION)
+
+
+def check(backend: str, op: str, where: str = "command line", key: str = "--op") -> None:
+    """Raises InputError for an operation that a backend does not have."""
+    if op not in ops(backend):
+        elsewhere = [name for name in ("nccl", "gloo", "nvshmem") if op in ops(name)]
+        hint = did_you_mean(op, ops(backend)) or (f"--backend {' or '.join(elsewhere)} has it" if elsewhere else "")
+        raise InputError(Mistake(where, key, f'"{op}"', f"one of {', '.join(ops(backend))} ({backend})", hint))
+
+
+def plan_of(op: str, size: float, ranks: Sequence[str], fabric: Any, wanted: Settings, in_place: bool = False) -> Plan:
+    """The plan of one operation by the settings' backend."""
+    if wanted.backend == "gloo":
+        _check(op, size, len(ranks))
+        return gloo.plan(op, size, ranks, fabric, wanted, on_gpu=wanted.tensors == "gpu")
+    if wanted.backend == "nvshmem" and op in ops("nvshmem"):
+        _check(op, size, len(ranks))
+        return one_sided.plan(op, size, ranks, fabric, wanted)
+    made = tuner.choose(op, size, ranks, fabric, wanted, in_place)
+    notes = _limits(wanted)
+    if wanted.backend == "nvshmem":
+        notes.append(f"NVSHMEM has no {op} here: NCCL runs it")
+    return replace(made, notes=(*made.notes, *notes)) if notes else made
+
+
+def _limits(wanted: Settings) -> list[str]:
+    """What NCCL takes for less than was asked for, with a line in its log."""
+    most = most_channels(wanted.release)
+    said = {"min_channels": wanted.min_channels, "max_channels": wanted.max_channels}
+    return [
+        f"{key} = {value}: NCCL {wanted.version} has at most {most} channels"
+        for key, value in said.items()
+        if value is not None and value > most
+    ]
+
+
+def _check(op: str, size: float, n: int) -> None:
+    mistakes = []
+    if not size >= 0 or math.isinf(size):
+        mistakes.append(Mistake("collective", "size", str(size), "a finite number of bytes that is not negative"))
+    if op in PAIR_OPS and op != "all_to_all" and n < 2:
+        mistakes.append(Mistake("collective", "ranks", f"{n} ranks", f"at least two for {op}"))
+    if mistakes:
+        raise InputError(mistakes)

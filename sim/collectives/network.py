@@ -1,0 +1,81 @@
+"""What NCCL gets out of a network, as the cluster file says it: facts of a fabric, not of a kind of GPU.
+
+Every step over the network is a chunk that a CTA writes, a CPU thread (the proxy) posts, the NIC sends, and the proxy
+of the other side sees (NCCL src/transport/net.cc, src/proxy.cc). None of that is in a link's latency.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from sim.collectives.constants import Constants
+
+# Kinds of links inside a host; all others are the network's.
+INSIDE = frozenset({"nvlink", "pcie", "c2c", "socket", "memory", "nvme"})
+HOPS = {"net_ll": "LL", "net_ll128": "LL128", "net_simple": "Simple"}
+SHARE, PAIRS, MESSAGE, CHANNEL, AMD = "net_share", "net_pairs_share", "net_message", "net_channel", "amd_cpu"
+EAGER, RENDEZVOUS = "net_eager", "net_rendezvous"
+
+
+@dataclass(frozen=True)
+class Network:
+    """Facts of a cluster's network; what its file does not say is None or empty.
+
+    Attributes
+    ----------
+    share : float or None
+        Share of the ports' payload bandwidth that NCCL's traffic reaches.
+    pairs : float or None
+        The same for messages between pairs; None: no different.
+    hops : Mapping
+        Seconds of one step between hosts over the links' latency, by protocol.
+    message : float
+        Seconds of the proxy for each part of a message to a rank of another host.
+    channel : float or None
+        Bytes/s that one channel carries of messages between hosts.
+    eager, rendezvous : float
+        Bytes from which the two sides agree on a message before it is sent, and the seconds that this costs the proxy
+        for each channel of a step. Only LL and LL128 send less; `hops` of Simple has it in it.
+    amd : bool
+        Whether the hosts' CPUs are AMD's, to which NCCL's cost model gives other numbers.
+    """
+
+    share: float | None = None
+    pairs: float | None = None
+    hops: Mapping[str, float] = field(default_factory=dict)
+    message: float = 0.0
+    channel: float | None = None
+    eager: float = float("inf")
+    rendezvous: float = 0.0
+    amd: bool = False
+
+    def wire(self, table: Constants, kind: str, pairs: bool = False) -> float:
+        """Share of a link's payload bandwidth that NCCL's traffic, or its messages between pairs, can use."""
+        share = self.pairs if pairs and self.pairs is not None else self.share
+        return table.wire(kind) if share is None or kind in INSIDE else share
+
+    def agreed(self, proto: str, amount: float, channels: int) -> float:
+        """Seconds that a step between hosts takes longer when each of its channels sends `amount` bytes on the wire."""
+        return self.rendezvous * channels if proto != "Simple" and amount >= self.eager else 0.0
+
+
+UNKNOWN = Network()
+
+
+def network_of(fabric: Any) -> Network:
+    """The facts that the cluster file of `fabric` states."""
+    facts = fabric.facts
+    if not any(key in facts for key in (*HOPS, SHARE, PAIRS, MESSAGE, CHANNEL, EAGER, RENDEZVOUS, AMD)):
+        return UNKNOWN
+    return Network(
+        share=facts[SHARE].value if SHARE in facts else None,
+        pairs=facts[PAIRS].value if PAIRS in facts else None,
+        hops={proto: facts[key].value for key, proto in HOPS.items() if key in facts},
+        message=facts[MESSAGE].value if MESSAGE in facts else 0.0,
+        channel=facts[CHANNEL].value if CHANNEL in facts else None,
+        eager=facts[EAGER].value if EAGER in facts else float("inf"),
+        rendezvous=facts[RENDEZVOUS].value if RENDEZVOUS in facts else 0.0,
+        amd=AMD in facts and bool(facts[AMD].value),
+    )

@@ -1,0 +1,116 @@
+"""What `prestep collective` does between its options and its output."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from sim.collectives import asked, backends, creation, lines, machine, table
+from sim.collectives.plan import WORDS, settings
+from sim.errors import InputError, Mistake, unknown
+from sim.sections import Nccl
+from sim.units import parse_nccl_size
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """Rows over sizes; `channels` has the rings and trees as NCCL's log prints them."""
+
+    rows: Sequence[table.Row]
+    explain: bool
+    channels: tuple[str, ...] = ()
+
+    def to_json(self) -> Any:
+        return [row.to_json(self.explain) for row in self.rows]
+
+    def render(self) -> str:
+        return "\n".join([*self.channels, table.render(self.rows, explain=self.explain)])
+
+
+@dataclass(frozen=True)
+class Creation:
+    """Costs over rank counts."""
+
+    costs: Sequence[creation.Cost]
+    explain: bool
+
+    def to_json(self) -> Any:
+        return [cost.to_json() for cost in self.costs]
+
+    def render(self) -> str:
+        return creation.render(self.costs, self.explain)
+
+
+def collective(
+    cluster: str,
+    op: str,
+    hosts: int | None = None,
+    min_bytes: str = "8",
+    max_bytes: str = "4G",
+    backend: str | None = None,
+    ranks: int | None = None,
+    gpus: str = "",
+    constants: Path | None = None,
+    overrides: Sequence[str] = (),
+    explain: bool = False,
+    **forced: Any,
+) -> Sweep | Creation:
+    """The rows that were asked for; `forced` are algo, proto and channels.
+
+    Raises
+    ------
+    InputError
+        For anything wrong with the options, the cluster, or what NCCL would refuse.
+    """
+    from topologies import load_cluster
+
+    op = op.replace("-", "_")
+    sizes = parse_nccl_size(min_bytes, "--min-bytes"), parse_nccl_size(max_bytes, "--max-bytes")
+    nccl, links = asked.split(overrides)
+    nccl = _backend(nccl, backend)
+    backends.check(nccl.backend, op)
+    _contradictions(nccl.backend, op, forced, ranks, gpus)
+    settings(nccl, "--set")
+    fabric = load_cluster(cluster, hosts, links, "--set")
+    if constants is not None:
+        fabric = fabric.with_constants(str(constants))
+    machine.of(fabric)  # its file's mistakes before anything else
+    group = asked.gpus(gpus, fabric) if gpus else ()
+    if op == backends.CREATION:
+        return _creation(fabric, ranks or len(group) or len(fabric.gpus), explain, asked_for=bool(ranks or gpus))
+    rows = table.sweep(
+        fabric, op=op, ranks=ranks, min_bytes=sizes[0], max_bytes=sizes[1], nccl=nccl, gpus=group, **forced
+    )
+    head = lines.told(fabric, rows[0].plan.ranks, nccl) if explain and nccl.backend == "nccl" else []
+    return Sweep(rows, explain, tuple(head))
+
+
+def _backend(nccl: Nccl, backend: str | None) -> Nccl:
+    if backend is None:
+        return nccl
+    if backend.lower() not in WORDS["backend"]:
+        raise InputError(unknown("command line", "--backend", backend, WORDS["backend"]))
+    return replace(nccl, backend=backend.lower())  # type: ignore[arg-type]
+
+
+def _contradictions(backend: str, op: str, forced: Mapping[str, Any], ranks: int | None, gpus: str) -> None:
+    """Options that say nothing beside others: NCCL's choices without NCCL."""
+    wrong = [
+        Mistake("command line", f"--{key}", str(value), "nothing: it is an option of NCCL's collectives")
+        for key, value in forced.items()
+        if value is not None and (backend != "nccl" or op == backends.CREATION)
+    ]
+    if ranks and gpus:
+        wrong.append(Mistake("command line", "--ranks", f"{ranks} beside --gpus {gpus}", "one of the two"))
+    if wrong:
+        raise InputError(wrong)
+
+
+def _creation(fabric: Any, ranks: int, explain: bool, asked_for: bool) -> Creation:
+    if ranks > len(fabric.gpus):
+        expected = f"at most the {len(fabric.gpus)} GPUs of {fabric.name}"
+        raise InputError(Mistake("command line", "--ranks", str(ranks), expected))
+    wanted = [ranks] if asked_for else creation.counts(ranks)
+    return Creation([creation.cost(count, fabric.gpu_model) for count in wanted], explain)

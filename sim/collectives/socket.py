@@ -1,0 +1,283 @@
+"""NCCL over TCP sockets (NET/Socket): what the CPU thread that feeds them costs.
+
+The GPU copies every step into a pinned buffer; one proxy thread per GPU sees it, sends a header of four bytes and then
+the data; the proxy thread of the receiver takes both and its GPU copies them on (NCCL src/transport/net.cc and
+net_socket.cc). So one hop between hosts takes
+
+    NCCL's own hop + links + messages x (send + receive) + bytes x copy + bytes of one message x stage
+
+where a thread pays `receive` only if it sends and receives in the same round, data of at most 128 bytes travels with
+its header (`control` of a message's cost), and so do the empty second halves of small chunks. A thread that has many
+messages is busy for their sum, however few of them lie on the critical path. A ring goes round in loops of a FIFO's
+half each: a loop begins when the last slice of the one before has come through, and meanwhile the port is idle.
+Constants: [socket.tcp] of sim/costs/hardware/extra-nccl.toml; errors: docs/collectives.md.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from sim.collectives import channels as rules
+from sim.collectives import constants, protocols, rings, shaping, transport, tree
+from sim.collectives.group import Group
+from sim.collectives.plan import Plan, Settings
+
+FACT = "tcp"
+INLINE = 128.0  # bytes that travel with their header (NCCL_SOCKET_INLINE)
+TASK = 65_536.0  # least bytes of a part that a helper thread takes (NCCL_SOCKET_MIN_TASKSIZE)
+MAX_THREADS, MAX_SOCKETS = 16, 64  # of one connection; NCCL takes what is more as this
+CHUNK_SLOTS = 4  # FIFO slots of a ring's Simple chunk, in two slices
+LEAST = 2 / 32  # FIFO slots of the smallest slice: a thirty-second of the largest
+SMALLEST = 16.0  # bytes of data of the smallest LL chunk
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """What the proxy threads have to move for one operation, per operation of a back-to-back sequence.
+
+    Attributes
+    ----------
+    remote, local : float
+        Hops between hosts and inside them that a rank waits for.
+    rounds : float
+        Rounds of messages that the busiest thread handles.
+    data, empty : float
+        Messages with data and without that it sends in a round.
+    part : float
+        Bytes of the largest message, flags included.
+    amount : float
+        Bytes it sends in a round, flags included.
+    shared : bool
+        Whether it receives as many in the same round.
+    loops : float
+        Times that the ring goes round.
+    slices : int
+        Messages into which a channel's chunk is cut: while one is under way the next can be prepared.
+    """
+
+    remote: float
+    local: float
+    rounds: float
+    data: float
+    empty: float
+    part: float
+    amount: float
+    shared: bool
+    loops: float = 0.0
+    slices: int = 1
+
+
+@dataclass(frozen=True)
+class Tcp:
+    """TCP on one kind of host: [socket.tcp]. Seconds, and seconds per byte."""
+
+    send: float
+    receive: float
+    control: float
+    copy: float
+    copy_flags: float
+    stage: float
+    wake: float
+
+
+def tcp_of(gpu: str) -> Tcp:
+    """The constants of TCP on hosts of this GPU; one set is known."""
+    values = constants.load(gpu).tables["socket"]["tcp"]
+    return Tcp(**{key: float(value) for key, value in values.items() if key != "evidence"})
+
+
+def used(group: Group, fabric: Any, wanted: Settings) -> bool:
+    """Whether NCCL reaches other hosts of this group by sockets: the cluster file or [nccl] net says so."""
+    fact = fabric.facts.get(FACT)
+    return group.nodes > 1 and (wanted.net == "socket" or (fact is not None and bool(fact.value)))
+
+
+def over(plan: Plan, group: Group, fabric: Any, wanted: Settings) -> Plan:
+    """The plan as sockets carry it: its latency, the rate its proxy threads reach, and goodput on the links."""
+    traffic = traffic_of(plan, group, fabric, wanted)
+    if traffic is None:
+        return plan
+    table = constants.load(fabric.gpu_model)
+    tcp = tcp_of(fabric.gpu_model)
+    pace = table.paces.get((plan.algo, plan.proto))
+    start, step = (table.pairs.start, 0.0) if pace is None else (pace.start, pace.hop)
+    each, own = message_time(traffic, plan.proto, tcp, wanted)
+    own += max(0.0, group.remote_latency - _inside(fabric, group))
+    busy = traffic.rounds * each
+    plan = replace(plan, usage=_goodput(plan, fabric, table), rate_cap=plan.size / busy, latency=0.0)
+    moving = plan.duration(fabric.links.bandwidth)
+    fixed = start + traffic.local * step
+    if shaping.bucket(fabric):
+        path = max(fixed + traffic.remote * (own + each), start + busy)
+        delay = max(0.0, path - moving)
+    else:
+        # While one slice is on the wire the next is prepared: of a hop only what is longer than that costs time.
+        hidden = moving / traffic.rounds * (1 - 1 / traffic.slices)
+        delay = fixed + traffic.remote * max(0.0, own - hidden)
+    # A pause between loops is idle time of a port, which others can use: it lowers this operation's rate, no more.
+    idle = traffic.loops * max(0.0, _pause(traffic, plan.proto, tcp, own, wanted) - shaping.refill(plan, fabric))
+    return replace(plan, latency=delay, rate_cap=plan.size / (moving + idle), on_cpu=True)
+
+
+def traffic_of(plan: Plan, group: Group, fabric: Any, wanted: Settings) -> Traffic | None:
+    """What the sockets carry; None for what needs no socket, or an algorithm that sockets cannot run."""
+    count = TRAFFIC.get(plan.algo)
+    near = plan.algo == "pairwise" and all(_host(group, a) == _host(group, b) for a, b in _edges(plan))
+    return None if count is None or plan.size <= 0 or near else count(plan, group, fabric, wanted)
+
+
+def _pause(traffic: Traffic, proto: str, tcp: Tcp, own: float, wanted: Settings) -> float:
+    """Seconds from the arrival of a loop's last slice until the first of the next loop is on its way."""
+    lanes, _ = helpers(traffic.part, wanted)
+    return own + tcp.send + tcp.receive + traffic.part * (tcp.copy if proto == "Simple" else tcp.copy_flags) / lanes
+
+
+def message_time(traffic: Traffic, proto: str, tcp: Tcp, wanted: Settings) -> tuple[float, float]:
+    """Seconds of one round in the busiest thread, and of the rest of one hop without its links."""
+    one = tcp.send + (tcp.receive if traffic.shared else 0.0)
+    own = protocols.NET_HOP["ring"][proto]
+    if traffic.part <= INLINE:
+        each = (traffic.data + traffic.empty) * tcp.control * one
+        return each, own
+    lanes, wake = helpers(traffic.part, wanted)
+    copy = (tcp.copy if proto == "Simple" else tcp.copy_flags) / lanes
+    stage = tcp.stage / lanes if proto == "Simple" else 0.0
+    each = (traffic.data + tcp.control * traffic.empty) * one + traffic.amount * copy
+    return each, own + traffic.part * stage + wake * tcp.wake
+
+
+def helpers(part: float, wanted: Settings) -> tuple[float, float]:
+    """Threads that copy one message at once, and how many must be woken on the way (0 or 2: one on each side).
+
+    Without NCCL_SOCKET_NTHREADS the proxy thread sends everything itself, whatever NCCL_NSOCKS_PERTHREAD says.
+    """
+    threads = min(wanted.socket_nthreads or 0, MAX_THREADS)
+    if threads == 0:
+        return 1.0, 0.0
+    sockets = threads * min(wanted.nsocks_perthread or 1, MAX_SOCKETS // threads)
+    tasks = math.ceil(part / max(TASK, math.ceil(part / sockets)))
+    return float(max(1, min(threads, tasks))), 2.0
+
+
+def _inside(fabric: Any, group: Group) -> float:
+    """Seconds of the links between GPU and NIC on both ends: NCCL's own hop counts them."""
+    src, dst = group.hosts[0][0], group.hosts[1][0]
+    links, share = transport.between(fabric, src, dst, group.outside)
+    near = np.array([fabric.links.kind[i] in ("pcie", "socket", "c2c", "memory") for i in links])
+    return float(np.dot(fabric.links.latency[links] * near, share))
+
+
+def _goodput(plan: Plan, fabric: Any, table: constants.Constants) -> np.ndarray:
+    """Bytes on each link: where the cluster file gives TCP's goodput, headers are counted already."""
+    if fabric.facts.get(FACT) is None:
+        return plan.usage
+    wires = np.array([table.wire(str(fabric.links.kind[i])) for i in plan.links])
+    outside = np.array([fabric.links.kind[i] != "nvlink" for i in plan.links], dtype=bool)
+    return np.where(outside, plan.usage * wires, plan.usage)
+
+
+def _ring(plan: Plan, group: Group, fabric: Any, wanted: Settings) -> Traffic:
+    if plan.op in ("broadcast", "reduce"):
+        return _chain(plan, group, fabric, wanted)
+    n, nodes = group.n, group.nodes
+    hops = (2 if plan.op == "all_reduce" else 1) * (n - 1)
+    # Operations that follow each other start where a rank is ready: on average they see each kind of hop in turn.
+    remote = hops * nodes / n
+    ways = len(rings.cycles(group, wanted.cross_nic))
+    shared = min(len(host) for host in group.hosts) == 1 or ways > 1
+    share = plan.size / n / plan.channels
+    width = protocols.WIRE[plan.proto]
+    slot = protocols.slot(plan.proto, wanted.buffer_size)
+    if plan.proto != "Simple":
+        share = max(share, SMALLEST)
+        loops = max(1, math.ceil(share / slot))
+        part, data, empty = width * share / loops, 1, 0
+    else:
+        loops = max(1, math.ceil(share / (CHUNK_SLOTS * slot)))
+        chunk = share / loops
+        data = 2 if chunk > LEAST * slot else 1
+        part, empty = min(chunk, max(chunk / 2, LEAST * slot)), 2 - data
+    count = max(1.0, plan.channels / ways)
+    return Traffic(
+        remote * loops, (hops - remote) * loops, hops * loops, data * count, empty * count, part,
+        width * share / loops * plan.channels / ways, shared, loops, data,
+    )  # fmt: skip
+
+
+def _chain(plan: Plan, group: Group, fabric: Any, wanted: Settings) -> Traffic:
+    """A broadcast or reduce: chunks of one slot relayed along the ring."""
+    share, width = plan.size / plan.channels, protocols.WIRE[plan.proto]
+    chunks = max(1, math.ceil(share / protocols.slot(plan.proto, wanted.buffer_size)))
+    part = width * share / chunks
+    # The root runs ahead of the others, so operations in a row hide most of their hops, as inside a host.
+    depth = constants.load(fabric.gpu_model).paces["ring", plan.proto].depth
+    remote = group.nodes - 1
+    shared = group.nodes > 2 and min(len(host) for host in group.hosts) == 1
+    count = plan.channels / len(rings.cycles(group, wanted.cross_nic))
+    local = group.n - 1 - remote
+    return Traffic(depth * remote, depth * local, chunks, max(1.0, count), 0.0, part, part * count, shared)
+
+
+def _tree(plan: Plan, group: Group, fabric: Any, wanted: Settings) -> Traffic:
+    """Up and down; half of the channels on each of two trees, in which an inner host of one is a leaf of the other."""
+    share, width = plan.size / plan.channels, protocols.WIRE[plan.proto]
+    chunk = tree.chunk_of(share, group, plan.proto, wanted.buffer_size)
+    chunks = max(1, math.ceil(share / chunk))
+    # Every NIC has a GPU that speaks to the network for its channels.
+    ways = max(1, min(group.net.nics, *(len(host) for host in group.hosts)))
+    count = max(1.0, plan.channels / 2 / ways)
+    remote = 2 * int(math.log2(group.nodes))
+    local = 2 * (max(len(host) for host in group.hosts) - 1) if plan.algo == "tree" else 0
+    # Hosts send as many messages as the trees send them bytes; what one hop waits for is one direction.
+    rounds = chunks * 2 * tree.busiest(group.nodes)
+    return Traffic(remote, local, rounds, count, 0.0, width * chunk, width * chunk * count, False)
+
+
+def _pat(plan: Plan, group: Group, fabric: Any, wanted: Settings) -> Traffic:
+    steps = math.ceil(math.log2(group.n))
+    amount = plan.size * (group.n - 1) / group.n / steps
+    slot = protocols.slot(plan.proto, wanted.buffer_size)
+    data = max(plan.channels, math.ceil(amount / slot))
+    return Traffic(steps, 0.0, steps, data, 0.0, amount / data, amount, True)
+
+
+def _host(group: Group, gpu: str) -> int:
+    return next(number for number, host in enumerate(group.hosts) if gpu in host)
+
+
+def _edges(plan: Plan) -> list[tuple[str, str]]:
+    """Pairs of ranks between which a message goes; of an all-to-all, gather or scatter one that stands for all."""
+    ranks = plan.ranks
+    if plan.op == "sendrecv":
+        return list(zip(ranks, ranks[1:] + ranks[:1], strict=True))
+    return [(ranks[0], ranks[1 if plan.op in ("send", "recv") else -1])]
+
+
+def _pairs(plan: Plan, group: Group, fabric: Any, wanted: Settings) -> Traffic:
+    n, op = group.n, plan.op
+    place = {gpu: number for number, host in enumerate(group.hosts) for gpu in host}
+    per_host = min(len(host) for host in group.hosts)
+    many = op in ("all_to_all", "gather", "scatter")
+    message = plan.size / n if many else plan.size
+    peers = n - per_host if many else 1
+    graph = rules.search(group, fabric.gpu_model, wanted)
+    parts = rules.message_channels(message, n, graph, group.nodes, wanted.buffer_size)
+    limit = min(float(rules.P2P_CHUNK["network"]), protocols.slot("Simple", wanted.buffer_size))
+    chunks = max(1, math.ceil(message / parts / limit))
+    part = message / parts / chunks
+    # A shift round the ring: ranks whose partners are near run ahead, so that not every time a hop is waited for; how
+    # far they can is not known beyond two GPUs a host (guess).
+    far = [place[a] != place[b] for a, b in _edges(plan)]
+    remote = max(0.5, sum(far) / len(far)) if op == "sendrecv" else 1.0
+    shared = op == "all_to_all" or (op == "sendrecv" and per_host == 1)
+    return Traffic(remote, 0.0, chunks, peers * parts, 0.0, part, part * peers * parts, shared)
+
+
+TRAFFIC: dict[str, Callable[[Plan, Group, Any, Settings], Traffic]] = {
+    "ring": _ring, "tree": _tree, "nvls_tree": _tree, "pat": _pat, "pairwise": _pairs,
+}  # fmt: skip

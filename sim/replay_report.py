@@ -1,0 +1,215 @@
+"""What a replay prints, writes as JSON and draws."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from math import isnan
+from pathlib import Path
+from statistics import mean, median
+from typing import Any
+
+import numpy as np
+
+from sim.errors import InputError, Mistake
+from sim.replay import Outcome, StepTime
+from sim.units import format_duration
+from workloads.traces.draft import Node
+from workloads.traces.work import GPU, MARK
+
+SHARES = ("compute", "exposed communication", "host", "idle")
+# Pauses of a GPU that are shorter than this are its own, not the host's, s.
+PAUSE = 10e-6
+
+
+def as_json(outcome: Outcome) -> dict[str, Any]:
+    """Seconds by rank and step, and what they rest on."""
+    clocks = ("host", "gpu")
+    return {
+        "measured_step_time": _by_rank(outcome, 0, outcome.clock),
+        "simulated_step_time": _by_rank(outcome, 1, outcome.clock),
+        "step_time": step_time(outcome),
+        "mean_error": _mean(outcome),
+        "worst_error": None if outcome.changes else outcome.worst,
+        "clock": outcome.clock,
+        "clocks": {
+            c: {"measured": _by_rank(outcome, 0, c), "simulated": _by_rank(outcome, 1, c)} for c in clocks
+        },
+        "comm": outcome.mode,
+        "cluster": outcome.cluster or None,
+        "changes": list(outcome.changes),
+        "breakdown": dict(zip(("measured", "simulated"), breakdown(outcome), strict=True)),
+        "families": families(outcome),
+        "reports": dict(sorted(outcome.notes.items())),
+        "dropped": list(outcome.dropped),
+        "operations": outcome.replay.graph.operations,
+    }  # fmt: skip
+
+
+def step_time(outcome: Outcome) -> float:
+    """Simulated seconds of the last step, median over ranks."""
+    last = outcome.steps[-1].step
+    return median(step.on(outcome.clock)[1] for step in outcome.steps if step.step == last)
+
+
+def _by_rank(outcome: Outcome, side: int, clock: str) -> dict[str, dict[str, float | None]]:
+    found: dict[str, dict[str, float | None]] = {}
+    for step in outcome.steps:
+        value = step.on(clock)[side]
+        found.setdefault(str(step.rank), {})[step.step] = None if isnan(value) else value
+    return found
+
+
+def _error(step: StepTime, clock: str) -> float:
+    measured, simulated = step.on(clock)
+    return simulated / measured - 1.0 if measured > 0 else 0.0
+
+
+def _mean(outcome: Outcome) -> float | None:
+    errors = [abs(_error(s, outcome.clock)) for s in outcome.steps if s.on(outcome.clock)[0] > 0]
+    return None if outcome.changes or not errors else mean(errors)
+
+
+def as_text(outcome: Outcome) -> str:
+    """The page for people."""
+    job = outcome.replay.job
+    on = f"on {outcome.cluster}" if outcome.cluster else "as recorded"
+    head = f"{len(job.works)} of {job.world} ranks recorded on {job.device or 'an unknown GPU'}; communication {on}"
+    lines = [head, *(f"changed: {change}" for change in outcome.changes), ""]
+    lines.append(f"{'rank':>4}  {'step':<18} {'measured':>12} {'simulated':>12} {'difference':>10}")
+    for step in outcome.steps:
+        measured, simulated = step.on(outcome.clock)
+        recorded = "not recorded" if isnan(measured) else format_duration(measured)
+        error = "" if isnan(measured) else f"{100 * _error(step, outcome.clock):+.2f} %"
+        lines.append(f"{step.rank:>4}  {step.step:<18} {recorded:>12} {format_duration(simulated):>12} {error:>10}")
+    clock = "ends of its GPU work" if outcome.clock == "gpu" else "the profiler's annotation on the host"
+    lines += ["", f"a step is counted between {clock} (--clock)"]
+    if not outcome.changes and (average := _mean(outcome)) is not None:
+        lines.append(f"mean error {100 * average:.2f} %, worst {100 * outcome.worst:.2f} %")
+    measured_shares, simulated_shares = breakdown(outcome)
+    lines += ["", f"{'share of the last step':<24} {'measured':>12} {'simulated':>12}"]
+    for name in SHARES:
+        a, b = measured_shares.get(name, 0.0), simulated_shares[name]
+        lines.append(f"  {name:<22} {format_duration(a):>12} {format_duration(b):>12}")
+    if outcome.notes:
+        lines += ["", "What the traces did not say"]
+        lines += [f"  {count:>6} x {what}" for what, count in sorted(outcome.notes.items())]
+    return "\n".join(lines)
+
+
+def breakdown(outcome: Outcome) -> tuple[dict[str, float], dict[str, float]]:
+    """Seconds of the last step by what the GPU did, mean over ranks: (measured, simulated).
+
+    Compute hides communication beside it; what is left of communication is exposed. Pauses in which the next operation
+    had not been launched are the host's, others idle.
+    """
+    sides: tuple[list[dict[str, float]], list[dict[str, float]]] = ([], [])
+    for index, nodes in enumerate(outcome.replay.programs):
+        last = max(node.op.step for node in nodes)
+        gpu = [i for i, node in enumerate(nodes) if node.kind == GPU and node.op.step == last]
+        if not gpu:
+            continue
+        run = outcome.run
+        spans = [
+            [(n.op.start, n.op.finish, n.op.issue) for n in (nodes[i] for i in gpu)],
+            [(run.start[index][0][i], run.end[index][0][i], run.launch[index][0][i]) for i in gpu],
+        ]
+        for side, listed in zip(sides, spans, strict=True):
+            side.append(_shares(listed, [nodes[i] for i in gpu]))
+    return _average(sides[0]), _average(sides[1])
+
+
+def _average(found: list[dict[str, float]]) -> dict[str, float]:
+    return {name: mean([shares[name] for shares in found]) if found else 0.0 for name in SHARES}
+
+
+def _shares(spans: list[tuple[float, float, float]], nodes: list[Node]) -> dict[str, float]:
+    talks = np.array([bool(node.op.collective) for node in nodes])
+    times = np.array([(start, end) for start, end, _ in spans])
+    both, compute = _union(times), _union(times[~talks])
+    gaps = _gaps(times)
+    launches = np.sort([launch for _, _, launch in spans])
+    host = 0.0
+    for start, end in gaps:
+        # The operation that ends the pause was launched during it, and the host is what the GPU waited for.
+        at = np.searchsorted(launches, start)
+        if end - start > PAUSE and at < len(launches) and launches[at] < end:
+            host += end - start
+    return {
+        "compute": compute, "exposed communication": both - compute, "host": host,
+        "idle": float(sum(end - start for start, end in gaps)) - host,
+    }  # fmt: skip
+
+
+def _union(times: np.ndarray) -> float:
+    if not len(times):
+        return 0.0
+    return float(times[:, 1].max() - times[:, 0].min() - sum(end - start for start, end in _gaps(times)))
+
+
+def _gaps(times: np.ndarray) -> list[tuple[float, float]]:
+    """Pauses in which none of the spans runs."""
+    if not len(times):
+        return []
+    ordered = times[np.argsort(times[:, 0])]
+    reach = np.maximum.accumulate(ordered[:, 1])
+    pauses = np.flatnonzero(ordered[1:, 0] > reach[:-1])
+    return [(float(reach[i]), float(ordered[i + 1, 0])) for i in pauses]
+
+
+def families(outcome: Outcome) -> dict[str, float]:
+    """Seconds of GPU work by kernel family in the last step, mean over ranks."""
+    total: dict[str, float] = {}
+    for index, nodes in enumerate(outcome.replay.programs):
+        last = max(node.op.step for node in nodes)
+        start, end = outcome.run.start[index][0], outcome.run.end[index][0]
+        for i, node in enumerate(nodes):
+            if node.kind == GPU and node.op.step == last:
+                total[node.family] = total.get(node.family, 0.0) + float(end[i] - start[i])
+    ranks = len(outcome.replay.programs)
+    return {name: seconds / ranks for name, seconds in sorted(total.items(), key=lambda item: -item[1])}
+
+
+def write_trace(outcome: Outcome, path: Path) -> None:
+    """Measured and simulated tracks side by side, as a Chrome trace for Perfetto.
+
+    Raises
+    ------
+    InputError
+        If the file cannot be written.
+    """
+    events: list[dict[str, Any]] = []
+    for index, nodes in enumerate(outcome.replay.programs):
+        rank, recorded = outcome.replay.graph.programs[index].rank, index < len(outcome.replay.job.works)
+        start, end = outcome.run.start[index][0], outcome.run.end[index][0]
+        for side, name in enumerate(("measured", "simulated")):
+            pid = 2 * rank + side
+            label = {"name": f"rank {rank} {name}"}
+            events.append({"ph": "M", "name": "process_name", "pid": pid, "tid": 0, "args": label})
+            events.append({"ph": "M", "name": "process_sort_index", "pid": pid, "args": {"sort_index": pid}})
+            for i, node in enumerate(nodes):
+                times = (node.op.start, node.op.finish) if side == 0 else (float(start[i]), float(end[i]))
+                if node.kind == MARK or (side == 0 and not recorded):
+                    continue
+                events.append(_event(node, pid, *times))
+    text = json.dumps({"displayTimeUnit": "ms", "traceEvents": events})
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if path.suffix == ".gz":
+            path.write_bytes(gzip.compress(text.encode(), 5, mtime=0))
+        else:
+            path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise InputError(Mistake(str(path), "", str(error.strerror), "a path that can be written")) from None
+
+
+def _event(node: Node, pid: int, start: float, end: float) -> dict[str, Any]:
+    gpu = node.kind == GPU
+    args: dict[str, Any] = {"family": node.family} if gpu else {}
+    if node.op.collective:
+        args |= {"collective": node.op.collective, "bytes": node.op.bytes, "group": node.op.group}
+    return {
+        "ph": "X", "cat": "kernel" if gpu else "cuda_runtime", "name": node.op.name, "pid": pid,
+        "tid": f"stream {node.stream & 0xFFFFFFFF}" if gpu else "host",
+        "ts": round(start * 1e6, 3), "dur": round(max(0.0, end - start) * 1e6, 3), "args": args,
+    }  # fmt: skip

@@ -1,0 +1,148 @@
+"""Where ranks are decides what a step takes; how axes are ordered decides who is a neighbour."""
+
+from __future__ import annotations
+
+import json
+from itertools import permutations
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cli import main
+from sim.collectives import plan_collective
+from sim.errors import InputError
+from sim.layout import axis_order
+from sim.predict import _merged, predict, simulate
+from sim.spec import load_scenario, parse_scenario
+from topologies import load_cluster
+from workloads.lower import Layout
+
+SMALL = {"kind": "transformer", "hidden": 256, "layers": 4, "heads": 8, "kv_heads": 4, "ffn": 512, "vocab": 1024}
+TWO = {"cluster": {"name": "h200-leafspine-2x2"}, "model": SMALL, "training": {"seq_len": 512, "micro_batch": 2}}
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.integers(1, 4), st.integers(1, 4), st.integers(1, 4), st.permutations(["tp", "pp", "dp"]))
+def test_every_place_of_the_grid_has_one_rank(dp: int, pp: int, tp: int, order: list[str]) -> None:
+    """Ranks and places are the same in number and each other's inverse, whatever the order of the axes."""
+    layout = Layout(dp, pp, tp, tuple(order))
+    places = [(d, p, t) for d in range(dp) for p in range(pp) for t in range(tp)]
+    assert sorted(layout.rank(*place) for place in places) == list(range(layout.world))
+    assert all(layout.where(layout.rank(*place)) == place for place in places)
+
+
+def test_the_first_axis_is_on_neighbours() -> None:
+    """tp-dp-pp: tensor-parallel ranks are neighbours, pipeline stages farthest apart."""
+    layout = Layout(2, 2, 2, ("tp", "dp", "pp"))
+    assert [layout.rank(0, 0, t) for t in range(2)] == [0, 1]
+    assert [layout.rank(d, 0, 0) for d in range(2)] == [0, 2]
+    assert [layout.rank(0, p, 0) for p in range(2)] == [0, 4]
+
+
+@pytest.mark.parametrize(
+    ("order", "framework", "axes"),
+    [
+        (None, "pytorch-eager", "tp cp ep pp dp"),
+        (None, "megatron", "tp cp ep dp pp"),
+        ("tp-cp-ep-dp-pp", "pytorch-eager", "tp cp ep dp pp"),
+        ("dp-tp", "pytorch-eager", "dp tp cp ep pp"),
+        ("DP-tp", "pytorch-eager", "dp tp cp ep pp"),
+    ],
+)
+def test_order_of_axes(order: str | None, framework: str, axes: str) -> None:
+    """As it is said; PyTorch's meshes have dp outermost, Megatron-LM pp; axes that were not named follow."""
+    tables = TWO | {"training": {"framework": framework}, "parallel": {"order": order} if order else {}}
+    assert axis_order(parse_scenario(tables, "t")) == tuple(axes.split())
+
+
+@pytest.mark.parametrize("order", ["tp-tp", "tp,dp", "tp-xp", "", "tp-dp"])
+def test_a_wrong_order_is_told(order: str) -> None:
+    """An axis twice, one that does not exist, or one with several ranks left out."""
+    with pytest.raises(InputError, match=r"parallel\.order"):
+        parse_scenario(TWO | {"parallel": {"order": order, "pp": 2, "tp": 2}, "training": {"microbatches": 2}}, "t")
+
+
+def test_experts_are_spread_over_neighbours_of_the_data_axis() -> None:
+    """dp before ep is refused, with the reason."""
+    with pytest.raises(InputError, match="ep before dp"):
+        parse_scenario(TWO | {"parallel": {"dp": 2, "ep": 2, "order": "tp-dp-ep"}}, "t")
+
+
+def test_tensor_parallel_ranks_belong_into_one_host() -> None:
+    """Neighbours within a host are fast; the same axis across hosts costs much more, by order or by placement."""
+    parallel, busy = {"tp": 2, "dp": 2, "data_parallel": "ddp"}, TWO | {"training": {"micro_batch": 64}}
+    near = predict(parse_scenario(busy | {"parallel": parallel}, "t")).step_time
+    far = predict(parse_scenario(busy | {"parallel": parallel | {"order": "dp-tp"}}, "t")).step_time
+    by_rail = predict(parse_scenario(busy | {"parallel": parallel, "placement": {"by": "rail"}}, "t")).step_time
+    assert far > 1.5 * near and by_rail == pytest.approx(far, rel=1e-6)
+
+
+@pytest.mark.parametrize("order", ["-".join(order) for order in permutations(["tp", "dp"])])
+def test_folding_holds_for_every_order(order: str) -> None:
+    """All ranks simulated give what one rank of each kind gives."""
+    parallel = {"tp": 2, "dp": 2, "data_parallel": "ddp", "order": order}
+    folded = simulate(parse_scenario(TWO | {"parallel": parallel}, "t"))
+    slow = {"slow_rank": 3, "slow_factor": 1.0}
+    unfolded = simulate(parse_scenario(TWO | {"parallel": parallel, "faults": slow}, "t"))
+    assert len(unfolded.run.end) == 4 > len(folded.run.end)
+    assert unfolded.run.finished == pytest.approx(folded.run.finished, rel=0.02)
+
+
+def test_of_copies_that_differ_the_slowest_counts() -> None:
+    """One plan for all: bytes of each on its links, the longest latency, the lowest limit."""
+    fabric = load_cluster("rail-h100", hosts=2)
+    groups = fabric.gpus[:2], ("host0/gpu2", "host1/gpu2")
+    near, far = (plan_collective("all_reduce", 2.0**20, group, fabric) for group in groups)
+    for plans in ([near, far], [far, near]):
+        both = _merged(plans)
+        assert both.latency == max(near.latency, far.latency) and near.latency != far.latency
+        assert both.rate_cap == min(near.rate_cap, far.rate_cap)
+        assert both.usage.sum() == pytest.approx(near.usage.sum() + far.usage.sum())
+
+
+def test_the_order_in_which_hosts_are_listed_is_the_order_of_the_ring() -> None:
+    """A ring that crosses the spine at every hop takes longer than one that crosses it twice, if the spine is narrow."""
+    tables = {
+        "cluster": {"name": "h200-leafspine-4x1", "set": {"spine.bandwidth": "1 GB/s"}},
+        "model": {"kind": "mlp", "sizes": [4096, 4096, 4096, 1]},
+        "parallel": {"dp": 4},
+    }
+    together = predict(parse_scenario(tables | {"placement": {"by": "leaf"}}, "t")).step_time
+    scattered = predict(parse_scenario(tables | {"placement": {"by": "scattered"}}, "t")).step_time
+    listed = ["host0", "host2", "host1", "host3"]
+    assert scattered > 1.5 * together
+    assert predict(parse_scenario(tables | {"placement": {"hosts": listed}}, "t")).step_time == scattered
+
+
+def test_a_part_of_a_cluster_needs_no_gpus_key(tmp_path: Path) -> None:
+    """Ranks on two of four hosts by list, by hostfile in the section or in [cluster], by name: all the same."""
+    (tmp_path / "hosts").write_text("host1 slots=1\nhost3 slots=1\n", encoding="utf-8")
+    path = tmp_path / "scenario.toml"
+    path.write_text(
+        '[cluster]\nname = "h200-leafspine-4x1"\n[model]\nkind = "mlp"\nsizes = [1024, 1024, 1]\n[parallel]\ndp = 2\n',
+        encoding="utf-8",
+    )
+    ways = (
+        'placement.hosts=["host1", "host3"]',
+        "placement.hostfile=hosts",
+        "cluster.hostfile=hosts",
+        'placement.gpus=["host1/gpu0", "host3/gpu0"]',
+    )
+    runs = [simulate(load_scenario(path, [way])) for way in ways]
+    assert {run.gpus for run in runs} == {("host1/gpu0", "host3/gpu0")}
+    assert len({run.run.finished for run in runs}) == 1
+    for both in (["cluster.hostfile=hosts", ways[0]], ["cluster.hostfile=hosts", ways[1]]):
+        with pytest.raises(InputError, match="hostfile"):
+            load_scenario(path, both)
+
+
+def test_routing_on_the_command_line() -> None:
+    """--set routing=... changes the policy; another name is an error that lists them."""
+    done = CliRunner().invoke(main, ["run", "mlp-ddp4", "--set", "routing=static", "--json"])
+    assert done.exit_code == 0 and json.loads(done.stdout)["step_time"] > 0
+    wrong = CliRunner().invoke(main, ["run", "mlp-ddp4", "--set", "routing=statik"])
+    assert wrong.exit_code == 2 and "adaptive, ecmp, rail, shortest, static" in wrong.stderr
+    assert "ecmp" in CliRunner().invoke(main, ["list", "routings"]).stdout.split()

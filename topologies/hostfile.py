@@ -1,0 +1,129 @@
+"""Hostfiles: the allocation of a job as mpirun, DeepSpeed or Slurm write it.
+
+===========================  ================================================================
+line                         means
+===========================  ================================================================
+`node1 slots=8`              8 ranks there (Open MPI, DeepSpeed; `max_slots` may follow)
+`node1:8`                    the same (MPICH, Hydra)
+`node[01-04,07]`             several hosts (Slurm's SLURM_JOB_NODELIST), all their GPUs
+`node1`                      all its GPUs; where hosts repeat, one rank a line, in that order
+`# ...`                      a comment
+===========================  ================================================================
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from sim.errors import InputError, Mistake
+
+_LINE = re.compile(
+    r"(?P<hosts>[^\s:\[]+(?:\[[^\]]*\][^\s:\[,]*)*(?:,\S+)?)(?::(?P<colon>\S+))?(?P<rest>(?:\s+\S+)*)\s*"
+)
+_RANGE = re.compile(r"(\d+)(?:-(\d+))?")
+_PART = re.compile(r"(?:[^,\[]|\[[^\]]*\])+")
+MOST = 100_000  # hosts of one range: more is a slip of the pen
+
+
+@dataclass(frozen=True)
+class Line:
+    """A host and how many ranks it takes (None: one for every GPU); `where` is the file and the line."""
+
+    host: str
+    slots: int | None
+    where: str
+
+
+def read(file: str | Path) -> list[Line]:
+    """Lines of a hostfile, ranges spelled out; lines of one host with slots are added up.
+
+    Raises
+    ------
+    InputError
+        With every line that cannot be read, or if there is no host.
+    """
+    path = Path(file)
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        raise InputError(Mistake(str(path), "", (reason or str(error)).lower(), "a file of hosts")) from None
+    lines: list[Line] = []
+    mistakes: list[Mistake] = []
+    for number, line in enumerate(text.splitlines(), 1):
+        bare = line.partition("#")[0].strip()
+        try:
+            lines += list(_lines(bare, f"{path}:{number}")) if bare else []
+        except InputError as error:
+            mistakes.extend(error.mistakes)
+    if not lines and not mistakes:
+        mistakes.append(Mistake(str(path), "", "no host", "a line for every host, such as host0 slots=8"))
+    if mistakes:
+        raise InputError(mistakes)
+    return _added(lines)
+
+
+def expand(text: str, where: str) -> list[str]:
+    """Hosts of a list such as `node[01-03,7],login1`, in order.
+
+    Raises
+    ------
+    InputError
+        If a range is none, or runs backwards.
+    """
+    found: list[str] = []
+    for part in _PART.findall(text.strip()):
+        found += _ranges(part.strip(), where)
+    if not found or text.count("[") != text.count("]"):
+        raise InputError(Mistake(where, "", f'"{text}"', "hosts such as node[01-04,7]"))
+    return found
+
+
+def _lines(line: str, where: str) -> Iterator[Line]:
+    match = _LINE.fullmatch(line)
+    if match is None:
+        raise InputError(Mistake(where, "", f'"{line}"', "a host, with slots=N or :N where not all its GPUs"))
+    slots = _count(match["colon"], where) if match["colon"] else None
+    for word in match["rest"].split():
+        key, equals, value = word.partition("=")
+        if not equals or key not in ("slots", "max_slots", "max-slots"):
+            raise InputError(Mistake(where, "", f'"{word}"', "slots=N or max_slots=N"))
+        if key == "slots":
+            slots = _count(value, where)
+    for host in expand(match["hosts"], where):
+        yield Line(host, slots, where)
+
+
+def _count(text: str, where: str) -> int:
+    if not text.isdecimal() or not int(text):
+        raise InputError(Mistake(where, "slots", f'"{text}"', "a whole number above 0"))
+    return int(text)
+
+
+def _ranges(part: str, where: str) -> list[str]:
+    head, bracket, rest = part.partition("[")
+    if not bracket:
+        return [part] if part else []
+    inner, _, tail = rest.partition("]")
+    hosts = []
+    for piece in inner.split(","):
+        match = _RANGE.fullmatch(piece.strip())
+        first, last = (int(match[1]), int(match[2] or match[1])) if match else (1, 0)
+        if match is None or last < first or last - first > MOST:
+            raise InputError(Mistake(where, "", f'"{piece}" in "{part}"', "a number or a rising range such as 01-04"))
+        hosts += [f"{head}{number:0{len(match[1])}d}" for number in range(first, last + 1)]
+    return [name for host in hosts for name in _ranges(host + tail, where)]
+
+
+def _added(lines: list[Line]) -> list[Line]:
+    if any(line.slots is None for line in lines):
+        return lines
+    total: dict[str, Line] = {}
+    for line in lines:
+        before = total.get(line.host)
+        slots = (line.slots or 0) + ((before.slots or 0) if before else 0)
+        total[line.host] = Line(line.host, slots, before.where if before else line.where)
+    return list(total.values())

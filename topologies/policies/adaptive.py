@@ -1,0 +1,22 @@
+"""Adaptive: every packet takes the least loaded of the equal-cost paths, so all of them carry equal shares."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from topologies.policies import added
+
+if TYPE_CHECKING:
+    from topologies.fabric import Fabric
+    from topologies.links import Floats, Ints
+    from topologies.policies import Routing
+
+
+def spread(fabric: Fabric, src: str, dst: str, routing: Routing) -> tuple[Ints, Floats]:
+    """Equal shares by physical cable; packets may arrive out of order, which the NICs must bear.
+
+    References
+    ----------
+    NVIDIA Quantum InfiniBand and Spectrum-X: adaptive routing per packet.
+    """
+    return added(fabric.routes(src, dst))

@@ -1,0 +1,17 @@
+"""Shortest: one path between two NICs, the first of the best; nothing is spread over the network."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from topologies.policies import between_nics
+
+if TYPE_CHECKING:
+    from topologies.fabric import Fabric
+    from topologies.links import Floats, Ints
+    from topologies.policies import Routing
+
+
+def spread(fabric: Fabric, src: str, dst: str, routing: Routing) -> tuple[Ints, Floats]:
+    """Fewest hops, then lowest latency, then most cables, then link order: what a spanning tree would leave."""
+    return between_nics(fabric, src, dst, lambda first, last, paths: paths[:1])

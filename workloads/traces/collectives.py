@@ -1,0 +1,100 @@
+"""What traces call collectives, in the words of prestep: operation, bytes, group."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from typing import Any
+
+from workloads.traces.schema import Span
+
+OPS = {
+    "allreduce": "all_reduce", "all_reduce": "all_reduce", "allreduce_coalesced": "all_reduce",
+    "allgather": "all_gather", "all_gather": "all_gather", "_allgather_base": "all_gather",
+    "_all_gather_base": "all_gather", "all_gather_into_tensor": "all_gather", "allgather_coalesced": "all_gather",
+    "allgather_into_tensor_coalesced": "all_gather", "all_gather_into_tensor_coalesced": "all_gather",
+    "reduce_scatter": "reduce_scatter", "reducescatter": "reduce_scatter", "_reduce_scatter_base": "reduce_scatter",
+    "reduce_scatter_tensor": "reduce_scatter", "reduce_scatter_tensor_coalesced": "reduce_scatter",
+    "broadcast": "broadcast", "_broadcast_oop": "broadcast", "reduce": "reduce", "_reduce_oop": "reduce",
+    "all_to_all": "all_to_all", "all_to_allv": "all_to_all", "alltoall": "all_to_all", "alltoall_base": "all_to_all",
+    "all_to_all_single": "all_to_all", "gather": "gather", "scatter": "scatter", "barrier": "all_reduce",
+    "send": "p2p", "recv": "p2p", "batch_isend_irecv": "p2p",
+}  # fmt: skip
+# Kernels of NCCL and RCCL say what they do; SendRecv is an all-to-all unless the host said otherwise.
+KERNEL = re.compile(r"(?:nccl|rccl|mscclKernel)\w*?_?(AllReduce|AllGather|ReduceScatter|Broadcast|Reduce|SendRecv)")
+KERNEL_OPS = {
+    "AllReduce": "all_reduce", "AllGather": "all_gather", "ReduceScatter": "reduce_scatter", "Broadcast": "broadcast",
+    "Reduce": "reduce", "SendRecv": "all_to_all",
+}  # fmt: skip
+SIZES = {
+    "float": 4, "double": 8, "half": 2, "bfloat16": 2, "int": 4, "long": 8, "short": 2, "char": 1, "byte": 1,
+    "bool": 1, "c10::half": 2, "c10::bfloat16": 2, "long int": 8, "unsigned char": 1, "signed char": 1,
+    "float8_e4m3fn": 1, "float8_e5m2": 1, "c10::float8_e4m3fn": 1, "c10::float8_e5m2": 1, "complexfloat": 8,
+}  # fmt: skip
+# Bytes of an element whose type no table knows.
+UNKNOWN = 4
+SYNCHRONISING = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
+
+
+def described(span: Span, source: Any) -> None:
+    """Sets collective, bytes, peers and sequence of a span from metadata, or its kernel's name."""
+    word = str(source.collective).lower() if source is not None and source.collective is not None else ""
+    if word in OPS:
+        span.collective = OPS[word]
+        size = SIZES.get(str(source.dtype or "").lower(), UNKNOWN)
+        span.bytes = float(max(_count(source.inputs), _count(source.outputs)) * size)
+        span.sequence = _count(source.sequence, -1)
+        if word in ("send", "recv"):
+            peer = _count(source.destination if word == "send" else source.source, -1)
+            span.peers = f"{word}{'>' if word == 'send' else '<'}{peer}:{int(span.bytes)}"
+        return
+    if span.kind == "communication":
+        span.collective = "wait" if word == "wait" else OPS.get(span.name.removeprefix("nccl:").lower(), "")
+        return
+    found = KERNEL.search(span.name)
+    if found:
+        span.collective = KERNEL_OPS[found.group(1)]
+
+
+def group_name(source: Any, groups: dict[str, tuple[int, ...]]) -> str:
+    """ "name:0,1,2,3" of a collective's process group; its ranks from the head where the event cuts them off."""
+    name, listed = str(source.group), str(source.ranks or "")
+    ranks = groups.get(name, ())
+    if not ranks and listed.startswith("[") and "..." not in listed:
+        ranks = tuple(int(r) for r in re.findall(r"\d+", listed))
+    if not ranks and _count(source.group_size) > 1:
+        return f"{name}:*{_count(source.group_size)}"
+    return f"{name}:{','.join(map(str, ranks))}"
+
+
+def ranks_of(group: str, world: int) -> tuple[int, ...]:
+    """Ranks of a group as `group_name` writes it; all of the job where it does not say."""
+    listed = group.partition(":")[2]
+    if listed and listed[0] != "*":
+        return tuple(int(r) for r in listed.split(","))
+    return tuple(range(int(listed[1:]) if listed else world))
+
+
+def payload(span_collective: str, shape: str, dtype: str, world: int) -> float:
+    """Bytes of a collective from the shapes of the operator that called it; 0 if they are not recorded."""
+    try:
+        dims, types = json.loads(shape or "[]"), json.loads(dtype or "[]")
+        size, elements = SIZES.get(str(types[0]).lower(), UNKNOWN), _elements(dims[0])
+    except (ValueError, TypeError, KeyError, IndexError):
+        return 0.0
+    return float(elements * size * (world if span_collective in ("all_gather", "gather") else 1))
+
+
+def _elements(dims: Any) -> int:
+    if not isinstance(dims, list) or not dims:
+        return 0
+    return sum(map(_elements, dims)) if isinstance(dims[0], list) else math.prod(int(d) for d in dims)
+
+
+def _count(value: Any, default: int = 0) -> int:
+    try:
+        number = int(value)
+    except (TypeError, ValueError, OverflowError):
+        return default
+    return number if abs(number) < 1 << 62 else default

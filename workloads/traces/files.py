@@ -1,0 +1,69 @@
+"""Bytes of trace files, compressed or not; damage is told with the file's name."""
+
+from __future__ import annotations
+
+import gzip
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+
+from sim.errors import InputError, Mistake
+
+GZIP = b"\x1f\x8b"
+HEAD = 65536
+
+
+def is_gzip(path: Path) -> bool:
+    with path.open("rb") as file:
+        return file.read(2) == GZIP
+
+
+def head_of(path: Path, size: int = HEAD) -> bytes:
+    """The first bytes of a file, decompressed.
+
+    Raises
+    ------
+    InputError
+        If the file is empty, not there, or damaged in its first bytes.
+    """
+    try:
+        for piece in pieces(path, size):
+            return piece
+    except OSError as error:
+        raise InputError(Mistake(str(path), "", str(error.strerror or error), "a trace that can be read")) from None
+    raise InputError(Mistake(str(path), "", "an empty file", "a trace"))
+
+
+def content(path: Path) -> bytes:
+    """All bytes of a file, decompressed.
+
+    Raises
+    ------
+    InputError
+        For a gzip file that is cut off or damaged.
+    """
+    raw = path.read_bytes()
+    if raw[:2] != GZIP:
+        return raw
+    try:
+        return gzip.decompress(raw)
+    except (EOFError, OSError, zlib.error) as error:
+        raise InputError(_damaged(path, error)) from None
+
+
+def pieces(path: Path, size: int) -> Iterator[bytes]:
+    """The bytes of a file, decompressed, in pieces of about `size`; see :func:`content` for errors."""
+    with path.open("rb") as file, gzip.open(file) if is_gzip(path) else file as stream:
+        while True:
+            try:
+                piece = stream.read(size)
+            except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+                raise InputError(_damaged(path, error)) from None
+            if not piece:
+                return
+            yield piece
+
+
+def _damaged(path: Path, error: Exception) -> Mistake:
+    found = "a gzip file that is cut off" if isinstance(error, EOFError) else f"a damaged gzip file ({error})"
+    return Mistake(str(path), "", found, "a whole file", "copy it again, or record again")

@@ -1,0 +1,228 @@
+"""Puts the ranks of a job together: which collectives are the same one, and how far their clocks are apart.
+
+A recorded collective lasts from the rank's own arrival; it ends on all ranks together. So the time between the
+last arrival and the end is the transfer, and what comes before is waiting.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import inf
+from statistics import median
+
+from sim.errors import InputError, Mistake
+from workloads.traces.collectives import SYNCHRONISING, ranks_of
+from workloads.traces.work import GPU, Op, Work, fill_payloads
+
+# Share of collectives that may contradict each other before the ranks are taken to be of different runs.
+CONTRADICTING = 0.2
+# Clocks of one run are aligned on collectives, but these many seconds apart they were never one run.
+APART = 3600.0
+
+
+@dataclass(slots=True)
+class Meeting:
+    """One collective or transfer of the job.
+
+    `members` are (rank, operation) of those that recorded it; `duration` is its transfer in seconds, without waiting
+    for the last recorded rank. `sender` is set where the sender does not wait for the receiver: NCCL's buffers hold
+    some megabytes.
+    """
+
+    op: str
+    size: float
+    ranks: tuple[int, ...]
+    axis: str
+    members: list[tuple[int, Op]]
+    duration: float = 0.0
+    step: int = -1
+    sender: int = -1
+
+    @property
+    def begin(self) -> float:
+        """When it could start: the arrival of the last rank, or of the sender."""
+        return max(op.start for rank, op in self.members if self.sender in (-1, rank))
+
+    @property
+    def done(self) -> float:
+        """When it had ended, on the first rank."""
+        return min(op.end for _, op in self.members)
+
+    @property
+    def missing(self) -> int:
+        """Ranks that did not record it."""
+        return max(0, len(set(self.ranks)) - len(self.members))
+
+
+def match(works: list[Work], world: int) -> tuple[list[Meeting], Counter[str]]:
+    """Meetings of all ranks; sets `Op.comms`, aligns the clocks and cuts recorded ends to the common one.
+
+    Raises
+    ------
+    InputError
+        If the ranks have no collectives in common that could be those of one run.
+    """
+    notes: Counter[str] = Counter()
+    found: dict[tuple[object, ...], Meeting] = {}
+    for work in works:
+        fill_payloads(work.ops, world)
+        for key, op, meeting in _keys(work, world):
+            known = found.setdefault(key, meeting)
+            if known.size != meeting.size and known.op == meeting.op:
+                notes["collectives whose sizes differ between ranks (the largest is taken)"] += 1
+                known.size = max(known.size, meeting.size)
+            known.members.append((work.rank, op))
+    timed = all(work.timed for work in works)
+    if timed:
+        _align(works, list(found.values()), notes)
+    meetings = _checked(works, list(found.values()), notes) if timed else list(found.values())
+    for index, meeting in enumerate(meetings):
+        for _, op in meeting.members:
+            op.comms = (*op.comms, index)
+    for meeting in meetings:
+        _separate(meeting, notes)
+        if not timed:
+            meeting.duration = min(op.end - op.start for _, op in meeting.members)
+    if timed:
+        _common_ends(works, meetings)
+    return meetings, notes
+
+
+def _keys(work: Work, world: int) -> Iterator[tuple[tuple[object, ...], Op, Meeting]]:
+    """What a rank takes part in, with a key that its peers find too."""
+    place: Counter[tuple[object, ...]] = Counter()
+    names = [name for name, _, _ in work.steps]
+    for op in work.ops:
+        if op.kind != GPU or not op.collective or op.step < 0:
+            continue
+        step = names[op.step]
+        if op.collective == "p2p":
+            for part in op.peers.split(";"):
+                sends = part.startswith("send")
+                peer, size = part[5:].split(":")
+                ends = (work.rank, int(peer)) if sends else (int(peer), work.rank)
+                place[step, ends] += 1
+                yield (step, ends, place[step, ends]), op, Meeting("send", float(size), ends, "pp", [], step=op.step)
+            continue
+        group = op.group.partition(":")[2] or op.group
+        ranks = ranks_of(op.group, world)
+        if work.rank not in ranks:
+            ranks = tuple(range(max(world, work.rank + 1)))
+        place[step, group, op.collective] += 1
+        number = place[step, group, op.collective]
+        meeting = Meeting(op.collective, op.bytes, ranks, "dp", [], step=op.step)
+        yield (step, group, op.collective, number), op, meeting
+
+
+def _align(works: list[Work], meetings: list[Meeting], notes: Counter[str]) -> None:
+    """Moves the clocks so that collectives end together; ranks are reached from the first over common ones."""
+    pairs = _end_differences([m for m in meetings if m.op in SYNCHRONISING])
+    # A sender may be done before its receiver comes, so transfers move clocks only where one arrives before it is sent.
+    sends = [m for m in meetings if m.op == "send"]
+    early = {(rank, other) for m in sends if _before_sent(m) for rank, _ in m.members for other, _ in m.members}
+    for pair, differences in _end_differences(sends).items():
+        pairs.setdefault(pair, differences if pair in early else [0.0])
+    offset = {works[0].rank: 0.0}
+    reached = [works[0].rank]
+    for rank in reached:
+        for work in works:
+            if work.rank not in offset and (rank, work.rank) in pairs:
+                offset[work.rank] = offset[rank] + median(pairs[rank, work.rank])
+                reached.append(work.rank)
+    _related(works, meetings, set(offset))
+    largest = max(map(abs, offset.values()))
+    if largest > APART:
+        raise InputError(_different(works, f"clocks {largest:.0f} s apart"))
+    notes["ranks whose clocks were moved by more than 10 us"] += sum(abs(o) > 1e-5 for o in offset.values())
+    notes["ranks without a collective in common with the others"] += len(works) - len(offset)
+    for work in works:
+        if offset.get(work.rank):
+            work.shift(offset[work.rank])
+
+
+def _before_sent(meeting: Meeting) -> bool:
+    """Whether a receive ended before its send began: then the clocks differ."""
+    times = dict(meeting.members)
+    send, receive = (times.get(rank) for rank in meeting.ranks)
+    return send is not None and receive is not None and receive.end < send.start
+
+
+def _end_differences(meetings: list[Meeting]) -> dict[tuple[int, int], list[float]]:
+    pairs: dict[tuple[int, int], list[float]] = defaultdict(list)
+    for meeting in meetings:
+        for rank, op in meeting.members:
+            for other, same in meeting.members:
+                if rank != other:
+                    pairs[rank, other].append(op.end - same.end)
+    return pairs
+
+
+def _related(works: list[Work], meetings: list[Meeting], reached: set[int]) -> None:
+    """Ranks that should have met a recorded one but never did, or were not at work at its time, are strangers."""
+    first = works[0]
+    for work in works:
+        if work.rank in reached:
+            continue
+        own = [m for m in meetings if any(rank == work.rank for rank, _ in m.members)]
+        if any(rank in m.ranks for m in own for rank in reached):
+            raise InputError(_different([first, work], "no collective in common"))
+        if work.steps[0][1] > first.steps[-1][2] or first.steps[0][1] > work.steps[-1][2]:
+            raise InputError(_different([first, work], "steps at different times"))
+
+
+def _different(works: list[Work], found: str) -> Mistake:
+    ranks = ", ".join(str(work.rank) for work in works)
+    return Mistake(f"ranks {ranks}", "", found, "traces of one run", "give the files of one run only")
+
+
+def _checked(works: list[Work], meetings: list[Meeting], notes: Counter[str]) -> list[Meeting]:
+    """Meetings whose members can have met; the others are left as kernels of recorded length."""
+    _buffered(meetings, notes)
+    good, met, apart = [], 0, 0
+    for meeting in meetings:
+        if len(meeting.members) > 1:
+            met += 1
+            apart += meeting.begin > meeting.done
+        if meeting.begin <= meeting.done:
+            good.append(meeting)
+        else:
+            notes["collectives that the recorded times keep apart, played as recorded"] += 1
+    if met and apart > max(2.0, CONTRADICTING * met):
+        raise InputError(_different(works, f"{apart} of {met} common collectives that cannot have met"))
+    return good
+
+
+def _buffered(meetings: list[Meeting], notes: Counter[str]) -> None:
+    """Sends that end before their receiver arrives show how much NCCL's buffers hold; up to that, none waits for it."""
+    ends = []
+    for meeting in meetings:
+        by_rank = dict(meeting.members)
+        if meeting.op == "send" and len(by_rank) == 2:
+            ends.append((meeting, by_rank[meeting.ranks[0]], by_rank[meeting.ranks[1]]))
+    largest = max((m.size for m, send, receive in ends if send.end < receive.start), default=-1.0)
+    for meeting, send, _ in ends:
+        if meeting.size <= largest and send.start <= meeting.done:
+            meeting.sender = meeting.ranks[0]
+            notes["sends that do not wait for their receiver"] += 1
+
+
+def _separate(meeting: Meeting, notes: Counter[str]) -> None:
+    """Transfer time of a meeting: from the last arrival to the first end."""
+    meeting.duration = meeting.done - meeting.begin
+    if meeting.missing:
+        notes["collectives with ranks that were not recorded (taken to arrive with the others)"] += 1
+    if len(meeting.members) == 1 and len(meeting.ranks) > 1:
+        notes["collectives of one recorded rank: waiting and transfer are not told apart"] += 1
+
+
+def _common_ends(works: list[Work], meetings: list[Meeting]) -> None:
+    """A communication ends for all its members at once; what a rank took longer belongs to what follows."""
+    ends = [meeting.done for meeting in meetings]
+    for work in works:
+        for op in work.ops:
+            if op.comms:
+                op.end = max([op.start, *(ends[c] for c in op.comms)])
+            elif op.kind == GPU and op.end == inf:
+                raise InputError(Mistake(f"rank {work.rank}", op.name, "no end", "a finite end"))

@@ -1,0 +1,254 @@
+"""Changes to a recorded run, each a named transformation of its draft.
+
+========================================  =====================================================================
+key                                       transformation
+========================================  =====================================================================
+parallel.dp = 8                           more or fewer data-parallel ranks, from a trace whose ranks are alike
+parallel.bucket_cap = 100 MiB             gradients put into other buckets
+parallel.data_parallel = ddp-no-overlap   communication that nothing runs beside
+faults.slow_rank = 3                      a straggler, with faults.slow_factor = 1.2 or faults.slow_per_layer = 1 ms
+kernels.FAMILY = 0.5x                     faster kernels of a family; 0 removes them ("kernels.communication" too)
+cluster.host_factor = 0.5                 a faster or slower host
+nccl.KEY = VALUE                          NCCL's settings, as in scenarios
+========================================  =====================================================================
+
+Short names will do (dp = 8). Anything else is a change of links, as everywhere (``nvlink.bandwidth=2x``).
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+
+from sim.errors import InputError, Mistake, unknown
+from sim.units import parse_bytes
+from workloads.traces.draft import Draft, Node
+from workloads.traces.families import FAMILIES
+from workloads.traces.work import GPU
+
+KEYS = ("parallel.dp", "parallel.bucket_cap", "parallel.data_parallel", "faults.slow_rank", "faults.slow_factor",
+        "faults.slow_per_layer", "cluster.host_factor")  # fmt: skip
+SECTIONS = ("parallel", "faults", "kernels", "nccl", "training", "model", "cluster")
+
+
+@dataclass
+class Changes:
+    """What `--set` asks for, sorted by who does it."""
+
+    links: dict[str, str] = field(default_factory=dict)
+    nccl: dict[str, str] = field(default_factory=dict)
+    kernels: dict[str, float] = field(default_factory=dict)
+    keys: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def communication(self) -> bool:
+        """Whether communication cannot stay as it was recorded."""
+        return bool(self.links or self.nccl or {"parallel.dp", "parallel.bucket_cap"} & set(self.keys))
+
+
+def parse(changes: Iterable[str]) -> Changes:
+    """Reads `--set` texts.
+
+    Raises
+    ------
+    InputError
+        With every text that is no change of a replay.
+    """
+    found, mistakes = Changes(), list[Mistake]()
+    short = {key.partition(".")[2]: key for key in KEYS}
+    for text in changes:
+        key, equals, value = (part.strip().strip('"') for part in text.partition("="))
+        key = short.get(key, key)
+        section, _, rest = key.partition(".")
+        if not equals or not value:
+            mistakes.append(Mistake("--set", text, "no value", "KEY=VALUE"))
+        elif section == "kernels":
+            families = [name for name, _ in FAMILIES] + ["other"]
+            known = {name.replace(" ", "_"): name for name in families}
+            if rest.replace("-", "_") not in known:
+                mistakes.append(unknown("--set", "kernels", rest, known))
+            else:
+                found.kernels[known[rest.replace("-", "_")]] = _factor(key, value, mistakes)
+        elif section == "nccl":
+            found.nccl[rest] = value
+        elif key in KEYS:
+            found.keys[key] = value
+        elif section in SECTIONS:
+            hint = "a trace has no such key: its model and layout are as recorded"
+            mistakes.append(replace(unknown("--set", key, key, KEYS), hint=hint))
+        else:
+            found.links[key] = value
+    if mistakes:
+        raise InputError(mistakes)
+    return found
+
+
+def _factor(key: str, value: str, mistakes: list[Mistake]) -> float:
+    match = re.fullmatch(r"([0-9.]+)\s*x?", value)
+    try:
+        return float(match.group(1)) if match else _wrong(key, value, mistakes)
+    except ValueError:
+        return _wrong(key, value, mistakes)
+
+
+def _wrong(key: str, value: str, mistakes: list[Mistake]) -> float:
+    mistakes.append(Mistake("--set", key, f'"{value}"', "a factor such as 0.5x, or 0"))
+    return 1.0
+
+
+def asked_factor(changes: Changes, key: str) -> float:
+    """A factor among the keys."""
+    mistakes: list[Mistake] = []
+    factor = _factor(key, changes.keys[key], mistakes)
+    if mistakes:
+        raise InputError(mistakes)
+    return factor
+
+
+def integer(changes: Changes, key: str, low: int) -> int:
+    """A whole number among the keys."""
+    try:
+        value = int(changes.keys[key])
+    except ValueError:
+        value = low - 1
+    if value < low:
+        raise InputError(Mistake("--set", key, f'"{changes.keys[key]}"', f"a whole number, at least {low}"))
+    return value
+
+
+def apply(draft: Draft, changes: Changes, copy: Callable[[float], float], beside: Callable[[Node], float]) -> None:
+    """Makes the changes that concern operations.
+
+    `copy` gives the seconds a GPU takes to scale that many bytes, `beside` how much longer a kernel takes beside
+    communication.
+
+    Raises
+    ------
+    InputError
+        For values that are wrong, and changes that this run does not allow.
+    """
+    from workloads.traces.buckets import rebucket, split
+    from workloads.traces.straggler import straggler
+
+    if "parallel.data_parallel" in changes.keys:
+        _data_parallel_kind(draft, changes.keys["parallel.data_parallel"], beside)
+    cap = parse_bytes(changes.keys["parallel.bucket_cap"], "--set", "parallel.bucket_cap") if (
+        "parallel.bucket_cap" in changes.keys
+    ) else 0.0  # fmt: skip
+    if "parallel.dp" in changes.keys:
+        ranks = integer(changes, "parallel.dp", 1)
+        if not draft.meetings and ranks > 1:
+            split(draft, ranks, cap, copy)
+            cap = 0.0
+        else:
+            data_parallel(draft, ranks, beside)
+    if cap:
+        rebucket(draft, cap)
+    for name, factor in changes.kernels.items():
+        scale(draft, lambda node, name=name, factor=factor: factor if node.family == name else 1.0)  # type: ignore[misc]
+        if name == "communication":
+            _scale_communication(draft, factor)
+        draft.changes.append(f"{name} kernels take {factor:g} of their time")
+    straggler(draft, changes)
+    if "cluster.host_factor" in changes.keys:
+        factor = asked_factor(changes, "cluster.host_factor")
+        for node in _every(draft):
+            node.host *= factor
+        draft.changes.append(f"host time x {factor:g}")
+
+
+def _every(draft: Draft) -> Iterable[Node]:
+    return (node for nodes in draft.programs.values() for node in nodes)
+
+
+def scale(draft: Draft, factor: Callable[[Node], float], only: Sequence[int] | None = None) -> None:
+    """Scales kernels; a factor of 0 takes their pauses too."""
+    for rank, nodes in draft.programs.items():
+        for node in nodes:
+            if node.kind == GPU and not node.comms and (only is None or rank in only):
+                times = factor(node)
+                node.duration *= times
+                if times == 0:
+                    node.gap = 0.0
+
+
+def _scale_communication(draft: Draft, factor: float) -> None:
+    for meeting in draft.meetings:
+        meeting.size, meeting.duration = meeting.size * factor, meeting.duration * factor
+
+
+def data_parallel(draft: Draft, ranks: int, beside: Callable[[Node], float]) -> None:
+    """Another number of data-parallel ranks: the recorded ones stand for all.
+
+    Raises
+    ------
+    InputError
+        If some communication is not among all ranks: then they are not alike.
+    """
+    everyone = set(range(draft.world))
+    if any(set(m.ranks) != everyone for m in draft.meetings):
+        found = "communication within parts of the job"
+        raise InputError(Mistake("--set", "parallel.dp", found, "a run in which all ranks do the same"))
+    for rank in [r for r in draft.programs if r >= ranks]:
+        if len(draft.programs) > 1:
+            del draft.programs[rank]
+    for meeting in draft.meetings:
+        meeting.ranks = tuple(range(ranks))
+        meeting.members = [(rank, op) for rank, op in meeting.members if rank < ranks]
+    if ranks == 1:
+        _relieve(draft, beside)
+        for node in _every(draft):
+            if node.comms:
+                node.comms, node.duration, node.gap = [], 0.0, 0.0
+        draft.meetings.clear()
+    draft.notes["ranks that were not recorded: they do what the recorded ones do"] += max(0, ranks - draft.world)
+    draft.changes.append(f"{ranks} data-parallel ranks instead of {draft.world}")
+    draft.world = ranks
+
+
+def _data_parallel_kind(draft: Draft, kind: str, beside: Callable[[Node], float]) -> None:
+    if kind not in ("ddp", "ddp-no-overlap"):
+        raise InputError(unknown("--set", "parallel.data_parallel", kind, ("ddp", "ddp-no-overlap")))
+    if kind == "ddp-no-overlap":
+        without_overlap(draft, beside)
+
+
+def without_overlap(draft: Draft, beside: Callable[[Node], float]) -> None:
+    """Every communication begins when what was issued before it has ended, and what is issued after it waits."""
+    _relieve(draft, beside)
+    for nodes in draft.programs.values():
+        computing, pending = None, list[Node]()
+        for node in nodes:
+            if node.kind != GPU:
+                continue
+            if node.comms:
+                node.deps = [*node.deps, computing] if computing is not None else node.deps
+                pending.append(node)
+            else:
+                node.deps = [*node.deps, *pending]
+                computing, pending = node, []
+    draft.changes.append("no overlap of communication and computation")
+
+
+def _relieve(draft: Draft, beside: Callable[[Node], float]) -> None:
+    """Kernels without the slowdown of the communication that was recorded beside them."""
+    for nodes in draft.programs.values():
+        moving = sorted((max(m.begin for m in n.comms), n.op.end) for n in nodes if n.comms and n.comms[0].members)
+        starts = [start for start, _ in moving]
+        for node in nodes:
+            if node.kind != GPU or node.comms or node.duration <= 0:
+                continue
+            first = max(0, bisect_left(starts, node.op.start) - 4)
+            shared = 0.0
+            for start, end in moving[first : bisect_right(starts, node.op.end)]:
+                shared += max(0.0, min(end, node.op.end) - max(start, node.op.start))
+            share = min(1.0, shared / node.duration)
+            node.duration *= 1.0 - share + share / beside(node) if share else 1.0
+
+
+def rescaled(draft: Draft, factor: Callable[[Node], float], name: str) -> None:
+    """Kernels as another GPU runs them."""
+    scale(draft, factor)
+    draft.changes.append(f"kernels as on {name}")
