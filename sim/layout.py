@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator
 from typing import TYPE_CHECKING, Protocol
 
+from sim import layout_experts
 from sim.errors import Mistake
 
 if TYPE_CHECKING:
@@ -35,6 +36,8 @@ class ModelShape(Protocol):
     def bias(self) -> bool: ...
     @property
     def max_positions(self) -> int: ...
+    @property
+    def moe_ffn(self) -> int: ...
 
 
 def microbatches_of(scenario: Scenario) -> int:
@@ -163,13 +166,6 @@ def _schedule(s: Scenario) -> Iterator[Mistake]:
         yield Mistake(s.where, "parallel.vpp", str(parallel.vpp), "2: the V shape has two stages per rank")
 
 
-def _expert_ranks(s: Scenario) -> Iterator[Mistake]:
-    room = s.parallel.dp * s.parallel.cp
-    if room % s.parallel.ep:
-        hint = "expert parallelism takes its ranks from dp and cp"
-        yield Mistake(s.where, "parallel.ep", str(s.parallel.ep), f"a divisor of dp * cp = {room}", hint)
-
-
 def _order(s: Scenario) -> Iterator[Mistake]:
     if s.parallel.order is None:
         return
@@ -249,16 +245,6 @@ def _tensor(s: Scenario, model: ModelShape) -> Iterator[Mistake]:
             yield Mistake(s.where, f"model.{key}", str(count), f"a multiple of tp = {s.parallel.tp}")
 
 
-def _experts(s: Scenario, model: ModelShape) -> Iterator[Mistake]:
-    if s.parallel.ep > 1 and not model.experts:
-        yield Mistake(s.where, "parallel.ep", str(s.parallel.ep), "1: the model has no experts")
-    elif model.experts % s.parallel.ep:
-        yield Mistake(s.where, "parallel.ep", str(s.parallel.ep), f"a divisor of the model's {model.experts} experts")
-    if s.parallel.tp > 1 and model.experts:
-        hint = "tensor parallelism of experts is not simulated"
-        yield Mistake(s.where, "parallel.tp", str(s.parallel.tp), "1: the model has experts", hint)
-
-
 def _only_transformers(s: Scenario, model: ModelShape) -> Iterator[Mistake]:
     for key in ("tp", "pp", "cp"):
         degree = getattr(s.parallel, key)
@@ -301,7 +287,7 @@ _RULES: list[tuple[str, Callable[..., Iterator[Mistake]]]] = [
     (f"training parallel parallel.dp parallel.pp {_BATCH}", _global_batch),
     (f"training parallel parallel.dp parallel.pp {_BATCH}", _microbatches),
     ("parallel parallel.schedule parallel.vpp parallel.pp", _schedule),
-    ("parallel parallel.dp parallel.cp parallel.ep", _expert_ranks),
+    ("parallel parallel.dp parallel.cp parallel.tp parallel.ep parallel.etp training.framework", layout_experts.ranks),
     ("training parallel training.seq_len parallel.cp parallel.tp parallel.sequence_parallel", _sequence),
     ("parallel parallel.order parallel.ep", _order),
     ("nccl nccl.min_channels nccl.max_channels", _channels),
@@ -313,7 +299,8 @@ _GPU_RULES: list[tuple[str, Callable[..., Iterator[Mistake]]]] = [
 _MODEL_RULES: list[tuple[str, Callable[..., Iterator[Mistake]]]] = [
     ("parallel.pp parallel.vpp training.framework model.layers", _layers),
     ("parallel.tp model.heads model.kv_heads model.ffn", _tensor),
-    ("parallel.ep parallel.tp model.experts", _experts),
+    ("parallel.ep parallel.tp parallel.etp parallel.imbalance model.experts", layout_experts.experts),
+    ("training.framework model", layout_experts.parts),
     ("parallel.tp parallel.pp parallel.cp parallel.data_parallel model.kind", _only_transformers),
     ("training training.seq_len model.max_positions", _positions),
     ("training training.framework parallel.tp parallel.ep model.bias model.experts model.kind", _compiled),

@@ -75,6 +75,8 @@ def _type(hint: Any) -> str:
     origin = typing.get_origin(hint)
     if origin is Literal:
         return ", ".join(typing.get_args(hint))
+    if origin is typing.Union:
+        return " or ".join(map(_type, typing.get_args(hint)))
     if origin is tuple:
         return f"list of {_type(typing.get_args(hint)[0])}s"
     return "table of texts" if origin is dict else _TYPES[hint]

@@ -161,10 +161,12 @@ def work_of_step(simulation: Simulation) -> tuple[float, float]:
     """(tokens, model flops) of a whole step over all GPUs; recomputation does not count.
 
     Model flops of a transformer: 6 per parameter (without lookups of tokens and positions) and token, and for causal
-    attention 6 * layers * heads * head_dim * sequence per token (PaLM, appendix B, halved for the mask).
+    attention 6 * layers * heads * head_dim * sequence per token, less in a window (PaLM, appendix B, halved for
+    the mask).
     Other models: the flops of their kernels.
     """
     from sim.layout import microbatches_of
+    from workloads.counts import attention_flops, idle_parameters
 
     s, m = simulation.scenario, simulation.model
     samples = s.training.micro_batch * microbatches_of(s) * s.parallel.dp
@@ -179,10 +181,8 @@ def work_of_step(simulation: Simulation) -> tuple[float, float]:
     tokens = float(samples * s.training.seq_len)
     looked_up = (0 if m.tied_embeddings else m.vocab) + m.max_positions
     dense = simulation.lowered.parameters - looked_up * m.hidden
-    if m.experts:
-        dense -= m.layers * m.hidden * m.ffn * (3 if m.gated else 2) * (m.experts - m.experts_per_token)
-    attention = 6.0 * m.layers * m.heads * m.head_dim * s.training.seq_len
-    return tokens, tokens * (6.0 * dense + attention)
+    dense += m.mtp_layers * m.vocab * m.hidden - idle_parameters(m)
+    return tokens, tokens * (6.0 * dense + 3.0 * attention_flops(m, s.training.seq_len))
 
 
 def _warnings(simulation: Simulation) -> tuple[str, ...]:

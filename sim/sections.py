@@ -34,29 +34,49 @@ class Cluster:
 
 @dataclass(frozen=True)
 class Model:
-    """What is trained: a named model, a file (TOML or a Hugging Face config.json), or inline keys beginning with kind.
+    """What is trained: a named model, a file (TOML, a Hugging Face config.json, or Megatron-LM's arguments as .txt, .sh
+    or .yaml), or inline keys beginning with kind.
 
     Inline keys beside name or file replace the model's own.
     """
 
     name: str | None = key(None, "named model; `prestep list models`")
-    file: str | None = key(None, "TOML model or Hugging Face config.json, relative to the scenario")
+    file: str | None = key(None, "TOML model, Hugging Face config.json or Megatron arguments, relative to the scenario")
     kind: Literal["transformer", "mlp", "resnet"] | None = key(None, "family, for a model written inline")
     hidden: int | None = key(None, "width of the residual stream", low=1)
     layers: int | None = key(None, "transformer blocks; for a resnet its depth (50)", low=1)
     heads: int | None = key(None, "query heads", low=1)
     kv_heads: int | None = key(None, "key and value heads; default heads", low=1)
     head_dim: int | None = key(None, "width of a head; default hidden / heads", low=1)
-    ffn: int | None = key(None, "inner width of the feed-forward layer, or of one expert", low=1)
+    ffn: int | None = key(None, "inner width of the feed-forward layer; of one expert where moe_ffn is not said", low=1)
     vocab: int | None = key(None, "entries of the embedding", low=1)
     gated: bool | None = key(None, "gated feed-forward (three matrices, SwiGLU); default true")
-    activation: Literal["silu", "gelu", "relu"] | None = key(None, "default silu when gated, else gelu; mlp: relu")
+    activation: Literal["silu", "gelu", "relu", "relu2"] | None = key(
+        None, "relu2: squared ReLU; default silu when gated, else gelu; mlp: relu"
+    )
     tied_embeddings: bool | None = key(None, "output head shares the embedding; default false")
     experts: int | None = key(None, "experts of each MoE layer; 0: dense", low=0)
     experts_per_token: int | None = key(None, "experts that see each token", low=1)
+    moe_ffn: int | None = key(None, "inner width of one expert; default ffn", low=1)
+    shared_experts: int | None = key(None, "experts of the same width that see every token; default 0", low=0)
+    dense_layers: int | None = key(None, "first layers that have no experts; default 0", low=0)
+    moe_every: int | None = key(None, "experts in every so-manieth layer only; default 1", low=1)
+    router_bias: bool | None = key(None, "the router has a bias; default false")
+    q_lora_rank: int | None = key(None, "latent attention: width that queries are compressed to; default none", low=1)
+    kv_lora_rank: int | None = key(None, "latent attention (MLA): width that keys and values are compressed to", low=1)
+    rope_head_dim: int | None = key(None, "latent attention: rotated part of a head, beside head_dim", low=1)
+    v_head_dim: int | None = key(None, "latent attention: width of a value head; default head_dim", low=1)
+    mtp_layers: int | None = key(None, "further layers that predict later tokens (multi-token prediction)", low=0)
+    window: int | None = key(None, "tokens that attention looks back; default all", low=1)
+    window_every: int | None = key(None, "with a window, every so-manieth layer sees all; default none does", low=2)
+    sinks: bool | None = key(None, "a learned attention sink for every head; default false")
+    qk_norm: bool | None = key(None, "norms of queries and keys, head by head; default false")
     norm: Literal["rms", "layer"] | None = key(None, "normalisation; default rms")
+    norm_bias: bool | None = key(None, 'norms have a bias; default true for norm = "layer"')
+    embedding_norm: bool | None = key(None, "a norm after the embedding; default false")
     bias: bool | None = key(None, "linear layers have a bias; default false, mlp: true")
-    positions: Literal["rope", "learned", "none"] | None = key(None, "position information; default rope")
+    qkv_bias: bool | None = key(None, "queries, keys and values have a bias; default bias")
+    positions: Literal["rope", "learned", "alibi", "none"] | None = key(None, "position information; default rope")
     max_positions: int | None = key(None, "rows of the learned position embedding", low=1)
     sizes: tuple[int, ...] | None = key(None, "mlp: widths from input to output", low=1)
     image_size: int | None = key(None, "resnet: pixels on a side; default 224", low=1)
@@ -91,6 +111,12 @@ class Parallel:
     pp: int = key(1, "pipeline ranks", low=1)
     cp: int = key(1, "context-parallel ranks", low=1)
     ep: int = key(1, "expert-parallel ranks", low=1)
+    etp: int | None = key(
+        None, "ranks of one expert, 1 or tp, its default (megatron; with 1, ep lives inside dp x cp x tp)", low=1
+    )
+    imbalance: str | tuple[float, ...] = key(
+        "uniform", 'tokens by expert (megatron): uniform, zipf, "zipf 0.5" (its exponent), or a load for each'
+    )
     vpp: int = key(1, "pipeline stages per rank", low=1)
     data_parallel: Literal["none", "ddp", "ddp-no-overlap", "fsdp", "zero1", "zero2", "zero3"] | None = key(
         None, "how gradients are combined; default ddp if dp > 1, else none"
@@ -141,6 +167,19 @@ class Megatron:
     )
     bias_fusion: bool = key(True, "bias, activation, dropout and residual in one kernel")
     cross_entropy_fusion: bool = key(True, "loss in one pass")
+    moe_token_dispatcher: Literal["alltoall", "allgather", "flex"] = key(
+        "alltoall", "how tokens reach their experts: permuted and sent, gathered by all, or DeepEP's kernels (flex)"
+    )
+    moe_grouped_gemm: bool = key(True, "one grouped GEMM for the experts of a rank; else one expert after the other")
+    overlap_moe_expert_parallel_comm: bool = key(
+        False, "tokens travel beside the computation of another microbatch (1F1B with all-to-all overlap)"
+    )
+    moe_permute_fusion: bool = key(True, "tokens are permuted by one kernel instead of sorted and indexed")
+    moe_shared_expert_overlap: bool = key(False, "shared experts are computed beside the exchange of tokens")
+    moe_capacity: float | None = key(
+        None, "most tokens of an expert over the mean (moe_expert_capacity_factor); default none are dropped", above=0
+    )
+    moe_pad_to_capacity: bool = key(False, "experts are padded to their capacity (moe_pad_expert_input_to_capacity)")
 
 
 @dataclass(frozen=True)

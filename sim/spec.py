@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from sim import jobs, strict
+from sim.arguments import with_arguments
 from sim.errors import InputError, Mistake, did_you_mean
 from sim.layout import check_layout, check_scenario, grad_accumulation_of, microbatches_of
 from sim.placing import allotted, placements
@@ -56,7 +57,7 @@ def load_scenario(path: str | Path, overrides: Sequence[str] = ()) -> Scenario:
         With every mistake in the file and the overrides.
     """
     where, folder = str(path), Path(path).parent
-    scenario, mistakes = _collect(_read(Path(path)), where, overrides)
+    scenario, mistakes = _collect(with_arguments(_read(Path(path)), folder, overrides), where, overrides)
     scenario = _located(scenario, folder, overrides)
     fabric = _fabric(scenario, mistakes)
     unreadable = _keys(mistakes) & {*jobs.KEYS, "scenario"}
@@ -96,7 +97,7 @@ def _looked_up(scenario: Scenario, fabric: Any, mistakes: list[Mistake]) -> list
 
 def parse_scenario(mapping: Mapping[str, Any], where: str, overrides: Sequence[str] = ()) -> Scenario:
     """A scenario from tables already read; neither model nor cluster is looked up (see `check_layout`)."""
-    return _checked(*_collect(mapping, where, overrides))
+    return _checked(*_collect(with_arguments(mapping, Path(), overrides), where, overrides))
 
 
 def json_schema() -> dict[str, Any]:

@@ -54,7 +54,7 @@ def type_hints(cls: type) -> dict[str, Any]:
 def _without_none(hint: Any) -> Any:
     if typing.get_origin(hint) in (types.UnionType, typing.Union):
         rest = [part for part in typing.get_args(hint) if part is not type(None)]
-        return rest[0]
+        return rest[0] if len(rest) == 1 else typing.Union[tuple(rest)]  # noqa: UP007 - made at run time
     return hint
 
 
@@ -107,6 +107,9 @@ def _typed(hint: Any, value: object, where: str, dotted: str) -> Any:
     origin = typing.get_origin(hint)
     if origin is Literal:
         return _choice(typing.get_args(hint), value, where, dotted)
+    if origin is typing.Union:  # a text or a list
+        parts = typing.get_args(hint)
+        return _typed(next(p for p in parts if (p is str) != isinstance(value, list | tuple)), value, where, dotted)
     if origin is tuple:
         if not isinstance(value, list | tuple):
             example = '["host0", "host[2-5]"]' if typing.get_args(hint)[0] is str else "[1024, 1024, 1]"
@@ -174,6 +177,8 @@ def _type_schema(hint: Any) -> dict[str, Any]:
     origin = typing.get_origin(hint)
     if origin is Literal:
         return {"enum": list(typing.get_args(hint))}
+    if origin is typing.Union:
+        return {"anyOf": [_type_schema(part) for part in typing.get_args(hint)]}
     if origin is tuple:
         return {"type": "array", "items": _type_schema(typing.get_args(hint)[0])}
     if origin is dict:

@@ -6,6 +6,10 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from sim.sections import Model
+from workloads import counts
+from workloads.model import load_model
+
 
 def step_time_of(row: Mapping[str, str], scenario: Mapping[str, Any]) -> float:
     """Seconds of the step that a row measured; nan for a metric that says none."""
@@ -25,14 +29,8 @@ def step_time_of(row: Mapping[str, str], scenario: Mapping[str, Any]) -> float:
 
 def flops_per_token(scenario: Mapping[str, Any], recomputed: bool) -> float:
     """Narayanan et al. 2021, equation (3): forward and backward, attention not halved for the mask; with recomputation
-    the layers' forward pass twice. For gated and grouped-query layers the same count of their own matrices."""
-    m, s = scenario["model"], float(scenario["training"]["seq_len"])
-    h, layers = float(m["hidden"]), float(m["layers"])
-    shared = float(m.get("kv_heads", m["heads"])) / float(m["heads"])
-    width = float(m.get("head_dim", h / m["heads"])) * m["heads"]
-    attention = 2 * h * width * (2 + 2 * shared) + 4 * s * width
-    matrices = 3 if m.get("gated") else 2
-    active = float(m.get("experts_per_token", 1) or 1)
-    feed = 2 * matrices * h * float(m["ffn"]) * active
-    layer = attention + feed
-    return (4 if recomputed else 3) * layers * layer + 3 * 2 * h * float(m["vocab"])
+    the layers' forward pass twice. For gated, grouped-query, latent and expert layers the same count of their own
+    matrices, those of the experts that a token sees."""
+    return counts.flops_per_token(
+        load_model(Model(**scenario["model"])), scenario["training"]["seq_len"], False, recomputed
+    )

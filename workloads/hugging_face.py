@@ -1,9 +1,8 @@
 """Hugging Face config.json -> the keys of a model.
 
-Reads the llama (Llama, Mistral), mixtral and gpt2 families, whose layers are those of `workloads.transformer`. A family
-whose blocks differ (Qwen's query bias, DeepSeek's latent attention) is refused rather than approximated. Of the blocks
-that are read, three things are simpler here: projections of q, k and v are apart (gpt2 joins them), dropout and a
-sliding window are left out, and gelu_new is one kernel.
+Reads the families of `_FAMILIES`; one whose blocks differ is refused rather than approximated. Of the blocks that are
+read, some things are simpler here: dropout is left out, gelu_new is one kernel, layers without rotation (SmolLM3) are
+not told apart from others, and a llama's sliding window is not read.
 Source: transformers, models/*/configuration_*.py.
 """
 
@@ -38,15 +37,30 @@ def translate(config: Any, where: str) -> dict[str, Any]:
     if not isinstance(family, str) or family not in _FAMILIES:
         raise InputError(unknown(where, "model_type", "nothing" if family is None else str(family), _FAMILIES))
     names, extra = _FAMILIES[family]
-    mistakes = [mistake for key in names.values() for mistake in _not_whole(config.get(key), where, key)]
+    mistakes = [
+        mistake for key in names.values() for mistake in _not_whole(config.get(_spelt(config, key)), where, key)
+    ]
     try:
         rest = extra(config, where)
     except InputError as error:
         mistakes += error.mistakes
     if mistakes:
         raise InputError(mistakes)
-    table = {"kind": "transformer"} | {ours: config[theirs] for ours, theirs in names.items()}
+    table = {"kind": "transformer"} | {ours: config[_spelt(config, theirs)] for ours, theirs in names.items()}
     return table | {ours: value for ours, value in rest.items() if value is not None}
+
+
+# Other spellings of the same key: BLOOM's checkpoints have both.
+_SPELLINGS = {
+    "hidden_size": ("n_embed",),
+    "n_layer": ("num_hidden_layers",),
+    "n_head": ("num_attention_heads",),
+}
+
+
+def _spelt(config: dict[str, Any], key: str) -> str:
+    """The key as the file spells it."""
+    return next((name for name in (key, *_SPELLINGS.get(key, ())) if name in config), key)
 
 
 def _not_whole(value: object, where: str, key: str) -> list[Mistake]:
@@ -102,6 +116,109 @@ def _gpt2(config: dict[str, Any], where: str) -> dict[str, Any]:
     }
 
 
+def _qwen2(config: dict[str, Any], where: str) -> dict[str, Any]:
+    return _llama({"num_key_value_heads": 32} | config, where) | {"qkv_bias": True}
+
+
+def _qwen3(config: dict[str, Any], where: str) -> dict[str, Any]:
+    return _llama({"num_key_value_heads": 32, "head_dim": 128} | config, where) | {"qk_norm": True}
+
+
+def _qwen3_moe(config: dict[str, Any], where: str) -> dict[str, Any]:
+    plain = list(config.get("mlp_only_layers") or [])
+    if plain != list(range(len(plain))):
+        expected = "the first layers only"
+        raise InputError(Mistake(where, "mlp_only_layers", str(plain), expected, "others are not modelled"))
+    made = _qwen3({"num_key_value_heads": 4} | config, where)
+    return made | {
+        "moe_ffn": config.get("moe_intermediate_size", 768),
+        "experts": config.get("num_experts", 128),
+        "experts_per_token": config.get("num_experts_per_tok", 8),
+        "moe_every": config.get("decoder_sparse_step", 1),
+        "dense_layers": len(plain) or None,
+    }
+
+
+def _deepseek(config: dict[str, Any], where: str) -> dict[str, Any]:
+    made = _llama(config | {"num_key_value_heads": None, "head_dim": config.get("qk_nope_head_dim", 128)}, where)
+    made |= {
+        "q_lora_rank": config.get("q_lora_rank"),
+        "kv_lora_rank": config.get("kv_lora_rank", 512),
+        "rope_head_dim": config.get("qk_rope_head_dim", 64),
+        "v_head_dim": config.get("v_head_dim", 128),
+    }
+    if not config.get("n_routed_experts"):
+        return made
+    return made | {
+        "moe_ffn": config.get("moe_intermediate_size"),
+        "experts": config.get("n_routed_experts"),
+        "experts_per_token": config.get("num_experts_per_tok"),
+        "shared_experts": config.get("n_shared_experts"),
+        "dense_layers": config.get("first_k_dense_replace", 0),
+        "moe_every": config.get("moe_layer_freq", 1),
+        # With "noaux_tc" a bias corrects the scores that experts are chosen by.
+        "router_bias": config.get("topk_method") == "noaux_tc"
+        or config.get("model_type") in ("deepseek_v3", "kimi_k2"),
+    }
+
+
+def _gpt_oss(config: dict[str, Any], where: str) -> dict[str, Any]:
+    return {
+        "kv_heads": config.get("num_key_value_heads", 8),
+        "head_dim": config.get("head_dim", 64),
+        "tied_embeddings": config.get("tie_word_embeddings", False),
+        "activation": _activation(config.get("hidden_act", "silu"), where, "hidden_act"),
+        "bias": True,
+        "gated": True,
+        "norm": "rms",
+        "experts": config.get("num_local_experts", 128),
+        "experts_per_token": config.get("num_experts_per_tok", config.get("experts_per_token", 4)),
+        "router_bias": True,
+        "sinks": True,
+        "window": config.get("sliding_window", 128),
+        "window_every": 2,
+    }
+
+
+def _bloom(config: dict[str, Any], where: str) -> dict[str, Any]:
+    width = config.get("hidden_size", config.get("n_embed"))
+    return {
+        "ffn": 4 * width if isinstance(width, int) else None,
+        "tied_embeddings": config.get("tie_word_embeddings", True),
+        "activation": "gelu",
+        "gated": False,
+        "norm": "layer",
+        "bias": True,
+        "positions": "alibi",
+        "embedding_norm": True,
+    }
+
+
+def _mpt(config: dict[str, Any], where: str) -> dict[str, Any]:
+    width, ratio = config.get("d_model"), config.get("expansion_ratio", 4)
+    attention = config.get("attn_config") or {}
+    alibi, bias = bool(attention.get("alibi", False)), not config.get("no_bias", True)
+    return {
+        "ffn": int(ratio * width) if isinstance(width, int) else None,
+        "tied_embeddings": config.get("tie_word_embeddings", True),
+        "activation": "gelu",
+        "gated": False,
+        "norm": "layer",
+        "norm_bias": bias,
+        "bias": bias,
+        "positions": "alibi" if alibi else "learned",
+        "max_positions": None if alibi else config.get("max_seq_len", 2048),
+    }
+
+
+def _nemotron(config: dict[str, Any], where: str) -> dict[str, Any]:
+    made = _llama(config | {"hidden_act": "relu"}, where)
+    activation = config.get("hidden_act", "relu2")
+    if activation != "relu2":
+        raise InputError(Mistake(where, "hidden_act", repr(activation), '"relu2"'))
+    return made | {"gated": False, "activation": "relu2", "norm": "layer"}
+
+
 _LLAMA_NAMES = {
     "hidden": "hidden_size",
     "layers": "num_hidden_layers",
@@ -116,9 +233,22 @@ _GPT2_NAMES = {
     "vocab": "vocab_size",
     "max_positions": "n_positions",
 }
+_BLOOM_NAMES = {"hidden": "hidden_size", "layers": "n_layer", "heads": "n_head", "vocab": "vocab_size"}
+_MPT_NAMES = {"hidden": "d_model", "layers": "n_layers", "heads": "n_heads", "vocab": "vocab_size"}
 _FAMILIES: dict[str, tuple[dict[str, str], Callable[[dict[str, Any], str], dict[str, Any]]]] = {
     "llama": (_LLAMA_NAMES, _llama),
     "mistral": (_LLAMA_NAMES, _mistral),
     "mixtral": (_LLAMA_NAMES, _mixtral),
+    "smollm3": (_LLAMA_NAMES, _llama),
     "gpt2": (_GPT2_NAMES, _gpt2),
+    "qwen2": (_LLAMA_NAMES, _qwen2),
+    "qwen3": (_LLAMA_NAMES, _qwen3),
+    "qwen3_moe": (_LLAMA_NAMES, _qwen3_moe),
+    "deepseek_v2": (_LLAMA_NAMES, _deepseek),
+    "deepseek_v3": (_LLAMA_NAMES, _deepseek),
+    "kimi_k2": (_LLAMA_NAMES, _deepseek),
+    "gpt_oss": (_LLAMA_NAMES, _gpt_oss),
+    "bloom": (_BLOOM_NAMES, _bloom),
+    "mpt": (_MPT_NAMES, _mpt),
+    "nemotron": (_LLAMA_NAMES, _nemotron),
 }

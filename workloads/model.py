@@ -14,8 +14,12 @@ from typing import Any
 from sim import strict
 from sim.errors import InputError, Mistake, unknown
 from sim.sections import Model
+from workloads.counts import stage_parameters
+
+__all__ = ["MODELS", "ModelSpec", "load_model", "model_names", "read_model", "stage_parameters"]
 
 MODELS = Path(__file__).parent / "models"
+ARGUMENTS = (".txt", ".sh", ".yaml", ".yml", ".args")
 
 _REQUIRED = {
     "transformer": ("hidden", "layers", "heads", "ffn", "vocab"),
@@ -28,8 +32,9 @@ _REQUIRED = {
 class ModelSpec:
     """A model, complete. Keys that its kind does not have are 0, empty or false.
 
-    `ffn` is the inner width of the feed-forward layer, of one expert when there are `experts`; a resnet's `layers` is
-    its depth. `max_positions` are rows of a learned position embedding.
+    `ffn` is the inner width of the feed-forward layer, `moe_ffn` that of one expert; a resnet's `layers` is its depth.
+    `max_positions` are rows of a learned position embedding. With latent attention (`kv_lora_rank`) a query or key head
+    has `head_dim` plus `rope_head_dim` elements.
     """
 
     name: str
@@ -53,25 +58,46 @@ class ModelSpec:
     max_positions: int = 0
     image_size: int = 0
     classes: int = 0
+    moe_ffn: int = 0
+    shared_experts: int = 0
+    dense_layers: int = 0
+    moe_every: int = 1
+    router_bias: bool = False
+    q_lora_rank: int = 0
+    kv_lora_rank: int = 0
+    rope_head_dim: int = 0
+    v_head_dim: int = 0
+    mtp_layers: int = 0
+    window: int = 0
+    window_every: int = 0
+    sinks: bool = False
+    qk_norm: bool = False
+    norm_bias: bool = False
+    embedding_norm: bool = False
+    qkv_bias: bool = False
 
     @property
     def rotary(self) -> bool:
         """Positions enter by rotating queries and keys."""
         return self.positions == "rope"
 
+    @property
+    def latent(self) -> bool:
+        """Keys and values are made from a compressed state (multi-head latent attention)."""
+        return self.kv_lora_rank > 0
 
-def stage_parameters(m: ModelSpec, layers: int, first: bool, last: bool) -> int:
-    """Parameters of a transformer's stage: ``layers`` blocks, the embedding if first, norm and head if last."""
-    norm = m.hidden * (2 if m.norm == "layer" else 1)
-    attention = 2 * m.hidden * m.head_dim * (m.heads + m.kv_heads)
-    ffn = m.hidden * m.ffn * (3 if m.gated else 2) * max(1, m.experts) + m.hidden * m.experts
-    if m.bias:
-        attention += m.head_dim * (m.heads + 2 * m.kv_heads) + m.hidden
-        ffn += (m.ffn * (2 if m.gated else 1) + m.hidden) * max(1, m.experts)
-    positions = m.max_positions * m.hidden if m.positions == "learned" else 0
-    ends = (m.vocab * m.hidden + positions if first else 0) + (norm if last else 0)
-    head = m.vocab * m.hidden if last and not m.tied_embeddings else 0
-    return layers * (attention + ffn + 2 * norm) + ends + head
+    @property
+    def query_dim(self) -> int:
+        """Elements of a query head."""
+        return self.head_dim + (self.rope_head_dim if self.latent else 0)
+
+    def has_experts(self, layer: int) -> bool:
+        """Whether a layer's feed-forward part has experts: not the first ones, and every ``moe_every``-th."""
+        return self.experts > 0 and layer >= self.dense_layers and (layer + 1) % self.moe_every == 0
+
+    def window_of(self, layer: int) -> int:
+        """Tokens that attention of a layer looks back; 0: all."""
+        return 0 if self.window_every and (layer + 1) % self.window_every == 0 else self.window
 
 
 def model_names() -> list[str]:
@@ -99,18 +125,24 @@ def load_model(section: Model, where: str = "scenario") -> ModelSpec:
 
 
 def read_model(path: Path) -> Model:
-    """The keys in a TOML model or a Hugging Face config.json."""
+    """The keys in a TOML model, a Hugging Face config.json or a file of Megatron's arguments."""
+    expected = "a TOML model, a Hugging Face config.json or Megatron's arguments (.txt, .sh, .yaml)"
+    arguments = path.suffix in ARGUMENTS
     try:
         text = path.read_text(encoding="utf-8")
-        table = json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
+        table = {} if arguments else json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
     except FileNotFoundError:
-        raise InputError(Mistake(str(path), "", "no such file", "a TOML model or a Hugging Face config.json")) from None
+        raise InputError(Mistake(str(path), "", "no such file", expected)) from None
     except (OSError, ValueError) as error:
-        raise InputError(Mistake(str(path), "", str(error), "a TOML model or a Hugging Face config.json")) from None
+        raise InputError(Mistake(str(path), "", str(error), expected)) from None
     if path.suffix == ".json":
         from workloads.hugging_face import translate
 
         table = translate(table, str(path))
+    elif arguments:
+        from workloads.megatron_arguments import sections_of
+
+        table = sections_of(text, str(path)).get("model", {})
     section, mistakes = strict.build(Model, table, str(path), "", {})
     for key in ("name", "file"):
         if getattr(section, key) is not None:
@@ -145,6 +177,13 @@ def _complete(section: Model, name: str, where: str) -> ModelSpec:
     return spec
 
 
+# Keys of a transformer that are taken as they are said; nothing said is 0 or false.
+_PLAIN = (
+    "shared_experts", "dense_layers", "router_bias", "q_lora_rank", "kv_lora_rank", "rope_head_dim", "mtp_layers",
+    "window", "window_every", "sinks", "qk_norm", "embedding_norm",
+)  # fmt: skip
+
+
 def _transformer(s: Model, name: str, where: str) -> tuple[ModelSpec, list[Mistake]]:
     gated = s.gated if s.gated is not None else True
     heads, hidden, experts = s.heads or 0, s.hidden or 0, s.experts or 0
@@ -167,8 +206,14 @@ def _transformer(s: Model, name: str, where: str) -> tuple[ModelSpec, list[Mista
         bias=bool(s.bias),
         positions=s.positions or "rope",
         max_positions=s.max_positions or 0,
+        moe_ffn=(s.moe_ffn or s.ffn or 0) if experts else 0,
+        moe_every=s.moe_every or 1,
+        v_head_dim=(s.v_head_dim or s.head_dim or hidden // heads) if s.kv_lora_rank else 0,
+        norm_bias=s.norm_bias if s.norm_bias is not None else s.norm == "layer",
+        qkv_bias=s.qkv_bias if s.qkv_bias is not None else bool(s.bias),
+        **{key: getattr(s, key) or type(getattr(ModelSpec, key))() for key in _PLAIN},
     )
-    return spec, _check_transformer(s, spec, where)
+    return spec, _check_transformer(s, spec, where) + _check_parts(s, spec, where)
 
 
 def _check_transformer(said: Model, spec: ModelSpec, where: str) -> list[Mistake]:
@@ -187,6 +232,27 @@ def _check_transformer(said: Model, spec: ModelSpec, where: str) -> list[Mistake
     if (spec.positions == "learned") != (spec.max_positions > 0):
         expected = 'positions = "learned" and max_positions together'
         mistakes.append(Mistake(where, "model.max_positions", str(said.max_positions or "nothing"), expected))
+    return mistakes
+
+
+def _check_parts(said: Model, spec: ModelSpec, where: str) -> list[Mistake]:
+    """Keys of experts without experts, of latent attention without its rank, of a pattern that leaves nothing."""
+    mistakes = []
+    needs = {
+        "experts": ("moe_ffn", "shared_experts", "dense_layers", "moe_every", "router_bias"),
+        "kv_lora_rank": ("q_lora_rank", "rope_head_dim", "v_head_dim"),
+        "window": ("window_every",),
+    }
+    for base, keys in needs.items():
+        for key in keys:
+            if getattr(said, key) and not getattr(spec, base):
+                mistakes.append(Mistake(where, f"model.{key}", str(getattr(said, key)), f"{base} beside it"))
+    if spec.experts and not any(map(spec.has_experts, range(spec.layers))):
+        found = f"dense_layers = {spec.dense_layers}, moe_every = {spec.moe_every}"
+        mistakes.append(Mistake(where, "model.dense_layers", found, f"a layer with experts among {spec.layers}"))
+    if spec.latent and spec.kv_heads != spec.heads:
+        expected = f"{spec.heads}, as heads: latent attention has a key for each"
+        mistakes.append(Mistake(where, "model.kv_heads", str(spec.kv_heads), expected))
     return mistakes
 
 

@@ -7,6 +7,7 @@ rows picked in that order, sent to their experts, and added back with the gate's
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from workloads import functional as F
@@ -42,7 +43,8 @@ class MixtureOfExperts(Module):
         if m.experts % self.shards:
             raise ValueError(f"{m.experts} experts do not divide over {self.shards} ranks")
         self.gate = self.add(t, m.experts, m.hidden, name="gate")
-        self.local = [FeedForward(t, m) for _ in range(m.experts // self.shards)]
+        one = replace(m, ffn=m.moe_ffn)
+        self.local = [FeedForward(t, one) for _ in range(m.experts // self.shards)]
         self.expert_parameters = [p for expert in self.local for p in expert.parameters]
         self.parameters += self.expert_parameters
 

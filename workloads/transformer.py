@@ -54,10 +54,11 @@ class Attention(Module):
         super().__init__()
         self.heads, self.kv, self.head_dim = m.heads // shards, max(1, m.kv_heads // shards), m.head_dim
         self.rotary = m.rotary
-        self.wq = self.project(t, self.heads * m.head_dim, m.hidden, "wq", m.bias)
-        self.wk = self.project(t, self.kv * m.head_dim, m.hidden, "wk", m.bias)
-        self.wv = self.project(t, self.kv * m.head_dim, m.hidden, "wv", m.bias)
+        self.wq = self.project(t, self.heads * m.head_dim, m.hidden, "wq", m.qkv_bias)
+        self.wk = self.project(t, self.kv * m.head_dim, m.hidden, "wk", m.qkv_bias)
+        self.wv = self.project(t, self.kv * m.head_dim, m.hidden, "wv", m.qkv_bias)
         self.wo = self.project(t, m.hidden, self.heads * m.head_dim, "wo", m.bias)
+        self.norms = [self.add(t, m.head_dim, name=name) for name in ("q_norm", "k_norm") if m.qk_norm]
 
     def forward(self, t: Tape, x: Tensor, column: Linear = F.linear, row: Linear = F.linear) -> Tensor:
         def heads(w: Tensor, count: int) -> Tensor:
@@ -66,6 +67,8 @@ class Attention(Module):
 
         t.cpu("module")
         q, k, v = heads(self.wq, self.heads), heads(self.wk, self.kv), heads(self.wv, self.kv)
+        if self.norms:  # head by head, before the rotation
+            q, k = F.norm(t, "rms", q, self.norms[:1]), F.norm(t, "rms", k, self.norms[1:])
         if self.rotary:
             q, k = rope(t, q), rope(t, k)
         o = attention(t, q, k, v)
@@ -99,7 +102,7 @@ class Norm(Module):
     def __init__(self, t: Tape, m: ModelSpec) -> None:
         super().__init__()
         self.kind = m.norm
-        for name in ("weight", "bias")[: 2 if m.norm == "layer" else 1]:
+        for name in ("weight", "bias")[: 2 if m.norm_bias else 1]:
             self.add(t, m.hidden, name=name)
 
     def forward(self, t: Tape, x: Tensor) -> Tensor:

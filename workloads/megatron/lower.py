@@ -11,6 +11,7 @@ from sim.layout import grad_accumulation_of, microbatches_of
 from sim.opgraph import OpGraph
 from workloads.lower import Layout, Lowered
 from workloads.megatron.pipeline import interleaved
+from workloads.megatron.spread import Spread, busiest, loads_of
 from workloads.megatron.stage import Model, Rank
 from workloads.megatron.unit import Unit, record
 from workloads.parallel.group import Group
@@ -29,6 +30,8 @@ class Grid(Layout):
     """Megatron's order of ranks: tensor parallel innermost, then context, data, and pipeline outermost."""
 
     cp: int = 1
+    ep: int = 1
+    etp: int = 1  # ranks that hold one expert together
 
     def rank(self, d: int, p: int, t: int, c: int = 0) -> int:
         return ((p * self.dp + d) * self.cp + c) * self.tp + t
@@ -59,17 +62,18 @@ class Place:
 def lower(scenario: Scenario, model: ModelSpec, host_factor: float, place: Place) -> Lowered:
     """The operation graph of a Megatron step; every data- and tensor-parallel copy is folded into one rank."""
     p = scenario.parallel
-    grid = Grid(p.dp, p.pp, p.tp, cp=p.cp)
+    grid = Grid(p.dp, p.pp, p.tp, cp=p.cp, ep=p.ep, etp=p.tp if p.etp is None else p.etp)
     costs = {name: time * host_factor for name, time in host_costs("megatron").items()}
     groups = Groups(grid, place)
     context = groups.of("cp", 0) if p.cp > 1 else None
-    layers = Model(scenario, model, groups.of("tp", 0), context, lambda: Tape(0, Shared(), costs))
+    spread = groups.spread(scenario, model.experts) if model.experts else None
+    layers = Model(scenario, model, groups.of("tp", 0), context, lambda: Tape(0, Shared(), costs), spread)
     owner, rows = _schedule(scenario)
     cuts = layers_of_stages(model.layers, len(owner))
     shared, ranks = Shared(), []
     for stage in range(p.pp):
         tape = Tape(grid.rank(0, stage, 0), shared, costs)
-        mine = {i: len(cuts[i]) for i, at in enumerate(owner) if at == stage}
+        mine = {i: cuts[i] for i, at in enumerate(owner) if at == stage}
         rank = Rank(scenario, layers, grid, groups, stage, mine, owner, tape)
         rank.record(rows[stage], grad_accumulation_of(scenario) if p.pp > 1 else 1)
         ranks.append(rank)
@@ -125,8 +129,28 @@ class Groups:
         elif axis == "dp":
             found = [tuple(g.rank(d, stage, t, c) for d in every[0] for c in every[1]) for t in every[2]]
         else:
-            raise ValueError(axis)
+            found = self._experts(axis, stage)
         return Group(axis, found[0], self.place.beside(found, found[0]), 1)
+
+    def _experts(self, axis: str, stage: int) -> list[tuple[int, ...]]:
+        """Groups of experts among a stage's ranks, in order: tensor parts innermost, experts, then their copies."""
+        g = self.grid
+        start, room, block = g.rank(0, stage, 0), g.dp * g.cp * g.tp, g.ep * g.etp
+        if axis == "ep":
+            return [
+                tuple(start + b + e * g.etp + t for e in range(g.ep))
+                for b in range(0, room, block) for t in range(g.etp)
+            ]  # fmt: skip
+        if axis == "edp":
+            return [tuple(start + o + b for b in range(0, room, block)) for o in range(block)]
+        raise ValueError(axis)
+
+    def spread(self, scenario: Scenario, experts: int) -> Spread:
+        """How experts lie over the ranks of the first stage."""
+        p, o, group = scenario.parallel, scenario.megatron, self.of("ep", 0)
+        loads = busiest(loads_of(p, experts), p.ep, o.moe_capacity, o.moe_pad_to_capacity)
+        hosts = len({rank // self.place.gpus_per_host for rank in group.ranks})
+        return Spread(group, self.of("tp", 0) if self.grid.etp > 1 else None, loads, hosts)
 
     def model_parallel(self) -> Group:
         """Tensor- and pipeline-parallel ranks of one replica, who agree on the gradient's norm."""

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from sim.costs.kernel import Kernel
 from workloads import functional as F
 from workloads.functional import launch_gemm
 from workloads.megatron import functional as M
+from workloads.megatron.mla import LatentAttention
+from workloads.megatron.moe import Experts
 from workloads.tape import Tensor
 from workloads.transformer import Module
 
 if TYPE_CHECKING:
     from sim.sections import Megatron
+    from workloads.megatron.spread import Spread
     from workloads.model import ModelSpec
     from workloads.parallel.group import Group
     from workloads.tape import Tape
@@ -33,6 +36,7 @@ class Shard:
     seq_len: int
     context: Group | None = None
     recompute_core: bool = False  # attention's inner part is run again in backward
+    spread: Spread | None = None  # of experts
 
     @property
     def rows(self) -> int:
@@ -44,7 +48,7 @@ class Norm(Module):
     def __init__(self, t: Tape, m: ModelSpec) -> None:
         super().__init__()
         self.kind = m.norm
-        for name in ("weight", "bias")[: 2 if m.norm == "layer" else 1]:
+        for name in ("weight", "bias")[: 2 if m.norm_bias else 1]:
             self.add(t, m.hidden, name=name)
 
     def forward(self, t: Tape, x: Tensor) -> Tensor:
@@ -54,31 +58,50 @@ class Norm(Module):
 class Attention(Module):
     """One projection for queries, keys and values; attention over this rank's heads; the output projection."""
 
-    def __init__(self, t: Tape, m: ModelSpec, s: Shard) -> None:
+    def __init__(self, t: Tape, m: ModelSpec, s: Shard, window: int = 0) -> None:
         super().__init__()
         n = s.group.size
-        self.m, self.s = m, s
+        self.m, self.s, self.window = m, s, window
         self.heads, self.kv = m.heads // n, max(1, m.kv_heads // n)
         width = (self.heads + 2 * self.kv) * m.head_dim
         self.qkv = self.add(t, width, m.hidden, name="linear_qkv")
-        self.qkv_bias = self.add(t, width, name="linear_qkv.bias") if m.bias else None
+        self.qkv_bias = self.add(t, width, name="linear_qkv.bias") if m.qkv_bias else None
         self.proj = self.add(t, m.hidden, self.heads * m.head_dim, name="linear_proj")
         self.proj_bias = self.add(t, m.hidden, name="linear_proj.bias") if m.bias else None
+        self.norms = [self.add(t, m.head_dim, name=f"{x}_layernorm") for x in "qk" if m.qk_norm]
+        if m.sinks:
+            self.add(t, self.heads, name="softmax_offset")
 
     def forward(self, t: Tape, x: Tensor) -> Tensor:
         s, m = self.s, self.m
         y = M.column_linear(t, x, self.qkv, s.group, s.sequence, s.numbers)
         y = M.bias_add(t, y, self.qkv_bias)
+        turned = y.size * (self.heads + self.kv) / (self.heads + 2 * self.kv)
+        if self.norms:
+            y = M.fused(t, [y, *self.norms], y.shape, 2 * turned, 3 * turned, parameters=2, kernels=(2, 2))
         if m.rotary:
-            turned = y.size * (self.heads + self.kv) / (self.heads + 2 * self.kv)
             y = M.fused(t, [M.unsaved(y)], y.shape, 2 * turned, 2 * turned, kernels=(2, 2))
         core = flash_attention if s.options.attention == "flash" else unfused_attention
 
+        seen = in_window(s, self.window)
+
         def attend(qkv: Tensor) -> Tensor:
-            return core(t, qkv, self.heads, self.kv, m.head_dim, s)
+            return core(t, qkv, self.heads, self.kv, m.head_dim, seen)
 
         o = again(t, attend, y) if s.recompute_core else attend(y)
         return M.row_linear(t, o, self.proj, s.group, s.sequence, s.numbers)
+
+
+def in_window(s: Shard, window: int) -> Shard:
+    """What attention sees that looks back ``window`` tokens: causal blocks along the diagonal with as many scores.
+
+    A kernel works in tiles of 128 keys and takes every tile that a query touches, so blocks are at least two tiles.
+    With context parallelism ranks need keys of their neighbour only, which is left out.
+    """
+    block = max(window, 2 * 128)
+    if not window or block >= s.tokens or s.options.attention != "flash":
+        return s
+    return replace(s, batch=s.batch * max(1, 2 * s.tokens // block - 1), tokens=block, context=None)
 
 
 def again(t: Tape, run: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
@@ -207,11 +230,13 @@ class FeedForward(Module):
 class Layer(Module):
     """A transformer layer: attention and feed-forward, each behind a norm and added to the residual stream."""
 
-    def __init__(self, t: Tape, m: ModelSpec, s: Shard) -> None:
+    def __init__(self, t: Tape, m: ModelSpec, s: Shard, experts: bool = False, window: int = 0) -> None:
         super().__init__()
         self.s = s
-        self.norm1, self.attention = Norm(t, m), Attention(t, m, s)
-        self.norm2, self.ffn = Norm(t, m), FeedForward(t, m, s)
+        self.norm1 = Norm(t, m)
+        self.attention = LatentAttention(t, m, s) if m.latent else Attention(t, m, s, window)
+        self.norm2 = Norm(t, m)
+        self.ffn = Experts(t, m, s, s.spread) if experts and s.spread is not None else FeedForward(t, m, s)
         for part in (self.norm1, self.attention, self.norm2, self.ffn):
             self.parameters += part.parameters
 
@@ -240,6 +265,8 @@ class Embedding(Module):
         self.token = self.add(t, self.vocab, m.hidden, name="embedding")
         learned = m.positions == "learned"
         self.position = self.add(t, m.max_positions, m.hidden, name="position") if learned else None
+        self.norm = Norm(t, m) if m.embedding_norm else None
+        self.parameters += self.norm.parameters if self.norm is not None else []
 
     def forward(self, t: Tape) -> Tensor:
         m, s = self.m, self.s
@@ -249,6 +276,8 @@ class Embedding(Module):
             M.reduce(t, x, s.group, s.sequence)
         if self.position is not None:
             x = F.add(t, x, F.embedding(t, (s.tokens, s.batch), self.position))
+        if self.norm is not None:
+            x = self.norm.forward(t, x)
         if s.options.hidden_dropout:
             x = M.fused(t, [M.unsaved(x)], x.shape, 2.5 * x.size, 2.5 * x.size, x.elements)
         if s.sequence:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
+from itertools import groupby
 from typing import TYPE_CHECKING
 
 from sim.costs.kernel import Kernel
 from workloads.megatron.functional import Numbers
+from workloads.megatron.further import Further
 from workloads.megatron.modules import Embedding, Head, Layer, Shard
+from workloads.megatron.moe import PREFIX
 from workloads.megatron.unit import Pass, Unit, record
 from workloads.parallel.group import Group, transfer
 from workloads.schedules.runtime import Batch, Compute, Operation, Recv, Wait
@@ -17,6 +20,7 @@ from workloads.tape import Storage, Tape
 if TYPE_CHECKING:
     from sim.sections import Scenario
     from workloads.megatron.lower import Grid, Groups
+    from workloads.megatron.spread import Spread
     from workloads.model import ModelSpec
 
 DP, PP = "nccl dp", "nccl pp"
@@ -28,7 +32,10 @@ BUCKET, BUCKET_PER_RANK = 40_000_000, 1_000_000
 class Model:
     """The units of a model, each recorded when first wanted."""
 
-    def __init__(self, scenario: Scenario, m: ModelSpec, tp: Group, cp: Group | None, tape: Callable[[], Tape]) -> None:
+    def __init__(
+        self, scenario: Scenario, m: ModelSpec, tp: Group, cp: Group | None, tape: Callable[[], Tape],
+        spread: Spread | None = None,
+    ) -> None:  # fmt: skip
         s, p = scenario.training, scenario.parallel
         self.m, self.tape, self.options = m, tape, scenario.megatron
         o = scenario.megatron
@@ -37,14 +44,27 @@ class Model:
         self.recompute = s.recompute == "full"
         sequence = p.sequence_parallel and p.tp > 1
         self.shard = Shard(
-            tp, sequence, o, numbers, s.micro_batch, s.seq_len // p.cp, s.seq_len, cp, s.recompute == "selective"
-        )
+            tp, sequence, o, numbers, s.micro_batch, s.seq_len // p.cp, s.seq_len, cp, s.recompute == "selective",
+            spread,
+        )  # fmt: skip
+        self._layers: dict[tuple[bool, int], Unit] = {}
         self.inner = (self.shard.rows, s.micro_batch, m.hidden)
 
+    def layer(self, index: int) -> Unit:
+        """The unit of a layer: layers of one kind (experts or none, how far they look back) share it."""
+        kind = self.m.has_experts(index), self.m.window_of(index)
+        if kind not in self._layers:
+            self._layers[kind] = record(
+                "layer", self.tape, lambda t: Layer(t, self.m, self.shard, *kind), lambda t, net, x: net.forward(t, x),  # type: ignore[attr-defined]
+                self.inner, self.recompute,
+            )  # fmt: skip
+        return self._layers[kind]
+
     @cached_property
-    def layer(self) -> Unit:
+    def further(self) -> Unit:
+        """A layer of multi-token prediction, without its pass through the head."""
         return record(
-            "layer", self.tape, lambda t: Layer(t, self.m, self.shard), lambda t, net, x: net.forward(t, x),  # type: ignore[attr-defined]
+            "further", self.tape, lambda t: Further(t, self.m, self.shard), lambda t, net, x: net.forward(t, x),  # type: ignore[attr-defined]
             self.inner, self.recompute,
         )  # fmt: skip
 
@@ -70,15 +90,16 @@ class Model:
 
 
 class Rank:
-    """Records the step of one pipeline rank; ``stages`` maps its stages to their numbers of layers."""
+    """Records the step of one pipeline rank; ``stages`` maps its stages to their layers."""
 
     def __init__(
-        self, scenario: Scenario, model: Model, grid: Grid, groups: Groups, stage: int, stages: dict[int, int],
+        self, scenario: Scenario, model: Model, grid: Grid, groups: Groups, stage: int, stages: dict[int, range],
         owner: Sequence[int], tape: Tape,
     ) -> None:  # fmt: skip
         self.s, self.model, self.grid, self.groups, self.stage = scenario, model, grid, groups, stage
         self.stages, self.owner, self.tape, self.o = stages, owner, tape, scenario.megatron
         self.dp = groups.of("dp", stage)
+        self.edp = groups.of("edp", stage)  # ranks with the same experts
         self.sharded = scenario.parallel.data_parallel in ("zero1", "zero2")
         self.events: dict[int, tuple[int, ...]] = {}
         self.stashed: dict[tuple[int, int], Storage] = {}
@@ -95,18 +116,25 @@ class Rank:
         """Units of a stage in the order of the forward pass, with repetitions."""
         if stage == 0:
             yield self.model.embedding, 1
-        if self.stages[stage]:
-            yield self.model.layer, self.stages[stage]
+        for unit, run in groupby(self.model.layer(i) for i in self.stages[stage]):
+            yield unit, len(list(run))
         if stage == len(self.owner) - 1:
-            yield self.model.head, 1
+            for _ in range(self.model.m.mtp_layers):
+                yield self.model.further, 1
+            yield self.model.head, 1 + self.model.m.mtp_layers
+
+    def weights(self, unit: Unit, times: int) -> tuple[int, int]:
+        """Parameters of repetitions of a unit: those that all data-parallel ranks share, and those of experts."""
+        times = 1 if unit.name == "head" else times  # which multi-token prediction uses again
+        experts = sum(n for name, n in unit.parameters.items() if name.startswith(PREFIX))
+        return times * (sum(unit.parameters.values()) - experts), times * experts
 
     def counted(self, stage: int) -> int:
         """Parameters of a stage on this rank (a tied head is the embedding's copy, or the embedding itself)."""
-        total = 0
-        for unit, times in self.parts(stage):
-            mine = sum(n for name, n in unit.parameters.items() if not self._tied_here(name))
-            total += times * mine
-        return total
+        total = sum(sum(self.weights(unit, times)) for unit, times in self.parts(stage))
+        return total - sum(
+            n for unit, _ in self.parts(stage) for name, n in unit.parameters.items() if self._tied_here(name)
+        )
 
     def _tied_here(self, name: str) -> bool:
         return name == "head" and self.model.m.tied_embeddings and 0 in self.stages
@@ -114,6 +142,11 @@ class Rank:
     @property
     def parameters(self) -> int:
         return sum(self.counted(stage) for stage in self.stages)
+
+    @property
+    def experts(self) -> int:
+        """Parameters of experts among them."""
+        return sum(self.weights(unit, times)[1] for stage in self.stages for unit, times in self.parts(stage))
 
     # -- the step ---------------------------------------------------------------------------------
     def record(self, operations: Sequence[Operation], runs: int) -> None:
@@ -156,8 +189,8 @@ class Rank:
         first = stage not in self.seen and bool(self.gathered)
         self.seen.add(stage)
         kept = 0.0
-        for unit, times in self.parts(stage):
-            for count, bucket in self._pieces(stage, unit, times, reverse=False) if first else [(times, None)]:
+        for place, (unit, times) in enumerate(self.parts(stage)):
+            for count, bucket in self._pieces(place, unit, times, reverse=False) if first else [(times, None)]:
                 if bucket is not None and (stage, bucket) in self.gathered:
                     t.wait(self.gathered[stage, bucket])
                 self._emit(unit.forward, count)
@@ -171,11 +204,11 @@ class Rank:
         self.remaining[stage] -= 1
         last = self.remaining[stage] == 0 and self.o.overlap_grad_reduce and self.dp.size > 1
         transient = Storage(t.memory, max((u.transient for u, _ in self.parts(stage)), default=0.0), "activations")
-        for unit, times in reversed(list(self.parts(stage))):
-            for count, bucket in self._pieces(stage, unit, times, reverse=True) if last else [(times, None)]:
+        for place, (unit, times) in reversed(list(enumerate(self.parts(stage)))):
+            for count, bucket in self._pieces(place, unit, times, reverse=True) if last else [(times, None)]:
                 self._emit(unit.backward, count)
                 if bucket is not None:
-                    self._reduce(count * sum(unit.parameters.values()))
+                    self._reduce(*self.weights(unit, count))
         del transient, self.stashed[stage, microbatch]
 
     def _emit(self, which: Pass, times: int) -> None:
@@ -187,13 +220,12 @@ class Rank:
         t.host_pending += times * which.host - which.first
         t.launch(tail, name=which.name)
 
-    def _pieces(self, stage: int, unit: Unit, times: int, reverse: bool) -> Iterator[tuple[int, int | None]]:
-        """Repetitions that fill one bucket each, with the bucket's number from the start of the forward pass."""
+    def _pieces(self, place: int, unit: Unit, times: int, reverse: bool) -> Iterator[tuple[int, int | None]]:
+        """Repetitions that fill one bucket each, with the bucket's number; ``place`` is the unit's in its stage."""
         one = max(1, sum(unit.parameters.values()))
         default = max(BUCKET, BUCKET_PER_RANK * self.dp.size)
         per = max(1, min(times, -(-(self.o.bucket_size or default) // one)))
-        base = {"embedding": 0, "layer": 1000, "head": 1_000_000}[unit.name]
-        _ = stage
+        base = 1000 * place
         sizes = [min(per, times - i) for i in range(0, times, per)]
         numbered = [(size, base + i) for i, size in enumerate(sizes)]
         yield from (reversed(numbered) if reverse else numbered)
@@ -228,30 +260,41 @@ class Rank:
     def _resident(self) -> None:
         """Parameters, gradient buffer and optimizer states (fp32 parameters and two moments)."""
         memory, n = self.tape.memory, float(self.parameters)
-        shard = self.dp.size if self.sharded else 1
+        states = float(self._states())
         self.held = [
             Storage(memory, 2 * n, "parameters"),
             Storage(memory, self.wide * n, "gradients"),
-            Storage(memory, 12 * n / shard, "optimizer"),
+            Storage(memory, 12 * states, "optimizer"),
         ]
+
+    def _states(self) -> int:
+        """Parameters whose optimizer states are here: experts' are spread over the ranks that have the same ones."""
+        experts, shared = self.experts, self.parameters - self.experts
+        return shared // self.dp.size + experts // self.edp.size if self.sharded else shared + experts
 
     def _zero(self) -> None:
         n = self.parameters
         self.tape.launch(Kernel("fill", (n,), bytes=float(self.wide * n)))
 
-    def _reduce(self, parameters: int) -> None:
+    def _reduce(self, parameters: int, experts: int) -> None:
         op = "reduce_scatter" if self.sharded else "all_reduce"
-        self.dp.collective(self.tape, op, float(self.wide * parameters), DP)
+        for group, count in ((self.dp, parameters), (self.edp, experts)):
+            if count and group.size > 1:
+                group.collective(self.tape, op, float(self.wide * count), DP)
+
+    def _gather(self, parameters: int, experts: int) -> None:
+        for group, count in ((self.dp, parameters), (self.edp, experts)):
+            if count and group.size > 1:
+                group.collective(self.tape, "all_gather", 2.0 * count, DP, in_place=True)
 
     def _gather_parameters(self) -> None:
         """With overlap, parameters updated by the last step's optimizer arrive bucket by bucket."""
         if not (self.sharded and self.o.overlap_param_gather and self.dp.size > 1):
             return
         for stage in self.stages:
-            for unit, times in self.parts(stage):
-                for count, bucket in self._pieces(stage, unit, times, reverse=False):
-                    size = 2.0 * count * sum(unit.parameters.values())
-                    self.dp.collective(self.tape, "all_gather", size, DP, in_place=True)
+            for place, (unit, times) in enumerate(self.parts(stage)):
+                for count, bucket in self._pieces(place, unit, times, reverse=False):
+                    self._gather(*self.weights(unit, count))
                     if bucket is not None:
                         self.gathered[stage, bucket] = self.tape.record(DP)
 
@@ -259,7 +302,7 @@ class Rank:
         t = self.tape
         t.phase, t.layer = 1, -1
         if self.dp.size > 1 and not self.o.overlap_grad_reduce:
-            self._reduce(self.parameters)
+            self._reduce(self.parameters - self.experts, self.experts)
         if self.dp.size > 1:
             t.wait(t.record(DP))
         m = self.model.m
@@ -272,7 +315,7 @@ class Rank:
         """Norm of the gradients, Adam on fp32 copies, parameters back to bf16 (and gathered again where sharded)."""
         t, grid = self.tape, self.grid
         t.phase = 2
-        n = self.parameters // (self.dp.size if self.sharded else 1)
+        n = self._states()
         tensors = sum(times * len(unit.parameters) for stage in self.stages for unit, times in self.parts(stage))
         t.cpu("optimizer_step")
         t.cpu("optimizer_param", tensors)
@@ -284,5 +327,5 @@ class Rank:
         # Adam reads gradient, parameter and moments and writes the last three in fp32, and the parameter in bf16.
         t.launch(Kernel("fused", (n,), bytes=float((self.wide + 24 + 2) * n)))
         if self.sharded and self.dp.size > 1 and not self.o.overlap_param_gather:
-            self.dp.collective(t, "all_gather", 2.0 * self.parameters, DP, in_place=True)
+            self._gather(self.parameters - self.experts, self.experts)
             t.wait(t.record(DP))

@@ -1,0 +1,269 @@
+"""Megatron's layer of experts: router, dispatch of tokens over the expert-parallel group, grouped GEMMs, combination.
+
+Source: megatron/core/transformer/moe/{moe_layer,router,token_dispatcher,experts,shared_experts}.py. Not modelled: the
+host waiting for the numbers of tokens by expert, and auxiliary losses beyond their passes over the router's scores.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from sim.costs.kernel import Kernel
+from workloads.megatron import functional as M
+from workloads.megatron.spread import distinct
+from workloads.tape import Tensor
+from workloads.transformer import Module
+
+if TYPE_CHECKING:
+    from workloads.megatron.modules import Shard
+    from workloads.megatron.spread import Spread
+    from workloads.model import ModelSpec
+    from workloads.parallel.group import Group
+    from workloads.tape import Tape
+
+STREAM = "nccl ep"
+PREFIX = "experts."  # of the names of parameters that only the expert data-parallel group shares
+# Rows of an expert are computed in whole tiles: grouped GEMMs of CUTLASS and cuBLAS begin a tile for every expert.
+TILE = 128
+# Passes over the router's scores, forward and backward: softmax or sigmoid, top-k, two scatters, counts, auxiliary loss
+# (router.py, moe_utils.py: topk_softmax_with_capacity, switch_load_balancing_loss_func), each reading or writing fp32.
+ROUTER_PASSES = (8, 6)
+
+
+class Experts(Module):
+    """A feed-forward layer of experts with its router, and experts that see every token beside them."""
+
+    fc2_bias = None  # already added here
+
+    def __init__(self, t: Tape, m: ModelSpec, s: Shard, spread: Spread) -> None:
+        from workloads.megatron.modules import FeedForward
+
+        super().__init__()
+        self.m, self.s, self.spread = m, s, spread
+        self.gate = self.add(t, m.experts, m.hidden, name="router")
+        self.gate_bias = self.add(t, m.experts, name="router.bias") if m.router_bias else None
+        local = m.experts // spread.group.size
+        inner = m.moe_ffn // (spread.tensor.size if spread.tensor is not None else 1)
+        up = inner * (2 if m.gated else 1)
+        self.fc1 = self.add(t, local, up, m.hidden, name=f"{PREFIX}linear_fc1")
+        self.fc1_bias = self.add(t, local, up, name=f"{PREFIX}linear_fc1.bias") if m.bias else None
+        self.fc2 = self.add(t, local, m.hidden, inner, name=f"{PREFIX}linear_fc2")
+        self.down_bias = self.add(t, local, m.hidden, name=f"{PREFIX}linear_fc2.bias") if m.bias else None
+        self.shared = None
+        if m.shared_experts:
+            self.shared = FeedForward(t, replace(m, ffn=m.moe_ffn * m.shared_experts, bias=False), s)
+            self.parameters += self.shared.parameters
+
+    def forward(self, t: Tape, x: Tensor) -> Tensor:
+        s, m = self.s, self.m
+        routed = route(t, x, self.gate, s.numbers)
+        tokens = s.rows * s.batch
+        beside: list[Tensor] = []
+        if self.shared is not None and s.options.moe_shared_expert_overlap:
+            shared = self.shared
+            rows = self._dispatch(t, routed, tokens, lambda: beside.append(shared.forward(t, x)))
+        else:
+            rows = self._dispatch(t, routed, tokens, None)
+        y = grouped_linear(t, rows, self.fc1, self._counts(tokens), s.numbers, s.options.moe_grouped_gemm)
+        del rows
+        y = M.activate(t, y, self.fc1_bias, m.gated, s.options)
+        y = grouped_linear(t, y, self.fc2, self._counts(tokens), s.numbers, s.options.moe_grouped_gemm)
+        y = M.bias_add(t, y, self.down_bias)
+        y = self._combine(t, y, tokens, x.shape)
+        if self.shared is not None and not beside:
+            beside.append(self.shared.forward(t, x))
+        for other in beside:
+            y = M.fused(t, [M.unsaved(y), M.unsaved(other)], y.shape, 3 * y.size, 0.0, kernels=(1, 0))
+        return y
+
+    # -- how tokens reach their experts -------------------------------------------------------------
+    @property
+    def _shards(self) -> int:
+        return self.spread.tensor.size if self.spread.tensor is not None else 1
+
+    def _counts(self, tokens: int) -> list[float]:
+        """Rows of each local expert."""
+        mean = tokens * self._shards * self.spread.group.size * self.m.experts_per_token / self.m.experts
+        return [mean * load for load in self.spread.loads]
+
+    def _rows(self, tokens: int) -> int:
+        return max(1, round(sum(self._counts(tokens))))
+
+    def _received(self, tokens: int) -> int:
+        """Rows that an exchange brings here: DeepEP sends a token once to a rank with experts it chose."""
+        way, ranks = self.s.options.moe_token_dispatcher, self.spread.group.size
+        if way == "alltoall":
+            return max(1, self._rows(tokens) // self._shards)
+        return max(
+            1,
+            round(
+                tokens * (ranks if way == "allgather" else distinct(ranks, self.m.experts, self.m.experts_per_token))
+            ),
+        )
+
+    def _size(self, tokens: int) -> float:
+        """Bytes of an exchange on one rank; DeepEP sends a token once to each host, on one host once to each rank."""
+        m, spread, way = self.m, self.spread, self.s.options.moe_token_dispatcher
+        copies = float(m.experts_per_token)
+        if way == "allgather":
+            return 2.0 * m.hidden * tokens * spread.group.size
+        if way == "flex":
+            copies = distinct(spread.hosts if spread.hosts > 1 else spread.group.size, m.experts, m.experts_per_token)
+        return 2.0 * m.hidden * tokens * copies * sum(spread.loads) / len(spread.loads)
+
+    @property
+    def _aside(self) -> bool:
+        return self.s.options.overlap_moe_expert_parallel_comm
+
+    @property
+    def _sorts(self) -> bool:
+        """Whether rows arrive in another order than the experts'."""
+        one_way = self.s.options.moe_token_dispatcher == "alltoall"
+        return not one_way or (len(self.spread.loads) > 1 and self.spread.group.size > 1)
+
+    def _dispatch(self, t: Tape, x: Tensor, tokens: int, meanwhile: Callable[[], None] | None) -> Tensor:
+        """Tokens of all ranks that chose experts here, in the order of the experts."""
+        h, chosen, way = self.m.hidden, self.m.experts_per_token, self.s.options.moe_token_dispatcher
+        if way == "alltoall":
+            x = self._permute(t, x, (tokens * chosen, h), tokens + tokens * chosen)
+        here, rows = self._received(tokens), self._rows(tokens)
+        x = exchange(t, x, (here, h), self._size(tokens), self.spread.group, way, True, meanwhile, self._aside)
+        if self.spread.tensor is not None:
+            here *= self._shards
+            x = exchange(t, x, (here, h), 2.0 * here * h, self.spread.tensor, "allgather", True)
+        return self._permute(t, x, (rows, h), here + rows) if self._sorts else x
+
+    def _combine(self, t: Tape, y: Tensor, tokens: int, shape: tuple[int, ...]) -> Tensor:
+        """Results back to where the tokens came from, added up with the router's weights."""
+        h, chosen, way = self.m.hidden, self.m.experts_per_token, self.s.options.moe_token_dispatcher
+        here, rows = self._received(tokens), self._rows(tokens)
+        if self._sorts:
+            y = self._permute(t, y, (here * self._shards, h), rows + here * self._shards)
+        if self.spread.tensor is not None:
+            y = exchange(t, y, (here, h), 2.0 * here * self._shards * h, self.spread.tensor, "allgather", False)
+        back = tokens * (chosen if way == "alltoall" else 1)
+        y = exchange(t, y, (back, h), self._size(tokens), self.spread.group, way, False, None, self._aside)
+        if way == "alltoall":
+            return self._permute(t, y, shape, tokens + tokens * chosen)
+        done = Tensor(y.storage, shape, y.itemsize, y.node)
+        done.requires_grad = y.requires_grad
+        return done
+
+    def _permute(self, t: Tape, x: Tensor, shape: tuple[int, ...], moved: float) -> Tensor:
+        """Rows put in another order, repeated or added up: ``moved`` rows are read or written."""
+        steps = 1 if self.s.options.moe_permute_fusion else 3  # else sorted and indexed
+        size = 2.0 * moved * self.m.hidden
+        return M.fused(t, [M.unsaved(x)], shape, size, size, kernels=(steps, steps))
+
+
+def route(t: Tape, x: Tensor, gate: Tensor, o: M.Numbers) -> Tensor:
+    """Scores of all experts, and the choice among them; the input goes on to the experts chosen."""
+    experts, h = gate.shape
+    tokens = x.elements // h
+    t.cpu("linear")
+    M.launch_gemm(t, "gemm", tokens, experts, h, "nt")
+    scores = t.empty((tokens, experts), 4)
+    t.cpu("elementwise", ROUTER_PASSES[0])
+    for _ in range(ROUTER_PASSES[0]):
+        t.launch(Kernel("fused", (scores.elements,), bytes=8.0 * scores.elements))
+    kept = x
+
+    def backward(g: Tensor) -> list[Tensor | None]:
+        _ = (scores, kept)
+        t.cpu("elementwise_backward", ROUTER_PASSES[1])
+        for _i in range(ROUTER_PASSES[1]):
+            t.launch(Kernel("fused", (tokens * experts,), bytes=8.0 * tokens * experts))
+        t.cpu("linear_backward")
+        M.launch_gemm(t, "gemm", tokens, h, experts, "nn")
+        plain = replace(o, fp8=False)
+        M.weight_gradient(t, experts, h, tokens, plain)
+        t.launch(Kernel("fused", (g.elements,), bytes=3.0 * g.size))  # beside the gradient from the experts
+        return [t.empty(kept.shape, kept.itemsize), Tensor(None, gate.shape)]
+
+    y = Tensor(x.storage, x.shape, x.itemsize)
+    return t.apply(y, [x, gate], backward)
+
+
+def exchange(
+    t: Tape, x: Tensor, shape: tuple[int, ...], size: float, group: Group, way: str, out: bool,
+    meanwhile: Callable[[], None] | None = None, aside: bool = False,
+) -> Tensor:  # fmt: skip
+    """Rows to the ranks of their experts (``out``) or back; nothing for one rank. ``meanwhile`` runs beside it.
+
+    ``aside`` lets all computation run beside it: that of another microbatch, which lasts as long as this one's.
+    """
+    if group.size == 1:
+        if meanwhile is not None:
+            meanwhile()
+        return x
+    ops = ("all_gather", "reduce_scatter") if way == "allgather" else ("all_to_all", "all_to_all")
+    forth, back = ops if out else ops[::-1]
+    stream = STREAM if group.axis == "ep" else M.STREAM
+    before, itemsize = x.shape, x.itemsize
+
+    def send(op: str, target: tuple[int, ...], beside: Callable[[], None] | None) -> Tensor:
+        y = t.empty(target, itemsize)
+        group.collective(t, op, size, stream, "functional_collective")
+        event = t.record(stream)
+        if beside is not None:
+            beside()
+        if not aside:
+            t.wait(event)
+        return y
+
+    y = send(forth, shape, meanwhile)
+    return t.apply(y, [M.unsaved(x)], lambda g: [send(back, before, None)])
+
+
+def grouped_linear(
+    t: Tape, x: Tensor, w: Tensor, counts: Sequence[float], o: M.Numbers, together: bool = True
+) -> Tensor:
+    """``x[rows of e] @ w[e].T`` for every local expert e, as one grouped GEMM or one after the other."""
+    experts, n, k = w.shape
+    each = [max(1, round(c)) for c in counts]
+    parts = [each] if together else [[c] for c in each]
+    t.cpu("linear", len(parts))
+    t.cpu("grouped_gemm", experts if together else 0)
+    for c in each if o.fp8 else []:  # each expert's rows have a scale of their own: found, then applied
+        t.launch(Kernel("fused", (c * k,), bytes=2.0 * c * k))
+        M.quantize(t, c * k, o)
+    for part in parts:
+        _grouped(t, part, n, k, "nt", o)
+    y = t.empty((*x.shape[:-1], n), x.itemsize)
+    saved = x
+
+    def backward(g: Tensor) -> list[Tensor | None]:
+        t.cpu("linear_backward", len(parts))
+        t.cpu("grouped_gemm", 2 * experts if together else 0)
+        for c in each if o.fp8 else []:
+            t.launch(Kernel("fused", (c * n,), bytes=2.0 * c * n))
+            M.quantize(t, c * n, o)
+        grad = t.empty(saved.shape, saved.itemsize)
+        for part in parts:
+            _grouped(t, part, k, n, "nn", o)
+            _grouped(t, part, n, k, "tn", o)
+        if not o.fused_accumulation:
+            t.launch(Kernel("fused", (experts * n * k,), bytes=float(experts * n * k * (2 + 2 * o.wide))))
+        _ = g
+        return [grad, Tensor(None, w.shape)]
+
+    return t.apply(y, [x, w], backward)
+
+
+def _grouped(t: Tape, rows: Sequence[int], n: int, k: int, layout: str, o: M.Numbers) -> None:
+    """Products of experts with so many rows each, as one GEMM of whole tiles; flops and bytes are the rows' own.
+
+    Weight gradients ("tn") are as deep as an expert has rows: side by side they are one product with the weights'
+    rows of all experts.
+    """
+    dtype, item = ("fp8", 1) if o.fp8 else ("bf16", 2)
+    total, weights = sum(rows), float(len(rows) * n * k)
+    if layout == "tn":
+        shape = (len(rows) * n, k, max(1, round(total / len(rows))))
+        moved = item * total * (n + k) + 2 * o.wide * weights
+    else:
+        shape = (sum(-(-c // TILE) * TILE for c in rows), n, k)
+        moved = item * (total * k + weights) + 2.0 * total * n
+    t.launch(Kernel("gemm", shape, dtype, "nt" if o.fp8 else layout, bytes=moved, flops=2.0 * total * n * k))
