@@ -299,6 +299,12 @@ def _not_simulated(scenario: Scenario) -> list[Mistake]:
         if value not in known:
             found.append(Mistake(where, key, f'"{value}"', " or ".join(known), "not simulated yet"))
     if megatron:
+        known = ("1f1b", "gpipe", "interleaved")
+        if p.pp > 1 and p.schedule not in known:
+            expected = " or ".join(known)
+            found.append(
+                Mistake(where, "parallel.schedule", f'"{p.schedule}"', expected, "with megatron not simulated yet")
+            )
         return found
     if p.pp > 1 and p.dp > 1 and p.data_parallel in ("fsdp", "zero3"):
         hint = "sharded pipeline stages are not simulated yet"

@@ -101,8 +101,8 @@ def _attention(kind: str, products: float) -> Callable[[dict[str, str], str], tu
 
 
 OPS = {
-    "gemm": _gemm, "gemm (best shape found, MAMF)": _gemm, "matmul": _gemm, "group_matmul": _grouped, "sdp_fwd": _attention("attention_fwd", 2.0),
-    "sdp_bwd": _attention("attention_bwd", 5.0),
+    "gemm": _gemm, "gemm (best shape found, MAMF)": _gemm, "matmul": _gemm, "group_matmul": _grouped,
+    "sdp_fwd": _attention("attention_fwd", 2.0), "sdp_bwd": _attention("attention_bwd", 5.0),
 }  # fmt: skip
 
 
