@@ -299,7 +299,7 @@ def _not_simulated(scenario: Scenario) -> list[Mistake]:
         if value not in known:
             found.append(Mistake(where, key, f'"{value}"', " or ".join(known), "not simulated yet"))
     if megatron:
-        known = ("1f1b", "gpipe", "interleaved")
+        known = ("1f1b", "interleaved")
         if p.pp > 1 and p.schedule not in known:
             expected = " or ".join(known)
             found.append(
