@@ -5,13 +5,11 @@ All three are the same keys (`sim.sections.Model`); here what was not said gets 
 
 from __future__ import annotations
 
-import json
-import tomllib
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
-from sim import strict
+from sim import files, strict
 from sim.errors import InputError, Mistake, unknown
 from sim.sections import Model
 
@@ -102,7 +100,7 @@ def read_model(path: Path) -> Model:
     """The keys in a TOML model or a Hugging Face config.json."""
     try:
         text = path.read_text(encoding="utf-8")
-        table = json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
+        table = files.json_of(text) if path.suffix == ".json" else files.toml(text)
     except FileNotFoundError:
         raise InputError(Mistake(str(path), "", "no such file", "a TOML model or a Hugging Face config.json")) from None
     except (OSError, ValueError) as error:
