@@ -130,7 +130,8 @@ def read_lines(path: str | Path, cluster: str = "") -> tuple[list[Row], list[Ove
     ------
     InputError
         With file, line and key of everything that is wrong.
-    """
+    path, reader = Path(path), _Reader(cluster)
+    mistakes: list[Mistake] = []
     path, reader, mistakes = Path(path), _Reader(cluster), []
     overlaps: list[Overlap] = []
     for number, line in enumerate(text_of(path).splitlines(), 1):
