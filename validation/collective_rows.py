@@ -6,7 +6,6 @@ An `env` line gives the NCCL_* settings of its label to the lines after it. Othe
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -130,9 +129,9 @@ def read_lines(path: str | Path, cluster: str = "") -> tuple[list[Row], list[Ove
     ------
     InputError
         With file, line and key of everything that is wrong.
+    """
     path, reader = Path(path), _Reader(cluster)
     mistakes: list[Mistake] = []
-    path, reader, mistakes = Path(path), _Reader(cluster), []
     overlaps: list[Overlap] = []
     for number, line in enumerate(text_of(path).splitlines(), 1):
         where = f"{path.name}:{number}"
@@ -147,10 +146,8 @@ def read_lines(path: str | Path, cluster: str = "") -> tuple[list[Row], list[Ove
                 overlaps.append(read_overlap(record, where))
         except InputError as error:
             mistakes.extend(error.mistakes)
-        except json.JSONDecodeError as error:
-            mistakes.append(Mistake(where, "", error.msg, "one JSON object a line"))
-        except ValueError as error:  # nested too deeply, or a number of thousands of digits
-            mistakes.append(Mistake(where, "", str(error), "one JSON object a line"))
+        except ValueError as error:  # no JSON, nested too deeply, or a number of thousands of digits
+            mistakes.append(Mistake(where, "", getattr(error, "msg", str(error)), "one JSON object a line"))
     if mistakes:
         raise InputError(mistakes)
     return reader.rows, overlaps
