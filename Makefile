@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 UV := $(shell command -v uv 2>/dev/null)
 INSTALL := $(if $(UV),$(UV) pip install --python $(BIN)/python,$(BIN)/python -m pip install --disable-pip-version-check)
 
-.PHONY: demo test lint types validate gate bench clean
+.PHONY: demo test lint types validate gate compare bench clean
 
 $(BIN)/.demo: pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -38,6 +38,11 @@ validate: $(BIN)/.dev
 
 gate: $(BIN)/.dev
 	$(BIN)/prestep validate h200 --known-misses .ci/known-misses.toml
+
+# What moved since BASE (a revision, or a file of `validate --json`); outside the limits of a set is the gate's business.
+SETS ?= h200 h200-straggler h200-whatif leafspine collectives collectives-unseen collectives-leafspine
+compare: $(BIN)/.dev
+	$(BIN)/prestep validate $(SETS) --compare $(BASE) --known-misses .ci/known-misses.toml --only-compare
 
 bench: $(BIN)/.dev
 	$(BIN)/python -m pytest tests/bench --benchmark-enable --benchmark-only

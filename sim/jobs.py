@@ -7,13 +7,12 @@ say otherwise.
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from sim import strict
+from sim import files, strict
 from sim.errors import InputError, Mistake
 from sim.sections import Cluster, Scenario
 from sim.strict import key
@@ -91,7 +90,7 @@ def _file(where: str, file: str | None, place: str) -> tuple[Tables, list[Mistak
         return {}, []
     path = Path(where).parent / file
     try:
-        tables = tomllib.loads(path.read_text(encoding="utf-8"))
+        tables = files.toml(path.read_text(encoding="utf-8"))
     except OSError as error:
         found = "no such file" if isinstance(error, FileNotFoundError) else str(error.strerror).lower()
         return {}, [Mistake(place, "scenario", f'"{file}": {found}', "a scenario file beside this one")]

@@ -119,6 +119,21 @@ def _one_model(s: Scenario) -> Iterator[Mistake]:
         yield Mistake(s.where, "model", found, "one of name, file or kind", "`prestep list models` shows the names")
 
 
+# Layers times microbatches of a step: some tens of operations each, hundreds of times what any known run has.
+MOST_BLOCKS = 2_000_000
+
+
+def countable(s: Scenario, layers: int) -> Iterator[Mistake]:
+    """A step that could not be simulated in hours is refused before it is tried."""
+    whole = max(s.training.global_batch or 0, 1) // max(1, s.training.micro_batch * s.parallel.dp)
+    runs = max(
+        1, whole, (s.training.microbatches or s.parallel.microbatches or 1) * (s.training.grad_accumulation or 1)
+    )
+    if layers * runs > MOST_BLOCKS:
+        found = f"{layers} layers and {runs} microbatches"
+        yield Mistake(s.where, "model.layers, training", found, f"a product of at most {MOST_BLOCKS}")
+
+
 def _global_batch(s: Scenario) -> Iterator[Mistake]:
     whole, samples = s.training.global_batch, s.training.micro_batch * s.parallel.dp
     if whole is None:

@@ -18,7 +18,7 @@ from sim.engine import Machine, Run, execute
 from sim.errors import InputError, Mistake
 from sim.fleet import Fleet, fleet_of
 from sim.jobs import refuse
-from sim.layout import check_layout
+from sim.layout import check_layout, countable
 from sim.opgraph import Chain, Comm, OpGraph
 from sim.placing import allotted, placements
 from sim.spec import sections_in_use
@@ -106,6 +106,8 @@ def prepare(
         If the layout does not fit the cluster or the model, or asks for what is not simulated.
     """
     model = load_model(scenario.model, scenario.where)
+    if huge := list(countable(scenario, model.layers)):
+        raise InputError(huge)
     mistakes = check_layout(scenario, allotted(scenario, fabric), model) + _not_simulated(scenario)
     if mistakes:
         raise InputError(mistakes)

@@ -6,13 +6,12 @@ The sections are in sim/sections.py, the rules that tie keys together in sim/lay
 from __future__ import annotations
 
 import re
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from sim import jobs, strict
+from sim import files, jobs, strict
 from sim.arguments import with_arguments
 from sim.errors import InputError, Mistake, did_you_mean
 from sim.layout import check_layout, check_scenario, grad_accumulation_of, microbatches_of
@@ -196,7 +195,7 @@ def _change_link(tables: dict[str, Any], link: str, value: str) -> None:
 def _read(path: Path) -> dict[str, Any]:
     expected = "a scenario file (TOML)"
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        return files.toml(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise InputError(Mistake(str(path), "", "no such file", expected, "`prestep list scenarios`")) from None
     except OSError as error:

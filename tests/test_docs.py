@@ -15,6 +15,7 @@ from click.testing import CliRunner
 import cli
 from sim import engine, predict
 from sim.collectives import table
+from sim.commands import _shared
 from sim.costs import interference, load_gpu
 from sim.costs.frameworks import host_costs, kernel_gap
 from sim.opgraph import OpGraph
@@ -125,9 +126,9 @@ def test_the_page_has_every_key_of_the_json() -> None:
     ("words", "code"),
     [
         (["run", "--set", "training.seq_len=64"], 0),
-        (["run", "examples/custom-cluster.toml", "--strict"], cli.EXIT_OUTSIDE),
-        (["run", "--set", "training.seq_len=2k"], cli.EXIT_INPUT),
-        (["run", "--set", "training.precision=fp8"], cli.EXIT_INPUT),
+        (["run", "examples/custom-cluster.toml", "--strict"], _shared.EXIT_OUTSIDE),
+        (["run", "--set", "training.seq_len=2k"], _shared.EXIT_INPUT),
+        (["run", "--set", "training.precision=fp8"], _shared.EXIT_INPUT),
     ],
 )
 def test_exit_codes_are_as_the_page_has_them(words: list[str], code: int, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -136,7 +137,7 @@ def test_exit_codes_are_as_the_page_has_them(words: list[str], code: int, monkey
     done = CliRunner().invoke(cli.main, words)
     assert done.exit_code == code
     assert f"| {code} |" in part(SCENARIOS, "Exit codes")
-    assert bool(done.stdout) == (code != cli.EXIT_INPUT)
+    assert bool(done.stdout) == (code != _shared.EXIT_INPUT)
 
 
 @pytest.mark.parametrize(

@@ -79,4 +79,4 @@ def test_the_readme_shows_the_main_commands() -> None:
     assert blocks(README, "toml")
     shown = {command.split()[1] for command in commands()}
     assert shown >= {"run", "whatif", "topology", "validate", "list"}
-    assert shown <= set(cli.main.commands)
+    assert shown <= set(cli.main.list_commands())

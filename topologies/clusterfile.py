@@ -17,14 +17,13 @@ Other keys are those of the family's `Params`.
 from __future__ import annotations
 
 import dataclasses
-import tomllib
 import typing
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from sim import plugins
+from sim import files, plugins
 from sim.errors import InputError, Mistake, did_you_mean, unknown
 from sim.units import parse_bandwidth, parse_bytes, parse_duration
 from topologies import CLUSTERS, cluster_names
@@ -106,8 +105,8 @@ def _where(path: Path) -> str:
 def _merged(path: Path, above: tuple[Path, ...] = ()) -> Table:
     """The file's keys laid over those of the file it extends; tables are merged key by key."""
     try:
-        table = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        table = files.toml(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, ValueError) as error:
         raise InputError(Mistake(_where(path), "", str(error), "a cluster file in TOML")) from None
     if "nccl" in table:
         table["nccl"] = _constants(path, table["nccl"])

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from sim import files
 from sim.collectives import constants
 from sim.errors import InputError, Mistake
 from validation import collective_rows, nccl_tests, published_rows
@@ -213,7 +214,7 @@ def write(result: Calibration, path: Path, logs: Sequence[Path], force: bool = F
             Mistake(str(path), "", "too few rows to fit anything", f"at least {2 * LEAST} sizes of a series")
         )
     try:
-        path.write_text(render(result, logs), encoding="utf-8")
+        files.write_text(path, render(result, logs))
     except OSError as error:
         raise InputError(Mistake(str(path), "", error.strerror or str(error), "a place to write to")) from None
 

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from sim import files
 from sim.collectives import constants
 from validation import collective_rows
 from validation.collective_rows import Row
@@ -84,7 +85,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     errors = errors_of(tables, blocks, GPU)
     print(show(errors))
     if options.write:
-        path.write_text(render(tables, errors, rows), encoding="utf-8")
+        files.write_text(path, render(tables, errors, rows))
 
 
 def show_rows(tables: dict[str, Any], blocks: dict[Block, list[Item]]) -> None:

@@ -6,7 +6,6 @@ An `env` line gives the NCCL_* settings of its label to the lines after it. Othe
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -14,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from sim import files
 from sim.collectives.plan import OPS, Settings
 from sim.errors import InputError, Mistake, unknown
 from validation import leafspine
@@ -130,12 +130,13 @@ def read_lines(path: str | Path, cluster: str = "") -> tuple[list[Row], list[Ove
     InputError
         With file, line and key of everything that is wrong.
     """
-    path, reader, mistakes = Path(path), _Reader(cluster), []
+    path, reader = Path(path), _Reader(cluster)
+    mistakes: list[Mistake] = []
     overlaps: list[Overlap] = []
     for number, line in enumerate(text_of(path).splitlines(), 1):
         where = f"{path.name}:{number}"
         try:
-            record = json.loads(line) if line.strip() else {"kind": "end"}
+            record = files.json_of(line) if line.strip() else {"kind": "end"}
             kind = _kind(record, where)
             if kind == "env":
                 reader.environment(record, where)
@@ -143,10 +144,10 @@ def read_lines(path: str | Path, cluster: str = "") -> tuple[list[Row], list[Ove
                 reader.collective(record, where)
             elif kind == "overlap":
                 overlaps.append(read_overlap(record, where))
-        except json.JSONDecodeError as error:
-            mistakes.append(Mistake(where, "", error.msg, "one JSON object a line"))
         except InputError as error:
             mistakes.extend(error.mistakes)
+        except ValueError as error:  # no JSON, nested too deeply, or a number of thousands of digits
+            mistakes.append(Mistake(where, "", getattr(error, "msg", str(error)), "one JSON object a line"))
     if mistakes:
         raise InputError(mistakes)
     return reader.rows, overlaps

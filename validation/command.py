@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from sim import files
 from sim.errors import InputError, Mistake
+from validation import baseline, slices
 from validation import report as writers
+from validation.against import Comparison, against
 from validation.gate import Check, new_misses
 from validation.interface import Report
+from validation.page import page
 from validation.sets import kind_of, validate
 
 DEFAULT = "h200"
@@ -34,24 +39,45 @@ def compare(sets: Sequence[str], rows: Path | None = None, jobs: int = 1) -> lis
     return [validate(name, rows, jobs) for name in chosen]
 
 
-def as_json(reports: Sequence[Report]) -> Any:
-    """The object of one report; a list of several."""
-    made = [report.to_json() for report in reports]
+def as_json(reports: Sequence[Report], compared: Comparison | None = None) -> Any:
+    """The object of one report; a list of several. It serves as the base of a later `--compare`."""
+    made = [{**report.to_json(), "by_slice": slices.to_json(report)} for report in reports]
+    if compared is not None:
+        made = [{**one, "compared": compared.of(one["set"]).to_json()} for one in made]
     return made[0] if len(made) == 1 else made
 
 
-def as_text(reports: Sequence[Report]) -> str:
-    """Tables for a terminal, Markdown for a pipe."""
-    return "\n".join(writers.for_stdout(report, sys.stdout.isatty()) for report in reports)
+def as_text(reports: Sequence[Report], compared: Comparison | None = None) -> str:
+    """Tables for a terminal, Markdown for a pipe; what moved comes last, or alone decides what a person sees first."""
+    on_terminal = sys.stdout.isatty()
+    told = [writers.for_stdout(report, on_terminal) for report in reports]
+    if compared is not None:
+        width = shutil.get_terminal_size((120, 24)).columns
+        tables = list(compared.tables())
+        told.append(writers.terminal_tables(tables, width) if on_terminal else _moved(compared))
+        told += [compared.verdict] if on_terminal else []
+    return "\n".join(told)
 
 
-def write(reports: Sequence[Report], talk: Talk, junit: Path | None, plot: Path | None, markdown: Path | None) -> None:
+def _moved(compared: Comparison) -> str:
+    return "\n".join([f"# {compared.verdict}\n", *map(writers.markdown_table, compared.tables())])
+
+
+def write(
+    reports: Sequence[Report],
+    talk: Talk,
+    junit: Path | None = None,
+    plot: Path | None = None,
+    markdown: Path | None = None,
+    html: Path | None = None,
+    compared: Comparison | None = None,
+) -> None:
     """Writes the files that were asked for.
 
     Raises
     ------
     InputError
-        If a picture of several sets is asked for.
+        If a picture of several sets is asked for, or a file cannot be written.
     """
     if plot is not None and len(reports) > 1:
         raise InputError(Mistake("command line", "--plot", f"{len(reports)} sets", "one set a picture"))
@@ -60,14 +86,35 @@ def write(reports: Sequence[Report], talk: Talk, junit: Path | None, plot: Path 
     if plot is not None:
         writers.write_plot(reports[0], plot)
     if markdown is not None:
-        markdown.write_text("\n".join(map(writers.markdown, reports)), encoding="utf-8")
-    for path in filter(None, (junit, plot, markdown)):
+        told = "\n".join(map(writers.markdown, reports))
+        files.write_text(markdown, told if compared is None else f"{_moved(compared)}\n{told}")
+    if html is not None:
+        files.write_text(html, page(reports, compared.tables() if compared is not None else ()))
+    for path in filter(None, (junit, plot, markdown, html)):
         talk(f"wrote {path}")
 
 
-def worse(reports: Sequence[Report], known: Path | None) -> list[Check]:
+def check_base(source: str) -> None:
+    """Raises InputError if the base of a comparison is neither a file of reports nor a revision."""
+    baseline.check(source)
+
+
+def against_base(reports: Sequence[Report], source: str, rows: Path | None = None, jobs: int = 1) -> Comparison:
+    """What moved since the base: a file of `validate --json`, or a git revision, which is asked for the same sets.
+
+    Raises
+    ------
+    InputError
+        If the source is neither.
+    """
+    base = baseline.load(source, [report.name for report in reports], rows, jobs)
+    return against(base, [report.to_json() for report in reports], source)
+
+
+def worse(reports: Sequence[Report], known: Path | None, compared: Comparison | None = None) -> list[Check]:
     """Failed checks; with a table of known misses only those it does not list, or that grew."""
     checks = [check for report in reports for check in report.checks]
+    checks += compared.checks if compared is not None else ()
     if known is None:
         return [check for check in checks if not check.passed]
     must_exist(known, "a TOML table of known misses")

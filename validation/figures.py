@@ -69,8 +69,8 @@ def whole(reports: Sequence[Report]) -> str:
 
 def printed() -> str:
     """Two commands and what they print."""
-    from cli import predicted
     from sim import whatif
+    from sim.commands.run import predicted
     from sim.exporters import terminal
 
     base, changed = predicted(SHOWN, ()), predicted(SHOWN, (CHANGE,))

@@ -7,7 +7,6 @@ NCCL's version; NCCL_DEBUG lines the variables that were set. Source: nccl-tests
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from sim import files
 from sim.errors import InputError, Mistake, unknown
 from validation.collective_rows import IN_PLACE, Row, text_of
 from validation.nccl_env import Unpredictable, settings_of
@@ -212,11 +212,10 @@ def _us(value: Any, key: str, where: str) -> float:
 
 def _from_json(text: str, path: Path) -> tuple[Run, list[tuple[int, int, str, float]]]:
     try:
-        report = json.loads(text)
-    except json.JSONDecodeError as error:
-        raise InputError(
-            Mistake(f"{path.name}:{error.lineno}", "", error.msg, "a JSON report of nccl-tests (-J)")
-        ) from None
+        report = files.json_of(text)
+    except ValueError as error:
+        line, found = getattr(error, "lineno", 1), getattr(error, "msg", str(error))
+        raise InputError(Mistake(f"{path.name}:{line}", "", found, "a JSON report of nccl-tests (-J)")) from None
     if not isinstance(report.get("results"), list):
         known = ["version", "args", "env", "nccl_version", "config", "results"]
         raise InputError(unknown(path.name, "results", "nothing", known, "a list under results, beside"))

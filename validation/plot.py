@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from sim import files
 from validation.rows import FAMILIES
 
 if TYPE_CHECKING:
@@ -36,7 +37,10 @@ def write_plot(report: Report, path: Path) -> None:
     _strip(strip, points, groups)
     figure.suptitle(_title(report))
     kind = path.suffix.lstrip(".") or "png"
-    with path.open("wb") as file:  # given a name, matplotlib adds a suffix of its own
+    with (
+        files.replacing(path) as beside,
+        beside.open("wb") as file,
+    ):  # given a name, matplotlib adds a suffix of its own
         # No dates or versions inside: the same report gives the same bytes.
         figure.savefig(file, dpi=130, format=kind, metadata={"Software": None} if kind == "png" else None)
 

@@ -150,6 +150,9 @@ def to_fit(path: str | Path, cluster: str) -> list[Row]:
     return found
 
 
+MOST = 1_000_000  # GPUs or hosts: more than any machine has
+
+
 def _row(record: Mapping[str, str], where: str) -> Row:
     op = NAMES.get(record["op"], record["op"])
     size, gpus, nodes = (_number(record[key], key, where) for key in ("size_bytes", "gpus", "nodes"))
@@ -163,6 +166,8 @@ def _row(record: Mapping[str, str], where: str) -> Row:
         return replace(empty, machine=machine.name, skip=f"no cluster file: {machine.reason or machine.name}")
     if size is None or gpus is None or (nodes is None and machine.per_host < 1):
         return replace(empty, machine=machine.name, skip="size, GPUs or nodes are not single numbers")
+    if gpus < 2 or size < 1 or max(gpus, nodes or 1) > MOST:
+        raise InputError(Mistake(where, "gpus, nodes, size_bytes", f"{gpus:g}, {nodes}, {size:g}", f"2 to {MOST} GPUs"))
     row = _measured(replace(empty, machine=machine.name), record, where)
     if row.skip:
         return row

@@ -69,7 +69,7 @@ def read(path: Path) -> list[dict[str, str]]:
     """
     try:
         with path.open(encoding="utf-8", newline="") as file:
-            rows = list(csv.DictReader(file))
+            rows = [{str(k): v or "" for k, v in row.items()} for row in csv.DictReader(file)]
     except (OSError, ValueError, csv.Error) as error:
         raise InputError(Mistake(str(path), "", str(error), "a CSV file of training steps")) from None
     missing = [name for name in COLUMNS if rows and name not in rows[0]]

@@ -11,8 +11,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from xml.etree import ElementTree
 
+from sim import files
 from validation.interface import Cells, Report, Table
 from validation.plot import write_plot
+from validation.slices import rank_of, slices_of
 
 if TYPE_CHECKING:
     from rich.table import Table as RichTable
@@ -22,17 +24,17 @@ if TYPE_CHECKING:
 __all__ = ["for_stdout", "markdown", "terminal", "write_json", "write_junit", "write_markdown", "write_plot"]
 
 CHECK_HEAD = ("check", "value", "limit", "", "where")
-GROUP_HEAD = ("rows", "n", "mean", "worst", "bias", "worst row")
+GROUP_HEAD = ("rows", "n", "mean", "worst", "bias", "rank", "worst row")
 LISTED = 20  # more skipped rows than this are counted by reason
 
 
 def markdown(report: Report) -> str:
     """The whole report; what decides comes first."""
     parts = [
-        f"# {_verdict(report)}",
-        _table(CHECK_HEAD, map(_check_cells, report.checks)),
+        f"# {verdict(report)}",
+        _table(CHECK_HEAD, map(check_cells, report.checks)),
         "## Groups",
-        _table(GROUP_HEAD, _group_cells(report)),
+        _table(GROUP_HEAD, group_cells(report)),
         "## Cases",
     ]
     for table in filter(lambda table: table.rows, report.case_tables):
@@ -58,15 +60,15 @@ def terminal(report: Report, width: int = 120) -> str:
             console.print()
     for line in _skip_lines(report):
         console.print(f"skipped {line}", markup=False)
-    console.print(_rich(Table("", GROUP_HEAD, list(_group_cells(report)))))
+    console.print(_rich(Table("", GROUP_HEAD, list(group_cells(report)))))
     console.print()
-    console.print(_rich(Table("", CHECK_HEAD, list(map(_check_cells, report.checks)))))
+    console.print(_rich(Table("", CHECK_HEAD, list(map(check_cells, report.checks)))))
     console.print()
-    console.print(_verdict(report), markup=False)
+    console.print(verdict(report), markup=False)
     return console.export_text()
 
 
-def _verdict(report: Report) -> str:
+def verdict(report: Report) -> str:
     failed = sum(not check.passed for check in report.checks)
     found = (
         "within tolerance" if report.passed else f"OUTSIDE tolerance: {failed} of {len(report.checks)} checks failed"
@@ -83,11 +85,11 @@ def _skip_lines(report: Report) -> list[str]:
 
 
 def write_markdown(report: Report, path: Path) -> None:
-    path.write_text(markdown(report), encoding="utf-8")
+    files.write_text(path, markdown(report))
 
 
 def write_json(report: Report, path: Path) -> None:
-    path.write_text(json.dumps(report.to_json(), indent=2) + "\n", encoding="utf-8")
+    files.write_text(path, json.dumps(report.to_json(), indent=2) + "\n")
 
 
 def write_junit(report: Report | Iterable[Report], path: Path) -> None:
@@ -99,7 +101,8 @@ def write_junit(report: Report | Iterable[Report], path: Path) -> None:
         root = ElementTree.Element("testsuites")
         root.extend(suites)
     ElementTree.indent(root)
-    ElementTree.ElementTree(root).write(path, encoding="utf-8", xml_declaration=True)
+    with files.replacing(path) as beside:
+        ElementTree.ElementTree(root).write(beside, encoding="utf-8", xml_declaration=True)
 
 
 def _suite(report: Report) -> ElementTree.Element:
@@ -122,7 +125,7 @@ def _suite(report: Report) -> ElementTree.Element:
     return suite
 
 
-def _check_cells(check: Check) -> Cells:
+def check_cells(check: Check) -> Cells:
     verdict = "good" if check.passed else "FAILED"
     return check.name, _amount(check, check.value), _amount(check, check.limit), verdict, check.detail
 
@@ -131,10 +134,30 @@ def _amount(check: Check, value: float) -> str:
     return f"{value:.1%}" if check.share else f"{value:.0f}"
 
 
-def _group_cells(report: Report) -> Iterator[Cells]:
+def group_cells(report: Report) -> Iterator[Cells]:
+    """Errors of every group; `rank`: Spearman's correlation of predicted and measured times."""
+    ranks = {name: rank_of(points) for name, points in slices_of(report).items()}
     for name, e in report.groups.items():
         if e.n:
-            yield name, str(e.n), f"{e.mape:.1%}", f"{e.worst:.1%}", f"{e.bias:+.1%}", e.worst_id
+            rank = ranks.get(name)
+            told = "" if rank is None else f"{rank:.3f}"
+            yield name, str(e.n), f"{e.mape:.1%}", f"{e.worst:.1%}", f"{e.bias:+.1%}", told, e.worst_id
+
+
+def markdown_table(table: Table) -> str:
+    """A table under its title."""
+    return f"{table.title}:\n\n{_table(table.head, table.rows)}\n"
+
+
+def terminal_tables(tables: Iterable[Table], width: int) -> str:
+    """Tables for a person."""
+    from rich.console import Console
+
+    console = Console(width=width, record=True, file=io.StringIO())
+    for table in tables:
+        console.print(_rich(table))
+        console.print()
+    return console.export_text()
 
 
 def _table(head: Cells, rows: Iterable[Cells]) -> str:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from sim import files
 from sim.errors import InputError, Mistake
 
 # What a case may say that changes neither the step nor how it is predicted.
@@ -107,9 +108,9 @@ def read_rows(path: str | Path) -> list[Row]:
             continue
         where = f"{path.name}:{number}"
         try:
-            rows.append(_row(json.loads(line), where))
-        except json.JSONDecodeError as error:
-            mistakes.append(Mistake(where, "", error.msg, "one JSON object a line"))
+            rows.append(_row(files.json_of(line), where))
+        except ValueError as error:  # no JSON, nested too deeply, or a number of thousands of digits
+            mistakes.append(Mistake(where, "", getattr(error, "msg", str(error)), "one JSON object a line"))
         except InputError as error:
             mistakes.extend(error.mistakes)
     if mistakes:
@@ -181,7 +182,9 @@ def _steps(by_rank: object, where: str) -> dict[int, tuple[float, ...]]:
     steps: dict[int, tuple[float, ...]] = {}
     for rank, times in by_rank.items():
         good = isinstance(times, list) and times and all(isinstance(t, int | float) and t > 0 for t in times)
-        if not good:
-            raise InputError(Mistake(where, f"step_s_by_rank.{rank}", repr(times)[:60], "positive seconds"))
+        if not good or not re.fullmatch(r"\d{1,7}", str(rank)):
+            raise InputError(
+                Mistake(where, f"step_s_by_rank.{rank}", repr(times)[:60], "positive seconds, by number of rank")
+            )
         steps[int(rank)] = tuple(map(float, times))
     return steps

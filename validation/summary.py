@@ -39,3 +39,27 @@ def errors_of(errors: Sequence[tuple[str, float]]) -> Errors:
     worst_id, worst = max(errors, key=lambda pair: abs(pair[1]))
     mape, bias = math.fsum(map(abs, values)) / len(values), math.fsum(values) / len(values)
     return Errors(len(values), mape, abs(worst), bias, worst_id)
+
+
+def rank_correlation(measured: Sequence[float], predicted: Sequence[float]) -> float | None:
+    """Spearman's rank correlation, equal values sharing a rank; None below three values or when all are equal."""
+    if len(measured) < 3 or not all(map(math.isfinite, (*measured, *predicted))):
+        return None
+    a, b = _ranks(measured), _ranks(predicted)
+    middle = (len(a) + 1) / 2
+    spread = math.sqrt(math.fsum((x - middle) ** 2 for x in a) * math.fsum((y - middle) ** 2 for y in b))
+    return math.fsum((x - middle) * (y - middle) for x, y in zip(a, b, strict=True)) / spread if spread else None
+
+
+def _ranks(values: Sequence[float]) -> list[float]:
+    order = sorted(range(len(values)), key=values.__getitem__)
+    ranks = [0.0] * len(values)
+    at = 0
+    while at < len(order):
+        end = at
+        while end < len(order) and values[order[end]] == values[order[at]]:
+            end += 1
+        for index in order[at:end]:
+            ranks[index] = (at + 1 + end) / 2
+        at = end
+    return ranks

@@ -5,13 +5,11 @@ All three are the same keys (`sim.sections.Model`); here what was not said gets 
 
 from __future__ import annotations
 
-import json
-import tomllib
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
-from sim import strict
+from sim import files, strict
 from sim.errors import InputError, Mistake, unknown
 from sim.sections import Model
 from workloads.counts import stage_parameters
@@ -130,7 +128,7 @@ def read_model(path: Path) -> Model:
     arguments = path.suffix in ARGUMENTS
     try:
         text = path.read_text(encoding="utf-8")
-        table = {} if arguments else json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
+        table = {} if arguments else files.json_of(text) if path.suffix == ".json" else files.toml(text)
     except FileNotFoundError:
         raise InputError(Mistake(str(path), "", "no such file", expected)) from None
     except (OSError, ValueError) as error:

@@ -7,12 +7,12 @@ for one command. What the file leaves out is the GPU's.
 from __future__ import annotations
 
 import dataclasses
-import tomllib
 from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from sim import files
 from sim.collectives import constants
 from sim.collectives.constants import Constants, Pace, Pairs
 from sim.errors import InputError, Mistake, did_you_mean
@@ -49,7 +49,7 @@ def load_file(path: str, gpu: str) -> Constants:
 def _read(path: Path) -> dict[str, Any]:
     expected = "constants of NCCL (TOML), as `prestep calibrate LOGS -o FILE` writes them"
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        return files.toml(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise InputError(Mistake(str(path), "", "no such file", expected)) from None
     except OSError as error:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from sim import files
 from sim.errors import PrestepError
 from sim.exporters import _nccl
 from sim.timeline import COMMUNICATION, Timeline, group_ranks
@@ -74,7 +75,7 @@ def _save(path: Path, text: str) -> None:
         # No time of writing in the file: the same run gives the same bytes.
         path.write_bytes(gzip.compress(text.encode(), compresslevel=5, mtime=0))
     else:
-        path.write_text(text, encoding="utf-8")
+        files.write_text(path, text)
 
 
 def _header(result: Result, timeline: Timeline, rank: int | None) -> dict[str, Any]:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from sim import files
 from sim.exporters import _words as words
 from sim.units import format_bytes, format_duration
 
@@ -40,7 +41,7 @@ def render(result: Result) -> str:
 
 def write(result: Result, path: str | Path) -> None:
     """Write the report to a file."""
-    Path(path).write_text(render(result), encoding="utf-8")
+    files.write_text(path, render(result))
 
 
 def _links(result: Result) -> list[tuple[str, ...]]:

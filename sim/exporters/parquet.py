@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from sim import files
 from sim.errors import PrestepError
 from sim.timeline import Timeline
 
@@ -30,7 +31,8 @@ def write(result: Result, path: str | Path) -> None:
     table = result.timeline.to_arrow()
     summary = json.dumps(json.loads(result.to_json()))
     table = table.replace_schema_metadata({**(table.schema.metadata or {}), b"prestep.result": summary.encode()})
-    pyarrow.parquet.write_table(table, str(path), compression="zstd")
+    with files.replacing(path) as beside:
+        pyarrow.parquet.write_table(table, str(beside), compression="zstd")
 
 
 def read(path: str | Path) -> Timeline:

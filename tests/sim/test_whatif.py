@@ -10,6 +10,7 @@ from click.testing import CliRunner, Result
 
 import cli
 from sim import predict
+from sim.commands import _shared
 from sim.predict import simulate
 from sim.report import step_time
 from sim.sections import Scenario
@@ -211,7 +212,7 @@ def test_a_set_beside_each_changes_the_base(leafspine: str) -> None:
 def test_mistakes_end_with_code_2(leafspine: str, arguments: list[str], told: str) -> None:
     """Nothing on stdout, what is wrong on stderr, no traceback."""
     done = whatif(leafspine, *arguments)
-    assert done.exit_code == cli.EXIT_INPUT and done.stdout == ""
+    assert done.exit_code == _shared.EXIT_INPUT and done.stdout == ""
     assert told in done.stderr and "Traceback" not in done.stderr
 
 

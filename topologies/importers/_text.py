@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import gzip
 import math
 from collections import Counter
 from pathlib import Path
 from typing import NoReturn
 
+from sim import files
 from sim.errors import InputError, Mistake
 from topologies.fabric import Fabric
 from topologies.known import Known
@@ -16,11 +16,8 @@ from topologies.known import Known
 def text_of(path: str | Path) -> str:
     """The text of a file, unpacked when it ends in .gz; raises InputError that names the file."""
     try:
-        data = Path(path).read_bytes()
-        return (gzip.decompress(data) if str(path).endswith(".gz") else data).decode("utf-8")
-    except (OSError, EOFError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
-        raise InputError(Mistake(str(path), "", reason, "a file that can be read")) from None
+        data = files.read_bytes(path)
+        return (files.unpacked(path, data) if str(path).endswith(".gz") else data).decode("utf-8")
     except UnicodeDecodeError:
         raise InputError(Mistake(str(path), "", "bytes that are no text", "a text file in UTF-8")) from None
 

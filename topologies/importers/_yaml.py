@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
+from sim import files
 from topologies.importers._text import Source
 
 
@@ -18,13 +18,15 @@ def parse(source: Source, text: str) -> Any:
     """
     if text.lstrip().startswith("{"):
         try:
-            return json.loads(text)
+            return files.json_of(text)
         except ValueError as error:
             source.fail("", f"no JSON ({error})", "JSON or YAML")
     import yaml
 
     try:
         return yaml.safe_load(text)
+    except RecursionError:
+        source.fail("", files.DEEP, "YAML")
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else 0
         source.fail(f"line {line}", error.problem or "no YAML", "YAML")

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from sim import files
 from topologies.fabric import Fabric
 from topologies.importers._graph import fabric_of, facts_of
 from topologies.importers._text import Source, text_of
@@ -16,10 +17,10 @@ def sniff(text: str) -> bool:
     if not text.lstrip().startswith("{"):
         return False
     try:
-        data = json.loads(text)
+        data = files.json_of(text)
     except ValueError:
         return False
-    nodes = data.get("nodes")
+    nodes = data.get("nodes") if isinstance(data, dict) else None
     return isinstance(nodes, list) and bool(nodes) and isinstance(nodes[0], dict) and "id" in nodes[0]
 
 
@@ -38,7 +39,7 @@ def read(path: str | Path) -> Fabric:
 
     source = Source(path)
     try:
-        data = json.loads(text_of(path))
+        data = files.json_of(text_of(path))
     except ValueError as error:
         source.fail("", f"no JSON ({error})", "node-link JSON")
     if not isinstance(data, dict) or not isinstance(data.get("nodes"), list):
@@ -72,5 +73,5 @@ def write(fabric: Fabric, path: str | Path) -> list[str]:
 
     data = nx.node_link_data(fabric.graph, source="src", target="dst", edges="links")
     data["graph"] = {**data["graph"], "facts": facts_of(fabric)}
-    Path(path).write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
+    files.write_text(path, json.dumps(data, indent=1) + "\n")
     return []

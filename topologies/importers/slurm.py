@@ -21,6 +21,9 @@ _YAML = re.compile(r"^\s*-\s*topology\s*:", re.MULTILINE)
 _KEYS = ("switchname", "switches", "nodes", "linkspeed", "blockname", "blocksizes", "comment")
 
 
+MOST_NAMES = 100_000  # of one range: more than any cluster has
+
+
 @dataclass
 class _Switch:
     name: str
@@ -99,7 +102,8 @@ def _from_yaml(source: Source, text: str) -> dict[str, _Switch]:
     if len(topologies) > 1:
         source.dropped("other topologies", f"the file has {len(topologies)}; this is {one.get('topology')}")
     part, key, child = ("tree", "switches", "switch") if "tree" in one else ("block", "blocks", "block")
-    entries = (one[part] or {}).get(key)
+    inside = one[part]
+    entries = inside.get(key) if isinstance(inside, dict) else None
     if not isinstance(entries, list):
         source.fail(f"{part}.{key}", repr(entries), f"a list with {child}, nodes, children")
     switches: dict[str, _Switch] = {}
@@ -150,6 +154,8 @@ def _numbers(source: Source, where: str, piece: str) -> list[str]:
         if match is None or int(match[2] or match[1]) < int(match[1]):
             source.fail(where, f'"{piece}"', "numbers and rising ranges such as [0-3,12]")
         low, high = match[1], match[2] or match[1]
+        if len(high) > 9 or int(high) - int(low) >= MOST_NAMES:
+            source.fail(where, f'"{piece[:60]}"', f"at most {MOST_NAMES} names")
         numbers += [str(at).zfill(len(low)) for at in range(int(low), int(high) + 1)]
     return numbers
 

@@ -111,7 +111,7 @@ def _at_once(path: Path) -> tuple[Head, Iterator[list[Event]]]:
         return whole, iter([whole.events])
     except msgspec.ValidationError:
         return _lenient(path, data)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise InputError(_broken(path, error)) from None
 
 
@@ -119,7 +119,7 @@ def _lenient(path: Path, data: bytes) -> tuple[Head, Iterator[list[Event]]]:
     """Events of unusual types, one by one; those that are none at all are left to the reader to count."""
     try:
         root = msgspec.json.decode(data)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, RecursionError) as error:
         raise InputError(_broken(path, error)) from None
     events = root if isinstance(root, list) else root.get("traceEvents")
     if not isinstance(events, list):

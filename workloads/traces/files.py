@@ -8,9 +8,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from sim.errors import InputError, Mistake
+from sim.files import check_ratio, unpacked
 
 GZIP = b"\x1f\x8b"
 HEAD = 65536
+LARGEST = 16 * 2**30  # bytes of a trace, unpacked
 
 
 def is_gzip(path: Path) -> bool:
@@ -45,14 +47,12 @@ def content(path: Path) -> bytes:
     raw = path.read_bytes()
     if raw[:2] != GZIP:
         return raw
-    try:
-        return gzip.decompress(raw)
-    except (EOFError, OSError, zlib.error) as error:
-        raise InputError(_damaged(path, error)) from None
+    return unpacked(path, raw, LARGEST)
 
 
 def pieces(path: Path, size: int) -> Iterator[bytes]:
     """The bytes of a file, decompressed, in pieces of about `size`; see :func:`content` for errors."""
+    read, size_on_disk = 0, path.stat().st_size
     with path.open("rb") as file, gzip.open(file) if is_gzip(path) else file as stream:
         while True:
             try:
@@ -61,6 +61,8 @@ def pieces(path: Path, size: int) -> Iterator[bytes]:
                 raise InputError(_damaged(path, error)) from None
             if not piece:
                 return
+            read += len(piece)
+            check_ratio(path, size_on_disk, read, LARGEST)
             yield piece
 
 

@@ -1,0 +1,64 @@
+"""What the commands share: exit codes, options that mean the same everywhere, and how errors end a command."""
+
+from __future__ import annotations
+
+import functools
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+
+EXIT_OUTSIDE, EXIT_INPUT = 1, 2
+
+Command = Callable[..., Any]
+
+
+def explained(command: Command) -> Command:
+    """Errors that prestep can explain end the command with their text and exit code 2, without a traceback."""
+
+    @functools.wraps(command)
+    def run(*args: Any, **kwargs: Any) -> Any:
+        from sim.errors import PrestepError
+
+        try:
+            return command(*args, **kwargs)
+        except PrestepError as error:
+            click.echo(str(error), err=True)
+            sys.exit(EXIT_INPUT)
+
+    return run
+
+
+def changes(command: Command) -> Command:
+    """The option --set, any number of times."""
+    text = (
+        "Change a key (training.micro_batch=4) or the cluster (nvlink.bandwidth=2x, gpu[3].clock=0.8x, nvswitch=off). "
+        "May be repeated."
+    )
+    return click.option("--set", "overrides", metavar="KEY=VALUE", multiple=True, help=text)(command)
+
+
+def as_json(command: Command) -> Command:
+    """The option --json."""
+    return click.option("--json", "json_", is_flag=True, help="JSON on stdout, in seconds and bytes.")(command)
+
+
+def scaled(command: Command) -> Command:
+    """The option --hosts."""
+    text = "Hosts of the cluster, where its family scales; default: as its file says."
+    return click.option("--hosts", type=click.IntRange(1), help=text)(command)
+
+
+def echo_json(value: object) -> None:
+    click.echo(json.dumps(value, indent=2))
+
+
+def talk(text: str) -> None:
+    click.echo(text, err=True)
+
+
+def file_option(*names: str, text: str) -> Callable[[Command], Command]:
+    return click.option(*names, type=click.Path(dir_okay=False, path_type=Path), help=text)

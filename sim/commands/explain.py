@@ -1,0 +1,19 @@
+"""The command `prestep explain`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from sim.commands._shared import explained
+
+
+@click.command()
+@click.argument("result", type=click.Path(path_type=Path))
+@explained
+def command(result: Path) -> None:
+    """Say in plain words what bounds the step in RESULT (of `run --json`), what would help, and how sure that is."""
+    from sim import explain
+
+    click.echo(explain.text(explain.read(result)))

@@ -1,0 +1,86 @@
+"""The command `prestep run`."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from sim.commands._shared import EXIT_OUTSIDE, as_json, changes, explained, file_option, talk
+
+if TYPE_CHECKING:
+    from sim.result import Result
+    from sim.sections import Scenario
+
+
+@click.command()
+@click.argument("scenario", required=False)
+@changes
+@as_json
+@file_option("--trace", text="Write a Chrome trace (.json or .json.gz) for Perfetto.")
+@file_option("--timeline", text="Write the timeline as Parquet.")
+@click.option("--strict", is_flag=True, help="Fail when the prediction rests on a fallback.")
+@explained
+def command(
+    scenario: str | None,
+    overrides: tuple[str, ...],
+    json_: bool,
+    trace: Path | None,
+    timeline: Path | None,
+    strict: bool,
+) -> None:
+    """Predict one training step of SCENARIO: a file, or a bundled one (`prestep list scenarios`)."""
+    from sim import exporters
+    from sim.catalog import find_scenario
+    from sim.spec import load_scenario
+
+    loaded = load_scenario(find_scenario(scenario), overrides)
+    if loaded.jobs:
+        _run_jobs(loaded, json_, trace or timeline, strict)
+        return
+    from sim.predict import predict  # after the scenario is known to be good: its imports are the slow ones
+
+    result = predict(loaded, prices=True)
+    if json_:
+        click.echo(result.to_json())
+    else:
+        from sim.exporters import terminal
+
+        click.echo(terminal.render(result))
+    for exporter, path in (("chrome_trace", trace), ("parquet", timeline)):
+        if path is not None:
+            talk(f"wrote {exporters.write(result, path, exporter)}")
+    if strict and result.fallbacks:
+        talk(result.refusal)
+        sys.exit(EXIT_OUTSIDE)
+
+
+def _run_jobs(scenario: Scenario, json_: bool, file: Path | None, strict: bool) -> None:
+    """`run` of several jobs on one cluster."""
+    from sim.errors import InputError, Mistake
+    from sim.exporters import terminal
+    from sim.together import predict
+
+    if file is not None:
+        raise InputError(Mistake("command line", str(file), f"{len(scenario.jobs)} jobs", "one job for a trace"))
+    together = predict(scenario)
+    click.echo(together.to_json() if json_ else terminal.render_jobs(together))
+    refused = [result.refusal for result in together.results.values() if result.fallbacks]
+    if strict and refused:
+        talk("\n".join(refused))
+        sys.exit(EXIT_OUTSIDE)
+
+
+def predicted(scenario: str | None, overrides: tuple[str, ...]) -> Result:
+    """What `run` prints, for programs that print it elsewhere."""
+    from sim.catalog import find_scenario
+    from sim.jobs import refuse
+    from sim.spec import load_scenario
+
+    loaded = load_scenario(find_scenario(scenario), overrides)
+    refuse(loaded, "this; `prestep run` predicts several")
+    from sim.predict import predict  # after the scenario is known to be good: its imports are the slow ones
+
+    return predict(loaded, prices=True)

@@ -1,0 +1,16 @@
+"""The command `prestep schema`."""
+
+from __future__ import annotations
+
+import click
+
+from sim.commands._shared import echo_json, explained
+
+
+@click.command()
+@explained
+def command() -> None:
+    """Print the JSON Schema of scenario files."""
+    from sim.spec import json_schema
+
+    echo_json(json_schema())

@@ -1,0 +1,52 @@
+"""The command `prestep validate`."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import click
+
+from sim.commands._shared import EXIT_OUTSIDE, as_json, echo_json, explained, file_option, talk
+
+
+@click.command()
+@click.argument("sets", metavar="[SET]...", nargs=-1)
+@click.option("--rows", type=click.Path(path_type=Path), help="Predict these instead, in the format of the set.")
+@as_json
+@file_option("--junit", text="Write JUnit XML.")
+@file_option("--plot", text="Write a scatter plot (PNG).")
+@file_option("--markdown", text="Write the report as Markdown.")
+@file_option("--html", text="Write a page with scatter and residual plots, in one file.")
+@click.option("--compare", metavar="FILE|REV", help="List what moved since this: a file of --json, or a git revision.")
+@click.option("--only-compare", is_flag=True, help="With --compare: print and judge what moved, not the sets.")
+@click.option("--jobs", default=2, show_default=True, type=click.IntRange(1), help="Worker processes.")
+@file_option("--known-misses", text="Exit 1 only for failed checks that this TOML table does not list, or that grew.")
+@explained
+def command(
+    sets: tuple[str, ...],
+    rows: Path | None,
+    json_: bool,
+    jobs: int,
+    known_misses: Path | None,
+    compare: str | None,
+    only_compare: bool,
+    **files: Path | None,
+) -> None:
+    """Compare predictions with the measured cases of SET (`prestep list sets`); exit 1 outside tolerance."""
+    from validation import command as body
+
+    if compare:
+        body.check_base(compare)  # before the work, not after
+    reports = body.compare(sets, rows, jobs)
+    compared = body.against_base(reports, compare, rows, jobs) if compare else None
+    if json_:
+        echo_json(body.as_json(reports, compared))
+    else:
+        click.echo(body.as_text([] if only_compare and compare else reports, compared))
+    body.write(reports, talk, compared=compared, **files)
+    worse = body.worse([] if only_compare and compare else reports, known_misses, compared)
+    why = "not among the known misses, or worse" if known_misses else "past tolerance"
+    for check in worse if known_misses or compare else ():
+        talk(f"{why}: {check.name}: {check.value:.4f} (limit {check.limit:.4f})")
+    sys.exit(EXIT_OUTSIDE if worse else 0)

@@ -1,0 +1,178 @@
+"""Writing files whole or not at all: a file that is interrupted half way leaves what was there before."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import os
+import re
+import tempfile
+import tomllib
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from sim.errors import InputError, Mistake
+
+
+@contextmanager
+def replacing(path: str | Path) -> Iterator[Path]:
+    """A path beside `path` to write to; it takes the place of `path` when the block ends well, and is removed if not.
+
+    The suffix is that of `path`, since writers look at it. A link is followed: what it points to is replaced.
+
+    Raises
+    ------
+    InputError
+        If the folder is not there or cannot be written to, or `path` is a folder.
+    """
+    target = Path(path)
+    if target.exists() and not target.is_file():  # /dev/stdout, a pipe: nothing to keep whole
+        if target.is_dir():
+            raise InputError(Mistake(str(path), "", "a folder", "a file to write"))
+        yield target
+        return
+    real = Path(os.path.realpath(target))
+    suffix = "".join(target.suffixes[-2:])
+    try:
+        handle, name = tempfile.mkstemp(dir=real.parent, prefix=f".{target.name[:40]}.", suffix=suffix)
+    except OSError as error:
+        raise InputError(Mistake(str(path), "", error.strerror or str(error), "a file that can be written")) from None
+    os.close(handle)
+    beside = Path(name)
+    try:
+        yield beside
+        os.chmod(beside, real.stat().st_mode & 0o777 if real.exists() else 0o666 & ~_umask())
+        os.replace(beside, real)
+    except OSError as error:
+        raise InputError(Mistake(str(path), "", error.strerror or str(error), "a file that can be written")) from None
+    finally:
+        beside.unlink(missing_ok=True)
+
+
+def write_text(path: str | Path, text: str) -> None:
+    """The text as UTF-8, whole or not at all.
+
+    Raises
+    ------
+    InputError
+        If it cannot be written.
+    """
+    with replacing(path) as beside:
+        beside.write_text(text, encoding="utf-8")
+
+
+def _umask() -> int:
+    current = os.umask(0)  # the only way to read it
+    os.umask(current)
+    return current
+
+
+# What is read whole: larger files are refused before they fill the memory. Traces are read with limits of their own.
+LARGEST = 256 * 2**20
+# gzip packs recorded JSON 10 to 40 times, and nothing but repetition more than this.
+PACKED = 200
+SMALL = 64 * 2**20  # unpacked sizes below which the ratio does not matter
+
+
+def read_bytes(path: str | Path, expected: str = "a file that can be read", largest: float = LARGEST) -> bytes:
+    """The bytes of a file; `largest` is what it may have at most.
+
+    Raises
+    ------
+    InputError
+        If it is no file, cannot be read, or is too large.
+    """
+    place = Path(path)
+    try:
+        if place.is_dir():
+            raise InputError(Mistake(str(path), "", "a folder", expected))
+        with place.open("rb") as file:
+            data = file.read(int(min(largest, 2**62)) + 1)
+    except (OSError, ValueError) as error:  # ValueError: a null byte in the name
+        raise InputError(Mistake(str(path), "", getattr(error, "strerror", None) or str(error), expected)) from None
+    if len(data) > largest:
+        raise InputError(Mistake(str(path), "", f"more than {largest:.0f} bytes", expected))
+    return data
+
+
+def unpacked(path: str | Path, data: bytes, largest: float = LARGEST) -> bytes:
+    """gzip's content, a piece at a time so that a file which unpacks to far more than any real one is refused early.
+
+    Raises
+    ------
+    InputError
+        If it is damaged, or unpacks to more than `largest` or to over `PACKED` times itself.
+    """
+    pieces: list[bytes] = []
+    size = 0
+    with gzip.open(io.BytesIO(data)) as stream:
+        while True:
+            try:
+                piece = stream.read(2**20)
+            except (EOFError, OSError, zlib.error) as error:
+                found = (
+                    "a gzip file that is cut off" if isinstance(error, EOFError) else f"a damaged gzip file ({error})"
+                )
+                hint = "copy it again, or record again"
+                raise InputError(Mistake(str(path), "", found, "a whole file", hint)) from None
+            if not piece:
+                return b"".join(pieces)
+            pieces.append(piece)
+            size += len(piece)
+            check_ratio(path, len(data), size, largest)
+
+
+def check_ratio(path: str | Path, packed: int, size: int, largest: float = LARGEST) -> None:
+    """Raises InputError if a file unpacks to more than a real one would."""
+    if size > largest or size > max(SMALL, PACKED * packed):
+        found = f"{packed} bytes that unpack to more than {size}"
+        raise InputError(Mistake(str(path), "", found, f"at most {PACKED} times as much", "unpack it first"))
+
+
+def read_text(path: str | Path, expected: str = "a text file in UTF-8", largest: float = LARGEST) -> str:
+    """The text of a file.
+
+    Raises
+    ------
+    InputError
+        If it cannot be read, is too large, or is no text.
+    """
+    try:
+        return read_bytes(path, expected, largest).decode("utf-8")
+    except UnicodeDecodeError:
+        raise InputError(Mistake(str(path), "", "bytes that are no text", expected)) from None
+
+
+# A key with more parts is no table of ours, and costs the parser the square of them.
+DOTTED = re.compile(r"(?:[\w\"'-]+\s*\.\s*){32}")
+
+
+def toml(text: str) -> dict[str, Any]:
+    """`tomllib.loads` that refuses what would take it too long or too deep.
+
+    Raises
+    ------
+    ValueError
+        As tomllib does (`TOMLDecodeError`), and for values nested too deeply.
+    """
+    if DOTTED.search(text):
+        raise ValueError("a key of more than 32 parts")
+    try:
+        return tomllib.loads(text)
+    except RecursionError:
+        raise ValueError(DEEP) from None
+
+
+DEEP = "values nested too deeply"
+
+
+def json_of(text: str | bytes) -> Any:
+    """`json.loads`; values nested too deeply are a ValueError like any other mistake."""
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise ValueError(DEEP) from None

@@ -1,0 +1,49 @@
+"""Runs a command on a file in this process, with a limit of time, and says what was wrong with how it ended."""
+
+from __future__ import annotations
+
+import re
+import signal
+import traceback
+from pathlib import Path
+from types import FrameType
+
+from click.testing import CliRunner
+
+import cli
+from tests.fuzz.seeds import Seed
+
+SECONDS = 10
+# 0 good, 1 outside tolerance (of `validate` alone), 2 wrong input.
+GOOD = {0, 2}
+
+
+class TooLong(BaseException):
+    """Not an Exception: no handler of the program takes it for one of its own."""
+
+
+def _stop(_: int, __: FrameType | None) -> None:
+    raise TooLong
+
+
+def outcome(seed: Seed, path: Path, out: Path) -> str:
+    """What was wrong; empty when it ended with 0, or with 2 and a message that names the file or what is in it."""
+    words = [{"FILE": str(path), "OUT": str(out)}.get(word, word) for word in seed.words]
+    before = signal.signal(signal.SIGALRM, _stop)
+    signal.alarm(SECONDS)
+    try:
+        done = CliRunner().invoke(cli.main, words)
+    except TooLong:
+        return f"more than {SECONDS} s"
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
+    if done.exception is not None and not isinstance(done.exception, SystemExit):
+        return "".join(traceback.format_exception(done.exception)[-4:])
+    if done.exit_code not in (GOOD | {1} if seed.words[0] == "validate" else GOOD):
+        return f"exit {done.exit_code}"
+    if done.exit_code == 2 and not re.search(r"\S+: found |\S+: |Error", done.stderr):
+        return f"no place in the message: {done.stderr[:300]}"
+    if re.search(r"\b(KeyError|TypeError|AttributeError|IndexError|ZeroDivisionError|RecursionError)\b", done.output):
+        return f"a crash that became a message: {done.output[-600:]}"
+    return ""

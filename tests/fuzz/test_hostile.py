@@ -1,0 +1,106 @@
+"""Files made to do harm, and files damaged at random: each ends with an exit code and a message, soon."""
+
+from __future__ import annotations
+
+import gzip
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from sim import files
+from sim.errors import InputError
+from tests.fuzz.mutants import mutated
+from tests.fuzz.running import outcome
+from tests.fuzz.seeds import SCENARIO, seeds
+
+SEEDS = {seed.name: seed for seed in seeds()}
+LAUGHS = (
+    '<?xml version="1.0"?><!DOCTYPE l [<!ENTITY a "aaaaaaaaaa">'
+    + "".join(f'<!ENTITY {chr(98 + i)} "{("&" + chr(97 + i) + ";") * 10}">' for i in range(9))
+    + ']><system version="1"><cpu numaid="&j;"/></system>'
+)
+HOSTILE = {
+    "entities": ("nccl_xml", LAUGHS),
+    "external entity": ("nccl_xml", '<!DOCTYPE s [<!ENTITY x SYSTEM "file:///etc/passwd">]><system>&x;</system>'),
+    "deep XML": ("nccl_xml", "<system>" + "<pci>" * 200_000),
+    "deep scenario": ("scenario", "a = " + "[" * 100_000),
+    "dotted key": ("scenario", "a" + ".a" * 100_000 + " = 1"),
+    "deep cluster": ("family", "a = " + "[" * 100_000),
+    "deep rows": ("steps", "[" * 100_000),
+    "deep collectives": ("collectives", "[" * 100_000),
+    "deep trace": ("trace", "[" * 100_000),
+    "deep arguments": ("trace", '{"traceEvents":[{"args":' + "[" * 100_000 + "]" * 100_000 + "}]}"),
+    "deep YAML": ("slurm_yaml", "- topology: x\n  tree: " + "[" * 5_000),
+    "digits": ("collectives", "9" * 10_000),
+    "layers": ("scenario", SCENARIO.replace("layers = 2", "layers = 100000000")),
+    "accumulation": ("scenario", SCENARIO.replace("grad_accumulation = 2", "grad_accumulation = 99999999")),
+    "infinity": ("scenario", SCENARIO.replace("slow_factor = 1.5", "slow_factor = inf")),
+    "hosts": ("slurm", "SwitchName=s Nodes=n[1-99999999999999999999]\n"),
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_hostile_file_is_refused_by_rule(name: str, tmp_path: Path) -> None:
+    """Entities, depth, counts and numbers beyond any real file: a message, not a crash and not a wait."""
+    kind, text = HOSTILE[name]
+    path = tmp_path / f"x{SEEDS[kind].suffix}"
+    path.write_text(text)
+    assert outcome(SEEDS[kind], path, tmp_path / "out.json") == ""
+
+
+@pytest.mark.parametrize(("kind", "suffix"), [("trace", ".json.gz"), ("nccl_xml", ".xml.gz")])
+def test_a_gzip_bomb_is_refused(kind: str, suffix: str, tmp_path: Path) -> None:
+    """A hundred kilobytes that unpack to a hundred megabytes are no recording."""
+    path = tmp_path / f"x{suffix}"
+    path.write_bytes(gzip.compress(b" " * (100 << 20), 6))
+    assert outcome(SEEDS[kind], path, tmp_path / "out.json") == ""
+
+
+@pytest.mark.parametrize("name", SEEDS)
+def test_files_that_are_none(name: str, tmp_path: Path) -> None:
+    """Nothing, zeros, bytes that are no text, another kind of value."""
+    path = tmp_path / f"x{SEEDS[name].suffix}"
+    for data in (b"", b"\0" * 1000, b"\xff\xfe\x00" * 1000, b"null", b"9" * 10_000):
+        path.write_bytes(data)
+        assert outcome(SEEDS[name], path, tmp_path / "out.json") == ""
+
+
+def _damaged(name: str, seed: int, times: int, folder: Path) -> None:
+    text = mutated(SEEDS[name].text, seed, times)
+    path = folder / f"x{SEEDS[name].suffix}"
+    path.write_text(text, errors="replace")
+    assert outcome(SEEDS[name], path, folder / "out.json") == "", f"mutated({name!r}, {seed}, {times})"
+
+
+@pytest.mark.parametrize("name", SEEDS)
+def test_a_few_damaged_files(name: str, tmp_path: Path) -> None:
+    """The short run: ten of each kind, always the same ones."""
+    for seed in range(10):
+        _damaged(name, seed, 1 + seed % 3, tmp_path)
+
+
+@pytest.mark.slow
+@settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.sampled_from(sorted(SEEDS)), st.integers(0, 2**32), st.integers(1, 4))
+def test_damaged_files(tmp_path: Path, name: str, seed: int, times: int) -> None:
+    """Whatever is damaged, the command ends with 0, or with 2 and a place, within ten seconds."""
+    _damaged(name, seed, times, tmp_path)
+
+
+def test_an_interrupted_write_leaves_the_old_file(tmp_path: Path) -> None:
+    """An error half way: the old text stays, and nothing else is left in the folder."""
+    path = tmp_path / "kept.txt"
+    files.write_text(path, "old")
+    with pytest.raises(RuntimeError), files.replacing(path) as beside:
+        beside.write_text("half of the n")
+        raise RuntimeError
+    assert path.read_text() == "old" and list(tmp_path.iterdir()) == [path]
+
+
+def test_a_place_that_cannot_be_written_to_is_a_mistake(tmp_path: Path) -> None:
+    """A folder, and a folder that is not there: the message names it."""
+    for path in (tmp_path, tmp_path / "no" / "x.txt"):
+        with pytest.raises(InputError, match=str(tmp_path)):
+            files.write_text(path, "x")
