@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from sim import __version__, replay_command
+from sim import __version__, goodput_command, replay_command
 
 if TYPE_CHECKING:
     from sim.result import Result
@@ -253,6 +253,7 @@ def collective(explain: bool, json_: bool, **choices: Any) -> None:
 
 
 replay_command.add(main, explained, changes, as_json)
+goodput_command.add(main, explained, changes, as_json)
 
 
 @main.group()
@@ -326,7 +327,7 @@ def import_topology(file: Path, output: Path | None, format_: str) -> None:
     talk(f"wrote {path}: {len(fabric.hosts)} hosts, {len(fabric.gpus)} GPUs")
 
 
-KINDS = ("clusters", "models", "collectives", "schedules", "topologies", "exporters", "routings", "scenarios", "sets")
+KINDS = ("clusters", "models", "collectives", "schedules", "topologies", "exporters", "routings", "scenarios", "sets", "storage")
 
 
 @main.command("list")

@@ -67,6 +67,7 @@ class Machine:
     scale: Mapping[int, float | np.ndarray]
     idle: frozenset[int] = frozenset()
     exclusive: bool = True
+    background: tuple[Plan, ...] = ()
 
 
 class Stuck(PrestepError):
@@ -90,6 +91,8 @@ class Engine:
         self.ranks = [Rank(self.env, p, steps) for p in graph.programs]
         self.plans = [machine.plan(c) for c in graph.comms]
         self.meetings: dict[tuple[int, int], Meeting] = {}
+        for other in machine.background:
+            self.network.begin(other)
         for rank in self.ranks:
             self.env.process(host_thread(rank, steps, graph.launch_limit, start))
             executed = rank.program.kind != SYNC
