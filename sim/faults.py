@@ -84,6 +84,7 @@ def run(job: Job, seed: int) -> Outcome:
     env, out = simpy.Environment(), Outcome(failures=dict.fromkeys(job.rates, 0))
     env.process(_life(env, job, random.Random(seed), out))
     env.run(until=job.days * DAY)
+    out.waiting += max(0.0, job.days * DAY - out.total)  # still waiting for a host when the run ended
     return out
 
 

@@ -77,7 +77,7 @@ def rates_of(gpus: int, given: Sequence[str] = (), scale: float = 1.0) -> dict[s
     InputError
         With every rate that is none.
     """
-    told, mistakes = table(), []
+    told, mistakes = table(), list[Mistake]()
     rates = {name: count / told["gpu_hours"] * 1e6 * scale for name, count in told["counts"].items()}
     if not (math.isfinite(scale) and scale >= 0):
         mistakes.append(Mistake(WHERE, "--rate-scale", f"{scale:g}", "a number that is not negative"))

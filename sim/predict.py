@@ -298,7 +298,7 @@ def _not_simulated(scenario: Scenario) -> list[Mistake]:
     where, found = scenario.where, []
     for section in sections_in_use(scenario):
         if section in ("checkpoint", "dataload") and scenario.name:
-            found.append(Mistake(where, section, "a section", "nothing", "not simulated for several jobs; leave it out"))
+            found.append(Mistake(where, section, "a section", "nothing", "not simulated for several jobs"))
     if "checkpoint" in sections_in_use(scenario):
         from sim.checkpointing import mistakes_of
 

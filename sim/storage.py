@@ -1,4 +1,4 @@
-"""Transfers to and from storage as activities of the network, by SimPy: each flow is a row of legs, one after the other.
+"""Transfers to and from storage as activities of the network, by SimPy: a flow is a row of legs, one after the other.
 
 A leg takes a fixed time (a file is created, a plan is made), then moves bytes over links that others use too.
 """

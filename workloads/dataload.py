@@ -1,6 +1,6 @@
 """Reading data: workers that make microbatches, a queue of prefetched ones, and the copy to the GPU.
 
-A worker takes `batch_time` for a microbatch; `workers` of them make `workers / batch_time` a second. Without workers the
+A worker takes `batch_time` for a microbatch; `workers` of them make `workers / batch_time` a second. Without them the
 training process makes each batch itself, and nothing overlaps. With them a step takes as long as the slower of the two:
 the queue evens out what varies, never the rate.
 """
