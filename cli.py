@@ -327,7 +327,9 @@ def import_topology(file: Path, output: Path | None, format_: str) -> None:
     talk(f"wrote {path}: {len(fabric.hosts)} hosts, {len(fabric.gpus)} GPUs")
 
 
-KINDS = ("clusters", "models", "collectives", "schedules", "topologies", "exporters", "routings", "scenarios", "sets", "storage")
+KINDS = (
+    "clusters", "models", "collectives", "schedules", "topologies", "exporters", "routings", "scenarios", "sets", "storage",
+)  # fmt: skip
 
 
 @main.command("list")

@@ -155,21 +155,23 @@ def optimal(job: Job, gpus: int, replicas: int, seed: int) -> tuple[float, list[
     centre = young_daly(job.stall, 1 / total) if total and job.stall > 0 else job.interval
     least = max(job.step, job.stall, job.lag)
     tried = sorted({max(least, centre * 2.0 ** (k / 2)) for k in range(-6, 7)})
-    found = [(at, interval_of([o.goodput for o in simulate(replace(job, interval=at), gpus, replicas, seed).outcomes])[0])
-             for at in tried]  # fmt: skip
+    runs = [(at, simulate(replace(job, interval=at), gpus, replicas, seed).outcomes) for at in tried]
+    found = [(at, statistics.fmean(o.goodput for o in outcomes)) for at, outcomes in runs]
     return max(found, key=lambda pair: pair[1])[0], found
 
 
 def render(made: Mapping[str, Any]) -> str:
     """The page for people."""
+    spread = f"(worst {100 * made['worst']:.2f} %, best {100 * made['best']:.2f} %)"
+    every, stall = format_duration(made["interval"]), format_duration(made["save_stall"])
     pm = "" if math.isnan(made["half_width"]) else f" ± {100 * made['half_width']:.2f}"
     mtbf = "never" if made["mtbf"] is None else f"{made['mtbf'] / HOUR:.2f} h"
     lines = [
         f"{made['gpus']:,} GPUs for {made['days']:g} days, {made['replicas']} replicas".replace(",", " "),
         "",
-        f"  effective training time   {100 * made['goodput']:.2f}{pm} %   (worst {100 * made['worst']:.2f} %, best {100 * made['best']:.2f} %)",
+        f"  effective training time   {100 * made['goodput']:.2f}{pm} %   {spread}",
         f"  interruptions             {made['interruptions']:.1f}, one every {mtbf}",
-        f"  a save every              {format_duration(made['interval'])} (stall {format_duration(made['save_stall'])})",
+        f"  a save every              {every} (stall {stall})",
     ]
     if made["young_daly"] is not None:
         lines.append(f"  Young and Daly            {format_duration(made['young_daly'])}")
