@@ -328,7 +328,8 @@ def import_topology(file: Path, output: Path | None, format_: str) -> None:
 
 
 KINDS = (
-    "clusters", "models", "collectives", "schedules", "topologies", "exporters", "routings", "scenarios", "sets", "storage",
+    "clusters", "models", "collectives", "schedules", "topologies", "exporters", "routings", "scenarios", "sets",
+    "storage",
 )  # fmt: skip
 
 

@@ -68,7 +68,7 @@ def mistakes_of(scenario: Scenario) -> list[Mistake]:
         found.append(Mistake(where, "checkpoint.gpudirect", "true", f"false with {system.name}", hint))
     if c.gpudirect and c.mode == "peer":
         found.append(Mistake(where, "checkpoint.gpudirect", "true", "false with mode peer"))
-    if c.writers == "replica0" and c.mode == "rank0":
+    if c.writers == "replica0" and c.mode in (None, "rank0"):
         found.append(Mistake(where, "checkpoint.writers", "replica0", "mode sharded or async", "rank 0 writes all"))
     return found
 
@@ -78,7 +78,7 @@ class Checkpointing:
 
     def __init__(self, simulation: Simulation) -> None:
         self.simulation, self.scenario = simulation, simulation.scenario
-        self.asked = self.scenario.checkpoint
+        self.asked = replace(self.scenario.checkpoint, mode=self.scenario.checkpoint.mode or "rank0")
         self.system: System = known(self.asked.storage or "nvme", self.scenario.where, "checkpoint.storage")
         self.gpus = simulation.gpus or simulation.fabric.gpus
         world = simulation.lowered.layout.world

@@ -83,7 +83,7 @@ def run(job: Job, seed: int) -> Outcome:
     """One run; the same seed gives the same failures, whatever the interval."""
     env, out = simpy.Environment(), Outcome(failures=dict.fromkeys(job.rates, 0))
     env.process(_life(env, job, random.Random(seed), out))
-    env.run(until=job.days * DAY)
+    env.run(until=job.days * DAY + 1e-3)  # SimPy stops before what happens at the end itself
     out.waiting += max(0.0, job.days * DAY - out.total)  # still waiting for a host when the run ended
     return out
 

@@ -107,7 +107,7 @@ def job_of(asked: Mapping[str, Any]) -> Job:
     InputError
         With everything that is wrong.
     """
-    told, mistakes, s = table(), [], dict[str, float]()
+    told, mistakes, s = table(), list[Mistake](), dict[str, float]()
     defaults = {name: one["value"] for name, one in told["times"].items()}
     for name in ("step_time", "save", "lag", "load", "interval", "detect", "swap", "start", "repair"):
         text = asked.get(name) if asked.get(name) is not None else defaults.get(name)

@@ -196,8 +196,8 @@ class Checkpoint:
     """Saving the model during training."""
 
     every: int | None = key(None, "steps between checkpoints", low=1)
-    mode: Literal["rank0", "sharded", "async", "peer"] = key(
-        "rank0", "torch.save by rank 0; every rank its shard; the same behind training; into another host's memory"
+    mode: Literal["rank0", "sharded", "async", "peer"] | None = key(
+        None, "torch.save by rank 0 (the default); every rank its shard; the same behind training; into a peer's memory"
     )
     storage: str | None = key(None, 'where to: "nvme" (the default), "weka", ...; `prestep list storage`, or a file')
     content: Literal["all", "model"] = key("all", "parameters and optimizer state, or parameters alone")

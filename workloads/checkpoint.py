@@ -46,7 +46,7 @@ def contents(scenario: Scenario, parameters: int, world: int) -> Contents:
     share is dealt out over them (PyTorch's planner), or the first replica writes it.
     """
     size, made = bytes_of(scenario, parameters), scenario.checkpoint
-    if made.mode == "rank0":
+    if (made.mode or "rank0") == "rank0":
         return Contents(size, (0,))
     replicated = scenario.parallel.data_parallel not in ("fsdp", "zero3")
     if replicated and made.writers == "replica0":
