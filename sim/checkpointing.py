@@ -284,9 +284,10 @@ def report_of(simulation: Simulation, step: float) -> dict[str, Any]:
     made = Checkpointing(simulation)
     save, asked = made.save(), made.asked
     window = max(0.0, save.end - save.stall) if asked.mode in ("async", "peer") else 0.0
-    linked = made.beside(step)
-    steps = math.ceil(max(0.0, window - save.host_held) / linked) if window else 0
-    beside = linked + save.host_held / steps if steps else step
+    # Work that the writer costs training: all of it while it holds the host, and a share on links that both use.
+    taken = save.host_held + max(0.0, window - save.host_held) * (1 - step / made.beside(step)) if window else 0.0
+    steps = math.ceil(max(0.0, window - taken) / step)
+    beside = step + taken / steps if steps else step
     report: dict[str, Any] = {
         "mode": asked.mode, "storage": made.system.name, "bytes": made.holds.size, "writers": len(made.holds.writers),
         "save_stall": save.stall, "background": window, "steps_beside": steps, "step_time_beside": beside,
