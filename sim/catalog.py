@@ -14,6 +14,7 @@ _FOLDERS = {
     "clusters": ("topologies", "clusters"),
     "models": ("workloads", "models"),
     "scenarios": ("workloads", "scenarios"),
+    "storage": ("sim", "costs/storage"),
 }
 # Folders of data: kind -> (package, folder in it, file that makes a folder in there one of the kind).
 _FOLDERS_OF_FOLDERS = {"sets": ("validation", "cases", "set.toml")}

@@ -70,6 +70,7 @@ class Machine:
     idle: frozenset[int] = frozenset()
     exclusive: bool = True
     grain: Mapping[int, float] = field(default_factory=dict)
+    background: tuple[Plan, ...] = ()
 
 
 class Stuck(PrestepError):
@@ -93,6 +94,8 @@ class Engine:
         self.ranks = [Rank(self.env, p, steps) for p in graph.programs]
         self.plans = [machine.plan(c) for c in graph.comms]
         self.meetings: dict[tuple[int, int], Meeting] = {}
+        for other in machine.background:
+            self.network.begin(other)
         for rank in self.ranks:
             self.env.process(host_thread(rank, steps, graph.launch_limit, start))
             executed = rank.program.kind != SYNC

@@ -157,7 +157,23 @@ def predict(scenario: Scenario, prices: bool = False) -> Result:
     from sim.shadow import affordable, shadow_prices
 
     simulation = simulate(scenario)
-    return result_of(simulation, shadow_prices(simulation) if prices and affordable(simulation) else None)
+    result = result_of(simulation, shadow_prices(simulation) if prices and affordable(simulation) else None)
+    return _with_storage(simulation, result)
+
+
+def _with_storage(simulation: Simulation, result: Result) -> Result:
+    """The result with what its [checkpoint] and [dataload] cost."""
+    used = sections_in_use(simulation.scenario)
+    if "dataload" in used:
+        from workloads.dataload import fed
+
+        table = fed(simulation.scenario.dataload, simulation.scenario, result.step_time)
+        result = replace(result, dataload=table)
+    if "checkpoint" in used:
+        from sim.checkpointing import report_of
+
+        result = replace(result, checkpoint=report_of(simulation, result.step_time))
+    return result
 
 
 def step_time(scenario: Scenario) -> float:
@@ -285,8 +301,12 @@ def _not_simulated(scenario: Scenario) -> list[Mistake]:
     """Sections and values that are understood but not simulated yet are refused, not ignored."""
     where, found = scenario.where, []
     for section in sections_in_use(scenario):
-        if section in ("checkpoint", "dataload"):
-            found.append(Mistake(where, section, "a section", "nothing", "it is not simulated yet; leave it out"))
+        if section in ("checkpoint", "dataload") and scenario.name:
+            found.append(Mistake(where, section, "a section", "nothing", "not simulated for several jobs"))
+    if "checkpoint" in sections_in_use(scenario):
+        from sim.checkpointing import mistakes_of
+
+        found += mistakes_of(scenario)
     t, p = scenario.training, scenario.parallel
     megatron = t.framework == "megatron"
     sharding = ("zero1",) if megatron else ("fsdp", "zero3")

@@ -173,6 +173,8 @@ class Result:
         What no measurement or fit for this hardware covers, most time first.
     scenario : mapping
         What was run, short, in the order to print: name, cluster, gpu, gpus, model, layout, precision, ...
+    checkpoint, dataload : mapping or None
+        What a save costs, and what reading data does to the step, where the scenario has these sections.
     measured : float or None
         Seconds a real run took, never used by the prediction.
     """
@@ -194,6 +196,8 @@ class Result:
     measured: float | None = None
     link_loads: tuple[LinkLoad, ...] = field(default=(), repr=False, compare=False)
     timeline: Timeline | None = field(default=None, repr=False, compare=False)
+    checkpoint: Mapping[str, Any] | None = None
+    dataload: Mapping[str, Any] | None = None
 
     @property
     def signed_error(self) -> float | None:
@@ -224,6 +228,7 @@ class Result:
     def to_dict(self) -> dict[str, Any]:
         """Plain values under the names that scripts rely on; everything but the timeline."""
         verdict = self.out_of_memory
+        more = {"checkpoint": self.checkpoint, "dataload": self.dataload}
         return {
             "step_time": self.step_time,
             "step_time_by_rank": {str(rank): time for rank, time in sorted(self.step_time_by_rank.items())},
@@ -243,6 +248,7 @@ class Result:
             "fallbacks": [asdict(fallback) for fallback in self.fallbacks],
             "warnings": list(self.warnings),
             "scenario": dict(self.scenario),
+            **{name: dict(table) for name, table in more.items() if table is not None},
         }
 
     def to_json(self) -> str:

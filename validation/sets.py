@@ -28,6 +28,7 @@ KINDS = {
     "choices": "validation.choices",
     "traces": "validation.trace_sets",
     "published": "validation.published_training",
+    "checkpoint": "validation.checkpoint_sets",
 }
 
 

@@ -6,7 +6,10 @@ import click
 
 from sim.commands._shared import explained
 
-KINDS = ("clusters", "models", "collectives", "schedules", "topologies", "exporters", "routings", "scenarios", "sets")
+KINDS = (
+    "clusters", "models", "collectives", "schedules", "topologies", "exporters", "routings", "scenarios", "sets",
+    "storage",
+)  # fmt: skip
 
 
 @click.command()

@@ -74,6 +74,14 @@ def _sections(result: Result, width: int) -> list[tuple[str, Table]]:
         sections.append(("Memory", _memory(result, max(8, width - 56))))
     if result.links:
         sections.append(("Busiest links", _links(result)))
+    if result.checkpoint is not None:
+        from sim.checkpointing import words as saved
+
+        sections.append(("Checkpoint", _grid(saved(dict(result.checkpoint)))))
+    if result.dataload is not None:
+        from workloads.dataload import words as read
+
+        sections.append(("Data loading", _grid(read(dict(result.dataload)))))
     if result.evidence:
         shares = [f"{grade} {words.percent(share)}" for grade, share in result.evidence.items()]
         sections.append(("The time rests on constants that are", _grid([(", ".join(shares),)])))

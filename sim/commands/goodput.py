@@ -1,0 +1,79 @@
+"""The command `prestep goodput`."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import click
+
+from sim.commands._shared import as_json, changes, explained
+
+
+@click.command()
+@click.argument("scenario", required=False)
+@changes
+@click.option("--step-time", metavar="TIME", help="Without a scenario: how long a step takes.")
+@click.option("--gpus", type=click.IntRange(1), help="GPUs of the job; default: the scenario's, else 16384.")
+@click.option("--days", type=float, default=54.0, show_default=True, help="Length of the run.")
+@click.option("--interval", metavar="TIME", help="Work between saves; default: the scenario's, else Young-Daly's.")
+@click.option("--save", metavar="TIME", help="Training stands still for a save; default: the scenario's, else 2 s.")
+@click.option("--lag", metavar="TIME", help="From there until it is durable; default: the scenario's, else 30 s.")
+@click.option("--load", metavar="TIME", help="Load a checkpoint; default: the scenario's, else 1 min.")
+@click.option("--detect", metavar="TIME", help="Until a failure is noticed.")
+@click.option("--swap", metavar="TIME", help="Bring in a spare host.")
+@click.option("--start", metavar="TIME", help="Start processes, without communicators and loading.")
+@click.option("--repair", metavar="TIME", help="Until a broken host is a spare again.")
+@click.option("--spares", type=click.IntRange(0), default=32, show_default=True, help="Spare hosts.")
+@click.option("--rate", "rates", multiple=True, metavar="NAME=RATE", help="Failures per million GPU-hours.")
+@click.option("--rate-scale", type=float, default=1.0, show_default=True, help="Factor on all default rates.")
+@click.option("--replicas", type=click.IntRange(1), default=100, show_default=True, help="Runs to simulate.")
+@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Of the failures.")
+@click.option("--optimal", is_flag=True, help="Also find the interval of the highest goodput.")
+@as_json
+@explained
+def command(
+    scenario: str | None, overrides: tuple[str, ...], replicas: int, seed: int, optimal: bool, json_: bool,
+    **asked: Any,
+) -> None:  # fmt: skip
+    """Effective training time of a job over weeks, with failures, restarts and checkpoints."""
+    from sim import goodput as made
+
+    told = _asked(scenario, overrides, asked)
+    job = made.job_of(told)
+    table = made.simulate(job, told["gpus"], replicas, seed).to_json()
+    if optimal:
+        best, tried = made.optimal(job, told["gpus"], max(1, replicas // 5), seed)
+        table |= {"optimal_interval": best, "tried": [{"interval": a, "goodput": g} for a, g in tried]}
+    if table["half_width"] != table["half_width"] and json_:
+        table |= {"half_width": None, "low": None, "high": None}
+    click.echo(json.dumps(table, indent=2) if json_ else made.render(table))
+
+
+def _asked(scenario: str | None, overrides: tuple[str, ...], asked: dict[str, Any]) -> dict[str, Any]:
+    """Options, with what the scenario's step and its [checkpoint] say where nothing was given."""
+    from sim.errors import InputError, Mistake
+
+    given = {key: value for key, value in asked.items() if value is not None}
+    if scenario is None:
+        if "step_time" not in given or overrides:
+            found = "--set" if overrides else "neither a scenario nor --step-time"
+            raise InputError(Mistake("command line", "goodput", found, "a scenario, or --step-time such as 10s"))
+        return {"gpus": 16384, "save": "2 s", "lag": "30 s", "load": "1 min"} | given
+    if "step_time" in given:
+        raise InputError(Mistake("command line", "--step-time", "a scenario too", "one of them"))
+    from sim.catalog import find_scenario
+    from sim.jobs import refuse
+    from sim.predict import predict
+    from sim.spec import load_scenario
+
+    loaded = load_scenario(find_scenario(scenario), overrides)
+    refuse(loaded, "goodput")
+    result = predict(loaded)
+    told: dict[str, Any] = {"gpus": int(result.scenario["gpus"]), "step_time": result.step_time}
+    if (c := result.checkpoint) is None:
+        told |= {"save": "2 s", "lag": "30 s", "load": "1 min"}
+    else:
+        told |= {"save": c["save_stall"], "lag": c["time_until_durable"] - c["save_stall"], "load": c["load_time"]}
+        told |= {"interval": c["every"] * result.step_time} if "every" in c else {}
+    return told | given

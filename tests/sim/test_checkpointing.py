@@ -1,0 +1,80 @@
+"""Saves in a scenario, as a user types them."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from cli import main
+from workloads.checkpoint import pieces
+
+
+def saved(mode: str, *changes: str) -> Any:
+    arguments = ["run", "llama1b-ddp4", "--json", "--set", f"checkpoint.mode={mode}"]
+    result = CliRunner().invoke(main, [*arguments, *(part for change in changes for part in ("--set", change))])
+    return json.loads(result.output)["checkpoint"] if result.exit_code == 0 else result.output
+
+
+def test_who_writes_and_who_waits() -> None:
+    """Four writers stall for less than one, an asynchronous save for less still; it is durable no sooner."""
+    rank0, sharded, behind = saved("rank0"), saved("sharded"), saved("async")
+    assert behind["save_stall"] < sharded["save_stall"] < rank0["save_stall"]
+    assert behind["time_until_durable"] == pytest.approx(sharded["time_until_durable"])
+    assert behind["step_time_beside"] > sharded["step_time_beside"]
+    assert rank0["writers"] == 1 and sharded["writers"] == 4
+    assert rank0["time_until_durable"] > rank0["save_stall"] + 30
+
+
+def test_pinned_buffers_and_processes_disturb_less() -> None:
+    """A pinned staging copy stalls for less; a writer of its own process slows no steps on links that training does not use."""
+    plain = saved("async")
+    assert saved("async", "checkpoint.pinned=true")["save_stall"] < plain["save_stall"]
+    assert saved("async", "checkpoint.writer=process")["background_slowdown"] == 0
+
+
+def test_faster_disks_never_take_longer() -> None:
+    """A disk of twice the bandwidth syncs sooner."""
+    assert saved("sharded", "nvme.bandwidth=2x")["save_stall"] < saved("sharded")["save_stall"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        (('checkpoint.capacity="1 GB"',), "at most"),
+        (("checkpoint.every=2",), "longer than a save"),
+        (("checkpoint.storage=wekka",), "did you mean"),
+        (("checkpoint.storage=lustre", "checkpoint.gpudirect=true"), "gpudirect"),
+        (("checkpoint.storage=superpod",), "no storage servers"),
+    ],
+)
+def test_saves_that_cannot_be(changes: tuple[str, ...], told: str) -> None:
+    """A checkpoint larger than the storage, an interval shorter than the save and unknown storage are refused."""
+    output = saved("sharded", *changes)
+    assert isinstance(output, str) and told in output and "Traceback" not in output
+
+
+def test_peers_need_another_host() -> None:
+    """A copy in memory needs a second host."""
+    assert "two hosts" in saved("peer")
+
+
+def test_every_reader_opens_all_that_overlaps() -> None:
+    """Fewer readers open more files each; as many readers as writers open one."""
+    assert [pieces(8, n) for n in (8, 4, 2, 1)] == [1, 2, 4, 8]
+    assert pieces(6, 4) == 2
+
+
+def test_an_input_bound_step_shows_it() -> None:
+    """A step that waits for its readers takes as long as they do; with enough of them it waits for nothing."""
+
+    def run(*changes: str) -> Any:
+        parts = [part for change in changes for part in ("--set", change)]
+        return json.loads(CliRunner().invoke(main, ["run", "llama1b-ddp4", "--json", *parts]).output)["dataload"]
+
+    slow = run('dataload.batch_time="500 ms"', "dataload.workers=4")
+    assert slow["input_bound"] and slow["step_time_with"] == pytest.approx(0.125)
+    fast = run('dataload.batch_time="500 ms"', "dataload.workers=16")
+    assert not fast["input_bound"] and fast["exposed"] == 0

@@ -1,0 +1,66 @@
+"""What a checkpoint holds, who writes which part of it, and who reads it back."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from sim.sections import Scenario
+
+PARAMETER = {"bf16": 2, "fp16": 2, "fp8": 2, "fp32": 4, "tf32": 4}  # bytes
+# Bytes of optimizer state per parameter: Adam's two moments in the parameters' own type (torch.optim), or these and a
+# master copy in fp32 (Megatron-LM).
+MOMENTS, MEGATRON = 2, 12
+
+
+@dataclass(frozen=True)
+class Contents:
+    """Bytes of a checkpoint and the ranks that write it, each an equal part."""
+
+    size: float
+    writers: tuple[int, ...]
+
+    @property
+    def share(self) -> float:
+        """Bytes of one writer."""
+        return self.size / len(self.writers)
+
+
+def bytes_of(scenario: Scenario, parameters: int) -> float:
+    """Bytes of a checkpoint of a model of `parameters` parameters.
+
+    Parameters in the type they are trained in; with `content = "all"` the optimizer's state too.
+    """
+    each = PARAMETER[scenario.training.precision]
+    state = 0
+    if scenario.checkpoint.content == "all" and scenario.training.optimizer != "sgd":
+        state = MEGATRON if scenario.training.framework == "megatron" else MOMENTS * each
+    return float(parameters * (each + state))
+
+
+def contents(scenario: Scenario, parameters: int, world: int) -> Contents:
+    """Who writes: rank 0 everything, or every rank its part.
+
+    Parts of tensor- and pipeline-parallel ranks and of sharded replicas (FSDP, ZeRO-3) are theirs alone. What replicas
+    share is dealt out over them (PyTorch's planner), or the first replica writes it.
+    """
+    size, made = bytes_of(scenario, parameters), scenario.checkpoint
+    if (made.mode or "rank0") == "rank0":
+        return Contents(size, (0,))
+    replicated = scenario.parallel.data_parallel not in ("fsdp", "zero3")
+    if replicated and made.writers == "replica0":
+        return Contents(size, tuple(range(max(1, world // scenario.parallel.dp))))
+    return Contents(size, tuple(range(world)))
+
+
+def pieces(wrote: int, reads: int) -> int:
+    """Files that one reader opens when shards of `wrote` equal writers are dealt out to `reads` equal readers.
+
+    >>> pieces(8, 8), pieces(8, 4), pieces(4, 8), pieces(6, 4)
+    (1, 2, 1, 2)
+    """
+    return max(
+        (reader + 1) * wrote // reads + ((reader + 1) * wrote % reads > 0) - reader * wrote // reads
+        for reader in range(min(reads, 64))
+    )
