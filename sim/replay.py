@@ -68,6 +68,8 @@ class Outcome:
     changes: tuple[str, ...] = ()
     notes: dict[str, int] = field(default_factory=dict)
     dropped: tuple[dict[str, Any], ...] = ()
+    fabric: Fabric | None = None
+    free: tuple[dict[str, Any], ...] = ()
 
     @property
     def worst(self) -> float:
@@ -81,8 +83,9 @@ def replay_files(
     cluster: str = "",
     changes: Sequence[str] = (),
     clock: str = "auto",
+    free: bool = False,
 ) -> Outcome:
-    """Replays the traces of one run.
+    """Replays the traces of one run; with `free`, also with each kind of link and kernel taking no time.
 
     Raises
     ------
@@ -90,7 +93,12 @@ def replay_files(
         For traces that cannot be read or do not belong together, and clusters that do not fit.
     """
     recordings = traces.read(paths)
-    outcome = replay_job(assemble(recordings), mode, cluster, changes, clock)
+    job = assemble(recordings)
+    outcome = replay_job(job, mode, cluster, changes, clock)
+    if free:
+        from sim.replay_answers import if_free
+
+        outcome = replace(outcome, free=tuple(if_free(job, outcome, cluster, changes)))
     return replace(outcome, dropped=tuple(row for r in recordings for row in r.dropped.to_pylist()))
 
 
@@ -119,7 +127,8 @@ def replay_job(
     run = execute(replay.graph, machine(replay, fabric, before, nccl_settings(job, asked.nccl), notes), steps=1)
     changed = (*draft.changes, *(f"{key} = {value}" for key, value in (*asked.links.items(), *asked.nccl.items())))
     times, on = _step_times(replay, run), _clock(clock, replay, run)
-    return Outcome(replay, run, mode, fabric.name if fabric is not None else "", tuple(times), on, changed, notes)
+    on_cluster = fabric.name if fabric is not None else ""
+    return Outcome(replay, run, mode, on_cluster, tuple(times), on, changed, notes, fabric=fabric)
 
 
 def _scaling(gpu: Gpu | None, size: float) -> float:

@@ -12,7 +12,9 @@ from typing import Any
 import numpy as np
 
 from sim.errors import InputError, Mistake
+from sim.exporters._words import path_part, percent
 from sim.replay import Outcome, StepTime
+from sim.replay_answers import overlap, path
 from sim.units import format_duration
 from workloads.traces.draft import Node
 from workloads.traces.work import GPU, MARK
@@ -40,6 +42,10 @@ def as_json(outcome: Outcome) -> dict[str, Any]:
         "changes": list(outcome.changes),
         "breakdown": dict(zip(("measured", "simulated"), breakdown(outcome), strict=True)),
         "families": families(outcome),
+        "overlap": overlap(outcome),
+        "residual": residual(outcome),
+        "critical_path": path(outcome).to_dict(),
+        "free": list(outcome.free),
         "reports": dict(sorted(outcome.notes.items())),
         "dropped": list(outcome.dropped),
         "operations": outcome.replay.graph.operations,
@@ -91,10 +97,54 @@ def as_text(outcome: Outcome) -> str:
     for name in SHARES:
         a, b = measured_shares.get(name, 0.0), simulated_shares[name]
         lines.append(f"  {name:<22} {format_duration(a):>12} {format_duration(b):>12}")
+    lines += _overlap_lines(outcome) + _path_lines(outcome)
+    if outcome.free:
+        lines += ["", f"{'if this took no time':<24} {'step':>12} {'saved':>12}"]
+        lines += [
+            f"  {row['free']:<22} {format_duration(row['step_time']):>12} {_signed(row['saved']):>12}"
+            for row in outcome.free
+        ]
     if outcome.notes:
         lines += ["", "What the traces did not say"]
         lines += [f"  {count:>6} x {what}" for what, count in sorted(outcome.notes.items())]
     return "\n".join(lines)
+
+
+def residual(outcome: Outcome) -> dict[str, float]:
+    """Simulated less measured seconds of the last step by phase, and of exposed communication by axis."""
+    measured, simulated = breakdown(outcome)
+    found = {name: simulated[name] - measured[name] for name in SHARES}
+    sides = overlap(outcome)
+    for axis, row in sides["simulated"].items():
+        before = sides["measured"].get(axis, {}).get("exposed", 0.0)
+        found[f"exposed communication {axis}"] = row["exposed"] - before
+    return found
+
+
+def _signed(seconds: float) -> str:
+    return f"-{format_duration(-seconds)}" if seconds < 0 else format_duration(seconds)
+
+
+def _overlap_lines(outcome: Outcome) -> list[str]:
+    sides = overlap(outcome)
+    lines = ["", f"{'communication by axis':<24} {'measured':>12} {'simulated':>12}"] if sides["simulated"] else []
+    for axis, row in sides["simulated"].items():
+        for part in ("hidden", "exposed"):
+            a, b = sides["measured"].get(axis, {}).get(part, 0.0), row[part]
+            lines.append(f"  {f'{axis}, {part}':<22} {format_duration(a):>12} {format_duration(b):>12}")
+    return lines
+
+
+def _path_lines(outcome: Outcome, most: int = 6) -> list[str]:
+    found = path(outcome)
+    lines = ["", f"critical path of the last step, {format_duration(found.length)} through all ranks"]
+    parts = found.parts()
+    for part in parts[:most]:
+        lines.append(f"  {path_part(part):<35} {format_duration(part['seconds']):>12} {percent(part['share']):>7}")
+    if rest := parts[most:]:
+        seconds = sum(part["seconds"] for part in rest)
+        lines.append(f"  {f'{len(rest)} more':<35} {format_duration(seconds):>12}")
+    return lines
 
 
 def breakdown(outcome: Outcome) -> tuple[dict[str, float], dict[str, float]]:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from sim import metrics
+from sim.critical import critical_path
 from sim.evidence import evidence_of, fallbacks_of
 from sim.linkreport import link_report
 from sim.opgraph import COMM, KERNEL, PHASES_COMMUNICATION, SYNC, OpGraph, Program
@@ -63,6 +64,7 @@ def result_of(simulation: Simulation, prices: Prices | None = None, by_rank: dic
         scenario=_summary(simulation),
         measured=s.measured.step_time,
         timeline=timeline,
+        critical_path=critical_path(graph, run),
     )
 
 

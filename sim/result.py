@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import numpy as np
 
+    from sim.critical import CriticalPath
     from sim.timeline import Timeline
 
 
@@ -167,6 +168,8 @@ class Result:
         The highest shadow price first.
     link_loads : tuple of LinkLoad
         The busiest links over time; not in `to_dict`.
+    critical_path : CriticalPath or None
+        What the end of the last step waited for, through all ranks; see `sim.critical`.
     evidence : mapping
         Evidence grade -> share of the time that rests on it.
     fallbacks : tuple of Fallback
@@ -198,6 +201,7 @@ class Result:
     timeline: Timeline | None = field(default=None, repr=False, compare=False)
     checkpoint: Mapping[str, Any] | None = None
     dataload: Mapping[str, Any] | None = None
+    critical_path: CriticalPath | None = field(default=None, repr=False, compare=False)
 
     @property
     def signed_error(self) -> float | None:
@@ -242,6 +246,7 @@ class Result:
                 str(rank): {"total": memory.total, **memory.owners} for rank, memory in sorted(self.peak_memory.items())
             },
             "out_of_memory": None if verdict is None else asdict(verdict),
+            "critical_path": None if self.critical_path is None else self.critical_path.to_dict(),
             "links": [asdict(link) for link in self.links],
             "link_kinds": [asdict(kind) for kind in self.link_kinds],
             "evidence": dict(self.evidence),

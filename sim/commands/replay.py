@@ -17,6 +17,7 @@ from sim.commands._shared import as_json, changes, explained
 @click.option("--cluster", default="", metavar="NAME|FILE", help="Replay on this cluster; `prestep list clusters`.")
 @click.option("--comm", type=click.Choice(["recorded", "simulated"]), help="Transfers as they were, or anew.")
 @click.option("--clock", type=click.Choice(["auto", "host", "gpu"]), default="auto", help="What counts the steps.")
+@click.option("--free", is_flag=True, help="Also: the step if each kernel family and link kind took no time.")
 @as_json
 @click.option("--trace", type=click.Path(dir_okay=False, path_type=Path), help="Write tracks for Perfetto (.json).")
 @explained
@@ -26,6 +27,7 @@ def command(
     cluster: str,
     comm: Any,
     clock: str,
+    free: bool,
     json_: bool,
     trace: Path | None,
 ) -> None:
@@ -33,7 +35,7 @@ def command(
     from sim import replay_report
     from sim.replay import replay_files
 
-    outcome = replay_files(files, comm, cluster, overrides, clock)
+    outcome = replay_files(files, comm, cluster, overrides, clock, free)
     page = json.dumps(replay_report.as_json(outcome), indent=2) if json_ else replay_report.as_text(outcome)
     click.echo(page)
     if trace is not None:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
 
 from sim.units import format_bytes, format_duration
 
@@ -25,6 +25,15 @@ def share_name(key: str) -> str:
     if key.startswith("exposed_"):
         return f"exposed {key.removeprefix('exposed_')} communication"
     return SHARES.get(key, key)
+
+
+def path_part(part: Mapping[str, Any]) -> str:
+    """A part of the critical path: `gemm kernels`, `all_reduce dp (0-3)`, `host`, `waiting: gap`."""
+    if part["kind"] == "kernel":
+        return f"{part['family']} kernels"
+    if part["kind"] == "communication":
+        return " ".join(word for word in (part["family"], part["axis"], f"({part['group']})") if word)
+    return part["kind"] if part["kind"] == part["family"] else f"{part['kind']}: {part['family']}"
 
 
 def percent(share: float, signed: bool = False) -> str:

@@ -14,6 +14,7 @@ from sim.units import format_bytes, format_duration
 if TYPE_CHECKING:
     from rich.table import Table
 
+    from sim.critical import CriticalPath
     from sim.result import Result
     from sim.together import Together
 
@@ -70,6 +71,8 @@ def _sections(result: Result, width: int) -> list[tuple[str, Table]]:
     sections = [("", _grid(words.headline(result)))]
     if result.breakdown:
         sections.append(("Where the step goes", _breakdown(result, max(8, width - 56))))
+    if result.critical_path is not None and result.critical_path.segments:
+        sections.append(("Critical path through all ranks", _critical(result.critical_path)))
     if result.peak_memory:
         sections.append(("Memory", _memory(result, max(8, width - 56))))
     if result.links:
@@ -120,6 +123,18 @@ def _breakdown(result: Result, bar: int) -> Table:
     table = _table("left", "left", "right", "right", "left")
     for name, seconds, share in words.shares(result):
         table.add_row("", name, format_duration(seconds), words.percent(share), _bar(share, bar))
+    return table
+
+
+def _critical(path: CriticalPath, most: int = 5) -> Table:
+    """Its longest parts: what would have to be faster for the step to be."""
+    table = _table("left", "left", "right", "right")
+    parts = path.parts()
+    for part in parts[:most]:
+        table.add_row("", words.path_part(part), format_duration(part["seconds"]), words.percent(part["share"]))
+    if rest := parts[most:]:
+        seconds = sum(part["seconds"] for part in rest)
+        table.add_row("", f"{len(rest)} more", format_duration(seconds), words.percent(seconds / path.length))
     return table
 
 

@@ -69,6 +69,7 @@ def assemble(recordings: Sequence[Recording]) -> Job:
     for recording in recordings:
         work = work_of(recording)
         connect(work)
+        work.calls.clear()  # rows of the table, needed no more: of many ranks they fill the memory
         work.shift((recording.origin - origin) * 1e-9)
         works.append(work)
     meetings, notes = match(works, world)

@@ -8,6 +8,7 @@ parallel.bucket_cap = 100 MiB             gradients put into other buckets
 parallel.data_parallel = ddp-no-overlap   communication that nothing runs beside
 faults.slow_rank = 3                      a straggler, with faults.slow_factor = 1.2 or faults.slow_per_layer = 1 ms
 kernels.FAMILY = 0.5x                     faster kernels of a family; 0 removes them ("kernels.communication" too)
+kernels.A+B = fused                       neighbours of families A and B in one kernel, as long as its longest part
 cluster.host_factor = 0.5                 a faster or slower host
 nccl.KEY = VALUE                          NCCL's settings, as in scenarios
 ========================================  =====================================================================
@@ -41,6 +42,7 @@ class Changes:
     nccl: dict[str, str] = field(default_factory=dict)
     kernels: dict[str, float] = field(default_factory=dict)
     keys: dict[str, str] = field(default_factory=dict)
+    fused: list[list[str]] = field(default_factory=list)
 
     @property
     def communication(self) -> bool:
@@ -67,7 +69,12 @@ def parse(changes: Iterable[str]) -> Changes:
         elif section == "kernels":
             families = [name for name, _ in FAMILIES] + ["other"]
             known = {name.replace(" ", "_"): name for name in families}
-            if rest.replace("-", "_") not in known:
+            if value == "fused":
+                parts = [part.strip().replace("-", "_") for part in rest.split("+")]
+                known.pop("communication")
+                mistakes += [unknown("--set", "kernels", part, known) for part in parts if part not in known]
+                found.fused.append([known[part] for part in parts if part in known])
+            elif rest.replace("-", "_") not in known:
                 mistakes.append(unknown("--set", "kernels", rest, known))
             else:
                 found.kernels[known[rest.replace("-", "_")]] = _factor(key, value, mistakes)
@@ -130,6 +137,7 @@ def apply(draft: Draft, changes: Changes, copy: Callable[[float], float], beside
         For values that are wrong, and changes that this run does not allow.
     """
     from workloads.traces.buckets import rebucket, split
+    from workloads.traces.fuse import fuse
     from workloads.traces.straggler import straggler
 
     if "parallel.data_parallel" in changes.keys:
@@ -146,6 +154,8 @@ def apply(draft: Draft, changes: Changes, copy: Callable[[float], float], beside
             data_parallel(draft, ranks, beside)
     if cap:
         rebucket(draft, cap)
+    for families in changes.fused:
+        fuse(draft, families)
     for name, factor in changes.kernels.items():
         scale(draft, lambda node, name=name, factor=factor: factor if node.family == name else 1.0)  # type: ignore[misc]
         if name == "communication":
