@@ -63,6 +63,7 @@ def result_of(simulation: Simulation, prices: Prices | None = None, by_rank: dic
         scenario=_summary(simulation),
         measured=s.measured.step_time,
         timeline=timeline,
+        source=simulation,
     )
 
 

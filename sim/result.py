@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import numpy as np
 
+    from sim.predict import Simulation
     from sim.timeline import Timeline
 
 
@@ -175,6 +176,8 @@ class Result:
         What was run, short, in the order to print: name, cluster, gpu, gpus, model, layout, precision, ...
     measured : float or None
         Seconds a real run took, never used by the prediction.
+    source : Simulation or None
+        The run that it was read from, for exporters that show more of it; not in `to_dict`.
     """
 
     step_time: float
@@ -194,6 +197,7 @@ class Result:
     measured: float | None = None
     link_loads: tuple[LinkLoad, ...] = field(default=(), repr=False, compare=False)
     timeline: Timeline | None = field(default=None, repr=False, compare=False)
+    source: Simulation | None = field(default=None, repr=False, compare=False)
 
     @property
     def signed_error(self) -> float | None:
