@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from sim import __version__, replay_command
+from sim import __version__, replay_command, run_command, sweep_command
 
 if TYPE_CHECKING:
     from sim.result import Result
@@ -98,6 +98,7 @@ def predicted(scenario: str | None, overrides: tuple[str, ...]) -> Result:
 @as_json
 @file_option("--trace", text="Write a Chrome trace (.json or .json.gz) for Perfetto.")
 @file_option("--timeline", text="Write the timeline as Parquet.")
+@run_command.options
 @click.option("--strict", is_flag=True, help="Fail when the prediction rests on a fallback.")
 @explained
 def run(
@@ -107,15 +108,20 @@ def run(
     trace: Path | None,
     timeline: Path | None,
     strict: bool,
+    report: Path | None,
+    each: tuple[str, ...],
+    trace_window: str,
+    trace_ranks: str,
 ) -> None:
     """Predict one training step of SCENARIO: a file, or a bundled one (`prestep list scenarios`)."""
     from sim import exporters
     from sim.catalog import find_scenario
     from sim.spec import load_scenario
 
+    part = run_command.check(trace, report, each, trace_window, trace_ranks)
     loaded = load_scenario(find_scenario(scenario), overrides)
     if loaded.jobs:
-        _run_jobs(loaded, json_, trace or timeline, strict)
+        _run_jobs(loaded, json_, trace or timeline or report, strict)
         return
     from sim.predict import predict  # after the scenario is known to be good: its imports are the slow ones
 
@@ -126,9 +132,11 @@ def run(
         from sim.exporters import terminal
 
         click.echo(terminal.render(result))
-    for exporter, path in (("chrome_trace", trace), ("parquet", timeline)):
+    for exporter, path, options in (("chrome_trace", trace, part), ("parquet", timeline, {})):
         if path is not None:
-            talk(f"wrote {exporters.write(result, path, exporter)}")
+            talk(f"wrote {exporters.write(result, path, exporter, **options)}")
+    if report is not None:
+        talk(f"wrote {run_command.write_report(result, report, loaded, each)}")
     if strict and result.fallbacks:
         talk(result.refusal)
         sys.exit(EXIT_OUTSIDE)
@@ -253,6 +261,7 @@ def collective(explain: bool, json_: bool, **choices: Any) -> None:
 
 
 replay_command.add(main, explained, changes, as_json)
+sweep_command.add(main, explained, changes)
 
 
 @main.group()

@@ -120,7 +120,9 @@ def _merged(row: Timeline, begin: float, apart: float, words: _Table, facts: _Ta
     at = _ns(start[first] - begin)
     made["d"] = (_ns(end[last] - begin) - at).tolist()
     counts = (last - first + 1).tolist()
-    texts = [f"{name} and {n - 1} more" if n > 1 else name for name, n in zip(lead["name"].tolist(), counts, strict=True)]
+    texts = [
+        f"{name} and {n - 1} more" if n > 1 else name for name, n in zip(lead["name"].tolist(), counts, strict=True)
+    ]
     return made | {"n": [words.number(text) for text in texts]}
 
 

@@ -108,7 +108,7 @@
           }
           if (right - x > 46) {
             context.save(); context.beginPath(); context.rect(x, y, right - x - 4, LANE); context.clip();
-            context.fillStyle = "#fff"; context.fillText(data.names[row.n[i]], x + 5, y + LANE / 2 + 0.5); context.restore();
+            context.fillStyle = held > 0 && held > row.d[i] / 2 ? ink : "#fff"; context.fillText(data.names[row.n[i]], x + 5, y + LANE / 2 + 0.5); context.restore();
           }
           if (picked && picked.row === row && picked.i === i) {
             context.strokeStyle = ink; context.lineWidth = 2;

@@ -61,10 +61,15 @@ def cluster(heat: Heat) -> str:
         )
         part = 0.5 if ya == yb else (0.4, 0.6)[number % 2]
         x, y = xa + (xb - xa) * part, ya + (yb - ya) * part
-        texts.append(label(heat.label(number), x + 10, y + (-10 if ya == yb else 4), class_="soft"))
+        if ya == yb:  # above the boxes: there is little room between them
+            texts.append(label(heat.label(number), x, y - 28, class_="soft", text_anchor="middle"))
+        else:
+            texts.append(label(heat.label(number), x + 10, y + 4, class_="soft"))
     nodes = []
     for at, (x, y) in place.items():
-        nodes.append(box(x - _BOX / 2, y - _HIGH / 2, _BOX, _HIGH, heat.folded.classes[at].example, class_="node", rx=7))
+        nodes.append(
+            box(x - _BOX / 2, y - _HIGH / 2, _BOX, _HIGH, heat.folded.classes[at].example, class_="node", rx=7)
+        )
         nodes.append(label(heat.told(at), x, y + 5, class_="node"))
     high = 60 + max(rows) * _DOWN
     return drawing([*wires, *texts, *nodes], _WIDE, high, "The cluster, alike devices drawn once")
@@ -78,13 +83,16 @@ def heat_map(heat: Heat, length: float) -> str:
     for row, (edge, text) in enumerate(heat.rows):
         y = row * ROW
         kind = heat.folded.edges[edge].kind
-        drawn.append(label(f"{kind}: {text}"[:36], 0, y + 15))
+        twin = sum(1 for e, t in heat.rows[: row + 1] if (heat.folded.edges[e].kind, t) == (kind, text))
+        drawn.append(label(f"{kind}: {text}{f' ({twin})' if twin > 1 else ''}"[:36], 0, y + 15))
         for at, use in enumerate(heat.busiest[row].tolist()):
             if use > 0.002:
                 told = f"{text}, from {format_duration(at * length / parts)}: busiest link {use:.1%}"
                 told += f", mean of all {heat.mean[row, at]:.1%}"
                 x = SIDE + at * wide
-                drawn.append(box(x, y + 2, wide + 0.3, ROW - 4, told, class_="cell", fill_opacity=f"{min(1.0, use):.3f}"))
+                drawn.append(
+                    box(x, y + 2, wide + 0.3, ROW - 4, told, class_="cell", fill_opacity=f"{min(1.0, use):.3f}")
+                )
         drawn.append(element("rect", x=SIDE, y=y + 2, width=_WIDE - SIDE, height=ROW - 4, class_="frame"))
     low = len(heat.rows) * ROW
     for part in (0.0, 0.25, 0.5, 0.75, 1.0):
@@ -131,9 +139,17 @@ def roofline(uses: Sequence[KernelUse], gpu: Gpu, dtype: str) -> str:
         shape = "x".join(map(str, u.kernel.shape))
         told = f"{u.kernel.kind} {shape}: {_flops(u.speed)}, {u.flops / u.bytes:.3g} flop/B, {u.time / u.count * 1e6:.1f} us each"
         size = 3 + 13 * float(np.sqrt(u.time / longest))
-        kind = "dot" if "gemm" in u.kernel.kind or "attention" in u.kernel.kind or "conv" in u.kernel.kind else "dot vector"
-        drawn.append(element("circle", element("title", told), cx=x(u.flops / u.bytes), cy=y(u.speed), r=size, class_=kind))
-    drawn.append(label("flop per byte of memory traffic", (left + right) / 2, low + 38, class_="soft", text_anchor="middle"))
+        kind = (
+            "dot"
+            if "gemm" in u.kernel.kind or "attention" in u.kernel.kind or "conv" in u.kernel.kind
+            else "dot vector"
+        )
+        drawn.append(
+            element("circle", element("title", told), cx=x(u.flops / u.bytes), cy=y(u.speed), r=size, class_=kind)
+        )
+    drawn.append(
+        label("flop per byte of memory traffic", (left + right) / 2, low + 38, class_="soft", text_anchor="middle")
+    )
     return drawing(drawn, _WIDE, low + 46, "Roofline of the step's kernels")
 
 
@@ -149,7 +165,10 @@ def tornado(table: dict[str, Any], most: int = 24) -> str:
     rows = table["elements"][:most]
     longest = max((abs(c["difference"]) for row in rows for c in row["changes"]), default=0.0) or 1.0
     middle, half = SIDE + 60 + (_WIDE - SIDE - 60) / 2, (_WIDE - SIDE - 60) / 2 - 110
-    drawn = [label("faster", middle - 12, 12, class_="soft", text_anchor="end"), label("slower", middle + 12, 12, class_="soft")]
+    drawn = [
+        label("faster", middle - 12, 12, class_="soft", text_anchor="end"),
+        label("slower", middle + 12, 12, class_="soft"),
+    ]
     for at, row in enumerate(rows):
         y = 22 + at * 26
         drawn.append(label(row["element"][:40], 0, y + 15))

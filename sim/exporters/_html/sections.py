@@ -1,4 +1,4 @@
-"""The report's sections: each a function of the result that gives its HTML, or nothing where there is nothing to say."""
+"""The report's sections: each a function of the result that gives its HTML, or "" where there is nothing to say."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ _OWNER_COLOURS = {
 _GRADE_COLOURS = {"measured": "good", "fitted": "forward", "datasheet": "host", "guess": "bad"}
 _SPAN_KEYS = (
     ("forward", "forward"), ("backward", "backward"), ("optimizer", "optimizer"), ("other", "other work"), ("dp", "dp"),
-    ("tp", "tp"), ("pp", "pp"), ("cp", "cp"), ("ep", "ep"), ("wait", "waiting for other ranks"), ("host", "host"), ("io", "copies"),
+    ("tp", "tp"), ("pp", "pp"), ("cp", "cp"), ("ep", "ep"),
+    ("wait", "waiting for other ranks"), ("host", "host"), ("io", "copies"),
 )  # fmt: skip
 
 
@@ -103,8 +104,8 @@ def timeline(result: Result) -> str:
     )  # fmt: skip
     bar = "".join(f'<button type="button" data-key="{key}">{text}</button>' for key, text in buttons)
     hint = (
-        "Click a span for its details; drag to move; hold Ctrl or Shift and scroll to zoom. Keys: + - ← → Home, n and p for the "
-        "next and previous span, ↑ ↓ for other rows."
+        "Click a span for its details; drag to move; hold Ctrl or Shift and scroll to zoom. Keys: + - ← → Home, n and p for "
+        "the next and previous span, ↑ ↓ for other rows."
     )
     return (
         f"<p>{escape(_told(data))}</p>"
@@ -153,7 +154,13 @@ def network(result: Result) -> str:
         **as_data(found), "part": length / parts * 1e9, "left": pictures.SIDE, "wide": (1100 - pictures.SIDE) / parts,
     }  # fmt: skip
     rows = [
-        (link.name, words.percent(link.utilisation), words.percent(link.peak), format_bytes(link.bytes), words.saved(link) or "-")
+        (
+            link.name,
+            words.percent(link.utilisation),
+            words.percent(link.peak),
+            format_bytes(link.bytes),
+            words.saved(link) or "-",
+        )
         for link in result.links
     ]
     heads = ("busiest links", "busy", "at most", "carried", "1 % faster saves")
@@ -222,7 +229,9 @@ def evidence(result: Result) -> str:
     text += legend([(colour, f"{grade} {told}") for grade, _, colour, told in parts])
     if result.fallbacks:
         rows = [(f.what, f.grade, words.count(f.count), words.percent(f.share)) for f in result.fallbacks]
-        text += table(("fallback: not covered by a measurement or a fit", "grade", "times", "of the time"), rows, texts=2)
+        text += table(
+            ("fallback: not covered by a measurement or a fit", "grade", "times", "of the time"), rows, texts=2
+        )
     return text + "".join(f"<p>Warning: {escape(warning)}</p>" for warning in result.warnings)
 
 
