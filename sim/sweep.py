@@ -128,7 +128,8 @@ def run_one(spec: Spec) -> Row:
     return {
         "key": spec.key, "error": "", "step_time": result.step_time, "mfu": result.mfu,
         "tokens_per_second_per_gpu": result.tokens_per_second_per_gpu, "tflops_per_gpu": result.tflops_per_gpu,
-        "gpus": said.get("gpus"), "cluster": said.get("cluster"), "model": said.get("model"), "layout": said.get("layout"),
+        "gpus": said.get("gpus"), "cluster": said.get("cluster"), "model": said.get("model"),
+        "layout": said.get("layout"),
         "peak_memory": None if verdict is None else verdict.needed, "fits": None if verdict is None else verdict.fits,
         **{share: told.get(share, 0.0) for share in ("compute", "bubble", "io", "host", "idle")},
         "exposed_communication": sum(s for share, s in told.items() if share.startswith("exposed_")),

@@ -32,7 +32,8 @@ def render(result: Result, tornado: dict[str, Any] | None = None) -> str:
     made = [(name, title, body) for name, title, body in _sections(result, tornado) if body]
     links = "".join(f'<a href="#{name}">{escape(title)}</a>' for name, title, _ in made)
     body = "".join(
-        f'<section id="{name}" aria-labelledby="{name}-title"><h2 id="{name}-title">{escape(title)}</h2>{text}</section>'
+        f'<section id="{name}" aria-labelledby="{name}-title"><h2 id="{name}-title">{escape(title)}</h2>'
+        f"{text}</section>"
         for name, title, text in made
     )
     title = escape(words.title(result))
@@ -44,9 +45,11 @@ def render(result: Result, tornado: dict[str, Any] | None = None) -> str:
         "script-src 'unsafe-inline'; img-src data:\">"
         f'<link rel="icon" href="data:,"><title>{title}</title><style>{_file("page.css")}</style></head>\n'
         f'<body><a class="skip" href="#step">To the figures</a><header><h1>{title}</h1>'
-        f'<nav aria-label="Sections">{links}<button type="button" id="theme" hidden>light or dark</button></nav></header>\n'
+        f'<nav aria-label="Sections">{links}'
+        '<button type="button" id="theme" hidden>light or dark</button></nav></header>\n'
         f"<main>{sections.tiles(result)}{body}</main>\n"
-        f"<footer>Predicted by prestep {escape(__version__)}. Times are simulated; what they rest on is under Evidence.</footer>\n"
+        f"<footer>Predicted by prestep {escape(__version__)}. "
+        "Times are simulated; what they rest on is under Evidence.</footer>\n"
         f"<script>{_file('page.js')}</script></body></html>\n"
     )
 

@@ -56,7 +56,9 @@ def test_nothing_is_done_twice(tmp_path: Path) -> None:
 def test_a_killed_sweep_goes_on(tmp_path: Path) -> None:
     """Killed with SIGKILL after the first run: what is there is whole, and the rest follows."""
     command = [sys.executable, "-m", "cli", "sweep", "mlp-ddp4", *GRID, "-o", str(tmp_path), "--jobs", "1"]
-    process = subprocess.Popen(command, cwd=Path(cli.__file__).parent, start_new_session=True, stderr=subprocess.DEVNULL)
+    process = subprocess.Popen(
+        command, cwd=Path(cli.__file__).parent, start_new_session=True, stderr=subprocess.DEVNULL
+    )
     deadline = time.monotonic() + 60
     while not list(tmp_path.glob("runs/*.json")) and time.monotonic() < deadline and process.poll() is None:
         time.sleep(0.005)

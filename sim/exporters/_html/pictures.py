@@ -137,7 +137,8 @@ def roofline(uses: Sequence[KernelUse], gpu: Gpu, dtype: str) -> str:
     longest = max(u.time for u in shown)
     for u in shown[:150]:
         shape = "x".join(map(str, u.kernel.shape))
-        told = f"{u.kernel.kind} {shape}: {_flops(u.speed)}, {u.flops / u.bytes:.3g} flop/B, {u.time / u.count * 1e6:.1f} us each"
+        told = f"{u.kernel.kind} {shape}: {_flops(u.speed)}, {u.flops / u.bytes:.3g} flop/B"
+        told += f", {format_duration(u.time / u.count)} each"
         size = 3 + 13 * float(np.sqrt(u.time / longest))
         kind = (
             "dot"

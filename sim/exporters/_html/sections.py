@@ -104,12 +104,14 @@ def timeline(result: Result) -> str:
     )  # fmt: skip
     bar = "".join(f'<button type="button" data-key="{key}">{text}</button>' for key, text in buttons)
     hint = (
-        "Click a span for its details; drag to move; hold Ctrl or Shift and scroll to zoom. Keys: + - ← → Home, n and p for "
+        "Click a span for its details; drag to move; hold Ctrl or Shift and scroll to zoom. "
+        "Keys: + - ← → Home, n and p for "
         "the next and previous span, ↑ ↓ for other rows."
     )
     return (
         f"<p>{escape(_told(data))}</p>"
-        f'<div class="bar">{bar}<label hidden>show <select id="ranks"><option value="">all ranks</option></select></label>'
+        f'<div class="bar">{bar}<label hidden>show '
+        f'<select id="ranks"><option value="">all ranks</option></select></label>'
         f'<span id="span" class="soft" role="status"></span></div>'
         f'<canvas id="gantt" tabindex="0" role="application" aria-label="Timeline of the last step" '
         f'aria-describedby="detail"></canvas><div id="detail" aria-live="polite" class="soft">{escape(hint)}</div>'
@@ -165,8 +167,10 @@ def network(result: Result) -> str:
     ]
     heads = ("busiest links", "busy", "at most", "carried", "1 % faster saves")
     return (
-        "<p>Alike devices are drawn once. A line is as strong as its busiest link is used; the rows below show when.</p>"
-        f'<div class="bar"><label for="moment" class="soft">moment</label><input id="moment" type="range" min="0" max="{parts}" '
+        "<p>Alike devices are drawn once. A line is as strong as its busiest link is used; "
+        "the rows below show when.</p>"
+        f'<div class="bar"><label for="moment" class="soft">moment</label>'
+        f'<input id="moment" type="range" min="0" max="{parts}" '
         'value="0"><span id="when" role="status">whole step</span></div>'
         + pictures.cluster(found)
         + pictures.heat_map(found, length)
@@ -186,14 +190,17 @@ def kernels(result: Result) -> str:
     picture = pictures.roofline(uses, gpu, result.source.scenario.training.precision)
     rows = [
         (
-            use.kernel.kind, " x ".join(map(str, use.kernel.shape)), words.count(use.count), words.percent(use.time / whole),
-            format_duration(use.time / use.count) if use.count else "-", f"{use.speed / 1e12:.3g}", f"{use.rate / 1e12:.3g}",
+            use.kernel.kind, " x ".join(map(str, use.kernel.shape)), words.count(use.count),
+            words.percent(use.time / whole),
+            format_duration(use.time / use.count) if use.count else "-",
+            f"{use.speed / 1e12:.3g}", f"{use.rate / 1e12:.3g}",
             words.percent(use.bound * use.count / use.time), use.evidence,
         )
         for use in uses[:15]
     ]  # fmt: skip
     heads = ("kernel", "shape", "times", "of kernel time", "each", "TFLOP/s", "TB/s", "of the roofline", "evidence")
-    text = "<p>A dot is one kernel and shape; its area is its share of the kernel time. Products and attention are blue.</p>"
+    text = "<p>A dot is one kernel and shape; its area is its share of the kernel time. "
+    text += "Products and attention are blue.</p>"
     return (text + picture if picture else "") + table(heads, rows, texts=2)
 
 
