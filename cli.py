@@ -1,7 +1,7 @@
 """The command line: each command parses its options, calls one function, and prints.
 
-stdout is data, stderr is talk. Exit codes: 0 good, 1 outside tolerance, 2 wrong input. Everything but click is imported
-inside the commands, so that `prestep --help` is instant.
+stdout is data, stderr is talk. Exit codes: 0 good, 1 outside tolerance, 2 wrong input, 3 a mistake of prestep's own.
+Everything but click is imported inside the commands, so that `prestep --help` is instant.
 """
 
 from __future__ import annotations
@@ -38,6 +38,15 @@ def explained(command: Command) -> Command:
         except PrestepError as error:
             click.echo(str(error), err=True)
             sys.exit(EXIT_INPUT)
+        except (click.exceptions.Exit, click.ClickException, click.Abort):
+            raise
+        except Exception as error:
+            from sim import crash
+
+            if not crash.wanted():
+                raise
+            click.echo(crash.told(error), err=True)
+            sys.exit(crash.EXIT_CRASH)
 
     return run
 

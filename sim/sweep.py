@@ -86,11 +86,14 @@ def _split(text: str) -> Iterator[str]:
 
 def specs(scenario: Path, grid: Mapping[str, Sequence[str]], overrides: Sequence[str] = ()) -> list[Spec]:
     """Every combination of the grid's values, on top of the overrides, in the grid's order; each once."""
-    base = [tuple(part.strip() for part in text.partition("=")[::2]) for text in overrides]
+    base: dict[str, str] = {}
+    for override in overrides:
+        key, _, value = override.partition("=")
+        base[key.strip()] = value.strip()
     digest = _files(scenario)
     made: dict[str, Spec] = {}
     for values in itertools.product(*grid.values()):
-        changes = {**dict(base), **dict(zip(grid, values, strict=True))}
+        changes = {**base, **dict(zip(grid, values, strict=True))}
         text = json.dumps([__version__, digest, sorted(changes.items())])
         key = hashlib.sha256(text.encode()).hexdigest()[:24]
         made.setdefault(key, Spec(key, str(scenario), tuple(changes.items())))

@@ -44,15 +44,15 @@ def cluster(heat: Heat) -> str:
         for at, (x, y) in heat.places.items()
     }
     use: dict[int, float] = {}
-    for (edge, _), busy in zip(heat.rows, heat.busiest, strict=True):
-        use[edge] = max(use.get(edge, 0.0), float(busy.mean()))
+    for (at, _), busy in zip(heat.rows, heat.busiest, strict=True):
+        use[at] = max(use.get(at, 0.0), float(busy.mean()))
     wires, texts = [], []
     for number, edge in enumerate(heat.folded.edges):
         a, b = edge.ends
         if a == b:
             continue
         (xa, ya), (xb, yb) = sorted((place[a], place[b]), key=lambda p: (p[1], p[0]))
-        ends = {"x1": xa, "y1": ya, "x2": xb, "y2": yb}
+        ends: dict[str, object] = {"x1": xa, "y1": ya, "x2": xb, "y2": yb}
         wires.append(element("line", **ends, class_="under", stroke_width=9))
         opacity = f"{min(1.0, use.get(number, 0.0)):.3f}"
         told = element("title", f"{edge.kind}: {heat.label(number)}, busiest link {use.get(number, 0.0):.1%} used")

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from html import escape
 
 
-def element(tag: str, text: str = "", **attributes: object) -> str:
+def element(tag: str, text: str = "", /, **attributes: object) -> str:
     """`<tag a="1">text</tag>`; `text` is markup already, attributes are escaped, `_` in their names is `-`."""
     said = "".join(f' {k.rstrip("_").replace("_", "-")}="{escape(_plain(v))}"' for k, v in attributes.items())
     return f"<{tag}{said}>{text}</{tag}>"
