@@ -161,14 +161,16 @@ def sweep(
     with _alone(folder):
         left = [spec for spec in wanted if not (runs / f"{spec.key}.json").exists()]
         tell = progress or (lambda done, of: None)
-        tell(len(wanted) - len(left), len(wanted))
+        through = len(wanted) - len(left)
+        tell(through, len(wanted))
         for _ in range(RETRIES):
             if not left:
                 break
             with contextlib.suppress(BrokenProcessPool), executor() as pool:
                 for done in _finished(pool, left, 4 * jobs):
                     write_whole(runs / f"{done['key']}.json", json.dumps(done).encode())
-                    tell(sum((runs / f"{s.key}.json").exists() for s in wanted), len(wanted))
+                    through += 1
+                    tell(through, len(wanted))
             left = [spec for spec in left if not (runs / f"{spec.key}.json").exists()]
         if left:
             raise PrestepError(
