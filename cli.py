@@ -1,6 +1,6 @@
 """The command line. Each command is a file of `sim/commands`, found by its name; add a command by adding a file there.
 
-stdout is data, stderr is talk. Exit codes: 0 good, 1 outside tolerance, 2 wrong input.
+stdout is data, stderr is talk. Exit codes: 0 good, 1 outside tolerance, 2 wrong input, 3 a mistake of prestep itself.
 """
 
 from __future__ import annotations

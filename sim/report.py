@@ -65,6 +65,7 @@ def result_of(simulation: Simulation, prices: Prices | None = None, by_rank: dic
         measured=s.measured.step_time,
         timeline=timeline,
         critical_path=critical_path(graph, run),
+        source=simulation,
     )
 
 

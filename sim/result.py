@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from sim.critical import CriticalPath
+    from sim.predict import Simulation
     from sim.timeline import Timeline
 
 
@@ -180,6 +181,8 @@ class Result:
         What a save costs, and what reading data does to the step, where the scenario has these sections.
     measured : float or None
         Seconds a real run took, never used by the prediction.
+    source : Simulation or None
+        The run that it was read from, for exporters that show more of it; not in `to_dict`.
     """
 
     step_time: float
@@ -202,6 +205,7 @@ class Result:
     checkpoint: Mapping[str, Any] | None = None
     dataload: Mapping[str, Any] | None = None
     critical_path: CriticalPath | None = field(default=None, repr=False, compare=False)
+    source: Simulation | None = field(default=None, repr=False, compare=False)
 
     @property
     def signed_error(self) -> float | None:

@@ -69,9 +69,14 @@ class Folded:
 def fold(fabric: Fabric, most: int = MOST) -> Folded:
     """The finest folding with at most so many classes; by kind where even that has more."""
     src, dst = fabric.ends
-    colours = _colours(fabric, src, dst)
-    colour = next((c for c in reversed(colours) if c.max() < most), colours[0])
+    colour = class_of(fabric, most)
     return Folded(_classes(fabric, colour), _edges(fabric, colour[src], colour[dst]))
+
+
+def class_of(fabric: Fabric, most: int = MOST) -> Ints:
+    """The class of every node, as an index into `Folded.classes` of `fold` with the same `most`."""
+    colours = _colours(fabric, *fabric.ends)
+    return next((c for c in reversed(colours) if c.max() < most), colours[0])
 
 
 def _colours(fabric: Fabric, src: Ints, dst: Ints) -> list[Ints]:

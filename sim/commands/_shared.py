@@ -28,6 +28,15 @@ def explained(command: Command) -> Command:
         except PrestepError as error:
             click.echo(str(error), err=True)
             sys.exit(EXIT_INPUT)
+        except (click.exceptions.Exit, click.ClickException, click.Abort):
+            raise
+        except Exception as error:
+            from sim import crash
+
+            if not crash.wanted():
+                raise
+            click.echo(crash.told(error), err=True)
+            sys.exit(crash.EXIT_CRASH)
 
     return run
 

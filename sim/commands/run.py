@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from sim import run_files
 from sim.commands._shared import EXIT_OUTSIDE, as_json, changes, explained, file_option, talk
 
 if TYPE_CHECKING:
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 @as_json
 @file_option("--trace", text="Write a Chrome trace (.json or .json.gz) for Perfetto.")
 @file_option("--timeline", text="Write the timeline as Parquet.")
+@run_files.options
 @click.option("--strict", is_flag=True, help="Fail when the prediction rests on a fallback.")
 @explained
 def command(
@@ -30,15 +32,20 @@ def command(
     trace: Path | None,
     timeline: Path | None,
     strict: bool,
+    report: Path | None,
+    each: tuple[str, ...],
+    trace_window: str,
+    trace_ranks: str,
 ) -> None:
     """Predict one training step of SCENARIO: a file, or a bundled one (`prestep list scenarios`)."""
     from sim import exporters
     from sim.catalog import find_scenario
     from sim.spec import load_scenario
 
+    part = run_files.check(trace, report, each, trace_window, trace_ranks)
     loaded = load_scenario(find_scenario(scenario), overrides)
     if loaded.jobs:
-        _run_jobs(loaded, json_, trace or timeline, strict)
+        _run_jobs(loaded, json_, trace or timeline or report, strict)
         return
     from sim.predict import predict  # after the scenario is known to be good: its imports are the slow ones
 
@@ -49,9 +56,11 @@ def command(
         from sim.exporters import terminal
 
         click.echo(terminal.render(result))
-    for exporter, path in (("chrome_trace", trace), ("parquet", timeline)):
+    for exporter, path, options in (("chrome_trace", trace, part), ("parquet", timeline, {})):
         if path is not None:
-            talk(f"wrote {exporters.write(result, path, exporter)}")
+            talk(f"wrote {exporters.write(result, path, exporter, **options)}")
+    if report is not None:
+        talk(f"wrote {run_files.write_report(result, report, loaded, each)}")
     if strict and result.fallbacks:
         talk(result.refusal)
         sys.exit(EXIT_OUTSIDE)

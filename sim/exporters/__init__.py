@@ -7,7 +7,7 @@ An exporter is a module with ``write(result, path) -> None`` and ``SUFFIXES``, t
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from sim.errors import InputError, Mistake
 from sim.plugins import discover, load, load_function
@@ -16,8 +16,10 @@ if TYPE_CHECKING:
     from sim.result import Result
 
 
-def write(result: Result, path: str | Path, name: str | None = None) -> Path:
+def write(result: Result, path: str | Path, name: str | None = None, **options: Any) -> Path:
     """Write `result` with the exporter `name`, or the one whose suffix `path` has; returns the path.
+
+    `options` are the exporter's own.
 
     Raises
     ------
@@ -27,7 +29,7 @@ def write(result: Result, path: str | Path, name: str | None = None) -> Path:
     target = Path(path)
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        load_function(__name__, name or name_for(path), "write")(result, target)
+        load_function(__name__, name or name_for(path), "write")(result, target, **options)
     except OSError as error:
         raise InputError(Mistake(str(path), "", error.strerror or str(error), "a path that can be written")) from error
     return target

@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import gzip
 import json
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +24,7 @@ from sim.exporters import _nccl
 from sim.timeline import COMMUNICATION, Timeline, group_ranks
 
 if TYPE_CHECKING:
-    from sim.result import Result
+    from sim.result import LinkLoad, Result
 
 SUFFIXES = (".json", ".json.gz", "/")
 CALL = 4000  # ns drawn for a launch call, about what cudaLaunchKernel takes in the measured H200 traces
@@ -34,23 +35,53 @@ COMPUTE_STREAM = 7  # number of PyTorch's default stream in its traces; the othe
 Event = dict[str, Any]
 
 
-def write(result: Result, path: str | Path) -> None:
+def write(
+    result: Result, path: str | Path, window: tuple[float, float] | None = None, ranks: Collection[int] | None = None
+) -> None:
     """Write one file with all ranks, or into a folder one file per rank.
+
+    Of a large run only spans that reach into `window` (seconds), and only these `ranks`.
 
     Raises
     ------
     PrestepError
-        If the result has no timeline.
+        If the result has no timeline, or nothing of it is asked for.
     """
+    if result.timeline is None or len(result.timeline) == 0:
+        raise PrestepError(f"{path}: the result has no timeline to write")
+    result = _part(result, window, ranks)
     timeline, target = result.timeline, Path(path)
     if timeline is None or len(timeline) == 0:
-        raise PrestepError(f"{path}: the result has no timeline to write")
+        raise PrestepError(f"{path}: nothing of the timeline is in that window on those ranks")
     if target.suffix and not target.is_dir():
         _save(target, render(result))
         return
     target.mkdir(parents=True, exist_ok=True)
     for rank in timeline.ranks:
         _save(target / f"rank{rank}.json.gz", render(result, rank))
+
+
+def _part(result: Result, window: tuple[float, float] | None, ranks: Collection[int] | None) -> Result:
+    """The result with a part of its timeline and of its links' loads; a rank that stands for others is asked by any."""
+    timeline = result.timeline
+    if timeline is None or (window is None and ranks is None):
+        return result
+    loads = result.link_loads
+    if ranks is not None:
+        alike = {} if result.source is None else result.source.lowered.graph.represents
+        wanted = [r for r in timeline.ranks if any(m in ranks for m in alike.get(int(r), (int(r),)))]
+        timeline = timeline.select(np.isin(timeline["rank"], wanted))
+    if window is not None:
+        timeline = timeline.window(*window)
+        loads = tuple(_load_in(load, window) for load in loads)
+    return replace(result, timeline=timeline, link_loads=loads)
+
+
+def _load_in(load: LinkLoad, window: tuple[float, float]) -> LinkLoad:
+    """A link's load in a window, with what it carries as the window begins."""
+    before = max(0, int(np.searchsorted(load.time, window[0], "right")) - 1)
+    kept = slice(before, int(np.searchsorted(load.time, window[1], "left")))
+    return replace(load, time=np.maximum(load.time[kept], window[0]), load=load.load[kept])
 
 
 def render(result: Result, rank: int | None = None) -> str:
@@ -63,7 +94,8 @@ def render(result: Result, rank: int | None = None) -> str:
     ranks = timeline.ranks if rank is None else (rank,)
     header = _header(result, timeline, rank)
     events = [event for r in ranks for event in _events(result, timeline, r)]
-    events += _links(result) if rank is None else ()
+    if rank is None:
+        events += [*_flows(timeline), *_links(result)]
     # json.dumps puts a space after the colon: HolisticTraceAnalysis finds the rank with the pattern `"rank":\s+(\d+)`.
     lines = [f"{json.dumps(key)}: {json.dumps(value)}," for key, value in header.items()]
     body = ",\n".join(msgspec.json.encode(event).decode() for event in events)
@@ -157,6 +189,44 @@ def _links(result: Result) -> Iterator[Event]:
         for at, load in zip(_nanoseconds(link.time).tolist(), link.load.tolist(), strict=True):
             args = {"GB/s": round(load / 1e9, 6)}
             yield {"ph": "C", "name": name, "pid": LINKS, "tid": 0, "ts": at / 1000, "args": args}
+
+
+def _flows(timeline: Timeline) -> Iterator[Event]:
+    """Arrows between the spans of one communication: from the rank that came last to those that waited for it.
+
+    A send and its receive, and the spans of a collective, share operation, group and the moment at which bytes begin.
+    """
+    spans = timeline.select(timeline.matches("kind", *COMMUNICATION))
+    if len(spans) == 0:
+        return
+    streams, ready = _streams(timeline), _nanoseconds(spans["ready"])
+    start, end = _nanoseconds(spans["start"]), _nanoseconds(spans["end"])
+    meetings: dict[tuple[Any, ...], list[int]] = {}
+    keys = zip(
+        spans["step"].tolist(),
+        spans["axis"].tolist(),
+        ready.tolist(),
+        end.tolist(),
+        spans["group"].tolist(),
+        strict=True,
+    )
+    for i, (step, axis, moment, ended, group) in enumerate(keys):
+        meetings.setdefault((step, axis, moment, ended, frozenset(group_ranks(group))), []).append(i)
+    number = 0
+    for members in meetings.values():
+        first, *rest = sorted(members, key=lambda i: (-int(start[i]), int(spans["rank"][i])))
+        for other in rest:
+            number += 1
+            for phase, i in (("s", first), ("f", other)):
+                tid = streams[spans["stream"][i]]
+                at = start[i] if phase == "s" else max(int(start[i]), int(ready[i]))
+                arrow = {"ph": phase, "id": number, "pid": int(spans["rank"][i]), "tid": tid, "ts": int(at) / 1000}
+                yield {
+                    **arrow,
+                    "cat": "communication",
+                    "name": "communication",
+                    **({"bp": "e"} if phase == "f" else {}),
+                }
 
 
 def _steps(spans: Timeline, rank: int) -> Iterator[Event]:

@@ -1,0 +1,77 @@
+"""The command `prestep sweep`."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+
+import click
+
+from sim.commands._shared import changes, explained
+
+
+@click.command(
+    epilog="Example: prestep sweep 1b.toml --grid training.micro_batch=1,2,4 --grid nvlink.bandwidth=1x,2x -o out"
+)
+@click.argument("scenario")
+@click.option("--grid", multiple=True, required=True, metavar="KEY=V1,V2", help="Values to try. May be repeated.")
+@changes
+@click.option("-o", "--output", required=True, type=click.Path(file_okay=False, path_type=Path), help="Folder.")
+@click.option("--executor", default="processes", show_default=True, help="processes, threads, dask://FILE.")
+@click.option("--jobs", default=2, show_default=True, type=click.IntRange(1), help="Runs at a time.")
+@explained
+def command(
+    scenario: str, grid: tuple[str, ...], overrides: tuple[str, ...], output: Path, executor: str, jobs: int
+) -> None:
+    """Predict SCENARIO with every combination of values; what a folder has already is not done again."""
+    from sim import sweep as sweeps
+    from sim.catalog import find_scenario
+    from sim.spec import load_scenario
+
+    path = find_scenario(scenario)
+    load_scenario(path)
+    wanted = sweeps.specs(path, sweeps.grid_of(grid), overrides)
+    made = sweeps.sweep(wanted, output, sweeps.executor_of(executor, jobs), jobs, Bar())
+    click.echo(summary(made))
+    click.echo(f"wrote {made}", err=True)
+
+
+class Bar:
+    """Progress with the time left on stderr: from two seconds on, and only on a terminal."""
+
+    def __init__(self) -> None:
+        self.began, self.first = time.monotonic(), -1
+
+    def __call__(self, done: int, of: int) -> None:
+        self.first = done if self.first < 0 else self.first
+        spent, fresh = time.monotonic() - self.began, done - self.first
+        if not sys.stderr.isatty() or spent < 2:
+            return
+        left = f"{spent / fresh * (of - done):.0f} s left" if fresh else ""
+        full = "#" * (30 * done // max(1, of))
+        click.echo(f"\r{full:.<30} {done}/{of} {left:14}", err=True, nl=done == of)
+
+
+def summary(path: Path) -> str:
+    """The runs as a table, the fastest first, and how many were refused."""
+    import pyarrow.parquet as pq
+
+    from sim.units import format_duration
+
+    rows = pq.read_table(path).to_pylist()
+    good = sorted((row for row in rows if not row["error"]), key=lambda row: row["step_time"])
+    keys = [name for name in (rows[0] if rows else {}) if name.startswith("set.")]
+    cells = [[key.removeprefix("set.") for key in keys] + ["step time", "MFU", "fits"]]
+    for row in good[:20]:
+        mfu = "-" if row["mfu"] is None or row["mfu"] != row["mfu"] else f"{row['mfu']:.1%}"
+        fits = {True: "yes", False: "no", None: "-"}[row["fits"]]
+        cells.append([str(row[key]) for key in keys] + [format_duration(row["step_time"]), mfu, fits])
+    wide = [max(len(line[i]) for line in cells) for i in range(len(cells[0]))]
+    lines = ["  ".join(f"{cell:>{w}}" for cell, w in zip(line, wide, strict=True)) for line in cells]
+    if len(good) > 20:
+        lines.append(f"and {len(good) - 20} slower")
+    refused = [row for row in rows if row["error"]]
+    if refused:
+        lines.append(f"{len(refused)} refused, such as: {refused[0]['error'].splitlines()[0]}")
+    return "\n".join(lines)

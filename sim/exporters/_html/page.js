@@ -1,0 +1,231 @@
+"use strict";
+(() => {
+  const byId = (id) => document.getElementById(id);
+  const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue("--" + name).trim();
+  const seconds = (ns) => {
+    const a = Math.abs(ns);
+    const [scale, unit] = a >= 1e9 ? [1e9, "s"] : a >= 1e6 ? [1e6, "ms"] : a >= 1e3 ? [1e3, "us"] : [1, "ns"];
+    return `${+(ns / scale).toPrecision(4)} ${unit}`;
+  };
+  const amount = (n, unit) => {
+    const steps = [[1e15, "P"], [1e12, "T"], [1e9, "G"], [1e6, "M"], [1e3, "k"]];
+    const [scale, letter] = steps.find(([s]) => n >= s) || [1, ""];
+    return `${+(n / scale).toPrecision(4)} ${letter}${unit}`;
+  };
+  const painters = [];
+
+  function theme() {
+    const button = byId("theme"), root = document.documentElement;
+    if (!button) return;
+    button.hidden = false;
+    button.addEventListener("click", () => {
+      const dark = root.dataset.theme ? root.dataset.theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
+      root.dataset.theme = dark ? "light" : "dark";
+      painters.forEach((paint) => paint());
+    });
+    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => painters.forEach((paint) => paint()));
+    let kept;
+    addEventListener("beforeprint", () => { kept = root.dataset.theme; root.dataset.theme = "light"; painters.forEach((p) => p()); });
+    addEventListener("afterprint", () => { if (kept) root.dataset.theme = kept; else delete root.dataset.theme; painters.forEach((p) => p()); });
+  }
+
+  function gantt(data) {
+    const canvas = byId("gantt"), context = canvas.getContext("2d"), detail = byId("detail"), select = byId("ranks");
+    const LANE = 22, GAP = 8, TOP = 24, SIDE = 150;
+    let from = 0, to = data.length, lanes = [], picked = null, drag = null;
+    data.rows.forEach((row) => {
+      row.at = new Float64Array(row.s.length);
+      row.s.reduce((sum, s, i) => (row.at[i] = sum + s), 0);
+    });
+    const ranks = [...new Set(data.rows.map((row) => row.rank))];
+    if (ranks.length > 1) {
+      for (const r of ranks) {
+        const row = data.rows.find((x) => x.rank === r);
+        select.add(new Option(row.stands > 1 ? `rank ${r} (stands for ${row.stands})` : `rank ${r}`, r));
+      }
+      select.parentElement.hidden = false;
+    }
+    const shade = (fact) => {
+      const [kind, phase, axis] = fact;
+      if (kind === "host") return "host";
+      if (kind === "copy") return "io";
+      if (kind !== "kernel") return ["dp", "tp", "pp", "cp", "ep"].includes(axis) ? axis : "other";
+      return { forward: "forward", backward: "backward", optimizer: "optimizer" }[phase] || "other";
+    };
+    const shades = data.facts.map(shade);
+
+    function place() {
+      const wanted = select.value === "" ? null : Number(select.value);
+      let y = TOP, last = null;
+      lanes = [];
+      for (const row of data.rows) {
+        if (wanted !== null && row.rank !== wanted) continue;
+        if (last !== null && row.rank !== last) y += GAP;
+        lanes.push({ row, y });
+        y += LANE;
+        last = row.rank;
+      }
+      canvas.style.height = `${y + 6}px`;
+    }
+
+    function paint() {
+      const scale = devicePixelRatio || 1, wide = canvas.clientWidth, high = canvas.clientHeight;
+      canvas.width = wide * scale; canvas.height = high * scale;
+      context.setTransform(scale, 0, 0, scale, 0, 0);
+      context.clearRect(0, 0, wide, high);
+      const ink = colour("ink"), soft = colour("soft"), line = colour("line"), wait = colour("wait");
+      const tint = Object.fromEntries([...new Set(shades)].map((s) => [s, colour(s)]));
+      const room = wide - SIDE, perNs = room / (to - from);
+      context.font = "12px system-ui, 'DejaVu Sans', sans-serif";
+      context.textBaseline = "middle";
+      const raw = (to - from) / Math.max(3, room / 110), power = 10 ** Math.floor(Math.log10(raw));
+      const tick = [1, 2, 5, 10].map((k) => k * power).find((k) => k >= raw);
+      for (let t = Math.ceil(from / tick) * tick; t <= to; t += tick) {
+        const x = SIDE + (t - from) * perNs;
+        context.fillStyle = line; context.fillRect(x, TOP - 4, 1, high);
+        context.fillStyle = soft; context.fillText(seconds(t), Math.min(x + 3, wide - 52), 10);
+      }
+      for (const { row, y } of lanes) {
+        context.fillStyle = soft;
+        const first = lanes.find((l) => l.row.rank === row.rank).row === row;
+        const who = row.stands > 1 ? `${row.rank} (${row.stands}×)` : `${row.rank}`;
+        context.fillText(row.stream, 86, y + LANE / 2, 58);
+        if (first) { context.fillStyle = ink; context.fillText(`rank ${who}`, 6, y + LANE / 2, 76); }
+        let edge = -1;
+        for (let i = 0; i < row.at.length; i++) {
+          const start = row.at[i], end = start + row.d[i];
+          if (end < from) continue;
+          if (start > to) break;
+          let x = SIDE + (Math.max(start, from) - from) * perNs;
+          const right = SIDE + (Math.min(end, to) - from) * perNs;
+          if (right - x < 0.6) { if (right < edge) continue; edge = right + 0.4; }
+          context.fillStyle = tint[shades[row.m[i]]];
+          context.fillRect(x, y + 2, Math.max(right - x - (right - x > 3 ? 0.6 : 0), 0.7), LANE - 4);
+          const held = row.w.length ? row.w[i] : 0;
+          if (held > 0) {
+            const until = SIDE + (Math.min(start + held, to) - from) * perNs;
+            if (until > x) { context.fillStyle = wait; context.fillRect(x, y + 2, until - x, LANE - 4); }
+          }
+          if (right - x > 46) {
+            context.save(); context.beginPath(); context.rect(x, y, right - x - 4, LANE); context.clip();
+            context.fillStyle = held > 0 && held > row.d[i] / 2 ? ink : "#fff"; context.fillText(data.names[row.n[i]], x + 5, y + LANE / 2 + 0.5); context.restore();
+          }
+          if (picked && picked.row === row && picked.i === i) {
+            context.strokeStyle = ink; context.lineWidth = 2;
+            context.strokeRect(x, y + 2, Math.max(right - x, 2), LANE - 4);
+          }
+        }
+      }
+      byId("span").textContent = `${seconds(from)} to ${seconds(to)} of ${seconds(data.length)}`;
+    }
+
+    function view(a, b) {
+      const width = Math.min(data.length, Math.max(200, b - a));
+      from = Math.min(Math.max(0, a), data.length - width); to = from + width;
+      paint();
+    }
+    const zoom = (factor, at = (from + to) / 2) => view(at - (at - from) * factor, at + (to - at) * factor);
+    const shift = (part) => view(from + (to - from) * part, to + (to - from) * part);
+
+    function show(row, i) {
+      picked = { row, i };
+      const [kind, phase, axis, layer, micro, bytes, flops, group] = data.facts[row.m[i]];
+      const said = [`rank ${row.rank}${row.stands > 1 ? ` (stands for ${row.stands} ranks)` : ""}, ${row.stream}`,
+        `starts ${seconds(row.at[i])}`, `lasts ${seconds(row.d[i])}`];
+      if (row.w.length && row.w[i] > 0) said.push(`waits ${seconds(row.w[i])} for others`);
+      said.push(kind + (phase ? `, ${phase}` : "") + (axis ? `, axis ${axis}` : ""));
+      if (layer >= 0) said.push(`layer ${layer}`);
+      if (micro >= 0) said.push(`microbatch ${micro}`);
+      if (bytes > 0) said.push(amount(bytes, "B"));
+      if (flops > 0) said.push(amount(flops, "FLOP"));
+      if (group) said.push(`ranks ${group}`);
+      detail.replaceChildren();
+      const name = document.createElement("b");
+      name.textContent = data.names[row.n[i]];
+      detail.append(name, document.createElement("br"), said.join(" · "));
+      if (row.at[i] + row.d[i] < from || row.at[i] > to) {
+        const half = (to - from) / 2; view(row.at[i] - half, row.at[i] + half);
+      } else paint();
+    }
+    function hit(event) {
+      const box = canvas.getBoundingClientRect(), x = event.clientX - box.left, y = event.clientY - box.top;
+      const lane = lanes.find((l) => y >= l.y && y < l.y + LANE);
+      if (!lane || x < SIDE) return null;
+      const perNs = (box.width - SIDE) / (to - from), t = from + (x - SIDE) / perNs, near = 3 / perNs;
+      let best = null;
+      lane.row.at.forEach((start, i) => {
+        const away = Math.max(start - t, t - start - lane.row.d[i], 0);
+        if (away <= near && (!best || away < best.away)) best = { i, away };
+      });
+      return best && { row: lane.row, i: best.i };
+    }
+    canvas.addEventListener("pointerdown", (e) => { drag = { x: e.clientX, from, to, moved: false }; canvas.setPointerCapture(e.pointerId); });
+    canvas.addEventListener("pointermove", (e) => {
+      if (!drag) return;
+      const by = (e.clientX - drag.x) / (canvas.clientWidth - SIDE) * (drag.to - drag.from);
+      if (Math.abs(e.clientX - drag.x) > 4) drag.moved = true;
+      if (drag.moved) view(drag.from - by, drag.to - by);
+    });
+    canvas.addEventListener("pointerup", (e) => {
+      if (drag && !drag.moved) { const found = hit(e); if (found) show(found.row, found.i); }
+      drag = null;
+    });
+    canvas.addEventListener("wheel", (e) => {
+      if (!e.ctrlKey && !e.shiftKey) return;  // the page scrolls as usual
+      e.preventDefault();
+      const box = canvas.getBoundingClientRect();
+      const at = from + Math.max(0, e.clientX - box.left - SIDE) / (box.width - SIDE) * (to - from);
+      zoom((e.deltaY || e.deltaX) > 0 ? 1.25 : 0.8, at);
+    }, { passive: false });
+    const step = (by) => {
+      if (!picked) { if (lanes.length) show(lanes[0].row, Math.max(0, lanes[0].row.at.findIndex((s) => s >= from))); return; }
+      show(picked.row, Math.min(picked.row.at.length - 1, Math.max(0, picked.i + by)));
+    };
+    const lane = (by) => {
+      if (!picked) return step(0);
+      const at = lanes.findIndex((l) => l.row === picked.row), next = lanes[Math.min(lanes.length - 1, Math.max(0, at + by))].row;
+      const t = picked.row.at[picked.i], i = next.at.findIndex((s, k) => s + next.d[k] >= t);
+      if (next.at.length) show(next, i < 0 ? next.at.length - 1 : i);
+    };
+    const keys = { "+": () => zoom(0.7), "=": () => zoom(0.7), "-": () => zoom(1.43), ArrowLeft: () => shift(-0.2),
+      ArrowRight: () => shift(0.2), Home: () => view(0, data.length), n: () => step(1), p: () => step(-1),
+      ArrowDown: () => lane(1), ArrowUp: () => lane(-1) };
+    canvas.addEventListener("keydown", (e) => {
+      if (keys[e.key] && !e.ctrlKey && !e.metaKey && !e.altKey) { e.preventDefault(); keys[e.key](); }
+    });
+    document.querySelectorAll("[data-key]").forEach((b) => b.addEventListener("click", () => keys[b.dataset.key]()));
+    select.addEventListener("change", () => { picked = null; place(); paint(); });
+    addEventListener("resize", paint);
+    painters.push(paint);
+    place(); paint();
+  }
+
+  function network(data) {
+    const slider = byId("moment"), said = byId("when");
+    const wires = [...document.querySelectorAll("[data-edge]")], cursor = byId("cursor");
+    const still = wires.map((wire) => wire.getAttribute("stroke-opacity"));
+    function set() {
+      const at = Number(slider.value) - 1;
+      wires.forEach((wire, k) => {
+        let most = 0;
+        data.edges.forEach((edge, row) => { if (edge === Number(wire.dataset.edge)) most = Math.max(most, at < 0 ? 0 : data.use[row][at]); });
+        wire.setAttribute("stroke-opacity", at < 0 ? still[k] : most / 1000);
+      });
+      said.textContent = at < 0 ? "whole step" : `${seconds(at * data.part)} to ${seconds((at + 1) * data.part)}`;
+      if (cursor) {
+        cursor.setAttribute("visibility", at < 0 ? "hidden" : "visible");
+        const x = data.left + (at + 0.5) * data.wide;
+        cursor.setAttribute("x1", x); cursor.setAttribute("x2", x);
+      }
+    }
+    slider.addEventListener("input", set);
+    slider.parentElement.hidden = false;
+    set();
+  }
+
+  theme();
+  for (const [id, start] of [["gantt-data", gantt], ["network-data", network]]) {
+    const data = byId(id);
+    if (data) start(JSON.parse(data.textContent));
+  }
+})();

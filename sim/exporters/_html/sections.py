@@ -1,0 +1,248 @@
+"""The report's sections: each a function of the result that gives its HTML, or "" where there is nothing to say."""
+
+from __future__ import annotations
+
+import json
+from html import escape
+from typing import TYPE_CHECKING, Any
+
+from sim import metrics
+from sim.exporters import _words as words
+from sim.exporters._html import pictures
+from sim.exporters._html.gantt import Data, gantt
+from sim.exporters._html.kernels import kernel_uses
+from sim.exporters._html.network import as_data, heat
+from sim.exporters._html.svg import table
+from sim.units import format_bytes, format_duration
+
+if TYPE_CHECKING:
+    from sim.result import Result
+
+_SHARE_COLOURS = {"compute": "forward", "bubble": "bubble", "io": "io", "host": "host", "idle": "idle"}
+_OWNER_COLOURS = {
+    "parameters": "forward", "gradients": "backward", "optimizer": "optimizer", "activations": "tp", "buffers": "host",
+    "workspace": "other",
+}  # fmt: skip
+_GRADE_COLOURS = {"measured": "good", "fitted": "forward", "datasheet": "host", "guess": "bad"}
+_SPAN_KEYS = (
+    ("forward", "forward"), ("backward", "backward"), ("optimizer", "optimizer"), ("other", "other work"), ("dp", "dp"),
+    ("tp", "tp"), ("pp", "pp"), ("cp", "cp"), ("ep", "ep"),
+    ("wait", "waiting for other ranks"), ("host", "host"), ("io", "copies"),
+)  # fmt: skip
+
+
+def embedded(name: str, data: Any) -> str:
+    """Data for the script; nothing in it can end the element."""
+    text = json.dumps(data, separators=(",", ":")).replace("<", "\\u003c")
+    return f'<script type="application/json" id="{name}">{text}</script>'
+
+
+def legend(keys: list[tuple[str, str]]) -> str:
+    """Colours (class of colour, text) in words."""
+    items = (f'<span><i style="background:var(--{colour})"></i>{escape(text)}</span>' for colour, text in keys)
+    return f'<div class="keys">{"".join(items)}</div>'
+
+
+def tiles(result: Result) -> str:
+    """The first figures, large."""
+    rows = [(name, value) for name, value in words.headline(result) if name != "measured"]
+    verdict = result.out_of_memory
+    if verdict is not None:
+        rows.append(("memory", f"{format_bytes(verdict.needed)}{'' if verdict.fits else ', too much'}"))
+    if result.evidence:
+        grounded = sum(result.evidence.get(grade, 0.0) for grade in ("measured", "fitted"))
+        rows.append(("rests on measurements or fits", words.percent(grounded)))
+    made = (f'<div class="tile"><span>{escape(name)}</span><b>{escape(value)}</b></div>' for name, value in rows)
+    return f'<div class="tiles">{"".join(made)}</div>'
+
+
+def breakdown(result: Result) -> str:
+    """Shares of the step, as a bar and a table."""
+    rows = list(words.shares(result))
+    parts = [
+        (words.share_name(key), seconds, _SHARE_COLOURS.get(key, _axis(key)), format_duration(seconds))
+        for key, seconds in result.breakdown.items()
+        if seconds > 0
+    ]
+    cells = [(name, format_duration(seconds), words.percent(part)) for name, seconds, part in rows]
+    keys = legend([(colour, name) for name, _, colour, _ in parts])
+    return (
+        pictures.stacked(parts, "Shares of the step") + keys + table(("share", "time", "of the step"), cells)
+        if parts
+        else ""
+    )
+
+
+def _axis(key: str) -> str:
+    axis = key.removeprefix("exposed_")
+    return axis if axis in metrics.AXES else "other"
+
+
+def measured(result: Result) -> str:
+    """Predicted beside measured, where the scenario says what a real run took."""
+    if result.measured is None or result.signed_error is None:
+        return ""
+    most = max(result.measured, result.step_time)
+    bars = []
+    for name, seconds, colour in (("predicted", result.step_time, "forward"), ("measured", result.measured, "tp")):
+        bars.append(
+            f"<p>{name}: {format_duration(seconds)}</p>"
+            + pictures.stacked([("", seconds, colour, format_duration(seconds))], name, most)
+        )
+    error = words.percent(result.signed_error, True)
+    return f"<p>The prediction is off by {error}; it does not use the measured time.</p>{''.join(bars)}"
+
+
+def timeline(result: Result) -> str:
+    """The Gantt chart with its controls."""
+    data = gantt(result)
+    if data is None:
+        return ""
+    buttons = (
+        ("+", "zoom in"), ("-", "zoom out"), ("ArrowLeft", "earlier"), ("ArrowRight", "later"), ("Home", "all"),
+        ("p", "previous span"), ("n", "next span"),
+    )  # fmt: skip
+    bar = "".join(f'<button type="button" data-key="{key}">{text}</button>' for key, text in buttons)
+    hint = (
+        "Click a span for its details; drag to move; hold Ctrl or Shift and scroll to zoom. "
+        "Keys: + - ← → Home, n and p for "
+        "the next and previous span, ↑ ↓ for other rows."
+    )
+    return (
+        f"<p>{escape(_told(data))}</p>"
+        f'<div class="bar">{bar}<label hidden>show '
+        f'<select id="ranks"><option value="">all ranks</option></select></label>'
+        f'<span id="span" class="soft" role="status"></span></div>'
+        f'<canvas id="gantt" tabindex="0" role="application" aria-label="Timeline of the last step" '
+        f'aria-describedby="detail"></canvas><div id="detail" aria-live="polite" class="soft">{escape(hint)}</div>'
+        + legend([key for key in _SPAN_KEYS if key[0] in _used(data)])
+        + embedded("gantt-data", data)
+    )
+
+
+def _told(data: Data) -> str:
+    length = format_duration(data["length"] / 1e9)
+    if data["ranks"] == data["shown"] == len({row["rank"] for row in data["rows"]}):
+        return f"The last simulated step, {length} from its first span to its last."
+    text = f"The last simulated step, {length}. Ranks that do the same at the same time are one row: "
+    text += f"the rows stand for {data['shown']:,} of {data['ranks']:,} ranks."
+    if any(row["merged"] for row in data["rows"]):
+        text += " Neighbouring short spans are drawn as one; --trace has every one."
+    return text
+
+
+def _used(data: Data) -> set[str]:
+    used = {"wait"} if any(any(row["w"]) for row in data["rows"]) else set()
+    for kind, phase, axis, *_ in data["facts"]:
+        if kind == "kernel":
+            used.add(phase if phase in ("forward", "backward", "optimizer") else "other")
+        elif kind in ("host", "copy"):
+            used.add("io" if kind == "copy" else "host")
+        else:
+            used.add(axis if axis in metrics.AXES else "other")
+    return used
+
+
+def network(result: Result) -> str:
+    """The cluster with its links' use, and the use over time."""
+    source, spans = result.source, result.timeline
+    if source is None or spans is None or not result.links:
+        return ""
+    window = metrics.step_window(spans, source.lowered.graph.programs[0].rank, int(spans.steps[-1]))
+    found = heat(source, window)
+    length = window[1] - window[0]
+    parts = found.mean.shape[1]
+    data = {
+        **as_data(found), "part": length / parts * 1e9, "left": pictures.SIDE, "wide": (1100 - pictures.SIDE) / parts,
+    }  # fmt: skip
+    rows = [
+        (
+            link.name,
+            words.percent(link.utilisation),
+            words.percent(link.peak),
+            format_bytes(link.bytes),
+            words.saved(link) or "-",
+        )
+        for link in result.links
+    ]
+    heads = ("busiest links", "busy", "at most", "carried", "1 % faster saves")
+    return (
+        "<p>Alike devices are drawn once. A line is as strong as its busiest link is used; "
+        "the rows below show when.</p>"
+        f'<div class="bar"><label for="moment" class="soft">moment</label>'
+        f'<input id="moment" type="range" min="0" max="{parts}" '
+        'value="0"><span id="when" role="status">whole step</span></div>'
+        + pictures.cluster(found)
+        + pictures.heat_map(found, length)
+        + table(heads, rows)
+        + embedded("network-data", data)
+    )
+
+
+def kernels(result: Result) -> str:
+    """Roofline, and the kernels that take most time."""
+    if result.source is None:
+        return ""
+    uses, gpu = kernel_uses(result.source), result.source.gpu
+    whole = sum(use.time for use in uses)
+    if not whole:
+        return ""
+    picture = pictures.roofline(uses, gpu, result.source.scenario.training.precision)
+    rows = [
+        (
+            use.kernel.kind, " x ".join(map(str, use.kernel.shape)), words.count(use.count),
+            words.percent(use.time / whole),
+            format_duration(use.time / use.count) if use.count else "-",
+            f"{use.speed / 1e12:.3g}", f"{use.rate / 1e12:.3g}",
+            words.percent(use.bound * use.count / use.time), use.evidence,
+        )
+        for use in uses[:15]
+    ]  # fmt: skip
+    heads = ("kernel", "shape", "times", "of kernel time", "each", "TFLOP/s", "TB/s", "of the roofline", "evidence")
+    text = "<p>A dot is one kernel and shape; its area is its share of the kernel time. "
+    text += "Products and attention are blue.</p>"
+    return (text + picture if picture else "") + table(heads, rows, texts=2)
+
+
+def memory(result: Result) -> str:
+    """The fullest rank's peak by owner, against the GPU's memory."""
+    rows, verdict = list(words.memory(result)), result.out_of_memory
+    if verdict is None or not rows:
+        return ""
+    parts = [(owner, size, _OWNER_COLOURS.get(owner, "other"), format_bytes(size)) for owner, size in rows]
+    whole = max(verdict.capacity or 0.0, verdict.needed)
+    cells = [(owner, format_bytes(size), words.percent(size / verdict.needed)) for owner, size in rows]
+    bar = pictures.stacked(parts, "Memory at its peak by owner", whole)
+    keys = legend([(colour, owner) for owner, _, colour, _ in parts])
+    head = f"<p>{escape(words.memory_verdict(result))}.</p>"
+    return head + bar + keys + table(("owner", "size", "of the peak"), cells)
+
+
+def whatif(tornado: dict[str, Any] | None) -> str:
+    """The step with every element of the cluster faster and slower; only when it was asked for."""
+    if not tornado or not tornado["elements"]:
+        return ""
+    factors = " and ".join(f"{factor:g}x" for factor in tornado["factors"])
+    head = f"<p>The step of {format_duration(tornado['step_time'])} with one element at a time at {factors}.</p>"
+    return head + pictures.tornado(tornado)
+
+
+def evidence(result: Result) -> str:
+    """What the time rests on, what had to do without a measurement, and warnings."""
+    if not result.evidence and not result.fallbacks and not result.warnings:
+        return ""
+    parts = [(g, share, _GRADE_COLOURS.get(g, "other"), words.percent(share)) for g, share in result.evidence.items()]
+    text = pictures.stacked(parts, "Share of the time by evidence") if parts else ""
+    text += legend([(colour, f"{grade} {told}") for grade, _, colour, told in parts])
+    if result.fallbacks:
+        rows = [(f.what, f.grade, words.count(f.count), words.percent(f.share)) for f in result.fallbacks]
+        text += table(
+            ("fallback: not covered by a measurement or a fit", "grade", "times", "of the time"), rows, texts=2
+        )
+    return text + "".join(f"<p>Warning: {escape(warning)}</p>" for warning in result.warnings)
+
+
+def scenario(result: Result) -> str:
+    """What was run."""
+    rows = [(key.replace("_", " "), str(value)) for key, value in result.scenario.items() if value not in (None, "")]
+    return table(("key", "value"), rows, texts=2) if rows else ""

@@ -1,0 +1,71 @@
+"""The result as one HTML file: pictures, tables and the evidence behind them; needs no network and no other file.
+
+The page is written without a library: tables and SVG that also print, and a small script for the timeline and the
+moment of the link map. It follows the reader's light or dark setting.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from html import escape
+from importlib import resources
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sim import __version__
+from sim.exporters import _words as words
+from sim.exporters._html import sections
+
+if TYPE_CHECKING:
+    from sim.result import Result
+
+SUFFIXES = (".html", ".htm")
+
+
+def write(result: Result, path: str | Path, tornado: dict[str, Any] | None = None) -> None:
+    """Write the report; `tornado` is what `sim.whatif.tornado` found, for the section on what-ifs."""
+    Path(path).write_text(render(result, tornado), encoding="utf-8")
+
+
+def render(result: Result, tornado: dict[str, Any] | None = None) -> str:
+    """The report as HTML text."""
+    made = [(name, title, body) for name, title, body in _sections(result, tornado) if body]
+    links = "".join(f'<a href="#{name}">{escape(title)}</a>' for name, title, _ in made)
+    body = "".join(
+        f'<section id="{name}" aria-labelledby="{name}-title"><h2 id="{name}-title">{escape(title)}</h2>'
+        f"{text}</section>"
+        for name, title, text in made
+    )
+    title = escape(words.title(result))
+    return (
+        '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        # Nothing may be loaded or sent, whatever a name in the scenario says.
+        "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'; "
+        "script-src 'unsafe-inline'; img-src data:\">"
+        f'<link rel="icon" href="data:,"><title>{title}</title><style>{_file("page.css")}</style></head>\n'
+        f'<body><a class="skip" href="#step">To the figures</a><header><h1>{title}</h1>'
+        f'<nav aria-label="Sections">{links}'
+        '<button type="button" id="theme" hidden>light or dark</button></nav></header>\n'
+        f"<main>{sections.tiles(result)}{body}</main>\n"
+        f"<footer>Predicted by prestep {escape(__version__)}. "
+        "Times are simulated; what they rest on is under Evidence.</footer>\n"
+        f"<script>{_file('page.js')}</script></body></html>\n"
+    )
+
+
+def _sections(result: Result, tornado: dict[str, Any] | None) -> Iterator[tuple[str, str, str]]:
+    """(anchor, title, HTML) in the order of the page; sections with nothing to say are empty."""
+    yield "step", "Where the step goes", sections.breakdown(result)
+    yield "measured", "Predicted and measured", sections.measured(result)
+    yield "timeline", "Timeline", sections.timeline(result)
+    yield "network", "Links", sections.network(result)
+    yield "kernels", "Kernels", sections.kernels(result)
+    yield "memory", "Memory", sections.memory(result)
+    yield "whatif", "What if", sections.whatif(tornado)
+    yield "evidence", "Evidence", sections.evidence(result)
+    yield "scenario", "What was run", sections.scenario(result)
+
+
+def _file(name: str) -> str:
+    return (resources.files("sim.exporters._html") / name).read_text(encoding="utf-8")

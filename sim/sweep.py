@@ -1,0 +1,271 @@
+"""Sweeps: a grid of changes of a scenario, each predicted once, on processes, threads or a Dask cluster.
+
+A run's key is the hash of what it depends on: prestep's version, the scenario's file, the files that it names, and
+its changes. Its result is a file of that name, written whole or not at all; so a sweep can be stopped anywhere and
+started again, and does what is missing. `results.parquet` has a row for every run.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import itertools
+import json
+import os
+import tomllib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Executor, Future, wait
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+from sim import __version__
+from sim.errors import InputError, Mistake, PrestepError
+
+Row = dict[str, Any]
+#: Columns of results.parquet after those of the grid (SI units); `error` is "" for a run that was predicted.
+COLUMNS: dict[str, str] = {
+    "key": "string", "error": "string", "step_time": "double", "tokens_per_second_per_gpu": "double", "mfu": "double",
+    "tflops_per_gpu": "double", "gpus": "int64", "peak_memory": "double", "fits": "bool", "cluster": "string",
+    "model": "string", "layout": "string", "compute": "double", "exposed_communication": "double", "bubble": "double",
+    "io": "double", "host": "double", "idle": "double", "grounded": "double",
+}  # fmt: skip
+RETRIES = 3  # of runs whose worker died
+
+
+@dataclass(frozen=True)
+class Spec:
+    """One run of a sweep: its key, its scenario's path and its changes (key -> value)."""
+
+    key: str
+    scenario: str
+    changes: tuple[tuple[str, str], ...]
+
+
+def grid_of(texts: Sequence[str]) -> dict[str, tuple[str, ...]]:
+    """`training.micro_batch=1,2,4` -> its values; commas within brackets or quotes do not divide.
+
+    Raises
+    ------
+    InputError
+        For a text without key or values, or a key given twice.
+    """
+    found: dict[str, tuple[str, ...]] = {}
+    mistakes = []
+    for text in texts:
+        key, equals, values = (part.strip() for part in text.partition("="))
+        listed = tuple(_split(values))
+        if not equals or not key or not all(listed) or not listed:
+            mistakes.append(Mistake("command line", "--grid", f'"{text}"', "KEY=VALUE,VALUE,..."))
+        elif key in found:
+            mistakes.append(Mistake("command line", "--grid", f"{key} twice", "every key once"))
+        found[key] = tuple(dict.fromkeys(listed))
+    if mistakes:
+        raise InputError(mistakes)
+    return found
+
+
+def _split(text: str) -> Iterator[str]:
+    depth, quote, begin = 0, "", 0
+    for at, letter in enumerate(text):
+        if quote:
+            quote = "" if letter == quote else quote
+        elif letter in "\"'":
+            quote = letter
+        elif letter in "[{(":
+            depth += 1
+        elif letter in "]})":
+            depth -= 1
+        elif letter == "," and depth == 0:
+            yield text[begin:at].strip()
+            begin = at + 1
+    yield text[begin:].strip()
+
+
+def specs(scenario: Path, grid: Mapping[str, Sequence[str]], overrides: Sequence[str] = ()) -> list[Spec]:
+    """Every combination of the grid's values, on top of the overrides, in the grid's order; each once."""
+    base: dict[str, str] = {}
+    for override in overrides:
+        key, _, value = override.partition("=")
+        base[key.strip()] = value.strip()
+    digest = _files(scenario)
+    made: dict[str, Spec] = {}
+    for values in itertools.product(*grid.values()):
+        changes = {**base, **dict(zip(grid, values, strict=True))}
+        text = json.dumps([__version__, digest, sorted(changes.items())])
+        key = hashlib.sha256(text.encode()).hexdigest()[:24]
+        made.setdefault(key, Spec(key, str(scenario), tuple(changes.items())))
+    return list(made.values())
+
+
+def _files(scenario: Path) -> str:
+    """Hash of a scenario's file and of the files that it names."""
+    from sim.strict import flatten
+
+    try:
+        data = scenario.read_bytes()
+        told = dict(flatten(tomllib.loads(data.decode())))
+    except (OSError, ValueError):
+        return ""  # what is wrong with it is said where it is read
+    parts = [data]
+    for value in told.values():
+        path = scenario.parent / value if isinstance(value, str) and len(value) < 256 else None
+        if path is not None and path.is_file():
+            parts.append(path.read_bytes())
+    return hashlib.sha256(b"\0".join(parts)).hexdigest()
+
+
+def run_one(spec: Spec) -> Row:
+    """Predicts one run; a mistake in it is its `error`, so that one bad corner of a grid does not end the sweep."""
+    from sim.predict import predict
+    from sim.spec import load_scenario
+
+    try:
+        result = predict(load_scenario(spec.scenario, [f"{key}={value}" for key, value in spec.changes]))
+    except PrestepError as error:
+        return {"key": spec.key, "error": str(error)}
+    told, verdict = result.breakdown, result.out_of_memory
+    said = result.scenario
+    return {
+        "key": spec.key, "error": "", "step_time": result.step_time, "mfu": result.mfu,
+        "tokens_per_second_per_gpu": result.tokens_per_second_per_gpu, "tflops_per_gpu": result.tflops_per_gpu,
+        "gpus": said.get("gpus"), "cluster": said.get("cluster"), "model": said.get("model"),
+        "layout": said.get("layout"),
+        "peak_memory": None if verdict is None else verdict.needed, "fits": None if verdict is None else verdict.fits,
+        **{share: told.get(share, 0.0) for share in ("compute", "bubble", "io", "host", "idle")},
+        "exposed_communication": sum(s for share, s in told.items() if share.startswith("exposed_")),
+        "grounded": sum(result.evidence.get(grade, 0.0) for grade in ("measured", "fitted")),
+    }  # fmt: skip
+
+
+def sweep(
+    wanted: Sequence[Spec],
+    folder: Path,
+    executor: Callable[[], Executor],
+    jobs: int = 2,
+    progress: Callable[[int, int], None] | None = None,
+) -> Path:
+    """Runs what is not in `folder` yet; returns the path of results.parquet. `progress` is told (done, all).
+
+    Raises
+    ------
+    InputError
+        If another sweep works in the folder.
+    PrestepError
+        If workers die again and again.
+    """
+    runs = folder / "runs"
+    runs.mkdir(parents=True, exist_ok=True)
+    with _alone(folder):
+        left = [spec for spec in wanted if not (runs / f"{spec.key}.json").exists()]
+        tell = progress or (lambda done, of: None)
+        through = len(wanted) - len(left)
+        tell(through, len(wanted))
+        for _ in range(RETRIES):
+            if not left:
+                break
+            with contextlib.suppress(BrokenProcessPool), executor() as pool:
+                for done in _finished(pool, left, 4 * jobs):
+                    write_whole(runs / f"{done['key']}.json", json.dumps(done).encode())
+                    through += 1
+                    tell(through, len(wanted))
+            left = [spec for spec in left if not (runs / f"{spec.key}.json").exists()]
+        if left:
+            raise PrestepError(
+                f"{folder}: workers died {RETRIES} times; {len(left)} runs are left, such as {left[0].changes}"
+            )
+        return _table(wanted, folder)
+
+
+def _finished(pool: Executor, left: Sequence[Spec], most: int) -> Iterator[Row]:
+    """Rows as they come; at most so many are handed out at once, so that a stop loses little."""
+    todo, out = iter(left), set[Future[Row]]()
+    while True:
+        out |= {pool.submit(run_one, spec) for spec in itertools.islice(todo, most - len(out))}
+        if not out:
+            return
+        done, out = wait(out, return_when=FIRST_COMPLETED)
+        for future in done:
+            yield future.result()
+
+
+@contextlib.contextmanager
+def _alone(folder: Path) -> Iterator[IO[str]]:
+    """Nobody else sweeps into the folder meanwhile; the system lets go of the lock when the process ends."""
+    with (folder / ".lock").open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise InputError(Mistake(str(folder), "", "another sweep works here", "a folder of its own")) from None
+        yield file
+
+
+def write_whole(path: Path, data: bytes) -> None:
+    """The file with all of `data`, or as it was: written beside and moved."""
+    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    beside.write_bytes(data)
+    os.replace(beside, path)
+
+
+def _table(wanted: Sequence[Spec], folder: Path) -> Path:
+    """results.parquet: a row for every run, its changes as text columns first."""
+    import io
+
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    axes = list(dict.fromkeys(key for spec in wanted for key, _ in spec.changes))
+    rows = []
+    for spec in wanted:
+        found = json.loads((folder / "runs" / f"{spec.key}.json").read_bytes())
+        rows.append({**dict.fromkeys(COLUMNS), **found, **{f"set.{key}": value for key, value in spec.changes}})
+    fields = [pa.field(f"set.{key}", pa.string()) for key in axes]
+    fields += [pa.field(name, pa.type_for_alias(kind)) for name, kind in COLUMNS.items()]
+    table = pa.Table.from_pylist(rows, schema=pa.schema(fields, metadata={"prestep.sweep": "1", "units": "SI"}))
+    buffer = io.BytesIO()
+    pq.write_table(table, buffer, compression="zstd")
+    path = folder / "results.parquet"
+    write_whole(path, buffer.getvalue())
+    return path
+
+
+def executor_of(name: str, jobs: int) -> Callable[[], Executor]:
+    """What makes the executor: `processes`, `threads`, or `dask://FILE` with a scheduler's file.
+
+    Raises
+    ------
+    InputError
+        For another name, or a scheduler's file that is not there.
+    PrestepError
+        If dask.distributed is not installed.
+    """
+    from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+    from multiprocessing import get_context
+
+    if name == "threads":
+        return lambda: ThreadPoolExecutor(jobs)
+    if name == "processes":
+        # Fresh processes: a fork of one with threads (numpy's) may hang.
+        return lambda: ProcessPoolExecutor(jobs, mp_context=get_context("forkserver"))
+    file = name.removeprefix("dask://")
+    if file == name or not file:
+        raise InputError(
+            Mistake("command line", "--executor", f'"{name}"', "processes, threads or dask://SCHEDULER_FILE")
+        )
+    if not Path(file).is_file():
+        raise InputError(
+            Mistake("command line", "--executor", f"no file {file}", "the file of `dask scheduler --scheduler-file`")
+        )
+    try:
+        from distributed import Client
+    except ImportError:
+        raise PrestepError("--executor dask://...: needs dask: pip install distributed") from None
+    return lambda: _dask(Client(scheduler_file=file))
+
+
+def _dask(client: Any) -> Executor:
+    """Its executor; a prediction is a pure function, so a run whose worker died may be run again."""
+    made: Executor = client.get_executor(pure=False, retries=RETRIES)
+    return made

@@ -1,0 +1,170 @@
+"""The HTML report: one file, everything in it, nothing from outside."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+from html.parser import HTMLParser
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+import cli
+from sim import metrics
+from sim.exporters import html
+from sim.exporters._html.network import heat
+from sim.predict import predict
+from sim.result import Result
+from sim.spec import load_scenario
+from tests.sim.synthetic import result
+
+EXAMPLES = Path(cli.__file__).parent / "examples"
+
+
+@pytest.fixture(scope="module")
+def pipeline() -> Result:
+    return predict(load_scenario(EXAMPLES / "pipeline-zero-bubble.toml", ["model.layers=4", "training.microbatches=4"]))
+
+
+def data(page: str, name: str) -> dict:
+    found = re.search(rf'<script type="application/json" id="{name}">(.*?)</script>', page, re.DOTALL)
+    assert found is not None
+    return json.loads(found[1])
+
+
+class Balanced(HTMLParser):
+    """Opens and closes."""
+
+    EMPTY = ("meta", "link", "input", "br")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.ids: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.ids += [value or "" for key, value in attrs if key == "id"]
+        if tag not in self.EMPTY:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+
+def test_the_page_is_well_formed_and_loads_nothing(pipeline: Result) -> None:
+    """Tags close, ids are unique, and no address is in it."""
+    page = html.render(pipeline)
+    parser = Balanced()
+    parser.feed(page)
+    assert not parser.open and len(parser.ids) == len(set(parser.ids))
+    assert not re.search(r"(src|href)=\"(?!#|data:)|https?://|@import|url\(", page)
+    for section in ("step", "timeline", "network", "kernels", "memory", "evidence", "scenario"):
+        assert section in parser.ids
+
+
+def test_spans_of_the_timeline_are_those_of_the_step(pipeline: Result) -> None:
+    """Starts, durations and names of every span of the last step come back from the page's data."""
+    found = data(html.render(pipeline), "gantt-data")
+    assert pipeline.timeline is not None
+    spans = pipeline.timeline.of_step(int(pipeline.timeline.steps[-1]))
+    assert sum(len(row["s"]) for row in found["rows"]) == len(spans)
+    busy = sum(sum(row["d"]) for row in found["rows"]) * 1e-9
+    assert busy == pytest.approx(float((spans["end"] - spans["start"]).sum()), rel=1e-6)
+    for row in found["rows"]:
+        ends = np.cumsum(row["s"]) + row["d"]
+        assert ends.max() <= found["length"] + 1 and min(row["d"]) >= 0
+
+
+def test_heat_carries_the_bytes_that_the_links_carried(pipeline: Result) -> None:
+    """Use times bandwidth times time, over all links, is what the run carried in the window."""
+    source = pipeline.source
+    assert source is not None and pipeline.timeline is not None
+    whole = (0.0, source.run.finished)
+    found = heat(source, whole)
+    sizes = found.mean.mean(axis=1)
+    used = metrics.link_utilisation(source.run.carried, source.fabric.links.bandwidth, source.run.finished)
+    assert found.busiest.mean(axis=1).max() == pytest.approx(used.max(), rel=1e-6)
+    assert (found.mean <= found.busiest.max() + 1e-9).all() and (sizes <= used.max() + 1e-12).all()
+    assert found.busiest.max() <= 1 + 1e-9
+
+
+def test_ranks_that_are_alike_are_one_row(pipeline: Result) -> None:
+    """What the rows stand for is all ranks, however they are folded."""
+    scenario = load_scenario(EXAMPLES / "1b-ddp.toml", ["model.layers=2"])
+    found = data(html.render(predict(scenario)), "gantt-data")
+    assert {row["rank"]: row["stands"] for row in found["rows"]} == {0: 4}
+    assert found["shown"] == found["ranks"] == 4
+
+
+def test_a_name_cannot_break_out_of_the_page() -> None:
+    """Markup in a scenario's text stays text."""
+    page = html.render(result(scenario={"model": "</script><b id=evil>", "cluster": '"><img src=x>'}))
+    assert "<b id=evil>" not in page and "<img" not in page
+
+
+def test_measured_steps_are_shown_where_there_are_any() -> None:
+    """The section stands only with a measured time, what-ifs only when asked for."""
+    assert 'id="measured"' in html.render(result()) and 'id="measured"' not in html.render(result(measured=None))
+    assert 'id="whatif"' not in html.render(result())
+
+
+def test_the_command_writes_a_report_with_whatifs(tmp_path: Path) -> None:
+    """`run --report --each` as a user types it."""
+    path = tmp_path / "r.html"
+    made = CliRunner().invoke(cli.main, ["run", "mlp-ddp4", "--report", str(path), "--each", "gpu"])
+    assert made.exit_code == 0, made.output
+    page = path.read_text(encoding="utf-8")
+    assert 'id="whatif"' in page and "gpu hbm_bandwidth" in page
+
+
+@pytest.mark.parametrize(
+    "options", [["--each", "gpu"], ["--trace-ranks", "0"], ["--trace", "t.json", "--trace-window", "2s:1s"],
+                ["--trace", "t.json", "--trace-window", "1:2"], ["--trace", "t.json", "--trace-ranks", "3-1"]],
+)  # fmt: skip
+def test_options_that_make_no_sense_are_refused(options: list[str]) -> None:
+    """Exit code 2 and the option's name, before anything is simulated."""
+    made = CliRunner().invoke(cli.main, ["run", "mlp-ddp4", *options])
+    assert made.exit_code == 2 and "--" in made.output and "Traceback" not in made.output
+
+
+def test_a_part_of_a_trace(tmp_path: Path) -> None:
+    """Window and ranks choose spans; transfers have arrows from the last to come to those who waited."""
+    whole, part = tmp_path / "a.json", tmp_path / "b.json"
+    scenario = str(EXAMPLES / "pipeline-zero-bubble.toml")
+    small = ["--set=model.layers=4", "--set=training.microbatches=4"]
+    options = ["--trace-window", "20ms:60ms", "--trace-ranks", "1-2"]
+    assert CliRunner().invoke(cli.main, ["run", scenario, *small, "--trace", str(whole)]).exit_code == 0
+    assert CliRunner().invoke(cli.main, ["run", scenario, *small, "--trace", str(part), *options]).exit_code == 0
+    events, fewer = (json.loads(path.read_text())["traceEvents"] for path in (whole, part))
+    kernels = [e for e in fewer if e.get("cat") == "kernel"]
+    assert {e["pid"] for e in kernels} == {1, 2}
+    assert all(e["ts"] < 60e3 and e["ts"] + e["dur"] > 20e3 for e in kernels)
+    flows = [e for e in events if e.get("cat") == "communication"]
+    pairs: dict[int, dict[str, dict]] = {}
+    for event in flows:
+        pairs.setdefault(event["id"], {})[event["ph"]] = event
+    assert pairs and all(set(pair) == {"s", "f"} and pair["s"]["pid"] != pair["f"]["pid"] for pair in pairs.values())
+    assert all(pair["f"]["ts"] >= pair["s"]["ts"] - 1e-3 for pair in pairs.values())
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("chromium") is None, reason="needs chromium")
+def test_a_browser_draws_it(pipeline: Result, tmp_path: Path) -> None:
+    """The script runs without an error; a click on a span shows its details."""
+    page = html.render(pipeline)
+    click = """<script>addEventListener("load", () => { const c = document.getElementById("gantt");
+      c.dispatchEvent(new KeyboardEvent("keydown", {key: "n"})); c.dispatchEvent(new KeyboardEvent("keydown", {key: "+"}));
+      const b = c.getBoundingClientRect(); for (const t of ["pointerdown", "pointerup"])
+        c.dispatchEvent(new PointerEvent(t, {clientX: b.left + 0.5 * b.width, clientY: b.top + 35, pointerId: 1})); });
+      onerror = (m) => { document.title = "ERROR " + m; };</script></head>"""
+    path = tmp_path / "page.html"
+    path.write_text(page.replace("</head>", click, 1), encoding="utf-8")
+    command = ["chromium", "--headless=new", "--no-sandbox", "--disable-gpu", "--dump-dom", f"file://{path}"]
+    made = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    assert "<title>ERROR" not in made.stdout
+    detail = re.search(r'id="detail"[^>]*>(.*?)</div>', made.stdout, re.DOTALL)
+    assert detail is not None and "lasts" in detail[1]

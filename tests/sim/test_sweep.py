@@ -1,0 +1,126 @@
+"""Sweeps: every run once, whatever happens between."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from click.testing import CliRunner
+
+import cli
+from sim import sweep
+from sim.catalog import find_scenario
+from sim.errors import InputError
+
+GRID = ["--grid", "training.micro_batch=64,128", "--grid", "nvlink.bandwidth=1x,0.1x"]
+
+
+def swept(folder: Path, *more: str) -> pd.DataFrame:
+    made = CliRunner().invoke(cli.main, ["sweep", "mlp-ddp4", *GRID, "-o", str(folder), "--executor", "threads", *more])
+    assert made.exit_code == 0, made.output
+    return pd.read_parquet(folder / "results.parquet")
+
+
+def test_a_sweep_has_a_row_for_every_combination(tmp_path: Path) -> None:
+    """Steps are those that `run` predicts; the schema does not depend on the grid; a plot can be drawn."""
+    frame = swept(tmp_path / "out")
+    assert len(frame) == 4 and (frame["error"] == "").all()
+    assert list(frame.columns) == ["set.training.micro_batch", "set.nvlink.bandwidth", *sweep.COLUMNS]
+    row = frame[(frame["set.training.micro_batch"] == "64") & (frame["set.nvlink.bandwidth"] == "0.1x")].iloc[0]
+    options = ["--set", "training.micro_batch=64", "--set", "nvlink.bandwidth=0.1x", "--json"]
+    alone = json.loads(CliRunner().invoke(cli.main, ["run", "mlp-ddp4", *options]).stdout)
+    assert row["step_time"] == pytest.approx(alone["step_time"])
+    made = CliRunner().invoke(cli.main, ["plot", str(tmp_path / "out"), "--x", "training.micro_batch", "--y", "mfu"])
+    assert made.exit_code == 0 and (tmp_path / "out" / "mfu.svg").stat().st_size > 1000
+
+
+def test_nothing_is_done_twice(tmp_path: Path) -> None:
+    """A second sweep touches no run; one that is missing is made again; a larger grid keeps the old ones."""
+    first = swept(tmp_path)
+    times = {path.name: path.stat().st_mtime_ns for path in (tmp_path / "runs").iterdir()}
+    gone = next(iter(sorted(times)))
+    (tmp_path / "runs" / gone).unlink()
+    second = swept(tmp_path)
+    after = {path.name: path.stat().st_mtime_ns for path in (tmp_path / "runs").iterdir()}
+    assert {name for name in times if after[name] != times[name]} == {gone}
+    pd.testing.assert_frame_equal(first, second)
+
+
+def test_a_killed_sweep_goes_on(tmp_path: Path) -> None:
+    """Killed with SIGKILL after the first run: what is there is whole, and the rest follows."""
+    command = [sys.executable, "-m", "cli", "sweep", "mlp-ddp4", *GRID, "-o", str(tmp_path), "--jobs", "1"]
+    process = subprocess.Popen(
+        command, cwd=Path(cli.__file__).parent, start_new_session=True, stderr=subprocess.DEVNULL
+    )
+    deadline = time.monotonic() + 60
+    while not list(tmp_path.glob("runs/*.json")) and time.monotonic() < deadline and process.poll() is None:
+        time.sleep(0.005)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    before = {path: path.read_text() for path in tmp_path.glob("runs/*.json")}
+    assert before and all(json.loads(text)["key"] == path.stem for path, text in before.items())
+    assert len(swept(tmp_path)) == 4
+    assert all(path.read_text() == text for path, text in before.items())
+
+
+def test_a_key_depends_on_all_that_the_run_depends_on(tmp_path: Path) -> None:
+    """Not on the order of the grid; on the scenario's text, on files that it names, and on the changes."""
+    path = tmp_path / "s.toml"
+    path.write_text(find_scenario("mlp-ddp4").read_text(encoding="utf-8"), encoding="utf-8")
+
+    def keys(grid: dict[str, tuple[str, ...]]) -> set[str]:
+        return {spec.key for spec in sweep.specs(path, grid)}
+
+    one = keys({"a": ("1", "2"), "b": ("3",)})
+    assert one == keys({"b": ("3",), "a": ("2", "1")}) and len(one) == 2
+    path.write_text(path.read_text(encoding="utf-8") + "\n# another\n", encoding="utf-8")
+    assert not one & keys({"a": ("1", "2"), "b": ("3",)})
+
+
+def test_a_wrong_value_is_a_row_with_its_mistake(tmp_path: Path) -> None:
+    """The other runs are made all the same."""
+    frame = swept(tmp_path, "--grid", "training.seq_len=x")
+    assert frame["error"].str.contains("seq_len").all()
+
+
+@pytest.mark.parametrize("text", ["training.micro_batch", "=1", "a=", "a=1,,2"])
+def test_a_grid_that_says_nothing_is_refused(text: str) -> None:
+    """With what was found."""
+    with pytest.raises(InputError, match="--grid"):
+        sweep.grid_of([text])
+
+
+def test_commas_within_brackets_do_not_divide() -> None:
+    """Lists can be values."""
+    assert sweep.grid_of(["model.sizes=[1,2],[3,4]"]) == {"model.sizes": ("[1,2]", "[3,4]")}
+
+
+def test_two_sweeps_do_not_share_a_folder(tmp_path: Path) -> None:
+    """The second is told so."""
+    with sweep._alone(tmp_path), pytest.raises(InputError, match="another sweep"), sweep._alone(tmp_path):
+        pass
+
+
+@pytest.mark.slow
+def test_dask_runs_the_same_sweep(tmp_path: Path) -> None:
+    """On a local cluster of two workers, one of which is killed midway."""
+    distributed = pytest.importorskip("distributed")
+    with distributed.LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster:
+        file = tmp_path / "scheduler.json"
+        file.write_text(json.dumps({"address": cluster.scheduler_address}))
+        wanted = sweep.specs(find_scenario("mlp-ddp4"), {"training.micro_batch": ("64", "128", "256", "512")})
+        worker = next(iter(cluster.workers.values()))
+
+        def kill(done: int, of: int) -> None:
+            if done == 1:
+                os.kill(worker.pid, signal.SIGKILL)
+
+        made = sweep.sweep(wanted, tmp_path / "out", sweep.executor_of(f"dask://{file}", 2), progress=kill)
+        assert (pd.read_parquet(made)["error"] == "").all()
