@@ -26,7 +26,7 @@ class Setup:
 
     Attributes
     ----------
-    source, hardware, model, precision, tp, pp, dp : str
+    source, hardware, model, precision, tp, pp, dp, notes : str
         Regular expressions that a row's texts contain; "" for any.
     slice : str
         Name under which its rows are reported; default the source.
@@ -49,6 +49,7 @@ class Setup:
     tp: str = ""
     pp: str = ""
     dp: str = ""
+    notes: str = ""
     slice: str = ""
     one_host: str = ""
     hosts: str = ""
@@ -58,7 +59,7 @@ class Setup:
     sections: Mapping[str, Mapping[str, Any]] | None = None
 
     def fits(self, row: Mapping[str, str]) -> bool:
-        wanted = ("source", "hardware", "model", "precision", "tp", "pp", "dp")
+        wanted = ("source", "hardware", "model", "precision", "tp", "pp", "dp", "notes")
         return all(re.search(getattr(self, key), row.get(key, ""), re.IGNORECASE) for key in wanted)
 
 
