@@ -165,6 +165,10 @@ class Megatron:
     vocab_multiple: int = key(
         128, "the vocabulary is padded to a multiple of it on every rank (make_vocab_size_divisible_by)", low=1
     )
+    account_for_embedding: bool = key(
+        False, "the embedding counts as a layer in the cut into stages (account_for_embedding_in_pipeline_split)"
+    )
+    account_for_loss: bool = key(False, "so does the head with the loss (account_for_loss_in_pipeline_split)")
     bias_fusion: bool = key(True, "bias, activation, dropout and residual in one kernel")
     cross_entropy_fusion: bool = key(True, "loss in one pass")
     moe_token_dispatcher: Literal["alltoall", "allgather", "flex"] = key(

@@ -22,6 +22,7 @@ from validation.published_setups import FOLDER, Setup, family_of, setup_of
 NEEDED = ("gpus", "layers", "hidden", "heads", "seq_len", "global_batch", "tp", "pp")
 COLUMNS = ("id", "source", "hardware", "model", "metric_name", "metric_value", "unit", *NEEDED, "micro_batch", "dp")
 WHOLE = ("micro_batch", "dp")  # without these a row is incomplete; what is assumed is said
+VOCAB = 51200  # GPT-2's, padded: where neither the row, nor its source, nor its family says one
 RECOMPUTE = (("full", "full"), ("select", "selective"), ("none", "none"))
 PRECISIONS = (("fp8", "fp8"), ("float8", "fp8"), ("fp4", "fp8"), ("bf16", "bf16"), ("fp16", "fp16"))
 
@@ -139,7 +140,7 @@ def scenario_of(row: Mapping[str, str], setup: Setup) -> dict[str, Any]:
     cluster |= _cluster(gpus, setup)
     made = {
         "cluster": cluster,
-        "model": {**family_of(row["model"]), **_model(row), **sections.pop("model", {})},
+        "model": {"vocab": VOCAB, **family_of(row["model"]), **sections.pop("model", {}), **_model(row)},
         "training": {**sections.pop("training", {}), **training},
         "parallel": {"data_parallel": "ddp" if dp * cp > 1 else "none", **sections.pop("parallel", {}), **parallel},
     }
@@ -158,7 +159,6 @@ def _model(row: Mapping[str, str]) -> dict[str, Any]:
     shape = {name: _whole(row, name, 0) for name in ("layers", "hidden", "heads", "kv_heads", "ffn", "vocab")}
     made = {name: value for name, value in shape.items() if value}
     made.setdefault("ffn", 4 * shape["hidden"])
-    made.setdefault("vocab", 51200)  # GPT-2's, padded: where a source says none
     return {"kind": "transformer", **made}
 
 

@@ -69,7 +69,7 @@ def lower(scenario: Scenario, model: ModelSpec, host_factor: float, place: Place
     spread = groups.spread(scenario, model.experts) if model.experts else None
     layers = Model(scenario, model, groups.of("tp", 0), context, lambda: Tape(0, Shared(), costs), spread)
     owner, rows = _schedule(scenario)
-    cuts = layers_of_stages(model.layers, len(owner))
+    cuts = _cuts(scenario, model.layers, len(owner))
     shared, ranks = Shared(), []
     for stage in range(p.pp):
         tape = Tape(grid.rank(0, stage, 0), shared, costs)
@@ -93,6 +93,16 @@ def lower(scenario: Scenario, model: ModelSpec, host_factor: float, place: Place
         grid,
         (host_factor, ()),
     )
+
+
+def _cuts(scenario: Scenario, layers: int, stages: int) -> list[range]:
+    """Layers of each stage; an embedding or a head that counts as a layer takes the place of one at its end."""
+    o = scenario.megatron
+    first, last = int(o.account_for_embedding), int(o.account_for_loss)
+    if stages == 1:
+        return layers_of_stages(layers, 1)
+    cuts = layers_of_stages(layers + first + last, stages)
+    return [range(max(0, cut.start - first), max(0, min(layers, cut.stop - first))) for cut in cuts]
 
 
 def _schedule(scenario: Scenario) -> tuple[tuple[int, ...], Sequence[Sequence[Operation]]]:
