@@ -109,7 +109,10 @@ def run_of(row: Mapping[str, str]) -> Run:
 
     parse_scenario(scenario, row["id"])
     group = "|".join(row.get(name, "") for name in ("source", "hardware", "layers", "hidden", "gpus", "global_batch"))
-    measured = step_time_of(row, scenario)
+    try:
+        measured = step_time_of(row, scenario)
+    except (ValueError, ZeroDivisionError, OverflowError):  # no number, or none that says a time
+        measured = math.nan
     if not (math.isfinite(measured) and measured > 0):
         raise InputError(Mistake(row["id"], row["metric_name"], row["metric_value"], "a positive number"))
     assumed = ", ".join(f"{name} assumed" for name in incomplete)
@@ -168,7 +171,7 @@ def _whole(row: Mapping[str, str], name: str, default: int) -> int:
         return default
     try:
         return int(float(text))
-    except ValueError:
+    except (ValueError, OverflowError):
         raise InputError(Mistake(row["id"], name, f'"{text}"', "a whole number")) from None
 
 
