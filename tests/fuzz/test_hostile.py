@@ -82,10 +82,15 @@ def test_a_few_damaged_files(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=400, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 @given(st.sampled_from(sorted(SEEDS)), st.integers(0, 2**32), st.integers(1, 4))
 def test_damaged_files(tmp_path: Path, name: str, seed: int, times: int) -> None:
-    """Whatever is damaged, the command ends with 0, or with 2 and a place, within ten seconds."""
+    """Whatever is damaged, the command ends with 0, or with 2 and a place, within ten seconds of work.
+
+    Always the same inputs, so that a change is judged by what it changes; other seeds are for looking, not for gates.
+    """
     _damaged(name, seed, times, tmp_path)
 
 
