@@ -144,9 +144,6 @@ class Parallel:
 class Megatron:
     """Megatron-LM's switches, named after its command line where it has one."""
 
-    transformer_impl: Literal["local", "transformer_engine"] = key(
-        "transformer_engine", "whose layers: Megatron's own, or Transformer Engine's"
-    )
     attention: Literal["flash", "unfused"] = key(
         "flash", "one fused kernel, or batched GEMMs around a softmax that write all scores (Megatron before 2022-12)"
     )

@@ -24,7 +24,7 @@ from sim.units import format_duration
 from sim.whatif import compare
 from tests.sim.synthetic import EXPECTED, result
 from topologies import load_cluster
-from workloads import lower
+from workloads import rank_step
 from workloads.model import load_model
 from workloads.parallel import ddp
 
@@ -180,7 +180,7 @@ def test_the_constants_are_those_of_the_code() -> None:
         "slowest product that power holds down": f"{interference._table()['power']['least'] / 1e12:g} Tflop/s",
         "pauses until a stream rests": f"{engine.PAUSE}",
         "NCCL watchdog's period": f"{ddp.WATCHDOG_PERIOD:g} s",
-        "cuBLAS workspace": f"{lower.CUBLAS_WORKSPACE / 2**20:g} MiB",
+        "cuBLAS workspace": f"{rank_step.CUBLAS_WORKSPACE / 2**20:g} MiB",
     }
     shown = dict(re.findall(r"^\| ([^|]+) \| ([^|]+) \|", part(MODELS, "Constants"), re.MULTILINE))
     assert {name: shown.get(name) for name in known} == known

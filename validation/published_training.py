@@ -8,7 +8,7 @@ from __future__ import annotations
 import csv
 import math
 import multiprocessing
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -190,8 +190,3 @@ def predict(run: Run) -> tuple[float, str]:
         return math.nan, str(error)
     except Exception as error:  # a crash is a failed row, and the gate fails with it
         return math.nan, f"{type(error).__name__}: {error}"
-
-
-def main_rows() -> Iterator[Run]:
-    """The bundled rows that can be predicted."""
-    yield from sort(read(FOLDER / "rows.csv"))[0]

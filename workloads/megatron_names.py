@@ -80,7 +80,6 @@ WORDS: dict[str, tuple[str, dict[str, str]]] = {
     "recompute-granularity": ("training.recompute", {"full": "full", "selective": "selective"}),
     "fp8-format": ("training.precision", {"hybrid": "fp8", "e4m3": "fp8"}),
     "optimizer": ("training.optimizer", {"adam": "adam"}),
-    "transformer-impl": ("megatron.transformer_impl", {"local": "local", "transformer_engine": "transformer_engine"}),
     "moe-token-dispatcher-type": ("megatron.moe_token_dispatcher", {w: w for w in ("alltoall", "allgather", "flex")}),
     "recompute-modules": ("training.recompute", {"core_attn": "selective"}),
 }
@@ -108,6 +107,6 @@ PASSED = re.compile(
     r"enable-experimental|cross-entropy-fusion-impl|no-mmap|trust|te-rng|no-check|empty-unused|"
     r"high-priority|first-last|fp8-(recipe|amax|margin|interval)|mtp-loss|moe-permute-padding|use-legacy|"
     r"no-async|async-save|calculate|disable-straggler|create-attention|reset|eod|rerun|straggler|"
-    r"moe-token-drop|delay-wgrad"
+    r"moe-token-drop|delay-wgrad|transformer-impl"
     r")"
 )

@@ -26,8 +26,8 @@ from tests.workloads.small import (
     scenario,
     volume,
 )
-from workloads.lower import RankStep
 from workloads.model import load_model
+from workloads.rank_step import RankStep
 from workloads.tape import Shared, Tape
 
 RESNET = {"kind": "resnet", "layers": 50, "image_size": 64}

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from sim.costs.kernel import Kernel
 from sim.opgraph import KERNEL
 from workloads import functional as F
-from workloads.lower import checkpoint
+from workloads.rank_step import checkpoint
 from workloads.tape import Memory, Shared, Storage, Tape, Tensor
 
 width = st.integers(1, 2048)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -13,7 +13,6 @@ from workloads.lower import Layout, Lowered
 from workloads.megatron.pipeline import interleaved
 from workloads.megatron.spread import Spread, busiest, loads_of
 from workloads.megatron.stage import Model, Rank
-from workloads.megatron.unit import Unit, record
 from workloads.parallel.group import Group
 from workloads.parallel.pipeline import layers_of_stages
 from workloads.schedules import checked, rank_of_stages
@@ -183,6 +182,3 @@ class Groups:
         offsets = range(g.dp * g.cp * g.tp)
         pairs = [(source + o, target + o) for o in offsets]
         return [a - source for a, _ in self.place.beside(pairs, pairs[0])]
-
-
-__all__ = ["Callable", "Grid", "Groups", "Place", "Unit", "lower", "record"]

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 from sim.costs.kernel import Kernel
 from workloads import functional as F
-from workloads.functional import launch_gemm
 from workloads.megatron import functional as M
 from workloads.megatron.mla import LatentAttention
 from workloads.megatron.moe import Experts
@@ -331,6 +330,3 @@ def cross_entropy(t: Tape, logits: Tensor, s: Shard) -> Tensor:
         return [t.empty(shape, itemsize)]
 
     return t.apply(t.empty((1,), 4), [logits], backward)
-
-
-__all__ = ["Embedding", "Head", "Layer", "Shard", "launch_gemm", "padded_vocab"]

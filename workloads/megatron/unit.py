@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from sim.opgraph import Chain, OpGraph, Program
-from workloads.tape import PHASES, Shared, Storage, Tape, Tensor
+from workloads.tape import PHASES, Shared, Tape, Tensor
 
 if TYPE_CHECKING:
     from workloads.transformer import Module
@@ -99,6 +99,3 @@ def _pass(name: str, program: Program, shared: Shared) -> Pass:
         {program.rank: (program.rank,)},
     )  # fmt: skip
     return Pass(name, graph, float(host[0]) if len(host) else 0.0, float(host.sum()))
-
-
-__all__ = ["Pass", "Storage", "Unit", "part", "record"]
