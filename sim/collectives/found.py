@@ -1,6 +1,7 @@
 """What NCCL's search finds on the hosts of a communicator, remembered with the fabric.
 
-Hosts with as many GPUs are taken to be alike: the first of them is searched.
+Hosts with as many GPUs are taken to be alike: the first of them is searched. Of hosts whose GPUs, NICs and ways are
+equal but for their names, one is searched: what is found has numbers in it and no names.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from sim.collectives.graphs import BALANCED, NVLS, RING, Channels, compute
 from sim.collectives.group import Group
 from sim.collectives.plan import Settings
 from sim.collectives.speeds import NET_SPEEDS, SPEEDS, capability, generation, nvlink_share
-from sim.collectives.system import system_of
+from sim.collectives.system import System, system_of
 
 
 @dataclass(frozen=True)
@@ -49,12 +50,23 @@ def _search(group: Group, fabric: Any, wanted: Settings, host: tuple[str, ...]) 
     system = system_of(fabric, group, host, kind, nvlink_share(kind, wanted.release), not wanted.pxn_disable)
     speeds = (NET_SPEEDS if system.nets else SPEEDS)[kind]
     most = 32 if wanted.release >= (2, 25) else 16
-    ring = compute(system, RING, sm, speeds, wanted.cross_nic, most=most)
-    ring = ring if ring.count else _simple(ring, len(host), bool(system.nets))
-    tree = compute(system, BALANCED, sm, speeds, wanted.cross_nic, least=ring.count, most=ring.count)
-    tree = tree if tree.count else _simple(tree, len(host), bool(system.nets))
-    switched = system.up and sm >= 90 and len(host) > 1
-    return Graphs(ring, tree, compute(system, NVLS, sm, speeds, wanted.cross_nic) if switched else None)
+    key = (system.content, sm, speeds, wanted.cross_nic, most)
+    if key not in _KNOWN:
+        _KNOWN[key] = _graphs(system, sm, speeds, wanted.cross_nic, most)
+    return _KNOWN[key]
+
+
+# A search is a pure function of its key; a cluster has few kinds of hosts, and a process sees few clusters.
+_KNOWN: dict[tuple[Any, ...], Graphs] = {}
+
+
+def _graphs(system: System, sm: int, speeds: tuple[float, ...], cross_nic: int, most: int) -> Graphs:
+    ring = compute(system, RING, sm, speeds, cross_nic, most=most)
+    ring = ring if ring.count else _simple(ring, len(system.gpus), bool(system.nets))
+    tree = compute(system, BALANCED, sm, speeds, cross_nic, least=ring.count, most=ring.count)
+    tree = tree if tree.count else _simple(tree, len(system.gpus), bool(system.nets))
+    switched = system.up and sm >= 90 and len(system.gpus) > 1
+    return Graphs(ring, tree, compute(system, NVLS, sm, speeds, cross_nic) if switched else None)
 
 
 def _simple(nothing: Channels, gpus: int, nets: bool) -> Channels:

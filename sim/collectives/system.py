@@ -89,6 +89,18 @@ class System:
 
     nvlinks: list[list[int]] = field(default_factory=list)
 
+    @property
+    def content(self) -> tuple[object, ...]:
+        """All but the names: hosts with equal ones are searched alike."""
+
+        def ways(rows: list[list[Way]]) -> tuple[object, ...]:
+            return tuple(tuple((w.type, w.hops, w.speed, w.links, w.cost) for w in row) for row in rows)
+
+        return (
+            len(self.gpus), len(self.nets), tuple(self.room), tuple(self.speed), ways(self.between), ways(self.out),
+            ways(self.back), ways([self.up, self.down]), tuple(self.pcie), tuple(map(tuple, self.nvlinks)), self.amd,
+        )  # fmt: skip
+
     def near(self, gpu: int) -> list[int]:
         """Nets that a GPU prefers, one per channel in turn (ncclTopoGetLocalNet)."""
         nets = _nearest(self.out[gpu])
