@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cache
+from math import prod
 from statistics import NormalDist
 from typing import TYPE_CHECKING
 
@@ -18,7 +19,7 @@ from sim.engine import Machine, Run, execute
 from sim.errors import InputError, Mistake
 from sim.fleet import Fleet, fleet_of
 from sim.jobs import refuse
-from sim.layout import check_layout, countable
+from sim.layout import axis_order, check_layout, countable
 from sim.opgraph import Chain, Comm, OpGraph
 from sim.placing import allotted, placements
 from sim.spec import sections_in_use
@@ -240,11 +241,10 @@ def machine(
         key = (comm.op, comm.size, comm.groups, comm.axis, comm.in_place)
         if key in known:
             return known[key]
-        others = scenario.parallel.pp - 2 if comm.axis == "pp" else 0
         plans = []
         for group in comm.groups:
-            extra = [r for r in range(len(gpus)) if r not in group][: max(0, others)]
-            members = [gpus[r] for r in (*group, *extra)]
+            extra = pipeline_of(scenario, group) if comm.axis == "pp" else ()
+            members = [gpus[r] for r in (*group, *(r for r in extra if r not in group))]
             plans.append(plan_collective(comm.op, comm.size, members, fabric, scenario.nccl, comm.in_place))
         known[key] = _merged(plans)
         return known[key]
@@ -264,6 +264,15 @@ def machine(
     grain = {i: chains.grain(k) for i, k in enumerate(kernels) if isinstance(k, Chain)} if chains is not None else {}
     rates = fabric.links.bandwidth
     return Machine(duration, slow, plan, rates, contention(), gap, LAUNCH_LATENCY, scale, idle, grain=grain)
+
+
+def pipeline_of(scenario: Scenario, pair: tuple[int, ...]) -> range:
+    """Ranks of the pipeline that a pair of ranks is in, whose communicator its transfers use."""
+    p = scenario.parallel
+    order = [axis for axis in axis_order(scenario) if axis != "ep"]
+    stride = prod(getattr(p, axis) for axis in order[: order.index("pp")])
+    first = pair[0] - pair[0] // stride % p.pp * stride
+    return range(first, first + p.pp * stride, stride)
 
 
 def slowest_of(gpus: int, spread: float) -> float:
