@@ -109,7 +109,7 @@ def prepare(
     model = load_model(scenario.model, scenario.where)
     if huge := list(countable(scenario, model.layers)):
         raise InputError(huge)
-    mistakes = check_layout(scenario, allotted(scenario, fabric), model) + _not_simulated(scenario)
+    mistakes = check_layout(scenario, allotted(scenario, fabric), model) + not_simulated(scenario)
     if mistakes:
         raise InputError(mistakes)
     gpus = placements(scenario, fabric)[0] if gpus is None else gpus
@@ -306,7 +306,7 @@ def _merged(plans: list[Plan]) -> Plan:
     )
 
 
-def _not_simulated(scenario: Scenario) -> list[Mistake]:
+def not_simulated(scenario: Scenario) -> list[Mistake]:
     """Sections and values that are understood but not simulated yet are refused, not ignored."""
     where, found = scenario.where, []
     for section in sections_in_use(scenario):

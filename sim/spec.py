@@ -6,7 +6,7 @@ The sections are in sim/sections.py, the rules that tie keys together in sim/lay
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -66,6 +66,37 @@ def load_scenario(path: str | Path, overrides: Sequence[str] = ()) -> Scenario:
     return _checked(scenario, mistakes)
 
 
+def load_open(path: str | Path, overrides: Sequence[str], free: Collection[str]) -> tuple[Scenario, int]:
+    """A scenario whose keys in `free` (dotted) are still to be chosen: they are left out, with the rules that tie them.
+
+    Returns the scenario without them and the samples of a step as the file has them.
+
+    Raises
+    ------
+    InputError
+        With every mistake in what is left, and for several jobs.
+    """
+    where, folder = str(path), Path(path).parent
+    tables = with_arguments(_read(Path(path)), folder, overrides)
+    whole = _collect(tables, where, overrides)[0]
+    p, batch = whole.parallel, whole.training.global_batch
+    batch = batch or whole.training.micro_batch * p.dp * microbatches_of(whole)
+    kept = {
+        name: {key: v for key, v in table.items() if f"{name}.{key}" not in free} if isinstance(table, dict) else table
+        for name, table in tables.items()
+    }
+    scenario, mistakes = _collect(kept, where, [o for o in overrides if o.partition("=")[0].strip() not in free])
+    if scenario.jobs:
+        raise InputError(Mistake(where, "jobs", f"{len(scenario.jobs)} jobs", "one", "layouts are searched for one job"))
+    scenario = _located(scenario, folder, overrides)
+    fabric = _fabric(scenario, mistakes)
+    _model(scenario, mistakes)
+    mistakes += _nccl(scenario, _keys(mistakes))
+    if fabric is not None and (p := scenario.cluster.gpus) is not None and p > len(fabric.gpus):
+        mistakes.append(Mistake(where, "cluster.gpus", str(p), f"at most {len(fabric.gpus)}, the GPUs of the cluster"))
+    return _checked(scenario, mistakes), batch
+
+
 def _located(scenario: Scenario, folder: Path, overrides: Sequence[str]) -> Scenario:
     """Files relative to the scenario, from here."""
     return replace(
@@ -90,8 +121,12 @@ def _looked_up(scenario: Scenario, fabric: Any, mistakes: list[Mistake]) -> list
     found += known[len(mistakes) :]
     wrong = _keys(known)
     gpus = None if fabric is None else allotted(scenario, fabric)
-    found += check_layout(scenario, gpus, model, skip=wrong) + _pipeline(scenario, wrong) + _nccl(scenario, wrong)
-    return found
+    return [*found, *layout_mistakes(scenario, gpus, model, wrong), *_nccl(scenario, wrong)]
+
+
+def layout_mistakes(scenario: Scenario, gpus: int | None, model: Any, wrong: Collection[str] = ()) -> list[Mistake]:
+    """What is wrong with a layout on so many GPUs, its schedule included; rules on keys in `wrong` are left out."""
+    return check_layout(scenario, gpus, model, skip=wrong) + _pipeline(scenario, wrong)
 
 
 def parse_scenario(mapping: Mapping[str, Any], where: str, overrides: Sequence[str] = ()) -> Scenario:
@@ -255,10 +290,10 @@ def _model(scenario: Scenario, mistakes: list[Mistake]) -> Any:
         return None
 
 
-def _pipeline(scenario: Scenario, wrong: set[str]) -> list[Mistake]:
+def _pipeline(scenario: Scenario, wrong: Collection[str]) -> list[Mistake]:
     """What the schedule cannot run; nothing new when the keys it rests on are already wrong."""
     p, batch = scenario.parallel, {"training", "training.global_batch", "training.micro_batch", "training.microbatches"}
-    if p.pp == 1 or wrong & (batch | {"parallel", "parallel.pp", "parallel.vpp", "parallel.schedule", "parallel.dp"}):
+    if p.pp == 1 or set(wrong) & (batch | {"parallel", "parallel.pp", "parallel.vpp", "parallel.schedule", "parallel.dp"}):
         return []
     from workloads import schedules
 

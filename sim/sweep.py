@@ -44,7 +44,7 @@ class Spec:
     changes: tuple[tuple[str, str], ...]
 
 
-def grid_of(texts: Sequence[str]) -> dict[str, tuple[str, ...]]:
+def grid_of(texts: Sequence[str], option: str = "--grid") -> dict[str, tuple[str, ...]]:
     """`training.micro_batch=1,2,4` -> its values; commas within brackets or quotes do not divide.
 
     Raises
@@ -58,9 +58,9 @@ def grid_of(texts: Sequence[str]) -> dict[str, tuple[str, ...]]:
         key, equals, values = (part.strip() for part in text.partition("="))
         listed = tuple(_split(values))
         if not equals or not key or not all(listed) or not listed:
-            mistakes.append(Mistake("command line", "--grid", f'"{text}"', "KEY=VALUE,VALUE,..."))
+            mistakes.append(Mistake("command line", option, f'"{text}"', "KEY=VALUE,VALUE,..."))
         elif key in found:
-            mistakes.append(Mistake("command line", "--grid", f"{key} twice", "every key once"))
+            mistakes.append(Mistake("command line", option, f"{key} twice", "every key once"))
         found[key] = tuple(dict.fromkeys(listed))
     if mistakes:
         raise InputError(mistakes)

@@ -9,6 +9,7 @@ of chunks it works with), `problems` (what it cannot run), `FEWER` (frameworks t
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import cache
 from types import ModuleType
 from typing import NamedTuple
 
@@ -59,6 +60,7 @@ def find(name: str) -> ModuleType:
     return plugins.load(PACKAGE, file)
 
 
+@cache
 def _files() -> dict[str, str]:
     """Public name -> file name."""
     modules = {file: plugins.load(PACKAGE, file) for file in plugins.providers(PACKAGE, "actions")}
