@@ -87,7 +87,7 @@ def load_open(path: str | Path, overrides: Sequence[str], free: Collection[str])
     }
     scenario, mistakes = _collect(kept, where, [o for o in overrides if o.partition("=")[0].strip() not in free])
     if scenario.jobs:
-        raise InputError(Mistake(where, "jobs", f"{len(scenario.jobs)} jobs", "one", "layouts are searched for one job"))
+        raise InputError(Mistake(where, "jobs", f"{len(scenario.jobs)} jobs", "one", "layouts are of one job"))
     scenario = _located(scenario, folder, overrides)
     fabric = _fabric(scenario, mistakes)
     _model(scenario, mistakes)
@@ -293,7 +293,8 @@ def _model(scenario: Scenario, mistakes: list[Mistake]) -> Any:
 def _pipeline(scenario: Scenario, wrong: Collection[str]) -> list[Mistake]:
     """What the schedule cannot run; nothing new when the keys it rests on are already wrong."""
     p, batch = scenario.parallel, {"training", "training.global_batch", "training.micro_batch", "training.microbatches"}
-    if p.pp == 1 or set(wrong) & (batch | {"parallel", "parallel.pp", "parallel.vpp", "parallel.schedule", "parallel.dp"}):
+    layout = {"parallel", "parallel.pp", "parallel.vpp", "parallel.schedule", "parallel.dp"}
+    if p.pp == 1 or set(wrong) & (batch | layout):
         return []
     from workloads import schedules
 

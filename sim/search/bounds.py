@@ -6,6 +6,7 @@ microbatches never take less memory, and a step never takes less than the kernel
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from sim.engine import Machine
     from sim.opgraph import OpGraph, Program
     from sim.predict import Prepared
+    from sim.search.space import Candidate
     from sim.sections import Scenario
     from topologies.fabric import Fabric
 
@@ -53,15 +55,63 @@ def bound(scenario: Scenario, fabric: Fabric) -> Bound:
     return Bound(needed.total, needed.largest_owner, _time(job, microbatches_of(scenario) - few) * (1 - MARGIN))
 
 
+def quick(scenario: Scenario, fabric: Fabric) -> float:
+    """Seconds that a step takes at least, from a fraction of the work: for every layout that `sibling` calls alike.
+
+    Megatron's pipelines meet in every step, so the mean over ranks counts, however layers are cut. Of other frameworks
+    one and two layers of each stage are recorded: all layers of a model without experts in some of them are alike.
+    """
+    from sim.layout import microbatches_of
+    from sim.predict import prepare
+
+    t, p = scenario.training, scenario.parallel
+    every = microbatches_of(scenario)
+    if t.framework == "megatron":
+        few = min(every, FEW)
+        plain = replace(p, vpp=1, schedule="1f1b", uneven_stages=True)
+        job = prepare(changed_batch(replace(scenario, parallel=plain), few), fabric)
+        compute = job.lowered.graph.streams.index("compute")
+        busy = [_busy(one, job.machine, compute, every - few, body=True) for one in job.lowered.graph.programs]
+        return float(np.mean(busy)) * (1 - MARGIN)
+    return _by_layers(scenario, fabric) * (1 - MARGIN)
+
+
+def sibling(candidate: Candidate) -> Hashable:
+    """What `quick` depends on."""
+    if candidate.scenario.training.framework != "megatron":
+        return candidate.index
+    free = ("parallel.vpp", "parallel.schedule", "parallel.data_parallel")
+    return tuple(item for item in candidate.chosen if item[0] not in free)
+
+
+def _by_layers(scenario: Scenario, fabric: Fabric) -> float:
+    from sim.layout import microbatches_of
+    from sim.predict import prepare
+    from workloads.model import load_model
+
+    model, p = load_model(scenario.model, scenario.where), scenario.parallel
+    each, few = model.layers // (p.pp * p.vpp), few_of(scenario)
+    if model.kind != "transformer" or model.window or each <= 2:
+        return 0.0
+    times = []
+    for layers in (1, 2):
+        short = replace(scenario, model=replace(scenario.model, layers=layers * p.pp * p.vpp))
+        job = prepare(changed_batch(short, few), fabric)
+        graph, compute = job.lowered.graph, job.lowered.graph.streams.index("compute")
+        busy = [_busy(one, job.machine, compute, microbatches_of(scenario) - few, body=True) for one in graph.programs]
+        times.append(np.repeat(busy, [len(graph.represents[one.rank]) for one in graph.programs]))
+    return float(np.median(times[0] + (each - 1) * (times[1] - times[0])))
+
+
 def few_of(scenario: Scenario) -> int:
     """Microbatches that tell the memory and the work of all: those in flight in a pipeline, where it has more."""
     from sim.layout import microbatches_of
 
     every, p = microbatches_of(scenario), scenario.parallel
-    if p.pp == 1:
-        return min(every, FEW)
-    few = 3 * p.pp
-    return few if p.schedule in LOOPS and few < every and every % p.pp == 0 else every
+    if p.pp == 1 or p.schedule in ("1f1b", "gpipe"):
+        return min(every, max(p.pp, FEW))
+    few = 2 * p.pp
+    return few if p.schedule == "interleaved" and few < every and every % p.pp == 0 else every
 
 
 def changed_batch(scenario: Scenario, microbatches: int) -> Scenario:
@@ -94,9 +144,11 @@ def _kernels(p: Program, machine: Machine, compute: int) -> tuple[np.ndarray, np
     return at, machine.duration[payload] * (scale[payload] if isinstance(scale, np.ndarray) else scale)
 
 
-def _busy(p: Program, machine: Machine, compute: int, more: int) -> float:
-    """Seconds of a rank's kernels, the microbatches that were left out counted as the shortest."""
+def _busy(p: Program, machine: Machine, compute: int, more: int, body: bool = False) -> float:
+    """Seconds of a rank's kernels (`body`: without the optimizer), left out microbatches counted as the shortest."""
     at, time = _kernels(p, machine, compute)
+    if body:
+        at, time = at[p.phase[at] < 2], time[p.phase[at] < 2]
     return float(time.sum()) + more * _shortest(p, at, time)
 
 

@@ -1,23 +1,24 @@
 """Finds the fastest layouts that fit: memory first, then bounds on the time, then a simulation of what is left.
 
-Layouts are simulated in rounds, the lowest bound first. One whose bound is no better than the last of the best so far
-is left out, which cannot change the result: a bound is never above the step time. Rounds have a fixed size, so that
-what is found, and what was left out, does not depend on the number of processes.
+Layouts are looked at best first, by a bound on their time, in rounds. One whose bound is no better than the last of
+the best so far is left out, which cannot change the result: a bound is never above the step time. Rounds have a fixed
+size, so that what is found, and what was left out, does not depend on the number of processes.
 """
 
 from __future__ import annotations
 
-import itertools
+import heapq
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from multiprocessing import get_context
 from typing import TYPE_CHECKING, Any
 
 from sim.errors import InputError, Mistake, PrestepError
 from sim.search.axes import Values
-from sim.search.bounds import Bound, bound
+from sim.search.bounds import Bound, bound, quick, sibling
 from sim.search.space import Candidate, Clusters, space
 
 if TYPE_CHECKING:
@@ -118,12 +119,12 @@ def search(base: Scenario, batch: int, options: Options = Options(), progress: P
             chosen = sampled(every.candidates, options.trials, run)
         else:
             chosen = every.candidates
-            run.assess(chosen)
-            run.simulate(chosen)
+            run.explore(chosen)
         ranked = run.results()
+    slow = len(chosen) - len(run.large) - len(run.times)
     return Found(
         ranked, batch, len(every.candidates), dict(every.refused.most_common()), every.examples, len(run.large),
-        dict(Counter(b.owner for b in run.large.values()).most_common()), *run.nearest(chosen), run.slow, len(run.times),
+        dict(Counter(b.owner for b in run.large.values()).most_common()), *run.nearest(chosen), slow, len(run.times),
         len(chosen),
     )  # fmt: skip
 
@@ -137,15 +138,13 @@ class _Search:
         self.large: dict[int, Bound] = {}
         self.times: dict[int, float] = {}
         self.known: dict[int, Candidate] = {}
-        self.slow = 0
+        self.limits: dict[object, float] = {}  # the largest micro batch that fits, by family
         self._map: Callable[[Callable[..., Any], Iterable[Any]], Iterable[Any]] = map
 
-    def pool(self, count: int) -> Any:
-        """Processes for a search of so many layouts; one alone for few."""
-        import contextlib
-
+    def pool(self, count: int) -> AbstractContextManager[Any]:
+        """Processes for a search of so many layouts; none for few."""
         if self.options.jobs == 1 or count < FEWEST:
-            return contextlib.nullcontext()
+            return nullcontext()
         made = ProcessPoolExecutor(self.options.jobs, mp_context=get_context("forkserver"))
         self._map = made.map
         return made
@@ -155,60 +154,89 @@ class _Search:
 
         return load_gpu(self.clusters.fabric(candidate.scenario).gpu_model).memory
 
-    # -- memory and bounds ------------------------------------------------------------------------
-    def assess(self, candidates: Sequence[Candidate]) -> None:
-        """Bounds of all that may fit: in a family, the first micro batch that does not fit ends it."""
-        families = [list(group) for _, group in itertools.groupby(candidates, key=lambda c: c.family)]
-        done = 0
-        for chunk in _chunks(families, ROUND):
-            for family, bounds in zip(chunk, self._map(_assessed, chunk), strict=True):
-                self._note(family, bounds)
-            done += sum(map(len, chunk))
-            self.progress("memory", done, len(candidates))
-
-    def _note(self, family: Sequence[Candidate], bounds: Sequence[Bound | None]) -> None:
-        over: Bound | None = None
-        for candidate, one in itertools.zip_longest(family, bounds):
-            one = over if one is None and over is not None else one
-            if one is None:
-                continue  # refused when its step was recorded
-            if one.memory > self.capacity(candidate):
-                over = over or one
-                self.large[candidate.index] = one
-            else:
-                self.bounds[candidate.index] = one
-
-    def nearest(self, candidates: Sequence[Candidate]) -> tuple[tuple[float, str, float] | None, Candidate | None]:
-        """The layout that lacks least memory, of those that do not fit."""
-        lacking = [(self.large[c.index].memory - self.capacity(c), c.index, c) for c in candidates if c.index in self.large]
-        if not lacking:
-            return None, None
-        _, index, candidate = min(lacking, key=lambda item: item[:2])
-        return (self.large[index].memory, self.large[index].owner, self.capacity(candidate)), candidate
-
-    # -- simulation -------------------------------------------------------------------------------
     @property
     def threshold(self) -> float:
         """Seconds that a layout must stay under to be ranked."""
         best = sorted(self.times.values())[: self.options.top]
-        return best[-1] if len(best) == self.options.top else float("inf")
+        return best[-1] if self.options.prune and len(best) == self.options.top else float("inf")
 
-    def simulate(self, candidates: Sequence[Candidate]) -> None:
-        """Step times of all that may be among the best."""
-        left = sorted(
-            (c for c in candidates if c.index in self.bounds), key=lambda c: (self.bounds[c.index].time, c.index)
-        )
-        for at in range(0, len(left), ROUND):
-            limit = self.threshold if self.options.prune else float("inf")
-            wanted = [c for c in left[at : at + ROUND] if self.bounds[c.index].time < limit]
-            self.slow += len(left[at : at + ROUND]) - len(wanted)
-            for candidate, (time, needed, owner) in zip(wanted, self._map(_simulated, wanted), strict=True):
-                if needed > self.capacity(candidate):
-                    self.large[candidate.index] = Bound(needed, owner, time)
-                elif time < float("inf"):
-                    self.times[candidate.index] = time
-                    self.known[candidate.index] = candidate
-            self.progress("simulated", min(at + ROUND, len(left)), len(left))
+    # -- best first -------------------------------------------------------------------------------
+    def explore(self, candidates: Sequence[Candidate]) -> None:
+        """Simulates what may be among the best: by a quick bound, memory, a closer bound."""
+        families: dict[object, list[Candidate]] = {}
+        for candidate in candidates:
+            families.setdefault(candidate.family, []).append(candidate)
+        left = self._quick(candidates)[::-1]  # the lowest bound last
+        ready: list[tuple[float, int, Candidate]] = []
+        while left or ready:
+            front = left[-1][0] if left else float("inf")
+            if min(front, ready[0][0] if ready else front) >= self.threshold:
+                break
+            if ready and ready[0][0] <= front:
+                self._simulate(ready, front)
+            else:
+                wanted = [left.pop()[2] for _ in range(min(ROUND, len(left)))]
+                for candidate in self._fitting(wanted, families):
+                    heapq.heappush(ready, (self.bounds[candidate.index].time, candidate.index, candidate))
+            done = len(candidates) - len(left) - len(ready)
+            self.progress(f"{len(self.times)} simulated", done, len(candidates))
+
+    def _quick(self, candidates: Sequence[Candidate]) -> list[tuple[float, int, Candidate]]:
+        """Candidates by a bound that takes little to find, shared by those that it cannot tell apart."""
+        groups: dict[object, list[Candidate]] = {}
+        for candidate in candidates:
+            groups.setdefault(sibling(candidate), []).append(candidate)
+        found, done = [], 0
+        for part in _chunks(list(groups.values()), 4 * ROUND):
+            for group, time in zip(part, self._map(_quickly, [group[0] for group in part]), strict=True):
+                found += [(time, candidate.index, candidate) for candidate in group]
+                done += len(group)
+            self.progress("bounds", done, len(candidates))
+        return sorted(found, key=lambda item: item[:2])
+
+    def _fitting(self, wanted: Sequence[Candidate], families: Mapping[object, list[Candidate]]) -> list[Candidate]:
+        """Those of the candidates that fit, with their bounds known."""
+        fresh = list(dict.fromkeys(c.family for c in wanted if c.family not in self.limits))
+        for family, found in zip(fresh, self._map(_limited, [families[name] for name in fresh]), strict=True):
+            self._note(family, families[family], found)
+        fits = [c for c in wanted if c.index not in self.large and _samples(c) <= self.limits[c.family]]
+        missing = [c for c in fits if c.index not in self.bounds]
+        for candidate, one in zip(missing, self._map(_bounded, missing), strict=True):
+            if one is not None:
+                self.bounds[candidate.index] = one
+        return [c for c in fits if c.index in self.bounds]
+
+    def _note(self, name: object, family: Sequence[Candidate], found: Sequence[tuple[int, Bound]]) -> None:
+        known = dict(found)
+        over = [at for at, one in known.items() if one.memory > self.capacity(family[at])]
+        first = min(over, default=len(family))
+        self.limits[name] = _samples(family[first - 1]) if first else 0
+        for at, candidate in enumerate(family):
+            if at >= first:
+                self.large[candidate.index] = known.get(at, known[first])
+            elif at in known:
+                self.bounds[candidate.index] = known[at]
+
+    def _simulate(self, ready: list[tuple[float, int, Candidate]], front: float) -> None:
+        """A round of those whose bounds are below all that was not looked at yet."""
+        wanted: list[Candidate] = []
+        while ready and len(wanted) < ROUND and ready[0][0] <= front and ready[0][0] < self.threshold:
+            wanted.append(heapq.heappop(ready)[2])
+        for candidate, (time, needed, owner) in zip(wanted, self._map(_simulated, wanted), strict=True):
+            if needed > self.capacity(candidate):
+                self.large[candidate.index] = Bound(needed, owner, time)
+            elif time < float("inf"):
+                self.times[candidate.index] = time
+                self.known[candidate.index] = candidate
+
+    # -- what came of it --------------------------------------------------------------------------
+    def nearest(self, candidates: Sequence[Candidate]) -> tuple[tuple[float, str, float] | None, Candidate | None]:
+        """The layout that lacks least memory, of those that do not fit."""
+        known = [(self.large[c.index], c) for c in candidates if c.index in self.large]
+        if not known:
+            return None, None
+        one, candidate = min(known, key=lambda item: (item[0].memory - self.capacity(item[1]), item[1].index))
+        return (one.memory, one.owner, self.capacity(candidate)), candidate
 
     def results(self) -> tuple[Ranked, ...]:
         order = sorted(self.times, key=lambda index: (self.times[index], index))[: self.options.top]
@@ -216,26 +244,44 @@ class _Search:
         return tuple(Ranked(c, _result(c)) for c in best)
 
 
+def _samples(candidate: Candidate) -> int:
+    return candidate.scenario.training.micro_batch
+
+
 # -- in the processes ------------------------------------------------------------------------------
 _CLUSTERS = Clusters()  # of this process
 
 
-def _assessed(family: Sequence[Candidate]) -> list[Bound | None]:
-    """Bounds of a family's members up to the first that does not fit; None for one that is refused."""
+def _quickly(candidate: Candidate) -> float:
+    """A bound on the time; 0 where a fraction of the work is refused."""
+    try:
+        return quick(candidate.scenario, _CLUSTERS.fabric(candidate.scenario))
+    except InputError:
+        return 0.0
+
+
+def _limited(family: Sequence[Candidate]) -> list[tuple[int, Bound]]:
+    """Bounds that tell how many members of a family fit, in which only the micro batch grows: found by bisection."""
     from sim.costs import load_gpu
 
-    found: list[Bound | None] = []
-    for candidate in family:
-        fabric = _CLUSTERS.fabric(candidate.scenario)
-        try:
-            found.append(bound(candidate.scenario, fabric))
-        except InputError:
-            found.append(None)
-            continue
-        last = found[-1]
-        if last is not None and last.memory > load_gpu(fabric.gpu_model).memory:
-            break
+    capacity = load_gpu(_CLUSTERS.fabric(family[0].scenario).gpu_model).memory
+    found: list[tuple[int, Bound]] = []
+    low, high, at = 0, len(family), 0  # those before `low` fit, those from `high` on do not
+    while low < high:
+        one = _bounded(family[at])
+        if one is not None:
+            found.append((at, one))
+        low, high = (low, at) if one is not None and one.memory > capacity else (at + 1, high)
+        at = (low + high) // 2
     return found
+
+
+def _bounded(candidate: Candidate) -> Bound | None:
+    """Bounds of a layout; None if it is refused when its step is recorded."""
+    try:
+        return bound(candidate.scenario, _CLUSTERS.fabric(candidate.scenario))
+    except InputError:
+        return None
 
 
 def _simulated(candidate: Candidate) -> tuple[float, float, str]:

@@ -18,7 +18,7 @@ UNITS = {"bytes": "B", "bandwidth": "B/s", "duration": "s"}
 
 
 def check_target(path: Path, source: Path) -> None:
-    """Raises InputError if the file could not be written, or is the one that is searched: before the work, not after."""
+    """Raises InputError if the file could not be written, or is the searched one: before the work, not after."""
     if not path.absolute().parent.is_dir():
         raise InputError(Mistake("command line", "--write", str(path), "a file in a folder that exists"))
     if path.exists() and path.samefile(source):

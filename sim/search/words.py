@@ -123,9 +123,7 @@ def _rest(found: Found) -> list[str]:
 
 def to_dict(found: Found, price: float | None = None) -> dict[str, Any]:
     """The same for programs, in SI units."""
-    ranked = [
-        _entry(one, following, price) for one, following in pairwise([*found.ranked, None]) if one is not None
-    ]
+    ranked = [_entry(one, following, price) for one, following in pairwise([*found.ranked, None]) if one is not None]
     nearest = None
     if found.least is not None and found.nearest is not None:
         needed, owner, capacity = found.least

@@ -1,0 +1,178 @@
+"""Searching the best layout: pruning changes nothing, nothing over memory is ranked, and the same is found every time."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sim.errors import InputError
+from sim.predict import predict, simulate
+from sim.report import step_time
+from sim.search import Options, search
+from sim.search.axes import FREE, divisors, read_over
+from sim.search.bounds import bound, quick
+from sim.search.explore import Found
+from sim.search.scenario_file import text_of, write_scenario
+from sim.search.space import Clusters, space
+from sim.search.words import layout_of, table, to_dict
+from sim.spec import load_open, load_scenario
+
+SMALL = 'kind = "transformer"\nhidden = 1024\nlayers = 4\nheads = 8\nffn = 2816\nvocab = 32000'
+MOE = 'kind = "transformer"\nhidden = 512\nlayers = 4\nheads = 8\nffn = 1024\nvocab = 32000\nexperts = 4\nexperts_per_token = 2'
+CASES = {
+    "megatron": ("dgx-h100", SMALL, 'framework = "megatron"\nseq_len = 2048\nglobal_batch = 16', ["cluster.gpus=4"]),
+    "experts": ("dgx-h100", MOE, 'framework = "megatron"\nseq_len = 1024\nglobal_batch = 8', ["cluster.gpus=4"]),
+    "pytorch": ("h200-host-4", SMALL, "seq_len = 1024\nglobal_batch = 8", []),
+    "multilayer": ("h200-host-4", 'kind = "mlp"\nsizes = [1024, 4096, 1024]', "global_batch = 64", []),
+}
+FEWER = {
+    "megatron": {"training.recompute": ("none", "full"), "parallel.data_parallel": ("zero1",)},
+    "experts": {"training.recompute": ("none",), "parallel.data_parallel": ("zero1",), "parallel.vpp": (1,)},
+    "pytorch": {"training.micro_batch": (1, 4), "parallel.pp": (1, 2), "parallel.vpp": (1,)},
+    "multilayer": {},
+}
+
+
+def scenario(tmp_path: Path, name: str) -> tuple[Path, list[str]]:
+    cluster, model, training, sets = CASES[name]
+    path = tmp_path / "s.toml"
+    path.write_text(f'[cluster]\nname = "{cluster}"\n[model]\n{model}\n[training]\n{training}\n')
+    return path, sets
+
+
+def found(path: Path, sets: list[str], **options: Any) -> Found:
+    base, batch = load_open(path, sets, FREE)
+    return search(base, batch, Options(**options))
+
+
+def summary(result: Found) -> list[tuple[str, float]]:
+    return [(layout_of(one.candidate), one.result.step_time) for one in result.ranked]
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_best_found_are_those_of_brute_force(tmp_path: Path, name: str) -> None:
+    """Pruning leaves the ranking as simulating every layout gives it."""
+    path, sets = scenario(tmp_path, name)
+    pruned = found(path, sets, over=FEWER[name], top=3)
+    brute = found(path, sets, over=FEWER[name], top=3, prune=False)
+    assert summary(pruned) == summary(brute)
+    assert brute.too_slow == 0
+    assert pruned.simulated <= brute.simulated
+    assert pruned.simulated + pruned.too_slow + pruned.too_large == pruned.valid == brute.valid
+
+
+@pytest.mark.parametrize("name", ["megatron", "pytorch", "experts"])
+def test_bounds_are_never_above_what_is_simulated(tmp_path: Path, name: str) -> None:
+    """Neither bound on the time exceeds the step time, nor the bound on memory the peak, on sampled layouts."""
+    path, sets = scenario(tmp_path, name)
+    base, batch = load_open(path, sets, FREE)
+    clusters = Clusters()
+    every = space(base, batch, {}, clusters).candidates
+    for candidate in random.Random(7).sample(every, 12):
+        fabric = clusters.fabric(candidate.scenario)
+        least, made = bound(candidate.scenario, fabric), simulate(candidate.scenario, fabric=fabric)
+        peak = max(memory.peak for memory in made.lowered.memory.values())
+        assert least.time <= step_time(made), layout_of(candidate)
+        assert quick(candidate.scenario, fabric) <= step_time(made), layout_of(candidate)
+        assert least.memory <= peak * (1 + 1e-9), layout_of(candidate)
+
+
+def test_memory_grows_with_the_micro_batch(tmp_path: Path) -> None:
+    """Within a family that differs in the micro batch only, a larger one never needs less: so bisection finds the limit."""
+    path, sets = scenario(tmp_path, "megatron")
+    base, batch = load_open(path, sets, FREE)
+    clusters, families = Clusters(), {}
+    for candidate in space(base, batch, {}, clusters).candidates:
+        families.setdefault(candidate.family, []).append(candidate)
+    for family in random.Random(3).sample(sorted(families.values(), key=lambda f: f[0].index), 6):
+        needed = [bound(c.scenario, clusters.fabric(c.scenario)).memory for c in family]
+        assert needed == sorted(needed)
+
+
+def test_nothing_over_memory_is_ranked(tmp_path: Path) -> None:
+    """Every ranked layout fits, and of those that do not the nearest is named."""
+    path, sets = scenario(tmp_path, "megatron")
+    big = [*sets, "model.hidden=8192", "model.layers=16", "training.seq_len=4096"]
+    result = found(path, big, over={"parallel.data_parallel": ("zero1", "none"), "parallel.vpp": (1,)}, top=2)
+    assert result.too_large > 0 and result.least is not None
+    assert result.least[0] > result.least[2]
+    for one in result.ranked:
+        verdict = one.result.out_of_memory
+        assert verdict is not None and verdict.fits
+
+
+def test_the_same_is_found_with_more_processes(tmp_path: Path) -> None:
+    """Neither the ranking nor the counts depend on who simulates."""
+    path, sets = scenario(tmp_path, "experts")
+    one, two = (found(path, sets, jobs=jobs, over=FEWER["experts"], top=3) for jobs in (1, 2))
+    assert to_dict(one) == to_dict(two)
+    assert table(one) == table(two)
+
+
+def test_no_layout_fits(tmp_path: Path) -> None:
+    """A model that is too large anywhere is told with the layout that comes nearest and its largest owner."""
+    path, _ = scenario(tmp_path, "megatron")
+    result = found(path, ["cluster.gpus=1", "model.hidden=16384", "model.layers=64"])
+    assert not result.ranked and result.simulated == 0
+    assert "no layout fits" in table(result) and "nearest: " in table(result)
+    assert to_dict(result)["nearest_that_does_not_fit"]["needed"] > 80 * 2**30
+
+
+def test_a_batch_that_nothing_divides(tmp_path: Path) -> None:
+    """An odd batch leaves the layouts whose replicas divide it, and says how many it refuses."""
+    path, sets = scenario(tmp_path, "megatron")
+    result = found(path, [*sets, "training.global_batch=7"], over={"training.recompute": ("none",)})
+    assert result.ranked
+    assert all(7 % one.candidate.scenario.parallel.dp == 0 for one in result.ranked)
+    assert result.refused["training.global_batch"] > 0
+
+
+def test_what_was_found_runs(tmp_path: Path) -> None:
+    """The written scenario is the found one: `prestep run` predicts the same step."""
+    path, sets = scenario(tmp_path, "megatron")
+    best = found(path, [*sets, "nvlink.bandwidth=0.5x"], over=FEWER["megatron"], top=1).ranked[0]
+    (tmp_path / "other").mkdir()
+    target = tmp_path / "other" / "best.toml"
+    write_scenario(best.candidate.scenario, target)
+    again = load_scenario(target)
+    assert replace(again, where="") == replace(best.candidate.scenario, where="")
+    assert predict(again).step_time == best.result.step_time
+
+
+def test_quantities_are_written_with_units(tmp_path: Path) -> None:
+    """What is SI inside is a text with a unit in the file."""
+    path, sets = scenario(tmp_path, "pytorch")
+    base, _ = load_open(path, [*sets, "parallel.bucket_cap=100 MiB"], FREE)
+    target = tmp_path / "again.toml"
+    target.write_text(text_of(base).replace("global_batch", "# global_batch"))
+    assert 'bucket_cap = "104857600 B"' in target.read_text()
+    assert load_scenario(target, ["cluster.gpus=1"]).parallel.bucket_cap == 100 * 2**20
+
+
+def test_values_are_pinned_and_restricted() -> None:
+    """--set pins a key of the layout, --over gives its values; others are no axes."""
+    assert read_over(["parallel.tp=1,2"], ["parallel.pp=2", "training.seq_len=1024"]) == {
+        "parallel.tp": (1, 2), "parallel.pp": (2,),
+    }  # fmt: skip
+    assert read_over(["training.recompute=none", "nvlink.bandwidth=1x,2x"]) == {
+        "training.recompute": ("none",), "nvlink.bandwidth": ("1x", "2x"),
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("text", ["parallel.tp", "parallel.tp=two", "parallel.tpp=1", "parallel.tp=0", "paralel.tp=1",
+                                  "training.microbatches=4", "training.recompute=all"])  # fmt: skip
+def test_what_cannot_be_tried_is_refused(text: str) -> None:
+    """A wrong key or value of --over is named."""
+    with pytest.raises(InputError, match=text.partition("=")[0].partition(".")[0]):
+        read_over([text])
+
+
+def test_divisors() -> None:
+    """All of them, ascending, up to a limit."""
+    assert divisors(12) == (1, 2, 3, 4, 6, 12)
+    assert divisors(12, 4) == (1, 2, 3, 4)
+    assert divisors(1) == (1,)
