@@ -106,18 +106,35 @@ def prepare(
     InputError
         If the layout does not fit the cluster or the model, or asks for what is not simulated.
     """
-    model = load_model(scenario.model, scenario.where)
-    if huge := list(countable(scenario, model.layers)):
-        raise InputError(huge)
-    mistakes = check_layout(scenario, allotted(scenario, fabric), model) + not_simulated(scenario)
-    if mistakes:
-        raise InputError(mistakes)
+    model = _checked_model(scenario, fabric)
     gpus = placements(scenario, fabric)[0] if gpus is None else gpus
     fleet = fleet_of(fabric, load_gpu(fabric.gpu_model), gpus)
     if lowered is None or lowered.made_for != (host_factor(scenario, fabric), fleet.speeds):
         lowered = _lowered(scenario, model, fabric, fleet, gpus)
     run_on, chains = _machine_and_chains(scenario, lowered.graph, fabric, fleet.gpu, gpus)
     return Prepared(scenario, model, fabric, fleet.gpu, lowered, run_on, gpus, chains)
+
+
+def lowered_on(scenario: Scenario, fabric: Fabric) -> Lowered:
+    """The step's operations and memory without their times.
+
+    Raises
+    ------
+    InputError
+        If the layout does not fit the cluster or the model, or asks for what is not simulated.
+    """
+    model, gpus = _checked_model(scenario, fabric), placements(scenario, fabric)[0]
+    return _lowered(scenario, model, fabric, fleet_of(fabric, load_gpu(fabric.gpu_model), gpus), gpus)
+
+
+def _checked_model(scenario: Scenario, fabric: Fabric) -> ModelSpec:
+    model = load_model(scenario.model, scenario.where)
+    if huge := list(countable(scenario, model.layers)):
+        raise InputError(huge)
+    mistakes = check_layout(scenario, allotted(scenario, fabric), model) + not_simulated(scenario)
+    if mistakes:
+        raise InputError(mistakes)
+    return model
 
 
 def _machine_and_chains(

@@ -10,16 +10,15 @@ from sim import metrics
 from sim.critical import critical_path
 from sim.evidence import evidence_of, fallbacks_of
 from sim.linkreport import link_report
+from sim.memory import outside, peaks
 from sim.opgraph import COMM, KERNEL, PHASES_COMMUNICATION, SYNC, OpGraph, Program
-from sim.result import Memory, Result
+from sim.result import Result
 from sim.timeline import Timeline, Words, group_text
-from workloads.parallel.ddp import first_buckets_held
 
 if TYPE_CHECKING:
     from sim.engine import Run
     from sim.predict import Simulation
     from sim.shadow import Prices
-    from workloads.tape import Memory as Alive
 
 
 def result_of(simulation: Simulation, prices: Prices | None = None, by_rank: dict[int, float] | None = None) -> Result:
@@ -40,11 +39,8 @@ def result_of(simulation: Simulation, prices: Prices | None = None, by_rank: dic
     gpus = simulation.lowered.layout.world
     tokens, flops = work_of_step(simulation)
     peak = simulation.gpu.peak.get(s.training.precision, float("nan"))
-    memory = {
-        member: Memory(**_at_peak(simulation.lowered.memory[r], s.training.warmup, step))
-        for r in simulation.lowered.memory
-        for member in graph.represents[r]
-    }
+    alive, beside = peaks(simulation.lowered, s, step), outside(simulation)
+    memory = {member: alive[r] for r in alive for member in graph.represents[r]}
     traffic = link_report(simulation, windows[graph.programs[0].rank], prices)
     return Result(
         step_time=step,
@@ -55,6 +51,7 @@ def result_of(simulation: Simulation, prices: Prices | None = None, by_rank: dic
         breakdown=breakdown,
         peak_memory=dict(sorted(memory.items())),
         memory_capacity=simulation.gpu.memory,
+        outside={member: beside[r] for r in beside for member in graph.represents[r]},
         links=traffic.links,
         link_kinds=traffic.kinds,
         link_loads=traffic.loads,
@@ -67,12 +64,6 @@ def result_of(simulation: Simulation, prices: Prices | None = None, by_rank: dic
         critical_path=critical_path(graph, run),
         source=simulation,
     )
-
-
-def _at_peak(memory: Alive, warmup: int, step: float) -> dict[str, float]:
-    """Bytes by owner at the peak of a rank; in short runs DDP's first buckets are among the buffers."""
-    held = memory.first_buckets if first_buckets_held(warmup, step) else 0.0
-    return memory.at_peak | {"buffers": memory.at_peak["buffers"] + held}
 
 
 def step_time(simulation: Simulation) -> float:

@@ -92,8 +92,9 @@ def load_open(path: str | Path, overrides: Sequence[str], free: Collection[str])
     fabric = _fabric(scenario, mistakes)
     _model(scenario, mistakes)
     mistakes += _nccl(scenario, _keys(mistakes))
-    if fabric is not None and (p := scenario.cluster.gpus) is not None and p > len(fabric.gpus):
-        mistakes.append(Mistake(where, "cluster.gpus", str(p), f"at most {len(fabric.gpus)}, the GPUs of the cluster"))
+    if fabric is not None and (gpus := scenario.cluster.gpus or 1) > len(fabric.gpus):
+        expected = f"at most {len(fabric.gpus)}, the GPUs of the cluster"
+        mistakes.append(Mistake(where, "cluster.gpus", str(gpus), expected))
     return _checked(scenario, mistakes), batch
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from sim import run_files
-from sim.commands._shared import EXIT_OUTSIDE, as_json, changes, explained, file_option, talk
+from sim.commands._shared import EXIT_OUTSIDE, as_json, changes, echo_json, explained, file_option, talk
 
 if TYPE_CHECKING:
     from sim.result import Result
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 @file_option("--timeline", text="Write the timeline as Parquet.")
 @run_files.options
 @click.option("--strict", is_flag=True, help="Fail when the prediction rests on a fallback.")
+@click.option("--max-micro-batch", is_flag=True, help="Find the largest micro batch that fits; exit 1 if none does.")
 @explained
 def command(
     scenario: str | None,
@@ -32,6 +33,7 @@ def command(
     trace: Path | None,
     timeline: Path | None,
     strict: bool,
+    max_micro_batch: bool,
     report: Path | None,
     each: tuple[str, ...],
     trace_window: str,
@@ -44,6 +46,9 @@ def command(
 
     part = run_files.check(trace, report, each, trace_window, trace_ranks)
     loaded = load_scenario(find_scenario(scenario), overrides)
+    if max_micro_batch:
+        _largest(loaded, json_, trace or timeline or report)
+        return
     if loaded.jobs:
         _run_jobs(loaded, json_, trace or timeline or report, strict)
         return
@@ -63,6 +68,24 @@ def command(
         talk(f"wrote {run_files.write_report(result, report, loaded, each)}")
     if strict and result.fallbacks:
         talk(result.refusal)
+        sys.exit(EXIT_OUTSIDE)
+
+
+def _largest(scenario: Scenario, json_: bool, file: Path | None) -> None:
+    """`run --max-micro-batch`."""
+    from sim.errors import InputError, Mistake
+    from sim.jobs import refuse
+    from sim.largest import largest_micro_batch
+
+    refuse(scenario, "--max-micro-batch")
+    if file is not None:
+        raise InputError(Mistake("command line", str(file), "a file", "none: --max-micro-batch predicts no step"))
+    found = largest_micro_batch(scenario)
+    if json_:
+        echo_json(found.to_dict())
+    else:
+        click.echo(str(found))
+    if not found.micro_batch:
         sys.exit(EXIT_OUTSIDE)
 
 

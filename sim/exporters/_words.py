@@ -92,7 +92,7 @@ def saved(link: Link) -> str:
 def memory(result: Result) -> Iterator[tuple[str, float]]:
     """Rows (owner, bytes) of the fullest rank, largest first."""
     if result.fullest_rank is not None:
-        owners = result.peak_memory[result.fullest_rank].owners
+        owners = result.owners(result.fullest_rank)
         yield from sorted(((o, size) for o, size in owners.items() if size > 0), key=lambda row: -row[1])
 
 
@@ -106,7 +106,8 @@ def memory_verdict(result: Result) -> str:
         return f"{peak} (capacity not known)"
     of = f"{peak} of {format_bytes(verdict.capacity)}"
     if verdict.fits:
-        return f"{of}: fits, {format_bytes(verdict.capacity - verdict.needed)} free"
+        tight = ", less than PyTorch's allocator usually leaves unused" if verdict.tight else ""
+        return f"{of}: fits, {format_bytes(verdict.capacity - verdict.needed)} free{tight}"
     over = format_bytes(verdict.needed - verdict.capacity)
     return f"OUT OF MEMORY: {of}, {over} too much; the largest part is {verdict.largest_owner}"
 

@@ -131,7 +131,8 @@ def read_over(texts: Sequence[str], pinned: Sequence[str] = ()) -> dict[str, Val
 
     last = {item.partition("=")[0].strip(): item for item in pinned}
     grid = grid_of([item for key, item in last.items() if key in KEYS], "--set") | grid_of(texts, "--over")
-    found, mistakes = {}, []
+    found: dict[str, Values] = {}
+    mistakes: list[Mistake] = []
     for key, values in grid.items():
         try:
             found[key] = tuple(dict.fromkeys(_typed(key, value) for value in values))
@@ -153,9 +154,8 @@ def _typed(key: str, text: str) -> Any:
     if section not in SECTIONS:
         strict.link_key(key, SECTIONS)
         return text
-    made, mistakes = strict.build(
-        SECTIONS[section], {name: strict.read_override(SECTIONS[section], name, text)}, "--over", section, {}
-    )
+    cls: type[Any] = SECTIONS[section]
+    made, mistakes = strict.build(cls, {name: strict.read_override(cls, name, text)}, "--over", section, {})
     if mistakes:
         raise InputError(mistakes)
     return getattr(made, name)

@@ -46,13 +46,14 @@ def bound(scenario: Scenario, fabric: Fabric) -> Bound:
         If it is refused after all when its step is recorded.
     """
     from sim.layout import microbatches_of
-    from sim.memory import fullest
+    from sim.memory import CONTEXT, fullest
     from sim.predict import prepare
 
     few = few_of(scenario)
     job = prepare(changed_batch(scenario, few), fabric)
-    needed = fullest(job.lowered, job.scenario, fabric)
-    return Bound(needed.total, needed.largest_owner, _time(job, microbatches_of(scenario) - few) * (1 - MARGIN))
+    needed = fullest(job.lowered, job.scenario)
+    time = _time(job, microbatches_of(scenario) - few) * (1 - MARGIN)
+    return Bound(needed.total + CONTEXT, needed.largest_owner, time)
 
 
 def quick(scenario: Scenario, fabric: Fabric) -> float:

@@ -111,7 +111,7 @@ def search(base: Scenario, batch: int, options: Options = Options(), progress: P
     if len(every.candidates) > MOST and options.trials is None:
         found, hint = f"{len(every.candidates)} layouts", "--trials N samples them; --over KEY=VALUES tries fewer"
         raise InputError(Mistake(base.where, "search", found, f"at most {MOST}", hint))
-    run = _Search(options, clusters, progress or (lambda what, done, of: None))
+    run = Exploration(options, clusters, progress or (lambda what, done, of: None))
     with run.pool(len(every.candidates)):
         if options.trials is not None and options.trials < len(every.candidates):
             from sim.search.sampling import sampled
@@ -129,7 +129,7 @@ def search(base: Scenario, batch: int, options: Options = Options(), progress: P
     )  # fmt: skip
 
 
-class _Search:
+class Exploration:
     """What is known so far: bounds, and step times of what was simulated."""
 
     def __init__(self, options: Options, clusters: Clusters, progress: Progress) -> None:
@@ -137,6 +137,7 @@ class _Search:
         self.bounds: dict[int, Bound] = {}
         self.large: dict[int, Bound] = {}
         self.times: dict[int, float] = {}
+        self.quick: dict[int, float] = {}
         self.known: dict[int, Candidate] = {}
         self.limits: dict[object, float] = {}  # the largest micro batch that fits, by family
         self._map: Callable[[Callable[..., Any], Iterable[Any]], Iterable[Any]] = map
@@ -190,6 +191,7 @@ class _Search:
         for part in _chunks(list(groups.values()), 4 * ROUND):
             for group, time in zip(part, self._map(_quickly, [group[0] for group in part]), strict=True):
                 found += [(time, candidate.index, candidate) for candidate in group]
+                self.quick |= {candidate.index: time for candidate in group}
                 done += len(group)
             self.progress("bounds", done, len(candidates))
         return sorted(found, key=lambda item: item[:2])
@@ -286,7 +288,7 @@ def _bounded(candidate: Candidate) -> Bound | None:
 
 def _simulated(candidate: Candidate) -> tuple[float, float, str]:
     """Seconds of a step, bytes of the fullest rank and their largest owner; inf for one that is refused."""
-    from sim.memory import fullest
+    from sim.memory import needed
     from sim.predict import simulate
     from sim.report import step_time
 
@@ -296,8 +298,7 @@ def _simulated(candidate: Candidate) -> tuple[float, float, str]:
     except PrestepError:
         return float("inf"), 0.0, ""
     time = step_time(made)
-    needed = fullest(made.lowered, candidate.scenario, fabric, time)
-    return time, needed.total, needed.largest_owner
+    return time, *needed(made, time)
 
 
 def _result(candidate: Candidate) -> Result:
