@@ -32,7 +32,8 @@ def sampled(candidates: Sequence[Candidate], trials: int, run: Exploration) -> l
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     study = optuna.create_study(sampler=optuna.samplers.TPESampler(seed=SEED, n_startup_trials=2 * ROUND))
     values = _values(candidates)
-    left, taken = {c.index: c for c in candidates}, list[Candidate]()
+    left = {c.index: c for c in candidates}
+    taken: list[Candidate] = []
     while left and len(taken) < trials:
         asked = []
         for _ in range(min(ROUND, trials - len(taken), len(left))):

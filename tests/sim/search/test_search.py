@@ -154,6 +154,17 @@ def test_quantities_are_written_with_units(tmp_path: Path) -> None:
     assert load_scenario(target, ["cluster.gpus=1"]).parallel.bucket_cap == 100 * 2**20
 
 
+def test_samples_of_a_space(tmp_path: Path) -> None:
+    """With so many trials only, the same layouts are looked at every time, and all counts are of those."""
+    pytest.importorskip("optuna", reason="an extra")
+    path, sets = scenario(tmp_path, "experts")
+    one, two = (found(path, sets, over=FEWER["experts"], top=2, trials=20) for _ in range(2))
+    whole = found(path, sets, over=FEWER["experts"], top=2)
+    assert to_dict(one) == to_dict(two)
+    assert one.sampled == 20 < one.valid and "20 of them looked at" in table(one)
+    assert one.ranked[0].result.step_time >= whole.ranked[0].result.step_time
+
+
 def test_values_are_pinned_and_restricted() -> None:
     """--set pins a key of the layout, --over gives its values; others are no axes."""
     assert read_over(["parallel.tp=1,2"], ["parallel.pp=2", "training.seq_len=1024"]) == {
