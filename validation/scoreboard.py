@@ -212,6 +212,8 @@ def write_picture(found: Sequence[Source], path: Path) -> None:
 
 
 def _panel(panel: Any, source: Source) -> None:
+    from matplotlib.ticker import LogLocator, NullFormatter
+
     times = [t for c in source.cases for t in (c.measured, c.predicted)]
     ends = [min(times) / 1.3, max(times) * 1.3]
     panel.fill_between(ends, [0.9 * e for e in ends], [1.1 * e for e in ends], color="#DCDCDC", linewidth=0)
@@ -224,6 +226,11 @@ def _panel(panel: Any, source: Source) -> None:
         panel.scatter([c.measured for c in cases], [c.predicted for c in cases], s=6, color=colour, label=label)
     panel.set(xscale="log", yscale="log", xlim=ends, ylim=ends)
     panel.set_title(f"{source.name}: {_percent(source.ours.mape)}" if source.ours.n else source.name, fontsize=9)
+    for axis in (panel.xaxis, panel.yaxis):
+        axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axis.set_major_formatter("{x:g}")
+        axis.set_minor_formatter(NullFormatter())
+    panel.tick_params(labelsize=7)
     panel.set_aspect("equal")
 
 
