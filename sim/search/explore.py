@@ -16,9 +16,10 @@ from dataclasses import dataclass, field
 from multiprocessing import get_context
 from typing import TYPE_CHECKING, Any
 
-from sim.errors import InputError, Mistake, PrestepError
+from sim.errors import InputError, Mistake
+from sim.search import work
 from sim.search.axes import Values
-from sim.search.bounds import Bound, bound, quick, sibling
+from sim.search.bounds import Bound, sibling
 from sim.search.space import Candidate, Clusters, space
 
 if TYPE_CHECKING:
@@ -189,7 +190,7 @@ class Exploration:
             groups.setdefault(sibling(candidate), []).append(candidate)
         found, done = [], 0
         for part in _chunks(list(groups.values()), 4 * ROUND):
-            for group, time in zip(part, self._map(_quickly, [group[0] for group in part]), strict=True):
+            for group, time in zip(part, self._map(work.quickly, [group[0] for group in part]), strict=True):
                 found += [(time, candidate.index, candidate) for candidate in group]
                 self.quick |= {candidate.index: time for candidate in group}
                 done += len(group)
@@ -199,11 +200,11 @@ class Exploration:
     def _fitting(self, wanted: Sequence[Candidate], families: Mapping[object, list[Candidate]]) -> list[Candidate]:
         """Those of the candidates that fit, with their bounds known."""
         fresh = list(dict.fromkeys(c.family for c in wanted if c.family not in self.limits))
-        for family, found in zip(fresh, self._map(_limited, [families[name] for name in fresh]), strict=True):
+        for family, found in zip(fresh, self._map(work.limited, [families[name] for name in fresh]), strict=True):
             self._note(family, families[family], found)
         fits = [c for c in wanted if c.index not in self.large and _samples(c) <= self.limits[c.family]]
         missing = [c for c in fits if c.index not in self.bounds]
-        for candidate, one in zip(missing, self._map(_bounded, missing), strict=True):
+        for candidate, one in zip(missing, self._map(work.bounded, missing), strict=True):
             if one is not None:
                 self.bounds[candidate.index] = one
         return [c for c in fits if c.index in self.bounds]
@@ -224,7 +225,7 @@ class Exploration:
         wanted: list[Candidate] = []
         while ready and len(wanted) < ROUND and ready[0][0] <= front and ready[0][0] < self.threshold:
             wanted.append(heapq.heappop(ready)[2])
-        for candidate, (time, needed, owner) in zip(wanted, self._map(_simulated, wanted), strict=True):
+        for candidate, (time, needed, owner) in zip(wanted, self._map(work.simulated, wanted), strict=True):
             if needed > self.capacity(candidate):
                 self.large[candidate.index] = Bound(needed, owner, time)
             elif time < float("inf"):
@@ -243,69 +244,11 @@ class Exploration:
     def results(self) -> tuple[Ranked, ...]:
         order = sorted(self.times, key=lambda index: (self.times[index], index))[: self.options.top]
         best = [self.known[index] for index in order]
-        return tuple(Ranked(c, _result(c)) for c in best)
+        return tuple(Ranked(c, work.result(c)) for c in best)
 
 
 def _samples(candidate: Candidate) -> int:
     return candidate.scenario.training.micro_batch
-
-
-# -- in the processes ------------------------------------------------------------------------------
-_CLUSTERS = Clusters()  # of this process
-
-
-def _quickly(candidate: Candidate) -> float:
-    """A bound on the time; 0 where a fraction of the work is refused."""
-    try:
-        return quick(candidate.scenario, _CLUSTERS.fabric(candidate.scenario))
-    except InputError:
-        return 0.0
-
-
-def _limited(family: Sequence[Candidate]) -> list[tuple[int, Bound]]:
-    """Bounds that tell how many members of a family fit, in which only the micro batch grows: found by bisection."""
-    from sim.costs import load_gpu
-
-    capacity = load_gpu(_CLUSTERS.fabric(family[0].scenario).gpu_model).memory
-    found: list[tuple[int, Bound]] = []
-    low, high, at = 0, len(family), 0  # those before `low` fit, those from `high` on do not
-    while low < high:
-        one = _bounded(family[at])
-        if one is not None:
-            found.append((at, one))
-        low, high = (low, at) if one is not None and one.memory > capacity else (at + 1, high)
-        at = (low + high) // 2
-    return found
-
-
-def _bounded(candidate: Candidate) -> Bound | None:
-    """Bounds of a layout; None if it is refused when its step is recorded."""
-    try:
-        return bound(candidate.scenario, _CLUSTERS.fabric(candidate.scenario))
-    except InputError:
-        return None
-
-
-def _simulated(candidate: Candidate) -> tuple[float, float, str]:
-    """Seconds of a step, bytes of the fullest rank and their largest owner; inf for one that is refused."""
-    from sim.memory import needed
-    from sim.predict import simulate
-    from sim.report import step_time
-
-    fabric = _CLUSTERS.fabric(candidate.scenario)
-    try:
-        made = simulate(candidate.scenario, fabric=fabric)
-    except PrestepError:
-        return float("inf"), 0.0, ""
-    time = step_time(made)
-    return time, *needed(made, time)
-
-
-def _result(candidate: Candidate) -> Result:
-    from sim.predict import simulate
-    from sim.report import result_of
-
-    return result_of(simulate(candidate.scenario, fabric=_CLUSTERS.fabric(candidate.scenario)))
 
 
 def _chunks(items: Sequence[Any], size: int) -> Iterator[Sequence[Any]]:

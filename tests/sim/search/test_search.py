@@ -32,8 +32,18 @@ CASES = {
 }
 FEWER = {
     "megatron": {"training.recompute": ("none", "full"), "parallel.data_parallel": ("zero1",)},
-    "experts": {"training.recompute": ("none",), "parallel.data_parallel": ("zero1",), "parallel.vpp": (1,)},
-    "pytorch": {"training.micro_batch": (1, 4), "parallel.pp": (1, 2), "parallel.vpp": (1,)},
+    "experts": {
+        "training.recompute": ("none",),
+        "training.micro_batch": (1, 4),
+        "parallel.data_parallel": ("zero1",),
+        "parallel.vpp": (1,),
+    },
+    "pytorch": {
+        "training.micro_batch": (1,),
+        "training.recompute": ("none",),
+        "parallel.pp": (1, 2),
+        "parallel.vpp": (1,),
+    },
     "multilayer": {},
 }
 
