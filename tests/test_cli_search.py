@@ -89,6 +89,13 @@ def test_a_mistake_is_named(tmp_path: Path, arguments: tuple[str, ...], told: st
     assert any(part in done.stderr for part in told.split("|")), done.stderr
 
 
+def test_a_batch_that_nobody_says_is_told(tmp_path: Path) -> None:
+    """Without a global batch that of the file's layout is taken, and said on stderr."""
+    done = call(tmp_path, "--top", "1", text=TEXT.replace("global_batch = 4", "micro_batch = 2"))
+    assert done.exit_code == 0 and "no training.global_batch: 2 samples a step" in done.stderr
+    assert "global_batch" not in call(tmp_path, "--top", "1").stderr
+
+
 def test_the_scenario_itself_is_not_written_over(tmp_path: Path) -> None:
     """--write into the searched file is refused before the work."""
     done = call(tmp_path, "--write", str(tmp_path / "s.toml"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
 import click
@@ -44,6 +45,8 @@ def command(
         check_target(write, path)
     options = search.Options(top, axes.read_over(over, overrides), jobs, trials)
     base, batch = load_open(path, overrides, axes.FREE)
+    if _says_no_batch(path, overrides, options.over):
+        talk(f"{path}: no training.global_batch: {batch} samples a step, those of its layout")
     bar = _Bar()
     found = search.search(base, batch, options, bar)
     bar.done()
@@ -56,6 +59,15 @@ def command(
     if write is not None:
         write_scenario(found.ranked[0].candidate.scenario, write)
         talk(f"wrote {write}")
+
+
+def _says_no_batch(path: Path, overrides: tuple[str, ...], over: Mapping[str, object]) -> bool:
+    """Whether neither the file nor the command line says how many samples a step has."""
+    from sim import files
+
+    said = files.toml(path.read_text(encoding="utf-8")).get("training", {})
+    told = [item.partition("=")[0].strip() for item in overrides]
+    return "training.global_batch" not in [*told, *over, *(f"training.{key}" for key in said)]
 
 
 class _Bar:

@@ -34,6 +34,7 @@ class Place:
     joined: int
     layers: int
     experts: int
+    transformer: bool = True
 
 
 class Axes:
@@ -80,9 +81,13 @@ class Axes:
         return self._said("parallel.sequence_parallel") or ((False, True) if tp > 1 else (False,))
 
     def samples(self, batch: int, dp: int) -> Values:
-        return self._said("training.micro_batch") or divisors(max(1, batch // dp), MOST_SAMPLES)
+        return self._said("training.micro_batch") or divisors(
+            max(1, batch // dp), MOST_SAMPLES if self.place.transformer else None
+        )
 
     def recompute(self) -> Values:
+        if not self.place.transformer:
+            return self._said("training.recompute") or ("none",)
         return self._said("training.recompute") or (
             ("none", "selective", "full") if self.megatron else ("none", "full")
         )

@@ -68,8 +68,9 @@ class Clusters:
         fabric, model = self.fabric(scenario), self.model(scenario)
         gpus = scenario.cluster.gpus or len(fabric.gpus)
         hosts = Counter(fabric.host_of(gpu) for gpu in fabric.gpus)
-        layers = model.layers if model.kind == "transformer" else 1
-        return Place(gpus, min(gpus, max(hosts.values())), layers, model.experts)
+        transformer = model.kind == "transformer"
+        joined = min(gpus, max(hosts.values()))
+        return Place(gpus, joined, model.layers if transformer else 1, model.experts, transformer)
 
 
 def space(base: Scenario, batch: int, over: Mapping[str, Values], clusters: Clusters) -> Space:

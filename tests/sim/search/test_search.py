@@ -142,6 +142,16 @@ def test_a_batch_that_nothing_divides(tmp_path: Path) -> None:
     assert result.refused["training.global_batch"] > 0
 
 
+def test_models_of_other_kinds_have_neither_layers_nor_recomputation(tmp_path: Path) -> None:
+    """An MLP is spread over replicas alone, with as large a micro batch as there is."""
+    path, sets = scenario(tmp_path, "multilayer")
+    base, _ = load_open(path, sets, FREE)
+    made = space(base, 1024, {}, Clusters())
+    chosen = [dict(c.chosen) for c in made.candidates]
+    assert {one["training.recompute"] for one in chosen} == {"none"}
+    assert max(one["training.micro_batch"] for one in chosen) == 256
+
+
 def test_what_was_found_runs(tmp_path: Path) -> None:
     """The written scenario is the found one: `prestep run` predicts the same step."""
     path, sets = scenario(tmp_path, "megatron")
