@@ -22,8 +22,7 @@ from validation.overlap_rows import Overlap, read_overlap
 
 CASES = Path(__file__).parent / "cases" / "h200"
 FILES = tuple(
-    CASES / name
-    for name in ("collectives_2gpu.jsonl", "collectives_4gpu.jsonl", "collectives_channels_2gpu.jsonl")
+    CASES / name for name in ("collectives_2gpu.jsonl", "collectives_4gpu.jsonl", "collectives_channels_2gpu.jsonl")
 )
 # Above this size launches are hidden behind the kernels, so eager times are times on the GPU.
 EAGER_IS_GPU = 2**22
