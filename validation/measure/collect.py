@@ -1,4 +1,4 @@
-"""Brings the rows of other hosts to the first: one gather of small files over gloo, for jobs without a shared disk."""
+"""Brings the rows of torchrun's other processes to the first by a gather over gloo: no shared disk needed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ LARGEST = 64 * 2**20  # bytes of one host's files
 
 
 def main() -> None:
-    """Every host's first process sends the folders of its ranks; rank 0 writes them beside its own."""
+    """Every rank sends its folder; rank 0 writes them beside its own."""
     import torch.distributed as dist
 
     folder = Path(json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))["folder"])

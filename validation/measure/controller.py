@@ -73,7 +73,7 @@ class _Run:
                 self._skip(Skip(stage.probes[0], stage.name, f"no time left ({max(0.0, left):.0f} s)"))
                 continue
             self._stage(at, stage, seconds)
-        if self.place.nodes > 1:
+        if self.place.torchrun and self.place.world > 1:  # every process has a folder of its own
             spec = self._spec("collect", 0, {"folder": str(self.folder)})
             port = launch.free_port(self.place, 4000)
             until = time.time() + 120

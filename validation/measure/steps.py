@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
@@ -44,10 +45,8 @@ def build(case: Case, session: Session) -> Step:
     torch.manual_seed(0)
     if case["mode"] in ("pp", "ppdp"):
         return _pipeline(case, session)
-    with torch.device(session.device):
-        torch.set_default_dtype(_dtype(session))
+    with _making(session):
         net, x, y, loss = _model(case, session)
-        torch.set_default_dtype(torch.float32)
     if case.get("compile"):
         for block in net.layers:
             block.compile()
@@ -64,8 +63,15 @@ def build(case: Case, session: Session) -> Step:
     raise ValueError(f"mode {mode!r}: expected single, ddp, ddp_nooverlap, fsdp, fsdptp, tp, pp or ppdp")
 
 
-def _dtype(session: Session) -> Any:
-    return torch.bfloat16 if session.cuda else torch.float32
+@contextmanager
+def _making(session: Session) -> Iterator[None]:
+    """New tensors are on this process's device, in bf16."""
+    torch.set_default_dtype(torch.bfloat16 if session.cuda else torch.float32)
+    try:
+        with torch.device(session.device):
+            yield
+    finally:
+        torch.set_default_dtype(torch.float32)
 
 
 def _model(case: Case, session: Session) -> tuple[nn.Module, Any, Any, Callable[..., Any]]:
@@ -224,8 +230,5 @@ def cuts(layers: int, stages: int) -> list[int]:
 
 
 def _part(case: Case, session: Session, name: str, index: int, stages: int, layers: range) -> Llama:
-    with torch.device(session.device):
-        torch.set_default_dtype(_dtype(session))
-        made = Llama(name, index == 0, index == stages - 1, layers, recompute=bool(case.get("ac")))
-        torch.set_default_dtype(torch.float32)
-    return made
+    with _making(session):
+        return Llama(name, index == 0, index == stages - 1, layers, recompute=bool(case.get("ac")))

@@ -14,7 +14,8 @@ from typing import Any
 from validation.measure.plan import load
 from validation.measure.session import Session, told
 
-# A collective that waits longer than this is stuck: the process ends, and the controller goes on without the item.
+# s after which a collective of a training step is stuck: the process ends, and the controller goes on without the case.
+# Probes of single GPUs may keep others waiting for as long as the stage lasts.
 PATIENCE = 90.0
 
 
@@ -63,7 +64,9 @@ def join(session: Session) -> None:
         return
     import torch.distributed as dist
 
-    patience = datetime.timedelta(seconds=PATIENCE)
+    alone = [name for name, _ in session.spec["probes"]] == ["training"]
+    wait = PATIENCE if alone else max(PATIENCE, session.left())
+    patience = datetime.timedelta(seconds=wait)
     extra = {"device_id": session.device} if session.cuda else {}
     dist.init_process_group("nccl" if session.cuda else "gloo", timeout=patience, **extra)
 
