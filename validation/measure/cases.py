@@ -3,16 +3,35 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from sim.errors import InputError, Mistake, unknown
 
 Case = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Series:
+    """Collectives of one setting: operations and their sizes in bytes."""
+
+    label: str
+    env: Mapping[str, str]
+    ranks: int | None
+    ops: tuple[str, ...]
+    sizes: tuple[int, ...]
+
+
 MODES = ("single", "ddp", "ddp_nooverlap", "fsdp", "fsdptp", "tp", "pp", "ppdp")
 LARGE, MIDDLE = 100e9, 35e9  # bytes of GPU memory from which on 8B and 1B models are run
 HEAD = {"warmup": 4, "steps": 8}
+OPS = (
+    "all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "reduce", "sendrecv", "send_0_1",
+    "send_0_last",
+)  # fmt: skip
 # Collectives of a step wait for the host's: these labels of rows are settings of NCCL.
 CHANNELS = "ch"
 # Variables that a file may set: numbers and names of NCCL's, nothing that loads a library or names a file.
@@ -31,31 +50,68 @@ SETTINGS = (
 )
 
 
-def load(path: Path) -> list[Case]:
-    """Cases of a file: a JSON list, or JSON lines; a case, or a row of measurements that holds one under `case`.
+@dataclass(frozen=True)
+class Asked:
+    """What a file asks for: training cases, and series of collectives."""
+
+    training: tuple[Case, ...] = ()
+    series: tuple[Series, ...] = ()
+
+
+def load(path: Path) -> Asked:
+    """Cases of a file: a JSON list or JSON lines of cases, or of rows of measurements that hold one under `case`.
 
     A row's `label` (ch4: at most four channels), `env` and `world` (GPUs) are kept: cases of one environment share a
-    group of processes.
+    group of processes. A plan (an object with `training_<n>gpu` and `collectives`) is taken too.
 
     Raises
     ------
     InputError
         With every line that is wrong.
     """
-    text = path.read_text(encoding="utf-8")
     try:
-        records = json.loads(text) if text.lstrip().startswith("[") else _lines(text)
-    except ValueError as error:
-        raise InputError(
-            Mistake(str(path), "", str(error), "a JSON list of cases, or one JSON object a line")
-        ) from None
+        text = path.read_text(encoding="utf-8")
+        plan = json.loads(text) if text.lstrip().startswith("[") or _one_object(text) else _lines(text)
+    except (ValueError, OSError) as error:
+        expected = "a JSON list of cases, one JSON object a line, or a plan"
+        raise InputError(Mistake(str(path), "", str(error), expected)) from None
     mistakes: list[Mistake] = []
-    found = [_case(record, f"{path.name}:{at}", mistakes) for at, record in enumerate(records, 1)]
-    if not found:
+    records, series = _of_plan(plan, path.name, mistakes) if isinstance(plan, dict) else (plan, [])
+    found = tuple(_case(record, f"{path.name}:{at}", mistakes) for at, record in enumerate(records, 1))
+    if not found and not series and not mistakes:
         mistakes.append(Mistake(str(path), "", "no case", "at least one"))
     if mistakes:
         raise InputError(mistakes)
-    return found
+    return Asked(found, tuple(series))
+
+
+def _one_object(text: str) -> bool:
+    """Whether the file is one object over several lines, and none of cases."""
+    try:
+        found = json.loads(text)
+    except ValueError:
+        return False
+    return isinstance(found, dict) and "mode" not in found and "case" not in found
+
+
+def _of_plan(plan: Mapping[str, Any], where: str, mistakes: list[Mistake]) -> tuple[list[Any], list[Series]]:
+    records: list[Any] = []
+    for key, value in plan.items():
+        if match := re.fullmatch(r"training_(\d{1,4})gpu", key):
+            records += [{"case": case, "world": int(match[1])} for case in value]
+    series = [_series(one, f"{where}: collectives", mistakes) for one in plan.get("collectives", ())]
+    return records, series
+
+
+def _series(one: Mapping[str, Any], where: str, mistakes: list[Mistake]) -> Series:
+    env = {str(k): str(v) for k, v in (one.get("env") or {}).items()}
+    mistakes += [unknown(where, f"env.{name}", name, SETTINGS) for name in env if name not in SETTINGS]
+    ops, sizes = tuple(map(str, one.get("ops", ()))), tuple(one.get("sizes", ()))
+    mistakes += [unknown(where, "ops", op, OPS) for op in ops if op not in OPS]
+    if not all(isinstance(size, int) and size > 0 for size in sizes) or not sizes or not ops:
+        mistakes.append(Mistake(where, "sizes", repr(sizes)[:60], "bytes, and at least one operation"))
+    ranks = one.get("ranks")
+    return Series(str(one.get("label", "default")), env, ranks if isinstance(ranks, int) else None, ops, sizes)
 
 
 def _lines(text: str) -> list[Any]:

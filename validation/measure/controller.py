@@ -54,7 +54,7 @@ class _Run:
         self.options, self.place, self.folder, self.begin, self.talk = options, place, folder, begin, talk
         self.logs = folder / "logs"
         self.logs.mkdir(exist_ok=True)
-        self.cases = cases.load(options.cases) if options.cases else None
+        self.cases = list(cases.load(options.cases).training) if options.cases else None
         self.told: list[dict[str, Any]] = []
         self.end = begin + 60 * options.minutes - PACKING
 
@@ -143,6 +143,7 @@ class _Run:
         return {
             "stage": f"{at} {stage.name}", "probes": probes, "until": until, "folder": str(self.folder), "tried": tried,
             "label": stage.variant.label, "tiny": self.options.rehearse, "cases": list(stage.variant.cases),
+            "sizes": list(stage.variant.sizes),
             "training": self.cases, "nodes": self.place.nodes,
         }  # fmt: skip
 

@@ -15,14 +15,8 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-# Hidden size, layers, heads, key and value heads, feed-forward size, vocabulary.
-SIZES = {
-    "tiny": (64, 4, 4, 2, 128, 256), "llama125m": (768, 12, 12, 12, 2048, 32000),
-    "llama1b": (2048, 16, 32, 8, 8192, 128256), "llama2b": (2560, 20, 20, 4, 6912, 64000),
-    "llama3b": (3072, 28, 24, 8, 8192, 128256), "llama8b": (4096, 32, 32, 8, 14336, 128256),
-    "moe8x": (2048, 8, 16, 16, 4096, 32000), "moe4l": (1024, 4, 16, 16, 2048, 32000),
-    "moetiny": (64, 2, 4, 4, 64, 256), "h4": (256, 4, 8, 4, 512, 1024), "h16": (256, 16, 8, 4, 512, 1024),
-}  # fmt: skip
+from validation.measure.sizes import SIZES
+
 EXPERTS = 8
 THETA = 5e5
 

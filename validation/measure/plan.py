@@ -38,6 +38,7 @@ class Variant:
     order: int = 0
     weight: float = 1.0
     cases: tuple[str, ...] = ()
+    sizes: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)

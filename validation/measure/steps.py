@@ -14,8 +14,9 @@ import torch.nn.functional as F
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 
-from validation.measure.models import SIZES, Llama, ThreeLinear, cross_entropy
+from validation.measure.models import Llama, ThreeLinear, cross_entropy
 from validation.measure.session import Session
+from validation.measure.sizes import SIZES
 
 Case = Mapping[str, Any]
 PLAN = ("attn.wq", "attn.wk", "attn.wv", "mlp.w1", "mlp.w3"), ("attn.wo", "mlp.w2")  # by columns, by rows

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from validation.measure import cases
 from validation.measure.launch import names_of
 from validation.measure.options import Options, Place
 from validation.measure.plan import Variant
@@ -27,6 +28,9 @@ SIMPLE = ("send_0_1", "send_0_last")  # one-way: no graph, the other ranks have 
 
 def variants(options: Options, place: Place) -> Sequence[Variant]:
     """As NCCL chooses on all ranks and on two; rings and trees by protocol; 1 to 16 channels."""
+    asked = cases.load(options.cases).series if options.cases else ()
+    if asked:
+        return [Variant(s.label, s.env, s.ranks, 40, 0.02 * len(s.ops) * len(s.sizes), s.ops, s.sizes) for s in asked]
     found = [Variant(cases=FULL)]
     if options.rehearse:
         return [*found, Variant("ch2", {"NCCL_MAX_NCHANNELS": "2"}, order=60, weight=0.4, cases=("all_reduce",))]
@@ -55,7 +59,7 @@ def _sharp(options: Options, place: Place) -> bool:
 
 
 def measure(session: Session) -> None:
-    """Sizes from 8 bytes to 4 GiB, every second one of settings other than NCCL's own."""
+    """Sizes from 8 bytes to 4 GiB, every second one of settings other than NCCL's own; or those of a plan."""
     _environment(session)
     for op in session.cases or FULL:
         for size in sizes(session):
@@ -78,6 +82,8 @@ def _environment(session: Session) -> None:
 
 
 def sizes(session: Session) -> list[int]:
+    if session.spec.get("sizes"):
+        return [min(size, 2**14) if session.tiny else size for size in session.spec["sizes"]]
     if session.tiny:
         return [2**8, 2**14]
     return [2**k for k in range(3, LARGEST.bit_length(), 1 if session.label == "default" else 2)]

@@ -29,13 +29,16 @@ def measure(session: Session) -> None:
         return
     block = os.urandom(CHUNK)
     for folder in _folders():
+        rate = 0.0  # s a byte, of the size before
         for size in TINY if session.tiny else SIZES:
+            begin = time.time()
             if shutil.disk_usage(folder).free < ROOM * size:
                 session.skip(f"{folder}, {size} bytes", "too little room")
-            elif session.left() < 1.5:
+            elif session.left() < max(1.0, rate * size):
                 session.skip(f"{folder}, {size} bytes", "no time left")
             else:
                 _file(session, folder, size, block)
+                rate = (time.time() - begin) / size
 
 
 def _folders() -> Iterator[Path]:

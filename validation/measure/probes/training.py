@@ -23,7 +23,7 @@ def variants(options: Options, place: Place) -> Sequence[Variant]:
     """A group of processes for each environment and number of GPUs among the cases."""
     if options.cases is None:
         return [Variant("default", order=30)]
-    groups = cases.groups(cases.load(options.cases), place.world)
+    groups = cases.groups(cases.load(options.cases).training, place.world)
     total = sum(len(listed) for *_, listed in groups)
     return [
         Variant(label, env, ranks, 30, len(listed) / total, tuple(case["id"] for case in listed))
