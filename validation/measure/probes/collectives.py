@@ -30,7 +30,7 @@ def variants(options: Options, place: Place) -> Sequence[Variant]:
     """As NCCL chooses on all ranks and on two; rings and trees by protocol; 1 to 16 channels."""
     asked = cases.load(options.cases).series if options.cases else ()
     if asked:
-        return [Variant(s.label, s.env, s.ranks, 40, 0.02 * len(s.ops) * len(s.sizes), s.ops, s.sizes) for s in asked]
+        return [Variant(s.label, s.env, s.ranks, 25, 0.02 * len(s.ops) * len(s.sizes), s.ops, s.sizes) for s in asked]
     found = [Variant(cases=FULL)]
     if options.rehearse:
         return [*found, Variant("ch2", {"NCCL_MAX_NCHANNELS": "2"}, order=60, weight=0.4, cases=("all_reduce",))]
