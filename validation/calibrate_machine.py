@@ -16,7 +16,7 @@ from sim.costs.gpu import names as gpu_names
 from sim.costs.measured import write_rows
 from sim.errors import InputError, Mistake, PrestepError
 from topologies import load_cluster
-from validation import machine_gpu, machine_host, machine_links
+from validation import machine_gpu, machine_host, machine_links, machine_steps
 from validation.measured import Measured, opened
 
 # The bundled cluster under a machine with these GPUs, unless --cluster says another.
@@ -88,15 +88,25 @@ def calibrate(path: Path, output: Path, cluster: str, force: bool, fit_nccl: Ncc
         links = machine_links.rates(measured, nvlinks)
         if table:
             told += ["", "# kernels", *table.notes, table.summary]
-            files.write_text(paths.gpu, machine_gpu.render(table, measured, paths.table.name))
             write_rows(paths.table, table.rows)
+            files.write_text(paths.gpu, machine_gpu.render(table, measured, paths.table.name))
         told += ["", "# host", host.summary if host else "no steps of tiny models: host_factor stays as it was"]
+        if not (table or host or links or measured.file("collectives.jsonl")):
+            found = "; ".join(sorted({str(row.get("why", ""))[:80] for row in measured.rows("skipped")}))
+            raise InputError(
+                Mistake(path.name, "", "nothing that was measured", "kernels, steps, copies or files", found[:300])
+            )
         told += ["", "# collectives", _nccl(measured, paths, base, fit_nccl)]
         told += ["", "# links and disks", *(f"{key}: {rate.source}" for key, rate in links.items())]
         nccl = paths.nccl.name if paths.nccl.exists() else ""
         text = render(measured, _named(base, output), below, paths.gpu.name if table else "", nccl, host, links)
         files.write_text(output, text)
-    load_cluster(str(output))  # a file that cannot be read back is no result
+        load_cluster(str(output))  # a file that cannot be read back is no result
+        told += [
+            "",
+            "# training steps, fitted to none of them",
+            machine_steps.table(*machine_steps.judge(measured, output, base)),
+        ]
     written = [p.name for p in (paths.cluster, paths.gpu, paths.table, paths.nccl) if p.exists()]
     use = f'to use it: file = "{output}" in a scenario\'s [cluster], or `prestep collective --cluster {output}`'
     return "\n".join([*told, "", f"wrote {', '.join(written)}", use])
