@@ -6,7 +6,7 @@ import contextlib
 import io
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ from validation.measured import Measured
 from validation.micro_rows import in_situ, micro_rows
 
 HELD_OUT = 3  # every third shape of a table is held out of the trial fit
+LAYOUTS = ("nt", "nn", "tn")
 LEAST = 4  # rows below which a table has no factor of its own
 SAME = ("4096x4096x4096", "8192x8192x8192")  # products that every GPU of a host ran
 Errors = dict[tuple[str, str], list[float]]
@@ -125,10 +126,17 @@ def factors_of(rows: Sequence[Row], known: Gpu) -> dict[str, Estimate]:
 
     Microbenchmarks scatter by a tenth about times in a step, as the base's traces have them.
     """
-    grouped: dict[str, list[float]] = defaultdict(list)
+    grouped, pooled = defaultdict[str, list[float]](list), defaultdict[str, list[float]](list)
     in_steps = [row for row in rows if row.source != "micro"]
     for row in in_steps or rows:
-        grouped[name_of(row.kernel)].append(row.duration / known.duration(row.kernel))
+        ratio = row.duration / known.duration(row.kernel)
+        grouped[name_of(row.kernel)].append(ratio)
+        if row.kernel.kind == "gemm":  # the same units at the same clock: a layout without rows is as the others
+            for layout in LAYOUTS:
+                pooled[name_of(replace(row.kernel, layout=layout))].append(ratio)
+    for name, ratios in pooled.items():
+        if len(grouped[name]) < LEAST:
+            grouped[name] = ratios
     return {name: of_ratios(ratios) for name, ratios in sorted(grouped.items()) if len(ratios) >= LEAST}
 
 

@@ -31,7 +31,7 @@ def rates(measured: Measured, nvlinks: float) -> dict[str, Rate]:
     nvlinks
         Links of a GPU, which share what a copy to another GPU reaches; 0: none.
     """
-    copies = measured.rows("micro", "copy")
+    copies = measured.rows("micro", "copy", ("bytes", "s"))
     found: dict[str, Rate] = {}
     for key, mode, links in (
         ("nvlink.bandwidth", "p2p_write", nvlinks), ("pcie.bandwidth", "h2d_pinned", 1.0),
@@ -41,12 +41,12 @@ def rates(measured: Measured, nvlinks: float) -> dict[str, Rate]:
         if slope is not None and links > 0:
             over = f" over {links:.0f} links" if links != 1.0 else ""
             found[key] = Rate(slope.value / links, f"copies {mode}: slope {_gb(slope)}{over}")
-    return found | _disks(measured.rows("storage"))
+    return found | _disks(measured.rows("storage", "storage", ("bytes", "write_s", "sync_s", "read_cold_s")))
 
 
 def _slope(rows: Sequence[Mapping[str, Any]]) -> Estimate | None:
     """Bytes/s between neighbouring large sizes."""
-    points = sorted((int(row["bytes"]), float(row["s"])) for row in rows if row.get("s") and int(row["bytes"]) >= LARGE)
+    points = sorted((int(row["bytes"]), float(row["s"])) for row in rows if int(row["bytes"]) >= LARGE)
     slopes = [
         (b - a) / (later - earlier)
         for at, (a, earlier) in enumerate(points)
@@ -58,7 +58,7 @@ def _slope(rows: Sequence[Mapping[str, Any]]) -> Estimate | None:
 
 def _disks(rows: Sequence[Mapping[str, Any]]) -> dict[str, Rate]:
     """Of the folder with the fastest writes: written and synced; read with a cold cache, if it was cold."""
-    large = [row for row in rows if int(row.get("bytes", 0)) >= BIG_FILE and row.get("filesystem") != "tmpfs"]
+    large = [row for row in rows if int(row["bytes"]) >= BIG_FILE and row.get("filesystem") != "tmpfs"]
     if not large:
         return {}
     writes = [row["bytes"] / (row["write_s"] + row["sync_s"]) for row in large]

@@ -6,9 +6,11 @@ that the file chooses.
 
 from __future__ import annotations
 
+import math
 import re
 import zipfile
-from collections.abc import Iterator, Mapping
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -62,22 +64,27 @@ class Measured:
         path = self.folder / name
         return path if path.is_file() else None
 
-    def rows(self, name: str, kind: str = "") -> list[dict[str, Any]]:
-        """Rows of a file, of one kind if it has several.
+    def rows(self, name: str, kind: str = "", numbers: Sequence[str] = ()) -> list[dict[str, Any]]:
+        """Rows of a file, of one kind if it has several; those without one of `numbers` are left out.
 
         Raises
         ------
         InputError
-            With every line that is no JSON object.
+            With every line that is no JSON object, or where one of `numbers` is no number above 0.
         """
-        path, found, mistakes = self.file(f"{name}.jsonl"), [], []
-        for at, line in enumerate(path.read_text(encoding="utf-8").splitlines() if path else (), 1):
+        path, found, mistakes = self.file(f"{name}.jsonl"), [], list[Mistake]()
+        for at, line in enumerate(path.read_bytes().splitlines() if path else (), 1):
+            where = f"{self.name}: {name}.jsonl:{at}"
             try:
                 row = files.json_of(line)
             except ValueError as error:
-                mistakes.append(Mistake(f"{self.name}: {name}.jsonl:{at}", "", str(error), "a JSON object"))
+                mistakes.append(Mistake(where, "", str(error), "a JSON object"))
                 continue
-            if isinstance(row, dict) and (not kind or row.get("kind") == kind):
+            if not isinstance(row, dict) or (kind and row.get("kind") != kind):
+                continue
+            wrong = [key for key in numbers if row.get(key) is not None and not _positive(row[key])]
+            mistakes += [Mistake(where, key, repr(row[key])[:60], "a number above 0") for key in wrong]
+            if all(row.get(key) is not None for key in numbers):
                 found.append(row)
         if mistakes:
             raise InputError(mistakes)
@@ -112,7 +119,7 @@ def opened(path: Path) -> Iterator[Measured]:
             with zipfile.ZipFile(path) as file:
                 about = _manifest(path, file)
                 _unpack(path, file, folder)
-        except (OSError, zipfile.BadZipFile, RuntimeError, NotImplementedError) as error:
+        except (OSError, EOFError, ValueError, RuntimeError, zipfile.BadZipFile, zlib.error) as error:
             raise InputError(Mistake(str(path), "", str(error), EXPECTED)) from None
         yield Measured(path.name, about, folder)
 
@@ -136,6 +143,10 @@ def _manifest(path: Path, file: zipfile.ZipFile) -> dict[str, Any]:
     if not isinstance(about.get("world", 1), int) or not isinstance(about.get("gpus", []), list):
         raise InputError(Mistake(str(path), MANIFEST, "world or gpus of another type", "a number and a list"))
     return about
+
+
+def _positive(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) and value > 0
 
 
 def _unpack(path: Path, file: zipfile.ZipFile, folder: Path) -> None:

@@ -9,13 +9,14 @@
     gemm-nt-bf16 = { value = 1.012, low = 1.004, high = 1.019, rows = 140 }
 
 A table of the machine's own rows has those of the base under it, times the factor and with more noise: near a measured
-shape the measurement counts, far from any the base does. A cluster file names such a file with the key `kernels`.
+shape the measurement counts, far from any the base does. Tables without such rows are the base's. A cluster file names
+such a file with the key `kernels`.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
@@ -68,16 +69,20 @@ def load_file(path: str) -> Gpu:
     return Gpu(table["base"], facts, [*own, *borrowed(rows, own, factors)], like)
 
 
-def borrowed(rows: Iterable[Row], own: Iterable[Row], factors: Mapping[str, float]) -> list[Row]:
-    """The base's rows as this machine would have them: scaled, less sure, without shapes that it measured as surely."""
+def borrowed(rows: Iterable[Row], own: Sequence[Row], factors: Mapping[str, float]) -> list[Row]:
+    """The base's rows as this machine would have them: scaled, without shapes that it measured as surely.
+
+    In tables that the machine has rows of they count for less; others stay as they are.
+    """
     mine: dict[Kernel, float] = {}
+    touched = {name_of(row.kernel) for row in own}
     for row in own:
         mine[row.kernel] = min(row.noise, mine.get(row.kernel, row.noise))
     scaled = (
         replace(
             row,
             duration=row.duration * factors.get(name_of(row.kernel), 1.0),
-            noise=math.hypot(row.noise, BETWEEN_MACHINES),
+            noise=math.hypot(row.noise, BETWEEN_MACHINES) if name_of(row.kernel) in touched else row.noise,
         )
         for row in rows
     )
