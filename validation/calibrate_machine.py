@@ -85,7 +85,7 @@ def calibrate(path: Path, output: Path, cluster: str, force: bool, fit_nccl: Ncc
         table = machine_gpu.fit(measured, below.gpu_model) if measured.model else None
         host = machine_host.fit(measured.file("training.jsonl"))
         nvlinks = below.facts["nvlinks"].value if "nvlinks" in below.facts else 0.0
-        links = machine_links.rates(measured, nvlinks)
+        links = machine_links.rates(measured, nvlinks, {key: fact.value for key, fact in below.facts.items()})
         if table:
             told += ["", "# kernels", *table.notes, table.summary]
             write_rows(paths.table, table.rows)

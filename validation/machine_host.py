@@ -10,7 +10,7 @@ import numpy as np
 
 from sim.costs.frameworks import host_costs
 from sim.errors import InputError
-from validation.bootstrap import Estimate, of_ratios
+from validation.bootstrap import Estimate, estimate
 from validation.calibrate_host import counts_of
 from validation.rows import Row, read_rows
 
@@ -48,10 +48,11 @@ def fit(path: Path | None) -> Host | None:
     if not ratios:
         return None
     kept = [name for at, name in enumerate(ratios) if at % HELD_OUT != HELD_OUT - 1]
-    trial = _middle([ratios[name] for name in kept])
-    errors = {name: trial / float(np.median(values)) - 1 for name, values in ratios.items()}
+    middles = {name: float(np.median(values)) for name, values in ratios.items()}
+    trial = _factor([middles[name] for name in kept]).value
+    errors = {name: trial / middle - 1 for name, middle in middles.items()}
     return Host(
-        of_ratios(_thinned(list(ratios.values()))),
+        _factor(list(middles.values())),
         {name: errors[name] for name in kept},
         {name: errors[name] for name in ratios if name not in kept},
     )
@@ -62,10 +63,7 @@ def _rows(path: Path | None) -> list[Row]:
     return [row for row in rows if not row.error and row.case.get("model") in TINY and not row.case.get("compile")]
 
 
-def _middle(groups: Sequence[Sequence[float]]) -> float:
-    return of_ratios(_thinned(groups)).value
-
-
-def _thinned(groups: Sequence[Sequence[float]]) -> list[float]:
-    """Every case counts alike, however many steps it has: its deciles."""
-    return [float(value) for group in groups for value in np.quantile(group, np.linspace(0.05, 0.95, 10))]
+def _factor(middles: Sequence[float]) -> Estimate:
+    """The geometric mean over cases. Steps of a case are no independent rows: a host is slow for seconds at a time."""
+    logs = estimate(np.log(middles).tolist(), lambda x: np.mean(x, axis=-1))
+    return Estimate(*(float(np.exp(x)) for x in (logs.value, logs.low, logs.high)), logs.rows)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -23,22 +24,25 @@ class Rate:
     source: str
 
 
-def rates(measured: Measured, nvlinks: float) -> dict[str, Rate]:
+def rates(measured: Measured, nvlinks: float, limits: Mapping[str, float]) -> dict[str, Rate]:
     """Bandwidths by key of a cluster file ("nvlink.bandwidth", ...), as far as they were measured.
 
     Parameters
     ----------
     nvlinks
         Links of a GPU, which share what a copy to another GPU reaches; 0: none.
+    limits
+        Bytes/s on the wire by key ("nvlink.raw"): a copy that seems faster was not timed right, and does not count.
     """
     copies = measured.rows("micro", "copy", ("bytes", "s"))
     found: dict[str, Rate] = {}
     for key, mode, links in (
-        ("nvlink.bandwidth", "p2p_write", nvlinks), ("pcie.bandwidth", "h2d_pinned", 1.0),
-        ("pcie.upstream", "d2h_pinned", 1.0),
+        ("nvlink.bandwidth", "p2p_read", nvlinks), ("nvlink.bandwidth", "p2p_write", nvlinks),
+        ("pcie.bandwidth", "h2d_pinned", 1.0), ("pcie.upstream", "d2h_pinned", 1.0),
     ):  # fmt: skip
         slope = _slope([row for row in copies if row.get("mode") == mode])
-        if slope is not None and links > 0:
+        wire = limits.get(f"{key.partition('.')[0]}.raw", math.inf) * links
+        if slope is not None and links > 0 and slope.value <= wire:
             over = f" over {links:.0f} links" if links != 1.0 else ""
             found[key] = Rate(slope.value / links, f"copies {mode}: slope {_gb(slope)}{over}")
     return found | _disks(measured.rows("storage", "storage", ("bytes", "write_s", "sync_s", "read_cold_s")))

@@ -173,6 +173,9 @@ def usual(world: int, memory: float) -> list[Case]:
         large = {"model": "llama8b", "seq": 2048, "mbs": 1, **HEAD, "steps": 6, "trace": [0]}
         found.append({"id": "8b-single-b1", "mode": "single", **large})
         found += [{"id": f"8b-fsdp{n}-b1", "mode": "fsdp", **large}] if n > 1 else []
+    # Again at the end: how fast a host is changes while it is used.
+    again = [("h4-single", "single"), *([(f"h4-ddp{n}", "ddp"), (f"h16-fsdp{n}", "fsdp")] if n > 1 else [])]
+    found += [{"id": f"{name}-again", "model": name.partition("-")[0], "mode": mode, **host} for name, mode in again]
     found.append(
         {"id": "moe-single-b2", "model": "moe8x", "mode": "single", "mbs": 2, "seq": 2048, **HEAD, "trace": [0]}
     )

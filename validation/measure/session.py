@@ -42,6 +42,7 @@ class Session:
         self.until = float(spec["until"])
         self._probe = ""
         self._device: Any = None
+        self.hosts: Any = None  # a group of the CPUs, to wait in
 
     @property
     def device(self) -> Any:
@@ -112,9 +113,21 @@ class Session:
         dist.all_gather_object(found, value)
         return found
 
-    def barrier(self) -> None:
-        """All ranks meet, with idle GPUs."""
+    def wait(self) -> None:
+        """All ranks meet with idle GPUs, and wait on their hosts.
+
+        A rank that waits in NCCL keeps its GPU busy, and whoever reaches for that GPU from another process meanwhile
+        gets a time slice of it every two milliseconds.
+        """
         self.synchronize()
+        if self.hosts is not None:
+            import torch.distributed as dist
+
+            dist.barrier(group=self.hosts)
+
+    def barrier(self) -> None:
+        """All ranks meet, with idle GPUs, and go on as close together as their GPUs can."""
+        self.wait()
         if self.world > 1:
             import torch.distributed as dist
 

@@ -69,6 +69,7 @@ def join(session: Session) -> None:
     patience = datetime.timedelta(seconds=wait)
     extra = {"device_id": session.device} if session.cuda else {}
     dist.init_process_group("nccl" if session.cuda else "gloo", timeout=patience, **extra)
+    session.hosts = dist.new_group(backend="gloo", timeout=datetime.timedelta(seconds=max(wait, session.left() + 60)))
 
 
 def agreed(session: Session, value: list[Any]) -> list[Any]:

@@ -17,7 +17,7 @@ NAMES = ("batch", "heads", "kv_heads", "seq", "head_dim")
 
 def measure(session: Session) -> None:
     """Shapes take turns over the first host's GPUs."""
-    bench = Bench(session)
+    bench = Bench(session, heat=0.03)
     cases = [(b, h, kv, s, d) for h, kv, d in HEADS for b, s in BATCHES] if not session.tiny else [(1, 4, 2, 16, 8)]
     for case in session.share(cases):
         if session.left() < 0.5:

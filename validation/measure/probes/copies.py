@@ -25,7 +25,7 @@ def measure(session: Session) -> None:
                     session.skip(f"{mode} of {size} bytes and more", "no time left")
                     break
                 session.emit("micro", kind="copy", mode=mode, bytes=size, **bench(_copy(session, mode, size)).to_json())
-    session.barrier()
+    session.wait()
     for mode in ("h2d_all", "d2h_all"):
         for size in (2**16,) if session.tiny else (2**24, 2**28):
             if not session.going(0.3):

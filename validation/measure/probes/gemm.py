@@ -36,7 +36,7 @@ class Case:
 
 def measure(session: Session) -> None:
     """Each GPU of the first host takes every n-th product; squares run on all of them, which shows how they differ."""
-    bench = Bench(session)
+    bench = Bench(session, heat=0.03)
     everywhere = [Case(n, n, n, source="every GPU") for n in ((64,) if session.tiny else (4096, 8192))]
     mine = [*everywhere, *session.share(_cases(session))] if session.rank < session.local_world else []
     for at, case in enumerate(mine):
@@ -68,7 +68,7 @@ def _cases(session: Session) -> list[Case]:
     low = [Case(*s, "float8_e4m3fn", source="fp8") for s in [*KNOWN, *shapes[::5]]]
     low += [Case(*s, "fp8_block", source="fp8") for s in [*KNOWN, *shapes[::11]] if s[2] % 128 == 0 and s[1] % 128 == 0]
     drawn = random.Random(7)
-    mixed = [Case(*_drawn(drawn), source="random") for _ in range(160)]
+    mixed = [Case(*_drawn(drawn), source="random") for _ in range(320)]
     body = [*forward, *backward, *mixed, *low]
     drawn.shuffle(body)  # what the time cuts off is then a sample of everything
     return first + body

@@ -14,7 +14,7 @@ REPEATS = 5
 
 
 def measure(session: Session) -> None:
-    """Rank 0's GPU while the others are idle: host seconds a call (`cpu_s`) and with the GPU's work (`total_s`)."""
+    """Host seconds a call (`cpu_s`) and with the GPU's work (`total_s`): of rank 0 alone, then of all ranks."""
     import torch
 
     device: Any = torch.cuda.get_device_properties(session.device) if session.cuda else None
@@ -24,16 +24,18 @@ def measure(session: Session) -> None:
             mem=device.total_memory, l2=getattr(device, "L2_cache_size", None), torch=torch.__version__,
             cuda=torch.version.cuda,
         )  # fmt: skip
-    if session.rank != 0:
-        return
-    x = torch.zeros(1, device=session.device)
-    for count in (20, 50) if session.tiny else (200, 2000):
-        _row(session, "eager", lambda: x.add_(1), count)
-    for name, call in _operations(session).items():
-        _row(session, name, call, 20 if session.tiny else 300)
-    if session.cuda:
-        _graph(session, x)
-        _row(session, "synchronize", torch.cuda.synchronize, 200)
+    x, operations = torch.zeros(1, device=session.device), _operations(session)
+    if session.rank == 0:
+        for count in (20, 50) if session.tiny else (200, 2000):
+            _row(session, "eager", lambda: x.add_(1), count)
+        for name, call in operations.items():
+            _row(session, name, call, 20 if session.tiny else 300)
+        if session.cuda:
+            _graph(session, x)
+            _row(session, "synchronize", torch.cuda.synchronize, 200)
+    for name in ("linear", "linear_sum_backward") if session.world > 1 else ():
+        session.wait()
+        _row(session, f"{name}_all_ranks", operations[name], 20 if session.tiny else 1000)
 
 
 def _operations(session: Session) -> dict[str, Callable[[], Any]]:
@@ -77,7 +79,8 @@ def _row(session: Session, mode: str, call: Callable[[], Any], count: int) -> No
         session.synchronize()
         cpu.append((launched - begin) / count)
         total.append((time.perf_counter() - begin) / count)
-    session.emit("micro", kind="launch", mode=mode, n=count, cpu_s=of(cpu).s, total_s=of(total).s, cpu_s_min=min(cpu))
+    times = {"cpu_s": of(cpu).s, "total_s": of(total).s, "cpu_s_min": min(cpu)}
+    session.emit("micro", kind="launch", mode=mode, n=count, **times, rank=session.rank)
 
 
 def _graph(session: Session, x: Any) -> None:
