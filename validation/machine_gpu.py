@@ -173,7 +173,7 @@ def _known(row: Row, known: Gpu) -> bool:
 
 
 def _facts(measured: Measured) -> dict[str, float]:
-    """What the device says of itself, and how equal its GPUs are."""
+    """What the device says of itself, how equal its GPUs are, and that they worked together."""
     gpus = measured.about.get("gpus") or [{}]
     names = ("sms", "memory", "l2")
     found = {name: gpus[0][name] for name in names if isinstance(gpus[0].get(name), int) and gpus[0][name] > 0}
@@ -185,7 +185,9 @@ def _facts(measured: Measured) -> dict[str, float]:
         ]  # fmt: skip
         if len(times) > 2:
             ratios.append(float(np.std(times, ddof=1) / np.mean(times)))
-    return {**found, **({"spread": round(float(np.mean(ratios)), 5)} if ratios else {})}
+    found |= {"spread": round(float(np.mean(ratios)), 5)} if ratios else {}
+    # All GPUs were at work while these rows were measured: the base's factor for that is in them already.
+    return found | ({"crowded": 1.0} if measured.world > 1 else {})
 
 
 def render(table: Table, measured: Measured, parquet: str) -> str:

@@ -66,4 +66,5 @@ def _rows(path: Path | None) -> list[Row]:
 def _factor(middles: Sequence[float]) -> Estimate:
     """The geometric mean over cases. Steps of a case are no independent rows: a host is slow for seconds at a time."""
     logs = estimate(np.log(middles).tolist(), lambda x: np.mean(x, axis=-1))
-    return Estimate(*(float(np.exp(x)) for x in (logs.value, logs.low, logs.high)), logs.rows)
+    value, low, high = np.exp([logs.value, logs.low, logs.high]).tolist()
+    return Estimate(value, low, high, logs.rows)

@@ -220,3 +220,18 @@ def test_intervals_cover_and_narrow() -> None:
 def test_the_host_of_no_rows_stays_unknown(tmp_path: Path) -> None:
     """Without steps of tiny models nothing is said of the host."""
     assert machine_host.fit(None) is None
+
+
+@pytest.mark.slow
+def test_what_real_gpus_recorded_calibrates(tmp_path: Path) -> None:
+    """The shipped measurement: better on held-out kernels than the known GPU, its steps within 4 % on average."""
+    shipped = Path(cli.__file__).parent / "examples" / "measured" / "h200x4.zip"
+    result = run(shipped, "-o", tmp_path / "mine.toml")
+    assert result.exit_code == 0, result.output
+    lines = result.output.splitlines()
+    products = next(line for line in lines if line.startswith("gemm")).split()
+    assert float(products[6].rstrip("%")) < float(products[2].rstrip("%"))
+    steps = next(line for line in lines if line.startswith("mean |error|")).split()
+    assert float(steps[3].rstrip("%")) < 4 and float(steps[3].rstrip("%")) < float(steps[4].rstrip("%"))
+    rate = load_cluster(str(tmp_path / "mine.toml")).facts["nvlink.bandwidth"].value * 18
+    assert rate == pytest.approx(397.2e9, rel=0.01)  # what the bundled cluster has from another start of this machine
