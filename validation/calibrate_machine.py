@@ -56,6 +56,8 @@ class Paths:
             raise InputError(
                 Mistake(str(self.cluster), "", f'"{self.cluster.suffix}"', "the name of a cluster file, .toml")
             )
+        if not self.cluster.resolve().parent.is_dir():
+            raise InputError(Mistake(str(self.cluster), "", "no such folder", "a folder that is there"))
         there = [path for path in (self.cluster, self.gpu, self.table, self.nccl) if path.exists()]
         if there and not force:
             raise InputError(Mistake(str(path), "", "a file", "a new one", "--force replaces it") for path in there)

@@ -17,7 +17,7 @@ from click.testing import CliRunner
 import cli
 from sim.errors import InputError
 from validation.measure import bundle, cases, launch, plan
-from validation.measure.options import Options, Place, names
+from validation.measure.options import Options, Place, look, names
 from validation.measure.session import Session
 from validation.measure.sizes import SIZES
 
@@ -115,6 +115,13 @@ def test_mistakes_are_told_together(tmp_path: Path) -> None:
     assert result.exit_code == 2
     assert 'did you mean "gemm"?' in result.output and "--minutes" in result.output and "--force" in result.output
     assert (tmp_path / "m.zip").read_text() == "mine"
+
+
+@pytest.mark.parametrize("env", [{"RANK": "x", "WORLD_SIZE": "2"}, {"RANK": "2", "WORLD_SIZE": "2"}])
+def test_a_strange_rank_is_a_mistake(env: dict[str, str]) -> None:
+    """Variables of torchrun that are no place in a job are refused by name."""
+    with pytest.raises(InputError, match="RANK"):
+        look(Options(Path("x.zip")), {**env, "MASTER_ADDR": "here"})
 
 
 def test_an_error_in_a_probe_is_a_row_and_not_the_end(tmp_path: Path) -> None:

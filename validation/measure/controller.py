@@ -18,7 +18,7 @@ from validation.measure.options import Options, Place, look
 from validation.measure.plan import HOST, Skip, Stage, environment, load, stages
 from validation.measure.session import Session
 
-PACKING = 8.0  # s kept for the end
+PACKING = 8.0  # s kept for the end, at most a tenth of all
 LEAST = 6.0  # s that a group needs to start at all
 WORTH = 16.0  # s below which a group would do little but start: the last stages are left out rather than all cut short
 GRACE = 12.0  # s beyond its time before a group is ended
@@ -56,7 +56,7 @@ class _Run:
         self.logs.mkdir(exist_ok=True)
         self.cases = list(cases.load(options.cases).training) if options.cases else None
         self.told: list[dict[str, Any]] = []
-        self.end = begin + 60 * options.minutes - PACKING
+        self.end = begin + 60 * options.minutes - min(PACKING, 6 * options.minutes)
 
     def everything(self) -> None:
         planned, skips = stages(self.options, self.place)

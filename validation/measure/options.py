@@ -150,13 +150,28 @@ def look(options: Options, env: Mapping[str, str] = os.environ) -> Place:
         gpus = ()
     place = Place(gpus, found.get("torch"), found.get("nccl"), found=found)
     if "RANK" in env and "WORLD_SIZE" in env and "MASTER_ADDR" in env:
-        rank, world = int(env["RANK"]), int(env["WORLD_SIZE"])
-        local = int(env.get("LOCAL_RANK", rank)), int(env.get("LOCAL_WORLD_SIZE", world))
-        return Place(gpus, place.torch, place.nccl, rank, world, *local, torchrun=True, found=found)
+        rank, world, local, local_world = _ranks(env)
+        return Place(gpus, place.torch, place.nccl, rank, world, local, local_world, torchrun=True, found=found)
     count = options.gpus or (2 if options.rehearse else max(1, len(gpus)))
     if gpus and count > len(gpus):
         raise InputError(Mistake("command line", "--gpus", str(count), f"at most {len(gpus)}, which this host has"))
     return Place(gpus[:count], place.torch, place.nccl, 0, count, 0, count, found=found)
+
+
+def _ranks(env: Mapping[str, str]) -> tuple[int, int, int, int]:
+    """What torchrun tells: rank, world, and both on this host."""
+    names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
+    said = [env.get(name, env[other]) for name, other in zip(names, ("RANK", "WORLD_SIZE") * 2, strict=True)]
+    wrong = [(name, value) for name, value in zip(names, said, strict=True) if not value.isdigit()]
+    if wrong:
+        raise InputError(
+            Mistake("environment", name, f'"{value}"', "a number, as torchrun sets it") for name, value in wrong
+        )
+    rank, world, local, local_world = map(int, said)
+    if rank >= world or local >= local_world or local_world > world:
+        expected = "LOCAL_RANK < LOCAL_WORLD_SIZE <= WORLD_SIZE, RANK < WORLD_SIZE"
+        raise InputError(Mistake("environment", "RANK", ", ".join(said), expected))
+    return rank, world, local, local_world
 
 
 def _asked() -> dict[str, Any]:
