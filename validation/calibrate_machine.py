@@ -12,11 +12,13 @@ from pathlib import Path
 from typing import Any
 
 from sim import files
+from sim.collectives import machine
+from sim.costs import measured as measured_gpu
 from sim.costs.gpu import names as gpu_names
 from sim.costs.measured import write_rows
 from sim.errors import InputError, Mistake, PrestepError
 from topologies import load_cluster
-from validation import machine_gpu, machine_host, machine_links, machine_steps
+from validation import machine_gpu, machine_host, machine_links, machine_nccl, machine_steps, predict_collective
 from validation.measured import Measured, opened
 
 # The bundled cluster under a machine with these GPUs, unless --cluster says another.
@@ -103,7 +105,15 @@ def calibrate(path: Path, output: Path, cluster: str, force: bool, fit_nccl: Ncc
         nccl = paths.nccl.name if paths.nccl.exists() else ""
         text = render(measured, _named(base, output), below, paths.gpu.name if table else "", nccl, host, links)
         files.write_text(output, text)
+        forget()
         load_cluster(str(output))  # a file that cannot be read back is no result
+        rows = measured.file("collectives.jsonl")
+        if nccl and rows is not None:
+            told += [
+                "",
+                "# how sure the constants are",
+                machine_nccl.note(paths.nccl, machine_nccl.intervals(rows, output)),
+            ]
         told += [
             "",
             "# training steps, fitted to none of them",
@@ -112,6 +122,12 @@ def calibrate(path: Path, output: Path, cluster: str, force: bool, fit_nccl: Ncc
     written = [p.name for p in (paths.cluster, paths.gpu, paths.table, paths.nccl) if p.exists()]
     use = f'to use it: file = "{output}" in a scenario\'s [cluster], or `prestep collective --cluster {output}`'
     return "\n".join([*told, "", f"wrote {', '.join(written)}", use])
+
+
+def forget() -> None:
+    """Files of these names may have been read before they were replaced."""
+    for cached in (measured_gpu.load_file, machine.load_file, predict_collective._fabric):
+        cached.cache_clear()
 
 
 def usual_cluster(measured: Measured) -> str:
