@@ -24,6 +24,7 @@ _PLUGINS = {
     "topologies": ("topologies", "build"),
     "exporters": ("sim.exporters", "write"),
     "routings": ("topologies.policies", "spread"),
+    "probes": ("validation.measure.probes", "measure"),
 }
 
 

@@ -12,9 +12,10 @@ import numpy as np
 
 from sim.chains import Chains
 from sim.collectives import plan_collective
-from sim.costs import Gpu, load_gpu
+from sim.costs import Gpu
 from sim.costs.frameworks import kernel_gap
 from sim.costs.interference import contention, slowdown
+from sim.costs.measured import gpu_of
 from sim.engine import Machine, Run, execute
 from sim.errors import InputError, Mistake
 from sim.fleet import Fleet, fleet_of
@@ -108,7 +109,7 @@ def prepare(
     """
     model = _checked_model(scenario, fabric)
     gpus = placements(scenario, fabric)[0] if gpus is None else gpus
-    fleet = fleet_of(fabric, load_gpu(fabric.gpu_model), gpus)
+    fleet = fleet_of(fabric, gpu_of(fabric), gpus)
     if lowered is None or lowered.made_for != (host_factor(scenario, fabric), fleet.speeds):
         lowered = _lowered(scenario, model, fabric, fleet, gpus)
     run_on, chains = _machine_and_chains(scenario, lowered.graph, fabric, fleet.gpu, gpus)
@@ -270,7 +271,7 @@ def machine(
     gap = gpu.gap if captured is None else min(gpu.gap, captured)
     together = 1.0 if alone else slowest_of(scenario.parallel.dp * scenario.parallel.tp, gpu.spread)
     spins = [k.kind == "spin" for k in kernels]
-    fleet = fleet_of(fabric, load_gpu(fabric.gpu_model), gpus)
+    fleet = fleet_of(fabric, gpu_of(fabric), gpus)
     scale = {p.rank: fleet.scale(graph, p.rank, together, spins) for p in graph.programs}
     if scenario.faults.slow_rank is not None:
         # Which rank is slow was said: it is a GPU like any other, not the slowest of all of them.

@@ -8,8 +8,9 @@ from math import nan
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from sim.costs import Gpu, load_gpu
+from sim.costs import Gpu
 from sim.costs.kernel import Kernel
+from sim.costs.measured import gpu_of
 from sim.engine import Run, execute
 from sim.errors import InputError, Mistake
 from sim.replay_machine import (
@@ -142,7 +143,7 @@ def _on_gpu(job: Job, draft: Draft, gpu: Gpu | None, fabric: Fabric | None) -> N
     """Kernels as they run on the cluster's GPU, and on one that has come to work with others."""
     if fabric is None:
         return
-    target = load_gpu(fabric.gpu_model)
+    target = gpu_of(fabric)
     if gpu is None:
         draft.notes["kernels as recorded: the recorded GPU is not known"] += 1
     elif target.name != gpu.name:

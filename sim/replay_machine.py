@@ -14,6 +14,7 @@ from sim.collectives.plan import Plan, Settings, settings
 from sim.costs import Gpu, load_gpu
 from sim.costs.interference import contention, slowdown
 from sim.costs.kernel import Kernel
+from sim.costs.measured import gpu_of
 from sim.engine import Machine
 from sim.errors import InputError, Mistake, unknown
 
@@ -127,7 +128,7 @@ def machine(
 
     bandwidth = fabric.links.bandwidth if fabric is not None else np.zeros(0)
     beside = contention() if fabric is not None else 1.0
-    gpu = load_gpu(fabric.gpu_model) if fabric is not None and draft.interferes else None
+    gpu = gpu_of(fabric) if fabric is not None and draft.interferes else None
     return Machine(
         replay.duration, _slowdown(replay, gpu), plan, bandwidth, beside, 0.0, 0.0, {}, exclusive=draft.interferes
     )

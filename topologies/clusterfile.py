@@ -7,6 +7,7 @@
     extends = "dgx-h100"            # optional: start from another file's keys
     gpus = { value = 8, evidence = "datasheet", source = "DGX H100 User Guide" }
     nccl = "my-nccl.toml"           # optional: NCCL's constants on this machine, written by `prestep calibrate`
+    kernels = "my-gpu.toml"         # optional: kernel times of this machine's GPUs, written by `prestep calibrate`
     [nvlink]
     bandwidth = { value = "21.8 GB/s", evidence = "measured", source = "..." }     # one link, one direction, payload
     latency = { value = "0.3 us", evidence = "guess", source = "..." }
@@ -31,7 +32,8 @@ from topologies.fabric import Fabric
 from topologies.known import GRADES, Known, LinkSpec
 
 Table = dict[str, Any]
-_HEADER = ("family", "extends", "description", "nccl")
+_BESIDE = ("nccl", "kernels")  # files that lie beside it
+_HEADER = ("family", "extends", "description", *_BESIDE)
 _GRADED = {"value", "evidence", "source"}
 _LINK = {"bandwidth": parse_bandwidth, "latency": parse_duration, "raw": parse_bandwidth, "upstream": parse_bandwidth}
 
@@ -54,6 +56,7 @@ def read(name_or_file: str | Path, hosts: int | None = None) -> Fabric:
     except InputError as error:
         raise InputError([dataclasses.replace(mistake, where=where) for mistake in error.mistakes]) from None
     made = fabric.with_facts(path.stem, reader.facts)
+    made = made.with_kernels(str(table["kernels"])) if "kernels" in table else made
     return made.with_constants(str(table["nccl"])) if "nccl" in table else made
 
 
@@ -108,8 +111,9 @@ def _merged(path: Path, above: tuple[Path, ...] = ()) -> Table:
         table = files.toml(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, ValueError) as error:
         raise InputError(Mistake(_where(path), "", str(error), "a cluster file in TOML")) from None
-    if "nccl" in table:
-        table["nccl"] = _constants(path, table["nccl"])
+    for key in _BESIDE:
+        if key in table:
+            table[key] = _beside(path, key, table[key])
     if "extends" not in table:
         return table
     base = str(table.pop("extends"))
@@ -120,13 +124,13 @@ def _merged(path: Path, above: tuple[Path, ...] = ()) -> Table:
     return below | {key: _laid_over(below.get(key), value) for key, value in table.items()}
 
 
-def _constants(path: Path, name: object) -> str:
-    """The file of NCCL's constants that a cluster file names, relative to it."""
+def _beside(path: Path, key: str, name: object) -> str:
+    """The file of constants that a cluster file names, relative to it."""
     expected = "a file that `prestep calibrate LOGS -o FILE` wrote, relative to this one"
     if not isinstance(name, str) or not name:
-        raise InputError(Mistake(_where(path), "nccl", repr(name), expected))
+        raise InputError(Mistake(_where(path), key, repr(name), expected))
     if not (path.parent / name).is_file():
-        raise InputError(Mistake(_where(path), "nccl", f'"{name}", no such file', expected))
+        raise InputError(Mistake(_where(path), key, f'"{name}", no such file', expected))
     return str(path.parent / name)
 
 

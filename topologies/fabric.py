@@ -44,6 +44,8 @@ class Fabric:
         Numbers of the cluster file, by key, with evidence and source.
     gpu_changes : tuple of GpuChange
         What-ifs: GPUs that are not as their model, in the order given.
+    kernels : str
+        File of kernel times on this machine's GPUs (`sim.costs.measured`); "": those of the model.
     constants : str
         File of NCCL's constants on this machine (`sim.collectives.machine`); "": those of the GPU.
     routing : Routing
@@ -63,6 +65,7 @@ class Fabric:
     facts: Mapping[str, Known] = field(default_factory=dict)
     gpu_changes: tuple[GpuChange, ...] = ()
     constants: str = ""
+    kernels: str = ""
     routing: Routing = ADAPTIVE
 
     def __post_init__(self) -> None:
@@ -274,6 +277,12 @@ class Fabric:
         """The same cluster, on which NCCL takes as long as a file of constants says."""
         same = copy.copy(self)
         same.__dict__.update(constants=path)
+        return same
+
+    def with_kernels(self, path: str) -> Fabric:
+        """The same cluster, on whose GPUs kernels take as long as a file of measured ones says."""
+        same = copy.copy(self)
+        same.__dict__.update(kernels=path)
         return same
 
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 import shutil
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from sim import files
 from sim.errors import InputError, Mistake
-from validation import baseline, slices
+from validation import baseline, measured, slices
 from validation import report as writers
 from validation.against import Comparison, against
 from validation.gate import Check, new_misses
@@ -133,6 +134,8 @@ def calibrate(logs: Sequence[Path], output: Path, cluster: str, op: str, force: 
     """
     from validation import calibrate as fitting
 
+    if any(measured.is_measured(path) for path in logs):
+        return _machine(logs, output, cluster, force, network)
     if output.exists() and not force:  # before the work, not after
         raise InputError(Mistake(str(output), "", "a file", "a new one", "--force replaces it"))
     rows = fitting.read_logs(logs, cluster, op)
@@ -146,6 +149,21 @@ def calibrate(logs: Sequence[Path], output: Path, cluster: str, op: str, force: 
     fitting.write(made, output, logs, force)
     use = f"`prestep collective --cluster {cluster or 'CLUSTER'} --nccl-constants {output}`"
     return f'{made.summary}\nwrote {output}\nto use it: {use}, or the line nccl = "{output.name}" in a cluster file'
+
+
+def _machine(logs: Sequence[Path], output: Path, cluster: str, force: bool, network: bool) -> str:
+    """A cluster file from what `prestep measure` wrote."""
+    from validation import calibrate_machine
+
+    if len(logs) > 1 or network:
+        found = "--network" if network else f"{len(logs)} files"
+        raise InputError(Mistake("command line", "LOGS", found, "one file of `prestep measure` by itself"))
+    fit = partial(_nccl_of_machine, force=force)
+    return calibrate_machine.calibrate(logs[0], output, cluster, force, fit)
+
+
+def _nccl_of_machine(rows: Path, output: Path, cluster: str, force: bool) -> str:
+    return calibrate([rows], output, cluster, "", force).partition("\nwrote ")[0]
 
 
 def must_exist(path: Path, expected: str) -> None:

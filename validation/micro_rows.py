@@ -24,7 +24,7 @@ OVERHEAD = 4.0e-6  # s, event pair and cold cache around memory-bound kernels; m
 FITTED = ("gemm", "attention_fwd", "attention_bwd")
 # Its transpose is of a whole matrix, four times as slow as the transposes of heads that a step makes: not used.
 OPS = {"gelu": "gelu", "to_fp32": "cast", "sum": "sum", "layer_norm": "layer_norm_fwd", "softmax": "softmax"}
-DTYPES = {"bfloat16": "bf16", "float16": "fp16", "float32": "tf32", "float8_e4m3fn": "fp8"}
+DTYPES = {"bfloat16": "bf16", "float16": "fp16", "float32": "tf32", "float8_e4m3fn": "fp8", "fp8_block": "fp8_block"}
 
 
 def micro_rows(path: Path) -> list[Row]:

@@ -147,6 +147,8 @@ def _cluster(row: Row, gpus: int) -> dict[str, Any]:
     """The measured host of as many GPUs, else the smallest that has them."""
     if emulated := _emulated(row):
         return _leaf_spine(emulated, gpus, row.world) | dict(row.cluster)
+    if "file" in row.cluster or "name" in row.cluster:  # the row says where it ran
+        return {"gpus": gpus} | dict(row.cluster)
     names = {int(name.rsplit("-", 1)[1]): name for name in cluster_names() if name.startswith("h200-host-")}
     names.setdefault(8, "dgx-h200")
     fitting = [size for size in sorted(names) if size >= row.world]

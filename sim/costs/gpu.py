@@ -273,6 +273,12 @@ def load(name: str, folder: Path = HARDWARE) -> Gpu:
     InputError
         If there is no such GPU.
     """
+    facts, rows, like = parts(name, folder)
+    return Gpu(name.lower(), facts, rows, like)
+
+
+def parts(name: str, folder: Path = HARDWARE) -> tuple[dict[str, Any], list[Row], Gpu | None]:
+    """Facts of a GPU, its rows, and the one that lends it what it lacks; raises as `load` does."""
     path = folder / f"{name.lower()}.toml"
     if not path.is_file():
         raise InputError(unknown(str(folder), "gpu", name, names(folder)))
@@ -287,7 +293,7 @@ def load(name: str, folder: Path = HARDWARE) -> Gpu:
             facts[key] = {**facts.get(key, {}), **value}
     tables = [folder / f"{name.lower()}-{part}.csv" for part in ("kernels", "published")]
     like = load(facts["like"], folder) if "like" in facts else None
-    return Gpu(name.lower(), facts, [row for path in tables if path.is_file() for row in read_rows(path)], like)
+    return facts, [row for path in tables if path.is_file() for row in read_rows(path)], like
 
 
 def names(folder: Path = HARDWARE) -> list[str]:
@@ -296,4 +302,4 @@ def names(folder: Path = HARDWARE) -> list[str]:
     return sorted(path.stem for path in folder.glob("*.toml") if not path.stem.endswith(parts))
 
 
-__all__ = ["Gpu", "load", "names"]
+__all__ = ["Gpu", "load", "names", "parts"]

@@ -1,0 +1,181 @@
+"""A GPU as one machine measured it: the file and table that `prestep calibrate` writes, over a GPU that prestep knows.
+
+::
+
+    format = 1
+    base = "h200"                       # facts and tables of what was not measured
+    table = "my-host-gpu.parquet"       # measured kernels, beside this file
+    [factor]                            # time here over time of the base's tables, by table
+    gemm-nt-bf16 = { value = 1.012, low = 1.004, high = 1.019, rows = 140 }
+
+A table of the machine's own rows has those of the base under it, times the factor and with more noise: near a measured
+shape the measurement counts, far from any the base does. Tables without such rows are the base's. A cluster file names
+such a file with the key `kernels`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from sim import files
+from sim.costs import terms
+from sim.costs.gpu import Gpu, parts
+from sim.costs.kernel import Kernel
+from sim.costs.tables import Row
+from sim.errors import InputError, Mistake, did_you_mean
+
+FORMAT = 1
+# Relative; what rows of another machine of the same GPU say of this one (guess: GPUs of a model differ by 1 to 5 %).
+BETWEEN_MACHINES = 0.05
+FACTS = ("sms", "memory", "l2", "l2_bandwidth", "bandwidth", "stream", "gap", "spread", "crowded", "floor")
+TABLES = ("gemm", "terms", "adamw", "parts", "correction")
+_KEYS = ("format", "base", "table", "factor", *FACTS, *TABLES)
+COLUMNS = ("kind", "layout", "dtype", "shape", "bytes", "seconds", "noise", "count", "source")
+EXPECTED = "a GPU's file as `prestep calibrate MEASURED.zip -o CLUSTER.toml` writes it"
+
+
+def gpu_of(fabric: Any) -> Gpu:
+    """The GPU of a cluster: as its own file measured it, else as prestep knows the model.
+
+    Raises
+    ------
+    InputError
+        With every mistake in the fabric's own file.
+    """
+    from sim.costs import load_gpu
+
+    return load_file(fabric.kernels) if fabric.kernels else load_gpu(fabric.gpu_model)
+
+
+@lru_cache(maxsize=8)
+def load_file(path: str) -> Gpu:
+    """The GPU of a file."""
+    where = Path(path)
+    table = _read(where)
+    if mistakes := [*_mistakes(path, table)]:
+        raise InputError(mistakes)
+    facts, rows, like = parts(table["base"])
+    own = read_rows(where.parent / table["table"])
+    facts = {**facts, **{key: table[key] for key in FACTS if key in table}}
+    for key in TABLES:
+        if key in table:
+            facts[key] = {**facts.get(key, {}), **table[key]}
+    factors = {name: float(entry["value"]) for name, entry in table.get("factor", {}).items()}
+    return Gpu(table["base"], facts, [*own, *borrowed(rows, own, factors)], like)
+
+
+def borrowed(rows: Iterable[Row], own: Sequence[Row], factors: Mapping[str, float]) -> list[Row]:
+    """The base's rows as this machine would have them: scaled, without shapes that it measured as surely.
+
+    In tables that the machine has rows of they count for less; others stay as they are.
+    """
+    mine: dict[Kernel, float] = {}
+    touched = {name_of(row.kernel) for row in own}
+    for row in own:
+        mine[row.kernel] = min(row.noise, mine.get(row.kernel, row.noise))
+    scaled = (
+        replace(
+            row,
+            duration=row.duration * factors.get(name_of(row.kernel), 1.0),
+            noise=math.hypot(row.noise, BETWEEN_MACHINES) if name_of(row.kernel) in touched else row.noise,
+        )
+        for row in rows
+    )
+    return [row for row in scaled if mine.get(row.kernel, math.inf) > row.noise]
+
+
+def name_of(kernel: Kernel) -> str:
+    """The table of a kernel, as a key of `[factor]`: kind-layout-dtype."""
+    return "-".join(filter(None, terms.group(kernel)))
+
+
+def read_rows(path: Path) -> list[Row]:
+    """Rows of a table of measured kernels (Parquet, columns as in `COLUMNS`, seconds and bytes).
+
+    Raises
+    ------
+    InputError
+        If it is no such table.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        table = pq.read_table(path, columns=list(COLUMNS)).to_pylist()
+        return [_row(one) for one in table]
+    except (OSError, pa.ArrowException, KeyError, TypeError, ValueError) as error:
+        raise InputError(Mistake(str(path), "", str(error).splitlines()[0][:200], "a table of kernels")) from None
+
+
+def _row(one: Mapping[str, Any]) -> Row:
+    shape = tuple(int(size) for size in str(one["shape"]).split("x"))
+    time, noise = float(one["seconds"]), float(one["noise"])
+    if not (math.isfinite(time) and time > 0 and math.isfinite(noise) and noise > 0 and min(shape) > 0):
+        raise ValueError(f"{one['kind']} {one['shape']}: sizes, seconds and noise must be above 0")
+    kernel = Kernel(str(one["kind"]), shape, str(one["dtype"]), str(one["layout"]), float(one["bytes"]))
+    return Row(kernel, time, noise, int(one["count"]), str(one["source"]))
+
+
+def write_rows(path: Path, rows: Iterable[Row]) -> None:
+    """Writes such a table, whole or not at all."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    listed = [
+        (
+            k.kind,
+            k.layout,
+            k.dtype,
+            "x".join(map(str, k.shape)),
+            k.bytes,
+            row.duration,
+            row.noise,
+            row.count,
+            row.source,
+        )
+        for row in rows
+        for k in (row.kernel,)
+    ]
+    columns = dict(zip(COLUMNS, zip(*listed, strict=True), strict=True)) if listed else {}
+    with files.replacing(path) as beside:
+        pq.write_table(pa.table({name: list(column) for name, column in columns.items()}), beside)
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        return files.toml(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise InputError(Mistake(str(path), "", str(error), EXPECTED)) from None
+
+
+def _mistakes(where: str, table: Mapping[str, Any]) -> Iterable[Mistake]:
+    if table.get("format") != FORMAT:
+        yield Mistake(where, "format", repr(table.get("format")), f"{FORMAT}", EXPECTED)
+    for key in ("base", "table"):
+        if not isinstance(table.get(key), str) or not table[key]:
+            yield Mistake(where, key, repr(table.get(key)), "a name")
+    if isinstance(table.get("table"), str) and Path(table["table"]).name != table["table"]:
+        yield Mistake(where, "table", f'"{table["table"]}"', "a file beside this one")
+    for key, value in table.items():
+        if key not in _KEYS:
+            yield Mistake(where, key, "an unknown key", f"one of {', '.join(_KEYS)}", did_you_mean(key, _KEYS))
+        elif key in FACTS and not _positive(value):
+            yield Mistake(where, key, repr(value), "a number above 0")
+        elif key in (*TABLES, "factor") and not isinstance(value, dict):
+            yield Mistake(where, key, repr(value)[:60], "a table")
+        elif key == "factor":
+            wrong = [
+                n for n, entry in value.items() if not isinstance(entry, dict) or not _positive(entry.get("value"))
+            ]
+            yield from (
+                Mistake(where, f"factor.{n}", repr(value[n])[:60], "{ value = ..., low, high, rows }") for n in wrong
+            )
+
+
+def _positive(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) and value > 0

@@ -1,0 +1,23 @@
+"""`python -m validation.measure -o FILE.zip`: the same as `prestep measure`, with nothing but PyTorch installed."""
+
+from __future__ import annotations
+
+import sys
+
+from sim.errors import PrestepError
+from validation.measure.controller import measure
+from validation.measure.options import parsed
+
+
+def main() -> int:
+    """Measures; 2 for wrong input."""
+    try:
+        measure(parsed(), lambda text: print(text, file=sys.stderr, flush=True))
+    except PrestepError as error:
+        print(error, file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

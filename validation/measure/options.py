@@ -1,0 +1,207 @@
+"""What a measurement is told: options, and the machine as the controller sees it."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from sim import plugins
+from sim.errors import InputError, Mistake, unknown
+
+PROBES = "validation.measure.probes"
+LEAST_MINUTES = 0.05
+# Asked of a process of its own: the controller must not touch CUDA, and may have no PyTorch.
+_LOOK = """
+import json, sys
+found = {"torch": None, "gpus": [], "cuda": None, "nccl": None, "cudnn": None}
+try:
+    import torch
+    found["torch"] = torch.__version__
+    found["cuda"] = torch.version.cuda
+    for i in range(torch.cuda.device_count()):
+        p = torch.cuda.get_device_properties(i)
+        found["gpus"].append({"name": p.name, "sms": p.multi_processor_count, "memory": p.total_memory,
+                              "l2": getattr(p, "L2_cache_size", None), "capability": [p.major, p.minor]})
+    found["nccl"] = ".".join(map(str, torch.cuda.nccl.version())) if found["gpus"] else None
+    found["cudnn"] = torch.backends.cudnn.version() if found["gpus"] else None
+except Exception as error:
+    found["error"] = f"{type(error).__name__}: {error}"[:300]
+print(json.dumps(found))
+"""
+
+
+@dataclass(frozen=True)
+class Options:
+    """The command's options.
+
+    Attributes
+    ----------
+    output : Path
+        The zip file to write.
+    minutes : float
+        Time for everything, shared among the stages.
+    gpus : int or None
+        GPUs of this host to use; None: all. Under torchrun its ranks are used.
+    only, without : tuple of str
+        Probes to run, or to leave out.
+    cases : Path or None
+        Training cases to run in place of the usual ones.
+    nvls : bool
+        Whether NCCL may use NVLink multicast.
+    rehearse : bool
+        Tiny sizes on CPUs: tries the whole command, measures nothing.
+    size_limit : float or None
+        Bytes that the zip file may have; traces beyond are left out, and said so.
+    """
+
+    output: Path
+    minutes: float = 5.0
+    gpus: int | None = None
+    only: tuple[str, ...] = ()
+    without: tuple[str, ...] = ()
+    cases: Path | None = None
+    nvls: bool = True
+    rehearse: bool = False
+    force: bool = False
+    size_limit: float | None = None
+    folder: Path | None = None
+
+    def checked(self) -> Options:
+        """Itself.
+
+        Raises
+        ------
+        InputError
+            With every option that is wrong.
+        """
+        known, where = names(), "command line"
+        chosen = [("--only", n) for n in self.only] + [("--without", n) for n in self.without]
+        found = [unknown(where, option, name, known) for option, name in chosen if name not in known]
+        if not LEAST_MINUTES <= self.minutes <= 24 * 60:
+            found.append(Mistake(where, "--minutes", f"{self.minutes:g}", f"{LEAST_MINUTES} to 1440"))
+        if self.gpus is not None and self.gpus < 1:
+            found.append(Mistake(where, "--gpus", str(self.gpus), "at least 1"))
+        if self.output.exists() and not self.force:
+            found.append(Mistake(str(self.output), "", "a file", "a new one", "--force replaces it"))
+        if not self.output.resolve().parent.is_dir():
+            found.append(Mistake(str(self.output), "", "no such folder", "a folder that is there"))
+        if self.cases is not None and not self.cases.is_file():
+            found.append(Mistake(str(self.cases), "", "no such file", "training cases (JSON, or JSON lines)"))
+        if found:
+            raise InputError(found)
+        return self
+
+    def chosen(self) -> tuple[str, ...]:
+        """Probes that are to run."""
+        return tuple(n for n in names() if (not self.only or n in self.only) and n not in self.without)
+
+    def to_json(self) -> dict[str, Any]:
+        """Values for the manifest; no path of the machine but names of files."""
+        found = asdict(self) | {"output": self.output.name, "cases": self.cases.name if self.cases else None}
+        found.pop("folder")
+        return found
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a measurement runs.
+
+    `rank` and `world` count processes of the job (torchrun), or are 0 and the number of GPUs used alone.
+    """
+
+    gpus: tuple[Mapping[str, Any], ...] = ()
+    torch: str | None = None
+    nccl: str | None = None
+    rank: int = 0
+    world: int = 1
+    local_rank: int = 0
+    local_world: int = 1
+    torchrun: bool = False
+    found: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def nodes(self) -> int:
+        return max(1, self.world // max(1, self.local_world))
+
+    @property
+    def model(self) -> str:
+        """Name of the GPUs; "" without any."""
+        return str(self.gpus[0]["name"]) if self.gpus else ""
+
+
+def names() -> list[str]:
+    """All probes."""
+    return list(plugins.discover(PROBES))
+
+
+def look(options: Options, env: Mapping[str, str] = os.environ) -> Place:
+    """What there is: GPUs, PyTorch, and this process's place in a job."""
+    found = _asked()
+    gpus = tuple(found.get("gpus", ()))
+    if options.rehearse:
+        gpus = ()
+    place = Place(gpus, found.get("torch"), found.get("nccl"), found=found)
+    if "RANK" in env and "WORLD_SIZE" in env and "MASTER_ADDR" in env:
+        rank, world, local, local_world = _ranks(env)
+        return Place(gpus, place.torch, place.nccl, rank, world, local, local_world, torchrun=True, found=found)
+    count = options.gpus or (2 if options.rehearse else max(1, len(gpus)))
+    if gpus and count > len(gpus):
+        raise InputError(Mistake("command line", "--gpus", str(count), f"at most {len(gpus)}, which this host has"))
+    return Place(gpus[:count], place.torch, place.nccl, 0, count, 0, count, found=found)
+
+
+def _ranks(env: Mapping[str, str]) -> tuple[int, int, int, int]:
+    """What torchrun tells: rank, world, and both on this host."""
+    names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
+    said = [env.get(name, env[other]) for name, other in zip(names, ("RANK", "WORLD_SIZE") * 2, strict=True)]
+    wrong = [(name, value) for name, value in zip(names, said, strict=True) if not value.isdigit()]
+    if wrong:
+        raise InputError(
+            Mistake("environment", name, f'"{value}"', "a number, as torchrun sets it") for name, value in wrong
+        )
+    rank, world, local, local_world = map(int, said)
+    if rank >= world or local >= local_world or local_world > world:
+        expected = "LOCAL_RANK < LOCAL_WORLD_SIZE <= WORLD_SIZE, RANK < WORLD_SIZE"
+        raise InputError(Mistake("environment", "RANK", ", ".join(said), expected))
+    return rank, world, local, local_world
+
+
+def _asked() -> dict[str, Any]:
+    done = subprocess.run([sys.executable, "-c", _LOOK], capture_output=True, text=True, timeout=180, check=False)
+    lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
+    return dict(json.loads(lines[-1])) if lines else {"error": done.stderr.strip()[-300:]}
+
+
+def parsed(arguments: Sequence[str] | None = None) -> Options:
+    """Options of `python -m validation.measure`, which needs no click."""
+    parser = argparse.ArgumentParser(prog="python -m validation.measure", description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("-o", "--output", type=Path, required=True, help="zip file to write")
+    parser.add_argument("--minutes", type=float, default=5.0, help="time for everything (5)")
+    parser.add_argument("--gpus", type=int, help="GPUs of this host to use (all)")
+    parser.add_argument("--only", default="", help=f"probes, by comma: {', '.join(names())}")
+    parser.add_argument("--without", default="", help="probes to leave out, by comma")
+    parser.add_argument("--cases", type=Path, help="training cases to run in place of the usual ones")
+    parser.add_argument("--no-nvls", action="store_true", help="keep NVLink multicast off")
+    parser.add_argument("--rehearse", action="store_true", help="tiny sizes on CPUs: tries the command")
+    parser.add_argument("--force", action="store_true", help="replace the file")
+    parser.add_argument("--size-limit", type=float, metavar="MiB", help="leave out traces beyond")
+    parser.add_argument("--folder", type=Path, help="keep rows and traces here too, unpacked, as they come")
+    o = parser.parse_args(arguments)
+    limit = o.size_limit * 2**20 if o.size_limit else None
+    return Options(
+        o.output, o.minutes, o.gpus, split(o.only), split(o.without), o.cases, not o.no_nvls, o.rehearse, o.force,
+        limit, o.folder,
+    ).checked()  # fmt: skip
+
+
+def split(text: str) -> tuple[str, ...]:
+    """Names by comma or space."""
+    return tuple(word.replace("-", "_") for word in re.split(r"[,\s]+", text) if word)

@@ -1,0 +1,72 @@
+"""Clocks and power under load: one product again and again on all GPUs at once, with what nvidia-smi says meanwhile."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import time
+
+from validation.measure.session import Session
+
+TITLE, NEEDS, WEIGHT, ORDER = "clocks and power under load", "gpu", 8.0, 90
+ASKED = ("index", "clocks.sm", "clocks.mem", "power.draw", "temperature.gpu")
+SIZE = 8192
+LONGEST = 20.0  # s
+EVERY = 0.2  # s
+
+
+def measure(session: Session) -> None:
+    """Seconds of a product by time since the load began, on every rank; samples of every GPU of a host."""
+    seconds = min(0.8 * session.left(), LONGEST) if not session.tiny else 0.05
+    sampler = _sampler(session)
+    session.barrier()
+    begin = time.time()
+    try:
+        rows = _load(session, begin, seconds)
+    finally:
+        said = _stop(sampler)
+    for at, each in rows:
+        session.emit("micro", kind="load", at=round(at, 3), m=SIZE, n=SIZE, k=SIZE, s=each, gpu=session.rank)
+    for line in said:
+        cells = [cell.strip() for cell in line.split(",")]
+        if len(cells) == len(ASKED):
+            session.emit("micro", kind="clocks", node=session.rank, **dict(zip(ASKED, cells, strict=True)))
+
+
+def _load(session: Session, begin: float, seconds: float) -> list[tuple[float, float]]:
+    import torch
+
+    size = SIZE if session.cuda else 64
+    dtype = torch.bfloat16 if session.cuda else torch.float32
+    a, b = (torch.randn(size, size, device=session.device, dtype=dtype) for _ in range(2))
+    out, found = torch.empty(size, size, device=session.device, dtype=dtype), []
+    torch.mm(a, b, out=out)
+    session.synchronize()
+    while time.time() - begin < seconds:
+        count = 100 if session.cuda else 2
+        start = time.perf_counter()
+        for _ in range(count):
+            torch.mm(a, b, out=out)
+        session.synchronize()
+        found.append((time.time() - begin, (time.perf_counter() - start) / count))
+    return found
+
+
+def _sampler(session: Session) -> subprocess.Popen[str] | None:
+    if session.local_rank != 0 or not session.cuda or shutil.which("nvidia-smi") is None:
+        return None
+    command = ["nvidia-smi", f"--query-gpu={','.join(ASKED)}", "--format=csv,noheader,nounits"]
+    return subprocess.Popen(
+        [*command, f"--loop-ms={int(EVERY * 1000)}"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    )
+
+
+def _stop(sampler: subprocess.Popen[str] | None) -> list[str]:
+    if sampler is None:
+        return []
+    sampler.terminate()
+    try:
+        return sampler.communicate(timeout=5)[0].splitlines()
+    except subprocess.TimeoutExpired:
+        sampler.kill()
+        return []

@@ -1,0 +1,90 @@
+"""Copies: between host and GPU (pinned and not), on the GPU, between GPUs, and all GPUs from the host at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from validation.measure.session import Session
+from validation.measure.timing import Bench, back_to_back
+
+TITLE, NEEDS, WEIGHT, ORDER = "copies", "gpu", 10.0, 11
+ALONE = ("h2d_pinned", "d2h_pinned", "h2d_pageable", "d2h_pageable", "d2d", "p2p_write", "p2p_read", "p2p_bidir")
+
+
+def measure(session: Session) -> None:
+    """Rank 0's copies while the others are idle, then copies of all ranks of a host at the same time."""
+    if session.rank == 0:
+        bench = Bench(session, 0.008)
+        for mode in ALONE:
+            if mode.startswith("p2p") and (why := _no_peer(session)):
+                session.skip(mode, why)
+                continue
+            for size in _sizes(session, mode):
+                if session.left() < 0.5:
+                    session.skip(f"{mode} of {size} bytes and more", "no time left")
+                    break
+                session.emit("micro", kind="copy", mode=mode, bytes=size, **bench(_copy(session, mode, size)).to_json())
+    session.wait()
+    for mode in ("h2d_all", "d2h_all"):
+        for size in (2**16,) if session.tiny else (2**24, 2**28):
+            if not session.going(0.3):
+                return
+            time = session.slowest(back_to_back(session, _copy(session, f"{mode[:3]}_pinned", size), 5))
+            if session.rank == 0:
+                session.emit("micro", kind="copy", mode=mode, gpus=session.local_world, bytes=size, s=time)
+
+
+def _sizes(session: Session, mode: str) -> list[int]:
+    if session.tiny:
+        return [2**12, 2**16]
+    return [2**k for k in range(12, 31, 2 if "pageable" not in mode else 4)]
+
+
+def _no_peer(session: Session) -> str:
+    if not session.cuda:
+        return "no GPU"
+    import torch
+
+    if torch.cuda.device_count() < 2:
+        return "needs 2 GPUs that one process sees"
+    return "" if torch.cuda.can_device_access_peer(0, 1) else "GPU 0 cannot reach GPU 1"
+
+
+def _copy(session: Session, mode: str, size: int) -> Callable[[], Any]:
+    import torch
+
+    here = torch.empty(size, dtype=torch.uint8, device=session.device)
+    if mode == "d2d":
+        other = torch.empty_like(here)
+        return lambda: other.copy_(here)
+    if mode[:3] in ("h2d", "d2h"):
+        host = torch.empty(size, dtype=torch.uint8, pin_memory=session.cuda and "pinned" in mode)
+        to, start = (here, host) if mode.startswith("h2d") else (host, here)
+        return lambda: to.copy_(start, non_blocking=True)
+    there = torch.empty(size, dtype=torch.uint8, device="cuda:1")
+    if mode == "p2p_write":
+        return lambda: there.copy_(here, non_blocking=True)
+    if mode == "p2p_read":
+        return lambda: here.copy_(there, non_blocking=True)
+    return _both_ways(here, there)
+
+
+def _both_ways(here: Any, there: Any) -> Callable[[], None]:
+    import torch
+
+    back, forth = torch.empty_like(here), torch.empty_like(there)
+    one, two = torch.cuda.Stream(0), torch.cuda.Stream(0)
+
+    def call() -> None:
+        current = torch.cuda.current_stream()
+        one.wait_stream(current)
+        two.wait_stream(current)
+        with torch.cuda.stream(one):
+            forth.copy_(here, non_blocking=True)
+        with torch.cuda.stream(two):
+            back.copy_(there, non_blocking=True)
+        current.wait_stream(one)
+        current.wait_stream(two)
+
+    return call

@@ -1,0 +1,96 @@
+"""Kernels that memory bounds: elementwise operators, norms, reductions, losses, embeddings, optimizers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from validation.measure.session import Session
+from validation.measure.timing import Bench
+
+TITLE, NEEDS, WEIGHT, ORDER = "kernels bound by memory", "gpu", 14.0, 21
+Call = Callable[[], Any]
+
+
+def measure(session: Session) -> None:
+    """Sizes take turns over the first host's GPUs."""
+    bench = Bench(session, 0.008)
+    sizes = [2**8] if session.tiny else [2**k for k in range(14, 30)]
+    for size in session.share(sizes):
+        for op, call, moved in _elementwise(session, size // 2):
+            _row(session, bench, call, op=op, dtype="bfloat16", elements=size // 2, bytes_moved=moved)
+    tables = [(64, 128)] if session.tiny else [(t, v) for t in (2048, 8192) for v in (32000, 128256)]
+    for tokens, vocab in session.share(tables):
+        for op, call in _tables(session, tokens, vocab):
+            _row(session, bench, call, op=op, tokens=tokens, vocab=vocab)
+    for count in session.share([2**10] if session.tiny else [2**20, 2**24, 2**27, 2**29]):
+        _row(
+            session, bench, _adamw(session, count), op="adamw_fused_bf16_8tensors", dtype="bfloat16", elements=count,
+            bytes_moved=14 * count,
+        )  # fmt: skip
+
+
+def _row(session: Session, bench: Bench, call: Call, **what: Any) -> None:
+    if session.left() < 0.2:
+        session.skip(f"{what['op']} {what.get('elements', '')}", "no time left")
+        return
+    try:
+        session.emit("micro", kind="memory", **what, **bench(call).to_json(), gpu=session.rank)
+    except Exception as error:
+        session.emit("micro", kind="error", at="memory", what=str(what), e=str(error)[:200])
+
+
+def _elementwise(session: Session, n: int) -> Iterator[tuple[str, Call, int]]:
+    """Operator, call and bytes moved, over n bf16 elements."""
+    import torch
+    import torch.nn.functional as F
+
+    bf = torch.bfloat16
+    a, b = (torch.randn(n, device=session.device, dtype=bf) for _ in range(2))
+    columns = min(n, 4096)
+    rows = a[: max(1, n // 4096) * columns].view(-1, columns)
+    w = torch.ones(columns, device=session.device, dtype=bf)
+    yield "add", lambda: a + b, 6 * n
+    yield "add_", lambda: a.add_(b), 6 * n
+    yield "silu", lambda: F.silu(a), 4 * n
+    yield "gelu", lambda: F.gelu(a), 4 * n
+    yield "mul", lambda: a * b, 6 * n
+    yield "copy", lambda: a.clone(), 4 * n
+    yield "to_fp32", lambda: a.float(), 6 * n
+    yield "layer_norm", lambda: F.layer_norm(rows, (columns,), w, w), 4 * n
+    yield "rms_norm", lambda: F.rms_norm(rows, (columns,), w), 4 * n
+    yield "softmax", lambda: torch.softmax(rows, -1), 4 * n
+    yield "zero_", lambda: b.zero_(), 2 * n
+    yield "sum", lambda: a.sum(), 2 * n
+    yield "transpose", lambda: rows.t().contiguous(), 4 * n
+
+
+def _tables(session: Session, tokens: int, vocab: int) -> Iterator[tuple[str, Call]]:
+    import torch
+    import torch.nn.functional as F
+
+    bf = torch.bfloat16
+    logits = torch.randn(tokens, vocab, device=session.device, dtype=bf, requires_grad=True)
+    y = torch.randint(0, vocab, (tokens,), device=session.device)
+
+    def both() -> None:
+        logits.grad = None
+        F.cross_entropy(logits, y).backward()
+
+    yield "cross_entropy_fwd", lambda: F.cross_entropy(logits, y)
+    yield "cross_entropy_fwdbwd", both
+    table = torch.nn.Embedding(vocab, 4096, device=session.device, dtype=bf)
+    yield "embedding_fwd_h4096", lambda: table(y)
+
+
+def _adamw(session: Session, count: int) -> Call:
+    import torch
+
+    tensors = [
+        torch.randn(count // 8, device=session.device, dtype=torch.bfloat16, requires_grad=True) for _ in range(8)
+    ]
+    for tensor in tensors:
+        tensor.grad = torch.randn_like(tensor)
+    optimizer = torch.optim.AdamW(tensors, fused=session.cuda)
+    optimizer.step()
+    return lambda: optimizer.step()

@@ -1,0 +1,155 @@
+"""A few training steps: of the usual models and layouts, or of the cases of a file, with Kineto traces of some."""
+
+from __future__ import annotations
+
+import gc
+import gzip
+import shutil
+import time
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any
+
+from validation.measure import cases
+from validation.measure.options import Options, Place
+from validation.measure.plan import Variant
+from validation.measure.session import Session, told
+
+TITLE, NEEDS, WEIGHT, ORDER = "training steps", "gpu", 130.0, 60
+KEPT = ("step_s", "cpu_step_s", "peak_alloc", "peak_reserved")
+
+
+def variants(options: Options, place: Place) -> Sequence[Variant]:
+    """A group of processes for each environment and number of GPUs among the cases."""
+    if options.cases is None:
+        return [Variant("default", order=30)]
+    groups = cases.groups(cases.load(options.cases).training, place.world)
+    total = sum(len(listed) for *_, listed in groups)
+    return [
+        Variant(label, env, ranks, 30, len(listed) / total, tuple(case["id"] for case in listed))
+        for label, env, ranks, listed in groups
+    ]
+
+
+def measure(session: Session) -> None:
+    """Each case: warm-up, steps between CUDA events, then two traced steps where the case wants them."""
+    for case in session.items(_listed(session), lambda case: str(case["id"])):
+        asked = case.get("_world") or session.world
+        if asked != session.world:
+            session.skip(str(case["id"]), f"wants {asked} GPUs, there are {session.world}")
+            continue
+        mine = _tried(session, {k: v for k, v in case.items() if not k.startswith("_")})
+        _write(session, case, session.gathered(mine))
+        gc.collect()
+        if session.cuda:
+            import torch
+
+            torch.cuda.empty_cache()
+        session.barrier()
+
+
+def _listed(session: Session) -> list[dict[str, Any]]:
+    given = session.spec.get("training")
+    if given is not None:
+        return [case for case in given if case["id"] in session.cases and case["_label"] == session.label]
+    if session.tiny:
+        return cases.rehearsal(session.world)
+    import torch
+
+    return cases.usual(session.world, float(torch.cuda.get_device_properties(session.device).total_memory))
+
+
+def _tried(session: Session, case: dict[str, Any]) -> dict[str, Any]:
+    try:
+        return _run(session, case)
+    except Exception as error:
+        return {"error": told(error)}
+
+
+def _write(session: Session, case: dict[str, Any], found: list[dict[str, Any]]) -> None:
+    """One row of all ranks, as the sets of validation have them."""
+    if session.rank != 0:
+        return
+    plain = {k: v for k, v in case.items() if not k.startswith("_")}
+    row: dict[str, Any] = {"id": case["id"], "label": session.label, "world": session.world, "case": plain}
+    row |= {"env": case["_env"]} if case.get("_env") and session.label == "default" else {}
+    failed = {str(rank): one["error"] for rank, one in enumerate(found) if "error" in one}
+    if failed:
+        row["error"] = next(iter(failed.values()))
+        row["failed_ranks"] = sorted(map(int, failed))
+        session.skip(str(case["id"]), row["error"])
+    else:
+        row |= {f"{key}_by_rank": {str(r): one[key] for r, one in enumerate(found) if key in one} for key in KEPT}
+        row["cpu_step_s_rank0"] = row.pop("cpu_step_s_by_rank").get("0", [])
+        row |= {k: v for k, v in found[0].items() if k not in KEPT}
+    session.emit("training", **row)
+
+
+def _run(session: Session, case: dict[str, Any]) -> dict[str, Any]:
+    import torch
+
+    from validation.measure import models, steps
+
+    begin, slow = time.time(), case.get("slow")
+    models.Block.slow = int(slow["cycles"]) if slow and slow["rank"] == session.rank and session.cuda else 0
+    step = steps.build(case, session)
+    for _ in range(int(case.get("warmup", 4))):
+        step.call()
+    session.barrier()
+    if session.cuda:
+        torch.cuda.reset_peak_memory_stats()
+    found = _timed(session, step.call, int(case.get("steps", 10)))
+    if session.cuda:
+        found |= {
+            "peak_alloc": torch.cuda.max_memory_allocated(), "peak_reserved": torch.cuda.max_memory_reserved()
+        }  # fmt: skip
+    found |= step.info
+    if step.ddp is not None:
+        said = step.ddp._get_ddp_logging_data()
+        found["ddp_log"] = {key: value for key, value in said.items() if "bucket" in key}
+    if case.get("trace"):
+        _trace(session, case, step.call)
+    return {**found, "total_s": time.time() - begin}
+
+
+def _timed(session: Session, step: Any, count: int) -> dict[str, Any]:
+    """Seconds of each step: of the GPU between events, and of the host to issue it."""
+    import torch
+
+    cpu: list[float] = []
+    events = [torch.cuda.Event(enable_timing=True) for _ in range(count + 1)] if session.cuda else []
+    start = time.perf_counter()
+    if events:
+        events[0].record()
+    for i in range(count):
+        before = time.perf_counter()
+        step()
+        if events:
+            events[i + 1].record()
+        cpu.append(time.perf_counter() - before)
+    session.synchronize()
+    wall = (time.perf_counter() - start) / count
+    times = [a.elapsed_time(b) * 1e-3 for a, b in pairwise(events)] or list(cpu)
+    return {"step_s": times, "cpu_step_s": cpu, "wall_s": wall}
+
+
+def _trace(session: Session, case: dict[str, Any], step: Any) -> None:
+    from torch.profiler import ProfilerActivity, profile, schedule
+
+    count = int(case.get("trace_steps", 1))
+    name = f"{case['id']}.{session.label}.rank{session.rank}.pt.trace.json"
+    path = session.folder / name
+    kinds = [ProfilerActivity.CPU] + ([ProfilerActivity.CUDA] if session.cuda else [])
+    with profile(
+        activities=kinds, schedule=schedule(wait=0, warmup=1, active=count), record_shapes=True,
+        on_trace_ready=lambda p: p.export_chrome_trace(str(path)),
+    ) as profiler:  # fmt: skip
+        for _ in range(1 + count):
+            step()
+            profiler.step()
+    session.synchronize()
+    wanted = case["trace"]
+    if not isinstance(wanted, list) or session.rank in wanted:
+        with path.open("rb") as plain, gzip.open(session.file(f"traces/{name}.gz"), "wb", 6) as packed:
+            shutil.copyfileobj(plain, packed)
+    path.unlink(missing_ok=True)

@@ -1,0 +1,108 @@
+"""Times on the GPU: medians between events with the L2 flushed before each run, or of calls back to back."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from validation.measure.session import Session
+
+FLUSH = 256 * 2**20  # bytes that are written before each run: more than any L2
+RUNS = (5, 100)  # at least and at most
+LOAD = 4096  # rows and columns of the products that heat
+
+
+@dataclass(frozen=True)
+class Times:
+    """Seconds: median, least, greatest of `runs`."""
+
+    s: float
+    s_min: float
+    s_max: float
+    runs: int
+
+    def to_json(self) -> dict[str, float]:
+        return {"s": self.s, "s_min": self.s_min, "s_max": self.s_max, "runs": self.runs}
+
+
+def of(values: list[float]) -> Times:
+    return Times(statistics.median(values), min(values), max(values), len(values))
+
+
+class Bench:
+    """Times single calls on one GPU, as triton's do_bench does: a cold L2, an event pair around each run."""
+
+    def __init__(self, session: Session, aim: float = 0.025, heat: float = 0.0) -> None:
+        """`aim`: seconds of the timed calls together; `heat`: of load before them, for the clocks of a step."""
+        self.session, self.aim, self.heat = session, aim, heat
+        self._flush: Any = None
+        self._load: Any = None
+        self._once = 1.0
+
+    def __call__(self, call: Callable[[], Any]) -> Times:
+        """Median of calls that together take `aim` seconds."""
+        if not self.session.cuda:
+            return of([_wall(call) for _ in range(2)])
+        import torch
+
+        if self._flush is None:
+            self._flush = torch.empty(FLUSH // 4, dtype=torch.int32, device=self.session.device)
+        self._warm()
+        call()
+        once = max(self._times(call, 3)[1:])
+        runs = int(min(max(self.aim / max(once, 1e-7), RUNS[0]), RUNS[1]))
+        return of(self._times(call, runs + 1)[1:])
+
+    def _warm(self) -> None:
+        """Arithmetic for `heat` seconds: a GPU that rests between bursts runs products up to a tenth faster."""
+        import torch
+
+        if self.heat <= 0:
+            return
+        if self._load is None:
+            bf = torch.bfloat16
+            self._load = [torch.randn(LOAD, LOAD, device=self.session.device, dtype=bf) for _ in range(3)]
+            for _ in range(2):  # the first has cuBLAS's start in it
+                begin = time.perf_counter()
+                torch.mm(self._load[0], self._load[1], out=self._load[2])
+                torch.cuda.synchronize()
+                self._once = time.perf_counter() - begin
+        for _ in range(max(1, int(self.heat / self._once))):
+            torch.mm(self._load[0], self._load[1], out=self._load[2])
+
+    def _times(self, call: Callable[[], Any], runs: int) -> list[float]:
+        import torch
+
+        pairs = [(torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)) for _ in range(runs)]
+        for begin, end in pairs:
+            self._flush.zero_()
+            begin.record()
+            call()
+            end.record()
+        torch.cuda.synchronize()
+        return [begin.elapsed_time(end) * 1e-3 for begin, end in pairs]
+
+
+def back_to_back(session: Session, call: Callable[[], Any], count: int) -> float:
+    """Seconds of a call among `count` equal ones, from a common start of all ranks."""
+    session.barrier()
+    if not session.cuda:
+        return _wall(lambda: [call() for _ in range(count)]) / count
+    import torch
+
+    begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    begin.record()
+    for _ in range(count):
+        call()
+    end.record()
+    torch.cuda.synchronize()
+    return float(begin.elapsed_time(end)) * 1e-3 / count
+
+
+def _wall(call: Callable[[], Any]) -> float:
+    begin = time.perf_counter()
+    call()
+    return max(time.perf_counter() - begin, 1e-9)

@@ -1,0 +1,91 @@
+"""One process of a group: `python -m validation.measure.worker SPEC.json`, with torchrun's variables set."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import os
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from validation.measure.plan import load
+from validation.measure.session import Session, told
+
+# s after which a collective of a training step is stuck: the process ends, and the controller goes on without the case.
+# Probes of single GPUs may keep others waiting for as long as the stage lasts.
+PATIENCE = 90.0
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Runs the probes of a stage; an error in one is recorded and the next one runs."""
+    spec = json.loads(Path((arguments or sys.argv[1:])[0]).read_text(encoding="utf-8"))
+    session = Session(spec)
+    join(session)
+    probes: list[tuple[str, float]] = [(str(n), float(w)) for n, w in agreed(session, spec["probes"])]
+    for at, (name, weight) in enumerate(probes):
+        left, share = session_end(spec) - time.time(), weight / sum(w for _, w in probes[at:])
+        with session.probing(name, time.time() + max(0.0, left) * share):
+            if session.going(0.5):
+                run(session, name)
+            else:
+                session.skip(name, "no time left")
+            session.barrier()
+    session.synchronize()
+    leave(session)
+
+
+def session_end(spec: dict[str, Any]) -> float:
+    """When the stage has to be over, by the wall clock."""
+    return float(spec["until"])
+
+
+def run(session: Session, name: str) -> None:
+    """One probe; what it raises becomes a row."""
+    begin = time.time()
+    try:
+        load(name).measure(session)
+    except Exception as error:
+        session.emit("skipped", probe=name, what=name, why=told(error), label=session.label, rank=session.rank)
+    finally:
+        if session.rank == 0:
+            session.emit("probes", probe=name, label=session.label, ranks=session.world, seconds=time.time() - begin)
+
+
+def join(session: Session) -> None:
+    """Joins the group's communicator; alone there is none."""
+    import torch
+
+    if session.cuda:
+        torch.cuda.set_device(session.local_rank)
+    if session.world == 1:
+        return
+    import torch.distributed as dist
+
+    alone = [name for name, _ in session.spec["probes"]] == ["training"]
+    wait = PATIENCE if alone else max(PATIENCE, session.left())
+    patience = datetime.timedelta(seconds=wait)
+    extra = {"device_id": session.device} if session.cuda else {}
+    dist.init_process_group("nccl" if session.cuda else "gloo", timeout=patience, **extra)
+    session.hosts = dist.new_group(backend="gloo", timeout=datetime.timedelta(seconds=max(wait, session.left() + 60)))
+
+
+def agreed(session: Session, value: list[Any]) -> list[Any]:
+    """Rank 0's list, on all ranks."""
+    return session.gathered(value)[0]
+
+
+def leave(session: Session) -> None:
+    if session.world > 1:
+        import torch.distributed as dist
+
+        dist.destroy_process_group()
+    sys.stdout.flush()
+    # Teardown of CUDA contexts costs seconds and has nothing left to do.
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()
