@@ -120,13 +120,12 @@ class Engine:
     def _stream(self, rank: Rank, ops: list[int], stream: int) -> Generator[Any, Any, None]:
         env, p, n = self.env, rank.program, len(rank.program)
         kind, payload, deps = p.kind.tolist(), p.payload.tolist(), p.deps
-        scale = self.machine.scale.get(p.rank, 1.0)
-        duration = (self.machine.duration * scale).tolist()
+        duration = self._durations(rank, ops)
         gaps = _column(p.gap, self.machine.kernel_gap, n)
         latencies = _column(p.latency, self.machine.launch_latency, n)
         for step in range(self.steps):
             base = step * n
-            for i in ops:
+            for place, i in enumerate(ops):
                 g = base + i
                 while rank.issued <= g:
                     rank.rest(stream)
@@ -144,10 +143,20 @@ class Engine:
                     yield env.timeout(gap)
                 if kind[i] == KERNEL:
                     rank.start[g] = env.now
-                    yield from self._kernel(rank, payload[i], duration[payload[i]], stream)
+                    yield from self._kernel(rank, payload[i], duration[place], stream)
                 elif kind[i] == COMM:
                     yield from self._communicate(rank, g, step, p.parts[payload[i]])
                 rank.finish(g, env.now)
+
+    def _durations(self, rank: Rank, ops: list[int]) -> list[float]:
+        """Seconds of a stream's kernels on this rank (0 for communication): not of all kernels of the graph."""
+        p, scale = rank.program, self.machine.scale.get(rank.program.rank, 1.0)
+        kernels = np.where(p.kind[ops] == KERNEL, p.payload[ops], -1)
+        known = kernels >= 0
+        times = np.zeros(len(ops))
+        times[known] = self.machine.duration[kernels[known]]
+        times[known] *= scale if np.ndim(scale) == 0 else np.asarray(scale)[kernels[known]]
+        return times.tolist()  # type: ignore[no-any-return]
 
     def _kernel(self, rank: Rank, kernel: int, duration: float, stream: int) -> Generator[Any, Any, None]:
         """Runs a kernel; its speed follows the SMs that communication leaves it."""
