@@ -24,6 +24,7 @@ from sim.replay_machine import (
 from workloads import traces
 from workloads.traces import retarget
 from workloads.traces.draft import Draft
+from workloads.traces.files import uncollected
 from workloads.traces.replay import Job, Replay, assemble, graph_of
 from workloads.traces.work import GPU, MARK, Op
 
@@ -92,14 +93,17 @@ def replay_files(
     InputError
         For traces that cannot be read or do not belong together, and clusters that do not fit.
     """
-    recordings = traces.read(paths)
-    job = assemble(recordings)
-    outcome = replay_job(job, mode, cluster, changes, clock)
-    if free:
-        from sim.replay_answers import if_free
+    with uncollected():
+        recordings = traces.read(paths)
+        dropped = tuple(row for r in recordings for row in r.dropped.to_pylist())
+        job = assemble(recordings)
+        del recordings  # tables of many ranks, needed no more
+        outcome = replay_job(job, mode, cluster, changes, clock)
+        if free:
+            from sim.replay_answers import if_free
 
-        outcome = replace(outcome, free=tuple(if_free(job, outcome, cluster, changes)))
-    return replace(outcome, dropped=tuple(row for r in recordings for row in r.dropped.to_pylist()))
+            outcome = replace(outcome, free=tuple(if_free(job, outcome, cluster, changes)))
+    return replace(outcome, dropped=dropped)
 
 
 def replay_job(
