@@ -151,12 +151,8 @@ class Engine:
     def _durations(self, rank: Rank, ops: list[int]) -> list[float]:
         """Seconds of a stream's kernels on this rank (0 for communication): not of all kernels of the graph."""
         p, scale = rank.program, self.machine.scale.get(rank.program.rank, 1.0)
-        kernels = np.where(p.kind[ops] == KERNEL, p.payload[ops], -1)
-        known = kernels >= 0
-        times = np.zeros(len(ops))
-        times[known] = self.machine.duration[kernels[known]]
-        times[known] *= scale if np.ndim(scale) == 0 else np.asarray(scale)[kernels[known]]
-        return times.tolist()  # type: ignore[no-any-return]
+        times = np.append(self.machine.duration * scale, 0.0)
+        return times[np.where(p.kind[ops] == KERNEL, p.payload[ops], -1)].tolist()  # type: ignore[no-any-return]
 
     def _kernel(self, rank: Rank, kernel: int, duration: float, stream: int) -> Generator[Any, Any, None]:
         """Runs a kernel; its speed follows the SMs that communication leaves it."""
