@@ -20,6 +20,7 @@ from workloads.traces.columns import NONE, Columns, Operators
 from workloads.traces.files import uncollected
 from workloads.traces.kernels import size
 from workloads.traces.schema import Recording, dropped_of
+from workloads.traces.steps import NAMED, PROFILED
 
 GPU = {"kernel": "kernel", "gpu_memcpy": "memcpy", "gpu_memset": "memset", "memcpy": "memcpy", "memset": "memset"}
 RUNTIME = ("cuda_runtime", "cuda_driver", "runtime", "driver", "hip_runtime")
@@ -28,7 +29,7 @@ SYNCS = re.compile(r"(Stream|Event|Device|Ctx)Synchronize$|^(cuda|hip)Memcpy$|^(
 WAITS, RECORDS = re.compile(r"StreamWaitEvent"), re.compile(r"EventRecord(WithFlags)?$")
 LAUNCHES = re.compile(r"Launch|Memcpy|Memset|MemPrefetch")
 LARGEST = 1 << 62  # an id that the table can hold
-STEP, GRADIENT = "ProfilerStep", "torch::autograd::AccumulateGrad"
+GRADIENT = "torch::autograd::AccumulateGrad"
 
 
 def sniff(head: bytes) -> bool:
@@ -88,7 +89,7 @@ class _Builder:
     def _operator(self, event: Event) -> None:
         name, args = event.name if isinstance(event.name, str) else str(event.name), event.args
         self.unused_operators += 1
-        kind = _operator_kind(name)
+        kind = _operator_kind(name, event.cat)
         if args is None:
             if kind:
                 self._row(event, kind, _number(event.tid), name)
@@ -177,9 +178,9 @@ def _category(text: str) -> str:
 
 
 @cache
-def _operator_kind(name: str) -> str:
+def _operator_kind(name: str, category: str) -> str:
     """Kind of the row of an operator; empty if it has none of its own."""
-    if name.startswith(STEP):
+    if name.startswith(PROFILED) or (category.lower() == "user_annotation" and NAMED.match(name)):
         return "step"
     if name == GRADIENT:
         return "gradient"

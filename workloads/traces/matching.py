@@ -10,6 +10,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 from math import inf
+from pathlib import Path
 from statistics import median
 
 from sim.errors import InputError, Mistake
@@ -173,7 +174,8 @@ def _related(works: list[Work], meetings: list[Meeting], reached: set[int]) -> N
 
 
 def _different(works: list[Work], found: str) -> Mistake:
-    ranks = ", ".join(str(work.rank) for work in works)
+    listed = ", ".join(f"{work.rank} ({Path(work.path).name})" for work in works[:4])
+    ranks = listed + (f" and {len(works) - 4} more" if len(works) > 4 else "")
     return Mistake(f"ranks {ranks}", "", found, "traces of one run", "give the files of one run only")
 
 

@@ -16,6 +16,7 @@ from workloads.traces.draft import Draft, Node, draft_of
 from workloads.traces.kernels import kernel_of
 from workloads.traces.matching import Meeting, match
 from workloads.traces.schema import Recording
+from workloads.traces.steps import pair
 from workloads.traces.work import GPU, Work, work_of
 
 
@@ -72,7 +73,9 @@ def assemble(recordings: Sequence[Recording]) -> Job:
         work.calls.clear()  # rows of the table, needed no more: of many ranks they fill the memory
         work.shift((recording.origin - origin) * 1e-9)
         works.append(work)
+    renamed = pair(works)
     meetings, notes = match(works, world)
+    notes += renamed
     first = min(min(op.start if op.issue == -inf else op.issue for op in work.ops) for work in works)
     for work in works:
         work.shift(-first)

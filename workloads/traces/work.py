@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import Counter, defaultdict
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import inf
 from statistics import median
@@ -14,6 +15,7 @@ import pyarrow as pa
 from workloads.traces.collectives import SYNCHRONISING, payload
 from workloads.traces.nodes import UNTIMED
 from workloads.traces.schema import GPU_KINDS, Recording
+from workloads.traces.steps import Step, steps_of
 
 GPU, SYNC, MARK = 0, 1, 2
 # A launch call this many times longer than the median one, with this many operations before it, waited for the queue.
@@ -81,15 +83,26 @@ class Work:
 
     rank: int
     ops: list[Op]
-    steps: list[tuple[str, float, float]]
+    steps: list[Step]
     notes: Counter[str]
     calls: dict[str, list[Row]]
     gradients: list[tuple[float, float]] = field(default_factory=list)  # (when it was ready on the host, bytes)
+    path: str = ""
 
     @property
     def timed(self) -> bool:
         """Whether its times were recorded; else they follow from durations and order."""
         return UNTIMED not in self.notes
+
+    def rename(self, names: Mapping[str, str]) -> None:
+        """Gives steps other names; one that would have the name of another gets its rank's."""
+        own = {name: f"{name} of rank {self.rank}" for name, _, _ in self.steps if name in set(names.values())}
+        names = own | dict(names)
+        self.steps = [(names.get(name, name), start, end) for name, start, end in self.steps]
+        for op in self.ops:
+            if op.kind == MARK:
+                what, _, name = op.name.partition(" ")
+                op.name = f"{what} {names.get(name, name)}"
 
     def shift(self, offset: float) -> None:
         """Moves all times."""
@@ -104,7 +117,8 @@ def work_of(recording: Recording) -> Work:
     """Orders the spans of a recording by when the host issued them."""
     rows = _rows(recording)
     notes: Counter[str] = Counter(recording.repaired)
-    steps = _steps(rows["step"], rows)
+    every = [row for kind in (*GPU_KINDS, "launch", "sync") for row in rows[kind]]
+    steps = steps_of(rows["step"], every, notes)
     launches: dict[int, Row] = {}
     for row in rows["launch"]:
         launches.setdefault(row.correlation, row)
@@ -127,7 +141,7 @@ def work_of(recording: Recording) -> Work:
         if op.kind != MARK:
             op.step = bisect_right(begins, op.issue) - 1
     gradients = [(row.end, row.bytes) for row in rows["gradient"]]
-    return Work(recording.rank, ops, steps, notes, rows, gradients)
+    return Work(recording.rank, ops, steps, notes, rows, gradients, recording.path)
 
 
 def _rows(recording: Recording) -> dict[str, list[Row]]:
@@ -145,15 +159,6 @@ def _values(column: pa.ChunkedArray) -> list[Any]:
         return found.to_pylist()  # type: ignore[no-any-return]
     words = found.dictionary.to_pylist()
     return [words[code] for code in found.indices.to_pylist()]
-
-
-def _steps(rows: list[Row], every: dict[str, list[Row]]) -> list[tuple[str, float, float]]:
-    """Profiled steps, from one thread; the whole recording where it has none."""
-    if not rows:
-        spans = [row for kind in (*GPU_KINDS, "launch", "sync") for row in every[kind]]
-        return [("trace", min(r.start for r in spans), max(r.end for r in spans))]
-    thread = Counter(row.stream for row in rows).most_common(1)[0][0]
-    return [(row.name, row.start, row.end) for row in rows if row.stream == thread]
 
 
 def _gpu_ops(rows: dict[str, list[Row]], launches: dict[int, Any], notes: Counter[str]) -> list[Op]:
