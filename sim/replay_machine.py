@@ -120,10 +120,12 @@ def machine(
         if not meeting.members or not meeting.missing:
             return planned
         expected = max(pure(meeting), on(before, comm).duration(before.links.bandwidth))
-        if meeting.duration > LATE * expected:
-            # Ranks that were not recorded came later than the recorded ones, as they would again.
-            return replace(planned, latency=planned.latency + meeting.duration - expected)
-        return planned
+        if meeting.duration <= LATE * expected:
+            return planned
+        # Ranks that were not recorded came later than the recorded ones, as they would again; but who is late because of
+        # its kernels or its host catches up while transfers take longer than they did.
+        longer = max(0.0, planned.duration(fabric.links.bandwidth) - expected)
+        return replace(planned, latency=planned.latency + max(0.0, meeting.duration - expected - longer))
 
     bandwidth = fabric.links.bandwidth if fabric is not None else np.zeros(0)
     beside = contention() if fabric is not None else 1.0

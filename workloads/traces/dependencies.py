@@ -6,6 +6,7 @@ Streams run their operations in order and nothing starts before its launch; that
 * else calls of cudaStreamWaitEvent, which do not name them: before a collective its stream waits for the stream that
   made the data; elsewhere the next operation waits for what was last issued to the other streams. An edge that the
   recorded times contradict is left out;
+* collectives of one communicator run one after the other, as NCCL sees to;
 * else, for gaps that nothing explains, the operation of another stream that ended just before: inferred, and counted.
 """
 
@@ -30,6 +31,7 @@ def connect(work: Work) -> None:
     else:
         _collectives_wait(work, communication)
         _from_calls(work, communication)
+    _same_communicator(work)
     _infer(work, communication)
     _host_waits(work)
 
@@ -84,6 +86,17 @@ def _collectives_wait(work: Work, communication: set[int]) -> None:
             last = index
         elif last >= 0 and op.issue > -inf:
             _edge(work, last, index, "collectives that wait for the operation issued before them")
+
+
+def _same_communicator(work: Work) -> None:
+    """Collectives of one communicator run in the order of their launch, on whatever streams they are (NCCL's rule)."""
+    last: dict[str, int] = {}
+    for index, op in enumerate(work.ops):
+        if op.kind == GPU and op.collective and op.collective != "p2p" and op.group:
+            before = last.get(op.group, -1)
+            if before >= 0 and work.ops[before].stream != op.stream:
+                _edge(work, before, index, "collectives that wait for the one before in their group")
+            last[op.group] = index
 
 
 def _from_calls(work: Work, communication: set[int]) -> None:

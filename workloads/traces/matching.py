@@ -29,7 +29,7 @@ class Meeting:
 
     `members` are (rank, operation) of those that recorded it; `duration` is its transfer in seconds, without waiting
     for the last recorded rank. `sender` is set where the sender does not wait for the receiver: NCCL's buffers hold
-    some megabytes.
+    some megabytes. `in_place`: inputs lie in the outputs.
     """
 
     op: str
@@ -40,6 +40,7 @@ class Meeting:
     duration: float = 0.0
     step: int = -1
     sender: int = -1
+    in_place: bool = False
 
     @property
     def begin(self) -> float:
@@ -95,8 +96,12 @@ def _keys(work: Work, world: int) -> Iterator[tuple[tuple[object, ...], Op, Meet
     """What a rank takes part in, with a key that its peers find too."""
     place: Counter[tuple[object, ...]] = Counter()
     names = [name for name, _, _ in work.steps]
+    operator = ""
     for op in work.ops:
-        if op.kind != GPU or not op.collective or op.step < 0:
+        if op.kind != GPU:
+            continue
+        before, operator = operator, op.operator
+        if not op.collective or op.step < 0:
             continue
         step = names[op.step]
         if op.collective == "p2p":
@@ -113,7 +118,9 @@ def _keys(work: Work, world: int) -> Iterator[tuple[tuple[object, ...], Op, Meet
             ranks = tuple(range(max(world, work.rank + 1)))
         place[step, group, op.collective] += 1
         number = place[step, group, op.collective]
-        meeting = Meeting(op.collective, op.bytes, ranks, "dp", [], step=op.step)
+        # FSDP copies its shard into the place it has in the gathered buffer (all_gather_copy_in).
+        in_place = op.collective == "all_gather" and before == "aten::_foreach_copy_"
+        meeting = Meeting(op.collective, op.bytes, ranks, "dp", [], step=op.step, in_place=in_place)
         yield (step, group, op.collective, number), op, meeting
 
 

@@ -137,7 +137,7 @@ def graph_of(job: Job, draft: Draft) -> Replay:
         programs.append(_program(rank, nodes, used, streams, kernels, durations))
     played = set(draft.programs)
     comms = tuple(
-        Comm(m.op, m.size, (m.ranks,), m.axis, arrivals[i], sender=m.sender if m.sender in played else -1)
+        Comm(m.op, m.size, (m.ranks,), m.axis, arrivals[i], m.in_place, m.sender if m.sender in played else -1)
         for i, m in enumerate(meetings)
     )
     names = tuple(f"stream {stream & 0xFFFFFFFF}" for stream in streams)
