@@ -16,6 +16,7 @@ from sim.costs.interference import contention, slowdown
 from sim.costs.kernel import Kernel
 from sim.engine import Machine
 from sim.errors import InputError, Mistake, unknown
+from workloads.traces.kernels import SPIN, kernel_of
 
 if TYPE_CHECKING:
     from sim.opgraph import Comm
@@ -124,8 +125,8 @@ def machine(
         expected = max(pure(meeting), on(before, comm).duration(before.links.bandwidth))
         if meeting.duration <= LATE * expected:
             return planned
-        # Ranks that were not recorded came later than the recorded ones, as they would again; but who is late because of
-        # its kernels or its host catches up while transfers take longer than they did.
+        # Ranks that were not recorded came later than the recorded ones, as they would again; but who is late by
+        # its kernels or host catches up while transfers take longer than they did.
         longer = max(0.0, planned.duration(fabric.links.bandwidth) - expected)
         return replace(planned, latency=planned.latency + max(0.0, meeting.duration - expected - longer))
 
@@ -134,8 +135,9 @@ def machine(
     interferes = draft.interferes or draft.relieved
     known = load_gpu(fabric.gpu_model) if fabric is not None else recorded_gpu(replay.job)
     gpu = known if interferes else None
+    idle = frozenset(i for i, kernel in enumerate(replay.graph.kernels) if kernel.kind == SPIN)
     return Machine(
-        replay.duration, _slowdown(replay, gpu), plan, bandwidth, beside, 0.0, 0.0, {}, exclusive=draft.interferes
+        replay.duration, _slowdown(replay, gpu), plan, bandwidth, beside, 0.0, 0.0, {}, idle, exclusive=draft.interferes
     )
 
 
@@ -180,8 +182,6 @@ def other_gpu(old: Gpu, new: Gpu, draft: Draft) -> Callable[[Node], float]:
     """Factor on a recorded kernel when it runs on another GPU: by its tables where they have it, else by datasheet."""
 
     def factor(node: Node) -> float:
-        from workloads.traces.kernels import kernel_of
-
         kernel = kernel_of(node.op)
         if kernel.kind in ("gemm", "gemm_bias") and kernel.shape:
             draft.notes[f"kernels rescaled by tables ({new.evidence(kernel)})"] += 1
@@ -205,8 +205,6 @@ def together(gpu: Gpu, ranks: int) -> Callable[[Node], float]:
 
 def beside_communication(gpu: Gpu | None) -> Callable[[Node], float]:
     """How much longer a recorded kernel took beside a collective with all its channels."""
-    from workloads.traces.kernels import kernel_of
-
     sms = gpu.sms if gpu is not None else UNKNOWN_SMS
     return lambda node: slowdown(shaped(kernel_of(node.op)), CHANNELS, sms)
 
