@@ -45,7 +45,6 @@ def read(path: Path) -> Recording:
         For a file that ends in the middle of a message, or has no node.
     """
     nodes, counts = list[Node](), Counter[tuple[str, str]]()
-    repaired: Counter[str] = Counter()
     try:
         messages = list(_messages(files.content(path)))
         for message in messages[1:]:
@@ -57,11 +56,26 @@ def read(path: Path) -> Recording:
     except (IndexError, ValueError, struct.error):
         hint = "copy it again"
         raise InputError(Mistake(str(path), "", "a message that is cut off", "a whole Chakra trace", hint)) from None
+    return recording_of(path, "chakra", nodes, counts)
+
+
+def recording_of(path: Path, format: str, nodes: list[Node], counts: Counter[tuple[str, str]]) -> Recording:
+    """A recording of the nodes of a Chakra trace.
+
+    Raises
+    ------
+    InputError
+        If there are none.
+    """
     if not nodes:
         raise InputError(Mistake(str(path), "", "no node", "a Chakra trace with nodes"))
-    nodes = _grouped(nodes)
+    nodes, repaired = _grouped(nodes), Counter[str]()
+    if negative := [node for node in nodes if node.duration < 0]:
+        repaired["negative duration taken as 0"] += len(negative)
+        for node in negative:
+            node.duration = 0.0
     counts["host node", "its time is in the launches that follow it"] += sum(node.host for node in nodes)
-    return recording(str(path), "chakra", nodes, counts, repaired)
+    return recording(str(path), format, nodes, counts, repaired)
 
 
 def recording(
@@ -95,8 +109,11 @@ def _node(message: bytes) -> Node | None:
         elif number == 10:
             name, content = _attribute(value)
             seen[name] = content
-    if kind not in (COMP, SEND, RECV, COLL):
-        return None
+    return described(found, kind, seen) if kind in (COMP, SEND, RECV, COLL) else None
+
+
+def described(found: Node, kind: int, seen: dict[str, Any]) -> Node:
+    """A node with what its type and attributes say."""
     found.host = bool(seen.get("is_cpu_op", kind == COMP and "stream" not in seen))
     found.computes = kind == COMP
     found.thread = int(seen.get("stream", seen.get("tid", 0)) or 0)
