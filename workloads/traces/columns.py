@@ -60,6 +60,7 @@ class Operators:
         self.ids, self.places = array("q"), array("q")
         self.known: dict[tuple[str, bytes, bytes], int] = {("", b"", b""): 0}
         self.meta: dict[int, Meta] = {}
+        self._shaped: set[int] | None = None
 
     def add(self, external: int, name: str, dims: bytes, types: bytes) -> None:
         known = self.known
@@ -67,6 +68,21 @@ class Operators:
         self.places.append(known.setdefault((name, dims, types), len(known)))
         if external in self.meta:
             del self.meta[external]
+
+    def names(self) -> dict[int, str]:
+        """External id -> name."""
+        keys = list(self.known)
+        return {external: keys[place][0] for external, place in zip(self.ids, self.places, strict=True)}
+
+    def fill(self, external: int, name: str, dims: bytes, types: bytes) -> None:
+        """Shapes and types of an operator that has none of its own."""
+        if self._shaped is None:
+            keys = list(self.known)
+            pairs = zip(self.ids, self.places, strict=True)
+            self._shaped = {i for i, place in pairs if keys[place][1] not in (b"", b"[]")}
+        if external not in self._shaped:
+            self.ids.append(external)
+            self.places.append(self.known.setdefault((name, dims, types), len(self.known)))
 
     def of(self, externals: np.ndarray) -> np.ndarray:
         """Place in `known` of the operator of every id; -1 where there is none."""
@@ -112,6 +128,12 @@ class Columns:
         for (name, dtype), values in zip(COLUMNS.items(), zip(*self._fresh, strict=True), strict=False):
             self._parts[name].append(np.array(values, dtype))
         self._fresh.clear()
+
+    @property
+    def first(self) -> float:
+        """The earliest start; 0 if there is none."""
+        self.pack()
+        return float(min((part.min() for part in self._parts["start"] if len(part)), default=0.0))
 
     def column(self, name: str) -> np.ndarray:
         """All values of a column, in the order in which rows were added."""

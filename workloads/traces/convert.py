@@ -218,7 +218,7 @@ def _kineto(recording: Recording, output: Path, several: bool) -> Path:
         distributed["world_size"] = recording.world
     if recording.nccl:
         distributed["nccl_version"] = recording.nccl
-    events = [_event(row) for row in recording.spans.to_pylist()]
+    events = [_event(row) for row in recording.spans.to_pylist() if row["kind"] != "data"]
     root = {
         "schemaVersion": 1, "deviceProperties": [{"id": 0, "name": recording.device}],
         "distributedInfo": distributed, "displayTimeUnit": "ms", "baseTimeNanoseconds": recording.origin,

@@ -6,6 +6,7 @@ Streams run their operations in order and nothing starts before its launch; that
 * else calls of cudaStreamWaitEvent, which do not name them: before a collective its stream waits for the stream that
   made the data; elsewhere the next operation waits for what was last issued to the other streams. An edge that the
   recorded times contradict is left out;
+* data that goes between streams, where an execution trace of the run is given too;
 * collectives of one communicator run one after the other, as NCCL sees to;
 * else, for gaps that nothing explains, the operation of another stream that ended just before: inferred, and counted.
 """
@@ -31,6 +32,7 @@ def connect(work: Work) -> None:
     else:
         _collectives_wait(work, communication)
         _from_calls(work, communication)
+    _from_data(work)
     _same_communicator(work)
     _infer(work, communication)
     _host_waits(work)
@@ -86,6 +88,18 @@ def _collectives_wait(work: Work, communication: set[int]) -> None:
             last = index
         elif last >= 0 and op.issue > -inf:
             _edge(work, last, index, "collectives that wait for the operation issued before them")
+
+
+def _from_data(work: Work) -> None:
+    """Edges of an execution trace: an operation on one stream reads what one on another has written."""
+    rows = work.calls["data"]
+    if not rows:
+        return
+    at = {op.correlation: index for index, op in enumerate(work.ops) if op.kind == GPU}
+    for row in rows:
+        before, after = at.get(row.sequence, -1), at.get(row.correlation, -1)
+        if before >= 0 and after >= 0:
+            _edge(work, before, after, "data of an execution trace that goes between streams")
 
 
 def _same_communicator(work: Work) -> None:

@@ -19,7 +19,8 @@ from workloads.traces.collectives import communication, metadata
 from workloads.traces.columns import NONE, Columns, Operators
 from workloads.traces.files import uncollected
 from workloads.traces.kernels import size
-from workloads.traces.schema import Recording, dropped_of
+from workloads.traces.linked import Companion
+from workloads.traces.schema import GPU_KINDS, KINDS, Recording, dropped_of
 from workloads.traces.steps import NAMED, PROFILED
 
 GPU = {"kernel": "kernel", "gpu_memcpy": "memcpy", "gpu_memset": "memset", "memcpy": "memcpy", "memset": "memset"}
@@ -40,13 +41,13 @@ def sniff(head: bytes) -> bool:
     )
 
 
-def read(path: Path) -> Recording:
-    """The recording of one rank.
+def read(path: Path, companion: Companion | None = None) -> Recording:
+    """The recording of one rank; with the execution trace of the same run, also what that knows of its operators.
 
     Raises
     ------
     InputError
-        For files that are damaged or hold no event with a time.
+        For files that are damaged or hold no event with a time, and execution traces of another run.
     """
     with uncollected():
         head, parts = chrome.read(path)
@@ -55,6 +56,8 @@ def read(path: Path) -> Recording:
             builder.add(part)
         if not len(builder.rows) and not builder.unused_operators:
             raise InputError(Mistake(str(path), "traceEvents", "no event with a time", "a trace with events"))
+        if companion is not None:
+            builder.link(companion, str(path))
         return builder.finish(str(path), head)
 
 
@@ -154,12 +157,30 @@ class _Builder:
             duration = 0.0
         return self.rows.add(kind, name, stream, start, start + duration, **columns)
 
+    def link(self, companion: Companion, path: str) -> None:
+        """Shapes where Kineto has none, and rows for data that goes from one stream to another."""
+        known = companion.by_external(self.operators.names(), path)
+        for external, op in known.items():
+            self.operators.fill(external, op.name, op.dims, op.types)
+        work: dict[int, list[tuple[int, int]]] = {}
+        self.rows.pack()
+        columns = (self.rows.column(name).tolist() for name in ("kind", "external", "correlation", "stream"))
+        for kind, external, correlation, stream in zip(*columns, strict=True):
+            if KINDS[kind] in GPU_KINDS and correlation >= 0:
+                work.setdefault(external, []).append((correlation, stream))
+        for before, after in companion.dependencies(known):
+            if before in work and after in work and work[before][-1][1] != work[after][0][1]:
+                (record, other), (waits, stream) = work[before][-1], work[after][0]
+                first = self.rows.first
+                self.rows.add("data", "data", stream, first, first, correlation=waits, target=other, sequence=record)
+        self.repaired["operators linked with an execution trace"] += len(known)
+
     def finish(self, path: str, head: chrome.Head) -> Recording:
         """Names operators and collectives, and makes times relative."""
         distributed = _distributed(head)
         rank, world = _number(distributed.get("rank"), -1), _number(distributed.get("world_size"), 0)
         self.dropped["operator", "only its name and shapes are kept, with what it launched"] = self.unused_operators
-        first = float(min(self.rows.column("start"), default=0.0))
+        first = self.rows.first
         table = self.rows.table(self.operators, rank, first, communication, size)
         base = _number(head.base, 0)
         return Recording(
