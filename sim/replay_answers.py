@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from sim.critical import CriticalPath, critical_path
-from sim.replay import Outcome, replay_job
+from sim.replay import Outcome, last_step, of_steps, replay_job
 from workloads.traces.replay import Job
 from workloads.traces.work import GPU, MARK
 
@@ -45,7 +45,7 @@ def overlap(outcome: Outcome) -> dict[str, dict[str, dict[str, float]]]:
     found: dict[str, dict[str, dict[str, list[float]]]] = {"measured": {}, "simulated": {}}
     recorded = {work.rank for work in outcome.replay.job.works}
     for index, nodes in enumerate(outcome.replay.programs):
-        last = max(node.op.step for node in nodes)
+        last = last_step(outcome, nodes)
         gpu = [i for i, node in enumerate(nodes) if node.kind == GPU and node.op.step == last]
         run = outcome.run
         sides = {"simulated": [(float(run.start[index][0][i]), float(run.end[index][0][i])) for i in gpu]}
@@ -101,7 +101,8 @@ def if_free(job: Job, base: Outcome, cluster: str, changes: Sequence[str]) -> li
              for name in families]  # fmt: skip
     asked += [(f"{kind} links", f"{kind}.bandwidth={FREE}") for kind in _kinds(base)] + [("host", "host_factor=0")]
     for what, change in asked:
-        time = step_time(replay_job(job, base.mode, cluster, [*changes, change], base.clock))
+        changed = replay_job(job, base.mode, cluster, [*changes, change], base.clock)
+        time = step_time(of_steps(changed, base.steps[-1].step))
         rows.append({"free": what, "step_time": time, "saved": whole - time})
     return sorted(rows, key=lambda row: -float(row["saved"]))
 

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import gzip
-import json
 from math import isnan
-from pathlib import Path
 from statistics import mean, median
 from typing import Any
 
 import numpy as np
 
-from sim.errors import InputError, Mistake
 from sim.exporters._words import path_part, percent
-from sim.replay import Outcome, StepTime
+from sim.replay import Outcome, StepTime, last_step
 from sim.replay_answers import overlap, path
 from sim.units import format_duration
 from workloads.traces.draft import Node
-from workloads.traces.work import GPU, MARK
+from workloads.traces.work import GPU
 
 SHARES = ("compute", "exposed communication", "host", "idle")
 # Pauses of a GPU that are shorter than this are its own, not the host's, s.
@@ -155,7 +151,7 @@ def breakdown(outcome: Outcome) -> tuple[dict[str, float], dict[str, float]]:
     """
     sides: tuple[list[dict[str, float]], list[dict[str, float]]] = ([], [])
     for index, nodes in enumerate(outcome.replay.programs):
-        last = max(node.op.step for node in nodes)
+        last = last_step(outcome, nodes)
         gpu = [i for i, node in enumerate(nodes) if node.kind == GPU and node.op.step == last]
         if not gpu:
             continue
@@ -211,55 +207,10 @@ def families(outcome: Outcome) -> dict[str, float]:
     """Seconds of GPU work by kernel family in the last step, mean over ranks."""
     total: dict[str, float] = {}
     for index, nodes in enumerate(outcome.replay.programs):
-        last = max(node.op.step for node in nodes)
+        last = last_step(outcome, nodes)
         start, end = outcome.run.start[index][0], outcome.run.end[index][0]
         for i, node in enumerate(nodes):
             if node.kind == GPU and node.op.step == last:
                 total[node.family] = total.get(node.family, 0.0) + float(end[i] - start[i])
     ranks = len(outcome.replay.programs)
     return {name: seconds / ranks for name, seconds in sorted(total.items(), key=lambda item: -item[1])}
-
-
-def write_trace(outcome: Outcome, path: Path) -> None:
-    """Measured and simulated tracks side by side, as a Chrome trace for Perfetto.
-
-    Raises
-    ------
-    InputError
-        If the file cannot be written.
-    """
-    events: list[dict[str, Any]] = []
-    for index, nodes in enumerate(outcome.replay.programs):
-        rank, recorded = outcome.replay.graph.programs[index].rank, index < len(outcome.replay.job.works)
-        start, end = outcome.run.start[index][0], outcome.run.end[index][0]
-        for side, name in enumerate(("measured", "simulated")):
-            pid = 2 * rank + side
-            label = {"name": f"rank {rank} {name}"}
-            events.append({"ph": "M", "name": "process_name", "pid": pid, "tid": 0, "args": label})
-            events.append({"ph": "M", "name": "process_sort_index", "pid": pid, "args": {"sort_index": pid}})
-            for i, node in enumerate(nodes):
-                times = (node.op.start, node.op.finish) if side == 0 else (float(start[i]), float(end[i]))
-                if node.kind == MARK or (side == 0 and not recorded):
-                    continue
-                events.append(_event(node, pid, *times))
-    text = json.dumps({"displayTimeUnit": "ms", "traceEvents": events})
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        if path.suffix == ".gz":
-            path.write_bytes(gzip.compress(text.encode(), 5, mtime=0))
-        else:
-            path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise InputError(Mistake(str(path), "", str(error.strerror), "a path that can be written")) from None
-
-
-def _event(node: Node, pid: int, start: float, end: float) -> dict[str, Any]:
-    gpu = node.kind == GPU
-    args: dict[str, Any] = {"family": node.family} if gpu else {}
-    if node.op.collective:
-        args |= {"collective": node.op.collective, "bytes": node.op.bytes, "group": node.op.group}
-    return {
-        "ph": "X", "cat": "kernel" if gpu else "cuda_runtime", "name": node.op.name, "pid": pid,
-        "tid": f"stream {node.stream & 0xFFFFFFFF}" if gpu else "host",
-        "ts": round(start * 1e6, 3), "dur": round(max(0.0, end - start) * 1e6, 3), "args": args,
-    }  # fmt: skip
