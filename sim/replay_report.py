@@ -10,10 +10,9 @@ import numpy as np
 
 from sim.exporters._words import path_part, percent
 from sim.replay import Outcome, StepTime, last_step
-from sim.replay_answers import overlap, path
+from sim.replay_answers import overlap, path, recorded_ops
 from sim.units import format_duration
-from workloads.traces.draft import Node
-from workloads.traces.work import GPU
+from workloads.traces.work import GPU, Op
 
 SHARES = ("compute", "exposed communication", "host", "idle")
 # Pauses of a GPU that are shorter than this are its own, not the host's, s.
@@ -156,12 +155,10 @@ def breakdown(outcome: Outcome) -> tuple[dict[str, float], dict[str, float]]:
         if not gpu:
             continue
         run = outcome.run
-        spans = [
-            [(n.op.start, n.op.finish, n.op.issue) for n in (nodes[i] for i in gpu)],
-            [(run.start[index][0][i], run.end[index][0][i], run.launch[index][0][i]) for i in gpu],
-        ]
-        for side, listed in zip(sides, spans, strict=True):
-            side.append(_shares(listed, [nodes[i] for i in gpu]))
+        spans = [(run.start[index][0][i], run.end[index][0][i], run.launch[index][0][i]) for i in gpu]
+        sides[1].append(_shares(spans, [nodes[i].op for i in gpu]))
+        if ops := recorded_ops(outcome, outcome.replay.graph.programs[index].rank):
+            sides[0].append(_shares([(op.start, op.finish, op.issue) for op in ops], ops))
     return _average(sides[0]), _average(sides[1])
 
 
@@ -169,8 +166,8 @@ def _average(found: list[dict[str, float]]) -> dict[str, float]:
     return {name: mean([shares[name] for shares in found]) if found else 0.0 for name in SHARES}
 
 
-def _shares(spans: list[tuple[float, float, float]], nodes: list[Node]) -> dict[str, float]:
-    talks = np.array([bool(node.op.collective) for node in nodes])
+def _shares(spans: list[tuple[float, float, float]], ops: list[Op]) -> dict[str, float]:
+    talks = np.array([bool(op.collective) for op in ops])
     times = np.array([(start, end) for start, end, _ in spans])
     both, compute = _union(times), _union(times[~talks])
     gaps = _gaps(times)

@@ -14,13 +14,13 @@ from typing import Any
 from sim import plugins
 from sim.errors import InputError, Mistake
 from workloads.traces import linked
+from workloads.traces.chakra import GROUPS
 from workloads.traces.files import head_of
 from workloads.traces.schema import Recording
 
 __all__ = ["files_of", "formats", "read", "read_file"]
 
 _RANK = re.compile(r"(?:rank|worker|_)[_-]?(\d+)(?=[._-]|$)", re.IGNORECASE)
-GROUPS = ".comm_group.json"  # ranks of process groups, beside Chakra traces
 # Files beside traces that are never traces themselves.
 _OTHER = {".md", ".txt", ".py", ".log", ".csv", ".toml", ".jsonl", ".xml", ".png"}
 

@@ -12,6 +12,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from sim.errors import InputError, Mistake
 from workloads.traces import files
 from workloads.traces.nodes import Node, spans_of
@@ -22,6 +24,7 @@ COMP, SEND, RECV, COLL = 4, 5, 6, 7
 TYPES = ("all_reduce", "reduce", "all_gather", "gather", "scatter", "broadcast", "all_to_all", "reduce_scatter",
          "reduce_scatter", "all_reduce")  # fmt: skip
 US = 1e-6
+GROUPS = ".comm_group.json"  # ending of ASTRA-sim's file with the ranks of groups
 
 
 def sniff(head: bytes) -> bool:
@@ -70,12 +73,33 @@ def recording_of(path: Path, format: str, nodes: list[Node], counts: Counter[tup
     if not nodes:
         raise InputError(Mistake(str(path), "", "no node", "a Chakra trace with nodes"))
     nodes, repaired = _grouped(nodes), Counter[str]()
+    ranks = _ranks_beside(path)
+    for node in nodes:
+        node.group += ranks.get(node.group.rstrip(":"), "") if node.group else ""
     if negative := [node for node in nodes if node.duration < 0]:
         repaired["negative duration taken as 0"] += len(negative)
         for node in negative:
             node.duration = 0.0
     counts["host node", "its time is in the launches that follow it"] += sum(node.host for node in nodes)
     return recording(str(path), format, nodes, counts, repaired)
+
+
+def _ranks_beside(path: Path) -> dict[str, str]:
+    """Ranks of the groups in ASTRA-sim's file of groups ("PREFIX.comm_group.json") beside the files of the ranks.
+
+    Raises
+    ------
+    InputError
+        If it is no map of groups to lists of ranks.
+    """
+    for file in sorted(path.parent.glob(f"*{GROUPS}")):
+        if path.name.startswith(file.name.removesuffix(GROUPS)):
+            try:
+                groups = msgspec.json.decode(file.read_bytes(), type=dict[str, list[int]])
+            except msgspec.DecodeError as error:
+                raise InputError(Mistake(str(file), "", f"{error}", 'groups and their ranks, {"1": [0, 1]}')) from None
+            return {name: ",".join(map(str, listed)) for name, listed in groups.items()}
+    return {}
 
 
 def recording(

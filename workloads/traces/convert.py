@@ -97,7 +97,7 @@ def _chakra(job: Job, output: Path) -> list[Path]:
         path.write_bytes(b"".join(map(chakra.message, _Chakra(rank, nodes, shared).messages())))
         written.append(path)
     if shared.groups:
-        path = output.with_name(f"{_stem(output)}.comm_group.json")
+        path = output.with_name(f"{_stem(output)}{chakra.GROUPS}")
         path.write_text(json.dumps({name: list(ranks) for ranks, name in shared.groups.items()}, indent=2))
         written.append(path)
     return written

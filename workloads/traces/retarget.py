@@ -49,7 +49,8 @@ class Changes:
     @property
     def communication(self) -> bool:
         """Whether communication cannot stay as it was recorded."""
-        return bool(self.links or self.nccl or {"parallel.dp", "parallel.bucket_cap"} & set(self.keys))
+        made = self.keys.get("parallel.data_parallel") == "ddp"
+        return bool(self.links or self.nccl or made or {"parallel.dp", "parallel.bucket_cap"} & set(self.keys))
 
 
 def parse(changes: Iterable[str]) -> Changes:
@@ -227,6 +228,28 @@ def _data_parallel_kind(draft: Draft, kind: str, beside: Callable[[Node], float]
         raise InputError(unknown("--set", "parallel.data_parallel", kind, ("ddp", "ddp-no-overlap")))
     if kind == "ddp-no-overlap":
         without_overlap(draft, beside)
+    elif draft.meetings and not _overlaps(draft):
+        from workloads.traces.buckets import CAP, rebucket
+
+        rebucket(draft, CAP, inline=True)
+
+
+def _overlaps(draft: Draft) -> bool:
+    """Whether a tenth of recorded communication, or communication made here, had kernels beside it."""
+    shared = total = 0.0
+    for nodes in draft.programs.values():
+        gpu = [node for node in nodes if node.kind == GPU]
+        kernels = sorted((n.op.start, n.op.end) for n in gpu if not n.comms)
+        starts = [start for start, _ in kernels]
+        for node in gpu:
+            if node.comms and not node.comms[0].members:
+                return True
+            if node.comms:
+                begin, end = max(m.begin for m in node.comms), node.op.end
+                listed = kernels[max(0, bisect_left(starts, begin) - 1) : bisect_right(starts, end)]
+                shared += sum(max(0.0, min(end, last) - max(begin, first)) for first, last in listed)
+                total += end - begin
+    return shared > 0.1 * total
 
 
 def without_overlap(draft: Draft, beside: Callable[[Node], float]) -> None:
