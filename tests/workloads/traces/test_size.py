@@ -29,7 +29,9 @@ def test_a_trace_larger_than_the_memory_it_may_have_is_streamed(tmp_path: Path) 
     trace = synthetic.trace(0)
     events = trace.pop("traceEvents")
     (tmp_path / "small.json").write_text(json.dumps(trace | {"traceEvents": events}))
-    padding = json.dumps({"ph": "X", "cat": "python_function", "name": "f", "ts": 1, "dur": 1, "args": {"s": "{x}" * 300}})
+    padding = json.dumps(
+        {"ph": "X", "cat": "python_function", "name": "f", "ts": 1, "dur": 1, "args": {"s": "{x}" * 300}}
+    )
     with (tmp_path / "large.json").open("w") as file:
         file.write(json.dumps(trace)[:-1] + ', "traceEvents": [')
         file.write(",\n  ".join([*map(json.dumps, events), *[padding] * 120_000]) + "]}")
