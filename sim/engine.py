@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -197,7 +197,7 @@ class Engine:
             yield rank.kernel_end
         # Communication kernels of one GPU run one after the other: the next takes over the SMs of the one before.
         while self.machine.exclusive and rank.transferring:
-            yield rank.transferring[0].done
+            yield rank.transferring[0].over(rank)
         rank.start[g] = env.now
         rank.hold(channels)
         meetings = []
@@ -212,10 +212,12 @@ class Engine:
             alone = comm.sender == rank.program.rank
             if alone or (comm.sender < 0 and len(meeting.ranks) == comm.arrivals):
                 meeting.ready.succeed()
+            if self.plans[c].buffered > 0 and any(rank.program.rank == group[0] for group in comm.groups):
+                meeting.senders.append(rank)
             meetings.append(meeting)
         for meeting in meetings:
-            if not meeting.done.triggered:
-                yield meeting.done
+            if not meeting.over(rank).triggered:
+                yield meeting.over(rank)
         rank.ready[g] = max((m.begin for m in meetings), default=rank.start[g])
         rank.hold(-channels)
 
@@ -227,12 +229,19 @@ class Engine:
         for rank in here:
             rank.transferring.append(meeting)
         yield self.env.timeout(plan.latency)
-        if plan.size > 0:
-            meeting.transfer = self.network.begin(plan, meeting.speed)
-            yield meeting.transfer.done
-            meeting.transfer = None
+        for size in (plan.size - plan.buffered, plan.buffered):
+            if size > 0:
+                part = plan if size == plan.size else replace(plan, size=size)
+                meeting.transfer = self.network.begin(part, meeting.speed)
+                yield meeting.transfer.done
+                meeting.transfer = None
+            if not meeting.sent.triggered:
+                meeting.sent.succeed()
+                for rank in meeting.senders:
+                    rank.transferring.remove(meeting)
         for rank in here:
-            rank.transferring.remove(meeting)
+            if rank not in meeting.senders:
+                rank.transferring.remove(meeting)
         meeting.done.succeed()
 
 
