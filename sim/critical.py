@@ -176,7 +176,9 @@ class _Walk:
         for c in p.parts[int(p.payload[i])]:
             comm = self.graph.comms[c]
             there = [(k, j + step * len(self.graph.programs[k])) for k, j in self.members[c]]
-            done = min(float(self.end[k][j]) for k, j in there)
+            ends = [float(self.end[k][j]) for k, j in there]
+            # A sender whose last bytes lie in its buffers is done before its receiver.
+            done = min(max(ends), float(self.end[r][g])) if self.run.plans[c].buffered else min(ends)
             starters = [x for x in there if comm.sender in (-1, self.graph.programs[x[0]].rank)] or there
             k, j = max(starters, key=lambda x: float(self.start[x[0]][x[1]]))
             best = max(best, (done, float(self.start[k][j]), k, j, c))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -120,13 +120,12 @@ class Engine:
     def _stream(self, rank: Rank, ops: list[int], stream: int) -> Generator[Any, Any, None]:
         env, p, n = self.env, rank.program, len(rank.program)
         kind, payload, deps = p.kind.tolist(), p.payload.tolist(), p.deps
-        scale = self.machine.scale.get(p.rank, 1.0)
-        duration = (self.machine.duration * scale).tolist()
+        duration = self._durations(rank, ops)
         gaps = _column(p.gap, self.machine.kernel_gap, n)
         latencies = _column(p.latency, self.machine.launch_latency, n)
         for step in range(self.steps):
             base = step * n
-            for i in ops:
+            for place, i in enumerate(ops):
                 g = base + i
                 while rank.issued <= g:
                     rank.rest(stream)
@@ -144,10 +143,16 @@ class Engine:
                     yield env.timeout(gap)
                 if kind[i] == KERNEL:
                     rank.start[g] = env.now
-                    yield from self._kernel(rank, payload[i], duration[payload[i]], stream)
+                    yield from self._kernel(rank, payload[i], duration[place], stream)
                 elif kind[i] == COMM:
                     yield from self._communicate(rank, g, step, p.parts[payload[i]])
                 rank.finish(g, env.now)
+
+    def _durations(self, rank: Rank, ops: list[int]) -> list[float]:
+        """Seconds of a stream's kernels on this rank (0 for communication): not of all kernels of the graph."""
+        p, scale = rank.program, self.machine.scale.get(rank.program.rank, 1.0)
+        times = np.append(self.machine.duration * scale, 0.0)
+        return times[np.where(p.kind[ops] == KERNEL, p.payload[ops], -1)].tolist()  # type: ignore[no-any-return]
 
     def _kernel(self, rank: Rank, kernel: int, duration: float, stream: int) -> Generator[Any, Any, None]:
         """Runs a kernel; its speed follows the SMs that communication leaves it."""
@@ -192,7 +197,7 @@ class Engine:
             yield rank.kernel_end
         # Communication kernels of one GPU run one after the other: the next takes over the SMs of the one before.
         while self.machine.exclusive and rank.transferring:
-            yield rank.transferring[0].done
+            yield rank.transferring[0].over(rank)
         rank.start[g] = env.now
         rank.hold(channels)
         meetings = []
@@ -207,10 +212,12 @@ class Engine:
             alone = comm.sender == rank.program.rank
             if alone or (comm.sender < 0 and len(meeting.ranks) == comm.arrivals):
                 meeting.ready.succeed()
+            if self.plans[c].buffered > 0 and any(rank.program.rank == group[0] for group in comm.groups):
+                meeting.senders.append(rank)
             meetings.append(meeting)
         for meeting in meetings:
-            if not meeting.done.triggered:
-                yield meeting.done
+            if not meeting.over(rank).triggered:
+                yield meeting.over(rank)
         rank.ready[g] = max((m.begin for m in meetings), default=rank.start[g])
         rank.hold(-channels)
 
@@ -222,12 +229,19 @@ class Engine:
         for rank in here:
             rank.transferring.append(meeting)
         yield self.env.timeout(plan.latency)
-        if plan.size > 0:
-            meeting.transfer = self.network.begin(plan, meeting.speed)
-            yield meeting.transfer.done
-            meeting.transfer = None
+        for size in (plan.size - plan.buffered, plan.buffered):
+            if size > 0:
+                part = plan if size == plan.size else replace(plan, size=size)
+                meeting.transfer = self.network.begin(part, meeting.speed)
+                yield meeting.transfer.done
+                meeting.transfer = None
+            if not meeting.sent.triggered:
+                meeting.sent.succeed()
+                for rank in meeting.senders:
+                    rank.transferring.remove(meeting)
         for rank in here:
-            rank.transferring.remove(meeting)
+            if rank not in meeting.senders:
+                rank.transferring.remove(meeting)
         meeting.done.succeed()
 
 

@@ -87,7 +87,7 @@ class Rank:
 class Meeting:
     """One communication of one step: counts arrivals, moves the bytes and tells everyone when it has ended."""
 
-    __slots__ = ("begin", "contention", "done", "ranks", "ready", "transfer")
+    __slots__ = ("begin", "contention", "done", "ranks", "ready", "senders", "sent", "transfer")
 
     def __init__(self, env: simpy.Environment, contention: float) -> None:
         self.contention = contention
@@ -96,6 +96,13 @@ class Meeting:
         self.begin = 0.0
         self.ready = env.event()
         self.done = env.event()
+        # Kernels of these ranks may end when it is sent: the rest is in their buffers.
+        self.senders: list[Rank] = []
+        self.sent = env.event()
+
+    def over(self, rank: Rank) -> simpy.Event:
+        """When it has ended for a rank."""
+        return self.sent if rank in self.senders else self.done
 
     @property
     def speed(self) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from math import nan
@@ -24,7 +25,8 @@ from sim.replay_machine import (
 )
 from workloads import traces
 from workloads.traces import retarget
-from workloads.traces.draft import Draft
+from workloads.traces.draft import Draft, Node
+from workloads.traces.files import uncollected
 from workloads.traces.replay import Job, Replay, assemble, graph_of
 from workloads.traces.work import GPU, MARK, Op
 
@@ -85,22 +87,28 @@ def replay_files(
     changes: Sequence[str] = (),
     clock: str = "auto",
     free: bool = False,
+    steps: str = "",
 ) -> Outcome:
     """Replays the traces of one run; with `free`, also with each kind of link and kernel taking no time.
+
+    `steps` says which steps to report ("2", "3-5,7", or names); all are played.
 
     Raises
     ------
     InputError
         For traces that cannot be read or do not belong together, and clusters that do not fit.
     """
-    recordings = traces.read(paths)
-    job = assemble(recordings)
-    outcome = replay_job(job, mode, cluster, changes, clock)
-    if free:
-        from sim.replay_answers import if_free
+    with uncollected():
+        recordings = traces.read(paths)
+        dropped = tuple(row for r in recordings for row in r.dropped.to_pylist())
+        job = assemble(recordings)
+        del recordings  # tables of many ranks, needed no more
+        outcome = of_steps(replay_job(job, mode, cluster, changes, clock), steps)
+        if free:
+            from sim.replay_answers import if_free
 
-        outcome = replace(outcome, free=tuple(if_free(job, outcome, cluster, changes)))
-    return replace(outcome, dropped=tuple(row for r in recordings for row in r.dropped.to_pylist()))
+            outcome = replace(outcome, free=tuple(if_free(job, outcome, cluster, changes)))
+    return replace(outcome, dropped=dropped)
 
 
 def replay_job(
@@ -130,6 +138,40 @@ def replay_job(
     times, on = _step_times(replay, run), _clock(clock, replay, run)
     on_cluster = fabric.name if fabric is not None else ""
     return Outcome(replay, run, mode, on_cluster, tuple(times), on, changed, notes, fabric=fabric)
+
+
+def of_steps(outcome: Outcome, wanted: str) -> Outcome:
+    """The outcome with some of its steps; answers are about the last of them.
+
+    Raises
+    ------
+    InputError
+        For steps that were not recorded.
+    """
+    known = list(dict.fromkeys(step.step for step in outcome.steps))
+    kept, mistakes = set[str](), list[Mistake]()
+    for part in filter(None, (part.strip() for part in wanted.split(","))):
+        low, dash, high = part.partition("-")
+        ranged = low.isdigit() and (high.isdigit() or not dash)
+        numbers = range(int(low), int(high or low) + 1) if ranged else range(0)
+        found = {name for name in known if name == part or _number_of(name) in numbers}
+        if not found:
+            mistakes.append(Mistake("--steps", part, "no such step", ", ".join(known), "a number, 2-4, or a name"))
+        kept |= found
+    if mistakes:
+        raise InputError(mistakes)
+    return replace(outcome, steps=tuple(s for s in outcome.steps if s.step in kept)) if wanted else outcome
+
+
+def _number_of(name: str) -> int:
+    digits = re.findall(r"\d+", name)
+    return int(digits[-1]) if digits else -1
+
+
+def last_step(outcome: Outcome, nodes: Sequence[Node]) -> int:
+    """Number, among a rank's own steps, of the last step that is reported."""
+    name = f"end {outcome.steps[-1].step}"
+    return next(node.op.step for node in nodes if node.kind == MARK and node.op.name == name)
 
 
 def _scaling(gpu: Gpu | None, size: float) -> float:

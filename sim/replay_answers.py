@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from sim.critical import CriticalPath, critical_path
-from sim.replay import Outcome, replay_job
+from sim.replay import Outcome, last_step, of_steps, replay_job
 from workloads.traces.replay import Job
-from workloads.traces.work import GPU, MARK
+from workloads.traces.work import GPU, MARK, Op
 
 # A link this many times faster is free; its latency stays.
 FREE = "1000000x"
@@ -37,22 +37,34 @@ def path(outcome: Outcome) -> CriticalPath:
     return critical_path(outcome.replay.graph, run, *window, family=lambda r, i: programs[r][i].family)
 
 
+def recorded_ops(outcome: Outcome, rank: int) -> list[Op]:
+    """What a rank recorded on its GPU in the last step that is reported; nothing of a rank that was not recorded."""
+    name = outcome.steps[-1].step
+    for work in outcome.replay.job.works:
+        if work.rank == rank:
+            last = next(i for i, (known, _, _) in enumerate(work.steps) if known == name)
+            return [op for op in work.ops if op.kind == GPU and op.step == last]
+    return []
+
+
 def overlap(outcome: Outcome) -> dict[str, dict[str, dict[str, float]]]:
     """Seconds of communication of the last step by axis: in all, hidden by kernels and exposed; mean over ranks.
 
     Measured and simulated. Where two axes are exposed at the same moment, both count it.
     """
     found: dict[str, dict[str, dict[str, list[float]]]] = {"measured": {}, "simulated": {}}
-    recorded = {work.rank for work in outcome.replay.job.works}
+    meetings = outcome.replay.job.meetings
     for index, nodes in enumerate(outcome.replay.programs):
-        last = max(node.op.step for node in nodes)
+        last = last_step(outcome, nodes)
         gpu = [i for i, node in enumerate(nodes) if node.kind == GPU and node.op.step == last]
         run = outcome.run
-        sides = {"simulated": [(float(run.start[index][0][i]), float(run.end[index][0][i])) for i in gpu]}
-        if outcome.replay.graph.programs[index].rank in recorded:
-            sides["measured"] = [(nodes[i].op.start, nodes[i].op.finish) for i in gpu]
+        spans = [(float(run.start[index][0][i]), float(run.end[index][0][i])) for i in gpu]
         axes = [(nodes[i].comms[0].axis or "all") if nodes[i].comms else "" for i in gpu]
-        for side, spans in sides.items():
+        sides = {"simulated": (spans, axes)}
+        if ops := recorded_ops(outcome, outcome.replay.graph.programs[index].rank):
+            was = [(meetings[op.comms[0]].axis or "all") if op.comms else "" for op in ops]
+            sides["measured"] = [(op.start, op.finish) for op in ops], was
+        for side, (spans, axes) in sides.items():
             kernels = _merged([s for s, axis in zip(spans, axes, strict=True) if not axis])
             for axis in sorted(set(axes) - {""}):
                 own = _merged([s for s, a in zip(spans, axes, strict=True) if a == axis])
@@ -101,7 +113,8 @@ def if_free(job: Job, base: Outcome, cluster: str, changes: Sequence[str]) -> li
              for name in families]  # fmt: skip
     asked += [(f"{kind} links", f"{kind}.bandwidth={FREE}") for kind in _kinds(base)] + [("host", "host_factor=0")]
     for what, change in asked:
-        time = step_time(replay_job(job, base.mode, cluster, [*changes, change], base.clock))
+        changed = replay_job(job, base.mode, cluster, [*changes, change], base.clock)
+        time = step_time(of_steps(changed, base.steps[-1].step))
         rows.append({"free": what, "step_time": time, "saved": whole - time})
     return sorted(rows, key=lambda row: -float(row["saved"]))
 

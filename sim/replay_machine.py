@@ -17,6 +17,7 @@ from sim.costs.kernel import Kernel
 from sim.costs.measured import gpu_of
 from sim.engine import Machine
 from sim.errors import InputError, Mistake, unknown
+from workloads.traces.kernels import SPIN, kernel_of
 
 if TYPE_CHECKING:
     from sim.opgraph import Comm
@@ -35,6 +36,8 @@ LARGE = 1 << 20
 LATE = 1.25
 # Channels of a ring on NVLink, and SMs of a GPU of unknown make (A100's and H100's are 108 and 132).
 CHANNELS, UNKNOWN_SMS = 24, 108
+# (m, n, k) of a matrix product that fills a GPU, where a trace does not show shapes.
+FILLS = (4096, 4096, 4096)
 # Families whose kernels are bound by arithmetic; all others by memory.
 ARITHMETIC = ("gemm", "attention", "convolution")
 
@@ -112,7 +115,7 @@ def machine(
     def plan(comm: Comm) -> Plan:
         meeting = recorded[id(comm)]
         if fabric is None or before is None or len(comm.groups[0]) < 2:
-            return as_recorded(comm, meeting.duration)
+            return as_recorded(comm, meeting.duration, CHANNELS if interferes and fabric is None else 0)
         if comm.size <= 0:
             text = "collectives of unknown size, played as recorded"
             notes[text] = notes.get(text, 0) + 1
@@ -121,16 +124,21 @@ def machine(
         if not meeting.members or not meeting.missing:
             return planned
         expected = max(pure(meeting), on(before, comm).duration(before.links.bandwidth))
-        if meeting.duration > LATE * expected:
-            # Ranks that were not recorded came later than the recorded ones, as they would again.
-            return replace(planned, latency=planned.latency + meeting.duration - expected)
-        return planned
+        if meeting.duration <= LATE * expected:
+            return planned
+        # Ranks that were not recorded came later than the recorded ones, as they would again; but who is late by
+        # its kernels or host catches up while transfers take longer than they did.
+        longer = max(0.0, planned.duration(fabric.links.bandwidth) - expected)
+        return replace(planned, latency=planned.latency + max(0.0, meeting.duration - expected - longer))
 
     bandwidth = fabric.links.bandwidth if fabric is not None else np.zeros(0)
     beside = contention() if fabric is not None else 1.0
-    gpu = gpu_of(fabric) if fabric is not None and draft.interferes else None
+    interferes = draft.interferes or draft.relieved
+    known = gpu_of(fabric) if fabric is not None else recorded_gpu(replay.job)
+    gpu = known if interferes else None
+    idle = frozenset(i for i, kernel in enumerate(replay.graph.kernels) if kernel.kind == SPIN)
     return Machine(
-        replay.duration, _slowdown(replay, gpu), plan, bandwidth, beside, 0.0, 0.0, {}, exclusive=draft.interferes
+        replay.duration, _slowdown(replay, gpu), plan, bandwidth, beside, 0.0, 0.0, {}, idle, exclusive=draft.interferes
     )
 
 
@@ -142,16 +150,16 @@ def _slowdown(replay: Replay, gpu: Gpu | None) -> Callable[[int, int], float]:
 
     @cache
     def slow(kernel: Kernel, channels: int) -> float:
-        return slowdown(kernel, channels, sms)
+        return slowdown(shaped(kernel), channels, sms)
 
     return lambda kernel, channels: slow(kernels[kernel], channels)
 
 
-def as_recorded(comm: Comm, duration: float) -> Plan:
-    """A communication of fixed length that uses no link."""
+def as_recorded(comm: Comm, duration: float, channels: int = 0) -> Plan:
+    """A communication of fixed length that uses no link, and the SMs of so many channels."""
     none = np.zeros(0)
     ranks = tuple(map(str, comm.groups[0]))
-    return Plan(comm.op, 0.0, ranks, "recorded", "", 0, duration, none.astype(int), none, 1.0, "measured")
+    return Plan(comm.op, 0.0, ranks, "recorded", "", channels, duration, none.astype(int), none, 1.0, "measured")
 
 
 def _fastest(meetings: tuple[Meeting, ...]) -> Callable[[Meeting], float]:
@@ -175,8 +183,6 @@ def other_gpu(old: Gpu, new: Gpu, draft: Draft) -> Callable[[Node], float]:
     """Factor on a recorded kernel when it runs on another GPU: by its tables where they have it, else by datasheet."""
 
     def factor(node: Node) -> float:
-        from workloads.traces.kernels import kernel_of
-
         kernel = kernel_of(node.op)
         if kernel.kind in ("gemm", "gemm_bias") and kernel.shape:
             draft.notes[f"kernels rescaled by tables ({new.evidence(kernel)})"] += 1
@@ -200,7 +206,10 @@ def together(gpu: Gpu, ranks: int) -> Callable[[Node], float]:
 
 def beside_communication(gpu: Gpu | None) -> Callable[[Node], float]:
     """How much longer a recorded kernel took beside a collective with all its channels."""
-    from workloads.traces.kernels import kernel_of
-
     sms = gpu.sms if gpu is not None else UNKNOWN_SMS
-    return lambda node: slowdown(kernel_of(node.op), CHANNELS, sms)
+    return lambda node: slowdown(shaped(kernel_of(node.op)), CHANNELS, sms)
+
+
+def shaped(kernel: Kernel) -> Kernel:
+    """A matrix product of unknown shape as one that fills the GPU, for its slowdown by others."""
+    return replace(kernel, shape=FILLS) if kernel.kind in ("gemm", "gemm_bias") and not kernel.shape else kernel

@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-import gzip
-import json
 from math import isnan
-from pathlib import Path
 from statistics import mean, median
 from typing import Any
 
 import numpy as np
 
-from sim.errors import InputError, Mistake
 from sim.exporters._words import path_part, percent
-from sim.replay import Outcome, StepTime
-from sim.replay_answers import overlap, path
+from sim.replay import Outcome, StepTime, last_step
+from sim.replay_answers import overlap, path, recorded_ops
 from sim.units import format_duration
-from workloads.traces.draft import Node
-from workloads.traces.work import GPU, MARK
+from workloads.traces.work import GPU, Op
 
 SHARES = ("compute", "exposed communication", "host", "idle")
 # Pauses of a GPU that are shorter than this are its own, not the host's, s.
@@ -155,17 +150,15 @@ def breakdown(outcome: Outcome) -> tuple[dict[str, float], dict[str, float]]:
     """
     sides: tuple[list[dict[str, float]], list[dict[str, float]]] = ([], [])
     for index, nodes in enumerate(outcome.replay.programs):
-        last = max(node.op.step for node in nodes)
+        last = last_step(outcome, nodes)
         gpu = [i for i, node in enumerate(nodes) if node.kind == GPU and node.op.step == last]
         if not gpu:
             continue
         run = outcome.run
-        spans = [
-            [(n.op.start, n.op.finish, n.op.issue) for n in (nodes[i] for i in gpu)],
-            [(run.start[index][0][i], run.end[index][0][i], run.launch[index][0][i]) for i in gpu],
-        ]
-        for side, listed in zip(sides, spans, strict=True):
-            side.append(_shares(listed, [nodes[i] for i in gpu]))
+        spans = [(run.start[index][0][i], run.end[index][0][i], run.launch[index][0][i]) for i in gpu]
+        sides[1].append(_shares(spans, [nodes[i].op for i in gpu]))
+        if ops := recorded_ops(outcome, outcome.replay.graph.programs[index].rank):
+            sides[0].append(_shares([(op.start, op.finish, op.issue) for op in ops], ops))
     return _average(sides[0]), _average(sides[1])
 
 
@@ -173,8 +166,8 @@ def _average(found: list[dict[str, float]]) -> dict[str, float]:
     return {name: mean([shares[name] for shares in found]) if found else 0.0 for name in SHARES}
 
 
-def _shares(spans: list[tuple[float, float, float]], nodes: list[Node]) -> dict[str, float]:
-    talks = np.array([bool(node.op.collective) for node in nodes])
+def _shares(spans: list[tuple[float, float, float]], ops: list[Op]) -> dict[str, float]:
+    talks = np.array([bool(op.collective) for op in ops])
     times = np.array([(start, end) for start, end, _ in spans])
     both, compute = _union(times), _union(times[~talks])
     gaps = _gaps(times)
@@ -211,55 +204,10 @@ def families(outcome: Outcome) -> dict[str, float]:
     """Seconds of GPU work by kernel family in the last step, mean over ranks."""
     total: dict[str, float] = {}
     for index, nodes in enumerate(outcome.replay.programs):
-        last = max(node.op.step for node in nodes)
+        last = last_step(outcome, nodes)
         start, end = outcome.run.start[index][0], outcome.run.end[index][0]
         for i, node in enumerate(nodes):
             if node.kind == GPU and node.op.step == last:
                 total[node.family] = total.get(node.family, 0.0) + float(end[i] - start[i])
     ranks = len(outcome.replay.programs)
     return {name: seconds / ranks for name, seconds in sorted(total.items(), key=lambda item: -item[1])}
-
-
-def write_trace(outcome: Outcome, path: Path) -> None:
-    """Measured and simulated tracks side by side, as a Chrome trace for Perfetto.
-
-    Raises
-    ------
-    InputError
-        If the file cannot be written.
-    """
-    events: list[dict[str, Any]] = []
-    for index, nodes in enumerate(outcome.replay.programs):
-        rank, recorded = outcome.replay.graph.programs[index].rank, index < len(outcome.replay.job.works)
-        start, end = outcome.run.start[index][0], outcome.run.end[index][0]
-        for side, name in enumerate(("measured", "simulated")):
-            pid = 2 * rank + side
-            label = {"name": f"rank {rank} {name}"}
-            events.append({"ph": "M", "name": "process_name", "pid": pid, "tid": 0, "args": label})
-            events.append({"ph": "M", "name": "process_sort_index", "pid": pid, "args": {"sort_index": pid}})
-            for i, node in enumerate(nodes):
-                times = (node.op.start, node.op.finish) if side == 0 else (float(start[i]), float(end[i]))
-                if node.kind == MARK or (side == 0 and not recorded):
-                    continue
-                events.append(_event(node, pid, *times))
-    text = json.dumps({"displayTimeUnit": "ms", "traceEvents": events})
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        if path.suffix == ".gz":
-            path.write_bytes(gzip.compress(text.encode(), 5, mtime=0))
-        else:
-            path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise InputError(Mistake(str(path), "", str(error.strerror), "a path that can be written")) from None
-
-
-def _event(node: Node, pid: int, start: float, end: float) -> dict[str, Any]:
-    gpu = node.kind == GPU
-    args: dict[str, Any] = {"family": node.family} if gpu else {}
-    if node.op.collective:
-        args |= {"collective": node.op.collective, "bytes": node.op.bytes, "group": node.op.group}
-    return {
-        "ph": "X", "cat": "kernel" if gpu else "cuda_runtime", "name": node.op.name, "pid": pid,
-        "tid": f"stream {node.stream & 0xFFFFFFFF}" if gpu else "host",
-        "ts": round(start * 1e6, 3), "dur": round(max(0.0, end - start) * 1e6, 3), "args": args,
-    }  # fmt: skip

@@ -23,6 +23,8 @@ from sim.collectives.search import NET_PER_CHANNEL
 OPS = PAIR_OPS
 # Above so many ranks an all-to-all is counted by classes of pairs.
 MANY_RANKS = 64
+# Slots of a channel's buffer before the network, and bytes in each (NCCL_STEPS, NCCL_P2P_NET_CHUNKSIZE; src/init.cc).
+SLOTS, NET_CHUNK = 8, 1 << 17
 MANY = ("all_to_all", "gather", "scatter")
 
 
@@ -60,8 +62,10 @@ def plan(
     small = message <= parts * rules.P2P_LL_BYTES and group.nodes == 1
     evidence = table.evidence if group.nodes == 1 else "guess"
     rate = size / moving if moving > 0 else float("inf")
+    away = op == "send" and fabric.host_of(ranks[0]) != fabric.host_of(ranks[1])
     return Plan(
-        op, size, tuple(ranks), "pairwise", "LL" if small else "Simple", count, delay, links, usage, rate, evidence
+        op, size, tuple(ranks), "pairwise", "LL" if small else "Simple", count, delay, links, usage, rate, evidence,
+        buffered=min(size, float(parts * SLOTS * NET_CHUNK)) if away else 0.0,
     )  # fmt: skip
 
 

@@ -49,6 +49,8 @@ class Plan:
         Choices that were not what was asked for, for ``--explain``.
     on_cpu : bool
         Whether the rate is bound by threads of the CPU: kernels beside the collective do not lower it.
+    buffered : float
+        Last bytes of a send that lie in the sender's buffers when its kernel ends; the network moves them on.
     """
 
     op: str
@@ -64,6 +66,7 @@ class Plan:
     evidence: str
     notes: tuple[str, ...] = field(default=())
     on_cpu: bool = False
+    buffered: float = 0.0
 
     def duration(self, bandwidth: np.ndarray) -> float:
         """Seconds on an idle network whose links have `bandwidth` bytes/s (all links of the fabric)."""

@@ -17,9 +17,14 @@ from sim.commands._shared import as_json, changes, explained
 @click.option("--cluster", default="", metavar="NAME|FILE", help="Replay on this cluster; `prestep list clusters`.")
 @click.option("--comm", type=click.Choice(["recorded", "simulated"]), help="Transfers as they were, or anew.")
 @click.option("--clock", type=click.Choice(["auto", "host", "gpu"]), default="auto", help="What counts the steps.")
+@click.option("--ranks", type=click.IntRange(1), help="On so many data-parallel ranks: --set parallel.dp=N.")
+@click.option("--steps", default="", metavar="LIST", help="Report these steps only: 2, 3-5, or names.")
 @click.option("--free", is_flag=True, help="Also: the step if each kernel family and link kind took no time.")
 @as_json
-@click.option("--trace", type=click.Path(dir_okay=False, path_type=Path), help="Write tracks for Perfetto (.json).")
+@click.option(
+    "--trace", metavar="FILE|DIR/", type=click.Path(path_type=Path),
+    help="Write tracks for Perfetto (.json); into a folder, the simulated run as Kineto, one file per rank (for HTA).",
+)  # fmt: skip
 @explained
 def command(
     files: tuple[Path, ...],
@@ -27,17 +32,30 @@ def command(
     cluster: str,
     comm: Any,
     clock: str,
+    ranks: int | None,
+    steps: str,
     free: bool,
     json_: bool,
     trace: Path | None,
 ) -> None:
-    """Replay traces of a real run, one file per rank; with changes, say what they would do."""
+    """Replay traces of a real run, one file per rank; with changes, say what they would do.
+
+    \b
+    prestep replay run/                                       as it was
+    prestep replay run/ --comm simulated                      transfers on the bundled cluster of its GPU
+    prestep replay run/ --cluster dgx-h100 --set dp=8         on another cluster and GPU, with 8 replicas
+    prestep replay run/ --set nvlink.bandwidth=0.5x --json    with slower links
+    prestep replay run/ --set kernels.gemm=0.5x --steps 2     with faster kernels; one step only
+    Changes of a replay: docs/traces.md, "Changes".
+    """
     from sim import replay_report
     from sim.replay import replay_files
+    from sim.replay_trace import write_trace
 
-    outcome = replay_files(files, comm, cluster, overrides, clock, free)
+    asked = (*overrides, f"parallel.dp={ranks}") if ranks is not None else overrides
+    outcome = replay_files(files, comm, cluster, asked, clock, free, steps)
     page = json.dumps(replay_report.as_json(outcome), indent=2) if json_ else replay_report.as_text(outcome)
     click.echo(page)
     if trace is not None:
-        replay_report.write_trace(outcome, trace)
+        write_trace(outcome, trace)
         click.echo(f"wrote {trace}", err=True)

@@ -20,7 +20,10 @@ if TYPE_CHECKING:
 @click.argument("scenario", required=False)
 @changes
 @as_json
-@file_option("--trace", text="Write a Chrome trace (.json or .json.gz) for Perfetto.")
+@click.option(
+    "--trace", metavar="FILE|DIR/", type=click.Path(path_type=Path),
+    help="Write a Chrome trace (.json or .json.gz) for Perfetto; into a folder, one file per rank (for HTA).",
+)  # fmt: skip
 @file_option("--timeline", text="Write the timeline as Parquet.")
 @run_files.options
 @click.option("--strict", is_flag=True, help="Fail when the prediction rests on a fallback.")

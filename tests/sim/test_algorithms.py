@@ -282,3 +282,15 @@ def test_forced_algorithms_across_hosts(algo: str, hosts: int, busbw: float) -> 
     n = 8 * hosts
     found = 2 * (n - 1) / n * 2.0**35 / plan.duration(fabric.links.bandwidth) / 1e9
     assert found == pytest.approx(busbw, rel=0.15)
+
+
+def test_a_send_to_another_host_leaves_its_last_slots_in_the_buffers() -> None:
+    """Eight slots of 128 KiB a channel, and no more than the message; inside a host nothing stays behind."""
+    from sim.collectives import plan_collective
+    from topologies import load_cluster
+
+    fabric = load_cluster("h200-leafspine-2x2")
+    large = plan_collective("send", 8 << 20, [fabric.gpus[0], fabric.gpus[2]], fabric)
+    assert large.buffered == large.channels << 20
+    assert plan_collective("send", 1000.0, [fabric.gpus[0], fabric.gpus[2]], fabric).buffered == 1000.0
+    assert plan_collective("send", 8 << 20, fabric.gpus[:2], fabric).buffered == 0.0

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sim.engine import Run, Stuck, execute
-from sim.opgraph import OpGraph
+from sim.opgraph import Comm, OpGraph
 from sim.report import timeline_of
 from sim.timeline import check
 from tests.sim.graphs import US, Op, all_reduce, beside, graph, machine
@@ -159,6 +159,19 @@ def test_two_collectives_share_a_link() -> None:
     both = [[Op("nccl", comms=(rank,))] for rank in (0, 1)]
     done = run(graph(both, [all_reduce((0,)), all_reduce((1,))]))
     assert times(done, 0) == times(done, 1) == [(2, 23)]
+
+
+@pytest.mark.parametrize("buffered", [0.0, 4.0, 10.0])
+def test_a_sender_is_done_when_the_rest_is_in_its_buffers(buffered: float) -> None:
+    """Of 10 bytes the last `buffered` may still be on their way; the link carries all, and the receiver has them last."""
+    both = [[Op("nccl", comms=(0,)), Op("nccl", work=5.0)] for _ in (0, 1)]
+    made = graph(both, [Comm("send", 10.0, ((0, 1),), "pp", 2)])
+    plain = machine(made).plan
+    done = run(made, plan=lambda comm: replace(plain(comm), buffered=buffered))
+    assert times(done, 0)[0] == (2, 2 + 1 + 10 - buffered)
+    assert times(done, 1)[0] == (2, 13)
+    assert times(done, 0)[1][0] == 14 - buffered
+    assert done.carried.tolist() == [10.0]
 
 
 def overlapped(**changes: Any) -> tuple[list[tuple[float, float]], Run]:

@@ -7,11 +7,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from sim import plugins
 from sim.errors import InputError, Mistake
+from workloads.traces import linked
+from workloads.traces.chakra import GROUPS
 from workloads.traces.files import head_of
 from workloads.traces.schema import Recording
 
@@ -38,7 +41,7 @@ def files_of(paths: Iterable[str | Path]) -> list[Path]:
     found, mistakes = list[Path](), []
     for path in map(Path, paths):
         if path.is_dir():
-            inside = sorted(f for f in path.iterdir() if f.is_file() and f.suffix not in _OTHER and f.name[0] != ".")
+            inside = sorted(f for f in path.iterdir() if f.is_file() and _may_be_trace(f))
             found += inside
             if not inside:
                 mistakes.append(Mistake(str(path), "", "no trace in this directory", "one file per rank"))
@@ -51,8 +54,8 @@ def files_of(paths: Iterable[str | Path]) -> list[Path]:
     return list(dict.fromkeys(found))
 
 
-def read_file(path: str | Path) -> Recording:
-    """The recording in a file of any known format.
+def format_of(path: str | Path) -> str:
+    """The format of a file, told by its content.
 
     Raises
     ------
@@ -62,25 +65,49 @@ def read_file(path: str | Path) -> Recording:
     head = head_of(Path(path))
     for name, sniff in plugins.providers(__name__, "sniff").items():
         if sniff(head):
-            return plugins.load_function(__name__, name, "read")(Path(path))  # type: ignore[no-any-return]
+            return name
     start = head[:40].decode("utf-8", "replace")
     raise InputError(Mistake(str(path), "", f"a file that starts with {start!r}", f"one of {', '.join(formats())}"))
+
+
+def _may_be_trace(file: Path) -> bool:
+    return file.suffix not in _OTHER and file.name[0] != "." and not file.name.endswith(GROUPS)
+
+
+def read_file(path: str | Path, **options: Any) -> Recording:
+    """The recording in a file of any known format; `options` are those of its reader.
+
+    Raises
+    ------
+    InputError
+        If the file cannot be read or is of no known format.
+    """
+    return plugins.load_function(__name__, format_of(path), "read")(Path(path), **options)  # type: ignore[no-any-return]
 
 
 def read(paths: Sequence[str | Path]) -> list[Recording]:
     """The recordings of one run, by rank.
 
     A file that does not say its rank gets it from its name (rank3, worker3), else from its place among the files.
+    PyTorch execution traces beside Kineto traces are linked with those of their ranks.
 
     Raises
     ------
     InputError
         For files that cannot be read, two files of one rank, files of different runs, or files without GPU work.
     """
-    recordings, mistakes = list[Recording](), list[Mistake]()
+    recordings, mistakes, known = list[Recording](), list[Mistake](), dict[Path, str]()
     for path in files_of(paths):
         try:
-            recordings.append(read_file(path))
+            known[path] = format_of(path)
+        except InputError as error:
+            mistakes += error.mistakes
+    companions, found = _companions(known)
+    mistakes += found
+    for path in [path for path in known if path not in companions.values()]:
+        try:
+            options = {"companion": linked.companion(companions[path])} if path in companions else {}
+            recordings.append(read_file(path, **options))
         except InputError as error:
             mistakes += error.mistakes
     if not mistakes:
@@ -91,15 +118,40 @@ def read(paths: Sequence[str | Path]) -> list[Recording]:
     return sorted(recordings, key=lambda r: r.rank)
 
 
+def _companions(known: Mapping[Path, str]) -> tuple[dict[Path, Path], list[Mistake]]:
+    """Kineto trace -> execution trace of the same rank, by the ranks in their names; mistakes if unclear."""
+    traces_, others = ([p for p, name in known.items() if name == wanted] for wanted in ("kineto", "pytorch_et"))
+    if not traces_ or not others:
+        return {}, []
+    if len(traces_) == len(others) == 1:
+        return {traces_[0]: others[0]}, []
+    by_rank = {_rank_in(path.name): path for path in traces_}
+    pairs, mistakes = {}, []
+    for path in others:
+        partner = by_rank.get(_rank_in(path.name))
+        if partner is None or _rank_in(path.name) < 0 or partner in pairs:
+            expected = "a rank in its name that one of the Kineto traces has too (rank3, worker3)"
+            mistakes.append(Mistake(str(path), "", "an execution trace of no known rank", expected))
+        else:
+            pairs[partner] = path
+    return pairs, mistakes
+
+
+def _rank_in(name: str) -> int:
+    """The first number after "rank", "worker" or an underscore; -1 if there is none."""
+    named = [int(n) for n in _RANK.findall(name)]
+    return named[0] if named and named[0] < 100_000 else -1
+
+
 def _numbered(recordings: list[Recording]) -> list[Recording]:
     """Ranks that files do not say, from their names or their order."""
     taken = {r.rank for r in recordings if r.rank >= 0}
     result = []
     for recording in recordings:
         if recording.rank < 0:
-            named = [int(n) for n in _RANK.findall(Path(recording.path).name)]
+            named = _rank_in(Path(recording.path).name)
             free = next(n for n in range(len(recordings) + len(taken) + 1) if n not in taken)
-            rank = named[0] if named and named[0] not in taken and named[0] < 100_000 else free
+            rank = named if named >= 0 and named not in taken else free
             taken.add(rank)
             recording = recording.as_rank(rank)
         result.append(recording)
@@ -109,6 +161,10 @@ def _numbered(recordings: list[Recording]) -> list[Recording]:
 def _contradictions(recordings: list[Recording]) -> list[Mistake]:
     mistakes, seen = [], dict[int, Recording]()
     first = recordings[0]
+    if len({r.format for r in recordings}) > 1:
+        listed = "; ".join(f"{Path(r.path).name} is {r.format}" for r in recordings[:4])
+        hint = "only an execution trace of PyTorch goes with the Kineto trace of its rank"
+        return [Mistake("traces", "formats", listed, "files of one format", hint)]
     for recording in recordings:
         if recording.count("kernel", "memcpy", "memset") == 0:
             hint = "record with ProfilerActivity.CUDA, and on a machine with a GPU"

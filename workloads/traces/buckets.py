@@ -34,20 +34,22 @@ def split(draft: Draft, ranks: int, cap: float, copy: Callable[[float], float]) 
     draft.notes["ranks that were not recorded: they do what the recorded ones do"] += ranks - 1
 
 
-def rebucket(draft: Draft, cap: float) -> None:
-    """Other buckets for the same gradients."""
-    if not _remove(draft):
+def rebucket(draft: Draft, cap: float, inline: bool = False) -> None:
+    """Other buckets for the same gradients; `inline`: also those that were each reduced among the kernels."""
+    if not _remove(draft, inline):
         raise InputError(Mistake("--set", "parallel.bucket_cap", "no all-reduce of gradients", "a run with DDP"))
     _place(draft, draft.world, cap, None)
     draft.changes.append(f"buckets of {cap / 2**20:g} MiB")
 
 
-def _remove(draft: Draft) -> int:
-    """Takes the all-reduces of gradients out: those on a stream of their own."""
+def _remove(draft: Draft, inline: bool) -> int:
+    """Takes the all-reduces of gradients out: those on a stream of their own, or of a gradient's size."""
     gone = 0
     for rank, nodes in draft.programs.items():
+        sizes = {size for _, size in draft.gradients.get(rank, ())} if inline else set()
         mixed = {n.stream for n in nodes if n.kind == GPU and not n.op.collective}
-        out = {id(n) for n in nodes if n.comms and n.stream not in mixed and n.op.collective == "all_reduce"}
+        reduces = [n for n in nodes if n.comms and n.op.collective == "all_reduce"]
+        out = {id(n) for n in reduces if n.stream not in mixed or n.op.bytes in sizes}
         gone += len(out)
         for node in nodes:
             node.deps = [d for d in node.deps if id(d) not in out]

@@ -12,6 +12,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from sim.errors import InputError, Mistake
 from workloads.traces import files
 from workloads.traces.nodes import Node, spans_of
@@ -22,6 +24,7 @@ COMP, SEND, RECV, COLL = 4, 5, 6, 7
 TYPES = ("all_reduce", "reduce", "all_gather", "gather", "scatter", "broadcast", "all_to_all", "reduce_scatter",
          "reduce_scatter", "all_reduce")  # fmt: skip
 US = 1e-6
+GROUPS = ".comm_group.json"  # ending of ASTRA-sim's file with the ranks of groups
 
 
 def sniff(head: bytes) -> bool:
@@ -45,7 +48,6 @@ def read(path: Path) -> Recording:
         For a file that ends in the middle of a message, or has no node.
     """
     nodes, counts = list[Node](), Counter[tuple[str, str]]()
-    repaired: Counter[str] = Counter()
     try:
         messages = list(_messages(files.content(path)))
         for message in messages[1:]:
@@ -57,11 +59,47 @@ def read(path: Path) -> Recording:
     except (IndexError, ValueError, struct.error):
         hint = "copy it again"
         raise InputError(Mistake(str(path), "", "a message that is cut off", "a whole Chakra trace", hint)) from None
+    return recording_of(path, "chakra", nodes, counts)
+
+
+def recording_of(path: Path, format: str, nodes: list[Node], counts: Counter[tuple[str, str]]) -> Recording:
+    """A recording of the nodes of a Chakra trace.
+
+    Raises
+    ------
+    InputError
+        If there are none.
+    """
     if not nodes:
         raise InputError(Mistake(str(path), "", "no node", "a Chakra trace with nodes"))
-    nodes = _grouped(nodes)
+    nodes, repaired = _grouped(nodes), Counter[str]()
+    ranks = _ranks_beside(path)
+    for node in nodes:
+        node.group += ranks.get(node.group.rstrip(":"), "") if node.group else ""
+    if negative := [node for node in nodes if node.duration < 0]:
+        repaired["negative duration taken as 0"] += len(negative)
+        for node in negative:
+            node.duration = 0.0
     counts["host node", "its time is in the launches that follow it"] += sum(node.host for node in nodes)
-    return recording(str(path), "chakra", nodes, counts, repaired)
+    return recording(str(path), format, nodes, counts, repaired)
+
+
+def _ranks_beside(path: Path) -> dict[str, str]:
+    """Ranks of the groups in ASTRA-sim's file of groups ("PREFIX.comm_group.json") beside the files of the ranks.
+
+    Raises
+    ------
+    InputError
+        If it is no map of groups to lists of ranks.
+    """
+    for file in sorted(path.parent.glob(f"*{GROUPS}")):
+        if path.name.startswith(file.name.removesuffix(GROUPS)):
+            try:
+                groups = msgspec.json.decode(file.read_bytes(), type=dict[str, list[int]])
+            except msgspec.DecodeError as error:
+                raise InputError(Mistake(str(file), "", f"{error}", 'groups and their ranks, {"1": [0, 1]}')) from None
+            return {name: ",".join(map(str, listed)) for name, listed in groups.items()}
+    return {}
 
 
 def recording(
@@ -95,8 +133,11 @@ def _node(message: bytes) -> Node | None:
         elif number == 10:
             name, content = _attribute(value)
             seen[name] = content
-    if kind not in (COMP, SEND, RECV, COLL):
-        return None
+    return described(found, kind, seen) if kind in (COMP, SEND, RECV, COLL) else None
+
+
+def described(found: Node, kind: int, seen: dict[str, Any]) -> Node:
+    """A node with what its type and attributes say."""
     found.host = bool(seen.get("is_cpu_op", kind == COMP and "stream" not in seen))
     found.computes = kind == COMP
     found.thread = int(seen.get("stream", seen.get("tid", 0)) or 0)

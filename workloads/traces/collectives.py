@@ -7,7 +7,7 @@ import math
 import re
 from typing import Any
 
-from workloads.traces.schema import Span
+from workloads.traces.columns import Meta
 
 OPS = {
     "allreduce": "all_reduce", "all_reduce": "all_reduce", "allreduce_coalesced": "all_reduce",
@@ -37,24 +37,33 @@ UNKNOWN = 4
 SYNCHRONISING = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
 
 
-def described(span: Span, source: Any) -> None:
-    """Sets collective, bytes, peers and sequence of a span from metadata, or its kernel's name."""
-    word = str(source.collective).lower() if source is not None and source.collective is not None else ""
-    if word in OPS:
-        span.collective = OPS[word]
-        size = SIZES.get(str(source.dtype or "").lower(), UNKNOWN)
-        span.bytes = float(max(_count(source.inputs), _count(source.outputs)) * size)
-        span.sequence = _count(source.sequence, -1)
-        if word in ("send", "recv"):
-            peer = _count(source.destination if word == "send" else source.source, -1)
-            span.peers = f"{word}{'>' if word == 'send' else '<'}{peer}:{int(span.bytes)}"
-        return
-    if span.kind == "communication":
-        span.collective = "wait" if word == "wait" else OPS.get(span.name.removeprefix("nccl:").lower(), "")
-        return
-    found = KERNEL.search(span.name)
-    if found:
-        span.collective = KERNEL_OPS[found.group(1)]
+def metadata(source: Any, groups: dict[str, tuple[int, ...]]) -> Meta | None:
+    """What the arguments of an event say of a collective; None if they speak of none."""
+    if source is None or source.collective is None:
+        return None
+    word = str(source.collective).lower()
+    group = group_name(source, groups) if source.group is not None else ""
+    if word not in OPS:
+        return Meta(word, group=group)
+    size = SIZES.get(str(source.dtype or "").lower(), UNKNOWN)
+    total = float(max(_count(source.inputs), _count(source.outputs)) * size)
+    peers = ""
+    if word in ("send", "recv"):
+        peer = _count(source.destination if word == "send" else source.source, -1)
+        peers = f"{word}{'>' if word == 'send' else '<'}{peer}:{int(total)}"
+    return Meta(word, OPS[word], total, _count(source.sequence, -1), peers, group)
+
+
+def communication(kind: str, name: str, meta: Meta | None) -> Meta:
+    """What a kernel, or a call of the framework, is of a collective: by its metadata, else by its name."""
+    if meta is not None and meta.collective:
+        return meta
+    found = meta or Meta("")
+    if kind == "communication":
+        op = "wait" if found.word == "wait" else OPS.get(name.removeprefix("nccl:").lower(), "")
+        return found._replace(collective=op)
+    match = KERNEL.search(name)
+    return found._replace(collective=KERNEL_OPS[match.group(1)]) if match else found
 
 
 def group_name(source: Any, groups: dict[str, tuple[int, ...]]) -> str:

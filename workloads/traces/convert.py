@@ -18,6 +18,8 @@ import pyarrow.parquet
 from sim.errors import InputError, Mistake
 from workloads.traces import chakra
 from workloads.traces.draft import Node
+from workloads.traces.kernels import kernel_of
+from workloads.traces.matching import Meeting
 from workloads.traces.replay import Job, assemble
 from workloads.traces.schema import Recording
 from workloads.traces.work import GPU, MARK
@@ -72,27 +74,57 @@ def convert(recordings: Sequence[Recording], output: Path, to: str = "") -> list
     return [output]
 
 
-def _of_rank(output: Path, rank: int) -> Path:
+def _ending(output: Path) -> str:
     endings = sorted((e for listed in FORMATS.values() for e in listed), key=len, reverse=True)
-    ending = next((e for e in endings if output.name.endswith(e)), "")
-    stem = output.name.removesuffix(ending).removesuffix(f".{rank}")
-    return output.with_name(f"{stem}.{rank}{ending or '.et'}")
+    return next((e for e in endings if output.name.endswith(e)), "")
+
+
+def _stem(output: Path) -> str:
+    return output.name.removesuffix(_ending(output))
+
+
+def _of_rank(output: Path, rank: int) -> Path:
+    return output.with_name(f"{_stem(output).removesuffix(f'.{rank}')}.{rank}{_ending(output) or '.et'}")
 
 
 def _chakra(job: Job, output: Path) -> list[Path]:
+    """A file a rank, and, where not all communication is among all ranks, ASTRA-sim's file of the groups."""
+    draft = job.draft()
+    shared = _Shared(draft.meetings, job.world)
     written = []
-    for rank, nodes in job.draft().programs.items():
+    for rank, nodes in draft.programs.items():
         path = _of_rank(output, rank)
-        path.write_bytes(b"".join(map(chakra.message, _Chakra(nodes, job.world).messages())))
+        path.write_bytes(b"".join(map(chakra.message, _Chakra(rank, nodes, shared).messages())))
+        written.append(path)
+    if shared.groups:
+        path = output.with_name(f"{_stem(output)}{chakra.GROUPS}")
+        path.write_text(json.dumps({name: list(ranks) for ranks, name in shared.groups.items()}, indent=2))
         written.append(path)
     return written
+
+
+class _Shared:
+    """What the files of all ranks must agree on: numbers of groups, and tags of transfers.
+
+    ASTRA-sim takes group 0 as all ranks, and finds others by number in its file of groups; PyTorch's names of groups
+    may differ from rank to rank.
+    """
+
+    def __init__(self, meetings: Sequence[Meeting], world: int) -> None:
+        found = {tuple(sorted(m.ranks)) for m in meetings if m.op != "send"}
+        parts = sorted(ranks for ranks in found if ranks != tuple(range(world)))
+        self.groups = {ranks: str(i) for i, ranks in enumerate(parts, 1)}
+        self.tags = {id(m): i for i, m in enumerate(m for m in meetings if m.op == "send")}
+
+    def group(self, meeting: Meeting) -> str:
+        return self.groups.get(tuple(sorted(meeting.ranks)), "0")
 
 
 class _Chakra:
     """Messages of one rank."""
 
-    def __init__(self, nodes: Sequence[Node], world: int) -> None:
-        self.nodes, self.world = nodes, world
+    def __init__(self, rank: int, nodes: Sequence[Node], shared: _Shared) -> None:
+        self.rank, self.nodes, self.shared = rank, nodes, shared
         self.ids: dict[int, list[int]] = {}
         self.last: dict[int, list[int]] = {}
         self.owed: dict[int, float] = {}
@@ -123,26 +155,26 @@ class _Chakra:
     def _work(self, node: Node, before: list[int]) -> list[int]:
         stream = node.stream & 0xFFFFFFFF
         if not node.comms:
-            return [self._add(node.op.name, chakra.COMP, node.duration, before, stream, False, node.op.start)]
+            size = _work_of(node)
+            return [self._add(node.op.name, chakra.COMP, node.duration, before, stream, False, node.op.start, (), size)]
         made = []
         for meeting in node.comms:
             attrs = [_attribute("comm_size", 9, int(meeting.size))]
-            group = node.op.group.partition(":")[0]
             if meeting.op == "send":
-                sends = f"send>{meeting.ranks[1]}:" in node.op.peers
-                kind = chakra.SEND if sends else chakra.RECV
+                kind = chakra.SEND if meeting.ranks[0] == self.rank else chakra.RECV
                 attrs += [_attribute("comm_src", 7, meeting.ranks[0]), _attribute("comm_dst", 7, meeting.ranks[1])]
-                attrs += [_attribute("comm_tag", 7, 0)]
+                attrs += [_attribute("comm_tag", 7, self.shared.tags[id(meeting)])]
             else:
-                kind = chakra.COLL
-                attrs += [_attribute("comm_type", 9, chakra.TYPES.index(meeting.op)), _text("pg_name", group or "0")]
+                kind, group = chakra.COLL, self.shared.group(meeting)
+                attrs += [_attribute("comm_type", 9, chakra.TYPES.index(meeting.op)), _text("pg_name", group)]
+                attrs += [_attribute("comm_priority", 7, 0)]
             start = max(meeting.begin, node.op.start)
             made.append(self._add(node.op.name, kind, meeting.duration, before, stream, False, start, attrs))
         return made
 
     def _add(
         self, name: str, kind: int, duration: float, deps: list[int], stream: int, host: bool, start: float,
-        more: Sequence[bytes] = (),
+        more: Sequence[bytes] = (), work: tuple[int, int] = (0, 0),
     ) -> int:  # fmt: skip
         exact = duration * 1e6 + self.owed.get(stream, 0.0)
         whole = max(0, round(exact))
@@ -155,10 +187,19 @@ class _Chakra:
         if not host:
             attrs.append(_attribute("stream", 9, stream))
         if kind == chakra.COMP:
-            attrs += [_attribute("num_ops", 9, 0), _attribute("tensor_size", 13, 0)]
+            attrs += [_attribute("num_ops", 9, work[0]), _attribute("tensor_size", 13, work[1])]
         self.out.append(body + b"".join(chakra.text(10, attr) for attr in attrs))
         self.next += 1
         return self.next - 1
+
+
+def _work_of(node: Node) -> tuple[int, int]:
+    """Operations and bytes of a matrix product of known shape, for a roofline; (0, 0) of all else."""
+    kernel = kernel_of(node.op)
+    if kernel.kind not in ("gemm", "gemm_bias") or len(kernel.shape) != 3:
+        return 0, 0
+    m, n, k = kernel.shape
+    return 2 * m * n * k, (m * n + m * k + k * n) * (4 if kernel.dtype == "fp32" else 2)
 
 
 def _attribute(name: str, field: int, value: int) -> bytes:
@@ -177,7 +218,7 @@ def _kineto(recording: Recording, output: Path, several: bool) -> Path:
         distributed["world_size"] = recording.world
     if recording.nccl:
         distributed["nccl_version"] = recording.nccl
-    events = [_event(row) for row in recording.spans.to_pylist()]
+    events = [_event(row) for row in recording.spans.to_pylist() if row["kind"] != "data"]
     root = {
         "schemaVersion": 1, "deviceProperties": [{"id": 0, "name": recording.device}],
         "distributedInfo": distributed, "displayTimeUnit": "ms", "baseTimeNanoseconds": recording.origin,

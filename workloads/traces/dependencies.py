@@ -6,6 +6,8 @@ Streams run their operations in order and nothing starts before its launch; that
 * else calls of cudaStreamWaitEvent, which do not name them: before a collective its stream waits for the stream that
   made the data; elsewhere the next operation waits for what was last issued to the other streams. An edge that the
   recorded times contradict is left out;
+* data that goes between streams, where an execution trace of the run is given too;
+* collectives of one communicator run one after the other, as NCCL sees to;
 * else, for gaps that nothing explains, the operation of another stream that ended just before: inferred, and counted.
 """
 
@@ -13,9 +15,8 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from math import inf
-from typing import Any
 
-from workloads.traces.work import EPS, GPU, SYNC, Op, Work
+from workloads.traces.work import EPS, GPU, SYNC, Op, Row, Work
 
 # A start this soon after the end of another stream's operation follows from it, if nothing else explains it.
 SOON = 10e-6
@@ -24,13 +25,15 @@ UNEXPLAINED = 20e-6
 
 def connect(work: Work) -> None:
     """Fills `Op.deps` of a rank."""
-    exact = [row for row in work.calls["wait"] if row["operator"] == "cuda_sync"]
+    exact = [row for row in work.calls["wait"] if row.operator == "cuda_sync"]
     communication = _communication_streams(work)
     if exact:
         _from_events(work, exact)
     else:
         _collectives_wait(work, communication)
         _from_calls(work, communication)
+    _from_data(work)
+    _same_communicator(work)
     _infer(work, communication)
     _host_waits(work)
 
@@ -43,24 +46,24 @@ def _communication_streams(work: Work) -> set[int]:
     return {stream for stream, only in kinds.items() if only}
 
 
-def _from_events(work: Work, rows: list[dict[str, Any]]) -> None:
+def _from_events(work: Work, rows: list[Row]) -> None:
     """Edges of `cuda_sync` events: what a stream runs after the call waits for the last before the record."""
-    called = {row["correlation"]: row["start"] for row in work.calls["wait"] if row["operator"] != "cuda_sync"}
-    recorded = {row["correlation"]: row["start"] for row in work.calls["record"]}
+    called = {row.correlation: row.start for row in work.calls["wait"] if row.operator != "cuda_sync"}
+    recorded = {row.correlation: row.start for row in work.calls["record"]}
     streams: dict[int, list[int]] = {}
     for index, op in enumerate(work.ops):
         if op.kind == GPU:
             streams.setdefault(op.stream, []).append(index)
     issues = {stream: [work.ops[i].issue for i in listed] for stream, listed in streams.items()}
     for row in rows:
-        waits, of = called.get(row["correlation"]), recorded.get(row["sequence"])
-        if waits is None or of is None or row["stream"] not in streams or row["target"] not in streams:
+        waits, of = called.get(row.correlation), recorded.get(row.sequence)
+        if waits is None or of is None or row.stream not in streams or row.target not in streams:
             work.notes["event waits whose calls were not recorded, left out"] += 1
             continue
-        after = bisect_left(issues[row["stream"]], waits)
-        before = bisect_right(issues[row["target"]], of) - 1
-        if after < len(issues[row["stream"]]) and before >= 0:
-            _edge(work, streams[row["target"]][before], streams[row["stream"]][after], "event waits")
+        after = bisect_left(issues[row.stream], waits)
+        before = bisect_right(issues[row.target], of) - 1
+        if after < len(issues[row.stream]) and before >= 0:
+            _edge(work, streams[row.target][before], streams[row.stream][after], "event waits")
 
 
 def _edge(work: Work, before: int, after: int, why: str) -> bool:
@@ -85,6 +88,29 @@ def _collectives_wait(work: Work, communication: set[int]) -> None:
             last = index
         elif last >= 0 and op.issue > -inf:
             _edge(work, last, index, "collectives that wait for the operation issued before them")
+
+
+def _from_data(work: Work) -> None:
+    """Edges of an execution trace: an operation on one stream reads what one on another has written."""
+    rows = work.calls["data"]
+    if not rows:
+        return
+    at = {op.correlation: index for index, op in enumerate(work.ops) if op.kind == GPU}
+    for row in rows:
+        before, after = at.get(row.sequence, -1), at.get(row.correlation, -1)
+        if before >= 0 and after >= 0:
+            _edge(work, before, after, "data of an execution trace that goes between streams")
+
+
+def _same_communicator(work: Work) -> None:
+    """Collectives of one communicator run in the order of their launch, on whatever streams they are (NCCL's rule)."""
+    last: dict[str, int] = {}
+    for index, op in enumerate(work.ops):
+        if op.kind == GPU and op.collective and op.collective != "p2p" and op.group:
+            before = last.get(op.group, -1)
+            if before >= 0 and work.ops[before].stream != op.stream:
+                _edge(work, before, index, "collectives that wait for the one before in their group")
+            last[op.group] = index
 
 
 def _from_calls(work: Work, communication: set[int]) -> None:
@@ -125,34 +151,34 @@ def _waits_of_compute(work: Work) -> list[float]:
     """Times of wait calls that are not a collective's own: not around its launch, and not NCCL's after it."""
     launched = {op.correlation for op in work.ops if op.collective}
     calls = [("wait", r) for r in work.calls["wait"]] + [("record", r) for r in work.calls["record"]]
-    calls += [("nccl" if r["correlation"] in launched else "launch", r) for r in work.calls["launch"]]
-    calls.sort(key=lambda call: float(call[1]["start"]))
+    calls += [("nccl" if r.correlation in launched else "launch", r) for r in work.calls["launch"]]
+    calls.sort(key=lambda call: float(call[1].start))
     windows = _own_windows(work, [row for kind, row in calls if kind == "nccl"])
     before: dict[int, list[str]] = {}
     found = []
     for kind, row in calls:
-        recent = before.setdefault(row["stream"], ["", ""])
+        recent = before.setdefault(row.stream, ["", ""])
         if kind == "wait" and recent != ["nccl", "record"]:
-            listed = windows.get(row["stream"], [])
-            at = bisect_right(listed, (row["start"], inf))
-            if not any(start <= row["start"] <= end for start, end in listed[max(0, at - 4) : at]):
-                found.append(row["start"])
-        before[row["stream"]] = [recent[1], kind]
+            listed = windows.get(row.stream, [])
+            at = bisect_right(listed, (row.start, inf))
+            if not any(start <= row.start <= end for start, end in listed[max(0, at - 4) : at]):
+                found.append(row.start)
+        before[row.stream] = [recent[1], kind]
     return found
 
 
-def _own_windows(work: Work, launches: list[dict[str, Any]]) -> dict[int, list[tuple[float, float]]]:
+def _own_windows(work: Work, launches: list[Row]) -> dict[int, list[tuple[float, float]]]:
     """Calls of the framework that issue communication, by thread; those that only wait for it are not among them."""
     starts: dict[int, list[float]] = {}
     for row in launches:
-        starts.setdefault(row["stream"], []).append(row["start"])
+        starts.setdefault(row.stream, []).append(row.start)
     windows: dict[int, list[tuple[float, float]]] = {}
     for row in work.calls["communication"]:
-        listed = starts.get(row["stream"], [])
-        at = bisect_left(listed, row["start"])
-        launches_inside = at < len(listed) and listed[at] <= row["end"]
-        if row["collective"] not in ("wait", "") or launches_inside:
-            windows.setdefault(row["stream"], []).append((row["start"], row["end"]))
+        listed = starts.get(row.stream, [])
+        at = bisect_left(listed, row.start)
+        launches_inside = at < len(listed) and listed[at] <= row.end
+        if row.collective not in ("wait", "") or launches_inside:
+            windows.setdefault(row.stream, []).append((row.start, row.end))
     return windows
 
 

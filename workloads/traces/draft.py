@@ -67,7 +67,9 @@ class Draft:
     notes : Counter
         What had to be assumed for them.
     interferes : bool
-        Communication slows kernels beside it; recorded kernels have that in their times.
+        Communication slows kernels beside it, which no recorded one had beside it.
+    relieved : bool
+        The slowdown by recorded communication is taken out of kernels, to be put in where communication comes to be.
     """
 
     programs: dict[int, list[Node]]
@@ -78,6 +80,7 @@ class Draft:
     changes: list[str] = field(default_factory=list)
     notes: Counter[str] = field(default_factory=Counter)
     interferes: bool = False
+    relieved: bool = False
 
 
 def draft_of(works: tuple[Work, ...], meetings: tuple[Meeting, ...], world: int) -> Draft:

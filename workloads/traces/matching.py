@@ -10,6 +10,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 from math import inf
+from pathlib import Path
 from statistics import median
 
 from sim.errors import InputError, Mistake
@@ -28,7 +29,7 @@ class Meeting:
 
     `members` are (rank, operation) of those that recorded it; `duration` is its transfer in seconds, without waiting
     for the last recorded rank. `sender` is set where the sender does not wait for the receiver: NCCL's buffers hold
-    some megabytes.
+    some megabytes. `in_place`: inputs lie in the outputs.
     """
 
     op: str
@@ -39,6 +40,7 @@ class Meeting:
     duration: float = 0.0
     step: int = -1
     sender: int = -1
+    in_place: bool = False
 
     @property
     def begin(self) -> float:
@@ -94,8 +96,12 @@ def _keys(work: Work, world: int) -> Iterator[tuple[tuple[object, ...], Op, Meet
     """What a rank takes part in, with a key that its peers find too."""
     place: Counter[tuple[object, ...]] = Counter()
     names = [name for name, _, _ in work.steps]
+    operator = ""
     for op in work.ops:
-        if op.kind != GPU or not op.collective or op.step < 0:
+        if op.kind != GPU:
+            continue
+        before, operator = operator, op.operator
+        if not op.collective or op.step < 0:
             continue
         step = names[op.step]
         if op.collective == "p2p":
@@ -112,7 +118,9 @@ def _keys(work: Work, world: int) -> Iterator[tuple[tuple[object, ...], Op, Meet
             ranks = tuple(range(max(world, work.rank + 1)))
         place[step, group, op.collective] += 1
         number = place[step, group, op.collective]
-        meeting = Meeting(op.collective, op.bytes, ranks, "dp", [], step=op.step)
+        # FSDP copies its shard into the place it has in the gathered buffer (all_gather_copy_in).
+        in_place = op.collective == "all_gather" and before == "aten::_foreach_copy_"
+        meeting = Meeting(op.collective, op.bytes, ranks, "dp", [], step=op.step, in_place=in_place)
         yield (step, group, op.collective, number), op, meeting
 
 
@@ -173,7 +181,8 @@ def _related(works: list[Work], meetings: list[Meeting], reached: set[int]) -> N
 
 
 def _different(works: list[Work], found: str) -> Mistake:
-    ranks = ", ".join(str(work.rank) for work in works)
+    listed = ", ".join(f"{work.rank} ({Path(work.path).name})" for work in works[:4])
+    ranks = listed + (f" and {len(works) - 4} more" if len(works) > 4 else "")
     return Mistake(f"ranks {ranks}", "", found, "traces of one run", "give the files of one run only")
 
 

@@ -16,10 +16,10 @@ from workloads.traces import files
 from workloads.traces.collectives import KERNEL, KERNEL_OPS
 from workloads.traces.kineto import call_kind
 from workloads.traces.schema import Recording, Span, dropped_of, table_of
+from workloads.traces.steps import NAMED
 
 NS = 1e-9
 COPIES = {1: "HtoD", 2: "DtoH", 8: "DtoD", 10: "PtoP"}
-STEPS = re.compile(r"^(ProfilerStep#|(train(ing)?[ _])?(step|iter(ation)?)[ _#:]*\d+)", re.IGNORECASE)
 PROCESS = 1 << 24  # globalTid and globalPid: the thread is in the lower 24 bits
 
 
@@ -123,7 +123,7 @@ def _steps(
         text = row["text"] or words.get(row["textId"] if "textId" in row.keys() else None, "")  # noqa: SIM118
         if (
             text
-            and STEPS.match(text)
+            and NAMED.match(text)
             and (process is None or row["globalTid"] // PROCESS % PROCESS == process % PROCESS)
         ):
             yield Span("step", text, row["globalTid"] % PROCESS, row["start"] * NS, row["end"] * NS)

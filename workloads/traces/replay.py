@@ -16,6 +16,7 @@ from workloads.traces.draft import Draft, Node, draft_of
 from workloads.traces.kernels import kernel_of
 from workloads.traces.matching import Meeting, match
 from workloads.traces.schema import Recording
+from workloads.traces.steps import pair
 from workloads.traces.work import GPU, Work, work_of
 
 
@@ -72,7 +73,9 @@ def assemble(recordings: Sequence[Recording]) -> Job:
         work.calls.clear()  # rows of the table, needed no more: of many ranks they fill the memory
         work.shift((recording.origin - origin) * 1e-9)
         works.append(work)
+    renamed = pair(works)
     meetings, notes = match(works, world)
+    notes += renamed
     first = min(min(op.start if op.issue == -inf else op.issue for op in work.ops) for work in works)
     for work in works:
         work.shift(-first)
@@ -134,7 +137,7 @@ def graph_of(job: Job, draft: Draft) -> Replay:
         programs.append(_program(rank, nodes, used, streams, kernels, durations))
     played = set(draft.programs)
     comms = tuple(
-        Comm(m.op, m.size, (m.ranks,), m.axis, arrivals[i], sender=m.sender if m.sender in played else -1)
+        Comm(m.op, m.size, (m.ranks,), m.axis, arrivals[i], m.in_place, m.sender if m.sender in played else -1)
         for i, m in enumerate(meetings)
     )
     names = tuple(f"stream {stream & 0xFFFFFFFF}" for stream in streams)

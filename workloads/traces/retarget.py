@@ -31,6 +31,8 @@ from workloads.traces.work import GPU
 
 KEYS = ("parallel.dp", "parallel.bucket_cap", "parallel.data_parallel", "faults.slow_rank", "faults.slow_factor",
         "faults.slow_per_layer", "cluster.host_factor")  # fmt: skip
+# Changes that move communication to beside other kernels.
+MOVES = {"parallel.dp", "parallel.bucket_cap", "parallel.data_parallel", "faults.slow_rank", "cluster.host_factor"}
 SECTIONS = ("parallel", "faults", "kernels", "nccl", "training", "model", "cluster")
 
 
@@ -47,7 +49,8 @@ class Changes:
     @property
     def communication(self) -> bool:
         """Whether communication cannot stay as it was recorded."""
-        return bool(self.links or self.nccl or {"parallel.dp", "parallel.bucket_cap"} & set(self.keys))
+        made = self.keys.get("parallel.data_parallel") == "ddp"
+        return bool(self.links or self.nccl or made or {"parallel.dp", "parallel.bucket_cap"} & set(self.keys))
 
 
 def parse(changes: Iterable[str]) -> Changes:
@@ -140,8 +143,8 @@ def apply(draft: Draft, changes: Changes, copy: Callable[[float], float], beside
     from workloads.traces.fuse import fuse
     from workloads.traces.straggler import straggler
 
-    if "parallel.data_parallel" in changes.keys:
-        _data_parallel_kind(draft, changes.keys["parallel.data_parallel"], beside)
+    if changes.keys.keys() & MOVES or changes.links or changes.nccl:
+        relieve(draft, beside)
     cap = parse_bytes(changes.keys["parallel.bucket_cap"], "--set", "parallel.bucket_cap") if (
         "parallel.bucket_cap" in changes.keys
     ) else 0.0  # fmt: skip
@@ -154,6 +157,8 @@ def apply(draft: Draft, changes: Changes, copy: Callable[[float], float], beside
             data_parallel(draft, ranks, beside)
     if cap:
         rebucket(draft, cap)
+    if "parallel.data_parallel" in changes.keys:
+        _data_parallel_kind(draft, changes.keys["parallel.data_parallel"], beside)
     for families in changes.fused:
         fuse(draft, families)
     for name, factor in changes.kernels.items():
@@ -208,7 +213,7 @@ def data_parallel(draft: Draft, ranks: int, beside: Callable[[Node], float]) -> 
         meeting.ranks = tuple(range(ranks))
         meeting.members = [(rank, op) for rank, op in meeting.members if rank < ranks]
     if ranks == 1:
-        _relieve(draft, beside)
+        relieve(draft, beside)
         for node in _every(draft):
             if node.comms:
                 node.comms, node.duration, node.gap = [], 0.0, 0.0
@@ -223,11 +228,33 @@ def _data_parallel_kind(draft: Draft, kind: str, beside: Callable[[Node], float]
         raise InputError(unknown("--set", "parallel.data_parallel", kind, ("ddp", "ddp-no-overlap")))
     if kind == "ddp-no-overlap":
         without_overlap(draft, beside)
+    elif draft.meetings and not _overlaps(draft):
+        from workloads.traces.buckets import CAP, rebucket
+
+        rebucket(draft, CAP, inline=True)
+
+
+def _overlaps(draft: Draft) -> bool:
+    """Whether a tenth of recorded communication, or communication made here, had kernels beside it."""
+    shared = total = 0.0
+    for nodes in draft.programs.values():
+        gpu = [node for node in nodes if node.kind == GPU]
+        kernels = sorted((n.op.start, n.op.end) for n in gpu if not n.comms)
+        starts = [start for start, _ in kernels]
+        for node in gpu:
+            if node.comms and not node.comms[0].members:
+                return True
+            if node.comms:
+                begin, end = max(m.begin for m in node.comms), node.op.end
+                listed = kernels[max(0, bisect_left(starts, begin) - 1) : bisect_right(starts, end)]
+                shared += sum(max(0.0, min(end, last) - max(begin, first)) for first, last in listed)
+                total += end - begin
+    return shared > 0.1 * total
 
 
 def without_overlap(draft: Draft, beside: Callable[[Node], float]) -> None:
     """Every communication begins when what was issued before it has ended, and what is issued after it waits."""
-    _relieve(draft, beside)
+    relieve(draft, beside)
     for nodes in draft.programs.values():
         computing, pending = None, list[Node]()
         for node in nodes:
@@ -242,10 +269,13 @@ def without_overlap(draft: Draft, beside: Callable[[Node], float]) -> None:
     draft.changes.append("no overlap of communication and computation")
 
 
-def _relieve(draft: Draft, beside: Callable[[Node], float]) -> None:
-    """Kernels without the slowdown of the communication that was recorded beside them."""
+def relieve(draft: Draft, beside: Callable[[Node], float]) -> None:
+    """Kernels without the slowdown of the communication that was recorded beside them; once."""
+    if draft.relieved or draft.interferes:
+        return
+    draft.relieved = True
     for nodes in draft.programs.values():
-        moving = sorted((max(m.begin for m in n.comms), n.op.end) for n in nodes if n.comms and n.comms[0].members)
+        moving = sorted((n.op.start, n.op.end) for n in nodes if n.comms and n.comms[0].members)
         starts = [start for start, _ in moving]
         for node in nodes:
             if node.kind != GPU or node.comms or node.duration <= 0:

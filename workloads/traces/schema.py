@@ -34,7 +34,8 @@ import pyarrow as pa
 
 GPU_KINDS = ("kernel", "memcpy", "memset")
 HOST_KINDS = ("launch", "sync", "wait", "record")
-KINDS = (*GPU_KINDS, *HOST_KINDS, "step", "communication", "gradient")
+# "data": GPU work (correlation) that needs what other work (sequence, on the stream `target`) wrote.
+KINDS = (*GPU_KINDS, *HOST_KINDS, "step", "communication", "gradient", "data")
 
 _WORD = pa.dictionary(pa.int32(), pa.string())
 SCHEMA = pa.schema(

@@ -8,6 +8,7 @@ from dataclasses import replace
 from sim.errors import InputError, Mistake
 from sim.units import parse_duration
 from workloads.traces.draft import Draft, Node
+from workloads.traces.kernels import SPIN
 from workloads.traces.retarget import Changes, asked_factor, integer, scale
 from workloads.traces.work import GPU, Op
 
@@ -50,7 +51,7 @@ def _spun(nodes: list[Node], delay: float) -> list[Node]:
     for node in nodes:
         forward = node.kind == GPU and node.family == "attention" and "backward" not in node.op.operator
         if forward and not re.search("bwd|bprop|dot_do_o|convert_dq|reduce_head", node.op.name):
-            op = Op(GPU, "spin", node.op.issue, node.op.start, node.op.start, node.stream, step=node.op.step)
+            op = Op(GPU, SPIN, node.op.issue, node.op.start, node.op.start, node.stream, step=node.op.step)
             result.append(Node(op, node.stream, duration=delay, gap=0.0))
         result.append(node)
     if len(result) == len(nodes):

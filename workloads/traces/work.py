@@ -4,19 +4,43 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import Counter, defaultdict
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import inf
 from statistics import median
 from typing import Any
 
+import pyarrow as pa
+
 from workloads.traces.collectives import SYNCHRONISING, payload
 from workloads.traces.nodes import UNTIMED
 from workloads.traces.schema import GPU_KINDS, Recording
+from workloads.traces.steps import Step, steps_of
 
 GPU, SYNC, MARK = 0, 1, 2
 # A launch call this many times longer than the median one, with this many operations before it, waited for the queue.
 BLOCKED, OUTSTANDING, SHORTEST = 8.0, 256, 50e-6
 EPS = 2e-6  # s; clocks of host and GPU are converted into each other with about this error
+
+
+@dataclass(slots=True)
+class Row:
+    """A row of the table of spans; see `schema`."""
+
+    name: str
+    operator: str
+    stream: int
+    start: float
+    end: float
+    bytes: float
+    collective: str
+    group: str
+    peers: str
+    sequence: int
+    correlation: int
+    target: int
+    shape: str
+    dtype: str
 
 
 @dataclass(slots=True)
@@ -59,15 +83,26 @@ class Work:
 
     rank: int
     ops: list[Op]
-    steps: list[tuple[str, float, float]]
+    steps: list[Step]
     notes: Counter[str]
-    calls: dict[str, list[dict[str, Any]]]
+    calls: dict[str, list[Row]]
     gradients: list[tuple[float, float]] = field(default_factory=list)  # (when it was ready on the host, bytes)
+    path: str = ""
 
     @property
     def timed(self) -> bool:
         """Whether its times were recorded; else they follow from durations and order."""
         return UNTIMED not in self.notes
+
+    def rename(self, names: Mapping[str, str]) -> None:
+        """Gives steps other names; one that would have the name of another gets its rank's."""
+        own = {name: f"{name} of rank {self.rank}" for name, _, _ in self.steps if name in set(names.values())}
+        names = own | dict(names)
+        self.steps = [(names.get(name, name), start, end) for name, start, end in self.steps]
+        for op in self.ops:
+            if op.kind == MARK:
+                what, _, name = op.name.partition(" ")
+                op.name = f"{what} {names.get(name, name)}"
 
     def shift(self, offset: float) -> None:
         """Moves all times."""
@@ -82,16 +117,17 @@ def work_of(recording: Recording) -> Work:
     """Orders the spans of a recording by when the host issued them."""
     rows = _rows(recording)
     notes: Counter[str] = Counter(recording.repaired)
-    steps = _steps(rows["step"], rows)
-    launches: dict[int, dict[str, Any]] = {}
+    every = [row for kind in (*GPU_KINDS, "launch", "sync") for row in rows[kind]]
+    steps = steps_of(rows["step"], every, notes)
+    launches: dict[int, Row] = {}
     for row in rows["launch"]:
-        launches.setdefault(row["correlation"], row)
+        launches.setdefault(row.correlation, row)
     ops = _gpu_ops(rows, launches, notes)
     _describe(ops, rows, launches)
     ops += _queue_waits(ops, rows["launch"], launches, notes)
     ops += _synchronisations(ops, rows["sync"], notes)
     ops += [
-        Op(SYNC, "blocking copy", op.issue, op.issue, launches[op.correlation]["end"], thread=op.thread)
+        Op(SYNC, "blocking copy", op.issue, op.issue, launches[op.correlation].end, thread=op.thread)
         for op in ops
         if op.blocking
     ]
@@ -104,88 +140,86 @@ def work_of(recording: Recording) -> Work:
         op.finish = op.end
         if op.kind != MARK:
             op.step = bisect_right(begins, op.issue) - 1
-    gradients = [(row["end"], row["bytes"]) for row in rows["gradient"]]
-    return Work(recording.rank, ops, steps, notes, rows, gradients)
+    gradients = [(row.end, row.bytes) for row in rows["gradient"]]
+    return Work(recording.rank, ops, steps, notes, rows, gradients, recording.path)
 
 
-def _rows(recording: Recording) -> dict[str, list[dict[str, Any]]]:
-    names = ("name", "operator", "stream", "start", "end", "bytes", "collective", "group", "peers", "sequence",
-             "correlation", "target", "shape", "dtype")  # fmt: skip
-    columns = [recording.spans.column(name).to_pylist() for name in names]
-    rows: dict[str, list[dict[str, Any]]] = defaultdict(list)
-    for kind, *values in zip(recording.spans.column("kind").to_pylist(), *columns, strict=True):
-        rows[kind].append(dict(zip(names, values, strict=True)))
+def _rows(recording: Recording) -> dict[str, list[Row]]:
+    """Rows by kind. Texts are shared between rows: of each there is one."""
+    rows: dict[str, list[Row]] = defaultdict(list)
+    columns = [_values(recording.spans.column(name)) for name in ("kind", *Row.__slots__)]
+    for kind, *values in zip(*columns, strict=True):
+        rows[kind].append(Row(*values))
     return rows
 
 
-def _steps(rows: list[dict[str, Any]], every: dict[str, list[dict[str, Any]]]) -> list[tuple[str, float, float]]:
-    """Profiled steps, from one thread; the whole recording where it has none."""
-    if not rows:
-        spans = [row for kind in (*GPU_KINDS, "launch", "sync") for row in every[kind]]
-        return [("trace", min(r["start"] for r in spans), max(r["end"] for r in spans))]
-    thread = Counter(row["stream"] for row in rows).most_common(1)[0][0]
-    return [(row["name"], row["start"], row["end"]) for row in rows if row["stream"] == thread]
+def _values(column: pa.ChunkedArray) -> list[Any]:
+    found = column.combine_chunks()
+    if not pa.types.is_dictionary(found.type):
+        return found.to_pylist()  # type: ignore[no-any-return]
+    words = found.dictionary.to_pylist()
+    return [words[code] for code in found.indices.to_pylist()]
 
 
-def _gpu_ops(rows: dict[str, list[dict[str, Any]]], launches: dict[int, Any], notes: Counter[str]) -> list[Op]:
+def _gpu_ops(rows: dict[str, list[Row]], launches: dict[int, Any], notes: Counter[str]) -> list[Op]:
     """GPU work with its launches; work without one was launched before, or goes with what precedes it."""
-    found = sorted((row for kind in GPU_KINDS for row in rows[kind]), key=lambda row: row["start"])
+    found = sorted((row for kind in GPU_KINDS for row in rows[kind]), key=lambda row: row.start)
     ops, last = list[Op](), dict[int, Op]()
     for row in found:
-        call, stream = launches.get(row["correlation"]), row["stream"]
+        call, stream = launches.get(row.correlation), row.stream
         before = last.get(stream)
-        issue = call["start"] if call else -inf
+        issue = call.start if call else -inf
         if call is None and before is not None and before.linked:
             issue = before.issue
             notes["GPU operations without a launch, placed after the one before them"] += 1
         elif call is None:
             notes["GPU operations launched before the recording"] += 1
-        if issue > row["start"]:
+        if issue > row.start:
             notes["GPU operations that start before their launch (launched when they start)"] += 1
-            issue = row["start"]
+            issue = row.start
         if before is not None and issue < before.issue:
             issue = before.issue
             notes["launches put into the order of their stream"] += call is not None
-        start, end = float(row["start"]), float(row["end"])
+        start, end = float(row.start), float(row.end)
         if before is not None and start < before.end:
             notes["GPU operations that overlap the one before on their stream"] += before.end - start > EPS
             start = min(before.end, end)
         op = Op(
-            GPU, row["name"], issue, start, end, stream, row["operator"], row["collective"], row["group"], row["peers"],
-            row["sequence"], row["bytes"], row["correlation"], thread=call["stream"] if call else 0,
-            linked=call is not None or (before is not None and before.linked), shape=row["shape"], dtype=row["dtype"],
+            GPU, row.name, issue, start, end, stream, row.operator, row.collective, row.group, row.peers,
+            row.sequence, row.bytes, row.correlation, thread=call.stream if call else 0,
+            linked=call is not None or (before is not None and before.linked), shape=row.shape, dtype=row.dtype,
         )  # fmt: skip
-        op.blocking = call is not None and call["end"] >= op.end and call["end"] - call["start"] > SHORTEST
+        op.blocking = call is not None and call.end >= op.end and call.end - call.start > SHORTEST
         last[stream] = op
         ops.append(op)
     return ops
 
 
-def _describe(ops: list[Op], rows: dict[str, list[dict[str, Any]]], launches: dict[int, Any]) -> None:
+def _describe(ops: list[Op], rows: dict[str, list[Row]], launches: dict[int, Any]) -> None:
     """What communication kernels do not say themselves, from the calls of the framework around their launch."""
-    windows: dict[int, list[dict[str, Any]]] = defaultdict(list)
+    windows: dict[int, list[Row]] = defaultdict(list)
     for row in rows["communication"]:
-        windows[row["stream"]].append(row)
-    begun = {thread: [row["start"] for row in listed] for thread, listed in windows.items()}
+        windows[row.stream].append(row)
+    begun = {thread: [row.start for row in listed] for thread, listed in windows.items()}
     previous: dict[int, float] = {}
     for op in sorted((op for op in ops if op.collective and op.correlation in launches), key=lambda op: op.issue):
         call = launches[op.correlation]
-        thread, at = call["stream"], call["start"]
+        thread, at = call.stream, call.start
         listed = windows[thread]
         until = bisect_right(begun.get(thread, []), at)
         since = bisect_right(begun.get(thread, []), previous.get(thread, -inf))
         previous[thread] = at
-        sends = [row["peers"] for row in listed[since:until] if row["peers"]]
-        around = [row for row in listed[max(0, until - 4) : until] if row["end"] >= at]
+        sends = [row.peers for row in listed[since:until] if row.peers]
+        around = [row for row in listed[max(0, until - 4) : until] if row.end >= at]
         if sends and op.collective in ("all_to_all", "p2p"):
             op.collective, op.peers = "p2p", ";".join(sends)
         for row in around:
-            if row["collective"] and row["collective"] not in ("wait", "p2p") and op.collective != "p2p":
-                op.collective = row["collective"]
-            op.group = op.group or (row["group"] if row["collective"] != "wait" else "")
-            op.bytes = op.bytes or row["bytes"]
-            if row["name"].startswith("nccl:") and not op.shape:
-                op.shape, op.dtype = row["shape"], row["dtype"]
+            if row.collective and row.collective not in ("wait", "p2p") and op.collective != "p2p":
+                op.collective = row.collective
+            op.group = op.group or (row.group if row.collective != "wait" else "")
+            op.bytes = op.bytes or row.bytes
+            if row.name.startswith("nccl:") and not op.shape:
+                op.shape, op.dtype = row.shape, row.dtype
 
 
 def fill_payloads(ops: list[Op], world: int) -> None:
@@ -195,33 +229,33 @@ def fill_payloads(ops: list[Op], world: int) -> None:
             op.bytes = op.bytes or payload(op.collective, op.shape, op.dtype, world)
 
 
-def _queue_waits(ops: list[Op], calls: list[dict[str, Any]], launches: dict[int, Any], notes: Counter[str]) -> list[Op]:
+def _queue_waits(ops: list[Op], calls: list[Row], launches: dict[int, Any], notes: Counter[str]) -> list[Op]:
     """Launch calls that waited for room in the launch queue: a synchronisation before the launch."""
     if not calls:
         return []
-    usual = median(row["end"] - row["start"] for row in calls)
+    usual = median(row.end - row.start for row in calls)
     ends = sorted(op.end for op in ops)
     issued = sorted(op.issue for op in ops)
     waits = []
     for op in ops:
         call = launches.get(op.correlation)
-        if call is None or op.issue != call["start"] or op.blocking:
+        if call is None or op.issue != call.start or op.blocking:
             continue
-        took = call["end"] - call["start"]
+        took = call.end - call.start
         if took < max(SHORTEST, BLOCKED * usual):
             continue
-        outstanding = bisect_right(issued, call["start"]) - bisect_right(ends, call["start"])
+        outstanding = bisect_right(issued, call.start) - bisect_right(ends, call.start)
         if outstanding < OUTSTANDING:
             continue
-        waits.append(Op(SYNC, "launch queue full", call["start"], call["start"], call["end"] - usual, thread=op.thread))
-        op.issue = call["end"] - usual
+        waits.append(Op(SYNC, "launch queue full", call.start, call.start, call.end - usual, thread=op.thread))
+        op.issue = call.end - usual
         notes["launches that waited for room in the launch queue"] += 1
     return waits
 
 
-def _synchronisations(ops: list[Op], rows: list[dict[str, Any]], notes: Counter[str]) -> list[Op]:
+def _synchronisations(ops: list[Op], rows: list[Row], notes: Counter[str]) -> list[Op]:
     """Calls that hold the host until GPU work is done, and copies that return only then."""
-    syncs = [Op(SYNC, row["name"], row["start"], row["start"], row["end"], thread=row["stream"]) for row in rows]
+    syncs = [Op(SYNC, row.name, row.start, row.start, row.end, thread=row.stream) for row in rows]
     issues = sorted((op.issue, op.thread) for op in ops if op.issue > -inf)
     kept = []
     for sync in syncs:
