@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from sim.collectives import machine as constants
 from sim.collectives import plan_collective
 from sim.collectives.plan import Plan, Settings, settings
 from sim.costs import Gpu, load_gpu
-from sim.costs.interference import contention, slowdown
+from sim.costs.interference import BUNDLED, Beside, laid_over, slowdown
 from sim.costs.kernel import Kernel
 from sim.engine import Machine
 from sim.errors import InputError, Mistake, unknown
@@ -126,14 +127,16 @@ def machine(
         return planned
 
     bandwidth = fabric.links.bandwidth if fabric is not None else np.zeros(0)
-    beside = contention() if fabric is not None else 1.0
+    # What the cluster's file of constants says; recorded communication is as it was recorded.
+    told = laid_over(constants.of(fabric).tables.get("overlap", {})) if fabric is not None else BUNDLED
+    beside = told.communication if fabric is not None else 1.0
     gpu = load_gpu(fabric.gpu_model) if fabric is not None and draft.interferes else None
     return Machine(
-        replay.duration, _slowdown(replay, gpu), plan, bandwidth, beside, 0.0, 0.0, {}, exclusive=draft.interferes
+        replay.duration, _slowdown(replay, gpu, told), plan, bandwidth, beside, 0.0, 0.0, {}, exclusive=draft.interferes
     )
 
 
-def _slowdown(replay: Replay, gpu: Gpu | None) -> Callable[[int, int], float]:
+def _slowdown(replay: Replay, gpu: Gpu | None, told: Beside) -> Callable[[int, int], float]:
     """Recorded kernels have the slowdown of recorded communication in them; only new communication slows them."""
     if gpu is None:
         return lambda kernel, channels: 1.0
@@ -141,7 +144,7 @@ def _slowdown(replay: Replay, gpu: Gpu | None) -> Callable[[int, int], float]:
 
     @cache
     def slow(kernel: Kernel, channels: int) -> float:
-        return slowdown(kernel, channels, sms)
+        return told.slowdown(kernel, channels, sms)
 
     return lambda kernel, channels: slow(kernels[kernel], channels)
 
