@@ -28,7 +28,7 @@ class Rank:
         self.grains: dict[int, float] = {}  # streams on which a chain runs: when one of its kernels ends, on average
         self.told: set[int] = set()  # streams whose kernel has yet to hear that its speed changed
         self.transferring: list[Meeting] = []
-        # Streams with a kernel running or coming right after the last one, and how much longer transfers take beside it.
+        # Streams with a kernel running or coming right after the last one: how much longer transfers take beside it.
         self.working: dict[int, float] = {}
         self.kernel_end: simpy.Event | None = None
         self._waiters: dict[int, simpy.Event] = {}

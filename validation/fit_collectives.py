@@ -14,7 +14,7 @@ import numpy as np
 
 from sim.collectives import constants, pairwise, plan_collective, tuner
 from sim.collectives.group import group_of
-from sim.collectives.plan import PAIR_OPS
+from sim.collectives.plan import PAIR_OPS, Plan
 from sim.collectives.registry import algorithms
 from validation.collective_rows import Row, members
 from validation.predict_collective import cluster_of, gpus_of
@@ -48,16 +48,23 @@ def items_by_block(rows: Sequence[Row]) -> dict[Block, list[Item]]:
 
 
 def _predictor(row: Row, op: str, ranks: Sequence[str], fabric: Any, chosen: Any) -> Callable[..., float]:
-    bandwidth = fabric.links.bandwidth
+    bandwidth, plan = fabric.links.bandwidth, planner(row, op, ranks, fabric, chosen)
+    return lambda table: float(plan(table).duration(bandwidth))
+
+
+def planner(
+    row: Row, op: str, ranks: Sequence[str], fabric: Any, chosen: Plan
+) -> Callable[[constants.Constants], Plan]:
+    """What plans a row's collective, as NCCL chose it, from constants."""
     module: Any = pairwise if op in PAIR_OPS else algorithms()[chosen.algo]
     graph = tuner.model_of(group_of(fabric, ranks, row.wanted), fabric, row.wanted).graph
     channels = None if op in PAIR_OPS else getattr(graph, getattr(module, "CHANNELS", "channels"))
 
-    def predict(table: constants.Constants) -> float:
-        plan = module.plan(op, row.size, ranks, fabric, row.wanted, chosen.proto, channels, table=table)
-        return float(plan.duration(bandwidth))
+    def plan(table: constants.Constants) -> Plan:
+        made: Plan = module.plan(op, row.size, ranks, fabric, row.wanted, chosen.proto, channels, table=table)
+        return made
 
-    return predict
+    return plan
 
 
 def free(table: Mapping[str, Any], keys: Sequence[str] = tuple(PACE)) -> list[tuple[str, ...]]:
@@ -134,5 +141,6 @@ def show(errors: Errors) -> str:
 def literal(value: Any) -> str:
     """A number, text or table of them as TOML."""
     if isinstance(value, Mapping):
-        return "{ " + ", ".join(f"{key} = {literal(v)}" for key, v in value.items()) + " }"
+        named = {key if key.replace("_", "").isalnum() else f'"{key}"': literal(v) for key, v in value.items()}
+        return "{ " + ", ".join(f"{key} = {v}" for key, v in named.items()) + " }"
     return f'"{value}"' if isinstance(value, str) else f"{value:.4g}"

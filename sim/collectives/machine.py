@@ -48,7 +48,8 @@ def load_file(path: str, gpu: str) -> Constants:
             continue
         nested = {proto: _over(known[name].get(proto, {}), rows[proto]) for proto in rows} if _by_protocol(rows) else {}
         merged[name] = {**known[name], **nested} if nested else _over(known[name], rows)
-    return constants.build(merged, gpu, "fitted")
+    # A file of overlap alone says nothing of collectives by themselves.
+    return constants.build(merged, gpu, "fitted" if set(table) - {OVERLAP} else constants.load(gpu).evidence)
 
 
 def _read(path: Path) -> dict[str, Any]:

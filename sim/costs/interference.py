@@ -135,7 +135,7 @@ def mistakes_of(path: str, rows: Any) -> list[Mistake]:
             hint = did_you_mean(key, known)
             found.append(Mistake(path, f"overlap.{key}", "an unknown key", f"one of {', '.join(known)}", hint))
         elif key == "factor":
-            entries = value.items() if isinstance(value, Mapping) else [("", value)]
+            entries = value.items() if isinstance(value, Mapping) else [("KIND", None)]
             found += [_no_factor(path, f"overlap.factor.{kind}", one) for kind, one in entries if not _number(one, 1)]
         elif key != "evidence" and not _number(value, _LEAST.get(key, 1.0)):
             found.append(_no_factor(path, f"overlap.{key}", value))
@@ -151,7 +151,8 @@ def _number(value: Any, low: float) -> bool:
 
 
 def _no_factor(path: str, key: str, value: Any) -> Mistake:
-    return Mistake(path, key.rstrip("."), repr(value)[:60], "a number; factors are at least 1")
+    found = "no table of kinds" if value is None else repr(value)[:60]
+    return Mistake(path, key, found, "a number; factors are at least 1")
 
 
 def slowdown(kernel: Kernel, channels: int, sms: int, alone: float = 0.0) -> float:
