@@ -79,8 +79,8 @@ class Traffic:
 class Tcp:
     """TCP on one kind of host: [socket.tcp]. Seconds, and seconds per byte.
 
-    `taken`: a byte that a thread receives between those it sends. `hop`: a hop over NCCL's own guess of it. `light`: what
-    a message of LL or LL128 costs the thread over one of Simple. They are 0, 0 and 1 where nothing was fitted to them.
+    `taken`: a byte that a thread receives between those it sends. `hop`: a hop over NCCL's own guess of it. `light`:
+    what a message of LL or LL128 costs the thread over one of Simple. 0, 0 and 1 where nothing was fitted to them.
     """
 
     send: float
