@@ -99,7 +99,7 @@ def fit_block(
     for key in block:
         target = target[key]
     used = [item for item in items if not item[0].held_out]
-    paths = free(target, keys)
+    paths = [path for path in free(target, keys) if _moves(tables, target, path, used, gpu)]
     if not used or not paths:
         return 0
     low = np.log([PACE[path[0]][0] for path in paths])
@@ -115,6 +115,17 @@ def fit_block(
     result = least_squares(residuals, begin, bounds=(low, high), loss="soft_l1", f_scale=0.05, max_nfev=60)
     residuals(result.x)
     return len(paths)
+
+
+def _moves(tables: dict[str, Any], target: dict[str, Any], path: Block, used: Sequence[Item], gpu: str) -> bool:
+    """Whether some row rests on a constant; a fit would leave the others anywhere."""
+    value, made = _get(target, path), []
+    for nudged in (value, value * 0.8, value * 1.25):
+        _set(target, path, nudged)
+        table = constants.build(tables, gpu, "fitted")
+        made.append([predict(table) for _, predict in used])
+    _set(target, path, value)
+    return any(not np.allclose(made[0], other, rtol=1e-9, atol=0.0) for other in made[1:])
 
 
 def errors_of(tables: dict[str, Any], blocks: dict[Block, list[Item]], gpu: str) -> Errors:
