@@ -21,7 +21,9 @@ from validation.nccl_env import Unpredictable, settings_of
 from validation.overlap_rows import Overlap, read_overlap
 
 CASES = Path(__file__).parent / "cases" / "h200"
-FILES = (CASES / "collectives_2gpu.jsonl", CASES / "collectives_4gpu.jsonl")
+FILES = tuple(
+    CASES / name for name in ("collectives_2gpu.jsonl", "collectives_4gpu.jsonl", "collectives_channels_2gpu.jsonl")
+)
 # Above this size launches are hidden behind the kernels, so eager times are times on the GPU.
 EAGER_IS_GPU = 2**22
 IN_PLACE = "_inplace"

@@ -19,7 +19,7 @@ from sim.collectives.constants import Constants
 from sim.collectives.machine import OVERLAP
 from sim.collectives.plan import Plan
 from sim.costs import load_gpu
-from sim.costs.interference import PRODUCTS, SMALLEST_TILE, STREAM, TILE, laid_over
+from sim.costs.interference import PRODUCTS, ROUNDS, SMALLEST_TILE, STREAM, TILE, laid_over
 from sim.costs.kinds import work
 from validation.collective_rows import members
 from validation.fit_collectives import Errors, planner
@@ -117,7 +117,7 @@ def _touched(row: Overlap, plan: Plan, gpu: str) -> frozenset[str]:
     m, n, k = kernel.shape
     if m * n < (sms - min(plan.channels, sms - 1)) * SMALLEST_TILE:
         return frozenset({"communication"})
-    if m * n <= 2 * sms * TILE:
+    if m * n <= ROUNDS * sms * TILE:
         return frozenset({"communication", "static"})
     held_down = told.least <= 2.0 * m * n * k / row.compute <= told.free
     return frozenset({"communication", "free"} if held_down else {"communication"})

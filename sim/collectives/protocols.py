@@ -55,6 +55,8 @@ class Work:
         Data bytes on the busiest link inside a host, and between hosts (0 if none).
     fill : float
         Bytes of one channel that fill the pipeline before it flows.
+    silent : float
+        Bytes of one channel's primitives that send nothing (`traffic` has them too).
     """
 
     local_hops: float
@@ -64,6 +66,7 @@ class Work:
     local_bytes: float
     remote_bytes: float
     fill: float = 0.0
+    silent: float = 0.0
 
 
 def link_time(work: Work, group: Group, op: str, proto: str, pace: Pace, constants: Constants) -> float:
@@ -106,8 +109,11 @@ def transfer(work: Work, size: float, group: Group, op: str, proto: str, pace: P
     # The first sweep of a CTA's threads over a step is part of the hop's latency.
     beyond = work.step / (work.step + pace.grain) if work.step > 0 else 1.0
     spill = 1 + pace.spill / (1 + (pace.cache / max(size, 1.0)) ** 4)
-    channel = work.traffic * spill / pace.of(pace.rate, op) + work.fill / pace.fill
-    link = link_time(work, group, op, proto, pace, constants)
+    rate = pace.of(pace.rate, op)
+    channel = work.traffic * spill / rate + work.fill / pace.fill
+    # A CTA runs its primitives one after another: its share of the link lies idle while it only receives.
+    idle = pace.serial * work.silent * spill / rate
+    link = link_time(work, group, op, proto, pace, constants) + idle
     return beyond * joined(channel, link, pace.sharp, pace.settle, max(work.local_bytes, work.remote_bytes))
 
 

@@ -87,13 +87,17 @@ def work(
     rounds = 2 if op == "all_reduce" else 1
     hops = rounds * (n - 1)
     ends = pace.of(pace.ends, op)
-    # An all-gather's first primitive copies the rank's own part to its output while sending it; in place it only sends.
-    primitives = hops - 1 + ends + (min(1.0, ends) if in_place and op == "all_gather" else ends)
+    # An all-gather's first primitive copies the rank's own part to its output while it sends it, which is as much
+    # work as passing a part on; in place it only sends.
+    first = ends if op != "all_gather" else min(1.0, ends) if in_place else max(1.0, ends)
+    primitives = hops - 1 + first + ends
     remote = crossed(group, rounds)
     filled = min(1.0, size / (16 * n)) if op == "all_reduce" and proto == "LL" else 1.0
     local = (hops - remote) * (1 - EMPTY_STEP * (1 - filled))
     step = size / n / channels
-    return protocols.Work(local, remote, step, primitives * step, size * sent(op, n), between * (nodes > 1))
+    silent = ends * step  # the last primitive only receives
+    amount = size * sent(op, n)
+    return protocols.Work(local, remote, step, primitives * step, amount, between * (nodes > 1), silent=silent)
 
 
 def crossed(group: Group, rounds: int) -> int:

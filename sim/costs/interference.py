@@ -1,7 +1,7 @@
 """What communication beside it costs a kernel.
 
 A communication kernel holds one SM per channel until it ends. A GEMM is a set of equal tiles that run in
-rounds over the SMs, so losing SMs costs whole rounds. cuBLAS gives a kernel of up to two tiles per SM a fixed
+rounds over the SMs, so losing SMs costs whole rounds. cuBLAS gives a kernel of up to three tiles per SM a fixed
 share per thread block; the blocks that find no SM run after the others, and the kernel takes twice as long.
 Larger ones draw tiles from a counter and take ``ceil(tiles / free SMs)`` rounds, plus one because the blocks
 that started late finish late. Other kernels slow down by measured factors (``interference.toml``).
@@ -28,6 +28,7 @@ TILE = 256 * 128  # elements of the output tile of cuBLAS's large Hopper kernels
 SMALLEST_TILE = 64 * 128  # small products are cut finer, so that they too fill the GPU
 STATIC = 1.9  # two rounds instead of one, a little less than twice: measured 1.75 to 2.07 over 16 shapes
 PRODUCTS = ("gemm", "gemm_bias")
+ROUNDS = 3  # products of up to so many tiles per SM: 2.1 took 1.87 times as long (traces of 13B), 3.9 took 1.42 times
 STREAM = 2e8  # guess, bytes: four times the L2 of Hopper; what moves less leaves HBM to others for a part of its time
 
 
@@ -42,7 +43,7 @@ class Beside:
     streaming : float
         The same beside kernels other than products that move at least ``STREAM`` bytes; 0: no different.
     static : float
-        Factor on a product of up to two tiles per SM.
+        Factor on a product of up to `ROUNDS` tiles per SM.
     free, least : float
         Flop/s of large products whose clock power does not hold down, and of the slowest that power holds down.
     default : float
@@ -97,7 +98,7 @@ class Beside:
         free = sms - channels
         if m * n < free * SMALLEST_TILE:
             return 1.0
-        if m * n <= 2 * sms * TILE:
+        if m * n <= ROUNDS * sms * TILE:
             return self.static
         tiles = math.ceil(m / 256) * math.ceil(n / 128)
         return max(1.0, (math.ceil(tiles / free) + 1) / math.ceil(tiles / sms))
