@@ -46,6 +46,8 @@ class Machine:
         Bytes per second of every directed link.
     contention : float
         Factor >= 1 on the time of a collective that runs beside kernels.
+    beside : mapping
+        The same beside single kernels, by index, where it is another.
     kernel_gap, launch_latency : float
         Seconds between two kernels of a stream, and from a launch to the start on an idle stream.
     scale : dict
@@ -71,6 +73,7 @@ class Machine:
     exclusive: bool = True
     grain: Mapping[int, float] = field(default_factory=dict)
     background: tuple[Plan, ...] = ()
+    beside: Mapping[int, float] = field(default_factory=dict)
 
 
 class Stuck(PrestepError):
@@ -167,7 +170,7 @@ class Engine:
         rank.running[stream] = process
         if kernel in self.machine.grain:
             rank.grains[stream] = self.machine.grain[kernel]
-        rank.work(stream)
+        rank.work(stream, self.machine.beside.get(kernel, self.machine.contention))
         left = duration
         while left > 1e-12:
             speed = 1.0 / slowdown(kernel, rank.channels) if rank.channels else 1.0
@@ -204,7 +207,7 @@ class Engine:
         for c in parts:
             key = (step, c)
             if key not in self.meetings:
-                self.meetings[key] = Meeting(env, self.machine.contention)
+                self.meetings[key] = Meeting(env)
                 env.process(self._meet(c, self.meetings[key]))
             meeting = self.meetings[key]
             meeting.ranks.append(rank)

@@ -28,7 +28,8 @@ class Rank:
         self.grains: dict[int, float] = {}  # streams on which a chain runs: when one of its kernels ends, on average
         self.told: set[int] = set()  # streams whose kernel has yet to hear that its speed changed
         self.transferring: list[Meeting] = []
-        self.working: set[int] = set()  # streams with a kernel running or coming right after the last one
+        # Streams with a kernel running or coming right after the last one: how much longer transfers take beside it.
+        self.working: dict[int, float] = {}
         self.kernel_end: simpy.Event | None = None
         self._waiters: dict[int, simpy.Event] = {}
         self._issue: simpy.Event | None = None
@@ -58,16 +59,16 @@ class Rank:
             self._issue = self.env.event()
         return self._issue
 
-    def work(self, stream: int) -> None:
-        """A stream goes on with kernels: transfers beside it slow down."""
-        if stream not in self.working:
-            self.working.add(stream)
+    def work(self, stream: int, contention: float) -> None:
+        """A stream goes on with a kernel: transfers beside it take longer by the factor `contention`."""
+        if self.working.get(stream) != contention:
+            self.working[stream] = contention
             self._adapt()
 
     def rest(self, stream: int) -> None:
         """A stream has nothing to run for a while."""
         if stream in self.working:
-            self.working.discard(stream)
+            del self.working[stream]
             self._adapt()
 
     def _adapt(self) -> None:
@@ -87,10 +88,9 @@ class Rank:
 class Meeting:
     """One communication of one step: counts arrivals, moves the bytes and tells everyone when it has ended."""
 
-    __slots__ = ("begin", "contention", "done", "ranks", "ready", "senders", "sent", "transfer")
+    __slots__ = ("begin", "done", "ranks", "ready", "senders", "sent", "transfer")
 
-    def __init__(self, env: simpy.Environment, contention: float) -> None:
-        self.contention = contention
+    def __init__(self, env: simpy.Environment) -> None:
         self.transfer: Transfer | None = None
         self.ranks: list[Rank] = []
         self.begin = 0.0
@@ -107,7 +107,7 @@ class Meeting:
     @property
     def speed(self) -> float:
         """Less than 1 while kernels run beside it on any of its GPUs."""
-        return 1.0 / self.contention if any(rank.working for rank in self.ranks) else 1.0
+        return 1.0 / max((beside for rank in self.ranks for beside in rank.working.values()), default=1.0)
 
     def adapt(self) -> None:
         """Kernels beside it came or went."""

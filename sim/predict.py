@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from sim.chains import Chains
+from sim.collectives import machine as constants
 from sim.collectives import plan_collective
 from sim.costs import Gpu
 from sim.costs.frameworks import kernel_gap
-from sim.costs.interference import contention, slowdown
+from sim.costs.interference import laid_over
 from sim.costs.measured import gpu_of
 from sim.engine import Machine, Run, execute
 from sim.errors import InputError, Mistake
@@ -244,13 +245,14 @@ def machine(
         return gpu.duration(k) * (clock * gpu.sustained(k) if k.kind in CLOCKED else 1.0)
 
     duration = np.array([idle_time(k) for k in kernels])
+    beside = laid_over(constants.of(fabric).tables.get("overlap", {}))
 
     @cache
     def slow(kernel: int, channels: int) -> float:
         k = kernels[kernel]
         if isinstance(k, Chain):
             return chains.slowdown(k, channels) if chains is not None else 1.0
-        return slowdown(k, channels, gpu.sms)
+        return beside.slowdown(k, channels, gpu.sms)
 
     known: dict[tuple[object, ...], Plan] = {}
 
@@ -281,7 +283,10 @@ def machine(
     idle = frozenset(i for i, spin in enumerate(spins) if spin)
     grain = {i: chains.grain(k) for i, k in enumerate(kernels) if isinstance(k, Chain)} if chains is not None else {}
     rates = fabric.links.bandwidth
-    return Machine(duration, slow, plan, rates, contention(), gap, LAUNCH_LATENCY, scale, idle, grain=grain)
+    other = {i: factor for i, k in enumerate(kernels) if (factor := beside.contention(k)) != beside.communication}
+    return Machine(
+        duration, slow, plan, rates, beside.communication, gap, LAUNCH_LATENCY, scale, idle, grain=grain, beside=other
+    )
 
 
 def pipeline_of(scenario: Scenario, pair: tuple[int, ...]) -> range:

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from sim.collectives import machine as constants
 from sim.collectives import plan_collective
 from sim.collectives.plan import Plan, Settings, settings
 from sim.costs import Gpu, load_gpu
-from sim.costs.interference import contention, slowdown
+from sim.costs.interference import BUNDLED, Beside, laid_over
 from sim.costs.kernel import Kernel
 from sim.costs.measured import gpu_of
 from sim.engine import Machine
@@ -132,17 +133,18 @@ def machine(
         return replace(planned, latency=planned.latency + max(0.0, meeting.duration - expected - longer))
 
     bandwidth = fabric.links.bandwidth if fabric is not None else np.zeros(0)
-    beside = contention() if fabric is not None else 1.0
+    # What the cluster's file of constants says; recorded communication is as it was recorded.
+    told = laid_over(constants.of(fabric).tables.get("overlap", {})) if fabric is not None else BUNDLED
+    beside = told.communication if fabric is not None else 1.0
     interferes = draft.interferes or draft.relieved
     known = gpu_of(fabric) if fabric is not None else recorded_gpu(replay.job)
     gpu = known if interferes else None
     idle = frozenset(i for i, kernel in enumerate(replay.graph.kernels) if kernel.kind == SPIN)
-    return Machine(
-        replay.duration, _slowdown(replay, gpu), plan, bandwidth, beside, 0.0, 0.0, {}, idle, exclusive=draft.interferes
-    )
+    slow = _slowdown(replay, gpu, told)
+    return Machine(replay.duration, slow, plan, bandwidth, beside, 0.0, 0.0, {}, idle, exclusive=draft.interferes)
 
 
-def _slowdown(replay: Replay, gpu: Gpu | None) -> Callable[[int, int], float]:
+def _slowdown(replay: Replay, gpu: Gpu | None, told: Beside) -> Callable[[int, int], float]:
     """Recorded kernels have the slowdown of recorded communication in them; only new communication slows them."""
     if gpu is None:
         return lambda kernel, channels: 1.0
@@ -150,7 +152,7 @@ def _slowdown(replay: Replay, gpu: Gpu | None) -> Callable[[int, int], float]:
 
     @cache
     def slow(kernel: Kernel, channels: int) -> float:
-        return slowdown(shaped(kernel), channels, sms)
+        return told.slowdown(shaped(kernel), channels, sms)
 
     return lambda kernel, channels: slow(kernels[kernel], channels)
 
@@ -207,7 +209,7 @@ def together(gpu: Gpu, ranks: int) -> Callable[[Node], float]:
 def beside_communication(gpu: Gpu | None) -> Callable[[Node], float]:
     """How much longer a recorded kernel took beside a collective with all its channels."""
     sms = gpu.sms if gpu is not None else UNKNOWN_SMS
-    return lambda node: slowdown(shaped(kernel_of(node.op)), CHANNELS, sms)
+    return lambda node: BUNDLED.slowdown(shaped(kernel_of(node.op)), CHANNELS, sms)
 
 
 def shaped(kernel: Kernel) -> Kernel:

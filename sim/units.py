@@ -110,8 +110,8 @@ def format_duration(duration: float) -> str:
 
 
 def parse_nccl_size(text: str, key: str = "") -> float:
-    """Bytes as nccl-tests takes them: "8", "128M", "4G" are powers of 1024; a full unit ("4 GB") works too."""
-    match = re.fullmatch(r"\s*(\d+)\s*([KMGT]?)\s*", text)
+    """Whole bytes as nccl-tests takes them: "8", "128M", "1.5g" are powers of 1024; a full unit ("4 GB") works too."""
+    match = re.fullmatch(r"\s*(\d+|\d*\.\d+)\s*([KMGTkmgt]?)\s*", text)
     if match is None:
         return parse_bytes(text, "command line", key)
-    return float(match[1]) * (_BINARY[f"{match[2]}i"] if match[2] else 1.0)
+    return float(int(float(match[1]) * (_BINARY[f"{match[2].upper()}i"] if match[2] else 1.0)))

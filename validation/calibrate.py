@@ -17,8 +17,9 @@ import numpy as np
 
 from sim import files
 from sim.collectives import constants
+from sim.collectives.machine import OVERLAP
 from sim.errors import InputError, Mistake
-from validation import collective_rows, nccl_tests, published_rows
+from validation import collective_rows, fit_overlap, nccl_tests, published_rows
 from validation.collective_rows import Row, text_of
 from validation.fit_collectives import (
     FEW,
@@ -32,7 +33,8 @@ from validation.fit_collectives import (
     literal,
     show,
 )
-from validation.predict_collective import cluster_of, loadable
+from validation.overlap_rows import Overlap
+from validation.predict_collective import alone_of, cluster_of, loadable
 
 LEAST = 4  # rows of a block that are not held out; fewer settle nothing
 FORMATS = "logs of nccl-tests (text or JSON), JSON lines of the harness, or a CSV of published rows"
@@ -54,6 +56,8 @@ class Calibration:
         Tables that they touch, with too few rows.
     before, after : Errors
         Signed errors by series and (fitted, held out).
+    overlap : Fit
+        The same of kernels and collectives beside each other.
     """
 
     gpu: str
@@ -62,24 +66,32 @@ class Calibration:
     left: tuple[str, ...]
     before: Errors
     after: Errors
+    overlap: fit_overlap.Fit = fit_overlap.NOTHING
 
     @property
     def summary(self) -> str:
         """Errors before and after, and what was fitted."""
-        lines = ["before:", show(self.before), "", "after:", show(self.after), ""]
+        before, after = self.before | self.overlap.before, self.after | self.overlap.after
+        lines = ["before:", show(before), "", "after:", show(after), ""]
         lines.append(f"fitted: {', '.join(self.fitted) or 'nothing'}")
         if self.left:
             lines.append(f"too few rows, left as they were: {', '.join(self.left)}")
-        return "\n".join(lines)
+        return "\n".join([*lines, *self.overlap.words])
 
-    def figure(self, kind: str) -> str:
-        """Mean absolute error of "fitted" or "held out" rows."""
-        errors = [abs(e) for (_, rows), values in self.after.items() if rows == kind for e in values]
+    def figure(self, kind: str, overlap: bool = False) -> str:
+        """Mean absolute error of "fitted" or "held out" rows, of collectives or of overlap."""
+        after = self.overlap.after if overlap else self.after
+        errors = [abs(e) for (_, rows), values in after.items() if rows == kind for e in values]
         return f"{np.mean(errors):.1%} of {len(errors)} rows" if errors else "no rows"
 
 
 def read_logs(paths: Sequence[Path], cluster: str = "", op: str = "") -> list[Row]:
-    """Rows of all files, each told by its content. Overlap rows are left out: no constant is fitted to them.
+    """Rows of collectives in all files, each told by its content; see `read_files`."""
+    return read_files(paths, cluster, op)[0]
+
+
+def read_files(paths: Sequence[Path], cluster: str = "", op: str = "") -> tuple[list[Row], list[Overlap]]:
+    """Rows of collectives and of overlap in all files, each told by its content.
 
     Raises
     ------
@@ -87,6 +99,7 @@ def read_logs(paths: Sequence[Path], cluster: str = "", op: str = "") -> list[Ro
         With every mistake in every file.
     """
     rows: list[Row] = []
+    beside: list[Overlap] = []
     mistakes: list[Mistake] = []
     for path in paths:
         try:
@@ -99,12 +112,14 @@ def read_logs(paths: Sequence[Path], cluster: str = "", op: str = "") -> list[Ro
             elif stranger := _stranger(text_of(path)):
                 raise InputError(Mistake(path.name, "", *stranger))
             else:
-                rows += [row for row in collective_rows.read_lines(path, cluster)[0] if not row.skip]
+                found, overlaps = collective_rows.read_lines(path, cluster)
+                rows += [row for row in found if not row.skip]
+                beside += [row for row in overlaps if not row.skip]
         except InputError as error:
             mistakes += [_hinted(mistake) for mistake in error.mistakes]
     if mistakes:
         raise InputError(mistakes)
-    return rows
+    return rows, beside
 
 
 def _stranger(text: str) -> tuple[str, str, str] | None:
@@ -123,15 +138,15 @@ def _hinted(mistake: Mistake) -> Mistake:
     return replace(mistake, hint=FORMATS) if mistake.expected == "one JSON object a line" else mistake
 
 
-def calibrate(rows: Sequence[Row]) -> Calibration:
-    """Constants for the machine of the rows.
+def calibrate(rows: Sequence[Row], beside: Sequence[Overlap] = ()) -> Calibration:
+    """Constants for the machine of the rows; those of overlap from `beside`, once those of collectives are fitted.
 
     Raises
     ------
     InputError
         If there are no rows, or they are of several kinds of GPU, or their cluster cannot be built.
     """
-    gpu = _gpu_of(rows)
+    gpu = _gpu_of([*rows, *map(alone_of, beside)])
     known = constants.load(gpu)
     tables = copy.deepcopy(dict(known.tables))
     blocks = items_by_block(rows)
@@ -145,9 +160,14 @@ def calibrate(rows: Sequence[Row]) -> Calibration:
     if known.evidence == "guess":
         _grade(tables, fitted)
     after = errors_of(tables, blocks, gpu)
+    overlap = fit_overlap.fit(beside, constants.build(tables, gpu, "fitted"))
+    if overlap.fitted:
+        tables[OVERLAP] = overlap.table
+    fitted += [f"{OVERLAP}.{name}" for name in overlap.fitted]
     touched = {name.partition(".")[0] for name in fitted}
-    tables = {name: table for name, table in tables.items() if name in touched or not _shared(name, gpu)}
-    return Calibration(gpu, tables, tuple(fitted), tuple(left), before, after)
+    alone = touched == {OVERLAP}  # then the file says nothing of collectives by themselves
+    tables = {name: table for name, table in tables.items() if name in touched or not (alone or _shared(name, gpu))}
+    return Calibration(gpu, tables, tuple(fitted), tuple(left), before, after, overlap)
 
 
 def _shared(name: str, gpu: str) -> bool:
@@ -210,8 +230,9 @@ def write(result: Calibration, path: Path, logs: Sequence[Path], force: bool = F
     if path.exists() and not force:
         raise InputError(Mistake(str(path), "", "a file", "a new one", "--force replaces it"))
     if not result.fitted:
+        why = "; ".join(result.overlap.words)
         raise InputError(
-            Mistake(str(path), "", "too few rows to fit anything", f"at least {2 * LEAST} sizes of a series")
+            Mistake(str(path), "", "too few rows to fit anything", f"at least {2 * LEAST} sizes of a series", why)
         )
     try:
         files.write_text(path, render(result, logs))
@@ -225,9 +246,12 @@ def render(result: Calibration, logs: Sequence[Path]) -> str:
     lines = [
         f"# NCCL on {result.gpu}: how long its algorithms take. Written by `prestep calibrate` from {names}.",
         "# Seconds, bytes, bytes/s; the meaning of every name: docs/collectives.md and sim/collectives/constants.py.",
-        f"# Mean |error|: fitted {result.figure('fitted')}, held out {result.figure('held out')}.",
+        f"# Mean |error| of collectives: fitted {result.figure('fitted')}, held out {result.figure('held out')}.",
         f"# Fitted: {', '.join(result.fitted)}. Everything else is as it was before.",
     ]
+    if OVERLAP in result.tables:
+        figures = ", ".join(f"{kind} {result.figure(kind, overlap=True)}" for kind in ("fitted", "held out"))
+        lines.insert(3, f"# Kernels and collectives beside each other, mean |error|: {figures}.")
     for name, table in result.tables.items():
         nested = {key: value for key, value in table.items() if key in ("LL", "LL128", "Simple")}
         for title, part in ({f"{name}.{key}": value for key, value in nested.items()} or {name: table}).items():

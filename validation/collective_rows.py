@@ -145,7 +145,7 @@ def read_lines(path: str | Path, cluster: str = "") -> tuple[list[Row], list[Ove
             elif kind == "collective":
                 reader.collective(record, where)
             elif kind == "overlap":
-                overlaps.append(read_overlap(record, where))
+                overlaps.append(reader.overlap(record, where))
         except InputError as error:
             mistakes.extend(error.mistakes)
         except ValueError as error:  # no JSON, nested too deeply, or a number of thousands of digits
@@ -208,6 +208,15 @@ class _Reader:
             row = replace(row, skip="the host's time, not the GPU's: no graph_s at 4 MiB and below")
         count = self.names[row.name] = self.names.get(row.name, 0) + 1
         self.rows.append(replace(row, id=f"{row.name}#{count}") if count > 1 else row)
+
+    def overlap(self, record: Mapping[str, Any], where: str) -> Overlap:
+        row, label = read_overlap(record, where), str(record.get("label", "default"))
+        row = replace(row, cluster=str(record.get("cluster", self.cluster)))
+        env, version = self.env.get(label, ({}, None))
+        try:
+            return replace(row, wanted=settings_of(env, row.op, version, where, None)[0])
+        except Unpredictable as error:
+            return replace(row, skip=str(error))
 
     def _slow_network(self, label: str) -> bool:
         """Over sockets every call takes longer than its launch."""

@@ -98,7 +98,8 @@ def validate_set(name: str, rows: str | Path | None = None, jobs: int = 1) -> Co
         if not found and not beside and rows is not None:
             raise InputError(Mistake(str(path), "", "no row of a collective", "rows of kind collective or overlap"))
         cases += _compared(found, known, chosen.fitted_cases, skips)
-        cases += [case for row in beside for case in _side_by_side(row)]
+        skips += [Skip(row.name, row.where, row.skip) for row in beside if row.skip]
+        cases += [case for row in beside if not row.skip for case in _side_by_side(row)]
     return CollectiveReport(name, chosen.title if rows is None else "", tuple(cases), chosen.limits, tuple(skips))
 
 

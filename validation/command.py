@@ -138,14 +138,15 @@ def calibrate(logs: Sequence[Path], output: Path, cluster: str, op: str, force: 
         return _machine(logs, output, cluster, force, network)
     if output.exists() and not force:  # before the work, not after
         raise InputError(Mistake(str(output), "", "a file", "a new one", "--force replaces it"))
-    rows = fitting.read_logs(logs, cluster, op)
+    rows, beside = fitting.read_files(logs, cluster, op)
     if network:
         from validation import fit_network
 
         found = fit_network.fit(rows)
         fit_network.write(found, cluster, output, logs)
-        return f"{found.summary}\nwrote {output}"
-    made = fitting.calibrate(rows)
+        left = f"\n{len(beside)} overlap rows say nothing of a network and were left out" if beside else ""
+        return f"{found.summary}{left}\nwrote {output}"
+    made = fitting.calibrate(rows, beside)
     fitting.write(made, output, logs, force)
     use = f"`prestep collective --cluster {cluster or 'CLUSTER'} --nccl-constants {output}`"
     return f'{made.summary}\nwrote {output}\nto use it: {use}, or the line nccl = "{output.name}" in a cluster file'

@@ -14,7 +14,7 @@ import numpy as np
 
 from sim.collectives import constants, pairwise, plan_collective, tuner
 from sim.collectives.group import group_of
-from sim.collectives.plan import PAIR_OPS
+from sim.collectives.plan import PAIR_OPS, Plan
 from sim.collectives.registry import algorithms
 from validation.collective_rows import Row, members
 from validation.predict_collective import cluster_of, gpus_of
@@ -48,16 +48,23 @@ def items_by_block(rows: Sequence[Row]) -> dict[Block, list[Item]]:
 
 
 def _predictor(row: Row, op: str, ranks: Sequence[str], fabric: Any, chosen: Any) -> Callable[..., float]:
-    bandwidth = fabric.links.bandwidth
+    bandwidth, plan = fabric.links.bandwidth, planner(row, op, ranks, fabric, chosen)
+    return lambda table: float(plan(table).duration(bandwidth))
+
+
+def planner(
+    row: Row, op: str, ranks: Sequence[str], fabric: Any, chosen: Plan
+) -> Callable[[constants.Constants], Plan]:
+    """What plans a row's collective, as NCCL chose it, from constants."""
     module: Any = pairwise if op in PAIR_OPS else algorithms()[chosen.algo]
     graph = tuner.model_of(group_of(fabric, ranks, row.wanted), fabric, row.wanted).graph
     channels = None if op in PAIR_OPS else getattr(graph, getattr(module, "CHANNELS", "channels"))
 
-    def predict(table: constants.Constants) -> float:
-        plan = module.plan(op, row.size, ranks, fabric, row.wanted, chosen.proto, channels, table=table)
-        return float(plan.duration(bandwidth))
+    def plan(table: constants.Constants) -> Plan:
+        made: Plan = module.plan(op, row.size, ranks, fabric, row.wanted, chosen.proto, channels, table=table)
+        return made
 
-    return predict
+    return plan
 
 
 def free(table: Mapping[str, Any], keys: Sequence[str] = tuple(PACE)) -> list[tuple[str, ...]]:
@@ -92,7 +99,7 @@ def fit_block(
     for key in block:
         target = target[key]
     used = [item for item in items if not item[0].held_out]
-    paths = free(target, keys)
+    paths = [path for path in free(target, keys) if _moves(tables, target, path, used, gpu)]
     if not used or not paths:
         return 0
     low = np.log([PACE[path[0]][0] for path in paths])
@@ -108,6 +115,17 @@ def fit_block(
     result = least_squares(residuals, begin, bounds=(low, high), loss="soft_l1", f_scale=0.05, max_nfev=60)
     residuals(result.x)
     return len(paths)
+
+
+def _moves(tables: dict[str, Any], target: dict[str, Any], path: Block, used: Sequence[Item], gpu: str) -> bool:
+    """Whether some row rests on a constant; a fit would leave the others anywhere."""
+    value, made = _get(target, path), []
+    for nudged in (value, value * 0.8, value * 1.25):
+        _set(target, path, nudged)
+        table = constants.build(tables, gpu, "fitted")
+        made.append([predict(table) for _, predict in used])
+    _set(target, path, value)
+    return any(not np.allclose(made[0], other, rtol=1e-9, atol=0.0) for other in made[1:])
 
 
 def errors_of(tables: dict[str, Any], blocks: dict[Block, list[Item]], gpu: str) -> Errors:
@@ -134,5 +152,6 @@ def show(errors: Errors) -> str:
 def literal(value: Any) -> str:
     """A number, text or table of them as TOML."""
     if isinstance(value, Mapping):
-        return "{ " + ", ".join(f"{key} = {literal(v)}" for key, v in value.items()) + " }"
+        named = {key if key.replace("_", "").isalnum() else f'"{key}"': literal(v) for key, v in value.items()}
+        return "{ " + ", ".join(f"{key} = {v}" for key, v in named.items()) + " }"
     return f'"{value}"' if isinstance(value, str) else f"{value:.4g}"

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
+from sim.collectives.plan import Settings
+from sim.costs.interference import BUNDLED
 from sim.costs.kernel import Kernel
 from sim.errors import InputError, Mistake, unknown
 
@@ -15,7 +17,10 @@ OPS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", 
 
 @dataclass(frozen=True)
 class Overlap:
-    """One measurement, seconds: each side alone, and each while the other runs back to back."""
+    """One measurement, seconds: each side alone, and each while the other runs back to back.
+
+    `cluster`: name or file; "": the measured host. `skip`: why it cannot be compared.
+    """
 
     kernel: Kernel
     size: int
@@ -27,27 +32,37 @@ class Overlap:
     ranks: int = 4
     name: str = ""
     where: str = ""
+    cluster: str = ""
+    wanted: Settings = field(default_factory=Settings)
+    skip: str = ""
 
 
 def read_overlap(record: Mapping[str, Any], where: str) -> Overlap:
-    """The measurement of a line. No constant is fitted to one."""
+    """The measurement of a line. No bundled constant is fitted to one."""
     from validation.collective_rows import seconds, whole
 
     op, compute = str(record.get("op", "nothing")), str(record.get("compute", "nothing"))
     if op not in OPS:
         raise InputError(unknown(where, "op", op, OPS))
-    shape = re.fullmatch(r"gemm_(\d+)x(\d+)x(\d+)", compute)
-    if shape is None and "_" not in compute:
-        raise InputError(
-            Mistake(where, "compute", repr(compute), "gemm_MxNxK, or an elementwise kernel (add_2^28_bf16)")
-        )
-    # mm of two row-major matrices. How large an elementwise kernel is does not matter: its time is the row's.
-    kernel = (
-        Kernel("gemm", (int(shape[1]), int(shape[2]), int(shape[3])), layout="nn") if shape else Kernel("add", (1,))
-    )
+    kernel = _kernel(compute, where)
     times = (seconds(record, f"{side}_s", where) for side in
              ("compute_alone", "comm_alone", "compute_overlapped", "comm_overlapped"))  # fmt: skip
     size, ranks = whole(record, "bytes", where, 1), whole(record, "ranks", where, 2)
     alone, comm, beside, comm_beside = times
     name = f"overlap/{compute}/{op}/n{ranks}/{size}"
     return Overlap(kernel, size, alone, comm, beside, comm_beside, op, ranks, name, where)
+
+
+def _kernel(compute: str, where: str) -> Kernel:
+    """The kernel of a name: gemm_8192x8192x8192 (mm of two row-major matrices), or add_2^28_bf16."""
+    if shape := re.fullmatch(r"gemm_([1-9]\d{0,8})x([1-9]\d{0,8})x([1-9]\d{0,8})", compute):
+        return Kernel("gemm", (int(shape[1]), int(shape[2]), int(shape[3])), layout="nn")
+    kind, _, rest = compute.partition("_")
+    if not rest or kind == "gemm":
+        raise InputError(
+            Mistake(where, "compute", repr(compute)[:60], "gemm_MxNxK, or an elementwise kernel (add_2^28_bf16)")
+        )
+    size = re.match(r"2\^(\d{1,2})(?!\d)|([1-9]\d{0,15})(?!\d)", rest)
+    elements = 1 if size is None else 2 ** int(size[1]) if size[1] else int(size[2])
+    # Its time is the row's; kind and size say how it disturbs a collective, and is disturbed.
+    return Kernel(kind if kind in BUNDLED.factor else "add", (elements,))

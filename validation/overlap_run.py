@@ -16,7 +16,7 @@ import numpy as np
 from sim.collectives.constants import load
 from sim.collectives.plan import Plan
 from sim.costs import load_gpu
-from sim.costs.interference import contention, slowdown
+from sim.costs.interference import BUNDLED, Beside
 from sim.costs.kernel import Kernel
 from sim.engine import Machine, execute
 from sim.opgraph import COMM, KERNEL, Comm, OpGraph, Program
@@ -43,7 +43,7 @@ def queues(compute: float, comm: float) -> tuple[Queue, Queue]:
 
 
 def side_by_side(
-    kernel: Kernel, compute: float, comm: float, plan: Plan, bandwidth: np.ndarray, gpu: str
+    kernel: Kernel, compute: float, comm: float, plan: Plan, bandwidth: np.ndarray, gpu: str, told: Beside = BUNDLED
 ) -> tuple[float, float]:
     """Mean seconds of the kernels and of the collectives beside each other.
 
@@ -59,12 +59,14 @@ def side_by_side(
         Bytes/s of every link of the fabric.
     gpu
         Model of the GPUs, "h200".
+    told
+        What kernels and collectives cost each other.
     """
     facts, ranks = load_gpu(gpu), len(plan.ranks)
     host = load(gpu).tables["host"][plan.op]
     machine = Machine(
-        np.array([compute]), lambda _, channels: slowdown(kernel, channels, facts.sms, compute), lambda _: plan,
-        bandwidth, contention(), facts.gap, LAUNCH_LATENCY, _paces(ranks, facts.spread),
+        np.array([compute]), lambda _, channels: told.slowdown(kernel, channels, facts.sms, compute),
+        lambda _: plan, bandwidth, told.contention(kernel), facts.gap, LAUNCH_LATENCY, _paces(ranks, facts.spread),
     )  # fmt: skip
     first, second = (_graph(queue, kernel, plan, ranks, host) for queue in queues(compute, comm))
     return _mean(first, machine, KERNEL), _mean(second, machine, COMM)

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from sim.collectives import Plan, plan_collective, shaping
+from sim.collectives import Plan, machine, plan_collective, shaping
 from sim.collectives.constants import load
+from sim.costs.interference import laid_over
 from sim.errors import InputError, Mistake, PrestepError
 from topologies import load_cluster
 from validation import leafspine
@@ -98,18 +99,25 @@ def _called(row: Row, op: str, plan: Plan, fabric: Any) -> float:
 
 def predict_overlap(row: Overlap) -> tuple[Prediction, Prediction]:
     """Kernels and collectives side by side, run by the engine; a kernel alone is the row's, a collective is not."""
-    alone = Row("overlap", row.op, row.ranks, row.size, row.comm, row.comm, where=row.where)
     try:
+        alone = alone_of(row)
         fabric = cluster_of(alone)
         op, ranks = members(alone, gpus_of(alone, fabric))
         plan = plan_collective(op, alone.size, ranks, fabric, alone.wanted)
-        times = side_by_side(row.kernel, row.compute, row.comm, plan, fabric.links.bandwidth, fabric.gpu_model)
+        told = laid_over(machine.of(fabric).tables.get(machine.OVERLAP, {}))
+        times = side_by_side(row.kernel, row.compute, row.comm, plan, fabric.links.bandwidth, fabric.gpu_model, told)
     except PrestepError as error:
         return (Prediction(error=str(error)),) * 2
     except Exception as error:  # a crash is a failed row, and the gate fails with it
         return (Prediction(error=f"{type(error).__name__}: {error}"),) * 2
     made = [Prediction(t, plan.algo, plan.proto, plan.channels, plan.evidence, plan.notes) for t in times]
     return made[0], made[1]
+
+
+def alone_of(row: Overlap) -> Row:
+    """The collective of an overlap row by itself."""
+    return Row("overlap", row.op, row.ranks, row.size, row.comm, row.comm, where=row.where, cluster=row.cluster,
+               wanted=row.wanted)  # fmt: skip
 
 
 def loadable(row: Row) -> str:

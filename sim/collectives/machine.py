@@ -15,10 +15,12 @@ from typing import Any
 from sim import files
 from sim.collectives import constants
 from sim.collectives.constants import Constants, Pace, Pairs
+from sim.costs import interference
 from sim.errors import InputError, Mistake, did_you_mean
 
 _PROTOS = ("LL", "LL128", "Simple")
 _TEXTS = ("evidence",)
+OVERLAP = "overlap"  # what kernels and collectives cost each other (`sim.costs.interference`)
 
 
 def of(fabric: Any) -> Constants:
@@ -41,9 +43,13 @@ def load_file(path: str, gpu: str) -> Constants:
         raise InputError(mistakes)
     merged = dict(known)
     for name, rows in table.items():
+        if name == OVERLAP:
+            merged[name] = {**known.get(name, {}), **rows}
+            continue
         nested = {proto: _over(known[name].get(proto, {}), rows[proto]) for proto in rows} if _by_protocol(rows) else {}
         merged[name] = {**known[name], **nested} if nested else _over(known[name], rows)
-    return constants.build(merged, gpu, "fitted")
+    # A file of overlap alone says nothing of collectives by themselves.
+    return constants.build(merged, gpu, "fitted" if set(table) - {OVERLAP} else constants.load(gpu).evidence)
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -68,8 +74,10 @@ def _by_protocol(rows: Any) -> bool:
 
 
 def _check(path: str, name: str, rows: Any, known: Mapping[str, Any]) -> list[Mistake]:
+    if name == OVERLAP:
+        return interference.mistakes_of(path, rows)
     if name not in known or not isinstance(rows, Mapping):
-        hint = did_you_mean(name, known)
+        hint = did_you_mean(name, [*known, OVERLAP])
         return [Mistake(path, name, "an unknown table" if name not in known else repr(rows), "a table of NCCL's", hint)]
     if name == "pairs":
         return _entries(path, name, rows, Pairs, known[name])

@@ -142,7 +142,7 @@ def estimate(op: str, proto: str, model: Model) -> tuple[float, float]:
     """Microseconds and GB/s of payload in NCCL's table."""
     bus = model.graph.count * model.per_channel(ring=True)
     if proto == "LL":
-        bus = min(model.ll_max(), bus * 0.5)
+        bus = min(model.ll_max(), bus * model.ll_share(op))
     elif proto == "LL128":
         bus = min(bus * 0.92, model.graph.count * RING_LL128[model.kind][model.column])
     return _latency(op, proto, model), bus * model.group.n / model.steps(op)
@@ -156,6 +156,8 @@ def _latency(op: str, proto: str, model: Model) -> float:
             return model.base("ring", proto) + model.hop(where, "ring", proto)
         return model.base("ring", proto) + n * model.hop(where, "tree" if proto == "Simple" else "ring", proto)
     remote = (2 if op == "all_reduce" else 1) * (nodes - 1) if nodes > 1 else 0
+    if op == "all_reduce" and nodes > 1 and model.release < (2, 21):
+        remote = 2 * nodes  # so the source of 2.18 and 2.20 has it
     inside = model.inside("ring", proto)
     if nodes > 1:
         inside = max(inside, NET_OVERHEAD * (2 if model.group.network.amd else 1) * (3 if proto == "Simple" else 1))

@@ -156,7 +156,7 @@ def _across(group: Group, kind: str, inside: float) -> tuple[int, float, float, 
     speeds = NET_SPEEDS[kind]
     speed = next((s for s in speeds if s <= fits + 1e-9), float(speeds[-1]))
     count = nics
-    if nics > MAX_GRAPH_CHANNELS:  # a rack of NVL72: the GPUs' NVLinks, not the NICs, say how many
+    if group.net.nics > MAX_GRAPH_CHANNELS:  # a rack of NVL72: the GPUs' NVLinks, not the NICs, say how many
         whole = inside * local / max(1, local - 1)
         fast = [s for s in speeds if s <= group.net.speed / 1e9 + 1e-9]
         fit = {s: min(MAX_GRAPH_CHANNELS, int(whole / s + 1e-9)) for s in fast}

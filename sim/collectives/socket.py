@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from sim.collectives import channels as rules
-from sim.collectives import constants, protocols, rings, shaping, transport, tree
+from sim.collectives import constants, found, machine, protocols, rings, search, shaping, transport, tree
 from sim.collectives.group import Group
 from sim.collectives.plan import Plan, Settings
 
@@ -54,6 +54,8 @@ class Traffic:
         Bytes it sends in a round, flags included.
     shared : bool
         Whether it receives as many in the same round.
+    both : bool
+        Whether it receives as many bytes over the whole operation, if not in the same round.
     loops : float
         Times that the ring goes round.
     slices : int
@@ -70,11 +72,16 @@ class Traffic:
     shared: bool
     loops: float = 0.0
     slices: int = 1
+    both: bool = False
 
 
 @dataclass(frozen=True)
 class Tcp:
-    """TCP on one kind of host: [socket.tcp]. Seconds, and seconds per byte."""
+    """TCP on one kind of host: [socket.tcp]. Seconds, and seconds per byte.
+
+    `taken`: a byte that a thread receives between those it sends. `hop`: a hop over NCCL's own guess of it. `light`:
+    what a message of LL or LL128 costs the thread over one of Simple. 0, 0 and 1 where nothing was fitted to them.
+    """
 
     send: float
     receive: float
@@ -83,11 +90,14 @@ class Tcp:
     copy_flags: float
     stage: float
     wake: float
+    taken: float = 0.0
+    hop: float = 0.0
+    light: float = 1.0
 
 
-def tcp_of(gpu: str) -> Tcp:
-    """The constants of TCP on hosts of this GPU; one set is known."""
-    values = constants.load(gpu).tables["socket"]["tcp"]
+def tcp_of(fabric: Any) -> Tcp:
+    """The constants of TCP on these hosts: the cluster's own file of constants may have its table [socket.tcp]."""
+    values = machine.of(fabric).tables["socket"]["tcp"]
     return Tcp(**{key: float(value) for key, value in values.items() if key != "evidence"})
 
 
@@ -102,8 +112,8 @@ def over(plan: Plan, group: Group, fabric: Any, wanted: Settings) -> Plan:
     traffic = traffic_of(plan, group, fabric, wanted)
     if traffic is None:
         return plan
-    table = constants.load(fabric.gpu_model)
-    tcp = tcp_of(fabric.gpu_model)
+    table = machine.of(fabric)
+    tcp = tcp_of(fabric)
     pace = table.paces.get((plan.algo, plan.proto))
     start, step = (table.pairs.start, 0.0) if pace is None else (pace.start, pace.hop)
     each, own = message_time(traffic, plan.proto, tcp, wanted)
@@ -139,14 +149,15 @@ def _pause(traffic: Traffic, proto: str, tcp: Tcp, own: float, wanted: Settings)
 
 def message_time(traffic: Traffic, proto: str, tcp: Tcp, wanted: Settings) -> tuple[float, float]:
     """Seconds of one round in the busiest thread, and of the rest of one hop without its links."""
-    one = tcp.send + (tcp.receive if traffic.shared else 0.0)
-    own = protocols.NET_HOP["ring"][proto]
+    one = (tcp.send + (tcp.receive if traffic.shared else 0.0)) * (1.0 if proto == "Simple" else tcp.light)
+    own = protocols.NET_HOP["ring"][proto] + tcp.hop
     if traffic.part <= INLINE:
         each = (traffic.data + traffic.empty) * tcp.control * one
         return each, own
     lanes, wake = helpers(traffic.part, wanted)
     copy = (tcp.copy if proto == "Simple" else tcp.copy_flags) / lanes
     stage = tcp.stage / lanes if proto == "Simple" else 0.0
+    copy += tcp.taken / lanes if traffic.shared or traffic.both else 0.0
     each = (traffic.data + tcp.control * traffic.empty) * one + traffic.amount * copy
     return each, own + traffic.part * stage + wake * tcp.wake
 
@@ -188,8 +199,8 @@ def _ring(plan: Plan, group: Group, fabric: Any, wanted: Settings) -> Traffic:
     hops = (2 if plan.op == "all_reduce" else 1) * (n - 1)
     # Operations that follow each other start where a rank is ready: on average they see each kind of hop in turn.
     remote = hops * nodes / n
-    ways = len(rings.cycles(group, wanted.cross_nic))
-    shared = min(len(host) for host in group.hosts) == 1 or ways > 1
+    ways = _ways(group, wanted)
+    shared = min(len(host) for host in group.hosts) < 2 * ways or _crossed(group, fabric, wanted)
     share = plan.size / n / plan.channels
     width = protocols.WIRE[plan.proto]
     slot = protocols.slot(plan.proto, wanted.buffer_size)
@@ -209,16 +220,31 @@ def _ring(plan: Plan, group: Group, fabric: Any, wanted: Settings) -> Traffic:
     )  # fmt: skip
 
 
+def _ways(group: Group, wanted: Settings) -> int:
+    """Rings that enter and leave a host at GPUs of their own: one for each NIC."""
+    return max(1, min(group.net.nics, len(rings.cycles(group, wanted.cross_nic))))
+
+
+def _crossed(group: Group, fabric: Any, wanted: Settings) -> bool:
+    """Whether rings leave a host by another NIC than they enter it: then the GPU beside a NIC sends for one ring and
+    receives for another. Before 2.21 NCCL is taken to go a longer way to the same NIC instead: its rings over TCP are
+    three times as fast on hosts where each NIC is near one GPU.
+    """
+    if wanted.release < (2, 21) or search.switched(group, fabric):
+        return False
+    return any(graphs.ring.cross > 0 for graphs in found.every_host(group, fabric, wanted))
+
+
 def _chain(plan: Plan, group: Group, fabric: Any, wanted: Settings) -> Traffic:
     """A broadcast or reduce: chunks of one slot relayed along the ring."""
     share, width = plan.size / plan.channels, protocols.WIRE[plan.proto]
     chunks = max(1, math.ceil(share / protocols.slot(plan.proto, wanted.buffer_size)))
     part = width * share / chunks
     # The root runs ahead of the others, so operations in a row hide most of their hops, as inside a host.
-    depth = constants.load(fabric.gpu_model).paces["ring", plan.proto].depth
+    depth = machine.of(fabric).paces["ring", plan.proto].depth
     remote = group.nodes - 1
     shared = group.nodes > 2 and min(len(host) for host in group.hosts) == 1
-    count = plan.channels / len(rings.cycles(group, wanted.cross_nic))
+    count = plan.channels / _ways(group, wanted)
     local = group.n - 1 - remote
     return Traffic(depth * remote, depth * local, chunks, max(1.0, count), 0.0, part, part * count, shared)
 
@@ -235,7 +261,7 @@ def _tree(plan: Plan, group: Group, fabric: Any, wanted: Settings) -> Traffic:
     local = 2 * (max(len(host) for host in group.hosts) - 1) if plan.algo == "tree" else 0
     # Hosts send as many messages as the trees send them bytes; what one hop waits for is one direction.
     rounds = chunks * 2 * tree.busiest(group.nodes)
-    return Traffic(remote, local, rounds, count, 0.0, width * chunk, width * chunk * count, False)
+    return Traffic(remote, local, rounds, count, 0.0, width * chunk, width * chunk * count, False, both=True)
 
 
 def _pat(plan: Plan, group: Group, fabric: Any, wanted: Settings) -> Traffic:

@@ -77,7 +77,8 @@ def sweep(
     backends.check(wanted.backend, op)
     wrong = []
     if not 0 < min_bytes <= max_bytes:
-        wrong.append(Mistake("command line", "--min-bytes", f"{min_bytes:g}", f"more than 0, at most {max_bytes:g}"))
+        expected = f"more than 0, at most {format_bytes(max_bytes)}"
+        wrong.append(Mistake("command line", "--min-bytes", format_bytes(min_bytes), expected))
     if ranks is not None and ranks > len(fabric.gpus):
         expected = f"at most the {len(fabric.gpus)} GPUs of {fabric.name}"
         wrong.append(Mistake("command line", "--ranks", str(ranks), expected))

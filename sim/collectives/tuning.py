@@ -117,6 +117,12 @@ class Model:
         old = self.kind == "hopper" and self.release < (2, 21)
         return LL_MAX["ampere" if old else self.kind][self.column]
 
+    def ll_share(self, op: str) -> float:
+        """Share of a ring's bandwidth that LL is believed to reach."""
+        if self.release >= (2, 21):
+            return 0.5
+        return 1 / 4 if self.group.nodes > 1 or op in ("all_reduce", "reduce") else 1 / 3
+
     def tree_max(self, table: Mapping[str, tuple[float, ...]]) -> float:
         """GB/s per channel of a tree; Blackwell counted as twice Hopper before 2.28."""
         if self.kind == "blackwell" and self.release < (2, 28):

@@ -5,22 +5,103 @@ rounds over the SMs, so losing SMs costs whole rounds. cuBLAS gives a kernel of 
 share per thread block; the blocks that find no SM run after the others, and the kernel takes twice as long.
 Larger ones draw tiles from a counter and take ``ceil(tiles / free SMs)`` rounds, plus one because the blocks
 that started late finish late. Other kernels slow down by measured factors (``interference.toml``).
+
+All constants are facts of one machine: ``Beside`` has them, ``BUNDLED`` those of the measured host. A file of NCCL's
+constants may lay others over them in its table ``[overlap]`` (``prestep calibrate`` fits them to overlap rows).
 """
 
 from __future__ import annotations
 
 import math
 import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from sim.costs.kernel import Kernel
+from sim.costs.kinds import work
+from sim.errors import Mistake, did_you_mean
 
 TILE = 256 * 128  # elements of the output tile of cuBLAS's large Hopper kernels (nvjet 256x128, 128x256)
 SMALLEST_TILE = 64 * 128  # small products are cut finer, so that they too fill the GPU
 STATIC = 1.9  # two rounds instead of one, a little less than twice: measured 1.75 to 2.07 over 16 shapes
+PRODUCTS = ("gemm", "gemm_bias")
 ROUNDS = 3  # products of up to so many tiles per SM: 2.1 took 1.87 times as long (traces of 13B), 3.9 took 1.42 times
+STREAM = 2e8  # guess, bytes: four times the L2 of Hopper; what moves less leaves HBM to others for a part of its time
+
+
+@dataclass(frozen=True)
+class Beside:
+    """What kernels and collectives cost each other on one machine.
+
+    Attributes
+    ----------
+    communication : float
+        Factor >= 1 on a collective's time beside kernels.
+    streaming : float
+        The same beside kernels other than products that move at least ``STREAM`` bytes; 0: no different.
+    static : float
+        Factor on a product of up to `ROUNDS` tiles per SM.
+    free, least : float
+        Flop/s of large products whose clock power does not hold down, and of the slowest that power holds down.
+    default : float
+        Factor on a kernel whose kind is not in ``factor``, beside ``reference_channels`` channels.
+    factor : Mapping
+        The same by kind.
+    """
+
+    communication: float
+    default: float
+    reference_channels: float
+    free: float
+    least: float
+    factor: Mapping[str, float]
+    static: float = STATIC
+    streaming: float = 0.0
+
+    def slowdown(self, kernel: Kernel, channels: int, sms: int, alone: float = 0.0) -> float:
+        """Factor >= 1 on a kernel's time while communication holds ``channels`` of the GPU's ``sms``.
+
+        ``alone`` is a matrix product's time (s) in a stream of nothing but products, where power may hold the clock
+        down; 0: among other kernels, where it does not. SMs lost to communication free power, so the clock rises: what
+        is lost is the smaller of the two, not their product.
+        """
+        if channels <= 0:
+            return 1.0
+        if kernel.kind in PRODUCTS:
+            return max(1.0, self._gemm(kernel, min(channels, sms - 1), sms) / self._throttle(kernel, alone))
+        factor = self.known(kernel)
+        if factor is None:
+            factor = self.default
+        return float(1.0 + (factor - 1.0) * min(1.0, channels / self.reference_channels))
+
+    def known(self, kernel: Kernel) -> float | None:
+        """The factor of a kernel's kind and layout, else of its kind."""
+        return self.factor.get(f"{kernel.kind} {kernel.layout}".strip(), self.factor.get(kernel.kind))
+
+    def contention(self, kernel: Any = None) -> float:
+        """Factor >= 1 on the time of a collective beside this kernel (they share HBM and L2); None: beside any."""
+        if not self.streaming or not isinstance(kernel, Kernel) or kernel.kind in (*PRODUCTS, "spin"):
+            return self.communication
+        return self.streaming if work(kernel)[1] >= STREAM else self.communication
+
+    def _throttle(self, kernel: Kernel, alone: float) -> float:
+        """How much slower a matrix product runs alone because power holds its clock down; 1 where it does not."""
+        m, n, k = kernel.shape
+        rate = 2.0 * m * n * k / alone if alone > 0 else math.inf
+        return self.free / rate if self.least <= rate <= self.free else 1.0
+
+    def _gemm(self, kernel: Kernel, channels: int, sms: int) -> float:
+        m, n, _ = kernel.shape
+        free = sms - channels
+        if m * n < free * SMALLEST_TILE:
+            return 1.0
+        if m * n <= ROUNDS * sms * TILE:
+            return self.static
+        tiles = math.ceil(m / 256) * math.ceil(n / 128)
+        return max(1.0, (math.ceil(tiles / free) + 1) / math.ceil(tiles / sms))
 
 
 @cache
@@ -28,53 +109,63 @@ def _table() -> dict[str, Any]:
     return tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
 
 
-def slowdown(kernel: Kernel, channels: int, sms: int, alone: float = 0.0) -> float:
-    """Factor >= 1 on a kernel's time while communication holds ``channels`` of the GPU's ``sms``.
-
-    ``alone`` is a matrix product's time (s) in a stream of nothing but products, where power may hold the clock
-    down; 0: among other kernels, where it does not. SMs lost to communication free power, so the clock rises: what
-    is lost is the smaller of the two, not their product.
-    """
-    if channels <= 0:
-        return 1.0
-    if kernel.kind in ("gemm", "gemm_bias"):
-        return max(1.0, _gemm(kernel, min(channels, sms - 1), sms) / _throttle(kernel, alone))
+def _bundled() -> Beside:
     table = _table()
-    factor = _factor(kernel)
-    if factor is None:
-        factor = table["default"]
-    return float(1.0 + (factor - 1.0) * min(1.0, channels / table["reference_channels"]))
+    power = {key: float(table["power"][key]) for key in ("free", "least")}
+    plain = {key: float(table[key]) for key in ("communication", "default", "reference_channels")}
+    return Beside(**plain, **power, factor=table["factor"])
+
+
+BUNDLED = _bundled()
+
+
+def laid_over(rows: Mapping[str, Any]) -> Beside:
+    """The bundled constants, with those of a machine's table ``[overlap]`` over them."""
+    factor = {**BUNDLED.factor, **rows.get("factor", {})}
+    return replace(BUNDLED, **{key: value for key, value in rows.items() if key != "evidence"} | {"factor": factor})
+
+
+def mistakes_of(path: str, rows: Any) -> list[Mistake]:
+    """What is wrong with a table ``[overlap]``: keys that the model does not have, values that are no factor."""
+    if not isinstance(rows, Mapping):
+        return [Mistake(path, "overlap", repr(rows), "a table of numbers")]
+    known = [entry.name for entry in fields(Beside)]
+    found = []
+    for key, value in rows.items():
+        if key not in (*known, "evidence"):
+            hint = did_you_mean(key, known)
+            found.append(Mistake(path, f"overlap.{key}", "an unknown key", f"one of {', '.join(known)}", hint))
+        elif key == "factor":
+            entries = value.items() if isinstance(value, Mapping) else [("KIND", None)]
+            found += [_no_factor(path, f"overlap.factor.{kind}", one) for kind, one in entries if not _number(one, 1)]
+        elif key != "evidence" and not _number(value, _LEAST.get(key, 1.0)):
+            found.append(_no_factor(path, f"overlap.{key}", value))
+    return found
+
+
+_LEAST = {"free": 1.0, "least": 0.0, "streaming": 0.0}
+
+
+def _number(value: Any, low: float) -> bool:
+    good = isinstance(value, int | float) and not isinstance(value, bool)
+    return good and math.isfinite(value) and value >= low
+
+
+def _no_factor(path: str, key: str, value: Any) -> Mistake:
+    found = "no table of kinds" if value is None else repr(value)[:60]
+    return Mistake(path, key, found, "a number; factors are at least 1")
+
+
+def slowdown(kernel: Kernel, channels: int, sms: int, alone: float = 0.0) -> float:
+    """Factor >= 1 on a kernel's time beside communication, on the measured host."""
+    return BUNDLED.slowdown(kernel, channels, sms, alone)
 
 
 def is_known(kernel: Kernel) -> bool:
     """Whether a kernel's slowdown beside communication was measured or follows from its tiles."""
-    return kernel.kind in ("gemm", "gemm_bias", "spin") or _factor(kernel) is not None
-
-
-def _factor(kernel: Kernel) -> float | None:
-    factors: dict[str, float] = _table()["factor"]
-    return factors.get(f"{kernel.kind} {kernel.layout}".strip(), factors.get(kernel.kind))
+    return kernel.kind in (*PRODUCTS, "spin") or BUNDLED.known(kernel) is not None
 
 
 def contention() -> float:
-    """Factor >= 1 on the time of a collective that moves data beside kernels (they share HBM and L2)."""
-    return float(_table()["communication"])
-
-
-def _throttle(kernel: Kernel, alone: float) -> float:
-    """How much slower a matrix product runs alone because power holds its clock down; 1 where it does not."""
-    power = _table()["power"]
-    m, n, k = kernel.shape
-    rate = 2.0 * m * n * k / alone if alone > 0 else math.inf
-    return float(power["free"]) / rate if power["least"] <= rate <= power["free"] else 1.0
-
-
-def _gemm(kernel: Kernel, channels: int, sms: int) -> float:
-    m, n, _ = kernel.shape
-    free = sms - channels
-    if m * n < free * SMALLEST_TILE:
-        return 1.0
-    if m * n <= ROUNDS * sms * TILE:
-        return STATIC
-    tiles = math.ceil(m / 256) * math.ceil(n / 128)
-    return max(1.0, (math.ceil(tiles / free) + 1) / math.ceil(tiles / sms))
+    """Factor >= 1 on the time of a collective that moves data beside kernels, on the measured host."""
+    return BUNDLED.contention()

@@ -11,6 +11,7 @@ from click.testing import CliRunner, Result
 
 import cli
 from sim.collectives import constants, machine
+from sim.costs import interference
 from sim.errors import InputError
 from topologies import load_cluster
 
@@ -138,3 +139,12 @@ def test_ranks_of_a_cut_table_are_those_of_its_command(tmp_path: Path) -> None:
     rows = nccl_tests.read(path)
     assert [(row.op, row.ranks, row.size) for row in rows] == [("all_to_all", 16, 1024), ("all_to_all", 16, 2048)]
     assert rows[0].time == pytest.approx(10e-6)
+
+
+@pytest.mark.parametrize("gpu", ["a100", "b200", "gb200", "h100", "h200", "v100"])
+def test_the_files_of_gpus_are_right_too(gpu: str) -> None:
+    """Bundled files have no key that a user's could not have, and one-way messages are no slower than two-way ones."""
+    table = constants.load(gpu)
+    assert not interference.mistakes_of(gpu, table.tables.get(machine.OVERLAP, {}))
+    assert table.pairs.rate["send"] >= table.pairs.rate["sendrecv"]
+    assert table.pairs.link["send"] >= table.pairs.link["sendrecv"] * 0.99

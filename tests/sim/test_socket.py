@@ -79,7 +79,7 @@ def test_never_faster_than_its_bytes_or_a_smaller_one(op: str, fabric: Any, log:
 def test_small_data_travels_with_its_header() -> None:
     """Between 64 and 65 bytes of a rank's part an all-gather with LL, which doubles them, gets dearer by a half."""
     inline, apart = (time("all_gather", 4 * part, FOUR, algo="ring", proto="LL") for part in (64, 72))
-    tcp = socket.tcp_of("h200")
+    tcp = socket.tcp_of(FOUR)
     assert apart - inline == pytest.approx(3 * (1 - tcp.control) * (tcp.send + tcp.receive), rel=0.1)
 
 
@@ -95,9 +95,9 @@ def test_small_chunks_have_an_empty_second_half() -> None:
 def test_a_thread_that_also_receives_needs_longer() -> None:
     """Hosts of one GPU send and receive in one thread; with two GPUs one sends and the other receives."""
     assert traffic("all_gather", 64 * KIB, FOUR).shared and not traffic("all_gather", 64 * KIB, TWO).shared
-    one = socket.message_time(traffic("all_gather", 64 * KIB, FOUR), "Simple", socket.tcp_of("h200"), Settings())
+    one = socket.message_time(traffic("all_gather", 64 * KIB, FOUR), "Simple", socket.tcp_of(FOUR), Settings())
     alone = replace(traffic("all_gather", 64 * KIB, FOUR), shared=False)
-    assert one[0] > socket.message_time(alone, "Simple", socket.tcp_of("h200"), Settings())[0]
+    assert one[0] > socket.message_time(alone, "Simple", socket.tcp_of(FOUR), Settings())[0]
 
 
 def test_loops_lower_the_rate_and_leave_the_port_to_others() -> None:

@@ -91,7 +91,9 @@ def test_people_read_round_numbers() -> None:
     assert format_duration(0) == "0 s"
 
 
-@pytest.mark.parametrize(("text", "size"), [("8", 8), ("4G", 4 * 2**30), ("128M", 2**27), ("4 GB", 4e9)])
+@pytest.mark.parametrize(("text", "size"), [
+    ("8", 8), ("4G", 4 * 2**30), ("128M", 2**27), ("4 GB", 4e9), ("1.5M", 3 * 2**19), ("32k", 2**15), ("1.9", 1),
+])  # fmt: skip
 def test_sizes_on_the_command_line_are_those_of_nccl_tests(text: str, size: float) -> None:
     """A bare letter is a power of 1024, as nccl-tests reads -b and -e."""
     assert parse_nccl_size(text) == size

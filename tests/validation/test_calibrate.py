@@ -104,6 +104,18 @@ def test_few_rows_move_few_constants() -> None:
     assert (none.fitted, none.left) == ((), ("ring.LL",))
 
 
+def test_constants_that_no_row_rests_on_stay() -> None:
+    """All-reduces say nothing of an all-gather's rates, however many there are."""
+    dense = [int(2 ** (k / 2)) for k in range(6, 64)]
+    before, after = (
+        constants.load("h200").tables["ring"]["LL"],
+        calibrate.calibrate(measured_with(slower, dense)).tables,
+    )
+    for key in ("rate", "link"):
+        others = {op: value for op, value in before[key].items() if op != "all_reduce"}
+        assert {op: after["ring"]["LL"][key][op] for op in others} == others
+
+
 def test_what_is_free() -> None:
     """Every number of a block that has a range is fitted, a table by operation; others are not."""
     block = {"start": 1e-6, "cache": 3e7, "rate": {"all_reduce": 1e10, "all_gather": 1e10}}
