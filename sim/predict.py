@@ -22,7 +22,7 @@ from sim.layout import check_layout, countable
 from sim.opgraph import Chain, Comm, OpGraph
 from sim.placing import allotted, placements
 from sim.spec import sections_in_use
-from workloads.lower import Lowered, lower
+from workloads.lower import Layout, Lowered, layout_of, lower
 from workloads.model import ModelSpec, load_model
 
 if TYPE_CHECKING:
@@ -137,8 +137,16 @@ def _lowered(scenario: Scenario, model: ModelSpec, fabric: Fabric, fleet: Fleet,
         found = "GPUs of different speed"
         hint = "another framework simulates every rank"
         raise InputError(Mistake(scenario.where, "training.framework", found, "equal GPUs with megatron", hint))
-    hosts = [str(fabric.graph.nodes[gpu].get("host", "")) for gpu in gpus]
+    hosts = [fabric.host_of(gpu) for gpu in gpus]
     return lower_megatron(scenario, model, factor, Place(hosts.count(hosts[0]), blocking=False))
+
+
+def _layout_of(scenario: Scenario) -> Layout:
+    if scenario.training.framework != "megatron":
+        return layout_of(scenario)
+    from workloads.megatron.lower import grid_of
+
+    return grid_of(scenario)
 
 
 def rerun(simulation: Simulation, fabric: Fabric) -> Simulation:
@@ -234,17 +242,17 @@ def machine(
         return slowdown(k, channels, gpu.sms)
 
     known: dict[tuple[object, ...], Plan] = {}
+    layout = _layout_of(scenario)
 
     def plan(comm: Comm) -> Plan:
-        # NCCL chooses the channels of a transfer by the size of its communicator: the peers are named after the pair.
+        # NCCL chooses the channels of a transfer by its communicator: who is idle in it is named after the pair.
         key = (comm.op, comm.size, comm.groups, comm.axis, comm.in_place)
         if key in known:
             return known[key]
-        others = scenario.parallel.pp - 2 if comm.axis == "pp" else 0
         plans = []
         for group in comm.groups:
-            extra = [r for r in range(len(gpus)) if r not in group][: max(0, others)]
-            members = [gpus[r] for r in (*group, *extra)]
+            idle = [r for r in layout.pipeline(group[0]) if r not in group] if comm.axis == "pp" else []
+            members = [gpus[r] for r in (*group, *idle)]
             plans.append(plan_collective(comm.op, comm.size, members, fabric, scenario.nccl, comm.in_place))
         known[key] = _merged(plans)
         return known[key]
@@ -321,12 +329,6 @@ def _not_simulated(scenario: Scenario) -> list[Mistake]:
         if value not in known:
             found.append(Mistake(where, key, f'"{value}"', " or ".join(known), "not simulated yet"))
     if megatron:
-        known = ("1f1b", "interleaved")
-        if p.pp > 1 and p.schedule not in known:
-            expected = " or ".join(known)
-            found.append(
-                Mistake(where, "parallel.schedule", f'"{p.schedule}"', expected, "with megatron not simulated yet")
-            )
         return found
     if p.pp > 1 and p.dp > 1 and p.data_parallel in ("fsdp", "zero3"):
         hint = "sharded pipeline stages are not simulated yet"

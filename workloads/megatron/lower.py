@@ -10,13 +10,13 @@ from sim.costs.frameworks import host_costs
 from sim.layout import grad_accumulation_of, microbatches_of
 from sim.opgraph import OpGraph
 from workloads.lower import Layout, Lowered
-from workloads.megatron.pipeline import interleaved
+from workloads.megatron.pipeline import Issued, in_order, interleaved
 from workloads.megatron.spread import Spread, busiest, loads_of
 from workloads.megatron.stage import Model, Rank
 from workloads.parallel.group import Group
 from workloads.parallel.pipeline import layers_of_stages
 from workloads.schedules import checked, rank_of_stages
-from workloads.schedules.runtime import Operation, operations
+from workloads.schedules.runtime import operations
 from workloads.tape import PHASES, Shared, Tape
 
 if TYPE_CHECKING:
@@ -38,9 +38,19 @@ class Grid(Layout):
     def where(self, rank: int) -> tuple[int, int, int]:
         return rank // (self.tp * self.cp) % self.dp, rank // (self.tp * self.cp * self.dp), rank % self.tp
 
+    def pipeline(self, rank: int) -> tuple[int, ...]:
+        stride = self.dp * self.cp * self.tp
+        return tuple(range(rank % stride, self.world, stride))
+
     @property
     def world(self) -> int:
         return self.dp * self.pp * self.tp * self.cp
+
+
+def grid_of(scenario: Scenario) -> Grid:
+    """Where the ranks of a Megatron run lie."""
+    p = scenario.parallel
+    return Grid(p.dp, p.pp, p.tp, cp=p.cp, ep=p.ep, etp=p.tp if p.etp is None else p.etp)
 
 
 @dataclass(frozen=True)
@@ -61,7 +71,7 @@ class Place:
 def lower(scenario: Scenario, model: ModelSpec, host_factor: float, place: Place) -> Lowered:
     """The operation graph of a Megatron step; every data- and tensor-parallel copy is folded into one rank."""
     p = scenario.parallel
-    grid = Grid(p.dp, p.pp, p.tp, cp=p.cp, ep=p.ep, etp=p.tp if p.etp is None else p.etp)
+    grid = grid_of(scenario)
     costs = {name: time * host_factor for name, time in host_costs("megatron").items()}
     groups = Groups(grid, place)
     context = groups.of("cp", 0) if p.cp > 1 else None
@@ -104,7 +114,7 @@ def _cuts(scenario: Scenario, layers: int, stages: int) -> list[range]:
     return [range(max(0, cut.start - first), max(0, min(layers, cut.stop - first))) for cut in cuts]
 
 
-def _schedule(scenario: Scenario) -> tuple[tuple[int, ...], Sequence[Sequence[Operation]]]:
+def _schedule(scenario: Scenario) -> tuple[tuple[int, ...], Sequence[Sequence[Issued]]]:
     """Pipeline rank of every stage, and what each rank issues."""
     p, microbatches = scenario.parallel, microbatches_of(scenario)
     if p.pp == 1:
@@ -116,6 +126,8 @@ def _schedule(scenario: Scenario) -> tuple[tuple[int, ...], Sequence[Sequence[Op
     owner = rank_of_stages(module.PLACEMENT, p.pp, chunks)
     if p.schedule == "1f1b":
         return owner, operations(p.schedule, p.pp, microbatches, chunks, framework="megatron")
+    if p.schedule != "interleaved":
+        return owner, in_order(module, p.pp, microbatches, chunks, owner)
     actions = [module.actions(rank, p.pp, microbatches, chunks) for rank in range(p.pp)]
     overlap = scenario.megatron.overlap_p2p_comm
     return owner, [interleaved(rank, row, owner, overlap) for rank, row in enumerate(actions)]
