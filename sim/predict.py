@@ -22,10 +22,13 @@ from sim.layout import check_layout, countable
 from sim.opgraph import Chain, Comm, OpGraph
 from sim.placing import allotted, placements
 from sim.spec import sections_in_use
+from sim.unlike import unlike
 from workloads.lower import Layout, Lowered, layout_of, lower
 from workloads.model import ModelSpec, load_model
 
 if TYPE_CHECKING:
+    from collections.abc import Hashable, Sequence
+
     from sim.collectives.plan import Plan
     from sim.costs.kernel import Kernel
     from sim.result import Result
@@ -113,7 +116,7 @@ def prepare(
         raise InputError(mistakes)
     gpus = placements(scenario, fabric)[0] if gpus is None else gpus
     fleet = fleet_of(fabric, load_gpu(fabric.gpu_model), gpus)
-    if lowered is None or lowered.made_for != (host_factor(scenario, fabric), fleet.speeds):
+    if lowered is None or lowered.made_for != (host_factor(scenario, fabric), _marks(scenario, fabric, fleet, gpus)):
         lowered = _lowered(scenario, model, fabric, fleet, gpus)
     run_on, chains = _machine_and_chains(scenario, lowered.graph, fabric, fleet.gpu, gpus)
     return Prepared(scenario, model, fabric, fleet.gpu, lowered, run_on, gpus, chains)
@@ -133,12 +136,16 @@ def _lowered(scenario: Scenario, model: ModelSpec, fabric: Fabric, fleet: Fleet,
     from workloads.megatron.lower import Place
     from workloads.megatron.lower import lower as lower_megatron
 
-    if fleet.speeds or scenario.faults.slow_rank is not None:
-        found = "GPUs of different speed"
-        hint = "another framework simulates every rank"
-        raise InputError(Mistake(scenario.where, "training.framework", found, "equal GPUs with megatron", hint))
     hosts = [fabric.host_of(gpu) for gpu in gpus]
-    return lower_megatron(scenario, model, factor, Place(hosts.count(hosts[0]), blocking=False))
+    odd = unlike(fabric, fleet, scenario.faults, gpus)
+    return lower_megatron(scenario, model, factor, Place(hosts.count(hosts[0]), blocking=False), odd)
+
+
+def _marks(scenario: Scenario, fabric: Fabric, fleet: Fleet, gpus: tuple[str, ...]) -> Sequence[Hashable]:
+    """What tells ranks apart in the lowered step."""
+    if scenario.training.framework != "megatron":
+        return fleet.speeds
+    return unlike(fabric, fleet, scenario.faults, gpus).marks
 
 
 def _layout_of(scenario: Scenario) -> Layout:
@@ -262,12 +269,15 @@ def machine(
     together = 1.0 if alone else slowest_of(scenario.parallel.dp * scenario.parallel.tp, gpu.spread)
     spins = [k.kind == "spin" for k in kernels]
     fleet = fleet_of(fabric, load_gpu(fabric.gpu_model), gpus)
-    scale = {p.rank: fleet.scale(graph, p.rank, together, spins) for p in graph.programs}
-    if scenario.faults.slow_rank is not None:
+    slow_rank = scenario.faults.slow_rank
+    # Chains have been slowed where they were executed.
+    factor = np.array([1.0 if isinstance(k, Chain) else scenario.faults.slow_factor for k in kernels])
+    scale: dict[int, float | np.ndarray] = {}
+    for program in graph.programs:
+        rank = graph.pace.get(program.rank, program.rank)
         # Which rank is slow was said: it is a GPU like any other, not the slowest of all of them.
-        scale[scenario.faults.slow_rank] = fleet.scale(graph, scenario.faults.slow_rank, 1.0, spins) * (
-            scenario.faults.slow_factor
-        )
+        ratio = fleet.scale(graph, rank, 1.0 if rank == slow_rank else together, spins)
+        scale[program.rank] = ratio * factor if rank == slow_rank else ratio
     idle = frozenset(i for i, spin in enumerate(spins) if spin)
     grain = {i: chains.grain(k) for i, k in enumerate(kernels) if isinstance(k, Chain)} if chains is not None else {}
     rates = fabric.links.bandwidth

@@ -22,9 +22,12 @@ from workloads.tape import Storage, Tape
 
 if TYPE_CHECKING:
     from sim.sections import Scenario
+    from workloads.megatron.folding import Kind
     from workloads.megatron.lower import Grid, Groups
     from workloads.megatron.spread import Spread
     from workloads.model import ModelSpec
+    from workloads.tape import Tensor
+    from workloads.transformer import Module
 
 DP, PP = "nccl dp", "nccl pp"
 PAIRED = ("layer", "further")  # units with tokens that travel
@@ -42,7 +45,7 @@ class Model:
         spread: Spread | None = None,
     ) -> None:  # fmt: skip
         s, p = scenario.training, scenario.parallel
-        self.m, self.tape, self.options = m, tape, scenario.megatron
+        self.m, self.tape, self.options, self.faults = m, tape, scenario.megatron, scenario.faults
         o = scenario.megatron
         wide = 4 if o.main_grads == "fp32" else 2
         numbers = Numbers(s.precision == "fp8", wide, o.gradient_accumulation_fusion, o.tp_comm_overlap)
@@ -67,9 +70,14 @@ class Model:
         if (*kind, aside) not in self._layers:
             self._layers[*kind, aside] = record(
                 "layer", self.tape, lambda t: Layer(t, self.m, self._shard(aside), *kind),
-                lambda t, net, x: net.forward(t, x), self.inner, self.recompute,  # type: ignore[attr-defined]
+                self._run_layer, self.inner, self.recompute,
             )  # fmt: skip
         return self._layers[*kind, aside]
+
+    def _run_layer(self, t: Tape, layer: Module, x: Tensor) -> Tensor:
+        if self.faults.slow_per_layer and self.faults.slow_rank == t.rank:
+            t.launch(Kernel("spin", (round(self.faults.slow_per_layer * 1e9),)))  # nanoseconds
+        return layer.forward(t, x)  # type: ignore[attr-defined, no-any-return]
 
     @property
     def exchanges(self) -> bool:
@@ -123,12 +131,13 @@ class Rank:
 
     def __init__(
         self, scenario: Scenario, model: Model, grid: Grid, groups: Groups, stage: int, stages: dict[int, range],
-        owner: Sequence[int], tape: Tape,
+        owner: Sequence[int], tape: Tape, kind: Kind,
     ) -> None:  # fmt: skip
+        self.kind, self.replica = kind, kind.replicas[0]
         self.s, self.model, self.grid, self.groups, self.stage = scenario, model, grid, groups, stage
         self.stages, self.owner, self.tape, self.o = stages, owner, tape, scenario.megatron
-        self.dp = groups.of("dp", stage)
-        self.edp = groups.of("edp", stage)  # ranks with the same experts
+        self.dp = groups.of("dp", stage, 0)
+        self.edp = groups.of("edp", stage, 0)  # ranks with the same experts
         self.sharded = scenario.parallel.data_parallel in ("zero1", "zero2")
         self.events: dict[int, tuple[int, ...]] = {}
         self.stashed: dict[tuple[int, int], Storage] = {}
@@ -326,12 +335,12 @@ class Rank:
         rows, b, h = self.model.inner
         split = 1 if self.model.shard.sequence else grid.tp  # each tensor rank sends its part, gathered there by NVLink
         size, parts = rows * b * h * 2.0 / split, []
-        here = grid.rank(0, self.stage, 0)
+        here = grid.rank(self.replica, self.stage, 0)
         for op in batch.ops:
-            peer = grid.rank(0, op.peer, 0)
+            peer = grid.rank(self.replica, op.peer, 0)
             ends = (peer, here) if isinstance(op, Recv) else (here, peer)
             if op.peer not in self.copies:
-                self.copies[op.peer] = self.groups.transfer_copies(here, peer)
+                self.copies[op.peer] = self.groups.transfer_copies(here, peer, self.kind)
             parts.append(transfer(t, *ends, (*op.key, self.run), size, self.copies[op.peer]))
         stream = self._stream(batch)
         t.wait(t.record(), stream)
@@ -410,7 +419,7 @@ class Rank:
         apart = self.owner[0] != self.owner[-1]  # in a V the first rank has both
         if m.tied_embeddings and apart and {0, len(self.owner) - 1} & set(self.stages):
             size = float(self.wide * self.model.embedding.parameters["embedding"])
-            self.groups.ends().collective(t, "all_reduce", size, "nccl embedding")
+            self.groups.ends(self.kind).collective(t, "all_reduce", size, "nccl embedding")
             t.wait(t.record("nccl embedding"))
 
     def _optimize(self) -> None:
@@ -423,7 +432,7 @@ class Rank:
         t.cpu("optimizer_param", tensors)
         t.launch(Kernel("fused", (n,), bytes=float(self.wide * n)))
         if grid.pp * grid.tp > 1:
-            group = self.groups.model_parallel()
+            group = self.groups.model_parallel(self.replica)
             group.collective(t, "all_reduce", 4.0, "nccl mp")
             t.synchronize("nccl mp")  # the norm is read by the host: clip_grad_norm
         # Adam reads gradient, parameter and moments and writes the last three in fp32, and the parameter in bf16.
