@@ -118,14 +118,18 @@ def lower(scenario: Scenario, model: ModelSpec, host_factor: float = 1.0, speeds
     )
 
 
+FEW = 16  # ranks up to which all are simulated when one of them is slow: folding would spare nothing
+
+
 def _replicas(scenario: Scenario, layout: Layout, speeds: Sequence[Hashable]) -> tuple[tuple[int, ...], ...]:
     """Data-parallel replicas that do the same, of which the first is simulated; empty: no two ranks are alike."""
-    if scenario.faults.slow_rank is not None:
+    slow = scenario.faults.slow_rank
+    if slow is not None and layout.world <= FEW:
         return ()
     groups: dict[Hashable, list[int]] = {}
     for d in range(layout.dp):
         rows = [[layout.rank(d, p, t) for t in range(layout.tp)] for p in range(layout.pp)]
-        marks = tuple(frozenset(speeds[rank] if speeds else None for rank in row) for row in rows)
+        marks = tuple(frozenset((speeds[rank] if speeds else None, rank == slow) for rank in row) for row in rows)
         if any(len(mark) > 1 for mark in marks):
             return ()  # tensor-parallel ranks that differ
         groups.setdefault(marks, []).append(d)
