@@ -42,10 +42,11 @@ def _slowness(speed: Speed) -> float:
 def _changed_hosts(fabric: Fabric) -> dict[str, frozenset[Hashable]]:
     """What was changed of each host's links, and of those of the switches it hangs on; names without the host's."""
     links, nodes = fabric.links, fabric.nodes
-    rows = np.flatnonzero(np.char.startswith(links.source.astype(str), CHANGED))
-    found: dict[str, set[Hashable]] = {}
-    if not len(rows):
+    changed = [source for source in set(links.source.tolist()) if source.startswith(CHANGED)]
+    if not changed:
         return {}
+    rows = np.flatnonzero(np.isin(links.source.astype(object), changed))
+    found: dict[str, set[Hashable]] = {}
     src, dst = fabric.ends
     switches: dict[int, set[str]] = {}
     for row, a, b in zip(rows.tolist(), src[rows].tolist(), dst[rows].tolist(), strict=True):
