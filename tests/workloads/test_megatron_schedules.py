@@ -79,7 +79,7 @@ def test_stashes(runs: dict[str, Simulation]) -> None:
     """GPipe keeps every microbatch, 1F1B as many as stages are left, the others about the same on every stage."""
     peaks = {name: kept(run) for name, run in runs.items()}
     one = peaks["gpipe"][1] / 12
-    assert peaks["1f1b"][1:] == pytest.approx([3 * one, 2 * one, one], rel=0.12)  # and the head's
+    assert peaks["1f1b"][1:] == pytest.approx([3 * one, 2 * one, one], rel=0.15)  # and the head's
     for name in ("zero-bubble", "zbv"):  # never more than 1F1B's first stage, and so on all
         assert peaks[name] == pytest.approx([4 * one] * 4, rel=0.15)
     assert peaks["dualpipe"] == pytest.approx([4.5 * one] * 4, rel=0.15)  # one chunk more: 2P + 1 of halves
