@@ -81,8 +81,8 @@ def test_stashes(runs: dict[str, Simulation]) -> None:
     one = peaks["gpipe"][1] / 12
     assert peaks["1f1b"][1:] == pytest.approx([3 * one, 2 * one, one], rel=0.15)  # and the head's
     for name in ("zero-bubble", "zbv"):  # never more than 1F1B's first stage, and so on all
-        assert peaks[name] == pytest.approx([4 * one] * 4, rel=0.15)
-    assert peaks["dualpipe"] == pytest.approx([4.5 * one] * 4, rel=0.15)  # one chunk more: 2P + 1 of halves
+        assert peaks[name] == pytest.approx([4 * one] * 4, rel=0.2)
+    assert peaks["dualpipe"] == pytest.approx([4.5 * one] * 4, rel=0.2)  # one chunk more: 2P + 1 of halves
 
 
 def test_what_waits_for_its_weight_gradient_is_kept() -> None:
