@@ -121,34 +121,59 @@ class Engine:
             raise Stuck(stuck.explain(self.graph, self.ranks, self.meetings))
 
     def _stream(self, rank: Rank, ops: list[int], stream: int) -> Generator[Any, Any, None]:
-        env, p, n = self.env, rank.program, len(rank.program)
-        kind, payload, deps = p.kind.tolist(), p.payload.tolist(), p.deps
+        """Runs the operations of a stream one after the other; one function, as every call costs at a kernel a time."""
+        env, p, n, timeout = self.env, rank.program, len(rank.program), self.env.timeout
+        kind, payload, deps, end, launch = p.kind.tolist(), p.payload.tolist(), p.deps, rank.end, rank.launch
         duration = self._durations(rank, ops)
         gaps = _column(p.gap, self.machine.kernel_gap, n)
         latencies = _column(p.latency, self.machine.launch_latency, n)
-        for step in range(self.steps):
-            base = step * n
+        idle, grain, slowdown = self.machine.idle, self.machine.grain, self.machine.slowdown
+        beside, usual = self.machine.beside, self.machine.contention
+        working, running, process = rank.working, rank.running, env.active_process
+        if process is None:
+            raise RuntimeError("streams are processes")
+        for base in range(0, self.steps * n, max(1, n)):
             for place, i in enumerate(ops):
                 g = base + i
                 while rank.issued <= g:
                     rank.rest(stream)
                     yield rank.issue()
                 for d in deps[i]:
-                    if base + d >= 0 and rank.end[base + d] < 0:
+                    if base + d >= 0 and end[base + d] < 0:
                         rank.rest(stream)
                         yield rank.ended(base + d)
-                gap, begin = gaps[i], rank.launch[g] + latencies[i]
-                if env.now + gap < begin:
-                    if env.now + PAUSE * gap < begin:
+                gap, begin, now = gaps[i], launch[g] + latencies[i], env.now
+                if now + gap < begin:
+                    if now + PAUSE * gap < begin:
                         rank.rest(stream)
-                    yield env.timeout(begin - env.now)
+                    yield timeout(begin - now)
                 else:
-                    yield env.timeout(gap)
+                    yield timeout(gap)
                 if kind[i] == KERNEL:
                     rank.start[g] = env.now
-                    yield from self._kernel(rank, payload[i], duration[place], stream)
+                    if payload[i] in idle:
+                        rank.rest(stream)
+                        yield timeout(duration[place])
+                    else:
+                        factor = beside.get(payload[i], usual)
+                        if working.get(stream) != factor:
+                            rank.work(stream, factor)
+                        running[stream] = process
+                        if payload[i] in grain:
+                            rank.grains[stream] = grain[payload[i]]
+                        left = duration[place]
+                        while left > 1e-12:  # its speed follows the SMs that communication leaves it
+                            speed = 1.0 / slowdown(payload[i], rank.channels) if rank.channels else 1.0
+                            since = env.now
+                            try:
+                                yield timeout(left / speed)
+                                break
+                            except simpy.Interrupt:
+                                rank.told.discard(stream)
+                                left -= (env.now - since) * speed
+                        self._ended(rank, stream)
                 elif kind[i] == COMM:
-                    yield from self._communicate(rank, g, step, p.parts[payload[i]])
+                    yield from self._communicate(rank, g, base // n, p.parts[payload[i]])
                 rank.finish(g, env.now)
 
     def _durations(self, rank: Rank, ops: list[int]) -> list[float]:
@@ -157,30 +182,9 @@ class Engine:
         times = np.append(self.machine.duration * scale, 0.0)
         return times[np.where(p.kind[ops] == KERNEL, p.payload[ops], -1)].tolist()  # type: ignore[no-any-return]
 
-    def _kernel(self, rank: Rank, kernel: int, duration: float, stream: int) -> Generator[Any, Any, None]:
-        """Runs a kernel; its speed follows the SMs that communication leaves it."""
-        env, slowdown = self.env, self.machine.slowdown
-        if kernel in self.machine.idle:
-            rank.rest(stream)
-            yield env.timeout(duration)
-            return
-        process = env.active_process
-        if process is None:
-            raise RuntimeError("kernels run inside a stream's process")
-        rank.running[stream] = process
-        if kernel in self.machine.grain:
-            rank.grains[stream] = self.machine.grain[kernel]
-        rank.work(stream, self.machine.beside.get(kernel, self.machine.contention))
-        left = duration
-        while left > 1e-12:
-            speed = 1.0 / slowdown(kernel, rank.channels) if rank.channels else 1.0
-            since = env.now
-            try:
-                yield env.timeout(left / speed)
-                left = 0.0
-            except simpy.Interrupt:
-                rank.told.discard(stream)
-                left -= (env.now - since) * speed
+    @staticmethod
+    def _ended(rank: Rank, stream: int) -> None:
+        """A kernel is over."""
         del rank.running[stream]
         rank.grains.pop(stream, None)
         if rank.kernel_end is not None:

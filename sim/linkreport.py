@@ -36,10 +36,13 @@ def link_report(simulation: Simulation, window: tuple[float, float], prices: Pri
     """
     links, run = simulation.fabric.links, simulation.run
     used = metrics.link_utilisation(run.carried, links.bandwidth, run.finished)
-    rows = np.flatnonzero(run.carried > 0)
-    names = {row: f"{links.src[row]} -> {links.dst[row]}" for row in rows.tolist()}
     price = None if prices is None else prices.by_link
-    shown = metrics.busiest(names, used, run.carried, price)[:SHOWN]
+
+    def name(row: int) -> str:
+        return f"{links.src[row]} -> {links.dst[row]}"
+
+    shown = metrics.busiest(name, used, run.carried, price, SHOWN)
+    names = {row: name(row) for row in shown}
     loads = tuple(LinkLoad(names[row], float(links.bandwidth[row]), *run.traffic.load(row)) for row in shown)
     edges = np.linspace(*window, PARTS + 1)
     listed = []

@@ -17,7 +17,7 @@ The order of axes is from the innermost, on which the next kernel most likely wa
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 
@@ -128,23 +128,30 @@ def busiest_links(
     `shadow_price` is seconds of step time per relative gain of a link's bandwidth (None if not known).
     """
     used = link_utilisation(carried, bandwidth, duration)
-    order = busiest(names, used, carried, shadow_price)[:most]
+    order = busiest(names, used, carried, shadow_price, most)
     prices = [None if shadow_price is None else float(shadow_price[i]) for i in order]
     return tuple(Link(names[i], float(used[i]), float(carried[i]), p) for i, p in zip(order, prices, strict=True))
 
 
 def busiest(
-    names: Sequence[str] | Mapping[int, str], used: np.ndarray, carried: np.ndarray, price: np.ndarray | None = None
-) -> list[int]:
+    names: Sequence[str] | Callable[[int], str], used: np.ndarray, carried: np.ndarray,
+    price: np.ndarray | None = None, most: int | None = None,
+) -> list[int]:  # fmt: skip
     """Links that carried anything: the busiest first, of equal ones the highest shadow price, then by name.
 
-    `names` by row; those of links that carried nothing are not asked for.
+    `names` by row; with `most` those of links that cannot be among so many are not asked for.
     """
+    name = names if callable(names) else names.__getitem__
     worth = np.zeros(len(used)) if price is None else price
     # Equal to nine digits is equal: sums in another order differ in the last.
     level = np.round(used, 9)
-    rows: list[int] = np.flatnonzero(carried > 0).tolist()
-    return sorted(rows, key=lambda row: (-level[row], -worth[row], names[row]))
+    rows = np.flatnonzero(carried > 0)
+    if most is not None and len(rows) > most:
+        order = np.lexsort((-worth[rows], -level[rows]))
+        last = rows[order[most - 1]]
+        equal = (level[rows] == level[last]) & (worth[rows] >= worth[last])
+        rows = rows[(level[rows] > level[last]) | equal]
+    return sorted(rows.tolist(), key=lambda row: (-level[row], -worth[row], name(row)))[:most]
 
 
 def tokens_per_second(tokens: float, step_time: float, gpus: int) -> float:

@@ -113,7 +113,8 @@ class Program:
 class OpGraph:
     """Programs of all simulated ranks with what they share.
 
-    ``represents[r]`` lists the ranks that a simulated rank stands for (symmetry folding).
+    ``represents[r]`` lists the ranks that a simulated rank stands for (symmetry folding); ``pace[r]`` is that of them
+    whose speed it has, where that is not its own.
     """
 
     programs: tuple[Program, ...]
@@ -124,6 +125,7 @@ class OpGraph:
     represents: dict[int, tuple[int, ...]]
     launch_limit: int = 1024
     meta: dict[str, float] = field(default_factory=dict)
+    pace: dict[int, int] = field(default_factory=dict)
 
     @property
     def operations(self) -> int:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cache
-from math import prod
 from statistics import NormalDist
 from typing import TYPE_CHECKING
 
@@ -21,14 +20,17 @@ from sim.engine import Machine, Run, execute
 from sim.errors import InputError, Mistake
 from sim.fleet import Fleet, fleet_of
 from sim.jobs import refuse
-from sim.layout import axis_order, check_layout, countable
+from sim.layout import check_layout, countable
 from sim.opgraph import Chain, Comm, OpGraph
 from sim.placing import allotted, placements
 from sim.spec import sections_in_use
-from workloads.lower import Lowered, lower
+from sim.unlike import unlike
+from workloads.lower import Layout, Lowered, layout_of, lower
 from workloads.model import ModelSpec, load_model
 
 if TYPE_CHECKING:
+    from collections.abc import Hashable, Sequence
+
     from sim.collectives.plan import Plan
     from sim.costs.kernel import Kernel
     from sim.result import Result
@@ -111,7 +113,7 @@ def prepare(
     model = _checked_model(scenario, fabric)
     gpus = placements(scenario, fabric)[0] if gpus is None else gpus
     fleet = fleet_of(fabric, gpu_of(fabric), gpus)
-    if lowered is None or lowered.made_for != (host_factor(scenario, fabric), fleet.speeds):
+    if lowered is None or lowered.made_for != (host_factor(scenario, fabric), _marks(scenario, fabric, fleet, gpus)):
         lowered = _lowered(scenario, model, fabric, fleet, gpus)
     run_on, chains = _machine_and_chains(scenario, lowered.graph, fabric, fleet.gpu, gpus)
     return Prepared(scenario, model, fabric, fleet.gpu, lowered, run_on, gpus, chains)
@@ -153,12 +155,24 @@ def _lowered(scenario: Scenario, model: ModelSpec, fabric: Fabric, fleet: Fleet,
     from workloads.megatron.lower import Place
     from workloads.megatron.lower import lower as lower_megatron
 
-    if fleet.speeds or scenario.faults.slow_rank is not None:
-        found = "GPUs of different speed"
-        hint = "another framework simulates every rank"
-        raise InputError(Mistake(scenario.where, "training.framework", found, "equal GPUs with megatron", hint))
-    hosts = [str(fabric.graph.nodes[gpu].get("host", "")) for gpu in gpus]
-    return lower_megatron(scenario, model, factor, Place(hosts.count(hosts[0]), blocking=False))
+    hosts = [fabric.host_of(gpu) for gpu in gpus]
+    odd = unlike(fabric, fleet, scenario.faults, gpus)
+    return lower_megatron(scenario, model, factor, Place(hosts.count(hosts[0]), blocking=False), odd)
+
+
+def _marks(scenario: Scenario, fabric: Fabric, fleet: Fleet, gpus: tuple[str, ...]) -> Sequence[Hashable]:
+    """What tells ranks apart in the lowered step."""
+    if scenario.training.framework != "megatron":
+        return fleet.speeds
+    return unlike(fabric, fleet, scenario.faults, gpus).marks
+
+
+def _layout_of(scenario: Scenario) -> Layout:
+    if scenario.training.framework != "megatron":
+        return layout_of(scenario)
+    from workloads.megatron.lower import grid_of
+
+    return grid_of(scenario)
 
 
 def rerun(simulation: Simulation, fabric: Fabric) -> Simulation:
@@ -255,16 +269,17 @@ def machine(
         return beside.slowdown(k, channels, gpu.sms)
 
     known: dict[tuple[object, ...], Plan] = {}
+    layout = _layout_of(scenario)
 
     def plan(comm: Comm) -> Plan:
-        # NCCL chooses the channels of a transfer by the size of its communicator: the peers are named after the pair.
+        # NCCL chooses the channels of a transfer by its communicator: who is idle in it is named after the pair.
         key = (comm.op, comm.size, comm.groups, comm.axis, comm.in_place)
         if key in known:
             return known[key]
         plans = []
         for group in comm.groups:
-            extra = pipeline_of(scenario, group) if comm.axis == "pp" else ()
-            members = [gpus[r] for r in (*group, *(r for r in extra if r not in group))]
+            idle = [r for r in layout.pipeline(group[0]) if r not in group] if comm.axis == "pp" else []
+            members = [gpus[r] for r in (*group, *idle)]
             plans.append(plan_collective(comm.op, comm.size, members, fabric, scenario.nccl, comm.in_place))
         known[key] = _merged(plans)
         return known[key]
@@ -274,28 +289,22 @@ def machine(
     together = 1.0 if alone else slowest_of(scenario.parallel.dp * scenario.parallel.tp, gpu.spread)
     spins = [k.kind == "spin" for k in kernels]
     fleet = fleet_of(fabric, gpu_of(fabric), gpus)
-    scale = {p.rank: fleet.scale(graph, p.rank, together, spins) for p in graph.programs}
-    if scenario.faults.slow_rank is not None:
+    slow_rank = scenario.faults.slow_rank
+    # Chains have been slowed where they were executed.
+    factor = np.array([1.0 if isinstance(k, Chain) else scenario.faults.slow_factor for k in kernels])
+    scale: dict[int, float | np.ndarray] = {}
+    for program in graph.programs:
+        rank = graph.pace.get(program.rank, program.rank)
         # Which rank is slow was said: it is a GPU like any other, not the slowest of all of them.
-        scale[scenario.faults.slow_rank] = fleet.scale(graph, scenario.faults.slow_rank, 1.0, spins) * (
-            scenario.faults.slow_factor
-        )
+        ratio = fleet.scale(graph, rank, 1.0 if rank == slow_rank else together, spins)
+        scale[program.rank] = ratio * factor if rank == slow_rank else ratio
     idle = frozenset(i for i, spin in enumerate(spins) if spin)
     grain = {i: chains.grain(k) for i, k in enumerate(kernels) if isinstance(k, Chain)} if chains is not None else {}
     rates = fabric.links.bandwidth
-    other = {i: factor for i, k in enumerate(kernels) if (factor := beside.contention(k)) != beside.communication}
+    other = {i: f for i, k in enumerate(kernels) if (f := beside.contention(k)) != beside.communication}
     return Machine(
         duration, slow, plan, rates, beside.communication, gap, LAUNCH_LATENCY, scale, idle, grain=grain, beside=other
     )
-
-
-def pipeline_of(scenario: Scenario, pair: tuple[int, ...]) -> range:
-    """Ranks of the pipeline that a pair of ranks is in, whose communicator its transfers use."""
-    p = scenario.parallel
-    order = [axis for axis in axis_order(scenario) if axis != "ep"]
-    stride = prod(getattr(p, axis) for axis in order[: order.index("pp")])
-    first = pair[0] - pair[0] // stride % p.pp * stride
-    return range(first, first + p.pp * stride, stride)
 
 
 def slowest_of(gpus: int, spread: float) -> float:
@@ -353,12 +362,6 @@ def not_simulated(scenario: Scenario) -> list[Mistake]:
         if value not in known:
             found.append(Mistake(where, key, f'"{value}"', " or ".join(known), "not simulated yet"))
     if megatron:
-        known = ("1f1b", "interleaved")
-        if p.pp > 1 and p.schedule not in known:
-            expected = " or ".join(known)
-            found.append(
-                Mistake(where, "parallel.schedule", f'"{p.schedule}"', expected, "with megatron not simulated yet")
-            )
         return found
     if p.pp > 1 and p.dp > 1 and p.data_parallel in ("fsdp", "zero3"):
         hint = "sharded pipeline stages are not simulated yet"

@@ -301,7 +301,7 @@ def _pipeline(scenario: Scenario, wrong: Collection[str]) -> list[Mistake]:
 
     per_run = microbatches_of(scenario) // grad_accumulation_of(scenario)
     framework = scenario.training.framework
-    return list(schedules.check(p.schedule, p.pp, per_run, p.vpp, scenario.where, framework))
+    return list(schedules.check(p.schedule, p.pp, per_run, p.vpp if p.vpp > 1 else None, scenario.where, framework))
 
 
 def _nccl(scenario: Scenario, wrong: set[str]) -> list[Mistake]:

@@ -9,7 +9,6 @@ equal-cost paths, which share the bytes.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from functools import cached_property
@@ -25,7 +24,7 @@ _NO_CPU = ENDPOINTS | {"cpu"}
 
 __all__ = ["ENDPOINTS", "MAX_PATHS", "PREFERENCE", "Router"]
 
-_Tree = tuple[list[int], list[list[int]]]
+FAR = 1 << 30  # hops to what cannot be reached
 
 
 def chosen(total: int, shift: int) -> list[int]:
@@ -42,7 +41,6 @@ class Router:
 
     def __init__(self, nodes: Nodes, links: Links) -> None:
         self._nodes, self._links = nodes, links
-        self._trees: dict[int, _Tree] = {}
         self._paths: dict[tuple[int, int], list[tuple[Ints, float]]] = {}
         self._spreads: dict[tuple[int, int], tuple[Ints, Floats]] = {}
 
@@ -79,27 +77,6 @@ class Router:
             entering[dst].append(row)
         return entering
 
-    def _tree(self, src: int) -> _Tree:
-        """Hops from `src` to every node (-1: unreachable), and the rows that enter it on shortest paths."""
-        if src in self._trees:
-            return self._trees[src]
-        hops, entering = [-1] * len(self._nodes), [[] for _ in self._nodes.names]  # type: tuple[list[int], list[list[int]]]
-        hops[src] = 0
-        queue = deque([src])
-        while queue:
-            node = queue.popleft()
-            if node != src and self._nodes.kinds[node] in ENDPOINTS:
-                continue
-            for row in self._leaving[node]:
-                end = self._dst[row]
-                if hops[end] < 0:
-                    hops[end] = hops[node] + 1
-                    queue.append(end)
-                if hops[end] == hops[node] + 1:
-                    entering[end].append(row)
-        self._trees[src] = hops, entering
-        return hops, entering
-
     @cached_property
     def _fan(self) -> tuple[Ints, Ints, Ints]:
         """Rows that leave each node, as starts, counts and the nodes that they enter."""
@@ -115,7 +92,7 @@ class Router:
     def hops(self, src: int) -> Ints:
         """Hops from `src` to every node; very many to one that it cannot reach."""
         starts, count, ends = self._fan
-        hops = np.full(len(self._nodes), 1 << 30, dtype=np.int64)
+        hops = np.full(len(self._nodes), FAR, dtype=np.int64)
         hops[src], edge, step = 0, np.array([src]), 0
         while len(edge):
             step += 1
@@ -294,6 +271,14 @@ class Router:
 
     def nearest(self, src: int, kind: str) -> int | None:
         """The reachable node of a kind with the fewest hops, the first on a tie; None when there is none."""
-        hops, _ = self._tree(src)
-        reached = [at for at, found in enumerate(self._nodes.kinds) if found == kind and hops[at] >= 0]
-        return min(reached, key=lambda at: hops[at], default=None)
+        if kind not in self._of_kind:
+            found = [at for at, other in enumerate(self._nodes.kinds) if other == kind]
+            self._of_kind[kind] = np.array(found, dtype=np.int64)
+        nodes, hops = self._of_kind[kind], self.hops(src)
+        if not len(nodes) or hops[nodes].min() >= FAR:
+            return None
+        return int(nodes[hops[nodes].argmin()])
+
+    @cached_property
+    def _of_kind(self) -> dict[str, Ints]:
+        return {}

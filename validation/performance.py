@@ -2,6 +2,7 @@
 
     python -m validation.performance            every workload, each in a process of its own, as Markdown
     python -m validation.performance G2 G8      some of them
+    python -m validation.performance curve      a step on 8 to 131,072 GPUs
 
 Peers' figures were measured with their own programs on a machine of this kind (two cores of an EPYC of the Zen 4
 generation), optimised builds, one process from start to end; see docs/performance.md.
@@ -22,7 +23,7 @@ from sim import lockstep, transfers
 from sim.lockstep import Cost
 from sim.maxmin import Incidence, rates
 from topologies import ecmp
-from validation import networks
+from validation import networks, steps
 
 SIZE = 256 * 2.0**20
 MIB = 2.0**20
@@ -140,6 +141,20 @@ CASES = {
     "G4-4096": Case(
         "all-to-all, 4,096", lambda: all_to_all(4096), "ASTRA-sim > 100 s, 12,382 MB, stopped", NAN, 10.0, 2000
     ),
+    "G5-512": Case(
+        "training step, 512 ranks", lambda: steps.chakra(512), "ASTRA-sim 26.8 s, 215 MB", 220.891734e-3, 2.0, 300
+    ),
+    "G5-4096": Case(
+        "training step, 4,096 ranks", lambda: steps.chakra(4096), "ASTRA-sim > 300 s, 2,155 MB, stopped", NAN, 5.0, 500
+    ),
+    "G6": Case("Llama 3 405B, 16,384 H100", lambda: steps.step(steps.LLAMA), "(none can)", NAN, 5.0, 1000),
+    "G6-slow": Case(
+        "the same, one slow GPU",
+        lambda: steps.step(steps.LLAMA, faults={"slow_rank": 3000, "slow_factor": 1.3}), "(none can)", NAN, 120.0, 6000,
+    ),
+    "G7": Case("GPT-3 175B, 64 A100, warm", steps.warm_estimate, "Calculon 1.9 ms, warm", 13.75, 60.0, 1000),
+    "deepseek": Case("DeepSeek-V3, 2,048 H800", lambda: steps.step(steps.DEEPSEEK), "(none)", NAN, 10.0, 1000),
+    "slow-1024": Case("1,024 GPUs, one slow, one NIC degraded", steps.slow_and_degraded, "(none)", NAN, 60.0, 1000),
     "G8-128": Case(
         "8 rail groups, 128 GPUs, 16 MiB", lambda: rail_groups(128, 16 * MIB), "SimAI ns-3 4.9 s, 3,137 MB",
         2716.95e-6, 0.5, 200,
@@ -157,7 +172,16 @@ CASES = {
     "G10a-100k": Case("rates of 100,000 flows", lambda: fair_rates(100_000), "(goal: 120 ms)", NAN, 10.0, 900),
     "G10b-16k": Case("build 16,384", lambda: built(16_384), "(goal: 0.5 s)", NAN, 0.9, 100),
     "G10b-100k": Case("build 100,000", lambda: built(100_000), "(goal: 3 s)", NAN, 3.4, 600),
+    "G10c": Case("16,384 streams", lambda: steps.streams(16_384, 8), "(goal: 300 k events/s)", NAN, 10.0, 2000),
+    "engine": Case("1,000 streams", lambda: steps.streams(1000, 200), "(goal: 100 k operations/s)", NAN, 10.0, 500),
 }  # fmt: skip
+
+
+# Llama 3 70B, a step with its report: cost grows with distinct work, not with GPUs.
+CASES |= {
+    f"curve-{n}": Case(f"{n:,} GPUs", steps.curve_case(n), "", NAN, 20.0 if n <= 100_000 else 30.0, 2000)
+    for n in steps.CURVE
+}
 
 
 @dataclass(frozen=True)
@@ -185,13 +209,13 @@ def measure(name: str) -> Measured:
     return Measured(cpu, wall, memory, predicted, counts)
 
 
-def table(names: list[str]) -> str:
-    """Markdown: median of three runs beside the peer's figures."""
+def table(names: list[str], times: int = 3) -> str:
+    """Markdown: median of three runs, or so many, beside the peer's figures."""
     head = "| case | workload | s (CPU) | MB | goal | predicted | peer's prediction | difference | peer | counted |"
     lines = [head, "|" + " --- |" * 10]
     for name in names:
-        case, runs = CASES[name], [measure(name) for _ in range(3)]
-        run = sorted(runs, key=lambda one: one.cpu)[1]
+        case, runs = CASES[name], [measure(name) for _ in range(times)]
+        run = sorted(runs, key=lambda one: one.cpu)[times // 2]
         ours = "" if np.isnan(run.predicted) else f"{1e6 * run.predicted:,.1f} us"
         theirs = "" if np.isnan(case.predicted) else f"{1e6 * case.predicted:,.1f} us"
         off = f"{run.predicted / case.predicted - 1:+.1%}" if ours and theirs else ""
@@ -204,4 +228,7 @@ def table(names: list[str]) -> str:
 
 
 if __name__ == "__main__":
-    print(table(sys.argv[1:] or list(CASES)))
+    asked = [
+        name for name in CASES if not sys.argv[1:] or any(name == a or name.startswith(f"{a}-") for a in sys.argv[1:])
+    ]
+    print(table(asked))

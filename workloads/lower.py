@@ -45,9 +45,21 @@ class Layout:
         d, p, t = (rank // strides[axis] % getattr(self, axis) for axis in ("dp", "pp", "tp"))
         return d, p, t
 
+    def pipeline(self, rank: int) -> tuple[int, ...]:
+        """The ranks of the pipeline that a rank is in, in the order of the stages."""
+        stride = self._strides["pp"]
+        first = rank - rank // stride % self.pp * stride
+        return tuple(first + p * stride for p in range(self.pp))
+
     @property
     def world(self) -> int:
         return self.dp * self.pp * self.tp
+
+
+def layout_of(scenario: Scenario) -> Layout:
+    """Where the ranks of a PyTorch run lie."""
+    p = scenario.parallel
+    return Layout(p.dp, p.pp, p.tp, tuple(axis for axis in axis_order(scenario) if axis in ("tp", "pp", "dp")))
 
 
 @dataclass(frozen=True)
@@ -75,7 +87,7 @@ def lower(scenario: Scenario, model: ModelSpec, host_factor: float = 1.0, speeds
     p = scenario.parallel
     if p.cp > 1:
         raise InputError(Mistake(scenario.where, "parallel.cp", str(p.cp), "1", "context parallelism is not simulated"))
-    layout = Layout(p.dp, p.pp, p.tp, tuple(axis for axis in axis_order(scenario) if axis in ("tp", "pp", "dp")))
+    layout = layout_of(scenario)
     replicas = _replicas(scenario, layout, speeds)
     fold = bool(replicas)
     simulated = [layout.rank(d[0], s, 0) for d in replicas for s in range(p.pp)] or list(range(layout.world))
@@ -106,14 +118,18 @@ def lower(scenario: Scenario, model: ModelSpec, host_factor: float = 1.0, speeds
     )
 
 
+FEW = 16  # ranks up to which all are simulated when one of them is slow: folding would spare nothing
+
+
 def _replicas(scenario: Scenario, layout: Layout, speeds: Sequence[Hashable]) -> tuple[tuple[int, ...], ...]:
     """Data-parallel replicas that do the same, of which the first is simulated; empty: no two ranks are alike."""
-    if scenario.faults.slow_rank is not None:
+    slow = scenario.faults.slow_rank
+    if slow is not None and layout.world <= FEW:
         return ()
     groups: dict[Hashable, list[int]] = {}
     for d in range(layout.dp):
         rows = [[layout.rank(d, p, t) for t in range(layout.tp)] for p in range(layout.pp)]
-        marks = tuple(frozenset(speeds[rank] if speeds else None for rank in row) for row in rows)
+        marks = tuple(frozenset((speeds[rank] if speeds else None, rank == slow) for rank in row) for row in rows)
         if any(len(mark) > 1 for mark in marks):
             return ()  # tensor-parallel ranks that differ
         groups.setdefault(marks, []).append(d)

@@ -12,6 +12,7 @@ from typing import Any
 from sim.collectives import paths
 from sim.collectives.graphs import BALANCED, NVLS, RING, Channels, compute
 from sim.collectives.group import Group
+from sim.collectives.likeness import likeness
 from sim.collectives.plan import Settings
 from sim.collectives.speeds import NET_SPEEDS, SPEEDS, capability, generation, nvlink_share
 from sim.collectives.system import System, system_of
@@ -38,7 +39,7 @@ def every_host(group: Group, fabric: Any, wanted: Settings) -> list[Graphs]:
 def on_host(group: Group, fabric: Any, wanted: Settings, host: tuple[str, ...]) -> Graphs:
     """What is found on one of the group's hosts."""
     how = (wanted.cross_nic, wanted.pxn_disable, wanted.release, group.inside, group.net)
-    key = ("graphs", host, group.nodes > 1, how)
+    key = ("graphs", likeness(fabric, host), group.nodes > 1, how)
     plans = paths.index_of(fabric).plans
     if key not in plans:
         plans[key] = _search(group, fabric, wanted, host)

@@ -11,7 +11,7 @@ import numpy as np
 
 T = TypeVar("T")
 # Above so many flows whole columns are quicker than pair by pair.
-MANY = 256
+MANY = 32
 
 
 @dataclass

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from sim.errors import InputError
 from sim.predict import Simulation, predict, simulate, step_time
 from sim.spec import Scenario, parse_scenario
 from workloads.model import load_model, stage_parameters
@@ -115,17 +114,3 @@ def test_sequence_parallelism_keeps_less() -> None:
     plain, split = (scenario({"tp": 8, "sequence_parallel": on}, {"global_batch": 2}, **large) for on in (False, True))
     assert peak(split) < peak(plain)
     assert step_time(split) == pytest.approx(step_time(plain), rel=0.15)
-
-
-def test_what_is_not_simulated_is_refused() -> None:
-    """A slow rank would need every rank to be simulated, which this framework folds into one."""
-    s = parse_scenario(
-        {
-            "cluster": {"name": "dgx-h100"}, "model": GPT, "parallel": {"dp": 8},
-            "training": {"framework": "megatron", "global_batch": 8, "seq_len": 2048},
-            "faults": {"slow_rank": 3, "slow_factor": 1.2},
-        },
-        "test",
-    )  # fmt: skip
-    with pytest.raises(InputError, match="equal GPUs"):
-        simulate(s)

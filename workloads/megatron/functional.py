@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -144,7 +145,7 @@ def column_linear(t: Tape, x: Tensor, w: Tensor, group: Group, sequence: bool, o
             t.wait(t.record(STREAM))
         if parallel and needs:
             begin(t, "reduce_scatter" if sequence else "all_reduce", float(m * k * saved.itemsize), group)
-        weight_gradient(t, out_features, k, m, o)
+        weight_gradient(t, out_features, k, m, o, (g, saved if gathered is None else gathered))
         if parallel and needs:
             t.wait(t.record(STREAM))
         _ = (g, gathered)
@@ -182,7 +183,7 @@ def row_linear(t: Tape, x: Tensor, w: Tensor, group: Group, sequence: bool, o: N
         gemm(t, m, k, out_features, "nn", o)
         if parallel and sequence:
             t.wait(t.record(STREAM))
-        weight_gradient(t, out_features, k, m, o)
+        weight_gradient(t, out_features, k, m, o, (g, saved))
         return [grad, Tensor(None, w.shape)]
 
     return t.apply(y, [x, w], backward)
@@ -208,8 +209,24 @@ def _scatter_beside(t: Tape, m: int, n: int, k: int, group: Group, o: Numbers) -
     t.wait(t.record(STREAM))
 
 
-def weight_gradient(t: Tape, n: int, k: int, m: int, o: Numbers) -> None:
-    """The weight's gradient, added to the buffer that accumulates it."""
+def weight_gradient(t: Tape, n: int, k: int, m: int, o: Numbers, kept: tuple[Tensor, ...] = ()) -> None:
+    """The weight's gradient, added to the buffer that accumulates it; put off, it keeps its operands till then."""
+    later(t, lambda: _weight_gradient(t, n, k, m, o), kept)
+
+
+def later(t: Tape, launch: Callable[[], None], kept: tuple[Tensor, ...]) -> None:
+    """Runs ``launch`` now, or, where weight gradients are put off, when they come; ``kept`` lives till then."""
+    if t.deferred is None:
+        launch()
+        return
+
+    def put_off(_: tuple[Tensor, ...] = kept) -> None:
+        launch()
+
+    t.deferred.append(put_off)
+
+
+def _weight_gradient(t: Tape, n: int, k: int, m: int, o: Numbers) -> None:
     gemm(t, n, k, m, "tn", o)
     if not o.fused_accumulation:
         t.launch(Kernel("fused", (n * k,), bytes=float(n * k * (2 + 2 * o.wide))))

@@ -10,13 +10,14 @@ from sim.costs.frameworks import host_costs
 from sim.layout import grad_accumulation_of, microbatches_of
 from sim.opgraph import OpGraph
 from workloads.lower import Layout, Lowered
-from workloads.megatron.pipeline import interleaved
+from workloads.megatron.folding import Kind, Unlike, kinds_of
+from workloads.megatron.pipeline import Issued, in_order, interleaved
 from workloads.megatron.spread import Spread, busiest, loads_of
 from workloads.megatron.stage import Model, Rank
 from workloads.parallel.group import Group
 from workloads.parallel.pipeline import layers_of_stages
 from workloads.schedules import checked, rank_of_stages
-from workloads.schedules.runtime import Operation, operations
+from workloads.schedules.runtime import operations
 from workloads.tape import PHASES, Shared, Tape
 
 if TYPE_CHECKING:
@@ -38,9 +39,19 @@ class Grid(Layout):
     def where(self, rank: int) -> tuple[int, int, int]:
         return rank // (self.tp * self.cp) % self.dp, rank // (self.tp * self.cp * self.dp), rank % self.tp
 
+    def pipeline(self, rank: int) -> tuple[int, ...]:
+        stride = self.dp * self.cp * self.tp
+        return tuple(range(rank % stride, self.world, stride))
+
     @property
     def world(self) -> int:
         return self.dp * self.pp * self.tp * self.cp
+
+
+def grid_of(scenario: Scenario) -> Grid:
+    """Where the ranks of a Megatron run lie."""
+    p = scenario.parallel
+    return Grid(p.dp, p.pp, p.tp, cp=p.cp, ep=p.ep, etp=p.tp if p.etp is None else p.etp)
 
 
 @dataclass(frozen=True)
@@ -58,40 +69,78 @@ class Place:
         return [g for g in groups if any(rank // self.gpus_per_host in hosts for rank in g)]
 
 
-def lower(scenario: Scenario, model: ModelSpec, host_factor: float, place: Place) -> Lowered:
-    """The operation graph of a Megatron step; every data- and tensor-parallel copy is folded into one rank."""
+def lower(
+    scenario: Scenario, model: ModelSpec, host_factor: float, place: Place, unlike: Unlike | None = None,
+    apart: bool = False,
+) -> Lowered:  # fmt: skip
+    """The operation graph of a Megatron step: one rank of each stage for each kind of replica.
+
+    ``apart`` simulates every replica, also those that are alike.
+    """
     p = scenario.parallel
-    grid = Grid(p.dp, p.pp, p.tp, cp=p.cp, ep=p.ep, etp=p.tp if p.etp is None else p.etp)
+    grid = grid_of(scenario)
     costs = {name: time * host_factor for name, time in host_costs("megatron").items()}
-    groups = Groups(grid, place)
-    context = groups.of("cp", 0) if p.cp > 1 else None
-    spread = groups.spread(scenario, model.experts) if model.experts else None
-    layers = Model(scenario, model, groups.of("tp", 0), context, lambda: Tape(0, Shared(), costs), spread)
+    unlike = unlike or Unlike()
+    kinds = kinds_of(grid, unlike, apart)
+    groups = Groups(grid, place, len(kinds))
+    models = Models(scenario, model, groups, costs, kinds)
     owner, rows = _schedule(scenario)
     cuts = _cuts(scenario, model.layers, len(owner))
-    shared, ranks = Shared(), []
-    for stage in range(p.pp):
-        tape = Tape(grid.rank(0, stage, 0), shared, costs)
-        mine = {i: cuts[i] for i, at in enumerate(owner) if at == stage}
-        rank = Rank(scenario, layers, grid, groups, stage, mine, owner, tape)
-        rank.record(rows[stage], grad_accumulation_of(scenario) if p.pp > 1 else 1)
-        ranks.append(rank)
-    represents = {
-        r.tape.rank: tuple(grid.rank(d, r.stage, t, c) for d in range(p.dp) for c in range(p.cp) for t in range(p.tp))
-        for r in ranks
-    }
+    shared, ranks, represents, pace = Shared(), [], {}, {}
+    for kind in kinds:
+        for stage in range(p.pp):
+            tape = Tape(grid.rank(kind.replicas[0], stage, 0), shared, costs)
+            mine = {i: cuts[i] for i, at in enumerate(owner) if at == stage}
+            rank = Rank(scenario, models.of(kind, stage), grid, groups, stage, mine, owner, tape, kind)
+            rank.record(rows[stage], grad_accumulation_of(scenario) if p.pp > 1 else 1)
+            ranks.append(rank)
+            represents[tape.rank] = tuple(
+                grid.rank(d, stage, t, c) for d in kind.replicas for c in range(p.cp) for t in range(p.tp)
+            )
+            if kind.pacers[stage] >= 0:
+                pace[tape.rank] = kind.pacers[stage]
     graph = OpGraph(
         tuple(r.tape.program() for r in ranks), tuple(shared.kernels), tuple(shared.rendezvous.comms),
-        tuple(shared.streams), PHASES, represents,
+        tuple(shared.streams), PHASES, represents, pace=pace,
     )  # fmt: skip
     return Lowered(
         graph,
         {r.tape.rank: r.tape.memory for r in ranks},
         {r.tape.rank: r.tape.counts for r in ranks},
-        layers.whole(model.layers),
+        models.usual.whole(model.layers),
         grid,
-        (host_factor, ()),
+        (host_factor, tuple(unlike.marks)),
     )
+
+
+class Models:
+    """The model's units where they lie: those of teams that are not like the others are recorded for themselves."""
+
+    def __init__(
+        self, scenario: Scenario, model: ModelSpec, groups: Groups, costs: dict[str, float], kinds: Sequence[Kind]
+    ) -> None:
+        self.scenario, self.model, self.groups, self.costs = scenario, model, groups, costs
+        places = [(stage, k.replicas[0]) for k in kinds for stage, odd in enumerate(k.odd) if not odd]
+        stage, d = places[0] if places else (0, 0)
+        self.usual = self._made(stage, d, groups.grid.rank(d, stage, 0))
+        self._odd: dict[object, Model] = {}
+
+    def of(self, kind: Kind, stage: int) -> Model:
+        if not kind.odd[stage]:
+            return self.usual
+        key = kind.odd[stage]
+        if key not in self._odd:
+            d = kind.replicas[0]
+            pacer = kind.pacers[stage] if kind.pacers[stage] >= 0 else self.groups.grid.rank(d, stage, 0)
+            self._odd[key] = self._made(stage, d, pacer)
+        return self._odd[key]
+
+    def _made(self, stage: int, d: int, rank: int) -> Model:
+        groups, s = self.groups, self.scenario
+        context = groups.of("cp", stage, d) if s.parallel.cp > 1 else None
+        spread = groups.spread(s, self.model.experts, stage, d) if self.model.experts else None
+        tensor = groups.of("tp", stage, d)
+        return Model(s, self.model, tensor, context, lambda: Tape(rank, Shared(), self.costs), spread)
 
 
 def _cuts(scenario: Scenario, layers: int, stages: int) -> list[range]:
@@ -104,7 +153,7 @@ def _cuts(scenario: Scenario, layers: int, stages: int) -> list[range]:
     return [range(max(0, cut.start - first), max(0, min(layers, cut.stop - first))) for cut in cuts]
 
 
-def _schedule(scenario: Scenario) -> tuple[tuple[int, ...], Sequence[Sequence[Operation]]]:
+def _schedule(scenario: Scenario) -> tuple[tuple[int, ...], Sequence[Sequence[Issued]]]:
     """Pipeline rank of every stage, and what each rank issues."""
     p, microbatches = scenario.parallel, microbatches_of(scenario)
     if p.pp == 1:
@@ -116,6 +165,8 @@ def _schedule(scenario: Scenario) -> tuple[tuple[int, ...], Sequence[Sequence[Op
     owner = rank_of_stages(module.PLACEMENT, p.pp, chunks)
     if p.schedule == "1f1b":
         return owner, operations(p.schedule, p.pp, microbatches, chunks, framework="megatron")
+    if p.schedule != "interleaved":
+        return owner, in_order(module, p.pp, microbatches, chunks, owner)
     actions = [module.actions(rank, p.pp, microbatches, chunks) for rank in range(p.pp)]
     overlap = scenario.megatron.overlap_p2p_comm
     return owner, [interleaved(rank, row, owner, overlap) for rank, row in enumerate(actions)]
@@ -124,12 +175,15 @@ def _schedule(scenario: Scenario) -> tuple[tuple[int, ...], Sequence[Sequence[Op
 class Groups:
     """Process groups of the simulated ranks, each with the copies that it meets."""
 
-    def __init__(self, grid: Grid, place: Place) -> None:
-        self.grid, self.place = grid, place
+    def __init__(self, grid: Grid, place: Place, kinds: int = 1) -> None:
+        self.grid, self.place, self.kinds = grid, place, kinds
 
-    def of(self, axis: str, stage: int) -> Group:
-        """The group of an axis that the first rank of a stage is in: tp, cp, dp (with cp, for gradients)."""
-        g = self.grid
+    def of(self, axis: str, stage: int, replica: int = 0) -> Group:
+        """The group of an axis that the first rank of a stage and replica is in: tp, cp, dp (with cp, for gradients).
+
+        Groups over all replicas have an arrival for each kind of them.
+        """
+        g, me = self.grid, self.grid.rank(replica, stage, 0)
         every = range(g.dp), range(g.cp), range(g.tp)
         if axis == "tp":
             found = [tuple(g.rank(d, stage, t, c) for t in every[2]) for d in every[0] for c in every[1]]
@@ -139,7 +193,13 @@ class Groups:
             found = [tuple(g.rank(d, stage, t, c) for d in every[0] for c in every[1]) for t in every[2]]
         else:
             found = self._experts(axis, stage)
-        return Group(axis, found[0], self.place.beside(found, found[0]), 1)
+        mine = next(group for group in found if me in group)
+        return Group(axis, mine, self._beside(found, mine), self.kinds if axis in ("dp", "edp") else 1)
+
+    def _beside(self, groups: Sequence[tuple[int, ...]], mine: tuple[int, ...]) -> list[tuple[int, ...]]:
+        """Copies that meet a group on links, itself first."""
+        found = self.place.beside(groups, mine)
+        return found if found[0] == mine else [mine, *(group for group in found if group != mine)]
 
     def _experts(self, axis: str, stage: int) -> list[tuple[int, ...]]:
         """Groups of experts among a stage's ranks, in order: tensor parts innermost, experts, then their copies."""
@@ -154,31 +214,37 @@ class Groups:
             return [tuple(start + o + b for b in range(0, room, block)) for o in range(block)]
         raise ValueError(axis)
 
-    def spread(self, scenario: Scenario, experts: int) -> Spread:
-        """How experts lie over the ranks of the first stage."""
-        p, o, group = scenario.parallel, scenario.megatron, self.of("ep", 0)
+    def spread(self, scenario: Scenario, experts: int, stage: int = 0, replica: int = 0) -> Spread:
+        """How experts lie over the ranks of a stage."""
+        p, o, group = scenario.parallel, scenario.megatron, self.of("ep", stage, replica)
         loads = busiest(loads_of(p, experts), p.ep, o.moe_capacity, o.moe_pad_to_capacity)
         hosts = len({rank // self.place.gpus_per_host for rank in group.ranks})
-        return Spread(group, self.of("tp", 0) if self.grid.etp > 1 else None, loads, hosts)
+        return Spread(group, self.of("tp", stage, replica) if self.grid.etp > 1 else None, loads, hosts)
 
-    def model_parallel(self) -> Group:
+    def model_parallel(self, replica: int) -> Group:
         """Tensor- and pipeline-parallel ranks of one replica, who agree on the gradient's norm."""
         g = self.grid
-        mine = tuple(g.rank(0, p, t) for p in range(g.pp) for t in range(g.tp))
+        mine = tuple(g.rank(replica, p, t) for p in range(g.pp) for t in range(g.tp))
         return Group("mp", mine, [mine], g.pp)
 
-    def ends(self) -> Group:
+    def ends(self, kind: Kind) -> Group:
         """First and last stage, who share the embedding."""
         g = self.grid
         found = [
             (g.rank(d, 0, t, c), g.rank(d, g.pp - 1, t, c))
-            for d in range(g.dp) for c in range(g.cp) for t in range(g.tp)
+            for d in kind.replicas for c in range(g.cp) for t in range(g.tp)
         ]  # fmt: skip
         return Group("embedding", found[0], self.place.beside(found, found[0]), 2)
 
-    def transfer_copies(self, source: int, target: int) -> list[int]:
-        """Rank offsets of the copies of a transfer between stages that it meets."""
+    def transfer_copies(self, source: int, target: int, kind: Kind) -> list[int]:
+        """Rank offsets of the copies, of the same kind, of a transfer between stages that it meets."""
         g = self.grid
-        offsets = range(g.dp * g.cp * g.tp)
-        pairs = [(source + o, target + o) for o in offsets]
-        return [a - source for a, _ in self.place.beside(pairs, pairs[0])]
+        wide, like = g.cp * g.tp, set(kind.replicas)
+        stride, away, near = g.dp * wide, source % (g.dp * wide), self.place.gpus_per_host
+        if self.place.blocking:
+            offsets = set(range(-away, stride - away))
+        else:  # only ranks on the hosts of the two can be on links that they use
+            hosts = [(rank, rank // near * near) for rank in (source, target)]
+            offsets = {first + i - rank for rank, first in hosts for i in range(near)}
+        here = [o for o in sorted(offsets) if 0 <= away + o < stride and (away + o) // wide in like]
+        return [0, *(o for o in here if o)]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from sim.costs.kernel import Kernel
@@ -178,7 +179,7 @@ def route(t: Tape, x: Tensor, gate: Tensor, o: M.Numbers) -> Tensor:
         t.cpu("linear_backward")
         M.launch_gemm(t, "gemm", tokens, h, experts, "nn")
         plain = replace(o, fp8=False)
-        M.weight_gradient(t, experts, h, tokens, plain)
+        M.weight_gradient(t, experts, h, tokens, plain, (kept, scores))
         t.launch(Kernel("fused", (g.elements,), bytes=3.0 * g.size))  # beside the gradient from the experts
         return [t.empty(kept.shape, kept.itemsize), Tensor(None, gate.shape)]
 
@@ -243,13 +244,17 @@ def grouped_linear(
         grad = t.empty(saved.shape, saved.itemsize)
         for part in parts:
             _grouped(t, part, k, n, "nn", o)
-            _grouped(t, part, n, k, "tn", o)
+            M.later(t, partial(_grouped, t, part, n, k, "tn", o), (g, saved))
         if not o.fused_accumulation:
-            t.launch(Kernel("fused", (experts * n * k,), bytes=float(experts * n * k * (2 + 2 * o.wide))))
-        _ = g
+            added = Kernel("fused", (experts * n * k,), bytes=float(experts * n * k * (2 + 2 * o.wide)))
+            M.later(t, lambda: _launch(t, added), ())
         return [grad, Tensor(None, w.shape)]
 
     return t.apply(y, [x, w], backward)
+
+
+def _launch(t: Tape, kernel: Kernel) -> None:
+    t.launch(kernel)
 
 
 def _grouped(t: Tape, rows: Sequence[int], n: int, k: int, layout: str, o: M.Numbers) -> None:

@@ -8,9 +8,58 @@ ahead of its use, each direction and peer on a communicator of its own, so that 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from types import ModuleType
 
 from workloads.schedules import Action
-from workloads.schedules.runtime import Operation, Recorder, Recv, Send
+from workloads.schedules.runtime import Batch, Compute, Hook, Item, Operation, Recorder, Recv, Send, Wait, lower
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A forward and a backward pass of two microbatches whose communication runs beside the other's computation."""
+
+    forward: Compute
+    backward: Compute
+
+
+Issued = Operation | Pair
+
+
+def in_order(
+    module: ModuleType, ranks: int, microbatches: int, chunks: int, owner: Sequence[int]
+) -> list[tuple[Issued, ...]]:
+    """What every rank issues of a schedule that says only who computes what in which order.
+
+    Each transfer is by itself: a send after its computation, its receive where the receiver has got to by then, which
+    orders the transfers of all ranks alike (`workloads.schedules.runtime.lower`).
+    """
+    steps = getattr(module, "steps", None) or (lambda *size: tuple((action,) for action in module.actions(*size)))
+    order = [steps(rank, ranks, microbatches, chunks) for rank in range(ranks)]
+    return [_issued(items) for items in lower(order, owner, microbatches)]
+
+
+def _issued(items: Sequence[Item]) -> tuple[Issued, ...]:
+    made: list[Issued] = []
+    received: dict[tuple[str, int, int], int] = {}
+    sent: list[int] = []
+    batches = 0
+    for item in items:
+        if isinstance(item, Hook):
+            continue
+        if isinstance(item, (Send, Recv)):
+            made.append(Batch(batches, (item,)))
+            if isinstance(item, Recv):
+                received[item.what, item.stage, item.microbatch] = batches
+            else:
+                sent.append(batches)
+            batches += 1
+            continue
+        needs = [received.pop(({"F": "F", "W": "W"}.get(a.kind, "B"), a.stage, a.microbatch), None) for a in item]
+        made += [Wait(handle) for handle in needs if handle is not None]
+        computed = [Compute(*action) for action in item]
+        made += [Pair(*computed)] if len(computed) == 2 else computed
+    return (*made, *(Wait(handle) for handle in reversed(sent)))
 
 
 def interleaved(rank: int, actions: Sequence[Action], owner: Sequence[int], overlap: bool) -> tuple[Operation, ...]:

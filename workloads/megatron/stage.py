@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import cached_property
 from itertools import groupby
 from typing import TYPE_CHECKING
@@ -12,18 +13,25 @@ from workloads.megatron.functional import Numbers
 from workloads.megatron.further import Further
 from workloads.megatron.modules import Embedding, Head, Layer, Shard
 from workloads.megatron.moe import PREFIX
+from workloads.megatron.pipeline import Issued, Pair
+from workloads.megatron.split import joint
 from workloads.megatron.unit import Pass, Unit, record
 from workloads.parallel.group import Group, transfer
-from workloads.schedules.runtime import Batch, Compute, Operation, Recv, Wait
+from workloads.schedules.runtime import Batch, Compute, Recv, Wait
 from workloads.tape import Storage, Tape
 
 if TYPE_CHECKING:
     from sim.sections import Scenario
+    from workloads.megatron.folding import Kind
     from workloads.megatron.lower import Grid, Groups
     from workloads.megatron.spread import Spread
     from workloads.model import ModelSpec
+    from workloads.tape import Tensor
+    from workloads.transformer import Module
 
 DP, PP = "nccl dp", "nccl pp"
+PAIRED = ("layer", "further")  # units with tokens that travel
+ONE_STREAM = ("gpipe", "1f1b")
 # Parameters of a bucket with overlapping reductions (DistributedDataParallelConfig: 40 million, or 1 million times the
 # number of data-parallel ranks if that is more).
 BUCKET, BUCKET_PER_RANK = 40_000_000, 1_000_000
@@ -37,7 +45,7 @@ class Model:
         spread: Spread | None = None,
     ) -> None:  # fmt: skip
         s, p = scenario.training, scenario.parallel
-        self.m, self.tape, self.options = m, tape, scenario.megatron
+        self.m, self.tape, self.options, self.faults = m, tape, scenario.megatron, scenario.faults
         o = scenario.megatron
         wide = 4 if o.main_grads == "fp32" else 2
         numbers = Numbers(s.precision == "fp8", wide, o.gradient_accumulation_fusion, o.tp_comm_overlap)
@@ -47,26 +55,55 @@ class Model:
             tp, sequence, o, numbers, s.micro_batch, s.seq_len // p.cp, s.seq_len, cp, s.recompute == "selective",
             spread,
         )  # fmt: skip
-        self._layers: dict[tuple[bool, int], Unit] = {}
+        self._layers: dict[tuple[bool, int, bool], Unit] = {}
+        self._further: dict[bool, Unit] = {}
+        self._joint: dict[tuple[Pass, Pass], Pass] = {}
         self.inner = (self.shard.rows, s.micro_batch, m.hidden)
 
-    def layer(self, index: int) -> Unit:
-        """The unit of a layer: layers of one kind (experts or none, how far they look back) share it."""
-        kind = self.m.has_experts(index), self.m.window_of(index)
-        if kind not in self._layers:
-            self._layers[kind] = record(
-                "layer", self.tape, lambda t: Layer(t, self.m, self.shard, *kind), lambda t, net, x: net.forward(t, x),  # type: ignore[attr-defined]
-                self.inner, self.recompute,
-            )  # fmt: skip
-        return self._layers[kind]
+    def layer(self, index: int, aside: bool = False) -> Unit:
+        """The unit of a layer: layers of one kind (experts or none, how far they look back) share it.
 
-    @cached_property
-    def further(self) -> Unit:
+        ``aside``: its tokens travel to experts and back beside the computation of another microbatch.
+        """
+        aside = aside and self.exchanges
+        kind = self.m.has_experts(index), self.m.window_of(index)
+        if (*kind, aside) not in self._layers:
+            self._layers[*kind, aside] = record(
+                "layer", self.tape, lambda t: Layer(t, self.m, self._shard(aside), *kind),
+                self._run_layer, self.inner, self.recompute,
+            )  # fmt: skip
+        return self._layers[*kind, aside]
+
+    def _run_layer(self, t: Tape, layer: Module, x: Tensor) -> Tensor:
+        if self.faults.slow_per_layer and self.faults.slow_rank == t.rank:
+            t.launch(Kernel("spin", (round(self.faults.slow_per_layer * 1e9),)))  # nanoseconds
+        return layer.forward(t, x)  # type: ignore[attr-defined, no-any-return]
+
+    @property
+    def exchanges(self) -> bool:
+        """Whether tokens travel to experts."""
+        return self.shard.spread is not None and self.shard.spread.group.size > 1
+
+    def _shard(self, aside: bool) -> Shard:
+        if not aside:
+            return self.shard
+        return replace(self.shard, options=replace(self.options, overlap_moe_expert_parallel_comm=True))
+
+    def further(self, aside: bool = False) -> Unit:
         """A layer of multi-token prediction, without its pass through the head."""
-        return record(
-            "further", self.tape, lambda t: Further(t, self.m, self.shard), lambda t, net, x: net.forward(t, x),  # type: ignore[attr-defined]
-            self.inner, self.recompute,
-        )  # fmt: skip
+        aside = aside and self.exchanges
+        if aside not in self._further:
+            self._further[aside] = record(
+                "further", self.tape, lambda t: Further(t, self.m, self._shard(aside)),
+                lambda t, net, x: net.forward(t, x), self.inner, self.recompute,  # type: ignore[attr-defined]
+            )  # fmt: skip
+        return self._further[aside]
+
+    def joint(self, forward: Pass, backward: Pass) -> Pass:
+        """A forward and a backward pass at once."""
+        if (forward, backward) not in self._joint:
+            self._joint[forward, backward] = joint(forward, backward)
+        return self._joint[forward, backward]
 
     @cached_property
     def embedding(self) -> Unit:
@@ -94,12 +131,13 @@ class Rank:
 
     def __init__(
         self, scenario: Scenario, model: Model, grid: Grid, groups: Groups, stage: int, stages: dict[int, range],
-        owner: Sequence[int], tape: Tape,
+        owner: Sequence[int], tape: Tape, kind: Kind,
     ) -> None:  # fmt: skip
+        self.kind, self.replica = kind, kind.replicas[0]
         self.s, self.model, self.grid, self.groups, self.stage = scenario, model, grid, groups, stage
         self.stages, self.owner, self.tape, self.o = stages, owner, tape, scenario.megatron
-        self.dp = groups.of("dp", stage)
-        self.edp = groups.of("edp", stage)  # ranks with the same experts
+        self.dp = groups.of("dp", stage, 0)
+        self.edp = groups.of("edp", stage, 0)  # ranks with the same experts
         self.sharded = scenario.parallel.data_parallel in ("zero1", "zero2")
         self.events: dict[int, tuple[int, ...]] = {}
         self.stashed: dict[tuple[int, int], Storage] = {}
@@ -107,20 +145,19 @@ class Rank:
         self.seen: set[int] = set()
         self.run = 0
         self.gathered: dict[tuple[int, int], tuple[int, ...]] = {}
-        self.copies = {
-            other: groups.transfer_copies(grid.rank(0, stage, 0), grid.rank(0, other, 0)) for other in set(owner)
-        }
+        self.copies: dict[int, list[int]] = {}
+        self.put_off: dict[tuple[int, int], Storage] = {}
 
     # -- what a stage is made of ------------------------------------------------------------------
-    def parts(self, stage: int) -> Iterator[tuple[Unit, int]]:
-        """Units of a stage in the order of the forward pass, with repetitions."""
+    def parts(self, stage: int, aside: bool = False) -> Iterator[tuple[Unit, int]]:
+        """Units of a stage in the order of the forward pass, with repetitions; ``aside``: see `Model.layer`."""
         if stage == 0:
             yield self.model.embedding, 1
-        for unit, run in groupby(self.model.layer(i) for i in self.stages[stage]):
+        for unit, run in groupby(self.model.layer(i, aside) for i in self.stages[stage]):
             yield unit, len(list(run))
         if stage == len(self.owner) - 1:
             for _ in range(self.model.m.mtp_layers):
-                yield self.model.further, 1
+                yield self.model.further(aside), 1
             yield self.model.head, 1 + self.model.m.mtp_layers
 
     def weights(self, unit: Unit, times: int) -> tuple[int, int]:
@@ -149,7 +186,7 @@ class Rank:
         return sum(self.weights(unit, times)[1] for stage in self.stages for unit, times in self.parts(stage))
 
     # -- the step ---------------------------------------------------------------------------------
-    def record(self, operations: Sequence[Operation], runs: int) -> None:
+    def record(self, operations: Sequence[Issued], runs: int) -> None:
         """One step in steady state."""
         t = self.tape
         self._resident()
@@ -157,30 +194,33 @@ class Rank:
         t.cpu("step_python")
         self._zero()
         self._gather_parameters()
-        computes = [op for op in operations if isinstance(op, Compute)]
+        computes = [op.backward if isinstance(op, Pair) else op for op in operations if isinstance(op, Compute | Pair)]
         for stage in self.stages:
-            self.remaining[stage] = runs * sum(op.stage == stage and op.kind == "B" for op in computes)
+            self.remaining[stage] = runs * sum(op.stage == stage and op.kind in "BW" for op in computes)
         for run in range(runs):
             self.run = run
             self._play(operations)
         self._reduce_rest()
         self._optimize()
 
-    def _play(self, operations: Sequence[Operation]) -> None:
+    def _play(self, operations: Sequence[Issued]) -> None:
         t = self.tape
         for op in operations:
             if isinstance(op, Compute):
-                t.microbatch = op.microbatch
-                if op.kind == "F":
-                    self._forward(op.stage, op.microbatch)
-                else:
-                    self._backward(op.stage, op.microbatch)
+                self._compute(op)
+            elif isinstance(op, Pair):
+                self._pair(op)
             elif isinstance(op, Batch):
                 self._post(op)
             elif isinstance(op, Wait):
                 t.wait(self.events[op.handle])
                 if self.o.p2p_sync:
                     t.synchronize()
+
+    def _compute(self, op: Compute) -> None:
+        self.tape.microbatch = op.microbatch
+        run = {"F": self._forward, "B": self._backward, "I": self._input_gradient, "W": self._weight_gradient}
+        run[op.kind](op.stage, op.microbatch)
 
     def _forward(self, stage: int, microbatch: int) -> None:
         t = self.tape
@@ -197,23 +237,82 @@ class Rank:
             kept += unit.stash * times
         self.stashed[stage, microbatch] = Storage(t.memory, kept, "activations")
 
+    def _pair(self, pair: Pair) -> None:
+        """A forward and a backward pass whose tokens travel beside the other's computation, layer by layer."""
+        f, b, t = pair.forward, pair.backward, self.tape
+        reduces = self.remaining[b.stage] == 1 and self.o.overlap_grad_reduce
+        if not self.model.exchanges or b.kind != "B" or reduces or (f.stage not in self.seen and self.gathered):
+            self._compute(f)
+            self._compute(b)
+            return
+        self.seen.add(f.stage)
+        self.remaining[b.stage] -= 1
+        t.phase, t.microbatch = 1, b.microbatch
+        t.cpu("pp_action")
+        t.cpu("backward_call")
+        kept = sum(unit.stash * times for unit, times in self.parts(f.stage, aside=True))
+        self.stashed[f.stage, f.microbatch] = Storage(t.memory, kept, "activations")
+        transient = Storage(t.memory, self._transient(b.stage), "activations")
+        ahead, back = list(self.parts(f.stage, aside=True)), list(self.parts(b.stage, aside=True))[::-1]
+        while ahead or back:
+            alone = next((row for row in (ahead, back) if row and row[0][0].name not in PAIRED), None)
+            alone = alone or (None if ahead and back else ahead or back)
+            if alone is not None:
+                unit, times = alone.pop(0)
+                self._emit(unit.forward if alone is ahead else unit.backward, times)
+                continue
+            (one, n), (other, m) = ahead[0], back[0]
+            times = min(n, m)
+            self._emit(self.model.joint(one.forward, other.backward), times)
+            ahead[:1], back[:1] = [(one, n - times)] if n > times else [], [(other, m - times)] if m > times else []
+        del transient, self.stashed[b.stage, b.microbatch]
+
+    def _transient(self, stage: int) -> float:
+        return max((u.transient for u, _ in self.parts(stage)), default=0.0)
+
+    def _input_gradient(self, stage: int, microbatch: int) -> None:
+        """The first half of a backward pass: what the products with weights need stays."""
+        t = self.tape
+        t.phase = 1
+        t.cpu("backward_call")
+        parts = list(self.parts(stage))
+        above = max((u.halves.transient for u, _ in parts), default=0.0)
+        transient = Storage(t.memory, above, "activations")
+        for unit, times in reversed(parts):
+            self._emit(unit.halves.input, times)
+        del transient, self.stashed[stage, microbatch]
+        held = sum(unit.halves.held * times for unit, times in parts)
+        self.put_off[stage, microbatch] = Storage(t.memory, held, "activations")
+
+    def _weight_gradient(self, stage: int, microbatch: int) -> None:
+        """The second half."""
+        self.tape.phase = 1
+        self._back(stage, lambda unit: unit.halves.weights)
+        del self.put_off[stage, microbatch]
+
     def _backward(self, stage: int, microbatch: int) -> None:
         t = self.tape
         t.phase = 1
         t.cpu("backward_call")
+        transient = Storage(t.memory, self._transient(stage), "activations")
+        self._back(stage, lambda unit: unit.backward)
+        del transient, self.stashed[stage, microbatch]
+
+    def _back(self, stage: int, which: Callable[[Unit], Pass]) -> None:
+        """Passes that make gradients of weights, from the last unit on; in the step's last one buckets are reduced."""
         self.remaining[stage] -= 1
         last = self.remaining[stage] == 0 and self.o.overlap_grad_reduce and self.dp.size > 1
-        transient = Storage(t.memory, max((u.transient for u, _ in self.parts(stage)), default=0.0), "activations")
         for place, (unit, times) in reversed(list(enumerate(self.parts(stage)))):
             for count, bucket in self._pieces(place, unit, times, reverse=True) if last else [(times, None)]:
-                self._emit(unit.backward, count)
+                self._emit(which(unit), count)
                 if bucket is not None:
                     self._reduce(*self.weights(unit, count))
-        del transient, self.stashed[stage, microbatch]
 
     def _emit(self, which: Pass, times: int) -> None:
         """Repetitions of a unit as two kernels; the host's time beyond its first launch is spent before the second."""
         t = self.tape
+        if not which.graph.operations:
+            return
         head, tail = which.chains(times)
         t.host_pending += which.first
         t.launch(head, name=which.name)
@@ -236,20 +335,31 @@ class Rank:
         rows, b, h = self.model.inner
         split = 1 if self.model.shard.sequence else grid.tp  # each tensor rank sends its part, gathered there by NVLink
         size, parts = rows * b * h * 2.0 / split, []
-        here = grid.rank(0, self.stage, 0)
+        here = grid.rank(self.replica, self.stage, 0)
         for op in batch.ops:
-            peer = grid.rank(0, op.peer, 0)
+            peer = grid.rank(self.replica, op.peer, 0)
             ends = (peer, here) if isinstance(op, Recv) else (here, peer)
+            if op.peer not in self.copies:
+                self.copies[op.peer] = self.groups.transfer_copies(here, peer, self.kind)
             parts.append(transfer(t, *ends, (*op.key, self.run), size, self.copies[op.peer]))
-        stream = PP
-        if self.o.overlap_p2p_comm and len(self.owner) > grid.pp:  # each peer and direction has its own communicator
-            one = batch.ops[0]
-            stream = f"{PP} {'from' if isinstance(one, Recv) else 'to'} {one.what}"
+        stream = self._stream(batch)
         t.wait(t.record(), stream)
         t.cpu("p2p_batch")
         t.cpu("p2p_op", len(batch.ops))
         t.communicate(parts, stream, "send_recv")
         self.events[batch.handle] = t.record(stream)
+
+    def _stream(self, batch: Batch) -> str:
+        """With overlap each peer and direction has its own communicator, so that none blocks another."""
+        schedule, one = self.s.parallel.schedule, batch.ops[0]
+        if not self.o.overlap_p2p_comm or schedule in ONE_STREAM or (schedule == "interleaved" and not self._chunked):
+            return PP
+        way = f"{PP} {'from' if isinstance(one, Recv) else 'to'} {one.what}"
+        return way if schedule == "interleaved" else f"{way} {one.peer}"
+
+    @property
+    def _chunked(self) -> bool:
+        return len(self.owner) > self.grid.pp
 
     # -- data parallelism and the optimizer ---------------------------------------------------------
     @property
@@ -306,9 +416,10 @@ class Rank:
         if self.dp.size > 1:
             t.wait(t.record(DP))
         m = self.model.m
-        if m.tied_embeddings and self.grid.pp > 1 and {0, len(self.owner) - 1} & set(self.stages):
+        apart = self.owner[0] != self.owner[-1]  # in a V the first rank has both
+        if m.tied_embeddings and apart and {0, len(self.owner) - 1} & set(self.stages):
             size = float(self.wide * self.model.embedding.parameters["embedding"])
-            self.groups.ends().collective(t, "all_reduce", size, "nccl embedding")
+            self.groups.ends(self.kind).collective(t, "all_reduce", size, "nccl embedding")
             t.wait(t.record("nccl embedding"))
 
     def _optimize(self) -> None:
@@ -321,7 +432,7 @@ class Rank:
         t.cpu("optimizer_param", tensors)
         t.launch(Kernel("fused", (n,), bytes=float(self.wide * n)))
         if grid.pp * grid.tp > 1:
-            group = self.groups.model_parallel()
+            group = self.groups.model_parallel(self.replica)
             group.collective(t, "all_reduce", 4.0, "nccl mp")
             t.synchronize("nccl mp")  # the norm is read by the host: clip_grad_norm
         # Adam reads gradient, parameter and moments and writes the last three in fp32, and the parameter in bf16.

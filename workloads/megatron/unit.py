@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from sim.opgraph import Chain, OpGraph, Program
-from workloads.tape import PHASES, Shared, Tape, Tensor
+from workloads.megatron.split import Halves, graph_of, halves
+from workloads.tape import Shared, Tape, Tensor
 
 if TYPE_CHECKING:
     from workloads.transformer import Module
@@ -46,6 +48,14 @@ class Unit:
     stash: float
     transient: float
     parameters: dict[str, int]
+    split: Callable[[], Halves] | None = None
+
+    @cached_property
+    def halves(self) -> Halves:
+        """Backward in two halves, recorded when first wanted."""
+        if self.split is None:
+            raise RuntimeError(f"{self.name} was not recorded to be split")
+        return self.split()
 
 
 def record(
@@ -77,8 +87,9 @@ def record(
     for p in module.parameters:
         counts[p.name] = counts.get(p.name, 0) + p.elements
     return Unit(
-        name, _pass(f"{name} forward", ahead, shared), _pass(f"{name} backward", back, shared), stash, transient, counts
-    )
+        name, made(f"{name} forward", ahead, shared), made(f"{name} backward", back, shared), stash, transient, counts,
+        lambda: halves(name, tape, build, run, shape, recompute),
+    )  # fmt: skip
 
 
 def part(p: Program, first: int, last: int) -> Program:
@@ -91,11 +102,8 @@ def part(p: Program, first: int, last: int) -> Program:
     )  # fmt: skip
 
 
-def _pass(name: str, program: Program, shared: Shared) -> Pass:
+def made(name: str, program: Program, shared: Shared) -> Pass:
+    """A pass of recorded operations; their host times are kept apart."""
     host = program.host
-    free = replace(program, host=np.zeros(len(program)))
-    graph = OpGraph(
-        (free,), tuple(shared.kernels), tuple(shared.rendezvous.comms), tuple(shared.streams), PHASES,
-        {program.rank: (program.rank,)},
-    )  # fmt: skip
+    graph = graph_of(replace(program, host=np.zeros(len(program))), shared)
     return Pass(name, graph, float(host[0]) if len(host) else 0.0, float(host.sum()))

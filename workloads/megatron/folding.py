@@ -1,0 +1,88 @@
+"""Which replicas of a Megatron run are alike: one of each kind is simulated and stands for the others.
+
+Ranks that exchange something in every layer (tensor, context and expert parallelism) go at the speed of the slowest of
+them: such a team is one simulated rank in each stage. Teams that lie behind each other along the pipeline are a block;
+blocks meet once a step, when gradients are reduced.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from math import lcm
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from workloads.megatron.lower import Grid
+
+
+@dataclass(frozen=True)
+class Unlike:
+    """What makes ranks differ.
+
+    Attributes
+    ----------
+    marks : tuple
+        Of every rank, equal for ranks that are alike; empty: all are.
+    slowness : mapping of int to float
+        Time of a kernel on a rank over its model's, where it is not 1.
+    """
+
+    marks: Sequence[Hashable] = ()
+    slowness: Mapping[int, float] | None = None
+
+
+@dataclass(frozen=True)
+class Kind:
+    """Blocks that do the same.
+
+    Attributes
+    ----------
+    replicas : tuple of int
+        Data-parallel indices of all its ranks; the first is simulated.
+    odd : tuple of frozenset
+        By stage: the unusual marks among a team's ranks.
+    pacers : tuple of int
+        By stage: the rank whose speed the team has; -1: that of the usual GPU.
+    """
+
+    replicas: tuple[int, ...]
+    odd: tuple[frozenset[Hashable], ...]
+    pacers: tuple[int, ...]
+
+
+def kinds_of(grid: Grid, unlike: Unlike, apart: bool = False) -> list[Kind]:
+    """Kinds of blocks, in the order of their first; ``apart``: every block is of a kind of its own."""
+    wide = grid.cp * grid.tp
+    replicas = lcm(grid.ep * grid.etp, wide) // wide if grid.ep > 1 else 1
+    usual = Counter(unlike.marks).most_common(1)[0][0] if unlike.marks else None
+    odd = {rank: mark for rank, mark in enumerate(unlike.marks) if mark != usual}
+    teams: dict[tuple[int, int], list[int]] = {}
+    for rank in odd:
+        d, stage, _ = grid.where(rank)
+        teams.setdefault((d // replicas, stage), []).append(rank)
+    touched = sorted({block for block, _ in teams})
+    groups: dict[Hashable, list[int]] = {}
+    nothing = (frozenset[Hashable](),) * grid.pp
+    for block in range(grid.dp // replicas):
+        marks: Hashable = nothing
+        if block in touched:
+            marks = tuple(frozenset(odd[r] for r in teams.get((block, stage), ())) for stage in range(grid.pp))
+        groups.setdefault((marks, block) if apart else marks, []).append(block)
+    found = []
+    for blocks in groups.values():
+        here = [teams.get((blocks[0], stage), []) for stage in range(grid.pp)]
+        members = tuple(d for block in blocks for d in range(block * replicas, (block + 1) * replicas))
+        pacers = tuple(_pacer(ranks, replicas * wide, unlike.slowness or {}) for ranks in here)
+        found.append(Kind(members, tuple(frozenset(odd[r] for r in ranks) for ranks in here), pacers))
+    return found
+
+
+def _pacer(odd: Sequence[int], size: int, slowness: Mapping[int, float]) -> int:
+    """The slowest of a team of `size` ranks, of which `odd` ones differ."""
+    if not odd:
+        return -1
+    slowest = max(odd, key=lambda rank: slowness.get(rank, 1.0))
+    fast = slowness.get(slowest, 1.0) <= 1.0 and len(odd) < size
+    return -1 if fast or slowest not in slowness else slowest
