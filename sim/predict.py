@@ -204,6 +204,13 @@ def host_factor(scenario: Scenario, fabric: Fabric) -> float:
     return known.value if known is not None else 1.0
 
 
+def _stages(pair: tuple[int, ...], world: int, stages: int) -> list[int]:
+    """The other ranks of a pipeline's communicator: those of the other stages at the same place, or any as many."""
+    stride = world // stages
+    like = list(range(pair[0] % stride, world, stride)) if stride and len({r % stride for r in pair}) == 1 else []
+    return [r for r in (like or range(world)) if r not in pair][: max(0, stages - 2)]
+
+
 def machine(
     scenario: Scenario, graph: OpGraph, fabric: Fabric, gpu: Gpu, gpus: tuple[str, ...] | None = None,
     chains: Chains | None = None, alone: bool = False,
@@ -240,10 +247,9 @@ def machine(
         key = (comm.op, comm.size, comm.groups, comm.axis, comm.in_place)
         if key in known:
             return known[key]
-        others = scenario.parallel.pp - 2 if comm.axis == "pp" else 0
         plans = []
         for group in comm.groups:
-            extra = [r for r in range(len(gpus)) if r not in group][: max(0, others)]
+            extra = _stages(group, len(gpus), scenario.parallel.pp) if comm.axis == "pp" else ()
             members = [gpus[r] for r in (*group, *extra)]
             plans.append(plan_collective(comm.op, comm.size, members, fabric, scenario.nccl, comm.in_place))
         known[key] = _merged(plans)

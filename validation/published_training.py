@@ -147,7 +147,16 @@ def scenario_of(row: Mapping[str, str], setup: Setup) -> dict[str, Any]:
         "training": {**sections.pop("training", {}), **training},
         "parallel": {"data_parallel": "ddp" if dp * cp > 1 else "none", **sections.pop("parallel", {}), **parallel},
     }
+    if cut := _counted(made["model"]["layers"], pp * (vpp if vpp > 1 else 1)):
+        sections["megatron"] = {**cut, **sections.get("megatron", {})}
     return made | sections
+
+
+def _counted(layers: int, stages: int) -> dict[str, bool]:
+    """Megatron cuts evenly: where the layers alone cannot be, the embedding and the head count as a layer each."""
+    if layers % stages == 0 or (layers + 2) % stages:
+        return {}
+    return {"account_for_embedding": True, "account_for_loss": True}
 
 
 def _cluster(gpus: int, setup: Setup) -> dict[str, Any]:
