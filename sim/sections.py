@@ -155,8 +155,14 @@ class Megatron:
         None, "parameters of a bucket when reduction overlaps; default 40 million, or 1 million per data rank", low=1
     )
     tp_comm_overlap: bool = key(False, "split tensor-parallel gathers and GEMMs so that they overlap (user buffers)")
+    async_tensor_model_parallel_allreduce: bool = key(
+        True, "the all-reduce of an input's gradient runs beside the weight's gradient (Megatron since April 2022)"
+    )
     overlap_p2p_comm: bool = key(True, "interleaved pipelines send and receive beside their computation")
     p2p_sync: bool = key(False, "the host waits for the GPU after each pipeline transfer (Megatron before core 0.3)")
+    scatter_gather_tensors_in_pipeline: bool = key(
+        True, "between stages every tensor-parallel rank sends its part of an activation; else all send all of it"
+    )
     attention_dropout: float = key(0.0, "share of attention weights dropped", low=0)
     hidden_dropout: float = key(0.0, "share of hidden values dropped", low=0)
     vocab_multiple: int = key(

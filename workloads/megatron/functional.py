@@ -29,6 +29,7 @@ class Numbers:
     wide: int
     fused_accumulation: bool
     overlap: bool  # tensor-parallel communication beside the GEMMs
+    asynchronous: bool = True  # a gradient's all-reduce beside the weight's gradient
 
 
 def fused(
@@ -144,6 +145,8 @@ def column_linear(t: Tape, x: Tensor, w: Tensor, group: Group, sequence: bool, o
             t.wait(t.record(STREAM))
         if parallel and needs:
             begin(t, "reduce_scatter" if sequence else "all_reduce", float(m * k * saved.itemsize), group)
+            if not o.asynchronous:
+                t.wait(t.record(STREAM))
         weight_gradient(t, out_features, k, m, o)
         if parallel and needs:
             t.wait(t.record(STREAM))

@@ -40,7 +40,10 @@ class Model:
         self.m, self.tape, self.options = m, tape, scenario.megatron
         o = scenario.megatron
         wide = 4 if o.main_grads == "fp32" else 2
-        numbers = Numbers(s.precision == "fp8", wide, o.gradient_accumulation_fusion, o.tp_comm_overlap)
+        numbers = Numbers(
+            s.precision == "fp8", wide, o.gradient_accumulation_fusion, o.tp_comm_overlap,
+            o.async_tensor_model_parallel_allreduce,
+        )  # fmt: skip
         self.recompute = s.recompute == "full"
         sequence = p.sequence_parallel and p.tp > 1
         self.shard = Shard(
@@ -234,7 +237,8 @@ class Rank:
     def _post(self, batch: Batch) -> None:
         t, grid = self.tape, self.grid
         rows, b, h = self.model.inner
-        split = 1 if self.model.shard.sequence else grid.tp  # each tensor rank sends its part, gathered there by NVLink
+        # Each tensor rank sends its part, gathered there by NVLink.
+        split = 1 if self.model.shard.sequence or not self.o.scatter_gather_tensors_in_pipeline else grid.tp
         size, parts = rows * b * h * 2.0 / split, []
         here = grid.rank(0, self.stage, 0)
         for op in batch.ops:
