@@ -24,7 +24,7 @@ COLUMNS = ("id", "source", "hardware", "model", "metric_name", "metric_value", "
 WHOLE = ("micro_batch", "dp")  # without these a row is incomplete; what is assumed is said
 VOCAB = 51200  # GPT-2's, padded: where neither the row, nor its source, nor its family says one
 RECOMPUTE = (("full", "full"), ("select", "selective"), ("none", "none"))
-PRECISIONS = (("fp8", "fp8"), ("float8", "fp8"), ("fp4", "fp8"), ("bf16", "bf16"), ("fp16", "fp16"))
+PRECISIONS = (("fp8", "fp8"), ("float8", "fp8"), ("fp4", "nvfp4"), ("bf16", "bf16"), ("fp16", "fp16"))
 
 
 @dataclass(frozen=True)

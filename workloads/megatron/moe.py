@@ -1,7 +1,7 @@
 """Megatron's layer of experts: router, dispatch of tokens over the expert-parallel group, grouped GEMMs, combination.
 
-Source: megatron/core/transformer/moe/{moe_layer,router,token_dispatcher,experts,shared_experts}.py. Not modelled: the
-host waiting for the numbers of tokens by expert, and auxiliary losses beyond their passes over the router's scores.
+Source: megatron/core/transformer/moe/{moe_layer,router,token_dispatcher,experts,shared_experts}.py. That the host waits
+for the numbers of tokens by expert is a time it takes, not a stop. Not modelled: auxiliary losses beyond their passes over the router's scores.
 """
 
 from __future__ import annotations
@@ -59,6 +59,8 @@ class Experts(Module):
     def forward(self, t: Tape, x: Tensor) -> Tensor:
         s, m = self.s, self.m
         routed = route(t, x, self.gate, s.numbers)
+        if not s.options.moe_pad_to_capacity:
+            t.cpu("moe_counts")  # tokens by expert are copied to the host
         tokens = s.rows * s.batch
         beside: list[Tensor] = []
         if self.shared is not None and s.options.moe_shared_expert_overlap:
@@ -70,7 +72,9 @@ class Experts(Module):
         del rows
         y = M.activate(t, y, self.fc1_bias, m.gated, s.options)
         y = grouped_linear(t, y, self.fc2, self._counts(tokens), s.numbers, s.options.moe_grouped_gemm)
-        y = M.bias_add(t, y, self.down_bias)
+        if self.down_bias is not None:
+            # Weighted by the router expert by expert, in fp32: product, sum, joined again, cast (TEGroupedMLP._apply_bias).
+            y = M.fused(t, [M.unsaved(y), self.down_bias], y.shape, 14 * y.size, 18 * y.size, 0.0, 1, (4, 5))
         y = self._combine(t, y, tokens, x.shape)
         if self.shared is not None and not beside:
             beside.append(self.shared.forward(t, x))
@@ -163,6 +167,7 @@ def route(t: Tape, x: Tensor, gate: Tensor, o: M.Numbers) -> Tensor:
     experts, h = gate.shape
     tokens = x.elements // h
     t.cpu("linear")
+    t.cpu("moe_layer")
     M.launch_gemm(t, "gemm", tokens, experts, h, "nt")
     scores = t.empty((tokens, experts), 4)
     t.cpu("elementwise", ROUTER_PASSES[0])
@@ -172,6 +177,7 @@ def route(t: Tape, x: Tensor, gate: Tensor, o: M.Numbers) -> Tensor:
 
     def backward(g: Tensor) -> list[Tensor | None]:
         _ = (scores, kept)
+        t.cpu("moe_layer_backward")
         t.cpu("elementwise_backward", ROUTER_PASSES[1])
         for _i in range(ROUTER_PASSES[1]):
             t.launch(Kernel("fused", (tokens * experts,), bytes=8.0 * tokens * experts))
@@ -263,7 +269,7 @@ def _grouped(t: Tape, rows: Sequence[int], n: int, k: int, layout: str, o: M.Num
         shape = {"nt": (mean, n, k), "nn": (mean, n, k), "tn": (n, k, mean)}[layout]
         t.launch(Kernel("grouped_gemm", (len(rows), *shape), "bf16", layout))
         return
-    dtype, item = ("fp8", 1) if o.fp8 else ("bf16", 2)
+    dtype, item = ("nvfp4" if o.fp4 else "fp8"), 1
     total, weights = sum(rows), float(len(rows) * n * k)
     if layout == "tn":
         shape = (len(rows) * n, k, max(1, round(total / len(rows))))
@@ -271,4 +277,4 @@ def _grouped(t: Tape, rows: Sequence[int], n: int, k: int, layout: str, o: M.Num
     else:
         shape = (sum(-(-c // TILE) * TILE for c in rows), n, k)
         moved = item * (total * k + weights) + 2.0 * total * n
-    t.launch(Kernel("gemm", shape, dtype, "nt" if o.fp8 else layout, bytes=moved, flops=2.0 * total * n * k))
+    t.launch(Kernel("gemm", shape, dtype, "nt", bytes=moved, flops=2.0 * total * n * k))

@@ -41,8 +41,8 @@ class Model:
         o = scenario.megatron
         wide = 4 if o.main_grads == "fp32" else 2
         numbers = Numbers(
-            s.precision == "fp8", wide, o.gradient_accumulation_fusion, o.tp_comm_overlap,
-            o.async_tensor_model_parallel_allreduce,
+            s.precision in ("fp8", "nvfp4"), wide, o.gradient_accumulation_fusion, o.tp_comm_overlap,
+            o.async_tensor_model_parallel_allreduce, s.precision == "nvfp4",
         )  # fmt: skip
         self.recompute = s.recompute == "full"
         self.loss_scaled = s.precision == "fp16"
