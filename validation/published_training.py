@@ -124,6 +124,9 @@ def scenario_of(row: Mapping[str, str], setup: Setup) -> dict[str, Any]:
     sections = {name: dict(keys) for name, keys in (setup.sections or {}).items()}
     gpus, tp, pp, cp = (_whole(row, name, 1) for name in ("gpus", "tp", "pp", "cp"))
     dp = _whole(row, "dp", max(1, gpus // (tp * pp * cp)))
+    if row.get("dp", "").strip() and dp * tp * pp * cp != gpus:
+        found = f"dp {dp} x tp {tp} x pp {pp} x cp {cp} on {gpus} GPUs"
+        raise InputError(Mistake(row["id"], "", found, "a layout whose product is the number of GPUs"))
     training = {
         "seq_len": _whole(row, "seq_len", 0),
         "micro_batch": _whole(row, "micro_batch", 1),

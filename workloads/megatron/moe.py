@@ -167,7 +167,6 @@ def route(t: Tape, x: Tensor, gate: Tensor, o: M.Numbers) -> Tensor:
     experts, h = gate.shape
     tokens = x.elements // h
     t.cpu("linear")
-    t.cpu("moe_layer")
     M.launch_gemm(t, "gemm", tokens, experts, h, "nt")
     scores = t.empty((tokens, experts), 4)
     t.cpu("elementwise", ROUTER_PASSES[0])
@@ -177,7 +176,6 @@ def route(t: Tape, x: Tensor, gate: Tensor, o: M.Numbers) -> Tensor:
 
     def backward(g: Tensor) -> list[Tensor | None]:
         _ = (scores, kept)
-        t.cpu("moe_layer_backward")
         t.cpu("elementwise_backward", ROUTER_PASSES[1])
         for _i in range(ROUTER_PASSES[1]):
             t.launch(Kernel("fused", (tokens * experts,), bytes=8.0 * tokens * experts))
