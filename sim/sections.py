@@ -92,7 +92,9 @@ class Training:
     global_batch: int | None = key(None, "samples per step over all ranks", low=1)
     grad_accumulation: int | None = key(None, "backward passes per optimizer step", low=1)
     microbatches: int | None = key(None, "microbatches per rank and run of the pipeline schedule", low=1)
-    precision: Literal["bf16", "fp16", "fp32", "tf32", "fp8", "nvfp4"] = key("bf16", "number format of weights and activations")
+    precision: Literal["bf16", "fp16", "fp32", "tf32", "fp8", "nvfp4"] = key(
+        "bf16", "number format of weights and activations"
+    )
     recompute: Literal["none", "selective", "full"] = key("none", "activation checkpointing of every block")
     optimizer: Literal["adamw", "adam", "sgd"] = key("adamw", "optimizer (fused)")
     warmup: int = key(4, "steps before the reported one; decides whether DDP's first buckets still count", low=1)

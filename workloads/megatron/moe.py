@@ -1,7 +1,8 @@
 """Megatron's layer of experts: router, dispatch of tokens over the expert-parallel group, grouped GEMMs, combination.
 
 Source: megatron/core/transformer/moe/{moe_layer,router,token_dispatcher,experts,shared_experts}.py. That the host waits
-for the numbers of tokens by expert is a time it takes, not a stop. Not modelled: auxiliary losses beyond their passes over the router's scores.
+for the numbers of tokens by expert is a time it takes, not a stop. Not modelled: auxiliary losses beyond their passes
+over the router's scores.
 """
 
 from __future__ import annotations
@@ -73,7 +74,7 @@ class Experts(Module):
         y = M.activate(t, y, self.fc1_bias, m.gated, s.options)
         y = grouped_linear(t, y, self.fc2, self._counts(tokens), s.numbers, s.options.moe_grouped_gemm)
         if self.down_bias is not None:
-            # Weighted by the router expert by expert, in fp32: product, sum, joined again, cast (TEGroupedMLP._apply_bias).
+            # Weighted by the router expert by expert, in fp32: product, sum, joined, cast (TEGroupedMLP._apply_bias).
             y = M.fused(t, [M.unsaved(y), self.down_bias], y.shape, 14 * y.size, 18 * y.size, 0.0, 1, (4, 5))
         y = self._combine(t, y, tokens, x.shape)
         if self.shared is not None and not beside:
