@@ -20,6 +20,7 @@ from sim.sections import Model, Parallel, Scenario, Training
 from sim.spec import parse_scenario
 from workloads.counts import layer_flops, layer_parameters
 from workloads.megatron.lower import Grid, Groups, Place
+from workloads.megatron.moe import COUNTS
 from workloads.megatron.spread import busiest, distinct, loads_of
 from workloads.megatron.stage import Model as Units
 from workloads.megatron.unit import Unit
@@ -128,7 +129,7 @@ def test_counting_tokens_takes_the_host_time() -> None:
 
     padded = {"moe_capacity": 1.0, "moe_pad_to_capacity": True}
     saved = step(2.0) - step(2.0, **padded)
-    assert saved == pytest.approx(2.0 * 4 * host_costs("megatron")["moe_counts"], rel=0.05)
+    assert saved == pytest.approx(2.0 * 4 * COUNTS * host_costs("megatron")["moe_counts"], rel=0.05)
     assert step(0.01) == pytest.approx(step(0.01, **padded), rel=0.05)
 
 

@@ -28,6 +28,9 @@ STREAM = "nccl ep"
 PREFIX = "experts."  # of the names of parameters that only the expert data-parallel group shares
 # Rows of an expert are computed in whole tiles: grouped GEMMs of CUTLASS and cuBLAS begin a tile for every expert.
 TILE = 128
+# Copies to the host that a layer waits for where tokens are not padded: tokens by expert, splits of what is sent and of
+# what is received, rows after the permutation (token_dispatcher.py, preprocess).
+COUNTS = 4
 # Passes over the router's scores, forward and backward: softmax or sigmoid, top-k, two scatters, counts, auxiliary loss
 # (router.py, moe_utils.py: topk_softmax_with_capacity, switch_load_balancing_loss_func), each reading or writing fp32.
 ROUTER_PASSES = (8, 6)
@@ -61,7 +64,7 @@ class Experts(Module):
         s, m = self.s, self.m
         routed = route(t, x, self.gate, s.numbers)
         if not s.options.moe_pad_to_capacity:
-            t.cpu("moe_counts")  # tokens by expert are copied to the host
+            t.cpu("moe_counts", COUNTS)
         tokens = s.rows * s.batch
         beside: list[Tensor] = []
         if self.shared is not None and s.options.moe_shared_expert_overlap:
