@@ -244,7 +244,9 @@ def _layers(s: Scenario, model: ModelShape) -> Iterator[Mistake]:
     if model.kind != "transformer" or stages == 1:
         return
     uneven = s.parallel.uneven_stages
-    if model.layers < stages:
+    # In Megatron an embedding or a head that counts as a layer may be a stage by itself.
+    beside = s.megatron.account_for_embedding + s.megatron.account_for_loss
+    if model.layers + beside < stages:
         yield Mistake(s.where, "model.layers", str(model.layers), f"at least pp * vpp = {stages}, one for each stage")
     elif model.layers % stages and not uneven:
         hint = "or parallel.uneven_stages = true"

@@ -352,7 +352,7 @@ def not_simulated(scenario: Scenario) -> list[Mistake]:
     megatron = t.framework == "megatron"
     sharding = ("zero1",) if megatron else ("fsdp", "zero3")
     for key, value, known in (
-        ("training.precision", t.precision, ("bf16", "fp16", "fp8") if megatron else ("bf16",)),
+        ("training.precision", t.precision, ("bf16", "fp16", "fp8", "nvfp4") if megatron else ("bf16",)),
         ("training.recompute", t.recompute, ("none", "selective", "full") if megatron else ("none", "full")),
         ("training.optimizer", t.optimizer, ("adamw", "adam") if megatron else ("adamw",)),
         ("training.framework", t.framework, ("pytorch-eager", "pytorch-compiled", "cuda-graph", "megatron")),

@@ -92,7 +92,9 @@ class Training:
     global_batch: int | None = key(None, "samples per step over all ranks", low=1)
     grad_accumulation: int | None = key(None, "backward passes per optimizer step", low=1)
     microbatches: int | None = key(None, "microbatches per rank and run of the pipeline schedule", low=1)
-    precision: Literal["bf16", "fp16", "fp32", "tf32", "fp8"] = key("bf16", "number format of weights and activations")
+    precision: Literal["bf16", "fp16", "fp32", "tf32", "fp8", "nvfp4"] = key(
+        "bf16", "number format of weights and activations"
+    )
     recompute: Literal["none", "selective", "full"] = key("none", "activation checkpointing of every block")
     optimizer: Literal["adamw", "adam", "sgd"] = key("adamw", "optimizer (fused)")
     warmup: int = key(4, "steps before the reported one; decides whether DDP's first buckets still count", low=1)
@@ -155,8 +157,14 @@ class Megatron:
         None, "parameters of a bucket when reduction overlaps; default 40 million, or 1 million per data rank", low=1
     )
     tp_comm_overlap: bool = key(False, "split tensor-parallel gathers and GEMMs so that they overlap (user buffers)")
+    async_tensor_model_parallel_allreduce: bool = key(
+        True, "the all-reduce of an input's gradient runs beside the weight's gradient (Megatron since April 2022)"
+    )
     overlap_p2p_comm: bool = key(True, "interleaved pipelines send and receive beside their computation")
     p2p_sync: bool = key(False, "the host waits for the GPU after each pipeline transfer (Megatron before core 0.3)")
+    scatter_gather_tensors_in_pipeline: bool = key(
+        True, "between stages every tensor-parallel rank sends its part of an activation; else all send all of it"
+    )
     attention_dropout: float = key(0.0, "share of attention weights dropped", low=0)
     hidden_dropout: float = key(0.0, "share of hidden values dropped", low=0)
     vocab_multiple: int = key(

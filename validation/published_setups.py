@@ -119,7 +119,8 @@ def setup_of(row: Mapping[str, str]) -> Setup:
         for name in ("slice", "one_host", "hosts", "reason", "assumed"):
             if value := getattr(setup, name):
                 joined[name] = value
-        joined["per_host"] = setup.per_host
+        if setup.hosts or setup.one_host:
+            joined["per_host"] = setup.per_host
         for section, keys in (setup.sections or {}).items():
             sections.setdefault(section, {}).update(keys)
     where = f"{row.get('source', '')}, {row.get('hardware', '')}"

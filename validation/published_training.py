@@ -24,7 +24,7 @@ COLUMNS = ("id", "source", "hardware", "model", "metric_name", "metric_value", "
 WHOLE = ("micro_batch", "dp")  # without these a row is incomplete; what is assumed is said
 VOCAB = 51200  # GPT-2's, padded: where neither the row, nor its source, nor its family says one
 RECOMPUTE = (("full", "full"), ("select", "selective"), ("none", "none"))
-PRECISIONS = (("fp8", "fp8"), ("float8", "fp8"), ("fp4", "fp8"), ("bf16", "bf16"), ("fp16", "fp16"))
+PRECISIONS = (("fp8", "fp8"), ("float8", "fp8"), ("fp4", "nvfp4"), ("bf16", "bf16"), ("fp16", "fp16"))
 
 
 @dataclass(frozen=True)
@@ -124,6 +124,9 @@ def scenario_of(row: Mapping[str, str], setup: Setup) -> dict[str, Any]:
     sections = {name: dict(keys) for name, keys in (setup.sections or {}).items()}
     gpus, tp, pp, cp = (_whole(row, name, 1) for name in ("gpus", "tp", "pp", "cp"))
     dp = _whole(row, "dp", max(1, gpus // (tp * pp * cp)))
+    if row.get("dp", "").strip() and dp * tp * pp * cp != gpus:
+        found = f"dp {dp} x tp {tp} x pp {pp} x cp {cp} on {gpus} GPUs"
+        raise InputError(Mistake(row["id"], "", found, "a layout whose product is the number of GPUs"))
     training = {
         "seq_len": _whole(row, "seq_len", 0),
         "micro_batch": _whole(row, "micro_batch", 1),
@@ -147,7 +150,16 @@ def scenario_of(row: Mapping[str, str], setup: Setup) -> dict[str, Any]:
         "training": {**sections.pop("training", {}), **training},
         "parallel": {"data_parallel": "ddp" if dp * cp > 1 else "none", **sections.pop("parallel", {}), **parallel},
     }
+    if cut := _counted(made["model"]["layers"], pp * (vpp if vpp > 1 else 1)):
+        sections["megatron"] = {**cut, **sections.get("megatron", {})}
     return made | sections
+
+
+def _counted(layers: int, stages: int) -> dict[str, bool]:
+    """Megatron cuts evenly: where the layers alone cannot be, the embedding and the head count as a layer each."""
+    if layers % stages == 0 or (layers + 2) % stages:
+        return {}
+    return {"account_for_embedding": True, "account_for_loss": True}
 
 
 def _cluster(gpus: int, setup: Setup) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from sim.sections import Scenario
 
-PARAMETER = {"bf16": 2, "fp16": 2, "fp8": 2, "fp32": 4, "tf32": 4}  # bytes
+PARAMETER = {"bf16": 2, "fp16": 2, "fp8": 2, "nvfp4": 2, "fp32": 4, "tf32": 4}  # bytes
 # Bytes of optimizer state per parameter: Adam's two moments in the parameters' own type (torch.optim), or these and a
 # master copy in fp32 (Megatron-LM).
 MOMENTS, MEGATRON = 2, 12

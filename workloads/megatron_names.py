@@ -63,6 +63,8 @@ SWITCHES: dict[str, tuple[str, Any]] = {
     "grad-reduce-in-bf16": ("megatron.main_grads", "bf16"),
     "accumulate-allreduce-grads-in-fp32": ("megatron.main_grads", "fp32"),
     "no-overlap-p2p-communication": ("megatron.overlap_p2p_comm", False),
+    "no-scatter-gather-tensors-in-pipeline": ("megatron.scatter_gather_tensors_in_pipeline", False),
+    "no-async-tensor-model-parallel-allreduce": ("megatron.async_tensor_model_parallel_allreduce", False),
     "no-bias-dropout-fusion": ("megatron.bias_fusion", False),
     "moe-grouped-gemm": ("megatron.moe_grouped_gemm", True),
     "moe-permute-fusion": ("megatron.moe_permute_fusion", True),

@@ -20,6 +20,7 @@ from sim.sections import Model, Parallel, Scenario, Training
 from sim.spec import parse_scenario
 from workloads.counts import layer_flops, layer_parameters
 from workloads.megatron.lower import Grid, Groups, Place
+from workloads.megatron.moe import COUNTS
 from workloads.megatron.spread import busiest, distinct, loads_of
 from workloads.megatron.stage import Model as Units
 from workloads.megatron.unit import Unit
@@ -34,8 +35,9 @@ LATENT = {"head_dim": 128, "kv_lora_rank": 256, "q_lora_rank": 512, "rope_head_d
 
 
 def run(model: dict[str, Any], parallel: dict[str, Any], hosts: int = 1, **megatron: Any) -> Result:
+    """A step on hosts so fast that what the GPUs do decides."""
     tables = {
-        "cluster": {"name": "rail-h100", "hosts": hosts},
+        "cluster": {"name": "rail-h100", "hosts": hosts, "host_factor": 0.01},
         "model": model,
         "training": {"framework": "megatron", "seq_len": 2048},
         "parallel": {"uneven_stages": True, **parallel},
@@ -61,7 +63,7 @@ def flops(unit: Unit) -> tuple[float, float]:
     def of(graph: Any) -> float:
         p = graph.programs[0]
         kernels = [graph.kernels[k] for k in p.payload[p.kind == KERNEL]]
-        return sum(work(k)[0] for k in kernels if k.kind in ("gemm", "attention_fwd", "attention_bwd"))
+        return sum(work(k)[0] for k in kernels if k.kind in ("gemm", "grouped_gemm", "attention_fwd", "attention_bwd"))
 
     return of(unit.forward.graph), of(unit.backward.graph)
 
@@ -113,6 +115,22 @@ def test_layers_of_different_kinds() -> None:
     for pp in (1, 2, 4):
         result = run(model, {"dp": 8 // pp, "pp": pp, "ep": 2, "microbatches": 4})
         assert result.scenario["parameters"] == counted
+
+
+def test_counting_tokens_takes_the_host_time() -> None:
+    """Experts padded to a capacity need no counts: on a slow host the step is shorter, on a fast one hardly."""
+
+    def step(host_factor: float, **megatron: Any) -> float:
+        tables = {
+            "cluster": {"name": "rail-h100", "hosts": 1, "host_factor": host_factor}, "model": SMALL,
+            "training": {"framework": "megatron", "seq_len": 512}, "parallel": {"dp": 8, "ep": 8}, "megatron": megatron,
+        }  # fmt: skip
+        return predict(parse_scenario(tables, "test")).step_time
+
+    padded = {"moe_capacity": 1.0, "moe_pad_to_capacity": True}
+    saved = step(2.0) - step(2.0, **padded)
+    assert saved == pytest.approx(2.0 * 4 * COUNTS * host_costs("megatron")["moe_counts"], rel=0.05)
+    assert step(0.01) == pytest.approx(step(0.01, **padded), rel=0.05)
 
 
 def test_one_expert_costs_at_least_a_dense_layer() -> None:

@@ -30,6 +30,8 @@ class Numbers:
     wide: int
     fused_accumulation: bool
     overlap: bool  # tensor-parallel communication beside the GEMMs
+    asynchronous: bool = True  # a gradient's all-reduce beside the weight's gradient
+    fp4: bool = False  # NVFP4 where `fp8` has fp8
 
 
 def fused(
@@ -98,13 +100,17 @@ def gemm(t: Tape, m: int, n: int, k: int, layout: str, o: Numbers) -> None:
     """A GEMM in the run's number format."""
     if o.fp8:
         moved = float(m * k + n * k + 2 * m * n)
-        t.launch(Kernel("gemm", (m, n, k), dtype="fp8", layout="nt", bytes=moved, flops=2.0 * m * n * k))
+        dtype = "nvfp4" if o.fp4 else "fp8"
+        t.launch(Kernel("gemm", (m, n, k), dtype=dtype, layout="nt", bytes=moved, flops=2.0 * m * n * k))
     else:
         launch_gemm(t, "gemm", m, n, k, layout)
 
 
 def quantize(t: Tape, elements: int, o: Numbers) -> None:
-    """An operand of an fp8 GEMM: read in bf16, written in fp8 as it is and transposed (fp8 GEMMs take rows only)."""
+    """An operand of an fp8 GEMM: read in bf16, written in fp8 as it is and transposed (fp8 GEMMs take rows only).
+
+    In NVFP4 it is read once more for its scale and rotated (random Hadamard transform): as many bytes.
+    """
     if o.fp8:
         t.cpu("quantize")
         t.launch(Kernel("fused", (elements,), bytes=4.0 * elements))
@@ -145,6 +151,8 @@ def column_linear(t: Tape, x: Tensor, w: Tensor, group: Group, sequence: bool, o
             t.wait(t.record(STREAM))
         if parallel and needs:
             begin(t, "reduce_scatter" if sequence else "all_reduce", float(m * k * saved.itemsize), group)
+        if not o.asynchronous:
+            t.wait(t.record(STREAM))
         weight_gradient(t, out_features, k, m, o, (g, saved if gathered is None else gathered))
         if parallel and needs:
             t.wait(t.record(STREAM))

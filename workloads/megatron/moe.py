@@ -1,7 +1,8 @@
 """Megatron's layer of experts: router, dispatch of tokens over the expert-parallel group, grouped GEMMs, combination.
 
-Source: megatron/core/transformer/moe/{moe_layer,router,token_dispatcher,experts,shared_experts}.py. Not modelled: the
-host waiting for the numbers of tokens by expert, and auxiliary losses beyond their passes over the router's scores.
+Source: megatron/core/transformer/moe/{moe_layer,router,token_dispatcher,experts,shared_experts}.py. That the host waits
+for the numbers of tokens by expert is a time it takes, not a stop. Not modelled: auxiliary losses beyond their passes
+over the router's scores.
 """
 
 from __future__ import annotations
@@ -28,6 +29,9 @@ STREAM = "nccl ep"
 PREFIX = "experts."  # of the names of parameters that only the expert data-parallel group shares
 # Rows of an expert are computed in whole tiles: grouped GEMMs of CUTLASS and cuBLAS begin a tile for every expert.
 TILE = 128
+# Copies to the host that a layer waits for where tokens are not padded: tokens by expert, splits of what is sent and of
+# what is received, rows after the permutation (token_dispatcher.py, preprocess).
+COUNTS = 4
 # Passes over the router's scores, forward and backward: softmax or sigmoid, top-k, two scatters, counts, auxiliary loss
 # (router.py, moe_utils.py: topk_softmax_with_capacity, switch_load_balancing_loss_func), each reading or writing fp32.
 ROUTER_PASSES = (8, 6)
@@ -60,6 +64,8 @@ class Experts(Module):
     def forward(self, t: Tape, x: Tensor) -> Tensor:
         s, m = self.s, self.m
         routed = route(t, x, self.gate, s.numbers)
+        if not s.options.moe_pad_to_capacity:
+            t.cpu("moe_counts", COUNTS)
         tokens = s.rows * s.batch
         beside: list[Tensor] = []
         if self.shared is not None and s.options.moe_shared_expert_overlap:
@@ -71,7 +77,9 @@ class Experts(Module):
         del rows
         y = M.activate(t, y, self.fc1_bias, m.gated, s.options)
         y = grouped_linear(t, y, self.fc2, self._counts(tokens), s.numbers, s.options.moe_grouped_gemm)
-        y = M.bias_add(t, y, self.down_bias)
+        if self.down_bias is not None:
+            # Weighted by the router expert by expert, in fp32: product, sum, joined, cast (TEGroupedMLP._apply_bias).
+            y = M.fused(t, [M.unsaved(y), self.down_bias], y.shape, 14 * y.size, 18 * y.size, 0.0, 1, (4, 5))
         y = self._combine(t, y, tokens, x.shape)
         if self.shared is not None and not beside:
             beside.append(self.shared.forward(t, x))
@@ -258,12 +266,17 @@ def _launch(t: Tape, kernel: Kernel) -> None:
 
 
 def _grouped(t: Tape, rows: Sequence[int], n: int, k: int, layout: str, o: M.Numbers) -> None:
-    """Products of experts with so many rows each, as one GEMM of whole tiles; flops and bytes are the rows' own.
+    """Products of experts with so many rows each; flops and bytes are the rows' own.
 
-    Weight gradients ("tn") are as deep as an expert has rows: side by side they are one product with the weights'
-    rows of all experts.
+    In bf16 as grouped GEMMs were measured, rows of the mean. In fp8, where none were, as one GEMM of whole tiles; there
+    weight gradients ("tn"), as deep as an expert has rows, are one product with the weights' rows of all experts.
     """
-    dtype, item = ("fp8", 1) if o.fp8 else ("bf16", 2)
+    if not o.fp8:
+        mean = max(1, round(sum(rows) / len(rows)))
+        shape = {"nt": (mean, n, k), "nn": (mean, n, k), "tn": (n, k, mean)}[layout]
+        t.launch(Kernel("grouped_gemm", (len(rows), *shape), "bf16", layout))
+        return
+    dtype, item = ("nvfp4" if o.fp4 else "fp8"), 1
     total, weights = sum(rows), float(len(rows) * n * k)
     if layout == "tn":
         shape = (len(rows) * n, k, max(1, round(total / len(rows))))
@@ -271,4 +284,4 @@ def _grouped(t: Tape, rows: Sequence[int], n: int, k: int, layout: str, o: M.Num
     else:
         shape = (sum(-(-c // TILE) * TILE for c in rows), n, k)
         moved = item * (total * k + weights) + 2.0 * total * n
-    t.launch(Kernel("gemm", shape, dtype, "nt" if o.fp8 else layout, bytes=moved, flops=2.0 * total * n * k))
+    t.launch(Kernel("gemm", shape, dtype, "nt", bytes=moved, flops=2.0 * total * n * k))

@@ -48,8 +48,12 @@ class Model:
         self.m, self.tape, self.options, self.faults = m, tape, scenario.megatron, scenario.faults
         o = scenario.megatron
         wide = 4 if o.main_grads == "fp32" else 2
-        numbers = Numbers(s.precision == "fp8", wide, o.gradient_accumulation_fusion, o.tp_comm_overlap)
+        numbers = Numbers(
+            s.precision in ("fp8", "nvfp4"), wide, o.gradient_accumulation_fusion, o.tp_comm_overlap,
+            o.async_tensor_model_parallel_allreduce, s.precision == "nvfp4",
+        )  # fmt: skip
         self.recompute = s.recompute == "full"
+        self.loss_scaled = s.precision == "fp16"
         sequence = p.sequence_parallel and p.tp > 1
         self.shard = Shard(
             tp, sequence, o, numbers, s.micro_batch, s.seq_len // p.cp, s.seq_len, cp, s.recompute == "selective",
@@ -333,7 +337,8 @@ class Rank:
     def _post(self, batch: Batch) -> None:
         t, grid = self.tape, self.grid
         rows, b, h = self.model.inner
-        split = 1 if self.model.shard.sequence else grid.tp  # each tensor rank sends its part, gathered there by NVLink
+        # Each tensor rank sends its part, gathered there by NVLink.
+        split = 1 if self.model.shard.sequence or not self.o.scatter_gather_tensors_in_pipeline else grid.tp
         size, parts = rows * b * h * 2.0 / split, []
         here = grid.rank(self.replica, self.stage, 0)
         for op in batch.ops:
@@ -412,6 +417,8 @@ class Rank:
         t = self.tape
         t.phase, t.layer = 1, -1
         if self.dp.size > 1 and not self.o.overlap_grad_reduce:
+            # The buffer is divided by the number of ranks first (DistributedDataParallel.allreduce_gradients).
+            t.launch(Kernel("fused", (self.parameters,), bytes=2.0 * self.wide * self.parameters))
             self._reduce(self.parameters - self.experts, self.experts)
         if self.dp.size > 1:
             t.wait(t.record(DP))
@@ -430,13 +437,16 @@ class Rank:
         tensors = sum(times * len(unit.parameters) for stage in self.stages for unit, times in self.parts(stage))
         t.cpu("optimizer_step")
         t.cpu("optimizer_param", tensors)
-        t.launch(Kernel("fused", (n,), bytes=float(self.wide * n)))
+        # Gradients are copied to fp32 where they are not, unscaled in fp16 runs, and their norm is found.
+        copied = (self.wide + 4) * (self.wide < 4)
+        t.launch(Kernel("fused", (n,), bytes=float((copied + 8 * self.model.loss_scaled + 4) * n)))
         if grid.pp * grid.tp > 1:
             group = self.groups.model_parallel(self.replica)
             group.collective(t, "all_reduce", 4.0, "nccl mp")
             t.synchronize("nccl mp")  # the norm is read by the host: clip_grad_norm
         # Adam reads gradient, parameter and moments and writes the last three in fp32, and the parameter in bf16.
-        t.launch(Kernel("fused", (n,), bytes=float((self.wide + 24 + 2) * n)))
+        # Before it gradients are clipped; after it the fp32 parameters are read again for the copy.
+        t.launch(Kernel("fused", (n,), bytes=float((8 + 4 + 24 + 4 + 2) * n)))
         if self.sharded and self.dp.size > 1 and not self.o.overlap_param_gather:
             self._gather(self.parameters - self.experts, self.experts)
             t.wait(t.record(DP))
