@@ -222,7 +222,8 @@ def machine(
             return chains.duration(k) if chains is not None else 0.0
         if k.kind == "spin":
             return k.shape[0] * 1e-9
-        return gpu.duration(k) * (clock * gpu.sustained(k) if k.kind in CLOCKED else 1.0)
+        load = clock * gpu.sustained(k) * gpu.toolkit(k, scenario.pytorch.cuda) if k.kind in CLOCKED else 1.0
+        return gpu.duration(k) * load
 
     duration = np.array([idle_time(k) for k in kernels])
 

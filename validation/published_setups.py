@@ -17,7 +17,7 @@ from sim.errors import InputError, Mistake, did_you_mean
 
 FOLDER = Path(__file__).parent / "cases" / "published"
 SETUPS = FOLDER / "setups.toml"
-SECTIONS = ("cluster", "model", "training", "parallel", "megatron", "nccl")
+SECTIONS = ("cluster", "model", "training", "parallel", "megatron", "pytorch", "nccl")
 
 
 @dataclass(frozen=True)

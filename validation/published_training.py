@@ -143,7 +143,9 @@ def scenario_of(row: Mapping[str, str], setup: Setup) -> dict[str, Any]:
     cluster |= _cluster(gpus, setup)
     made = {
         "cluster": cluster,
-        "model": {"vocab": VOCAB, **family_of(row["model"]), **sections.pop("model", {}), **_model(row)},
+        "model": _positions(
+            {"vocab": VOCAB, **family_of(row["model"]), **sections.pop("model", {}), **_model(row)}, training["seq_len"]
+        ),
         "training": {**sections.pop("training", {}), **training},
         "parallel": {"data_parallel": "ddp" if dp * cp > 1 else "none", **sections.pop("parallel", {}), **parallel},
     }
@@ -163,6 +165,11 @@ def _model(row: Mapping[str, str]) -> dict[str, Any]:
     made = {name: value for name, value in shape.items() if value}
     made.setdefault("ffn", 4 * shape["hidden"])
     return {"kind": "transformer", **made}
+
+
+def _positions(model: dict[str, Any], seq_len: Any) -> dict[str, Any]:
+    """Learned positions whose number nobody says are as many as the sequence has."""
+    return {"max_positions": seq_len, **model} if model.get("positions") == "learned" else model
 
 
 def _whole(row: Mapping[str, str], name: str, default: int) -> int:

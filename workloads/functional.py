@@ -138,6 +138,9 @@ def norm(t: Tape, kind: str, x: Tensor, weights: list[Tensor]) -> Tensor:
         t.cpu("norm_backward")
         split = t.deferred is not None
         t.launch(Kernel(f"{kind}_norm_bwd" + ("_input" if split else ""), (rows, cols), bytes=3 * x.size))
+        if kind == "layer" and t.choices is not None and not t.choices.since(2, 7):
+            # The weights' gradient by a kernel of few thread blocks: as long again (fitted, see docs/published.md).
+            t.launch(Kernel("fused", (rows, cols), bytes=3 * x.size))
         gx = t.empty(x.shape, x.itemsize)
 
         def weight_grads() -> Tensor:

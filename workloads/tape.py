@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from sim.costs.kernel import Kernel
     from sim.opgraph import Chain
+    from sim.sections import PyTorch
 
 OWNERS = ("parameters", "gradients", "optimizer", "activations", "buffers", "workspace")
 PHASES = ("forward", "backward", "optimizer", "communication")
@@ -128,6 +129,7 @@ class Tape:
         self.memory = Memory()
         self.phase, self.layer, self.microbatch = 0, -1, 0
         self.grad_enabled = True
+        self.choices: PyTorch | None = None  # the trainer's; None: the defaults
         self.host_pending = 0.0
         self.counts: dict[str, float] = defaultdict(float)  # host operations by name, for calibration
         self._kind: list[int] = []
@@ -182,9 +184,9 @@ class Tape:
         self._parts.append(tuple(parts))
         return self._add(COMM, len(self._parts) - 1, stream, name)
 
-    def synchronize(self, stream: str = "compute") -> int:
-        """The host waits for everything issued on a stream so far."""
-        event = self.record(stream)
+    def synchronize(self, stream: str = "compute", event: tuple[int, ...] | None = None) -> int:
+        """The host waits for everything issued on a stream so far, or for an event."""
+        event = self.record(stream) if event is None else event
         self._waits["host"] = list(event)
         return self._add(SYNC, 0, "host", "synchronize")
 

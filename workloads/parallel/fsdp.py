@@ -30,6 +30,8 @@ class Context:
 class FullyShard:
     """The parameters of one module, sharded over a group."""
 
+    streams = (COPY_IN, GATHER)
+
     def __init__(self, t: Tape, parameters: list[Tensor], group: Group, context: Context, reshard: bool) -> None:
         self.t, self.parameters, self.group, self.context, self.reshard_after = t, parameters, group, context, reshard
         self.full = sum(p.size for p in parameters)
@@ -84,8 +86,8 @@ class FullyShard:
         t = self.t
         t.cpu("fsdp_pre_forward")
         if inputs is None:  # the root module: gathering starts after the optimizer has written the shards
-            t.wait(t.record(), COPY_IN)
-            t.wait(t.record(), GATHER)
+            for stream in self.streams:
+                t.wait(t.record(), stream)
         self.unshard()
         self.wait(forward=True)
         if inputs is not None and inputs.requires_grad and t.grad_enabled:
