@@ -310,9 +310,10 @@ def _not_simulated(scenario: Scenario) -> list[Mistake]:
         found += mistakes_of(scenario)
     t, p = scenario.training, scenario.parallel
     megatron = t.framework == "megatron"
-    sharding = ("zero1",) if megatron else ("fsdp", "zero3")
+    sharding = ("zero1", "fsdp", "zero3") if megatron else ("fsdp", "zero3")
+    eager = ("bf16", "fp8") if t.framework == "pytorch-eager" else ("bf16",)
     for key, value, known in (
-        ("training.precision", t.precision, ("bf16", "fp16", "fp8") if megatron else ("bf16",)),
+        ("training.precision", t.precision, ("bf16", "fp16", "fp8") if megatron else eager),
         ("training.recompute", t.recompute, ("none", "selective", "full") if megatron else ("none", "full")),
         ("training.optimizer", t.optimizer, ("adamw", "adam") if megatron else ("adamw",)),
         ("training.framework", t.framework, ("pytorch-eager", "pytorch-compiled", "cuda-graph", "megatron")),

@@ -36,6 +36,7 @@ class RankStep:
     ) -> None:
         self.s, self.m, self.layout, self.tape, self.replicas = scenario, model, layout, tape, replicas
         self.choices = tape.choices = scenario.pytorch
+        tape.fp8 = scenario.training.precision == "fp8"
         self.fold = bool(replicas)
         self.d, self.p, self.t = layout.where(tape.rank)
         self.alike = next((d for d in replicas if self.d in d), (self.d,))

@@ -129,6 +129,7 @@ class Tape:
         self.memory = Memory()
         self.phase, self.layer, self.microbatch = 0, -1, 0
         self.grad_enabled = True
+        self.fp8 = False  # linear layers of blocks compute in fp8
         self.choices: PyTorch | None = None  # the trainer's; None: the defaults
         self.host_pending = 0.0
         self.counts: dict[str, float] = defaultdict(float)  # host operations by name, for calibration
