@@ -314,7 +314,7 @@ def _not_simulated(scenario: Scenario) -> list[Mistake]:
     eager = ("bf16", "fp8") if t.framework == "pytorch-eager" else ("bf16",)
     for key, value, known in (
         ("training.precision", t.precision, ("bf16", "fp16", "fp8") if megatron else eager),
-        ("training.recompute", t.recompute, ("none", "selective", "full") if megatron else ("none", "full")),
+        ("training.recompute", t.recompute, ("none", "selective", "products", "full") if megatron else ("none", "full")),
         ("training.optimizer", t.optimizer, ("adamw", "adam") if megatron else ("adamw",)),
         ("training.framework", t.framework, ("pytorch-eager", "pytorch-compiled", "cuda-graph", "megatron")),
         ("parallel.data_parallel", p.data_parallel or "none", ("none", "ddp", "ddp-no-overlap", *sharding)),

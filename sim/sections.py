@@ -93,7 +93,9 @@ class Training:
     grad_accumulation: int | None = key(None, "backward passes per optimizer step", low=1)
     microbatches: int | None = key(None, "microbatches per rank and run of the pipeline schedule", low=1)
     precision: Literal["bf16", "fp16", "fp32", "tf32", "fp8"] = key("bf16", "number format of weights and activations")
-    recompute: Literal["none", "selective", "full"] = key("none", "activation checkpointing of every block")
+    recompute: Literal["none", "selective", "products", "full"] = key(
+        "none", "activation checkpointing of every block; products: all but attention and every other product (megatron)"
+    )
     optimizer: Literal["adamw", "adam", "sgd"] = key("adamw", "optimizer (fused)")
     warmup: int = key(4, "steps before the reported one; decides whether DDP's first buckets still count", low=1)
     set_to_none: bool = key(True, "zero_grad frees gradients instead of filling them with zeros")
@@ -125,6 +127,9 @@ class Parallel:
         None, "size of a DDP gradient bucket; default 25 MiB after a first one of 1 MiB", unit="bytes", above=0
     )
     gradient_as_bucket_view: bool = key(True, "DDP gradients are views of the buckets")
+    fsdp_shards: int | None = key(
+        None, "ranks that hold one copy of the parameters under FSDP (megatron); default dp * cp", low=1
+    )
     reshard_after_forward: bool = key(True, "FSDP frees gathered parameters after the forward pass")
     sequence_parallel: bool = key(False, "tensor parallelism splits the norms along the sequence")
     uneven_stages: bool = key(False, "let the first pipeline stages hold one layer more when layers do not divide")
@@ -154,6 +159,8 @@ class Megatron:
     bucket_size: int | None = key(
         None, "parameters of a bucket when reduction overlaps; default 40 million, or 1 million per data rank", low=1
     )
+    fp8_param_gather: bool = key(False, "FSDP gathers the parameters of layers in fp8")
+    recompute_early_stop: bool = key(False, "recomputation leaves out what backward does not need (PyTorch 2.1)")
     tp_comm_overlap: bool = key(False, "split tensor-parallel gathers and GEMMs so that they overlap (user buffers)")
     overlap_p2p_comm: bool = key(True, "interleaved pipelines send and receive beside their computation")
     p2p_sync: bool = key(False, "the host waits for the GPU after each pipeline transfer (Megatron before core 0.3)")

@@ -34,6 +34,8 @@ class Setup:
         Cluster of runs on one host, and of larger ones (its `hosts` is set to fit).
     per_host : int
         GPUs of a host.
+    selective : str
+        What the source means by selective recomputation, where it is not Megatron's.
     reason : str
         Why its rows cannot be predicted; "" when they can.
     assumed : str
@@ -56,6 +58,7 @@ class Setup:
     one_host: str = ""
     hosts: str = ""
     per_host: int = 8
+    selective: str = ""
     reason: str = ""
     assumed: str = ""
     sections: Mapping[str, Mapping[str, Any]] | None = None
@@ -116,7 +119,7 @@ def setup_of(row: Mapping[str, str]) -> Setup:
     joined: dict[str, Any] = {}
     sections: dict[str, dict[str, Any]] = {}
     for setup in filter(lambda setup: setup.fits(row), setups()):
-        for name in ("slice", "one_host", "hosts", "reason", "assumed"):
+        for name in ("slice", "one_host", "hosts", "selective", "reason", "assumed"):
             if value := getattr(setup, name):
                 joined[name] = value
         joined["per_host"] = setup.per_host

@@ -8,6 +8,7 @@ from __future__ import annotations
 import csv
 import math
 import multiprocessing
+import re
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
@@ -131,6 +132,8 @@ def scenario_of(row: Mapping[str, str], setup: Setup) -> dict[str, Any]:
         **_chosen(row.get("recompute", ""), "recompute", RECOMPUTE),
         **_chosen(row.get("precision", ""), "precision", PRECISIONS),
     }
+    if setup.selective and training.get("recompute") == "selective":
+        training["recompute"] = setup.selective
     parallel: dict[str, Any] = {"dp": dp, "tp": tp, "pp": pp, "cp": cp, "uneven_stages": True}
     ep, vpp = _whole(row, "ep", 1), _whole(row, "vpp", 1)
     if ep > 1:
@@ -139,6 +142,7 @@ def scenario_of(row: Mapping[str, str], setup: Setup) -> dict[str, Any]:
         parallel |= {"vpp": vpp, "schedule": "interleaved"}
     if row.get("sequence_parallel", "").strip():
         parallel["sequence_parallel"] = row["sequence_parallel"].strip().lower() == "true" and tp > 1
+    parallel |= _shards(row, sections.get("parallel", {}), dp * cp)
     cluster = dict(sections.pop("cluster", {}))
     cluster |= _cluster(gpus, setup)
     made = {
@@ -165,6 +169,15 @@ def _model(row: Mapping[str, str]) -> dict[str, Any]:
     made = {name: value for name, value in shape.items() if value}
     made.setdefault("ffn", 4 * shape["hidden"])
     return {"kind": "transformer", **made}
+
+
+def _shards(row: Mapping[str, str], parallel: Mapping[str, Any], ranks: int) -> dict[str, int]:
+    """Fewer shards than data-parallel ranks, where the row says so ("FSDP 128" of 1024; "HSDP": within a host)."""
+    text = row.get("zero_or_fsdp", "")
+    said = re.fullmatch(r"(?:FSDP|HSDP)2?(?: shard)? (\d+)", text.strip(), re.IGNORECASE)
+    shards = int(said[1]) if said else 8 if text.strip().upper() == "HSDP" else ranks
+    known = parallel.get("data_parallel") == "fsdp" and 1 < shards < ranks and ranks % shards == 0
+    return {"fsdp_shards": shards} if known else {}
 
 
 def _positions(model: dict[str, Any], seq_len: Any) -> dict[str, Any]:

@@ -12,7 +12,8 @@ from workloads.megatron.functional import Numbers
 from workloads.megatron.further import Further
 from workloads.megatron.modules import Embedding, Head, Layer, Shard
 from workloads.megatron.moe import PREFIX
-from workloads.megatron.unit import Pass, Unit, record
+from workloads.megatron.sharded import FullySharded
+from workloads.megatron.unit import NEVER, Again, Pass, Unit, record
 from workloads.parallel.group import Group, transfer
 from workloads.schedules.runtime import Batch, Compute, Operation, Recv, Wait
 from workloads.tape import Storage, Tape
@@ -41,7 +42,7 @@ class Model:
         o = scenario.megatron
         wide = 4 if o.main_grads == "fp32" else 2
         numbers = Numbers(s.precision == "fp8", wide, o.gradient_accumulation_fusion, o.tp_comm_overlap)
-        self.recompute = s.recompute == "full"
+        self.recompute = Again(s.recompute == "full", s.recompute == "products", o.recompute_early_stop)
         sequence = p.sequence_parallel and p.tp > 1
         self.shard = Shard(
             tp, sequence, o, numbers, s.micro_batch, s.seq_len // p.cp, s.seq_len, cp, s.recompute == "selective",
@@ -72,14 +73,14 @@ class Model:
     def embedding(self) -> Unit:
         return record(
             "embedding", self.tape, lambda t: Embedding(t, self.m, self.shard), lambda t, net, x: net.forward(t),  # type: ignore[attr-defined]
-            (1,), False,
+            (1,), NEVER,
         )  # fmt: skip
 
     @cached_property
     def head(self) -> Unit:
         return record(
             "head", self.tape, lambda t: Head(t, self.m, self.shard), lambda t, net, x: net.forward(t, x),  # type: ignore[attr-defined]
-            self.inner, False,
+            self.inner, NEVER,
         )  # fmt: skip
 
     def whole(self, layers: int) -> int:
@@ -100,7 +101,10 @@ class Rank:
         self.stages, self.owner, self.tape, self.o = stages, owner, tape, scenario.megatron
         self.dp = groups.of("dp", stage)
         self.edp = groups.of("edp", stage)  # ranks with the same experts
-        self.sharded = scenario.parallel.data_parallel in ("zero1", "zero2")
+        mode, shards = scenario.parallel.data_parallel, scenario.parallel.fsdp_shards or self.dp.size
+        self.fully = mode in ("fsdp", "zero3") and self.dp.size > 1
+        self.sharded = mode in ("zero1", "zero2") or self.fully
+        self.shards = min(shards, self.dp.size) if self.fully else self.dp.size
         self.events: dict[int, tuple[int, ...]] = {}
         self.stashed: dict[tuple[int, int], Storage] = {}
         self.remaining = dict.fromkeys(stages, 0)
@@ -155,8 +159,10 @@ class Rank:
         self._resident()
         t.memory.reset_peak()
         t.cpu("step_python")
-        self._zero()
-        self._gather_parameters()
+        self.whole = FullySharded(self, self.shards) if self.fully else None
+        if not self.fully:
+            self._zero()
+            self._gather_parameters()
         computes = [op for op in operations if isinstance(op, Compute)]
         for stage in self.stages:
             self.remaining[stage] = runs * sum(op.stage == stage and op.kind == "B" for op in computes)
@@ -188,13 +194,16 @@ class Rank:
         t.cpu("pp_action")
         first = stage not in self.seen and bool(self.gathered)
         self.seen.add(stage)
-        kept = 0.0
+        kept = sum(unit.stash * times for unit, times in self.parts(stage))
+        if self.whole is not None:
+            self.whole.forward(stage)
+            self.stashed[stage, microbatch] = Storage(t.memory, kept, "activations")
+            return
         for place, (unit, times) in enumerate(self.parts(stage)):
             for count, bucket in self._pieces(place, unit, times, reverse=False) if first else [(times, None)]:
                 if bucket is not None and (stage, bucket) in self.gathered:
                     t.wait(self.gathered[stage, bucket])
-                self._emit(unit.forward, count)
-            kept += unit.stash * times
+                self.emit(unit.forward, count)
         self.stashed[stage, microbatch] = Storage(t.memory, kept, "activations")
 
     def _backward(self, stage: int, microbatch: int) -> None:
@@ -204,14 +213,18 @@ class Rank:
         self.remaining[stage] -= 1
         last = self.remaining[stage] == 0 and self.o.overlap_grad_reduce and self.dp.size > 1
         transient = Storage(t.memory, max((u.transient for u, _ in self.parts(stage)), default=0.0), "activations")
+        if self.whole is not None:
+            self.whole.backward(stage, self.remaining[stage] == 0)
+            del transient, self.stashed[stage, microbatch]
+            return
         for place, (unit, times) in reversed(list(enumerate(self.parts(stage)))):
             for count, bucket in self._pieces(place, unit, times, reverse=True) if last else [(times, None)]:
-                self._emit(unit.backward, count)
+                self.emit(unit.backward, count)
                 if bucket is not None:
                     self._reduce(*self.weights(unit, count))
         del transient, self.stashed[stage, microbatch]
 
-    def _emit(self, which: Pass, times: int) -> None:
+    def emit(self, which: Pass, times: int) -> None:
         """Repetitions of a unit as two kernels; the host's time beyond its first launch is spent before the second."""
         t = self.tape
         head, tail = which.chains(times)
@@ -262,15 +275,15 @@ class Rank:
         memory, n = self.tape.memory, float(self.parameters)
         states = float(self._states())
         self.held = [
-            Storage(memory, 2 * n, "parameters"),
-            Storage(memory, self.wide * n, "gradients"),
+            Storage(memory, 0.0 if self.fully else 2 * n, "parameters"),
+            Storage(memory, 4 * states if self.fully else self.wide * n, "gradients"),
             Storage(memory, 12 * states, "optimizer"),
         ]
 
     def _states(self) -> int:
         """Parameters whose optimizer states are here: experts' are spread over the ranks that have the same ones."""
         experts, shared = self.experts, self.parameters - self.experts
-        return shared // self.dp.size + experts // self.edp.size if self.sharded else shared + experts
+        return shared // self.shards + experts // self.edp.size if self.sharded else shared + experts
 
     def _zero(self) -> None:
         n = self.parameters
@@ -301,7 +314,9 @@ class Rank:
     def _reduce_rest(self) -> None:
         t = self.tape
         t.phase, t.layer = 1, -1
-        if self.dp.size > 1 and not self.o.overlap_grad_reduce:
+        if self.whole is not None:
+            self.whole.finish()
+        elif self.dp.size > 1 and not self.o.overlap_grad_reduce:
             self._reduce(self.parameters - self.experts, self.experts)
         if self.dp.size > 1:
             t.wait(t.record(DP))
@@ -326,6 +341,6 @@ class Rank:
             t.synchronize("nccl mp")  # the norm is read by the host: clip_grad_norm
         # Adam reads gradient, parameter and moments and writes the last three in fp32, and the parameter in bf16.
         t.launch(Kernel("fused", (n,), bytes=float((self.wide + 24 + 2) * n)))
-        if self.sharded and self.dp.size > 1 and not self.o.overlap_param_gather:
+        if self.sharded and self.dp.size > 1 and not self.o.overlap_param_gather and not self.fully:
             self._gather(self.parameters - self.experts, self.experts)
             t.wait(t.record(DP))

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from sim.costs.kernel import Kernel
 from sim.opgraph import Chain, OpGraph, Program
 from workloads.tape import PHASES, Shared, Tape, Tensor
 
@@ -33,6 +34,38 @@ class Pass:
         return self.known[times]
 
 
+@dataclass(frozen=True)
+class Again:
+    """What of a unit's forward pass runs again in backward.
+
+    ``full``: all of it, from its input; ``products``: every other product and what is no product, where attention's and
+    the others' results are kept (torchtitan's selective checkpointing by operator). ``early``: not what comes after the
+    last product's input, which nothing in backward needs.
+    """
+
+    full: bool = False
+    products: bool = False
+    early: bool = False
+
+    def __bool__(self) -> bool:
+        return self.full or self.products
+
+    def dropped(self) -> Callable[[Kernel], bool]:
+        """Which kernels of the forward pass are not repeated, asked in their order."""
+        seen = 0
+
+        def drop(kernel: Kernel) -> bool:
+            nonlocal seen
+            product = kernel.kind.startswith("gemm")
+            seen += product
+            return kernel.kind.startswith("attention") or (product and seen % 2 == 1)
+
+        return drop if self.products else lambda kernel: False
+
+
+NEVER = Again()
+
+
 @dataclass(frozen=True, eq=False)
 class Unit:
     """A layer: both passes, and its bytes: ``stash`` kept from forward to backward, ``transient`` above that at most.
@@ -50,7 +83,7 @@ class Unit:
 
 def record(
     name: str, tape: Callable[[], Tape], build: Callable[[Tape], Module],
-    run: Callable[[Tape, Module, Tensor], Tensor], shape: tuple[int, ...], recompute: bool,
+    run: Callable[[Tape, Module, Tensor], Tensor], shape: tuple[int, ...], recompute: Again,
 ) -> Unit:  # fmt: skip
     """Runs a module forward and backward on a fresh tape and cuts what it issued in two.
 
@@ -65,12 +98,17 @@ def record(
     y = run(t, module, x)
     cut, stash = t.issued, t.memory.now - before
     output = y.size
+    if recompute.early or recompute.products:
+        _repeat(t, run, module, shape, recompute)
     t.phase = 1
     t.backward(y, Tensor(None, y.shape))
     whole, shared = t.program(), t.shared
     transient = max(0.0, t.memory.peak - before - stash)
     ahead, back = part(whole, 0, cut), part(whole, cut, len(whole))
-    if recompute:
+    if recompute.early or recompute.products:
+        ahead, back = part(whole, 0, cut), part(whole, cut, len(whole))
+        stash, transient = (output, transient + stash) if recompute.full else (stash, transient)
+    elif recompute:
         back = part(whole, 0, len(whole))
         stash, transient = output, transient + stash
     counts: dict[str, int] = {}
@@ -79,6 +117,19 @@ def record(
     return Unit(
         name, _pass(f"{name} forward", ahead, shared), _pass(f"{name} backward", back, shared), stash, transient, counts
     )
+
+
+def _repeat(
+    t: Tape, run: Callable[[Tape, Module, Tensor], Tensor], module: Module, shape: tuple[int, ...], again: Again
+) -> None:
+    """The forward pass once more in front of the backward pass, as far as it is needed."""
+    x, before = Tensor(None, shape), t.issued
+    t.drop = again.dropped()
+    with t.no_grad():
+        run(t, module, x)
+    t.drop = None
+    if again.early:
+        t.forget_after_last("gemm", before)
 
 
 def part(p: Program, first: int, last: int) -> Program:
