@@ -37,7 +37,9 @@ STEPS = 3
 # Megatron's step ends with the host reading the gradients' norm: every step begins level, the second is like any other.
 MEGATRON_STEPS = 2
 # Kernels whose time follows the SMs' clock.
-CLOCKED = ("gemm", "gemm_bias", "grouped_gemm", "attention_fwd", "attention_bwd")
+CLOCKED = (
+    "gemm", "gemm_bias", "grouped_gemm", "attention_fwd", "attention_bwd", "flash2_attention_fwd", "flash2_attention_bwd",
+)  # fmt: skip
 # From the launch call's return to the kernel's start on an idle stream (H200, 125m-ddp4-b4 trace): measured.
 LAUNCH_LATENCY = 2.0e-6
 
@@ -311,10 +313,11 @@ def _not_simulated(scenario: Scenario) -> list[Mistake]:
     t, p = scenario.training, scenario.parallel
     megatron = t.framework == "megatron"
     sharding = ("zero1", "fsdp", "zero3") if megatron else ("fsdp", "zero3")
+    plain = ("none", "products", "alternate", "full")
     eager = ("bf16", "fp8") if t.framework == "pytorch-eager" else ("bf16",)
     for key, value, known in (
         ("training.precision", t.precision, ("bf16", "fp16", "fp8") if megatron else eager),
-        ("training.recompute", t.recompute, ("none", "selective", "products", "full") if megatron else ("none", "full")),
+        ("training.recompute", t.recompute, ("none", "selective", "products", "full") if megatron else plain),
         ("training.optimizer", t.optimizer, ("adamw", "adam") if megatron else ("adamw",)),
         ("training.framework", t.framework, ("pytorch-eager", "pytorch-compiled", "cuda-graph", "megatron")),
         ("parallel.data_parallel", p.data_parallel or "none", ("none", "ddp", "ddp-no-overlap", *sharding)),

@@ -93,8 +93,10 @@ class Training:
     grad_accumulation: int | None = key(None, "backward passes per optimizer step", low=1)
     microbatches: int | None = key(None, "microbatches per rank and run of the pipeline schedule", low=1)
     precision: Literal["bf16", "fp16", "fp32", "tf32", "fp8"] = key("bf16", "number format of weights and activations")
-    recompute: Literal["none", "selective", "products", "full"] = key(
-        "none", "activation checkpointing of every block; products: all but attention and every other product (megatron)"
+    recompute: Literal["none", "selective", "products", "alternate", "full"] = key(
+        "none",
+        "activation checkpointing of every block; products: all but attention and every other product; alternate: every "
+        "other block whole (PyTorch)",
     )
     optimizer: Literal["adamw", "adam", "sgd"] = key("adamw", "optimizer (fused)")
     warmup: int = key(4, "steps before the reported one; decides whether DDP's first buckets still count", low=1)
@@ -149,8 +151,8 @@ class Parallel:
 class Megatron:
     """Megatron-LM's switches, named after its command line where it has one."""
 
-    attention: Literal["flash", "unfused"] = key(
-        "flash", "one fused kernel, or batched GEMMs around a softmax that write all scores (Megatron before 2022-12)"
+    attention: Literal["flash", "flash2", "unfused"] = key(
+        "flash", "one fused kernel (flash2: FlashAttention 2, which Hopper slows), or batched GEMMs around a softmax that write all scores (Megatron before 2022-12)"
     )
     gradient_accumulation_fusion: bool = key(True, "weight gradients are added into the fp32 buffer by the GEMM itself")
     main_grads: Literal["fp32", "bf16"] = key("fp32", "type in which gradients are accumulated and reduced")
@@ -198,8 +200,8 @@ class PyTorch:
         "2.11", "before 2.1 recomputation repeats all of a region, before 2.7 layer norms are slow backward"
     )
     cuda: Literal["11", "12"] = key("12", "toolkit: the cuBLAS of 11 is slower, on Hopper most")
-    attention: Literal["cudnn", "triton"] = key(
-        "cudnn", "attention kernel: cuDNN's, or FlashAttention in Triton (first version, tokens before heads)"
+    attention: Literal["cudnn", "flash2", "triton"] = key(
+        "cudnn", "kernel: cuDNN's, FlashAttention 2, or FlashAttention in Triton (first version, tokens before heads)"
     )
     joined_qkv: bool = key(False, "one projection makes queries, keys and values")
     loss: Literal["eager", "fused"] = key("eager", "cross entropy as log_softmax and nll_loss, or in one kernel")
@@ -208,7 +210,7 @@ class PyTorch:
     fused_optimizer: bool = key(True, "one kernel for many tensors; else eight for each tensor")
     clip_gradients: bool = key(False, "gradients are scaled by their norm")
     fsdp: Literal["2", "1"] = key("2", "fully_shard, or FullyShardedDataParallel with flat parameters")
-    reduce_dtype: Literal["bf16", "fp32"] = key("bf16", "fsdp = 1: type in which gradients are reduced")
+    reduce_dtype: Literal["bf16", "fp32"] = key("bf16", "type in which FSDP reduces gradients")
     reduce_every_microbatch: bool = key(False, "gradients are reduced in every microbatch, not in the last alone")
     prefetch: Literal["before", "after"] = key(
         "before", "fsdp = 1: the next gather is issued before or after a module's backward pass"

@@ -26,7 +26,7 @@ class Setup:
 
     Attributes
     ----------
-    source, hardware, model, precision, tp, pp, dp, ep, vpp, notes : str
+    source, hardware, model, precision, tp, pp, dp, ep, vpp, recompute, notes : str
         Regular expressions that a row's texts contain; "" for any.
     slice : str
         Name under which its rows are reported; default the source.
@@ -53,6 +53,7 @@ class Setup:
     dp: str = ""
     ep: str = ""
     vpp: str = ""
+    recompute: str = ""
     notes: str = ""
     slice: str = ""
     one_host: str = ""
@@ -64,7 +65,7 @@ class Setup:
     sections: Mapping[str, Mapping[str, Any]] | None = None
 
     def fits(self, row: Mapping[str, str]) -> bool:
-        wanted = ("source", "hardware", "model", "precision", "tp", "pp", "dp", "ep", "vpp", "notes")
+        wanted = ("source", "hardware", "model", "precision", "tp", "pp", "dp", "ep", "vpp", "recompute", "notes")
         return all(re.search(getattr(self, key), row.get(key, ""), re.IGNORECASE) for key in wanted)
 
 

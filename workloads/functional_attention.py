@@ -72,7 +72,8 @@ def attention(t: Tape, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     t.saves()
     t.launch(Kernel("memset", (4,), bytes=4.0))
     moved = 2 * q.size + k.size + v.size
-    t.launch(Kernel("attention_fwd", shape, bytes=moved, flops=flops))
+    prefix = "flash2_" if t.choices is not None and t.choices.attention == "flash2" else ""
+    t.launch(Kernel(f"{prefix}attention_fwd", shape, bytes=moved, flops=flops))
     out = t.empty(q.shape, q.itemsize)
     lse = t.empty((b, h, s), 4)
     saved = out.view(*out.shape)
@@ -83,7 +84,7 @@ def attention(t: Tape, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         _ = (saved, lse, g)
         t.launch(Kernel("memset", (4,), bytes=4.0))
         dq_acc = t.empty(q.shape, 4)
-        t.launch(Kernel("attention_bwd", shape, bytes=2 * moved, flops=2.5 * flops))
+        t.launch(Kernel(f"{prefix}attention_bwd", shape, bytes=2 * moved, flops=2.5 * flops))
         grads: list[Tensor | None] = []
         expanded = [t.empty(q.shape, q.itemsize) for _ in range(2)] if kv != h else []
         for x in (q, k, v):

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from sim.costs.kernel import Kernel
 from sim.layout import grad_accumulation_of, microbatches_of
 from workloads import functional as F
+from workloads.megatron.unit import Again
 from workloads.model import ModelSpec, stage_parameters
 from workloads import trainer
 from workloads.parallel import ddp, flat, fsdp
@@ -139,7 +140,8 @@ class RankStep:
             ("", [p for p in stored if p.name != "embedding"]),
         ):
             if tensors:
-                t.launch(Kernel("adamw", (sum(p.elements for p in tensors), len(tensors)), layout=layout))
+                count = sum(p.elements for p in tensors) * self.wide // 2  # fp32 moves twice the bytes
+                t.launch(Kernel("adamw", (count, len(tensors)), layout=layout))
         t.cpu("zero_grad")
         t.cpu("zero_grad_param" + suffix, len(stored))
         for g in self.sharded:
@@ -284,12 +286,17 @@ class RankStep:
         def plain(x: Tensor | None) -> Tensor:
             if x is None:
                 raise TypeError("a block needs an input")
-            if self.s.training.recompute == "full" and t.grad_enabled:
-                return checkpoint(t, lambda y: self._block_forward(block, y), x)
+            if self._recomputed(block) and t.grad_enabled:
+                only = self.s.training.recompute == "products"
+                return checkpoint(t, lambda y: self._block_forward(block, y), x, Again(products=True) if only else None)
             return self._block_forward(block, x)
 
         group = self.by_block.get(block)
         return group.forward(x, plain) if group is not None else plain(x)
+
+    def _recomputed(self, block: Block) -> bool:
+        how = self.s.training.recompute
+        return how in ("full", "products") or (how == "alternate" and block.index % 2 == 0)
 
     def _block_forward(self, block: Block, x: Tensor) -> Tensor:
         faults = self.s.faults
@@ -341,8 +348,11 @@ class RankStep:
         return run
 
 
-def checkpoint(t: Tape, forward: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
-    """Activation checkpointing: keeps only the input and runs the region again in backward."""
+def checkpoint(t: Tape, forward: Callable[[Tensor], Tensor], x: Tensor, kept_results: Again | None = None) -> Tensor:
+    """Activation checkpointing: keeps only the input and runs the region, or what `kept_results` says of it, in backward.
+
+    What is kept instead of being computed again is not counted as memory.
+    """
     t.cpu("checkpoint")
     with t.no_grad():
         out = forward(x)
@@ -356,7 +366,9 @@ def checkpoint(t: Tape, forward: Callable[[Tensor], Tensor], x: Tensor) -> Tenso
         again.requires_grad, again.name = True, "detached"
         t.phase = 0
         early = t.choices is None or t.choices.since(2, 1)
+        t.drop = kept_results.dropped() if kept_results is not None else None
         y = t.recompute(lambda: forward(again)) if early else forward(again)
+        t.drop = None
         t.phase = 1
         t.backward(y, g)
         return [again.grad if wants else None]

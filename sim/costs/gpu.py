@@ -113,6 +113,8 @@ class Gpu:
             return "guess"
         if kernel.kind == "adamw" and self._adamw is not None:
             return "fitted"
+        if kernel.kind in self._efficiency:
+            return "fitted"
         model = self.model(terms.group(kernel))
         if model is None and self._own_tiles(kernel) and gemm.of_dtype(self._tiles, kernel.dtype) is not None:
             return "fitted"
@@ -132,6 +134,8 @@ class Gpu:
             return "one tall GEMM in place of a batch"
         if kernel.kind == "adamw" and self._adamw is not None:
             return ""
+        if kernel.kind in self._efficiency:
+            return "no table"
         model = self.model(terms.group(kernel))
         if model is None and self._own_tiles(kernel):
             return "" if gemm.of_dtype(self._tiles, kernel.dtype) is not None else "no table"
@@ -224,7 +228,7 @@ class Gpu:
             return ""
         keys = [kernel.dtype, gemm.SUSTAINED.get(kernel.dtype, "")]
         if kernel.kind not in ("gemm", "gemm_bias"):
-            keys = ["grouped" if kernel.kind == "grouped_gemm" else kernel.kind.partition("_")[0]]
+            keys = ["grouped" if kernel.kind == "grouped_gemm" else kernel.kind.removeprefix("flash2_").partition("_")[0]]
         return next((key for key in keys if key in self._sustained), "")
 
     def _relative(self, other: Gpu, kernel: Kernel) -> float:

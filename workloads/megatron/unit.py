@@ -58,7 +58,7 @@ class Again:
             nonlocal seen
             product = kernel.kind.startswith("gemm")
             seen += product
-            return kernel.kind.startswith("attention") or (product and seen % 2 == 1)
+            return "attention" in kernel.kind or (product and seen % 2 == 1)
 
         return drop if self.products else lambda kernel: False
 
@@ -98,14 +98,15 @@ def record(
     y = run(t, module, x)
     cut, stash = t.issued, t.memory.now - before
     output = y.size
-    if recompute.early or recompute.products:
+    shortened = recompute.products or (recompute.full and recompute.early)
+    if shortened:
         _repeat(t, run, module, shape, recompute)
     t.phase = 1
     t.backward(y, Tensor(None, y.shape))
     whole, shared = t.program(), t.shared
     transient = max(0.0, t.memory.peak - before - stash)
     ahead, back = part(whole, 0, cut), part(whole, cut, len(whole))
-    if recompute.early or recompute.products:
+    if shortened:
         ahead, back = part(whole, 0, cut), part(whole, cut, len(whole))
         stash, transient = (output, transient + stash) if recompute.full else (stash, transient)
     elif recompute:

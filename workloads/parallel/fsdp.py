@@ -129,13 +129,14 @@ class FullyShard:
         context.reduce_input = None
         t.launch(Kernel("copy_h2d", (4096,), bytes=426000.0))
         buffer = Storage(t.memory, self.full, "buffers")
-        t.launch(Kernel("chunk_cat", (int(self.full / 2),), bytes=2 * self.full))
+        wide = 2.0 if t.choices is not None and t.choices.reduce_dtype == "fp32" else 1.0
+        t.launch(Kernel("chunk_cat", (int(self.full / 2),), bytes=(1 + wide) * self.full))
         for p in self.parameters:
             p.grad = None
         context.reduce_input = buffer
         if self.grad is None:
             self.grad = Storage(t.memory, self.shard, "gradients")
-        self.group.collective(t, "reduce_scatter", self.full, REDUCE)
+        self.group.collective(t, "reduce_scatter", wide * self.full, REDUCE)
         if self.keep:  # the new shard is added to the one that zero_grad left, parameter by parameter
             new = Storage(t.memory, self.shard, "gradients")
             for p in self.parameters:
