@@ -38,7 +38,8 @@ STEPS = 3
 MEGATRON_STEPS = 2
 # Kernels whose time follows the SMs' clock.
 CLOCKED = (
-    "gemm", "gemm_bias", "grouped_gemm", "attention_fwd", "attention_bwd", "flash2_attention_fwd", "flash2_attention_bwd",
+    "gemm", "gemm_bias", "grouped_gemm", "attention_fwd", "attention_bwd",
+    "flash2_attention_fwd", "flash2_attention_bwd",
 )  # fmt: skip
 # From the launch call's return to the kernel's start on an idle stream (H200, 125m-ddp4-b4 trace): measured.
 LAUNCH_LATENCY = 2.0e-6

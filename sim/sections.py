@@ -95,8 +95,8 @@ class Training:
     precision: Literal["bf16", "fp16", "fp32", "tf32", "fp8"] = key("bf16", "number format of weights and activations")
     recompute: Literal["none", "selective", "products", "alternate", "full"] = key(
         "none",
-        "activation checkpointing of every block; products: all but attention and every other product; alternate: every "
-        "other block whole (PyTorch)",
+        "activation checkpointing of every block; products: all but attention and every other product; alternate: "
+        "every other block whole (PyTorch)",
     )
     optimizer: Literal["adamw", "adam", "sgd"] = key("adamw", "optimizer (fused)")
     warmup: int = key(4, "steps before the reported one; decides whether DDP's first buckets still count", low=1)
@@ -152,7 +152,9 @@ class Megatron:
     """Megatron-LM's switches, named after its command line where it has one."""
 
     attention: Literal["flash", "flash2", "unfused"] = key(
-        "flash", "one fused kernel (flash2: FlashAttention 2, which Hopper slows), or batched GEMMs around a softmax that write all scores (Megatron before 2022-12)"
+        "flash",
+        "one fused kernel (flash2: FlashAttention 2, slower on Hopper), or batched GEMMs around a softmax that write "
+        "all scores (Megatron before 2022-12)",
     )
     gradient_accumulation_fusion: bool = key(True, "weight gradients are added into the fp32 buffer by the GEMM itself")
     main_grads: Literal["fp32", "bf16"] = key("fp32", "type in which gradients are accumulated and reduced")
@@ -160,6 +162,9 @@ class Megatron:
     overlap_param_gather: bool = key(False, "gather updated parameters beside the first forward pass")
     bucket_size: int | None = key(
         None, "parameters of a bucket when reduction overlaps; default 40 million, or 1 million per data rank", low=1
+    )
+    fp8_scaling: Literal["delayed", "dynamic", "rowwise"] = key(
+        "delayed", "fp8: scales from earlier steps, or found first, one for a tensor or for each row (slower products)"
     )
     fp8_param_gather: bool = key(False, "FSDP gathers the parameters of layers in fp8")
     recompute_early_stop: bool = key(False, "recomputation leaves out what backward does not need (PyTorch 2.1)")

@@ -34,8 +34,8 @@ from sim.sections import (
 
 __all__ = [
     "Checkpoint", "Cluster", "Dataload", "Faults", "Measured", "Megatron", "Model", "Nccl", "Parallel", "Placement",
-    "PyTorch", "Scenario", "Training", "check_layout", "grad_accumulation_of", "json_schema", "load_scenario", "microbatches_of",
-    "parse_scenario", "sections_in_use",
+    "PyTorch", "Scenario", "Training", "check_layout", "grad_accumulation_of", "json_schema", "load_scenario",
+    "microbatches_of", "parse_scenario", "sections_in_use",
 ]  # fmt: skip
 
 _NOT_SECTIONS = ("where", "name", "start", "jobs")

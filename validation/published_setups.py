@@ -36,6 +36,8 @@ class Setup:
         GPUs of a host.
     selective : str
         What the source means by selective recomputation, where it is not Megatron's.
+    stage_batches : bool
+        Where a row says no micro batch: as many microbatches as pipeline stages (torchtitan's default of 2024).
     reason : str
         Why its rows cannot be predicted; "" when they can.
     assumed : str
@@ -60,6 +62,7 @@ class Setup:
     hosts: str = ""
     per_host: int = 8
     selective: str = ""
+    stage_batches: bool = False
     reason: str = ""
     assumed: str = ""
     sections: Mapping[str, Mapping[str, Any]] | None = None
@@ -120,7 +123,7 @@ def setup_of(row: Mapping[str, str]) -> Setup:
     joined: dict[str, Any] = {}
     sections: dict[str, dict[str, Any]] = {}
     for setup in filter(lambda setup: setup.fits(row), setups()):
-        for name in ("slice", "one_host", "hosts", "selective", "reason", "assumed"):
+        for name in ("slice", "one_host", "hosts", "selective", "stage_batches", "reason", "assumed"):
             if value := getattr(setup, name):
                 joined[name] = value
         joined["per_host"] = setup.per_host

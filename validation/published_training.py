@@ -125,9 +125,11 @@ def scenario_of(row: Mapping[str, str], setup: Setup) -> dict[str, Any]:
     sections = {name: dict(keys) for name, keys in (setup.sections or {}).items()}
     gpus, tp, pp, cp = (_whole(row, name, 1) for name in ("gpus", "tp", "pp", "cp"))
     dp = _whole(row, "dp", max(1, gpus // (tp * pp * cp)))
+    stages = pp * int(sections.get("parallel", {}).get("vpp", 1))
+    alone = max(1, _whole(row, "global_batch", 0) // dp // stages) if setup.stage_batches else 1
     training = {
         "seq_len": _whole(row, "seq_len", 0),
-        "micro_batch": _whole(row, "micro_batch", 1),
+        "micro_batch": _whole(row, "micro_batch", alone),
         "global_batch": _whole(row, "global_batch", 0),
         **_chosen(row.get("recompute", ""), "recompute", RECOMPUTE),
         **_chosen(row.get("precision", ""), "precision", PRECISIONS),

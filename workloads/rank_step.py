@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 from sim.costs.kernel import Kernel
 from sim.layout import grad_accumulation_of, microbatches_of
 from workloads import functional as F
+from workloads import trainer
 from workloads.megatron.unit import Again
 from workloads.model import ModelSpec, stage_parameters
-from workloads import trainer
 from workloads.parallel import ddp, flat, fsdp
 from workloads.parallel.group import Group
 from workloads.parallel.pipeline import Pipeline, Stage, layers_of_stages
@@ -135,9 +135,13 @@ class RankStep:
         t.cpu("launch", launches - 1)
         if not self.choices.fused_optimizer:
             trainer.adam(t, stored, self.wide)
-        for layout, tensors in () if not self.choices.fused_optimizer else (
-            ("embedding", [p for p in stored if p.name == "embedding"]),
-            ("", [p for p in stored if p.name != "embedding"]),
+        for layout, tensors in (
+            ()
+            if not self.choices.fused_optimizer
+            else (
+                ("embedding", [p for p in stored if p.name == "embedding"]),
+                ("", [p for p in stored if p.name != "embedding"]),
+            )
         ):
             if tensors:
                 count = sum(p.elements for p in tensors) * self.wide // 2  # fp32 moves twice the bytes
@@ -349,7 +353,7 @@ class RankStep:
 
 
 def checkpoint(t: Tape, forward: Callable[[Tensor], Tensor], x: Tensor, kept_results: Again | None = None) -> Tensor:
-    """Activation checkpointing: keeps only the input and runs the region, or what `kept_results` says of it, in backward.
+    """Activation checkpointing: keeps the input and runs the region again in backward, or what `kept_results` says.
 
     What is kept instead of being computed again is not counted as memory.
     """

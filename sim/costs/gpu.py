@@ -228,7 +228,9 @@ class Gpu:
             return ""
         keys = [kernel.dtype, gemm.SUSTAINED.get(kernel.dtype, "")]
         if kernel.kind not in ("gemm", "gemm_bias"):
-            keys = ["grouped" if kernel.kind == "grouped_gemm" else kernel.kind.removeprefix("flash2_").partition("_")[0]]
+            keys = [
+                "grouped" if kernel.kind == "grouped_gemm" else kernel.kind.removeprefix("flash2_").partition("_")[0]
+            ]
         return next((key for key in keys if key in self._sustained), "")
 
     def _relative(self, other: Gpu, kernel: Kernel) -> float:

@@ -126,8 +126,11 @@ KINDS: dict[str, tuple[str, Callable[[Kernel], Work]]] = {
     "bmm": ("batch, m, n, k", _bmm),
     "attention_fwd": ("batch, heads, kv_heads, seq, head_dim", _attention),
     "attention_bwd": ("batch, heads, kv_heads, seq, head_dim", _attention),
-    **{f"{kernel}_attention_{way}": ("batch, heads, kv_heads, seq, head_dim", _attention)
-       for kernel in ("triton", "flash2") for way in ("fwd", "bwd")},
+    **{
+        f"{kernel}_attention_{way}": ("batch, heads, kv_heads, seq, head_dim", _attention)
+        for kernel in ("triton", "flash2")
+        for way in ("fwd", "bwd")
+    },
     "conv_fwd": ("n, c, h, w, k, r, s, stride", _conv),
     "conv_dgrad": ("n, c, h, w, k, r, s, stride", _conv),
     "conv_wgrad": ("n, c, h, w, k, r, s, stride", _conv),

@@ -1,8 +1,8 @@
-"""Fully sharded data parallelism of a Megatron-like rank: layers gathered one ahead, gradients reduced layer by layer.
+"""Fully sharded data parallelism of a Megatron-like rank: layers gathered one ahead, gradients reduced by layer.
 
-As FSDP does it: the next layer is gathered beside the current one's computation, and gathered again in backward where it
-was freed in between. With pipeline stages, or where asked, parameters stay for the rest of the step and gradients are
-reduced in its last backward pass. With fewer shards than data-parallel ranks (hybrid sharding) shards are summed over
+As FSDP does it: the next layer is gathered beside the current one's computation, and gathered again in backward where
+it was freed in between. With pipeline stages, or where asked, parameters stay for the rest of the step and gradients
+are reduced in its last backward pass. With fewer shards than data-parallel ranks (hybrid sharding) shards are summed over
 the copies after they are reduced.
 """
 
@@ -71,7 +71,8 @@ class FullySharded:
 
     def _reduce(self, count: int) -> None:
         t, wide = self.t, self.rank.wide
-        t.launch(Kernel("fused", (count,), bytes=float((2 + wide) * count)))  # copied in, and cast where reduced in fp32
+        # Copied in, and cast where it is reduced in fp32.
+        t.launch(Kernel("fused", (count,), bytes=float((2 + wide) * count)))
         self.group.collective(t, "reduce_scatter", float(wide * count), REDUCE)
         if self.copies is not None:
             self.copies.collective(t, "all_reduce", wide * count / self.group.size, REDUCE)

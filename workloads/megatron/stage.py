@@ -41,7 +41,7 @@ class Model:
         self.m, self.tape, self.options = m, tape, scenario.megatron
         o = scenario.megatron
         wide = 4 if o.main_grads == "fp32" else 2
-        numbers = Numbers(s.precision == "fp8", wide, o.gradient_accumulation_fusion, o.tp_comm_overlap)
+        numbers = Numbers(s.precision == "fp8", wide, o.gradient_accumulation_fusion, o.tp_comm_overlap, o.fp8_scaling)
         self.recompute = Again(s.recompute == "full", s.recompute == "products", o.recompute_early_stop)
         sequence = p.sequence_parallel and p.tp > 1
         self.shard = Shard(
