@@ -52,7 +52,7 @@ def heads_view(t: Tape, x: Tensor, batch: int, seq: int, heads: int, head_dim: i
 
     def backward(g: Tensor) -> list[Tensor | None]:
         t.cpu("view_backward", 2)
-        if not g.local:  # marked by the operator that wrote it heads-first
+        if not g.local or heads_last(t):  # marked by the operator that wrote it heads-first
             return [Tensor(g.storage, shape, g.itemsize)]
         t.launch(Kernel("copy", (g.elements,), layout="strided"))
         return [t.empty(shape, g.itemsize)]
@@ -60,9 +60,14 @@ def heads_view(t: Tape, x: Tensor, batch: int, seq: int, heads: int, head_dim: i
     return t.apply(y, [x], backward)
 
 
+def heads_last(t: Tape) -> bool:
+    """Whether attention takes heads behind tokens, as projections make them: their views need no copies."""
+    return t.choices is not None and t.choices.attention == "triton"
+
+
 def attention(t: Tape, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     """Causal scaled-dot-product attention by cuDNN: saves q, k, v, the output and one float per row."""
-    if t.choices is not None and t.choices.attention == "triton":
+    if heads_last(t):
         return triton_attention(t, q, k, v)
     b, h, s, d = q.shape
     kv = k.shape[1]
@@ -158,7 +163,7 @@ def split_joined(t: Tape, joined: Tensor, widths: list[int]) -> list[Tensor]:
 def merge_heads(t: Tape, x: Tensor) -> Tensor:
     """``transpose(1, 2).reshape(B, S, -1)``: one copy forward, none backward."""
     b, h, s, d = x.shape
-    if t.choices is not None and t.choices.attention == "triton":  # heads lie behind tokens: a view
+    if heads_last(t):
         t.cpu("view", 2)
         return x.view(b, s, h * d)
     t.cpu("view", 2)

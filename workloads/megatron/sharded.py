@@ -2,8 +2,8 @@
 
 As FSDP does it: the next layer is gathered beside the current one's computation, and gathered again in backward where
 it was freed in between. With pipeline stages, or where asked, parameters stay for the rest of the step and gradients
-are reduced in its last backward pass. With fewer shards than data-parallel ranks (hybrid sharding) shards are summed over
-the copies after they are reduced.
+are reduced in its last backward pass. With fewer shards than data-parallel ranks (hybrid sharding) shards are summed
+over the copies after they are reduced.
 """
 
 from __future__ import annotations
