@@ -204,7 +204,7 @@ class PyTorch:
     version: Literal["1.13", "2.0", "2.1", "2.3", "2.5", "2.7", "2.11"] = key(
         "2.11", "before 2.1 recomputation repeats all of a region, before 2.7 layer norms are slow backward"
     )
-    cuda: Literal["11", "12"] = key("12", "toolkit: the cuBLAS of 11 is slower, on Hopper most")
+    cuda: Literal["11", "12"] = key("12", "toolkit: the cuBLAS of 11 is slower on Hopper")
     attention: Literal["cudnn", "flash2", "triton"] = key(
         "cudnn", "kernel: cuDNN's, FlashAttention 2, or FlashAttention in Triton (first version, tokens before heads)"
     )
