@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator
 from typing import TYPE_CHECKING, Protocol
 
-from sim import layout_experts
+from sim import layout_experts, layout_trainer
 from sim.errors import Mistake
 
 if TYPE_CHECKING:
@@ -308,6 +308,8 @@ _RULES: list[tuple[str, Callable[..., Iterator[Mistake]]]] = [
     ("training parallel training.seq_len parallel.cp parallel.tp parallel.sequence_parallel", _sequence),
     ("parallel parallel.order parallel.ep", _order),
     ("nccl nccl.min_channels nccl.max_channels", _channels),
+    ("pytorch training training.framework parallel parallel.pp parallel.data_parallel", layout_trainer.trainer),
+    ("parallel parallel.fsdp_shards parallel.dp parallel.cp parallel.data_parallel", layout_trainer.shards),
 ]
 _GPU_RULES: list[tuple[str, Callable[..., Iterator[Mistake]]]] = [
     ("cluster.gpus parallel parallel.dp parallel.tp parallel.pp parallel.cp", _gpu_count),
@@ -318,6 +320,7 @@ _MODEL_RULES: list[tuple[str, Callable[..., Iterator[Mistake]]]] = [
     ("parallel.tp model.heads model.kv_heads model.ffn", _tensor),
     ("parallel.ep parallel.tp parallel.etp parallel.imbalance model.experts", layout_experts.experts),
     ("training.framework model", layout_experts.parts),
+    ("training.framework parallel.data_parallel model.experts", layout_trainer.sharded),
     ("parallel.tp parallel.pp parallel.cp parallel.data_parallel model.kind", _only_transformers),
     ("training training.seq_len model.max_positions", _positions),
     ("training training.framework parallel.tp parallel.ep model.bias model.experts model.kind", _compiled),

@@ -42,7 +42,10 @@ STEPS = 3
 # Megatron's step ends with the host reading the gradients' norm: every step begins level, the second is like any other.
 MEGATRON_STEPS = 2
 # Kernels whose time follows the SMs' clock.
-CLOCKED = ("gemm", "gemm_bias", "grouped_gemm", "attention_fwd", "attention_bwd")
+CLOCKED = (
+    "gemm", "gemm_bias", "grouped_gemm", "attention_fwd", "attention_bwd",
+    "flash2_attention_fwd", "flash2_attention_bwd",
+)  # fmt: skip
 # From the launch call's return to the kernel's start on an idle stream (H200, 125m-ddp4-b4 trace): measured.
 LAUNCH_LATENCY = 2.0e-6
 
@@ -256,7 +259,8 @@ def machine(
             return chains.duration(k) if chains is not None else 0.0
         if k.kind == "spin":
             return k.shape[0] * 1e-9
-        return gpu.duration(k) * (clock * gpu.sustained(k) if k.kind in CLOCKED else 1.0)
+        load = clock * gpu.sustained(k) * gpu.toolkit(k, scenario.pytorch.cuda) if k.kind in CLOCKED else 1.0
+        return gpu.duration(k) * load
 
     duration = np.array([idle_time(k) for k in kernels])
     beside = laid_over(constants.of(fabric).tables.get("overlap", {}))
@@ -350,10 +354,12 @@ def not_simulated(scenario: Scenario) -> list[Mistake]:
         found += mistakes_of(scenario)
     t, p = scenario.training, scenario.parallel
     megatron = t.framework == "megatron"
-    sharding = ("zero1",) if megatron else ("fsdp", "zero3")
+    sharding = ("zero1", "fsdp", "zero3") if megatron else ("fsdp", "zero3")
+    plain = ("none", "products", "alternate", "full")
+    eager = ("bf16", "fp8") if t.framework == "pytorch-eager" else ("bf16",)
     for key, value, known in (
-        ("training.precision", t.precision, ("bf16", "fp16", "fp8", "nvfp4") if megatron else ("bf16",)),
-        ("training.recompute", t.recompute, ("none", "selective", "full") if megatron else ("none", "full")),
+        ("training.precision", t.precision, ("bf16", "fp16", "fp8", "nvfp4") if megatron else eager),
+        ("training.recompute", t.recompute, ("none", "selective", "products", "full") if megatron else plain),
         ("training.optimizer", t.optimizer, ("adamw", "adam") if megatron else ("adamw",)),
         ("training.framework", t.framework, ("pytorch-eager", "pytorch-compiled", "cuda-graph", "megatron")),
         ("parallel.data_parallel", p.data_parallel or "none", ("none", "ddp", "ddp-no-overlap", *sharding)),
@@ -362,6 +368,12 @@ def not_simulated(scenario: Scenario) -> list[Mistake]:
         if value not in known:
             found.append(Mistake(where, key, f'"{value}"', " or ".join(known), "not simulated yet"))
     if megatron:
+        splits = p.pp > 1 and p.schedule not in (None, "gpipe", "1f1b", "interleaved")
+        sharded, products = p.data_parallel in ("fsdp", "zero3"), t.recompute == "products"
+        if splits and (sharded or products):
+            beside = f'data_parallel = "{p.data_parallel}"' if sharded else 'recompute = "products"'
+            hint = f"a schedule that splits backward is not simulated with {beside}"
+            found.append(Mistake(where, "parallel.schedule", f'"{p.schedule}"', "gpipe, 1f1b or interleaved", hint))
         return found
     if p.pp > 1 and p.dp > 1 and p.data_parallel in ("fsdp", "zero3"):
         hint = "sharded pipeline stages are not simulated yet"

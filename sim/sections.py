@@ -95,7 +95,11 @@ class Training:
     precision: Literal["bf16", "fp16", "fp32", "tf32", "fp8", "nvfp4"] = key(
         "bf16", "number format of weights and activations"
     )
-    recompute: Literal["none", "selective", "full"] = key("none", "activation checkpointing of every block")
+    recompute: Literal["none", "selective", "products", "alternate", "full"] = key(
+        "none",
+        "activation checkpointing of every block; products: all but attention and every other product; alternate: "
+        "every other block whole (PyTorch)",
+    )
     optimizer: Literal["adamw", "adam", "sgd"] = key("adamw", "optimizer (fused)")
     warmup: int = key(4, "steps before the reported one; decides whether DDP's first buckets still count", low=1)
     set_to_none: bool = key(True, "zero_grad frees gradients instead of filling them with zeros")
@@ -127,6 +131,9 @@ class Parallel:
         None, "size of a DDP gradient bucket; default 25 MiB after a first one of 1 MiB", unit="bytes", above=0
     )
     gradient_as_bucket_view: bool = key(True, "DDP gradients are views of the buckets")
+    fsdp_shards: int | None = key(
+        None, "ranks that hold one copy of the parameters under FSDP (megatron); default dp * cp", low=1
+    )
     reshard_after_forward: bool = key(True, "FSDP frees gathered parameters after the forward pass")
     sequence_parallel: bool = key(False, "tensor parallelism splits the norms along the sequence")
     uneven_stages: bool = key(False, "let the first pipeline stages hold one layer more when layers do not divide")
@@ -146,8 +153,10 @@ class Parallel:
 class Megatron:
     """Megatron-LM's switches, named after its command line where it has one."""
 
-    attention: Literal["flash", "unfused"] = key(
-        "flash", "one fused kernel, or batched GEMMs around a softmax that write all scores (Megatron before 2022-12)"
+    attention: Literal["flash", "flash2", "unfused"] = key(
+        "flash",
+        "one fused kernel (flash2: FlashAttention 2, slower on Hopper), or batched GEMMs around a softmax that write "
+        "all scores (Megatron before 2022-12)",
     )
     gradient_accumulation_fusion: bool = key(True, "weight gradients are added into the fp32 buffer by the GEMM itself")
     main_grads: Literal["fp32", "bf16"] = key("fp32", "type in which gradients are accumulated and reduced")
@@ -156,6 +165,11 @@ class Megatron:
     bucket_size: int | None = key(
         None, "parameters of a bucket when reduction overlaps; default 40 million, or 1 million per data rank", low=1
     )
+    fp8_scaling: Literal["delayed", "dynamic", "rowwise"] = key(
+        "delayed", "fp8: scales from earlier steps, or found first, one for a tensor or for each row (slower products)"
+    )
+    fp8_param_gather: bool = key(False, "FSDP gathers the parameters of layers in fp8")
+    recompute_early_stop: bool = key(False, "recomputation leaves out what backward does not need (PyTorch 2.1)")
     tp_comm_overlap: bool = key(False, "split tensor-parallel gathers and GEMMs so that they overlap (user buffers)")
     async_tensor_model_parallel_allreduce: bool = key(
         True, "the all-reduce of an input's gradient runs beside the weight's gradient (Megatron since April 2022)"
@@ -189,6 +203,36 @@ class Megatron:
         None, "most tokens of an expert over the mean (moe_expert_capacity_factor); default none are dropped", above=0
     )
     moe_pad_to_capacity: bool = key(False, "experts are padded to their capacity (moe_pad_expert_input_to_capacity)")
+
+
+@dataclass(frozen=True)
+class PyTorch:
+    """What a trainer on plain PyTorch chooses (frameworks pytorch-eager and pytorch-compiled)."""
+
+    version: Literal["1.13", "2.0", "2.1", "2.3", "2.5", "2.7", "2.11"] = key(
+        "2.11", "before 2.1 recomputation repeats all of a region, before 2.7 layer norms are slow backward"
+    )
+    cuda: Literal["11", "12"] = key("12", "toolkit: the cuBLAS of 11 is slower on Hopper")
+    attention: Literal["cudnn", "flash2", "triton"] = key(
+        "cudnn", "kernel: cuDNN's, FlashAttention 2, or FlashAttention in Triton (first version, tokens before heads)"
+    )
+    joined_qkv: bool = key(False, "one projection makes queries, keys and values")
+    loss: Literal["eager", "fused"] = key("eager", "cross entropy as log_softmax and nll_loss, or in one kernel")
+    metrics: int = key(0, "further cross entropies of every microbatch, in fp32, for metrics", low=0)
+    master_weights: bool = key(False, "parameters and optimizer in fp32, computation in bf16")
+    fused_optimizer: bool = key(True, "one kernel for many tensors; else eight for each tensor")
+    clip_gradients: bool = key(False, "gradients are scaled by their norm")
+    fsdp: Literal["2", "1"] = key("2", "fully_shard, or FullyShardedDataParallel with flat parameters")
+    reduce_dtype: Literal["bf16", "fp32"] = key("bf16", "type in which FSDP reduces gradients")
+    reduce_every_microbatch: bool = key(False, "gradients are reduced in every microbatch, not in the last alone")
+    prefetch: Literal["before", "after"] = key(
+        "before", "fsdp = 1: the next gather is issued before or after a module's backward pass"
+    )
+    limit_all_gathers: bool = key(True, "fsdp = 1: the host waits until the module before the last is freed")
+
+    def since(self, *release: int) -> bool:
+        """Whether this is the release of PyTorch, such as (2, 1), or a later one."""
+        return tuple(map(int, self.version.split("."))) >= release
 
 
 @dataclass(frozen=True)
@@ -300,6 +344,7 @@ class Scenario:
     training: Training = Training()
     parallel: Parallel = Parallel()
     megatron: Megatron = Megatron()
+    pytorch: PyTorch = PyTorch()
     nccl: Nccl = Nccl()
     placement: Placement = Placement()
     checkpoint: Checkpoint = Checkpoint()

@@ -27,14 +27,15 @@ from sim.sections import (
     Nccl,
     Parallel,
     Placement,
+    PyTorch,
     Scenario,
     Training,
 )
 
 __all__ = [
     "Checkpoint", "Cluster", "Dataload", "Faults", "Measured", "Megatron", "Model", "Nccl", "Parallel", "Placement",
-    "Scenario", "Training", "check_layout", "grad_accumulation_of", "json_schema", "load_scenario", "microbatches_of",
-    "parse_scenario", "sections_in_use",
+    "PyTorch", "Scenario", "Training", "check_layout", "grad_accumulation_of", "json_schema", "load_scenario",
+    "microbatches_of", "parse_scenario", "sections_in_use",
 ]  # fmt: skip
 
 _NOT_SECTIONS = ("where", "name", "start", "jobs")

@@ -17,7 +17,7 @@ from sim.errors import InputError, Mistake, did_you_mean
 
 FOLDER = Path(__file__).parent / "cases" / "published"
 SETUPS = FOLDER / "setups.toml"
-SECTIONS = ("cluster", "model", "training", "parallel", "megatron", "nccl")
+SECTIONS = ("cluster", "model", "training", "parallel", "megatron", "pytorch", "nccl")
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class Setup:
 
     Attributes
     ----------
-    source, hardware, model, precision, tp, pp, dp, ep, vpp, notes : str
+    source, hardware, model, precision, tp, pp, dp, ep, vpp, recompute, notes : str
         Regular expressions that a row's texts contain; "" for any.
     slice : str
         Name under which its rows are reported; default the source.
@@ -34,6 +34,10 @@ class Setup:
         Cluster of runs on one host, and of larger ones (its `hosts` is set to fit).
     per_host : int
         GPUs of a host.
+    selective : str
+        What the source means by selective recomputation, where it is not Megatron's.
+    stage_batches : bool
+        Where a row says no micro batch: as many microbatches as pipeline stages (torchtitan's default of 2024).
     reason : str
         Why its rows cannot be predicted; "" when they can.
     assumed : str
@@ -51,17 +55,20 @@ class Setup:
     dp: str = ""
     ep: str = ""
     vpp: str = ""
+    recompute: str = ""
     notes: str = ""
     slice: str = ""
     one_host: str = ""
     hosts: str = ""
     per_host: int = 8
+    selective: str = ""
+    stage_batches: bool = False
     reason: str = ""
     assumed: str = ""
     sections: Mapping[str, Mapping[str, Any]] | None = None
 
     def fits(self, row: Mapping[str, str]) -> bool:
-        wanted = ("source", "hardware", "model", "precision", "tp", "pp", "dp", "ep", "vpp", "notes")
+        wanted = ("source", "hardware", "model", "precision", "tp", "pp", "dp", "ep", "vpp", "recompute", "notes")
         return all(re.search(getattr(self, key), row.get(key, ""), re.IGNORECASE) for key in wanted)
 
 
@@ -116,7 +123,7 @@ def setup_of(row: Mapping[str, str]) -> Setup:
     joined: dict[str, Any] = {}
     sections: dict[str, dict[str, Any]] = {}
     for setup in filter(lambda setup: setup.fits(row), setups()):
-        for name in ("slice", "one_host", "hosts", "reason", "assumed"):
+        for name in ("slice", "one_host", "hosts", "selective", "stage_batches", "reason", "assumed"):
             if value := getattr(setup, name):
                 joined[name] = value
         if setup.hosts or setup.one_host:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import csv
 import math
 import multiprocessing
+import re
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
@@ -127,13 +128,17 @@ def scenario_of(row: Mapping[str, str], setup: Setup) -> dict[str, Any]:
     if row.get("dp", "").strip() and dp * tp * pp * cp != gpus:
         found = f"dp {dp} x tp {tp} x pp {pp} x cp {cp} on {gpus} GPUs"
         raise InputError(Mistake(row["id"], "", found, "a layout whose product is the number of GPUs"))
+    stages = pp * int(sections.get("parallel", {}).get("vpp", 1))
+    alone = max(1, _whole(row, "global_batch", 0) // dp // stages) if setup.stage_batches else 1
     training = {
         "seq_len": _whole(row, "seq_len", 0),
-        "micro_batch": _whole(row, "micro_batch", 1),
+        "micro_batch": _whole(row, "micro_batch", alone),
         "global_batch": _whole(row, "global_batch", 0),
         **_chosen(row.get("recompute", ""), "recompute", RECOMPUTE),
         **_chosen(row.get("precision", ""), "precision", PRECISIONS),
     }
+    if setup.selective and training.get("recompute") == "selective":
+        training["recompute"] = setup.selective
     parallel: dict[str, Any] = {"dp": dp, "tp": tp, "pp": pp, "cp": cp, "uneven_stages": True}
     ep, vpp = _whole(row, "ep", 1), _whole(row, "vpp", 1)
     if ep > 1:
@@ -142,11 +147,14 @@ def scenario_of(row: Mapping[str, str], setup: Setup) -> dict[str, Any]:
         parallel |= {"vpp": vpp, "schedule": "interleaved"}
     if row.get("sequence_parallel", "").strip():
         parallel["sequence_parallel"] = row["sequence_parallel"].strip().lower() == "true" and tp > 1
+    parallel |= _shards(row, sections.get("parallel", {}), dp * cp)
     cluster = dict(sections.pop("cluster", {}))
     cluster |= _cluster(gpus, setup)
     made = {
         "cluster": cluster,
-        "model": {"vocab": VOCAB, **family_of(row["model"]), **sections.pop("model", {}), **_model(row)},
+        "model": _positions(
+            {"vocab": VOCAB, **family_of(row["model"]), **sections.pop("model", {}), **_model(row)}, training["seq_len"]
+        ),
         "training": {**sections.pop("training", {}), **training},
         "parallel": {"data_parallel": "ddp" if dp * cp > 1 else "none", **sections.pop("parallel", {}), **parallel},
     }
@@ -175,6 +183,20 @@ def _model(row: Mapping[str, str]) -> dict[str, Any]:
     made = {name: value for name, value in shape.items() if value}
     made.setdefault("ffn", 4 * shape["hidden"])
     return {"kind": "transformer", **made}
+
+
+def _shards(row: Mapping[str, str], parallel: Mapping[str, Any], ranks: int) -> dict[str, int]:
+    """Fewer shards than data-parallel ranks, where the row says so ("FSDP 128" of 1024; "HSDP": within a host)."""
+    text = row.get("zero_or_fsdp", "")
+    said = re.fullmatch(r"(?:FSDP|HSDP)2?(?: shard)? (\d+)", text.strip(), re.IGNORECASE)
+    shards = int(said[1]) if said else 8 if text.strip().upper() == "HSDP" else ranks
+    known = parallel.get("data_parallel") == "fsdp" and 1 < shards < ranks and ranks % shards == 0
+    return {"fsdp_shards": shards} if known else {}
+
+
+def _positions(model: dict[str, Any], seq_len: Any) -> dict[str, Any]:
+    """Learned positions whose number nobody says are as many as the sequence has."""
+    return {"max_positions": seq_len, **model} if model.get("positions") == "learned" else model
 
 
 def _whole(row: Mapping[str, str], name: str, default: int) -> int:

@@ -19,17 +19,20 @@ def linear(t: Tape, x: Tensor, w: Tensor, bias: Tensor | None = None) -> Tensor:
     m = x.elements // k
     t.cpu("linear")
     t.saves()
-    kind = "gemm" if bias is None else "gemm_bias"
-    launch_gemm(t, kind, m, out_features, k, "nt")
+    dtype = "fp8" if t.fp8 and t.layer >= 0 else ""  # the blocks' layers by Transformer Engine; the head is plain
+    kind = "gemm" if bias is None or dtype else "gemm_bias"
+    quantize(t, dtype, x.elements, w.elements)
+    launch_gemm(t, kind, m, out_features, k, "nt", dtype)
     y = t.empty((*x.shape[:-1], out_features), x.itemsize)
     needs_x = x.requires_grad
 
     def backward(g: Tensor) -> list[Tensor | None]:
         t.cpu("linear_backward")
+        quantize(t, dtype, g.elements)
 
         def weight_grad() -> Tensor:
             grad = t.empty(w.shape, x_saved.itemsize)
-            launch_gemm(t, "gemm", out_features, k, m, "tn")
+            launch_gemm(t, "gemm", out_features, k, m, "tn", dtype)
             _ = g
             return grad
 
@@ -37,7 +40,7 @@ def linear(t: Tape, x: Tensor, w: Tensor, bias: Tensor | None = None) -> Tensor:
             if not needs_x:
                 return None
             grad = t.empty(x_saved.shape, x_saved.itemsize)
-            launch_gemm(t, "gemm", m, k, out_features, "nn")
+            launch_gemm(t, "gemm", m, k, out_features, "nn", dtype)
             return grad
 
         # Autograd computes a node's gradients in the alphabetical order of the operator's argument names:
@@ -70,8 +73,19 @@ def later(t: Tape, w: Tensor, weight_grad: Callable[[], Tensor]) -> Tensor | Non
     return None
 
 
-def launch_gemm(t: Tape, kind: str, m: int, n: int, k: int, layout: str) -> None:
-    """A GEMM as cuBLAS launches it."""
+def quantize(t: Tape, dtype: str, *elements: int) -> None:
+    """Operands of an fp8 product: each read in bf16, written in fp8 as it is and transposed (fp8 takes rows only)."""
+    for n in elements if dtype else ():
+        t.cpu("quantize")
+        launch_elementwise(t, "fused", n, 4.0 * n)
+
+
+def launch_gemm(t: Tape, kind: str, m: int, n: int, k: int, layout: str, dtype: str = "") -> None:
+    """A GEMM as cuBLAS launches it, in bf16 where nothing is said."""
+    if dtype:
+        moved = 1.0 * (m * k + n * k) + 2.0 * m * n
+        t.launch(Kernel(kind, (m, n, k), dtype=dtype, layout=layout, flops=2.0 * m * n * k, bytes=moved))
+        return
     if m * n > DYNAMIC_GEMM_OUTPUT:
         t.launch(Kernel("memset", (4,), bytes=4.0))
     t.launch(Kernel(kind, (m, n, k), layout=layout, flops=2.0 * m * n * k, bytes=2.0 * (m * k + n * k + m * n)))
@@ -138,6 +152,9 @@ def norm(t: Tape, kind: str, x: Tensor, weights: list[Tensor]) -> Tensor:
         t.cpu("norm_backward")
         split = t.deferred is not None
         t.launch(Kernel(f"{kind}_norm_bwd" + ("_input" if split else ""), (rows, cols), bytes=3 * x.size))
+        if kind == "layer" and t.choices is not None and not t.choices.since(2, 7):
+            # The weights' gradient by a kernel of few thread blocks: as long again (fitted, see docs/published.md).
+            t.launch(Kernel("fused", (rows, cols), bytes=3 * x.size))
         gx = t.empty(x.shape, x.itemsize)
 
         def weight_grads() -> Tensor:

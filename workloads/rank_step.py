@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING
 from sim.costs.kernel import Kernel
 from sim.layout import grad_accumulation_of, microbatches_of
 from workloads import functional as F
+from workloads import trainer
+from workloads.megatron.unit import Again
 from workloads.model import ModelSpec, stage_parameters
-from workloads.parallel import ddp, fsdp
+from workloads.parallel import ddp, flat, fsdp
 from workloads.parallel.group import Group
 from workloads.parallel.pipeline import Pipeline, Stage, layers_of_stages
 from workloads.parallel.tensor import TensorParallel
@@ -34,6 +36,8 @@ class RankStep:
         self, scenario: Scenario, model: ModelSpec, layout: Layout, tape: Tape, replicas: tuple[tuple[int, ...], ...]
     ) -> None:
         self.s, self.m, self.layout, self.tape, self.replicas = scenario, model, layout, tape, replicas
+        self.choices = tape.choices = scenario.pytorch
+        tape.fp8 = scenario.training.precision == "fp8"
         self.fold = bool(replicas)
         self.d, self.p, self.t = layout.where(tape.rank)
         self.alike = next((d for d in replicas if self.d in d), (self.d,))
@@ -44,7 +48,7 @@ class RankStep:
         self.ep_group = self._expert_group()
         self.sharded: list[fsdp.FullyShard] = []
         self.root: fsdp.FullyShard | None = None
-        self.context = fsdp.Context()
+        self.context = flat.FlatContext() if self.choices.fsdp == "1" else fsdp.Context()
         self.by_block: dict[Block, fsdp.FullyShard] = {}
         self.parameters: list[Tensor] = []
         self.averaged: list[Tensor] = []  # those that all data-parallel ranks share; empty: all
@@ -76,7 +80,7 @@ class RankStep:
         workspace = Storage(t.memory, CUBLAS_WORKSPACE, "workspace")
         run = self._pipeline() if self.layout.pp > 1 else self._plain()
         self.optimizer_state = [
-            Storage(t.memory, p.size, "optimizer") for p in self._stored_parameters() for _ in range(2)
+            Storage(t.memory, p.elements * self.wide, "optimizer") for p in self._stored_parameters() for _ in range(2)
         ]
         if not self.s.training.set_to_none:
             self._keep_gradients()
@@ -110,11 +114,18 @@ class RankStep:
             shard.name = name
         return [shard for _, shard in shards]
 
+    @property
+    def wide(self) -> int:
+        """Bytes of a stored parameter."""
+        return 4 if self.choices.master_weights else 2
+
     def _optimize(self) -> None:
         t = self.tape
         t.phase, t.layer = 2, -1
         sharded = bool(self.sharded) or self.s.parallel.tp > 1
         stored = self._stored_parameters()
+        if self.choices.clip_gradients:
+            trainer.clip(t, stored, self.wide)
         suffix = "_dtensor" if sharded else ""
         t.cpu("optimizer_step" + suffix)
         t.cpu("optimizer_param" + suffix, len(stored))
@@ -122,12 +133,19 @@ class RankStep:
             t.launch(Kernel("add", (len(stored[first : first + 110]),), bytes=4.0 * len(stored)))
         launches = max(1, round(sum(p.elements for p in stored) / (320 * 65536)))
         t.cpu("launch", launches - 1)
+        if not self.choices.fused_optimizer:
+            trainer.adam(t, stored, self.wide)
         for layout, tensors in (
-            ("embedding", [p for p in stored if p.name == "embedding"]),
-            ("", [p for p in stored if p.name != "embedding"]),
+            ()
+            if not self.choices.fused_optimizer
+            else (
+                ("embedding", [p for p in stored if p.name == "embedding"]),
+                ("", [p for p in stored if p.name != "embedding"]),
+            )
         ):
             if tensors:
-                t.launch(Kernel("adamw", (sum(p.elements for p in tensors), len(tensors)), layout=layout))
+                count = sum(p.elements for p in tensors) * self.wide // 2  # fp32 moves twice the bytes
+                t.launch(Kernel("adamw", (count, len(tensors)), layout=layout))
         t.cpu("zero_grad")
         t.cpu("zero_grad_param" + suffix, len(stored))
         for g in self.sharded:
@@ -220,7 +238,7 @@ class RankStep:
             return self._fully_sharded(net, tokens)
         self.averaged = self._averaged(net)
         self.ddp = self._data_parallel(self.averaged)
-        return lambda: F.cross_entropy(t, net.forward(t, tokens, self._run_block))
+        return lambda: self._loss(net.forward(t, tokens, self._run_block))
 
     def _averaged(self, net: Transformer) -> list[Tensor]:
         """Parameters that all data-parallel ranks share: not the experts that are spread over them."""
@@ -244,7 +262,11 @@ class RankStep:
         t, reshard = self.tape, self.s.parallel.reshard_after_forward
 
         def shard(parameters: list[Tensor]) -> fsdp.FullyShard:
-            group = fsdp.FullyShard(t, parameters, self.dp_group, self.context, reshard)
+            group: fsdp.FullyShard
+            if isinstance(self.context, flat.FlatContext):
+                group = flat.FlatShard(t, parameters, self.dp_group, self.context, reshard, self.choices)
+            else:
+                group = fsdp.FullyShard(t, parameters, self.dp_group, self.context, reshard)
             self.sharded.append(group)
             return group
 
@@ -252,10 +274,15 @@ class RankStep:
         root = self.root = shard(net.root_parameters)
 
         def run() -> Tensor:
-            logits = root.forward(None, lambda _: net.forward(t, tokens, self._run_block))
-            return F.cross_entropy(t, logits)
+            return self._loss(root.forward(None, lambda _: net.forward(t, tokens, self._run_block)))
 
         return run
+
+    def _loss(self, logits: Tensor) -> Tensor:
+        t = self.tape
+        for _ in range(self.choices.metrics):
+            trainer.metric(t, logits.elements)
+        return trainer.fused_cross_entropy(t, logits) if self.choices.loss == "fused" else F.cross_entropy(t, logits)
 
     def _run_block(self, block: Block, x: Tensor) -> Tensor:
         t = self.tape
@@ -263,12 +290,17 @@ class RankStep:
         def plain(x: Tensor | None) -> Tensor:
             if x is None:
                 raise TypeError("a block needs an input")
-            if self.s.training.recompute == "full" and t.grad_enabled:
-                return checkpoint(t, lambda y: self._block_forward(block, y), x)
+            if self._recomputed(block) and t.grad_enabled:
+                only = self.s.training.recompute == "products"
+                return checkpoint(t, lambda y: self._block_forward(block, y), x, Again(products=True) if only else None)
             return self._block_forward(block, x)
 
         group = self.by_block.get(block)
         return group.forward(x, plain) if group is not None else plain(x)
+
+    def _recomputed(self, block: Block) -> bool:
+        how = self.s.training.recompute
+        return how in ("full", "products") or (how == "alternate" and block.index % 2 == 0)
 
     def _block_forward(self, block: Block, x: Tensor) -> Tensor:
         faults = self.s.faults
@@ -320,8 +352,11 @@ class RankStep:
         return run
 
 
-def checkpoint(t: Tape, forward: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
-    """Activation checkpointing: keeps only the input and runs the region again in backward."""
+def checkpoint(t: Tape, forward: Callable[[Tensor], Tensor], x: Tensor, kept_results: Again | None = None) -> Tensor:
+    """Activation checkpointing: keeps the input and runs the region again in backward, or what `kept_results` says.
+
+    What is kept instead of being computed again is not counted as memory.
+    """
     t.cpu("checkpoint")
     with t.no_grad():
         out = forward(x)
@@ -334,7 +369,10 @@ def checkpoint(t: Tape, forward: Callable[[Tensor], Tensor], x: Tensor) -> Tenso
         again, kept = kept, Tensor(None, kept.shape)
         again.requires_grad, again.name = True, "detached"
         t.phase = 0
-        y = t.recompute(lambda: forward(again))
+        early = t.choices is None or t.choices.since(2, 1)
+        t.drop = kept_results.dropped() if kept_results is not None else None
+        y = t.recompute(lambda: forward(again)) if early else forward(again)
+        t.drop = None
         t.phase = 1
         t.backward(y, g)
         return [again.grad if wants else None]

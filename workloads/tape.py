@@ -16,13 +16,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from sim.costs.kernel import Kernel
 from sim.opgraph import COMM, KERNEL, SYNC, Program, Rendezvous
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from sim.costs.kernel import Kernel
     from sim.opgraph import Chain
+    from sim.sections import PyTorch
 
 OWNERS = ("parameters", "gradients", "optimizer", "activations", "buffers", "workspace")
 PHASES = ("forward", "backward", "optimizer", "communication")
@@ -128,6 +129,9 @@ class Tape:
         self.memory = Memory()
         self.phase, self.layer, self.microbatch = 0, -1, 0
         self.grad_enabled = True
+        self.drop: Callable[[Kernel], bool] | None = None  # kernels that are left out
+        self.fp8 = False  # linear layers of blocks compute in fp8
+        self.choices: PyTorch | None = None  # the trainer's; None: the defaults
         self.host_pending = 0.0
         self.counts: dict[str, float] = defaultdict(float)  # host operations by name, for calibration
         self._kind: list[int] = []
@@ -175,6 +179,9 @@ class Tape:
 
     def launch(self, kernel: Kernel | Chain, stream: str | None = None, name: str = "") -> int:
         """A kernel on a stream; returns the operation's index."""
+        if self.drop is not None and isinstance(kernel, Kernel) and self.drop(kernel):
+            self.host_pending = 0.0
+            return len(self._kind) - 1
         return self._add(KERNEL, self.shared.kernel(kernel), stream or self.stream, name or kernel.kind)
 
     def communicate(self, parts: Iterable[int], stream: str, name: str) -> int:
@@ -182,9 +189,9 @@ class Tape:
         self._parts.append(tuple(parts))
         return self._add(COMM, len(self._parts) - 1, stream, name)
 
-    def synchronize(self, stream: str = "compute") -> int:
-        """The host waits for everything issued on a stream so far."""
-        event = self.record(stream)
+    def synchronize(self, stream: str = "compute", event: tuple[int, ...] | None = None) -> int:
+        """The host waits for everything issued on a stream so far, or for an event."""
+        event = self.record(stream) if event is None else event
         self._waits["host"] = list(event)
         return self._add(SYNC, 0, "host", "synchronize")
 
@@ -230,9 +237,21 @@ class Tape:
         self._last_save = len(self._kind)
         self._host_at_save = dict(self.counts), self.host_pending
 
+    def forget_after_last(self, kind: str, first: int) -> None:
+        """Drops what was issued since ``first`` from the last kernel of a kind on."""
+        named = [i for i in range(first, len(self._kind)) if self._names[i].startswith(kind)]
+        if named:
+            self._last_save, self._host_at_save = named[-1], (dict(self.counts), 0.0)
+            self._forget()
+
     def recompute(self, forward: Callable[[], Tensor]) -> Tensor:
         """Runs a region again, up to its last saved tensor (torch.utils.checkpoint's early stop)."""
         out = forward()
+        self._forget()
+        return out
+
+    def _forget(self) -> None:
+        """Takes back what was issued since the last moment at which something was saved."""
         columns: tuple[list[Any], ...] = (
             *(self._kind, self._stream, self._payload, self._host, self._deps),
             *(self._phase, self._layer, self._microbatch, self._names),
@@ -245,7 +264,6 @@ class Tape:
             if last >= self._last_save:
                 before = [i for i, s in enumerate(self._stream) if s == self.shared.streams[stream]]
                 self._last[stream] = before[-1] if before else 0
-        return out
 
     def apply(self, out: Tensor, inputs: list[Tensor], backward: Backward) -> Tensor:
         """Gives ``out`` a history: ``backward`` maps its gradient to the gradients of ``inputs``."""

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
 from workloads import functional as F
-from workloads.functional_attention import attention, heads_view, merge_heads, rope
+from workloads.functional_attention import attention, heads_view, merge_heads, rope, split_joined
 from workloads.tape import Tape, Tensor
 
 if TYPE_CHECKING:
@@ -54,19 +54,36 @@ class Attention(Module):
         super().__init__()
         self.heads, self.kv, self.head_dim = m.heads // shards, max(1, m.kv_heads // shards), m.head_dim
         self.rotary = m.rotary
-        self.wq = self.project(t, self.heads * m.head_dim, m.hidden, "wq", m.qkv_bias)
-        self.wk = self.project(t, self.kv * m.head_dim, m.hidden, "wk", m.qkv_bias)
-        self.wv = self.project(t, self.kv * m.head_dim, m.hidden, "wv", m.qkv_bias)
+        self.joined = self._joined(t, m) if t.choices is not None and t.choices.joined_qkv else None
+        if self.joined is None:
+            self._apart(t, m)
         self.wo = self.project(t, m.hidden, self.heads * m.head_dim, "wo", m.bias)
         self.norms = [self.add(t, m.head_dim, name=name) for name in ("q_norm", "k_norm") if m.qk_norm]
 
+    def _joined(self, t: Tape, m: ModelSpec) -> Tensor:
+        return self.project(t, (self.heads + 2 * self.kv) * m.head_dim, m.hidden, "wqkv", m.qkv_bias)
+
+    def _apart(self, t: Tape, m: ModelSpec) -> None:
+        self.wq = self.project(t, self.heads * m.head_dim, m.hidden, "wq", m.qkv_bias)
+        self.wk = self.project(t, self.kv * m.head_dim, m.hidden, "wk", m.qkv_bias)
+        self.wv = self.project(t, self.kv * m.head_dim, m.hidden, "wv", m.qkv_bias)
+
     def forward(self, t: Tape, x: Tensor, column: Linear = F.linear, row: Linear = F.linear) -> Tensor:
-        def heads(w: Tensor, count: int) -> Tensor:
-            y = column(t, x, w, self.biases.get(w))  # with sequence parallelism longer than x
+        def heads(y: Tensor, count: int) -> Tensor:
             return heads_view(t, y, y.shape[0], y.shape[1], count, self.head_dim)
 
+        def project(w: Tensor) -> Tensor:
+            return column(t, x, w, self.biases.get(w))  # with sequence parallelism longer than x
+
         t.cpu("module")
-        q, k, v = heads(self.wq, self.heads), heads(self.wk, self.kv), heads(self.wv, self.kv)
+        if self.joined is not None:
+            widths = [count * self.head_dim for count in (self.heads, self.kv, self.kv)]
+            made = split_joined(t, project(self.joined), widths)
+            q, k, v = (heads(y, count) for y, count in zip(made, (self.heads, self.kv, self.kv), strict=True))
+        else:
+            q, k, v = (
+                heads(project(self.wq), self.heads), heads(project(self.wk), self.kv), heads(project(self.wv), self.kv),
+            )  # fmt: skip
         if self.norms:  # head by head, before the rotation
             q, k = F.norm(t, "rms", q, self.norms[:1]), F.norm(t, "rms", k, self.norms[1:])
         if self.rotary:

@@ -113,6 +113,8 @@ class Gpu:
             return "guess"
         if kernel.kind == "adamw" and self._adamw is not None:
             return "fitted"
+        if kernel.kind in self._efficiency:
+            return "fitted"
         model = self.model(terms.group(kernel))
         if model is None and self._own_tiles(kernel) and gemm.of_dtype(self._tiles, kernel.dtype) is not None:
             return "fitted"
@@ -132,6 +134,8 @@ class Gpu:
             return "one tall GEMM in place of a batch"
         if kernel.kind == "adamw" and self._adamw is not None:
             return ""
+        if kernel.kind in self._efficiency:
+            return "no table"
         model = self.model(terms.group(kernel))
         if model is None and self._own_tiles(kernel):
             return "" if gemm.of_dtype(self._tiles, kernel.dtype) is not None else "no table"
@@ -179,6 +183,9 @@ class Gpu:
     def _duration(self, kernel: Kernel) -> float:
         if kernel.kind == "adamw" and self._adamw is not None:
             return self._adamw.time(kernel.shape[0], kernel.shape[1], kernel.layout, self.gap)
+        if kernel.kind in self._efficiency:  # no table, but the share of the arithmetic peak that it reaches
+            shares = {**self._efficiency, "flops": self._efficiency[kernel.kind]}
+            return estimate(self.roofline, kernel, self.floor, shares)
         model = self.model(terms.group(kernel))
         if isinstance(model, Curve):
             return model(work(kernel)[1])
@@ -206,12 +213,24 @@ class Gpu:
         key = self._load_key(kernel)
         return self._sustained[key] if key else 1.0
 
+    def toolkit(self, kernel: Kernel, cuda: str) -> float:
+        """Time of a product with the cuBLAS of a CUDA release over that of the tables: a share and one for its starts.
+
+        The second is over the smallest size of the product: starts of tiles are more of a short or narrow one.
+        """
+        known: list[float] = self._facts.get("cuda", {}).get(cuda, [])
+        if not known or kernel.kind not in ("gemm", "gemm_bias"):
+            return 1.0
+        return known[0] + known[1] / min(kernel.shape)
+
     def _load_key(self, kernel: Kernel) -> str:
         if not self._sustained or not self.roofline.arithmetic(kernel):
             return ""
         keys = [kernel.dtype, gemm.SUSTAINED.get(kernel.dtype, "")]
         if kernel.kind not in ("gemm", "gemm_bias"):
-            keys = ["grouped" if kernel.kind == "grouped_gemm" else kernel.kind.partition("_")[0]]
+            keys = [
+                "grouped" if kernel.kind == "grouped_gemm" else kernel.kind.removeprefix("flash2_").partition("_")[0]
+            ]
         return next((key for key in keys if key in self._sustained), "")
 
     def _relative(self, other: Gpu, kernel: Kernel) -> float:

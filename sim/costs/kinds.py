@@ -61,7 +61,7 @@ def _grouped_gemm(kernel: Kernel) -> Work:
 def attention_flops(kernel: Kernel) -> float:
     """Causal attention: two (forward) or five (backward) products of half the seq x seq matrix."""
     batch, heads, _, seq, dim = kernel.shape
-    products = 2 if kernel.kind == "attention_fwd" else 5
+    products = 2 if kernel.kind.endswith("_fwd") else 5
     return products * 2.0 * batch * heads * seq * seq * dim / 2
 
 
@@ -72,7 +72,7 @@ def _bmm(kernel: Kernel) -> Work:
 
 def _attention(kernel: Kernel) -> Work:
     batch, heads, kv_heads, seq, dim = kernel.shape
-    tensors = (2 * heads + 2 * kv_heads) * (1 if kernel.kind == "attention_fwd" else 2)
+    tensors = (2 * heads + 2 * kv_heads) * (1 if kernel.kind.endswith("_fwd") else 2)
     return attention_flops(kernel), 2.0 * batch * seq * dim * tensors
 
 
@@ -126,6 +126,11 @@ KINDS: dict[str, tuple[str, Callable[[Kernel], Work]]] = {
     "bmm": ("batch, m, n, k", _bmm),
     "attention_fwd": ("batch, heads, kv_heads, seq, head_dim", _attention),
     "attention_bwd": ("batch, heads, kv_heads, seq, head_dim", _attention),
+    **{
+        f"{kernel}_attention_{way}": ("batch, heads, kv_heads, seq, head_dim", _attention)
+        for kernel in ("triton", "flash2")
+        for way in ("fwd", "bwd")
+    },
     "conv_fwd": ("n, c, h, w, k, r, s, stride", _conv),
     "conv_dgrad": ("n, c, h, w, k, r, s, stride", _conv),
     "conv_wgrad": ("n, c, h, w, k, r, s, stride", _conv),

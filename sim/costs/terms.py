@@ -35,6 +35,7 @@ BORROWED = {
 # Kinds that run the same CUDA kernel as another, and the borrowed ones.
 ALIASES = BORROWED | {
     "sub": "add", "transpose_copy": "copy", "memset": "fill", "index_select": "embedding_fwd", "gemm_bias": "gemm",
+    "flash2_attention_fwd": "attention_fwd", "flash2_attention_bwd": "attention_bwd",
     "layer_norm_bwd": "rms_norm_bwd", "layer_norm_bwd_input": "rms_norm_bwd_input",
     "layer_norm_bwd_weight": "rms_norm_bwd_weight",
 }  # fmt: skip

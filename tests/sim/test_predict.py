@@ -14,7 +14,7 @@ def test_every_mistake_of_a_scenario_is_in_the_error() -> None:
     tables = {
         "cluster": {"name": "h200-host-4"},
         "model": {"name": "llama3-1b-plain"},
-        "training": {"precision": "fp8", "recompute": "selective"},
+        "training": {"precision": "fp16", "recompute": "selective"},
         "parallel": {"dp": 3},
     }
     with pytest.raises(InputError) as error:

@@ -80,7 +80,7 @@ class Attention(Module):
             y = M.fused(t, [y, *self.norms], y.shape, 2 * turned, 3 * turned, parameters=2, kernels=(2, 2))
         if m.rotary:
             y = M.fused(t, [M.unsaved(y)], y.shape, 2 * turned, 2 * turned, kernels=(2, 2))
-        core = flash_attention if s.options.attention == "flash" else unfused_attention
+        core = unfused_attention if s.options.attention == "unfused" else flash_attention
 
         seen = in_window(s, self.window)
 
@@ -98,7 +98,7 @@ def in_window(s: Shard, window: int) -> Shard:
     With context parallelism ranks need keys of their neighbour only, which is left out.
     """
     block = max(window, 2 * 128)
-    if not window or block >= s.tokens or s.options.attention != "flash":
+    if not window or block >= s.tokens or s.options.attention == "unfused":
         return s
     return replace(s, batch=s.batch * max(1, 2 * s.tokens // block - 1), tokens=block, context=None)
 
@@ -150,6 +150,7 @@ def attend_ring(t: Tape, kind: str, heads: int, kv: int, dim: int, s: Shard) -> 
     """
     n = s.context.size if s.context is not None else 1
     shape = (s.batch, heads, kv, s.tokens, dim)
+    kind = f"flash2_{kind}" if s.options.attention == "flash2" else kind
     size = 2.0 * s.batch * s.tokens * 2 * kv * dim * (1 if kind.endswith("fwd") else 2)
     for step in range(n):
         if s.context is not None and step < n - 1:

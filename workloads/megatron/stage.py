@@ -14,8 +14,9 @@ from workloads.megatron.further import Further
 from workloads.megatron.modules import Embedding, Head, Layer, Shard
 from workloads.megatron.moe import PREFIX
 from workloads.megatron.pipeline import Issued, Pair
+from workloads.megatron.sharded import FullySharded
 from workloads.megatron.split import joint
-from workloads.megatron.unit import Pass, Unit, record
+from workloads.megatron.unit import NEVER, Again, Pass, Unit, record
 from workloads.parallel.group import Group, transfer
 from workloads.schedules.runtime import Batch, Compute, Recv, Wait
 from workloads.tape import Storage, Tape
@@ -50,9 +51,9 @@ class Model:
         wide = 4 if o.main_grads == "fp32" else 2
         numbers = Numbers(
             s.precision in ("fp8", "nvfp4"), wide, o.gradient_accumulation_fusion, o.tp_comm_overlap,
-            o.async_tensor_model_parallel_allreduce, s.precision == "nvfp4",
+            o.async_tensor_model_parallel_allreduce, s.precision == "nvfp4", o.fp8_scaling,
         )  # fmt: skip
-        self.recompute = s.recompute == "full"
+        self.recompute = Again(s.recompute == "full", s.recompute == "products", o.recompute_early_stop)
         self.loss_scaled = s.precision == "fp16"
         sequence = p.sequence_parallel and p.tp > 1
         self.shard = Shard(
@@ -113,14 +114,14 @@ class Model:
     def embedding(self) -> Unit:
         return record(
             "embedding", self.tape, lambda t: Embedding(t, self.m, self.shard), lambda t, net, x: net.forward(t),  # type: ignore[attr-defined]
-            (1,), False,
+            (1,), NEVER,
         )  # fmt: skip
 
     @cached_property
     def head(self) -> Unit:
         return record(
             "head", self.tape, lambda t: Head(t, self.m, self.shard), lambda t, net, x: net.forward(t, x),  # type: ignore[attr-defined]
-            self.inner, False,
+            self.inner, NEVER,
         )  # fmt: skip
 
     def whole(self, layers: int) -> int:
@@ -142,7 +143,10 @@ class Rank:
         self.stages, self.owner, self.tape, self.o = stages, owner, tape, scenario.megatron
         self.dp = groups.of("dp", stage, 0)
         self.edp = groups.of("edp", stage, 0)  # ranks with the same experts
-        self.sharded = scenario.parallel.data_parallel in ("zero1", "zero2")
+        mode, shards = scenario.parallel.data_parallel, scenario.parallel.fsdp_shards or self.dp.size
+        self.fully = mode in ("fsdp", "zero3") and self.dp.size > 1
+        self.sharded = mode in ("zero1", "zero2") or self.fully
+        self.shards = min(shards, self.dp.size) if self.fully else self.dp.size
         self.events: dict[int, tuple[int, ...]] = {}
         self.stashed: dict[tuple[int, int], Storage] = {}
         self.remaining = dict.fromkeys(stages, 0)
@@ -196,8 +200,10 @@ class Rank:
         self._resident()
         t.memory.reset_peak()
         t.cpu("step_python")
-        self._zero()
-        self._gather_parameters()
+        self.whole = FullySharded(self, self.shards) if self.fully else None
+        if not self.fully:
+            self._zero()
+            self._gather_parameters()
         computes = [op.backward if isinstance(op, Pair) else op for op in operations if isinstance(op, Compute | Pair)]
         for stage in self.stages:
             self.remaining[stage] = runs * sum(op.stage == stage and op.kind in "BW" for op in computes)
@@ -232,13 +238,16 @@ class Rank:
         t.cpu("pp_action")
         first = stage not in self.seen and bool(self.gathered)
         self.seen.add(stage)
-        kept = 0.0
+        kept = sum(unit.stash * times for unit, times in self.parts(stage))
+        if self.whole is not None:
+            self.whole.forward(stage)
+            self.stashed[stage, microbatch] = Storage(t.memory, kept, "activations")
+            return
         for place, (unit, times) in enumerate(self.parts(stage)):
             for count, bucket in self._pieces(place, unit, times, reverse=False) if first else [(times, None)]:
                 if bucket is not None and (stage, bucket) in self.gathered:
                     t.wait(self.gathered[stage, bucket])
-                self._emit(unit.forward, count)
-            kept += unit.stash * times
+                self.emit(unit.forward, count)
         self.stashed[stage, microbatch] = Storage(t.memory, kept, "activations")
 
     def _pair(self, pair: Pair) -> None:
@@ -263,11 +272,11 @@ class Rank:
             alone = alone or (None if ahead and back else ahead or back)
             if alone is not None:
                 unit, times = alone.pop(0)
-                self._emit(unit.forward if alone is ahead else unit.backward, times)
+                self.emit(unit.forward if alone is ahead else unit.backward, times)
                 continue
             (one, n), (other, m) = ahead[0], back[0]
             times = min(n, m)
-            self._emit(self.model.joint(one.forward, other.backward), times)
+            self.emit(self.model.joint(one.forward, other.backward), times)
             ahead[:1], back[:1] = [(one, n - times)] if n > times else [], [(other, m - times)] if m > times else []
         del transient, self.stashed[b.stage, b.microbatch]
 
@@ -283,7 +292,7 @@ class Rank:
         above = max((u.halves.transient for u, _ in parts), default=0.0)
         transient = Storage(t.memory, above, "activations")
         for unit, times in reversed(parts):
-            self._emit(unit.halves.input, times)
+            self.emit(unit.halves.input, times)
         del transient, self.stashed[stage, microbatch]
         held = sum(unit.halves.held * times for unit, times in parts)
         self.put_off[stage, microbatch] = Storage(t.memory, held, "activations")
@@ -306,13 +315,16 @@ class Rank:
         """Passes that make gradients of weights, from the last unit on; in the step's last one buckets are reduced."""
         self.remaining[stage] -= 1
         last = self.remaining[stage] == 0 and self.o.overlap_grad_reduce and self.dp.size > 1
+        if self.whole is not None:
+            self.whole.backward(stage, self.remaining[stage] == 0)
+            return
         for place, (unit, times) in reversed(list(enumerate(self.parts(stage)))):
             for count, bucket in self._pieces(place, unit, times, reverse=True) if last else [(times, None)]:
-                self._emit(which(unit), count)
+                self.emit(which(unit), count)
                 if bucket is not None:
                     self._reduce(*self.weights(unit, count))
 
-    def _emit(self, which: Pass, times: int) -> None:
+    def emit(self, which: Pass, times: int) -> None:
         """Repetitions of a unit as two kernels; the host's time beyond its first launch is spent before the second."""
         t = self.tape
         if not which.graph.operations:
@@ -377,15 +389,15 @@ class Rank:
         memory, n = self.tape.memory, float(self.parameters)
         states = float(self._states())
         self.held = [
-            Storage(memory, 2 * n, "parameters"),
-            Storage(memory, self.wide * n, "gradients"),
+            Storage(memory, 0.0 if self.fully else 2 * n, "parameters"),
+            Storage(memory, 4 * states if self.fully else self.wide * n, "gradients"),
             Storage(memory, 12 * states, "optimizer"),
         ]
 
     def _states(self) -> int:
         """Parameters whose optimizer states are here: experts' are spread over the ranks that have the same ones."""
         experts, shared = self.experts, self.parameters - self.experts
-        return shared // self.dp.size + experts // self.edp.size if self.sharded else shared + experts
+        return shared // self.shards + experts // self.edp.size if self.sharded else shared + experts
 
     def _zero(self) -> None:
         n = self.parameters
@@ -416,7 +428,9 @@ class Rank:
     def _reduce_rest(self) -> None:
         t = self.tape
         t.phase, t.layer = 1, -1
-        if self.dp.size > 1 and not self.o.overlap_grad_reduce:
+        if self.whole is not None:
+            self.whole.finish()
+        elif self.dp.size > 1 and not self.o.overlap_grad_reduce:
             # The buffer is divided by the number of ranks first (DistributedDataParallel.allreduce_gradients).
             t.launch(Kernel("fused", (self.parameters,), bytes=2.0 * self.wide * self.parameters))
             self._reduce(self.parameters - self.experts, self.experts)
@@ -445,8 +459,9 @@ class Rank:
             group.collective(t, "all_reduce", 4.0, "nccl mp")
             t.synchronize("nccl mp")  # the norm is read by the host: clip_grad_norm
         # Adam reads gradient, parameter and moments and writes the last three in fp32, and the parameter in bf16.
-        # Before it gradients are clipped; after it the fp32 parameters are read again for the copy.
-        t.launch(Kernel("fused", (n,), bytes=float((8 + 4 + 24 + 4 + 2) * n)))
-        if self.sharded and self.dp.size > 1 and not self.o.overlap_param_gather:
+        # Megatron clips gradients before it, and reads the fp32 parameters again after it for the copy.
+        clipping = 0 if self.fully else 2 * self.wide + 4
+        t.launch(Kernel("fused", (n,), bytes=float((clipping + self.wide + 24 + 2) * n)))
+        if self.sharded and self.dp.size > 1 and not self.o.overlap_param_gather and not self.fully:
             self._gather(self.parameters - self.experts, self.experts)
             t.wait(t.record(DP))

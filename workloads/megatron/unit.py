@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from sim.costs.kernel import Kernel
 from sim.opgraph import Chain, OpGraph, Program
 from workloads.megatron.split import Halves, graph_of, halves
 from workloads.tape import Shared, Tape, Tensor
@@ -33,6 +34,38 @@ class Pass:
         if times not in self.known:
             self.known[times] = (Chain(self.name, self.graph, times, False), Chain(self.name, self.graph, times, True))
         return self.known[times]
+
+
+@dataclass(frozen=True)
+class Again:
+    """What of a unit's forward pass runs again in backward.
+
+    ``full``: all of it, from its input; ``products``: every other product and what is no product, where attention's and
+    the others' results are kept (torchtitan's selective checkpointing by operator). ``early``: not what comes after the
+    last product's input, which nothing in backward needs.
+    """
+
+    full: bool = False
+    products: bool = False
+    early: bool = False
+
+    def __bool__(self) -> bool:
+        return self.full or self.products
+
+    def dropped(self) -> Callable[[Kernel], bool]:
+        """Which kernels of the forward pass are not repeated, asked in their order."""
+        seen = 0
+
+        def drop(kernel: Kernel) -> bool:
+            nonlocal seen
+            product = kernel.kind.startswith("gemm")
+            seen += product
+            return "attention" in kernel.kind or (product and seen % 2 == 1)
+
+        return drop if self.products else lambda kernel: False
+
+
+NEVER = Again()
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,7 +93,7 @@ class Unit:
 
 def record(
     name: str, tape: Callable[[], Tape], build: Callable[[Tape], Module],
-    run: Callable[[Tape, Module, Tensor], Tensor], shape: tuple[int, ...], recompute: bool,
+    run: Callable[[Tape, Module, Tensor], Tensor], shape: tuple[int, ...], recompute: Again,
 ) -> Unit:  # fmt: skip
     """Runs a module forward and backward on a fresh tape and cuts what it issued in two.
 
@@ -75,12 +108,18 @@ def record(
     y = run(t, module, x)
     cut, stash = t.issued, t.memory.now - before
     output = y.size
+    shortened = recompute.products or (recompute.full and recompute.early)
+    if shortened:
+        _repeat(t, run, module, shape, recompute)
     t.phase = 1
     t.backward(y, Tensor(None, y.shape))
     whole, shared = t.program(), t.shared
     transient = max(0.0, t.memory.peak - before - stash)
     ahead, back = part(whole, 0, cut), part(whole, cut, len(whole))
-    if recompute:
+    if shortened:
+        ahead, back = part(whole, 0, cut), part(whole, cut, len(whole))
+        stash, transient = (output, transient + stash) if recompute.full else (stash, transient)
+    elif recompute:
         back = part(whole, 0, len(whole))
         stash, transient = output, transient + stash
     counts: dict[str, int] = {}
@@ -88,8 +127,21 @@ def record(
         counts[p.name] = counts.get(p.name, 0) + p.elements
     return Unit(
         name, made(f"{name} forward", ahead, shared), made(f"{name} backward", back, shared), stash, transient, counts,
-        lambda: halves(name, tape, build, run, shape, recompute),
+        lambda: halves(name, tape, build, run, shape, recompute.full),
     )  # fmt: skip
+
+
+def _repeat(
+    t: Tape, run: Callable[[Tape, Module, Tensor], Tensor], module: Module, shape: tuple[int, ...], again: Again
+) -> None:
+    """The forward pass once more in front of the backward pass, as far as it is needed."""
+    x, before = Tensor(None, shape), t.issued
+    t.drop = again.dropped()
+    with t.no_grad():
+        run(t, module, x)
+    t.drop = None
+    if again.early:
+        t.forget_after_last("gemm", before)
 
 
 def part(p: Program, first: int, last: int) -> Program:

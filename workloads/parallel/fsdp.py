@@ -30,6 +30,8 @@ class Context:
 class FullyShard:
     """The parameters of one module, sharded over a group."""
 
+    streams = (COPY_IN, GATHER)
+
     def __init__(self, t: Tape, parameters: list[Tensor], group: Group, context: Context, reshard: bool) -> None:
         self.t, self.parameters, self.group, self.context, self.reshard_after = t, parameters, group, context, reshard
         self.full = sum(p.size for p in parameters)
@@ -84,8 +86,8 @@ class FullyShard:
         t = self.t
         t.cpu("fsdp_pre_forward")
         if inputs is None:  # the root module: gathering starts after the optimizer has written the shards
-            t.wait(t.record(), COPY_IN)
-            t.wait(t.record(), GATHER)
+            for stream in self.streams:
+                t.wait(t.record(), stream)
         self.unshard()
         self.wait(forward=True)
         if inputs is not None and inputs.requires_grad and t.grad_enabled:
@@ -127,13 +129,14 @@ class FullyShard:
         context.reduce_input = None
         t.launch(Kernel("copy_h2d", (4096,), bytes=426000.0))
         buffer = Storage(t.memory, self.full, "buffers")
-        t.launch(Kernel("chunk_cat", (int(self.full / 2),), bytes=2 * self.full))
+        wide = 2.0 if t.choices is not None and t.choices.reduce_dtype == "fp32" else 1.0
+        t.launch(Kernel("chunk_cat", (int(self.full / 2),), bytes=(1 + wide) * self.full))
         for p in self.parameters:
             p.grad = None
         context.reduce_input = buffer
         if self.grad is None:
             self.grad = Storage(t.memory, self.shard, "gradients")
-        self.group.collective(t, "reduce_scatter", self.full, REDUCE)
+        self.group.collective(t, "reduce_scatter", wide * self.full, REDUCE)
         if self.keep:  # the new shard is added to the one that zero_grad left, parameter by parameter
             new = Storage(t.memory, self.shard, "gradients")
             for p in self.parameters:
