@@ -16,6 +16,7 @@ import numpy as np
 import simpy
 
 from sim import stuck
+from sim.costs.power import Meter
 from sim.errors import PrestepError
 from sim.host import host_thread
 from sim.meeting import Meeting, Rank
@@ -24,6 +25,7 @@ from sim.opgraph import COMM, KERNEL, SYNC, Comm, OpGraph
 
 if TYPE_CHECKING:
     from sim.collectives.plan import Plan
+    from sim.costs.power import Power
     from sim.traffic import Traffic
 
 # Gaps between kernels after which a stream counts as resting, so that transfers have the memory to themselves.
@@ -57,6 +59,10 @@ class Machine:
         Kernels that stand for many, by index: seconds until the one of them that runs at some moment ends, on average.
     exclusive : bool
         Communication waits for free SMs and runs one after the other on a GPU; recorded starts have that in them.
+    power : Power or None
+        The GPU's power limit: products among the kernels, ``hot``, slow down when it is reached; None: it never is.
+    budget : float or None
+        Seconds of the power budget that is left at the start; None: all of it.
     """
 
     duration: np.ndarray
@@ -71,6 +77,9 @@ class Machine:
     exclusive: bool = True
     grain: Mapping[int, float] = field(default_factory=dict)
     background: tuple[Plan, ...] = ()
+    power: Power | None = None
+    hot: frozenset[int] = frozenset()
+    budget: float | None = None
 
 
 class Stuck(PrestepError):
@@ -92,6 +101,8 @@ class Engine:
         self.events = 0
         self.network = Network(self.env, machine.bandwidth) if network is None else network
         self.ranks = [Rank(self.env, p, steps) for p in graph.programs]
+        power = machine.power
+        self.meters = {id(r): Meter(power, machine.budget, start) for r in self.ranks} if power is not None else {}
         self.plans = [machine.plan(c) for c in graph.comms]
         self.meetings: dict[tuple[int, int], Meeting] = {}
         for other in machine.background:
@@ -163,7 +174,7 @@ class Engine:
         if kernel in self.machine.grain:
             rank.grains[stream] = self.machine.grain[kernel]
         rank.work(stream)
-        left = duration
+        left = self._at_power(rank, kernel, duration) if self.meters else duration
         while left > 1e-12:
             speed = 1.0 / slowdown(kernel, rank.channels) if rank.channels else 1.0
             since = env.now
@@ -178,6 +189,17 @@ class Engine:
         if rank.kernel_end is not None:
             rank.kernel_end.succeed()
             rank.kernel_end = None
+
+    def _at_power(self, rank: Rank, kernel: int, duration: float) -> float:
+        """Seconds of a kernel at the clock that the power limit allows; beside communication SMs are what it lacks."""
+        meter, now = self.meters[id(rank)], self.env.now
+        if kernel not in self.machine.hot:
+            meter.other(now, duration)
+        elif rank.channels:
+            meter.beside(now, duration * self.machine.slowdown(kernel, rank.channels))
+        else:
+            return meter.product(now, duration)
+        return duration
 
     def _communicate(self, rank: Rank, g: int, step: int, parts: tuple[int, ...]) -> Generator[Any, Any, None]:
         """Waits for free SMs, for the peers, and for the bytes."""

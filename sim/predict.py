@@ -263,7 +263,13 @@ def machine(
     idle = frozenset(i for i, spin in enumerate(spins) if spin)
     grain = {i: chains.grain(k) for i, k in enumerate(kernels) if isinstance(k, Chain)} if chains is not None else {}
     rates = fabric.links.bandwidth
-    return Machine(duration, slow, plan, rates, contention(), gap, LAUNCH_LATENCY, scale, idle, grain=grain)
+    hot = frozenset(i for i, k in enumerate(kernels) if not isinstance(k, Chain) and gpu.hot(k))
+    # A chain stands for the middle of a long step: what could be drawn beyond the limit was drawn before.
+    budget = 0.0 if alone else None
+    return Machine(
+        duration, slow, plan, rates, contention(), gap, LAUNCH_LATENCY, scale, idle,
+        grain=grain, power=gpu.power, hot=hot, budget=budget,
+    )  # fmt: skip
 
 
 def slowest_of(gpus: int, spread: float) -> float:

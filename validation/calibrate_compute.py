@@ -24,6 +24,7 @@ from sim.costs.kernel import Kernel
 from sim.costs.kinds import work
 from sim.costs.tables import Kriged, Row, read_rows
 from validation.fit_kernels import adamw_launches, fit_gemm, fit_terms
+from validation.full_clock import HALVES, at_full_clock
 from validation.kineto_kernels import Call, read_adamw_launches, read_calls
 from validation.micro_rows import FITTED, in_situ, micro_rows
 
@@ -38,7 +39,6 @@ TRACE_NOISE = 0.01  # relative; traces of one shape differ by 1-2 %
 OVERLAPPED_NOISE = 0.05
 # The loss gathers one logit per row: how long that takes depends on the targets (two traces of a shape: up to 20 %).
 SCATTERED = {"nll_loss_fwd": 0.15, "nll_loss_bwd": 0.10}
-HALVES = ("_input", "_weight")  # of a norm's backward, which traces hold as a whole too
 
 
 def trace_rows(calls: dict[str, list[Call]]) -> tuple[list[Row], dict[str, int]]:
@@ -188,12 +188,14 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=HARDWARE)
     options = parser.parse_args()
     calls: dict[str, list[Call]] = {}
+    power = load(options.gpu, options.out).power
     launches: list[tuple[int, float]] = []
     for path in sorted(path for folder in options.measured for path in (folder / "traces").glob("*.pt.trace.json.gz")):
         trace = path.name.removesuffix(".pt.trace.json.gz")
         if not any(word in trace for word in LEFT_OUT):
             compiled = "compiled" in trace
-            calls[trace] = [call for call in read_calls(path) if not compiled or _inductors(call.kernel)]
+            mine = at_full_clock(list(read_calls(path)), power)
+            calls[trace] = [call for call in mine if not compiled or _inductors(call.kernel)]
             if trace not in HELD_OUT:
                 launches += read_adamw_launches(path)
     train = {trace: mine for trace, mine in calls.items() if trace not in HELD_OUT}

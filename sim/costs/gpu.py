@@ -12,6 +12,7 @@ from sim.costs import gemm, terms
 from sim.costs.adamw import Adamw
 from sim.costs.kernel import Kernel
 from sim.costs.kinds import STREAM_PASSES, check, work
+from sim.costs.power import FILLS_ABOVE, Power
 from sim.costs.roofline import Roofline, estimate
 from sim.costs.tables import Curve, Kriged, Row, read_rows
 from sim.errors import InputError, unknown
@@ -45,6 +46,8 @@ class Gpu:
         Factor on a product whose operands' rows are no multiples of 16 bytes, which tensor cores want.
     stream
         HBM bytes/s that a streaming kernel reached; None where nobody measured it.
+    power
+        The power limit, as far as it slows products down; None where it is in their times or unknown.
     gap
         Pause between back-to-back kernels of one stream, s; `duration` has the pauses inside one aten operation only.
     """
@@ -69,10 +72,23 @@ class Gpu:
         self._models: dict[Group, Curve | Kriged | None] = {}
         self._known: dict[Kernel, float] = {}
         self._tiles = gemm.models(facts)
+        self.power = self._power_limit(facts)
         self._sustained: dict[str, float] = facts.get("sustained", {})
         self._adamw = (
             Adamw(tuple(map(tuple, facts["adamw"]["launch"])), facts["adamw"]["sparse"]) if "adamw" in facts else None
         )
+
+    def _power_limit(self, facts: dict[str, Any]) -> Power | None:
+        if "power" in facts:
+            return Power(**facts["power"])
+        # Times lent by another GPU are those at its highest clock; a GPU with rows of its own has its own load in them.
+        return self.like.power if self.like is not None and gemm.of_dtype(self._tiles, "bf16") is None else None
+
+    def hot(self, kernel: Kernel) -> bool:
+        """Whether a kernel draws more than the power limit: products of 16 bits that fill the GPU."""
+        if self.power is None or kernel.kind not in gemm.KINDS or gemm.SAME.get(kernel.dtype, kernel.dtype) != "bf16":
+            return False
+        return self.duration(kernel) > FILLS_ABOVE
 
     @property
     def peak(self) -> dict[str, float]:

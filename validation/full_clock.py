@@ -1,0 +1,40 @@
+"""Times of matrix products in a trace as they are at the highest clock: without what the power limit cost them.
+
+A step that is long and dense runs its products up to a fifth slower than a short one. Tables of kernels hold the times
+at the highest clock; the simulator's meter (sim/costs/power.py) slows them down again as each step wants it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from sim.costs import gemm
+from sim.costs.power import FILLS_ABOVE, Meter, Power
+from validation.kineto_kernels import Call
+
+HALVES = ("_input", "_weight")  # of a norm's backward, which traces hold as a whole too
+
+
+def at_full_clock(calls: list[Call], power: Power | None) -> list[Call]:
+    """The calls of one trace, products shortened to their time at the highest clock; the budget is whole at its start."""
+    if power is None or not calls:
+        return calls
+    ordered = sorted(calls, key=lambda call: call.start)
+    meter, done = Meter(power, start=ordered[0].start), []
+    for call in ordered:
+        done.append(call)
+        if call.kernel.kind.endswith(HALVES):
+            continue
+        if not is_product(call):
+            meter.other(call.start, call.duration)
+        elif call.overlapped:
+            meter.beside(call.start, call.duration)
+        else:
+            share = meter.free_share(call.start, call.duration)
+            done[-1] = replace(call, duration=call.duration * share)
+    return done
+
+
+def is_product(call: Call) -> bool:
+    """Whether the clock of a product counts: it fills the GPU."""
+    return call.kernel.kind in gemm.KINDS and call.kernel.dtype != "fp32" and call.duration > FILLS_ABOVE
