@@ -14,6 +14,7 @@ import statistics
 from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -24,7 +25,7 @@ from sim.costs.kernel import Kernel
 from sim.costs.kinds import work
 from sim.costs.tables import Kriged, Row, read_rows
 from validation.fit_kernels import adamw_launches, fit_gemm, fit_terms
-from validation.full_clock import HALVES, at_full_clock
+from validation.full_clock import HALVES, at_full_clock, of_trace
 from validation.kineto_kernels import Call, read_adamw_launches, read_calls
 from validation.micro_rows import FITTED, in_situ, micro_rows
 
@@ -188,13 +189,15 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=HARDWARE)
     options = parser.parse_args()
     calls: dict[str, list[Call]] = {}
-    power = load(options.gpu, options.out).power
+    before = load(options.gpu, options.out)
+    power, expected = before.power, cache(before.tile_time)
     launches: list[tuple[int, float]] = []
     for path in sorted(path for folder in options.measured for path in (folder / "traces").glob("*.pt.trace.json.gz")):
         trace = path.name.removesuffix(".pt.trace.json.gz")
         if not any(word in trace for word in LEFT_OUT):
             compiled = "compiled" in trace
-            mine = at_full_clock(list(read_calls(path)), power)
+            mine = list(read_calls(path))
+            mine = at_full_clock(mine, of_trace(mine, power, expected))
             calls[trace] = [call for call in mine if not compiled or _inductors(call.kernel)]
             if trace not in HELD_OUT:
                 launches += read_adamw_launches(path)

@@ -6,13 +6,36 @@ at the highest clock; the simulator's meter (sim/costs/power.py) slows them down
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from dataclasses import replace
 
 from sim.costs import gemm
+from sim.costs.kernel import Kernel
 from sim.costs.power import FILLS_ABOVE, Meter, Power
 from validation.kineto_kernels import Call
 
 HALVES = ("_input", "_weight")  # of a norm's backward, which traces hold as a whole too
+
+
+# GPUs of a model differ in what they draw; where a trace's products say so, its GPU's own power is taken out.
+POWERS = (1.0, 1.05, 1.1, 1.15, 1.2, 1.25, 1.3, 1.35, 1.4, 1.45, 1.5, 1.55, 1.6)
+
+
+def of_trace(calls: list[Call], power: Power | None, expected: Callable[[Kernel], float]) -> Power | None:
+    """The power limit with the product power that explains this trace best: times at full clock are as `expected`.
+
+    `expected` are seconds of a product at full clock by a model of shapes, so one trace cannot have many of its own.
+    """
+    if power is None:
+        return None
+
+    def wrong(product: float) -> float:
+        done = at_full_clock(calls, replace(power, product=product))
+        pairs = [(c.duration, expected(c.kernel)) for c in done if is_product(c) and not c.overlapped]
+        return abs(sum(math.log(time / model) * time for time, model in pairs)) + 1e-9 * abs(product - power.product)
+
+    return replace(power, product=min(POWERS, key=wrong))
 
 
 def at_full_clock(calls: list[Call], power: Power | None) -> list[Call]:

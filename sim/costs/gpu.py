@@ -204,7 +204,7 @@ class Gpu:
             beyond = max(0.0, self.like.duration(kernel) - self.like.floor)
             return self.floor + self._relative(self.like, kernel) * beyond
         if kernel.kind in gemm.KINDS:
-            return self._tile_time(kernel)
+            return self.tile_time(kernel)
         return estimate(self.roofline, kernel, self.floor, self._efficiency)
 
     def _own_tiles(self, kernel: Kernel) -> bool:
@@ -241,7 +241,8 @@ class Gpu:
         least = there.bound(kernel)
         return here.bound(kernel) / least if least > 0 else 1.0
 
-    def _tile_time(self, kernel: Kernel) -> float:
+    def tile_time(self, kernel: Kernel) -> float:
+        """Seconds of a product by the tile model alone, without what rows near it say."""
         count, shape = gemm.products(kernel)
         peak = self.roofline.peak_of(kernel.dtype)
         tiles = gemm.of_dtype(self._tiles, kernel.dtype) or self._tiles.get("", gemm.TYPICAL)
@@ -271,7 +272,7 @@ class Gpu:
             return Curve(points, self.floor, self.bandwidth * self._efficiency["bytes"])
         correction = self._facts["correction"].get(kind, self._facts["correction"]["default"])
         if kind == "gemm":
-            return Kriged(rows, self._tile_time, terms.GEMM_AXES, **correction)
+            return Kriged(rows, self.tile_time, terms.GEMM_AXES, **correction)
         coefficients = self._facts["terms"].get("_".join(filter(None, group[:2])))
         if coefficients is None:
             return None
