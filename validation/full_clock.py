@@ -7,7 +7,7 @@ at the highest clock; the simulator's meter (sim/costs/power.py) slows them down
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from sim.costs import gemm
@@ -36,6 +36,20 @@ def of_trace(calls: list[Call], power: Power | None, expected: Callable[[Kernel]
         return abs(sum(math.log(time / model) * time for time, model in pairs)) + 1e-9 * abs(product - power.product)
 
     return replace(power, product=min(POWERS, key=wrong))
+
+
+def offset(traces: Iterable[list[Call]], power: Power | None, expected: Callable[[Kernel], float]) -> float:
+    """Mean log of products over `expected`, of those that ran at full clock while the budget lasted."""
+    if power is None:
+        return 0.0
+    total = weight = 0.0
+    for calls in traces:
+        ordered = sorted(calls, key=lambda call: call.start)
+        for before, after in zip(ordered, at_full_clock(calls, power), strict=True):
+            if is_product(before) and not before.overlapped and after.duration == before.duration:
+                total += math.log(before.duration / expected(before.kernel)) * before.duration
+                weight += before.duration
+    return total / weight if weight else 0.0
 
 
 def at_full_clock(calls: list[Call], power: Power | None) -> list[Call]:

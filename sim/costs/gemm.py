@@ -17,7 +17,7 @@ from typing import Any
 from sim.costs.kernel import Kernel
 
 # (rows, columns) of the CTA tiles seen in the kernel names of the H200 traces (nvjet_sm90_tst_256x128_...).
-TILES = ((256, 128), (320, 128), (192, 192), (192, 128), (128, 128), (128, 64), (64, 64), (64, 32))
+TILES = ((256, 128), (320, 128), (192, 192), (192, 128), (128, 160), (128, 128), (128, 64), (64, 64), (64, 32))
 
 SPLITS = (1, 2, 4, 8)  # ways to split k
 
