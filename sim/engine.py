@@ -191,14 +191,12 @@ class Engine:
             rank.kernel_end = None
 
     def _at_power(self, rank: Rank, kernel: int, duration: float) -> float:
-        """Seconds of a kernel at the clock that the power limit allows; beside communication SMs are what it lacks."""
+        """Seconds of a kernel alone at the clock that the power limit allows; communication beside it comes on top."""
         meter, now = self.meters[id(rank)], self.env.now
-        if kernel not in self.machine.hot:
-            meter.other(now, duration)
-        elif rank.channels:
-            meter.beside(now, duration * self.machine.slowdown(kernel, rank.channels))
-        else:
-            return meter.product(now, duration)
+        longer = self.machine.slowdown(kernel, rank.channels) if rank.channels else 1.0
+        if kernel in self.machine.hot:
+            return meter.product(now, duration * longer) / longer
+        meter.other(now, duration * longer)
         return duration
 
     def _communicate(self, rank: Rank, g: int, step: int, parts: tuple[int, ...]) -> Generator[Any, Any, None]:

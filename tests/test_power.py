@@ -16,7 +16,7 @@ from validation.kineto_kernels import Call
 
 POWER = Power(budget=0.01, product=1.4, exponent=2.0, other=0.7, idle=0.2)
 KERNELS = st.lists(
-    st.tuples(st.sampled_from(["product", "other", "beside"]), st.floats(0.0, 5e-3), st.floats(1e-6, 5e-3)), max_size=60
+    st.tuples(st.sampled_from(["product", "other"]), st.floats(0.0, 5e-3), st.floats(1e-6, 5e-3)), max_size=60
 )
 
 
@@ -33,7 +33,7 @@ def test_the_budget_stays_between_nothing_and_all_and_products_between_full_and_
             time = meter.product(now, duration)
             assert duration * (1 - 1e-9) <= time <= duration * POWER.slowest * (1 + 1e-9)
         else:
-            getattr(meter, kind)(now, duration)
+            meter.other(now, duration)
         assert 0.0 <= meter.left <= POWER.budget
         now += time
 
@@ -68,21 +68,21 @@ def test_the_time_at_full_clock_undoes_what_the_meter_did(kernels: list[tuple[st
             assert time * back.free_share(now, time) == pytest.approx(duration)
         else:
             time = duration
-            getattr(forth, kind)(now, duration)
-            getattr(back, kind)(now, duration)
+            forth.other(now, duration)
+            back.other(now, duration)
         assert forth.left == pytest.approx(back.left, abs=1e-12)
         now += time
 
 
 def test_calibration_shortens_long_dense_runs_of_products_and_nothing_else() -> None:
-    """Of 60 ms of products the first 25 ms stay, the others are shortened; a short one and an overlapped one stay."""
+    """Of 60 ms of products the first 25 ms stay, the others are shortened; a short product and other kernels stay."""
     product, add = Kernel("gemm", (4096, 4096, 4096), layout="nt"), Kernel("add", (1 << 20,))
     calls = [Call(product, 1e-3, False, 1, i * 1e-3) for i in range(60)]
-    calls += [Call(product, 1e-3, True, 1, 0.06), Call(product, 1e-5, False, 1, 0.061), Call(add, 1e-3, False, 1, 0.062)]
+    calls += [Call(product, 1e-5, False, 1, 0.061), Call(add, 1e-3, False, 1, 0.062)]
     done = at_full_clock(calls, POWER)
     assert [c.duration for c in done[:24]] == [1e-3] * 24
     assert done[59].duration == pytest.approx(1e-3 / POWER.slowest)
-    assert [c.duration for c in done[60:]] == [1e-3, 1e-5, 1e-3]
+    assert [c.duration for c in done[60:]] == [1e-5, 1e-3]
     assert at_full_clock(calls, None) == calls
 
 

@@ -64,8 +64,6 @@ def at_full_clock(calls: list[Call], power: Power | None) -> list[Call]:
             continue
         if not is_product(call):
             meter.other(call.start, call.duration)
-        elif call.overlapped:
-            meter.beside(call.start, call.duration)
         else:
             share = meter.free_share(call.start, call.duration)
             done[-1] = replace(call, duration=call.duration * share)

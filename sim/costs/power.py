@@ -74,13 +74,6 @@ class Meter:
         self.until = max(self.until, now + time)
         return time
 
-    def beside(self, now: float, duration: float) -> None:
-        """A product beside communication: it is short of SMs, not of clock, and draws as much in all."""
-        since = self._rest(now)
-        end = max(since, now + duration)
-        self._add((1.0 - self.power.product) * (end - since))
-        self.until = end
-
     def other(self, now: float, duration: float) -> None:
         """Another kernel of `duration` starts `now`."""
         since = self._rest(now)
