@@ -53,7 +53,7 @@ def offset(traces: Iterable[list[Call]], power: Power | None, expected: Callable
 
 
 def at_full_clock(calls: list[Call], power: Power | None) -> list[Call]:
-    """The calls of one trace, products shortened to their time at the highest clock; the budget is whole at its start."""
+    """The calls of one trace, products shortened to their time at full clock; the budget is whole at its start."""
     if power is None or not calls:
         return calls
     ordered = sorted(calls, key=lambda call: call.start)

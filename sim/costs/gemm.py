@@ -1,6 +1,7 @@
 """Matrix multiplication as the GPU runs it: output tiles, one per SM at a time, in waves.
 
-time = floor + waves * (tile_start + tile_m * tile_n * (epilogue + k * 2 / (sm_peak * efficiency))),  waves = ceil(tiles / SMs)
+time = floor + waves * (tile_start + tile_m * tile_n * (epilogue + k * 2 / (sm_peak * efficiency)))
+waves = ceil(tiles / SMs),
 less `tail` of what the last wave leaves idle
 
 minimised over the tile shapes that cuBLAS uses on Hopper and over splitting k, and never below what memory allows.
