@@ -37,7 +37,7 @@ HELD_OUT = (
 # Emulated clusters and slowed ranks are not the machine at work. Of compiled steps only TorchInductor's own kernels are
 # taken: those steps are denser and run their GEMMs at lower clocks (2 % slower forward, 10 % backward).
 LEFT_OUT = ("slow3", "spine")
-LATER = Path(__file__).parent / "cases" / "h200" / "micro_4gpu.jsonl"
+LATER = Path(__file__).parent / "cases" / "h200" / "kernels" / "micro_4gpu.jsonl"
 TRACE_NOISE = 0.01  # relative; traces of one shape differ by 1-2 %
 OVERLAPPED_NOISE = 0.05
 # The loss gathers one logit per row: how long that takes depends on the targets (two traces of a shape: up to 20 %).

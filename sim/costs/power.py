@@ -1,9 +1,9 @@
 """The power limit of a GPU: matrix products in a row use more than it may draw, and after a while the clock falls.
 
 The regulator answers late. It is modelled as a budget of energy above the limit: what draws more than the limit
-spends it, everything else fills it again. While there is some, products run at the highest clock; once it is spent they run
-at the clock at which they draw the limit. So the first 25 ms of a step after an optimizer or a bubble are fast, and long
-dense steps are up to a fifth slower than short ones.
+spends it, everything else fills it again. While there is some, products run at the highest clock; once it is spent
+they run at the clock at which they draw the limit. So the first 30 ms of a step after an optimizer or a bubble are
+fast, and long dense steps are up to a sixth slower than short ones.
 """
 
 from __future__ import annotations
