@@ -25,6 +25,9 @@ def comparison_page(comparison: Table) -> str:
         before, after = base["breakdown"].get(name, 0.0), changed["breakdown"].get(name, 0.0)
         if max(before, after) > _LEAST:
             lines.append(_row(f"  {share_name(name)}", before, after, base["step_time"]))
+    if found := comparison.get("difference_interval"):
+        told = f"{_signed(found['low'])} to {_signed(found['high'])}"
+        lines.append(f"difference, {found['nominal']:.0%} interval: {told}".replace("%", " %"))
     faster = comparison["speedup"]
     lines.append(f"{faster:.3f} times as fast")
     for which, part in (("base", base), ("changed", changed)):

@@ -11,7 +11,7 @@ from typing import Any
 
 from sim import files
 from sim.errors import InputError, Mistake
-from validation import baseline, measured, slices
+from validation import baseline, coverage, measured, slices
 from validation import report as writers
 from validation.against import Comparison, against
 from validation.gate import Check, new_misses
@@ -42,10 +42,15 @@ def compare(sets: Sequence[str], rows: Path | None = None, jobs: int = 1) -> lis
 
 def as_json(reports: Sequence[Report], compared: Comparison | None = None) -> Any:
     """The object of one report; a list of several. It serves as the base of a later `--compare`."""
-    made = [{**report.to_json(), "by_slice": slices.to_json(report)} for report in reports]
+    made = [{**report.to_json(), "by_slice": slices.to_json(report), **_covered(report)} for report in reports]
     if compared is not None:
         made = [{**one, "compared": compared.of(one["set"]).to_json()} for one in made]
     return made[0] if len(made) == 1 else made
+
+
+def _covered(report: Report) -> dict[str, Any]:
+    found = coverage.to_json(report)
+    return {"coverage": found} if found else {}
 
 
 def as_text(reports: Sequence[Report], compared: Comparison | None = None) -> str:
