@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from sim import files
 from sim.errors import InputError, Mistake, PrestepError
 from sim.exporters._words import percent, share_name
 from sim.units import format_duration
@@ -150,8 +151,9 @@ def _matplotlib(table: Table, path: Path) -> None:
     axes.grid(axis="x", color="#e2e8f0", lw=0.8)
     axes.set_axisbelow(True)
     axes.legend(frameon=False, loc="lower right")
-    with matplotlib.rc_context({"svg.hashsalt": "prestep", "svg.fonttype": "none"}):
-        figure.savefig(path, dpi=130, metadata={"Date": None} if path.suffix == ".svg" else None)
+    settings = {"svg.hashsalt": "prestep", "svg.fonttype": "none"}
+    with matplotlib.rc_context(settings), files.replacing(path) as beside:
+        figure.savefig(beside, dpi=130, metadata={"Date": None} if path.suffix == ".svg" else None)
 
 
 def _plotly(table: Table, path: Path) -> None:
@@ -165,4 +167,5 @@ def _plotly(table: Table, path: Path) -> None:
     figure.update_layout(
         barmode="overlay", title=title, xaxis_title="change of the step time, ms", template="simple_white"
     )
-    figure.write_html(path, include_plotlyjs=True)
+    with files.replacing(path) as beside:
+        figure.write_html(beside, include_plotlyjs=True)

@@ -117,10 +117,19 @@ def against_base(reports: Sequence[Report], source: str, rows: Path | None = Non
     return against(base, [report.to_json() for report in reports], source)
 
 
-def worse(reports: Sequence[Report], known: Path | None, compared: Comparison | None = None) -> list[Check]:
+def check_exact(exact: bool, compare: str | None) -> None:
+    """Raises InputError for --exact without a base to be the same as."""
+    if exact and not compare:
+        raise InputError(Mistake("command line", "--exact", "no --compare", "--compare FILE or REVISION beside it"))
+
+
+def worse(
+    reports: Sequence[Report], known: Path | None, compared: Comparison | None = None, exact: bool = False
+) -> list[Check]:
     """Failed checks; with a table of known misses only those it does not list, or that grew."""
     checks = [check for report in reports for check in report.checks]
     checks += compared.checks if compared is not None else ()
+    checks += [compared.exact] if compared is not None and exact else ()
     if known is None:
         return [check for check in checks if not check.passed]
     must_exist(known, "a TOML table of known misses")
