@@ -151,8 +151,10 @@ def _matplotlib(table: Table, path: Path) -> None:
     axes.grid(axis="x", color="#e2e8f0", lw=0.8)
     axes.set_axisbelow(True)
     axes.legend(frameon=False, loc="lower right")
-    settings = {"svg.hashsalt": "prestep", "svg.fonttype": "none"}
-    with matplotlib.rc_context(settings), files.replacing(path) as beside:
+    with (
+        matplotlib.rc_context({"svg.hashsalt": "prestep", "svg.fonttype": "none"}),
+        files.replacing(path) as beside,
+    ):
         figure.savefig(beside, dpi=130, metadata={"Date": None} if path.suffix == ".svg" else None)
 
 

@@ -79,8 +79,10 @@ def _save(figure: Any, path: Path) -> None:
     """Without a date and with fixed ids, the same cluster gives the same bytes."""
     import matplotlib
 
-    settings = {"svg.hashsalt": "prestep", "svg.fonttype": "none"}
-    with matplotlib.rc_context(settings), files.replacing(path) as beside:
+    with (
+        matplotlib.rc_context({"svg.hashsalt": "prestep", "svg.fonttype": "none"}),
+        files.replacing(path) as beside,
+    ):
         figure.savefig(beside, dpi=130, metadata={"Date": None} if path.suffix == ".svg" else None)
 
 
