@@ -15,7 +15,7 @@ import re
 import shutil
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -125,8 +125,8 @@ def _sampled(path: Path, step: int) -> str:
     return "".join(line for at, line in enumerate(lines) if settings[at] or at % step == 0)
 
 
-def mutated(names: Sequence[str]) -> dict[str, Comparison]:
-    """The comparison of every named constant's change with what is predicted now.
+def mutated(names: Sequence[str]) -> Iterator[tuple[str, Comparison]]:
+    """The comparison of every named constant's change with what is predicted now, as it is found.
 
     Raises
     ------
@@ -135,7 +135,6 @@ def mutated(names: Sequence[str]) -> dict[str, Comparison]:
     """
     if strange := [name for name in names if name not in CONSTANTS]:
         raise InputError([unknown("mutations", "", name, CONSTANTS) for name in strange])
-    found = {}
     with tempfile.TemporaryDirectory(prefix="prestep-mutation-") as text:
         folder = Path(text)
         copied(folder)
@@ -144,9 +143,8 @@ def mutated(names: Sequence[str]) -> dict[str, Comparison]:
             constant = CONSTANTS[name]
             kept = (folder / constant.file).read_bytes()
             change(folder, constant)
-            found[name] = against(before, predictions(folder), name)
+            yield name, against(before, predictions(folder), name)
             (folder / constant.file).write_bytes(kept)
-    return found
 
 
 def main() -> int:
@@ -161,10 +159,10 @@ def main() -> int:
         return 0
     print(f"{'constant, 10 % more':30}{'cases':>6}{'listed':>8}{'fails':>7}{'differs':>9}")
     unseen = 0
-    for name, found in mutated(names).items():
+    for name, found in mutated(names):
         listed = sum(not abs(pair.moved) <= 0.005 for pair in found.pairs)
         fails = sum(not check.passed for check in found.checks)
-        print(f"{name:30}{len(found.pairs):6}{listed:8}{fails:7}{found.differing:9}")
+        print(f"{name:30}{len(found.pairs):6}{listed:8}{fails:7}{found.differing:9}", flush=True)
         unseen += not found.differing
     return 1 if unseen else 0
 

@@ -40,7 +40,7 @@ def test_a_constant_that_moved_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(PrestepError, match="the constant has moved"):
         mutations.change(tmp_path, Constant("x.toml", "^b ="))
     with pytest.raises(InputError):
-        mutations.mutated(["no such constant"])
+        list(mutations.mutated(["no such constant"]))
 
 
 def test_only_the_number_behind_its_heading_changes(tmp_path: Path) -> None:
@@ -92,6 +92,6 @@ def test_exact_refuses_what_the_gate_lets_pass(tmp_path: Path) -> None:
 def test_a_sample_of_constants_is_caught() -> None:
     """Kernel times, host, links, NCCL and interference fail the gate or are listed; the launch latency differs."""
     listed = ["kernel times: products", "launch on the host", "NVLink bandwidth", "interference: collectives"]
-    found = mutations.mutated([*listed, "launch latency"])
+    found = dict(mutations.mutated([*listed, "launch latency"]))
     assert all(found[name].moves for name in listed)
     assert all(one.differing for one in found.values())
