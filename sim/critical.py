@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -36,7 +36,8 @@ class Segment:
     """A stretch of the path, in seconds of the run.
 
     `kind` is "kernel", "communication", "host" (its own work) or "waiting" (pauses of the GPU: gaps between kernels,
-    latency of launches, no SM free); `family` a kernel family or collective; `axis` and `group` those of a collective.
+    latency of launches, no SM free); `family` a kernel family or collective; `axis` and `group` those of a collective;
+    `index` the operation of the rank's program whose kernel or communication it is (-1: neither).
     """
 
     rank: int
@@ -47,6 +48,7 @@ class Segment:
     family: str = ""
     axis: str = ""
     group: str = ""
+    index: int = -1
 
     @property
     def duration(self) -> float:
@@ -138,7 +140,7 @@ class _Walk:
                 break
         if segments and segments[-1].start < begin:
             last = segments[-1]
-            segments[-1] = Segment(last.rank, last.kind, last.name, begin, *_rest(last))
+            segments[-1] = replace(last, start=begin)
         return CriticalPath(tuple(reversed(segments)), segments[-1].start if segments else end, end)
 
     def _back(self, end: float) -> Iterator[Segment]:
@@ -161,7 +163,7 @@ class _Walk:
             return self._sync(r, g, now)
         if p.kind[i] == KERNEL:
             begun = min(float(self.start[r][g]), now)
-            made = [Segment(p.rank, "kernel", p.names[i], begun, now, self.family(r, i))]
+            made = [Segment(p.rank, "kernel", p.names[i], begun, now, self.family(r, i), index=i)]
         else:
             (r, g), made = self._communication(r, g, now)
             begun = made[-1].start
@@ -188,7 +190,7 @@ class _Walk:
             k, j, begun = r, g, min(own, now)
         comm = self.graph.comms[c if c >= 0 else p.parts[int(p.payload[i])][0]]
         about = comm.op, comm.axis, group_text(comm.groups[0])
-        return (k, j), [Segment(p.rank, "communication", p.names[i], begun, now, *about)]
+        return (k, j), [Segment(p.rank, "communication", p.names[i], begun, now, *about, index=i)]
 
     def _started(self, r: int, g: int, begun: float) -> tuple[tuple[int, int, bool] | None, list[Segment]]:
         """What let an operation of the GPU start: its launch, or whatever ended last before it."""
@@ -246,10 +248,6 @@ class _Walk:
         if p.kind[(g - 1) % len(p)] == SYNC:
             return (r, g - 1, False), made
         return (r, g - 1, True), made
-
-
-def _rest(segment: Segment) -> tuple[float, str, str, str]:
-    return segment.end, segment.family, segment.axis, segment.group
 
 
 def _before(p: Program) -> list[int]:

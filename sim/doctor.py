@@ -18,8 +18,15 @@ from sim import __version__
 HOME = Path(__file__).parents[1]
 PACKAGES = ("sim", "topologies", "workloads", "validation")
 OLDEST = (3, 11)
-# What is not needed to predict, and what for.
-EXTRAS = {"scipy": "prestep calibrate", "plotly": "pictures in HTML of what-ifs", "torch": "prestep measure"}
+# What is not needed to predict: what for, and how to get it.
+EXTRAS = {
+    "scipy": ("prestep calibrate", "pip install 'prestep[calibrate]'"),
+    "optuna": ("prestep search --trials", "pip install 'prestep[search]'"),
+    "distributed": ("prestep sweep and search --executor dask://...", "pip install distributed"),
+    "plotly": ("pictures in HTML of what-ifs", "pip install plotly"),
+    "torch": ("prestep measure", "pip install torch"),
+}
+EXTRA = re.compile(r"""extra == ['"]([\w-]+)""")
 REQUIREMENT = re.compile(r"([\w.-]+)(?:\[.*?\])?\s*(?:>=\s*([\d.]+))?")
 
 
@@ -39,8 +46,19 @@ class Finding:
 def examined() -> list[Finding]:
     """Everything, what is wrong last."""
     order = ("good", "missing", "wrong")
-    found = [_python(), _version(), *map(_package, PACKAGES), *_libraries(), *map(_extra, EXTRAS), _folder()]
+    found = [_python(), _version(), *map(_package, PACKAGES), *_libraries(), *map(_extra, extras()), _folder()]
     return sorted(found, key=lambda finding: order.index(finding.state))
+
+
+def extras() -> list[str]:
+    """Packages that only some commands need: those above, and what else the package's extras name but `dev`."""
+    try:
+        lines = metadata.requires("prestep") or []
+    except metadata.PackageNotFoundError:
+        lines = []
+    optional = [line for line in lines if (extra := EXTRA.search(line)) and extra[1] != "dev"]
+    named = [match[1] for line in optional if (match := REQUIREMENT.match(line))]
+    return list(dict.fromkeys([*EXTRAS, *named]))
 
 
 def to_json(findings: list[Finding]) -> dict[str, Any]:
@@ -103,7 +121,8 @@ def _extra(name: str) -> Finding:
     try:
         return Finding(name, "good", metadata.version(name))
     except metadata.PackageNotFoundError:
-        return Finding(name, "missing", "not installed", f"only for {EXTRAS[name]}: pip install {name}")
+        what, how = EXTRAS.get(name, ("an extra of prestep", f"pip install {name}"))
+        return Finding(name, "missing", "not installed", f"only for {what}: {how}")
 
 
 def _folder() -> Finding:

@@ -47,6 +47,7 @@ def _needed(told: Mapping[str, Any]) -> Iterator[tuple[str, bool]]:
     for key in ("breakdown", "evidence"):
         table = told.get(key)
         yield key, isinstance(table, dict) and all(map(_number, table.values()))
+    yield "uncertainty", _interval(told.get("uncertainty"))
     for key, numbers in (("fallbacks", ("share",)), ("link_kinds", ())):
         rows = told.get(key, [])
         yield (
@@ -54,6 +55,18 @@ def _needed(told: Mapping[str, Any]) -> Iterator[tuple[str, bool]]:
             isinstance(rows, list)
             and all(isinstance(r, dict) and all(_number(r.get(n)) for n in numbers) for r in rows),
         )
+
+
+def _interval(found: object) -> bool:
+    """Whether it is none, or an interval with its parts."""
+    if found is None:
+        return True
+    if not isinstance(found, dict) or not all(_number(found.get(key)) for key in ("low", "high", "nominal")):
+        return False
+    parts = found.get("parts")
+    return isinstance(parts, list) and all(
+        isinstance(part, dict) and all(_number(part.get(key)) for key in ("seconds", "spread")) for part in parts
+    )
 
 
 def _number(value: object) -> bool:
@@ -108,9 +121,25 @@ def _sure(result: Mapping[str, Any]) -> Iterator[str]:
     good = sum(result["evidence"].get(grade, 0.0) for grade in GROUNDED)
     parts = ", ".join(f"{grade} {share:.0%}" for grade, share in result["evidence"].items() if share >= 0.005)
     sure = "well founded" if good > 0.95 else "fairly founded" if good > 0.7 else "largely a guess"
+    if result.get("uncertainty"):
+        yield from _doubt(result["uncertainty"])
     yield f"How sure: {sure}; the time of kernels and communication is {parts}."
     for fallback in result.get("fallbacks", [])[:3]:
         if fallback["share"] > MINOR:
             yield f"It would gain most from measuring {fallback.get('what')} ({fallback['share']:.0%} of the time)."
     for warning in result.get("warnings", []):
         yield f"Warning: {warning}"
+
+
+def _doubt(interval: Mapping[str, Any]) -> Iterator[str]:
+    """The interval, and what makes it as wide as it is."""
+    low, high = format_duration(interval["low"]), format_duration(interval["high"])
+    yield f"A measured step lies between {low} and {high} in {interval['nominal']:.0%} of the cases."
+    found = sorted(interval["parts"], key=lambda part: -part["seconds"] * part["spread"])[:3]
+    told = [
+        f"{part.get('constant')} ({part.get('grade')}: {part['spread']:.0%} of {format_duration(part['seconds'])})"
+        for part in found
+        if part["seconds"] > 0
+    ]
+    if told:
+        yield f"Most of that width: {', '.join(told)}."

@@ -65,6 +65,18 @@ def write_text(path: str | Path, text: str) -> None:
         beside.write_text(text, encoding="utf-8")
 
 
+def write_bytes(path: str | Path, data: bytes) -> None:
+    """The bytes, whole or not at all.
+
+    Raises
+    ------
+    InputError
+        If they cannot be written.
+    """
+    with replacing(path) as beside:
+        beside.write_bytes(data)
+
+
 def _umask() -> int:
     current = os.umask(0)  # the only way to read it
     os.umask(current)

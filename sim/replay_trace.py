@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from sim import files
 from sim.errors import InputError, Mistake
 from sim.replay import Outcome
 from workloads.traces.convert import NAMES
@@ -40,7 +41,7 @@ def write_trace(outcome: Outcome, path: Path) -> None:
 
 def _save(path: Path, content: dict[str, Any]) -> None:
     text = json.dumps(content).encode()
-    path.write_bytes(gzip.compress(text, 5, mtime=0) if path.suffix == ".gz" else text)
+    files.write_bytes(path, gzip.compress(text, 5, mtime=0) if path.suffix == ".gz" else text)
 
 
 def _side_by_side(outcome: Outcome) -> dict[str, Any]:

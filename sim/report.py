@@ -14,6 +14,7 @@ from sim.memory import outside, peaks
 from sim.opgraph import COMM, KERNEL, PHASES_COMMUNICATION, SYNC, OpGraph, Program
 from sim.result import Result
 from sim.timeline import Timeline, Words, group_text
+from sim.uncertainty import uncertainty_of
 
 if TYPE_CHECKING:
     from sim.engine import Run
@@ -42,6 +43,8 @@ def result_of(simulation: Simulation, prices: Prices | None = None, by_rank: dic
     alive, beside = peaks(simulation.lowered, s, step), outside(simulation)
     memory = {member: alive[r] for r in alive for member in graph.represents[r]}
     traffic = link_report(simulation, windows[graph.programs[0].rank], prices)
+    path = critical_path(graph, run)
+    sure = uncertainty_of(simulation, path, step)
     return Result(
         step_time=step,
         step_time_by_rank=dict(sorted(by_rank.items())),
@@ -57,11 +60,12 @@ def result_of(simulation: Simulation, prices: Prices | None = None, by_rank: dic
         link_loads=traffic.loads,
         evidence=evidence_of(simulation),
         fallbacks=fallbacks_of(simulation, shares.get("host", 0.0) / total),
-        warnings=_warnings(simulation),
+        warnings=(*_warnings(simulation), *sure.warnings),
         scenario=_summary(simulation),
         measured=s.measured.step_time,
         timeline=timeline,
-        critical_path=critical_path(graph, run),
+        critical_path=path,
+        uncertainty=sure,
         source=simulation,
     )
 

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from sim.critical import CriticalPath
     from sim.predict import Simulation
     from sim.timeline import Timeline
+    from sim.uncertainty import Uncertainty
 
 
 # Reserved over allocated memory of PyTorch's caching allocator at its peak: the median over ranks of the training runs
@@ -199,6 +200,8 @@ class Result:
         What a save costs, and what reading data does to the step, where the scenario has these sections.
     measured : float or None
         Seconds a real run took, never used by the prediction.
+    uncertainty : Uncertainty or None
+        The interval of the step time; see `sim.uncertainty`.
     source : Simulation or None
         The run that it was read from, for exporters that show more of it; not in `to_dict`.
     """
@@ -224,6 +227,7 @@ class Result:
     checkpoint: Mapping[str, Any] | None = None
     dataload: Mapping[str, Any] | None = None
     critical_path: CriticalPath | None = field(default=None, repr=False, compare=False)
+    uncertainty: Uncertainty | None = field(default=None, repr=False, compare=False)
     source: Simulation | None = field(default=None, repr=False, compare=False)
 
     @property
@@ -270,6 +274,7 @@ class Result:
             "tokens_per_second_per_gpu": self.tokens_per_second_per_gpu,
             "mfu": self.mfu,
             "tflops_per_gpu": self.tflops_per_gpu,
+            "uncertainty": None if self.uncertainty is None else self.uncertainty.to_dict(),
             "breakdown": dict(self.breakdown),
             "peak_memory": {
                 str(rank): {"total": memory.total, **memory.owners} for rank, memory in sorted(self.peak_memory.items())

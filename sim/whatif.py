@@ -34,10 +34,19 @@ def compare(base: Table, changed: Table) -> Table:
         "changed": other,
         "speedup": before / after if after else 1.0,
         "difference": after - before,
+        "difference_interval": _interval(base, changed),
         "breakdown_difference": {
             name: other["breakdown"].get(name, 0.0) - one["breakdown"].get(name, 0.0) for name in names
         },
     }
+
+
+def _interval(base: Table, changed: Table) -> Table | None:
+    """Interval of the difference, s: errors of what both rest on cancel. None where a result has none."""
+    from sim.uncertainty import difference
+
+    one, other = base.get("uncertainty"), changed.get("uncertainty")
+    return difference(one, other) if one and other else None
 
 
 def _part(result: Table) -> Table:

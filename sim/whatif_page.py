@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from sim import files
 from sim.errors import InputError, Mistake, PrestepError
 from sim.exporters._words import percent, share_name
 from sim.units import format_duration
@@ -25,6 +26,9 @@ def comparison_page(comparison: Table) -> str:
         before, after = base["breakdown"].get(name, 0.0), changed["breakdown"].get(name, 0.0)
         if max(before, after) > _LEAST:
             lines.append(_row(f"  {share_name(name)}", before, after, base["step_time"]))
+    if found := comparison.get("difference_interval"):
+        told = f"{_signed(found['low'])} to {_signed(found['high'])}"
+        lines.append(f"difference, {found['nominal']:.0%} interval: {told}".replace("%", " %"))
     faster = comparison["speedup"]
     lines.append(f"{faster:.3f} times as fast")
     for which, part in (("base", base), ("changed", changed)):
@@ -147,8 +151,11 @@ def _matplotlib(table: Table, path: Path) -> None:
     axes.grid(axis="x", color="#e2e8f0", lw=0.8)
     axes.set_axisbelow(True)
     axes.legend(frameon=False, loc="lower right")
-    with matplotlib.rc_context({"svg.hashsalt": "prestep", "svg.fonttype": "none"}):
-        figure.savefig(path, dpi=130, metadata={"Date": None} if path.suffix == ".svg" else None)
+    with (
+        matplotlib.rc_context({"svg.hashsalt": "prestep", "svg.fonttype": "none"}),
+        files.replacing(path) as beside,
+    ):
+        figure.savefig(beside, dpi=130, metadata={"Date": None} if path.suffix == ".svg" else None)
 
 
 def _plotly(table: Table, path: Path) -> None:
@@ -162,4 +169,5 @@ def _plotly(table: Table, path: Path) -> None:
     figure.update_layout(
         barmode="overlay", title=title, xaxis_title="change of the step time, ms", template="simple_white"
     )
-    figure.write_html(path, include_plotlyjs=True)
+    with files.replacing(path) as beside:
+        figure.write_html(beside, include_plotlyjs=True)

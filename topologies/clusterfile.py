@@ -18,6 +18,7 @@ Other keys are those of the family's `Params`.
 from __future__ import annotations
 
 import dataclasses
+import math
 import typing
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -35,6 +36,7 @@ Table = dict[str, Any]
 _BESIDE = ("nccl", "kernels")  # files that lie beside it
 _HEADER = ("family", "extends", "description", *_BESIDE)
 _GRADED = {"value", "evidence", "source"}
+MOST, MOST_GPUS = 2**18, 2**18  # of anything that a family counts, and of GPUs: so many take 1.3 GB
 _LINK = {"bandwidth": parse_bandwidth, "latency": parse_duration, "raw": parse_bandwidth, "upstream": parse_bandwidth}
 
 
@@ -49,6 +51,7 @@ def read(name_or_file: str | Path, hosts: int | None = None) -> Fabric:
     values = reader.params(table, typing.get_type_hints(family.Params))
     if hosts is not None:
         values |= _hosts(reader, family, hosts)
+    reader.mistakes += _too_many(where, family, values)
     if reader.mistakes:
         raise InputError(reader.mistakes)
     try:
@@ -168,6 +171,23 @@ OF_EVERY_FAMILY: dict[str, Callable[[object, str, str], float]] = {
 def _laid_over(below: object, value: object) -> object:
     nested = isinstance(below, dict) and isinstance(value, dict) and "value" not in value
     return {**below, **value} if nested else value  # type: ignore[dict-item]
+
+
+def _too_many(where: str, family: ModuleType, values: Table) -> list[Mistake]:
+    """Counts beyond any machine: a slip of the pen, which would take all memory before it is noticed."""
+    counts = {key: _product(value) for key, value in values.items()}
+    found = [Mistake(where, key, str(n), f"at most {MOST}") for key, n in counts.items() if n > MOST]
+    hosts, gpus = (counts.get(key) or _product(getattr(family.Params, key, 1)) for key in ("hosts", "gpus"))
+    if not found and hosts * gpus > MOST_GPUS:
+        found.append(Mistake(where, "hosts", f"{hosts} of {gpus} GPUs each", f"at most {MOST_GPUS} GPUs"))
+    return found
+
+
+def _product(value: object) -> int:
+    """A count, or that of a grid; 0 for what counts nothing."""
+    if isinstance(value, tuple) and value and all(type(n) is int for n in value):
+        return math.prod(value)
+    return value if type(value) is int else 0
 
 
 def _hosts(reader: _Reader, family: ModuleType, hosts: int) -> Table:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from sim import files
 from sim.errors import PrestepError
 from sim.units import format_bandwidth
 from topologies.links import Ints
@@ -78,8 +79,11 @@ def _save(figure: Any, path: Path) -> None:
     """Without a date and with fixed ids, the same cluster gives the same bytes."""
     import matplotlib
 
-    with matplotlib.rc_context({"svg.hashsalt": "prestep", "svg.fonttype": "none"}):
-        figure.savefig(path, dpi=130, metadata={"Date": None} if path.suffix == ".svg" else None)
+    with (
+        matplotlib.rc_context({"svg.hashsalt": "prestep", "svg.fonttype": "none"}),
+        files.replacing(path) as beside,
+    ):
+        figure.savefig(beside, dpi=130, metadata={"Date": None} if path.suffix == ".svg" else None)
 
 
 def _layout(fabric: Fabric) -> _Layout:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from sim import files
 from sim.errors import InputError, Mistake, did_you_mean
 from sim.units import format_bandwidth, format_duration
 
@@ -65,10 +66,11 @@ def export(fabric: Fabric, path: str | Path) -> None:
     import networkx as nx
 
     if path.suffix == ".graphml":
-        nx.write_graphml(fabric.graph, path)
+        with files.replacing(path) as beside:
+            nx.write_graphml(fabric.graph, beside)
     else:
         data = nx.node_link_data(fabric.graph, source="src", target="dst", edges="links")
-        path.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
+        files.write_text(path, json.dumps(data, indent=1) + "\n")
 
 
 def _check_suffix(path: Path, known: Iterable[str]) -> None:

@@ -89,6 +89,17 @@ class Comparison:
         return sorted(told, key=lambda m: (-m.growth if math.isfinite(m.growth) else -math.inf, m.set_, m.name))
 
     @property
+    def differing(self) -> int:
+        """Predictions that are not the same number as the base's, by however little."""
+        return sum(pair.now != pair.before for pair in self.pairs)
+
+    @property
+    def exact(self) -> Check:
+        """No prediction moved at all: what a change elsewhere must leave."""
+        names = [f"{pair.set_} {pair.name}" for pair in self.pairs if pair.now != pair.before]
+        return Check("compared: predictions that differ", float(self.differing), 0.0, ", ".join(names[:8]), share=False)
+
+    @property
     def slices(self) -> dict[tuple[str, str], tuple[int, float, float]]:
         """(cases, mean error before, now) by set and slice."""
         found: dict[tuple[str, str], list[Move]] = {}
@@ -131,6 +142,7 @@ class Comparison:
         worse = sum(not pair.growth <= 1e-6 for pair in self.pairs)
         moved = sum(not abs(pair.moved) <= MOVED for pair in self.pairs)
         parts = [f"{len(self.pairs)} cases against {self.base}: {moved} moved by more than {MOVED:.1%}, {worse} worse"]
+        parts.append(f"{self.differing} not identical")
         for what, names in (("gone", self.gone), ("no longer predicted", self.broken), ("new", self.new)):
             if names:
                 parts.append(f"{len(names)} {what}")
@@ -150,6 +162,7 @@ class Comparison:
         return {
             "base": self.base,
             "cases": len(self.pairs),
+            "differing": self.differing,
             "moves": [move.to_json() for move in self.moves],
             "gone": list(self.gone),
             "no_longer_predicted": list(self.broken),

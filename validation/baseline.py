@@ -103,16 +103,17 @@ def of_revision(revision: str, sets: Sequence[str], rows: Path | None, jobs: int
     with tempfile.TemporaryDirectory(prefix="prestep-base-") as folder:
         with tarfile.open(fileobj=io.BytesIO(archive)) as tar:
             tar.extractall(folder, filter="data")
-        if (whole := _ask(folder, sets, rows, jobs)) is not None:
+        if (whole := ask(folder, sets, rows, jobs)) is not None:
             return whole
-        found = [_ask(folder, [one], rows, jobs) for one in sets]  # one set that it does not know refuses them all
+        found = [ask(folder, [one], rows, jobs) for one in sets]  # one set that it does not know refuses them all
     reports = [report for made in found if made for report in made]
     if not reports:
         raise PrestepError(f"--compare: {revision} can predict none of {', '.join(sets)}")
     return reports
 
 
-def _ask(folder: str, sets: Sequence[str], rows: Path | None, jobs: int) -> Reports | None:
+def ask(folder: str, sets: Sequence[str], rows: Path | None, jobs: int) -> Reports | None:
+    """Reports of the sets as the package in a folder predicts them; None if it cannot."""
     more = ["--rows", str(rows.resolve())] if rows else []
     asked = [sys.executable, "-m", "cli", "validate", *sets, "--json", "--jobs", str(jobs), *more]
     env = {**os.environ, "PYTHONPATH": folder, "PYTHONDONTWRITEBYTECODE": "1"}

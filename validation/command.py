@@ -11,7 +11,7 @@ from typing import Any
 
 from sim import files
 from sim.errors import InputError, Mistake
-from validation import baseline, measured, slices
+from validation import baseline, coverage, measured, slices
 from validation import report as writers
 from validation.against import Comparison, against
 from validation.gate import Check, new_misses
@@ -42,10 +42,15 @@ def compare(sets: Sequence[str], rows: Path | None = None, jobs: int = 1) -> lis
 
 def as_json(reports: Sequence[Report], compared: Comparison | None = None) -> Any:
     """The object of one report; a list of several. It serves as the base of a later `--compare`."""
-    made = [{**report.to_json(), "by_slice": slices.to_json(report)} for report in reports]
+    made = [{**report.to_json(), "by_slice": slices.to_json(report), **_covered(report)} for report in reports]
     if compared is not None:
         made = [{**one, "compared": compared.of(one["set"]).to_json()} for one in made]
     return made[0] if len(made) == 1 else made
+
+
+def _covered(report: Report) -> dict[str, Any]:
+    found = coverage.to_json(report)
+    return {"coverage": found} if found else {}
 
 
 def as_text(reports: Sequence[Report], compared: Comparison | None = None) -> str:
@@ -112,10 +117,19 @@ def against_base(reports: Sequence[Report], source: str, rows: Path | None = Non
     return against(base, [report.to_json() for report in reports], source)
 
 
-def worse(reports: Sequence[Report], known: Path | None, compared: Comparison | None = None) -> list[Check]:
+def check_exact(exact: bool, compare: str | None) -> None:
+    """Raises InputError for --exact without a base to be the same as."""
+    if exact and not compare:
+        raise InputError(Mistake("command line", "--exact", "no --compare", "--compare FILE or REVISION beside it"))
+
+
+def worse(
+    reports: Sequence[Report], known: Path | None, compared: Comparison | None = None, exact: bool = False
+) -> list[Check]:
     """Failed checks; with a table of known misses only those it does not list, or that grew."""
     checks = [check for report in reports for check in report.checks]
     checks += compared.checks if compared is not None else ()
+    checks += [compared.exact] if compared is not None and exact else ()
     if known is None:
         return [check for check in checks if not check.passed]
     must_exist(known, "a TOML table of known misses")

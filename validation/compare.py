@@ -116,7 +116,9 @@ def predict_row(row: Row, predict: Predict | None = None) -> Prediction:
         return Prediction(error=str(error))
     except Exception as error:  # a crash is a failed row, and the gate fails with it
         return Prediction(error=f"{type(error).__name__}: {error}")
-    return Prediction(result.step_time, {rank: memory.total for rank, memory in result.peak_memory.items()})
+    memory = {rank: memory.total for rank, memory in result.peak_memory.items()}
+    sure = result.uncertainty
+    return Prediction(result.step_time, memory, interval=None if sure is None else (sure.low, sure.high))
 
 
 def _of_jobs(scenario: Scenario) -> Result:

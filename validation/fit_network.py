@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from sim import files
 from sim.collectives import plan_collective
 from sim.collectives.network import CHANNEL, EAGER, HOPS, MESSAGE, PAIRS, RENDEZVOUS, SHARE
 from sim.errors import InputError, Mistake
@@ -147,10 +148,7 @@ def write(result: NetworkFit, cluster: str, path: Path, logs: Sequence[Path]) ->
     InputError
         If it cannot be written.
     """
-    try:
-        path.write_text(render(result, cluster, logs), encoding="utf-8")
-    except OSError as error:
-        raise InputError(Mistake(str(path), "", error.strerror or str(error), "a place to write to")) from None
+    files.write_text(path, render(result, cluster, logs))
 
 
 def render(result: NetworkFit, cluster: str, logs: Sequence[Path]) -> str:

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from validation.summary import Errors
 
 Cells = Sequence[str]
+Interval = tuple[float, float]
 
 
 @dataclass(frozen=True)
@@ -33,7 +34,10 @@ class Skip:
 
 @dataclass(frozen=True)
 class Point:
-    """One compared case, s. `error`: why there is no prediction. `faint`: not part of the figures."""
+    """One compared case, s. `error`: why there is no prediction. `faint`: not part of the figures.
+
+    `interval`: between which times the measured one should lie, with the probability `sim.uncertainty.NOMINAL`.
+    """
 
     name: str
     group: str
@@ -42,6 +46,7 @@ class Point:
     fitted: bool
     faint: bool = False
     error: str = ""
+    interval: Interval | None = None
 
 
 class Report(Protocol):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from pathlib import Path
 
+from sim import files
 from validation import collective_rows
 from validation.bootstrap import Estimate, of_ratios
 from validation.predict_collective import predict_row
@@ -35,5 +36,5 @@ def note(path: Path, sure: dict[str, Estimate]) -> str:
     lines = [f"{name}: {found}" for name, found in sure.items()]
     if lines:
         head = ["# Predicted over measured, held-out rows, with 90 % bootstrap intervals:", *(f"# {x}" for x in lines)]
-        path.write_text("\n".join([*head, path.read_text(encoding="utf-8")]), encoding="utf-8")
+        files.write_text(path, "\n".join([*head, path.read_text(encoding="utf-8")]))
     return "\n".join(["predicted over measured, held-out rows:", *lines]) if lines else ""

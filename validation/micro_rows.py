@@ -6,7 +6,6 @@ longer, high clocks make long ones look shorter. Both are fitted against the tra
 
 from __future__ import annotations
 
-import json
 import zlib
 from dataclasses import replace
 from functools import partial
@@ -14,10 +13,12 @@ from pathlib import Path
 
 import numpy as np
 
+from sim import files
 from sim.costs import terms
 from sim.costs.gpu import Gpu
 from sim.costs.kernel import Kernel
 from sim.costs.tables import Kriged, Row
+from sim.errors import InputError, Mistake
 from validation.fit_kernels import fit_gemm_model, fit_terms
 
 NOISE = 0.06  # relative, of rows without an in-situ counterpart; shorter than 30 us: 15 %
@@ -29,22 +30,42 @@ DTYPES = {"bfloat16": "bf16", "float16": "fp16", "float32": "tf32", "float8_e4m3
 
 
 def micro_rows(path: Path) -> list[Row]:
-    """Rows of `micro.jsonl`: raw for the kinds in `FITTED`, less `OVERHEAD` for the others."""
-    rows = []
-    for line in path.read_text().splitlines():
-        record = json.loads(line)
-        kernel = _kernel(record)
-        if kernel is None or not record.get("s"):
+    """Rows of `micro.jsonl`: raw for the kinds in `FITTED`, less `OVERHEAD` for the others.
+
+    Raises
+    ------
+    InputError
+        With every line that is no kernel's row.
+    """
+    rows, mistakes = [], list[Mistake]()
+    for at, line in enumerate(path.read_bytes().splitlines(), 1):
+        try:
+            row = _row(files.json_of(line))
+        except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
+            found = f"no {error}" if isinstance(error, KeyError) else str(error)
+            mistakes.append(
+                Mistake(f"{path.name}:{at}", "", found[:100], "a kernel's row, as `prestep measure` writes")
+            )
             continue
-        seconds = float(record["s"])
-        time = seconds if kernel.kind in FITTED else max(seconds - OVERHEAD, 0.3 * seconds)
-        rows.append(Row(kernel, time, NOISE if seconds > 3e-5 else 0.15, 1, "micro"))
+        if row is not None:
+            rows.append(row)
+    if mistakes:
+        raise InputError(mistakes)
     return rows
 
 
 def kept_apart(kernel: Kernel) -> bool:
     """Whether a product or attention of `micro_4gpu.jsonl` is judged on instead of used: a third, by shape."""
     return kernel.kind in FITTED and zlib.crc32("x".join(map(str, kernel.shape)).encode()) % 3 == 0
+
+
+def _row(record: dict[str, object]) -> Row | None:
+    kernel = _kernel(record)
+    if kernel is None or not record.get("s"):
+        return None
+    seconds = float(record["s"])  # type: ignore[arg-type]
+    time = seconds if kernel.kind in FITTED else max(seconds - OVERHEAD, 0.3 * seconds)
+    return Row(kernel, time, NOISE if seconds > 3e-5 else 0.15, 1, "micro")
 
 
 def in_situ(traces: list[Row], micro: list[Row], gpu: Gpu) -> list[Row]:

@@ -166,7 +166,7 @@ def _row(record: Mapping[str, str], where: str) -> Row:
         return replace(empty, machine=machine.name, skip=f"no cluster file: {machine.reason or machine.name}")
     if size is None or gpus is None or (nodes is None and machine.per_host < 1):
         return replace(empty, machine=machine.name, skip="size, GPUs or nodes are not single numbers")
-    if gpus < 2 or size < 1 or max(gpus, nodes or 1) > MOST:
+    if gpus < 2 or size < 1 or max(gpus, nodes or 1) > MOST or (nodes is not None and nodes < 1):
         raise InputError(Mistake(where, "gpus, nodes, size_bytes", f"{gpus:g}, {nodes}, {size:g}", f"2 to {MOST} GPUs"))
     row = _measured(replace(empty, machine=machine.name), record, where)
     if row.skip:

@@ -123,8 +123,8 @@ def run_of(row: Mapping[str, str]) -> Run:
 def scenario_of(row: Mapping[str, str], setup: Setup) -> dict[str, Any]:
     """The scenario's tables."""
     sections = {name: dict(keys) for name, keys in (setup.sections or {}).items()}
-    gpus, tp, pp, cp = (_whole(row, name, 1) for name in ("gpus", "tp", "pp", "cp"))
-    dp = _whole(row, "dp", max(1, gpus // (tp * pp * cp)))
+    gpus, tp, pp, cp = (_count(row, name, 1) for name in ("gpus", "tp", "pp", "cp"))
+    dp = _count(row, "dp", max(1, gpus // (tp * pp * cp)))
     if row.get("dp", "").strip() and dp * tp * pp * cp != gpus:
         found = f"dp {dp} x tp {tp} x pp {pp} x cp {cp} on {gpus} GPUs"
         raise InputError(Mistake(row["id"], "", found, "a layout whose product is the number of GPUs"))
@@ -158,7 +158,7 @@ def scenario_of(row: Mapping[str, str], setup: Setup) -> dict[str, Any]:
         "training": {**sections.pop("training", {}), **training},
         "parallel": {"data_parallel": "ddp" if dp * cp > 1 else "none", **sections.pop("parallel", {}), **parallel},
     }
-    if cut := _counted(made["model"]["layers"], pp * (vpp if vpp > 1 else 1)):
+    if cut := _counted(made["model"].get("layers", 0), pp * (vpp if vpp > 1 else 1)):
         sections["megatron"] = {**cut, **sections.get("megatron", {})}
     return made | sections
 
@@ -207,6 +207,13 @@ def _whole(row: Mapping[str, str], name: str, default: int) -> int:
         return int(float(text))
     except (ValueError, OverflowError):
         raise InputError(Mistake(row["id"], name, f'"{text}"', "a whole number")) from None
+
+
+def _count(row: Mapping[str, str], name: str, default: int) -> int:
+    found = _whole(row, name, default)
+    if found < 1:
+        raise InputError(Mistake(row["id"], name, f'"{row[name]}"', "a whole number above 0"))
+    return found
 
 
 def _chosen(text: str, key: str, known: Sequence[tuple[str, str]]) -> dict[str, str]:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from xml.etree import ElementTree
 
 from sim import files
+from validation import coverage
 from validation.interface import Cells, Report, Table
 from validation.plot import write_plot
 from validation.slices import rank_of, slices_of
@@ -35,6 +36,7 @@ def markdown(report: Report) -> str:
         _table(CHECK_HEAD, map(check_cells, report.checks)),
         "## Groups",
         _table(GROUP_HEAD, group_cells(report)),
+        *filter(None, [coverage.line(report)]),
         "## Cases",
     ]
     for table in filter(lambda table: table.rows, report.case_tables):
@@ -64,6 +66,8 @@ def terminal(report: Report, width: int = 120) -> str:
     console.print()
     console.print(_rich(Table("", CHECK_HEAD, list(map(check_cells, report.checks)))))
     console.print()
+    if covered := coverage.line(report):
+        console.print(covered, markup=False, highlight=False, soft_wrap=True)
     console.print(verdict(report), markup=False)
     return console.export_text()
 

@@ -246,4 +246,7 @@ def _faults(case: Mapping[str, Any]) -> dict[str, Any]:
     slow = case.get("slow")
     if not slow:
         return {}
+    numbers = isinstance(slow, dict) and all(type(slow.get(key)) in (int, float) for key in ("rank", "cycles"))
+    if not numbers:
+        raise InputError(Mistake("case", "slow", repr(slow)[:60], '{"rank": 3, "cycles": 2000000}'))
     return {"slow_rank": slow["rank"], "slow_per_layer": f"{float(slow['cycles']) / SPIN_CLOCK!r} s"}

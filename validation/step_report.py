@@ -9,7 +9,7 @@ from typing import Any
 
 from sim.units import format_duration
 from validation.gate import Check, Tolerances, judge
-from validation.interface import Cells, Point, Skip, Table
+from validation.interface import Cells, Interval, Point, Skip, Table
 from validation.rows import FAMILIES, Row
 from validation.summary import Errors, errors_of
 
@@ -22,11 +22,12 @@ CASE_HEAD = ("case", "family", "measured", "predicted", "error", "memory", "")
 
 @dataclass(frozen=True)
 class Prediction:
-    """Seconds and peak bytes by rank; or why there is none."""
+    """Seconds and peak bytes by rank, and between which seconds a measurement should lie; or why there is none."""
 
     step_time: float = float("nan")
     peak_memory: Mapping[int, float] = field(default_factory=dict)
     error: str = ""
+    interval: Interval | None = None
 
 
 @dataclass(frozen=True)
@@ -96,6 +97,7 @@ class Case:
             "measured": self.row.measured,
             "predicted": self.prediction.step_time if done else None,
             "signed_error": self.signed_error if done else None,
+            "interval": self.prediction.interval,
             "spread": self.row.spread,
             "noisy": self.noisy,
             "fitted": self.fitted,
@@ -204,7 +206,8 @@ class Report:
     def _points(self) -> Iterator[Point]:
         for case in self.cases:
             row, made = case.row, case.prediction
-            yield Point(row.name, row.family, row.measured, made.step_time, case.fitted, case.noisy, made.error)
+            told = row.measured, made.step_time, case.fitted, case.noisy, made.error, made.interval
+            yield Point(row.name, row.family, *told)
 
     @property
     def skips(self) -> Sequence[Skip]:

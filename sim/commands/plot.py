@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from sim import files
 from sim.commands._shared import explained
 from sim.errors import InputError, Mistake, unknown
 
@@ -71,4 +72,5 @@ def _lines(frame: Any, x: str, others: Sequence[str], y: str, output: Path) -> N
     if others:
         axes.legend(fontsize=8)
     output.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(output, dpi=130)
+    with files.replacing(output) as beside:
+        figure.savefig(beside, dpi=130)

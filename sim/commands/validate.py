@@ -20,6 +20,7 @@ from sim.commands._shared import EXIT_OUTSIDE, as_json, echo_json, explained, fi
 @file_option("--html", text="Write a page with scatter and residual plots, in one file.")
 @click.option("--compare", metavar="FILE|REV", help="List what moved since this: a file of --json, or a git revision.")
 @click.option("--only-compare", is_flag=True, help="With --compare: print and judge what moved, not the sets.")
+@click.option("--exact", is_flag=True, help="With --compare: exit 1 if any prediction is not the same number.")
 @click.option("--jobs", default=2, show_default=True, type=click.IntRange(1), help="Worker processes.")
 @file_option("--known-misses", text="Exit 1 only for failed checks that this TOML table does not list, or that grew.")
 @explained
@@ -31,11 +32,13 @@ def command(
     known_misses: Path | None,
     compare: str | None,
     only_compare: bool,
+    exact: bool,
     **files: Path | None,
 ) -> None:
     """Compare predictions with the measured cases of SET (`prestep list sets`); exit 1 outside tolerance."""
     from validation import command as body
 
+    body.check_exact(exact, compare)
     if compare:
         body.check_base(compare)  # before the work, not after
     reports = body.compare(sets, rows, jobs)
@@ -45,7 +48,7 @@ def command(
     else:
         click.echo(body.as_text([] if only_compare and compare else reports, compared))
     body.write(reports, talk, compared=compared, **files)
-    worse = body.worse([] if only_compare and compare else reports, known_misses, compared)
+    worse = body.worse([] if only_compare and compare else reports, known_misses, compared, exact)
     why = "not among the known misses, or worse" if known_misses else "past tolerance"
     for check in worse if known_misses or compare else ():
         talk(f"{why}: {check.name}: {check.value:.4f} (limit {check.limit:.4f})")

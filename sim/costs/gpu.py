@@ -162,6 +162,15 @@ class Gpu:
         reached = model.reaches(work(kernel)[1]) if isinstance(model, Curve) else model.reaches(kernel)
         return "" if reached else "extrapolation of its table"
 
+    def past(self, kernel: Kernel) -> float:
+        """Octaves by which a kernel lies past the sizes in the table it is read from; 0 where that reaches it."""
+        if not self.stands_on(kernel).startswith("extrapolation"):
+            return 0.0
+        model = self.model(terms.group(kernel))
+        if model is None:
+            return 0.0
+        return model.past(work(kernel)[1]) if isinstance(model, Curve) else model.past(kernel)
+
     def _borrowed(self, kernel: Kernel) -> str:
         """The kind whose table a kernel without one is read from, or "contiguous" for another layout's; else ""."""
         kind, layout, _ = group = terms.group(kernel)

@@ -79,6 +79,10 @@ class Curve:
         """Whether the rows go up to `size`, or nearly; below them the line ends at the floor, which is known."""
         return size <= self.sizes[-1] * 2**NEAR
 
+    def past(self, size: float) -> float:
+        """Octaves from the largest row to `size`; 0 up to it."""
+        return max(0.0, math.log2(size / self.sizes[-1])) if size > 0 else 0.0
+
 
 def _isotonic(points: list[tuple[float, float, float]]) -> tuple[list[float], list[float]]:
     """Pool adjacent violators on log time, after merging equal sizes."""
@@ -147,6 +151,11 @@ class Kriged:
         at = np.array(self.axes(kernel))
         low, high = self.points.min(axis=0) - NEAR, self.points.max(axis=0) + NEAR
         return bool(((low <= at) & (at <= high)).all())
+
+    def past(self, kernel: Kernel) -> float:
+        """Octaves from the rows to this position, on the axis on which it is furthest outside; 0 among them."""
+        at = np.array(self.axes(kernel))
+        return float(max(0.0, (self.points.min(axis=0) - at).max(), (at - self.points.max(axis=0)).max()))
 
     def leave_one_out(self) -> np.ndarray:
         """Log errors (predicted over measured) of each row when it is left out (closed form)."""

@@ -105,7 +105,7 @@ def render(result: Result, rank: int | None = None) -> str:
 def _save(path: Path, text: str) -> None:
     if path.suffix == ".gz":
         # No time of writing in the file: the same run gives the same bytes.
-        path.write_bytes(gzip.compress(text.encode(), compresslevel=5, mtime=0))
+        files.write_bytes(path, gzip.compress(text.encode(), compresslevel=5, mtime=0))
     else:
         files.write_text(path, text)
 

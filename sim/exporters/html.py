@@ -12,7 +12,7 @@ from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sim import __version__
+from sim import __version__, files
 from sim.exporters import _words as words
 from sim.exporters._html import sections
 
@@ -24,7 +24,7 @@ SUFFIXES = (".html", ".htm")
 
 def write(result: Result, path: str | Path, tornado: dict[str, Any] | None = None) -> None:
     """Write the report; `tornado` is what `sim.whatif.tornado` found, for the section on what-ifs."""
-    Path(path).write_text(render(result, tornado), encoding="utf-8")
+    files.write_text(path, render(result, tornado))
 
 
 def render(result: Result, tornado: dict[str, Any] | None = None) -> str:

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from sim import files
 from sim.exporters import _words as words
 from sim.units import format_bytes, format_duration
 
@@ -64,7 +65,7 @@ def render_jobs(together: Together) -> str:
 
 def write(result: Result, path: str | Path) -> None:
     """Write the page to a file."""
-    Path(path).write_text(render(result, WIDEST), encoding="utf-8")
+    files.write_text(path, render(result, WIDEST))
 
 
 def _sections(result: Result, width: int) -> list[tuple[str, Table]]:

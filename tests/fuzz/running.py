@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import signal
 import traceback
+from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 
@@ -16,6 +17,16 @@ from tests.fuzz.seeds import Seed
 SECONDS = 10
 # 0 good, 1 outside tolerance (of `validate` alone), 2 wrong input.
 GOOD = {0, 2}
+
+
+@dataclass
+class Ended:
+    """How the last run ended: its exit code, -1 for none."""
+
+    code: int = -1
+
+
+ended = Ended()
 
 
 class TooLong(BaseException):
@@ -31,6 +42,7 @@ def outcome(seed: Seed, path: Path, out: Path) -> str:
     words = [{"FILE": str(path), "OUT": str(out)}.get(word, word) for word in seed.words]
     before = signal.signal(signal.SIGPROF, _stop)
     signal.setitimer(signal.ITIMER_PROF, SECONDS)  # of this process's own time: a busy machine is no finding
+    ended.code = -1
     try:
         done = CliRunner().invoke(cli.main, words)
     except TooLong:
@@ -38,6 +50,7 @@ def outcome(seed: Seed, path: Path, out: Path) -> str:
     finally:
         signal.setitimer(signal.ITIMER_PROF, 0)
         signal.signal(signal.SIGPROF, before)
+    ended.code = done.exit_code
     if done.exception is not None and not isinstance(done.exception, SystemExit):
         return "".join(traceback.format_exception(done.exception)[-4:])
     if done.exit_code not in (GOOD | {1} if seed.words[0] == "validate" else GOOD):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import json
+import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -41,6 +43,16 @@ algo = "ring"
 slow_rank = 1
 slow_factor = 1.5
 """
+RESULT = {
+    "step_time": 1.0, "breakdown": {"compute": 0.75, "exposed_dp": 0.25}, "evidence": {"measured": 0.5, "guess": 0.5},
+    "uncertainty": {
+        "low": 0.9, "high": 1.1, "nominal": 0.9,
+        "parts": [{"constant": "run to run", "grade": "measured", "seconds": 1.0, "spread": 0.02}],
+    },
+    "fallbacks": [{"what": "kernel x: no table", "grade": "guess", "count": 2, "share": 0.5}], "warnings": ["w"],
+    "link_kinds": [{"kind": "nvlink", "shadow_price": 0.1}],
+    "out_of_memory": {"fits": False, "rank": 0, "largest_owner": "gradients"},
+}  # fmt: skip
 CLUSTER = """name = "mine"
 family = "rail-optimized"
 hosts = 2
@@ -52,12 +64,39 @@ FLAT = "SwitchName=leaf Nodes=n[0-3] LinkSpeed=100\n"
 
 @dataclass(frozen=True)
 class Seed:
-    """A good file and the words of the command that reads it; FILE and OUT stand for paths."""
+    """A good file and the words of the command that reads it; FILE and OUT stand for paths.
+
+    `packed`: the file is a zip of the members that the text lists, each under a line `== name`.
+    """
 
     name: str
     suffix: str
     text: str
     words: tuple[str, ...]
+    packed: bool = False
+
+    def write(self, text: str, path: Path) -> None:
+        """Writes a text, damaged or not, as a file of this kind."""
+        data = text.encode("utf-8", "replace")
+        path.write_bytes(_zip(text) if self.packed else data)
+
+
+def _zip(text: str) -> bytes:
+    made = io.BytesIO()
+    with zipfile.ZipFile(made, "w", zipfile.ZIP_DEFLATED) as file:
+        for member in text.split("== ")[1:]:
+            name, _, content = member.partition("\n")
+            file.writestr(name.replace("\0", "?") or "x", content.encode("utf-8", "replace"))
+    return made.getvalue()
+
+
+def _measured() -> str:
+    """What `prestep measure` writes, cut short."""
+    from tests.validation.test_calibrate_machine import MANIFEST, rows
+
+    members = {"manifest.json": json.dumps(MANIFEST)}
+    members |= {f"{name}.jsonl": "".join(json.dumps(r) + "\n" for r in found[:8]) for name, found in rows().items()}
+    return "".join(f"== {name}\n{content}\n" for name, content in members.items())
 
 
 def _first(path: str, lines: int) -> str:
@@ -91,6 +130,9 @@ def seeds() -> list[Seed]:
         Seed("csv", ".csv", _first(f"{cases}/reference-collectives/reference.csv", 5), ("validate", "published-collectives", "--rows", "FILE")),
         Seed("published", ".csv", _first(f"{cases}/published/rows.csv", 3), ("validate", "published", "--jobs", "1", "--rows", "FILE")),
         Seed("trace", ".json", _trace(), ("replay", "FILE", "--json")),
+        Seed("measured", ".zip", _measured(), ("calibrate", "FILE", "-o", "OUT", "--force"), packed=True),
+        Seed("override", ".toml", SCENARIO, ("whatif", "FILE", "--set", "training.seq_len=256", "--json")),
+        Seed("result", ".json", json.dumps(RESULT, indent=0), ("explain", "FILE")),
         Seed("base", ".json", json.dumps({"set": "x", "cases": [{"id": "a", "predicted": 1.0, "signed_error": 0.1}]}, indent=0),
              ("validate", "h200-straggler", "--jobs", "1", "--compare", "FILE")),
     ]  # fmt: skip

@@ -70,7 +70,7 @@ def test_files_that_are_none(name: str, tmp_path: Path) -> None:
 def _damaged(name: str, seed: int, times: int, folder: Path) -> None:
     text = mutated(SEEDS[name].text, seed, times)
     path = folder / f"x{SEEDS[name].suffix}"
-    path.write_text(text, errors="replace")
+    SEEDS[name].write(text, path)
     assert outcome(SEEDS[name], path, folder / "out.json") == "", f"mutated({name!r}, {seed}, {times})"
 
 

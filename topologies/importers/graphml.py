@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from xml.etree.ElementTree import ParseError
 
+from sim import files
 from topologies.fabric import Fabric
 from topologies.importers._graph import fabric_of, facts_of
 from topologies.importers._text import Source, text_of
@@ -40,5 +41,6 @@ def write(fabric: Fabric, path: str | Path) -> list[str]:
 
     graph = fabric.graph.copy()
     graph.graph["facts"] = json.dumps(facts_of(fabric))
-    nx.write_graphml(graph, str(path))
+    with files.replacing(path) as beside:
+        nx.write_graphml(graph, str(beside))
     return []

@@ -10,6 +10,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
+from sim import files
 from sim.errors import InputError, did_you_mean
 from topologies.builder import FabricBuilder
 from topologies.fabric import Fabric
@@ -36,7 +37,7 @@ def sniff(text: str) -> bool:
 def write(fabric: Fabric, path: str | Path) -> list[str]:
     """Write YAML-compatible JSON that InfraGraph's service accepts; returns what the format cannot carry."""
     data, lost = _infragraph_writer.infrastructure(fabric)
-    Path(path).write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
+    files.write_text(path, json.dumps(data, indent=1) + "\n")
     return lost
 
 

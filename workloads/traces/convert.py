@@ -15,6 +15,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet
 
+from sim import files
 from sim.errors import InputError, Mistake
 from workloads.traces import chakra
 from workloads.traces.draft import Node
@@ -94,11 +95,11 @@ def _chakra(job: Job, output: Path) -> list[Path]:
     written = []
     for rank, nodes in draft.programs.items():
         path = _of_rank(output, rank)
-        path.write_bytes(b"".join(map(chakra.message, _Chakra(rank, nodes, shared).messages())))
+        files.write_bytes(path, b"".join(map(chakra.message, _Chakra(rank, nodes, shared).messages())))
         written.append(path)
     if shared.groups:
         path = output.with_name(f"{_stem(output)}{chakra.GROUPS}")
-        path.write_text(json.dumps({name: list(ranks) for ranks, name in shared.groups.items()}, indent=2))
+        files.write_text(path, json.dumps({name: list(ranks) for ranks, name in shared.groups.items()}, indent=2))
         written.append(path)
     return written
 
@@ -225,7 +226,7 @@ def _kineto(recording: Recording, output: Path, several: bool) -> Path:
         "traceEvents": events,
     }  # fmt: skip
     text = json.dumps(root).encode()
-    path.write_bytes(gzip.compress(text, 5, mtime=0) if path.suffix == ".gz" else text)
+    files.write_bytes(path, gzip.compress(text, 5, mtime=0) if path.suffix == ".gz" else text)
     return path
 
 

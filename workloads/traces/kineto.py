@@ -97,7 +97,7 @@ class _Builder:
             if kind:
                 self._row(event, kind, _number(event.tid), name)
             return
-        external = args.external if type(args.external) is int else _integer(args.external, args.external_old)
+        external = _integer(args.external, args.external_old)
         meta = metadata(args, self.groups) if args.collective is not None else None
         if kind:
             own = None if kind == "step" else (name, bytes(args.dims), bytes(args.types))
@@ -209,8 +209,8 @@ def _operator_kind(name: str, category: str) -> str:
 
 
 def _external(args: Args) -> int:
-    found = args.external if type(args.external) is int else _integer(args.external, args.external_old)
-    return NONE if found is None or not -LARGEST < found < LARGEST else found
+    found = _integer(args.external, args.external_old)
+    return NONE if found is None else found
 
 
 def _distributed(head: chrome.Head) -> dict[str, Any]:

@@ -1,0 +1,52 @@
+"""`prestep doctor`: what is missing, and how to get it."""
+
+from __future__ import annotations
+
+import json
+from importlib import metadata
+
+import pytest
+from click.testing import CliRunner
+
+import cli
+from sim import doctor
+
+
+@pytest.mark.parametrize(("package", "told"), doctor.EXTRAS.items())
+def test_a_missing_extra_is_named_with_what_it_is_for(
+    package: str, told: tuple[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Missing is no harm: exit 0, the command that needs it and the line to type."""
+    real = metadata.version
+
+    def version(name: str) -> str:
+        if name == package:
+            raise metadata.PackageNotFoundError(name)
+        return real(name)
+
+    monkeypatch.setattr(metadata, "version", version)
+    found = {finding.what: finding for finding in doctor.examined()}[package]
+    assert found.state == "missing"
+    assert found.advice == f"only for {told[0]}: {told[1]}"
+
+
+def test_every_extra_of_the_package_is_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also one that this file does not know yet; the developers' are not."""
+    lines = ["numpy>=1", "scipy>=1.11; extra == 'calibrate'", "brand-new>=3 ; extra == 'later'", "ruff; extra == 'dev'"]
+    monkeypatch.setattr(metadata, "requires", lambda _: lines)
+    assert doctor.extras() == [*doctor.EXTRAS, "brand-new"]
+    found = {finding.what: finding for finding in doctor.examined()}
+    assert found["brand-new"].state == "missing"
+    assert "ruff" not in found
+
+
+def test_another_projects_package_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A shadowed package: exit 1, and what to do."""
+    monkeypatch.setattr(doctor, "PACKAGES", ("json",))
+    done = CliRunner().invoke(cli.main, ["doctor", "--json"])
+    assert done.exit_code == 1
+    told = json.loads(done.stdout)
+    assert told["good"] is False
+    wrong = [finding for finding in told["findings"] if finding["state"] == "wrong"]
+    assert [finding["what"] for finding in wrong] == ["package json"]
+    assert "environment of its own" in wrong[0]["advice"]

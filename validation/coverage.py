@@ -1,0 +1,67 @@
+"""How often measured times lie in the intervals that were predicted: the check on `sim.uncertainty`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from sim.uncertainty import NOMINAL
+from validation.interface import Point, Report
+
+
+@dataclass(frozen=True)
+class Coverage:
+    """Of `n` cases with an interval, `inside` had their measurement in it; `width` is the median of high / low - 1."""
+
+    n: int
+    inside: int
+    width: float
+
+    @property
+    def share(self) -> float:
+        return self.inside / self.n if self.n else math.nan
+
+    def __str__(self) -> str:
+        return f"{self.inside} of {self.n} ({self.share:.0%})"
+
+    def to_json(self) -> dict[str, Any]:
+        return {"n": self.n, "inside": self.inside, "share": self.share, "median_width": self.width}
+
+
+def coverage_of(points: Iterable[Point]) -> Coverage | None:
+    """The coverage of the points that have an interval; None if none has."""
+    known = [(point, point.interval) for point in points if point.interval is not None and not point.error]
+    if not known:
+        return None
+    inside = sum(low <= point.measured <= high for point, (low, high) in known)
+    widths = sorted(high / low - 1 for _, (low, high) in known)
+    return Coverage(len(known), inside, widths[len(widths) // 2])
+
+
+def parts(report: Report) -> dict[str, Coverage]:
+    """Coverage of predicted rows (what counts), of those that constants were taken from, and of noisy rows."""
+    points = report.points
+    chosen = {
+        "predicted": [p for p in points if not p.fitted and not p.faint],
+        "fitted": [p for p in points if p.fitted and not p.faint],
+        "noisy": [p for p in points if p.faint],
+    }
+    return {name: found for name, of in chosen.items() if (found := coverage_of(of)) is not None}
+
+
+def to_json(report: Report) -> dict[str, Any] | None:
+    """`nominal`, and n, inside, share and median_width of each part; None for a set without intervals."""
+    found = parts(report)
+    return {"nominal": NOMINAL, **{name: one.to_json() for name, one in found.items()}} if found else None
+
+
+def line(report: Report) -> str:
+    """One line for people; "" for a set without intervals."""
+    found = parts(report)
+    if not found:
+        return ""
+    told = ", ".join(f"{name} {one}" for name, one in found.items())
+    width = next(iter(found.values())).width
+    return f"measured within the {NOMINAL:.0%} interval: {told}; median width {width:.1%}"

@@ -1,0 +1,171 @@
+"""Changes one constant by 10 % and sees whether a comparison notices: a test of the gate, not of the constants.
+
+    python -m validation.mutations [--list] [NAME...]
+
+The package is copied to a temporary folder, one number of one file is changed there, and a sample of measured rows is
+predicted by both. `listed`: some prediction moved by more than 0.5 %; `fails`: the comparison exits 1; `differs`: some
+prediction is not the same number any more, which `prestep validate --compare BASE --exact` refuses.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from sim.errors import InputError, PrestepError, unknown
+from validation import baseline
+from validation.against import Comparison, against
+
+FACTOR = 1.1
+HARDWARE, CLUSTER = "sim/costs/hardware", "topologies/clusters/h200-host-4.toml"
+NUMBER = re.compile(r"\d[\d_]*\.?\d*(?:[eE][-+]?\d+)?")
+
+
+@dataclass(frozen=True)
+class Constant:
+    """A number of a file: the first on the line that `line` finds, behind the first line that `after` finds."""
+
+    file: str
+    line: str
+    after: str = ""
+
+
+CONSTANTS = {
+    "kernel times: products": Constant(f"{HARDWARE}/h200-kernels.csv", r"^gemm,"),
+    "kernel times: elementwise": Constant(f"{HARDWARE}/h200-kernels.csv", r"^(add|mul|copy|cat|silu|neg)\w*,"),
+    "kernel times: attention": Constant(f"{HARDWARE}/h200-kernels.csv", r"^attention"),
+    "gap between kernels": Constant(f"{HARDWARE}/h200.toml", r"^gap ="),
+    "clock of crowded GPUs": Constant(f"{HARDWARE}/h200.toml", r"^crowded ="),
+    "spread between GPUs": Constant(f"{HARDWARE}/h200.toml", r"^spread ="),
+    "HBM bandwidth": Constant(f"{HARDWARE}/h200.toml", r"^bandwidth ="),
+    "launch on the host": Constant("sim/costs/frameworks/pytorch-eager.toml", r"^launch ="),
+    "linear on the host": Constant("sim/costs/frameworks/pytorch-eager.toml", r"^linear ="),
+    "launch latency": Constant("sim/predict.py", r"^LAUNCH_LATENCY ="),
+    "host factor": Constant(CLUSTER, r"^host_factor ="),
+    "NVLink bandwidth": Constant(CLUSTER, r"^bandwidth =", r"^\[nvlink\]"),
+    "NVLink latency": Constant(CLUSTER, r"^latency =", r"^\[nvlink\]"),
+    "disk bandwidth": Constant(CLUSTER, r"^bandwidth =", r"^\[nvme\]"),
+    "NCCL ring Simple rate": Constant(f"{HARDWARE}/h200-nccl.toml", r"^rate =", r"^\[ring.Simple\]"),
+    "NCCL ring LL hop": Constant(f"{HARDWARE}/h200-nccl.toml", r"^hop =", r"^\[ring.LL\]"),
+    "NCCL ring LL start": Constant(f"{HARDWARE}/h200-nccl.toml", r"^start =", r"^\[ring.LL\]"),
+    "interference: collectives": Constant("sim/costs/interference.toml", r"^communication ="),
+    "interference: other kernels": Constant("sim/costs/interference.toml", r"^default ="),
+    "interference: power": Constant("sim/costs/interference.toml", r"^free ="),
+}
+# Set -> (file of rows, every how many of them is predicted).
+SAMPLE = {"h200": ("train_4gpu.jsonl", 4), "collectives": ("collectives_4gpu.jsonl", 12)}
+
+
+def change(folder: Path, constant: Constant, factor: float = FACTOR) -> int:
+    """Multiplies the constant in a copy of the package; how many lines (of a table: all of a kind) were changed.
+
+    Raises
+    ------
+    PrestepError
+        If the line is not there any more.
+    """
+    path = folder / constant.file
+    lines, changed, ready = path.read_text(encoding="utf-8").splitlines(keepends=True), 0, not constant.after
+    table = path.suffix == ".csv"
+    for at, text in enumerate(lines):
+        if not ready:
+            ready = bool(re.search(constant.after, text))
+        elif re.search(constant.line, text):
+            lines[at] = _row(text, factor) if table else _line(text, factor)
+            changed += 1
+            if not table:
+                break
+    if not changed:
+        raise PrestepError(f"{constant.file}: no line {constant.line} {constant.after}: the constant has moved")
+    path.write_text("".join(lines), encoding="utf-8")
+    return changed
+
+
+def _line(text: str, factor: float) -> str:
+    name, _, value = text.partition("=")
+    return f"{name}={NUMBER.sub(lambda m: repr(float(m[0].replace('_', '')) * factor), value, count=1)}"
+
+
+def _row(text: str, factor: float) -> str:
+    cells = text.split(",")
+    cells[5] = repr(float(cells[5]) * factor)  # seconds
+    return ",".join(cells)
+
+
+def copied(folder: Path) -> None:
+    """The package without recorded traces."""
+    for name in ("sim", "topologies", "workloads", "validation"):
+        shutil.copytree(
+            baseline.HOME / name, folder / name, ignore=shutil.ignore_patterns("__pycache__", "*.pt.trace*")
+        )
+    shutil.copy(baseline.HOME / "cli.py", folder)
+
+
+def predictions(folder: Path) -> list[Mapping[str, Any]]:
+    """Reports of the sample, and of saves, as the package in the folder predicts them."""
+    found: list[Mapping[str, Any]] = []
+    for name, (file, step) in SAMPLE.items():
+        rows = folder / f"sample-{file}"
+        rows.write_text(_sampled(baseline.HOME / "validation" / "cases" / "h200" / file, step), encoding="utf-8")
+        found += baseline.ask(str(folder), [name], rows, 1) or []
+    return found + list(baseline.ask(str(folder), ["checkpoint"], None, 1) or [])
+
+
+def _sampled(path: Path, step: int) -> str:
+    lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
+    settings = [bool(json.loads(line).get("kind") == "env") for line in lines]
+    return "".join(line for at, line in enumerate(lines) if settings[at] or at % step == 0)
+
+
+def mutated(names: Sequence[str]) -> Iterator[tuple[str, Comparison]]:
+    """The comparison of every named constant's change with what is predicted now, as it is found.
+
+    Raises
+    ------
+    InputError
+        For a name that is not in `CONSTANTS`.
+    """
+    if strange := [name for name in names if name not in CONSTANTS]:
+        raise InputError([unknown("mutations", "", name, CONSTANTS) for name in strange])
+    with tempfile.TemporaryDirectory(prefix="prestep-mutation-") as text:
+        folder = Path(text)
+        copied(folder)
+        before = predictions(folder)
+        for name in names:
+            constant = CONSTANTS[name]
+            kept = (folder / constant.file).read_bytes()
+            change(folder, constant)
+            yield name, against(before, predictions(folder), name)
+            (folder / constant.file).write_bytes(kept)
+
+
+def main() -> int:
+    """Prints a line for every constant; 1 if one changed nothing."""
+    parser = argparse.ArgumentParser(prog="python -m validation.mutations")
+    parser.add_argument("names", nargs="*", metavar="NAME")
+    parser.add_argument("--list", action="store_true")
+    told = parser.parse_args()
+    names = told.names or list(CONSTANTS)
+    if told.list:
+        print("\n".join(CONSTANTS))
+        return 0
+    print(f"{'constant, 10 % more':30}{'cases':>6}{'listed':>8}{'fails':>7}{'differs':>9}")
+    unseen = 0
+    for name, found in mutated(names):
+        listed = sum(not abs(pair.moved) <= 0.005 for pair in found.pairs)
+        fails = sum(not check.passed for check in found.checks)
+        print(f"{name:30}{len(found.pairs):6}{listed:8}{fails:7}{found.differing:9}", flush=True)
+        unseen += not found.differing
+    return 1 if unseen else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

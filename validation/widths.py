@@ -1,0 +1,93 @@
+"""Errors on what was held out of the fits: where the widths in sim/costs/uncertainty.toml come from.
+
+    python -m validation.widths
+
+Prints, by family and grade, the root of the mean squared error of kernels, collectives and host operations. It reads
+no row that the coverage of steps is judged on. (Needs scipy for the host.)
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterator
+
+from sim.costs import load_gpu
+from sim.costs.gpu import HARDWARE
+from sim.costs.tables import read_rows
+from sim.uncertainty import family_of
+
+SMALL, LARGE = 2**17, 2**23  # bytes: latency below, bandwidth above
+FOLDS = 3
+Line = tuple[str, float, int]
+
+
+def kernels() -> Iterator[Line]:
+    """By family and grade, weighted by time: errors of a kind in a trace that no table has seen."""
+    gpu, sums = load_gpu("h200"), defaultdict[tuple[str, str, str, str], list[float]](lambda: [0.0, 0.0])
+    for row in read_rows(HARDWARE / "h200-heldout.csv"):
+        entry = sums[family_of(row.kernel.kind), gpu.evidence(row.kernel), row.kernel.kind, row.source]
+        entry[0] += gpu.duration(row.kernel) * row.count
+        entry[1] += row.duration * row.count
+    for key in sorted({key[:2] for key in sums}):
+        found = [(math.log(ours / theirs), theirs) for of, (ours, theirs) in sums.items() if of[:2] == key]
+        weight = sum(time for _, time in found)
+        yield " ".join(key), math.sqrt(sum(error**2 * time for error, time in found) / weight), len(found)
+
+
+def collectives() -> Iterator[Line]:
+    """Held-out sizes of the set `collectives`, and collectives beside kernels."""
+    from validation.sets import validate
+
+    points = [p for p in validate("collectives").points if not (p.fitted or p.error or p.faint)]
+    sizes = {p.name: p for p in points}
+    small, large = [], []
+    for name, point in sizes.items():
+        size = _bytes(name)
+        error = math.log(point.predicted / point.measured)
+        if size >= LARGE or point.group == "overlap: collectives":
+            large.append(error)
+        elif size <= SMALL:
+            small.append(error)
+    yield "latency fitted", _rms(small), len(small)
+    yield "bandwidth fitted", _rms(large), len(large)
+
+
+def _bytes(name: str) -> float:
+    """The size at the end of a row's name."""
+    last = name.rpartition("/")[2]
+    return float(last) if last.isdigit() else math.nan
+
+
+def host() -> Iterator[Line]:
+    """Steps of tiny models, a third held out at a time."""
+    from pathlib import Path
+
+    from sim.costs.frameworks import host_costs
+    from validation.calibrate_host import counts_of, errors, fit
+    from validation.rows import read_rows as rows_of
+
+    path = Path(__file__).parent / "cases" / "h200" / "host_4gpu.jsonl"
+    rows = [row for row in rows_of(path) if not row.error and not row.case.get("compile")]
+    counts, prior, found = [counts_of(row) for row in rows], host_costs("pytorch-eager"), list[float]()
+    for fold in range(FOLDS):
+        kept = [i for i in range(len(rows)) if i % FOLDS != fold]
+        out = [i for i in range(len(rows)) if i % FOLDS == fold]
+        costs = prior | fit([rows[i] for i in kept], [counts[i] for i in kept], prior)
+        found += [error for _, error in errors([rows[i] for i in out], [counts[i] for i in out], costs)]
+    yield "host fitted", _rms(found), len(found)
+
+
+def _rms(errors: list[float]) -> float:
+    return math.sqrt(math.fsum(e * e for e in errors) / len(errors)) if errors else math.nan
+
+
+def main() -> None:
+    """Print everything."""
+    for part in (kernels, collectives, host):
+        for name, width, count in part():
+            print(f"{name:20} {width:.3f}  ({count})")
+
+
+if __name__ == "__main__":
+    main()
