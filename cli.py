@@ -1,7 +1,7 @@
 """The command line. Each command is a file of `sim/commands`, found by its name; add a command by adding a file there.
 
-stdout is data, stderr is talk. Exit codes: 0 good, 1 outside tolerance, 2 wrong input, 3 a mistake of prestep itself, 141
-who read stdout went away.
+stdout is data, stderr is talk. Exit codes: 0 good, 1 outside tolerance, 2 wrong input, 3 a mistake of prestep itself,
+141 who read stdout went away.
 """
 
 from __future__ import annotations
