@@ -16,6 +16,7 @@ import numpy as np
 import simpy
 
 from sim import stuck
+from sim.costs.power import Meter
 from sim.errors import PrestepError
 from sim.host import host_thread
 from sim.meeting import Meeting, Rank
@@ -24,6 +25,7 @@ from sim.opgraph import COMM, KERNEL, SYNC, Comm, OpGraph
 
 if TYPE_CHECKING:
     from sim.collectives.plan import Plan
+    from sim.costs.power import Power
     from sim.traffic import Traffic
 
 # Gaps between kernels after which a stream counts as resting, so that transfers have the memory to themselves.
@@ -59,6 +61,10 @@ class Machine:
         Kernels that stand for many, by index: seconds until the one of them that runs at some moment ends, on average.
     exclusive : bool
         Communication waits for free SMs and runs one after the other on a GPU; recorded starts have that in them.
+    power : Power or None
+        The GPU's power limit: products among the kernels, ``hot``, slow down when it is reached; None: it never is.
+    budget : float or None
+        Seconds of the power budget that is left at the start; None: all of it.
     """
 
     duration: np.ndarray
@@ -74,6 +80,9 @@ class Machine:
     grain: Mapping[int, float] = field(default_factory=dict)
     background: tuple[Plan, ...] = ()
     beside: Mapping[int, float] = field(default_factory=dict)
+    power: Power | None = None
+    hot: frozenset[int] = frozenset()
+    budget: float | None = None
 
 
 class Stuck(PrestepError):
@@ -95,6 +104,8 @@ class Engine:
         self.events = 0
         self.network = Network(self.env, machine.bandwidth) if network is None else network
         self.ranks = [Rank(self.env, p, steps) for p in graph.programs]
+        power = machine.power
+        self.meters = {id(r): Meter(power, machine.budget, start) for r in self.ranks} if power is not None else {}
         self.plans = [machine.plan(c) for c in graph.comms]
         self.meetings: dict[tuple[int, int], Meeting] = {}
         for other in machine.background:
@@ -161,7 +172,7 @@ class Engine:
                         running[stream] = process
                         if payload[i] in grain:
                             rank.grains[stream] = grain[payload[i]]
-                        left = duration[place]
+                        left = self._at_power(rank, payload[i], duration[place]) if self.meters else duration[place]
                         while left > 1e-12:  # its speed follows the SMs that communication leaves it
                             speed = 1.0 / slowdown(payload[i], rank.channels) if rank.channels else 1.0
                             since = env.now
@@ -190,6 +201,15 @@ class Engine:
         if rank.kernel_end is not None:
             rank.kernel_end.succeed()
             rank.kernel_end = None
+
+    def _at_power(self, rank: Rank, kernel: int, duration: float) -> float:
+        """Seconds of a kernel alone at the clock that the power limit allows; communication beside it comes on top."""
+        meter, now = self.meters[id(rank)], self.env.now
+        longer = self.machine.slowdown(kernel, rank.channels) if rank.channels else 1.0
+        if kernel in self.machine.hot:
+            return meter.product(now, duration * longer) / longer
+        meter.other(now, duration * longer)
+        return duration
 
     def _communicate(self, rank: Rank, g: int, step: int, parts: tuple[int, ...]) -> Generator[Any, Any, None]:
         """Waits for free SMs, for the peers, and for the bytes."""

@@ -314,9 +314,13 @@ def machine(
     grain = {i: chains.grain(k) for i, k in enumerate(kernels) if isinstance(k, Chain)} if chains is not None else {}
     rates = fabric.links.bandwidth
     other = {i: f for i, k in enumerate(kernels) if (f := beside.contention(k)) != beside.communication}
+    hot = frozenset(i for i, k in enumerate(kernels) if not isinstance(k, Chain) and gpu.hot(k))
+    # A chain stands for the middle of a long step: what could be drawn beyond the limit was drawn before.
+    budget = 0.0 if alone else None
     return Machine(
-        duration, slow, plan, rates, beside.communication, gap, LAUNCH_LATENCY, scale, idle, grain=grain, beside=other
-    )
+        duration, slow, plan, rates, beside.communication, gap, LAUNCH_LATENCY, scale, idle,
+        grain=grain, beside=other, power=gpu.power, hot=hot, budget=budget,
+    )  # fmt: skip
 
 
 def slowest_of(gpus: int, spread: float) -> float:

@@ -38,7 +38,9 @@ def plugged_in(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         found = importlib.import_module(package).__path__
         monkeypatch.setattr(importlib.import_module(package).__spec__, "submodule_search_locations", found)
         found.append(str(EXAMPLES / "plugins" / folder))
+    schedules._files.cache_clear()  # a new process would look again
     yield
+    schedules._files.cache_clear()
     for folder, package in PACKAGES.items():
         importlib.import_module(package).__path__.remove(str(EXAMPLES / "plugins" / folder))
         for plugin in (EXAMPLES / "plugins" / folder).glob("*.py"):

@@ -10,22 +10,25 @@ from __future__ import annotations
 
 import argparse
 import csv
+import math
 import statistics
 from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 import numpy as np
 
 from sim.costs import terms
-from sim.costs.gpu import HARDWARE, load
+from sim.costs.gpu import HARDWARE, Gpu, load
 from sim.costs.kernel import Kernel
 from sim.costs.kinds import work
 from sim.costs.tables import Kriged, Row, read_rows
 from validation.fit_kernels import adamw_launches, fit_gemm, fit_terms
+from validation.full_clock import HALVES, at_full_clock, of_trace, offset
 from validation.kineto_kernels import Call, read_adamw_launches, read_calls
-from validation.micro_rows import FITTED, in_situ, micro_rows
+from validation.micro_rows import FITTED, in_situ, kept_apart, micro_rows
 
 HELD_OUT = (
     "8b-fsdp4-b1.default.rank0", "1b-pp4-1f1b-m8.default.rank2", "1b-pp4-1f1b-m8.default.rank3",
@@ -34,11 +37,11 @@ HELD_OUT = (
 # Emulated clusters and slowed ranks are not the machine at work. Of compiled steps only TorchInductor's own kernels are
 # taken: those steps are denser and run their GEMMs at lower clocks (2 % slower forward, 10 % backward).
 LEFT_OUT = ("slow3", "spine")
+LATER = Path(__file__).parent / "cases" / "h200" / "kernels" / "micro_4gpu.jsonl"
 TRACE_NOISE = 0.01  # relative; traces of one shape differ by 1-2 %
 OVERLAPPED_NOISE = 0.05
 # The loss gathers one logit per row: how long that takes depends on the targets (two traces of a shape: up to 20 %).
 SCATTERED = {"nll_loss_fwd": 0.15, "nll_loss_bwd": 0.10}
-HALVES = ("_input", "_weight")  # of a norm's backward, which traces hold as a whole too
 
 
 def trace_rows(calls: dict[str, list[Call]]) -> tuple[list[Row], dict[str, int]]:
@@ -135,6 +138,23 @@ def write_fitted(
     path.write_text("\n".join(lines) + "\n")
 
 
+def _full_clock(calls: dict[str, list[Call]], gpu: Gpu) -> dict[str, list[Call]]:
+    """Products at full clock; of compiled steps TorchInductor's kernels only."""
+    bias = math.exp(offset(calls.values(), gpu.power, gpu.tile_time))
+
+    @cache
+    def expected(kernel: Kernel) -> float:
+        return gpu.tile_time(kernel) * bias
+
+    done = {}
+    for trace, mine in calls.items():
+        power = of_trace(mine, gpu.power, expected)
+        print(f"{trace}: product power {power.product if power else 1.0}")
+        full = at_full_clock(mine, power)
+        done[trace] = [call for call in full if "compiled" not in trace or _inductors(call.kernel)]
+    return done
+
+
 def _inductors(kernel: Kernel) -> bool:
     return kernel.kind.startswith("fused") or (kernel.kind, kernel.dtype) == ("sum", "fp32")
 
@@ -184,24 +204,29 @@ def report_leave_one_out(name: str, folder: Path, rows: list[Row]) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("measured", type=Path, nargs="+")
+    parser.add_argument("--later", type=Path, default=LATER, help="products and attention of another run")
     parser.add_argument("--gpu", default="h200")
     parser.add_argument("--out", type=Path, default=HARDWARE)
     options = parser.parse_args()
     calls: dict[str, list[Call]] = {}
+    before = load(options.gpu, options.out)
     launches: list[tuple[int, float]] = []
     for path in sorted(path for folder in options.measured for path in (folder / "traces").glob("*.pt.trace.json.gz")):
         trace = path.name.removesuffix(".pt.trace.json.gz")
         if not any(word in trace for word in LEFT_OUT):
-            compiled = "compiled" in trace
-            calls[trace] = [call for call in read_calls(path) if not compiled or _inductors(call.kernel)]
+            calls[trace] = list(read_calls(path))
             if trace not in HELD_OUT:
                 launches += read_adamw_launches(path)
+    calls = _full_clock(calls, before)
     train = {trace: mine for trace, mine in calls.items() if trace not in HELD_OUT}
     rows, parts = trace_rows(train)
     files = [folder / "micro.jsonl" for folder in options.measured]
     gpu = load(options.gpu, options.out)
-    micro = [row for file in files if file.is_file() for row in micro_rows(file)]
-    rows = merge(rows, in_situ(rows, micro, gpu))
+    micro = [row for file in files if file.is_file() for row in in_situ(rows, micro_rows(file), gpu)]
+    known = {row.kernel for row in micro}
+    later = [row for row in micro_rows(options.later) if row.kernel.kind in FITTED and not kept_apart(row.kernel)]
+    micro += [row for row in in_situ(rows, later, gpu) if row.kernel not in known]
+    rows = merge(rows, micro)
     write_rows(options.out / f"{options.gpu}-kernels.csv", rows)
     tiles = fit_gemm(rows, gpu)
     write_fitted(options.out / f"{options.gpu}-fitted.toml", fit_terms(rows), tiles, *adamw_launches(launches), parts)

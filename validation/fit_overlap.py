@@ -152,10 +152,16 @@ def _optimum(items: Sequence[Item], names: Sequence[str], known: Mapping[str, An
             columns.append(np.where(settled, (np.array(there) - here).ravel(), 0.0) / step)
         return np.array(columns).T
 
-    result = least_squares(
-        lambda x: base(tuple(x)), begin, jac=slope, bounds=(low, high), loss="soft_l1", f_scale=0.05, ftol=1e-3,
-        xtol=1e-3, max_nfev=8,
-    )  # fmt: skip
+    # Waits for whole kernels make steps of it, so the fit begins twice, also well above.
+    starts = (begin, np.clip(begin + np.log(1.25), low + 1e-9, high - 1e-9))
+    results = [
+        least_squares(
+            lambda x: base(tuple(x)), start, jac=slope, bounds=(low, high), loss="soft_l1", f_scale=0.05, ftol=1e-3,
+            xtol=1e-3, max_nfev=8,
+        )
+        for start in starts
+    ]  # fmt: skip
+    result = min(results, key=lambda one: float(one.cost))
     return _set(known, dict(zip(names, np.exp(result.x).tolist(), strict=True)))
 
 

@@ -17,7 +17,7 @@ from sim.collectives import machine, paths, transport
 from sim.collectives.assemble import Bytes, wires
 from sim.collectives.group import Group, group_of
 from sim.collectives.plan import PAIR_OPS, Plan, Send, Settings, settings
-from sim.collectives.protocols import joined, net_hop
+from sim.collectives.protocols import joined, net_hop, sharpness
 from sim.collectives.search import NET_PER_CHANNEL
 
 OPS = PAIR_OPS
@@ -103,7 +103,7 @@ def _transfer(
     if group.nodes == 1:
         link *= 1 + (pairs.ramp[way] / size) ** pairs.power
     beyond = part / (part + pairs.grain)
-    return beyond * joined(channel, link, pairs.sharp, pairs.settle, size)
+    return beyond * joined(channel, link, sharpness(pairs.sharp, pairs.settle, size))
 
 
 def _latency(group: Group, channels: int, table: files.Constants) -> float:

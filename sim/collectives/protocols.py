@@ -111,15 +111,20 @@ def transfer(work: Work, size: float, group: Group, op: str, proto: str, pace: P
     spill = 1 + pace.spill / (1 + (pace.cache / max(size, 1.0)) ** 4)
     rate = pace.of(pace.rate, op)
     channel = work.traffic * spill / rate + work.fill / pace.fill
-    # A CTA runs its primitives one after another: its share of the link lies idle while it only receives.
-    idle = pace.serial * work.silent * spill / rate
-    link = link_time(work, group, op, proto, pace, constants) + idle
-    return beyond * joined(channel, link, pace.sharp, pace.settle, max(work.local_bytes, work.remote_bytes))
+    q = sharpness(pace.sharp, pace.settle, max(work.local_bytes, work.remote_bytes))
+    # A CTA runs its primitives one after another: its share of the link lies idle while it only receives, the less the
+    # further channels have drifted apart.
+    idle = pace.serial * pace.sharp / q * work.silent * spill / rate
+    return beyond * joined(channel, link_time(work, group, op, proto, pace, constants) + idle, q)
 
 
-def joined(channel: float, link: float, sharp: float, settle: float, amount: float) -> float:
+def sharpness(sharp: float, settle: float, amount: float) -> float:
+    """Exponent of the norm that joins channel time and link time for so many bytes on the link."""
+    return sharp + settle * max(0.0, math.log2(max(amount, 1.0) / SETTLED))
+
+
+def joined(channel: float, link: float, q: float) -> float:
     """Channel time and link time together; never less than either."""
-    q = sharp + settle * max(0.0, math.log2(max(amount, 1.0) / SETTLED))
     longest = max(channel, link)
     if longest <= 0:
         return 0.0

@@ -1,6 +1,8 @@
 """Matrix multiplication as the GPU runs it: output tiles, one per SM at a time, in waves.
 
-time = floor + waves * (tile_start + k * tile_m * tile_n * 2 / (sm_peak * efficiency)),  waves = ceil(tiles / SMs)
+time = floor + waves * (tile_start + tile_m * tile_n * (epilogue + k * 2 / (sm_peak * efficiency)))
+waves = ceil(tiles / SMs),
+less `tail` of what the last wave leaves idle
 
 minimised over the tile shapes that cuBLAS uses on Hopper and over splitting k, and never below what memory allows.
 Each choice grows with m, n and k, so their minimum does.
@@ -16,7 +18,9 @@ from typing import Any
 from sim.costs.kernel import Kernel
 
 # (rows, columns) of the CTA tiles seen in the kernel names of the H200 traces (nvjet_sm90_tst_256x128_...).
-TILES = ((256, 128), (320, 128), (192, 192), (192, 128), (128, 128), (128, 64), (64, 64), (64, 32))
+TILES = ((256, 128), (320, 128), (192, 192), (192, 128), (128, 160), (128, 128), (128, 64), (64, 64), (64, 32))
+
+SPLITS = (1, 2, 4, 8)  # ways to split k
 
 
 @dataclass(frozen=True)
@@ -24,7 +28,8 @@ class TileModel:
     """Constants of the wave model (fitted; see the GPU's toml).
 
     `efficiency` is the share of an SM's peak reached by the 256 x 128 tile; smaller tiles reach
-    `efficiency * (area / 32768) ** exponent` of it. Times in s.
+    `efficiency * (area / 32768) ** exponent` of it. `epilogue` is s for an output element that a tile writes, `tail`
+    the share of a last, half-empty wave that does not count (fewer tiles run faster: clock and L2). Times in s.
     """
 
     floor: float
@@ -32,6 +37,8 @@ class TileModel:
     efficiency: float
     exponent: float
     memory_efficiency: float
+    epilogue: float = 0.0
+    tail: float = 0.0
 
     def time(
         self, shape: tuple[int, int, int], sms: int, peak: float, bandwidth: float, size: float, count: int = 1
@@ -47,16 +54,17 @@ class TileModel:
                     best,
                     *(
                         self._split(tiles, split, k, rows * columns, rate, sms, count * m * n / bandwidth)
-                        for split in (1, 2, 4, 8)
+                        for split in SPLITS
                     ),
                 )
         return self.floor + max(best, size / (bandwidth * self.memory_efficiency))
 
     def _split(self, tiles: int, split: int, k: int, area: int, rate: float, sms: int, pass_time: float) -> float:
-        waves = math.ceil(tiles * split / sms)
+        full = tiles * split / sms
+        waves = (1.0 - self.tail) * math.ceil(full) + self.tail * max(1.0, full)
         # Partial sums are written and read back in fp32.
         reduce = 0.0 if split == 1 else 2.0e-6 + 8.0 * split * pass_time
-        return waves * (self.tile_start + 2.0 * area * (k / split) / rate) + reduce
+        return waves * (self.tile_start + area * (self.epilogue + 2.0 * (k / split) / rate)) + reduce
 
 
 # Guess, for a GPU whose file has no [gemm]; also where fitting one starts.

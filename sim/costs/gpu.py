@@ -12,6 +12,7 @@ from sim.costs import gemm, terms
 from sim.costs.adamw import Adamw
 from sim.costs.kernel import Kernel
 from sim.costs.kinds import STREAM_PASSES, check, work
+from sim.costs.power import FILLS_ABOVE, Power
 from sim.costs.roofline import Roofline, estimate
 from sim.costs.tables import Curve, Kriged, Row, read_rows
 from sim.errors import InputError, unknown
@@ -45,6 +46,8 @@ class Gpu:
         Factor on a product whose operands' rows are no multiples of 16 bytes, which tensor cores want.
     stream
         HBM bytes/s that a streaming kernel reached; None where nobody measured it.
+    power
+        The power limit, as far as it slows products down; None where it is in their times or unknown.
     gap
         Pause between back-to-back kernels of one stream, s; `duration` has the pauses inside one aten operation only.
     """
@@ -69,10 +72,23 @@ class Gpu:
         self._models: dict[Group, Curve | Kriged | None] = {}
         self._known: dict[Kernel, float] = {}
         self._tiles = gemm.models(facts)
+        self.power = self._power_limit(facts)
         self._sustained: dict[str, float] = facts.get("sustained", {})
         self._adamw = (
             Adamw(tuple(map(tuple, facts["adamw"]["launch"])), facts["adamw"]["sparse"]) if "adamw" in facts else None
         )
+
+    def _power_limit(self, facts: dict[str, Any]) -> Power | None:
+        if "power" in facts:
+            return Power(**facts["power"])
+        # Times lent by another GPU are those at its highest clock; a GPU with rows of its own has its own load in them.
+        return self.like.power if self.like is not None and gemm.of_dtype(self._tiles, "bf16") is None else None
+
+    def hot(self, kernel: Kernel) -> bool:
+        """Whether a kernel draws more than the power limit: products of 16 bits that fill the GPU."""
+        if self.power is None or kernel.kind not in gemm.KINDS or gemm.SAME.get(kernel.dtype, kernel.dtype) != "bf16":
+            return False
+        return self.duration(kernel) > FILLS_ABOVE
 
     @property
     def peak(self) -> dict[str, float]:
@@ -195,7 +211,7 @@ class Gpu:
             beyond = max(0.0, self.like.duration(kernel) - self.like.floor)
             return self.floor + self._relative(self.like, kernel) * beyond
         if kernel.kind in gemm.KINDS:
-            return self._tile_time(kernel)
+            return self.tile_time(kernel)
         return estimate(self.roofline, kernel, self.floor, self._efficiency)
 
     def _own_tiles(self, kernel: Kernel) -> bool:
@@ -244,7 +260,8 @@ class Gpu:
         least = there.bound(kernel)
         return here.bound(kernel) / least if least > 0 else 1.0
 
-    def _tile_time(self, kernel: Kernel) -> float:
+    def tile_time(self, kernel: Kernel) -> float:
+        """Seconds of a product by the tile model alone, without what rows near it say."""
         count, shape = gemm.products(kernel)
         peak = self.roofline.peak_of(kernel.dtype)
         tiles = gemm.of_dtype(self._tiles, kernel.dtype) or self._tiles.get("", gemm.TYPICAL)
@@ -274,7 +291,7 @@ class Gpu:
             return Curve(points, self.floor, self.bandwidth * self._efficiency["bytes"])
         correction = self._facts["correction"].get(kind, self._facts["correction"]["default"])
         if kind == "gemm":
-            return Kriged(rows, self._tile_time, terms.GEMM_AXES, **correction)
+            return Kriged(rows, self.tile_time, terms.GEMM_AXES, **correction)
         coefficients = self._facts["terms"].get("_".join(filter(None, group[:2])))
         if coefficients is None:
             return None

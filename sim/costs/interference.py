@@ -112,7 +112,7 @@ def _table() -> dict[str, Any]:
 def _bundled() -> Beside:
     table = _table()
     power = {key: float(table["power"][key]) for key in ("free", "least")}
-    plain = {key: float(table[key]) for key in ("communication", "default", "reference_channels")}
+    plain = {key: float(table[key]) for key in ("communication", "streaming", "default", "reference_channels")}
     return Beside(**plain, **power, factor=table["factor"])
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -124,9 +125,12 @@ def test_an_exchange_of_thousands_makes_no_pairs(monkeypatch: pytest.MonkeyPatch
     assert sum(seen) == 64 * 8 * 8 + (8 * 8) ** 2
 
 
-def test_an_exchange_over_equally_near_adapters_makes_no_pairs(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_exchange_over_equally_near_adapters_makes_no_pairs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Two NICs behind the CPU share what leaves and enters a host: as pair by pair, without making the pairs."""
-    fabric = load_cluster("alcf-polaris", 20)
+    file = tmp_path / "one-socket.toml"
+    one = '{ value = 1, evidence = "guess", source = "two NICs behind one CPU" }'
+    file.write_text(f'extends = "alcf-polaris"\ndescription = "one socket"\nsockets = {one}\n', encoding="utf-8")
+    fabric = load_cluster(str(file), 20)
     gpus = fabric.positions(fabric.gpus)
     whole = sum(fabric.loads(np.full(len(gpus), one), gpus, (gpus != one) * 1.0) for one in gpus)
     monkeypatch.setattr("topologies.exchange._pair_by_pair", None)

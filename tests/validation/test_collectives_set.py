@@ -133,7 +133,7 @@ def test_every_second_size_is_held_out(tmp_path: Path) -> None:
     assert sizes[4, "all_reduce"] == [True, False] * 7
     again = validate_set("collectives", CASES / "h200" / "collectives_2gpu.jsonl")
     assert {one.name for one in again.cases if one.fitted} == {
-        one.name for one in made.cases if one.fitted and one.ranks == 2
+        one.name for one in made.cases if one.fitted and one.ranks == 2 and not one.name.startswith("ch")
     }
 
 

@@ -1,0 +1,92 @@
+"""The power limit of a GPU: matrix products in a row use more than it may draw, and after a while the clock falls.
+
+The regulator answers late. It is modelled as a budget of energy above the limit: what draws more than the limit
+spends it, everything else fills it again. While there is some, products run at the highest clock; once it is spent
+they run at the clock at which they draw the limit. So the first 30 ms of a step after an optimizer or a bubble are
+fast, and long dense steps are up to a sixth slower than short ones.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+# Seconds from which on a product fills the GPU and its time follows the clock; constants were fitted with it (guess).
+FILLS_ABOVE = 20e-6
+
+
+@dataclass(frozen=True)
+class Power:
+    """Constants of a GPU; powers relative to the limit, energies in seconds at the limit (fitted; see the GPU's toml).
+
+    Attributes
+    ----------
+    budget
+        Energy beyond the limit that may be drawn before the clock falls, s.
+    product
+        Power of a matrix product at the highest clock.
+    exponent
+        Power follows the clock to this power (voltage falls with it).
+    other, idle
+        Power of other kernels and of a GPU without any.
+    """
+
+    budget: float
+    product: float
+    exponent: float
+    other: float
+    idle: float
+
+    @property
+    def slowest(self) -> float:
+        """Time of a product that draws the limit, relative to the highest clock's; at least 1."""
+        return float(max(1.0, self.product) ** (1.0 / self.exponent))
+
+
+class Meter:
+    """What is left of one GPU's budget; times in s must not decrease."""
+
+    __slots__ = ("left", "power", "until")
+
+    def __init__(self, power: Power, left: float | None = None, start: float = 0.0) -> None:
+        """`left`: the budget at `start`, s; all of it unless said."""
+        self.power = power
+        self.left = power.budget if left is None else left
+        self.until = start
+
+    def _rest(self, now: float) -> float:
+        """Counts the pause up to `now`; returns from when on there is something to count."""
+        if now > self.until:
+            self._add((now - self.until) * (1.0 - self.power.idle))
+            self.until = now
+        return self.until
+
+    def _add(self, energy: float) -> None:
+        self.left = min(self.power.budget, max(0.0, self.left + energy))
+
+    def product(self, now: float, duration: float) -> float:
+        """Seconds that a product takes which starts `now` and would take `duration` at the highest clock."""
+        power = self.power
+        self._rest(now)
+        excess = power.product - 1.0
+        fast = min(duration, self.left / excess) if excess > 0 else duration
+        time = fast + (duration - fast) * power.slowest
+        self._add(-excess * fast)
+        self.until = max(self.until, now + time)
+        return time
+
+    def other(self, now: float, duration: float) -> None:
+        """Another kernel of `duration` starts `now`."""
+        since = self._rest(now)
+        end = max(since, now + duration)
+        self._add((1.0 - self.power.other) * (end - since))
+        self.until = end
+
+    def free_share(self, now: float, duration: float) -> float:
+        """Time at the highest clock over the measured `duration` of a product that started `now`; for calibration."""
+        power = self.power
+        self._rest(now)
+        excess = power.product - 1.0
+        fast = min(duration, self.left / excess) if excess > 0 else duration
+        self._add(-excess * fast)
+        self.until = max(self.until, now + duration)
+        return (fast + (duration - fast) / power.slowest) / duration if duration > 0 else 1.0
