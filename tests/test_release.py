@@ -68,7 +68,8 @@ def test_what_is_in_the_files(built: Path) -> None:
     for name in ("sim/exporters/_html/page.js", "sim/explorer/explore.js", "sim/explorer/explore.css", "sim/py.typed"):
         assert name in wheel
     assert any(name.endswith("licenses/LICENSE") for name in wheel)
-    names = tarfile.open(next(built.glob("*.tar.gz"))).getnames()
+    with tarfile.open(next(built.glob("*.tar.gz"))) as sdist:
+        names = sdist.getnames()
     assert any("/tests/" in name for name in names) and any(name.endswith("CITATION.cff") for name in names)
     assert not any("__pycache__" in name or "/.venv" in name for name in (*wheel, *names))
 
