@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass, replace
 from functools import cache
 from statistics import NormalDist
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from sim.sections import Scenario
     from topologies.fabric import Fabric
 
+_log = logging.getLogger("prestep")
 # Steps simulated; the last is reported. Two bring the host's lead over the GPU to its steady state.
 STEPS = 3
 # Megatron's step ends with the host reading the gradients' norm: every step begins level, the second is like any other.
@@ -95,10 +97,16 @@ def simulate(
         If the layout does not fit the cluster or the model, or asks for what is not simulated.
     """
     refuse(scenario, "one simulation")
+    _log.info("%s: lowering the step", scenario.where)
     job = prepare(scenario, fabric or load_fabric(scenario), lowered=lowered)
     if scenario.training.framework == "megatron":
         steps = min(steps, MEGATRON_STEPS)
-    return job.simulation(execute(job.lowered.graph, job.machine, steps))
+    graph = job.lowered.graph
+    operations = sum(len(p) for p in graph.programs)
+    _log.info("executing %d operations of %d simulated ranks, %d steps", operations, len(graph.programs), steps)
+    run = execute(graph, job.machine, steps)
+    _log.info("executed: the steps end at %.6g s", run.finished)
+    return job.simulation(run)
 
 
 def prepare(

@@ -238,7 +238,15 @@ class Result:
     @property
     def fullest_rank(self) -> int | None:
         """The rank with the highest peak; the lowest of equals."""
-        return min(self.peak_memory, key=lambda rank: (-sum(self.owners(rank).values()), rank), default=None)
+        known: dict[tuple[int, int], float] = {}  # folded ranks share their tables: each is added up once
+
+        def total(rank: int) -> float:
+            key = id(self.peak_memory[rank]), id(self.outside.get(rank))
+            if key not in known:
+                known[key] = sum(self.owners(rank).values())
+            return known[key]
+
+        return min(self.peak_memory, key=lambda rank: (-total(rank), rank), default=None)
 
     def owners(self, rank: int) -> dict[str, float]:
         """Bytes of a rank's memory at its peak, by owner: the allocator's, and those beside it."""

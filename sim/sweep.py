@@ -17,6 +17,7 @@ import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Executor, Future, wait
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -143,7 +144,7 @@ def run_one(spec: Spec) -> Row:
 def sweep(
     wanted: Sequence[Spec],
     folder: Path,
-    executor: Callable[[], Executor],
+    executor: Callable[[], AbstractContextManager[Executor]],
     jobs: int = 2,
     progress: Callable[[int, int], None] | None = None,
 ) -> Path:
@@ -216,6 +217,8 @@ def _table(wanted: Sequence[Spec], folder: Path) -> Path:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
+    from sim.arrow import column
+
     axes = list(dict.fromkeys(key for spec in wanted for key, _ in spec.changes))
     rows = []
     for spec in wanted:
@@ -223,7 +226,8 @@ def _table(wanted: Sequence[Spec], folder: Path) -> Path:
         rows.append({**dict.fromkeys(COLUMNS), **found, **{f"set.{key}": value for key, value in spec.changes}})
     fields = [pa.field(f"set.{key}", pa.string()) for key in axes]
     fields += [pa.field(name, pa.type_for_alias(kind)) for name, kind in COLUMNS.items()]
-    table = pa.Table.from_pylist(rows, schema=pa.schema(fields, metadata={"prestep.sweep": "1", "units": "SI"}))
+    arrays = [column([row[field.name] for row in rows], field.type) for field in fields]
+    table = pa.Table.from_arrays(arrays, schema=pa.schema(fields, metadata={"prestep.sweep": "1", "units": "SI"}))
     buffer = io.BytesIO()
     pq.write_table(table, buffer, compression="zstd")
     path = folder / "results.parquet"
@@ -231,7 +235,22 @@ def _table(wanted: Sequence[Spec], folder: Path) -> Path:
     return path
 
 
-def executor_of(name: str, jobs: int) -> Callable[[], Executor]:
+@contextlib.contextmanager
+def _one_thread() -> Iterator[None]:
+    """Processes that start meanwhile do linear algebra on one thread: two with two each wait for each other's."""
+    kept = {name: os.environ.get(name) for name in _THREADS}
+    os.environ.update(dict.fromkeys(_THREADS, "1"))
+    try:
+        yield
+    finally:
+        for name, value in kept.items():
+            os.environ.pop(name) if value is None else os.environ.update({name: value})
+
+
+_THREADS = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")
+
+
+def executor_of(name: str, jobs: int) -> Callable[[], AbstractContextManager[Executor]]:
     """What makes the executor: `processes`, `threads`, or `dask://FILE` with a scheduler's file.
 
     Raises
@@ -242,13 +261,18 @@ def executor_of(name: str, jobs: int) -> Callable[[], Executor]:
         If dask.distributed is not installed.
     """
     from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
-    from multiprocessing import get_context
+    from multiprocessing import forkserver, get_context
 
     if name == "threads":
         return lambda: ThreadPoolExecutor(jobs)
     if name == "processes":
-        # Fresh processes: a fork of one with threads (numpy's) may hang.
-        return lambda: ProcessPoolExecutor(jobs, mp_context=get_context("forkserver"))
+        # Fresh processes: a fork of one with threads (numpy's) may hang. They come from a server that has imported what
+        # a prediction needs once for all of them, while the scenario is read here.
+        context = get_context("forkserver")
+        context.set_forkserver_preload(["sim.warm"])
+        with _one_thread():
+            forkserver.ensure_running()
+        return lambda: ProcessPoolExecutor(jobs, mp_context=context)
     file = name.removeprefix("dask://")
     if file == name or not file:
         raise InputError(
@@ -261,11 +285,12 @@ def executor_of(name: str, jobs: int) -> Callable[[], Executor]:
     try:
         from distributed import Client
     except ImportError:
-        raise PrestepError("--executor dask://...: needs dask: pip install distributed") from None
+        raise PrestepError("--executor dask://...: needs dask: pip install 'prestep[cluster]'") from None
     return lambda: _dask(Client(scheduler_file=file))
 
 
-def _dask(client: Any) -> Executor:
+@contextlib.contextmanager
+def _dask(client: Any) -> Iterator[Executor]:
     """Its executor; a prediction is a pure function, so a run whose worker died may be run again."""
-    made: Executor = client.get_executor(pure=False, retries=RETRIES)
-    return made
+    with client, client.get_executor(pure=False, retries=RETRIES) as made:
+        yield made

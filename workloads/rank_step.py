@@ -60,7 +60,9 @@ class RankStep:
         mine = tuple(ranks(self.d, self.t))
         if not self.fold:
             return Group(axis, mine, [mine], len(mine))
-        copies = {tuple(ranks(d, t)) for d in self.alike for t in range(self.layout.tp)}
+        # Data-parallel groups are the same for every d: of a thousand replicas one need be asked.
+        alike = (self.d,) if axis == "dp" else self.alike
+        copies = {tuple(ranks(d, t)) for d in alike for t in range(self.layout.tp)}
         return Group(axis, mine, sorted(copies), len(self.replicas) if axis == "dp" else 1)
 
     def _expert_group(self) -> Group:

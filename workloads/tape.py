@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import heapq
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sized
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -39,8 +39,12 @@ class Memory:
         self.peak = 0.0
         self.at_peak = dict(self.alive)
         self.first_buckets = 0.0  # bytes DDP had before it rebuilt its buckets
+        self.issued: Sized = ()  # the operations issued so far
+        self.before = dict(self.alive)  # alive when the peak was last reset: as the step begins
+        self.log: list[tuple[int, str, float]] = []  # since then: operations issued, owner, bytes that came or went
 
     def allocate(self, size: float, owner: str) -> None:
+        self.log.append((len(self.issued), owner, size))
         self.alive[owner] += size
         self.now += size
         if self.now > self.peak:
@@ -49,8 +53,10 @@ class Memory:
 
     def reset_peak(self) -> None:
         self.peak, self.at_peak = self.now, dict(self.alive)
+        self.before, self.log = dict(self.alive), []
 
     def release(self, size: float, owner: str) -> None:
+        self.log.append((len(self.issued), owner, -size))
         self.alive[owner] -= size
         self.now -= size
 
@@ -135,6 +141,7 @@ class Tape:
         self.host_pending = 0.0
         self.counts: dict[str, float] = defaultdict(float)  # host operations by name, for calibration
         self._kind: list[int] = []
+        self.memory.issued = self._kind
         self._stream: list[int] = []
         self._payload: list[int] = []
         self._host: list[float] = []

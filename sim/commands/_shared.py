@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import functools
 import json
+import logging
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -12,6 +14,7 @@ from typing import Any
 import click
 
 EXIT_OUTSIDE, EXIT_INPUT = 1, 2
+EXIT_PIPE = 128 + 13  # as of programs that SIGPIPE ends
 
 Command = Callable[..., Any]
 
@@ -30,6 +33,9 @@ def explained(command: Command) -> Command:
             sys.exit(EXIT_INPUT)
         except (click.exceptions.Exit, click.ClickException, click.Abort):
             raise
+        except BrokenPipeError:  # `| head` has seen enough
+            _close_stdout()
+            sys.exit(EXIT_PIPE)
         except Exception as error:
             from sim import crash
 
@@ -39,6 +45,30 @@ def explained(command: Command) -> Command:
             sys.exit(crash.EXIT_CRASH)
 
     return run
+
+
+def _close_stdout() -> None:
+    """What Python still writes when it ends goes nowhere, instead of failing again."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 1)
+    os.close(nowhere)
+
+
+def verbose(command: click.Command) -> click.Command:
+    """The command with the option -v, its subcommands too."""
+    text = "Say on stderr what is done and how long it takes."
+    option = click.Option(["-v", "--verbose"], is_flag=True, expose_value=False, callback=_verbose, help=text)
+    if all(param.name != "verbose" for param in command.params):
+        command.params.append(option)
+    for sub in command.commands.values() if isinstance(command, click.Group) else ():
+        verbose(sub)
+    return command
+
+
+def _verbose(context: click.Context, _: click.Parameter, wanted: bool) -> None:
+    if wanted:
+        logging.basicConfig(level=logging.INFO, format="%(relativeCreated)6d ms  %(message)s", stream=sys.stderr)
+        logging.getLogger("prestep").setLevel(logging.INFO)
 
 
 def changes(command: Command) -> Command:

@@ -9,7 +9,7 @@ import click
 from sim.commands._shared import explained
 
 
-@click.command()
+@click.command(epilog="Example: prestep calibrate all_reduce.log all_gather.json -o mine.toml --cluster dgx-h100")
 @click.argument("logs", nargs=-1, required=True, type=click.Path(dir_okay=False, path_type=Path))
 @click.option("-o", "--output", required=True, type=click.Path(dir_okay=False, path_type=Path), help="File to write.")
 @click.option("--cluster", default="", metavar="NAME|FILE", help="Where the logs were made; `prestep list clusters`.")

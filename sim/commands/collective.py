@@ -9,7 +9,12 @@ import click
 from sim.commands._shared import as_json, changes, echo_json, explained, file_option, scaled
 
 
-@click.command()
+@click.command(
+    epilog="\b\n"
+    "Examples:\n"
+    "  prestep collective --cluster dgx-h100 --op all_reduce --min-bytes 1M --max-bytes 1G\n"
+    "  prestep collective --cluster dgx-h100 --op all_gather --gpus 0-3 --set nvlink.bandwidth=0.5x\n"
+)
 @click.option("--cluster", required=True, metavar="NAME|FILE", help="`prestep list clusters`.")
 @scaled
 @click.option("--op", default="all_reduce", show_default=True, help="Operation; init: making a communicator.")

@@ -9,7 +9,7 @@ import click
 from sim.commands._shared import explained
 
 
-@click.command()
+@click.command(epilog="Example: prestep convert run/ -o run.et")
 @click.argument("files", nargs=-1, required=True, metavar="DIR|FILE...", type=click.Path(path_type=Path))
 @click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="File; one a rank if several.")
 @click.option("--to", type=click.Choice(["chakra", "kineto", "table"]), help="Format; default: by the ending.")

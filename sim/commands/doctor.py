@@ -9,7 +9,7 @@ import click
 from sim.commands._shared import EXIT_OUTSIDE, as_json, echo_json, explained
 
 
-@click.command()
+@click.command(epilog="Example: prestep doctor --json")
 @as_json
 @explained
 def command(json_: bool) -> None:

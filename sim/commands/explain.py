@@ -9,7 +9,7 @@ import click
 from sim.commands._shared import explained
 
 
-@click.command()
+@click.command(epilog="Example: prestep run llama1b-ddp4 --json > step.json && prestep explain step.json")
 @click.argument("result", type=click.Path(path_type=Path))
 @explained
 def command(result: Path) -> None:

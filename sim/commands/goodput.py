@@ -10,7 +10,7 @@ import click
 from sim.commands._shared import as_json, changes, explained
 
 
-@click.command()
+@click.command(epilog="Example: prestep goodput --step-time '10 s' --gpus 16384 --days 54")
 @click.argument("scenario", required=False)
 @changes
 @click.option("--step-time", metavar="TIME", help="Without a scenario: how long a step takes.")

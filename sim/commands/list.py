@@ -12,7 +12,7 @@ KINDS = (
 )  # fmt: skip
 
 
-@click.command()
+@click.command(epilog="Example: prestep list clusters --long")
 @click.argument("kind", type=click.Choice(KINDS))
 @click.option("-l", "--long", "long_", is_flag=True, help="A line about each, where it has one.")
 @explained

@@ -9,7 +9,7 @@ import click
 from sim.commands._shared import explained, file_option, talk
 
 
-@click.command()
+@click.command(epilog="Example: prestep measure -o mine.zip --minutes 5")
 @click.option(
     "-o", "--output", required=True, type=click.Path(dir_okay=False, path_type=Path), help="Zip file to write."
 )

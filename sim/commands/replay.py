@@ -11,7 +11,12 @@ import click
 from sim.commands._shared import as_json, changes, explained
 
 
-@click.command()
+@click.command(
+    epilog="\b\n"
+    "Examples:\n"
+    "  prestep replay run/ --set nvlink.bandwidth=0.5x\n"
+    "  prestep replay rank0.json.gz --set parallel.dp=4\n"
+)
 @click.argument("files", nargs=-1, required=True, metavar="DIR|FILE...", type=click.Path(path_type=Path))
 @changes
 @click.option("--cluster", default="", metavar="NAME|FILE", help="Replay on this cluster; `prestep list clusters`.")

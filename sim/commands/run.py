@@ -16,7 +16,12 @@ if TYPE_CHECKING:
     from sim.sections import Scenario
 
 
-@click.command()
+@click.command(
+    epilog="\b\n"
+    "Examples:\n"
+    "  prestep run llama1b-ddp4 --set training.micro_batch=2 --json\n"
+    "  prestep run llama1b-ddp4 --report step.html --trace step.json.gz\n"
+)
 @click.argument("scenario", required=False)
 @changes
 @as_json

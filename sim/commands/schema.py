@@ -7,7 +7,7 @@ import click
 from sim.commands._shared import echo_json, explained
 
 
-@click.command()
+@click.command(epilog="Example: prestep schema > scenario.schema.json")
 @explained
 def command() -> None:
     """Print the JSON Schema of scenario files."""

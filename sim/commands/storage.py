@@ -9,7 +9,7 @@ import click
 from sim.commands._shared import as_json, explained
 
 
-@click.command()
+@click.command(epilog="Example: prestep storage lustre --threads 32")
 @click.argument("system")
 @click.option("--threads", type=click.IntRange(1), default=64, show_default=True, help="Threads of one host.")
 @as_json

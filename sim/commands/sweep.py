@@ -29,10 +29,10 @@ def command(
     from sim.catalog import find_scenario
     from sim.spec import load_scenario
 
-    path = find_scenario(scenario)
+    path, values, makes = find_scenario(scenario), sweeps.grid_of(grid), sweeps.executor_of(executor, jobs)
     load_scenario(path)
-    wanted = sweeps.specs(path, sweeps.grid_of(grid), overrides)
-    made = sweeps.sweep(wanted, output, sweeps.executor_of(executor, jobs), jobs, Bar())
+    wanted = sweeps.specs(path, values, overrides)
+    made = sweeps.sweep(wanted, output, makes, jobs, Bar())
     click.echo(summary(made))
     click.echo(f"wrote {made}", err=True)
 
@@ -59,7 +59,7 @@ def summary(path: Path) -> str:
 
     from sim.units import format_duration
 
-    rows = pq.read_table(path).to_pylist()
+    rows = pq.ParquetFile(path).read().to_pylist()  # read_table would import pandas
     good = sorted((row for row in rows if not row["error"]), key=lambda row: row["step_time"])
     keys = [name for name in (rows[0] if rows else {}) if name.startswith("set.")]
     cells = [[key.removeprefix("set.") for key in keys] + ["step time", "MFU", "fits"]]

@@ -9,12 +9,12 @@ import click
 from sim.commands._shared import explained, file_option, scaled, talk
 
 
-@click.group()
+@click.group(epilog="Example: prestep topology show dgx-h100")
 def command() -> None:
     """Look at a cluster: named (`prestep list clusters`) or in a file."""
 
 
-@command.command()
+@command.command(epilog="Example: prestep topology show dgx-h100 --picture dgx.svg")
 @click.argument("cluster", metavar="NAME|FILE")
 @scaled
 @click.option(
@@ -37,7 +37,7 @@ def show(cluster: str, hosts: int | None, overrides: tuple[str, ...], picture: P
         talk(f"wrote {picture}")
 
 
-@command.command()
+@command.command(epilog="Example: prestep topology check my-cluster.toml")
 @click.argument("cluster", metavar="NAME|FILE")
 @scaled
 @explained
@@ -48,7 +48,7 @@ def check(cluster: str, hosts: int | None) -> None:
     click.echo(check_report(cluster, hosts))
 
 
-@command.command("export")
+@command.command("export", epilog="Example: prestep topology export dgx-h100 -o dgx.graphml")
 @click.argument("cluster", metavar="NAME|FILE")
 @scaled
 @file_option("-o", "--output", text="File to write; default: the cluster's name, as .graphml.")
@@ -65,7 +65,7 @@ def export_topology(cluster: str, hosts: int | None, output: Path | None, format
     talk(f"wrote {path}")
 
 
-@command.command("import")
+@command.command("import", epilog="Example: prestep topology import topo.xml -o mine.json")
 @click.argument("file", type=click.Path(path_type=Path))
 @file_option("-o", "--output", text="File to write (.json); default: the file's name with that suffix.")
 @click.option("--format", "format_", default="", help="nccl_xml, nvidia_smi, slurm, ...; default: by the content.")

@@ -10,7 +10,7 @@ import click
 from sim.commands._shared import EXIT_OUTSIDE, as_json, echo_json, explained, file_option, talk
 
 
-@click.command()
+@click.command(epilog="Example: prestep validate h200 --junit h200.xml")
 @click.argument("sets", metavar="[SET]...", nargs=-1)
 @click.option("--rows", type=click.Path(path_type=Path), help="Predict these instead, in the format of the set.")
 @as_json

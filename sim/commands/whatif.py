@@ -9,7 +9,12 @@ import click
 from sim.commands._shared import as_json, changes, echo_json, explained, file_option, talk
 
 
-@click.command()
+@click.command(
+    epilog="\b\n"
+    "Examples:\n"
+    "  prestep whatif llama8b-fsdp4 --set nvlink.bandwidth=2x\n"
+    "  prestep whatif llama1b-ddp4 --each link-kind\n"
+)
 @click.argument("scenario")
 @changes
 @click.option(

@@ -59,6 +59,7 @@ def _sections(result: Result, tornado: dict[str, Any] | None) -> Iterator[tuple[
     yield "step", "Where the step goes", sections.breakdown(result)
     yield "measured", "Predicted and measured", sections.measured(result)
     yield "timeline", "Timeline", sections.timeline(result)
+    yield "critical", "Critical path", sections.critical(result)
     yield "network", "Links", sections.network(result)
     yield "kernels", "Kernels", sections.kernels(result)
     yield "memory", "Memory", sections.memory(result)

@@ -11,11 +11,12 @@ import time
 from pathlib import Path
 
 import pandas as pd
+import pyarrow as pa
 import pytest
 from click.testing import CliRunner
 
 import cli
-from sim import sweep
+from sim import arrow, sweep
 from sim.catalog import find_scenario
 from sim.errors import InputError
 
@@ -115,12 +116,33 @@ def test_dask_runs_the_same_sweep(tmp_path: Path) -> None:
     with distributed.LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster:
         file = tmp_path / "scheduler.json"
         file.write_text(json.dumps({"address": cluster.scheduler_address}))
-        wanted = sweep.specs(find_scenario("mlp-ddp4"), {"training.micro_batch": ("64", "128", "256", "512")})
-        worker = next(iter(cluster.workers.values()))
+        wanted = sweep.specs(find_scenario("mlp-ddp4"), {"training.micro_batch": ("8", "16", "32", "64", "128")})
+        worker, killed = next(iter(cluster.workers.values())), []
 
         def kill(done: int, of: int) -> None:
             if done == 1:
+                killed.append(worker.pid)
                 os.kill(worker.pid, signal.SIGKILL)
 
         made = sweep.sweep(wanted, tmp_path / "out", sweep.executor_of(f"dask://{file}", 2), progress=kill)
-        assert (pd.read_parquet(made)["error"] == "").all()
+        assert killed and (pd.read_parquet(made)["error"] == "").all() and len(pd.read_parquet(made)) == 5
+
+
+def test_processes_begin_with_what_they_need() -> None:
+    """The server that they are forked from does linear algebra on one thread; this process keeps its environment."""
+    before = dict(os.environ)
+    with sweep._one_thread():
+        assert os.environ["OPENBLAS_NUM_THREADS"] == "1"
+    assert dict(os.environ) == before
+
+
+def test_columns_keep_values_and_gaps() -> None:
+    """Arrow arrays made by hand hold what pyarrow's own would; numbers that are not are not gaps."""
+    for kind, values in (
+        (pa.string(), ["a", None, "", "µs" * 5]), (pa.float64(), [1.5, None, float("inf"), -0.0]),
+        (pa.int64(), [None, 2**40, -1]), (pa.bool_(), [True, None, False] * 9), (pa.float64(), []),
+    ):  # fmt: skip
+        made = arrow.column(values, kind)
+        made.validate(full=True)
+        assert made.to_pylist() == values
+    assert str(arrow.column([float("nan")], pa.float64())[0].as_py()) == "nan"

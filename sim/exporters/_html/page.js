@@ -12,7 +12,9 @@
     const [scale, letter] = steps.find(([s]) => n >= s) || [1, ""];
     return `${+(n / scale).toPrecision(4)} ${letter}${unit}`;
   };
-  const painters = [];
+  const painters = {};  // by canvas: one that is replaced is painted no more
+
+  const repaint = () => Object.values(painters).forEach((paint) => paint());
 
   function theme() {
     const button = byId("theme"), root = document.documentElement;
@@ -21,12 +23,12 @@
     button.addEventListener("click", () => {
       const dark = root.dataset.theme ? root.dataset.theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
       root.dataset.theme = dark ? "light" : "dark";
-      painters.forEach((paint) => paint());
+      repaint();
     });
-    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => painters.forEach((paint) => paint()));
+    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => repaint());
     let kept;
-    addEventListener("beforeprint", () => { kept = root.dataset.theme; root.dataset.theme = "light"; painters.forEach((p) => p()); });
-    addEventListener("afterprint", () => { if (kept) root.dataset.theme = kept; else delete root.dataset.theme; painters.forEach((p) => p()); });
+    addEventListener("beforeprint", () => { kept = root.dataset.theme; root.dataset.theme = "light"; repaint(); });
+    addEventListener("afterprint", () => { if (kept) root.dataset.theme = kept; else delete root.dataset.theme; repaint(); });
   }
 
   function gantt(data) {
@@ -195,8 +197,7 @@
     });
     document.querySelectorAll("[data-key]").forEach((b) => b.addEventListener("click", () => keys[b.dataset.key]()));
     select.addEventListener("change", () => { picked = null; place(); paint(); });
-    addEventListener("resize", paint);
-    painters.push(paint);
+    painters.gantt = paint;
     place(); paint();
   }
 
@@ -223,9 +224,14 @@
     set();
   }
 
-  theme();
-  for (const [id, start] of [["gantt-data", gantt], ["network-data", network]]) {
-    const data = byId(id);
-    if (data) start(JSON.parse(data.textContent));
+  function start() {
+    for (const [id, draw] of [["gantt-data", gantt], ["network-data", network]]) {
+      const data = byId(id);
+      if (data) draw(JSON.parse(data.textContent));
+    }
   }
+  theme();
+  addEventListener("resize", repaint);
+  addEventListener("prestep:new", start);  // the explorer has put other figures into the page
+  start();
 })();

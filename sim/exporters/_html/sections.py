@@ -8,15 +8,16 @@ from typing import TYPE_CHECKING, Any
 
 from sim import metrics
 from sim.exporters import _words as words
-from sim.exporters._html import pictures
+from sim.exporters._html import pictures, pictures_time
 from sim.exporters._html.gantt import Data, gantt
 from sim.exporters._html.kernels import kernel_uses
 from sim.exporters._html.network import as_data, heat
+from sim.exporters._html.over_time import alive, lanes, path_colour
 from sim.exporters._html.svg import table
 from sim.units import format_bytes, format_duration
 
 if TYPE_CHECKING:
-    from sim.result import Result
+    from sim.result import MemoryVerdict, Result
 
 _SHARE_COLOURS = {"compute": "forward", "bubble": "bubble", "io": "io", "host": "host", "idle": "idle"}
 _OWNER_COLOURS = {
@@ -215,7 +216,58 @@ def memory(result: Result) -> str:
     bar = pictures.stacked(parts, "Memory at its peak by owner", whole)
     keys = legend([(colour, owner) for owner, _, colour, _ in parts])
     head = f"<p>{escape(words.memory_verdict(result))}.</p>"
-    return head + bar + keys + table(("owner", "size", "of the peak"), cells)
+    return head + bar + keys + _over_time(result, verdict) + table(("owner", "size", "of the peak"), cells)
+
+
+def _over_time(result: Result, verdict: MemoryVerdict) -> str:
+    """The same rank's memory over the last step."""
+    found = None if result.source is None else alive(result.source, verdict.rank)
+    if found is None:
+        return ""
+    room = None if verdict.capacity is None else verdict.capacity - verdict.outside
+    text = (
+        f"What the allocator of rank {verdict.rank} has handed out in the last step, where the GPU computes what was "
+    )
+    keys = legend([(_OWNER_COLOURS.get(owner, "other"), owner) for owner in found.owners])
+    return f"<p>{text}issued with it.</p>" + pictures_time.memory(found, _OWNER_COLOURS, room) + keys
+
+
+def critical(result: Result) -> str:
+    """What the end of the step waited for, through all ranks."""
+    path = result.critical_path
+    if path is None or not path.segments:
+        return ""
+    told = path.to_dict()
+    parts = [
+        (words.path_part(p), p["seconds"], path_colour(p["kind"], p["axis"]), format_duration(p["seconds"]))
+        for p in told["parts"]
+    ]
+    rows = [
+        (what, words.count(p["count"]), format_duration(p["seconds"]), words.percent(p["share"]))
+        for p, (what, *_) in zip(told["parts"][:12], parts, strict=False)
+    ]
+    longest = [
+        (p["name"], p["kind"], format_duration(p["seconds"]), words.percent(p["seconds"] / path.length))
+        for p in told["longest"]
+    ]
+    ranks, strip = len(told["ranks"]), lanes(path)
+    head = (
+        "<p>What the end of the step waited for, walked back through all ranks; what is not on it has slack. "
+        f"{format_duration(path.length)}, {words.count(len(path.segments))} stretches on "
+        f"{ranks} simulated rank{'s' if ranks != 1 else ''}.</p>"
+    )
+    if len(strip) > pictures_time.MOST_LANES:
+        head += f"<p>The first {pictures_time.MOST_LANES} ranks are drawn.</p>"
+    colours = dict.fromkeys(colour for _, _, colour, _ in parts)
+    keys = legend([(colour, _PATH_WORDS.get(colour, colour)) for colour in colours])
+    return (
+        head + pictures.stacked(parts, "Parts of the critical path") + keys + pictures_time.path(strip, path.length)
+        + table(("part", "stretches", "time", "of the path"), rows)
+        + table(("longest by name", "kind", "time", "of the path"), longest, texts=2)
+    )  # fmt: skip
+
+
+_PATH_WORDS = {"forward": "kernels", "wait": "waiting (gaps, launches)", "other": "other communication"}
 
 
 def whatif(tornado: dict[str, Any] | None) -> str:

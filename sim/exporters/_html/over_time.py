@@ -1,0 +1,111 @@
+"""Memory of a rank over the last step by owner, and the critical path from rank to rank, in equal parts of the time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from sim.opgraph import KERNEL
+from workloads.tape import OWNERS
+
+if TYPE_CHECKING:
+    from sim.critical import CriticalPath
+    from sim.predict import Simulation
+
+PARTS = 240  # of the step, for memory
+COLUMNS = 550  # of the step, for the path: two of the picture's pixels each
+
+
+@dataclass(frozen=True, eq=False)
+class Alive:
+    """Bytes that the allocator has handed out over the last step of a rank.
+
+    Attributes
+    ----------
+    rank : int
+    begin, end : float
+        Seconds of the run: from the first start on the compute stream to the last end.
+    owners : dict of str to np.ndarray, shape (PARTS,)
+        At the fullest moment of each part; owners that never have anything are left out.
+    """
+
+    rank: int
+    begin: float
+    end: float
+    owners: dict[str, np.ndarray]
+
+
+def alive(simulation: Simulation, rank: int) -> Alive | None:
+    """Memory of the simulated rank that stands for `rank`; None where it issued nothing on its compute stream.
+
+    The allocator counts what the host has asked for. It is shown where the GPU computes what was issued with it.
+    """
+    lowered, run = simulation.lowered, simulation.run
+    graph = lowered.graph
+    at = next(i for i, p in enumerate(graph.programs) if rank in graph.represents[p.rank])
+    program = graph.programs[at]
+    rows = np.flatnonzero((program.kind == KERNEL) & (program.stream == graph.streams.index("compute")))
+    memory = lowered.memory[program.rank]
+    # What was freed after the last operation went with the symbolic model itself.
+    log = [entry for entry in memory.log if entry[0] < len(program)]
+    if not len(rows) or not log:
+        return None
+    state = np.cumsum([list(memory.before.values()), *_deltas(log)], axis=0)
+    clock = np.array([0, *(entry[0] for entry in log)])
+    # Operations that were taken back (recomputation ends early) leave numbers that come again.
+    clock = np.minimum.accumulate(clock[::-1])[::-1]
+    start, end = run.start[at][-1][rows], run.end[at][-1][rows]
+    begin, finish = float(start.min()), float(end.max())
+    with_op = np.minimum(np.searchsorted(rows, clock), len(rows) - 1)
+    part = ((start[with_op] - begin) / max(finish - begin, 1e-12) * PARTS).astype(int).clip(0, PARTS - 1)
+    fullest = _fullest(part, state)
+    return Alive(rank, begin, finish, {o: fullest[:, k] for k, o in enumerate(OWNERS) if fullest[:, k].max() > 0})
+
+
+def _deltas(log: list[tuple[int, str, float]]) -> np.ndarray:
+    made = np.zeros((len(log), len(OWNERS)))
+    made[np.arange(len(log)), [OWNERS.index(owner) for _, owner, _ in log]] = [size for *_, size in log]
+    return made
+
+
+def _fullest(part: np.ndarray, state: np.ndarray) -> np.ndarray:
+    """Of each part the state with most bytes; parts in which nothing changes keep the last of the one before."""
+    total, found = state.sum(axis=1), np.zeros((PARTS, state.shape[1]))
+    ends = np.searchsorted(part, np.arange(PARTS), side="right")
+    first = 0
+    for k, last in enumerate(ends.tolist()):
+        carried = max(0, first - 1)  # what the part begins with is alive in it too
+        found[k] = state[carried + int(total[carried : max(last, carried + 1)].argmax())]
+        first = max(first, last)
+    return np.maximum(found, 0.0)
+
+
+def lanes(path: CriticalPath) -> dict[int, list[tuple[int, int, str]]]:
+    """Stretches of the path by rank: (first column, columns, class of colour); each column is its longest segment's."""
+    wide = (path.length or 1.0) / COLUMNS
+    most: list[tuple[float, int, str]] = [(0.0, -1, "")] * COLUMNS
+    for s in path.segments:
+        first, last = (s.start - path.begin) / wide, (s.end - path.begin) / wide
+        for column in range(int(first), min(int(last), COLUMNS - 1) + 1):
+            covered = min(last, column + 1) - max(first, column)
+            most[column] = max(most[column], (covered, s.rank, _colour(s.kind, s.axis)))
+    made: dict[int, list[tuple[int, int, str]]] = {}
+    begin = 0
+    for column in range(1, COLUMNS + 1):
+        if column == COLUMNS or most[column][1:] != most[begin][1:]:
+            _, rank, colour = most[begin]
+            if rank >= 0:
+                made.setdefault(rank, []).append((begin, column - begin, colour))
+            begin = column
+    return dict(sorted(made.items()))
+
+
+def _colour(kind: str, axis: str) -> str:
+    if kind == "communication":
+        return axis if axis in ("dp", "tp", "pp", "cp", "ep") else "other"
+    return {"kernel": "forward", "host": "host"}.get(kind, "wait")
+
+
+path_colour = _colour

@@ -1,0 +1,195 @@
+"""The explorer: what its page asks is predicted as `prestep run` does, on this machine alone."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import re
+import shutil
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import urlencode
+
+import pytest
+from click.testing import CliRunner
+
+import cli
+from sim.catalog import find_scenario
+from sim.explorer import page
+from sim.explorer.answers import Explorer
+from sim.explorer.knobs import scaled
+from sim.explorer.server import Server
+
+EXAMPLES = Path(cli.__file__).parent / "examples"
+
+
+@pytest.fixture(scope="module")
+def explorer() -> Explorer:
+    return Explorer(find_scenario("mlp-ddp4"))
+
+
+@contextlib.contextmanager
+def served(explorer: Explorer) -> Iterator[Server]:
+    with Server(explorer) as server:
+        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread.start()
+        try:
+            yield server
+        finally:
+            server.shutdown()
+            thread.join(10)
+
+
+def get(server: Server, path: str, method: str = "GET", **headers: str) -> tuple[int, str]:
+    connection = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=30)
+    with contextlib.closing(connection):
+        connection.request(method, path, headers=headers)
+        reply = connection.getresponse()
+        return reply.status, reply.read().decode()
+
+
+def run(scenario: str, *sets: str) -> float:
+    options = [part for item in sets for part in ("--set", item)]
+    made = CliRunner().invoke(cli.main, ["run", scenario, "--json", *options])
+    assert made.exit_code == 0, made.output
+    return float(json.loads(made.stdout)["step_time"])
+
+
+@pytest.mark.parametrize("asked", [{}, {"nvlink.bandwidth": "0.125x"}, {"training.micro_batch": "64"}])
+def test_answers_are_those_of_run(explorer: Explorer, asked: dict[str, str]) -> None:
+    """The step is that of `prestep run` with the same --set, and the page says which."""
+    told = explorer.answer(asked)
+    assert told["mistakes"] == ""
+    assert told["step_time"] == pytest.approx(run("mlp-ddp4", *(f"{k}={v}" for k, v in asked.items())), rel=1e-12)
+    assert all(f"--set {key}={value}" in told["command"] for key, value in asked.items())
+
+
+def test_nothing_is_remembered(explorer: Explorer) -> None:
+    """The answer to a question does not depend on the questions before it."""
+    first = explorer.answer({"nvlink.bandwidth": "0.5x"})
+    explorer.answer({"training.micro_batch": "64", "nvlink.bandwidth": "8x"})
+    assert explorer.answer({"nvlink.bandwidth": "0.5x"}) == first
+
+
+def test_the_cluster_grows_with_the_layout() -> None:
+    """More replicas are more hosts where the family scales; fewer GPUs than a host are a part of it."""
+    explorer = Explorer(EXAMPLES / "superpod-fsdp.toml")
+    assert explorer.sets({"parallel.dp": "1024"}) == ("cluster.hosts=128", "parallel.dp=1024")
+    assert explorer.sets({"parallel.dp": "4"}) == ("cluster.hosts=1", "cluster.gpus=4", "parallel.dp=4")
+    assert explorer.sets({"parallel.dp": "128", "parallel.tp": "2"}) == ("parallel.dp=128", "parallel.tp=2")
+    gpus = next(knob for knob in explorer.knobs if knob.key == "gpus")
+    assert gpus.value == "256" and gpus.values[-1] == "1024"
+
+
+def test_wrong_values_are_told_as_the_command_line_tells_them(explorer: Explorer) -> None:
+    """The same text, and no answer."""
+    told = explorer.answer({"training.micro_batch": "3"})
+    made = CliRunner().invoke(cli.main, ["run", "mlp-ddp4", "--set", "training.micro_batch=3"])
+    assert made.exit_code == 2 and set(told) == {"mistakes"}
+    assert told["mistakes"].partition(": ")[2] == made.stderr.strip().partition(": ")[2]
+
+
+@pytest.mark.parametrize("key", ["cluster.file", "model.file", "training.optimizer", "nvlink[0].bandwidth", ""])
+def test_only_the_pages_controls_can_be_changed(explorer: Explorer, key: str) -> None:
+    """No question makes the server read a file, or change what the page does not show."""
+    assert "controls" in explorer.answer({key: "/etc/passwd"})["mistakes"]
+
+
+@pytest.mark.parametrize("value", ["", "x", "-1", "0", "1e9", "9" * 400, "²", "<b>", "1.5"])
+def test_no_value_breaks_the_server(explorer: Explorer, value: str) -> None:
+    """Whatever is asked is an answer or a mistake."""
+    for key in ("parallel.dp", "training.micro_batch", "nvlink.bandwidth", "parallel.data_parallel"):
+        told = explorer.answer({key: value})
+        assert told["mistakes"] or told["step_time"] > 0
+
+
+def test_the_server_is_for_this_machine_alone(explorer: Explorer) -> None:
+    """It listens on the loopback interface; other names for it, other paths and other methods are refused."""
+    with served(explorer) as server:
+        assert server.server_address[0] == "127.0.0.1"
+        own = f"127.0.0.1:{server.server_port}"
+        status, text = get(server, "/")
+        assert status == 200 and not re.search(r"(src|href)=\"(?!#|data:)|https?://", text)
+        assert get(server, "/", Host="evil.example")[0] == 403
+        assert get(server, "/", Host=f"evil.example:{server.server_port}")[0] == 403
+        assert get(server, "/", Host=own)[0] == 200
+        assert get(server, "/../cli.py")[0] == 404 and get(server, "/", "POST")[0] == 501
+        assert get(server, "/answer?a=1&a=2")[0] == 400
+        status, text = get(server, f"/answer?{urlencode({'nvlink.bandwidth': '2x'})}")
+        assert status == 200 and json.loads(text)["step_time"] > 0
+
+
+def test_every_control_starts_as_the_scenario(explorer: Explorer) -> None:
+    """Sliders stand at the scenario's values, which are among those they offer."""
+    text = page.render(explorer)
+    assert all(knob.value in knob.values and f'id="{knob.key}"' in text for knob in explorer.knobs)
+    assert not any(knob.key == "parallel.tp" for knob in explorer.knobs)  # an mlp is not split so
+
+
+@pytest.mark.parametrize(
+    ("text", "factor", "made"),
+    [("1x", 2, "2x"), ("0.5x", 0.5, "0.25x"), ("400 Gbit/s", 2, "800 Gbit/s"), ("off", 2, "")],
+)
+def test_factors_keep_the_unit(text: str, factor: float, made: str) -> None:
+    """What the scenario says of a link is where its slider starts."""
+    assert scaled(text, factor) == made
+
+
+def test_the_command_serves_until_it_is_stopped(tmp_path: Path) -> None:
+    """Its address is the one line on stdout; Ctrl-C ends it without an error; a port in use is refused."""
+    import os
+    import signal
+
+    command = [sys.executable, "-m", "cli", "explore", "mlp-ddp4"]
+    with subprocess.Popen(
+        command, cwd=EXAMPLES.parent, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as child:
+        assert child.stdout is not None
+        address = child.stdout.readline().strip()
+        try:
+            assert re.fullmatch(r"http://127\.0\.0\.1:\d+/", address)
+            port = address.rsplit(":", 1)[1].rstrip("/")
+            made = CliRunner().invoke(cli.main, ["explore", "mlp-ddp4", "--port", port])
+            assert made.exit_code == 2 and "--port" in made.output
+        finally:
+            os.kill(child.pid, signal.SIGINT)
+        _, said = child.communicate(timeout=30)
+    assert child.returncode == 0 and "Traceback" not in said
+
+
+def test_jobs_are_refused() -> None:
+    """With what does predict them."""
+    made = CliRunner().invoke(cli.main, ["explore", str(EXAMPLES / "two-jobs.toml")])
+    assert made.exit_code == 2 and "prestep run" in made.output
+
+
+MOVE = """<script>onerror = (m) => { document.title = "ERROR " + m; };
+addEventListener("load", () => {
+  const move = (id, at) => { const c = document.getElementById(id); c.value = at;
+    c.dispatchEvent(new Event("input", { bubbles: true })); };
+  move("nvlink.bandwidth", 0); move("gpus", 1);
+  const wait = setInterval(() => { const a = document.getElementById("answer");
+    if (a.getAttribute("aria-busy") === "false") { clearInterval(wait); document.title = "ANSWERED"; } }, 20);
+});</script></head>"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("chromium") is None, reason="needs chromium")
+def test_a_slider_moves_the_step_in_a_browser() -> None:
+    """Moving sliders changes the step time, the command and the timeline, and dp follows the GPUs."""
+    explorer = Explorer(EXAMPLES / "1b-ddp.toml", ("model.layers=2", "training.global_batch=8"))
+    with served(explorer) as server:
+        server.text = server.text.replace(b"</head>", MOVE.encode(), 1)
+        command = ["chromium", "--headless=new", "--no-sandbox", "--disable-gpu", "--virtual-time-budget=20000",
+                   "--dump-dom", server.address]  # fmt: skip
+        made = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
+    assert "<title>ANSWERED" in made
+    told = explorer.answer({"nvlink.bandwidth": "0.125x", "parallel.dp": "2"})
+    assert told["mistakes"] == "" and told["step_time"] != explorer.base.step_time
+    shown = re.search(r'<b id="steptime">(.*?)</b>', made)
+    assert shown is not None and shown[1] in told["verdict"]
+    assert "--set nvlink.bandwidth=0.125x" in made and "--set parallel.dp=2" in made
