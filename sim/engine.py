@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -24,6 +24,7 @@ from sim.opgraph import COMM, KERNEL, SYNC, Comm, OpGraph
 
 if TYPE_CHECKING:
     from sim.collectives.plan import Plan
+    from sim.jitter import Noise
     from sim.traffic import Traffic
 
 # Gaps between kernels after which a stream counts as resting, so that transfers have the memory to themselves.
@@ -57,6 +58,8 @@ class Machine:
         Kernels that stand for many, by index: seconds until the one of them that runs at some moment ends, on average.
     exclusive : bool
         Communication waits for free SMs and runs one after the other on a GPU; recorded starts have that in them.
+    noise : Noise or None
+        Factors on operations and transfers, drawn (`sim.jitter`).
     """
 
     duration: np.ndarray
@@ -71,6 +74,7 @@ class Machine:
     exclusive: bool = True
     grain: Mapping[int, float] = field(default_factory=dict)
     background: tuple[Plan, ...] = ()
+    noise: Noise | None = None
 
 
 class Stuck(PrestepError):
@@ -97,7 +101,8 @@ class Engine:
         for other in machine.background:
             self.network.begin(other)
         for rank in self.ranks:
-            self.env.process(host_thread(rank, steps, graph.launch_limit, start))
+            late = None if machine.noise is None else machine.noise.launches[rank.program.rank]
+            self.env.process(host_thread(rank, steps, graph.launch_limit, start, late))
             executed = rank.program.kind != SYNC
             for stream in np.unique(rank.program.stream[executed]):
                 ops = np.flatnonzero((rank.program.stream == stream) & executed).tolist()
@@ -124,6 +129,7 @@ class Engine:
         duration = (self.machine.duration * scale).tolist()
         gaps = _column(p.gap, self.machine.kernel_gap, n)
         latencies = _column(p.latency, self.machine.launch_latency, n)
+        noise = None if self.machine.noise is None else self.machine.noise.kernels[p.rank]
         for step in range(self.steps):
             base = step * n
             for i in ops:
@@ -144,7 +150,8 @@ class Engine:
                     yield env.timeout(gap)
                 if kind[i] == KERNEL:
                     rank.start[g] = env.now
-                    yield from self._kernel(rank, payload[i], duration[payload[i]], stream)
+                    time = duration[payload[i]] if noise is None else duration[payload[i]] * noise[g]
+                    yield from self._kernel(rank, payload[i], time, stream)
                 elif kind[i] == COMM:
                     yield from self._communicate(rank, g, step, p.parts[payload[i]])
                 rank.finish(g, env.now)
@@ -200,7 +207,7 @@ class Engine:
             key = (step, c)
             if key not in self.meetings:
                 self.meetings[key] = Meeting(env, self.machine.contention)
-                env.process(self._meet(c, self.meetings[key]))
+                env.process(self._meet(c, self.meetings[key], self._plan_of(step, c)))
             meeting = self.meetings[key]
             meeting.ranks.append(rank)
             comm = self.graph.comms[c]
@@ -214,11 +221,20 @@ class Engine:
         rank.ready[g] = max((m.begin for m in meetings), default=rank.start[g])
         rank.hold(-channels)
 
-    def _meet(self, c: int, meeting: Meeting) -> Generator[Any, Any, None]:
+    def _plan_of(self, step: int, c: int) -> Plan:
+        """A communication's plan in that step: with noise its latency and its bytes take so much longer."""
+        plan, noise = self.plans[c], self.machine.noise
+        if noise is None:
+            return plan
+        slow = float(noise.bytes[step, c])
+        late = plan.latency * float(noise.latency[step, c])
+        return replace(plan, latency=late, usage=plan.usage * slow, rate_cap=plan.rate_cap / slow)
+
+    def _meet(self, c: int, meeting: Meeting, plan: Plan) -> Generator[Any, Any, None]:
         """The communication itself: latency, then bytes through the network."""
         yield meeting.ready
         meeting.begin = self.env.now
-        plan, here = self.plans[c], tuple(meeting.ranks)
+        here = tuple(meeting.ranks)
         for rank in here:
             rank.transferring.append(meeting)
         yield self.env.timeout(plan.latency)

@@ -13,9 +13,9 @@ from typing import Any
 from sim.collectives import creation
 from sim.errors import InputError, Mistake, unknown
 from sim.faults import DAY, HOUR, Job, Outcome, run, young_daly
+from sim.statistics import CONFIDENCE, interval_of
 from sim.units import format_duration, parse_duration
 
-CONFIDENCE = 0.95
 WHERE = "command line"
 
 
@@ -50,18 +50,6 @@ class Goodput:
             "restart": self.job.restart, "load_time": self.job.load, "step_time": self.job.step,
             "effective_step_time": self.job.step / mean if mean > 0 else None,
         }  # fmt: skip
-
-
-def interval_of(values: Sequence[float]) -> tuple[float, float]:
-    """Mean and half width of its confidence interval (Student's t, 95 %); no width is known of one value."""
-    mean = statistics.fmean(values)
-    if len(values) < 2:
-        return mean, math.nan
-    n = len(values) - 1
-    z = statistics.NormalDist().inv_cdf((1 + CONFIDENCE) / 2)
-    # Cornish-Fisher expansion of Student's quantile (Abramowitz and Stegun, 26.7.5).
-    t = z + (z**3 + z) / (4 * n) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * n**2)
-    return mean, t * statistics.stdev(values) / math.sqrt(len(values))
 
 
 def table() -> dict[str, Any]:

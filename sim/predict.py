@@ -125,7 +125,7 @@ def lowered_on(scenario: Scenario, fabric: Fabric) -> Lowered:
         If the layout does not fit the cluster or the model, or asks for what is not simulated.
     """
     model, gpus = _checked_model(scenario, fabric), placements(scenario, fabric)[0]
-    return _lowered(scenario, model, fabric, fleet_of(fabric, load_gpu(fabric.gpu_model), gpus), gpus)
+    return _lowered(scenario, model, fabric, fleet_of(fabric, gpu_of(fabric), gpus), gpus)
 
 
 def _checked_model(scenario: Scenario, fabric: Fabric) -> ModelSpec:
