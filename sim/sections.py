@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from sim.sections_faults import Faults
 from sim.strict import key, table
 
 MIB = 2.0**20
@@ -254,22 +255,6 @@ class Checkpoint:
 
 
 @dataclass(frozen=True)
-class Faults:
-    """What is wrong with the machine; degraded links are changes in [cluster] set."""
-
-    slow_rank: int | None = key(None, "rank that is slower than the others", low=0)
-    slow_per_layer: float = key(0.0, "extra time of the slow rank in every block's forward pass", unit="duration")
-    slow_factor: float = key(1.0, "factor on every kernel of the slow rank", above=0)
-    jitter: float = key(1.0, "run --replicas: factor on all that follow; 0: no noise", low=0)
-    jitter_kernel: float | None = key(None, "relative standard deviation of every kernel by itself", low=0)
-    jitter_gpu: float | None = key(None, "of all kernels of a rank together, from step to step", low=0)
-    jitter_launch: float | None = key(None, "of every launch of a host by itself", low=0)
-    jitter_host: float | None = key(None, "of all launches of a rank together, from step to step", low=0)
-    jitter_latency: float | None = key(None, "of what a transfer waits before its bytes", low=0)
-    jitter_link: float | None = key(None, "of the time of a transfer's bytes", low=0)
-
-
-@dataclass(frozen=True)
 class Dataload:
     """Reading the training data."""
 
@@ -302,7 +287,7 @@ class Scenario:
     nccl: Nccl = Nccl()
     placement: Placement = Placement()
     checkpoint: Checkpoint = Checkpoint()
-    faults: Faults = Faults()
+    faults: Faults = Faults()  # noqa: RUF009
     dataload: Dataload = Dataload()
     measured: Measured = Measured()
     where: str = "scenario"

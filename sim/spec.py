@@ -210,11 +210,18 @@ def _override(
             if section not in SECTIONS or name.startswith("cluster.set."):
                 _change_link(tables, strict.link_key(name, SECTIONS), value)
                 continue
+            head, _, inner = key.partition(".")
+            if inner and strict.holds_table(SECTIONS[section], head):  # faults.rates.gpu=9
+                outer = tables.setdefault(section, {})
+                table = outer.setdefault(head, {}) if isinstance(outer, dict) else None
+                if isinstance(table, dict):  # else it is a mistake that is told later
+                    table[inner] = value
+                continue
             read = strict.read_override(SECTIONS[section], key, value)
             if told is not None and section in _OF_JOBS:
                 of_jobs.append((which, name, read))
-            elif isinstance(table := tables.setdefault(section, {}), dict):
-                table[key] = read
+            elif isinstance(outer := tables.setdefault(section, {}), dict):
+                outer[key] = read
                 origins[f"{section}.{key}"] = "--set"
         except InputError as error:
             mistakes.extend(error.mistakes)
