@@ -183,15 +183,14 @@ def predict(scenario: Scenario, prices: bool = False) -> Result:
 def _with_storage(simulation: Simulation, result: Result) -> Result:
     """The result with what its [checkpoint] and [dataload] cost."""
     used = sections_in_use(simulation.scenario)
-    if "dataload" in used:
-        from workloads.dataload import fed
-
-        table = fed(simulation.scenario.dataload, simulation.scenario, result.step_time)
-        result = replace(result, dataload=table)
     if "checkpoint" in used:
         from sim.checkpointing import report_of
 
         result = replace(result, checkpoint=report_of(simulation, result.step_time))
+    if "dataload" in used:
+        from sim.feeding import with_data
+
+        result = with_data(simulation, result)
     return result
 
 
