@@ -329,6 +329,8 @@ def not_simulated(scenario: Scenario) -> list[Mistake]:
     for section in sections_in_use(scenario):
         if section in ("checkpoint", "dataload") and scenario.name:
             found.append(Mistake(where, section, "a section", "nothing", "not simulated for several jobs"))
+    if "inference" in sections_in_use(scenario):
+        found.append(Mistake(where, "inference", "a section", "a training step here", "prestep run predicts serving"))
     if "checkpoint" in sections_in_use(scenario):
         from sim.checkpointing import mistakes_of
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from sim.sections_faults import Faults
+from sim.sections_inference import Inference
 from sim.strict import key, table
 
 MIB = 2.0**20
@@ -296,6 +297,7 @@ class Scenario:
     checkpoint: Checkpoint = Checkpoint()
     faults: Faults = Faults()  # noqa: RUF009
     dataload: Dataload = Dataload()
+    inference: Inference = Inference()  # noqa: RUF009
     measured: Measured = Measured()
     where: str = "scenario"
     name: str = ""

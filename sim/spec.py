@@ -21,6 +21,7 @@ from sim.sections import (
     Cluster,
     Dataload,
     Faults,
+    Inference,
     Measured,
     Megatron,
     Model,
@@ -121,7 +122,8 @@ def _looked_up(scenario: Scenario, fabric: Any, mistakes: list[Mistake]) -> list
     model = _model(scenario, known)
     found += known[len(mistakes) :]
     wrong = _keys(known)
-    gpus = None if fabric is None else allotted(scenario, fabric)
+    serves = scenario.inference != Inference()  # its pools need not be the whole cluster
+    gpus = None if fabric is None or serves else allotted(scenario, fabric)
     return [*found, *layout_mistakes(scenario, gpus, model, wrong), *_nccl(scenario, wrong)]
 
 

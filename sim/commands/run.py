@@ -47,6 +47,7 @@ def command(
     """Predict one training step of SCENARIO: a file, or a bundled one (`prestep list scenarios`)."""
     from sim import exporters
     from sim.catalog import find_scenario
+    from sim.sections import Inference
     from sim.spec import load_scenario
 
     part = run_files.check(trace, report, each, trace_window, trace_ranks)
@@ -54,6 +55,9 @@ def command(
     _check_replicas(replicas, seed, loaded, max_micro_batch)
     if max_micro_batch:
         _largest(loaded, json_, trace or timeline or report)
+        return
+    if loaded.inference != Inference():
+        _serve(loaded, json_, trace or timeline or report or replicas)
         return
     if loaded.jobs:
         _run_jobs(loaded, json_, trace or timeline or report, strict)
@@ -118,6 +122,20 @@ def _largest(scenario: Scenario, json_: bool, file: Path | None) -> None:
         click.echo(str(found))
     if not found.micro_batch:
         sys.exit(EXIT_OUTSIDE)
+
+
+def _serve(scenario: Scenario, json_: bool, other: Path | int | None) -> None:
+    """`run` of a scenario with [inference]."""
+    from sim import serving
+    from sim.errors import InputError, Mistake
+
+    if other is not None:
+        raise InputError(Mistake("command line", str(other), "[inference]", "a training step for traces and replicas"))
+    made = serving.predict(scenario)
+    if json_:
+        echo_json(made)
+    else:
+        click.echo(serving.render(made))
 
 
 def _run_jobs(scenario: Scenario, json_: bool, file: Path | None, strict: bool) -> None:
