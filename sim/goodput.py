@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from sim.faults import DAY, HOUR, Job, Outcome, run, young_daly
-from sim.reliability import job_of, rates_of
+from sim.reliability import evidence, job_of, rates_of
 from sim.statistics import CONFIDENCE, interval_of
 from sim.units import format_duration
 
@@ -44,7 +44,7 @@ class Goodput:
             "interval": self.job.interval, "young_daly": best, "save_stall": self.job.stall,
             "restart": self.job.restart, "load_time": self.job.load, "step_time": self.job.step,
             "effective_step_time": self.job.step / mean if mean > 0 else None,
-            "takes": {name: hosts for name, hosts in self.job.takes.items() if hosts},
+            "evidence": evidence(), "takes": {name: hosts for name, hosts in self.job.takes.items() if hosts},
             "progress_with_hosts_missing": list(self.job.speeds),
         }  # fmt: skip
 
@@ -132,7 +132,8 @@ def render(made: Mapping[str, Any]) -> str:
     lines += [f"    {name:12} {100 * share:6.2f} %" for name, share in made["shares"].items()]
     if len(speeds := made["progress_with_hosts_missing"]) > 1:
         lines += ["", f"  goes on with up to {len(speeds) - 1} hosts missing, at {100 * speeds[-1]:.1f} % of its speed"]
-    lines += ["", "  interruptions by component"]
+    known = ", ".join(f"{name} {grade}" for name, grade in made["evidence"].items())
+    lines += ["", f"  defaults rest on: {known}", "", "  interruptions by component"]
     lines += [f"    {name:12} {count:6.1f}" for name, count in made["interruptions_by_component"].items()]
     return "\n".join(lines)
 

@@ -159,6 +159,7 @@ def test_a_scenario_says_what_befalls_it() -> None:
     assert made["shares"]["detecting"] > 0 == other["shares"]["detecting"]
 
 
+@pytest.mark.slow
 def test_a_scenario_goes_on_with_the_step_of_fewer_replicas() -> None:
     """Progress with a host missing comes from the step of the smaller job: near the share of replicas that are left."""
     cluster = (
