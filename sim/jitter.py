@@ -22,12 +22,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from sim.errors import InputError, Mistake
 from sim.opgraph import COMM, KERNEL, Chain, OpGraph, Program
 
 if TYPE_CHECKING:
     from sim.sections import Faults
 
 NAMES = ("kernel", "gpu", "launch", "host", "latency", "link")
+MOST = 10.0  # relative standard deviation: beyond, a few draws in a million decide the mean
 LEAST = 0.05  # no sum of kernels is faster than this share of its mean, however wide the noise
 
 
@@ -75,13 +77,24 @@ def _table() -> dict[str, Any]:
     return tomllib.loads((Path(__file__).parent / "costs" / "jitter.toml").read_text(encoding="utf-8"))
 
 
-def jitter_of(faults: Faults) -> Jitter:
-    """What [faults] says, and the defaults of `sim/costs/jitter.toml`; `jitter` scales all of them."""
+def jitter_of(faults: Faults, where: str = "scenario") -> Jitter:
+    """What [faults] says, and the defaults of `sim/costs/jitter.toml`; `jitter` scales all of them.
+
+    Raises
+    ------
+    InputError
+        If noise is wider than log-normal factors can be drawn for.
+    """
     values, grades = dict[str, float](), dict[str, str]()
     for name in NAMES:
         said, known = getattr(faults, f"jitter_{name}"), _table()[name]
         values[name] = faults.jitter * (known["value"] if said is None else said)
         grades[name] = known["evidence"] if said is None else "said"
+    wide = [name for name in NAMES if not values[name] <= MOST]
+    if wide:
+        found = ", ".join(f"jitter_{name} {values[name]:g}" for name in wide)
+        hint = "0.05 is five percent; jitter is a factor on all of them"
+        raise InputError(Mistake(where, "faults", found, f"relative standard deviations up to {MOST:g}", hint))
     return Jitter(**values, grades=grades)
 
 

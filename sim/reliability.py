@@ -24,7 +24,9 @@ def table() -> dict[str, Any]:
     return tomllib.loads((Path(__file__).parent / "costs" / "reliability.toml").read_text(encoding="utf-8"))
 
 
-def rates_of(gpus: int, given: Sequence[str] = (), scale: float = 1.0) -> dict[str, float]:
+def rates_of(
+    gpus: int, given: Sequence[str] = (), scale: float = 1.0, where: str = WHERE, key: str = "--rate"
+) -> dict[str, float]:
     """Failures per second of a job by component: the defaults times `scale`, or NAME=failures per million GPU-hours.
 
     Raises
@@ -40,15 +42,15 @@ def rates_of(gpus: int, given: Sequence[str] = (), scale: float = 1.0) -> dict[s
         name, _, value = item.partition("=")
         expected = "NAME=failures per million GPU-hours, such as gpu=9"
         if name not in rates:
-            mistakes.append(unknown(WHERE, "--rate", name, rates))
+            mistakes.append(unknown(where, key, name, rates))
             continue
         try:
             rates[name] = float(value)
         except ValueError:
-            mistakes.append(Mistake(WHERE, "--rate", f'"{item}"', expected))
+            mistakes.append(Mistake(where, key, f'"{item}"', expected))
             continue
         if not (math.isfinite(rates[name]) and rates[name] >= 0):
-            mistakes.append(Mistake(WHERE, "--rate", f'"{item}"', f"{expected}, not negative"))
+            mistakes.append(Mistake(where, key, f'"{item}"', f"{expected}, not negative"))
     if mistakes:
         raise InputError(mistakes)
     return {name: rate / 1e6 / HOUR * gpus for name, rate in rates.items()}
@@ -80,7 +82,7 @@ def job_of(asked: Mapping[str, Any]) -> Job:
     except InputError as error:
         mistakes += error.mistakes
     try:
-        takes = takes_of(asked.get("takes", ()))
+        takes = takes_of(asked.get("takes", ()), asked["gpus"])
     except InputError as error:
         mistakes += error.mistakes
     if not (math.isfinite(asked["days"]) and asked["days"] > 0):
@@ -113,7 +115,9 @@ def evidence() -> dict[str, str]:
     }
 
 
-def takes_of(given: Sequence[str] = ()) -> dict[str, int]:
+def takes_of(
+    given: Sequence[str] = (), gpus: int | None = None, where: str = WHERE, key: str = "--takes"
+) -> dict[str, int]:
     """Hosts that a failure takes out by component: the defaults, or NAME=hosts.
 
     Raises
@@ -126,9 +130,11 @@ def takes_of(given: Sequence[str] = ()) -> dict[str, int]:
     for item in given:
         name, _, value = item.partition("=")
         if name not in takes:
-            mistakes.append(unknown(WHERE, "--takes", name, takes))
+            mistakes.append(unknown(where, key, name, takes))
         elif not value.strip().isdecimal():
-            mistakes.append(Mistake(WHERE, "--takes", f'"{item}"', "NAME=hosts, such as rack=8"))
+            mistakes.append(Mistake(where, key, f'"{item}"', "NAME=hosts, such as rack=8"))
+        elif gpus is not None and int(value) > gpus:
+            mistakes.append(Mistake(where, key, f'"{item}"', f"no more hosts than the job's {gpus} GPUs"))
         else:
             takes[name] = int(value)
     if mistakes:

@@ -28,7 +28,7 @@ def replicas_of(simulation: Simulation, step: float, replicas: int, seed: int) -
     """Step times of the replicas (s, in their order) and what they amount to; `step` is without noise."""
     times = step_times(simulation, step, replicas, seed)
     return summary(times, step, seed) | {
-        "jitter": jitter_of(simulation.scenario.faults).to_dict(), "step_times": times
+        "jitter": jitter_of(simulation.scenario.faults, simulation.scenario.where).to_dict(), "step_times": times
     }  # fmt: skip
 
 
@@ -38,7 +38,7 @@ def step_times(simulation: Simulation, step: float, replicas: int, seed: int) ->
     from sim.predict import machine
 
     s, graph, steps = simulation, simulation.lowered.graph, simulation.run.end[0].shape[0]
-    jitter = jitter_of(s.scenario.faults)
+    jitter = jitter_of(s.scenario.faults, s.scenario.where)
     if jitter.silent:
         return [step] * replicas  # without noise every run is the plain one
     quiet = machine(s.scenario, graph, s.fabric, s.gpu, s.gpus or None, s.chains)

@@ -98,10 +98,13 @@ def _asked(scenario: str | None, overrides: tuple[str, ...], asked: dict[str, An
 def _befalls(loaded: Scenario, result: Result, degraded: bool) -> dict[str, Any]:
     """What the scenario's [faults] says of failures; options come after it."""
     from sim.degraded import simulated_speeds
+    from sim.reliability import rates_of, takes_of
 
     f = loaded.faults
     told: dict[str, Any] = {name: getattr(f, name) for name in ("detect", "repair") if getattr(f, name) is not None}
     told |= {name: tuple(f"{key}={value}" for key, value in getattr(f, name).items()) for name in ("rates", "takes")}
+    rates_of(1, told["rates"], 1.0, loaded.where, "faults.rates")  # so that mistakes have their place
+    takes_of(told["takes"], None, loaded.where, "faults.takes")
     told["spares"] = 32 if f.spares is None else f.spares
     if (degraded or f.degraded) and result.source is not None:
         fabric, gpus = result.source.fabric, result.source.gpus

@@ -78,6 +78,8 @@ def test_the_interval_of_confidence_shrinks_and_seeds_repeat() -> None:
     [
         (("--step-time", "10 s", "--rate", "gpu=-1"), "not negative"),
         (("--step-time", "10 s", "--rate", "gpu=often"), "failures per million"),
+        (("--step-time", "10 s", "--takes", "rack=99", "--gpus", "64"), "no more hosts"),
+        (("llama1b-ddp4", "--set", "faults.rates.gpux=3"), "llama1b-ddp4.toml: faults.rates"),
         (("--step-time", "10 s", "--rate", "gpus=1"), 'did you mean "gpu"'),
         (("--step-time", "10 s", "--rate", "gpu=nan"), "not negative"),
         (("--step-time", "10 s", "--interval", "1 s"), "longer than a save"),

@@ -115,6 +115,8 @@ def test_what_is_said_has_its_own_grade() -> None:
         (["--replicas", "2", "--max-micro-batch"], "max-micro-batch"),
         (["--replicas", "2", "--set", "faults.jitter_gpu=-0.1"], "jitter_gpu"),
         (["--replicas", "2", "--set", "faults.jitter_gpu=often"], "jitter_gpu"),
+        (["--replicas", "2", "--set", "faults.jitter_link=100"], "up to 10"),
+        (["--replicas", "2", "--set", "faults.jitter=1e308"], "up to 10"),
     ],
 )
 def test_mistakes(arguments: list[str], expected: str) -> None:
