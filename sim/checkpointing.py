@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from sim.errors import InputError, Mistake
+from sim.save_evidence import rests_on, shares
 from sim.storage import Leg, play
 from sim.storage_system import REQUEST, THREADS, System, known, read_table
 from sim.units import format_bytes, format_duration
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from sim.sections import Scenario
 
 PART = 2.0**23  # bytes of one part of an upload to an object store
+BESIDE = 512  # writers whose bytes are simulated one by one beside the steps
 BACKGROUND = 1e18  # bytes of a transfer that outlasts the steps beside it
 
 
@@ -54,6 +56,7 @@ class Save:
     durable: float
     host_held: float
     legs: dict[str, float]
+    rests_on: list[dict[str, Any]]
 
 
 def mistakes_of(scenario: Scenario) -> list[Mistake]:
@@ -118,7 +121,8 @@ class Checkpointing:
         durable = end
         if self.asked.mode == "rank0" and self.system.page_cache and not self.asked.gpudirect:
             durable += constants()["expire"] + self.holds.size / self._sync_rate(self.holds.writers[0])
-        return Save(max(stalls), end, durable, held, legs)
+        rows = rests_on(flows[last], legs, self.system, self.fabric, self._bandwidth(scale))
+        return Save(max(stalls), end, durable, held, legs, rows)
 
     def load(self) -> float:
         """Seconds until all GPUs of the run that restarts have their state: files opened, read, copied to the GPU."""
@@ -162,13 +166,18 @@ class Checkpointing:
         first = self.fabric.host_of(self.gpus[ranks[0]])
         return tuple(rank for rank in ranks if self.fabric.host_of(self.gpus[rank]) == first)
 
+    def _in_front(self, hosts: float) -> np.ndarray:
+        """Bytes/s of links; those in front of the storage, which are the save's alone, have one part in `hosts`."""
+        rates = self.stores.bandwidth.copy()
+        shared = [name.startswith(f"{self.system.name}-") for name in self.stores.names]
+        rates[len(self.fabric.links) :][np.array(shared, dtype=bool)] /= max(1.0, hosts)
+        return rates
+
     def _bandwidth(self, hosts: float) -> np.ndarray:
         """Bytes/s of links; those that hosts share have one part in `hosts` of theirs, as all of them write at once."""
-        rates, own = self.stores.bandwidth.copy(), len(self.fabric.links)
+        rates, own = self._in_front(hosts), len(self.fabric.links)
         if hosts <= 1:
             return rates
-        shared = [name.startswith(f"{self.system.name}-") for name in self.stores.names]
-        rates[own:][np.array(shared, dtype=bool)] /= hosts
         if self.system.attach == "storage":
             inside = [self.fabric.nodes.hosts[at] for at in self.fabric.ends[0]]
             outside = np.array(
@@ -247,7 +256,10 @@ class Checkpointing:
         """Step time (s) while the background writer is at work: its bytes share links with those of training."""
         if self.asked.mode not in ("async", "peer"):
             return step
-        legs = [leg for rank in self._simulated(self.holds.writers) for leg in self._legs(rank)]
+        # On the steps' links everybody's bytes count: those of all writers, or of very many the first host's.
+        many = len(self.holds.writers) > BESIDE
+        writers = self._simulated(self.holds.writers) if many else self.holds.writers
+        legs = [leg for rank in writers for leg in self._legs(rank)]
         legs = [leg for leg in legs if leg.name in ("sync", "send", "direct") and len(leg.links)]
         used = np.unique(
             np.concatenate([p.links for p in self.simulation.run.plans if p.size > 0] or [np.empty(0, int)])
@@ -255,16 +267,17 @@ class Checkpointing:
         legs = [leg for leg in legs if np.isin(leg.links, used).any()]
         if not legs:
             return step
-        return self._rerun([replace(leg, size=BACKGROUND) for leg in legs], step)
+        hosts = len(self._hosts(self.holds.writers)) / len(self._hosts(writers))
+        return self._rerun([replace(leg, size=BACKGROUND) for leg in legs], step, hosts)
 
-    def _rerun(self, legs: list[Leg], step: float) -> float:
+    def _rerun(self, legs: list[Leg], step: float, hosts: float) -> float:
         from sim.engine import execute
         from sim.predict import machine
         from sim.report import step_times
 
         s = self.simulation
         run_on = machine(s.scenario, s.lowered.graph, s.fabric, s.gpu, s.gpus or None, s.chains)
-        run_on = replace(run_on, bandwidth=self.stores.bandwidth, background=tuple(leg.plan for leg in legs))
+        run_on = replace(run_on, bandwidth=self._in_front(hosts), background=tuple(leg.plan for leg in legs))
         run = execute(s.lowered.graph, run_on, s.run.end[0].shape[0])
         times = step_times(s.lowered.graph, run)
         return max(step, float(np.median([t[-1] for t in times.values()])))
@@ -292,7 +305,7 @@ def report_of(simulation: Simulation, step: float) -> dict[str, Any]:
         "mode": asked.mode, "storage": made.system.name, "bytes": made.holds.size, "writers": len(made.holds.writers),
         "save_stall": save.stall, "background": window, "steps_beside": steps, "step_time_beside": beside,
         "background_slowdown": beside / step - 1.0, "time_until_durable": save.durable,
-        "load_time": made.load(), "legs": save.legs,
+        "load_time": made.load(), "legs": save.legs, "rests_on": save.rests_on, "evidence": shares(save.rests_on),
     }  # fmt: skip
     if asked.every is not None:
         extra = save.stall + max(0, min(steps, asked.every)) * (beside - step)
@@ -323,6 +336,8 @@ def words(report: dict[str, Any]) -> list[tuple[str, str]]:
         ("durable after", format_duration(report["time_until_durable"])),
         ("load", format_duration(report["load_time"])),
     ]
+    grades = [f"{grade} {100 * share:.0f} %" for grade, share in report["evidence"].items()]
+    rows.append(("the save rests on", ", ".join(grades)))
     if "step_time_with" in report:
         rows.append((f"every {report['every']} steps", f"{format_duration(report['step_time_with'])} a step"))
     return rows

@@ -26,6 +26,7 @@ from sim.opgraph import COMM, KERNEL, SYNC, Comm, OpGraph
 if TYPE_CHECKING:
     from sim.collectives.plan import Plan
     from sim.costs.power import Power
+    from sim.jitter import Noise
     from sim.traffic import Traffic
 
 # Gaps between kernels after which a stream counts as resting, so that transfers have the memory to themselves.
@@ -65,6 +66,8 @@ class Machine:
         The GPU's power limit: products among the kernels, ``hot``, slow down when it is reached; None: it never is.
     budget : float or None
         Seconds of the power budget that is left at the start; None: all of it.
+    noise : Noise or None
+        Factors on operations and transfers, drawn (`sim.jitter`).
     """
 
     duration: np.ndarray
@@ -83,6 +86,7 @@ class Machine:
     power: Power | None = None
     hot: frozenset[int] = frozenset()
     budget: float | None = None
+    noise: Noise | None = None
 
 
 class Stuck(PrestepError):
@@ -111,7 +115,8 @@ class Engine:
         for other in machine.background:
             self.network.begin(other)
         for rank in self.ranks:
-            self.env.process(host_thread(rank, steps, graph.launch_limit, start))
+            late = None if machine.noise is None else machine.noise.launches[rank.program.rank]
+            self.env.process(host_thread(rank, steps, graph.launch_limit, start, late))
             executed = rank.program.kind != SYNC
             for stream in np.unique(rank.program.stream[executed]):
                 ops = np.flatnonzero((rank.program.stream == stream) & executed).tolist()
@@ -140,6 +145,7 @@ class Engine:
         latencies = _column(p.latency, self.machine.launch_latency, n)
         idle, grain, slowdown = self.machine.idle, self.machine.grain, self.machine.slowdown
         beside, usual = self.machine.beside, self.machine.contention
+        noise = None if self.machine.noise is None else self.machine.noise.kernels[p.rank]
         working, running, process = rank.working, rank.running, env.active_process
         if process is None:
             raise RuntimeError("streams are processes")
@@ -162,9 +168,10 @@ class Engine:
                     yield timeout(gap)
                 if kind[i] == KERNEL:
                     rank.start[g] = env.now
+                    time = duration[place] if noise is None else duration[place] * noise[g]
                     if payload[i] in idle:
                         rank.rest(stream)
-                        yield timeout(duration[place])
+                        yield timeout(time)
                     else:
                         factor = beside.get(payload[i], usual)
                         if working.get(stream) != factor:
@@ -172,7 +179,7 @@ class Engine:
                         running[stream] = process
                         if payload[i] in grain:
                             rank.grains[stream] = grain[payload[i]]
-                        left = self._at_power(rank, payload[i], duration[place]) if self.meters else duration[place]
+                        left = self._at_power(rank, payload[i], time) if self.meters else time
                         while left > 1e-12:  # its speed follows the SMs that communication leaves it
                             speed = 1.0 / slowdown(payload[i], rank.channels) if rank.channels else 1.0
                             since = env.now
@@ -232,7 +239,7 @@ class Engine:
             key = (step, c)
             if key not in self.meetings:
                 self.meetings[key] = Meeting(env)
-                env.process(self._meet(c, self.meetings[key]))
+                env.process(self._meet(c, self.meetings[key], self._plan_of(step, c)))
             meeting = self.meetings[key]
             meeting.ranks.append(rank)
             comm = self.graph.comms[c]
@@ -248,11 +255,20 @@ class Engine:
         rank.ready[g] = max((m.begin for m in meetings), default=rank.start[g])
         rank.hold(-channels)
 
-    def _meet(self, c: int, meeting: Meeting) -> Generator[Any, Any, None]:
+    def _plan_of(self, step: int, c: int) -> Plan:
+        """A communication's plan in that step: with noise its latency and its bytes take so much longer."""
+        plan, noise = self.plans[c], self.machine.noise
+        if noise is None:
+            return plan
+        slow = float(noise.bytes[step, c])
+        late = plan.latency * float(noise.latency[step, c])
+        return replace(plan, latency=late, usage=plan.usage * slow, rate_cap=plan.rate_cap / slow)
+
+    def _meet(self, c: int, meeting: Meeting, plan: Plan) -> Generator[Any, Any, None]:
         """The communication itself: latency, then bytes through the network."""
         yield meeting.ready
         meeting.begin = self.env.now
-        plan, here = self.plans[c], tuple(meeting.ranks)
+        here = tuple(meeting.ranks)
         for rank in here:
             rank.transferring.append(meeting)
         yield self.env.timeout(plan.latency)

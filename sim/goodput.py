@@ -4,19 +4,14 @@ from __future__ import annotations
 
 import math
 import statistics
-import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
-from sim.collectives import creation
-from sim.errors import InputError, Mistake, unknown
 from sim.faults import DAY, HOUR, Job, Outcome, run, young_daly
-from sim.units import format_duration, parse_duration
-
-CONFIDENCE = 0.95
-WHERE = "command line"
+from sim.reliability import evidence, job_of, rates_of
+from sim.statistics import CONFIDENCE, interval_of
+from sim.units import format_duration
 
 
 @dataclass(frozen=True)
@@ -37,7 +32,7 @@ class Goodput:
         """Seconds, shares; means over replicas with the half width of their 95 % confidence interval."""
         values = [o.goodput for o in self.outcomes]
         mean, half = interval_of(values)
-        parts = ("useful", "lost", "saving", "detecting", "waiting", "restarting")
+        parts = ("useful", "lost", "saving", "detecting", "waiting", "restarting", "degraded")
         counts = {n: statistics.fmean((o.failures or {})[n] for o in self.outcomes) for n in self.job.rates}
         best = young_daly(self.job.stall, self.mtbf) if self.job.rates and self.job.stall > 0 else None
         return {
@@ -49,99 +44,9 @@ class Goodput:
             "interval": self.job.interval, "young_daly": best, "save_stall": self.job.stall,
             "restart": self.job.restart, "load_time": self.job.load, "step_time": self.job.step,
             "effective_step_time": self.job.step / mean if mean > 0 else None,
+            "evidence": evidence(), "takes": {name: hosts for name, hosts in self.job.takes.items() if hosts},
+            "progress_with_hosts_missing": list(self.job.speeds),
         }  # fmt: skip
-
-
-def interval_of(values: Sequence[float]) -> tuple[float, float]:
-    """Mean and half width of its confidence interval (Student's t, 95 %); no width is known of one value."""
-    mean = statistics.fmean(values)
-    if len(values) < 2:
-        return mean, math.nan
-    n = len(values) - 1
-    z = statistics.NormalDist().inv_cdf((1 + CONFIDENCE) / 2)
-    # Cornish-Fisher expansion of Student's quantile (Abramowitz and Stegun, 26.7.5).
-    t = z + (z**3 + z) / (4 * n) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * n**2)
-    return mean, t * statistics.stdev(values) / math.sqrt(len(values))
-
-
-def table() -> dict[str, Any]:
-    """The defaults, as their file has them."""
-    return tomllib.loads((Path(__file__).parent / "costs" / "reliability.toml").read_text(encoding="utf-8"))
-
-
-def rates_of(gpus: int, given: Sequence[str] = (), scale: float = 1.0) -> dict[str, float]:
-    """Failures per second of a job by component: the defaults times `scale`, or NAME=failures per million GPU-hours.
-
-    Raises
-    ------
-    InputError
-        With every rate that is none.
-    """
-    told, mistakes = table(), list[Mistake]()
-    rates = {name: count / told["gpu_hours"] * 1e6 * scale for name, count in told["counts"].items()}
-    if not (math.isfinite(scale) and scale >= 0):
-        mistakes.append(Mistake(WHERE, "--rate-scale", f"{scale:g}", "a number that is not negative"))
-    for item in given:
-        name, _, value = item.partition("=")
-        expected = "NAME=failures per million GPU-hours, such as gpu=9"
-        if name not in rates:
-            mistakes.append(unknown(WHERE, "--rate", name, rates))
-            continue
-        try:
-            rates[name] = float(value)
-        except ValueError:
-            mistakes.append(Mistake(WHERE, "--rate", f'"{item}"', expected))
-            continue
-        if not (math.isfinite(rates[name]) and rates[name] >= 0):
-            mistakes.append(Mistake(WHERE, "--rate", f'"{item}"', f"{expected}, not negative"))
-    if mistakes:
-        raise InputError(mistakes)
-    return {name: rate / 1e6 / HOUR * gpus for name, rate in rates.items()}
-
-
-def job_of(asked: Mapping[str, Any]) -> Job:
-    """A job from options: texts with units, or None for the default.
-
-    Raises
-    ------
-    InputError
-        With everything that is wrong.
-    """
-    told, mistakes, s = table(), list[Mistake](), dict[str, float]()
-    defaults = {name: one["value"] for name, one in told["times"].items()}
-    for name in ("step_time", "save", "lag", "load", "interval", "detect", "swap", "start", "repair"):
-        text = asked.get(name) if asked.get(name) is not None else defaults.get(name)
-        if isinstance(text, float) or text is None:
-            s[name] = text if text is not None else math.nan
-            continue
-        try:
-            s[name] = parse_duration(text, WHERE, f"--{name.replace('_', '-')}")
-        except InputError as error:
-            mistakes += error.mistakes
-            s[name] = 1.0
-    rates: dict[str, float] = {}
-    try:
-        rates = rates_of(asked["gpus"], asked.get("rates", ()), asked.get("rate_scale", 1.0))
-    except InputError as error:
-        mistakes += error.mistakes
-    if not (math.isfinite(asked["days"]) and asked["days"] > 0):
-        mistakes.append(Mistake(WHERE, "--days", f"{asked['days']:g}", "more than 0"))
-    if s["step_time"] <= 0:
-        mistakes.append(Mistake(WHERE, "--step-time", format_duration(s["step_time"]), "more than 0"))
-    total = math.fsum(rates.values())
-    if math.isnan(s["interval"]):
-        s["interval"] = max(s["step_time"], young_daly(s["save"], 1 / total) if total and s["save"] > 0 else HOUR)
-    if s["interval"] < max(s["save"], s["lag"]) or s["interval"] <= 0:
-        found, least = format_duration(s["interval"]), format_duration(max(s["save"], s["lag"]))
-        mistakes.append(Mistake(WHERE, "--interval", found, f"longer than a save ({least})", "save less often"))
-    elif s["interval"] < s["step_time"]:
-        mistakes.append(Mistake(WHERE, "--interval", format_duration(s["interval"]), "at least a step"))
-    if mistakes:
-        raise InputError(mistakes)
-    made = s["start"] + creation.seconds(asked["gpus"])
-    replaces = frozenset(told["replaces"]["components"])
-    return Job(s["step_time"], asked["days"], s["interval"], s["save"], s["lag"], rates, replaces, s["detect"], made,
-               s["load"], asked["spares"], s["repair"], s["swap"])  # fmt: skip
 
 
 def simulate(job: Job, gpus: int, replicas: int, seed: int) -> Goodput:
@@ -149,15 +54,60 @@ def simulate(job: Job, gpus: int, replicas: int, seed: int) -> Goodput:
     return Goodput(job, gpus, tuple(run(job, seed * 1_000_003 + at) for at in range(replicas)))
 
 
-def optimal(job: Job, gpus: int, replicas: int, seed: int) -> tuple[float, list[tuple[float, float]]]:
-    """The interval of the highest goodput among multiples of Young and Daly's, and all of them (interval, goodput)."""
+@dataclass(frozen=True)
+class Tried:
+    """An interval between saves (s) with its goodput, and how far that is behind the best's in the same replicas.
+
+    `half_width`, `behind_half`: of the 95 % confidence intervals. The failures of the replicas are the same for every
+    interval, so the difference is known better than either.
+    """
+
+    interval: float
+    goodput: float
+    half_width: float
+    behind: float
+    behind_half: float
+
+    @property
+    def as_good(self) -> bool:
+        """Not worse than the best, as far as the replicas tell."""
+        return not self.behind - self.behind_half > 0
+
+
+@dataclass(frozen=True)
+class Optimum:
+    """Intervals that were tried around Young and Daly's."""
+
+    interval: float
+    tried: tuple[Tried, ...]
+    theory: Tried
+
+    def to_json(self) -> dict[str, Any]:
+        """Seconds and shares; `optimal_low` to `optimal_high` are the intervals that are not worse than the best."""
+        good = [one.interval for one in self.tried if one.as_good]
+        return {
+            "optimal_interval": self.interval, "optimal_low": min(good), "optimal_high": max(good),
+            "young_daly_behind": self.theory.behind, "young_daly_behind_half_width": self.theory.behind_half,
+            "tried": [{"interval": t.interval, "goodput": t.goodput, "half_width": t.half_width, "behind": t.behind,
+                       "behind_half_width": t.behind_half} for t in self.tried],
+        }  # fmt: skip
+
+
+def optimal(job: Job, gpus: int, replicas: int, seed: int) -> Optimum:
+    """The interval of the highest goodput among multiples of Young and Daly's."""
     total = math.fsum(job.rates.values())
     centre = young_daly(job.stall, 1 / total) if total and job.stall > 0 else job.interval
     least = max(job.step, job.stall, job.lag)
-    tried = sorted({max(least, centre * 2.0 ** (k / 2)) for k in range(-6, 7)})
-    runs = [(at, simulate(replace(job, interval=at), gpus, replicas, seed).outcomes) for at in tried]
-    found = [(at, statistics.fmean(o.goodput for o in outcomes)) for at, outcomes in runs]
-    return max(found, key=lambda pair: pair[1])[0], found
+    at = sorted({max(least, centre * 2.0 ** (k / 2)) for k in range(-6, 7)})
+    runs = [simulate(replace(job, interval=one), gpus, replicas, seed).outcomes for one in at]
+    values = [[o.goodput for o in outcomes] for outcomes in runs]
+    best = max(range(len(at)), key=lambda i: statistics.fmean(values[i]))
+    tried = []
+    for interval, found in zip(at, values, strict=True):
+        behind = interval_of([b - v for b, v in zip(values[best], found, strict=True)])
+        tried.append(Tried(interval, *interval_of(found), *behind))
+    theory = min(tried, key=lambda one: abs(one.interval - max(least, centre)))
+    return Optimum(at[best], tuple(tried), theory)
 
 
 def render(made: Mapping[str, Any]) -> str:
@@ -176,10 +126,14 @@ def render(made: Mapping[str, Any]) -> str:
     if made["young_daly"] is not None:
         lines.append(f"  Young and Daly            {format_duration(made['young_daly'])}")
     if "optimal_interval" in made:
-        lines.append(f"  best interval simulated   {format_duration(made['optimal_interval'])}")
+        low, high = (format_duration(made[f"optimal_{end}"]) for end in ("low", "high"))
+        lines.append(f"  best interval simulated   {format_duration(made['optimal_interval'])} ({low} to {high})")
     lines += ["", "  where the time goes"]
     lines += [f"    {name:12} {100 * share:6.2f} %" for name, share in made["shares"].items()]
-    lines += ["", "  interruptions by component"]
+    if len(speeds := made["progress_with_hosts_missing"]) > 1:
+        lines += ["", f"  goes on with up to {len(speeds) - 1} hosts missing, at {100 * speeds[-1]:.1f} % of its speed"]
+    known = ", ".join(f"{name} {grade}" for name, grade in made["evidence"].items())
+    lines += ["", f"  defaults rest on: {known}", "", "  interruptions by component"]
     lines += [f"    {name:12} {count:6.1f}" for name, count in made["interruptions_by_component"].items()]
     return "\n".join(lines)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from sim.opgraph import SYNC
@@ -11,11 +11,14 @@ if TYPE_CHECKING:
     from sim.meeting import Rank
 
 
-def host_thread(rank: Rank, steps: int, limit: int, start: float = 0.0) -> Generator[Any, Any, None]:
+def host_thread(
+    rank: Rank, steps: int, limit: int, start: float = 0.0, noise: Sequence[float] | None = None
+) -> Generator[Any, Any, None]:
     """Computes launch times ahead of simulated time; waits only where the real thread would.
 
     The thread blocks when ``limit`` launches are outstanding (the CUDA launch queue is full) and at
-    explicit synchronisations. Between those its clock simply adds up host costs, from ``start`` on.
+    explicit synchronisations. Between those its clock simply adds up host costs, from ``start`` on;
+    ``noise`` has a factor on each of them (shape (steps * operations,)).
     """
     program = rank.program
     n = len(program)
@@ -32,7 +35,7 @@ def host_thread(rank: Rank, steps: int, limit: int, start: float = 0.0) -> Gener
                     rank.publish(g)
                     yield rank.ended(queued)
                 clock = max(clock, rank.end[queued])
-            clock += cost[i]
+            clock += cost[i] if noise is None else cost[i] * noise[g]
             rank.launch[g] = clock
             if sync[i]:
                 rank.publish(g)

@@ -209,15 +209,14 @@ def predict(scenario: Scenario, prices: bool = False) -> Result:
 def _with_storage(simulation: Simulation, result: Result) -> Result:
     """The result with what its [checkpoint] and [dataload] cost."""
     used = sections_in_use(simulation.scenario)
-    if "dataload" in used:
-        from workloads.dataload import fed
-
-        table = fed(simulation.scenario.dataload, simulation.scenario, result.step_time)
-        result = replace(result, dataload=table)
     if "checkpoint" in used:
         from sim.checkpointing import report_of
 
         result = replace(result, checkpoint=report_of(simulation, result.step_time))
+    if "dataload" in used:
+        from sim.feeding import with_data
+
+        result = with_data(simulation, result)
     return result
 
 
@@ -360,6 +359,8 @@ def not_simulated(scenario: Scenario) -> list[Mistake]:
     for section in sections_in_use(scenario):
         if section in ("checkpoint", "dataload") and scenario.name:
             found.append(Mistake(where, section, "a section", "nothing", "not simulated for several jobs"))
+    if "inference" in sections_in_use(scenario):
+        found.append(Mistake(where, "inference", "a section", "a training step here", "prestep run predicts serving"))
     if "checkpoint" in sections_in_use(scenario):
         from sim.checkpointing import mistakes_of
 

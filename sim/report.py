@@ -9,6 +9,7 @@ import numpy as np
 from sim import metrics
 from sim.critical import critical_path
 from sim.evidence import evidence_of, fallbacks_of
+from sim.jitter import NAMES as JITTERS
 from sim.linkreport import link_report
 from sim.memory import outside, peaks
 from sim.opgraph import COMM, KERNEL, PHASES_COMMUNICATION, SYNC, OpGraph, Program
@@ -187,6 +188,9 @@ def _warnings(simulation: Simulation) -> tuple[str, ...]:
     found = []
     if simulation.scenario.training.framework == "cuda-graph":
         found.append("cuda-graph: the whole step is one launch; capture and warm-up are left out")
+    f = simulation.scenario.faults
+    if f.jitter != 1.0 or any(getattr(f, f"jitter_{name}") is not None for name in JITTERS):
+        found.append("faults.jitter: the step, its breakdown and links are without noise; --replicas N draws it")
     copied = simulation.scenario.training.framework != "megatron"  # there the copies' gradients are added up
     if simulation.model.tied_embeddings and simulation.scenario.parallel.pp > 1 and copied:
         found.append("tied embeddings: the last stage has a copy; adding its gradient to the first stage's is left out")

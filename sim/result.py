@@ -198,6 +198,8 @@ class Result:
         What was run, short, in the order to print: name, cluster, gpu, gpus, model, layout, precision, ...
     checkpoint, dataload : mapping or None
         What a save costs, and what reading data does to the step, where the scenario has these sections.
+    replicas : mapping or None
+        The distribution of the step time with noise, where it was asked for; see `sim.replicas`.
     measured : float or None
         Seconds a real run took, never used by the prediction.
     uncertainty : Uncertainty or None
@@ -225,6 +227,7 @@ class Result:
     link_loads: tuple[LinkLoad, ...] = field(default=(), repr=False, compare=False)
     timeline: Timeline | None = field(default=None, repr=False, compare=False)
     checkpoint: Mapping[str, Any] | None = None
+    replicas: Mapping[str, Any] | None = None
     dataload: Mapping[str, Any] | None = None
     critical_path: CriticalPath | None = field(default=None, repr=False, compare=False)
     uncertainty: Uncertainty | None = field(default=None, repr=False, compare=False)
@@ -273,7 +276,7 @@ class Result:
     def to_dict(self) -> dict[str, Any]:
         """Plain values under the names that scripts rely on; everything but the timeline."""
         verdict = self.out_of_memory
-        more = {"checkpoint": self.checkpoint, "dataload": self.dataload}
+        more = {"checkpoint": self.checkpoint, "dataload": self.dataload, "replicas": self.replicas}
         return {
             "step_time": self.step_time,
             "step_time_by_rank": {str(rank): time for rank, time in sorted(self.step_time_by_rank.items())},

@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from sim.sections_faults import Faults
+from sim.sections_inference import Inference
 from sim.strict import key, table
 
 MIB = 2.0**20
@@ -306,21 +308,19 @@ class Checkpoint:
 
 
 @dataclass(frozen=True)
-class Faults:
-    """What is wrong with the machine; degraded links are changes in [cluster] set."""
-
-    slow_rank: int | None = key(None, "rank that is slower than the others", low=0)
-    slow_per_layer: float = key(0.0, "extra time of the slow rank in every block's forward pass", unit="duration")
-    slow_factor: float = key(1.0, "factor on every kernel of the slow rank", above=0)
-
-
-@dataclass(frozen=True)
 class Dataload:
     """Reading the training data."""
 
     batch_time: float | None = key(None, "time of one worker to make one microbatch", unit="duration")
     workers: int = key(0, "worker processes per rank; 0: the training process itself", low=0)
     prefetch: int = key(2, "batches that each worker makes ahead (prefetch_factor)", low=1)
+    decode: float | None = key(None, "instead of batch_time: CPU time of one worker for a sample", unit="duration")
+    sample: float | None = key(None, "bytes of a sample on the storage, read in random order", unit="bytes", above=0)
+    storage: str | None = key(None, 'where samples are read from; default "nvme"; `prestep list storage`, or a file')
+    cpus: int | None = key(None, "cores of a host for the workers of all its ranks; default: enough", low=1)
+    copy: Literal["pageable", "pinned", "beside"] | None = key(
+        None, "to the GPU: held up by the host, on the step's stream, on a stream of its own; default: in batch_time"
+    )
 
 
 @dataclass(frozen=True)
@@ -348,8 +348,9 @@ class Scenario:
     nccl: Nccl = Nccl()
     placement: Placement = Placement()
     checkpoint: Checkpoint = Checkpoint()
-    faults: Faults = Faults()
+    faults: Faults = Faults()  # noqa: RUF009
     dataload: Dataload = Dataload()
+    inference: Inference = Inference()  # noqa: RUF009
     measured: Measured = Measured()
     where: str = "scenario"
     name: str = ""

@@ -21,6 +21,7 @@ from sim.sections import (
     Cluster,
     Dataload,
     Faults,
+    Inference,
     Measured,
     Megatron,
     Model,
@@ -122,7 +123,8 @@ def _looked_up(scenario: Scenario, fabric: Any, mistakes: list[Mistake]) -> list
     model = _model(scenario, known)
     found += known[len(mistakes) :]
     wrong = _keys(known)
-    gpus = None if fabric is None else allotted(scenario, fabric)
+    serves = scenario.inference != Inference()  # its pools need not be the whole cluster
+    gpus = None if fabric is None or serves else allotted(scenario, fabric)
     return [*found, *layout_mistakes(scenario, gpus, model, wrong), *_nccl(scenario, wrong)]
 
 
@@ -211,11 +213,18 @@ def _override(
             if section not in SECTIONS or name.startswith("cluster.set."):
                 _change_link(tables, strict.link_key(name, SECTIONS), value)
                 continue
+            head, _, inner = key.partition(".")
+            if inner and strict.holds_table(SECTIONS[section], head):  # faults.rates.gpu=9
+                outer = tables.setdefault(section, {})
+                table = outer.setdefault(head, {}) if isinstance(outer, dict) else None
+                if isinstance(table, dict):  # else it is a mistake that is told later
+                    table[inner] = value
+                continue
             read = strict.read_override(SECTIONS[section], key, value)
             if told is not None and section in _OF_JOBS:
                 of_jobs.append((which, name, read))
-            elif isinstance(table := tables.setdefault(section, {}), dict):
-                table[key] = read
+            elif isinstance(outer := tables.setdefault(section, {}), dict):
+                outer[key] = read
                 origins[f"{section}.{key}"] = "--set"
         except InputError as error:
             mistakes.extend(error.mistakes)

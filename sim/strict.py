@@ -58,6 +58,11 @@ def _without_none(hint: Any) -> Any:
     return hint
 
 
+def holds_table(cls: type, name: str) -> bool:
+    """Whether that key of the section is a table of its own."""
+    return typing.get_origin(type_hints(cls).get(name)) is dict
+
+
 def build(
     cls: type[T], mapping: object, where: str, section: str, origins: Mapping[str, str]
 ) -> tuple[T, list[Mistake]]:

@@ -1,12 +1,21 @@
 """Reading data: workers that make microbatches, a queue of prefetched ones, and the copy to the GPU.
 
-A worker takes `batch_time` for a microbatch; `workers` of them make `workers / batch_time` a second. Without them the
-training process makes each batch itself, and nothing overlaps. With them a step takes as long as the slower of the two:
-the queue evens out what varies, never the rate.
+A worker takes `batch_time` for a microbatch, or for every sample the time to read and to decode it:
+
+    batch = samples * (decode * crowd + latency + sample / thread)      one worker
+    read  = max(batches * batch / workers, bytes of the host / throughput of its storage)
+
+`crowd` is how many workers share a core of the host, at least 1. Without workers the training process makes each batch
+itself, and nothing overlaps. With them a step takes as long as the slower of the two: the queue evens out what varies,
+never the rate. Copies from pinned memory come before the step's kernels on their stream; with a stream of their own
+(`copy = "beside"`) they run beside those of the step before. A copy from pageable memory holds the host until the GPU
+has done all before it: every step begins level, and what the host reads itself overlaps what it had launched ahead.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from sim.errors import InputError, Mistake
@@ -15,38 +24,119 @@ from sim.units import format_duration
 
 if TYPE_CHECKING:
     from sim.sections import Dataload, Scenario
+    from sim.storage_system import System
+    from workloads.model import ModelSpec
+
+TOKEN = 8.0  # bytes: PyTorch indexes with 64-bit integers; tokens and labels
+PIXEL = 4.0  # bytes: 32-bit floats, three colours
 
 
-def fed(asked: Dataload, scenario: Scenario, step: float) -> dict[str, Any]:
+@dataclass(frozen=True)
+class Place:
+    """What a rank and its host give its readers.
+
+    Attributes
+    ----------
+    ranks : int
+        On the host.
+    pageable, pinned : float
+        Bytes/s of copies to the GPU.
+    launched, done : float
+        Of a step that begins level: when its host has launched all of it, and when its GPU has done it, s.
+    system : System or None
+        Where samples are read from.
+    """
+
+    ranks: int
+    pageable: float
+    pinned: float
+    launched: float
+    done: float
+    system: System | None = None
+
+
+def mistakes_of(scenario: Scenario) -> list[Mistake]:
+    """What is wrong with [dataload] before anything is simulated."""
+    d, where, found = scenario.dataload, scenario.where, list[Mistake]()
+    if d.batch_time is None and d.decode is None:
+        hint = "time of one worker to make one microbatch; or decode, for one sample"
+        found.append(Mistake(where, "dataload.batch_time", "nothing", 'a duration such as "20 ms"', hint))
+    if d.batch_time is not None:
+        for name in ("decode", "sample"):
+            if getattr(d, name) is not None:
+                expected = "one of them: batch_time has reading and decoding in it"
+                found.append(Mistake(where, f"dataload.{name}", "batch_time too", expected))
+    if d.storage is not None and d.sample is None:
+        found.append(Mistake(where, "dataload.storage", d.storage, "sample, the bytes of one sample, beside it"))
+    return found
+
+
+def sample_bytes(model: ModelSpec, seq_len: int) -> float:
+    """Bytes of a sample that are copied to the GPU: tokens with labels, or an image with its label."""
+    if model.kind == "resnet":
+        return PIXEL * 3 * model.image_size**2 + TOKEN
+    if model.kind == "transformer":
+        return 2 * TOKEN * seq_len
+    return PIXEL * (model.sizes[0] + model.sizes[-1]) if model.sizes else 0.0
+
+
+def fed(asked: Dataload, scenario: Scenario, step: float, model: ModelSpec, place: Place) -> dict[str, Any]:
     """How long a step takes with its data, in s.
 
-    `read_time`: what the readers need for the microbatches of one step; `exposed`: what of it the step waits for.
+    `read_time`: what the readers need for the microbatches of one step; `copy_time`: what copying them to the GPU
+    takes; `exposed`: what of both the step waits for.
 
     Raises
     ------
     InputError
         If [dataload] does not say how long a batch takes.
     """
-    if asked.batch_time is None:
-        hint = "time of one worker to make one microbatch"
-        raise InputError(Mistake(scenario.where, "dataload.batch_time", "nothing", 'a duration such as "20 ms"', hint))
-    batches = microbatches_of(scenario)
-    read = batches * asked.batch_time / max(1, asked.workers)
-    total = step + read if asked.workers == 0 else max(step, read)
-    queue = asked.workers * asked.prefetch
+    if wrong := mistakes_of(scenario):
+        raise InputError(wrong)
+    batches, samples = microbatches_of(scenario), scenario.training.micro_batch
+    batch, storage = _batch_time(asked, samples, place)
+    read = max(batches * batch / max(1, asked.workers), batches * storage)
+    rate = {"pageable": place.pageable, "pinned": place.pinned, "beside": place.pinned}.get(asked.copy or "", 0.0)
+    copy = batches * samples * sample_bytes(model, scenario.training.seq_len) / rate if rate else 0.0
+    run, total = _together(asked, step, read, copy, place)
     return {
-        "batches": batches, "read_time": read, "prefetched": queue, "exposed": total - step,
-        "step_time_with": total, "input_bound": asked.workers > 0 and read > step,
-        "first_batch": asked.batch_time,
+        "batches": batches, "batch_time": batch, "read_time": read, "copy_time": copy,
+        "prefetched": asked.workers * asked.prefetch, "exposed": total - step, "share": (total - step) / total,
+        "step_time_with": total, "input_bound": asked.workers > 0 and read > run,
+        "bound_by": "storage" if batches * storage >= read > 0 else "workers", "first_batch": batch,
     }  # fmt: skip
 
 
-def words(table: dict[str, Any]) -> list[tuple[str, str]]:
+def _together(asked: Dataload, step: float, read: float, copy: float, place: Place) -> tuple[float, float]:
+    """Seconds of a step without waiting for readers, and with it."""
+    alone = asked.workers == 0
+    if asked.copy == "pageable":
+        run = max(step, place.done)
+        return run + copy, max(run, place.launched + read if alone else read) + copy
+    run = max(step, copy) if asked.copy == "beside" else step + copy
+    return run, run + read if alone else max(run, read)
+
+
+def _batch_time(asked: Dataload, samples: int, place: Place) -> tuple[float, float]:
+    """Seconds of one worker for a microbatch, and of the host's storage for it."""
+    if asked.batch_time is not None:
+        return asked.batch_time, 0.0
+    workers = max(1, asked.workers)
+    crowd = max(1.0, place.ranks * workers / asked.cpus) if asked.cpus else 1.0
+    each, storage = (asked.decode or 0.0) * crowd, 0.0
+    if asked.sample is not None and (system := place.system) is not None:
+        each += system.latency + asked.sample / system.thread
+        shared = system.throughput(asked.sample, place.ranks * workers, "read", random=True)
+        storage = samples * place.ranks * asked.sample / shared
+    return samples * each, storage
+
+
+def words(table: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Rows (what, how much) for people."""
     state = (
         "input-bound" if table["input_bound"] else "data waits for the GPU" if not table["exposed"] else "no overlap"
     )
-    return [
-        ("reading a step's data", format_duration(table["read_time"])),
-        ("step with its data", f"{format_duration(table['step_time_with'])}: {state}"),
-    ]
+    rows = [("reading a step's data", format_duration(table["read_time"]))]
+    if table["copy_time"]:
+        rows.append(("copying it to the GPU", format_duration(table["copy_time"])))
+    return [*rows, ("step with its data", f"{format_duration(table['step_time_with'])}: {state}")]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
 @file_option("--timeline", text="Write the timeline as Parquet.")
 @run_files.options
 @click.option("--strict", is_flag=True, help="Fail when the prediction rests on a fallback.")
+@click.option("--replicas", type=click.IntRange(1), help="Runs with noise ([faults] jitter): their distribution.")
+@click.option("--seed", type=click.IntRange(0), help="Of the noise; default 0. The same seed gives the same runs.")
 @click.option("--max-micro-batch", is_flag=True, help="Find the largest micro batch that fits; exit 1 if none does.")
 @explained
 def command(
@@ -41,6 +44,8 @@ def command(
     trace: Path | None,
     timeline: Path | None,
     strict: bool,
+    replicas: int | None,
+    seed: int | None,
     max_micro_batch: bool,
     report: Path | None,
     each: tuple[str, ...],
@@ -50,12 +55,17 @@ def command(
     """Predict one training step of SCENARIO: a file, or a bundled one (`prestep list scenarios`)."""
     from sim import exporters
     from sim.catalog import find_scenario
+    from sim.sections import Inference
     from sim.spec import load_scenario
 
     part = run_files.check(trace, report, each, trace_window, trace_ranks)
     loaded = load_scenario(find_scenario(scenario), overrides)
+    _check_replicas(replicas, seed, loaded, max_micro_batch)
     if max_micro_batch:
         _largest(loaded, json_, trace or timeline or report)
+        return
+    if loaded.inference != Inference():
+        _serve(loaded, json_, trace or timeline or report or replicas)
         return
     if loaded.jobs:
         _run_jobs(loaded, json_, trace or timeline or report, strict)
@@ -63,6 +73,8 @@ def command(
     from sim.predict import predict  # after the scenario is known to be good: its imports are the slow ones
 
     result = predict(loaded, prices=True)
+    if replicas is not None:
+        result = _repeated(result, replicas, seed or 0)
     if json_:
         click.echo(result.to_json())
     else:
@@ -77,6 +89,29 @@ def command(
     if strict and result.fallbacks:
         talk(result.refusal)
         sys.exit(EXIT_OUTSIDE)
+
+
+def _check_replicas(replicas: int | None, seed: int | None, loaded: Scenario, largest: bool) -> None:
+    from sim.errors import InputError, Mistake
+    from sim.jobs import refuse
+
+    if replicas is None:
+        if seed is not None:
+            hint = "a single run has no noise"
+            raise InputError(Mistake("command line", "--seed", str(seed), "--replicas N beside it", hint))
+        return
+    if largest:
+        raise InputError(Mistake("command line", "--replicas", str(replicas), "nothing beside --max-micro-batch"))
+    refuse(loaded, "--replicas")
+
+
+def _repeated(result: Result, replicas: int, seed: int) -> Result:
+    """The result with the distribution of its step over runs with noise."""
+    from sim.replicas import replicas_of
+
+    if result.source is None:
+        raise RuntimeError("a prediction comes with its simulation")
+    return replace(result, replicas=replicas_of(result.source, result.step_time, replicas, seed))
 
 
 def _largest(scenario: Scenario, json_: bool, file: Path | None) -> None:
@@ -95,6 +130,20 @@ def _largest(scenario: Scenario, json_: bool, file: Path | None) -> None:
         click.echo(str(found))
     if not found.micro_batch:
         sys.exit(EXIT_OUTSIDE)
+
+
+def _serve(scenario: Scenario, json_: bool, other: Path | int | None) -> None:
+    """`run` of a scenario with [inference]."""
+    from sim import serving
+    from sim.errors import InputError, Mistake
+
+    if other is not None:
+        raise InputError(Mistake("command line", str(other), "[inference]", "a training step for traces and replicas"))
+    made = serving.predict(scenario)
+    if json_:
+        echo_json(made)
+    else:
+        click.echo(serving.render(made))
 
 
 def _run_jobs(scenario: Scenario, json_: bool, file: Path | None, strict: bool) -> None:

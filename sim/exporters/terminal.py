@@ -82,6 +82,10 @@ def _sections(result: Result, width: int) -> list[tuple[str, Table]]:
         from sim.checkpointing import words as saved
 
         sections.append(("Checkpoint", _grid(saved(dict(result.checkpoint)))))
+    if result.replicas is not None:
+        from sim.replicas import words as drawn
+
+        sections.append(("The step with noise", _grid(drawn(result.replicas))))
     if result.dataload is not None:
         from workloads.dataload import words as read
 

@@ -78,3 +78,43 @@ def test_an_input_bound_step_shows_it() -> None:
     assert slow["input_bound"] and slow["step_time_with"] == pytest.approx(0.125)
     fast = run('dataload.batch_time="500 ms"', "dataload.workers=16")
     assert not fast["input_bound"] and fast["exposed"] == 0
+
+
+def test_a_save_says_what_it_rests_on() -> None:
+    """Every leg has the constant that binds it, with grade and source; the shares add up."""
+    made = saved("sharded")
+    assert [row["leg"] for row in made["rests_on"]] == list(made["legs"])
+    assert sum(row["seconds"] for row in made["rests_on"]) == pytest.approx(made["legs"]["sync"])
+    assert sum(made["evidence"].values()) == pytest.approx(1.0)
+    grades = {row["leg"]: row["evidence"] for row in made["rests_on"]}
+    assert grades["serialise"] == "measured" and grades["copy"] == "fitted" and grades["plan"] == "guess"
+    assert all(row["source"] for row in made["rests_on"])
+
+
+def test_storage_that_is_a_guess_is_told() -> None:
+    """A save bound by a guessed rate rests on a guess; one bound by a client that was measured does not."""
+    cluster = ("cluster.name=dgx-h100", "cluster.gpus=4")
+    lustre, object_store, nvme = (
+        saved("sharded", f"checkpoint.storage={name}", *cluster)["rests_on"][-1]
+        for name in ("lustre", "object", "nvme")
+    )
+    assert lustre["what"] == "lustre: client" and lustre["evidence"] == "measured"
+    assert object_store["what"].startswith("object: ") and object_store["evidence"] in ("guess", "datasheet")
+    assert nvme["what"].startswith("link ")
+
+
+def test_many_hosts_write_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where every host has NICs of its own, all writers beside the steps slow them as the first host's alone do."""
+    from sim import checkpointing
+
+    big = [part for change in ("cluster.name=dgx-h100-superpod", "cluster.hosts=6", "parallel.dp=48", "model.layers=2",
+                               "training.global_batch=96", "checkpoint.storage=weka", "checkpoint.writer=process")
+           for part in ("--set", change)]  # fmt: skip
+
+    def slower() -> Any:
+        result = CliRunner().invoke(main, ["run", "llama1b-ddp4", "--json", "--set", "checkpoint.mode=async", *big])
+        return json.loads(result.output)["checkpoint"]["step_time_beside"]
+
+    whole = slower()
+    monkeypatch.setattr(checkpointing, "BESIDE", 0)
+    assert whole == pytest.approx(slower(), rel=0.02)

@@ -11,6 +11,7 @@ from click.testing import CliRunner
 
 from cli import main
 from sim import goodput
+from sim.degraded import plain_speeds
 from sim.faults import DAY, run, young_daly
 
 BASE: dict[str, Any] = {
@@ -57,7 +58,8 @@ def test_more_failures_never_help() -> None:
 def test_the_best_interval_is_near_young_and_daly() -> None:
     """With saves that are durable at once, the simulated optimum is within a factor of two of sqrt(2 C M), and flat."""
     job = goodput.job_of(BASE | {"lag": 0.0, "save": 20.0})
-    best, tried = goodput.optimal(job, 16384, 20, 0)
+    found = goodput.optimal(job, 16384, 20, 0)
+    best, tried = found.interval, [(one.interval, one.goodput) for one in found.tried]
     theory = young_daly(20.0, 1 / sum(job.rates.values()))
     assert theory / 2.01 < best < theory * 2.01
     assert dict(tried)[best] > max(tried[0][1], tried[-1][1])
@@ -76,6 +78,8 @@ def test_the_interval_of_confidence_shrinks_and_seeds_repeat() -> None:
     [
         (("--step-time", "10 s", "--rate", "gpu=-1"), "not negative"),
         (("--step-time", "10 s", "--rate", "gpu=often"), "failures per million"),
+        (("--step-time", "10 s", "--takes", "rack=99", "--gpus", "64"), "no more hosts"),
+        (("llama1b-ddp4", "--set", "faults.rates.gpux=3"), "llama1b-ddp4.toml: faults.rates"),
         (("--step-time", "10 s", "--rate", "gpus=1"), 'did you mean "gpu"'),
         (("--step-time", "10 s", "--rate", "gpu=nan"), "not negative"),
         (("--step-time", "10 s", "--interval", "1 s"), "longer than a save"),
@@ -88,6 +92,15 @@ def test_the_interval_of_confidence_shrinks_and_seeds_repeat() -> None:
             "more than 0",
         ),
         (("--step-time", "10 s", "--days", "-1"), "more than 0"),
+        (("--step-time", "10 s", "--days", "0"), "more than 0"),
+        (("--step-time", "10 s", "--rate", "gpu=1e12"), "a second between failures"),
+        (("--step-time", "10 s", "--takes", "rack=some"), "rack=8"),
+        (("--step-time", "10 s", "--takes", "rac=8"), 'did you mean "rack"'),
+        (("--step-time", "10 s", "--degraded", "--gpus", "100"), "without a rest"),
+        (("--step-time", "10 s", "--degraded", "--gpus", "8"), "two replicas"),
+        (("llama8b-pp4-1f1b", "--degraded"), "two whole replicas"),
+        (("llama1b-ddp4", "--replica-gpus", "2"), "a scenario too"),
+        (("llama1b-ddp4", "--set", "faults.rates.gpu=often"), "failures per million"),
         ((), "--step-time"),
     ],
 )
@@ -96,3 +109,72 @@ def test_wrong_input_is_told(arguments: tuple[str, ...], told: str) -> None:
     result = shell(*arguments)
     assert result.exit_code == 2
     assert told in result.output and "Traceback" not in result.output
+
+
+def test_a_job_that_goes_on_with_fewer_hosts_waits_less() -> None:
+    """Without spares a degraded job waits less and does more; what fewer hosts did not do is a share of its own."""
+    few = ("--step-time", "10 s", "--days", "21", "--spares", "0", "--replicas", "10", "--gpus", "1024", "--json")
+    waits, goes_on = (json.loads(shell(*few, *more).output) for more in ((), ("--degraded",)))
+    assert goes_on["goodput"] > waits["goodput"] and waits["shares"]["degraded"] == 0
+    assert goes_on["shares"]["waiting"] < waits["shares"]["waiting"] and goes_on["shares"]["degraded"] > 0
+    assert sum(goes_on["shares"].values()) == pytest.approx(1.0)
+
+
+def test_larger_replicas_lose_more() -> None:
+    """A missing host costs its whole replica: the larger it is, the slower the degraded job."""
+    speeds = [plain_speeds(1024, 8, gpus)[1] for gpus in (8, 16, 128)]
+    assert speeds == pytest.approx([127 / 128, 63 / 64, 7 / 8])
+
+
+def test_enough_spares_and_degraded_running_are_the_same() -> None:
+    """As long as there are spares, running on with fewer hosts never happens."""
+    plenty = ("--step-time", "10 s", "--days", "7", "--spares", "5000", "--replicas", "5", "--json")
+    one, other = (json.loads(shell(*plenty, *more).output) for more in ((), ("--degraded",)))
+    assert one["goodput"] == other["goodput"]
+
+
+def test_a_rack_takes_its_hosts_along() -> None:
+    """Racks that fail together need more spares than the same number of failures of single hosts."""
+    rate = ("--rate-scale", "0", "--rate", "rack=10", "--spares", "8", "--step-time", "10 s", "--days", "21", "--json")
+    rack, host = (json.loads(shell(*rate, "--takes", f"rack={hosts}", "--gpus", "2048").output) for hosts in (8, 1))
+    assert rack["shares"]["waiting"] > 2 * host["shares"]["waiting"]
+    assert rack["interruptions_by_component"]["gpu"] == 0 < rack["interruptions_by_component"]["rack"]
+
+
+def test_the_optimum_has_an_interval_of_confidence() -> None:
+    """The best interval lies between those that are not worse; every other is behind it by more than the noise."""
+    job = goodput.job_of(BASE | {"lag": 0.0, "save": 20.0})
+    made = goodput.optimal(job, 16384, 20, 0).to_json()
+    assert made["optimal_low"] <= made["optimal_interval"] <= made["optimal_high"]
+    assert made["young_daly_behind"] <= 2 * made["young_daly_behind_half_width"] + 0.002
+    for one in made["tried"]:
+        inside = made["optimal_low"] <= one["interval"] <= made["optimal_high"]
+        assert inside or one["behind"] > one["behind_half_width"]
+
+
+def test_a_scenario_says_what_befalls_it() -> None:
+    """[faults] has rates, spares and times; options come after it."""
+    more = ("--set", "faults.rates.gpu=900", "--set", "faults.spares=3", "--set", "faults.detect=9 s")
+    run_of = ("llama1b-ddp4", "--set", "model.layers=2", *more, "--replicas", "3", "--json")
+    made, other = (json.loads(shell(*run_of, *last).output) for last in ((), ("--rate", "gpu=0", "--rate-scale", "0")))
+    assert made["interruptions_by_component"]["gpu"] > 1 and other["interruptions"] == 0
+    assert made["shares"]["detecting"] > 0 == other["shares"]["detecting"]
+
+
+@pytest.mark.slow
+def test_a_scenario_goes_on_with_the_step_of_fewer_replicas() -> None:
+    """Progress with a host missing comes from the step of the smaller job: near the share of replicas that are left."""
+    cluster = (
+        "--set",
+        "cluster.name=dgx-h100-superpod",
+        "--set",
+        "cluster.hosts=4",
+        "--set",
+        "parallel.dp=32",
+        "--set",
+        "training.global_batch=64",
+    )
+    made = shell("llama1b-ddp4", *cluster, "--set", "model.layers=2", "--degraded", "--replicas", "2", "--json")
+    assert made.exit_code == 0, made.output
+    speeds = json.loads(made.output)["progress_with_hosts_missing"]
+    assert speeds[0] == 1.0 and 0.70 < speeds[1] < 0.80
