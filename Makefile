@@ -40,7 +40,7 @@ gate: $(BIN)/.dev
 	$(BIN)/prestep validate h200 --known-misses .ci/known-misses.toml
 
 # What moved since BASE (a revision, or a file of `validate --json`); outside the limits of a set is the gate's business.
-SETS ?= h200 h200-straggler h200-whatif leafspine collectives collectives-unseen collectives-leafspine
+SETS ?= h200 h200-unseen h200-preregistered h200-straggler h200-whatif leafspine collectives collectives-unseen collectives-leafspine
 compare: $(BIN)/.dev
 	$(BIN)/prestep validate $(SETS) --compare $(BASE) --known-misses .ci/known-misses.toml --only-compare
 
