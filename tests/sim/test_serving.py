@@ -37,6 +37,13 @@ def run(folder: Path, *changes: str, code: int = 0, command: str = "run") -> Any
     return json.loads(result.output) if code == 0 else result.output
 
 
+def test_the_example_runs() -> None:
+    """As its first lines say."""
+    example = Path(__file__).parents[2] / "examples" / "serving" / "prefill-decode.toml"
+    result = CliRunner().invoke(main, ["run", str(example)])
+    assert result.exit_code == 0 and "time to first token" in result.output, result.output
+
+
 def test_a_cache_is_as_large_as_its_model_says(tmp_path: Path) -> None:
     """Keys and values of 32 layers, 8 heads of 128, 8192 tokens in two bytes: 1 GiB; half of it in fp8."""
     assert run(tmp_path)["kv_bytes"] == 2**30
