@@ -22,8 +22,8 @@ from workloads.counts import layer_flops, layer_parameters
 from workloads.megatron.lower import Grid, Groups, Place
 from workloads.megatron.moe import COUNTS
 from workloads.megatron.spread import busiest, distinct, loads_of
-from workloads.megatron.stage import Model as Units
 from workloads.megatron.unit import Unit
+from workloads.megatron.units import Units
 from workloads.model import load_model
 from workloads.tape import Shared, Tape
 

@@ -13,7 +13,8 @@ from workloads.lower import Layout, Lowered
 from workloads.megatron.folding import Kind, Unlike, kinds_of
 from workloads.megatron.pipeline import Issued, in_order, interleaved
 from workloads.megatron.spread import Spread, busiest, loads_of
-from workloads.megatron.stage import Model, Rank
+from workloads.megatron.stage import Rank
+from workloads.megatron.units import Units
 from workloads.parallel.group import Group
 from workloads.parallel.pipeline import layers_of_stages
 from workloads.schedules import checked, rank_of_stages
@@ -123,9 +124,9 @@ class Models:
         places = [(stage, k.replicas[0]) for k in kinds for stage, odd in enumerate(k.odd) if not odd]
         stage, d = places[0] if places else (0, 0)
         self.usual = self._made(stage, d, groups.grid.rank(d, stage, 0))
-        self._odd: dict[object, Model] = {}
+        self._odd: dict[object, Units] = {}
 
-    def of(self, kind: Kind, stage: int) -> Model:
+    def of(self, kind: Kind, stage: int) -> Units:
         if not kind.odd[stage]:
             return self.usual
         key = kind.odd[stage]
@@ -135,12 +136,12 @@ class Models:
             self._odd[key] = self._made(stage, d, pacer)
         return self._odd[key]
 
-    def _made(self, stage: int, d: int, rank: int) -> Model:
+    def _made(self, stage: int, d: int, rank: int) -> Units:
         groups, s = self.groups, self.scenario
         context = groups.of("cp", stage, d) if s.parallel.cp > 1 else None
         spread = groups.spread(s, self.model.experts, stage, d) if self.model.experts else None
         tensor = groups.of("tp", stage, d)
-        return Model(s, self.model, tensor, context, lambda: Tape(rank, Shared(), self.costs), spread)
+        return Units(s, self.model, tensor, context, lambda: Tape(rank, Shared(), self.costs), spread)
 
 
 def _cuts(scenario: Scenario, layers: int, stages: int) -> list[range]:

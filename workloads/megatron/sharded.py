@@ -8,6 +8,7 @@ over the copies after they are reduced.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from sim.costs.kernel import Kernel
@@ -15,17 +16,19 @@ from workloads.parallel.group import Group
 
 if TYPE_CHECKING:
     from workloads.megatron.stage import Rank
-    from workloads.megatron.unit import Unit
+    from workloads.megatron.unit import Pass, Unit
 
 GATHER, REDUCE = "nccl all-gather", "nccl reduce-scatter"
 Place = tuple[int, int]  # stage, and the number of a layer in it
 
 
 class FullySharded:
-    """Which layers of a rank are whole, and when their gathers end."""
+    """Which layers of a rank are whole, and when their gathers end; has what `Replicated` has."""
+
+    clips, sharded = False, True
 
     def __init__(self, rank: Rank, shards: int) -> None:
-        self.rank, self.t = rank, rank.tape
+        self.rank, self.t, self.shards = rank, rank.tape, shards
         self.group, self.copies = _cut(rank.dp, shards)
         self.gathered: dict[Place, tuple[int, ...]] = {}
         self.keep = not rank.s.parallel.reshard_after_forward or rank.grid.pp > 1
@@ -33,7 +36,22 @@ class FullySharded:
             stage: [unit for unit, times in rank.parts(stage) for _ in range(times)] for stage in rank.stages
         }
 
+    def held(self, parameters: int, states: int) -> tuple[int, int]:
+        """Bytes of parameters and of gradients on this rank between steps: shards, those of parameters with Adam's."""
+        return 0, 4 * states
+
+    def waits(self, stage: int) -> bool:
+        """Every pass waits for the gathers of its layers."""
+        return True
+
+    def begin(self) -> None:
+        """Nothing: the first pass gathers what it needs."""
+
+    def updated(self) -> None:
+        """Nothing: the next step's passes gather what was updated."""
+
     def forward(self, stage: int) -> None:
+        """A stage's forward pass, each layer gathered while the one before it computes."""
         units = self.units[stage]
         for i, unit in enumerate(units):
             self._use(stage, i, i + 1)
@@ -41,12 +59,12 @@ class FullySharded:
             if not self.keep and i < len(units) - 1:  # the last is needed again at once
                 self.gathered.pop((stage, i), None)
 
-    def backward(self, stage: int, last: bool) -> None:
+    def backward(self, stage: int, which: Callable[[Unit], Pass], last: bool) -> None:
         """A stage's backward pass; in its last one of the step gradients are reduced, without a pipeline in each."""
         for i in reversed(range(len(self.units[stage]))):
             unit = self.units[stage][i]
             self._use(stage, i, i - 1)
-            self.rank.emit(unit.backward, 1)
+            self.rank.emit(which(unit), 1)
             if not self.keep or last:
                 self.gathered.pop((stage, i), None)
             if last or not self.keep:
