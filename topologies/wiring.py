@@ -1,4 +1,4 @@
-"""What families of clusters share: checks of counts, rows of switches, and how hosts and switches are cabled to them."""
+"""What families of clusters share: checks of counts, rows of switches, and how they are cabled to hosts and others."""
 
 from __future__ import annotations
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import tomllib
 import zlib
 from collections.abc import Mapping, Sequence
@@ -10,7 +11,7 @@ from functools import cached_property
 from typing import Any
 
 from sim.units import format_duration
-from validation.comparison import Comparison, finite
+from validation.comparison import Comparison
 from validation.gate import Check
 from validation.interface import Point, Skip, Table
 from validation.published_setups import FOLDER
@@ -42,10 +43,10 @@ class Case:
         return self.predicted / self.measured - 1
 
     def to_json(self) -> dict[str, Any]:
-        predicted, signed = finite(self.predicted, self.signed_error)
+        done = math.isfinite(self.predicted)
         return {
             "id": self.name, "slice": self.slice, "measured": self.measured,
-            "predicted": predicted, "signed_error": signed,
+            "predicted": self.predicted if done else None, "signed_error": self.signed_error if done else None,
             "fitted": self.fitted, "assumed": self.assumed, "error": self.error,
         }  # fmt: skip
 
