@@ -21,6 +21,9 @@ from validation.collective_rows import Row
 from validation.fit_collectives import Block, Errors, Item, errors_of, fit_block, items_by_block, literal, show
 
 GPU = "h200"
+# A rank that only sends or only receives does no more than one that does both. Few rows settle it (those with one
+# channel): left free it makes up for other errors, 1.3 in an all-reduce with LL.
+RANGES = {"ends": (0.5, 1.0)}
 
 HEADER = """# NCCL 2.28.9 on NVIDIA H200, NVLink 4 through NVSwitch: how long its algorithms take on the GPU.
 # Fitted by `python -m validation.calibrate_collectives --fit --write` to validation/cases/h200/collectives_*.jsonl
@@ -79,7 +82,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     blocks = items_by_block(rows)
     if options.fit:
         for block, items in sorted(blocks.items()):
-            fit_block(tables, block, items, GPU)
+            fit_block(tables, block, items, GPU, ranges=RANGES)
     if options.rows:
         show_rows(tables, blocks)
     errors = errors_of(tables, blocks, GPU)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import tomllib
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -66,13 +66,20 @@ class Check:
         return {"name": self.name, "value": value, "limit": self.limit, "passed": self.passed, "detail": self.detail}
 
 
+def first_checks(compared: int, unpredicted: Collection[str]) -> list[Check]:
+    """That there are rows, and that all of them were predicted: what every kind of set begins with."""
+    return [
+        Check("no rows", float(compared == 0), 0.0, share=False),
+        Check("rows not predicted", len(unpredicted), 0.0, ", ".join(unpredicted), share=False),
+    ]
+
+
 def judge(report: Report) -> tuple[Check, ...]:
     """Every check that the report's rows allow, and that there are rows at all and all were predicted."""
     limits, overall, noisy, memory = report.tolerances, report.select(), report.select(noisy=True), report.memory
     compared = len(report.cases) - len(report.unpredicted)
     checks = [
-        Check("no rows", float(compared == 0), 0.0, share=False),
-        Check("rows not predicted", len(report.unpredicted), 0.0, _names(report.unpredicted), share=False),
+        *first_checks(compared, [case.row.name for case in report.unpredicted]),
         *([Check("rows skipped", len(report.skipped), 0.0, _ids(report), share=False)] if report.whole else []),
         Check("rows without memory", len(report.without_memory), 0.0, _names(report.without_memory), share=False),
     ]

@@ -11,6 +11,7 @@ from functools import cached_property
 from typing import Any
 
 from sim.units import format_duration
+from validation.comparison import Comparison
 from validation.gate import Check
 from validation.interface import Point, Skip, Table
 from validation.published_setups import FOLDER
@@ -51,7 +52,7 @@ class Case:
 
 
 @dataclass(frozen=True)
-class PublishedReport:
+class PublishedReport(Comparison):
     """All cases, and rows that could not be said as scenarios."""
 
     name: str
@@ -114,10 +115,6 @@ class PublishedReport:
         return tuple(made)
 
     @property
-    def passed(self) -> bool:
-        return all(check.passed for check in self.checks)
-
-    @property
     def case_tables(self) -> Sequence[Table]:
         return tuple(
             Table(title, HEAD, [_cells(case) for case in self.cases if case.fitted == fitted])
@@ -134,23 +131,12 @@ class PublishedReport:
     def skips(self) -> Sequence[Skip]:
         return tuple(Skip(name, "", reason) for name, reason in self.skipped)
 
-    def to_json(self) -> dict[str, Any]:
+    def figures(self) -> dict[str, Any]:
         return {
-            "set": self.name,
-            "title": self.title,
-            "passed": self.passed,
             **self.select(fitted=False).to_json(),
             "slices": {name: errors.to_json() for name, errors in self.groups.items()},
             "spearman": self.sweeps,
-            "checks": [check.to_json() for check in self.checks],
-            "cases": [case.to_json() for case in self.cases],
-            "skipped": [{"id": name, "error": reason} for name, reason in self.skipped],
         }
-
-    def to_markdown(self) -> str:
-        from validation.report import markdown
-
-        return markdown(self)
 
 
 def spearman(cases: Sequence[Case]) -> float:

@@ -131,6 +131,14 @@ def validate(name: str, rows: str | Path | None = None, jobs: int = 1) -> Report
     return report
 
 
+def asked(name: str, rows: str | Path | None) -> tuple[dict[str, Any], list[Path], str]:
+    """The set.toml of a set, its files of rows or the one named instead, and the title; "" for rows of another's."""
+    table = told(name)
+    if rows is not None:
+        return table, [Path(rows)], ""
+    return table, [CASES / name / file for file in table["rows"]], table["title"]
+
+
 def load_set(name: str) -> MeasuredSet:
     """The set of steps of a name.
 
