@@ -1,7 +1,8 @@
 """Fit NCCL's constants on H200 to measured collectives; run `python -m validation.calibrate_collectives`.
 
-How it fits: `validation.fit_collectives`; what buffers cost that are not aligned, to rows of their own afterwards. Every second size of every series is held out; both errors are printed.
-Writes sim/costs/hardware/h200-nccl.toml. For other machines: `prestep calibrate`.
+How it fits: `validation.fit_collectives`; what buffers cost that are not aligned, to rows of their own afterwards.
+Every second size of every series is held out; both errors are printed. Writes sim/costs/hardware/h200-nccl.toml.
+For other machines: `prestep calibrate`.
 """
 
 from __future__ import annotations
