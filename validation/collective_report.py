@@ -54,6 +54,7 @@ class Case:
             "signed_error": self.signed_error if done else None, "fitted": self.fitted, "algo": made.algo,
             "proto": made.proto, "channels": made.channels, "evidence": made.evidence, "notes": list(made.notes),
             "ignored": list(self.ignored), "error": made.error,
+            "interval": made.interval,
         }  # fmt: skip
 
 
@@ -162,9 +163,12 @@ class CollectiveReport:
     @property
     def points(self) -> Sequence[Point]:
         return tuple(
-            Point(case.name, case.slice, case.measured, case.prediction.time, case.fitted, error=case.prediction.error)
+            Point(
+                case.name, case.slice, case.measured, case.prediction.time, case.fitted,
+                error=case.prediction.error, interval=case.prediction.interval,
+            )
             for case in self.cases
-        )
+        )  # fmt: skip
 
     def to_json(self) -> dict[str, Any]:
         """Seconds and bytes; errors as shares."""
