@@ -41,7 +41,9 @@ class Move:
 
     @property
     def moved(self) -> float:
-        return self.now / self.before - 1 if self.before else math.inf * bool(self.now)
+        if self.now == self.before:  # 0 and 0 too
+            return 0.0
+        return self.now / self.before - 1 if self.before else math.inf
 
     @property
     def growth(self) -> float:

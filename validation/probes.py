@@ -22,7 +22,7 @@ from sim.costs.tables import read_rows
 from sim.errors import InputError
 
 EIGHT = 8  # GPUs that wait for each other
-SIZES = (2.0**13, 2.0**22, 2.0**30)  # bytes of a collective
+SIZES = (2.0**13, 2.0**17, 2.0**22, 2.0**26, 2.0**30)  # bytes of a collective
 OPS = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce", "sendrecv", "all_to_all")
 # Algorithms and protocols by force, and operations that others than NCCL run.
 FORCED = tuple((op, {"algo": a, "proto": p}) for op in OPS[:3] for a in ALGOS for p in PROTOS)
@@ -83,7 +83,8 @@ def of_gpus() -> Iterator[Answer]:
         yield Answer(f"{name}: products among busy GPUs, more than alone", "GPUs", gpu.crowded - 1.0)
         yield Answer(f"{name}: bytes of memory", "GPUs", gpu.memory)
         for dtype in DTYPE_BYTES:
-            yield Answer(f"{name}: {dtype} products under load", "GPUs", gpu.sustained(Kernel("gemm", PRODUCTS[1], dtype)))
+            large = Kernel("gemm", PRODUCTS[1], dtype)
+            yield Answer(f"{name}: {dtype} products under load", "GPUs", gpu.sustained(large))
         yield from _under_load(name, gpu)
 
 
@@ -158,8 +159,10 @@ def _different(links: Any, chosen: Any) -> list[tuple[float, ...]]:
 
 
 def _collectives(name: str, fabric: Any) -> Iterator[Answer]:
-    from sim.collectives import plan_collective
+    from sim.collectives import machine, plan_collective
 
+    for op, seconds in machine.of(fabric).tables.get("host", {}).items():
+        yield Answer(f"{name}: calls of {op} in a row", "collectives", float(seconds))
     gpus = fabric.gpus[: 2 * EIGHT]
     asked = [(op, size, {}) for op in OPS for size in SIZES]
     asked += [(op, size, forced) for op, forced in (*FORCED, *BACKENDS) for size in SIZES]
@@ -220,6 +223,7 @@ def of_steps() -> Iterator[Answer]:
     asked += [("llama1b-ddp4", {"training.seq_len": 128, "training.micro_batch": 1})]
     saving: dict[str, object] = {"checkpoint.every": 10_000}
     asked += [("llama1b-ddp4", saving | {"checkpoint.mode": mode}) for mode in ("rank0", "sharded", "async")]
+    asked += [("llama1b-ddp4", saving | {"checkpoint.storage": name}) for name in ("weka", "object", "ebs")]
     for name, changes in asked:
         told = " ".join((name, *(f"{key}={value}" for key, value in changes.items())))
         result = api.simulate(name, changes)
