@@ -6,13 +6,13 @@ to the one after which the save was complete. Both are medians over ranks.
 
 from __future__ import annotations
 
-import json
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from sim import files
 from sim.errors import InputError, Mistake, PrestepError
 from sim.units import format_duration
 from validation.collective_rows import text_of
@@ -128,7 +128,7 @@ def validate_set(name: str, rows: str | Path | None = None, jobs: int = 1) -> Ch
 
 
 def _records(path: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in text_of(path).splitlines() if line.strip()]
+    return [files.json_of(line) for line in text_of(path).splitlines() if line.strip()]
 
 
 def _cases(row: Any, record: Mapping[str, Any]) -> list[Case]:
