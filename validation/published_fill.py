@@ -83,7 +83,7 @@ def _of_parameters(cells: Cells, setup: Setup) -> Filled:
     if not _empty(cells, "layers") or _empty(cells, "hidden") or _empty(cells, "params"):
         return
     try:
-        parameters, family = number(cells["params"]), family_of(cells.get("model", ""))
+        parameters, (family, _) = number(cells["params"]), family_of(cells)
     except (ValueError, InputError):
         return
     if family.get("experts"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -24,6 +25,7 @@ RATES: dict[str, Callable[[float, float, float, float], float]] = {
     "steps_per_s": lambda value, tokens, samples, gpus: 1 / value,
     "gpu_hours_per_trillion_tokens": lambda value, tokens, samples, gpus: value * 3600 * tokens / 1e12 / gpus,
 }
+PER_SECOND = r"(?:(?:tokens|tok|samples|sequences|seqs?|steps|iterations|its?)/s(?:ec)?(?:/GPU|/device)?|GPU-?hours?)?"
 METRICS = ("step_time", *RATES, *FLOPS)
 
 
@@ -41,7 +43,9 @@ def step_time_of(row: Mapping[str, str], scenario: Mapping[str, Any], recomputed
     except (ValueError, ZeroDivisionError, OverflowError):  # no number, or none that says a time
         time = math.nan
     except KeyError:
-        raise InputError(Mistake(row["id"], f"unit of {metric}", f'"{unit}"', "s, ms, us, min; TFLOP/s/GPU")) from None
+        raise InputError(
+            Mistake(row["id"], f"unit of {metric}", f'"{unit}"', "a unit of time, TFLOP/s/GPU, tokens/s/GPU")
+        ) from None
     if not (math.isfinite(time) and time > 0):
         raise InputError(Mistake(row["id"], metric, row["metric_value"], "a positive number"))
     return time
@@ -54,6 +58,8 @@ def _time(row: Mapping[str, str], metric: str, unit: str, scenario: Mapping[str,
     samples = number(row["global_batch"])
     tokens = samples * number(row["seq_len"])
     if rate := RATES.get(metric):
+        if not re.fullmatch(PER_SECOND, unit, re.IGNORECASE):
+            raise KeyError(unit)
         return rate(value, tokens, samples, gpus)
     again = metric == "hfu" or (metric.startswith("achieved") and (recomputed or "recompute" in row["notes"].lower()))
     return tokens * flops_per_token(scenario, again) / (_flops(value, metric, unit, scenario) * gpus)

@@ -120,7 +120,7 @@ def setups() -> tuple[Setup, ...]:
 @lru_cache(maxsize=1)
 def families() -> tuple[Family, ...]:
     """Families of models, the first that fits a name counts."""
-    return _named(SETUPS, "family")
+    return (*_named(SETUPS, "family"), *_named(GENERIC, "family"))
 
 
 @lru_cache(maxsize=1)
@@ -224,15 +224,35 @@ def _machines() -> str:
     return f"hardware that a [[setup]] fits, of its source or a generic one ({len(known)} kinds in {GENERIC.name})"
 
 
-def family_of(model: str) -> Mapping[str, Any]:
-    """Keys of [model] by the model's name.
+LIKE_LLAMA = {"gated": True, "activation": "silu", "norm": "rms", "positions": "rope"}
+LIKE_GPT = {"gated": False, "activation": "gelu", "norm": "layer", "positions": "rope"}
+EXPERTS = r"(\d+) experts,? top[- ]?(\d+)(?:,? moe_ffn (\d+))?"  # as the notes of a row have it
+
+
+def family_of(row: Mapping[str, str]) -> tuple[Mapping[str, Any], str]:
+    """Keys of [model] by the model's name, and what was assumed of a name that no family has.
+
+    Such a model is a decoder: with three matrices like Llama's, or two like GPT's where its inner width is four times
+    the outer one. Experts of it must be said in the notes ("MoE 128 experts top8 moe_ffn 1536").
 
     Raises
     ------
     InputError
-        If no family has such a name.
+        If it has experts and nobody says how many.
     """
+    model, notes = row.get("model", ""), row.get("notes", "")
     for family in families():
         if re.search(family.name, model, re.IGNORECASE):
-            return family.keys
-    raise InputError(Mistake("model", "", f'"{model}"', "a name that some [[family]] of setups.toml fits"))
+            return family.keys, ""
+    plain = (
+        row.get("ffn", "").strip() in ("", str(4 * int(row["hidden"]))) if row.get("hidden", "").isdigit() else False
+    )
+    said = re.search(EXPERTS, notes, re.IGNORECASE)
+    if not said and re.search(r"moe|expert|x\d+b|-a\d+b|_a\d+b", f"{model} {notes}", re.IGNORECASE):
+        raise InputError(Mistake(row.get("id", ""), "model", f'"{model}"', "its experts, in the notes or a [[family]]"))
+    keys: dict[str, Any] = dict(LIKE_GPT if plain and not said else LIKE_LLAMA)
+    if said:
+        keys |= {"experts": int(said[1]), "experts_per_token": int(said[2])} | (
+            {"moe_ffn": int(said[3])} if said[3] else {}
+        )
+    return keys, f"family of {model or 'no name'} assumed: {'GPT' if plain and not said else 'Llama'}"

@@ -57,11 +57,13 @@ def validate_set(name: str, rows: str | Path | None = None, jobs: int = 1) -> Pu
     else:  # spawned, not forked: Arrow and BLAS have threads of their own
         with ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn")) as pool:
             made = list(pool.map(predict, runs, chunksize=4))
+    refused = [(run.id, error) for run, (_, error) in zip(runs, made, strict=True) if isinstance(error, Refusal)]
     cases = tuple(
         Case(run.id, run.slice, run.group, run.measured, time, error, run.assumed, run.notes)
         for run, (time, error) in zip(runs, made, strict=True)
+        if not isinstance(error, Refusal)
     )
-    return PublishedReport(name, "Published training steps", cases, tuple(skips), rows is None)
+    return PublishedReport(name, "Published training steps", cases, (*skips, *refused), rows is None)
 
 
 def read(path: Path) -> list[dict[str, str]]:
@@ -127,6 +129,7 @@ def _assumptions(
     whole_ = (*NEEDED, *WHOLE)
     assumed = [f"{name} assumed" for name in WHOLE if not cells[name].strip()]
     assumed += [text for text in filled if text.split()[0] in whole_] + list(setup.guesses)
+    assumed += [text for text in (family_of(cells)[1],) if text]
     notes = [text for text in filled if text.split()[0] not in whole_]
     notes += [f"{name} by default" for name in ("ffn", "vocab") if not cells.get(name, "").strip()]
     gpus, nodes = count(cells, "gpus", 1), whole(cells, "nodes", 0)
@@ -168,7 +171,7 @@ def scenario_of(row: Mapping[str, str], setup: Setup) -> dict[str, Any]:
     made = {
         "cluster": cluster,
         "model": _positions(
-            {"vocab": VOCAB, **family_of(row["model"]), **sections.pop("model", {}), **_model(row)}, training["seq_len"]
+            {"vocab": VOCAB, **family_of(row)[0], **sections.pop("model", {}), **_model(row)}, training["seq_len"]
         ),
         "training": {**sections.pop("training", {}), **training},
         "parallel": {"data_parallel": "ddp" if dp * cp > 1 else "none", **sections.pop("parallel", {}), **parallel},
@@ -210,8 +213,16 @@ def _shards(row: Mapping[str, str], parallel: Mapping[str, Any], ranks: int) -> 
 
 
 def _positions(model: dict[str, Any], seq_len: Any) -> dict[str, Any]:
-    """Learned positions whose number nobody says are as many as the sequence has."""
-    return {"max_positions": seq_len, **model} if model.get("positions") == "learned" else model
+    """Learned positions are as many as the sequence has, where nobody says more."""
+    if model.get("positions") != "learned":
+        return model
+    return model | {"max_positions": max(seq_len, model.get("max_positions", 0))}
+
+
+class Refusal(str):
+    """Why a run that reads well cannot be simulated: a skipped row, not a failed one."""
+
+    __slots__ = ()
 
 
 def predict(run: Run) -> tuple[float, str]:
@@ -221,6 +232,8 @@ def predict(run: Run) -> tuple[float, str]:
 
     try:
         return step_time(parse_scenario(run.scenario, run.id)), ""
+    except InputError as error:
+        return math.nan, Refusal("; ".join(str(mistake) for mistake in error.mistakes))
     except PrestepError as error:
         return math.nan, str(error)
     except Exception as error:  # a crash is a failed row, and the gate fails with it
