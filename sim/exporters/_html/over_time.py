@@ -90,7 +90,7 @@ def lanes(path: CriticalPath) -> dict[int, list[tuple[int, int, str]]]:
         first, last = (s.start - path.begin) / wide, (s.end - path.begin) / wide
         for column in range(int(first), min(int(last), COLUMNS - 1) + 1):
             covered = min(last, column + 1) - max(first, column)
-            most[column] = max(most[column], (covered, s.rank, _colour(s.kind, s.axis)))
+            most[column] = max(most[column], (covered, s.rank, path_colour(s.kind, s.axis, s.family)))
     made: dict[int, list[tuple[int, int, str]]] = {}
     begin = 0
     for column in range(1, COLUMNS + 1):
@@ -102,10 +102,13 @@ def lanes(path: CriticalPath) -> dict[int, list[tuple[int, int, str]]]:
     return dict(sorted(made.items()))
 
 
-def _colour(kind: str, axis: str) -> str:
+_FAMILIES = {"gemm": "forward", "convolution": "forward", "attention": "backward", "optimizer": "optimizer"}
+
+
+def path_colour(kind: str, axis: str, family: str) -> str:
+    """Class of colour of a stretch of the critical path."""
     if kind == "communication":
         return axis if axis in ("dp", "tp", "pp", "cp", "ep") else "other"
-    return {"kernel": "forward", "host": "host"}.get(kind, "wait")
-
-
-path_colour = _colour
+    if kind == "kernel":
+        return _FAMILIES.get(family, "memory")
+    return "host" if kind == "host" else "wait"
