@@ -22,6 +22,7 @@ from sim.units import format_duration
 from sim.whatif import Changes
 
 Answer = dict[str, Any]
+MOST_KEPT = 64  # answers; the largest have half a megabyte
 #: Pieces of the page by the sections of the report that they are.
 PIECES = {"tiles": sections.tiles, "step": sections.breakdown, "timeline": sections.timeline, "memory": sections.memory}
 
@@ -91,8 +92,21 @@ class Explorer:
             return self.base
         return result_of(self.changes.of(load_scenario(self.path, [*self.overrides, *sets])))
 
+    @cached_property
+    def _answers(self) -> dict[tuple[tuple[str, str], ...], Answer]:
+        """The last answers: a slider goes back and forth."""
+        return {}
+
     def answer(self, asked: Mapping[str, str]) -> Answer:
         """What the page shows: pieces of HTML, or what is wrong with the changes."""
+        key = tuple(sorted(asked.items()))
+        if key not in self._answers:
+            self._answers[key] = self._answer(asked)
+            if len(self._answers) > MOST_KEPT:
+                del self._answers[next(iter(self._answers))]
+        return self._answers[key]
+
+    def _answer(self, asked: Mapping[str, str]) -> Answer:
         try:
             result = self.predicted(asked)
             sets = self.sets(asked)

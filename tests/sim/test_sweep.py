@@ -16,7 +16,7 @@ import pytest
 from click.testing import CliRunner
 
 import cli
-from sim import arrow, sweep
+from sim import arrow, executors, sweep
 from sim.catalog import find_scenario
 from sim.errors import InputError
 
@@ -85,6 +85,24 @@ def test_a_key_depends_on_all_that_the_run_depends_on(tmp_path: Path) -> None:
     assert not one & keys({"a": ("1", "2"), "b": ("3",)})
 
 
+def test_a_key_depends_on_files_that_files_name(tmp_path: Path) -> None:
+    """What a cluster file extends counts, and files that only the grid names."""
+    scenario, mine, below = tmp_path / "s.toml", tmp_path / "mine.toml", tmp_path / "below.toml"
+    scenario.write_text('[cluster]\nfile = "mine.toml"\n[model]\nname = "llama3-1b-plain"\n', encoding="utf-8")
+    mine.write_text('extends = "below.toml"\n', encoding="utf-8")
+    below.write_text('extends = "h200-host-4"\n', encoding="utf-8")
+    grid = {"model.file": ("config.json",)}
+
+    def key() -> str:
+        return sweep.specs(scenario, grid)[0].key
+
+    first = key()
+    below.write_text('extends = "dgx-h200"\n', encoding="utf-8")
+    second = key()
+    (tmp_path / "config.json").write_text("{}", encoding="utf-8")
+    assert len({first, second, key()}) == 3 and key() == key()
+
+
 def test_a_wrong_value_is_a_row_with_its_mistake(tmp_path: Path) -> None:
     """The other runs are made all the same."""
     frame = swept(tmp_path, "--grid", "training.seq_len=x")
@@ -131,7 +149,7 @@ def test_dask_runs_the_same_sweep(tmp_path: Path) -> None:
 def test_processes_begin_with_what_they_need() -> None:
     """The server that they are forked from does linear algebra on one thread; this process keeps its environment."""
     before = dict(os.environ)
-    with sweep._one_thread():
+    with executors._one_thread():
         assert os.environ["OPENBLAS_NUM_THREADS"] == "1"
     assert dict(os.environ) == before
 
