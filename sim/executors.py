@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from sim.errors import InputError, Mistake, PrestepError
+from sim.orphans import end_with_parent
 
 RETRIES = 3  # of runs whose worker died
 
@@ -52,7 +53,7 @@ def executor_of(name: str, jobs: int) -> Callable[[], AbstractContextManager[Exe
         context.set_forkserver_preload(["sim.warm"])
         with _one_thread():
             forkserver.ensure_running()
-        return lambda: ProcessPoolExecutor(jobs, mp_context=context)
+        return lambda: ProcessPoolExecutor(jobs, mp_context=context, initializer=end_with_parent)
     file = name.removeprefix("dask://")
     if file == name or not file:
         raise InputError(

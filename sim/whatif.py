@@ -11,6 +11,7 @@ from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from sim import progress
 from sim.errors import InputError, Mistake, unknown
 
 if TYPE_CHECKING:
@@ -208,7 +209,7 @@ def _effects(changes: Changes, wanted: Sequence[tuple[str, str]], factors: Seque
 
     before = step_time(changes.base)
     rows = []
-    for name, key in wanted:
+    for name, key in progress.track(wanted, "what-ifs"):
         found = []
         for factor in factors:
             after = step_time(changes.simulate({key: f"{factor:g}x"}))

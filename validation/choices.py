@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from sim import progress
 from sim.collectives import plan_collective, settings, tuner
 from sim.collectives.group import group_of
 from sim.collectives.registry import algorithms
@@ -127,7 +128,7 @@ def validate_set(name: str, rows: str | Path | None = None, jobs: int = 1) -> Ch
     path = CASES / name / set_["rows"][0] if rows is None else Path(rows)
     cases: list[Case] = []
     skips: list[Skip] = []
-    for label, log in read(path):
+    for label, log in progress.track(read(path), "logs"):
         cases += compare(label, log, str(path.name), skips)
     return ChoiceReport(name, set_["title"] if rows is None else "", tuple(cases), tuple(skips))
 
