@@ -15,7 +15,6 @@ import pytest
 import cli
 from sim import progress
 
-
 PINNED = [part for key in ("tp", "pp", "cp", "ep") for part in ("--set", f"parallel.{key}=1")]
 
 

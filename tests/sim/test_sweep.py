@@ -71,6 +71,40 @@ def test_a_killed_sweep_goes_on(tmp_path: Path) -> None:
     assert all(path.read_text() == text for path, text in before.items())
 
 
+def of_session(session: int) -> list[int]:
+    """Processes of a session that have not ended."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            state, _, _, mine = path.read_text().rpartition(")")[2].split()[:4]
+        except OSError:
+            continue
+        if int(mine) == session and state != "Z":
+            found.append(int(path.parent.name))
+    return found
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs /proc")
+def test_workers_of_a_killed_sweep_end(tmp_path: Path) -> None:
+    """The command alone is killed with SIGKILL: its workers notice, and another sweep may go on at once."""
+    grid = ["--grid", "training.micro_batch=" + ",".join(str(8 * n) for n in range(1, 200)), "-o", str(tmp_path)]
+    command = [sys.executable, "-m", "cli", "sweep", "mlp-ddp4", *grid]
+    process = subprocess.Popen(
+        command, cwd=Path(cli.__file__).parent, start_new_session=True, stderr=subprocess.DEVNULL
+    )
+    deadline = time.monotonic() + 60
+    while not list(tmp_path.glob("runs/*.json")) and time.monotonic() < deadline and process.poll() is None:
+        time.sleep(0.005)
+    process.kill()
+    process.wait()
+    deadline = time.monotonic() + 30
+    while of_session(process.pid) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not of_session(process.pid)
+    with sweep._alone(tmp_path):
+        pass
+
+
 def test_a_key_depends_on_all_that_the_run_depends_on(tmp_path: Path) -> None:
     """Not on the order of the grid; on the scenario's text, on files that it names, and on the changes."""
     path = tmp_path / "s.toml"
