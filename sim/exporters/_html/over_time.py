@@ -37,7 +37,17 @@ class Alive:
     owners: dict[str, np.ndarray]
 
 
-def alive(simulation: Simulation, rank: int) -> Alive | None:
+@dataclass(frozen=True, eq=False)
+class Changes:
+    """Bytes by owner after each change of a rank's allocator in a step, at `time` (s of the run, sorted)."""
+
+    time: np.ndarray
+    owners: dict[str, np.ndarray]
+    begin: float
+    end: float
+
+
+def changes_of(simulation: Simulation, rank: int, step: int = -1) -> Changes | None:
     """Memory of the simulated rank that stands for `rank`; None where it issued nothing on its compute stream.
 
     The allocator counts what the host has asked for. It is shown where the GPU computes what was issued with it.
@@ -56,12 +66,22 @@ def alive(simulation: Simulation, rank: int) -> Alive | None:
     clock = np.array([0, *(entry[0] for entry in log)])
     # Operations that were taken back (recomputation ends early) leave numbers that come again.
     clock = np.minimum.accumulate(clock[::-1])[::-1]
-    start, end = run.start[at][-1][rows], run.end[at][-1][rows]
-    begin, finish = float(start.min()), float(end.max())
+    start, end = run.start[at][step][rows], run.end[at][step][rows]
     with_op = np.minimum(np.searchsorted(rows, clock), len(rows) - 1)
-    part = ((start[with_op] - begin) / max(finish - begin, 1e-12) * PARTS).astype(int).clip(0, PARTS - 1)
-    fullest = _fullest(part, state)
-    return Alive(rank, begin, finish, {o: fullest[:, k] for k, o in enumerate(OWNERS) if fullest[:, k].max() > 0})
+    owners = {owner: state[:, k] for k, owner in enumerate(OWNERS)}
+    return Changes(start[with_op], owners, float(start.min()), float(end.max()))
+
+
+def alive(simulation: Simulation, rank: int) -> Alive | None:
+    """`changes_of` the last step in equal parts of its time."""
+    found = changes_of(simulation, rank)
+    if found is None:
+        return None
+    length = max(found.end - found.begin, 1e-12)
+    part = ((found.time - found.begin) / length * PARTS).astype(int).clip(0, PARTS - 1)
+    fullest = _fullest(part, np.stack(list(found.owners.values()), axis=1))
+    owners = {owner: fullest[:, k] for k, owner in enumerate(found.owners) if fullest[:, k].max() > 0}
+    return Alive(rank, found.begin, found.end, owners)
 
 
 def _deltas(log: list[tuple[int, str, float]]) -> np.ndarray:
