@@ -42,6 +42,17 @@ def test_a_sweep_has_a_row_for_every_combination(tmp_path: Path) -> None:
     assert made.exit_code == 0 and (tmp_path / "out" / "mfu.svg").stat().st_size > 1000
 
 
+def test_cost_per_token_needs_a_price(tmp_path: Path) -> None:
+    """A GPU's hour over its tokens of an hour; without a price, and with one for nothing, it is said."""
+    swept(tmp_path)
+    plot = ["plot", str(tmp_path), "--x", "training.micro_batch", "--y"]
+    made = CliRunner().invoke(cli.main, [*plot, "cost_per_token", "--price", "2.5"])
+    assert made.exit_code == 0 and "cost of a million tokens" in (tmp_path / "cost_per_token.svg").read_text()
+    for more in (["cost_per_token"], ["mfu", "--price", "2.5"], ["cost"]):
+        made = CliRunner().invoke(cli.main, [*plot, *more])
+        assert made.exit_code == 2 and "--" in made.output and "Traceback" not in made.output
+
+
 def test_nothing_is_done_twice(tmp_path: Path) -> None:
     """A second sweep touches no run; one that is missing is made again; a larger grid keeps the old ones."""
     first = swept(tmp_path)
