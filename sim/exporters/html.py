@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from sim import __version__, files
 from sim.exporters import _words as words
-from sim.exporters._html import compared, grounds, sections
+from sim.exporters._html import compared, grounds, sections, shares
 
 if TYPE_CHECKING:
     from sim.result import Result
@@ -63,7 +63,7 @@ def render(result: Result, tornado: Table | None = None, known: Table | None = N
 
 def _sections(result: Result, tornado: Table | None, known: Table | None) -> Iterator[tuple[str, str, str]]:
     """(anchor, title, HTML) in the order of the page; sections with nothing to say are empty."""
-    yield "step", "Where the step goes", sections.breakdown(result)
+    yield "step", "Where the step goes", shares.breakdown(result)
     yield "measured", "Predicted and measured", compared.measured(result, known)
     yield "timeline", "Timeline", sections.timeline(result)
     yield "critical", "Critical path", sections.critical(result)

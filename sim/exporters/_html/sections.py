@@ -20,7 +20,6 @@ from sim.units import format_bytes, format_duration
 if TYPE_CHECKING:
     from sim.result import MemoryVerdict, Result
 
-_SHARE_COLOURS = {"compute": "forward", "bubble": "bubble", "io": "io", "host": "host", "idle": "idle"}
 _OWNER_COLOURS = {
     "parameters": "forward", "gradients": "backward", "optimizer": "optimizer", "activations": "tp", "buffers": "host",
     "workspace": "cp", "communication": "dp", "context": "other",
@@ -53,28 +52,6 @@ def tiles(result: Result) -> str:
         for name, value, more in words.tiles(result)
     )
     return f'<div class="tiles">{"".join(made)}</div>'
-
-
-def breakdown(result: Result) -> str:
-    """Shares of the step, as a bar and a table."""
-    rows = list(words.shares(result))
-    parts = [
-        (words.share_name(key), seconds, _SHARE_COLOURS.get(key, _axis(key)), format_duration(seconds))
-        for key, seconds in result.breakdown.items()
-        if seconds > 0
-    ]
-    cells = [(name, format_duration(seconds), words.percent(part)) for name, seconds, part in rows]
-    keys = legend([(colour, name) for name, _, colour, _ in parts])
-    return (
-        pictures.stacked(parts, "Shares of the step") + keys + table(("share", "time", "of the step"), cells)
-        if parts
-        else ""
-    )
-
-
-def _axis(key: str) -> str:
-    axis = key.removeprefix("exposed_")
-    return axis if axis in metrics.AXES else "other"
 
 
 def timeline(result: Result) -> str:
