@@ -219,7 +219,7 @@ def _effects(changes: Changes, wanted: Sequence[tuple[str, str]], factors: Seque
     return {"step_time": before, "factors": list(factors), "elements": rows}
 
 
-#: Operations (and links, two of which cost as much) times changes that a report spends on what-ifs unless it is asked
+#: Operations (and links, each of which costs as much) times changes that a report spends on what-ifs unless it is asked
 #: for more: less than a second.
 SPENT, MOST_UNASKED = 28_000, 6
 
@@ -233,7 +233,7 @@ def short_tornado(scenario: Scenario, result: Result, factors: Sequence[float] =
     simulation = result.source
     if simulation is None:
         return {}
-    cost = sum(map(len, simulation.lowered.graph.programs)) + len(simulation.fabric.links) / 2
+    cost = sum(map(len, simulation.lowered.graph.programs)) + len(simulation.fabric.links)
     most = int(SPENT / cost)
     if most < len(factors):
         return _first_order(result)
@@ -259,7 +259,14 @@ def _first_order(result: Result) -> Table:
     for part in result.critical_path.parts() if result.critical_path is not None else ():
         spent[part["kind"]] = spent.get(part["kind"], 0.0) + part["seconds"]
     gains = {"gpu (all kernels)": spent.get("kernel", 0.0), "host (its launches)": spent.get("host", 0.0)}
-    gains |= {kind.kind: kind.shadow_price or 0.0 for kind in result.link_kinds}
+    prices = {kind.kind: kind.shadow_price for kind in result.link_kinds}
+    if any(price is not None for price in prices.values()):
+        gains |= {kind: price or 0.0 for kind, price in prices.items()}
+    else:  # too many links for prices: what waits for communication, whatever link it is
+        for part in result.critical_path.parts() if result.critical_path is not None else ():
+            if part["kind"] == "communication":
+                name = f"links ({part['axis'] or 'all'} communication)"
+                gains[name] = gains.get(name, 0.0) + part["seconds"]
     changes = {name: -gain / 100 for name, gain in gains.items() if gain}
     step = result.step_time
     rows = [
@@ -269,6 +276,6 @@ def _first_order(result: Result) -> Table:
         }
         for name, difference in sorted(changes.items(), key=lambda item: -abs(item[1]))
     ]  # fmt: skip
-    note = "To first order, from the critical path and the links' shadow prices. "
+    note = "To first order, from the critical path and, where they are known, the links' shadow prices. "
     note += "Of a step as long as this half and twice are simulated when asked: prestep run --report FILE --each "
     return {"step_time": step, "factors": [1.01], "elements": rows, "note": note + "link-kind,gpu."}
