@@ -30,6 +30,8 @@ def share_name(key: str) -> str:
 
 def path_part(part: Mapping[str, Any]) -> str:
     """A part of the critical path: `gemm kernels`, `all_reduce dp (0-3)`, `host`, `waiting: gap`."""
+    if part["kind"] == "kernel" and part["family"] == "chain":
+        return "layers (kernels and exchanges)"
     if part["kind"] == "kernel":
         return f"{part['family']} kernels"
     if part["kind"] == "communication":

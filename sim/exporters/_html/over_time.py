@@ -122,7 +122,8 @@ def lanes(path: CriticalPath) -> dict[int, list[tuple[int, int, str]]]:
     return dict(sorted(made.items()))
 
 
-_FAMILIES = {"gemm": "forward", "convolution": "forward", "attention": "backward", "optimizer": "optimizer"}
+_FAMILIES = {"gemm": "forward", "convolution": "forward", "attention": "backward", "optimizer": "optimizer",
+             "chain": "forward"}  # fmt: skip
 
 
 def path_colour(kind: str, axis: str, family: str) -> str:

@@ -33,8 +33,8 @@
 
   function gantt(data) {
     const canvas = byId("gantt"), context = canvas.getContext("2d"), detail = byId("detail"), select = byId("ranks");
-    const LANE = 22, GAP = 8, TOP = 24, WHO = 86, FONT = "12px system-ui, 'DejaVu Sans', sans-serif";
-    let SIDE = 150;  // room for the names of ranks and streams
+    const LANE = 22, GAP = 8, TOP = 24, FONT = "12px system-ui, 'DejaVu Sans', sans-serif";
+    let WHO = 86, SIDE = 150;  // room for the names of ranks and streams
     let from = 0, to = data.length, lanes = [], picked = null, drag = null;
     data.rows.forEach((row) => {
       row.at = new Float64Array(row.s.length);
@@ -57,11 +57,14 @@
     };
     const shades = data.facts.map(shade);
 
+    const who = (row) => (row.stands > 1 ? `rank ${row.rank} (${row.stands}×)` : `rank ${row.rank}`);
+
     function place() {
       const wanted = select.value === "" ? null : Number(select.value);
       let y = TOP, last = null;
       context.font = FONT;
       const longest = Math.max(...data.rows.map((row) => context.measureText(row.stream).width));
+      WHO = Math.max(86, ...data.rows.map((row) => context.measureText(who(row)).width + 20));
       SIDE = Math.min(WHO + longest + 10, Math.max(150, canvas.clientWidth * 0.4));
       lanes = [];
       for (const row of data.rows) {
@@ -94,9 +97,8 @@
       for (const { row, y } of lanes) {
         context.fillStyle = soft;
         const first = lanes.find((l) => l.row.rank === row.rank).row === row;
-        const who = row.stands > 1 ? `${row.rank} (${row.stands}×)` : `${row.rank}`;
         context.fillText(row.stream, WHO, y + LANE / 2, SIDE - WHO - 6);
-        if (first) { context.fillStyle = ink; context.fillText(`rank ${who}`, 6, y + LANE / 2, 76); }
+        if (first) { context.fillStyle = ink; context.fillText(who(row), 6, y + LANE / 2, WHO - 10); }
         let edge = -1;
         for (let i = 0; i < row.at.length; i++) {
           const start = row.at[i], end = start + row.d[i];

@@ -15,6 +15,7 @@ from sim.exporters._html.kernels import kernel_uses
 from sim.exporters._html.network import as_data, heat
 from sim.exporters._html.over_time import alive, lanes, path_colour
 from sim.exporters._html.svg import table
+from sim.opgraph import Chain
 from sim.units import format_bytes, format_duration
 
 if TYPE_CHECKING:
@@ -128,8 +129,13 @@ def network(result: Result) -> str:
         for link in result.links
     ]
     heads = ("busiest links", "busy", "at most", "carried", "1 % faster saves")
+    played = source.chains is not None and any(
+        isinstance(kernel, Chain) and source.chains.plans(kernel) for kernel in source.lowered.graph.kernels
+    )
+    note = "<p>What ranks exchange within a layer is part of the layer's time here, and not among these loads.</p>"
     return (
-        "<p>Alike devices are drawn once. A line is as strong as its busiest link is used, over the whole step or at "
+        (note if played else "")
+        + "<p>Alike devices are drawn once. A line is as strong as its busiest link is used, over the whole step or at "
         "the moment of the slider; the rows below show all moments.</p>"
         f'<div class="bar"><label for="moment" class="soft">moment</label>'
         f'<input id="moment" type="range" min="0" max="{parts}" '
@@ -237,7 +243,7 @@ def critical(result: Result) -> str:
 
 
 _PATH_WORDS = {
-    "forward": "products", "backward": "attention", "optimizer": "optimizer", "memory": "other kernels",
+    "forward": "products, layers", "backward": "attention", "optimizer": "optimizer", "memory": "other kernels",
     "wait": "waiting (gaps, launches)", "other": "other communication",
 }  # fmt: skip
 
