@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sim import files
+from sim import files, progress
 from sim.collectives import plan_collective, settings, tuner
 from sim.collectives.group import group_of
 from sim.collectives.registry import algorithms
@@ -112,7 +112,7 @@ def validate_set(name: str, rows: str | Path | None = None, jobs: int = 1) -> Ch
     _, (path, *_), title = asked(name, rows)
     cases: list[Case] = []
     skips: list[Skip] = []
-    for label, log in read(path):
+    for label, log in progress.track(read(path), "logs"):
         cases += compare(label, log, str(path.name), skips)
     return ChoiceReport(name, title, tuple(cases), tuple(skips))
 

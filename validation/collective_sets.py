@@ -8,6 +8,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
+from sim import progress
 from sim.errors import InputError, Mistake
 from validation import collective_rows, published_rows
 from validation.collective_report import Case, CollectiveReport, Limits
@@ -104,7 +105,9 @@ def validate_set(name: str, rows: str | Path | None = None, jobs: int = 1) -> Co
             raise InputError(Mistake(str(path), "", "no row of a collective", "rows of kind collective or overlap"))
         cases += _compared(found, chosen, known, skips)
         skips += [Skip(row.name, row.where, row.skip) for row in beside if row.skip]
-        cases += [case for row in beside if not row.skip for case in _side_by_side(row)]
+        cases += [
+            case for row in progress.track(beside, "rows beside kernels") if not row.skip for case in _side_by_side(row)
+        ]
     return CollectiveReport(name, chosen.title if rows is None else "", tuple(cases), chosen.limits, tuple(skips))
 
 
@@ -112,7 +115,7 @@ def _compared(
     rows: Iterable[Row], chosen: CollectiveSet, known: frozenset[tuple[Any, ...]], skips: list[Skip]
 ) -> Iterator[Case]:  # fmt: skip
     reasons: dict[tuple[Any, ...], str] = {}
-    for row in rows:
+    for row in progress.track(list(rows), "rows"):
         place = row.cluster, row.hosts, row.per_host, row.ranks
         reason = row.skip or reasons.setdefault(place, loadable(row))
         if reason:

@@ -15,7 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from sim import progress
 from sim.errors import InputError, Mistake, PrestepError
+from sim.orphans import end_with_parent
 from validation.published_columns import PRECISIONS, RECOMPUTE, chosen, count, whole
 from validation.published_fill import VOCAB, complete
 from validation.published_flops import METRICS, step_time_of
@@ -53,10 +55,10 @@ def validate_set(name: str, rows: str | Path | None = None, jobs: int = 1) -> Pu
     """
     runs, skips = sort(read(Path(rows) if rows else FOLDER / "rows.csv"))
     if jobs == 1 or len(runs) < 2:
-        made = list(map(predict, runs))
+        made = list(map(predict, progress.track(runs, "rows")))
     else:  # spawned, not forked: Arrow and BLAS have threads of their own
-        with ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn")) as pool:
-            made = list(pool.map(predict, runs, chunksize=4))
+        with ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn"), end_with_parent) as pool:
+            made = list(progress.track(pool.map(predict, runs, chunksize=4), "rows", len(runs)))
     refused = [(run.id, error) for run, (_, error) in zip(runs, made, strict=True) if isinstance(error, Refusal)]
     cases = tuple(
         Case(run.id, run.slice, run.group, run.measured, time, error, run.assumed, run.notes)
