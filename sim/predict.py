@@ -284,7 +284,7 @@ def machine(
 
     def plan(comm: Comm) -> Plan:
         # NCCL chooses the channels of a transfer by its communicator: who is idle in it is named after the pair.
-        key = (comm.op, comm.size, comm.groups, comm.axis, comm.in_place)
+        key = (comm.op, comm.size, comm.groups, comm.axis, comm.in_place, comm.copied)
         if key in known:
             return known[key]
         plans = []
@@ -292,7 +292,8 @@ def machine(
             idle = [r for r in layout.pipeline(group[0]) if r not in group] if comm.axis == "pp" else []
             members = [gpus[r] for r in (*group, *idle)]
             plans.append(plan_collective(comm.op, comm.size, members, fabric, scenario.nccl, comm.in_place))
-        known[key] = _merged(plans)
+        merged = _merged(plans)
+        known[key] = replace(merged, channels=0) if comm.copied else merged
         return known[key]
 
     captured = kernel_gap(scenario.training.framework)

@@ -48,19 +48,27 @@ class LatentAttention(Module):
         if m.q_lora_rank:
             q = M.column_linear(t, x, self.q_down, alone, False, s.numbers)
             q = F.norm(t, "rms", q, [self.q_norm])
-        q = M.column_linear(t, q, self.q_up, s.group, s.sequence, s.numbers)
         kv = M.column_linear(t, x, self.kv_down, alone, False, s.numbers)
         # Values and keys are normed without the part that is rotated, which all heads share.
         kv = M.fused(t, [M.unsaved(kv)], (*kv.shape[:-1], m.kv_lora_rank), 2 * kv.size, 2 * kv.size)
         kv = F.norm(t, "rms", kv, [self.kv_norm])
-        kv = M.column_linear(t, kv, self.kv_up, s.group, s.sequence, s.numbers)
-        q, k = self._rotate(t, q, kv)
+        kept = Tensor(q.storage, q.shape, q.itemsize), Tensor(kv.storage, kv.shape, kv.itemsize)
+        q, k = self._expand(t, q, kv)
+        if "mla_up_proj" in s.options.recompute_modules:
+            q, k = M.replayed(t, q, lambda: self._expand(t, *kept)), M.unsaved(k)
         from workloads.megatron.modules import again
 
         if not s.recompute_core:
             return M.row_linear(t, self._attend(t, k, q), self.proj, s.group, s.sequence, s.numbers)
         o = again(t, lambda given: self._attend(t, given, None), self._joined(t, q, k))
         return M.row_linear(t, o, self.proj, s.group, s.sequence, s.numbers)
+
+    def _expand(self, t: Tape, q: Tensor, kv: Tensor) -> tuple[Tensor, Tensor]:
+        """Queries, and keys beside values, of this rank's heads from the compressed states; rotated."""
+        s = self.s
+        q = M.column_linear(t, q, self.q_up, s.group, s.sequence, s.numbers)
+        kv = M.column_linear(t, kv, self.kv_up, s.group, s.sequence, s.numbers)
+        return self._rotate(t, q, kv)
 
     def _rotate(self, t: Tape, q: Tensor, kv: Tensor) -> tuple[Tensor, Tensor]:
         """Rotates a part of each query in place, and puts the shared rotated key beside every head's own."""

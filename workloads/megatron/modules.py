@@ -243,10 +243,24 @@ class Layer(Module):
     def forward(self, t: Tape, x: Tensor) -> Tensor:
         o = self.s.options
         t.cpu("module", 4)
-        y = self.attention.forward(t, self.norm1.forward(t, x))
-        x = M.bias_dropout_add(t, y, self.attention.proj_bias, x, o)
-        y = self.ffn.forward(t, self.norm2.forward(t, x))
+        with t.capture("attn" in o.cuda_graph_scope):
+            y = self.attention.forward(t, self._norm(t, self.norm1, x))
+            x = M.bias_dropout_add(t, y, self.attention.proj_bias, x, o)
+        experts = isinstance(self.ffn, Experts)
+        with t.capture(("moe_router" if experts else "mlp") in o.cuda_graph_scope):
+            y = self._norm(t, self.norm2, x)
+        y = self.ffn.forward(t, y) if experts else self._feed_forward(t, y)
         return M.bias_dropout_add(t, y, self.ffn.fc2_bias, x, o)
+
+    def _norm(self, t: Tape, norm: Norm, x: Tensor) -> Tensor:
+        return M.discarded(t, lambda given: norm.forward(t, given), x, "layernorm" in self.s.options.recompute_modules)
+
+    def _feed_forward(self, t: Tape, x: Tensor) -> Tensor:
+        o = self.s.options
+        with t.capture("mlp" in o.cuda_graph_scope):
+            if "mlp" in o.recompute_modules:
+                return again(t, lambda given: self.ffn.forward(t, given), x)
+            return self.ffn.forward(t, x)
 
 
 def padded_vocab(vocab: int, shards: int, multiple: int) -> int:

@@ -63,29 +63,41 @@ class Experts(Module):
 
     def forward(self, t: Tape, x: Tensor) -> Tensor:
         s, m = self.s, self.m
-        routed = route(t, x, self.gate, s.numbers)
+        with t.capture("moe_router" in s.options.cuda_graph_scope):
+            routed = route(t, x, self.gate, s.numbers)
         if not s.options.moe_pad_to_capacity:
             t.cpu("moe_counts", COUNTS)
         tokens = s.rows * s.batch
         beside: list[Tensor] = []
         if self.shared is not None and s.options.moe_shared_expert_overlap:
-            shared = self.shared
-            rows = self._dispatch(t, routed, tokens, lambda: beside.append(shared.forward(t, x)))
+            rows = self._dispatch(t, routed, tokens, lambda: beside.append(self._share(t, x)))
         else:
             rows = self._dispatch(t, routed, tokens, None)
         y = grouped_linear(t, rows, self.fc1, self._counts(tokens), s.numbers, s.options.moe_grouped_gemm)
         del rows
-        y = M.activate(t, y, self.fc1_bias, m.gated, s.options)
+        apart = "moe_act" in s.options.recompute_modules
+        y = M.discarded(t, lambda given: M.activate(t, given, self.fc1_bias, m.gated, s.options), y, apart)
         y = grouped_linear(t, y, self.fc2, self._counts(tokens), s.numbers, s.options.moe_grouped_gemm)
         if self.down_bias is not None:
             # Weighted by the router expert by expert, in fp32: product, sum, joined, cast (TEGroupedMLP._apply_bias).
             y = M.fused(t, [M.unsaved(y), self.down_bias], y.shape, 14 * y.size, 18 * y.size, 0.0, 1, (4, 5))
         y = self._combine(t, y, tokens, x.shape)
         if self.shared is not None and not beside:
-            beside.append(self.shared.forward(t, x))
+            beside.append(self._share(t, x))
         for other in beside:
             y = M.fused(t, [M.unsaved(y), M.unsaved(other)], y.shape, 3 * y.size, 0.0, kernels=(1, 0))
         return y
+
+    def _share(self, t: Tape, x: Tensor) -> Tensor:
+        """The experts that see every token."""
+        from workloads.megatron.modules import again
+
+        shared = self.shared
+        if shared is None:
+            raise RuntimeError("no shared experts")
+        if "shared_experts" in self.s.options.recompute_modules:
+            return again(t, lambda given: shared.forward(t, given), x)
+        return shared.forward(t, x)
 
     # -- how tokens reach their experts -------------------------------------------------------------
     @property
