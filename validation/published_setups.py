@@ -28,6 +28,8 @@ class Setup:
     ----------
     source, hardware, model, precision, tp, pp, dp, ep, vpp, recompute, notes : str
         Regular expressions that a row's texts contain; "" for any.
+    sharding : str
+        The same for its column `zero_or_fsdp`.
     slice : str
         Name under which its rows are reported; default the source.
     one_host, hosts : str
@@ -57,6 +59,7 @@ class Setup:
     vpp: str = ""
     recompute: str = ""
     notes: str = ""
+    sharding: str = ""
     slice: str = ""
     one_host: str = ""
     hosts: str = ""
@@ -69,7 +72,8 @@ class Setup:
 
     def fits(self, row: Mapping[str, str]) -> bool:
         wanted = ("source", "hardware", "model", "precision", "tp", "pp", "dp", "ep", "vpp", "recompute", "notes")
-        return all(re.search(getattr(self, key), row.get(key, ""), re.IGNORECASE) for key in wanted)
+        texts = {key: row.get(key, "") for key in wanted} | {"sharding": row.get("zero_or_fsdp", "")}
+        return all(re.search(getattr(self, key), text, re.IGNORECASE) for key, text in texts.items())
 
 
 @dataclass(frozen=True)
