@@ -266,6 +266,8 @@ def machine(
             return chains.duration(k) if chains is not None else 0.0
         if k.kind == "spin":
             return k.shape[0] * 1e-9
+        if k.kind == "fused" and scenario.training.framework == "megatron":
+            return gpu.duration(k) * gpu.fused
         load = clock * gpu.sustained(k) * gpu.toolkit(k, scenario.pytorch.cuda) if k.kind in CLOCKED else 1.0
         return gpu.duration(k) * load
 

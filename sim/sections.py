@@ -206,6 +206,9 @@ class Megatron:
         False, "the embedding counts as a layer in the cut into stages (account_for_embedding_in_pipeline_split)"
     )
     account_for_loss: bool = key(False, "so does the head with the loss (account_for_loss_in_pipeline_split)")
+    rope_fusion: bool = key(
+        True, "rotation in one kernel; else in eager operators (YaRN with a scale, which the fused kernel lacks)"
+    )
     bias_fusion: bool = key(True, "bias, activation, dropout and residual in one kernel")
     cross_entropy_fusion: bool = key(True, "loss in one pass")
     moe_token_dispatcher: Literal["alltoall", "allgather", "flex"] = key(
@@ -216,6 +219,9 @@ class Megatron:
         False, "tokens travel beside the computation of another microbatch (1F1B with all-to-all overlap)"
     )
     moe_permute_fusion: bool = key(True, "tokens are permuted by one kernel instead of sorted and indexed")
+    moe_fused_mlp: bool = key(
+        False, "fp8 experts: activation and quantizing in the grouped GEMMs (cutedsl_fused_grouped_mlp)"
+    )
     moe_shared_expert_overlap: bool = key(False, "shared experts are computed beside the exchange of tokens")
     moe_capacity: float | None = key(
         None, "most tokens of an expert over the mean (moe_expert_capacity_factor); default none are dropped", above=0
