@@ -19,8 +19,8 @@ STREAM = "nccl tp"
 SPLITS = 4
 # Bytes an element that quantizing moves: read, written and written transposed; with dynamic scales the largest value is
 # found before, and the transposed copy is made from the fp8 one; by rows and by columns both from bf16 (torchao); MXFP8
-# by rows and by columns at once, with scales that are put in the products' order afterwards: 4.2 bytes, but what two rows
-# for fitting of Llama 3 8B on GB200 take longer than with a scale for each tensor is as many bytes as here (fitted).
+# by rows and by columns at once, with scales that are put in the products' order afterwards: 4.2 bytes, but rows for
+# fitting of Llama 3 8B on GB200 take longer than with a scale for each tensor by as many as here (fitted).
 QUANTIZING = {"delayed": 4.0, "dynamic": 7.0, "rowwise": 10.0, "mx": 8.0}
 # The same where products take operands of any layout.
 UNTRANSPOSED = {**QUANTIZING, "delayed": 3.0, "dynamic": 5.0}

@@ -98,22 +98,47 @@ class LatentAttention(Module):
         y = t.empty((*k.shape[:-1], self.heads * m.v_head_dim), k.itemsize)
         lse = t.empty((s.batch, self.heads, s.tokens), 4)
         t.cpu("attention")
-        attend_ring(t, "attention_fwd", self.heads, self.heads, (m.query_dim + m.v_head_dim) // 2, s)
+        unfused = s.options.attention == "unfused"
+        if unfused:
+            self._scores(t, False)
+        else:
+            attend_ring(t, "attention_fwd", self.heads, self.heads, (m.query_dim + m.v_head_dim) // 2, s)
         saved = y.view(*y.shape)
         saved.node = None
         inputs = [x for x in (q, k) if x is not None]
+        probabilities = t.empty((s.batch * self.heads, s.tokens, s.seq_len)) if unfused else None
 
         def backward(g: Tensor) -> list[Tensor | None]:
-            _ = (g, lse, saved, inputs)
+            _ = (g, lse, saved, inputs, probabilities)
             t.cpu("attention_backward")
             # Three of five products are as wide as queries, two as values.
             dim = round((3 * m.query_dim + 2 * m.v_head_dim) / 5)
-            attend_ring(t, "attention_bwd", self.heads, self.heads, dim, s)
+            if unfused:
+                self._scores(t, True)
+            else:
+                attend_ring(t, "attention_bwd", self.heads, self.heads, dim, s)
             grads: list[Tensor | None] = [t.empty(x.shape, x.itemsize) for x in inputs]
             t.launch(Kernel("cat", (k.elements,), bytes=2 * k.size))
             return grads
 
         return t.apply(y, inputs, backward)
+
+    def _scores(self, t: Tape, backward: bool) -> None:
+        """Batched products around a softmax of all scores: where no fused kernel takes such heads."""
+        from workloads.megatron.modules import products
+
+        m, s = self.m, self.s
+        n, rows = s.batch * self.heads, s.tokens
+        size = 2.0 * n * rows * s.seq_len
+        softmax = Kernel("fused", (n * rows * s.seq_len,), bytes=(3 if backward else 2) * size)
+        if not backward:
+            products(t, n, rows, m.query_dim, s.seq_len, ("nt",))
+            t.launch(softmax)
+            products(t, n, rows, m.v_head_dim, s.seq_len, ("nn",))
+            return
+        products(t, n, rows, m.v_head_dim, s.seq_len, ("tn", "nt"))
+        t.launch(softmax)
+        products(t, n, rows, m.query_dim, s.seq_len, ("nn", "tn"))
 
 
 def replace_size(group: Group) -> Group:

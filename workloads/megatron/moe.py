@@ -155,7 +155,7 @@ class Experts(Module):
         """Tokens of all ranks that chose experts here, in the order of the experts."""
         h, chosen, way = self.m.hidden, self.m.experts_per_token, self.s.options.moe_token_dispatcher
         if way == "alltoall":
-            x = self._permute(t, x, (tokens * chosen, h), tokens + tokens * chosen)
+            x = self._permute(t, x, (tokens * chosen, h), tokens + tokens * chosen, "out")
         here, rows = self._received(tokens), self._rows(tokens)
         x = exchange(t, x, (here, h), self._size(tokens), self.spread.group, way, True, meanwhile, self._aside)
         if self.spread.tensor is not None:
@@ -174,16 +174,48 @@ class Experts(Module):
         back = tokens * (chosen if way == "alltoall" else 1)
         y = exchange(t, y, (back, h), self._size(tokens), self.spread.group, way, False, None, self._aside)
         if way == "alltoall":
-            return self._permute(t, y, shape, tokens + tokens * chosen)
+            return self._permute(t, y, shape, tokens + tokens * chosen, "back")
         done = Tensor(y.storage, shape, y.itemsize, y.node)
         done.requires_grad = y.requires_grad
         return done
 
-    def _permute(self, t: Tape, x: Tensor, shape: tuple[int, ...], moved: float) -> Tensor:
-        """Rows put in another order, repeated or added up: ``moved`` rows are read or written."""
-        steps = 1 if self.s.options.moe_permute_fusion else 3  # else sorted and indexed
+    def _permute(self, t: Tape, x: Tensor, shape: tuple[int, ...], moved: float, way: str = "") -> Tensor:
+        """Rows put in another order, repeated ("out") or added up ("back"): ``moved`` rows are read or written."""
         size = 2.0 * moved * self.m.hidden
-        return M.fused(t, [M.unsaved(x)], shape, size, size, kernels=(steps, steps))
+        if self.s.options.moe_permute_fusion or not way:
+            steps = 1 if self.s.options.moe_permute_fusion else 3  # else sorted and indexed
+            return M.fused(t, [M.unsaved(x)], shape, size, size, kernels=(steps, steps))
+        return _scatter(t, x, shape, way == "out")
+
+
+def _scatter(t: Tape, x: Tensor, shape: tuple[int, ...], out: bool) -> Tensor:
+    """Rows selected by their index on the way out, and weighted and scattered with atomic additions on the way back.
+
+    As PyTorch's operators do it (moe_utils.py, permute and unpermute without fusion): each is the other's backward, but
+    that a selection's gradient is added by rows (index_add) and a scatter's gathered element by element.
+    """
+    before, rows = x.shape, max(x.elements, Tensor(None, shape).elements)
+    back = min(x.elements, Tensor(None, shape).elements)
+    t.cpu("fused", 3)
+    y = t.empty(shape, x.itemsize)
+    if out:
+        t.launch(Kernel("fused", (rows,), bytes=4.0 * rows))
+    else:
+        t.launch(Kernel("fused", (rows,), bytes=4.0 * rows))
+        t.launch(Kernel("fill", (back,), bytes=2.0 * back))
+        t.launch(Kernel("scatter_add", (rows,)))
+
+    def backward(g: Tensor) -> list[Tensor | None]:
+        t.cpu("fused_backward", 3)
+        if out:
+            t.launch(Kernel("fill", (back,), bytes=2.0 * back))
+            t.launch(Kernel("index_add", (rows,)))
+        else:
+            t.launch(Kernel("gather", (rows,)))
+            t.launch(Kernel("fused", (rows,), bytes=8.0 * rows))  # gradients of rows and of their weights
+        return [t.empty(before, x.itemsize)]
+
+    return t.apply(y, [M.unsaved(x)], backward)
 
 
 def route(t: Tape, x: Tensor, gate: Tensor, o: M.Numbers) -> Tensor:
@@ -293,8 +325,8 @@ def _grouped(t: Tape, rows: Sequence[int], n: int, k: int, layout: str, o: M.Num
     """Products of experts with so many rows each; flops and bytes are the rows' own.
 
     In bf16 as grouped GEMMs were measured, rows of the mean. In fp8, where none were, as one GEMM of whole tiles,
-    longer by what bf16 ones are where they are not single kernels (``fused``); there weight gradients ("tn"), as deep as an
-    expert has rows, are one product with the weights' rows of all experts.
+    longer by what bf16 ones are where they are not single kernels (``fused``); there weight gradients ("tn"), as deep
+    as an expert has rows, are one product with the weights' rows of all experts.
     """
     if not o.fp8:
         mean = max(1, round(sum(rows) / len(rows)))
