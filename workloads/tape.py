@@ -369,9 +369,12 @@ class Tape:
             self.grad_enabled = before
 
     @contextmanager
-    def capture(self, captured: bool = True) -> Iterator[None]:
-        """What is issued here and its backward are replayed by a CUDA graph, which costs the host one operation."""
-        if captured and not self.captured:
+    def capture(self, captured: bool = True, replay: bool = True) -> Iterator[None]:
+        """What is issued here and its backward are replayed by a CUDA graph, which costs the host one operation.
+
+        Without ``replay`` it belongs to a graph that was paid for.
+        """
+        if captured and replay and not self.captured:
             self.cpu("graph_replay")
         before, self.captured = self.captured, self.captured or captured
         try:

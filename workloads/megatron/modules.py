@@ -259,21 +259,22 @@ class Layer(Module):
         with t.capture("attn" in o.cuda_graph_scope):
             y = self.attention.forward(t, self._norm(t, self.norm1, x))
             x = M.bias_dropout_add(t, y, self.attention.proj_bias, x, o)
-        experts = isinstance(self.ffn, Experts)
-        with t.capture(("moe_router" if experts else "mlp") in o.cuda_graph_scope):
-            y = self._norm(t, self.norm2, x)
-        y = self.ffn.forward(t, y) if experts else self._feed_forward(t, y)
+        if isinstance(self.ffn, Experts):  # one graph holds what is captured of a layer
+            with t.capture("moe_router" in o.cuda_graph_scope, "attn" not in o.cuda_graph_scope):
+                y = self._norm(t, self.norm2, x)
+            y = self.ffn.forward(t, y)
+        else:
+            with t.capture("mlp" in o.cuda_graph_scope, "attn" not in o.cuda_graph_scope):
+                y = self._feed_forward(t, self._norm(t, self.norm2, x))
         return M.bias_dropout_add(t, y, self.ffn.fc2_bias, x, o)
 
     def _norm(self, t: Tape, norm: Norm, x: Tensor) -> Tensor:
         return M.discarded(t, lambda given: norm.forward(t, given), x, "layernorm" in self.s.options.recompute_modules)
 
     def _feed_forward(self, t: Tape, x: Tensor) -> Tensor:
-        o = self.s.options
-        with t.capture("mlp" in o.cuda_graph_scope):
-            if "mlp" in o.recompute_modules:
-                return again(t, lambda given: self.ffn.forward(t, given), x)
-            return self.ffn.forward(t, x)
+        if "mlp" in self.s.options.recompute_modules:
+            return again(t, lambda given: self.ffn.forward(t, given), x)
+        return self.ffn.forward(t, x)
 
 
 def padded_vocab(vocab: int, shards: int, multiple: int) -> int:

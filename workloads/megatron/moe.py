@@ -66,7 +66,7 @@ class Experts(Module):
 
     def forward(self, t: Tape, x: Tensor) -> Tensor:
         s, m = self.s, self.m
-        with t.capture("moe_router" in s.options.cuda_graph_scope):
+        with t.capture("moe_router" in s.options.cuda_graph_scope, False):
             routed = route(t, x, self.gate, s.numbers)
         if not s.options.moe_pad_to_capacity:
             t.cpu("moe_counts", COUNTS)
