@@ -266,6 +266,8 @@ def machine(
             return chains.duration(k) if chains is not None else 0.0
         if k.kind == "spin":
             return k.shape[0] * 1e-9
+        if k.kind == "fused" and scenario.training.framework == "megatron":
+            return gpu.duration(k) * gpu.fused
         load = clock * gpu.sustained(k) * gpu.toolkit(k, scenario.pytorch.cuda) if k.kind in CLOCKED else 1.0
         return gpu.duration(k) * load
 
@@ -284,7 +286,7 @@ def machine(
 
     def plan(comm: Comm) -> Plan:
         # NCCL chooses the channels of a transfer by its communicator: who is idle in it is named after the pair.
-        key = (comm.op, comm.size, comm.groups, comm.axis, comm.in_place)
+        key = (comm.op, comm.size, comm.groups, comm.axis, comm.in_place, comm.copied)
         if key in known:
             return known[key]
         plans = []
@@ -292,7 +294,8 @@ def machine(
             idle = [r for r in layout.pipeline(group[0]) if r not in group] if comm.axis == "pp" else []
             members = [gpus[r] for r in (*group, *idle)]
             plans.append(plan_collective(comm.op, comm.size, members, fabric, scenario.nccl, comm.in_place))
-        known[key] = _merged(plans)
+        merged = _merged(plans)
+        known[key] = replace(merged, channels=0) if comm.copied else merged
         return known[key]
 
     captured = kernel_gap(scenario.training.framework)

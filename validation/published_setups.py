@@ -37,6 +37,8 @@ class Setup:
         As those, of all that a row says in words: source, hardware, model, framework, sharding, recomputation, notes.
     generic : str
         "cluster" or "framework": what it stands in for where no setup of the row's source says it.
+    sharding : str
+        The same for its column `zero_or_fsdp`.
     slice : str
         Name under which its rows are reported; default the source.
     one_host, hosts : str
@@ -74,6 +76,7 @@ class Setup:
     notes: str = ""
     text: str = ""
     generic: str = ""
+    sharding: str = ""
     slice: str = ""
     one_host: str = ""
     hosts: str = ""
@@ -88,7 +91,8 @@ class Setup:
     sections: Mapping[str, Mapping[str, Any]] | None = None
 
     def fits(self, row: Mapping[str, str]) -> bool:
-        texts = {key: row.get(key, "") for key in PATTERNS} | {"text": _words(row)}
+        texts = {key: row.get(key, "") for key in PATTERNS}
+        texts |= {"text": _words(row), "sharding": row.get("zero_or_fsdp", "")}
         return all(re.search(getattr(self, key), text, re.IGNORECASE) for key, text in texts.items())
 
 

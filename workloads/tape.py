@@ -78,10 +78,12 @@ class Storage:
 class Node:
     """An autograd node: how the gradient of one output becomes gradients of its inputs."""
 
-    __slots__ = ("backward", "edges", "hooks", "layer", "seq")
+    __slots__ = ("backward", "captured", "edges", "hooks", "layer", "seq")
 
-    def __init__(self, seq: int, edges: list[Node | Tensor | None], backward: Backward, layer: int) -> None:
-        self.seq, self.edges, self.backward, self.layer = seq, edges, backward, layer
+    def __init__(
+        self, seq: int, edges: list[Node | Tensor | None], backward: Backward, layer: int, captured: bool = False
+    ) -> None:
+        self.seq, self.edges, self.backward, self.layer, self.captured = seq, edges, backward, layer, captured
         self.hooks: list[Callable[[], None]] = []
 
 
@@ -157,6 +159,7 @@ class Tape:
         self._last_save = 0
         self._host_at_save: tuple[dict[str, float], float] = ({}, 0.0)
         self.stream = "compute"
+        self.captured = False  # in a part that a CUDA graph replays
         self.launching = "launch"  # the host operation that launches a kernel
         self.deferred: list[Callable[[], None]] | None = None  # weight gradients put off (zero bubble)
         self.retained: list[Backward] = []  # with them the graph, and so what it saved, stays alive
@@ -181,6 +184,8 @@ class Tape:
     # -- launches -------------------------------------------------------------------------------
     def cpu(self, name: str, count: float = 1.0) -> None:
         """Host time of an operator, spent before the next launch."""
+        if self.captured:
+            return
         self.counts[name] += count
         self.host_pending += self.costs[name] * count
 
@@ -207,8 +212,10 @@ class Tape:
         self._kind.append(kind)
         self._stream.append(self.shared.stream(stream))
         self._payload.append(payload)
-        self.counts[self.launching] += 1
-        self._host.append(self.host_pending + self.costs[self.launching])
+        if not self.captured:
+            self.counts[self.launching] += 1
+            self.host_pending += self.costs[self.launching]
+        self._host.append(self.host_pending)
         self.host_pending = 0.0
         self._deps.append(tuple(self._waits.pop(stream, ())))
         self._phase.append(self.phase)
@@ -278,7 +285,7 @@ class Tape:
             return out
         self._seq += 1
         edges = [(t.node if t.node is not None else t) if t.requires_grad else None for t in inputs]
-        out.node = Node(self._seq, edges, backward, self.layer)
+        out.node = Node(self._seq, edges, backward, self.layer, self.captured)
         out.requires_grad = True
         return out
 
@@ -290,10 +297,10 @@ class Tape:
         buffers: dict[Node, Tensor] = {root.node: grad}
         ready = [(-root.node.seq, root.node)]
         del grad, root
-        outer = self.layer
+        outer = self.layer, self.captured
         while ready:
             _, node = heapq.heappop(ready)
-            self.layer = node.layer
+            self.layer, self.captured = node.layer, node.captured
             g = buffers.pop(node, None)
             for hook in node.hooks:
                 hook()
@@ -314,7 +321,7 @@ class Tape:
                         heapq.heappush(ready, (-edge.seq, edge))
                 got = None
             node.edges = []
-        self.layer = outer
+        self.layer, self.captured = outer
 
     def _merge(self, buffers: dict[Node, Tensor], node: Node, grad: Tensor) -> None:
         if node in buffers:
@@ -360,6 +367,20 @@ class Tape:
             yield
         finally:
             self.grad_enabled = before
+
+    @contextmanager
+    def capture(self, captured: bool = True, replay: bool = True) -> Iterator[None]:
+        """What is issued here and its backward are replayed by a CUDA graph, which costs the host one operation.
+
+        Without ``replay`` it belongs to a graph that was paid for.
+        """
+        if captured and replay and not self.captured:
+            self.cpu("graph_replay")
+        before, self.captured = self.captured, self.captured or captured
+        try:
+            yield
+        finally:
+            self.captured = before
 
     @contextmanager
     def on_stream(self, stream: str) -> Iterator[None]:

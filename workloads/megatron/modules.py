@@ -78,8 +78,10 @@ class Attention(Module):
         turned = y.size * (self.heads + self.kv) / (self.heads + 2 * self.kv)
         if self.norms:
             y = M.fused(t, [y, *self.norms], y.shape, 2 * turned, 3 * turned, parameters=2, kernels=(2, 2))
-        if m.rotary:
+        if m.rotary and s.options.rope_fusion:
             y = M.fused(t, [M.unsaved(y)], y.shape, 2 * turned, 2 * turned, kernels=(2, 2))
+        elif m.rotary:  # halves negated and joined, two products, a sum, a copy; backward the same without the copy
+            y = M.fused(t, [M.unsaved(y)], y.shape, 14 * turned, 12 * turned, kernels=(14, 12))
         core = unfused_attention if s.options.attention == "unfused" else flash_attention
 
         seen = in_window(s, self.window)
@@ -140,6 +142,12 @@ def flash_attention(t: Tape, qkv: Tensor, heads: int, kv: int, dim: int, s: Shar
     return t.apply(y, [qkv], backward)
 
 
+# Passes over the queries that a step of a ring needs beside its kernel: halves made contiguous and the output rescaled
+# and added up; backward halves of queries, outputs and gradients, and the sum of their gradients (those of keys and
+# values are added to what travels). Transformer Engine, context_parallel.py; half of them for half a block.
+CORRECTED = (3.0, 5.0)
+
+
 def attend_ring(t: Tape, kind: str, heads: int, kv: int, dim: int, s: Shard) -> None:
     """Attention of this rank's queries to all keys: with context parallelism in as many steps as ranks.
 
@@ -152,10 +160,15 @@ def attend_ring(t: Tape, kind: str, heads: int, kv: int, dim: int, s: Shard) -> 
     shape = (s.batch, heads, kv, s.tokens, dim)
     kind = f"flash2_{kind}" if s.options.attention == "flash2" else kind
     size = 2.0 * s.batch * s.tokens * 2 * kv * dim * (1 if kind.endswith("fwd") else 2)
+    query = 2.0 * s.batch * s.tokens * heads * dim
+    forward = kind.endswith("fwd")
     for step in range(n):
         if s.context is not None and step < n - 1:
             s.context.collective(t, "sendrecv", size, CP_STREAM, "p2p_batch")
         t.launch(Kernel(kind, shape))
+        if n > 1:
+            moved = CORRECTED[0] * query if forward else CORRECTED[1] * query + 3.0 * size
+            t.launch(Kernel("fused", (s.batch * s.tokens * heads * dim,), bytes=moved))
         if step < n - 1:
             t.wait(t.record(CP_STREAM))
 
@@ -243,10 +256,25 @@ class Layer(Module):
     def forward(self, t: Tape, x: Tensor) -> Tensor:
         o = self.s.options
         t.cpu("module", 4)
-        y = self.attention.forward(t, self.norm1.forward(t, x))
-        x = M.bias_dropout_add(t, y, self.attention.proj_bias, x, o)
-        y = self.ffn.forward(t, self.norm2.forward(t, x))
+        with t.capture("attn" in o.cuda_graph_scope):
+            y = self.attention.forward(t, self._norm(t, self.norm1, x))
+            x = M.bias_dropout_add(t, y, self.attention.proj_bias, x, o)
+        if isinstance(self.ffn, Experts):  # one graph holds what is captured of a layer
+            with t.capture("moe_router" in o.cuda_graph_scope, "attn" not in o.cuda_graph_scope):
+                y = self._norm(t, self.norm2, x)
+            y = self.ffn.forward(t, y)
+        else:
+            with t.capture("mlp" in o.cuda_graph_scope, "attn" not in o.cuda_graph_scope):
+                y = self._feed_forward(t, self._norm(t, self.norm2, x))
         return M.bias_dropout_add(t, y, self.ffn.fc2_bias, x, o)
+
+    def _norm(self, t: Tape, norm: Norm, x: Tensor) -> Tensor:
+        return M.discarded(t, lambda given: norm.forward(t, given), x, "layernorm" in self.s.options.recompute_modules)
+
+    def _feed_forward(self, t: Tape, x: Tensor) -> Tensor:
+        if "mlp" in self.s.options.recompute_modules:
+            return again(t, lambda given: self.ffn.forward(t, given), x)
+        return self.ffn.forward(t, x)
 
 
 def padded_vocab(vocab: int, shards: int, multiple: int) -> int:

@@ -58,7 +58,9 @@ class Rank:
         """Units of a stage in the order of the forward pass, with repetitions; ``aside``: see `Model.layer`."""
         if stage == 0:
             yield self.model.embedding, 1
-        for unit, run in groupby(self.model.layer(i, aside) for i in self.stages[stage]):
+        whole = self.o.recompute_num_layers or 0
+        layers = (self.model.layer(i, aside, n < whole) for n, i in enumerate(self.stages[stage]))
+        for unit, run in groupby(layers):
             yield unit, len(list(run))
         if stage == len(self.owner) - 1:
             for _ in range(self.model.m.mtp_layers):
