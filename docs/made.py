@@ -14,13 +14,14 @@ import click
 
 COMMANDS = """# Commands
 
-What `prestep COMMAND --help` says. Exit codes, completion and habits that all commands share: [the command line](../command-line.md).
+What `prestep COMMAND --help` says. Exit codes, completion and habits that all commands share:
+[the command line](../command-line.md).
 """
 
 API = """# Python interface
 
-`from sim import api`: scenarios, predictions, comparisons, sweeps and replays as functions; tables are pandas DataFrames,
-values are in seconds, bytes and bytes/s. An introduction is in [from Python](../python.md).
+`from sim import api`: scenarios, predictions, comparisons, sweeps and replays as functions; tables are
+pandas DataFrames, values are in seconds, bytes and bytes/s. An introduction is in [from Python](../python.md).
 
 ```{eval-rst}
 .. automodule:: sim.api
@@ -80,8 +81,16 @@ def _command(command: click.Command, context: click.Context) -> str:
     """Heading, what it does, usage, a table of its options, its examples."""
     usage = command.get_usage(context).removeprefix("Usage: ")
     rows = [record for param in command.params if (record := param.get_help_record(context)) and record[1]]
-    table = ["| option | meaning |", "| --- | --- |", *(f"| {_option(names)} | {_cell(help_)} |" for names, help_ in rows)]
-    parts = [f"## {context.command_path}", inspect.cleandoc(command.help or "").replace("\b\n", ""), f"```text\n{usage}\n```"]
+    table = [
+        "| option | meaning |",
+        "| --- | --- |",
+        *(f"| {_option(names)} | {_cell(help_)} |" for names, help_ in rows),
+    ]
+    parts = [
+        f"## {context.command_path}",
+        inspect.cleandoc(command.help or "").replace("\b\n", ""),
+        f"```text\n{usage}\n```",
+    ]
     parts += ["\n".join(table)] if rows else []
     return "\n\n".join([*parts, *_examples(command.epilog or "")]) + "\n"
 
@@ -116,7 +125,9 @@ def examples(folder: Path) -> str:
     files = re.findall(r"\]\(([\w/-]+\.toml)\)", text)
     text = re.sub(r"\]\(([\w/-]+)\.toml\)", lambda found: f"](#{anchor(found[1] + '.toml')})", text)
     text = re.sub(r"\[([^]]*)\]\([\w/-]+\.ipynb\)", r"`examples/\1`", text).replace("](../docs/", "](../")
-    shown = [f"### {name}\n\n```toml\n{(folder / name).read_text(encoding='utf-8')}```" for name in dict.fromkeys(files)]
+    shown = [
+        f"### {name}\n\n```toml\n{(folder / name).read_text(encoding='utf-8')}```" for name in dict.fromkeys(files)
+    ]
     return "\n\n".join([text, "## The files", *shown]) + "\n"
 
 

@@ -28,7 +28,10 @@ HEAD = "| key | value | default | meaning |\n| --- | --- | --- | --- |"
 _SIZE, _TIME, _RATE, _SHARE, _SWITCH = '"64 KiB"', '"2 us"', '"14 GB/s"', "a share, at most 1", "0 or 1"
 #: What a fact of any family is, by its key: what may be written, and what it means.
 FACTS: Mapping[str, tuple[str, str]] = {
-    "host_factor": ("a number", "How much longer the host takes for framework code than the one its costs were fitted on."),
+    "host_factor": (
+        "a number",
+        "How much longer the host takes for framework code than the one its costs were fitted on.",
+    ),
     "nvlink_sharp": (_SWITCH, "NVSwitches multicast and reduce (NVLink SHARP)."),
     "sharp": (_SWITCH, "The network's switches reduce (SHARP)."),
     "token_bucket": ("bytes", "What the token buckets hold that shape the network's ports."),
@@ -76,7 +79,9 @@ def written(page: str) -> str:
 
 def _fact(key: str) -> tuple[str, str]:
     if key not in FACTS:
-        raise PrestepError(f"{key}: a fact of every family that topologies/reference.py does not explain: add it to FACTS")
+        raise PrestepError(
+            f"{key}: a fact of every family that topologies/reference.py does not explain: add it to FACTS"
+        )
     return FACTS[key]
 
 
@@ -109,7 +114,13 @@ def _meanings(params: type) -> dict[str, str]:
 
 
 def _type(hint: Any) -> str:
-    names = {int: "whole number", str: "text", float: "number", LinkSpec: "a link", tuple[int, ...]: "list of whole numbers"}
+    names = {
+        int: "whole number",
+        str: "text",
+        float: "number",
+        LinkSpec: "a link",
+        tuple[int, ...]: "list of whole numbers",
+    }
     return names[hint]
 
 

@@ -38,7 +38,7 @@ def build(params: Params) -> Fabric:
          host0       host1       host2       host3        each by its NICs
 
     GPU 0 of host 0 reaches GPU 0 of host 2 over
-    ``host0/gpu0 > host0/pcieswitch0 > host0/nic0 > switch0 > switch1 > switch2 > host2/nic0 > ...``, or the other way round.
+    ``host0/gpu0 > host0/pcieswitch0 > host0/nic0 > switch0 > switch1 > switch2 > host2/nic0 > ...``, or backwards.
     """
     builder = FabricBuilder()
     one = host.Params(**{entry.name: getattr(params, entry.name) for entry in fields(host.Params)})
