@@ -55,7 +55,11 @@ ELSEWHERE = {
 }
 
 
-def _relinked(_app: object, _page: str, source: list[str]) -> None:
+def _mended(_app: object, _page: str, source: list[str]) -> None:
+    """Links, and figures in tables that stay on one line with their unit."""
+    unit = re.compile(r"(?<=\d) (?=(%|ms|us|s|[GMK]i?B|GB/s)\b|%)")
+    rows = source[0].split("\n")
+    source[0] = "\n".join(unit.sub("\u00a0", row) if row.startswith("|") and "`" not in row else row for row in rows)
     for target, page in ELSEWHERE.items():
         source[0] = re.sub(rf"\]\({re.escape(target)}(#[^)]*)?\)", rf"]({page})", source[0])
 
@@ -63,4 +67,4 @@ def _relinked(_app: object, _page: str, source: list[str]) -> None:
 def setup(app: object) -> None:
     """Writes the generated pages, and mends links that leave docs/."""
     made.write(ROOT, Path(__file__).parent)
-    app.connect("source-read", _relinked)  # type: ignore[attr-defined]
+    app.connect("source-read", _mended)  # type: ignore[attr-defined]
