@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 UV := $(shell command -v uv 2>/dev/null)
 INSTALL := $(if $(UV),$(UV) pip install --python $(BIN)/python,$(BIN)/python -m pip install --disable-pip-version-check)
 
-.PHONY: demo test lint types validate gate compare bench clean
+.PHONY: demo test lint types validate gate compare bench docs clean
 
 $(BIN)/.demo: pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -47,5 +47,15 @@ compare: $(BIN)/.dev
 bench: $(BIN)/.dev
 	$(BIN)/python -m pytest tests/bench --benchmark-enable --benchmark-only
 
+$(BIN)/.docs: pyproject.toml
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(INSTALL) --quiet --editable '.[docs]'
+	touch $@
+
+# The site, in docs/_build/html; a warning is an error.
+docs: $(BIN)/.docs
+	$(BIN)/python -m sphinx -W --keep-going -q -b html docs docs/_build/html
+	@echo "open docs/_build/html/index.html"
+
 clean:
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) docs/_build docs/made .mypy_cache .ruff_cache .pytest_cache .hypothesis
