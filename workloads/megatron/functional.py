@@ -26,7 +26,8 @@ QUANTIZING = {"delayed": 4.0, "dynamic": 7.0, "rowwise": 10.0}
 class Numbers:
     """How projections compute and add up.
 
-    ``wide`` is the size in bytes of a gradient in the buffer that accumulates it.
+    ``wide`` is the size in bytes of a gradient in the buffer that accumulates it; ``added`` are bytes moved for an
+    element to add it there where the GEMM does not.
     """
 
     fp8: bool
@@ -36,6 +37,7 @@ class Numbers:
     asynchronous: bool = True  # a gradient's all-reduce beside the weight's gradient
     fp4: bool = False  # NVFP4 where `fp8` has fp8
     scaling: str = "delayed"  # how fp8 operands get their scales
+    added: float | None = None  # None: the gradient read, the buffer read and written
 
 
 def fused(
@@ -241,8 +243,9 @@ def later(t: Tape, launch: Callable[[], None], kept: tuple[Tensor, ...]) -> None
 
 def _weight_gradient(t: Tape, n: int, k: int, m: int, o: Numbers) -> None:
     gemm(t, n, k, m, "tn", o)
-    if not o.fused_accumulation:
-        t.launch(Kernel("fused", (n * k,), bytes=float(n * k * (2 + 2 * o.wide))))
+    moved = float(2 + 2 * o.wide) if o.added is None else o.added
+    if not o.fused_accumulation and moved:
+        t.launch(Kernel("fused", (n * k,), bytes=n * k * moved))
 
 
 def begin(t: Tape, op: str, size: float, group: Group) -> None:

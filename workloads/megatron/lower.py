@@ -80,7 +80,7 @@ def lower(
     """
     p = scenario.parallel
     grid = grid_of(scenario)
-    costs = {name: time * host_factor for name, time in host_costs("megatron").items()}
+    costs = {name: time * host_factor for name, time in host_costs(scenario.training.framework).items()}
     unlike = unlike or Unlike()
     kinds = kinds_of(grid, unlike, apart)
     groups = Groups(grid, place, len(kinds))
