@@ -2,10 +2,10 @@
 
 Nothing overlaps unless asked (``overlap_comm`` is off by default): gradients are flattened into buckets, each is
 reduced and the next is filled when it has come back. Stages 0 and 1 reduce once, after the last backward pass, and
-stage 1 leaves every rank its shard. With bf16 gradients are kept in fp32 beside those that backward makes, and all of
-them are summed on every rank before each updates its shard (runtime/bf16_optimizer.py, ``_bf16_reduce_grads`` of
-runtime/pipe/engine.py). Stage 2 reduces in every microbatch, as buckets fill, and keeps shards only
-(runtime/zero/stage_1_and_2.py); DeepSpeed refuses it in a pipeline.
+stage 1 leaves every rank its shard. In bf16 with sums in fp32 (``main_grads``) all of them are summed on every rank
+before each updates its shard (runtime/bf16_optimizer.py, ``_bf16_reduce_grads`` of runtime/pipe/engine.py). Stage 2
+reduces in every microbatch, as buckets fill, and keeps shards only (runtime/zero/stage_1_and_2.py); DeepSpeed refuses
+it in a pipeline.
 """
 
 from __future__ import annotations
@@ -23,12 +23,10 @@ if TYPE_CHECKING:
     from workloads.megatron.unit import Pass, Unit
 
 DEEPSPEED = "deepspeed"
-
-
-# Bytes moved for an element of a gradient that backward has made, as PyTorch adds it to a parameter's gradient in 16
-# bits; and with bf16 (BF16_Optimizer.clear_lp_grads, update_hp_grads, in every microbatch): that gradient zeroed
-# before, added to, cast to fp32 in a tensor of its own, and this added to the fp32 gradient.
-ADDED, ADDED_BF16 = 6.0, 2.0 + 6.0 + 6.0 + 12.0
+# Bytes moved for an element of a gradient that backward has made: PyTorch adds it to the parameter's gradient in 16
+# bits; where sums are kept in fp32, that gradient is zeroed before, added to, cast to fp32 in a tensor of its own, and
+# this is added to the sum (BF16_Optimizer.clear_lp_grads, update_hp_grads), in every microbatch.
+ADDED, ADDED_WIDE = 6.0, 2.0 + 6.0 + 6.0 + 12.0
 
 
 def added_by_zero(scenario: Scenario) -> float | None:
@@ -37,7 +35,7 @@ def added_by_zero(scenario: Scenario) -> float | None:
         return 0.0  # it goes into the bucket
     if scenario.training.framework != DEEPSPEED:
         return None
-    return ADDED_BF16 if scenario.training.precision == "bf16" else ADDED
+    return ADDED_WIDE if scenario.megatron.main_grads == "fp32" else ADDED
 
 
 class Zero(Replicated):
@@ -45,7 +43,7 @@ class Zero(Replicated):
 
     def __init__(self, rank: Rank, sharded: bool) -> None:
         super().__init__(rank, sharded)
-        self.bf16 = rank.s.training.precision == "bf16"
+        self.bf16 = rank.s.training.precision == "bf16" and rank.o.main_grads == "fp32"
         self.bucket = self.o.bucket_size or buckets(DEEPSPEED)["reduce"]
 
     def finish(self) -> None:
