@@ -193,7 +193,7 @@ def _warnings(simulation: Simulation) -> tuple[str, ...]:
     f = simulation.scenario.faults
     if f.jitter != 1.0 or any(getattr(f, f"jitter_{name}") is not None for name in JITTERS):
         found.append("faults.jitter: the step, its breakdown and links are without noise; --replicas N draws it")
-    copied = simulation.scenario.training.framework != "megatron"  # there the copies' gradients are added up
+    copied = not simulation.scenario.training.megatron  # there the copies' gradients are added up
     if simulation.model.tied_embeddings and simulation.scenario.parallel.pp > 1 and copied:
         found.append("tied embeddings: the last stage has a copy; adding its gradient to the first stage's is left out")
     return tuple(found)

@@ -29,6 +29,12 @@ class Cluster:
     host_factor: float | None = key(
         None, "factor on the host's time for framework code; default: the cluster's", above=0
     )
+    kernel_gap: float | None = key(
+        None,
+        "pause between two kernels of a stream, such as a profiler leaves; default: the GPU's",
+        low=0,
+        unit="duration",
+    )
     hostfile: str | None = key(None, "the allocation, as in [placement]; relative to the scenario")
     routing: str = key("adaptive", "which of the equally good paths bytes take", names="routings")
     routing_seed: int = key(0, "ecmp: the switches' hash; another one, another draw", low=0)
@@ -107,9 +113,14 @@ class Training:
     optimizer: Literal["adamw", "adam", "sgd"] = key("adamw", "optimizer (fused)")
     warmup: int = key(4, "steps before the reported one; decides whether DDP's first buckets still count", low=1)
     set_to_none: bool = key(True, "zero_grad frees gradients instead of filling them with zeros")
-    framework: Literal["pytorch-eager", "pytorch-compiled", "cuda-graph", "megatron"] = key(
-        "pytorch-eager", "decides the kernels and what launching them costs"
+    framework: Literal["pytorch-eager", "pytorch-compiled", "cuda-graph", "megatron", "deepspeed"] = key(
+        "pytorch-eager", "decides the kernels and what launching them costs (deepspeed: Megatron's layers under it)"
     )
+
+    @property
+    def megatron(self) -> bool:
+        """Whether the layers are Megatron's."""
+        return self.framework in ("megatron", "deepspeed")
 
 
 @dataclass(frozen=True)
@@ -194,6 +205,9 @@ class Megatron:
     )
     overlap_p2p_comm: bool = key(True, "interleaved pipelines send and receive beside their computation")
     p2p_sync: bool = key(False, "the host waits for the GPU after each pipeline transfer (Megatron before core 0.3)")
+    launch_blocking: bool = key(
+        False, "the host waits for the end of all that it launches (CUDA_LAUNCH_BLOCKING=1): nothing overlaps"
+    )
     scatter_gather_tensors_in_pipeline: bool = key(
         True, "between stages every tensor-parallel rank sends its part of an activation; else all send all of it"
     )

@@ -137,6 +137,7 @@ class Tape:
         self.memory = Memory()
         self.phase, self.layer, self.microbatch = 0, -1, 0
         self.grad_enabled = True
+        self.blocking = False  # the host waits for all that it launches (CUDA_LAUNCH_BLOCKING)
         self.drop: Callable[[Kernel], bool] | None = None  # kernels that are left out
         self.fp8 = False  # linear layers of blocks compute in fp8
         self.choices: PyTorch | None = None  # the trainer's; None: the defaults
@@ -194,7 +195,11 @@ class Tape:
         if self.drop is not None and isinstance(kernel, Kernel) and self.drop(kernel):
             self.host_pending = 0.0
             return len(self._kind) - 1
-        return self._add(KERNEL, self.shared.kernel(kernel), stream or self.stream, name or kernel.kind)
+        stream = stream or self.stream
+        index = self._add(KERNEL, self.shared.kernel(kernel), stream, name or kernel.kind)
+        if self.blocking:
+            self.synchronize(stream)
+        return index
 
     def communicate(self, parts: Iterable[int], stream: str, name: str) -> int:
         """An operation that takes part in the given rendezvous and ends when all of them have ended."""

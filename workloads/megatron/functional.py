@@ -30,7 +30,8 @@ UNTRANSPOSED = {**QUANTIZING, "delayed": 3.0, "dynamic": 5.0}
 class Numbers:
     """How projections compute and add up.
 
-    ``wide`` is the size in bytes of a gradient in the buffer that accumulates it.
+    ``wide`` is the size in bytes of a gradient in the buffer that accumulates it; ``added`` are bytes moved for an
+    element to add it there where the GEMM does not.
     """
 
     fp8: bool
@@ -41,6 +42,7 @@ class Numbers:
     fp4: bool = False  # NVFP4 where `fp8` has fp8
     scaling: str = "delayed"  # how fp8 operands get their scales
     transposes: bool = True  # and whether they are written transposed as well
+    added: float | None = None  # None: the gradient read, the buffer read and written
 
 
 def fused(
@@ -248,8 +250,9 @@ def later(t: Tape, launch: Callable[[], None], kept: tuple[Tensor, ...]) -> None
 
 def _weight_gradient(t: Tape, n: int, k: int, m: int, o: Numbers) -> None:
     gemm(t, n, k, m, "tn", o)
-    if not o.fused_accumulation:
-        t.launch(Kernel("fused", (n * k,), bytes=float(n * k * (2 + 2 * o.wide))))
+    moved = float(2 + 2 * o.wide) if o.added is None else o.added
+    if not o.fused_accumulation and moved:
+        t.launch(Kernel("fused", (n * k,), bytes=n * k * moved))
 
 
 def begin(t: Tape, op: str, size: float, group: Group, copied: bool = False) -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from sim.costs.kernel import Kernel
 from workloads import functional as F
 from workloads.megatron import functional as M
+from workloads.megatron.core_attention import unfused_attention
 from workloads.megatron.mla import LatentAttention
 from workloads.megatron.moe import Experts
 from workloads.tape import Tensor
@@ -174,50 +175,6 @@ def attend_ring(t: Tape, kind: str, heads: int, kv: int, dim: int, s: Shard) -> 
 
 
 CP_STREAM = "nccl cp"
-
-
-def unfused_attention(t: Tape, qkv: Tensor, heads: int, kv: int, dim: int, s: Shard) -> Tensor:
-    """Batched GEMMs around a masked softmax that holds all scores in memory (CoreAttention)."""
-    n, rows = s.batch * heads, s.tokens
-    scores = float(n * rows * s.seq_len * 2)
-    mask = scores / 2 if s.options.attention_dropout else 0.0
-    _ = kv
-    t.cpu("unfused_attention")
-    products(t, n, rows, dim, s.seq_len, ("nt",))
-    probabilities = t.empty((n, rows, s.seq_len), qkv.itemsize)
-    t.launch(Kernel("fused", (n * rows * s.seq_len,), bytes=2 * scores))
-    dropped = t.empty((n, rows, s.seq_len), 3) if mask else None  # values and a byte of mask
-    if mask:
-        t.launch(Kernel("fused", (n * rows * s.seq_len,), bytes=2 * scores + mask))
-    products(t, n, rows, dim, s.seq_len, ("nn",))
-    y = t.empty((*qkv.shape[:-1], heads * dim), qkv.itemsize)
-    t.launch(Kernel("copy", (y.elements,), layout="strided"))
-
-    def backward(g: Tensor) -> list[Tensor | None]:
-        _ = (g, probabilities, dropped)
-        t.cpu("unfused_attention_backward")
-        products(t, n, rows, dim, s.seq_len, ("tn", "nt"))
-        if mask:
-            t.launch(Kernel("fused", (n * rows * s.seq_len,), bytes=2 * scores + mask))
-        t.launch(Kernel("fused", (n * rows * s.seq_len,), bytes=3 * scores))
-        products(t, n, rows, dim, s.seq_len, ("nn", "tn"))
-        grad = t.empty(qkv.shape, qkv.itemsize)
-        t.launch(Kernel("cat", (grad.elements,), bytes=2 * grad.size))
-        return [grad]
-
-    return t.apply(y, [qkv], backward)
-
-
-def products(t: Tape, n: int, rows: int, dim: int, columns: int, layouts: tuple[str, ...]) -> None:
-    """Batched products of attention: ``n`` of (rows, columns) scores with ``dim`` wide heads, as one tall GEMM each."""
-    for layout in layouts:
-        if layout == "nt":
-            shape = (n * rows, columns, dim)
-        elif layout == "nn":
-            shape = (n * rows, dim, columns)
-        else:
-            shape = (n * columns, dim, rows)
-        t.launch(Kernel("bmm", (n, *shape), layout=layout, flops=2.0 * n * rows * columns * dim))
 
 
 class FeedForward(Module):

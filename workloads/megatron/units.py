@@ -13,6 +13,7 @@ from workloads.megatron.further import Further
 from workloads.megatron.modules import Embedding, Head, Layer, Shard
 from workloads.megatron.split import joint
 from workloads.megatron.unit import NEVER, Again, Pass, Unit, record
+from workloads.megatron.zero import added_by_zero
 from workloads.parallel.group import Group
 from workloads.tape import Tape
 
@@ -35,10 +36,11 @@ class Units:
         self.m, self.tape, self.options, self.faults = m, tape, scenario.megatron, scenario.faults
         o = scenario.megatron
         wide = 4 if o.main_grads == "fp32" else 2
+        added = added_by_zero(scenario)
         numbers = Numbers(
-            s.precision in ("fp8", "nvfp4"), wide, o.gradient_accumulation_fusion, o.tp_comm_overlap,
-            o.async_tensor_model_parallel_allreduce, s.precision == "nvfp4", o.fp8_scaling,
-            o.fp8_transposes,
+            s.precision in ("fp8", "nvfp4"), wide, o.gradient_accumulation_fusion and added is None, o.tp_comm_overlap,
+            o.async_tensor_model_parallel_allreduce and not o.launch_blocking, s.precision == "nvfp4", o.fp8_scaling,
+            o.fp8_transposes, added,
         )  # fmt: skip
         self.recompute = Again(s.recompute == "full", s.recompute == "products", o.recompute_early_stop)
         self.loss_scaled = s.precision == "fp16"

@@ -43,6 +43,8 @@ class Group:
         self.issued += 1
         part = t.shared.rendezvous.join(key, op, size, self.copies, self.axis, self.arrivals, in_place, copied)
         t.communicate((part,), stream, op)
+        if t.blocking:
+            t.synchronize(stream)
 
 
 def transfer(t: Tape, source: int, target: int, tag: tuple[object, ...], size: float, copies: Sequence[int]) -> int:
