@@ -55,7 +55,7 @@ CONSTANTS = {
     "Megatron's experts on the host": Constant("sim/costs/frameworks/megatron.toml", r"^moe_counts ="),
     "published products of B200": Constant(f"{HARDWARE}/b200-published.toml", r"^bf16 = \{", which=2),
     "published products under load": Constant(f"{HARDWARE}/b200-published.toml", r"^bf16 =", r"^\[sustained\]"),
-    "published products of A100": Constant(f"{HARDWARE}/a100-published.csv", r"^gemm,"),
+    "published attention of A100": Constant(f"{HARDWARE}/a100-published.csv", r"^attention"),
     "peak of H100": Constant(f"{HARDWARE}/h100.toml", r"^bf16 =", r"^\[peak\]"),
     "InfiniBand of a rail": Constant("topologies/clusters/rail-h100.toml", r"^bandwidth =", r"^\[nic\]"),
     "object store": Constant("sim/costs/storage/object.toml", r"^latency ="),

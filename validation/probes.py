@@ -69,11 +69,11 @@ def _shapes(fields: str) -> Sequence[tuple[int, ...]]:
     return known.get(fields, ())
 
 
-def of_gpus() -> Iterator[Answer]:
+def of_gpus(*names: str) -> Iterator[Answer]:
     """Kernels alone, a hundred small ones in a row, and how far the slowest of eight equal GPUs falls behind."""
     from sim.predict import slowest_of
 
-    for name in gpu_names():
+    for name in names or gpu_names():
         gpu = load_gpu(name)
         for kernel in kernels_to_ask():
             told = f"{name} {kernel.kind} {kernel.dtype} {kernel.layout} {'x'.join(map(str, kernel.shape))}"
@@ -123,18 +123,20 @@ def _under_load(name: str, gpu: Gpu) -> Iterator[Answer]:
 def of_hosts() -> Iterator[Answer]:
     """Every operation of every framework on the host."""
     from sim.costs.frameworks import framework_names, host_costs, kernel_gap
+    from sim.predict import LAUNCH_LATENCY
 
+    yield Answer("from a launch to its kernel", "host", LAUNCH_LATENCY)
     for framework in framework_names():
         yield from (Answer(f"{framework} {op}", "host", cost) for op, cost in host_costs(framework).items())
         if (gap := kernel_gap(framework)) is not None:
             yield Answer(f"{framework}: pause between kernels", "host", gap)
 
 
-def of_clusters() -> Iterator[Answer]:
+def of_clusters(*names: str) -> Iterator[Answer]:
     """A byte and a gibibyte over every kind of link of every cluster; collectives of its first GPUs."""
     from topologies import cluster_names, load_cluster
 
-    for name in cluster_names():
+    for name in names or cluster_names():
         fabric = load_cluster(name)
         if len(fabric.gpus) > 2 * EIGHT:
             with suppress(InputError):  # some have a size of their own

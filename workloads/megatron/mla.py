@@ -125,7 +125,7 @@ class LatentAttention(Module):
 
     def _scores(self, t: Tape, backward: bool) -> None:
         """Batched products around a softmax of all scores: where no fused kernel takes such heads."""
-        from workloads.megatron.modules import products
+        from workloads.megatron.core_attention import products
 
         m, s = self.m, self.s
         n, rows = s.batch * self.heads, s.tokens
