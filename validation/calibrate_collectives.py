@@ -1,7 +1,8 @@
 """Fit NCCL's constants on H200 to measured collectives; run `python -m validation.calibrate_collectives`.
 
-How it fits: `validation.fit_collectives`. Every second size of every series is held out; both errors are printed.
-Writes sim/costs/hardware/h200-nccl.toml. For other machines: `prestep calibrate`.
+How it fits: `validation.fit_collectives`; what buffers cost that are not aligned, to rows of their own afterwards.
+Every second size of every series is held out; both errors are printed. Writes sim/costs/hardware/h200-nccl.toml.
+For other machines: `prestep calibrate`.
 """
 
 from __future__ import annotations
@@ -83,6 +84,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if options.fit:
         for block, items in sorted(blocks.items()):
             fit_block(tables, block, items, GPU, ranges=RANGES)
+        for block, items in sorted(items_by_block(collective_rows.read([collective_rows.UNALIGNED])).items()):
+            fit_block(tables, block, items, GPU, keys=("unaligned",))  # of another start of the machine: that alone
     if options.rows:
         show_rows(tables, blocks)
     errors = errors_of(tables, blocks, GPU)
