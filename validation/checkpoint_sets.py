@@ -180,7 +180,7 @@ def _predict(row: Any) -> dict[str, Any]:
 
 def _calibration(path: Path) -> tuple[Case, ...]:
     """What the constants make of the rows that they were taken from."""
-    from sim.checkpointing import constants
+    from sim.saving import constants
 
     c, cases = constants(), []
     rates = {"d2h_s": 1 / (1 / c["copy"] + 1 / c["fresh"]), "save_s": c["serialise"], "sync_s": c["writeback"],
