@@ -331,6 +331,9 @@ def _grouped(t: Tape, rows: Sequence[int], n: int, k: int, layout: str, o: M.Num
     if not o.fp8:
         mean = max(1, round(sum(rows) / len(rows)))
         shape = {"nt": (mean, n, k), "nn": (mean, n, k), "tn": (n, k, mean)}[layout]
+        if len(rows) == 1:
+            M.launch_gemm(t, "gemm", *shape, layout)
+            return
         t.launch(Kernel("grouped_gemm", (len(rows), *shape), "bf16", layout))
         return
     dtype, item = ("nvfp4" if o.fp4 else "fp8"), 1
