@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from sim import metrics
+from sim.costs.kinds import work
 from sim.critical import critical_path
 from sim.evidence import evidence_of, fallbacks_of
 from sim.jitter import NAMES as JITTERS
@@ -172,7 +174,7 @@ def work_of_step(simulation: Simulation) -> tuple[float, float]:
     if m.kind != "transformer":
         kernels = simulation.lowered.graph.kernels
         flops = sum(
-            float(sum(kernels[k].flops for k in p.payload[p.kind == KERNEL]))
+            math.fsum(work(kernels[k])[0] for k in p.payload[p.kind == KERNEL])
             * len(simulation.lowered.graph.represents[p.rank])
             for p in simulation.lowered.graph.programs
         )
@@ -197,6 +199,9 @@ def _warnings(simulation: Simulation) -> tuple[str, ...]:
     return tuple(found)
 
 
+SAMPLES = {"transformer": "tokens", "resnet": "images"}  # what is counted per second; of other models samples
+
+
 def _summary(simulation: Simulation) -> dict[str, object]:
     s, p = simulation.scenario, simulation.scenario.parallel
     layout = " x ".join(f"{axis} {n}" for axis, n in (("dp", p.dp), ("pp", p.pp), ("tp", p.tp), ("ep", p.ep)) if n > 1)
@@ -211,4 +216,5 @@ def _summary(simulation: Simulation) -> dict[str, object]:
         "data_parallel": p.data_parallel,
         "framework": s.training.framework,
         "precision": s.training.precision,
+        "sample": SAMPLES.get(simulation.model.kind, "samples"),
     }

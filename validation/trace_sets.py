@@ -13,6 +13,7 @@ from sim.errors import InputError, Mistake, PrestepError
 from sim.replay import Mode, replay_files
 from sim.replay_report import step_time
 from sim.units import format_duration
+from validation.comparison import Comparison
 from validation.gate import Check
 from validation.interface import Point, Skip, Table
 from validation.sets import CASES, told
@@ -38,9 +39,15 @@ class Case:
     def signed_error(self) -> float:
         return self.predicted / self.measured - 1.0
 
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "id": self.name, "group": self.group, "measured": self.measured, "predicted": self.predicted,
+            "signed_error": self.signed_error,
+        }  # fmt: skip
+
 
 @dataclass(frozen=True)
-class TraceReport:
+class TraceReport(Comparison):
     """The comparison of a set; see `validation.interface.Report`."""
 
     name: str
@@ -72,10 +79,6 @@ class TraceReport:
         return tuple(checks)
 
     @property
-    def passed(self) -> bool:
-        return all(check.passed for check in self.checks)
-
-    @property
     def case_tables(self) -> Sequence[Table]:
         head = ("step", "measured", "predicted", "error")
         tables = []
@@ -92,26 +95,9 @@ class TraceReport:
     def points(self) -> Sequence[Point]:
         return [Point(c.name, c.group, c.measured, c.predicted, fitted=False) for c in self.cases]
 
-    def to_json(self) -> dict[str, Any]:
-        """Seconds; errors as shares."""
-        cases = [
-            {
-                "id": c.name, "group": c.group, "measured": c.measured, "predicted": c.predicted,
-                "signed_error": c.signed_error,
-            }
-            for c in self.cases
-        ]  # fmt: skip
-        return {
-            "set": self.name, "title": self.title, "passed": self.passed, **self.select().to_json(),
-            "groups": {name: errors.to_json() for name, errors in self.groups.items()},
-            "checks": [check.to_json() for check in self.checks], "cases": cases,
-            "skipped": [{"id": s.name, "where": s.where, "error": s.reason} for s in self.skips],
-        }  # fmt: skip
-
-    def to_markdown(self) -> str:
-        from validation.report import markdown
-
-        return markdown(self)
+    def figures(self) -> dict[str, Any]:
+        groups = {name: errors.to_json() for name, errors in self.groups.items()}
+        return {**self.select().to_json(), "groups": groups}
 
 
 def validate_set(name: str, rows: str | Path | None = None, jobs: int = 1) -> TraceReport:
