@@ -36,6 +36,8 @@ class Setup:
         GPUs of a host.
     selective : str
         What the source means by selective recomputation, where it is not Megatron's.
+    whole : str
+        What it means by full recomputation, where that is not of every layer.
     stage_batches : bool
         Where a row says no micro batch: as many microbatches as pipeline stages (torchtitan's default of 2024).
     reason : str
@@ -62,6 +64,7 @@ class Setup:
     hosts: str = ""
     per_host: int = 8
     selective: str = ""
+    whole: str = ""
     stage_batches: bool = False
     reason: str = ""
     assumed: str = ""
@@ -123,7 +126,7 @@ def setup_of(row: Mapping[str, str]) -> Setup:
     joined: dict[str, Any] = {}
     sections: dict[str, dict[str, Any]] = {}
     for setup in filter(lambda setup: setup.fits(row), setups()):
-        for name in ("slice", "one_host", "hosts", "selective", "stage_batches", "reason", "assumed"):
+        for name in ("slice", "one_host", "hosts", "selective", "whole", "stage_batches", "reason", "assumed"):
             if value := getattr(setup, name):
                 joined[name] = value
         if setup.hosts or setup.one_host:
