@@ -20,7 +20,9 @@ FOLDER = Path(__file__).parent / "cases" / "published"
 SETUPS = FOLDER / "setups.toml"
 GENERIC = FOLDER / "generic.toml"
 PATTERNS = ("source", "hardware", "model", "precision", "tp", "pp", "dp", "ep", "vpp", "recompute", "notes")
-JOINED = ("slice", "one_host", "hosts", "selective", "stage_batches", "counts_recompute", "reason", "assumed")
+JOINED = (
+    "slice", "one_host", "hosts", "selective", "whole", "stage_batches", "counts_recompute", "reason", "assumed",
+)  # fmt: skip
 SHAPE = ("layers", "hidden", "heads", "kv_heads", "ffn", "vocab")
 SECTIONS = ("cluster", "model", "training", "parallel", "megatron", "pytorch", "nccl")
 
@@ -47,6 +49,8 @@ class Setup:
         GPUs of a host.
     selective : str
         What the source means by selective recomputation, where it is not Megatron's.
+    whole : str
+        What it means by full recomputation, where that is not of every layer.
     stage_batches : bool
         Where a row says no micro batch: as many microbatches as pipeline stages (torchtitan's default of 2024).
     columns : mapping
@@ -82,6 +86,7 @@ class Setup:
     hosts: str = ""
     per_host: int = 8
     selective: str = ""
+    whole: str = ""
     stage_batches: bool = False
     columns: Mapping[str, Any] | None = None
     counts_recompute: bool = False
@@ -182,16 +187,7 @@ def setup_of(row: Mapping[str, str]) -> Setup:
     joined: dict[str, Any] = {}
     sections: dict[str, dict[str, Any]] = {}
     for setup in chosen:
-        for name in (
-            "slice",
-            "one_host",
-            "hosts",
-            "selective",
-            "stage_batches",
-            "counts_recompute",
-            "reason",
-            "assumed",
-        ):
+        for name in JOINED:
             if value := getattr(setup, name):
                 joined[name] = value
         if setup.hosts or setup.one_host:

@@ -159,6 +159,8 @@ def scenario_of(row: Mapping[str, str], setup: Setup) -> dict[str, Any]:
     }
     if setup.selective and training.get("recompute") == "selective":
         training["recompute"] = setup.selective
+    if setup.whole and training.get("recompute") == "full":
+        training["recompute"] = setup.whole
     parallel: dict[str, Any] = {"dp": dp, "tp": tp, "pp": pp, "cp": cp, "uneven_stages": True}
     ep, vpp = whole(row, "ep", 1), whole(row, "vpp", 1)
     if ep > 1:
