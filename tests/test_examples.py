@@ -18,6 +18,7 @@ from sim import together
 from sim.exporters import write
 from sim.predict import predict
 from sim.spec import load_scenario
+from tests import pages
 from tests.contracts import test_every_schedule as contract
 from tests.contracts import test_every_topology as topology
 from tests.sim.synthetic import EXPECTED, US, result
@@ -29,7 +30,7 @@ EXTENDING = EXAMPLES.parent / "docs" / "extending.md"
 SCENARIOS = sorted(EXAMPLES.glob("*.toml"))
 PLUGINS = sorted(EXAMPLES.glob("plugins/*/*.py"))
 ROOT = EXAMPLES.parent
-PAGES = [*sorted(ROOT.glob("*.md")), *sorted(ROOT.glob("docs/*.md")), *sorted(ROOT.glob("examples/*.md"))]
+PAGES = pages.PAGES
 LINK = re.compile(r"\]\((?!http)([^)#\s]*)#?([^)\s]*)\)")
 PACKAGES = {
     "schedules": "workloads.schedules", "exporters": "sim.exporters", "traces": "workloads.traces",

@@ -124,7 +124,7 @@ def test_its_links_lead_somewhere(html: Path) -> None:
     ids = {path: set(re.findall(r'\bid="([^"]+)"', text)) for path, text in texts.items()}
     for path, text in texts.items():
         assert not re.search(r'<(script|link|img)[^>]*(src|href)="https?://', text), path
-        for target, anchor in re.findall(r'href="(?!https?://|mailto:)([^"#]*)#?([^"]*)"', text):
+        for target, anchor in re.findall(r'href="(?!https?://|mailto:)([^"#?]*)[^"#]*#?([^"]*)"', text):
             at = (path.parent / target).resolve() if target else path
             assert at.exists(), f"{path.name} -> {target}"
             assert not anchor or at not in ids or anchor in ids[at], f"{path.name} -> {target}#{anchor}"
