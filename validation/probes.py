@@ -166,7 +166,7 @@ def _collectives(name: str, fabric: Any) -> Iterator[Answer]:
     for op, seconds in machine.of(fabric).tables.get("host", {}).items():
         yield Answer(f"{name}: calls of {op} in a row", "collectives", float(seconds))
     gpus = fabric.gpus[: 2 * EIGHT]
-    asked = [(op, size, {}) for op in OPS for size in SIZES]
+    asked: list[tuple[str, float, dict[str, str]]] = [(op, size, {}) for op in OPS for size in SIZES]
     asked += [(op, size, forced) for op, forced in (*FORCED, *BACKENDS) for size in SIZES]
     for op, size, forced in asked if len(gpus) > 1 else ():
         ranks = (gpus[0], gpus[-1]) if op in ("sendrecv", "put") else gpus
