@@ -69,7 +69,7 @@ def axis_order(scenario: Scenario) -> tuple[str, ...]:
 
     PyTorch's meshes are written (dp, pp, tp), the last one innermost; Megatron-LM's default is tp-cp-ep-dp-pp.
     """
-    default = MEGATRON_ORDER if scenario.training.framework == "megatron" else ORDER
+    default = MEGATRON_ORDER if scenario.training.megatron else ORDER
     told = tuple((scenario.parallel.order or "").lower().split("-")) if scenario.parallel.order else ()
     return told + tuple(axis for axis in default if axis not in told)
 
@@ -255,6 +255,7 @@ _RULES: list[tuple[str, Callable[..., Iterator[Mistake]]]] = [
     ("nccl nccl.min_channels nccl.max_channels", _channels),
     ("pytorch training training.framework parallel parallel.pp parallel.data_parallel", layout_trainer.trainer),
     ("parallel parallel.fsdp_shards parallel.dp parallel.cp parallel.data_parallel", layout_trainer.shards),
+    ("parallel parallel.pp parallel.data_parallel training.framework", layout_trainer.zero2),
 ]
 _GPU_RULES: list[tuple[str, Callable[..., Iterator[Mistake]]]] = [
     ("cluster.gpus parallel parallel.dp parallel.tp parallel.pp parallel.cp", _gpu_count),

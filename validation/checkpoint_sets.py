@@ -6,13 +6,13 @@ to the one after which the save was complete. Both are medians over ranks.
 
 from __future__ import annotations
 
-import json
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from sim import files, progress
 from sim.errors import InputError, Mistake, PrestepError
 from sim.units import format_duration
 from validation.collective_rows import text_of
@@ -117,7 +117,8 @@ def validate_set(name: str, rows: str | Path | None = None, jobs: int = 1) -> Ch
     cases: list[Case] = []
     skips: list[Skip] = []
     for path in files:
-        for row, record in zip(read_rows(path), _records(path), strict=True):
+        pairs = list(zip(read_rows(path), _records(path), strict=True))
+        for row, record in progress.track(pairs, "rows"):
             if row.error or "ckpt" not in row.case:
                 skips.append(Skip(row.name, row.where, row.error or "no checkpoint in it (case.ckpt)"))
             else:
@@ -128,7 +129,7 @@ def validate_set(name: str, rows: str | Path | None = None, jobs: int = 1) -> Ch
 
 
 def _records(path: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in text_of(path).splitlines() if line.strip()]
+    return [files.json_of(line) for line in text_of(path).splitlines() if line.strip()]
 
 
 def _cases(row: Any, record: Mapping[str, Any]) -> list[Case]:

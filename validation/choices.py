@@ -7,12 +7,12 @@ sizes are left out.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from sim import files, progress
 from sim.collectives import plan_collective, settings, tuner
 from sim.collectives.group import group_of
 from sim.collectives.registry import algorithms
@@ -112,7 +112,7 @@ def validate_set(name: str, rows: str | Path | None = None, jobs: int = 1) -> Ch
     _, (path, *_), title = asked(name, rows)
     cases: list[Case] = []
     skips: list[Skip] = []
-    for label, log in read(path):
+    for label, log in progress.track(read(path), "logs"):
         cases += compare(label, log, str(path.name), skips)
     return ChoiceReport(name, title, tuple(cases), tuple(skips))
 
@@ -121,15 +121,15 @@ def read(path: Path) -> list[tuple[str, Log]]:
     """(label, log) of a file of either form."""
     text = text_of(path)
     if nccl_log.is_log(text):
-        log = nccl_log.read(text)
+        log = nccl_log.read(text, path.name)
         if not log.cluster:
             hint = "put it above the log"
             raise InputError(Mistake(path.name, "", "no cluster", "a line `# cluster: NAME` (or a file)", hint))
         return [(path.stem, log)]
     expected = "an NCCL_DEBUG=INFO log, or JSON as the set's logs.json"
     try:
-        return [(label, _log(entry)) for label, entry in json.loads(text).items()]
-    except (json.JSONDecodeError, AttributeError, KeyError, TypeError, ValueError) as error:
+        return [(label, _log(entry)) for label, entry in files.json_of(text).items()]
+    except (AttributeError, KeyError, TypeError, ValueError, RecursionError) as error:
         raise InputError(Mistake(path.name, "", f"{type(error).__name__}: {error}"[:80], expected)) from None
 
 
@@ -137,8 +137,11 @@ def _log(entry: Mapping[str, Any]) -> Log:
     choices = {}
     for key, (algo, proto, channels) in entry["choices"].items():
         op, size = key.split()
-        choices[op, int(size)] = (algo, proto, channels)
-    table = {op: {key: (row[0], row[1]) for key, row in rows.items()} for op, rows in entry["table"].items()}
+        choices[op, int(size)] = (str(algo), str(proto), None if channels is None else int(channels))
+    table = {
+        op: {key: (nccl_log.number(row[0]), nccl_log.number(row[1])) for key, row in rows.items()}
+        for op, rows in entry["table"].items()
+    }
     return Log(entry["cluster"], entry["version"], nccl=dict(entry.get("nccl", {})), table=table, choices=choices)
 
 

@@ -55,6 +55,7 @@ class Case:
             "signed_error": signed, "fitted": self.fitted, "algo": made.algo,
             "proto": made.proto, "channels": made.channels, "evidence": made.evidence, "notes": list(made.notes),
             "ignored": list(self.ignored), "error": made.error,
+            "interval": made.interval,
         }  # fmt: skip
 
 
@@ -155,9 +156,12 @@ class CollectiveReport(Comparison):
     @property
     def points(self) -> Sequence[Point]:
         return tuple(
-            Point(case.name, case.slice, case.measured, case.prediction.time, case.fitted, error=case.prediction.error)
+            Point(
+                case.name, case.slice, case.measured, case.prediction.time, case.fitted,
+                error=case.prediction.error, interval=case.prediction.interval,
+            )
             for case in self.cases
-        )
+        )  # fmt: skip
 
     def figures(self) -> dict[str, Any]:
         return {

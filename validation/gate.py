@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from sim import files
 from sim.errors import InputError, Mistake
 
 if TYPE_CHECKING:
@@ -127,7 +128,7 @@ def new_misses(checks: Iterable[Check], known: Path) -> list[Check]:
 def _known_misses(path: Path) -> dict[str, float]:
     expected = "a TOML table: name of the check = its figure"
     try:
-        listed = tomllib.loads(path.read_text(encoding="utf-8"))
+        listed = files.toml(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise InputError(Mistake(str(path), "", str(error), expected)) from None
     wrong = [Mistake(str(path), name, repr(v), "a number") for name, v in listed.items() if type(v) not in (int, float)]

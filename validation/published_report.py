@@ -23,7 +23,7 @@ SWEEP = 5  # rows of one model, machine and batch that differ in their layout on
 
 @dataclass(frozen=True)
 class Case:
-    """A row and its prediction, s. `assumed`: what the row does not say."""
+    """A row and its prediction, s. `assumed`: what an incomplete row was completed with; `notes`: other defaults."""
 
     name: str
     slice: str
@@ -32,6 +32,7 @@ class Case:
     predicted: float
     error: str = ""
     assumed: str = ""
+    notes: str = ""
 
     @property
     def fitted(self) -> bool:
@@ -47,7 +48,7 @@ class Case:
         return {
             "id": self.name, "slice": self.slice, "measured": self.measured,
             "predicted": self.predicted if done else None, "signed_error": self.signed_error if done else None,
-            "fitted": self.fitted, "assumed": self.assumed, "error": self.error,
+            "fitted": self.fitted, "assumed": self.assumed, "notes": self.notes, "error": self.error,
         }  # fmt: skip
 
 

@@ -29,6 +29,7 @@ KINDS = {
     "traces": "validation.trace_sets",
     "published": "validation.published_training",
     "checkpoint": "validation.checkpoint_sets",
+    "probes": "validation.probe_sets",
 }
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from sim import progress
 from sim.errors import InputError, Mistake, PrestepError
 from sim.replay import Mode, replay_files
 from sim.replay_report import step_time
@@ -110,13 +111,13 @@ def validate_set(name: str, rows: str | Path | None = None, jobs: int = 1) -> Tr
     table, folder = told(name), Path(rows) if rows is not None else CASES / name
     runs = runs_in(folder)
     cases, skips = list[Case](), list[Skip]()
-    for run, files in runs.items():
+    for run, files in progress.track(runs.items(), "runs", len(runs)):
         for mode in MODES:
             try:
                 cases += _replayed(run, files, mode)
             except PrestepError as error:
                 skips.append(Skip(f"{run}, {mode}", str(folder), str(error)))
-    for entry in table.get("retarget", ()):
+    for entry in progress.track(table.get("retarget", ()), "runs on other clusters"):
         if entry["run"] in runs:
             changes = tuple(entry.get("set", ()))
             outcome = replay_files(runs[entry["run"]], None, entry.get("cluster", ""), changes)

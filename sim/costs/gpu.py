@@ -38,6 +38,8 @@ class Gpu:
         as the datasheet limits of the two differ for the kernel (arithmetic or memory, whichever bounds it on each).
     crowded
         Factor on kernels bound by the SMs' clock while other GPUs of the host work too (power and heat lower clocks).
+    fused
+        Factor on Megatron's fused elementwise kernels over streams of as many bytes; default that of ``like``.
     unaligned
         Factor on a product whose operands' rows are no multiples of 16 bytes, which tensor cores want.
     stream
@@ -59,6 +61,7 @@ class Gpu:
         self.floor: float = facts["floor"]
         self.spread: float = facts.get("spread", 0.0)
         self.crowded: float = facts.get("crowded", 1.0)
+        self.fused: float = facts.get("fused", like.fused if like is not None else 1.0)
         self.unaligned: float = facts.get("unaligned", 1.0)
         self.roofline = Roofline(facts["peak"], facts["bandwidth"], facts["l2_bandwidth"], facts["l2"])
         self.stream: float | None = facts.get("stream")

@@ -29,6 +29,11 @@ class Pass:
 
     known: dict[int, tuple[Chain, Chain]] = field(default_factory=dict)
 
+    @property
+    def launches(self) -> int:
+        """Operations that the host launches for it."""
+        return self.graph.operations
+
     def chains(self, times: int) -> tuple[Chain, Chain]:
         """The two kernels that stand for ``times`` repetitions: the same two whenever asked."""
         if times not in self.known:
