@@ -7,9 +7,9 @@ moves its bytes through the fluid network; while it runs it takes SMs and memory
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from collections.abc import Generator, Sequence
+from dataclasses import replace
+from heapq import heappop
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,75 +18,19 @@ import simpy
 from sim import stuck
 from sim.costs.power import Meter
 from sim.errors import PrestepError
+from sim.execution import Machine, Run
 from sim.host import host_thread
 from sim.meeting import Meeting, Rank
 from sim.network import Network
-from sim.opgraph import COMM, KERNEL, SYNC, Comm, OpGraph
+from sim.opgraph import COMM, KERNEL, SYNC, OpGraph
 
 if TYPE_CHECKING:
     from sim.collectives.plan import Plan
-    from sim.costs.power import Power
-    from sim.jitter import Noise
-    from sim.traffic import Traffic
+
+__all__ = ["Engine", "Machine", "Run", "Stuck", "execute", "execute_together"]
 
 # Gaps between kernels after which a stream counts as resting, so that transfers have the memory to themselves.
 PAUSE = 3
-
-
-@dataclass(frozen=True)
-class Machine:
-    """What the engine needs to know of the hardware.
-
-    Attributes
-    ----------
-    duration : np.ndarray
-        Seconds each kernel of the graph takes alone, in the order of ``OpGraph.kernels``.
-    slowdown : callable
-        (kernel index, channels) -> factor >= 1 while communication holds that many SMs.
-    plan : callable
-        Comm -> Plan on this fabric.
-    bandwidth : np.ndarray
-        Bytes per second of every directed link.
-    contention : float
-        Factor >= 1 on the time of a collective that runs beside kernels.
-    beside : mapping
-        The same beside single kernels, by index, where it is another.
-    kernel_gap, launch_latency : float
-        Seconds between two kernels of a stream, and from a launch to the start on an idle stream.
-    scale : dict
-        Slow ranks: factor on kernel durations by rank, one for all or one per kernel.
-    idle : frozenset of int
-        Kernels that leave the GPU to others while they run (they spin on one SM): they neither slow nor delay
-        communication, nor are slowed.
-    grain : mapping
-        Kernels that stand for many, by index: seconds until the one of them that runs at some moment ends, on average.
-    exclusive : bool
-        Communication waits for free SMs and runs one after the other on a GPU; recorded starts have that in them.
-    power : Power or None
-        The GPU's power limit: products among the kernels, ``hot``, slow down when it is reached; None: it never is.
-    budget : float or None
-        Seconds of the power budget that is left at the start; None: all of it.
-    noise : Noise or None
-        Factors on operations and transfers, drawn (`sim.jitter`).
-    """
-
-    duration: np.ndarray
-    slowdown: Callable[[int, int], float]
-    plan: Callable[[Comm], Plan]
-    bandwidth: np.ndarray
-    contention: float
-    kernel_gap: float
-    launch_latency: float
-    scale: Mapping[int, float | np.ndarray]
-    idle: frozenset[int] = frozenset()
-    exclusive: bool = True
-    grain: Mapping[int, float] = field(default_factory=dict)
-    background: tuple[Plan, ...] = ()
-    beside: Mapping[int, float] = field(default_factory=dict)
-    power: Power | None = None
-    hot: frozenset[int] = frozenset()
-    budget: float | None = None
-    noise: Noise | None = None
 
 
 class Stuck(PrestepError):
@@ -111,6 +55,7 @@ class Engine:
         power = machine.power
         self.meters = {id(r): Meter(power, machine.budget, start) for r in self.ranks} if power is not None else {}
         self.plans = [machine.plan(c) for c in graph.comms]
+        self.parts = {id(plan): _parts(plan) for plan in self.plans}
         self.meetings: dict[tuple[int, int], Meeting] = {}
         for other in machine.background:
             self.network.begin(other)
@@ -123,11 +68,17 @@ class Engine:
                 self.env.process(self._stream(rank, ops, int(stream)))
 
     def run(self) -> None:
-        """Steps through all events (`Environment.run` does the same, uncounted)."""
-        with suppress(simpy.core.EmptySchedule):
-            while True:
-                self.env.step()
-                self.events += 1
+        """Steps through all events: `Environment.step` written out, as a call for each costs a tenth of a run."""
+        env, queue, events = self.env, self.env._queue, 0
+        while queue:
+            env._now, _, _, event = heappop(queue)
+            callbacks, event.callbacks = event.callbacks, None  # type: ignore[assignment]
+            for callback in callbacks:
+                callback(event)
+            if not event._ok and not hasattr(event, "_defused"):
+                raise event._value
+            events += 1
+        self.events += events
         self.check()
 
     def check(self) -> None:
@@ -272,9 +223,8 @@ class Engine:
         for rank in here:
             rank.transferring.append(meeting)
         yield self.env.timeout(plan.latency)
-        for size in (plan.size - plan.buffered, plan.buffered):
-            if size > 0:
-                part = plan if size == plan.size else replace(plan, size=size)
+        for part in self.parts.get(id(plan)) or _parts(plan):
+            if part is not None:
                 meeting.transfer = self.network.begin(part, meeting.speed)
                 yield meeting.transfer.done
                 meeting.transfer = None
@@ -288,23 +238,12 @@ class Engine:
         meeting.done.succeed()
 
 
-@dataclass(frozen=True)
-class Run:
-    """Times of every operation: arrays of shape (steps, operations) by simulated rank.
-
-    `events` and `solves` count the work of the run: events of SimPy, and solutions of the network's rates.
-    """
-
-    launch: tuple[np.ndarray, ...]
-    start: tuple[np.ndarray, ...]
-    end: tuple[np.ndarray, ...]
-    ready: tuple[dict[int, float], ...]
-    plans: tuple[Plan, ...]
-    carried: np.ndarray
-    traffic: Traffic
-    events: int
-    solves: int
-    finished: float
+def _parts(plan: Plan) -> tuple[Plan | None, Plan | None]:
+    """What moves while a transfer's sender waits, and what its buffers hold; None: nothing."""
+    if plan.buffered <= 0:
+        return (plan if plan.size > 0 else None), None
+    now = replace(plan, size=plan.size - plan.buffered) if plan.size > plan.buffered else None
+    return now, replace(plan, size=plan.buffered)
 
 
 def execute(graph: OpGraph, machine: Machine, steps: int = 3) -> Run:
