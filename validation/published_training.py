@@ -53,7 +53,10 @@ def validate_set(name: str, rows: str | Path | None = None, jobs: int = 1) -> Pu
         made = list(map(predict, runs))
     else:  # spawned, not forked: Arrow and BLAS have threads of their own
         with ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn")) as pool:
-            made = list(pool.map(predict, runs, chunksize=4))
+            # The longest first and one at a time, so that no worker is left alone with a long one at the end.
+            order = sorted(range(len(runs)), key=lambda at: -work(runs[at]))
+            found = dict(zip(order, pool.map(predict, [runs[at] for at in order]), strict=True))
+        made = [found[at] for at in range(len(runs))]
     cases = tuple(
         Case(run.id, run.slice, run.group, run.measured, time, error, run.assumed)
         for run, (time, error) in zip(runs, made, strict=True)
@@ -218,6 +221,13 @@ def _count(row: Mapping[str, str], name: str, default: int) -> int:
 
 def _chosen(text: str, key: str, known: Sequence[tuple[str, str]]) -> dict[str, str]:
     return next(({key: value} for part, value in known if part in text.lower()), {})
+
+
+def work(run: Run) -> float:
+    """Roughly what simulating a row costs: microbatches over the stages of a pipeline."""
+    t, p = run.scenario["training"], run.scenario["parallel"]
+    microbatches = t["global_batch"] / max(1, t["micro_batch"] * p["dp"])
+    return float(microbatches * p["pp"] * p.get("vpp", 1))
 
 
 def predict(run: Run) -> tuple[float, str]:
