@@ -97,9 +97,7 @@ class Engine:
         idle, grain, slowdown = self.machine.idle, self.machine.grain, self.machine.slowdown
         beside, usual = self.machine.beside, self.machine.contention
         noise = None if self.machine.noise is None else self.machine.noise.kernels[p.rank]
-        working, running, process = rank.working, rank.running, env.active_process
-        if process is None:
-            raise RuntimeError("streams are processes")
+        working = rank.working
         for base in range(0, self.steps * n, max(1, n)):
             for place, i in enumerate(ops):
                 g = base + i
@@ -127,19 +125,11 @@ class Engine:
                         factor = beside.get(payload[i], usual)
                         if working.get(stream) != factor:
                             rank.work(stream, factor)
-                        running[stream] = process
                         if payload[i] in grain:
                             rank.grains[stream] = grain[payload[i]]
                         left = self._at_power(rank, payload[i], time) if self.meters else time
-                        while left > 1e-12:  # its speed follows the SMs that communication leaves it
-                            speed = 1.0 / slowdown(payload[i], rank.channels) if rank.channels else 1.0
-                            since = env.now
-                            try:
-                                yield timeout(left / speed)
-                                break
-                            except simpy.Interrupt:
-                                rank.told.discard(stream)
-                                left -= (env.now - since) * speed
+                        if left > 1e-12:
+                            yield rank.run(stream, payload[i], left, slowdown)
                         self._ended(rank, stream)
                 elif kind[i] == COMM:
                     yield from self._communicate(rank, g, base // n, p.parts[payload[i]])
@@ -154,7 +144,7 @@ class Engine:
     @staticmethod
     def _ended(rank: Rank, stream: int) -> None:
         """A kernel is over."""
-        del rank.running[stream]
+        rank.running.pop(stream, None)
         rank.grains.pop(stream, None)
         if rank.kernel_end is not None:
             rank.kernel_end.succeed()
@@ -189,8 +179,8 @@ class Engine:
         for c in parts:
             key = (step, c)
             if key not in self.meetings:
-                self.meetings[key] = Meeting(env)
-                env.process(self._meet(c, self.meetings[key], self._plan_of(step, c)))
+                plan = self._plan_of(step, c)
+                self.meetings[key] = Meeting(self.network, plan, self.parts.get(id(plan)) or _parts(plan))
             meeting = self.meetings[key]
             meeting.ranks.append(rank)
             comm = self.graph.comms[c]
@@ -214,28 +204,6 @@ class Engine:
         slow = float(noise.bytes[step, c])
         late = plan.latency * float(noise.latency[step, c])
         return replace(plan, latency=late, usage=plan.usage * slow, rate_cap=plan.rate_cap / slow)
-
-    def _meet(self, c: int, meeting: Meeting, plan: Plan) -> Generator[Any, Any, None]:
-        """The communication itself: latency, then bytes through the network."""
-        yield meeting.ready
-        meeting.begin = self.env.now
-        here = tuple(meeting.ranks)
-        for rank in here:
-            rank.transferring.append(meeting)
-        yield self.env.timeout(plan.latency)
-        for part in self.parts.get(id(plan)) or _parts(plan):
-            if part is not None:
-                meeting.transfer = self.network.begin(part, meeting.speed)
-                yield meeting.transfer.done
-                meeting.transfer = None
-            if not meeting.sent.triggered:
-                meeting.sent.succeed()
-                for rank in meeting.senders:
-                    rank.transferring.remove(meeting)
-        for rank in here:
-            if rank not in meeting.senders:
-                rank.transferring.remove(meeting)
-        meeting.done.succeed()
 
 
 def _parts(plan: Plan) -> tuple[Plan | None, Plan | None]:
