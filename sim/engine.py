@@ -20,7 +20,7 @@ from sim.costs.power import Meter
 from sim.errors import PrestepError
 from sim.execution import Machine, Run
 from sim.host import host_thread
-from sim.meeting import Meeting, Rank
+from sim.meeting import Meeting, Rank, Running
 from sim.network import Network
 from sim.opgraph import COMM, KERNEL, SYNC, OpGraph
 
@@ -51,7 +51,7 @@ class Engine:
         self.env = simpy.Environment() if network is None else network.env
         self.events = 0
         self.network = Network(self.env, machine.bandwidth) if network is None else network
-        self.ranks = [Rank(self.env, p, steps) for p in graph.programs]
+        self.ranks = [Rank(self.env, p, steps, machine.slowdown) for p in graph.programs]
         power = machine.power
         self.meters = {id(r): Meter(power, machine.budget, start) for r in self.ranks} if power is not None else {}
         self.plans = [machine.plan(c) for c in graph.comms]
@@ -97,7 +97,7 @@ class Engine:
         idle, grain, slowdown = self.machine.idle, self.machine.grain, self.machine.slowdown
         beside, usual = self.machine.beside, self.machine.contention
         noise = None if self.machine.noise is None else self.machine.noise.kernels[p.rank]
-        working = rank.working
+        working, running = rank.working, rank.running
         for base in range(0, self.steps * n, max(1, n)):
             for place, i in enumerate(ops):
                 g = base + i
@@ -129,7 +129,10 @@ class Engine:
                             rank.grains[stream] = grain[payload[i]]
                         left = self._at_power(rank, payload[i], time) if self.meters else time
                         if left > 1e-12:
-                            yield rank.run(stream, payload[i], left, slowdown)
+                            speed = 1.0 / slowdown(payload[i], rank.channels) if rank.channels else 1.0
+                            over = timeout(left / speed)
+                            running[stream] = Running(over, payload[i], left, env.now, speed)
+                            yield over
                         self._ended(rank, stream)
                 elif kind[i] == COMM:
                     yield from self._communicate(rank, g, base // n, p.parts[payload[i]])

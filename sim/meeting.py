@@ -26,24 +26,18 @@ class Running:
     which is cheaper than to interrupt a process.
     """
 
-    __slots__ = ("end", "env", "kernel", "left", "since", "slowdown", "speed")
+    __slots__ = ("end", "kernel", "left", "since", "speed")
 
-    def __init__(
-        self, env: simpy.Environment, kernel: int, left: float, slowdown: Callable[[int, int], float], channels: int
-    ) -> None:
-        self.env, self.kernel, self.left, self.slowdown = env, kernel, left, slowdown
-        self.since = env.now
-        self.speed = 1.0 / slowdown(kernel, channels) if channels else 1.0
-        self.end: simpy.Event = env.timeout(left / self.speed)
+    def __init__(self, end: simpy.Event, kernel: int, left: float, since: float, speed: float) -> None:
+        self.end, self.kernel, self.left, self.since, self.speed = end, kernel, left, since, speed
 
-    def adapt(self, channels: int) -> None:
-        """Communication holds so many SMs from now on."""
-        env = self.env
+    def adapt(self, speed: float) -> None:
+        """It runs at another speed from now on."""
+        env = self.end.env
         self.left -= (env.now - self.since) * self.speed
-        self.since = env.now
-        self.speed = 1.0 / self.slowdown(self.kernel, channels) if channels else 1.0
+        self.since, self.speed = env.now, speed
         if self.left > 1e-12:
-            end: simpy.Event = env.timeout(self.left / self.speed)
+            end: simpy.Event = env.timeout(self.left / speed)
         else:  # it ends at this moment
             end = simpy.Event(env)
             end._ok, end._value = True, None
@@ -55,8 +49,10 @@ class Running:
 class Rank:
     """State of one simulated rank while it runs."""
 
-    def __init__(self, env: simpy.Environment, program: Program, steps: int) -> None:
-        self.env, self.program = env, program
+    def __init__(
+        self, env: simpy.Environment, program: Program, steps: int, slowdown: Callable[[int, int], float]
+    ) -> None:
+        self.env, self.program, self.slowdown = env, program, slowdown
         total = steps * len(program)
         self.launch = [0.0] * total
         self.start = [-1.0] * total
@@ -117,13 +113,8 @@ class Rank:
     def hold(self, channels: int) -> None:
         """Communication takes (or, negative, gives back) SMs: running kernels change speed."""
         self.channels += channels
-        for kernel in self.running.values():
-            kernel.adapt(self.channels)
-
-    def run(self, stream: int, kernel: int, left: float, slowdown: Callable[[int, int], float]) -> simpy.Event:
-        """Starts a kernel that takes `left` seconds alone; the event of its end."""
-        running = self.running[stream] = Running(self.env, kernel, left, slowdown, self.channels)
-        return running.end
+        for running in self.running.values():
+            running.adapt(1.0 / self.slowdown(running.kernel, self.channels) if self.channels else 1.0)
 
 
 class Meeting:
