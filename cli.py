@@ -9,6 +9,7 @@ from __future__ import annotations
 import click
 
 from sim import __version__, plugins
+from sim.commands._completion import completed
 from sim.commands._shared import verbose
 from sim.errors import InputError
 
@@ -28,7 +29,7 @@ class Commands(click.Group):
             return None  # click says so, and names what is close
         found: click.Command = module.command
         found.name = name
-        return verbose(found)
+        return completed(verbose(found))
 
 
 @click.command(

@@ -6,9 +6,10 @@ kernel when communication takes or gives back SMs, a transfer when the kernels b
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
+import numpy as np
 import simpy
 from simpy.events import URGENT
 
@@ -44,6 +45,12 @@ class Running:
             env.schedule(end, URGENT)
         end.callbacks, self.end.callbacks = self.end.callbacks, end.callbacks
         self.end = end
+
+
+def ended(ranks: Sequence[Rank]) -> float:
+    """Share of the ranks' operations that have ended, 0 to 1: how far a run is, for who watches it."""
+    ends = [np.array(rank.end) for rank in ranks]
+    return sum(int((end >= 0).sum()) for end in ends) / (sum(map(len, ends)) or 1)
 
 
 class Rank:

@@ -78,6 +78,42 @@ def test_a_reader_that_goes_away_is_no_crash(arguments: list[str]) -> None:
     assert made.returncode == 141 and made.stderr == ""
 
 
+def offered(*words: str) -> list[str]:
+    """What bash would offer for the last word."""
+    asked = {
+        "_PRESTEP_COMPLETE": "bash_complete",
+        "COMP_WORDS": " ".join(("prestep", *words)),
+        "COMP_CWORD": str(len(words)),
+    }
+    made = subprocess.run(
+        [sys.executable, "-c", "import cli; cli.main(prog_name='prestep')"], cwd=ROOT, capture_output=True, text=True,
+        env=os.environ | asked, check=False,
+    )  # fmt: skip
+    assert made.stderr == ""
+    return made.stdout.split()
+
+
+@pytest.mark.parametrize(
+    ("words", "found"),
+    [
+        (["wh"], "plain,whatif"),
+        (["run", "llama8b-f"], "plain,llama8b-fsdp4"),
+        (["run", "--sea"], ""),
+        (["run", "examples/"], "file,examples/"),
+        (["whatif", "mlp-ddp4", "--set", "training.mic"], "plain,training.micro_batch="),
+        (["whatif", "mlp-ddp4", "--set", "nvlink.b"], "plain,nvlink.bandwidth="),
+        (["collective", "--cluster", "dgx-b200-"], "plain,dgx-b200-superpod"),
+        (["topology", "sh"], "plain,show"),
+        (["topology", "show", "aws-p5"], "plain,aws-p5"),
+        (["validate", "h200-w"], "plain,h200-whatif"),
+        (["list", "schem"], ""),
+    ],
+)
+def test_tab_offers_commands_names_and_keys(words: list[str], found: str) -> None:
+    """Bundled scenarios, clusters, sets, keys of a scenario; files where no name fits."""
+    assert found in offered(*words) if found else not offered(*words)
+
+
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_completion_is_there_for_every_shell(shell: str) -> None:
     """The lines of docs/command-line.md print a script that asks prestep."""

@@ -22,6 +22,7 @@ from sim.opgraph import OpGraph
 from sim.spec import SECTIONS, load_scenario, parse_scenario
 from sim.units import format_duration
 from sim.whatif import compare
+from tests import pages
 from tests.sim.synthetic import EXPECTED, result
 from topologies import load_cluster
 from workloads import rank_step
@@ -29,9 +30,14 @@ from workloads.model import load_model
 from workloads.parallel import ddp
 
 ROOT = Path(cli.__file__).parent
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), ROOT / "examples" / "README.md"]
+WRITTEN = [page for page in pages.PAGES if ROOT / "docs" in page.parents]
+PAGES = [ROOT / "README.md", *WRITTEN, ROOT / "examples" / "README.md"]
 SCENARIOS, MODELS = ROOT / "docs" / "scenarios.md", ROOT / "docs" / "models.md"
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+PRETRAIN = (
+    "--num-layers 32 --hidden-size 4096 --num-attention-heads 32 --ffn-hidden-size 11008 --seq-length 4096 "
+    "--max-position-embeddings 4096 --micro-batch-size 1 --global-batch-size 16 --tensor-model-parallel-size 4 --bf16\n"
+)
 REST = {"cluster": {"name": "h200-host-4"}, "model": {"name": "llama3-8b"}}
 PACKAGES = ("sim", "topologies", "workloads", "validation", "tests", "examples", "docs")
 
@@ -68,6 +74,9 @@ def test_a_toml_block_loads_as_what_it_is(text: str, tmp_path: Path) -> None:
     """A scenario or a part of one, a cluster, a model, or the head of a validation set."""
     tables, path = tomllib.loads(text), tmp_path / "block.toml"
     path.write_text(text, encoding="utf-8")
+    (tmp_path / "pretrain.sh").write_text(PRETRAIN, encoding="utf-8")
+    for name, command in (("mine.toml", "h200-host-4"), ("hall.toml", "rail-h100")):  # what other blocks make
+        (tmp_path / name).write_text(f'extends = "{command}"\n', encoding="utf-8")
     if tables.keys() & {"family", "extends"}:
         assert load_cluster(path).gpus
     elif "kind" in tables:

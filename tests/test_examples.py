@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import json
 import math
 import re
 import sys
@@ -17,8 +18,11 @@ from sim import together
 from sim.exporters import write
 from sim.predict import predict
 from sim.spec import load_scenario
+from tests import pages
 from tests.contracts import test_every_schedule as contract
+from tests.contracts import test_every_topology as topology
 from tests.sim.synthetic import EXPECTED, US, result
+from topologies import load_cluster
 from workloads import schedules
 
 EXAMPLES = Path(cli.__file__).parent / "examples"
@@ -26,9 +30,19 @@ EXTENDING = EXAMPLES.parent / "docs" / "extending.md"
 SCENARIOS = sorted(EXAMPLES.glob("*.toml"))
 PLUGINS = sorted(EXAMPLES.glob("plugins/*/*.py"))
 ROOT = EXAMPLES.parent
-PAGES = [*sorted(ROOT.glob("*.md")), *sorted(ROOT.glob("docs/*.md")), *sorted(ROOT.glob("examples/*.md"))]
+PAGES = pages.PAGES
 LINK = re.compile(r"\]\((?!http)([^)#\s]*)#?([^)\s]*)\)")
-PACKAGES = {"schedules": "workloads.schedules", "exporters": "sim.exporters"}
+PACKAGES = {
+    "schedules": "workloads.schedules", "exporters": "sim.exporters", "traces": "workloads.traces",
+    "topologies": "topologies", "collectives": "sim.collectives",
+}  # fmt: skip
+STEPS = """step,1,first,0,100,-1
+launch,1,launch,0,4,1
+kernel,7,gemm,8,50,1
+step,1,second,100,100,-1
+launch,1,launch,100,4,2
+kernel,7,gemm,108,50,2
+strange,7,gemm,108,50,2"""
 
 
 @pytest.fixture
@@ -60,10 +74,16 @@ def test_an_example_predicts(path: Path) -> None:
 
 @pytest.mark.parametrize("path", SCENARIOS, ids=lambda path: path.stem)
 def test_what_an_example_suggests_runs(path: Path) -> None:
-    """Every `--set` of its comment can be tried."""
-    comment = path.read_text(encoding="utf-8").partition("\n[")[0]
-    for override in re.findall(r"--set ([\w.]+=\S+?)[,` ]", comment.replace('"100 MiB"', "100_MiB") + " "):
-        load_scenario(path, [override.replace("_MiB", " MiB"), *(["parallel.schedule=zbv"] * ("vpp" in override))])
+    """Every `--set` of its comment can be tried, those that stand together at once."""
+    comment = path.read_text(encoding="utf-8").partition("\n[")[0].replace("\n# ", " ").replace('"100 MiB"', "100_MiB")
+    words = [*comment.split(), ""]
+    told = [(at, words[at + 1]) for at, word in enumerate(words) if word.strip("`") == "--set"]
+    changes: list[str] = []
+    for at, value in told:
+        changes.append(value.rstrip(",`.;)").replace("_MiB", " MiB"))
+        if value[-1] in ",`.;)" or words[at + 2] != "--set":
+            load_scenario(path, changes)
+            changes = []
 
 
 def test_the_example_schedule_keeps_the_contract(plugged_in: None) -> None:
@@ -83,6 +103,49 @@ def test_the_example_exporter_writes(plugged_in: None, tmp_path: Path) -> None:
     lines = write(result(), tmp_path / "out.csv").read_text(encoding="utf-8").splitlines()
     assert lines[0] == "share,seconds" and len(lines) == 1 + len(EXPECTED)
     assert float(lines[1].split(",")[1]) == pytest.approx(EXPECTED["compute"] * US)
+
+
+def test_the_example_topology_is_a_family(plugged_in: None, tmp_path: Path) -> None:
+    """It keeps the contract of families, and a cluster file and a prediction can use it."""
+    topology.test_a_family_builds_a_checked_fabric_from_its_parameters("ring_of_hosts")
+    (tmp_path / "ring.toml").write_text(
+        'family = "ring_of_hosts"\nhosts = { value = 3, evidence = "guess", source = "here" }\n'
+    )
+    job = '[cluster]\nfile = "ring.toml"\n[model]\nname = "llama3-1b-plain"\n[parallel]\ndp = 24\n'
+    (tmp_path / "job.toml").write_text(job)
+    made = CliRunner().invoke(cli.main, ["run", str(tmp_path / "job.toml"), "--json"])
+    assert made.exit_code == 0, made.output
+    assert any("cable" in link["kind"] for link in json.loads(made.stdout)["links"])
+
+
+def test_the_example_trace_format_is_replayed(plugged_in: None, tmp_path: Path) -> None:
+    """The steps take what the file says, kernels count as computing, and what is not understood is told."""
+    head = importlib.import_module("workloads.traces.csv_log").HEAD
+    rows = [head, *STEPS.split("\n")]
+    (tmp_path / "log.csv").write_text("\n".join(rows) + "\n")
+    (tmp_path / "run").mkdir()
+    (tmp_path / "log.csv").rename(tmp_path / "run" / "rank0.log0")
+    made = CliRunner().invoke(cli.main, ["replay", str(tmp_path / "run"), "--json"])
+    assert made.exit_code == 0, made.output
+    told = json.loads(made.stdout)
+    assert told["simulated_step_time"]["0"] == pytest.approx({"first": 100e-6, "second": 100e-6})
+    (tmp_path / "wrong.log0").write_text(f"{head}\nkernel,7,gemm,soon,50,1\n")
+    made = CliRunner().invoke(cli.main, ["replay", str(tmp_path / "wrong.log0")])
+    assert made.exit_code == 2 and "line 2" in made.stderr
+
+
+def test_the_example_algorithm_delivers(plugged_in: None) -> None:
+    """Its steps leave every rank with every part, and no link carries less than the parts that cross it."""
+    one_shot = importlib.import_module("sim.collectives.one_shot")
+    ((sends),) = one_shot.steps("all_gather", 4)
+    has = {rank: {rank} for rank in range(4)}
+    for send in sends:
+        has[send.dst].add(send.chunk)
+    assert all(parts == set(range(4)) for parts in has.values())
+    fabric = load_cluster("h200-host-4")
+    plan = one_shot.plan("all_gather", 2.0**24, fabric.gpus, fabric)
+    leaves = [usage for at, usage in zip(plan.links, plan.usage, strict=True) if fabric.links.src[at] == "gpu0"]
+    assert sum(leaves) == pytest.approx(3 / 4) and plan.duration(fabric.links.bandwidth) > plan.latency
 
 
 def test_without_the_files_there_are_no_such_plugins() -> None:

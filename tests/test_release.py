@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import os
 import subprocess
 import sys
 import tarfile
+import tomllib
 import zipfile
 from pathlib import Path
 
@@ -14,18 +16,20 @@ import pytest
 import yaml
 
 import cli
-from sim import __version__
+from sim import __version__, catalog
+from sim.commands.list import KINDS
+from tests import lowest
 
 ROOT = Path(cli.__file__).parent
 #: Further interpreters to try, as paths: PRESTEP_PYTHONS=/usr/bin/python3.12:/usr/bin/python3.13
 PYTHONS = [sys.executable, *filter(None, os.environ.get("PRESTEP_PYTHONS", "").split(os.pathsep))]
 
 
-def call(*command: str | Path, cwd: Path) -> str:
+def call(*command: str | Path, cwd: Path, codes: tuple[int, ...] = (0,)) -> str:
     """What a command prints; its environment does not see this checkout."""
     bare = {key: value for key, value in os.environ.items() if not key.startswith("PYTHON")}
     made = subprocess.run([*map(str, command)], cwd=cwd, capture_output=True, text=True, check=False, env=bare)
-    assert made.returncode == 0, made.stdout[-2000:] + made.stderr[-2000:]
+    assert made.returncode in codes, made.stdout[-2000:] + made.stderr[-2000:]
     return made.stdout
 
 
@@ -60,14 +64,71 @@ def test_it_installs_where_nothing_is(built: Path, tmp_path: Path, interpreter: 
 
 
 @pytest.mark.slow
+def test_what_is_installed_does_what_the_tree_does(built: Path, tmp_path: Path) -> None:
+    """From another folder, with nothing of the tree in sight: lists, clusters, a search, replays, validation, from the wheel alone."""
+    call(sys.executable, "-m", "venv", "env", cwd=tmp_path)
+    python, (file,) = tmp_path / "env" / "bin" / "python", tuple(built.glob("*.whl"))
+    call(python, "-m", "pip", "install", "-q", file, cwd=tmp_path)
+    prestep = python.with_name("prestep")
+    for kind in KINDS:
+        assert call(prestep, "list", kind, cwd=tmp_path).split() == sorted(catalog.names(kind)), kind
+    for cluster in ("dgx-h100", "gb200-nvl72", "alcf-polaris"):  # the last one names a file of constants beside it
+        assert "nodes" in call(prestep, "topology", "show", cluster, cwd=tmp_path)
+        assert "size" in call(
+            prestep, "collective", "--cluster", cluster, "--ranks", "4", "--max-bytes", "1M", cwd=tmp_path
+        )
+    found = call(prestep, "search", "llama1b-ddp4", "--over", "parallel.tp=1", "--over", "parallel.pp=1", cwd=tmp_path)
+    assert "simulated" in found
+    (told,) = [json.loads(call(prestep, "validate", "traces", "--json", cwd=tmp_path, codes=(0, 1)))]
+    assert told["n"] > 0
+    checked = call(prestep, "validate", "h200", "--known-misses", ROOT / ".ci/known-misses.toml", cwd=tmp_path)
+    assert "h200" in checked
+    where = call(
+        python,
+        "-c",
+        "import sim, topologies, workloads, validation; print(sim.__file__, topologies.__file__)",
+        cwd=tmp_path,
+    )
+    assert str(ROOT) not in where
+
+
+def test_every_data_file_travels_with_its_package() -> None:
+    """What is no code lies inside the packages that the wheel has, under a name that no rule of git ignores."""
+    tops = ("sim", "topologies", "workloads", "validation")
+    asked = ["git", "ls-files", "--cached", "--others", "--exclude-standard", *tops]
+    listed = subprocess.run(asked, cwd=ROOT, capture_output=True, text=True, check=False)
+    if listed.returncode:
+        pytest.skip("needs git, and a clone")
+    known = set(listed.stdout.splitlines())
+    for top in tops:
+        for path in (ROOT / top).rglob("*"):
+            name = path.relative_to(ROOT).as_posix()
+            if path.is_file() and "__pycache__" not in path.parts:
+                assert name in known, f"{name} is ignored by git, so neither wheel nor sdist has it"
+
+
+@pytest.mark.slow
 def test_what_is_in_the_files(built: Path) -> None:
     """The wheel has the packages, their data and the licence; the sdist has the tests too; neither has strays."""
     wheel = zipfile.ZipFile(next(built.glob("*.whl"))).namelist()
     tops = {name.partition("/")[0] for name in wheel}
-    assert tops == {"cli.py", "sim", "topologies", "workloads", "validation", f"prestep-{__version__}.dist-info"}
+    assert tops == {
+        "cli.py",
+        "prestep.py",
+        "sim",
+        "topologies",
+        "workloads",
+        "validation",
+        f"prestep-{__version__}.dist-info",
+    }
     for name in ("sim/exporters/_html/page.js", "sim/explorer/explore.js", "sim/explorer/explore.css", "sim/py.typed"):
         assert name in wheel
     assert any(name.endswith("licenses/LICENSE") for name in wheel)
+    assert any(name.endswith("licenses/NOTICE") for name in wheel)
+    for top in ("sim", "topologies", "workloads", "validation"):  # every file of the packages, data as well as code
+        for path in (ROOT / top).rglob("*"):
+            if path.is_file() and "__pycache__" not in path.parts:
+                assert path.relative_to(ROOT).as_posix() in wheel
     with tarfile.open(next(built.glob("*.tar.gz"))) as sdist:
         names = sdist.getnames()
     assert any("/tests/" in name for name in names) and any(name.endswith("CITATION.cff") for name in names)
@@ -80,3 +141,26 @@ def test_the_citation_names_this_version() -> None:
     assert {"cff-version", "message", "title", "authors"} <= set(found) and found["authors"]
     assert found["cff-version"] == "1.2.0" and found["type"] == "software"
     assert found["version"] == __version__ and found["license"] == "Apache-2.0"
+
+
+def test_bundled_data_has_its_notice() -> None:
+    """Every folder of validation cases that others published, and every source of kernel rates, is in NOTICE."""
+    notice = (ROOT / "NOTICE").read_text(encoding="utf-8")
+    rates = csv.DictReader((ROOT / "sim/costs/hardware/published.csv").open(encoding="utf-8"))
+    words = {"aiconfigurator": "aiconfigurator", "simumax": "SimuMax", "azure": "Azure", "stas00": "stas00",
+             "hf-playbook": "Smol Training Playbook"}  # fmt: skip
+    for source in {row["source"] for row in rates}:
+        assert words[source] in notice, source
+    for path in (ROOT / "validation" / "cases").rglob("*.csv"):
+        assert path.parent.name in notice, path
+
+
+def test_requirements_have_lower_ends_that_ci_can_pin() -> None:
+    """`name>=version` for every dependency, and the same end in every extra that names it again."""
+    pinned = dict(pin.split("==") for pin in lowest.pins() if "==" in pin)
+    assert {"click", "numpy", "pandas", "simpy"} <= set(pinned)
+    project = tomllib.loads(lowest.PYPROJECT.read_text(encoding="utf-8"))["project"]
+    for extra in project["optional-dependencies"].values():
+        for one in extra:
+            name, _, version = one.partition(">=")
+            assert not version or pinned.get(name, version) == version, one

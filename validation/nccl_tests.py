@@ -120,7 +120,7 @@ def _from_text(text: str, path: Path) -> tuple[Run, list[tuple[int, int, str, fl
     for number, line in enumerate(text.splitlines(), 1):
         where = f"{path.name}:{number}"
         if _COLUMNS.match(line) and "type" not in line:
-            columns = {word: at for at, word in reversed(list(enumerate(line.strip("# \t").split())))}
+            columns = _named_columns(line)
         elif columns and re.match(r"\s*\d[\d_,]*\s+\S", line):
             try:
                 rows.append((number, *_cut(line.split(), columns, where)))
@@ -142,6 +142,13 @@ def _from_text(text: str, path: Path) -> tuple[Run, list[tuple[int, int, str, fl
     run.ranks = len(places) or run.ranks
     run.hosts = max(1, len(hosts))
     return run, rows
+
+
+def _named_columns(line: str) -> dict[str, int]:
+    """Place of every column, the first of a name, without units (`size(B)` is size); none without size and time."""
+    words = [re.sub(r"\(.*?\)", "", word) for word in line.strip("# \t").split()]
+    found = {word: at for at, word in reversed(list(enumerate(words)))}
+    return found if {"size", "time"} <= found.keys() else {}
 
 
 def _command(line: str, program: str, run: Run) -> None:

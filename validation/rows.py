@@ -170,10 +170,20 @@ def _row(record: object, where: str) -> Row:
         world,
         str(record.get("label", "default")),
         {str(key): str(value) for key, value in (record.get("env") or {}).items()},
-        record.get("cluster") or {},
+        _cluster(record.get("cluster"), where),
         _steps(record["step_s_by_rank"], where),
         {int(rank): float(size) for rank, size in (record.get("peak_alloc_by_rank") or {}).items()},
     )
+
+
+def _cluster(said: object, where: str) -> Mapping[str, Any]:
+    """Keys of a scenario's [cluster]: an object, or the name or file of a cluster."""
+    if isinstance(said, str) and said:
+        return {"file" if said.endswith(".toml") else "name": said}
+    if said is None or isinstance(said, Mapping):
+        return said or {}
+    expected = "a cluster's name or file, or an object with keys of [cluster]"
+    raise InputError(Mistake(where, "cluster", repr(said), expected))
 
 
 def _steps(by_rank: object, where: str) -> dict[int, tuple[float, ...]]:

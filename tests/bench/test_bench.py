@@ -54,12 +54,12 @@ def test_a_collective_sweep(benchmark: Any) -> None:
 def test_loading_a_gpu(benchmark: Any) -> None:
     """Facts, fitted constants and the table of measured kernels from their files; the models are built when asked."""
     gpu: Gpu = benchmark.pedantic(lambda: load("h200"), rounds=3, warmup_rounds=1)
-    assert gpu.sms == 132 and not gpu._models
+    assert gpu.sms == 132 and not gpu.tables._models
 
 
 def test_asking_for_a_kernel_again(benchmark: Any) -> None:
     """A kernel that was asked for before is remembered: the models are not asked again."""
     gpu, kernel = load("h200"), Kernel("gemm", (4096, 2048, 2048), layout="nt")
     first = gpu.duration(kernel)
-    gpu._models.clear()
-    assert benchmark(gpu.duration, kernel) == first and not gpu._models
+    gpu.tables._models.clear()
+    assert benchmark(gpu.duration, kernel) == first and not gpu.tables._models

@@ -115,6 +115,28 @@ def test_a_bad_row_is_named(tmp_path: Path, bad: str) -> None:
     assert [mistake.where for mistake in error.value.mistakes] == [f"run.log:{len(HEAD.splitlines()) + 2}"]
 
 
+@pytest.mark.parametrize(
+    "head", ["size time algbw", "# size(B) time(us) algbw(GB/s)", "#  size  count  time  algbw  busbw"]
+)
+def test_a_table_cut_down_by_hand(tmp_path: Path, head: str) -> None:
+    """Columns by their names, with units or without; the command above it says the rest."""
+    cells = {"size": "1048576", "time": "20.5"}
+    line = " ".join(cells.get(word.partition("(")[0], "7") for word in head.strip("# ").split())
+    path = tmp_path / "report.log"
+    path.write_text(f"all_reduce_perf -b 1M -e 1M -g 8\n{head}\n{line}\n")
+    (found,) = nccl_tests.read(path)
+    assert (found.op, found.ranks, found.size, found.time) == ("all_reduce", 8, 1048576, pytest.approx(20.5e-6))
+
+
+@pytest.mark.parametrize("head", ["msg-size time algbw", "size (B) avg-time algbw"])
+def test_a_table_without_its_columns_is_no_crash(tmp_path: Path, head: str) -> None:
+    """It has no row of times, and is told so."""
+    path = tmp_path / "report.log"
+    path.write_text(f"all_reduce_perf -b 1M -e 1M -g 8\n{head}\n1048576 20.5 7\n")
+    with pytest.raises(InputError, match="no row of times"):
+        nccl_tests.read(path)
+
+
 def test_a_log_without_rows_or_ranks(tmp_path: Path) -> None:
     """A log that stopped before its first row, or ran on one GPU, says so."""
     with pytest.raises(InputError, match="no row"):

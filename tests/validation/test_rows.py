@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from sim.errors import InputError
+from tests.validation.lines import written
 from validation.rows import FAMILIES, Row, read_rows
 from validation.sets import load_set
 
 CASE = {"id": "a", "model": "llama1b", "mode": "ddp", "mbs": 2}
-
-
-def written(tmp_path: Path, *records: Any) -> Path:
-    path = tmp_path / "rows.jsonl"
-    path.write_text("\n".join(json.dumps(record) for record in records))
-    return path
 
 
 def record(**changes: Any) -> dict[str, Any]:
@@ -44,6 +38,20 @@ def test_spread_is_over_steps(tmp_path: Path) -> None:
     assert varied.spread == pytest.approx(1 / 1.5)
 
 
+@pytest.mark.parametrize(
+    ("said", "keys"),
+    [
+        ("dgx-h200", {"name": "dgx-h200"}),
+        ("ours.toml", {"file": "ours.toml"}),
+        ({"host_factor": 1.0}, {"host_factor": 1.0}),
+    ],
+)
+def test_a_row_says_its_cluster_by_name_file_or_keys(tmp_path: Path, said: object, keys: dict[str, Any]) -> None:
+    """A text is a name, or a file where it ends in .toml; an object has keys of [cluster]."""
+    (row,) = read_rows(written(tmp_path, record(cluster=said)))
+    assert row.cluster == keys
+
+
 def test_rows_with_an_error_are_kept_apart(tmp_path: Path) -> None:
     """A row that holds an error has no steps, and is not a mistake in the file."""
     (row,) = read_rows(written(tmp_path, {"id": "a", "label": "default", "rank": 0, "error": "out of memory"}))
@@ -59,6 +67,8 @@ def test_rows_with_an_error_are_kept_apart(tmp_path: Path) -> None:
         (record(step_s_by_rank={"0": ["fast"]}), "step_s_by_rank.0"),
         (record(world=0), "world"),
         (record(case=None), "case"),
+        (record(cluster=4), "cluster"),
+        (record(cluster=""), "cluster"),
         ({"id": "a"}, "step_s_by_rank"),
         ([1], ""),
     ],

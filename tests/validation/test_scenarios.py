@@ -19,7 +19,7 @@ from workloads.model import load_model
 ROWS = [
     row
     for path in sorted(CASES.glob("h200/*.jsonl"))
-    if not path.name.startswith("collectives")
+    if "collectives" not in path.name
     for row in read_rows(path)
 ]
 
