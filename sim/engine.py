@@ -7,9 +7,9 @@ moves its bytes through the fluid network; while it runs it takes SMs and memory
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from collections.abc import Generator, Sequence
+from dataclasses import replace
+from heapq import heappop
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,75 +18,19 @@ import simpy
 from sim import progress, stuck
 from sim.costs.power import Meter
 from sim.errors import PrestepError
+from sim.execution import Machine, Run
 from sim.host import host_thread
-from sim.meeting import Meeting, Rank, ended
+from sim.meeting import Meeting, Rank, Running, ended
 from sim.network import Network
-from sim.opgraph import COMM, KERNEL, SYNC, Comm, OpGraph
+from sim.opgraph import COMM, KERNEL, SYNC, OpGraph
 
 if TYPE_CHECKING:
     from sim.collectives.plan import Plan
-    from sim.costs.power import Power
-    from sim.jitter import Noise
-    from sim.traffic import Traffic
+
+__all__ = ["Engine", "Machine", "Run", "Stuck", "execute", "execute_together"]
 
 # Gaps between kernels after which a stream counts as resting, so that transfers have the memory to themselves.
 PAUSE = 3
-
-
-@dataclass(frozen=True)
-class Machine:
-    """What the engine needs to know of the hardware.
-
-    Attributes
-    ----------
-    duration : np.ndarray
-        Seconds each kernel of the graph takes alone, in the order of ``OpGraph.kernels``.
-    slowdown : callable
-        (kernel index, channels) -> factor >= 1 while communication holds that many SMs.
-    plan : callable
-        Comm -> Plan on this fabric.
-    bandwidth : np.ndarray
-        Bytes per second of every directed link.
-    contention : float
-        Factor >= 1 on the time of a collective that runs beside kernels.
-    beside : mapping
-        The same beside single kernels, by index, where it is another.
-    kernel_gap, launch_latency : float
-        Seconds between two kernels of a stream, and from a launch to the start on an idle stream.
-    scale : dict
-        Slow ranks: factor on kernel durations by rank, one for all or one per kernel.
-    idle : frozenset of int
-        Kernels that leave the GPU to others while they run (they spin on one SM): they neither slow nor delay
-        communication, nor are slowed.
-    grain : mapping
-        Kernels that stand for many, by index: seconds until the one of them that runs at some moment ends, on average.
-    exclusive : bool
-        Communication waits for free SMs and runs one after the other on a GPU; recorded starts have that in them.
-    power : Power or None
-        The GPU's power limit: products among the kernels, ``hot``, slow down when it is reached; None: it never is.
-    budget : float or None
-        Seconds of the power budget that is left at the start; None: all of it.
-    noise : Noise or None
-        Factors on operations and transfers, drawn (`sim.jitter`).
-    """
-
-    duration: np.ndarray
-    slowdown: Callable[[int, int], float]
-    plan: Callable[[Comm], Plan]
-    bandwidth: np.ndarray
-    contention: float
-    kernel_gap: float
-    launch_latency: float
-    scale: Mapping[int, float | np.ndarray]
-    idle: frozenset[int] = frozenset()
-    exclusive: bool = True
-    grain: Mapping[int, float] = field(default_factory=dict)
-    background: tuple[Plan, ...] = ()
-    beside: Mapping[int, float] = field(default_factory=dict)
-    power: Power | None = None
-    hot: frozenset[int] = frozenset()
-    budget: float | None = None
-    noise: Noise | None = None
 
 
 class Stuck(PrestepError):
@@ -107,10 +51,11 @@ class Engine:
         self.env = simpy.Environment() if network is None else network.env
         self.events = 0
         self.network = Network(self.env, machine.bandwidth) if network is None else network
-        self.ranks = [Rank(self.env, p, steps) for p in graph.programs]
+        self.ranks = [Rank(self.env, p, steps, machine.slowdown) for p in graph.programs]
         power = machine.power
         self.meters = {id(r): Meter(power, machine.budget, start) for r in self.ranks} if power is not None else {}
         self.plans = [machine.plan(c) for c in graph.comms]
+        self.parts = {id(plan): _parts(plan) for plan in self.plans}
         self.meetings: dict[tuple[int, int], Meeting] = {}
         for other in machine.background:
             self.network.begin(other)
@@ -123,11 +68,17 @@ class Engine:
                 self.env.process(self._stream(rank, ops, int(stream)))
 
     def run(self) -> None:
-        """Steps through all events (`Environment.run` does the same, uncounted)."""
-        with suppress(simpy.core.EmptySchedule):
-            while True:
-                self.env.step()
-                self.events += 1
+        """Steps through all events: `Environment.step` written out, as a call for each costs a tenth of a run."""
+        env, queue, events = self.env, self.env._queue, 0
+        while queue:
+            env._now, _, _, event = heappop(queue)
+            callbacks, event.callbacks = event.callbacks, None  # type: ignore[assignment]
+            for callback in callbacks:
+                callback(event)
+            if not event._ok and not hasattr(event, "_defused"):
+                raise event._value
+            events += 1
+        self.events += events
         self.check()
 
     def check(self) -> None:
@@ -146,9 +97,7 @@ class Engine:
         idle, grain, slowdown = self.machine.idle, self.machine.grain, self.machine.slowdown
         beside, usual = self.machine.beside, self.machine.contention
         noise = None if self.machine.noise is None else self.machine.noise.kernels[p.rank]
-        working, running, process = rank.working, rank.running, env.active_process
-        if process is None:
-            raise RuntimeError("streams are processes")
+        working, running = rank.working, rank.running
         for base in range(0, self.steps * n, max(1, n)):
             for place, i in enumerate(ops):
                 g = base + i
@@ -176,19 +125,14 @@ class Engine:
                         factor = beside.get(payload[i], usual)
                         if working.get(stream) != factor:
                             rank.work(stream, factor)
-                        running[stream] = process
                         if payload[i] in grain:
                             rank.grains[stream] = grain[payload[i]]
                         left = self._at_power(rank, payload[i], time) if self.meters else time
-                        while left > 1e-12:  # its speed follows the SMs that communication leaves it
+                        if left > 1e-12:
                             speed = 1.0 / slowdown(payload[i], rank.channels) if rank.channels else 1.0
-                            since = env.now
-                            try:
-                                yield timeout(left / speed)
-                                break
-                            except simpy.Interrupt:
-                                rank.told.discard(stream)
-                                left -= (env.now - since) * speed
+                            over = timeout(left / speed)
+                            running[stream] = Running(over, payload[i], left, env.now, speed)
+                            yield over
                         self._ended(rank, stream)
                 elif kind[i] == COMM:
                     yield from self._communicate(rank, g, base // n, p.parts[payload[i]])
@@ -203,7 +147,7 @@ class Engine:
     @staticmethod
     def _ended(rank: Rank, stream: int) -> None:
         """A kernel is over."""
-        del rank.running[stream]
+        rank.running.pop(stream, None)
         rank.grains.pop(stream, None)
         if rank.kernel_end is not None:
             rank.kernel_end.succeed()
@@ -238,8 +182,8 @@ class Engine:
         for c in parts:
             key = (step, c)
             if key not in self.meetings:
-                self.meetings[key] = Meeting(env)
-                env.process(self._meet(c, self.meetings[key], self._plan_of(step, c)))
+                plan = self._plan_of(step, c)
+                self.meetings[key] = Meeting(self.network, plan, self.parts.get(id(plan)) or _parts(plan))
             meeting = self.meetings[key]
             meeting.ranks.append(rank)
             comm = self.graph.comms[c]
@@ -264,47 +208,13 @@ class Engine:
         late = plan.latency * float(noise.latency[step, c])
         return replace(plan, latency=late, usage=plan.usage * slow, rate_cap=plan.rate_cap / slow)
 
-    def _meet(self, c: int, meeting: Meeting, plan: Plan) -> Generator[Any, Any, None]:
-        """The communication itself: latency, then bytes through the network."""
-        yield meeting.ready
-        meeting.begin = self.env.now
-        here = tuple(meeting.ranks)
-        for rank in here:
-            rank.transferring.append(meeting)
-        yield self.env.timeout(plan.latency)
-        for size in (plan.size - plan.buffered, plan.buffered):
-            if size > 0:
-                part = plan if size == plan.size else replace(plan, size=size)
-                meeting.transfer = self.network.begin(part, meeting.speed)
-                yield meeting.transfer.done
-                meeting.transfer = None
-            if not meeting.sent.triggered:
-                meeting.sent.succeed()
-                for rank in meeting.senders:
-                    rank.transferring.remove(meeting)
-        for rank in here:
-            if rank not in meeting.senders:
-                rank.transferring.remove(meeting)
-        meeting.done.succeed()
 
-
-@dataclass(frozen=True)
-class Run:
-    """Times of every operation: arrays of shape (steps, operations) by simulated rank.
-
-    `events` and `solves` count the work of the run: events of SimPy, and solutions of the network's rates.
-    """
-
-    launch: tuple[np.ndarray, ...]
-    start: tuple[np.ndarray, ...]
-    end: tuple[np.ndarray, ...]
-    ready: tuple[dict[int, float], ...]
-    plans: tuple[Plan, ...]
-    carried: np.ndarray
-    traffic: Traffic
-    events: int
-    solves: int
-    finished: float
+def _parts(plan: Plan) -> tuple[Plan | None, Plan | None]:
+    """What moves while a transfer's sender waits, and what its buffers hold; None: nothing."""
+    if plan.buffered <= 0:
+        return (plan if plan.size > 0 else None), None
+    now = replace(plan, size=plan.size - plan.buffered) if plan.size > plan.buffered else None
+    return now, replace(plan, size=plan.buffered)
 
 
 def execute(graph: OpGraph, machine: Machine, steps: int = 3) -> Run:

@@ -58,7 +58,11 @@ def validate_set(name: str, rows: str | Path | None = None, jobs: int = 1) -> Pu
         made = list(map(predict, progress.track(runs, "rows")))
     else:  # spawned, not forked: Arrow and BLAS have threads of their own
         with ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn"), end_with_parent) as pool:
-            made = list(progress.track(pool.map(predict, runs, chunksize=4), "rows", len(runs)))
+            # The longest first and one at a time, so that no worker is left alone with a long one at the end.
+            order = sorted(range(len(runs)), key=lambda at: -work(runs[at]))
+            times = progress.track(pool.map(predict, [runs[at] for at in order]), "rows", len(runs))
+            found = dict(zip(order, times, strict=True))
+        made = [found[at] for at in range(len(runs))]
     refused = [(run.id, error) for run, (_, error) in zip(runs, made, strict=True) if isinstance(error, Refusal)]
     cases = tuple(
         Case(run.id, run.slice, run.group, run.measured, time, error, run.assumed, run.notes)
@@ -227,6 +231,13 @@ class Refusal(str):
     """Why a run that reads well cannot be simulated: a skipped row, not a failed one."""
 
     __slots__ = ()
+
+
+def work(run: Run) -> float:
+    """Roughly what simulating a row costs: microbatches over the stages of a pipeline."""
+    t, p = run.scenario["training"], run.scenario["parallel"]
+    microbatches = t["global_batch"] / max(1, t["micro_batch"] * p["dp"])
+    return float(microbatches * p["pp"] * p.get("vpp", 1))
 
 
 def predict(run: Run) -> tuple[float, str]:

@@ -281,8 +281,11 @@ class Tape:
         self.counts = defaultdict(float, counts)
         for stream, last in list(self._last.items()):
             if last >= self._last_save:
-                before = [i for i, s in enumerate(self._stream) if s == self.shared.streams[stream]]
-                self._last[stream] = before[-1] if before else 0
+                number = self.shared.streams[stream]
+                # From the end, where it is found at once: this is done for every layer that is run again.
+                self._last[stream] = next(
+                    (i for i in reversed(range(len(self._stream))) if self._stream[i] == number), 0
+                )
 
     def apply(self, out: Tensor, inputs: list[Tensor], backward: Backward) -> Tensor:
         """Gives ``out`` a history: ``backward`` maps its gradient to the gradients of ``inputs``."""
