@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 UV := $(shell command -v uv 2>/dev/null)
 INSTALL := $(if $(UV),$(UV) pip install --python $(BIN)/python,$(BIN)/python -m pip install --disable-pip-version-check)
 
-.PHONY: demo test lint types validate gate compare bench docs clean
+.PHONY: demo test lint types validate gate compare mutations bench docs clean
 
 $(BIN)/.demo: pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -40,9 +40,13 @@ gate: $(BIN)/.dev
 	$(BIN)/prestep validate h200 --known-misses .ci/known-misses.toml
 
 # What moved since BASE (a revision, or a file of `validate --json`); outside the limits of a set is the gate's business.
-SETS ?= h200 h200-unseen h200-preregistered h200-straggler h200-whatif leafspine collectives collectives-unseen collectives-leafspine
+SETS ?= h200 h200-unseen h200-preregistered h200-straggler h200-whatif leafspine collectives collectives-unseen collectives-leafspine probes
 compare: $(BIN)/.dev
 	$(BIN)/prestep validate $(SETS) --compare $(BASE) --known-misses .ci/known-misses.toml --only-compare
+
+# Whether the comparison notices a tenth more of one constant: some of all kinds, by the questions of `probes`.
+mutations: $(BIN)/.dev
+	$(BIN)/python -m validation.mutations --sets probes "interference: power" "launch on the host" "peak of H100" "object store"
 
 bench: $(BIN)/.dev
 	$(BIN)/python -m pytest tests/bench --benchmark-enable --benchmark-only

@@ -163,6 +163,11 @@ def breakdown(result: Result) -> pd.Series[float]:
 
 def save(result: Result, path: str | Path) -> Path:
     """Writes a result: .html (report), .json or .json.gz (trace), .parquet, .md, by the ending."""
-    from sim import exporters
+    from sim import exporters, run_files
 
-    return exporters.write(result, path)
+    if exporters.name_for(path) != "html" or result.source is None:
+        return exporters.write(result, path)
+    from validation.known import lookup
+
+    scenario = result.source.scenario
+    return run_files.write_report(result, Path(path), scenario, (), lookup(scenario, result.step_time))

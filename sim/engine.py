@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import simpy
 
-from sim import stuck
+from sim import progress, stuck
 from sim.costs.power import Meter
 from sim.errors import PrestepError
 from sim.host import host_thread
-from sim.meeting import Meeting, Rank
+from sim.meeting import Meeting, Rank, ended
 from sim.network import Network
 from sim.opgraph import COMM, KERNEL, SYNC, Comm, OpGraph
 
@@ -316,7 +316,8 @@ def execute(graph: OpGraph, machine: Machine, steps: int = 3) -> Run:
         If operations wait for each other in a cycle or for a peer that never arrives.
     """
     engine = Engine(graph, machine, steps)
-    engine.run()
+    with progress.watch("executing", lambda: ended(engine.ranks)):
+        engine.run()
     return _run_of(engine)
 
 
@@ -333,7 +334,8 @@ def execute_together(jobs: Sequence[tuple[OpGraph, Machine, int, float]]) -> tup
     env = simpy.Environment()
     network = Network(env, jobs[0][1].bandwidth)
     engines = [Engine(graph, machine, steps, network, start) for graph, machine, steps, start in jobs]
-    engines[0].run()
+    with progress.watch("executing", lambda: ended([rank for engine in engines for rank in engine.ranks])):
+        engines[0].run()
     for engine in engines[1:]:
         engine.events = engines[0].events
         engine.check()

@@ -42,7 +42,7 @@ def with_data(simulation: Simulation, result: Result) -> Result:
 
 
 def _place(simulation: Simulation) -> Place:
-    from sim.checkpointing import constants
+    from sim.saving import constants
 
     s, fabric, run = simulation.scenario, simulation.fabric, simulation.run
     gpus = simulation.gpus or fabric.gpus

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from sim import progress
 from sim.faults import DAY, HOUR, Job, Outcome, run, young_daly
 from sim.reliability import evidence, job_of, rates_of
 from sim.statistics import CONFIDENCE, interval_of
@@ -51,7 +52,9 @@ class Goodput:
 
 def simulate(job: Job, gpus: int, replicas: int, seed: int) -> Goodput:
     """Replicas of a job; replica i has seed `seed + i`."""
-    return Goodput(job, gpus, tuple(run(job, seed * 1_000_003 + at) for at in range(replicas)))
+    return Goodput(
+        job, gpus, tuple(run(job, seed * 1_000_003 + at) for at in progress.track(range(replicas), "replicas"))
+    )
 
 
 @dataclass(frozen=True)
@@ -99,7 +102,9 @@ def optimal(job: Job, gpus: int, replicas: int, seed: int) -> Optimum:
     centre = young_daly(job.stall, 1 / total) if total and job.stall > 0 else job.interval
     least = max(job.step, job.stall, job.lag)
     at = sorted({max(least, centre * 2.0 ** (k / 2)) for k in range(-6, 7)})
-    runs = [simulate(replace(job, interval=one), gpus, replicas, seed).outcomes for one in at]
+    runs = [
+        simulate(replace(job, interval=one), gpus, replicas, seed).outcomes for one in progress.track(at, "intervals")
+    ]
     values = [[o.goodput for o in outcomes] for outcomes in runs]
     best = max(range(len(at)), key=lambda i: statistics.fmean(values[i]))
     tried = []

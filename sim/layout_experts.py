@@ -23,7 +23,7 @@ def ranks(s: Scenario) -> Iterator[Mistake]:
         yield Mistake(s.where, "parallel.ep", str(p.ep), f"a divisor of {name} = {room}", hint)
     if p.etp not in (None, 1, p.tp):
         yield Mistake(s.where, "parallel.etp", str(p.etp), f"1 or tp = {p.tp}")
-    if s.training.framework == "megatron":
+    if s.training.megatron:
         return
     for key, value in (("etp", p.etp), ("imbalance", None if p.imbalance == "uniform" else p.imbalance)):
         if value is not None:
@@ -35,7 +35,7 @@ def experts(s: Scenario, model: ModelShape) -> Iterator[Mistake]:
         yield Mistake(s.where, "parallel.ep", str(s.parallel.ep), "1: the model has no experts")
     elif model.experts % s.parallel.ep:
         yield Mistake(s.where, "parallel.ep", str(s.parallel.ep), f"a divisor of the model's {model.experts} experts")
-    if s.training.framework != "megatron":
+    if not s.training.megatron:
         if s.parallel.tp > 1 and model.experts:
             hint = 'tensor parallelism of experts is simulated with training.framework = "megatron" only'
             yield Mistake(s.where, "parallel.tp", str(s.parallel.tp), "1: the model has experts", hint)
@@ -80,7 +80,7 @@ MEGATRON_ONLY = (
 
 
 def parts(s: Scenario, model: ModelShape) -> Iterator[Mistake]:
-    if s.training.framework == "megatron" or model.kind != "transformer":
+    if s.training.megatron or model.kind != "transformer":
         return
     found = [f"{key} = {str(getattr(model, key)).lower()}" for key in MEGATRON_ONLY if getattr(model, key, 0)]
     found += [f'{key} = "{value}"' for key, value in (("activation", "relu2"), ("positions", "alibi"))

@@ -20,7 +20,7 @@ def trainer(s: Scenario) -> Iterator[Mistake]:
 
     c, plain, p = s.pytorch, PyTorch(), s.parallel
     said = [name for name in PyTorch.__dataclass_fields__ if getattr(c, name) != getattr(plain, name)]
-    if s.training.framework == "megatron":
+    if s.training.megatron:
         for name in (name for name in said if name not in ANY_FRAMEWORK):
             hint = '[megatron] has the switches of framework = "megatron"'
             yield Mistake(s.where, f"pytorch.{name}", str(getattr(c, name)), "nothing", hint)
@@ -49,15 +49,21 @@ def shards(s: Scenario) -> Iterator[Mistake]:
     count, ranks = s.parallel.fsdp_shards, s.parallel.dp * s.parallel.cp
     if count is None:
         return
-    if s.training.framework != "megatron" or s.parallel.data_parallel not in ("fsdp", "zero3"):
+    if not s.training.megatron or s.parallel.data_parallel not in ("fsdp", "zero3"):
         hint = 'framework = "megatron" with data_parallel = "fsdp" has shards of its own'
         yield Mistake(s.where, "parallel.fsdp_shards", str(count), "nothing", hint)
     elif ranks % count:
         yield Mistake(s.where, "parallel.fsdp_shards", str(count), f"a divisor of dp * cp = {ranks}")
 
 
+def zero2(s: Scenario) -> Iterator[Mistake]:
+    if s.training.megatron and s.parallel.data_parallel == "zero2" and s.parallel.pp > 1:
+        hint = "ZeRO-2 reduces gradients in every microbatch, which DeepSpeed refuses in a pipeline"
+        yield Mistake(s.where, "parallel.data_parallel", '"zero2"', '"zero1" with pp > 1', hint)
+
+
 def sharded(s: Scenario, model: ModelShape) -> Iterator[Mistake]:
-    if s.training.framework == "megatron" and s.parallel.data_parallel in ("fsdp", "zero3") and model.experts:
+    if s.training.megatron and s.parallel.data_parallel in ("fsdp", "zero3") and model.experts:
         found = f'"{s.parallel.data_parallel}"'
         hint = "sharding a model with experts fully is not simulated yet"
         yield Mistake(s.where, "parallel.data_parallel", found, "zero1 or ddp", hint)

@@ -6,10 +6,19 @@ kernel when communication takes or gives back SMs, a transfer when the kernels b
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+import numpy as np
 import simpy
 
 from sim.network import Transfer
 from sim.opgraph import Program
+
+
+def ended(ranks: Sequence[Rank]) -> float:
+    """Share of the ranks' operations that have ended, 0 to 1: how far a run is, for who watches it."""
+    ends = [np.array(rank.end) for rank in ranks]
+    return sum(int((end >= 0).sum()) for end in ends) / (sum(map(len, ends)) or 1)
 
 
 class Rank:

@@ -39,6 +39,8 @@ class Comm:
         How many simulated operations must arrive before it starts.
     in_place : bool
         Inputs lie in the outputs.
+    copied : bool
+        Copy engines move it (user buffers): it takes no SM.
     sender : int
         Rank that starts it alone, because the receiver's buffers hold it all; -1: it starts when all have arrived.
     """
@@ -50,6 +52,7 @@ class Comm:
     arrivals: int
     in_place: bool = False
     sender: int = -1
+    copied: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -141,10 +144,10 @@ class Rendezvous:
 
     def join(
         self, key: tuple[object, ...], op: str, size: float, groups: Sequence[Sequence[int]], axis: str, arrivals: int,
-        in_place: bool = False,
+        in_place: bool = False, copied: bool = False,
     ) -> int:  # fmt: skip
         """Index of the communication called ``key``, made on first use."""
         if key not in self._index:
             self._index[key] = len(self.comms)
-            self.comms.append(Comm(op, size, tuple(tuple(g) for g in groups), axis, arrivals, in_place))
+            self.comms.append(Comm(op, size, tuple(tuple(g) for g in groups), axis, arrivals, in_place, copied=copied))
         return self._index[key]

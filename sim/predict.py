@@ -14,7 +14,7 @@ from sim.chains import Chains
 from sim.collectives import machine as constants
 from sim.collectives import plan_collective
 from sim.costs import Gpu
-from sim.costs.frameworks import kernel_gap
+from sim.costs.frameworks import framework_names, kernel_gap
 from sim.costs.interference import laid_over
 from sim.costs.measured import gpu_of
 from sim.engine import Machine, Run, execute
@@ -99,7 +99,7 @@ def simulate(
     refuse(scenario, "one simulation")
     _log.info("%s: lowering the step", scenario.where)
     job = prepare(scenario, fabric or load_fabric(scenario), lowered=lowered)
-    if scenario.training.framework == "megatron":
+    if scenario.training.megatron:
         steps = min(steps, MEGATRON_STEPS)
     graph = job.lowered.graph
     operations = sum(len(p) for p in graph.programs)
@@ -161,7 +161,7 @@ def _machine_and_chains(
 
 def _lowered(scenario: Scenario, model: ModelSpec, fabric: Fabric, fleet: Fleet, gpus: tuple[str, ...]) -> Lowered:
     factor = host_factor(scenario, fabric)
-    if scenario.training.framework != "megatron":
+    if not scenario.training.megatron:
         return lower(scenario, model, factor, fleet.speeds)
     from workloads.megatron.lower import Place
     from workloads.megatron.lower import lower as lower_megatron
@@ -173,13 +173,13 @@ def _lowered(scenario: Scenario, model: ModelSpec, fabric: Fabric, fleet: Fleet,
 
 def _marks(scenario: Scenario, fabric: Fabric, fleet: Fleet, gpus: tuple[str, ...]) -> Sequence[Hashable]:
     """What tells ranks apart in the lowered step."""
-    if scenario.training.framework != "megatron":
+    if not scenario.training.megatron:
         return fleet.speeds
     return unlike(fabric, fleet, scenario.faults, gpus).marks
 
 
 def _layout_of(scenario: Scenario) -> Layout:
-    if scenario.training.framework != "megatron":
+    if not scenario.training.megatron:
         return layout_of(scenario)
     from workloads.megatron.lower import grid_of
 
@@ -266,6 +266,8 @@ def machine(
             return chains.duration(k) if chains is not None else 0.0
         if k.kind == "spin":
             return k.shape[0] * 1e-9
+        if k.kind == "fused" and scenario.training.framework == "megatron":
+            return gpu.duration(k) * gpu.fused
         load = clock * gpu.sustained(k) * gpu.toolkit(k, scenario.pytorch.cuda) if k.kind in CLOCKED else 1.0
         return gpu.duration(k) * load
 
@@ -284,7 +286,7 @@ def machine(
 
     def plan(comm: Comm) -> Plan:
         # NCCL chooses the channels of a transfer by its communicator: who is idle in it is named after the pair.
-        key = (comm.op, comm.size, comm.groups, comm.axis, comm.in_place)
+        key = (comm.op, comm.size, comm.groups, comm.axis, comm.in_place, comm.copied)
         if key in known:
             return known[key]
         plans = []
@@ -292,11 +294,13 @@ def machine(
             idle = [r for r in layout.pipeline(group[0]) if r not in group] if comm.axis == "pp" else []
             members = [gpus[r] for r in (*group, *idle)]
             plans.append(plan_collective(comm.op, comm.size, members, fabric, scenario.nccl, comm.in_place))
-        known[key] = _merged(plans)
+        merged = _merged(plans)
+        known[key] = replace(merged, channels=0) if comm.copied else merged
         return known[key]
 
     captured = kernel_gap(scenario.training.framework)
     gap = gpu.gap if captured is None else min(gpu.gap, captured)
+    gap = gap if scenario.cluster.kernel_gap is None else scenario.cluster.kernel_gap
     together = 1.0 if alone else slowest_of(scenario.parallel.dp * scenario.parallel.tp, gpu.spread)
     spins = [k.kind == "spin" for k in kernels]
     fleet = fleet_of(fabric, gpu_of(fabric), gpus)
@@ -366,15 +370,15 @@ def not_simulated(scenario: Scenario) -> list[Mistake]:
 
         found += mistakes_of(scenario)
     t, p = scenario.training, scenario.parallel
-    megatron = t.framework == "megatron"
-    sharding = ("zero1", "fsdp", "zero3") if megatron else ("fsdp", "zero3")
+    megatron = t.megatron
+    sharding = ("zero1", "zero2", "fsdp", "zero3") if megatron else ("fsdp", "zero3")
     plain = ("none", "products", "alternate", "full")
     eager = ("bf16", "fp8") if t.framework == "pytorch-eager" else ("bf16",)
     for key, value, known in (
         ("training.precision", t.precision, ("bf16", "fp16", "fp8", "nvfp4") if megatron else eager),
         ("training.recompute", t.recompute, ("none", "selective", "products", "full") if megatron else plain),
         ("training.optimizer", t.optimizer, ("adamw", "adam") if megatron else ("adamw",)),
-        ("training.framework", t.framework, ("pytorch-eager", "pytorch-compiled", "cuda-graph", "megatron")),
+        ("training.framework", t.framework, framework_names()),
         ("parallel.data_parallel", p.data_parallel or "none", ("none", "ddp", "ddp-no-overlap", *sharding)),
         ("parallel.cp", str(p.cp), (str(p.cp),) if megatron else ("1",)),
     ):

@@ -78,7 +78,8 @@ def _type(hint: Any) -> str:
     if origin is typing.Union:
         return " or ".join(map(_type, typing.get_args(hint)))
     if origin is tuple:
-        return f"list of {_type(typing.get_args(hint)[0])}s"
+        item = typing.get_args(hint)[0]
+        return f"list of {_type(item)}{'' if typing.get_origin(item) is typing.Literal else 's'}"
     return "table of texts" if origin is dict else _TYPES[hint]
 
 

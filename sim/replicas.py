@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from sim import progress
 from sim.engine import execute
 from sim.jitter import jitter_of, noise_of
 from sim.statistics import CONFIDENCE, interval_of
@@ -43,7 +44,7 @@ def step_times(simulation: Simulation, step: float, replicas: int, seed: int) ->
         return [step] * replicas  # without noise every run is the plain one
     quiet = machine(s.scenario, graph, s.fabric, s.gpu, s.gpus or None, s.chains)
     found = []
-    for at in range(replicas):
+    for at in progress.track(range(replicas), "replicas"):
         noise = noise_of(jitter, graph, quiet.duration, steps, (seed, at))
         run = execute(graph, replace(quiet, noise=noise), steps)
         found.append(report.step_time(replace(s, run=run)))

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from sim import metrics
+from sim.costs.kinds import work
 from sim.critical import critical_path
 from sim.evidence import evidence_of, fallbacks_of
 from sim.jitter import NAMES as JITTERS
@@ -172,7 +174,7 @@ def work_of_step(simulation: Simulation) -> tuple[float, float]:
     if m.kind != "transformer":
         kernels = simulation.lowered.graph.kernels
         flops = sum(
-            float(sum(kernels[k].flops for k in p.payload[p.kind == KERNEL]))
+            math.fsum(work(kernels[k])[0] for k in p.payload[p.kind == KERNEL])
             * len(simulation.lowered.graph.represents[p.rank])
             for p in simulation.lowered.graph.programs
         )
@@ -191,10 +193,13 @@ def _warnings(simulation: Simulation) -> tuple[str, ...]:
     f = simulation.scenario.faults
     if f.jitter != 1.0 or any(getattr(f, f"jitter_{name}") is not None for name in JITTERS):
         found.append("faults.jitter: the step, its breakdown and links are without noise; --replicas N draws it")
-    copied = simulation.scenario.training.framework != "megatron"  # there the copies' gradients are added up
+    copied = not simulation.scenario.training.megatron  # there the copies' gradients are added up
     if simulation.model.tied_embeddings and simulation.scenario.parallel.pp > 1 and copied:
         found.append("tied embeddings: the last stage has a copy; adding its gradient to the first stage's is left out")
     return tuple(found)
+
+
+SAMPLES = {"transformer": "tokens", "resnet": "images"}  # what is counted per second; of other models samples
 
 
 def _summary(simulation: Simulation) -> dict[str, object]:
@@ -211,4 +216,5 @@ def _summary(simulation: Simulation) -> dict[str, object]:
         "data_parallel": p.data_parallel,
         "framework": s.training.framework,
         "precision": s.training.precision,
+        "sample": SAMPLES.get(simulation.model.kind, "samples"),
     }

@@ -56,13 +56,18 @@ def check(trace: Path | None, report: Path | None, each: Sequence[str], window: 
     return chosen
 
 
-def write_report(result: Result, path: Path, scenario: Scenario, each: Sequence[str]) -> Path:
-    """Write the report, with a tornado of `each` where there is one."""
+def write_report(
+    result: Result, path: Path, scenario: Scenario, each: Sequence[str], known: dict[str, Any] | None = None
+) -> Path:
+    """Write the report, with a tornado of `each`, or the short one; `known` as `validation.known.lookup` has it."""
     from sim import exporters, whatif
 
     words = [word.strip() for text in each for word in text.split(",")]
-    tornado = whatif.tornado(scenario, words) if words else None
-    return exporters.write(result, path, "html", tornado=tornado)
+    if words:
+        tornado = whatif.tornado(scenario, words, base=result.source)
+    else:
+        tornado = whatif.short_tornado(scenario, result)
+    return exporters.write(result, path, "html", tornado=tornado, known=known)
 
 
 def _window(text: str) -> tuple[float, float]:

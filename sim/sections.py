@@ -14,6 +14,8 @@ from sim.sections_inference import Inference
 from sim.strict import key, table
 
 MIB = 2.0**20
+RecomputedModule = Literal["core_attn", "layernorm", "mla_up_proj", "mlp", "moe_act", "shared_experts"]
+GraphedModule = Literal["attn", "mlp", "moe_router", "full_iteration"]
 
 
 @dataclass(frozen=True)
@@ -26,6 +28,12 @@ class Cluster:
     gpus: int | None = key(None, "use only the first so many GPUs", low=1)
     host_factor: float | None = key(
         None, "factor on the host's time for framework code; default: the cluster's", above=0
+    )
+    kernel_gap: float | None = key(
+        None,
+        "pause between two kernels of a stream, such as a profiler leaves; default: the GPU's",
+        low=0,
+        unit="duration",
     )
     hostfile: str | None = key(None, "the allocation, as in [placement]; relative to the scenario")
     routing: str = key("adaptive", "which of the equally good paths bytes take", names="routings")
@@ -105,9 +113,14 @@ class Training:
     optimizer: Literal["adamw", "adam", "sgd"] = key("adamw", "optimizer (fused)")
     warmup: int = key(4, "steps before the reported one; decides whether DDP's first buckets still count", low=1)
     set_to_none: bool = key(True, "zero_grad frees gradients instead of filling them with zeros")
-    framework: Literal["pytorch-eager", "pytorch-compiled", "cuda-graph", "megatron"] = key(
-        "pytorch-eager", "decides the kernels and what launching them costs"
+    framework: Literal["pytorch-eager", "pytorch-compiled", "cuda-graph", "megatron", "deepspeed"] = key(
+        "pytorch-eager", "decides the kernels and what launching them costs (deepspeed: Megatron's layers under it)"
     )
+
+    @property
+    def megatron(self) -> bool:
+        """Whether the layers are Megatron's."""
+        return self.framework in ("megatron", "deepspeed")
 
 
 @dataclass(frozen=True)
@@ -167,10 +180,24 @@ class Megatron:
     bucket_size: int | None = key(
         None, "parameters of a bucket when reduction overlaps; default 40 million, or 1 million per data rank", low=1
     )
-    fp8_scaling: Literal["delayed", "dynamic", "rowwise"] = key(
-        "delayed", "fp8: scales from earlier steps, or found first, one for a tensor or for each row (slower products)"
+    fp8_scaling: Literal["delayed", "dynamic", "rowwise", "mx"] = key(
+        "delayed",
+        "fp8: scales from earlier steps, or found first, one for a tensor, for each row (slower products) or for 32 "
+        "elements (MXFP8)",
+    )
+    fp8_transposes: bool = key(
+        True, "fp8 operands are written transposed as well: Hopper's products need it, Blackwell's do not"
     )
     fp8_param_gather: bool = key(False, "FSDP gathers the parameters of layers in fp8")
+    recompute_modules: tuple[RecomputedModule, ...] = key(
+        (), "parts of a layer that run again in backward (selective recomputation names more than attention's core)"
+    )
+    recompute_num_layers: int | None = key(
+        None, "so many layers of each stage run again whole (recompute_method block); the others are kept", low=1
+    )
+    cuda_graph_scope: tuple[GraphedModule, ...] = key(
+        (), "parts that are captured in CUDA graphs, for whose operators the host spends nothing"
+    )
     recompute_early_stop: bool = key(False, "recomputation leaves out what backward does not need (PyTorch 2.1)")
     tp_comm_overlap: bool = key(False, "split tensor-parallel gathers and GEMMs so that they overlap (user buffers)")
     async_tensor_model_parallel_allreduce: bool = key(
@@ -178,6 +205,9 @@ class Megatron:
     )
     overlap_p2p_comm: bool = key(True, "interleaved pipelines send and receive beside their computation")
     p2p_sync: bool = key(False, "the host waits for the GPU after each pipeline transfer (Megatron before core 0.3)")
+    launch_blocking: bool = key(
+        False, "the host waits for the end of all that it launches (CUDA_LAUNCH_BLOCKING=1): nothing overlaps"
+    )
     scatter_gather_tensors_in_pipeline: bool = key(
         True, "between stages every tensor-parallel rank sends its part of an activation; else all send all of it"
     )
@@ -190,6 +220,9 @@ class Megatron:
         False, "the embedding counts as a layer in the cut into stages (account_for_embedding_in_pipeline_split)"
     )
     account_for_loss: bool = key(False, "so does the head with the loss (account_for_loss_in_pipeline_split)")
+    rope_fusion: bool = key(
+        True, "rotation in one kernel; else in eager operators (YaRN with a scale, which the fused kernel lacks)"
+    )
     bias_fusion: bool = key(True, "bias, activation, dropout and residual in one kernel")
     cross_entropy_fusion: bool = key(True, "loss in one pass")
     moe_token_dispatcher: Literal["alltoall", "allgather", "flex"] = key(
@@ -200,6 +233,9 @@ class Megatron:
         False, "tokens travel beside the computation of another microbatch (1F1B with all-to-all overlap)"
     )
     moe_permute_fusion: bool = key(True, "tokens are permuted by one kernel instead of sorted and indexed")
+    moe_fused_mlp: bool = key(
+        False, "fp8 experts: activation and quantizing in the grouped GEMMs (cutedsl_fused_grouped_mlp)"
+    )
     moe_shared_expert_overlap: bool = key(False, "shared experts are computed beside the exchange of tokens")
     moe_capacity: float | None = key(
         None, "most tokens of an expert over the mean (moe_expert_capacity_factor); default none are dropped", above=0

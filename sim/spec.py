@@ -15,13 +15,12 @@ from sim import files, jobs, strict
 from sim.arguments import with_arguments
 from sim.errors import InputError, Mistake, did_you_mean
 from sim.layout import check_layout, check_scenario, grad_accumulation_of, microbatches_of
-from sim.placing import allotted, placements
+from sim.lookup import cluster_of, job_mistakes, layout_mistakes, model_of, nccl_mistakes, place_mistakes, wrong_keys
 from sim.sections import (
     Checkpoint,
     Cluster,
     Dataload,
     Faults,
-    Inference,
     Measured,
     Megatron,
     Model,
@@ -35,8 +34,8 @@ from sim.sections import (
 
 __all__ = [
     "Checkpoint", "Cluster", "Dataload", "Faults", "Measured", "Megatron", "Model", "Nccl", "Parallel", "Placement",
-    "PyTorch", "Scenario", "Training", "check_layout", "grad_accumulation_of", "json_schema", "load_scenario",
-    "microbatches_of", "parse_scenario", "sections_in_use",
+    "PyTorch", "Scenario", "Training", "check_layout", "grad_accumulation_of", "json_schema", "layout_mistakes",
+    "load_scenario", "microbatches_of", "parse_scenario", "sections_in_use",
 ]  # fmt: skip
 
 _NOT_SECTIONS = ("where", "name", "start", "jobs")
@@ -60,11 +59,11 @@ def load_scenario(path: str | Path, overrides: Sequence[str] = ()) -> Scenario:
     where, folder = str(path), Path(path).parent
     scenario, mistakes = _collect(with_arguments(_read(Path(path)), folder, overrides), where, overrides)
     scenario = _located(scenario, folder, overrides)
-    fabric = _fabric(scenario, mistakes)
-    unreadable = _keys(mistakes) & {*jobs.KEYS, "scenario"}
+    fabric = cluster_of(scenario, mistakes)
+    unreadable = wrong_keys(mistakes) & {*jobs.KEYS, "scenario"}
     for job in () if unreadable else scenario.jobs or (scenario,):
-        mistakes += _looked_up(job, fabric, mistakes)
-    mistakes += _placed(scenario, fabric, _keys(mistakes))
+        mistakes += job_mistakes(job, fabric, mistakes)
+    mistakes += place_mistakes(scenario, fabric, wrong_keys(mistakes))
     return _checked(scenario, mistakes)
 
 
@@ -91,9 +90,9 @@ def load_open(path: str | Path, overrides: Sequence[str], free: Collection[str])
     if scenario.jobs:
         raise InputError(Mistake(where, "jobs", f"{len(scenario.jobs)} jobs", "one", "layouts are of one job"))
     scenario = _located(scenario, folder, overrides)
-    fabric = _fabric(scenario, mistakes)
-    _model(scenario, mistakes)
-    mistakes += _nccl(scenario, _keys(mistakes))
+    fabric = cluster_of(scenario, mistakes)
+    model_of(scenario, mistakes)
+    mistakes += nccl_mistakes(scenario, wrong_keys(mistakes))
     if fabric is not None and (gpus := scenario.cluster.gpus or 1) > len(fabric.gpus):
         expected = f"at most {len(fabric.gpus)}, the GPUs of the cluster"
         mistakes.append(Mistake(where, "cluster.gpus", str(gpus), expected))
@@ -114,23 +113,6 @@ def _located(scenario: Scenario, folder: Path, overrides: Sequence[str]) -> Scen
         measured=Measured() if overrides else scenario.measured,
         jobs=tuple(_located(job, folder, overrides) for job in scenario.jobs),
     )
-
-
-def _looked_up(scenario: Scenario, fabric: Any, mistakes: list[Mistake]) -> list[Mistake]:
-    """What is wrong with one job against its model, the cluster, its schedule and NCCL."""
-    found: list[Mistake] = []
-    known = [*mistakes, *found]
-    model = _model(scenario, known)
-    found += known[len(mistakes) :]
-    wrong = _keys(known)
-    serves = scenario.inference != Inference()  # its pools need not be the whole cluster
-    gpus = None if fabric is None or serves else allotted(scenario, fabric)
-    return [*found, *layout_mistakes(scenario, gpus, model, wrong), *_nccl(scenario, wrong)]
-
-
-def layout_mistakes(scenario: Scenario, gpus: int | None, model: Any, wrong: Collection[str] = ()) -> list[Mistake]:
-    """What is wrong with a layout on so many GPUs, its schedule included; rules on keys in `wrong` are left out."""
-    return check_layout(scenario, gpus, model, skip=wrong) + _pipeline(scenario, wrong)
 
 
 def parse_scenario(mapping: Mapping[str, Any], where: str, overrides: Sequence[str] = ()) -> Scenario:
@@ -180,9 +162,9 @@ def _collect(mapping: Mapping[str, Any], where: str, overrides: Sequence[str]) -
         mistakes += wrong
     scenario = _defaults(Scenario(**sections, where=where))
     if told is None:
-        return scenario, mistakes + check_scenario(scenario, skip=_keys(mistakes))
+        return scenario, mistakes + check_scenario(scenario, skip=wrong_keys(mistakes))
     rules = {"model", "training", "parallel"}  # the jobs' own
-    mistakes += check_scenario(scenario, skip=_keys(mistakes) | rules)
+    mistakes += check_scenario(scenario, skip=wrong_keys(mistakes) | rules)
     sections_wrong = {mistake.key.partition(".")[0] for mistake in mistakes}
     shared = {name: table for name, table in tables.items() if name in SECTIONS and name not in sections_wrong}
     made, wrong = jobs.build(told, shared, scenario.cluster, where, lambda table, place: _collect(table, place, ()))
@@ -252,79 +234,6 @@ def _read(path: Path) -> dict[str, Any]:
 
 def _beside(folder: Path, file: str | None) -> str | None:
     return None if file is None else str(folder / file)
-
-
-def _keys(mistakes: Sequence[Mistake]) -> set[str]:
-    return {mistake.key for mistake in mistakes}
-
-
-def _fabric(scenario: Scenario, mistakes: list[Mistake]) -> Any:
-    """The scenario's cluster; None, and a mistake, when there is no such cluster."""
-    if _keys(mistakes) & {"cluster", "cluster.name", "cluster.file", "cluster.hosts"}:
-        return None
-    from topologies import load_cluster  # networkx: only when a cluster is wanted
-
-    cluster = scenario.cluster
-    try:
-        return load_cluster(cluster.name or cluster.file or "", hosts=cluster.hosts, overrides=cluster.set)
-    except InputError as error:
-        key = "cluster.name" if cluster.name else "cluster.file"
-        for mistake in error.mistakes:  # of the name itself, or in the cluster's own file
-            named = (mistake.where, mistake.key) == ("cluster", "name")
-            mistakes.append(replace(mistake, where=scenario.where, key=key) if named else mistake)
-        return None
-
-
-def _placed(scenario: Scenario, fabric: Any, wrong: set[str]) -> list[Mistake]:
-    """Where ranks cannot be; nothing new when the keys it rests on are already wrong."""
-    sections = {key.partition(".")[0] for key in wrong}
-    if fabric is None or sections & {"", "cluster", "placement", "parallel", "jobs"}:
-        return []
-    try:
-        placements(scenario, fabric)
-    except InputError as error:
-        return list(error.mistakes)
-    return []
-
-
-def _model(scenario: Scenario, mistakes: list[Mistake]) -> Any:
-    """The scenario's model; None, and its mistakes, when it cannot be read."""
-    wrong = _keys(mistakes)
-    if wrong & {"model", "model.name", "model.file", "model.kind"}:
-        return None
-    from workloads.model import load_model
-
-    try:
-        return load_model(scenario.model, scenario.where)
-    except InputError as error:
-        mistakes.extend(mistake for mistake in error.mistakes if not mistake.key or mistake.key not in wrong)
-        return None
-
-
-def _pipeline(scenario: Scenario, wrong: Collection[str]) -> list[Mistake]:
-    """What the schedule cannot run; nothing new when the keys it rests on are already wrong."""
-    p, batch = scenario.parallel, {"training", "training.global_batch", "training.micro_batch", "training.microbatches"}
-    layout = {"parallel", "parallel.pp", "parallel.vpp", "parallel.schedule", "parallel.dp"}
-    if p.pp == 1 or set(wrong) & (batch | layout):
-        return []
-    from workloads import schedules
-
-    per_run = microbatches_of(scenario) // grad_accumulation_of(scenario)
-    framework = scenario.training.framework
-    return list(schedules.check(p.schedule, p.pp, per_run, p.vpp if p.vpp > 1 else None, scenario.where, framework))
-
-
-def _nccl(scenario: Scenario, wrong: set[str]) -> list[Mistake]:
-    if "nccl" not in sections_in_use(scenario):
-        return []
-    from sim.collectives.plan import settings
-
-    try:
-        settings(scenario.nccl)
-    except InputError as error:
-        found = [replace(mistake, where=scenario.where, key=f"nccl.{mistake.key}") for mistake in error.mistakes]
-        return [mistake for mistake in found if mistake.key not in wrong]
-    return []
 
 
 def _checked(scenario: Scenario, mistakes: list[Mistake]) -> Scenario:

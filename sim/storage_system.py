@@ -7,18 +7,21 @@ Systems that merge neighbouring requests (`merges`) count requests per second fo
 
 from __future__ import annotations
 
-import tomllib
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
+from sim import files
 from sim.errors import InputError, Mistake, unknown
 from sim.units import format_bandwidth, format_bytes, parse_bandwidth, parse_bytes, parse_duration
 
 FOLDER = Path(__file__).parent / "costs" / "storage"
 Op = Literal["read", "write"]
+SOURCED = "{ value = ..., evidence = ..., source = ... }"
+FLAGS = ("page_cache", "gpudirect", "merges")
 ATTACHED = ("nvme", "block", "network", "storage")
 _PARSE = {
     "read": parse_bandwidth, "write": parse_bandwidth, "client": parse_bandwidth, "thread": parse_bandwidth,
@@ -115,15 +118,23 @@ def known(name_or_file: str, where: str = "storage", key: str = "") -> System:
     path = Path(name_or_file) if name_or_file.endswith(".toml") else FOLDER / f"{name_or_file}.toml"
     if not path.is_file():
         raise InputError(unknown(where, key, name_or_file, names(), "a file, or one of"))
-    return _read(path)
+    return _bundled(path) if path.parent == FOLDER else _read(path)
 
 
 @cache
+def _bundled(path: Path) -> System:
+    return _read(path)
+
+
 def _read(path: Path) -> System:
     table = read_table(path)
-    if table["attach"] not in ATTACHED:
-        raise InputError(unknown(path.name, "attach", str(table["attach"]), ATTACHED))
-    words = {key: table.pop(key) for key in ("description", "attach")}
+    words = {key: table.pop(key, None) for key in ("description", "attach")}
+    absent = [Mistake(path.name, key, "nothing", "a text") for key, word in words.items() if not isinstance(word, str)]
+    texts = [Mistake(path.name, key, repr(one), SOURCED) for key, one in table.items() if isinstance(one, str)]
+    if absent or texts:
+        raise InputError(absent + texts)
+    if words["attach"] not in ATTACHED:
+        raise InputError(unknown(path.name, "attach", str(words["attach"]), ATTACHED))
     grades = {key: one[1] for key, one in table.items()}
     values: dict[str, Any] = {key: one[0] for key, one in table.items()}
     fields = set(System.__dataclass_fields__)
@@ -135,7 +146,7 @@ def _read(path: Path) -> System:
     ]
     if wrong:
         raise InputError(wrong)
-    for flag in ("page_cache", "gpudirect", "merges"):
+    for flag in FLAGS:
         if flag in values:
             values[flag] = bool(values[flag])
     sources = {key: one[2] for key, one in table.items()}
@@ -152,21 +163,24 @@ def read_table(path: Path) -> dict[str, Any]:
     """
     where, found, mistakes = path.name, dict[str, Any](), list[Mistake]()
     try:
-        told = tomllib.loads(path.read_text(encoding="utf-8"))
+        told = files.toml(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise InputError(Mistake(where, "", str(error), "a TOML file")) from None
     for key, entry in told.items():
         if isinstance(entry, str):
             found[key] = entry
         elif not isinstance(entry, dict) or {"value", "evidence", "source"} - set(entry):
-            mistakes.append(Mistake(where, key, repr(entry), "{ value = ..., evidence = ..., source = ... }"))
+            mistakes.append(Mistake(where, key, repr(entry), SOURCED))
+        elif not all(isinstance(entry[part], str) for part in ("evidence", "source")):
+            mistakes.append(Mistake(where, key, repr(entry), f"{SOURCED} with texts for grade and source"))
         else:
             try:
                 value = _PARSE[key](entry["value"], where, key) if key in _PARSE else entry["value"]
             except InputError as error:
                 mistakes.extend(error.mistakes)
                 continue
-            if not isinstance(value, int | float) or value < 0 or (value == 0 and key in _PARSE):
+            number = isinstance(value, int | float) and 0 <= value < math.inf
+            if not number or (value == 0 and key not in FLAGS) or (key == "threads" and int(value) != value):
                 mistakes.append(Mistake(where, key, repr(entry["value"]), "a positive number"))
             found[key] = value, entry["evidence"], entry["source"]
     if mistakes:

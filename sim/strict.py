@@ -117,7 +117,7 @@ def _typed(hint: Any, value: object, where: str, dotted: str) -> Any:
         return _typed(next(p for p in parts if (p is str) != isinstance(value, list | tuple)), value, where, dotted)
     if origin is tuple:
         if not isinstance(value, list | tuple):
-            example = '["host0", "host[2-5]"]' if typing.get_args(hint)[0] is str else "[1024, 1024, 1]"
+            example = _example(typing.get_args(hint)[0])
             raise InputError(Mistake(where, dotted, repr(value), f"a list such as {example}"))
         return tuple(_typed(typing.get_args(hint)[0], item, where, dotted) for item in value)
     if origin is dict:
@@ -125,6 +125,13 @@ def _typed(hint: Any, value: object, where: str, dotted: str) -> Any:
             raise InputError(Mistake(where, dotted, repr(value), 'a table such as { "nvlink.bandwidth" = "2x" }'))
         return dict(flatten(value))
     return _scalar(hint, value, where, dotted)
+
+
+def _example(item: Any) -> str:
+    """A list of such items."""
+    if typing.get_origin(item) is Literal:
+        return "[" + ", ".join(f'"{choice}"' for choice in typing.get_args(item)[:2]) + "]"
+    return '["host0", "host[2-5]"]' if item is str else "[1024, 1024, 1]"
 
 
 def _scalar(hint: type, value: object, where: str, dotted: str) -> Any:

@@ -14,7 +14,7 @@ import itertools
 import json
 import os
 import tomllib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Executor, Future, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import AbstractContextManager
@@ -24,6 +24,9 @@ from typing import IO, Any
 
 from sim import __version__
 from sim.errors import InputError, Mistake, PrestepError
+from sim.executors import RETRIES, executor_of
+
+__all__ = ["COLUMNS", "Row", "Spec", "executor_of", "grid_of", "run_one", "specs", "sweep", "write_whole"]
 
 Row = dict[str, Any]
 #: Columns of results.parquet after those of the grid (SI units); `error` is "" for a run that was predicted.
@@ -33,7 +36,6 @@ COLUMNS: dict[str, str] = {
     "model": "string", "layout": "string", "compute": "double", "exposed_communication": "double", "bubble": "double",
     "io": "double", "host": "double", "idle": "double", "grounded": "double",
 }  # fmt: skip
-RETRIES = 3  # of runs whose worker died
 
 
 @dataclass(frozen=True)
@@ -95,27 +97,47 @@ def specs(scenario: Path, grid: Mapping[str, Sequence[str]], overrides: Sequence
     made: dict[str, Spec] = {}
     for values in itertools.product(*grid.values()):
         changes = {**base, **dict(zip(grid, values, strict=True))}
-        text = json.dumps([__version__, digest, sorted(changes.items())])
+        told = [__version__, digest, sorted(changes.items()), *_digests(scenario.parent, changes.values())]
+        text = json.dumps(told)
         key = hashlib.sha256(text.encode()).hexdigest()[:24]
         made.setdefault(key, Spec(key, str(scenario), tuple(changes.items())))
     return list(made.values())
 
 
 def _files(scenario: Path) -> str:
-    """Hash of a scenario's file and of the files that it names."""
-    from sim.strict import flatten
-
+    """Hash of a scenario's file and of the files that it names, and that these name."""
     try:
-        data = scenario.read_bytes()
-        told = dict(flatten(tomllib.loads(data.decode())))
+        tomllib.loads(scenario.read_bytes().decode())
     except (OSError, ValueError):
         return ""  # what is wrong with it is said where it is read
-    parts = [data]
-    for value in told.values():
-        path = scenario.parent / value if isinstance(value, str) and len(value) < 256 else None
-        if path is not None and path.is_file():
-            parts.append(path.read_bytes())
-    return hashlib.sha256(b"\0".join(parts)).hexdigest()
+    return hashlib.sha256(b"\0".join(path.read_bytes() for path in _named(scenario))).hexdigest()
+
+
+def _named(path: Path) -> list[Path]:
+    """A file and those that it names, such as a cluster, its kernels, or what it extends; each once."""
+    from sim.strict import flatten
+
+    found: dict[Path, None] = {}
+    todo = [path]
+    while todo:
+        path = todo.pop(0)
+        if path in found or not path.is_file():
+            continue
+        found[path] = None
+        if path.suffix != ".toml":
+            continue
+        try:
+            told = dict(flatten(tomllib.loads(path.read_text(encoding="utf-8"))))
+        except (OSError, ValueError):
+            continue
+        todo += [path.parent / text for text in told.values() if isinstance(text, str) and 0 < len(text) < 256]
+    return list(found)
+
+
+def _digests(folder: Path, values: Iterable[str]) -> list[str]:
+    """Hashes of the files that changes name, such as `--grid cluster.file=a.toml,b.toml`."""
+    paths = [folder / value for value in values if 0 < len(value) < 256]
+    return [_files(path) or hashlib.sha256(path.read_bytes()).hexdigest() for path in paths if path.is_file()]
 
 
 def run_one(spec: Spec) -> Row:
@@ -161,6 +183,8 @@ def sweep(
     runs.mkdir(parents=True, exist_ok=True)
     with _alone(folder):
         left = [spec for spec in wanted if not (runs / f"{spec.key}.json").exists()]
+        import pyarrow.parquet  # noqa: F401  (for the table: now, while processes start, not after the last run)
+
         tell = progress or (lambda done, of: None)
         through = len(wanted) - len(left)
         tell(through, len(wanted))
@@ -233,64 +257,3 @@ def _table(wanted: Sequence[Spec], folder: Path) -> Path:
     path = folder / "results.parquet"
     write_whole(path, buffer.getvalue())
     return path
-
-
-@contextlib.contextmanager
-def _one_thread() -> Iterator[None]:
-    """Processes that start meanwhile do linear algebra on one thread: two with two each wait for each other's."""
-    kept = {name: os.environ.get(name) for name in _THREADS}
-    os.environ.update(dict.fromkeys(_THREADS, "1"))
-    try:
-        yield
-    finally:
-        for name, value in kept.items():
-            os.environ.pop(name) if value is None else os.environ.update({name: value})
-
-
-_THREADS = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")
-
-
-def executor_of(name: str, jobs: int) -> Callable[[], AbstractContextManager[Executor]]:
-    """What makes the executor: `processes`, `threads`, or `dask://FILE` with a scheduler's file.
-
-    Raises
-    ------
-    InputError
-        For another name, or a scheduler's file that is not there.
-    PrestepError
-        If dask.distributed is not installed.
-    """
-    from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
-    from multiprocessing import forkserver, get_context
-
-    if name == "threads":
-        return lambda: ThreadPoolExecutor(jobs)
-    if name == "processes":
-        # Fresh processes: a fork of one with threads (numpy's) may hang. They come from a server that has imported what
-        # a prediction needs once for all of them, while the scenario is read here.
-        context = get_context("forkserver")
-        context.set_forkserver_preload(["sim.warm"])
-        with _one_thread():
-            forkserver.ensure_running()
-        return lambda: ProcessPoolExecutor(jobs, mp_context=context)
-    file = name.removeprefix("dask://")
-    if file == name or not file:
-        raise InputError(
-            Mistake("command line", "--executor", f'"{name}"', "processes, threads or dask://SCHEDULER_FILE")
-        )
-    if not Path(file).is_file():
-        raise InputError(
-            Mistake("command line", "--executor", f"no file {file}", "the file of `dask scheduler --scheduler-file`")
-        )
-    try:
-        from distributed import Client
-    except ImportError:
-        raise PrestepError("--executor dask://...: needs dask: pip install 'prestep[cluster]'") from None
-    return lambda: _dask(Client(scheduler_file=file))
-
-
-@contextlib.contextmanager
-def _dask(client: Any) -> Iterator[Executor]:
-    """Its executor; a prediction is a pure function, so a run whose worker died may be run again."""
-    with client, client.get_executor(pure=False, retries=RETRIES) as made:
-        yield made

@@ -15,6 +15,7 @@ from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
 from statistics import NormalDist
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sim import files
@@ -108,22 +109,23 @@ def uncertainty_of(simulation: Simulation, path: CriticalPath, step: float) -> U
     for segment in path.segments:
         for constant, share in read.shares(segment):
             seconds[constant] += share * segment.duration * scale
-    return interval(seconds, step, read.past)
+    return interval(seconds, step, read.past, {read.speed: read.host_spread})
 
 
 def interval(
-    seconds: Mapping[Constant, float], step: float, past: Mapping[Constant, float] | None = None
-) -> Uncertainty:
+    seconds: Mapping[Constant, float], step: float, past: Mapping[Constant, float] | None = None,
+    spreads: Mapping[Constant, float] = MappingProxyType({}),
+) -> Uncertainty:  # fmt: skip
     """The interval of a step of which so many seconds rest on each constant, and the whole on the state of the GPUs.
 
     `past` has constants that are used past their measured sizes, and by how many octaves: every octave adds the
-    constant's own spread once more (guess).
+    constant's own spread once more (guess). `spreads` has those of constants that the machine's file says.
     """
     known, past = widths(), past or {}
     found = [
-        Part(_name(c), c.grade, time, known[c.family][c.grade] * (1.0 + past.get(c, 0.0)), past.get(c, 0.0))
+        Part(_name(c), c.grade, time, spread * (1.0 + past.get(c, 0.0)), past.get(c, 0.0))
         for c, time in seconds.items()
-        if time > 0
+        if time > 0 and (spread := spreads[c] if c in spreads else known[c.family][c.grade])
     ]
     found.append(Part(RUN, "measured", step, known["run"]["measured"]))
     parts = tuple(sorted(found, key=lambda part: (-part.seconds * part.spread, part.constant, part.grade)))
@@ -167,10 +169,15 @@ class _Reader:
         self.past: dict[Constant, float] = {}
         said = simulation.scenario.cluster.host_factor is not None or "host_factor" in simulation.fabric.facts
         self.host = Constant("host", "", "fitted" if said else "guess")
+        # Hosts of one kind differ from start to start, those with neighbours the most: the cluster file says how far.
+        own = simulation.scenario.cluster.host_factor is not None
+        fact = None if own else simulation.fabric.facts.get("host_spread")
+        self.speed = Constant("host", "speed of the host", "fitted")
+        self.host_spread = float(fact.value) if fact else 0.0
 
     def shares(self, segment: Segment) -> Sequence[tuple[Constant, float]]:
         if segment.kind == HOST:
-            return [(self.host, 1.0)]
+            return [(self.host, 1.0), (self.speed, 1.0)]
         if segment.index < 0:
             return [(Constant("pause", "", "measured"), 1.0)]
         program = self.programs[segment.rank]

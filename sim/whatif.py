@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from sim import progress
 from sim.errors import InputError, Mistake, unknown
 
 if TYPE_CHECKING:
@@ -75,13 +77,18 @@ def render(comparison: Table) -> str:
 class Changes:
     """A scenario's prediction, and those of changed clusters, with as little done again as possible."""
 
-    def __init__(self, scenario: Scenario) -> None:
-        from sim.predict import load_fabric, simulate
+    def __init__(self, scenario: Scenario, base: Simulation | None = None) -> None:
+        from sim.predict import simulate
 
         self.scenario = scenario
-        plain = replace(scenario, cluster=replace(scenario.cluster, set={}))
-        self._cluster = load_fabric(plain)
-        self.base: Simulation = simulate(scenario, fabric=self.fabric(scenario.cluster.set))
+        self.base: Simulation = base or simulate(scenario, fabric=self.fabric(scenario.cluster.set))
+
+    @cached_property
+    def _cluster(self) -> Fabric:
+        """The cluster as its file has it."""
+        from sim.predict import load_fabric
+
+        return load_fabric(replace(self.scenario, cluster=replace(self.scenario.cluster, set={})))
 
     def fabric(self, overrides: Mapping[str, str]) -> Fabric:
         """The scenario's cluster with links and GPUs changed."""
@@ -184,18 +191,91 @@ EACH = {
 }  # fmt: skip
 
 
-def tornado(scenario: Scenario, each: Sequence[str], factors: Sequence[float] = FACTORS) -> Table:
-    """The step with every element at each of the factors, the largest effect first; times in seconds."""
+def tornado(
+    scenario: Scenario, each: Sequence[str], factors: Sequence[float] = FACTORS, base: Simulation | None = None
+) -> Table:
+    """The step with every element at each of the factors, the largest effect first; times in seconds.
+
+    `base`: the scenario's own simulation, where it is there already.
+    """
+    changes = Changes(scenario, base)
+    world = changes.base.lowered.layout.world
+    wanted = list(dict.fromkeys(pair for word in each for pair in elements(changes.base.fabric, word, world)))
+    return {**_effects(changes, wanted, factors), "each": list(each)}
+
+
+def _effects(changes: Changes, wanted: Sequence[tuple[str, str]], factors: Sequence[float]) -> Table:
     from sim.report import step_time
 
-    changes = Changes(scenario)
-    before, world = step_time(changes.base), changes.base.lowered.layout.world
+    before = step_time(changes.base)
     rows = []
-    for name, key in dict.fromkeys(pair for word in each for pair in elements(changes.base.fabric, word, world)):
+    for name, key in progress.track(wanted, "what-ifs"):
         found = []
         for factor in factors:
             after = step_time(changes.simulate({key: f"{factor:g}x"}))
             found.append({"factor": factor, "step_time": after, "difference": after - before})
         rows.append({"element": name, "set": key, "changes": found, "effect": max(abs(c["difference"]) for c in found)})
     rows.sort(key=lambda row: -float(str(row["effect"])))
-    return {"step_time": before, "factors": list(factors), "each": list(each), "elements": rows}
+    return {"step_time": before, "factors": list(factors), "elements": rows}
+
+
+#: Operations (and links, each of which costs as much) times changes that a report spends on what-ifs unless it is asked
+#: for more: less than a second.
+SPENT, MOST_UNASKED = 28_000, 6
+
+
+def short_tornado(scenario: Scenario, result: Result, factors: Sequence[float] = FACTORS) -> Table:
+    """The what-ifs that a report has unasked: the GPU and the links that matter most, as many as `SPENT` allows.
+
+    Of a large step they are at twice alone; of a larger one none are simulated, and the table has the effect of 1 %
+    more of every kind of link to first order.
+    """
+    simulation = result.source
+    if simulation is None:
+        return {}
+    cost = sum(map(len, simulation.lowered.graph.programs)) + len(simulation.fabric.links)
+    most = int(SPENT / cost)
+    if most < len(factors):
+        return _first_order(result)
+    tried = list(factors) if most >= 3 * len(factors) else [max(factors)]
+    chosen = _unasked(result)[: min(MOST_UNASKED, most // len(tried))]
+    note = "More, latencies and other elements too: prestep run --report FILE --each all."
+    return {**_effects(Changes(scenario, simulation), chosen, tried), "note": note}
+
+
+def _unasked(result: Result) -> list[tuple[str, str]]:
+    """The GPU's speed, then kinds of links by what they are worth (by how busy they are, where that is not known)."""
+    worth = {kind.kind: abs(kind.shadow_price or 0.0) for kind in result.link_kinds}
+    busy = {kind.kind: kind.held for kind in result.link_kinds}
+    kinds = [kind for kind in sorted(worth, key=lambda k: (-worth[k], -busy[k])) if worth[kind] or busy[kind]]
+    links = [(kind, f"{kind}.bandwidth") for kind in kinds]
+    gpu = [("gpu flops", "gpu.flops"), ("gpu hbm_bandwidth", "gpu.hbm_bandwidth")]
+    return [gpu[0], *links[:1], gpu[1], *links[1:]]
+
+
+def _first_order(result: Result) -> Table:
+    """A table as of `tornado` for 1 % more: of links by their shadow prices, else by the time on the critical path."""
+    spent: dict[str, float] = {}
+    for part in result.critical_path.parts() if result.critical_path is not None else ():
+        spent[part["kind"]] = spent.get(part["kind"], 0.0) + part["seconds"]
+    gains = {"gpu (all kernels)": spent.get("kernel", 0.0), "host (its launches)": spent.get("host", 0.0)}
+    prices = {kind.kind: kind.shadow_price for kind in result.link_kinds}
+    if any(price is not None for price in prices.values()):
+        gains |= {kind: price or 0.0 for kind, price in prices.items()}
+    else:  # too many links for prices: what waits for communication, whatever link it is
+        for part in result.critical_path.parts() if result.critical_path is not None else ():
+            if part["kind"] == "communication":
+                name = f"links ({part['axis'] or 'all'} communication)"
+                gains[name] = gains.get(name, 0.0) + part["seconds"]
+    changes = {name: -gain / 100 for name, gain in gains.items() if gain}
+    step = result.step_time
+    rows = [
+        {
+            "element": name, "set": "", "effect": abs(difference),
+            "changes": [{"factor": 1.01, "step_time": step + difference, "difference": difference}],
+        }
+        for name, difference in sorted(changes.items(), key=lambda item: -abs(item[1]))
+    ]  # fmt: skip
+    note = "To first order, from the critical path and, where they are known, the links' shadow prices. "
+    note += "Of a step as long as this half and twice are simulated when asked: prestep run --report FILE --each "
+    return {"step_time": step, "factors": [1.01], "elements": rows, "note": note + "link-kind,gpu."}

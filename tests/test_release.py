@@ -112,7 +112,15 @@ def test_what_is_in_the_files(built: Path) -> None:
     """The wheel has the packages, their data and the licence; the sdist has the tests too; neither has strays."""
     wheel = zipfile.ZipFile(next(built.glob("*.whl"))).namelist()
     tops = {name.partition("/")[0] for name in wheel}
-    assert tops == {"cli.py", "sim", "topologies", "workloads", "validation", f"prestep-{__version__}.dist-info"}
+    assert tops == {
+        "cli.py",
+        "prestep.py",
+        "sim",
+        "topologies",
+        "workloads",
+        "validation",
+        f"prestep-{__version__}.dist-info",
+    }
     for name in ("sim/exporters/_html/page.js", "sim/explorer/explore.js", "sim/explorer/explore.css", "sim/py.typed"):
         assert name in wheel
     assert any(name.endswith("licenses/LICENSE") for name in wheel)

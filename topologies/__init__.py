@@ -50,7 +50,7 @@ def load_cluster(
     InputError
         With every mistake in the file; or every override that is wrong or matches nothing.
     """
-    from topologies.clusterfile import read
+    from topologies.kept import read
 
     fabric = read(name_or_file, hosts)
     return fabric.with_overrides(overrides, where) if overrides else fabric

@@ -9,6 +9,7 @@ from topologies.builder import FabricBuilder
 from topologies.fabric import Fabric
 from topologies.host import MEMORY, NVLINK4, PCIE5, SOCKET
 from topologies.known import Known, LinkSpec
+from topologies.wiring import too_few
 
 _EFA = "AWS p5.48xlarge: 32 EFA network interfaces of 100 Gbit/s, 3,200 Gbit/s in all"
 _ASSUMED = "order of magnitude of an EFA hop with its adapter"
@@ -74,11 +75,7 @@ class Params:
 
     def __post_init__(self) -> None:
         least = {"hosts": 1, "gpus": 1, "sockets": 1, "nics_per_gpu": 1, "nvmes_per_gpu": 0}
-        mistakes = [
-            Mistake("aws_p5", key, str(getattr(self, key)), f"at least {low}")
-            for key, low in least.items()
-            if getattr(self, key) < low
-        ]
+        mistakes = too_few("aws_p5", self, least)
         if any(count < 1 for count in self.nvlinks):
             mistakes.append(Mistake("aws_p5", "nvlinks", str(list(self.nvlinks)), "at least 1 link to every NVSwitch"))
         if mistakes:

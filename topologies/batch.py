@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from topologies.grouping import groups, opaque
 from topologies.links import Floats, Ints, Links, Nodes
 from topologies.preference import MAX_PATHS, STRIDE
 from topologies.routing import Router, chosen
@@ -285,18 +286,3 @@ class Batch:
             share: Floats = np.bincount(where.ravel(), weights=each).astype(np.float64)
             self._cores[key] = unique, share
         return self._cores[key]
-
-
-def opaque(table: Ints) -> np.ndarray:
-    """Each row of a table as one opaque value."""
-    packed = np.ascontiguousarray(table.astype(np.int32))
-    return packed.view(np.dtype((np.void, packed.dtype.itemsize * packed.shape[1]))).ravel()
-
-
-def groups(key: Ints) -> list[tuple[int, Ints]]:
-    """Every value of `key` and where it stands."""
-    order = np.argsort(key, kind="stable")
-    if not len(order):
-        return []
-    edges = np.flatnonzero(np.diff(key[order])) + 1
-    return [(int(key[part[0]]), part) for part in np.split(order, edges)]

@@ -156,12 +156,14 @@ def _share(value: object, where: str, key: str) -> float:
     return number
 
 
-# Facts that any cluster may state. How much slower the host runs framework code than the one its costs were fitted on;
+# Facts that any cluster may state. How much slower the host runs framework code than the one its costs were fitted on,
+# and how far (standard deviation of the logarithm) this differs between hosts of the kind;
 # whether NVSwitches multicast and reduce (NVLink SHARP), whether the network's switches reduce (SHARP), how many bytes
 # the token buckets hold that shape the network's ports, and whether the network is TCP sockets: then the bandwidth of
 # its links is TCP's goodput. `amd_cpu` and `net_*`: sim/collectives/network.py.
 OF_EVERY_FAMILY: dict[str, Callable[[object, str, str], float]] = {
-    "host_factor": _positive, "nvlink_sharp": _switch, "sharp": _switch, "token_bucket": _positive, "tcp": _switch,
+    "host_factor": _positive, "host_spread": _positive, "nvlink_sharp": _switch, "sharp": _switch,
+    "token_bucket": _positive, "tcp": _switch,
     "amd_cpu": _switch, "net_share": _share, "net_pairs_share": _share, "net_ll": parse_duration,
     "net_ll128": parse_duration, "net_simple": parse_duration, "net_message": parse_duration,
     "net_rendezvous": parse_duration, "net_eager": parse_bytes, "net_channel": parse_bandwidth,

@@ -10,7 +10,7 @@ from topologies import host
 from topologies.builder import FabricBuilder
 from topologies.fabric import Fabric
 from topologies.known import LinkSpec
-from topologies.rail_optimized import CABLE
+from topologies.wiring import CABLE, add_below, add_row, too_few
 
 
 @dataclass(frozen=True)
@@ -51,11 +51,7 @@ class Params(host.Params):
     def __post_init__(self) -> None:
         super().__post_init__()
         least = dict.fromkeys(("hosts", "hosts_per_switch", "switches_per_group", "global_cables", "nics"), 1)
-        mistakes = [
-            Mistake("dragonfly", key, str(getattr(self, key)), f"at least {low}")
-            for key, low in least.items()
-            if getattr(self, key) < low
-        ]
+        mistakes = too_few("dragonfly", self, least)
         if not mistakes and self.cables < 1:
             most = (self.switches_per_group * self.global_cables + 1) * self.switches_per_group * self.hosts_per_switch
             expected = f"at most {most}: a group has {self.switches_per_group * self.global_cables} cables to others"
@@ -107,15 +103,14 @@ def build(params: Params) -> Fabric:
     nics = host.add_hosts(builder, params, params.hosts)
     groups = [_add_group(builder, params, at) for at in range(params.groups)]
     flat = [switch for group in groups for switch in group]
-    above = [flat[at // params.hosts_per_switch] for at in range(params.hosts) for _ in range(params.nics)]
-    builder.cables([nic for one in nics for nic in one], above, "nic", params.nic)
+    add_below(builder, nics, flat, params.hosts_per_switch, params.nic)
     for (a, b), count in _between(params, groups).items():
         builder.link(a, b, "global", params.wide, count)
     return builder.finish("dragonfly", params.gpu, "dragonfly")
 
 
 def _add_group(builder: FabricBuilder, params: Params, group: int) -> list[str]:
-    switches = [builder.node(f"group{group}/switch{at}", "switch") for at in range(params.switches_per_group)]
+    switches = add_row(builder, "switch", params.switches_per_group, f"group{group}/")
     pairs = [(a, b) for at, a in enumerate(switches) for b in switches[at + 1 :]]
     builder.cables([a for a, _ in pairs], [b for _, b in pairs], "local", params.local)
     return switches

@@ -9,7 +9,7 @@ from topologies import host
 from topologies.builder import FabricBuilder
 from topologies.fabric import Fabric
 from topologies.known import Known, LinkSpec
-from topologies.rail_optimized import add_mesh
+from topologies.wiring import add_below, add_mesh, add_row, add_spines, too_few
 
 CABLE = LinkSpec(
     Known(48e9, "guess", "as a NIC's port: what NCCL tries at most on 400 Gbit/s"),
@@ -64,11 +64,7 @@ class Params(host.Params):
     def __post_init__(self) -> None:
         super().__post_init__()
         least = dict.fromkeys(("hosts", "hosts_per_rack", "racks_per_pod", "spines", "oversubscription", "nics"), 1)
-        mistakes = [
-            Mistake("ethernet_clos", key, str(getattr(self, key)), f"at least {low}")
-            for key, low in least.items()
-            if getattr(self, key) < low
-        ]
+        mistakes = too_few("ethernet_clos", self, least)
         if not mistakes and self.hosts_per_rack * self.nics % self.spines:
             found = f"{self.spines} for leaves with {self.hosts_per_rack * self.nics} ports down"
             mistakes.append(Mistake("ethernet_clos", "spines", found, "a divisor of the ports down: equal cables up"))
@@ -116,15 +112,13 @@ def build(params: Params) -> Fabric:
     """
     builder = FabricBuilder()
     nics = host.add_hosts(builder, params, params.hosts)
-    leaves = [builder.node(f"leaf{at}", "leaf") for at in range(params.racks)]
-    above = [leaves[at // params.hosts_per_rack] for at in range(params.hosts) for _ in range(params.nics)]
-    builder.cables([nic for one in nics for nic in one], above, "nic", params.nic)
+    leaves = add_row(builder, "leaf", params.racks)
+    add_below(builder, nics, leaves, params.hosts_per_rack, params.nic)
     spines = []
     for pod, first in enumerate(range(0, params.racks, params.racks_per_pod)):
-        spines.append([builder.node(f"pod{pod}/spine{at}", "spine") for at in range(params.spines)])
         members = leaves[first : first + params.racks_per_pod]
-        add_mesh(builder, members, spines[-1], "spine", params.spine, params.cables)
+        spines.append(add_spines(builder, members, params.spines, params.spine, params.cables, f"pod{pod}/"))
     if len(spines) > 1:
-        cores = [builder.node(f"core{at}", "core") for at in range(params.cores)]
+        cores = add_row(builder, "core", params.cores)
         add_mesh(builder, [spine for pod in spines for spine in pod], cores, "core", params.core)
     return builder.finish("ethernet-clos", params.gpu, "ethernet_clos")

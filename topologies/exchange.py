@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from topologies.batch import Batch, Piece, groups, opaque
+from topologies.batch import Batch, Piece
+from topologies.grouping import groups, opaque
 from topologies.links import Floats, Ints
 from topologies.preference import MAX_PATHS
 

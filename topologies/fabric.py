@@ -252,12 +252,11 @@ class Fabric:
         return same
 
     def with_routes_of(self, other: Fabric) -> Fabric:
-        """Takes over the routes that another fabric has found already: of one that differs in bandwidths alone.
+        """Shares routes with another fabric, those found and those yet to be found: with one of other bandwidths alone.
 
         Routes go by hops, kinds, counts and latencies, not by speed (see `routes`).
         """
-        if "_router" in other.__dict__:
-            self.__dict__["_router"] = other.__dict__["_router"]
+        self.__dict__["_router"] = other._router
         return self
 
     def with_routing(self, routing: Routing) -> Fabric:

@@ -9,7 +9,7 @@ from topologies import host
 from topologies.builder import FabricBuilder
 from topologies.fabric import Fabric
 from topologies.known import LinkSpec
-from topologies.rail_optimized import CABLE, add_mesh
+from topologies.wiring import CABLE, add_below, add_mesh, add_row, add_spines, too_few
 
 
 @dataclass(frozen=True)
@@ -58,11 +58,7 @@ class Params(host.Params):
         super().__post_init__()
         least = {"hosts": 1, "hosts_per_leaf": 1, "leaves_per_pod": 0, "spines": 1, "cores": 1, "nics": 1}
         least |= {"oversubscription": 1, "core_oversubscription": 1}
-        mistakes = [
-            Mistake("fat_tree", key, str(getattr(self, key)), f"at least {low}")
-            for key, low in least.items()
-            if getattr(self, key) < low
-        ]
+        mistakes = too_few("fat_tree", self, least)
         if not mistakes:
             mistakes = self._uneven()
         if mistakes:
@@ -122,26 +118,21 @@ def build(params: Params) -> Fabric:
     """
     builder = FabricBuilder()
     nics = host.add_hosts(builder, params, params.hosts)
-    leaves = [builder.node(f"leaf{at}", "leaf") for at in range(-(-params.hosts // params.hosts_per_leaf))]
-    under = [leaves[at // params.hosts_per_leaf] for at in range(params.hosts)]
-    ports = [nic for one in nics for nic in one]
-    builder.cables(ports, [leaf for leaf in under for _ in range(params.nics)], "nic", params.nic)
+    leaves = add_row(builder, "leaf", -(-params.hosts // params.hosts_per_leaf))
+    add_below(builder, nics, leaves, params.hosts_per_leaf, params.nic)
     size = params.leaves_per_pod or len(leaves)
     pods = [leaves[at : at + size] for at in range(0, len(leaves), size)]
-    spines = [_add_spines(builder, params, pod, at) for at, pod in enumerate(pods)]
+    named = [f"pod{at}/" if params.leaves_per_pod else "" for at in range(len(pods))]
+    spines = [
+        add_spines(builder, pod, params.spines, params.spine, params.cables, prefix)
+        for pod, prefix in zip(pods, named, strict=True)
+    ]
     if params.leaves_per_pod:
         _add_core(builder, params, spines)
     return builder.finish("fat-tree", params.gpu, "fat_tree")
 
 
-def _add_spines(builder: FabricBuilder, params: Params, leaves: list[str], pod: int) -> list[str]:
-    prefix = f"pod{pod}/" if params.leaves_per_pod else ""
-    spines = [builder.node(f"{prefix}spine{at}", "spine") for at in range(params.spines)]
-    add_mesh(builder, leaves, spines, "spine", params.spine, params.cables)
-    return spines
-
-
 def _add_core(builder: FabricBuilder, params: Params, pods: list[list[str]]) -> None:
     for plane in range(params.spines):
-        cores = [builder.node(f"core{plane * params.cores + at}", "core") for at in range(params.cores)]
+        cores = add_row(builder, "core", params.cores, first=plane * params.cores)
         add_mesh(builder, [spines[plane] for spines in pods], cores, "core", params.core, params.core_cables)

@@ -9,6 +9,7 @@ from topologies.builder import FabricBuilder
 from topologies.fabric import Fabric
 from topologies.host import NIC, NVLINK4, PCIE5
 from topologies.known import Known, LinkSpec
+from topologies.wiring import too_few
 
 _C2C = "NVIDIA Grace Hopper whitepaper: NVLink-C2C 900 GB/s in both directions"
 
@@ -74,11 +75,7 @@ class Params:
 
     def __post_init__(self) -> None:
         least = {"hosts": 1, "gpus": 1, "cpus": 1, "nvlinks": 0, "nics": 0, "nvmes": 0}
-        mistakes = [
-            Mistake("grace", key, str(getattr(self, key)), f"at least {low}")
-            for key, low in least.items()
-            if getattr(self, key) < low
-        ]
+        mistakes = too_few("grace", self, least)
         if self.cpus >= 1 and self.gpus % self.cpus:
             found, expected = f"{self.gpus} GPUs for {self.cpus} CPUs", "the same number of GPUs on every CPU"
             mistakes.append(Mistake("grace", "gpus", found, expected))

@@ -9,6 +9,7 @@ from sim.errors import InputError, Mistake
 from topologies.builder import FabricBuilder
 from topologies.fabric import Fabric
 from topologies.known import Known, LinkSpec
+from topologies.wiring import too_few
 
 _NVLINK4 = "NVIDIA H100 whitepaper: 18 NVLink4 links of 25 GB/s per direction, 900 GB/s per GPU in both"
 _PCIE5 = "PCI Express 5.0: 32 GT/s, 16 lanes, 128b/130b"
@@ -83,11 +84,8 @@ class Params:
     nvme: LinkSpec = NVME
 
     def __post_init__(self) -> None:
-        mistakes = []
         least = {"gpus": 1, "sockets": 1, "gpus_per_pcie_switch": 0, "nics": 0, "nvmes": 0, "peer_nvlinks": 0}
-        for key, low in least.items():
-            if getattr(self, key) < low:
-                mistakes.append(Mistake("host", key, str(getattr(self, key)), f"at least {low}"))
+        mistakes = too_few("host", self, least)
         if any(count < 1 for count in self.nvlinks):
             mistakes.append(Mistake("host", "nvlinks", str(list(self.nvlinks)), "at least 1 link to every NVSwitch"))
         if mistakes:

@@ -9,6 +9,7 @@ from topologies import host
 from topologies.builder import FabricBuilder
 from topologies.fabric import Fabric
 from topologies.known import Known, LinkSpec
+from topologies.wiring import add_row, too_few
 
 SPINE = LinkSpec(
     Known(48e9, "guess", "as the NIC's port"),
@@ -35,11 +36,7 @@ class Params(host.Params):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        mistakes = [
-            Mistake("leaf_spine", key, str(getattr(self, key)), f"at least {low}")
-            for key, low in {"hosts": 2, "leaves": 2, "nics": 1}.items()
-            if getattr(self, key) < low
-        ]
+        mistakes = too_few("leaf_spine", self, {"hosts": 2, "leaves": 2, "nics": 1})
         if self.hosts % max(1, self.leaves):
             mistakes.append(Mistake("leaf_spine", "hosts", str(self.hosts), f"a multiple of leaves = {self.leaves}"))
         if mistakes:
@@ -75,7 +72,7 @@ def build(params: Params) -> Fabric:
         If a count is too small or hosts do not divide over the leaves.
     """
     builder = FabricBuilder()
-    leaves = [builder.node(f"leaf{at}", "leaf") for at in range(params.leaves)]
+    leaves = add_row(builder, "leaf", params.leaves)
     if params.leaves == 2:
         builder.link(leaves[0], leaves[1], "spine", params.spine)
     else:

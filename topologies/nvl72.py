@@ -11,6 +11,7 @@ from topologies.builder import FabricBuilder
 from topologies.fabric import Fabric
 from topologies.host import NIC, PCIE5
 from topologies.known import Known, LinkSpec
+from topologies.wiring import add_row, too_few
 
 _SHEET = "NVIDIA GB200 NVL72 datasheet"
 
@@ -74,11 +75,7 @@ class Params:
 
     def __post_init__(self) -> None:
         least = {"hosts": 1, "hosts_per_rack": 1, "nics": 1, "spines": 1}
-        mistakes = [
-            Mistake("nvl72", key, str(getattr(self, key)), f"at least {low}")
-            for key, low in least.items()
-            if getattr(self, key) < low
-        ]
+        mistakes = too_few("nvl72", self, least)
         if not self.nvlinks or any(count < 1 for count in self.nvlinks):
             mistakes.append(Mistake("nvl72", "nvlinks", str(list(self.nvlinks)), "at least 1 link to every NVSwitch"))
         if not mistakes and self.hosts > self.hosts_per_rack and self.hosts_per_rack % self.spines:
@@ -137,8 +134,8 @@ def build(params: Params) -> Fabric:
 
 def _add_rack(builder: FabricBuilder, params: Params, rack: int) -> list[str]:
     """One NVLink domain with its trays; returns its leaves, one per rail."""
-    nvswitches = [builder.node(f"rack{rack}/nvswitch{at}", "nvswitch") for at in range(len(params.nvlinks))]
-    leaves = [builder.node(f"rack{rack}/leaf{rail}", "leaf") for rail in range(params.nics)]
+    nvswitches = add_row(builder, "nvswitch", len(params.nvlinks), f"rack{rack}/")
+    leaves = add_row(builder, "leaf", params.nics, f"rack{rack}/")
     board = _board(params)
     first = rack * params.hosts_per_rack
     for host in range(first, min(first + params.hosts_per_rack, params.hosts)):

@@ -8,13 +8,8 @@ from sim.errors import InputError, Mistake
 from topologies import host
 from topologies.builder import FabricBuilder
 from topologies.fabric import Fabric
-from topologies.known import Known, LinkSpec
-
-CABLE = LinkSpec(
-    Known(48e9, "fitted", "NCCL src/graph/search.cc: the highest speed of one 400 Gbit/s port that it tries"),
-    Known(0.5e-6, "guess", "order of magnitude of an InfiniBand switch and its cable"),
-    raw=Known(50e9, "datasheet", "NVIDIA Quantum-2: NDR, 400 Gbit/s per port"),
-)
+from topologies.known import LinkSpec
+from topologies.wiring import CABLE, add_rails, add_spines, too_few
 
 
 @dataclass(frozen=True)
@@ -49,11 +44,7 @@ class Params(host.Params):
     def __post_init__(self) -> None:
         super().__post_init__()
         least = {"hosts": 1, "hosts_per_group": 1, "spines": 1, "oversubscription": 1, "nics": 1}
-        mistakes = [
-            Mistake("rail_optimized", key, str(getattr(self, key)), f"at least {low}")
-            for key, low in least.items()
-            if getattr(self, key) < low
-        ]
+        mistakes = too_few("rail_optimized", self, least)
         if not mistakes and self.hosts_per_group % (self.oversubscription * self.spines):
             found = f"{self.hosts_per_group} with oversubscription = {self.oversubscription}, spines = {self.spines}"
             expected = "a multiple of oversubscription * spines: equal cables to every spine"
@@ -104,21 +95,5 @@ def build(params: Params) -> Fabric:
     for group in range(-(-params.hosts // params.hosts_per_group)):
         members = nics[group * params.hosts_per_group :][: params.hosts_per_group]
         leaves += add_rails(builder, f"group{group}/", members, params.nic)
-    spines = [builder.node(f"spine{at}", "spine") for at in range(params.spines)]
-    add_mesh(builder, leaves, spines, "spine", params.spine, params.cables)
+    add_spines(builder, leaves, params.spines, params.spine, params.cables)
     return builder.finish("rail-optimized", params.gpu, "rail_optimized")
-
-
-def add_rails(builder: FabricBuilder, prefix: str, nics: list[list[str]], port: LinkSpec) -> list[str]:
-    """One leaf per rail, with NIC `rail` of every host under it (`nics` has a row per host); returns the leaves."""
-    leaves = [builder.node(f"{prefix}leaf{rail}", "leaf") for rail in range(len(nics[0]))]
-    for rail, leaf in enumerate(leaves):
-        builder.cables([one[rail] for one in nics], [leaf] * len(nics), "nic", port)
-    return leaves
-
-
-def add_mesh(
-    builder: FabricBuilder, low: list[str], high: list[str], kind: str, cable: LinkSpec, count: int = 1
-) -> None:
-    """Join every switch of `low` to every switch of `high` by `count` cables."""
-    builder.cables([one for one in low for _ in high], list(high) * len(low), kind, cable, count)

@@ -32,6 +32,10 @@ FACTS: Mapping[str, tuple[str, str]] = {
         "a number",
         "How much longer the host takes for framework code than the one its costs were fitted on.",
     ),
+    "host_spread": (
+        "a number",
+        "Standard deviation of the logarithm of `host_factor` between hosts: it widens intervals.",
+    ),
     "nvlink_sharp": (_SWITCH, "NVSwitches multicast and reduce (NVLink SHARP)."),
     "sharp": (_SWITCH, "The network's switches reduce (SHARP)."),
     "token_bucket": ("bytes", "What the token buckets hold that shape the network's ports."),

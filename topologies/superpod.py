@@ -10,7 +10,7 @@ from topologies import storage as storage_fabric
 from topologies.builder import FabricBuilder
 from topologies.fabric import Fabric
 from topologies.known import LinkSpec
-from topologies.rail_optimized import CABLE, add_mesh, add_rails
+from topologies.wiring import CABLE, add_mesh, add_rails, add_row, add_spines, too_few
 
 
 @dataclass(frozen=True)
@@ -59,11 +59,7 @@ class Params(host.Params):
         super().__post_init__()
         least = {"hosts": 1, "hosts_per_unit": 1, "ports": 2, "nics": 1, "storage_servers": 0}
         least |= {"storage_ports": 1, "storage_spines": 1}
-        mistakes = [
-            Mistake("superpod", key, str(getattr(self, key)), f"at least {low}")
-            for key, low in least.items()
-            if getattr(self, key) < low
-        ]
+        mistakes = too_few("superpod", self, least)
         if not mistakes:
             mistakes = self._misfits()
         if mistakes:
@@ -151,8 +147,8 @@ def _add_spines(builder: FabricBuilder, params: Params, leaves: list[str]) -> No
     """Two tiers: all leaves under all spines, whose ports all look down."""
     count = params.wired * params.nics * params.hosts_per_unit // params.ports
     # One rail and one unit would need half a switch.
-    spines = [builder.node(f"spine{at}", "spine") for at in range(max(1, count))]
-    add_mesh(builder, leaves, spines, "spine", params.spine, params.hosts_per_unit // len(spines))
+    spines = max(1, count)
+    add_spines(builder, leaves, spines, params.spine, params.hosts_per_unit // spines)
 
 
 def _add_core(builder: FabricBuilder, params: Params, units: list[list[str]]) -> None:
@@ -164,9 +160,9 @@ def _add_core(builder: FabricBuilder, params: Params, units: list[list[str]]) ->
     groups = per_rail * params.nics // params.ports
     spines: list[list[str]] = []
     for rail in range(params.nics):
-        spines.append([builder.node(f"spine{rail * per_rail + at}", "spine") for at in range(per_rail)])
-        add_mesh(builder, [unit[rail] for unit in units], spines[-1], "spine", params.spine, cables)
-    cores = [builder.node(f"core{at}", "core") for at in range(groups * half)]
+        leaves = [unit[rail] for unit in units]
+        spines.append(add_spines(builder, leaves, per_rail, params.spine, cables, first=rail * per_rail))
+    cores = add_row(builder, "core", groups * half)
     for rail_spines in spines:
         for at, spine in enumerate(rail_spines):
             add_mesh(builder, [spine], cores[at % groups :: groups], "core", params.core)

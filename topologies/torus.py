@@ -10,7 +10,7 @@ from topologies import host
 from topologies.builder import FabricBuilder
 from topologies.fabric import Fabric
 from topologies.known import LinkSpec
-from topologies.rail_optimized import CABLE
+from topologies.wiring import CABLE, add_below, add_row, too_few
 
 
 @dataclass(frozen=True)
@@ -33,8 +33,7 @@ class Params(host.Params):
         mistakes = []
         if not self.shape or any(size < 1 for size in self.shape):
             mistakes.append(Mistake("torus", "shape", str(list(self.shape)), "at least 1 host in every dimension"))
-        if self.nics < 1:
-            mistakes.append(Mistake("torus", "nics", str(self.nics), "at least 1"))
+        mistakes += too_few("torus", self, {"nics": 1})
         if mistakes:
             raise InputError(mistakes)
 
@@ -78,9 +77,8 @@ def build(params: Params) -> Fabric:
     builder = FabricBuilder()
     hosts = math.prod(params.shape)
     nics = host.add_hosts(builder, params, hosts)
-    switches = [builder.node(f"switch{at}", "switch") for at in range(hosts)]
-    ends = [switch for switch in switches for _ in range(params.nics)]
-    builder.cables([nic for one in nics for nic in one], ends, "nic", params.nic)
+    switches = add_row(builder, "switch", hosts)
+    add_below(builder, nics, switches, 1, params.nic)
     for axis, size in enumerate(params.shape):
         stride = math.prod(params.shape[axis + 1 :])
         # Each switch is joined to the one after it; two of them are joined once, by both ways round.

@@ -26,7 +26,10 @@ SLICE_KEYS = ("slice", "family", "group", "kind")
 
 @dataclass(frozen=True)
 class Move:
-    """A case of both versions: predictions in s, signed errors as shares of the measured value."""
+    """A case of both versions: predictions in s, signed errors as shares of the measured value.
+
+    What nobody has measured (set `probes`) has no error, before and now: it can move, and not get worse.
+    """
 
     set_: str
     name: str
@@ -38,7 +41,9 @@ class Move:
 
     @property
     def moved(self) -> float:
-        return self.now / self.before - 1 if self.before else math.inf * bool(self.now)
+        if self.now == self.before:  # 0 and 0 too
+            return 0.0
+        return self.now / self.before - 1 if self.before else math.inf
 
     @property
     def growth(self) -> float:
@@ -223,6 +228,8 @@ def _error(case: Mapping[str, Any]) -> float:
     if "equal" in case:
         return float(not case["equal"])
     found = case.get("signed_error")
+    if found is None and case.get("measured", math.nan) is None:
+        return 0.0
     return math.nan if found is None else float(found)
 
 
@@ -233,6 +240,10 @@ def _mean(errors: Iterator[float]) -> float:
 
 def _cells(move: Move) -> tuple[str, ...]:
     worse = "worse" if not move.growth <= 1e-6 else ""
+    if move.error_before == move.error_now == 0.0:  # an answer of `probes`, of whatever unit
+        return (
+            move.set_, move.name, move.slice, f"{move.before:.6g}", f"{move.now:.6g}", f"{move.moved:+.2%}", "", "", "",
+        )  # fmt: skip
     times = format_duration(move.before), format_duration(move.now)
     errors = f"{move.error_before:+.2%}", f"{move.error_now:+.2%}"
     return move.set_, move.name, move.slice, *times, f"{move.moved:+.2%}", *errors, worse

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from sim import files
+from sim import files, progress
 from sim.collectives import constants
 from sim.collectives.machine import OVERLAP
 from sim.errors import InputError, Mistake
@@ -153,7 +153,7 @@ def calibrate(rows: Sequence[Row], beside: Sequence[Overlap] = ()) -> Calibratio
     before = errors_of(tables, blocks, gpu)
     fitted: list[str] = []
     left: list[str] = []
-    for block, items in sorted(blocks.items()):
+    for block, items in progress.track(sorted(blocks.items()), "groups of constants"):
         name = ".".join(block)
         done = _fit(tables, block, items, gpu)
         (fitted if done else left).append(name)

@@ -188,7 +188,7 @@ def report_leave_one_out(name: str, folder: Path, rows: list[Row]) -> None:
     """Leave-one-out error of every interpolated table, trace and micro rows apart."""
     gpu = load(name, folder)
     for group in sorted({terms.group(row.kernel) for row in rows}):
-        model = gpu.model(group)
+        model = gpu.tables.model(group)
         if not isinstance(model, Kriged):
             continue
         mine = [row for row in rows if terms.group(row.kernel) == group]

@@ -6,6 +6,7 @@ NAME-nccl.toml. Every part holds a third or more of its rows out of a trial fit 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +18,7 @@ from sim.costs import measured as measured_gpu
 from sim.costs.gpu import names as gpu_names
 from sim.costs.measured import write_rows
 from sim.errors import InputError, Mistake, PrestepError
+from sim.uncertainty import quantile
 from topologies import load_cluster
 from validation import machine_gpu, machine_host, machine_links, machine_nccl, machine_steps, predict_collective
 from validation.measured import Measured, opened
@@ -191,6 +193,8 @@ def render(
     if host:
         factor = f"host-bound steps of tiny models over their host operations: {host.factor}"
         lines.append(f"host_factor = {_entry(round(host.factor.value, 4), 'fitted', f'{factor}; {source}')}")
+        spread = max(0.01, math.log(host.factor.high / host.factor.low) / 2 / quantile())
+        lines.append(f"host_spread = {_entry(round(spread, 4), 'fitted', f'that interval; {source}')}")
     if _no_multicast(measured) and below.facts.get("nvlink_sharp", None) is not None:
         lines.append(f"nvlink_sharp = {_entry(0, 'measured', f'measured with NCCL_NVLS_ENABLE=0; {source}')}")
     for table in ("nvlink", "pcie", "nvme"):

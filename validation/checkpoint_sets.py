@@ -6,21 +6,22 @@ to the one after which the save was complete. Both are medians over ranks.
 
 from __future__ import annotations
 
-import json
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from sim import files, progress
 from sim.errors import InputError, Mistake, PrestepError
 from sim.units import format_duration
 from validation.collective_rows import text_of
-from validation.gate import Check
+from validation.comparison import Comparison, finite
+from validation.gate import Check, first_checks
 from validation.interface import Point, Skip, Table
 from validation.rows import read_rows
 from validation.scenarios import scenario_of
-from validation.sets import CASES, told
+from validation.sets import CASES, asked
 from validation.summary import Errors, errors_of
 
 STALL, BESIDE = "save stall", "steps beside a save"
@@ -42,9 +43,14 @@ class Case:
     def signed(self) -> float:
         return float("nan") if self.error else (self.predicted - self.measured) / self.measured
 
+    def to_json(self) -> dict[str, Any]:
+        told = {"id": self.name, "kind": self.kind, "measured": self.measured, "error": self.error}
+        signed, predicted = finite(self.signed, self.predicted)
+        return told | {"predicted": predicted, "signed_error": signed}
+
 
 @dataclass(frozen=True)
-class CheckpointReport:
+class CheckpointReport(Comparison):
     """All rows of a set; `calibration`: rows that constants were taken from, never judged."""
 
     name: str
@@ -64,19 +70,12 @@ class CheckpointReport:
     @property
     def checks(self) -> tuple[Check, ...]:
         failed = [case.name for case in self.cases if case.error]
-        checks = [
-            Check("no rows", float(not self.cases), 0.0, share=False),
-            Check("rows not predicted", len(failed), 0.0, ", ".join(failed), share=False),
-        ]
+        checks = first_checks(len(self.cases), failed)
         for kind in (STALL, BESIDE):
             errors = self.groups[kind]
             if errors.n:
                 checks.append(Check(f"{kind}: worst", errors.worst, self.limits[kind], errors.worst_id))
         return tuple(checks)
-
-    @property
-    def passed(self) -> bool:
-        return all(check.passed for check in self.checks)
 
     @property
     def case_tables(self) -> Sequence[Table]:
@@ -89,26 +88,12 @@ class CheckpointReport:
     def points(self) -> Sequence[Point]:
         return tuple(Point(c.name, c.kind, c.measured, c.predicted, False, error=c.error) for c in self.cases)
 
-    def to_json(self) -> dict[str, Any]:
+    def figures(self) -> dict[str, Any]:
         return {
-            "set": self.name, "title": self.title, "passed": self.passed, "n": len(self.cases),
+            "n": len(self.cases),
             "groups": {name: e.to_json() for name, e in self.groups.items() if e.n},
-            "checks": [check.to_json() for check in self.checks],
-            "cases": [_json(case) for case in self.cases], "calibration": [_json(case) for case in self.calibration],
-            "skipped": [{"id": skip.name, "where": skip.where, "error": skip.reason} for skip in self.skips],
-        }  # fmt: skip
-
-    def to_markdown(self) -> str:
-        from validation.report import markdown
-
-        return markdown(self)
-
-
-def _json(case: Case) -> dict[str, Any]:
-    told = {"id": case.name, "kind": case.kind, "measured": case.measured, "error": case.error}
-    return told | {"predicted": None, "signed_error": None} if case.error else told | {
-        "predicted": case.predicted, "signed_error": case.signed,
-    }  # fmt: skip
+            "calibration": [case.to_json() for case in self.calibration],
+        }
 
 
 def _table(title: str, cases: Sequence[Case]) -> Table:
@@ -128,23 +113,23 @@ def validate_set(name: str, rows: str | Path | None = None, jobs: int = 1) -> Ch
     InputError
         If there is no such set, or a file cannot be read.
     """
-    set_ = told(name)
-    files = [CASES / name / file for file in set_["rows"]] if rows is None else [Path(rows)]
+    set_, files, title = asked(name, rows)
     cases: list[Case] = []
     skips: list[Skip] = []
     for path in files:
-        for row, record in zip(read_rows(path), _records(path), strict=True):
+        pairs = list(zip(read_rows(path), _records(path), strict=True))
+        for row, record in progress.track(pairs, "rows"):
             if row.error or "ckpt" not in row.case:
                 skips.append(Skip(row.name, row.where, row.error or "no checkpoint in it (case.ckpt)"))
             else:
                 cases += _cases(row, record)
     fitted = _calibration(CASES / name / set_["calibration"]) if rows is None else ()
     limits = {STALL: float(set_["stall"]), BESIDE: float(set_["beside"])}
-    return CheckpointReport(name, set_["title"] if rows is None else "", limits, tuple(cases), fitted, tuple(skips))
+    return CheckpointReport(name, title, limits, tuple(cases), fitted, tuple(skips))
 
 
 def _records(path: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in text_of(path).splitlines() if line.strip()]
+    return [files.json_of(line) for line in text_of(path).splitlines() if line.strip()]
 
 
 def _cases(row: Any, record: Mapping[str, Any]) -> list[Case]:
@@ -195,7 +180,7 @@ def _predict(row: Any) -> dict[str, Any]:
 
 def _calibration(path: Path) -> tuple[Case, ...]:
     """What the constants make of the rows that they were taken from."""
-    from sim.checkpointing import constants
+    from sim.saving import constants
 
     c, cases = constants(), []
     rates = {"d2h_s": 1 / (1 / c["copy"] + 1 / c["fresh"]), "save_s": c["serialise"], "sync_s": c["writeback"],

@@ -7,12 +7,12 @@ sizes are left out.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from sim import files, progress
 from sim.collectives import plan_collective, settings, tuner
 from sim.collectives.group import group_of
 from sim.collectives.registry import algorithms
@@ -20,10 +20,11 @@ from sim.errors import InputError, Mistake, PrestepError
 from topologies import load_cluster
 from validation import nccl_log
 from validation.collective_rows import text_of
-from validation.gate import Check
+from validation.comparison import Comparison
+from validation.gate import Check, first_checks
 from validation.interface import Point, Skip, Table
 from validation.nccl_log import Log
-from validation.sets import CASES, told
+from validation.sets import asked
 from validation.summary import Errors, errors_of
 
 LIMIT = 0.05  # share of sizes that may differ
@@ -47,9 +48,12 @@ class Case:
     def equal(self) -> bool:
         return not self.error and self.found == self.expected
 
+    def to_json(self) -> dict[str, Any]:
+        return vars(self) | {"equal": self.equal}
+
 
 @dataclass(frozen=True)
-class ChoiceReport:
+class ChoiceReport(Comparison):
     """All sizes of all logs."""
 
     name: str
@@ -70,20 +74,13 @@ class ChoiceReport:
     @property
     def checks(self) -> tuple[Check, ...]:
         failed = [case.name for case in self.cases if case.error]
-        checks = [
-            Check("no rows", float(not self.cases), 0.0, share=False),
-            Check("rows not predicted", len(failed), 0.0, ", ".join(failed), share=False),
-        ]
+        checks = first_checks(len(self.cases), failed)
         for kind in (LOGGED, TABLE):
             errors = self._errors(kind)
             if errors.n:
                 differ = ", ".join(case.name for case in self.cases if case.kind == kind and not case.equal)
                 checks.append(Check(f"{kind}: differ", errors.mape, LIMIT, differ))
         return tuple(checks)
-
-    @property
-    def passed(self) -> bool:
-        return all(check.passed for check in self.checks)
 
     @property
     def case_tables(self) -> Sequence[Table]:
@@ -94,25 +91,14 @@ class ChoiceReport:
     def points(self) -> Sequence[Point]:
         return tuple(Point(c.name, c.kind, 1.0, float(c.equal), False, error=c.error) for c in self.cases)
 
-    def to_json(self) -> dict[str, Any]:
+    def figures(self) -> dict[str, Any]:
         equal = sum(case.equal for case in self.cases)
         return {
-            "set": self.name,
-            "title": self.title,
-            "passed": self.passed,
             "n": len(self.cases),
             "equal": equal,
             "agreement": equal / len(self.cases) if self.cases else None,
             "groups": {name: {"n": e.n, "agreement": 1 - e.mape} for name, e in self.groups.items() if e.n},
-            "checks": [check.to_json() for check in self.checks],
-            "cases": [vars(case) | {"equal": case.equal} for case in self.cases],
-            "skipped": [{"id": skip.name, "where": skip.where, "error": skip.reason} for skip in self.skips],
         }
-
-    def to_markdown(self) -> str:
-        from validation.report import markdown
-
-        return markdown(self)
 
 
 def validate_set(name: str, rows: str | Path | None = None, jobs: int = 1) -> ChoiceReport:
@@ -123,28 +109,27 @@ def validate_set(name: str, rows: str | Path | None = None, jobs: int = 1) -> Ch
     InputError
         If there is no such set, or a file cannot be read.
     """
-    set_ = told(name)
-    path = CASES / name / set_["rows"][0] if rows is None else Path(rows)
+    _, (path, *_), title = asked(name, rows)
     cases: list[Case] = []
     skips: list[Skip] = []
-    for label, log in read(path):
+    for label, log in progress.track(read(path), "logs"):
         cases += compare(label, log, str(path.name), skips)
-    return ChoiceReport(name, set_["title"] if rows is None else "", tuple(cases), tuple(skips))
+    return ChoiceReport(name, title, tuple(cases), tuple(skips))
 
 
 def read(path: Path) -> list[tuple[str, Log]]:
     """(label, log) of a file of either form."""
     text = text_of(path)
     if nccl_log.is_log(text):
-        log = nccl_log.read(text)
+        log = nccl_log.read(text, path.name)
         if not log.cluster:
             hint = "put it above the log"
             raise InputError(Mistake(path.name, "", "no cluster", "a line `# cluster: NAME` (or a file)", hint))
         return [(path.stem, log)]
     expected = "an NCCL_DEBUG=INFO log, or JSON as the set's logs.json"
     try:
-        return [(label, _log(entry)) for label, entry in json.loads(text).items()]
-    except (json.JSONDecodeError, AttributeError, KeyError, TypeError, ValueError) as error:
+        return [(label, _log(entry)) for label, entry in files.json_of(text).items()]
+    except (AttributeError, KeyError, TypeError, ValueError, RecursionError) as error:
         raise InputError(Mistake(path.name, "", f"{type(error).__name__}: {error}"[:80], expected)) from None
 
 
@@ -152,8 +137,11 @@ def _log(entry: Mapping[str, Any]) -> Log:
     choices = {}
     for key, (algo, proto, channels) in entry["choices"].items():
         op, size = key.split()
-        choices[op, int(size)] = (algo, proto, channels)
-    table = {op: {key: (row[0], row[1]) for key, row in rows.items()} for op, rows in entry["table"].items()}
+        choices[op, int(size)] = (str(algo), str(proto), None if channels is None else int(channels))
+    table = {
+        op: {key: (nccl_log.number(row[0]), nccl_log.number(row[1])) for key, row in rows.items()}
+        for op, rows in entry["table"].items()
+    }
     return Log(entry["cluster"], entry["version"], nccl=dict(entry.get("nccl", {})), table=table, choices=choices)
 
 

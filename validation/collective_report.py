@@ -14,7 +14,8 @@ from typing import Any
 
 from sim.errors import InputError, unknown
 from sim.units import format_duration
-from validation.gate import Check
+from validation.comparison import Comparison, finite
+from validation.gate import Check, first_checks
 from validation.interface import Cells, Point, Skip, Table
 from validation.predict_collective import Prediction
 from validation.summary import Errors, errors_of
@@ -47,13 +48,14 @@ class Case:
 
     def to_json(self) -> dict[str, Any]:
         made = self.prediction
-        done = math.isfinite(made.time)  # JSON has no nan
+        predicted, signed = finite(made.time, self.signed_error)
         return {
             "id": self.name, "where": self.where, "slice": self.slice, "op": self.op, "ranks": self.ranks,
-            "bytes": self.size, "measured": self.measured, "predicted": made.time if done else None,
-            "signed_error": self.signed_error if done else None, "fitted": self.fitted, "algo": made.algo,
+            "bytes": self.size, "measured": self.measured, "predicted": predicted,
+            "signed_error": signed, "fitted": self.fitted, "algo": made.algo,
             "proto": made.proto, "channels": made.channels, "evidence": made.evidence, "notes": list(made.notes),
             "ignored": list(self.ignored), "error": made.error,
+            "interval": made.interval,
         }  # fmt: skip
 
 
@@ -86,7 +88,7 @@ class Limits:
 
 
 @dataclass(frozen=True)
-class CollectiveReport:
+class CollectiveReport(Comparison):
     """All cases of a set, and the rows that were not compared (`skips`)."""
 
     name: str
@@ -131,12 +133,8 @@ class CollectiveReport:
 
         Where constants were taken from a part of a slice, the other part is held to the same limit by itself.
         """
-        names = ", ".join(case.name for case in self.unpredicted)
-        compared = len(self.cases) - len(self.unpredicted)
-        checks = [
-            Check("no rows", float(compared == 0), 0.0, share=False),
-            Check("rows not predicted", len(self.unpredicted), 0.0, names, share=False),
-        ]
+        names = [case.name for case in self.unpredicted]
+        checks = first_checks(len(self.cases) - len(names), names)
         for name in self.slices:
             limits = self.limits.of(name)
             held, all_ = self._chosen(name, False), self._chosen(name, None)
@@ -149,10 +147,6 @@ class CollectiveReport:
         return tuple(checks)
 
     @property
-    def passed(self) -> bool:
-        return all(check.passed for check in self.checks)
-
-    @property
     def case_tables(self) -> Sequence[Table]:
         return tuple(
             Table(title, CASE_HEAD, [_cells(case) for case in self.cases if case.fitted == fitted])
@@ -162,30 +156,21 @@ class CollectiveReport:
     @property
     def points(self) -> Sequence[Point]:
         return tuple(
-            Point(case.name, case.slice, case.measured, case.prediction.time, case.fitted, error=case.prediction.error)
+            Point(
+                case.name, case.slice, case.measured, case.prediction.time, case.fitted,
+                error=case.prediction.error, interval=case.prediction.interval,
+            )
             for case in self.cases
-        )
+        )  # fmt: skip
 
-    def to_json(self) -> dict[str, Any]:
-        """Seconds and bytes; errors as shares."""
+    def figures(self) -> dict[str, Any]:
         return {
-            "set": self.name,
-            "title": self.title,
-            "passed": self.passed,
             **self.select().to_json(),
             "slices": {name: self.select(name).to_json() for name in self.slices},
             "fitted": self.select(fitted=True).to_json(),
             "predicted": self.select(fitted=False).to_json(),
-            "checks": [check.to_json() for check in self.checks],
-            "cases": [case.to_json() for case in self.cases],
-            "skipped": [{"id": skip.name, "where": skip.where, "error": skip.reason} for skip in self.skips],
             "skipped_by_reason": dict(Counter(skip.reason for skip in self.skips)),
         }
-
-    def to_markdown(self) -> str:
-        from validation.report import markdown
-
-        return markdown(self)
 
 
 def _check(name: str, figure: str, limit: float, cases: Sequence[Case]) -> Check:

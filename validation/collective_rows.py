@@ -24,6 +24,7 @@ CASES = Path(__file__).parent / "cases" / "h200"
 FILES = tuple(
     CASES / name for name in ("collectives_2gpu.jsonl", "collectives_4gpu.jsonl", "collectives_channels_2gpu.jsonl")
 )
+UNALIGNED = CASES / "collectives_unaligned.jsonl"  # ranks' parts that do not begin at multiples of 16 bytes
 # Above this size launches are hidden behind the kernels, so eager times are times on the GPU.
 EAGER_IS_GPU = 2**22
 IN_PLACE = "_inplace"

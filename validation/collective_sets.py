@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
+from sim import progress
 from sim.errors import InputError, Mistake
 from validation import collective_rows, published_rows
 from validation.collective_report import Case, CollectiveReport, Limits
@@ -48,6 +49,11 @@ class CollectiveSet:
         """Configurations that constants were fitted to: rows run again elsewhere are no less fitted."""
         rows = [row for file in self.fitted for row in collective_rows.read_lines(self.folder / file)[0]]
         return frozenset(row.configuration for row in rows if not row.held_out and not row.skip)
+
+    def taken(self, row: Row, known: frozenset[tuple[Any, ...]]) -> bool:
+        """Whether some constant was taken from a row; `known` as `known()` has it."""
+        named = any(fnmatchcase(row.name, one) for one in self.fitted_cases)
+        return row.known or row.configuration in known or named
 
 
 def load(name: str) -> CollectiveSet:
@@ -97,23 +103,25 @@ def validate_set(name: str, rows: str | Path | None = None, jobs: int = 1) -> Co
         found, beside = read(path)
         if not found and not beside and rows is not None:
             raise InputError(Mistake(str(path), "", "no row of a collective", "rows of kind collective or overlap"))
-        cases += _compared(found, known, chosen.fitted_cases, skips)
+        cases += _compared(found, chosen, known, skips)
         skips += [Skip(row.name, row.where, row.skip) for row in beside if row.skip]
-        cases += [case for row in beside if not row.skip for case in _side_by_side(row)]
+        cases += [
+            case for row in progress.track(beside, "rows beside kernels") if not row.skip for case in _side_by_side(row)
+        ]
     return CollectiveReport(name, chosen.title if rows is None else "", tuple(cases), chosen.limits, tuple(skips))
 
 
 def _compared(
-    rows: Iterable[Row], known: frozenset[tuple[Any, ...]], named: Sequence[str], skips: list[Skip]
+    rows: Iterable[Row], chosen: CollectiveSet, known: frozenset[tuple[Any, ...]], skips: list[Skip]
 ) -> Iterator[Case]:  # fmt: skip
     reasons: dict[tuple[Any, ...], str] = {}
-    for row in rows:
+    for row in progress.track(list(rows), "rows"):
         place = row.cluster, row.hosts, row.per_host, row.ranks
         reason = row.skip or reasons.setdefault(place, loadable(row))
         if reason:
             skips.append(Skip(row.name, row.where, reason))
             continue
-        fitted = row.known or row.configuration in known or any(fnmatchcase(row.name, one) for one in named)
+        fitted = chosen.taken(row, known)
         prediction = predict_row(row)
         yield Case(
             row.name, row.where, row.series, row.op, row.ranks, row.size, row.time, prediction, fitted, row.ignored

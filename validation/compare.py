@@ -11,7 +11,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from sim import progress
 from sim.errors import InputError, PrestepError
+from sim.orphans import end_with_parent
 from validation.ratios import base_of
 from validation.rows import Row, read_rows
 from validation.scenarios import scenario_of
@@ -137,7 +139,7 @@ def _ordinary() -> Predict:
 def _predict_all(rows: Sequence[Row], jobs: int, predict: Predict | None) -> list[Prediction]:
     work = partial(predict_row, predict=predict)
     if jobs == 1 or len(rows) < 2:
-        return list(map(work, rows))
+        return list(map(work, progress.track(rows, "rows")))
     # Spawned, not forked: Arrow and BLAS have threads of their own.
-    with ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn")) as pool:
-        return list(pool.map(work, rows, chunksize=4))
+    with ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn"), end_with_parent) as pool:
+        return list(progress.track(pool.map(work, rows, chunksize=4), "rows", len(rows)))

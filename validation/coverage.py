@@ -7,8 +7,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from sim.uncertainty import NOMINAL
+from sim.uncertainty import NOMINAL, quantile
 from validation.interface import Point, Report
+
+# Cases from which a share of `NOMINAL` is known to five points either way, 19 times in 20.
+ENOUGH = 139
 
 
 @dataclass(frozen=True)
@@ -23,11 +26,20 @@ class Coverage:
     def share(self) -> float:
         return self.inside / self.n if self.n else math.nan
 
+    @property
+    def between(self) -> tuple[float, float]:
+        """Shares that such a count goes with, 19 times in 20 (Wilson's interval; needs a case)."""
+        z = quantile(0.95)
+        middle, slack = self.share + z * z / (2 * self.n), 1 + z * z / self.n
+        half = z * math.sqrt(self.share * (1 - self.share) / self.n + (z / (2 * self.n)) ** 2)
+        return max(0.0, (middle - half) / slack), min(1.0, (middle + half) / slack)
+
     def __str__(self) -> str:
         return f"{self.inside} of {self.n} ({self.share:.0%})"
 
     def to_json(self) -> dict[str, Any]:
-        return {"n": self.n, "inside": self.inside, "share": self.share, "median_width": self.width}
+        told = {"n": self.n, "inside": self.inside, "share": self.share, "median_width": self.width}
+        return told | dict(zip(("share_low", "share_high"), self.between, strict=True))
 
 
 def coverage_of(points: Iterable[Point]) -> Coverage | None:
@@ -63,5 +75,6 @@ def line(report: Report) -> str:
     if not found:
         return ""
     told = ", ".join(f"{name} {one}" for name, one in found.items())
-    width = next(iter(found.values())).width
-    return f"measured within the {NOMINAL:.0%} interval: {told}; median width {width:.1%}"
+    first = next(iter(found.values()))
+    few = "; so few rows stand for {:.0%} to {:.0%}".format(*first.between) if first.n < ENOUGH else ""
+    return f"measured within the {NOMINAL:.0%} interval: {told}{few}; median width {first.width:.1%}"

@@ -8,6 +8,7 @@ choice (sim/collectives/tuner.py), not fitted.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -26,7 +27,7 @@ PACE = {
     "start": MICRO, "hop": MICRO, "wide": (1e-3, 1.0), "grain": (10.0, 1e5), "rate": RATE, "fill": RATE,
     "link": (0.5, 1.0), "ramp": (1e2, 3e8), "power": (0.2, 1.5), "sharp": (1.5, 12.0), "spill": (0.01, 3.0),
     "depth": (0.01, 1.0), "channel": (1e-9, 2e-6), "self_copy": (0.01, 1.0),
-    "ends": (0.5, 2.5), "settle": (0.01, 3.0), "serial": (0.05, 1.0), "net": (0.3, 1.0),
+    "ends": (0.5, 2.5), "settle": (0.01, 3.0), "serial": (0.05, 1.0), "net": (0.3, 1.0), "unaligned": (1.0, 5.0),
 }  # fmt: skip
 # What a few rows can settle; the others need sizes from bytes to gigabytes.
 FEW = ("start", "hop", "rate", "link", "net")
@@ -90,9 +91,13 @@ def _set(table: dict[str, Any], path: tuple[str, ...], value: float) -> None:
 
 
 def fit_block(
-    tables: dict[str, Any], block: Block, items: Sequence[Item], gpu: str, keys: Sequence[str] = tuple(PACE)
-) -> int:
-    """Replace the constants of one block by the best ones for the rows that are not held out; how many were fitted."""
+    tables: dict[str, Any], block: Block, items: Sequence[Item], gpu: str, keys: Sequence[str] = tuple(PACE),
+    ranges: Mapping[str, tuple[float, float]] = MappingProxyType({}),
+) -> int:  # fmt: skip
+    """Replace the constants of one block by the best ones for the rows that are not held out; how many were fitted.
+
+    `ranges` replaces what PACE lets the fit search.
+    """
     from scipy.optimize import least_squares
 
     target = tables
@@ -102,8 +107,9 @@ def fit_block(
     paths = [path for path in free(target, keys) if _moves(tables, target, path, used, gpu)]
     if not used or not paths:
         return 0
-    low = np.log([PACE[path[0]][0] for path in paths])
-    high = np.log([PACE[path[0]][1] for path in paths])
+    within = PACE | dict(ranges)
+    low = np.log([within[path[0]][0] for path in paths])
+    high = np.log([within[path[0]][1] for path in paths])
     begin = np.clip(np.log([_get(target, path) for path in paths]), low + 1e-6, high - 1e-6)
 
     def residuals(x: np.ndarray) -> np.ndarray:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 import tomllib
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from sim import files
 from sim.errors import InputError, Mistake
 
 if TYPE_CHECKING:
@@ -66,13 +67,20 @@ class Check:
         return {"name": self.name, "value": value, "limit": self.limit, "passed": self.passed, "detail": self.detail}
 
 
+def first_checks(compared: int, unpredicted: Collection[str]) -> list[Check]:
+    """That there are rows, and that all of them were predicted: what every kind of set begins with."""
+    return [
+        Check("no rows", float(compared == 0), 0.0, share=False),
+        Check("rows not predicted", len(unpredicted), 0.0, ", ".join(unpredicted), share=False),
+    ]
+
+
 def judge(report: Report) -> tuple[Check, ...]:
     """Every check that the report's rows allow, and that there are rows at all and all were predicted."""
     limits, overall, noisy, memory = report.tolerances, report.select(), report.select(noisy=True), report.memory
     compared = len(report.cases) - len(report.unpredicted)
     checks = [
-        Check("no rows", float(compared == 0), 0.0, share=False),
-        Check("rows not predicted", len(report.unpredicted), 0.0, _names(report.unpredicted), share=False),
+        *first_checks(compared, [case.row.name for case in report.unpredicted]),
         *([Check("rows skipped", len(report.skipped), 0.0, _ids(report), share=False)] if report.whole else []),
         Check("rows without memory", len(report.without_memory), 0.0, _names(report.without_memory), share=False),
     ]
@@ -120,7 +128,7 @@ def new_misses(checks: Iterable[Check], known: Path) -> list[Check]:
 def _known_misses(path: Path) -> dict[str, float]:
     expected = "a TOML table: name of the check = its figure"
     try:
-        listed = tomllib.loads(path.read_text(encoding="utf-8"))
+        listed = files.toml(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise InputError(Mistake(str(path), "", str(error), expected)) from None
     wrong = [Mistake(str(path), name, repr(v), "a number") for name, v in listed.items() if type(v) not in (int, float)]

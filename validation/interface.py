@@ -31,6 +31,9 @@ class Skip:
     where: str
     reason: str
 
+    def to_json(self) -> dict[str, Any]:
+        return {"id": self.name, "where": self.where, "error": self.reason}
+
 
 @dataclass(frozen=True)
 class Point:

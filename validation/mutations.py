@@ -1,10 +1,11 @@
 """Changes one constant by 10 % and sees whether a comparison notices: a test of the gate, not of the constants.
 
-    python -m validation.mutations [--list] [NAME...]
+    python -m validation.mutations [--list] [--sample N] [--sets SET,SET] [NAME...]
 
-The package is copied to a temporary folder, one number of one file is changed there, and a sample of measured rows is
-predicted by both. `listed`: some prediction moved by more than 0.5 %; `fails`: the comparison exits 1; `differs`: some
-prediction is not the same number any more, which `prestep validate --compare BASE --exact` refuses.
+The package is copied to a temporary folder, one number of one file is changed there, and a sample of measured rows and
+the questions of `probes` are predicted by both. `listed`: some prediction moved by more than 0.5 %; `fails`: the
+comparison exits 1; `differs`: some prediction is not the same number any more, which `prestep validate --compare BASE
+--exact` refuses. `--sample N` takes N of all constants of the package's tables, by a checksum of their places.
 """
 
 from __future__ import annotations
@@ -16,27 +17,16 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from sim.errors import InputError, PrestepError, unknown
 from validation import baseline
-from validation.against import Comparison, against
+from validation.against import MOVED, Comparison, against
+from validation.constants import NUMBER, Constant, every_constant, sampled
 
 FACTOR = 1.1
 HARDWARE, CLUSTER = "sim/costs/hardware", "topologies/clusters/h200-host-4.toml"
-NUMBER = re.compile(r"\d[\d_]*\.?\d*(?:[eE][-+]?\d+)?")
-
-
-@dataclass(frozen=True)
-class Constant:
-    """A number of a file: the first on the line that `line` finds, behind the first line that `after` finds."""
-
-    file: str
-    line: str
-    after: str = ""
-
 
 CONSTANTS = {
     "kernel times: products": Constant(f"{HARDWARE}/h200-kernels.csv", r"^gemm,"),
@@ -59,9 +49,21 @@ CONSTANTS = {
     "interference: collectives": Constant("sim/costs/interference.toml", r"^communication ="),
     "interference: other kernels": Constant("sim/costs/interference.toml", r"^default ="),
     "interference: power": Constant("sim/costs/interference.toml", r"^free ="),
+    "power budget": Constant(f"{HARDWARE}/h200.toml", r"^budget ="),
+    "power of products": Constant(f"{HARDWARE}/h200.toml", r"^product ="),
+    "Megatron's products on the host": Constant("sim/costs/frameworks/megatron.toml", r"^linear ="),
+    "Megatron's experts on the host": Constant("sim/costs/frameworks/megatron.toml", r"^moe_counts ="),
+    "published products of B200": Constant(f"{HARDWARE}/b200-published.toml", r"^bf16 = \{", which=2),
+    "published products under load": Constant(f"{HARDWARE}/b200-published.toml", r"^bf16 =", r"^\[sustained\]"),
+    "published attention of A100": Constant(f"{HARDWARE}/a100-published.csv", r"^attention"),
+    "peak of H100": Constant(f"{HARDWARE}/h100.toml", r"^bf16 =", r"^\[peak\]"),
+    "InfiniBand of a rail": Constant("topologies/clusters/rail-h100.toml", r"^bandwidth =", r"^\[nic\]"),
+    "object store": Constant("sim/costs/storage/object.toml", r"^latency ="),
 }
-# Set -> (file of rows, every how many of them is predicted).
-SAMPLE = {"h200": ("train_4gpu.jsonl", 4), "collectives": ("collectives_4gpu.jsonl", 12)}
+# Set -> (file of rows, every how many of them is predicted), or None for all of it.
+SAMPLE: dict[str, tuple[str, int] | None] = {
+    "h200": ("train_4gpu.jsonl", 4), "collectives": ("collectives_4gpu.jsonl", 12), "checkpoint": None, "probes": None,
+}  # fmt: skip
 
 
 def change(folder: Path, constant: Constant, factor: float = FACTOR) -> int:
@@ -79,7 +81,7 @@ def change(folder: Path, constant: Constant, factor: float = FACTOR) -> int:
         if not ready:
             ready = bool(re.search(constant.after, text))
         elif re.search(constant.line, text):
-            lines[at] = _row(text, factor) if table else _line(text, factor)
+            lines[at] = _row(text, factor) if table else _line(text, factor, constant.which)
             changed += 1
             if not table:
                 break
@@ -89,9 +91,11 @@ def change(folder: Path, constant: Constant, factor: float = FACTOR) -> int:
     return changed
 
 
-def _line(text: str, factor: float) -> str:
+def _line(text: str, factor: float, which: int = 0) -> str:
     name, _, value = text.partition("=")
-    return f"{name}={NUMBER.sub(lambda m: repr(float(m[0].replace('_', '')) * factor), value, count=1)}"
+    found = list(NUMBER.finditer(value))[which]
+    number = repr(float(found[0].replace("_", "")) * factor)
+    return f"{name}={value[: found.start()]}{number}{value[found.end() :]}"
 
 
 def _row(text: str, factor: float) -> str:
@@ -109,14 +113,16 @@ def copied(folder: Path) -> None:
     shutil.copy(baseline.HOME / "cli.py", folder)
 
 
-def predictions(folder: Path) -> list[Mapping[str, Any]]:
-    """Reports of the sample, and of saves, as the package in the folder predicts them."""
+def predictions(folder: Path, sets: Sequence[str] = tuple(SAMPLE)) -> list[Mapping[str, Any]]:
+    """Reports of the sample of the sets as the package in the folder predicts them."""
     found: list[Mapping[str, Any]] = []
-    for name, (file, step) in SAMPLE.items():
-        rows = folder / f"sample-{file}"
-        rows.write_text(_sampled(baseline.HOME / "validation" / "cases" / "h200" / file, step), encoding="utf-8")
+    for name in sets:
+        rows = None
+        if (sample := SAMPLE[name]) is not None:
+            rows = folder / f"sample-{sample[0]}"
+            rows.write_text(_sampled(baseline.HOME / "validation" / "cases" / "h200" / sample[0], sample[1]), "utf-8")
         found += baseline.ask(str(folder), [name], rows, 1) or []
-    return found + list(baseline.ask(str(folder), ["checkpoint"], None, 1) or [])
+    return found
 
 
 def _sampled(path: Path, step: int) -> str:
@@ -125,45 +131,57 @@ def _sampled(path: Path, step: int) -> str:
     return "".join(line for at, line in enumerate(lines) if settings[at] or at % step == 0)
 
 
-def mutated(names: Sequence[str]) -> Iterator[tuple[str, Comparison]]:
+def mutated(names: Sequence[str], sets: Sequence[str] = tuple(SAMPLE)) -> Iterator[tuple[str, Comparison | None]]:
     """The comparison of every named constant's change with what is predicted now, as it is found.
+
+    None where the changed package refuses to predict anything.
 
     Raises
     ------
     InputError
-        For a name that is not in `CONSTANTS`.
+        For a name that is neither in `CONSTANTS` nor among those of `every_constant`.
     """
-    if strange := [name for name in names if name not in CONSTANTS]:
-        raise InputError([unknown("mutations", "", name, CONSTANTS) for name in strange])
+    known = {**CONSTANTS, **dict(every_constant())}
+    wrong = [unknown("mutations", "", name, CONSTANTS) for name in names if name not in known]
+    wrong += [unknown("mutations", "--sets", name, SAMPLE) for name in sets if name not in SAMPLE]
+    if wrong:
+        raise InputError(wrong)
     with tempfile.TemporaryDirectory(prefix="prestep-mutation-") as text:
         folder = Path(text)
         copied(folder)
-        before = predictions(folder)
+        before = predictions(folder, sets)
         for name in names:
-            constant = CONSTANTS[name]
+            constant = known[name]
             kept = (folder / constant.file).read_bytes()
             change(folder, constant)
-            yield name, against(before, predictions(folder), name)
+            after = predictions(folder, sets)
+            yield name, against(before, after, name) if after else None
             (folder / constant.file).write_bytes(kept)
 
 
 def main() -> int:
-    """Prints a line for every constant; 1 if one changed nothing."""
+    """Prints a line for every constant; 1 if one changed nothing that is listed."""
     parser = argparse.ArgumentParser(prog="python -m validation.mutations")
     parser.add_argument("names", nargs="*", metavar="NAME")
-    parser.add_argument("--list", action="store_true")
+    parser.add_argument("--list", action="store_true", help="names of constants, with --sample those of the sample")
+    parser.add_argument("--sample", type=int, default=0, metavar="N", help="N of all constants of the tables")
+    parser.add_argument("--sets", default=",".join(SAMPLE), help="what is compared")
     told = parser.parse_args()
-    names = told.names or list(CONSTANTS)
+    names = told.names or (sampled(told.sample) if told.sample else list(CONSTANTS))
     if told.list:
-        print("\n".join(CONSTANTS))
+        print("\n".join(names))
         return 0
-    print(f"{'constant, 10 % more':30}{'cases':>6}{'listed':>8}{'fails':>7}{'differs':>9}")
+    print(f"{'constant, 10 % more':78}{'cases':>6}{'listed':>8}{'fails':>7}{'differs':>9}")
     unseen = 0
-    for name, found in mutated(names):
-        listed = sum(not abs(pair.moved) <= 0.005 for pair in found.pairs)
+    for name, found in mutated(names, told.sets.split(",")):
+        if found is None:
+            print(f"{name:78}{'refused':>30}", flush=True)
+            continue
+        listed = sum(not abs(pair.moved) <= MOVED for pair in found.pairs)
         fails = sum(not check.passed for check in found.checks)
-        print(f"{name:30}{len(found.pairs):6}{listed:8}{fails:7}{found.differing:9}", flush=True)
-        unseen += not found.differing
+        print(f"{name:78}{len(found.pairs):6}{listed:8}{fails:7}{found.differing:9}", flush=True)
+        unseen += not (listed or fails)
+    print(f"{len(names) - unseen} of {len(names)} listed, or refused")
     return 1 if unseen else 0
 
 

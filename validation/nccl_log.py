@@ -7,9 +7,12 @@ algorithm (columns of three protocols) and operation; `AllReduce: 8 Bytes -> Alg
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass, field
 from typing import Any
+
+from sim.errors import InputError, Mistake
 
 OPS = {
     "AllReduce": "all_reduce", "AllGather": "all_gather", "ReduceScatter": "reduce_scatter",
@@ -52,35 +55,67 @@ def is_log(text: str) -> bool:
     return " NCCL INFO " in text
 
 
-def read(text: str) -> Log:
-    """The log's table and choices; lines of several ranks say the same."""
+def read(text: str, where: str = "log") -> Log:
+    """The log's table and choices; lines of several ranks say the same.
+
+    Raises
+    ------
+    InputError
+        With every line of the table or of a choice that is damaged.
+    """
     log = Log()
     columns: list[str] = []
-    for line in text.splitlines():
-        body = line.partition("NCCL INFO")[2].strip() or line.strip()
-        if match := re.match(r"#\s*cluster:\s*(\S+)", line):
-            log.cluster = match[1]
-        elif match := re.match(r"NCCL version (2\.\d+\.\d+)", body):
-            log.version = match[1]
-        elif match := re.search(r"nRanks (\d+) nNodes (\d+)", body):
-            log.ranks, log.nodes = int(match[1]), int(match[2])
-        elif match := re.match(r"NCCL_NVLS_ENABLE set by environment to (\d)", body):
-            log.nccl["nvls"] = match[1] != "0"
-        elif body.startswith("Algorithm"):
-            columns = [ALGOS.get(cell.strip().lower(), "") for cell in body.split("|")[1:] if cell.strip()]
-        elif (cells := body.split("|"))[0].strip() in OPS and len(cells) > 3:
-            _row(log, OPS[cells[0].strip()], columns, [cell for cell in cells[1:] if cell.strip()])
-        elif match := _CHOICE.search(body):
-            _choice(log, match)
+    mistakes: list[Mistake] = []
+    for at, line in enumerate(text.splitlines(), 1):
+        try:
+            columns = _line(log, line, columns)
+        except (ValueError, IndexError) as error:
+            mistakes.append(Mistake(f"{where}:{at}", "", str(error)[:100], "a line as NCCL writes it"))
+    if mistakes:
+        raise InputError(mistakes)
     return log
+
+
+def _line(log: Log, line: str, columns: list[str]) -> list[str]:
+    """Takes up one line; the columns of the table from there on."""
+    body = line.partition("NCCL INFO")[2].strip() or line.strip()
+    if match := re.match(r"#\s*cluster:\s*(\S+)", line):
+        log.cluster = match[1]
+    elif match := re.match(r"NCCL version (2\.\d+\.\d+)", body):
+        log.version = match[1]
+    elif match := re.search(r"nRanks (\d{1,7}) nNodes (\d{1,7})\b", body):
+        log.ranks, log.nodes = int(match[1]), int(match[2])
+    elif match := re.match(r"NCCL_NVLS_ENABLE set by environment to (\d)", body):
+        log.nccl["nvls"] = match[1] != "0"
+    elif body.startswith("Algorithm"):
+        return [ALGOS.get(cell.strip().lower(), "") for cell in body.split("|")[1:] if cell.strip()]
+    elif (cells := body.split("|"))[0].strip() in OPS and len(cells) > 3:
+        _row(log, OPS[cells[0].strip()], columns, [cell for cell in cells[1:] if cell.strip()])
+    elif match := _CHOICE.search(body):
+        _choice(log, match)
+    return columns
 
 
 def _row(log: Log, op: str, columns: list[str], cells: list[str]) -> None:
     for at, cell in enumerate(cells):
         algo = columns[at // 3] if at // 3 < len(columns) else ""
         latency, _, bandwidth = cell.partition("/")
-        if algo and float(bandwidth) > 0:
-            log.table.setdefault(op, {})[f"{algo} {PROTOS[at % 3]}"] = (float(latency), float(bandwidth))
+        if algo and (rate := number(bandwidth)) > 0:
+            log.table.setdefault(op, {})[f"{algo} {PROTOS[at % 3]}"] = (number(latency), rate)
+
+
+def number(text: str | float) -> float:
+    """A number of the table.
+
+    Raises
+    ------
+    ValueError
+        If it is none, or not finite.
+    """
+    found = float(text)
+    if not math.isfinite(found):
+        raise ValueError(f"{found} in the table")
+    return found
 
 
 def _choice(log: Log, match: re.Match[str]) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from html import escape
 
 from sim.units import format_duration
+from validation import coverage
 from validation.interface import Cells, Point, Report, Table
 from validation.plot import PALETTE
 
@@ -43,6 +44,7 @@ def _section(report: Report) -> str:
             f"<p>{key}</p>",
             _table(Table("Checks", CHECK_HEAD, list(map(check_cells, report.checks)))),
             _table(Table("Slices", GROUP_HEAD, list(group_cells(report)))),
+            f"<p>{escape(coverage.line(report))}</p>",
             f"<details><summary>{len(report.points)} cases, {len(report.skips)} skipped</summary>{cases}"
             + "".join(f"<p>skipped {escape(s.name)}: {escape(s.reason)}</p>" for s in report.skips)
             + "</details>",

@@ -10,6 +10,7 @@ from typing import Any
 
 from sim.collectives import Plan, machine, plan_collective, shaping
 from sim.collectives.constants import load
+from sim.collectives.sure import sure
 from sim.costs.interference import laid_over
 from sim.errors import InputError, Mistake, PrestepError
 from topologies import load_cluster
@@ -23,7 +24,7 @@ HOST = "h200-host-4"  # the measured host; runs of two GPUs are a cluster of the
 
 @dataclass(frozen=True)
 class Prediction:
-    """Seconds and what NCCL would choose; or why there is none."""
+    """Seconds, between which they should lie, and what NCCL would choose; or why there is none."""
 
     time: float = float("nan")
     algo: str = ""
@@ -32,6 +33,7 @@ class Prediction:
     evidence: str = ""
     notes: tuple[str, ...] = ()
     error: str = ""
+    interval: tuple[float, float] | None = None
 
 
 def cluster_of(row: Row) -> Any:
@@ -77,11 +79,13 @@ def predict_row(row: Row) -> Prediction:
         op, ranks = members(row, gpus_of(row, fabric))
         plan = plan_collective(op, row.size, ranks, fabric, row.wanted, in_place=row.op.endswith(IN_PLACE))
         time = _called(row, op, plan, fabric)
+        known = sure(plan, fabric, time) if row.wanted.backend == "nccl" else None
     except PrestepError as error:
         return Prediction(error=str(error))
     except Exception as error:  # a crash is a failed row, and the gate fails with it
         return Prediction(error=f"{type(error).__name__}: {error}")
-    return Prediction(time, plan.algo, plan.proto, plan.channels, plan.evidence, plan.notes)
+    between = (known.low, known.high) if known else None
+    return Prediction(time, plan.algo, plan.proto, plan.channels, plan.evidence, plan.notes, interval=between)
 
 
 def _called(row: Row, op: str, plan: Plan, fabric: Any) -> float:

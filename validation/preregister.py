@@ -26,7 +26,7 @@ from validation.rows import read_rows
 
 # Another start of the machine may have a faster host: host_factor 1.0 was seen on one, the bundled 1.35 on another.
 OTHER_HOST = {"host_factor": 1.0}
-WORLDS = {"training_4gpu": 4, "training_2gpu": 2}
+WORLDS = {"training_4gpu": 4, "training_3gpu": 3, "training_2gpu": 2}
 USAGE = "python -m validation.preregister predict FOLDER | compare FOLDER ROWS.jsonl ..."
 
 R = TypeVar("R")

@@ -11,6 +11,7 @@ from functools import cached_property
 from typing import Any
 
 from sim.units import format_duration
+from validation.comparison import Comparison
 from validation.gate import Check
 from validation.interface import Point, Skip, Table
 from validation.published_setups import FOLDER
@@ -22,7 +23,7 @@ SWEEP = 5  # rows of one model, machine and batch that differ in their layout on
 
 @dataclass(frozen=True)
 class Case:
-    """A row and its prediction, s. `assumed`: what the row does not say."""
+    """A row and its prediction, s. `assumed`: what an incomplete row was completed with; `notes`: other defaults."""
 
     name: str
     slice: str
@@ -31,6 +32,7 @@ class Case:
     predicted: float
     error: str = ""
     assumed: str = ""
+    notes: str = ""
 
     @property
     def fitted(self) -> bool:
@@ -46,12 +48,12 @@ class Case:
         return {
             "id": self.name, "slice": self.slice, "measured": self.measured,
             "predicted": self.predicted if done else None, "signed_error": self.signed_error if done else None,
-            "fitted": self.fitted, "assumed": self.assumed, "error": self.error,
+            "fitted": self.fitted, "assumed": self.assumed, "notes": self.notes, "error": self.error,
         }  # fmt: skip
 
 
 @dataclass(frozen=True)
-class PublishedReport:
+class PublishedReport(Comparison):
     """All cases, and rows that could not be said as scenarios."""
 
     name: str
@@ -114,10 +116,6 @@ class PublishedReport:
         return tuple(made)
 
     @property
-    def passed(self) -> bool:
-        return all(check.passed for check in self.checks)
-
-    @property
     def case_tables(self) -> Sequence[Table]:
         return tuple(
             Table(title, HEAD, [_cells(case) for case in self.cases if case.fitted == fitted])
@@ -134,23 +132,12 @@ class PublishedReport:
     def skips(self) -> Sequence[Skip]:
         return tuple(Skip(name, "", reason) for name, reason in self.skipped)
 
-    def to_json(self) -> dict[str, Any]:
+    def figures(self) -> dict[str, Any]:
         return {
-            "set": self.name,
-            "title": self.title,
-            "passed": self.passed,
             **self.select(fitted=False).to_json(),
             "slices": {name: errors.to_json() for name, errors in self.groups.items()},
             "spearman": self.sweeps,
-            "checks": [check.to_json() for check in self.checks],
-            "cases": [case.to_json() for case in self.cases],
-            "skipped": [{"id": name, "error": reason} for name, reason in self.skipped],
         }
-
-    def to_markdown(self) -> str:
-        from validation.report import markdown
-
-        return markdown(self)
 
 
 def spearman(cases: Sequence[Case]) -> float:

@@ -15,22 +15,26 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from sim import progress
 from sim.errors import InputError, Mistake, PrestepError
-from validation.published_flops import step_time_of
+from sim.orphans import end_with_parent
+from validation.published_columns import PRECISIONS, RECOMPUTE, chosen, count, whole
+from validation.published_fill import VOCAB, complete
+from validation.published_flops import METRICS, step_time_of
 from validation.published_report import Case, PublishedReport
 from validation.published_setups import FOLDER, Setup, family_of, setup_of
 
 NEEDED = ("gpus", "layers", "hidden", "heads", "seq_len", "global_batch", "tp", "pp")
 COLUMNS = ("id", "source", "hardware", "model", "metric_name", "metric_value", "unit", *NEEDED, "micro_batch", "dp")
 WHOLE = ("micro_batch", "dp")  # without these a row is incomplete; what is assumed is said
-VOCAB = 51200  # GPT-2's, padded: where neither the row, nor its source, nor its family says one
-RECOMPUTE = (("full", "full"), ("select", "selective"), ("none", "none"))
-PRECISIONS = (("fp8", "fp8"), ("float8", "fp8"), ("fp4", "nvfp4"), ("bf16", "bf16"), ("fp16", "fp16"))
 
 
 @dataclass(frozen=True)
 class Run:
-    """A row as a scenario with what was measured, s."""
+    """A row as a scenario with what was measured, s.
+
+    `assumed`: what an incomplete configuration was completed with. `notes`: what else the row leaves to a default.
+    """
 
     id: str
     slice: str
@@ -38,6 +42,7 @@ class Run:
     scenario: Mapping[str, Any]
     measured: float
     assumed: str
+    notes: str = ""
 
 
 def validate_set(name: str, rows: str | Path | None = None, jobs: int = 1) -> PublishedReport:
@@ -50,15 +55,17 @@ def validate_set(name: str, rows: str | Path | None = None, jobs: int = 1) -> Pu
     """
     runs, skips = sort(read(Path(rows) if rows else FOLDER / "rows.csv"))
     if jobs == 1 or len(runs) < 2:
-        made = list(map(predict, runs))
+        made = list(map(predict, progress.track(runs, "rows")))
     else:  # spawned, not forked: Arrow and BLAS have threads of their own
-        with ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn")) as pool:
-            made = list(pool.map(predict, runs, chunksize=4))
+        with ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn"), end_with_parent) as pool:
+            made = list(progress.track(pool.map(predict, runs, chunksize=4), "rows", len(runs)))
+    refused = [(run.id, error) for run, (_, error) in zip(runs, made, strict=True) if isinstance(error, Refusal)]
     cases = tuple(
-        Case(run.id, run.slice, run.group, run.measured, time, error, run.assumed)
+        Case(run.id, run.slice, run.group, run.measured, time, error, run.assumed, run.notes)
         for run, (time, error) in zip(runs, made, strict=True)
+        if not isinstance(error, Refusal)
     )
-    return PublishedReport(name, "Published training steps", cases, tuple(skips), rows is None)
+    return PublishedReport(name, "Published training steps", cases, (*skips, *refused), rows is None)
 
 
 def read(path: Path) -> list[dict[str, str]]:
@@ -100,47 +107,60 @@ def run_of(row: Mapping[str, str]) -> Run:
     InputError
         Saying which columns are missing or what cannot be said as a scenario.
     """
-    missing = [name for name in NEEDED if not row[name].strip()]
+    setup = setup_of(row)
+    cells, filled = complete(row, setup)
+    missing = [name for name in NEEDED if not cells[name].strip()]
     if missing:
         raise InputError(Mistake(row["id"], "", f"no {', '.join(missing)}", "a complete configuration"))
-    setup = setup_of(row)
-    incomplete = [name for name in WHOLE if not row[name].strip()]
-    scenario = scenario_of(row, setup)
+    if cells["metric_name"] not in METRICS:
+        raise InputError(Mistake(row["id"], "metric_name", f'"{cells["metric_name"]}"', f"one of {', '.join(METRICS)}"))
+    scenario = scenario_of(cells, setup)
     from sim.spec import parse_scenario
 
     parse_scenario(scenario, row["id"])
     group = "|".join(row.get(name, "") for name in ("source", "hardware", "layers", "hidden", "gpus", "global_batch"))
-    try:
-        measured = step_time_of(row, scenario)
-    except (ValueError, ZeroDivisionError, OverflowError):  # no number, or none that says a time
-        measured = math.nan
-    if not (math.isfinite(measured) and measured > 0):
-        raise InputError(Mistake(row["id"], row["metric_name"], row["metric_value"], "a positive number"))
-    assumed = ", ".join(f"{name} assumed" for name in incomplete)
-    return Run(row["id"], setup.slice or row["source"], group, scenario, measured, assumed)
+    measured = step_time_of(cells, scenario, setup.counts_recompute)
+    assumed, notes = _assumptions(row, cells, setup, filled)
+    return Run(row["id"], setup.slice or row["source"], group, scenario, measured, assumed, notes)
+
+
+def _assumptions(
+    row: Mapping[str, str], cells: Mapping[str, str], setup: Setup, filled: Sequence[str]
+) -> tuple[str, str]:
+    """What a row without its whole configuration was completed with, and what else was taken by default."""
+    whole_ = (*NEEDED, *WHOLE)
+    assumed = [f"{name} assumed" for name in WHOLE if not cells[name].strip()]
+    assumed += [text for text in filled if text.split()[0] in whole_] + list(setup.guesses)
+    assumed += [text for text in (family_of(cells)[1],) if text]
+    notes = [text for text in filled if text.split()[0] not in whole_]
+    notes += [f"{name} by default" for name in ("ffn", "vocab") if not cells.get(name, "").strip()]
+    gpus, nodes = count(cells, "gpus", 1), whole(cells, "nodes", 0)
+    if nodes > 1 and gpus % nodes == 0 and gpus // nodes != setup.per_host:
+        notes.append(f"{nodes} hosts of {gpus // nodes} GPUs taken as hosts of {setup.per_host}")
+    return ", ".join(assumed), ", ".join(notes)
 
 
 def scenario_of(row: Mapping[str, str], setup: Setup) -> dict[str, Any]:
     """The scenario's tables."""
     sections = {name: dict(keys) for name, keys in (setup.sections or {}).items()}
-    gpus, tp, pp, cp = (_count(row, name, 1) for name in ("gpus", "tp", "pp", "cp"))
-    dp = _count(row, "dp", max(1, gpus // (tp * pp * cp)))
+    gpus, tp, pp, cp = (count(row, name, 1) for name in ("gpus", "tp", "pp", "cp"))
+    dp = count(row, "dp", max(1, gpus // (tp * pp * cp)))
     if row.get("dp", "").strip() and dp * tp * pp * cp != gpus:
         found = f"dp {dp} x tp {tp} x pp {pp} x cp {cp} on {gpus} GPUs"
         raise InputError(Mistake(row["id"], "", found, "a layout whose product is the number of GPUs"))
     stages = pp * int(sections.get("parallel", {}).get("vpp", 1))
-    alone = max(1, _whole(row, "global_batch", 0) // dp // stages) if setup.stage_batches else 1
+    alone = max(1, whole(row, "global_batch", 0) // dp // stages) if setup.stage_batches else 1
     training = {
-        "seq_len": _whole(row, "seq_len", 0),
-        "micro_batch": _whole(row, "micro_batch", alone),
-        "global_batch": _whole(row, "global_batch", 0),
-        **_chosen(row.get("recompute", ""), "recompute", RECOMPUTE),
-        **_chosen(row.get("precision", ""), "precision", PRECISIONS),
+        "seq_len": whole(row, "seq_len", 0),
+        "micro_batch": whole(row, "micro_batch", alone),
+        "global_batch": whole(row, "global_batch", 0),
+        **chosen(row, "recompute", RECOMPUTE),
+        **chosen(row, "precision", PRECISIONS),
     }
     if setup.selective and training.get("recompute") == "selective":
         training["recompute"] = setup.selective
     parallel: dict[str, Any] = {"dp": dp, "tp": tp, "pp": pp, "cp": cp, "uneven_stages": True}
-    ep, vpp = _whole(row, "ep", 1), _whole(row, "vpp", 1)
+    ep, vpp = whole(row, "ep", 1), whole(row, "vpp", 1)
     if ep > 1:
         parallel["ep"] = ep
     if vpp > 1 and pp > 1:
@@ -153,7 +173,7 @@ def scenario_of(row: Mapping[str, str], setup: Setup) -> dict[str, Any]:
     made = {
         "cluster": cluster,
         "model": _positions(
-            {"vocab": VOCAB, **family_of(row["model"]), **sections.pop("model", {}), **_model(row)}, training["seq_len"]
+            {"vocab": VOCAB, **family_of(row)[0], **sections.pop("model", {}), **_model(row)}, training["seq_len"]
         ),
         "training": {**sections.pop("training", {}), **training},
         "parallel": {"data_parallel": "ddp" if dp * cp > 1 else "none", **sections.pop("parallel", {}), **parallel},
@@ -179,7 +199,7 @@ def _cluster(gpus: int, setup: Setup) -> dict[str, Any]:
 
 
 def _model(row: Mapping[str, str]) -> dict[str, Any]:
-    shape = {name: _whole(row, name, 0) for name in ("layers", "hidden", "heads", "kv_heads", "ffn", "vocab")}
+    shape = {name: whole(row, name, 0) for name in ("layers", "hidden", "heads", "kv_heads", "ffn", "vocab")}
     made = {name: value for name, value in shape.items() if value}
     made.setdefault("ffn", 4 * shape["hidden"])
     return {"kind": "transformer", **made}
@@ -195,29 +215,16 @@ def _shards(row: Mapping[str, str], parallel: Mapping[str, Any], ranks: int) -> 
 
 
 def _positions(model: dict[str, Any], seq_len: Any) -> dict[str, Any]:
-    """Learned positions whose number nobody says are as many as the sequence has."""
-    return {"max_positions": seq_len, **model} if model.get("positions") == "learned" else model
+    """Learned positions are as many as the sequence has, where nobody says more."""
+    if model.get("positions") != "learned":
+        return model
+    return model | {"max_positions": max(seq_len, model.get("max_positions", 0))}
 
 
-def _whole(row: Mapping[str, str], name: str, default: int) -> int:
-    text = (row.get(name) or "").strip()
-    if not text:
-        return default
-    try:
-        return int(float(text))
-    except (ValueError, OverflowError):
-        raise InputError(Mistake(row["id"], name, f'"{text}"', "a whole number")) from None
+class Refusal(str):
+    """Why a run that reads well cannot be simulated: a skipped row, not a failed one."""
 
-
-def _count(row: Mapping[str, str], name: str, default: int) -> int:
-    found = _whole(row, name, default)
-    if found < 1:
-        raise InputError(Mistake(row["id"], name, f'"{row[name]}"', "a whole number above 0"))
-    return found
-
-
-def _chosen(text: str, key: str, known: Sequence[tuple[str, str]]) -> dict[str, str]:
-    return next(({key: value} for part, value in known if part in text.lower()), {})
+    __slots__ = ()
 
 
 def predict(run: Run) -> tuple[float, str]:
@@ -227,6 +234,8 @@ def predict(run: Run) -> tuple[float, str]:
 
     try:
         return step_time(parse_scenario(run.scenario, run.id)), ""
+    except InputError as error:
+        return math.nan, Refusal("; ".join(str(mistake) for mistake in error.mistakes))
     except PrestepError as error:
         return math.nan, str(error)
     except Exception as error:  # a crash is a failed row, and the gate fails with it

@@ -203,6 +203,8 @@ def write_picture(found: Sequence[Source], path: Path) -> None:
         _panel(panel, source)
     for panel in panels[len(found) :]:
         panel.set_visible(False)
+    if found:
+        figure.legend(*panels[0].get_legend_handles_labels(), loc="outside upper center", ncols=3, frameon=False)
     figure.supxlabel("measured step, s")
     figure.supylabel("predicted step, s")
     kind = path.suffix.lstrip(".") or "svg"

@@ -29,6 +29,7 @@ KINDS = {
     "traces": "validation.trace_sets",
     "published": "validation.published_training",
     "checkpoint": "validation.checkpoint_sets",
+    "probes": "validation.probe_sets",
 }
 
 
@@ -129,6 +130,14 @@ def validate(name: str, rows: str | Path | None = None, jobs: int = 1) -> Report
     module = importlib.import_module(KINDS[kind_of(name)])
     report: Report = module.validate_set(name, rows=rows, jobs=jobs)
     return report
+
+
+def asked(name: str, rows: str | Path | None) -> tuple[dict[str, Any], list[Path], str]:
+    """The set.toml of a set, its files of rows or the one named instead, and the title; "" for rows of another's."""
+    table = told(name)
+    if rows is not None:
+        return table, [Path(rows)], ""
+    return table, [CASES / name / file for file in table["rows"]], table["title"]
 
 
 def load_set(name: str) -> MeasuredSet:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from sim.units import format_duration
+from validation.comparison import Comparison, finite
 from validation.gate import Check, Tolerances, judge
 from validation.interface import Cells, Interval, Point, Skip, Table
 from validation.rows import FAMILIES, Row
@@ -88,15 +89,15 @@ class Case:
         return max(self.memory_errors.values(), key=abs, default=None)
 
     def to_json(self) -> dict[str, Any]:
-        done = math.isfinite(self.prediction.step_time)  # JSON has no nan
+        predicted, signed = finite(self.prediction.step_time, self.signed_error)
         return {
             "id": self.row.name,
             "where": self.row.where,
             "family": self.row.family,
             "world": self.row.world,
             "measured": self.row.measured,
-            "predicted": self.prediction.step_time if done else None,
-            "signed_error": self.signed_error if done else None,
+            "predicted": predicted,
+            "signed_error": signed,
             "interval": self.prediction.interval,
             "spread": self.row.spread,
             "noisy": self.noisy,
@@ -120,7 +121,7 @@ class Case:
 
 
 @dataclass(frozen=True)
-class Report:
+class Report(Comparison):
     """All cases of a set, and the rows that could not be compared (`skipped`).
 
     `whole`: these are all rows of a bundled set, so that none may be skipped.
@@ -217,12 +218,7 @@ class Report:
     def checks(self) -> tuple[Check, ...]:
         return judge(self)
 
-    @property
-    def passed(self) -> bool:
-        return all(check.passed for check in self.checks)
-
-    def to_json(self) -> dict[str, Any]:
-        """Seconds and bytes; errors as shares."""
+    def figures(self) -> dict[str, Any]:
         apart = {
             "noisy": self.select(noisy=True),
             "fitted": self.select(fitted=True),
@@ -231,21 +227,10 @@ class Report:
             **({"ratios": self.ratios} if self.ratios.n else {}),
         }
         return {
-            "set": self.name,
-            "title": self.title,
-            "passed": self.passed,
             **self.select().to_json(),
             "families": {name: errors.to_json() for name, errors in self.families.items()},
             **{name: errors.to_json() for name, errors in apart.items()},
-            "checks": [check.to_json() for check in self.checks],
-            "cases": [case.to_json() for case in self.cases],
-            "skipped": [{"id": row.name, "where": row.where, "error": row.error} for row in self.skipped],
         }
-
-    def to_markdown(self) -> str:
-        from validation.report import markdown
-
-        return markdown(self)
 
 
 def _ratio_cells(case: Case, base: Base) -> Cells:

@@ -8,10 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from sim import progress
 from sim.errors import InputError, Mistake, PrestepError
 from sim.replay import Mode, replay_files
 from sim.replay_report import step_time
 from sim.units import format_duration
+from validation.comparison import Comparison
 from validation.gate import Check
 from validation.interface import Point, Skip, Table
 from validation.sets import CASES, told
@@ -37,9 +39,15 @@ class Case:
     def signed_error(self) -> float:
         return self.predicted / self.measured - 1.0
 
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "id": self.name, "group": self.group, "measured": self.measured, "predicted": self.predicted,
+            "signed_error": self.signed_error,
+        }  # fmt: skip
+
 
 @dataclass(frozen=True)
-class TraceReport:
+class TraceReport(Comparison):
     """The comparison of a set; see `validation.interface.Report`."""
 
     name: str
@@ -71,10 +79,6 @@ class TraceReport:
         return tuple(checks)
 
     @property
-    def passed(self) -> bool:
-        return all(check.passed for check in self.checks)
-
-    @property
     def case_tables(self) -> Sequence[Table]:
         head = ("step", "measured", "predicted", "error")
         tables = []
@@ -91,26 +95,9 @@ class TraceReport:
     def points(self) -> Sequence[Point]:
         return [Point(c.name, c.group, c.measured, c.predicted, fitted=False) for c in self.cases]
 
-    def to_json(self) -> dict[str, Any]:
-        """Seconds; errors as shares."""
-        cases = [
-            {
-                "id": c.name, "group": c.group, "measured": c.measured, "predicted": c.predicted,
-                "signed_error": c.signed_error,
-            }
-            for c in self.cases
-        ]  # fmt: skip
-        return {
-            "set": self.name, "title": self.title, "passed": self.passed, **self.select().to_json(),
-            "groups": {name: errors.to_json() for name, errors in self.groups.items()},
-            "checks": [check.to_json() for check in self.checks], "cases": cases,
-            "skipped": [{"id": s.name, "where": s.where, "error": s.reason} for s in self.skips],
-        }  # fmt: skip
-
-    def to_markdown(self) -> str:
-        from validation.report import markdown
-
-        return markdown(self)
+    def figures(self) -> dict[str, Any]:
+        groups = {name: errors.to_json() for name, errors in self.groups.items()}
+        return {**self.select().to_json(), "groups": groups}
 
 
 def validate_set(name: str, rows: str | Path | None = None, jobs: int = 1) -> TraceReport:
@@ -124,13 +111,13 @@ def validate_set(name: str, rows: str | Path | None = None, jobs: int = 1) -> Tr
     table, folder = told(name), Path(rows) if rows is not None else CASES / name
     runs = runs_in(folder)
     cases, skips = list[Case](), list[Skip]()
-    for run, files in runs.items():
+    for run, files in progress.track(runs.items(), "runs", len(runs)):
         for mode in MODES:
             try:
                 cases += _replayed(run, files, mode)
             except PrestepError as error:
                 skips.append(Skip(f"{run}, {mode}", str(folder), str(error)))
-    for entry in table.get("retarget", ()):
+    for entry in progress.track(table.get("retarget", ()), "runs on other clusters"):
         if entry["run"] in runs:
             changes = tuple(entry.get("set", ()))
             outcome = replay_files(runs[entry["run"]], None, entry.get("cluster", ""), changes)

@@ -35,7 +35,7 @@ def bytes_of(scenario: Scenario, parameters: int) -> float:
     each = PARAMETER[scenario.training.precision]
     state = 0
     if scenario.checkpoint.content == "all" and scenario.training.optimizer != "sgd":
-        state = MEGATRON if scenario.training.framework == "megatron" else MOMENTS * each
+        state = MEGATRON if scenario.training.megatron else MOMENTS * each
     return float(parameters * (each + state))
 
 

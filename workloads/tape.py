@@ -78,10 +78,12 @@ class Storage:
 class Node:
     """An autograd node: how the gradient of one output becomes gradients of its inputs."""
 
-    __slots__ = ("backward", "edges", "hooks", "layer", "seq")
+    __slots__ = ("backward", "captured", "edges", "hooks", "layer", "seq")
 
-    def __init__(self, seq: int, edges: list[Node | Tensor | None], backward: Backward, layer: int) -> None:
-        self.seq, self.edges, self.backward, self.layer = seq, edges, backward, layer
+    def __init__(
+        self, seq: int, edges: list[Node | Tensor | None], backward: Backward, layer: int, captured: bool = False
+    ) -> None:
+        self.seq, self.edges, self.backward, self.layer, self.captured = seq, edges, backward, layer, captured
         self.hooks: list[Callable[[], None]] = []
 
 
@@ -135,6 +137,7 @@ class Tape:
         self.memory = Memory()
         self.phase, self.layer, self.microbatch = 0, -1, 0
         self.grad_enabled = True
+        self.blocking = False  # the host waits for all that it launches (CUDA_LAUNCH_BLOCKING)
         self.drop: Callable[[Kernel], bool] | None = None  # kernels that are left out
         self.fp8 = False  # linear layers of blocks compute in fp8
         self.choices: PyTorch | None = None  # the trainer's; None: the defaults
@@ -157,6 +160,7 @@ class Tape:
         self._last_save = 0
         self._host_at_save: tuple[dict[str, float], float] = ({}, 0.0)
         self.stream = "compute"
+        self.captured = False  # in a part that a CUDA graph replays
         self.launching = "launch"  # the host operation that launches a kernel
         self.deferred: list[Callable[[], None]] | None = None  # weight gradients put off (zero bubble)
         self.retained: list[Backward] = []  # with them the graph, and so what it saved, stays alive
@@ -181,6 +185,8 @@ class Tape:
     # -- launches -------------------------------------------------------------------------------
     def cpu(self, name: str, count: float = 1.0) -> None:
         """Host time of an operator, spent before the next launch."""
+        if self.captured:
+            return
         self.counts[name] += count
         self.host_pending += self.costs[name] * count
 
@@ -189,7 +195,11 @@ class Tape:
         if self.drop is not None and isinstance(kernel, Kernel) and self.drop(kernel):
             self.host_pending = 0.0
             return len(self._kind) - 1
-        return self._add(KERNEL, self.shared.kernel(kernel), stream or self.stream, name or kernel.kind)
+        stream = stream or self.stream
+        index = self._add(KERNEL, self.shared.kernel(kernel), stream, name or kernel.kind)
+        if self.blocking:
+            self.synchronize(stream)
+        return index
 
     def communicate(self, parts: Iterable[int], stream: str, name: str) -> int:
         """An operation that takes part in the given rendezvous and ends when all of them have ended."""
@@ -207,8 +217,10 @@ class Tape:
         self._kind.append(kind)
         self._stream.append(self.shared.stream(stream))
         self._payload.append(payload)
-        self.counts[self.launching] += 1
-        self._host.append(self.host_pending + self.costs[self.launching])
+        if not self.captured:
+            self.counts[self.launching] += 1
+            self.host_pending += self.costs[self.launching]
+        self._host.append(self.host_pending)
         self.host_pending = 0.0
         self._deps.append(tuple(self._waits.pop(stream, ())))
         self._phase.append(self.phase)
@@ -278,7 +290,7 @@ class Tape:
             return out
         self._seq += 1
         edges = [(t.node if t.node is not None else t) if t.requires_grad else None for t in inputs]
-        out.node = Node(self._seq, edges, backward, self.layer)
+        out.node = Node(self._seq, edges, backward, self.layer, self.captured)
         out.requires_grad = True
         return out
 
@@ -290,10 +302,10 @@ class Tape:
         buffers: dict[Node, Tensor] = {root.node: grad}
         ready = [(-root.node.seq, root.node)]
         del grad, root
-        outer = self.layer
+        outer = self.layer, self.captured
         while ready:
             _, node = heapq.heappop(ready)
-            self.layer = node.layer
+            self.layer, self.captured = node.layer, node.captured
             g = buffers.pop(node, None)
             for hook in node.hooks:
                 hook()
@@ -314,7 +326,7 @@ class Tape:
                         heapq.heappush(ready, (-edge.seq, edge))
                 got = None
             node.edges = []
-        self.layer = outer
+        self.layer, self.captured = outer
 
     def _merge(self, buffers: dict[Node, Tensor], node: Node, grad: Tensor) -> None:
         if node in buffers:
@@ -360,6 +372,20 @@ class Tape:
             yield
         finally:
             self.grad_enabled = before
+
+    @contextmanager
+    def capture(self, captured: bool = True, replay: bool = True) -> Iterator[None]:
+        """What is issued here and its backward are replayed by a CUDA graph, which costs the host one operation.
+
+        Without ``replay`` it belongs to a graph that was paid for.
+        """
+        if captured and replay and not self.captured:
+            self.cpu("graph_replay")
+        before, self.captured = self.captured, self.captured or captured
+        try:
+            yield
+        finally:
+            self.captured = before
 
     @contextmanager
     def on_stream(self, stream: str) -> Iterator[None]:

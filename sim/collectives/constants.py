@@ -54,6 +54,9 @@ class Pace:
         Share of the time of primitives that send nothing for which the link waits; the rest other channels fill.
     net : float
         Share of the wire's payload bandwidth reached between hosts, where `link` and `ramp` do not count.
+    unaligned : Mapping
+        How much longer a channel takes, by operation, over ranks' parts that do not all begin at a multiple of 16
+        bytes: it then copies element by element (NCCL src/device/common_kernel.h, reduceCopy).
     evidence : str
         What it rests on; "": what the file of the GPU rests on.
     """
@@ -75,6 +78,7 @@ class Pace:
     ends: Mapping[str, float] = field(default_factory=lambda: {"all_reduce": 1.0})
     serial: float = 0.0
     net: float = 1.0
+    unaligned: Mapping[str, float] = field(default_factory=dict)
     evidence: str = ""
 
     def of(self, table: Mapping[str, float], op: str) -> float:
@@ -98,6 +102,8 @@ class Pairs:
         Bytes/s of one channel: "send" one way, "sendrecv" each of both ways.
     link, ramp, power, sharp
         As in `Pace`; link and ramp for "send" and "sendrecv".
+    unaligned : float
+        As in `Pace`, of all-to-alls, gathers and scatters.
     """
 
     start: float
@@ -110,6 +116,7 @@ class Pairs:
     power: float
     sharp: float
     settle: float = 0.0
+    unaligned: float = 1.0
 
 
 @dataclass(frozen=True)

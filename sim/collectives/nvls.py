@@ -1,7 +1,8 @@
 """NVLink SHARP: the NVSwitches add and copy, so every GPU sends and receives the data once, and its own slice again.
 
-Each GPU is the head of one slice of S / n. It reads the sum of its slice from the switches, which fetch it from
-every GPU, and stores the result through the switches into every GPU: S + S / n leave a GPU and as many enter it.
+Each GPU is the head of one slice of S / n (of more than 32 GPUs, 32 are, of S / 32). It reads the sum of its slice
+from the switches, which fetch it from every GPU, and stores the result through the switches into every GPU: S + S / n
+leave a head and as many enter it.
 NCCL src/transport/nvls.cc, src/device/all_reduce.h.
 """
 
@@ -66,7 +67,8 @@ def longer(table: Constants, group: Group) -> Constants:
 
 
 def crossing(op: str, n: int) -> tuple[float, float]:
-    """Bytes per payload byte from each of `n` GPUs to the switches and back."""
+    """Bytes per payload byte from the busiest of `n` GPUs to the switches and back: one that heads a slice."""
+    n = min(n, MAX_HEADS)
     return {"all_reduce": (1 + 1 / n, 1 + 1 / n), "all_gather": (1 / n, 1.0), "reduce_scatter": (1.0, 1 / n)}[op]
 
 

@@ -17,7 +17,7 @@ from sim.collectives import machine, paths, transport
 from sim.collectives.assemble import Bytes, wires
 from sim.collectives.group import Group, group_of
 from sim.collectives.plan import PAIR_OPS, Plan, Send, Settings, settings
-from sim.collectives.protocols import joined, net_hop, sharpness
+from sim.collectives.protocols import aligned, joined, net_hop, sharpness
 from sim.collectives.search import NET_PER_CHANNEL
 
 OPS = PAIR_OPS
@@ -96,6 +96,8 @@ def _transfer(
         return 0.0
     pairs, way = table.pairs, "sendrecv" if op in ("sendrecv", "all_to_all") else "send"
     channel = float(load.max()) / pairs.rate[way]
+    if op in MANY and not aligned(size, group.n):
+        channel *= pairs.unaligned
     # Where the file says what a channel carries over the network, a single message goes by that and not by NVLink.
     channel = slow if group.network.channel and op not in MANY and slow else max(channel, slow)
     wire = wires(links, fabric, lambda kind: group.network.wire(table, kind, pairs=True))

@@ -22,6 +22,7 @@ SLOT = {"LL": 32_768, "LL128": 576_000, "Simple": 524_288}
 STEPS = 8
 MAX_THREADS = {"LL": 512, "LL128": 640, "Simple": 512}
 SETTLED = 2.0**24
+ALIGNMENT = 16  # bytes of a CTA thread's widest load and store
 # Network hop, seconds: NCCL's tuning table (src/graph/tuning.cc), evidence: datasheet.
 NET_HOP = {
     "ring": {"LL": 2.7e-6, "LL128": 4.0e-6, "Simple": 14.0e-6},
@@ -37,6 +38,11 @@ NET_HOP = {
 def slot(proto: str, buffer: float | None = None) -> float:
     """Data bytes of the largest chunk of one step; `buffer` is NCCL_BUFFSIZE, which only Simple uses."""
     return float(SLOT[proto] if buffer is None or proto != "Simple" else buffer / STEPS)
+
+
+def aligned(size: float, n: int) -> bool:
+    """Whether the parts that n ranks have of a buffer all begin at a multiple of 16 bytes."""
+    return n < 2 or size < ALIGNMENT or size // n % ALIGNMENT == 0
 
 
 @dataclass(frozen=True)

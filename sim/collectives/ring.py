@@ -90,12 +90,13 @@ def work(
     # An all-gather's first primitive copies the rank's own part to its output while it sends it, which is as much
     # work as passing a part on; in place it only sends.
     first = ends if op != "all_gather" else min(1.0, ends) if in_place else max(1.0, ends)
-    primitives = hops - 1 + first + ends
+    apart = 1.0 if protocols.aligned(size, n) else pace.unaligned.get(op, 1.0)
+    primitives = apart * (hops - 1 + first + ends)
     remote = crossed(group, rounds)
     filled = min(1.0, size / (16 * n)) if op == "all_reduce" and proto == "LL" else 1.0
     local = (hops - remote) * (1 - EMPTY_STEP * (1 - filled))
     step = size / n / channels
-    silent = ends * step  # the last primitive only receives
+    silent = apart * ends * step  # the last primitive only receives
     amount = size * sent(op, n)
     return protocols.Work(local, remote, step, primitives * step, amount, between * (nodes > 1), silent=silent)
 

@@ -92,7 +92,7 @@ def search(group: Group, gpu: str, settings: Settings, fabric: Any = None) -> Gr
         pattern=3 if group.nodes > 1 and not _balanced(group, kind, fabric) else 1,
         same=group.nodes == 1 or group.net.nics == 1 or group.per_node == 1,
         heads=heads, nvls=nvls, nvls_inter=nvls_inter, nvls_channels=ctas,
-        nvlink=nvlink, ll128=(nvlink or group.per_node == 1) and group.net.near,
+        nvlink=nvlink, ll128=(nvlink or group.per_node == 1) and group.net.trusted(settings.release),
     )  # fmt: skip
 
 

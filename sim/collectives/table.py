@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from sim.collectives import Candidate, Plan, Settings, backends, candidates, plan_collective, settings
+from sim.collectives.sure import Sure, sure
 from sim.errors import InputError, Mistake
 from sim.units import format_bandwidth, format_bytes, format_duration
 
@@ -28,6 +29,7 @@ class Row:
     busbw: float
     bottleneck: str
     candidates: tuple[Candidate, ...]
+    interval: Sure | None = None  # none for what was never measured: Gloo and one-sided puts
 
     def to_json(self, explain: bool = False) -> dict[str, Any]:
         """Plain values in SI units; `explain` adds what NCCL compared."""
@@ -37,6 +39,7 @@ class Row:
             "op": p.op, "bytes": int(p.size), "time": self.time, "algbw": self.algbw, "busbw": self.busbw,
             "algo": p.algo, "proto": p.proto, "channels": p.channels, "latency": p.latency, "evidence": p.evidence,
             "bottleneck": self.bottleneck, "notes": list(p.notes),
+            "interval": self.interval.to_json() if self.interval else None,
         } | compared  # fmt: skip
 
 
@@ -120,7 +123,8 @@ def _row(op: str, asked: float, group: Sequence[str], fabric: Any, wanted: Setti
     time = plan.duration(fabric.links.bandwidth)
     algbw = size / time
     listed = () if wanted.backend != "nccl" else tuple(candidates(op, size, group, fabric, wanted))
-    return Row(plan, time, algbw, algbw * bus_factor(op, len(group)), bottleneck(plan, fabric), listed)
+    interval = sure(plan, fabric) if wanted.backend == "nccl" else None
+    return Row(plan, time, algbw, algbw * bus_factor(op, len(group)), bottleneck(plan, fabric), listed, interval)
 
 
 def bottleneck(plan: Plan, fabric: Any) -> str:
@@ -140,19 +144,26 @@ def bottleneck(plan: Plan, fabric: Any) -> str:
 
 def render(rows: Sequence[Row], explain: bool = False) -> str:
     """The table for people; `explain` adds what decides and what NCCL compared."""
-    columns = f"{'size':>10} {'algo':>9} {'proto':>6} {'channels':>8} {'time':>10} {'algbw':>10} {'busbw':>10}"
-    lines = [f"{columns}  bound by"]
+    columns = f"{'size':>10} {'algo':>9} {'proto':>6} {'channels':>8} {'time':>10} {'90%':>6}"
+    lines = [f"{columns} {'algbw':>10} {'busbw':>10}  bound by"]
     for row in rows:
         p = row.plan
         lines.append(
             f"{format_bytes(p.size):>10} {p.algo:>9} {p.proto:>6} {p.channels:8} {format_duration(row.time):>10} "
-            f"{format_bandwidth(row.algbw):>10} {format_bandwidth(row.busbw):>10}  {row.bottleneck}"
+            f"{_width(row):>6} {format_bandwidth(row.algbw):>10} {format_bandwidth(row.busbw):>10}  {row.bottleneck}"
         )
         if explain:
             lines += _explained(row)
     notes = sorted({note for row in rows for note in row.plan.notes})
     evidence = sorted({row.plan.evidence for row in rows})
-    return "\n".join([*lines, f"evidence: {', '.join(evidence)}", *(f"note: {note}" for note in notes)])
+    lines.append(f"evidence: {', '.join(evidence)}")
+    if any(row.interval for row in rows):
+        lines.append("90%: nine in ten measured times lie between the predicted one divided by and times 1 + this")
+    return "\n".join([*lines, *(f"note: {note}" for note in notes)])
+
+
+def _width(row: Row) -> str:
+    return f"{row.interval.high / row.time - 1:.0%}" if row.interval and row.time else ""
 
 
 def _explained(row: Row) -> list[str]:

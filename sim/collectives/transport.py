@@ -31,11 +31,21 @@ class Net:
         Bytes/s of one of them: its wire, or its PCIe slot.
     near : bool
         Whether GPU and NIC meet below the CPU (PIX, PXB), so that LL128 is safe and GPUDirect works.
+    c2c : bool
+        Whether they meet in a CPU that NVLink-C2C ties to the GPU: near too (P2C), but only since NCCL 2.27.
     """
 
     nics: int
     speed: float
     near: bool
+    c2c: bool = False
+
+    def trusted(self, release: tuple[int, int]) -> bool:
+        """Whether a release of NCCL sends LL128 over the way to the NIC; before 2.27 C2C was a way over the CPU (PHB).
+
+        NCCL src/graph/tuning.cc and topo.h; GPUDirect over C2C is on by default since the same release.
+        """
+        return self.near and (not self.c2c or release >= (2, 27))
 
 
 NO_NET = Net(0, float("inf"), True)
@@ -86,7 +96,7 @@ def network(fabric: Any, hosts: tuple[tuple[str, ...], ...], route: str, seen: f
     if len(hosts) < 2:
         return NO_NET
     nics: set[tuple[int, ...]] = set()
-    speed, single, slots, near = float("inf"), float("inf"), float("inf"), True
+    speed, single, slots, near, c2c = float("inf"), float("inf"), float("inf"), True, False
     for k, gpu in enumerate(hosts[0]):
         links, share = between(fabric, gpu, hosts[1][k % len(hosts[1])], route)
         out = [j for j, i in enumerate(links) if _leaves(fabric, int(i), gpu)]
@@ -99,11 +109,12 @@ def network(fabric: Any, hosts: tuple[tuple[str, ...], ...], route: str, seen: f
         speed = min([speed, *(PCIE * float(fabric.links.raw[links[j]] / share[j]) for j in slot)])
         slots = min([slots, *(PCIE * float(fabric.links.raw[links[j]]) for j in slot)])
         near &= _near(fabric, links, gpu)
+        c2c |= "c2c" in fabric.links.kind[links]
     each = {link for links in nics for link in links}
     if len(each) <= len(hosts[0]):
         # GPUs that share several NICs (GB200: two and two) use each as one; several NICs of one GPU (p5) count as one.
-        return Net(len(each), min(single, slots) if seen is None else min(seen, single, slots), near)
-    return Net(len(nics), speed if seen is None else min(seen, speed), near)
+        return Net(len(each), min(single, slots) if seen is None else min(seen, single, slots), near, c2c)
+    return Net(len(nics), speed if seen is None else min(seen, speed), near, c2c)
 
 
 def _leaves(fabric: Any, link: int, gpu: str) -> bool:

@@ -24,10 +24,12 @@ def explained(command: Command) -> Command:
 
     @functools.wraps(command)
     def run(*args: Any, **kwargs: Any) -> Any:
+        from sim import progress
         from sim.errors import PrestepError
 
         try:
-            return command(*args, **kwargs)
+            with progress.shown():
+                return command(*args, **kwargs)
         except PrestepError as error:
             click.echo(str(error), err=True)
             sys.exit(EXIT_INPUT)
@@ -96,6 +98,9 @@ def echo_json(value: object) -> None:
 
 
 def talk(text: str) -> None:
+    from sim import progress
+
+    progress.clear()
     click.echo(text, err=True)
 
 

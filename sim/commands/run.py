@@ -85,7 +85,10 @@ def command(
         if path is not None:
             talk(f"wrote {exporters.write(result, path, exporter, **options)}")
     if report is not None:
-        talk(f"wrote {run_files.write_report(result, report, loaded, each)}")
+        from validation.known import lookup
+
+        known = lookup(loaded, result.step_time)
+        talk(f"wrote {run_files.write_report(result, report, loaded, each, known)}")
     if strict and result.fallbacks:
         talk(result.refusal)
         sys.exit(EXIT_OUTSIDE)

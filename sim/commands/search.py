@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import time
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -34,7 +33,7 @@ def command(
 
     What the file says of the layout does not count; --set pins a key of it, --over says which values to try.
     """
-    from sim import search
+    from sim import progress, search
     from sim.catalog import find_scenario
     from sim.search import axes, words
     from sim.search.scenario_file import check_target, write_scenario
@@ -47,9 +46,12 @@ def command(
     base, batch = load_open(path, overrides, axes.FREE)
     if _says_no_batch(path, overrides, options.over):
         talk(f"{path}: no training.global_batch: {batch} samples a step, those of its layout")
-    bar = _Bar()
-    found = search.search(base, batch, options, bar)
-    bar.done()
+    with progress.count("layouts") as task:
+
+        def tell(what: str, done: int, of: int) -> None:
+            task.what, task.done, task.of = f"layouts, {what}", done, of
+
+        found = search.search(base, batch, options, tell)
     if json_:
         echo_json(words.to_dict(found, price))
     else:
@@ -68,22 +70,3 @@ def _says_no_batch(path: Path, overrides: tuple[str, ...], over: Mapping[str, ob
     said = files.toml(path.read_text(encoding="utf-8")).get("training", {})
     told = [item.partition("=")[0].strip() for item in overrides]
     return "training.global_batch" not in [*told, *over, *(f"training.{key}" for key in said)]
-
-
-class _Bar:
-    """Progress on stderr: a line that changes on a terminal, else one every ten seconds."""
-
-    def __init__(self) -> None:
-        self.told, self.open = time.monotonic(), False
-
-    def __call__(self, what: str, done: int, of: int) -> None:
-        now, terminal = time.monotonic(), sys.stderr.isatty()
-        if now - self.told < (0.5 if terminal else 10):
-            return
-        self.told, self.open = now, terminal
-        line = f"{what}: {done} of {of} layouts"
-        click.echo(f"\r{line:50}" if terminal else line, err=True, nl=not terminal)
-
-    def done(self) -> None:
-        if self.open:
-            click.echo("\r" + " " * 50 + "\r", err=True, nl=False)

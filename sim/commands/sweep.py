@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-import sys
-import time
+from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from sim.commands._shared import changes, explained
+
+if TYPE_CHECKING:
+    from sim.progress import Task
 
 
 @click.command(
@@ -25,6 +28,7 @@ def command(
     scenario: str, grid: tuple[str, ...], overrides: tuple[str, ...], output: Path, executor: str, jobs: int
 ) -> None:
     """Predict SCENARIO with every combination of values; what a folder has already is not done again."""
+    from sim import progress
     from sim import sweep as sweeps
     from sim.catalog import find_scenario
     from sim.spec import load_scenario
@@ -32,25 +36,17 @@ def command(
     path, values, makes = find_scenario(scenario), sweeps.grid_of(grid), sweeps.executor_of(executor, jobs)
     load_scenario(path)
     wanted = sweeps.specs(path, values, overrides)
-    made = sweeps.sweep(wanted, output, makes, jobs, Bar())
+    with progress.count("runs", len(wanted)) as task:
+        made = sweeps.sweep(wanted, output, makes, jobs, partial(_tell, task))
     click.echo(summary(made))
     click.echo(f"wrote {made}", err=True)
 
 
-class Bar:
-    """Progress with the time left on stderr: from two seconds on, and only on a terminal."""
-
-    def __init__(self) -> None:
-        self.began, self.first = time.monotonic(), -1
-
-    def __call__(self, done: int, of: int) -> None:
-        self.first = done if self.first < 0 else self.first
-        spent, fresh = time.monotonic() - self.began, done - self.first
-        if not sys.stderr.isatty() or spent < 2:
-            return
-        left = f"{spent / fresh * (of - done):.0f} s left" if fresh else ""
-        full = "#" * (30 * done // max(1, of))
-        click.echo(f"\r{full:.<30} {done}/{of} {left:14}", err=True, nl=done == of)
+def _tell(task: Task, done: int, of: int) -> None:
+    """The first call says what was there before."""
+    if not task.done:
+        task.before = done
+    task.done = done
 
 
 def summary(path: Path) -> str:

@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
-import tomllib
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from sim.costs import gemm, terms
 from sim.costs.adamw import Adamw
+from sim.costs.gpu_files import HARDWARE, facts_of, names, rows_of
 from sim.costs.kernel import Kernel
+from sim.costs.kernel_tables import KernelTables
 from sim.costs.kinds import STREAM_PASSES, check, work
 from sim.costs.power import FILLS_ABOVE, Power
 from sim.costs.roofline import Roofline, estimate
-from sim.costs.tables import Curve, Kriged, Row, read_rows
-from sim.errors import InputError, unknown
+from sim.costs.tables import Curve, Kriged, Row
 
-HARDWARE = Path(__file__).parent / "hardware"
 DYNAMIC_ABOVE = 2.0  # waves; measured: GEMMs of <= 1.94 waves have no memset in the traces, of >= 3.88 all have
 FORWARD = "forward products"  # borrowed by gradients
-
-Group = tuple[str, str, str]
 
 
 class Gpu:
@@ -42,12 +38,16 @@ class Gpu:
         as the datasheet limits of the two differ for the kernel (arithmetic or memory, whichever bounds it on each).
     crowded
         Factor on kernels bound by the SMs' clock while other GPUs of the host work too (power and heat lower clocks).
+    fused
+        Factor on Megatron's fused elementwise kernels over streams of as many bytes; default that of ``like``.
     unaligned
         Factor on a product whose operands' rows are no multiples of 16 bytes, which tensor cores want.
     stream
         HBM bytes/s that a streaming kernel reached; None where nobody measured it.
     power
         The power limit, as far as it slows products down; None where it is in their times or unknown.
+    tables
+        What was measured of kernels, by kind, layout and dtype.
     gap
         Pause between back-to-back kernels of one stream, s; `duration` has the pauses inside one aten operation only.
     """
@@ -61,15 +61,13 @@ class Gpu:
         self.floor: float = facts["floor"]
         self.spread: float = facts.get("spread", 0.0)
         self.crowded: float = facts.get("crowded", 1.0)
+        self.fused: float = facts.get("fused", like.fused if like is not None else 1.0)
         self.unaligned: float = facts.get("unaligned", 1.0)
         self.roofline = Roofline(facts["peak"], facts["bandwidth"], facts["l2_bandwidth"], facts["l2"])
         self.stream: float | None = facts.get("stream")
         self._efficiency: dict[str, float] = facts["efficiency"]
         self._facts = facts
-        self._rows: dict[Group, list[Row]] = {}
-        for row in rows:
-            self._rows.setdefault(terms.group(row.kernel), []).append(row)
-        self._models: dict[Group, Curve | Kriged | None] = {}
+        self.tables = KernelTables(rows, facts, self.bandwidth * self._efficiency["bytes"], self.tile_time)
         self._known: dict[Kernel, float] = {}
         self._tiles = gemm.models(facts)
         self.power = self._power_limit(facts)
@@ -131,7 +129,7 @@ class Gpu:
             return "fitted"
         if kernel.kind in self._efficiency:
             return "fitted"
-        model = self.model(terms.group(kernel))
+        model = self.tables.model(terms.group(kernel))
         if model is None and self._own_tiles(kernel) and gemm.of_dtype(self._tiles, kernel.dtype) is not None:
             return "fitted"
         if model is None and self.like is not None:
@@ -152,7 +150,7 @@ class Gpu:
             return ""
         if kernel.kind in self._efficiency:
             return "no table"
-        model = self.model(terms.group(kernel))
+        model = self.tables.model(terms.group(kernel))
         if model is None and self._own_tiles(kernel):
             return "" if gemm.of_dtype(self._tiles, kernel.dtype) is not None else "no table"
         if model is None:
@@ -166,7 +164,7 @@ class Gpu:
         """Octaves by which a kernel lies past the sizes in the table it is read from; 0 where that reaches it."""
         if not self.stands_on(kernel).startswith("extrapolation"):
             return 0.0
-        model = self.model(terms.group(kernel))
+        model = self.tables.model(terms.group(kernel))
         if model is None:
             return 0.0
         return model.past(work(kernel)[1]) if isinstance(model, Curve) else model.past(kernel)
@@ -179,10 +177,10 @@ class Gpu:
         if (
             kind == "gemm"
             and layout not in ("", "nt")
-            and all(row.kernel.layout == "nt" for row in self._rows_of(group))
+            and all(row.kernel.layout == "nt" for row in self.tables.rows(group))
         ):
             return FORWARD
-        return "contiguous " + kind if kind in STREAM_PASSES and layout and not self._rows_of(group) else ""
+        return "contiguous " + kind if kind in STREAM_PASSES and layout and not self.tables.rows(group) else ""
 
     def waves(self, kernel: Kernel) -> float:
         """Waves of thread blocks of a GEMM over the SMs (1.0 fills the GPU once); other kinds by bytes moved.
@@ -211,7 +209,7 @@ class Gpu:
         if kernel.kind in self._efficiency:  # no table, but the share of the arithmetic peak that it reaches
             shares = {**self._efficiency, "flops": self._efficiency[kernel.kind]}
             return estimate(self.roofline, kernel, self.floor, shares)
-        model = self.model(terms.group(kernel))
+        model = self.tables.model(terms.group(kernel))
         if isinstance(model, Curve):
             return model(work(kernel)[1])
         if isinstance(model, Kriged):
@@ -277,36 +275,6 @@ class Gpu:
         time = tiles.time(shape, self.sms, peak, self.bandwidth, work(kernel)[1], count)
         return time * (self.unaligned if gemm.unaligned(shape, kernel.layout, kernel.dtype) else 1.0)
 
-    def model(self, group: Group) -> Curve | Kriged | None:
-        """The table behind a (kind, layout, dtype), None where nothing was measured; built on first use."""
-        if group not in self._models:
-            self._models[group] = self._build(group)
-        return self._models[group]
-
-    def _rows_of(self, group: Group) -> list[Row]:
-        kind, layout, dtype = group
-        dtypes = (dtype, gemm.SAME.get(dtype, dtype))
-        layouts = (layout, "nt") if kind == "gemm" and layout else (layout,)
-        return next((rows for at in layouts for d in dtypes if (rows := self._rows.get((kind, at, d)))), [])
-
-    def _build(self, group: Group) -> Curve | Kriged | None:
-        rows, kind = self._rows_of(group), group[0]
-        if not rows and kind in STREAM_PASSES and group[1]:
-            rows = self._rows_of((kind, "", group[2]))
-        if not rows:
-            return None
-        if kind in STREAM_PASSES:
-            points = ((work(row.kernel)[1], row.duration, row.noise**-2) for row in rows)
-            return Curve(points, self.floor, self.bandwidth * self._efficiency["bytes"])
-        correction = self._facts["correction"].get(kind, self._facts["correction"]["default"])
-        if kind == "gemm":
-            return Kriged(rows, self.tile_time, terms.GEMM_AXES, **correction)
-        coefficients = self._facts["terms"].get("_".join(filter(None, group[:2])))
-        if coefficients is None:
-            return None
-        term, axes = terms.LINEAR[kind]
-        return Kriged(rows, partial(terms.linear, term, coefficients), axes, **correction)
-
 
 def load(name: str, folder: Path = HARDWARE) -> Gpu:
     """The GPU `name` from `folder`: `<name>.toml` with facts and, where measured, `-fitted.toml` and `-kernels.csv`.
@@ -324,27 +292,9 @@ def load(name: str, folder: Path = HARDWARE) -> Gpu:
 
 def parts(name: str, folder: Path = HARDWARE) -> tuple[dict[str, Any], list[Row], Gpu | None]:
     """Facts of a GPU, its rows, and the one that lends it what it lacks; raises as `load` does."""
-    path = folder / f"{name.lower()}.toml"
-    if not path.is_file():
-        raise InputError(unknown(str(folder), "gpu", name, names(folder)))
-    facts = tomllib.loads(path.read_text())
-    fitted = folder / f"{name.lower()}-fitted.toml"
-    if fitted.is_file():
-        facts.update(tomllib.loads(fitted.read_text()))
-    facts["guessed_load"] = list(facts.get("sustained", ()))
-    published = folder / f"{name.lower()}-published.toml"
-    if published.is_file():
-        for key, value in tomllib.loads(published.read_text()).items():
-            facts[key] = {**facts.get(key, {}), **value}
-    tables = [folder / f"{name.lower()}-{part}.csv" for part in ("kernels", "published")]
+    facts = facts_of(name, folder)
     like = load(facts["like"], folder) if "like" in facts else None
-    return facts, [row for path in tables if path.is_file() for row in read_rows(path)], like
+    return facts, rows_of(name, folder), like
 
 
-def names(folder: Path = HARDWARE) -> list[str]:
-    """GPUs that have a file of facts, sorted."""
-    parts = ("-fitted", "-nccl", "-published")
-    return sorted(path.stem for path in folder.glob("*.toml") if not path.stem.endswith(parts))
-
-
-__all__ = ["Gpu", "load", "names", "parts"]
+__all__ = ["HARDWARE", "Gpu", "load", "names", "parts"]

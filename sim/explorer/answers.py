@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from html import escape
@@ -12,7 +12,7 @@ from typing import Any
 
 from sim.errors import InputError, Mistake, PrestepError, unknown
 from sim.explorer.knobs import Knob, grows, knobs, world
-from sim.exporters._html import sections
+from sim.exporters._html import sections, shares
 from sim.jobs import refuse
 from sim.report import result_of
 from sim.result import Result
@@ -22,8 +22,14 @@ from sim.units import format_duration
 from sim.whatif import Changes
 
 Answer = dict[str, Any]
-#: Pieces of the page by the sections of the report that they are.
-PIECES = {"tiles": sections.tiles, "step": sections.breakdown, "timeline": sections.timeline, "memory": sections.memory}
+MOST_KEPT = 64  # answers; the largest have half a megabyte
+#: Pieces of the page by the sections of the report that they are, of a result and that of the scenario as it is.
+PIECES: dict[str, Callable[[Result, Result], str]] = {
+    "tiles": lambda result, base: sections.tiles(result),
+    "step": lambda result, base: shares.breakdown(result) if result is base else shares.compared(result, base),
+    "timeline": lambda result, base: sections.timeline(result),
+    "memory": lambda result, base: sections.memory(result),
+}
 
 
 @dataclass(frozen=True)
@@ -91,8 +97,21 @@ class Explorer:
             return self.base
         return result_of(self.changes.of(load_scenario(self.path, [*self.overrides, *sets])))
 
+    @cached_property
+    def _answers(self) -> dict[tuple[tuple[str, str], ...], Answer]:
+        """The last answers: a slider goes back and forth."""
+        return {}
+
     def answer(self, asked: Mapping[str, str]) -> Answer:
         """What the page shows: pieces of HTML, or what is wrong with the changes."""
+        key = tuple(sorted(asked.items()))
+        if key not in self._answers:
+            self._answers[key] = self._answer(asked)
+            if len(self._answers) > MOST_KEPT:
+                del self._answers[next(iter(self._answers))]
+        return self._answers[key]
+
+    def _answer(self, asked: Mapping[str, str]) -> Answer:
         try:
             result = self.predicted(asked)
             sets = self.sets(asked)
@@ -101,7 +120,7 @@ class Explorer:
         return {
             "mistakes": "", "step_time": result.step_time, "base": self.base.step_time, "gpus": result.scenario["gpus"],
             "command": self._command(sets), "verdict": verdict(self.base.step_time, result.step_time),
-            "pieces": {name: piece(result) for name, piece in PIECES.items()},
+            "pieces": {name: piece(result, self.base) for name, piece in PIECES.items()},
         }  # fmt: skip
 
     def _command(self, sets: tuple[str, ...]) -> str:

@@ -35,6 +35,11 @@
     if (busy) return;
     busy = true;
     answer.setAttribute("aria-busy", "true");
+    const since = performance.now(), waiting = byId("waiting");
+    const clock = setInterval(() => {  // after a second: many microbatches or layers take their time
+      const spent = (performance.now() - since) / 1000;
+      if (spent > 1) waiting.textContent = `predicting, ${spent.toFixed(0)} s`;
+    }, 250);
     let mine;
     do {
       mine = asked;
@@ -50,6 +55,8 @@
       if (mine === asked) show(told);
     } while (mine !== asked);
     busy = false;
+    clearInterval(clock);
+    waiting.textContent = "";
     answer.setAttribute("aria-busy", "false");
   }
 

@@ -33,6 +33,7 @@ def render(explorer: Explorer) -> str:
         f'</header><main class="explore"><form id="knobs" autocomplete="off">{_controls(explorer.knobs)}'
         '<button type="reset">as the scenario</button></form>'
         f'<div id="answer" aria-live="polite"><div id="verdict">{answer["verdict"]}</div>'
+        '<div id="waiting" class="soft" role="status"></div>'
         '<pre id="mistakes" role="alert" hidden></pre>'
         f'<div id="piece-tiles">{answer["pieces"]["tiles"]}</div>{pieces}'
         '<section><h2>As a command</h2><pre id="command" class="scroll" tabindex="0">'

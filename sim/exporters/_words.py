@@ -30,6 +30,8 @@ def share_name(key: str) -> str:
 
 def path_part(part: Mapping[str, Any]) -> str:
     """A part of the critical path: `gemm kernels`, `all_reduce dp (0-3)`, `host`, `waiting: gap`."""
+    if part["kind"] == "kernel" and part["family"] == "chain":
+        return "layers (kernels and exchanges)"
     if part["kind"] == "kernel":
         return f"{part['family']} kernels"
     if part["kind"] == "communication":
@@ -70,10 +72,40 @@ def headline(result: Result) -> Iterator[tuple[str, str]]:
         yield "model flops", f"{result.tflops_per_gpu:.4g} TFLOP/s per GPU, MFU {percent(result.mfu)}"
 
 
+def tiles(result: Result) -> Iterator[tuple[str, str, str]]:
+    """(what, how much, what else is to be said) of the figures that come first."""
+    sure, verdict = result.uncertainty, result.out_of_memory
+    said = "" if sure is None else f"{sure.nominal:.0%} interval ".replace("%", " %") + _between(sure)
+    yield "step time", format_duration(result.step_time), said
+    if result.measured is not None and result.signed_error is not None:
+        off = f"the prediction is off by {percent(result.signed_error, True)}"
+        yield "measured", format_duration(result.measured), off
+    times = result.step_time_by_rank
+    if times and max(times.values()) > 1.001 * min(times.values()):
+        fast, slow = min(times, key=times.__getitem__), max(times, key=times.__getitem__)
+        least = f"rank {slow}; fastest {format_duration(times[fast])}, rank {fast}"
+        yield "slowest rank", format_duration(times[slow]), least
+    unit = result.scenario.get("sample", "tokens")
+    yield "throughput", count(result.tokens_per_second_per_gpu), f"{unit}/s per GPU"
+    if math.isfinite(result.mfu):
+        yield "MFU", percent(result.mfu), f"{result.tflops_per_gpu:.4g} model TFLOP/s per GPU"
+    if verdict is not None:
+        of = "" if verdict.capacity is None else f"of {format_bytes(verdict.capacity)} "
+        fits = "" if verdict.fits else ": OUT OF MEMORY"
+        yield "memory", format_bytes(verdict.needed), f"{of}on rank {verdict.rank}{fits}"
+    if result.evidence:
+        grounded = sum(result.evidence.get(grade, 0.0) for grade in ("measured", "fitted"))
+        guessed = "" if sure is None else f"{percent(sure.guessed)} of the step rests on guesses"
+        yield "measured or fitted", percent(grounded), guessed
+
+
+def _between(sure: Uncertainty) -> str:
+    return f"{format_duration(sure.low)} to {format_duration(sure.high)}"
+
+
 def interval(sure: Uncertainty) -> str:
     """`70.1 ms to 75.3 ms, 12 % of it on guesses`."""
-    told = f"{format_duration(sure.low)} to {format_duration(sure.high)}"
-    return f"{told}; {percent(sure.guessed)} of the step rests on guesses"
+    return f"{_between(sure)}; {percent(sure.guessed)} of the step rests on guesses"
 
 
 def shares(result: Result) -> Iterator[tuple[str, float, float]]:

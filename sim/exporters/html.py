@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from sim import __version__, files
 from sim.exporters import _words as words
-from sim.exporters._html import sections
+from sim.exporters._html import compared, grounds, sections, shares
 
 if TYPE_CHECKING:
     from sim.result import Result
@@ -22,14 +22,21 @@ if TYPE_CHECKING:
 SUFFIXES = (".html", ".htm")
 
 
-def write(result: Result, path: str | Path, tornado: dict[str, Any] | None = None) -> None:
-    """Write the report; `tornado` is what `sim.whatif.tornado` found, for the section on what-ifs."""
-    files.write_text(path, render(result, tornado))
+Table = dict[str, Any]
 
 
-def render(result: Result, tornado: dict[str, Any] | None = None) -> str:
+def write(result: Result, path: str | Path, tornado: Table | None = None, known: Table | None = None) -> None:
+    """Write the report.
+
+    `tornado` is what `sim.whatif.tornado` found, for the section on what-ifs; `known` what the validation sets have of
+    this run and its like (`validation.known.lookup`).
+    """
+    files.write_text(path, render(result, tornado, known))
+
+
+def render(result: Result, tornado: Table | None = None, known: Table | None = None) -> str:
     """The report as HTML text."""
-    made = [(name, title, body) for name, title, body in _sections(result, tornado) if body]
+    made = [(name, title, body) for name, title, body in _sections(result, tornado, known) if body]
     links = "".join(f'<a href="#{name}">{escape(title)}</a>' for name, title, _ in made)
     body = "".join(
         f'<section id="{name}" aria-labelledby="{name}-title"><h2 id="{name}-title">{escape(title)}</h2>'
@@ -54,17 +61,17 @@ def render(result: Result, tornado: dict[str, Any] | None = None) -> str:
     )
 
 
-def _sections(result: Result, tornado: dict[str, Any] | None) -> Iterator[tuple[str, str, str]]:
+def _sections(result: Result, tornado: Table | None, known: Table | None) -> Iterator[tuple[str, str, str]]:
     """(anchor, title, HTML) in the order of the page; sections with nothing to say are empty."""
-    yield "step", "Where the step goes", sections.breakdown(result)
-    yield "measured", "Predicted and measured", sections.measured(result)
+    yield "step", "Where the step goes", shares.breakdown(result)
+    yield "measured", "Predicted and measured", compared.measured(result, known)
     yield "timeline", "Timeline", sections.timeline(result)
     yield "critical", "Critical path", sections.critical(result)
     yield "network", "Links", sections.network(result)
     yield "kernels", "Kernels", sections.kernels(result)
     yield "memory", "Memory", sections.memory(result)
     yield "whatif", "What if", sections.whatif(tornado)
-    yield "evidence", "Evidence", sections.evidence(result)
+    yield "evidence", "Evidence and uncertainty", grounds.evidence(result)
     yield "scenario", "What was run", sections.scenario(result)
 
 

@@ -42,7 +42,7 @@ class Axes:
 
     def __init__(self, base: Scenario, place: Place, over: Mapping[str, Values]) -> None:
         self.base, self.place, self.over = base, place, over
-        self.megatron = base.training.framework == "megatron"
+        self.megatron = base.training.megatron
 
     def tensor(self) -> Values:
         return self._said("parallel.tp") or divisors(self.place.gpus, self.place.joined)

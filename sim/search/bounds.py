@@ -67,7 +67,7 @@ def quick(scenario: Scenario, fabric: Fabric) -> float:
 
     t, p = scenario.training, scenario.parallel
     every = microbatches_of(scenario)
-    if t.framework == "megatron":
+    if t.megatron:
         few = min(every, FEW)
         plain = replace(p, vpp=1, schedule="1f1b", uneven_stages=True)
         job = prepare(changed_batch(replace(scenario, parallel=plain), few), fabric)
@@ -79,7 +79,7 @@ def quick(scenario: Scenario, fabric: Fabric) -> float:
 
 def sibling(candidate: Candidate) -> Hashable:
     """What `quick` depends on."""
-    if candidate.scenario.training.framework != "megatron":
+    if not candidate.scenario.training.megatron:
         return candidate.index
     free = ("parallel.vpp", "parallel.schedule", "parallel.data_parallel")
     return tuple(item for item in candidate.chosen if item[0] not in free)
@@ -131,7 +131,7 @@ def _time(job: Prepared, more: int) -> float:
     compute = graph.streams.index("compute")
     busy = [_busy(p, machine, compute, more) for p in graph.programs]
     p = job.scenario.parallel
-    if job.scenario.training.framework == "megatron" and p.pp > 1:
+    if job.scenario.training.megatron and p.pp > 1:
         return max(*busy, _through(graph, machine, compute, more) if p.schedule in LOOPS else 0.0)
     weights = [len(graph.represents[p.rank]) for p in graph.programs]
     return float(np.median(np.repeat(busy, weights)))

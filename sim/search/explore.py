@@ -17,6 +17,7 @@ from multiprocessing import get_context
 from typing import TYPE_CHECKING, Any
 
 from sim.errors import InputError, Mistake
+from sim.orphans import end_with_parent
 from sim.search import work
 from sim.search.axes import Values
 from sim.search.bounds import Bound, sibling
@@ -147,7 +148,7 @@ class Exploration:
         """Processes for a search of so many layouts; none for few."""
         if self.options.jobs == 1 or count < FEWEST:
             return nullcontext()
-        made = ProcessPoolExecutor(self.options.jobs, mp_context=get_context("forkserver"))
+        made = ProcessPoolExecutor(self.options.jobs, mp_context=get_context("forkserver"), initializer=end_with_parent)
         self._map = made.map
         return made
 

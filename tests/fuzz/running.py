@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 import signal
 import traceback
 from dataclasses import dataclass
@@ -39,7 +40,9 @@ def _stop(_: int, __: FrameType | None) -> None:
 
 def outcome(seed: Seed, path: Path, out: Path) -> str:
     """What was wrong; empty when it ended with 0, or with 2 and a message that names the file or what is in it."""
-    words = [{"FILE": str(path), "OUT": str(out)}.get(word, word) for word in seed.words]
+    words = [word.replace("FILE", str(path)).replace("OUT", str(out)) for word in seed.words]
+    if out.is_dir():  # of a sweep: the next one starts anew
+        shutil.rmtree(out)
     before = signal.signal(signal.SIGPROF, _stop)
     signal.setitimer(signal.ITIMER_PROF, SECONDS)  # of this process's own time: a busy machine is no finding
     ended.code = -1

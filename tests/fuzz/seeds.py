@@ -8,6 +8,7 @@ import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.fuzz.more_seeds import more
 from tests.topologies.importers.test_nccl_xml import HOST
 from tests.topologies.importers.test_text_formats import IB, SMI, TREE, YAML
 from tests.validation.test_nccl_tests import HEAD, TAIL, row
@@ -138,4 +139,4 @@ def seeds() -> list[Seed]:
     ]  # fmt: skip
     if custom:
         made.append(Seed("example", ".toml", custom.read_text(), ("topology", "check", "FILE")))
-    return made
+    return made + [Seed(*told) for told in more()]

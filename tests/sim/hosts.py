@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import lru_cache
 
-from topologies import host
+from topologies import host, load_cluster
 from topologies.builder import FabricBuilder
 from topologies.fabric import Fabric
 from topologies.known import Known, LinkSpec
@@ -43,3 +43,11 @@ def cluster(
             builder.link(rail[k], leaf, "nic", nic)
     made = builder.finish(f"{hosts}x{gpus}", gpu, "test")
     return made.with_facts(made.name, {fact: Known(1.0, "datasheet", "test") for fact in facts})
+
+
+def logged(case: str) -> Fabric:
+    """The machine of an NCCL log: 2 or 4 GPUs of a host, or hosts x GPUs of it."""
+    if "x" not in case:
+        return load_cluster(f"h200-host-{case}")
+    hosts, gpus = map(int, case.split("x"))
+    return cluster(hosts, gpus=gpus, nics=1, gpu="h200", nic=UNKNOWN, on_cpu=True)

@@ -233,6 +233,15 @@ def test_a_protocol_that_an_algorithm_lacks_is_refused() -> None:
     assert plan_collective("all_reduce", 1e6, far.gpus, far, Settings(proto="LL128")).proto == "LL128"
 
 
+def test_ll128_over_nvlink_c2c_is_trusted_since_2_27() -> None:
+    """A Grace CPU between GPU and NIC was a way over the CPU (PHB) before 2.27; inside a rack nothing changes."""
+    racks = load_cluster("gb200-superpod-576", hosts=36)
+    tables = {v: tuner.table("all_reduce", racks.gpus, racks, Settings(version=v)) for v in ("2.26.2", "2.27.3")}
+    assert [("tree", "LL128") in table for table in tables.values()] == [False, True]
+    old, inside = Settings(version="2.26.2"), racks.gpus[:72]
+    assert ("ring", "LL128") in tuner.table("all_reduce", inside, racks, old)
+
+
 def test_no_multicast_where_the_cluster_file_says_none() -> None:
     """The measured hosts have none; one whose file does not speak of NVLink SHARP runs without, and says so in a note."""
     measured, larger = load_cluster("h200-host-4"), cluster(1)

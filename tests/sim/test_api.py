@@ -10,6 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 import cli
+import prestep
 from sim import api
 
 NOTEBOOK = Path(cli.__file__).parent / "examples" / "whatif.ipynb"
@@ -44,6 +45,21 @@ def test_a_collective_is_a_frame() -> None:
     """A row for every size."""
     frame = api.collective("h200-host-4", min_bytes="1M", max_bytes="4M")
     assert list(frame["bytes"]) == [2**20, 2**21, 2**22] and (frame["time"] > 0).all()
+
+
+def test_the_package_is_the_interface() -> None:
+    """`import prestep` has the names of `sim.api`, each the same; about a dozen functions."""
+    assert set(prestep.__all__) == {*api.__all__, "__version__"}
+    assert all(getattr(prestep, name) is getattr(api, name) for name in api.__all__)
+    assert doctest.testmod(prestep).failed == 0
+
+
+def test_a_saved_report_is_that_of_the_command(tmp_path: Path) -> None:
+    """With what-ifs and measured neighbours, as `prestep run --report` writes it."""
+    saved = api.save(api.simulate("mlp-ddp4", prices=True), tmp_path / "a.html").read_text(encoding="utf-8")
+    made = CliRunner().invoke(cli.main, ["run", "mlp-ddp4", "--report", str(tmp_path / "b.html")])
+    assert made.exit_code == 0 and saved == (tmp_path / "b.html").read_text(encoding="utf-8")
+    assert 'id="whatif"' in saved and 'id="measured"' in saved
 
 
 def test_the_notebook_runs() -> None:

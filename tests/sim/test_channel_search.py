@@ -18,7 +18,7 @@ from sim.collectives.plan import Settings
 from sim.collectives.search import search, switched
 from sim.collectives.speeds import SPEEDS, capability, generation, nvlink_share
 from sim.collectives.system import SYS, TYPES, system_of
-from tests.sim.hosts import UNKNOWN, cluster
+from tests.sim.hosts import cluster, logged
 from topologies import load_cluster
 from topologies.builder import FabricBuilder
 from topologies.fabric import Fabric
@@ -28,14 +28,6 @@ LOGS: dict[str, Any] = json.loads((Path(__file__).parent / "data" / "nccl-logs.j
 SLOT = LinkSpec(Known(24e9, "guess", "test"), Known(1e-6, "guess", "test"), raw=Known(31.5e9, "guess", "test"))
 SOCKET = LinkSpec(Known(16e9, "guess", "test"), Known(1e-6, "guess", "test"))
 BRIDGE = LinkSpec(Known(20e9, "guess", "test"), Known(1e-6, "guess", "test"), raw=Known(25e9, "guess", "test"))
-
-
-def logged(case: str) -> Fabric:
-    """The machine of a log."""
-    if "x" not in case:
-        return load_cluster(f"h200-host-{case}")
-    hosts, gpus = map(int, case.split("x"))
-    return cluster(hosts, gpus=gpus, nics=1, gpu="h200", nic=UNKNOWN, on_cpu=True)
 
 
 def graphs_of(fabric: Fabric, gpus: Sequence[str] = (), wanted: Settings | None = None) -> tuple[Group, found.Graphs]:

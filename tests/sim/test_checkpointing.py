@@ -105,7 +105,7 @@ def test_storage_that_is_a_guess_is_told() -> None:
 
 def test_many_hosts_write_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where every host has NICs of its own, all writers beside the steps slow them as the first host's alone do."""
-    from sim import checkpointing
+    from sim import saving
 
     big = [part for change in ("cluster.name=dgx-h100-superpod", "cluster.hosts=6", "parallel.dp=48", "model.layers=2",
                                "training.global_batch=96", "checkpoint.storage=weka", "checkpoint.writer=process")
@@ -116,5 +116,5 @@ def test_many_hosts_write_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
         return json.loads(result.output)["checkpoint"]["step_time_beside"]
 
     whole = slower()
-    monkeypatch.setattr(checkpointing, "BESIDE", 0)
+    monkeypatch.setattr(saving, "BESIDE", 0)
     assert whole == pytest.approx(slower(), rel=0.02)

@@ -249,4 +249,27 @@ def test_the_sweep_has_nccl_tests_columns() -> None:
 
 def test_the_cases_are_there() -> None:
     """The gate reads the measured rows of the repository."""
-    assert all(Path(file).is_file() for file in collective_rows.FILES)
+    assert all(Path(file).is_file() for file in (*collective_rows.FILES, collective_rows.UNALIGNED))
+
+
+@pytest.mark.parametrize("op", ["all_gather", "reduce_scatter", "all_to_all"])
+@pytest.mark.parametrize("ranks", [2, 3, 4])
+def test_parts_that_are_not_aligned_are_slower(op: str, ranks: int) -> None:
+    """A CTA copies element by element where a rank's part does not begin at a multiple of 16 bytes."""
+    fabric = cluster("h200-host-4")
+    base = ranks * 2**24
+    even, odd = (
+        plan_collective(op, size, fabric.gpus[:ranks], fabric).duration(fabric.links.bandwidth)
+        for size in (base, base + 2 * ranks)
+    )
+    assert odd > 1.02 * even
+
+
+def test_an_all_reduce_cuts_its_own_parts() -> None:
+    """Its chunks are NCCL's to choose, so a size that ranks do not divide costs nothing."""
+    fabric = cluster("h200-host-4")
+    even, odd = (
+        plan_collective("all_reduce", size, fabric.gpus, fabric).duration(fabric.links.bandwidth)
+        for size in (2**26, 2**26 + 2)
+    )
+    assert odd == pytest.approx(even, rel=1e-6)

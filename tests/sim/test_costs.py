@@ -130,7 +130,7 @@ def test_measured_rows_are_reproduced() -> None:
 @pytest.mark.parametrize("way", ["nt", "nn", "tn"])
 def test_gemm_rows_left_out_are_predicted(way: str) -> None:
     """Leave-one-out: the median in-situ GEMM is predicted from the other rows within 5 %."""
-    model = H200.model(("gemm", way, "bf16"))
+    model = H200.tables.model(("gemm", way, "bf16"))
     assert isinstance(model, Kriged)
     rows = [row for row in read_rows(HARDWARE / "h200-kernels.csv") if group(row.kernel) == ("gemm", way, "bf16")]
     traced = np.array([row.source != "micro" for row in rows])

@@ -19,7 +19,7 @@ from click.testing import CliRunner
 
 import cli
 from sim.catalog import find_scenario
-from sim.explorer import page
+from sim.explorer import answers, page
 from sim.explorer.answers import Explorer
 from sim.explorer.knobs import scaled
 from sim.explorer.server import Server
@@ -97,6 +97,17 @@ def test_wrong_values_are_told_as_the_command_line_tells_them(explorer: Explorer
 def test_only_the_pages_controls_can_be_changed(explorer: Explorer, key: str) -> None:
     """No question makes the server read a file, or change what the page does not show."""
     assert "controls" in explorer.answer({key: "/etc/passwd"})["mistakes"]
+
+
+def test_shares_stand_beside_those_of_the_scenario(explorer: Explorer) -> None:
+    """Before and after with the difference; as the scenario is, its own alone. The same question has the same answer."""
+    slow = explorer.answer({"nvlink.bandwidth": "0.125x"})
+    assert "with the changes" in slow["pieces"]["step"] and "+" in slow["pieces"]["step"]
+    assert "with the changes" not in explorer.answer({})["pieces"]["step"]
+    assert explorer.answer({"nvlink.bandwidth": "0.125x"}) is slow
+    for at in range(2 * answers.MOST_KEPT):
+        explorer.answer({"nvlink.bandwidth": f"{at}y"})
+    assert len(explorer._answers) <= answers.MOST_KEPT
 
 
 @pytest.mark.parametrize("value", ["", "x", "-1", "0", "1e9", "9" * 400, "²", "<b>", "1.5"])

@@ -15,7 +15,7 @@ from click.testing import CliRunner
 
 import cli
 from sim import metrics
-from sim.exporters import html
+from sim.exporters import chrome_trace, html
 from sim.exporters._html.network import heat
 from sim.predict import predict
 from sim.result import Result
@@ -149,6 +149,22 @@ def test_a_part_of_a_trace(tmp_path: Path) -> None:
         pairs.setdefault(event["id"], {})[event["ph"]] = event
     assert pairs and all(set(pair) == {"s", "f"} and pair["s"]["pid"] != pair["f"]["pid"] for pair in pairs.values())
     assert all(pair["f"]["ts"] >= pair["s"]["ts"] - 1e-3 for pair in pairs.values())
+
+
+def test_a_trace_counts_memory(pipeline: Result) -> None:
+    """Of every rank by owner in MiB: in the order of time, never below zero, at most and nearly its peak; in a window
+    only what is there."""
+    events = json.loads(chrome_trace.render(pipeline))["traceEvents"]
+    counters = [e for e in events if e["ph"] == "C" and e["name"].startswith("memory")]
+    assert {e["pid"] for e in counters} == set(pipeline.peak_memory)
+    for rank, peak in pipeline.peak_memory.items():
+        mine = [e for e in counters if e["pid"] == rank]
+        assert [e["ts"] for e in mine] == sorted(e["ts"] for e in mine)
+        assert min(size for e in mine for size in e["args"].values()) >= 0
+        assert max(sum(e["args"].values()) for e in mine) * 2**20 == pytest.approx(peak.total, rel=0.05)
+    part = json.loads(chrome_trace.render(pipeline, 1, (0.02, 0.06)))["traceEvents"]
+    times = [e["ts"] for e in part if e["ph"] == "C"]
+    assert times and min(times) >= 0.02e6 and max(times) < 0.06e6
 
 
 @pytest.mark.slow

@@ -55,7 +55,7 @@ def test_the_report_shows_path_and_memory(result: Result) -> None:
 def test_columns_of_the_path_follow_its_segments() -> None:
     """Every column is on one rank, the longest segment's; together they cover the path."""
     path = CriticalPath(
-        (Segment(0, "kernel", "a", 0.0, 1.0), Segment(3, "communication", "b", 1.0, 1.5, axis="dp"),
+        (Segment(0, "kernel", "a", 0.0, 1.0, family="gemm"), Segment(3, "communication", "b", 1.0, 1.5, axis="dp"),
          Segment(0, "host", "c", 1.5, 2.0)), 0.0, 2.0,
     )  # fmt: skip
     found = lanes(path)

@@ -16,7 +16,7 @@ import pytest
 from click.testing import CliRunner
 
 import cli
-from sim import arrow, sweep
+from sim import arrow, executors, sweep
 from sim.catalog import find_scenario
 from sim.errors import InputError
 
@@ -40,6 +40,17 @@ def test_a_sweep_has_a_row_for_every_combination(tmp_path: Path) -> None:
     assert row["step_time"] == pytest.approx(alone["step_time"])
     made = CliRunner().invoke(cli.main, ["plot", str(tmp_path / "out"), "--x", "training.micro_batch", "--y", "mfu"])
     assert made.exit_code == 0 and (tmp_path / "out" / "mfu.svg").stat().st_size > 1000
+
+
+def test_cost_per_token_needs_a_price(tmp_path: Path) -> None:
+    """A GPU's hour over its tokens of an hour; without a price, and with one for nothing, it is said."""
+    swept(tmp_path)
+    plot = ["plot", str(tmp_path), "--x", "training.micro_batch", "--y"]
+    made = CliRunner().invoke(cli.main, [*plot, "cost_per_token", "--price", "2.5"])
+    assert made.exit_code == 0 and "cost of a million tokens" in (tmp_path / "cost_per_token.svg").read_text()
+    for more in (["cost_per_token"], ["mfu", "--price", "2.5"], ["cost"]):
+        made = CliRunner().invoke(cli.main, [*plot, *more])
+        assert made.exit_code == 2 and "--" in made.output and "Traceback" not in made.output
 
 
 def test_nothing_is_done_twice(tmp_path: Path) -> None:
@@ -71,6 +82,40 @@ def test_a_killed_sweep_goes_on(tmp_path: Path) -> None:
     assert all(path.read_text() == text for path, text in before.items())
 
 
+def of_session(session: int) -> list[int]:
+    """Processes of a session that have not ended."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            state, _, _, mine = path.read_text().rpartition(")")[2].split()[:4]
+        except OSError:
+            continue
+        if int(mine) == session and state != "Z":
+            found.append(int(path.parent.name))
+    return found
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs /proc")
+def test_workers_of_a_killed_sweep_end(tmp_path: Path) -> None:
+    """The command alone is killed with SIGKILL: its workers notice, and another sweep may go on at once."""
+    grid = ["--grid", "training.micro_batch=" + ",".join(str(8 * n) for n in range(1, 200)), "-o", str(tmp_path)]
+    command = [sys.executable, "-m", "cli", "sweep", "mlp-ddp4", *grid]
+    process = subprocess.Popen(
+        command, cwd=Path(cli.__file__).parent, start_new_session=True, stderr=subprocess.DEVNULL
+    )
+    deadline = time.monotonic() + 60
+    while not list(tmp_path.glob("runs/*.json")) and time.monotonic() < deadline and process.poll() is None:
+        time.sleep(0.005)
+    process.kill()
+    process.wait()
+    deadline = time.monotonic() + 30
+    while of_session(process.pid) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not of_session(process.pid)
+    with sweep._alone(tmp_path):
+        pass
+
+
 def test_a_key_depends_on_all_that_the_run_depends_on(tmp_path: Path) -> None:
     """Not on the order of the grid; on the scenario's text, on files that it names, and on the changes."""
     path = tmp_path / "s.toml"
@@ -83,6 +128,24 @@ def test_a_key_depends_on_all_that_the_run_depends_on(tmp_path: Path) -> None:
     assert one == keys({"b": ("3",), "a": ("2", "1")}) and len(one) == 2
     path.write_text(path.read_text(encoding="utf-8") + "\n# another\n", encoding="utf-8")
     assert not one & keys({"a": ("1", "2"), "b": ("3",)})
+
+
+def test_a_key_depends_on_files_that_files_name(tmp_path: Path) -> None:
+    """What a cluster file extends counts, and files that only the grid names."""
+    scenario, mine, below = tmp_path / "s.toml", tmp_path / "mine.toml", tmp_path / "below.toml"
+    scenario.write_text('[cluster]\nfile = "mine.toml"\n[model]\nname = "llama3-1b-plain"\n', encoding="utf-8")
+    mine.write_text('extends = "below.toml"\n', encoding="utf-8")
+    below.write_text('extends = "h200-host-4"\n', encoding="utf-8")
+    grid = {"model.file": ("config.json",)}
+
+    def key() -> str:
+        return sweep.specs(scenario, grid)[0].key
+
+    first = key()
+    below.write_text('extends = "dgx-h200"\n', encoding="utf-8")
+    second = key()
+    (tmp_path / "config.json").write_text("{}", encoding="utf-8")
+    assert len({first, second, key()}) == 3 and key() == key()
 
 
 def test_a_wrong_value_is_a_row_with_its_mistake(tmp_path: Path) -> None:
@@ -131,7 +194,7 @@ def test_dask_runs_the_same_sweep(tmp_path: Path) -> None:
 def test_processes_begin_with_what_they_need() -> None:
     """The server that they are forked from does linear algebra on one thread; this process keeps its environment."""
     before = dict(os.environ)
-    with sweep._one_thread():
+    with executors._one_thread():
         assert os.environ["OPENBLAS_NUM_THREADS"] == "1"
     assert dict(os.environ) == before
 

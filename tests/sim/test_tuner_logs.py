@@ -12,20 +12,12 @@ from sim.collectives import plan_collective, rings, tree, tuner
 from sim.collectives.group import group_of
 from sim.collectives.plan import RING_OPS, Settings
 from sim.collectives.search import search
-from tests.sim.hosts import UNKNOWN, cluster
+from tests.sim.hosts import cluster, logged
 from topologies import load_cluster
 from topologies.fabric import Fabric
 
 LOGS: dict[str, Any] = json.loads((Path(__file__).parent / "data" / "nccl-logs.json").read_text(encoding="utf-8"))
 CASES = ("2", "4", "2x2", "4x1")
-
-
-def logged(case: str) -> Fabric:
-    """The machine of a log."""
-    if "x" not in case:
-        return load_cluster(f"h200-host-{case}")
-    hosts, gpus = map(int, case.split("x"))
-    return cluster(hosts, gpus=gpus, nics=1, gpu="h200", nic=UNKNOWN, on_cpu=True)
 
 
 @pytest.mark.parametrize("case", CASES)

@@ -146,3 +146,15 @@ def test_every_grade_has_a_width() -> None:
         assert {"measured", "fitted", "datasheet", "guess"} == set(widths()[family])
         assert widths()[family]["measured"] <= widths()[family]["fitted"] <= widths()[family]["guess"]
     assert isinstance(interval({}, 1.0), Uncertainty)
+
+
+def test_hosts_that_differ_widen_what_waits_for_them(tmp_path: Path) -> None:
+    """`host_spread` of a cluster counts for the host's seconds, and not where the scenario says how fast its host is."""
+    small = ["--set", "training.micro_batch=1", "--set", "training.seq_len=128"]  # so that the GPU waits for the host
+    unsaid = of("run", *small)["uncertainty"]
+    said = of("run", *small, "--set", "cluster.host_factor=1.35")["uncertainty"]
+    assert isinstance(unsaid, dict)
+    assert isinstance(said, dict)
+    assert unsaid["spread"] > 1.5 * said["spread"]
+    assert "speed of the host" in [part["constant"] for part in unsaid["parts"]]
+    assert "speed of the host" not in [part["constant"] for part in said["parts"]]

@@ -10,6 +10,7 @@ from click.testing import CliRunner, Result
 
 import cli
 from sim import predict
+from sim import whatif as whatifs
 from sim.commands import _shared
 from sim.predict import simulate
 from sim.report import step_time
@@ -114,7 +115,24 @@ def test_the_trace_has_counters_of_links(leafspine: str, tmp_path: Path) -> None
     assert any(e["name"].startswith("leaf0 -> leaf1 (of 1 GB/s)") for e in events)
     series = [e["args"]["GB/s"] for e in events if e["name"].startswith("leaf0 -> leaf1")]
     assert max(series) == pytest.approx(1.0, rel=0.01) and series[-1] == 0.0
-    assert {e["pid"] for e in events} == {1_000_000}
+    assert {e["pid"] for e in events if "GB/s" in e["args"]} == {1_000_000}
+
+
+def test_a_report_tries_what_it_can_afford(leafspine: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Simulated like `--each` where the step is small; of a larger one 1 % more to first order, nothing above the step."""
+    scenario = load_scenario(Path(leafspine))
+    result = predict.predict(scenario, prices=True)
+    short = whatifs.short_tornado(scenario, result)
+    full = {row["element"]: row for row in tornado(scenario, ["link-kind", "gpu"], base=result.source)["elements"]}
+    assert len(short["elements"]) > 2 and short["factors"] == [0.5, 2.0]
+    for row in short["elements"]:
+        assert [c["step_time"] for c in row["changes"]] == [c["step_time"] for c in full[row["element"]]["changes"]]
+    monkeypatch.setattr(whatifs, "SPENT", 0)
+    first = whatifs.short_tornado(scenario, result)
+    changes = {row["element"]: row["changes"][0]["difference"] for row in first["elements"]}
+    assert first["factors"] == [1.01] and "first order" in first["note"]
+    assert changes["spine"] == pytest.approx(-result.link_kinds[0].shadow_price / 100)
+    assert all(-0.011 * result.step_time < change < 0 for change in changes.values())
 
 
 def test_side_by_side_names_what_bound_the_step(leafspine: str) -> None:

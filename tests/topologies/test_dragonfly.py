@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import re
 from typing import Any
 
 import numpy as np
@@ -60,11 +59,3 @@ def test_what_cannot_be_joined_is_refused() -> None:
     for key in ("hosts", "hosts_per_switch", "switches_per_group", "global_cables", "nics"):
         with pytest.raises(InputError, match=f"dragonfly: {key}"):
             build(Params(**{key: 0}))  # type: ignore[arg-type]
-
-
-def test_the_route_in_the_docstring_is_the_route() -> None:
-    """The picture and the code say the same."""
-    fabric = build(Params())
-    [text] = re.findall(r"``([\w/]+(?:\s+>\s+[\w/]+)+)``", build.__doc__ or "")
-    stops = re.split(r"\s+>\s+", text)
-    assert [stops[0], *fabric.links.dst[fabric.route(stops[0], stops[-1])].tolist()] == stops

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
 from typing import Any
 
@@ -73,11 +72,3 @@ def test_uneven_cables_are_refused() -> None:
     for key, wrong in (("spines", 3), ("racks_per_pod", 0), ("nics", 0)):
         with pytest.raises(InputError, match=f"ethernet_clos: {key}"):
             build(Params(**{key: wrong}))  # type: ignore[arg-type]
-
-
-def test_the_route_in_the_docstring_is_the_route() -> None:
-    """The picture and the code say the same."""
-    fabric = build(Params(racks_per_pod=4))
-    [text] = re.findall(r"``([\w/]+(?:\s+>\s+[\w/]+)+)``", build.__doc__ or "")
-    stops = re.split(r"\s+>\s+", text)
-    assert [stops[0], *fabric.links.dst[fabric.route(stops[0], stops[-1])].tolist()] == stops

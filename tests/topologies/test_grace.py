@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -50,16 +48,6 @@ def test_boards_scale_to_several_hosts() -> None:
     assert fabric.links.dst[fabric.route("host0/gpu0", "host3/gpu0")].tolist() == [
         "host0/cpu0", "host0/nic0", "network", "host3/nic0", "host3/cpu0", "host3/gpu0",
     ]  # fmt: skip
-
-
-def test_the_routes_in_the_docstring_are_the_routes() -> None:
-    """The picture and the code say the same."""
-    fabric = grace.build(Params())
-    spelled = re.findall(r"``(\w+(?: > \w+)+)``", grace.build.__doc__ or "")
-    assert len(spelled) == 2
-    for text in spelled:
-        stops = text.split(" > ")
-        assert [stops[0], *fabric.links.dst[fabric.route(stops[0], stops[-1])].tolist()] == stops
 
 
 def test_wrong_parameters_are_reported_together() -> None:

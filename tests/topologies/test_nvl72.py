@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import re
-
 import numpy as np
 import pytest
 
 from sim.errors import InputError
-from topologies import load_cluster, nvl72
+from topologies import load_cluster
 from topologies.measures import bisection
 from topologies.nvl72 import Params
 from topologies.tiers import all_gather_bandwidth, tiers
@@ -62,16 +60,6 @@ def test_racks_fill_one_after_the_other() -> None:
     assert "spine" not in RACK.nodes.kinds
     stops = fabric.links.dst[fabric.route("host0/gpu0", "host19/gpu3")].tolist()
     assert [stop.partition("/")[0] for stop in stops[2:5]] == ["rack0", "spine0", "rack1"]
-
-
-def test_the_routes_in_the_docstring_are_the_routes() -> None:
-    """The picture and the code say the same."""
-    fabric = nvl72.build(Params())
-    spelled = re.findall(r"``([\w/]+(?: > [\w/]+)+)``", nvl72.build.__doc__ or "")
-    assert len(spelled) == 2
-    for text in spelled:
-        stops = text.split(" > ")
-        assert [stops[0], *fabric.links.dst[fabric.route(stops[0], stops[-1])].tolist()] == stops
 
 
 def test_wrong_parameters_are_reported() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import math
-import re
 from typing import Any
 
 import pytest
@@ -52,11 +51,3 @@ def test_a_shape_without_hosts_is_refused() -> None:
     for wrong, key in (({"shape": ()}, "shape"), ({"shape": (4, 0)}, "shape"), ({"nics": 0}, "nics")):
         with pytest.raises(InputError, match=f"torus: {key}"):
             build(Params(**wrong))  # type: ignore[arg-type]
-
-
-def test_the_route_in_the_docstring_is_the_route() -> None:
-    """The picture and the code say the same."""
-    fabric = build(Params(shape=(3, 3)))
-    [text] = re.findall(r"``([\w/]+(?:\s+>\s+[\w/]+)+)``", build.__doc__ or "")
-    stops = re.split(r"\s+>\s+", text)
-    assert [stops[0], *fabric.links.dst[fabric.route(stops[0], stops[-1])].tolist()] == stops

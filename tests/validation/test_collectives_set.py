@@ -14,6 +14,7 @@ from click.testing import CliRunner
 import cli
 from sim.collectives import Settings, plan_collective
 from sim.errors import InputError
+from tests.validation.lines import written
 from topologies import load_cluster
 from validation import collective_rows, leafspine, predict_collective
 from validation import report as writers
@@ -30,12 +31,6 @@ LIMITS = Limits({"default, 1 MiB and more": {"mean": 0.05}, "*, 1 MiB and more":
 def line(**changes: Any) -> dict[str, Any]:
     told = {"label": "default", "ranks": 4, "kind": "collective", "op": "all_reduce", "bytes": 2**23, "s": 5e-5}
     return {key: value for key, value in (told | changes).items() if value is not None}
-
-
-def written(tmp_path: Path, *records: Any) -> Path:
-    path = tmp_path / "rows.jsonl"
-    path.write_text("\n".join(json.dumps(record) for record in records))
-    return path
 
 
 def case(error: float, slice_: str = "default, 1 MiB and more", fitted: bool = False, name: str = "a") -> Case:

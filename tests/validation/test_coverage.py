@@ -46,10 +46,16 @@ def test_a_set_without_intervals_has_no_line() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["h200", "h200-unseen", "h200-preregistered"])
-def test_intervals_cover_what_they_say(name: str) -> None:
-    """Of the predicted rows that are not noisy, 85 to 95 % lie in their 90 % interval."""
+def test_intervals_cover_what_they_say() -> None:
+    """Of the predicted rows of all sets of steps 85 to 95 % lie in their 90 % interval, with and without noisy rows.
+
+    One set alone has 25 to 53 rows: there a right interval covers 80 to 98 % (two standard deviations).
+    """
     from validation.sets import validate
 
-    found = coverage.parts(validate(name))["predicted"]
-    assert 0.85 <= found.share <= 0.95
+    names = ("h200", "h200-unseen", "h200-preregistered", "h200-preregistered-2")
+    points = [p for name in names for p in validate(name).points if not p.fitted]
+    for rows in (points, [p for p in points if not p.faint]):
+        found = coverage.coverage_of(rows)
+        assert found is not None
+        assert 0.85 <= found.share <= 0.95

@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from sim.errors import InputError
+from tests.validation.lines import written
 from validation.rows import FAMILIES, Row, read_rows
 from validation.sets import load_set
 
 CASE = {"id": "a", "model": "llama1b", "mode": "ddp", "mbs": 2}
-
-
-def written(tmp_path: Path, *records: Any) -> Path:
-    path = tmp_path / "rows.jsonl"
-    path.write_text("\n".join(json.dumps(record) for record in records))
-    return path
 
 
 def record(**changes: Any) -> dict[str, Any]:

@@ -8,11 +8,12 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from sim import progress
 from validation.measure import bundle, cases, launch
 from validation.measure.options import Options, Place, look
 from validation.measure.plan import HOST, Skip, Stage, environment, load, stages
@@ -63,7 +64,7 @@ class _Run:
         self.talk(self._headline(len(planned)))
         for skip in skips:
             self._skip(skip)
-        for at, stage in enumerate(planned):
+        for at, stage in enumerate(self._watched(planned)):
             left = self.end - time.time()
             seconds = left * stage.weight / sum(s.weight for s in planned[at:])
             group = load(stage.probes[0]).NEEDS != HOST
@@ -78,6 +79,12 @@ class _Run:
             port = launch.free_port(self.place, 4000)
             until = time.time() + 120
             launch.run_group(spec, self.place, self.place.world, {}, self.logs, until, port, COLLECT)
+
+    def _watched(self, planned: Sequence[Stage]) -> Iterator[Stage]:
+        """The stages, and on a terminal how much of the time for them has gone."""
+        length = max(self.end - time.time(), 1e-3)
+        with progress.watch("measuring", lambda: 1 - (self.end - time.time()) / length):
+            yield from planned
 
     def _headline(self, count: int) -> str:
         place = self.place

@@ -18,15 +18,20 @@ STREAM = "nccl tp"
 # Parts in which user buffers split a GEMM whose result is reduce-scattered beside it (Transformer Engine, num_splits).
 SPLITS = 4
 # Bytes an element that quantizing moves: read, written and written transposed; with dynamic scales the largest value is
-# found before, and the transposed copy is made from the fp8 one; by rows and by columns both from bf16 (torchao).
-QUANTIZING = {"delayed": 4.0, "dynamic": 7.0, "rowwise": 10.0}
+# found before, and the transposed copy is made from the fp8 one; by rows and by columns both from bf16 (torchao); MXFP8
+# by rows and by columns at once, with scales that are put in the products' order afterwards: 4.2 bytes, but rows for
+# fitting of Llama 3 8B on GB200 take longer than with a scale for each tensor by as many as here (fitted).
+QUANTIZING = {"delayed": 4.0, "dynamic": 7.0, "rowwise": 10.0, "mx": 8.0}
+# The same where products take operands of any layout.
+UNTRANSPOSED = {**QUANTIZING, "delayed": 3.0, "dynamic": 5.0}
 
 
 @dataclass(frozen=True)
 class Numbers:
     """How projections compute and add up.
 
-    ``wide`` is the size in bytes of a gradient in the buffer that accumulates it.
+    ``wide`` is the size in bytes of a gradient in the buffer that accumulates it; ``added`` are bytes moved for an
+    element to add it there where the GEMM does not.
     """
 
     fp8: bool
@@ -36,6 +41,8 @@ class Numbers:
     asynchronous: bool = True  # a gradient's all-reduce beside the weight's gradient
     fp4: bool = False  # NVFP4 where `fp8` has fp8
     scaling: str = "delayed"  # how fp8 operands get their scales
+    transposes: bool = True  # and whether they are written transposed as well
+    added: float | None = None  # None: the gradient read, the buffer read and written
 
 
 def fused(
@@ -118,7 +125,9 @@ def quantize(t: Tape, elements: int, o: Numbers) -> None:
     """
     if o.fp8:
         t.cpu("quantize")
-        t.launch(Kernel("fused", (elements,), bytes=QUANTIZING[o.scaling] * elements))
+        t.launch(
+            Kernel("fused", (elements,), bytes=(QUANTIZING if o.transposes else UNTRANSPOSED)[o.scaling] * elements)
+        )
 
 
 def column_linear(t: Tape, x: Tensor, w: Tensor, group: Group, sequence: bool, o: Numbers) -> Tensor:
@@ -146,7 +155,7 @@ def column_linear(t: Tape, x: Tensor, w: Tensor, group: Group, sequence: bool, o
         t.cpu("linear_backward")
         quantize(t, m * out_features, o)
         if parallel and sequence:
-            begin(t, "all_gather", float(m * k * (1 if o.fp8 else saved.itemsize)), group)
+            begin(t, "all_gather", float(m * k * (1 if o.fp8 else saved.itemsize)), group, o.overlap)
         gathered = t.empty(whole, saved.itemsize) if sequence and parallel else None
         grad = None
         if needs:
@@ -203,22 +212,22 @@ def row_linear(t: Tape, x: Tensor, w: Tensor, group: Group, sequence: bool, o: N
 
 
 def _gather_beside(t: Tape, size: float, group: Group, o: Numbers) -> None:
-    """The gather in front of a GEMM: before it, or (a ring of exchanges, each followed by a part of the GEMM) beside it
-    but for its first part."""
+    """The gather in front of a GEMM: before it, or beside it as a ring of exchanges.
+
+    The GEMM begins with the part that lies here; copy engines move the others (Transformer Engine, ring_exchange).
+    """
     if not o.overlap:
         begin(t, "all_gather", size, group)
         t.wait(t.record(STREAM))
         return
-    begin(t, "all_gather", size / group.size, group)
-    t.wait(t.record(STREAM))
-    begin(t, "all_gather", size * (1 - 1 / group.size), group)
+    begin(t, "all_gather", size, group, copied=True)
 
 
 def _scatter_beside(t: Tape, m: int, n: int, k: int, group: Group, o: Numbers) -> None:
     """A GEMM in parts, each reduce-scattered while the next is computed."""
     for _ in range(SPLITS):
         gemm(t, max(1, m // SPLITS), n, k, "nt", o)
-        begin(t, "reduce_scatter", 2.0 * m * n / SPLITS, group)
+        begin(t, "reduce_scatter", 2.0 * m * n / SPLITS, group, copied=True)
     t.wait(t.record(STREAM))
 
 
@@ -241,13 +250,14 @@ def later(t: Tape, launch: Callable[[], None], kept: tuple[Tensor, ...]) -> None
 
 def _weight_gradient(t: Tape, n: int, k: int, m: int, o: Numbers) -> None:
     gemm(t, n, k, m, "tn", o)
-    if not o.fused_accumulation:
-        t.launch(Kernel("fused", (n * k,), bytes=float(n * k * (2 + 2 * o.wide))))
+    moved = float(2 + 2 * o.wide) if o.added is None else o.added
+    if not o.fused_accumulation and moved:
+        t.launch(Kernel("fused", (n * k,), bytes=n * k * moved))
 
 
-def begin(t: Tape, op: str, size: float, group: Group) -> None:
+def begin(t: Tape, op: str, size: float, group: Group, copied: bool = False) -> None:
     """A collective on the group's stream, after the compute so far; who needs it waits."""
-    group.collective(t, op, size, STREAM, "functional_collective")
+    group.collective(t, op, size, STREAM, "functional_collective", copied=copied)
 
 
 def gather(t: Tape, x: Tensor, group: Group) -> None:
@@ -258,6 +268,24 @@ def gather(t: Tape, x: Tensor, group: Group) -> None:
 def reduce(t: Tape, y: Tensor, group: Group, sequence: bool) -> None:
     begin(t, "reduce_scatter" if sequence else "all_reduce", y.size, group)
     t.wait(t.record(STREAM))
+
+
+def discarded(t: Tape, run: Callable[[Tensor], Tensor], x: Tensor, apart: bool) -> Tensor:
+    """``run(x)``; where ``apart``, its result is not kept but made again in backward."""
+    y = run(x)
+    kept = Tensor(x.storage, x.shape, x.itemsize)
+    return replayed(t, y, lambda: run(kept)) if apart else y
+
+
+def replayed(t: Tape, y: Tensor, run: Callable[[], object]) -> Tensor:
+    """A value that nobody keeps: ``run`` makes it again before its backward (CheckpointWithoutOutput)."""
+
+    def backward(g: Tensor) -> list[Tensor | None]:
+        with t.no_grad():
+            run()
+        return [g]
+
+    return t.apply(Tensor(None, y.shape, y.itemsize), [unsaved(y)], backward)
 
 
 def unsaved(x: Tensor) -> Tensor:

@@ -48,19 +48,27 @@ class LatentAttention(Module):
         if m.q_lora_rank:
             q = M.column_linear(t, x, self.q_down, alone, False, s.numbers)
             q = F.norm(t, "rms", q, [self.q_norm])
-        q = M.column_linear(t, q, self.q_up, s.group, s.sequence, s.numbers)
         kv = M.column_linear(t, x, self.kv_down, alone, False, s.numbers)
         # Values and keys are normed without the part that is rotated, which all heads share.
         kv = M.fused(t, [M.unsaved(kv)], (*kv.shape[:-1], m.kv_lora_rank), 2 * kv.size, 2 * kv.size)
         kv = F.norm(t, "rms", kv, [self.kv_norm])
-        kv = M.column_linear(t, kv, self.kv_up, s.group, s.sequence, s.numbers)
-        q, k = self._rotate(t, q, kv)
+        kept = Tensor(q.storage, q.shape, q.itemsize), Tensor(kv.storage, kv.shape, kv.itemsize)
+        q, k = self._expand(t, q, kv)
+        if "mla_up_proj" in s.options.recompute_modules:
+            q, k = M.replayed(t, q, lambda: self._expand(t, *kept)), M.unsaved(k)
         from workloads.megatron.modules import again
 
         if not s.recompute_core:
             return M.row_linear(t, self._attend(t, k, q), self.proj, s.group, s.sequence, s.numbers)
         o = again(t, lambda given: self._attend(t, given, None), self._joined(t, q, k))
         return M.row_linear(t, o, self.proj, s.group, s.sequence, s.numbers)
+
+    def _expand(self, t: Tape, q: Tensor, kv: Tensor) -> tuple[Tensor, Tensor]:
+        """Queries, and keys beside values, of this rank's heads from the compressed states; rotated."""
+        s = self.s
+        q = M.column_linear(t, q, self.q_up, s.group, s.sequence, s.numbers)
+        kv = M.column_linear(t, kv, self.kv_up, s.group, s.sequence, s.numbers)
+        return self._rotate(t, q, kv)
 
     def _rotate(self, t: Tape, q: Tensor, kv: Tensor) -> tuple[Tensor, Tensor]:
         """Rotates a part of each query in place, and puts the shared rotated key beside every head's own."""
@@ -90,22 +98,47 @@ class LatentAttention(Module):
         y = t.empty((*k.shape[:-1], self.heads * m.v_head_dim), k.itemsize)
         lse = t.empty((s.batch, self.heads, s.tokens), 4)
         t.cpu("attention")
-        attend_ring(t, "attention_fwd", self.heads, self.heads, (m.query_dim + m.v_head_dim) // 2, s)
+        unfused = s.options.attention == "unfused"
+        if unfused:
+            self._scores(t, False)
+        else:
+            attend_ring(t, "attention_fwd", self.heads, self.heads, (m.query_dim + m.v_head_dim) // 2, s)
         saved = y.view(*y.shape)
         saved.node = None
         inputs = [x for x in (q, k) if x is not None]
+        probabilities = t.empty((s.batch * self.heads, s.tokens, s.seq_len)) if unfused else None
 
         def backward(g: Tensor) -> list[Tensor | None]:
-            _ = (g, lse, saved, inputs)
+            _ = (g, lse, saved, inputs, probabilities)
             t.cpu("attention_backward")
             # Three of five products are as wide as queries, two as values.
             dim = round((3 * m.query_dim + 2 * m.v_head_dim) / 5)
-            attend_ring(t, "attention_bwd", self.heads, self.heads, dim, s)
+            if unfused:
+                self._scores(t, True)
+            else:
+                attend_ring(t, "attention_bwd", self.heads, self.heads, dim, s)
             grads: list[Tensor | None] = [t.empty(x.shape, x.itemsize) for x in inputs]
             t.launch(Kernel("cat", (k.elements,), bytes=2 * k.size))
             return grads
 
         return t.apply(y, inputs, backward)
+
+    def _scores(self, t: Tape, backward: bool) -> None:
+        """Batched products around a softmax of all scores: where no fused kernel takes such heads."""
+        from workloads.megatron.core_attention import products
+
+        m, s = self.m, self.s
+        n, rows = s.batch * self.heads, s.tokens
+        size = 2.0 * n * rows * s.seq_len
+        softmax = Kernel("fused", (n * rows * s.seq_len,), bytes=(3 if backward else 2) * size)
+        if not backward:
+            products(t, n, rows, m.query_dim, s.seq_len, ("nt",))
+            t.launch(softmax)
+            products(t, n, rows, m.v_head_dim, s.seq_len, ("nn",))
+            return
+        products(t, n, rows, m.v_head_dim, s.seq_len, ("tn", "nt"))
+        t.launch(softmax)
+        products(t, n, rows, m.query_dim, s.seq_len, ("nn", "tn"))
 
 
 def replace_size(group: Group) -> Group:

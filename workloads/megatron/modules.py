@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from sim.costs.kernel import Kernel
 from workloads import functional as F
 from workloads.megatron import functional as M
+from workloads.megatron.core_attention import unfused_attention
 from workloads.megatron.mla import LatentAttention
 from workloads.megatron.moe import Experts
 from workloads.tape import Tensor
@@ -78,8 +79,10 @@ class Attention(Module):
         turned = y.size * (self.heads + self.kv) / (self.heads + 2 * self.kv)
         if self.norms:
             y = M.fused(t, [y, *self.norms], y.shape, 2 * turned, 3 * turned, parameters=2, kernels=(2, 2))
-        if m.rotary:
+        if m.rotary and s.options.rope_fusion:
             y = M.fused(t, [M.unsaved(y)], y.shape, 2 * turned, 2 * turned, kernels=(2, 2))
+        elif m.rotary:  # halves negated and joined, two products, a sum, a copy; backward the same without the copy
+            y = M.fused(t, [M.unsaved(y)], y.shape, 14 * turned, 12 * turned, kernels=(14, 12))
         core = unfused_attention if s.options.attention == "unfused" else flash_attention
 
         seen = in_window(s, self.window)
@@ -140,6 +143,12 @@ def flash_attention(t: Tape, qkv: Tensor, heads: int, kv: int, dim: int, s: Shar
     return t.apply(y, [qkv], backward)
 
 
+# Passes over the queries that a step of a ring needs beside its kernel: halves made contiguous and the output rescaled
+# and added up; backward halves of queries, outputs and gradients, and the sum of their gradients (those of keys and
+# values are added to what travels). Transformer Engine, context_parallel.py; half of them for half a block.
+CORRECTED = (3.0, 5.0)
+
+
 def attend_ring(t: Tape, kind: str, heads: int, kv: int, dim: int, s: Shard) -> None:
     """Attention of this rank's queries to all keys: with context parallelism in as many steps as ranks.
 
@@ -152,59 +161,20 @@ def attend_ring(t: Tape, kind: str, heads: int, kv: int, dim: int, s: Shard) -> 
     shape = (s.batch, heads, kv, s.tokens, dim)
     kind = f"flash2_{kind}" if s.options.attention == "flash2" else kind
     size = 2.0 * s.batch * s.tokens * 2 * kv * dim * (1 if kind.endswith("fwd") else 2)
+    query = 2.0 * s.batch * s.tokens * heads * dim
+    forward = kind.endswith("fwd")
     for step in range(n):
         if s.context is not None and step < n - 1:
             s.context.collective(t, "sendrecv", size, CP_STREAM, "p2p_batch")
         t.launch(Kernel(kind, shape))
+        if n > 1:
+            moved = CORRECTED[0] * query if forward else CORRECTED[1] * query + 3.0 * size
+            t.launch(Kernel("fused", (s.batch * s.tokens * heads * dim,), bytes=moved))
         if step < n - 1:
             t.wait(t.record(CP_STREAM))
 
 
 CP_STREAM = "nccl cp"
-
-
-def unfused_attention(t: Tape, qkv: Tensor, heads: int, kv: int, dim: int, s: Shard) -> Tensor:
-    """Batched GEMMs around a masked softmax that holds all scores in memory (CoreAttention)."""
-    n, rows = s.batch * heads, s.tokens
-    scores = float(n * rows * s.seq_len * 2)
-    mask = scores / 2 if s.options.attention_dropout else 0.0
-    _ = kv
-    t.cpu("unfused_attention")
-    products(t, n, rows, dim, s.seq_len, ("nt",))
-    probabilities = t.empty((n, rows, s.seq_len), qkv.itemsize)
-    t.launch(Kernel("fused", (n * rows * s.seq_len,), bytes=2 * scores))
-    dropped = t.empty((n, rows, s.seq_len), 3) if mask else None  # values and a byte of mask
-    if mask:
-        t.launch(Kernel("fused", (n * rows * s.seq_len,), bytes=2 * scores + mask))
-    products(t, n, rows, dim, s.seq_len, ("nn",))
-    y = t.empty((*qkv.shape[:-1], heads * dim), qkv.itemsize)
-    t.launch(Kernel("copy", (y.elements,), layout="strided"))
-
-    def backward(g: Tensor) -> list[Tensor | None]:
-        _ = (g, probabilities, dropped)
-        t.cpu("unfused_attention_backward")
-        products(t, n, rows, dim, s.seq_len, ("tn", "nt"))
-        if mask:
-            t.launch(Kernel("fused", (n * rows * s.seq_len,), bytes=2 * scores + mask))
-        t.launch(Kernel("fused", (n * rows * s.seq_len,), bytes=3 * scores))
-        products(t, n, rows, dim, s.seq_len, ("nn", "tn"))
-        grad = t.empty(qkv.shape, qkv.itemsize)
-        t.launch(Kernel("cat", (grad.elements,), bytes=2 * grad.size))
-        return [grad]
-
-    return t.apply(y, [qkv], backward)
-
-
-def products(t: Tape, n: int, rows: int, dim: int, columns: int, layouts: tuple[str, ...]) -> None:
-    """Batched products of attention: ``n`` of (rows, columns) scores with ``dim`` wide heads, as one tall GEMM each."""
-    for layout in layouts:
-        if layout == "nt":
-            shape = (n * rows, columns, dim)
-        elif layout == "nn":
-            shape = (n * rows, dim, columns)
-        else:
-            shape = (n * columns, dim, rows)
-        t.launch(Kernel("bmm", (n, *shape), layout=layout, flops=2.0 * n * rows * columns * dim))
 
 
 class FeedForward(Module):
@@ -243,10 +213,25 @@ class Layer(Module):
     def forward(self, t: Tape, x: Tensor) -> Tensor:
         o = self.s.options
         t.cpu("module", 4)
-        y = self.attention.forward(t, self.norm1.forward(t, x))
-        x = M.bias_dropout_add(t, y, self.attention.proj_bias, x, o)
-        y = self.ffn.forward(t, self.norm2.forward(t, x))
+        with t.capture("attn" in o.cuda_graph_scope):
+            y = self.attention.forward(t, self._norm(t, self.norm1, x))
+            x = M.bias_dropout_add(t, y, self.attention.proj_bias, x, o)
+        if isinstance(self.ffn, Experts):  # one graph holds what is captured of a layer
+            with t.capture("moe_router" in o.cuda_graph_scope, "attn" not in o.cuda_graph_scope):
+                y = self._norm(t, self.norm2, x)
+            y = self.ffn.forward(t, y)
+        else:
+            with t.capture("mlp" in o.cuda_graph_scope, "attn" not in o.cuda_graph_scope):
+                y = self._feed_forward(t, self._norm(t, self.norm2, x))
         return M.bias_dropout_add(t, y, self.ffn.fc2_bias, x, o)
+
+    def _norm(self, t: Tape, norm: Norm, x: Tensor) -> Tensor:
+        return M.discarded(t, lambda given: norm.forward(t, given), x, "layernorm" in self.s.options.recompute_modules)
+
+    def _feed_forward(self, t: Tape, x: Tensor) -> Tensor:
+        if "mlp" in self.s.options.recompute_modules:
+            return again(t, lambda given: self.ffn.forward(t, given), x)
+        return self.ffn.forward(t, x)
 
 
 def padded_vocab(vocab: int, shards: int, multiple: int) -> int:

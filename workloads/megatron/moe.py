@@ -29,6 +29,9 @@ STREAM = "nccl ep"
 PREFIX = "experts."  # of the names of parameters that only the expert data-parallel group shares
 # Rows of an expert are computed in whole tiles: grouped GEMMs of CUTLASS and cuBLAS begin a tile for every expert.
 TILE = 128
+# Products of experts one after the other on a few streams, over one product of all rows: in bf16 1.2 (A100) and 1.4
+# (B200, of small experts 1.3 to 1.6), measured by SimuMax; for fp8 a guess.
+GROUPED = 1.25
 # Copies to the host that a layer waits for where tokens are not padded: tokens by expert, splits of what is sent and of
 # what is received, rows after the permutation (token_dispatcher.py, preprocess).
 COUNTS = 4
@@ -63,29 +66,45 @@ class Experts(Module):
 
     def forward(self, t: Tape, x: Tensor) -> Tensor:
         s, m = self.s, self.m
-        routed = route(t, x, self.gate, s.numbers)
+        with t.capture("moe_router" in s.options.cuda_graph_scope, False):
+            routed = route(t, x, self.gate, s.numbers)
         if not s.options.moe_pad_to_capacity:
             t.cpu("moe_counts", COUNTS)
         tokens = s.rows * s.batch
         beside: list[Tensor] = []
         if self.shared is not None and s.options.moe_shared_expert_overlap:
-            shared = self.shared
-            rows = self._dispatch(t, routed, tokens, lambda: beside.append(shared.forward(t, x)))
+            rows = self._dispatch(t, routed, tokens, lambda: beside.append(self._share(t, x)))
         else:
             rows = self._dispatch(t, routed, tokens, None)
-        y = grouped_linear(t, rows, self.fc1, self._counts(tokens), s.numbers, s.options.moe_grouped_gemm)
+        apart, fused = "moe_act" in s.options.recompute_modules, s.options.moe_fused_mlp and s.numbers.fp8
+        together = s.options.moe_grouped_gemm
+        y = grouped_linear(t, rows, self.fc1, self._counts(tokens), s.numbers, together, (True, not fused), fused)
         del rows
-        y = M.activate(t, y, self.fc1_bias, m.gated, s.options)
-        y = grouped_linear(t, y, self.fc2, self._counts(tokens), s.numbers, s.options.moe_grouped_gemm)
+        if fused:  # both kernels write what backward needs, and what they multiply next in fp8
+            y = M.fused(t, [y], (*y.shape[:-1], y.shape[-1] // (1 + m.gated)), 0.0, 0.0, kernels=(0, 0))
+        else:
+            y = M.discarded(t, lambda given: M.activate(t, given, self.fc1_bias, m.gated, s.options), y, apart)
+        y = grouped_linear(t, y, self.fc2, self._counts(tokens), s.numbers, together, (not fused, True), fused)
         if self.down_bias is not None:
             # Weighted by the router expert by expert, in fp32: product, sum, joined, cast (TEGroupedMLP._apply_bias).
             y = M.fused(t, [M.unsaved(y), self.down_bias], y.shape, 14 * y.size, 18 * y.size, 0.0, 1, (4, 5))
         y = self._combine(t, y, tokens, x.shape)
         if self.shared is not None and not beside:
-            beside.append(self.shared.forward(t, x))
+            beside.append(self._share(t, x))
         for other in beside:
             y = M.fused(t, [M.unsaved(y), M.unsaved(other)], y.shape, 3 * y.size, 0.0, kernels=(1, 0))
         return y
+
+    def _share(self, t: Tape, x: Tensor) -> Tensor:
+        """The experts that see every token."""
+        from workloads.megatron.modules import again
+
+        shared = self.shared
+        if shared is None:
+            raise RuntimeError("no shared experts")
+        if "shared_experts" in self.s.options.recompute_modules:
+            return again(t, lambda given: shared.forward(t, given), x)
+        return shared.forward(t, x)
 
     # -- how tokens reach their experts -------------------------------------------------------------
     @property
@@ -136,7 +155,7 @@ class Experts(Module):
         """Tokens of all ranks that chose experts here, in the order of the experts."""
         h, chosen, way = self.m.hidden, self.m.experts_per_token, self.s.options.moe_token_dispatcher
         if way == "alltoall":
-            x = self._permute(t, x, (tokens * chosen, h), tokens + tokens * chosen)
+            x = self._permute(t, x, (tokens * chosen, h), tokens + tokens * chosen, "out")
         here, rows = self._received(tokens), self._rows(tokens)
         x = exchange(t, x, (here, h), self._size(tokens), self.spread.group, way, True, meanwhile, self._aside)
         if self.spread.tensor is not None:
@@ -155,16 +174,48 @@ class Experts(Module):
         back = tokens * (chosen if way == "alltoall" else 1)
         y = exchange(t, y, (back, h), self._size(tokens), self.spread.group, way, False, None, self._aside)
         if way == "alltoall":
-            return self._permute(t, y, shape, tokens + tokens * chosen)
+            return self._permute(t, y, shape, tokens + tokens * chosen, "back")
         done = Tensor(y.storage, shape, y.itemsize, y.node)
         done.requires_grad = y.requires_grad
         return done
 
-    def _permute(self, t: Tape, x: Tensor, shape: tuple[int, ...], moved: float) -> Tensor:
-        """Rows put in another order, repeated or added up: ``moved`` rows are read or written."""
-        steps = 1 if self.s.options.moe_permute_fusion else 3  # else sorted and indexed
+    def _permute(self, t: Tape, x: Tensor, shape: tuple[int, ...], moved: float, way: str = "") -> Tensor:
+        """Rows put in another order, repeated ("out") or added up ("back"): ``moved`` rows are read or written."""
         size = 2.0 * moved * self.m.hidden
-        return M.fused(t, [M.unsaved(x)], shape, size, size, kernels=(steps, steps))
+        if self.s.options.moe_permute_fusion or not way:
+            steps = 1 if self.s.options.moe_permute_fusion else 3  # else sorted and indexed
+            return M.fused(t, [M.unsaved(x)], shape, size, size, kernels=(steps, steps))
+        return _scatter(t, x, shape, way == "out")
+
+
+def _scatter(t: Tape, x: Tensor, shape: tuple[int, ...], out: bool) -> Tensor:
+    """Rows selected by their index on the way out, and weighted and scattered with atomic additions on the way back.
+
+    As PyTorch's operators do it (moe_utils.py, permute and unpermute without fusion): each is the other's backward, but
+    that a selection's gradient is added by rows (index_add) and a scatter's gathered element by element.
+    """
+    before, rows = x.shape, max(x.elements, Tensor(None, shape).elements)
+    back = min(x.elements, Tensor(None, shape).elements)
+    t.cpu("fused", 3)
+    y = t.empty(shape, x.itemsize)
+    if out:
+        t.launch(Kernel("fused", (rows,), bytes=4.0 * rows))
+    else:
+        t.launch(Kernel("fused", (rows,), bytes=4.0 * rows))
+        t.launch(Kernel("fill", (back,), bytes=2.0 * back))
+        t.launch(Kernel("scatter_add", (rows,)))
+
+    def backward(g: Tensor) -> list[Tensor | None]:
+        t.cpu("fused_backward", 3)
+        if out:
+            t.launch(Kernel("fill", (back,), bytes=2.0 * back))
+            t.launch(Kernel("index_add", (rows,)))
+        else:
+            t.launch(Kernel("gather", (rows,)))
+            t.launch(Kernel("fused", (rows,), bytes=8.0 * rows))  # gradients of rows and of their weights
+        return [t.empty(before, x.itemsize)]
+
+    return t.apply(y, [M.unsaved(x)], backward)
 
 
 def route(t: Tape, x: Tensor, gate: Tensor, o: M.Numbers) -> Tensor:
@@ -227,32 +278,37 @@ def exchange(
 
 
 def grouped_linear(
-    t: Tape, x: Tensor, w: Tensor, counts: Sequence[float], o: M.Numbers, together: bool = True
-) -> Tensor:
-    """``x[rows of e] @ w[e].T`` for every local expert e, as one grouped GEMM or one after the other."""
+    t: Tape, x: Tensor, w: Tensor, counts: Sequence[float], o: M.Numbers, together: bool = True,
+    casts: tuple[bool, bool] = (True, True), fused: bool = False,
+) -> Tensor:  # fmt: skip
+    """``x[rows of e] @ w[e].T`` for every local expert e, as one grouped GEMM or one after the other.
+
+    ``casts``: whether the operands of the forward and of the backward pass are quantized here, in fp8; ``fused``: the
+    GEMMs are single kernels with epilogues of their own.
+    """
     experts, n, k = w.shape
     each = [max(1, round(c)) for c in counts]
     parts = [each] if together else [[c] for c in each]
     t.cpu("linear", len(parts))
     t.cpu("grouped_gemm", experts if together else 0)
-    for c in each if o.fp8 else []:  # each expert's rows have a scale of their own: found, then applied
+    for c in each if o.fp8 and casts[0] else []:  # each expert's rows have a scale of their own: found, then applied
         t.launch(Kernel("fused", (c * k,), bytes=2.0 * c * k))
         M.quantize(t, c * k, o)
     for part in parts:
-        _grouped(t, part, n, k, "nt", o)
+        _grouped(t, part, n, k, "nt", o, fused)
     y = t.empty((*x.shape[:-1], n), x.itemsize)
     saved = x
 
     def backward(g: Tensor) -> list[Tensor | None]:
         t.cpu("linear_backward", len(parts))
         t.cpu("grouped_gemm", 2 * experts if together else 0)
-        for c in each if o.fp8 else []:
+        for c in each if o.fp8 and casts[1] else []:
             t.launch(Kernel("fused", (c * n,), bytes=2.0 * c * n))
             M.quantize(t, c * n, o)
         grad = t.empty(saved.shape, saved.itemsize)
         for part in parts:
-            _grouped(t, part, k, n, "nn", o)
-            M.later(t, partial(_grouped, t, part, n, k, "tn", o), (g, saved))
+            _grouped(t, part, k, n, "nn", o, fused)
+            M.later(t, partial(_grouped, t, part, n, k, "tn", o, fused), (g, saved))
         if not o.fused_accumulation:
             added = Kernel("fused", (experts * n * k,), bytes=float(experts * n * k * (2 + 2 * o.wide)))
             M.later(t, lambda: _launch(t, added), ())
@@ -265,23 +321,28 @@ def _launch(t: Tape, kernel: Kernel) -> None:
     t.launch(kernel)
 
 
-def _grouped(t: Tape, rows: Sequence[int], n: int, k: int, layout: str, o: M.Numbers) -> None:
+def _grouped(t: Tape, rows: Sequence[int], n: int, k: int, layout: str, o: M.Numbers, fused: bool = False) -> None:
     """Products of experts with so many rows each; flops and bytes are the rows' own.
 
-    In bf16 as grouped GEMMs were measured, rows of the mean. In fp8, where none were, as one GEMM of whole tiles; there
-    weight gradients ("tn"), as deep as an expert has rows, are one product with the weights' rows of all experts.
+    In bf16 as grouped GEMMs were measured, rows of the mean. In fp8, where none were, as one GEMM of whole tiles,
+    longer by what bf16 ones are where they are not single kernels (``fused``); there weight gradients ("tn"), as deep
+    as an expert has rows, are one product with the weights' rows of all experts.
     """
     if not o.fp8:
         mean = max(1, round(sum(rows) / len(rows)))
         shape = {"nt": (mean, n, k), "nn": (mean, n, k), "tn": (n, k, mean)}[layout]
+        if len(rows) == 1:
+            M.launch_gemm(t, "gemm", *shape, layout)
+            return
         t.launch(Kernel("grouped_gemm", (len(rows), *shape), "bf16", layout))
         return
     dtype, item = ("nvfp4" if o.fp4 else "fp8"), 1
     total, weights = sum(rows), float(len(rows) * n * k)
+    longer = 1.0 if fused or len(rows) == 1 else GROUPED
     if layout == "tn":
-        shape = (len(rows) * n, k, max(1, round(total / len(rows))))
+        shape = (round(len(rows) * n * longer), k, max(1, round(total / len(rows))))
         moved = item * total * (n + k) + 2 * o.wide * weights
     else:
-        shape = (sum(-(-c // TILE) * TILE for c in rows), n, k)
+        shape = (round(sum(-(-c // TILE) * TILE for c in rows) * longer), n, k)
         moved = item * (total * k + weights) + 2.0 * total * n
     t.launch(Kernel("gemm", shape, dtype, "nt", bytes=moved, flops=2.0 * total * n * k))

@@ -1,6 +1,6 @@
 """Data parallelism of a Megatron rank that holds all its parameters: gradients in buckets, summed over the replicas.
 
-With the distributed optimizer (``zero1``, ``zero2``) gradients are reduced to shards, and the parameters that each rank
+With the distributed optimizer (``zero1``) gradients are reduced to shards, and the parameters that each rank
 updates are gathered again; both overlap with computation where asked
 (Megatron-LM, core/distributed/distributed_data_parallel.py and core/optimizer/distrib_optimizer.py).
 """

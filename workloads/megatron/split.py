@@ -8,16 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-from sim.opgraph import COMM, KERNEL, OpGraph, Program
-from workloads.tape import PHASES, Shared, Tape, Tensor
-
-if TYPE_CHECKING:
-    from workloads.megatron.unit import Pass
-    from workloads.transformer import Module
+from sim.opgraph import COMM, KERNEL, Program
+from workloads.megatron.passes import Build, Pass, Run, forward, made, part
+from workloads.tape import Shared, Tape, Tensor
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,19 +27,10 @@ class Halves:
 
 
 def halves(
-    name: str, tape: Callable[[], Tape], build: Callable[[Tape], Module],
-    run: Callable[[Tape, Module, Tensor], Tensor], shape: tuple[int, ...], recompute: bool,
+    name: str, tape: Callable[[], Tape], build: Build, run: Run, shape: tuple[int, ...], recompute: bool
 ) -> Halves:  # fmt: skip
     """Runs a module forward and backward with its weight gradients put off, and cuts what it issued in two."""
-    from workloads.megatron.unit import made, part
-
-    t = tape()
-    module = build(t)
-    before = t.memory.now
-    t.memory.reset_peak()
-    x = Tensor(None, shape)
-    x.requires_grad, x.name = True, "detached"
-    y = run(t, module, x)
+    t, _, x, y, before = forward(tape, build, run, shape)
     ahead, stash, output = t.issued, t.memory.now - before, y.size
     shape_out = y.shape
     t.phase, t.deferred = 1, []
@@ -67,8 +54,6 @@ def halves(
 
 def joint(first: Pass, second: Pass) -> Pass:
     """One pass of two microbatches: the second's computation follows the first's, communication of both runs beside."""
-    from workloads.megatron.unit import made
-
     shared = Shared()
     shared.rendezvous.comms = [*first.graph.comms, *second.graph.comms]
     parts: list[tuple[int, ...]] = []
@@ -94,11 +79,3 @@ def joint(first: Pass, second: Pass) -> Pass:
     )  # fmt: skip
     both = made(f"{first.name} and {second.name}", program, shared)
     return replace(both, first=first.first, host=first.host + second.host)
-
-
-def graph_of(program: Program, shared: Shared) -> OpGraph:
-    """A graph of one rank's program."""
-    return OpGraph(
-        (program,), tuple(shared.kernels), tuple(shared.rendezvous.comms), tuple(shared.streams), PHASES,
-        {program.rank: (program.rank,)},
-    )  # fmt: skip

@@ -6,12 +6,14 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING
 
+from workloads.megatron.functional import STREAM as TP
 from workloads.megatron.moe import PREFIX
 from workloads.megatron.optimizer import optimize, reduce_tied, resident
 from workloads.megatron.pipeline import Issued, Pair
 from workloads.megatron.replicated import Replicated
 from workloads.megatron.sharded import FullySharded
 from workloads.megatron.unit import Pass, Unit
+from workloads.megatron.zero import Zero, Zero2
 from workloads.parallel.group import transfer
 from workloads.schedules.runtime import Batch, Compute, Recv, Wait
 from workloads.tape import Storage, Tape
@@ -37,7 +39,9 @@ class Rank:
         self.kind, self.replica = kind, kind.replicas[0]
         self.s, self.model, self.grid, self.groups, self.stage = scenario, model, grid, groups, stage
         self.stages, self.owner, self.tape, self.o = stages, owner, tape, scenario.megatron
+        tape.blocking = self.o.launch_blocking
         self.dp = groups.of("dp", stage, 0)
+        self.tp = groups.of("tp", stage, self.replica)
         self.edp = groups.of("edp", stage, 0)  # ranks with the same experts
         self.events: dict[int, tuple[int, ...]] = {}
         self.stashed: dict[tuple[int, int], Storage] = {}
@@ -51,14 +55,19 @@ class Rank:
         p = self.s.parallel
         if p.data_parallel in ("fsdp", "zero3") and self.dp.size > 1:
             return FullySharded(self, min(p.fsdp_shards or self.dp.size, self.dp.size))
-        return Replicated(self, sharded=p.data_parallel in ("zero1", "zero2"))
+        if p.data_parallel == "zero2":
+            return Zero2(self)
+        made = Zero if self.s.training.framework == "deepspeed" else Replicated
+        return made(self, sharded=p.data_parallel == "zero1")
 
     # -- what a stage is made of ------------------------------------------------------------------
     def parts(self, stage: int, aside: bool = False) -> Iterator[tuple[Unit, int]]:
         """Units of a stage in the order of the forward pass, with repetitions; ``aside``: see `Model.layer`."""
         if stage == 0:
             yield self.model.embedding, 1
-        for unit, run in groupby(self.model.layer(i, aside) for i in self.stages[stage]):
+        whole = self.o.recompute_num_layers or 0
+        layers = (self.model.layer(i, aside, n < whole) for n, i in enumerate(self.stages[stage]))
+        for unit, run in groupby(layers):
             yield unit, len(list(run))
         if stage == len(self.owner) - 1:
             for _ in range(self.model.m.mtp_layers):
@@ -120,7 +129,7 @@ class Rank:
                 self._post(op)
             elif isinstance(op, Wait):
                 t.wait(self.events[op.handle])
-                if self.o.p2p_sync:
+                if self.o.p2p_sync or t.blocking:
                     t.synchronize()
 
     def _compute(self, op: Compute) -> None:
@@ -132,6 +141,7 @@ class Rank:
         t = self.tape
         t.phase = 0
         t.cpu("pp_action")
+        self._whole(stage > 0)
         self.data.forward(stage)
         kept = sum(unit.stash * times for unit, times in self.parts(stage))
         self.stashed[stage, microbatch] = Storage(t.memory, kept, "activations")
@@ -192,6 +202,8 @@ class Rank:
         t = self.tape
         t.phase = 1
         t.cpu("backward_call")
+        # DeepSpeed keeps its own output in parts too.
+        self._whole(stage < len(self.owner) - 1, 2 if self.s.training.framework == "deepspeed" else 1)
         transient = Storage(t.memory, self._transient(stage), "activations")
         self._back(stage, lambda unit: unit.backward)
         del transient, self.stashed[stage, microbatch]
@@ -207,12 +219,33 @@ class Rank:
         if not which.graph.operations:
             return
         head, tail = which.chains(times)
+        if t.blocking:
+            # Each kernel begins when the host has come to it and the one before has ended: both times in full.
+            t.host_pending += times * which.host
+            t.cpu("blocked_launch", times * which.launches)
+            t.launch(head, name=which.name)
+            t.launch(tail, name=which.name)
+            return
         t.host_pending += which.first
         t.launch(head, name=which.name)
         t.host_pending += times * which.host - which.first
         t.launch(tail, name=which.name)
 
     # -- pipeline ---------------------------------------------------------------------------------
+    def _whole(self, received: bool, times: int = 1) -> None:
+        """What came from another stage in parts, one to each tensor-parallel rank, is gathered (over NVLink)."""
+        if not received or self.parts_sent == 1 or self.grid.pp == 1:
+            return
+        rows, b, h = self.model.inner
+        for _ in range(times):
+            self.tp.collective(self.tape, "all_gather", rows * b * h * 2.0, TP, in_place=True)
+            self.tape.wait(self.tape.record(TP))
+
+    @property
+    def parts_sent(self) -> int:
+        """Tensor-parallel ranks that each send a part of an activation that all of them have."""
+        return 1 if self.model.shard.sequence or not self.o.scatter_gather_tensors_in_pipeline else self.grid.tp
+
     def _post(self, batch: Batch) -> None:
         t, grid = self.tape, self.grid
         rows, b, h = self.model.inner

@@ -3,37 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from sim.costs.kernel import Kernel
-from sim.opgraph import Chain, OpGraph, Program
-from workloads.megatron.split import Halves, graph_of, halves
-from workloads.tape import Shared, Tape, Tensor
+from workloads.megatron.passes import Build, Pass, Run, forward, made, part
+from workloads.megatron.split import Halves, halves
+from workloads.tape import Tape, Tensor
 
 if TYPE_CHECKING:
     from workloads.transformer import Module
 
-
-@dataclass(frozen=True, eq=False)
-class Pass:
-    """One direction of a unit: its operations on one rank, and the host's time for the first and for all, s."""
-
-    name: str
-    graph: OpGraph
-    first: float
-    host: float
-
-    known: dict[int, tuple[Chain, Chain]] = field(default_factory=dict)
-
-    def chains(self, times: int) -> tuple[Chain, Chain]:
-        """The two kernels that stand for ``times`` repetitions: the same two whenever asked."""
-        if times not in self.known:
-            self.known[times] = (Chain(self.name, self.graph, times, False), Chain(self.name, self.graph, times, True))
-        return self.known[times]
+__all__ = ["NEVER", "Again", "Pass", "Unit", "record"]
 
 
 @dataclass(frozen=True)
@@ -92,20 +74,13 @@ class Unit:
 
 
 def record(
-    name: str, tape: Callable[[], Tape], build: Callable[[Tape], Module],
-    run: Callable[[Tape, Module, Tensor], Tensor], shape: tuple[int, ...], recompute: Again,
+    name: str, tape: Callable[[], Tape], build: Build, run: Run, shape: tuple[int, ...], recompute: Again
 ) -> Unit:  # fmt: skip
     """Runs a module forward and backward on a fresh tape and cuts what it issued in two.
 
     With ``recompute`` only the input is kept, and backward begins with forward again.
     """
-    t = tape()
-    module = build(t)
-    before = t.memory.now
-    t.memory.reset_peak()
-    x = Tensor(None, shape)
-    x.requires_grad, x.name = True, "detached"
-    y = run(t, module, x)
+    t, module, _, y, before = forward(tape, build, run, shape)
     cut, stash = t.issued, t.memory.now - before
     output = y.size
     shortened = recompute.products or (recompute.full and recompute.early)
@@ -131,9 +106,7 @@ def record(
     )  # fmt: skip
 
 
-def _repeat(
-    t: Tape, run: Callable[[Tape, Module, Tensor], Tensor], module: Module, shape: tuple[int, ...], again: Again
-) -> None:
+def _repeat(t: Tape, run: Run, module: Module, shape: tuple[int, ...], again: Again) -> None:
     """The forward pass once more in front of the backward pass, as far as it is needed."""
     x, before = Tensor(None, shape), t.issued
     t.drop = again.dropped()
@@ -142,20 +115,3 @@ def _repeat(
     t.drop = None
     if again.early:
         t.forget_after_last("gemm", before)
-
-
-def part(p: Program, first: int, last: int) -> Program:
-    """Operations [first, last) of a program by themselves: what lies before them has ended."""
-    deps = tuple(tuple(d - first for d in dep if d >= first) for dep in p.deps[first:last])
-    cut = slice(first, last)
-    return replace(
-        p, kind=p.kind[cut], stream=p.stream[cut], payload=p.payload[cut], host=p.host[cut], deps=deps,
-        phase=p.phase[cut], layer=p.layer[cut], microbatch=p.microbatch[cut], names=p.names[cut],
-    )  # fmt: skip
-
-
-def made(name: str, program: Program, shared: Shared) -> Pass:
-    """A pass of recorded operations; their host times are kept apart."""
-    host = program.host
-    graph = graph_of(replace(program, host=np.zeros(len(program))), shared)
-    return Pass(name, graph, float(host[0]) if len(host) else 0.0, float(host.sum()))

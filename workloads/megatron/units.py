@@ -13,6 +13,7 @@ from workloads.megatron.further import Further
 from workloads.megatron.modules import Embedding, Head, Layer, Shard
 from workloads.megatron.split import joint
 from workloads.megatron.unit import NEVER, Again, Pass, Unit, record
+from workloads.megatron.zero import added_by_zero
 from workloads.parallel.group import Group
 from workloads.tape import Tape
 
@@ -35,35 +36,39 @@ class Units:
         self.m, self.tape, self.options, self.faults = m, tape, scenario.megatron, scenario.faults
         o = scenario.megatron
         wide = 4 if o.main_grads == "fp32" else 2
+        added = added_by_zero(scenario)
         numbers = Numbers(
-            s.precision in ("fp8", "nvfp4"), wide, o.gradient_accumulation_fusion, o.tp_comm_overlap,
-            o.async_tensor_model_parallel_allreduce, s.precision == "nvfp4", o.fp8_scaling,
+            s.precision in ("fp8", "nvfp4"), wide, o.gradient_accumulation_fusion and added is None, o.tp_comm_overlap,
+            o.async_tensor_model_parallel_allreduce and not o.launch_blocking, s.precision == "nvfp4", o.fp8_scaling,
+            o.fp8_transposes, added,
         )  # fmt: skip
         self.recompute = Again(s.recompute == "full", s.recompute == "products", o.recompute_early_stop)
         self.loss_scaled = s.precision == "fp16"
         sequence = p.sequence_parallel and p.tp > 1
         self.shard = Shard(
-            tp, sequence, o, numbers, s.micro_batch, s.seq_len // p.cp, s.seq_len, cp, s.recompute == "selective",
-            spread,
+            tp, sequence, o, numbers, s.micro_batch, s.seq_len // p.cp, s.seq_len, cp,
+            s.recompute == "selective" or "core_attn" in o.recompute_modules, spread,
         )  # fmt: skip
-        self._layers: dict[tuple[bool, int, bool], Unit] = {}
+        self._layers: dict[tuple[bool, int, bool, bool], Unit] = {}
         self._further: dict[bool, Unit] = {}
         self._joint: dict[tuple[Pass, Pass], Pass] = {}
         self.inner = (self.shard.rows, s.micro_batch, m.hidden)
 
-    def layer(self, index: int, aside: bool = False) -> Unit:
+    def layer(self, index: int, aside: bool = False, whole: bool = False) -> Unit:
         """The unit of a layer: layers of one kind (experts or none, how far they look back) share it.
+
+        ``whole``: it is one of those that run again whole in backward.
 
         ``aside``: its tokens travel to experts and back beside the computation of another microbatch.
         """
         aside = aside and self.exchanges
         kind = self.m.has_experts(index), self.m.window_of(index)
-        if (*kind, aside) not in self._layers:
-            self._layers[*kind, aside] = record(
+        if (*kind, aside, whole) not in self._layers:
+            self._layers[*kind, aside, whole] = record(
                 "layer", self.tape, lambda t: Layer(t, self.m, self._shard(aside), *kind),
-                self._run_layer, self.inner, self.recompute,
+                self._run_layer, self.inner, replace(self.recompute, full=True) if whole else self.recompute,
             )  # fmt: skip
-        return self._layers[*kind, aside]
+        return self._layers[*kind, aside, whole]
 
     def _run_layer(self, t: Tape, layer: Module, x: Tensor) -> Tensor:
         if self.faults.slow_per_layer and self.faults.slow_rank == t.rank:

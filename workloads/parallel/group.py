@@ -33,15 +33,18 @@ class Group:
         return len(self.ranks)
 
     def collective(
-        self, t: Tape, op: str, size: float, stream: str, host: str = "collective", in_place: bool = False
-    ) -> None:
-        """Issues a collective on ``stream`` after the current stream's work so far."""
+        self, t: Tape, op: str, size: float, stream: str, host: str = "collective", in_place: bool = False,
+        copied: bool = False,
+    ) -> None:  # fmt: skip
+        """Issues a collective on ``stream`` after the current stream's work so far; ``copied``: by copy engines."""
         t.wait(t.record(), stream)
         t.cpu(host)
         key = (self.axis, self.ranks, self.issued)
         self.issued += 1
-        part = t.shared.rendezvous.join(key, op, size, self.copies, self.axis, self.arrivals, in_place)
+        part = t.shared.rendezvous.join(key, op, size, self.copies, self.axis, self.arrivals, in_place, copied)
         t.communicate((part,), stream, op)
+        if t.blocking:
+            t.synchronize(stream)
 
 
 def transfer(t: Tape, source: int, target: int, tag: tuple[object, ...], size: float, copies: Sequence[int]) -> int:

@@ -15,7 +15,7 @@ NAME = "1f1b"
 PLACEMENT = "loop"
 CHUNKS = 1
 # Frameworks that run it with fewer microbatches than stages, the last ranks idle in turn.
-FEWER = ("megatron",)
+FEWER = ("megatron", "deepspeed")
 
 
 def problems(ranks: int, microbatches: int, chunks: int, where: str) -> Iterator[Mistake]:

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from sim import plugins
+from sim import plugins, progress
 from sim.errors import InputError, Mistake
 from workloads.traces import linked
 from workloads.traces.chakra import GROUPS
@@ -104,7 +104,7 @@ def read(paths: Sequence[str | Path]) -> list[Recording]:
             mistakes += error.mistakes
     companions, found = _companions(known)
     mistakes += found
-    for path in [path for path in known if path not in companions.values()]:
+    for path in progress.track([path for path in known if path not in companions.values()], "traces"):
         try:
             options = {"companion": linked.companion(companions[path])} if path in companions else {}
             recordings.append(read_file(path, **options))

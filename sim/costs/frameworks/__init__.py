@@ -40,6 +40,12 @@ def kernel_gap(framework: str) -> float | None:
     return None if micros is None else float(micros) * 1e-6
 
 
+@cache
+def buckets(framework: str) -> dict[str, int]:
+    """Elements of a bucket by what is sent in it (``reduce``, ``allgather``); empty where the framework says none."""
+    return {name: int(elements) for name, elements in _read(framework).get("buckets", {}).items()}
+
+
 def _read(framework: str) -> dict[str, Any]:
     path = HERE / f"{framework}.toml"
     if not path.exists():

@@ -40,6 +40,17 @@ class Heat:
     def label(self, edge: int) -> str:
         return _label(self.folded, self.folded.edges[edge])
 
+    @property
+    def names(self) -> list[str]:
+        """A name for every row: `nvlink: gpu → nvswitch`; a number tells apart those that would share one."""
+        made: list[str] = []
+        seen: dict[str, int] = {}
+        for edge, text in self.rows:
+            name = f"{self.folded.edges[edge].kind}: {text}"
+            seen[name] = seen.get(name, 0) + 1
+            made.append(name if seen[name] == 1 else f"{name} ({seen[name]})")
+        return made
+
     def told(self, node: int) -> str:
         return _told(self.folded.classes[node])
 

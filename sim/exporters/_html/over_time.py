@@ -37,7 +37,17 @@ class Alive:
     owners: dict[str, np.ndarray]
 
 
-def alive(simulation: Simulation, rank: int) -> Alive | None:
+@dataclass(frozen=True, eq=False)
+class Changes:
+    """Bytes by owner after each change of a rank's allocator in a step, at `time` (s of the run, sorted)."""
+
+    time: np.ndarray
+    owners: dict[str, np.ndarray]
+    begin: float
+    end: float
+
+
+def changes_of(simulation: Simulation, rank: int, step: int = -1) -> Changes | None:
     """Memory of the simulated rank that stands for `rank`; None where it issued nothing on its compute stream.
 
     The allocator counts what the host has asked for. It is shown where the GPU computes what was issued with it.
@@ -56,12 +66,22 @@ def alive(simulation: Simulation, rank: int) -> Alive | None:
     clock = np.array([0, *(entry[0] for entry in log)])
     # Operations that were taken back (recomputation ends early) leave numbers that come again.
     clock = np.minimum.accumulate(clock[::-1])[::-1]
-    start, end = run.start[at][-1][rows], run.end[at][-1][rows]
-    begin, finish = float(start.min()), float(end.max())
+    start, end = run.start[at][step][rows], run.end[at][step][rows]
     with_op = np.minimum(np.searchsorted(rows, clock), len(rows) - 1)
-    part = ((start[with_op] - begin) / max(finish - begin, 1e-12) * PARTS).astype(int).clip(0, PARTS - 1)
-    fullest = _fullest(part, state)
-    return Alive(rank, begin, finish, {o: fullest[:, k] for k, o in enumerate(OWNERS) if fullest[:, k].max() > 0})
+    owners = {owner: state[:, k] for k, owner in enumerate(OWNERS)}
+    return Changes(start[with_op], owners, float(start.min()), float(end.max()))
+
+
+def alive(simulation: Simulation, rank: int) -> Alive | None:
+    """`changes_of` the last step in equal parts of its time."""
+    found = changes_of(simulation, rank)
+    if found is None:
+        return None
+    length = max(found.end - found.begin, 1e-12)
+    part = ((found.time - found.begin) / length * PARTS).astype(int).clip(0, PARTS - 1)
+    fullest = _fullest(part, np.stack(list(found.owners.values()), axis=1))
+    owners = {owner: fullest[:, k] for k, owner in enumerate(found.owners) if fullest[:, k].max() > 0}
+    return Alive(rank, found.begin, found.end, owners)
 
 
 def _deltas(log: list[tuple[int, str, float]]) -> np.ndarray:
@@ -90,7 +110,7 @@ def lanes(path: CriticalPath) -> dict[int, list[tuple[int, int, str]]]:
         first, last = (s.start - path.begin) / wide, (s.end - path.begin) / wide
         for column in range(int(first), min(int(last), COLUMNS - 1) + 1):
             covered = min(last, column + 1) - max(first, column)
-            most[column] = max(most[column], (covered, s.rank, _colour(s.kind, s.axis)))
+            most[column] = max(most[column], (covered, s.rank, path_colour(s.kind, s.axis, s.family)))
     made: dict[int, list[tuple[int, int, str]]] = {}
     begin = 0
     for column in range(1, COLUMNS + 1):
@@ -102,10 +122,14 @@ def lanes(path: CriticalPath) -> dict[int, list[tuple[int, int, str]]]:
     return dict(sorted(made.items()))
 
 
-def _colour(kind: str, axis: str) -> str:
+_FAMILIES = {"gemm": "forward", "convolution": "forward", "attention": "backward", "optimizer": "optimizer",
+             "chain": "forward"}  # fmt: skip
+
+
+def path_colour(kind: str, axis: str, family: str) -> str:
+    """Class of colour of a stretch of the critical path."""
     if kind == "communication":
         return axis if axis in ("dp", "tp", "pp", "cp", "ep") else "other"
-    return {"kernel": "forward", "host": "host"}.get(kind, "wait")
-
-
-path_colour = _colour
+    if kind == "kernel":
+        return _FAMILIES.get(family, "memory")
+    return "host" if kind == "host" else "wait"

@@ -5,7 +5,7 @@
   const seconds = (ns) => {
     const a = Math.abs(ns);
     const [scale, unit] = a >= 1e9 ? [1e9, "s"] : a >= 1e6 ? [1e6, "ms"] : a >= 1e3 ? [1e3, "us"] : [1, "ns"];
-    return `${+(ns / scale).toPrecision(4)} ${unit}`;
+    return ns === 0 ? "0" : `${+(ns / scale).toPrecision(4)} ${unit}`;
   };
   const amount = (n, unit) => {
     const steps = [[1e15, "P"], [1e12, "T"], [1e9, "G"], [1e6, "M"], [1e3, "k"]];
@@ -33,7 +33,8 @@
 
   function gantt(data) {
     const canvas = byId("gantt"), context = canvas.getContext("2d"), detail = byId("detail"), select = byId("ranks");
-    const LANE = 22, GAP = 8, TOP = 24, SIDE = 150;
+    const LANE = 22, GAP = 8, TOP = 24, FONT = "12px system-ui, 'DejaVu Sans', sans-serif";
+    let WHO = 86, SIDE = 150;  // room for the names of ranks and streams
     let from = 0, to = data.length, lanes = [], picked = null, drag = null;
     data.rows.forEach((row) => {
       row.at = new Float64Array(row.s.length);
@@ -56,9 +57,15 @@
     };
     const shades = data.facts.map(shade);
 
+    const who = (row) => (row.stands > 1 ? `rank ${row.rank} (${row.stands}×)` : `rank ${row.rank}`);
+
     function place() {
       const wanted = select.value === "" ? null : Number(select.value);
       let y = TOP, last = null;
+      context.font = FONT;
+      const longest = Math.max(...data.rows.map((row) => context.measureText(row.stream).width));
+      WHO = Math.max(86, ...data.rows.map((row) => context.measureText(who(row)).width + 20));
+      SIDE = Math.min(WHO + longest + 10, Math.max(150, canvas.clientWidth * 0.4));
       lanes = [];
       for (const row of data.rows) {
         if (wanted !== null && row.rank !== wanted) continue;
@@ -78,7 +85,7 @@
       const ink = colour("ink"), soft = colour("soft"), line = colour("line"), wait = colour("wait");
       const tint = Object.fromEntries([...new Set(shades)].map((s) => [s, colour(s)]));
       const room = wide - SIDE, perNs = room / (to - from);
-      context.font = "12px system-ui, 'DejaVu Sans', sans-serif";
+      context.font = FONT;
       context.textBaseline = "middle";
       const raw = (to - from) / Math.max(3, room / 110), power = 10 ** Math.floor(Math.log10(raw));
       const tick = [1, 2, 5, 10].map((k) => k * power).find((k) => k >= raw);
@@ -90,9 +97,8 @@
       for (const { row, y } of lanes) {
         context.fillStyle = soft;
         const first = lanes.find((l) => l.row.rank === row.rank).row === row;
-        const who = row.stands > 1 ? `${row.rank} (${row.stands}×)` : `${row.rank}`;
-        context.fillText(row.stream, 86, y + LANE / 2, 58);
-        if (first) { context.fillStyle = ink; context.fillText(`rank ${who}`, 6, y + LANE / 2, 76); }
+        context.fillText(row.stream, WHO, y + LANE / 2, SIDE - WHO - 6);
+        if (first) { context.fillStyle = ink; context.fillText(who(row), 6, y + LANE / 2, WHO - 10); }
         let edge = -1;
         for (let i = 0; i < row.at.length; i++) {
           const start = row.at[i], end = start + row.d[i];
@@ -210,7 +216,7 @@
       wires.forEach((wire, k) => {
         let most = 0;
         data.edges.forEach((edge, row) => { if (edge === Number(wire.dataset.edge)) most = Math.max(most, at < 0 ? 0 : data.use[row][at]); });
-        wire.setAttribute("stroke-opacity", at < 0 ? still[k] : most / 1000);
+        wire.setAttribute("stroke-opacity", at < 0 ? still[k] : Math.sqrt(most / 1000));
       });
       said.textContent = at < 0 ? "whole step" : `${seconds(at * data.part)} to ${seconds((at + 1) * data.part)}`;
       if (cursor) {
@@ -224,14 +230,20 @@
     set();
   }
 
+  // What does not scroll is no stop of the Tab key.
+  const scrollers = () => document.querySelectorAll(".scroll").forEach((box) => {
+    if (box.id === "command" || box.scrollWidth > box.clientWidth + 1) box.tabIndex = 0; else box.removeAttribute("tabindex");
+  });
+
   function start() {
+    scrollers();
     for (const [id, draw] of [["gantt-data", gantt], ["network-data", network]]) {
       const data = byId(id);
       if (data) draw(JSON.parse(data.textContent));
     }
   }
   theme();
-  addEventListener("resize", repaint);
+  addEventListener("resize", () => { repaint(); scrollers(); });
   addEventListener("prestep:new", start);  // the explorer has put other figures into the page
   start();
 })();

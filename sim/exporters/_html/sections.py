@@ -4,27 +4,27 @@ from __future__ import annotations
 
 import json
 from html import escape
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sim import metrics
 from sim.exporters import _words as words
-from sim.exporters._html import pictures, pictures_time
+from sim.exporters._html import pictures, pictures_kernels, pictures_links, pictures_time
 from sim.exporters._html.gantt import Data, gantt
 from sim.exporters._html.kernels import kernel_uses
 from sim.exporters._html.network import as_data, heat
 from sim.exporters._html.over_time import alive, lanes, path_colour
 from sim.exporters._html.svg import table
+from sim.opgraph import Chain
 from sim.units import format_bytes, format_duration
 
 if TYPE_CHECKING:
     from sim.result import MemoryVerdict, Result
 
-_SHARE_COLOURS = {"compute": "forward", "bubble": "bubble", "io": "io", "host": "host", "idle": "idle"}
 _OWNER_COLOURS = {
     "parameters": "forward", "gradients": "backward", "optimizer": "optimizer", "activations": "tp", "buffers": "host",
-    "workspace": "other",
+    "workspace": "cp", "communication": "dp", "context": "other",
 }  # fmt: skip
-_GRADE_COLOURS = {"measured": "good", "fitted": "forward", "datasheet": "host", "guess": "bad"}
 _SPAN_KEYS = (
     ("forward", "forward"), ("backward", "backward"), ("optimizer", "optimizer"), ("other", "other work"), ("dp", "dp"),
     ("tp", "tp"), ("pp", "pp"), ("cp", "cp"), ("ep", "ep"),
@@ -45,53 +45,14 @@ def legend(keys: list[tuple[str, str]]) -> str:
 
 
 def tiles(result: Result) -> str:
-    """The first figures, large."""
-    rows = [(name, value) for name, value in words.headline(result) if name != "measured"]
-    verdict = result.out_of_memory
-    if verdict is not None:
-        rows.append(("memory", f"{format_bytes(verdict.needed)}{'' if verdict.fits else ', too much'}"))
-    if result.evidence:
-        grounded = sum(result.evidence.get(grade, 0.0) for grade in ("measured", "fitted"))
-        rows.append(("rests on measurements or fits", words.percent(grounded)))
-    made = (f'<div class="tile"><span>{escape(name)}</span><b>{escape(value)}</b></div>' for name, value in rows)
-    return f'<div class="tiles">{"".join(made)}</div>'
-
-
-def breakdown(result: Result) -> str:
-    """Shares of the step, as a bar and a table."""
-    rows = list(words.shares(result))
-    parts = [
-        (words.share_name(key), seconds, _SHARE_COLOURS.get(key, _axis(key)), format_duration(seconds))
-        for key, seconds in result.breakdown.items()
-        if seconds > 0
-    ]
-    cells = [(name, format_duration(seconds), words.percent(part)) for name, seconds, part in rows]
-    keys = legend([(colour, name) for name, _, colour, _ in parts])
-    return (
-        pictures.stacked(parts, "Shares of the step") + keys + table(("share", "time", "of the step"), cells)
-        if parts
-        else ""
+    """The first figures: each a number in large letters, and under it what else is to be said."""
+    made = (
+        f'<div class="tile"><span>{escape(name)}</span><b>{escape(value)}</b>'
+        + (f"<small>{escape(more)}</small>" if more else "")
+        + "</div>"
+        for name, value, more in words.tiles(result)
     )
-
-
-def _axis(key: str) -> str:
-    axis = key.removeprefix("exposed_")
-    return axis if axis in metrics.AXES else "other"
-
-
-def measured(result: Result) -> str:
-    """Predicted beside measured, where the scenario says what a real run took."""
-    if result.measured is None or result.signed_error is None:
-        return ""
-    most = max(result.measured, result.step_time)
-    bars = []
-    for name, seconds, colour in (("predicted", result.step_time, "forward"), ("measured", result.measured, "tp")):
-        bars.append(
-            f"<p>{name}: {format_duration(seconds)}</p>"
-            + pictures.stacked([("", seconds, colour, format_duration(seconds))], name, most)
-        )
-    error = words.percent(result.signed_error, True)
-    return f"<p>The prediction is off by {error}; it does not use the measured time.</p>{''.join(bars)}"
+    return f'<div class="tiles">{"".join(made)}</div>'
 
 
 def timeline(result: Result) -> str:
@@ -154,7 +115,8 @@ def network(result: Result) -> str:
     length = window[1] - window[0]
     parts = found.mean.shape[1]
     data = {
-        **as_data(found), "part": length / parts * 1e9, "left": pictures.SIDE, "wide": (1100 - pictures.SIDE) / parts,
+        **as_data(found), "part": length / parts * 1e9, "left": pictures_links.SIDE,
+        "wide": (1100 - pictures_links.SIDE) / parts,
     }  # fmt: skip
     rows = [
         (
@@ -167,14 +129,20 @@ def network(result: Result) -> str:
         for link in result.links
     ]
     heads = ("busiest links", "busy", "at most", "carried", "1 % faster saves")
+    played = source.chains is not None and any(
+        isinstance(kernel, Chain) and source.chains.plans(kernel) for kernel in source.lowered.graph.kernels
+    )
+    note = "<p>What ranks exchange within a layer is part of the layer's time here, and not among these loads.</p>"
     return (
-        "<p>Alike devices are drawn once. A line is as strong as its busiest link is used; "
-        "the rows below show when.</p>"
+        (note if played else "")
+        + "<p>Alike devices are drawn once. A line is as strong as its busiest link is used, over the whole step or at "
+        "the moment of the slider; the rows below show all moments.</p>"
         f'<div class="bar"><label for="moment" class="soft">moment</label>'
         f'<input id="moment" type="range" min="0" max="{parts}" '
         'value="0"><span id="when" role="status">whole step</span></div>'
-        + pictures.cluster(found)
-        + pictures.heat_map(found, length)
+        + pictures_links.cluster(found)
+        + pictures_links.heat_map(found, length)
+        + pictures_links.scale()
         + table(heads, rows)
         + embedded("network-data", data)
     )
@@ -188,21 +156,23 @@ def kernels(result: Result) -> str:
     whole = sum(use.time for use in uses)
     if not whole:
         return ""
-    picture = pictures.roofline(uses, gpu, result.source.scenario.training.precision)
+    picture = pictures_kernels.roofline(uses, gpu, result.source.scenario.training.precision)
+    others = pictures_kernels.bandwidths(uses, gpu)
     rows = [
         (
             use.kernel.kind, " x ".join(map(str, use.kernel.shape)), words.count(use.count),
             words.percent(use.time / whole),
             format_duration(use.time / use.count) if use.count else "-",
-            f"{use.speed / 1e12:.3g}", f"{use.rate / 1e12:.3g}",
+            f"{use.speed / 1e12:.3g}" if use.flops else "-", f"{use.rate / 1e12:.3g}",
             words.percent(use.bound * use.count / use.time), use.evidence,
         )
         for use in uses[:15]
     ]  # fmt: skip
     heads = ("kernel", "shape", "times", "of kernel time", "each", "TFLOP/s", "TB/s", "of the roofline", "evidence")
-    text = "<p>A dot is one kernel and shape; its area is its share of the kernel time. "
-    text += "Products and attention are blue.</p>"
-    return (text + picture if picture else "") + table(heads, rows, texts=2)
+    text = "<p>A dot is one kernel and shape; its area is its share of the kernel time.</p>"
+    if others:
+        others = "<p>Kernels that only move memory:</p>" + others
+    return (text if picture or others else "") + picture + others + table(heads, rows, texts=2)
 
 
 def memory(result: Result) -> str:
@@ -239,7 +209,12 @@ def critical(result: Result) -> str:
         return ""
     told = path.to_dict()
     parts = [
-        (words.path_part(p), p["seconds"], path_colour(p["kind"], p["axis"]), format_duration(p["seconds"]))
+        (
+            words.path_part(p),
+            p["seconds"],
+            path_colour(p["kind"], p["axis"], p["family"]),
+            format_duration(p["seconds"]),
+        )
         for p in told["parts"]
     ]
     rows = [
@@ -267,34 +242,26 @@ def critical(result: Result) -> str:
     )  # fmt: skip
 
 
-_PATH_WORDS = {"forward": "kernels", "wait": "waiting (gaps, launches)", "other": "other communication"}
+_PATH_WORDS = {
+    "forward": "products, layers", "backward": "attention", "optimizer": "optimizer", "memory": "other kernels",
+    "wait": "waiting (gaps, launches)", "other": "other communication",
+}  # fmt: skip
 
 
 def whatif(tornado: dict[str, Any] | None) -> str:
-    """The step with every element of the cluster faster and slower; only when it was asked for."""
-    if not tornado or not tornado["elements"]:
+    """The step with every element of the cluster faster and slower."""
+    if not tornado:
         return ""
+    more = f"<p>{escape(tornado['note'])}</p>" if tornado.get("note") else ""
+    if not tornado["elements"]:
+        return more
     factors = " and ".join(f"{factor:g}x" for factor in tornado["factors"])
     head = f"<p>The step of {format_duration(tornado['step_time'])} with one element at a time at {factors}.</p>"
-    return head + pictures.tornado(tornado)
-
-
-def evidence(result: Result) -> str:
-    """What the time rests on, what had to do without a measurement, and warnings."""
-    if not result.evidence and not result.fallbacks and not result.warnings:
-        return ""
-    parts = [(g, share, _GRADE_COLOURS.get(g, "other"), words.percent(share)) for g, share in result.evidence.items()]
-    text = pictures.stacked(parts, "Share of the time by evidence") if parts else ""
-    text += legend([(colour, f"{grade} {told}") for grade, _, colour, told in parts])
-    if result.fallbacks:
-        rows = [(f.what, f.grade, words.count(f.count), words.percent(f.share)) for f in result.fallbacks]
-        text += table(
-            ("fallback: not covered by a measurement or a fit", "grade", "times", "of the time"), rows, texts=2
-        )
-    return text + "".join(f"<p>Warning: {escape(warning)}</p>" for warning in result.warnings)
+    return head + pictures.tornado(tornado) + more
 
 
 def scenario(result: Result) -> str:
     """What was run."""
-    rows = [(key.replace("_", " "), str(value)) for key, value in result.scenario.items() if value not in (None, "")]
+    said = {**result.scenario, "name": Path(str(result.scenario.get("name", ""))).name}
+    rows = [(key.replace("_", " "), str(value)) for key, value in said.items() if value not in (None, "")]
     return table(("key", "value"), rows, texts=2) if rows else ""

@@ -28,9 +28,13 @@ def box(x: float, y: float, wide: float, high: float, title: str = "", **attribu
 
 
 def drawing(parts: Iterable[str], wide: float, high: float, name: str, **attributes: object) -> str:
-    """An SVG that scales with the page; `name` is its text for those who do not see it."""
+    """An SVG that scales with the page; `name` is its text for those who do not see it.
+
+    Where the window is too narrow for its letters it scrolls.
+    """
     view = f"0 0 {_plain(float(wide))} {_plain(float(high))}"
-    return element("svg", "".join(parts), viewBox=view, role="img", aria_label=name, **attributes)
+    made = element("svg", "".join(parts), viewBox=view, role="img", aria_label=name, **attributes)
+    return f'<div class="scroll" tabindex="0" role="group" aria-label="{escape(name)}">{made}</div>'
 
 
 def table(heads: Sequence[str], rows: Iterable[Sequence[str]], texts: int = 1, caption: str = "") -> str:

@@ -1,0 +1,69 @@
+"""The measured rows of one GPU as tables: a curve or an interpolation for each kind, layout and dtype."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Any
+
+from sim.costs import gemm, terms
+from sim.costs.kernel import Kernel
+from sim.costs.kinds import STREAM_PASSES, work
+from sim.costs.tables import Curve, Kriged, Row
+
+Group = tuple[str, str, str]
+
+
+class KernelTables:
+    """Rows of a GPU by (kind, layout, dtype), and what is interpolated from them.
+
+    Attributes
+    ----------
+    floor
+        Least seconds of a kernel.
+    stream
+        Bytes/s that a streaming kernel reaches beyond its rows.
+    product
+        Seconds of a product by the tile model, which rows correct.
+    """
+
+    def __init__(
+        self, rows: Iterable[Row], facts: dict[str, Any], stream: float, product: Callable[[Kernel], float]
+    ) -> None:
+        self.floor: float = facts["floor"]
+        self.stream, self.product, self._facts = stream, product, facts
+        self._rows: dict[Group, list[Row]] = {}
+        for row in rows:
+            self._rows.setdefault(terms.group(row.kernel), []).append(row)
+        self._models: dict[Group, Curve | Kriged | None] = {}
+
+    def model(self, group: Group) -> Curve | Kriged | None:
+        """The table behind a (kind, layout, dtype), None where nothing was measured; built on first use."""
+        if group not in self._models:
+            self._models[group] = self._build(group)
+        return self._models[group]
+
+    def rows(self, group: Group) -> list[Row]:
+        """Rows of a group, or of the dtype and the layout that run alike."""
+        kind, layout, dtype = group
+        dtypes = (dtype, gemm.SAME.get(dtype, dtype))
+        layouts = (layout, "nt") if kind == "gemm" and layout else (layout,)
+        return next((rows for at in layouts for d in dtypes if (rows := self._rows.get((kind, at, d)))), [])
+
+    def _build(self, group: Group) -> Curve | Kriged | None:
+        rows, kind = self.rows(group), group[0]
+        if not rows and kind in STREAM_PASSES and group[1]:
+            rows = self.rows((kind, "", group[2]))
+        if not rows:
+            return None
+        if kind in STREAM_PASSES:
+            points = ((work(row.kernel)[1], row.duration, row.noise**-2) for row in rows)
+            return Curve(points, self.floor, self.stream)
+        correction = self._facts["correction"].get(kind, self._facts["correction"]["default"])
+        if kind == "gemm":
+            return Kriged(rows, self.product, terms.GEMM_AXES, **correction)
+        coefficients = self._facts["terms"].get("_".join(filter(None, group[:2])))
+        if coefficients is None:
+            return None
+        term, axes = terms.LINEAR[kind]
+        return Kriged(rows, partial(terms.linear, term, coefficients), axes, **correction)

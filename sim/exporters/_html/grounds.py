@@ -1,0 +1,55 @@
+"""The report's section on what a time rests on: evidence, what had no measurement, and how sure the step time is."""
+
+from __future__ import annotations
+
+from html import escape
+from typing import TYPE_CHECKING
+
+from sim.exporters import _words as words
+from sim.exporters._html import pictures, sections
+from sim.exporters._html.svg import table
+from sim.units import format_duration
+
+if TYPE_CHECKING:
+    from sim.result import Result
+
+_GRADE_COLOURS = {"measured": "good", "fitted": "forward", "datasheet": "host", "guess": "bad"}
+MOST = 8  # constants that are listed
+
+
+def evidence(result: Result) -> str:
+    """What the time rests on, what had to do without a measurement, and warnings."""
+    if not result.evidence and not result.fallbacks and not result.warnings:
+        return ""
+    parts = [(g, share, _GRADE_COLOURS.get(g, "other"), words.percent(share)) for g, share in result.evidence.items()]
+    text = pictures.stacked(parts, "Share of the time by evidence") if parts else ""
+    text += sections.legend([(colour, f"{grade} {told}") for grade, _, colour, told in parts])
+    if result.fallbacks:
+        rows = [(f.what, f.grade, words.count(f.count), words.percent(f.share)) for f in result.fallbacks]
+        text += table(
+            ("fallback: not covered by a measurement or a fit", "grade", "times", "of the time"), rows, texts=2
+        )
+    text += _uncertainty(result)
+    return text + "".join(f"<p>Warning: {escape(warning)}</p>" for warning in result.warnings)
+
+
+def _uncertainty(result: Result) -> str:
+    """The interval of the step time, and the constants that make it as wide as it is."""
+    sure = result.uncertainty
+    if sure is None:
+        return ""
+    whole = sum((part.seconds * part.spread) ** 2 for part in sure.parts) or 1.0
+    rows = [
+        (
+            part.constant, part.grade, format_duration(part.seconds), f"{100 * part.spread:.1f} %",
+            words.percent((part.seconds * part.spread) ** 2 / whole),
+        )
+        for part in sure.parts[:MOST]
+    ]  # fmt: skip
+    low, high = format_duration(sure.low), format_duration(sure.high)
+    head = (
+        f"<p>In {100 * sure.nominal:.0f} of 100 cases the measured step should lie between {low} and {high}, from the "
+        "errors of the constants on the critical path, as held-out measurements show them.</p>"
+    )
+    heads = ("makes it uncertain", "grade", "on the critical path", "its error (one sigma)", "of the variance")
+    return head + table(heads, rows, texts=2)

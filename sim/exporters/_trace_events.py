@@ -1,0 +1,179 @@
+"""The events of one rank in a trace: its rows, its steps, and operator, launch and kernel of every span."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from sim.exporters import _nccl
+from sim.timeline import COMMUNICATION, Timeline
+
+if TYPE_CHECKING:
+    from sim.result import Result
+
+CALL = 4000  # ns drawn for a launch call, about what cudaLaunchKernel takes in the measured H200 traces
+OPERATOR = 50_000  # ns drawn at most for the operator around it
+HOST_THREAD = 1
+COMPUTE_STREAM = 7  # number of PyTorch's default stream in its traces; the others follow in steps of 4
+Event = dict[str, Any]
+Groups = dict[tuple[str, str], str]
+
+
+def streams_of(timeline: Timeline) -> dict[str, int]:
+    """Stream name -> number in the trace: compute is 7, as in PyTorch; numeric names stay; the host is its thread."""
+    names = sorted(set(timeline["stream"]) - {"compute", "host"})
+    numbers = {"compute": COMPUTE_STREAM, "host": HOST_THREAD}
+    numbers.update({name: int(name) for name in names if name.isdigit() and int(name) > 0})
+    free = (n for n in range(20, 10**6, 4) if n not in set(numbers.values()))
+    numbers.update({name: next(free) for name in names if name not in numbers})
+    return numbers
+
+
+def events(result: Result, timeline: Timeline, rank: int, groups: Groups) -> Iterator[Event]:
+    """All events of a rank: names of its rows, steps, then span by span in the order of launch."""
+    spans = timeline.of_rank(rank)
+    spans = spans.select(np.lexsort((spans["op"], spans["start"], _launches(spans))))
+    streams = streams_of(timeline)
+    used = sorted({(streams[name], name) for name in set(spans["stream"]) - {"host"}})
+    yield from _rows(rank, str(result.scenario.get("gpu", "GPU")), used)
+    yield from _steps(spans, rank)
+    yield from _work(result, spans, rank, streams, groups)
+
+
+def _rows(rank: int, gpu: str, streams: list[tuple[int, str]]) -> Iterator[Event]:
+    def name(kind: str, tid: int, **args: Any) -> Event:
+        return {"ph": "M", "name": kind, "pid": rank, "tid": tid, "ts": 0, "args": args}
+
+    yield name("process_name", 0, name=f"rank {rank}")
+    yield name("process_labels", 0, labels=gpu)
+    yield name("process_sort_index", 0, sort_index=rank)
+    yield name("thread_name", HOST_THREAD, name="host thread")
+    yield name("thread_sort_index", HOST_THREAD, sort_index=0)
+    for number, text in streams:
+        yield name("thread_name", number, name=f"stream {number} {text}")
+        yield name("thread_sort_index", number, sort_index=number)
+
+
+def _steps(spans: Timeline, rank: int) -> Iterator[Event]:
+    """ProfilerStep#N: on the host thread, from the last launch of the step before to its own last; the last one to
+    the end of the trace, for the host waits for it."""
+    if len(spans) == 0:
+        return
+    launch, ended = _launches(spans), nanoseconds(spans["end"])
+    issued = np.where(spans.matches("kind", "host"), ended, launch)
+    start = _origin(launch)
+    for step in spans.steps:
+        last = step == spans.steps[-1]
+        end = int(ended.max() if last else issued[spans["step"] == step].max())
+        yield _event("user_annotation", f"ProfilerStep#{step}", rank, HOST_THREAD, start, end, {})
+        start = max(start, end)
+
+
+def _launches(spans: Timeline) -> np.ndarray:
+    """Launch times in ns, and the start where none is known."""
+    return nanoseconds(np.where(np.isnan(spans["launch"]), spans["start"], spans["launch"]))
+
+
+def _origin(launch: np.ndarray) -> int:
+    """When the host's first event may start: at 0, or a little before the first launch (ns)."""
+    first = int(launch.min())
+    return min(0, first) if first <= OPERATOR else first - OPERATOR
+
+
+def _records(spans: Timeline) -> Iterator[dict[str, Any]]:
+    """Rows as dicts, times in whole nanoseconds (None for a launch that is not known)."""
+    columns = {name: column.tolist() for name in spans.columns for column in [spans[name]]}
+    for name in ("start", "end", "ready"):
+        columns[name] = nanoseconds(spans[name]).tolist()
+    known = np.isfinite(spans["launch"])
+    launch = nanoseconds(np.where(known, spans["launch"], 0.0)).tolist()
+    columns["launch"] = [at if ok else None for at, ok in zip(launch, known.tolist(), strict=True)]
+    for values in zip(*columns.values(), strict=True):
+        yield dict(zip(columns, values, strict=True))
+
+
+def _work(result: Result, spans: Timeline, rank: int, streams: dict[str, int], groups: Groups) -> Iterator[Event]:
+    """Operator, launch, arrow and kernel of every span; spans launched at one moment share a graph launch."""
+    precision = str(result.scenario.get("precision", "bf16"))
+    free = _origin(_launches(spans)) if len(spans) else 0
+    correlation, previous = 0, None
+    launches = [*spans["launch"].tolist(), None]
+    for i, row in enumerate(_records(spans)):
+        if row["kind"] == "host":
+            yield _host_event(row, rank)
+            free = max(free, row["end"])
+            continue
+        launch, tid = row["launch"], streams[row["stream"]]
+        args, category, name = _describe(row, precision, groups)
+        if launch is None or launch != previous:
+            correlation += 1
+            if launch is not None:
+                shared = launches[i] == launches[i + 1]
+                call = "cudaGraphLaunch" if shared else _CALLS.get(category, "cudaLaunchKernel")
+                yield from _launch(row, rank, free, correlation, call, args)
+                free = max(free, launch)
+            previous = launch
+        ids = {"External id": correlation, "device": rank, "context": 1, "stream": tid, "correlation": correlation}
+        yield _event(category, name, rank, tid, row["start"], row["end"], {**ids, **args})
+        if launch is not None:
+            yield {**_arrow("f", correlation, rank, tid, row["start"]), "bp": "e"}
+
+
+_CALLS = {"gpu_memcpy": "cudaMemcpyAsync", "gpu_memset": "cudaMemsetAsync"}
+
+
+def _launch(row: Event, rank: int, free: int, correlation: int, call: str, args: Event) -> Iterator[Event]:
+    """The operator and the call in it, both ending at the launch time and starting after the previous call."""
+    end = row["launch"]
+    operator = "record_param_comms" if row["kind"] in COMMUNICATION else row["name"]
+    external = {"External id": correlation}
+    shown = {key: value for key, value in args.items() if key not in ("grid", "wait (us)")}
+    yield _event("cpu_op", operator, rank, HOST_THREAD, max(free, end - OPERATOR), end, {**external, **shown})
+    start = max(free, end - CALL)
+    yield _event("cuda_runtime", call, rank, HOST_THREAD, start, end, {**external, "correlation": correlation})
+    yield _arrow("s", correlation, rank, HOST_THREAD, start)
+
+
+def _describe(row: Event, precision: str, groups: Groups) -> tuple[Event, str, str]:
+    """Arguments, category and name of a span as the profiler would write them."""
+    args: Event = {key: row[key] for key in ("phase", "axis") if row[key]}
+    args.update({key: row[key] for key in ("layer", "microbatch") if row[key] >= 0})
+    if row["kind"] in COMMUNICATION:
+        op = _nccl.operation(row["kind"], row["name"])
+        group = groups.get((row["group"], row["axis"]), "0")
+        nccl = _nccl.arguments(op, row["bytes"], row["group"], group, row["axis"], precision)
+        ours = {"wait (us)": (row["ready"] - row["start"]) / 1000, **args}
+        return {"grid": [row["channels"], 1, 1], **nccl, **ours}, "kernel", _nccl.kernel_name(op, precision)
+    args.update({key: row[key] for key in ("bytes", "flops") if row[key] > 0})
+    if row["kind"] == "copy":
+        return args, "gpu_memcpy", _copy_name(row["name"])
+    category = {"Memcpy": "gpu_memcpy", "Memset": "gpu_memset"}.get(row["name"][:6], "kernel")
+    return args, category, row["name"]
+
+
+def _copy_name(name: str) -> str:
+    """Kineto's name of a copy between host and device."""
+    plain = name.lower().replace("_", "")
+    to_host = "d2h" in plain or "dtoh" in plain
+    return "Memcpy DtoH (Device -> Pinned)" if to_host else "Memcpy HtoD (Pinned -> Device)"
+
+
+def _host_event(row: Event, rank: int) -> Event:
+    """Work of the host that launches nothing: an annotation, such as the data loader's."""
+    args = {"phase": row["phase"]} if row["phase"] else {}
+    return _event("user_annotation", row["name"], rank, HOST_THREAD, row["start"], row["end"], args)
+
+
+def _event(category: str, name: str, pid: int, tid: int, start: int, end: int, args: Event) -> Event:
+    times = {"ts": start / 1000, "dur": (end - start) / 1000}
+    return {"ph": "X", "cat": category, "name": name, "pid": pid, "tid": tid, **times, "args": args}
+
+
+def _arrow(phase: str, correlation: int, pid: int, tid: int, at: int) -> Event:
+    return {"ph": phase, "id": correlation, "pid": pid, "tid": tid, "ts": at / 1000, "cat": "ac2g", "name": "ac2g"}
+
+
+def nanoseconds(seconds: np.ndarray) -> np.ndarray:
+    return np.rint(seconds * 1e9).astype(np.int64)

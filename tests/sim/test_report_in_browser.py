@@ -1,0 +1,154 @@
+"""The report in a real headless Chromium: no errors, pictures that answer, the keyboard, narrow windows, paper."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+from html import unescape
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import cli
+from sim import whatif
+from sim.exporters import html
+from sim.predict import predict
+from sim.spec import load_scenario
+from validation import known
+
+EXAMPLES = Path(cli.__file__).parent / "examples"
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(shutil.which("chromium") is None, reason="needs chromium"),
+]
+CHROMIUM = ["chromium", "--headless=new", "--no-sandbox", "--disable-gpu", "--enable-logging=stderr"]
+
+
+@pytest.fixture(scope="module")
+def page() -> str:
+    """A report with all its sections."""
+    small = ["model.layers=4", "training.microbatches=4"]
+    scenario = load_scenario(EXAMPLES / "pipeline-zero-bubble.toml", small)
+    result = predict(scenario, prices=True)
+    return html.render(result, whatif.short_tornado(scenario, result), known.lookup(scenario, result.step_time))
+
+
+def told(page: str, script: str, folder: Path, *options: str) -> Any:
+    """What a script that runs in the page puts into `said`; an error on the console fails."""
+    run = (
+        '<script>addEventListener("load", () => { const said = {}; const byId = (id) => document.getElementById(id);'
+        'const key = (k) => byId("gantt").dispatchEvent(new KeyboardEvent("keydown", { key: k, bubbles: true }));'
+        f"{script}; document.title = JSON.stringify(said); }});</script></body>"
+    )
+    path = folder / "page.html"
+    path.write_text(page.replace("</body>", run, 1), encoding="utf-8")
+    command = [*CHROMIUM, *options, "--dump-dom", f"file://{path}"]
+    made = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    assert "CONSOLE" not in made.stderr, made.stderr
+    found = re.search(r"<title>(.*?)</title>", made.stdout, re.DOTALL)
+    assert found is not None
+    return json.loads(unescape(found[1]))
+
+
+def test_every_section_is_there_and_drawn(page: str, tmp_path: Path) -> None:
+    """Each picture has a size, the timeline is not blank, and no label of the cluster lies on another."""
+    script = """
+      said.sections = [...document.querySelectorAll("section")].map((s) => s.id);
+      said.flat = [...document.querySelectorAll("svg, canvas")].filter((s) => s.getBoundingClientRect().height < 10).length;
+      const c = byId("gantt"), pixels = c.getContext("2d").getImageData(0, 0, c.width, c.height).data;
+      said.colours = new Set(new Uint32Array(pixels.buffer)).size;
+      const texts = [...document.querySelectorAll("svg[aria-label^='The cluster'] text")].map((t) => t.getBoundingClientRect());
+      said.clash = texts.filter((a, i) => texts.some((b, k) => k > i && a.left < b.right - 1 && b.left < a.right - 1 && a.top < b.bottom - 2 && b.top < a.bottom - 2)).length;
+      said.wide = document.documentElement.scrollWidth - innerWidth;
+    """
+    said = told(page, script, tmp_path, "--window-size=1280,900")
+    wanted = [
+        "step",
+        "measured",
+        "timeline",
+        "critical",
+        "network",
+        "kernels",
+        "memory",
+        "whatif",
+        "evidence",
+        "scenario",
+    ]
+    assert said["sections"] == wanted and said["flat"] == 0 and said["colours"] > 5
+    assert said["clash"] == 0 and said["wide"] <= 0
+
+
+def test_the_keyboard_reaches_everything(page: str, tmp_path: Path) -> None:
+    """Tab stops in the order of the page, the link to the figures first; keys zoom, move and choose in the timeline; what
+    does not scroll is no stop; a focus is seen."""
+    script = """
+      const stops = [...document.querySelectorAll("a[href], button, input, select, [tabindex]")].filter((e) => e.tabIndex >= 0 && e.offsetParent !== null);
+      said.first = stops[0].className; said.names = stops.map((e) => e.id || e.tagName);
+      said.positive = stops.filter((e) => e.tabIndex > 0).length;
+      said.idle = stops.filter((e) => e.classList.contains("scroll") && e.scrollWidth <= e.clientWidth + 1).length;
+      byId("gantt").focus(); said.focused = document.activeElement.id;
+      said.outline = getComputedStyle(byId("gantt")).outlineStyle;
+      const shown = () => byId("span").textContent;
+      said.all = shown(); key("+"); said.zoomed = shown(); key("ArrowRight"); said.moved = shown(); key("Home"); said.home = shown();
+      key("n"); said.one = byId("detail").textContent; key("ArrowDown"); said.below = byId("detail").textContent; key("p");
+    """
+    said = told(page, script, tmp_path, "--window-size=1280,900")
+    assert said["first"] == "skip" and said["positive"] == 0 and said["idle"] == 0
+    assert said["names"].index("theme") < said["names"].index("gantt") < said["names"].index("moment")
+    assert said["focused"] == "gantt"
+    assert said["all"] == said["home"] and len({said["all"], said["zoomed"], said["moved"]}) == 3
+    assert "lasts" in said["one"] and "lasts" in said["below"] and said["one"] != said["below"]
+
+
+def test_the_moment_moves_the_links(page: str, tmp_path: Path) -> None:
+    """The slider shows another use of the links, says when, and puts a line into the rows; at its end it is as before."""
+    script = """
+      const slider = byId("moment"), set = (at) => { slider.value = at; slider.dispatchEvent(new Event("input")); };
+      const seen = () => [...document.querySelectorAll("[data-edge]")].map((w) => w.getAttribute("stroke-opacity"));
+      said.whole = seen(); said.moments = [];
+      for (let at = 1; at <= Number(slider.max); at++) { set(at); said.moments.push(seen().join()); }
+      said.when = byId("when").textContent; said.cursor = byId("cursor").getAttribute("visibility");
+      set(0); said.back = seen();
+    """
+    said = told(page, script, tmp_path)
+    assert len(set(said["moments"])) >= 3 and said["whole"] == said["back"]
+    assert " to " in said["when"] and said["cursor"] == "visible"
+
+
+def test_light_and_dark(page: str, tmp_path: Path) -> None:
+    """The button changes the colours of the page and of the timeline; letters stay readable on it."""
+    script = """
+      const look = () => { const s = getComputedStyle(document.body); return [s.color, s.backgroundColor]; };
+      const canvas = () => byId("gantt").toDataURL().length + byId("gantt").toDataURL().slice(-400);
+      said.one = look(); const before = canvas(); byId("theme").click(); said.other = look(); said.painted = canvas() !== before;
+    """
+    said = told(page, script, tmp_path)
+    assert said["one"] != said["other"] and said["painted"]
+    for ink, ground in (said["one"], said["other"]):
+        light = [sum(map(int, re.findall(r"\d+", colour)[:3])) for colour in (ink, ground)]
+        assert abs(light[0] - light[1]) > 400
+
+
+def test_a_narrow_window_scrolls_pictures_not_the_page(page: str, tmp_path: Path) -> None:
+    """At 500 pixels the page is as wide as the window; wide pictures and tables scroll in it, and the keyboard reaches them."""
+    script = """
+      said.over = document.documentElement.scrollWidth - innerWidth;
+      const boxes = [...document.querySelectorAll(".scroll")].filter((b) => b.scrollWidth > b.clientWidth + 1);
+      said.scrolling = boxes.length; said.reached = boxes.filter((b) => b.tabIndex === 0).length;
+      said.bar = document.querySelector(".stack").getBoundingClientRect().height;
+    """
+    said = told(page, script, tmp_path, "--window-size=500,900")
+    assert said["over"] <= 0 and said["scrolling"] > 2 and said["scrolling"] == said["reached"] and said["bar"] > 25
+
+
+def test_it_prints(page: str, tmp_path: Path) -> None:
+    """To a few pages, in light, whatever the screen has."""
+    path, paper = tmp_path / "page.html", tmp_path / "page.pdf"
+    path.write_text(page, encoding="utf-8")
+    options = ["--force-dark-mode", "--blink-settings=preferredColorScheme=0", f"--print-to-pdf={paper}"]
+    subprocess.run([*CHROMIUM, *options, f"file://{path}"], capture_output=True, timeout=120, check=True)
+    pages = len(re.findall(rb"/Type\s*/Page\b", paper.read_bytes()))
+    assert paper.read_bytes().startswith(b"%PDF") and 3 <= pages <= 16

@@ -1,0 +1,156 @@
+"""Switches of Megatron's recipes: parts that run again, CUDA graphs, number formats, kernels that are not fused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from sim.errors import InputError
+from sim.predict import load_fabric, predict, prepare, step_time
+from sim.sections import Scenario
+from sim.spec import parse_scenario
+
+DENSE: dict[str, Any] = {"kind": "transformer", "hidden": 2048, "layers": 4, "heads": 16, "ffn": 8192, "vocab": 8192}
+EXPERTS = DENSE | {"ffn": 4096, "moe_ffn": 1024, "experts": 16, "experts_per_token": 4}
+LATENT = DENSE | {"head_dim": 128, "kv_lora_rank": 256, "q_lora_rank": 512, "rope_head_dim": 64, "v_head_dim": 128}
+
+
+def run(
+    model: dict[str, Any] = DENSE, host: float = 0.01, precision: str = "bf16", recompute: str = "none",
+    parallel: dict[str, Any] | None = None, **megatron: Any,
+) -> Scenario:  # fmt: skip
+    """A step on one DGX H100 whose host is so fast (by default) that the GPUs decide."""
+    layout = {"dp": 8, "data_parallel": "zero1"} | (parallel or {})
+    return parse_scenario(
+        {
+            "cluster": {"name": "dgx-h100", "host_factor": host},
+            "model": model,
+            "training": {
+                "framework": "megatron", "seq_len": 4096, "micro_batch": 1, "global_batch": 16, "precision": precision,
+                "recompute": recompute,
+            },
+            "parallel": layout,
+            "megatron": megatron,
+        },
+        "test",
+    )  # fmt: skip
+
+
+def peak(s: Scenario) -> float:
+    return max(memory.total for memory in predict(s).peak_memory.values())
+
+
+@pytest.mark.parametrize(
+    ("model", "part"),
+    [
+        (DENSE, "layernorm"),
+        (DENSE, "mlp"),
+        (DENSE, "core_attn"),
+        (EXPERTS, "moe_act"),
+        (EXPERTS | {"shared_experts": 1}, "shared_experts"),
+        (LATENT, "mla_up_proj"),
+    ],
+)
+def test_what_runs_again_takes_time_and_saves_memory(model: dict[str, Any], part: str) -> None:
+    """A part that is made again in backward costs kernels and keeps less."""
+    plain, again = run(model), run(model, recompute_modules=[part])
+    assert step_time(again) > step_time(plain)
+    assert peak(again) < peak(plain)
+
+
+def test_parts_that_a_layer_lacks_change_nothing() -> None:
+    """A dense layer has no experts' activation, and no states to expand."""
+    assert step_time(run(recompute_modules=["moe_act", "mla_up_proj", "shared_experts"])) == step_time(run())
+
+
+def test_some_layers_run_again() -> None:
+    """Time grows and memory falls with the layers that run again, and all of them are full recomputation."""
+    some = [run(), *(run(recompute_num_layers=n) for n in (1, 2, 4))]
+    times, peaks = list(map(step_time, some)), list(map(peak, some))
+    assert times == sorted(times) and len(set(times)) == 4
+    assert peaks[3] < peaks[2] < peaks[0]
+    assert times[-1] == step_time(run(recompute="full"))
+
+
+def test_graphs_spare_the_host() -> None:
+    """A slow host is felt less with every part that a CUDA graph holds, and not at all by a whole step in one."""
+    scopes = ([], ["attn"], ["attn", "mlp"], ["full_iteration"])
+    slow = [step_time(run(host=20.0, cuda_graph_scope=scope)) for scope in scopes]
+    assert slow == sorted(slow, reverse=True) and len(set(slow)) == 4
+    assert slow[2] < 0.6 * slow[0]
+    assert slow[-1] == step_time(run(host=1.0, cuda_graph_scope=["full_iteration"]))
+    assert step_time(run(cuda_graph_scope=["attn"])) == pytest.approx(step_time(run()), rel=1e-3)
+
+
+def test_a_graph_of_the_router_spares_it_alone() -> None:
+    """Of a layer of experts the norm and the router can be captured; a feed-forward layer's graph does not hold them."""
+    plain, router, dense = (
+        step_time(run(EXPERTS, host=20.0, cuda_graph_scope=scope)) for scope in ([], ["moe_router"], ["mlp"])
+    )
+    assert router < plain == dense
+
+
+def test_fp8_operands_cost_what_is_written() -> None:
+    """Copies that are not transposed cost less; scales that are found first, or many of them, cost more."""
+    late, found, small = (step_time(run(precision="fp8", fp8_scaling=how)) for how in ("delayed", "dynamic", "mx"))
+    assert late < found < small
+    for how in ("delayed", "dynamic"):
+        both = step_time(run(precision="fp8", fp8_scaling=how))
+        assert step_time(run(precision="fp8", fp8_scaling=how, fp8_transposes=False)) < both
+
+
+def test_user_buffers_take_no_sm_where_copy_engines_move_them() -> None:
+    """Rings of copies hold no channel, so products beside them are as fast as alone; other collectives hold some."""
+    layout = {"dp": 1, "tp": 8, "sequence_parallel": True, "data_parallel": "none"}
+    wide = DENSE | {"hidden": 8192, "heads": 64, "ffn": 28672}
+    s = run(wide, parallel=layout, tp_comm_overlap=True)
+    fabric = load_fabric(s)
+    chains = prepare(s, fabric).chains
+    machine = chains.machine
+    from sim.opgraph import Chain
+
+    graphs = {k.graph for k in prepare(s, fabric).lowered.graph.kernels if isinstance(k, Chain)}
+    copied = {c.copied: set() for g in graphs for c in g.comms}  # type: ignore[var-annotated]
+    for graph in graphs:
+        for comm in graph.comms:
+            copied[comm.copied].add(machine(graph).plan(comm).channels)
+    assert copied[True] == {0}
+    assert min(copied[False]) > 0
+    assert step_time(s) < step_time(run(wide, parallel=layout))
+
+
+@pytest.mark.parametrize(
+    ("model", "keys"),
+    [
+        (DENSE, {"rope_fusion": False}),
+        (EXPERTS, {"moe_permute_fusion": False}),
+        (LATENT, {"attention": "unfused"}),
+    ],
+)
+def test_kernels_that_are_not_fused_take_longer(model: dict[str, Any], keys: dict[str, Any]) -> None:
+    """Rotation, permutation and latent attention in operators of their own are slower than in one kernel."""
+    assert step_time(run(model, **keys)) > step_time(run(model))
+
+
+def test_unfused_latent_attention_keeps_its_scores() -> None:
+    """Sixteen heads' scores of 4,096 tokens squared in each of four layers, unless they are made again."""
+    scores = 4 * 16 * 4096**2 * 2
+    kept = peak(run(LATENT, attention="unfused")) - peak(run(LATENT))
+    assert kept == pytest.approx(scores, rel=0.1)
+    again = run(LATENT, attention="unfused", recompute_modules=["core_attn"])
+    assert peak(again) < peak(run(LATENT, attention="unfused")) - scores / 2
+
+
+def test_fused_experts_are_faster_in_fp8_alone() -> None:
+    """Activation and quantizing leave the memory; in bf16 there is no such kernel."""
+    assert step_time(run(EXPERTS, precision="fp8", moe_fused_mlp=True)) < step_time(run(EXPERTS, precision="fp8"))
+    assert step_time(run(EXPERTS, moe_fused_mlp=True)) == step_time(run(EXPERTS))
+
+
+def test_unknown_parts_are_told() -> None:
+    """Both mistakes at once, with what there is."""
+    with pytest.raises(InputError) as told:
+        run(recompute_modules=["norms"], cuda_graph_scope=["everything"], recompute_num_layers=0)
+    text = str(told.value)
+    assert all(word in text for word in ("norms", "layernorm", "everything", "full_iteration", "at least 1"))

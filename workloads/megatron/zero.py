@@ -1,0 +1,155 @@
+"""Data parallelism as DeepSpeed does it around Megatron's layers: ZeRO stages 0 to 2.
+
+Nothing overlaps unless asked (``overlap_comm`` is off by default): gradients are flattened into buckets, each is
+reduced and the next is filled when it has come back. Stages 0 and 1 reduce once, after the last backward pass, and
+stage 1 leaves every rank its shard. In bf16 with sums in fp32 (``main_grads``) all of them are summed on every rank
+before each updates its shard (runtime/bf16_optimizer.py, ``_bf16_reduce_grads`` of runtime/pipe/engine.py). Stage 2
+reduces in every microbatch, as buckets fill, and keeps shards only (runtime/zero/stage_1_and_2.py); DeepSpeed refuses
+it in a pipeline.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+from sim.costs.frameworks import buckets
+from sim.costs.kernel import Kernel
+from workloads.megatron.replicated import DP, Replicated
+
+if TYPE_CHECKING:
+    from sim.sections import Scenario
+    from workloads.megatron.stage import Rank
+    from workloads.megatron.unit import Pass, Unit
+
+DEEPSPEED = "deepspeed"
+# Bytes moved for an element of a gradient that backward has made: PyTorch adds it to the parameter's gradient in 16
+# bits; where sums are kept in fp32, that gradient is zeroed before, added to, cast to fp32 in a tensor of its own, and
+# this is added to the sum (BF16_Optimizer.clear_lp_grads, update_hp_grads), in every microbatch.
+ADDED, ADDED_WIDE = 6.0, 2.0 + 6.0 + 6.0 + 12.0
+
+
+def added_by_zero(scenario: Scenario) -> float | None:
+    """Bytes moved for an element of a weight's gradient beyond its GEMM; None where Megatron's own buffer takes it."""
+    if scenario.parallel.data_parallel == "zero2" and scenario.parallel.dp * scenario.parallel.cp > 1:
+        return 0.0  # it goes into the bucket
+    if scenario.training.framework != DEEPSPEED:
+        return None
+    return ADDED_WIDE if scenario.megatron.main_grads == "fp32" else ADDED
+
+
+class Zero(Replicated):
+    """Stages 0 (``sharded`` false) and 1: gradients are reduced bucket by bucket when all are there."""
+
+    def __init__(self, rank: Rank, sharded: bool) -> None:
+        super().__init__(rank, sharded)
+        self.bf16 = rank.s.training.precision == "bf16" and rank.o.main_grads == "fp32"
+        self.bucket = self.o.bucket_size or buckets(DEEPSPEED)["reduce"]
+
+    def finish(self) -> None:
+        """Buckets are flattened, reduced and copied back one after the other; divided where they are copied."""
+        if self.alone:
+            return
+        experts = self.rank.experts
+        for shared, own in _buckets(self.rank.parameters - experts, experts, self.bucket):
+            self.sent(shared, own, self.rank.wide)
+        self.t.wait(self.t.record(DP))
+
+    def sent(self, shared: int, experts: int, wide: int) -> None:
+        """One bucket: into a flat buffer, reduced, and out of it."""
+        t, n = self.t, shared + experts
+        t.cpu("zero_bucket")
+        t.launch(Kernel("fused", (n,), bytes=2.0 * wide * n))
+        whole = not self.sharded or self.bf16
+        for group, count in ((self.rank.dp, shared), (self.rank.edp, experts)):
+            if count and group.size > 1:
+                group.collective(t, "all_reduce" if whole else "reduce_scatter", float(wide * count), DP)
+        t.wait(t.record(DP))
+        t.launch(Kernel("fused", (n,), bytes=2.0 * wide * n / (1 if whole else self.shards)))
+
+    def updated(self) -> None:
+        """Updated parameters are gathered in buckets."""
+        if not self.sharded or self.alone:
+            return
+        experts = self.rank.experts
+        for shared, own in _buckets(self.rank.parameters - experts, experts, buckets(DEEPSPEED)["allgather"]):
+            self.t.cpu("zero_bucket")
+            self._gather(shared, own)
+            self.t.wait(self.t.record(DP))
+
+
+class Zero2(Zero):
+    """Stage 2: every microbatch's gradients are reduced to shards, which add up; no rank has all of them."""
+
+    def __init__(self, rank: Rank) -> None:
+        super().__init__(rank, sharded=True)
+        self.bf16 = False  # what is reduced is what backward made
+        self.filled = [0, 0]
+
+    def held(self, parameters: int, states: int) -> tuple[int, int]:
+        """Bytes of parameters, and of gradients: the shard that adds up and the bucket being filled (or two)."""
+        if self.alone:
+            return super().held(parameters, states)
+        copies = 2 if self.o.overlap_grad_reduce else 1
+        return 2 * parameters, self.rank.wide * states + 2 * copies * min(self.bucket, parameters)
+
+    def begin(self) -> None:
+        """The shard is zeroed."""
+        n = self.rank.parameters if self.alone else self.rank.parameters // self.shards
+        self.t.launch(Kernel("fill", (n,), bytes=float(self.rank.wide * n)))
+
+    def backward(self, stage: int, which: Callable[[Unit], Pass], last: bool) -> None:
+        """A backward pass; a bucket that is full is reduced before the next unit, or beside it (overlap_comm)."""
+        if self.alone:
+            super().backward(stage, which, last)
+            return
+        for unit, times in reversed(list(self.rank.parts(stage))):
+            for count in self._repetitions(unit, times):
+                self.rank.emit(which(unit), count)
+                self._fill(unit, count)
+        self._flush()
+
+    def finish(self) -> None:
+        """All is reduced already."""
+        if not self.alone:
+            self.t.wait(self.t.record(DP))
+
+    def _repetitions(self, unit: Unit, times: int) -> Iterator[int]:
+        """Repetitions of a unit until its gradients fill a bucket."""
+        one = max(1, sum(unit.parameters.values()))
+        per = max(1, min(times, -(-self.bucket // one)))
+        yield from (min(per, times - i) for i in range(0, times, per))
+
+    def _fill(self, unit: Unit, times: int) -> None:
+        self.t.cpu("zero_param", times * len(unit.parameters))
+        for i, count in enumerate(self.rank.weights(unit, times)):
+            self.filled[i] += count
+        if sum(self.filled) >= self.bucket:
+            self._flush()
+
+    def _flush(self) -> None:
+        """The bucket's gradients, laid side by side by backward, are reduced, and each rank adds up its shard."""
+        (shared, experts), t = self.filled, self.t
+        n = shared + experts
+        if not n:
+            return
+        self.filled = [0, 0]
+        t.cpu("zero_bucket")
+        t.launch(Kernel("fused", (n,), bytes=4.0 * n))
+        for group, count in ((self.rank.dp, shared), (self.rank.edp, experts)):
+            if count and group.size > 1:
+                group.collective(t, "reduce_scatter", 2.0 * count, DP)
+        if not self.o.overlap_grad_reduce:
+            t.wait(t.record(DP))
+        mine = n // self.shards
+        # Added on the stream that reduced: the next bucket may be on its way.
+        t.launch(Kernel("fused", (mine,), bytes=float((2 + 2 * self.rank.wide) * mine)), DP)
+
+
+def _buckets(shared: int, experts: int, size: int) -> Iterator[tuple[int, int]]:
+    """Shared parameters and experts' of buckets of ``size`` elements, filled in this order."""
+    while shared + experts > 0:
+        one = min(size, shared)
+        other = min(size - one, experts)
+        yield one, other
+        shared, experts = shared - one, experts - other
