@@ -34,7 +34,7 @@ FACTS: Mapping[str, tuple[str, str]] = {
     ),
     "host_spread": (
         "a number",
-        "How far hosts of one kind differ from start to start (relative standard deviation), for intervals.",
+        "Standard deviation of the logarithm of `host_factor` between hosts: it widens intervals.",
     ),
     "nvlink_sharp": (_SWITCH, "NVSwitches multicast and reduce (NVLink SHARP)."),
     "sharp": (_SWITCH, "The network's switches reduce (SHARP)."),
