@@ -7,7 +7,7 @@ sizes are left out.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -137,12 +137,24 @@ def _log(entry: Mapping[str, Any]) -> Log:
     choices = {}
     for key, (algo, proto, channels) in entry["choices"].items():
         op, size = key.split()
+        _known(op, nccl_log.OPS.values())
         choices[op, int(size)] = (str(algo), str(proto), None if channels is None else int(channels))
     table = {
         op: {key: (nccl_log.number(row[0]), nccl_log.number(row[1])) for key, row in rows.items()}
         for op, rows in entry["table"].items()
     }
+    for op, rows in table.items():
+        _known(op, nccl_log.OPS.values())
+        for key in rows:
+            algo, proto = key.split()
+            _known(algo, algorithms())
+            _known(proto, nccl_log.PROTOS)
     return Log(entry["cluster"], entry["version"], nccl=dict(entry.get("nccl", {})), table=table, choices=choices)
+
+
+def _known(word: str, words: Iterable[str]) -> None:
+    if word not in words:
+        raise ValueError(f'"{word}", expected one of {", ".join(words)}')
 
 
 def compare(label: str, log: Log, where: str, skips: list[Skip]) -> Iterator[Case]:
@@ -162,7 +174,7 @@ def compare(label: str, log: Log, where: str, skips: list[Skip]) -> Iterator[Cas
         expected = f"{algo} {proto}" + (f" {channels}" if channels else "")
         yield _case(f"{label}/{op}/{size}", LOGGED, expected, op, size, (gpus, fabric, wanted), bool(channels))
     for op, rows in log.table.items():
-        for size in SIZES:
+        for size in SIZES if rows else ():
             best = by_table(op, size, rows, model)
             if best is not None and (op, size) not in log.choices:
                 yield _case(f"{label}/{op}/{size}", TABLE, best, op, size, (gpus, fabric, wanted), False)

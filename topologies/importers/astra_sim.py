@@ -23,6 +23,7 @@ _KEYS = ("topology", "npus_count", "bandwidth", "latency")
 _SHAPES = {"ring": "Ring", "switch": "Switch", "fullyconnected": "FullyConnected", "alltoall": "FullyConnected"}
 # ASTRA-sim's analytical network takes a GB for 2^30 bytes.
 _GB = float(1 << 30)
+MOST_NODES = 1 << 19  # GPUs and switches: more than any machine has
 _NS3 = re.compile(r"^\s*\d+\s+\d+\s+\d+\s*\n[\d\s]*\n?\s*\d+\s+\d+\s+[\d.]+\s*[GMK]bps", re.MULTILINE)
 _BITS = {"Gbps": 1e9, "Mbps": 1e6, "Kbps": 1e3}
 _SECONDS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
@@ -150,7 +151,11 @@ def _add(builder: FabricBuilder, shape: str, members: list[str], spec: LinkSpec,
 def _ns3(source: Source, text: str) -> Fabric:
     """`nodes switches links`, the switches' numbers, then `a b 400Gbps 0.0005ms error-rate` per link."""
     lines = [(number, line.split()) for number, line in enumerate(text.splitlines(), 1) if line.strip()]
-    nodes, switches, links = (int(word) for word in lines[0][1])
+    head = [int(word) for word in lines[0][1] if word.isdecimal() and len(word) < 8]
+    if len(head) != 3 or len(lines[0][1]) != 3 or head[0] > MOST_NODES:
+        expected = f"numbers of nodes (up to {MOST_NODES:,}), switches and links"
+        source.fail(f"line {lines[0][0]}", " ".join(lines[0][1])[:40], expected)
+    nodes, switches, links = head
     named = [word for _, words in lines[1:] for word in words][:switches] if switches else []
     if not all(word.isdigit() for word in named):
         source.fail(f"line {lines[1][0]}", " ".join(lines[1][1])[:40], f"the numbers of {switches} switches")
@@ -176,8 +181,8 @@ def _ns3(source: Source, text: str) -> Fabric:
 
 
 def _cable(source: Source, number: int, words: list[str]) -> LinkSpec:
-    rate = re.fullmatch(r"(-?[\d.]+)([GMK]bps)", words[2])
-    delay = re.fullmatch(r"([\d.]+)(s|ms|us|ns)", words[3])
+    rate = re.fullmatch(r"(-?\d+(?:\.\d*)?)([GMK]bps)", words[2])
+    delay = re.fullmatch(r"(\d+(?:\.\d*)?)(s|ms|us|ns)", words[3])
     if rate is None or delay is None:
         source.fail(f"line {number}", " ".join(words), "a b 400Gbps 0.0005ms 0")
     bits = source.positive(f"line {number}", rate[1], "a rate above 0") * _BITS[rate[2]]
