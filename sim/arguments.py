@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from sim import files
+
 
 def with_arguments(mapping: Mapping[str, Any], folder: Path, overrides: Sequence[str]) -> dict[str, Any]:
     """The tables, over those of a file of Megatron's arguments that [model] file may name (the model's stay in it)."""
@@ -19,7 +21,7 @@ def with_arguments(mapping: Mapping[str, Any], folder: Path, overrides: Sequence
     from workloads.megatron_arguments import sections_of
 
     tables = dict(mapping)
-    for section, keys in sections_of((folder / file).read_text(encoding="utf-8"), str(folder / file)).items():
+    for section, keys in sections_of(files.read_text(folder / file), str(folder / file)).items():
         own = mapping.get(section, {})
         if section != "model" and isinstance(own, Mapping):
             tables[section] = {**keys, **own}

@@ -128,7 +128,10 @@ def read(path: Path) -> list[tuple[str, Log]]:
         return [(path.stem, log)]
     expected = "an NCCL_DEBUG=INFO log, or JSON as the set's logs.json"
     try:
-        return [(label, _log(entry)) for label, entry in files.json_of(text).items()]
+        told = files.json_of(text)
+        if not isinstance(told, dict):
+            raise ValueError(f"{str(told)[:20]} instead of logs by name")
+        return [(label, _log(entry)) for label, entry in told.items()]
     except (AttributeError, KeyError, TypeError, ValueError, RecursionError) as error:
         raise InputError(Mistake(path.name, "", f"{type(error).__name__}: {error}"[:80], expected)) from None
 

@@ -24,6 +24,7 @@ _SHAPES = {"ring": "Ring", "switch": "Switch", "fullyconnected": "FullyConnected
 # ASTRA-sim's analytical network takes a GB for 2^30 bytes.
 _GB = float(1 << 30)
 MOST_NODES = 1 << 19  # GPUs and switches: more than any machine has
+MOST_LINKS = 1 << 21
 _NS3 = re.compile(r"^\s*\d+\s+\d+\s+\d+\s*\n[\d\s]*\n?\s*\d+\s+\d+\s+[\d.]+\s*[GMK]bps", re.MULTILINE)
 _BITS = {"Gbps": 1e9, "Mbps": 1e6, "Kbps": 1e3}
 _SECONDS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
@@ -81,6 +82,9 @@ def _analytical(source: Source, text: str) -> Fabric:
             source.fail(key, f"{len(values)} entries", f"{len(lists['topology'])}, one for each dimension of topology")
     shapes = [_shape(source, at, value) for at, value in enumerate(lists["topology"])]
     counts = [source.whole(f"npus_count[{at}]", value) for at, value in enumerate(lists["npus_count"])]
+    meshes = [count for shape, count in zip(shapes, counts, strict=True) if shape == "FullyConnected"]
+    if math.prod(counts) * max([4, *meshes]) > MOST_LINKS:
+        source.fail("npus_count", " x ".join(map(str, counts))[:60], f"no more than {MOST_LINKS:,} links in all")
     specs = [
         _spec(source, at, bandwidth, delay)
         for at, (bandwidth, delay) in enumerate(zip(lists["bandwidth"], lists["latency"], strict=True))
