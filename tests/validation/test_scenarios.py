@@ -16,12 +16,7 @@ from validation.scenarios import scenario_of
 from validation.sets import CASES
 from workloads.model import load_model
 
-ROWS = [
-    row
-    for path in sorted(CASES.glob("h200/*.jsonl"))
-    if "collectives" not in path.name
-    for row in read_rows(path)
-]
+ROWS = [row for path in sorted(CASES.glob("h200/*.jsonl")) if "collectives" not in path.name for row in read_rows(path)]
 
 
 def row(world: int = 4, label: str = "default", env: dict[str, str] | None = None, **case: Any) -> Row:
