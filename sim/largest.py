@@ -111,19 +111,18 @@ def largest_micro_batch(scenario: Scenario) -> Limit:
     """
     from sim.costs import load_gpu
     from sim.layout import microbatches_of
-    from sim.memory import fullest
+    from sim.memory import peaks
     from sim.predict import load_fabric, lowered_on
 
     fabric, count = load_fabric(scenario), microbatches_of(scenario)
     beside = _beside(scenario, fabric, 1)
-    known: dict[int, Memory] = {}
+    known: dict[int, dict[int, Memory]] = {}
 
     def need(samples: int) -> Need:
         if samples not in known:
-            known[samples] = fullest(
-                lowered_on(with_samples(scenario, samples, _few(scenario, count)), fabric), scenario
-            )
-        owners = {**known[samples].owners, **beside}
+            known[samples] = peaks(lowered_on(with_samples(scenario, samples, _few(scenario, count)), fabric), scenario)
+        every = [{**memory.owners, **beside[rank]} for rank, memory in sorted(known[samples].items())]
+        owners = max(every, key=lambda of: sum(of.values()))  # the fullest rank with what lies beside its allocator
         return Need(samples, sum(owners.values()), load_gpu(fabric.gpu_model).memory, owners)
 
     if most := _last(lambda n: need(n).fits):  # NCCL chooses by size what it connects
@@ -168,11 +167,10 @@ def with_samples(scenario: Scenario, samples: int, microbatches: int) -> Scenari
     return replace(scenario, training=t, parallel=replace(scenario.parallel, microbatches=None))
 
 
-def _beside(scenario: Scenario, fabric: Fabric, samples: int) -> dict[str, float]:
+def _beside(scenario: Scenario, fabric: Fabric, samples: int) -> dict[int, dict[str, float]]:
     """Bytes beside the allocator's of a step with few microbatches of so many samples."""
     from sim.memory import outside
     from sim.predict import simulate
 
     few = scenario.parallel.pp * max(1, scenario.parallel.vpp) if scenario.parallel.pp > 1 else 1
-    found = outside(simulate(with_samples(scenario, samples, few), fabric=fabric))
-    return max(found.values(), key=lambda owners: sum(owners.values()))
+    return outside(simulate(with_samples(scenario, samples, few), fabric=fabric))

@@ -266,7 +266,7 @@ def test_emulated_networks(tmp_path: Path) -> None:
 def test_sets_of_both_kinds_are_one_interface() -> None:
     """A set's kind decides how it is compared; names of both are listed; the wrong kind is refused where steps are meant."""
     assert {"collectives", "collectives-unseen", "published-collectives"} <= set(set_names("collectives"))
-    kinds = ("steps", "collectives", "choices", "published", "traces", "checkpoint")
+    kinds = ("steps", "collectives", "choices", "published", "traces", "checkpoint", "probes")
     assert set(set_names()) == {name for kind in kinds for name in set_names(kind)}
     assert kind_of("h200") == "steps"
     assert validate("collectives-unseen").name == "collectives-unseen"
