@@ -133,7 +133,12 @@ class Engine:
                             over = timeout(left / speed)
                             running[stream] = Running(over, payload[i], left, env.now, speed)
                             yield over
-                        self._ended(rank, stream)
+                            del running[stream]
+                        if rank.grains:
+                            rank.grains.pop(stream, None)
+                        if rank.kernel_end is not None:
+                            rank.kernel_end.succeed()
+                            rank.kernel_end = None
                 elif kind[i] == COMM:
                     yield from self._communicate(rank, g, base // n, p.parts[payload[i]])
                 rank.finish(g, env.now)
@@ -143,15 +148,6 @@ class Engine:
         p, scale = rank.program, self.machine.scale.get(rank.program.rank, 1.0)
         times = np.append(self.machine.duration * scale, 0.0)
         return times[np.where(p.kind[ops] == KERNEL, p.payload[ops], -1)].tolist()  # type: ignore[no-any-return]
-
-    @staticmethod
-    def _ended(rank: Rank, stream: int) -> None:
-        """A kernel is over."""
-        rank.running.pop(stream, None)
-        rank.grains.pop(stream, None)
-        if rank.kernel_end is not None:
-            rank.kernel_end.succeed()
-            rank.kernel_end = None
 
     def _at_power(self, rank: Rank, kernel: int, duration: float) -> float:
         """Seconds of a kernel alone at the clock that the power limit allows; communication beside it comes on top."""
