@@ -135,7 +135,7 @@ def seeds() -> list[Seed]:
         Seed("override", ".toml", SCENARIO, ("whatif", "FILE", "--set", "training.seq_len=256", "--json")),
         Seed("result", ".json", json.dumps(RESULT, indent=0), ("explain", "FILE")),
         Seed("base", ".json", json.dumps({"set": "x", "cases": [{"id": "a", "predicted": 1.0, "signed_error": 0.1}]}, indent=0),
-             ("validate", "h200-straggler", "--jobs", "1", "--compare", "FILE")),
+             ("validate", "checkpoint", "--jobs", "1", "--compare", "FILE")),
     ]  # fmt: skip
     if custom:
         made.append(Seed("example", ".toml", custom.read_text(), ("topology", "check", "FILE")))
