@@ -22,7 +22,9 @@ if TYPE_CHECKING:
 BEGIN, END = "<!-- figures: begin -->", "<!-- figures: end -->"
 PRINTED = "<!-- printed: begin -->", "<!-- printed: end -->"
 SHOWN, CHANGE = "llama8b-fsdp4", "nvlink.bandwidth=0.25x"
-SETS = ("h200", "h200-unseen", "h200-preregistered", "h200-preregistered-2", "h200-straggler", "h200-whatif", "leafspine")
+SETS = (
+    "h200", "h200-unseen", "h200-preregistered", "h200-preregistered-2", "h200-straggler", "h200-whatif", "leafspine",
+)  # fmt: skip
 ROOT = Path(__file__).parents[1]
 README, ACCURACY = ROOT / "README.md", ROOT / "docs" / "accuracy.md"
 
