@@ -33,7 +33,9 @@ def test_deepseek_v3_on_2048_gpus() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.xfail(strict=True, reason="42.1 % with eight virtual stages, 36 % with four; the paper does not say how many")
+@pytest.mark.xfail(
+    strict=True, reason="42.1 % with eight virtual stages, 36 % with four; the paper does not say how many"
+)
 def test_llama3_405b_on_16384_gpus() -> None:
     """Llama 3 405B at 8,192 tokens on 16,384 GPUs: 38 to 41 % MFU (the paper's table 4)."""
     assert 0.38 <= predicted(run_of(ROWS["llama3-0002"]).scenario).mfu <= 0.41
