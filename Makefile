@@ -23,7 +23,7 @@ demo: $(BIN)/.demo
 	$(BIN)/prestep run --trace prestep-demo.trace.json.gz
 
 test: $(BIN)/.dev
-	$(BIN)/python -m pytest -n 2
+	$(BIN)/python -m pytest -n 2 --dist worksteal
 
 lint: $(BIN)/.dev
 	$(BIN)/ruff check .

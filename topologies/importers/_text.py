@@ -12,6 +12,8 @@ from sim.errors import InputError, Mistake
 from topologies.fabric import Fabric
 from topologies.known import Known
 
+MOST = 2**20  # of anything that a file counts
+
 
 def text_of(path: str | Path) -> str:
     """The text of a file, unpacked when it ends in .gz; raises InputError that names the file."""
@@ -53,6 +55,8 @@ class Source:
         number = self.positive(element, value, "a whole number of at least 1")
         if number != int(number):
             self.fail(element, repr(value), "a whole number of at least 1")
+        if number > MOST:
+            self.fail(element, repr(value), f"at most {MOST:,}: more is a slip of the pen")
         return int(number)
 
     def assumed(self, what: str, why: str) -> None:

@@ -15,7 +15,7 @@ from sim.errors import InputError, did_you_mean
 from topologies.builder import FabricBuilder
 from topologies.fabric import Fabric
 from topologies.importers import _infragraph_writer, _rates, _yaml
-from topologies.importers._text import Source, text_of
+from topologies.importers._text import MOST, Source, text_of
 from topologies.known import Known, LinkSpec
 
 _UNITS = {"gigabits_per_second": 1e9 / 8, "gigabytes_per_second": 1e9, "gigatransfers_per_second": 1e9 / 8}
@@ -167,6 +167,10 @@ class _Expander:
                     self.expand(f"{prefix}.{name}.{at}", name, host, (*above, device))
                 else:
                     self.kinds[f"{prefix}.{name}.{at}"] = kind, host
+                if len(self.kinds) > MOST:
+                    self.source.fail(
+                        f"device {device}", f"more than {MOST:,} components in all", "a cluster that exists"
+                    )
 
         def ends(where: str, end: Mapping[str, Any]) -> list[str]:
             text = ".".join(str(end[key]) for key in ("device", "component") if end.get(key))
@@ -222,6 +226,8 @@ class _Expander:
             self.source.fail(f"{where}.scheme", f'"{scheme}"', "one2one or many2many")
         if scheme == "one2one" and len(left) != len(right):
             self.source.dropped("ends without a partner", "one2one between lists of different lengths")
+        if scheme == "many2many" and len(left) * len(right) > MOST:
+            self.source.fail(where, f"{len(left):,} x {len(right):,} links", f"at most {MOST:,}")
         for a, b in zip(left, right, strict=False) if scheme == "one2one" else product(left, right):
             if a == b or ((b, a) in self.pairs and scheme == "many2many"):
                 continue
