@@ -16,6 +16,7 @@ PRECISIONS = (
     ("mx ?fp4|nv ?fp4|fp4", "nvfp4"), ("fp8|float8|e4m3", "fp8"), ("bf16|bfloat16", "bf16"),
     ("fp16|float16|half|16-mixed", "fp16"), ("tf32", "tf32"), ("fp32|float32|single", "fp32"),
 )  # fmt: skip
+MOST = 10**15  # of anything in a cell: beyond it a slip of the pen
 SUFFIXES = {"": 1.0, "K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}
 
 
@@ -46,11 +47,11 @@ def whole(row: Mapping[str, str], name: str, default: int) -> int:
         return default
     try:
         found = number(text)
-        if found != int(found):
+        if found != int(found) or abs(found) > MOST:
             raise ValueError
         return int(found)
     except (ValueError, OverflowError):
-        raise InputError(Mistake(row["id"], name, f'"{text}"', "a whole number")) from None
+        raise InputError(Mistake(row["id"], name, f'"{text}"', f"a whole number, at most {MOST:g}")) from None
 
 
 def count(row: Mapping[str, str], name: str, default: int) -> int:

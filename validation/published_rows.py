@@ -28,6 +28,7 @@ COLUMNS = (
     "algbw_GBs", "busbw_GBs", "settings", "notes",
 )  # fmt: skip
 NAMES = {"alltoall": "all_to_all"}
+BEYOND = 1e15  # bytes, microseconds or GB/s: so much is a slip of the pen
 PRECISE = 1.0  # GB/s; below, a printed bandwidth of two decimals is rounding
 
 
@@ -196,8 +197,8 @@ def _number(text: str, key: str, where: str) -> float | None:
         value = float(text)
     except ValueError:
         value = -1.0
-    if not 0 < value < float("inf"):
-        raise InputError(Mistake(where, key, repr(text), "a number above 0, or nothing"))
+    if not 0 < value < BEYOND:
+        raise InputError(Mistake(where, key, repr(text), f"a number above 0 and below {BEYOND:g}, or nothing"))
     return value
 
 

@@ -72,9 +72,9 @@ def _analytical(source: Source, text: str) -> Fabric:
     given = _yaml.parse(source, text)
     if not isinstance(given, dict):
         source.fail("", "no mapping", f"the keys {', '.join(_KEYS)}")
-    table = {_NAMES.get(key, key.replace("-", "_")): value for key, value in given.items()}
+    table = {_NAMES.get(str(key), str(key).replace("-", "_")): value for key, value in given.items()}
     for key in given:
-        if _NAMES.get(key, key.replace("-", "_")) not in _KEYS:
+        if _NAMES.get(str(key), str(key).replace("-", "_")) not in _KEYS:
             source.dropped(key, "no link of the network")
     lists = {key: _list(source, table, key) for key in _KEYS}
     for key, values in lists.items():
