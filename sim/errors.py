@@ -44,7 +44,7 @@ class InputError(PrestepError):
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
     """`did you mean "bandwidth"?` when a known word is close to `word`, else an empty string."""
-    spelt = {name.lower(): name for name in sorted(known)}
+    spelt = {name.lower(): name for name in sorted(map(str, known))}
     close = difflib.get_close_matches(word.lower(), list(spelt), n=1, cutoff=0.6)
     return f'did you mean "{spelt[close[0]]}"?' if close else ""
 

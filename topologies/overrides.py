@@ -10,7 +10,6 @@ What is `off` is gone with its cables, in both directions; a switch or NIC that 
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -31,6 +30,7 @@ LINK_ATTRIBUTES = ("bandwidth", "latency")
 GPU_ATTRIBUTES = ("flops", "hbm_bandwidth", "clock")
 ATTRIBUTES = (*LINK_ATTRIBUTES, *GPU_ATTRIBUTES)
 OFF = "off"
+LARGEST = 1e12  # factor: enough for "as if it were free"
 _FACTOR = re.compile(r"\s*(\d+\.?\d*(?:[eE][+-]?\d+)?|\.\d+)\s*(x|%)\s*")
 
 
@@ -141,9 +141,9 @@ def _value(attribute: str, text: str, where: str, key: str) -> tuple[float | Non
     """(factor, None) or (None, quantity)."""
     if match := _FACTOR.fullmatch(text):
         factor = float(match[1]) / (100.0 if match[2] == "%" else 1.0)
-        if not math.isfinite(factor) or (factor == 0 and attribute != "latency"):
+        if not factor <= LARGEST or (factor == 0 and attribute != "latency"):
             hint = 'to take it away: selector = "off"' if factor == 0 else ""
-            raise InputError(Mistake(where, key, f'"{text}"', "a factor above 0", hint))
+            raise InputError(Mistake(where, key, f'"{text}"', f"a factor above 0, at most {LARGEST:g}", hint))
         return factor, None
     if attribute == "clock":
         raise InputError(Mistake(where, key, f'"{text}"', 'a factor such as "0.9x"', "of the clock it usually has"))

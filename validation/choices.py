@@ -132,8 +132,9 @@ def read(path: Path) -> list[tuple[str, Log]]:
         if not isinstance(told, dict):
             raise ValueError(f"{str(told)[:20]} instead of logs by name")
         return [(label, _log(entry)) for label, entry in told.items()]
-    except (AttributeError, KeyError, TypeError, ValueError, RecursionError) as error:
-        raise InputError(Mistake(path.name, "", f"{type(error).__name__}: {error}"[:80], expected)) from None
+    except (ArithmeticError, AttributeError, KeyError, TypeError, ValueError, RecursionError) as error:
+        found = f"no {error}" if isinstance(error, KeyError) else str(error)
+        raise InputError(Mistake(path.name, "", found[:80], expected)) from None
 
 
 def _log(entry: Mapping[str, Any]) -> Log:
