@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import os
 import typing
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -65,7 +66,7 @@ def read(name_or_file: str | Path, hosts: int | None = None) -> Fabric:
 
 def _foreign(path: Path) -> bool:
     """Whether this is a file of another tool: imported JSON, GraphML, NCCL's XML, ..."""
-    return path.suffix not in ("", ".toml") and path.is_file()
+    return path.suffix not in ("", ".toml") and os.path.isfile(path)  # False for names no system takes
 
 
 def _imported(path: Path, hosts: int | None) -> Fabric:
