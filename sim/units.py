@@ -32,6 +32,9 @@ DURATIONS = {**{unit: 1 / per for unit, per in _PER_SECOND.items()}, **_SECONDS}
 _QUANTITY = re.compile(r"\s*([+-]?(?:\d[\d_]*\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*(.*?)\s*")
 
 
+LARGEST = 1e30
+
+
 def _parse(text: object, units: dict[str, float], example: str, where: str, key: str) -> tuple[float, str]:
     expected = f'a quantity with a unit such as "{example}"'
     if not isinstance(text, str):
@@ -45,6 +48,8 @@ def _parse(text: object, units: dict[str, float], example: str, where: str, key:
         raise InputError(Mistake(where, key, f'"{text}"', expected, hint))
     if not math.isfinite(number) or number < 0:
         raise InputError(Mistake(where, key, f'"{text}"', "a finite quantity that is not negative"))
+    if number > LARGEST:  # sums of squares of such numbers leave what a float can hold
+        raise InputError(Mistake(where, key, f'"{text}"', f"a quantity of at most {LARGEST:g} of its unit"))
     return number, unit
 
 

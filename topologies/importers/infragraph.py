@@ -231,6 +231,9 @@ class _Expander:
         for a, b in zip(left, right, strict=False) if scheme == "one2one" else product(left, right):
             if a == b or ((b, a) in self.pairs and scheme == "many2many"):
                 continue
+            for end in (a, b):
+                if end not in self.kinds:
+                    self.source.fail(where, f'"{end}"', "a component that is no device of devices")
             pair = (b, a) if (b, a) in self.pairs else (a, b)
             self.pairs.setdefault(pair, []).append(self.link(where, links[edge["link"]], a, b))
 
