@@ -14,7 +14,7 @@ from sim.traffic import Traffic, means
 if TYPE_CHECKING:
     from sim.predict import Simulation
     from sim.shadow import Prices
-    from topologies.links import Links
+    from topologies.core.links import Links
 
 SHOWN = 8
 PARTS = 40  # equal parts of the last step in a link's profile

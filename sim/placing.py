@@ -55,7 +55,7 @@ def placements(scenario: Scenario, fabric: Any) -> list[tuple[str, ...]]:
 
 
 def _of(job: Scenario, fabric: Any, taken: tuple[str, ...]) -> tuple[str, ...]:
-    from topologies.placement import place
+    from topologies.edit.placement import place
 
     wanted, file = job.placement, job.cluster.hostfile
     where = f"{job.where}: placement"

@@ -25,7 +25,7 @@ from sim.save_evidence import rests_on
 from sim.storage import Leg, play
 from sim.storage_system import REQUEST, THREADS, System, known, read_table
 from sim.units import format_bytes
-from topologies.stores import Stores
+from topologies.fabric.stores import Stores
 from workloads.checkpoint import Contents, contents, pieces
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ import numpy as np
 if TYPE_CHECKING:
     from sim.collectives.plan import Plan
     from sim.predict import Simulation
-    from topologies.links import Links
+    from topologies.core.links import Links
 
 MORE = 0.01
 EQUAL = 1e-6  # relative: links that differ by less are equally tight

@@ -33,7 +33,7 @@ def ends(
     Parameters
     ----------
     paths : sequence of (links, share)
-        As `Fabric.spread` or `topologies.ecmp.path` gives them.
+        As `Fabric.spread` or `topologies.fabric.ecmp.path` gives them.
     size : array of float
         Bytes of each; above 0.
     bandwidth : array of float

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from sim.sections import Faults
     from topologies.fabric import Fabric
 
-CHANGED = "cluster.set: "  # how the source of a link begins that a what-if has changed (topologies.overrides)
+CHANGED = "cluster.set: "  # how the source of a link begins that a what-if has changed (topologies.edit.overrides)
 
 
 def unlike(fabric: Fabric, fleet: Fleet, faults: Faults, gpus: Sequence[str]) -> Unlike:

@@ -9,7 +9,7 @@ import sim.predict
 import sim.report
 import sim.shadow
 import sim.spec
-import topologies.clusterfile
+import topologies.files.clusterfile
 import topologies.policies
 import workloads.mlp
 import workloads.transformer

@@ -144,7 +144,7 @@ def _kinds(fabric: Fabric, world: int) -> list[tuple[str, str]]:
 
 
 def _tiers(fabric: Fabric, world: int) -> list[tuple[str, str]]:
-    from topologies.selectors import TIERS
+    from topologies.edit.selectors import TIERS
 
     present = [kind for kind in TIERS if kind in (*fabric.nodes.kinds, *fabric.links.kinds)]
     return [(kind, f"{kind}.bandwidth") for kind in present]

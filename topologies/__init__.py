@@ -41,7 +41,7 @@ def load_cluster(
     hosts
         Number of hosts, for the families that scale; None leaves the cluster's own.
     overrides
-        What-ifs by `selector.attribute`, for example `{"nvlink.bandwidth": "2x"}`; see `topologies.overrides`.
+        What-ifs by `selector.attribute`, for example `{"nvlink.bandwidth": "2x"}`; see `topologies.edit.overrides`.
     where
         What to call the overrides in errors.
 
@@ -50,7 +50,7 @@ def load_cluster(
     InputError
         With every mistake in the file; or every override that is wrong or matches nothing.
     """
-    from topologies.kept import read
+    from topologies.files.kept import read
 
     fabric = read(name_or_file, hosts)
     return fabric.with_overrides(overrides, where) if overrides else fabric

@@ -5,34 +5,34 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from sim.errors import InputError, Mistake
-from topologies.builder import FabricBuilder
+from topologies.core.quantity import LinkSpec, Quantity
 from topologies.fabric import Fabric
+from topologies.fabric.builder import FabricBuilder
+from topologies.fabric.wiring import too_few
 from topologies.host import MEMORY, NVLINK4, PCIE5, SOCKET
-from topologies.known import Known, LinkSpec
-from topologies.wiring import too_few
 
 _EFA = "AWS p5.48xlarge: 32 EFA network interfaces of 100 Gbit/s, 3,200 Gbit/s in all"
 _ASSUMED = "order of magnitude of an EFA hop with its adapter"
 
 UPLINK = LinkSpec(
-    Known(14.2e9, "measured", "AWS p5, nvbandwidth host to device (Hugging Face training playbook)"),
-    Known(0.35e-6, "guess", "half of the 1.4 us there and back that nvbandwidth shows on an AWS p5, over two links"),
-    raw=Known(15.754e9, "datasheet", "PCI Express 4.0: 16 GT/s, 8 lanes, 128b/130b"),
+    Quantity(14.2e9, "measured", "AWS p5, nvbandwidth host to device (Hugging Face training playbook)"),
+    Quantity(0.35e-6, "guess", "half of the 1.4 us there and back that nvbandwidth shows on an AWS p5, over two links"),
+    raw=Quantity(15.754e9, "datasheet", "PCI Express 4.0: 16 GT/s, 8 lanes, 128b/130b"),
 )
 NIC_SLOT = LinkSpec(
-    Known(15.4e9, "guess", "98 % of the wire; the port is slower"),
-    Known(0.35e-6, "guess", "as for the link to the CPU"),
-    raw=Known(15.754e9, "datasheet", "NCCL topology of a p5.48xlarge (aws-ofi-nccl): NICs at 16 GT/s, 8 lanes"),
+    Quantity(15.4e9, "guess", "98 % of the wire; the port is slower"),
+    Quantity(0.35e-6, "guess", "as for the link to the CPU"),
+    raw=Quantity(15.754e9, "datasheet", "NCCL topology of a p5.48xlarge (aws-ofi-nccl): NICs at 16 GT/s, 8 lanes"),
 )
 EFA = LinkSpec(
-    Known(12.2e9, "guess", "98 % of the wire: headers of 4 KiB packets"),
-    Known(8e-6, "guess", _ASSUMED),
-    raw=Known(12.5e9, "datasheet", _EFA),
+    Quantity(12.2e9, "guess", "98 % of the wire: headers of 4 KiB packets"),
+    Quantity(8e-6, "guess", _ASSUMED),
+    raw=Quantity(12.5e9, "datasheet", _EFA),
 )
 NVME = LinkSpec(
-    Known(2.0e9, "guess", "order of magnitude of a write to an instance disk"),
-    Known(20e-6, "guess", "order of magnitude of a write to an enterprise disk"),
-    upstream=Known(3.57e9, "measured", "AWS p5, fio 1 MiB over 8 disks in RAID 0: 26.59 GiB/s (playbook)"),
+    Quantity(2.0e9, "guess", "order of magnitude of a write to an instance disk"),
+    Quantity(20e-6, "guess", "order of magnitude of a write to an enterprise disk"),
+    upstream=Quantity(3.57e9, "measured", "AWS p5, fio 1 MiB over 8 disks in RAID 0: 26.59 GiB/s (playbook)"),
 )
 
 

@@ -6,15 +6,15 @@ from dataclasses import dataclass
 
 from sim.errors import InputError, Mistake
 from topologies import host
-from topologies.builder import FabricBuilder
+from topologies.core.quantity import LinkSpec, Quantity
 from topologies.fabric import Fabric
-from topologies.known import Known, LinkSpec
-from topologies.wiring import add_below, add_mesh, add_row, add_spines, too_few
+from topologies.fabric.builder import FabricBuilder
+from topologies.fabric.wiring import add_below, add_mesh, add_row, add_spines, too_few
 
 CABLE = LinkSpec(
-    Known(48e9, "guess", "as a NIC's port: what NCCL tries at most on 400 Gbit/s"),
-    Known(1e-6, "guess", "order of magnitude of an Ethernet switch and its cable"),
-    raw=Known(50e9, "datasheet", "Llama 3 (arXiv 2407.21783), section 3.3.1: 400 Gbit/s interconnects"),
+    Quantity(48e9, "guess", "as a NIC's port: what NCCL tries at most on 400 Gbit/s"),
+    Quantity(1e-6, "guess", "order of magnitude of an Ethernet switch and its cable"),
+    raw=Quantity(50e9, "datasheet", "Llama 3 (arXiv 2407.21783), section 3.3.1: 400 Gbit/s interconnects"),
 )
 
 

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 from sim.errors import InputError, Mistake
 from topologies import host
-from topologies.builder import FabricBuilder
+from topologies.core.quantity import LinkSpec
 from topologies.fabric import Fabric
-from topologies.known import LinkSpec
-from topologies.wiring import CABLE, add_below, add_mesh, add_row, add_spines, too_few
+from topologies.fabric.builder import FabricBuilder
+from topologies.fabric.wiring import CABLE, add_below, add_mesh, add_row, add_spines, too_few
 
 
 @dataclass(frozen=True)

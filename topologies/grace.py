@@ -5,36 +5,36 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from sim.errors import InputError, Mistake
-from topologies.builder import FabricBuilder
+from topologies.core.quantity import LinkSpec, Quantity
 from topologies.fabric import Fabric
+from topologies.fabric.builder import FabricBuilder
+from topologies.fabric.wiring import too_few
 from topologies.host import NIC, NVLINK4, PCIE5
-from topologies.known import Known, LinkSpec
-from topologies.wiring import too_few
 
 _C2C = "NVIDIA Grace Hopper whitepaper: NVLink-C2C 900 GB/s in both directions"
 
 C2C = LinkSpec(
-    Known(375e9, "guess", "about 83 % of the wire, as large copies get over NVLink"),
-    Known(0.3e-6, "guess", "as for an NVLink hop"),
-    raw=Known(450e9, "datasheet", _C2C),
-    upstream=Known(
+    Quantity(375e9, "guess", "about 83 % of the wire, as large copies get over NVLink"),
+    Quantity(0.3e-6, "guess", "as for an NVLink hop"),
+    raw=Quantity(450e9, "datasheet", _C2C),
+    upstream=Quantity(
         300e9, "guess", "copies to the CPU are slower (NVIDIA/nvbandwidth issue 41); two thirds of the wire"
     ),
 )
 CPU_LINK = LinkSpec(
-    Known(270e9, "guess", "90 % of the wire"),
-    Known(0.2e-6, "guess", "a remote cache line less a local one, between two packages"),
-    raw=Known(300e9, "guess", "NVLink or C2C between Grace CPUs: the order of half of a GPU's C2C"),
+    Quantity(270e9, "guess", "90 % of the wire"),
+    Quantity(0.2e-6, "guess", "a remote cache line less a local one, between two packages"),
+    raw=Quantity(300e9, "guess", "NVLink or C2C between Grace CPUs: the order of half of a GPU's C2C"),
 )
 LPDDR = LinkSpec(
-    Known(400e9, "guess", "about 80 % of the wire"),
-    Known(0.1e-6, "guess", "order of magnitude of a DRAM access"),
-    raw=Known(500e9, "datasheet", "NVIDIA Grace Hopper whitepaper: LPDDR5X, up to 500 GB/s with 480 GB"),
+    Quantity(400e9, "guess", "about 80 % of the wire"),
+    Quantity(0.1e-6, "guess", "order of magnitude of a DRAM access"),
+    raw=Quantity(500e9, "datasheet", "NVIDIA Grace Hopper whitepaper: LPDDR5X, up to 500 GB/s with 480 GB"),
 )
 NVME = LinkSpec(
-    Known(4.2e9, "guess", "as measured for the disks of an Azure ND H100 v5"),
-    Known(20e-6, "guess", "order of magnitude of a write to an enterprise disk"),
-    upstream=Known(6.9e9, "guess", "as measured for the disks of an Azure ND H100 v5"),
+    Quantity(4.2e9, "guess", "as measured for the disks of an Azure ND H100 v5"),
+    Quantity(20e-6, "guess", "order of magnitude of a write to an enterprise disk"),
+    upstream=Quantity(6.9e9, "guess", "as measured for the disks of an Azure ND H100 v5"),
 )
 
 

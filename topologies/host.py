@@ -6,10 +6,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from sim.errors import InputError, Mistake
-from topologies.builder import FabricBuilder
+from topologies.core.quantity import LinkSpec, Quantity
 from topologies.fabric import Fabric
-from topologies.known import Known, LinkSpec
-from topologies.wiring import too_few
+from topologies.fabric.builder import FabricBuilder
+from topologies.fabric.wiring import too_few
 
 _NVLINK4 = "NVIDIA H100 whitepaper: 18 NVLink4 links of 25 GB/s per direction, 900 GB/s per GPU in both"
 _PCIE5 = "PCI Express 5.0: 32 GT/s, 16 lanes, 128b/130b"
@@ -17,34 +17,34 @@ _TREE = "half of the 1.4 us there and back that nvbandwidth shows on an AWS p5, 
 
 # Datasheet defaults; the files in clusters/ put measurements in their place.
 NVLINK4 = LinkSpec(
-    Known(20.6e9, "fitted", "NCCL src/graph/topo.h: sm90 NVLink"),
-    Known(0.3e-6, "guess", "NCCL src/graph/tuning.cc: 0.6 us per LL step between GPUs, over two links"),
-    raw=Known(25e9, "datasheet", _NVLINK4),
+    Quantity(20.6e9, "fitted", "NCCL src/graph/topo.h: sm90 NVLink"),
+    Quantity(0.3e-6, "guess", "NCCL src/graph/tuning.cc: 0.6 us per LL step between GPUs, over two links"),
+    raw=Quantity(25e9, "datasheet", _NVLINK4),
 )
 PCIE5 = LinkSpec(
-    Known(48e9, "fitted", "NCCL src/graph/topo.cc: Gen5 x16"),
-    Known(0.35e-6, "guess", _TREE),
-    raw=Known(63e9, "datasheet", _PCIE5),
+    Quantity(48e9, "fitted", "NCCL src/graph/topo.cc: Gen5 x16"),
+    Quantity(0.35e-6, "guess", _TREE),
+    raw=Quantity(63e9, "datasheet", _PCIE5),
 )
 SOCKET = LinkSpec(
-    Known(115e9, "guess", "80 % of the wire"),
-    Known(0.1e-6, "guess", "order of magnitude of a remote cache line less a local one"),
-    raw=Known(144e9, "guess", "Intel UPI 2.0: 16 GT/s x 24 lanes = 48 GB/s (datasheet); three links are a guess"),
+    Quantity(115e9, "guess", "80 % of the wire"),
+    Quantity(0.1e-6, "guess", "order of magnitude of a remote cache line less a local one"),
+    raw=Quantity(144e9, "guess", "Intel UPI 2.0: 16 GT/s x 24 lanes = 48 GB/s (datasheet); three links are a guess"),
 )
 MEMORY = LinkSpec(
-    Known(250e9, "guess", "about 80 % of the DIMMs"),
-    Known(0.1e-6, "guess", "order of magnitude of a DRAM access"),
-    raw=Known(307.2e9, "datasheet", "Intel Xeon Platinum 8480C: 8 channels of DDR5-4800"),
+    Quantity(250e9, "guess", "about 80 % of the DIMMs"),
+    Quantity(0.1e-6, "guess", "order of magnitude of a DRAM access"),
+    raw=Quantity(307.2e9, "datasheet", "Intel Xeon Platinum 8480C: 8 channels of DDR5-4800"),
 )
 NIC = LinkSpec(
-    Known(48e9, "fitted", "NCCL src/graph/search.cc: the highest speed tried between hosts on sm90"),
-    Known(1e-6, "guess", "order of magnitude of an InfiniBand hop with its adapter"),
-    raw=Known(50e9, "datasheet", "NVIDIA ConnectX-7: 400 Gbit/s"),
+    Quantity(48e9, "fitted", "NCCL src/graph/search.cc: the highest speed tried between hosts on sm90"),
+    Quantity(1e-6, "guess", "order of magnitude of an InfiniBand hop with its adapter"),
+    raw=Quantity(50e9, "datasheet", "NVIDIA ConnectX-7: 400 Gbit/s"),
 )
 NVME = LinkSpec(
-    Known(4.2e9, "measured", "Azure ND H100 v5, fio 1 MiB sequential write: 33.9 GB/s over 8 disks"),
-    Known(20e-6, "guess", "order of magnitude of a write to an enterprise disk"),
-    upstream=Known(6.9e9, "measured", "Azure ND H100 v5, fio 1 MiB sequential read: 55.3 GB/s over 8 disks"),
+    Quantity(4.2e9, "measured", "Azure ND H100 v5, fio 1 MiB sequential write: 33.9 GB/s over 8 disks"),
+    Quantity(20e-6, "guess", "order of magnitude of a write to an enterprise disk"),
+    upstream=Quantity(6.9e9, "measured", "Azure ND H100 v5, fio 1 MiB sequential read: 55.3 GB/s over 8 disks"),
 )
 
 

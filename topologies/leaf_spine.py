@@ -6,15 +6,15 @@ from dataclasses import dataclass, fields
 
 from sim.errors import InputError, Mistake
 from topologies import host
-from topologies.builder import FabricBuilder
+from topologies.core.quantity import LinkSpec, Quantity
 from topologies.fabric import Fabric
-from topologies.known import Known, LinkSpec
-from topologies.wiring import add_row, too_few
+from topologies.fabric.builder import FabricBuilder
+from topologies.fabric.wiring import add_row, too_few
 
 SPINE = LinkSpec(
-    Known(48e9, "guess", "as the NIC's port"),
-    Known(1e-6, "guess", "order of magnitude of a switch hop"),
-    raw=Known(50e9, "guess", "400 Gbit/s"),
+    Quantity(48e9, "guess", "as the NIC's port"),
+    Quantity(1e-6, "guess", "order of magnitude of a switch hop"),
+    raw=Quantity(50e9, "guess", "400 Gbit/s"),
 )
 
 

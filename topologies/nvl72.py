@@ -7,29 +7,29 @@ from dataclasses import dataclass, field
 
 from sim.errors import InputError, Mistake
 from topologies import grace
-from topologies.builder import FabricBuilder
+from topologies.core.quantity import LinkSpec, Quantity
 from topologies.fabric import Fabric
+from topologies.fabric.builder import FabricBuilder
+from topologies.fabric.wiring import add_row, too_few
 from topologies.host import NIC, PCIE5
-from topologies.known import Known, LinkSpec
-from topologies.wiring import add_row, too_few
 
 _SHEET = "NVIDIA GB200 NVL72 datasheet"
 
 NVLINK5 = LinkSpec(
-    Known(41.4e9, "measured", "GB200, p2pBandwidthLatencyTest: 746 GB/s per GPU pair over 18 links (ml-engineering)"),
-    Known(0.3e-6, "guess", "as for NVLink4: NCCL src/graph/tuning.cc, 0.6 us per LL step between GPUs over two links"),
-    raw=Known(50e9, "datasheet", f"{_SHEET}: NVLink5, 18 links, 1.8 TB/s per GPU in both directions"),
+    Quantity(41.4e9, "measured", "GB200, p2pBandwidthLatencyTest: 746 GB/s per GPU pair, 18 links (ml-engineering)"),
+    Quantity(0.3e-6, "guess", "as for NVLink4: NCCL src/graph/tuning.cc, 0.6 us per LL step between GPUs, two links"),
+    raw=Quantity(50e9, "datasheet", f"{_SHEET}: NVLink5, 18 links, 1.8 TB/s per GPU in both directions"),
 )
 C2C = LinkSpec(
-    Known(190e9, "guess", "about 83 % of the wire, as for the GH200"),
-    Known(0.3e-6, "guess", "as for an NVLink hop"),
-    raw=Known(225e9, "guess", f"{_SHEET}: NVLink-C2C 900 GB/s per superchip in both directions, half for each GPU"),
-    upstream=Known(150e9, "guess", "two thirds of the wire, as for the GH200"),
+    Quantity(190e9, "guess", "about 83 % of the wire, as for the GH200"),
+    Quantity(0.3e-6, "guess", "as for an NVLink hop"),
+    raw=Quantity(225e9, "guess", f"{_SHEET}: NVLink-C2C 900 GB/s per superchip in both directions, half for each GPU"),
+    upstream=Quantity(150e9, "guess", "two thirds of the wire, as for the GH200"),
 )
 LEAF = LinkSpec(
-    Known(48e9, "fitted", "NCCL src/graph/search.cc: the highest speed of one 400 Gbit/s port that it tries"),
-    Known(0.5e-6, "guess", "order of magnitude of an InfiniBand switch and its cable"),
-    raw=Known(50e9, "datasheet", "NVIDIA Quantum-2: NDR, 400 Gbit/s per port"),
+    Quantity(48e9, "fitted", "NCCL src/graph/search.cc: the highest speed of one 400 Gbit/s port that it tries"),
+    Quantity(0.5e-6, "guess", "order of magnitude of an InfiniBand switch and its cable"),
+    raw=Quantity(50e9, "datasheet", "NVIDIA Quantum-2: NDR, 400 Gbit/s per port"),
 )
 
 

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 
 from sim.errors import InputError, Mistake
 from topologies import host
-from topologies import storage as storage_fabric
-from topologies.builder import FabricBuilder
+from topologies.core.quantity import LinkSpec
 from topologies.fabric import Fabric
-from topologies.known import LinkSpec
-from topologies.wiring import CABLE, add_mesh, add_rails, add_row, add_spines, too_few
+from topologies.fabric import storage as storage_fabric
+from topologies.fabric.builder import FabricBuilder
+from topologies.fabric.wiring import CABLE, add_mesh, add_rails, add_row, add_spines, too_few
 
 
 @dataclass(frozen=True)
@@ -26,8 +26,8 @@ class Params(host.Params):
     ports
         Ports of every switch.
     storage_servers, storage_ports, storage_spines
-        Of each unit, of each host, and in all: the storage fabric beside the compute fabric (`topologies.storage`).
-        No servers: no storage fabric.
+        Of each unit, of each host, and in all: the storage fabric beside the compute fabric
+        (`topologies.fabric.storage`). No servers: no storage fabric.
     spine, core
         One cable between a leaf and a spine, and between a spine and a core switch.
     storage, server

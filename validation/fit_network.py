@@ -17,7 +17,7 @@ from sim import files
 from sim.collectives import plan_collective
 from sim.collectives.network import CHANNEL, EAGER, HOPS, MESSAGE, PAIRS, RENDEZVOUS, SHARE
 from sim.errors import InputError, Mistake
-from topologies.known import Known
+from topologies.core.quantity import Quantity
 from validation.collective_rows import IN_PLACE, Row, members
 from validation.predict_collective import cluster_of, gpus_of
 
@@ -125,7 +125,7 @@ def _times(rows: Sequence[Row], facts: dict[str, float]) -> np.ndarray:
         fabric = cluster_of(row)
         if id(fabric) not in changed:
             others = {key: known for key, known in fabric.facts.items() if not key.startswith("net_")}
-            new = {key: Known(value, "fitted", "") for key, value in facts.items()}
+            new = {key: Quantity(value, "fitted", "") for key, value in facts.items()}
             changed[id(fabric)] = fabric.with_facts(fabric.name, others | new)
         same = changed[id(fabric)]
         times.append(_plan(row, same).duration(same.links.bandwidth))

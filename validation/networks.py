@@ -7,16 +7,16 @@ from itertools import pairwise
 import numpy as np
 
 from topologies import fat_tree, rail_optimized
-from topologies.builder import FabricBuilder
+from topologies.core.quantity import LinkSpec, Quantity
 from topologies.fabric import Fabric
-from topologies.known import Known, LinkSpec
+from topologies.fabric.builder import FabricBuilder
 
 GIB = float(1 << 30)  # ASTRA-sim's analytical network takes a GB for 2^30 bytes
 
 
 def link(bandwidth: float, latency: float, why: str) -> LinkSpec:
     """One link of `bandwidth` bytes/s and `latency` s."""
-    return LinkSpec(Known(bandwidth, "guess", why), Known(latency, "guess", why))
+    return LinkSpec(Quantity(bandwidth, "guess", why), Quantity(latency, "guess", why))
 
 
 def ring(ranks: int, bandwidth: float = 50 * GIB, latency: float = 500e-9) -> Fabric:

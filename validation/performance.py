@@ -22,7 +22,7 @@ import numpy as np
 from sim import lockstep, transfers
 from sim.lockstep import Cost
 from sim.maxmin import Incidence, rates
-from topologies import ecmp
+from topologies.fabric import ecmp
 from validation import networks, steps
 
 SIZE = 256 * 2.0**20

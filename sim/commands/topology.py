@@ -28,12 +28,12 @@ def show(cluster: str, hosts: int | None, overrides: tuple[str, ...], picture: P
     from sim.collectives import lines
     from sim.strict import split_override
     from topologies import load_cluster
-    from topologies import show as drawing
+    from topologies.show import listing
 
     fabric = load_cluster(cluster, hosts, dict(map(split_override, overrides)), "--set")
-    click.echo("\n".join(lines.told(fabric, fabric.gpus, trees=72)) if rings else drawing.render(fabric))
+    click.echo("\n".join(lines.told(fabric, fabric.gpus, trees=72)) if rings else listing.render(fabric))
     if picture is not None:
-        drawing.picture(fabric, picture)
+        listing.picture(fabric, picture)
         talk(f"wrote {picture}")
 
 
@@ -43,7 +43,7 @@ def show(cluster: str, hosts: int | None, overrides: tuple[str, ...], picture: P
 @explained
 def check(cluster: str, hosts: int | None) -> None:
     """Check the cluster; exit 2 with every mistake."""
-    from topologies.interchange import check_report
+    from topologies.files.interchange import check_report
 
     click.echo(check_report(cluster, hosts))
 
@@ -57,7 +57,7 @@ def check(cluster: str, hosts: int | None) -> None:
 def export_topology(cluster: str, hosts: int | None, output: Path | None, format_: str) -> None:
     """Write the graph for other tools."""
     from topologies import load_cluster
-    from topologies.interchange import export_file
+    from topologies.files.interchange import export_file
 
     path = output or Path(f"{Path(cluster).stem}.graphml")
     for lost in export_file(load_cluster(cluster, hosts), path, format_):
@@ -72,7 +72,7 @@ def export_topology(cluster: str, hosts: int | None, output: Path | None, format
 @explained
 def import_topology(file: Path, output: Path | None, format_: str) -> None:
     """Read a cluster of another tool; the JSON it writes works wherever a cluster's name does."""
-    from topologies.interchange import import_file
+    from topologies.files.interchange import import_file
 
     fabric, path, notes = import_file(file, output, format_)
     for note in notes:

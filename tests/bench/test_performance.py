@@ -9,7 +9,7 @@ import pytest
 
 from sim.collectives import plan_collective
 from topologies import load_cluster
-from topologies.batch import Batch
+from topologies.routes.batch import Batch
 from validation import performance
 
 # Messages that a workload sends, and how far our prediction may lie from the peer's.

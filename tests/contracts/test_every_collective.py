@@ -13,8 +13,8 @@ from sim.collectives.plan import OPS, Plan, Settings
 from sim.errors import InputError
 from sim.plugins import load, providers
 from topologies import cluster_names, load_cluster
+from topologies.core.quantity import Quantity
 from topologies.fabric import Fabric
-from topologies.known import Known
 
 ALGORITHMS = sorted(name for name in providers("sim.collectives", "plan") if name not in ("plan", "gloo", "one_sided"))
 # Not NCCL's: on the CPU (Gloo stages buffers in host memory), or without a kernel of its own.
@@ -33,7 +33,7 @@ def cluster(name: str) -> Fabric:
     if plain == name:
         return load_cluster(plain)
     fabric = load_cluster(plain, hosts=2)
-    return fabric.with_facts(name, {**fabric.facts, "sharp": Known(1.0, "guess", "switches that can do everything")})
+    return fabric.with_facts(name, {**fabric.facts, "sharp": Quantity(1.0, "guess", "switches that can do everything")})
 
 
 @lru_cache

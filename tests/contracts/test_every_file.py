@@ -17,7 +17,7 @@ from sim.costs.gpu import names as gpus
 from sim.predict import predict
 from sim.sections import Model
 from sim.spec import load_scenario, parse_scenario
-from topologies.fabric import GRADES
+from topologies.core.quantity import GRADES
 from workloads.model import load_model, stage_parameters
 
 COSTS = Path(sim.costs.__file__).parent

@@ -11,7 +11,8 @@ import pytest
 
 from sim import plugins
 from topologies import cluster_names, load_cluster
-from topologies.fabric import GRADES, Fabric
+from topologies.core.quantity import GRADES
+from topologies.fabric import Fabric
 
 FAMILIES = sorted(plugins.providers("topologies", "build"))
 

@@ -6,13 +6,15 @@ from dataclasses import replace
 from functools import lru_cache
 
 from topologies import host, load_cluster
-from topologies.builder import FabricBuilder
+from topologies.core.quantity import LinkSpec, Quantity
 from topologies.fabric import Fabric
-from topologies.known import Known, LinkSpec
+from topologies.fabric.builder import FabricBuilder
 
-LEAF = LinkSpec(Known(48e9, "guess", "test"), Known(0.5e-6, "guess", "test"), raw=Known(50e9, "guess", "test"))
+LEAF = LinkSpec(Quantity(48e9, "guess", "test"), Quantity(0.5e-6, "guess", "test"), raw=Quantity(50e9, "guess", "test"))
 # A NIC whose driver does not say how fast it is.
-UNKNOWN = LinkSpec(Known(1.984e9, "guess", "test"), Known(0.7e-6, "guess", "test"), raw=Known(1.25e9, "guess", "test"))
+UNKNOWN = LinkSpec(
+    Quantity(1.984e9, "guess", "test"), Quantity(0.7e-6, "guess", "test"), raw=Quantity(1.25e9, "guess", "test")
+)
 
 
 @lru_cache
@@ -29,7 +31,7 @@ def cluster(
         gpus_per_pcie_switch=0 if on_cpu else 1,
     )  # fmt: skip
     if nvlink:
-        raw, speed = (Known(value, "guess", "test") for value in nvlink)
+        raw, speed = (Quantity(value, "guess", "test") for value in nvlink)
         params = replace(params, nvlink=LinkSpec(speed, host.NVLINK4.latency, raw=raw))
     builder = FabricBuilder()
     rails = [host.add_host(builder, params, f"host{h}", f"h{h}") for h in range(hosts)]
@@ -42,7 +44,7 @@ def cluster(
         for rail in rails:
             builder.link(rail[k], leaf, "nic", nic)
     made = builder.finish(f"{hosts}x{gpus}", gpu, "test")
-    return made.with_facts(made.name, {fact: Known(1.0, "datasheet", "test") for fact in facts})
+    return made.with_facts(made.name, {fact: Quantity(1.0, "datasheet", "test") for fact in facts})
 
 
 def logged(case: str) -> Fabric:

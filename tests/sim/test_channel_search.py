@@ -20,14 +20,14 @@ from sim.collectives.speeds import SPEEDS, capability, generation, nvlink_share
 from sim.collectives.system import SYS, TYPES, system_of
 from tests.sim.hosts import cluster, logged
 from topologies import load_cluster
-from topologies.builder import FabricBuilder
+from topologies.core.quantity import LinkSpec, Quantity
 from topologies.fabric import Fabric
-from topologies.known import Known, LinkSpec
+from topologies.fabric.builder import FabricBuilder
 
 LOGS: dict[str, Any] = json.loads((Path(__file__).parent / "data" / "nccl-logs.json").read_text(encoding="utf-8"))
-SLOT = LinkSpec(Known(24e9, "guess", "test"), Known(1e-6, "guess", "test"), raw=Known(31.5e9, "guess", "test"))
-SOCKET = LinkSpec(Known(16e9, "guess", "test"), Known(1e-6, "guess", "test"))
-BRIDGE = LinkSpec(Known(20e9, "guess", "test"), Known(1e-6, "guess", "test"), raw=Known(25e9, "guess", "test"))
+SLOT = LinkSpec(Quantity(24e9, "guess", "test"), Quantity(1e-6, "guess", "test"), raw=Quantity(31.5e9, "guess", "test"))
+SOCKET = LinkSpec(Quantity(16e9, "guess", "test"), Quantity(1e-6, "guess", "test"))
+BRIDGE = LinkSpec(Quantity(20e9, "guess", "test"), Quantity(1e-6, "guess", "test"), raw=Quantity(25e9, "guess", "test"))
 
 
 def graphs_of(fabric: Fabric, gpus: Sequence[str] = (), wanted: Settings | None = None) -> tuple[Group, found.Graphs]:

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from sim.maxmin import Incidence, rates
-from topologies import ecmp, load_cluster
-from topologies.fabric import Fabric
+from topologies import load_cluster
+from topologies.fabric import Fabric, ecmp
 
 Pair = tuple[str, str]
 DGX = load_cluster("dgx-h100")

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from sim import lockstep, transfers
 from sim.lockstep import Cost
-from topologies import ecmp
+from topologies.fabric import ecmp
 from validation import networks
 from validation.networks import GIB
 

@@ -13,7 +13,7 @@ from sim.collectives.network import UNKNOWN, network_of
 from sim.collectives.search import search
 from sim.errors import InputError
 from topologies import load_cluster
-from topologies.known import Known
+from topologies.core.quantity import Quantity
 
 OLD = Settings(version="2.27.5")
 
@@ -24,7 +24,7 @@ def seconds(op: str, size: float, fabric: object, wanted: Settings = OLD) -> flo
 
 def with_facts(**said: float):  # type: ignore[no-untyped-def]
     fabric = load_cluster("rail-h100", 2)
-    facts = {key: Known(value, "guess", "a test") for key, value in said.items()}
+    facts = {key: Quantity(value, "guess", "a test") for key, value in said.items()}
     return fabric.with_facts(fabric.name, dict(fabric.facts) | facts)
 
 
@@ -66,7 +66,7 @@ def test_proxies_cost_by_the_number_of_peers() -> None:
     cost = 5e-6
     for hosts, peers in ((2, 8), (4, 24)):
         fabric = load_cluster("rail-h100", hosts)
-        said = fabric.with_facts(fabric.name, dict(fabric.facts) | {"net_message": Known(cost, "guess", "a test")})
+        said = fabric.with_facts(fabric.name, dict(fabric.facts) | {"net_message": Quantity(cost, "guess", "a test")})
         more = seconds("all_to_all", 64 * hosts, said) - seconds("all_to_all", 64 * hosts, fabric)
         assert more == pytest.approx(cost * peers)
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from sim.errors import InputError
 from topologies import aws_p5, load_cluster
 from topologies.aws_p5 import Params
-from topologies.measures import bisection
+from topologies.show.measures import bisection
 
 PARAMS = st.builds(
     Params,

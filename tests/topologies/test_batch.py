@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from topologies import fat_tree, load_cluster, rail_optimized, superpod
-from topologies.batch import Batch
+from topologies.core.links import Ints
+from topologies.core.quantity import LinkSpec, Quantity
 from topologies.fabric import Fabric
-from topologies.known import Known, LinkSpec
-from topologies.links import Ints
+from topologies.routes.batch import Batch
 
 SMALL = {
     "rails": rail_optimized.build(rail_optimized.Params(hosts=6, hosts_per_group=2, spines=2)),
@@ -84,7 +84,7 @@ def test_a_host_with_a_link_less_is_a_pattern_of_its_own() -> None:
 def test_hosts_wired_to_each_other_are_left_to_the_router() -> None:
     """A cable between two NICs makes a way past the switches: hop counts decide, as for single routes."""
     graph = SMALL["rails"].graph.copy()
-    spec = LinkSpec(Known(1e9, "guess", "a test"), Known(1e-6, "guess", "a test"))
+    spec = LinkSpec(Quantity(1e9, "guess", "a test"), Quantity(1e-6, "guess", "a test"))
     for a, b in (("host0/nic0", "host5/nic1"), ("host5/nic1", "host0/nic0")):
         graph.add_edge(a, b, kind="nic", bandwidth=spec.bandwidth.value, latency=1e-6)
     fabric = Fabric.from_graph(graph)
@@ -133,5 +133,5 @@ def test_an_exchange_over_equally_near_adapters_makes_no_pairs(monkeypatch: pyte
     fabric = load_cluster(str(file), 20)
     gpus = fabric.positions(fabric.gpus)
     whole = sum(fabric.loads(np.full(len(gpus), one), gpus, (gpus != one) * 1.0) for one in gpus)
-    monkeypatch.setattr("topologies.exchange._pair_by_pair", None)
+    monkeypatch.setattr("topologies.routes.exchange._pair_by_pair", None)
     assert fabric.exchange(gpus, gpus, 1.0) == pytest.approx(whole)

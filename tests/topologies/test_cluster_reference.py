@@ -8,15 +8,15 @@ from pathlib import Path
 import pytest
 
 from sim.errors import PrestepError
-from topologies import reference
-from topologies.clusterfile import OF_EVERY_FAMILY
-from topologies.known import LinkSpec
+from topologies.core.quantity import LinkSpec
+from topologies.files import reference
+from topologies.files.clusterfile import OF_EVERY_FAMILY
 
 PAGE = Path(__file__).parents[2] / "docs" / "cluster-files.md"
 
 
 def test_the_page_has_the_tables_of_this_tree() -> None:
-    """`python -m topologies.reference docs/cluster-files.md` was run after the last change of a key."""
+    """`python -m topologies.files.reference docs/cluster-files.md` was run after the last change of a key."""
     page = PAGE.read_text(encoding="utf-8")
     assert reference.written(page) == page
 

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from topologies import ecmp, load_cluster
+from topologies import load_cluster
+from topologies.fabric import ecmp
 from topologies.rail_optimized import Params, build
 
 POD = build(Params(hosts=16, hosts_per_group=8, spines=8))
@@ -56,6 +57,6 @@ def test_another_seed_is_another_draw_and_another_process_is_not() -> None:
     """The hash is of the names, not of Python's."""
     first, other = (ecmp.loads(POD, FLOWS, seed) for seed in (0, 1))
     assert (first != other).any()
-    code = "from topologies.ecmp import _hash; print(_hash('0/a/b/0'))"
+    code = "from topologies.fabric.ecmp import _hash; print(_hash('0/a/b/0'))"
     shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert float(shown) == ecmp._hash("0/a/b/0")

@@ -10,9 +10,9 @@ import pytest
 from sim.errors import InputError
 from topologies import load_cluster
 from topologies.ethernet_clos import Params, build
-from topologies.measures import bisection
-from topologies.routing import MAX_PATHS
-from topologies.tiers import tiers
+from topologies.routes.router import MAX_PATHS
+from topologies.show.measures import bisection
+from topologies.show.tiers import tiers
 
 HOST: dict[str, Any] = {"gpus": 2, "nics": 2, "nvmes": 0, "nvlinks": (18,), "sockets": 1}
 SMALL = Params(hosts=16, hosts_per_rack=2, racks_per_pod=4, spines=4, oversubscription=2, **HOST)

@@ -7,8 +7,8 @@ import pytest
 
 from topologies import load_cluster
 from topologies.fabric import Fabric
-from topologies.measures import bisection
-from topologies.tiers import all_gather_bandwidth, tiers
+from topologies.show.measures import bisection
+from topologies.show.tiers import all_gather_bandwidth, tiers
 
 
 def node_egress(fabric: Fabric) -> float:

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from sim.errors import InputError
 from topologies.fat_tree import Params, build
-from topologies.measures import bisection
-from topologies.tiers import tiers
+from topologies.show.measures import bisection
+from topologies.show.tiers import tiers
 
 HOST: dict[str, Any] = {"gpus": 2, "nics": 2, "nvmes": 0, "nvlinks": (18,), "sockets": 1}
 

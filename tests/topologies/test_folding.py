@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from topologies import load_cluster
-from topologies.drawing import draw
-from topologies.folding import MOST, Class, fold
-from topologies.summary import bisection_bound, diameter, oversubscription, summary
+from topologies.show.drawing import draw
+from topologies.show.folding import MOST, Class, fold
+from topologies.show.summary import bisection_bound, diameter, oversubscription, summary
 
 POD = load_cluster("dgx-h100-superpod", hosts=128, overrides={"storage_nic": "off", "storage": "off"})
 HOSTS = {

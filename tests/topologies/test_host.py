@@ -11,10 +11,9 @@ from hypothesis import strategies as st
 
 from sim.errors import InputError
 from topologies import cluster_names, host, load_cluster
-from topologies.fabric import GRADES
+from topologies.core.quantity import GRADES, Quantity
 from topologies.host import Params
-from topologies.known import Known
-from topologies.measures import bisection
+from topologies.show.measures import bisection
 
 PARAMS = st.builds(
     Params,
@@ -118,7 +117,7 @@ def test_wrong_parameters_are_reported_together() -> None:
 
 def test_a_link_without_bandwidth_is_named() -> None:
     """The check says which link, which column, what was found."""
-    dead = replace(host.NVLINK4, bandwidth=Known(0.0, "guess", "a broken link"))
+    dead = replace(host.NVLINK4, bandwidth=Quantity(0.0, "guess", "a broken link"))
     with pytest.raises(
         InputError, match=r"host: gpu0-nvswitch0.bandwidth: found 0.0, expected a finite number above 0"
     ):

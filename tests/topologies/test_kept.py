@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from topologies import clusterfile, kept, load_cluster
+from topologies import load_cluster
 from topologies.fabric import Fabric
+from topologies.files import clusterfile, kept
 
 
 def alike(one: Fabric, other: Fabric) -> bool:

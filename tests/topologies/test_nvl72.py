@@ -7,9 +7,9 @@ import pytest
 
 from sim.errors import InputError
 from topologies import load_cluster
-from topologies.measures import bisection
 from topologies.nvl72 import Params
-from topologies.tiers import all_gather_bandwidth, tiers
+from topologies.show.measures import bisection
+from topologies.show.tiers import all_gather_bandwidth, tiers
 
 RACK, POD = load_cluster("gb200-nvl72"), load_cluster("gb200-superpod-576")
 

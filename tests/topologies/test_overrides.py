@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from sim.errors import InputError
 from topologies import load_cluster
-from topologies.overrides import select
+from topologies.edit.overrides import select
 
 DGX = load_cluster("dgx-h100")
 LINKS = DGX.links

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from sim.errors import InputError
 from topologies import load_cluster
-from topologies.hostfile import expand, read
-from topologies.placement import leaves_of, place
+from topologies.edit.hostfile import expand, read
+from topologies.edit.placement import leaves_of, place
 
 RAIL = load_cluster("rail-h100", hosts=4)
 POD = load_cluster("dgx-h100-superpod", hosts=96)

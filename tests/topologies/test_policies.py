@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from topologies import load_cluster
+from topologies.core.links import Floats
 from topologies.fabric import Fabric
-from topologies.links import Floats
 from topologies.policies import Routing
 
 POD = load_cluster("dgx-h100-superpod", hosts=64)

@@ -8,12 +8,12 @@ import pytest
 
 from sim.errors import InputError
 from topologies import load_cluster
-from topologies.builder import FabricBuilder
 from topologies.fabric import Fabric
+from topologies.fabric.builder import FabricBuilder
 from topologies.host import Params as Host
 from topologies.host import add_host, add_hosts
 from topologies.rail_optimized import Params, build
-from topologies.tiers import tiers
+from topologies.show.tiers import tiers
 
 SMALL = Params(hosts=8, hosts_per_group=4, spines=2)
 

@@ -11,10 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sim.errors import InputError
-from topologies import host, load_cluster, placement
+from topologies import host, load_cluster
+from topologies.edit import placement
 from topologies.fabric import Fabric
 from topologies.host import Params
-from topologies.routing import ENDPOINTS
+from topologies.routes.router import ENDPOINTS
 
 DGX = load_cluster("dgx-h100")
 # Between two NVSwitches there is no path: a GPU does not forward.

@@ -7,7 +7,7 @@ import pytest
 
 from sim.errors import InputError
 from topologies import load_cluster
-from topologies.selectors import resolve
+from topologies.edit.selectors import resolve
 
 # Without the storage network, which would still join the hosts.
 POD = load_cluster("dgx-h100-superpod", hosts=4, overrides={"storage_nic": "off"})

@@ -12,8 +12,9 @@ import networkx as nx
 import pytest
 
 from sim.errors import InputError
-from topologies import cluster_names, load_cluster, show
+from topologies import cluster_names, load_cluster
 from topologies.fabric import Fabric
+from topologies.show import listing
 
 DGX = load_cluster("dgx-h100")
 
@@ -22,7 +23,7 @@ DGX = load_cluster("dgx-h100")
 def test_a_listing_names_every_kind_of_node_and_link(name: str) -> None:
     """With counts and grades, in lines that fit."""
     fabric = load_cluster(name)
-    text = show.render(fabric, width=100)
+    text = listing.render(fabric, width=100)
     assert all(len(line) <= 100 for line in text.splitlines())
     first = {line.split()[0] for line in text.splitlines() if line}
     assert set(fabric.nodes.kinds) | set(fabric.links.kinds) <= first
@@ -30,7 +31,7 @@ def test_a_listing_names_every_kind_of_node_and_link(name: str) -> None:
 
 def test_a_degraded_link_has_a_row_and_a_name_of_its_own() -> None:
     """And holds its path back: shares do not follow speed."""
-    text = show.render(DGX.with_overrides({"gpu0-nvswitch1.bandwidth": "0.5x"}))
+    text = listing.render(DGX.with_overrides({"gpu0-nvswitch1.bandwidth": "0.5x"}))
     assert any(line.startswith("nvlink") and line.endswith("gpu0-nvswitch1") for line in text.splitlines())
     # 4 of 18 links at half of 21.83 GB/s: 18 x 21.83 / 2.
     assert "196.5 GB/s in all" in text
@@ -39,7 +40,7 @@ def test_a_degraded_link_has_a_row_and_a_name_of_its_own() -> None:
 def test_json_and_graphml_hold_the_same_graph(tmp_path: Path) -> None:
     """NetworkX reads both back into the same fabric."""
     for name in ("a.json", "a.graphml"):
-        show.export(DGX, tmp_path / name)
+        listing.export(DGX, tmp_path / name)
     data = json.loads((tmp_path / "a.json").read_text())
     graphs: tuple[Any, ...] = (
         nx.node_link_graph(data, source="src", target="dst", edges="links"),
@@ -55,7 +56,7 @@ def test_json_and_graphml_hold_the_same_graph(tmp_path: Path) -> None:
 def test_pictures_are_written_and_svg_is_reproducible(tmp_path: Path) -> None:
     """Same cluster, same bytes."""
     for name in ("a.svg", "b.svg", "c.png"):
-        show.picture(load_cluster("h200-host-2"), tmp_path / name)
+        listing.picture(load_cluster("h200-host-2"), tmp_path / name)
     assert (tmp_path / "a.svg").read_bytes() == (tmp_path / "b.svg").read_bytes()
     assert "nvswitch3" in (tmp_path / "a.svg").read_text()
     assert (tmp_path / "c.png").read_bytes().startswith(b"\x89PNG")
@@ -64,9 +65,9 @@ def test_pictures_are_written_and_svg_is_reproducible(tmp_path: Path) -> None:
 def test_other_suffixes_are_refused(tmp_path: Path) -> None:
     """Before anything is written."""
     with pytest.raises(InputError, match=r"\.graphml"):
-        show.export(DGX, tmp_path / "a.gml")
+        listing.export(DGX, tmp_path / "a.gml")
     with pytest.raises(InputError, match=r"\.png or \.svg"):
-        show.picture(DGX, tmp_path / "a.jpeg")
+        listing.picture(DGX, tmp_path / "a.jpeg")
     assert not list(tmp_path.iterdir())
 
 

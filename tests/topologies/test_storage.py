@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from topologies import load_cluster
-from topologies.measures import bisection
-from topologies.storage import STORAGE_LINKS
+from topologies.fabric.storage import STORAGE_LINKS
+from topologies.show.measures import bisection
+from topologies.show.tiers import tiers
 from topologies.superpod import Params, build
-from topologies.tiers import tiers
 
 POD = load_cluster("dgx-h100-superpod", hosts=64)
 

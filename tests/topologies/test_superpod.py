@@ -9,9 +9,9 @@ import pytest
 
 from sim.errors import InputError
 from topologies import load_cluster
-from topologies.measures import bisection
+from topologies.show.measures import bisection
+from topologies.show.tiers import all_gather_bandwidth, tiers
 from topologies.superpod import Params, build
-from topologies.tiers import all_gather_bandwidth, tiers
 
 
 @pytest.mark.parametrize(

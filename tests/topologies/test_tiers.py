@@ -6,15 +6,15 @@ import pytest
 
 from sim.errors import InputError
 from topologies import load_cluster
-from topologies.builder import FabricBuilder
+from topologies.core.quantity import LinkSpec, Quantity
 from topologies.fabric import Fabric
-from topologies.known import Known, LinkSpec
-from topologies.measures import bisection
-from topologies.tiers import all_gather_bandwidth, tiers
+from topologies.fabric.builder import FabricBuilder
+from topologies.show.measures import bisection
+from topologies.show.tiers import all_gather_bandwidth, tiers
 
 
 def link(bandwidth: float) -> LinkSpec:
-    return LinkSpec(Known(bandwidth, "guess", "a test"), Known(1e-6, "guess", "a test"))
+    return LinkSpec(Quantity(bandwidth, "guess", "a test"), Quantity(1e-6, "guess", "a test"))
 
 
 def superpod(units: int, hosts: int, nvlink: float = 450e9) -> Fabric:

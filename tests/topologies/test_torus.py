@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sim.errors import InputError
-from topologies.measures import bisection
+from topologies.show.measures import bisection
 from topologies.torus import Params, build
 
 HOST: dict[str, Any] = {"gpus": 1, "nics": 1, "nvmes": 0, "nvlinks": (), "sockets": 1}

@@ -14,7 +14,7 @@ import cli
 from sim.collectives import plan_collective
 from sim.errors import InputError
 from topologies import load_cluster
-from topologies.known import Known
+from topologies.core.quantity import Quantity
 from validation import fit_network, published_rows
 from validation.collective_rows import Row
 from validation.collective_sets import validate_set
@@ -25,7 +25,7 @@ NODES = "ALCF", "Sophia (ALCF), NVIDIA A100-SXM4-40GB, 8/node"
 
 def measured(op: str, size: int, at: int) -> Row:
     fabric = load_cluster("alcf-sophia", 2)
-    facts = dict(fabric.facts) | {key: Known(value, "guess", "") for key, value in TRUE.items()}
+    facts = dict(fabric.facts) | {key: Quantity(value, "guess", "") for key, value in TRUE.items()}
     same = fabric.with_facts(fabric.name, facts)
     row = Row("test", op, 16, size, 1.0, 1.0, at % 2 == 1, cluster="alcf-sophia", hosts=2, per_host=8)
     plan = plan_collective(op, size, same.gpus, same, row.wanted)

@@ -16,8 +16,8 @@ import numpy as np
 from sim.plugins import load_function
 
 if TYPE_CHECKING:
+    from topologies.core.links import Floats, Ints
     from topologies.fabric import Fabric
-    from topologies.links import Floats, Ints
 
     Paths = Sequence[tuple[Ints, float]]
     Choose = Callable[[str, str, Paths], Paths]

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from topologies.ecmp import drawn
+from topologies.fabric.ecmp import drawn
 from topologies.policies import between_nics
 
 if TYPE_CHECKING:
+    from topologies.core.links import Floats, Ints
     from topologies.fabric import Fabric
-    from topologies.links import Floats, Ints
     from topologies.policies import Paths, Routing
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
-from topologies.placement import gpus_by_host
+from topologies.edit.placement import gpus_by_host
 from topologies.policies import added
 
 if TYPE_CHECKING:
+    from topologies.core.links import Floats, Ints
     from topologies.fabric import Fabric
-    from topologies.links import Floats, Ints
     from topologies.policies import Paths, Routing
 
 _rails: WeakKeyDictionary[Fabric, dict[str, tuple[str, ...]]] = WeakKeyDictionary()

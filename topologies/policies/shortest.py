@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 from topologies.policies import between_nics
 
 if TYPE_CHECKING:
+    from topologies.core.links import Floats, Ints
     from topologies.fabric import Fabric
-    from topologies.links import Floats, Ints
     from topologies.policies import Routing
 
 

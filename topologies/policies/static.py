@@ -11,8 +11,8 @@ import numpy as np
 from topologies.policies import between_nics
 
 if TYPE_CHECKING:
+    from topologies.core.links import Floats, Ints
     from topologies.fabric import Fabric
-    from topologies.links import Floats, Ints
     from topologies.policies import Paths, Routing
 
 _numbers: WeakKeyDictionary[Fabric, dict[str, int]] = WeakKeyDictionary()

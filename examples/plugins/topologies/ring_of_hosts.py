@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 
 from topologies import host
-from topologies.builder import FabricBuilder
+from topologies.core.quantity import LinkSpec, Quantity
 from topologies.fabric import Fabric
-from topologies.known import Known, LinkSpec
+from topologies.fabric.builder import FabricBuilder
 
-CABLE = LinkSpec(Known(48e9, "guess", "one 400 Gbit/s port"), Known(1e-6, "guess", "order of magnitude of a hop"))
+CABLE = LinkSpec(Quantity(48e9, "guess", "one 400 Gbit/s port"), Quantity(1e-6, "guess", "order of magnitude of a hop"))
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from topologies.drawing_folded import _label, _rows, _told
-from topologies.folding import Folded, class_of, fold
+from topologies.show.drawing_folded import _label, _rows, _told
+from topologies.show.folding import Folded, class_of, fold
 
 if TYPE_CHECKING:
     from sim.predict import Simulation

@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 
 from sim.errors import InputError
-from topologies import importers, interchange, load_cluster
+from topologies import load_cluster
 from topologies.fabric import Fabric
-from topologies.importers import _yaml, astra_sim, infragraph
-from topologies.importers._text import Source
+from topologies.files import importers, interchange
+from topologies.files.importers import _yaml, astra_sim, infragraph
+from topologies.files.importers._text import Source
 
 CLOS: dict[str, Any] = {
     "name": "clos",

@@ -8,9 +8,10 @@ import pytest
 
 from sim import plugins
 from sim.errors import InputError
-from topologies import importers, interchange, load_cluster
+from topologies import load_cluster
+from topologies.files import importers, interchange
 
-PACKAGE = "topologies.importers"
+PACKAGE = "topologies.files.importers"
 
 
 @pytest.mark.parametrize("name", importers.formats())

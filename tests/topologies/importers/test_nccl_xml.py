@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from sim.errors import InputError
-from topologies import importers
-from topologies.importers import nccl_xml
+from topologies.files import importers
+from topologies.files.importers import nccl_xml
 
 HOST = """<system version="1">
   <cpu numaid="0" arch="x86_64" vendor="GenuineIntel" familyid="6" modelid="143">

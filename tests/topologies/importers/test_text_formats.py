@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from sim.errors import InputError
-from topologies import importers
-from topologies.importers import ibnetdiscover, nvidia_smi, slurm
-from topologies.importers._text import Source
+from topologies.files import importers
+from topologies.files.importers import ibnetdiscover, nvidia_smi, slurm
+from topologies.files.importers._text import Source
 
 SMI = """
         GPU0    GPU1    GPU2    GPU3    NIC0    CPU Affinity    NUMA Affinity   GPU NUMA ID

@@ -1,0 +1,49 @@
+"""Numbers that say where they come from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+# Best first. A result says how much of its time rests on each.
+GRADES = ("measured", "fitted", "datasheet", "guess")
+
+
+@dataclass(frozen=True)
+class Quantity:
+    """A number with its evidence grade and its source.
+
+    `value` is in SI units (bytes/s, s) or a count; `evidence` is one of `GRADES`; `source` names a
+    document or a measurement.
+    """
+
+    value: float
+    evidence: str
+    source: str
+
+
+@dataclass(frozen=True)
+class LinkSpec:
+    """What one physical link can do.
+
+    Attributes
+    ----------
+    bandwidth
+        Payload bytes/s in one direction: what a large copy gets, headers taken off. Counted from the CPU towards the
+        device, and in both directions unless `upstream` is given.
+    latency
+        Seconds from one end to the other, without any software.
+    raw
+        Bytes/s on the wire in one direction, as the datasheet gives it; the payload bandwidth when None.
+    upstream
+        Payload bytes/s towards the CPU where it differs (a disk's reads, for instance).
+    """
+
+    bandwidth: Quantity
+    latency: Quantity
+    raw: Quantity | None = None
+    upstream: Quantity | None = None
+
+    @property
+    def reverse(self) -> LinkSpec:
+        """The same link seen from its other end."""
+        return self if self.upstream is None else replace(self, bandwidth=self.upstream, upstream=self.bandwidth)

@@ -1,0 +1,1 @@
+"""Changes of a cluster: what-ifs, switched-off parts, and where ranks are placed."""

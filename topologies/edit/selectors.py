@@ -1,0 +1,219 @@
+"""What a what-if means by its selector: which links, and which devices.
+
+=======================================  ==================================================================
+selector                                 what it means
+=======================================  ==================================================================
+`nvlink`, `nic`, `spine`                 all links of a kind (for `off`: the NICs or switches of that name too)
+`leaf`, `spine`, `core`, `nvswitch`      a tier of switches: the links that come into it from below
+`gpu`, `cpu`, `pcieswitch`               devices of a kind, and every link at one
+`link`                                   every link
+`nic[host3]`, `nvlink[gpu0]`             those in one host, or at one node
+`gpu[17]`, `leaf[0-3,7]`, `nic[host0.3]` those of a number in the cluster, or in a host
+`host3`, `host3/nic0`                    every link in or at a host, or at a node
+`link[a->b]`, `a>b`                      one direction of one link
+`link[a-b]`, `a-b`                       both directions of it
+=======================================  ==================================================================
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from sim.errors import Mistake, did_you_mean
+from topologies.core.links import Ints
+
+if TYPE_CHECKING:
+    from topologies.fabric import Fabric
+
+# Lowest first, as in `topologies.show.tiers`; a link belongs to the higher of its two ends.
+TIERS = ("nvswitch", "leaf", "switch", "spine", "core", "network")
+_PART = re.compile(r"([^\[\]]+)\[(.+)\]")
+_NUMBERS = re.compile(r"\d+(?:-\d+)?(?:\s*,\s*\d+(?:-\d+)?)*")
+_IN_HOST = re.compile(r"(.+)\.(\d+(?:-\d+)?)")
+# Names looked through for a close one: more would take minutes on 100,000 GPUs.
+_MOST_NAMES = 2000
+
+
+@dataclass(frozen=True, eq=False)
+class Selection:
+    """Rows of `fabric.links`, ascending, and names of the devices that are meant themselves."""
+
+    rows: Ints
+    nodes: tuple[str, ...] = ()
+
+    def __bool__(self) -> bool:
+        return bool(len(self.rows)) or bool(self.nodes)
+
+    def cables(self, fabric: Fabric) -> Ints:
+        """The links that go when this is off: both directions, and every link at its devices."""
+        rows = set(self.rows.tolist()) | set(_at(fabric, self.nodes).tolist())
+        index, links = fabric.links.index, fabric.links
+        back = {index.get((links.dst[row], links.src[row]), row) for row in rows}
+        return np.array(sorted(rows | back), dtype=np.int64)
+
+
+_NONE = Selection(np.empty(0, dtype=np.int64))
+
+
+def resolve(fabric: Fabric, selector: str) -> Selection:
+    """What a selector means on a fabric; an empty selection when nothing."""
+    selector = selector.strip()
+    if part := _PART.fullmatch(selector):
+        return _part(fabric, part[1].strip(), part[2].strip())
+    nodes = fabric.nodes
+    if selector == "link":
+        return Selection(np.arange(len(fabric.links)))
+    if selector in fabric.links.kinds:
+        return Selection(fabric.links.of_kind(selector), nodes.of_kind(selector))
+    if selector in nodes.kinds:
+        return _of_kind(fabric, selector, nodes.of_kind(selector))
+    if selector in nodes.index:
+        return Selection(_at(fabric, [selector]), (selector,))
+    if selector in fabric.hosts:
+        inside = _inside(fabric, selector)
+        return Selection(_at(fabric, inside), tuple(inside))
+    return Selection(_link(fabric, selector))
+
+
+def missing(fabric: Fabric, selector: str, key: str, where: str) -> Mistake:
+    """The mistake of a selector that means nothing on this fabric, with what comes close."""
+    links, nodes, part = fabric.links, fabric.nodes, _PART.fullmatch(selector.strip())
+    if ends := _ends_told(fabric, part[2] if part and part[1].strip() == "link" else selector):
+        expected = f"a link of {fabric.name}, such as {links.name(0)}"
+        return Mistake(where, key, f'"{selector}", which is no link', expected, ends)
+    kinds = list(dict.fromkeys([*links.kinds, *nodes.kinds, "link"]))
+    if part and part[1].strip() in kinds:
+        kind = part[1].strip()
+        count = len(nodes.of_kind(kind))
+        numbers = f", or a number from 0 to {count - 1}" if count else ""
+        hint = did_you_mean(part[2], [*fabric.hosts[:_MOST_NAMES], *nodes.names[:_MOST_NAMES]])
+        what = "link by its ends, such as " + links.name(0) if kind == "link" else f"{kind}"
+        return Mistake(
+            where,
+            key,
+            f'"{selector}"',
+            f"a host or a node of {fabric.name} with {what}{numbers}",
+            hint or _some(fabric),
+        )
+    known = [*kinds, *fabric.hosts[:_MOST_NAMES], *nodes.names[:_MOST_NAMES]]
+    known += links.names(range(min(len(links), _MOST_NAMES)))
+    hint = did_you_mean(part[1] if part else selector, known)
+    expected = f"a kind ({', '.join(kinds)}), a link such as {links.name(0)}, or a host or node of {fabric.name}"
+    return Mistake(where, key, f'"{selector}", which matches no link and no device', expected, hint)
+
+
+def _ends_told(fabric: Fabric, text: str) -> str:
+    """What is wrong with `a->b`: an end that is no node, or where the first one's links lead; "" for other texts."""
+    arrow = next((sign for sign in ("->", ">") if sign in text), None)
+    if arrow is None:
+        return ""
+    ends = [piece.strip() for piece in text.split(arrow, 1)]
+    for end in ends:
+        if end not in fabric.nodes.index:
+            return did_you_mean(end, fabric.nodes.names[:_MOST_NAMES]) or f'there is no node "{end}"'
+    near = fabric.links.dst[fabric.links.src == ends[0]].tolist()
+    return f"{ends[0]} has links to {', '.join(near[:4])}{', ...' if len(near) > 4 else ''}"
+
+
+def _some(fabric: Fabric) -> str:
+    return f"hosts: {', '.join(fabric.hosts[:3])}{', ...' if len(fabric.hosts) > 3 else ''}"
+
+
+def _part(fabric: Fabric, kind: str, where: str) -> Selection:
+    """`kind[where]`."""
+    links, nodes = fabric.links, fabric.nodes
+    if kind == "link" and len(rows := _link(fabric, where)):
+        return Selection(rows)
+    if kind not in (*links.kinds, *nodes.kinds, "link", "host"):
+        return _NONE
+    devices = _devices(fabric, kind, where)
+    if kind == "host":
+        inside = [node for host in devices for node in _inside(fabric, host)]
+        return Selection(_at(fabric, inside), tuple(inside))
+    if kind in links.kinds:
+        rows = links.of_kind(kind)
+        near = _at(fabric, devices or _inside(fabric, where))
+        return Selection(
+            rows[np.isin(rows, near)], tuple(n for n in devices if fabric.nodes.kinds[nodes.index[n]] == kind)
+        )
+    if kind == "link":
+        return Selection(_at(fabric, devices or _inside(fabric, where)))
+    return _of_kind(fabric, kind, devices) if devices else _NONE
+
+
+def _devices(fabric: Fabric, kind: str, where: str) -> list[str]:
+    """Nodes (of kind `host`: hosts) that the brackets name: by number, number in a host, name, host, or pattern."""
+    nodes = fabric.nodes
+    named = list(fabric.hosts if kind == "host" else nodes.of_kind(kind))
+    if _NUMBERS.fullmatch(where):
+        return [named[at] for at in _numbers(where) if at < len(named)]
+    if (found := _IN_HOST.fullmatch(where)) and found[1] in fabric.hosts:
+        own = [name for name in named if kind != "host" and fabric.host_of(name) == found[1]]
+        return [own[at] for at in _numbers(found[2]) if at < len(own)]
+    if kind == "host":
+        return [name for name in named if fnmatchcase(name, where)]
+    if where in fabric.hosts:
+        return [name for name in named if fabric.host_of(name) == where]
+    return [name for name in named if fnmatchcase(name, where)]
+
+
+def _numbers(text: str) -> list[int]:
+    """`0-3,7` -> 0, 1, 2, 3, 7."""
+    found: list[int] = []
+    for piece in text.split(","):
+        low, _, high = piece.strip().partition("-")
+        found.extend(range(int(low), int(high or low) + 1))
+    return list(dict.fromkeys(found))
+
+
+def _inside(fabric: Fabric, name: str) -> list[str]:
+    """The node of that name, or the nodes of the host (or of hosts, by a pattern)."""
+    pairs = zip(fabric.nodes.names, fabric.nodes.hosts, strict=True)
+    return [node for node, host in pairs if fnmatchcase(node, name) or (host and fnmatchcase(host, name))]
+
+
+def _of_kind(fabric: Fabric, kind: str, devices: Iterable[str]) -> Selection:
+    """Devices of one kind with their links; of a tier, those that come from below."""
+    named = tuple(devices)
+    rows = _at(fabric, named)
+    if kind in TIERS:
+        level = {name: at for at, name in enumerate(TIERS)}
+        of = dict(zip(fabric.nodes.names, fabric.nodes.kinds, strict=True))
+        links = fabric.links
+        # Two leaves may be joined without a spine switch: their link is of kind "spine" all the same.
+        names = [(links.kind[row], of[links.src[row]], of[links.dst[row]]) for row in rows.tolist()]
+        top = np.array([max(level.get(name, -1) for name in three) == level[kind] for three in names], dtype=bool)
+        rows = rows[top] if top.any() else rows
+    return Selection(rows, named)
+
+
+def _at(fabric: Fabric, names: Iterable[str]) -> Ints:
+    """Rows with an end among some nodes."""
+    wanted = sorted(set(names))
+    return np.flatnonzero(_among(fabric.links.src, wanted) | _among(fabric.links.dst, wanted))
+
+
+def _among(ends: npt.NDArray[np.str_], names: list[str]) -> npt.NDArray[np.bool_]:
+    return ends == names[0] if len(names) == 1 else np.isin(ends, names)
+
+
+def _link(fabric: Fabric, text: str) -> Ints:
+    """`a->b` and `a>b`: one direction; `a-b`: both. Names of hosts and nodes may hold dashes themselves."""
+    index = fabric.links.index
+    for arrow in ("->", ">"):
+        src, found, dst = (piece.strip() for piece in text.partition(arrow))
+        if found:
+            rows = [index[src, dst]] if (src, dst) in index else []
+            return np.array(rows, dtype=np.int64)
+    for at, letter in enumerate(text):
+        ends = text[:at].strip(), text[at + 1 :].strip()
+        if letter == "-" and ends in index:
+            return np.array(sorted((index[ends], index[ends[::-1]])), dtype=np.int64)
+    return np.empty(0, dtype=np.int64)

@@ -1,0 +1,91 @@
+"""What is left of a cluster when devices and cables are switched off."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import fields
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from sim.errors import InputError, Mistake
+from topologies.core.checks import components
+from topologies.core.links import Ints, Links, Nodes
+
+if TYPE_CHECKING:
+    from topologies.fabric import Fabric
+
+# Devices that are of use with a single link, or none.
+_STANDING = frozenset({"gpu", "cpu", "memory", "nvme", "storage"})
+_SHOWN = 16
+
+
+def off(fabric: Fabric, rows: Ints, devices: Sequence[str], key: str, where: str) -> Fabric:
+    """The fabric without some rows of links (both directions given) and without some devices.
+
+    Raises
+    ------
+    InputError
+        If a GPU is among the devices, or GPUs cannot reach each other any more; names their ranks.
+    """
+    gone = set(devices)
+    lost = [rank for rank, gpu in enumerate(fabric.gpus) if gpu in gone]
+    if lost:
+        expected = "every rank with its GPU"
+        hint = "fewer GPUs: cluster.hosts or cluster.gpus; a slower one: gpu[3].clock=0.5x"
+        raise InputError(Mistake(where, key, f"off, which takes away {_ranks(lost, fabric)}", expected, hint))
+    keep = np.ones(len(fabric.links), dtype=bool)
+    keep[rows] = False
+    gone |= _dead_ends(fabric, keep)
+    _check_reach(fabric, keep, key, where)
+    names = zip(fabric.nodes.names, fabric.nodes.kinds, fabric.nodes.hosts, strict=True)
+    columns = list(zip(*[row for row in names if row[0] not in gone], strict=True))
+    nodes = Nodes(*(tuple(column) for column in columns))
+    links = Links(**{entry.name: getattr(fabric.links, entry.name)[keep] for entry in fields(Links)})
+    return fabric.with_columns(nodes=nodes, links=links)
+
+
+def _dead_ends(fabric: Fabric, keep: np.ndarray[tuple[int, ...], np.dtype[np.bool_]]) -> set[str]:
+    """Switches and NICs that lost links and lead nowhere: their last cable goes too (`keep` is changed)."""
+    src, dst = fabric.ends
+    first, gone = np.bincount(src, minlength=len(fabric.nodes)), set[int]()
+    while True:
+        left = np.bincount(src[keep], minlength=len(fabric.nodes))
+        dead = [
+            at
+            for at in np.flatnonzero((left <= 1) & (left < first)).tolist()
+            if fabric.nodes.kinds[at] not in _STANDING and at not in gone
+        ]
+        if not dead:
+            return {fabric.nodes.names[at] for at in gone}
+        gone.update(dead)
+        keep &= ~(np.isin(src, dead) | np.isin(dst, dead))
+
+
+def _check_reach(fabric: Fabric, keep: np.ndarray[tuple[int, ...], np.dtype[np.bool_]], key: str, where: str) -> None:
+    """GPUs that are cut off from most of the others are an error."""
+    src, dst = fabric.ends
+    label = components(len(fabric.nodes), src[keep], dst[keep])
+    part = label[[fabric.nodes.index[gpu] for gpu in fabric.gpus]]
+    parts, counts = np.unique(part, return_counts=True)
+    if len(parts) == 1:
+        return
+    main = parts[counts.argmax()]
+    lost = np.flatnonzero(part != main).tolist()
+    found = f"off, which cuts {_ranks(lost, fabric)} off from rank {int(np.flatnonzero(part == main)[0])}"
+    raise InputError(Mistake(where, key, found, "a way between any two ranks", "leave one of the ways on"))
+
+
+def _ranks(ranks: Sequence[int], fabric: Fabric) -> str:
+    """`rank 3 (host0/gpu3)`, or `ranks 8-15 (host1/gpu0, ...)`."""
+    if len(ranks) == 1:
+        return f"rank {ranks[0]} ({fabric.gpus[ranks[0]]})"
+    runs: list[list[int]] = []
+    for rank in ranks:
+        if runs and rank == runs[-1][-1] + 1:
+            runs[-1].append(rank)
+        else:
+            runs.append([rank])
+    text = [f"{run[0]}-{run[-1]}" if len(run) > 1 else str(run[0]) for run in runs]
+    shown = ", ".join(text[:_SHOWN]) + (", ..." if len(text) > _SHOWN else "")
+    return f"ranks {shown} ({fabric.gpus[ranks[0]]}, ...)"

@@ -1,0 +1,122 @@
+"""Collects nodes and links while a family puts its cluster together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from topologies.core.links import TYPES, Ints, Links, Nodes, Texts
+from topologies.core.quantity import LinkSpec
+from topologies.fabric import Fabric
+
+_ENDS = ("src", "dst")
+
+
+class FabricBuilder:
+    """A cluster under construction, kept as columns: hosts that are all alike are added without a loop over links.
+
+    >>> builder = FabricBuilder()
+    >>> gpu = builder.node("gpu0", "gpu", host="host0")
+    """
+
+    def __init__(self) -> None:
+        self._names: list[str] = []
+        self._kinds: list[str] = []
+        self._hosts: list[str] = []
+        self._index: dict[str, int] = {}
+        # What links are like, once for each call that adds some, and of which of those each row is one.
+        self._values: dict[str, list[Any]] = {key: [] for key in Links.__dataclass_fields__ if key not in _ENDS}
+        self._alike: list[Ints] = []
+        self._ends: dict[str, list[Sequence[str] | Ints]] = {key: [] for key in _ENDS}
+
+    def node(self, name: str, kind: str, host: str = "") -> str:
+        """Add a node and return its name; GPUs get their rank in the order they are added."""
+        self._index[name] = len(self._names)
+        self._names.append(name)
+        self._kinds.append(kind)
+        self._hosts.append(host)
+        return name
+
+    def link(self, a: str, b: str, kind: str, spec: LinkSpec, count: int = 1) -> None:
+        """Join `a` (the end nearer the CPU) and `b` by `count` physical links, one row in each direction."""
+        self.cables([a], [b], kind, spec, count)
+
+    def cables(self, a: Sequence[str], b: Sequence[str], kind: str, spec: LinkSpec, count: int = 1) -> None:
+        """Join `a[i]` and `b[i]` for every i: as many calls of `link`, with the rows in the same order."""
+        ends: list[list[str]] = [[""] * (2 * len(a)), [""] * (2 * len(a))]
+        ends[0][::2], ends[0][1::2] = a, b
+        ends[1][::2], ends[1][1::2] = b, a
+        first = len(self._values["kind"])
+        for way in (spec, spec.reverse):
+            for key, value in _numbers(kind, way, count).items():
+                self._values[key].append(value)
+        self._alike.append(np.tile(np.array([first, first + 1]), len(a)))
+        for key, column in zip(_ENDS, ends, strict=True):
+            self._ends[key].append(column)
+
+    def repeat(self, part: FabricBuilder, hosts: Sequence[str]) -> None:
+        """Add a copy of `part` for every host: its nodes are of that host, and their names start with `host0/`."""
+        start, size, copies = len(self._names), len(part._names), len(hosts)
+        first = len(self._values["kind"])
+        self._names.extend([f"{host}/{name}" for host in hosts for name in part._names])
+        self._kinds.extend(part._kinds * copies)
+        self._hosts.extend([host for host in hosts for _ in range(size)])
+        self._index.update(zip(self._names[start:], range(start, start + size * copies), strict=True))
+        for key, values in part._values.items():
+            self._values[key].extend(values)
+        self._alike.append(np.tile(part._rows(), copies) + first)
+        for key in _ENDS:
+            inside = part._positions(key)
+            if (inside < 0).any():  # a link to what is no node: `finish` says so
+                named = [name for names in part._ends[key] for name in part._named(names)]
+                self._ends[key].append([f"{host}/{name}" for host in hosts for name in named])
+            else:
+                self._ends[key].append((inside + start + size * np.arange(copies)[:, None]).ravel())
+
+    def _rows(self) -> Ints:
+        return np.concatenate(self._alike) if self._alike else np.empty(0, dtype=np.int64)
+
+    def _positions(self, key: str) -> Ints:
+        """Nodes at one end of all rows; -1 for a name that is none."""
+        parts = [
+            names if isinstance(names, np.ndarray) else np.array([self._index.get(name, -1) for name in names])
+            for names in self._ends[key]
+        ]
+        return np.concatenate(parts).astype(np.int64) if parts else np.empty(0, dtype=np.int64)
+
+    def _named(self, names: Sequence[str] | Ints) -> Sequence[str]:
+        return [self._names[at] for at in names.tolist()] if isinstance(names, np.ndarray) else names
+
+    def _texts(self, key: str, positions: Ints) -> Texts:
+        """Names at one end of all rows: all rows of a node share one text."""
+        texts: Texts = np.array(self._names, dtype=object)[positions]
+        if (positions < 0).any():
+            texts[:] = [name for names in self._ends[key] for name in self._named(names)]
+        return texts
+
+    def finish(self, name: str, gpu_model: str, family: str = "") -> Fabric:
+        """The checked fabric; raises InputError with everything that is wrong with it."""
+        nodes = Nodes(tuple(self._names), tuple(self._kinds), tuple(self._hosts))
+        nodes.__dict__["index"] = dict(self._index)  # the cached property: as it would make it
+        rows, ends = self._rows(), {key: self._positions(key) for key in _ENDS}
+        alike = {key: np.array(values, dtype=TYPES.get(key, np.str_))[rows] for key, values in self._values.items()}
+        links = Links(**{key: self._texts(key, at) for key, at in ends.items()}, **alike)
+        links.remember(nodes, ends["src"], ends["dst"])
+        return Fabric(name, nodes, links, gpu_model, family)
+
+
+def _numbers(kind: str, spec: LinkSpec, count: int) -> dict[str, Any]:
+    """One row without its ends."""
+    one, raw = spec.bandwidth, spec.raw or spec.bandwidth
+    return {
+        "kind": kind,
+        "count": count,
+        "bandwidth": one.value * count,
+        "raw": raw.value * count,
+        "latency": spec.latency.value,
+        "evidence": one.evidence,
+        "latency_evidence": spec.latency.evidence,
+        "source": one.source,
+    }

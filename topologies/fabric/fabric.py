@@ -1,0 +1,293 @@
+"""A checked cluster: nodes, directed links, and the routes between them."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from sim.errors import InputError, unknown
+from topologies.core.checks import check
+from topologies.core.links import Floats, Ints, Links, Nodes
+from topologies.core.quantity import GRADES, LinkSpec, Quantity
+from topologies.policies import ADAPTIVE, Routing
+
+if TYPE_CHECKING:
+    import networkx as nx
+
+    from topologies.edit.overrides import GpuChange
+    from topologies.routes.batch import Batch
+    from topologies.routes.router import Router
+
+__all__ = ["GRADES", "Fabric", "LinkSpec", "Links", "Nodes", "Quantity"]
+
+
+@dataclass(frozen=True, eq=False)
+class Fabric:
+    """A cluster as a directed multigraph, kept in columns; made by a family's `build`, or `from_graph`.
+
+    Attributes
+    ----------
+    name : str
+    nodes : Nodes
+    links : Links
+        Every direction is its own row, and `links.src[i]` etc. are its attributes; routes are rows of it.
+    gpu_model : str
+        Which GPU all of them are ("h200"), a name of `sim/costs/hardware`.
+    family : str
+        The module of `topologies` that built it.
+    facts : mapping of str to Quantity
+        Numbers of the cluster file, by key, with evidence and source.
+    gpu_changes : tuple of GpuChange
+        What-ifs: GPUs that are not as their model, in the order given.
+    kernels : str
+        File of kernel times on this machine's GPUs (`sim.costs.measured`); "": those of the model.
+    constants : str
+        File of NCCL's constants on this machine (`sim.collectives.machine`); "": those of the GPU.
+    routing : Routing
+        How `spread` chooses among equally good paths; see `topologies.policies`.
+
+    Raises
+    ------
+    InputError
+        With everything that is wrong: see `topologies.core.checks`.
+    """
+
+    name: str
+    nodes: Nodes
+    links: Links
+    gpu_model: str
+    family: str = ""
+    facts: Mapping[str, Quantity] = field(default_factory=dict)
+    gpu_changes: tuple[GpuChange, ...] = ()
+    constants: str = ""
+    kernels: str = ""
+    routing: Routing = ADAPTIVE
+
+    def __post_init__(self) -> None:
+        mistakes = check(self.name, self.nodes, self.links)
+        if mistakes:
+            raise InputError(mistakes)
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Caches (graph, router) are cheaper to make again than to send to a worker process.
+        return {key: self.__dict__[key] for key in self.__dataclass_fields__}
+
+    @cached_property
+    def gpus(self) -> tuple[str, ...]:
+        """Names of the GPUs; rank r runs on `gpus[r]` unless it is placed elsewhere."""
+        return self.nodes.of_kind("gpu")
+
+    @cached_property
+    def hosts(self) -> tuple[str, ...]:
+        """Names of the hosts (servers), in order."""
+        return tuple(dict.fromkeys(host for host in self.nodes.hosts if host))
+
+    def host_of(self, node: str) -> str:
+        """The host a node is in, "" for what stands outside every host (a leaf switch)."""
+        return self.nodes.hosts[self.node_index(node)]
+
+    def node_index(self, node: str) -> int:
+        """Position of a node in `nodes`; raises InputError with a close name when there is none."""
+        try:
+            return self.nodes.index[node]
+        except KeyError:
+            raise InputError(unknown(self.name, "node", node, self.nodes.names)) from None
+
+    @cached_property
+    def _router(self) -> Router:
+        from topologies.routes.router import Router
+
+        return Router(self.nodes, self.links)
+
+    @cached_property
+    def _batch(self) -> Batch:
+        from topologies.routes.batch import Batch
+
+        return Batch(self.nodes, self.links, self._router)
+
+    @property
+    def ends(self) -> tuple[Ints, Ints]:
+        """Positions of the nodes that every row of `links` leaves and enters."""
+        return self.links.ends(self.nodes)
+
+    def positions(self, names: Sequence[str]) -> Ints:
+        """`node_index` of many names."""
+        index = self.nodes.index
+        try:
+            return np.array([index[name] for name in names], dtype=np.int64)
+        except KeyError as error:
+            raise InputError(unknown(self.name, "node", error.args[0], self.nodes.names)) from None
+
+    def hops(self, node: str) -> Ints:
+        """Hops from a node to every node, by position; very many to one that it cannot reach."""
+        return self._router.hops(self.node_index(node))
+
+    def loads(self, src: Ints, dst: Ints, amount: Floats) -> Floats:
+        """Bytes on every row of `links` when `amount[i]` bytes go from node `src[i]` to `dst[i]` (positions).
+
+        The sum of `amount[i] * spread(src[i], dst[i])`, without making each.
+        """
+        if self._in_columns:
+            return self._batch.loads(src, dst, amount)
+        pair, rows, share = self.spreads(src, dst)
+        return np.bincount(rows, weights=share * amount[pair], minlength=len(self.links)).astype(np.float64)
+
+    @property
+    def _in_columns(self) -> bool:
+        """Whether `spread` follows from hop counts alone: not under a routing policy other than the adaptive one."""
+        return self.routing.policy == "adaptive"
+
+    def exchange(self, senders: Ints, receivers: Ints, amount: float) -> Floats:
+        """`loads` when every sender (positions of nodes) sends `amount` bytes to every receiver but itself."""
+        from topologies.routes.exchange import exchange
+
+        if self._in_columns:
+            return exchange(self._batch, senders, receivers, amount)
+        src, dst = np.repeat(senders, len(receivers)), np.tile(receivers, len(senders))
+        return self.loads(src[src != dst], dst[src != dst], np.full(int((src != dst).sum()), amount))
+
+    def drawn(self, src: Ints, dst: Ints, draw: Floats) -> list[Ints | None]:
+        """One of the equally good paths of every pair; None where it takes `routes` to know them (`Batch.drawn`)."""
+        return self._batch.drawn(src, dst, draw) if self._in_columns else [None] * len(src)
+
+    def spreads(self, src: Ints, dst: Ints) -> tuple[Ints, Ints, Floats]:
+        """`spread` of many pairs of nodes (positions) at once: pair, row and share, sorted by pair and row."""
+        if self._in_columns:
+            return self._batch.spreads(src, dst)
+        names = self.nodes.names
+        parts = [self.spread(names[a], names[b]) for a, b in zip(src.tolist(), dst.tolist(), strict=True)]
+        pair = np.repeat(np.arange(len(parts)), [len(rows) for rows, _ in parts])
+        return pair, np.concatenate([rows for rows, _ in parts]), np.concatenate([share for _, share in parts])
+
+    def route(self, src: str, dst: str) -> Ints:
+        """Rows of `links` on the best single path from `src` to `dst`, in order; empty from a node to itself.
+
+        Fewest hops; then NVLink before PCIe before the network; then lowest latency, most physical links, link order.
+        """
+        return self._router.route(self.node_index(src), self.node_index(dst))
+
+    def routes(self, src: str, dst: str) -> list[tuple[Ints, float]]:
+        """All equally good paths with the share of the bytes each carries, such as those over four NVSwitches.
+
+        Hardware spreads addresses over physical links without looking at their speed, so shares go by the number of
+        physical links: 5/18, 4/18, 4/18, 5/18 on a DGX H100, also when one of them is slow.
+        """
+        return self._router.routes(self.node_index(src), self.node_index(dst))
+
+    def spread(self, src: str, dst: str) -> tuple[Ints, Floats]:
+        """`routes` added up by link: (rows of `links`, bytes on that link per byte sent), both of the same length.
+
+        All of them, or those that the fabric's routing policy takes.
+        """
+        if self.routing.policy == "adaptive":
+            return self._router.spread(self.node_index(src), self.node_index(dst))
+        key = self.node_index(src), self.node_index(dst)
+        if key not in self._spreads:
+            from topologies.policies import spread
+
+            self._spreads[key] = spread(self, src, dst, self.routing)
+        return self._spreads[key]
+
+    @cached_property
+    def _spreads(self) -> dict[tuple[int, int], tuple[Ints, Floats]]:
+        return {}
+
+    def nearest(self, node: str, kind: str) -> str:
+        """The node of a kind with the fewest hops from `node` (its socket's memory, its NIC); the first on a tie."""
+        found = self._router.nearest(self.node_index(node), kind)
+        if found is None:
+            raise InputError(unknown(self.name, "node kind", kind, set(self.nodes.kinds)))
+        return self.nodes.names[found]
+
+    def latency(self, route: Ints) -> float:
+        """Seconds along a route, without software."""
+        return float(self.links.latency[route].sum())
+
+    def with_overrides(self, overrides: Mapping[str, str], where: str = "cluster.set") -> Fabric:
+        """A what-if: this fabric with links changed, such as `{"nvlink.bandwidth": "2x", "nvlink.latency": "1 us"}`."""
+        from topologies.edit.overrides import apply
+
+        return apply(self, overrides, where)
+
+    @cached_property
+    def graph(self) -> nx.MultiDiGraph[str]:
+        """The NetworkX graph, read only: node attributes `kind`, `host`; edges as in `links` plus `link`, the row."""
+        import networkx as nx
+
+        graph: nx.MultiDiGraph[str] = nx.MultiDiGraph(name=self.name, gpu_model=self.gpu_model, family=self.family)
+        for name, kind, host in zip(self.nodes.names, self.nodes.kinds, self.nodes.hosts, strict=True):
+            graph.add_node(name, kind=kind, host=host)
+        columns = {key: getattr(self.links, key).tolist() for key in self.links.__dataclass_fields__}
+        for row in range(len(self.links)):
+            edge = {key: column[row] for key, column in columns.items()}
+            graph.add_edge(edge.pop("src"), edge.pop("dst"), link=row, **edge)
+        return nx.freeze(graph)  # type: ignore[no-any-return]
+
+    @classmethod
+    def from_graph(cls, graph: nx.MultiDiGraph[str], name: str = "", gpu_model: str = "") -> Fabric:
+        """Check and take over a graph with the attributes of `Fabric.graph`; rank order is node order.
+
+        Edges need `kind`, `bandwidth` (bytes/s) and `latency` (s); `count` is 1, `raw` the bandwidth and both grades
+        "guess" unless given.
+        """
+        given = [(src, dst, data) for src, dst, data in graph.edges(data=True)]
+        order = sorted(range(len(given)), key=lambda at: given[at][2].get("link", at))
+        rows = [_edge(*given[at]) for at in order]
+        names = tuple(map(str, graph.nodes))
+        kinds, hosts = (tuple(str(data.get(key, "")) for data in graph.nodes.values()) for key in ("kind", "host"))
+        links = Links.of({key: [row[key] for row in rows] for key in Links.__dataclass_fields__})
+        model = gpu_model or str(graph.graph.get("gpu_model", ""))
+        title = name or str(graph.graph.get("name", "graph"))
+        return cls(title, Nodes(names, kinds, hosts), links, model, str(graph.graph.get("family", "")))
+
+    def with_columns(self, **fields: Any) -> Fabric:
+        """A copy with other fields, not checked again: for changes that keep it sound (`topologies.edit.overrides`)."""
+        same = copy.copy(self)
+        same.__dict__.update(fields)
+        return same
+
+    def with_routes_of(self, other: Fabric) -> Fabric:
+        """Shares routes with another fabric, those found and those yet to be found: with one of other bandwidths alone.
+
+        Routes go by hops, kinds, counts and latencies, not by speed (see `routes`).
+        """
+        self.__dict__["_router"] = other._router
+        return self
+
+    def with_routing(self, routing: Routing) -> Fabric:
+        """The same cluster under another routing policy."""
+        same = copy.copy(self)
+        same.__dict__.update(routing=routing)
+        return same
+
+    def with_facts(self, name: str, facts: Mapping[str, Quantity]) -> Fabric:
+        """The same cluster under a file's name, with the sources of its numbers."""
+        # A copy leaves the caches behind (`__getstate__`), and what was checked once is not checked again.
+        same = copy.copy(self)
+        same.__dict__.update(name=name, facts=dict(facts))
+        return same
+
+    def with_constants(self, path: str) -> Fabric:
+        """The same cluster, on which NCCL takes as long as a file of constants says."""
+        same = copy.copy(self)
+        same.__dict__.update(constants=path)
+        return same
+
+    def with_kernels(self, path: str) -> Fabric:
+        """The same cluster, on whose GPUs kernels take as long as a file of measured ones says."""
+        same = copy.copy(self)
+        same.__dict__.update(kernels=path)
+        return same
+
+
+def _edge(src: str, dst: str, data: Mapping[str, Any]) -> dict[str, Any]:
+    bandwidth = float(data.get("bandwidth", 0.0))
+    defaults = {"kind": "", "count": 1, "raw": bandwidth, "latency": 0.0}
+    graded = {"evidence": "guess", "latency_evidence": "guess", "source": ""}
+    row = {"src": src, "dst": dst, "bandwidth": bandwidth, **defaults, **graded}
+    return row | {key: data[key] for key in row if key in data}

@@ -1,0 +1,61 @@
+"""What families of clusters share: checks of counts, rows of switches, and how they are cabled to hosts and others."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from sim.errors import Mistake
+from topologies.core.quantity import LinkSpec, Quantity
+from topologies.fabric.builder import FabricBuilder
+
+CABLE = LinkSpec(
+    Quantity(48e9, "fitted", "NCCL src/graph/search.cc: the highest speed of one 400 Gbit/s port that it tries"),
+    Quantity(0.5e-6, "guess", "order of magnitude of an InfiniBand switch and its cable"),
+    raw=Quantity(50e9, "datasheet", "NVIDIA Quantum-2: NDR, 400 Gbit/s per port"),
+)
+
+
+def too_few(family: str, params: object, least: Mapping[str, int]) -> list[Mistake]:
+    """A mistake for every count of a family's parameters that is below its least."""
+    return [
+        Mistake(family, key, str(getattr(params, key)), f"at least {low}")
+        for key, low in least.items()
+        if getattr(params, key) < low
+    ]
+
+
+def add_row(builder: FabricBuilder, kind: str, count: int, prefix: str = "", first: int = 0) -> list[str]:
+    """Switches of one kind, numbered from `first`: ``pod0/spine0``, ``pod0/spine1``, ..."""
+    return [builder.node(f"{prefix}{kind}{first + at}", kind) for at in range(count)]
+
+
+def add_below(
+    builder: FabricBuilder, nics: Sequence[Sequence[str]], switches: Sequence[str], hosts_each: int, port: LinkSpec
+) -> None:
+    """All NICs of a host under one switch, `hosts_each` hosts under each, in order (`nics` has a row per host)."""
+    above = [switches[at // hosts_each] for at, one in enumerate(nics) for _ in one]
+    builder.cables([nic for one in nics for nic in one], above, "nic", port)
+
+
+def add_rails(builder: FabricBuilder, prefix: str, nics: list[list[str]], port: LinkSpec) -> list[str]:
+    """One leaf per rail, with NIC `rail` of every host under it (`nics` has a row per host); returns the leaves."""
+    leaves = add_row(builder, "leaf", len(nics[0]), prefix)
+    for rail, leaf in enumerate(leaves):
+        builder.cables([one[rail] for one in nics], [leaf] * len(nics), "nic", port)
+    return leaves
+
+
+def add_mesh(
+    builder: FabricBuilder, low: list[str], high: list[str], kind: str, cable: LinkSpec, count: int = 1
+) -> None:
+    """Join every switch of `low` to every switch of `high` by `count` cables."""
+    builder.cables([one for one in low for _ in high], list(high) * len(low), kind, cable, count)
+
+
+def add_spines(
+    builder: FabricBuilder, low: list[str], count: int, cable: LinkSpec, cables: int, prefix: str = "", first: int = 0
+) -> list[str]:
+    """Spines over switches, `cables` from each of those to each spine; returns the spines."""
+    spines = add_row(builder, "spine", count, prefix, first)
+    add_mesh(builder, low, spines, "spine", cable, cables)
+    return spines

@@ -1,0 +1,1 @@
+"""Clusters in and out of files."""

@@ -1,0 +1,293 @@
+"""Cluster files: TOML in which every number says where it comes from.
+
+::
+
+    family = "host"                 # the module of topologies/ that builds it
+    gpu = "h100"
+    extends = "dgx-h100"            # optional: start from another file's keys
+    gpus = { value = 8, evidence = "datasheet", source = "DGX H100 User Guide" }
+    nccl = "my-nccl.toml"           # optional: NCCL's constants on this machine, written by `prestep calibrate`
+    kernels = "my-gpu.toml"         # optional: kernel times of this machine's GPUs, written by `prestep calibrate`
+    [nvlink]
+    bandwidth = { value = "21.8 GB/s", evidence = "measured", source = "..." }     # one link, one direction, payload
+    latency = { value = "0.3 us", evidence = "guess", source = "..." }
+
+Other keys are those of the family's `Params`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import os
+import typing
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from sim import files, plugins
+from sim.errors import InputError, Mistake, did_you_mean, unknown
+from sim.units import parse_bandwidth, parse_bytes, parse_duration
+from topologies import CLUSTERS, cluster_names
+from topologies.core.quantity import GRADES, LinkSpec, Quantity
+from topologies.fabric import Fabric
+
+Table = dict[str, Any]
+_BESIDE = ("nccl", "kernels")  # files that lie beside it
+_HEADER = ("family", "extends", "description", *_BESIDE)
+_GRADED = {"value", "evidence", "source"}
+MOST, MOST_GPUS = 2**18, 2**18  # of anything that a family counts, and of GPUs: so many take 1.3 GB
+_LINK = {"bandwidth": parse_bandwidth, "latency": parse_duration, "raw": parse_bandwidth, "upstream": parse_bandwidth}
+
+
+def read(name_or_file: str | Path, hosts: int | None = None) -> Fabric:
+    """Build the named cluster or the one in a file; raises InputError with every mistake in it."""
+    if _foreign(Path(name_or_file)):
+        return _imported(Path(name_or_file), hosts)
+    path = locate(name_or_file)
+    where, table = _where(path), _merged(path)
+    family = load_family(where, table)
+    reader = _Reader(where)
+    values = reader.params(table, typing.get_type_hints(family.Params))
+    if hosts is not None:
+        values |= _hosts(reader, family, hosts)
+    reader.mistakes += _too_many(where, family, values)
+    if reader.mistakes:
+        raise InputError(reader.mistakes)
+    try:
+        fabric: Fabric = family.build(family.Params(**values))
+    except InputError as error:
+        raise InputError([dataclasses.replace(mistake, where=where) for mistake in error.mistakes]) from None
+    made = fabric.with_facts(path.stem, reader.facts)
+    made = made.with_kernels(str(table["kernels"])) if "kernels" in table else made
+    return made.with_constants(str(table["nccl"])) if "nccl" in table else made
+
+
+def _foreign(path: Path) -> bool:
+    """Whether this is a file of another tool: imported JSON, GraphML, NCCL's XML, ..."""
+    return path.suffix not in ("", ".toml") and os.path.isfile(path)  # False for names no system takes
+
+
+def _imported(path: Path, hosts: int | None) -> Fabric:
+    from topologies.files import importers
+
+    fabric = importers.read(path)
+    if hosts not in (None, len(fabric.hosts)):
+        raise InputError(Mistake(str(path), "hosts", str(hosts), f"{len(fabric.hosts)}, as in the file"))
+    return fabric
+
+
+def locate(name_or_file: str | Path) -> Path:
+    """The file of a bundled cluster, or the path itself when it ends in .toml."""
+    path = Path(name_or_file)
+    if path.suffix == ".toml":
+        return path
+    if str(name_or_file) in cluster_names():
+        return CLUSTERS / f"{name_or_file}.toml"
+    if path.suffix or len(path.parts) > 1:
+        raise InputError(Mistake(str(path), "", "no such file", "a cluster file (.toml) or a file of another tool"))
+    raise InputError(
+        unknown("cluster", "name", str(name_or_file), cluster_names(), "a path to a .toml file, or one of")
+    )
+
+
+def load_family(where: str, table: Table) -> ModuleType:
+    """The module that a file's `family` names: one with `Params` and `build`."""
+    name = table.get("family")
+    found = plugins.discover("topologies").get(str(name).replace("-", "_"))
+    module = plugins.load("topologies", str(name)) if found else None
+    if module is None or not hasattr(module, "Params"):
+        families = sorted(plugins.providers("topologies", "build"))
+        if name is None:
+            raise InputError(Mistake(where, "family", "nothing", f"one of {', '.join(families)}"))
+        raise InputError(unknown(where, "family", str(name), families))
+    return module
+
+
+def _where(path: Path) -> str:
+    return f"clusters/{path.name}" if path.parent == CLUSTERS else str(path)
+
+
+def _merged(path: Path, above: tuple[Path, ...] = ()) -> Table:
+    """The file's keys laid over those of the file it extends; tables are merged key by key."""
+    try:
+        table = files.toml(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, ValueError) as error:
+        raise InputError(Mistake(_where(path), "", str(error), "a cluster file in TOML")) from None
+    for key in _BESIDE:
+        if key in table:
+            table[key] = _beside(path, key, table[key])
+    if "extends" not in table:
+        return table
+    base = str(table.pop("extends"))
+    parent = path.parent / base if base.endswith(".toml") else locate(base)
+    if parent in (*above, path):
+        raise InputError(Mistake(_where(path), "extends", f'"{base}"', "a file that does not extend this one"))
+    below = _merged(parent, (*above, path))
+    return below | {key: _laid_over(below.get(key), value) for key, value in table.items()}
+
+
+def _beside(path: Path, key: str, name: object) -> str:
+    """The file of constants that a cluster file names, relative to it."""
+    expected = "a file that `prestep calibrate LOGS -o FILE` wrote, relative to this one"
+    if not isinstance(name, str) or not name:
+        raise InputError(Mistake(_where(path), key, repr(name), expected))
+    if not (path.parent / name).is_file():
+        raise InputError(Mistake(_where(path), key, f'"{name}", no such file', expected))
+    return str(path.parent / name)
+
+
+def _positive(value: object, where: str, key: str) -> float:
+    if not isinstance(value, int | float) or isinstance(value, bool) or value <= 0:
+        raise InputError(Mistake(where, key, repr(value), "a number above 0"))
+    return float(value)
+
+
+def _switch(value: object, where: str, key: str) -> float:
+    if value not in (0, 1):
+        raise InputError(Mistake(where, key, repr(value), "0 (no) or 1 (yes)"))
+    return float(value)  # type: ignore[arg-type]
+
+
+def _share(value: object, where: str, key: str) -> float:
+    number = _positive(value, where, key)
+    if number > 1:
+        raise InputError(Mistake(where, key, repr(value), "a share above 0, at most 1"))
+    return number
+
+
+# Facts that any cluster may state. How much slower the host runs framework code than the one its costs were fitted on,
+# and how far (standard deviation of the logarithm) this differs between hosts of the kind;
+# whether NVSwitches multicast and reduce (NVLink SHARP), whether the network's switches reduce (SHARP), how many bytes
+# the token buckets hold that shape the network's ports, and whether the network is TCP sockets: then the bandwidth of
+# its links is TCP's goodput. `amd_cpu` and `net_*`: sim/collectives/network.py.
+OF_EVERY_FAMILY: dict[str, Callable[[object, str, str], float]] = {
+    "host_factor": _positive, "host_spread": _positive, "nvlink_sharp": _switch, "sharp": _switch,
+    "token_bucket": _positive, "tcp": _switch,
+    "amd_cpu": _switch, "net_share": _share, "net_pairs_share": _share, "net_ll": parse_duration,
+    "net_ll128": parse_duration, "net_simple": parse_duration, "net_message": parse_duration,
+    "net_rendezvous": parse_duration, "net_eager": parse_bytes, "net_channel": parse_bandwidth,
+}  # fmt: skip
+
+
+def _laid_over(below: object, value: object) -> object:
+    nested = isinstance(below, dict) and isinstance(value, dict) and "value" not in value
+    return {**below, **value} if nested else value  # type: ignore[dict-item]
+
+
+def _too_many(where: str, family: ModuleType, values: Table) -> list[Mistake]:
+    """Counts beyond any machine: a slip of the pen, which would take all memory before it is noticed."""
+    counts = {key: _product(value) for key, value in values.items()}
+    found = [Mistake(where, key, str(n), f"at most {MOST}") for key, n in counts.items() if n > MOST]
+    hosts, gpus = (counts.get(key) or _product(getattr(family.Params, key, 1)) for key in ("hosts", "gpus"))
+    if not found and hosts * gpus > MOST_GPUS:
+        found.append(Mistake(where, "hosts", f"{hosts} of {gpus} GPUs each", f"at most {MOST_GPUS} GPUs"))
+    return found
+
+
+def _product(value: object) -> int:
+    """A count, or that of a grid; 0 for what counts nothing."""
+    if isinstance(value, tuple) and value and all(type(n) is int for n in value):
+        return math.prod(value)
+    return value if type(value) is int else 0
+
+
+def _hosts(reader: _Reader, family: ModuleType, hosts: int) -> Table:
+    if "hosts" in typing.get_type_hints(family.Params):
+        return {"hosts": hosts}
+    if hosts != 1:
+        hint = "leave hosts out, or choose a cluster of another family"
+        name = family.__name__.rpartition(".")[2]
+        reader.mistakes.append(Mistake(reader.where, "hosts", str(hosts), f"1: the family {name} is one host", hint))
+    return {}
+
+
+class _Reader:
+    """Turns a table into a family's parameters, keeping every mistake and every source."""
+
+    def __init__(self, where: str) -> None:
+        self.where = where
+        self.mistakes: list[Mistake] = []
+        self.facts: dict[str, Quantity] = {}
+
+    def wrong(self, key: str, found: object, expected: str, hint: str = "") -> None:
+        self.mistakes.append(Mistake(self.where, key, str(found), expected, hint))
+
+    def params(self, table: Table, hints: Mapping[str, Any]) -> Table:
+        values: Table = {}
+        for key, entry in table.items():
+            if key in _HEADER:
+                continue
+            if key in OF_EVERY_FAMILY:
+                self.quantity(key, entry, OF_EVERY_FAMILY[key])
+            elif key not in hints:
+                self.wrong(key, "an unknown key", f"one of {', '.join([*_HEADER, *hints])}", did_you_mean(key, hints))
+            elif hints[key] is LinkSpec:
+                values[key] = self.link(key, entry)
+            elif hints[key] is str:
+                values[key] = self.text(key, entry)
+            else:
+                values[key] = self.count(key, entry, tuple if typing.get_origin(hints[key]) is tuple else int)
+        return values
+
+    def text(self, key: str, entry: object) -> str:
+        if not isinstance(entry, str) or not entry:
+            self.wrong(key, repr(entry), "a text")
+        return str(entry)
+
+    def graded(self, key: str, entry: object) -> Table | None:
+        """The entry when it is { value, evidence, source }; the mistake is kept when it is not."""
+        if not isinstance(entry, dict) or set(entry) != _GRADED:
+            extra = sorted(set(entry) - _GRADED) if isinstance(entry, dict) else []
+            found = ", ".join(sorted(entry)) or "nothing" if isinstance(entry, dict) else repr(entry)
+            hint = did_you_mean(extra[0], _GRADED) if extra else "every number says where it comes from"
+            self.wrong(key, found, "{ value = ..., evidence = ..., source = ... }", hint)
+            return None
+        if entry["evidence"] not in GRADES:
+            hint = did_you_mean(str(entry["evidence"]), GRADES)
+            self.wrong(f"{key}.evidence", f'"{entry["evidence"]}"', f"one of {', '.join(GRADES)}", hint)
+        if not isinstance(entry["source"], str) or not entry["source"].strip():
+            self.wrong(f"{key}.source", repr(entry["source"]), "where the number comes from")
+        return entry
+
+    def count(self, key: str, entry: object, shape: type) -> Any:
+        graded = self.graded(key, entry)
+        if graded is None:
+            return None
+        value = graded["value"]
+        numbers = value if shape is tuple and isinstance(value, list) else [value]
+        right = isinstance(value, list) == (shape is tuple)
+        if not right or any(not isinstance(number, int) or isinstance(number, bool) for number in numbers):
+            self.wrong(key, repr(value), "a list of whole numbers" if shape is tuple else "a whole number")
+            return None
+        self.facts[key] = Quantity(float(sum(numbers)), graded["evidence"], graded["source"])
+        return tuple(numbers) if shape is tuple else value
+
+    def link(self, key: str, entry: object) -> LinkSpec | None:
+        if not isinstance(entry, dict):
+            self.wrong(key, repr(entry), f"a table with {', '.join(_LINK)}")
+            return None
+        for name in sorted(set(entry) - set(_LINK)):
+            self.wrong(f"{key}.{name}", "an unknown key", f"one of {', '.join(_LINK)}", did_you_mean(name, _LINK))
+        for name in ("bandwidth", "latency"):
+            if name not in entry:
+                self.wrong(f"{key}.{name}", "nothing", "a value with evidence and source")
+        parts = {
+            name: self.quantity(f"{key}.{name}", entry[name], parse) for name, parse in _LINK.items() if name in entry
+        }
+        if "bandwidth" not in parts or "latency" not in parts or None in parts.values():
+            return None
+        return LinkSpec(**parts)  # type: ignore[arg-type]
+
+    def quantity(self, key: str, entry: object, parse: Callable[[object, str, str], float]) -> Quantity | None:
+        graded = self.graded(key, entry)
+        if graded is None:
+            return None
+        try:
+            value = parse(graded["value"], self.where, key)
+        except InputError as error:
+            self.mistakes.extend(error.mistakes)
+            return None
+        self.facts[key] = Quantity(value, str(graded["evidence"]), str(graded["source"]))
+        return self.facts[key]

@@ -1,0 +1,54 @@
+"""Reads clusters that other tools describe: one module per format with `sniff(text)` and `read(path)`.
+
+>>> from topologies.files import importers
+>>> fabric = importers.read("topo.xml")
+>>> importers.notes(fabric)
+['assumed: latencies: ...']
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from sim import plugins
+from sim.errors import InputError, Mistake
+
+if TYPE_CHECKING:
+    from topologies.fabric import Fabric
+
+__all__ = ["formats", "notes", "read"]
+
+_PACKAGE = __name__
+
+
+def formats() -> list[str]:
+    """Names of the formats that can be read, sorted."""
+    return sorted(plugins.discover(_PACKAGE))
+
+
+def read(path: str | Path, format: str = "") -> Fabric:
+    """The cluster in a file of any known format, told from its content unless `format` names one.
+
+    What had to be assumed and what was left out is in the facts of the cluster: see `notes`.
+
+    Raises
+    ------
+    InputError
+        If the file cannot be read, is of no known format, or is wrong; the element is named.
+    """
+    from topologies.files.importers._text import text_of
+
+    if format:
+        return plugins.load_function(_PACKAGE, format, "read")(path)  # type: ignore[no-any-return]
+    text = text_of(path)
+    for name in formats():
+        if plugins.load_function(_PACKAGE, name, "sniff")(text):
+            return plugins.load_function(_PACKAGE, name, "read")(path)  # type: ignore[no-any-return]
+    start = " ".join(text.split())[:40]
+    raise InputError(Mistake(str(path), "", f'a file that starts with "{start}"', f"one of {', '.join(formats())}"))
+
+
+def notes(fabric: Fabric) -> list[str]:
+    """What the import had to assume, and what it left out, one sentence each."""
+    return [f"{key}: {known.source}" for key, known in fabric.facts.items() if key.startswith(("assumed:", "dropped:"))]

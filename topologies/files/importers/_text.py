@@ -1,0 +1,81 @@
+"""What all importers share: reading text, numbers that must be positive, and notes on what was assumed."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from pathlib import Path
+from typing import NoReturn
+
+from sim import files
+from sim.errors import InputError, Mistake
+from topologies.core.quantity import Quantity
+from topologies.fabric import Fabric
+
+MOST = 2**20  # of anything that a file counts
+
+
+def text_of(path: str | Path) -> str:
+    """The text of a file, unpacked when it ends in .gz; raises InputError that names the file."""
+    try:
+        data = files.read_bytes(path)
+        return (files.unpacked(path, data) if str(path).endswith(".gz") else data).decode("utf-8")
+    except UnicodeDecodeError:
+        raise InputError(Mistake(str(path), "", "bytes that are no text", "a text file in UTF-8")) from None
+
+
+class Source:
+    """The file that is being read: its errors, and the notes that end up in the facts of the cluster."""
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        self._notes: dict[str, str] = {}
+        self._counts: Counter[str] = Counter()
+
+    @property
+    def title(self) -> str:
+        """Name of the cluster: the file's, without its suffixes."""
+        return self.path.name.partition(".")[0] or "imported"
+
+    def fail(self, element: str, found: object, expected: str, hint: str = "") -> NoReturn:
+        raise InputError(Mistake(str(self.path), element, str(found), expected, hint))
+
+    def positive(self, element: str, value: object, expected: str = "a number above 0") -> float:
+        """`value` as a number; anything but a finite number above 0 is an error that names the element."""
+        try:
+            number = float(value)  # type: ignore[arg-type]
+        except (TypeError, ValueError):
+            number = math.nan
+        if isinstance(value, bool) or not (math.isfinite(number) and number > 0):
+            self.fail(element, "nothing" if value is None else repr(value), expected)
+        return number
+
+    def whole(self, element: str, value: object) -> int:
+        """`value` as a whole number of at least 1."""
+        number = self.positive(element, value, "a whole number of at least 1")
+        if number != int(number):
+            self.fail(element, repr(value), "a whole number of at least 1")
+        if number > MOST:
+            self.fail(element, repr(value), f"at most {MOST:,}: more is a slip of the pen")
+        return int(number)
+
+    def assumed(self, what: str, why: str) -> None:
+        """Note something that the file does not say; the same thing again only counts."""
+        self._note(f"assumed: {what}", why)
+
+    def dropped(self, what: str, why: str) -> None:
+        """Note something in the file that a cluster here does not hold."""
+        self._note(f"dropped: {what}", why)
+
+    def _note(self, key: str, why: str) -> None:
+        self._notes[key] = why
+        self._counts[key] += 1
+
+    def finish(self, fabric: Fabric, name: str = "") -> Fabric:
+        """The cluster under a name (the file's unless given), its facts with the notes, which count elements."""
+        facts = {key: Quantity(float(self._counts[key]), "guess", why) for key, why in self._notes.items()}
+        return fabric.with_facts(name or self.title, {**fabric.facts, **facts})
+
+    def checked(self, error: InputError) -> InputError:
+        """The same mistakes with the file as their place."""
+        return InputError(Mistake(str(self.path), m.key, m.found, m.expected, m.hint) for m in error.mistakes)

@@ -1,0 +1,34 @@
+"""YAML and JSON documents as plain values, with errors that name the line."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sim import files
+from topologies.files.importers._text import Source
+
+
+def parse(source: Source, text: str) -> Any:
+    """The value of a document: dicts, lists, texts, numbers, booleans and None; JSON is read as such.
+
+    Raises
+    ------
+    InputError
+        For what is neither.
+    """
+    if text.lstrip().startswith("{"):
+        try:
+            return files.json_of(text)
+        except ValueError as error:
+            source.fail("", f"no JSON ({error})", "JSON or YAML")
+    import yaml
+
+    try:
+        return yaml.safe_load(text)
+    except RecursionError:
+        source.fail("", files.DEEP, "YAML")
+    except yaml.MarkedYAMLError as error:
+        line = error.problem_mark.line + 1 if error.problem_mark else 0
+        source.fail(f"line {line}", error.problem or "no YAML", "YAML")
+    except yaml.YAMLError as error:
+        source.fail("", str(error), "YAML")

@@ -1,0 +1,46 @@
+"""GraphML, as NetworkX, Gephi and yEd have it, both ways and without loss."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from xml.etree.ElementTree import ParseError
+
+from sim import files
+from topologies.fabric import Fabric
+from topologies.files.importers._graph import fabric_of, facts_of
+from topologies.files.importers._text import Source, text_of
+
+
+def sniff(text: str) -> bool:
+    """An XML file whose root is `graphml`."""
+    return "<graphml" in text[:2000]
+
+
+def read(path: str | Path) -> Fabric:
+    """The cluster in a GraphML file whose nodes and edges have prestep's attributes (`kind`, `bandwidth`, ...).
+
+    Raises
+    ------
+    InputError
+        If it is no GraphML, or a node or an edge is wrong; the element is named.
+    """
+    import networkx as nx
+
+    source = Source(path)
+    try:
+        graph = nx.parse_graphml(text_of(path), force_multigraph=True)
+    except (ParseError, nx.NetworkXError, KeyError, ValueError) as error:
+        source.fail("", f"no GraphML ({error})", "a GraphML file")
+    return fabric_of(source, graph)
+
+
+def write(fabric: Fabric, path: str | Path) -> list[str]:
+    """Write the whole cluster; nothing is lost, so the list of losses is empty."""
+    import networkx as nx
+
+    graph = fabric.graph.copy()
+    graph.graph["facts"] = json.dumps(facts_of(fabric))
+    with files.replacing(path) as beside:
+        nx.write_graphml(graph, str(beside))
+    return []

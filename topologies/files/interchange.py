@@ -1,0 +1,123 @@
+"""Clusters in and out of files: what `prestep topology import`, `export` and `check` do."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from sim import plugins
+from sim.errors import InputError, Mistake, unknown
+from sim.units import format_bandwidth
+
+if TYPE_CHECKING:
+    from topologies.fabric import Fabric
+
+_IMPORTERS = "topologies.files.importers"
+# Words that name a format on the command line, and suffixes that tell it.
+_ALIASES = {"json": "node_link", "nodelink": "node_link"}
+_SUFFIXES = {".json": "node_link", ".graphml": "graphml"}
+_SHOWN = 8
+
+
+def writers() -> list[str]:
+    """Names of the formats that a cluster can be written in, sorted."""
+    return sorted(plugins.providers(_IMPORTERS, "write"))
+
+
+def import_file(path: str | Path, output: str | Path | None = None, format: str = "") -> tuple[Fabric, Path, list[str]]:
+    """Read a cluster of another tool and write it as node-link JSON, which works wherever a cluster's name does.
+
+    Parameters
+    ----------
+    output
+        The file to write; the name of `path` with the suffix .json, in the current directory, when None.
+    format
+        A name of `importers.formats()`; told from the content when empty.
+
+    Returns
+    -------
+    (Fabric, Path, list of str)
+        The cluster, where it was written, and what had to be assumed or was left out.
+
+    Raises
+    ------
+    InputError
+        If the file is wrong, GPUs cannot reach each other, or the output would replace the input.
+    """
+    from topologies.files import importers
+    from topologies.files.importers import node_link
+
+    fabric = importers.read(path, format)
+    mistakes = unroutable(fabric, str(path))
+    if mistakes:
+        raise InputError(mistakes)
+    target = Path(output) if output else Path(f"{Path(path).name.partition('.')[0] or 'imported'}.json")
+    if target.resolve() == Path(path).resolve():
+        raise InputError(Mistake(str(target), "", "the file to import", "another file to write to (-o)"))
+    _write(node_link.write, fabric, target)
+    return fabric, target, importers.notes(fabric)
+
+
+def export_file(fabric: Fabric, path: str | Path, format: str = "") -> list[str]:
+    """Write a cluster for other tools; returns what the format cannot carry.
+
+    Parameters
+    ----------
+    format
+        "json" (NetworkX node-link), "graphml", "infragraph", ...: see `writers`; told from the suffix when empty.
+
+    Raises
+    ------
+    InputError
+        For a format that does not exist, or a place that cannot be written to.
+    """
+    name = _ALIASES.get(format, format.replace("-", "_")) or _SUFFIXES.get(Path(path).suffix, "")
+    known = plugins.providers(_IMPORTERS, "write")
+    if not name:
+        expected = f"a file that ends in {' or '.join(_SUFFIXES)}, or --format"
+        raise InputError(Mistake(str(path), "", f'"{Path(path).suffix}"', expected))
+    if name not in known:
+        raise InputError(unknown("export", "--format", format, {*known, "json"}))
+    return _write(known[name], fabric, Path(path))
+
+
+def check_report(name_or_file: str | Path, hosts: int | None = None) -> str:
+    """One line of counts for a good cluster, a line per switch tier, and the notes of an import.
+
+    `hosts` scales the families that scale.
+
+    Raises
+    ------
+    InputError
+        With everything that is wrong with it.
+    """
+    from topologies import load_cluster
+    from topologies.files import importers
+    from topologies.show.tiers import tiers
+
+    fabric = load_cluster(name_or_file, hosts)
+    mistakes = unroutable(fabric, str(name_or_file))
+    if mistakes:
+        raise InputError(mistakes)
+    lines = [
+        f"{name_or_file}: good: {len(fabric.hosts)} hosts, {len(fabric.gpus)} GPUs, {len(fabric.links) // 2} links"
+    ]
+    for tier in tiers(fabric):
+        rates = format_bandwidth(tier.egress), format_bandwidth(tier.all_gather)
+        lines.append(f"  {tier.kind}: joins {tier.children}, each sends {rates[0]}; all-gather up to {rates[1]}")
+    return "\n".join(lines + [f"  {note}" for note in importers.notes(fabric)])
+
+
+def unroutable(fabric: Fabric, where: str) -> list[Mistake]:
+    """GPUs without a path from the first that leads through no other GPU, memory or disk."""
+    first, hops = fabric.gpus[0], fabric.hops(fabric.gpus[0])
+    lost = [gpu for gpu in fabric.gpus if hops[fabric.nodes.index[gpu]] > len(fabric.nodes)]
+    expected = "a path that leads through no other GPU, memory or disk"
+    return [Mistake(where, gpu, f"no path from {first}", expected) for gpu in lost[:_SHOWN]]
+
+
+def _write(write: object, fabric: Fabric, path: Path) -> list[str]:
+    try:
+        return write(fabric, path)  # type: ignore[operator, no-any-return]
+    except OSError as error:
+        raise InputError(Mistake(str(path), "", error.strerror or str(error), "a place to write to")) from None

@@ -1,0 +1,212 @@
+"""Hosts as copies of few patterns, and as dead ends of the network: what `topologies.routes.batch` knows of a cluster.
+
+Hosts whose nodes and inner links are alike share a `Pattern`; a way inside one of them is the same way in all. A host
+is a dead end where no shortest path passes through it, so that a way between hosts is one way out, one way through the
+switches, and one way in.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from topologies.core.links import Ints, Links, Nodes
+from topologies.routes.preference import ENDPOINTS, NETWORK, rank_of
+
+MOST_DOORS = 64  # links out of a host, beyond which it is a network of its own
+FAR = 1 << 20  # hops to what cannot be reached
+Way = tuple[int, int, int, Ints, int]
+
+
+@dataclass(eq=False)
+class Pattern:
+    """Hosts that are alike: `rows[i]` are the inner rows of the i-th of them, in the order common to all.
+
+    Attributes
+    ----------
+    nodes : array (hosts, nodes of one host)
+        Positions in the fabric's nodes.
+    rows, out, into : array (hosts, rows of one host)
+        Rows of links inside a host, out of it, and into it.
+    ends : array (hosts, out), array (hosts, into)
+        Positions, among the nodes outside every host, that rows leave to and come from.
+    away, home : array (nodes, out or into) of hops, of CPUs, and of the number of best ways
+        From a node to where an out row begins; from where an into row ends to a node.
+    """
+
+    kinds: list[str]
+    inner: list[tuple[int, int]]
+    doors: tuple[list[int], list[int]]
+    width: list[int]
+    door_width: tuple[list[int], list[int]]
+    hosts: list[int]
+    nodes: Ints = field(init=False)
+    rows: Ints = field(init=False)
+    out: Ints = field(init=False)
+    into: Ints = field(init=False)
+    ends: tuple[Ints, Ints] = field(init=False)
+    away: Ints = field(init=False)
+    home: Ints = field(init=False)
+
+    def survey(self) -> None:
+        """Hops, CPUs and ways between every node and every door."""
+        self.away = self._table(self.doors[0], out=True)
+        self.home = self._table(self.doors[1], out=False)
+
+    def _table(self, doors: list[int], out: bool) -> Ints:
+        found = [self._from(door, out) for door in doors]
+        shape = (3, len(self.kinds), len(doors))
+        return np.array(found, dtype=np.int64).transpose(1, 2, 0) if doors else np.zeros(shape, dtype=np.int64)
+
+    def _edges(self, out: bool) -> list[list[tuple[int, int]]]:
+        """By node: the nodes from which a row leads to it (or to which one leads from it), and that row."""
+        near: list[list[tuple[int, int]]] = [[] for _ in self.kinds]
+        for row, (src, dst) in enumerate(self.inner):
+            near[dst if out else src].append((src if out else dst, row))
+        return near
+
+    def _from(self, door: int, out: bool) -> tuple[list[int], list[int], list[int]]:
+        """Hops, CPUs entered and number of best ways between every node and a door."""
+        size, near = len(self.kinds), self._edges(out)
+        hops, cpus, ways = [FAR] * size, [0] * size, [0] * size
+        hops[door], ways[door], edge = 0, 1, [door]
+        if self.kinds[door] in ENDPOINTS:
+            return hops, cpus, ways
+        while edge:
+            following: list[int] = []
+            for node in edge:
+                if self.kinds[node] in ENDPOINTS:
+                    continue
+                for other, _ in near[node]:
+                    # Out: the step enters `node`; home: it enters `other`.
+                    passed = cpus[node] + (self.kinds[node if out else other] == "cpu")
+                    if hops[other] == FAR:
+                        hops[other], cpus[other], ways[other] = hops[node] + 1, passed, ways[node]
+                        following.append(other)
+                    elif hops[other] == hops[node] + 1 and passed <= cpus[other]:
+                        ways[other] = ways[node] + (ways[other] if passed == cpus[other] else 0)
+                        cpus[other] = passed
+            edge = following
+        return hops, cpus, ways
+
+    def way(self, node: int, door: int, out: bool) -> list[int]:
+        """Inner rows of the only best way between a node and a door (its number), and nothing for the door's node."""
+        at, rows, near = node, [], self._edges(not out)
+        table = self.away if out else self.home
+        hops, cpus = table[0, :, door].tolist(), table[1, :, door].tolist()
+        target = self.doors[0 if out else 1][door]
+        while at != target:
+            for other, row in near[at]:
+                enters = self.kinds[other if out else at] == "cpu"
+                through = other == target or self.kinds[other] not in ENDPOINTS
+                if through and hops[other] == hops[at] - 1 and cpus[other] + enters == cpus[at]:
+                    rows.append(row)
+                    at = other
+                    break
+        return rows
+
+    def width_of(self, rows: list[int], door: int, out: bool) -> int:
+        """Physical links of the narrowest of these rows and the door's."""
+        return min([self.door_width[0 if out else 1][door], *(self.width[row] for row in rows)])
+
+
+@dataclass(frozen=True, eq=False)
+class Stubs:
+    """All hosts of a cluster by pattern.
+
+    Attributes
+    ----------
+    patterns : list of Pattern
+    pattern, member, local : array per node
+        Its pattern (-1: outside, or its host is no dead end), its host's place in it, and its own place in the host.
+    outside : array
+        Positions of the nodes outside every host.
+    transit : int
+        Fewest hops through a host from one switch to another.
+    """
+
+    patterns: list[Pattern]
+    pattern: Ints
+    member: Ints
+    local: Ints
+    outside: Ints
+    transit: int
+
+
+def find(nodes: Nodes, links: Links, src: Ints, dst: Ints) -> Stubs:
+    """Patterns of all hosts; `src` and `dst` are the rows' ends as positions in `nodes`."""
+    numbers: dict[str, int] = {"": -1}
+    host = np.array([numbers.setdefault(name, len(numbers) - 1) for name in nodes.hosts], dtype=np.int64)
+    outside = np.flatnonzero(host < 0)
+    of_nodes = _Grouped(host, len(numbers) - 1)
+    local = of_nodes.place
+    codes = {kind: at for at, kind in enumerate(dict.fromkeys(nodes.kinds))}
+    kind = np.array([codes[name] for name in nodes.kinds], dtype=np.int64)
+    rank = rank_of(links.kind)
+    a, b = host[src], host[dst]
+    inner, out, into = (_Grouped(np.where(mask, of, -1), len(numbers) - 1) for mask, of in (
+        (a == b, a), ((a >= 0) & (b < 0), a), ((b >= 0) & (a < 0), b),
+    ))  # fmt: skip
+    odd = set(a[(a >= 0) & (b >= 0) & (a != b)].tolist()) | set(b[(a >= 0) & (b >= 0) & (a != b)].tolist())
+    odd |= set(np.where(a < 0, b, a)[((a < 0) != (b < 0)) & (rank < NETWORK)].tolist())
+    found: dict[bytes, Pattern] = {}
+    table = np.stack([local[src], local[dst], rank, links.count])
+    for number in range(len(numbers) - 1):
+        if number in odd:
+            continue
+        at, rows, leave, enter = (group.of(number) for group in (of_nodes, inner, out, into))
+        if max(len(leave), len(enter)) > MOST_DOORS:
+            odd.add(number)
+            continue
+        parts = (kind[at], table[:, rows], table[:, leave][[0, 2, 3]], table[:, enter][[1, 2, 3]])
+        mark = b"|".join(part.tobytes() for part in parts)
+        if mark not in found:
+            ends = list(zip(*table[:2, rows].tolist(), strict=True))
+            doors = table[0, leave].tolist(), table[1, enter].tolist()
+            widths = table[3, leave].tolist(), table[3, enter].tolist()
+            kinds = [nodes.kinds[node] for node in at.tolist()]
+            found[mark] = Pattern(kinds, ends, doors, table[3, rows].tolist(), widths, [])
+        found[mark].hosts.append(number)
+    place = np.cumsum(host < 0) - 1
+    return _numbered(list(found.values()), (of_nodes, inner, out, into), local, outside, place, src, dst, bool(odd))
+
+
+def _numbered(
+    patterns: list[Pattern], groups: tuple[_Grouped, ...], local: Ints, outside: Ints, place: Ints, src: Ints,
+    dst: Ints, odd: bool,
+) -> Stubs:  # fmt: skip
+    pattern, member = np.full(len(local), -1), np.full(len(local), -1)
+    transit = FAR
+    for number, one in enumerate(patterns):
+        one.nodes, one.rows, one.out, one.into = (np.stack([group.of(at) for at in one.hosts]) for group in groups)
+        one.ends = place[dst[one.out]], place[src[one.into]]
+        one.survey()
+        pattern[one.nodes] = number
+        member[one.nodes] = np.arange(len(one.hosts))[:, None]
+        transit = min(transit, _transit(one))
+    return Stubs(patterns, pattern, member, local, outside, 0 if odd else transit)
+
+
+def _transit(pattern: Pattern) -> int:
+    """Fewest hops from a switch through a host of this pattern to another switch."""
+    fewest = FAR
+    for leave in range(pattern.out.shape[1]):
+        for enter, door in enumerate(pattern.doors[1]):
+            hops = int(pattern.away[0, door, leave]) + 2
+            if hops < fewest and (pattern.ends[0][:, leave] != pattern.ends[1][:, enter]).any():
+                fewest = hops
+    return fewest
+
+
+class _Grouped:
+    """Positions by group number; -1 belongs to none."""
+
+    def __init__(self, group: Ints, count: int) -> None:
+        self._order = np.argsort(group, kind="stable")
+        self._starts = np.searchsorted(group[self._order], np.arange(count + 1))
+        self.place = np.zeros(len(group), dtype=np.int64)
+        self.place[self._order] = np.arange(len(group)) - self._starts[np.maximum(group[self._order], 0)]
+
+    def of(self, number: int) -> Ints:
+        return self._order[self._starts[number] : self._starts[number + 1]]

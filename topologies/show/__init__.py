@@ -1,0 +1,1 @@
+"""A cluster for people: tables, numbers and pictures."""

@@ -1,0 +1,140 @@
+"""A cluster folded by symmetry: nodes that look alike from where they stand are one, with a count.
+
+Nodes get a colour by kind, and then, again and again, by the colours that their links lead to and by the links' numbers
+(colour refinement, Weisfeiler and Leman 1968). Equal colours then mean equal surroundings. A cluster with many
+different surroundings (one slow link) is folded more coarsely: after fewer rounds, at last by kind alone.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from topologies.core.links import Ints
+
+if TYPE_CHECKING:
+    from topologies.fabric import Fabric
+
+ROUNDS = 4
+MOST = 16  # classes that a picture can hold
+_ODD = np.uint64(0x9E3779B97F4A7C15)
+
+
+@dataclass(frozen=True)
+class Class:
+    """Nodes that are alike: `count` of a `kind`; `per_host` in each of `hosts` hosts (0: outside hosts)."""
+
+    kind: str
+    count: int
+    hosts: int
+    example: str
+
+    @property
+    def per_host(self) -> float:
+        return self.count / self.hosts if self.hosts else 0.0
+
+
+@dataclass(frozen=True)
+class Edge:
+    """Links between two classes.
+
+    Attributes
+    ----------
+    ends : tuple of int
+        Classes; the same one twice for links among its nodes.
+    kind : str
+    cables : int
+        Physical links, all of them.
+    low, high : float
+        Least and most bytes/s of one physical link and direction, payload.
+    """
+
+    ends: tuple[int, int]
+    kind: str
+    cables: int
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class Folded:
+    """The quotient of a cluster: classes of nodes, and the links between them."""
+
+    classes: tuple[Class, ...]
+    edges: tuple[Edge, ...]
+
+
+def fold(fabric: Fabric, most: int = MOST) -> Folded:
+    """The finest folding with at most so many classes; by kind where even that has more."""
+    src, dst = fabric.ends
+    colour = class_of(fabric, most)
+    return Folded(_classes(fabric, colour), _edges(fabric, colour[src], colour[dst]))
+
+
+def class_of(fabric: Fabric, most: int = MOST) -> Ints:
+    """The class of every node, as an index into `Folded.classes` of `fold` with the same `most`."""
+    colours = _colours(fabric, *fabric.ends)
+    return next((c for c in reversed(colours) if c.max() < most), colours[0])
+
+
+def _colours(fabric: Fabric, src: Ints, dst: Ints) -> list[Ints]:
+    """Colours after every round: numbers from 0 in order of first appearance."""
+    links, nodes = fabric.links, fabric.nodes
+    inside = np.array([bool(host) for host in nodes.hosts])
+    kinds = _numbered(np.array([f"{kind}/{here}" for kind, here in zip(nodes.kinds, inside, strict=True)]))
+    look = [links.kind, links.count.astype(np.str_), np.round(links.bandwidth, -3).astype(np.str_)]
+    label = _numbered(np.char.add(np.char.add(np.char.add(look[0], "/"), np.char.add(look[1], "/")), look[2]))
+    found = [kinds]
+    for _ in range(ROUNDS):
+        seen = _mixed(label.astype(np.uint64) * np.uint64(len(nodes)) + found[-1][dst].astype(np.uint64))
+        around = np.zeros(len(nodes), dtype=np.uint64)
+        np.add.at(around, src, seen)
+        found.append(_numbered(_mixed(around + _mixed(found[-1].astype(np.uint64)))))
+        if found[-1].max() == found[-2].max():
+            break
+    return found
+
+
+def _mixed(values: np.ndarray) -> np.ndarray:
+    """Numbers spread over 64 bits, the same on every machine, so that sums tell multisets apart."""
+    with np.errstate(over="ignore"):
+        mixed = (values + np.uint64(1)) * _ODD
+        mixed ^= mixed >> np.uint64(31)
+        mixed *= np.uint64(0xBF58476D1CE4E5B9)
+        mixed ^= mixed >> np.uint64(29)
+    return mixed
+
+
+def _numbered(values: np.ndarray) -> Ints:
+    """0, 1, ... by first appearance."""
+    _, first, inverse = np.unique(values, return_index=True, return_inverse=True)
+    rank = np.empty(len(first), dtype=np.int64)
+    rank[np.argsort(first)] = np.arange(len(first))
+    return rank[inverse]
+
+
+def _classes(fabric: Fabric, colour: Ints) -> tuple[Class, ...]:
+    found = []
+    for number in range(int(colour.max()) + 1):
+        members = np.flatnonzero(colour == number).tolist()
+        hosts = {fabric.nodes.hosts[at] for at in members} - {""}
+        first = members[0]
+        found.append(Class(fabric.nodes.kinds[first], len(members), len(hosts), fabric.nodes.names[first]))
+    return tuple(found)
+
+
+def _edges(fabric: Fabric, src: Ints, dst: Ints) -> tuple[Edge, ...]:
+    links = fabric.links
+    kind_number = _numbered(links.kind)
+    keys = np.stack([np.minimum(src, dst), np.maximum(src, dst), kind_number], axis=1)
+    pairs, where = np.unique(keys, axis=0, return_inverse=True)
+    where = where.reshape(-1)
+    one = links.bandwidth / links.count
+    found = []
+    for number, (a, b, _) in enumerate(pairs.tolist()):
+        rows = np.flatnonzero(where == number)
+        cables = int(links.count[rows].sum()) // 2
+        found.append(Edge((a, b), str(links.kind[rows[0]]), cables, float(one[rows].min()), float(one[rows].max())))
+    return tuple(found)

@@ -1,0 +1,124 @@
+"""A cluster in a few numbers: bisection, diameter, oversubscription."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from sim.units import format_bandwidth, format_duration
+from topologies.show.folding import fold
+from topologies.show.measures import bisection
+from topologies.show.tiers import TIERS, _parts
+
+if TYPE_CHECKING:
+    from topologies.fabric import Fabric
+
+EXACT = 1100  # GPUs up to which the bisection is a maximum flow (about a second)
+
+
+@dataclass(frozen=True)
+class Oversubscription:
+    """A tier of switches: bytes/s that one can be sent from below over what it can send up, least and most."""
+
+    kind: str
+    switches: int
+    least: float
+    most: float
+
+    def __str__(self) -> str:
+        same = f"{self.least:.3g}:1" if self.most - self.least < 0.005 else f"{self.least:.3g} to {self.most:.3g}:1"
+        return f"{self.kind} {same}"
+
+
+def oversubscription(fabric: Fabric) -> list[Oversubscription]:
+    """Every tier with links down and up, lowest first; wire rates."""
+    links, kinds = fabric.links, np.array(fabric.nodes.kinds)
+    order = {kind: at for at, kind in enumerate(TIERS)}
+    level = np.array([order.get(kind, -1) for kind in fabric.nodes.kinds])
+    src, dst = links.ends(fabric.nodes)
+    # Two leaves may be joined by a link of kind "spine" without a switch of that name.
+    above = np.maximum(level[dst], [order.get(kind, -1) for kind in links.kind.tolist()])
+    rising, here = above > level[src], level[dst] > level[src]
+    up = np.bincount(src[rising], links.raw[rising], len(kinds))
+    down = np.bincount(dst[here], links.raw[here], len(kinds))
+    found = []
+    for kind in TIERS:
+        rows = np.flatnonzero((kinds == kind) & (up > 0) & (down > 0))
+        if len(rows):
+            ratio = down[rows] / up[rows]
+            found.append(Oversubscription(kind, len(rows), float(ratio.min()), float(ratio.max())))
+    return found
+
+
+def diameter(fabric: Fabric) -> tuple[int, float, str, str]:
+    """The longest shortest way between two GPUs: links, seconds without software, from and to.
+
+    Looked for from one GPU of each class of alike ones (`topologies.show.folding`).
+    """
+    starts = [c.example for c in fold(fabric, 64).classes if c.kind == "gpu"]
+    best: tuple[int, float, str, str] = (0, 0.0, fabric.gpus[0], fabric.gpus[0])
+    src, dst = fabric.ends
+    order = np.argsort(src, kind="stable")
+    first = np.searchsorted(src[order], np.arange(len(fabric.nodes) + 1))
+    for start in starts:
+        hops = _hops(fabric, fabric.nodes.index[start], dst[order], first)
+        far = max(fabric.gpus, key=lambda gpu: hops[fabric.nodes.index[gpu]])
+        steps = int(hops[fabric.nodes.index[far]])
+        if steps > best[0]:
+            best = (steps, fabric.latency(fabric.route(start, far)), start, far)
+    return best
+
+
+def _hops(fabric: Fabric, start: int, ends: np.ndarray, first: np.ndarray) -> np.ndarray:
+    """Links from a node to every other, layer by layer; nothing goes through a GPU, a memory or a disk."""
+    from topologies.routes.router import ENDPOINTS
+
+    hops = np.full(len(fabric.nodes), -1)
+    hops[start] = 0
+    stops = np.array([kind in ENDPOINTS for kind in fabric.nodes.kinds])
+    edge, step = np.array([start]), 0
+    while len(edge):
+        step += 1
+        found = np.unique(np.concatenate([ends[first[at] : first[at + 1]] for at in edge.tolist()]))
+        found = found[hops[found] < 0]
+        hops[found] = step
+        edge = found[~stops[found]]
+    return hops
+
+
+def bisection_bound(fabric: Fabric) -> float:
+    """What the tiers let pass between two halves at most, both directions together (wire rates)."""
+    kinds = np.array(fabric.nodes.kinds)
+    src, dst = fabric.ends
+    present = [kind for kind in TIERS if kind in kinds]
+    gpus = np.flatnonzero(kinds == "gpu")
+    # A network of its own for storage joins hosts too, but not for gradients.
+    storage = [kind for kind in set(fabric.nodes.kinds) if kind.startswith("storage")]
+    bounds = []
+    for at, kind in enumerate(present):
+        if kind == "nvswitch":
+            continue
+        part = _parts(kinds, src, dst, [*present[at:], *storage])
+        named = np.unique(part[gpus])
+        if len(named) > 1:
+            into = (kinds[dst] == kind) & np.isin(part[src], named)
+            bounds.append(float(fabric.links.raw[into].sum()))
+    return min(bounds, default=float("inf"))
+
+
+def summary(fabric: Fabric) -> list[tuple[str, str]]:
+    """Rows (what, how much) for people."""
+    rows = []
+    if len(fabric.gpus) > 1:
+        exact = len(fabric.gpus) <= EXACT
+        cut = bisection(fabric) if exact else bisection_bound(fabric)
+        if np.isfinite(cut):
+            rows.append(("bisection", f"{'' if exact else 'at most '}{format_bandwidth(cut)} both ways, on the wire"))
+        steps, delay, src, dst = diameter(fabric)
+        rows.append(("diameter", f"{steps} links, {format_duration(delay)} without software ({src} to {dst})"))
+    tiers = oversubscription(fabric)
+    if tiers:
+        rows.append(("oversubscription", ", ".join(map(str, tiers))))
+    return rows
