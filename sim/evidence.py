@@ -120,8 +120,9 @@ def _plan_reasons(plan: Plan) -> Iterator[Reason]:
 
 
 def _host(simulation: Simulation, share: float) -> list[Fallback]:
-    said = simulation.scenario.cluster.host_factor is not None or "host_factor" in simulation.fabric.facts
-    if said or share <= 0:
+    facts = simulation.fabric.cluster_facts
+    stated = simulation.scenario.cluster.host_factor is not None or facts.host_factor is not None
+    if stated or share <= 0:
         return []
     return [Fallback(f"host_factor of {simulation.fabric.name}: taken as 1", "guess", 1, share)]
 

@@ -244,8 +244,8 @@ def host_factor(scenario: Scenario, fabric: Fabric) -> float:
     """How much slower this host runs framework code than the one on which its costs were fitted."""
     if scenario.cluster.host_factor is not None:
         return scenario.cluster.host_factor
-    known = fabric.facts.get("host_factor")
-    return known.value if known is not None else 1.0
+    stated = fabric.cluster_facts.host_factor
+    return 1.0 if stated is None else stated
 
 
 def machine(
@@ -266,7 +266,7 @@ def machine(
             return chains.duration(k) if chains is not None else 0.0
         if k.kind == "spin":
             return k.shape[0] * 1e-9
-        if k.kind == "fused" and scenario.training.framework == "megatron":
+        if k.kind == "fused" and scenario.training.megatron:
             return gpu.duration(k) * gpu.fused
         load = clock * gpu.sustained(k) * gpu.toolkit(k, scenario.pytorch.cuda) if k.kind in CLOCKED else 1.0
         return gpu.duration(k) * load

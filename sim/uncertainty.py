@@ -167,13 +167,14 @@ class _Reader:
         self.programs: dict[int, Program] = {p.rank: p for p in simulation.lowered.graph.programs}
         self.kernels: dict[int, list[tuple[Constant, float]]] = {}
         self.past: dict[Constant, float] = {}
-        said = simulation.scenario.cluster.host_factor is not None or "host_factor" in simulation.fabric.facts
+        facts = simulation.fabric.cluster_facts
+        said = simulation.scenario.cluster.host_factor is not None or facts.host_factor is not None
         self.host = Constant("host", "", "fitted" if said else "guess")
         # Hosts of one kind differ from start to start, those with neighbours the most: the cluster file says how far.
         own = simulation.scenario.cluster.host_factor is not None
-        fact = None if own else simulation.fabric.facts.get("host_spread")
+        spread = None if own else facts.host_spread
         self.speed = Constant("host", "speed of the host", "fitted")
-        self.host_spread = float(fact.value) if fact else 0.0
+        self.host_spread = spread or 0.0
 
     def shares(self, segment: Segment) -> Sequence[tuple[Constant, float]]:
         if segment.kind == HOST:

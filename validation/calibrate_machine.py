@@ -195,7 +195,7 @@ def render(
         lines.append(f"host_factor = {_entry(round(host.factor.value, 4), 'fitted', f'{factor}; {source}')}")
         spread = max(0.01, math.log(host.factor.high / host.factor.low) / 2 / quantile())
         lines.append(f"host_spread = {_entry(round(spread, 4), 'fitted', f'that interval; {source}')}")
-    if _no_multicast(measured) and below.facts.get("nvlink_sharp", None) is not None:
+    if _no_multicast(measured) and below.cluster_facts.nvlink_sharp is not None:
         lines.append(f"nvlink_sharp = {_entry(0, 'measured', f'measured with NCCL_NVLS_ENABLE=0; {source}')}")
     for table in ("nvlink", "pcie", "nvme"):
         mine = {key: rate for key, rate in links.items() if key.startswith(f"{table}.") and _has(below, table)}

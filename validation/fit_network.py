@@ -15,7 +15,6 @@ import numpy as np
 
 from sim import files
 from sim.collectives import plan_collective
-from sim.collectives.network import CHANNEL, EAGER, HOPS, MESSAGE, PAIRS, RENDEZVOUS, SHARE
 from sim.errors import InputError, Mistake
 from topologies.core.quantity import Quantity
 from validation.collective_rows import IN_PLACE, Row, members
@@ -23,10 +22,15 @@ from validation.predict_collective import cluster_of, gpus_of
 
 # Range and start of each fact, and the unit that a file has it in.
 RANGE = {
-    SHARE: (0.1, 1.0, 0.95), PAIRS: (0.1, 1.0, 0.95), "net_ll": (5e-7, 5e-4, 5e-6), "net_ll128": (5e-7, 5e-4, 1e-5),
-    "net_simple": (5e-7, 1e-3, 1.4e-5), MESSAGE: (1e-8, 1e-4, 3e-6), CHANNEL: (1e8, 1e11, 2e10),
-    RENDEZVOUS: (1e-7, 1e-3, 1e-5),
-}  # fmt: skip
+    "net_share": (0.1, 1.0, 0.95),
+    "net_pairs_share": (0.1, 1.0, 0.95),
+    "net_ll": (5e-7, 5e-4, 5e-6),
+    "net_ll128": (5e-7, 5e-4, 1e-5),
+    "net_simple": (5e-7, 1e-3, 1.4e-5),
+    "net_message": (1e-8, 1e-4, 3e-6),
+    "net_channel": (1e8, 1e11, 2e10),
+    "net_rendezvous": (1e-7, 1e-3, 1e-5),
+}
 LEAST = 3  # rows that a fact rests on
 SMALL, LIGHT = 2**20, 0.3  # smaller sizes are judged by no limit: they weigh less
 
@@ -73,9 +77,8 @@ def fit(rows: Sequence[Row], fixed: dict[str, float] | None = None) -> NetworkFi
     if not rows:
         raise InputError(Mistake("calibrate", "--network", "no row of several hosts", "collectives across hosts"))
     plain = _times(rows, {})
-    touched = [
-        one | ({RENDEZVOUS} if fixed and EAGER in fixed and "net_ll" in one else set()) for one in _touched(rows)
-    ]
+    agreed = {"net_rendezvous"} if fixed and "net_eager" in fixed else set()
+    touched = [one | agreed if "net_ll" in one else one for one in _touched(rows)]
     keys = [key for key in RANGE if sum(key in one for one in touched) >= LEAST and key not in (fixed or {})]
     used = [at for at, row in enumerate(rows) if not row.held_out]
     low, high, begin = (np.log([RANGE[key][k] for key in keys]) for k in range(3))
@@ -105,10 +108,10 @@ def _touched(rows: Sequence[Row]) -> list[set[str]]:
         plan = _plan(row, cluster_of(row))
         if plan.algo == "pairwise":
             several = row.op in ("all_to_all", "gather", "scatter")
-            found.append({PAIRS, "net_simple", MESSAGE} | (set() if several else {CHANNEL}))
+            found.append({"net_pairs_share", "net_simple", "net_message"} | (set() if several else {"net_channel"}))
         else:
-            hop = next(key for key, proto in HOPS.items() if proto == plan.proto)
-            found.append({SHARE, hop} if row.size >= SMALL else {hop})
+            hop = f"net_{plan.proto.lower()}"
+            found.append({"net_share", hop} if row.size >= SMALL else {hop})
     return found
 
 
@@ -133,11 +136,11 @@ def _times(rows: Sequence[Row], facts: dict[str, float]) -> np.ndarray:
 
 
 def _text(key: str, value: float) -> str:
-    if key == EAGER:
+    if key == "net_eager":
         return f'"{value / 1024:g} KiB"'
-    if key in (SHARE, PAIRS):
+    if key in ("net_share", "net_pairs_share"):
         return f"{value:.3g}"
-    return f'"{value / 1e9:.3g} GB/s"' if key == CHANNEL else f'"{value * 1e6:.3g} us"'
+    return f'"{value / 1e9:.3g} GB/s"' if key == "net_channel" else f'"{value * 1e6:.3g} us"'
 
 
 def write(result: NetworkFit, cluster: str, path: Path, logs: Sequence[Path]) -> None:

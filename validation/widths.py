@@ -97,7 +97,7 @@ def starts() -> Iterator[Line]:
     for start, row in rows:
         plain = predict_row(replace(row, cluster={**row.cluster, "host_factor": 1.0}))
         found[start].append(math.log(row.measured / plain.step_time))
-    bundled = math.log(float(load_cluster("h200-host-4").facts["host_factor"].value))
+    bundled = math.log(load_cluster("h200-host-4").cluster_facts.host_factor or 1.0)
     middles = {start: math.fsum(logs) / len(logs) for start, logs in sorted(found.items())}
     for start, middle in middles.items():
         yield f"host start {start}", math.exp(middle), len(found[start])

@@ -21,8 +21,6 @@ OPS = ("all_reduce", "all_gather", "reduce_scatter")
 PROTOS = ("Simple",)
 ORDER = 2
 MAX_LOCAL = 8
-# Key of the cluster file that says whether the network's switches add.
-FACT = "sharp"
 
 
 def plan(
@@ -108,15 +106,14 @@ def runs_on(op: str, group: Group, fabric: Any, wanted: Settings) -> str | None:
 
 def missing(group: Group, fabric: Any, wanted: Settings) -> str | None:
     """What either CollNet algorithm lacks on `group`, or None."""
-    known = fabric.facts.get(FACT)
     if group.nodes < 2:
         return "CollNet needs at least two hosts"
     if not wanted.collnet:
         return "CollNet is off, as in NCCL unless NCCL_COLLNET_ENABLE=1: [nccl] collnet = true"
     if max(len(host) for host in group.hosts) > MAX_LOCAL:
         return f"CollNet takes at most {MAX_LOCAL} GPUs per host"
-    if known is None or not known.value:
-        return f"no SHARP in the switches of {fabric.name} ({FACT} in its cluster file)"
+    if not fabric.cluster_facts.sharp:
+        return f"no SHARP in the switches of {fabric.name} (sharp in its cluster file)"
     return None
 
 

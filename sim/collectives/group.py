@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from sim.collectives import paths, transport
-from sim.collectives.network import UNKNOWN, Network, network_of
+from sim.collectives.network import Network, network_of
 from sim.collectives.plan import Settings
 from sim.errors import InputError, Mistake, unknown
 
@@ -53,7 +53,7 @@ class Group:
     inside: str = "auto"
     outside: str = "auto"
     net: transport.Net = transport.NO_NET
-    network: Network = UNKNOWN
+    network: Network = field(default_factory=Network)
 
     @property
     def n(self) -> int:

@@ -14,9 +14,6 @@ from sim.collectives.constants import Constants
 
 # Kinds of links inside a host; all others are the network's.
 INSIDE = frozenset({"nvlink", "pcie", "c2c", "socket", "memory", "nvme"})
-HOPS = {"net_ll": "LL", "net_ll128": "LL128", "net_simple": "Simple"}
-SHARE, PAIRS, MESSAGE, CHANNEL, AMD = "net_share", "net_pairs_share", "net_message", "net_channel", "amd_cpu"
-EAGER, RENDEZVOUS = "net_eager", "net_rendezvous"
 
 
 @dataclass(frozen=True)
@@ -61,21 +58,17 @@ class Network:
         return self.rendezvous * channels if proto != "Simple" and amount >= self.eager else 0.0
 
 
-UNKNOWN = Network()
-
-
 def network_of(fabric: Any) -> Network:
     """The facts that the cluster file of `fabric` states."""
-    facts = fabric.facts
-    if not any(key in facts for key in (*HOPS, SHARE, PAIRS, MESSAGE, CHANNEL, EAGER, RENDEZVOUS, AMD)):
-        return UNKNOWN
+    facts = fabric.cluster_facts
+    steps = {"LL": facts.net_ll, "LL128": facts.net_ll128, "Simple": facts.net_simple}
     return Network(
-        share=facts[SHARE].value if SHARE in facts else None,
-        pairs=facts[PAIRS].value if PAIRS in facts else None,
-        hops={proto: facts[key].value for key, proto in HOPS.items() if key in facts},
-        message=facts[MESSAGE].value if MESSAGE in facts else 0.0,
-        channel=facts[CHANNEL].value if CHANNEL in facts else None,
-        eager=facts[EAGER].value if EAGER in facts else float("inf"),
-        rendezvous=facts[RENDEZVOUS].value if RENDEZVOUS in facts else 0.0,
-        amd=AMD in facts and bool(facts[AMD].value),
+        share=facts.net_share,
+        pairs=facts.net_pairs_share,
+        hops={proto: seconds for proto, seconds in steps.items() if seconds is not None},
+        message=facts.net_message or 0.0,
+        channel=facts.net_channel,
+        eager=float("inf") if facts.net_eager is None else facts.net_eager,
+        rendezvous=facts.net_rendezvous or 0.0,
+        amd=bool(facts.amd_cpu),
     )

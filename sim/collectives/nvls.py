@@ -28,8 +28,6 @@ ORDER = 4
 CHANNELS = "nvls_channels"
 THREADS = 640
 MEASURED_HEADS = 8
-# Key of the cluster file that says whether the NVSwitches do it.
-FACT = "nvlink_sharp"
 
 
 def plan(
@@ -98,7 +96,7 @@ def runs_on(op: str, group: Group, fabric: Any, wanted: Settings) -> str | None:
 
 def missing(group: Group, fabric: Any, wanted: Settings) -> str | None:
     """What NVLink SHARP lacks inside the hosts of `group`, or None."""
-    known = fabric.facts.get(FACT)
+    multicast = fabric.cluster_facts.nvlink_sharp
     if wanted.nvls is False:
         return "NVLink SHARP is switched off: [nccl] nvls = false"
     if generation(fabric.gpu_model) not in ("hopper", "blackwell"):
@@ -109,9 +107,9 @@ def missing(group: Group, fabric: Any, wanted: Settings) -> str | None:
         return "NVLink SHARP needs P2P between the GPUs: [nccl] p2p_disable"
     if not switches(group, fabric):
         return "no NVSwitch between the GPUs"
-    if known is not None and not known.value:
-        return f"the NVSwitches of {fabric.name} do no multicast ({FACT} = 0 in its cluster file)"
-    if wanted.nvls is None and known is None:
+    if multicast is False:
+        return f"the NVSwitches of {fabric.name} do no multicast (nvlink_sharp = 0 in its cluster file)"
+    if wanted.nvls is None and multicast is None:
         return f"the cluster file of {fabric.name} does not say that its NVSwitches do it: [nccl] nvls = true says so"
     return None
 

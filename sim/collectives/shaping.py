@@ -9,13 +9,10 @@ import numpy as np
 
 from sim.collectives.plan import Plan
 
-FACT = "token_bucket"
-
 
 def bucket(fabric: Any) -> bool:
     """Whether the network's ports are shaped by token buckets."""
-    fact = fabric.facts.get(FACT)
-    return fact is not None and bool(fact.value)
+    return bool(fabric.cluster_facts.token_bucket)
 
 
 def shaped(plan: Plan, fabric: Any) -> Plan:
@@ -35,4 +32,4 @@ def refill(plan: Plan, fabric: Any) -> float:
     if not bucket(fabric) or not len(plan.links):
         return 0.0
     slot = int(np.argmin(fabric.links.bandwidth[plan.links] / plan.usage))
-    return float(fabric.facts[FACT].value / fabric.links.bandwidth[plan.links[slot]])
+    return float(fabric.cluster_facts.token_bucket / fabric.links.bandwidth[plan.links[slot]])

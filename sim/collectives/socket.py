@@ -26,7 +26,6 @@ from sim.collectives.group import Group
 from sim.collectives.plan import Plan, Settings
 from sim.collectives.socket_traffic import Traffic, traffic_of
 
-FACT = "tcp"
 INLINE = 128.0  # bytes that travel with their header (NCCL_SOCKET_INLINE)
 TASK = 65_536.0  # least bytes of a part that a helper thread takes (NCCL_SOCKET_MIN_TASKSIZE)
 MAX_THREADS, MAX_SOCKETS = 16, 64  # of one connection; NCCL takes what is more as this
@@ -60,8 +59,7 @@ def tcp_of(fabric: Any) -> Tcp:
 
 def used(group: Group, fabric: Any, wanted: Settings) -> bool:
     """Whether NCCL reaches other hosts of this group by sockets: the cluster file or [nccl] net says so."""
-    fact = fabric.facts.get(FACT)
-    return group.nodes > 1 and (wanted.net == "socket" or (fact is not None and bool(fact.value)))
+    return group.nodes > 1 and (wanted.net == "socket" or bool(fabric.cluster_facts.tcp))
 
 
 def over(plan: Plan, group: Group, fabric: Any, wanted: Settings) -> Plan:
@@ -135,7 +133,7 @@ def _inside(fabric: Any, group: Group) -> float:
 
 def _goodput(plan: Plan, fabric: Any, table: constants.Constants) -> np.ndarray:
     """Bytes on each link: where the cluster file gives TCP's goodput, headers are counted already."""
-    if fabric.facts.get(FACT) is None:
+    if fabric.cluster_facts.tcp is None:
         return plan.usage
     wires = np.array([table.wire(str(fabric.links.kind[i])) for i in plan.links])
     outside = np.array([fabric.links.kind[i] != "nvlink" for i in plan.links], dtype=bool)

@@ -57,6 +57,7 @@ class System:
     pcie : list of int
         MB/s of every GPU's PCIe slot.
     amd : bool
+        Whether its CPUs are AMD's: a way through them costs no more, and two GPUs talk directly over them.
     """
 
     gpus: list[str]
@@ -148,17 +149,12 @@ def system_of(fabric: Any, group: Group, host: Sequence[str], kind: str, nvlink:
         names[gpu] = builder.node("gpu")
     nics = [n for n in nodes.of_kind("nic") if fabric.host_of(n) in inside] if group.nodes > 1 else []
     names |= {nic: builder.node("nic") for nic in nics}
-    amd = _amd(fabric)
+    amd = bool(fabric.cluster_facts.amd_cpu)
     _links(builder, fabric, names, host, kind, nvlink)
     nets = _nets(builder, fabric, group, names, nics, len(host))
     made = System(list(host), [name for name, _, _ in nets], speed=[speed for _, _, speed in nets], amd=amd)
     _ways(made, builder, [names[gpu] for gpu in host], [node for _, node, _ in nets], group, not amd, pxn)
     return made
-
-
-def _amd(fabric: Any) -> bool:
-    known = fabric.facts.get("amd")
-    return bool(known is not None and known.value)
 
 
 def _links(builder: Builder, fabric: Any, names: dict[str, int], host: Sequence[str], kind: str, share: float) -> None:

@@ -147,7 +147,7 @@ def _allowed(
 
 def _notes(op: str, group: Group, fabric: Any, wanted: Settings) -> tuple[str, ...]:
     """What would probably be chosen on the real machine and is not what was planned."""
-    silent = wanted.nvls is None and fabric.facts.get(nvls.FACT) is None and wanted.algo is None
+    silent = wanted.nvls is None and fabric.cluster_facts.nvlink_sharp is None and wanted.algo is None
     if op == "all_reduce" and silent and group.n > 4:
         able = nvls.missing(group, fabric, replace(wanted, nvls=True)) is None
         if able:

@@ -12,6 +12,7 @@ import numpy as np
 
 from sim.errors import InputError, unknown
 from topologies.core.checks import check
+from topologies.core.facts import ClusterFacts, cluster_facts
 from topologies.core.links import Floats, Ints, Links, Nodes
 from topologies.core.quantity import GRADES, LinkSpec, Quantity
 from topologies.policies import ADAPTIVE, Routing
@@ -41,7 +42,7 @@ class Fabric:
     family : str
         The module of `topologies` that built it.
     facts : mapping of str to Quantity
-        Numbers of the cluster file, by key, with evidence and source.
+        Numbers of the cluster file, by key, with evidence and source; `cluster_facts` has those of any family, typed.
     gpu_changes : tuple of GpuChange
         What-ifs: GPUs that are not as their model, in the order given.
     kernels : str
@@ -76,6 +77,11 @@ class Fabric:
     def __getstate__(self) -> dict[str, Any]:
         # Caches (graph, router) are cheaper to make again than to send to a worker process.
         return {key: self.__dict__[key] for key in self.__dataclass_fields__}
+
+    @cached_property
+    def cluster_facts(self) -> ClusterFacts:
+        """What the cluster file says of the hosts and the network, typed."""
+        return cluster_facts(self.facts)
 
     @cached_property
     def gpus(self) -> tuple[str, ...]:

@@ -28,8 +28,9 @@ from typing import Any
 
 from sim import files, plugins
 from sim.errors import InputError, Mistake, did_you_mean, unknown
-from sim.units import parse_bandwidth, parse_bytes, parse_duration
+from sim.units import parse_bandwidth, parse_duration
 from topologies import CLUSTERS, cluster_names
+from topologies.core import facts
 from topologies.core.quantity import GRADES, LinkSpec, Quantity
 from topologies.fabric import Fabric
 
@@ -138,39 +139,6 @@ def _beside(path: Path, key: str, name: object) -> str:
     return str(path.parent / name)
 
 
-def _positive(value: object, where: str, key: str) -> float:
-    if not isinstance(value, int | float) or isinstance(value, bool) or value <= 0:
-        raise InputError(Mistake(where, key, repr(value), "a number above 0"))
-    return float(value)
-
-
-def _switch(value: object, where: str, key: str) -> float:
-    if value not in (0, 1):
-        raise InputError(Mistake(where, key, repr(value), "0 (no) or 1 (yes)"))
-    return float(value)  # type: ignore[arg-type]
-
-
-def _share(value: object, where: str, key: str) -> float:
-    number = _positive(value, where, key)
-    if number > 1:
-        raise InputError(Mistake(where, key, repr(value), "a share above 0, at most 1"))
-    return number
-
-
-# Facts that any cluster may state. How much slower the host runs framework code than the one its costs were fitted on,
-# and how far (standard deviation of the logarithm) this differs between hosts of the kind;
-# whether NVSwitches multicast and reduce (NVLink SHARP), whether the network's switches reduce (SHARP), how many bytes
-# the token buckets hold that shape the network's ports, and whether the network is TCP sockets: then the bandwidth of
-# its links is TCP's goodput. `amd_cpu` and `net_*`: sim/collectives/network.py.
-OF_EVERY_FAMILY: dict[str, Callable[[object, str, str], float]] = {
-    "host_factor": _positive, "host_spread": _positive, "nvlink_sharp": _switch, "sharp": _switch,
-    "token_bucket": _positive, "tcp": _switch,
-    "amd_cpu": _switch, "net_share": _share, "net_pairs_share": _share, "net_ll": parse_duration,
-    "net_ll128": parse_duration, "net_simple": parse_duration, "net_message": parse_duration,
-    "net_rendezvous": parse_duration, "net_eager": parse_bytes, "net_channel": parse_bandwidth,
-}  # fmt: skip
-
-
 def _laid_over(below: object, value: object) -> object:
     nested = isinstance(below, dict) and isinstance(value, dict) and "value" not in value
     return {**below, **value} if nested else value  # type: ignore[dict-item]
@@ -219,8 +187,8 @@ class _Reader:
         for key, entry in table.items():
             if key in _HEADER:
                 continue
-            if key in OF_EVERY_FAMILY:
-                self.quantity(key, entry, OF_EVERY_FAMILY[key])
+            if key in facts.KINDS:
+                self.quantity(key, entry, facts.KINDS[key].parse)
             elif key not in hints:
                 self.wrong(key, "an unknown key", f"one of {', '.join([*_HEADER, *hints])}", did_you_mean(key, hints))
             elif hints[key] is LinkSpec:

@@ -12,7 +12,7 @@ import dataclasses
 import inspect
 import re
 import typing
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -20,37 +20,11 @@ from typing import Any
 from sim import plugins
 from sim.errors import PrestepError
 from sim.units import format_bandwidth, format_duration
+from topologies.core.facts import KINDS, MEANINGS
 from topologies.core.quantity import LinkSpec
-from topologies.files.clusterfile import OF_EVERY_FAMILY
 
 BEGIN, END = "<!-- keys: begin -->", "<!-- keys: end -->"
 HEAD = "| key | value | default | meaning |\n| --- | --- | --- | --- |"
-_SIZE, _TIME, _RATE, _SHARE, _SWITCH = '"64 KiB"', '"2 us"', '"14 GB/s"', "a share, at most 1", "0 or 1"
-#: What a fact of any family is, by its key: what may be written, and what it means.
-FACTS: Mapping[str, tuple[str, str]] = {
-    "host_factor": (
-        "a number",
-        "How much longer the host takes for framework code than the one its costs were fitted on.",
-    ),
-    "host_spread": (
-        "a number",
-        "Standard deviation of the logarithm of `host_factor` between hosts: it widens intervals.",
-    ),
-    "nvlink_sharp": (_SWITCH, "NVSwitches multicast and reduce (NVLink SHARP)."),
-    "sharp": (_SWITCH, "The network's switches reduce (SHARP)."),
-    "token_bucket": ("bytes", "What the token buckets hold that shape the network's ports."),
-    "tcp": (_SWITCH, "The network is TCP sockets; bandwidths of its links are TCP's goodput."),
-    "amd_cpu": (_SWITCH, "The hosts' CPUs are AMD's: NCCL's cost model has other numbers for them."),
-    "net_share": (_SHARE, "Of the ports' payload bandwidth, what NCCL's traffic reaches."),
-    "net_pairs_share": (_SHARE, "The same for messages between pairs."),
-    "net_ll": (_TIME, "One step between hosts with LL, over the links' latency."),
-    "net_ll128": (_TIME, "The same with LL128."),
-    "net_simple": (_TIME, "The same with Simple."),
-    "net_message": (_TIME, "The proxy, for each part of a message to a rank of another host."),
-    "net_rendezvous": (_TIME, "What agreeing on a message costs the proxy for each channel of a step."),
-    "net_eager": (_SIZE, "From this size on the two sides agree on a message before it is sent."),
-    "net_channel": (_RATE, "One channel of messages between hosts."),
-}
 
 
 def families() -> dict[str, ModuleType]:
@@ -63,7 +37,7 @@ def tables() -> str:
     """Facts of every family, then the keys of each, `host` first: most others have its keys too."""
     known = families()
     order = ["host", *(name for name in known if name != "host")]
-    facts = [f"| `{key}` | {_cell(_fact(key)[0])} | | {_cell(_fact(key)[1])} |" for key in OF_EVERY_FAMILY]
+    facts = [f"| `{key}` | {_cell(kind.written)} | | {_cell(MEANINGS[key])} |" for key, kind in KINDS.items()]
     parts = ["\n".join(["### Facts of every family", "", HEAD, *facts])]
     return "\n\n".join([*parts, *(_family(name, known[name], known["host"]) for name in order)])
 
@@ -79,14 +53,6 @@ def written(page: str) -> str:
     if page.count(BEGIN) != 1 or page.count(END) != 1 or page.index(BEGIN) > page.index(END):
         raise PrestepError(f"expected one {BEGIN} and after it one {END}")
     return f"{page.partition(BEGIN)[0]}{BEGIN}\n{tables()}\n{END}{page.partition(END)[2]}"
-
-
-def _fact(key: str) -> tuple[str, str]:
-    if key not in FACTS:
-        raise PrestepError(
-            f"{key}: a fact of every family that topologies/files/reference.py does not explain: add it to FACTS"
-        )
-    return FACTS[key]
 
 
 def _family(name: str, module: ModuleType, host: ModuleType) -> str:

@@ -1,0 +1,95 @@
+"""Facts that a cluster file of any family may state: one table with the name, type, unit and meaning of each.
+
+A file's other numbers are parameters of its family; they are in `Fabric.facts` too, with their evidence and source.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+from sim.errors import InputError, Mistake
+from sim.units import parse_bandwidth, parse_bytes, parse_duration
+from topologies.core.quantity import Quantity
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A type of fact: how a file writes it, how it is read, and what the program gets (SI units)."""
+
+    written: str
+    parse: Callable[[object, str, str], float]
+    type: Callable[[float], Any] = float
+
+
+def _positive(value: object, where: str, key: str) -> float:
+    if not isinstance(value, int | float) or isinstance(value, bool) or value <= 0:
+        raise InputError(Mistake(where, key, repr(value), "a number above 0"))
+    return float(value)
+
+
+def _switch(value: object, where: str, key: str) -> float:
+    if value not in (0, 1):
+        raise InputError(Mistake(where, key, repr(value), "0 (no) or 1 (yes)"))
+    return float(value)  # type: ignore[arg-type]
+
+
+def _share(value: object, where: str, key: str) -> float:
+    number = _positive(value, where, key)
+    if number > 1:
+        raise InputError(Mistake(where, key, repr(value), "a share above 0, at most 1"))
+    return number
+
+
+NUMBER = Kind("a number", _positive)
+SWITCH = Kind("0 or 1", _switch, bool)
+SHARE = Kind("a share, at most 1", _share)
+BUCKET = Kind("bytes", _positive)
+SIZE = Kind('"64 KiB"', parse_bytes)
+TIME = Kind('"2 us"', parse_duration)
+RATE = Kind('"14 GB/s"', parse_bandwidth)
+
+
+def fact(kind: Kind, meaning: str) -> Any:
+    """A fact that a file need not state: None then."""
+    return field(default=None, metadata={"kind": kind, "meaning": meaning})
+
+
+@dataclass(frozen=True)
+class ClusterFacts:
+    """What a cluster's file says of its hosts and network; None: it does not say. Bytes, seconds, bytes/s, shares."""
+
+    host_factor: float | None = fact(
+        NUMBER, "How much longer the host takes for framework code than the one its costs were fitted on."
+    )
+    host_spread: float | None = fact(
+        NUMBER, "Standard deviation of the logarithm of `host_factor` between hosts: it widens intervals."
+    )
+    nvlink_sharp: bool | None = fact(SWITCH, "NVSwitches multicast and reduce (NVLink SHARP).")
+    sharp: bool | None = fact(SWITCH, "The network's switches reduce (SHARP).")
+    token_bucket: float | None = fact(BUCKET, "What the token buckets hold that shape the network's ports.")
+    tcp: bool | None = fact(SWITCH, "The network is TCP sockets; bandwidths of its links are TCP's goodput.")
+    amd_cpu: bool | None = fact(
+        SWITCH, "The hosts' CPUs are AMD's: NCCL searches their ways and counts its steps differently."
+    )
+    net_share: float | None = fact(SHARE, "Of the ports' payload bandwidth, what NCCL's traffic reaches.")
+    net_pairs_share: float | None = fact(SHARE, "The same for messages between pairs.")
+    net_ll: float | None = fact(TIME, "One step between hosts with LL, over the links' latency.")
+    net_ll128: float | None = fact(TIME, "The same with LL128.")
+    net_simple: float | None = fact(TIME, "The same with Simple.")
+    net_message: float | None = fact(TIME, "The proxy, for each part of a message to a rank of another host.")
+    net_rendezvous: float | None = fact(TIME, "What agreeing on a message costs the proxy for each channel of a step.")
+    net_eager: float | None = fact(SIZE, "From this size on the two sides agree on a message before it is sent.")
+    net_channel: float | None = fact(RATE, "One channel of messages between hosts.")
+
+
+#: Every fact's type, by its key in a file.
+KINDS: Mapping[str, Kind] = {entry.name: entry.metadata["kind"] for entry in fields(ClusterFacts)}
+#: Every fact's meaning, by its key in a file.
+MEANINGS: Mapping[str, str] = {entry.name: entry.metadata["meaning"] for entry in fields(ClusterFacts)}
+
+
+def cluster_facts(stated: Mapping[str, Quantity]) -> ClusterFacts:
+    """The facts among a file's numbers, each of its type."""
+    return ClusterFacts(**{key: kind.type(stated[key].value) for key, kind in KINDS.items() if key in stated})
