@@ -1,6 +1,7 @@
 """Figures of README.md and docs/accuracy.md: `python -m validation.figures` runs the sets and writes them there.
 
-What README shows commands print is written too, cut where it says so.
+README gets its picture, what its command prints (cut where it says so) and the accuracy in a few lines;
+docs/accuracy.md gets the accuracy by family, and every row.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from validation import picture
 from validation.compare import Report, validate_set
 from validation.report import markdown
 from validation.summary import Errors
@@ -21,10 +23,18 @@ if TYPE_CHECKING:
 
 BEGIN, END = "<!-- figures: begin -->", "<!-- figures: end -->"
 PRINTED = "<!-- printed: begin -->", "<!-- printed: end -->"
-SHOWN, CHANGE = "llama8b-fsdp4", "nvlink.bandwidth=0.25x"
+SHOWN, CHANGE = picture.SCENARIO, "spine.bandwidth=2x"
 SETS = (
     "h200", "h200-unseen", "h200-preregistered", "h200-preregistered-2", "h200-straggler", "h200-whatif", "leafspine",
 )  # fmt: skip
+#: README's lines: the set, and whether only rows that no constant was taken from.
+HEADLINE = {
+    "h200": "one host with 4 H200",
+    "h200-unseen": "other models, layouts and sizes, measured later",
+    "h200-preregistered": "predicted before it was measured",
+    "h200-preregistered-2": "predicted before it was measured, on a host with slow processors",
+    "leafspine": "an emulated leaf-spine network, two jobs, a slow rank",
+}
 ROOT = Path(__file__).parents[1]
 README, ACCURACY = ROOT / "README.md", ROOT / "docs" / "accuracy.md"
 
@@ -64,22 +74,26 @@ def summary(reports: Sequence[Report], untold: Mapping[str, Report] | None = Non
     return "\n".join(lines) + "\n\n" + _misses(reports)
 
 
+def headline(reports: Sequence[Report]) -> str:
+    """A line for each of the sets that README shows; every failed check is listed under them."""
+    lines = ["| steps measured on | n | mean error | bias | worst |", "| --- | --- | --- | --- | --- |"]
+    lines += [_line(f"{HEADLINE[r.name]} ({r.name})", r.select(fitted=False)) for r in reports if r.name in HEADLINE]
+    return "\n".join(lines) + "\n\n" + _misses(reports)
+
+
 def whole(reports: Sequence[Report]) -> str:
     """Every set with every case."""
     return "\n".join(markdown(report).replace("\n## ", "\n### ").replace("# ", "## ", 1) for report in reports)
 
 
 def printed() -> str:
-    """Two commands and what they print."""
+    """README's question, and what the command prints up to the links."""
     from sim import whatif
     from sim.commands.run import predicted
-    from sim.exporters import terminal
 
-    base, changed = predicted(SHOWN, ()), predicted(SHOWN, (CHANGE,))
-    page = terminal.render(base, terminal.WIDEST).partition("\nBusiest links")[0] + "  ..."
-    compared = whatif.render(whatif.compare(base.to_dict(), changed.to_dict()))
-    commands = {f"run {SHOWN}": page, f"whatif {SHOWN} --set {CHANGE}": compared}
-    return "\n\n".join(f"`prestep {command}`:\n\n```text\n{text.rstrip()}\n```" for command, text in commands.items())
+    base, changed = predicted(str(ROOT / SHOWN), ()), predicted(str(ROOT / SHOWN), (CHANGE,))
+    page = whatif.render(whatif.compare(base.to_dict(), changed.to_dict())).partition("\nbusiest links")[0]
+    return f"```sh\nprestep whatif {SHOWN} --set {CHANGE}\n```\n\n```text\n{page}\n...\n```"
 
 
 def written(text: str, figures: str, markers: tuple[str, str] = (BEGIN, END)) -> str:
@@ -115,8 +129,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     reports, untold = reports_of(SETS, options.jobs)
     readme = written(README.read_text(encoding="utf-8"), printed(), PRINTED)
-    README.write_text(written(readme, summary(reports, untold)), encoding="utf-8")
-    ACCURACY.write_text(written(ACCURACY.read_text(encoding="utf-8"), whole(reports)), encoding="utf-8")
+    README.write_text(written(readme, headline(reports)), encoding="utf-8")
+    accuracy = f"{summary(reports, untold)}\n\n{whole(reports)}"
+    ACCURACY.write_text(written(ACCURACY.read_text(encoding="utf-8"), accuracy), encoding="utf-8")
+    picture.PICTURE.write_text(picture.picture(), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -14,16 +14,19 @@ from sim.result import Result
 from sim.sections import Scenario
 from sim.spec import parse_scenario
 from tests.sim.synthetic import result
-from validation import figures
+from validation import figures, picture
 from validation.compare import Report, validate_set
 from validation.figures import (
+    ACCURACY,
     BEGIN,
     CHANGE,
     END,
     PRINTED,
     README,
+    ROOT,
     SETS,
     SHOWN,
+    headline,
     on_bundled_host,
     printed,
     reports_of,
@@ -47,13 +50,14 @@ def test_a_page_without_markers_is_refused(page: str) -> None:
         written(page, "new")
 
 
-def test_what_commands_print_is_shown_as_printed() -> None:
-    """The page of a run up to the place where it is cut, and a comparison."""
+def test_what_commands_print_is_shown_as_printed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """README's question, up to the place where the answer is cut."""
+    monkeypatch.chdir(ROOT)
     text = printed()
-    output = CliRunner().invoke(cli.main, ["run", SHOWN], env={"COLUMNS": "100"}).output
-    shown = text.partition("```text\n")[2].partition("\n  ...")[0]
-    assert len(shown.splitlines()) > 10 and output.startswith(shown)
-    assert f"`prestep whatif {SHOWN} --set {CHANGE}`" in text and "times as fast" in text
+    output = CliRunner().invoke(cli.main, ["whatif", SHOWN, "--set", CHANGE], env={"COLUMNS": "100"}).output
+    shown = text.partition("```text\n")[2].partition("\n...")[0]
+    assert len(shown.splitlines()) > 6 and output.startswith(shown)
+    assert f"prestep whatif {SHOWN} --set {CHANGE}\n" in text and "times as fast" in text
 
 
 @pytest.fixture(scope="module")
@@ -119,11 +123,39 @@ def test_without_its_own_factor_a_row_runs_on_the_bundled_host() -> None:
     assert on_bundled_host(slow).step_time == predict(plain).step_time < predict(slow).step_time
 
 
+def test_the_headline_has_only_rows_that_no_constant_was_taken_from() -> None:
+    """A line a set, with the figures of its blind rows; what fails is told under them as in the long table."""
+    report = replace(validate_set("h200-straggler", predict=_constant), name="h200")
+    first, *others = report.cases
+    fitted = replace(report, cases=(replace(first, fitted=True), *others))
+    blind = fitted.select(fitted=False)
+    line = headline([fitted]).splitlines()[2]
+    assert blind.n == report.select().n - 1
+    assert line.split("|")[2:4] == [f" {blind.n} ", f" {blind.mape:.1%} "]
+    assert headline([fitted]).splitlines()[-1] == summary([fitted]).splitlines()[-1]
+
+
+def test_parts_that_nothing_covers_are_what_is_left() -> None:
+    """Exposed communication of the picture: covered parts and what is left make up the whole."""
+    spans, covers = [(0.0, 4.0), (6.0, 7.0)], [(1.0, 2.0), (3.0, 6.5)]
+    assert list(picture.without(spans, covers)) == [(0.0, 1.0), (2.0, 3.0), (6.5, 7.0)]
+    assert list(picture.without(spans, [])) == spans and list(picture.without(spans, spans)) == []
+
+
 @pytest.mark.slow
-def test_the_readme_has_the_figures_of_this_tree() -> None:
+def test_the_pages_have_the_figures_of_this_tree() -> None:
     """`python -m validation.figures` was run after the last change of a prediction."""
-    text = README.read_text(encoding="utf-8")
-    assert written(text, printed(), PRINTED) == text
-    found = text.partition(BEGIN)[2].partition(END)[0].strip()
-    expected = summary(*reports_of(SETS, jobs=2)).strip()
-    assert re.sub(r"\s+", " ", found) == re.sub(r"\s+", " ", expected)
+    readme, accuracy = README.read_text(encoding="utf-8"), ACCURACY.read_text(encoding="utf-8")
+    assert written(readme, printed(), PRINTED) == readme
+    reports, untold = reports_of(SETS, jobs=2)
+    assert _between(readme) == _spaced(headline(reports))
+    assert _between(accuracy).startswith(_spaced(summary(reports, untold)))
+    assert picture.PICTURE.read_text(encoding="utf-8") == picture.picture()
+
+
+def _between(page: str) -> str:
+    return _spaced(page.partition(BEGIN)[2].partition(END)[0])
+
+
+def _spaced(text: str) -> str:
+    return re.sub(r"\s+", " ", text.strip())
