@@ -14,18 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from sim import __version__
+from sim.extras import EXTRAS, Extra
 
 HOME = Path(__file__).parents[1]
 PACKAGES = ("sim", "topologies", "workloads", "validation")
 OLDEST = (3, 11)
-# What is not needed to predict: what for, and how to get it.
-EXTRAS = {
-    "scipy": ("prestep calibrate", "pip install 'prestep[calibrate]'"),
-    "optuna": ("prestep search --trials", "pip install 'prestep[search]'"),
-    "distributed": ("prestep sweep and search --executor dask://...", "pip install distributed"),
-    "plotly": ("pictures in HTML of what-ifs", "pip install plotly"),
-    "torch": ("prestep measure", "pip install torch"),
-}
 EXTRA = re.compile(r"""extra == ['"]([\w-]+)""")
 REQUIREMENT = re.compile(r"([\w.-]+)(?:\[.*?\])?\s*(?:>=\s*([\d.]+))?")
 
@@ -121,8 +114,8 @@ def _extra(name: str) -> Finding:
     try:
         return Finding(name, "good", metadata.version(name))
     except metadata.PackageNotFoundError:
-        what, how = EXTRAS.get(name, ("an extra of prestep", f"pip install {name}"))
-        return Finding(name, "missing", "not installed", f"only for {what}: {how}")
+        extra = EXTRAS.get(name, Extra("an extra of prestep", f"pip install {name}"))
+        return Finding(name, "missing", "not installed", f"only for {extra.use}: {extra.install}")
 
 
 def _folder() -> Finding:

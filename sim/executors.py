@@ -10,7 +10,8 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
-from sim.errors import InputError, Mistake, PrestepError
+from sim.errors import InputError, Mistake
+from sim.extras import MissingPackage
 from sim.orphans import end_with_parent
 
 RETRIES = 3  # of runs whose worker died
@@ -38,7 +39,7 @@ def executor_of(name: str, jobs: int) -> Callable[[], AbstractContextManager[Exe
     ------
     InputError
         For another name, or a scheduler's file that is not there.
-    PrestepError
+    MissingPackage
         If dask.distributed is not installed.
     """
     from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
@@ -66,7 +67,7 @@ def executor_of(name: str, jobs: int) -> Callable[[], AbstractContextManager[Exe
     try:
         from distributed import Client
     except ImportError:
-        raise PrestepError("--executor dask://...: needs dask: pip install 'prestep[cluster]'") from None
+        raise MissingPackage("distributed") from None
     return lambda: _dask(Client(scheduler_file=file))
 
 

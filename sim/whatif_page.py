@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from sim import files
-from sim.errors import InputError, Mistake, PrestepError
+from sim.errors import InputError, Mistake
 from sim.exporters._words import percent, share_name
+from sim.extras import MissingPackage
 from sim.units import format_duration
 
 Table = dict[str, Any]
@@ -162,7 +163,7 @@ def _plotly(table: Table, path: Path) -> None:
     try:
         import plotly.graph_objects as go
     except ImportError:
-        raise PrestepError("an .html plot needs plotly: pip install plotly (or write .svg or .png)") from None
+        raise MissingPackage("plotly") from None
     names, series = _series(table)
     figure = go.Figure([go.Bar(y=names, x=values, name=factor, orientation="h") for factor, values in series])
     title = f"Step time {format_duration(table['step_time'])}"

@@ -20,7 +20,7 @@ from sim.collectives import constants
 from sim.collectives.machine import OVERLAP
 from sim.errors import InputError, Mistake
 from validation import collective_rows, fit_overlap, nccl_tests, published_rows
-from validation.collective_rows import Row, text_of
+from validation.collective_rows import Row
 from validation.fit_collectives import (
     FEW,
     PACE,
@@ -35,6 +35,7 @@ from validation.fit_collectives import (
 )
 from validation.overlap_rows import Overlap
 from validation.predict_collective import alone_of, cluster_of, loadable
+from validation.records import text_of
 
 LEAST = 4  # rows of a block that are not held out; fewer settle nothing
 FORMATS = "logs of nccl-tests (text or JSON), JSON lines of the harness, or a CSV of published rows"

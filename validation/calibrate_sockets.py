@@ -18,6 +18,7 @@ from pathlib import Path
 from unittest.mock import patch
 
 import numpy as np
+from scipy.optimize import least_squares
 
 from sim.collectives import paths, socket
 from sim.errors import InputError, Mistake
@@ -56,7 +57,6 @@ def errors(rows: Sequence[Row], tcp: socket.Tcp) -> np.ndarray:
 
 def fit(rows: Sequence[Row], begin: socket.Tcp) -> socket.Tcp:
     """The constants that fit the rows best."""
-    from scipy.optimize import least_squares
 
     def at(x: np.ndarray) -> socket.Tcp:
         return replace(begin, **dict(zip(FITTED, np.exp(x).tolist(), strict=True)))
@@ -78,8 +78,6 @@ def machine_rows(path: Path, name: str) -> tuple[list[Row], list[Row]]:
 
 def fit_machine(rows: Sequence[Row], begin: socket.Tcp) -> socket.Tcp:
     """The constants that fit a machine's rows best."""
-    from scipy.optimize import least_squares
-
     plain = replace(begin, control=1.0)
     start, low, high = (np.log([one[k] for one in MACHINE.values()]) for k in range(3))
     weights = np.array([1.0 if row.size >= MIB else LIGHT for row in rows])

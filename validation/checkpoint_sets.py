@@ -15,10 +15,10 @@ from typing import Any
 from sim import files, progress
 from sim.errors import InputError, Mistake, PrestepError
 from sim.units import format_duration
-from validation.collective_rows import text_of
 from validation.comparison import Comparison, finite
-from validation.gate import Check, first_checks
+from validation.gate import Check, predicted_check, rows_check
 from validation.interface import Point, Skip, Table
+from validation.records import text_of
 from validation.rows import read_rows
 from validation.scenarios import scenario_of
 from validation.sets import CASES, asked
@@ -70,7 +70,8 @@ class CheckpointReport(Comparison):
     @property
     def checks(self) -> tuple[Check, ...]:
         failed = [case.name for case in self.cases if case.error]
-        checks = first_checks(len(self.cases), failed)
+        left_out = {"skipped": len(self.skips), "not predicted": len(failed)}
+        checks = [rows_check(len(self.cases) - len(failed), left_out), predicted_check(failed)]
         for kind in (STALL, BESIDE):
             errors = self.groups[kind]
             if errors.n:

@@ -19,11 +19,11 @@ from sim.collectives.registry import algorithms
 from sim.errors import InputError, Mistake, PrestepError
 from topologies import load_cluster
 from validation import nccl_log
-from validation.collective_rows import text_of
 from validation.comparison import Comparison
-from validation.gate import Check, first_checks
+from validation.gate import Check, predicted_check, rows_check
 from validation.interface import Point, Skip, Table
 from validation.nccl_log import Log
+from validation.records import text_of
 from validation.sets import asked
 from validation.summary import Errors, errors_of
 
@@ -74,7 +74,8 @@ class ChoiceReport(Comparison):
     @property
     def checks(self) -> tuple[Check, ...]:
         failed = [case.name for case in self.cases if case.error]
-        checks = first_checks(len(self.cases), failed)
+        left_out = {"skipped": len(self.skips), "not predicted": len(failed)}
+        checks = [rows_check(len(self.cases) - len(failed), left_out), predicted_check(failed)]
         for kind in (LOGGED, TABLE):
             errors = self._errors(kind)
             if errors.n:

@@ -15,7 +15,7 @@ from typing import Any
 from sim.errors import InputError, unknown
 from sim.units import format_duration
 from validation.comparison import Comparison, finite
-from validation.gate import Check, first_checks
+from validation.gate import Check, predicted_check, rows_check
 from validation.interface import Cells, Point, Skip, Table
 from validation.predict_collective import Prediction
 from validation.summary import Errors, errors_of
@@ -133,18 +133,30 @@ class CollectiveReport(Comparison):
 
         Where constants were taken from a part of a slice, the other part is held to the same limit by itself.
         """
-        names = [case.name for case in self.unpredicted]
-        checks = first_checks(len(self.cases) - len(names), names)
-        for name in self.slices:
-            limits = self.limits.of(name)
-            held, all_ = self._chosen(name, False), self._chosen(name, None)
-            parts = {name: all_} if len(held) in (0, len(all_)) else {name: all_, f"{name}, held out": held}
-            # Other machines: what a constant was fitted to says nothing of the node counts it was not fitted to.
-            if "mean" not in limits:
-                parts = {name: held}
-            for part, cases in parts.items():
-                checks += [_check(part, figure, limit, cases) for figure, limit in limits.items() if cases]
+        unpredicted = [case.name for case in self.unpredicted]
+        parts = {name: self._parts(name) for name in self.slices if self.limits.of(name)}
+        judged = sum(len(of[name]) for name, of in parts.items())
+        left_out = {
+            "skipped": len(self.skips),
+            "not predicted": len(unpredicted),
+            "without a limit (small messages, other machines, or fitted to)": len(self._chosen(None, None)) - judged,
+        }
+        checks = [rows_check(judged, left_out), predicted_check(unpredicted)]
+        for name, of in parts.items():
+            for part, cases in of.items():
+                checks += [
+                    _check(part, figure, limit, cases) for figure, limit in self.limits.of(name).items() if cases
+                ]
         return tuple(checks)
+
+    def _parts(self, slice_: str) -> dict[str, list[Case]]:
+        """The cases of a slice that its limits are for, by the name of the check; the whole of them comes first."""
+        held, all_ = self._chosen(slice_, False), self._chosen(slice_, None)
+        # Other machines: what a constant was fitted to says nothing of the node counts it was not fitted to.
+        if "mean" not in self.limits.of(slice_):
+            return {slice_: held}
+        mixed = 0 < len(held) < len(all_)
+        return {slice_: all_, f"{slice_}, held out": held} if mixed else {slice_: all_}
 
     @property
     def case_tables(self) -> Sequence[Table]:

@@ -6,7 +6,6 @@ An `env` line gives the NCCL_* settings of its label to the lines after it. Othe
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -19,6 +18,7 @@ from sim.errors import InputError, Mistake, unknown
 from validation import leafspine
 from validation.nccl_env import Unpredictable, settings_of
 from validation.overlap_rows import Overlap, read_overlap
+from validation.records import seconds, text_of, whole
 
 CASES = Path(__file__).parent / "cases" / "h200"
 FILES = tuple(
@@ -156,14 +156,6 @@ def read_lines(path: str | Path, cluster: str = "") -> tuple[list[Row], list[Ove
     return reader.rows, overlaps
 
 
-def text_of(path: Path) -> str:
-    """The text of a file; what keeps it from being read is an InputError."""
-    try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(Mistake(str(path), "", str(error), "rows of measured collectives")) from None
-
-
 def _kind(record: object, where: str) -> str:
     if not isinstance(record, Mapping):
         raise InputError(Mistake(where, "", type(record).__name__, "an object"))
@@ -258,25 +250,6 @@ def _per_host(label: str, env: Mapping[str, str], ranks: int) -> int | None:
         return int(match[2])
     nodes = env.get("FAKE_NODES", "")
     return max(1, ranks // int(nodes)) if nodes.isdigit() and int(nodes) > 0 else None
-
-
-def whole(record: Mapping[str, Any], key: str, where: str, low: int) -> int:
-    """A whole number of a record, at least `low`."""
-    value = record.get(key)
-    if not isinstance(value, int) or isinstance(value, bool) or value < low:
-        found = "nothing" if value is None else repr(value)
-        raise InputError(Mistake(where, key, found[:60], f"a whole number, at least {low}"))
-    return value
-
-
-def seconds(record: Mapping[str, Any], key: str, where: str) -> float:
-    """A duration of a record, s."""
-    value = record.get(key)
-    good = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) and value > 0
-    if not good:
-        found = "nothing" if value is None else repr(value)
-        raise InputError(Mistake(where, key, found[:60], "seconds, more than 0"))
-    return float(value)  # type: ignore[arg-type]
 
 
 def _op(op: str) -> str:

@@ -46,12 +46,6 @@ class Comparison:
             "skipped": [skip.to_json() for skip in self.skips],
         }
 
-    def to_markdown(self: Report) -> str:
-        """The whole report."""
-        from validation.report import markdown
-
-        return markdown(self)
-
 
 def finite(*values: float) -> list[float | None]:
     """Values for JSON, which has no nan: None for each of them where the first is not a number."""

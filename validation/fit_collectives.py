@@ -12,6 +12,7 @@ from types import MappingProxyType
 from typing import Any
 
 import numpy as np
+from scipy.optimize import least_squares
 
 from sim.collectives import constants, pairwise, plan_collective, tuner
 from sim.collectives.group import group_of
@@ -98,8 +99,6 @@ def fit_block(
 
     `ranges` replaces what PACE lets the fit search.
     """
-    from scipy.optimize import least_squares
-
     target = tables
     for key in block:
         target = target[key]

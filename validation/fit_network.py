@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from scipy.optimize import least_squares
 
 from sim import files
 from sim.collectives import plan_collective
@@ -71,8 +72,6 @@ def fit(rows: Sequence[Row], fixed: dict[str, float] | None = None) -> NetworkFi
     InputError
         If no row is of several hosts.
     """
-    from scipy.optimize import least_squares
-
     rows = [row for row in rows if (row.hosts or 1) > 1]
     if not rows:
         raise InputError(Mistake("calibrate", "--network", "no row of several hosts", "collectives across hosts"))

@@ -13,6 +13,7 @@ from functools import lru_cache
 from typing import Any
 
 import numpy as np
+from scipy.optimize import least_squares
 
 from sim.collectives import plan_collective
 from sim.collectives.constants import Constants
@@ -124,8 +125,6 @@ def _touched(row: Overlap, plan: Plan, gpu: str) -> frozenset[str]:
 
 
 def _optimum(items: Sequence[Item], names: Sequence[str], known: Mapping[str, Any]) -> dict[str, Any]:
-    from scipy.optimize import least_squares
-
     ranges = [_range(name, items) for name in names]
     low, high = (np.log([one[k] for one in ranges]) for k in range(2))
     high += 1e-6

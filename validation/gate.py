@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import math
 import tomllib
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from sim import files
 from sim.errors import InputError, Mistake
-
-if TYPE_CHECKING:
-    from validation.step_report import Report
 
 
 @dataclass(frozen=True)
@@ -49,13 +46,17 @@ class Tolerances:
 
 @dataclass(frozen=True)
 class Check:
-    """One figure against its limit; `share`: both are shares of the measured value, not counts."""
+    """One figure against its limit.
+
+    `share`: both are shares of the measured value, not counts. `excusable`: a table of known misses may list it.
+    """
 
     name: str
     value: float
     limit: float
     detail: str = ""
     share: bool = True
+    excusable: bool = True
 
     @property
     def passed(self) -> bool:
@@ -67,48 +68,24 @@ class Check:
         return {"name": self.name, "value": value, "limit": self.limit, "passed": self.passed, "detail": self.detail}
 
 
-def first_checks(compared: int, unpredicted: Collection[str]) -> list[Check]:
-    """That there are rows, and that all of them were predicted: what every kind of set begins with."""
-    return [
-        Check("no rows", float(compared == 0), 0.0, share=False),
-        Check("rows not predicted", len(unpredicted), 0.0, ", ".join(unpredicted), share=False),
-    ]
+def rows_check(judged: int, left_out: Mapping[str, int]) -> Check:
+    """That some row was held to a limit: a set that judged nothing has shown nothing, and no excuse counts.
+
+    Parameters
+    ----------
+    judged
+        Rows that some limit was applied to.
+    left_out
+        How many rows were not, by reason: what is said when there is none.
+    """
+    reasons = [f"{count} {reason}" for reason, count in left_out.items() if count]
+    why = f"nothing was judged: {', '.join(reasons) or 'there is no row'}"
+    return Check("no rows", float(judged == 0), 0.0, "" if judged else why, share=False, excusable=False)
 
 
-def judge(report: Report) -> tuple[Check, ...]:
-    """Every check that the report's rows allow, and that there are rows at all and all were predicted."""
-    limits, overall, noisy, memory = report.tolerances, report.select(), report.select(noisy=True), report.memory
-    compared = len(report.cases) - len(report.unpredicted)
-    checks = [
-        *first_checks(compared, [case.row.name for case in report.unpredicted]),
-        *([Check("rows skipped", len(report.skipped), 0.0, _ids(report), share=False)] if report.whole else []),
-        Check("rows without memory", len(report.without_memory), 0.0, _names(report.without_memory), share=False),
-    ]
-    if overall.n:
-        checks += [
-            Check("step time: mean", overall.mape, limits.step_mape),
-            Check("step time: bias", abs(overall.bias), limits.bias),
-            Check("step time: worst", overall.worst, limits.worst, overall.worst_id),
-        ]
-    checks += [Check(f"{name}: mean", errors.mape, limits.family_mape) for name, errors in report.families.items()]
-    if limits.ratio_worst is not None and report.ratios.n:
-        checks.append(Check("ratio to base: worst", report.ratios.worst, limits.ratio_worst, report.ratios.worst_id))
-    if noisy.n:
-        checks.append(Check("noisy rows: mean", noisy.mape, limits.noisy_mape))
-    if memory.n:
-        checks += [
-            Check("peak memory: mean", memory.mape, limits.memory_mape),
-            Check("peak memory: worst", memory.worst, limits.memory_worst, memory.worst_id),
-        ]
-    return tuple(checks)
-
-
-def _ids(report: Report) -> str:
-    return ", ".join(row.name for row in report.skipped)
-
-
-def _names(cases: tuple[Any, ...]) -> str:
-    return ", ".join(case.row.name for case in cases)
+def predicted_check(names: Collection[str], listed: int | None = None) -> Check:
+    """That all rows were predicted; `names` of those that were not, of which `listed` are told (None: all)."""
+    return Check("rows not predicted", len(names), 0.0, ", ".join(list(names)[:listed]), share=False)
 
 
 # A known miss may not grow by more than this share of itself: rounding, not a licence.
@@ -122,7 +99,11 @@ def new_misses(checks: Iterable[Check], known: Path) -> list[Check]:
     is written down.
     """
     listed = _known_misses(known)
-    return [c for c in checks if not c.passed and not c.value <= listed.get(c.name, -math.inf) * (1 + MISS_SLACK)]
+    return [check for check in checks if not check.passed and not _excused(check, listed)]
+
+
+def _excused(check: Check, listed: Mapping[str, float]) -> bool:
+    return check.excusable and check.value <= listed.get(check.name, -math.inf) * (1 + MISS_SLACK)
 
 
 def _known_misses(path: Path) -> dict[str, float]:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
-if TYPE_CHECKING:
-    from validation.gate import Check
-    from validation.summary import Errors
+from validation.gate import Check
+from validation.summary import Errors
 
 Cells = Sequence[str]
 Interval = tuple[float, float]
@@ -94,8 +93,4 @@ class Report(Protocol):
 
     def to_json(self) -> dict[str, Any]:
         """Seconds and bytes; errors as shares."""
-        ...
-
-    def to_markdown(self) -> str:
-        """The whole report."""
         ...

@@ -16,8 +16,9 @@ from typing import Any
 
 from sim import files
 from sim.errors import InputError, Mistake, unknown
-from validation.collective_rows import IN_PLACE, Row, text_of
+from validation.collective_rows import IN_PLACE, Row
 from validation.nccl_env import Unpredictable, settings_of
+from validation.records import text_of
 
 OPS = {
     "all_reduce": "all_reduce", "all_gather": "all_gather", "reduce_scatter": "reduce_scatter",

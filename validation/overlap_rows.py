@@ -11,6 +11,7 @@ from sim.collectives.plan import Settings
 from sim.costs.interference import BUNDLED
 from sim.costs.kernel import Kernel
 from sim.errors import InputError, Mistake, unknown
+from validation.records import seconds, whole
 
 OPS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "reduce", "sendrecv")
 
@@ -39,8 +40,6 @@ class Overlap:
 
 def read_overlap(record: Mapping[str, Any], where: str) -> Overlap:
     """The measurement of a line. No bundled constant is fitted to one."""
-    from validation.collective_rows import seconds, whole
-
     op, compute = str(record.get("op", "nothing")), str(record.get("compute", "nothing"))
     if op not in OPS:
         raise InputError(unknown(where, "op", op, OPS))

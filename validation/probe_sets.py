@@ -34,7 +34,7 @@ class ProbeReport:
         bad = [answer.name for answer in self.answers if not math.isfinite(answer.value)]
         again = [name for name, count in Counter(answer.name for answer in self.answers).items() if count > 1]
         return (
-            Check("no answers", float(not self.answers), 0.0, share=False),
+            Check("no answers", float(not self.answers), 0.0, share=False, excusable=False),
             Check("answers that are no number", float(len(bad)), 0.0, ", ".join(bad[:8]), share=False),
             Check("questions asked twice", float(len(again)), 0.0, ", ".join(again[:8]), share=False),
         )
@@ -69,11 +69,6 @@ class ProbeReport:
             "cases": [{"id": a.name, "slice": a.slice, "predicted": a.value if math.isfinite(a.value) else None,
                        "measured": None} for a in self.answers],
         }  # fmt: skip
-
-    def to_markdown(self) -> str:
-        from validation.report import markdown
-
-        return markdown(self)
 
 
 def validate_set(name: str, rows: str | Path | None = None, jobs: int = 1) -> ProbeReport:

@@ -12,12 +12,13 @@ from typing import Any
 
 from sim.units import format_duration
 from validation.comparison import Comparison
-from validation.gate import Check
+from validation.gate import Check, predicted_check, rows_check
 from validation.interface import Point, Skip, Table
 from validation.published_setups import FOLDER
 from validation.summary import Errors, errors_of
 
 HEAD = ("case", "slice", "measured", "predicted", "error", "")
+LISTED = 8  # names of rows in a check
 SWEEP = 5  # rows of one model, machine and batch that differ in their layout only
 
 
@@ -102,7 +103,7 @@ class PublishedReport(Comparison):
         limits = tomllib.loads((FOLDER / "limits.toml").read_text(encoding="utf-8"))
         held = self.select(fitted=False)
         bad = [case.name for case in self.cases if case.error]
-        made = [Check("rows not predicted", len(bad), 0.0, ", ".join(bad[:8]), share=False)]
+        made = [rows_check(self._judged, self._left_out), predicted_check(bad, LISTED)]
         if held.n:
             made += [Check("mean", held.mape, limits["mape"]), Check("bias", abs(held.bias), limits["bias"])]
         for name in self.slices:
@@ -114,6 +115,20 @@ class PublishedReport(Comparison):
             detail = ", ".join(f"{name.replace('|', ' ')} {value:.2f}" for value, name in low[:4])
             made.append(Check(f"layout sweeps below {limits['spearman']} of rank", len(low), 0.0, detail, share=False))
         return tuple(made)
+
+    @property
+    def _judged(self) -> int:
+        """Rows held out of the fits, and those of the sweeps, whose order is judged."""
+        return self.select(fitted=False).n + len(self.sweeps)
+
+    @property
+    def _left_out(self) -> dict[str, int]:
+        return {
+            "skipped": len(self.skipped),
+            "not predicted": sum(bool(case.error) for case in self.cases),
+            "incomplete": self.select(assumed=True).n,
+            "in groups for fitting": self.select(fitted=True).n,
+        }
 
     @property
     def case_tables(self) -> Sequence[Table]:

@@ -19,8 +19,9 @@ from sim.collectives import Settings
 from sim.collectives.plan import OPS
 from sim.collectives.table import bus_factor
 from sim.errors import InputError, Mistake, unknown
-from validation.collective_rows import CASES, Row, text_of
+from validation.collective_rows import CASES, Row
 from validation.nccl_env import Unpredictable, settings_of
+from validation.records import text_of
 
 MACHINES = CASES.parent / "published-collectives" / "machines.toml"
 COLUMNS = (

@@ -9,7 +9,7 @@ from typing import Any
 
 from sim.units import format_duration
 from validation.comparison import Comparison, finite
-from validation.gate import Check, Tolerances, judge
+from validation.gate import Check, Tolerances, predicted_check, rows_check
 from validation.interface import Cells, Interval, Point, Skip, Table
 from validation.rows import FAMILIES, Row
 from validation.summary import Errors, errors_of
@@ -216,7 +216,34 @@ class Report(Comparison):
 
     @property
     def checks(self) -> tuple[Check, ...]:
-        return judge(self)
+        """Every check that the rows allow, and that there are rows at all and all were predicted."""
+        return (*self._counts(), *self._errors())
+
+    def _counts(self) -> Iterator[Check]:
+        unpredicted, skipped = _names(self.unpredicted), [row.name for row in self.skipped]
+        left_out = {"skipped": len(skipped), "not predicted": len(unpredicted)}
+        yield rows_check(len(self.cases) - len(unpredicted), left_out)
+        yield predicted_check(unpredicted)
+        if self.whole:
+            yield Check("rows skipped", len(skipped), 0.0, ", ".join(skipped), share=False)
+        without = _names(self.without_memory)
+        yield Check("rows without memory", len(without), 0.0, ", ".join(without), share=False)
+
+    def _errors(self) -> Iterator[Check]:
+        limits, overall, noisy, memory = self.tolerances, self.select(), self.select(noisy=True), self.memory
+        if overall.n:
+            yield Check("step time: mean", overall.mape, limits.step_mape)
+            yield Check("step time: bias", abs(overall.bias), limits.bias)
+            yield Check("step time: worst", overall.worst, limits.worst, overall.worst_id)
+        for name, errors in self.families.items():
+            yield Check(f"{name}: mean", errors.mape, limits.family_mape)
+        if limits.ratio_worst is not None and self.ratios.n:
+            yield Check("ratio to base: worst", self.ratios.worst, limits.ratio_worst, self.ratios.worst_id)
+        if noisy.n:
+            yield Check("noisy rows: mean", noisy.mape, limits.noisy_mape)
+        if memory.n:
+            yield Check("peak memory: mean", memory.mape, limits.memory_mape)
+            yield Check("peak memory: worst", memory.worst, limits.memory_worst, memory.worst_id)
 
     def figures(self) -> dict[str, Any]:
         apart = {
@@ -231,6 +258,10 @@ class Report(Comparison):
             "families": {name: errors.to_json() for name, errors in self.families.items()},
             **{name: errors.to_json() for name, errors in apart.items()},
         }
+
+
+def _names(cases: Sequence[Case]) -> list[str]:
+    return [case.row.name for case in cases]
 
 
 def _ratio_cells(case: Case, base: Base) -> Cells:

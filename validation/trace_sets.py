@@ -14,7 +14,7 @@ from sim.replay import Mode, replay_files
 from sim.replay_report import step_time
 from sim.units import format_duration
 from validation.comparison import Comparison
-from validation.gate import Check
+from validation.gate import Check, rows_check
 from validation.interface import Point, Skip, Table
 from validation.sets import CASES, told
 from validation.summary import Errors, errors_of
@@ -67,7 +67,9 @@ class TraceReport(Comparison):
 
     @property
     def checks(self) -> tuple[Check, ...]:
-        checks = [Check("no rows", float(not self.cases), 0.0, share=False)]
+        judged = sum(case.limit is not None or bool(self.limits.get(case.group)) for case in self.cases)
+        left_out = {"runs not replayed": len(self.skips), "steps without a limit": len(self.cases) - judged}
+        checks = [rows_check(judged, left_out)]
         skipped = "; ".join(skip.name for skip in self.skips)
         checks.append(Check("runs not replayed", len(self.skips), 0.0, skipped, share=False))
         for group, limits in self.limits.items():

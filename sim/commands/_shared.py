@@ -40,7 +40,11 @@ def explained(command: Command) -> Command:
             sys.exit(EXIT_PIPE)
         except Exception as error:
             from sim import crash
+            from sim.extras import missing
 
+            if isinstance(error, ImportError) and (absent := missing(error)) is not None:
+                click.echo(str(absent), err=True)
+                sys.exit(EXIT_INPUT)
             if not crash.wanted():
                 raise
             click.echo(crash.told(error), err=True)

@@ -19,6 +19,6 @@ from sim.commands._shared import explained
 @explained
 def command(logs: tuple[Path, ...], output: Path, cluster: str, op: str, network: bool, force: bool) -> None:
     """Fit NCCL's constants on a machine to LOGS: nccl-tests (text or JSON), JSON lines of collectives, or CSV."""
-    from validation import command as body
+    from validation import calibrate_command as body
 
     click.echo(body.calibrate(logs, output, cluster, op, force, network))

@@ -50,6 +50,9 @@ def command(
     body.write(reports, talk, compared=compared, **files)
     worse = body.worse([] if only_compare and compare else reports, known_misses, compared, exact)
     why = "not among the known misses, or worse" if known_misses else "past tolerance"
-    for check in worse if known_misses or compare else ():
-        talk(f"{why}: {check.name}: {check.value:.4f} (limit {check.limit:.4f})")
+    for check in worse:
+        if not check.excusable:
+            talk(f"{check.name}: {check.detail}")
+        elif known_misses or compare:
+            talk(f"{why}: {check.name}: {check.value:.4f} (limit {check.limit:.4f})")
     sys.exit(EXIT_OUTSIDE if worse else 0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from sim.errors import PrestepError
+from sim.extras import MissingPackage
 
 if TYPE_CHECKING:
     from sim.search.explore import Exploration
@@ -22,13 +22,13 @@ def sampled(candidates: Sequence[Candidate], trials: int, run: Exploration) -> l
 
     Raises
     ------
-    PrestepError
+    MissingPackage
         If optuna is not installed.
     """
     try:
         import optuna
     except ImportError:
-        raise PrestepError("--trials: needs optuna: pip install 'prestep[search]'") from None
+        raise MissingPackage("optuna") from None
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     study = optuna.create_study(sampler=optuna.samplers.TPESampler(seed=SEED, n_startup_trials=2 * ROUND))
     values = _values(candidates)

@@ -10,11 +10,12 @@ from click.testing import CliRunner
 
 import cli
 from sim import doctor
+from sim.extras import EXTRAS, Extra
 
 
-@pytest.mark.parametrize(("package", "told"), doctor.EXTRAS.items())
+@pytest.mark.parametrize(("package", "extra"), EXTRAS.items())
 def test_a_missing_extra_is_named_with_what_it_is_for(
-    package: str, told: tuple[str, str], monkeypatch: pytest.MonkeyPatch
+    package: str, extra: Extra, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Missing is no harm: exit 0, the command that needs it and the line to type."""
     real = metadata.version
@@ -27,14 +28,14 @@ def test_a_missing_extra_is_named_with_what_it_is_for(
     monkeypatch.setattr(metadata, "version", version)
     found = {finding.what: finding for finding in doctor.examined()}[package]
     assert found.state == "missing"
-    assert found.advice == f"only for {told[0]}: {told[1]}"
+    assert found.advice == f"only for {extra.use}: {extra.install}"
 
 
 def test_every_extra_of_the_package_is_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also one that this file does not know yet; the developers' are not."""
     lines = ["numpy>=1", "scipy>=1.11; extra == 'calibrate'", "brand-new>=3 ; extra == 'later'", "ruff; extra == 'dev'"]
     monkeypatch.setattr(metadata, "requires", lambda _: lines)
-    assert doctor.extras() == [*doctor.EXTRAS, "brand-new"]
+    assert doctor.extras() == [*EXTRAS, "brand-new"]
     found = {finding.what: finding for finding in doctor.examined()}
     assert found["brand-new"].state == "missing"
     assert "ruff" not in found

@@ -283,7 +283,7 @@ def test_writers(tmp_path: Path) -> None:
         getattr(writers, f"write_{name}")(made, tmp_path / name)
         assert (tmp_path / name).stat().st_size > 500
     assert ElementTree.parse(tmp_path / "junit").getroot().get("failures") == str(len(failed(made)))
-    for text in (made.to_markdown(), writers.terminal(made)):
+    for text in (writers.markdown(made), writers.terminal(made)):
         assert "far" in text and "FAILED" in text
     writers.write_junit([made, made], tmp_path / "both")
     assert len(ElementTree.parse(tmp_path / "both").getroot().findall("testsuite")) == 2

@@ -272,7 +272,7 @@ def test_writers(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "json").read_text())["passed"] is False
     suite = ElementTree.parse(tmp_path / "junit").getroot()
     assert suite.get("failures") == str(len(failed(report))) == "1"
-    for text in (report.to_markdown(), writers.terminal(report)):
+    for text in (writers.markdown(report), writers.terminal(report)):
         assert "8b-ddp4-b2" in text
         assert "FAILED" in text
 

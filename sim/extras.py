@@ -1,0 +1,47 @@
+"""Packages that only some commands need: what for, and the command that installs them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sim.errors import PrestepError
+
+
+@dataclass(frozen=True)
+class Extra:
+    """An optional package.
+
+    Attributes
+    ----------
+    use : str
+        What it is for.
+    install : str
+        The command that installs it.
+    """
+
+    use: str
+    install: str
+
+
+EXTRAS = {
+    "scipy": Extra("prestep calibrate", "pip install 'prestep[calibrate]'"),
+    "optuna": Extra("prestep search --trials", "pip install 'prestep[search]'"),
+    "distributed": Extra("prestep sweep --executor dask://...", "pip install 'prestep[cluster]'"),
+    "plotly": Extra("a plot of what-ifs in .html (.svg and .png need nothing)", "pip install plotly"),
+    "torch": Extra("prestep measure", "pip install torch"),
+}
+
+
+class MissingPackage(PrestepError):
+    """A package that is needed here is not installed."""
+
+    def __init__(self, package: str) -> None:
+        extra = EXTRAS[package]
+        super().__init__(f"{extra.use} needs {package}, which is not installed: {extra.install}")
+        self.package = package
+
+
+def missing(error: ImportError) -> MissingPackage | None:
+    """What to tell about an import that failed; None if it is no optional package of prestep's."""
+    package = (error.name or "").partition(".")[0]
+    return MissingPackage(package) if package in EXTRAS else None
