@@ -20,7 +20,7 @@ from sim.timeline import group_text
 
 # Times that differ by less are the same moment, s: rounding of sums of microseconds.
 SAME = 1e-10
-HOST, WAITING = "host", "waiting"
+HOST, WAITING, IO = "host", "waiting", "io"
 # Words in a modelled kernel's kind -> family, as replay names them; first match.
 FAMILIES = ((("gemm", "bmm"), "gemm"), (("attention",), "attention"), (("conv",), "convolution"), (("norm",), "norm"),
             (("adam", "optim", "sgd", "foreach"), "optimizer"), (("softmax", "loss", "nll"), "softmax and loss"),
@@ -35,9 +35,9 @@ Family = Callable[[int, int], str]
 class Segment:
     """A stretch of the path, in seconds of the run.
 
-    `kind` is "kernel", "communication", "host" (its own work) or "waiting" (pauses of the GPU: gaps between kernels,
-    latency of launches, no SM free); `family` a kernel family or collective; `axis` and `group` those of a collective;
-    `index` the operation of the rank's program whose kernel or communication it is (-1: neither).
+    `kind` is "kernel", "communication", "host" (its own work), "io" (reading data) or "waiting" (pauses of the GPU:
+    gaps between kernels, latency of launches, no SM free); `family` a kernel family or collective; `axis` and `group`
+    those of a collective; `index` the operation of the program whose kernel or communication it is (-1: neither).
     """
 
     rank: int

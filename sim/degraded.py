@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from sim.errors import InputError, Mistake
-from sim.sections import Checkpoint, Dataload, Measured
+from sim.sections import Checkpoint, Measured
 
 if TYPE_CHECKING:
     from sim.sections import Scenario
@@ -90,5 +90,4 @@ def fewer(scenario: Scenario, lost: int) -> Scenario:
     return replace(
         scenario, parallel=replace(p, dp=dp, data_parallel=p.data_parallel if dp > 1 else None), training=t,
         cluster=replace(scenario.cluster, gpus=dp * p.tp * p.pp * p.cp), measured=Measured(), checkpoint=Checkpoint(),
-        dataload=Dataload(),
     )  # fmt: skip

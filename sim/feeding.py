@@ -1,44 +1,58 @@
-"""The result of a step with its data: what the readers of [dataload] make it wait for (`workloads.dataload`)."""
+"""The step with its data: what the readers of [dataload] make it wait for (`workloads.dataload`)."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from sim.critical import IO, CriticalPath, Segment
+from sim.errors import InputError, Mistake
 from sim.opgraph import SYNC
+from sim.spec import sections_in_use
 from sim.storage_system import known
+from workloads import dataload
 from workloads.dataload import Place, fed
 
 if TYPE_CHECKING:
     from sim.predict import Simulation
-    from sim.result import Result
+    from sim.sections import Scenario
 
 
-def with_data(simulation: Simulation, result: Result) -> Result:
-    """The result with `dataload`; where the step waits for its data, time and rates are those with the waiting.
+def mistakes_of(scenario: Scenario) -> list[Mistake]:
+    """What is wrong with [dataload] before anything is simulated."""
+    wrong, d = dataload.mistakes_of(scenario), scenario.dataload
+    try:
+        known(d.storage or "nvme", scenario.where, "dataload.storage")
+    except InputError as error:
+        wrong += error.mistakes
+    return wrong
 
-    Raises
-    ------
-    InputError
-        If [dataload] does not say how long a batch takes, or names storage that there is none of.
-    """
+
+def with_data(simulation: Simulation, computed: float) -> dict[str, Any] | None:
+    """What reading data does to a step that computes for `computed` seconds; None without [dataload]."""
     s = simulation.scenario
-    table = fed(s.dataload, s, result.step_time, simulation.model, _place(simulation))
-    wait, before = table["exposed"], result.step_time
-    table["step_time_without"] = before
-    if wait <= 0:
-        return replace(result, dataload=table)
-    slower = before / (before + wait)
-    shares = dict(result.breakdown)
-    shares["io"] = shares.get("io", 0.0) + wait
-    return replace(
-        result, dataload=table, step_time=before + wait, breakdown=shares,
-        step_time_by_rank={rank: time + wait for rank, time in result.step_time_by_rank.items()},
-        tokens_per_second_per_gpu=result.tokens_per_second_per_gpu * slower, mfu=result.mfu * slower,
-        tflops_per_gpu=result.tflops_per_gpu * slower,
-    )  # fmt: skip
+    if "dataload" not in sections_in_use(s):
+        return None
+    table = fed(s.dataload, s, computed, simulation.model, _place(simulation))
+    return table | {"step_time_without": computed}
+
+
+def path_with(path: CriticalPath, data: Mapping[str, Any] | None, computed: float) -> CriticalPath:
+    """The critical path of the step with its data.
+
+    An input-bound step waits for its readers from end to end: what the GPU does meanwhile is not on its path.
+    Otherwise what is exposed of reading and copying comes after what the step computes.
+    """
+    if data is None or data["exposed"] <= 0 or not path.segments:
+        return path
+    rank, end = path.segments[-1].rank, path.begin + path.length * data["step_time_with"] / (computed or 1.0)
+    begun = path.begin if data["input_bound"] else path.end
+    waiting = Segment(rank, IO, "data", begun, end, "data loading")
+    segments = (waiting,) if data["input_bound"] else (*path.segments, waiting)
+    return replace(path, segments=segments, end=end)
 
 
 def _place(simulation: Simulation) -> Place:

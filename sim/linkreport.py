@@ -29,13 +29,17 @@ class LinkReport:
     loads: tuple[LinkLoad, ...]
 
 
-def link_report(simulation: Simulation, window: tuple[float, float], prices: Prices | None = None) -> LinkReport:
+def link_report(
+    simulation: Simulation, window: tuple[float, float], prices: Prices | None = None, waiting: float = 0.0
+) -> LinkReport:
     """Links of a run; `window` is when the last step begins and ends (seconds).
 
-    Utilisation and bytes are over the whole run, profiles and times held back over the window.
+    Utilisation and bytes are over the whole run, profiles and times held back over the window. Every step then waits
+    for its data for `waiting` seconds, in which the links carry nothing.
     """
     links, run = simulation.fabric.links, simulation.run
-    used = metrics.link_utilisation(run.carried, links.bandwidth, run.finished)
+    steps, window = run.end[0].shape[0], (window[0], window[1] + waiting)
+    used = metrics.link_utilisation(run.carried, links.bandwidth, run.finished + steps * waiting)
     price = None if prices is None else prices.by_link
 
     def name(row: int) -> str:

@@ -202,32 +202,14 @@ def predict(scenario: Scenario, prices: bool = False) -> Result:
     from sim.shadow import affordable, shadow_prices
 
     simulation = simulate(scenario)
-    result = result_of(simulation, shadow_prices(simulation) if prices and affordable(simulation) else None)
-    return _with_storage(simulation, result)
-
-
-def _with_storage(simulation: Simulation, result: Result) -> Result:
-    """The result with what its [checkpoint] and [dataload] cost."""
-    used = sections_in_use(simulation.scenario)
-    if "checkpoint" in used:
-        from sim.checkpointing import report_of
-
-        result = replace(result, checkpoint=report_of(simulation, result.step_time))
-    if "dataload" in used:
-        from sim.feeding import with_data
-
-        result = with_data(simulation, result)
-    return result
+    return result_of(simulation, shadow_prices(simulation) if prices and affordable(simulation) else None)
 
 
 def step_time(scenario: Scenario) -> float:
     """Seconds of the predicted step alone, without timeline, memory and evidence."""
-    from sim.report import step_times
+    from sim import report
 
-    made = simulate(scenario)
-    times = step_times(made.lowered.graph, made.run)
-    by_rank = [float(t[-1]) for r, t in times.items() for _ in made.lowered.graph.represents[r]]
-    return float(np.median(by_rank))
+    return report.step_time(simulate(scenario))
 
 
 def load_fabric(scenario: Scenario) -> Fabric:
@@ -369,6 +351,10 @@ def not_simulated(scenario: Scenario) -> list[Mistake]:
         from sim.checkpointing import mistakes_of
 
         found += mistakes_of(scenario)
+    if "dataload" in sections_in_use(scenario):
+        from sim import feeding
+
+        found += feeding.mistakes_of(scenario)
     t, p = scenario.training, scenario.parallel
     megatron = t.megatron
     sharding = ("zero1", "zero2", "fsdp", "zero3") if megatron else ("fsdp", "zero3")

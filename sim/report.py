@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from sim import metrics
+from sim import feeding, metrics
+from sim.checkpointing import report_of
 from sim.costs.kinds import work
 from sim.critical import critical_path
 from sim.evidence import evidence_of, fallbacks_of
@@ -16,8 +17,9 @@ from sim.linkreport import link_report
 from sim.memory import outside, peaks
 from sim.opgraph import COMM, KERNEL, PHASES_COMMUNICATION, SYNC, OpGraph, Program
 from sim.result import Result
+from sim.spec import sections_in_use
 from sim.timeline import Timeline, Words, group_text
-from sim.uncertainty import uncertainty_of
+from sim.uncertainty import uncertainty_of, with_readers
 
 if TYPE_CHECKING:
     from sim.engine import Run
@@ -32,22 +34,29 @@ def result_of(simulation: Simulation, prices: Prices | None = None, by_rank: dic
     """
     s, graph, run = simulation.scenario, simulation.lowered.graph, simulation.run
     by_rank = _by_rank(graph, run) if by_rank is None else by_rank
-    step = float(np.median(list(by_rank.values())))
+    computed = _median(by_rank)
+    data = feeding.with_data(simulation, computed)
+    step = computed if data is None else data["step_time_with"]
+    waiting = step - computed
+    if waiting > 0:  # a rank of the median's time has the step's exactly
+        by_rank = {rank: step + (time - computed) for rank, time in by_rank.items()}
     timeline = timeline_of(graph, run)
     last = run.end[0].shape[0] - 1
     windows = {p.rank: metrics.step_window(timeline, p.rank, last) for p in graph.programs}
     weights = {p.rank: float(len(graph.represents[p.rank])) for p in graph.programs}
     shares = metrics.mean_breakdown(timeline, windows, weights)
     total = sum(shares.values())
-    breakdown = {name: seconds * step / total for name, seconds in shares.items()}
+    breakdown = {name: seconds * computed / total for name, seconds in shares.items()}
+    if waiting > 0:
+        breakdown["io"] = breakdown.get("io", 0.0) + waiting
     gpus = simulation.lowered.layout.world
     tokens, flops = work_of_step(simulation)
     peak = simulation.gpu.peak.get(s.training.precision, float("nan"))
     alive, beside = peaks(simulation.lowered, s, step), outside(simulation)
     memory = {member: alive[r] for r in alive for member in graph.represents[r]}
-    traffic = link_report(simulation, windows[graph.programs[0].rank], prices)
+    traffic = link_report(simulation, windows[graph.programs[0].rank], prices, waiting)
     path = critical_path(graph, run)
-    sure = uncertainty_of(simulation, path, step)
+    sure = with_readers(uncertainty_of(simulation, path, computed, step if data is None else data["gpu_time"]), s, data)
     return Result(
         step_time=step,
         step_time_by_rank=dict(sorted(by_rank.items())),
@@ -62,20 +71,28 @@ def result_of(simulation: Simulation, prices: Prices | None = None, by_rank: dic
         link_kinds=traffic.kinds,
         link_loads=traffic.loads,
         evidence=evidence_of(simulation),
-        fallbacks=fallbacks_of(simulation, shares.get("host", 0.0) / total),
+        fallbacks=fallbacks_of(simulation, shares.get("host", 0.0) / total * (computed / step)),
         warnings=(*_warnings(simulation), *sure.warnings),
         scenario=_summary(simulation),
         measured=s.measured.step_time,
         timeline=timeline,
-        critical_path=path,
+        checkpoint=report_of(simulation, step) if "checkpoint" in sections_in_use(s) else None,
+        dataload=data,
+        critical_path=feeding.path_with(path, data, computed),
         uncertainty=sure,
         source=simulation,
     )
 
 
 def step_time(simulation: Simulation) -> float:
-    """Seconds of the last simulated step: the median over ranks."""
-    return float(np.median(list(_by_rank(simulation.lowered.graph, simulation.run).values())))
+    """Seconds of the last simulated step with its data: the median over ranks."""
+    computed = _median(_by_rank(simulation.lowered.graph, simulation.run))
+    data = feeding.with_data(simulation, computed)
+    return computed if data is None else float(data["step_time_with"])
+
+
+def _median(by_rank: dict[int, float]) -> float:
+    return float(np.median(list(by_rank.values())))
 
 
 def _by_rank(graph: OpGraph, run: Run) -> dict[int, float]:

@@ -256,11 +256,10 @@ class Checkpointing:
     def _rerun(self, legs: list[Leg], step: float, hosts: float) -> float:
         from sim.engine import execute
         from sim.predict import machine
-        from sim.report import step_times
+        from sim.report import step_time
 
         s = self.simulation
         run_on = machine(s.scenario, s.lowered.graph, s.fabric, s.gpu, s.gpus or None, s.chains)
         run_on = replace(run_on, bandwidth=self._in_front(hosts), background=tuple(leg.plan for leg in legs))
         run = execute(s.lowered.graph, run_on, s.run.end[0].shape[0])
-        times = step_times(s.lowered.graph, run)
-        return max(step, float(np.median([t[-1] for t in times.values()])))
+        return max(step, step_time(replace(s, run=run)))

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cache
 from pathlib import Path
 from statistics import NormalDist
@@ -22,12 +22,14 @@ from sim import files
 from sim.costs.kinds import STREAM_PASSES
 from sim.critical import HOST, CriticalPath, Segment
 from sim.opgraph import Chain
+from sim.storage_system import known as storage_of
 
 if TYPE_CHECKING:
     from sim.collectives.plan import Plan
     from sim.costs.kernel import Kernel
     from sim.opgraph import Program
     from sim.predict import Simulation
+    from sim.sections import Scenario
 
 WIDTHS = Path(__file__).parent / "costs" / "uncertainty.toml"
 NOMINAL = 0.9
@@ -101,11 +103,11 @@ def widths() -> Mapping[str, Mapping[str, float]]:
     return files.toml(WIDTHS.read_text(encoding="utf-8"))["spread"]  # type: ignore[no-any-return]
 
 
-def uncertainty_of(simulation: Simulation, path: CriticalPath, step: float) -> Uncertainty:
-    """The interval of a step of `step` seconds whose critical path is `path`."""
+def uncertainty_of(simulation: Simulation, path: CriticalPath, computed: float, step: float) -> Uncertainty:
+    """The interval of a step of `step` seconds, of which the critical path `path` explains `computed`."""
     read = _Reader(simulation)
     seconds: dict[Constant, float] = defaultdict(float)
-    scale = step / (path.length or 1.0)
+    scale = computed / (path.length or 1.0)
     for segment in path.segments:
         for constant, share in read.shares(segment):
             seconds[constant] += share * segment.duration * scale
@@ -133,6 +135,25 @@ def interval(
     factor = math.exp(quantile() * spread)
     guessed = math.fsum(p.seconds for p in parts if p.grade == GUESS) / step if step else 0.0
     return Uncertainty(step / factor, step * factor, spread, guessed, parts)
+
+
+def with_readers(gpu: Uncertainty, scenario: Scenario, data: Mapping[str, Any] | None) -> Uncertainty:
+    """The interval of a step that takes as long as the slower of its GPU, whose interval is `gpu`, and its readers."""
+    if data is None or not data["readers_time"]:
+        return gpu
+    readers = interval(_read(scenario, data), data["readers_time"])
+    low, high = max(gpu.low, readers.low), max(gpu.high, readers.high)
+    binding = readers if data["input_bound"] else gpu
+    return replace(binding, low=low, high=high, spread=math.log(high / low) / (2 * quantile()))
+
+
+def _read(scenario: Scenario, data: Mapping[str, Any]) -> dict[Constant, float]:
+    """Seconds of reading by what they rest on; what [dataload] says itself is as sure as its author."""
+    if data["bound_by"] != "storage":
+        return {}
+    system = storage_of(scenario.dataload.storage or "nvme", scenario.where, "dataload.storage")
+    grade = "datasheet" if system.evidence.get("iops") == "datasheet" else GUESS
+    return {Constant("bandwidth", f"reads from {system.name}", grade): data["read_time"]}
 
 
 def quantile(nominal: float = NOMINAL) -> float:

@@ -12,6 +12,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from sim import progress
+from sim.critical import IO
 from sim.errors import InputError, Mistake, unknown
 
 if TYPE_CHECKING:
@@ -259,6 +260,7 @@ def _first_order(result: Result) -> Table:
     for part in result.critical_path.parts() if result.critical_path is not None else ():
         spent[part["kind"]] = spent.get(part["kind"], 0.0) + part["seconds"]
     gains = {"gpu (all kernels)": spent.get("kernel", 0.0), "host (its launches)": spent.get("host", 0.0)}
+    gains["data loading"] = spent.get(IO, 0.0)
     prices = {kind.kind: kind.shadow_price for kind in result.link_kinds}
     if any(price is not None for price in prices.values()):
         gains |= {kind: price or 0.0 for kind, price in prices.items()}

@@ -84,7 +84,8 @@ def fed(asked: Dataload, scenario: Scenario, step: float, model: ModelSpec, plac
     """How long a step takes with its data, in s.
 
     `read_time`: what the readers need for the microbatches of one step; `copy_time`: what copying them to the GPU
-    takes; `exposed`: what of both the step waits for.
+    takes; `exposed`: what of both the step waits for. The step takes as long as the slower of `gpu_time`, the GPU with
+    what nothing overlaps, and `readers_time`, the workers (0: there are none).
 
     Raises
     ------
@@ -98,23 +99,24 @@ def fed(asked: Dataload, scenario: Scenario, step: float, model: ModelSpec, plac
     read = max(batches * batch / max(1, asked.workers), batches * storage)
     rate = {"pageable": place.pageable, "pinned": place.pinned, "beside": place.pinned}.get(asked.copy or "", 0.0)
     copy = batches * samples * sample_bytes(model, scenario.training.seq_len) / rate if rate else 0.0
-    run, total = _together(asked, step, read, copy, place)
+    gpu, readers = _sides(asked, step, read, copy, place)
+    total = max(gpu, readers)
     return {
         "batches": batches, "batch_time": batch, "read_time": read, "copy_time": copy,
         "prefetched": asked.workers * asked.prefetch, "exposed": total - step, "share": (total - step) / total,
-        "step_time_with": total, "input_bound": asked.workers > 0 and read > run,
+        "step_time_with": total, "gpu_time": gpu, "readers_time": readers, "input_bound": readers > gpu,
         "bound_by": "storage" if batches * storage >= read > 0 else "workers", "first_batch": batch,
     }  # fmt: skip
 
 
-def _together(asked: Dataload, step: float, read: float, copy: float, place: Place) -> tuple[float, float]:
-    """Seconds of a step without waiting for readers, and with it."""
+def _sides(asked: Dataload, step: float, read: float, copy: float, place: Place) -> tuple[float, float]:
+    """Seconds that a step takes the GPU, and its workers; without workers the GPU waits for what is read."""
     alone = asked.workers == 0
     if asked.copy == "pageable":
         run = max(step, place.done)
-        return run + copy, max(run, place.launched + read if alone else read) + copy
+        return (max(run, place.launched + read) + copy, 0.0) if alone else (run + copy, read + copy)
     run = max(step, copy) if asked.copy == "beside" else step + copy
-    return run, run + read if alone else max(run, read)
+    return (run + read, 0.0) if alone else (run, read)
 
 
 def _batch_time(asked: Dataload, samples: int, place: Place) -> tuple[float, float]:

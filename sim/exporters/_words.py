@@ -36,6 +36,8 @@ def path_part(part: Mapping[str, Any]) -> str:
         return f"{part['family']} kernels"
     if part["kind"] == "communication":
         return " ".join(word for word in (part["family"], part["axis"], f"({part['group']})") if word)
+    if part["kind"] == "io":
+        return part["family"]
     return part["kind"] if part["kind"] == part["family"] else f"{part['kind']}: {part['family']}"
 
 

@@ -56,9 +56,9 @@ def simulated(candidate: Candidate) -> tuple[float, float, str]:
     fabric = _CLUSTERS.fabric(candidate.scenario)
     try:
         made = simulate(candidate.scenario, fabric=fabric)
+        time = step_time(made)
     except PrestepError:
         return float("inf"), 0.0, ""
-    time = step_time(made)
     return time, *needed(made, time)
 
 

@@ -132,4 +132,4 @@ def path_colour(kind: str, axis: str, family: str) -> str:
         return axis if axis in ("dp", "tp", "pp", "cp", "ep") else "other"
     if kind == "kernel":
         return _FAMILIES.get(family, "memory")
-    return "host" if kind == "host" else "wait"
+    return kind if kind in ("host", "io") else "wait"

@@ -244,7 +244,7 @@ def critical(result: Result) -> str:
 
 _PATH_WORDS = {
     "forward": "products, layers", "backward": "attention", "optimizer": "optimizer", "memory": "other kernels",
-    "wait": "waiting (gaps, launches)", "other": "other communication",
+    "wait": "waiting (gaps, launches)", "other": "other communication", "io": "data loading",
 }  # fmt: skip
 
 
