@@ -20,6 +20,7 @@ _FOLDERS = {
 _FOLDERS_OF_FOLDERS = {"sets": ("validation", "cases", "set.toml")}
 # Code: kind -> (package, function that makes a module a plug-in; other modules there are helpers).
 _PLUGINS = {
+    "algorithms": ("sim.collectives", "estimate"),
     "collectives": ("sim.collectives", "plan"),
     "topologies": ("topologies", "build"),
     "exporters": ("sim.exporters", "write"),

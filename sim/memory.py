@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from sim.collectives.registry import algorithms
 from sim.opgraph import KERNEL, Chain
 from sim.result import Memory
 from workloads.parallel.ddp import first_buckets_held
@@ -20,9 +21,8 @@ if TYPE_CHECKING:
 CONTEXT = 512 * 2.0**20
 # Bytes of NCCL's buffers for a connection of a channel, by protocol (Simple, LL, LL128: src/include/device.h, 2.28).
 SIMPLE, EVERY = 4_194_304.0, 4_194_304.0 + 524_288.0 + 4_915_200.0
-# Connections of a channel that a GPU receives over: one on a ring, a parent and two children on trees. Guess: that
-# only the algorithms in use are connected (NCCL_RUNTIME_CONNECT), and that a network's sender has as much again.
-CONNECTIONS = {"tree": 3, "nvls_tree": 3}
+# Guess: that only the algorithms in use are connected (NCCL_RUNTIME_CONNECT), and that a network's sender has as much
+# again. An algorithm's module says over how many CONNECTIONS of a channel a GPU receives; one, if it says nothing.
 
 
 def peaks(lowered: Lowered, scenario: Scenario, step: float = 0.0) -> dict[int, Memory]:
@@ -87,4 +87,5 @@ def _bytes(plan: Plan, pair: bool, simulation: Simulation) -> float:
     ends = 2 if len({simulation.fabric.host_of(gpu) for gpu in plan.ranks}) > 1 else 1
     if pair:
         return plan.channels * SIMPLE
-    return plan.channels * EVERY * CONNECTIONS.get(plan.algo, 1) * ends
+    connections = getattr(algorithms().get(plan.algo), "CONNECTIONS", 1)
+    return plan.channels * EVERY * connections * ends

@@ -285,9 +285,7 @@ class Nccl:
     version: str = key("2.28.9", "version whose tuning tables are used")
     nvls: bool | None = key(None, "NVLink SHARP (NCCL_NVLS_ENABLE); default: what the cluster file says")
     collnet: bool | None = key(None, "SHARP in the network's switches (NCCL_COLLNET_ENABLE); default false, as NCCL's")
-    algo: Literal["ring", "tree", "nvls", "nvls_tree", "collnet_direct", "collnet_chain", "pat"] | None = key(
-        None, "forced algorithm (NCCL_ALGO)"
-    )
+    algo: str | None = key(None, "forced algorithm (NCCL_ALGO); `prestep list algorithms`", names="algorithms")
     proto: Literal["LL", "LL128", "Simple"] | None = key(None, "forced protocol (NCCL_PROTO)")
     min_channels: int | None = key(None, "NCCL_MIN_NCHANNELS", low=1)
     max_channels: int | None = key(None, "NCCL_MAX_NCHANNELS", low=1)

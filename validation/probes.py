@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
 
-from sim.collectives.plan import ALGOS, PROTOS
+from sim.collectives.plan import PROTOS
+from sim.collectives.registry import algorithms
 from sim.costs import load_gpu
 from sim.costs.gpu import HARDWARE, Gpu
 from sim.costs.gpu import names as gpu_names
@@ -25,7 +26,7 @@ EIGHT = 8  # GPUs that wait for each other
 SIZES = (2.0**13, 2.0**17, 2.0**22, 2.0**26, 2.0**30)  # bytes of a collective
 OPS = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce", "sendrecv", "all_to_all")
 # Algorithms and protocols by force, and operations that others than NCCL run.
-FORCED = tuple((op, {"algo": a, "proto": p}) for op in OPS[:3] for a in ALGOS for p in PROTOS)
+FORCED = tuple((op, {"algo": a, "proto": p}) for op in OPS[:3] for a in algorithms() for p in PROTOS)
 BACKENDS = tuple(("all_reduce", {"backend": "gloo", "tensors": t}) for t in ("gpu", "cpu")) + tuple(
     ("put", {"backend": "nvshmem", "transport": t}) for t in ("ibgda", "proxy")
 )

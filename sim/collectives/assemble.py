@@ -35,12 +35,16 @@ def assemble(
     proto: str,
     channels: int,
     threads: int,
+    between: float,
     table: files.Constants | None = None,
 ) -> Plan:
-    """The plan of `work`; `flows` are (source, destination, data bytes per payload byte), or links and bytes."""
+    """The plan of `work`; `flows` are (source, destination, data bytes per payload byte), or links and bytes.
+
+    `between`: seconds of a step between hosts, as NCCL's own tables have it.
+    """
     table = table or machine.of(fabric)
-    pace = table.paces[algo, proto]
-    delay = protocols.latency(work, group, algo, proto, threads, pace, table)
+    pace = table.pace(algo, proto)
+    delay = protocols.latency(work, group, between, proto, threads, pace, table)
     delay += work.remote_hops * group.network.agreed(proto, work.step * protocols.WIRE[proto], channels)
     moving = protocols.transfer(work, size, group, op, proto, pace, table)
     links, data = paths.gather(fabric, group.expand(fabric, flows)) if isinstance(flows, list) else flows

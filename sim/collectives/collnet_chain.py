@@ -14,11 +14,12 @@ from sim.collectives.assemble import assemble
 from sim.collectives.constants import Constants
 from sim.collectives.group import Group, group_of
 from sim.collectives.plan import Plan, Send, Settings, settings
-from sim.collectives.tuning import Model
+from sim.collectives.tuning import Model, Rows
 
 OPS = ("all_reduce",)
 PROTOS = ("Simple",)
 ORDER = 3
+ROWS = Rows(base=(0, 0, 0), nvlink=(0, 0, 2.8), pci=(0, 0, 2.8), net=(0, 0, 30.0))
 
 
 def plan(
@@ -51,6 +52,7 @@ def plan(
     return assemble(
         op, size, group, fabric, work, transport.joined([inner, collnet_direct.wires(fabric, group, heads)]),
         algo="collnet_chain", proto=proto, channels=channels, threads=640, table=table,
+        between=ROWS.between_hosts(proto),
     )  # fmt: skip
 
 
@@ -71,6 +73,6 @@ def runs_on(op: str, group: Group, fabric: Any, wanted: Settings) -> str | None:
 
 def estimate(op: str, proto: str, model: Model) -> tuple[float, float]:
     """Microseconds and GB/s in NCCL's table."""
-    inside = 2 * (model.local - 1) * model.inside("collnet_chain", proto)
-    latency = model.base("collnet_chain", proto) + inside + model.between("collnet_chain", proto)
+    inside = 2 * (model.local - 1) * model.inside(ROWS, proto)
+    latency = model.base(ROWS, proto) + inside + model.between(ROWS, proto)
     return latency, model.graph.count * model.graph.ring * 0.5

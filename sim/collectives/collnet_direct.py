@@ -15,11 +15,12 @@ from sim.collectives.assemble import Bytes, assemble
 from sim.collectives.constants import Constants
 from sim.collectives.group import Group, group_of
 from sim.collectives.plan import Plan, Send, Settings, settings
-from sim.collectives.tuning import Model
+from sim.collectives.tuning import Model, Rows
 
 OPS = ("all_reduce", "all_gather", "reduce_scatter")
 PROTOS = ("Simple",)
 ORDER = 2
+ROWS = Rows(base=(0, 0, 0), nvlink=(0, 0, 3.7), pci=(0, 0, 3.7), net=(0, 0, 31.0))
 MAX_LOCAL = 8
 
 
@@ -44,6 +45,7 @@ def plan(
     return assemble(
         op, size, group, fabric, work, _bytes(op, fabric, group, heads),
         algo="collnet_direct", proto=proto, channels=channels, threads=640, table=table,
+        between=ROWS.between_hosts(proto),
     )  # fmt: skip
 
 
@@ -120,8 +122,8 @@ def missing(group: Group, fabric: Any, wanted: Settings) -> str | None:
 def estimate(op: str, proto: str, model: Model) -> tuple[float, float]:
     """Microseconds and GB/s in NCCL's table."""
     local, graph = model.local, model.graph
-    per_gpu = min(1, local - 1) * model.inside("collnet_direct", proto) + (local - 1) * 0.4
-    latency = model.base("collnet_direct", proto) + 2 * per_gpu + model.between("collnet_direct", proto)
+    per_gpu = min(1, local - 1) * model.inside(ROWS, proto) + (local - 1) * 0.4
+    latency = model.base(ROWS, proto) + 2 * per_gpu + model.between(ROWS, proto)
     if op != "all_reduce":
         return latency, local * min(graph.ring, 0.9 * graph.inter)
     factor = local / graph.count

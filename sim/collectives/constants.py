@@ -9,6 +9,9 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from sim.collectives.registry import algorithms
+from sim.errors import PrestepError
+
 FOLDER = Path(__file__).parents[1] / "costs" / "hardware"
 # Hopper with NVLink 4 behaves alike; anything else borrows H200's constants and is called a guess.
 MEASURED = "h200"
@@ -129,6 +132,18 @@ class Constants:
     pairs: Pairs
     tables: Mapping[str, Any]
 
+    def pace(self, algo: str, proto: str) -> Pace:
+        """How fast an algorithm runs.
+
+        Raises
+        ------
+        PrestepError
+            If neither a file nor the algorithm's own module has constants of it.
+        """
+        if (algo, proto) not in self.paces:
+            raise PrestepError(f"sim/collectives/{algo}.py: CONSTANTS must say how fast {algo} runs under {proto}")
+        return self.paces[algo, proto]
+
     def wire(self, kind: str) -> float:
         """Share of a link's bandwidth that is payload, by kind of link."""
         wires = self.tables["wire"]
@@ -147,7 +162,7 @@ def load(gpu: str) -> Constants:
     """Constants of `gpu` ("h200"); of H200, as a guess, when it was not measured. An "a100-40gb" is an "a100" to NCCL.
 
     What that host could not show (NVLink SHARP, switches that reduce) comes from extra-nccl.toml, in which every
-    number says what it rests on.
+    number says what it rests on; what no file has comes from the algorithm's own module, its `CONSTANTS`.
     """
     path = FOLDER / f"{gpu.partition('-')[0]}-nccl.toml"
     evidence = "fitted" if path.is_file() else "guess"
@@ -155,7 +170,17 @@ def load(gpu: str) -> Constants:
         path = FOLDER / f"{ALIKE.get(gpu, MEASURED)}-nccl.toml"
     extra = tomllib.loads((FOLDER / "extra-nccl.toml").read_text(encoding="utf-8"))
     tables = {algo: {proto: _graded(rows) for proto, rows in table.items()} for algo, table in extra.items()}
+    tables = own_constants() | tables
     return build(tables | tomllib.loads(path.read_text(encoding="utf-8")), gpu, evidence)
+
+
+def own_constants() -> dict[str, Any]:
+    """Tables of the algorithms that bring their constants with them, by protocol."""
+    return {
+        name: {proto: vars(pace) for proto, pace in module.CONSTANTS.items()}
+        for name, module in algorithms().items()
+        if hasattr(module, "CONSTANTS")
+    }
 
 
 def _graded(rows: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:

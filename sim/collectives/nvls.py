@@ -20,12 +20,14 @@ from sim.collectives.constants import Constants, load
 from sim.collectives.group import Group, group_of
 from sim.collectives.plan import Plan, Send, Settings, settings
 from sim.collectives.search import MAX_HEADS, generation
-from sim.collectives.tuning import Model
+from sim.collectives.tuning import Model, Rows
 
 OPS = ("all_reduce", "all_gather", "reduce_scatter")
 PROTOS = ("Simple",)
 ORDER = 4
 CHANNELS = "nvls_channels"
+ROWS = Rows(base=(0, 0, 0), nvlink=(0, 0, 25.0), pci=(0, 0, 0), net=(0, 0, 18.0))
+EFFICIENCY = {"volta": 0.0, "ampere": 0.0, "hopper": 0.85, "blackwell": 0.74}  # of the NVSwitches
 THREADS = 640
 MEASURED_HEADS = 8
 
@@ -48,6 +50,7 @@ def plan(
     return assemble(
         op, size, group, fabric, work, switched(fabric, group.hosts, up, down),
         algo="nvls", proto=proto, channels=channels, threads=THREADS, table=table,
+        between=ROWS.between_hosts(proto),
     )  # fmt: skip
 
 
@@ -57,7 +60,7 @@ def longer(table: Constants, group: Group) -> Constants:
     Evidence: guess; of 72 GPUs only all-reduces of 512 MiB and more are published.
     """
     heads = min(MAX_HEADS, group.n)
-    pace = table.paces["nvls", "Simple"]
+    pace = table.pace("nvls", "Simple")
     if heads <= MEASURED_HEADS:
         return table
     ramp = pace.ramp * heads / MEASURED_HEADS
@@ -128,8 +131,24 @@ def _switches(group: Group, fabric: Any) -> bool:
 
 def estimate(op: str, proto: str, model: Model) -> tuple[float, float]:
     """Microseconds and GB/s in NCCL's table; gathers are left as bus bandwidth there."""
-    bus = model.nvls_bus(op, tree=False)
-    latency = model.base("nvls", proto) + model.inside("nvls", proto)
+    heads = model.graph.heads
+    bus = heads * min(through_switches(op, model), model.graph.nvls_inter)
+    own = rows(model.release)
+    latency = model.base(own, proto) + model.inside(own, proto)
     if op == "all_reduce":
         bus *= model.group.n / model.steps(op)
     return latency, bus
+
+
+def through_switches(op: str, model: Model) -> float:
+    """GB/s of bus bandwidth of one head through the NVSwitches' multicast; 0 where there is nobody to share with."""
+    heads = model.graph.heads
+    if heads < 2:
+        return 0.0
+    speed = model.graph.nvls * EFFICIENCY[model.kind] * (heads - 1) / heads
+    return speed * (2 if op == "all_reduce" else (model.local - 1) / model.local)
+
+
+def rows(release: tuple[int, int]) -> Rows:
+    """The rows of a release: before 2.21 all of the latency was in the base."""
+    return ROWS if release >= (2, 21) else replace(ROWS, base=(23.0, 23.0, 23.0), nvlink=(0, 0, 0))

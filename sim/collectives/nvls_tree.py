@@ -18,12 +18,19 @@ from sim.collectives.constants import Constants
 from sim.collectives.group import Group, group_of
 from sim.collectives.plan import Plan, Send, Settings, settings
 from sim.collectives.search import MAX_HEADS
-from sim.collectives.tuning import NVLS_TREE, Model
+from sim.collectives.tuning import Model, Rows
 
 OPS = ("all_reduce",)
 PROTOS = ("Simple",)
 ORDER = 5
+CONNECTIONS = tree.CONNECTIONS
 CHANNELS = "nvls_channels"
+ROWS = Rows(base=(0, 0, 0), nvlink=(0, 0, 25.0), pci=(0, 0, 0), net=(0, 0, 20.9))
+# GB/s per channel that NCCL believes in, on one, two and more hosts.
+MAX = {
+    "volta": (26.5, 18.5, 10.0), "ampere": (24.0, 23.6, 17.8), "hopper": (0.0, 57.7, 45.5),
+    "blackwell": (0.0, 96.0, 80.0),
+}  # fmt: skip
 CHUNK = 131_072  # NCCL_NVLS_CHUNKSIZE; half of it from four hosts on
 
 
@@ -51,8 +58,9 @@ def plan(
         op, size, group, fabric, work,
         paths.once(fabric, ("nvls_tree", group, heads), lambda: _bytes(fabric, group, heads)),
         algo="nvls_tree", proto=proto, channels=channels, threads=nvls.THREADS, table=table,
+        between=ROWS.between_hosts(proto),
     )  # fmt: skip
-    most = tree.believed(NVLS_TREE, fabric, group, heads) * group.n / (2 * (group.n - 1))
+    most = tree.believed(MAX, fabric, group, heads) * group.n / (2 * (group.n - 1))
     # The first chunks of all channels share a head's NIC at every level of the tree.
     filling = max(0, remote - 1) * chunk * channels / group.remote
     return replace(plan, latency=plan.latency + tree.waits(group) + filling, rate_cap=min(plan.rate_cap, most))
@@ -119,6 +127,27 @@ def runs_on(op: str, group: Group, fabric: Any, wanted: Settings) -> str | None:
 
 def estimate(op: str, proto: str, model: Model) -> tuple[float, float]:
     """Microseconds and GB/s in NCCL's table."""
-    hops = 2 * int(math.log2(model.group.nodes)) * model.between("nvls_tree", proto)
-    latency = model.base("nvls_tree", proto) + model.inside("nvls_tree", proto) + hops
-    return latency, model.nvls_bus(op, tree=True) * model.group.n / model.steps(op)
+    own = rows(model.release)
+    hops = 2 * int(math.log2(model.group.nodes)) * model.between(own, proto)
+    latency = model.base(own, proto) + model.inside(own, proto) + hops
+    return latency, bus(op, model) * model.group.n / model.steps(op)
+
+
+def bus(op: str, model: Model) -> float:
+    """GB/s of bus bandwidth, of all channels."""
+    between = model.graph.nvls_inter * (2 if model.group.nodes <= 2 else 1)
+    reached = min(nvls.through_switches(op, model), between)
+    return model.graph.heads * min(reached, most(model))
+
+
+def most(model: Model) -> float:
+    """GB/s per channel that a release believes in: Blackwell's on three and more hosts was lower before 2.30."""
+    early = (2, 28) <= model.release < (2, 30)
+    return 43.8 if early and model.kind == "blackwell" and model.column == 2 else model.tree_max(MAX)
+
+
+def rows(release: tuple[int, int]) -> Rows:
+    """The rows of a release: steps between hosts were believed shorter before 2.28."""
+    if release >= (2, 28):
+        return ROWS
+    return replace(ROWS, net=(0, 0, 14.0 if release >= (2, 21) else 19.0))

@@ -17,7 +17,7 @@ from sim.collectives import machine, paths, transport
 from sim.collectives.assemble import Bytes, wires
 from sim.collectives.group import Group, group_of
 from sim.collectives.plan import PAIR_OPS, Plan, Send, Settings, settings
-from sim.collectives.protocols import aligned, joined, net_hop, sharpness
+from sim.collectives.protocols import aligned, joined, net_hop, ring_step, sharpness
 from sim.collectives.search import NET_PER_CHANNEL
 
 OPS = PAIR_OPS
@@ -112,7 +112,7 @@ def _latency(group: Group, channels: int, table: files.Constants) -> float:
     pairs, nominal = table.pairs, float(table.tables["nominal"]["latency"])
     delay = pairs.start + pairs.channel * max(0, channels - 1)
     if group.nodes > 1:
-        return delay + net_hop("ring", "Simple", group) + group.remote_latency
+        return delay + net_hop(ring_step("Simple"), "Simple", group) + group.remote_latency
     return delay + max(0.0, group.local_latency - nominal)
 
 

@@ -18,11 +18,13 @@ from sim.collectives.assemble import assemble
 from sim.collectives.constants import Constants
 from sim.collectives.group import Group, group_of
 from sim.collectives.plan import Plan, Send, Settings, settings
-from sim.collectives.tuning import Model
+from sim.collectives.tuning import Model, Rows
 
 OPS = ("all_gather", "reduce_scatter")
 PROTOS = ("Simple",)
 ORDER = 6
+ROWS = Rows(base=(8.0, 8.0, 8.0), nvlink=(0, 0, 4.0), pci=(0, 0, 4.0), net=(0, 0, 14.0))
+ROUNDS_PER_HOP = 3.5  # NCCL counts a round as so much less than a step between hosts
 
 
 def plan(
@@ -43,6 +45,7 @@ def plan(
     return assemble(
         op, size, group, fabric, work, _flows(op, group),
         algo="pat", proto=proto, channels=count, threads=640, table=table,
+        between=ROWS.between_hosts(proto) / ROUNDS_PER_HOP,
     )  # fmt: skip
 
 
@@ -91,5 +94,6 @@ def runs_on(op: str, group: Group, fabric: Any, wanted: Settings) -> str | None:
 def estimate(op: str, proto: str, model: Model) -> tuple[float, float]:
     """Microseconds and GB/s in NCCL's table, which leaves its bus bandwidth unconverted."""
     n, nodes = model.group.n, model.group.nodes
-    latency = model.base("pat", proto) + int(math.log2(nodes)) * model.between("pat", proto) / 3.5 + 2.8 * n
+    step = int(math.log2(nodes)) * model.between(ROWS, proto) / ROUNDS_PER_HOP
+    latency = model.base(ROWS, proto) + step + 2.8 * n
     return latency, model.graph.count * model.per_channel(ring=True) * 0.75

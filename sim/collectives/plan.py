@@ -8,12 +8,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from sim.collectives.registry import algorithms
 from sim.errors import InputError, Mistake, unknown
 
 RING_OPS = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce")
 PAIR_OPS = ("send", "recv", "sendrecv", "all_to_all", "gather", "scatter")
 OPS = RING_OPS + PAIR_OPS
-ALGOS = ("ring", "tree", "nvls", "nvls_tree", "collnet_direct", "collnet_chain", "pat")
 PROTOS = ("LL", "LL128", "Simple")
 # Settings that take one of a few words: who runs an operation, who posts one-sided transfers, where Gloo's tensors are.
 WORDS = {"backend": ("nccl", "gloo", "nvshmem"), "transport": ("ibgda", "proxy"), "tensors": ("gpu", "cpu")}
@@ -139,11 +139,8 @@ def settings(nccl: Any, where: str = "nccl") -> Settings:
         mistakes.append(Mistake(where, "version", str(values["version"]), "a version of NCCL 2, such as 2.28.9"))
     if values["algo"] is not None:
         values["algo"] = re.sub("[ -]", "_", str(values["algo"])).lower()
-        if values["algo"] not in ALGOS:
-            from sim.collectives.registry import algorithms  # here: the registry imports every algorithm
-
-            if values["algo"] not in algorithms():
-                mistakes.append(unknown(where, "algo", values["algo"], list(algorithms())))
+        if values["algo"] not in algorithms():
+            mistakes.append(unknown(where, "algo", values["algo"], list(algorithms())))
     if values["proto"] is not None:
         by_lower = {p.lower(): p for p in PROTOS}
         if str(values["proto"]).lower() not in by_lower:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from sim.collectives.constants import Constants, Pace
 from sim.collectives.group import Group
+from sim.collectives.tuning import PROTOS, RING_NET
 
 # Bytes on the wire per byte of data.
 WIRE = {"LL": 2.0, "LL128": 128 / 120, "Simple": 1.0}
@@ -23,16 +24,6 @@ STEPS = 8
 MAX_THREADS = {"LL": 512, "LL128": 640, "Simple": 512}
 SETTLED = 2.0**24
 ALIGNMENT = 16  # bytes of a CTA thread's widest load and store
-# Network hop, seconds: NCCL's tuning table (src/graph/tuning.cc), evidence: datasheet.
-NET_HOP = {
-    "ring": {"LL": 2.7e-6, "LL128": 4.0e-6, "Simple": 14.0e-6},
-    "tree": {"LL": 5.0e-6, "LL128": 8.5e-6, "Simple": 14.0e-6},
-    "nvls_tree": {"Simple": 20.9e-6},
-    "collnet_direct": {"Simple": 31.0e-6},
-    "collnet_chain": {"Simple": 30.0e-6},
-    # NCCL counts a round of PAT as 1 / 3.5 of a hop.
-    "pat": {"Simple": 14.0e-6 / 3.5},
-}
 
 
 def slot(proto: str, buffer: float | None = None) -> float:
@@ -90,24 +81,34 @@ def link_time(work: Work, group: Group, op: str, proto: str, pace: Pace, constan
     return max(times, default=0.0)
 
 
-def latency(work: Work, group: Group, algo: str, proto: str, threads: int, pace: Pace, constants: Constants) -> float:
-    """Seconds of launch and hops; a fabric with longer links than the measured one adds the difference."""
+def latency(
+    work: Work, group: Group, between: float, proto: str, threads: int, pace: Pace, constants: Constants
+) -> float:  # fmt: skip
+    """Seconds of launch and hops; a fabric with longer links than the measured one adds the difference.
+
+    `between`: seconds of a step between hosts, as NCCL's own tables have it.
+    """
     nominal = float(constants.tables["nominal"]["latency"])
     wide = 1 + pace.wide * max(0, threads - 64) / (MAX_THREADS[proto] - 64)
     local = pace.hop * wide + (group.local_latency - nominal if group.local_kind else 0.0)
-    remote = net_hop(algo, proto, group) + group.remote_latency if work.remote_hops else 0.0
+    remote = net_hop(between, proto, group) + group.remote_latency if work.remote_hops else 0.0
     return pace.start + work.local_hops * max(local, 0.0) + work.remote_hops * remote
 
 
-def net_hop(algo: str, proto: str, group: Group) -> float:
-    """Seconds of a step between hosts over the links' latency: the cluster file's, else NCCL's own guess.
+def net_hop(between: float, proto: str, group: Group) -> float:
+    """Seconds of a step between hosts over the links' latency: the cluster file's, else NCCL's own guess, `between`.
 
     A file says it for a ring. LL and LL128 take the same step under every algorithm; Simple keeps NCCL's proportions.
     """
     said = group.network.hops.get(proto)
     if said is None:
-        return NET_HOP[algo][proto]
-    return said if proto != "Simple" else said * NET_HOP[algo][proto] / NET_HOP["ring"]["Simple"]
+        return between
+    return said if proto != "Simple" else said * between / ring_step(proto)
+
+
+def ring_step(proto: str) -> float:
+    """Seconds of a ring's step between hosts, as NCCL's own tables have it."""
+    return RING_NET[PROTOS.index(proto)] / 1e6
 
 
 def transfer(work: Work, size: float, group: Group, op: str, proto: str, pace: Pace, constants: Constants) -> float:

@@ -7,9 +7,13 @@ Such a module defines
 * ``steps(op, n)``: its transfers, replayed by tests;
 * ``runs_on(op, group, fabric, settings)``: why it cannot run there, or None;
 * ``estimate(op, proto, model)``: microseconds and GB/s in NCCL's table (`sim.collectives.tuning`);
+* ``ROWS``: its rows in the tables behind that (`sim.collectives.tuning.Rows`), steps between hosts included;
+* ``CONSTANTS``: how fast it runs by protocol (`sim.collectives.constants.Pace`), where no file of
+  sim/costs/hardware has a table of its name;
 * ``ORDER``: its place in NCCL's list of algorithms, which decides ties;
-* optionally ``corrected(op, size, proto, model)``: factors on both for one size, and ``CHANNELS``: the attribute of
-  `sim.collectives.search.Graph` that counts its channels.
+* optionally ``corrected(op, size, proto, model)``: factors on both for one size; ``CHANNELS``: the attribute of
+  `sim.collectives.search.Graph` that counts its channels; ``CONNECTIONS``: over how many of a channel a GPU receives;
+  ``traffic(plan, group, fabric, settings)``: what TCP sockets have to move (`sim.collectives.socket_traffic.Traffic`).
 
 Modules without ``estimate`` (pairwise) have no choice to make.
 """

@@ -9,16 +9,19 @@ from collections.abc import Sequence
 from typing import Any
 
 from sim.collectives import channels as rules
-from sim.collectives import machine, paths, protocols, rings, transport
+from sim.collectives import machine, paths, protocols, rings, transport, tree
 from sim.collectives.assemble import Bytes, assemble
 from sim.collectives.constants import Constants, Pace
 from sim.collectives.group import Group, group_of
 from sim.collectives.plan import PROTOS, RING_OPS, Plan, Send, Settings, settings
-from sim.collectives.tuning import NET_OVERHEAD, RING_LL128, Model
+from sim.collectives.tuning import NET_OVERHEAD, RING_NET, Model, Rows
 
 __all__ = ["OPS", "PROTOS"]
 OPS = RING_OPS
 ORDER = 1
+ROWS = Rows(base=(6.6, 14.0, 8.4), nvlink=(0.6, 1.9, 3.4), pci=(1.0, 2.5, 5.7), net=RING_NET)
+# GB/s per channel that NCCL believes LL128 to reach, on one, two and more hosts.
+LL128_MAX = {"volta": (20.0,) * 3, "ampere": (20.0,) * 3, "hopper": (36.7,) * 3, "blackwell": (40.0,) * 3}
 # Steps whose chunk (16 bytes at least) holds nothing are skipped: the share of their hop that this saves.
 # Evidence: guess, from all-reduces of 8 to 64 bytes on 2 and 4 GPUs.
 EMPTY_STEP = 0.6
@@ -39,7 +42,7 @@ def plan(
     wanted = settings(nccl)
     group = group_of(fabric, ranks, wanted)
     table = table or machine.of(fabric)
-    pace = table.paces["ring", proto]
+    pace = table.pace("ring", proto)
     count, threads = rules.used(op, size, group.n, "ring", proto, channels)
     root = ranks[0] if op in ("broadcast", "reduce") else ""
     key = ("ring", group, op, root, wanted.cross_nic)
@@ -48,6 +51,7 @@ def plan(
     return assemble(
         op, size, group, fabric, task, flows,
         algo="ring", proto=proto, channels=count, threads=threads, table=table,
+        between=ROWS.between_hosts(proto),
     )  # fmt: skip
 
 
@@ -145,24 +149,25 @@ def estimate(op: str, proto: str, model: Model) -> tuple[float, float]:
     if proto == "LL":
         bus = min(model.ll_max(), bus * model.ll_share(op))
     elif proto == "LL128":
-        bus = min(bus * 0.92, model.graph.count * RING_LL128[model.kind][model.column])
+        bus = min(bus * 0.92, model.graph.count * LL128_MAX[model.kind][model.column])
     return _latency(op, proto, model), bus * model.group.n / model.steps(op)
 
 
 def _latency(op: str, proto: str, model: Model) -> float:
     n, nodes = model.group.n, model.group.nodes
-    where = "net" if nodes > 1 else "nvlink" if model.graph.nvlink else "pci"
     if op in ("broadcast", "reduce"):
-        if model.graph.same:
-            return model.base("ring", proto) + model.hop(where, "ring", proto)
-        return model.base("ring", proto) + n * model.hop(where, "tree" if proto == "Simple" else "ring", proto)
+        steps = 1 if model.graph.same else n
+        # Where GPUs differ NCCL counts on a tree's step under Simple.
+        rows = ROWS if model.graph.same or proto != "Simple" else tree.rows(model.release)
+        step = rows.net[PROTOS.index(proto)] if nodes > 1 else model.inside(rows, proto)
+        return model.base(ROWS, proto) + steps * step
     remote = (2 if op == "all_reduce" else 1) * (nodes - 1) if nodes > 1 else 0
     if op == "all_reduce" and nodes > 1 and model.release < (2, 21):
         remote = 2 * nodes  # so the source of 2.18 and 2.20 has it
-    inside = model.inside("ring", proto)
+    inside = model.inside(ROWS, proto)
     if nodes > 1:
         inside = max(inside, NET_OVERHEAD * (2 if model.group.network.amd else 1) * (3 if proto == "Simple" else 1))
-    return model.base("ring", proto) + (model.steps(op) - remote) * inside + remote * model.between("ring", proto)
+    return model.base(ROWS, proto) + (model.steps(op) - remote) * inside + remote * model.between(ROWS, proto)
 
 
 def corrected(op: str, size: float, proto: str, model: Model) -> tuple[float, float]:

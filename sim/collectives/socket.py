@@ -24,7 +24,7 @@ import numpy as np
 from sim.collectives import constants, machine, protocols, shaping, transport
 from sim.collectives.group import Group
 from sim.collectives.plan import Plan, Settings
-from sim.collectives.socket_traffic import Traffic, traffic_of
+from sim.collectives.socket_traffic import Traffic, counter, traffic_of
 
 INLINE = 128.0  # bytes that travel with their header (NCCL_SOCKET_INLINE)
 TASK = 65_536.0  # least bytes of a part that a helper thread takes (NCCL_SOCKET_MIN_TASKSIZE)
@@ -66,7 +66,8 @@ def over(plan: Plan, group: Group, fabric: Any, wanted: Settings) -> Plan:
     """The plan as sockets carry it: its latency, the rate its proxy threads reach, and goodput on the links."""
     traffic = traffic_of(plan, group, fabric, wanted)
     if traffic is None:
-        return plan
+        note = f"{plan.algo} does not say what sockets carry of it: predicted as if by RDMA"
+        return plan if counter(plan.algo) else replace(plan, notes=(*plan.notes, note))
     table = machine.of(fabric)
     tcp = tcp_of(fabric)
     pace = table.paces.get((plan.algo, plan.proto))
@@ -98,7 +99,7 @@ def _pause(traffic: Traffic, proto: str, tcp: Tcp, own: float, wanted: Settings)
 def message_time(traffic: Traffic, proto: str, tcp: Tcp, wanted: Settings) -> tuple[float, float]:
     """Seconds of one round in the busiest thread, and of the rest of one hop without its links."""
     one = (tcp.send + (tcp.receive if traffic.shared else 0.0)) * (1.0 if proto == "Simple" else tcp.light)
-    own = protocols.NET_HOP["ring"][proto] + tcp.hop
+    own = protocols.ring_step(proto) + tcp.hop
     if traffic.part <= INLINE:
         each = (traffic.data + traffic.empty) * tcp.control * one
         return each, own

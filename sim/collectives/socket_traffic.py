@@ -11,6 +11,7 @@ from sim.collectives import channels as rules
 from sim.collectives import found, machine, protocols, rings, search, tree
 from sim.collectives.group import Group
 from sim.collectives.plan import Plan, Settings
+from sim.collectives.registry import algorithms
 
 CHUNK_SLOTS = 4  # FIFO slots of a ring's Simple chunk, in two slices
 LEAST = 2 / 32  # FIFO slots of the smallest slice: a thirty-second of the largest
@@ -58,9 +59,14 @@ class Traffic:
 
 def traffic_of(plan: Plan, group: Group, fabric: Any, wanted: Settings) -> Traffic | None:
     """What the sockets carry; None for what needs no socket, or an algorithm that sockets cannot run."""
-    count = TRAFFIC.get(plan.algo)
+    count = counter(plan.algo)
     near = plan.algo == "pairwise" and all(_host(group, a) == _host(group, b) for a, b in _edges(plan))
     return None if count is None or plan.size <= 0 or near else count(plan, group, fabric, wanted)
+
+
+def counter(algo: str) -> Callable[[Plan, Group, Any, Settings], Traffic] | None:
+    """What counts an algorithm's messages: NCCL's are here, another brings its own; None if it has none."""
+    return TRAFFIC.get(algo) or getattr(algorithms().get(algo), "traffic", None)
 
 
 def _ring(plan: Plan, group: Group, fabric: Any, wanted: Settings) -> Traffic:
@@ -112,7 +118,7 @@ def _chain(plan: Plan, group: Group, fabric: Any, wanted: Settings) -> Traffic:
     chunks = max(1, math.ceil(share / protocols.slot(plan.proto, wanted.buffer_size)))
     part = width * share / chunks
     # The root runs ahead of the others, so operations in a row hide most of their hops, as inside a host.
-    depth = machine.of(fabric).paces["ring", plan.proto].depth
+    depth = machine.of(fabric).pace("ring", plan.proto).depth
     remote = group.nodes - 1
     shared = group.nodes > 2 and min(len(host) for host in group.hosts) == 1
     count = plan.channels / _ways(group, wanted)

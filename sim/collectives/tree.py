@@ -20,11 +20,27 @@ from sim.collectives.constants import Constants
 from sim.collectives.group import Group, group_of
 from sim.collectives.plan import PROTOS, Plan, Send, Settings, settings
 from sim.collectives.search import generation
-from sim.collectives.tuning import TREE, TREE_FACTOR, TREE_LL128, Model
+from sim.collectives.tuning import TREE_NET, Model, Rows
 
 __all__ = ["OPS", "PROTOS"]
 OPS = ("all_reduce",)
 ORDER = 0
+CONNECTIONS = 3  # over which a GPU receives on a channel: a parent and two children
+ROWS = Rows(base=(6.8, 14.0, 8.4), nvlink=(0.6, 1.25, 4.0), pci=(1.0, 1.9, 4.0), net=TREE_NET)
+# GB/s per channel that NCCL believes in, on one, two and more hosts: under LL and Simple, and under LL128.
+MAX = {
+    "volta": (26.5, 18.5, 10.0), "ampere": (24.0, 23.6, 17.8), "hopper": (38.7, 41.4, 36.0),
+    "blackwell": (70.0, 42.8, 24.0),
+}  # fmt: skip
+LL128_MAX = {
+    "volta": (20.0,) * 3, "ampere": (20.0,) * 3, "hopper": (36.7, 36.7, 29.0), "blackwell": (55.6, 31.67, 20.0),
+}  # fmt: skip
+# Factor on the bandwidth by log2 of the size in units of 64 bytes.
+FACTOR = {
+    "LL": (1, 1, 1, 1, 0.9, 0.8, 0.7, 0.7, 0.7, 0.7, 0.6, 0.5, 0.4, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1, 1, 1, 1),
+    "LL128": (1, 1, 1, 1, 1, 0.9, 0.8, 0.8, 0.8, 0.7, 0.6, 0.6, 0.6, 0.6, 0.6, 0.6, 0.8, 0.9, 0.9, 0.9, 0.9, 1, 1),
+    "Simple": (0.9,) * 7 + (0.8, 0.7, 0.6, 0.6, 0.5, 0.5, 0.5, 0.5, 0.6, 0.7, 0.8, 0.7, 0.7, 0.8, 0.9, 0.9),
+}
 
 
 def plan(
@@ -45,11 +61,12 @@ def plan(
         op, size, group, fabric, work(size, group, proto, count, wanted.buffer_size),
         paths.once(fabric, ("tree", group), lambda: paths.gather(fabric, group.expand(fabric, _flows(group)))),
         algo="tree", proto=proto, channels=count, threads=threads, table=table,
+        between=ROWS.between_hosts(proto),
     )  # fmt: skip
     if group.nodes == 1:
         return plan
     plan = replace(plan, latency=plan.latency + waits(group))
-    most = believed(TREE, fabric, group, channels / 2) / 2
+    most = believed(MAX, fabric, group, channels / 2) / 2
     return replace(plan, rate_cap=min(plan.rate_cap, most))
 
 
@@ -207,19 +224,28 @@ def runs_on(op: str, group: Group, fabric: Any, wanted: Settings) -> str | None:
 def estimate(op: str, proto: str, model: Model) -> tuple[float, float]:
     """Microseconds and GB/s of payload in NCCL's table, before the factor of the size."""
     nodes, count = model.group.nodes, model.graph.count
-    bus = min(count * model.per_channel() * 0.92, count * model.tree_max(TREE))
+    bus = min(count * model.per_channel() * 0.92, count * model.tree_max(MAX))
     if proto == "LL":
         bus = min(bus / 3.8, model.ll_max())
     elif proto == "LL128":
-        bus = min(bus * (7 / 9 if nodes == 1 else 120 / 128), count * model.tree_max(TREE_LL128))
+        bus = min(bus * (7 / 9 if nodes == 1 else 120 / 128), count * model.tree_max(LL128_MAX))
     if model.graph.pattern == 3:
         bus *= 0.85
-    hops = (model.local - 1) * model.inside("tree", proto) + int(math.log2(nodes)) * model.between("tree", proto)
-    return model.base("tree", proto) + 2 * hops, bus * 0.5
+    own = rows(model.release)
+    hops = (model.local - 1) * model.inside(own, proto) + int(math.log2(nodes)) * model.between(own, proto)
+    return model.base(own, proto) + 2 * hops, bus * 0.5
+
+
+def rows(release: tuple[int, int]) -> Rows:
+    """The rows of a release: Simple cost nothing to begin before 2.23, and its steps over NVLink more since 2.21."""
+    if release >= (2, 23):
+        return ROWS
+    free = replace(ROWS, base=(6.8, 14.0, 0.0))
+    return replace(free, nvlink=(0.6, 1.25, 28.0)) if release >= (2, 21) else free
 
 
 def corrected(op: str, size: float, proto: str, model: Model) -> tuple[float, float]:
     """Factors on latency and bandwidth: medium sizes get less out of a tree."""
     step = (int(size) >> 6).bit_length() - 1
-    factors = TREE_FACTOR[proto]
+    factors = FACTOR[proto]
     return 1.0, float(factors[step]) if 0 <= step < len(factors) else 1.0

@@ -109,7 +109,7 @@ def choose(op: str, size: float, ranks: Sequence[str], fabric: Any, nccl: Any = 
     own = {"in_place": True} if in_place and module is ring else {}
     plan: Plan = module.plan(op, size, ranks, fabric, wanted, rows[0].proto, channels, **own)
     plan = _carried(plan, group, fabric, wanted)
-    return replace(plan, notes=(*notes, *_notes(op, group, fabric, wanted)))
+    return replace(plan, notes=(*plan.notes, *notes, *_notes(op, group, fabric, wanted)))
 
 
 def _carried(plan: Plan, group: Group, fabric: Any, wanted: Settings) -> Plan:

@@ -13,49 +13,39 @@ from sim.collectives.search import Graph
 
 Row = tuple[float, float, float]
 PROTOS = ("LL", "LL128", "Simple")
-# By protocol. An algorithm without LL and LL128 has 0 there.
-BASE: Mapping[str, Row] = {
-    "tree": (6.8, 14.0, 8.4), "ring": (6.6, 14.0, 8.4), "collnet_direct": (0, 0, 0), "collnet_chain": (0, 0, 0),
-    "nvls": (0, 0, 0), "nvls_tree": (0, 0, 0), "pat": (8.0, 8.0, 8.0),
-}  # fmt: skip
-HOP: Mapping[str, Mapping[str, Row]] = {
-    "nvlink": {
-        "tree": (0.6, 1.25, 4.0), "ring": (0.6, 1.9, 3.4), "collnet_direct": (0, 0, 3.7),
-        "collnet_chain": (0, 0, 2.8), "nvls": (0, 0, 25.0), "nvls_tree": (0, 0, 25.0), "pat": (0, 0, 4.0),
-    },
-    "pci": {
-        "tree": (1.0, 1.9, 4.0), "ring": (1.0, 2.5, 5.7), "collnet_direct": (0, 0, 3.7),
-        "collnet_chain": (0, 0, 2.8), "nvls": (0, 0, 0), "nvls_tree": (0, 0, 0), "pat": (0, 0, 4.0),
-    },
-    "net": {
-        "tree": (5.0, 8.5, 14.0), "ring": (2.7, 4.0, 14.0), "collnet_direct": (0, 0, 31.0),
-        "collnet_chain": (0, 0, 30.0), "nvls": (0, 0, 18.0), "nvls_tree": (0, 0, 20.9), "pat": (0, 0, 14.0),
-    },
-}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Rows:
+    """An algorithm's rows of NCCL's tables: microseconds under LL, LL128 and Simple, 0 under a protocol that it lacks.
+
+    Attributes
+    ----------
+    base : Row
+        What every operation costs.
+    nvlink, pci, net : Row
+        A step over NVLink, over PCIe and between hosts.
+    """
+
+    base: Row
+    nvlink: Row
+    pci: Row
+    net: Row
+
+    def between_hosts(self, proto: str) -> float:
+        """Seconds of a step between hosts."""
+        return self.net[PROTOS.index(proto)] / 1e6
+
+
+# With one GPU per host NCCL takes a tree's steps between hosts for every algorithm.
+TREE_NET = (5.0, 8.5, 14.0)
+# A step between hosts that a cluster file's own figure replaces: the file says it for a ring.
+RING_NET = (2.7, 4.0, 14.0)
 # For one, two, more hosts. LL: by GPU on one host; NCCL takes the first row (the second on AMD hosts) on several.
 LL_MAX = {
     "volta": (39.0, 39.0, 20.4), "ampere": (87.7, 22.5, 19.0), "hopper": (141.0, 45.0, 35.0),
     "blackwell": (282.0, 90.0, 70.0),
 }  # fmt: skip
-RING_LL128 = {"volta": (20.0,) * 3, "ampere": (20.0,) * 3, "hopper": (36.7,) * 3, "blackwell": (40.0,) * 3}
-TREE_LL128 = {
-    "volta": (20.0,) * 3, "ampere": (20.0,) * 3, "hopper": (36.7, 36.7, 29.0), "blackwell": (55.6, 31.67, 20.0),
-}  # fmt: skip
-TREE = {
-    "volta": (26.5, 18.5, 10.0), "ampere": (24.0, 23.6, 17.8), "hopper": (38.7, 41.4, 36.0),
-    "blackwell": (70.0, 42.8, 24.0),
-}  # fmt: skip
-NVLS_TREE = {
-    "volta": (26.5, 18.5, 10.0), "ampere": (24.0, 23.6, 17.8), "hopper": (0.0, 57.7, 45.5),
-    "blackwell": (0.0, 96.0, 80.0),
-}  # fmt: skip
-NVLS_EFFICIENCY = {"volta": 0.0, "ampere": 0.0, "hopper": 0.85, "blackwell": 0.74}
-# Factor on a tree's bandwidth by log2 of the size in units of 64 bytes.
-TREE_FACTOR = {
-    "LL": (1, 1, 1, 1, 0.9, 0.8, 0.7, 0.7, 0.7, 0.7, 0.6, 0.5, 0.4, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1, 1, 1, 1),
-    "LL128": (1, 1, 1, 1, 1, 0.9, 0.8, 0.8, 0.8, 0.7, 0.6, 0.6, 0.6, 0.6, 0.6, 0.6, 0.8, 0.9, 0.9, 0.9, 0.9, 1, 1),
-    "Simple": (0.9,) * 7 + (0.8, 0.7, 0.6, 0.6, 0.5, 0.5, 0.5, 0.5, 0.6, 0.7, 0.8, 0.7, 0.7, 0.8, 0.9, 0.9),
-}
 NET_OVERHEAD = 1.0  # microseconds of a ring's step across hosts; NCCL doubles it on AMD hosts
 
 
@@ -78,31 +68,18 @@ class Model:
         """GPUs per host, as NCCL divides: whole numbers."""
         return self.group.n // self.group.nodes
 
-    def base(self, algo: str, proto: str) -> float:
+    def base(self, rows: Rows, proto: str) -> float:
         """Microseconds that every operation costs."""
-        if algo == "tree" and proto == "Simple" and self.release < (2, 23):
-            return 0.0
-        if algo == "nvls" and self.release < (2, 21):
-            return 23.0
-        return BASE[algo][PROTOS.index(proto)]
+        return rows.base[PROTOS.index(proto)]
 
-    def hop(self, where: str, algo: str, proto: str) -> float:
-        """Microseconds of a step over nvlink, pci or net."""
-        if where == "nvlink" and algo == "tree" and proto == "Simple" and (2, 21) <= self.release < (2, 23):
-            return 28.0
-        if where == "nvlink" and algo == "nvls" and self.release < (2, 21):
-            return 0.0
-        if where == "net" and algo == "nvls_tree" and self.release < (2, 28):
-            return 14.0 if self.release >= (2, 21) else 19.0
-        return HOP[where][algo][PROTOS.index(proto)]
-
-    def inside(self, algo: str, proto: str) -> float:
+    def inside(self, rows: Rows, proto: str) -> float:
         """Microseconds of a step inside a host."""
-        return self.hop("nvlink" if self.graph.nvlink else "pci", algo, proto)
+        return (rows.nvlink if self.graph.nvlink else rows.pci)[PROTOS.index(proto)]
 
-    def between(self, algo: str, proto: str) -> float:
-        """Microseconds of a step between hosts; with one GPU per host NCCL takes the tree's."""
-        return self.hop("net", "tree" if self.group.nodes == self.group.n else algo, proto)
+    def between(self, rows: Rows, proto: str) -> float:
+        """Microseconds of a step between hosts."""
+        alone = self.group.nodes == self.group.n
+        return (TREE_NET if alone else rows.net)[PROTOS.index(proto)]
 
     def per_channel(self, ring: bool = False) -> float:
         """GB/s of one channel of a ring or tree, the bottleneck that NCCL believes in."""
@@ -127,21 +104,9 @@ class Model:
         """GB/s per channel of a tree; Blackwell counted as twice Hopper before 2.28."""
         if self.kind == "blackwell" and self.release < (2, 28):
             return 2 * table["hopper"][self.column]
-        if table is NVLS_TREE and self.kind == "blackwell" and self.column == 2 and self.release < (2, 30):
-            return 43.8
         return table[self.kind][self.column]
 
     def steps(self, op: str) -> int:
         """Steps of a ring, which turn bus bandwidth into bytes of the operation."""
         n = self.group.n
         return {"all_reduce": 2 * (n - 1), "all_gather": n - 1, "reduce_scatter": n - 1}.get(op, n)
-
-    def nvls_bus(self, op: str, tree: bool) -> float:
-        """GB/s of bus bandwidth through the NVSwitches' multicast, of all channels."""
-        heads = self.graph.heads
-        if heads < 2:
-            return 0.0
-        inside = self.graph.nvls * NVLS_EFFICIENCY[self.kind] * (heads - 1) / heads
-        inside *= 2 if op == "all_reduce" else (self.local - 1) / self.local
-        bus = min(inside, self.graph.nvls_inter * (2 if tree and self.group.nodes <= 2 else 1))
-        return heads * (min(bus, self.tree_max(NVLS_TREE)) if tree else bus)

@@ -8,7 +8,7 @@ from sim.commands._shared import explained
 
 KINDS = (
     "clusters", "models", "collectives", "schedules", "topologies", "exporters", "routings", "scenarios", "sets",
-    "storage", "probes",
+    "storage", "probes", "algorithms",
 )  # fmt: skip
 
 

@@ -1,0 +1,76 @@
+"""All-gather by recursive doubling, as an algorithm that NCCL would choose. Copy it into sim/collectives/."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from sim.collectives import protocols
+from sim.collectives.assemble import assemble
+from sim.collectives.constants import Constants, Pace
+from sim.collectives.group import Group, group_of
+from sim.collectives.plan import Plan, Send, Settings, settings
+from sim.collectives.tuning import Model, Rows
+
+OPS = ("all_gather",)
+PROTOS = ("Simple",)
+ORDER = 7  # behind NCCL's own, which win ties
+# Microseconds under LL, LL128 and Simple: an operation, and a step over NVLink, over PCIe and between hosts.
+ROWS = Rows(base=(0, 0, 4.0), nvlink=(0, 0, 1.0), pci=(0, 0, 2.0), net=(0, 0, 8.0))
+CONSTANTS = {
+    "Simple": Pace(start=8e-6, hop=2e-6, rate={"all_reduce": 6e10}, link={"all_reduce": 0.8}, evidence="guess"),
+}
+
+
+def plan(
+    op: str,
+    size: float,
+    ranks: Sequence[str],
+    fabric: Any,
+    nccl: Any = None,
+    proto: str = "Simple",
+    channels: int = 8,
+    table: Constants | None = None,
+) -> Plan:
+    """log2(n) rounds between ranks that are 1, 2, 4, ... apart, each with twice the bytes of the one before."""
+    group = group_of(fabric, ranks, settings(nccl))
+    sent = size * (group.n - 1) / group.n
+    flows = [
+        (gpu, group.ranks[at ^ reach], reach / group.n)
+        for reach in reaches(group.n)
+        for at, gpu in enumerate(group.ranks)
+    ]
+    inside = sum(reach < group.per_node for reach in reaches(group.n))
+    between = len(reaches(group.n)) - inside
+    crossing = size * (group.n - group.per_node) / group.n
+    work = protocols.Work(inside, between, size / group.n / channels, sent / channels, sent - crossing, crossing)
+    return assemble(
+        op, size, group, fabric, work, flows,
+        algo="doubling", proto=proto, channels=channels, threads=512, between=ROWS.between_hosts(proto), table=table,
+    )  # fmt: skip
+
+
+def reaches(n: int) -> list[int]:
+    """How far apart the ranks of every round are."""
+    return [2**k for k in range(n.bit_length() - 1)]
+
+
+def steps(op: str, n: int) -> list[list[Send]]:
+    """Rounds between ranks 0..n-1, which a test replays: chunk r is rank r's part."""
+    return [
+        [Send(r, r ^ reach, r // reach * reach + k, False) for r in range(n) for k in range(reach)]
+        for reach in reaches(n)
+    ]
+
+
+def runs_on(op: str, group: Group, fabric: Any, wanted: Settings) -> str | None:
+    """Why it cannot run there, or None."""
+    return None if group.n & (group.n - 1) == 0 else f"{group.n} ranks are no power of two"
+
+
+def estimate(op: str, proto: str, model: Model) -> tuple[float, float]:
+    """Microseconds and GB/s by which NCCL would compare it with the others."""
+    inside = sum(reach < model.local for reach in reaches(model.group.n))
+    between = len(reaches(model.group.n)) - inside
+    latency = inside * model.inside(ROWS, proto) + between * model.between(ROWS, proto)
+    return model.base(ROWS, proto) + latency, model.graph.count * model.per_channel()
