@@ -21,11 +21,12 @@ from sim.engine import Machine, Run, execute
 from sim.errors import InputError, Mistake
 from sim.fleet import Fleet, fleet_of
 from sim.jobs import refuse
-from sim.layout import check_layout, countable
+from sim.layout import check_layout, countable, grad_accumulation_of, microbatches_of
 from sim.opgraph import Chain, Comm, OpGraph
 from sim.placing import allotted, placements
 from sim.spec import sections_in_use
 from sim.unlike import unlike
+from workloads import schedules
 from workloads.lower import Layout, Lowered, layout_of, lower
 from workloads.model import ModelSpec, load_model
 
@@ -339,6 +340,16 @@ def _merged(plans: list[Plan]) -> Plan:
     )
 
 
+def _splits_backward(scenario: Scenario) -> bool:
+    """Whether the schedule runs backward passes in halves; one that cannot run is refused elsewhere."""
+    p = scenario.parallel
+    per_run = microbatches_of(scenario) // grad_accumulation_of(scenario)
+    chunks = p.vpp if p.vpp > 1 else None
+    if schedules.check(p.schedule, p.pp, per_run, chunks, framework=scenario.training.framework):
+        return False
+    return schedules.splits_backward(p.schedule, p.pp, per_run, chunks)
+
+
 def not_simulated(scenario: Scenario) -> list[Mistake]:
     """Sections and values that are understood but not simulated yet are refused, not ignored."""
     where, found = scenario.where, []
@@ -371,12 +382,13 @@ def not_simulated(scenario: Scenario) -> list[Mistake]:
         if value not in known:
             found.append(Mistake(where, key, f'"{value}"', " or ".join(known), "not simulated yet"))
     if megatron:
-        splits = p.pp > 1 and p.schedule not in (None, "gpipe", "1f1b", "interleaved")
         sharded, products = p.data_parallel in ("fsdp", "zero3"), t.recompute == "products"
-        if splits and (sharded or products):
+        if p.pp > 1 and (sharded or products) and _splits_backward(scenario):
             beside = f'data_parallel = "{p.data_parallel}"' if sharded else 'recompute = "products"'
             hint = f"a schedule that splits backward is not simulated with {beside}"
-            found.append(Mistake(where, "parallel.schedule", f'"{p.schedule}"', "gpipe, 1f1b or interleaved", hint))
+            found.append(
+                Mistake(where, "parallel.schedule", f'"{p.schedule}"', "one whose backward passes are whole", hint)
+            )
         return found
     if p.pp > 1 and p.dp > 1 and p.data_parallel in ("fsdp", "zero3"):
         hint = "sharded pipeline stages are not simulated yet"

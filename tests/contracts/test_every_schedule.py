@@ -7,6 +7,9 @@ from collections import Counter
 
 import pytest
 
+from sim.errors import InputError
+from sim.predict import predict
+from sim.spec import parse_scenario
 from workloads import schedules
 from workloads.schedules import Action, check, find, needs, placement, schedule
 
@@ -64,3 +67,24 @@ def test_a_schedule_is_a_pure_function(name: str) -> None:
     assert rows == schedule(name, ranks, microbatches, chunks)
     module = find(name)
     assert rows[-1] == tuple(module.actions(ranks - 1, ranks, microbatches, chunks))
+
+
+@pytest.mark.parametrize("name", schedules.names())
+def test_only_a_split_backward_pass_is_refused_under_sharded_megatron(name: str) -> None:
+    """What a schedule's actions contain decides, not its name: halves (I, W) of a backward pass cannot be gathered for."""
+    ranks, microbatches, chunks = next(size for size in legal(name) if size[0] == 2 and size[1] >= 4)
+    kinds = {action.kind for row in schedule(name, ranks, microbatches, chunks) for action in row}
+    scenario = parse_scenario(
+        {
+            "cluster": {"name": "h200-host-4"},
+            "model": {"name": "llama3-8b", "layers": 4},
+            "training": {"framework": "megatron", "seq_len": 512, "microbatches": microbatches},
+            "parallel": {"pp": 2, "dp": 2, "vpp": chunks, "schedule": name, "data_parallel": "fsdp"},
+        },
+        "toy",
+    )
+    if kinds & {"I", "W"}:
+        with pytest.raises(InputError, match="whole"):
+            predict(scenario)
+    else:
+        assert predict(scenario).step_time > 0

@@ -94,3 +94,17 @@ def test_an_algorithm_runs_over_sockets(house: Path) -> None:
     """Hosts that reach each other by TCP have it as well: without `traffic` a note says what is missing."""
     rows = gathered(house, "--cluster", "rail-h100", "--hosts", "2", "--set", "nccl.net=socket", "--algo", "doubling")
     assert any("sockets" in note for row in rows for note in row["notes"])
+
+
+@pytest.mark.parametrize("framework", ["pytorch-eager", "megatron"])
+@pytest.mark.parametrize(
+    "keys", ["cluster.name=h200-host-4 parallel.dp=2", "cluster.name=rail-h100 cluster.hosts=2 parallel.dp=8"]
+)
+def test_a_schedule_runs_on_one_host_and_on_many(house: Path, keys: str, framework: str) -> None:
+    """One file: its name is a value of parallel.schedule, under every framework, and Megatron shards its stages too."""
+    sharding = "fsdp" if framework == "megatron" else "ddp"
+    said = [*keys.split(), f"training.framework={framework}", "training.microbatches=4", "model.layers=4"]
+    said += ["parallel.schedule=gpipe-lifo", "parallel.pp=2", f"parallel.data_parallel={sharding}"]
+    assert "gpipe-lifo" in prestep(house, "list", "schedules").split()
+    run = prestep(house, "run", "llama8b-pp4-1f1b", "--json", *(f"--set={key}" for key in said))
+    assert json.loads(run)["breakdown"]["bubble"] > 0

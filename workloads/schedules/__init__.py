@@ -106,6 +106,13 @@ def schedule(name: str, ranks: int, microbatches: int, chunks: int | None = None
     return tuple(tuple(module.actions(rank, ranks, microbatches, chunks)) for rank in range(ranks))
 
 
+def splits_backward(name: str, ranks: int, microbatches: int, chunks: int | None = None) -> bool:
+    """Whether any backward pass comes in halves: the gradient of the input (I) apart from that of the weights (W)."""
+    module, stages = find(name), _chunks(find(name), chunks)
+    rows = (module.actions(rank, ranks, microbatches, stages) for rank in range(ranks))
+    return any(action.kind in ("I", "W") for row in rows for action in row)
+
+
 def checked(
     name: str, ranks: int, microbatches: int, chunks: int | None, framework: str = ""
 ) -> tuple[ModuleType, int]:
