@@ -194,9 +194,11 @@ def _order(s: Scenario) -> Iterator[Mistake]:
         found = f'"{s.parallel.order}"'
         yield Mistake(s.where, "parallel.order", found, f"{', '.join(missing)} in it too: more than one rank")
     order = axis_order(s)
-    if s.parallel.ep > 1 and order.index("ep") > order.index("dp"):
+    if s.parallel.ep > 1 and order.index("ep") > order.index("dp") and not s.training.megatron:
         hint = "experts are spread over neighbours of the data-parallel axis"
         yield Mistake(s.where, "parallel.order", f'"{s.parallel.order}"', "ep before dp", hint)
+    if s.training.megatron:
+        yield from layout_experts.order(s, order)
 
 
 def _sequence(s: Scenario) -> Iterator[Mistake]:
@@ -251,7 +253,7 @@ _RULES: list[tuple[str, Callable[..., Iterator[Mistake]]]] = [
     ("parallel parallel.schedule parallel.vpp parallel.pp", _schedule),
     ("parallel parallel.dp parallel.cp parallel.tp parallel.ep parallel.etp training.framework", layout_experts.ranks),
     ("training parallel training.seq_len parallel.cp parallel.tp parallel.sequence_parallel", _sequence),
-    ("parallel parallel.order parallel.ep", _order),
+    ("parallel parallel.order parallel.ep parallel.etp training.framework", _order),
     ("nccl nccl.min_channels nccl.max_channels", _channels),
     ("pytorch training training.framework parallel parallel.pp parallel.data_parallel", layout_trainer.trainer),
     ("parallel parallel.fsdp_shards parallel.dp parallel.cp parallel.data_parallel", layout_trainer.shards),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -28,6 +29,21 @@ def ranks(s: Scenario) -> Iterator[Mistake]:
     for key, value in (("etp", p.etp), ("imbalance", None if p.imbalance == "uniform" else p.imbalance)):
         if value is not None:
             yield Mistake(s.where, f"parallel.{key}", str(value), "nothing", 'for training.framework = "megatron" only')
+
+
+def order(s: Scenario, axes: tuple[str, ...]) -> Iterator[Mistake]:
+    """Layers with experts lie on a grid of their own, whose pipelines must be the other layers' (`RankGenerator`)."""
+    p = s.parallel
+    etp = p.tp if p.etp is None else p.etp
+    if p.pp == 1 or (p.ep == 1 and etp == p.tp):
+        return
+    copies = p.dp * p.cp * p.tp // (p.ep * etp)
+    inner = axes[: axes.index("pp")]
+    dense = math.prod({"tp": p.tp, "cp": p.cp, "dp": p.dp}.get(axis, 1) for axis in inner)
+    spread = math.prod({"tp": etp, "ep": p.ep, "dp": copies}.get(axis, 1) for axis in inner)
+    if dense != spread:
+        hint = f"{dense} ranks would lie between two stages, and {spread} in layers with experts"
+        yield Mistake(s.where, "parallel.order", f'"{"-".join(axes)}"', "an order with pp last", hint)
 
 
 def experts(s: Scenario, model: ModelShape) -> Iterator[Mistake]:

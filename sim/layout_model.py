@@ -19,12 +19,14 @@ def _layers(s: Scenario, model: ModelShape) -> Iterator[Mistake]:
         return
     uneven = s.parallel.uneven_stages
     # In Megatron an embedding or a head that counts as a layer may be a stage by itself.
-    beside = s.megatron.account_for_embedding + s.megatron.account_for_loss
-    if model.layers + beside < stages:
-        yield Mistake(s.where, "model.layers", str(model.layers), f"at least pp * vpp = {stages}, one for each stage")
-    elif model.layers % stages and not uneven:
+    ends = s.megatron.account_for_embedding + s.megatron.account_for_loss
+    counted = model.layers + ends
+    found = f"{model.layers} and {ends} for embedding and loss" if ends else str(model.layers)
+    if counted < stages:
+        yield Mistake(s.where, "model.layers", found, f"at least pp * vpp = {stages}, one for each stage")
+    elif counted % stages and not uneven:
         hint = "or parallel.uneven_stages = true"
-        yield Mistake(s.where, "model.layers", str(model.layers), f"a multiple of pp * vpp = {stages}", hint)
+        yield Mistake(s.where, "model.layers", found, f"a multiple of pp * vpp = {stages}", hint)
 
 
 def _tensor(s: Scenario, model: ModelShape) -> Iterator[Mistake]:

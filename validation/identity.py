@@ -33,14 +33,12 @@ def key_of(scenario: Scenario) -> str:
 
 def canonical(scenario: Scenario) -> dict[str, Any]:
     """What the step depends on, by section."""
-    framework = scenario.training.framework
-    chosen = ("megatron", Megatron()) if framework == "megatron" else ("pytorch", PyTorch())
     told = {
         "cluster": _cluster(scenario),
         "model": _model(load_model(scenario.model, scenario.where)),
         "training": _training(scenario),
         "parallel": _parallel(scenario),
-        chosen[0]: _unlike(getattr(scenario, chosen[0]), chosen[1]),
+        **_trainer(scenario),
         "nccl": _unlike(scenario.nccl, Nccl()),
         "placement": _unlike(scenario.placement, Placement()),
     }
@@ -48,6 +46,15 @@ def canonical(scenario: Scenario) -> dict[str, Any]:
     for name in ("faults", "checkpoint", "dataload", "inference"):
         told[name] = _unlike(getattr(scenario, name), getattr(plain, name))
     return {name: table for name, table in told.items() if table}
+
+
+def _trainer(scenario: Scenario) -> dict[str, Any]:
+    """Switches of the framework; the toolkit decides how fast products are under any of them."""
+    pytorch = _unlike(scenario.pytorch, PyTorch())
+    if not scenario.training.megatron:
+        return {"pytorch": pytorch}
+    toolkit = {key: value for key, value in pytorch.items() if key == "cuda"}
+    return {"megatron": _unlike(scenario.megatron, Megatron()), "pytorch": toolkit}
 
 
 def _unlike(section: Any, plain: Any) -> dict[str, Any]:
@@ -62,9 +69,11 @@ def _cluster(scenario: Scenario) -> dict[str, Any]:
     said: dict[str, Any] = {"name": c.name} if c.name else {"file": _digest(c.file)}
     if c.set:
         said["set"] = sorted(c.set.items())
+    changes = {"hosts": c.hosts, "host_factor": c.host_factor, "kernel_gap": c.kernel_gap}
+    said |= {key: value for key, value in changes.items() if value is not None}
     if c.routing != "adaptive":
         said |= {"routing": c.routing, "seed": c.routing_seed, "flows": c.routing_flows}
-    return said | ({"hostfile": c.hostfile} if c.hostfile else {})
+    return said | ({"hostfile": _digest(c.hostfile)} if c.hostfile else {})
 
 
 def _digest(file: str | None) -> str:
@@ -96,7 +105,7 @@ def _parallel(scenario: Scenario) -> dict[str, Any]:
     ranks = p.dp * p.cp
     if ranks > 1:
         said["data_parallel"] = p.data_parallel
-    if ranks > 1 and p.data_parallel == "ddp" and scenario.training.framework != "megatron":
+    if ranks > 1 and p.data_parallel == "ddp" and not scenario.training.megatron:
         said |= {"caps": p.bucket_caps, "view": p.gradient_as_bucket_view}
     if p.data_parallel in ("fsdp", "zero3"):
         said |= {"shards": p.fsdp_shards or ranks, "reshard": p.reshard_after_forward}

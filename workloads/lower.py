@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -19,6 +19,15 @@ if TYPE_CHECKING:
     from sim.sections import Scenario
 
 
+def strides_of(order: Sequence[str], degrees: Mapping[str, int]) -> dict[str, int]:
+    """Distance of neighbours along each axis; `order` is from the innermost axis outwards."""
+    strides, stride = {}, 1
+    for axis in order:
+        strides[axis] = stride
+        stride *= degrees[axis]
+    return strides
+
+
 @dataclass(frozen=True)
 class Layout:
     """Ranks as a grid of dp x pp x tp; `order` is from the axis on neighbouring ranks outwards; cp counts as dp."""
@@ -30,11 +39,7 @@ class Layout:
 
     @cached_property
     def _strides(self) -> dict[str, int]:
-        strides, stride = {}, 1
-        for axis in self.order:
-            strides[axis] = stride
-            stride *= getattr(self, axis)
-        return strides
+        return strides_of(self.order, vars(self))
 
     def rank(self, d: int, p: int, t: int) -> int:
         strides = self._strides

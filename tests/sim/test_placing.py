@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from itertools import permutations
+from math import prod
 from pathlib import Path
 
 import pytest
@@ -13,12 +14,15 @@ from hypothesis import strategies as st
 
 from cli import main
 from sim.collectives import plan_collective
+from sim.engine import execute
 from sim.errors import InputError
 from sim.layout import axis_order
-from sim.predict import _merged, predict, simulate
+from sim.predict import MEGATRON_STEPS, _machine_and_chains, _merged, predict, simulate
+from sim.sections import Scenario
 from sim.spec import load_scenario, parse_scenario
 from topologies import load_cluster
 from workloads.lower import Layout
+from workloads.megatron.lower import Grid, Groups, Place, lower
 
 SMALL = {"kind": "transformer", "hidden": 256, "layers": 4, "heads": 8, "kv_heads": 4, "ffn": 512, "vocab": 1024}
 TWO = {"cluster": {"name": "h200-leafspine-2x2"}, "model": SMALL, "training": {"seq_len": 512, "micro_batch": 2}}
@@ -146,3 +150,77 @@ def test_routing_on_the_command_line() -> None:
     wrong = CliRunner().invoke(main, ["run", "mlp-ddp4", "--set", "routing=statik"])
     assert wrong.exit_code == 2 and "adaptive, ecmp, rail, shortest, static" in wrong.stderr
     assert "ecmp" in CliRunner().invoke(main, ["list", "routings"]).stdout.split()
+
+
+ORDERS = ["-".join(order) for order in permutations(["tp", "cp", "ep", "dp", "pp"])]
+MOE = SMALL | {"experts": 8, "experts_per_token": 2, "moe_ffn": 256}
+
+
+def megatron(
+    order: str | None, parallel: dict[str, int], model: dict[str, object] = SMALL, micro_batch: int = 1
+) -> Scenario:
+    gpus = prod(parallel.get(axis, 1) for axis in ("dp", "tp", "pp", "cp"))
+    return parse_scenario(
+        {
+            "cluster": {"name": "rail-h100", "hosts": -(-gpus // 8), "gpus": gpus},
+            "model": model,
+            "training": {"framework": "megatron", "seq_len": 512, "micro_batch": micro_batch, "microbatches": 2},
+            "parallel": parallel
+            | {"sequence_parallel": parallel.get("tp", 1) > 1}
+            | ({"order": order} if order else {}),
+        },
+        "t",
+    )
+
+
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(st.sampled_from(ORDERS), st.data())
+def test_groups_of_every_order_partition_the_ranks(order: str, data: st.DataObject) -> None:
+    """Every rank is in one group of each axis; on the innermost axis the members of a group are neighbours."""
+    degrees = {axis: data.draw(st.sampled_from([1, 2, 3])) for axis in ("dp", "tp", "pp", "cp")}
+    room = degrees["dp"] * degrees["cp"] * degrees["tp"]
+    etp = data.draw(st.sampled_from(sorted({1, degrees["tp"]})))
+    ep = data.draw(st.sampled_from([n for n in (1, 2, 3, 4, 6) if room % (n * etp) == 0]))
+    grid = Grid(**degrees, order=tuple(order.split("-")), ep=ep, etp=etp)
+    groups = Groups(grid, Place(8, blocking=True))
+    for stage in range(grid.pp):
+        for axis in ("tp", "cp", "dp", "etp", "ep", "edp"):
+            ranks = sorted(rank for group in groups.of(axis, stage).copies for rank in group)
+            assert ranks == grid.stage(stage)
+    assert sorted(rank for stage in range(grid.pp) for rank in grid.stage(stage)) == list(range(grid.world))
+    pipelines = {grid.pipeline(rank) for rank in range(grid.world)}
+    assert sorted(rank for pipeline in pipelines for rank in pipeline) == list(range(grid.world))
+    inner = next((axis for axis in grid.order if axis != "ep" and degrees[axis] > 1), "tp")
+    mine = grid.pipeline(0) if inner == "pp" else groups.of(inner, 0).ranks[: degrees[inner]]
+    assert mine == tuple(range(degrees[inner]))
+    assert sorted(d for team in grid.teams for d in team) == list(range(grid.dp))
+
+
+@pytest.mark.parametrize("order", ["tp-cp-ep-pp-dp", "dp-tp-cp-ep-pp", "pp-tp-dp"])
+def test_megatron_folds_in_every_order(order: str) -> None:
+    """One replica of all that are alike gives the step time of all of them simulated."""
+    s = megatron(order, {"dp": 4, "tp": 2, "pp": 2})
+    one = simulate(s)
+    lowered = lower(s, one.model, 1.0, Place(8, blocking=False), apart=True)
+    assert len(lowered.graph.programs) == 4 * len(one.lowered.graph.programs)
+    machine, _ = _machine_and_chains(s, lowered.graph, one.fabric, one.gpu, one.gpus)
+    assert execute(lowered.graph, machine, MEGATRON_STEPS).finished == pytest.approx(one.run.finished, rel=1e-9)
+
+
+def test_tensor_parallel_ranks_of_megatron_belong_into_one_host() -> None:
+    """With data-parallel ranks innermost, as many as a host has GPUs, every layer is reduced over the network."""
+    wide = SMALL | {"hidden": 2048, "ffn": 8192}  # the host is not what it waits for
+    near, said, far = (
+        predict(megatron(order, {"dp": 8, "tp": 2}, wide, micro_batch=16)).step_time
+        for order in (None, "tp-cp-ep-dp-pp", "dp-tp-cp-ep-pp")
+    )
+    assert far > 1.2 * near and said == near
+
+
+def test_megatron_refuses_an_order_that_would_cut_experts_apart() -> None:
+    """With stages inside of the copies of experts, a pipeline would be another one in layers with experts."""
+    with pytest.raises(InputError, match=r"parallel\.order.*pp last"):
+        megatron("tp-cp-ep-pp-dp", {"dp": 4, "ep": 2, "pp": 2}, MOE)
+    assert megatron("tp-cp-ep-dp-pp", {"dp": 4, "ep": 2, "pp": 2}, MOE)
+    assert megatron("tp-cp-pp-ep-dp", {"dp": 4, "ep": 2, "pp": 2}, MOE)
+    assert megatron("dp-ep-tp-pp", {"dp": 2, "ep": 2, "pp": 2}, MOE)

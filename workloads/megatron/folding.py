@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from math import lcm
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -51,32 +51,38 @@ class Kind:
     odd: tuple[frozenset[Hashable], ...]
     pacers: tuple[int, ...]
 
+    @cached_property
+    def members(self) -> frozenset[int]:
+        """The replicas as a set."""
+        return frozenset(self.replicas)
+
 
 def kinds_of(grid: Grid, unlike: Unlike, apart: bool = False) -> list[Kind]:
     """Kinds of blocks, in the order of their first; ``apart``: every block is of a kind of its own."""
-    wide = grid.cp * grid.tp
-    replicas = lcm(grid.ep * grid.etp, wide) // wide if grid.ep > 1 else 1
     usual = Counter(unlike.marks).most_common(1)[0][0] if unlike.marks else None
     odd = {rank: mark for rank, mark in enumerate(unlike.marks) if mark != usual}
+    blocks = grid.teams
+    block_of = {d: block for block, replicas in enumerate(blocks) for d in replicas}
     teams: dict[tuple[int, int], list[int]] = {}
     for rank in odd:
         d, stage, _ = grid.where(rank)
-        teams.setdefault((d // replicas, stage), []).append(rank)
-    touched = sorted({block for block, _ in teams})
-    groups: dict[Hashable, list[int]] = {}
+        teams.setdefault((block_of[d], stage), []).append(rank)
+    touched = {block for block, _ in teams}
+    alike: dict[Hashable, list[int]] = {}
     nothing = (frozenset[Hashable](),) * grid.pp
-    for block in range(grid.dp // replicas):
+    for block in range(len(blocks)):
         marks: Hashable = nothing
         if block in touched:
             marks = tuple(frozenset(odd[r] for r in teams.get((block, stage), ())) for stage in range(grid.pp))
-        groups.setdefault((marks, block) if apart else marks, []).append(block)
-    found = []
-    for blocks in groups.values():
-        here = [teams.get((blocks[0], stage), []) for stage in range(grid.pp)]
-        members = tuple(d for block in blocks for d in range(block * replicas, (block + 1) * replicas))
-        pacers = tuple(_pacer(ranks, replicas * wide, unlike.slowness or {}) for ranks in here)
-        found.append(Kind(members, tuple(frozenset(odd[r] for r in ranks) for ranks in here), pacers))
-    return found
+        alike.setdefault((marks, block) if apart else marks, []).append(block)
+    size, slowness = len(blocks[0]) * grid.cp * grid.tp, unlike.slowness or {}
+    kinds = []
+    for same in alike.values():
+        unusual = [teams.get((same[0], stage), []) for stage in range(grid.pp)]
+        replicas = tuple(d for block in same for d in blocks[block])
+        pacers = tuple(_pacer(ranks, size, slowness) for ranks in unusual)
+        kinds.append(Kind(replicas, tuple(frozenset(odd[r] for r in ranks) for ranks in unusual), pacers))
+    return kinds
 
 
 def _pacer(odd: Sequence[int], size: int, slowness: Mapping[int, float]) -> int:

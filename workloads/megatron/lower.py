@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from itertools import product
 from typing import TYPE_CHECKING
 
+from networkx.utils import UnionFind
+
 from sim.costs.frameworks import host_costs
-from sim.layout import grad_accumulation_of, microbatches_of
+from sim.layout import MEGATRON_ORDER, axis_order, grad_accumulation_of, microbatches_of
 from sim.opgraph import OpGraph
-from workloads.lower import Layout, Lowered
+from workloads.lower import Layout, Lowered, strides_of
 from workloads.megatron.folding import Kind, Unlike, kinds_of
 from workloads.megatron.pipeline import Issued, in_order, interleaved
 from workloads.megatron.spread import Spread, busiest, loads_of
@@ -28,31 +32,62 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Grid(Layout):
-    """Megatron's order of ranks: tensor parallel innermost, then context, data, and pipeline outermost."""
+    """Ranks as a grid of dp x cp x tp in every stage; `order` has ep too, which lies inside of the first three.
 
+    Layers with experts see the ranks of a stage as a grid of their own: etp x ep x the copies of experts, in the same
+    order (Megatron's ``RankGenerator``, once for the decoder and once for its experts).
+    """
+
+    order: tuple[str, ...] = MEGATRON_ORDER
     cp: int = 1
     ep: int = 1
     etp: int = 1  # ranks that hold one expert together
 
+    @cached_property
+    def _strides(self) -> dict[str, int]:
+        return strides_of(tuple(axis for axis in self.order if axis != "ep"), vars(self))
+
     def rank(self, d: int, p: int, t: int, c: int = 0) -> int:
-        return ((p * self.dp + d) * self.cp + c) * self.tp + t
+        return super().rank(d, p, t) + c * self._strides["cp"]
 
-    def where(self, rank: int) -> tuple[int, int, int]:
-        return rank // (self.tp * self.cp) % self.dp, rank // (self.tp * self.cp * self.dp), rank % self.tp
-
-    def pipeline(self, rank: int) -> tuple[int, ...]:
-        stride = self.dp * self.cp * self.tp
-        return tuple(range(rank % stride, self.world, stride))
+    def stage(self, p: int) -> list[int]:
+        """Ranks of a pipeline stage, ascending."""
+        return sorted(self.rank(d, p, t, c) for d in range(self.dp) for c in range(self.cp) for t in range(self.tp))
 
     @property
     def world(self) -> int:
         return self.dp * self.pp * self.tp * self.cp
 
+    @property
+    def expert_degrees(self) -> dict[str, int]:
+        """Ranks along each axis as layers with experts see them; dp: copies of an expert."""
+        copies = self.dp * self.cp * self.tp // (self.ep * self.etp)
+        return {"tp": self.etp, "ep": self.ep, "dp": copies, "pp": self.pp}
+
+    def experts(self, axis: str, p: int) -> list[tuple[int, ...]]:
+        """Groups of a stage along an axis of the experts' grid (tp, ep or dp), in the order of their first ranks."""
+        degrees = {name: degree for name, degree in self.expert_degrees.items() if name != "pp"}
+        strides = strides_of(tuple(name for name in self.order if name in degrees), degrees)
+        across = [range(0, strides[name] * degrees[name], strides[name]) for name in degrees if name != axis]
+        firsts = sorted(sum(place) for place in product(*across))
+        ranks = self.stage(p)
+        return [tuple(ranks[first + i * strides[axis]] for i in range(degrees[axis])) for first in firsts]
+
+    @cached_property
+    def teams(self) -> tuple[tuple[int, ...], ...]:
+        """Replicas that go together through every layer: those whose ranks share experts."""
+        teams = UnionFind(range(self.dp))
+        if self.ep > 1:
+            for group in (*self.experts("ep", 0), *self.experts("tp", 0)):
+                teams.union(*{self.where(rank)[0] for rank in group})
+        return tuple(sorted(tuple(sorted(team)) for team in teams.to_sets()))
+
 
 def grid_of(scenario: Scenario) -> Grid:
     """Where the ranks of a Megatron run lie."""
     p = scenario.parallel
-    return Grid(p.dp, p.pp, p.tp, cp=p.cp, ep=p.ep, etp=p.tp if p.etp is None else p.etp)
+    etp = p.tp if p.etp is None else p.etp
+    return Grid(p.dp, p.pp, p.tp, axis_order(scenario), cp=p.cp, ep=p.ep, etp=etp)
 
 
 @dataclass(frozen=True)
@@ -175,6 +210,10 @@ def _schedule(scenario: Scenario) -> tuple[tuple[int, ...], Sequence[Sequence[Is
     return owner, [interleaved(rank, row, owner, overlap) for rank, row in enumerate(actions)]
 
 
+# Axes of the experts' grid by the name of the group; "edp" are an expert's copies.
+EXPERT_AXES = {"etp": "tp", "ep": "ep", "edp": "dp"}
+
+
 class Groups:
     """Process groups of the simulated ranks, each with the copies that it meets."""
 
@@ -187,47 +226,35 @@ class Groups:
         Groups over all replicas have an arrival for each kind of them.
         """
         g, me = self.grid, self.grid.rank(replica, stage, 0)
-        every = range(g.dp), range(g.cp), range(g.tp)
+        ds, cs, ts = range(g.dp), range(g.cp), range(g.tp)
         if axis == "tp":
-            found = [tuple(g.rank(d, stage, t, c) for t in every[2]) for d in every[0] for c in every[1]]
+            groups = [tuple(g.rank(d, stage, t, c) for t in ts) for d in ds for c in cs]
         elif axis == "cp":
-            found = [tuple(g.rank(d, stage, t, c) for c in every[1]) for d in every[0] for t in every[2]]
+            groups = [tuple(g.rank(d, stage, t, c) for c in cs) for d in ds for t in ts]
         elif axis == "dp":
-            found = [tuple(g.rank(d, stage, t, c) for d in every[0] for c in every[1]) for t in every[2]]
+            groups = [tuple(sorted(g.rank(d, stage, t, c) for d in ds for c in cs)) for t in ts]
         else:
-            found = self._experts(axis, stage)
-        mine = next(group for group in found if me in group)
-        return Group(axis, mine, self._beside(found, mine), self.kinds if axis in ("dp", "edp") else 1)
+            groups = g.experts(EXPERT_AXES[axis], stage)
+        mine = next(group for group in groups if me in group)
+        name = "tp" if axis == "etp" else axis
+        return Group(name, mine, self._beside(groups, mine), self.kinds if axis in ("dp", "edp") else 1)
 
     def _beside(self, groups: Sequence[tuple[int, ...]], mine: tuple[int, ...]) -> list[tuple[int, ...]]:
         """Copies that meet a group on links, itself first."""
         found = self.place.beside(groups, mine)
         return found if found[0] == mine else [mine, *(group for group in found if group != mine)]
 
-    def _experts(self, axis: str, stage: int) -> list[tuple[int, ...]]:
-        """Groups of experts among a stage's ranks, in order: tensor parts innermost, experts, then their copies."""
-        g = self.grid
-        start, room, block = g.rank(0, stage, 0), g.dp * g.cp * g.tp, g.ep * g.etp
-        if axis == "ep":
-            return [
-                tuple(start + b + e * g.etp + t for e in range(g.ep))
-                for b in range(0, room, block) for t in range(g.etp)
-            ]  # fmt: skip
-        if axis == "edp":
-            return [tuple(start + o + b for b in range(0, room, block)) for o in range(block)]
-        raise ValueError(axis)
-
     def spread(self, scenario: Scenario, experts: int, stage: int = 0, replica: int = 0) -> Spread:
         """How experts lie over the ranks of a stage."""
         p, o, group = scenario.parallel, scenario.megatron, self.of("ep", stage, replica)
         loads = busiest(loads_of(p, experts), p.ep, o.moe_capacity, o.moe_pad_to_capacity)
         hosts = len({rank // self.place.gpus_per_host for rank in group.ranks})
-        return Spread(group, self.of("tp", stage, replica) if self.grid.etp > 1 else None, loads, hosts)
+        return Spread(group, self.of("etp", stage, replica) if self.grid.etp > 1 else None, loads, hosts)
 
     def model_parallel(self, replica: int) -> Group:
         """Tensor- and pipeline-parallel ranks of one replica, who agree on the gradient's norm."""
         g = self.grid
-        mine = tuple(g.rank(replica, p, t) for p in range(g.pp) for t in range(g.tp))
+        mine = tuple(sorted(g.rank(replica, p, t) for p in range(g.pp) for t in range(g.tp)))
         return Group("mp", mine, [mine], g.pp)
 
     def ends(self, kind: Kind) -> Group:
@@ -242,12 +269,18 @@ class Groups:
     def transfer_copies(self, source: int, target: int, kind: Kind) -> list[int]:
         """Rank offsets of the copies, of the same kind, of a transfer between stages that it meets."""
         g = self.grid
-        wide, like = g.cp * g.tp, set(kind.replicas)
-        stride, away, near = g.dp * wide, source % (g.dp * wide), self.place.gpus_per_host
+        _, stage, _ = g.where(source)
         if self.place.blocking:
-            offsets = set(range(-away, stride - away))
+            ranks = set(g.stage(stage))
         else:  # only ranks on the hosts of the two can be on links that they use
+            near = self.place.gpus_per_host
             hosts = [(rank, rank // near * near) for rank in (source, target)]
-            offsets = {first + i - rank for rank, first in hosts for i in range(near)}
-        here = [o for o in sorted(offsets) if 0 <= away + o < stride and (away + o) // wide in like]
-        return [0, *(o for o in here if o)]
+            ranks = {source + first + i - rank for rank, first in hosts for i in range(near)}
+        return [0, *(rank - source for rank in sorted(ranks) if rank != source and self._alike(rank, stage, kind))]
+
+    def _alike(self, rank: int, stage: int, kind: Kind) -> bool:
+        """Whether a rank is of a stage, in a replica of a kind."""
+        if not 0 <= rank < self.grid.world:
+            return False
+        d, p, _ = self.grid.where(rank)
+        return p == stage and d in kind.members
