@@ -173,9 +173,7 @@ def calibrate(rows: Sequence[Row], beside: Sequence[Overlap] = ()) -> Calibratio
 
 def _shared(name: str, gpu: str) -> bool:
     """Whether a table is every GPU's (extra-nccl.toml) and not of this GPU's own file."""
-    paths = (constants.FOLDER / f"{model}-nccl.toml" for model in (gpu, constants.MEASURED))
-    own = next(path for path in paths if path.is_file())
-    return name not in tomllib.loads(own.read_text(encoding="utf-8"))
+    return name not in tomllib.loads(constants.file_of(gpu).read_text(encoding="utf-8"))
 
 
 def _gpu_of(rows: Sequence[Row]) -> str:

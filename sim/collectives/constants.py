@@ -10,13 +10,14 @@ from pathlib import Path
 from typing import Any
 
 from sim.collectives.registry import algorithms
+from sim.collectives.speeds import generation
 from sim.errors import PrestepError
 
 FOLDER = Path(__file__).parents[1] / "costs" / "hardware"
-# Hopper with NVLink 4 behaves alike; anything else borrows H200's constants and is called a guess.
-MEASURED = "h200"
-# GPUs with the same NVLinks and SMs as one that was measured.
-ALIKE = {"gb200": "b200", "b300": "b200", "gb300": "b200"}
+# The GPU that most constants were measured on.
+REFERENCE = "h200"
+# The measured GPU of each generation, whose constants others of it borrow as a guess; nobody measured Volta.
+MEASURED = {"volta": "h200", "ampere": "a100", "hopper": "h200", "blackwell": "b200"}
 _PROTOS = {"LL", "LL128", "Simple"}
 _GRADES = ("measured", "fitted", "datasheet", "guess")
 
@@ -157,17 +158,25 @@ def build(tables: Mapping[str, Any], gpu: str, evidence: str) -> Constants:
     return Constants(gpu, evidence, paces, Pairs(**tables["pairs"]), tables)
 
 
+def file_of(gpu: str) -> Path:
+    """The file of a GPU's constants: its own, or that of the measured GPU of its generation."""
+    own = _own_file(gpu)
+    return own if own.is_file() else FOLDER / f"{MEASURED[generation(gpu)]}-nccl.toml"
+
+
+def _own_file(gpu: str) -> Path:
+    return FOLDER / f"{gpu.partition('-')[0]}-nccl.toml"
+
+
 @lru_cache(maxsize=8)
 def load(gpu: str) -> Constants:
-    """Constants of `gpu` ("h200"); of H200, as a guess, when it was not measured. An "a100-40gb" is an "a100" to NCCL.
+    """Constants of `gpu` ("h200"); as a guess, of its generation's measured one. An "a100-40gb" is an "a100" to NCCL.
 
     What that host could not show (NVLink SHARP, switches that reduce) comes from extra-nccl.toml, in which every
     number says what it rests on; what no file has comes from the algorithm's own module, its `CONSTANTS`.
     """
-    path = FOLDER / f"{gpu.partition('-')[0]}-nccl.toml"
-    evidence = "fitted" if path.is_file() else "guess"
-    if not path.is_file():
-        path = FOLDER / f"{ALIKE.get(gpu, MEASURED)}-nccl.toml"
+    path = file_of(gpu)
+    evidence = "fitted" if path == _own_file(gpu) else "guess"
     extra = tomllib.loads((FOLDER / "extra-nccl.toml").read_text(encoding="utf-8"))
     tables = {algo: {proto: _graded(rows) for proto, rows in table.items()} for algo, table in extra.items()}
     tables = own_constants() | tables

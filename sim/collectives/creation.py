@@ -49,7 +49,7 @@ class Cost:
         }  # fmt: skip
 
 
-def cost(ranks: int, gpu: str = constants.MEASURED) -> Cost:
+def cost(ranks: int, gpu: str = constants.REFERENCE) -> Cost:
     """What a communicator of `ranks` costs.
 
     Raises
@@ -65,7 +65,7 @@ def cost(ranks: int, gpu: str = constants.MEASURED) -> Cost:
     return Cost(ranks, parts, "measured" if ranks <= int(table["measured_ranks"]) else "guess")
 
 
-def seconds(ranks: int, first: bool = True, gpu: str = constants.MEASURED) -> float:
+def seconds(ranks: int, first: bool = True, gpu: str = constants.REFERENCE) -> float:
     """Seconds until every rank has its communicator; `first`: the process has none yet and loads NCCL's kernels."""
     made = cost(ranks, gpu)
     return made.first if first else made.again

@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from functools import lru_cache
+
+from sim.costs import gpu_files
+from sim.errors import InputError, unknown
+
 # GB/s per channel that the search tries inside a host, by generation of GPU.
 SPEEDS = {
     "volta": (40, 30, 20, 18, 15, 12, 10, 9, 7, 6, 5, 4, 3),
@@ -20,24 +26,28 @@ NET_SPEEDS = {
 NVLINK = {"volta": 0.8, "ampere": 0.8, "hopper": 20.6 / 25, "blackwell": 40.1 / 50}
 
 
+# Compute capability, as NCCL compares it.
+CAPABILITY = {"volta": 70, "ampere": 80, "hopper": 90, "blackwell": 100}
+
+
+@lru_cache(maxsize=64)
 def generation(gpu: str) -> str:
-    """The row of NCCL's tables for a GPU model: volta, ampere, hopper or blackwell."""
-    name = gpu.lower()
-    if name.startswith(("b1", "b2", "b3", "gb")):
-        return "blackwell"
-    if name.startswith(("v", "p100", "t4")):
-        return "volta"
-    return "ampere" if name.startswith(("a", "l4", "rtx")) else "hopper"
+    """The row of NCCL's tables for a GPU model: volta, ampere, hopper or blackwell, as the GPU's file says.
+
+    Raises
+    ------
+    InputError
+        If no file describes the GPU.
+    """
+    if gpu.lower() not in gpu_files.names():
+        hint = "describe it in sim/costs/hardware, with its generation, or name one that is like it"
+        raise InputError(replace(unknown("cluster", "gpu", gpu, gpu_files.names()), hint=hint))
+    return gpu_files.generation_of(gpu)
 
 
 def capability(gpu: str) -> int:
-    """Compute capability: 80 for A100, 86 and 89 for its PCIe cousins, 90 Hopper, 100 Blackwell, 70 and 75 before."""
-    name = gpu.lower()
-    if name.startswith(("a10", "a16", "a2", "a30", "a4", "rtx30", "rtxa")) and not name.startswith(("a100", "a30")):
-        return 86
-    if name.startswith(("l4", "l20", "rtx40", "rtx6000ada")):
-        return 89
-    return {"volta": 75 if name.startswith("t4") else 70, "ampere": 80, "hopper": 90, "blackwell": 100}[generation(gpu)]
+    """Compute capability of a GPU model: 70, 80, 90 or 100."""
+    return CAPABILITY[generation(gpu)]
 
 
 def nvlink_share(kind: str, release: tuple[int, int]) -> float:

@@ -25,6 +25,7 @@ from typing import Any
 from sim import files
 from sim.costs import terms
 from sim.costs.gpu import Gpu, parts
+from sim.costs.gpu_files import SCHEMA
 from sim.costs.kernel import Kernel
 from sim.costs.tables import Row
 from sim.errors import InputError, Mistake, did_you_mean
@@ -166,7 +167,9 @@ def _mistakes(where: str, table: Mapping[str, Any]) -> Iterable[Mistake]:
             yield Mistake(where, key, "an unknown key", f"one of {', '.join(_KEYS)}", did_you_mean(key, _KEYS))
         elif key in FACTS and not _positive(value):
             yield Mistake(where, key, repr(value), "a number above 0")
-        elif key in (*TABLES, "factor") and not isinstance(value, dict):
+        elif key in TABLES:
+            yield from SCHEMA.keys[key].mistakes(where, key, value)
+        elif key == "factor" and not isinstance(value, dict):
             yield Mistake(where, key, repr(value)[:60], "a table")
         elif key == "factor":
             wrong = [

@@ -1,0 +1,122 @@
+"""What the TOML files of GPUs and frameworks may say: types, ranges and keys; every mistake says its place."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import MISSING, dataclass, fields
+from pathlib import Path
+from typing import Any, Protocol
+
+from sim import files
+from sim.errors import InputError, Mistake, did_you_mean
+
+
+class Schema(Protocol):
+    """Finds what is wrong with the value of a key."""
+
+    def mistakes(self, where: str, key: str, value: object) -> Iterator[Mistake]: ...
+
+
+@dataclass(frozen=True)
+class Number:
+    """A finite number, at least `low`, or above it; a whole one."""
+
+    low: float = 0.0
+    above: bool = False
+    whole: bool = False
+
+    def mistakes(self, where: str, key: str, value: object) -> Iterator[Mistake]:
+        if not self._fits(value):
+            kind = "a whole number" if self.whole else "a number"
+            bound = f"above {self.low:g}" if self.above else f"of at least {self.low:g}"
+            yield Mistake(where, key, repr(value)[:60], f"{kind} {bound}")
+
+    def _fits(self, value: object) -> bool:
+        if isinstance(value, bool) or not isinstance(value, int if self.whole else int | float):
+            return False
+        return math.isfinite(value) and (value > self.low if self.above else value >= self.low)
+
+
+@dataclass(frozen=True)
+class Text:
+    """A text; one of `choices` where there are any."""
+
+    choices: tuple[str, ...] = ()
+
+    def mistakes(self, where: str, key: str, value: object) -> Iterator[Mistake]:
+        if not isinstance(value, str) or not value:
+            yield Mistake(where, key, repr(value)[:60], "a text")
+        elif self.choices and value not in self.choices:
+            hint = did_you_mean(value, self.choices)
+            yield Mistake(where, key, f'"{value}"', f"one of {', '.join(self.choices)}", hint)
+
+
+@dataclass(frozen=True)
+class Switch:
+    """True or false."""
+
+    def mistakes(self, where: str, key: str, value: object) -> Iterator[Mistake]:
+        if not isinstance(value, bool):
+            yield Mistake(where, key, repr(value)[:60], "true or false")
+
+
+@dataclass(frozen=True)
+class Items:
+    """A list of such values, so many where `count` says it."""
+
+    item: Schema
+    count: int = 0
+
+    def mistakes(self, where: str, key: str, value: object) -> Iterator[Mistake]:
+        if not isinstance(value, list) or not value or (self.count and len(value) != self.count):
+            yield Mistake(where, key, repr(value)[:60], f"a list of {self.count or 'some'} values")
+            return
+        for at, item in enumerate(value):
+            yield from self.item.mistakes(where, f"{key}[{at}]", item)
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table with these keys, of which some are needed."""
+
+    keys: Mapping[str, Schema]
+    needed: Collection[str] = ()
+
+    def mistakes(self, where: str, key: str, value: object) -> Iterator[Mistake]:
+        if not isinstance(value, Mapping):
+            yield Mistake(where, key, repr(value)[:60], "a table")
+            return
+        prefix = f"{key}." if key else ""
+        for name, entry in value.items():
+            if name in self.keys:
+                yield from self.keys[name].mistakes(where, prefix + name, entry)
+            else:
+                hint = did_you_mean(name, self.keys) or f"keys: {', '.join(self.keys)}"
+                yield Mistake(where, prefix + name, "an unknown key", f"a key of [{key}]" if key else "a key", hint)
+        for name in self.needed:
+            if name not in value:
+                yield Mistake(where, prefix + name, "nothing", "a value")
+
+
+def numbers_of(cls: type) -> Table:
+    """A table of the numbers that a dataclass holds; those without a default are needed."""
+    needed = [entry.name for entry in fields(cls) if entry.default is MISSING]
+    return Table({entry.name: Number() for entry in fields(cls)}, needed)
+
+
+def read(path: Path, schema: Schema) -> dict[str, Any]:
+    """The table of a file.
+
+    Raises
+    ------
+    InputError
+        With every mistake in it, or why it is no TOML.
+    """
+    try:
+        table = files.toml(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise InputError(Mistake(str(path), "", str(error), "a file in TOML")) from None
+    if mistakes := [*schema.mistakes(str(path), "", table)]:
+        raise InputError(mistakes)
+    return table
