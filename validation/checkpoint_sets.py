@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from sim import files, progress
 from sim.errors import InputError, Mistake, PrestepError
+from sim.predict import predict
+from sim.saving import constants
+from sim.sections import Checkpoint
 from sim.units import format_duration
 from validation.comparison import Comparison, finite
 from validation.gate import Check, predicted_check, rows_check
@@ -162,11 +165,6 @@ def _measured(row: Any, record: Mapping[str, Any]) -> dict[str, float]:
 
 
 def _predict(row: Any) -> dict[str, Any]:
-    from dataclasses import replace
-
-    from sim.predict import predict
-    from sim.sections import Checkpoint
-
     kind = row.case["ckpt"].get("kind")
     if kind not in MODES:
         raise InputError(Mistake(row.where, "case.ckpt.kind", repr(kind), " or ".join(MODES)))
@@ -181,8 +179,6 @@ def _predict(row: Any) -> dict[str, Any]:
 
 def _calibration(path: Path) -> tuple[Case, ...]:
     """What the constants make of the rows that they were taken from."""
-    from sim.saving import constants
-
     c, cases = constants(), []
     rates = {"d2h_s": 1 / (1 / c["copy"] + 1 / c["fresh"]), "save_s": c["serialise"], "sync_s": c["writeback"],
              "load_warm_s": c["load"]}  # fmt: skip

@@ -89,7 +89,9 @@ def write(
     if junit is not None:
         writers.write_junit(reports[0] if len(reports) == 1 else reports, junit)
     if plot is not None:
-        writers.write_plot(reports[0], plot)
+        from validation.plot import write_plot  # matplotlib takes longer than the rest to import
+
+        write_plot(reports[0], plot)
     if markdown is not None:
         told = "\n".join(map(writers.markdown, reports))
         files.write_text(markdown, told if compared is None else f"{_moved(compared)}\n{told}")

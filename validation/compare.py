@@ -9,24 +9,22 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from sim import progress
+from sim import progress, together
 from sim.errors import InputError, PrestepError
 from sim.orphans import end_with_parent
+from sim.predict import predict as predicted
+from sim.result import Result
+from sim.sections import Scenario
 from validation.ratios import base_of
 from validation.rows import Row, read_rows
 from validation.scenarios import scenario_of
 from validation.sets import load_set
 from validation.step_report import Base, Case, Prediction, Report
 
-if TYPE_CHECKING:
-    from sim.result import Result
-    from sim.sections import Scenario
-
 __all__ = ["Case", "Prediction", "Report", "predict_row", "validate_set"]
 
-Predict = Callable[["Scenario"], "Result"]
+Predict = Callable[[Scenario], Result]
 
 
 def validate_set(name: str, rows: str | Path | None = None, jobs: int = 1, predict: Predict | None = None) -> Report:
@@ -113,7 +111,7 @@ def predict_row(row: Row, predict: Predict | None = None) -> Prediction:
     """The prediction of a row; whatever stops it becomes its error, so that one row does not hide the others."""
     try:
         scenario = scenario_of(row)
-        result = _of_jobs(scenario) if scenario.jobs else (predict or _ordinary())(scenario)
+        result = _of_jobs(scenario) if scenario.jobs else (predict or predicted)(scenario)
     except PrestepError as error:
         return Prediction(error=str(error))
     except Exception as error:  # a crash is a failed row, and the gate fails with it
@@ -125,15 +123,7 @@ def predict_row(row: Row, predict: Predict | None = None) -> Prediction:
 
 def _of_jobs(scenario: Scenario) -> Result:
     """The result of the row's own job, the first, with those beside it at work."""
-    from sim.together import predict
-
-    return predict(scenario).results[scenario.jobs[0].name]
-
-
-def _ordinary() -> Predict:
-    from sim.predict import predict  # slow to import: after the rows are known to be good
-
-    return predict
+    return together.predict(scenario).results[scenario.jobs[0].name]
 
 
 def _predict_all(rows: Sequence[Row], jobs: int, predict: Predict | None) -> list[Prediction]:

@@ -10,16 +10,16 @@ import argparse
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from sim import whatif
+from sim.commands.run import predicted
+from sim.predict import predict
+from sim.result import Result
+from sim.sections import Scenario
 from validation import picture
 from validation.compare import Report, validate_set
 from validation.report import markdown
 from validation.summary import Errors
-
-if TYPE_CHECKING:
-    from sim.result import Result
-    from sim.sections import Scenario
 
 BEGIN, END = "<!-- figures: begin -->", "<!-- figures: end -->"
 PRINTED = "<!-- printed: begin -->", "<!-- printed: end -->"
@@ -41,8 +41,6 @@ README, ACCURACY = ROOT / "README.md", ROOT / "docs" / "accuracy.md"
 
 def on_bundled_host(scenario: Scenario) -> Result:
     """The prediction of a row's scenario without the host's speed that came with the row."""
-    from sim.predict import predict
-
     return predict(replace(scenario, cluster=replace(scenario.cluster, host_factor=None)))
 
 
@@ -88,9 +86,6 @@ def whole(reports: Sequence[Report]) -> str:
 
 def printed() -> str:
     """README's question, and what the command prints up to the links."""
-    from sim import whatif
-    from sim.commands.run import predicted
-
     base, changed = predicted(str(ROOT / SHOWN), ()), predicted(str(ROOT / SHOWN), (CHANGE,))
     page = whatif.render(whatif.compare(base.to_dict(), changed.to_dict())).partition("\nbusiest links")[0]
     return f"```sh\nprestep whatif {SHOWN} --set {CHANGE}\n```\n\n```text\n{page}\n...\n```"

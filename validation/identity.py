@@ -16,6 +16,7 @@ from typing import Any
 
 from sim.layout import axis_order, grad_accumulation_of, microbatches_of
 from sim.sections import Megatron, Nccl, Placement, PyTorch, Scenario
+from topologies import load_cluster
 from workloads.counts import total_parameters
 from workloads.model import ModelSpec, load_model
 
@@ -169,6 +170,4 @@ def gpu_of(scenario: Scenario) -> str:
 
 @lru_cache
 def _gpu(cluster: str) -> str:
-    from topologies import load_cluster
-
     return load_cluster(cluster).gpu_model

@@ -8,8 +8,9 @@ from html import escape
 
 from sim.units import format_duration
 from validation import coverage
+from validation.colours import PALETTE
 from validation.interface import Cells, Point, Report, Table
-from validation.plot import PALETTE
+from validation.report import CHECK_HEAD, GROUP_HEAD, check_cells, group_cells, verdict
 
 WIDTH, HEIGHT, MARGIN = 560, 430, 58
 BANDS = ((0.15, "#efefef"), (0.05, "#dcdcdc"))
@@ -30,8 +31,6 @@ def page(reports: Sequence[Report], more: Iterable[Table] = ()) -> str:
 
 
 def _section(report: Report) -> str:
-    from validation.report import CHECK_HEAD, GROUP_HEAD, check_cells, group_cells, verdict
-
     points = [p for p in report.points if not p.error and p.measured > 0 and p.predicted > 0]
     colours = {name: PALETTE[at % len(PALETTE)] for at, name in enumerate(dict.fromkeys(p.group for p in points))}
     key = "".join(f'<span class="key"><i style="background:{c}"></i>{escape(n)}</span>' for n, c in colours.items())

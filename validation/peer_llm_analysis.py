@@ -15,15 +15,16 @@ import math
 import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from sim.errors import PrestepError
 from sim.files import write_text
+from sim.predict import load_fabric
+from sim.sections import Scenario
+from sim.spec import parse_scenario
 from validation.published_setups import FOLDER
 from validation.published_training import Run, read, sort
-
-if TYPE_CHECKING:
-    from sim.sections import Scenario
+from workloads.model import load_model
 
 OUTPUT = FOLDER / "peer_llm_analysis.csv"
 # Our GPUs -> its files; others it does not know.
@@ -53,8 +54,6 @@ def predictions(runs: Iterable[Run]) -> list[dict[str, str]]:
 
 
 def _predicted(peer: Any, run: Run) -> dict[str, str]:
-    from sim.spec import parse_scenario
-
     try:
         scenario = parse_scenario(run.scenario, run.id)
         if reason := unsaid(scenario):
@@ -79,8 +78,6 @@ def unsaid(s: Scenario) -> str:
 
 
 def gpu_of(s: Scenario) -> str:
-    from sim.predict import load_fabric
-
     return load_fabric(s).gpu_model.lower()
 
 
@@ -91,8 +88,6 @@ def _step(peer: Any, s: Scenario, efficiency: float | None) -> float:
         ParallelismConfig,
         get_gpu_config_by_name,
     )
-
-    from workloads.model import load_model
 
     m, p, t = load_model(s.model, s.where), s.parallel, s.training
     width = m.moe_ffn if m.experts else m.ffn

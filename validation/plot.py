@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
 
 from sim import files
+from validation.colours import PALETTE
+from validation.interface import Point, Report
 from validation.rows import FAMILIES
 
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-
-    from validation.interface import Point, Report
-
-# Okabe and Ito's colours (told apart by the colour-blind too), their yellow darkened for white paper.
-PALETTE = ("#000000", "#0072B2", "#56B4E9", "#D55E00", "#009E73", "#CC79A7", "#B8860B", "#7F7F7F")
 BANDS = ((0.15, "#EFEFEF"), (0.05, "#DCDCDC"))
 NAMED = 6  # the worst rows beyond the wider band carry their names
 JITTER = 0.28
@@ -25,9 +24,6 @@ def write_plot(report: Report, path: Path) -> None:
 
     Squares are rows that some constant was taken from, hollow marks rows whose own steps vary (not in the figures).
     """
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
     figure = Figure(figsize=(12.5, 6), layout="constrained")
     FigureCanvasAgg(figure)
     scatter, strip = figure.subplots(1, 2)

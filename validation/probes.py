@@ -9,18 +9,27 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
+from sim import api, reliability, storage_system, uncertainty
+from sim.collectives import machine, plan_collective, sure
 from sim.collectives.plan import PROTOS
 from sim.collectives.registry import algorithms
 from sim.costs import load_gpu
+from sim.costs.frameworks import framework_names, host_costs, kernel_gap
 from sim.costs.gpu import HARDWARE, Gpu
 from sim.costs.gpu import names as gpu_names
 from sim.costs.interference import BUNDLED
 from sim.costs.kernel import Kernel
 from sim.costs.kinds import DTYPE_BYTES, KINDS, work
+from sim.costs.power import Meter
 from sim.costs.tables import read_rows
 from sim.errors import InputError
+from sim.jitter import jitter_of
+from sim.predict import LAUNCH_LATENCY, slowest_of
+from sim.sections import Faults
+from topologies import cluster_names, load_cluster
 
 EIGHT = 8  # GPUs that wait for each other
 SIZES = (2.0**13, 2.0**17, 2.0**22, 2.0**26, 2.0**30)  # bytes of a collective
@@ -72,8 +81,6 @@ def _shapes(fields: str) -> Sequence[tuple[int, ...]]:
 
 def of_gpus(*names: str) -> Iterator[Answer]:
     """Kernels alone, a hundred small ones in a row, and how far the slowest of eight equal GPUs falls behind."""
-    from sim.predict import slowest_of
-
     for name in names or gpu_names():
         gpu = load_gpu(name)
         for kernel in kernels_to_ask():
@@ -106,8 +113,6 @@ def of_tables() -> Iterator[Answer]:
 
 def _under_load(name: str, gpu: Gpu) -> Iterator[Answer]:
     """Products in a row for 10, 100 and 1000 ms behind a long pause, and behind other kernels."""
-    from sim.costs.power import Meter
-
     if gpu.power is None:
         return
     for seconds in (0.01, 0.1, 1.0):
@@ -123,9 +128,6 @@ def _under_load(name: str, gpu: Gpu) -> Iterator[Answer]:
 
 def of_hosts() -> Iterator[Answer]:
     """Every operation of every framework on the host."""
-    from sim.costs.frameworks import framework_names, host_costs, kernel_gap
-    from sim.predict import LAUNCH_LATENCY
-
     yield Answer("from a launch to its kernel", "host", LAUNCH_LATENCY)
     for framework in framework_names():
         yield from (Answer(f"{framework} {op}", "host", cost) for op, cost in host_costs(framework).items())
@@ -135,8 +137,6 @@ def of_hosts() -> Iterator[Answer]:
 
 def of_clusters(*names: str) -> Iterator[Answer]:
     """A byte and a gibibyte over every kind of link of every cluster; collectives of its first GPUs."""
-    from topologies import cluster_names, load_cluster
-
     for name in names or cluster_names():
         fabric = load_cluster(name)
         if len(fabric.gpus) > 2 * EIGHT:
@@ -162,8 +162,6 @@ def _different(links: Any, chosen: Any) -> list[tuple[float, ...]]:
 
 
 def _collectives(name: str, fabric: Any) -> Iterator[Answer]:
-    from sim.collectives import machine, plan_collective
-
     for op, seconds in machine.of(fabric).tables.get("host", {}).items():
         yield Answer(f"{name}: calls of {op} in a row", "collectives", float(seconds))
     gpus = fabric.gpus[: 2 * EIGHT]
@@ -180,8 +178,6 @@ def _collectives(name: str, fabric: Any) -> Iterator[Answer]:
 
 
 def _settings(forced: dict[str, str]) -> Any:
-    from types import SimpleNamespace
-
     return SimpleNamespace(**forced) if forced else None
 
 
@@ -205,8 +201,6 @@ def of_interference() -> Iterator[Answer]:
 
 def of_storage() -> Iterator[Answer]:
     """Every storage system by size of request, with one thread and with 64: seconds of a mebibyte."""
-    from sim import storage_system
-
     for name in storage_system.names():
         system = storage_system.known(name)
         for threads in (1, 64):
@@ -219,8 +213,6 @@ def of_storage() -> Iterator[Answer]:
 
 def of_steps() -> Iterator[Answer]:
     """Steps of the bundled scenarios, in every way of running them, with the low end of their interval."""
-    from sim import api
-
     asked: list[tuple[str, dict[str, object]]] = [(name, {}) for name in SCENARIOS]
     asked += [("llama1b-ddp4", {"training.framework": framework}) for framework in FRAMEWORKS]
     asked += [("llama1b-ddp4", {"training.seq_len": 128, "training.micro_batch": 1})]
@@ -240,9 +232,6 @@ def of_steps() -> Iterator[Answer]:
 
 def of_widths() -> Iterator[Answer]:
     """Intervals of one second that rests on one thing."""
-    from sim import uncertainty
-    from sim.collectives import sure
-
     for family, grades in uncertainty.widths().items():
         yield from (Answer(f"a second of {family}, {grade}", "intervals", width) for grade, width in grades.items())
     for place in sure.widths():
@@ -252,10 +241,6 @@ def of_widths() -> Iterator[Answer]:
 
 def of_reliability() -> Iterator[Answer]:
     """Noise of a step by default, and failures of a job on 16,384 GPUs by what fails."""
-    from sim import reliability
-    from sim.jitter import jitter_of
-    from sim.sections import Faults
-
     for name, told in jitter_of(Faults()).to_dict().items():
         yield Answer(f"noise of {name}", "reliability", float(told["value"]))
     asked = {

@@ -7,8 +7,10 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from sim.costs import load_gpu
 from sim.errors import InputError, Mistake
 from sim.sections import Model
+from topologies import load_cluster
 from validation.published_columns import number
 from workloads import counts
 from workloads.model import load_model
@@ -69,8 +71,6 @@ def _flops(value: float, metric: str, unit: str, scenario: Mapping[str, Any]) ->
     """flop/s of a GPU; a utilisation is of the dense peak of the number format, fp8's counted against bf16's."""
     if metric not in ("mfu", "hfu"):
         return value * 1e12 * TERA[unit.upper() if unit.upper() in TERA else unit or "TFLOP/s"]
-    from sim.costs import load_gpu
-    from topologies import load_cluster
 
     said = scenario["training"].get("precision", "bf16")
     gpu = load_gpu(load_cluster(scenario["cluster"]["name"], hosts=1).gpu_model)

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+import numpy as np
+
 from sim.units import format_duration
 from validation.comparison import Comparison
 from validation.gate import Check, predicted_check, rows_check
@@ -157,7 +159,6 @@ class PublishedReport(Comparison):
 
 def spearman(cases: Sequence[Case]) -> float:
     """Rank correlation of measured and predicted times."""
-    import numpy as np
 
     def ranks(values: list[float]) -> Any:
         order = np.argsort(np.argsort(values, kind="stable"), kind="stable")

@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from sim.errors import InputError, Mistake, did_you_mean
+from sim.sections import Model
+from workloads.model import load_model
 
 FOLDER = Path(__file__).parent / "cases" / "published"
 SETUPS = FOLDER / "setups.toml"
@@ -142,9 +144,6 @@ def shape_of(model: str) -> dict[str, int]:
     """The cells layers, hidden, heads, kv_heads, ffn and vocab of a model known by its name; {} for others."""
     known = next((one.keys for one in shapes() if re.search(one.name, model, re.IGNORECASE)), {})
     if like := known.get("like"):
-        from sim.sections import Model
-        from workloads.model import load_model
-
         spec = load_model(Model(name=like))
         return {name: int(getattr(spec, name)) for name in SHAPE if getattr(spec, name)}
     return {name: int(value) for name, value in known.items()}

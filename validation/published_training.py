@@ -18,6 +18,8 @@ from typing import Any
 from sim import progress
 from sim.errors import InputError, Mistake, PrestepError
 from sim.orphans import end_with_parent
+from sim.predict import step_time
+from sim.spec import parse_scenario
 from validation.published_columns import PRECISIONS, RECOMPUTE, chosen, count, whole
 from validation.published_fill import VOCAB, complete
 from validation.published_flops import METRICS, step_time_of
@@ -119,7 +121,6 @@ def run_of(row: Mapping[str, str]) -> Run:
     if cells["metric_name"] not in METRICS:
         raise InputError(Mistake(row["id"], "metric_name", f'"{cells["metric_name"]}"', f"one of {', '.join(METRICS)}"))
     scenario = scenario_of(cells, setup)
-    from sim.spec import parse_scenario
 
     parse_scenario(scenario, row["id"])
     group = "|".join(row.get(name, "") for name in ("source", "hardware", "layers", "hidden", "gpus", "global_batch"))
@@ -242,9 +243,6 @@ def work(run: Run) -> float:
 
 def predict(run: Run) -> tuple[float, str]:
     """Seconds, or why there are none: one row does not hide the others."""
-    from sim.predict import step_time
-    from sim.spec import parse_scenario
-
     try:
         return step_time(parse_scenario(run.scenario, run.id)), ""
     except InputError as error:

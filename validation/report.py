@@ -1,28 +1,23 @@
-"""A comparison as Markdown, JSON, JUnit, and tables for the terminal; the picture is in `validation.plot`."""
+"""A comparison as Markdown, JUnit, and tables for the terminal; the picture is in `validation.plot`."""
 
 from __future__ import annotations
 
 import io
-import json
 import shutil
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 from xml.etree import ElementTree
+
+from rich.console import Console
+from rich.table import Table as RichTable
+from rich.text import Text
 
 from sim import files
 from validation import coverage
+from validation.gate import Check
 from validation.interface import Cells, Report, Table
-from validation.plot import write_plot
 from validation.slices import rank_of, slices_of
-
-if TYPE_CHECKING:
-    from rich.table import Table as RichTable
-
-    from validation.gate import Check
-
-__all__ = ["for_stdout", "markdown", "terminal", "write_json", "write_junit", "write_markdown", "write_plot"]
 
 CHECK_HEAD = ("check", "value", "limit", "", "where")
 GROUP_HEAD = ("rows", "n", "mean", "worst", "bias", "rank", "worst row")
@@ -53,8 +48,6 @@ def for_stdout(report: Report, on_terminal: bool) -> str:
 
 def terminal(report: Report, width: int = 120) -> str:
     """Cases, groups and checks as tables for a person; what decides comes last, where the eye is."""
-    from rich.console import Console
-
     console = Console(width=width, record=True, file=io.StringIO())
     for table in filter(lambda table: table.rows, report.case_tables):
         if table.rows:
@@ -86,14 +79,6 @@ def _skip_lines(report: Report) -> list[str]:
         return [f"{skip.name} ({skip.where}): {skip.reason}" for skip in report.skips]
     counted = Counter(skip.reason for skip in report.skips)
     return [f"{number} rows: {reason}" for reason, number in counted.most_common()]
-
-
-def write_markdown(report: Report, path: Path) -> None:
-    files.write_text(path, markdown(report))
-
-
-def write_json(report: Report, path: Path) -> None:
-    files.write_text(path, json.dumps(report.to_json(), indent=2) + "\n")
 
 
 def write_junit(report: Report | Iterable[Report], path: Path) -> None:
@@ -155,8 +140,6 @@ def markdown_table(table: Table) -> str:
 
 def terminal_tables(tables: Iterable[Table], width: int) -> str:
     """Tables for a person."""
-    from rich.console import Console
-
     console = Console(width=width, record=True, file=io.StringIO())
     for table in tables:
         console.print(_rich(table))
@@ -177,10 +160,7 @@ def _cell(text: str) -> str:
 
 
 def _rich(table: Table) -> RichTable:
-    from rich.table import Table as Rich
-    from rich.text import Text
-
-    drawn = Rich(title=table.title or None, title_justify="left", box=None, pad_edge=False)
+    drawn = RichTable(title=table.title or None, title_justify="left", box=None, pad_edge=False)
     for name in table.head:
         drawn.add_column(name)
     for row in table.rows:

@@ -17,6 +17,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import matplotlib
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator, NullFormatter
+
 from sim import files
 from sim.errors import InputError, Mistake, PrestepError
 from validation import peer_llm_analysis as peer
@@ -190,9 +195,6 @@ def _percent(share: float) -> str:
 
 def write_picture(found: Sequence[Source], path: Path) -> None:
     """Predicted over measured seconds, a panel for each source; bands of 10 %. The suffix says the format."""
-    import matplotlib
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
 
     columns = min(4, max(1, len(found)))
     lines = -(-len(found) // columns)
@@ -214,8 +216,6 @@ def write_picture(found: Sequence[Source], path: Path) -> None:
 
 
 def _panel(panel: Any, source: Source) -> None:
-    from matplotlib.ticker import LogLocator, NullFormatter
-
     times = [t for c in source.cases for t in (c.measured, c.predicted)]
     ends = [min(times) / 1.3, max(times) * 1.3]
     panel.fill_between(ends, [0.9 * e for e in ends], [1.1 * e for e in ends], color="#DCDCDC", linewidth=0)

@@ -10,14 +10,12 @@ import tomllib
 from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from sim.errors import InputError, unknown
 from validation.gate import Tolerances
+from validation.interface import Report
 from validation.rows import Row, read_rows
-
-if TYPE_CHECKING:
-    from validation.interface import Report
 
 CASES = Path(__file__).parent / "cases"
 STEPS = "steps"

@@ -13,6 +13,8 @@ from sim.collectives.plan import Plan
 from sim.costs.kernel import Kernel
 from sim.engine import Machine, execute
 from sim.opgraph import KERNEL, Comm, OpGraph, Program
+from sim.predict import predict
+from sim.spec import parse_scenario
 from validation import networks
 
 Counted = tuple[float, dict[str, float]]
@@ -95,9 +97,6 @@ def _training_step(layers: int) -> OpGraph:
 
 def step(tables: dict[str, Any], **changes: dict[str, Any]) -> Counted:
     """A predicted step of ours with its report, by the ordinary path."""
-    from sim.predict import predict
-    from sim.spec import parse_scenario
-
     sections = {name: {**tables.get(name, {}), **changes.get(name, {})} for name in {*tables, *changes}}
     result = predict(parse_scenario(sections, "performance"))
     if result.source is None:

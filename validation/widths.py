@@ -14,12 +14,19 @@ import json
 import math
 from collections import defaultdict
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 from sim.costs import load_gpu
+from sim.costs.frameworks import host_costs
 from sim.costs.gpu import HARDWARE
 from sim.costs.tables import read_rows
 from sim.uncertainty import family_of
+from topologies import load_cluster
+from validation.calibrate_host import counts_of, errors, fit
+from validation.compare import predict_row
+from validation.rows import read_rows as rows_of
+from validation.sets import validate
 from validation.widths_alone import alone_widths
 
 SMALL, LARGE = 2**17, 2**23  # bytes: latency below, bandwidth above
@@ -42,8 +49,6 @@ def kernels() -> Iterator[Line]:
 
 def collectives() -> Iterator[Line]:
     """Held-out sizes of the set `collectives`, and collectives beside kernels."""
-    from validation.sets import validate
-
     points = [p for p in validate("collectives").points if not (p.fitted or p.error or p.faint)]
     sizes = {p.name: p for p in points}
     small, large = [], []
@@ -66,10 +71,6 @@ def _bytes(name: str) -> float:
 
 def host() -> Iterator[Line]:
     """Steps of tiny models, a third held out at a time."""
-    from sim.costs.frameworks import host_costs
-    from validation.calibrate_host import counts_of, errors, fit
-    from validation.rows import read_rows as rows_of
-
     path = Path(__file__).parent / "cases" / "h200" / "host_4gpu.jsonl"
     rows = [row for row in rows_of(path) if not row.error and not row.case.get("compile")]
     counts, prior, found = [counts_of(row) for row in rows], host_costs("pytorch-eager"), list[float]()
@@ -83,12 +84,6 @@ def host() -> Iterator[Line]:
 
 def starts() -> Iterator[Line]:
     """Host factors of further starts of the measured machine, and their spread about the bundled one."""
-    from dataclasses import replace
-
-    from topologies import load_cluster
-    from validation.compare import predict_row
-    from validation.rows import read_rows as rows_of
-
     folder = Path(__file__).parent / "cases" / "h200"
     tagged = [json.loads(line)["start"] for line in (folder / "host_starts.jsonl").read_text("utf-8").splitlines()]
     rows = [(start, row) for start, row in zip(tagged, rows_of(folder / "host_starts.jsonl"), strict=True)]

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from sim.errors import InputError, PrestepError
 from sim.result import Memory, Result
 from sim.sections import Scenario
+from validation import command
 from validation import report as writers
 from validation.compare import Report, validate_set
 from validation.gate import Check, new_misses
@@ -266,10 +267,12 @@ def test_errors_bound_each_other(values: list[float]) -> None:
 def test_writers(tmp_path: Path) -> None:
     """Every format is written, and says what failed."""
     report = scaled(1.5, lambda row: row.name == "8b-ddp4-b2")
-    for name in ("markdown", "json", "junit", "plot"):
-        getattr(writers, f"write_{name}")(report, tmp_path / name)
-        assert (tmp_path / name).stat().st_size > 1000
-    assert json.loads((tmp_path / "json").read_text())["passed"] is False
+    paths = {name: tmp_path / name for name in ("markdown", "junit", "plot", "html")}
+    told: list[str] = []
+    command.write([report], told.append, **paths)
+    for path in paths.values():
+        assert path.stat().st_size > 1000 and f"wrote {path}" in told
+    assert json.loads(json.dumps(command.as_json([report])))["passed"] is False
     suite = ElementTree.parse(tmp_path / "junit").getroot()
     assert suite.get("failures") == str(len(failed(report))) == "1"
     for text in (writers.markdown(report), writers.terminal(report)):

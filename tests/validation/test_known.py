@@ -13,7 +13,7 @@ from sim.exporters import html
 from sim.sections import Scenario
 from sim.spec import load_scenario, parse_scenario
 from tests.sim.synthetic import result
-from validation import known
+from validation import known, known_index
 from validation.identity import key_of, kind_of
 
 EXAMPLES = Path(cli.__file__).parent / "examples"
@@ -89,9 +89,9 @@ def test_distance_is_symmetric_and_zero_for_the_same() -> None:
 
 
 def test_the_index_has_the_sets_as_they_are() -> None:
-    """Every row of a small set is there under the key of its scenario (all sets: python -m validation.known)."""
+    """Every row of a small set is there under the key of its scenario (all sets: python -m validation.known_index)."""
     listed = {(case.set, case.row): case for case in known.index()}
-    for case in known._steps("h200-whatif"):
+    for case in known_index._steps("h200-whatif"):
         mine = listed[case.set, case.row]
         assert mine.key == case.key and mine.measured == pytest.approx(case.measured, rel=1e-5)
         assert mine.fitted == case.fitted and mine.kind == case.kind
@@ -104,9 +104,9 @@ def test_reports_give_the_predictions(tmp_path: Path) -> None:
     case = known.index()[0]
     path = tmp_path / "r.json"
     path.write_text(json.dumps([{"set": case.set, "cases": [{"id": case.row, "predicted": 1.5}]}]), encoding="utf-8")
-    made = known.predictions([path])
+    made = known_index.predictions([path])
     assert made == {(case.set, case.row): 1.5}
-    head, line = known.text_of([case], made).splitlines()
+    head, line = known_index.text_of([case], made).splitlines()
     assert head.split(",")[:5] == ["key", "set", "row", "measured", "predicted"] and line.split(",")[4] == "1.5"
 
 
