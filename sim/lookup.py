@@ -92,11 +92,7 @@ def pipeline_mistakes(scenario: Scenario, wrong: Collection[str]) -> list[Mistak
 def nccl_mistakes(scenario: Scenario, wrong: set[str]) -> list[Mistake]:
     if scenario.nccl == Nccl():
         return []
-    from sim.collectives.plan import settings
+    from sim.collectives.plan import mistakes_of  # here: it imports every algorithm
 
-    try:
-        settings(scenario.nccl)
-    except InputError as error:
-        found = [replace(mistake, where=scenario.where, key=f"nccl.{mistake.key}") for mistake in error.mistakes]
-        return [mistake for mistake in found if mistake.key not in wrong]
-    return []
+    found = [replace(mistake, key=f"nccl.{mistake.key}") for mistake in mistakes_of(scenario.nccl, scenario.where)]
+    return [mistake for mistake in found if mistake.key not in wrong]

@@ -11,13 +11,14 @@ import numpy as np
 
 from sim.collectives import machine as constants
 from sim.collectives import plan_collective
-from sim.collectives.plan import Plan, Settings, settings
+from sim.collectives.plan import Plan, nccl_of
 from sim.costs import Gpu, load_gpu
 from sim.costs.interference import BUNDLED, Beside, laid_over
 from sim.costs.kernel import Kernel
 from sim.costs.measured import gpu_of
 from sim.engine import Machine
 from sim.errors import InputError, Mistake, unknown
+from sim.sections import Nccl
 from workloads.traces.kernels import SPIN, kernel_of
 
 if TYPE_CHECKING:
@@ -75,7 +76,7 @@ def recorded_gpu(job: Job) -> Gpu | None:
     return None
 
 
-def nccl_settings(job: Job, changed: dict[str, str]) -> Settings:
+def nccl_settings(job: Job, changed: dict[str, str]) -> Nccl:
     """NCCL's settings: the recorded version, and what `--set nccl.KEY=VALUE` says.
 
     Raises
@@ -83,7 +84,7 @@ def nccl_settings(job: Job, changed: dict[str, str]) -> Settings:
     InputError
         For settings that do not exist.
     """
-    kinds = {entry.name: str(entry.type) for entry in fields(Settings)}
+    kinds = {entry.name: str(entry.type) for entry in fields(Nccl)}
     values: dict[str, object] = {"version": job.nccl} if job.nccl else {}
     for key, text in changed.items():
         if key not in kinds:
@@ -96,12 +97,10 @@ def nccl_settings(job: Job, changed: dict[str, str]) -> Settings:
             )  # fmt: skip
         except ValueError:
             raise InputError(Mistake("--set", f"nccl.{key}", f'"{text}"', "a number")) from None
-    return replace(settings(type("Nccl", (), values)(), "--set nccl"))
+    return nccl_of(values, "--set nccl")
 
 
-def machine(
-    replay: Replay, fabric: Fabric | None, before: Fabric | None, nccl: Settings, notes: dict[str, int]
-) -> Machine:
+def machine(replay: Replay, fabric: Fabric | None, before: Fabric | None, nccl: Nccl, notes: dict[str, int]) -> Machine:
     """Recorded kernels, and communication as recorded, or on a fabric (`before`: the same without changes)."""
     draft = replay.draft
     recorded = {id(comm): m for comm, m in zip(replay.graph.comms, replay.meetings, strict=True)}

@@ -304,6 +304,12 @@ class Nccl:
     socket_nthreads: int | None = key(None, "helper threads of a connection (NCCL_SOCKET_NTHREADS); 0: none", low=0)
     nsocks_perthread: int | None = key(None, "sockets of each helper thread (NCCL_NSOCKS_PERTHREAD)", low=1)
 
+    @property
+    def release(self) -> tuple[int, int]:
+        """Major and minor number of the version: (2, 28)."""
+        major, minor = self.version.split(".")[:2]
+        return int(major), int(minor)
+
 
 @dataclass(frozen=True)
 class Placement:

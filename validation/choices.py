@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from sim import files, progress
-from sim.collectives import plan_collective, settings, tuner
+from sim.collectives import plan_collective, tuner
 from sim.collectives.group import group_of
+from sim.collectives.plan import nccl_of
 from sim.collectives.registry import algorithms
 from sim.errors import InputError, Mistake, PrestepError
 from topologies import load_cluster
@@ -166,7 +167,7 @@ def compare(label: str, log: Log, where: str, skips: list[Skip]) -> Iterator[Cas
     """Every choice of a log and of its table."""
     try:
         fabric = load_cluster(log.cluster)
-        wanted = settings(_Said({"version": log.version or None} | log.nccl))
+        wanted = nccl_of({"version": log.version or None} | log.nccl)
         gpus = fabric.gpus[: log.ranks or len(fabric.gpus)]
         model = tuner.model_of(group_of(fabric, gpus, wanted), fabric, wanted)
     except PrestepError as error:
@@ -183,13 +184,6 @@ def compare(label: str, log: Log, where: str, skips: list[Skip]) -> Iterator[Cas
             best = by_table(op, size, rows, model)
             if best is not None and (op, size) not in log.choices:
                 yield _case(f"{label}/{op}/{size}", TABLE, best, op, size, (gpus, fabric, wanted), False)
-
-
-class _Said:
-    """Settings as attributes."""
-
-    def __init__(self, values: Mapping[str, Any]) -> None:
-        self.__dict__.update(values)
 
 
 def _case(name: str, kind: str, expected: str, op: str, size: int, place: Any, channels: bool) -> Case:

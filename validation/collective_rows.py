@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from sim import files
-from sim.collectives.plan import OPS, Settings
+from sim.collectives.plan import OPS
 from sim.errors import InputError, Mistake, unknown
+from sim.sections import Nccl
 from validation import leafspine
 from validation.nccl_env import Unpredictable, settings_of
 from validation.overlap_rows import Overlap, read_overlap
@@ -49,7 +50,7 @@ class Row:
         Seconds on the GPU, and with the host's launches.
     held_out : bool
         Whether the fits of the bundled constants leave it out, where they use its file at all.
-    wanted : Settings
+    wanted : Nccl
         NCCL's settings of the run.
     cluster : str
         Name or file; "": the measured host.
@@ -75,7 +76,7 @@ class Row:
     eager: float
     held_out: bool = True
     where: str = ""
-    wanted: Settings = field(default_factory=Settings)
+    wanted: Nccl = field(default_factory=Nccl)
     cluster: str = ""
     hosts: int | None = None
     per_host: int | None = None
@@ -103,7 +104,7 @@ class Row:
             return f"{algo}-{w.proto or 'any'}"
         if w.min_channels or w.max_channels or w.max_ctas:
             return "channel-limited"
-        if replace(w, version=Settings.version, nvls=None) != Settings():
+        if replace(w, version=Nccl.version, nvls=None) != Nccl():
             return "other settings"
         return f"default, {_side(self.size)}"
 
@@ -235,7 +236,7 @@ class _Reader:
 
 
 def _of_label(label: str) -> dict[str, str]:
-    """Settings that a label of the harness stands for where no env line says them: ch4, Ring-LL128."""
+    """Nccl that a label of the harness stands for where no env line says them: ch4, Ring-LL128."""
     if match := re.fullmatch(r"ch(\d+)", label):
         return {"NCCL_MAX_NCHANNELS": match[1]}
     if match := re.fullmatch(r"(Ring|Tree|NVLS|PAT)-(LL|LL128|Simple)", label):

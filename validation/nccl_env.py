@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from types import SimpleNamespace
 from typing import Any
 
-from sim.collectives import Settings, settings
+from sim.collectives.plan import nccl_of
 from sim.errors import InputError, Mistake
+from sim.sections import Nccl
 from sim.units import parse_nccl_size
 
 # Names of collectives in NCCL_ALGO and NCCL_PROTO ("allreduce:Ring").
@@ -44,8 +44,8 @@ class Unpredictable(Exception):
 
 def settings_of(
     env: Mapping[str, str], op: str, version: str | None, where: str, hostid: int | None = None
-) -> tuple[Settings, tuple[str, ...]]:  # fmt: skip
-    """Settings, and the variables that were not taken over.
+) -> tuple[Nccl, tuple[str, ...]]:  # fmt: skip
+    """Nccl, and the variables that were not taken over.
 
     Parameters
     ----------
@@ -91,7 +91,7 @@ def settings_of(
         said.pop("nvls")
     if version:
         said["version"] = version
-    return settings(SimpleNamespace(**said), where), tuple(ignored)
+    return nccl_of(said, where), tuple(ignored)
 
 
 def _number(name: str, value: str, where: str) -> int:

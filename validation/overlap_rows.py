@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from sim.collectives.plan import Settings
 from sim.costs.interference import BUNDLED
 from sim.costs.kernel import Kernel
 from sim.errors import InputError, Mistake, unknown
+from sim.sections import Nccl
 from validation.records import seconds, whole
 
 OPS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "reduce", "sendrecv")
@@ -34,7 +34,7 @@ class Overlap:
     name: str = ""
     where: str = ""
     cluster: str = ""
-    wanted: Settings = field(default_factory=Settings)
+    wanted: Nccl = field(default_factory=Nccl)
     skip: str = ""
 
 

@@ -9,12 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 from sim import api, reliability, storage_system, uncertainty
 from sim.collectives import machine, plan_collective, sure
-from sim.collectives.plan import PROTOS
+from sim.collectives.plan import PROTOS, nccl_of
 from sim.collectives.registry import algorithms
 from sim.costs import load_gpu
 from sim.costs.frameworks import framework_names, host_costs, kernel_gap
@@ -171,14 +170,10 @@ def _collectives(name: str, fabric: Any) -> Iterator[Answer]:
         ranks = (gpus[0], gpus[-1]) if op in ("sendrecv", "put") else gpus
         told = " ".join((op, *forced.values()))
         try:
-            plan = plan_collective(op, size, ranks, fabric, _settings(forced))
+            plan = plan_collective(op, size, ranks, fabric, nccl_of(forced))
         except InputError:  # what NCCL refuses there
             continue
         yield Answer(f"{name}: {told} of {size:g} B", "collectives", plan.duration(fabric.links.bandwidth))
-
-
-def _settings(forced: dict[str, str]) -> Any:
-    return SimpleNamespace(**forced) if forced else None
 
 
 def of_interference() -> Iterator[Answer]:

@@ -15,10 +15,10 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 
-from sim.collectives import Settings
 from sim.collectives.plan import OPS
 from sim.collectives.table import bus_factor
 from sim.errors import InputError, Mistake, unknown
+from sim.sections import Nccl
 from validation.collective_rows import CASES, Row
 from validation.nccl_env import Unpredictable, settings_of
 from validation.records import text_of
@@ -234,7 +234,7 @@ def _with_settings(row: Row, record: Mapping[str, str], machine: Machine, where:
         return replace(row, skip="NVLink SHARP across hosts, with SHARP in the network, is not modelled")
     version = re.search(r"NCCL (2\.\d+(\.\d+)?)", text)
     try:
-        said = version[1] if version else machine.nccl or Settings().version
+        said = version[1] if version else machine.nccl or Nccl().version
         wanted, ignored = settings_of(env, row.op, said, where)
     except Unpredictable as error:
         return replace(row, skip=str(error))

@@ -6,14 +6,15 @@ from collections.abc import Sequence
 from typing import Any
 
 from sim.collectives import backends, paths
-from sim.collectives.plan import Plan, Settings, settings
+from sim.collectives.plan import Plan
 from sim.collectives.tuner import Candidate, candidates
+from sim.sections import Nccl
 
-__all__ = ["Candidate", "Plan", "Settings", "candidates", "plan_collective", "settings"]
+__all__ = ["Candidate", "Nccl", "Plan", "candidates", "plan_collective"]
 
 
 def plan_collective(
-    op: str, size: float, ranks: Sequence[str], fabric: Any, nccl: Any = None, in_place: bool = False
+    op: str, size: float, ranks: Sequence[str], fabric: Any, nccl: Nccl | None = None, in_place: bool = False
 ) -> Plan:
     """The plan of one collective, remembered: the same operation, size and group give the same object.
 
@@ -27,7 +28,7 @@ def plan_collective(
     ranks : sequence of str
         GPU nodes of `fabric`; the first is the root of a broadcast, reduce, gather or scatter.
     fabric : topologies.fabric.Fabric
-    nccl : sim.spec.Nccl, optional
+    nccl : sim.sections.Nccl, optional
     in_place : bool
         Each rank's part of an all-gather already lies in its output: the first step need not copy it there.
 
@@ -36,7 +37,7 @@ def plan_collective(
     InputError
         For anything that NCCL would refuse; see `sim.collectives.tuner.choose`.
     """
-    wanted = settings(nccl)
+    wanted = nccl or Nccl()
     plans = paths.index_of(fabric).plans
     key = (op, size, tuple(ranks), wanted, in_place)
     if key not in plans:

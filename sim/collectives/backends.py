@@ -14,9 +14,10 @@ from dataclasses import replace
 from typing import Any
 
 from sim.collectives import gloo, one_sided, tuner
-from sim.collectives.plan import OPS, PAIR_OPS, Plan, Settings
+from sim.collectives.plan import OPS, PAIR_OPS, Plan
 from sim.collectives.speeds import most_channels
 from sim.errors import InputError, Mistake, did_you_mean
+from sim.sections import Nccl
 
 CREATION = "init"  # the cost of making a communicator: sim/collectives/creation.py
 
@@ -36,7 +37,7 @@ def check(backend: str, op: str, where: str = "command line", key: str = "--op")
         raise InputError(Mistake(where, key, f'"{op}"', f"one of {', '.join(ops(backend))} ({backend})", hint))
 
 
-def plan_of(op: str, size: float, ranks: Sequence[str], fabric: Any, wanted: Settings, in_place: bool = False) -> Plan:
+def plan_of(op: str, size: float, ranks: Sequence[str], fabric: Any, wanted: Nccl, in_place: bool = False) -> Plan:
     """The plan of one operation by the settings' backend."""
     if wanted.backend == "gloo":
         _check(op, size, len(ranks))
@@ -51,7 +52,7 @@ def plan_of(op: str, size: float, ranks: Sequence[str], fabric: Any, wanted: Set
     return replace(made, notes=(*made.notes, *notes)) if notes else made
 
 
-def _limits(wanted: Settings) -> list[str]:
+def _limits(wanted: Nccl) -> list[str]:
     """What NCCL takes for less than was asked for, with a line in its log."""
     most = most_channels(wanted.release)
     said = {"min_channels": wanted.min_channels, "max_channels": wanted.max_channels}

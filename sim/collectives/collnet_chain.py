@@ -13,8 +13,9 @@ from sim.collectives import collnet_direct, paths, protocols, transport
 from sim.collectives.assemble import assemble
 from sim.collectives.constants import Constants
 from sim.collectives.group import Group, group_of
-from sim.collectives.plan import Plan, Send, Settings, settings
+from sim.collectives.plan import Plan, Send
 from sim.collectives.tuning import Model, Rows
+from sim.sections import Nccl
 
 OPS = ("all_reduce",)
 PROTOS = ("Simple",)
@@ -27,13 +28,13 @@ def plan(
     size: float,
     ranks: Sequence[str],
     fabric: Any,
-    nccl: Any = None,
+    nccl: Nccl | None = None,
     proto: str = "Simple",
     channels: int = 16,
     table: Constants | None = None,
 ) -> Plan:
     """Chains in the hosts of `ranks`, added up in the network."""
-    wanted = settings(nccl)
+    wanted = nccl or Nccl()
     group = group_of(fabric, ranks, wanted)
     longest = max(len(host) for host in group.hosts)
     heads = max(1, min(group.net.nics, longest))
@@ -66,7 +67,7 @@ def steps(op: str, n: int, hosts: int = 2) -> list[list[Send]]:
     return [*up, out, back, *down]
 
 
-def runs_on(op: str, group: Group, fabric: Any, wanted: Settings) -> str | None:
+def runs_on(op: str, group: Group, fabric: Any, wanted: Nccl) -> str | None:
     """Why it cannot run, or None."""
     return collnet_direct.missing(group, fabric, wanted)
 

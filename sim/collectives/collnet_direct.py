@@ -14,8 +14,9 @@ from sim.collectives import nvls, paths, protocols, transport
 from sim.collectives.assemble import Bytes, assemble
 from sim.collectives.constants import Constants
 from sim.collectives.group import Group, group_of
-from sim.collectives.plan import Plan, Send, Settings, settings
+from sim.collectives.plan import Plan, Send
 from sim.collectives.tuning import Model, Rows
+from sim.sections import Nccl
 
 OPS = ("all_reduce", "all_gather", "reduce_scatter")
 PROTOS = ("Simple",)
@@ -29,13 +30,13 @@ def plan(
     size: float,
     ranks: Sequence[str],
     fabric: Any,
-    nccl: Any = None,
+    nccl: Nccl | None = None,
     proto: str = "Simple",
     channels: int = 16,
     table: Constants | None = None,
 ) -> Plan:
     """Slices over `ranks`, added up in the network."""
-    group = group_of(fabric, ranks, settings(nccl))
+    group = group_of(fabric, ranks, nccl or Nccl())
     local = group.per_node
     heads = max(1, min(group.net.nics, int(local)))
     turns = 2 if op == "all_reduce" else 1
@@ -99,14 +100,14 @@ def _fan(place: list[list[int]], chunks: range, into: bool, reduce: bool) -> lis
     return [Send(r, head, c, reduce) if into else Send(head, r, c, reduce) for r, head, c in pairs]
 
 
-def runs_on(op: str, group: Group, fabric: Any, wanted: Settings) -> str | None:
+def runs_on(op: str, group: Group, fabric: Any, wanted: Nccl) -> str | None:
     """Why it cannot run, or None."""
     if group.per_node > 1 and not nvls.switches(group, fabric):
         return "CollNet direct needs NVSwitches inside the hosts"
     return missing(group, fabric, wanted)
 
 
-def missing(group: Group, fabric: Any, wanted: Settings) -> str | None:
+def missing(group: Group, fabric: Any, wanted: Nccl) -> str | None:
     """What either CollNet algorithm lacks on `group`, or None."""
     if group.nodes < 2:
         return "CollNet needs at least two hosts"

@@ -13,9 +13,9 @@ from sim.collectives import paths
 from sim.collectives.graphs import BALANCED, NVLS, RING, Channels, compute
 from sim.collectives.group import Group
 from sim.collectives.likeness import likeness
-from sim.collectives.plan import Settings
 from sim.collectives.speeds import NET_SPEEDS, SPEEDS, capability, generation, nvlink_share
 from sim.collectives.system import System, system_of
+from sim.sections import Nccl
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class Graphs:
     nvls: Channels | None
 
 
-def every_host(group: Group, fabric: Any, wanted: Settings) -> list[Graphs]:
+def every_host(group: Group, fabric: Any, wanted: Nccl) -> list[Graphs]:
     """What was found on each host."""
     first: dict[int, tuple[str, ...]] = {}
     for host in group.hosts:
@@ -36,7 +36,7 @@ def every_host(group: Group, fabric: Any, wanted: Settings) -> list[Graphs]:
     return [sizes[len(host)] for host in group.hosts]
 
 
-def on_host(group: Group, fabric: Any, wanted: Settings, host: tuple[str, ...]) -> Graphs:
+def on_host(group: Group, fabric: Any, wanted: Nccl, host: tuple[str, ...]) -> Graphs:
     """What is found on one of the group's hosts."""
     how = (wanted.cross_nic, wanted.pxn_disable, wanted.release, group.inside, group.net)
     key = ("graphs", likeness(fabric, host), group.nodes > 1, how)
@@ -46,7 +46,7 @@ def on_host(group: Group, fabric: Any, wanted: Settings, host: tuple[str, ...]) 
     return plans[key]  # type: ignore[no-any-return]
 
 
-def _search(group: Group, fabric: Any, wanted: Settings, host: tuple[str, ...]) -> Graphs:
+def _search(group: Group, fabric: Any, wanted: Nccl, host: tuple[str, ...]) -> Graphs:
     kind, sm = generation(fabric.gpu_model), capability(fabric.gpu_model)
     system = system_of(fabric, group, host, kind, nvlink_share(kind, wanted.release), not wanted.pxn_disable)
     speeds = (NET_SPEEDS if system.nets else SPEEDS)[kind]

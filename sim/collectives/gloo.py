@@ -20,8 +20,9 @@ import numpy as np
 
 from sim.collectives import machine, paths, ring
 from sim.collectives.group import Group, group_of
-from sim.collectives.plan import Plan, Send, Settings, settings
+from sim.collectives.plan import Plan, Send
 from sim.errors import InputError, unknown
+from sim.sections import Nccl
 
 OPS = (
     "all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce", "all_to_all", "gather", "scatter", "send",
@@ -31,7 +32,9 @@ RINGS = ("all_reduce", "all_gather", "reduce_scatter")
 Flow = tuple[str, str, float]
 
 
-def plan(op: str, size: float, ranks: Sequence[str], fabric: Any, nccl: Any = None, on_gpu: bool = True) -> Plan:
+def plan(
+    op: str, size: float, ranks: Sequence[str], fabric: Any, nccl: Nccl | None = None, on_gpu: bool = True
+) -> Plan:
     """Gloo over `ranks`; the first is the root. `on_gpu`: the tensors live on the GPUs.
 
     Raises
@@ -41,7 +44,7 @@ def plan(op: str, size: float, ranks: Sequence[str], fabric: Any, nccl: Any = No
     """
     if op not in OPS:
         raise InputError(unknown("gloo", "op", op, OPS))
-    group = group_of(fabric, ranks, settings(nccl))
+    group = group_of(fabric, ranks, nccl or Nccl())
     pace = machine.of(fabric).tables["gloo"]["tcp"]
     memory = {gpu: fabric.nearest(gpu, "memory") for gpu in group.ranks}
     copies = paths.gather(fabric, _copies(op, ranks, memory) if on_gpu else [])
@@ -132,6 +135,6 @@ def steps(op: str, n: int) -> list[list[Send]]:
     ]
 
 
-def runs_on(op: str, group: Group, fabric: Any, wanted: Settings) -> str | None:
+def runs_on(op: str, group: Group, fabric: Any, wanted: Nccl) -> str | None:
     """Why it cannot run, or None."""
     return None if "memory" in fabric.nodes.kinds else f"{fabric.name} has no host memory"

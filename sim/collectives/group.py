@@ -10,8 +10,8 @@ import numpy as np
 
 from sim.collectives import paths, transport
 from sim.collectives.network import Network, network_of
-from sim.collectives.plan import Settings
 from sim.errors import InputError, Mistake, unknown
+from sim.sections import Nccl
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,7 +77,7 @@ class Group:
         return transport.expand(fabric, near, self.inside) + transport.expand(fabric, far, self.outside)
 
 
-def group_of(fabric: Any, ranks: Sequence[str], wanted: Settings | None = None) -> Group:
+def group_of(fabric: Any, ranks: Sequence[str], wanted: Nccl | None = None) -> Group:
     """The group of `ranks`; of their order only the one in which hosts first appear matters.
 
     Raises
@@ -86,7 +86,7 @@ def group_of(fabric: Any, ranks: Sequence[str], wanted: Settings | None = None) 
         If a rank is not a GPU of the fabric, or named twice.
     """
     index = paths.index_of(fabric)
-    wanted = wanted or Settings()
+    wanted = wanted or Nccl()
     how = (wanted.hostid, wanted.p2p_disable, wanted.shm_disable, wanted.net_speed)
     key = (tuple(ranks), how)
     if key not in index.groups:
@@ -117,7 +117,7 @@ def _check(fabric: Any, index: paths.Index, ranks: tuple[str, ...]) -> None:
         raise InputError(mistakes)
 
 
-def _hosts(fabric: Any, ranks: tuple[str, ...], wanted: Settings) -> tuple[tuple[str, ...], ...]:
+def _hosts(fabric: Any, ranks: tuple[str, ...], wanted: Nccl) -> tuple[tuple[str, ...], ...]:
     """Ranks by NCCL's nodes: NVLink domains, or what the settings pretend."""
     domains = paths.domains(fabric)
     by_host: dict[Any, list[str]] = {}
@@ -132,7 +132,7 @@ def _hosts(fabric: Any, ranks: tuple[str, ...], wanted: Settings) -> tuple[tuple
     return tuple(tuple(gpus) for gpus in by_host.values())
 
 
-def _build(fabric: Any, ranks: tuple[str, ...], wanted: Settings) -> Group:
+def _build(fabric: Any, ranks: tuple[str, ...], wanted: Nccl) -> Group:
     hosts = _hosts(fabric, ranks, wanted)
     pairs = [(g[i], g[(i + 1) % len(g)]) for g in hosts if len(g) > 1 for i in range(len(g))]
     between = [

@@ -16,8 +16,8 @@ from typing import Any
 from sim.collectives import found, nvls, tree
 from sim.collectives.graphs import SPLIT, TREE, Channels
 from sim.collectives.group import Group, group_of
-from sim.collectives.plan import Settings, settings
 from sim.collectives.system import TYPES
+from sim.sections import Nccl
 
 ARITY = 3
 WIDE = 64  # ranks of a ring that are printed
@@ -95,9 +95,9 @@ def _place(edge: tuple[int, int], nodes: int, half: int) -> int:
     return int(child > above)
 
 
-def told(fabric: Any, ranks: Sequence[str], nccl: Any = None, trees: int = 8) -> list[str]:
+def told(fabric: Any, ranks: Sequence[str], nccl: Nccl | None = None, trees: int = 8) -> list[str]:
     """The lines of NCCL's log about a communicator, at most `trees` ranks of them."""
-    wanted = settings(nccl)
+    wanted = nccl or Nccl()
     group = group_of(fabric, ranks, wanted)
     if group.n < 2:
         return []
@@ -112,7 +112,7 @@ def told(fabric: Any, ranks: Sequence[str], nccl: Any = None, trees: int = 8) ->
     return lines + ([f"... ({group.n} ranks)"] if group.n > trees else [])
 
 
-def _channels(group: Group, fabric: Any, wanted: Settings) -> int:
+def _channels(group: Group, fabric: Any, wanted: Nccl) -> int:
     from sim.collectives.search import search  # it asks `found` in its turn
 
     return search(group, fabric.gpu_model, wanted, fabric).channels

@@ -18,9 +18,10 @@ from sim.collectives import paths, protocols, transport
 from sim.collectives.assemble import Bytes, assemble
 from sim.collectives.constants import Constants, load
 from sim.collectives.group import Group, group_of
-from sim.collectives.plan import Plan, Send, Settings, settings
+from sim.collectives.plan import Plan, Send
 from sim.collectives.search import MAX_HEADS, generation
 from sim.collectives.tuning import Model, Rows
+from sim.sections import Nccl
 
 OPS = ("all_reduce", "all_gather", "reduce_scatter")
 PROTOS = ("Simple",)
@@ -37,13 +38,13 @@ def plan(
     size: float,
     ranks: Sequence[str],
     fabric: Any,
-    nccl: Any = None,
+    nccl: Nccl | None = None,
     proto: str = "Simple",
     channels: int = 16,
     table: Constants | None = None,
 ) -> Plan:
     """NVLink SHARP over `ranks` with all of its `channels` channels."""
-    group = group_of(fabric, ranks, settings(nccl))
+    group = group_of(fabric, ranks, nccl or Nccl())
     table = longer(table or load(fabric.gpu_model), group)
     up, down = crossing(op, group.n)
     work = protocols.Work(1, 0, size / channels, size / channels, size * max(up, down), 0.0)
@@ -88,7 +89,7 @@ def steps(op: str, n: int) -> list[list[Send]]:
     return {"all_reduce": [into, own, store, spread], "all_gather": [store, spread], "reduce_scatter": [into, own]}[op]
 
 
-def runs_on(op: str, group: Group, fabric: Any, wanted: Settings) -> str | None:
+def runs_on(op: str, group: Group, fabric: Any, wanted: Nccl) -> str | None:
     """Why NVLink SHARP cannot run, or None."""
     if group.nodes > 1:
         return "between hosts NVLink SHARP needs SHARP in the network too (NCCL picks nvls_tree instead)"
@@ -97,7 +98,7 @@ def runs_on(op: str, group: Group, fabric: Any, wanted: Settings) -> str | None:
     return missing(group, fabric, wanted)
 
 
-def missing(group: Group, fabric: Any, wanted: Settings) -> str | None:
+def missing(group: Group, fabric: Any, wanted: Nccl) -> str | None:
     """What NVLink SHARP lacks inside the hosts of `group`, or None."""
     multicast = fabric.cluster_facts.nvlink_sharp
     if wanted.nvls is False:

@@ -16,9 +16,10 @@ from sim.collectives import nvls, paths, protocols, transport, tree
 from sim.collectives.assemble import Bytes, assemble
 from sim.collectives.constants import Constants
 from sim.collectives.group import Group, group_of
-from sim.collectives.plan import Plan, Send, Settings, settings
+from sim.collectives.plan import Plan, Send
 from sim.collectives.search import MAX_HEADS
 from sim.collectives.tuning import Model, Rows
+from sim.sections import Nccl
 
 OPS = ("all_reduce",)
 PROTOS = ("Simple",)
@@ -39,13 +40,13 @@ def plan(
     size: float,
     ranks: Sequence[str],
     fabric: Any,
-    nccl: Any = None,
+    nccl: Nccl | None = None,
     proto: str = "Simple",
     channels: int = 16,
     table: Constants | None = None,
 ) -> Plan:
     """NVLink SHARP in the hosts of `ranks` and trees between them, with all of its `channels` channels."""
-    group = group_of(fabric, ranks, settings(nccl))
+    group = group_of(fabric, ranks, nccl or Nccl())
     heads = _heads(group)
     share = size / channels
     remote = 2 * tree.depth(group.nodes)
@@ -115,7 +116,7 @@ def steps(op: str, n: int, hosts: int = 2) -> list[list[Send]]:
     return [into, own, *across, store, spread]
 
 
-def runs_on(op: str, group: Group, fabric: Any, wanted: Settings) -> str | None:
+def runs_on(op: str, group: Group, fabric: Any, wanted: Nccl) -> str | None:
     """Why it cannot run, or None."""
     if group.nodes < 2:
         return "nvls_tree needs at least two hosts"

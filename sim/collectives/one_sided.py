@@ -15,8 +15,9 @@ import numpy as np
 
 from sim.collectives import machine, paths
 from sim.collectives.group import Group, group_of
-from sim.collectives.plan import Plan, Send, Settings, settings
+from sim.collectives.plan import Plan, Send
 from sim.errors import InputError, Mistake, unknown
+from sim.sections import Nccl
 
 OPS = ("put", "get", "all_to_all", "all_gather", "broadcast")
 TRANSPORTS = ("ibgda", "proxy")
@@ -25,7 +26,7 @@ SAME = {"send": "put", "recv": "get"}
 
 
 def plan(
-    op: str, size: float, ranks: Sequence[str], fabric: Any, nccl: Any = None, transport: str | None = None
+    op: str, size: float, ranks: Sequence[str], fabric: Any, nccl: Nccl | None = None, transport: str | None = None
 ) -> Plan:  # fmt: skip
     """A put of `size` bytes from ranks[0] to ranks[1], a get by ranks[0] from ranks[1], or a collective of puts.
 
@@ -37,7 +38,7 @@ def plan(
     InputError
         For an operation or a transport that is none, fewer than two ranks, or P2P switched off.
     """
-    wanted = settings(nccl)
+    wanted = nccl or Nccl()
     transport = transport or wanted.transport
     op = SAME.get(op, op)
     mistakes = [] if op in OPS else [unknown("one_sided", "op", op, OPS)]
@@ -85,7 +86,7 @@ def steps(op: str, n: int) -> list[list[Send]]:
     return [[Send(r, q, r if own else r * n + q, False) for r in range(n) for q in range(n) if r != q]]
 
 
-def runs_on(op: str, group: Group, fabric: Any, wanted: Settings) -> str | None:
+def runs_on(op: str, group: Group, fabric: Any, wanted: Nccl) -> str | None:
     """Why it cannot run, or None."""
     if wanted.p2p_disable:
         return "one-sided transfers need P2P: [nccl] p2p_disable = false"

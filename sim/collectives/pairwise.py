@@ -16,9 +16,10 @@ from sim.collectives import constants as files
 from sim.collectives import machine, paths, transport
 from sim.collectives.assemble import Bytes, wires
 from sim.collectives.group import Group, group_of
-from sim.collectives.plan import PAIR_OPS, Plan, Send, Settings, settings
+from sim.collectives.plan import PAIR_OPS, Plan, Send
 from sim.collectives.protocols import aligned, joined, net_hop, ring_step, sharpness
 from sim.collectives.search import NET_PER_CHANNEL
+from sim.sections import Nccl
 
 OPS = PAIR_OPS
 # Above so many ranks an all-to-all is counted by classes of pairs.
@@ -33,7 +34,7 @@ def plan(
     size: float,
     ranks: Sequence[str],
     fabric: Any,
-    nccl: Any = None,
+    nccl: Nccl | None = None,
     proto: str | None = None,
     channels: int | None = None,
     table: files.Constants | None = None,
@@ -44,7 +45,7 @@ def plan(
 
     Further ranks of a send belong to its communicator: they are idle, but NCCL gives fewer channels to each pair.
     """
-    wanted = settings(nccl)
+    wanted = nccl or Nccl()
     group = group_of(fabric, ranks, wanted)
     table = table or machine.of(fabric)
     graph = rules.search(group, fabric.gpu_model, wanted, fabric)
@@ -146,7 +147,7 @@ def _posted(op: str, group: Group) -> int:
 
 
 def _slower(
-    op: str, message: float, group: Group, graph: rules.Graph, parts: int, wanted: Settings
+    op: str, message: float, group: Group, graph: rules.Graph, parts: int, wanted: Nccl
 ) -> float:  # fmt: skip
     """Seconds of the fullest channel over the network, where one carries less than inside a host.
 
@@ -191,6 +192,6 @@ def steps(op: str, n: int) -> list[list[Send]]:
     return [[Send(r, (r + k) % n, r * n + (r + k) % n, False) for r in range(n)] for k in range(1, n)]
 
 
-def runs_on(op: str, group: Group, fabric: Any, wanted: Settings) -> str | None:
+def runs_on(op: str, group: Group, fabric: Any, wanted: Nccl) -> str | None:
     """None: messages go everywhere."""
     return None

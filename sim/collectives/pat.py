@@ -17,8 +17,9 @@ from sim.collectives import protocols
 from sim.collectives.assemble import assemble
 from sim.collectives.constants import Constants
 from sim.collectives.group import Group, group_of
-from sim.collectives.plan import Plan, Send, Settings, settings
+from sim.collectives.plan import Plan, Send
 from sim.collectives.tuning import Model, Rows
+from sim.sections import Nccl
 
 OPS = ("all_gather", "reduce_scatter")
 PROTOS = ("Simple",)
@@ -32,13 +33,13 @@ def plan(
     size: float,
     ranks: Sequence[str],
     fabric: Any,
-    nccl: Any = None,
+    nccl: Nccl | None = None,
     proto: str = "Simple",
     channels: int = 2,
     table: Constants | None = None,
 ) -> Plan:
     """Binomial trees over `ranks` with at most `channels` channels."""
-    group = group_of(fabric, ranks, settings(nccl))
+    group = group_of(fabric, ranks, nccl or Nccl())
     count, _ = rules.used(op, size, group.n, "pat", proto, channels)
     sent = size * (group.n - 1) / group.n
     work = protocols.Work(0, rounds(group.n), size / group.n / count, sent / count, 0.0, sent)
@@ -82,7 +83,7 @@ def steps(op: str, n: int) -> list[list[Send]]:
     return [[Send(s.dst, s.src, s.chunk, True) for s in sends] for sends in reversed(spread)]
 
 
-def runs_on(op: str, group: Group, fabric: Any, wanted: Settings) -> str | None:
+def runs_on(op: str, group: Group, fabric: Any, wanted: Nccl) -> str | None:
     """Why it cannot run, or None."""
     if wanted.release < (2, 23):
         return f"NCCL {wanted.version} has no PAT: it came with 2.23"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -10,6 +11,7 @@ import numpy as np
 
 from sim.collectives.registry import algorithms
 from sim.errors import InputError, Mistake, unknown
+from sim.sections import Nccl
 
 RING_OPS = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce")
 PAIR_OPS = ("send", "recv", "sendrecv", "all_to_all", "gather", "scatter")
@@ -87,77 +89,47 @@ class Send(NamedTuple):
     reduce: bool
 
 
-@dataclass(frozen=True)
-class Settings:
-    """The part of a scenario's [nccl] that decides collectives, normalised and hashable."""
-
-    version: str = "2.28.9"
-    algo: str | None = None
-    proto: str | None = None
-    min_channels: int | None = None
-    max_channels: int | None = None
-    nvls: bool | None = None
-    buffer_size: float | None = None
-    max_ctas: int | None = None
-    collnet: bool | None = None
-    p2p_disable: bool = False
-    shm_disable: bool = False
-    cross_nic: int = 2
-    pxn_disable: bool = False
-    hostid: int | None = None
-    nchannels_per_net_peer: int | None = None
-    net_speed: float | None = None
-    net: str | None = None
-    socket_nthreads: int | None = None
-    nsocks_perthread: int | None = None
-    backend: str = "nccl"
-    transport: str = "ibgda"
-    tensors: str = "gpu"
-
-    @property
-    def release(self) -> tuple[int, int]:
-        """Major and minor number of the version: (2, 28)."""
-        major, minor = self.version.split(".")[:2]
-        return int(major), int(minor)
-
-
-def settings(nccl: Any, where: str = "nccl") -> Settings:
-    """Settings from any object with those attributes (``sim.spec.Nccl``); None gives the defaults.
+def nccl_of(values: Mapping[str, Any], where: str = "nccl") -> Nccl:
+    """Settings from keys and values, with algorithm and protocol in any spelling; None is what was not said.
 
     Raises
     ------
     InputError
-        For an algorithm or protocol that NCCL does not have.
+        With every setting that NCCL does not have.
     """
-    if isinstance(nccl, Settings):
-        return nccl
-    defaults = {name: entry.default for name, entry in Settings.__dataclass_fields__.items()}
-    values: dict[str, Any] = {name: getattr(nccl, name, default) for name, default in defaults.items()}
-    values |= {name: defaults[name] for name, value in values.items() if value is None}
+    said = {key: value for key, value in values.items() if value is not None}
+    if "algo" in said:
+        said["algo"] = re.sub("[ -]", "_", str(said["algo"])).lower()
+    if "proto" in said:
+        by_lower = {proto.lower(): proto for proto in PROTOS}
+        said["proto"] = by_lower.get(str(said["proto"]).lower(), said["proto"])
+    nccl = Nccl(**said)
+    if mistakes := mistakes_of(nccl, where):
+        raise InputError(mistakes)
+    return nccl
+
+
+def mistakes_of(nccl: Nccl, where: str = "nccl") -> list[Mistake]:
+    """What NCCL does not have, or what contradicts itself."""
     mistakes = []
-    if not re.match(r"2\.\d+(\.\d+)*$", str(values["version"])):
-        mistakes.append(Mistake(where, "version", str(values["version"]), "a version of NCCL 2, such as 2.28.9"))
-    if values["algo"] is not None:
-        values["algo"] = re.sub("[ -]", "_", str(values["algo"])).lower()
-        if values["algo"] not in algorithms():
-            mistakes.append(unknown(where, "algo", values["algo"], list(algorithms())))
-    if values["proto"] is not None:
-        by_lower = {p.lower(): p for p in PROTOS}
-        if str(values["proto"]).lower() not in by_lower:
-            mistakes.append(unknown(where, "proto", str(values["proto"]), PROTOS))
-        values["proto"] = by_lower.get(str(values["proto"]).lower())
+    if not re.match(r"2\.\d+(\.\d+)*$", nccl.version):
+        mistakes.append(Mistake(where, "version", nccl.version, "a version of NCCL 2, such as 2.28.9"))
+    if nccl.algo is not None and nccl.algo not in algorithms():
+        mistakes.append(unknown(where, "algo", nccl.algo, list(algorithms())))
+    if nccl.proto is not None and nccl.proto not in PROTOS:
+        mistakes.append(unknown(where, "proto", nccl.proto, PROTOS))
     mistakes += [
-        unknown(where, key, str(values[key]), words) for key, words in WORDS.items() if values[key] not in words
+        unknown(where, key, str(getattr(nccl, key)), words)
+        for key, words in WORDS.items()
+        if getattr(nccl, key) not in words
     ]
-    if values["cross_nic"] not in (0, 1, 2):
-        mistakes.append(Mistake(where, "cross_nic", str(values["cross_nic"]), "0, 1 or 2"))
-    low, high = values["min_channels"], values["max_channels"]
+    if nccl.cross_nic not in (0, 1, 2):
+        mistakes.append(Mistake(where, "cross_nic", str(nccl.cross_nic), "0, 1 or 2"))
+    low, high = nccl.min_channels, nccl.max_channels
     if low is not None and high is not None and low > high:
         mistakes.append(Mistake(where, "min_channels", str(low), f"at most max_channels, {high}"))
-    if values["backend"] == "gloo":
-        forced = [key for key in ("algo", "proto", "min_channels", "max_channels") if values[key] is not None]
+    if nccl.backend == "gloo":
+        forced = [key for key in ("algo", "proto", "min_channels", "max_channels") if getattr(nccl, key) is not None]
         why = 'nothing beside backend = "gloo": it is NCCL\'s'
-        mistakes += [Mistake(where, key, str(values[key]), why) for key in forced]
-    if mistakes:
-        raise InputError(mistakes)
-    return Settings(**values)
+        mistakes += [Mistake(where, key, str(getattr(nccl, key)), why) for key in forced]
+    return mistakes

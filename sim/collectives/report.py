@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from sim.collectives import asked, backends, creation, lines, machine, table
-from sim.collectives.plan import WORDS, settings
+from sim.collectives.plan import WORDS, mistakes_of
 from sim.errors import InputError, Mistake, unknown
 from sim.sections import Nccl
 from sim.units import parse_nccl_size
@@ -72,7 +72,8 @@ def collective(
     nccl = _backend(nccl, backend)
     backends.check(nccl.backend, op)
     _contradictions(nccl.backend, op, forced, ranks, gpus)
-    settings(nccl, "--set")
+    if mistakes := mistakes_of(nccl, "--set"):
+        raise InputError(mistakes)
     fabric = load_cluster(cluster, hosts, links, "--set")
     if constants is not None:
         fabric = fabric.with_constants(str(constants))

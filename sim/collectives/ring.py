@@ -13,8 +13,9 @@ from sim.collectives import machine, paths, protocols, rings, transport, tree
 from sim.collectives.assemble import Bytes, assemble
 from sim.collectives.constants import Constants, Pace
 from sim.collectives.group import Group, group_of
-from sim.collectives.plan import PROTOS, RING_OPS, Plan, Send, Settings, settings
+from sim.collectives.plan import PROTOS, RING_OPS, Plan, Send
 from sim.collectives.tuning import NET_OVERHEAD, RING_NET, Model, Rows
+from sim.sections import Nccl
 
 __all__ = ["OPS", "PROTOS"]
 OPS = RING_OPS
@@ -32,14 +33,14 @@ def plan(
     size: float,
     ranks: Sequence[str],
     fabric: Any,
-    nccl: Any = None,
+    nccl: Nccl | None = None,
     proto: str = "Simple",
     channels: int = 24,
     table: Constants | None = None,
     in_place: bool = False,
 ) -> Plan:
     """A ring over `ranks` with at most `channels` channels; see `sim.collectives.plan_collective` for the choice."""
-    wanted = settings(nccl)
+    wanted = nccl or Nccl()
     group = group_of(fabric, ranks, wanted)
     table = table or machine.of(fabric)
     pace = table.pace("ring", proto)
@@ -138,7 +139,7 @@ def steps(op: str, n: int) -> list[list[Send]]:
     return {"all_reduce": reduce + spread, "reduce_scatter": reduce, "all_gather": spread}[op]
 
 
-def runs_on(op: str, group: Group, fabric: Any, wanted: Settings) -> str | None:
+def runs_on(op: str, group: Group, fabric: Any, wanted: Nccl) -> str | None:
     """None: a ring runs everywhere."""
     return None
 

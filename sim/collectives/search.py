@@ -14,10 +14,10 @@ from typing import Any
 
 from sim.collectives import found
 from sim.collectives.group import Group
-from sim.collectives.plan import Settings
 from sim.collectives.speeds import NET_SPEEDS, NVLINK, SPEEDS, generation, most_channels, nvlink_share
 from sim.collectives.system import NVB, NVL, PXB
 from sim.collectives.transport import PCIE, between
+from sim.sections import Nccl
 
 __all__ = ["NET_SPEEDS", "NVLINK", "SPEEDS", "Graph", "generation", "power_of_two", "search"]
 
@@ -65,7 +65,7 @@ class Graph:
     ll128: bool = True
 
 
-def search(group: Group, gpu: str, settings: Settings, fabric: Any = None) -> Graph:
+def search(group: Group, gpu: str, settings: Nccl, fabric: Any = None) -> Graph:
     """Channels of a communicator: NCCL goes by the wires, not by what a copy gets out of them.
 
     Without the `fabric` hosts without NVSwitches are taken for hosts with them.
@@ -107,7 +107,7 @@ def switched(group: Group, fabric: Any) -> bool:
     return any(fabric.nodes.kinds[fabric.node_index(fabric.links.dst[i])] == "nvswitch" for i in links)
 
 
-def _searched(group: Group, fabric: Any, settings: Settings) -> Graph:
+def _searched(group: Group, fabric: Any, settings: Nccl) -> Graph:
     """The same, searched edge by edge; of every figure the least that some host finds (init.cc)."""
     kind, graphs = generation(fabric.gpu_model), found.every_host(group, fabric, settings)
     rings, trees = [g.ring for g in graphs], [g.tree for g in graphs]
@@ -188,7 +188,7 @@ def _best(bandwidth: float, speeds: tuple[int, ...], kind: str) -> tuple[int, fl
     return (2 * count, speed / 2) if _divisible(speed, count, kind) else (count, speed)
 
 
-def _multicast(group: Group, kind: str, inside: float, settings: Settings) -> tuple[int, float, float, int]:
+def _multicast(group: Group, kind: str, inside: float, settings: Nccl) -> tuple[int, float, float, int]:
     """Heads, GB/s of each in a host and between hosts, and CTAs of NVLink SHARP; a head loads its GPU twice."""
     local = int(group.per_node)
     if local < 2 or kind not in ("hopper", "blackwell"):
@@ -205,13 +205,13 @@ def _multicast(group: Group, kind: str, inside: float, settings: Settings) -> tu
     return heads, speed, between, max(1, min(max(ctas, min(low, high)), high))
 
 
-def _limited(settings: Settings, channels: int) -> int:
+def _limited(settings: Nccl, channels: int) -> int:
     most = most_channels(settings.release)
     channels = max(1, min(channels, settings.max_channels or most, settings.max_ctas or most))
     return max(channels, min(settings.min_channels or 1, settings.max_ctas or most))
 
 
-def _messages(group: Group, settings: Settings, channels: int) -> tuple[int, int]:
+def _messages(group: Group, settings: Nccl, channels: int) -> tuple[int, int]:
     """Channels for all messages, and for one."""
     p2p = power_of_two(channels)
     if group.nodes == 1:

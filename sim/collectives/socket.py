@@ -23,8 +23,9 @@ import numpy as np
 
 from sim.collectives import constants, machine, protocols, shaping, transport
 from sim.collectives.group import Group
-from sim.collectives.plan import Plan, Settings
+from sim.collectives.plan import Plan
 from sim.collectives.socket_traffic import Traffic, counter, traffic_of
+from sim.sections import Nccl
 
 INLINE = 128.0  # bytes that travel with their header (NCCL_SOCKET_INLINE)
 TASK = 65_536.0  # least bytes of a part that a helper thread takes (NCCL_SOCKET_MIN_TASKSIZE)
@@ -57,12 +58,12 @@ def tcp_of(fabric: Any) -> Tcp:
     return Tcp(**{key: float(value) for key, value in values.items() if key != "evidence"})
 
 
-def used(group: Group, fabric: Any, wanted: Settings) -> bool:
+def used(group: Group, fabric: Any, wanted: Nccl) -> bool:
     """Whether NCCL reaches other hosts of this group by sockets: the cluster file or [nccl] net says so."""
     return group.nodes > 1 and (wanted.net == "socket" or bool(fabric.cluster_facts.tcp))
 
 
-def over(plan: Plan, group: Group, fabric: Any, wanted: Settings) -> Plan:
+def over(plan: Plan, group: Group, fabric: Any, wanted: Nccl) -> Plan:
     """The plan as sockets carry it: its latency, the rate its proxy threads reach, and goodput on the links."""
     traffic = traffic_of(plan, group, fabric, wanted)
     if traffic is None:
@@ -90,13 +91,13 @@ def over(plan: Plan, group: Group, fabric: Any, wanted: Settings) -> Plan:
     return replace(plan, latency=delay, rate_cap=plan.size / (moving + idle), on_cpu=True)
 
 
-def _pause(traffic: Traffic, proto: str, tcp: Tcp, own: float, wanted: Settings) -> float:
+def _pause(traffic: Traffic, proto: str, tcp: Tcp, own: float, wanted: Nccl) -> float:
     """Seconds from the arrival of a loop's last slice until the first of the next loop is on its way."""
     lanes, _ = helpers(traffic.part, wanted)
     return own + tcp.send + tcp.receive + traffic.part * (tcp.copy if proto == "Simple" else tcp.copy_flags) / lanes
 
 
-def message_time(traffic: Traffic, proto: str, tcp: Tcp, wanted: Settings) -> tuple[float, float]:
+def message_time(traffic: Traffic, proto: str, tcp: Tcp, wanted: Nccl) -> tuple[float, float]:
     """Seconds of one round in the busiest thread, and of the rest of one hop without its links."""
     one = (tcp.send + (tcp.receive if traffic.shared else 0.0)) * (1.0 if proto == "Simple" else tcp.light)
     own = protocols.ring_step(proto) + tcp.hop
@@ -111,7 +112,7 @@ def message_time(traffic: Traffic, proto: str, tcp: Tcp, wanted: Settings) -> tu
     return each, own + traffic.part * stage + wake * tcp.wake
 
 
-def helpers(part: float, wanted: Settings) -> tuple[float, float]:
+def helpers(part: float, wanted: Nccl) -> tuple[float, float]:
     """Threads that copy one message at once, and how many must be woken on the way (0 or 2: one on each side).
 
     Without NCCL_SOCKET_NTHREADS the proxy thread sends everything itself, whatever NCCL_NSOCKS_PERTHREAD says.

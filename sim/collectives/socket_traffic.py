@@ -10,8 +10,9 @@ from typing import Any
 from sim.collectives import channels as rules
 from sim.collectives import found, machine, protocols, rings, search, tree
 from sim.collectives.group import Group
-from sim.collectives.plan import Plan, Settings
+from sim.collectives.plan import Plan
 from sim.collectives.registry import algorithms
+from sim.sections import Nccl
 
 CHUNK_SLOTS = 4  # FIFO slots of a ring's Simple chunk, in two slices
 LEAST = 2 / 32  # FIFO slots of the smallest slice: a thirty-second of the largest
@@ -57,19 +58,19 @@ class Traffic:
     both: bool = False
 
 
-def traffic_of(plan: Plan, group: Group, fabric: Any, wanted: Settings) -> Traffic | None:
+def traffic_of(plan: Plan, group: Group, fabric: Any, wanted: Nccl) -> Traffic | None:
     """What the sockets carry; None for what needs no socket, or an algorithm that sockets cannot run."""
     count = counter(plan.algo)
     near = plan.algo == "pairwise" and all(_host(group, a) == _host(group, b) for a, b in _edges(plan))
     return None if count is None or plan.size <= 0 or near else count(plan, group, fabric, wanted)
 
 
-def counter(algo: str) -> Callable[[Plan, Group, Any, Settings], Traffic] | None:
+def counter(algo: str) -> Callable[[Plan, Group, Any, Nccl], Traffic] | None:
     """What counts an algorithm's messages: NCCL's are here, another brings its own; None if it has none."""
     return TRAFFIC.get(algo) or getattr(algorithms().get(algo), "traffic", None)
 
 
-def _ring(plan: Plan, group: Group, fabric: Any, wanted: Settings) -> Traffic:
+def _ring(plan: Plan, group: Group, fabric: Any, wanted: Nccl) -> Traffic:
     if plan.op in ("broadcast", "reduce"):
         return _chain(plan, group, fabric, wanted)
     n, nodes = group.n, group.nodes
@@ -97,12 +98,12 @@ def _ring(plan: Plan, group: Group, fabric: Any, wanted: Settings) -> Traffic:
     )  # fmt: skip
 
 
-def _ways(group: Group, wanted: Settings) -> int:
+def _ways(group: Group, wanted: Nccl) -> int:
     """Rings that enter and leave a host at GPUs of their own: one for each NIC."""
     return max(1, min(group.net.nics, len(rings.cycles(group, wanted.cross_nic))))
 
 
-def _crossed(group: Group, fabric: Any, wanted: Settings) -> bool:
+def _crossed(group: Group, fabric: Any, wanted: Nccl) -> bool:
     """Whether rings leave a host by another NIC than they enter it: then the GPU beside a NIC sends for one ring and
     receives for another. Before 2.21 NCCL is taken to go a longer way to the same NIC instead: its rings over TCP are
     three times as fast on hosts where each NIC is near one GPU.
@@ -112,7 +113,7 @@ def _crossed(group: Group, fabric: Any, wanted: Settings) -> bool:
     return any(graphs.ring.cross > 0 for graphs in found.every_host(group, fabric, wanted))
 
 
-def _chain(plan: Plan, group: Group, fabric: Any, wanted: Settings) -> Traffic:
+def _chain(plan: Plan, group: Group, fabric: Any, wanted: Nccl) -> Traffic:
     """A broadcast or reduce: chunks of one slot relayed along the ring."""
     share, width = plan.size / plan.channels, protocols.WIRE[plan.proto]
     chunks = max(1, math.ceil(share / protocols.slot(plan.proto, wanted.buffer_size)))
@@ -126,7 +127,7 @@ def _chain(plan: Plan, group: Group, fabric: Any, wanted: Settings) -> Traffic:
     return Traffic(depth * remote, depth * local, chunks, max(1.0, count), 0.0, part, part * count, shared)
 
 
-def _tree(plan: Plan, group: Group, fabric: Any, wanted: Settings) -> Traffic:
+def _tree(plan: Plan, group: Group, fabric: Any, wanted: Nccl) -> Traffic:
     """Up and down; half of the channels on each of two trees, in which an inner host of one is a leaf of the other."""
     share, width = plan.size / plan.channels, protocols.WIRE[plan.proto]
     chunk = tree.chunk_of(share, group, plan.proto, wanted.buffer_size)
@@ -141,7 +142,7 @@ def _tree(plan: Plan, group: Group, fabric: Any, wanted: Settings) -> Traffic:
     return Traffic(remote, local, rounds, count, 0.0, width * chunk, width * chunk * count, False, both=True)
 
 
-def _pat(plan: Plan, group: Group, fabric: Any, wanted: Settings) -> Traffic:
+def _pat(plan: Plan, group: Group, fabric: Any, wanted: Nccl) -> Traffic:
     steps = math.ceil(math.log2(group.n))
     amount = plan.size * (group.n - 1) / group.n / steps
     slot = protocols.slot(plan.proto, wanted.buffer_size)
@@ -161,7 +162,7 @@ def _edges(plan: Plan) -> list[tuple[str, str]]:
     return [(ranks[0], ranks[1 if plan.op in ("send", "recv") else -1])]
 
 
-def _pairs(plan: Plan, group: Group, fabric: Any, wanted: Settings) -> Traffic:
+def _pairs(plan: Plan, group: Group, fabric: Any, wanted: Nccl) -> Traffic:
     n, op = group.n, plan.op
     place = {gpu: number for number, host in enumerate(group.hosts) for gpu in host}
     per_host = min(len(host) for host in group.hosts)
@@ -181,6 +182,6 @@ def _pairs(plan: Plan, group: Group, fabric: Any, wanted: Settings) -> Traffic:
     return Traffic(remote, 0.0, chunks, peers * parts, 0.0, part, part * peers * parts, shared)
 
 
-TRAFFIC: dict[str, Callable[[Plan, Group, Any, Settings], Traffic]] = {
+TRAFFIC: dict[str, Callable[[Plan, Group, Any, Nccl], Traffic]] = {
     "ring": _ring, "tree": _tree, "nvls_tree": _tree, "pat": _pat, "pairwise": _pairs,
 }  # fmt: skip

@@ -5,14 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 
-from sim.collectives import Candidate, Plan, Settings, backends, candidates, plan_collective, settings
+from sim.collectives import Candidate, Plan, backends, candidates, plan_collective
+from sim.collectives.plan import mistakes_of, nccl_of
 from sim.collectives.sure import Sure, sure
 from sim.errors import InputError, Mistake
+from sim.sections import Nccl
 from sim.units import format_bandwidth, format_bytes, format_duration
 
 # Operations whose size is n parts.
@@ -64,7 +65,7 @@ def sweep(
     algo: str | None = None,
     proto: str | None = None,
     channels: int | None = None,
-    nccl: Any = None,
+    nccl: Nccl | None = None,
     gpus: Sequence[str] = (),
 ) -> list[Row]:
     """Sizes from `min_bytes` to `max_bytes`, each twice the one before, on the first `ranks` GPUs, or on `gpus`.
@@ -94,11 +95,14 @@ def sweep(
     return [_row(op, size, group, fabric, wanted) for size in sizes]
 
 
-def _wanted(nccl: Any, algo: str | None, proto: str | None, channels: int | None) -> Settings:
+def _wanted(nccl: Nccl | None, algo: str | None, proto: str | None, channels: int | None) -> Nccl:
     """The settings, with what options say laid over them and checked."""
     options = {"algo": algo, "proto": proto, "min_channels": channels, "max_channels": channels}
     said = {name: value for name, value in options.items() if value is not None}
-    return settings(SimpleNamespace(**(vars(settings(nccl, "--set")) | said)), "command line")
+    nccl = nccl or Nccl()
+    if mistakes := mistakes_of(nccl, "--set"):
+        raise InputError(mistakes)
+    return nccl_of(vars(nccl) | said, "command line")
 
 
 def rounded(op: str, size: float, n: int) -> tuple[float, str]:
@@ -116,7 +120,7 @@ def rounded(op: str, size: float, n: int) -> tuple[float, str]:
     return size, f"below {unit} B nccl-tests has nothing to send ({parts}): predicted as asked"
 
 
-def _row(op: str, asked: float, group: Sequence[str], fabric: Any, wanted: Settings) -> Row:
+def _row(op: str, asked: float, group: Sequence[str], fabric: Any, wanted: Nccl) -> Row:
     size, note = rounded(op, asked, len(group))
     plan = plan_collective(op, size, group, fabric, wanted)
     plan = replace(plan, notes=(*plan.notes, note)) if note else plan

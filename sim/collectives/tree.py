@@ -18,9 +18,10 @@ from sim.collectives import paths, protocols
 from sim.collectives.assemble import assemble
 from sim.collectives.constants import Constants
 from sim.collectives.group import Group, group_of
-from sim.collectives.plan import PROTOS, Plan, Send, Settings, settings
+from sim.collectives.plan import PROTOS, Plan, Send
 from sim.collectives.search import generation
 from sim.collectives.tuning import TREE_NET, Model, Rows
+from sim.sections import Nccl
 
 __all__ = ["OPS", "PROTOS"]
 OPS = ("all_reduce",)
@@ -48,13 +49,13 @@ def plan(
     size: float,
     ranks: Sequence[str],
     fabric: Any,
-    nccl: Any = None,
+    nccl: Nccl | None = None,
     proto: str = "Simple",
     channels: int = 24,
     table: Constants | None = None,
 ) -> Plan:
     """Trees over `ranks` with at most `channels` channels."""
-    wanted = settings(nccl)
+    wanted = nccl or Nccl()
     group = group_of(fabric, ranks, wanted)
     count, threads = rules.used(op, size, group.n, "tree", proto, channels)
     plan = assemble(
@@ -216,7 +217,7 @@ def _levels(tree: tuple[tuple[int, int], ...]) -> dict[int, int]:
     return level
 
 
-def runs_on(op: str, group: Group, fabric: Any, wanted: Settings) -> str | None:
+def runs_on(op: str, group: Group, fabric: Any, wanted: Nccl) -> str | None:
     """None: a tree runs everywhere."""
     return None
 

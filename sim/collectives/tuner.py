@@ -13,11 +13,12 @@ from typing import Any
 
 from sim.collectives import nvls, pairwise, ring, shaping, socket
 from sim.collectives.group import Group, group_of
-from sim.collectives.plan import OPS, PAIR_OPS, Plan, Settings, settings
+from sim.collectives.plan import OPS, PAIR_OPS, Plan
 from sim.collectives.registry import algorithms
 from sim.collectives.search import generation, search
 from sim.collectives.tuning import Model
 from sim.errors import InputError, Mistake, unknown
+from sim.sections import Nccl
 
 # Since this release NCCL refuses what it cannot do instead of falling back to rings and trees.
 STRICT = (2, 24)
@@ -34,18 +35,20 @@ class Candidate:
     time: float
 
 
-def model_of(group: Group, fabric: Any, wanted: Settings) -> Model:
+def model_of(group: Group, fabric: Any, wanted: Nccl) -> Model:
     """What the cost model knows of a communicator, its channels included."""
     graph = search(group, fabric.gpu_model, wanted, fabric)
     return Model(group, graph, generation(fabric.gpu_model), wanted.release)
 
 
-def table(op: str, ranks: Sequence[str], fabric: Any, nccl: Any = None) -> dict[tuple[str, str], tuple[float, float]]:
+def table(
+    op: str, ranks: Sequence[str], fabric: Any, nccl: Nccl | None = None
+) -> dict[tuple[str, str], tuple[float, float]]:
     """NCCL's tuning table of an operation, as its log prints it: microseconds and GB/s by algorithm and protocol.
 
     Algorithms and protocols that cannot run there are left out.
     """
-    wanted = settings(nccl)
+    wanted = nccl or Nccl()
     model = model_of(group_of(fabric, ranks, wanted), fabric, wanted)
     return {
         (algo, proto): algorithms()[algo].estimate(op, proto, model)
@@ -53,7 +56,7 @@ def table(op: str, ranks: Sequence[str], fabric: Any, nccl: Any = None) -> dict[
     }
 
 
-def _runnable(op: str, model: Model, fabric: Any, wanted: Settings) -> list[tuple[str, str]]:
+def _runnable(op: str, model: Model, fabric: Any, wanted: Nccl) -> list[tuple[str, str]]:
     return [
         (name, proto)
         for name, module in algorithms().items()
@@ -64,9 +67,9 @@ def _runnable(op: str, model: Model, fabric: Any, wanted: Settings) -> list[tupl
     ]
 
 
-def candidates(op: str, size: float, ranks: Sequence[str], fabric: Any, nccl: Any = None) -> list[Candidate]:
+def candidates(op: str, size: float, ranks: Sequence[str], fabric: Any, nccl: Nccl | None = None) -> list[Candidate]:
     """Everything NCCL compares for this operation, best first; empty for messages between pairs."""
-    wanted = settings(nccl)
+    wanted = nccl or Nccl()
     group = group_of(fabric, ranks, wanted)
     if op in PAIR_OPS or group.n == 1:
         return []
@@ -86,7 +89,9 @@ def _row(op: str, size: float, algo: str, proto: str, model: Model) -> Candidate
     return Candidate(algo, proto, latency * 1e-6, bandwidth * 1e9, time)
 
 
-def choose(op: str, size: float, ranks: Sequence[str], fabric: Any, nccl: Any = None, in_place: bool = False) -> Plan:
+def choose(
+    op: str, size: float, ranks: Sequence[str], fabric: Any, nccl: Nccl | None = None, in_place: bool = False
+) -> Plan:
     """The plan NCCL would run.
 
     Raises
@@ -95,7 +100,7 @@ def choose(op: str, size: float, ranks: Sequence[str], fabric: Any, nccl: Any = 
         For an unknown operation, a size that is no size, too few ranks, or a forced algorithm or protocol that
         cannot run here (before NCCL 2.24: it is ignored, with a note).
     """
-    wanted = settings(nccl)
+    wanted = nccl or Nccl()
     group = group_of(fabric, ranks, wanted)
     _check(op, size, group)
     if op in PAIR_OPS:
@@ -112,7 +117,7 @@ def choose(op: str, size: float, ranks: Sequence[str], fabric: Any, nccl: Any = 
     return replace(plan, notes=(*plan.notes, *notes, *_notes(op, group, fabric, wanted)))
 
 
-def _carried(plan: Plan, group: Group, fabric: Any, wanted: Settings) -> Plan:
+def _carried(plan: Plan, group: Group, fabric: Any, wanted: Nccl) -> Plan:
     """The plan on this network: over TCP sockets, through shaped ports, or as it is."""
     if socket.used(group, fabric, wanted):
         return socket.over(plan, group, fabric, wanted)
@@ -120,7 +125,7 @@ def _carried(plan: Plan, group: Group, fabric: Any, wanted: Settings) -> Plan:
 
 
 def _allowed(
-    op: str, size: float, group: Group, ranks: Sequence[str], fabric: Any, wanted: Settings
+    op: str, size: float, group: Group, ranks: Sequence[str], fabric: Any, wanted: Nccl
 ) -> tuple[list[Candidate], list[str]]:  # fmt: skip
     """Candidates that the settings leave, and notes on what they asked for in vain."""
     rows = candidates(op, size, ranks, fabric, wanted)
@@ -145,7 +150,7 @@ def _allowed(
     return same or rows, [*notes, f"{value} was asked for and ignored: {why}"]
 
 
-def _notes(op: str, group: Group, fabric: Any, wanted: Settings) -> tuple[str, ...]:
+def _notes(op: str, group: Group, fabric: Any, wanted: Nccl) -> tuple[str, ...]:
     """What would probably be chosen on the real machine and is not what was planned."""
     silent = wanted.nvls is None and fabric.cluster_facts.nvlink_sharp is None and wanted.algo is None
     if op == "all_reduce" and silent and group.n > 4:

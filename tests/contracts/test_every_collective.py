@@ -9,9 +9,10 @@ from functools import lru_cache
 import pytest
 
 from sim.collectives.group import group_of
-from sim.collectives.plan import OPS, Plan, Settings
+from sim.collectives.plan import OPS, Plan
 from sim.errors import InputError
 from sim.plugins import load, providers
+from sim.sections import Nccl
 from topologies import cluster_names, load_cluster
 from topologies.core.quantity import Quantity
 from topologies.fabric import Fabric
@@ -21,7 +22,7 @@ ALGORITHMS = sorted(name for name in providers("sim.collectives", "plan") if nam
 OTHERS = ("gloo", "one_sided")
 CLUSTERS = ("h200-host-2", "h200-host-4", "dgx-h200")
 SIZES = (8.0, 2.0**16, 2.0**24, 2.0**32)
-NVLS = Settings(nvls=True, collnet=True)  # what switches can do, they may
+NVLS = Nccl(nvls=True, collnet=True)  # what switches can do, they may
 # Where switches add up, a GPU need not pass on what others contributed.
 IN_NETWORK = ("nvls", "collnet")
 

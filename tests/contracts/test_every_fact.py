@@ -11,8 +11,8 @@ import pytest
 
 from sim.collectives import found
 from sim.collectives.group import group_of
-from sim.collectives.plan import Settings
 from sim.collectives.system import system_of
+from sim.sections import Nccl
 from topologies import load_cluster
 from topologies.core.facts import KINDS, ClusterFacts
 from topologies.core.quantity import Quantity
@@ -95,8 +95,8 @@ def ring_speed(amd: bool) -> float:
     polaris = load_cluster("alcf-polaris", 2)
     stated = {"amd_cpu": Quantity(float(amd), "guess", "a test")}
     fabric = polaris.with_facts(polaris.name, {**polaris.facts, **stated})
-    group = group_of(fabric, fabric.gpus, Settings())
-    return found.on_host(group, fabric, Settings(), group.hosts[0]).ring.between
+    group = group_of(fabric, fabric.gpus, Nccl())
+    return found.on_host(group, fabric, Nccl(), group.hosts[0]).ring.between
 
 
 def test_ways_through_an_amd_cpu_cost_no_more_than_their_bytes() -> None:
@@ -108,5 +108,5 @@ def test_the_bundled_amd_hosts_are_searched_as_such() -> None:
     """DGX A100, AWS p5 and Polaris have EPYC CPUs."""
     for name in ("dgx-a100", "aws-p5", "alcf-polaris"):
         fabric = load_cluster(name)
-        group = group_of(fabric, fabric.gpus, Settings())
+        group = group_of(fabric, fabric.gpus, Nccl())
         assert system_of(fabric, group, group.hosts[0], "ampere", 0.8).amd

@@ -19,8 +19,9 @@ from sim.collectives import (
     tuner,
 )
 from sim.collectives.group import group_of
-from sim.collectives.plan import OPS, PAIR_OPS, Plan, Send, Settings
+from sim.collectives.plan import OPS, PAIR_OPS, Plan, Send
 from sim.errors import InputError
+from sim.sections import Nccl
 from tests.sim.hosts import cluster
 from topologies import load_cluster
 
@@ -140,7 +141,7 @@ def test_plans_put_the_steps_bytes_on_the_links() -> None:
     size = 2.0**28
 
     def run(algo: str, fabric: Any, op: str = "all_reduce") -> Plan:
-        return plan_collective(op, size, fabric.gpus, fabric, Settings(algo=algo, collnet=True, nvls=True))
+        return plan_collective(op, size, fabric.gpus, fabric, Nccl(algo=algo, collnet=True, nvls=True))
 
     for op, out, back in (("all_reduce", 9 / 8, 9 / 8), ("all_gather", 1 / 8, 1), ("reduce_scatter", 1, 1 / 8)):
         plan = run("nvls", one, op)
@@ -169,7 +170,7 @@ def test_an_algorithm_never_beats_its_links(algo: str) -> None:
     module = registry.algorithms()[algo]
     for op in module.OPS:
         for size in (1.0, 2.0**20, 2.0**34):
-            plan = plan_collective(op, size, fabric.gpus, fabric, Settings(algo=algo, collnet=True, nvls=True))
+            plan = plan_collective(op, size, fabric.gpus, fabric, Nccl(algo=algo, collnet=True, nvls=True))
             busiest = np.max(plan.usage / fabric.links.bandwidth[plan.links])
             time = plan.duration(fabric.links.bandwidth)
             assert plan.algo == algo and plan.latency > 0
@@ -212,14 +213,14 @@ def test_what_cannot_run_says_why(
     """A reason from `runs_on`; forcing it is refused since 2.24 and ignored, with a note, before."""
     fabric = cluster(hosts, gpus=gpus, nics=gpus, **made)
     op = "all_gather" if algo == "pat" else "all_reduce"
-    asked = Settings(**wanted)
+    asked = Nccl(**wanted)
     reason = registry.algorithms()[algo].runs_on(op, group_of(fabric, fabric.gpus, asked), fabric, asked)
     assert reason is not None and words in reason
     assert (algo, "Simple") not in tuner.table(op, fabric.gpus, fabric, asked)
     if "version" not in wanted:
         with pytest.raises(InputError, match=words):
-            plan_collective(op, 2.0**26, fabric.gpus, fabric, Settings(**wanted, algo=algo))
-        plan = plan_collective(op, 2.0**26, fabric.gpus, fabric, Settings(**wanted, algo=algo, version="2.23.4"))
+            plan_collective(op, 2.0**26, fabric.gpus, fabric, Nccl(**wanted, algo=algo))
+        plan = plan_collective(op, 2.0**26, fabric.gpus, fabric, Nccl(**wanted, algo=algo, version="2.23.4"))
         assert plan.algo in ("ring", "tree") and any(words in note for note in plan.notes)
 
 
@@ -227,18 +228,18 @@ def test_a_protocol_that_an_algorithm_lacks_is_refused() -> None:
     """NVLink SHARP has only Simple; LL128 is left out beyond a CPU, and forcing it takes it all the same."""
     fabric = load_cluster("dgx-h100")
     with pytest.raises(InputError, match="no LL"):
-        plan_collective("all_reduce", 1e6, fabric.gpus, fabric, Settings(algo="nvls", proto="LL", nvls=True))
+        plan_collective("all_reduce", 1e6, fabric.gpus, fabric, Nccl(algo="nvls", proto="LL", nvls=True))
     far = cluster(2, gpus=2, nics=1, on_cpu=True)
     assert ("ring", "LL128") not in tuner.table("all_reduce", far.gpus, far)
-    assert plan_collective("all_reduce", 1e6, far.gpus, far, Settings(proto="LL128")).proto == "LL128"
+    assert plan_collective("all_reduce", 1e6, far.gpus, far, Nccl(proto="LL128")).proto == "LL128"
 
 
 def test_ll128_over_nvlink_c2c_is_trusted_since_2_27() -> None:
     """A Grace CPU between GPU and NIC was a way over the CPU (PHB) before 2.27; inside a rack nothing changes."""
     racks = load_cluster("gb200-superpod-576", hosts=36)
-    tables = {v: tuner.table("all_reduce", racks.gpus, racks, Settings(version=v)) for v in ("2.26.2", "2.27.3")}
+    tables = {v: tuner.table("all_reduce", racks.gpus, racks, Nccl(version=v)) for v in ("2.26.2", "2.27.3")}
     assert [("tree", "LL128") in table for table in tables.values()] == [False, True]
-    old, inside = Settings(version="2.26.2"), racks.gpus[:72]
+    old, inside = Nccl(version="2.26.2"), racks.gpus[:72]
     assert ("ring", "LL128") in tuner.table("all_reduce", inside, racks, old)
 
 
@@ -266,12 +267,12 @@ def test_published_times_with_multicast(name: str) -> None:
     """Within 6 % of each published size, and 475 to 485 GB/s of bus bandwidth at 16 GiB."""
     fabric = load_cluster(name)
     for size, time in PUBLISHED[name].items():
-        plan = plan_collective("all_reduce", size, fabric.gpus, fabric, Settings(nvls=True))
+        plan = plan_collective("all_reduce", size, fabric.gpus, fabric, Nccl(nvls=True))
         assert plan.algo == "nvls"
         assert plan.duration(fabric.links.bandwidth) == pytest.approx(time * 1e-6, rel=0.06)
-    plan = plan_collective("all_reduce", 2.0**34, fabric.gpus, fabric, Settings(nvls=True))
+    plan = plan_collective("all_reduce", 2.0**34, fabric.gpus, fabric, Nccl(nvls=True))
     assert 475e9 < 1.75 * 2.0**34 / plan.duration(fabric.links.bandwidth) < 485e9
-    without = plan_collective("all_reduce", 2.0**34, fabric.gpus, fabric, Settings(nvls=False))
+    without = plan_collective("all_reduce", 2.0**34, fabric.gpus, fabric, Nccl(nvls=False))
     assert 360e9 < 1.75 * 2.0**34 / without.duration(fabric.links.bandwidth) < 375e9
 
 
@@ -287,7 +288,7 @@ FORCED = [
 def test_forced_algorithms_across_hosts(algo: str, hosts: int, busbw: float) -> None:
     """Within 15 % of what was published; constants of other machines and guesses, so no closer is promised."""
     fabric = cluster(hosts, gpu="b200", facts=("sharp",), nvlink=(50e9, 41.4e9))
-    plan = plan_collective("all_reduce", 2.0**35, fabric.gpus, fabric, Settings(algo=algo, nvls=True, collnet=True))
+    plan = plan_collective("all_reduce", 2.0**35, fabric.gpus, fabric, Nccl(algo=algo, nvls=True, collnet=True))
     n = 8 * hosts
     found = 2 * (n - 1) / n * 2.0**35 / plan.duration(fabric.links.bandwidth) / 1e9
     assert found == pytest.approx(busbw, rel=0.15)

@@ -14,10 +14,10 @@ import cli
 from sim.collectives import found, lines
 from sim.collectives.graphs import RING, compute
 from sim.collectives.group import Group, group_of
-from sim.collectives.plan import Settings
 from sim.collectives.search import search, switched
 from sim.collectives.speeds import SPEEDS, capability, generation, nvlink_share
 from sim.collectives.system import SYS, TYPES, system_of
+from sim.sections import Nccl
 from tests.sim.hosts import cluster, logged
 from topologies import load_cluster
 from topologies.core.quantity import LinkSpec, Quantity
@@ -30,9 +30,9 @@ SOCKET = LinkSpec(Quantity(16e9, "guess", "test"), Quantity(1e-6, "guess", "test
 BRIDGE = LinkSpec(Quantity(20e9, "guess", "test"), Quantity(1e-6, "guess", "test"), raw=Quantity(25e9, "guess", "test"))
 
 
-def graphs_of(fabric: Fabric, gpus: Sequence[str] = (), wanted: Settings | None = None) -> tuple[Group, found.Graphs]:
-    group = group_of(fabric, gpus or fabric.gpus, wanted or Settings())
-    return group, found.on_host(group, fabric, wanted or Settings(), group.hosts[0])
+def graphs_of(fabric: Fabric, gpus: Sequence[str] = (), wanted: Nccl | None = None) -> tuple[Group, found.Graphs]:
+    group = group_of(fabric, gpus or fabric.gpus, wanted or Nccl())
+    return group, found.on_host(group, fabric, wanted or Nccl(), group.hosts[0])
 
 
 def pcie_host(sockets: Sequence[int], bridges: Sequence[tuple[int, int]] = ()) -> Fabric:
@@ -83,7 +83,7 @@ def test_rings_and_trees_are_the_log_s_line_by_line(case: str) -> None:
     expected = [f"Channel {c:02}/{total:02} : {' '.join(map(str, order))}" for c, order in enumerate(orders)]
     assert [line for line in told if line.startswith("Channel")] == expected
     group = group_of(fabric, fabric.gpus)
-    made = lines.links(group, found.every_host(group, fabric, Settings()), total)
+    made = lines.links(group, found.every_host(group, fabric, Nccl()), total)
     trees = [{int(k): v for k, v in up.items()} for count, up in log["trees"] for _ in range(count)]
     assert [{r: p for r, p in enumerate(parents) if p >= 0} for parents in made.parents] == trees
 
@@ -107,7 +107,7 @@ def test_bandwidths_alone_tell_the_same_on_nvswitches(name: str) -> None:
     """Channels, speeds and heads of NVLink SHARP that `search` computes are those of the walk; NVL72 is one domain."""
     fabric = load_cluster(name)
     group, graphs = graphs_of(fabric)
-    graph = search(group, fabric.gpu_model, Settings(), fabric)
+    graph = search(group, fabric.gpu_model, Nccl(), fabric)
     assert switched(group, fabric)
     assert (graphs.ring.count, graphs.ring.inside) == (graph.count, graph.ring)
     assert (graphs.tree.count, graphs.tree.inside) == (graph.count, graph.tree)
@@ -129,7 +129,7 @@ def test_bandwidths_alone_tell_the_same_between_hosts(name: str) -> None:
     """Channels, speeds, the tree's pattern and NVLink SHARP's heads; a tree's chain may gain one step in the search."""
     fabric = several(name)
     group, graphs = graphs_of(fabric)
-    graph = search(group, fabric.gpu_model, Settings(), fabric)
+    graph = search(group, fabric.gpu_model, Nccl(), fabric)
     assert switched(group, fabric)
     assert (graphs.ring.count, graphs.ring.inside, graphs.ring.between) == (graph.count, graph.ring, graph.inter)
     assert graphs.tree.pattern == graph.pattern and graphs.tree.inside == pytest.approx(graph.tree, rel=0.07)
@@ -146,7 +146,7 @@ def test_between_hosts_channels_keep_to_rails(hosts: int) -> None:
     assert (ring.count, ring.inside, ring.between, ring.cross) == (8, 48, 48, 2)
     assert (tree.pattern, tree.count, tree.inside, tree.between) == (3, 8, 48, 48)
     assert all(a != b and ring.nets[c ^ 1] == (b, a) for c, (a, b) in enumerate(ring.nets))
-    made = lines.links(group, found.every_host(group, fabric, Settings()), 16)
+    made = lines.links(group, found.every_host(group, fabric, Nccl()), 16)
     if hosts == 2:
         assert made.rings[0] == (0, 7, 6, 5, 4, 3, 2, 1, 9, 10, 11, 12, 13, 14, 15, 8)
     crossing = sum(
@@ -176,7 +176,7 @@ def test_pcie_hosts_are_searched_edge_by_edge(sockets: tuple[int, ...], bridges:
             for at, cost in zip(system.between[a][b].links, system.between[a][b].cost, strict=True):
                 taken[at] += cost * ring.inside * 1000
     assert all(used <= room + 1 for used, room in zip(taken, before, strict=True))
-    graph = search(group, "a100", Settings(), fabric)
+    graph = search(group, "a100", Nccl(), fabric)
     assert graph.channels == 2 * graph.count == 2 * ring.count and not graph.ll128
     assert ring.type_inside == (SYS if len(sockets) > 1 else TYPES.index("PIX"))
     # Between sockets there are 16 GB/s each way; one ring crosses once in each direction.
@@ -194,7 +194,7 @@ def test_on_one_switch_the_slot_is_the_limit_and_between_sockets_their_link() ->
 def test_memory_instead_of_p2p_is_searched_through_the_cpu() -> None:
     """With p2p_disable ways go over the CPU; fewer channels than over NVLink, and LL128 is not trusted."""
     fabric = load_cluster("h200-host-4")
-    wanted = Settings(p2p_disable=True)
+    wanted = Nccl(p2p_disable=True)
     group, graphs = graphs_of(fabric, wanted=wanted)
     graph = search(group, "h200", wanted, fabric)
     assert TYPES[graphs.ring.type_inside] == "PHB" and graph.count < 12 and not graph.ll128
@@ -205,7 +205,7 @@ def test_every_channel_is_one_ring_and_one_tree(hosts: int, gpus: int) -> None:
     """A ring passes every rank once; a tree has one root, no cycle, and children that name their parent."""
     fabric = cluster(hosts, gpus=gpus, nics=gpus)
     group = group_of(fabric, fabric.gpus)
-    made = lines.links(group, found.every_host(group, fabric, Settings()), 16)
+    made = lines.links(group, found.every_host(group, fabric, Nccl()), 16)
     for order in made.rings:
         assert sorted(order) == list(range(group.n))
     for parents, children in zip(made.parents, made.children, strict=True):
@@ -223,7 +223,7 @@ def test_hosts_with_fewer_gpus_give_all_of_them_fewer_channels() -> None:
     """8 and 7 GPUs: 7 channels found, 14 of them, doubled as Hopper does between hosts below 16."""
     fabric = cluster(2)
     group = group_of(fabric, fabric.gpus[:15])
-    graph = search(group, "h100", Settings(), fabric)
+    graph = search(group, "h100", Nccl(), fabric)
     assert (graph.count, graph.channels, graph.ring) == (7, 28, 48) and not switched(group, fabric)
     told = [line for line in lines.told(fabric, fabric.gpus[:15]) if line.startswith("Channel")]
     assert len(told) == 28 and told[0].endswith(": 0 7 6 5 4 3 2 1 8 14 13 12 11 10 9")

@@ -15,8 +15,9 @@ from hypothesis import strategies as st
 
 from sim.collectives import candidates, pairwise, plan_collective, ring, table, tree
 from sim.collectives.channels import first_channel, used
-from sim.collectives.plan import OPS, Send, Settings
+from sim.collectives.plan import OPS, Send
 from sim.errors import InputError
+from sim.sections import Nccl
 from topologies import load_cluster
 from validation import collective_rows
 
@@ -30,7 +31,7 @@ def cluster(name: str) -> Any:
 
 def seconds(op: str, size: float, name: str = "h200-host-4", **nccl: Any) -> float:
     fabric = cluster(name)
-    return plan_collective(op, size, fabric.gpus, fabric, Settings(**nccl)).duration(fabric.links.bandwidth)
+    return plan_collective(op, size, fabric.gpus, fabric, Nccl(**nccl)).duration(fabric.links.bandwidth)
 
 
 @pytest.mark.parametrize(("op", "name"), [*itertools.product(OPS, FABRICS)])
@@ -51,7 +52,7 @@ def test_a_ring_all_reduce_sends_the_lower_bound(name: str) -> None:
     """2 (n - 1) / n bytes per payload byte leave every GPU, before headers (Patarasuk and Yuan, 2009)."""
     fabric = cluster(name)
     n = len(fabric.gpus)
-    plan = plan_collective("all_reduce", 2.0**30, fabric.gpus, fabric, Settings(algo="ring", proto="Simple"))
+    plan = plan_collective("all_reduce", 2.0**30, fabric.gpus, fabric, Nccl(algo="ring", proto="Simple"))
     leaving = sum(u for link, u in zip(plan.links, plan.usage, strict=True) if fabric.links.src[link] == fabric.gpus[0])
     assert leaving * 0.934 == pytest.approx(2 * (n - 1) / n)
 
@@ -88,7 +89,7 @@ def test_more_bandwidth_is_never_slower(op: str) -> None:
     for proto in ("LL", "LL128", "Simple"):
         wanted = {"algo": "ring", "proto": proto}
         for size in 2.0 ** np.arange(10, 33, 2):
-            plan = plan_collective(op, size, faster.gpus, faster, Settings(**wanted))  # type: ignore[arg-type]
+            plan = plan_collective(op, size, faster.gpus, faster, Nccl(**wanted))  # type: ignore[arg-type]
             assert plan.duration(faster.links.bandwidth) <= seconds(op, size, **wanted) * (1 + 1e-9)
 
 
@@ -191,16 +192,16 @@ def test_channels_follow_nccl_s_rules() -> None:
 def test_settings_are_honoured() -> None:
     """Forced algorithm, protocol and channels are what runs; what does not exist is an error."""
     fabric = cluster("h200-host-4")
-    forced = Settings(algo="tree", proto="LL128", max_channels=4)
+    forced = Nccl(algo="tree", proto="LL128", max_channels=4)
     plan = plan_collective("all_reduce", 2.0**26, fabric.gpus, fabric, forced)
     assert (plan.algo, plan.proto, plan.channels) == ("tree", "LL128", 4)
-    assert plan_collective("all_gather", 1e6, fabric.gpus, fabric, Settings(algo="tree")).notes
+    assert plan_collective("all_gather", 1e6, fabric.gpus, fabric, Nccl(algo="tree")).notes
     for op, ranks, nccl in (
-        ("all_redcue", fabric.gpus, Settings()),
-        ("all_reduce", ("gpu0", "gpu9"), Settings()),
-        ("all_reduce", ("gpu0", "gpu0"), Settings()),
-        ("all_reduce", fabric.gpus, Settings(algo="nvls")),
-        ("send", ("gpu0",), Settings()),
+        ("all_redcue", fabric.gpus, Nccl()),
+        ("all_reduce", ("gpu0", "gpu9"), Nccl()),
+        ("all_reduce", ("gpu0", "gpu0"), Nccl()),
+        ("all_reduce", fabric.gpus, Nccl(algo="nvls")),
+        ("send", ("gpu0",), Nccl()),
     ):
         with pytest.raises(InputError):
             plan_collective(op, 1e6, ranks, fabric, nccl)

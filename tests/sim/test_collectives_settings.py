@@ -1,4 +1,4 @@
-"""Settings of [nccl]: channels, buffers, ways around P2P, rails and nodes."""
+"""Nccl of [nccl]: channels, buffers, ways around P2P, rails and nodes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 
 from sim.collectives import creation, gloo, one_sided, plan_collective
 from sim.collectives.group import group_of
-from sim.collectives.plan import Plan, Settings, settings
+from sim.collectives.plan import Plan, nccl_of
 from sim.errors import InputError
 from sim.sections import Nccl
 from sim.spec import parse_scenario
@@ -21,15 +21,14 @@ def test_settings_that_limit_channels() -> None:
     one, two = load_cluster("dgx-h100"), cluster(2)
 
     def channels(fabric: Any, **wanted: Any) -> int:
-        return plan_collective("all_reduce", 2.0**30, fabric.gpus, fabric, Settings(**wanted)).channels
+        return plan_collective("all_reduce", 2.0**30, fabric.gpus, fabric, Nccl(**wanted)).channels
 
     assert channels(one, nvls=True) == 16
     assert channels(one, nvls=True, max_ctas=8) == channels(one, max_ctas=8) == 8
     assert channels(one, nvls=True, max_channels=8) == 16  # NCCL_MAX_NCHANNELS does not reach it
     assert channels(one, min_channels=32) == 32
     many = [
-        plan_collective("all_to_all", 2.0**30, two.gpus, two, Settings(nchannels_per_net_peer=k)).channels
-        for k in (1, 4)
+        plan_collective("all_to_all", 2.0**30, two.gpus, two, Nccl(nchannels_per_net_peer=k)).channels for k in (1, 4)
     ]
     assert many[0] <= many[1]
 
@@ -38,7 +37,7 @@ def test_a_smaller_buffer_fills_pipelines_sooner() -> None:
     """A FIFO of 1 MiB instead of 4 shortens the chunks that a tree waits for."""
     fabric = load_cluster("h200-host-4")
     times = [
-        plan_collective("all_reduce", 2.0**26, fabric.gpus, fabric, Settings(algo="tree", proto="Simple", buffer_size=b))
+        plan_collective("all_reduce", 2.0**26, fabric.gpus, fabric, Nccl(algo="tree", proto="Simple", buffer_size=b))
         .duration(fabric.links.bandwidth) for b in (None, 2.0**22, 2.0**20)
     ]  # fmt: skip
     assert times[0] == times[1] > times[2]
@@ -54,7 +53,7 @@ def test_without_p2p_bytes_pass_through_memory() -> None:
     size = 2.0**26
 
     def run(**wanted: Any) -> Plan:
-        return plan_collective("all_reduce", size, fabric.gpus, fabric, Settings(**wanted))
+        return plan_collective("all_reduce", size, fabric.gpus, fabric, Nccl(**wanted))
 
     direct, memory, net = run(), run(p2p_disable=True), run(p2p_disable=True, shm_disable=True)
     assert kinds(direct, fabric) == {"nvlink"}
@@ -62,15 +61,15 @@ def test_without_p2p_bytes_pass_through_memory() -> None:
     assert "nic" in kinds(net, fabric) and "memory" not in kinds(net, fabric)
     times = [plan.duration(fabric.links.bandwidth) for plan in (direct, memory, net)]
     assert times == sorted(times) and times[1] > 4 * times[0]
-    assert plan_collective("send", size, fabric.gpus, fabric, Settings(p2p_disable=True)).algo == "pairwise"
+    assert plan_collective("send", size, fabric.gpus, fabric, Nccl(p2p_disable=True)).algo == "pairwise"
 
 
 def test_pretended_hosts_talk_over_the_network() -> None:
     """hostid = 2 makes two nodes of four GPUs: NVLink within, NICs between."""
     fabric = load_cluster("h200-host-4")
-    group = group_of(fabric, fabric.gpus, Settings(hostid=2))
+    group = group_of(fabric, fabric.gpus, Nccl(hostid=2))
     assert group.nodes == 2 and group.outside == "net"
-    plan = plan_collective("all_reduce", 2.0**20, fabric.gpus, fabric, Settings(hostid=2))
+    plan = plan_collective("all_reduce", 2.0**20, fabric.gpus, fabric, Nccl(hostid=2))
     assert {"nvlink", "nic"} <= kinds(plan, fabric)
 
 
@@ -79,7 +78,7 @@ def test_rails_are_kept_unless_told_otherwise() -> None:
     fabric = cluster(4)
 
     def crosses(op: str, **wanted: Any) -> bool:
-        return "spine" in kinds(plan_collective(op, 2.0**28, fabric.gpus, fabric, Settings(**wanted)), fabric)
+        return "spine" in kinds(plan_collective(op, 2.0**28, fabric.gpus, fabric, Nccl(**wanted)), fabric)
 
     assert not crosses("all_gather") and not crosses("all_gather", cross_nic=0)
     assert crosses("all_gather", cross_nic=1)
@@ -91,21 +90,18 @@ def test_a_rack_is_one_node() -> None:
     fabric = load_cluster("gb200-nvl72")
     group = group_of(fabric, fabric.gpus)
     assert (group.nodes, group.n) == (1, 72)
-    plan = plan_collective("all_reduce", 2.0**30, fabric.gpus, fabric, Settings(nvls=True))
+    plan = plan_collective("all_reduce", 2.0**30, fabric.gpus, fabric, Nccl(nvls=True))
     assert (plan.algo, plan.channels) == ("nvls", 24)
 
 
 def test_settings_come_from_the_scenario() -> None:
-    """Every key of [nccl] that decides collectives reaches the planner; versions and algorithms are checked."""
-    said = Nccl(cross_nic=0, p2p_disable=True, max_ctas=8, hostid=2, net_speed=1.25e9, collnet=True)
-    found = settings(said)
-    assert all(getattr(found, name) == getattr(said, name) for name in Settings.__dataclass_fields__)
-    assert set(Nccl.__dataclass_fields__) == set(Settings.__dataclass_fields__)
+    """The planner reads [nccl] as the scenario has it; versions, algorithms and numbers are checked."""
     scenario = {"cluster": {"name": "h200-host-4"}, "model": {"name": "llama3-1b"}, "nccl": {"net_speed": "10 Gbit/s"}}
-    assert settings(parse_scenario(scenario | {"parallel": {"dp": 4}}, "x").nccl).net_speed == 1.25e9
-    for wrong in (Nccl(version="two"), Nccl(cross_nic=3), Nccl(algo="rnig")):  # type: ignore[arg-type]
+    assert parse_scenario(scenario | {"parallel": {"dp": 4}}, "x").nccl.net_speed == 1.25e9
+    for wrong in ({"version": "two"}, {"cross_nic": 3}, {"algo": "rnig"}, {"proto": "LL64"}):
         with pytest.raises(InputError):
-            settings(wrong)
+            nccl_of(wrong)
+    assert nccl_of({"algo": "NVLS tree", "proto": "simple", "nvls": None}) == Nccl(algo="nvls_tree", proto="Simple")
 
 
 def test_gloo_is_slow_and_passes_through_memory() -> None:

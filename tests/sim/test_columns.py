@@ -7,7 +7,8 @@ import pytest
 
 from sim.collectives import pairwise, paths, plan_collective, transport
 from sim.collectives.group import group_of
-from sim.collectives.plan import Plan, Settings
+from sim.collectives.plan import Plan
+from sim.sections import Nccl
 from topologies import load_cluster, rail_optimized
 from topologies.fabric import Fabric
 
@@ -57,7 +58,7 @@ def test_columns_and_flows_make_the_same_plan(op: str, monkeypatch: pytest.Monke
 def test_links_are_counted_once_for_all_sizes(op: str, algo: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
     """A second size of the same operation asks the fabric for no route."""
     fabric = rails(5)
-    wanted = Settings(algo=None if op == "all_to_all" else algo)
+    wanted = Nccl(algo=None if op == "all_to_all" else algo)
     plan_collective(op, 2.0**26, fabric.gpus, fabric, wanted)
 
     def asked(*_: object) -> None:

@@ -7,18 +7,19 @@ from pathlib import Path
 
 import pytest
 
-from sim.collectives import Settings, plan_collective, tree
+from sim.collectives import plan_collective, tree
 from sim.collectives.group import group_of
 from sim.collectives.network import Network, network_of
 from sim.collectives.search import search
 from sim.errors import InputError
+from sim.sections import Nccl
 from topologies import load_cluster
 from topologies.core.quantity import Quantity
 
-OLD = Settings(version="2.27.5")
+OLD = Nccl(version="2.27.5")
 
 
-def seconds(op: str, size: float, fabric: object, wanted: Settings = OLD) -> float:
+def seconds(op: str, size: float, fabric: object, wanted: Nccl = OLD) -> float:
     return plan_collective(op, size, fabric.gpus, fabric, wanted).duration(fabric.links.bandwidth)  # type: ignore[attr-defined]
 
 

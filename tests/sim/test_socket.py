@@ -12,9 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cli import main
-from sim.collectives import Settings, plan_collective, socket
+from sim.collectives import plan_collective, socket
 from sim.collectives.group import group_of
 from sim.network import cap_of
+from sim.sections import Nccl
 from topologies import load_cluster
 from validation.collective_sets import validate_set
 
@@ -29,12 +30,12 @@ def plain(fabric: Any) -> Any:
 
 
 def time(op: str, size: float, fabric: Any, **said: Any) -> float:
-    plan = plan_collective(op, size, fabric.gpus, fabric, Settings(**said))
+    plan = plan_collective(op, size, fabric.gpus, fabric, Nccl(**said))
     return float(plan.duration(fabric.links.bandwidth))
 
 
 def traffic(op: str, size: float, fabric: Any, **said: Any) -> socket.Traffic:
-    wanted = Settings(**said)
+    wanted = Nccl(**said)
     plan = plan_collective(op, size, fabric.gpus, fabric, wanted)
     found = socket.traffic_of(plan, group_of(fabric, fabric.gpus, wanted), fabric, wanted)
     assert found is not None
@@ -69,7 +70,7 @@ def test_never_faster_than_its_bytes_or_a_smaller_one(op: str, fabric: Any, log:
     size = 2.0**log
     algo = {} if op in ("all_to_all", "sendrecv", "send") else {"algo": "ring"}
     took = time(op, size, fabric, proto=proto, **algo)
-    plan = plan_collective(op, size, fabric.gpus, fabric, Settings(proto=proto, **algo))
+    plan = plan_collective(op, size, fabric.gpus, fabric, Nccl(proto=proto, **algo))
     least = size * max(plan.usage / fabric.links.bandwidth[plan.links])
     assert took >= max(least * (1 - 1e-9), 8e-6)
     if proto or not algo:
@@ -95,9 +96,9 @@ def test_small_chunks_have_an_empty_second_half() -> None:
 def test_a_thread_that_also_receives_needs_longer() -> None:
     """Hosts of one GPU send and receive in one thread; with two GPUs one sends and the other receives."""
     assert traffic("all_gather", 64 * KIB, FOUR).shared and not traffic("all_gather", 64 * KIB, TWO).shared
-    one = socket.message_time(traffic("all_gather", 64 * KIB, FOUR), "Simple", socket.tcp_of(FOUR), Settings())
+    one = socket.message_time(traffic("all_gather", 64 * KIB, FOUR), "Simple", socket.tcp_of(FOUR), Nccl())
     alone = replace(traffic("all_gather", 64 * KIB, FOUR), shared=False)
-    assert one[0] > socket.message_time(alone, "Simple", socket.tcp_of(FOUR), Settings())[0]
+    assert one[0] > socket.message_time(alone, "Simple", socket.tcp_of(FOUR), Nccl())[0]
 
 
 def test_loops_lower_the_rate_and_leave_the_port_to_others() -> None:
@@ -117,10 +118,10 @@ def test_kernels_do_not_slow_threads_of_the_cpu() -> None:
 
 def test_helper_threads_share_large_messages() -> None:
     """Threads copy parts of at least 64 KiB; sockets without threads change nothing; small messages only wait for them."""
-    assert socket.helpers(2.0**20, Settings(nsocks_perthread=8)) == (1.0, 0.0)
-    assert socket.helpers(2.0**20, Settings(socket_nthreads=4)) == (4.0, 2.0)
-    assert socket.helpers(2.0**16, Settings(socket_nthreads=4, nsocks_perthread=4)) == (1.0, 2.0)
-    assert socket.helpers(2.0**27, Settings(socket_nthreads=64, nsocks_perthread=64)) == (16.0, 2.0)
+    assert socket.helpers(2.0**20, Nccl(nsocks_perthread=8)) == (1.0, 0.0)
+    assert socket.helpers(2.0**20, Nccl(socket_nthreads=4)) == (4.0, 2.0)
+    assert socket.helpers(2.0**16, Nccl(socket_nthreads=4, nsocks_perthread=4)) == (1.0, 2.0)
+    assert socket.helpers(2.0**27, Nccl(socket_nthreads=64, nsocks_perthread=64)) == (16.0, 2.0)
     fast = load_cluster("rail-h100", 2)
     slow, quick = (time("all_reduce", 2.0**28, fast, net="socket", socket_nthreads=n) for n in (0, 8))
     assert quick < slow / 2
@@ -134,7 +135,7 @@ def test_sockets_instead_of_rdma() -> None:
         assert time("all_reduce", size, two, net="socket") > 1.2 * time("all_reduce", size, two)
         assert time("all_reduce", size, one, net="socket") == time("all_reduce", size, one)
     same_host = [two.gpus[0], two.gpus[1], two.gpus[8]]
-    pair = [plan_collective("send", 2.0**20, same_host, two, Settings(net=net)).latency for net in (None, "socket")]
+    pair = [plan_collective("send", 2.0**20, same_host, two, Nccl(net=net)).latency for net in (None, "socket")]
     assert pair[0] == pair[1]
 
 

@@ -7,11 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from sim.collectives import Settings, plan_collective, socket
+from sim.collectives import plan_collective, socket
 from sim.collectives.group import group_of
 from sim.collectives.plan import Plan
 from sim.collectives.search import search
 from sim.collectives.tuner import model_of
+from sim.sections import Nccl
 from topologies import load_cluster
 from validation import calibrate_sockets
 
@@ -29,7 +30,7 @@ wake = 0.0
 
 
 def plan(op: str, size: float, version: str = "2.18.3", algo: str | None = None) -> Plan:
-    said = Settings(version=version, algo=algo, proto="Simple" if algo else None)
+    said = Nccl(version=version, algo=algo, proto="Simple" if algo else None)
     return plan_collective(op, size, POLARIS.gpus, POLARIS, said)
 
 
@@ -38,7 +39,7 @@ def time(made: Plan) -> float:
 
 
 def traffic(made: Plan, version: str) -> socket.Traffic:
-    wanted = Settings(version=version)
+    wanted = Nccl(version=version)
     found = socket.traffic_of(made, group_of(POLARIS, POLARIS.gpus, wanted), POLARIS, wanted)
     assert found is not None
     return found
@@ -50,7 +51,7 @@ def test_bytes_received_between_sends_cost_the_thread_too(op: str) -> None:
     tcp = socket.tcp_of(POLARIS)
     both = traffic(plan(op, 64 * MIB, algo="tree" if op == "all_reduce" else None), "2.18.3")
     with_, without = (
-        socket.message_time(both, "Simple", one, Settings())[0] for one in (tcp, replace(tcp, taken=0.0))
+        socket.message_time(both, "Simple", one, Nccl())[0] for one in (tcp, replace(tcp, taken=0.0))
     )  # fmt: skip
     assert with_ - without == pytest.approx(both.amount * tcp.taken)
     ring = traffic(plan("all_gather", 64 * MIB), "2.18.3")
@@ -72,7 +73,7 @@ def test_a_cluster_brings_its_own_tcp(tmp_path: Path) -> None:
     (tmp_path / "mine.toml").write_text('extends = "alcf-polaris-tcp"\nnccl = "own.toml"\n')
     mine = load_cluster(str(tmp_path / "mine.toml"), 2)
     assert socket.tcp_of(mine).copy == 1e-9 and socket.tcp_of(POLARIS).copy != 1e-9
-    slow = plan_collective("all_gather", 256 * MIB, mine.gpus, mine, Settings(version="2.18.3"))
+    slow = plan_collective("all_gather", 256 * MIB, mine.gpus, mine, Nccl(version="2.18.3"))
     assert slow.duration(mine.links.bandwidth) > 2 * time(plan("all_gather", 256 * MIB))
 
 
@@ -89,21 +90,21 @@ def test_times_grow_with_size() -> None:
 )
 def test_older_versions_believe_less_of_ll(version: str, op: str, share: float) -> None:
     """Across hosts a ring with LL counts a quarter of its bandwidth before 2.21, and a half since."""
-    wanted = Settings(version=version)
+    wanted = Nccl(version=version)
     model = model_of(group_of(POLARIS, POLARIS.gpus, wanted), POLARIS, wanted)
     assert model.ll_share(op) == share
 
 
 def test_one_host_before_2_21_counts_a_third_for_gathers() -> None:
     """On one host all-reduces count a quarter, gathers a third."""
-    host, wanted = load_cluster("dgx-a100"), Settings(version="2.18.3")
+    host, wanted = load_cluster("dgx-a100"), Nccl(version="2.18.3")
     model = model_of(group_of(host, host.gpus, wanted), host, wanted)
     assert model.ll_share("all_reduce") == 0.25 and model.ll_share("all_gather") == pytest.approx(1 / 3)
 
 
 def test_racks_have_as_many_channels_as_their_nvlinks_allow() -> None:
     """Of 72 NICs of a rack NCCL's search uses as many as the GPUs' NVLinks carry channels: 16, doubled to 32."""
-    racks, wanted = load_cluster("gb200-superpod-576", 36), Settings()
+    racks, wanted = load_cluster("gb200-superpod-576", 36), Nccl()
     found = search(group_of(racks, racks.gpus, wanted), "gb200", wanted, racks)
     assert (found.count, found.channels) == (16, 32) and found.ring == pytest.approx(45.1)
 

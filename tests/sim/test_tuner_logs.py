@@ -10,8 +10,9 @@ import pytest
 
 from sim.collectives import plan_collective, rings, tree, tuner
 from sim.collectives.group import group_of
-from sim.collectives.plan import RING_OPS, Settings
+from sim.collectives.plan import RING_OPS
 from sim.collectives.search import search
+from sim.sections import Nccl
 from tests.sim.hosts import cluster, logged
 from topologies import load_cluster
 from topologies.fabric import Fabric
@@ -47,7 +48,7 @@ def test_channels_are_the_log_s(case: str) -> None:
     """Channels found, their bandwidths, the tree's pattern, and the channels of collectives, messages and peers."""
     fabric = logged(case)
     group = group_of(fabric, fabric.gpus)
-    graph = search(group, "h200", Settings())
+    graph = search(group, "h200", Nccl())
     log = LOGS[case]["graph"]
     assert [4, graph.count, graph.ring, graph.inter] == log["ring"]
     assert [graph.pattern, graph.count, graph.tree] == log["tree"][:3]
@@ -96,7 +97,7 @@ def hosts_of(case: str) -> Fabric:
 def test_tables_of_larger_machines(case: str) -> None:
     """One, two and four hosts of eight H100, NVLink SHARP included."""
     fabric = hosts_of(case)
-    found = tuner.table("all_reduce", fabric.gpus, fabric, Settings(nvls=True))
+    found = tuner.table("all_reduce", fabric.gpus, fabric, Nccl(nvls=True))
     assert set(found) == set(VECTORS[case])
     for key, values in VECTORS[case].items():
         assert found[key] == pytest.approx(values, rel=1e-3), key
@@ -105,7 +106,7 @@ def test_tables_of_larger_machines(case: str) -> None:
 def test_tables_of_blackwell_and_of_gathers() -> None:
     """Eight B200: 15 and 25 us, 161 and 411 GB/s; an all-gather by NVLink SHARP is left as bus bandwidth."""
     b200, h100 = load_cluster("dgx-b200"), load_cluster("dgx-h100")
-    wanted = Settings(nvls=True)
+    wanted = Nccl(nvls=True)
     found = tuner.table("all_reduce", b200.gpus, b200, wanted)
     assert found["ring", "LL"] == pytest.approx((15.0, 161.143), rel=1e-3)
     assert found["nvls", "Simple"] == pytest.approx((25.0, 411.429), rel=1e-3)
@@ -130,7 +131,7 @@ def test_winners_by_size(case: str, on: bool) -> None:
     fabric = hosts_of(case)
     found = {}
     for size in WINNERS[case, on]:
-        best = tuner.candidates("all_reduce", size * 1024.0, fabric.gpus, fabric, Settings(nvls=on))[0]
+        best = tuner.candidates("all_reduce", size * 1024.0, fabric.gpus, fabric, Nccl(nvls=on))[0]
         found[size] = f"{best.algo} {best.proto}"
     assert found == WINNERS[case, on]
 
@@ -140,7 +141,7 @@ def test_the_search_finds_the_channels_of_other_machines() -> None:
     found = {}
     for name in ("dgx-a100", "dgx-b200", "hgx-h800", "dgx-h100", "gb200-nvl72"):
         fabric = load_cluster(name)
-        graph = search(group_of(fabric, fabric.gpus), fabric.gpu_model, Settings())
+        graph = search(group_of(fabric, fabric.gpus), fabric.gpu_model, Nccl())
         found[name] = (graph.count, graph.ring, graph.heads, graph.nvls, graph.nvls_inter)
     assert found["dgx-a100"][:3] == (12, 20, 0)
     assert found["dgx-b200"] == (16, 45, 8, 80, 90)
@@ -155,7 +156,7 @@ def test_the_search_finds_the_channels_of_other_machines() -> None:
 def test_times_of_a_row() -> None:
     """8x H100, 64 MiB: the seven times that NCCL compares, in microseconds."""
     fabric = load_cluster("dgx-h100")
-    rows = tuner.candidates("all_reduce", 2.0**26, fabric.gpus, fabric, Settings(nvls=True))
+    rows = tuner.candidates("all_reduce", 2.0**26, fabric.gpus, fabric, Nccl(nvls=True))
     expected = [271.72, 382.22, 395.19, 570.96, 610.42, 847.91, 1555.14]
     assert [row.time * 1e6 for row in rows] == pytest.approx(expected, rel=1e-3)
 
@@ -165,7 +166,7 @@ def test_versions_differ() -> None:
     one, two = load_cluster("dgx-h100"), cluster(2)
 
     def row(fabric: Fabric, version: str, algo: str, proto: str = "Simple") -> tuple[float, float]:
-        return tuner.table("all_reduce", fabric.gpus, fabric, Settings(version=version, nvls=True))[algo, proto]
+        return tuner.table("all_reduce", fabric.gpus, fabric, Nccl(version=version, nvls=True))[algo, proto]
 
     assert row(one, "2.18.5", "tree")[0] == pytest.approx(2 * 7 * 4.0)
     assert row(one, "2.21.5", "tree")[0] == pytest.approx(2 * 7 * 28.0)
@@ -176,7 +177,7 @@ def test_versions_differ() -> None:
 
     def peers(hosts: int, version: str) -> int:
         fabric = cluster(hosts)
-        return search(group_of(fabric, fabric.gpus), "h100", Settings(version=version)).per_peer
+        return search(group_of(fabric, fabric.gpus), "h100", Nccl(version=version)).per_peer
 
     assert [peers(n, "2.28.9") for n in (2, 4, 5)] == [2, 2, 1]
     assert [peers(n, "2.29.2") for n in (2, 4, 5, 9)] == [4, 4, 2, 1]

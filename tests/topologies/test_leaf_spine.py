@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from sim.collectives import Settings, plan_collective
+from sim.collectives import plan_collective
 from sim.errors import InputError
+from sim.sections import Nccl
 from topologies import load_cluster
 from topologies.leaf_spine import Params, build
 
@@ -43,8 +44,8 @@ def test_token_buckets_hide_pauses_but_no_bytes() -> None:
     fabric = cluster.with_facts("shaped", facts)
     plain = fabric.with_facts("plain", {key: fact for key, fact in facts.items() if key != "token_bucket"})
     for size in (2.0**4, 2.0**18, 2.0**22, 2.0**28):
-        shaped = plan_collective("all_gather", size, fabric.gpus, fabric, Settings())
-        other = plan_collective("all_gather", size, plain.gpus, plain, Settings())
+        shaped = plan_collective("all_gather", size, fabric.gpus, fabric, Nccl())
+        other = plan_collective("all_gather", size, plain.gpus, plain, Nccl())
         moving = other.duration(plain.links.bandwidth) - other.latency
         expected = max(moving, other.latency)
         assert shaped.duration(fabric.links.bandwidth) == pytest.approx(expected)

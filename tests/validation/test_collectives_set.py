@@ -12,8 +12,9 @@ import pytest
 from click.testing import CliRunner
 
 import cli
-from sim.collectives import Settings, plan_collective
+from sim.collectives import plan_collective
 from sim.errors import InputError
+from sim.sections import Nccl
 from tests.validation.lines import written
 from topologies import load_cluster
 from validation import collective_rows, leafspine, predict_collective
@@ -50,7 +51,7 @@ def test_a_row_is_predicted_by_the_ordinary_path(tmp_path: Path) -> None:
     env = {"label": "ch4", "ranks": 4, "kind": "env", "nccl": "2.28.9", "env": {"NCCL_MAX_NCHANNELS": "4"}}
     made = validate_set("collectives", written(tmp_path, env, line(label="ch4")))
     fabric = load_cluster("h200-host-4")
-    plan = plan_collective("all_reduce", 2**23, fabric.gpus, fabric, Settings(max_channels=4))
+    plan = plan_collective("all_reduce", 2**23, fabric.gpus, fabric, Nccl(max_channels=4))
     (only,) = made.cases
     assert only.prediction.time == plan.duration(fabric.links.bandwidth)
     assert (only.slice, only.prediction.channels) == ("channel-limited", 4)
@@ -207,17 +208,17 @@ def test_a_crash_is_a_failed_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 @pytest.mark.parametrize(
     ("env", "op", "expected"),
     [
-        ({"NCCL_ALGO": "allreduce:Ring", "NCCL_PROTO": "LL"}, "all_reduce", Settings(algo="ring", proto="LL")),
-        ({"NCCL_ALGO": "allreduce:Ring"}, "all_gather", Settings()),
-        ({"NCCL_ALGO": "allreduce:tree;allgather:ring"}, "all_gather", Settings(algo="ring")),
-        ({"NCCL_MIN_NCHANNELS": "2", "NCCL_MAX_NCHANNELS": "8"}, "send", Settings(min_channels=2, max_channels=8)),
-        ({"NCCL_NVLS_ENABLE": "0"}, "all_reduce", Settings(nvls=False)),
-        ({"NCCL_NVLS_ENABLE": "2"}, "all_reduce", Settings()),
-        ({"NCCL_P2P_DISABLE": "1", "NCCL_SHM_DISABLE": "0"}, "all_reduce", Settings(p2p_disable=True)),
-        ({"NCCL_BUFFSIZE": "8388608"}, "all_reduce", Settings(buffer_size=2.0**23)),
+        ({"NCCL_ALGO": "allreduce:Ring", "NCCL_PROTO": "LL"}, "all_reduce", Nccl(algo="ring", proto="LL")),
+        ({"NCCL_ALGO": "allreduce:Ring"}, "all_gather", Nccl()),
+        ({"NCCL_ALGO": "allreduce:tree;allgather:ring"}, "all_gather", Nccl(algo="ring")),
+        ({"NCCL_MIN_NCHANNELS": "2", "NCCL_MAX_NCHANNELS": "8"}, "send", Nccl(min_channels=2, max_channels=8)),
+        ({"NCCL_NVLS_ENABLE": "0"}, "all_reduce", Nccl(nvls=False)),
+        ({"NCCL_NVLS_ENABLE": "2"}, "all_reduce", Nccl()),
+        ({"NCCL_P2P_DISABLE": "1", "NCCL_SHM_DISABLE": "0"}, "all_reduce", Nccl(p2p_disable=True)),
+        ({"NCCL_BUFFSIZE": "8388608"}, "all_reduce", Nccl(buffer_size=2.0**23)),
     ],
 )
-def test_variables_become_settings(env: dict[str, str], op: str, expected: Settings) -> None:
+def test_variables_become_settings(env: dict[str, str], op: str, expected: Nccl) -> None:
     """NCCL's variables are the keys of [nccl]; a list for one collective leaves the others alone."""
     assert settings_of(env, op, None, "f:1") == (expected, ())
 

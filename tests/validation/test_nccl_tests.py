@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sim.collectives import Settings
 from sim.errors import InputError
+from sim.sections import Nccl
 from validation import nccl_tests
 
 HEAD = """# nccl-tests version 2.17.6 nccl-headers=22809 nccl-library=22809
@@ -48,7 +48,7 @@ def test_a_text_log(tmp_path: Path) -> None:
         ("all_reduce", 1024, 4, 2, 2), ("all_reduce", 2048, 4, 2, 2),
     ]  # fmt: skip
     assert [one.time for one in rows] == pytest.approx([20.5e-6, 21e-6])
-    assert rows[0].wanted == Settings(version="2.28.9")
+    assert rows[0].wanted == Nccl(version="2.28.9")
     assert [one.held_out for one in rows] == [False, True]
     assert rows[0].where.startswith("run.log:")
 
@@ -88,7 +88,7 @@ def test_lines_of_other_programs(tmp_path: Path) -> None:
         "nodeA:1001:1001 [0] NCCL INFO NCCL_ALGO set by environment to Ring\n"
     )
     rows = nccl_tests.read(log(tmp_path, noise, row(1024)))
-    assert rows[0].wanted == Settings(version="2.29.2", algo="ring", proto="Simple")
+    assert rows[0].wanted == Nccl(version="2.29.2", algo="ring", proto="Simple")
 
 
 def test_timing_of_every_iteration(tmp_path: Path) -> None:
@@ -167,7 +167,7 @@ def test_a_json_log(tmp_path: Path) -> None:
     assert [(one.op, one.size, one.ranks) for one in rows] == [
         ("all_gather", 1024, 4), ("all_gather", 2048, 4), ("all_gather_inplace", 2048, 4),
     ]  # fmt: skip
-    assert rows[0].wanted == Settings(version="2.28.9", max_channels=4)
+    assert rows[0].wanted == Nccl(version="2.28.9", max_channels=4)
     assert rows[2].time == pytest.approx(19.5e-6)
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from sim.collectives import Settings
 from sim.errors import InputError
+from sim.sections import Nccl
 from validation import collective_sets, published_rows
 from validation.collective_sets import validate_set
 
@@ -39,7 +39,7 @@ def test_published_rows(tmp_path: Path) -> None:
     assert made.cases[1].measured == pytest.approx(2**30 * 1.75 / 370e9)
     assert made.cases[0].prediction.algo == "ring"
     rows = published_rows.read_csv(published(tmp_path, H100))
-    assert rows[0].wanted == Settings(version="2.27.5", nvls=False)
+    assert rows[0].wanted == Nccl(version="2.27.5", nvls=False)
 
 
 @pytest.mark.parametrize(

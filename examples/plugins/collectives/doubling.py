@@ -9,8 +9,9 @@ from sim.collectives import protocols
 from sim.collectives.assemble import assemble
 from sim.collectives.constants import Constants, Pace
 from sim.collectives.group import Group, group_of
-from sim.collectives.plan import Plan, Send, Settings, settings
+from sim.collectives.plan import Plan, Send
 from sim.collectives.tuning import Model, Rows
+from sim.sections import Nccl
 
 OPS = ("all_gather",)
 PROTOS = ("Simple",)
@@ -27,13 +28,13 @@ def plan(
     size: float,
     ranks: Sequence[str],
     fabric: Any,
-    nccl: Any = None,
+    nccl: Nccl | None = None,
     proto: str = "Simple",
     channels: int = 8,
     table: Constants | None = None,
 ) -> Plan:
     """log2(n) rounds between ranks that are 1, 2, 4, ... apart, each with twice the bytes of the one before."""
-    group = group_of(fabric, ranks, settings(nccl))
+    group = group_of(fabric, ranks, nccl or Nccl())
     sent = size * (group.n - 1) / group.n
     flows = [
         (gpu, group.ranks[at ^ reach], reach / group.n)
@@ -63,7 +64,7 @@ def steps(op: str, n: int) -> list[list[Send]]:
     ]
 
 
-def runs_on(op: str, group: Group, fabric: Any, wanted: Settings) -> str | None:
+def runs_on(op: str, group: Group, fabric: Any, wanted: Nccl) -> str | None:
     """Why it cannot run there, or None."""
     return None if group.n & (group.n - 1) == 0 else f"{group.n} ranks are no power of two"
 

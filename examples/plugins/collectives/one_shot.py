@@ -9,7 +9,8 @@ from typing import Any
 from sim.collectives import paths
 from sim.collectives.constants import Constants
 from sim.collectives.group import Group, group_of
-from sim.collectives.plan import Plan, Send, Settings, settings
+from sim.collectives.plan import Plan, Send
+from sim.sections import Nccl
 
 OPS = ("all_gather",)
 PROTOS = ("Simple",)
@@ -21,13 +22,13 @@ def plan(
     size: float,
     ranks: Sequence[str],
     fabric: Any,
-    nccl: Any = None,
+    nccl: Nccl | None = None,
     proto: str = "Simple",
     channels: int = 1,
     table: Constants | None = None,
 ) -> Plan:
     """What it puts on every link, per byte of the gathered buffer: each part once from its rank to every other."""
-    group = group_of(fabric, ranks, settings(nccl))
+    group = group_of(fabric, ranks, nccl or Nccl())
     pairs = [(a, b, 1 / group.n) for a in group.ranks for b in group.ranks if a != b]
     links, usage = paths.gather(fabric, group.expand(fabric, pairs))
     return Plan(op, size, group.ranks, "one_shot", proto, channels, START, links, usage, math.inf, "guess")
@@ -38,6 +39,6 @@ def steps(op: str, n: int) -> list[list[Send]]:
     return [[Send(a, b, a, False) for a in range(n) for b in range(n) if a != b]]
 
 
-def runs_on(op: str, group: Group, fabric: Any, wanted: Settings) -> str | None:
+def runs_on(op: str, group: Group, fabric: Any, wanted: Nccl) -> str | None:
     """Why it cannot run there, or None."""
     return None
