@@ -8,8 +8,9 @@ import pytest
 
 from sim.errors import InputError
 from sim.opgraph import COMM, Chain
-from sim.predict import predict, simulate, step_time
+from sim.predict import predict, prepare, simulate, step_time
 from sim.spec import Scenario, parse_scenario
+from topologies import load_cluster
 from workloads.megatron.core_attention import softmax_is_fused
 
 MODEL = {
@@ -152,3 +153,17 @@ def test_heads_that_fill_no_block_take_a_kernel_for_each_step() -> None:
 
     two, four = launched(1), launched(2)
     assert {name: two[name] - four[name] for name in two} == {"layer forward": 4, "layer backward": 4}
+
+
+def test_fused_kernels_last_as_long_under_deepspeed() -> None:
+    """Megatron's layers are the same under DeepSpeed: each of their fused kernels takes the time it has in Megatron."""
+
+    def times(framework: str) -> dict[object, float]:
+        job = prepare(scenario("zero1", framework=framework), load_cluster("h200-host-4"))
+        kernels = job.lowered.graph.kernels
+        duration = job.machine.duration
+        return {k: float(t) for k, t in zip(kernels, duration, strict=True) if getattr(k, "kind", "") == "fused"}
+
+    deepspeed, megatron = times("deepspeed"), times("megatron")
+    shared = deepspeed.keys() & megatron.keys()
+    assert shared and all(deepspeed[kernel] == megatron[kernel] for kernel in shared)
