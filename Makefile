@@ -46,7 +46,7 @@ compare: $(BIN)/.dev
 
 # Whether the comparison notices a tenth more of one constant: some of all kinds, by the questions of `probes`.
 mutations: $(BIN)/.dev
-	$(BIN)/python -m validation.mutations --sets probes "interference: power" "launch on the host" "peak of H100" "object store"
+	$(BIN)/python -m validation.bench.mutations --sets probes "interference: power" "launch on the host" "peak of H100" "object store"
 
 bench: $(BIN)/.dev
 	$(BIN)/python -m pytest tests/bench --benchmark-enable --benchmark-only

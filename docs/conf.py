@@ -19,7 +19,12 @@ from sim import __version__  # noqa: E402
 
 project, author, release = "prestep", "The prestep authors", __version__
 project_copyright = "The prestep authors, Apache-2.0"
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx_copybutton"]
+extensions = [
+    "myst_parser",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.napoleon",
+    "sphinx_copybutton",
+]
 source_suffix = {".md": "markdown"}
 exclude_patterns = ["_build"]
 nitpicky = False
@@ -59,9 +64,14 @@ def _mended(_app: object, _page: str, source: list[str]) -> None:
     """Links, and figures in tables that stay on one line with their unit."""
     unit = re.compile(r"(?<=\d) (?=(%|ms|us|s|[GMK]i?B|GB/s)\b|%)")
     rows = source[0].split("\n")
-    source[0] = "\n".join(unit.sub("\u00a0", row) if row.startswith("|") and "`" not in row else row for row in rows)
+    source[0] = "\n".join(
+        unit.sub("\u00a0", row) if row.startswith("|") and "`" not in row else row
+        for row in rows
+    )
     for target, page in ELSEWHERE.items():
-        source[0] = re.sub(rf"\]\({re.escape(target)}(#[^)]*)?\)", rf"]({page})", source[0])
+        source[0] = re.sub(
+            rf"\]\({re.escape(target)}(#[^)]*)?\)", rf"]({page})", source[0]
+        )
 
 
 def setup(app: object) -> None:

@@ -30,7 +30,7 @@ pandas DataFrames, values are in seconds, bytes and bytes/s. An introduction is 
 .. currentmodule:: sim.api
 
 %s
-.. autoclass:: sim.result.Result
+.. autoclass:: sim.analysis.prediction.Result
    :members:
 
 .. autoexception:: sim.errors.PrestepError
@@ -53,7 +53,8 @@ def pages(root: Path) -> dict[str, str]:
     """The text of every made page by its name."""
     return {
         "commands.md": "\n".join([COMMANDS, *commands()]),
-        "api.md": API % "".join(f".. autofunction:: {name}\n\n" for name in functions()),
+        "api.md": API
+        % "".join(f".. autofunction:: {name}\n\n" for name in functions()),
         "examples.md": examples(root / "examples"),
         "changelog.md": beside(root / "CHANGELOG.md"),
         "contributing.md": beside(root / "CONTRIBUTING.md"),
@@ -80,7 +81,11 @@ def _below(group: click.Group, context: click.Context) -> Iterator[str]:
 def _command(command: click.Command, context: click.Context) -> str:
     """Heading, what it does, usage, a table of its options, its examples."""
     usage = command.get_usage(context).removeprefix("Usage: ")
-    rows = [record for param in command.params if (record := param.get_help_record(context)) and record[1]]
+    rows = [
+        record
+        for param in command.params
+        if (record := param.get_help_record(context)) and record[1]
+    ]
     table = [
         "| option | meaning |",
         "| --- | --- |",
@@ -105,7 +110,9 @@ def _cell(text: str) -> str:
 
 def _examples(epilog: str) -> Iterator[str]:
     """What follows "Example:", a line of shell for every command in it."""
-    said = re.split(r"Examples?:", " ".join(epilog.replace("\b", "").split()))[-1].strip()
+    said = re.split(r"Examples?:", " ".join(epilog.replace("\b", "").split()))[
+        -1
+    ].strip()
     shown = [f"prestep {part.strip()}" for part in re.split(r"\bprestep ", said)[1:]]
     if shown:
         yield "```sh\n" + "\n".join(shown) + "\n```"
@@ -115,7 +122,11 @@ def functions() -> list[str]:
     """The functions of `sim.api`, in the order of the file."""
     from sim import api
 
-    found = [name for name in vars(api) if name in api.__all__ and callable(getattr(api, name))]
+    found = [
+        name
+        for name in vars(api)
+        if name in api.__all__ and callable(getattr(api, name))
+    ]
     return [name for name in found if not isinstance(getattr(api, name), type)]
 
 
@@ -123,10 +134,17 @@ def examples(folder: Path) -> str:
     """The page of examples: its README, and every file in full with its command."""
     text = (folder / "README.md").read_text(encoding="utf-8")
     files = re.findall(r"\]\(([\w/-]+\.toml)\)", text)
-    text = re.sub(r"\]\(([\w/-]+)\.toml\)", lambda found: f"](#{anchor(found[1] + '.toml')})", text)
-    text = re.sub(r"\[([^]]*)\]\([\w/-]+\.ipynb\)", r"`examples/\1`", text).replace("](../docs/", "](../")
+    text = re.sub(
+        r"\]\(([\w/-]+)\.toml\)",
+        lambda found: f"](#{anchor(found[1] + '.toml')})",
+        text,
+    )
+    text = re.sub(r"\[([^]]*)\]\([\w/-]+\.ipynb\)", r"`examples/\1`", text).replace(
+        "](../docs/", "](../"
+    )
     shown = [
-        f"### {name}\n\n```toml\n{(folder / name).read_text(encoding='utf-8')}```" for name in dict.fromkeys(files)
+        f"### {name}\n\n```toml\n{(folder / name).read_text(encoding='utf-8')}```"
+        for name in dict.fromkeys(files)
     ]
     return "\n\n".join([text, "## The files", *shown]) + "\n"
 
@@ -138,4 +156,8 @@ def anchor(heading: str) -> str:
 
 def beside(path: Path) -> str:
     """A file of the root as a page of docs/made/."""
-    return path.read_text(encoding="utf-8").replace("](docs/", "](../").replace("](CHANGELOG.md)", "](changelog.md)")
+    return (
+        path.read_text(encoding="utf-8")
+        .replace("](docs/", "](../")
+        .replace("](CHANGELOG.md)", "](changelog.md)")
+    )

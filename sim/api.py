@@ -14,19 +14,33 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from sim.catalog import find_scenario, names
+from sim.analysis.prediction import Result
+from sim.analysis.timeline import Timeline
 from sim.errors import InputError, PrestepError
-from sim.result import Result
-from sim.sections import Scenario
-from sim.timeline import Timeline
+from sim.spec.sections import Scenario
+from sim.tools.catalog import find_scenario, names
 
 if TYPE_CHECKING:
     from topologies.fabric import Fabric
 
 __all__ = [
-    "InputError", "PrestepError", "Result", "Scenario", "breakdown", "collective", "compare", "load",
-    "load_cluster", "names", "replay", "save", "simulate", "spans", "sweep", "tornado",
-]  # fmt: skip
+    "InputError",
+    "PrestepError",
+    "Result",
+    "Scenario",
+    "breakdown",
+    "collective",
+    "compare",
+    "load",
+    "load_cluster",
+    "names",
+    "replay",
+    "save",
+    "simulate",
+    "spans",
+    "sweep",
+    "tornado",
+]
 
 #: Changes as `--set` takes them, by key: {"training.micro_batch": 4, "nvlink.bandwidth": "2x"}.
 Changes = Mapping[str, object]
@@ -40,7 +54,9 @@ def _text(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def load(scenario: str | Path | None = None, changes: Changes | None = None) -> Scenario:
+def load(
+    scenario: str | Path | None = None, changes: Changes | None = None
+) -> Scenario:
     """A scenario: a file, or a bundled one by its name (`names("scenarios")`); none is the demonstration.
 
     Raises
@@ -48,32 +64,44 @@ def load(scenario: str | Path | None = None, changes: Changes | None = None) -> 
     InputError
         With every mistake in it (`mistakes`).
     """
-    from sim.spec import load_scenario
+    from sim.spec.load import load_scenario
 
-    return load_scenario(find_scenario(None if scenario is None else str(scenario)), _texts(changes))
+    return load_scenario(
+        find_scenario(None if scenario is None else str(scenario)), _texts(changes)
+    )
 
 
-def load_cluster(cluster: str | Path, hosts: int | None = None, changes: Changes | None = None) -> Fabric:
+def load_cluster(
+    cluster: str | Path, hosts: int | None = None, changes: Changes | None = None
+) -> Fabric:
     """A cluster by name or file; its `graph` is a NetworkX graph."""
     from topologies import load_cluster as read
 
-    return read(str(cluster), hosts, {key: _text(value) for key, value in (changes or {}).items()})
+    return read(
+        str(cluster),
+        hosts,
+        {key: _text(value) for key, value in (changes or {}).items()},
+    )
 
 
 def simulate(
-    scenario: Scenario | str | Path | None = None, changes: Changes | None = None, prices: bool = False
+    scenario: Scenario | str | Path | None = None,
+    changes: Changes | None = None,
+    prices: bool = False,
 ) -> Result:
     """The predicted step; `prices` also says what every busy link is worth.
 
     Changes belong to a scenario's name or file: one that is loaded has its own.
     """
-    from sim.jobs import refuse
     from sim.predict import predict
+    from sim.spec.jobs import refuse
 
     if isinstance(scenario, Scenario) and changes:
-        raise PrestepError("simulate: changes of a scenario that is loaded already: give them to load()")
+        raise PrestepError(
+            "simulate: changes of a scenario that is loaded already: give them to load()"
+        )
     loaded = scenario if isinstance(scenario, Scenario) else load(scenario, changes)
-    refuse(loaded, "simulate; sim.together.predict takes several")
+    refuse(loaded, "simulate; sim.studies.shared_cluster.predict takes several")
     return predict(loaded, prices)
 
 
@@ -87,7 +115,13 @@ def compare(scenario: str | Path | None, *variants: Changes) -> pd.DataFrame:
         results[", ".join(_texts(changes))] = simulate(scenario, changes)
     base = results["base"].step_time
     rows = [
-        {"step_time": r.step_time, "speedup": base / r.step_time, "mfu": r.mfu, **r.breakdown} for r in results.values()
+        {
+            "step_time": r.step_time,
+            "speedup": base / r.step_time,
+            "mfu": r.mfu,
+            **r.breakdown,
+        }
+        for r in results.values()
     ]
     return pd.DataFrame(rows, index=list(results)).fillna(
         {share: 0.0 for r in results.values() for share in r.breakdown}
@@ -95,50 +129,69 @@ def compare(scenario: str | Path | None, *variants: Changes) -> pd.DataFrame:
 
 
 def tornado(
-    scenario: str | Path | None, each: Sequence[str] = ("all",), factors: Sequence[float] = (0.5, 2.0)
+    scenario: str | Path | None,
+    each: Sequence[str] = ("all",),
+    factors: Sequence[float] = (0.5, 2.0),
 ) -> pd.DataFrame:
     """Step times (s) with one element at a time at each factor: a row an element, the largest effect first."""
-    from sim import whatif
+    from sim.studies import whatif
 
     found = whatif.tornado(load(scenario), each, factors)
-    rows = [{c["factor"]: c["step_time"] for c in row["changes"]} for row in found["elements"]]
+    rows = [
+        {c["factor"]: c["step_time"] for c in row["changes"]}
+        for row in found["elements"]
+    ]
     return pd.DataFrame(rows, index=[row["element"] for row in found["elements"]])
 
 
 def sweep(
-    scenario: str | Path | None, grid: Mapping[str, Sequence[object]], folder: str | Path,
-    executor: str = "processes", jobs: int = 2, changes: Changes | None = None,
-) -> pd.DataFrame:  # fmt: skip
+    scenario: str | Path | None,
+    grid: Mapping[str, Sequence[object]],
+    folder: str | Path,
+    executor: str = "processes",
+    jobs: int = 2,
+    changes: Changes | None = None,
+) -> pd.DataFrame:
     """All combinations of the grid's values: a row a run; what `folder` has already is not run again (docs/sweeps.md).
 
     Scripts that use processes guard their entry by `if __name__ == "__main__"`.
     """
-    from sim import sweep as sweeps
+    from sim.studies import sweep as sweeps
 
     path = find_scenario(None if scenario is None else str(scenario))
-    listed = {key: tuple(_text(value) for value in values) for key, values in grid.items()}
+    listed = {
+        key: tuple(_text(value) for value in values) for key, values in grid.items()
+    }
     wanted = sweeps.specs(path, listed, _texts(changes))
-    return pd.read_parquet(sweeps.sweep(wanted, Path(folder), sweeps.executor_of(executor, jobs), jobs))
+    return pd.read_parquet(
+        sweeps.sweep(wanted, Path(folder), sweeps.executor_of(executor, jobs), jobs)
+    )
 
 
-def replay(files: Sequence[str | Path], cluster: str = "", changes: Changes | None = None) -> pd.DataFrame:
+def replay(
+    files: Sequence[str | Path], cluster: str = "", changes: Changes | None = None
+) -> pd.DataFrame:
     """Traces of a real run, replayed: `measured` and `simulated` seconds by rank and step.
 
     With a cluster or changes, `simulated` is what the run would take there.
     """
-    from sim.replay import replay_files
-    from sim.replay_report import as_json
+    from sim.replay.replay import replay_files
+    from sim.replay.report import as_json
 
     told = as_json(replay_files(files, cluster=cluster, changes=_texts(changes)))
     rows = [
         (int(rank), step, measured, simulated)
         for rank, times in told["measured_step_time"].items()
-        for step, (measured, simulated) in enumerate(zip(times, told["simulated_step_time"][rank], strict=True))
+        for step, (measured, simulated) in enumerate(
+            zip(times, told["simulated_step_time"][rank], strict=True)
+        )
     ]
     return pd.DataFrame(rows, columns=["rank", "step", "measured", "simulated"])
 
 
-def collective(cluster: str, op: str = "all_reduce", ranks: int | None = None, **options: Any) -> pd.DataFrame:
+def collective(
+    cluster: str, op: str = "all_reduce", ranks: int | None = None, **options: Any
+) -> pd.DataFrame:
     """A collective over a range of sizes, as `prestep collective` prints it (s, bytes, bytes/s).
 
     `options` are those of the command: min_bytes, max_bytes, algo, proto, hosts, ...
@@ -149,7 +202,7 @@ def collective(cluster: str, op: str = "all_reduce", ranks: int | None = None, *
 
 
 def spans(result: Result) -> pd.DataFrame:
-    """What ran when: the columns of `sim.timeline.SPANS`, a row a span (s, bytes)."""
+    """What ran when: the columns of `sim.analysis.timeline.SPANS`, a row a span (s, bytes)."""
     timeline: Timeline | None = result.timeline
     if timeline is None:
         raise PrestepError("spans: the result has no timeline")
@@ -163,11 +216,14 @@ def breakdown(result: Result) -> pd.Series[float]:
 
 def save(result: Result, path: str | Path) -> Path:
     """Writes a result: .html (report), .json or .json.gz (trace), .parquet, .md, by the ending."""
-    from sim import exporters, run_files
+    from sim import exporters
+    from sim.exporters import _run_files
 
     if exporters.name_for(path) != "html" or result.source is None:
         return exporters.write(result, path)
-    from validation.known import lookup
+    from validation.index.measured import lookup
 
     scenario = result.source.scenario
-    return run_files.write_report(result, Path(path), scenario, (), lookup(scenario, result.step_time))
+    return _run_files.write_report(
+        result, Path(path), scenario, (), lookup(scenario, result.step_time)
+    )

@@ -34,7 +34,9 @@ class InputError(PrestepError):
     """Wrong input: every mistake that was found, not only the first."""
 
     def __init__(self, mistakes: Iterable[Mistake] | Mistake) -> None:
-        self.mistakes: tuple[Mistake, ...] = (mistakes,) if isinstance(mistakes, Mistake) else tuple(mistakes)
+        self.mistakes: tuple[Mistake, ...] = (
+            (mistakes,) if isinstance(mistakes, Mistake) else tuple(mistakes)
+        )
         super().__init__("\n".join(map(str, self.mistakes)))
 
     def __reduce__(self) -> tuple[type[InputError], tuple[tuple[Mistake, ...]]]:
@@ -49,8 +51,12 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
     return f'did you mean "{spelt[close[0]]}"?' if close else ""
 
 
-def unknown(where: str, key: str, found: str, known: Iterable[str], what: str = "one of") -> Mistake:
+def unknown(
+    where: str, key: str, found: str, known: Iterable[str], what: str = "one of"
+) -> Mistake:
     """The mistake of naming something that does not exist; lists what does."""
     names = sorted(known)
     listed = ", ".join(names) if names else "nothing (none exist)"
-    return Mistake(where, key, f'"{found}"', f"{what} {listed}", did_you_mean(found, names))
+    return Mistake(
+        where, key, f'"{found}"', f"{what} {listed}", did_you_mean(found, names)
+    )

@@ -26,8 +26,12 @@ class Extra:
 EXTRAS = {
     "scipy": Extra("prestep calibrate", "pip install 'prestep[calibrate]'"),
     "optuna": Extra("prestep search --trials", "pip install 'prestep[search]'"),
-    "distributed": Extra("prestep sweep --executor dask://...", "pip install 'prestep[cluster]'"),
-    "plotly": Extra("a plot of what-ifs in .html (.svg and .png need nothing)", "pip install plotly"),
+    "distributed": Extra(
+        "prestep sweep --executor dask://...", "pip install 'prestep[cluster]'"
+    ),
+    "plotly": Extra(
+        "a plot of what-ifs in .html (.svg and .png need nothing)", "pip install plotly"
+    ),
     "torch": Extra("prestep measure", "pip install torch"),
 }
 
@@ -37,7 +41,9 @@ class MissingPackage(PrestepError):
 
     def __init__(self, package: str) -> None:
         extra = EXTRAS[package]
-        super().__init__(f"{extra.use} needs {package}, which is not installed: {extra.install}")
+        super().__init__(
+            f"{extra.use} needs {package}, which is not installed: {extra.install}"
+        )
         self.package = package
 
 

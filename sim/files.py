@@ -30,7 +30,9 @@ def replacing(path: str | Path) -> Iterator[Path]:
         If the folder is not there or cannot be written to, or `path` is a folder.
     """
     target = Path(path)
-    if target.exists() and not target.is_file():  # /dev/stdout, a pipe: nothing to keep whole
+    if (
+        target.exists() and not target.is_file()
+    ):  # /dev/stdout, a pipe: nothing to keep whole
         if target.is_dir():
             raise InputError(Mistake(str(path), "", "a folder", "a file to write"))
         yield target
@@ -38,17 +40,35 @@ def replacing(path: str | Path) -> Iterator[Path]:
     real = Path(os.path.realpath(target))
     suffix = "".join(target.suffixes[-2:])
     try:
-        handle, name = tempfile.mkstemp(dir=real.parent, prefix=f".{target.name[:40]}.", suffix=suffix)
+        handle, name = tempfile.mkstemp(
+            dir=real.parent, prefix=f".{target.name[:40]}.", suffix=suffix
+        )
     except OSError as error:
-        raise InputError(Mistake(str(path), "", error.strerror or str(error), "a file that can be written")) from None
+        raise InputError(
+            Mistake(
+                str(path),
+                "",
+                error.strerror or str(error),
+                "a file that can be written",
+            )
+        ) from None
     os.close(handle)
     beside = Path(name)
     try:
         yield beside
-        os.chmod(beside, real.stat().st_mode & 0o777 if real.exists() else 0o666 & ~_umask())
+        os.chmod(
+            beside, real.stat().st_mode & 0o777 if real.exists() else 0o666 & ~_umask()
+        )
         os.replace(beside, real)
     except OSError as error:
-        raise InputError(Mistake(str(path), "", error.strerror or str(error), "a file that can be written")) from None
+        raise InputError(
+            Mistake(
+                str(path),
+                "",
+                error.strerror or str(error),
+                "a file that can be written",
+            )
+        ) from None
     finally:
         beside.unlink(missing_ok=True)
 
@@ -90,7 +110,11 @@ PACKED = 200
 SMALL = 64 * 2**20  # unpacked sizes below which the ratio does not matter
 
 
-def read_bytes(path: str | Path, expected: str = "a file that can be read", largest: float = LARGEST) -> bytes:
+def read_bytes(
+    path: str | Path,
+    expected: str = "a file that can be read",
+    largest: float = LARGEST,
+) -> bytes:
     """The bytes of a file; `largest` is what it may have at most.
 
     Raises
@@ -105,9 +129,15 @@ def read_bytes(path: str | Path, expected: str = "a file that can be read", larg
         with place.open("rb") as file:
             data = file.read(int(min(largest, 2**62)) + 1)
     except (OSError, ValueError) as error:  # ValueError: a null byte in the name
-        raise InputError(Mistake(str(path), "", getattr(error, "strerror", None) or str(error), expected)) from None
+        raise InputError(
+            Mistake(
+                str(path), "", getattr(error, "strerror", None) or str(error), expected
+            )
+        ) from None
     if len(data) > largest:
-        raise InputError(Mistake(str(path), "", f"more than {largest:.0f} bytes", expected))
+        raise InputError(
+            Mistake(str(path), "", f"more than {largest:.0f} bytes", expected)
+        )
     return data
 
 
@@ -127,10 +157,14 @@ def unpacked(path: str | Path, data: bytes, largest: float = LARGEST) -> bytes:
                 piece = stream.read(2**20)
             except (EOFError, OSError, zlib.error) as error:
                 found = (
-                    "a gzip file that is cut off" if isinstance(error, EOFError) else f"a damaged gzip file ({error})"
+                    "a gzip file that is cut off"
+                    if isinstance(error, EOFError)
+                    else f"a damaged gzip file ({error})"
                 )
                 hint = "copy it again, or record again"
-                raise InputError(Mistake(str(path), "", found, "a whole file", hint)) from None
+                raise InputError(
+                    Mistake(str(path), "", found, "a whole file", hint)
+                ) from None
             if not piece:
                 return b"".join(pieces)
             pieces.append(piece)
@@ -138,14 +172,26 @@ def unpacked(path: str | Path, data: bytes, largest: float = LARGEST) -> bytes:
             check_ratio(path, len(data), size, largest)
 
 
-def check_ratio(path: str | Path, packed: int, size: int, largest: float = LARGEST) -> None:
+def check_ratio(
+    path: str | Path, packed: int, size: int, largest: float = LARGEST
+) -> None:
     """Raises InputError if a file unpacks to more than a real one would."""
     if size > largest or size > max(SMALL, PACKED * packed):
         found = f"{packed} bytes that unpack to more than {size}"
-        raise InputError(Mistake(str(path), "", found, f"at most {PACKED} times as much", "unpack it first"))
+        raise InputError(
+            Mistake(
+                str(path),
+                "",
+                found,
+                f"at most {PACKED} times as much",
+                "unpack it first",
+            )
+        )
 
 
-def read_text(path: str | Path, expected: str = "a text file in UTF-8", largest: float = LARGEST) -> str:
+def read_text(
+    path: str | Path, expected: str = "a text file in UTF-8", largest: float = LARGEST
+) -> str:
     """The text of a file.
 
     Raises
@@ -156,7 +202,9 @@ def read_text(path: str | Path, expected: str = "a text file in UTF-8", largest:
     try:
         return read_bytes(path, expected, largest).decode("utf-8")
     except UnicodeDecodeError:
-        raise InputError(Mistake(str(path), "", "bytes that are no text", expected)) from None
+        raise InputError(
+            Mistake(str(path), "", "bytes that are no text", expected)
+        ) from None
 
 
 # A key with more parts is no table of ours, and costs the parser the square of them.

@@ -32,7 +32,11 @@ def discover(package: str) -> dict[str, str]:
     if spec is None or spec.submodule_search_locations is None:
         raise PrestepError(f"{package}: no such package of plug-ins")
     found = pkgutil.iter_modules(list(spec.submodule_search_locations))
-    names = sorted(entry.name for entry in found if not entry.ispkg and not entry.name.startswith("_"))
+    names = sorted(
+        entry.name
+        for entry in found
+        if not entry.ispkg and not entry.name.startswith("_")
+    )
     return {name: f"{package}.{name}" for name in names}
 
 
@@ -56,13 +60,20 @@ def load_function(package: str, name: str, function: str) -> Callable[..., Any]:
     module = load(package, name)
     found = getattr(module, function, None)
     if not callable(found):
-        raise PrestepError(f"{module.__name__}: a plug-in of {package} must define the function {function}()")
+        raise PrestepError(
+            f"{module.__name__}: a plug-in of {package} must define the function {function}()"
+        )
     return found  # type: ignore[no-any-return]
 
 
 def providers(package: str, function: str) -> dict[str, Callable[..., Any]]:
     """Every plug-in of `package` that defines `function`, imported; helper modules beside them are left out."""
-    loaded = {name: importlib.import_module(module) for name, module in discover(package).items()}
+    loaded = {
+        name: importlib.import_module(module)
+        for name, module in discover(package).items()
+    }
     return {
-        name: getattr(module, function) for name, module in loaded.items() if callable(getattr(module, function, None))
+        name: getattr(module, function)
+        for name, module in loaded.items()
+        if callable(getattr(module, function, None))
     }

@@ -10,33 +10,38 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from sim.chains import Chains
 from sim.collectives import machine as constants
 from sim.collectives import plan_collective
 from sim.costs import Gpu
 from sim.costs.frameworks import framework_names, kernel_gap
 from sim.costs.interference import laid_over
 from sim.costs.measured import gpu_of
-from sim.engine import Machine, Run, execute
+from sim.engine.engine import Machine, Run, execute
 from sim.errors import InputError, Mistake
-from sim.fleet import Fleet, fleet_of
-from sim.jobs import refuse
-from sim.layout import check_layout, countable, grad_accumulation_of, microbatches_of
-from sim.opgraph import Chain, Comm, OpGraph
-from sim.placing import allotted, placements
-from sim.spec import sections_in_use
-from sim.unlike import unlike
+from sim.graph.opgraph import Chain, Comm, OpGraph
+from sim.planning.chains import Chains
+from sim.planning.fleet import Fleet, fleet_of
+from sim.planning.symmetry import unlike
+from sim.spec.jobs import refuse
+from sim.spec.load import sections_in_use
+from sim.spec.placing import allotted, placements
+from sim.spec.rules.layout import (
+    check_layout,
+    countable,
+    grad_accumulation_of,
+    microbatches_of,
+)
 from workloads import schedules
-from workloads.lower import Layout, Lowered, layout_of, lower
-from workloads.model import ModelSpec, load_model
+from workloads.models.model import ModelSpec, load_model
+from workloads.torch.lower import Layout, Lowered, layout_of, lower
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Sequence
 
+    from sim.analysis.prediction import Result
     from sim.collectives.plan import Plan
-    from sim.costs.kernel import Kernel
-    from sim.result import Result
-    from sim.sections import Scenario
+    from sim.graph.kernel import Kernel
+    from sim.spec.sections import Scenario
     from topologies.fabric import Fabric
 
 _log = logging.getLogger("prestep")
@@ -46,9 +51,14 @@ STEPS = 3
 MEGATRON_STEPS = 2
 # Kernels whose time follows the SMs' clock.
 CLOCKED = (
-    "gemm", "gemm_bias", "grouped_gemm", "attention_fwd", "attention_bwd",
-    "flash2_attention_fwd", "flash2_attention_bwd",
-)  # fmt: skip
+    "gemm",
+    "gemm_bias",
+    "grouped_gemm",
+    "attention_fwd",
+    "attention_bwd",
+    "flash2_attention_fwd",
+    "flash2_attention_bwd",
+)
 # From the launch call's return to the kernel's start on an idle stream (H200, 125m-ddp4-b4 trace): measured.
 LAUNCH_LATENCY = 2.0e-6
 
@@ -81,11 +91,23 @@ class Prepared:
     chains: Chains
 
     def simulation(self, run: Run) -> Simulation:
-        return Simulation(self.scenario, self.model, self.fabric, self.gpu, self.lowered, run, self.gpus, self.chains)
+        return Simulation(
+            self.scenario,
+            self.model,
+            self.fabric,
+            self.gpu,
+            self.lowered,
+            run,
+            self.gpus,
+            self.chains,
+        )
 
 
 def simulate(
-    scenario: Scenario, steps: int = STEPS, fabric: Fabric | None = None, lowered: Lowered | None = None
+    scenario: Scenario,
+    steps: int = STEPS,
+    fabric: Fabric | None = None,
+    lowered: Lowered | None = None,
 ) -> Simulation:
     """Executes the scenario's step on its cluster.
 
@@ -104,14 +126,22 @@ def simulate(
         steps = min(steps, MEGATRON_STEPS)
     graph = job.lowered.graph
     operations = sum(len(p) for p in graph.programs)
-    _log.info("executing %d operations of %d simulated ranks, %d steps", operations, len(graph.programs), steps)
+    _log.info(
+        "executing %d operations of %d simulated ranks, %d steps",
+        operations,
+        len(graph.programs),
+        steps,
+    )
     run = execute(graph, job.machine, steps)
     _log.info("executed: the steps end at %.6g s", run.finished)
     return job.simulation(run)
 
 
 def prepare(
-    scenario: Scenario, fabric: Fabric, gpus: tuple[str, ...] | None = None, lowered: Lowered | None = None
+    scenario: Scenario,
+    fabric: Fabric,
+    gpus: tuple[str, ...] | None = None,
+    lowered: Lowered | None = None,
 ) -> Prepared:
     """Lowers one job and gives it its GPUs: those of `gpus`, else where its placement puts the ranks.
 
@@ -125,9 +155,14 @@ def prepare(
     model = _checked_model(scenario, fabric)
     gpus = placements(scenario, fabric)[0] if gpus is None else gpus
     fleet = fleet_of(fabric, gpu_of(fabric), gpus)
-    if lowered is None or lowered.made_for != (host_factor(scenario, fabric), _marks(scenario, fabric, fleet, gpus)):
+    if lowered is None or lowered.made_for != (
+        host_factor(scenario, fabric),
+        _marks(scenario, fabric, fleet, gpus),
+    ):
         lowered = _lowered(scenario, model, fabric, fleet, gpus)
-    run_on, chains = _machine_and_chains(scenario, lowered.graph, fabric, fleet.gpu, gpus)
+    run_on, chains = _machine_and_chains(
+        scenario, lowered.graph, fabric, fleet.gpu, gpus
+    )
     return Prepared(scenario, model, fabric, fleet.gpu, lowered, run_on, gpus, chains)
 
 
@@ -140,27 +175,43 @@ def lowered_on(scenario: Scenario, fabric: Fabric) -> Lowered:
         If the layout does not fit the cluster or the model, or asks for what is not simulated.
     """
     model, gpus = _checked_model(scenario, fabric), placements(scenario, fabric)[0]
-    return _lowered(scenario, model, fabric, fleet_of(fabric, gpu_of(fabric), gpus), gpus)
+    return _lowered(
+        scenario, model, fabric, fleet_of(fabric, gpu_of(fabric), gpus), gpus
+    )
 
 
 def _checked_model(scenario: Scenario, fabric: Fabric) -> ModelSpec:
     model = load_model(scenario.model, scenario.where)
     if huge := list(countable(scenario, model.layers)):
         raise InputError(huge)
-    mistakes = check_layout(scenario, allotted(scenario, fabric), model) + not_simulated(scenario)
+    mistakes = check_layout(
+        scenario, allotted(scenario, fabric), model
+    ) + not_simulated(scenario)
     if mistakes:
         raise InputError(mistakes)
     return model
 
 
 def _machine_and_chains(
-    scenario: Scenario, graph: OpGraph, fabric: Fabric, gpu: Gpu, gpus: tuple[str, ...] | None
+    scenario: Scenario,
+    graph: OpGraph,
+    fabric: Fabric,
+    gpu: Gpu,
+    gpus: tuple[str, ...] | None,
 ) -> tuple[Machine, Chains]:
-    chains = Chains(lambda inner: machine(scenario, inner, fabric, gpu, gpus, alone=True))
+    chains = Chains(
+        lambda inner: machine(scenario, inner, fabric, gpu, gpus, alone=True)
+    )
     return machine(scenario, graph, fabric, gpu, gpus, chains), chains
 
 
-def _lowered(scenario: Scenario, model: ModelSpec, fabric: Fabric, fleet: Fleet, gpus: tuple[str, ...]) -> Lowered:
+def _lowered(
+    scenario: Scenario,
+    model: ModelSpec,
+    fabric: Fabric,
+    fleet: Fleet,
+    gpus: tuple[str, ...],
+) -> Lowered:
     factor = host_factor(scenario, fabric)
     if not scenario.training.megatron:
         return lower(scenario, model, factor, fleet.speeds)
@@ -169,10 +220,14 @@ def _lowered(scenario: Scenario, model: ModelSpec, fabric: Fabric, fleet: Fleet,
 
     hosts = [fabric.host_of(gpu) for gpu in gpus]
     odd = unlike(fabric, fleet, scenario.faults, gpus)
-    return lower_megatron(scenario, model, factor, Place(hosts.count(hosts[0]), blocking=False), odd)
+    return lower_megatron(
+        scenario, model, factor, Place(hosts.count(hosts[0]), blocking=False), odd
+    )
 
 
-def _marks(scenario: Scenario, fabric: Fabric, fleet: Fleet, gpus: tuple[str, ...]) -> Sequence[Hashable]:
+def _marks(
+    scenario: Scenario, fabric: Fabric, fleet: Fleet, gpus: tuple[str, ...]
+) -> Sequence[Hashable]:
     """What tells ranks apart in the lowered step."""
     if not scenario.training.megatron:
         return fleet.speeds
@@ -190,25 +245,32 @@ def _layout_of(scenario: Scenario) -> Layout:
 def rerun(simulation: Simulation, fabric: Fabric) -> Simulation:
     """The same operations on the same cluster with other links: nothing is lowered again."""
     graph, steps = simulation.lowered.graph, simulation.run.end[0].shape[0]
-    run_on, chains = _machine_and_chains(simulation.scenario, graph, fabric, simulation.gpu, simulation.gpus or None)
-    return replace(simulation, fabric=fabric, run=execute(graph, run_on, steps), chains=chains)
+    run_on, chains = _machine_and_chains(
+        simulation.scenario, graph, fabric, simulation.gpu, simulation.gpus or None
+    )
+    return replace(
+        simulation, fabric=fabric, run=execute(graph, run_on, steps), chains=chains
+    )
 
 
 def predict(scenario: Scenario, prices: bool = False) -> Result:
-    """The predicted step of a scenario; see :class:`sim.result.Result`. Of several jobs: `sim.together.predict`.
+    """The predicted step of a scenario; see :class:`sim.analysis.prediction.Result`. Of several jobs: `sim.studies.shared_cluster.predict`.
 
-    With `prices`, links have their shadow prices, where the cluster is small enough: see `sim.shadow`.
+    With `prices`, links have their shadow prices, where the cluster is small enough: see `sim.analysis.shadow_prices`.
     """
-    from sim.report import result_of
-    from sim.shadow import affordable, shadow_prices
+    from sim.analysis.report import result_of
+    from sim.analysis.shadow_prices import affordable, shadow_prices
 
     simulation = simulate(scenario)
-    return result_of(simulation, shadow_prices(simulation) if prices and affordable(simulation) else None)
+    return result_of(
+        simulation,
+        shadow_prices(simulation) if prices and affordable(simulation) else None,
+    )
 
 
 def step_time(scenario: Scenario) -> float:
     """Seconds of the predicted step alone, without timeline, memory and evidence."""
-    from sim import report
+    from sim.analysis import report
 
     return report.step_time(simulate(scenario))
 
@@ -219,8 +281,14 @@ def load_fabric(scenario: Scenario) -> Fabric:
     from topologies.policies import Routing
 
     c = scenario.cluster
-    fabric = load_cluster(c.file or c.name or "h200-host-4", hosts=c.hosts, overrides=c.set)
-    return fabric.with_routing(Routing(c.routing, c.routing_seed, c.routing_flows, not scenario.nccl.pxn_disable))
+    fabric = load_cluster(
+        c.file or c.name or "h200-host-4", hosts=c.hosts, overrides=c.set
+    )
+    return fabric.with_routing(
+        Routing(
+            c.routing, c.routing_seed, c.routing_flows, not scenario.nccl.pxn_disable
+        )
+    )
 
 
 def host_factor(scenario: Scenario, fabric: Fabric) -> float:
@@ -232,9 +300,14 @@ def host_factor(scenario: Scenario, fabric: Fabric) -> float:
 
 
 def machine(
-    scenario: Scenario, graph: OpGraph, fabric: Fabric, gpu: Gpu, gpus: tuple[str, ...] | None = None,
-    chains: Chains | None = None, alone: bool = False,
-) -> Machine:  # fmt: skip
+    scenario: Scenario,
+    graph: OpGraph,
+    fabric: Fabric,
+    gpu: Gpu,
+    gpus: tuple[str, ...] | None = None,
+    chains: Chains | None = None,
+    alone: bool = False,
+) -> Machine:
     """Durations, interference and communication plans of a graph on a fabric; rank r is on ``gpus[r]``.
 
     ``alone``: it is a chain's own graph; that ranks wait for the slowest is counted in the graph that it is part of.
@@ -251,7 +324,11 @@ def machine(
             return k.shape[0] * 1e-9
         if k.kind == "fused" and scenario.training.megatron:
             return gpu.duration(k) * gpu.fused
-        load = clock * gpu.sustained(k) * gpu.toolkit(k, scenario.pytorch.cuda) if k.kind in CLOCKED else 1.0
+        load = (
+            clock * gpu.sustained(k) * gpu.toolkit(k, scenario.pytorch.cuda)
+            if k.kind in CLOCKED
+            else 1.0
+        )
         return gpu.duration(k) * load
 
     duration = np.array([idle_time(k) for k in kernels])
@@ -274,9 +351,17 @@ def machine(
             return known[key]
         plans = []
         for group in comm.groups:
-            idle = [r for r in layout.pipeline(group[0]) if r not in group] if comm.axis == "pp" else []
+            idle = (
+                [r for r in layout.pipeline(group[0]) if r not in group]
+                if comm.axis == "pp"
+                else []
+            )
             members = [gpus[r] for r in (*group, *idle)]
-            plans.append(plan_collective(comm.op, comm.size, members, fabric, scenario.nccl, comm.in_place))
+            plans.append(
+                plan_collective(
+                    comm.op, comm.size, members, fabric, scenario.nccl, comm.in_place
+                )
+            )
         merged = _merged(plans)
         known[key] = replace(merged, channels=0) if comm.copied else merged
         return known[key]
@@ -284,12 +369,18 @@ def machine(
     captured = kernel_gap(scenario.training.framework)
     gap = gpu.gap if captured is None else min(gpu.gap, captured)
     gap = gap if scenario.cluster.kernel_gap is None else scenario.cluster.kernel_gap
-    together = 1.0 if alone else slowest_of(scenario.parallel.dp * scenario.parallel.tp, gpu.spread)
+    together = (
+        1.0
+        if alone
+        else slowest_of(scenario.parallel.dp * scenario.parallel.tp, gpu.spread)
+    )
     spins = [k.kind == "spin" for k in kernels]
     fleet = fleet_of(fabric, gpu_of(fabric), gpus)
     slow_rank = scenario.faults.slow_rank
     # Chains have been slowed where they were executed.
-    factor = np.array([1.0 if isinstance(k, Chain) else scenario.faults.slow_factor for k in kernels])
+    factor = np.array(
+        [1.0 if isinstance(k, Chain) else scenario.faults.slow_factor for k in kernels]
+    )
     scale: dict[int, float | np.ndarray] = {}
     for program in graph.programs:
         rank = graph.pace.get(program.rank, program.rank)
@@ -297,16 +388,38 @@ def machine(
         ratio = fleet.scale(graph, rank, 1.0 if rank == slow_rank else together, spins)
         scale[program.rank] = ratio * factor if rank == slow_rank else ratio
     idle = frozenset(i for i, spin in enumerate(spins) if spin)
-    grain = {i: chains.grain(k) for i, k in enumerate(kernels) if isinstance(k, Chain)} if chains is not None else {}
+    grain = (
+        {i: chains.grain(k) for i, k in enumerate(kernels) if isinstance(k, Chain)}
+        if chains is not None
+        else {}
+    )
     rates = fabric.links.bandwidth
-    other = {i: f for i, k in enumerate(kernels) if (f := beside.contention(k)) != beside.communication}
-    hot = frozenset(i for i, k in enumerate(kernels) if not isinstance(k, Chain) and gpu.hot(k))
+    other = {
+        i: f
+        for i, k in enumerate(kernels)
+        if (f := beside.contention(k)) != beside.communication
+    }
+    hot = frozenset(
+        i for i, k in enumerate(kernels) if not isinstance(k, Chain) and gpu.hot(k)
+    )
     # A chain stands for the middle of a long step: what could be drawn beyond the limit was drawn before.
     budget = 0.0 if alone else None
     return Machine(
-        duration, slow, plan, rates, beside.communication, gap, LAUNCH_LATENCY, scale, idle,
-        grain=grain, beside=other, power=gpu.power, hot=hot, budget=budget,
-    )  # fmt: skip
+        duration,
+        slow,
+        plan,
+        rates,
+        beside.communication,
+        gap,
+        LAUNCH_LATENCY,
+        scale,
+        idle,
+        grain=grain,
+        beside=other,
+        power=gpu.power,
+        hot=hot,
+        budget=budget,
+    )
 
 
 def slowest_of(gpus: int, spread: float) -> float:
@@ -345,7 +458,9 @@ def _splits_backward(scenario: Scenario) -> bool:
     p = scenario.parallel
     per_run = microbatches_of(scenario) // grad_accumulation_of(scenario)
     chunks = p.vpp if p.vpp > 1 else None
-    if schedules.check(p.schedule, p.pp, per_run, chunks, framework=scenario.training.framework):
+    if schedules.check(
+        p.schedule, p.pp, per_run, chunks, framework=scenario.training.framework
+    ):
         return False
     return schedules.splits_backward(p.schedule, p.pp, per_run, chunks)
 
@@ -355,15 +470,31 @@ def not_simulated(scenario: Scenario) -> list[Mistake]:
     where, found = scenario.where, []
     for section in sections_in_use(scenario):
         if section in ("checkpoint", "dataload") and scenario.name:
-            found.append(Mistake(where, section, "a section", "nothing", "not simulated for several jobs"))
+            found.append(
+                Mistake(
+                    where,
+                    section,
+                    "a section",
+                    "nothing",
+                    "not simulated for several jobs",
+                )
+            )
     if "inference" in sections_in_use(scenario):
-        found.append(Mistake(where, "inference", "a section", "a training step here", "prestep run predicts serving"))
+        found.append(
+            Mistake(
+                where,
+                "inference",
+                "a section",
+                "a training step here",
+                "prestep run predicts serving",
+            )
+        )
     if "checkpoint" in sections_in_use(scenario):
-        from sim.checkpointing import mistakes_of
+        from sim.storage.checkpointing import mistakes_of
 
         found += mistakes_of(scenario)
     if "dataload" in sections_in_use(scenario):
-        from sim import feeding
+        from sim.storage import feeding
 
         found += feeding.mistakes_of(scenario)
     t, p = scenario.training, scenario.parallel
@@ -372,30 +503,79 @@ def not_simulated(scenario: Scenario) -> list[Mistake]:
     plain = ("none", "products", "alternate", "full")
     eager = ("bf16", "fp8") if t.framework == "pytorch-eager" else ("bf16",)
     for key, value, known in (
-        ("training.precision", t.precision, ("bf16", "fp16", "fp8", "nvfp4") if megatron else eager),
-        ("training.recompute", t.recompute, ("none", "selective", "products", "full") if megatron else plain),
-        ("training.optimizer", t.optimizer, ("adamw", "adam") if megatron else ("adamw",)),
+        (
+            "training.precision",
+            t.precision,
+            ("bf16", "fp16", "fp8", "nvfp4") if megatron else eager,
+        ),
+        (
+            "training.recompute",
+            t.recompute,
+            ("none", "selective", "products", "full") if megatron else plain,
+        ),
+        (
+            "training.optimizer",
+            t.optimizer,
+            ("adamw", "adam") if megatron else ("adamw",),
+        ),
         ("training.framework", t.framework, framework_names()),
-        ("parallel.data_parallel", p.data_parallel or "none", ("none", "ddp", "ddp-no-overlap", *sharding)),
+        (
+            "parallel.data_parallel",
+            p.data_parallel or "none",
+            ("none", "ddp", "ddp-no-overlap", *sharding),
+        ),
         ("parallel.cp", str(p.cp), (str(p.cp),) if megatron else ("1",)),
     ):
         if value not in known:
-            found.append(Mistake(where, key, f'"{value}"', " or ".join(known), "not simulated yet"))
+            found.append(
+                Mistake(
+                    where, key, f'"{value}"', " or ".join(known), "not simulated yet"
+                )
+            )
     if megatron:
-        sharded, products = p.data_parallel in ("fsdp", "zero3"), t.recompute == "products"
+        sharded, products = (
+            p.data_parallel in ("fsdp", "zero3"),
+            t.recompute == "products",
+        )
         if p.pp > 1 and (sharded or products) and _splits_backward(scenario):
-            beside = f'data_parallel = "{p.data_parallel}"' if sharded else 'recompute = "products"'
+            beside = (
+                f'data_parallel = "{p.data_parallel}"'
+                if sharded
+                else 'recompute = "products"'
+            )
             hint = f"a schedule that splits backward is not simulated with {beside}"
             found.append(
-                Mistake(where, "parallel.schedule", f'"{p.schedule}"', "one whose backward passes are whole", hint)
+                Mistake(
+                    where,
+                    "parallel.schedule",
+                    f'"{p.schedule}"',
+                    "one whose backward passes are whole",
+                    hint,
+                )
             )
         return found
     if p.pp > 1 and p.dp > 1 and p.data_parallel in ("fsdp", "zero3"):
         hint = "sharded pipeline stages are not simulated yet"
-        found.append(Mistake(where, "parallel.data_parallel", f'"{p.data_parallel}"', "ddp or ddp-no-overlap", hint))
+        found.append(
+            Mistake(
+                where,
+                "parallel.data_parallel",
+                f'"{p.data_parallel}"',
+                "ddp or ddp-no-overlap",
+                hint,
+            )
+        )
     if p.ep > 1 and p.data_parallel in ("fsdp", "zero3"):
         hint = "sharding experts that are spread over ranks is not simulated yet"
-        found.append(Mistake(where, "parallel.data_parallel", f'"{p.data_parallel}"', "ddp or ddp-no-overlap", hint))
+        found.append(
+            Mistake(
+                where,
+                "parallel.data_parallel",
+                f'"{p.data_parallel}"',
+                "ddp or ddp-no-overlap",
+                hint,
+            )
+        )
     elif 1 < p.ep < p.dp and p.data_parallel != "none":
         hint = "averaging experts over their replicas is not simulated yet"
         found.append(Mistake(where, "parallel.ep", str(p.ep), f"dp = {p.dp}", hint))

@@ -20,7 +20,10 @@ from dataclasses import dataclass
 from typing import TextIO, TypeVar
 
 T = TypeVar("T")
-AFTER, EVERY = 2.0, 0.25  # s: commands that are done sooner show nothing; between two drawings
+AFTER, EVERY = (
+    2.0,
+    0.25,
+)  # s: commands that are done sooner show nothing; between two drawings
 WIDE = 30  # columns of the bar
 
 
@@ -75,7 +78,9 @@ class Bar:
         with self.lock:
             if not self.tasks or self.now() - self.began < AFTER:
                 return
-            self.out.write("\r\x1b[K" + self.line()[: shutil.get_terminal_size().columns - 1])
+            self.out.write(
+                "\r\x1b[K" + self.line()[: shutil.get_terminal_size().columns - 1]
+            )
             self.out.flush()
             self.drawn = True
 
@@ -85,8 +90,14 @@ class Bar:
         for task in reversed(self.tasks):
             share = task.part(share)
         first, spent = self.tasks[0], self.now() - self.since
-        counted = f" {first.done}/{first.of}" if first.of else f" {share:.0%}".replace("%", " %")
-        fresh = share - (first.before / first.of if first.of else 0.0)  # what was done in the time that was spent
+        counted = (
+            f" {first.done}/{first.of}"
+            if first.of
+            else f" {share:.0%}".replace("%", " %")
+        )
+        fresh = share - (
+            first.before / first.of if first.of else 0.0
+        )  # what was done in the time that was spent
         left = f"  {_seconds(spent * (1 - share) / fresh)} left" if fresh > 0.01 else ""
         return f"{first.what} {'#' * int(WIDE * share):.<{WIDE}}{counted}{left}"
 
@@ -104,7 +115,11 @@ _SHOWN: list[Bar] = []  # of this process: none or one
 def shown(out: TextIO | None = None) -> Iterator[None]:
     """Draws what is told within it, if stderr is a terminal and nothing else is being told there (-v)."""
     out = out or sys.stderr
-    if _SHOWN or not out.isatty() or logging.getLogger("prestep").isEnabledFor(logging.INFO):
+    if (
+        _SHOWN
+        or not out.isatty()
+        or logging.getLogger("prestep").isEnabledFor(logging.INFO)
+    ):
         yield
         return
     bar, over = Bar(out), threading.Event()
@@ -133,7 +148,11 @@ def clear() -> None:
 
 @contextlib.contextmanager
 def _task(task: Task) -> Iterator[Task]:
-    bar = _SHOWN[0] if _SHOWN and threading.current_thread() is threading.main_thread() else None
+    bar = (
+        _SHOWN[0]
+        if _SHOWN and threading.current_thread() is threading.main_thread()
+        else None
+    )
     if bar is not None:
         bar.push(task)
     try:
@@ -145,14 +164,18 @@ def _task(task: Task) -> Iterator[Task]:
 
 def track(items: Iterable[T], what: str, of: int | None = None) -> Iterator[T]:
     """The items, and how many of them are through; `of` is their number, where they cannot say it."""
-    number = of if of is not None else len(items) if isinstance(items, Collection) else 0
+    number = (
+        of if of is not None else len(items) if isinstance(items, Collection) else 0
+    )
     with _task(Task(what, number)) as task:
         for item in items:
             yield item
             task.done += 1
 
 
-def watch(what: str, share: Callable[[], float]) -> contextlib.AbstractContextManager[Task]:
+def watch(
+    what: str, share: Callable[[], float]
+) -> contextlib.AbstractContextManager[Task]:
     """Work that can be asked how much of it is done (0 to 1); it is asked from another thread."""
     return _task(Task(what, share=share))
 

@@ -15,8 +15,9 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import MISSING, Field, field, fields
 from typing import Any, Literal, TypeVar
 
-from sim import catalog, units
+from sim import units
 from sim.errors import InputError, Mistake, did_you_mean
+from sim.tools import catalog
 
 T = TypeVar("T")
 
@@ -30,13 +31,21 @@ _JSON_TYPES = {str: "string", int: "integer", float: "number", bool: "boolean"}
 
 
 def key(
-    default: Any, doc: str, unit: str = "", low: float | None = None, above: float | None = None, names: str = ""
+    default: Any,
+    doc: str,
+    unit: str = "",
+    low: float | None = None,
+    above: float | None = None,
+    names: str = "",
 ) -> Any:
     """A key of a section: default, meaning, unit ("bytes", "bandwidth", "duration"), least value or exclusive bound.
 
-    `names` is a kind of `sim.catalog`: the key takes the names that there are, so that a new file is a new value.
+    `names` is a kind of `sim.tools.catalog`: the key takes the names that there are, so that a new file is a new value.
     """
-    return field(default=default, metadata={"doc": doc, "unit": unit, "low": low, "above": above, "names": names})
+    return field(
+        default=default,
+        metadata={"doc": doc, "unit": unit, "low": low, "above": above, "names": names},
+    )
 
 
 def table(doc: str) -> Any:
@@ -82,7 +91,13 @@ def build(
         if name not in known:
             hint = did_you_mean(name, known) or f"keys: {', '.join(known)}"
             mistakes.append(
-                Mistake(place, dotted, "unknown key", f"a key of [{section}]" if section else "a key", hint)
+                Mistake(
+                    place,
+                    dotted,
+                    "unknown key",
+                    f"a key of [{section}]" if section else "a key",
+                    hint,
+                )
             )
             continue
         try:
@@ -96,7 +111,11 @@ def _value(entry: Field[Any], hint: Any, value: object, where: str, dotted: str)
     unit, kind = entry.metadata["unit"], entry.metadata["names"]
     if kind:
         return _choice(tuple(catalog.names(kind)), value, where, dotted)
-    converted = _PARSERS[unit](value, where, dotted) if unit else _typed(hint, value, where, dotted)
+    converted = (
+        _PARSERS[unit](value, where, dotted)
+        if unit
+        else _typed(hint, value, where, dotted)
+    )
     low, above = entry.metadata["low"], entry.metadata["above"]
     for item in converted if isinstance(converted, tuple) else (converted,):
         if isinstance(item, float) and not math.isfinite(item):
@@ -114,15 +133,31 @@ def _typed(hint: Any, value: object, where: str, dotted: str) -> Any:
         return _choice(typing.get_args(hint), value, where, dotted)
     if origin is typing.Union:  # a text or a list
         parts = typing.get_args(hint)
-        return _typed(next(p for p in parts if (p is str) != isinstance(value, list | tuple)), value, where, dotted)
+        return _typed(
+            next(p for p in parts if (p is str) != isinstance(value, list | tuple)),
+            value,
+            where,
+            dotted,
+        )
     if origin is tuple:
         if not isinstance(value, list | tuple):
             example = _example(typing.get_args(hint)[0])
-            raise InputError(Mistake(where, dotted, repr(value), f"a list such as {example}"))
-        return tuple(_typed(typing.get_args(hint)[0], item, where, dotted) for item in value)
+            raise InputError(
+                Mistake(where, dotted, repr(value), f"a list such as {example}")
+            )
+        return tuple(
+            _typed(typing.get_args(hint)[0], item, where, dotted) for item in value
+        )
     if origin is dict:
         if not isinstance(value, Mapping):
-            raise InputError(Mistake(where, dotted, repr(value), 'a table such as { "nvlink.bandwidth" = "2x" }'))
+            raise InputError(
+                Mistake(
+                    where,
+                    dotted,
+                    repr(value),
+                    'a table such as { "nvlink.bandwidth" = "2x" }',
+                )
+            )
         return dict(flatten(value))
     return _scalar(hint, value, where, dotted)
 
@@ -130,13 +165,24 @@ def _typed(hint: Any, value: object, where: str, dotted: str) -> Any:
 def _example(item: Any) -> str:
     """A list of such items."""
     if typing.get_origin(item) is Literal:
-        return "[" + ", ".join(f'"{choice}"' for choice in typing.get_args(item)[:2]) + "]"
+        return (
+            "[" + ", ".join(f'"{choice}"' for choice in typing.get_args(item)[:2]) + "]"
+        )
     return '["host0", "host[2-5]"]' if item is str else "[1024, 1024, 1]"
 
 
 def _scalar(hint: type, value: object, where: str, dotted: str) -> Any:
-    names = {str: "a text", int: "a whole number", float: "a number", bool: "true or false"}
-    fits = isinstance(value, bool) if hint is bool else isinstance(value, hint) and not isinstance(value, bool)
+    names = {
+        str: "a text",
+        int: "a whole number",
+        float: "a number",
+        bool: "true or false",
+    }
+    fits = (
+        isinstance(value, bool)
+        if hint is bool
+        else isinstance(value, hint) and not isinstance(value, bool)
+    )
     if hint is float and isinstance(value, int) and not isinstance(value, bool):
         return float(value)
     if not fits:
@@ -150,7 +196,15 @@ def _choice(choices: tuple[str, ...], value: object, where: str, dotted: str) ->
         if isinstance(value, str) and value.lower() == choice.lower():
             return choice
     found = f'"{value}"' if isinstance(value, str) else repr(value)
-    raise InputError(Mistake(where, dotted, found, f"one of {', '.join(choices)}", did_you_mean(str(value), choices)))
+    raise InputError(
+        Mistake(
+            where,
+            dotted,
+            found,
+            f"one of {', '.join(choices)}",
+            did_you_mean(str(value), choices),
+        )
+    )
 
 
 def flatten(mapping: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]]:
@@ -158,15 +212,25 @@ def flatten(mapping: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str
     pairs: list[tuple[str, str]] = []
     for name, value in mapping.items():
         pairs.extend(
-            flatten(value, f"{prefix}{name}.") if isinstance(value, Mapping) else [(prefix + name, str(value))]
+            flatten(value, f"{prefix}{name}.")
+            if isinstance(value, Mapping)
+            else [(prefix + name, str(value))]
         )
     return pairs
 
 
 def schema(cls: type) -> dict[str, Any]:
     """JSON Schema (2020-12) of a section."""
-    properties = {entry.name: _key_schema(entry, type_hints(cls)[entry.name]) for entry in fields(cls)}
-    return {"type": "object", "additionalProperties": False, "description": cls.__doc__ or "", "properties": properties}
+    properties = {
+        entry.name: _key_schema(entry, type_hints(cls)[entry.name])
+        for entry in fields(cls)
+    }
+    return {
+        "type": "object",
+        "additionalProperties": False,
+        "description": cls.__doc__ or "",
+        "properties": properties,
+    }
 
 
 def _key_schema(entry: Field[Any], hint: Any) -> dict[str, Any]:
@@ -175,11 +239,25 @@ def _key_schema(entry: Field[Any], hint: Any) -> dict[str, Any]:
     if unit:
         made |= {"type": "string", "examples": [_EXAMPLES[unit]], "x-unit": unit}
     else:
-        made |= {"enum": catalog.names(kind)} if (kind := entry.metadata["names"]) else _type_schema(hint)
-        made |= {"minimum": entry.metadata["low"]} if entry.metadata["low"] is not None else {}
-        made |= {"exclusiveMinimum": entry.metadata["above"]} if entry.metadata["above"] is not None else {}
+        made |= (
+            {"enum": catalog.names(kind)}
+            if (kind := entry.metadata["names"])
+            else _type_schema(hint)
+        )
+        made |= (
+            {"minimum": entry.metadata["low"]}
+            if entry.metadata["low"] is not None
+            else {}
+        )
+        made |= (
+            {"exclusiveMinimum": entry.metadata["above"]}
+            if entry.metadata["above"] is not None
+            else {}
+        )
     if entry.default is not MISSING and entry.default is not None:
-        made["default"] = units.format_bytes(entry.default) if unit == "bytes" else entry.default
+        made["default"] = (
+            units.format_bytes(entry.default) if unit == "bytes" else entry.default
+        )
         if unit == "duration":
             made["default"] = units.format_duration(entry.default)
     return made
@@ -212,7 +290,12 @@ def read_override(cls: type, name: str, value: str) -> object:
     """The value of an override, typed as its key is: `2.28` is a text for a version and a number for a factor."""
     known = {entry.name: entry for entry in fields(cls)}
     hint = type_hints(cls).get(name)
-    if name not in known or known[name].metadata["unit"] or hint is str or typing.get_origin(hint) is Literal:
+    if (
+        name not in known
+        or known[name].metadata["unit"]
+        or hint is str
+        or typing.get_origin(hint) is Literal
+    ):
         return value
     try:
         return tomllib.loads(f"value = {value}")["value"]
@@ -226,5 +309,7 @@ def link_key(name: str, sections: Collection[str]) -> str:
     close = difflib.get_close_matches(head, list(sections), n=1, cutoff=0.8)
     if close and head not in sections:
         hint = f'did you mean "{close[0]}{name[len(head) :]}"?'
-        raise InputError(Mistake("--set", name, f'"{head}"', "a section or a kind of link", hint))
+        raise InputError(
+            Mistake("--set", name, f'"{head}"', "a section or a kind of link", hint)
+        )
     return name.removeprefix("cluster.set.")

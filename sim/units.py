@@ -23,33 +23,62 @@ BANDWIDTHS = {
     **{f"{prefix}bit/s": factor / 8 for prefix, factor in _PREFIXES.items()},
     **{f"{prefix}bps": factor / 8 for prefix, factor in _DECIMAL.items() if prefix},
 }
-RATES = {f"{prefix}{unit}": factor for unit in ("FLOP/s", "FLOPS", "flop/s") for prefix, factor in _DECIMAL.items()}
+RATES = {
+    f"{prefix}{unit}": factor
+    for unit in ("FLOP/s", "FLOPS", "flop/s")
+    for prefix, factor in _DECIMAL.items()
+}
 # Divisors where the unit is below one second: 1 / 1e6 is the float closest to a microsecond, 1 * 1e-6 not always.
 _PER_SECOND = {"s": 1.0, "ms": 1e3, "us": 1e6, "µs": 1e6, "ns": 1e9, "ps": 1e12}
 _SECONDS = {"min": 60.0, "h": 3600.0, "d": 86400.0}
 DURATIONS = {**{unit: 1 / per for unit, per in _PER_SECOND.items()}, **_SECONDS}
 
-_QUANTITY = re.compile(r"\s*([+-]?(?:\d[\d_]*\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*(.*?)\s*")
+_QUANTITY = re.compile(
+    r"\s*([+-]?(?:\d[\d_]*\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*(.*?)\s*"
+)
 
 
 LARGEST = 1e30
 
 
-def _parse(text: object, units: dict[str, float], example: str, where: str, key: str) -> tuple[float, str]:
+def _parse(
+    text: object, units: dict[str, float], example: str, where: str, key: str
+) -> tuple[float, str]:
     expected = f'a quantity with a unit such as "{example}"'
     if not isinstance(text, str):
-        raise InputError(Mistake(where, key, repr(text), expected, f'write "{text} {example.split()[-1]}"'))
+        raise InputError(
+            Mistake(
+                where,
+                key,
+                repr(text),
+                expected,
+                f'write "{text} {example.split()[-1]}"',
+            )
+        )
     match = _QUANTITY.fullmatch(text)
     if match is None:
         raise InputError(Mistake(where, key, f'"{text}"', expected))
     number, unit = float(match[1].replace("_", "")), match[2]
     if unit not in units:
-        hint = did_you_mean(unit, units) if unit else f"the unit is missing; units: {', '.join(list(units)[:8])}, ..."
+        hint = (
+            did_you_mean(unit, units)
+            if unit
+            else f"the unit is missing; units: {', '.join(list(units)[:8])}, ..."
+        )
         raise InputError(Mistake(where, key, f'"{text}"', expected, hint))
     if not math.isfinite(number) or number < 0:
-        raise InputError(Mistake(where, key, f'"{text}"', "a finite quantity that is not negative"))
+        raise InputError(
+            Mistake(where, key, f'"{text}"', "a finite quantity that is not negative")
+        )
     if number > LARGEST:  # sums of squares of such numbers leave what a float can hold
-        raise InputError(Mistake(where, key, f'"{text}"', f"a quantity of at most {LARGEST:g} of its unit"))
+        raise InputError(
+            Mistake(
+                where,
+                key,
+                f'"{text}"',
+                f"a quantity of at most {LARGEST:g} of its unit",
+            )
+        )
     return number, unit
 
 
@@ -80,7 +109,9 @@ def parse_rate(text: object, where: str = "quantity", key: str = "") -> float:
 def parse_duration(text: object, where: str = "quantity", key: str = "") -> float:
     """Seconds in a text such as "1 us", "20 ms" or "2 h"; raises like `parse_bytes`."""
     number, unit = _parse(text, DURATIONS, "1 us", where, key)
-    return number / _PER_SECOND[unit] if unit in _PER_SECOND else number * _SECONDS[unit]
+    return (
+        number / _PER_SECOND[unit] if unit in _PER_SECOND else number * _SECONDS[unit]
+    )
 
 
 def _number(value: float) -> str:
@@ -99,12 +130,17 @@ def _scaled(value: float, units: list[tuple[str, float]]) -> str:
 
 def format_bytes(size: float) -> str:
     """`26214400.0` -> "25 MiB"."""
-    return _scaled(size, [("B", 1.0), *((f"{prefix}B", factor) for prefix, factor in _BINARY.items())])
+    return _scaled(
+        size,
+        [("B", 1.0), *((f"{prefix}B", factor) for prefix, factor in _BINARY.items())],
+    )
 
 
 def format_bandwidth(bandwidth: float) -> str:
     """`5e10` -> "50 GB/s"; decimal, as vendors and nccl-tests print it."""
-    return _scaled(bandwidth, [(f"{p}B/s", _DECIMAL[p]) for p in ("", "k", "M", "G", "T", "P")])
+    return _scaled(
+        bandwidth, [(f"{p}B/s", _DECIMAL[p]) for p in ("", "k", "M", "G", "T", "P")]
+    )
 
 
 def format_duration(duration: float) -> str:
@@ -119,4 +155,6 @@ def parse_nccl_size(text: str, key: str = "") -> float:
     match = re.fullmatch(r"\s*(\d+|\d*\.\d+)\s*([KMGTkmgt]?)\s*", text)
     if match is None:
         return parse_bytes(text, "command line", key)
-    return float(int(float(match[1]) * (_BINARY[f"{match[2].upper()}i"] if match[2] else 1.0)))
+    return float(
+        int(float(match[1]) * (_BINARY[f"{match[2].upper()}i"] if match[2] else 1.0))
+    )

@@ -15,7 +15,10 @@ TOOLS = ("hypothesis", "pytest", "pytest-benchmark", "pytest-xdist", "types-PyYA
 def pins() -> list[str]:
     """`name==version` for the dependencies and extras; the test tools as they are."""
     project = tomllib.loads(PYPROJECT.read_text(encoding="utf-8"))["project"]
-    wanted = [*project["dependencies"], *(one for extra in EXTRAS for one in project["optional-dependencies"][extra])]
+    wanted = [
+        *project["dependencies"],
+        *(one for extra in EXTRAS for one in project["optional-dependencies"][extra]),
+    ]
     return [*(f"{name}=={version}" for name, version in map(bound, wanted)), *TOOLS]
 
 

@@ -21,8 +21,20 @@ import cli
 
 ROOT = Path(cli.__file__).parent
 PAGES = [
-    *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "examples/README.md")),
-    *sorted(page for page in (ROOT / "docs").rglob("*.md") if not {"made", "_build"} & set(page.parts)),
+    *(
+        ROOT / name
+        for name in (
+            "README.md",
+            "CONTRIBUTING.md",
+            "CHANGELOG.md",
+            "examples/README.md",
+        )
+    ),
+    *sorted(
+        page
+        for page in (ROOT / "docs").rglob("*.md")
+        if not {"made", "_build"} & set(page.parts)
+    ),
 ]
 _BLOCK = re.compile(
     r"^(?P<indent> *)(?:<!-- (?P<mark>[^\n]*) -->\n(?P=indent))?```(?P<language>[^\n]*)\n(?P<text>.*?)^(?P=indent)```$",
@@ -46,17 +58,25 @@ class Block:
 
     @property
     def file(self) -> str:
-        return self.mark.removeprefix("file: ") if self.mark.startswith("file: ") else ""
+        return (
+            self.mark.removeprefix("file: ") if self.mark.startswith("file: ") else ""
+        )
 
     @property
     def exit_code(self) -> int:
-        return int(self.mark.removeprefix("exit ")) if self.mark.startswith("exit ") else 0
+        return (
+            int(self.mark.removeprefix("exit ")) if self.mark.startswith("exit ") else 0
+        )
 
     @property
     def commands(self) -> list[str]:
         """The command lines of a block of shell, without what is said about them."""
         lines = self.text.replace("\\\n", " ").splitlines()
-        return [bare for line in lines if (bare := re.sub(r"(^|\s)#.*", "", line).strip().removeprefix("$ "))]
+        return [
+            bare
+            for line in lines
+            if (bare := re.sub(r"(^|\s)#.*", "", line).strip().removeprefix("$ "))
+        ]
 
 
 def name_of(page: Path) -> str:
@@ -69,4 +89,10 @@ def blocks(page: Path) -> Iterator[Block]:
     for found in _BLOCK.finditer(text):
         inside = re.sub(rf"^{found['indent']}", "", found["text"], flags=re.MULTILINE)
         line = text.count("\n", 0, found.start()) + 1
-        yield Block(name_of(page), line, found["language"].strip(), inside, (found["mark"] or "").strip())
+        yield Block(
+            name_of(page),
+            line,
+            found["language"].strip(),
+            inside,
+            (found["mark"] or "").strip(),
+        )

@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner
 
 import cli
-from sim.catalog import DEMO, find_scenario
+from sim.tools.catalog import DEMO, find_scenario
 
 ROOT = Path(cli.__file__).parent
 # Llama 3 70B: 141 GB of bf16 parameters do not fit a GPU of 140 GiB together with anything else.
@@ -31,10 +31,27 @@ vocab = 128256
 seq_len = 2048
 """
 RUN_KEYS = {
-    "step_time", "step_time_by_rank", "tokens_per_second_per_gpu", "mfu", "tflops_per_gpu", "breakdown", "peak_memory",
-    "links", "evidence",
-}  # fmt: skip
-COLLECTIVE = ("collective", "--cluster", "h200-host-4", "--op", "all_reduce", "--min-bytes", "1M", "--max-bytes", "4M")
+    "step_time",
+    "step_time_by_rank",
+    "tokens_per_second_per_gpu",
+    "mfu",
+    "tflops_per_gpu",
+    "breakdown",
+    "peak_memory",
+    "links",
+    "evidence",
+}
+COLLECTIVE = (
+    "collective",
+    "--cluster",
+    "h200-host-4",
+    "--op",
+    "all_reduce",
+    "--min-bytes",
+    "1M",
+    "--max-bytes",
+    "4M",
+)
 
 
 def good(*arguments: str) -> str:
@@ -46,10 +63,14 @@ def good(*arguments: str) -> str:
 
 def test_help_imports_nothing_heavy() -> None:
     """`prestep --help` is instant because the libraries are imported by the commands that need them."""
-    code = (
-        "import sys, cli; print(sorted({'numpy', 'pandas', 'networkx', 'pyarrow', 'simpy', 'rich'} & set(sys.modules)))"
+    code = "import sys, cli; print(sorted({'numpy', 'pandas', 'networkx', 'pyarrow', 'simpy', 'rich'} & set(sys.modules)))"
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
     )
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
 
 
@@ -58,7 +79,16 @@ def test_help_names_every_command() -> None:
     result = CliRunner().invoke(cli.main, ["--help"])
     assert result.exit_code == 0
     assert all(
-        name in result.stdout for name in ("run", "whatif", "validate", "collective", "topology", "list", "schema")
+        name in result.stdout
+        for name in (
+            "run",
+            "whatif",
+            "validate",
+            "collective",
+            "topology",
+            "list",
+            "schema",
+        )
     )
 
 
@@ -70,7 +100,9 @@ def test_version_is_the_package_s() -> None:
 def test_schema_is_json_on_stdout() -> None:
     """stdout is data."""
     result = CliRunner().invoke(cli.main, ["schema"])
-    assert json.loads(result.stdout)["title"] == "prestep scenario" and result.stderr == ""
+    assert (
+        json.loads(result.stdout)["title"] == "prestep scenario" and result.stderr == ""
+    )
 
 
 @pytest.mark.parametrize(
@@ -95,10 +127,19 @@ def test_list_prints_one_name_a_line(kind: str, name: str) -> None:
 
 def test_strict_fails_on_fallbacks_after_printing_the_prediction() -> None:
     """Exit 1 and a line for each on stderr; without any fallback exit 0. The page and the JSON show them anyway."""
-    on = ("run", "mlp-ddp4", "--set", "cluster.name=dgx-h100", "--set", "cluster.gpus=4")
+    on = (
+        "run",
+        "mlp-ddp4",
+        "--set",
+        "cluster.name=dgx-h100",
+        "--set",
+        "cluster.gpus=4",
+    )
     result = CliRunner().invoke(cli.main, [*on, "--json", "--strict"])
     said = json.loads(result.stdout)["fallbacks"]
-    assert result.exit_code == 1 and len(result.stderr.splitlines()) == len(said) + 1 > 1
+    assert (
+        result.exit_code == 1 and len(result.stderr.splitlines()) == len(said) + 1 > 1
+    )
     assert "Fallbacks: " in good(*on)
     assert "Fallbacks: " not in good("run", "llama1b-tp4", "--strict")
 
@@ -114,18 +155,30 @@ def test_run_prints_json_with_the_keys_of_the_interface() -> None:
     """`run --json` is an object in seconds and bytes; its breakdown sums to the step."""
     said = json.loads(good("run", "--json"))
     assert said.keys() >= RUN_KEYS
-    assert {"compute", "exposed_dp", "bubble", "host", "io", "idle"} <= said["breakdown"].keys()
+    assert {"compute", "exposed_dp", "bubble", "host", "io", "idle"} <= said[
+        "breakdown"
+    ].keys()
     assert sum(said["breakdown"].values()) == pytest.approx(said["step_time"])
-    assert said["step_time_by_rank"].keys() == said["peak_memory"].keys() == {"0", "1", "2", "3"}
+    assert (
+        said["step_time_by_rank"].keys()
+        == said["peak_memory"].keys()
+        == {"0", "1", "2", "3"}
+    )
     assert {"name", "utilisation", "shadow_price"} <= said["links"][0].keys()
 
 
 def test_run_prints_a_table_and_writes_files(tmp_path: Path) -> None:
     """Predicted beside measured, and what was written where goes to stderr."""
     trace, timeline = tmp_path / "t.json.gz", tmp_path / "t.parquet"
-    result = CliRunner().invoke(cli.main, ["run", "--trace", str(trace), "--timeline", str(timeline)])
+    result = CliRunner().invoke(
+        cli.main, ["run", "--trace", str(trace), "--timeline", str(timeline)]
+    )
     assert result.exit_code == 0, result.output
-    assert "step time" in result.stdout and "measured" in result.stdout and "compute" in result.stdout
+    assert (
+        "step time" in result.stdout
+        and "measured" in result.stdout
+        and "compute" in result.stdout
+    )
     assert result.stderr.splitlines() == [f"wrote {trace}", f"wrote {timeline}"]
     assert trace.stat().st_size and timeline.stat().st_size
 
@@ -135,19 +188,45 @@ def test_whatif_compares_base_and_changed() -> None:
     arguments = ("whatif", "llama8b-fsdp4", "--set", "nvlink.bandwidth=2x")
     said = json.loads(good(*arguments, "--json"))
     assert said["base"]["step_time"] >= said["changed"]["step_time"] > 0
-    assert said["speedup"] == pytest.approx(said["base"]["step_time"] / said["changed"]["step_time"])
+    assert said["speedup"] == pytest.approx(
+        said["base"]["step_time"] / said["changed"]["step_time"]
+    )
     assert {"step_time", "breakdown", "links"} <= said["changed"].keys()
     text = good(*arguments)
-    assert "step time" in text and "times as fast" in text and "busiest links, changed" in text
+    assert (
+        "step time" in text
+        and "times as fast" in text
+        and "busiest links, changed" in text
+    )
 
 
 def test_topology_show_takes_hosts_and_changes(tmp_path: Path) -> None:
     """1,024 GPUs as one host with a count; a change is in the listing."""
     picture = tmp_path / "pod.svg"
-    text = good("topology", "show", "dgx-h100-superpod", "--hosts", "128", "--picture", str(picture))
-    assert "1024 GPUs" in text and "oversubscription  leaf 1:1" in text and "51.2 TB/s" in text
+    text = good(
+        "topology",
+        "show",
+        "dgx-h100-superpod",
+        "--hosts",
+        "128",
+        "--picture",
+        str(picture),
+    )
+    assert (
+        "1024 GPUs" in text
+        and "oversubscription  leaf 1:1" in text
+        and "51.2 TB/s" in text
+    )
     assert "128 × host" in picture.read_text(encoding="utf-8")
-    assert "12 GB/s" in good("topology", "show", "rail-h100", "--hosts", "2", "--set", "nic[host1].bandwidth=0.25x")
+    assert "12 GB/s" in good(
+        "topology",
+        "show",
+        "rail-h100",
+        "--hosts",
+        "2",
+        "--set",
+        "nic[host1].bandwidth=0.25x",
+    )
 
 
 def test_topology_show_prints_and_draws(tmp_path: Path) -> None:
@@ -162,7 +241,11 @@ def test_collective_prints_the_columns_of_nccl_tests() -> None:
     """`--json` is a list with one object a size; `--explain` says what bounds each."""
     said = json.loads(good(*COLLECTIVE, "--json"))
     assert [row["bytes"] for row in said] == [2**20, 2**21, 2**22]
-    assert all({"op", "bytes", "time", "algbw", "busbw", "algo", "proto", "channels"} <= row.keys() for row in said)
+    assert all(
+        {"op", "bytes", "time", "algbw", "busbw", "algo", "proto", "channels"}
+        <= row.keys()
+        for row in said
+    )
     explained = good(*COLLECTIVE, "--explain")
     assert len(explained) > len(good(*COLLECTIVE)) and "latency" in explained
 
@@ -173,7 +256,10 @@ def test_a_model_that_does_not_fit_is_said_to_be_out_of_memory(tmp_path: Path) -
     said = json.loads(good("run", str(tmp_path / "big.toml"), "--json"))
     verdict, peak = said["out_of_memory"], dict(said["peak_memory"]["0"])
     total = peak.pop("total")
-    assert not verdict["fits"] and verdict["needed"] == total + verdict["outside"] > verdict["capacity"] > 0
+    assert (
+        not verdict["fits"]
+        and verdict["needed"] == total + verdict["outside"] > verdict["capacity"] > 0
+    )
     assert verdict["largest_owner"] == max(peak, key=peak.__getitem__) == "optimizer"
     text = " ".join(good("run", str(tmp_path / "big.toml")).split())
     assert "OUT OF MEMORY" in text and "the largest part is optimizer" in text
@@ -181,12 +267,17 @@ def test_a_model_that_does_not_fit_is_said_to_be_out_of_memory(tmp_path: Path) -
 
 def test_validate_exits_1_outside_tolerance_and_prints_json() -> None:
     """Cases and figures under the names that scripts rely on; the exit code is the verdict."""
-    result = CliRunner().invoke(cli.main, ["validate", "h200-straggler", "--json", "--jobs", "1"])
+    result = CliRunner().invoke(
+        cli.main, ["validate", "h200-straggler", "--json", "--jobs", "1"]
+    )
     said = json.loads(result.stdout)
     assert result.exit_code == (0 if said["passed"] else 1)
     assert said["set"] == "h200-straggler" and len(said["cases"]) == 4
     assert said.keys() >= {"n", "mape", "worst", "bias", "families"}
-    assert all({"id", "measured", "predicted", "signed_error", "family"} <= case.keys() for case in said["cases"])
+    assert all(
+        {"id", "measured", "predicted", "signed_error", "family"} <= case.keys()
+        for case in said["cases"]
+    )
 
 
 def test_validate_writes_markdown_to_a_pipe() -> None:
@@ -198,10 +289,25 @@ def test_validate_writes_markdown_to_a_pipe() -> None:
 
 def test_hosts_scales_a_cluster_on_the_command_line() -> None:
     """`--hosts` where a family scales; a family of one host says why it does not."""
-    assert good("topology", "check", "rail-h100", "--hosts", "40").startswith("rail-h100: good: 40 hosts, 320 GPUs")
+    assert good("topology", "check", "rail-h100", "--hosts", "40").startswith(
+        "rail-h100: good: 40 hosts, 320 GPUs"
+    )
     assert "rail-h100: 24 GPUs" in good("topology", "show", "rail-h100", "--hosts", "3")
     size = ("--op", "all_to_all", "--min-bytes", "1M", "--max-bytes", "1M", "--json")
-    [row] = json.loads(good("collective", "--cluster", "rail-h100", "--hosts", "40", "--ranks", "320", *size))
+    [row] = json.loads(
+        good(
+            "collective",
+            "--cluster",
+            "rail-h100",
+            "--hosts",
+            "40",
+            "--ranks",
+            "320",
+            *size,
+        )
+    )
     assert row["busbw"] > 1e9
-    result = CliRunner().invoke(cli.main, ["topology", "check", "dgx-h100", "--hosts", "2"])
+    result = CliRunner().invoke(
+        cli.main, ["topology", "check", "dgx-h100", "--hosts", "2"]
+    )
     assert result.exit_code == 2 and "the family host is one host" in result.stderr

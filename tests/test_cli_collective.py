@@ -17,7 +17,9 @@ ONE = ("--min-bytes", "1M", "--max-bytes", "1M")
 
 def run(*arguments: str) -> Result:
     result = CliRunner().invoke(cli.main, ["collective", *arguments])
-    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+    assert result.exception is None or isinstance(result.exception, SystemExit), (
+        result.exception
+    )
     assert "Traceback" not in result.stderr
     return result
 
@@ -51,48 +53,92 @@ def test_every_backend_is_reached_by_name(backend: str, op: str, algo: str) -> N
 
 def test_gloo_is_slower_for_gpu_tensors_and_nvshmem_faster_for_small_puts() -> None:
     """Copies to the host cost time; a put has no rendezvous."""
-    gpu, cpu = (rows(*HOST, *ONE, "--backend", "gloo", "--set", f"nccl.tensors={t}")[0]["time"] for t in ("gpu", "cpu"))
+    gpu, cpu = (
+        rows(*HOST, *ONE, "--backend", "gloo", "--set", f"nccl.tensors={t}")[0]["time"]
+        for t in ("gpu", "cpu")
+    )
     assert cpu < gpu
     small = (*HOST, "--min-bytes", "8", "--max-bytes", "8")
-    assert rows(*small, "--backend", "nvshmem", "--op", "put")[0]["time"] < rows(*small, "--op", "send")[0]["time"]
+    assert (
+        rows(*small, "--backend", "nvshmem", "--op", "put")[0]["time"]
+        < rows(*small, "--op", "send")[0]["time"]
+    )
 
 
 def test_between_hosts_a_proxy_posts_later_than_the_gpu() -> None:
     """nccl.transport says who posts to the NIC."""
-    far = ("--cluster", "dgx-h100-superpod", "--op", "put", "--backend", "nvshmem", "--gpus", "0,8", *ONE)
-    gpu, proxy = (rows(*far, "--set", f"nccl.transport={t}")[0] for t in ("ibgda", "proxy"))
-    assert gpu["time"] < proxy["time"] and (gpu["proto"], proxy["proto"]) == ("ibgda", "proxy")
+    far = (
+        "--cluster",
+        "dgx-h100-superpod",
+        "--op",
+        "put",
+        "--backend",
+        "nvshmem",
+        "--gpus",
+        "0,8",
+        *ONE,
+    )
+    gpu, proxy = (
+        rows(*far, "--set", f"nccl.transport={t}")[0] for t in ("ibgda", "proxy")
+    )
+    assert gpu["time"] < proxy["time"] and (gpu["proto"], proxy["proto"]) == (
+        "ibgda",
+        "proxy",
+    )
 
 
 def test_making_a_communicator_is_told_by_rank_count() -> None:
     """2, 4, 8 and all ranks; more ranks take longer; parts add up to the first one."""
     found = rows("--cluster", "dgx-h100", "--op", "init")
     assert [row["ranks"] for row in found] == [2, 4, 8]
-    assert all(sum(row["parts"].values()) == pytest.approx(row["time"]) for row in found)
+    assert all(
+        sum(row["parts"].values()) == pytest.approx(row["time"]) for row in found
+    )
     assert found[0]["time"] < found[2]["time"] and found[0]["time_again"] < 0.25
-    assert "bootstrap" in run("--cluster", "dgx-h100", "--op", "init", "--ranks", "8", "--explain").stdout
+    assert (
+        "bootstrap"
+        in run(
+            "--cluster", "dgx-h100", "--op", "init", "--ranks", "8", "--explain"
+        ).stdout
+    )
 
 
 def test_settings_and_links_change_by_set() -> None:
     """Through host memory instead of NVLink; slower links; NVLink SHARP where the user says so."""
     (direct,), (memory,), (slow,) = (
         rows(*HOST, "--min-bytes", "64M", "--max-bytes", "64M", *extra)
-        for extra in ((), ("--set", "nccl.p2p_disable=true"), ("--set", "nvlink.bandwidth=0.5x"))
+        for extra in (
+            (),
+            ("--set", "nccl.p2p_disable=true"),
+            ("--set", "nvlink.bandwidth=0.5x"),
+        )
     )
-    assert memory["time"] > 5 * direct["time"] and 1.5 < slow["time"] / direct["time"] < 2.5
-    assert rows("--cluster", "dgx-h100", *ONE, "--set", "nccl.nvls=true", "--algo", "nvls")[0]["algo"] == "nvls"
+    assert (
+        memory["time"] > 5 * direct["time"]
+        and 1.5 < slow["time"] / direct["time"] < 2.5
+    )
+    assert (
+        rows(
+            "--cluster", "dgx-h100", *ONE, "--set", "nccl.nvls=true", "--algo", "nvls"
+        )[0]["algo"]
+        == "nvls"
+    )
 
 
 def test_gpus_are_named_or_numbered() -> None:
     """0-1, gpu0,gpu1 and --ranks 2 are the same two."""
-    times = [rows(*HOST, *ONE, *said)[0]["time"] for said in (
-        ("--gpus", "0-1"), ("--gpus", "gpu0,gpu1"), ("--ranks", "2"))]  # fmt: skip
+    times = [
+        rows(*HOST, *ONE, *said)[0]["time"]
+        for said in (("--gpus", "0-1"), ("--gpus", "gpu0,gpu1"), ("--ranks", "2"))
+    ]
     assert len(set(times)) == 1
 
 
 def test_sizes_that_do_not_divide_are_rounded_as_nccl_tests_does() -> None:
     """A gather of three ranks has parts of a multiple of 16 bytes, an all-reduce elements of four; a note says so."""
-    (row,) = rows("--cluster", "h200-host-4", "--ranks", "3", "--op", "all_gather", *ONE)
+    (row,) = rows(
+        "--cluster", "h200-host-4", "--ranks", "3", "--op", "all_gather", *ONE
+    )
     assert row["bytes"] == 1048560 and "rounded down" in row["notes"][-1]
     (row,) = rows(*HOST, "--min-bytes", "1001", "--max-bytes", "1001")
     assert row["bytes"] == 1000
@@ -104,8 +150,14 @@ def test_list_tells_a_line_about_every_collective() -> None:
     """`list collectives --long`: names as without it, each with a sentence."""
     names = CliRunner().invoke(cli.main, ["list", "collectives"]).stdout.splitlines()
     assert {"ring", "gloo", "one_sided", "creation", "pairwise"} <= set(names)
-    told = CliRunner().invoke(cli.main, ["list", "collectives", "--long"]).stdout.splitlines()
-    assert [line.split()[0] for line in told] == names and all(len(line.split()) > 5 for line in told)
+    told = (
+        CliRunner()
+        .invoke(cli.main, ["list", "collectives", "--long"])
+        .stdout.splitlines()
+    )
+    assert [line.split()[0] for line in told] == names and all(
+        len(line.split()) > 5 for line in told
+    )
 
 
 NCCL = "nccl"
@@ -119,29 +171,61 @@ REFUSED = {
     "NVLS without its switches": (("--algo", "nvls"), "do no multicast"),
     "CollNet without SHARP": (("--algo", "collnet_direct"), "at least two hosts"),
     "PAT on one host": (("--op", "all_gather", "--algo", "pat"), "one GPU per host"),
-    "a protocol the algorithm has not": (("--cluster", "dgx-h100", "--set", "nccl.nvls=true", "--algo", "nvls",
-                                          "--proto", "LL"), "nvls has no LL"),
+    "a protocol the algorithm has not": (
+        (
+            "--cluster",
+            "dgx-h100",
+            "--set",
+            "nccl.nvls=true",
+            "--algo",
+            "nvls",
+            "--proto",
+            "LL",
+        ),
+        "nvls has no LL",
+    ),
     "more ranks than GPUs": (("--ranks", "5"), "at most the 4 GPUs"),
     "a GPU that is none": (("--gpus", "0,9"), "numbers from 0 to 3"),
     "a GPU twice": (("--gpus", "0,0"), "every GPU once"),
     "one GPU": (("--gpus", "2"), "at least two GPUs"),
     "ranks and GPUs": (("--gpus", "0-1", "--ranks", "2"), "one of the two"),
-    "sizes in the wrong order": (("--min-bytes", "2M", "--max-bytes", "1M"), "--min-bytes"),
+    "sizes in the wrong order": (
+        ("--min-bytes", "2M", "--max-bytes", "1M"),
+        "--min-bytes",
+    ),
     "a size that is none": (("--max-bytes", "lots"), "--max-bytes"),
     "an unknown setting": (("--set", "nccl.bufsize=4"), 'did you mean "buffer_size"?'),
-    "a setting of another type": (("--set", "nccl.max_channels=many"), "a whole number"),
+    "a setting of another type": (
+        ("--set", "nccl.max_channels=many"),
+        "a whole number",
+    ),
     "a setting out of range": (("--set", "nccl.max_channels=0"), "at least 1"),
     "a version that is none": (("--set", "nccl.version=two"), "a version of NCCL 2"),
-    "least above most": (("--set", "nccl.min_channels=8", "--set", "nccl.max_channels=4"), "at most max_channels, 4"),
+    "least above most": (
+        ("--set", "nccl.min_channels=8", "--set", "nccl.max_channels=4"),
+        "at most max_channels, 4",
+    ),
     "a link that is none": (("--set", "nvlnk.bandwidth=2x"), "nvlnk"),
     "no value": (("--set", "nccl.algo"), "section.key=value"),
-    "an algorithm for Gloo": (("--backend", "gloo", "--algo", "ring"), "an option of NCCL's collectives"),
-    "a transport that is none": (("--set", "nccl.transport=ibverbs"), "one of ibgda, proxy"),
-    "an algorithm for a communicator": (("--op", "init", "--algo", "ring"), "an option of NCCL's collectives"),
-    "puts without P2P": (("--backend", "nvshmem", "--op", "put", "--set", "nccl.p2p_disable=true"), "need P2P"),
+    "an algorithm for Gloo": (
+        ("--backend", "gloo", "--algo", "ring"),
+        "an option of NCCL's collectives",
+    ),
+    "a transport that is none": (
+        ("--set", "nccl.transport=ibverbs"),
+        "one of ibgda, proxy",
+    ),
+    "an algorithm for a communicator": (
+        ("--op", "init", "--algo", "ring"),
+        "an option of NCCL's collectives",
+    ),
+    "puts without P2P": (
+        ("--backend", "nvshmem", "--op", "put", "--set", "nccl.p2p_disable=true"),
+        "need P2P",
+    ),
     "no cluster": (("--cluster", "h200-host-5"), "did you mean"),
     "constants that are none": (("--nccl-constants", "no-such.toml"), "no such file"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("case", REFUSED)
@@ -154,12 +238,19 @@ def test_what_nccl_would_refuse_is_exit_2_and_says_why(case: str) -> None:
 
 
 FALLBACKS = {
-    "an algorithm that the operation has not": (("--op", "broadcast", "--algo", "tree"), "broadcast has no tree"),
+    "an algorithm that the operation has not": (
+        ("--op", "broadcast", "--algo", "tree"),
+        "broadcast has no tree",
+    ),
     "an old NCCL ignores what it cannot": (
-        ("--algo", "nvls", "--set", "nccl.version=2.21.5"), "nvls was asked for and ignored"),
+        ("--algo", "nvls", "--set", "nccl.version=2.21.5"),
+        "nvls was asked for and ignored",
+    ),
     "PAT before it was made": (
-        ("--op", "all_gather", "--algo", "pat", "--set", "nccl.version=2.22.3"), "it came with 2.23"),
-}  # fmt: skip
+        ("--op", "all_gather", "--algo", "pat", "--set", "nccl.version=2.22.3"),
+        "it came with 2.23",
+    ),
+}
 
 
 @pytest.mark.parametrize("case", FALLBACKS)
@@ -167,12 +258,24 @@ def test_what_nccl_would_fall_back_from_is_exit_0_with_a_note(case: str) -> None
     """The rows are those of what runs instead, and a note says what was asked for."""
     arguments, said = FALLBACKS[case]
     result = run(*HOST, *ONE, *arguments)
-    assert result.exit_code == 0 and "note: " in result.stdout and said in result.stdout, result.stdout + result.stderr
+    assert (
+        result.exit_code == 0 and "note: " in result.stdout and said in result.stdout
+    ), result.stdout + result.stderr
 
 
-def test_a_version_too_old_for_an_algorithm_is_refused_by_a_strict_one(tmp_path: Path) -> None:
+def test_a_version_too_old_for_an_algorithm_is_refused_by_a_strict_one(
+    tmp_path: Path,
+) -> None:
     """PAT with 2.24 on hosts of one GPU runs; with several GPUs per host it does not."""
-    two = ("--cluster", "dgx-h100-superpod", "--op", "all_gather", "--algo", "pat", *ONE)
+    two = (
+        "--cluster",
+        "dgx-h100-superpod",
+        "--op",
+        "all_gather",
+        "--algo",
+        "pat",
+        *ONE,
+    )
     assert run(*two, "--gpus", "0,8").exit_code == 0
     refused = run(*two, "--gpus", "0-15")
     assert refused.exit_code == 2 and "one GPU per host" in refused.stderr

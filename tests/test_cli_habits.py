@@ -19,7 +19,9 @@ import cli
 ROOT = Path(cli.__file__).parent
 
 
-def commands(group: click.Group, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+def commands(
+    group: click.Group, path: tuple[str, ...] = ()
+) -> Iterator[tuple[str, ...]]:
     for name in group.list_commands(click.Context(group)):
         found = group.get_command(click.Context(group), name)
         yield (*path, name)
@@ -47,33 +49,53 @@ def test_help_ends_with_an_example_that_parses(path: tuple[str, ...]) -> None:
             command = group.get_command(context, words.pop(0))
             assert command is not None, one
             group = command
-        known = {option for param in group.params for option in (*param.opts, *param.secondary_opts)}
-        assert {word for word in words if word.startswith("-")} <= known | {"--help"}, one
+        known = {
+            option
+            for param in group.params
+            for option in (*param.opts, *param.secondary_opts)
+        }
+        assert {word for word in words if word.startswith("-")} <= known | {"--help"}, (
+            one
+        )
 
 
 def test_v_says_what_is_done_on_stderr() -> None:
     """-v leaves stdout as it is."""
     command = [sys.executable, "-m", "cli", "run", "mlp-ddp4", "--json"]
-    plain = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
-    told = subprocess.run([*command, "-v"], cwd=ROOT, capture_output=True, text=True, check=True)
+    plain = subprocess.run(
+        command, cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    told = subprocess.run(
+        [*command, "-v"], cwd=ROOT, capture_output=True, text=True, check=True
+    )
     assert plain.stdout == told.stdout and plain.stderr == ""
-    assert "lowering" in told.stderr and re.search(r"\d+ ms +executing \d+ operations", told.stderr)
+    assert "lowering" in told.stderr and re.search(
+        r"\d+ ms +executing \d+ operations", told.stderr
+    )
 
 
-@pytest.mark.parametrize("environment", [{"NO_COLOR": "1"}, {"FORCE_COLOR": "1", "NO_COLOR": "1"}, {}])
-def test_there_are_no_colours_where_none_are_wanted(environment: dict[str, str]) -> None:
+@pytest.mark.parametrize(
+    "environment", [{"NO_COLOR": "1"}, {"FORCE_COLOR": "1", "NO_COLOR": "1"}, {}]
+)
+def test_there_are_no_colours_where_none_are_wanted(
+    environment: dict[str, str],
+) -> None:
     """No escape codes in a file, nor with NO_COLOR."""
     made = CliRunner().invoke(cli.main, ["run", "mlp-ddp4"], env=environment)
     assert made.exit_code == 0 and "\x1b" not in made.output
 
 
-@pytest.mark.parametrize("arguments", [["list", "models"], ["run", "mlp-ddp4"], ["schema"]])
+@pytest.mark.parametrize(
+    "arguments", [["list", "models"], ["run", "mlp-ddp4"], ["schema"]]
+)
 def test_a_reader_that_goes_away_is_no_crash(arguments: list[str]) -> None:
     """`| head` ends the command quietly, with the code of programs that SIGPIPE ends."""
     read, write = os.pipe()
     os.close(read)
     command = [sys.executable, "-m", "cli", *arguments]
-    made = subprocess.run(command, cwd=ROOT, stdout=write, stderr=subprocess.PIPE, text=True, check=False)
+    made = subprocess.run(
+        command, cwd=ROOT, stdout=write, stderr=subprocess.PIPE, text=True, check=False
+    )
     os.close(write)
     assert made.returncode == 141 and made.stderr == ""
 
@@ -86,9 +108,13 @@ def offered(*words: str) -> list[str]:
         "COMP_CWORD": str(len(words)),
     }
     made = subprocess.run(
-        [sys.executable, "-c", "import cli; cli.main(prog_name='prestep')"], cwd=ROOT, capture_output=True, text=True,
-        env=os.environ | asked, check=False,
-    )  # fmt: skip
+        [sys.executable, "-c", "import cli; cli.main(prog_name='prestep')"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        env=os.environ | asked,
+        check=False,
+    )
     assert made.stderr == ""
     return made.stdout.split()
 
@@ -100,7 +126,10 @@ def offered(*words: str) -> list[str]:
         (["run", "llama8b-f"], "plain,llama8b-fsdp4"),
         (["run", "--sea"], ""),
         (["run", "examples/"], "file,examples/"),
-        (["whatif", "mlp-ddp4", "--set", "training.mic"], "plain,training.micro_batch="),
+        (
+            ["whatif", "mlp-ddp4", "--set", "training.mic"],
+            "plain,training.micro_batch=",
+        ),
         (["whatif", "mlp-ddp4", "--set", "nvlink.b"], "plain,nvlink.bandwidth="),
         (["collective", "--cluster", "dgx-b200-"], "plain,dgx-b200-superpod"),
         (["topology", "sh"], "plain,show"),
@@ -119,8 +148,14 @@ def test_completion_is_there_for_every_shell(shell: str) -> None:
     """The lines of docs/command-line.md print a script that asks prestep."""
     asked = {"_PRESTEP_COMPLETE": f"{shell}_source"}
     made = subprocess.run(
-        [sys.executable, "-c", "import cli; cli.main(prog_name='prestep')"], cwd=ROOT, capture_output=True, text=True,
-        env=os.environ | asked, check=False,
-    )  # fmt: skip
+        [sys.executable, "-c", "import cli; cli.main(prog_name='prestep')"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        env=os.environ | asked,
+        check=False,
+    )
     assert "prestep" in made.stdout or "bash version" in made.stderr
-    assert f"{shell}_source prestep" in (ROOT / "docs" / "command-line.md").read_text(encoding="utf-8")
+    assert f"{shell}_source prestep" in (ROOT / "docs" / "command-line.md").read_text(
+        encoding="utf-8"
+    )

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 import cli
 from sim.errors import InputError
-from validation.gate import new_misses
+from validation.report.gate import new_misses
 
 ROOT = Path(cli.__file__).parent
 BAD = """
@@ -51,7 +51,11 @@ slow_per_layer = "1"
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "cli", *arguments], cwd=ROOT, capture_output=True, text=True, check=False
+        [sys.executable, "-m", "cli", *arguments],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
     )
 
 
@@ -60,7 +64,12 @@ def test_a_bad_scenario_is_exit_2_with_every_mistake_on_stderr(tmp_path: Path) -
     (tmp_path / "bad.toml").write_text(BAD)
     done = run("run", str(tmp_path / "bad.toml"), "--set", "paralell.tp=2")
     assert (done.returncode, done.stdout) == (2, "") and "Traceback" not in done.stderr
-    for key in ("training.global_bach", "parallel.dp", "parallel.bucket_cap", "paralell.tp"):
+    for key in (
+        "training.global_bach",
+        "parallel.dp",
+        "parallel.bucket_cap",
+        "paralell.tp",
+    ):
         assert f"{key}: found " in done.stderr
     assert 'did you mean "global_batch"?' in done.stderr
 
@@ -79,7 +88,9 @@ def test_a_bad_scenario_is_exit_2_with_every_mistake_on_stderr(tmp_path: Path) -
         ("list", "gadgets"),
     ],
 )
-def test_what_does_not_exist_is_exit_2_without_a_traceback(arguments: tuple[str, ...]) -> None:
+def test_what_does_not_exist_is_exit_2_without_a_traceback(
+    arguments: tuple[str, ...],
+) -> None:
     """The last line of stderr says what was not found."""
     result = CliRunner().invoke(cli.main, list(arguments))
     assert result.exit_code == 2 and result.stdout == "" and result.stderr
@@ -93,8 +104,12 @@ def test_every_kind_of_mistake_is_reported_at_once(tmp_path: Path) -> None:
     done = run("run", str(scenario))
     assert (done.returncode, done.stdout) == (2, "") and "Traceback" not in done.stderr
     lines = done.stderr.splitlines()
-    assert len(lines) == 5 and all(line.startswith(f"{scenario}: ") and ", expected " in line for line in lines)
-    found = {line.removeprefix(f"{scenario}: ").partition(": found ")[::2] for line in lines}
+    assert len(lines) == 5 and all(
+        line.startswith(f"{scenario}: ") and ", expected " in line for line in lines
+    )
+    found = {
+        line.removeprefix(f"{scenario}: ").partition(": found ")[::2] for line in lines
+    }
     said = dict(found)
     assert said.keys() == {
         "training.mico_batch",
@@ -122,9 +137,15 @@ SPLIT = HEAD + "[parallel]\ndp = 4\n"
         ("\0\x01", (), ("expected a scenario file (TOML)",)),
         ('cluster = 3\nmodel = "x"', (), ("cluster: found 3", "model: found 'x'")),
         (
-            HEAD + '[training]\nmicro_batch = -1\nseq_len = 2.5\n[parallel]\ndp = -4\nbucket_cap = "-5 MiB"\n',
+            HEAD
+            + '[training]\nmicro_batch = -1\nseq_len = 2.5\n[parallel]\ndp = -4\nbucket_cap = "-5 MiB"\n',
             (),
-            ("training.micro_batch: found -1", "training.seq_len: found 2.5", "parallel.dp: found -4", '"-5 MiB"'),
+            (
+                "training.micro_batch: found -1",
+                "training.seq_len: found 2.5",
+                "parallel.dp: found -4",
+                '"-5 MiB"',
+            ),
         ),
         (
             SPLIT.replace("host-4", "host4").replace("plain", "plane"),
@@ -132,30 +153,67 @@ SPLIT = HEAD + "[parallel]\ndp = 4\n"
             ("cluster.name: ", '"h200-host-4"?', "model.name: ", '"llama3-1b-plain"?'),
         ),
         (
-            SPLIT.replace('name = "h', 'file = "gone/h').replace('name = "l', 'file = "l'),
+            SPLIT.replace('name = "h', 'file = "gone/h').replace(
+                'name = "l', 'file = "l'
+            ),
             (),
             ("gone/h200-host-4: ", "llama3-1b-plain: found no such file"),
         ),
         (
             HEAD.replace("name = ", "gpus = 3\nname = ", 1) + "[parallel]\ntp = 3\n",
             (),
-            ("model.heads: found 32, expected a multiple of tp = 3", "model.kv_heads: ", "model.ffn: "),
+            (
+                "model.heads: found 32, expected a multiple of tp = 3",
+                "model.kv_heads: ",
+                "model.ffn: ",
+            ),
         ),
-        (SPLIT + "[faults]\nslow_rank = 0\nslow_factor = nan\n", (), ("faults.slow_factor: found nan",)),
+        (
+            SPLIT + "[faults]\nslow_rank = 0\nslow_factor = nan\n",
+            (),
+            ("faults.slow_factor: found nan",),
+        ),
         (
             SPLIT,
-            ("foo", "=3", "training.micro_batch", "training.=4", "parallel.dp=x", "model.sizes=[1,"),
-            ('"foo"', '"=3"', "training.micro_batch: found", "training.: found", "parallel.dp: found 'x'", "'[1,'"),
+            (
+                "foo",
+                "=3",
+                "training.micro_batch",
+                "training.=4",
+                "parallel.dp=x",
+                "model.sizes=[1,",
+            ),
+            (
+                '"foo"',
+                '"=3"',
+                "training.micro_batch: found",
+                "training.: found",
+                "parallel.dp: found 'x'",
+                "'[1,'",
+            ),
         ),
         (
             SPLIT,
-            ("nvlink.bandwidth=-2x", "nccl.version=abc", "nccl.cross_nic=7", "parallel.dp=3"),
-            ('nvlink.bandwidth: found "-2x"', "nccl.version: found abc", "nccl.cross_nic: found 7"),
+            (
+                "nvlink.bandwidth=-2x",
+                "nccl.version=abc",
+                "nccl.cross_nic=7",
+                "parallel.dp=3",
+            ),
+            (
+                'nvlink.bandwidth: found "-2x"',
+                "nccl.version: found abc",
+                "nccl.cross_nic: found 7",
+            ),
         ),
         (
-            HEAD.replace("llama3-1b-plain", "gpt2-small") + '[training]\nframework = "pytorch-compiled"\n',
+            HEAD.replace("llama3-1b-plain", "gpt2-small")
+            + '[training]\nframework = "pytorch-compiled"\n',
             ("parallel.dp=4",),
-            ("training.seq_len: found 2048, expected at most max_positions = 1024", "with tp, ep, experts or biases"),
+            (
+                "training.seq_len: found 2048, expected at most max_positions = 1024",
+                "with tp, ep, experts or biases",
+            ),
         ),
     ],
 )
@@ -165,19 +223,28 @@ def test_mistakes_are_named_and_nothing_is_run(
     """Whatever is wrong with a scenario or its changes: exit 2, every mistake on stderr, nothing on stdout."""
     (tmp_path / "wrong.toml").write_text(text)
     options = [part for change in changes for part in ("--set", change)]
-    result = CliRunner().invoke(cli.main, ["run", str(tmp_path / "wrong.toml"), *options])
-    assert (result.exit_code, result.stdout) == (2, "") and isinstance(result.exception, SystemExit)
+    result = CliRunner().invoke(
+        cli.main, ["run", str(tmp_path / "wrong.toml"), *options]
+    )
+    assert (result.exit_code, result.stdout) == (2, "") and isinstance(
+        result.exception, SystemExit
+    )
     assert [part for part in said if part not in result.stderr] == [], result.stderr
 
 
 def test_a_folder_is_no_scenario(tmp_path: Path) -> None:
     """Said in words, not by a traceback."""
     result = CliRunner().invoke(cli.main, ["run", str(tmp_path)])
-    assert result.exit_code == 2 and "is a directory, expected a scenario file" in result.stderr
+    assert (
+        result.exit_code == 2
+        and "is a directory, expected a scenario file" in result.stderr
+    )
 
 
 @pytest.mark.parametrize("text", ["a = = [", 'check = "much"'])
-def test_known_misses_that_cannot_be_read_are_an_input_error(tmp_path: Path, text: str) -> None:
+def test_known_misses_that_cannot_be_read_are_an_input_error(
+    tmp_path: Path, text: str
+) -> None:
     """A table of figures, or a message that names the file."""
     (tmp_path / "misses.toml").write_text(text)
     with pytest.raises(InputError, match=r"misses\.toml: "):

@@ -31,7 +31,9 @@ framework = "megatron"
 def call(tmp_path: Path, *arguments: str, text: str = TEXT) -> Any:
     path = tmp_path / "s.toml"
     path.write_text(text)
-    return CliRunner().invoke(cli.main, ["search", str(path), "--jobs", "1", *arguments])
+    return CliRunner().invoke(
+        cli.main, ["search", str(path), "--jobs", "1", *arguments]
+    )
 
 
 def test_a_table_with_reasons(tmp_path: Path) -> None:
@@ -40,7 +42,11 @@ def test_a_table_with_reasons(tmp_path: Path) -> None:
     assert done.exit_code == 0, done.output
     lines = done.stdout.splitlines()
     assert lines[0].split()[:3] == ["layout", "step", "time"] and "per 1M" in lines[0]
-    assert lines[1].startswith("1  ") and "compute" in lines[2] and "the next is" in lines[2]
+    assert (
+        lines[1].startswith("1  ")
+        and "compute" in lines[2]
+        and "the next is" in lines[2]
+    )
     assert lines[3].startswith("2  ") and "the next" not in lines[4]
     assert "valid layouts of 4 samples a step" in done.stdout
 
@@ -48,26 +54,48 @@ def test_a_table_with_reasons(tmp_path: Path) -> None:
 def test_the_json_agrees_with_run(tmp_path: Path) -> None:
     """`--write` writes the best, and `prestep run` predicts for it what the search said."""
     best = tmp_path / "best.toml"
-    done = call(tmp_path, "--json", "--top", "1", "--write", str(best), "--price", "3.6")
+    done = call(
+        tmp_path, "--json", "--top", "1", "--write", str(best), "--price", "3.6"
+    )
     said = json.loads(done.stdout)["ranked"][0]
     run = json.loads(CliRunner().invoke(cli.main, ["run", str(best), "--json"]).stdout)
     for key in ("step_time", "mfu", "tokens_per_second_per_gpu", "out_of_memory"):
         assert run[key] == said[key], key
-    assert said["cost_per_million_tokens"] == pytest.approx(1e3 / said["tokens_per_second_per_gpu"])
+    assert said["cost_per_million_tokens"] == pytest.approx(
+        1e3 / said["tokens_per_second_per_gpu"]
+    )
     assert f"wrote {best}" in done.stderr
 
 
 def test_what_is_pinned_is_kept(tmp_path: Path) -> None:
     """--set pins a key of the layout and --over restricts another."""
-    done = call(tmp_path, "--json", "--set", "parallel.tp=2", "--over", "training.recompute=full,selective")
+    done = call(
+        tmp_path,
+        "--json",
+        "--set",
+        "parallel.tp=2",
+        "--over",
+        "training.recompute=full,selective",
+    )
     ranked = json.loads(done.stdout)["ranked"]
     assert ranked and {one["changes"]["parallel.tp"] for one in ranked} == {2}
-    assert {one["changes"]["training.recompute"] for one in ranked} <= {"full", "selective"}
+    assert {one["changes"]["training.recompute"] for one in ranked} <= {
+        "full",
+        "selective",
+    }
 
 
 def test_other_keys_are_combined(tmp_path: Path) -> None:
     """A key that is no part of a layout is tried with all of them, and named."""
-    done = call(tmp_path, "--top", "50", "--over", "cluster.gpus=1,2", "--over", "nvlink.bandwidth=1x,0.1x")
+    done = call(
+        tmp_path,
+        "--top",
+        "50",
+        "--over",
+        "cluster.gpus=1,2",
+        "--over",
+        "nvlink.bandwidth=1x,0.1x",
+    )
     assert "cluster.gpus=1" in done.stdout and "nvlink.bandwidth=0.1x" in done.stdout
 
 
@@ -82,7 +110,9 @@ def test_other_keys_are_combined(tmp_path: Path) -> None:
         (("--set", "model.name=nothing"), "model"),
     ],
 )
-def test_a_mistake_is_named(tmp_path: Path, arguments: tuple[str, ...], told: str) -> None:
+def test_a_mistake_is_named(
+    tmp_path: Path, arguments: tuple[str, ...], told: str
+) -> None:
     """Exit code 2, a located message, nothing on stdout."""
     done = call(tmp_path, *arguments)
     assert done.exit_code == 2 and not done.stdout
@@ -91,8 +121,13 @@ def test_a_mistake_is_named(tmp_path: Path, arguments: tuple[str, ...], told: st
 
 def test_a_batch_that_nobody_says_is_told(tmp_path: Path) -> None:
     """Without a global batch that of the file's layout is taken, and said on stderr."""
-    done = call(tmp_path, "--top", "1", text=TEXT.replace("global_batch = 4", "micro_batch = 2"))
-    assert done.exit_code == 0 and "no training.global_batch: 2 samples a step" in done.stderr
+    done = call(
+        tmp_path, "--top", "1", text=TEXT.replace("global_batch = 4", "micro_batch = 2")
+    )
+    assert (
+        done.exit_code == 0
+        and "no training.global_batch: 2 samples a step" in done.stderr
+    )
     assert "global_batch" not in call(tmp_path, "--top", "1").stderr
 
 
@@ -104,6 +139,8 @@ def test_the_scenario_itself_is_not_written_over(tmp_path: Path) -> None:
 
 def test_nothing_is_possible(tmp_path: Path) -> None:
     """A sequence that the model cannot take leaves no layout: exit code 1, and why."""
-    done = call(tmp_path, "--set", "model.positions=learned", "--set", "model.max_positions=512")
+    done = call(
+        tmp_path, "--set", "model.positions=learned", "--set", "model.max_positions=512"
+    )
     assert done.exit_code == 1
     assert "no layout is possible" in done.stdout and "max_positions" in done.stdout

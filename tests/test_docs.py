@@ -13,21 +13,22 @@ import pytest
 from click.testing import CliRunner
 
 import cli
-from sim import engine, predict
+from sim import predict
 from sim.collectives import table
 from sim.commands import _shared
 from sim.costs import interference, load_gpu
 from sim.costs.frameworks import host_costs, kernel_gap
-from sim.opgraph import OpGraph
-from sim.spec import SECTIONS, load_scenario, parse_scenario
+from sim.engine import engine
+from sim.graph.opgraph import OpGraph
+from sim.spec.load import SECTIONS, load_scenario, parse_scenario
+from sim.studies.whatif import compare
 from sim.units import format_duration
-from sim.whatif import compare
 from tests import pages
 from tests.sim.synthetic import EXPECTED, result
 from topologies import load_cluster
-from workloads import rank_step
-from workloads.model import load_model
+from workloads.models.model import load_model
 from workloads.parallel import ddp
+from workloads.torch import rank_step
 
 ROOT = Path(cli.__file__).parent
 WRITTEN = [page for page in pages.PAGES if ROOT / "docs" in page.parents]
@@ -48,7 +49,12 @@ def text_of(page: Path) -> str:
 
 def part(page: Path, heading: str) -> str:
     """What a page says under a heading, subheadings included."""
-    return re.split(r"^## ", text_of(page).partition(f"\n## {heading}\n")[2], maxsplit=1, flags=re.MULTILINE)[0]
+    return re.split(
+        r"^## ",
+        text_of(page).partition(f"\n## {heading}\n")[2],
+        maxsplit=1,
+        flags=re.MULTILINE,
+    )[0]
 
 
 def blocks(language: str, pages: list[Path]) -> list[object]:
@@ -58,13 +64,20 @@ def blocks(language: str, pages: list[Path]) -> list[object]:
         for at, (lang, text) in enumerate(BLOCK.findall(text_of(page)))
         if lang == language
     ]
-    return [pytest.param(text, id=f"{page.parent.name}-{page.name}-{at}") for page, at, text in found]
+    return [
+        pytest.param(text, id=f"{page.parent.name}-{page.name}-{at}")
+        for page, at, text in found
+    ]
 
 
 @pytest.mark.parametrize("section", SECTIONS)
 def test_every_key_of_a_section_is_on_the_page(section: str) -> None:
     """Under the section's own heading."""
-    rows = part(SCENARIOS, "All keys").partition(f"### [{section}]\n")[2].partition("\n### [")[0]
+    rows = (
+        part(SCENARIOS, "All keys")
+        .partition(f"### [{section}]\n")[2]
+        .partition("\n### [")[0]
+    )
     for entry in fields(SECTIONS[section]):
         assert f"| `{entry.name}` |" in rows
 
@@ -75,12 +88,18 @@ def test_a_toml_block_loads_as_what_it_is(text: str, tmp_path: Path) -> None:
     tables, path = tomllib.loads(text), tmp_path / "block.toml"
     path.write_text(text, encoding="utf-8")
     (tmp_path / "pretrain.sh").write_text(PRETRAIN, encoding="utf-8")
-    for name, command in (("mine.toml", "h200-host-4"), ("hall.toml", "rail-h100")):  # what other blocks make
+    for name, command in (
+        ("mine.toml", "h200-host-4"),
+        ("hall.toml", "rail-h100"),
+    ):  # what other blocks make
         (tmp_path / name).write_text(f'extends = "{command}"\n', encoding="utf-8")
     if tables.keys() & {"family", "extends"}:
         assert load_cluster(path).gpus
     elif "kind" in tables:
-        assert load_model(parse_scenario(REST | {"model": {"file": str(path)}}, "block").model, "block").layers
+        assert load_model(
+            parse_scenario(REST | {"model": {"file": str(path)}}, "block").model,
+            "block",
+        ).layers
     elif "title" in tables:
         assert tables["rows"]
     elif tables.keys() >= REST.keys() or "jobs" in tables:
@@ -90,15 +109,21 @@ def test_a_toml_block_loads_as_what_it_is(text: str, tmp_path: Path) -> None:
         parse_scenario(REST | tables, "block")
 
 
-@pytest.mark.parametrize("path", sorted((ROOT / "examples").rglob("*.toml")), ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "path", sorted((ROOT / "examples").rglob("*.toml")), ids=lambda path: path.stem
+)
 def test_an_example_file_loads(path: Path) -> None:
     """Scenarios, and the cluster files that they name; examples/README.md shows each."""
     cluster = path.parent.name == "clusters"
     assert load_cluster(path).gpus if cluster else load_scenario(path).cluster
-    assert f"]({path.relative_to(ROOT / 'examples')})" in text_of(ROOT / "examples" / "README.md")
+    assert f"]({path.relative_to(ROOT / 'examples')})" in text_of(
+        ROOT / "examples" / "README.md"
+    )
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: f"{page.parent.name}-{page.name}")
+@pytest.mark.parametrize(
+    "page", PAGES, ids=lambda page: f"{page.parent.name}-{page.name}"
+)
 def test_a_file_that_a_page_names_exists(page: Path) -> None:
     """Links, and paths in backticks that begin with a folder of this tree; NAME and * stand for any."""
     text = text_of(page)
@@ -110,8 +135,13 @@ def test_a_file_that_a_page_names_exists(page: Path) -> None:
         assert list(ROOT.glob(str(at))), f"{page.name} names {at}"
 
 
-@pytest.mark.parametrize("command", [line for line in text_of(PAGES[-1]).splitlines() if line.startswith("prestep ")])
-def test_a_command_of_the_examples_page_runs(command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "command",
+    [line for line in text_of(PAGES[-1]).splitlines() if line.startswith("prestep ")],
+)
+def test_a_command_of_the_examples_page_runs(
+    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """From any folder that has examples/ in it."""
     (tmp_path / "examples").symlink_to(ROOT / "examples")
     monkeypatch.chdir(tmp_path)
@@ -124,10 +154,17 @@ def test_the_page_has_every_key_of_the_json() -> None:
     page, step = part(SCENARIOS, "JSON"), result()
     printed = json.loads(step.to_json())
     (row,) = table.sweep(load_cluster("h200-host-4"), min_bytes=2**20, max_bytes=2**20)
-    inner = [*printed["peak_memory"]["0"], *printed["out_of_memory"], *printed["links"][0], *EXPECTED]
+    inner = [
+        *printed["peak_memory"]["0"],
+        *printed["out_of_memory"],
+        *printed["links"][0],
+        *EXPECTED,
+    ]
     for key in (*printed, *inner, *compare(printed, printed), *row.to_json()):
         assert f"`{key}`" in page, key
-    listed = re.findall(r"`(\w+)`", "".join(re.findall(r"^\| ([^|]*) \|", page, re.MULTILINE)))
+    listed = re.findall(
+        r"`(\w+)`", "".join(re.findall(r"^\| ([^|]*) \|", page, re.MULTILINE))
+    )
     assert listed == list(printed)
 
 
@@ -140,7 +177,9 @@ def test_the_page_has_every_key_of_the_json() -> None:
         (["run", "--set", "training.precision=fp16"], _shared.EXIT_INPUT),
     ],
 )
-def test_exit_codes_are_as_the_page_has_them(words: list[str], code: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_exit_codes_are_as_the_page_has_them(
+    words: list[str], code: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """0 good, 1 outside what was asked for, 2 wrong or not simulated; with 2 there is nothing on stdout."""
     monkeypatch.chdir(ROOT)
     done = CliRunner().invoke(cli.main, words)
@@ -159,19 +198,31 @@ def test_exit_codes_are_as_the_page_has_them(words: list[str], code: int, monkey
         ("model.sizes=[64,64,1]", "model.sizes", (64, 64, 1)),
         ("nvlink.bandwidth=2x", "cluster.set", {"nvlink.bandwidth": "2x"}),
         ("cluster.set.nvlink.bandwidth=2x", "cluster.set", {"nvlink.bandwidth": "2x"}),
-        ("gpu0>nvswitch1.latency=1 us", "cluster.set", {"gpu0>nvswitch1.latency": "1 us"}),
+        (
+            "gpu0>nvswitch1.latency=1 us",
+            "cluster.set",
+            {"gpu0>nvswitch1.latency": "1 us"},
+        ),
     ],
 )
-def test_a_change_is_read_as_the_page_says(change: str, key: str, value: object) -> None:
+def test_a_change_is_read_as_the_page_says(
+    change: str, key: str, value: object
+) -> None:
     """Texts and quantities bare, others as TOML, links by any other name."""
     tables = REST | {"training": {"seq_len": 8}}
     section, _, name = key.partition(".")
-    assert getattr(getattr(parse_scenario(tables, "test", [change]), section), name) == value
+    assert (
+        getattr(getattr(parse_scenario(tables, "test", [change]), section), name)
+        == value
+    )
 
 
 def test_the_constants_are_those_of_the_code() -> None:
     """The last table of models.md says what the code and its files say."""
-    gpu, costs = load_gpu("h200"), [cost for cost in host_costs("pytorch-eager").values() if cost]
+    gpu, costs = (
+        load_gpu("h200"),
+        [cost for cost in host_costs("pytorch-eager").values() if cost],
+    )
     slow = interference._table()["factor"].values()
     known = {
         "pause between kernels of a stream": format_duration(gpu.gap),
@@ -191,19 +242,33 @@ def test_the_constants_are_those_of_the_code() -> None:
         "NCCL watchdog's period": f"{ddp.WATCHDOG_PERIOD:g} s",
         "cuBLAS workspace": f"{rank_step.CUBLAS_WORKSPACE / 2**20:g} MiB",
     }
-    shown = dict(re.findall(r"^\| ([^|]+) \| ([^|]+) \|", part(MODELS, "Constants"), re.MULTILINE))
+    shown = dict(
+        re.findall(
+            r"^\| ([^|]+) \| ([^|]+) \|", part(MODELS, "Constants"), re.MULTILINE
+        )
+    )
     assert {name: shown.get(name) for name in known} == known
 
 
 def test_rows_that_a_constant_was_taken_from_are_those_of_fitted_toml() -> None:
     """Rows beside a constant are among those that fitted.toml has for its file."""
-    fitted = tomllib.loads(text_of(ROOT / "validation/cases/h200/fitted.toml"))["constant"]
-    lines = [line.split(" | ") for line in part(MODELS, "Constants").splitlines() if line.count(" | ") == 4]
+    fitted = tomllib.loads(text_of(ROOT / "validation/cases/h200/fitted.toml"))[
+        "constant"
+    ]
+    lines = [
+        line.split(" | ")
+        for line in part(MODELS, "Constants").splitlines()
+        if line.count(" | ") == 4
+    ]
     for line in lines:
         path = re.findall(r"`([\w/.-]+)`", line[3])
         named = set(re.findall(r"\b\d+[bm]-[\w-]+", line[4]))
         entries = [entry for entry in fitted if path and entry["file"] == path[0]]
         if entries and named:
             allowed = {row for entry in entries for row in entry.get("rows", [])}
-            allowed |= {row for entry in entries for row in re.findall(r"\b\d+[bm]-[\w-]+", entry["name"])}
+            allowed |= {
+                row
+                for entry in entries
+                for row in re.findall(r"\b\d+[bm]-[\w-]+", entry["name"])
+            }
             assert named <= allowed, line

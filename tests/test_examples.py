@@ -14,10 +14,10 @@ import pytest
 from click.testing import CliRunner
 
 import cli
-from sim import together
 from sim.exporters import write
 from sim.predict import predict
-from sim.spec import load_scenario
+from sim.spec.load import load_scenario
+from sim.studies import shared_cluster
 from tests import pages
 from tests.contracts import test_every_schedule as contract
 from tests.contracts import test_every_topology as topology
@@ -33,9 +33,12 @@ ROOT = EXAMPLES.parent
 PAGES = pages.PAGES
 LINK = re.compile(r"\]\((?!http)([^)#\s]*)#?([^)\s]*)\)")
 PACKAGES = {
-    "schedules": "workloads.schedules", "exporters": "sim.exporters", "traces": "workloads.traces",
-    "topologies": "topologies", "collectives": "sim.collectives",
-}  # fmt: skip
+    "schedules": "workloads.schedules",
+    "exporters": "sim.exporters",
+    "traces": "workloads.traces.readers",
+    "topologies": "topologies",
+    "collectives": "sim.collectives.algorithms",
+}
 STEPS = """step,1,first,0,100,-1
 launch,1,launch,0,4,1
 kernel,7,gemm,8,50,1
@@ -50,13 +53,19 @@ def plugged_in(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """The example plug-ins, as if they had been copied into their packages."""
     for folder, package in PACKAGES.items():
         found = importlib.import_module(package).__path__
-        monkeypatch.setattr(importlib.import_module(package).__spec__, "submodule_search_locations", found)
+        monkeypatch.setattr(
+            importlib.import_module(package).__spec__,
+            "submodule_search_locations",
+            found,
+        )
         found.append(str(EXAMPLES / "plugins" / folder))
     schedules._files.cache_clear()  # a new process would look again
     yield
     schedules._files.cache_clear()
     for folder, package in PACKAGES.items():
-        importlib.import_module(package).__path__.remove(str(EXAMPLES / "plugins" / folder))
+        importlib.import_module(package).__path__.remove(
+            str(EXAMPLES / "plugins" / folder)
+        )
         for plugin in (EXAMPLES / "plugins" / folder).glob("*.py"):
             sys.modules.pop(f"{package}.{plugin.stem}", None)
 
@@ -65,19 +74,36 @@ def plugged_in(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def test_an_example_predicts(path: Path) -> None:
     """It starts with a comment, makes a step that fits in memory, and the list of examples has it."""
     scenario = load_scenario(path)
-    steps = list(together.predict(scenario).results.values()) if scenario.jobs else [predict(scenario)]
+    steps = (
+        list(shared_cluster.predict(scenario).results.values())
+        if scenario.jobs
+        else [predict(scenario)]
+    )
     assert path.read_text(encoding="utf-8").startswith("# ")
     for step in steps:
-        assert math.isfinite(step.step_time) and step.out_of_memory is not None and step.out_of_memory.fits
+        assert (
+            math.isfinite(step.step_time)
+            and step.out_of_memory is not None
+            and step.out_of_memory.fits
+        )
     assert f"]({path.name})" in (EXAMPLES / "README.md").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("path", SCENARIOS, ids=lambda path: path.stem)
 def test_what_an_example_suggests_runs(path: Path) -> None:
     """Every `--set` of its comment can be tried, those that stand together at once."""
-    comment = path.read_text(encoding="utf-8").partition("\n[")[0].replace("\n# ", " ").replace('"100 MiB"', "100_MiB")
+    comment = (
+        path.read_text(encoding="utf-8")
+        .partition("\n[")[0]
+        .replace("\n# ", " ")
+        .replace('"100 MiB"', "100_MiB")
+    )
     words = [*comment.split(), ""]
-    told = [(at, words[at + 1]) for at, word in enumerate(words) if word.strip("`") == "--set"]
+    told = [
+        (at, words[at + 1])
+        for at, word in enumerate(words)
+        if word.strip("`") == "--set"
+    ]
     changes: list[str] = []
     for at, value in told:
         changes.append(value.rstrip(",`.;)").replace("_MiB", " MiB"))
@@ -93,14 +119,22 @@ def test_the_example_schedule_keeps_the_contract(plugged_in: None) -> None:
     contract.test_each_forward_and_backward_once_in_a_legal_order("gpipe-lifo")
     contract.test_a_schedule_is_a_pure_function("gpipe-lifo")
     path = EXAMPLES / "pipeline-zero-bubble.toml"
-    small = ["parallel.schedule=gpipe-lifo", "model.layers=4", "training.microbatches=4"]
-    run = CliRunner().invoke(cli.main, ["run", str(path), *(f"--set={change}" for change in small)])
+    small = [
+        "parallel.schedule=gpipe-lifo",
+        "model.layers=4",
+        "training.microbatches=4",
+    ]
+    run = CliRunner().invoke(
+        cli.main, ["run", str(path), *(f"--set={change}" for change in small)]
+    )
     assert run.exit_code == 0 and "pipeline bubble" in run.output
 
 
 def test_the_example_exporter_writes(plugged_in: None, tmp_path: Path) -> None:
     """A file is an exporter: it answers to its ending and writes what the result says."""
-    lines = write(result(), tmp_path / "out.csv").read_text(encoding="utf-8").splitlines()
+    lines = (
+        write(result(), tmp_path / "out.csv").read_text(encoding="utf-8").splitlines()
+    )
     assert lines[0] == "share,seconds" and len(lines) == 1 + len(EXPECTED)
     assert float(lines[1].split(",")[1]) == pytest.approx(EXPECTED["compute"] * US)
 
@@ -120,7 +154,7 @@ def test_the_example_topology_is_a_family(plugged_in: None, tmp_path: Path) -> N
 
 def test_the_example_trace_format_is_replayed(plugged_in: None, tmp_path: Path) -> None:
     """The steps take what the file says, kernels count as computing, and what is not understood is told."""
-    head = importlib.import_module("workloads.traces.csv_log").HEAD
+    head = importlib.import_module("workloads.traces.readers.csv_log").HEAD
     rows = [head, *STEPS.split("\n")]
     (tmp_path / "log.csv").write_text("\n".join(rows) + "\n")
     (tmp_path / "run").mkdir()
@@ -128,7 +162,9 @@ def test_the_example_trace_format_is_replayed(plugged_in: None, tmp_path: Path) 
     made = CliRunner().invoke(cli.main, ["replay", str(tmp_path / "run"), "--json"])
     assert made.exit_code == 0, made.output
     told = json.loads(made.stdout)
-    assert told["simulated_step_time"]["0"] == pytest.approx({"first": 100e-6, "second": 100e-6})
+    assert told["simulated_step_time"]["0"] == pytest.approx(
+        {"first": 100e-6, "second": 100e-6}
+    )
     (tmp_path / "wrong.log0").write_text(f"{head}\nkernel,7,gemm,soon,50,1\n")
     made = CliRunner().invoke(cli.main, ["replay", str(tmp_path / "wrong.log0")])
     assert made.exit_code == 2 and "line 2" in made.stderr
@@ -136,7 +172,7 @@ def test_the_example_trace_format_is_replayed(plugged_in: None, tmp_path: Path) 
 
 def test_the_example_algorithm_delivers(plugged_in: None) -> None:
     """Its steps leave every rank with every part, and no link carries less than the parts that cross it."""
-    one_shot = importlib.import_module("sim.collectives.one_shot")
+    one_shot = importlib.import_module("sim.collectives.algorithms.one_shot")
     ((sends),) = one_shot.steps("all_gather", 4)
     has = {rank: {rank} for rank in range(4)}
     for send in sends:
@@ -144,8 +180,15 @@ def test_the_example_algorithm_delivers(plugged_in: None) -> None:
     assert all(parts == set(range(4)) for parts in has.values())
     fabric = load_cluster("h200-host-4")
     plan = one_shot.plan("all_gather", 2.0**24, fabric.gpus, fabric)
-    leaves = [usage for at, usage in zip(plan.links, plan.usage, strict=True) if fabric.links.src[at] == "gpu0"]
-    assert sum(leaves) == pytest.approx(3 / 4) and plan.duration(fabric.links.bandwidth) > plan.latency
+    leaves = [
+        usage
+        for at, usage in zip(plan.links, plan.usage, strict=True)
+        if fabric.links.src[at] == "gpu0"
+    ]
+    assert (
+        sum(leaves) == pytest.approx(3 / 4)
+        and plan.duration(fabric.links.bandwidth) > plan.latency
+    )
 
 
 def test_without_the_files_there_are_no_such_plugins() -> None:
@@ -156,7 +199,9 @@ def test_without_the_files_there_are_no_such_plugins() -> None:
 @pytest.mark.parametrize("path", PLUGINS, ids=lambda path: path.stem)
 def test_extending_shows_the_plugin_as_it_is(path: Path) -> None:
     """The page has the whole file, word for word."""
-    assert path.read_text(encoding="utf-8").strip() in EXTENDING.read_text(encoding="utf-8")
+    assert path.read_text(encoding="utf-8").strip() in EXTENDING.read_text(
+        encoding="utf-8"
+    )
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
@@ -171,4 +216,7 @@ def test_links_lead_somewhere(page: Path) -> None:
 def anchors(page: Path) -> set[str]:
     """What GitHub calls the headings of a page."""
     headings = re.findall(r"^#+ (.*)$", page.read_text(encoding="utf-8"), re.MULTILINE)
-    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+    return {
+        re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
+        for heading in headings
+    }

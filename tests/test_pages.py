@@ -37,16 +37,37 @@ NOT_RUN = {
 }
 TRACES = ROOT / "validation" / "cases" / "traces"
 #: Pages whose commands take more than a few seconds.
-SLOW = ("docs/layouts.md", "docs/measure.md", "docs/preregistered.md", "docs/whatif.md", "docs/tutorial.md",
-        "docs/how-to/accuracy-in-ci.md", "docs/how-to/calibrate-machine.md", "docs/how-to/compare-fabrics.md",
-        "docs/traces.md", "docs/reliability.md", "docs/report.md", "docs/collectives.md", "docs/calibrate.md", "docs/how-to/replay-trace.md")  # fmt: skip
+SLOW = (
+    "docs/layouts.md",
+    "docs/measure.md",
+    "docs/preregistered.md",
+    "docs/whatif.md",
+    "docs/tutorial.md",
+    "docs/how-to/accuracy-in-ci.md",
+    "docs/how-to/calibrate-machine.md",
+    "docs/how-to/compare-fabrics.md",
+    "docs/traces.md",
+    "docs/reliability.md",
+    "docs/report.md",
+    "docs/collectives.md",
+    "docs/calibrate.md",
+    "docs/how-to/replay-trace.md",
+)
 
 
 def nccl_log(path: Path) -> None:
     """What nccl-tests would print on the machine that prestep predicts, cut down to the columns that count."""
     rows = predicted("all_reduce")
-    head = "all_reduce_perf -b 1M -e 512M -f 2 -g 8\n#  size(B)  time(us)  algbw(GB/s)\n"
-    path.write_text(head + "".join(f"{r['bytes']:.0f} {r['time'] * 1e6:.2f} {r['algbw'] / 1e9:.2f}\n" for r in rows))
+    head = (
+        "all_reduce_perf -b 1M -e 512M -f 2 -g 8\n#  size(B)  time(us)  algbw(GB/s)\n"
+    )
+    path.write_text(
+        head
+        + "".join(
+            f"{r['bytes']:.0f} {r['time'] * 1e6:.2f} {r['algbw'] / 1e9:.2f}\n"
+            for r in rows
+        )
+    )
 
 
 def json_lines(path: Path) -> None:
@@ -68,20 +89,27 @@ def json_lines(path: Path) -> None:
 
 def predicted(op: str) -> list[dict[str, float]]:
     words = f"collective --cluster dgx-h100 --op {op} --min-bytes 1M --max-bytes 512M --json".split()
-    rows: list[dict[str, float]] = json.loads(CliRunner().invoke(cli.main, words).stdout)
+    rows: list[dict[str, float]] = json.loads(
+        CliRunner().invoke(cli.main, words).stdout
+    )
     return rows
 
 
 def constants(path: Path) -> None:
     nccl_log(path.with_suffix(".log"))
-    code, told = invoke(f"prestep calibrate {path.with_suffix('.log')} -o {path} --cluster dgx-h100 --op all_reduce")
+    code, told = invoke(
+        f"prestep calibrate {path.with_suffix('.log')} -o {path} --cluster dgx-h100 --op all_reduce"
+    )
     assert code == 0, told
 
 
 def measured(path: Path) -> None:
     """The measurement of examples/ without kernels and collectives, whose fits take a minute (docs/measure.md has all)."""
     kept = ("manifest", "system", "host", "storage", "training", "probes")
-    with zipfile.ZipFile(ROOT / "examples" / "measured" / "h200x4.zip") as whole, zipfile.ZipFile(path, "w") as part:
+    with (
+        zipfile.ZipFile(ROOT / "examples" / "measured" / "h200x4.zip") as whole,
+        zipfile.ZipFile(path, "w") as part,
+    ):
         for name in filter(lambda name: name.startswith(kept), whole.namelist()):
             part.writestr(name, whole.read(name))
 
@@ -108,11 +136,22 @@ def room(page: list[Block], folder: Path) -> None:
     for block in page:
         if block.file:
             objects = block.language == "json"
-            text = "".join(json.dumps(value) + "\n" for value in values(block.text)) if objects else block.text
+            text = (
+                "".join(json.dumps(value) + "\n" for value in values(block.text))
+                if objects
+                else block.text
+            )
             (folder / block.file).write_text(text, encoding="utf-8")
-    said = " ".join(command for block in page if block.language == "sh" for command in block.commands)
+    said = " ".join(
+        command
+        for block in page
+        if block.language == "sh"
+        for command in block.commands
+    )
     for name, make in FILES.items():
-        if re.search(rf"(?<![\w/]){re.escape(name if name[:4] != 'run/' else 'run/')}", said):
+        if re.search(
+            rf"(?<![\w/]){re.escape(name if name[:4] != 'run/' else 'run/')}", said
+        ):
             (folder / name).parent.mkdir(exist_ok=True)
             make(folder / name)
 
@@ -121,7 +160,9 @@ def invoke(command: str) -> tuple[int, str]:
     """Exit code and output of a command line, > FILE obeyed."""
     line, _, target = command.partition(" > ")
     words = shlex.split(line)
-    assert words[0] in ("prestep", "python"), f"a test cannot run {words[0]}: mark the block"
+    assert words[0] in ("prestep", "python"), (
+        f"a test cannot run {words[0]}: mark the block"
+    )
     if words[0] == "prestep":
         done = CliRunner().invoke(cli.main, words[1:])
         code, text, told = done.exit_code, done.stdout, done.output
@@ -140,7 +181,9 @@ def module(words: list[str]) -> tuple[int, str]:
         runpy.run_module(words[0], run_name="__main__", alter_sys=True)
         return 0, ""
     except SystemExit as ended:
-        return (ended.code if isinstance(ended.code, int) else bool(ended.code)), str(ended.code or "")
+        return (ended.code if isinstance(ended.code, int) else bool(ended.code)), str(
+            ended.code or ""
+        )
     finally:
         sys.argv = before
 
@@ -148,17 +191,25 @@ def module(words: list[str]) -> tuple[int, str]:
 def shape(line: str) -> str:
     """A line of output without figures, units and bars, which move with the constants."""
     line = re.sub(r"[\u2580-\u259f]+", "", line)
-    line = re.sub(r"[-+]?\d[\d.,  ]*( ?(s|ms|us|ns|min|[KMGT]i?B|GB/s|%))?(?![\w])", "#", line)
+    line = re.sub(
+        r"[-+]?\d[\d.,  ]*( ?(s|ms|us|ns|min|[KMGT]i?B|GB/s|%))?(?![\w])", "#", line
+    )
     return " ".join(line.split())
 
 
 def run(block: Block, names: dict[str, object], last: str) -> str:
     """Runs a block; what its last command printed."""
     if block.language == "sh":
-        for command in (part.strip() for line in block.commands for part in line.split("&&")):
+        for command in (
+            part.strip() for line in block.commands for part in line.split("&&")
+        ):
             code, last = invoke(command)
-            wanted = (0, 1) if command.startswith("prestep validate") else (block.exit_code,)
-            assert code in wanted, f"{block.page}:{block.line}: {command}\nexit code {code}\n{last}"
+            wanted = (
+                (0, 1) if command.startswith("prestep validate") else (block.exit_code,)
+            )
+            assert code in wanted, (
+                f"{block.page}:{block.line}: {command}\nexit code {code}\n{last}"
+            )
             assert "Traceback" not in last
     elif block.language == "python" and not block.file:
         exec(compile(block.text, f"{block.page}:{block.line}", "exec"), names)
@@ -183,14 +234,28 @@ def values(text: str) -> list[object]:
 
 def pages_to_run() -> list[object]:
     """Pages with something to run."""
-    own = ("README.md", "examples/README.md")  # a test a command: tests/test_readme.py, tests/test_docs.py
+    own = (
+        "README.md",
+        "examples/README.md",
+    )  # a test a command: tests/test_readme.py, tests/test_docs.py
     pages = [page for page in PAGES if name_of(page) not in own]
-    live = [page for page in pages if any(b.language in ("sh", "python") and not b.not_run for b in blocks(page))]
-    return [pytest.param(p, id=name_of(p), marks=[pytest.mark.slow] if name_of(p) in SLOW else []) for p in live]
+    live = [
+        page
+        for page in pages
+        if any(b.language in ("sh", "python") and not b.not_run for b in blocks(page))
+    ]
+    return [
+        pytest.param(
+            p, id=name_of(p), marks=[pytest.mark.slow] if name_of(p) in SLOW else []
+        )
+        for p in live
+    ]
 
 
 @pytest.mark.parametrize("page", pages_to_run())
-def test_a_page_runs_from_top_to_bottom(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_page_runs_from_top_to_bottom(
+    page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Commands end with the code they should (validate: 0 or 1), Python runs, and what is said to be printed is."""
     found = [block for block in blocks(page) if not block.not_run]
     monkeypatch.chdir(tmp_path)
@@ -207,8 +272,12 @@ def test_every_block_says_what_it_is(page: Path) -> None:
     """A language that a test reads; JSON and YAML parse; a mark is one of those known."""
     for block in blocks(page):
         where = f"{block.page}:{block.line}"
-        assert block.language in LANGUAGES, f"{where}: {block.language or 'no language'}"
-        assert re.fullmatch(r"|not run: .{10,}|file: [\w./-]+|exit \d+|printed|[\w ]+: \w+", block.mark), where
+        assert block.language in LANGUAGES, (
+            f"{where}: {block.language or 'no language'}"
+        )
+        assert re.fullmatch(
+            r"|not run: .{10,}|file: [\w./-]+|exit \d+|printed|[\w ]+: \w+", block.mark
+        ), where
         if block.language == "json":
             assert values(block.text), where
         if block.language == "yaml":
@@ -224,11 +293,19 @@ def test_no_fence_is_overlooked() -> None:
 
 def test_blocks_that_do_not_run_are_counted() -> None:
     """Each says why, and their number by page is that written down here."""
-    found = Counter(block.page for page in PAGES for block in blocks(page) if block.not_run)
+    found = Counter(
+        block.page for page in PAGES for block in blocks(page) if block.not_run
+    )
     assert dict(found) == NOT_RUN
 
 
 def test_a_line_is_compared_without_its_figures() -> None:
     """Figures and bars may move, words may not."""
-    assert shape("  compute   245.9 ms  92.3 %  ████▋") == shape("  compute  13.2 s  9.1 %") == "compute # #"
-    assert shape("nvlink  1 % faster saves 406 us") != shape("spine  1 % faster saves 406 us")
+    assert (
+        shape("  compute   245.9 ms  92.3 %  ████▋")
+        == shape("  compute  13.2 s  9.1 %")
+        == "compute # #"
+    )
+    assert shape("nvlink  1 % faster saves 406 us") != shape(
+        "spine  1 % faster saves 406 us"
+    )

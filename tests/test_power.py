@@ -9,14 +9,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sim.costs.gpu import load
-from sim.costs.kernel import Kernel
 from sim.costs.power import Meter, Power
-from validation.full_clock import at_full_clock
-from validation.kineto_kernels import Call
+from sim.graph.kernel import Kernel
+from validation.fit.full_clock import at_full_clock
+from validation.formats.kineto_kernels import Call
 
 POWER = Power(budget=0.01, product=1.4, exponent=2.0, other=0.7, idle=0.2)
 KERNELS = st.lists(
-    st.tuples(st.sampled_from(["product", "other"]), st.floats(0.0, 5e-3), st.floats(1e-6, 5e-3)), max_size=60
+    st.tuples(
+        st.sampled_from(["product", "other"]),
+        st.floats(0.0, 5e-3),
+        st.floats(1e-6, 5e-3),
+    ),
+    max_size=60,
 )
 
 
@@ -31,7 +36,9 @@ def test_the_budget_stays_between_nothing_and_all_and_products_between_full_and_
         time = duration
         if kind == "product":
             time = meter.product(now, duration)
-            assert duration * (1 - 1e-9) <= time <= duration * POWER.slowest * (1 + 1e-9)
+            assert (
+                duration * (1 - 1e-9) <= time <= duration * POWER.slowest * (1 + 1e-9)
+            )
         else:
             meter.other(now, duration)
         assert 0.0 <= meter.left <= POWER.budget
@@ -58,7 +65,9 @@ def test_a_pause_and_lighter_kernels_fill_the_budget_again() -> None:
 
 
 @given(KERNELS)
-def test_the_time_at_full_clock_undoes_what_the_meter_did(kernels: list[tuple[str, float, float]]) -> None:
+def test_the_time_at_full_clock_undoes_what_the_meter_did(
+    kernels: list[tuple[str, float, float]],
+) -> None:
     """Calibration takes out of a trace exactly what the simulator puts into a step."""
     forth, back, now = Meter(POWER), Meter(POWER), 0.0
     for kind, pause, duration in kernels:
@@ -76,7 +85,10 @@ def test_the_time_at_full_clock_undoes_what_the_meter_did(kernels: list[tuple[st
 
 def test_calibration_shortens_long_dense_runs_of_products_and_nothing_else() -> None:
     """Of 60 ms of products the first 25 ms stay, the others are shortened; a short product and other kernels stay."""
-    product, add = Kernel("gemm", (4096, 4096, 4096), layout="nt"), Kernel("add", (1 << 20,))
+    product, add = (
+        Kernel("gemm", (4096, 4096, 4096), layout="nt"),
+        Kernel("add", (1 << 20,)),
+    )
     calls = [Call(product, 1e-3, False, 1, i * 1e-3) for i in range(60)]
     calls += [Call(product, 1e-5, False, 1, 0.061), Call(add, 1e-3, False, 1, 0.062)]
     done = at_full_clock(calls, POWER)

@@ -12,13 +12,16 @@ import pytest
 from click.testing import CliRunner
 
 import cli
-from sim.spec import SECTIONS, load_scenario, parse_scenario
+from sim.spec.load import SECTIONS, load_scenario, parse_scenario
 from topologies import load_cluster
 
 ROOT = Path(cli.__file__).parent
 README = ROOT / "README.md"
 PAGES = [README]  # those of all other pages: tests/test_docs.py
-BLOCK = re.compile(r"^(?P<indent> *)```(?P<language>\w*)\n(?P<text>.*?)^(?P=indent)```$", re.MULTILINE | re.DOTALL)
+BLOCK = re.compile(
+    r"^(?P<indent> *)```(?P<language>\w*)\n(?P<text>.*?)^(?P=indent)```$",
+    re.MULTILINE | re.DOTALL,
+)
 # What a scenario must have, under a snippet that shows some other section.
 REST = {"cluster": {"name": "h200-host-4"}, "model": {"name": "llama3-8b"}}
 
@@ -31,24 +34,39 @@ def blocks(page: Path, *languages: str) -> list[str]:
 
 def commands() -> list[str]:
     """README's command lines that start with prestep, without what is said about them."""
-    lines = "\n".join(blocks(README, "", "sh", "bash", "shell", "console")).replace("\\\n", " ").splitlines()
-    bare = [line.strip().removeprefix("$ ").partition("  #")[0].partition(" # ")[0].strip() for line in lines]
+    lines = (
+        "\n".join(blocks(README, "", "sh", "bash", "shell", "console"))
+        .replace("\\\n", " ")
+        .splitlines()
+    )
+    bare = [
+        line.strip().removeprefix("$ ").partition("  #")[0].partition(" # ")[0].strip()
+        for line in lines
+    ]
     return [line for line in bare if line.split(" ")[0] == "prestep"]
 
 
 def marked(command: str) -> Any:
-    return pytest.param(command, marks=pytest.mark.slow) if "validate" in command else command
+    return (
+        pytest.param(command, marks=pytest.mark.slow)
+        if "validate" in command
+        else command
+    )
 
 
 def examples() -> list[Any]:
     """Its TOML blocks, by number."""
     return [
-        pytest.param(text, id=f"{page.name}-{at}") for page in PAGES for at, text in enumerate(blocks(page, "toml"))
+        pytest.param(text, id=f"{page.name}-{at}")
+        for page in PAGES
+        for at, text in enumerate(blocks(page, "toml"))
     ]
 
 
 @pytest.mark.parametrize("command", [marked(command) for command in commands()])
-def test_a_command_of_the_readme_runs(command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_command_of_the_readme_runs(
+    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Exit code 0 in an empty folder; validate may find cases outside tolerance. A scenario file is README's own."""
     monkeypatch.chdir(tmp_path)
     words = shlex.split(command)[1:]
@@ -57,7 +75,9 @@ def test_a_command_of_the_readme_runs(command: str, tmp_path: Path, monkeypatch:
         if word.endswith(".toml") and not Path(word).exists():
             Path(word).write_text(blocks(README, "toml")[0])
     result = CliRunner().invoke(cli.main, words)
-    assert result.exit_code in ((0, 1) if words[0] == "validate" else (0,)), result.output
+    assert result.exit_code in ((0, 1) if words[0] == "validate" else (0,)), (
+        result.output
+    )
     assert result.stdout or result.stderr.startswith("wrote ")
 
 

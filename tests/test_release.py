@@ -16,19 +16,32 @@ import pytest
 import yaml
 
 import cli
-from sim import __version__, catalog
+from sim import __version__
 from sim.commands.list import KINDS
+from sim.tools import catalog
 from tests import lowest
 
 ROOT = Path(cli.__file__).parent
 #: Further interpreters to try, as paths: PRESTEP_PYTHONS=/usr/bin/python3.12:/usr/bin/python3.13
-PYTHONS = [sys.executable, *filter(None, os.environ.get("PRESTEP_PYTHONS", "").split(os.pathsep))]
+PYTHONS = [
+    sys.executable,
+    *filter(None, os.environ.get("PRESTEP_PYTHONS", "").split(os.pathsep)),
+]
 
 
 def call(*command: str | Path, cwd: Path, codes: tuple[int, ...] = (0,)) -> str:
     """What a command prints; its environment does not see this checkout."""
-    bare = {key: value for key, value in os.environ.items() if not key.startswith("PYTHON")}
-    made = subprocess.run([*map(str, command)], cwd=cwd, capture_output=True, text=True, check=False, env=bare)
+    bare = {
+        key: value for key, value in os.environ.items() if not key.startswith("PYTHON")
+    }
+    made = subprocess.run(
+        [*map(str, command)],
+        cwd=cwd,
+        capture_output=True,
+        text=True,
+        check=False,
+        env=bare,
+    )
     assert made.returncode in codes, made.stdout[-2000:] + made.stderr[-2000:]
     return made.stdout
 
@@ -39,7 +52,11 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     home = tmp_path_factory.mktemp("build")
     call(sys.executable, "-m", "venv", "env", cwd=home)
     python = home / "env" / "bin" / "python"
-    pip = subprocess.run([python, "-m", "pip", "install", "-q", "hatchling"], capture_output=True, check=False)
+    pip = subprocess.run(
+        [python, "-m", "pip", "install", "-q", "hatchling"],
+        capture_output=True,
+        check=False,
+    )
     if pip.returncode:
         pytest.skip("needs a package index for hatchling")
     call(python, "-m", "hatchling", "build", "-d", home / "dist", cwd=ROOT)
@@ -49,16 +66,27 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["*.whl", "*.tar.gz"])
 @pytest.mark.parametrize("interpreter", PYTHONS)
-def test_it_installs_where_nothing_is(built: Path, tmp_path: Path, interpreter: str, kind: str) -> None:
+def test_it_installs_where_nothing_is(
+    built: Path, tmp_path: Path, interpreter: str, kind: str
+) -> None:
     """A clean environment, the file and its dependencies: a step is predicted, with the data files it needs."""
     call(interpreter, "-m", "venv", "env", cwd=tmp_path)
     python, (file,) = tmp_path / "env" / "bin" / "python", tuple(built.glob(kind))
     call(python, "-m", "pip", "install", "-q", file, cwd=tmp_path)
-    told = json.loads(call(python.with_name("prestep"), "run", "mlp-ddp4", "--json", cwd=tmp_path))
+    told = json.loads(
+        call(python.with_name("prestep"), "run", "mlp-ddp4", "--json", cwd=tmp_path)
+    )
     assert told["step_time"] > 0
     assert __version__ in call(python.with_name("prestep"), "--version", cwd=tmp_path)
-    call(python.with_name("prestep"), "run", "mlp-ddp4", "--report", "r.html", cwd=tmp_path)
-    page = "from sim.explorer import page, answers; from sim.catalog import find_scenario as f; "
+    call(
+        python.with_name("prestep"),
+        "run",
+        "mlp-ddp4",
+        "--report",
+        "r.html",
+        cwd=tmp_path,
+    )
+    page = "from sim.studies.explorer import page, answers; from sim.tools.catalog import find_scenario as f; "
     page += "print(len(page.render(answers.Explorer(f('mlp-ddp4')))))"
     assert int(call(python, "-c", page, cwd=tmp_path)) > 10_000
 
@@ -71,17 +99,51 @@ def test_what_is_installed_does_what_the_tree_does(built: Path, tmp_path: Path) 
     call(python, "-m", "pip", "install", "-q", file, cwd=tmp_path)
     prestep = python.with_name("prestep")
     for kind in KINDS:
-        assert call(prestep, "list", kind, cwd=tmp_path).split() == sorted(catalog.names(kind)), kind
-    for cluster in ("dgx-h100", "gb200-nvl72", "alcf-polaris"):  # the last one names a file of constants beside it
+        assert call(prestep, "list", kind, cwd=tmp_path).split() == sorted(
+            catalog.names(kind)
+        ), kind
+    for cluster in (
+        "dgx-h100",
+        "gb200-nvl72",
+        "alcf-polaris",
+    ):  # the last one names a file of constants beside it
         assert "nodes" in call(prestep, "topology", "show", cluster, cwd=tmp_path)
         assert "size" in call(
-            prestep, "collective", "--cluster", cluster, "--ranks", "4", "--max-bytes", "1M", cwd=tmp_path
+            prestep,
+            "collective",
+            "--cluster",
+            cluster,
+            "--ranks",
+            "4",
+            "--max-bytes",
+            "1M",
+            cwd=tmp_path,
         )
-    found = call(prestep, "search", "llama1b-ddp4", "--over", "parallel.tp=1", "--over", "parallel.pp=1", cwd=tmp_path)
+    found = call(
+        prestep,
+        "search",
+        "llama1b-ddp4",
+        "--over",
+        "parallel.tp=1",
+        "--over",
+        "parallel.pp=1",
+        cwd=tmp_path,
+    )
     assert "simulated" in found
-    (told,) = [json.loads(call(prestep, "validate", "traces", "--json", cwd=tmp_path, codes=(0, 1)))]
+    (told,) = [
+        json.loads(
+            call(prestep, "validate", "traces", "--json", cwd=tmp_path, codes=(0, 1))
+        )
+    ]
     assert told["n"] > 0
-    checked = call(prestep, "validate", "h200", "--known-misses", ROOT / ".ci/known-misses.toml", cwd=tmp_path)
+    checked = call(
+        prestep,
+        "validate",
+        "h200",
+        "--known-misses",
+        ROOT / ".ci/known-misses.toml",
+        cwd=tmp_path,
+    )
     assert "h200" in checked
     where = call(
         python,
@@ -96,7 +158,9 @@ def test_every_data_file_travels_with_its_package() -> None:
     """What is no code lies inside the packages that the wheel has, under a name that no rule of git ignores."""
     tops = ("sim", "topologies", "workloads", "validation")
     asked = ["git", "ls-files", "--cached", "--others", "--exclude-standard", *tops]
-    listed = subprocess.run(asked, cwd=ROOT, capture_output=True, text=True, check=False)
+    listed = subprocess.run(
+        asked, cwd=ROOT, capture_output=True, text=True, check=False
+    )
     if listed.returncode:
         pytest.skip("needs git, and a clone")
     known = set(listed.stdout.splitlines())
@@ -104,7 +168,9 @@ def test_every_data_file_travels_with_its_package() -> None:
         for path in (ROOT / top).rglob("*"):
             name = path.relative_to(ROOT).as_posix()
             if path.is_file() and "__pycache__" not in path.parts:
-                assert name in known, f"{name} is ignored by git, so neither wheel nor sdist has it"
+                assert name in known, (
+                    f"{name} is ignored by git, so neither wheel nor sdist has it"
+                )
 
 
 @pytest.mark.slow
@@ -121,24 +187,40 @@ def test_what_is_in_the_files(built: Path) -> None:
         "validation",
         f"prestep-{__version__}.dist-info",
     }
-    for name in ("sim/exporters/_html/page.js", "sim/explorer/explore.js", "sim/explorer/explore.css", "sim/py.typed"):
+    for name in (
+        "sim/exporters/_html/page.js",
+        "sim/studies/explorer/explore.js",
+        "sim/studies/explorer/explore.css",
+        "sim/py.typed",
+    ):
         assert name in wheel
     assert any(name.endswith("licenses/LICENSE") for name in wheel)
     assert any(name.endswith("licenses/NOTICE") for name in wheel)
-    for top in ("sim", "topologies", "workloads", "validation"):  # every file of the packages, data as well as code
+    for top in (
+        "sim",
+        "topologies",
+        "workloads",
+        "validation",
+    ):  # every file of the packages, data as well as code
         for path in (ROOT / top).rglob("*"):
             if path.is_file() and "__pycache__" not in path.parts:
                 assert path.relative_to(ROOT).as_posix() in wheel
     with tarfile.open(next(built.glob("*.tar.gz"))) as sdist:
         names = sdist.getnames()
-    assert any("/tests/" in name for name in names) and any(name.endswith("CITATION.cff") for name in names)
-    assert not any("__pycache__" in name or "/.venv" in name for name in (*wheel, *names))
+    assert any("/tests/" in name for name in names) and any(
+        name.endswith("CITATION.cff") for name in names
+    )
+    assert not any(
+        "__pycache__" in name or "/.venv" in name for name in (*wheel, *names)
+    )
 
 
 def test_the_citation_names_this_version() -> None:
     """CITATION.cff has what the format (1.2.0) requires, and the version and licence of the package."""
     found = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
-    assert {"cff-version", "message", "title", "authors"} <= set(found) and found["authors"]
+    assert {"cff-version", "message", "title", "authors"} <= set(found) and found[
+        "authors"
+    ]
     assert found["cff-version"] == "1.2.0" and found["type"] == "software"
     assert found["version"] == __version__ and found["license"] == "Apache-2.0"
 
@@ -146,9 +228,16 @@ def test_the_citation_names_this_version() -> None:
 def test_bundled_data_has_its_notice() -> None:
     """Every folder of validation cases that others published, and every source of kernel rates, is in NOTICE."""
     notice = (ROOT / "NOTICE").read_text(encoding="utf-8")
-    rates = csv.DictReader((ROOT / "sim/costs/hardware/published.csv").open(encoding="utf-8"))
-    words = {"aiconfigurator": "aiconfigurator", "simumax": "SimuMax", "azure": "Azure", "stas00": "stas00",
-             "hf-playbook": "Smol Training Playbook"}  # fmt: skip
+    rates = csv.DictReader(
+        (ROOT / "sim/costs/hardware/published.csv").open(encoding="utf-8")
+    )
+    words = {
+        "aiconfigurator": "aiconfigurator",
+        "simumax": "SimuMax",
+        "azure": "Azure",
+        "stas00": "stas00",
+        "hf-playbook": "Smol Training Playbook",
+    }
     for source in {row["source"] for row in rates}:
         assert words[source] in notice, source
     for path in (ROOT / "validation" / "cases").rglob("*.csv"):

@@ -22,7 +22,8 @@ WRITTEN = [page for page in PAGES if DOCS in page.parents]
 NEEDS = ("sphinx", "myst_parser", "furo", "sphinx_copybutton")
 missing = [name for name in NEEDS if importlib.util.find_spec(name) is None]
 site = pytest.mark.skipif(
-    bool(missing), reason=f"needs the extra docs (pip install -e '.[docs]'): no {', '.join(missing)}"
+    bool(missing),
+    reason=f"needs the extra docs (pip install -e '.[docs]'): no {', '.join(missing)}",
 )
 
 
@@ -54,34 +55,57 @@ def html(tmp_path_factory: pytest.TempPathFactory) -> Path:
         DOCS,
         out / "html",
     ]
-    built = subprocess.run([*map(str, command)], cwd=ROOT, capture_output=True, text=True, check=False)
+    built = subprocess.run(
+        [*map(str, command)], cwd=ROOT, capture_output=True, text=True, check=False
+    )
     assert built.returncode == 0 and not built.stderr, built.stderr[-3000:]
     return out / "html"
 
 
 def test_every_page_is_in_the_index() -> None:
     """A page that no table of contents has is one that nobody finds."""
-    trees = [block.text for block in blocks(DOCS / "index.md") if block.language == "{toctree}"]
-    listed = [line for tree in trees for line in tree.split("\n") if re.fullmatch(r"[\w/-]+", line)]
-    written = {page.relative_to(DOCS).with_suffix("").as_posix() for page in WRITTEN} - {"index"}
+    trees = [
+        block.text
+        for block in blocks(DOCS / "index.md")
+        if block.language == "{toctree}"
+    ]
+    listed = [
+        line
+        for tree in trees
+        for line in tree.split("\n")
+        if re.fullmatch(r"[\w/-]+", line)
+    ]
+    written = {
+        page.relative_to(DOCS).with_suffix("").as_posix() for page in WRITTEN
+    } - {"index"}
     assert len(listed) == len(set(listed))
     assert written == {name for name in listed if not name.startswith("made/")}
 
 
 def test_no_page_takes_a_name_of_the_site() -> None:
     """Sphinx writes these files itself."""
-    assert not {page.stem for page in WRITTEN if page.parent == DOCS} & {"search", "genindex", "py-modindex"}
+    assert not {page.stem for page in WRITTEN if page.parent == DOCS} & {
+        "search",
+        "genindex",
+        "py-modindex",
+    }
 
 
 def test_the_page_of_commands_has_all_of_them(made: ModuleType) -> None:
     """Each with its options and an example, those of groups too."""
     text = made.pages(ROOT)["commands.md"]
-    sections = dict(re.findall(r"^## (prestep [^\n]+)\n(.*?)(?=^## |\Z)", text, re.MULTILINE | re.DOTALL))
+    sections = dict(
+        re.findall(
+            r"^## (prestep [^\n]+)\n(.*?)(?=^## |\Z)", text, re.MULTILINE | re.DOTALL
+        )
+    )
     for path, command in below(cli.main, "prestep"):
         assert "```sh\n" in sections[path], path
         for param in command.params:
             if isinstance(param, click.Option):
-                assert f"`{max(param.opts, key=len)}" in sections[path], f"{path} {param.opts}"
+                assert f"`{max(param.opts, key=len)}" in sections[path], (
+                    f"{path} {param.opts}"
+                )
 
 
 def below(group: click.Group, path: str) -> Iterator[tuple[str, click.Command]]:
@@ -95,16 +119,26 @@ def below(group: click.Group, path: str) -> Iterator[tuple[str, click.Command]]:
 
 def test_the_page_of_python_has_every_function(made: ModuleType) -> None:
     """The dozen names of `sim.api`, each with a docstring."""
-    functions = {name for name in api.__all__ if not isinstance(getattr(api, name), type)}
-    assert set(made.functions()) == functions and all(getattr(api, name).__doc__ for name in functions)
-    assert all(f".. autofunction:: {name}\n" in made.pages(ROOT)["api.md"] for name in functions)
+    functions = {
+        name for name in api.__all__ if not isinstance(getattr(api, name), type)
+    }
+    assert set(made.functions()) == functions and all(
+        getattr(api, name).__doc__ for name in functions
+    )
+    assert all(
+        f".. autofunction:: {name}\n" in made.pages(ROOT)["api.md"]
+        for name in functions
+    )
 
 
 def test_the_page_of_examples_has_every_file(made: ModuleType) -> None:
     """In full, under its name."""
     text = made.pages(ROOT)["examples.md"]
     for path in sorted((ROOT / "examples").rglob("*.toml")):
-        assert f"### {path.relative_to(ROOT / 'examples')}\n" in text and path.read_text(encoding="utf-8") in text
+        assert (
+            f"### {path.relative_to(ROOT / 'examples')}\n" in text
+            and path.read_text(encoding="utf-8") in text
+        )
 
 
 @site
@@ -112,7 +146,9 @@ def test_the_page_of_examples_has_every_file(made: ModuleType) -> None:
 def test_it_builds_without_a_warning(html: Path) -> None:
     """Every page is there, and the search page is Sphinx's own."""
     for page in WRITTEN:
-        assert (html / page.relative_to(DOCS).with_suffix(".html")).is_file(), name_of(page)
+        assert (html / page.relative_to(DOCS).with_suffix(".html")).is_file(), name_of(
+            page
+        )
     assert "searchindex" in (html / "search.html").read_text(encoding="utf-8")
 
 
@@ -121,10 +157,18 @@ def test_it_builds_without_a_warning(html: Path) -> None:
 def test_its_links_lead_somewhere(html: Path) -> None:
     """Files and anchors exist; nothing is fetched from elsewhere, so it can be read offline."""
     texts = {path: path.read_text(encoding="utf-8") for path in html.rglob("*.html")}
-    ids = {path: set(re.findall(r'\bid="([^"]+)"', text)) for path, text in texts.items()}
+    ids = {
+        path: set(re.findall(r'\bid="([^"]+)"', text)) for path, text in texts.items()
+    }
     for path, text in texts.items():
-        assert not re.search(r'<(script|link|img)[^>]*(src|href)="https?://', text), path
-        for target, anchor in re.findall(r'href="(?!https?://|mailto:)([^"#?]*)[^"#]*#?([^"]*)"', text):
+        assert not re.search(r'<(script|link|img)[^>]*(src|href)="https?://', text), (
+            path
+        )
+        for target, anchor in re.findall(
+            r'href="(?!https?://|mailto:)([^"#?]*)[^"#]*#?([^"]*)"', text
+        ):
             at = (path.parent / target).resolve() if target else path
             assert at.exists(), f"{path.name} -> {target}"
-            assert not anchor or at not in ids or anchor in ids[at], f"{path.name} -> {target}#{anchor}"
+            assert not anchor or at not in ids or anchor in ids[at], (
+                f"{path.name} -> {target}#{anchor}"
+            )

@@ -15,14 +15,26 @@ _EFA = "AWS p5.48xlarge: 32 EFA network interfaces of 100 Gbit/s, 3,200 Gbit/s i
 _ASSUMED = "order of magnitude of an EFA hop with its adapter"
 
 UPLINK = LinkSpec(
-    Quantity(14.2e9, "measured", "AWS p5, nvbandwidth host to device (Hugging Face training playbook)"),
-    Quantity(0.35e-6, "guess", "half of the 1.4 us there and back that nvbandwidth shows on an AWS p5, over two links"),
+    Quantity(
+        14.2e9,
+        "measured",
+        "AWS p5, nvbandwidth host to device (Hugging Face training playbook)",
+    ),
+    Quantity(
+        0.35e-6,
+        "guess",
+        "half of the 1.4 us there and back that nvbandwidth shows on an AWS p5, over two links",
+    ),
     raw=Quantity(15.754e9, "datasheet", "PCI Express 4.0: 16 GT/s, 8 lanes, 128b/130b"),
 )
 NIC_SLOT = LinkSpec(
     Quantity(15.4e9, "guess", "98 % of the wire; the port is slower"),
     Quantity(0.35e-6, "guess", "as for the link to the CPU"),
-    raw=Quantity(15.754e9, "datasheet", "NCCL topology of a p5.48xlarge (aws-ofi-nccl): NICs at 16 GT/s, 8 lanes"),
+    raw=Quantity(
+        15.754e9,
+        "datasheet",
+        "NCCL topology of a p5.48xlarge (aws-ofi-nccl): NICs at 16 GT/s, 8 lanes",
+    ),
 )
 EFA = LinkSpec(
     Quantity(12.2e9, "guess", "98 % of the wire: headers of 4 KiB packets"),
@@ -32,7 +44,11 @@ EFA = LinkSpec(
 NVME = LinkSpec(
     Quantity(2.0e9, "guess", "order of magnitude of a write to an instance disk"),
     Quantity(20e-6, "guess", "order of magnitude of a write to an enterprise disk"),
-    upstream=Quantity(3.57e9, "measured", "AWS p5, fio 1 MiB over 8 disks in RAID 0: 26.59 GiB/s (playbook)"),
+    upstream=Quantity(
+        3.57e9,
+        "measured",
+        "AWS p5, fio 1 MiB over 8 disks in RAID 0: 26.59 GiB/s (playbook)",
+    ),
 )
 
 
@@ -74,10 +90,23 @@ class Params:
     nvme: LinkSpec = NVME
 
     def __post_init__(self) -> None:
-        least = {"hosts": 1, "gpus": 1, "sockets": 1, "nics_per_gpu": 1, "nvmes_per_gpu": 0}
+        least = {
+            "hosts": 1,
+            "gpus": 1,
+            "sockets": 1,
+            "nics_per_gpu": 1,
+            "nvmes_per_gpu": 0,
+        }
         mistakes = too_few("aws_p5", self, least)
         if any(count < 1 for count in self.nvlinks):
-            mistakes.append(Mistake("aws_p5", "nvlinks", str(list(self.nvlinks)), "at least 1 link to every NVSwitch"))
+            mistakes.append(
+                Mistake(
+                    "aws_p5",
+                    "nvlinks",
+                    str(list(self.nvlinks)),
+                    "at least 1 link to every NVSwitch",
+                )
+            )
         if mistakes:
             raise InputError(mistakes)
 
@@ -148,10 +177,18 @@ def _add_host(builder: FabricBuilder, params: Params, host: int) -> list[str]:
         builder.link(switch, gpu, "pcie", params.pcie)
         for nvswitch, count in zip(nvswitches, params.nvlinks, strict=True):
             builder.link(gpu, nvswitch, "nvlink", params.nvlink, count)
-        mine = [node("nic", at * params.nics_per_gpu + nic) for nic in range(params.nics_per_gpu)]
+        mine = [
+            node("nic", at * params.nics_per_gpu + nic)
+            for nic in range(params.nics_per_gpu)
+        ]
         for nic in mine:
             builder.link(switch, nic, "pcie", params.nic_slot)
         for disk in range(params.nvmes_per_gpu):
-            builder.link(switch, node("nvme", at * params.nvmes_per_gpu + disk), "nvme", params.nvme)
+            builder.link(
+                switch,
+                node("nvme", at * params.nvmes_per_gpu + disk),
+                "nvme",
+                params.nvme,
+            )
         nics += mine
     return nics

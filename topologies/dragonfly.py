@@ -50,10 +50,23 @@ class Params(host.Params):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        least = dict.fromkeys(("hosts", "hosts_per_switch", "switches_per_group", "global_cables", "nics"), 1)
+        least = dict.fromkeys(
+            (
+                "hosts",
+                "hosts_per_switch",
+                "switches_per_group",
+                "global_cables",
+                "nics",
+            ),
+            1,
+        )
         mistakes = too_few("dragonfly", self, least)
         if not mistakes and self.cables < 1:
-            most = (self.switches_per_group * self.global_cables + 1) * self.switches_per_group * self.hosts_per_switch
+            most = (
+                (self.switches_per_group * self.global_cables + 1)
+                * self.switches_per_group
+                * self.hosts_per_switch
+            )
             expected = f"at most {most}: a group has {self.switches_per_group * self.global_cables} cables to others"
             mistakes.append(Mistake("dragonfly", "hosts", str(self.hosts), expected))
         if mistakes:

@@ -14,7 +14,11 @@ from topologies.fabric.wiring import add_below, add_mesh, add_row, add_spines, t
 CABLE = LinkSpec(
     Quantity(48e9, "guess", "as a NIC's port: what NCCL tries at most on 400 Gbit/s"),
     Quantity(1e-6, "guess", "order of magnitude of an Ethernet switch and its cable"),
-    raw=Quantity(50e9, "datasheet", "Llama 3 (arXiv 2407.21783), section 3.3.1: 400 Gbit/s interconnects"),
+    raw=Quantity(
+        50e9,
+        "datasheet",
+        "Llama 3 (arXiv 2407.21783), section 3.3.1: 400 Gbit/s interconnects",
+    ),
 )
 
 
@@ -63,11 +67,28 @@ class Params(host.Params):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        least = dict.fromkeys(("hosts", "hosts_per_rack", "racks_per_pod", "spines", "oversubscription", "nics"), 1)
+        least = dict.fromkeys(
+            (
+                "hosts",
+                "hosts_per_rack",
+                "racks_per_pod",
+                "spines",
+                "oversubscription",
+                "nics",
+            ),
+            1,
+        )
         mistakes = too_few("ethernet_clos", self, least)
         if not mistakes and self.hosts_per_rack * self.nics % self.spines:
             found = f"{self.spines} for leaves with {self.hosts_per_rack * self.nics} ports down"
-            mistakes.append(Mistake("ethernet_clos", "spines", found, "a divisor of the ports down: equal cables up"))
+            mistakes.append(
+                Mistake(
+                    "ethernet_clos",
+                    "spines",
+                    found,
+                    "a divisor of the ports down: equal cables up",
+                )
+            )
         if mistakes:
             raise InputError(mistakes)
 
@@ -117,8 +138,23 @@ def build(params: Params) -> Fabric:
     spines = []
     for pod, first in enumerate(range(0, params.racks, params.racks_per_pod)):
         members = leaves[first : first + params.racks_per_pod]
-        spines.append(add_spines(builder, members, params.spines, params.spine, params.cables, f"pod{pod}/"))
+        spines.append(
+            add_spines(
+                builder,
+                members,
+                params.spines,
+                params.spine,
+                params.cables,
+                f"pod{pod}/",
+            )
+        )
     if len(spines) > 1:
         cores = add_row(builder, "core", params.cores)
-        add_mesh(builder, [spine for pod in spines for spine in pod], cores, "core", params.core)
+        add_mesh(
+            builder,
+            [spine for pod in spines for spine in pod],
+            cores,
+            "core",
+            params.core,
+        )
     return builder.finish("ethernet-clos", params.gpu, "ethernet_clos")

@@ -9,7 +9,14 @@ from topologies import host
 from topologies.core.quantity import LinkSpec
 from topologies.fabric import Fabric
 from topologies.fabric.builder import FabricBuilder
-from topologies.fabric.wiring import CABLE, add_below, add_mesh, add_row, add_spines, too_few
+from topologies.fabric.wiring import (
+    CABLE,
+    add_below,
+    add_mesh,
+    add_row,
+    add_spines,
+    too_few,
+)
 
 
 @dataclass(frozen=True)
@@ -52,11 +59,22 @@ class Params(host.Params):
     @property
     def core_cables(self) -> int:
         """From one spine to one of its cores."""
-        return self.leaves_per_pod * self.cables // (self.core_oversubscription * self.cores)
+        return (
+            self.leaves_per_pod
+            * self.cables
+            // (self.core_oversubscription * self.cores)
+        )
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        least = {"hosts": 1, "hosts_per_leaf": 1, "leaves_per_pod": 0, "spines": 1, "cores": 1, "nics": 1}
+        least = {
+            "hosts": 1,
+            "hosts_per_leaf": 1,
+            "leaves_per_pod": 0,
+            "spines": 1,
+            "cores": 1,
+            "nics": 1,
+        }
         least |= {"oversubscription": 1, "core_oversubscription": 1}
         mistakes = too_few("fat_tree", self, least)
         if not mistakes:
@@ -69,12 +87,24 @@ class Params(host.Params):
         down = self.hosts_per_leaf * self.nics
         if down % (self.oversubscription * self.spines):
             found = f"{self.spines} with {down} ports down and oversubscription = {self.oversubscription}"
-            return [Mistake("fat_tree", "spines", found, "equal cables: a divisor of ports down / oversubscription")]
+            return [
+                Mistake(
+                    "fat_tree",
+                    "spines",
+                    found,
+                    "equal cables: a divisor of ports down / oversubscription",
+                )
+            ]
         down = self.leaves_per_pod * self.cables
         if down % (self.core_oversubscription * self.cores):
             found = f"{self.cores} with {down} ports down and core_oversubscription = {self.core_oversubscription}"
             return [
-                Mistake("fat_tree", "cores", found, "equal cables: a divisor of ports down / core_oversubscription")
+                Mistake(
+                    "fat_tree",
+                    "cores",
+                    found,
+                    "equal cables: a divisor of ports down / core_oversubscription",
+                )
             ]
         return []
 
@@ -135,4 +165,11 @@ def build(params: Params) -> Fabric:
 def _add_core(builder: FabricBuilder, params: Params, pods: list[list[str]]) -> None:
     for plane in range(params.spines):
         cores = add_row(builder, "core", params.cores, first=plane * params.cores)
-        add_mesh(builder, [spines[plane] for spines in pods], cores, "core", params.core, params.core_cables)
+        add_mesh(
+            builder,
+            [spines[plane] for spines in pods],
+            cores,
+            "core",
+            params.core,
+            params.core_cables,
+        )

@@ -18,23 +18,37 @@ C2C = LinkSpec(
     Quantity(0.3e-6, "guess", "as for an NVLink hop"),
     raw=Quantity(450e9, "datasheet", _C2C),
     upstream=Quantity(
-        300e9, "guess", "copies to the CPU are slower (NVIDIA/nvbandwidth issue 41); two thirds of the wire"
+        300e9,
+        "guess",
+        "copies to the CPU are slower (NVIDIA/nvbandwidth issue 41); two thirds of the wire",
     ),
 )
 CPU_LINK = LinkSpec(
     Quantity(270e9, "guess", "90 % of the wire"),
-    Quantity(0.2e-6, "guess", "a remote cache line less a local one, between two packages"),
-    raw=Quantity(300e9, "guess", "NVLink or C2C between Grace CPUs: the order of half of a GPU's C2C"),
+    Quantity(
+        0.2e-6, "guess", "a remote cache line less a local one, between two packages"
+    ),
+    raw=Quantity(
+        300e9,
+        "guess",
+        "NVLink or C2C between Grace CPUs: the order of half of a GPU's C2C",
+    ),
 )
 LPDDR = LinkSpec(
     Quantity(400e9, "guess", "about 80 % of the wire"),
     Quantity(0.1e-6, "guess", "order of magnitude of a DRAM access"),
-    raw=Quantity(500e9, "datasheet", "NVIDIA Grace Hopper whitepaper: LPDDR5X, up to 500 GB/s with 480 GB"),
+    raw=Quantity(
+        500e9,
+        "datasheet",
+        "NVIDIA Grace Hopper whitepaper: LPDDR5X, up to 500 GB/s with 480 GB",
+    ),
 )
 NVME = LinkSpec(
     Quantity(4.2e9, "guess", "as measured for the disks of an Azure ND H100 v5"),
     Quantity(20e-6, "guess", "order of magnitude of a write to an enterprise disk"),
-    upstream=Quantity(6.9e9, "guess", "as measured for the disks of an Azure ND H100 v5"),
+    upstream=Quantity(
+        6.9e9, "guess", "as measured for the disks of an Azure ND H100 v5"
+    ),
 )
 
 
@@ -77,10 +91,15 @@ class Params:
         least = {"hosts": 1, "gpus": 1, "cpus": 1, "nvlinks": 0, "nics": 0, "nvmes": 0}
         mistakes = too_few("grace", self, least)
         if self.cpus >= 1 and self.gpus % self.cpus:
-            found, expected = f"{self.gpus} GPUs for {self.cpus} CPUs", "the same number of GPUs on every CPU"
+            found, expected = (
+                f"{self.gpus} GPUs for {self.cpus} CPUs",
+                "the same number of GPUs on every CPU",
+            )
             mistakes.append(Mistake("grace", "gpus", found, expected))
         if self.hosts > 1 and not self.nics:
-            mistakes.append(Mistake("grace", "nics", "0", "at least 1, to join several hosts"))
+            mistakes.append(
+                Mistake("grace", "nics", "0", "at least 1, to join several hosts")
+            )
         if mistakes:
             raise InputError(mistakes)
 
@@ -122,7 +141,9 @@ def build(params: Params) -> Fabric:
     builder = FabricBuilder()
     nics = []
     for at in range(params.hosts):
-        nics += add_board(builder, params, f"host{at}", f"host{at}/" if params.hosts > 1 else "")[1]
+        nics += add_board(
+            builder, params, f"host{at}", f"host{at}/" if params.hosts > 1 else ""
+        )[1]
     if nics:
         builder.node("network", "network")
     for nic in nics:
@@ -130,7 +151,9 @@ def build(params: Params) -> Fabric:
     return builder.finish("grace", params.gpu, "grace")
 
 
-def add_board(builder: FabricBuilder, params: Params, host: str, prefix: str = "") -> tuple[list[str], list[str]]:
+def add_board(
+    builder: FabricBuilder, params: Params, host: str, prefix: str = ""
+) -> tuple[list[str], list[str]]:
     """Add one board's nodes and inner links to a larger cluster. Returns its GPUs (for NVSwitches) and NICs."""
 
     def node(kind: str, at: int) -> str:
@@ -150,5 +173,10 @@ def add_board(builder: FabricBuilder, params: Params, host: str, prefix: str = "
     for at, nic in enumerate(nics):
         builder.link(cpus[at * params.cpus // params.nics], nic, "pcie", params.pcie)
     for at in range(params.nvmes):
-        builder.link(cpus[at * params.cpus // params.nvmes], node("nvme", at), "nvme", params.nvme)
+        builder.link(
+            cpus[at * params.cpus // params.nvmes],
+            node("nvme", at),
+            "nvme",
+            params.nvme,
+        )
     return gpus, nics

@@ -18,7 +18,11 @@ _TREE = "half of the 1.4 us there and back that nvbandwidth shows on an AWS p5, 
 # Datasheet defaults; the files in clusters/ put measurements in their place.
 NVLINK4 = LinkSpec(
     Quantity(20.6e9, "fitted", "NCCL src/graph/topo.h: sm90 NVLink"),
-    Quantity(0.3e-6, "guess", "NCCL src/graph/tuning.cc: 0.6 us per LL step between GPUs, over two links"),
+    Quantity(
+        0.3e-6,
+        "guess",
+        "NCCL src/graph/tuning.cc: 0.6 us per LL step between GPUs, over two links",
+    ),
     raw=Quantity(25e9, "datasheet", _NVLINK4),
 )
 PCIE5 = LinkSpec(
@@ -28,23 +32,43 @@ PCIE5 = LinkSpec(
 )
 SOCKET = LinkSpec(
     Quantity(115e9, "guess", "80 % of the wire"),
-    Quantity(0.1e-6, "guess", "order of magnitude of a remote cache line less a local one"),
-    raw=Quantity(144e9, "guess", "Intel UPI 2.0: 16 GT/s x 24 lanes = 48 GB/s (datasheet); three links are a guess"),
+    Quantity(
+        0.1e-6, "guess", "order of magnitude of a remote cache line less a local one"
+    ),
+    raw=Quantity(
+        144e9,
+        "guess",
+        "Intel UPI 2.0: 16 GT/s x 24 lanes = 48 GB/s (datasheet); three links are a guess",
+    ),
 )
 MEMORY = LinkSpec(
     Quantity(250e9, "guess", "about 80 % of the DIMMs"),
     Quantity(0.1e-6, "guess", "order of magnitude of a DRAM access"),
-    raw=Quantity(307.2e9, "datasheet", "Intel Xeon Platinum 8480C: 8 channels of DDR5-4800"),
+    raw=Quantity(
+        307.2e9, "datasheet", "Intel Xeon Platinum 8480C: 8 channels of DDR5-4800"
+    ),
 )
 NIC = LinkSpec(
-    Quantity(48e9, "fitted", "NCCL src/graph/search.cc: the highest speed tried between hosts on sm90"),
+    Quantity(
+        48e9,
+        "fitted",
+        "NCCL src/graph/search.cc: the highest speed tried between hosts on sm90",
+    ),
     Quantity(1e-6, "guess", "order of magnitude of an InfiniBand hop with its adapter"),
     raw=Quantity(50e9, "datasheet", "NVIDIA ConnectX-7: 400 Gbit/s"),
 )
 NVME = LinkSpec(
-    Quantity(4.2e9, "measured", "Azure ND H100 v5, fio 1 MiB sequential write: 33.9 GB/s over 8 disks"),
+    Quantity(
+        4.2e9,
+        "measured",
+        "Azure ND H100 v5, fio 1 MiB sequential write: 33.9 GB/s over 8 disks",
+    ),
     Quantity(20e-6, "guess", "order of magnitude of a write to an enterprise disk"),
-    upstream=Quantity(6.9e9, "measured", "Azure ND H100 v5, fio 1 MiB sequential read: 55.3 GB/s over 8 disks"),
+    upstream=Quantity(
+        6.9e9,
+        "measured",
+        "Azure ND H100 v5, fio 1 MiB sequential read: 55.3 GB/s over 8 disks",
+    ),
 )
 
 
@@ -84,10 +108,24 @@ class Params:
     nvme: LinkSpec = NVME
 
     def __post_init__(self) -> None:
-        least = {"gpus": 1, "sockets": 1, "gpus_per_pcie_switch": 0, "nics": 0, "nvmes": 0, "peer_nvlinks": 0}
+        least = {
+            "gpus": 1,
+            "sockets": 1,
+            "gpus_per_pcie_switch": 0,
+            "nics": 0,
+            "nvmes": 0,
+            "peer_nvlinks": 0,
+        }
         mistakes = too_few("host", self, least)
         if any(count < 1 for count in self.nvlinks):
-            mistakes.append(Mistake("host", "nvlinks", str(list(self.nvlinks)), "at least 1 link to every NVSwitch"))
+            mistakes.append(
+                Mistake(
+                    "host",
+                    "nvlinks",
+                    str(list(self.nvlinks)),
+                    "at least 1 link to every NVSwitch",
+                )
+            )
         if mistakes:
             raise InputError(mistakes)
 
@@ -137,14 +175,21 @@ def build(params: Params) -> Fabric:
     return builder.finish("host", params.gpu, "host")
 
 
-def add_host(builder: FabricBuilder, params: Params, host: str, prefix: str = "") -> list[str]:
+def add_host(
+    builder: FabricBuilder, params: Params, host: str, prefix: str = ""
+) -> list[str]:
     """Add one host's nodes and inner links to a larger cluster; names get `prefix`. Returns its NICs, to be cabled."""
 
     def node(kind: str, at: int) -> str:
         return builder.node(f"{prefix}{kind}{at}", kind, host)
 
     gpus = [node("gpu", at) for at in range(params.gpus)]
-    _add_nvswitches(builder, params, gpus, [node("nvswitch", at) for at in range(len(params.nvlinks))])
+    _add_nvswitches(
+        builder,
+        params,
+        gpus,
+        [node("nvswitch", at) for at in range(len(params.nvlinks))],
+    )
     if params.peer_nvlinks:
         for at, gpu in enumerate(gpus):
             for other in gpus[:at]:
@@ -161,7 +206,9 @@ def add_host(builder: FabricBuilder, params: Params, host: str, prefix: str = ""
         for at, device in enumerate(devices):
             builder.link(_share(slots, at, len(devices)), device, "pcie", params.pcie)
     for at in range(params.nvmes):
-        builder.link(_share(slots, at, params.nvmes), node("nvme", at), "nvme", params.nvme)
+        builder.link(
+            _share(slots, at, params.nvmes), node("nvme", at), "nvme", params.nvme
+        )
     return nics
 
 
@@ -174,17 +221,27 @@ def add_hosts(builder: FabricBuilder, params: Params, count: int) -> list[list[s
     return [[f"{host}/{nic}" for nic in nics] for host in hosts]
 
 
-def _add_nvswitches(builder: FabricBuilder, params: Params, gpus: list[str], switches: list[str]) -> None:
+def _add_nvswitches(
+    builder: FabricBuilder, params: Params, gpus: list[str], switches: list[str]
+) -> None:
     for gpu in gpus:
         for switch, count in zip(switches, params.nvlinks, strict=True):
             builder.link(gpu, switch, "nvlink", params.nvlink, count)
 
 
-def _slots(builder: FabricBuilder, params: Params, cpus: list[str], node: Callable[[str, int], str]) -> list[str]:
+def _slots(
+    builder: FabricBuilder,
+    params: Params,
+    cpus: list[str],
+    node: Callable[[str, int], str],
+) -> list[str]:
     """What devices plug into: PCIe switches under the CPUs, or the CPUs themselves."""
     if not params.gpus_per_pcie_switch:
         return cpus
-    switches = [node("pcieswitch", at) for at in range(-(-params.gpus // params.gpus_per_pcie_switch))]
+    switches = [
+        node("pcieswitch", at)
+        for at in range(-(-params.gpus // params.gpus_per_pcie_switch))
+    ]
     for at, switch in enumerate(switches):
         builder.link(_share(cpus, at, len(switches)), switch, "pcie", params.pcie)
     return switches

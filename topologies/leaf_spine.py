@@ -38,7 +38,14 @@ class Params(host.Params):
         super().__post_init__()
         mistakes = too_few("leaf_spine", self, {"hosts": 2, "leaves": 2, "nics": 1})
         if self.hosts % max(1, self.leaves):
-            mistakes.append(Mistake("leaf_spine", "hosts", str(self.hosts), f"a multiple of leaves = {self.leaves}"))
+            mistakes.append(
+                Mistake(
+                    "leaf_spine",
+                    "hosts",
+                    str(self.hosts),
+                    f"a multiple of leaves = {self.leaves}",
+                )
+            )
         if mistakes:
             raise InputError(mistakes)
 
@@ -79,8 +86,12 @@ def build(params: Params) -> Fabric:
         builder.node("spine0", "spine")
         for leaf in leaves:
             builder.link(leaf, "spine0", "spine", params.spine)
-    one = host.Params(**{entry.name: getattr(params, entry.name) for entry in fields(host.Params)})
+    one = host.Params(
+        **{entry.name: getattr(params, entry.name) for entry in fields(host.Params)}
+    )
     for at in range(params.hosts):
         for nic in host.add_host(builder, one, f"host{at}", f"host{at}/"):
-            builder.link(nic, leaves[at * params.leaves // params.hosts], "nic", params.nic)
+            builder.link(
+                nic, leaves[at * params.leaves // params.hosts], "nic", params.nic
+            )
     return builder.finish("leaf-spine", params.gpu, "leaf_spine")

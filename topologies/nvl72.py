@@ -16,19 +16,41 @@ from topologies.host import NIC, PCIE5
 _SHEET = "NVIDIA GB200 NVL72 datasheet"
 
 NVLINK5 = LinkSpec(
-    Quantity(41.4e9, "measured", "GB200, p2pBandwidthLatencyTest: 746 GB/s per GPU pair, 18 links (ml-engineering)"),
-    Quantity(0.3e-6, "guess", "as for NVLink4: NCCL src/graph/tuning.cc, 0.6 us per LL step between GPUs, two links"),
-    raw=Quantity(50e9, "datasheet", f"{_SHEET}: NVLink5, 18 links, 1.8 TB/s per GPU in both directions"),
+    Quantity(
+        41.4e9,
+        "measured",
+        "GB200, p2pBandwidthLatencyTest: 746 GB/s per GPU pair, 18 links (ml-engineering)",
+    ),
+    Quantity(
+        0.3e-6,
+        "guess",
+        "as for NVLink4: NCCL src/graph/tuning.cc, 0.6 us per LL step between GPUs, two links",
+    ),
+    raw=Quantity(
+        50e9,
+        "datasheet",
+        f"{_SHEET}: NVLink5, 18 links, 1.8 TB/s per GPU in both directions",
+    ),
 )
 C2C = LinkSpec(
     Quantity(190e9, "guess", "about 83 % of the wire, as for the GH200"),
     Quantity(0.3e-6, "guess", "as for an NVLink hop"),
-    raw=Quantity(225e9, "guess", f"{_SHEET}: NVLink-C2C 900 GB/s per superchip in both directions, half for each GPU"),
+    raw=Quantity(
+        225e9,
+        "guess",
+        f"{_SHEET}: NVLink-C2C 900 GB/s per superchip in both directions, half for each GPU",
+    ),
     upstream=Quantity(150e9, "guess", "two thirds of the wire, as for the GH200"),
 )
 LEAF = LinkSpec(
-    Quantity(48e9, "fitted", "NCCL src/graph/search.cc: the highest speed of one 400 Gbit/s port that it tries"),
-    Quantity(0.5e-6, "guess", "order of magnitude of an InfiniBand switch and its cable"),
+    Quantity(
+        48e9,
+        "fitted",
+        "NCCL src/graph/search.cc: the highest speed of one 400 Gbit/s port that it tries",
+    ),
+    Quantity(
+        0.5e-6, "guess", "order of magnitude of an InfiniBand switch and its cable"
+    ),
     raw=Quantity(50e9, "datasheet", "NVIDIA Quantum-2: NDR, 400 Gbit/s per port"),
 )
 
@@ -77,10 +99,28 @@ class Params:
         least = {"hosts": 1, "hosts_per_rack": 1, "nics": 1, "spines": 1}
         mistakes = too_few("nvl72", self, least)
         if not self.nvlinks or any(count < 1 for count in self.nvlinks):
-            mistakes.append(Mistake("nvl72", "nvlinks", str(list(self.nvlinks)), "at least 1 link to every NVSwitch"))
-        if not mistakes and self.hosts > self.hosts_per_rack and self.hosts_per_rack % self.spines:
+            mistakes.append(
+                Mistake(
+                    "nvl72",
+                    "nvlinks",
+                    str(list(self.nvlinks)),
+                    "at least 1 link to every NVSwitch",
+                )
+            )
+        if (
+            not mistakes
+            and self.hosts > self.hosts_per_rack
+            and self.hosts_per_rack % self.spines
+        ):
             found = f"{self.spines} for leaves with {self.hosts_per_rack} ports down"
-            mistakes.append(Mistake("nvl72", "spines", found, "a divisor of hosts_per_rack: equal cables up"))
+            mistakes.append(
+                Mistake(
+                    "nvl72",
+                    "spines",
+                    found,
+                    "a divisor of hosts_per_rack: equal cables up",
+                )
+            )
         if mistakes:
             raise InputError(mistakes)
 
@@ -158,6 +198,9 @@ def _add_spines(builder: FabricBuilder, params: Params, leaves: list[str]) -> No
 
 def _board(params: Params) -> grace.Params:
     """A tray as `grace` builds it, without NVLinks of its own: they go to the rack's switches."""
-    shared = {item.name for item in dataclasses.fields(grace.Params)} - {"hosts", "nvlinks"}
+    shared = {item.name for item in dataclasses.fields(grace.Params)} - {
+        "hosts",
+        "nvlinks",
+    }
     values = {key: getattr(params, key) for key in shared}
     return grace.Params(hosts=1, nvlinks=0, **values)

@@ -43,12 +43,24 @@ class Params(host.Params):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        least = {"hosts": 1, "hosts_per_group": 1, "spines": 1, "oversubscription": 1, "nics": 1}
+        least = {
+            "hosts": 1,
+            "hosts_per_group": 1,
+            "spines": 1,
+            "oversubscription": 1,
+            "nics": 1,
+        }
         mistakes = too_few("rail_optimized", self, least)
-        if not mistakes and self.hosts_per_group % (self.oversubscription * self.spines):
+        if not mistakes and self.hosts_per_group % (
+            self.oversubscription * self.spines
+        ):
             found = f"{self.hosts_per_group} with oversubscription = {self.oversubscription}, spines = {self.spines}"
-            expected = "a multiple of oversubscription * spines: equal cables to every spine"
-            mistakes.append(Mistake("rail_optimized", "hosts_per_group", found, expected))
+            expected = (
+                "a multiple of oversubscription * spines: equal cables to every spine"
+            )
+            mistakes.append(
+                Mistake("rail_optimized", "hosts_per_group", found, expected)
+            )
         if mistakes:
             raise InputError(mistakes)
 

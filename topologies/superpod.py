@@ -10,7 +10,14 @@ from topologies.core.quantity import LinkSpec
 from topologies.fabric import Fabric
 from topologies.fabric import storage as storage_fabric
 from topologies.fabric.builder import FabricBuilder
-from topologies.fabric.wiring import CABLE, add_mesh, add_rails, add_row, add_spines, too_few
+from topologies.fabric.wiring import (
+    CABLE,
+    add_mesh,
+    add_rails,
+    add_row,
+    add_spines,
+    too_few,
+)
 
 
 @dataclass(frozen=True)
@@ -57,7 +64,13 @@ class Params(host.Params):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        least = {"hosts": 1, "hosts_per_unit": 1, "ports": 2, "nics": 1, "storage_servers": 0}
+        least = {
+            "hosts": 1,
+            "hosts_per_unit": 1,
+            "ports": 2,
+            "nics": 1,
+            "storage_servers": 0,
+        }
         least |= {"storage_ports": 1, "storage_spines": 1}
         mistakes = too_few("superpod", self, least)
         if not mistakes:
@@ -69,13 +82,18 @@ class Params(host.Params):
         """What the number of ports does not allow."""
         mistakes = []
         if self.hosts_per_unit * 2 != self.ports:
-            expected = (
-                f"{self.hosts_per_unit * 2}: a leaf has as many cables up as hosts_per_unit = {self.hosts_per_unit}"
-            )
+            expected = f"{self.hosts_per_unit * 2}: a leaf has as many cables up as hosts_per_unit = {self.hosts_per_unit}"
             mistakes.append(Mistake("superpod", "ports", str(self.ports), expected))
         for key in ("ports", "nics"):
             if getattr(self, key).bit_count() != 1:
-                mistakes.append(Mistake("superpod", key, str(getattr(self, key)), "a power of two: equal cables"))
+                mistakes.append(
+                    Mistake(
+                        "superpod",
+                        key,
+                        str(getattr(self, key)),
+                        "a power of two: equal cables",
+                    )
+                )
         if self.units > self.hosts_per_unit:
             most = f"at most {self.hosts_per_unit**2}: three tiers of switches with {self.ports} ports"
             mistakes.append(Mistake("superpod", "hosts", str(self.hosts), most))
@@ -125,7 +143,10 @@ def build(params: Params) -> Fabric:
     builder = FabricBuilder()
     nics = host.add_hosts(builder, params, params.hosts)
     step = params.hosts_per_unit
-    units = [add_rails(builder, f"unit{unit}/", nics[unit * step :][:step], params.nic) for unit in range(params.units)]
+    units = [
+        add_rails(builder, f"unit{unit}/", nics[unit * step :][:step], params.nic)
+        for unit in range(params.units)
+    ]
     if params.wired * params.nics <= params.ports:
         _add_spines(builder, params, [leaf for unit in units for leaf in unit])
     else:
@@ -139,8 +160,19 @@ def _add_storage(builder: FabricBuilder, params: Params) -> None:
     step = params.hosts_per_unit
     hosts = [f"host{at}" for at in range(params.hosts)]
     units = [hosts[first : first + step] for first in range(0, params.hosts, step)]
-    sizes = storage_fabric.Storage(params.storage_servers, params.storage_ports, params.storage_spines)
-    storage_fabric.add(builder, units, params.sockets, sizes, step, params.pcie, params.storage, params.server)
+    sizes = storage_fabric.Storage(
+        params.storage_servers, params.storage_ports, params.storage_spines
+    )
+    storage_fabric.add(
+        builder,
+        units,
+        params.sockets,
+        sizes,
+        step,
+        params.pcie,
+        params.storage,
+        params.server,
+    )
 
 
 def _add_spines(builder: FabricBuilder, params: Params, leaves: list[str]) -> None:
@@ -161,8 +193,14 @@ def _add_core(builder: FabricBuilder, params: Params, units: list[list[str]]) ->
     spines: list[list[str]] = []
     for rail in range(params.nics):
         leaves = [unit[rail] for unit in units]
-        spines.append(add_spines(builder, leaves, per_rail, params.spine, cables, first=rail * per_rail))
+        spines.append(
+            add_spines(
+                builder, leaves, per_rail, params.spine, cables, first=rail * per_rail
+            )
+        )
     cores = add_row(builder, "core", groups * half)
     for rail_spines in spines:
         for at, spine in enumerate(rail_spines):
-            add_mesh(builder, [spine], cores[at % groups :: groups], "core", params.core)
+            add_mesh(
+                builder, [spine], cores[at % groups :: groups], "core", params.core
+            )

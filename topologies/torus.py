@@ -32,7 +32,14 @@ class Params(host.Params):
         super().__post_init__()
         mistakes = []
         if not self.shape or any(size < 1 for size in self.shape):
-            mistakes.append(Mistake("torus", "shape", str(list(self.shape)), "at least 1 host in every dimension"))
+            mistakes.append(
+                Mistake(
+                    "torus",
+                    "shape",
+                    str(list(self.shape)),
+                    "at least 1 host in every dimension",
+                )
+            )
         mistakes += too_few("torus", self, {"nics": 1})
         if mistakes:
             raise InputError(mistakes)
@@ -82,8 +89,15 @@ def build(params: Params) -> Fabric:
     for axis, size in enumerate(params.shape):
         stride = math.prod(params.shape[axis + 1 :])
         # Each switch is joined to the one after it; two of them are joined once, by both ways round.
-        starts = [] if size == 1 else [at for at in range(hosts) if size > 2 or at // stride % size == 0]
-        after = [at + (1 if at // stride % size < size - 1 else 1 - size) * stride for at in starts]
+        starts = (
+            []
+            if size == 1
+            else [at for at in range(hosts) if size > 2 or at // stride % size == 0]
+        )
+        after = [
+            at + (1 if at // stride % size < size - 1 else 1 - size) * stride
+            for at in starts
+        ]
         pairs = [switches[at] for at in starts], [switches[at] for at in after]
         builder.cables(*pairs, "torus", params.torus, 2 if size == 2 else 1)
     return builder.finish("torus", params.gpu, "torus")

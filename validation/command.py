@@ -10,19 +10,21 @@ from typing import Any
 
 from sim import files
 from sim.errors import InputError, Mistake
-from validation import baseline, coverage, slices
-from validation import report as writers
-from validation.against import Comparison, against
-from validation.gate import Check, new_misses
-from validation.interface import Report
-from validation.page import page
-from validation.sets import kind_of, validate
+from validation.report import baseline, coverage, slices
+from validation.report import report as writers
+from validation.report.against import Comparison, against
+from validation.report.gate import Check, new_misses
+from validation.report.interface import Report
+from validation.report.page import page
+from validation.sets.sets import kind_of, validate
 
 DEFAULT = "h200"
 Talk = Callable[[str], None]
 
 
-def compare(sets: Sequence[str], rows: Path | None = None, jobs: int = 1) -> list[Report]:
+def compare(
+    sets: Sequence[str], rows: Path | None = None, jobs: int = 1
+) -> list[Report]:
     """Reports of the sets, in order; without one, of the set of training steps.
 
     Raises
@@ -33,15 +35,28 @@ def compare(sets: Sequence[str], rows: Path | None = None, jobs: int = 1) -> lis
     chosen = list(dict.fromkeys(sets)) or [DEFAULT]
     if rows is not None:
         if len(chosen) > 1:
-            raise InputError(Mistake("command line", "--rows", f"{len(chosen)} sets", "one set, whose limits count"))
+            raise InputError(
+                Mistake(
+                    "command line",
+                    "--rows",
+                    f"{len(chosen)} sets",
+                    "one set, whose limits count",
+                )
+            )
         if not (rows.is_dir() and kind_of(chosen[0]) == "traces"):
-            must_exist(rows, "rows of measurements (JSON lines, or CSV for collectives), or a folder of traces")
+            must_exist(
+                rows,
+                "rows of measurements (JSON lines, or CSV for collectives), or a folder of traces",
+            )
     return [validate(name, rows, jobs) for name in chosen]
 
 
 def as_json(reports: Sequence[Report], compared: Comparison | None = None) -> Any:
     """The object of one report; a list of several. It serves as the base of a later `--compare`."""
-    made = [{**report.to_json(), "by_slice": slices.to_json(report), **_covered(report)} for report in reports]
+    made = [
+        {**report.to_json(), "by_slice": slices.to_json(report), **_covered(report)}
+        for report in reports
+    ]
     if compared is not None:
         made = [{**one, "compared": compared.of(one["set"]).to_json()} for one in made]
     return made[0] if len(made) == 1 else made
@@ -59,13 +74,17 @@ def as_text(reports: Sequence[Report], compared: Comparison | None = None) -> st
     if compared is not None:
         width = shutil.get_terminal_size((120, 24)).columns
         tables = list(compared.tables())
-        told.append(writers.terminal_tables(tables, width) if on_terminal else _moved(compared))
+        told.append(
+            writers.terminal_tables(tables, width) if on_terminal else _moved(compared)
+        )
         told += [compared.verdict] if on_terminal else []
     return "\n".join(told)
 
 
 def _moved(compared: Comparison) -> str:
-    return "\n".join([f"# {compared.verdict}\n", *map(writers.markdown_table, compared.tables())])
+    return "\n".join(
+        [f"# {compared.verdict}\n", *map(writers.markdown_table, compared.tables())]
+    )
 
 
 def write(
@@ -85,18 +104,28 @@ def write(
         If a picture of several sets is asked for, or a file cannot be written.
     """
     if plot is not None and len(reports) > 1:
-        raise InputError(Mistake("command line", "--plot", f"{len(reports)} sets", "one set a picture"))
+        raise InputError(
+            Mistake(
+                "command line", "--plot", f"{len(reports)} sets", "one set a picture"
+            )
+        )
     if junit is not None:
         writers.write_junit(reports[0] if len(reports) == 1 else reports, junit)
     if plot is not None:
-        from validation.plot import write_plot  # matplotlib takes longer than the rest to import
+        from validation.report.plot import (
+            write_plot,  # matplotlib takes longer than the rest to import
+        )
 
         write_plot(reports[0], plot)
     if markdown is not None:
         told = "\n".join(map(writers.markdown, reports))
-        files.write_text(markdown, told if compared is None else f"{_moved(compared)}\n{told}")
+        files.write_text(
+            markdown, told if compared is None else f"{_moved(compared)}\n{told}"
+        )
     if html is not None:
-        files.write_text(html, page(reports, compared.tables() if compared is not None else ()))
+        files.write_text(
+            html, page(reports, compared.tables() if compared is not None else ())
+        )
     for path in filter(None, (junit, plot, markdown, html)):
         talk(f"wrote {path}")
 
@@ -106,7 +135,9 @@ def check_base(source: str) -> None:
     baseline.check(source)
 
 
-def against_base(reports: Sequence[Report], source: str, rows: Path | None = None, jobs: int = 1) -> Comparison:
+def against_base(
+    reports: Sequence[Report], source: str, rows: Path | None = None, jobs: int = 1
+) -> Comparison:
     """What moved since the base: a file of `validate --json`, or a git revision, which is asked for the same sets.
 
     Raises
@@ -121,11 +152,21 @@ def against_base(reports: Sequence[Report], source: str, rows: Path | None = Non
 def check_exact(exact: bool, compare: str | None) -> None:
     """Raises InputError for --exact without a base to be the same as."""
     if exact and not compare:
-        raise InputError(Mistake("command line", "--exact", "no --compare", "--compare FILE or REVISION beside it"))
+        raise InputError(
+            Mistake(
+                "command line",
+                "--exact",
+                "no --compare",
+                "--compare FILE or REVISION beside it",
+            )
+        )
 
 
 def worse(
-    reports: Sequence[Report], known: Path | None, compared: Comparison | None = None, exact: bool = False
+    reports: Sequence[Report],
+    known: Path | None,
+    compared: Comparison | None = None,
+    exact: bool = False,
 ) -> list[Check]:
     """Failed checks; with a table of known misses only those it does not list, or that grew."""
     checks = [check for report in reports for check in report.checks]

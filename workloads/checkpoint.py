@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from sim.sections import Scenario
+    from sim.spec.sections import Scenario
 
 PARAMETER = {"bf16": 2, "fp16": 2, "fp8": 2, "nvfp4": 2, "fp32": 4, "tf32": 4}  # bytes
 # Bytes of optimizer state per parameter: Adam's two moments in the parameters' own type (torch.optim), or these and a
@@ -61,6 +61,8 @@ def pieces(wrote: int, reads: int) -> int:
     (1, 2, 1, 2)
     """
     return max(
-        (reader + 1) * wrote // reads + ((reader + 1) * wrote % reads > 0) - reader * wrote // reads
+        (reader + 1) * wrote // reads
+        + ((reader + 1) * wrote % reads > 0)
+        - reader * wrote // reads
         for reader in range(min(reads, 64))
     )

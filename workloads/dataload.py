@@ -19,13 +19,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from sim.errors import InputError, Mistake
-from sim.layout import microbatches_of
+from sim.spec.rules.layout import microbatches_of
 from sim.units import format_duration
 
 if TYPE_CHECKING:
-    from sim.sections import Dataload, Scenario
-    from sim.storage_system import System
-    from workloads.model import ModelSpec
+    from sim.spec.sections import Dataload, Scenario
+    from sim.storage.systems import System
+    from workloads.models.model import ModelSpec
 
 TOKEN = 8.0  # bytes: PyTorch indexes with 64-bit integers; tokens and labels
 PIXEL = 4.0  # bytes: 32-bit floats, three colours
@@ -60,14 +60,31 @@ def mistakes_of(scenario: Scenario) -> list[Mistake]:
     d, where, found = scenario.dataload, scenario.where, list[Mistake]()
     if d.batch_time is None and d.decode is None:
         hint = "time of one worker to make one microbatch; or decode, for one sample"
-        found.append(Mistake(where, "dataload.batch_time", "nothing", 'a duration such as "20 ms"', hint))
+        found.append(
+            Mistake(
+                where,
+                "dataload.batch_time",
+                "nothing",
+                'a duration such as "20 ms"',
+                hint,
+            )
+        )
     if d.batch_time is not None:
         for name in ("decode", "sample"):
             if getattr(d, name) is not None:
                 expected = "one of them: batch_time has reading and decoding in it"
-                found.append(Mistake(where, f"dataload.{name}", "batch_time too", expected))
+                found.append(
+                    Mistake(where, f"dataload.{name}", "batch_time too", expected)
+                )
     if d.storage is not None and d.sample is None:
-        found.append(Mistake(where, "dataload.storage", d.storage, "sample, the bytes of one sample, beside it"))
+        found.append(
+            Mistake(
+                where,
+                "dataload.storage",
+                d.storage,
+                "sample, the bytes of one sample, beside it",
+            )
+        )
     return found
 
 
@@ -80,7 +97,9 @@ def sample_bytes(model: ModelSpec, seq_len: int) -> float:
     return PIXEL * (model.sizes[0] + model.sizes[-1]) if model.sizes else 0.0
 
 
-def fed(asked: Dataload, scenario: Scenario, step: float, model: ModelSpec, place: Place) -> dict[str, Any]:
+def fed(
+    asked: Dataload, scenario: Scenario, step: float, model: ModelSpec, place: Place
+) -> dict[str, Any]:
     """How long a step takes with its data, in s.
 
     `read_time`: what the readers need for the microbatches of one step; `copy_time`: what copying them to the GPU
@@ -97,24 +116,47 @@ def fed(asked: Dataload, scenario: Scenario, step: float, model: ModelSpec, plac
     batches, samples = microbatches_of(scenario), scenario.training.micro_batch
     batch, storage = _batch_time(asked, samples, place)
     read = max(batches * batch / max(1, asked.workers), batches * storage)
-    rate = {"pageable": place.pageable, "pinned": place.pinned, "beside": place.pinned}.get(asked.copy or "", 0.0)
-    copy = batches * samples * sample_bytes(model, scenario.training.seq_len) / rate if rate else 0.0
+    rate = {
+        "pageable": place.pageable,
+        "pinned": place.pinned,
+        "beside": place.pinned,
+    }.get(asked.copy or "", 0.0)
+    copy = (
+        batches * samples * sample_bytes(model, scenario.training.seq_len) / rate
+        if rate
+        else 0.0
+    )
     gpu, readers = _sides(asked, step, read, copy, place)
     total = max(gpu, readers)
     return {
-        "batches": batches, "batch_time": batch, "read_time": read, "copy_time": copy,
-        "prefetched": asked.workers * asked.prefetch, "exposed": total - step, "share": (total - step) / total,
-        "step_time_with": total, "gpu_time": gpu, "readers_time": readers, "input_bound": readers > gpu,
-        "bound_by": "storage" if batches * storage >= read > 0 else "workers", "first_batch": batch,
-    }  # fmt: skip
+        "batches": batches,
+        "batch_time": batch,
+        "read_time": read,
+        "copy_time": copy,
+        "prefetched": asked.workers * asked.prefetch,
+        "exposed": total - step,
+        "share": (total - step) / total,
+        "step_time_with": total,
+        "gpu_time": gpu,
+        "readers_time": readers,
+        "input_bound": readers > gpu,
+        "bound_by": "storage" if batches * storage >= read > 0 else "workers",
+        "first_batch": batch,
+    }
 
 
-def _sides(asked: Dataload, step: float, read: float, copy: float, place: Place) -> tuple[float, float]:
+def _sides(
+    asked: Dataload, step: float, read: float, copy: float, place: Place
+) -> tuple[float, float]:
     """Seconds that a step takes the GPU, and its workers; without workers the GPU waits for what is read."""
     alone = asked.workers == 0
     if asked.copy == "pageable":
         run = max(step, place.done)
-        return (max(run, place.launched + read) + copy, 0.0) if alone else (run + copy, read + copy)
+        return (
+            (max(run, place.launched + read) + copy, 0.0)
+            if alone
+            else (run + copy, read + copy)
+        )
     run = max(step, copy) if asked.copy == "beside" else step + copy
     return (run + read, 0.0) if alone else (run, read)
 
@@ -128,7 +170,9 @@ def _batch_time(asked: Dataload, samples: int, place: Place) -> tuple[float, flo
     each, storage = (asked.decode or 0.0) * crowd, 0.0
     if asked.sample is not None and (system := place.system) is not None:
         each += system.latency + asked.sample / system.thread
-        shared = system.throughput(asked.sample, place.ranks * workers, "read", random=True)
+        shared = system.throughput(
+            asked.sample, place.ranks * workers, "read", random=True
+        )
         storage = samples * place.ranks * asked.sample / shared
     return samples * each, storage
 
@@ -136,9 +180,16 @@ def _batch_time(asked: Dataload, samples: int, place: Place) -> tuple[float, flo
 def words(table: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Rows (what, how much) for people."""
     state = (
-        "input-bound" if table["input_bound"] else "data waits for the GPU" if not table["exposed"] else "no overlap"
+        "input-bound"
+        if table["input_bound"]
+        else "data waits for the GPU"
+        if not table["exposed"]
+        else "no overlap"
     )
     rows = [("reading a step's data", format_duration(table["read_time"]))]
     if table["copy_time"]:
         rows.append(("copying it to the GPU", format_duration(table["copy_time"])))
-    return [*rows, ("step with its data", f"{format_duration(table['step_time_with'])}: {state}")]
+    return [
+        *rows,
+        ("step with its data", f"{format_duration(table['step_time_with'])}: {state}"),
+    ]

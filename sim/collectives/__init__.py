@@ -5,16 +5,22 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from sim.collectives import backends, paths
+from sim.collectives import backends
+from sim.collectives.nccl.tuner import Candidate, candidates
 from sim.collectives.plan import Plan
-from sim.collectives.tuner import Candidate, candidates
-from sim.sections import Nccl
+from sim.collectives.wires import paths
+from sim.spec.sections import Nccl
 
 __all__ = ["Candidate", "Nccl", "Plan", "candidates", "plan_collective"]
 
 
 def plan_collective(
-    op: str, size: float, ranks: Sequence[str], fabric: Any, nccl: Nccl | None = None, in_place: bool = False
+    op: str,
+    size: float,
+    ranks: Sequence[str],
+    fabric: Any,
+    nccl: Nccl | None = None,
+    in_place: bool = False,
 ) -> Plan:
     """The plan of one collective, remembered: the same operation, size and group give the same object.
 
@@ -28,14 +34,14 @@ def plan_collective(
     ranks : sequence of str
         GPU nodes of `fabric`; the first is the root of a broadcast, reduce, gather or scatter.
     fabric : topologies.fabric.Fabric
-    nccl : sim.sections.Nccl, optional
+    nccl : sim.spec.sections.Nccl, optional
     in_place : bool
         Each rank's part of an all-gather already lies in its output: the first step need not copy it there.
 
     Raises
     ------
     InputError
-        For anything that NCCL would refuse; see `sim.collectives.tuner.choose`.
+        For anything that NCCL would refuse; see `sim.collectives.nccl.tuner.choose`.
     """
     wanted = nccl or Nccl()
     plans = paths.index_of(fabric).plans

@@ -8,9 +8,11 @@ from typing import Any
 import numpy as np
 
 from sim.collectives import constants as files
-from sim.collectives import machine, paths, protocols
+from sim.collectives import machine
 from sim.collectives.group import Group
+from sim.collectives.nccl import protocols
 from sim.collectives.plan import Plan
+from sim.collectives.wires import paths
 
 Bytes = tuple[np.ndarray, np.ndarray]
 
@@ -45,11 +47,31 @@ def assemble(
     table = table or machine.of(fabric)
     pace = table.pace(algo, proto)
     delay = protocols.latency(work, group, between, proto, threads, pace, table)
-    delay += work.remote_hops * group.network.agreed(proto, work.step * protocols.WIRE[proto], channels)
+    delay += work.remote_hops * group.network.agreed(
+        proto, work.step * protocols.WIRE[proto], channels
+    )
     moving = protocols.transfer(work, size, group, op, proto, pace, table)
-    links, data = paths.gather(fabric, group.expand(fabric, flows)) if isinstance(flows, list) else flows
-    headers = protocols.WIRE[proto] / wires(links, fabric, lambda kind: group.network.wire(table, kind))
+    links, data = (
+        paths.gather(fabric, group.expand(fabric, flows))
+        if isinstance(flows, list)
+        else flows
+    )
+    headers = protocols.WIRE[proto] / wires(
+        links, fabric, lambda kind: group.network.wire(table, kind)
+    )
     rate = size / moving if moving > 0 else float("inf")
     known = group.nodes == 1 and group.inside == "auto" and table.evidence != "guess"
     evidence = (pace.evidence or table.evidence) if known else "guess"
-    return Plan(op, size, group.ranks, algo, proto, channels, delay, links, data * headers, rate, evidence)
+    return Plan(
+        op,
+        size,
+        group.ranks,
+        algo,
+        proto,
+        channels,
+        delay,
+        links,
+        data * headers,
+        rate,
+        evidence,
+    )

@@ -1,8 +1,8 @@
 """Which library runs an operation: NCCL, Gloo, or NVSHMEM. Said by a caller or by [nccl] backend, never guessed.
 
-* ``nccl``: everything, as `sim.collectives.tuner` chooses.
-* ``gloo``: everything, on the CPU over TCP (`sim.collectives.gloo`).
-* ``nvshmem``: puts and gets that kernels start, and collectives made of puts (`sim.collectives.one_sided`). What it
+* ``nccl``: everything, as `sim.collectives.nccl.tuner` chooses.
+* ``gloo``: everything, on the CPU over TCP (`sim.collectives.algorithms.gloo`).
+* ``nvshmem``: puts and gets that kernels start, and collectives made of puts (`sim.collectives.algorithms.one_sided`). What it
   lacks (reductions) a training step takes from NCCL, and the plan's note says so; `strict` refuses instead.
 """
 
@@ -13,13 +13,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from sim.collectives import gloo, one_sided, tuner
+from sim.collectives.algorithms import gloo, one_sided
+from sim.collectives.nccl import tuner
+from sim.collectives.nccl.speeds import most_channels
 from sim.collectives.plan import OPS, PAIR_OPS, Plan
-from sim.collectives.speeds import most_channels
 from sim.errors import InputError, Mistake, did_you_mean
-from sim.sections import Nccl
+from sim.spec.sections import Nccl
 
-CREATION = "init"  # the cost of making a communicator: sim/collectives/creation.py
+CREATION = "init"  # the cost of making a communicator: sim/collectives/nccl/creation.py
 
 
 def ops(backend: str) -> tuple[str, ...]:
@@ -29,19 +30,40 @@ def ops(backend: str) -> tuple[str, ...]:
     return gloo.OPS if backend == "gloo" else (*OPS, CREATION)
 
 
-def check(backend: str, op: str, where: str = "command line", key: str = "--op") -> None:
+def check(
+    backend: str, op: str, where: str = "command line", key: str = "--op"
+) -> None:
     """Raises InputError for an operation that a backend does not have."""
     if op not in ops(backend):
         elsewhere = [name for name in ("nccl", "gloo", "nvshmem") if op in ops(name)]
-        hint = did_you_mean(op, ops(backend)) or (f"--backend {' or '.join(elsewhere)} has it" if elsewhere else "")
-        raise InputError(Mistake(where, key, f'"{op}"', f"one of {', '.join(ops(backend))} ({backend})", hint))
+        hint = did_you_mean(op, ops(backend)) or (
+            f"--backend {' or '.join(elsewhere)} has it" if elsewhere else ""
+        )
+        raise InputError(
+            Mistake(
+                where,
+                key,
+                f'"{op}"',
+                f"one of {', '.join(ops(backend))} ({backend})",
+                hint,
+            )
+        )
 
 
-def plan_of(op: str, size: float, ranks: Sequence[str], fabric: Any, wanted: Nccl, in_place: bool = False) -> Plan:
+def plan_of(
+    op: str,
+    size: float,
+    ranks: Sequence[str],
+    fabric: Any,
+    wanted: Nccl,
+    in_place: bool = False,
+) -> Plan:
     """The plan of one operation by the settings' backend."""
     if wanted.backend == "gloo":
         _check(op, size, len(ranks))
-        return gloo.plan(op, size, ranks, fabric, wanted, on_gpu=wanted.tensors == "gpu")
+        return gloo.plan(
+            op, size, ranks, fabric, wanted, on_gpu=wanted.tensors == "gpu"
+        )
     if wanted.backend == "nvshmem" and op in ops("nvshmem"):
         _check(op, size, len(ranks))
         return one_sided.plan(op, size, ranks, fabric, wanted)
@@ -66,8 +88,17 @@ def _limits(wanted: Nccl) -> list[str]:
 def _check(op: str, size: float, n: int) -> None:
     mistakes = []
     if not size >= 0 or math.isinf(size):
-        mistakes.append(Mistake("collective", "size", str(size), "a finite number of bytes that is not negative"))
+        mistakes.append(
+            Mistake(
+                "collective",
+                "size",
+                str(size),
+                "a finite number of bytes that is not negative",
+            )
+        )
     if op in PAIR_OPS and op != "all_to_all" and n < 2:
-        mistakes.append(Mistake("collective", "ranks", f"{n} ranks", f"at least two for {op}"))
+        mistakes.append(
+            Mistake("collective", "ranks", f"{n} ranks", f"at least two for {op}")
+        )
     if mistakes:
         raise InputError(mistakes)

@@ -9,8 +9,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from sim.collectives.nccl.speeds import generation
 from sim.collectives.registry import algorithms
-from sim.collectives.speeds import generation
 from sim.errors import PrestepError
 
 FOLDER = Path(__file__).parents[1] / "costs" / "hardware"
@@ -22,7 +22,11 @@ _PROTOS = {"LL", "LL128", "Simple"}
 _GRADES = ("measured", "fitted", "datasheet", "guess")
 
 # Operations that do to the data on every hop what another does: copy on, or reduce and pass on.
-LIKE = {"broadcast": "all_gather", "reduce": "reduce_scatter", "reduce_scatter": "all_gather"}
+LIKE = {
+    "broadcast": "all_gather",
+    "reduce": "reduce_scatter",
+    "reduce_scatter": "all_gather",
+}
 
 
 @dataclass(frozen=True)
@@ -142,7 +146,9 @@ class Constants:
             If neither a file nor the algorithm's own module has constants of it.
         """
         if (algo, proto) not in self.paces:
-            raise PrestepError(f"sim/collectives/{algo}.py: CONSTANTS must say how fast {algo} runs under {proto}")
+            raise PrestepError(
+                f"sim/collectives/{algo}.py: CONSTANTS must say how fast {algo} runs under {proto}"
+            )
         return self.paces[algo, proto]
 
     def wire(self, kind: str) -> float:
@@ -153,8 +159,16 @@ class Constants:
 
 def build(tables: Mapping[str, Any], gpu: str, evidence: str) -> Constants:
     """Constants from the tables of a file."""
-    named = {algo: rows for algo, rows in tables.items() if isinstance(rows, Mapping) and set(rows) <= _PROTOS}
-    paces = {(algo, proto): Pace(**rows[proto]) for algo, rows in named.items() for proto in rows}
+    named = {
+        algo: rows
+        for algo, rows in tables.items()
+        if isinstance(rows, Mapping) and set(rows) <= _PROTOS
+    }
+    paces = {
+        (algo, proto): Pace(**rows[proto])
+        for algo, rows in named.items()
+        for proto in rows
+    }
     return Constants(gpu, evidence, paces, Pairs(**tables["pairs"]), tables)
 
 
@@ -178,9 +192,14 @@ def load(gpu: str) -> Constants:
     path = file_of(gpu)
     evidence = "fitted" if path == _own_file(gpu) else "guess"
     extra = tomllib.loads((FOLDER / "extra-nccl.toml").read_text(encoding="utf-8"))
-    tables = {algo: {proto: _graded(rows) for proto, rows in table.items()} for algo, table in extra.items()}
+    tables = {
+        algo: {proto: _graded(rows) for proto, rows in table.items()}
+        for algo, table in extra.items()
+    }
     tables = own_constants() | tables
-    return build(tables | tomllib.loads(path.read_text(encoding="utf-8")), gpu, evidence)
+    return build(
+        tables | tomllib.loads(path.read_text(encoding="utf-8")), gpu, evidence
+    )
 
 
 def own_constants() -> dict[str, Any]:

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from sim.collectives import paths, transport
-from sim.collectives.network import Network, network_of
+from sim.collectives.wires import paths, transport
+from sim.collectives.wires.network import Network, network_of
 from sim.errors import InputError, Mistake, unknown
-from sim.sections import Nccl
+from sim.spec.sections import Nccl
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,7 +34,7 @@ class Group:
         Kinds of those slowest links ("nvlink", "nic"); "" where there is none.
     inside, outside : str
         How bytes travel in a host ("auto", or "shm" through its memory) and between hosts ("auto", or "net" where
-        hosts are pretended): see `sim.collectives.transport`.
+        hosts are pretended): see `sim.collectives.wires.transport`.
     net : Net
         What NCCL sees of the network.
     network : Network
@@ -74,7 +74,9 @@ class Group:
         place = {gpu: h for h, host in enumerate(self.hosts) for gpu in host}
         near = [flow for flow in flows if place[flow[0]] == place[flow[1]]]
         far = [flow for flow in flows if place[flow[0]] != place[flow[1]]]
-        return transport.expand(fabric, near, self.inside) + transport.expand(fabric, far, self.outside)
+        return transport.expand(fabric, near, self.inside) + transport.expand(
+            fabric, far, self.outside
+        )
 
 
 def group_of(fabric: Any, ranks: Sequence[str], wanted: Nccl | None = None) -> Group:
@@ -108,16 +110,29 @@ def _ordered(fabric: Any, ranks: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _check(fabric: Any, index: paths.Index, ranks: tuple[str, ...]) -> None:
-    mistakes = [unknown(fabric.name, "ranks", rank, index.order) for rank in ranks if rank not in index.order]
-    twice = [rank for rank in dict.fromkeys(ranks) if ranks.count(rank) > 1] if len(set(ranks)) < len(ranks) else []
-    mistakes += [Mistake(fabric.name, "ranks", f"{rank} twice", "every GPU once") for rank in twice]
+    mistakes = [
+        unknown(fabric.name, "ranks", rank, index.order)
+        for rank in ranks
+        if rank not in index.order
+    ]
+    twice = (
+        [rank for rank in dict.fromkeys(ranks) if ranks.count(rank) > 1]
+        if len(set(ranks)) < len(ranks)
+        else []
+    )
+    mistakes += [
+        Mistake(fabric.name, "ranks", f"{rank} twice", "every GPU once")
+        for rank in twice
+    ]
     if not ranks:
         mistakes.append(Mistake(fabric.name, "ranks", "no GPU", "at least one"))
     if mistakes:
         raise InputError(mistakes)
 
 
-def _hosts(fabric: Any, ranks: tuple[str, ...], wanted: Nccl) -> tuple[tuple[str, ...], ...]:
+def _hosts(
+    fabric: Any, ranks: tuple[str, ...], wanted: Nccl
+) -> tuple[tuple[str, ...], ...]:
     """Ranks by NCCL's nodes: NVLink domains, or what the settings pretend."""
     domains = paths.domains(fabric)
     by_host: dict[Any, list[str]] = {}
@@ -134,7 +149,9 @@ def _hosts(fabric: Any, ranks: tuple[str, ...], wanted: Nccl) -> tuple[tuple[str
 
 def _build(fabric: Any, ranks: tuple[str, ...], wanted: Nccl) -> Group:
     hosts = _hosts(fabric, ranks, wanted)
-    pairs = [(g[i], g[(i + 1) % len(g)]) for g in hosts if len(g) > 1 for i in range(len(g))]
+    pairs = [
+        (g[i], g[(i + 1) % len(g)]) for g in hosts if len(g) > 1 for i in range(len(g))
+    ]
     between = [
         (a[k % len(a)], b[k % len(b)])
         for a, b in zip(hosts, hosts[1:] + hosts[:1], strict=True)
@@ -148,12 +165,25 @@ def _build(fabric: Any, ranks: tuple[str, ...], wanted: Nccl) -> Group:
     remote, _, remote_kind, remote_latency = _slowest(fabric, between, outside)
     net = transport.network(fabric, hosts, outside, wanted.net_speed)
     return Group(
-        ranks, hosts, local, remote, local_wire, local_latency, remote_latency, local_kind, remote_kind,
-        inside, outside, net, network_of(fabric),
-    )  # fmt: skip
+        ranks,
+        hosts,
+        local,
+        remote,
+        local_wire,
+        local_latency,
+        remote_latency,
+        local_kind,
+        remote_kind,
+        inside,
+        outside,
+        net,
+        network_of(fabric),
+    )
 
 
-def _slowest(fabric: Any, pairs: list[tuple[str, str]], route: str) -> tuple[float, float, str, float]:
+def _slowest(
+    fabric: Any, pairs: list[tuple[str, str]], route: str
+) -> tuple[float, float, str, float]:
     """Bandwidth, wire and kind of the narrowest of these ways, and the longest latency; (inf, inf, "", 0) of none."""
     best, wire, kind, delay = float("inf"), float("inf"), "", 0.0
     number, links, share = transport.ways(fabric, pairs, route)
@@ -164,5 +194,7 @@ def _slowest(fabric: Any, pairs: list[tuple[str, str]], route: str) -> tuple[flo
     if width[slot] < best:
         best, kind = float(width[slot]), str(fabric.links.kind[links[slot]])
         wire = float(fabric.links.raw[links[slot]] / share[slot])
-    delay = float(np.bincount(number, weights=fabric.links.latency[links] * share).max())
+    delay = float(
+        np.bincount(number, weights=fabric.links.latency[links] * share).max()
+    )
     return best, wire, kind, delay

@@ -20,7 +20,9 @@ from sim.errors import InputError, Mistake, did_you_mean
 
 _PROTOS = ("LL", "LL128", "Simple")
 _TEXTS = ("evidence",)
-OVERLAP = "overlap"  # what kernels and collectives cost each other (`sim.costs.interference`)
+OVERLAP = (
+    "overlap"  # what kernels and collectives cost each other (`sim.costs.interference`)
+)
 
 
 def of(fabric: Any) -> Constants:
@@ -31,14 +33,22 @@ def of(fabric: Any) -> Constants:
     InputError
         With every mistake in the fabric's own file.
     """
-    return load_file(fabric.constants, fabric.gpu_model) if fabric.constants else constants.load(fabric.gpu_model)
+    return (
+        load_file(fabric.constants, fabric.gpu_model)
+        if fabric.constants
+        else constants.load(fabric.gpu_model)
+    )
 
 
 @lru_cache(maxsize=16)
 def load_file(path: str, gpu: str) -> Constants:
     """The tables of a file laid over those of `gpu`, table by table."""
     table, known = _read(Path(path)), constants.load(gpu).tables
-    mistakes = [mistake for name, rows in table.items() for mistake in _check(path, name, rows, known)]
+    mistakes = [
+        mistake
+        for name, rows in table.items()
+        for mistake in _check(path, name, rows, known)
+    ]
     if mistakes:
         raise InputError(mistakes)
     merged = dict(known)
@@ -46,27 +56,41 @@ def load_file(path: str, gpu: str) -> Constants:
         if name == OVERLAP:
             merged[name] = {**known.get(name, {}), **rows}
             continue
-        nested = {proto: _over(known[name].get(proto, {}), rows[proto]) for proto in rows} if _by_protocol(rows) else {}
+        nested = (
+            {proto: _over(known[name].get(proto, {}), rows[proto]) for proto in rows}
+            if _by_protocol(rows)
+            else {}
+        )
         merged[name] = {**known[name], **nested} if nested else _over(known[name], rows)
     # A file of overlap alone says nothing of collectives by themselves.
-    return constants.build(merged, gpu, "fitted" if set(table) - {OVERLAP} else constants.load(gpu).evidence)
+    return constants.build(
+        merged,
+        gpu,
+        "fitted" if set(table) - {OVERLAP} else constants.load(gpu).evidence,
+    )
 
 
 def _read(path: Path) -> dict[str, Any]:
-    expected = "constants of NCCL (TOML), as `prestep calibrate LOGS -o FILE` writes them"
+    expected = (
+        "constants of NCCL (TOML), as `prestep calibrate LOGS -o FILE` writes them"
+    )
     try:
         return files.toml(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise InputError(Mistake(str(path), "", "no such file", expected)) from None
     except OSError as error:
-        raise InputError(Mistake(str(path), "", (error.strerror or str(error)).lower(), expected)) from None
+        raise InputError(
+            Mistake(str(path), "", (error.strerror or str(error)).lower(), expected)
+        ) from None
     except ValueError as error:  # not UTF-8, or not TOML
         raise InputError(Mistake(str(path), "", str(error), expected)) from None
 
 
 def _over(known: Mapping[str, Any], rows: Mapping[str, Any]) -> dict[str, Any]:
     """The file's numbers over the GPU's; what the GPU's rest on does not hold for them."""
-    return {key: value for key, value in known.items() if key != "evidence"} | dict(rows)
+    return {key: value for key, value in known.items() if key != "evidence"} | dict(
+        rows
+    )
 
 
 def _by_protocol(rows: Any) -> bool:
@@ -78,21 +102,40 @@ def _check(path: str, name: str, rows: Any, known: Mapping[str, Any]) -> list[Mi
         return interference.mistakes_of(path, rows)
     if name not in known or not isinstance(rows, Mapping):
         hint = did_you_mean(name, [*known, OVERLAP])
-        return [Mistake(path, name, "an unknown table" if name not in known else repr(rows), "a table of NCCL's", hint)]
+        return [
+            Mistake(
+                path,
+                name,
+                "an unknown table" if name not in known else repr(rows),
+                "a table of NCCL's",
+                hint,
+            )
+        ]
     if name == "pairs":
         return _entries(path, name, rows, Pairs, known[name])
     if _by_protocol(known[name]):
         if not _by_protocol(rows):
-            return [Mistake(path, name, ", ".join(rows) or "nothing", f"tables of {', '.join(_PROTOS)}")]
+            return [
+                Mistake(
+                    path,
+                    name,
+                    ", ".join(rows) or "nothing",
+                    f"tables of {', '.join(_PROTOS)}",
+                )
+            ]
         return [
             mistake
             for proto, entries in rows.items()
-            for mistake in _entries(path, f"{name}.{proto}", entries, Pace, known[name].get(proto, {}))
+            for mistake in _entries(
+                path, f"{name}.{proto}", entries, Pace, known[name].get(proto, {})
+            )
         ]
     return []
 
 
-def _entries(path: str, name: str, rows: Any, kind: type, known: Mapping[str, Any]) -> list[Mistake]:
+def _entries(
+    path: str, name: str, rows: Any, kind: type, known: Mapping[str, Any]
+) -> list[Mistake]:
     """Mistakes in one table of numbers: keys that the model does not have, values that are none, keys that lack."""
     if not isinstance(rows, Mapping):
         return [Mistake(path, name, repr(rows), "a table of numbers")]
@@ -100,16 +143,36 @@ def _entries(path: str, name: str, rows: Any, kind: type, known: Mapping[str, An
     found = []
     for key, value in rows.items():
         if key not in fields:
-            found.append(Mistake(path, f"{name}.{key}", "an unknown key", "a constant", did_you_mean(key, fields)))
+            found.append(
+                Mistake(
+                    path,
+                    f"{name}.{key}",
+                    "an unknown key",
+                    "a constant",
+                    did_you_mean(key, fields),
+                )
+            )
         elif key not in _TEXTS and not _number(value):
-            found.append(Mistake(path, f"{name}.{key}", repr(value), "a number that is not negative, or one per op"))
+            found.append(
+                Mistake(
+                    path,
+                    f"{name}.{key}",
+                    repr(value),
+                    "a number that is not negative, or one per op",
+                )
+            )
     needed = [key for key, entry in fields.items() if _needed(entry)]
     missing = [key for key in needed if key not in rows and key not in known]
-    return found + [Mistake(path, f"{name}.{key}", "nothing", "a number") for key in missing]
+    return found + [
+        Mistake(path, f"{name}.{key}", "nothing", "a number") for key in missing
+    ]
 
 
 def _needed(entry: Any) -> bool:
-    return entry.default is dataclasses.MISSING and entry.default_factory is dataclasses.MISSING
+    return (
+        entry.default is dataclasses.MISSING
+        and entry.default_factory is dataclasses.MISSING
+    )
 
 
 def _number(value: Any) -> bool:

@@ -11,14 +11,18 @@ import numpy as np
 
 from sim.collectives.registry import algorithms
 from sim.errors import InputError, Mistake, unknown
-from sim.sections import Nccl
+from sim.spec.sections import Nccl
 
 RING_OPS = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce")
 PAIR_OPS = ("send", "recv", "sendrecv", "all_to_all", "gather", "scatter")
 OPS = RING_OPS + PAIR_OPS
 PROTOS = ("LL", "LL128", "Simple")
 # Settings that take one of a few words: who runs an operation, who posts one-sided transfers, where Gloo's tensors are.
-WORDS = {"backend": ("nccl", "gloo", "nvshmem"), "transport": ("ibgda", "proxy"), "tensors": ("gpu", "cpu")}
+WORDS = {
+    "backend": ("nccl", "gloo", "nvshmem"),
+    "transport": ("ibgda", "proxy"),
+    "tensors": ("gpu", "cpu"),
+}
 
 
 @dataclass(frozen=True, eq=False)
@@ -113,7 +117,11 @@ def mistakes_of(nccl: Nccl, where: str = "nccl") -> list[Mistake]:
     """What NCCL does not have, or what contradicts itself."""
     mistakes = []
     if not re.match(r"2\.\d+(\.\d+)*$", nccl.version):
-        mistakes.append(Mistake(where, "version", nccl.version, "a version of NCCL 2, such as 2.28.9"))
+        mistakes.append(
+            Mistake(
+                where, "version", nccl.version, "a version of NCCL 2, such as 2.28.9"
+            )
+        )
     if nccl.algo is not None and nccl.algo not in algorithms():
         mistakes.append(unknown(where, "algo", nccl.algo, list(algorithms())))
     if nccl.proto is not None and nccl.proto not in PROTOS:
@@ -127,9 +135,17 @@ def mistakes_of(nccl: Nccl, where: str = "nccl") -> list[Mistake]:
         mistakes.append(Mistake(where, "cross_nic", str(nccl.cross_nic), "0, 1 or 2"))
     low, high = nccl.min_channels, nccl.max_channels
     if low is not None and high is not None and low > high:
-        mistakes.append(Mistake(where, "min_channels", str(low), f"at most max_channels, {high}"))
+        mistakes.append(
+            Mistake(where, "min_channels", str(low), f"at most max_channels, {high}")
+        )
     if nccl.backend == "gloo":
-        forced = [key for key in ("algo", "proto", "min_channels", "max_channels") if getattr(nccl, key) is not None]
+        forced = [
+            key
+            for key in ("algo", "proto", "min_channels", "max_channels")
+            if getattr(nccl, key) is not None
+        ]
         why = 'nothing beside backend = "gloo": it is NCCL\'s'
-        mistakes += [Mistake(where, key, str(getattr(nccl, key)), why) for key in forced]
+        mistakes += [
+            Mistake(where, key, str(getattr(nccl, key)), why) for key in forced
+        ]
     return mistakes

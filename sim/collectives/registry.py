@@ -6,14 +6,14 @@ Such a module defines
 * ``plan(op, size, ranks, fabric, nccl, proto, channels, table)``: a `Plan`;
 * ``steps(op, n)``: its transfers, replayed by tests;
 * ``runs_on(op, group, fabric, settings)``: why it cannot run there, or None;
-* ``estimate(op, proto, model)``: microseconds and GB/s in NCCL's table (`sim.collectives.tuning`);
-* ``ROWS``: its rows in the tables behind that (`sim.collectives.tuning.Rows`), steps between hosts included;
+* ``estimate(op, proto, model)``: microseconds and GB/s in NCCL's table (`sim.collectives.nccl.tuning`);
+* ``ROWS``: its rows in the tables behind that (`sim.collectives.nccl.tuning.Rows`), steps between hosts included;
 * ``CONSTANTS``: how fast it runs by protocol (`sim.collectives.constants.Pace`), where no file of
   sim/costs/hardware has a table of its name;
 * ``ORDER``: its place in NCCL's list of algorithms, which decides ties;
 * optionally ``corrected(op, size, proto, model)``: factors on both for one size; ``CHANNELS``: the attribute of
-  `sim.collectives.search.Graph` that counts its channels; ``CONNECTIONS``: over how many of a channel a GPU receives;
-  ``traffic(plan, group, fabric, settings)``: what TCP sockets have to move (`sim.collectives.socket_traffic.Traffic`).
+  `sim.collectives.nccl.search.Graph` that counts its channels; ``CONNECTIONS``: over how many of a channel a GPU receives;
+  ``traffic(plan, group, fabric, settings)``: what TCP sockets have to move (`sim.collectives.wires.socket_traffic.Traffic`).
 
 Modules without ``estimate`` (pairwise) have no choice to make.
 """
@@ -26,10 +26,12 @@ from types import ModuleType
 
 from sim import plugins
 
+PACKAGE = "sim.collectives.algorithms"
+
 
 @lru_cache(maxsize=1)
 def algorithms() -> dict[str, ModuleType]:
     """Name -> module of the algorithms that NCCL chooses among, in NCCL's order."""
-    modules = plugins.providers(__package__, "estimate")
-    found = {name: importlib.import_module(f"{__package__}.{name}") for name in modules}
+    modules = plugins.providers(PACKAGE, "estimate")
+    found = {name: importlib.import_module(f"{PACKAGE}.{name}") for name in modules}
     return dict(sorted(found.items(), key=lambda item: (item[1].ORDER, item[0])))

@@ -7,10 +7,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from sim.collectives import asked, backends, creation, lines, machine, table
+from sim.collectives import backends, machine, request, table
+from sim.collectives.nccl import creation, lines
 from sim.collectives.plan import WORDS, mistakes_of
 from sim.errors import InputError, Mistake, unknown
-from sim.sections import Nccl
+from sim.spec.sections import Nccl
 from sim.units import parse_nccl_size
 
 
@@ -26,7 +27,9 @@ class Sweep:
         return [row.to_json(self.explain) for row in self.rows]
 
     def render(self) -> str:
-        return "\n".join([*self.channels, table.render(self.rows, explain=self.explain)])
+        return "\n".join(
+            [*self.channels, table.render(self.rows, explain=self.explain)]
+        )
 
 
 @dataclass(frozen=True)
@@ -67,8 +70,11 @@ def collective(
     from topologies import load_cluster
 
     op = op.replace("-", "_")
-    sizes = parse_nccl_size(min_bytes, "--min-bytes"), parse_nccl_size(max_bytes, "--max-bytes")
-    nccl, links = asked.split(overrides)
+    sizes = (
+        parse_nccl_size(min_bytes, "--min-bytes"),
+        parse_nccl_size(max_bytes, "--max-bytes"),
+    )
+    nccl, links = request.split(overrides)
     nccl = _backend(nccl, backend)
     backends.check(nccl.backend, op)
     _contradictions(nccl.backend, op, forced, ranks, gpus)
@@ -78,13 +84,29 @@ def collective(
     if constants is not None:
         fabric = fabric.with_constants(str(constants))
     machine.of(fabric)  # its file's mistakes before anything else
-    group = asked.gpus(gpus, fabric) if gpus else ()
+    group = request.gpus(gpus, fabric) if gpus else ()
     if op == backends.CREATION:
-        return _creation(fabric, ranks or len(group) or len(fabric.gpus), explain, asked_for=bool(ranks or gpus))
+        return _creation(
+            fabric,
+            ranks or len(group) or len(fabric.gpus),
+            explain,
+            asked_for=bool(ranks or gpus),
+        )
     rows = table.sweep(
-        fabric, op=op, ranks=ranks, min_bytes=sizes[0], max_bytes=sizes[1], nccl=nccl, gpus=group, **forced
+        fabric,
+        op=op,
+        ranks=ranks,
+        min_bytes=sizes[0],
+        max_bytes=sizes[1],
+        nccl=nccl,
+        gpus=group,
+        **forced,
     )
-    head = lines.told(fabric, rows[0].plan.ranks, nccl) if explain and nccl.backend == "nccl" else []
+    head = (
+        lines.told(fabric, rows[0].plan.ranks, nccl)
+        if explain and nccl.backend == "nccl"
+        else []
+    )
     return Sweep(rows, explain, tuple(head))
 
 
@@ -92,19 +114,35 @@ def _backend(nccl: Nccl, backend: str | None) -> Nccl:
     if backend is None:
         return nccl
     if backend.lower() not in WORDS["backend"]:
-        raise InputError(unknown("command line", "--backend", backend, WORDS["backend"]))
+        raise InputError(
+            unknown("command line", "--backend", backend, WORDS["backend"])
+        )
     return replace(nccl, backend=backend.lower())  # type: ignore[arg-type]
 
 
-def _contradictions(backend: str, op: str, forced: Mapping[str, Any], ranks: int | None, gpus: str) -> None:
+def _contradictions(
+    backend: str, op: str, forced: Mapping[str, Any], ranks: int | None, gpus: str
+) -> None:
     """Options that say nothing beside others: NCCL's choices without NCCL."""
     wrong = [
-        Mistake("command line", f"--{key}", str(value), "nothing: it is an option of NCCL's collectives")
+        Mistake(
+            "command line",
+            f"--{key}",
+            str(value),
+            "nothing: it is an option of NCCL's collectives",
+        )
         for key, value in forced.items()
         if value is not None and (backend != "nccl" or op == backends.CREATION)
     ]
     if ranks and gpus:
-        wrong.append(Mistake("command line", "--ranks", f"{ranks} beside --gpus {gpus}", "one of the two"))
+        wrong.append(
+            Mistake(
+                "command line",
+                "--ranks",
+                f"{ranks} beside --gpus {gpus}",
+                "one of the two",
+            )
+        )
     if wrong:
         raise InputError(wrong)
 
@@ -114,4 +152,6 @@ def _creation(fabric: Any, ranks: int, explain: bool, asked_for: bool) -> Creati
         expected = f"at most the {len(fabric.gpus)} GPUs of {fabric.name}"
         raise InputError(Mistake("command line", "--ranks", str(ranks), expected))
     wanted = [ranks] if asked_for else creation.counts(ranks)
-    return Creation([creation.cost(count, fabric.gpu_model) for count in wanted], explain)
+    return Creation(
+        [creation.cost(count, fabric.gpu_model) for count in wanted], explain
+    )

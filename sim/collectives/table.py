@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 
 from sim.collectives import Candidate, Plan, backends, candidates, plan_collective
+from sim.collectives.interval import Sure, sure
 from sim.collectives.plan import mistakes_of, nccl_of
-from sim.collectives.sure import Sure, sure
 from sim.errors import InputError, Mistake
-from sim.sections import Nccl
+from sim.spec.sections import Nccl
 from sim.units import format_bandwidth, format_bytes, format_duration
 
 # Operations whose size is n parts.
@@ -30,18 +30,36 @@ class Row:
     busbw: float
     bottleneck: str
     candidates: tuple[Candidate, ...]
-    interval: Sure | None = None  # none for what was never measured: Gloo and one-sided puts
+    interval: Sure | None = (
+        None  # none for what was never measured: Gloo and one-sided puts
+    )
 
     def to_json(self, explain: bool = False) -> dict[str, Any]:
         """Plain values in SI units; `explain` adds what NCCL compared."""
         p = self.plan
-        compared = {"rate": _finite(p.rate_cap), "candidates": [vars(c) for c in self.candidates]} if explain else {}
+        compared = (
+            {
+                "rate": _finite(p.rate_cap),
+                "candidates": [vars(c) for c in self.candidates],
+            }
+            if explain
+            else {}
+        )
         return {
-            "op": p.op, "bytes": int(p.size), "time": self.time, "algbw": self.algbw, "busbw": self.busbw,
-            "algo": p.algo, "proto": p.proto, "channels": p.channels, "latency": p.latency, "evidence": p.evidence,
-            "bottleneck": self.bottleneck, "notes": list(p.notes),
+            "op": p.op,
+            "bytes": int(p.size),
+            "time": self.time,
+            "algbw": self.algbw,
+            "busbw": self.busbw,
+            "algo": p.algo,
+            "proto": p.proto,
+            "channels": p.channels,
+            "latency": p.latency,
+            "evidence": p.evidence,
+            "bottleneck": self.bottleneck,
+            "notes": list(p.notes),
             "interval": self.interval.to_json() if self.interval else None,
-        } | compared  # fmt: skip
+        } | compared
 
 
 def _finite(rate: float) -> float | None:
@@ -82,7 +100,9 @@ def sweep(
     wrong = []
     if not 0 < min_bytes <= max_bytes:
         expected = f"more than 0, at most {format_bytes(max_bytes)}"
-        wrong.append(Mistake("command line", "--min-bytes", format_bytes(min_bytes), expected))
+        wrong.append(
+            Mistake("command line", "--min-bytes", format_bytes(min_bytes), expected)
+        )
     if ranks is not None and ranks > len(fabric.gpus):
         expected = f"at most the {len(fabric.gpus)} GPUs of {fabric.name}"
         wrong.append(Mistake("command line", "--ranks", str(ranks), expected))
@@ -95,9 +115,16 @@ def sweep(
     return [_row(op, size, group, fabric, wanted) for size in sizes]
 
 
-def _wanted(nccl: Nccl | None, algo: str | None, proto: str | None, channels: int | None) -> Nccl:
+def _wanted(
+    nccl: Nccl | None, algo: str | None, proto: str | None, channels: int | None
+) -> Nccl:
     """The settings, with what options say laid over them and checked."""
-    options = {"algo": algo, "proto": proto, "min_channels": channels, "max_channels": channels}
+    options = {
+        "algo": algo,
+        "proto": proto,
+        "min_channels": channels,
+        "max_channels": channels,
+    }
     said = {name: value for name, value in options.items() if value is not None}
     nccl = nccl or Nccl()
     if mistakes := mistakes_of(nccl, "--set"):
@@ -117,7 +144,10 @@ def rounded(op: str, size: float, n: int) -> tuple[float, str]:
     parts = f"{n} parts of a multiple of 16 B" if op in SHARED else "elements of 4 B"
     if fits:
         return float(fits), f"sizes are rounded down to {parts}, as nccl-tests does"
-    return size, f"below {unit} B nccl-tests has nothing to send ({parts}): predicted as asked"
+    return (
+        size,
+        f"below {unit} B nccl-tests has nothing to send ({parts}): predicted as asked",
+    )
 
 
 def _row(op: str, asked: float, group: Sequence[str], fabric: Any, wanted: Nccl) -> Row:
@@ -126,9 +156,21 @@ def _row(op: str, asked: float, group: Sequence[str], fabric: Any, wanted: Nccl)
     plan = replace(plan, notes=(*plan.notes, note)) if note else plan
     time = plan.duration(fabric.links.bandwidth)
     algbw = size / time
-    listed = () if wanted.backend != "nccl" else tuple(candidates(op, size, group, fabric, wanted))
+    listed = (
+        ()
+        if wanted.backend != "nccl"
+        else tuple(candidates(op, size, group, fabric, wanted))
+    )
     interval = sure(plan, fabric) if wanted.backend == "nccl" else None
-    return Row(plan, time, algbw, algbw * bus_factor(op, len(group)), bottleneck(plan, fabric), listed, interval)
+    return Row(
+        plan,
+        time,
+        algbw,
+        algbw * bus_factor(op, len(group)),
+        bottleneck(plan, fabric),
+        listed,
+        interval,
+    )
 
 
 def bottleneck(plan: Plan, fabric: Any) -> str:
@@ -148,7 +190,9 @@ def bottleneck(plan: Plan, fabric: Any) -> str:
 
 def render(rows: Sequence[Row], explain: bool = False) -> str:
     """The table for people; `explain` adds what decides and what NCCL compared."""
-    columns = f"{'size':>10} {'algo':>9} {'proto':>6} {'channels':>8} {'time':>10} {'90%':>6}"
+    columns = (
+        f"{'size':>10} {'algo':>9} {'proto':>6} {'channels':>8} {'time':>10} {'90%':>6}"
+    )
     lines = [f"{columns} {'algbw':>10} {'busbw':>10}  bound by"]
     for row in rows:
         p = row.plan
@@ -162,17 +206,23 @@ def render(rows: Sequence[Row], explain: bool = False) -> str:
     evidence = sorted({row.plan.evidence for row in rows})
     lines.append(f"evidence: {', '.join(evidence)}")
     if any(row.interval for row in rows):
-        lines.append("90%: nine in ten measured times lie between the predicted one divided by and times 1 + this")
+        lines.append(
+            "90%: nine in ten measured times lie between the predicted one divided by and times 1 + this"
+        )
     return "\n".join([*lines, *(f"note: {note}" for note in notes)])
 
 
 def _width(row: Row) -> str:
-    return f"{row.interval.high / row.time - 1:.0%}" if row.interval and row.time else ""
+    return (
+        f"{row.interval.high / row.time - 1:.0%}" if row.interval and row.time else ""
+    )
 
 
 def _explained(row: Row) -> list[str]:
     p = row.plan
-    lines = [f"           latency {format_duration(p.latency)}, then at most {format_bandwidth(p.rate_cap)} of payload"]
+    lines = [
+        f"           latency {format_duration(p.latency)}, then at most {format_bandwidth(p.rate_cap)} of payload"
+    ]
     return lines + [
         f"           NCCL's estimate for {c.algo} {c.proto}: {format_duration(c.time)} = "
         f"{format_duration(c.latency)} + size / {format_bandwidth(c.bandwidth)}"

@@ -19,19 +19,31 @@ KINDS = {
 class Named(click.types.StringParamType):
     """A text for which there are names to offer; where none fits, files."""
 
-    def __init__(self, offered: Callable[[], Iterator[str]], files: bool = True) -> None:
+    def __init__(
+        self, offered: Callable[[], Iterator[str]], files: bool = True
+    ) -> None:
         self.offered, self.files = offered, files
 
-    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    def shell_complete(
+        self, ctx: click.Context, param: click.Parameter, incomplete: str
+    ) -> list[CompletionItem]:
         """The names that begin so; files beside them, or where there is a path already."""
-        found = [CompletionItem(name) for name in self.offered() if name.startswith(incomplete)]
-        return found or ([CompletionItem(incomplete, type="file")] if self.files else [])
+        found = [
+            CompletionItem(name)
+            for name in self.offered()
+            if name.startswith(incomplete)
+        ]
+        return found or (
+            [CompletionItem(incomplete, type="file")] if self.files else []
+        )
 
 
 def completed(command: click.Command) -> click.Command:
     """The command with something to offer for scenarios, clusters, sets and --set, its subcommands too."""
     for param in command.params:
-        if not isinstance(param.type, click.types.StringParamType) or isinstance(param.type, Named):
+        if not isinstance(param.type, click.types.StringParamType) or isinstance(
+            param.type, Named
+        ):
             continue
         name = param.name or ""
         if name in KINDS:
@@ -44,7 +56,7 @@ def completed(command: click.Command) -> click.Command:
 
 
 def _names(kind: str) -> Iterator[str]:
-    from sim.catalog import names
+    from sim.tools.catalog import names
 
     yield from names(kind)
 
@@ -53,8 +65,16 @@ def _keys() -> Iterator[str]:
     """`section.key=` of every key, and the attributes that what-ifs change."""
     from dataclasses import fields
 
-    from sim.spec import SECTIONS
+    from sim.spec.load import SECTIONS
 
-    yield from (f"{section}.{entry.name}=" for section, cls in SECTIONS.items() for entry in fields(cls))
-    yield from (f"{kind}.{value}=" for kind in ("nvlink", "nic", "spine", "pcie") for value in ("bandwidth", "latency"))
+    yield from (
+        f"{section}.{entry.name}="
+        for section, cls in SECTIONS.items()
+        for entry in fields(cls)
+    )
+    yield from (
+        f"{kind}.{value}="
+        for kind in ("nvlink", "nic", "spine", "pcie")
+        for value in ("bandwidth", "latency")
+    )
     yield from (f"gpu.{value}=" for value in ("flops", "hbm_bandwidth", "clock"))

@@ -39,10 +39,13 @@ def explained(command: Command) -> Command:
             _close_stdout()
             sys.exit(EXIT_PIPE)
         except Exception as error:
-            from sim import crash
             from sim.extras import missing
+            from sim.tools import crash
 
-            if isinstance(error, ImportError) and (absent := missing(error)) is not None:
+            if (
+                isinstance(error, ImportError)
+                and (absent := missing(error)) is not None
+            ):
                 click.echo(str(absent), err=True)
                 sys.exit(EXIT_INPUT)
             if not crash.wanted():
@@ -63,7 +66,13 @@ def _close_stdout() -> None:
 def verbose(command: click.Command) -> click.Command:
     """The command with the option -v, its subcommands too."""
     text = "Say on stderr what is done and how long it takes."
-    option = click.Option(["-v", "--verbose"], is_flag=True, expose_value=False, callback=_verbose, help=text)
+    option = click.Option(
+        ["-v", "--verbose"],
+        is_flag=True,
+        expose_value=False,
+        callback=_verbose,
+        help=text,
+    )
     if all(param.name != "verbose" for param in command.params):
         command.params.append(option)
     for sub in command.commands.values() if isinstance(command, click.Group) else ():
@@ -73,7 +82,11 @@ def verbose(command: click.Command) -> click.Command:
 
 def _verbose(context: click.Context, _: click.Parameter, wanted: bool) -> None:
     if wanted:
-        logging.basicConfig(level=logging.INFO, format="%(relativeCreated)6d ms  %(message)s", stream=sys.stderr)
+        logging.basicConfig(
+            level=logging.INFO,
+            format="%(relativeCreated)6d ms  %(message)s",
+            stream=sys.stderr,
+        )
         logging.getLogger("prestep").setLevel(logging.INFO)
 
 
@@ -83,12 +96,16 @@ def changes(command: Command) -> Command:
         "Change a key (training.micro_batch=4) or the cluster (nvlink.bandwidth=2x, gpu[3].clock=0.8x, nvswitch=off). "
         "May be repeated."
     )
-    return click.option("--set", "overrides", metavar="KEY=VALUE", multiple=True, help=text)(command)
+    return click.option(
+        "--set", "overrides", metavar="KEY=VALUE", multiple=True, help=text
+    )(command)
 
 
 def as_json(command: Command) -> Command:
     """The option --json."""
-    return click.option("--json", "json_", is_flag=True, help="JSON on stdout, in seconds and bytes.")(command)
+    return click.option(
+        "--json", "json_", is_flag=True, help="JSON on stdout, in seconds and bytes."
+    )(command)
 
 
 def scaled(command: Command) -> Command:
@@ -109,4 +126,6 @@ def talk(text: str) -> None:
 
 
 def file_option(*names: str, text: str) -> Callable[[Command], Command]:
-    return click.option(*names, type=click.Path(dir_okay=False, path_type=Path), help=text)
+    return click.option(
+        *names, type=click.Path(dir_okay=False, path_type=Path), help=text
+    )

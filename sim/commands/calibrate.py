@@ -9,16 +9,44 @@ import click
 from sim.commands._shared import explained
 
 
-@click.command(epilog="Example: prestep calibrate all_reduce.log all_gather.json -o mine.toml --cluster dgx-h100")
-@click.argument("logs", nargs=-1, required=True, type=click.Path(dir_okay=False, path_type=Path))
-@click.option("-o", "--output", required=True, type=click.Path(dir_okay=False, path_type=Path), help="File to write.")
-@click.option("--cluster", default="", metavar="NAME|FILE", help="Where the logs were made; `prestep list clusters`.")
-@click.option("--op", default="", help="Operation of nccl-tests logs that do not say it.")
-@click.option("--network", is_flag=True, help="Fit the network's facts to rows of several hosts: a cluster file.")
+@click.command(
+    epilog="Example: prestep calibrate all_reduce.log all_gather.json -o mine.toml --cluster dgx-h100"
+)
+@click.argument(
+    "logs", nargs=-1, required=True, type=click.Path(dir_okay=False, path_type=Path)
+)
+@click.option(
+    "-o",
+    "--output",
+    required=True,
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="File to write.",
+)
+@click.option(
+    "--cluster",
+    default="",
+    metavar="NAME|FILE",
+    help="Where the logs were made; `prestep list clusters`.",
+)
+@click.option(
+    "--op", default="", help="Operation of nccl-tests logs that do not say it."
+)
+@click.option(
+    "--network",
+    is_flag=True,
+    help="Fit the network's facts to rows of several hosts: a cluster file.",
+)
 @click.option("--force", is_flag=True, help="Replace the file.")
 @explained
-def command(logs: tuple[Path, ...], output: Path, cluster: str, op: str, network: bool, force: bool) -> None:
+def command(
+    logs: tuple[Path, ...],
+    output: Path,
+    cluster: str,
+    op: str,
+    network: bool,
+    force: bool,
+) -> None:
     """Fit NCCL's constants on a machine to LOGS: nccl-tests (text or JSON), JSON lines of collectives, or CSV."""
-    from validation import calibrate_command as body
+    from validation.fit import command as body
 
     click.echo(body.calibrate(logs, output, cluster, op, force, network))

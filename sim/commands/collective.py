@@ -6,7 +6,14 @@ from typing import Any
 
 import click
 
-from sim.commands._shared import as_json, changes, echo_json, explained, file_option, scaled
+from sim.commands._shared import (
+    as_json,
+    changes,
+    echo_json,
+    explained,
+    file_option,
+    scaled,
+)
 
 
 @click.command(
@@ -15,19 +22,57 @@ from sim.commands._shared import as_json, changes, echo_json, explained, file_op
     "  prestep collective --cluster dgx-h100 --op all_reduce --min-bytes 1M --max-bytes 1G\n"
     "  prestep collective --cluster dgx-h100 --op all_gather --gpus 0-3 --set nvlink.bandwidth=0.5x\n"
 )
-@click.option("--cluster", required=True, metavar="NAME|FILE", help="`prestep list clusters`.")
+@click.option(
+    "--cluster", required=True, metavar="NAME|FILE", help="`prestep list clusters`."
+)
 @scaled
-@click.option("--op", default="all_reduce", show_default=True, help="Operation; init: making a communicator.")
-@click.option("--backend", default=None, help="Who runs it: nccl (the default), gloo (CPU, TCP) or nvshmem (puts).")
-@click.option("--ranks", type=click.IntRange(2), help="Ranks, one per GPU; default: all of the cluster.")
-@click.option("--gpus", default="", metavar="LIST", help="GPUs by name or number instead: 0,2,4-7; the first is root.")
-@click.option("--min-bytes", default="8", show_default=True, metavar="SIZE", help="Smallest size: 8, 1M, 4 MiB.")
-@click.option("--max-bytes", default="4G", show_default=True, metavar="SIZE", help="Largest size.")
+@click.option(
+    "--op",
+    default="all_reduce",
+    show_default=True,
+    help="Operation; init: making a communicator.",
+)
+@click.option(
+    "--backend",
+    default=None,
+    help="Who runs it: nccl (the default), gloo (CPU, TCP) or nvshmem (puts).",
+)
+@click.option(
+    "--ranks",
+    type=click.IntRange(2),
+    help="Ranks, one per GPU; default: all of the cluster.",
+)
+@click.option(
+    "--gpus",
+    default="",
+    metavar="LIST",
+    help="GPUs by name or number instead: 0,2,4-7; the first is root.",
+)
+@click.option(
+    "--min-bytes",
+    default="8",
+    show_default=True,
+    metavar="SIZE",
+    help="Smallest size: 8, 1M, 4 MiB.",
+)
+@click.option(
+    "--max-bytes", default="4G", show_default=True, metavar="SIZE", help="Largest size."
+)
 @click.option("--algo", help="Force the algorithm, as NCCL_ALGO.")
 @click.option("--proto", help="Force the protocol, as NCCL_PROTO.")
-@click.option("--channels", type=click.IntRange(1), help="Force the number of channels.")
-@file_option("--nccl-constants", "constants", text="NCCL's constants, as `prestep calibrate` writes them.")
-@click.option("--explain", is_flag=True, help="Say what bounds each size, and which rings and trees there are.")
+@click.option(
+    "--channels", type=click.IntRange(1), help="Force the number of channels."
+)
+@file_option(
+    "--nccl-constants",
+    "constants",
+    text="NCCL's constants, as `prestep calibrate` writes them.",
+)
+@click.option(
+    "--explain",
+    is_flag=True,
+    help="Say what bounds each size, and which rings and trees there are.",
+)
 @changes
 @as_json
 @explained

@@ -10,9 +10,25 @@ from sim.commands._shared import explained
 
 
 @click.command(epilog="Example: prestep convert run/ -o run.et")
-@click.argument("files", nargs=-1, required=True, metavar="DIR|FILE...", type=click.Path(path_type=Path))
-@click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="File; one a rank if several.")
-@click.option("--to", type=click.Choice(["chakra", "kineto", "table"]), help="Format; default: by the ending.")
+@click.argument(
+    "files",
+    nargs=-1,
+    required=True,
+    metavar="DIR|FILE...",
+    type=click.Path(path_type=Path),
+)
+@click.option(
+    "-o",
+    "--output",
+    required=True,
+    type=click.Path(path_type=Path),
+    help="File; one a rank if several.",
+)
+@click.option(
+    "--to",
+    type=click.Choice(["chakra", "kineto", "table"]),
+    help="Format; default: by the ending.",
+)
 @explained
 def command(files: tuple[Path, ...], output: Path, to: str | None) -> None:
     """Write traces as Chakra (.et), Kineto (.json, .json.gz) or a table (.parquet, .arrow)."""

@@ -14,7 +14,7 @@ from sim.commands._shared import EXIT_OUTSIDE, as_json, echo_json, explained
 @explained
 def command(json_: bool) -> None:
     """Look at this environment: versions, packages in the way, what is missing; exit 1 if something is wrong."""
-    from sim import doctor
+    from sim.tools import doctor
 
     findings = doctor.examined()
     if json_:

@@ -9,11 +9,13 @@ import click
 from sim.commands._shared import explained
 
 
-@click.command(epilog="Example: prestep run llama1b-ddp4 --json > step.json && prestep explain step.json")
+@click.command(
+    epilog="Example: prestep run llama1b-ddp4 --json > step.json && prestep explain step.json"
+)
 @click.argument("result", type=click.Path(path_type=Path))
 @explained
 def command(result: Path) -> None:
     """Say in plain words what bounds the step in RESULT (of `run --json`), what would help, and how sure that is."""
-    from sim import explain
+    from sim.analysis import explain
 
     click.echo(explain.text(explain.read(result)))

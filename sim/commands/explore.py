@@ -12,17 +12,24 @@ from sim.commands._shared import changes, explained, talk
 @click.command(epilog="Example: prestep explore examples/superpod-fsdp.toml --open")
 @click.argument("scenario", required=False)
 @changes
-@click.option("--port", default=0, type=click.IntRange(0, 65535), help="Port on 127.0.0.1; default: a free one.")
+@click.option(
+    "--port",
+    default=0,
+    type=click.IntRange(0, 65535),
+    help="Port on 127.0.0.1; default: a free one.",
+)
 @click.option("--open", "open_", is_flag=True, help="Open the page in the browser.")
 @explained
-def command(scenario: str | None, overrides: tuple[str, ...], port: int, open_: bool) -> None:
+def command(
+    scenario: str | None, overrides: tuple[str, ...], port: int, open_: bool
+) -> None:
     """Serve a page on this machine whose sliders change SCENARIO: step time, shares and timeline at once.
 
     Nothing is written and nobody else can reach it; stop it with Ctrl-C.
     """
-    from sim.catalog import find_scenario
-    from sim.explorer.answers import Explorer
-    from sim.explorer.server import Server
+    from sim.studies.explorer.answers import Explorer
+    from sim.studies.explorer.server import Server
+    from sim.tools.catalog import find_scenario
 
     server = Server(Explorer(find_scenario(scenario), overrides), port)
     click.echo(server.address)

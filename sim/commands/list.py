@@ -7,18 +7,30 @@ import click
 from sim.commands._shared import explained
 
 KINDS = (
-    "clusters", "models", "collectives", "schedules", "topologies", "exporters", "routings", "scenarios", "sets",
-    "storage", "probes", "algorithms",
-)  # fmt: skip
+    "clusters",
+    "models",
+    "collectives",
+    "schedules",
+    "topologies",
+    "exporters",
+    "routings",
+    "scenarios",
+    "sets",
+    "storage",
+    "probes",
+    "algorithms",
+)
 
 
 @click.command(epilog="Example: prestep list clusters --long")
 @click.argument("kind", type=click.Choice(KINDS))
-@click.option("-l", "--long", "long_", is_flag=True, help="A line about each, where it has one.")
+@click.option(
+    "-l", "--long", "long_", is_flag=True, help="A line about each, where it has one."
+)
 @explained
 def command(kind: str, long_: bool) -> None:
     """List the names that scenarios and commands take."""
-    from sim.catalog import names, summaries
+    from sim.tools.catalog import names, summaries
 
     found = names(kind)
     told = summaries(kind) if long_ else {}

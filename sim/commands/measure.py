@@ -11,24 +11,59 @@ from sim.commands._shared import explained, file_option, talk
 
 @click.command(epilog="Example: prestep measure -o mine.zip --minutes 5")
 @click.option(
-    "-o", "--output", required=True, type=click.Path(dir_okay=False, path_type=Path), help="Zip file to write."
+    "-o",
+    "--output",
+    required=True,
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Zip file to write.",
 )
-@click.option("--minutes", type=float, default=5.0, show_default=True, help="Time for everything.")
-@click.option("--gpus", type=click.IntRange(1), help="GPUs of this host to use; default: all.")
-@click.option("--only", default="", metavar="PROBE,...", help="Probes to run; `prestep list probes`.")
+@click.option(
+    "--minutes", type=float, default=5.0, show_default=True, help="Time for everything."
+)
+@click.option(
+    "--gpus", type=click.IntRange(1), help="GPUs of this host to use; default: all."
+)
+@click.option(
+    "--only",
+    default="",
+    metavar="PROBE,...",
+    help="Probes to run; `prestep list probes`.",
+)
 @click.option("--without", default="", metavar="PROBE,...", help="Probes to leave out.")
 @file_option(
-    "--cases", text="Training cases to run in place of the usual ones: JSON lines, as sets of validation have."
+    "--cases",
+    text="Training cases to run in place of the usual ones: JSON lines, as sets of validation have.",
 )
-@click.option("--no-nvls", is_flag=True, help="Keep NVLink multicast off, in NCCL, PyTorch and NVSHMEM.")
-@click.option("--rehearse", is_flag=True, help="Tiny sizes on CPUs: tries the command, measures nothing.")
-@click.option("--size-limit", type=click.FloatRange(0.1), metavar="MiB", help="Leave out traces beyond.")
+@click.option(
+    "--no-nvls",
+    is_flag=True,
+    help="Keep NVLink multicast off, in NCCL, PyTorch and NVSHMEM.",
+)
+@click.option(
+    "--rehearse",
+    is_flag=True,
+    help="Tiny sizes on CPUs: tries the command, measures nothing.",
+)
+@click.option(
+    "--size-limit",
+    type=click.FloatRange(0.1),
+    metavar="MiB",
+    help="Leave out traces beyond.",
+)
 @click.option("--force", is_flag=True, help="Replace the file.")
 @explained
 def command(
-    output: Path, minutes: float, gpus: int | None, only: str, without: str, cases: Path | None, no_nvls: bool,
-    rehearse: bool, size_limit: float | None, force: bool,
-) -> None:  # fmt: skip
+    output: Path,
+    minutes: float,
+    gpus: int | None,
+    only: str,
+    without: str,
+    cases: Path | None,
+    no_nvls: bool,
+    rehearse: bool,
+    size_limit: float | None,
+    force: bool,
+) -> None:
     """Measure this machine: kernels, copies, collectives, training steps, disks; alone or under torchrun.
 
     It changes no setting. `prestep calibrate` makes a cluster file of what it writes.
@@ -38,6 +73,15 @@ def command(
 
     limit = size_limit * 2**20 if size_limit else None
     options = Options(
-        output, minutes, gpus, split(only), split(without), cases, not no_nvls, rehearse, force, limit
-    ).checked()  # fmt: skip
+        output,
+        minutes,
+        gpus,
+        split(only),
+        split(without),
+        cases,
+        not no_nvls,
+        rehearse,
+        force,
+        limit,
+    ).checked()
     measure(options, talk)

@@ -17,19 +17,54 @@ from sim.commands._shared import as_json, changes, explained
     "  prestep replay run/ --set nvlink.bandwidth=0.5x\n"
     "  prestep replay rank0.json.gz --set parallel.dp=4\n"
 )
-@click.argument("files", nargs=-1, required=True, metavar="DIR|FILE...", type=click.Path(path_type=Path))
+@click.argument(
+    "files",
+    nargs=-1,
+    required=True,
+    metavar="DIR|FILE...",
+    type=click.Path(path_type=Path),
+)
 @changes
-@click.option("--cluster", default="", metavar="NAME|FILE", help="Replay on this cluster; `prestep list clusters`.")
-@click.option("--comm", type=click.Choice(["recorded", "simulated"]), help="Transfers as they were, or anew.")
-@click.option("--clock", type=click.Choice(["auto", "host", "gpu"]), default="auto", help="What counts the steps.")
-@click.option("--ranks", type=click.IntRange(1), help="On so many data-parallel ranks: --set parallel.dp=N.")
-@click.option("--steps", default="", metavar="LIST", help="Report these steps only: 2, 3-5, or names.")
-@click.option("--free", is_flag=True, help="Also: the step if each kernel family and link kind took no time.")
+@click.option(
+    "--cluster",
+    default="",
+    metavar="NAME|FILE",
+    help="Replay on this cluster; `prestep list clusters`.",
+)
+@click.option(
+    "--comm",
+    type=click.Choice(["recorded", "simulated"]),
+    help="Transfers as they were, or anew.",
+)
+@click.option(
+    "--clock",
+    type=click.Choice(["auto", "host", "gpu"]),
+    default="auto",
+    help="What counts the steps.",
+)
+@click.option(
+    "--ranks",
+    type=click.IntRange(1),
+    help="On so many data-parallel ranks: --set parallel.dp=N.",
+)
+@click.option(
+    "--steps",
+    default="",
+    metavar="LIST",
+    help="Report these steps only: 2, 3-5, or names.",
+)
+@click.option(
+    "--free",
+    is_flag=True,
+    help="Also: the step if each kernel family and link kind took no time.",
+)
 @as_json
 @click.option(
-    "--trace", metavar="FILE|DIR/", type=click.Path(path_type=Path),
+    "--trace",
+    metavar="FILE|DIR/",
+    type=click.Path(path_type=Path),
     help="Write tracks for Perfetto (.json); into a folder, the simulated run as Kineto, one file per rank (for HTA).",
-)  # fmt: skip
+)
 @explained
 def command(
     files: tuple[Path, ...],
@@ -53,13 +88,17 @@ def command(
     prestep replay run/ --set kernels.gemm=0.5x --steps 2     with faster kernels; one step only
     Changes of a replay: docs/traces.md, "Changes".
     """
-    from sim import replay_report
-    from sim.replay import replay_files
-    from sim.replay_trace import write_trace
+    from sim.replay import report
+    from sim.replay.replay import replay_files
+    from sim.replay.trace import write_trace
 
     asked = (*overrides, f"parallel.dp={ranks}") if ranks is not None else overrides
     outcome = replay_files(files, comm, cluster, asked, clock, free, steps)
-    page = json.dumps(replay_report.as_json(outcome), indent=2) if json_ else replay_report.as_text(outcome)
+    page = (
+        json.dumps(report.as_json(outcome), indent=2)
+        if json_
+        else report.as_text(outcome)
+    )
     click.echo(page)
     if trace is not None:
         write_trace(outcome, trace)

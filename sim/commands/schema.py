@@ -11,6 +11,6 @@ from sim.commands._shared import echo_json, explained
 @explained
 def command() -> None:
     """Print the JSON Schema of scenario files."""
-    from sim.spec import json_schema
+    from sim.spec.load import json_schema
 
     echo_json(json_schema())

@@ -11,13 +11,19 @@ from sim.commands._shared import as_json, explained
 
 @click.command(epilog="Example: prestep storage lustre --threads 32")
 @click.argument("system")
-@click.option("--threads", type=click.IntRange(1), default=64, show_default=True, help="Threads of one host.")
+@click.option(
+    "--threads",
+    type=click.IntRange(1),
+    default=64,
+    show_default=True,
+    help="Threads of one host.",
+)
 @as_json
 @explained
 def command(system: str, threads: int, json_: bool) -> None:
     """Throughput and requests per second of SYSTEM by size of request (`prestep list storage`)."""
-    from sim import storage_system
+    from sim.storage import systems
 
-    found = storage_system.known(system, "command line", "SYSTEM")
-    table = storage_system.table_of(found, threads)
-    click.echo(json.dumps(table, indent=2) if json_ else storage_system.render(found, threads))
+    found = systems.known(system, "command line", "SYSTEM")
+    table = systems.table_of(found, threads)
+    click.echo(json.dumps(table, indent=2) if json_ else systems.render(found, threads))

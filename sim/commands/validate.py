@@ -7,22 +7,56 @@ from pathlib import Path
 
 import click
 
-from sim.commands._shared import EXIT_OUTSIDE, as_json, echo_json, explained, file_option, talk
+from sim.commands._shared import (
+    EXIT_OUTSIDE,
+    as_json,
+    echo_json,
+    explained,
+    file_option,
+    talk,
+)
 
 
 @click.command(epilog="Example: prestep validate h200 --junit h200.xml")
 @click.argument("sets", metavar="[SET]...", nargs=-1)
-@click.option("--rows", type=click.Path(path_type=Path), help="Predict these instead, in the format of the set.")
+@click.option(
+    "--rows",
+    type=click.Path(path_type=Path),
+    help="Predict these instead, in the format of the set.",
+)
 @as_json
 @file_option("--junit", text="Write JUnit XML.")
 @file_option("--plot", text="Write a scatter plot (PNG).")
 @file_option("--markdown", text="Write the report as Markdown.")
-@file_option("--html", text="Write a page with scatter and residual plots, in one file.")
-@click.option("--compare", metavar="FILE|REV", help="List what moved since this: a file of --json, or a git revision.")
-@click.option("--only-compare", is_flag=True, help="With --compare: print and judge what moved, not the sets.")
-@click.option("--exact", is_flag=True, help="With --compare: exit 1 if any prediction is not the same number.")
-@click.option("--jobs", default=2, show_default=True, type=click.IntRange(1), help="Worker processes.")
-@file_option("--known-misses", text="Exit 1 only for failed checks that this TOML table does not list, or that grew.")
+@file_option(
+    "--html", text="Write a page with scatter and residual plots, in one file."
+)
+@click.option(
+    "--compare",
+    metavar="FILE|REV",
+    help="List what moved since this: a file of --json, or a git revision.",
+)
+@click.option(
+    "--only-compare",
+    is_flag=True,
+    help="With --compare: print and judge what moved, not the sets.",
+)
+@click.option(
+    "--exact",
+    is_flag=True,
+    help="With --compare: exit 1 if any prediction is not the same number.",
+)
+@click.option(
+    "--jobs",
+    default=2,
+    show_default=True,
+    type=click.IntRange(1),
+    help="Worker processes.",
+)
+@file_option(
+    "--known-misses",
+    text="Exit 1 only for failed checks that this TOML table does not list, or that grew.",
+)
 @explained
 def command(
     sets: tuple[str, ...],
@@ -48,7 +82,9 @@ def command(
     else:
         click.echo(body.as_text([] if only_compare and compare else reports, compared))
     body.write(reports, talk, compared=compared, **files)
-    worse = body.worse([] if only_compare and compare else reports, known_misses, compared, exact)
+    worse = body.worse(
+        [] if only_compare and compare else reports, known_misses, compared, exact
+    )
     why = "not among the known misses, or worse" if known_misses else "past tolerance"
     for check in worse:
         if not check.excusable:

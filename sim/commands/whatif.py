@@ -6,7 +6,14 @@ from pathlib import Path
 
 import click
 
-from sim.commands._shared import as_json, changes, echo_json, explained, file_option, talk
+from sim.commands._shared import (
+    as_json,
+    changes,
+    echo_json,
+    explained,
+    file_option,
+    talk,
+)
 
 
 @click.command(
@@ -18,17 +25,27 @@ from sim.commands._shared import as_json, changes, echo_json, explained, file_op
 @click.argument("scenario")
 @changes
 @click.option(
-    "--each", multiple=True, metavar="WHAT", help="Try each link-kind, tier, latency, gpu, rank, host, link; all."
+    "--each",
+    multiple=True,
+    metavar="WHAT",
+    help="Try each link-kind, tier, latency, gpu, rank, host, link; all.",
 )
-@click.option("--factors", default="0.5,2", show_default=True, help="What --each multiplies by.")
+@click.option(
+    "--factors", default="0.5,2", show_default=True, help="What --each multiplies by."
+)
 @file_option("--plot", text="Draw what --each found (.svg, .png; .html with plotly).")
 @as_json
 @explained
 def command(
-    scenario: str, overrides: tuple[str, ...], each: tuple[str, ...], factors: str, plot: Path | None, json_: bool
+    scenario: str,
+    overrides: tuple[str, ...],
+    each: tuple[str, ...],
+    factors: str,
+    plot: Path | None,
+    json_: bool,
 ) -> None:
     """Predict SCENARIO as it is and with changes, side by side; or find out which element matters most."""
-    from sim import whatif_command
+    from sim.studies import whatif_command
 
     if each:
         table = whatif_command.each(scenario, overrides, each, factors, plot)

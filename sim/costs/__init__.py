@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cache
 
 from sim.costs.gpu import Gpu, load
-from sim.costs.kernel import Kernel
+from sim.graph.kernel import Kernel
 
 __all__ = ["Gpu", "Kernel", "load_gpu"]
 

@@ -26,7 +26,10 @@ class Adamw:
 
     def launches(self, elements: int, tensors: int) -> int:
         """CUDA kernels of one optimizer step over `tensors` tensors of `elements` elements in all."""
-        return max(math.ceil(elements / CHUNK / BLOCKS_PER_LAUNCH), math.ceil(tensors / TENSORS_PER_LAUNCH))
+        return max(
+            math.ceil(elements / CHUNK / BLOCKS_PER_LAUNCH),
+            math.ceil(tensors / TENSORS_PER_LAUNCH),
+        )
 
     def time(self, elements: int, tensors: int, layout: str, gap: float) -> float:
         """Seconds from the first launch's start to the last one's end."""
@@ -35,7 +38,9 @@ class Adamw:
         rest = elements / CHUNK - full * BLOCKS_PER_LAUNCH
         each = rest / (count - full)
         scale = self.sparse if layout == "embedding" else 1.0
-        times = full * self._launch(BLOCKS_PER_LAUNCH) + (count - full) * self._launch(each)
+        times = full * self._launch(BLOCKS_PER_LAUNCH) + (count - full) * self._launch(
+            each
+        )
         return times * scale + (count - 1) * gap
 
     def _launch(self, chunks: float) -> float:

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from functools import cache
 
 from sim.costs.gpu import Gpu
-from sim.costs.kernel import Kernel
 from sim.costs.roofline import Roofline
+from sim.graph.kernel import Kernel
 
 
 @dataclass(frozen=True)
@@ -33,9 +33,15 @@ class ChangedGpu(Gpu):
         self.__dict__.update(model.__dict__)
         self._model, self._known = model, {}
         limits = model.roofline
-        peak = {dtype: rate * speed.flops * speed.clock for dtype, rate in limits.peak.items()}
+        peak = {
+            dtype: rate * speed.flops * speed.clock
+            for dtype, rate in limits.peak.items()
+        }
         self.roofline = Roofline(
-            peak, limits.bandwidth * speed.hbm_bandwidth, limits.l2_bandwidth * speed.clock, limits.l2
+            peak,
+            limits.bandwidth * speed.hbm_bandwidth,
+            limits.l2_bandwidth * speed.clock,
+            limits.l2,
         )
 
     def _duration(self, kernel: Kernel) -> float:

@@ -15,10 +15,20 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from sim.costs.kernel import Kernel
+from sim.graph.kernel import Kernel
 
 # (rows, columns) of the CTA tiles seen in the kernel names of the H200 traces (nvjet_sm90_tst_256x128_...).
-TILES = ((256, 128), (320, 128), (192, 192), (192, 128), (128, 160), (128, 128), (128, 64), (64, 64), (64, 32))
+TILES = (
+    (256, 128),
+    (320, 128),
+    (192, 192),
+    (192, 128),
+    (128, 160),
+    (128, 128),
+    (128, 64),
+    (64, 64),
+    (64, 32),
+)
 
 SPLITS = (1, 2, 4, 8)  # ways to split k
 
@@ -41,34 +51,68 @@ class TileModel:
     tail: float = 0.0
 
     def time(
-        self, shape: tuple[int, int, int], sms: int, peak: float, bandwidth: float, size: float, count: int = 1
+        self,
+        shape: tuple[int, int, int],
+        sms: int,
+        peak: float,
+        bandwidth: float,
+        size: float,
+        count: int = 1,
     ) -> float:
         """Seconds of `count` (m, n, k) products side by side, with `peak` flop/s and `size` bytes in all."""
         m, n, k = shape
         best = math.inf
         for rows, columns in TILES:
-            rate = peak / sms * self.efficiency * min(1.0, rows * columns / 32768) ** self.exponent
+            rate = (
+                peak
+                / sms
+                * self.efficiency
+                * min(1.0, rows * columns / 32768) ** self.exponent
+            )
             for a, b in ((rows, columns), (columns, rows)):
                 tiles = count * math.ceil(m / a) * math.ceil(n / b)
                 best = min(
                     best,
                     *(
-                        self._split(tiles, split, k, rows * columns, rate, sms, count * m * n / bandwidth)
+                        self._split(
+                            tiles,
+                            split,
+                            k,
+                            rows * columns,
+                            rate,
+                            sms,
+                            count * m * n / bandwidth,
+                        )
                         for split in SPLITS
                     ),
                 )
         return self.floor + max(best, size / (bandwidth * self.memory_efficiency))
 
-    def _split(self, tiles: int, split: int, k: int, area: int, rate: float, sms: int, pass_time: float) -> float:
+    def _split(
+        self,
+        tiles: int,
+        split: int,
+        k: int,
+        area: int,
+        rate: float,
+        sms: int,
+        pass_time: float,
+    ) -> float:
         full = tiles * split / sms
         waves = (1.0 - self.tail) * math.ceil(full) + self.tail * max(1.0, full)
         # Partial sums are written and read back in fp32.
         reduce = 0.0 if split == 1 else 2.0e-6 + 8.0 * split * pass_time
-        return waves * (self.tile_start + area * (self.epilogue + 2.0 * (k / split) / rate)) + reduce
+        return (
+            waves
+            * (self.tile_start + area * (self.epilogue + 2.0 * (k / split) / rate))
+            + reduce
+        )
 
 
 # Guess, for a GPU whose file has no [gemm]; also where fitting one starts.
-TYPICAL = TileModel(floor=2e-6, tile_start=1.5e-6, efficiency=0.8, exponent=0.2, memory_efficiency=0.85)
+TYPICAL = TileModel(
+    floor=2e-6, tile_start=1.5e-6, efficiency=0.8, exponent=0.2, memory_efficiency=0.85
+)
 
 
 # Formats that run on the same units at the same speed as another.
@@ -79,7 +123,10 @@ SUSTAINED = SAME | {"fp8_block": "fp8", "nvfp4": "fp8"}
 
 def models(facts: Mapping[str, Any]) -> dict[str, TileModel]:
     """Tile models of a GPU's facts: by format from [products], "" for any from [gemm]."""
-    made = {dtype: TileModel(**constants) for dtype, constants in facts.get("products", {}).items()}
+    made = {
+        dtype: TileModel(**constants)
+        for dtype, constants in facts.get("products", {}).items()
+    }
     return made | ({"": TileModel(**facts["gemm"])} if "gemm" in facts else {})
 
 
@@ -98,7 +145,9 @@ def products(kernel: Kernel) -> tuple[int, tuple[int, int, int]]:
     return count, (m, n, k)
 
 
-def waves(shape: tuple[int, int, int], sms: int, tile: tuple[int, int] = (256, 128)) -> float:
+def waves(
+    shape: tuple[int, int, int], sms: int, tile: tuple[int, int] = (256, 128)
+) -> float:
     """Waves of CTAs of an (m, n, k) product: tiles per SM, with the better orientation of `tile`; may be fractional."""
     m, n, _ = shape
     return min(math.ceil(m / a) * math.ceil(n / b) for a, b in (tile, tile[::-1])) / sms

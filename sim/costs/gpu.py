@@ -9,12 +9,12 @@ from typing import Any
 from sim.costs import gemm, terms
 from sim.costs.adamw import Adamw
 from sim.costs.gpu_files import HARDWARE, facts_of, names, rows_of
-from sim.costs.kernel import Kernel
 from sim.costs.kernel_tables import KernelTables
 from sim.costs.kinds import STREAM_PASSES, check, work
 from sim.costs.power import FILLS_ABOVE, Power
 from sim.costs.roofline import Roofline, estimate
 from sim.costs.tables import Curve, Kriged, Row
+from sim.graph.kernel import Kernel
 
 DYNAMIC_ABOVE = 2.0  # waves; measured: GEMMs of <= 1.94 waves have no memset in the traces, of >= 3.88 all have
 FORWARD = "forward products"  # borrowed by gradients
@@ -52,7 +52,9 @@ class Gpu:
         Pause between back-to-back kernels of one stream, s; `duration` has the pauses inside one aten operation only.
     """
 
-    def __init__(self, name: str, facts: dict[str, Any], rows: list[Row], like: Gpu | None = None) -> None:
+    def __init__(
+        self, name: str, facts: dict[str, Any], rows: list[Row], like: Gpu | None = None
+    ) -> None:
         self.name: str = name
         self.like = like
         self.sms: int = facts["sms"]
@@ -63,28 +65,42 @@ class Gpu:
         self.crowded: float = facts.get("crowded", 1.0)
         self.fused: float = facts.get("fused", like.fused if like is not None else 1.0)
         self.unaligned: float = facts.get("unaligned", 1.0)
-        self.roofline = Roofline(facts["peak"], facts["bandwidth"], facts["l2_bandwidth"], facts["l2"])
+        self.roofline = Roofline(
+            facts["peak"], facts["bandwidth"], facts["l2_bandwidth"], facts["l2"]
+        )
         self.stream: float | None = facts.get("stream")
         self._efficiency: dict[str, float] = facts["efficiency"]
         self._facts = facts
-        self.tables = KernelTables(rows, facts, self.bandwidth * self._efficiency["bytes"], self.tile_time)
+        self.tables = KernelTables(
+            rows, facts, self.bandwidth * self._efficiency["bytes"], self.tile_time
+        )
         self._known: dict[Kernel, float] = {}
         self._tiles = gemm.models(facts)
         self.power = self._power_limit(facts)
         self._sustained: dict[str, float] = facts.get("sustained", {})
         self._adamw = (
-            Adamw(tuple(map(tuple, facts["adamw"]["launch"])), facts["adamw"]["sparse"]) if "adamw" in facts else None
+            Adamw(tuple(map(tuple, facts["adamw"]["launch"])), facts["adamw"]["sparse"])
+            if "adamw" in facts
+            else None
         )
 
     def _power_limit(self, facts: dict[str, Any]) -> Power | None:
         if "power" in facts:
             return Power(**facts["power"])
         # Times lent by another GPU are those at its highest clock; a GPU with rows of its own has its own load in them.
-        return self.like.power if self.like is not None and gemm.of_dtype(self._tiles, "bf16") is None else None
+        return (
+            self.like.power
+            if self.like is not None and gemm.of_dtype(self._tiles, "bf16") is None
+            else None
+        )
 
     def hot(self, kernel: Kernel) -> bool:
         """Whether a kernel draws more than the power limit: products of 16 bits that fill the GPU."""
-        if self.power is None or kernel.kind not in gemm.KINDS or gemm.SAME.get(kernel.dtype, kernel.dtype) != "bf16":
+        if (
+            self.power is None
+            or kernel.kind not in gemm.KINDS
+            or gemm.SAME.get(kernel.dtype, kernel.dtype) != "bf16"
+        ):
             return False
         return self.duration(kernel) > FILLS_ABOVE
 
@@ -111,7 +127,9 @@ class Gpu:
             check(kernel)
             if kernel.kind == "bmm":
                 return self.duration(gemm.one_product(kernel))
-            known = self._known[kernel] = max(self._duration(kernel), self.roofline.bound(kernel), self.floor)
+            known = self._known[kernel] = max(
+                self._duration(kernel), self.roofline.bound(kernel), self.floor
+            )
         return known
 
     def evidence(self, kernel: Kernel) -> str:
@@ -130,15 +148,29 @@ class Gpu:
         if kernel.kind in self._efficiency:
             return "fitted"
         model = self.tables.model(terms.group(kernel))
-        if model is None and self._own_tiles(kernel) and gemm.of_dtype(self._tiles, kernel.dtype) is not None:
+        if (
+            model is None
+            and self._own_tiles(kernel)
+            and gemm.of_dtype(self._tiles, kernel.dtype) is not None
+        ):
             return "fitted"
         if model is None and self.like is not None:
             return "guess"  # another GPU's time
         if model is None:
-            return "datasheet" if kernel.kind in ("gemm", "gemm_bias") or kernel.kind in STREAM_PASSES else "guess"
+            return (
+                "datasheet"
+                if kernel.kind in ("gemm", "gemm_bias") or kernel.kind in STREAM_PASSES
+                else "guess"
+            )
         if borrowed := self._borrowed(kernel):
-            return "fitted" if borrowed == FORWARD else "guess"  # the tile model is the same for every layout
-        at_row = model.measured(work(kernel)[1]) if isinstance(model, Curve) else model.measured(kernel)
+            return (
+                "fitted" if borrowed == FORWARD else "guess"
+            )  # the tile model is the same for every layout
+        at_row = (
+            model.measured(work(kernel)[1])
+            if isinstance(model, Curve)
+            else model.measured(kernel)
+        )
         return "measured" if at_row else "fitted"
 
     def stands_on(self, kernel: Kernel) -> str:
@@ -152,12 +184,20 @@ class Gpu:
             return "no table"
         model = self.tables.model(terms.group(kernel))
         if model is None and self._own_tiles(kernel):
-            return "" if gemm.of_dtype(self._tiles, kernel.dtype) is not None else "no table"
+            return (
+                ""
+                if gemm.of_dtype(self._tiles, kernel.dtype) is not None
+                else "no table"
+            )
         if model is None:
             return "no table" if self.like is None else f"the {self.like.name}'s table"
         if borrowed := self._borrowed(kernel):
             return f"the table of {borrowed}"
-        reached = model.reaches(work(kernel)[1]) if isinstance(model, Curve) else model.reaches(kernel)
+        reached = (
+            model.reaches(work(kernel)[1])
+            if isinstance(model, Curve)
+            else model.reaches(kernel)
+        )
         return "" if reached else "extrapolation of its table"
 
     def past(self, kernel: Kernel) -> float:
@@ -167,7 +207,11 @@ class Gpu:
         model = self.tables.model(terms.group(kernel))
         if model is None:
             return 0.0
-        return model.past(work(kernel)[1]) if isinstance(model, Curve) else model.past(kernel)
+        return (
+            model.past(work(kernel)[1])
+            if isinstance(model, Curve)
+            else model.past(kernel)
+        )
 
     def _borrowed(self, kernel: Kernel) -> str:
         """The kind whose table a kernel without one is read from, or "contiguous" for another layout's; else ""."""
@@ -180,7 +224,11 @@ class Gpu:
             and all(row.kernel.layout == "nt" for row in self.tables.rows(group))
         ):
             return FORWARD
-        return "contiguous " + kind if kind in STREAM_PASSES and layout and not self.tables.rows(group) else ""
+        return (
+            "contiguous " + kind
+            if kind in STREAM_PASSES and layout and not self.tables.rows(group)
+            else ""
+        )
 
     def waves(self, kernel: Kernel) -> float:
         """Waves of thread blocks of a GEMM over the SMs (1.0 fills the GPU once); other kinds by bytes moved.
@@ -196,17 +244,25 @@ class Gpu:
     def launches(self, kernel: Kernel) -> int:
         """CUDA kernels that one aten operation starts on the GPU (memsets included)."""
         if kernel.kind == "adamw":
-            return (self._adamw or Adamw(((1.0, 0.0),), 1.0)).launches(kernel.shape[0], kernel.shape[1])
+            return (self._adamw or Adamw(((1.0, 0.0),), 1.0)).launches(
+                kernel.shape[0], kernel.shape[1]
+            )
         if kernel.kind in gemm.KINDS:
             # Beyond two waves cuBLAS hands out tiles by an atomic counter, which a memset clears first.
             return 1 + (self.waves(kernel) > DYNAMIC_ABOVE)
         parts: dict[str, int] = self._facts.get("parts", {})
-        return parts.get("_".join(filter(None, terms.group(kernel)[:2])), parts.get(kernel.kind, 1))
+        return parts.get(
+            "_".join(filter(None, terms.group(kernel)[:2])), parts.get(kernel.kind, 1)
+        )
 
     def _duration(self, kernel: Kernel) -> float:
         if kernel.kind == "adamw" and self._adamw is not None:
-            return self._adamw.time(kernel.shape[0], kernel.shape[1], kernel.layout, self.gap)
-        if kernel.kind in self._efficiency:  # no table, but the share of the arithmetic peak that it reaches
+            return self._adamw.time(
+                kernel.shape[0], kernel.shape[1], kernel.layout, self.gap
+            )
+        if (
+            kernel.kind in self._efficiency
+        ):  # no table, but the share of the arithmetic peak that it reaches
             shares = {**self._efficiency, "flops": self._efficiency[kernel.kind]}
             return estimate(self.roofline, kernel, self.floor, shares)
         model = self.tables.model(terms.group(kernel))
@@ -225,7 +281,10 @@ class Gpu:
         """Whether this GPU has a tile model of its own for the kernel."""
         if kernel.kind not in gemm.KINDS:
             return False
-        fitted = kernel.kind != "grouped_gemm" and gemm.of_dtype(self._tiles, kernel.dtype) is not None
+        fitted = (
+            kernel.kind != "grouped_gemm"
+            and gemm.of_dtype(self._tiles, kernel.dtype) is not None
+        )
         return fitted or "gemm" in self._facts
 
     def sustained(self, kernel: Kernel) -> float:
@@ -252,7 +311,9 @@ class Gpu:
         keys = [kernel.dtype, gemm.SUSTAINED.get(kernel.dtype, "")]
         if kernel.kind not in ("gemm", "gemm_bias"):
             keys = [
-                "grouped" if kernel.kind == "grouped_gemm" else kernel.kind.removeprefix("flash2_").partition("_")[0]
+                "grouped"
+                if kernel.kind == "grouped_gemm"
+                else kernel.kind.removeprefix("flash2_").partition("_")[0]
             ]
         return next((key for key in keys if key in self._sustained), "")
 
@@ -263,7 +324,10 @@ class Gpu:
         """
         here, there = self.roofline, other.roofline
         if self.stream is not None and other.stream is not None:
-            here, there = replace(here, bandwidth=self.stream), replace(there, bandwidth=other.stream)
+            here, there = (
+                replace(here, bandwidth=self.stream),
+                replace(there, bandwidth=other.stream),
+            )
         least = there.bound(kernel)
         return here.bound(kernel) / least if least > 0 else 1.0
 
@@ -271,9 +335,15 @@ class Gpu:
         """Seconds of a product by the tile model alone, without what rows near it say."""
         count, shape = gemm.products(kernel)
         peak = self.roofline.peak_of(kernel.dtype)
-        tiles = gemm.of_dtype(self._tiles, kernel.dtype) or self._tiles.get("", gemm.TYPICAL)
+        tiles = gemm.of_dtype(self._tiles, kernel.dtype) or self._tiles.get(
+            "", gemm.TYPICAL
+        )
         time = tiles.time(shape, self.sms, peak, self.bandwidth, work(kernel)[1], count)
-        return time * (self.unaligned if gemm.unaligned(shape, kernel.layout, kernel.dtype) else 1.0)
+        return time * (
+            self.unaligned
+            if gemm.unaligned(shape, kernel.layout, kernel.dtype)
+            else 1.0
+        )
 
 
 def load(name: str, folder: Path = HARDWARE) -> Gpu:
@@ -290,7 +360,9 @@ def load(name: str, folder: Path = HARDWARE) -> Gpu:
     return Gpu(name.lower(), facts, rows, like)
 
 
-def parts(name: str, folder: Path = HARDWARE) -> tuple[dict[str, Any], list[Row], Gpu | None]:
+def parts(
+    name: str, folder: Path = HARDWARE
+) -> tuple[dict[str, Any], list[Row], Gpu | None]:
     """Facts of a GPU, its rows, and the one that lends it what it lacks; raises as `load` does."""
     facts = facts_of(name, folder)
     like = load(facts["like"], folder) if "like" in facts else None

@@ -18,40 +18,75 @@ from sim.errors import InputError, Mistake, unknown
 HARDWARE = Path(__file__).parent / "hardware"
 #: Generations of GPUs that NCCL treats differently, oldest first.
 GENERATIONS = ("volta", "ampere", "hopper", "blackwell")
-NEEDED = ("sms", "memory", "bandwidth", "l2", "l2_bandwidth", "gap", "floor", "peak", "efficiency")
+NEEDED = (
+    "sms",
+    "memory",
+    "bandwidth",
+    "l2",
+    "l2_bandwidth",
+    "gap",
+    "floor",
+    "peak",
+    "efficiency",
+)
 
 _POSITIVE, _AT_LEAST_0, _COUNT = Number(above=True), Number(), Number(1, whole=True)
-_LAYOUTS = ("nn", "nt", "tn", "padded", "small", "sorted")  # the second part of a table's name in [terms] and [parts]
+_LAYOUTS = (
+    "nn",
+    "nt",
+    "tn",
+    "padded",
+    "small",
+    "sorted",
+)  # the second part of a table's name in [terms] and [parts]
 _KINDS = (*KINDS, *(f"{kind}_{layout}" for kind in terms.LINEAR for layout in _LAYOUTS))
 _CUDA = tuple(f"{major}" for major in range(9, 20))
 #: What a file of a GPU, or one with fitted or published constants of it, may say.
-SCHEMA = Table({
-    "like": Text(),
-    "generation": Text(GENERATIONS),
-    "sms": _COUNT,
-    **dict.fromkeys(("memory", "bandwidth", "l2", "l2_bandwidth", "stream", "floor"), _POSITIVE),
-    **dict.fromkeys(("crowded", "fused", "unaligned"), _POSITIVE),
-    **dict.fromkeys(("gap", "spread"), _AT_LEAST_0),
-    "peak": Table(dict.fromkeys(DTYPE_BYTES, _POSITIVE)),
-    "efficiency": Table(dict.fromkeys(("flops", "bytes", *KINDS), _POSITIVE), ("flops", "bytes")),
-    "power": schema.numbers_of(Power),
-    "sustained": Table(dict.fromkeys((*DTYPE_BYTES, "grouped", "attention"), _POSITIVE)),
-    "gemm": schema.numbers_of(TileModel),
-    "products": Table(dict.fromkeys(DTYPE_BYTES, schema.numbers_of(TileModel))),
-    "correction": Table(
-        dict.fromkeys(("default", *KINDS), Table(dict.fromkeys(("length", "spread"), _POSITIVE), ("length", "spread")))
-    ),
-    "terms": Table(dict.fromkeys(_KINDS, Items(_AT_LEAST_0))),
-    "adamw": Table({"sparse": _POSITIVE, "launch": Items(Items(_AT_LEAST_0, 2))}, ("sparse", "launch")),
-    "parts": Table(dict.fromkeys(_KINDS, _COUNT)),
-    "cuda": Table(dict.fromkeys(_CUDA, Items(Number(-math.inf), 2))),
-})  # fmt: skip
+SCHEMA = Table(
+    {
+        "like": Text(),
+        "generation": Text(GENERATIONS),
+        "sms": _COUNT,
+        **dict.fromkeys(
+            ("memory", "bandwidth", "l2", "l2_bandwidth", "stream", "floor"), _POSITIVE
+        ),
+        **dict.fromkeys(("crowded", "fused", "unaligned"), _POSITIVE),
+        **dict.fromkeys(("gap", "spread"), _AT_LEAST_0),
+        "peak": Table(dict.fromkeys(DTYPE_BYTES, _POSITIVE)),
+        "efficiency": Table(
+            dict.fromkeys(("flops", "bytes", *KINDS), _POSITIVE), ("flops", "bytes")
+        ),
+        "power": schema.numbers_of(Power),
+        "sustained": Table(
+            dict.fromkeys((*DTYPE_BYTES, "grouped", "attention"), _POSITIVE)
+        ),
+        "gemm": schema.numbers_of(TileModel),
+        "products": Table(dict.fromkeys(DTYPE_BYTES, schema.numbers_of(TileModel))),
+        "correction": Table(
+            dict.fromkeys(
+                ("default", *KINDS),
+                Table(
+                    dict.fromkeys(("length", "spread"), _POSITIVE), ("length", "spread")
+                ),
+            )
+        ),
+        "terms": Table(dict.fromkeys(_KINDS, Items(_AT_LEAST_0))),
+        "adamw": Table(
+            {"sparse": _POSITIVE, "launch": Items(Items(_AT_LEAST_0, 2))},
+            ("sparse", "launch"),
+        ),
+        "parts": Table(dict.fromkeys(_KINDS, _COUNT)),
+        "cuda": Table(dict.fromkeys(_CUDA, Items(Number(-math.inf), 2))),
+    }
+)
 
 
 def names(folder: Path = HARDWARE) -> list[str]:
     """GPUs that have a file of facts, sorted."""
     parts = ("-fitted", "-nccl", "-published")
-    return sorted(path.stem for path in folder.glob("*.toml") if not path.stem.endswith(parts))
+    return sorted(
+        path.stem for path in folder.glob("*.toml") if not path.stem.endswith(parts)
+    )
 
 
 def facts_of(name: str, folder: Path = HARDWARE) -> dict[str, Any]:
@@ -65,7 +100,9 @@ def facts_of(name: str, folder: Path = HARDWARE) -> dict[str, Any]:
     path = folder / f"{name.lower()}.toml"
     if not path.is_file():
         raise InputError(unknown(str(folder), "gpu", name, names(folder)))
-    beside = {part: folder / f"{name.lower()}-{part}.toml" for part in ("fitted", "published")}
+    beside = {
+        part: folder / f"{name.lower()}-{part}.toml" for part in ("fitted", "published")
+    }
     tables: dict[str, dict[str, Any]] = {}
     mistakes: list[Mistake] = []
     for part, file in {"": path, **beside}.items():
@@ -79,7 +116,9 @@ def facts_of(name: str, folder: Path = HARDWARE) -> dict[str, Any]:
     needed = NEEDED if "like" in facts else (*NEEDED, "generation")
     lacking = [key for key in needed if key not in facts]
     if lacking:
-        raise InputError([Mistake(str(path), key, "nothing", _expected(key)) for key in lacking])
+        raise InputError(
+            [Mistake(str(path), key, "nothing", _expected(key)) for key in lacking]
+        )
     facts["guessed_load"] = list(facts.get("sustained", ()))
     for key, value in tables["published"].items():
         facts[key] = {**facts.get(key, {}), **value}
@@ -100,10 +139,16 @@ def generation_of(name: str) -> str:
         If there is no such GPU: its NCCL would be anybody's guess.
     """
     facts = facts_of(name)
-    return str(facts["generation"]) if "generation" in facts else generation_of(facts["like"])
+    return (
+        str(facts["generation"])
+        if "generation" in facts
+        else generation_of(facts["like"])
+    )
 
 
 def rows_of(name: str, folder: Path = HARDWARE) -> list[Row]:
     """Measured rows of a GPU, its own and published ones; none where there are none."""
-    tables = [folder / f"{name.lower()}-{part}.csv" for part in ("kernels", "published")]
+    tables = [
+        folder / f"{name.lower()}-{part}.csv" for part in ("kernels", "published")
+    ]
     return [row for path in tables if path.is_file() for row in read_rows(path)]

@@ -20,11 +20,13 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from sim.costs.kernel import Kernel
 from sim.costs.kinds import work
 from sim.errors import Mistake, did_you_mean
+from sim.graph.kernel import Kernel
 
-TILE = 256 * 128  # elements of the output tile of cuBLAS's large Hopper kernels (nvjet 256x128, 128x256)
+TILE = (
+    256 * 128
+)  # elements of the output tile of cuBLAS's large Hopper kernels (nvjet 256x128, 128x256)
 SMALLEST_TILE = 64 * 128  # small products are cut finer, so that they too fill the GPU
 STATIC = 1.9  # two rounds instead of one, a little less than twice: measured 1.75 to 2.07 over 16 shapes
 PRODUCTS = ("gemm", "gemm_bias")
@@ -61,7 +63,9 @@ class Beside:
     static: float = STATIC
     streaming: float = 0.0
 
-    def slowdown(self, kernel: Kernel, channels: int, sms: int, alone: float = 0.0) -> float:
+    def slowdown(
+        self, kernel: Kernel, channels: int, sms: int, alone: float = 0.0
+    ) -> float:
         """Factor >= 1 on a kernel's time while communication holds ``channels`` of the GPU's ``sms``.
 
         ``alone`` is a matrix product's time (s) in a stream of nothing but products, where power may hold the clock
@@ -71,19 +75,31 @@ class Beside:
         if channels <= 0:
             return 1.0
         if kernel.kind in PRODUCTS:
-            return max(1.0, self._gemm(kernel, min(channels, sms - 1), sms) / self._throttle(kernel, alone))
+            return max(
+                1.0,
+                self._gemm(kernel, min(channels, sms - 1), sms)
+                / self._throttle(kernel, alone),
+            )
         factor = self.known(kernel)
         if factor is None:
             factor = self.default
-        return float(1.0 + (factor - 1.0) * min(1.0, channels / self.reference_channels))
+        return float(
+            1.0 + (factor - 1.0) * min(1.0, channels / self.reference_channels)
+        )
 
     def known(self, kernel: Kernel) -> float | None:
         """The factor of a kernel's kind and layout, else of its kind."""
-        return self.factor.get(f"{kernel.kind} {kernel.layout}".strip(), self.factor.get(kernel.kind))
+        return self.factor.get(
+            f"{kernel.kind} {kernel.layout}".strip(), self.factor.get(kernel.kind)
+        )
 
     def contention(self, kernel: Any = None) -> float:
         """Factor >= 1 on the time of a collective beside this kernel (they share HBM and L2); None: beside any."""
-        if not self.streaming or not isinstance(kernel, Kernel) or kernel.kind in (*PRODUCTS, "spin"):
+        if (
+            not self.streaming
+            or not isinstance(kernel, Kernel)
+            or kernel.kind in (*PRODUCTS, "spin")
+        ):
             return self.communication
         return self.streaming if work(kernel)[1] >= STREAM else self.communication
 
@@ -106,13 +122,18 @@ class Beside:
 
 @cache
 def _table() -> dict[str, Any]:
-    return tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
+    return tomllib.loads(
+        Path(__file__).with_suffix(".toml").read_text(encoding="utf-8")
+    )
 
 
 def _bundled() -> Beside:
     table = _table()
     power = {key: float(table["power"][key]) for key in ("free", "least")}
-    plain = {key: float(table[key]) for key in ("communication", "streaming", "default", "reference_channels")}
+    plain = {
+        key: float(table[key])
+        for key in ("communication", "streaming", "default", "reference_channels")
+    }
     return Beside(**plain, **power, factor=table["factor"])
 
 
@@ -122,7 +143,11 @@ BUNDLED = _bundled()
 def laid_over(rows: Mapping[str, Any]) -> Beside:
     """The bundled constants, with those of a machine's table ``[overlap]`` over them."""
     factor = {**BUNDLED.factor, **rows.get("factor", {})}
-    return replace(BUNDLED, **{key: value for key, value in rows.items() if key != "evidence"} | {"factor": factor})
+    return replace(
+        BUNDLED,
+        **{key: value for key, value in rows.items() if key != "evidence"}
+        | {"factor": factor},
+    )
 
 
 def mistakes_of(path: str, rows: Any) -> list[Mistake]:
@@ -134,10 +159,22 @@ def mistakes_of(path: str, rows: Any) -> list[Mistake]:
     for key, value in rows.items():
         if key not in (*known, "evidence"):
             hint = did_you_mean(key, known)
-            found.append(Mistake(path, f"overlap.{key}", "an unknown key", f"one of {', '.join(known)}", hint))
+            found.append(
+                Mistake(
+                    path,
+                    f"overlap.{key}",
+                    "an unknown key",
+                    f"one of {', '.join(known)}",
+                    hint,
+                )
+            )
         elif key == "factor":
             entries = value.items() if isinstance(value, Mapping) else [("KIND", None)]
-            found += [_no_factor(path, f"overlap.factor.{kind}", one) for kind, one in entries if not _number(one, 1)]
+            found += [
+                _no_factor(path, f"overlap.factor.{kind}", one)
+                for kind, one in entries
+                if not _number(one, 1)
+            ]
         elif key != "evidence" and not _number(value, _LEAST.get(key, 1.0)):
             found.append(_no_factor(path, f"overlap.{key}", value))
     return found

@@ -7,9 +7,9 @@ from functools import partial
 from typing import Any
 
 from sim.costs import gemm, terms
-from sim.costs.kernel import Kernel
 from sim.costs.kinds import STREAM_PASSES, work
 from sim.costs.tables import Curve, Kriged, Row
+from sim.graph.kernel import Kernel
 
 Group = tuple[str, str, str]
 
@@ -28,7 +28,11 @@ class KernelTables:
     """
 
     def __init__(
-        self, rows: Iterable[Row], facts: dict[str, Any], stream: float, product: Callable[[Kernel], float]
+        self,
+        rows: Iterable[Row],
+        facts: dict[str, Any],
+        stream: float,
+        product: Callable[[Kernel], float],
     ) -> None:
         self.floor: float = facts["floor"]
         self.stream, self.product, self._facts = stream, product, facts
@@ -48,7 +52,15 @@ class KernelTables:
         kind, layout, dtype = group
         dtypes = (dtype, gemm.SAME.get(dtype, dtype))
         layouts = (layout, "nt") if kind == "gemm" and layout else (layout,)
-        return next((rows for at in layouts for d in dtypes if (rows := self._rows.get((kind, at, d)))), [])
+        return next(
+            (
+                rows
+                for at in layouts
+                for d in dtypes
+                if (rows := self._rows.get((kind, at, d)))
+            ),
+            [],
+        )
 
     def _build(self, group: Group) -> Curve | Kriged | None:
         rows, kind = self.rows(group), group[0]
@@ -57,13 +69,19 @@ class KernelTables:
         if not rows:
             return None
         if kind in STREAM_PASSES:
-            points = ((work(row.kernel)[1], row.duration, row.noise**-2) for row in rows)
+            points = (
+                (work(row.kernel)[1], row.duration, row.noise**-2) for row in rows
+            )
             return Curve(points, self.floor, self.stream)
-        correction = self._facts["correction"].get(kind, self._facts["correction"]["default"])
+        correction = self._facts["correction"].get(
+            kind, self._facts["correction"]["default"]
+        )
         if kind == "gemm":
             return Kriged(rows, self.product, terms.GEMM_AXES, **correction)
         coefficients = self._facts["terms"].get("_".join(filter(None, group[:2])))
         if coefficients is None:
             return None
         term, axes = terms.LINEAR[kind]
-        return Kriged(rows, partial(terms.linear, term, coefficients), axes, **correction)
+        return Kriged(
+            rows, partial(terms.linear, term, coefficients), axes, **correction
+        )

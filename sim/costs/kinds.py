@@ -8,40 +8,99 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from sim.costs.kernel import Kernel
 from sim.errors import InputError, Mistake, did_you_mean
+from sim.graph.kernel import Kernel
 
 # Scales included: fp8_block has an fp32 for 128 elements (DeepSeek-V3's activations), mxfp8 a byte for 32 (OCP MX),
 # nvfp4 a byte for 16.
 DTYPE_BYTES: dict[str, float] = {
-    "bf16": 2, "fp16": 2, "fp32": 4, "tf32": 4, "fp8": 1, "fp8_block": 1 + 4 / 128, "mxfp8": 1 + 1 / 32,
-    "nvfp4": 0.5 + 1 / 16, "int64": 8, "int32": 4,
-}  # fmt: skip
+    "bf16": 2,
+    "fp16": 2,
+    "fp32": 4,
+    "tf32": 4,
+    "fp8": 1,
+    "fp8_block": 1 + 4 / 128,
+    "mxfp8": 1 + 1 / 32,
+    "nvfp4": 0.5 + 1 / 16,
+    "int64": 8,
+    "int32": 4,
+}
 
 # Kinds that only move memory: bytes per element and per byte of dtype, reads plus writes.
 STREAM_PASSES = {
-    "add": 3.0, "sub": 3.0, "mul": 3.0, "div": 2.0, "neg": 2.0, "silu": 2.0, "silu_backward": 3.0, "gelu": 2.0,
-    "gelu_backward": 3.0, "relu": 2.0, "threshold_backward": 3.0, "copy": 2.0, "transpose_copy": 2.0, "cat": 2.0,
-    "fill": 1.0, "memset": 1.0, "cast": 3.0, "sum": 1.0, "index": 2.0,
-    "index_add": 3.0, "gather": 2.0, "foreach_copy": 2.0,
-    "chunk_cat": 2.0, "split_with_sizes_copy": 2.0, "copy_h2d": 1.0, "maxpool_fwd": 1.25, "maxpool_bwd": 1.25,
-    "avgpool": 1.0, "argsort": 8.0, "scatter_add": 3.0, "remainder": 2.0, "floor_divide": 2.0, "arange": 1.0,
-    "mse_loss": 3.0, "mse_backward": 4.0,
+    "add": 3.0,
+    "sub": 3.0,
+    "mul": 3.0,
+    "div": 2.0,
+    "neg": 2.0,
+    "silu": 2.0,
+    "silu_backward": 3.0,
+    "gelu": 2.0,
+    "gelu_backward": 3.0,
+    "relu": 2.0,
+    "threshold_backward": 3.0,
+    "copy": 2.0,
+    "transpose_copy": 2.0,
+    "cat": 2.0,
+    "fill": 1.0,
+    "memset": 1.0,
+    "cast": 3.0,
+    "sum": 1.0,
+    "index": 2.0,
+    "index_add": 3.0,
+    "gather": 2.0,
+    "foreach_copy": 2.0,
+    "chunk_cat": 2.0,
+    "split_with_sizes_copy": 2.0,
+    "copy_h2d": 1.0,
+    "maxpool_fwd": 1.25,
+    "maxpool_bwd": 1.25,
+    "avgpool": 1.0,
+    "argsort": 8.0,
+    "scatter_add": 3.0,
+    "remainder": 2.0,
+    "floor_divide": 2.0,
+    "arange": 1.0,
+    "mse_loss": 3.0,
+    "mse_backward": 4.0,
     # TorchInductor's; the workload knows how many tensors a graph joins and says the bytes itself
-    "fused": 2.0, "fused_norm": 2.0, "fused_rope": 2.0, "fused_rope_bwd": 2.0, "fused_transpose": 2.0,
-    "fused_add_norm": 3.0, "fused_add": 3.0, "fused_norm_bwd": 6.0, "fused_norm_bwd_weight": 7.0, "fused_sum": 33.0,
-    "fused_cast": 3.0, "fused_mul": 3.0, "fused_mul_bwd": 5.0,
-    **{f"fused_{name}{part}": passes for name in ("silu", "gelu", "relu")
-       for part, passes in (("", 2.0), ("_bwd", 3.0), ("_mul", 3.0), ("_mul_bwd", 5.0))},
-}  # fmt: skip
+    "fused": 2.0,
+    "fused_norm": 2.0,
+    "fused_rope": 2.0,
+    "fused_rope_bwd": 2.0,
+    "fused_transpose": 2.0,
+    "fused_add_norm": 3.0,
+    "fused_add": 3.0,
+    "fused_norm_bwd": 6.0,
+    "fused_norm_bwd_weight": 7.0,
+    "fused_sum": 33.0,
+    "fused_cast": 3.0,
+    "fused_mul": 3.0,
+    "fused_mul_bwd": 5.0,
+    **{
+        f"fused_{name}{part}": passes
+        for name in ("silu", "gelu", "relu")
+        for part, passes in (("", 2.0), ("_bwd", 3.0), ("_mul", 3.0), ("_mul_bwd", 5.0))
+    },
+}
 
 # (rows, columns) kinds: passes over rows * columns elements.
 ROW_PASSES = {
-    "rms_norm_fwd": 2.0, "rms_norm_bwd": 3.0, "layer_norm_fwd": 2.0, "layer_norm_bwd": 3.0, "softmax": 2.0,
-    "softmax_bwd": 3.0, "rms_norm_bwd_input": 3.0, "rms_norm_bwd_weight": 2.0, "layer_norm_bwd_input": 3.0,
+    "rms_norm_fwd": 2.0,
+    "rms_norm_bwd": 3.0,
+    "layer_norm_fwd": 2.0,
+    "layer_norm_bwd": 3.0,
+    "softmax": 2.0,
+    "softmax_bwd": 3.0,
+    "rms_norm_bwd_input": 3.0,
+    "rms_norm_bwd_weight": 2.0,
+    "layer_norm_bwd_input": 3.0,
     "layer_norm_bwd_weight": 2.0,
-    "log_softmax_fwd": 2.0, "log_softmax_bwd": 3.0, "batchnorm_fwd": 2.0, "batchnorm_bwd": 3.0,
-}  # fmt: skip
+    "log_softmax_fwd": 2.0,
+    "log_softmax_bwd": 3.0,
+    "batchnorm_fwd": 2.0,
+    "batchnorm_bwd": 3.0,
+}
 
 Work = tuple[float, float]
 
@@ -104,12 +163,18 @@ def _tokens(kernel: Kernel) -> Work:
 
 
 def _rows(kernel: Kernel) -> Work:
-    elements = kernel.shape[0] if kernel.kind.startswith("batchnorm") else kernel.shape[0] * kernel.shape[1]
+    elements = (
+        kernel.shape[0]
+        if kernel.kind.startswith("batchnorm")
+        else kernel.shape[0] * kernel.shape[1]
+    )
     return 0.0, ROW_PASSES[kernel.kind] * elements * DTYPE_BYTES[kernel.dtype]
 
 
 def _stream(kernel: Kernel) -> Work:
-    return 0.0, STREAM_PASSES[kernel.kind] * math.prod(kernel.shape) * DTYPE_BYTES[kernel.dtype]
+    return 0.0, STREAM_PASSES[kernel.kind] * math.prod(kernel.shape) * DTYPE_BYTES[
+        kernel.dtype
+    ]
 
 
 # kind -> (shape's field names, rule)
@@ -127,7 +192,10 @@ KINDS: dict[str, tuple[str, Callable[[Kernel], Work]]] = {
     "attention_fwd": ("batch, heads, kv_heads, seq, head_dim", _attention),
     "attention_bwd": ("batch, heads, kv_heads, seq, head_dim", _attention),
     **{
-        f"{kernel}_attention_{way}": ("batch, heads, kv_heads, seq, head_dim", _attention)
+        f"{kernel}_attention_{way}": (
+            "batch, heads, kv_heads, seq, head_dim",
+            _attention,
+        )
         for kernel in ("triton", "flash2")
         for way in ("fwd", "bwd")
     },
@@ -157,13 +225,32 @@ def check(kernel: Kernel) -> None:
         if kernel.bytes > 0 or kernel.flops > 0:
             return
         hint = did_you_mean(kernel.kind, KINDS)
-        raise InputError(Mistake("kernel", "kind", f'"{kernel.kind}"', "a known kind, or bytes or flops", hint))
+        raise InputError(
+            Mistake(
+                "kernel",
+                "kind",
+                f'"{kernel.kind}"',
+                "a known kind, or bytes or flops",
+                hint,
+            )
+        )
     fields = known[0].split(", ")
     bad_count = len(kernel.shape) != len(fields) and fields != ["elements"]
     if bad_count or any(size <= 0 for size in kernel.shape) or not kernel.shape:
-        raise InputError(Mistake("kernel", kernel.kind, str(kernel.shape), f"positive sizes ({known[0]})"))
+        raise InputError(
+            Mistake(
+                "kernel", kernel.kind, str(kernel.shape), f"positive sizes ({known[0]})"
+            )
+        )
     if kernel.dtype not in DTYPE_BYTES:
-        raise InputError(Mistake("kernel", "dtype", f'"{kernel.dtype}"', f"one of {', '.join(DTYPE_BYTES)}"))
+        raise InputError(
+            Mistake(
+                "kernel",
+                "dtype",
+                f'"{kernel.dtype}"',
+                f"one of {', '.join(DTYPE_BYTES)}",
+            )
+        )
 
 
 def work(kernel: Kernel) -> Work:

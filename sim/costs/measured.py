@@ -26,17 +26,38 @@ from sim import files
 from sim.costs import terms
 from sim.costs.gpu import Gpu, parts
 from sim.costs.gpu_files import SCHEMA
-from sim.costs.kernel import Kernel
 from sim.costs.tables import Row
 from sim.errors import InputError, Mistake, did_you_mean
+from sim.graph.kernel import Kernel
 
 FORMAT = 1
 # Relative; what rows of another machine of the same GPU say of this one (guess: GPUs of a model differ by 1 to 5 %).
 BETWEEN_MACHINES = 0.05
-FACTS = ("sms", "memory", "l2", "l2_bandwidth", "bandwidth", "stream", "gap", "spread", "crowded", "floor")
+FACTS = (
+    "sms",
+    "memory",
+    "l2",
+    "l2_bandwidth",
+    "bandwidth",
+    "stream",
+    "gap",
+    "spread",
+    "crowded",
+    "floor",
+)
 TABLES = ("gemm", "terms", "adamw", "parts", "correction")
 _KEYS = ("format", "base", "table", "factor", *FACTS, *TABLES)
-COLUMNS = ("kind", "layout", "dtype", "shape", "bytes", "seconds", "noise", "count", "source")
+COLUMNS = (
+    "kind",
+    "layout",
+    "dtype",
+    "shape",
+    "bytes",
+    "seconds",
+    "noise",
+    "count",
+    "source",
+)
 EXPECTED = "a GPU's file as `prestep calibrate MEASURED.zip -o CLUSTER.toml` writes it"
 
 
@@ -66,11 +87,15 @@ def load_file(path: str) -> Gpu:
     for key in TABLES:
         if key in table:
             facts[key] = {**facts.get(key, {}), **table[key]}
-    factors = {name: float(entry["value"]) for name, entry in table.get("factor", {}).items()}
+    factors = {
+        name: float(entry["value"]) for name, entry in table.get("factor", {}).items()
+    }
     return Gpu(table["base"], facts, [*own, *borrowed(rows, own, factors)], like)
 
 
-def borrowed(rows: Iterable[Row], own: Sequence[Row], factors: Mapping[str, float]) -> list[Row]:
+def borrowed(
+    rows: Iterable[Row], own: Sequence[Row], factors: Mapping[str, float]
+) -> list[Row]:
     """The base's rows as this machine would have them: scaled, without shapes that it measured as surely.
 
     In tables that the machine has rows of they count for less; others stay as they are.
@@ -83,7 +108,9 @@ def borrowed(rows: Iterable[Row], own: Sequence[Row], factors: Mapping[str, floa
         replace(
             row,
             duration=row.duration * factors.get(name_of(row.kernel), 1.0),
-            noise=math.hypot(row.noise, BETWEEN_MACHINES) if name_of(row.kernel) in touched else row.noise,
+            noise=math.hypot(row.noise, BETWEEN_MACHINES)
+            if name_of(row.kernel) in touched
+            else row.noise,
         )
         for row in rows
     )
@@ -110,15 +137,33 @@ def read_rows(path: Path) -> list[Row]:
         table = pq.read_table(path, columns=list(COLUMNS)).to_pylist()
         return [_row(one) for one in table]
     except (OSError, pa.ArrowException, KeyError, TypeError, ValueError) as error:
-        raise InputError(Mistake(str(path), "", str(error).splitlines()[0][:200], "a table of kernels")) from None
+        raise InputError(
+            Mistake(
+                str(path), "", str(error).splitlines()[0][:200], "a table of kernels"
+            )
+        ) from None
 
 
 def _row(one: Mapping[str, Any]) -> Row:
     shape = tuple(int(size) for size in str(one["shape"]).split("x"))
     time, noise = float(one["seconds"]), float(one["noise"])
-    if not (math.isfinite(time) and time > 0 and math.isfinite(noise) and noise > 0 and min(shape) > 0):
-        raise ValueError(f"{one['kind']} {one['shape']}: sizes, seconds and noise must be above 0")
-    kernel = Kernel(str(one["kind"]), shape, str(one["dtype"]), str(one["layout"]), float(one["bytes"]))
+    if not (
+        math.isfinite(time)
+        and time > 0
+        and math.isfinite(noise)
+        and noise > 0
+        and min(shape) > 0
+    ):
+        raise ValueError(
+            f"{one['kind']} {one['shape']}: sizes, seconds and noise must be above 0"
+        )
+    kernel = Kernel(
+        str(one["kind"]),
+        shape,
+        str(one["dtype"]),
+        str(one["layout"]),
+        float(one["bytes"]),
+    )
     return Row(kernel, time, noise, int(one["count"]), str(one["source"]))
 
 
@@ -142,9 +187,13 @@ def write_rows(path: Path, rows: Iterable[Row]) -> None:
         for row in rows
         for k in (row.kernel,)
     ]
-    columns = dict(zip(COLUMNS, zip(*listed, strict=True), strict=True)) if listed else {}
+    columns = (
+        dict(zip(COLUMNS, zip(*listed, strict=True), strict=True)) if listed else {}
+    )
     with files.replacing(path) as beside:
-        pq.write_table(pa.table({name: list(column) for name, column in columns.items()}), beside)
+        pq.write_table(
+            pa.table({name: list(column) for name, column in columns.items()}), beside
+        )
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -160,11 +209,20 @@ def _mistakes(where: str, table: Mapping[str, Any]) -> Iterable[Mistake]:
     for key in ("base", "table"):
         if not isinstance(table.get(key), str) or not table[key]:
             yield Mistake(where, key, repr(table.get(key)), "a name")
-    if isinstance(table.get("table"), str) and Path(table["table"]).name != table["table"]:
+    if (
+        isinstance(table.get("table"), str)
+        and Path(table["table"]).name != table["table"]
+    ):
         yield Mistake(where, "table", f'"{table["table"]}"', "a file beside this one")
     for key, value in table.items():
         if key not in _KEYS:
-            yield Mistake(where, key, "an unknown key", f"one of {', '.join(_KEYS)}", did_you_mean(key, _KEYS))
+            yield Mistake(
+                where,
+                key,
+                "an unknown key",
+                f"one of {', '.join(_KEYS)}",
+                did_you_mean(key, _KEYS),
+            )
         elif key in FACTS and not _positive(value):
             yield Mistake(where, key, repr(value), "a number above 0")
         elif key in TABLES:
@@ -173,12 +231,25 @@ def _mistakes(where: str, table: Mapping[str, Any]) -> Iterable[Mistake]:
             yield Mistake(where, key, repr(value)[:60], "a table")
         elif key == "factor":
             wrong = [
-                n for n, entry in value.items() if not isinstance(entry, dict) or not _positive(entry.get("value"))
+                n
+                for n, entry in value.items()
+                if not isinstance(entry, dict) or not _positive(entry.get("value"))
             ]
             yield from (
-                Mistake(where, f"factor.{n}", repr(value[n])[:60], "{ value = ..., low, high, rows }") for n in wrong
+                Mistake(
+                    where,
+                    f"factor.{n}",
+                    repr(value[n])[:60],
+                    "{ value = ..., low, high, rows }",
+                )
+                for n in wrong
             )
 
 
 def _positive(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) and value > 0
+    return (
+        isinstance(value, int | float)
+        and not isinstance(value, bool)
+        and math.isfinite(value)
+        and value > 0
+    )

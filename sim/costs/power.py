@@ -47,7 +47,9 @@ class Meter:
 
     __slots__ = ("left", "power", "until")
 
-    def __init__(self, power: Power, left: float | None = None, start: float = 0.0) -> None:
+    def __init__(
+        self, power: Power, left: float | None = None, start: float = 0.0
+    ) -> None:
         """`left`: the budget at `start`, s; all of it unless said."""
         self.power = power
         self.left = power.budget if left is None else left
@@ -89,4 +91,8 @@ class Meter:
         fast = min(duration, self.left / excess) if excess > 0 else duration
         self._add(-excess * fast)
         self.until = max(self.until, now + duration)
-        return (fast + (duration - fast) / power.slowest) / duration if duration > 0 else 1.0
+        return (
+            (fast + (duration - fast) / power.slowest) / duration
+            if duration > 0
+            else 1.0
+        )

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from sim.costs.kernel import Kernel
 from sim.costs.kinds import work
+from sim.graph.kernel import Kernel
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,10 @@ class Roofline:
         flops, size = work(kernel)
         # Operands that fit the cache may still be there from the kernel before.
         beyond = max(0.0, size - self.l2)
-        return max(flops / self.peak_of(kernel.dtype), beyond / self.bandwidth + min(size, self.l2) / self.l2_bandwidth)
+        return max(
+            flops / self.peak_of(kernel.dtype),
+            beyond / self.bandwidth + min(size, self.l2) / self.l2_bandwidth,
+        )
 
     def arithmetic(self, kernel: Kernel) -> bool:
         """Whether arithmetic, not HBM, bounds the kernel."""
@@ -46,7 +49,9 @@ class Roofline:
         return self.peak.get(dtype, min(self.peak.values()))
 
 
-def estimate(roofline: Roofline, kernel: Kernel, floor: float, efficiency: dict[str, float]) -> float:
+def estimate(
+    roofline: Roofline, kernel: Kernel, floor: float, efficiency: dict[str, float]
+) -> float:
     """Roofline with efficiencies, for GPUs and kinds without measurements.
 
     `floor` is the shortest kernel (s); `efficiency` has "flops" and "bytes", shares of the peaks that are reached.

@@ -33,9 +33,13 @@ class Number:
             yield Mistake(where, key, repr(value)[:60], f"{kind} {bound}")
 
     def _fits(self, value: object) -> bool:
-        if isinstance(value, bool) or not isinstance(value, int if self.whole else int | float):
+        if isinstance(value, bool) or not isinstance(
+            value, int if self.whole else int | float
+        ):
             return False
-        return math.isfinite(value) and (value > self.low if self.above else value >= self.low)
+        return math.isfinite(value) and (
+            value > self.low if self.above else value >= self.low
+        )
 
 
 @dataclass(frozen=True)
@@ -49,7 +53,9 @@ class Text:
             yield Mistake(where, key, repr(value)[:60], "a text")
         elif self.choices and value not in self.choices:
             hint = did_you_mean(value, self.choices)
-            yield Mistake(where, key, f'"{value}"', f"one of {', '.join(self.choices)}", hint)
+            yield Mistake(
+                where, key, f'"{value}"', f"one of {', '.join(self.choices)}", hint
+            )
 
 
 @dataclass(frozen=True)
@@ -69,8 +75,14 @@ class Items:
     count: int = 0
 
     def mistakes(self, where: str, key: str, value: object) -> Iterator[Mistake]:
-        if not isinstance(value, list) or not value or (self.count and len(value) != self.count):
-            yield Mistake(where, key, repr(value)[:60], f"a list of {self.count or 'some'} values")
+        if (
+            not isinstance(value, list)
+            or not value
+            or (self.count and len(value) != self.count)
+        ):
+            yield Mistake(
+                where, key, repr(value)[:60], f"a list of {self.count or 'some'} values"
+            )
             return
         for at, item in enumerate(value):
             yield from self.item.mistakes(where, f"{key}[{at}]", item)
@@ -93,7 +105,13 @@ class Table:
                 yield from self.keys[name].mistakes(where, prefix + name, entry)
             else:
                 hint = did_you_mean(name, self.keys) or f"keys: {', '.join(self.keys)}"
-                yield Mistake(where, prefix + name, "an unknown key", f"a key of [{key}]" if key else "a key", hint)
+                yield Mistake(
+                    where,
+                    prefix + name,
+                    "an unknown key",
+                    f"a key of [{key}]" if key else "a key",
+                    hint,
+                )
         for name in self.needed:
             if name not in value:
                 yield Mistake(where, prefix + name, "nothing", "a value")

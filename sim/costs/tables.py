@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from sim.costs.kernel import Kernel
+from sim.graph.kernel import Kernel
 
 # Below this many bytes (1 us at HBM speed) a kernel is latency, so its time says little about larger ones (guess).
 LATENCY_BOUND = 4e6
@@ -41,8 +41,20 @@ def read_rows(path: Path) -> list[Row]:
 
 def _row(fields: dict[str, str]) -> Row:
     shape = tuple(int(size) for size in fields["shape"].split("x"))
-    kernel = Kernel(fields["kind"], shape, fields["dtype"], fields["layout"], float(fields["bytes"] or 0))
-    return Row(kernel, float(fields["seconds"]), float(fields["noise"]), int(fields["count"]), fields["source"])
+    kernel = Kernel(
+        fields["kind"],
+        shape,
+        fields["dtype"],
+        fields["layout"],
+        float(fields["bytes"] or 0),
+    )
+    return Row(
+        kernel,
+        float(fields["seconds"]),
+        float(fields["noise"]),
+        int(fields["count"]),
+        fields["source"],
+    )
 
 
 class Curve:
@@ -51,14 +63,23 @@ class Curve:
     Where all rows are bound by latency, the line above them has the slope of the rows, no faster than `rate` bytes/s.
     """
 
-    def __init__(self, points: Iterable[tuple[float, float, float]], floor: float, rate: float = math.inf) -> None:
+    def __init__(
+        self,
+        points: Iterable[tuple[float, float, float]],
+        floor: float,
+        rate: float = math.inf,
+    ) -> None:
         """`points` are (bytes, seconds, weight)."""
         self.sizes, self.times = _isotonic(sorted(points))
         self.floor = min(floor, self.times[0])
         sizes, times = self.sizes, self.times
         self.slope = times[-1] / sizes[-1]
         if sizes[-1] < LATENCY_BOUND:
-            rise = (times[-1] - times[0]) / (sizes[-1] - sizes[0]) if len(sizes) > 1 else 0.0
+            rise = (
+                (times[-1] - times[0]) / (sizes[-1] - sizes[0])
+                if len(sizes) > 1
+                else 0.0
+            )
             self.slope = max(rise, 1.0 / rate)
 
     def __call__(self, size: float) -> float:
@@ -84,7 +105,9 @@ class Curve:
         return max(0.0, math.log2(size / self.sizes[-1])) if size > 0 else 0.0
 
 
-def _isotonic(points: list[tuple[float, float, float]]) -> tuple[list[float], list[float]]:
+def _isotonic(
+    points: list[tuple[float, float, float]],
+) -> tuple[list[float], list[float]]:
     """Pool adjacent violators on log time, after merging equal sizes."""
     blocks: list[list[float]] = []  # [weight, sum of weight * log time, members]
     merged: dict[float, list[float]] = {}
@@ -94,10 +117,17 @@ def _isotonic(points: list[tuple[float, float, float]]) -> tuple[list[float], li
         entry[1] += weight * math.log(time)
     for weight, total in merged.values():
         blocks.append([weight, total, 1])
-        while len(blocks) > 1 and blocks[-2][1] / blocks[-2][0] > blocks[-1][1] / blocks[-1][0]:
+        while (
+            len(blocks) > 1
+            and blocks[-2][1] / blocks[-2][0] > blocks[-1][1] / blocks[-1][0]
+        ):
             last = blocks.pop()
             blocks[-1] = [a + b for a, b in zip(blocks[-1], last, strict=True)]
-    times = [math.exp(total / weight) for weight, total, members in blocks for _ in range(int(members))]
+    times = [
+        math.exp(total / weight)
+        for weight, total, members in blocks
+        for _ in range(int(members))
+    ]
     return list(merged), times
 
 
@@ -126,11 +156,15 @@ class Kriged:
     ) -> None:
         self.base, self.axes, self.length, self.spread = base, axes, length, spread
         self.points = np.array([axes(row.kernel) for row in rows])
-        self.residual = np.array([math.log(row.duration / base(row.kernel)) for row in rows])
+        self.residual = np.array(
+            [math.log(row.duration / base(row.kernel)) for row in rows]
+        )
         self.noise = np.array([row.noise for row in rows]) ** 2
         weights = 1.0 / (self.noise + spread**2)
         self.mean = float((weights * self.residual).sum() / weights.sum())
-        covariance = self._kernel(self.points[:, None, :] - self.points[None, :, :]) + np.diag(self.noise)
+        covariance = self._kernel(
+            self.points[:, None, :] - self.points[None, :, :]
+        ) + np.diag(self.noise)
         self.inverse = np.linalg.inv(covariance)
         self.alpha = self.inverse @ (self.residual - self.mean)
 
@@ -144,7 +178,9 @@ class Kriged:
 
     def measured(self, kernel: Kernel) -> bool:
         """Whether a row has this very position."""
-        return bool((np.abs(self.points - np.array(self.axes(kernel))).max(axis=1) < 1e-6).any())
+        return bool(
+            (np.abs(self.points - np.array(self.axes(kernel))).max(axis=1) < 1e-6).any()
+        )
 
     def reaches(self, kernel: Kernel) -> bool:
         """Whether this position lies among the rows, or nearly, on every axis."""
@@ -155,7 +191,13 @@ class Kriged:
     def past(self, kernel: Kernel) -> float:
         """Octaves from the rows to this position, on the axis on which it is furthest outside; 0 among them."""
         at = np.array(self.axes(kernel))
-        return float(max(0.0, (self.points.min(axis=0) - at).max(), (at - self.points.max(axis=0)).max()))
+        return float(
+            max(
+                0.0,
+                (self.points.min(axis=0) - at).max(),
+                (at - self.points.max(axis=0)).max(),
+            )
+        )
 
     def leave_one_out(self) -> np.ndarray:
         """Log errors (predicted over measured) of each row when it is left out (closed form)."""

@@ -9,8 +9,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from sim.costs.kernel import Kernel
 from sim.costs.kinds import work
+from sim.graph.kernel import Kernel
 
 # PyTorch's embedding backward sorts the indices first above this many tokens (Embedding.cu, num_indices <= 3072).
 EMBEDDING_SORTS_ABOVE = 3072
@@ -28,17 +28,27 @@ def group(kernel: Kernel) -> tuple[str, str, str]:
 
 # Kinds that were not measured and are bound in the same way as one that was: their times are a guess.
 BORROWED = {
-    "gelu_backward": "silu_backward", "softmax_bwd": "softmax",
-    **{f"fused_{name}{part}": f"fused_silu{part}" for name in ("gelu", "relu")
-       for part in ("", "_bwd", "_mul", "_mul_bwd")},
-}  # fmt: skip
+    "gelu_backward": "silu_backward",
+    "softmax_bwd": "softmax",
+    **{
+        f"fused_{name}{part}": f"fused_silu{part}"
+        for name in ("gelu", "relu")
+        for part in ("", "_bwd", "_mul", "_mul_bwd")
+    },
+}
 # Kinds that run the same CUDA kernel as another, and the borrowed ones.
 ALIASES = BORROWED | {
-    "sub": "add", "transpose_copy": "copy", "memset": "fill", "index_select": "embedding_fwd", "gemm_bias": "gemm",
-    "flash2_attention_fwd": "attention_fwd", "flash2_attention_bwd": "attention_bwd",
-    "layer_norm_bwd": "rms_norm_bwd", "layer_norm_bwd_input": "rms_norm_bwd_input",
+    "sub": "add",
+    "transpose_copy": "copy",
+    "memset": "fill",
+    "index_select": "embedding_fwd",
+    "gemm_bias": "gemm",
+    "flash2_attention_fwd": "attention_fwd",
+    "flash2_attention_bwd": "attention_bwd",
+    "layer_norm_bwd": "rms_norm_bwd",
+    "layer_norm_bwd_input": "rms_norm_bwd_input",
     "layer_norm_bwd_weight": "rms_norm_bwd_weight",
-}  # fmt: skip
+}
 
 
 def _product(kernel: Kernel) -> tuple[float, ...]:
@@ -48,12 +58,16 @@ def _product(kernel: Kernel) -> tuple[float, ...]:
 def _attention(kernel: Kernel) -> tuple[float, ...]:
     batch, heads, kv_heads, seq, dim = kernel.shape
     lanes = float(batch * heads * seq)
-    shared = lanes * dim if heads != kv_heads else 0.0  # grouped-query backward reduces the heads of a group
+    shared = (
+        lanes * dim if heads != kv_heads else 0.0
+    )  # grouped-query backward reduces the heads of a group
     return 1.0, lanes * seq * dim, lanes * seq, lanes * dim, shared
 
 
 def _grouped(kernel: Kernel) -> tuple[float, ...]:
-    flops, size = work(kernel)  # products one after the other on a few streams: starts, weights and arithmetic add up
+    flops, size = work(
+        kernel
+    )  # products one after the other on a few streams: starts, weights and arithmetic add up
     return float(kernel.shape[0]), flops, size
 
 

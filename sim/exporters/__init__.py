@@ -13,10 +13,12 @@ from sim.errors import InputError, Mistake
 from sim.plugins import discover, load, load_function
 
 if TYPE_CHECKING:
-    from sim.result import Result
+    from sim.analysis.prediction import Result
 
 
-def write(result: Result, path: str | Path, name: str | None = None, **options: Any) -> Path:
+def write(
+    result: Result, path: str | Path, name: str | None = None, **options: Any
+) -> Path:
     """Write `result` with the exporter `name`, or the one whose suffix `path` has; returns the path.
 
     `options` are the exporter's own.
@@ -29,18 +31,39 @@ def write(result: Result, path: str | Path, name: str | None = None, **options: 
     target = Path(path)
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        load_function(__name__, name or name_for(path), "write")(result, target, **options)
+        load_function(__name__, name or name_for(path), "write")(
+            result, target, **options
+        )
     except OSError as error:
-        raise InputError(Mistake(str(path), "", error.strerror or str(error), "a path that can be written")) from error
+        raise InputError(
+            Mistake(
+                str(path),
+                "",
+                error.strerror or str(error),
+                "a path that can be written",
+            )
+        ) from error
     return target
 
 
 def name_for(path: str | Path) -> str:
     """Exporter for the ending of `path`, the longest that matches; a folder, or no ending, is "/"."""
-    suffixes = {suffix: name for name in discover(__name__) for suffix in getattr(load(__name__, name), "SUFFIXES", ())}
+    suffixes = {
+        suffix: name
+        for name in discover(__name__)
+        for suffix in getattr(load(__name__, name), "SUFFIXES", ())
+    }
     text = str(path)
-    ending = "/" if text.endswith("/") or Path(path).is_dir() or not Path(path).suffix else text
+    ending = (
+        "/"
+        if text.endswith("/") or Path(path).is_dir() or not Path(path).suffix
+        else text
+    )
     matching = [suffix for suffix in suffixes if ending.endswith(suffix)]
     if not matching:
-        raise InputError(Mistake(text, "", "an unknown ending", f"one of {', '.join(sorted(suffixes))}"))
+        raise InputError(
+            Mistake(
+                text, "", "an unknown ending", f"one of {', '.join(sorted(suffixes))}"
+            )
+        )
     return suffixes[max(matching, key=len)]

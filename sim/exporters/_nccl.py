@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sim.timeline import group_ranks
+from sim.analysis.timeline import group_ranks
 
 # (name in a record_param_comms event, kernel, reduces). The suffix RING_LL is what NCCL 2.28's kernels are called
 # whatever algorithm and protocol they run (measured: 1b-ddp4-b2 trace on H200).
@@ -32,21 +32,34 @@ DTYPES = {
 def operation(kind: str, name: str) -> str:
     """The NCCL operation of a span: its name begins with it, or its kind says it; else the name itself."""
     plain = name.replace("-", "_").lower()
-    for known in ("sendrecv", "send", "recv") if kind in ("sendrecv", "send", "recv") else ():
+    for known in (
+        ("sendrecv", "send", "recv") if kind in ("sendrecv", "send", "recv") else ()
+    ):
         if kind == known:
             return known
-    return next((op for op in sorted(_OPS, key=len, reverse=True) if plain.startswith(op)), plain)
+    return next(
+        (op for op in sorted(_OPS, key=len, reverse=True) if plain.startswith(op)),
+        plain,
+    )
 
 
 def kernel_name(op: str, precision: str) -> str:
     """`all_reduce` -> `ncclDevKernel_AllReduce_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096ul>)`."""
     _, kernel, reduces = _OPS.get(op, (op, op, False))
     dtype = DTYPES.get(precision, DTYPES["bf16"])[1]
-    how = "" if kernel == "SendRecv" else f"_Sum_{dtype}_RING_LL" if reduces else "_RING_LL"
+    how = (
+        ""
+        if kernel == "SendRecv"
+        else f"_Sum_{dtype}_RING_LL"
+        if reduces
+        else "_RING_LL"
+    )
     return f"ncclDevKernel_{kernel}{how}(ncclDevKernelArgsStorage<4096ul>)"
 
 
-def arguments(op: str, size: float, group: str, group_name: str, axis: str, precision: str) -> dict[str, Any]:
+def arguments(
+    op: str, size: float, group: str, group_name: str, axis: str, precision: str
+) -> dict[str, Any]:
     """The arguments PyTorch writes on a collective; `size` in bytes in the convention of nccl-tests."""
     dtype, _, itemsize = DTYPES.get(precision, DTYPES["bf16"])
     ranks = group_ranks(group)

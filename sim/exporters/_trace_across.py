@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from sim.analysis.timeline import COMMUNICATION, Timeline, group_ranks
 from sim.exporters._html.over_time import changes_of
 from sim.exporters._trace_events import Event, nanoseconds, streams_of
-from sim.timeline import COMMUNICATION, Timeline, group_ranks
 
 if TYPE_CHECKING:
-    from sim.result import Result
+    from sim.analysis.prediction import Result
 
 LINKS = 1_000_000  # number of the process that has the links' counters: above those of ranks
 MIB = 2.0**20
@@ -22,13 +22,36 @@ FINEST = 2e-3  # of the peak: smaller changes of memory are not worth an event
 def links(result: Result) -> Iterator[Event]:
     """Counters of the busiest links in GB/s, in a process of their own; not in the files of single ranks."""
     if result.link_loads:
-        yield {"ph": "M", "name": "process_name", "pid": LINKS, "tid": 0, "ts": 0, "args": {"name": "links"}}
-        yield {"ph": "M", "name": "process_sort_index", "pid": LINKS, "tid": 0, "ts": 0, "args": {"sort_index": LINKS}}
+        yield {
+            "ph": "M",
+            "name": "process_name",
+            "pid": LINKS,
+            "tid": 0,
+            "ts": 0,
+            "args": {"name": "links"},
+        }
+        yield {
+            "ph": "M",
+            "name": "process_sort_index",
+            "pid": LINKS,
+            "tid": 0,
+            "ts": 0,
+            "args": {"sort_index": LINKS},
+        }
     for link in result.link_loads:
         name = f"{link.name} (of {link.bandwidth / 1e9:.4g} GB/s)"
-        for at, load in zip(nanoseconds(link.time).tolist(), link.load.tolist(), strict=True):
+        for at, load in zip(
+            nanoseconds(link.time).tolist(), link.load.tolist(), strict=True
+        ):
             args = {"GB/s": round(load / 1e9, 6)}
-            yield {"ph": "C", "name": name, "pid": LINKS, "tid": 0, "ts": at / 1000, "args": args}
+            yield {
+                "ph": "C",
+                "name": name,
+                "pid": LINKS,
+                "tid": 0,
+                "ts": at / 1000,
+                "args": args,
+            }
 
 
 def flows(timeline: Timeline) -> Iterator[Event]:
@@ -51,16 +74,26 @@ def flows(timeline: Timeline) -> Iterator[Event]:
         strict=True,
     )
     for i, (step, axis, moment, ended, group) in enumerate(keys):
-        meetings.setdefault((step, axis, moment, ended, frozenset(group_ranks(group))), []).append(i)
+        meetings.setdefault(
+            (step, axis, moment, ended, frozenset(group_ranks(group))), []
+        ).append(i)
     number = 0
     for members in meetings.values():
-        first, *rest = sorted(members, key=lambda i: (-int(start[i]), int(spans["rank"][i])))
+        first, *rest = sorted(
+            members, key=lambda i: (-int(start[i]), int(spans["rank"][i]))
+        )
         for other in rest:
             number += 1
             for phase, i in (("s", first), ("f", other)):
                 tid = streams[spans["stream"][i]]
                 at = start[i] if phase == "s" else max(int(start[i]), int(ready[i]))
-                arrow = {"ph": phase, "id": number, "pid": int(spans["rank"][i]), "tid": tid, "ts": int(at) / 1000}
+                arrow = {
+                    "ph": phase,
+                    "id": number,
+                    "pid": int(spans["rank"][i]),
+                    "tid": tid,
+                    "ts": int(at) / 1000,
+                }
                 yield {
                     **arrow,
                     "cat": "communication",
@@ -69,7 +102,9 @@ def flows(timeline: Timeline) -> Iterator[Event]:
                 }
 
 
-def memory(result: Result, rank: int, window: tuple[float, float] | None = None) -> Iterator[Event]:
+def memory(
+    result: Result, rank: int, window: tuple[float, float] | None = None
+) -> Iterator[Event]:
     """A counter of a rank's memory by owner in MiB: what its allocator has handed out, where the GPU computes it."""
     source = result.source
     if source is None or rank not in source.lowered.memory:
@@ -78,7 +113,9 @@ def memory(result: Result, rank: int, window: tuple[float, float] | None = None)
         found = changes_of(source, rank, step)
         if found is None:
             return
-        owners = {owner: sizes for owner, sizes in found.owners.items() if sizes.max() > 0}
+        owners = {
+            owner: sizes for owner, sizes in found.owners.items() if sizes.max() > 0
+        }
         total = sum(owners.values(), np.zeros(len(found.time)))
         last = -np.inf
         for at in _fullest(found.time, total):
@@ -87,9 +124,19 @@ def memory(result: Result, rank: int, window: tuple[float, float] | None = None)
             if not seen or abs(size - last) < FINEST * float(total.max()):
                 continue
             last = size
-            args = {owner: round(float(sizes[at]) / MIB, 3) for owner, sizes in owners.items()}
+            args = {
+                owner: round(float(sizes[at]) / MIB, 3)
+                for owner, sizes in owners.items()
+            }
             ts = round(moment * 1e9) / 1000
-            yield {"ph": "C", "name": "memory (MiB)", "pid": rank, "tid": 0, "ts": ts, "args": args}
+            yield {
+                "ph": "C",
+                "name": "memory (MiB)",
+                "pid": rank,
+                "tid": 0,
+                "ts": ts,
+                "args": args,
+            }
 
 
 def _fullest(time: np.ndarray, total: np.ndarray) -> list[int]:

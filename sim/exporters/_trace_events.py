@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from sim.analysis.timeline import COMMUNICATION, Timeline
 from sim.exporters import _nccl
-from sim.timeline import COMMUNICATION, Timeline
 
 if TYPE_CHECKING:
-    from sim.result import Result
+    from sim.analysis.prediction import Result
 
 CALL = 4000  # ns drawn for a launch call, about what cudaLaunchKernel takes in the measured H200 traces
 OPERATOR = 50_000  # ns drawn at most for the operator around it
@@ -25,13 +25,17 @@ def streams_of(timeline: Timeline) -> dict[str, int]:
     """Stream name -> number in the trace: compute is 7, as in PyTorch; numeric names stay; the host is its thread."""
     names = sorted(set(timeline["stream"]) - {"compute", "host"})
     numbers = {"compute": COMPUTE_STREAM, "host": HOST_THREAD}
-    numbers.update({name: int(name) for name in names if name.isdigit() and int(name) > 0})
+    numbers.update(
+        {name: int(name) for name in names if name.isdigit() and int(name) > 0}
+    )
     free = (n for n in range(20, 10**6, 4) if n not in set(numbers.values()))
     numbers.update({name: next(free) for name in names if name not in numbers})
     return numbers
 
 
-def events(result: Result, timeline: Timeline, rank: int, groups: Groups) -> Iterator[Event]:
+def events(
+    result: Result, timeline: Timeline, rank: int, groups: Groups
+) -> Iterator[Event]:
     """All events of a rank: names of its rows, steps, then span by span in the order of launch."""
     spans = timeline.of_rank(rank)
     spans = spans.select(np.lexsort((spans["op"], spans["start"], _launches(spans))))
@@ -67,13 +71,17 @@ def _steps(spans: Timeline, rank: int) -> Iterator[Event]:
     for step in spans.steps:
         last = step == spans.steps[-1]
         end = int(ended.max() if last else issued[spans["step"] == step].max())
-        yield _event("user_annotation", f"ProfilerStep#{step}", rank, HOST_THREAD, start, end, {})
+        yield _event(
+            "user_annotation", f"ProfilerStep#{step}", rank, HOST_THREAD, start, end, {}
+        )
         start = max(start, end)
 
 
 def _launches(spans: Timeline) -> np.ndarray:
     """Launch times in ns, and the start where none is known."""
-    return nanoseconds(np.where(np.isnan(spans["launch"]), spans["start"], spans["launch"]))
+    return nanoseconds(
+        np.where(np.isnan(spans["launch"]), spans["start"], spans["launch"])
+    )
 
 
 def _origin(launch: np.ndarray) -> int:
@@ -84,17 +92,23 @@ def _origin(launch: np.ndarray) -> int:
 
 def _records(spans: Timeline) -> Iterator[dict[str, Any]]:
     """Rows as dicts, times in whole nanoseconds (None for a launch that is not known)."""
-    columns = {name: column.tolist() for name in spans.columns for column in [spans[name]]}
+    columns = {
+        name: column.tolist() for name in spans.columns for column in [spans[name]]
+    }
     for name in ("start", "end", "ready"):
         columns[name] = nanoseconds(spans[name]).tolist()
     known = np.isfinite(spans["launch"])
     launch = nanoseconds(np.where(known, spans["launch"], 0.0)).tolist()
-    columns["launch"] = [at if ok else None for at, ok in zip(launch, known.tolist(), strict=True)]
+    columns["launch"] = [
+        at if ok else None for at, ok in zip(launch, known.tolist(), strict=True)
+    ]
     for values in zip(*columns.values(), strict=True):
         yield dict(zip(columns, values, strict=True))
 
 
-def _work(result: Result, spans: Timeline, rank: int, streams: dict[str, int], groups: Groups) -> Iterator[Event]:
+def _work(
+    result: Result, spans: Timeline, rank: int, streams: dict[str, int], groups: Groups
+) -> Iterator[Event]:
     """Operator, launch, arrow and kernel of every span; spans launched at one moment share a graph launch."""
     precision = str(result.scenario.get("precision", "bf16"))
     free = _origin(_launches(spans)) if len(spans) else 0
@@ -111,12 +125,24 @@ def _work(result: Result, spans: Timeline, rank: int, streams: dict[str, int], g
             correlation += 1
             if launch is not None:
                 shared = launches[i] == launches[i + 1]
-                call = "cudaGraphLaunch" if shared else _CALLS.get(category, "cudaLaunchKernel")
+                call = (
+                    "cudaGraphLaunch"
+                    if shared
+                    else _CALLS.get(category, "cudaLaunchKernel")
+                )
                 yield from _launch(row, rank, free, correlation, call, args)
                 free = max(free, launch)
             previous = launch
-        ids = {"External id": correlation, "device": rank, "context": 1, "stream": tid, "correlation": correlation}
-        yield _event(category, name, rank, tid, row["start"], row["end"], {**ids, **args})
+        ids = {
+            "External id": correlation,
+            "device": rank,
+            "context": 1,
+            "stream": tid,
+            "correlation": correlation,
+        }
+        yield _event(
+            category, name, rank, tid, row["start"], row["end"], {**ids, **args}
+        )
         if launch is not None:
             yield {**_arrow("f", correlation, rank, tid, row["start"]), "bp": "e"}
 
@@ -124,15 +150,35 @@ def _work(result: Result, spans: Timeline, rank: int, streams: dict[str, int], g
 _CALLS = {"gpu_memcpy": "cudaMemcpyAsync", "gpu_memset": "cudaMemsetAsync"}
 
 
-def _launch(row: Event, rank: int, free: int, correlation: int, call: str, args: Event) -> Iterator[Event]:
+def _launch(
+    row: Event, rank: int, free: int, correlation: int, call: str, args: Event
+) -> Iterator[Event]:
     """The operator and the call in it, both ending at the launch time and starting after the previous call."""
     end = row["launch"]
     operator = "record_param_comms" if row["kind"] in COMMUNICATION else row["name"]
     external = {"External id": correlation}
-    shown = {key: value for key, value in args.items() if key not in ("grid", "wait (us)")}
-    yield _event("cpu_op", operator, rank, HOST_THREAD, max(free, end - OPERATOR), end, {**external, **shown})
+    shown = {
+        key: value for key, value in args.items() if key not in ("grid", "wait (us)")
+    }
+    yield _event(
+        "cpu_op",
+        operator,
+        rank,
+        HOST_THREAD,
+        max(free, end - OPERATOR),
+        end,
+        {**external, **shown},
+    )
     start = max(free, end - CALL)
-    yield _event("cuda_runtime", call, rank, HOST_THREAD, start, end, {**external, "correlation": correlation})
+    yield _event(
+        "cuda_runtime",
+        call,
+        rank,
+        HOST_THREAD,
+        start,
+        end,
+        {**external, "correlation": correlation},
+    )
     yield _arrow("s", correlation, rank, HOST_THREAD, start)
 
 
@@ -143,13 +189,21 @@ def _describe(row: Event, precision: str, groups: Groups) -> tuple[Event, str, s
     if row["kind"] in COMMUNICATION:
         op = _nccl.operation(row["kind"], row["name"])
         group = groups.get((row["group"], row["axis"]), "0")
-        nccl = _nccl.arguments(op, row["bytes"], row["group"], group, row["axis"], precision)
+        nccl = _nccl.arguments(
+            op, row["bytes"], row["group"], group, row["axis"], precision
+        )
         ours = {"wait (us)": (row["ready"] - row["start"]) / 1000, **args}
-        return {"grid": [row["channels"], 1, 1], **nccl, **ours}, "kernel", _nccl.kernel_name(op, precision)
+        return (
+            {"grid": [row["channels"], 1, 1], **nccl, **ours},
+            "kernel",
+            _nccl.kernel_name(op, precision),
+        )
     args.update({key: row[key] for key in ("bytes", "flops") if row[key] > 0})
     if row["kind"] == "copy":
         return args, "gpu_memcpy", _copy_name(row["name"])
-    category = {"Memcpy": "gpu_memcpy", "Memset": "gpu_memset"}.get(row["name"][:6], "kernel")
+    category = {"Memcpy": "gpu_memcpy", "Memset": "gpu_memset"}.get(
+        row["name"][:6], "kernel"
+    )
     return args, category, row["name"]
 
 
@@ -157,22 +211,52 @@ def _copy_name(name: str) -> str:
     """Kineto's name of a copy between host and device."""
     plain = name.lower().replace("_", "")
     to_host = "d2h" in plain or "dtoh" in plain
-    return "Memcpy DtoH (Device -> Pinned)" if to_host else "Memcpy HtoD (Pinned -> Device)"
+    return (
+        "Memcpy DtoH (Device -> Pinned)"
+        if to_host
+        else "Memcpy HtoD (Pinned -> Device)"
+    )
 
 
 def _host_event(row: Event, rank: int) -> Event:
     """Work of the host that launches nothing: an annotation, such as the data loader's."""
     args = {"phase": row["phase"]} if row["phase"] else {}
-    return _event("user_annotation", row["name"], rank, HOST_THREAD, row["start"], row["end"], args)
+    return _event(
+        "user_annotation",
+        row["name"],
+        rank,
+        HOST_THREAD,
+        row["start"],
+        row["end"],
+        args,
+    )
 
 
-def _event(category: str, name: str, pid: int, tid: int, start: int, end: int, args: Event) -> Event:
+def _event(
+    category: str, name: str, pid: int, tid: int, start: int, end: int, args: Event
+) -> Event:
     times = {"ts": start / 1000, "dur": (end - start) / 1000}
-    return {"ph": "X", "cat": category, "name": name, "pid": pid, "tid": tid, **times, "args": args}
+    return {
+        "ph": "X",
+        "cat": category,
+        "name": name,
+        "pid": pid,
+        "tid": tid,
+        **times,
+        "args": args,
+    }
 
 
 def _arrow(phase: str, correlation: int, pid: int, tid: int, at: int) -> Event:
-    return {"ph": phase, "id": correlation, "pid": pid, "tid": tid, "ts": at / 1000, "cat": "ac2g", "name": "ac2g"}
+    return {
+        "ph": phase,
+        "id": correlation,
+        "pid": pid,
+        "tid": tid,
+        "ts": at / 1000,
+        "cat": "ac2g",
+        "name": "ac2g",
+    }
 
 
 def nanoseconds(seconds: np.ndarray) -> np.ndarray:

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 from sim.units import format_bytes, format_duration
 
 if TYPE_CHECKING:
-    from sim.result import Link, Result
-    from sim.uncertainty import Uncertainty
+    from sim.analysis.prediction import Link, Result
+    from sim.analysis.uncertainty import Uncertainty
 
 SHARES = {
     "compute": "compute",
@@ -35,10 +35,18 @@ def path_part(part: Mapping[str, Any]) -> str:
     if part["kind"] == "kernel":
         return f"{part['family']} kernels"
     if part["kind"] == "communication":
-        return " ".join(word for word in (part["family"], part["axis"], f"({part['group']})") if word)
+        return " ".join(
+            word
+            for word in (part["family"], part["axis"], f"({part['group']})")
+            if word
+        )
     if part["kind"] == "io":
         return part["family"]
-    return part["kind"] if part["kind"] == part["family"] else f"{part['kind']}: {part['family']}"
+    return (
+        part["kind"]
+        if part["kind"] == part["family"]
+        else f"{part['kind']}: {part['family']}"
+    )
 
 
 def percent(share: float, signed: bool = False) -> str:
@@ -57,7 +65,10 @@ def headline(result: Result) -> Iterator[tuple[str, str]]:
     """Rows (what, how much) of the first table."""
     yield "step time", format_duration(result.step_time)
     if result.uncertainty is not None:
-        yield f"{result.uncertainty.nominal:.0%} interval".replace("%", " %"), interval(result.uncertainty)
+        yield (
+            f"{result.uncertainty.nominal:.0%} interval".replace("%", " %"),
+            interval(result.uncertainty),
+        )
     if result.measured is not None and result.signed_error is not None:
         yield (
             "measured",
@@ -65,39 +76,66 @@ def headline(result: Result) -> Iterator[tuple[str, str]]:
         )
     times = result.step_time_by_rank
     if times and max(times.values()) > 1.001 * min(times.values()):
-        fast, slow = min(times, key=times.__getitem__), max(times, key=times.__getitem__)
+        fast, slow = (
+            min(times, key=times.__getitem__),
+            max(times, key=times.__getitem__),
+        )
         fastest, slowest = format_duration(times[fast]), format_duration(times[slow])
         yield "ranks", f"fastest {fast}: {fastest}, slowest {slow}: {slowest}"
     unit = result.scenario.get("sample", "tokens")
     yield "throughput", f"{count(result.tokens_per_second_per_gpu)} {unit}/s per GPU"
     if math.isfinite(result.mfu):
-        yield "model flops", f"{result.tflops_per_gpu:.4g} TFLOP/s per GPU, MFU {percent(result.mfu)}"
+        yield (
+            "model flops",
+            f"{result.tflops_per_gpu:.4g} TFLOP/s per GPU, MFU {percent(result.mfu)}",
+        )
 
 
 def tiles(result: Result) -> Iterator[tuple[str, str, str]]:
     """(what, how much, what else is to be said) of the figures that come first."""
     sure, verdict = result.uncertainty, result.out_of_memory
-    said = "" if sure is None else f"{sure.nominal:.0%} interval ".replace("%", " %") + _between(sure)
+    said = (
+        ""
+        if sure is None
+        else f"{sure.nominal:.0%} interval ".replace("%", " %") + _between(sure)
+    )
     yield "step time", format_duration(result.step_time), said
     if result.measured is not None and result.signed_error is not None:
         off = f"the prediction is off by {percent(result.signed_error, True)}"
         yield "measured", format_duration(result.measured), off
     times = result.step_time_by_rank
     if times and max(times.values()) > 1.001 * min(times.values()):
-        fast, slow = min(times, key=times.__getitem__), max(times, key=times.__getitem__)
+        fast, slow = (
+            min(times, key=times.__getitem__),
+            max(times, key=times.__getitem__),
+        )
         least = f"rank {slow}; fastest {format_duration(times[fast])}, rank {fast}"
         yield "slowest rank", format_duration(times[slow]), least
     unit = result.scenario.get("sample", "tokens")
     yield "throughput", count(result.tokens_per_second_per_gpu), f"{unit}/s per GPU"
     if math.isfinite(result.mfu):
-        yield "MFU", percent(result.mfu), f"{result.tflops_per_gpu:.4g} model TFLOP/s per GPU"
+        yield (
+            "MFU",
+            percent(result.mfu),
+            f"{result.tflops_per_gpu:.4g} model TFLOP/s per GPU",
+        )
     if verdict is not None:
         of = "" if verdict.capacity is None else f"of {format_bytes(verdict.capacity)} "
         fits = "" if verdict.fits else ": OUT OF MEMORY"
-        yield "memory", format_bytes(verdict.needed), f"{of}on rank {verdict.rank}{fits}"
+        yield (
+            "memory",
+            format_bytes(verdict.needed),
+            f"{of}on rank {verdict.rank}{fits}",
+        )
     if result.evidence:
-        grounded = sum(result.evidence.get(grade, 0.0) for grade in ("measured", "fitted"))
-        guessed = "" if sure is None else f"{percent(sure.guessed)} of the step rests on guesses"
+        grounded = sum(
+            result.evidence.get(grade, 0.0) for grade in ("measured", "fitted")
+        )
+        guessed = (
+            ""
+            if sure is None
+            else f"{percent(sure.guessed)} of the step rests on guesses"
+        )
         yield "measured or fitted", percent(grounded), guessed
 
 
@@ -136,7 +174,10 @@ def memory(result: Result) -> Iterator[tuple[str, float]]:
     """Rows (owner, bytes) of the fullest rank, largest first."""
     if result.fullest_rank is not None:
         owners = result.owners(result.fullest_rank)
-        yield from sorted(((o, size) for o, size in owners.items() if size > 0), key=lambda row: -row[1])
+        yield from sorted(
+            ((o, size) for o, size in owners.items() if size > 0),
+            key=lambda row: -row[1],
+        )
 
 
 def memory_verdict(result: Result) -> str:
@@ -149,15 +190,25 @@ def memory_verdict(result: Result) -> str:
         return f"{peak} (capacity not known)"
     of = f"{peak} of {format_bytes(verdict.capacity)}"
     if verdict.fits:
-        tight = ", less than PyTorch's allocator usually leaves unused" if verdict.tight else ""
-        return f"{of}: fits, {format_bytes(verdict.capacity - verdict.needed)} free{tight}"
+        tight = (
+            ", less than PyTorch's allocator usually leaves unused"
+            if verdict.tight
+            else ""
+        )
+        return (
+            f"{of}: fits, {format_bytes(verdict.capacity - verdict.needed)} free{tight}"
+        )
     over = format_bytes(verdict.needed - verdict.capacity)
     return f"OUT OF MEMORY: {of}, {over} too much; the largest part is {verdict.largest_owner}"
 
 
 def title(result: Result) -> str:
     """`llama3-1b on h200-host-4, dp 4, bf16`: the scenario's summary in one line."""
-    said = {key: str(value) for key, value in result.scenario.items() if value not in (None, "")}
+    said = {
+        key: str(value)
+        for key, value in result.scenario.items()
+        if value not in (None, "")
+    }
     what = said.get("model") or said.get("name") or "step"
     where = f" on {said['cluster']}" if "cluster" in said else ""
     rest = [said[key] for key in ("layout", "framework", "precision") if key in said]

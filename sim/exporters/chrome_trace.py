@@ -19,19 +19,22 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from sim import files
+from sim.analysis.timeline import COMMUNICATION, Timeline, group_ranks
 from sim.errors import PrestepError
 from sim.exporters import _trace_across as across
 from sim.exporters._trace_events import events
-from sim.timeline import COMMUNICATION, Timeline, group_ranks
 
 if TYPE_CHECKING:
-    from sim.result import LinkLoad, Result
+    from sim.analysis.prediction import LinkLoad, Result
 
 SUFFIXES = (".json", ".json.gz", "/")
 
 
 def write(
-    result: Result, path: str | Path, window: tuple[float, float] | None = None, ranks: Collection[int] | None = None
+    result: Result,
+    path: str | Path,
+    window: tuple[float, float] | None = None,
+    ranks: Collection[int] | None = None,
 ) -> None:
     """Write one file with all ranks, or into a folder one file per rank.
 
@@ -47,7 +50,9 @@ def write(
     result = _part(result, window, ranks)
     timeline, target = result.timeline, Path(path)
     if timeline is None or len(timeline) == 0:
-        raise PrestepError(f"{path}: nothing of the timeline is in that window on those ranks")
+        raise PrestepError(
+            f"{path}: nothing of the timeline is in that window on those ranks"
+        )
     if target.suffix and not target.is_dir():
         _save(target, render(result, None, window))
         return
@@ -56,7 +61,9 @@ def write(
         _save(target / f"rank{rank}.json.gz", render(result, int(rank), window))
 
 
-def _part(result: Result, window: tuple[float, float] | None, ranks: Collection[int] | None) -> Result:
+def _part(
+    result: Result, window: tuple[float, float] | None, ranks: Collection[int] | None
+) -> Result:
     """The result with a part of its timeline and of its links' loads; a rank that stands for others is asked by any."""
     timeline = result.timeline
     if timeline is None or (window is None and ranks is None):
@@ -64,7 +71,11 @@ def _part(result: Result, window: tuple[float, float] | None, ranks: Collection[
     loads = result.link_loads
     if ranks is not None:
         alike = {} if result.source is None else result.source.lowered.graph.represents
-        wanted = [r for r in timeline.ranks if any(m in ranks for m in alike.get(int(r), (int(r),)))]
+        wanted = [
+            r
+            for r in timeline.ranks
+            if any(m in ranks for m in alike.get(int(r), (int(r),)))
+        ]
         timeline = timeline.select(np.isin(timeline["rank"], wanted))
     if window is not None:
         timeline = timeline.window(*window)
@@ -76,10 +87,14 @@ def _load_in(load: LinkLoad, window: tuple[float, float]) -> LinkLoad:
     """A link's load in a window, with what it carries as the window begins."""
     before = max(0, int(np.searchsorted(load.time, window[0], "right")) - 1)
     kept = slice(before, int(np.searchsorted(load.time, window[1], "left")))
-    return replace(load, time=np.maximum(load.time[kept], window[0]), load=load.load[kept])
+    return replace(
+        load, time=np.maximum(load.time[kept], window[0]), load=load.load[kept]
+    )
 
 
-def render(result: Result, rank: int | None = None, window: tuple[float, float] | None = None) -> str:
+def render(
+    result: Result, rank: int | None = None, window: tuple[float, float] | None = None
+) -> str:
     """The trace as JSON text, one event per line: of one rank, or of all; counters of memory in `window` (seconds)."""
     import msgspec
 
@@ -94,7 +109,9 @@ def render(result: Result, rank: int | None = None, window: tuple[float, float] 
     if rank is None:
         made += [*across.flows(timeline), *across.links(result)]
     # json.dumps puts a space after the colon: HolisticTraceAnalysis finds the rank with the pattern `"rank":\s+(\d+)`.
-    lines = [f"{json.dumps(key)}: {json.dumps(value)}," for key, value in header.items()]
+    lines = [
+        f"{json.dumps(key)}: {json.dumps(value)}," for key, value in header.items()
+    ]
     body = ",\n".join(msgspec.json.encode(event).decode() for event in made)
     return "{\n" + "\n".join(lines) + '\n"traceEvents": [\n' + body + "\n]}\n"
 
@@ -109,24 +126,37 @@ def _save(path: Path, text: str) -> None:
 
 def _header(result: Result, timeline: Timeline, rank: int | None) -> dict[str, Any]:
     said = result.scenario
-    gpu = {"name": str(said.get("gpu", "GPU")), "totalGlobalMem": int(result.memory_capacity or 0)}
+    gpu = {
+        "name": str(said.get("gpu", "GPU")),
+        "totalGlobalMem": int(result.memory_capacity or 0),
+    }
     groups = _groups(timeline)
-    mine = [(text, axis) for text, axis in groups if rank is None or rank in group_ranks(text)]
+    mine = [
+        (text, axis)
+        for text, axis in groups
+        if rank is None or rank in group_ranks(text)
+    ]
     info: dict[str, Any] = {"backend": "nccl"}
     if rank is not None:
         info["rank"] = rank
     info["world_size"] = int(said.get("gpus", max(timeline.ranks) + 1))
     info["pg_count"] = len(mine)
     info["pg_config"] = [
-        {"pg_name": groups[key], "pg_desc": f"mesh_{key[1]}", "pg_size": len(group_ranks(key[0])),
-         "ranks": list(group_ranks(key[0]))}
+        {
+            "pg_name": groups[key],
+            "pg_desc": f"mesh_{key[1]}",
+            "pg_size": len(group_ranks(key[0])),
+            "ranks": list(group_ranks(key[0])),
+        }
         for key in mine
-    ]  # fmt: skip
+    ]
     if "nccl_version" in said:
         info["nccl_version"] = str(said["nccl_version"])
     return {
         "schemaVersion": 1,
-        "deviceProperties": [{"id": r, **gpu} for r in (timeline.ranks if rank is None else (rank,))],
+        "deviceProperties": [
+            {"id": r, **gpu} for r in (timeline.ranks if rank is None else (rank,))
+        ],
         "distributedInfo": info,
         "displayTimeUnit": "ms",
         "baseTimeNanoseconds": 0,
@@ -138,4 +168,7 @@ def _groups(timeline: Timeline) -> dict[tuple[str, str], str]:
     """(ranks, axis) of every process group -> its name, numbered in sorted order."""
     rows = timeline.select(timeline.matches("kind", *COMMUNICATION))
     pairs = {(g, a) for g, a in zip(rows["group"], rows["axis"], strict=True) if g}
-    return {pair: str(i) for i, pair in enumerate(sorted(pairs, key=lambda p: (p[1], group_ranks(p[0]))))}
+    return {
+        pair: str(i)
+        for i, pair in enumerate(sorted(pairs, key=lambda p: (p[1], group_ranks(p[0]))))
+    }

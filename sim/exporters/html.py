@@ -17,7 +17,7 @@ from sim.exporters import _words as words
 from sim.exporters._html import compared, grounds, sections, shares
 
 if TYPE_CHECKING:
-    from sim.result import Result
+    from sim.analysis.prediction import Result
 
 SUFFIXES = (".html", ".htm")
 
@@ -25,18 +25,29 @@ SUFFIXES = (".html", ".htm")
 Table = dict[str, Any]
 
 
-def write(result: Result, path: str | Path, tornado: Table | None = None, known: Table | None = None) -> None:
+def write(
+    result: Result,
+    path: str | Path,
+    tornado: Table | None = None,
+    known: Table | None = None,
+) -> None:
     """Write the report.
 
-    `tornado` is what `sim.whatif.tornado` found, for the section on what-ifs; `known` what the validation sets have of
-    this run and its like (`validation.known.lookup`).
+    `tornado` is what `sim.studies.whatif.tornado` found, for the section on what-ifs; `known` what the validation sets have of
+    this run and its like (`validation.index.measured.lookup`).
     """
     files.write_text(path, render(result, tornado, known))
 
 
-def render(result: Result, tornado: Table | None = None, known: Table | None = None) -> str:
+def render(
+    result: Result, tornado: Table | None = None, known: Table | None = None
+) -> str:
     """The report as HTML text."""
-    made = [(name, title, body) for name, title, body in _sections(result, tornado, known) if body]
+    made = [
+        (name, title, body)
+        for name, title, body in _sections(result, tornado, known)
+        if body
+    ]
     links = "".join(f'<a href="#{name}">{escape(title)}</a>' for name, title, _ in made)
     body = "".join(
         f'<section id="{name}" aria-labelledby="{name}-title"><h2 id="{name}-title">{escape(title)}</h2>'
@@ -61,7 +72,9 @@ def render(result: Result, tornado: Table | None = None, known: Table | None = N
     )
 
 
-def _sections(result: Result, tornado: Table | None, known: Table | None) -> Iterator[tuple[str, str, str]]:
+def _sections(
+    result: Result, tornado: Table | None, known: Table | None
+) -> Iterator[tuple[str, str, str]]:
     """(anchor, title, HTML) in the order of the page; sections with nothing to say are empty."""
     yield "step", "Where the step goes", shares.breakdown(result)
     yield "measured", "Predicted and measured", compared.measured(result, known)

@@ -1,4 +1,4 @@
-"""The timeline as a Parquet file: columns of `sim.timeline.SPANS`, seconds and bytes."""
+"""The timeline as a Parquet file: columns of `sim.analysis.timeline.SPANS`, seconds and bytes."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sim import files
+from sim.analysis.timeline import Timeline
 from sim.errors import PrestepError
-from sim.timeline import Timeline
 
 if TYPE_CHECKING:
-    from sim.result import Result
+    from sim.analysis.prediction import Result
 
 SUFFIXES = (".parquet",)
 
@@ -30,7 +30,9 @@ def write(result: Result, path: str | Path) -> None:
         raise PrestepError(f"{path}: the result has no timeline to write")
     table = result.timeline.to_arrow()
     summary = json.dumps(json.loads(result.to_json()))
-    table = table.replace_schema_metadata({**(table.schema.metadata or {}), b"prestep.result": summary.encode()})
+    table = table.replace_schema_metadata(
+        {**(table.schema.metadata or {}), b"prestep.result": summary.encode()}
+    )
     with files.replacing(path) as beside:
         pyarrow.parquet.write_table(table, str(beside), compression="zstd")
 

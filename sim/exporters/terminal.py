@@ -15,9 +15,9 @@ from sim.units import format_bytes, format_duration
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from sim.critical import CriticalPath
-    from sim.result import Result
-    from sim.together import Together
+    from sim.analysis.critical_path import CriticalPath
+    from sim.analysis.prediction import Result
+    from sim.studies.shared_cluster import Together
 
 SUFFIXES = (".txt",)
 WIDEST = 100
@@ -57,9 +57,14 @@ def render_jobs(together: Together) -> str:
         lines.append(f"  {name:{width}}  {told}")
     lines += ["", "Busiest links of the cluster", ""]
     for link in together.links:
-        lines.append(f"  {link.name}  {words.percent(link.utilisation)}  {format_bytes(link.bytes)}")
+        lines.append(
+            f"  {link.name}  {words.percent(link.utilisation)}  {format_bytes(link.bytes)}"
+        )
     lines += [f"  ! {note}" for note in together.notes]
-    pages = [f"[{name}]\n{render(replace(result, links=()))}" for name, result in together.results.items()]
+    pages = [
+        f"[{name}]\n{render(replace(result, links=()))}"
+        for name, result in together.results.items()
+    ]
     return "\n".join([*lines, "", *pages])
 
 
@@ -73,17 +78,19 @@ def _sections(result: Result, width: int) -> list[tuple[str, Table]]:
     if result.breakdown:
         sections.append(("Where the step goes", _breakdown(result, max(8, width - 56))))
     if result.critical_path is not None and result.critical_path.segments:
-        sections.append(("Critical path through all ranks", _critical(result.critical_path)))
+        sections.append(
+            ("Critical path through all ranks", _critical(result.critical_path))
+        )
     if result.peak_memory:
         sections.append(("Memory", _memory(result, max(8, width - 56))))
     if result.links:
         sections.append(("Busiest links", _links(result)))
     if result.checkpoint is not None:
-        from sim.checkpointing import words as saved
+        from sim.storage.checkpointing import words as saved
 
         sections.append(("Checkpoint", _grid(saved(dict(result.checkpoint)))))
     if result.replicas is not None:
-        from sim.replicas import words as drawn
+        from sim.studies.replicas import words as drawn
 
         sections.append(("The step with noise", _grid(drawn(result.replicas))))
     if result.dataload is not None:
@@ -91,12 +98,24 @@ def _sections(result: Result, width: int) -> list[tuple[str, Table]]:
 
         sections.append(("Data loading", _grid(read(dict(result.dataload)))))
     if result.evidence:
-        shares = [f"{grade} {words.percent(share)}" for grade, share in result.evidence.items()]
-        sections.append(("The time rests on constants that are", _grid([(", ".join(shares),)])))
+        shares = [
+            f"{grade} {words.percent(share)}"
+            for grade, share in result.evidence.items()
+        ]
+        sections.append(
+            ("The time rests on constants that are", _grid([(", ".join(shares),)]))
+        )
     if result.fallbacks:
-        sections.append(("Fallbacks: not covered by a measurement or a fit", _fallbacks(result)))
+        sections.append(
+            ("Fallbacks: not covered by a measurement or a fit", _fallbacks(result))
+        )
     if result.warnings:
-        sections.append(("Warnings", _grid([("!", warning) for warning in result.warnings], style="yellow")))
+        sections.append(
+            (
+                "Warnings",
+                _grid([("!", warning) for warning in result.warnings], style="yellow"),
+            )
+        )
     return sections
 
 
@@ -127,7 +146,9 @@ def _bar(share: float, width: int) -> str:
 def _breakdown(result: Result, bar: int) -> Table:
     table = _table("left", "left", "right", "right", "left")
     for name, seconds, share in words.shares(result):
-        table.add_row("", name, format_duration(seconds), words.percent(share), _bar(share, bar))
+        table.add_row(
+            "", name, format_duration(seconds), words.percent(share), _bar(share, bar)
+        )
     return table
 
 
@@ -136,10 +157,20 @@ def _critical(path: CriticalPath, most: int = 5) -> Table:
     table = _table("left", "left", "right", "right")
     parts = path.parts()
     for part in parts[:most]:
-        table.add_row("", words.path_part(part), format_duration(part["seconds"]), words.percent(part["share"]))
+        table.add_row(
+            "",
+            words.path_part(part),
+            format_duration(part["seconds"]),
+            words.percent(part["share"]),
+        )
     if rest := parts[most:]:
         seconds = sum(part["seconds"] for part in rest)
-        table.add_row("", f"{len(rest)} more", format_duration(seconds), words.percent(seconds / path.length))
+        table.add_row(
+            "",
+            f"{len(rest)} more",
+            format_duration(seconds),
+            words.percent(seconds / path.length),
+        )
     return table
 
 
@@ -151,9 +182,20 @@ def _memory(result: Result, bar: int) -> Table:
     if verdict is not None:
         whole = max(verdict.needed, verdict.capacity or 0.0) or 1.0
         for owner, size in words.memory(result):
-            table.add_row("", owner, format_bytes(size), words.percent(size / whole), _bar(size / whole, bar))
+            table.add_row(
+                "",
+                owner,
+                format_bytes(size),
+                words.percent(size / whole),
+                _bar(size / whole, bar),
+            )
     outer = _table("left")
-    outer.add_row(Text("  " + words.memory_verdict(result), style="" if verdict and verdict.fits else "bold red"))
+    outer.add_row(
+        Text(
+            "  " + words.memory_verdict(result),
+            style="" if verdict and verdict.fits else "bold red",
+        )
+    )
     outer.add_row(table)
     return outer
 
@@ -164,23 +206,42 @@ def _fallbacks(result: Result, most: int = 5) -> Table:
         table.add_row("", f.what, f.grade, f"{f.count} x", words.percent(f.share))
     if len(result.fallbacks) > most:
         rest = result.fallbacks[most:]
-        table.add_row("", f"{len(rest)} more", "", "", words.percent(sum(f.share for f in rest)))
+        table.add_row(
+            "", f"{len(rest)} more", "", "", words.percent(sum(f.share for f in rest))
+        )
     return table
 
 
 def _links(result: Result) -> Table:
     priced = any(link.shadow_price is not None for link in result.links)
     table = _table("left", "left", "right", "right", "right", "left")
-    heads = ("busy", "carried", "1 % faster saves" if priced else "", "in the last step" if result.link_loads else "")
+    heads = (
+        "busy",
+        "carried",
+        "1 % faster saves" if priced else "",
+        "in the last step" if result.link_loads else "",
+    )
     table.add_row("", "", *heads)
     for link in result.links:
-        row = (words.percent(link.utilisation), format_bytes(link.bytes), words.saved(link), _spark(link.profile))
+        row = (
+            words.percent(link.utilisation),
+            format_bytes(link.bytes),
+            words.saved(link),
+            _spark(link.profile),
+        )
         table.add_row("", link.name, *row)
     for kind in result.link_kinds:
         if kind.shadow_price:
             price, held = words.price(kind.shadow_price), format_duration(kind.held)
             full = f"full for {held} of the step" if kind.held > 0 else ""
-            table.add_row("", f"all {kind.links} of {kind.kind}", "", format_bytes(kind.bytes), price, full)
+            table.add_row(
+                "",
+                f"all {kind.links} of {kind.kind}",
+                "",
+                format_bytes(kind.bytes),
+                price,
+                full,
+            )
     return table
 
 

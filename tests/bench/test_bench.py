@@ -16,23 +16,31 @@ from sim.collectives import table
 from sim.costs import Kernel
 from sim.costs.gpu import Gpu, load
 from sim.predict import Simulation, simulate
-from sim.spec import load_scenario
+from sim.spec.load import load_scenario
 from topologies import load_cluster
 
 HERE = Path(__file__).parent
 SCENARIOS = HERE.parents[1] / "workloads" / "scenarios"
 TOLERANCE = 1.02
-COUNTS: dict[str, dict[str, int]] = tomllib.loads((HERE / "counts.toml").read_text(encoding="utf-8"))
+COUNTS: dict[str, dict[str, int]] = tomllib.loads(
+    (HERE / "counts.toml").read_text(encoding="utf-8")
+)
 
 
 def gate(case: str, found: dict[str, int]) -> None:
     """Every count is known, and within tolerance of what counts.toml says."""
     assert found.keys() == COUNTS[case].keys()
-    grown = {name: count for name, count in found.items() if count > COUNTS[case][name] * TOLERANCE}
+    grown = {
+        name: count
+        for name, count in found.items()
+        if count > COUNTS[case][name] * TOLERANCE
+    }
     assert not grown, f"[{case}] does more than {COUNTS[case]}: {grown}"
 
 
-@pytest.mark.parametrize("name", ["llama8b-fsdp4", "llama8b-pp4-1f1b", "llama1b-ddp4", "llama1b-tp4"])
+@pytest.mark.parametrize(
+    "name", ["llama8b-fsdp4", "llama8b-pp4-1f1b", "llama1b-ddp4", "llama1b-tp4"]
+)
 def test_a_prediction(benchmark: Any, name: str) -> None:
     """A bundled scenario from its file to an executed run of three steps."""
 
@@ -47,8 +55,13 @@ def test_a_prediction(benchmark: Any, name: str) -> None:
 
 def test_a_collective_sweep(benchmark: Any) -> None:
     """All-reduce on eight GPUs from 8 B to 4 GiB, on a fresh cluster, so that no plan is remembered."""
-    rows = benchmark.pedantic(lambda: table.sweep(load_cluster("dgx-h200")), rounds=3, warmup_rounds=1)
-    gate("collective-sweep", {"sizes": len(rows), "links": sum(len(row.plan.links) for row in rows)})
+    rows = benchmark.pedantic(
+        lambda: table.sweep(load_cluster("dgx-h200")), rounds=3, warmup_rounds=1
+    )
+    gate(
+        "collective-sweep",
+        {"sizes": len(rows), "links": sum(len(row.plan.links) for row in rows)},
+    )
 
 
 def test_loading_a_gpu(benchmark: Any) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sim.maxmin import Incidence, rates
+from sim.engine.fair_share import Incidence, rates
 
 PORT = 12.5e9  # bytes/s of every link
 
@@ -25,8 +25,14 @@ def fat_tree_flows(ports: int, flows: int, random: bool) -> tuple[Incidence, int
     dst = np.where(dst == src, (dst + 1) % hosts, dst)
     leaf, pod = (src // half, dst // half), (src // half**2, dst // half**2)
     way, core = draw.integers(0, half, flows), draw.integers(0, half, flows)
-    up = [hosts * 2 + leaf[0] * half + way, hosts * 4 + (pod[0] * half + way) * half + core]
-    down = [hosts * 5 + (pod[1] * half + way) * half + core, hosts * 3 + leaf[1] * half + way]
+    up = [
+        hosts * 2 + leaf[0] * half + way,
+        hosts * 4 + (pod[0] * half + way) * half + core,
+    ]
+    down = [
+        hosts * 5 + (pod[1] * half + way) * half + core,
+        hosts * 3 + leaf[1] * half + way,
+    ]
     links = np.stack([src, *up, *down, hosts + dst], axis=1)
     used = np.ones_like(links, dtype=bool)
     used[:, [1, 4]] = (leaf[0] != leaf[1])[:, None]
@@ -37,11 +43,15 @@ def fat_tree_flows(ports: int, flows: int, random: bool) -> tuple[Incidence, int
 
 @pytest.mark.parametrize("pattern", ["ring", "random"])
 @pytest.mark.parametrize(("flows", "ports"), [(1_000, 16), (10_000, 36), (100_000, 74)])
-def test_rates_of_many_flows(benchmark: Any, flows: int, ports: int, pattern: str) -> None:
+def test_rates_of_many_flows(
+    benchmark: Any, flows: int, ports: int, pattern: str
+) -> None:
     """No link carries more than its bandwidth, and every flow is held by a full link."""
     incidence, links = fat_tree_flows(ports, flows, pattern == "random")
     caps, bandwidth = np.full(flows, np.inf), np.full(links, PORT)
-    found, bound = benchmark.pedantic(lambda: rates(incidence, caps, bandwidth), rounds=5, warmup_rounds=1)
+    found, bound = benchmark.pedantic(
+        lambda: rates(incidence, caps, bandwidth), rounds=5, warmup_rounds=1
+    )
     load = np.bincount(incidence.links, found[incidence.activity], links)
     assert (load <= PORT * (1 + 1e-9)).all() and (found > 0).all()
     assert (bound >= 0).all() and np.allclose(load[bound], PORT)

@@ -10,13 +10,17 @@ import pytest
 from sim.collectives import plan_collective
 from topologies import load_cluster
 from topologies.routes.batch import Batch
-from validation import performance
+from validation.bench import performance
 
 # Messages that a workload sends, and how far our prediction may lie from the peer's.
 MESSAGES = {
-    "G1": (2 * 511 * 512, 0.05), "G2": (2 * 4095 * 4096, 0.05), "G4-512": (512 * 511, 0.01), "G8-128": (30 * 128, 0.1),
-    "G8-512": (126 * 512, 0.1), "G8-128-large": (30 * 128, 0.1),
-}  # fmt: skip
+    "G1": (2 * 511 * 512, 0.05),
+    "G2": (2 * 4095 * 4096, 0.05),
+    "G4-512": (512 * 511, 0.01),
+    "G8-128": (30 * 128, 0.1),
+    "G8-512": (126 * 512, 0.1),
+    "G8-128-large": (30 * 128, 0.1),
+}
 
 
 @pytest.mark.parametrize("name", MESSAGES)
@@ -31,12 +35,17 @@ def test_a_workload_of_a_peer(benchmark: Any, name: str) -> None:
 def test_a_permutation(benchmark: Any) -> None:
     """Transfers that end together are one solution: far fewer than flows."""
     time, counts = benchmark.pedantic(performance.permutation, rounds=1)
-    assert counts["solves"] <= 30 and 1 <= counts["median slowdown"] <= counts["worst slowdown"]
+    assert (
+        counts["solves"] <= 30
+        and 1 <= counts["median slowdown"] <= counts["worst slowdown"]
+    )
     assert time == pytest.approx(counts["worst slowdown"] * 2e6 / 12.5e9)
 
 
 @pytest.mark.parametrize("op", ["all_reduce", "all_to_all"])
-def test_a_collective_of_4096_ranks(benchmark: Any, monkeypatch: pytest.MonkeyPatch, op: str) -> None:
+def test_a_collective_of_4096_ranks(
+    benchmark: Any, monkeypatch: pytest.MonkeyPatch, op: str
+) -> None:
     """No more pairs are looked at than a few for each rank, and routes are asked for within one host alone."""
     seen: list[int] = []
     doors = Batch.doors
@@ -47,6 +56,10 @@ def test_a_collective_of_4096_ranks(benchmark: Any, monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr(Batch, "doors", counted)
     fabric = load_cluster("rail-h100", 512)
-    plan = benchmark.pedantic(lambda: plan_collective(op, 2.0**28, fabric.gpus, fabric), rounds=1)
+    plan = benchmark.pedantic(
+        lambda: plan_collective(op, 2.0**28, fabric.gpus, fabric), rounds=1
+    )
     assert sum(seen) <= 6 * 4096 and len(fabric._router._spreads) <= 64
-    assert len(plan.links) == 59_392 and np.isfinite(plan.duration(fabric.links.bandwidth))
+    assert len(plan.links) == 59_392 and np.isfinite(
+        plan.duration(fabric.links.bandwidth)
+    )

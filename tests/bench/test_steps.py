@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from validation import performance, steps
+from validation.bench import performance, steps
 
 
 @pytest.mark.parametrize("name", ["G5-512", "G5-4096"])
@@ -22,7 +22,10 @@ def test_cost_grows_with_distinct_work(benchmark: Any) -> None:
     _, few = steps.step(steps.curve_point(512))
     _, many = benchmark.pedantic(lambda: steps.step(steps.curve_point(4096)), rounds=1)
     assert many["programs"] == few["programs"] == 8
-    assert many["operations"] == few["operations"] and many["events"] <= 1.2 * few["events"]
+    assert (
+        many["operations"] == few["operations"]
+        and many["events"] <= 1.2 * few["events"]
+    )
     # 12,293 and 45 when this was written; 676 before rates were remembered.
     assert few["events"] <= 12_600 and few["solves"] <= 50
 

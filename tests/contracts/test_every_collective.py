@@ -12,12 +12,16 @@ from sim.collectives.group import group_of
 from sim.collectives.plan import OPS, Plan
 from sim.errors import InputError
 from sim.plugins import load, providers
-from sim.sections import Nccl
+from sim.spec.sections import Nccl
 from topologies import cluster_names, load_cluster
 from topologies.core.quantity import Quantity
 from topologies.fabric import Fabric
 
-ALGORITHMS = sorted(name for name in providers("sim.collectives", "plan") if name not in ("plan", "gloo", "one_sided"))
+ALGORITHMS = sorted(
+    name
+    for name in providers("sim.collectives.algorithms", "plan")
+    if name not in ("plan", "gloo", "one_sided")
+)
 # Not NCCL's: on the CPU (Gloo stages buffers in host memory), or without a kernel of its own.
 OTHERS = ("gloo", "one_sided")
 CLUSTERS = ("h200-host-2", "h200-host-4", "dgx-h200")
@@ -34,7 +38,13 @@ def cluster(name: str) -> Fabric:
     if plain == name:
         return load_cluster(plain)
     fabric = load_cluster(plain, hosts=2)
-    return fabric.with_facts(name, {**fabric.facts, "sharp": Quantity(1.0, "guess", "switches that can do everything")})
+    return fabric.with_facts(
+        name,
+        {
+            **fabric.facts,
+            "sharp": Quantity(1.0, "guess", "switches that can do everything"),
+        },
+    )
 
 
 @lru_cache
@@ -51,8 +61,10 @@ def several_hosts() -> list[str]:
 
 def plans(algorithm: str, op: str, name: str) -> list[Plan]:
     """The algorithm's plans of all sizes; none where it says that it cannot."""
-    fabric, module = cluster(name), load("sim.collectives", algorithm)
-    if hasattr(module, "runs_on") and module.runs_on(op, group_of(fabric, fabric.gpus), fabric, NVLS):
+    fabric, module = cluster(name), load("sim.collectives.algorithms", algorithm)
+    if hasattr(module, "runs_on") and module.runs_on(
+        op, group_of(fabric, fabric.gpus), fabric, NVLS
+    ):
         return []
     try:
         return [module.plan(op, size, fabric.gpus, fabric) for size in SIZES]
@@ -62,7 +74,11 @@ def plans(algorithm: str, op: str, name: str) -> list[Plan]:
 
 def cases(algorithms: Sequence[str]) -> list[tuple[str, str, str]]:
     pairs = itertools.product(algorithms, CLUSTERS)
-    return [(algorithm, op, name) for algorithm, name in pairs for op in load("sim.collectives", algorithm).OPS]
+    return [
+        (algorithm, op, name)
+        for algorithm, name in pairs
+        for op in load("sim.collectives.algorithms", algorithm).OPS
+    ]
 
 
 CASES = cases(ALGORITHMS)
@@ -71,24 +87,41 @@ CASES = cases(ALGORITHMS)
 def least(algorithm: str, op: str, n: int) -> tuple[float, float]:
     """Payload bytes that must leave, and reach, all GPUs together per byte of the operation's size (nccl-tests')."""
     if algorithm.startswith(IN_NETWORK):
-        all_of_it = float(n - 1)  # a switch that adds gets it from everyone; one that copies gives it to everyone
+        all_of_it = float(
+            n - 1
+        )  # a switch that adds gets it from everyone; one that copies gives it to everyone
         once = {"all_gather": (1.0, all_of_it), "broadcast": (1.0, all_of_it)}
-        return once.get(op, (all_of_it, 1.0) if "reduce" in op and op != "all_reduce" else (all_of_it, all_of_it))
+        return once.get(
+            op,
+            (all_of_it, 1.0)
+            if "reduce" in op and op != "all_reduce"
+            else (all_of_it, all_of_it),
+        )
     host = {"all_reduce": 2.0 * (n - 1), "send": 1.0, "recv": 1.0, "sendrecv": float(n)}
     host |= dict.fromkeys(("gather", "scatter"), (n - 1) / n)
     return (host.get(op, n - 1.0),) * 2
 
 
 @pytest.mark.parametrize(("algorithm", "op", "name"), CASES)
-def test_no_plan_sends_less_than_the_operation_needs(algorithm: str, op: str, name: str) -> None:
+def test_no_plan_sends_less_than_the_operation_needs(
+    algorithm: str, op: str, name: str
+) -> None:
     """What leaves and what reaches the GPUs is at least the lower bound; without help of switches both are equal."""
     fabric = cluster(name)
     gpus = set(fabric.gpus)
     for plan in plans(algorithm, op, name):
-        ends = [(str(fabric.links.src[at]), str(fabric.links.dst[at])) for at in plan.links]
-        assert (plan.usage > 0).all() and len(set(plan.links.tolist())) == len(plan.links)
-        out = sum(u for (src, _), u in zip(ends, plan.usage, strict=True) if src in gpus)
-        into = sum(u for (_, dst), u in zip(ends, plan.usage, strict=True) if dst in gpus)
+        ends = [
+            (str(fabric.links.src[at]), str(fabric.links.dst[at])) for at in plan.links
+        ]
+        assert (plan.usage > 0).all() and len(set(plan.links.tolist())) == len(
+            plan.links
+        )
+        out = sum(
+            u for (src, _), u in zip(ends, plan.usage, strict=True) if src in gpus
+        )
+        into = sum(
+            u for (_, dst), u in zip(ends, plan.usage, strict=True) if dst in gpus
+        )
         sent, received = least(algorithm, op, len(gpus))
         assert out >= sent * (1 - 1e-9) and into >= received * (1 - 1e-9)
         assert algorithm.startswith(IN_NETWORK) or out == pytest.approx(into)
@@ -104,14 +137,16 @@ def test_every_plan_takes_time(algorithm: str, op: str, name: str) -> None:
         assert (1 if algorithm in ALGORITHMS else 0) <= plan.channels <= 64
         assert plan.evidence in ("measured", "fitted", "datasheet", "guess")
         busiest = (plan.usage / bandwidth[plan.links]).max()
-        assert plan.duration(bandwidth) >= (plan.latency + plan.size * busiest) * (1 - 1e-9)
+        assert plan.duration(bandwidth) >= (plan.latency + plan.size * busiest) * (
+            1 - 1e-9
+        )
     assert found == [] or found[0].duration(bandwidth) < found[-1].duration(bandwidth)
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_an_algorithm_runs_somewhere(algorithm: str) -> None:
     """Its OPS are operations that exist, and a bundled host, or two of them, runs each."""
-    module = load("sim.collectives", algorithm)
+    module = load("sim.collectives.algorithms", algorithm)
     assert module.OPS and set(module.OPS) <= set(OPS)
     for op in module.OPS:
         assert any(plans(algorithm, op, name) for name in (*CLUSTERS, *several_hosts()))
@@ -119,4 +154,8 @@ def test_an_algorithm_runs_somewhere(algorithm: str) -> None:
 
 def test_every_operation_has_an_algorithm() -> None:
     """No operation of the table is without a plan."""
-    assert {op for algorithm in ALGORITHMS for op in load("sim.collectives", algorithm).OPS} == set(OPS)
+    assert {
+        op
+        for algorithm in ALGORITHMS
+        for op in load("sim.collectives.algorithms", algorithm).OPS
+    } == set(OPS)

@@ -12,15 +12,23 @@ from sim.plugins import load, providers
 from tests.sim.synthetic import result, timeline
 
 NAMES = sorted(providers("sim.exporters", "write"))
-FILES = [(name, suffix) for name in NAMES for suffix in load("sim.exporters", name).SUFFIXES]
+FILES = [
+    (name, suffix) for name in NAMES for suffix in load("sim.exporters", name).SUFFIXES
+]
 
 
 def written(folder: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in folder.rglob("*")
+        if path.is_file()
+    }
 
 
 @pytest.mark.parametrize(("name", "suffix"), FILES)
-def test_an_exporter_writes_where_it_is_told(name: str, suffix: str, tmp_path: Path) -> None:
+def test_an_exporter_writes_where_it_is_told(
+    name: str, suffix: str, tmp_path: Path
+) -> None:
     """It answers to its suffixes, writes that file (or a folder of files) and nothing else, the same bytes twice."""
     for at in ("one", "two"):
         folder = tmp_path / at
@@ -41,11 +49,17 @@ def test_what_is_rendered_is_text(name: str) -> None:
     if render is None:
         return
     text = render(result())
-    assert isinstance(text, str) and len(text.splitlines()) > 5 and text == render(result())
+    assert (
+        isinstance(text, str)
+        and len(text.splitlines()) > 5
+        and text == render(result())
+    )
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_place_that_cannot_be_written_is_an_input_error(name: str, tmp_path: Path) -> None:
+def test_a_place_that_cannot_be_written_is_an_input_error(
+    name: str, tmp_path: Path
+) -> None:
     """Exit code 2, not a traceback."""
     (tmp_path / "file").write_text("")
     with pytest.raises(InputError, match="a path that can be written"):

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from sim.collectives import found
 from sim.collectives.group import group_of
-from sim.collectives.system import system_of
-from sim.sections import Nccl
+from sim.collectives.nccl import searched
+from sim.collectives.nccl.system import system_of
+from sim.spec.sections import Nccl
 from topologies import load_cluster
 from topologies.core.facts import KINDS, ClusterFacts
 from topologies.core.quantity import Quantity
@@ -45,7 +45,9 @@ def facts_read(tree: ast.Module) -> set[str]:
         if isinstance(target, ast.Name)
     }
     return {
-        node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute) and is_typed_facts(node.value, names)
+        node.attr
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Attribute) and is_typed_facts(node.value, names)
     }
 
 
@@ -54,13 +56,29 @@ def keys_read(tree: ast.Module) -> set[str]:
     asked: list[ast.expr] = []
     for node in ast.walk(tree):
         if isinstance(node, ast.Subscript):
-            asked += [node.slice] if isinstance(node.value, ast.Attribute) and node.value.attr == "facts" else []
+            asked += (
+                [node.slice]
+                if isinstance(node.value, ast.Attribute) and node.value.attr == "facts"
+                else []
+            )
         elif isinstance(node, ast.Compare):
-            inside = [item for item in node.comparators if isinstance(item, ast.Attribute) and item.attr == "facts"]
+            inside = [
+                item
+                for item in node.comparators
+                if isinstance(item, ast.Attribute) and item.attr == "facts"
+            ]
             asked += [node.left] if inside else []
-        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "get":
+        elif (
+            isinstance(node, ast.Call)
+            and isinstance(node.func, ast.Attribute)
+            and node.func.attr == "get"
+        ):
             table = node.func.value
-            asked += node.args[:1] if isinstance(table, ast.Attribute) and table.attr == "facts" else []
+            asked += (
+                node.args[:1]
+                if isinstance(table, ast.Attribute) and table.attr == "facts"
+                else []
+            )
     return {str(key.value) for key in asked if isinstance(key, ast.Constant)}
 
 
@@ -79,7 +97,12 @@ def test_facts_of_every_family_are_read_typed_only() -> None:
 @pytest.mark.parametrize("key", sorted(KINDS))
 def test_a_fact_in_a_file_is_the_typed_one(key: str, tmp_path: Path) -> None:
     """Each fact of a file arrives under its name and with its type; what the file leaves out is None."""
-    examples = {"0 or 1": "1", "a number": "1.5", "a share, at most 1": "0.5", "bytes": "65536"}
+    examples = {
+        "0 or 1": "1",
+        "a number": "1.5",
+        "a share, at most 1": "0.5",
+        "bytes": "65536",
+    }
     written = examples.get(KINDS[key].written, KINDS[key].written)
     path = tmp_path / "mine.toml"
     path.write_text(
@@ -96,7 +119,7 @@ def ring_speed(amd: bool) -> float:
     stated = {"amd_cpu": Quantity(float(amd), "guess", "a test")}
     fabric = polaris.with_facts(polaris.name, {**polaris.facts, **stated})
     group = group_of(fabric, fabric.gpus, Nccl())
-    return found.on_host(group, fabric, Nccl(), group.hosts[0]).ring.between
+    return searched.on_host(group, fabric, Nccl(), group.hosts[0]).ring.between
 
 
 def test_ways_through_an_amd_cpu_cost_no_more_than_their_bytes() -> None:

@@ -10,15 +10,15 @@ from pathlib import Path
 import pytest
 
 import sim.costs
-from sim.catalog import names
 from sim.costs import Kernel, load_gpu
 from sim.costs.frameworks import host_costs
 from sim.costs.gpu import names as gpus
 from sim.predict import predict
-from sim.sections import Model
-from sim.spec import load_scenario, parse_scenario
+from sim.spec.load import load_scenario, parse_scenario
+from sim.spec.sections import Model
+from sim.tools.catalog import names
 from topologies.core.quantity import GRADES
-from workloads.model import load_model, stage_parameters
+from workloads.models.model import load_model, stage_parameters
 
 COSTS = Path(sim.costs.__file__).parent
 SCENARIOS = Path(__file__).parents[2] / "workloads" / "scenarios"
@@ -36,7 +36,9 @@ def test_a_scenario_predicts(name: str) -> None:
     result = predict(scenario)
     assert math.isfinite(result.step_time) and result.step_time > 0
     assert result.out_of_memory is not None and result.out_of_memory.fits
-    assert sum(result.evidence.values()) == pytest.approx(1) and set(result.evidence) <= set(GRADES)
+    assert sum(result.evidence.values()) == pytest.approx(1) and set(
+        result.evidence
+    ) <= set(GRADES)
     assert scenario.measured.step_time is None or scenario.measured.source
 
 
@@ -49,21 +51,32 @@ def test_a_model_predicts_on_one_gpu(name: str) -> None:
     tables = {
         "cluster": {"name": "h200-host-4", "gpus": 1},
         "model": {"name": name},
-        "training": {"seq_len": min(512, spec.max_positions or 512)} | ({"framework": "megatron"} if megatron else {}),
+        "training": {"seq_len": min(512, spec.max_positions or 512)}
+        | ({"framework": "megatron"} if megatron else {}),
     }
     result = predict(parse_scenario(tables, name))
     assert result.step_time > 0 and 0 < result.mfu < 1
     if spec.kind == "transformer":
-        assert result.scenario["parameters"] == stage_parameters(spec, spec.layers, True, True)
+        assert result.scenario["parameters"] == stage_parameters(
+            spec, spec.layers, True, True
+        )
 
 
 @pytest.mark.parametrize("name", GPUS)
 def test_a_gpu_has_its_limits(name: str) -> None:
     """Peaks, bandwidth and memory in SI units, and a time for a product and for a copy that no limit undercuts."""
     gpu = load_gpu(name)
-    assert gpu.peak["bf16"] > 1e13 and gpu.bandwidth > 1e11 and gpu.memory > 1e10 and gpu.sms > 50
+    assert (
+        gpu.peak["bf16"] > 1e13
+        and gpu.bandwidth > 1e11
+        and gpu.memory > 1e10
+        and gpu.sms > 50
+    )
     assert 0 < gpu.floor < 1e-5 and 0 < gpu.gap < 1e-5
-    for kernel in (Kernel("gemm", (4096, 4096, 4096), layout="nt"), Kernel("add", (2**28,))):
+    for kernel in (
+        Kernel("gemm", (4096, 4096, 4096), layout="nt"),
+        Kernel("add", (2**28,)),
+    ):
         assert gpu.duration(kernel) >= gpu.roofline.bound(kernel) > 0
         assert gpu.evidence(kernel) in GRADES
 
@@ -73,7 +86,9 @@ def test_every_constant_says_what_it_rests_on(path: Path) -> None:
     """A grade beside the number, or on its table, or for the whole file in the lines before the first number or beside each."""
     text = path.read_text(encoding="utf-8")
     tomllib.loads(text)
-    preamble = "\n".join(line for line in text.split("\n[")[0].splitlines() if line.startswith("#"))
+    preamble = "\n".join(
+        line for line in text.split("\n[")[0].splitlines() if line.startswith("#")
+    )
     if re.search(r"([Gg]rade|[Ee]vidence): *(" + GRADE.pattern + ")", preamble):
         return
     graded = False
@@ -90,7 +105,11 @@ def test_every_hardware_file_names_a_source(path: Path) -> None:
     """A datasheet, a measurement, or the program that wrote it, before the first number or beside each."""
     text = path.read_text(encoding="utf-8")
     preamble = text.split("\n[")[0]
-    if all(INLINE.search(line) for line in text.splitlines() if " = " in line and not line.startswith("#")):
+    if all(
+        INLINE.search(line)
+        for line in text.splitlines()
+        if " = " in line and not line.startswith("#")
+    ):
         return  # each number says it itself
     assert re.search(r"[Ss]ource|[Dd]atasheet|validation[/.](calibrate|fit)", preamble)
 

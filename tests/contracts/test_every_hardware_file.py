@@ -13,16 +13,28 @@ from click.testing import CliRunner
 
 import cli
 from sim.collectives import constants
-from sim.collectives.speeds import CAPABILITY, NET_SPEEDS, NVLINK, SPEEDS, generation
+from sim.collectives.nccl.speeds import (
+    CAPABILITY,
+    NET_SPEEDS,
+    NVLINK,
+    SPEEDS,
+    generation,
+)
 from sim.costs import frameworks, gpu_files, schema
 from sim.errors import InputError
 
-GPU_FILES = sorted(path for path in gpu_files.HARDWARE.glob("*.toml") if not path.stem.endswith("-nccl"))
+GPU_FILES = sorted(
+    path
+    for path in gpu_files.HARDWARE.glob("*.toml")
+    if not path.stem.endswith("-nccl")
+)
 FILES = [(path, gpu_files.SCHEMA) for path in GPU_FILES]
 FILES += [(path, frameworks.SCHEMA) for path in sorted(frameworks.HERE.glob("*.toml"))]
 
 
-def keys_of(table: Mapping[str, Any], above: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+def keys_of(
+    table: Mapping[str, Any], above: tuple[str, ...] = ()
+) -> Iterator[tuple[str, ...]]:
     """Paths of all keys of a table and of the tables in it."""
     for key, value in table.items():
         yield (*above, key)
@@ -34,18 +46,26 @@ def misspelt(table: Mapping[str, Any], path: tuple[str, ...]) -> dict[str, Any]:
     """The table with one letter more at the end of one key."""
     name, *rest = path
     if not rest:
-        return {key + "x" if key == name else key: value for key, value in table.items()}
+        return {
+            key + "x" if key == name else key: value for key, value in table.items()
+        }
     return {**table, name: misspelt(table[name], tuple(rest))}
 
 
-@pytest.mark.parametrize(("path", "rules"), FILES, ids=lambda value: getattr(value, "name", ""))
-def test_a_misspelt_key_is_reported_with_its_name_and_place(path: Path, rules: schema.Schema) -> None:
+@pytest.mark.parametrize(
+    ("path", "rules"), FILES, ids=lambda value: getattr(value, "name", "")
+)
+def test_a_misspelt_key_is_reported_with_its_name_and_place(
+    path: Path, rules: schema.Schema
+) -> None:
     """Every key of every bundled file, with a letter too many, is a mistake that names file and key."""
     table = tomllib.loads(path.read_text(encoding="utf-8"))
     assert not [*rules.mistakes(str(path), "", table)]
     for key in keys_of(table):
         mistakes = [*rules.mistakes(str(path), "", misspelt(table, key))]
-        assert (str(path), ".".join(key) + "x") in [(mistake.where, mistake.key) for mistake in mistakes]
+        assert (str(path), ".".join(key) + "x") in [
+            (mistake.where, mistake.key) for mistake in mistakes
+        ]
 
 
 def test_all_mistakes_of_a_gpus_files_are_reported_together(tmp_path: Path) -> None:
@@ -53,16 +73,27 @@ def test_all_mistakes_of_a_gpus_files_are_reported_together(tmp_path: Path) -> N
     for path in gpu_files.HARDWARE.glob("h200*"):
         shutil.copy(path, tmp_path)
     facts, fitted = tmp_path / "h200.toml", tmp_path / "h200-fitted.toml"
-    text = facts.read_text().replace("crowded =", "crowdde =").replace("sms = 132", "sms = -1")
+    text = (
+        facts.read_text()
+        .replace("crowded =", "crowdde =")
+        .replace("sms = 132", "sms = -1")
+    )
     facts.write_text(text.replace('generation = "hopper"', 'generation = "hoper"'))
     fitted.write_text(fitted.read_text().replace("sparse = 1.765", 'sparse = "1.765"'))
     with pytest.raises(InputError) as caught:
         gpu_files.facts_of("h200", tmp_path)
-    found = {(Path(mistake.where).name, mistake.key) for mistake in caught.value.mistakes}
+    found = {
+        (Path(mistake.where).name, mistake.key) for mistake in caught.value.mistakes
+    }
     assert found == {
-        ("h200.toml", "crowdde"), ("h200.toml", "sms"), ("h200.toml", "generation"), ("h200-fitted.toml", "adamw.sparse")
-    }  # fmt: skip
-    assert 'did you mean "crowded"?' in str(caught.value) and 'did you mean "hopper"?' in str(caught.value)
+        ("h200.toml", "crowdde"),
+        ("h200.toml", "sms"),
+        ("h200.toml", "generation"),
+        ("h200-fitted.toml", "adamw.sparse"),
+    }
+    assert 'did you mean "crowded"?' in str(
+        caught.value
+    ) and 'did you mean "hopper"?' in str(caught.value)
 
 
 def test_every_gpu_has_a_generation_that_nccls_tables_know() -> None:
@@ -74,19 +105,34 @@ def test_every_gpu_has_a_generation_that_nccls_tables_know() -> None:
 
 def test_a_gpu_that_is_like_no_other_must_say_its_generation(tmp_path: Path) -> None:
     """Without it NCCL's tables would be anybody's guess."""
-    text = (gpu_files.HARDWARE / "h200.toml").read_text().replace('generation = "hopper"', "")
+    text = (
+        (gpu_files.HARDWARE / "h200.toml")
+        .read_text()
+        .replace('generation = "hopper"', "")
+    )
     (tmp_path / "mine.toml").write_text(text)
-    with pytest.raises(InputError, match=r"mine\.toml: generation: found nothing, expected one of volta"):
+    with pytest.raises(
+        InputError,
+        match=r"mine\.toml: generation: found nothing, expected one of volta",
+    ):
         gpu_files.facts_of("mine", tmp_path)
 
 
 @pytest.mark.parametrize("command", ["run", "collective"])
-def test_a_gpu_that_no_file_describes_is_a_mistake(command: str, tmp_path: Path) -> None:
+def test_a_gpu_that_no_file_describes_is_a_mistake(
+    command: str, tmp_path: Path
+) -> None:
     """`run` and `collective` on a cluster of such GPUs say what to do, and predict nothing."""
     cluster = tmp_path / "mine.toml"
     cluster.write_text('family = "host"\ngpu = "x900"\n')
     scenario = tmp_path / "run.toml"
-    scenario.write_text(f'[cluster]\nfile = "{cluster}"\n[model]\nname = "llama3-8b"\n[parallel]\ndp = 8\n')
+    scenario.write_text(
+        f'[cluster]\nfile = "{cluster}"\n[model]\nname = "llama3-8b"\n[parallel]\ndp = 8\n'
+    )
     asked = ["--cluster", str(cluster)] if command == "collective" else [str(scenario)]
     result = CliRunner().invoke(cli.main, [command, *asked])
-    assert result.exit_code != 0 and "x900" in result.output and "Traceback" not in result.output
+    assert (
+        result.exit_code != 0
+        and "x900" in result.output
+        and "Traceback" not in result.output
+    )

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from sim.catalog import names
 from sim.errors import InputError
+from sim.tools.catalog import names
 from topologies import load_cluster
 from topologies.fabric import Fabric
 from topologies.policies import Routing
@@ -27,7 +27,12 @@ POLICIES = names("routings")
 def pairs(fabric: Fabric) -> list[tuple[str, str]]:
     """Within a host, to the same and to another rail of another host."""
     gpus = fabric.gpus
-    return [(gpus[0], gpus[1]), (gpus[0], gpus[-1]), (gpus[1], gpus[len(gpus) // 2]), (gpus[-1], gpus[0])]
+    return [
+        (gpus[0], gpus[1]),
+        (gpus[0], gpus[-1]),
+        (gpus[1], gpus[len(gpus) // 2]),
+        (gpus[-1], gpus[0]),
+    ]
 
 
 @pytest.mark.parametrize("name", FABRICS)
@@ -40,9 +45,15 @@ def test_every_byte_arrives(policy: str, name: str) -> None:
         assert (np.diff(rows) > 0).all() and (share > 0).all()
         surplus: dict[str, float] = {}
         for row, part in zip(rows, share, strict=True):
-            surplus[str(fabric.links.src[row])] = surplus.get(str(fabric.links.src[row]), 0.0) - part
-            surplus[str(fabric.links.dst[row])] = surplus.get(str(fabric.links.dst[row]), 0.0) + part
-        assert surplus.pop(src) == pytest.approx(-1) and surplus.pop(dst) == pytest.approx(1)
+            surplus[str(fabric.links.src[row])] = (
+                surplus.get(str(fabric.links.src[row]), 0.0) - part
+            )
+            surplus[str(fabric.links.dst[row])] = (
+                surplus.get(str(fabric.links.dst[row]), 0.0) + part
+            )
+        assert surplus.pop(src) == pytest.approx(-1) and surplus.pop(
+            dst
+        ) == pytest.approx(1)
         assert all(abs(rest) < 1e-9 for rest in surplus.values())
 
 
@@ -61,7 +72,10 @@ def test_routes_are_the_same_every_time_and_kept(policy: str) -> None:
     fabric = FABRICS["rail-h100"]
     first, again = (fabric.with_routing(Routing(policy, seed=5)) for _ in range(2))
     src, dst = fabric.gpus[0], fabric.gpus[-1]
-    assert all(np.array_equal(a, b) for a, b in zip(first.spread(src, dst), again.spread(src, dst), strict=True))
+    assert all(
+        np.array_equal(a, b)
+        for a, b in zip(first.spread(src, dst), again.spread(src, dst), strict=True)
+    )
     assert first.spread(src, dst)[0] is first.spread(src, dst)[0]
 
 
@@ -70,11 +84,18 @@ def test_only_links_of_the_best_paths_are_used(policy: str) -> None:
     """A policy chooses among the equally good paths; none is made longer. (PXN goes another way on purpose.)"""
     for fabric in FABRICS.values():
         for src, dst in pairs(fabric):
-            allowed = {row for rows, _ in fabric.routes(src, dst) for row in rows.tolist()}
-            assert set(fabric.with_routing(Routing(policy)).spread(src, dst)[0].tolist()) <= allowed
+            allowed = {
+                row for rows, _ in fabric.routes(src, dst) for row in rows.tolist()
+            }
+            assert (
+                set(fabric.with_routing(Routing(policy)).spread(src, dst)[0].tolist())
+                <= allowed
+            )
 
 
 def test_an_unknown_policy_is_an_error_with_the_names() -> None:
     """A slip of the pen is caught."""
     with pytest.raises(InputError, match="adaptive"):
-        FABRICS["rail-h100"].with_routing(Routing("adaptve")).spread("host0/gpu0", "host3/gpu7")
+        FABRICS["rail-h100"].with_routing(Routing("adaptve")).spread(
+            "host0/gpu0", "host3/gpu7"
+        )

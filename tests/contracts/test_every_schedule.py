@@ -9,7 +9,7 @@ import pytest
 
 from sim.errors import InputError
 from sim.predict import predict
-from sim.spec import parse_scenario
+from sim.spec.load import parse_scenario
 from workloads import schedules
 from workloads.schedules import Action, check, find, needs, placement, schedule
 
@@ -24,7 +24,16 @@ def legal(name: str) -> list[tuple[int, int, int]]:
 @pytest.mark.parametrize("name", schedules.names())
 def test_a_schedule_runs_several_sizes(name: str) -> None:
     """More than one stage, more than one microbatch; PLACEMENT is one of the two that the runtime knows."""
-    assert len({(ranks, microbatches) for ranks, microbatches, _ in legal(name) if ranks > 1}) >= 4
+    assert (
+        len(
+            {
+                (ranks, microbatches)
+                for ranks, microbatches, _ in legal(name)
+                if ranks > 1
+            }
+        )
+        >= 4
+    )
     assert find(name).PLACEMENT in ("loop", "v")
 
 
@@ -39,7 +48,9 @@ def test_each_forward_and_backward_once_in_a_legal_order(name: str) -> None:
             kinds = {kind for kind in "FBIW" if Action(stage, kind, mb) in seen}
             assert kinds in ({"F", "B"}, {"F", "I", "W"})
         owned = placement(find(name).PLACEMENT, ranks, chunks)
-        assert [{action.stage for action in row} for row in rows] == [set(stages) for stages in owned]
+        assert [{action.stage for action in row} for row in rows] == [
+            set(stages) for stages in owned
+        ]
         assert in_order(rows)
 
 
@@ -70,16 +81,34 @@ def test_a_schedule_is_a_pure_function(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", schedules.names())
-def test_only_a_split_backward_pass_is_refused_under_sharded_megatron(name: str) -> None:
+def test_only_a_split_backward_pass_is_refused_under_sharded_megatron(
+    name: str,
+) -> None:
     """What a schedule's actions contain decides, not its name: halves (I, W) of a backward pass cannot be gathered for."""
-    ranks, microbatches, chunks = next(size for size in legal(name) if size[0] == 2 and size[1] >= 4)
-    kinds = {action.kind for row in schedule(name, ranks, microbatches, chunks) for action in row}
+    ranks, microbatches, chunks = next(
+        size for size in legal(name) if size[0] == 2 and size[1] >= 4
+    )
+    kinds = {
+        action.kind
+        for row in schedule(name, ranks, microbatches, chunks)
+        for action in row
+    }
     scenario = parse_scenario(
         {
             "cluster": {"name": "h200-host-4"},
             "model": {"name": "llama3-8b", "layers": 4},
-            "training": {"framework": "megatron", "seq_len": 512, "microbatches": microbatches},
-            "parallel": {"pp": 2, "dp": 2, "vpp": chunks, "schedule": name, "data_parallel": "fsdp"},
+            "training": {
+                "framework": "megatron",
+                "seq_len": 512,
+                "microbatches": microbatches,
+            },
+            "parallel": {
+                "pp": 2,
+                "dp": 2,
+                "vpp": chunks,
+                "schedule": name,
+                "data_parallel": "fsdp",
+            },
         },
         "toy",
     )

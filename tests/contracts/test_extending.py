@@ -16,7 +16,9 @@ import pytest
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "extending.md").read_text(encoding="utf-8")
 PACKAGES = ("sim", "topologies", "workloads", "validation")
-BLOCK = re.compile(r"`examples/plugins/(\w+)/(\w+)\.py`.*?```python\n(.*?)```", re.DOTALL)
+BLOCK = re.compile(
+    r"`examples/plugins/(\w+)/(\w+)\.py`.*?```python\n(.*?)```", re.DOTALL
+)
 # Where the page says that an example of each folder goes.
 FOLDERS = {
     "schedules": "workloads/schedules",
@@ -34,7 +36,9 @@ def house(tmp_path_factory: pytest.TempPathFactory) -> Path:
     place = tmp_path_factory.mktemp("house")
     for package in PACKAGES:
         ignored = shutil.ignore_patterns("__pycache__")
-        shutil.copytree(ROOT / package, place / package, copy_function=os.link, ignore=ignored)
+        shutil.copytree(
+            ROOT / package, place / package, copy_function=os.link, ignore=ignored
+        )
     shutil.copy(ROOT / "cli.py", place / "cli.py")
     for name, (folder, code) in EXAMPLES.items():
         (place / FOLDERS[folder] / f"{name}.py").write_text(code, encoding="utf-8")
@@ -43,9 +47,15 @@ def house(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def prestep(house: Path, *words: str) -> str:
     """What a command of the extended program prints."""
-    environment = {**os.environ, "PYTHONPATH": str(house), "PYTHONDONTWRITEBYTECODE": "1"}
+    environment = {
+        **os.environ,
+        "PYTHONPATH": str(house),
+        "PYTHONDONTWRITEBYTECODE": "1",
+    }
     command = [sys.executable, "-m", "cli", *words]
-    run = subprocess.run(command, cwd=house, env=environment, capture_output=True, text=True, check=False)
+    run = subprocess.run(
+        command, cwd=house, env=environment, capture_output=True, text=True, check=False
+    )
     assert run.returncode == 0, run.stderr
     return run.stdout
 
@@ -53,7 +63,9 @@ def prestep(house: Path, *words: str) -> str:
 def gathered(house: Path, *words: str) -> list[dict[str, Any]]:
     """Rows of an all-gather over a few sizes."""
     sizes = ("--op", "all_gather", "--min-bytes", "1K", "--max-bytes", "64K")
-    rows: list[dict[str, Any]] = json.loads(prestep(house, "collective", "--json", *sizes, *words))
+    rows: list[dict[str, Any]] = json.loads(
+        prestep(house, "collective", "--json", *sizes, *words)
+    )
     return rows
 
 
@@ -61,50 +73,99 @@ PLACES = ["h200-host-4", "dgx-h100", "rail-h100 --hosts 2", "rail-h100 --hosts 4
 
 
 @pytest.mark.parametrize("place", PLACES)
-def test_an_algorithm_is_chosen_where_its_estimate_is_best(house: Path, place: str) -> None:
+def test_an_algorithm_is_chosen_where_its_estimate_is_best(
+    house: Path, place: str
+) -> None:
     """One file: NCCL's choice takes it on one host and on many, among all others, and calls its time a guess."""
     rows = gathered(house, "--explain", "--cluster", *place.split())
-    assert {row["algo"] for row in rows} == {"doubling"} and {row["evidence"] for row in rows} == {"guess"}
+    assert {row["algo"] for row in rows} == {"doubling"} and {
+        row["evidence"] for row in rows
+    } == {"guess"}
     for row in rows:
-        assert {"ring", "doubling"} <= {candidate["algo"] for candidate in row["candidates"]}
+        assert {"ring", "doubling"} <= {
+            candidate["algo"] for candidate in row["candidates"]
+        }
 
 
 def test_an_algorithm_is_forced_by_its_name(house: Path) -> None:
     """The name of its file is a value of [nccl] algo, for a step over many hosts too."""
     assert "doubling" in prestep(house, "list", "algorithms").split()
-    said = ("cluster.name=rail-h100", "cluster.hosts=2", "model.layers=2", "parallel.dp=16", "training.global_batch=16")
+    said = (
+        "cluster.name=rail-h100",
+        "cluster.hosts=2",
+        "model.layers=2",
+        "parallel.dp=16",
+        "training.global_batch=16",
+    )
     scenario = ["llama8b-fsdp4", "--json", *(f"--set={key}" for key in said)]
     steps = {
-        algo: json.loads(prestep(house, "run", *scenario, f"--set=nccl.algo={algo}"))["step_time"]
+        algo: json.loads(prestep(house, "run", *scenario, f"--set=nccl.algo={algo}"))[
+            "step_time"
+        ]
         for algo in ("ring", "doubling")
     }
     assert steps["ring"] != steps["doubling"]
 
 
-def test_an_algorithms_constants_are_replaced_by_a_file(house: Path, tmp_path: Path) -> None:
+def test_an_algorithms_constants_are_replaced_by_a_file(
+    house: Path, tmp_path: Path
+) -> None:
     """A table of its name in a file of constants counts instead of what its module guesses."""
     (tmp_path / "slow.toml").write_text("[doubling.Simple]\nstart = 1e-3\n")
     own = gathered(house, "--cluster", "h200-host-4")
-    slow = gathered(house, "--cluster", "h200-host-4", "--nccl-constants", str(tmp_path / "slow.toml"))
+    slow = gathered(
+        house,
+        "--cluster",
+        "h200-host-4",
+        "--nccl-constants",
+        str(tmp_path / "slow.toml"),
+    )
     for before, after in zip(own, slow, strict=True):
         assert after["time"] == pytest.approx(before["time"] + 1e-3 - 8e-6)
 
 
 def test_an_algorithm_runs_over_sockets(house: Path) -> None:
     """Hosts that reach each other by TCP have it as well: without `traffic` a note says what is missing."""
-    rows = gathered(house, "--cluster", "rail-h100", "--hosts", "2", "--set", "nccl.net=socket", "--algo", "doubling")
+    rows = gathered(
+        house,
+        "--cluster",
+        "rail-h100",
+        "--hosts",
+        "2",
+        "--set",
+        "nccl.net=socket",
+        "--algo",
+        "doubling",
+    )
     assert any("sockets" in note for row in rows for note in row["notes"])
 
 
 @pytest.mark.parametrize("framework", ["pytorch-eager", "megatron"])
 @pytest.mark.parametrize(
-    "keys", ["cluster.name=h200-host-4 parallel.dp=2", "cluster.name=rail-h100 cluster.hosts=2 parallel.dp=8"]
+    "keys",
+    [
+        "cluster.name=h200-host-4 parallel.dp=2",
+        "cluster.name=rail-h100 cluster.hosts=2 parallel.dp=8",
+    ],
 )
-def test_a_schedule_runs_on_one_host_and_on_many(house: Path, keys: str, framework: str) -> None:
+def test_a_schedule_runs_on_one_host_and_on_many(
+    house: Path, keys: str, framework: str
+) -> None:
     """One file: its name is a value of parallel.schedule, under every framework, and Megatron shards its stages too."""
     sharding = "fsdp" if framework == "megatron" else "ddp"
-    said = [*keys.split(), f"training.framework={framework}", "training.microbatches=4", "model.layers=4"]
-    said += ["parallel.schedule=gpipe-lifo", "parallel.pp=2", f"parallel.data_parallel={sharding}"]
+    said = [
+        *keys.split(),
+        f"training.framework={framework}",
+        "training.microbatches=4",
+        "model.layers=4",
+    ]
+    said += [
+        "parallel.schedule=gpipe-lifo",
+        "parallel.pp=2",
+        f"parallel.data_parallel={sharding}",
+    ]
     assert "gpipe-lifo" in prestep(house, "list", "schedules").split()
-    run = prestep(house, "run", "llama8b-pp4-1f1b", "--json", *(f"--set={key}" for key in said))
+    run = prestep(
+        house, "run", "llama8b-pp4-1f1b", "--json", *(f"--set={key}" for key in said)
+    )
     assert json.loads(run)["breakdown"]["bubble"] > 0

@@ -40,19 +40,25 @@ def main() -> int:
             seed.write(mutated(seed.text, number, 1 + number % 4), path)
             begun = time.process_time()
             found = outcome(seed, path, folder / "out.json")
-            slowest = max(slowest, (time.process_time() - begun, f"{seed.name} {number}"))
+            slowest = max(
+                slowest, (time.process_time() - begun, f"{seed.name} {number}")
+            )
             exits[str(ended.code)] += 1
             if found:
                 wrong += 1
                 print(f"{seed.name} {number}: {found}", flush=True)
     most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
-    print(f"{told.count} inputs, {wrong} wrong; exits {dict(exits)}; slowest {slowest}; at most {most:.2f} GiB")
+    print(
+        f"{told.count} inputs, {wrong} wrong; exits {dict(exits)}; slowest {slowest}; at most {most:.2f} GiB"
+    )
     return 1 if wrong else 0
 
 
 def _bound() -> None:
     """No more than 2 GiB of data beyond what is there now."""
-    resource.setrlimit(resource.RLIMIT_DATA, (MEMORY, resource.getrlimit(resource.RLIMIT_DATA)[1]))
+    resource.setrlimit(
+        resource.RLIMIT_DATA, (MEMORY, resource.getrlimit(resource.RLIMIT_DATA)[1])
+    )
 
 
 if __name__ == "__main__":

@@ -67,32 +67,102 @@ MISSES = '"tp: mean" = 0.078\n"compared: h200, pp: mean error grew" = 0.0068\n'
 
 def more() -> list[tuple[str, str, str, tuple[str, ...]]]:
     """Name, suffix, text and words of each."""
-    cases, collective = ROOT / "validation/cases", ("collective", "--cluster", "h200-host-4", "--max-bytes", "64")
-    save = (cases / "checkpoint/checkpoint_4gpu.jsonl").read_text(encoding="utf-8").splitlines()[0] + "\n"
+    cases, collective = (
+        ROOT / "validation/cases",
+        ("collective", "--cluster", "h200-host-4", "--max-bytes", "64"),
+    )
+    save = (cases / "checkpoint/checkpoint_4gpu.jsonl").read_text(
+        encoding="utf-8"
+    ).splitlines()[0] + "\n"
     told = json.loads((cases / "nccl-choice/logs.json").read_text(encoding="utf-8"))
     logs = dict(list(told.items())[:1])
     constants = (ROOT / "sim/costs/hardware/h200-nccl.toml").read_text(encoding="utf-8")
-    serving = (ROOT / "examples/serving/prefill-decode.toml").read_text(encoding="utf-8")
+    serving = (ROOT / "examples/serving/prefill-decode.toml").read_text(
+        encoding="utf-8"
+    )
     store = (ROOT / "sim/costs/storage/nvme.toml").read_text(encoding="utf-8")
-    model = ("run", f"{ROOT}/tests/fuzz/model.toml", "--set", "model.file=FILE", "--json")
+    model = (
+        "run",
+        f"{ROOT}/tests/fuzz/model.toml",
+        "--set",
+        "model.file=FILE",
+        "--json",
+    )
     megatron = (*model, "--set", "training.micro_batch=2")
     return [
-        ("hugging_face", ".json", json.dumps(CONFIGS["smollm3-3b"] | {"num_hidden_layers": 2}, indent=0), model),
-        ("megatron", ".sh", LLAMA.replace("--num-layers 32", "--num-layers 2"), megatron),
-        ("hostfile", ".txt", HOSTS, ("run", "mlp-ddp4", "--set", "cluster.name=h200-leafspine-2x2",
-                                     "--set", "placement.hostfile=FILE", "--json")),
+        (
+            "hugging_face",
+            ".json",
+            json.dumps(CONFIGS["smollm3-3b"] | {"num_hidden_layers": 2}, indent=0),
+            model,
+        ),
+        (
+            "megatron",
+            ".sh",
+            LLAMA.replace("--num-layers 32", "--num-layers 2"),
+            megatron,
+        ),
+        (
+            "hostfile",
+            ".txt",
+            HOSTS,
+            (
+                "run",
+                "mlp-ddp4",
+                "--set",
+                "cluster.name=h200-leafspine-2x2",
+                "--set",
+                "placement.hostfile=FILE",
+                "--json",
+            ),
+        ),
         ("constants", ".toml", constants, (*collective, "--nccl-constants", "FILE")),
         ("nccl_log", ".log", LOG, ("validate", "nccl-choice", "--rows", "FILE")),
-        ("choices", ".json", json.dumps(logs, indent=0), ("validate", "nccl-choice", "--rows", "FILE")),
-        ("job", ".toml", JOB, ("goodput", "FILE", "--days", "2", "--replicas", "2", "--json")),
+        (
+            "choices",
+            ".json",
+            json.dumps(logs, indent=0),
+            ("validate", "nccl-choice", "--rows", "FILE"),
+        ),
+        (
+            "job",
+            ".toml",
+            JOB,
+            ("goodput", "FILE", "--days", "2", "--replicas", "2", "--json"),
+        ),
         ("two_jobs", ".toml", TWO, ("run", "FILE", "--json")),
         ("serving", ".toml", serving, ("run", "FILE", "--json")),
         ("store", ".toml", store, ("storage", "FILE")),
         ("saves", ".jsonl", save, ("validate", "checkpoint", "--rows", "FILE")),
-        ("known_misses", ".toml", MISSES, ("validate", "reference-collectives", "--known-misses", "FILE")),
-        ("sweep", ".toml", f'[cluster]\nname = "h200-host-4"\n{MODEL}{TRAINING}',
-         ("sweep", "FILE", "--grid", "training.micro_batch=4,8", "-o", "OUT", "--executor", "threads", "--jobs", "1")),
-        ("infragraph", ".json", json.dumps(graphs.CLOS, indent=0), ("topology", "import", "FILE", "-o", "OUT")),
+        (
+            "known_misses",
+            ".toml",
+            MISSES,
+            ("validate", "reference-collectives", "--known-misses", "FILE"),
+        ),
+        (
+            "sweep",
+            ".toml",
+            f'[cluster]\nname = "h200-host-4"\n{MODEL}{TRAINING}',
+            (
+                "sweep",
+                "FILE",
+                "--grid",
+                "training.micro_batch=4,8",
+                "-o",
+                "OUT",
+                "--executor",
+                "threads",
+                "--jobs",
+                "1",
+            ),
+        ),
+        (
+            "infragraph",
+            ".json",
+            json.dumps(graphs.CLOS, indent=0),
+            ("topology", "import", "FILE", "-o", "OUT"),
+        ),
         ("astra_sim", ".yml", ASTRA, ("topology", "import", "FILE", "-o", "OUT")),
         ("astra_sim_ns3", ".txt", NS3, ("topology", "import", "FILE", "-o", "OUT")),
-    ]  # fmt: skip
+    ]

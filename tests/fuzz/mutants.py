@@ -6,10 +6,44 @@ import random
 import re
 
 NASTY = (
-    "", "-1", "0", "nan", "NaN", "inf", "-Infinity", "1e308", "1e999", "1e-320", "99999999999999999999", "2147483648",
-    "0x10", "true", "null", "[]", "{}", '""', "'", '"', "\x00", "\u202e", "é", "../../../etc/passwd", "/dev/zero",
-    "~", "%s%n", "{0}", "${HOME}", "n[1-99999999]", "[" * 3000, "&a;", "<!DOCTYPE a>", "1.5", "-0.0", "1 GB/s", "4 GiB",
-)  # fmt: skip
+    "",
+    "-1",
+    "0",
+    "nan",
+    "NaN",
+    "inf",
+    "-Infinity",
+    "1e308",
+    "1e999",
+    "1e-320",
+    "99999999999999999999",
+    "2147483648",
+    "0x10",
+    "true",
+    "null",
+    "[]",
+    "{}",
+    '""',
+    "'",
+    '"',
+    "\x00",
+    "\u202e",
+    "é",
+    "../../../etc/passwd",
+    "/dev/zero",
+    "~",
+    "%s%n",
+    "{0}",
+    "${HOME}",
+    "n[1-99999999]",
+    "[" * 3000,
+    "&a;",
+    "<!DOCTYPE a>",
+    "1.5",
+    "-0.0",
+    "1 GB/s",
+    "4 GiB",
+)
 TOKEN = re.compile(r"[A-Za-z_]+|\d+(?:\.\d+)?|[^\sA-Za-z_\d]")
 
 
@@ -69,7 +103,22 @@ def _character(text: str, chance: random.Random) -> str:
     if not text:
         return text
     at = chance.randrange(len(text))
-    return text[:at] + chr(chance.choice((0, 9, 10, 34, 39, 60, 91, 123, 125, 255, 8232, 65533))) + text[at + 1 :]
+    return (
+        text[:at]
+        + chr(chance.choice((0, 9, 10, 34, 39, 60, 91, 123, 125, 255, 8232, 65533)))
+        + text[at + 1 :]
+    )
 
 
-CHANGES = (_replaced, _replaced, _swapped, _number, _number, _number, _lines, _lines, _cut, _character)
+CHANGES = (
+    _replaced,
+    _replaced,
+    _swapped,
+    _number,
+    _number,
+    _number,
+    _lines,
+    _lines,
+    _cut,
+    _character,
+)

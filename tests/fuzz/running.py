@@ -40,11 +40,15 @@ def _stop(_: int, __: FrameType | None) -> None:
 
 def outcome(seed: Seed, path: Path, out: Path) -> str:
     """What was wrong; empty when it ended with 0, or with 2 and a message that names the file or what is in it."""
-    words = [word.replace("FILE", str(path)).replace("OUT", str(out)) for word in seed.words]
+    words = [
+        word.replace("FILE", str(path)).replace("OUT", str(out)) for word in seed.words
+    ]
     if out.is_dir():  # of a sweep: the next one starts anew
         shutil.rmtree(out)
     before = signal.signal(signal.SIGPROF, _stop)
-    signal.setitimer(signal.ITIMER_PROF, SECONDS)  # of this process's own time: a busy machine is no finding
+    signal.setitimer(
+        signal.ITIMER_PROF, SECONDS
+    )  # of this process's own time: a busy machine is no finding
     ended.code = -1
     try:
         done = CliRunner().invoke(cli.main, words)
@@ -60,6 +64,9 @@ def outcome(seed: Seed, path: Path, out: Path) -> str:
         return f"exit {done.exit_code}"
     if done.exit_code == 2 and not re.search(r"\S+: found |\S+: |Error", done.stderr):
         return f"no place in the message: {done.stderr[:300]}"
-    if re.search(r"\b(KeyError|TypeError|AttributeError|IndexError|ZeroDivisionError|RecursionError)\b", done.output):
+    if re.search(
+        r"\b(KeyError|TypeError|AttributeError|IndexError|ZeroDivisionError|RecursionError)\b",
+        done.output,
+    ):
         return f"a crash that became a message: {done.output[-600:]}"
     return ""

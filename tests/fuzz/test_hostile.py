@@ -18,12 +18,17 @@ from tests.fuzz.seeds import SCENARIO, seeds
 SEEDS = {seed.name: seed for seed in seeds()}
 LAUGHS = (
     '<?xml version="1.0"?><!DOCTYPE l [<!ENTITY a "aaaaaaaaaa">'
-    + "".join(f'<!ENTITY {chr(98 + i)} "{("&" + chr(97 + i) + ";") * 10}">' for i in range(9))
+    + "".join(
+        f'<!ENTITY {chr(98 + i)} "{("&" + chr(97 + i) + ";") * 10}">' for i in range(9)
+    )
     + ']><system version="1"><cpu numaid="&j;"/></system>'
 )
 HOSTILE = {
     "entities": ("nccl_xml", LAUGHS),
-    "external entity": ("nccl_xml", '<!DOCTYPE s [<!ENTITY x SYSTEM "file:///etc/passwd">]><system>&x;</system>'),
+    "external entity": (
+        "nccl_xml",
+        '<!DOCTYPE s [<!ENTITY x SYSTEM "file:///etc/passwd">]><system>&x;</system>',
+    ),
     "deep XML": ("nccl_xml", "<system>" + "<pci>" * 200_000),
     "deep scenario": ("scenario", "a = " + "[" * 100_000),
     "dotted key": ("scenario", "a" + ".a" * 100_000 + " = 1"),
@@ -31,12 +36,21 @@ HOSTILE = {
     "deep rows": ("steps", "[" * 100_000),
     "deep collectives": ("collectives", "[" * 100_000),
     "deep trace": ("trace", "[" * 100_000),
-    "deep arguments": ("trace", '{"traceEvents":[{"args":' + "[" * 100_000 + "]" * 100_000 + "}]}"),
+    "deep arguments": (
+        "trace",
+        '{"traceEvents":[{"args":' + "[" * 100_000 + "]" * 100_000 + "}]}",
+    ),
     "deep YAML": ("slurm_yaml", "- topology: x\n  tree: " + "[" * 5_000),
     "digits": ("collectives", "9" * 10_000),
     "layers": ("scenario", SCENARIO.replace("layers = 2", "layers = 100000000")),
-    "accumulation": ("scenario", SCENARIO.replace("grad_accumulation = 2", "grad_accumulation = 99999999")),
-    "infinity": ("scenario", SCENARIO.replace("slow_factor = 1.5", "slow_factor = inf")),
+    "accumulation": (
+        "scenario",
+        SCENARIO.replace("grad_accumulation = 2", "grad_accumulation = 99999999"),
+    ),
+    "infinity": (
+        "scenario",
+        SCENARIO.replace("slow_factor = 1.5", "slow_factor = inf"),
+    ),
     "hosts": ("slurm", "SwitchName=s Nodes=n[1-99999999999999999999]\n"),
 }
 
@@ -50,7 +64,9 @@ def test_a_hostile_file_is_refused_by_rule(name: str, tmp_path: Path) -> None:
     assert outcome(SEEDS[kind], path, tmp_path / "out.json") == ""
 
 
-@pytest.mark.parametrize(("kind", "suffix"), [("trace", ".json.gz"), ("nccl_xml", ".xml.gz")])
+@pytest.mark.parametrize(
+    ("kind", "suffix"), [("trace", ".json.gz"), ("nccl_xml", ".xml.gz")]
+)
 def test_a_gzip_bomb_is_refused(kind: str, suffix: str, tmp_path: Path) -> None:
     """A hundred kilobytes that unpack to a hundred megabytes are no recording."""
     path = tmp_path / f"x{suffix}"
@@ -71,7 +87,9 @@ def _damaged(name: str, seed: int, times: int, folder: Path) -> None:
     text = mutated(SEEDS[name].text, seed, times)
     path = folder / f"x{SEEDS[name].suffix}"
     SEEDS[name].write(text, path)
-    assert outcome(SEEDS[name], path, folder / "out.json") == "", f"mutated({name!r}, {seed}, {times})"
+    assert outcome(SEEDS[name], path, folder / "out.json") == "", (
+        f"mutated({name!r}, {seed}, {times})"
+    )
 
 
 @pytest.mark.parametrize("name", SEEDS)
@@ -83,7 +101,10 @@ def test_a_few_damaged_files(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @settings(
-    max_examples=400, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=400,
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 @given(st.sampled_from(sorted(SEEDS)), st.integers(0, 2**32), st.integers(1, 4))
 def test_damaged_files(tmp_path: Path, name: str, seed: int, times: int) -> None:

@@ -19,7 +19,16 @@ COMMANDS = {
     "trace.json.gz": ("run", "--trace", "OUT"),
     "step.html": ("run", "--report", "OUT"),
     "step.parquet": ("run", "--timeline", "OUT"),
-    "bars.svg": ("whatif", "llama1b-ddp4", "--each", "gpu", "--factors", "2", "--plot", "OUT"),
+    "bars.svg": (
+        "whatif",
+        "llama1b-ddp4",
+        "--each",
+        "gpu",
+        "--factors",
+        "2",
+        "--plot",
+        "OUT",
+    ),
     "cluster.graphml": ("topology", "export", "h200-host-4", "-o", "OUT"),
     "cluster.json": ("topology", "export", "h200-host-4", "-o", "OUT"),
     "cluster.png": ("topology", "show", "h200-host-4", "--picture", "OUT"),
@@ -30,7 +39,9 @@ COMMANDS = {
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_an_old_file_survives_a_write_that_fails(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_old_file_survives_a_write_that_fails(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The disk is full as the new file is to take its place: exit 2, the old one whole, nothing else in the folder."""
     out = tmp_path / name
     out.write_text("old")
@@ -39,7 +50,9 @@ def test_an_old_file_survives_a_write_that_fails(name: str, tmp_path: Path, monk
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "replace", full)
-    done = CliRunner().invoke(cli.main, [str(out) if word == "OUT" else word for word in COMMANDS[name]])
+    done = CliRunner().invoke(
+        cli.main, [str(out) if word == "OUT" else word for word in COMMANDS[name]]
+    )
     assert done.exit_code == 2, done.output
     assert "No space left" in done.stderr
     written = [path for path in tmp_path.iterdir() if path.name != name]
@@ -48,11 +61,15 @@ def test_an_old_file_survives_a_write_that_fails(name: str, tmp_path: Path, monk
 
 
 @pytest.mark.parametrize(
-    ("cluster", "hosts"), [("rail-h100", 999_999_999), ("rail-h100", 40_000), ("dgx-h100-superpod", 2**40)]
+    ("cluster", "hosts"),
+    [("rail-h100", 999_999_999), ("rail-h100", 40_000), ("dgx-h100-superpod", 2**40)],
 )
 def test_more_hosts_than_any_machine_are_refused(cluster: str, hosts: int) -> None:
     """By rule, before memory is taken for them."""
     with pytest.raises(InputError, match=r"hosts: found .*, expected at most"):
         load_cluster(cluster, hosts=hosts)
-    done = CliRunner().invoke(cli.main, ["run", "--set", f"cluster.name={cluster}", "--set", f"cluster.hosts={hosts}"])
+    done = CliRunner().invoke(
+        cli.main,
+        ["run", "--set", f"cluster.name={cluster}", "--set", f"cluster.hosts={hosts}"],
+    )
     assert done.exit_code == 2

@@ -35,7 +35,9 @@ def link() -> zipfile.ZipInfo:
 
 HOSTILE: dict[str, Callable[[], bytes]] = {
     "bomb": lambda: packed(("micro.jsonl", b" " * (300 << 20))),
-    "many bombs": lambda: packed(*((f"traces/{n}.pt.trace.json.gz", b"\0" * (20 << 20)) for n in range(20))),
+    "many bombs": lambda: packed(
+        *((f"traces/{n}.pt.trace.json.gz", b"\0" * (20 << 20)) for n in range(20))
+    ),
     "escape": lambda: packed(("../escaped.jsonl", b"{}")),
     "deep escape": lambda: packed(("traces/../../escaped.jsonl", b"{}")),
     "absolute": lambda: packed(("/tmp/escaped.jsonl", b"{}")),
@@ -46,7 +48,10 @@ HOSTILE: dict[str, Callable[[], bytes]] = {
     "only a head": lambda: b"PK\x03\x04",
     "deep": lambda: packed(("micro.jsonl", b"[" * 100_000)),
     "huge numbers": lambda: packed(
-        ("micro.jsonl", b'{"kind": "gemm", "shape": [1e308, 9e99, 1], "seconds": 1e-320}\n')
+        (
+            "micro.jsonl",
+            b'{"kind": "gemm", "shape": [1e308, 9e99, 1], "seconds": 1e-320}\n',
+        )
     ),
     "nan": lambda: packed(("micro.jsonl", b'{"kind": "gemm", "seconds": NaN}\n')),
 }

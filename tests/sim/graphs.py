@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from sim.collectives.plan import Plan
-from sim.costs.kernel import Kernel
-from sim.engine import Machine
-from sim.opgraph import COMM, KERNEL, SYNC, Comm, OpGraph, Program
+from sim.engine.engine import Machine
+from sim.graph.kernel import Kernel
+from sim.graph.opgraph import COMM, KERNEL, SYNC, Comm, OpGraph, Program
 
 US = 1e-6
 PHASES = ("forward", "backward", "optimizer", "communication")
@@ -34,21 +34,39 @@ class Op:
 
 
 def graph(
-    ranks: Sequence[Sequence[Op]], comms: Sequence[Comm] = (), limit: int = 1024, streams: Sequence[str] = ()
+    ranks: Sequence[Sequence[Op]],
+    comms: Sequence[Comm] = (),
+    limit: int = 1024,
+    streams: Sequence[str] = (),
 ) -> OpGraph:
     """A graph of one program per rank; kernel payloads index the distinct lengths of all kernels."""
-    names = tuple(dict.fromkeys([*streams, *(op.stream for ops in ranks for op in ops)]))
-    works = tuple(dict.fromkeys(op.work for ops in ranks for op in ops if op.kind == KERNEL))
-    programs = tuple(_program(rank, ops, names, works) for rank, ops in enumerate(ranks))
+    names = tuple(
+        dict.fromkeys([*streams, *(op.stream for ops in ranks for op in ops)])
+    )
+    works = tuple(
+        dict.fromkeys(op.work for ops in ranks for op in ops if op.kind == KERNEL)
+    )
+    programs = tuple(
+        _program(rank, ops, names, works) for rank, ops in enumerate(ranks)
+    )
     kernels = tuple(Kernel("spin", (round(work * 1000),)) for work in works)
     represents = {rank: (rank,) for rank in range(len(ranks))}
     return OpGraph(programs, kernels, tuple(comms), names, PHASES, represents, limit)
 
 
-def _program(rank: int, ops: Sequence[Op], streams: tuple[str, ...], works: tuple[float, ...]) -> Program:
+def _program(
+    rank: int, ops: Sequence[Op], streams: tuple[str, ...], works: tuple[float, ...]
+) -> Program:
     parts = [op.comms for op in ops if op.kind == COMM]
     part = iter(range(len(parts)))
-    payload = [works.index(op.work) if op.kind == KERNEL else next(part) if op.kind == COMM else 0 for op in ops]
+    payload = [
+        works.index(op.work)
+        if op.kind == KERNEL
+        else next(part)
+        if op.kind == COMM
+        else 0
+        for op in ops
+    ]
     zeros = np.zeros(len(ops), np.int16)
     return Program(
         rank,
@@ -72,7 +90,19 @@ def all_reduce(ranks: Sequence[int] = (0, 1), size: float = 10.0) -> Comm:
 
 def _plan(comm: Comm, channels: int) -> Plan:
     one, use = np.zeros(1, np.int64), np.ones(1)
-    return Plan(comm.op, comm.size, ("a", "b"), "ring", "Simple", channels, US, one, use, 1 / US, "guess")
+    return Plan(
+        comm.op,
+        comm.size,
+        ("a", "b"),
+        "ring",
+        "Simple",
+        channels,
+        US,
+        one,
+        use,
+        1 / US,
+        "guess",
+    )
 
 
 def machine(made: OpGraph, **changes: Any) -> Machine:

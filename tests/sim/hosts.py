@@ -10,26 +10,45 @@ from topologies.core.quantity import LinkSpec, Quantity
 from topologies.fabric import Fabric
 from topologies.fabric.builder import FabricBuilder
 
-LEAF = LinkSpec(Quantity(48e9, "guess", "test"), Quantity(0.5e-6, "guess", "test"), raw=Quantity(50e9, "guess", "test"))
+LEAF = LinkSpec(
+    Quantity(48e9, "guess", "test"),
+    Quantity(0.5e-6, "guess", "test"),
+    raw=Quantity(50e9, "guess", "test"),
+)
 # A NIC whose driver does not say how fast it is.
 UNKNOWN = LinkSpec(
-    Quantity(1.984e9, "guess", "test"), Quantity(0.7e-6, "guess", "test"), raw=Quantity(1.25e9, "guess", "test")
+    Quantity(1.984e9, "guess", "test"),
+    Quantity(0.7e-6, "guess", "test"),
+    raw=Quantity(1.25e9, "guess", "test"),
 )
 
 
 @lru_cache
 def cluster(
-    hosts: int, gpus: int = 8, nics: int = 8, gpu: str = "h100", nic: LinkSpec = LEAF, facts: tuple[str, ...] = (),
-    switches: tuple[int, ...] = (5, 4, 4, 5), on_cpu: bool = False, nvlink: tuple[float, float] | None = None,
-) -> Fabric:  # fmt: skip
+    hosts: int,
+    gpus: int = 8,
+    nics: int = 8,
+    gpu: str = "h100",
+    nic: LinkSpec = LEAF,
+    facts: tuple[str, ...] = (),
+    switches: tuple[int, ...] = (5, 4, 4, 5),
+    on_cpu: bool = False,
+    nvlink: tuple[float, float] | None = None,
+) -> Fabric:
     """`hosts` hosts, rail k of all of them on leaf k, every leaf on one spine; `facts` are true of the switches.
 
     `nvlink` is the wire's and the payload's speed of one link.
     """
     params = replace(
-        host.Params(), gpu=gpu, gpus=gpus, nics=nics, nvmes=0, nvlinks=switches, sockets=1,
+        host.Params(),
+        gpu=gpu,
+        gpus=gpus,
+        nics=nics,
+        nvmes=0,
+        nvlinks=switches,
+        sockets=1,
         gpus_per_pcie_switch=0 if on_cpu else 1,
-    )  # fmt: skip
+    )
     if nvlink:
         raw, speed = (Quantity(value, "guess", "test") for value in nvlink)
         params = replace(params, nvlink=LinkSpec(speed, host.NVLINK4.latency, raw=raw))
@@ -44,7 +63,9 @@ def cluster(
         for rail in rails:
             builder.link(rail[k], leaf, "nic", nic)
     made = builder.finish(f"{hosts}x{gpus}", gpu, "test")
-    return made.with_facts(made.name, {fact: Quantity(1.0, "datasheet", "test") for fact in facts})
+    return made.with_facts(
+        made.name, {fact: Quantity(1.0, "datasheet", "test") for fact in facts}
+    )
 
 
 def logged(case: str) -> Fabric:

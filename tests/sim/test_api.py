@@ -19,17 +19,28 @@ NOTEBOOK = Path(cli.__file__).parent / "examples" / "whatif.ipynb"
 def test_simulate_is_what_run_prints() -> None:
     """The same step time; shares sum to it; spans are those of the timeline."""
     result = api.simulate("mlp-ddp4")
-    told = json.loads(CliRunner().invoke(cli.main, ["run", "mlp-ddp4", "--json"]).stdout)
+    told = json.loads(
+        CliRunner().invoke(cli.main, ["run", "mlp-ddp4", "--json"]).stdout
+    )
     assert result.step_time == told["step_time"]
     assert api.breakdown(result).sum() == pytest.approx(result.step_time)
     frame = api.spans(result)
-    assert len(frame) == len(result.timeline or ()) and (frame["end"] >= frame["start"]).all()
+    assert (
+        len(frame) == len(result.timeline or ())
+        and (frame["end"] >= frame["start"]).all()
+    )
 
 
 def test_compare_has_a_row_for_every_variant() -> None:
     """The base first; slower links never help."""
-    frame = api.compare("mlp-ddp4", {"nvlink.bandwidth": "0.1x"}, {"training.micro_batch": 128})
-    assert list(frame.index) == ["base", "nvlink.bandwidth=0.1x", "training.micro_batch=128"]
+    frame = api.compare(
+        "mlp-ddp4", {"nvlink.bandwidth": "0.1x"}, {"training.micro_batch": 128}
+    )
+    assert list(frame.index) == [
+        "base",
+        "nvlink.bandwidth=0.1x",
+        "training.micro_batch=128",
+    ]
     assert frame.loc["base", "speedup"] == 1 and frame.iloc[1]["speedup"] <= 1
 
 
@@ -56,9 +67,15 @@ def test_the_package_is_the_interface() -> None:
 
 def test_a_saved_report_is_that_of_the_command(tmp_path: Path) -> None:
     """With what-ifs and measured neighbours, as `prestep run --report` writes it."""
-    saved = api.save(api.simulate("mlp-ddp4", prices=True), tmp_path / "a.html").read_text(encoding="utf-8")
-    made = CliRunner().invoke(cli.main, ["run", "mlp-ddp4", "--report", str(tmp_path / "b.html")])
-    assert made.exit_code == 0 and saved == (tmp_path / "b.html").read_text(encoding="utf-8")
+    saved = api.save(
+        api.simulate("mlp-ddp4", prices=True), tmp_path / "a.html"
+    ).read_text(encoding="utf-8")
+    made = CliRunner().invoke(
+        cli.main, ["run", "mlp-ddp4", "--report", str(tmp_path / "b.html")]
+    )
+    assert made.exit_code == 0 and saved == (tmp_path / "b.html").read_text(
+        encoding="utf-8"
+    )
     assert 'id="whatif"' in saved and 'id="measured"' in saved
 
 

@@ -11,31 +11,45 @@ import pytest
 from click.testing import CliRunner
 
 import cli
-from sim.collectives import found, lines
-from sim.collectives.graphs import RING, compute
 from sim.collectives.group import Group, group_of
-from sim.collectives.search import search, switched
-from sim.collectives.speeds import SPEEDS, capability, generation, nvlink_share
-from sim.collectives.system import SYS, TYPES, system_of
-from sim.sections import Nccl
+from sim.collectives.nccl import lines, searched
+from sim.collectives.nccl.graphs import RING, compute
+from sim.collectives.nccl.search import search, switched
+from sim.collectives.nccl.speeds import SPEEDS, capability, generation, nvlink_share
+from sim.collectives.nccl.system import SYS, TYPES, system_of
+from sim.spec.sections import Nccl
 from tests.sim.hosts import cluster, logged
 from topologies import load_cluster
 from topologies.core.quantity import LinkSpec, Quantity
 from topologies.fabric import Fabric
 from topologies.fabric.builder import FabricBuilder
 
-LOGS: dict[str, Any] = json.loads((Path(__file__).parent / "data" / "nccl-logs.json").read_text(encoding="utf-8"))
-SLOT = LinkSpec(Quantity(24e9, "guess", "test"), Quantity(1e-6, "guess", "test"), raw=Quantity(31.5e9, "guess", "test"))
+LOGS: dict[str, Any] = json.loads(
+    (Path(__file__).parent / "data" / "nccl-logs.json").read_text(encoding="utf-8")
+)
+SLOT = LinkSpec(
+    Quantity(24e9, "guess", "test"),
+    Quantity(1e-6, "guess", "test"),
+    raw=Quantity(31.5e9, "guess", "test"),
+)
 SOCKET = LinkSpec(Quantity(16e9, "guess", "test"), Quantity(1e-6, "guess", "test"))
-BRIDGE = LinkSpec(Quantity(20e9, "guess", "test"), Quantity(1e-6, "guess", "test"), raw=Quantity(25e9, "guess", "test"))
+BRIDGE = LinkSpec(
+    Quantity(20e9, "guess", "test"),
+    Quantity(1e-6, "guess", "test"),
+    raw=Quantity(25e9, "guess", "test"),
+)
 
 
-def graphs_of(fabric: Fabric, gpus: Sequence[str] = (), wanted: Nccl | None = None) -> tuple[Group, found.Graphs]:
+def graphs_of(
+    fabric: Fabric, gpus: Sequence[str] = (), wanted: Nccl | None = None
+) -> tuple[Group, searched.Graphs]:
     group = group_of(fabric, gpus or fabric.gpus, wanted or Nccl())
-    return group, found.on_host(group, fabric, wanted or Nccl(), group.hosts[0])
+    return group, searched.on_host(group, fabric, wanted or Nccl(), group.hosts[0])
 
 
-def pcie_host(sockets: Sequence[int], bridges: Sequence[tuple[int, int]] = ()) -> Fabric:
+def pcie_host(
+    sockets: Sequence[int], bridges: Sequence[tuple[int, int]] = ()
+) -> Fabric:
     """A100s in PCIe slots: so many on one switch of each socket; pairs may have NVLink bridges."""
     builder = FabricBuilder()
     total = sum(sockets)
@@ -44,7 +58,9 @@ def pcie_host(sockets: Sequence[int], bridges: Sequence[tuple[int, int]] = ()) -
     at = 0
     for socket, count in enumerate(sockets):
         cpu = builder.node(f"cpu{socket}", "cpu", "host0")
-        builder.link(cpu, builder.node(f"memory{socket}", "memory", "host0"), "memory", SOCKET)
+        builder.link(
+            cpu, builder.node(f"memory{socket}", "memory", "host0"), "memory", SOCKET
+        )
         switch = builder.node(f"pcieswitch{socket}", "pcieswitch", "host0")
         builder.link(cpu, switch, "pcie", SLOT)
         for gpu in range(at, at + count):
@@ -80,18 +96,29 @@ def test_rings_and_trees_are_the_log_s_line_by_line(case: str) -> None:
     told = lines.told(fabric, fabric.gpus, trees=99)
     orders = [order for count, order in log["rings"] for _ in range(count)]
     total = len(orders)
-    expected = [f"Channel {c:02}/{total:02} : {' '.join(map(str, order))}" for c, order in enumerate(orders)]
+    expected = [
+        f"Channel {c:02}/{total:02} : {' '.join(map(str, order))}"
+        for c, order in enumerate(orders)
+    ]
     assert [line for line in told if line.startswith("Channel")] == expected
     group = group_of(fabric, fabric.gpus)
-    made = lines.links(group, found.every_host(group, fabric, Nccl()), total)
-    trees = [{int(k): v for k, v in up.items()} for count, up in log["trees"] for _ in range(count)]
-    assert [{r: p for r, p in enumerate(parents) if p >= 0} for parents in made.parents] == trees
+    made = lines.links(group, searched.every_host(group, fabric, Nccl()), total)
+    trees = [
+        {int(k): v for k, v in up.items()}
+        for count, up in log["trees"]
+        for _ in range(count)
+    ]
+    assert [
+        {r: p for r, p in enumerate(parents) if p >= 0} for parents in made.parents
+    ] == trees
 
 
 def test_children_are_printed_in_nccl_s_order() -> None:
     """Two hosts of two: the log's "Trees" lines of all four ranks, the chain's child before the network's."""
     fabric = logged("2x2")
-    assert [line for line in lines.told(fabric, fabric.gpus) if line.startswith("Trees")] == [
+    assert [
+        line for line in lines.told(fabric, fabric.gpus) if line.startswith("Trees")
+    ] == [
         "Trees [0] 1/2/-1->0->-1 [1] 1/-1/-1->0->2",
         "Trees [0] -1/-1/-1->1->0 [1] -1/-1/-1->1->0",
         "Trees [0] 3/-1/-1->2->0 [1] 3/0/-1->2->-1",
@@ -99,7 +126,15 @@ def test_children_are_printed_in_nccl_s_order() -> None:
     ]
 
 
-BUNDLED = ("h200-host-2", "h200-host-4", "dgx-a100", "dgx-h100", "dgx-b200", "hgx-h800", "gb200-nvl72")
+BUNDLED = (
+    "h200-host-2",
+    "h200-host-4",
+    "dgx-a100",
+    "dgx-h100",
+    "dgx-b200",
+    "hgx-h800",
+    "gb200-nvl72",
+)
 
 
 @pytest.mark.parametrize("name", BUNDLED)
@@ -113,7 +148,10 @@ def test_bandwidths_alone_tell_the_same_on_nvswitches(name: str) -> None:
     assert (graphs.tree.count, graphs.tree.inside) == (graph.count, graph.tree)
     if graphs.nvls is not None:
         assert (graphs.nvls.count, graphs.nvls.inside, graphs.nvls.between) == (
-            graph.heads, graph.nvls, graph.nvls_inter)  # fmt: skip
+            graph.heads,
+            graph.nvls,
+            graph.nvls_inter,
+        )
 
 
 def several(name: str) -> Fabric:
@@ -124,17 +162,29 @@ def several(name: str) -> Fabric:
     return load_cluster(name, 2) if name == "aws-p5" else load_cluster(name)
 
 
-@pytest.mark.parametrize("name", ["4 NICs", "1 NIC", "4 GPUs", "aws-p5", "roce-h100", "rail-h100"])
+@pytest.mark.parametrize(
+    "name", ["4 NICs", "1 NIC", "4 GPUs", "aws-p5", "roce-h100", "rail-h100"]
+)
 def test_bandwidths_alone_tell_the_same_between_hosts(name: str) -> None:
     """Channels, speeds, the tree's pattern and NVLink SHARP's heads; a tree's chain may gain one step in the search."""
     fabric = several(name)
     group, graphs = graphs_of(fabric)
     graph = search(group, fabric.gpu_model, Nccl(), fabric)
     assert switched(group, fabric)
-    assert (graphs.ring.count, graphs.ring.inside, graphs.ring.between) == (graph.count, graph.ring, graph.inter)
-    assert graphs.tree.pattern == graph.pattern and graphs.tree.inside == pytest.approx(graph.tree, rel=0.07)
+    assert (graphs.ring.count, graphs.ring.inside, graphs.ring.between) == (
+        graph.count,
+        graph.ring,
+        graph.inter,
+    )
+    assert graphs.tree.pattern == graph.pattern and graphs.tree.inside == pytest.approx(
+        graph.tree, rel=0.07
+    )
     assert graphs.nvls is not None
-    assert (graphs.nvls.count, graphs.nvls.inside, graphs.nvls.between) == (graph.heads, graph.nvls, graph.nvls_inter)
+    assert (graphs.nvls.count, graphs.nvls.inside, graphs.nvls.between) == (
+        graph.heads,
+        graph.nvls,
+        graph.nvls_inter,
+    )
 
 
 @pytest.mark.parametrize("hosts", [2, 3, 4])
@@ -145,8 +195,10 @@ def test_between_hosts_channels_keep_to_rails(hosts: int) -> None:
     ring, tree = graphs.ring, graphs.tree
     assert (ring.count, ring.inside, ring.between, ring.cross) == (8, 48, 48, 2)
     assert (tree.pattern, tree.count, tree.inside, tree.between) == (3, 8, 48, 48)
-    assert all(a != b and ring.nets[c ^ 1] == (b, a) for c, (a, b) in enumerate(ring.nets))
-    made = lines.links(group, found.every_host(group, fabric, Nccl()), 16)
+    assert all(
+        a != b and ring.nets[c ^ 1] == (b, a) for c, (a, b) in enumerate(ring.nets)
+    )
+    made = lines.links(group, searched.every_host(group, fabric, Nccl()), 16)
     if hosts == 2:
         assert made.rings[0] == (0, 7, 6, 5, 4, 3, 2, 1, 9, 10, 11, 12, 13, 14, 15, 8)
     crossing = sum(
@@ -158,9 +210,21 @@ def test_between_hosts_channels_keep_to_rails(hosts: int) -> None:
     assert crossing == (0 if hosts % 2 == 0 else 16)
 
 
-@pytest.mark.parametrize(("sockets", "bridges"), [((4,), ()), ((2, 2), ()), ((3, 2), ()), ((4, 4), ()), ((1, 1), ()),
-                                                  ((2, 2), ((0, 1), (2, 3))), ((3,), ())])  # fmt: skip
-def test_pcie_hosts_are_searched_edge_by_edge(sockets: tuple[int, ...], bridges: tuple[tuple[int, int], ...]) -> None:
+@pytest.mark.parametrize(
+    ("sockets", "bridges"),
+    [
+        ((4,), ()),
+        ((2, 2), ()),
+        ((3, 2), ()),
+        ((4, 4), ()),
+        ((1, 1), ()),
+        ((2, 2), ((0, 1), (2, 3))),
+        ((3,), ()),
+    ],
+)
+def test_pcie_hosts_are_searched_edge_by_edge(
+    sockets: tuple[int, ...], bridges: tuple[tuple[int, int], ...]
+) -> None:
     """Rings visit every GPU once; what they take from every link fits; the room is given back; rings and trees are
     as many."""
     fabric = pcie_host(sockets, bridges)
@@ -173,7 +237,9 @@ def test_pcie_hosts_are_searched_edge_by_edge(sockets: tuple[int, ...], bridges:
     taken = [0.0] * len(before)
     for order in ring.orders:
         for a, b in zip(order, (*order[1:], order[0]), strict=True):
-            for at, cost in zip(system.between[a][b].links, system.between[a][b].cost, strict=True):
+            for at, cost in zip(
+                system.between[a][b].links, system.between[a][b].cost, strict=True
+            ):
                 taken[at] += cost * ring.inside * 1000
     assert all(used <= room + 1 for used, room in zip(taken, before, strict=True))
     graph = search(group, "a100", Nccl(), fabric)
@@ -197,20 +263,26 @@ def test_memory_instead_of_p2p_is_searched_through_the_cpu() -> None:
     wanted = Nccl(p2p_disable=True)
     group, graphs = graphs_of(fabric, wanted=wanted)
     graph = search(group, "h200", wanted, fabric)
-    assert TYPES[graphs.ring.type_inside] == "PHB" and graph.count < 12 and not graph.ll128
+    assert (
+        TYPES[graphs.ring.type_inside] == "PHB" and graph.count < 12 and not graph.ll128
+    )
 
 
-@pytest.mark.parametrize(("hosts", "gpus"), [(1, 8), (2, 8), (3, 8), (5, 4), (4, 1), (7, 2)])
+@pytest.mark.parametrize(
+    ("hosts", "gpus"), [(1, 8), (2, 8), (3, 8), (5, 4), (4, 1), (7, 2)]
+)
 def test_every_channel_is_one_ring_and_one_tree(hosts: int, gpus: int) -> None:
     """A ring passes every rank once; a tree has one root, no cycle, and children that name their parent."""
     fabric = cluster(hosts, gpus=gpus, nics=gpus)
     group = group_of(fabric, fabric.gpus)
-    made = lines.links(group, found.every_host(group, fabric, Nccl()), 16)
+    made = lines.links(group, searched.every_host(group, fabric, Nccl()), 16)
     for order in made.rings:
         assert sorted(order) == list(range(group.n))
     for parents, children in zip(made.parents, made.children, strict=True):
         assert list(parents).count(-1) == 1
-        assert all(rank in children[above] for rank, above in enumerate(parents) if above >= 0)
+        assert all(
+            rank in children[above] for rank, above in enumerate(parents) if above >= 0
+        )
         assert sum(map(len, children)) == group.n - 1 and max(map(len, children)) <= 3
         for rank in range(group.n):
             at, steps = rank, 0
@@ -224,28 +296,55 @@ def test_hosts_with_fewer_gpus_give_all_of_them_fewer_channels() -> None:
     fabric = cluster(2)
     group = group_of(fabric, fabric.gpus[:15])
     graph = search(group, "h100", Nccl(), fabric)
-    assert (graph.count, graph.channels, graph.ring) == (7, 28, 48) and not switched(group, fabric)
-    told = [line for line in lines.told(fabric, fabric.gpus[:15]) if line.startswith("Channel")]
+    assert (graph.count, graph.channels, graph.ring) == (7, 28, 48) and not switched(
+        group, fabric
+    )
+    told = [
+        line
+        for line in lines.told(fabric, fabric.gpus[:15])
+        if line.startswith("Channel")
+    ]
     assert len(told) == 28 and told[0].endswith(": 0 7 6 5 4 3 2 1 8 14 13 12 11 10 9")
 
 
 def test_groups_of_some_gpus_are_searched_too() -> None:
     """Three of eight GPUs, in NCCL's numbering 0 to 2: 12 channels of 30 as for all."""
     _, graphs = graphs_of(load_cluster("dgx-h100"), ("gpu1", "gpu4", "gpu6"))
-    assert (graphs.ring.count, graphs.ring.inside, graphs.ring.orders[0]) == (12, 30, (0, 1, 2))
+    assert (graphs.ring.count, graphs.ring.inside, graphs.ring.orders[0]) == (
+        12,
+        30,
+        (0, 1, 2),
+    )
 
 
 def test_generations_and_capabilities() -> None:
     """The GPU's file says its generation, or that of the GPU it is like; sm90 counted 20 GB/s of a link before 2.21."""
-    assert [capability(gpu) for gpu in ("v100", "a100", "h200", "gb200")] == [70, 80, 90, 100]
-    assert [generation(gpu) for gpu in ("a100-40gb", "h800", "b300")] == ["ampere", "hopper", "blackwell"]
-    assert nvlink_share("hopper", (2, 20)) == 0.8 and nvlink_share("hopper", (2, 21)) == pytest.approx(0.824)
+    assert [capability(gpu) for gpu in ("v100", "a100", "h200", "gb200")] == [
+        70,
+        80,
+        90,
+        100,
+    ]
+    assert [generation(gpu) for gpu in ("a100-40gb", "h800", "b300")] == [
+        "ampere",
+        "hopper",
+        "blackwell",
+    ]
+    assert nvlink_share("hopper", (2, 20)) == 0.8 and nvlink_share(
+        "hopper", (2, 21)
+    ) == pytest.approx(0.824)
 
 
 def test_topology_show_prints_rings() -> None:
     """`topology show --rings` and `collective --explain` print NCCL's lines."""
     shown = CliRunner().invoke(cli.main, ["topology", "show", "dgx-h100", "--rings"])
-    assert shown.exit_code == 0 and "Channel 00/24 : 0 1 2 3 4 5 6 7" in shown.stdout.splitlines()
+    assert (
+        shown.exit_code == 0
+        and "Channel 00/24 : 0 1 2 3 4 5 6 7" in shown.stdout.splitlines()
+    )
     one = ["--min-bytes", "1M", "--max-bytes", "1M", "--explain"]
     told = CliRunner().invoke(cli.main, ["collective", "--cluster", "dgx-h100", *one])
-    assert "Pattern 4, crossNic 0, nChannels 12, bw 30.000000/30.000000, type NVL/PIX" in told.stdout
+    assert (
+        "Pattern 4, crossNic 0, nChannels 12, bw 30.000000/30.000000, type NVL/PIX"
+        in told.stdout
+    )

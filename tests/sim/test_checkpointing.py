@@ -14,8 +14,14 @@ from workloads.checkpoint import pieces
 
 def saved(mode: str, *changes: str) -> Any:
     arguments = ["run", "llama1b-ddp4", "--json", "--set", f"checkpoint.mode={mode}"]
-    result = CliRunner().invoke(main, [*arguments, *(part for change in changes for part in ("--set", change))])
-    return json.loads(result.output)["checkpoint"] if result.exit_code == 0 else result.output
+    result = CliRunner().invoke(
+        main, [*arguments, *(part for change in changes for part in ("--set", change))]
+    )
+    return (
+        json.loads(result.output)["checkpoint"]
+        if result.exit_code == 0
+        else result.output
+    )
 
 
 def test_who_writes_and_who_waits() -> None:
@@ -37,7 +43,10 @@ def test_pinned_buffers_and_processes_disturb_less() -> None:
 
 def test_faster_disks_never_take_longer() -> None:
     """A disk of twice the bandwidth syncs sooner."""
-    assert saved("sharded", "nvme.bandwidth=2x")["save_stall"] < saved("sharded")["save_stall"]
+    assert (
+        saved("sharded", "nvme.bandwidth=2x")["save_stall"]
+        < saved("sharded")["save_stall"]
+    )
 
 
 @pytest.mark.parametrize(
@@ -72,7 +81,9 @@ def test_an_input_bound_step_shows_it() -> None:
 
     def run(*changes: str) -> Any:
         parts = [part for change in changes for part in ("--set", change)]
-        return json.loads(CliRunner().invoke(main, ["run", "llama1b-ddp4", "--json", *parts]).output)["dataload"]
+        return json.loads(
+            CliRunner().invoke(main, ["run", "llama1b-ddp4", "--json", *parts]).output
+        )["dataload"]
 
     slow = run('dataload.batch_time="500 ms"', "dataload.workers=4")
     assert slow["input_bound"] and slow["step_time_with"] == pytest.approx(0.125)
@@ -84,10 +95,16 @@ def test_a_save_says_what_it_rests_on() -> None:
     """Every leg has the constant that binds it, with grade and source; the shares add up."""
     made = saved("sharded")
     assert [row["leg"] for row in made["rests_on"]] == list(made["legs"])
-    assert sum(row["seconds"] for row in made["rests_on"]) == pytest.approx(made["legs"]["sync"])
+    assert sum(row["seconds"] for row in made["rests_on"]) == pytest.approx(
+        made["legs"]["sync"]
+    )
     assert sum(made["evidence"].values()) == pytest.approx(1.0)
     grades = {row["leg"]: row["evidence"] for row in made["rests_on"]}
-    assert grades["serialise"] == "measured" and grades["copy"] == "fitted" and grades["plan"] == "guess"
+    assert (
+        grades["serialise"] == "measured"
+        and grades["copy"] == "fitted"
+        and grades["plan"] == "guess"
+    )
     assert all(row["source"] for row in made["rests_on"])
 
 
@@ -99,20 +116,36 @@ def test_storage_that_is_a_guess_is_told() -> None:
         for name in ("lustre", "object", "nvme")
     )
     assert lustre["what"] == "lustre: client" and lustre["evidence"] == "measured"
-    assert object_store["what"].startswith("object: ") and object_store["evidence"] in ("guess", "datasheet")
+    assert object_store["what"].startswith("object: ") and object_store["evidence"] in (
+        "guess",
+        "datasheet",
+    )
     assert nvme["what"].startswith("link ")
 
 
 def test_many_hosts_write_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where every host has NICs of its own, all writers beside the steps slow them as the first host's alone do."""
-    from sim import saving
+    from sim.storage import saving
 
-    big = [part for change in ("cluster.name=dgx-h100-superpod", "cluster.hosts=6", "parallel.dp=48", "model.layers=2",
-                               "training.global_batch=96", "checkpoint.storage=weka", "checkpoint.writer=process")
-           for part in ("--set", change)]  # fmt: skip
+    big = [
+        part
+        for change in (
+            "cluster.name=dgx-h100-superpod",
+            "cluster.hosts=6",
+            "parallel.dp=48",
+            "model.layers=2",
+            "training.global_batch=96",
+            "checkpoint.storage=weka",
+            "checkpoint.writer=process",
+        )
+        for part in ("--set", change)
+    ]
 
     def slower() -> Any:
-        result = CliRunner().invoke(main, ["run", "llama1b-ddp4", "--json", "--set", "checkpoint.mode=async", *big])
+        result = CliRunner().invoke(
+            main,
+            ["run", "llama1b-ddp4", "--json", "--set", "checkpoint.mode=async", *big],
+        )
         return json.loads(result.output)["checkpoint"]["step_time_beside"]
 
     whole = slower()

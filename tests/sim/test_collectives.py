@@ -13,13 +13,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sim.collectives import candidates, pairwise, plan_collective, ring, table, tree
-from sim.collectives.channels import first_channel, used
+from sim.collectives import candidates, plan_collective, table
+from sim.collectives.algorithms import pairwise, ring, tree
+from sim.collectives.nccl.channels import first_channel, used
 from sim.collectives.plan import OPS, Send
 from sim.errors import InputError
-from sim.sections import Nccl
+from sim.spec.sections import Nccl
 from topologies import load_cluster
-from validation import collective_rows
+from validation.formats import collective_rows
 
 FABRICS = ("h200-host-2", "h200-host-4", "dgx-h200")
 
@@ -31,7 +32,9 @@ def cluster(name: str) -> Any:
 
 def seconds(op: str, size: float, name: str = "h200-host-4", **nccl: Any) -> float:
     fabric = cluster(name)
-    return plan_collective(op, size, fabric.gpus, fabric, Nccl(**nccl)).duration(fabric.links.bandwidth)
+    return plan_collective(op, size, fabric.gpus, fabric, Nccl(**nccl)).duration(
+        fabric.links.bandwidth
+    )
 
 
 @pytest.mark.parametrize(("op", "name"), [*itertools.product(OPS, FABRICS)])
@@ -41,10 +44,16 @@ def test_what_is_sent_is_received(op: str, name: str) -> None:
     plan = plan_collective(op, 2.0**24, fabric.gpus, fabric)
     balance: dict[str, float] = {}
     for link, amount in zip(plan.links, plan.usage, strict=True):
-        balance[fabric.links.src[link]] = balance.get(fabric.links.src[link], 0.0) - amount
-        balance[fabric.links.dst[link]] = balance.get(fabric.links.dst[link], 0.0) + amount
+        balance[fabric.links.src[link]] = (
+            balance.get(fabric.links.src[link], 0.0) - amount
+        )
+        balance[fabric.links.dst[link]] = (
+            balance.get(fabric.links.dst[link], 0.0) + amount
+        )
     assert sum(balance.values()) == pytest.approx(0)
-    assert all(value == pytest.approx(0) for node, value in balance.items() if "switch" in node)
+    assert all(
+        value == pytest.approx(0) for node, value in balance.items() if "switch" in node
+    )
 
 
 @pytest.mark.parametrize("name", FABRICS)
@@ -52,19 +61,29 @@ def test_a_ring_all_reduce_sends_the_lower_bound(name: str) -> None:
     """2 (n - 1) / n bytes per payload byte leave every GPU, before headers (Patarasuk and Yuan, 2009)."""
     fabric = cluster(name)
     n = len(fabric.gpus)
-    plan = plan_collective("all_reduce", 2.0**30, fabric.gpus, fabric, Nccl(algo="ring", proto="Simple"))
-    leaving = sum(u for link, u in zip(plan.links, plan.usage, strict=True) if fabric.links.src[link] == fabric.gpus[0])
+    plan = plan_collective(
+        "all_reduce", 2.0**30, fabric.gpus, fabric, Nccl(algo="ring", proto="Simple")
+    )
+    leaving = sum(
+        u
+        for link, u in zip(plan.links, plan.usage, strict=True)
+        if fabric.links.src[link] == fabric.gpus[0]
+    )
     assert leaving * 0.934 == pytest.approx(2 * (n - 1) / n)
 
 
-@given(op=st.sampled_from(OPS), size=st.floats(1, 2.0**34), name=st.sampled_from(FABRICS))
+@given(
+    op=st.sampled_from(OPS), size=st.floats(1, 2.0**34), name=st.sampled_from(FABRICS)
+)
 def test_never_faster_than_the_links(op: str, size: float, name: str) -> None:
     """Latency and the busiest link's bytes over its bandwidth bound every plan from below."""
     fabric = cluster(name)
     plan = plan_collective(op, size, fabric.gpus, fabric)
     busiest = np.max(plan.usage / fabric.links.bandwidth[plan.links])
     assert plan.latency > 0 and plan.rate_cap > 0
-    assert plan.duration(fabric.links.bandwidth) >= (plan.latency + size * busiest) * (1 - 1e-9)
+    assert plan.duration(fabric.links.bandwidth) >= (plan.latency + size * busiest) * (
+        1 - 1e-9
+    )
 
 
 @given(
@@ -73,11 +92,19 @@ def test_never_faster_than_the_links(op: str, size: float, name: str) -> None:
     factor=st.floats(1, 4),
     name=st.sampled_from(FABRICS),
 )
-def test_more_bytes_are_never_faster_within_one_choice(op: str, size: float, factor: float, name: str) -> None:
+def test_more_bytes_are_never_faster_within_one_choice(
+    op: str, size: float, factor: float, name: str
+) -> None:
     """Time grows with size as long as algorithm, protocol and channels stay (NCCL's own switches may jump)."""
     fabric = cluster(name)
-    small, large = (plan_collective(op, s, fabric.gpus, fabric) for s in (size, size * factor))
-    if (small.algo, small.proto, small.channels) == (large.algo, large.proto, large.channels):
+    small, large = (
+        plan_collective(op, s, fabric.gpus, fabric) for s in (size, size * factor)
+    )
+    if (small.algo, small.proto, small.channels) == (
+        large.algo,
+        large.proto,
+        large.channels,
+    ):
         bandwidth = fabric.links.bandwidth
         assert large.duration(bandwidth) >= small.duration(bandwidth) * (1 - 1e-9)
 
@@ -90,22 +117,33 @@ def test_more_bandwidth_is_never_slower(op: str) -> None:
         wanted = {"algo": "ring", "proto": proto}
         for size in 2.0 ** np.arange(10, 33, 2):
             plan = plan_collective(op, size, faster.gpus, faster, Nccl(**wanted))  # type: ignore[arg-type]
-            assert plan.duration(faster.links.bandwidth) <= seconds(op, size, **wanted) * (1 + 1e-9)
+            assert plan.duration(faster.links.bandwidth) <= seconds(
+                op, size, **wanted
+            ) * (1 + 1e-9)
 
 
 def test_longer_links_cost_their_latency_at_every_hop() -> None:
     """One microsecond more per link is two per hop, and six hops make an all-reduce of four."""
     slower = load_cluster("h200-host-4", overrides={"nvlink.latency": "1.3 us"})
     plan = plan_collective("all_reduce", 1024, slower.gpus, slower)
-    assert plan.duration(slower.links.bandwidth) - seconds("all_reduce", 1024) == pytest.approx(12e-6)
+    assert plan.duration(slower.links.bandwidth) - seconds(
+        "all_reduce", 1024
+    ) == pytest.approx(12e-6)
 
 
-@pytest.mark.parametrize("op", ["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "sendrecv"])
+@pytest.mark.parametrize(
+    "op", ["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "sendrecv"]
+)
 def test_the_order_of_ranks_changes_nothing(op: str) -> None:
     """Every permutation of the four GPUs takes the same time."""
     fabric = cluster("h200-host-4")
     times = {
-        round(plan_collective(op, 2.0**26, ranks, fabric).duration(fabric.links.bandwidth), 15)
+        round(
+            plan_collective(op, 2.0**26, ranks, fabric).duration(
+                fabric.links.bandwidth
+            ),
+            15,
+        )
         for ranks in itertools.permutations(fabric.gpus)
     }
     assert len(times) == 1
@@ -119,13 +157,17 @@ def test_the_same_question_gives_the_same_plan() -> None:
     )
 
 
-def replay(rounds: list[list[Send]], state: list[dict[int, set[int]]]) -> list[dict[int, set[int]]]:
+def replay(
+    rounds: list[list[Send]], state: list[dict[int, set[int]]]
+) -> list[dict[int, set[int]]]:
     """Plays rounds of simultaneous sends; state[rank][chunk] = the ranks whose contribution is in it."""
     for sends in rounds:
         moved = [(s, set(state[s.src][s.chunk])) for s in sends]
         for send, content in moved:
             have = state[send.dst].get(send.chunk, set())
-            assert not (send.reduce and have & content), "a contribution would be counted twice"
+            assert not (send.reduce and have & content), (
+                "a contribution would be counted twice"
+            )
             state[send.dst][send.chunk] = have | content if send.reduce else content
     return state
 
@@ -135,15 +177,28 @@ def test_every_rank_ends_with_every_contribution(n: int) -> None:
     """Ring and trees, played chunk by chunk, all-reduce, gather and scatter correctly."""
     everyone = set(range(n))
     mine = [{c: {r} for c in range(n)} for r in range(n)]
-    assert all(rank[c] == everyone for rank in replay(ring.steps("all_reduce", n), mine) for c in range(n))
-    scattered = replay(ring.steps("reduce_scatter", n), [{c: {r} for c in range(n)} for r in range(n)])
+    assert all(
+        rank[c] == everyone
+        for rank in replay(ring.steps("all_reduce", n), mine)
+        for c in range(n)
+    )
+    scattered = replay(
+        ring.steps("reduce_scatter", n), [{c: {r} for c in range(n)} for r in range(n)]
+    )
     assert all(scattered[r][r] == everyone for r in range(n))
     gathered = replay(ring.steps("all_gather", n), [{r: {r}} for r in range(n)])
     assert all(rank == {c: {c} for c in range(n)} for rank in gathered)
     trees = replay(tree.steps("all_reduce", n), [{0: {r}, 1: {r}} for r in range(n)])
     assert all(rank[0] == rank[1] == everyone for rank in trees)
-    assert replay(ring.steps("reduce", n), [{0: {r}} for r in range(n)])[0][0] == everyone
-    assert all(r[0] == {0} for r in replay(ring.steps("broadcast", n), [{0: {0}}, *({} for _ in range(n - 1))]))
+    assert (
+        replay(ring.steps("reduce", n), [{0: {r}} for r in range(n)])[0][0] == everyone
+    )
+    assert all(
+        r[0] == {0}
+        for r in replay(
+            ring.steps("broadcast", n), [{0: {0}}, *({} for _ in range(n - 1))]
+        )
+    )
 
 
 @pytest.mark.parametrize("n", [2, 3, 4, 8])
@@ -171,13 +226,22 @@ def test_the_choice_is_nccl_s() -> None:
     """The table of the measured host's NCCL_DEBUG log (microseconds and GB/s), and the switch points it implies."""
     fabric = cluster("h200-host-4")
     logged = {
-        ("tree", "LL"): (10.4, 43.6), ("tree", "LL128"): (21.5, 128.8), ("tree", "Simple"): (32.4, 165.6),
-        ("ring", "LL"): (10.2, 94.0), ("ring", "LL128"): (25.4, 220.8), ("ring", "Simple"): (28.8, 240.0),
-    }  # fmt: skip
+        ("tree", "LL"): (10.4, 43.6),
+        ("tree", "LL128"): (21.5, 128.8),
+        ("tree", "Simple"): (32.4, 165.6),
+        ("ring", "LL"): (10.2, 94.0),
+        ("ring", "LL128"): (25.4, 220.8),
+        ("ring", "Simple"): (28.8, 240.0),
+    }
     for row in candidates("all_reduce", 2.0**40, fabric.gpus, fabric):
         latency, bandwidth = logged[row.algo, row.proto]
-        assert (row.latency * 1e6, row.bandwidth / 1e9) == pytest.approx((latency, bandwidth), abs=0.06)
-    chosen = [plan_collective("all_reduce", 2.0**k, fabric.gpus, fabric).proto for k in (21, 22, 23, 24)]
+        assert (row.latency * 1e6, row.bandwidth / 1e9) == pytest.approx(
+            (latency, bandwidth), abs=0.06
+        )
+    chosen = [
+        plan_collective("all_reduce", 2.0**k, fabric.gpus, fabric).proto
+        for k in (21, 22, 23, 24)
+    ]
     assert chosen == ["LL", "LL128", "LL128", "Simple"]
 
 
@@ -195,7 +259,9 @@ def test_settings_are_honoured() -> None:
     forced = Nccl(algo="tree", proto="LL128", max_channels=4)
     plan = plan_collective("all_reduce", 2.0**26, fabric.gpus, fabric, forced)
     assert (plan.algo, plan.proto, plan.channels) == ("tree", "LL128", 4)
-    assert plan_collective("all_gather", 1e6, fabric.gpus, fabric, Nccl(algo="tree")).notes
+    assert plan_collective(
+        "all_gather", 1e6, fabric.gpus, fabric, Nccl(algo="tree")
+    ).notes
     for op, ranks, nccl in (
         ("all_redcue", fabric.gpus, Nccl()),
         ("all_reduce", ("gpu0", "gpu9"), Nccl()),
@@ -229,10 +295,16 @@ def errors() -> dict[tuple[str, bool], list[float]]:
         ("default, 1 MiB and more", 0.05),
         ("default, below 1 MiB", 0.10),
         ("channel-limited", 0.07),
-        *((f"{a}-{p}", 0.10) for a in ("Ring", "Tree") for p in ("LL", "LL128", "Simple")),
+        *(
+            (f"{a}-{p}", 0.10)
+            for a in ("Ring", "Tree")
+            for p in ("LL", "LL128", "Simple")
+        ),
     ],
 )
-def test_measured_times_are_predicted(series: str, tolerance: float, held_out: bool) -> None:
+def test_measured_times_are_predicted(
+    series: str, tolerance: float, held_out: bool
+) -> None:
     """Mean absolute error on the measured H200 rows, fitted and held out apart."""
     assert float(np.abs(errors()[series, held_out]).mean()) <= tolerance
 
@@ -250,7 +322,10 @@ def test_the_sweep_has_nccl_tests_columns() -> None:
 
 def test_the_cases_are_there() -> None:
     """The gate reads the measured rows of the repository."""
-    assert all(Path(file).is_file() for file in (*collective_rows.FILES, collective_rows.UNALIGNED))
+    assert all(
+        Path(file).is_file()
+        for file in (*collective_rows.FILES, collective_rows.UNALIGNED)
+    )
 
 
 @pytest.mark.parametrize("op", ["all_gather", "reduce_scatter", "all_to_all"])
@@ -260,7 +335,9 @@ def test_parts_that_are_not_aligned_are_slower(op: str, ranks: int) -> None:
     fabric = cluster("h200-host-4")
     base = ranks * 2**24
     even, odd = (
-        plan_collective(op, size, fabric.gpus[:ranks], fabric).duration(fabric.links.bandwidth)
+        plan_collective(op, size, fabric.gpus[:ranks], fabric).duration(
+            fabric.links.bandwidth
+        )
         for size in (base, base + 2 * ranks)
     )
     assert odd > 1.02 * even
@@ -270,7 +347,9 @@ def test_an_all_reduce_cuts_its_own_parts() -> None:
     """Its chunks are NCCL's to choose, so a size that ranks do not divide costs nothing."""
     fabric = cluster("h200-host-4")
     even, odd = (
-        plan_collective("all_reduce", size, fabric.gpus, fabric).duration(fabric.links.bandwidth)
+        plan_collective("all_reduce", size, fabric.gpus, fabric).duration(
+            fabric.links.bandwidth
+        )
         for size in (2**26, 2**26 + 2)
     )
     assert odd == pytest.approx(even, rel=1e-6)

@@ -6,12 +6,14 @@ from typing import Any
 
 import pytest
 
-from sim.collectives import creation, gloo, one_sided, plan_collective
+from sim.collectives import plan_collective
+from sim.collectives.algorithms import gloo, one_sided
 from sim.collectives.group import group_of
+from sim.collectives.nccl import creation
 from sim.collectives.plan import Plan, nccl_of
 from sim.errors import InputError
-from sim.sections import Nccl
-from sim.spec import parse_scenario
+from sim.spec.load import parse_scenario
+from sim.spec.sections import Nccl
 from tests.sim.hosts import cluster
 from topologies import load_cluster
 
@@ -21,14 +23,21 @@ def test_settings_that_limit_channels() -> None:
     one, two = load_cluster("dgx-h100"), cluster(2)
 
     def channels(fabric: Any, **wanted: Any) -> int:
-        return plan_collective("all_reduce", 2.0**30, fabric.gpus, fabric, Nccl(**wanted)).channels
+        return plan_collective(
+            "all_reduce", 2.0**30, fabric.gpus, fabric, Nccl(**wanted)
+        ).channels
 
     assert channels(one, nvls=True) == 16
     assert channels(one, nvls=True, max_ctas=8) == channels(one, max_ctas=8) == 8
-    assert channels(one, nvls=True, max_channels=8) == 16  # NCCL_MAX_NCHANNELS does not reach it
+    assert (
+        channels(one, nvls=True, max_channels=8) == 16
+    )  # NCCL_MAX_NCHANNELS does not reach it
     assert channels(one, min_channels=32) == 32
     many = [
-        plan_collective("all_to_all", 2.0**30, two.gpus, two, Nccl(nchannels_per_net_peer=k)).channels for k in (1, 4)
+        plan_collective(
+            "all_to_all", 2.0**30, two.gpus, two, Nccl(nchannels_per_net_peer=k)
+        ).channels
+        for k in (1, 4)
     ]
     assert many[0] <= many[1]
 
@@ -37,9 +46,15 @@ def test_a_smaller_buffer_fills_pipelines_sooner() -> None:
     """A FIFO of 1 MiB instead of 4 shortens the chunks that a tree waits for."""
     fabric = load_cluster("h200-host-4")
     times = [
-        plan_collective("all_reduce", 2.0**26, fabric.gpus, fabric, Nccl(algo="tree", proto="Simple", buffer_size=b))
-        .duration(fabric.links.bandwidth) for b in (None, 2.0**22, 2.0**20)
-    ]  # fmt: skip
+        plan_collective(
+            "all_reduce",
+            2.0**26,
+            fabric.gpus,
+            fabric,
+            Nccl(algo="tree", proto="Simple", buffer_size=b),
+        ).duration(fabric.links.bandwidth)
+        for b in (None, 2.0**22, 2.0**20)
+    ]
     assert times[0] == times[1] > times[2]
 
 
@@ -55,13 +70,20 @@ def test_without_p2p_bytes_pass_through_memory() -> None:
     def run(**wanted: Any) -> Plan:
         return plan_collective("all_reduce", size, fabric.gpus, fabric, Nccl(**wanted))
 
-    direct, memory, net = run(), run(p2p_disable=True), run(p2p_disable=True, shm_disable=True)
+    direct, memory, net = (
+        run(),
+        run(p2p_disable=True),
+        run(p2p_disable=True, shm_disable=True),
+    )
     assert kinds(direct, fabric) == {"nvlink"}
     assert kinds(memory, fabric) == {"pcie", "memory"} and memory.evidence == "guess"
     assert "nic" in kinds(net, fabric) and "memory" not in kinds(net, fabric)
     times = [plan.duration(fabric.links.bandwidth) for plan in (direct, memory, net)]
     assert times == sorted(times) and times[1] > 4 * times[0]
-    assert plan_collective("send", size, fabric.gpus, fabric, Nccl(p2p_disable=True)).algo == "pairwise"
+    assert (
+        plan_collective("send", size, fabric.gpus, fabric, Nccl(p2p_disable=True)).algo
+        == "pairwise"
+    )
 
 
 def test_pretended_hosts_talk_over_the_network() -> None:
@@ -78,7 +100,9 @@ def test_rails_are_kept_unless_told_otherwise() -> None:
     fabric = cluster(4)
 
     def crosses(op: str, **wanted: Any) -> bool:
-        return "spine" in kinds(plan_collective(op, 2.0**28, fabric.gpus, fabric, Nccl(**wanted)), fabric)
+        return "spine" in kinds(
+            plan_collective(op, 2.0**28, fabric.gpus, fabric, Nccl(**wanted)), fabric
+        )
 
     assert not crosses("all_gather") and not crosses("all_gather", cross_nic=0)
     assert crosses("all_gather", cross_nic=1)
@@ -96,12 +120,25 @@ def test_a_rack_is_one_node() -> None:
 
 def test_settings_come_from_the_scenario() -> None:
     """The planner reads [nccl] as the scenario has it; versions, algorithms and numbers are checked."""
-    scenario = {"cluster": {"name": "h200-host-4"}, "model": {"name": "llama3-1b"}, "nccl": {"net_speed": "10 Gbit/s"}}
-    assert parse_scenario(scenario | {"parallel": {"dp": 4}}, "x").nccl.net_speed == 1.25e9
-    for wrong in ({"version": "two"}, {"cross_nic": 3}, {"algo": "rnig"}, {"proto": "LL64"}):
+    scenario = {
+        "cluster": {"name": "h200-host-4"},
+        "model": {"name": "llama3-1b"},
+        "nccl": {"net_speed": "10 Gbit/s"},
+    }
+    assert (
+        parse_scenario(scenario | {"parallel": {"dp": 4}}, "x").nccl.net_speed == 1.25e9
+    )
+    for wrong in (
+        {"version": "two"},
+        {"cross_nic": 3},
+        {"algo": "rnig"},
+        {"proto": "LL64"},
+    ):
         with pytest.raises(InputError):
             nccl_of(wrong)
-    assert nccl_of({"algo": "NVLS tree", "proto": "simple", "nvls": None}) == Nccl(algo="nvls_tree", proto="Simple")
+    assert nccl_of({"algo": "NVLS tree", "proto": "simple", "nvls": None}) == Nccl(
+        algo="nvls_tree", proto="Simple"
+    )
 
 
 def test_gloo_is_slow_and_passes_through_memory() -> None:
@@ -112,9 +149,9 @@ def test_gloo_is_slow_and_passes_through_memory() -> None:
     bandwidth = fabric.links.bandwidth
     assert plan.duration(bandwidth) > 10 * direct.duration(bandwidth)
     assert "nvlink" not in kinds(plan, fabric)
-    assert gloo.plan("all_reduce", 2.0**28, fabric.gpus, fabric, on_gpu=False).duration(bandwidth) < plan.duration(
+    assert gloo.plan("all_reduce", 2.0**28, fabric.gpus, fabric, on_gpu=False).duration(
         bandwidth
-    )
+    ) < plan.duration(bandwidth)
     assert [len(gloo.steps("broadcast", n)) for n in (1, 2, 3, 8)] == [0, 1, 2, 3]
     for n in (2, 5, 8):
         have = {0}
@@ -130,11 +167,20 @@ def test_one_sided_puts_save_the_rendezvous() -> None:
     bandwidth = fabric.links.bandwidth
     near = one_sided.plan("put", 8, fabric.gpus[:2], fabric).duration(bandwidth)
     far, proxied = (
-        one_sided.plan("put", 8, ("h0gpu0", "h1gpu0"), fabric, transport=t).duration(bandwidth)
+        one_sided.plan("put", 8, ("h0gpu0", "h1gpu0"), fabric, transport=t).duration(
+            bandwidth
+        )
         for t in ("ibgda", "proxy")
     )
-    assert near < plan_collective("send", 8, fabric.gpus[:2], fabric).duration(bandwidth)
-    assert near < far < proxied < plan_collective("send", 8, ("h0gpu0", "h1gpu0"), fabric).duration(bandwidth)
+    assert near < plan_collective("send", 8, fabric.gpus[:2], fabric).duration(
+        bandwidth
+    )
+    assert (
+        near
+        < far
+        < proxied
+        < plan_collective("send", 8, ("h0gpu0", "h1gpu0"), fabric).duration(bandwidth)
+    )
     # NCCL contrib/nccl_ep README, low-latency dispatch: 128 tokens, 8 experts each, 7168 x 2 bytes.
     size = 128 * 8 * 7168 * 2
     for gpus, published in ((8, 224.3e9), (32, 53.6e9)):

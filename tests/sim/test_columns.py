@@ -5,21 +5,27 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from sim.collectives import pairwise, paths, plan_collective, transport
+from sim.collectives import plan_collective
+from sim.collectives.algorithms import pairwise
 from sim.collectives.group import group_of
 from sim.collectives.plan import Plan
-from sim.sections import Nccl
+from sim.collectives.wires import paths, transport
+from sim.spec.sections import Nccl
 from topologies import load_cluster, rail_optimized
 from topologies.fabric import Fabric
 
 
 def rails(hosts: int = 9) -> Fabric:
-    return rail_optimized.build(rail_optimized.Params(hosts=hosts, hosts_per_group=4, spines=2))
+    return rail_optimized.build(
+        rail_optimized.Params(hosts=hosts, hosts_per_group=4, spines=2)
+    )
 
 
 @pytest.mark.parametrize("relay", [True, False])
 @pytest.mark.parametrize("name", ["rails", "h200-leafspine-2x2", "gb200-nvl72"])
-def test_an_all_to_all_by_classes_is_the_sum_of_its_messages(name: str, relay: bool) -> None:
+def test_an_all_to_all_by_classes_is_the_sum_of_its_messages(
+    name: str, relay: bool
+) -> None:
     """With PXN and without: the bytes on every link are those of n (n - 1) messages along their own routes."""
     fabric = rails() if name == "rails" else load_cluster(name)
     group = group_of(fabric, fabric.gpus)
@@ -37,7 +43,9 @@ OPS = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "all_to_all")
 
 
 @pytest.mark.parametrize("op", OPS)
-def test_columns_and_flows_make_the_same_plan(op: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_columns_and_flows_make_the_same_plan(
+    op: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The number of flows from which columns are used decides nothing but the time it takes."""
 
     def planned(many: int) -> Plan:
@@ -47,7 +55,11 @@ def test_columns_and_flows_make_the_same_plan(op: str, monkeypatch: pytest.Monke
         return plan_collective(op, 2.0**26, fabric.gpus, fabric)
 
     one, other = planned(0), planned(1 << 30)
-    assert (one.algo, one.proto, one.channels) == (other.algo, other.proto, other.channels)
+    assert (one.algo, one.proto, one.channels) == (
+        other.algo,
+        other.proto,
+        other.channels,
+    )
     assert one.links.tolist() == other.links.tolist()
     assert one.usage == pytest.approx(other.usage, rel=1e-12)
     assert one.latency == pytest.approx(other.latency, rel=1e-12)
@@ -55,7 +67,9 @@ def test_columns_and_flows_make_the_same_plan(op: str, monkeypatch: pytest.Monke
 
 @pytest.mark.parametrize("op", OPS)
 @pytest.mark.parametrize("algo", ["ring", None])
-def test_links_are_counted_once_for_all_sizes(op: str, algo: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_links_are_counted_once_for_all_sizes(
+    op: str, algo: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A second size of the same operation asks the fabric for no route."""
     fabric = rails(5)
     wanted = Nccl(algo=None if op == "all_to_all" else algo)

@@ -19,23 +19,40 @@ from sim.errors import InputError
 GPUS = ("h200", "h100", "a100")
 H200 = load_gpu("h200")
 # Multiples of eight: rows of others are not aligned to 16 bytes, which costs more than a little more work.
-size = st.integers(1, 14).flatmap(lambda power: st.integers(2**power, 2 ** (power + 1))).map(lambda n: 8 * n)
+size = (
+    st.integers(1, 14)
+    .flatmap(lambda power: st.integers(2**power, 2 ** (power + 1)))
+    .map(lambda n: 8 * n)
+)
 layout = st.sampled_from(("nt", "nn", "tn"))
-gemms = st.builds(lambda m, n, k, way: Kernel("gemm", (m, n, k), layout=way), size, size, size, layout)
+gemms = st.builds(
+    lambda m, n, k, way: Kernel("gemm", (m, n, k), layout=way), size, size, size, layout
+)
 streams = st.builds(
-    lambda kind, elements: Kernel(kind, (elements,)), st.sampled_from(sorted(STREAM_PASSES)), st.integers(1, 2**30)
+    lambda kind, elements: Kernel(kind, (elements,)),
+    st.sampled_from(sorted(STREAM_PASSES)),
+    st.integers(1, 2**30),
 )
 
 
 def _example(kind: str) -> Kernel:
     shapes = {
-        "attention": (2, 32, 8, 2048, 64), "conv": (64, 128, 28, 28, 128, 3, 3, 1), "batchnorm": (2**24, 256),
-        "embedding": (4096, 2048, 32000), "index_select": (4096, 2048, 32000), "adamw": (10**9, 150),
-        "bmm": (32, 65536, 2048, 64), "grouped": (8, 512, 2048, 2048),
-    }  # fmt: skip
+        "attention": (2, 32, 8, 2048, 64),
+        "conv": (64, 128, 28, 28, 128, 3, 3, 1),
+        "batchnorm": (2**24, 256),
+        "embedding": (4096, 2048, 32000),
+        "index_select": (4096, 2048, 32000),
+        "adamw": (10**9, 150),
+        "bmm": (32, 65536, 2048, 64),
+        "grouped": (8, 512, 2048, 2048),
+    }
     shape = next((shape for name, shape in shapes.items() if name in kind), None)
     fields = KINDS[kind][0].split(", ")
-    return Kernel(kind, shape or tuple([4096, 2048, 2048][: len(fields)]), layout="nt" if "gemm" in kind else "")
+    return Kernel(
+        kind,
+        shape or tuple([4096, 2048, 2048][: len(fields)]),
+        layout="nt" if "gemm" in kind else "",
+    )
 
 
 @pytest.mark.parametrize("gpu", GPUS)
@@ -73,7 +90,9 @@ def test_the_wave_model_is_monotone(kernel: Kernel, axis: int, more: int) -> Non
     shape = list(kernel.shape)
     shape[axis] += 8 * more
     a100 = load_gpu("a100")
-    assert a100.duration(Kernel("gemm", tuple(shape), layout=kernel.layout)) >= a100.duration(kernel) * (1 - 1e-12)
+    assert a100.duration(
+        Kernel("gemm", tuple(shape), layout=kernel.layout)
+    ) >= a100.duration(kernel) * (1 - 1e-12)
 
 
 @given(kernel=gemms, axis=st.integers(0, 2))
@@ -84,13 +103,18 @@ def test_doubling_a_product_hardly_ever_saves_time(kernel: Kernel, axis: int) ->
     assume(H200.duration(kernel) >= 10e-6)
     shape = list(kernel.shape)
     shape[axis] *= 2
-    assert H200.duration(Kernel("gemm", tuple(shape), layout=kernel.layout)) > 0.9 * H200.duration(kernel)
+    assert H200.duration(
+        Kernel("gemm", tuple(shape), layout=kernel.layout)
+    ) > 0.9 * H200.duration(kernel)
 
 
 def test_rows_that_are_not_aligned_cost_more() -> None:
     """A head of 50257 words takes longer than one of 50304: tensor cores want rows of 16 bytes."""
     a100 = load_gpu("a100")
-    odd, padded = (a100.duration(Kernel("gemm", (8192, words, 2048), layout="nt")) for words in (50257, 50304))
+    odd, padded = (
+        a100.duration(Kernel("gemm", (8192, words, 2048), layout="nt"))
+        for words in (50257, 50304)
+    )
     assert odd > 1.5 * padded
 
 
@@ -98,7 +122,9 @@ def test_rows_that_are_not_aligned_cost_more() -> None:
 def test_doubling_rows_or_tokens_never_saves_time(kind: str) -> None:
     """Kinds with a parametric model grow with their first size over the range that models use."""
     first, *rest = _example(kind).shape
-    times = [H200.duration(Kernel(kind, (first * 2**power, *rest))) for power in range(-2, 3)]
+    times = [
+        H200.duration(Kernel(kind, (first * 2**power, *rest))) for power in range(-2, 3)
+    ]
     assert times == sorted(times)
 
 
@@ -114,17 +140,23 @@ def test_times_do_not_depend_on_what_was_asked_before(kernel: Kernel) -> None:
 
 def _trace_rows() -> list[Row]:
     rows = read_rows(HARDWARE / "h200-kernels.csv")
-    return [row for row in rows if row.source != "micro" and "overlapped" not in row.source]
+    return [
+        row for row in rows if row.source != "micro" and "overlapped" not in row.source
+    ]
 
 
 def test_measured_rows_are_reproduced() -> None:
     """A shape that was measured in a training step comes back within 3 % in the median and 2 % of the total time."""
     rows = [row for row in _trace_rows() if row.duration > 3e-6]
-    errors = np.array([abs(H200.duration(row.kernel) / row.duration - 1) for row in rows])
+    errors = np.array(
+        [abs(H200.duration(row.kernel) / row.duration - 1) for row in rows]
+    )
     assert np.median(errors) < 0.01
     assert np.percentile(errors, 95) < 0.06
     predicted = sum(H200.duration(row.kernel) * row.count for row in rows)
-    assert predicted == pytest.approx(sum(row.duration * row.count for row in rows), rel=0.02)
+    assert predicted == pytest.approx(
+        sum(row.duration * row.count for row in rows), rel=0.02
+    )
 
 
 @pytest.mark.parametrize("way", ["nt", "nn", "tn"])
@@ -132,7 +164,11 @@ def test_gemm_rows_left_out_are_predicted(way: str) -> None:
     """Leave-one-out: the median in-situ GEMM is predicted from the other rows within 5 %."""
     model = H200.tables.model(("gemm", way, "bf16"))
     assert isinstance(model, Kriged)
-    rows = [row for row in read_rows(HARDWARE / "h200-kernels.csv") if group(row.kernel) == ("gemm", way, "bf16")]
+    rows = [
+        row
+        for row in read_rows(HARDWARE / "h200-kernels.csv")
+        if group(row.kernel) == ("gemm", way, "bf16")
+    ]
     traced = np.array([row.source != "micro" for row in rows])
     assert np.median(np.abs(np.expm1(model.leave_one_out()))[traced]) < 0.05
 
@@ -149,10 +185,16 @@ def test_gemm_rows_left_out_are_predicted(way: str) -> None:
 )
 def test_held_out_traces_are_predicted(trace: str) -> None:
     """Kernels of traces that no constant was fitted to: 5 % absolute, time-weighted, and 4 % in total."""
-    rows = [row for row in read_rows(HARDWARE / "h200-heldout.csv") if row.source == trace]
+    rows = [
+        row for row in read_rows(HARDWARE / "h200-heldout.csv") if row.source == trace
+    ]
     measured = [row.duration * row.count for row in rows]
     predicted = [H200.duration(row.kernel) * row.count for row in rows]
-    assert sum(abs(a - b) for a, b in zip(predicted, measured, strict=True)) / sum(measured) < 0.05
+    assert (
+        sum(abs(a - b) for a, b in zip(predicted, measured, strict=True))
+        / sum(measured)
+        < 0.05
+    )
     assert sum(predicted) == pytest.approx(sum(measured), rel=0.04)
 
 
@@ -160,13 +202,20 @@ def test_held_out_traces_are_predicted(trace: str) -> None:
 def test_the_halves_of_a_norms_backward_make_the_whole(kind: str) -> None:
     """Input and weight gradient apart (zero-bubble schedules) take as long as together, but for the pause between."""
     shape = (4096, 2048)
-    halves = sum(H200.duration(Kernel(f"{kind}_{half}", shape)) for half in ("input", "weight"))
-    assert H200.duration(Kernel(kind, shape)) == pytest.approx(halves + H200.gap, rel=0.1)
+    halves = sum(
+        H200.duration(Kernel(f"{kind}_{half}", shape)) for half in ("input", "weight")
+    )
+    assert H200.duration(Kernel(kind, shape)) == pytest.approx(
+        halves + H200.gap, rel=0.1
+    )
 
 
 def test_evidence_tells_measured_from_interpolated() -> None:
     """A traced shape is measured, one between is fitted, another GPU's time is a guess."""
-    seen, unseen = Kernel("gemm", (4096, 2048, 2048), layout="nt"), Kernel("gemm", (5000, 2048, 2048), layout="nt")
+    seen, unseen = (
+        Kernel("gemm", (4096, 2048, 2048), layout="nt"),
+        Kernel("gemm", (5000, 2048, 2048), layout="nt"),
+    )
     assert H200.evidence(seen) == "measured"
     assert H200.evidence(unseen) == "fitted"
     assert load_gpu("h100").evidence(seen) == "guess"
@@ -179,19 +228,31 @@ def test_a_gpu_like_another_with_less_bandwidth_is_never_faster(kernel: Kernel) 
     h100 = load_gpu("h100")
     assert h100.duration(kernel) >= H200.duration(kernel) - 1e-6
     stream = Kernel("add", (2**28,))
-    assert h100.duration(stream) / H200.duration(stream) == pytest.approx(4.10 / 2.94, rel=0.02)
+    assert h100.duration(stream) / H200.duration(stream) == pytest.approx(
+        4.10 / 2.94, rel=0.02
+    )
 
 
 def test_adamw_launches_as_pytorch_does() -> None:
     """Fused AdamW over 1.5 G parameters takes 72 launches, as traced, and about 8.7 ms with its embedding."""
-    embedding, rest = Kernel("adamw", (262_668_288, 1), layout="embedding"), Kernel("adamw", (1_235_816_448, 146))
-    assert H200.launches(Kernel("adamw", (embedding.shape[0] + rest.shape[0], 147))) == 72
-    assert H200.duration(embedding) + H200.duration(rest) == pytest.approx(8.75e-3, rel=0.03)
+    embedding, rest = (
+        Kernel("adamw", (262_668_288, 1), layout="embedding"),
+        Kernel("adamw", (1_235_816_448, 146)),
+    )
+    assert (
+        H200.launches(Kernel("adamw", (embedding.shape[0] + rest.shape[0], 147))) == 72
+    )
+    assert H200.duration(embedding) + H200.duration(rest) == pytest.approx(
+        8.75e-3, rel=0.03
+    )
 
 
 def test_waves_count_tiles_per_sm() -> None:
     """4096 x 8192 in tiles of 256 x 128 is 1,024 tiles: 7.76 waves over 132 SMs; few waves need no tile counter."""
-    wide, narrow = Kernel("gemm", (4096, 8192, 2048), layout="nt"), Kernel("gemm", (4096, 2048, 2048), layout="nt")
+    wide, narrow = (
+        Kernel("gemm", (4096, 8192, 2048), layout="nt"),
+        Kernel("gemm", (4096, 2048, 2048), layout="nt"),
+    )
     assert H200.waves(wide) == pytest.approx(1024 / 132)
     assert (H200.launches(narrow), H200.launches(wide)) == (1, 2)
 
@@ -238,5 +299,7 @@ def test_rows_bound_by_latency_are_not_scaled_up() -> None:
     """A kernel measured at a few bytes costs its latency and bandwidth when larger, not its latency many times over."""
     curve = Curve([(16.0, 1e-6, 1.0)], floor=0.75e-6, rate=4e12)
     assert curve(4e6) == pytest.approx(2e-6, rel=1e-4)
-    assert Curve([(1e8, 1e-4, 1.0)], floor=0.75e-6, rate=4e12)(2e8) == pytest.approx(2e-4)
+    assert Curve([(1e8, 1e-4, 1.0)], floor=0.75e-6, rate=4e12)(2e8) == pytest.approx(
+        2e-4
+    )
     assert H200.duration(Kernel("mse_loss", (1_000_000,), bytes=6e6)) < 1e-5

@@ -21,7 +21,11 @@ def test_a_crash_says_how_to_report_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("PRESTEP_DEBUG", raising=False)
     monkeypatch.setattr(predict, "predict", broken)
     made = CliRunner().invoke(cli.main, ["run", "mlp-ddp4"])
-    assert made.exit_code == 3 and "report it" in made.output and "Traceback" not in made.output
+    assert (
+        made.exit_code == 3
+        and "report it" in made.output
+        and "Traceback" not in made.output
+    )
     named = re.search(r"Details are in (\S+\.txt)", made.output)
     assert named is not None
     path = Path(named[1])

@@ -8,13 +8,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sim.critical import CriticalPath, critical_path
-from sim.engine import execute
+from sim.analysis.critical_path import CriticalPath, critical_path
+from sim.engine.engine import execute
 from tests.sim.graphs import US, Op, all_reduce, graph, machine
 
 
 def path_of(
-    ranks: list[list[Op]], comms: list[object] | None = None, steps: int = 1, limit: int = 1024
+    ranks: list[list[Op]],
+    comms: list[object] | None = None,
+    steps: int = 1,
+    limit: int = 1024,
 ) -> CriticalPath:
     made = graph(ranks, comms or [], limit)  # type: ignore[arg-type]
     return critical_path(made, execute(made, machine(made), steps))
@@ -26,7 +29,9 @@ def seconds(path: CriticalPath, kind: str) -> float:
 
 def whole(path: CriticalPath) -> None:
     """No holes, and shares that add up to one."""
-    assert sum(part["seconds"] for part in path.parts()) == pytest.approx(path.length, abs=1e-12)
+    assert sum(part["seconds"] for part in path.parts()) == pytest.approx(
+        path.length, abs=1e-12
+    )
     for one, other in pairwise(path.segments):
         assert other.start == pytest.approx(one.end, abs=1e-12)
 
@@ -41,9 +46,14 @@ def test_one_stream_is_its_own_path() -> None:
 
 def test_it_goes_to_the_rank_that_arrived_last() -> None:
     """A collective begins with its last rank, whose kernels are on the path, not those that waited."""
-    ranks = [[Op(work=w), Op("comm", deps=(0,), comms=(0,)), Op(work=1.0, deps=(1,))] for w in (5.0, 50.0)]
+    ranks = [
+        [Op(work=w), Op("comm", deps=(0,), comms=(0,)), Op(work=1.0, deps=(1,))]
+        for w in (5.0, 50.0)
+    ]
     path = path_of(ranks, [all_reduce()])
-    kernels = {(s.rank, round(s.duration / US)) for s in path.segments if s.kind == "kernel"}
+    kernels = {
+        (s.rank, round(s.duration / US)) for s in path.segments if s.kind == "kernel"
+    }
     assert (1, 50) in kernels and (0, 5) not in kernels
     assert seconds(path, "communication") == pytest.approx(11 * US)
     assert {s.axis for s in path.segments if s.kind == "communication"} == {"dp"}
@@ -60,7 +70,9 @@ def test_a_slow_host_is_the_path() -> None:
 
 def test_a_full_queue_and_a_synchronisation_lead_back_to_the_gpu() -> None:
     """A host that waited for the GPU hands the path to what it waited for."""
-    synced = path_of([[Op(work=30.0), Op(sync=True, deps=(0,)), Op(work=2.0, host=3.0)]])
+    synced = path_of(
+        [[Op(work=30.0), Op(sync=True, deps=(0,)), Op(work=2.0, host=3.0)]]
+    )
     assert seconds(synced, "kernel") == pytest.approx(32 * US)
     assert seconds(synced, "host") == pytest.approx(3 * US)
     queued = path_of([[Op(work=30.0), Op(work=2.0, host=3.0)]], limit=1)
@@ -77,14 +89,26 @@ def test_only_the_last_step_counts() -> None:
 
 
 @settings(max_examples=60, deadline=None)
-@given(st.lists(st.tuples(*[st.floats(0.5, 40.0)] * 3), min_size=1, max_size=6), st.integers(1, 3), st.integers(2, 8))
-def test_shares_always_add_up(rows: list[tuple[float, float, float]], steps: int, limit: int) -> None:
+@given(
+    st.lists(st.tuples(*[st.floats(0.5, 40.0)] * 3), min_size=1, max_size=6),
+    st.integers(1, 3),
+    st.integers(2, 8),
+)
+def test_shares_always_add_up(
+    rows: list[tuple[float, float, float]], steps: int, limit: int
+) -> None:
     """Whatever ran: the path has no holes, reaches from the step's begin to its end, and no part is negative."""
     ranks = [
-        [op for i, row in enumerate(rows) for op in (
-            Op(work=round(row[rank], 1), host=round(row[2] / 4, 1)), Op("comm", deps=(2 * i,), comms=(i,)))]
+        [
+            op
+            for i, row in enumerate(rows)
+            for op in (
+                Op(work=round(row[rank], 1), host=round(row[2] / 4, 1)),
+                Op("comm", deps=(2 * i,), comms=(i,)),
+            )
+        ]
         for rank in (0, 1)
-    ]  # fmt: skip
+    ]
     path = path_of(ranks, [all_reduce() for _ in rows], steps, limit)
     whole(path)
     assert all(s.duration > 0 for s in path.segments)

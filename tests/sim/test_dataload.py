@@ -26,9 +26,17 @@ PLAIN = run()
 def test_an_input_bound_step_shows_it_in_the_breakdown() -> None:
     """Step time, rates and the share `io` are those with the waiting; the shares still add up to the step."""
     made = run("decode=10 ms", "workers=8")
-    assert made["dataload"]["input_bound"] and made["dataload"]["step_time_without"] == PLAIN["step_time"]
-    assert made["step_time"] == pytest.approx(128 * 0.010 / 8) and made["mfu"] < PLAIN["mfu"]
-    assert made["breakdown"]["io"] == pytest.approx(made["step_time"] - PLAIN["step_time"])
+    assert (
+        made["dataload"]["input_bound"]
+        and made["dataload"]["step_time_without"] == PLAIN["step_time"]
+    )
+    assert (
+        made["step_time"] == pytest.approx(128 * 0.010 / 8)
+        and made["mfu"] < PLAIN["mfu"]
+    )
+    assert made["breakdown"]["io"] == pytest.approx(
+        made["step_time"] - PLAIN["step_time"]
+    )
     assert sum(made["breakdown"].values()) == pytest.approx(made["step_time"])
     assert set(made["step_time_by_rank"].values()) == {made["step_time"]}
 
@@ -40,34 +48,53 @@ def test_enough_readers_leave_the_step_alone() -> None:
     assert made["breakdown"] == PLAIN["breakdown"]
 
 
-@pytest.mark.parametrize("change", ["workers=4", "cpus=64", "sample=50 KB", "decode=4 ms"])
+@pytest.mark.parametrize(
+    "change", ["workers=4", "cpus=64", "sample=50 KB", "decode=4 ms"]
+)
 def test_more_of_everything_helps(change: str) -> None:
     """More workers, more cores, smaller samples and faster decoding never make a step slower."""
     slow = ("workers=2", "cpus=4", "sample=800 KB", "decode=8 ms", "storage=ebs")
-    better = (*(one for one in slow if one.partition("=")[0] != change.partition("=")[0]), change)
+    better = (
+        *(one for one in slow if one.partition("=")[0] != change.partition("=")[0]),
+        change,
+    )
     assert run(*better)["step_time"] <= run(*slow)["step_time"]
 
 
 def test_cores_that_workers_share_make_them_slower() -> None:
     """Eight workers of each of four ranks on sixteen cores decode at half the speed."""
-    enough, half = run("decode=10 ms", "workers=8", "cpus=32"), run("decode=10 ms", "workers=8", "cpus=16")
-    assert half["dataload"]["batch_time"] == pytest.approx(2 * enough["dataload"]["batch_time"])
+    enough, half = (
+        run("decode=10 ms", "workers=8", "cpus=32"),
+        run("decode=10 ms", "workers=8", "cpus=16"),
+    )
+    assert half["dataload"]["batch_time"] == pytest.approx(
+        2 * enough["dataload"]["batch_time"]
+    )
 
 
 def test_the_storage_can_be_the_limit() -> None:
     """730 requests a second of an EBS volume feed four ranks no faster, however many workers ask."""
     made = run("decode=1 us", "workers=64", "sample=100 KB", "storage=ebs")["dataload"]
-    assert made["bound_by"] == "storage" and made["read_time"] == pytest.approx(4 * 128 / 730, rel=0.01)
+    assert made["bound_by"] == "storage" and made["read_time"] == pytest.approx(
+        4 * 128 / 730, rel=0.01
+    )
 
 
 def test_copies_to_the_gpu() -> None:
     """Copies add to the step on its stream, pinned less than pageable; beside it they cost nothing."""
-    times = {how: run("decode=1 us", "workers=8", f"copy={how}") for how in ("pageable", "pinned", "beside")}
+    times = {
+        how: run("decode=1 us", "workers=8", f"copy={how}")
+        for how in ("pageable", "pinned", "beside")
+    }
     steps = [times[how]["step_time"] for how in ("beside", "pinned", "pageable")]
     assert steps == sorted(steps) and steps[0] == PLAIN["step_time"]
     image = 128 * (224 * 224 * 3 * 4 + 8)
-    assert times["pinned"]["dataload"]["copy_time"] == pytest.approx(image / 53e9, rel=0.3)
-    assert steps[1] - steps[0] == pytest.approx(times["pinned"]["dataload"]["copy_time"])
+    assert times["pinned"]["dataload"]["copy_time"] == pytest.approx(
+        image / 53e9, rel=0.3
+    )
+    assert steps[1] - steps[0] == pytest.approx(
+        times["pinned"]["dataload"]["copy_time"]
+    )
 
 
 def test_without_workers_reading_adds_up_but_for_the_lead() -> None:

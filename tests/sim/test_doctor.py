@@ -9,8 +9,8 @@ import pytest
 from click.testing import CliRunner
 
 import cli
-from sim import doctor
 from sim.extras import EXTRAS, Extra
+from sim.tools import doctor
 
 
 @pytest.mark.parametrize(("package", "extra"), EXTRAS.items())
@@ -31,9 +31,16 @@ def test_a_missing_extra_is_named_with_what_it_is_for(
     assert found.advice == f"only for {extra.use}: {extra.install}"
 
 
-def test_every_extra_of_the_package_is_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_extra_of_the_package_is_looked_at(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Also one that this file does not know yet; the developers' are not."""
-    lines = ["numpy>=1", "scipy>=1.11; extra == 'calibrate'", "brand-new>=3 ; extra == 'later'", "ruff; extra == 'dev'"]
+    lines = [
+        "numpy>=1",
+        "scipy>=1.11; extra == 'calibrate'",
+        "brand-new>=3 ; extra == 'later'",
+        "ruff; extra == 'dev'",
+    ]
     monkeypatch.setattr(metadata, "requires", lambda _: lines)
     assert doctor.extras() == [*EXTRAS, "brand-new"]
     found = {finding.what: finding for finding in doctor.examined()}

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sim.engine import Run, Stuck, execute
-from sim.opgraph import Comm, OpGraph
-from sim.report import timeline_of
-from sim.timeline import check
+from sim.analysis.report import timeline_of
+from sim.analysis.timeline import check
+from sim.engine.engine import Run, Stuck, execute
+from sim.graph.opgraph import Comm, OpGraph
 from tests.sim.graphs import US, Op, all_reduce, beside, graph, machine
 
 few = settings(max_examples=25, deadline=None)
@@ -37,16 +37,34 @@ def programs(draw: st.DrawFn) -> OpGraph:
     whole = st.integers(0, 9).map(float)
     ranks = []
     for _ in range(2):
-        kernel = st.builds(Op, st.sampled_from(("compute", "copy", "side")), whole, whole)
+        kernel = st.builds(
+            Op, st.sampled_from(("compute", "copy", "side")), whole, whole
+        )
         ops = draw(st.lists(kernel, min_size=1, max_size=12))
-        for c in range(len(comms)):  # communications of both ranks in one order, on one stream
-            at = draw(st.integers(max([i + 1 for i, op in enumerate(ops) if op.comms], default=0), len(ops)))
+        for c in range(
+            len(comms)
+        ):  # communications of both ranks in one order, on one stream
+            at = draw(
+                st.integers(
+                    max([i + 1 for i, op in enumerate(ops) if op.comms], default=0),
+                    len(ops),
+                )
+            )
             ops.insert(at, Op("nccl", comms=(c,), host=1.0))
         if draw(st.booleans()):
             ops.insert(draw(st.integers(0, len(ops))), Op("host", sync=True, host=1.0))
-        known = [draw(st.sets(st.integers(-len(ops), i - 1), max_size=3)) if i else set() for i in range(len(ops))]
-        ranks.append([replace(op, deps=tuple(sorted(known[i]))) for i, op in enumerate(ops)])
-    return graph(ranks, [all_reduce(size=size) for size in comms], limit=draw(st.sampled_from((1, 3, 1024))))
+        known = [
+            draw(st.sets(st.integers(-len(ops), i - 1), max_size=3)) if i else set()
+            for i in range(len(ops))
+        ]
+        ranks.append(
+            [replace(op, deps=tuple(sorted(known[i]))) for i, op in enumerate(ops)]
+        )
+    return graph(
+        ranks,
+        [all_reduce(size=size) for size in comms],
+        limit=draw(st.sampled_from((1, 3, 1024))),
+    )
 
 
 @few
@@ -70,7 +88,10 @@ def test_nothing_starts_before_what_it_depends_on_has_ended(made: OpGraph) -> No
         for g in range(2 * n):
             before = [g // n * n + d for d in p.deps[g % n] if g // n * n + d >= 0]
             # A wait of the host begins at once and ends after what it waits for.
-            assert all((ends if p.kind[g % n] == 2 else begins)[g] >= ends[d] - 1e-12 for d in before)
+            assert all(
+                (ends if p.kind[g % n] == 2 else begins)[g] >= ends[d] - 1e-12
+                for d in before
+            )
 
 
 @few
@@ -94,7 +115,9 @@ def test_a_communication_begins_when_its_last_rank_has_come(made: OpGraph) -> No
         came = max(done.start[0][0, a], done.start[1][0, b])
         assert done.ready[0][a] == done.ready[1][b] == came
         assert done.end[0][0, a] == done.end[1][0, b]
-        size = made.comms[made.programs[0].parts[int(made.programs[0].payload[a])][0]].size
+        size = made.comms[
+            made.programs[0].parts[int(made.programs[0].payload[a])][0]
+        ].size
         assert done.end[0][0, a] - came == pytest.approx((1 + size) * US, rel=1e-6)
 
 
@@ -104,13 +127,18 @@ def test_the_same_run_has_the_same_bytes(made: OpGraph) -> None:
     """Nothing depends on chance or on the order of a set: the Arrow tables are equal byte by byte."""
     first, second = (timeline_of(made, run(made, 2)).to_arrow() for _ in range(2))
     assert first.equals(second)
-    buffers = [[b.to_pybytes() for c in t.columns for k in c.chunks for b in k.buffers() if b] for t in (first, second)]
+    buffers = [
+        [b.to_pybytes() for c in t.columns for k in c.chunks for b in k.buffers() if b]
+        for t in (first, second)
+    ]
     assert buffers[0] == buffers[1]
 
 
 def test_launch_and_gap_worked_out_by_hand() -> None:
     """An idle stream starts 2 us after the launch; a busy one 1 us after its last kernel; a slow host leaves holes."""
-    done = run(graph([[Op(work=10, host=5), Op(work=10, host=1), Op(work=10, host=30)]]))
+    done = run(
+        graph([[Op(work=10, host=5), Op(work=10, host=1), Op(work=10, host=30)]])
+    )
     assert done.launch[0].tolist()[0] == pytest.approx([5 * US, 6 * US, 36 * US])
     assert times(done) == [(7, 17), (18, 28), (38, 48)]
 
@@ -149,7 +177,10 @@ def test_a_collective_waits_for_the_slow_rank() -> None:
 
 def test_a_slow_rank_is_slow_in_its_kernels_only() -> None:
     """`scale` stretches kernels, not gaps, launches or transfers."""
-    made = graph([[Op(work=10), Op(work=10), Op("nccl", comms=(0,), deps=(1,))]], [all_reduce((0,))])
+    made = graph(
+        [[Op(work=10), Op(work=10), Op("nccl", comms=(0,), deps=(1,))]],
+        [all_reduce((0,))],
+    )
     done = run(made, scale={0: 1.5})
     assert times(done) == [(2, 17), (18, 33), (34, 45)]
 
@@ -196,7 +227,9 @@ def test_a_transfer_beside_kernels_is_slower_while_they_run() -> None:
 
 def test_a_kernel_that_spins_leaves_the_gpu_to_others() -> None:
     """It neither slows nor is slowed by what runs beside it, nor does a collective wait for it to end."""
-    assert overlapped(contention=2.0, slowdown=beside({0: 2.0}), idle=frozenset({0}))[0] == [(2, 13), (4, 104)]
+    assert overlapped(contention=2.0, slowdown=beside({0: 2.0}), idle=frozenset({0}))[
+        0
+    ] == [(2, 13), (4, 104)]
     made = graph([[Op(work=100), Op("nccl", comms=(0,), host=5)]], [all_reduce((0,))])
     assert times(run(made, idle=frozenset({0}))) == [(2, 102), (7, 18)]
 
@@ -209,18 +242,28 @@ def test_a_collective_waits_for_room_beside_a_running_kernel() -> None:
 
 def test_collectives_of_one_gpu_run_one_after_the_other() -> None:
     """The second, on another stream, begins when the first has ended."""
-    made = graph([[Op("nccl a", comms=(0,)), Op("nccl b", comms=(1,), host=3)]], [all_reduce((0,))] * 2)
+    made = graph(
+        [[Op("nccl a", comms=(0,)), Op("nccl b", comms=(1,), host=3)]],
+        [all_reduce((0,))] * 2,
+    )
     assert times(run(made)) == [(2, 13), (13, 24)]
 
 
 @pytest.mark.parametrize("more", [0.0, 1e-20, 1e-15, -1e-15, 1e-13, 1e-9])
 def test_a_kernel_may_end_just_when_one_collective_follows_another(more: float) -> None:
     """Two changes of a kernel's speed at the moment it ends are no error: the next kernel runs as if alone."""
-    ops = [Op("nccl a", comms=(0,)), Op("nccl b", comms=(1,), host=3), Op(work=7, host=1), Op(work=7)]
+    ops = [
+        Op("nccl a", comms=(0,)),
+        Op("nccl b", comms=(1,), host=3),
+        Op(work=7, host=1),
+        Op(work=7),
+    ]
     made = graph([ops], [all_reduce((0,))] * 2)
     done = run(made, duration=np.array([7 * US + more]))
     assert times(done)[:2] == [(2, 13), (13, 24)]
-    assert done.end[0][0, 2:] == pytest.approx([13 * US + more, 21 * US + 2 * more], rel=1e-6)
+    assert done.end[0][0, 2:] == pytest.approx(
+        [13 * US + more, 21 * US + 2 * more], rel=1e-6
+    )
 
 
 @few
@@ -238,7 +281,9 @@ def test_interference_makes_nothing_shorter(made: OpGraph, factor: float) -> Non
 
 def test_a_missing_peer_is_an_error_that_says_who_waits_for_what() -> None:
     """Rank, stream, operation, step, size, members and how many have come are all in the message."""
-    made = graph([[Op(work=1), Op("nccl", comms=(0,))], [Op(work=1)]], [all_reduce(size=4096)])
+    made = graph(
+        [[Op(work=1), Op("nccl", comms=(0,))], [Op(work=1)]], [all_reduce(size=4096)]
+    )
     with pytest.raises(Stuck) as error:
         run(made)
     waits = "rank 0, stream nccl: operation 1 (all_reduce) of step 0 waits for peers: all_reduce of 4096 bytes in (0, 1): 1/2"
@@ -248,21 +293,32 @@ def test_a_missing_peer_is_an_error_that_says_who_waits_for_what() -> None:
 
 def test_a_cycle_of_ranks_is_an_error_that_shows_both_sides() -> None:
     """Two ranks that call two collectives in opposite order on one stream wait for each other for ever."""
-    ranks = [[Op("nccl", comms=(a,)), Op("nccl", comms=(b,))] for a, b in ((0, 1), (1, 0))]
+    ranks = [
+        [Op("nccl", comms=(a,)), Op("nccl", comms=(b,))] for a, b in ((0, 1), (1, 0))
+    ]
     with pytest.raises(Stuck) as error:
         run(graph(ranks, [all_reduce(size=100), all_reduce(size=200)]))
-    assert "in a cycle:\n  rank" in str(error.value) and "not there: rank 1" in str(error.value)
-    assert "rank 0, stream nccl: operation 0 (all_reduce) of step 0 waits for peers: all_reduce of 100" in str(
+    assert "in a cycle:\n  rank" in str(error.value) and "not there: rank 1" in str(
         error.value
     )
-    assert "rank 1, stream nccl: operation 0 (all_reduce) of step 0 waits for peers: all_reduce of 200" in str(
-        error.value
+    assert (
+        "rank 0, stream nccl: operation 0 (all_reduce) of step 0 waits for peers: all_reduce of 100"
+        in str(error.value)
+    )
+    assert (
+        "rank 1, stream nccl: operation 0 (all_reduce) of step 0 waits for peers: all_reduce of 200"
+        in str(error.value)
     )
 
 
 def test_a_cycle_of_streams_is_an_error_that_names_the_operations() -> None:
     """Operations that wait for one another, and a host that waits for them, are named with their numbers."""
-    ops = [Op("a", deps=(1,)), Op("b", deps=(0,)), Op("host", sync=True, deps=(1,)), Op("c")]
+    ops = [
+        Op("a", deps=(1,)),
+        Op("b", deps=(0,)),
+        Op("host", sync=True, deps=(1,)),
+        Op("c"),
+    ]
     with pytest.raises(Stuck) as error:
         run(graph([ops]))
     for words in (

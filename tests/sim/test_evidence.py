@@ -8,21 +8,30 @@ from typing import Any
 
 import pytest
 
+from sim.analysis.evidence import _plan_reasons
+from sim.analysis.prediction import Fallback, Result
 from sim.costs import Kernel, load_gpu
 from sim.costs.interference import is_known, slowdown
-from sim.evidence import _plan_reasons
 from sim.predict import predict
-from sim.result import Fallback, Result
-from sim.spec import parse_scenario
+from sim.spec.load import parse_scenario
 
 H200 = load_gpu("h200")
 MLP = {"kind": "mlp", "sizes": [1024, 1024, 1024, 1]}
 PLAIN = {"name": "llama3-125m-plain", "layers": 2}
 
 
-def run(model: Mapping[str, Any], cluster: Mapping[str, Any], **parallel: Any) -> Result:
-    training = {"micro_batch": 4, "seq_len": 2048} if model is PLAIN else {"micro_batch": 64}
-    tables = {"cluster": cluster, "model": model, "training": training, "parallel": parallel}
+def run(
+    model: Mapping[str, Any], cluster: Mapping[str, Any], **parallel: Any
+) -> Result:
+    training = (
+        {"micro_batch": 4, "seq_len": 2048} if model is PLAIN else {"micro_batch": 64}
+    )
+    tables = {
+        "cluster": cluster,
+        "model": model,
+        "training": training,
+        "parallel": parallel,
+    }
     return predict(parse_scenario(tables, "fallbacks.toml"))
 
 
@@ -41,7 +50,10 @@ def test_what_was_measured_is_no_fallback() -> None:
         (Kernel("copy", (2**24,)), ""),
         (Kernel("copy", (2**40,)), "extrapolation of its table"),
         (Kernel("gemm", (4096, 4096, 4096), layout="nt"), ""),
-        (Kernel("gemm", (2**20, 2**18, 2**16), layout="nt"), "extrapolation of its table"),
+        (
+            Kernel("gemm", (2**20, 2**18, 2**16), layout="nt"),
+            "extrapolation of its table",
+        ),
         (Kernel("gemm_bias", (4096, 4096, 4096), layout="nt"), ""),
         (Kernel("gelu_backward", (2**24,)), "the table of silu_backward"),
         (Kernel("silu", (2**24,), layout="strided"), "the table of contiguous silu"),
@@ -49,7 +61,9 @@ def test_what_was_measured_is_no_fallback() -> None:
         (Kernel("adamw", (2**24, 10)), ""),
     ],
 )
-def test_a_kernel_says_what_stands_in_for_its_table(kernel: Kernel, instead: str) -> None:
+def test_a_kernel_says_what_stands_in_for_its_table(
+    kernel: Kernel, instead: str
+) -> None:
     """Nothing, another kind's or layout's table, an extrapolation, or no table at all."""
     assert H200.stands_on(kernel) == instead
     borrowed = instead.startswith(("the table", "no"))
@@ -65,15 +79,25 @@ def test_kernels_beside_communication_need_a_factor() -> None:
     """What the default factor slows is counted as a guess, for as many kernels as lie beside a collective."""
     assert is_known(Kernel("add", (64,))) and not is_known(Kernel("div", (64,)))
     assert slowdown(Kernel("div", (64,)), 24, 132) == pytest.approx(1.2)
-    beside = found(run(PLAIN, {"name": "h200-host-4"}, dp=4))["kernel div beside communication"]
+    beside = found(run(PLAIN, {"name": "h200-host-4"}, dp=4))[
+        "kernel div beside communication"
+    ]
     assert beside.grade == "guess" and beside.count > 0 and 0 < beside.share < 0.1
-    alone = found(run(PLAIN, {"name": "h200-host-4"}, dp=4, data_parallel="ddp-no-overlap"))
+    alone = found(
+        run(PLAIN, {"name": "h200-host-4"}, dp=4, data_parallel="ddp-no-overlap")
+    )
     assert not any(what.endswith("beside communication") for what in alone)
 
 
 def test_a_choice_that_may_be_another_is_counted() -> None:
     """A note of the planner is a fallback, besides the constants of another GPU."""
-    plan: Any = SimpleNamespace(op="all_reduce", algo="ring", proto="LL", evidence="guess", notes=("without SHARP",))
+    plan: Any = SimpleNamespace(
+        op="all_reduce",
+        algo="ring",
+        proto="LL",
+        evidence="guess",
+        notes=("without SHARP",),
+    )
     assert list(_plan_reasons(plan)) == [
         ("all_reduce ring LL", "guess"),
         ("all_reduce ring LL: without SHARP", "guess"),
@@ -84,15 +108,24 @@ def test_a_host_of_unknown_speed_is_counted_where_gpus_wait_for_it() -> None:
     """Only said speeds count as known: in the cluster's file or in the scenario."""
     name = "host_factor of dgx-h200: taken as 1"
     unknown = run(MLP, {"name": "dgx-h200", "gpus": 1})
-    assert found(unknown)[name].share == pytest.approx(unknown.breakdown["host"] / unknown.step_time)
-    assert name not in found(run(MLP, {"name": "dgx-h200", "gpus": 1, "host_factor": 1.0}))
+    assert found(unknown)[name].share == pytest.approx(
+        unknown.breakdown["host"] / unknown.step_time
+    )
+    assert name not in found(
+        run(MLP, {"name": "dgx-h200", "gpus": 1, "host_factor": 1.0})
+    )
 
 
 def test_fallbacks_are_in_the_json_and_most_time_comes_first() -> None:
     """`what`, `grade`, `count`, `share`; the refusal of --strict has a line for each."""
     result = run(MLP, {"name": "dgx-h100"}, dp=8)
     shares = [fallback.share for fallback in result.fallbacks]
-    assert shares == sorted(shares, reverse=True) and all(0 <= share <= 1 for share in shares)
-    assert all(row.keys() == {"what", "grade", "count", "share"} for row in result.to_dict()["fallbacks"])
+    assert shares == sorted(shares, reverse=True) and all(
+        0 <= share <= 1 for share in shares
+    )
+    assert all(
+        row.keys() == {"what", "grade", "count", "share"}
+        for row in result.to_dict()["fallbacks"]
+    )
     lines = result.refusal.splitlines()
     assert len(lines) == len(result.fallbacks) + 1 and "--strict" in lines[-1]

@@ -18,11 +18,11 @@ import pytest
 from click.testing import CliRunner
 
 import cli
-from sim.catalog import find_scenario
-from sim.explorer import answers, page
-from sim.explorer.answers import Explorer
-from sim.explorer.knobs import scaled
-from sim.explorer.server import Server
+from sim.studies.explorer import answers, page
+from sim.studies.explorer.answers import Explorer
+from sim.studies.explorer.knobs import scaled
+from sim.studies.explorer.server import Server
+from sim.tools.catalog import find_scenario
 
 EXAMPLES = Path(cli.__file__).parent / "examples"
 
@@ -44,7 +44,9 @@ def served(explorer: Explorer) -> Iterator[Server]:
             thread.join(10)
 
 
-def get(server: Server, path: str, method: str = "GET", **headers: str) -> tuple[int, str]:
+def get(
+    server: Server, path: str, method: str = "GET", **headers: str
+) -> tuple[int, str]:
     connection = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=30)
     with contextlib.closing(connection):
         connection.request(method, path, headers=headers)
@@ -59,13 +61,19 @@ def run(scenario: str, *sets: str) -> float:
     return float(json.loads(made.stdout)["step_time"])
 
 
-@pytest.mark.parametrize("asked", [{}, {"nvlink.bandwidth": "0.125x"}, {"training.micro_batch": "64"}])
+@pytest.mark.parametrize(
+    "asked", [{}, {"nvlink.bandwidth": "0.125x"}, {"training.micro_batch": "64"}]
+)
 def test_answers_are_those_of_run(explorer: Explorer, asked: dict[str, str]) -> None:
     """The step is that of `prestep run` with the same --set, and the page says which."""
     told = explorer.answer(asked)
     assert told["mistakes"] == ""
-    assert told["step_time"] == pytest.approx(run("mlp-ddp4", *(f"{k}={v}" for k, v in asked.items())), rel=1e-12)
-    assert all(f"--set {key}={value}" in told["command"] for key, value in asked.items())
+    assert told["step_time"] == pytest.approx(
+        run("mlp-ddp4", *(f"{k}={v}" for k, v in asked.items())), rel=1e-12
+    )
+    assert all(
+        f"--set {key}={value}" in told["command"] for key, value in asked.items()
+    )
 
 
 def test_nothing_is_remembered(explorer: Explorer) -> None:
@@ -78,22 +86,39 @@ def test_nothing_is_remembered(explorer: Explorer) -> None:
 def test_the_cluster_grows_with_the_layout() -> None:
     """More replicas are more hosts where the family scales; fewer GPUs than a host are a part of it."""
     explorer = Explorer(EXAMPLES / "superpod-fsdp.toml")
-    assert explorer.sets({"parallel.dp": "1024"}) == ("cluster.hosts=128", "parallel.dp=1024")
-    assert explorer.sets({"parallel.dp": "4"}) == ("cluster.hosts=1", "cluster.gpus=4", "parallel.dp=4")
-    assert explorer.sets({"parallel.dp": "128", "parallel.tp": "2"}) == ("parallel.dp=128", "parallel.tp=2")
+    assert explorer.sets({"parallel.dp": "1024"}) == (
+        "cluster.hosts=128",
+        "parallel.dp=1024",
+    )
+    assert explorer.sets({"parallel.dp": "4"}) == (
+        "cluster.hosts=1",
+        "cluster.gpus=4",
+        "parallel.dp=4",
+    )
+    assert explorer.sets({"parallel.dp": "128", "parallel.tp": "2"}) == (
+        "parallel.dp=128",
+        "parallel.tp=2",
+    )
     gpus = next(knob for knob in explorer.knobs if knob.key == "gpus")
     assert gpus.value == "256" and gpus.values[-1] == "1024"
 
 
-def test_wrong_values_are_told_as_the_command_line_tells_them(explorer: Explorer) -> None:
+def test_wrong_values_are_told_as_the_command_line_tells_them(
+    explorer: Explorer,
+) -> None:
     """The same text, and no answer."""
     told = explorer.answer({"training.micro_batch": "3"})
-    made = CliRunner().invoke(cli.main, ["run", "mlp-ddp4", "--set", "training.micro_batch=3"])
+    made = CliRunner().invoke(
+        cli.main, ["run", "mlp-ddp4", "--set", "training.micro_batch=3"]
+    )
     assert made.exit_code == 2 and set(told) == {"mistakes"}
     assert told["mistakes"].partition(": ")[2] == made.stderr.strip().partition(": ")[2]
 
 
-@pytest.mark.parametrize("key", ["cluster.file", "model.file", "training.optimizer", "nvlink[0].bandwidth", ""])
+@pytest.mark.parametrize(
+    "key",
+    ["cluster.file", "model.file", "training.optimizer", "nvlink[0].bandwidth", ""],
+)
 def test_only_the_pages_controls_can_be_changed(explorer: Explorer, key: str) -> None:
     """No question makes the server read a file, or change what the page does not show."""
     assert "controls" in explorer.answer({key: "/etc/passwd"})["mistakes"]
@@ -102,7 +127,9 @@ def test_only_the_pages_controls_can_be_changed(explorer: Explorer, key: str) ->
 def test_shares_stand_beside_those_of_the_scenario(explorer: Explorer) -> None:
     """Before and after with the difference; as the scenario is, its own alone. The same question has the same answer."""
     slow = explorer.answer({"nvlink.bandwidth": "0.125x"})
-    assert "with the changes" in slow["pieces"]["step"] and "+" in slow["pieces"]["step"]
+    assert (
+        "with the changes" in slow["pieces"]["step"] and "+" in slow["pieces"]["step"]
+    )
     assert "with the changes" not in explorer.answer({})["pieces"]["step"]
     assert explorer.answer({"nvlink.bandwidth": "0.125x"}) is slow
     for at in range(2 * answers.MOST_KEPT):
@@ -110,10 +137,17 @@ def test_shares_stand_beside_those_of_the_scenario(explorer: Explorer) -> None:
     assert len(explorer._answers) <= answers.MOST_KEPT
 
 
-@pytest.mark.parametrize("value", ["", "x", "-1", "0", "1e9", "9" * 400, "²", "<b>", "1.5"])
+@pytest.mark.parametrize(
+    "value", ["", "x", "-1", "0", "1e9", "9" * 400, "²", "<b>", "1.5"]
+)
 def test_no_value_breaks_the_server(explorer: Explorer, value: str) -> None:
     """Whatever is asked is an answer or a mistake."""
-    for key in ("parallel.dp", "training.micro_batch", "nvlink.bandwidth", "parallel.data_parallel"):
+    for key in (
+        "parallel.dp",
+        "training.micro_batch",
+        "nvlink.bandwidth",
+        "parallel.data_parallel",
+    ):
         told = explorer.answer({key: value})
         assert told["mistakes"] or told["step_time"] > 0
 
@@ -124,11 +158,15 @@ def test_the_server_is_for_this_machine_alone(explorer: Explorer) -> None:
         assert server.server_address[0] == "127.0.0.1"
         own = f"127.0.0.1:{server.server_port}"
         status, text = get(server, "/")
-        assert status == 200 and not re.search(r"(src|href)=\"(?!#|data:)|https?://", text)
+        assert status == 200 and not re.search(
+            r"(src|href)=\"(?!#|data:)|https?://", text
+        )
         assert get(server, "/", Host="evil.example")[0] == 403
         assert get(server, "/", Host=f"evil.example:{server.server_port}")[0] == 403
         assert get(server, "/", Host=own)[0] == 200
-        assert get(server, "/../cli.py")[0] == 404 and get(server, "/", "POST")[0] == 501
+        assert (
+            get(server, "/../cli.py")[0] == 404 and get(server, "/", "POST")[0] == 501
+        )
         assert get(server, "/answer?a=1&a=2")[0] == 400
         status, text = get(server, f"/answer?{urlencode({'nvlink.bandwidth': '2x'})}")
         assert status == 200 and json.loads(text)["step_time"] > 0
@@ -137,13 +175,23 @@ def test_the_server_is_for_this_machine_alone(explorer: Explorer) -> None:
 def test_every_control_starts_as_the_scenario(explorer: Explorer) -> None:
     """Sliders stand at the scenario's values, which are among those they offer."""
     text = page.render(explorer)
-    assert all(knob.value in knob.values and f'id="{knob.key}"' in text for knob in explorer.knobs)
-    assert not any(knob.key == "parallel.tp" for knob in explorer.knobs)  # an mlp is not split so
+    assert all(
+        knob.value in knob.values and f'id="{knob.key}"' in text
+        for knob in explorer.knobs
+    )
+    assert not any(
+        knob.key == "parallel.tp" for knob in explorer.knobs
+    )  # an mlp is not split so
 
 
 @pytest.mark.parametrize(
     ("text", "factor", "made"),
-    [("1x", 2, "2x"), ("0.5x", 0.5, "0.25x"), ("400 Gbit/s", 2, "800 Gbit/s"), ("off", 2, "")],
+    [
+        ("1x", 2, "2x"),
+        ("0.5x", 0.5, "0.25x"),
+        ("400 Gbit/s", 2, "800 Gbit/s"),
+        ("off", 2, ""),
+    ],
 )
 def test_factors_keep_the_unit(text: str, factor: float, made: str) -> None:
     """What the scenario says of a link is where its slider starts."""
@@ -157,7 +205,11 @@ def test_the_command_serves_until_it_is_stopped(tmp_path: Path) -> None:
 
     command = [sys.executable, "-m", "cli", "explore", "mlp-ddp4"]
     with subprocess.Popen(
-        command, cwd=EXAMPLES.parent, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        command,
+        cwd=EXAMPLES.parent,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
     ) as child:
         assert child.stdout is not None
         address = child.stdout.readline().strip()
@@ -192,12 +244,23 @@ addEventListener("load", () => {
 @pytest.mark.skipif(shutil.which("chromium") is None, reason="needs chromium")
 def test_a_slider_moves_the_step_in_a_browser() -> None:
     """Moving sliders changes the step time, the command and the timeline, and dp follows the GPUs."""
-    explorer = Explorer(EXAMPLES / "1b-ddp.toml", ("model.layers=2", "training.global_batch=8"))
+    explorer = Explorer(
+        EXAMPLES / "1b-ddp.toml", ("model.layers=2", "training.global_batch=8")
+    )
     with served(explorer) as server:
         server.text = server.text.replace(b"</head>", MOVE.encode(), 1)
-        command = ["chromium", "--headless=new", "--no-sandbox", "--disable-gpu", "--virtual-time-budget=20000",
-                   "--dump-dom", server.address]  # fmt: skip
-        made = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
+        command = [
+            "chromium",
+            "--headless=new",
+            "--no-sandbox",
+            "--disable-gpu",
+            "--virtual-time-budget=20000",
+            "--dump-dom",
+            server.address,
+        ]
+        made = subprocess.run(
+            command, capture_output=True, text=True, timeout=60, check=True
+        ).stdout
     assert "<title>ANSWERED" in made
     told = explorer.answer({"nvlink.bandwidth": "0.125x", "parallel.dp": "2"})
     assert told["mistakes"] == "" and told["step_time"] != explorer.base.step_time

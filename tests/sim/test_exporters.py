@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from sim.analysis.prediction import Memory, Result
+from sim.analysis.timeline import SPANS
 from sim.errors import InputError, PrestepError
 from sim.exporters import chrome_trace, markdown, name_for, parquet, terminal, write
 from sim.plugins import discover, load
-from sim.result import Memory, Result
-from sim.timeline import SPANS
 from tests.sim.synthetic import EXPECTED, result, timeline
 
 GOLDEN = Path(__file__).parent / "goldens" / "chrome_trace.json"
@@ -44,26 +44,43 @@ def test_an_unknown_ending_lists_the_known_ones(tmp_path: Path) -> None:
 def test_json_has_the_names_scripts_rely_on() -> None:
     """to_json is in SI units; its breakdown sums to the step time."""
     said = json.loads(result().to_json())
-    names = {"step_time", "step_time_by_rank", "tokens_per_second_per_gpu", "mfu", "tflops_per_gpu", "breakdown"}
+    names = {
+        "step_time",
+        "step_time_by_rank",
+        "tokens_per_second_per_gpu",
+        "mfu",
+        "tflops_per_gpu",
+        "breakdown",
+    }
     assert names | {"peak_memory", "links", "evidence"} <= set(said)
     assert sum(said["breakdown"].values()) == pytest.approx(said["step_time"])
     assert said["peak_memory"]["0"]["total"] == 17e9
-    assert said["out_of_memory"]["fits"] is True and said["out_of_memory"]["largest_owner"] == "activations"
+    assert (
+        said["out_of_memory"]["fits"] is True
+        and said["out_of_memory"]["largest_owner"] == "activations"
+    )
     assert said["signed_error"] == pytest.approx(1 / 110)
 
 
 def test_json_has_no_nan() -> None:
     """What is not known is null; numpy's numbers are numbers."""
-    said = json.loads(result(mfu=float("nan"), scenario={"gpus": np.int64(4)}).to_json())
+    said = json.loads(
+        result(mfu=float("nan"), scenario={"gpus": np.int64(4)}).to_json()
+    )
     assert said["mfu"] is None and said["scenario"]["gpus"] == 4
 
 
 def test_memory_verdict_is_about_the_fullest_rank() -> None:
     """One rank that does not fit is enough."""
     verdict = result(
-        peak_memory={0: Memory(parameters=1e9), 1: Memory(optimizer=9e9)}, memory_capacity=8e9
+        peak_memory={0: Memory(parameters=1e9), 1: Memory(optimizer=9e9)},
+        memory_capacity=8e9,
     ).out_of_memory
-    assert verdict is not None and (verdict.fits, verdict.rank, verdict.largest_owner) == (False, 1, "optimizer")
+    assert verdict is not None and (
+        verdict.fits,
+        verdict.rank,
+        verdict.largest_owner,
+    ) == (False, 1, "optimizer")
     assert result(peak_memory={}).out_of_memory is None
 
 
@@ -75,20 +92,30 @@ def test_chrome_trace_is_the_golden_one() -> None:
 def by_category(trace: dict[str, Any]) -> dict[str, list[dict[str, Any]]]:
     found = defaultdict(list)
     for event in trace["traceEvents"]:
-        found[event.get("cat", event["ph"]) + ("-" + event["ph"] if event.get("cat") == "ac2g" else "")].append(event)
+        found[
+            event.get("cat", event["ph"])
+            + ("-" + event["ph"] if event.get("cat") == "ac2g" else "")
+        ].append(event)
     return found
 
 
 def test_launches_arrows_and_kernels_share_correlations() -> None:
     """Every kernel has one launch before it, linked by its correlation and by an arrow from call to kernel."""
-    events = by_category(json.loads(chrome_trace.render(result(timeline=timeline(ranks=1, steps=3)))))
-    on_gpu = {e["args"]["correlation"]: e for e in events["kernel"] + events["gpu_memcpy"]}
+    events = by_category(
+        json.loads(chrome_trace.render(result(timeline=timeline(ranks=1, steps=3))))
+    )
+    on_gpu = {
+        e["args"]["correlation"]: e for e in events["kernel"] + events["gpu_memcpy"]
+    }
     calls = {e["args"]["correlation"]: e for e in events["cuda_runtime"]}
     starts, ends = ({e["id"]: e for e in events[f"ac2g-{ph}"]} for ph in "sf")
     assert set(on_gpu) == set(calls) == set(starts) == set(ends) and len(on_gpu) == 21
     for correlation, kernel in on_gpu.items():
         assert calls[correlation]["ts"] + calls[correlation]["dur"] <= kernel["ts"]
-        assert starts[correlation]["ts"] == calls[correlation]["ts"] and ends[correlation]["ts"] == kernel["ts"]
+        assert (
+            starts[correlation]["ts"] == calls[correlation]["ts"]
+            and ends[correlation]["ts"] == kernel["ts"]
+        )
 
 
 def test_rows_nest_as_perfetto_demands() -> None:
@@ -97,7 +124,9 @@ def test_rows_nest_as_perfetto_demands() -> None:
     rows = defaultdict(list)
     for e in trace["traceEvents"]:
         if e["ph"] == "X":
-            rows[e["pid"], e["tid"]].append((round(e["ts"] * 1000), round((e["ts"] + e["dur"]) * 1000)))
+            rows[e["pid"], e["tid"]].append(
+                (round(e["ts"] * 1000), round((e["ts"] + e["dur"]) * 1000))
+            )
     for row in rows.values():
         open_until: list[int] = []
         for start, end in sorted(row, key=lambda x: (x[0], -x[1])):
@@ -110,8 +139,12 @@ def test_rows_nest_as_perfetto_demands() -> None:
 def test_kernels_launched_together_are_one_graph_launch() -> None:
     """A CUDA graph is one call on the host with many kernels."""
     spans = timeline()
-    columns = {name: spans[name] for name in SPANS} | {"launch": np.full(len(spans), 10e-6)}
-    events = by_category(json.loads(chrome_trace.render(result(timeline=type(spans).build(**columns)))))
+    columns = {name: spans[name] for name in SPANS} | {
+        "launch": np.full(len(spans), 10e-6)
+    }
+    events = by_category(
+        json.loads(chrome_trace.render(result(timeline=type(spans).build(**columns))))
+    )
     assert [e["name"] for e in events["cuda_runtime"]] == ["cudaGraphLaunch"]
     assert len({e["args"]["correlation"] for e in events["kernel"]}) == 1
 
@@ -119,20 +152,41 @@ def test_kernels_launched_together_are_one_graph_launch() -> None:
 def test_a_folder_gets_one_file_per_rank(tmp_path: Path) -> None:
     """HolisticTraceAnalysis finds the rank of a file by the text `"rank": N`."""
     write(result(timeline=timeline(ranks=2)), tmp_path / "traces")
-    assert sorted(p.name for p in (tmp_path / "traces").iterdir()) == ["rank0.json.gz", "rank1.json.gz"]
-    text = gzip.decompress((tmp_path / "traces" / "rank1.json.gz").read_bytes()).decode()
-    assert '"rank": 1' in text and {e["pid"] for e in json.loads(text)["traceEvents"]} == {1}
+    assert sorted(p.name for p in (tmp_path / "traces").iterdir()) == [
+        "rank0.json.gz",
+        "rank1.json.gz",
+    ]
+    text = gzip.decompress(
+        (tmp_path / "traces" / "rank1.json.gz").read_bytes()
+    ).decode()
+    assert '"rank": 1' in text and {
+        e["pid"] for e in json.loads(text)["traceEvents"]
+    } == {1}
 
 
 def test_collectives_look_like_nccl() -> None:
     """Names and arguments are those a profiler writes for NCCL's kernels."""
     kernels = by_category(json.loads(chrome_trace.render(result())))["kernel"]
     reduce = next(e for e in kernels if e["tid"] != 7 and e["args"].get("axis") == "dp")
-    assert reduce["name"] == "ncclDevKernel_AllReduce_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
-    shown = {key: reduce["args"][key] for key in ("Collective name", "In msg nelems", "Group size", "dtype")}
-    assert shown == {"Collective name": "allreduce", "In msg nelems": 4096, "Group size": 2, "dtype": "BFloat16"}
+    assert (
+        reduce["name"]
+        == "ncclDevKernel_AllReduce_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
+    )
+    shown = {
+        key: reduce["args"][key]
+        for key in ("Collective name", "In msg nelems", "Group size", "dtype")
+    }
+    assert shown == {
+        "Collective name": "allreduce",
+        "In msg nelems": 4096,
+        "Group size": 2,
+        "dtype": "BFloat16",
+    }
     recv = next(e for e in kernels if e["args"].get("axis") == "pp")
-    assert recv["name"].startswith("ncclDevKernel_SendRecv(") and recv["args"]["wait (us)"] == 20
+    assert (
+        recv["name"].startswith("ncclDevKernel_SendRecv(")
+        and recv["args"]["wait (us)"] == 20
+    )
 
 
 def test_parquet_keeps_the_timeline(tmp_path: Path) -> None:
@@ -157,9 +211,23 @@ def test_no_timeline_is_an_error(name: str, tmp_path: Path) -> None:
 def test_people_see_what_matters(render: Any) -> None:
     """Prediction beside measurement, the breakdown, memory and its verdict, links, evidence and warnings."""
     text = render(result(warnings=("no table for this GPU",)))
-    for words in ("333 us", "330 us", "+0.9 %", "97 412 tokens/s", "41.2 %", "exposed dp communication", "60.1 %",
-                  "activations", "fits", "gpu0->nvswitch0", "measured 80.0 %", "no table for this GPU"):  # fmt: skip
-        assert words in text or (words == "measured 80.0 %" and "| measured | 80.0 % |" in text), words
+    for words in (
+        "333 us",
+        "330 us",
+        "+0.9 %",
+        "97 412 tokens/s",
+        "41.2 %",
+        "exposed dp communication",
+        "60.1 %",
+        "activations",
+        "fits",
+        "gpu0->nvswitch0",
+        "measured 80.0 %",
+        "no table for this GPU",
+    ):
+        assert words in text or (
+            words == "measured 80.0 %" and "| measured | 80.0 % |" in text
+        ), words
 
 
 @pytest.mark.parametrize("width", [40, 60, 80, 100, 160])
@@ -173,10 +241,14 @@ def test_the_page_keeps_to_its_width(width: int) -> None:
 def test_out_of_memory_is_said_aloud() -> None:
     """The verdict names the size, the capacity and the largest owner."""
     assert "OUT OF MEMORY" in terminal.render(result(memory_capacity=8e9))
-    assert "the largest part is activations" in " ".join(terminal.render(result(memory_capacity=8e9)).split())
+    assert "the largest part is activations" in " ".join(
+        terminal.render(result(memory_capacity=8e9)).split()
+    )
 
 
 def test_a_bare_result_renders() -> None:
     """Only the times are needed."""
     bare = Result(1.0, {0: 1.0}, 10.0, float("nan"), 0.0, dict.fromkeys(EXPECTED, 0.0))
-    assert "1 s" in terminal.render(bare) and "| step time | 1 s |" in markdown.render(bare)
+    assert "1 s" in terminal.render(bare) and "| step time | 1 s |" in markdown.render(
+        bare
+    )

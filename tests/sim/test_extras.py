@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from sim.extras import EXTRAS, missing
-from validation.sets import CASES
+from validation.sets.sets import CASES
 
 ROOT = Path(__file__).parents[2]
 LOG = CASES / "h200" / "collectives_2gpu.jsonl"
@@ -25,16 +25,34 @@ COMMANDS = {
     ],
     "optuna": [["search", "llama1b-ddp4", "--trials", "4"]],
     "distributed": [
-        ["sweep", "llama1b-ddp4", "--grid", "training.micro_batch=1,2", "--executor", "dask://file", "-o", "out"],
+        [
+            "sweep",
+            "llama1b-ddp4",
+            "--grid",
+            "training.micro_batch=1,2",
+            "--executor",
+            "dask://file",
+            "-o",
+            "out",
+        ],
     ],
 }
 
 
 def extras() -> dict[str, list[str]]:
     """Packages by extra, as pyproject.toml has them, without those of the project's own work."""
-    table = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
-    names = {extra: [re.split("[<>=]", line)[0] for line in lines] for extra, lines in table.items()}
-    return {extra: packages for extra, packages in names.items() if extra not in ("dev", "docs")}
+    table = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"][
+        "optional-dependencies"
+    ]
+    names = {
+        extra: [re.split("[<>=]", line)[0] for line in lines]
+        for extra, lines in table.items()
+    }
+    return {
+        extra: packages
+        for extra, packages in names.items()
+        if extra not in ("dev", "docs")
+    }
 
 
 def test_every_extra_is_in_the_table() -> None:
@@ -46,15 +64,23 @@ def test_every_extra_is_in_the_table() -> None:
 
 
 @pytest.mark.parametrize(
-    ("package", "arguments"), [(package, line) for package, lines in COMMANDS.items() for line in lines]
+    ("package", "arguments"),
+    [(package, line) for package, lines in COMMANDS.items() for line in lines],
 )
-def test_a_command_without_its_package_says_what_to_install(package: str, arguments: list[str], tmp_path: Path) -> None:
+def test_a_command_without_its_package_says_what_to_install(
+    package: str, arguments: list[str], tmp_path: Path
+) -> None:
     """Exit code 2, the command that installs it, and no traceback."""
     (tmp_path / "file").write_text("{}")
     (tmp_path / "measured.zip").write_bytes(b"PK")
     command = [sys.executable, "-c", HIDDEN, package, *arguments]
     done = subprocess.run(
-        command, cwd=tmp_path, env={"PYTHONPATH": str(ROOT)}, capture_output=True, text=True, check=False
+        command,
+        cwd=tmp_path,
+        env={"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert done.returncode == 2, done.stderr
     assert EXTRAS[package].install in done.stderr

@@ -7,26 +7,36 @@ from typing import Any
 import numpy as np
 import pytest
 
+from sim.analysis.report import result_of, step_time
 from sim.costs import Kernel, load_gpu
 from sim.costs.changed import AS_MODEL, Speed, changed
-from sim.fleet import fleet_of
+from sim.planning.fleet import fleet_of
 from sim.predict import Simulation, simulate
-from sim.report import result_of, step_time
-from sim.spec import parse_scenario
+from sim.spec.load import parse_scenario
 from topologies import load_cluster
-from workloads import lower as lowering
+from workloads.torch import lower as lowering
 
 H200 = load_gpu("h200")
 GEMM = Kernel("gemm", (8192, 8192, 8192), layout="nt")
 COPY = Kernel("copy", (2**28,))
-MODEL = {"kind": "transformer", "hidden": 1024, "layers": 2, "heads": 8, "ffn": 2816, "vocab": 32000}
+MODEL = {
+    "kind": "transformer",
+    "hidden": 1024,
+    "layers": 2,
+    "heads": 8,
+    "ffn": 2816,
+    "vocab": 32000,
+}
 
 
-def run(*, parallel: dict[str, Any] | None = None, name: str = "h200-host-4", **changes: str) -> Simulation:
+def run(
+    *, parallel: dict[str, Any] | None = None, name: str = "h200-host-4", **changes: str
+) -> Simulation:
     """A small step with GPUs changed: `gpu0_flops` is written `gpu[0].flops`."""
     overrides = {key.replace("__", "."): value for key, value in changes.items()}
     overrides = {
-        f"gpu[{k[3 : k.index('.')]}]{k[k.index('.') :]}" if k[3].isdigit() else k: v for k, v in overrides.items()
+        f"gpu[{k[3 : k.index('.')]}]{k[k.index('.') :]}" if k[3].isdigit() else k: v
+        for k, v in overrides.items()
     }
     tables = {
         "cluster": {"name": name, "set": overrides},
@@ -40,24 +50,36 @@ def run(*, parallel: dict[str, Any] | None = None, name: str = "h200-host-4", **
 @pytest.mark.parametrize("factor", [0.5, 0.8, 1.25, 2.0])
 def test_a_kernel_follows_the_limit_that_bounds_it(factor: float) -> None:
     """Arithmetic a GEMM, memory a copy; neither the other's."""
-    for kernel, own, other in ((GEMM, "flops", "hbm_bandwidth"), (COPY, "hbm_bandwidth", "flops")):
+    for kernel, own, other in (
+        (GEMM, "flops", "hbm_bandwidth"),
+        (COPY, "hbm_bandwidth", "flops"),
+    ):
         same = changed(H200, Speed(**{other: factor})).duration(kernel)
         assert same == pytest.approx(H200.duration(kernel), rel=1e-9)
         slower = changed(H200, Speed(**{own: factor})).duration(kernel)
-        assert slower / H200.duration(kernel) == pytest.approx(1 / factor, rel=0.1 * factor)
+        assert slower / H200.duration(kernel) == pytest.approx(
+            1 / factor, rel=0.1 * factor
+        )
 
 
 def test_a_clock_counts_for_arithmetic() -> None:
     """As much as flops for a GEMM; the model itself stays what it was, and no change is no other GPU."""
     slow = Speed(clock=0.8)
-    assert changed(H200, slow).duration(GEMM) == changed(H200, Speed(flops=0.8)).duration(GEMM)
+    assert changed(H200, slow).duration(GEMM) == changed(
+        H200, Speed(flops=0.8)
+    ).duration(GEMM)
     assert changed(H200, AS_MODEL) is H200
-    assert changed(H200, slow).evidence(GEMM) == "guess" and H200.evidence(GEMM) != "guess"
+    assert (
+        changed(H200, slow).evidence(GEMM) == "guess" and H200.evidence(GEMM) != "guess"
+    )
 
 
 def test_quantities_are_relative_to_the_model() -> None:
     """Half of the datasheet's bandwidth is 0.5x; a later factor counts on top."""
-    half = {"gpu.hbm_bandwidth": f"{H200.bandwidth / 2:.6g} B/s", "gpu[1].hbm_bandwidth": "0.5x"}
+    half = {
+        "gpu.hbm_bandwidth": f"{H200.bandwidth / 2:.6g} B/s",
+        "gpu[1].hbm_bandwidth": "0.5x",
+    }
     fabric = load_cluster("h200-host-4", overrides=half)
     speeds = fleet_of(fabric, H200, fabric.gpus).speeds
     assert [s.hbm_bandwidth for s in speeds] == pytest.approx([0.5, 0.25, 0.5, 0.5])
@@ -81,14 +103,21 @@ def test_one_slow_gpu_is_simulated_beside_one_of_the_others() -> None:
 
 @pytest.mark.parametrize(
     "parallel",
-    [{"dp": 4, "data_parallel": "fsdp"}, {"dp": 2, "pp": 2, "microbatches": 4, "data_parallel": "ddp-no-overlap"}],
+    [
+        {"dp": 4, "data_parallel": "fsdp"},
+        {"dp": 2, "pp": 2, "microbatches": 4, "data_parallel": "ddp-no-overlap"},
+    ],
 )
-def test_partly_folded_and_unfolded_agree(parallel: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_partly_folded_and_unfolded_agree(
+    parallel: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Simulating every rank gives the same step as simulating each kind of replica once."""
     folded = run(parallel=parallel, gpu3__clock="0.7x")
     monkeypatch.setattr(lowering, "_replicas", lambda *_: ())
     unfolded = run(parallel=parallel, gpu3__clock="0.7x")
-    assert len(folded.lowered.graph.programs) <= len(unfolded.lowered.graph.programs) == 4
+    assert (
+        len(folded.lowered.graph.programs) <= len(unfolded.lowered.graph.programs) == 4
+    )
     assert step_time(folded) == pytest.approx(step_time(unfolded), rel=1e-9)
     assert folded.run.carried == pytest.approx(unfolded.run.carried, rel=1e-9)
     assert result_of(folded).mfu == pytest.approx(result_of(unfolded).mfu, rel=1e-9)
@@ -106,7 +135,12 @@ def test_a_gpu_that_no_rank_uses_changes_nothing() -> None:
     two = {"dp": 2, "data_parallel": "fsdp"}
     tables = {"model": MODEL, "training": {"micro_batch": 4}, "parallel": two}
     steps = [
-        simulate(parse_scenario({"cluster": {"name": "h200-host-4", "gpus": 2, "set": s}, **tables}, "two"))
+        simulate(
+            parse_scenario(
+                {"cluster": {"name": "h200-host-4", "gpus": 2, "set": s}, **tables},
+                "two",
+            )
+        )
         for s in ({}, {"gpu[3].clock": "0.1x"})
     ]
     assert step_time(steps[0]) == step_time(steps[1])

@@ -10,13 +10,19 @@ import pytest
 from click.testing import CliRunner
 
 from cli import main
-from sim import goodput
-from sim.degraded import plain_speeds
-from sim.faults import DAY, run, young_daly
+from sim.engine.job import DAY, run, young_daly
+from sim.reliability import goodput
+from sim.reliability.degraded import plain_speeds
 
 BASE: dict[str, Any] = {
-    "gpus": 16384, "step_time": 10.0, "days": 21.0, "save": 2.0, "lag": 30.0, "load": 60.0, "spares": 32,
-}  # fmt: skip
+    "gpus": 16384,
+    "step_time": 10.0,
+    "days": 21.0,
+    "save": 2.0,
+    "lag": 30.0,
+    "load": 60.0,
+    "spares": 32,
+}
 
 
 def shell(*arguments: str) -> Any:
@@ -38,7 +44,9 @@ def test_without_failures_only_saves_cost() -> None:
 
 def test_llama_3_trains_more_than_nine_tenths_of_the_time() -> None:
     """With the rates of Llama 3's 54 days, 16,384 GPUs have its 419 interruptions and more than 90 % of useful time."""
-    made = goodput.simulate(goodput.job_of(BASE | {"days": 54.0}), 16384, 20, 0).to_json()
+    made = goodput.simulate(
+        goodput.job_of(BASE | {"days": 54.0}), 16384, 20, 0
+    ).to_json()
     assert made["low"] > 0.90
     assert made["interruptions"] == pytest.approx(419, rel=0.05)
 
@@ -47,7 +55,9 @@ def test_more_failures_never_help() -> None:
     """Twice the failures, or slower restarts, lower the effective time; more spares never do."""
 
     def mean(**more: Any) -> float:
-        made: float = goodput.simulate(goodput.job_of(BASE | more), 16384, 10, 1).to_json()["goodput"]
+        made: float = goodput.simulate(
+            goodput.job_of(BASE | more), 16384, 10, 1
+        ).to_json()["goodput"]
         return made
 
     assert mean(rate_scale=2.0) < mean()
@@ -67,7 +77,10 @@ def test_the_best_interval_is_near_young_and_daly() -> None:
 
 def test_the_interval_of_confidence_shrinks_and_seeds_repeat() -> None:
     """More replicas narrow the interval; the same seed gives the same bytes, another one another draw."""
-    few, many = shell("--step-time", "10 s", "--replicas", "5", "--json"), shell("--step-time", "10 s", "--json")
+    few, many = (
+        shell("--step-time", "10 s", "--replicas", "5", "--json"),
+        shell("--step-time", "10 s", "--json"),
+    )
     assert json.loads(few.output)["half_width"] > json.loads(many.output)["half_width"]
     assert many.output == shell("--step-time", "10 s", "--json").output
     assert many.output != shell("--step-time", "10 s", "--json", "--seed", "1").output
@@ -78,8 +91,14 @@ def test_the_interval_of_confidence_shrinks_and_seeds_repeat() -> None:
     [
         (("--step-time", "10 s", "--rate", "gpu=-1"), "not negative"),
         (("--step-time", "10 s", "--rate", "gpu=often"), "failures per million"),
-        (("--step-time", "10 s", "--takes", "rack=99", "--gpus", "64"), "no more hosts"),
-        (("llama1b-ddp4", "--set", "faults.rates.gpux=3"), "llama1b-ddp4.toml: faults.rates"),
+        (
+            ("--step-time", "10 s", "--takes", "rack=99", "--gpus", "64"),
+            "no more hosts",
+        ),
+        (
+            ("llama1b-ddp4", "--set", "faults.rates.gpux=3"),
+            "llama1b-ddp4.toml: faults.rates",
+        ),
         (("--step-time", "10 s", "--rate", "gpus=1"), 'did you mean "gpu"'),
         (("--step-time", "10 s", "--rate", "gpu=nan"), "not negative"),
         (("--step-time", "10 s", "--interval", "1 s"), "longer than a save"),
@@ -113,10 +132,27 @@ def test_wrong_input_is_told(arguments: tuple[str, ...], told: str) -> None:
 
 def test_a_job_that_goes_on_with_fewer_hosts_waits_less() -> None:
     """Without spares a degraded job waits less and does more; what fewer hosts did not do is a share of its own."""
-    few = ("--step-time", "10 s", "--days", "21", "--spares", "0", "--replicas", "10", "--gpus", "1024", "--json")
-    waits, goes_on = (json.loads(shell(*few, *more).output) for more in ((), ("--degraded",)))
+    few = (
+        "--step-time",
+        "10 s",
+        "--days",
+        "21",
+        "--spares",
+        "0",
+        "--replicas",
+        "10",
+        "--gpus",
+        "1024",
+        "--json",
+    )
+    waits, goes_on = (
+        json.loads(shell(*few, *more).output) for more in ((), ("--degraded",))
+    )
     assert goes_on["goodput"] > waits["goodput"] and waits["shares"]["degraded"] == 0
-    assert goes_on["shares"]["waiting"] < waits["shares"]["waiting"] and goes_on["shares"]["degraded"] > 0
+    assert (
+        goes_on["shares"]["waiting"] < waits["shares"]["waiting"]
+        and goes_on["shares"]["degraded"] > 0
+    )
     assert sum(goes_on["shares"].values()) == pytest.approx(1.0)
 
 
@@ -128,17 +164,48 @@ def test_larger_replicas_lose_more() -> None:
 
 def test_enough_spares_and_degraded_running_are_the_same() -> None:
     """As long as there are spares, running on with fewer hosts never happens."""
-    plenty = ("--step-time", "10 s", "--days", "7", "--spares", "5000", "--replicas", "5", "--json")
-    one, other = (json.loads(shell(*plenty, *more).output) for more in ((), ("--degraded",)))
+    plenty = (
+        "--step-time",
+        "10 s",
+        "--days",
+        "7",
+        "--spares",
+        "5000",
+        "--replicas",
+        "5",
+        "--json",
+    )
+    one, other = (
+        json.loads(shell(*plenty, *more).output) for more in ((), ("--degraded",))
+    )
     assert one["goodput"] == other["goodput"]
 
 
 def test_a_rack_takes_its_hosts_along() -> None:
     """Racks that fail together need more spares than the same number of failures of single hosts."""
-    rate = ("--rate-scale", "0", "--rate", "rack=10", "--spares", "8", "--step-time", "10 s", "--days", "21", "--json")
-    rack, host = (json.loads(shell(*rate, "--takes", f"rack={hosts}", "--gpus", "2048").output) for hosts in (8, 1))
+    rate = (
+        "--rate-scale",
+        "0",
+        "--rate",
+        "rack=10",
+        "--spares",
+        "8",
+        "--step-time",
+        "10 s",
+        "--days",
+        "21",
+        "--json",
+    )
+    rack, host = (
+        json.loads(shell(*rate, "--takes", f"rack={hosts}", "--gpus", "2048").output)
+        for hosts in (8, 1)
+    )
     assert rack["shares"]["waiting"] > 2 * host["shares"]["waiting"]
-    assert rack["interruptions_by_component"]["gpu"] == 0 < rack["interruptions_by_component"]["rack"]
+    assert (
+        rack["interruptions_by_component"]["gpu"]
+        == 0
+        < rack["interruptions_by_component"]["rack"]
+    )
 
 
 def test_the_optimum_has_an_interval_of_confidence() -> None:
@@ -154,9 +221,27 @@ def test_the_optimum_has_an_interval_of_confidence() -> None:
 
 def test_a_scenario_says_what_befalls_it() -> None:
     """[faults] has rates, spares and times; options come after it."""
-    more = ("--set", "faults.rates.gpu=900", "--set", "faults.spares=3", "--set", "faults.detect=9 s")
-    run_of = ("llama1b-ddp4", "--set", "model.layers=2", *more, "--replicas", "3", "--json")
-    made, other = (json.loads(shell(*run_of, *last).output) for last in ((), ("--rate", "gpu=0", "--rate-scale", "0")))
+    more = (
+        "--set",
+        "faults.rates.gpu=900",
+        "--set",
+        "faults.spares=3",
+        "--set",
+        "faults.detect=9 s",
+    )
+    run_of = (
+        "llama1b-ddp4",
+        "--set",
+        "model.layers=2",
+        *more,
+        "--replicas",
+        "3",
+        "--json",
+    )
+    made, other = (
+        json.loads(shell(*run_of, *last).output)
+        for last in ((), ("--rate", "gpu=0", "--rate-scale", "0"))
+    )
     assert made["interruptions_by_component"]["gpu"] > 1 and other["interruptions"] == 0
     assert made["shares"]["detecting"] > 0 == other["shares"]["detecting"]
 
@@ -174,7 +259,16 @@ def test_a_scenario_goes_on_with_the_step_of_fewer_replicas() -> None:
         "--set",
         "training.global_batch=64",
     )
-    made = shell("llama1b-ddp4", *cluster, "--set", "model.layers=2", "--degraded", "--replicas", "2", "--json")
+    made = shell(
+        "llama1b-ddp4",
+        *cluster,
+        "--set",
+        "model.layers=2",
+        "--degraded",
+        "--replicas",
+        "2",
+        "--json",
+    )
     assert made.exit_code == 0, made.output
     speeds = json.loads(made.output)["progress_with_hosts_missing"]
     assert speeds[0] == 1.0 and 0.70 < speeds[1] < 0.80

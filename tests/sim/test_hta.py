@@ -9,9 +9,9 @@ import pytest
 from click.testing import CliRunner
 
 import cli
+from sim.analysis.timeline import Timeline
 from sim.predict import predict
-from sim.spec import load_scenario
-from sim.timeline import Timeline
+from sim.spec.load import load_scenario
 
 SCENARIO = Path(cli.__file__).parent / "examples" / "pipeline-zero-bubble.toml"
 SMALL = ["model.layers=4", "training.microbatches=4"]
@@ -28,9 +28,13 @@ def covered(spans: Timeline) -> float:
 @pytest.mark.slow
 def test_its_breakdown_equals_ours(tmp_path: Path) -> None:
     """Computing, communicating alone and idle of every rank are those of the timeline, to its rounding (1 us a span)."""
-    hta = pytest.importorskip("hta.trace_analysis", reason="needs HolisticTraceAnalysis", exc_type=ImportError)
+    hta = pytest.importorskip(
+        "hta.trace_analysis", reason="needs HolisticTraceAnalysis", exc_type=ImportError
+    )
     options = [part for change in SMALL for part in ("--set", change)]
-    made = CliRunner().invoke(cli.main, ["run", str(SCENARIO), *options, "--trace", f"{tmp_path}/"])
+    made = CliRunner().invoke(
+        cli.main, ["run", str(SCENARIO), *options, "--trace", f"{tmp_path}/"]
+    )
     assert made.exit_code == 0, made.output
     try:
         found = (
@@ -48,7 +52,13 @@ def test_its_breakdown_equals_ours(tmp_path: Path) -> None:
         compute = covered(mine.select(np.flatnonzero(mine.matches("kind", "kernel"))))
         busy, whole = covered(mine), float(mine["end"].max() - mine["start"].min())
         row, rounding = found.loc[rank], 1.0 * len(mine)
-        assert row["compute_time(us)"] == pytest.approx(compute * 1e6, abs=rounding, rel=0.01)
-        assert row["non_compute_time(us)"] == pytest.approx((busy - compute) * 1e6, abs=rounding, rel=0.01)
+        assert row["compute_time(us)"] == pytest.approx(
+            compute * 1e6, abs=rounding, rel=0.01
+        )
+        assert row["non_compute_time(us)"] == pytest.approx(
+            (busy - compute) * 1e6, abs=rounding, rel=0.01
+        )
         assert row["kernel_time(us)"] == pytest.approx(whole * 1e6, rel=1e-3)
-        assert row["idle_time(us)"] == pytest.approx((whole - busy) * 1e6, abs=rounding, rel=0.01)
+        assert row["idle_time(us)"] == pytest.approx(
+            (whole - busy) * 1e6, abs=rounding, rel=0.01
+        )

@@ -14,12 +14,12 @@ import pytest
 from click.testing import CliRunner
 
 import cli
-from sim import metrics
+from sim.analysis import metrics
+from sim.analysis.prediction import Result
 from sim.exporters import chrome_trace, html
 from sim.exporters._html.network import heat
 from sim.predict import predict
-from sim.result import Result
-from sim.spec import load_scenario
+from sim.spec.load import load_scenario
 from tests.sim.synthetic import result
 
 EXAMPLES = Path(cli.__file__).parent / "examples"
@@ -27,11 +27,18 @@ EXAMPLES = Path(cli.__file__).parent / "examples"
 
 @pytest.fixture(scope="module")
 def pipeline() -> Result:
-    return predict(load_scenario(EXAMPLES / "pipeline-zero-bubble.toml", ["model.layers=4", "training.microbatches=4"]))
+    return predict(
+        load_scenario(
+            EXAMPLES / "pipeline-zero-bubble.toml",
+            ["model.layers=4", "training.microbatches=4"],
+        )
+    )
 
 
 def data(page: str, name: str) -> dict:
-    found = re.search(rf'<script type="application/json" id="{name}">(.*?)</script>', page, re.DOTALL)
+    found = re.search(
+        rf'<script type="application/json" id="{name}">(.*?)</script>', page, re.DOTALL
+    )
     assert found is not None
     return json.loads(found[1])
 
@@ -62,7 +69,15 @@ def test_the_page_is_well_formed_and_loads_nothing(pipeline: Result) -> None:
     parser.feed(page)
     assert not parser.open and len(parser.ids) == len(set(parser.ids))
     assert not re.search(r"(src|href)=\"(?!#|data:)|https?://|@import|url\(", page)
-    for section in ("step", "timeline", "network", "kernels", "memory", "evidence", "scenario"):
+    for section in (
+        "step",
+        "timeline",
+        "network",
+        "kernels",
+        "memory",
+        "evidence",
+        "scenario",
+    ):
         assert section in parser.ids
 
 
@@ -86,9 +101,13 @@ def test_heat_carries_the_bytes_that_the_links_carried(pipeline: Result) -> None
     whole = (0.0, source.run.finished)
     found = heat(source, whole)
     sizes = found.mean.mean(axis=1)
-    used = metrics.link_utilisation(source.run.carried, source.fabric.links.bandwidth, source.run.finished)
+    used = metrics.link_utilisation(
+        source.run.carried, source.fabric.links.bandwidth, source.run.finished
+    )
     assert found.busiest.mean(axis=1).max() == pytest.approx(used.max(), rel=1e-6)
-    assert (found.mean <= found.busiest.max() + 1e-9).all() and (sizes <= used.max() + 1e-12).all()
+    assert (found.mean <= found.busiest.max() + 1e-9).all() and (
+        sizes <= used.max() + 1e-12
+    ).all()
     assert found.busiest.max() <= 1 + 1e-9
 
 
@@ -102,33 +121,47 @@ def test_ranks_that_are_alike_are_one_row(pipeline: Result) -> None:
 
 def test_a_name_cannot_break_out_of_the_page() -> None:
     """Markup in a scenario's text stays text."""
-    page = html.render(result(scenario={"model": "</script><b id=evil>", "cluster": '"><img src=x>'}))
+    page = html.render(
+        result(scenario={"model": "</script><b id=evil>", "cluster": '"><img src=x>'})
+    )
     assert "<b id=evil>" not in page and "<img" not in page
 
 
 def test_measured_steps_are_shown_where_there_are_any() -> None:
     """The section stands only with a measured time, what-ifs only when asked for."""
-    assert 'id="measured"' in html.render(result()) and 'id="measured"' not in html.render(result(measured=None))
+    assert 'id="measured"' in html.render(
+        result()
+    ) and 'id="measured"' not in html.render(result(measured=None))
     assert 'id="whatif"' not in html.render(result())
 
 
 def test_the_command_writes_a_report_with_whatifs(tmp_path: Path) -> None:
     """`run --report --each` as a user types it."""
     path = tmp_path / "r.html"
-    made = CliRunner().invoke(cli.main, ["run", "mlp-ddp4", "--report", str(path), "--each", "gpu"])
+    made = CliRunner().invoke(
+        cli.main, ["run", "mlp-ddp4", "--report", str(path), "--each", "gpu"]
+    )
     assert made.exit_code == 0, made.output
     page = path.read_text(encoding="utf-8")
     assert 'id="whatif"' in page and "gpu hbm_bandwidth" in page
 
 
 @pytest.mark.parametrize(
-    "options", [["--each", "gpu"], ["--trace-ranks", "0"], ["--trace", "t.json", "--trace-window", "2s:1s"],
-                ["--trace", "t.json", "--trace-window", "1:2"], ["--trace", "t.json", "--trace-ranks", "3-1"]],
-)  # fmt: skip
+    "options",
+    [
+        ["--each", "gpu"],
+        ["--trace-ranks", "0"],
+        ["--trace", "t.json", "--trace-window", "2s:1s"],
+        ["--trace", "t.json", "--trace-window", "1:2"],
+        ["--trace", "t.json", "--trace-ranks", "3-1"],
+    ],
+)
 def test_options_that_make_no_sense_are_refused(options: list[str]) -> None:
     """Exit code 2 and the option's name, before anything is simulated."""
     made = CliRunner().invoke(cli.main, ["run", "mlp-ddp4", *options])
-    assert made.exit_code == 2 and "--" in made.output and "Traceback" not in made.output
+    assert (
+        made.exit_code == 2 and "--" in made.output and "Traceback" not in made.output
+    )
 
 
 def test_a_part_of_a_trace(tmp_path: Path) -> None:
@@ -137,9 +170,21 @@ def test_a_part_of_a_trace(tmp_path: Path) -> None:
     scenario = str(EXAMPLES / "pipeline-zero-bubble.toml")
     small = ["--set=model.layers=4", "--set=training.microbatches=4"]
     options = ["--trace-window", "20ms:60ms", "--trace-ranks", "1-2"]
-    assert CliRunner().invoke(cli.main, ["run", scenario, *small, "--trace", str(whole)]).exit_code == 0
-    assert CliRunner().invoke(cli.main, ["run", scenario, *small, "--trace", str(part), *options]).exit_code == 0
-    events, fewer = (json.loads(path.read_text())["traceEvents"] for path in (whole, part))
+    assert (
+        CliRunner()
+        .invoke(cli.main, ["run", scenario, *small, "--trace", str(whole)])
+        .exit_code
+        == 0
+    )
+    assert (
+        CliRunner()
+        .invoke(cli.main, ["run", scenario, *small, "--trace", str(part), *options])
+        .exit_code
+        == 0
+    )
+    events, fewer = (
+        json.loads(path.read_text())["traceEvents"] for path in (whole, part)
+    )
     kernels = [e for e in fewer if e.get("cat") == "kernel"]
     assert {e["pid"] for e in kernels} == {1, 2}
     assert all(e["ts"] < 60e3 and e["ts"] + e["dur"] > 20e3 for e in kernels)
@@ -147,7 +192,10 @@ def test_a_part_of_a_trace(tmp_path: Path) -> None:
     pairs: dict[int, dict[str, dict]] = {}
     for event in flows:
         pairs.setdefault(event["id"], {})[event["ph"]] = event
-    assert pairs and all(set(pair) == {"s", "f"} and pair["s"]["pid"] != pair["f"]["pid"] for pair in pairs.values())
+    assert pairs and all(
+        set(pair) == {"s", "f"} and pair["s"]["pid"] != pair["f"]["pid"]
+        for pair in pairs.values()
+    )
     assert all(pair["f"]["ts"] >= pair["s"]["ts"] - 1e-3 for pair in pairs.values())
 
 
@@ -161,7 +209,9 @@ def test_a_trace_counts_memory(pipeline: Result) -> None:
         mine = [e for e in counters if e["pid"] == rank]
         assert [e["ts"] for e in mine] == sorted(e["ts"] for e in mine)
         assert min(size for e in mine for size in e["args"].values()) >= 0
-        assert max(sum(e["args"].values()) for e in mine) * 2**20 == pytest.approx(peak.total, rel=0.05)
+        assert max(sum(e["args"].values()) for e in mine) * 2**20 == pytest.approx(
+            peak.total, rel=0.05
+        )
     part = json.loads(chrome_trace.render(pipeline, 1, (0.02, 0.06)))["traceEvents"]
     times = [e["ts"] for e in part if e["ph"] == "C"]
     assert times and min(times) >= 0.02e6 and max(times) < 0.06e6
@@ -179,8 +229,17 @@ def test_a_browser_draws_it(pipeline: Result, tmp_path: Path) -> None:
       onerror = (m) => { document.title = "ERROR " + m; };</script></head>"""
     path = tmp_path / "page.html"
     path.write_text(page.replace("</head>", click, 1), encoding="utf-8")
-    command = ["chromium", "--headless=new", "--no-sandbox", "--disable-gpu", "--dump-dom", f"file://{path}"]
-    made = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    command = [
+        "chromium",
+        "--headless=new",
+        "--no-sandbox",
+        "--disable-gpu",
+        "--dump-dom",
+        f"file://{path}",
+    ]
+    made = subprocess.run(
+        command, capture_output=True, text=True, timeout=60, check=True
+    )
     assert "<title>ERROR" not in made.stdout
     detail = re.search(r'id="detail"[^>]*>(.*?)</div>', made.stdout, re.DOTALL)
     assert detail is not None and "lasts" in detail[1]

@@ -10,8 +10,8 @@ import pytest
 from click.testing import CliRunner
 
 from cli import main
-from sim.jitter import NAMES, _lognormal, _slowest, jitter_of
-from sim.sections import Faults
+from sim.planning.noise import NAMES, _lognormal, _slowest, jitter_of
+from sim.spec.sections import Faults
 
 RUN = ["run", "llama1b-ddp4", "--json", "--set", "model.layers=2"]
 
@@ -31,7 +31,11 @@ def refused(*arguments: str) -> str:
 def only(**noise: float) -> list[str]:
     """Changes that leave no noise but this."""
     values = dict.fromkeys(NAMES, 0.0) | noise
-    return [part for name, value in values.items() for part in ("--set", f"faults.jitter_{name}={value}")]
+    return [
+        part
+        for name, value in values.items()
+        for part in ("--set", f"faults.jitter_{name}={value}")
+    ]
 
 
 def test_without_noise_every_replica_is_the_plain_step() -> None:
@@ -51,9 +55,14 @@ def test_a_thousandth_of_the_noise_is_nearly_the_plain_step() -> None:
 
 def test_a_seed_repeats_the_runs() -> None:
     """The same seed gives the same times, another one others; more replicas begin with the same ones."""
-    first, again, other = (told("--replicas", "3", "--seed", seed)["replicas"] for seed in ("7", "7", "8"))
+    first, again, other = (
+        told("--replicas", "3", "--seed", seed)["replicas"] for seed in ("7", "7", "8")
+    )
     assert first == again and first["step_times"] != other["step_times"]
-    assert told("--replicas", "4", "--seed", "7")["replicas"]["step_times"][:3] == first["step_times"]
+    assert (
+        told("--replicas", "4", "--seed", "7")["replicas"]["step_times"][:3]
+        == first["step_times"]
+    )
 
 
 def test_replicas_leave_the_plain_result_alone() -> None:
@@ -66,7 +75,10 @@ def test_replicas_leave_the_plain_result_alone() -> None:
 def test_the_interval_holds_the_mean_and_the_order_of_percentiles() -> None:
     """low < mean < high; the smallest, the percentiles and the largest come in order."""
     made = told("--replicas", "12")["replicas"]
-    assert made["low"] < made["mean"] < made["high"] and made["replicas"] == len(made["step_times"]) == 12
+    assert (
+        made["low"] < made["mean"] < made["high"]
+        and made["replicas"] == len(made["step_times"]) == 12
+    )
     ordered = [made["min"], *made["percentiles"].values(), made["max"]]
     assert ordered == sorted(ordered)
 
@@ -76,8 +88,15 @@ def test_more_noise_of_a_kind_spreads_more(name: str) -> None:
     """Each kind of noise alone makes the step differ from run to run, and the more of it the more."""
     # A slow host with little work for its GPU is the bottleneck, so that its noise shows.
     bound = ("cluster.host_factor=4", "training.seq_len=128", "model.vocab=1024")
-    small = [part for change in (bound if name in ("launch", "host") else ()) for part in ("--set", change)]
-    little, much = (told("--replicas", "6", *only(**{name: value}), *small)["replicas"]["std"] for value in (0.01, 0.5))
+    small = [
+        part
+        for change in (bound if name in ("launch", "host") else ())
+        for part in ("--set", change)
+    ]
+    little, much = (
+        told("--replicas", "6", *only(**{name: value}), *small)["replicas"]["std"]
+        for value in (0.01, 0.5)
+    )
     assert 0 < little < much
 
 
@@ -91,20 +110,28 @@ def test_the_slowest_of_many_waits_longer() -> None:
 def test_factors_have_mean_one() -> None:
     """Noise is no slowness: the mean factor is 1 and its relative standard deviation the one that was asked for."""
     factors = _lognormal(np.random.default_rng(1).standard_normal(200_000), 0.3)
-    assert factors.mean() == pytest.approx(1.0, abs=0.003) and factors.std() == pytest.approx(0.3, rel=0.02)
+    assert factors.mean() == pytest.approx(
+        1.0, abs=0.003
+    ) and factors.std() == pytest.approx(0.3, rel=0.02)
 
 
 def test_folding_waits_for_the_slowest() -> None:
     """The rank that stands for four is no faster than four that are drawn one by one, and by less than the noise slower."""
     noise = ["--replicas", "30", *only(gpu=0.05, kernel=0.05)]
-    folded, apart = told(*noise)["replicas"], told(*noise, "--set", "faults.slow_rank=0")["replicas"]
+    folded, apart = (
+        told(*noise)["replicas"],
+        told(*noise, "--set", "faults.slow_rank=0")["replicas"],
+    )
     assert 0.0 < apart["slower"] < folded["slower"] + 0.005 < apart["slower"] + 0.03
 
 
 def test_what_is_said_has_its_own_grade() -> None:
     """A value of the scenario is `said`, the others keep the grade of their measurement."""
     made = jitter_of(Faults(jitter_host=0.1)).to_dict()
-    assert made["host"] == {"value": 0.1, "evidence": "said"} and made["gpu"]["evidence"] == "fitted"
+    assert (
+        made["host"] == {"value": 0.1, "evidence": "said"}
+        and made["gpu"]["evidence"] == "fitted"
+    )
 
 
 @pytest.mark.parametrize(
@@ -126,4 +153,7 @@ def test_mistakes(arguments: list[str], expected: str) -> None:
 
 def test_noise_that_is_not_drawn_is_said() -> None:
     """Noise in a scenario that is run once has no effect, and the result says so."""
-    assert any("--replicas" in warning for warning in told("--set", "faults.jitter_gpu=0.1")["warnings"])
+    assert any(
+        "--replicas" in warning
+        for warning in told("--set", "faults.jitter_gpu=0.1")["warnings"]
+    )

@@ -13,17 +13,30 @@ import pytest
 from click.testing import CliRunner
 
 import cli
-from sim.largest import FEW, Limit, largest_micro_batch, with_samples
-from sim.memory import EVERY, fullest, outside
+from sim.analysis.memory import EVERY, fullest, outside
 from sim.predict import load_fabric, lowered_on, predict, simulate
-from sim.spec import parse_scenario
-from validation.published_setups import FOLDER
-from validation.published_training import run_of
+from sim.spec.load import parse_scenario
+from sim.studies.largest import FEW, Limit, largest_micro_batch, with_samples
+from validation.formats.published_setups import FOLDER
+from validation.sets.published import run_of
 
-MODEL = {"kind": "transformer", "hidden": 2048, "layers": 8, "heads": 16, "ffn": 5632, "vocab": 32000}
+MODEL = {
+    "kind": "transformer",
+    "hidden": 2048,
+    "layers": 8,
+    "heads": 16,
+    "ffn": 5632,
+    "vocab": 32000,
+}
 LAYOUTS = {
-    "megatron": ({"framework": "megatron", "seq_len": 4096, "microbatches": 4}, {"dp": 1, "tp": 2, "pp": 2}),
-    "pytorch": ({"seq_len": 4096, "grad_accumulation": 2}, {"dp": 4, "data_parallel": "fsdp"}),
+    "megatron": (
+        {"framework": "megatron", "seq_len": 4096, "microbatches": 4},
+        {"dp": 1, "tp": 2, "pp": 2},
+    ),
+    "pytorch": (
+        {"seq_len": 4096, "grad_accumulation": 2},
+        {"dp": 4, "data_parallel": "fsdp"},
+    ),
     "recompute": ({"seq_len": 4096, "recompute": "full"}, {"dp": 4}),
 }
 
@@ -31,9 +44,11 @@ LAYOUTS = {
 def scenario(name: str, **training: Any) -> Any:
     said, parallel = LAYOUTS[name]
     tables = {
-        "cluster": {"name": "dgx-h100", "gpus": 4}, "model": MODEL, "training": {**said, **training},
+        "cluster": {"name": "dgx-h100", "gpus": 4},
+        "model": MODEL,
+        "training": {**said, **training},
         "parallel": parallel,
-    }  # fmt: skip
+    }
     return parse_scenario(tables, name)
 
 
@@ -45,14 +60,20 @@ def test_the_limit_fits_and_the_next_does_not(name: str) -> None:
     assert found.beyond.micro_batch == found.micro_batch + 1
     for need, fits in ((found.at, True), (found.beyond, False)):
         said = scenario(name, micro_batch=need.micro_batch)
-        verdict = predict(replace(said, training=replace(said.training, warmup=10_000))).out_of_memory
+        verdict = predict(
+            replace(said, training=replace(said.training, warmup=10_000))
+        ).out_of_memory
         assert verdict is not None
         assert verdict.fits == need.fits == fits
         assert verdict.largest_owner == need.largest_owner
-        assert verdict.needed == pytest.approx(need.needed, rel=2e-3)  # NCCL chooses by size what it connects
+        assert verdict.needed == pytest.approx(
+            need.needed, rel=2e-3
+        )  # NCCL chooses by size what it connects
 
 
-def test_the_limit_never_grows_with_the_sequence_and_never_falls_with_recomputation() -> None:
+def test_the_limit_never_grows_with_the_sequence_and_never_falls_with_recomputation() -> (
+    None
+):
     """Longer samples leave room for no more of them; recomputation for no fewer."""
 
     def limit(**keys: Any) -> int:
@@ -65,7 +86,10 @@ def test_the_limit_never_grows_with_the_sequence_and_never_falls_with_recomputat
 def test_a_few_microbatches_tell_the_memory_of_all() -> None:
     """Accumulation over more microbatches than are looked at does not need more memory."""
     base, fabric = scenario("pytorch"), load_fabric(scenario("pytorch"))
-    few, many = (fullest(lowered_on(with_samples(base, 2, n), fabric), base).total for n in (FEW, FEW + 5))
+    few, many = (
+        fullest(lowered_on(with_samples(base, 2, n), fabric), base).total
+        for n in (FEW, FEW + 5)
+    )
     assert few == many
 
 
@@ -73,19 +97,29 @@ def test_usual_fragmentation_lowers_the_limit() -> None:
     """With what the allocator leaves unused there is room for no more, and the text says so."""
     found = largest_micro_batch(scenario("recompute"))
     assert 0 < found.usual < found.micro_batch
-    assert "usually leaves unused" in str(found) and found.to_dict()["max_micro_batch"] == found.micro_batch
+    assert (
+        "usually leaves unused" in str(found)
+        and found.to_dict()["max_micro_batch"] == found.micro_batch
+    )
 
 
 def test_the_batch_of_a_step_must_divide() -> None:
     """Of the micro batches that fit the largest that divides the samples of a replica is named."""
-    found = largest_micro_batch(scenario("recompute", global_batch=4 * 7, micro_batch=1))
+    found = largest_micro_batch(
+        scenario("recompute", global_batch=4 * 7, micro_batch=1)
+    )
     assert found.divides == 7 and "of 28 samples a step: 7" in str(found)
 
 
 def test_communicators_take_memory_beside_the_allocator() -> None:
     """One GPU has a context alone; four that reduce gradients have NCCL's buffers too, in whole connections."""
-    one = parse_scenario({"cluster": {"name": "h200-host-4", "gpus": 1}, "model": MODEL}, "one")
-    four = parse_scenario({"cluster": {"name": "h200-host-4"}, "model": MODEL, "parallel": {"dp": 4}}, "four")
+    one = parse_scenario(
+        {"cluster": {"name": "h200-host-4", "gpus": 1}, "model": MODEL}, "one"
+    )
+    four = parse_scenario(
+        {"cluster": {"name": "h200-host-4"}, "model": MODEL, "parallel": {"dp": 4}},
+        "four",
+    )
     alone, together = (outside(simulate(s))[0] for s in (one, four))
     assert alone["communication"] == 0 < together["communication"]
     assert together["communication"] % EVERY == 0
@@ -100,7 +134,11 @@ def test_published_peaks_of_allocated_memory() -> None:
     errors = {}
     for row in rows:
         printed = re.search(r"mbc4_.*peak allocated ([\d.]+) GiB", row["notes"])
-        if printed is None or "simumax" not in row["id"] or "deepseekv3" in row["notes"]:
+        if (
+            printed is None
+            or "simumax" not in row["id"]
+            or "deepseekv3" in row["notes"]
+        ):
             continue
         said = parse_scenario(run_of(row).scenario, row["id"])
         peak = fullest(lowered_on(said, load_fabric(said)), said).total
@@ -111,8 +149,12 @@ def test_published_peaks_of_allocated_memory() -> None:
 
 def run(tmp_path: Path, *arguments: str) -> Any:
     path = tmp_path / "s.toml"
-    path.write_text('[cluster]\nname = "h200-host-4"\n[model]\nname = "llama3-1b-plain"\n[parallel]\ndp = 4\n')
-    return CliRunner().invoke(cli.main, ["run", str(path), "--max-micro-batch", *arguments])
+    path.write_text(
+        '[cluster]\nname = "h200-host-4"\n[model]\nname = "llama3-1b-plain"\n[parallel]\ndp = 4\n'
+    )
+    return CliRunner().invoke(
+        cli.main, ["run", str(path), "--max-micro-batch", *arguments]
+    )
 
 
 def test_the_command_prints_both_sides_of_the_limit(tmp_path: Path) -> None:
@@ -120,7 +162,9 @@ def test_the_command_prints_both_sides_of_the_limit(tmp_path: Path) -> None:
     text = run(tmp_path)
     said = json.loads(run(tmp_path, "--json").stdout)
     assert text.exit_code == 0
-    assert text.stdout.startswith(f"largest micro batch that fits: {said['max_micro_batch']}\n")
+    assert text.stdout.startswith(
+        f"largest micro batch that fits: {said['max_micro_batch']}\n"
+    )
     assert said["at"]["fits"] and not said["next"]["fits"]
     assert said["next"]["largest_owner"] == "activations"
 
@@ -129,7 +173,10 @@ def test_no_sample_fits(tmp_path: Path) -> None:
     """Not even one: exit code 1, and what one needs."""
     done = run(tmp_path, "--set", "model.layers=400")
     assert done.exit_code == 1
-    assert "largest micro batch that fits: none" in done.stdout and "too much" in done.stdout
+    assert (
+        "largest micro batch that fits: none" in done.stdout
+        and "too much" in done.stdout
+    )
 
 
 def test_files_of_a_step_are_refused(tmp_path: Path) -> None:

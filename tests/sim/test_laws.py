@@ -14,11 +14,11 @@ import numpy as np
 import pytest
 
 import sim.predict
-from sim.opgraph import COMM, KERNEL
+from sim.analysis.report import result_of, timeline_of, work_of_step
+from sim.analysis.timeline import Timeline, check
+from sim.graph.opgraph import COMM, KERNEL
 from sim.predict import LAUNCH_LATENCY, Simulation, load_fabric, simulate, slowest_of
-from sim.report import result_of, timeline_of, work_of_step
-from sim.sections import Scenario
-from sim.timeline import Timeline, check
+from sim.spec.sections import Scenario
 from tests.workloads.small import EXPERTS, MLP, TRANSFORMER, scenario
 from topologies.fabric import Fabric
 
@@ -35,11 +35,21 @@ WAYS: dict[str, dict[str, Any]] = {
     "tp4": {"model": WIDE, "tp": 4},
     "tp2-sp": {"model": WIDE, "tp": 2, "sequence_parallel": True},
     "pp2": {"model": WIDE, "pp": 2, "microbatches": 4},
-    "pp2-zero-bubble": {"model": WIDE, "pp": 2, "microbatches": 4, "schedule": "zero-bubble"},
+    "pp2-zero-bubble": {
+        "model": WIDE,
+        "pp": 2,
+        "microbatches": 4,
+        "schedule": "zero-bubble",
+    },
     "pp2-dp2": {"model": WIDE, "pp": 2, "dp": 2, "microbatches": 2},
     "pp2-tp2": {"model": WIDE, "pp": 2, "tp": 2, "microbatches": 2},
     "fsdp2-tp2": {"model": WIDE, "dp": 2, "tp": 2, "data_parallel": "fsdp"},
-    "ep4": {"model": EXPERTS | {"layers": 2}, "dp": 4, "ep": 4, "data_parallel": "none"},
+    "ep4": {
+        "model": EXPERTS | {"layers": 2},
+        "dp": 4,
+        "ep": 4,
+        "data_parallel": "none",
+    },
 }
 SPREAD = [way for way in WAYS if way != "single"]
 every_way = pytest.mark.parametrize("way", WAYS)
@@ -63,7 +73,12 @@ def step_time(s: Scenario) -> float:
 
 def changed(s: Scenario, **links: str) -> Scenario:
     """The scenario with its NVLinks changed."""
-    return replace(s, cluster=replace(s.cluster, set={f"nvlink.{key}": value for key, value in links.items()}))
+    return replace(
+        s,
+        cluster=replace(
+            s.cluster, set={f"nvlink.{key}": value for key, value in links.items()}
+        ),
+    )
 
 
 @every_way
@@ -74,7 +89,9 @@ def test_time_runs_forward(way: str) -> None:
 
 def grow(s: Scenario) -> list[float]:
     """Step times on links ever wider."""
-    return [step_time(changed(s, bandwidth=f"{factor}x")) for factor in (0.1, 0.5, 1, 2, 10)]
+    return [
+        step_time(changed(s, bandwidth=f"{factor}x")) for factor in (0.1, 0.5, 1, 2, 10)
+    ]
 
 
 @every_spread_way
@@ -96,7 +113,10 @@ def test_more_bandwidth_costs_little_where_nccl_chooses(way: str) -> None:
 @every_spread_way
 def test_less_latency_is_never_slower(way: str) -> None:
     """The step gets no longer as links get quicker to answer."""
-    times = [step_time(changed(said(way), latency=f"{factor}x")) for factor in (100, 10, 1, 0.1)]
+    times = [
+        step_time(changed(said(way), latency=f"{factor}x"))
+        for factor in (100, 10, 1, 0.1)
+    ]
     assert all(b <= a * (1 + 1e-9) for a, b in pairwise(times)), times
 
 
@@ -110,7 +130,9 @@ def test_never_faster_than_the_roofline(way: str) -> None:
     assert 0 < result.mfu < 1
     spans = result.timeline
     assert spans is not None
-    assert (spans["end"] - spans["start"] >= spans["flops"] / d.gpu.peak["bf16"] - 1e-12).all()
+    assert (
+        spans["end"] - spans["start"] >= spans["flops"] / d.gpu.peak["bf16"] - 1e-12
+    ).all()
 
 
 @every_way
@@ -118,14 +140,18 @@ def test_never_faster_than_its_busiest_stream(way: str) -> None:
     """The run takes at least the time of any stream's operations alone: kernels, alpha-beta times of transfers."""
     d = done(way)
     for p, start in zip(d.lowered.graph.programs, d.run.start, strict=True):
-        duration = sim.predict.machine(d.scenario, d.lowered.graph, d.fabric, d.gpu).duration
+        duration = sim.predict.machine(
+            d.scenario, d.lowered.graph, d.fabric, d.gpu
+        ).duration
         alone = np.zeros(len(d.lowered.graph.streams))
         for i in range(len(p)):
             if p.kind[i] == KERNEL:
                 alone[p.stream[i]] += duration[p.payload[i]]
             elif p.kind[i] == COMM:
                 plans = [d.run.plans[c] for c in p.parts[int(p.payload[i])]]
-                alone[p.stream[i]] += max(x.duration(d.fabric.links.bandwidth) for x in plans)
+                alone[p.stream[i]] += max(
+                    x.duration(d.fabric.links.bandwidth) for x in plans
+                )
         assert d.run.finished >= len(start) * alone.max() + LAUNCH_LATENCY
 
 
@@ -133,11 +159,16 @@ def test_never_faster_than_its_busiest_stream(way: str) -> None:
 def test_no_transfer_is_faster_than_its_alpha_beta_time(way: str) -> None:
     """From the last arrival to the end: latency and size over the narrowest link, and its share of that link only."""
     d = done(way)
-    for p, end, ready in zip(d.lowered.graph.programs, d.run.end, d.run.ready, strict=True):
+    for p, end, ready in zip(
+        d.lowered.graph.programs, d.run.end, d.run.ready, strict=True
+    ):
         for g, began in ready.items():
             i = g % len(p)
             plans = [d.run.plans[c] for c in p.parts[int(p.payload[i])]]
-            assert end.ravel()[g] - began >= min(x.duration(d.fabric.links.bandwidth) for x in plans) - 1e-12
+            assert (
+                end.ravel()[g] - began
+                >= min(x.duration(d.fabric.links.bandwidth) for x in plans) - 1e-12
+            )
 
 
 @pytest.mark.parametrize("way", ["ddp4-no-overlap", "tp4"])
@@ -145,9 +176,15 @@ def test_exposed_communication_is_at_least_its_alpha_beta_time(way: str) -> None
     """Where nothing overlaps, the step is at least its kernels and its transfers, one after the other."""
     d = done(way)
     (p,) = d.lowered.graph.programs
-    duration = sim.predict.machine(d.scenario, d.lowered.graph, d.fabric, d.gpu).duration
+    duration = sim.predict.machine(
+        d.scenario, d.lowered.graph, d.fabric, d.gpu
+    ).duration
     alone = float(duration[p.payload[p.kind == KERNEL]].sum())
-    alone += sum(d.run.plans[c].duration(d.fabric.links.bandwidth) for part in p.parts for c in part)
+    alone += sum(
+        d.run.plans[c].duration(d.fabric.links.bandwidth)
+        for part in p.parts
+        for c in part
+    )
     assert result_of(d).step_time >= alone
 
 
@@ -181,9 +218,14 @@ def test_the_same_scenario_gives_the_same_bytes(way: str) -> None:
 
 @pytest.mark.parametrize("model", [SMALL, MLP], ids=["transformer", "mlp"])
 @pytest.mark.parametrize("mode", ["ddp", "ddp-no-overlap", "fsdp"])
-def test_parallelism_of_degree_one_is_the_identity(model: dict[str, Any], mode: str) -> None:
+def test_parallelism_of_degree_one_is_the_identity(
+    model: dict[str, Any], mode: str
+) -> None:
     """One rank needs nobody: no communication, and the time of a single GPU."""
-    alone, one = simulate(scenario(model)), simulate(scenario(model, dp=1, data_parallel=mode))
+    alone, one = (
+        simulate(scenario(model)),
+        simulate(scenario(model, dp=1, data_parallel=mode)),
+    )
     assert one.lowered.graph.comms == ()
     assert result_of(one).step_time == result_of(alone).step_time
     assert result_of(one).peak_memory == result_of(alone).peak_memory
@@ -197,10 +239,16 @@ def placed(fabric: Fabric, order: tuple[int, ...]) -> Fabric:
 
 
 @every_spread_way
-def test_placement_on_a_symmetric_host_changes_nothing(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_placement_on_a_symmetric_host_changes_nothing(
+    way: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """All GPUs of a host behind NVSwitches are alike: which rank has which does not matter."""
-    monkeypatch.setattr(sim.predict, "load_fabric", lambda s: placed(load_fabric(s), (2, 0, 3, 1)))
-    assert step_time(said(way)) == pytest.approx(result_of(done(way)).step_time, rel=1e-9)
+    monkeypatch.setattr(
+        sim.predict, "load_fabric", lambda s: placed(load_fabric(s), (2, 0, 3, 1))
+    )
+    assert step_time(said(way)) == pytest.approx(
+        result_of(done(way)).step_time, rel=1e-9
+    )
 
 
 def calls(d: Simulation) -> Iterator[tuple[int, str, int]]:
@@ -216,15 +264,22 @@ def test_every_communication_has_exactly_its_members(way: str) -> None:
     """Each is called once by every member, in one order by all members of a group on a stream."""
     d = simulate(unfolded(way), steps=1)
     comms, callers = d.lowered.graph.comms, defaultdict(list)
-    orders: dict[tuple[int, ...], dict[int, list[int]]] = defaultdict(lambda: defaultdict(list))
+    orders: dict[tuple[int, ...], dict[int, list[int]]] = defaultdict(
+        lambda: defaultdict(list)
+    )
     for rank, _, c in calls(d):
         callers[c].append(rank)
         if comms[c].op != "send":
             orders[comms[c].groups[0]][rank].append(c)
-    assert {c: sorted(ranks) for c, ranks in callers.items()} == {c: sorted(x.groups[0]) for c, x in enumerate(comms)}
+    assert {c: sorted(ranks) for c, ranks in callers.items()} == {
+        c: sorted(x.groups[0]) for c, x in enumerate(comms)
+    }
     assert all(len(x.groups) == 1 and x.arrivals == len(x.groups[0]) for x in comms)
     for group, by_rank in orders.items():
-        assert set(by_rank) == set(group) and len({tuple(order) for order in by_rank.values()}) == 1
+        assert (
+            set(by_rank) == set(group)
+            and len({tuple(order) for order in by_rank.values()}) == 1
+        )
 
 
 @pytest.mark.parametrize("way", ["pp2", "pp2-zero-bubble", "pp2-dp2", "pp2-tp2"])
@@ -255,24 +310,36 @@ def test_links_carry_the_bytes_of_all_transfers(way: str) -> None:
 def test_a_slow_rank_slows_all_that_wait_for_it() -> None:
     """One GPU at half speed: the step of DDP is longer on every rank, about twice its kernels' time at most."""
     s = said("ddp4")
-    slow = result_of(simulate(replace(s, faults=replace(s.faults, slow_rank=2, slow_factor=2.0))))
+    slow = result_of(
+        simulate(replace(s, faults=replace(s.faults, slow_rank=2, slow_factor=2.0)))
+    )
     base = result_of(done("ddp4")).step_time
     assert all(base <= time <= 2 * base for time in slow.step_time_by_rank.values())
 
 
 def drawn() -> str:
     """The last step of a two-layer perceptron on two GPUs, times in microseconds from its first kernel."""
-    d = simulate(scenario({"kind": "mlp", "sizes": [4096, 4096, 8]}, {"micro_batch": 256}, dp=2))
+    d = simulate(
+        scenario({"kind": "mlp", "sizes": [4096, 4096, 8]}, {"micro_batch": 256}, dp=2)
+    )
     last = timeline_of(d.lowered.graph, d.run).of_step(2).sorted()
     begin = last["start"].min()
     return table(last.select(np.argsort(last["start"], kind="stable")), begin)
 
 
 def table(spans: Timeline, begin: float) -> str:
-    lines = [f"{'rank':>4}  {'stream':<8} {'name':<16} {'phase':<14} {'start us':>9} {'us':>8} {'bytes':>10}"]
+    lines = [
+        f"{'rank':>4}  {'stream':<8} {'name':<16} {'phase':<14} {'start us':>9} {'us':>8} {'bytes':>10}"
+    ]
     for row in range(len(spans)):
-        text = {name: spans[name][row] for name in ("rank", "stream", "name", "phase", "start", "end", "bytes")}
-        start, length = (text["start"] - begin) * 1e6, (text["end"] - text["start"]) * 1e6
+        text = {
+            name: spans[name][row]
+            for name in ("rank", "stream", "name", "phase", "start", "end", "bytes")
+        }
+        start, length = (
+            (text["start"] - begin) * 1e6,
+            (text["end"] - text["start"]) * 1e6,
+        )
         size = f"{text['bytes']:10.0f}" if text["bytes"] else " " * 10
         lines.append(
             f"{text['rank']:4}  {text['stream']:<8} {text['name']:<16} {text['phase']:<14} {start:9.1f} {length:8.1f} {size}".rstrip()

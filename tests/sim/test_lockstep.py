@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sim import lockstep, transfers
-from sim.lockstep import Cost
+from sim.engine import lockstep, transfers
+from sim.engine.lockstep import Cost
 from topologies.fabric import ecmp
-from validation import networks
-from validation.networks import GIB
+from validation.bench import networks
+from validation.bench.networks import GIB
 
 
 @given(st.integers(3, 12), st.floats(1e3, 1e9))
@@ -20,7 +20,9 @@ def test_a_ring_takes_its_steps(n: int, size: float) -> None:
     """2 (n - 1) steps of size / n bytes and one hop; every rank sends in every step."""
     fabric = networks.ring(n)
     played = lockstep.ring(fabric, [fabric.positions(fabric.gpus).tolist()], size)
-    assert played.time == pytest.approx(2 * (n - 1) * (size / n / (50 * GIB) + 500e-9), rel=1e-9)
+    assert played.time == pytest.approx(
+        2 * (n - 1) * (size / n / (50 * GIB) + 500e-9), rel=1e-9
+    )
     assert played.messages == 2 * (n - 1) * n
 
 
@@ -54,8 +56,14 @@ def test_hierarchies_are_no_faster_than_their_links() -> None:
     """More chunks overlap the two dimensions; neither dimension is faster than its bytes."""
     fabric = networks.hierarchy(64)
     hosts = fabric.positions(fabric.gpus).reshape(-1, 8)
-    times = [lockstep.hierarchical(fabric, hosts, 2.0**30, chunks).time for chunks in (1, 2, 8)]
-    inner, outer = 2 * 7 / 8 * 2.0**30 / (400 * GIB), 2 * 7 / 8 * 2.0**30 / 8 / (50 * GIB)
+    times = [
+        lockstep.hierarchical(fabric, hosts, 2.0**30, chunks).time
+        for chunks in (1, 2, 8)
+    ]
+    inner, outer = (
+        2 * 7 / 8 * 2.0**30 / (400 * GIB),
+        2 * 7 / 8 * 2.0**30 / 8 / (50 * GIB),
+    )
     assert times[0] > times[1] > times[2] > max(inner, outer)
 
 
@@ -64,9 +72,15 @@ def test_switches_that_store_packets_add_one_each() -> None:
     fabric = networks.switch(4)
     ranks, rate = [fabric.positions(fabric.gpus).tolist()], 400 * GIB
     plain = lockstep.ring(fabric, ranks, 4e6).time
-    assert lockstep.ring(fabric, ranks, 4e6, cost=Cost(packet=9000)).time == pytest.approx(plain + 6 * 9000 / rate)
-    assert lockstep.ring(fabric, ranks, 4e6, cost=Cost(header=1.01)).time == pytest.approx(plain + 6 * 1e4 / rate)
-    assert lockstep.ring(fabric, ranks, 4e6, cost=Cost(start=1e-6)).time == pytest.approx(plain + 6e-6)
+    assert lockstep.ring(
+        fabric, ranks, 4e6, cost=Cost(packet=9000)
+    ).time == pytest.approx(plain + 6 * 9000 / rate)
+    assert lockstep.ring(
+        fabric, ranks, 4e6, cost=Cost(header=1.01)
+    ).time == pytest.approx(plain + 6 * 1e4 / rate)
+    assert lockstep.ring(
+        fabric, ranks, 4e6, cost=Cost(start=1e-6)
+    ).time == pytest.approx(plain + 6e-6)
 
 
 @given(st.integers(1, 12), st.integers(0, 5))
@@ -86,7 +100,10 @@ def test_transfers_end_no_sooner_than_their_links_allow(flows: int, seed: int) -
 def test_paths_drawn_together_are_those_drawn_one_by_one() -> None:
     """`ecmp.paths` takes the same of 64 equal paths as `ecmp.path`."""
     fabric = networks.three_tiers(192)
-    flows = [(fabric.gpus[a], fabric.gpus[b], a % 3) for a, b in ((0, 191), (5, 70), (7, 6), (9, 30), (100, 3))]
+    flows = [
+        (fabric.gpus[a], fabric.gpus[b], a % 3)
+        for a, b in ((0, 191), (5, 70), (7, 6), (9, 30), (100, 3))
+    ]
     for (rows, share), flow in zip(ecmp.paths(fabric, flows, 3), flows, strict=True):
         other, part = ecmp.path(fabric, *flow, 3)
         assert rows.tolist() == other.tolist() and share == pytest.approx(part)

@@ -43,14 +43,24 @@ MEASURED = {2**26: 684.6e-6, 2**27: 1327.6e-6}
 
 def run(*arguments: str) -> Result:
     result = CliRunner().invoke(cli.main, list(arguments))
-    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+    assert result.exception is None or isinstance(result.exception, SystemExit), (
+        result.exception
+    )
     return result
 
 
 def times(*cluster: str) -> list[float]:
     found = []
     for size in MEASURED:
-        result = run("collective", *cluster, "--min-bytes", str(size), "--max-bytes", str(size), "--json")
+        result = run(
+            "collective",
+            *cluster,
+            "--min-bytes",
+            str(size),
+            "--max-bytes",
+            str(size),
+            "--json",
+        )
         assert result.exit_code == 0, result.stderr
         rows: list[dict[str, Any]] = json.loads(result.stdout)
         found.append(rows[0]["time"])
@@ -61,12 +71,20 @@ def worst(found: list[float]) -> float:
     return max(abs(a / b - 1) for a, b in zip(found, MEASURED.values(), strict=True))
 
 
-def test_what_calibrate_writes_is_used_by_option_and_by_cluster_file(tmp_path: Path) -> None:
+def test_what_calibrate_writes_is_used_by_option_and_by_cluster_file(
+    tmp_path: Path,
+) -> None:
     """A table cut down from nccl-tests fits a machine; its predictions come nearer, and both ways agree."""
     (tmp_path / "log.txt").write_text(TABLE)
     made = tmp_path / "mine.toml"
-    done = run("calibrate", str(tmp_path / "log.txt"), "-o", str(made), "--cluster", "dgx-a100")
-    assert done.exit_code == 0 and "held out" in done.stdout and "--nccl-constants" in done.stdout, done.stderr
+    done = run(
+        "calibrate", str(tmp_path / "log.txt"), "-o", str(made), "--cluster", "dgx-a100"
+    )
+    assert (
+        done.exit_code == 0
+        and "held out" in done.stdout
+        and "--nccl-constants" in done.stdout
+    ), done.stderr
     (tmp_path / "cluster.toml").write_text('extends = "dgx-a100"\nnccl = "mine.toml"\n')
     by_option = times("--cluster", "dgx-a100", "--nccl-constants", str(made))
     assert by_option == times("--cluster", str(tmp_path / "cluster.toml"))
@@ -78,8 +96,14 @@ def test_a_file_may_say_one_number(tmp_path: Path) -> None:
     (tmp_path / "few.toml").write_text("[ring.LL]\nstart = 1.0\n")
     fabric = load_cluster("h200-host-4").with_constants(str(tmp_path / "few.toml"))
     mine, known = machine.of(fabric), constants.load("h200")
-    assert mine.paces["ring", "LL"].start == 1.0 and mine.paces["ring", "LL"].hop == known.paces["ring", "LL"].hop
-    assert mine.paces["tree", "LL"] == known.paces["tree", "LL"] and mine.pairs == known.pairs
+    assert (
+        mine.paces["ring", "LL"].start == 1.0
+        and mine.paces["ring", "LL"].hop == known.paces["ring", "LL"].hop
+    )
+    assert (
+        mine.paces["tree", "LL"] == known.paces["tree", "LL"]
+        and mine.pairs == known.pairs
+    )
     assert machine.of(load_cluster("h200-host-4")) is known
     assert fabric.facts == load_cluster("h200-host-4").facts
 
@@ -100,8 +124,15 @@ def test_mistakes_in_the_file_are_told(tmp_path: Path, text: str, said: str) -> 
     """Exit code 2, the file and the key; nothing on stdout."""
     path = tmp_path / "bad.toml"
     path.write_text(text)
-    result = run("collective", "--cluster", "h200-host-4", "--nccl-constants", str(path))
-    assert result.exit_code == 2 and result.stdout == "" and "bad.toml" in result.stderr and said in result.stderr
+    result = run(
+        "collective", "--cluster", "h200-host-4", "--nccl-constants", str(path)
+    )
+    assert (
+        result.exit_code == 2
+        and result.stdout == ""
+        and "bad.toml" in result.stderr
+        and said in result.stderr
+    )
 
 
 def test_a_cluster_file_names_an_existing_file(tmp_path: Path) -> None:
@@ -118,26 +149,45 @@ def test_a_cluster_file_names_an_existing_file(tmp_path: Path) -> None:
         ("<system version='1'>\n</system>\n", "has no times"),
         ("", "an empty file"),
         ("GPU0 X NV12\nGPU1 NV12 X\n", "needs its header"),
-        ("size time algbw busbw\n1024 fast 1 1\n2048 1.0x 1 1\n", "expected microseconds"),
+        (
+            "size time algbw busbw\n1024 fast 1 1\n2048 1.0x 1 1\n",
+            "expected microseconds",
+        ),
         ("all_reduce_perf -g 8\nsize time algbw busbw\n1024 0.0 1 1\n", "more than 0"),
     ],
 )
-def test_files_that_are_no_logs_are_told_in_one_line(tmp_path: Path, text: str, said: str) -> None:
+def test_files_that_are_no_logs_are_told_in_one_line(
+    tmp_path: Path, text: str, said: str
+) -> None:
     """`calibrate` says what the file is, not what every line of it is not."""
     (tmp_path / "x.txt").write_text(text)
-    result = run("calibrate", str(tmp_path / "x.txt"), "-o", str(tmp_path / "o.toml"), "--cluster", "dgx-a100")
-    assert result.exit_code == 2 and said in result.stderr and len(result.stderr.splitlines()) <= 3, result.stderr
+    result = run(
+        "calibrate",
+        str(tmp_path / "x.txt"),
+        "-o",
+        str(tmp_path / "o.toml"),
+        "--cluster",
+        "dgx-a100",
+    )
+    assert (
+        result.exit_code == 2
+        and said in result.stderr
+        and len(result.stderr.splitlines()) <= 3
+    ), result.stderr
 
 
 def test_ranks_of_a_cut_table_are_those_of_its_command(tmp_path: Path) -> None:
     """Processes of mpirun times threads times GPUs of a process; iterations (-n) are none of them."""
-    from validation import nccl_tests
+    from validation.formats import nccl_tests
 
     head = "mpirun -np 2 -x NCCL_DEBUG=INFO ./alltoall_perf -b 8 -t 2 -g 4 -n 50\n"
     path = tmp_path / "cut.log"
     path.write_text(head + "size time algbw busbw\n1,024 10.0 1 1\n2,048 11.0 1 1\n")
     rows = nccl_tests.read(path)
-    assert [(row.op, row.ranks, row.size) for row in rows] == [("all_to_all", 16, 1024), ("all_to_all", 16, 2048)]
+    assert [(row.op, row.ranks, row.size) for row in rows] == [
+        ("all_to_all", 16, 1024),
+        ("all_to_all", 16, 2048),
+    ]
     assert rows[0].time == pytest.approx(10e-6)
 
 

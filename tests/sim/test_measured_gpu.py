@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from sim.costs import load_gpu
-from sim.costs.kernel import Kernel
 from sim.costs.measured import load_file, read_rows, write_rows
 from sim.costs.tables import Row
 from sim.errors import InputError
+from sim.graph.kernel import Kernel
 from topologies import load_cluster
 
 KERNEL = Kernel("gemm", (4096, 4096, 4096), layout="nt")
@@ -43,10 +43,15 @@ def test_a_measured_shape_counts_and_a_far_one_does_not(tmp_path: Path) -> None:
 
 def test_a_factor_moves_what_was_not_measured(tmp_path: Path) -> None:
     """The base's rows of a table are scaled by its factor; facts of the file are the GPU's."""
-    text = HEAD + "memory = 7e10\n[factor]\nattention_fwd-bf16 = { value = 1.5, low = 1.4, high = 1.6, rows = 9 }\n"
+    text = (
+        HEAD
+        + "memory = 7e10\n[factor]\nattention_fwd-bf16 = { value = 1.5, low = 1.4, high = 1.6, rows = 9 }\n"
+    )
     mine, known = load_file(written(tmp_path, text)), load_gpu("h200")
     kernel = Kernel("attention_fwd", (1, 32, 8, 2048, 64))
-    assert mine.duration(kernel) == pytest.approx(1.5 * known.duration(kernel), rel=0.02)
+    assert mine.duration(kernel) == pytest.approx(
+        1.5 * known.duration(kernel), rel=0.02
+    )
     assert mine.memory == 7e10
 
 
@@ -64,7 +69,9 @@ def test_a_factor_moves_what_was_not_measured(tmp_path: Path) -> None:
         ("not toml at all", "g.toml"),
     ],
 )
-def test_a_mistake_in_the_file_is_told_with_its_key(tmp_path: Path, text: str, word: str) -> None:
+def test_a_mistake_in_the_file_is_told_with_its_key(
+    tmp_path: Path, text: str, word: str
+) -> None:
     """A cluster that names such a file says what is wrong with it."""
     with pytest.raises(InputError) as error:
         load_file(written(tmp_path, text))

@@ -7,12 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from sim.collectives import plan_collective, tree
+from sim.collectives import plan_collective
+from sim.collectives.algorithms import tree
 from sim.collectives.group import group_of
-from sim.collectives.network import Network, network_of
-from sim.collectives.search import search
+from sim.collectives.nccl.search import search
+from sim.collectives.wires.network import Network, network_of
 from sim.errors import InputError
-from sim.sections import Nccl
+from sim.spec.sections import Nccl
 from topologies import load_cluster
 from topologies.core.quantity import Quantity
 
@@ -20,7 +21,9 @@ OLD = Nccl(version="2.27.5")
 
 
 def seconds(op: str, size: float, fabric: object, wanted: Nccl = OLD) -> float:
-    return plan_collective(op, size, fabric.gpus, fabric, wanted).duration(fabric.links.bandwidth)  # type: ignore[attr-defined]
+    return plan_collective(op, size, fabric.gpus, fabric, wanted).duration(
+        fabric.links.bandwidth
+    )  # type: ignore[attr-defined]
 
 
 def with_facts(**said: float):  # type: ignore[no-untyped-def]
@@ -33,7 +36,9 @@ def test_a_file_that_says_nothing_changes_nothing() -> None:
     """Without facts of the network there are none, and the plans are the old ones."""
     fabric = load_cluster("rail-h100", 2)
     assert network_of(fabric) == Network()
-    assert seconds("all_reduce", 2**20, with_facts()) == seconds("all_reduce", 2**20, fabric)
+    assert seconds("all_reduce", 2**20, with_facts()) == seconds(
+        "all_reduce", 2**20, fabric
+    )
 
 
 @pytest.mark.parametrize(
@@ -47,19 +52,30 @@ def test_a_file_that_says_nothing_changes_nothing() -> None:
         ("all_gather", 2**20, {"net_eager": 1.0, "net_rendezvous": 1e-4}),
     ],
 )
-def test_every_fact_slows_what_it_is_about(op: str, size: int, slower: dict[str, float]) -> None:
+def test_every_fact_slows_what_it_is_about(
+    op: str, size: int, slower: dict[str, float]
+) -> None:
     """Half of the port, longer steps and slower channels make collectives between hosts take longer, inside not."""
-    assert seconds(op, size, with_facts(**slower)) > 1.1 * seconds(op, size, with_facts())
+    assert seconds(op, size, with_facts(**slower)) > 1.1 * seconds(
+        op, size, with_facts()
+    )
     near = with_facts(**slower)
-    alone = [gpu for gpu in near.gpus if near.host_of(gpu) == near.host_of(near.gpus[0])]
+    alone = [
+        gpu for gpu in near.gpus if near.host_of(gpu) == near.host_of(near.gpus[0])
+    ]
     plain = with_facts()
-    mine, others = (plan_collective(op, size, alone, f, OLD).duration(f.links.bandwidth) for f in (near, plain))
+    mine, others = (
+        plan_collective(op, size, alone, f, OLD).duration(f.links.bandwidth)
+        for f in (near, plain)
+    )
     assert mine == pytest.approx(others)
 
 
 def test_messages_between_pairs_have_a_share_of_their_own() -> None:
     """Where only messages get less of the ports, an all-reduce keeps its time."""
-    assert seconds("all_reduce", 2**30, with_facts(net_pairs_share=0.5)) == seconds("all_reduce", 2**30, with_facts())
+    assert seconds("all_reduce", 2**30, with_facts(net_pairs_share=0.5)) == seconds(
+        "all_reduce", 2**30, with_facts()
+    )
 
 
 def test_proxies_cost_by_the_number_of_peers() -> None:
@@ -67,8 +83,13 @@ def test_proxies_cost_by_the_number_of_peers() -> None:
     cost = 5e-6
     for hosts, peers in ((2, 8), (4, 24)):
         fabric = load_cluster("rail-h100", hosts)
-        said = fabric.with_facts(fabric.name, dict(fabric.facts) | {"net_message": Quantity(cost, "guess", "a test")})
-        more = seconds("all_to_all", 64 * hosts, said) - seconds("all_to_all", 64 * hosts, fabric)
+        said = fabric.with_facts(
+            fabric.name,
+            dict(fabric.facts) | {"net_message": Quantity(cost, "guess", "a test")},
+        )
+        more = seconds("all_to_all", 64 * hosts, said) - seconds(
+            "all_to_all", 64 * hosts, fabric
+        )
         assert more == pytest.approx(cost * peers)
 
 
@@ -77,12 +98,17 @@ def test_amd_hosts_move_nccls_choice() -> None:
 
     def protos(amd: float) -> list[str]:
         fabric = with_facts(amd_cpu=amd)
-        return [plan_collective("all_gather", 2**k, fabric.gpus, fabric, OLD).proto for k in range(10, 24)]
+        return [
+            plan_collective("all_gather", 2**k, fabric.gpus, fabric, OLD).proto
+            for k in range(10, 24)
+        ]
 
     assert protos(1.0).count("LL") < protos(0.0).count("LL")
 
 
-@pytest.mark.parametrize(("hosts", "edges"), [(1, 0), (2, 1), (3, 2), (4, 2), (10, 4), (16, 4), (17, 5)])
+@pytest.mark.parametrize(
+    ("hosts", "edges"), [(1, 0), (2, 1), (3, 2), (4, 2), (10, 4), (16, 4), (17, 5)]
+)
 def test_depth_of_a_tree_is_that_of_its_pairs(hosts: int, edges: int) -> None:
     """The depth is the number of parents of the deepest host in NCCL's binary tree."""
     parent = dict(tree.binary_tree(hosts))
@@ -98,21 +124,35 @@ def test_depth_of_a_tree_is_that_of_its_pairs(hosts: int, edges: int) -> None:
 def test_trees_start_beside_every_nic() -> None:
     """With four NICs for eight GPUs the chains of a host begin at GPUs of four different NICs."""
     host = tuple(f"gpu{k}" for k in range(8))
-    assert [tree.turned(host, k, 4)[0] for k in range(4)] == ["gpu0", "gpu2", "gpu4", "gpu6"]
+    assert [tree.turned(host, k, 4)[0] for k in range(4)] == [
+        "gpu0",
+        "gpu2",
+        "gpu4",
+        "gpu6",
+    ]
     fabric = load_cluster("aws-p4de", 2)
-    plan = plan_collective("all_reduce", 2**30, fabric.gpus, fabric, replace(OLD, algo="tree"))
+    plan = plan_collective(
+        "all_reduce", 2**30, fabric.gpus, fabric, replace(OLD, algo="tree")
+    )
     used = {fabric.links.src[i] for i in plan.links if fabric.links.kind[i] == "nic"}
     assert {f"host{h}/nic{k}" for h in range(2) for k in range(4)} <= used
 
 
-@pytest.mark.parametrize(("hosts", "channels"), [(2, 2), (4, 2), (5, 1), (8, 1), (16, 1)])
-def test_a_message_on_p5_loses_a_channel_beyond_four_hosts(hosts: int, channels: int) -> None:
+@pytest.mark.parametrize(
+    ("hosts", "channels"), [(2, 2), (4, 2), (5, 1), (8, 1), (16, 1)]
+)
+def test_a_message_on_p5_loses_a_channel_beyond_four_hosts(
+    hosts: int, channels: int
+) -> None:
     """NCCL 2.21 to 2.28: two channels per message up to 4 x 16 / 2 = 32 ranks, then one, unless two are asked for."""
     fabric = load_cluster("aws-p5", hosts)
     group = group_of(fabric, fabric.gpus, OLD)
     assert search(group, fabric.gpu_model, OLD).per_peer == channels
     asked = replace(OLD, nchannels_per_net_peer=2)
-    assert search(group_of(fabric, fabric.gpus, asked), fabric.gpu_model, asked).per_peer == 2
+    assert (
+        search(group_of(fabric, fabric.gpus, asked), fabric.gpu_model, asked).per_peer
+        == 2
+    )
 
 
 def test_more_nics_than_channels() -> None:
@@ -124,10 +164,19 @@ def test_more_nics_than_channels() -> None:
 @pytest.mark.parametrize(
     ("line", "expected"),
     [
-        ('net_share = { value = 1.5, evidence = "guess", source = "a test" }', "at most 1"),
+        (
+            'net_share = { value = 1.5, evidence = "guess", source = "a test" }',
+            "at most 1",
+        ),
         ('net_share = { value = 0, evidence = "guess", source = "a test" }', "above 0"),
-        ('net_ll = { value = "fast", evidence = "guess", source = "a test" }', "net_ll"),
-        ('net_fast = { value = 1, evidence = "guess", source = "a test" }', "unknown key"),
+        (
+            'net_ll = { value = "fast", evidence = "guess", source = "a test" }',
+            "net_ll",
+        ),
+        (
+            'net_fast = { value = 1, evidence = "guess", source = "a test" }',
+            "unknown key",
+        ),
     ],
 )
 def test_wrong_facts_are_refused(tmp_path: Path, line: str, expected: str) -> None:

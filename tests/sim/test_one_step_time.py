@@ -13,8 +13,8 @@ from click.testing import CliRunner
 
 from cli import main
 from sim import api
-from sim.explorer.answers import Explorer
-from sim.sweep import run_one, specs
+from sim.studies.explorer.answers import Explorer
+from sim.studies.sweep import run_one, specs
 
 SCENARIO = """
 [cluster]
@@ -57,7 +57,9 @@ def asked(*arguments: str) -> Any:
 
 
 def by_whatif(path: Path, folder: Path) -> float:
-    return float(asked("whatif", str(path), "--set", "nvlink.bandwidth=2x")["base"]["step_time"])
+    return float(
+        asked("whatif", str(path), "--set", "nvlink.bandwidth=2x")["base"]["step_time"]
+    )
 
 
 def by_tornado(path: Path, folder: Path) -> float:
@@ -68,12 +70,25 @@ def by_sweep(path: Path, folder: Path) -> float:
     grid = ["--grid", "nccl.version=2.28.9", "-o", str(folder), "--executor", "threads"]
     result = CliRunner().invoke(main, ["sweep", str(path), *grid])
     assert result.exit_code == 0, result.output
-    return float(pq.ParquetFile(folder / "results.parquet").read().to_pylist()[0]["step_time"])
+    return float(
+        pq.ParquetFile(folder / "results.parquet").read().to_pylist()[0]["step_time"]
+    )
 
 
 def by_search(path: Path, folder: Path) -> float:
-    layout = ("parallel.dp=4", "parallel.data_parallel=ddp", "training.micro_batch=1", "training.recompute=none")
-    found = asked("search", str(path), "--jobs", "1", *(part for key in layout for part in ("--over", key)))
+    layout = (
+        "parallel.dp=4",
+        "parallel.data_parallel=ddp",
+        "training.micro_batch=1",
+        "training.recompute=none",
+    )
+    found = asked(
+        "search",
+        str(path),
+        "--jobs",
+        "1",
+        *(part for key in layout for part in ("--over", key)),
+    )
     return float(found["ranked"][0]["step_time"])
 
 
@@ -87,18 +102,32 @@ def by_api(path: Path, folder: Path) -> float:
 
 def by_free_replicas(path: Path, folder: Path) -> float:
     """The mean of replicas without noise."""
-    return float(asked("run", str(path), "--replicas", "2", "--set", "faults.jitter=0")["replicas"]["mean"])
+    return float(
+        asked("run", str(path), "--replicas", "2", "--set", "faults.jitter=0")[
+            "replicas"
+        ]["mean"]
+    )
 
 
 COMMANDS: list[Callable[[Path, Path], float]] = [
-    by_whatif, by_tornado, by_sweep, by_search, by_explorer, by_api, by_free_replicas
-]  # fmt: skip
+    by_whatif,
+    by_tornado,
+    by_sweep,
+    by_search,
+    by_explorer,
+    by_api,
+    by_free_replicas,
+]
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=lambda f: f.__name__)
-def test_a_scenario_has_one_step_time(scenario: Path, tmp_path: Path, command: Callable[[Path, Path], float]) -> None:
+def test_a_scenario_has_one_step_time(
+    scenario: Path, tmp_path: Path, command: Callable[[Path, Path], float]
+) -> None:
     """Whoever predicts a scenario says what `prestep run` says."""
-    assert command(scenario, tmp_path / "out") == asked("run", str(scenario))["step_time"]
+    assert (
+        command(scenario, tmp_path / "out") == asked("run", str(scenario))["step_time"]
+    )
 
 
 def test_its_interval_contains_it(scenario: Path) -> None:
@@ -108,26 +137,37 @@ def test_its_interval_contains_it(scenario: Path) -> None:
     assert told["uncertainty"]["low"] < step < told["uncertainty"]["high"]
     assert sum(told["breakdown"].values()) == pytest.approx(step)
     assert told["critical_path"]["length"] == pytest.approx(step, rel=0.02)
-    assert sum(part["seconds"] for part in told["critical_path"]["parts"]) == pytest.approx(
-        told["critical_path"]["length"]
-    )
+    assert sum(
+        part["seconds"] for part in told["critical_path"]["parts"]
+    ) == pytest.approx(told["critical_path"]["length"])
 
 
 def test_a_price_is_what_the_bandwidth_saves(scenario: Path) -> None:
     """1 % more bandwidth of a kind saves a hundredth of its shadow price, as `run` with that much more says."""
     plain = asked("run", str(scenario))
     for kind in plain["link_kinds"]:
-        more = asked("run", str(scenario), "--set", f"{kind['kind']}.bandwidth=1.01x")["step_time"]
-        assert plain["step_time"] - more == pytest.approx(kind["shadow_price"] / 100, abs=1e-12)
+        more = asked("run", str(scenario), "--set", f"{kind['kind']}.bandwidth=1.01x")[
+            "step_time"
+        ]
+        assert plain["step_time"] - more == pytest.approx(
+            kind["shadow_price"] / 100, abs=1e-12
+        )
 
 
 @pytest.mark.parametrize("name", ["gpu.flops", "gpu.hbm_bandwidth", "nvlink.bandwidth"])
-def test_a_faster_machine_does_not_help_a_step_that_waits_for_its_data(tmp_path: Path, name: str) -> None:
+def test_a_faster_machine_does_not_help_a_step_that_waits_for_its_data(
+    tmp_path: Path, name: str
+) -> None:
     """Of an input-bound step no element of the cluster is worth anything, and its difference is surely nothing."""
     path = tmp_path / "scenario.toml"
     path.write_text(SCENARIO + SECTIONS["input-bound"])
     told = asked("whatif", str(path), "--set", f"{name}=2x")
-    assert told["difference"] == told["difference_interval"]["low"] == told["difference_interval"]["high"] == 0
+    assert (
+        told["difference"]
+        == told["difference_interval"]["low"]
+        == told["difference_interval"]["high"]
+        == 0
+    )
     assert asked("whatif", str(path), "--each", "all")["elements"][0]["effect"] == 0
 
 
@@ -136,7 +176,9 @@ def test_a_hardly_input_bound_step_may_be_slower_by_its_gpu(tmp_path: Path) -> N
     path = tmp_path / "scenario.toml"
     path.write_text(SCENARIO)
     plain = asked("run", str(path))
-    path.write_text(SCENARIO + READING.format(f"{1.001 * plain['step_time']} s", 1, "beside"))
+    path.write_text(
+        SCENARIO + READING.format(f"{1.001 * plain['step_time']} s", 1, "beside")
+    )
     bound = asked("run", str(path))
     assert bound["dataload"]["input_bound"]
     assert bound["uncertainty"]["high"] >= plain["uncertainty"]["high"]
@@ -148,7 +190,11 @@ def test_saves_are_beside_steps_with_their_data(tmp_path: Path) -> None:
     path = tmp_path / "scenario.toml"
     path.write_text(SCENARIO + SECTIONS["all"])
     told = asked("run", str(path))
-    assert told["checkpoint"]["step_time_with"] > told["step_time"] <= told["checkpoint"]["step_time_beside"]
+    assert (
+        told["checkpoint"]["step_time_with"]
+        > told["step_time"]
+        <= told["checkpoint"]["step_time_beside"]
+    )
     assert told["checkpoint"]["interval"] >= 10000 * told["step_time"]
 
 
@@ -159,4 +205,7 @@ def test_a_mistake_in_the_data_is_one_everywhere(tmp_path: Path) -> None:
     for arguments in (["run", str(path)], ["whatif", str(path), "--each", "gpu"]):
         result = CliRunner().invoke(main, arguments)
         assert result.exit_code == 2 and "dataload.batch_time" in result.output
-    assert "dataload.batch_time" in run_one(specs(path, {"nccl.version": ["2.28.9"]})[0])["error"]
+    assert (
+        "dataload.batch_time"
+        in run_one(specs(path, {"nccl.version": ["2.28.9"]})[0])["error"]
+    )

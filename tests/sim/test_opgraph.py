@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from sim.opgraph import COMM, KERNEL, SYNC, Rendezvous
+from sim.graph.opgraph import COMM, KERNEL, SYNC, Rendezvous
 from tests.sim.graphs import Op, all_reduce, graph
 from tests.sim.test_laws import WAYS, done
 
@@ -18,8 +18,15 @@ def test_ranks_that_give_one_key_get_one_communication() -> None:
     meet = Rendezvous()
     first = meet.join(("dp", 0), "all_reduce", 8.0, [(0, 1)], "dp", 2)
     other = meet.join(("dp", 1), "all_gather", 4.0, [[0, 1], [2, 3]], "dp", 1)
-    assert (first, meet.join(("dp", 0), "all_reduce", 8.0, [(0, 1)], "dp", 2), other) == (0, 0, 1)
-    assert [(c.op, c.groups) for c in meet.comms] == [("all_reduce", ((0, 1),)), ("all_gather", ((0, 1), (2, 3)))]
+    assert (
+        first,
+        meet.join(("dp", 0), "all_reduce", 8.0, [(0, 1)], "dp", 2),
+        other,
+    ) == (0, 0, 1)
+    assert [(c.op, c.groups) for c in meet.comms] == [
+        ("all_reduce", ((0, 1),)),
+        ("all_gather", ((0, 1), (2, 3))),
+    ]
 
 
 def test_a_graph_counts_the_operations_of_all_ranks() -> None:
@@ -33,10 +40,22 @@ def test_columns_are_equally_long_and_point_into_their_tables(way: str) -> None:
     """A payload is a row of the kernels or of the program's parts; streams and phases have names."""
     made = done(way).lowered.graph
     for p in made.programs:
-        columns = (p.kind, p.stream, p.payload, p.host, p.deps, p.phase, p.layer, p.microbatch, p.names)
+        columns = (
+            p.kind,
+            p.stream,
+            p.payload,
+            p.host,
+            p.deps,
+            p.phase,
+            p.layer,
+            p.microbatch,
+            p.names,
+        )
         assert {len(column) for column in columns} == {len(p)}
         assert set(p.kind.tolist()) <= {KERNEL, COMM, SYNC}
-        assert (p.payload >= 0).all() and (p.payload[p.kind == KERNEL] < len(made.kernels)).all()
+        assert (p.payload >= 0).all() and (
+            p.payload[p.kind == KERNEL] < len(made.kernels)
+        ).all()
         assert sorted(p.payload[p.kind == COMM].tolist()) == list(range(len(p.parts)))
         assert (p.stream >= 0).all() and (p.stream < len(made.streams)).all()
         assert (p.phase >= 0).all() and (p.phase < len(made.phases)).all()
@@ -64,5 +83,7 @@ def test_every_rank_is_simulated_or_represented_once(way: str) -> None:
     d = done(way)
     made = d.lowered.graph
     assert set(made.represents) == {p.rank for p in made.programs}
-    assert sorted(r for members in made.represents.values() for r in members) == list(range(d.lowered.layout.world))
+    assert sorted(r for members in made.represents.values() for r in members) == list(
+        range(d.lowered.layout.world)
+    )
     assert all(rank in members for rank, members in made.represents.items())

@@ -14,23 +14,42 @@ from hypothesis import strategies as st
 
 from cli import main
 from sim.collectives import plan_collective
-from sim.engine import execute
+from sim.engine.engine import execute
 from sim.errors import InputError
-from sim.layout import axis_order
 from sim.predict import MEGATRON_STEPS, _machine_and_chains, _merged, predict, simulate
-from sim.sections import Scenario
-from sim.spec import load_scenario, parse_scenario
+from sim.spec.load import load_scenario, parse_scenario
+from sim.spec.rules.layout import axis_order
+from sim.spec.sections import Scenario
 from topologies import load_cluster
-from workloads.lower import Layout
 from workloads.megatron.lower import Grid, Groups, Place, lower
+from workloads.torch.lower import Layout
 
-SMALL = {"kind": "transformer", "hidden": 256, "layers": 4, "heads": 8, "kv_heads": 4, "ffn": 512, "vocab": 1024}
-TWO = {"cluster": {"name": "h200-leafspine-2x2"}, "model": SMALL, "training": {"seq_len": 512, "micro_batch": 2}}
+SMALL = {
+    "kind": "transformer",
+    "hidden": 256,
+    "layers": 4,
+    "heads": 8,
+    "kv_heads": 4,
+    "ffn": 512,
+    "vocab": 1024,
+}
+TWO = {
+    "cluster": {"name": "h200-leafspine-2x2"},
+    "model": SMALL,
+    "training": {"seq_len": 512, "micro_batch": 2},
+}
 
 
 @settings(max_examples=50, deadline=None)
-@given(st.integers(1, 4), st.integers(1, 4), st.integers(1, 4), st.permutations(["tp", "pp", "dp"]))
-def test_every_place_of_the_grid_has_one_rank(dp: int, pp: int, tp: int, order: list[str]) -> None:
+@given(
+    st.integers(1, 4),
+    st.integers(1, 4),
+    st.integers(1, 4),
+    st.permutations(["tp", "pp", "dp"]),
+)
+def test_every_place_of_the_grid_has_one_rank(
+    dp: int, pp: int, tp: int, order: list[str]
+) -> None:
     """Ranks and places are the same in number and each other's inverse, whatever the order of the axes."""
     layout = Layout(dp, pp, tp, tuple(order))
     places = [(d, p, t) for d in range(dp) for p in range(pp) for t in range(tp)]
@@ -58,7 +77,10 @@ def test_the_first_axis_is_on_neighbours() -> None:
 )
 def test_order_of_axes(order: str | None, framework: str, axes: str) -> None:
     """As it is said; PyTorch's meshes have dp outermost, Megatron-LM pp; axes that were not named follow."""
-    tables = TWO | {"training": {"framework": framework}, "parallel": {"order": order} if order else {}}
+    tables = TWO | {
+        "training": {"framework": framework},
+        "parallel": {"order": order} if order else {},
+    }
     assert axis_order(parse_scenario(tables, "t")) == tuple(axes.split())
 
 
@@ -66,7 +88,14 @@ def test_order_of_axes(order: str | None, framework: str, axes: str) -> None:
 def test_a_wrong_order_is_told(order: str) -> None:
     """An axis twice, one that does not exist, or one with several ranks left out."""
     with pytest.raises(InputError, match=r"parallel\.order"):
-        parse_scenario(TWO | {"parallel": {"order": order, "pp": 2, "tp": 2}, "training": {"microbatches": 2}}, "t")
+        parse_scenario(
+            TWO
+            | {
+                "parallel": {"order": order, "pp": 2, "tp": 2},
+                "training": {"microbatches": 2},
+            },
+            "t",
+        )
 
 
 def test_experts_are_spread_over_neighbours_of_the_data_axis() -> None:
@@ -77,20 +106,31 @@ def test_experts_are_spread_over_neighbours_of_the_data_axis() -> None:
 
 def test_tensor_parallel_ranks_belong_into_one_host() -> None:
     """Neighbours within a host are fast; the same axis across hosts costs much more, by order or by placement."""
-    parallel, busy = {"tp": 2, "dp": 2, "data_parallel": "ddp"}, TWO | {"training": {"micro_batch": 64}}
+    parallel, busy = (
+        {"tp": 2, "dp": 2, "data_parallel": "ddp"},
+        TWO | {"training": {"micro_batch": 64}},
+    )
     near = predict(parse_scenario(busy | {"parallel": parallel}, "t")).step_time
-    far = predict(parse_scenario(busy | {"parallel": parallel | {"order": "dp-tp"}}, "t")).step_time
-    by_rail = predict(parse_scenario(busy | {"parallel": parallel, "placement": {"by": "rail"}}, "t")).step_time
+    far = predict(
+        parse_scenario(busy | {"parallel": parallel | {"order": "dp-tp"}}, "t")
+    ).step_time
+    by_rail = predict(
+        parse_scenario(busy | {"parallel": parallel, "placement": {"by": "rail"}}, "t")
+    ).step_time
     assert far > 1.5 * near and by_rail == pytest.approx(far, rel=1e-6)
 
 
-@pytest.mark.parametrize("order", ["-".join(order) for order in permutations(["tp", "dp"])])
+@pytest.mark.parametrize(
+    "order", ["-".join(order) for order in permutations(["tp", "dp"])]
+)
 def test_folding_holds_for_every_order(order: str) -> None:
     """All ranks simulated give what one rank of each kind gives."""
     parallel = {"tp": 2, "dp": 2, "data_parallel": "ddp", "order": order}
     folded = simulate(parse_scenario(TWO | {"parallel": parallel}, "t"))
     slow = {"slow_rank": 3, "slow_factor": 1.0}
-    unfolded = simulate(parse_scenario(TWO | {"parallel": parallel, "faults": slow}, "t"))
+    unfolded = simulate(
+        parse_scenario(TWO | {"parallel": parallel, "faults": slow}, "t")
+    )
     assert len(unfolded.run.end) == 4 > len(folded.run.end)
     assert unfolded.run.finished == pytest.approx(folded.run.finished, rel=0.02)
 
@@ -99,10 +139,15 @@ def test_of_copies_that_differ_the_slowest_counts() -> None:
     """One plan for all: bytes of each on its links, the longest latency, the lowest limit."""
     fabric = load_cluster("rail-h100", hosts=2)
     groups = fabric.gpus[:2], ("host0/gpu2", "host1/gpu2")
-    near, far = (plan_collective("all_reduce", 2.0**20, group, fabric) for group in groups)
+    near, far = (
+        plan_collective("all_reduce", 2.0**20, group, fabric) for group in groups
+    )
     for plans in ([near, far], [far, near]):
         both = _merged(plans)
-        assert both.latency == max(near.latency, far.latency) and near.latency != far.latency
+        assert (
+            both.latency == max(near.latency, far.latency)
+            and near.latency != far.latency
+        )
         assert both.rate_cap == min(near.rate_cap, far.rate_cap)
         assert both.usage.sum() == pytest.approx(near.usage.sum() + far.usage.sum())
 
@@ -114,11 +159,20 @@ def test_the_order_in_which_hosts_are_listed_is_the_order_of_the_ring() -> None:
         "model": {"kind": "mlp", "sizes": [4096, 4096, 4096, 1]},
         "parallel": {"dp": 4},
     }
-    together = predict(parse_scenario(tables | {"placement": {"by": "leaf"}}, "t")).step_time
-    scattered = predict(parse_scenario(tables | {"placement": {"by": "scattered"}}, "t")).step_time
+    together = predict(
+        parse_scenario(tables | {"placement": {"by": "leaf"}}, "t")
+    ).step_time
+    scattered = predict(
+        parse_scenario(tables | {"placement": {"by": "scattered"}}, "t")
+    ).step_time
     listed = ["host0", "host2", "host1", "host3"]
     assert scattered > 1.5 * together
-    assert predict(parse_scenario(tables | {"placement": {"hosts": listed}}, "t")).step_time == scattered
+    assert (
+        predict(
+            parse_scenario(tables | {"placement": {"hosts": listed}}, "t")
+        ).step_time
+        == scattered
+    )
 
 
 def test_a_part_of_a_cluster_needs_no_gpus_key(tmp_path: Path) -> None:
@@ -138,17 +192,25 @@ def test_a_part_of_a_cluster_needs_no_gpus_key(tmp_path: Path) -> None:
     runs = [simulate(load_scenario(path, [way])) for way in ways]
     assert {run.gpus for run in runs} == {("host1/gpu0", "host3/gpu0")}
     assert len({run.run.finished for run in runs}) == 1
-    for both in (["cluster.hostfile=hosts", ways[0]], ["cluster.hostfile=hosts", ways[1]]):
+    for both in (
+        ["cluster.hostfile=hosts", ways[0]],
+        ["cluster.hostfile=hosts", ways[1]],
+    ):
         with pytest.raises(InputError, match="hostfile"):
             load_scenario(path, both)
 
 
 def test_routing_on_the_command_line() -> None:
     """--set routing=... changes the policy; another name is an error that lists them."""
-    done = CliRunner().invoke(main, ["run", "mlp-ddp4", "--set", "routing=static", "--json"])
+    done = CliRunner().invoke(
+        main, ["run", "mlp-ddp4", "--set", "routing=static", "--json"]
+    )
     assert done.exit_code == 0 and json.loads(done.stdout)["step_time"] > 0
     wrong = CliRunner().invoke(main, ["run", "mlp-ddp4", "--set", "routing=statik"])
-    assert wrong.exit_code == 2 and "adaptive, ecmp, rail, shortest, static" in wrong.stderr
+    assert (
+        wrong.exit_code == 2
+        and "adaptive, ecmp, rail, shortest, static" in wrong.stderr
+    )
     assert "ecmp" in CliRunner().invoke(main, ["list", "routings"]).stdout.split()
 
 
@@ -157,14 +219,22 @@ MOE = SMALL | {"experts": 8, "experts_per_token": 2, "moe_ffn": 256}
 
 
 def megatron(
-    order: str | None, parallel: dict[str, int], model: dict[str, object] = SMALL, micro_batch: int = 1
+    order: str | None,
+    parallel: dict[str, int],
+    model: dict[str, object] = SMALL,
+    micro_batch: int = 1,
 ) -> Scenario:
     gpus = prod(parallel.get(axis, 1) for axis in ("dp", "tp", "pp", "cp"))
     return parse_scenario(
         {
             "cluster": {"name": "rail-h100", "hosts": -(-gpus // 8), "gpus": gpus},
             "model": model,
-            "training": {"framework": "megatron", "seq_len": 512, "micro_batch": micro_batch, "microbatches": 2},
+            "training": {
+                "framework": "megatron",
+                "seq_len": 512,
+                "micro_batch": micro_batch,
+                "microbatches": 2,
+            },
             "parallel": parallel
             | {"sequence_parallel": parallel.get("tp", 1) > 1}
             | ({"order": order} if order else {}),
@@ -175,23 +245,41 @@ def megatron(
 
 @settings(max_examples=60, deadline=None, derandomize=True)
 @given(st.sampled_from(ORDERS), st.data())
-def test_groups_of_every_order_partition_the_ranks(order: str, data: st.DataObject) -> None:
+def test_groups_of_every_order_partition_the_ranks(
+    order: str, data: st.DataObject
+) -> None:
     """Every rank is in one group of each axis; on the innermost axis the members of a group are neighbours."""
-    degrees = {axis: data.draw(st.sampled_from([1, 2, 3])) for axis in ("dp", "tp", "pp", "cp")}
+    degrees = {
+        axis: data.draw(st.sampled_from([1, 2, 3])) for axis in ("dp", "tp", "pp", "cp")
+    }
     room = degrees["dp"] * degrees["cp"] * degrees["tp"]
     etp = data.draw(st.sampled_from(sorted({1, degrees["tp"]})))
-    ep = data.draw(st.sampled_from([n for n in (1, 2, 3, 4, 6) if room % (n * etp) == 0]))
+    ep = data.draw(
+        st.sampled_from([n for n in (1, 2, 3, 4, 6) if room % (n * etp) == 0])
+    )
     grid = Grid(**degrees, order=tuple(order.split("-")), ep=ep, etp=etp)
     groups = Groups(grid, Place(8, blocking=True))
     for stage in range(grid.pp):
         for axis in ("tp", "cp", "dp", "etp", "ep", "edp"):
-            ranks = sorted(rank for group in groups.of(axis, stage).copies for rank in group)
+            ranks = sorted(
+                rank for group in groups.of(axis, stage).copies for rank in group
+            )
             assert ranks == grid.stage(stage)
-    assert sorted(rank for stage in range(grid.pp) for rank in grid.stage(stage)) == list(range(grid.world))
+    assert sorted(
+        rank for stage in range(grid.pp) for rank in grid.stage(stage)
+    ) == list(range(grid.world))
     pipelines = {grid.pipeline(rank) for rank in range(grid.world)}
-    assert sorted(rank for pipeline in pipelines for rank in pipeline) == list(range(grid.world))
-    inner = next((axis for axis in grid.order if axis != "ep" and degrees[axis] > 1), "tp")
-    mine = grid.pipeline(0) if inner == "pp" else groups.of(inner, 0).ranks[: degrees[inner]]
+    assert sorted(rank for pipeline in pipelines for rank in pipeline) == list(
+        range(grid.world)
+    )
+    inner = next(
+        (axis for axis in grid.order if axis != "ep" and degrees[axis] > 1), "tp"
+    )
+    mine = (
+        grid.pipeline(0)
+        if inner == "pp"
+        else groups.of(inner, 0).ranks[: degrees[inner]]
+    )
     assert mine == tuple(range(degrees[inner]))
     assert sorted(d for team in grid.teams for d in team) == list(range(grid.dp))
 
@@ -204,7 +292,9 @@ def test_megatron_folds_in_every_order(order: str) -> None:
     lowered = lower(s, one.model, 1.0, Place(8, blocking=False), apart=True)
     assert len(lowered.graph.programs) == 4 * len(one.lowered.graph.programs)
     machine, _ = _machine_and_chains(s, lowered.graph, one.fabric, one.gpu, one.gpus)
-    assert execute(lowered.graph, machine, MEGATRON_STEPS).finished == pytest.approx(one.run.finished, rel=1e-9)
+    assert execute(lowered.graph, machine, MEGATRON_STEPS).finished == pytest.approx(
+        one.run.finished, rel=1e-9
+    )
 
 
 def test_tensor_parallel_ranks_of_megatron_belong_into_one_host() -> None:

@@ -30,7 +30,9 @@ def shapes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 
 def test_discovery_lists_files_without_importing_them(shapes: str) -> None:
     """Public modules are plug-ins, sorted by name; none is imported to be listed."""
-    assert plugins.discover(shapes) == {name: f"{shapes}.{name}" for name in ("fat_tree", "helper", "torus")}
+    assert plugins.discover(shapes) == {
+        name: f"{shapes}.{name}" for name in ("fat_tree", "helper", "torus")
+    }
     assert f"{shapes}.torus" not in sys.modules
 
 
@@ -47,7 +49,10 @@ def test_providers_leave_helpers_out(shapes: str) -> None:
 
 def test_an_unknown_name_is_answered_with_a_close_one(shapes: str) -> None:
     """The error names what exists."""
-    with pytest.raises(InputError, match=r'expected one of fat_tree, helper, torus \(did you mean "torus"\?\)'):
+    with pytest.raises(
+        InputError,
+        match=r'expected one of fat_tree, helper, torus \(did you mean "torus"\?\)',
+    ):
         plugins.load(shapes, "tours")
 
 
@@ -57,7 +62,9 @@ def test_a_plugin_without_its_function_is_an_error(shapes: str) -> None:
         plugins.load_function(shapes, "helper", "build")
 
 
-@pytest.mark.parametrize("package", ["no_such_package", "no.such.package", "json.decoder"])
+@pytest.mark.parametrize(
+    "package", ["no_such_package", "no.such.package", "json.decoder"]
+)
 def test_a_package_that_does_not_exist_is_an_error(package: str) -> None:
     """Neither silence nor an empty list."""
     with pytest.raises(PrestepError, match="no such package"):

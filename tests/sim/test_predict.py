@@ -7,7 +7,7 @@ import pytest
 from sim.errors import InputError
 from sim.exporters.terminal import render
 from sim.predict import predict, simulate
-from sim.spec import parse_scenario
+from sim.spec.load import parse_scenario
 
 
 def test_every_mistake_of_a_scenario_is_in_the_error() -> None:
@@ -20,7 +20,11 @@ def test_every_mistake_of_a_scenario_is_in_the_error() -> None:
     }
     with pytest.raises(InputError) as error:
         simulate(parse_scenario(tables, "a.toml"))
-    assert {mistake.key for mistake in error.value.mistakes} == {"parallel", "training.precision", "training.recompute"}
+    assert {mistake.key for mistake in error.value.mistakes} == {
+        "parallel",
+        "training.precision",
+        "training.recompute",
+    }
     assert len(str(error.value).splitlines()) == 3
 
 
@@ -35,7 +39,10 @@ def test_every_mistake_of_a_scenario_is_in_the_error() -> None:
 def test_what_is_counted_per_second(model: dict[str, object], unit: str) -> None:
     """Images of a convolutional network, samples of an MLP, tokens of a transformer, in page and JSON."""
     result = predict(
-        parse_scenario({"cluster": {"name": "h200-host-4"}, "model": model, "parallel": {"dp": 4}}, "a.toml")
+        parse_scenario(
+            {"cluster": {"name": "h200-host-4"}, "model": model, "parallel": {"dp": 4}},
+            "a.toml",
+        )
     )
     assert result.scenario["sample"] == unit
     assert f"{unit}/s per GPU" in render(result)
@@ -44,7 +51,10 @@ def test_what_is_counted_per_second(model: dict[str, object], unit: str) -> None
 def test_convolutions_are_model_flops() -> None:
     """ResNet-50 takes 3 x 8.2 GFLOP an image, all but its last product in convolutions."""
     result = predict(
-        parse_scenario({"cluster": {"name": "dgx-h100", "gpus": 1}, "model": {"name": "resnet50"}}, "a.toml")
+        parse_scenario(
+            {"cluster": {"name": "dgx-h100", "gpus": 1}, "model": {"name": "resnet50"}},
+            "a.toml",
+        )
     )
     flops = result.tflops_per_gpu * 1e12 / result.tokens_per_second_per_gpu
     assert flops == pytest.approx(3 * 8.2e9, rel=0.03)

@@ -15,7 +15,9 @@ import pytest
 import cli
 from sim import progress
 
-PINNED = [part for key in ("tp", "pp", "cp", "ep") for part in ("--set", f"parallel.{key}=1")]
+PINNED = [
+    part for key in ("tp", "pp", "cp", "ep") for part in ("--set", f"parallel.{key}=1")
+]
 
 
 class Clock:
@@ -46,7 +48,11 @@ def drawn(bar: progress.Bar, at: float) -> str:
 
 def test_items_pass_whether_somebody_looks_or_not(bar: progress.Bar) -> None:
     """`track` gives what it was given."""
-    assert list(progress.track(iter("abc"), "letters", 3)) == ["a", "b", "c"] == list(progress.track("abc", "letters"))
+    assert (
+        list(progress.track(iter("abc"), "letters", 3))
+        == ["a", "b", "c"]
+        == list(progress.track("abc", "letters"))
+    )
     assert not bar.tasks
 
 
@@ -55,7 +61,12 @@ def test_the_time_left_is_that_of_the_rest(bar: progress.Bar) -> None:
     lines = {}
     for at, _ in enumerate(progress.track(range(10), "rows")):
         lines[at] = drawn(bar, float(at))
-    assert lines[1] == "" and "rows" in lines[2] and "2/10" in lines[2] and "8 s left" in lines[2]
+    assert (
+        lines[1] == ""
+        and "rows" in lines[2]
+        and "2/10" in lines[2]
+        and "8 s left" in lines[2]
+    )
     assert "8/10" in lines[8] and "2 s left" in lines[8]
     assert isinstance(bar.out, io.StringIO) and bar.out.getvalue().endswith("\r\x1b[K")
 
@@ -80,7 +91,10 @@ def test_what_was_there_before_says_nothing_of_the_pace(bar: progress.Bar) -> No
 
 def test_an_error_takes_the_line_away(bar: progress.Bar) -> None:
     """And later work begins anew."""
-    with pytest.raises(ValueError, match="broken"), progress.watch("executing", lambda: 0.5):
+    with (
+        pytest.raises(ValueError, match="broken"),
+        progress.watch("executing", lambda: 0.5),
+    ):
         assert "50 %" in drawn(bar, 5.0)
         raise ValueError("broken")
     assert not bar.tasks and not bar.drawn
@@ -98,7 +112,10 @@ def on_a_terminal(*command: str) -> tuple[str, str]:
     code = "import sys; from sim import progress; progress.AFTER = 0; progress.EVERY = 0.01; import cli; cli.main()"
     mine, theirs = pty.openpty()
     with subprocess.Popen(
-        [sys.executable, "-c", code, *command], cwd=Path(cli.__file__).parent, stdout=subprocess.PIPE, stderr=theirs
+        [sys.executable, "-c", code, *command],
+        cwd=Path(cli.__file__).parent,
+        stdout=subprocess.PIPE,
+        stderr=theirs,
     ) as child:
         os.close(theirs)
         said = b""
@@ -123,18 +140,29 @@ def on_a_terminal(*command: str) -> tuple[str, str]:
         (("validate", "h200-whatif", "--jobs", "1"), "rows"),
         (("search", "llama1b-ddp4", "--jobs", "1", *PINNED), "layouts"),
     ],
-)  # fmt: skip
+)
 def test_commands_show_their_progress(command: tuple[str, ...], what: str) -> None:
     """On a terminal; stdout has the data alone, and the line is gone at the end."""
     out, said = on_a_terminal(*command)
     assert re.search(rf"\x1b\[K({what})[^\r]*[.#]{{30}}", said), said[-500:]
     assert "\x1b[K" not in out and "####" not in out
-    assert said.rstrip("\r\n").endswith("\x1b[K") or not said.rpartition("\x1b[K")[2].startswith(tuple(what.split("|")))
+    assert said.rstrip("\r\n").endswith("\x1b[K") or not said.rpartition("\x1b[K")[
+        2
+    ].startswith(tuple(what.split("|")))
 
 
 @pytest.mark.slow
 def test_a_sweep_shows_its_runs(tmp_path: Path) -> None:
     """Run by run."""
-    grid = ("--grid", "training.micro_batch=64,128,256", "-o", str(tmp_path), "--executor", "threads", "--jobs", "1")
+    grid = (
+        "--grid",
+        "training.micro_batch=64,128,256",
+        "-o",
+        str(tmp_path),
+        "--executor",
+        "threads",
+        "--jobs",
+        "1",
+    )
     out, said = on_a_terminal("sweep", "mlp-ddp4", *grid)
     assert "runs " in said and "/3" in said and "step time" in out

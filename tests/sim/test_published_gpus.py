@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from sim.costs import Kernel, load_gpu
 from sim.costs.gemm import TileModel
 from sim.costs.gpu import load, names
-from validation.fit_published_gemm import STARTS, Times, fit, held_out
-from validation.published_kernels import published, rows_of
+from validation.fit.published_gemm import STARTS, Times, fit, held_out
+from validation.formats.published_kernels import published, rows_of
 
 ROWS = published()
 BLACKWELL = ("b200", "b300", "gb200", "gb300")
@@ -30,7 +30,10 @@ def test_no_published_time_undercuts_the_datasheet() -> None:
     """Arithmetic at peak bounds every published kernel, so their work is read rightly (attention counts half a square)."""
     for row in ROWS:
         gpu = load_gpu(row.gpu)
-        assert row.seconds > 0.97 * gpu.roofline.bound(row.kernel) or row.kernel.kind != "gemm", row
+        assert (
+            row.seconds > 0.97 * gpu.roofline.bound(row.kernel)
+            or row.kernel.kind != "gemm"
+        ), row
         if row.kernel.kind.startswith("attention"):
             assert row.seconds > gpu.roofline.bound(row.kernel), row
 
@@ -39,8 +42,13 @@ def test_no_published_time_undercuts_the_datasheet() -> None:
 def test_narrower_numbers_make_faster_products(gpu: str) -> None:
     """A large product is faster in fp8 than in bf16, and faster still in NVFP4; each format's limit holds."""
     machine = load_gpu(gpu)
-    times = {dtype: machine.duration(Kernel("gemm", LARGE.shape, dtype, "nt")) for dtype in FORMATS}
-    assert times["nvfp4"] < times["fp8"] < times["bf16"] and times["mxfp8"] == times["fp8"]
+    times = {
+        dtype: machine.duration(Kernel("gemm", LARGE.shape, dtype, "nt"))
+        for dtype in FORMATS
+    }
+    assert (
+        times["nvfp4"] < times["fp8"] < times["bf16"] and times["mxfp8"] == times["fp8"]
+    )
     for dtype, time in times.items():
         assert time >= 2 * 8192**3 / machine.peak[dtype]
 
@@ -50,7 +58,10 @@ def test_published_products_are_predicted(gpu: str) -> None:
     """Shapes held out of the fit of a GPU's tile model: within 10 % in the mean, in every format."""
     for dtype, rows in rows_of(gpu, "gemm", "aiconfigurator", ROWS).items():
         made = fit(rows, load(gpu))
-        assert made.held_out[0] >= 15 and made.held_out[1] < 0.10, (dtype, made.held_out)
+        assert made.held_out[0] >= 15 and made.held_out[1] < 0.10, (
+            dtype,
+            made.held_out,
+        )
         assert sum(held_out(row.kernel) for row in rows) == made.held_out[0]
 
 
@@ -68,7 +79,10 @@ def test_the_best_products_anyone_found_are_near() -> None:
     assert len({row.gpu for row in best}) == 8
     for row in best:
         error = row.seconds / load_gpu(row.gpu).duration(row.kernel) - 1
-        assert abs(error) < (0.125 if row.kernel.dtype == "bf16" else 0.25), (row, error)
+        assert abs(error) < (0.125 if row.kernel.dtype == "bf16" else 0.25), (
+            row,
+            error,
+        )
 
 
 def test_the_files_are_what_the_fit_writes() -> None:
@@ -85,27 +99,50 @@ def test_the_fits_arithmetic_is_the_models(m: int, n: int, k: int) -> None:
     """What is fitted in bulk is the tile model itself."""
     gpu, kernel = load_gpu("b200"), Kernel("gemm", (m, n, k), "bf16", "nt")
     size = 2.0 * (m * k + k * n + m * n)
-    one = TileModel(**STARTS).time((m, n, k), gpu.sms, gpu.peak["bf16"], gpu.bandwidth, size)
+    one = TileModel(**STARTS).time(
+        (m, n, k), gpu.sms, gpu.peak["bf16"], gpu.bandwidth, size
+    )
     assert Times([kernel], gpu)(STARTS)[0] == pytest.approx(one)
 
 
-@given(experts=st.integers(1, 256), m=sizes, n=sizes, k=sizes, way=st.sampled_from(("nt", "nn", "tn")))
+@given(
+    experts=st.integers(1, 256),
+    m=sizes,
+    n=sizes,
+    k=sizes,
+    way=st.sampled_from(("nt", "nn", "tn")),
+)
 @settings(max_examples=40, deadline=None)
-def test_grouped_products_grow_with_experts(experts: int, m: int, n: int, k: int, way: str) -> None:
+def test_grouped_products_grow_with_experts(
+    experts: int, m: int, n: int, k: int, way: str
+) -> None:
     """Twice the experts take no less time, and no limit of the GPU is undercut."""
     for name in ("h200", "h100", "h800"):
         gpu = load_gpu(name)
-        some, more = (Kernel("grouped_gemm", (e, m, n, k), layout=way) for e in (experts, 2 * experts))
-        assert gpu.roofline.bound(some) <= gpu.duration(some) <= gpu.duration(more) * (1 + 1e-12)
+        some, more = (
+            Kernel("grouped_gemm", (e, m, n, k), layout=way)
+            for e in (experts, 2 * experts)
+        )
+        assert (
+            gpu.roofline.bound(some)
+            <= gpu.duration(some)
+            <= gpu.duration(more) * (1 + 1e-12)
+        )
 
 
 def test_many_small_experts_are_slower_than_few_large_ones() -> None:
     """The same arithmetic over 256 experts takes longer than over 32, as published of a B200."""
     b200 = load_gpu("b200")
-    few, many = (Kernel("grouped_gemm", (e, 32768 // e, 4096, 7168), layout="nt") for e in (32, 256))
+    few, many = (
+        Kernel("grouped_gemm", (e, 32768 // e, 4096, 7168), layout="nt")
+        for e in (32, 256)
+    )
     assert 2.0 < b200.duration(many) / b200.duration(few) < 2.5
     assert b200.evidence(few) == "measured"
-    assert b200.evidence(Kernel("grouped_gemm", (48, 700, 4096, 7168), layout="nt")) == "fitted"
+    assert (
+        b200.evidence(Kernel("grouped_gemm", (48, 700, 4096, 7168), layout="nt"))
+        == "fitted"
+    )
 
 
 def test_long_load_slows_what_arithmetic_bounds() -> None:
@@ -113,13 +150,20 @@ def test_long_load_slows_what_arithmetic_bounds() -> None:
     b200, thin = load_gpu("b200"), Kernel("gemm", (16, 8192, 8192), layout="nt")
     assert b200.sustained(LARGE) > 1.3 and b200.sustained(thin) == 1.0
     assert b200.sustained(Kernel("add", (2**28,))) == 1.0
-    assert load_gpu("h100-500w").sustained(Kernel("attention_fwd", (1, 64, 8, 4096, 128))) > 1.0
+    assert (
+        load_gpu("h100-500w").sustained(Kernel("attention_fwd", (1, 64, 8, 4096, 128)))
+        > 1.0
+    )
 
 
 def test_the_h200s_own_tables_have_the_load_in_them() -> None:
     """Its bf16 products, attention and streams come from whole steps: nothing is added."""
     h200 = load_gpu("h200")
-    for kernel in (LARGE, Kernel("attention_fwd", (1, 64, 8, 4096, 128)), Kernel("add", (2**28,))):
+    for kernel in (
+        LARGE,
+        Kernel("attention_fwd", (1, 64, 8, 4096, 128)),
+        Kernel("add", (2**28,)),
+    ):
         assert h200.sustained(kernel) == 1.0
 
 
@@ -127,5 +171,11 @@ def test_a_time_is_worth_no_more_than_its_load() -> None:
     """A measured burst times a fitted factor is fitted, times a guessed one a guess; thin products keep their grade."""
     assert load_gpu("b200").evidence(LARGE) == "fitted"
     assert load_gpu("gb200").evidence(LARGE) == "guess"
-    assert load_gpu("gb200").evidence(Kernel("gemm", (16, 8192, 8192), layout="nt")) == "fitted"
-    assert load_gpu("h200").evidence(Kernel("gemm", (8192, 8192, 8192), layout="nt")) == "measured"
+    assert (
+        load_gpu("gb200").evidence(Kernel("gemm", (16, 8192, 8192), layout="nt"))
+        == "fitted"
+    )
+    assert (
+        load_gpu("h200").evidence(Kernel("gemm", (8192, 8192, 8192), layout="nt"))
+        == "measured"
+    )

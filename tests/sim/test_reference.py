@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 
 from sim.errors import PrestepError
-from sim.reference import BEGIN, END, main, tables, written
-from sim.spec import SECTIONS
+from sim.spec.load import SECTIONS
+from sim.spec.reference import BEGIN, END, main, tables, written
 
 PAGE = Path(__file__).parents[2] / "docs" / "scenarios.md"
 
 
 def test_the_page_has_the_tables_of_this_tree() -> None:
-    """`python -m sim.reference docs/scenarios.md` was run after the last change of a key."""
+    """`python -m sim.spec.reference docs/scenarios.md` was run after the last change of a key."""
     page = PAGE.read_text(encoding="utf-8")
     assert written(page) == page
 
@@ -33,22 +33,34 @@ def test_a_row_says_units_limits_and_default() -> None:
     text = tables()
     assert '| `bucket_cap` | a text such as "25 MiB", above 0 |  |' in text
     assert "| `dp` | whole number, at least 1 | 1 |" in text
-    assert "gpipe, interleaved" in text and '| `slow_per_layer` | a text such as "1 ms" | 0 s |' in text
+    assert (
+        "gpipe, interleaved" in text
+        and '| `slow_per_layer` | a text such as "1 ms" | 0 s |' in text
+    )
 
 
-@pytest.mark.parametrize("page", ["no markers", BEGIN, f"{END}{BEGIN}", f"{BEGIN}{BEGIN}{END}"])
+@pytest.mark.parametrize(
+    "page", ["no markers", BEGIN, f"{END}{BEGIN}", f"{BEGIN}{BEGIN}{END}"]
+)
 def test_a_page_without_markers_is_refused(page: str) -> None:
     """The tables never go to a place that nobody chose."""
     with pytest.raises(PrestepError, match="keys: begin"):
         written(page)
 
 
-def test_the_command_writes_between_the_markers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_writes_between_the_markers(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """The rest of the page stays; without a page the tables are printed."""
     page = tmp_path / "page.md"
     page.write_text(f"before\n{BEGIN}\nstale words\n{END}\nafter\n")
     main([str(page)])
     text = page.read_text()
-    assert text.startswith("before\n") and text.endswith("\nafter\n") and "stale words" not in text and tables() in text
+    assert (
+        text.startswith("before\n")
+        and text.endswith("\nafter\n")
+        and "stale words" not in text
+        and tables() in text
+    )
     main([])
     assert capsys.readouterr().out.strip() == tables()

@@ -13,18 +13,24 @@ from typing import Any
 import pytest
 
 import cli
-from sim import whatif
 from sim.exporters import html
 from sim.predict import predict
-from sim.spec import load_scenario
-from validation import known
+from sim.spec.load import load_scenario
+from sim.studies import whatif
+from validation.index import measured
 
 EXAMPLES = Path(cli.__file__).parent / "examples"
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(shutil.which("chromium") is None, reason="needs chromium"),
 ]
-CHROMIUM = ["chromium", "--headless=new", "--no-sandbox", "--disable-gpu", "--enable-logging=stderr"]
+CHROMIUM = [
+    "chromium",
+    "--headless=new",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--enable-logging=stderr",
+]
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +39,11 @@ def page() -> str:
     small = ["model.layers=4", "training.microbatches=4"]
     scenario = load_scenario(EXAMPLES / "pipeline-zero-bubble.toml", small)
     result = predict(scenario, prices=True)
-    return html.render(result, whatif.short_tornado(scenario, result), known.lookup(scenario, result.step_time))
+    return html.render(
+        result,
+        whatif.short_tornado(scenario, result),
+        measured.lookup(scenario, result.step_time),
+    )
 
 
 def told(page: str, script: str, folder: Path, *options: str) -> Any:
@@ -46,7 +56,9 @@ def told(page: str, script: str, folder: Path, *options: str) -> Any:
     path = folder / "page.html"
     path.write_text(page.replace("</body>", run, 1), encoding="utf-8")
     command = [*CHROMIUM, *options, "--dump-dom", f"file://{path}"]
-    made = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    made = subprocess.run(
+        command, capture_output=True, text=True, timeout=120, check=True
+    )
     assert "CONSOLE" not in made.stderr, made.stderr
     found = re.search(r"<title>(.*?)</title>", made.stdout, re.DOTALL)
     assert found is not None
@@ -97,10 +109,21 @@ def test_the_keyboard_reaches_everything(page: str, tmp_path: Path) -> None:
     """
     said = told(page, script, tmp_path, "--window-size=1280,900")
     assert said["first"] == "skip" and said["positive"] == 0 and said["idle"] == 0
-    assert said["names"].index("theme") < said["names"].index("gantt") < said["names"].index("moment")
+    assert (
+        said["names"].index("theme")
+        < said["names"].index("gantt")
+        < said["names"].index("moment")
+    )
     assert said["focused"] == "gantt"
-    assert said["all"] == said["home"] and len({said["all"], said["zoomed"], said["moved"]}) == 3
-    assert "lasts" in said["one"] and "lasts" in said["below"] and said["one"] != said["below"]
+    assert (
+        said["all"] == said["home"]
+        and len({said["all"], said["zoomed"], said["moved"]}) == 3
+    )
+    assert (
+        "lasts" in said["one"]
+        and "lasts" in said["below"]
+        and said["one"] != said["below"]
+    )
 
 
 def test_the_moment_moves_the_links(page: str, tmp_path: Path) -> None:
@@ -128,11 +151,15 @@ def test_light_and_dark(page: str, tmp_path: Path) -> None:
     said = told(page, script, tmp_path)
     assert said["one"] != said["other"] and said["painted"]
     for ink, ground in (said["one"], said["other"]):
-        light = [sum(map(int, re.findall(r"\d+", colour)[:3])) for colour in (ink, ground)]
+        light = [
+            sum(map(int, re.findall(r"\d+", colour)[:3])) for colour in (ink, ground)
+        ]
         assert abs(light[0] - light[1]) > 400
 
 
-def test_a_narrow_window_scrolls_pictures_not_the_page(page: str, tmp_path: Path) -> None:
+def test_a_narrow_window_scrolls_pictures_not_the_page(
+    page: str, tmp_path: Path
+) -> None:
     """At 500 pixels the page is as wide as the window; wide pictures and tables scroll in it, and the keyboard reaches them."""
     script = """
       said.over = document.documentElement.scrollWidth - innerWidth;
@@ -141,14 +168,28 @@ def test_a_narrow_window_scrolls_pictures_not_the_page(page: str, tmp_path: Path
       said.bar = document.querySelector(".stack").getBoundingClientRect().height;
     """
     said = told(page, script, tmp_path, "--window-size=500,900")
-    assert said["over"] <= 0 and said["scrolling"] > 2 and said["scrolling"] == said["reached"] and said["bar"] > 25
+    assert (
+        said["over"] <= 0
+        and said["scrolling"] > 2
+        and said["scrolling"] == said["reached"]
+        and said["bar"] > 25
+    )
 
 
 def test_it_prints(page: str, tmp_path: Path) -> None:
     """To a few pages, in light, whatever the screen has."""
     path, paper = tmp_path / "page.html", tmp_path / "page.pdf"
     path.write_text(page, encoding="utf-8")
-    options = ["--force-dark-mode", "--blink-settings=preferredColorScheme=0", f"--print-to-pdf={paper}"]
-    subprocess.run([*CHROMIUM, *options, f"file://{path}"], capture_output=True, timeout=120, check=True)
+    options = [
+        "--force-dark-mode",
+        "--blink-settings=preferredColorScheme=0",
+        f"--print-to-pdf={paper}",
+    ]
+    subprocess.run(
+        [*CHROMIUM, *options, f"file://{path}"],
+        capture_output=True,
+        timeout=120,
+        check=True,
+    )
     pages = len(re.findall(rb"/Type\s*/Page\b", paper.read_bytes()))
     assert paper.read_bytes().startswith(b"%PDF") and 3 <= pages <= 16

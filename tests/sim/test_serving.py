@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner
 
 from cli import main
-from sim.storage import Leg, Request, serve
+from sim.engine.storage import Leg, Request, serve
 
 SCENARIO = """
 [cluster]
@@ -32,7 +32,9 @@ def run(folder: Path, *changes: str, code: int = 0, command: str = "run") -> Any
     (folder / "serve.toml").write_text(SCENARIO, encoding="utf-8")
     parts = [part for change in changes for part in ("--set", change)]
     more = ["--json"] if code == 0 else []
-    result = CliRunner().invoke(main, [command, str(folder / "serve.toml"), *more, *parts])
+    result = CliRunner().invoke(
+        main, [command, str(folder / "serve.toml"), *more, *parts]
+    )
     assert result.exit_code == code and "Traceback" not in result.output, result.output
     return json.loads(result.output) if code == 0 else result.output
 
@@ -41,7 +43,9 @@ def test_the_example_runs() -> None:
     """As its first lines say."""
     example = Path(__file__).parents[2] / "examples" / "serving" / "prefill-decode.toml"
     result = CliRunner().invoke(main, ["run", str(example)])
-    assert result.exit_code == 0 and "time to first token" in result.output, result.output
+    assert result.exit_code == 0 and "time to first token" in result.output, (
+        result.output
+    )
 
 
 def test_a_cache_is_as_large_as_its_model_says(tmp_path: Path) -> None:
@@ -52,16 +56,24 @@ def test_a_cache_is_as_large_as_its_model_says(tmp_path: Path) -> None:
 
 def test_ways_from_fast_to_slow(tmp_path: Path) -> None:
     """NVLink beats RDMA beats a detour through memory, disks are last; auto takes NVLink inside a host."""
-    times = [run(tmp_path, f"inference.path={way}")["transfer_alone"] for way in ("nvlink", "rdma", "host", "nvme")]
+    times = [
+        run(tmp_path, f"inference.path={way}")["transfer_alone"]
+        for way in ("nvlink", "rdma", "host", "nvme")
+    ]
     assert times == sorted(times) and len(set(times)) == 4
-    assert run(tmp_path)["paths"] == ["nvlink"] and run(tmp_path)["transfer_alone"] == times[0]
+    assert (
+        run(tmp_path)["paths"] == ["nvlink"]
+        and run(tmp_path)["transfer_alone"] == times[0]
+    )
     assert times[1] == pytest.approx(2**30 / 48e9, rel=0.05)  # a 400 Gbit/s NIC
 
 
 def test_overlap_hides_the_transfer(tmp_path: Path) -> None:
     """What is sent while later layers run is not waited for: the time to the first token is shorter, never longer."""
     slow = "inference.path=host"
-    hidden, after = (run(tmp_path, slow, f"inference.overlap={way}") for way in ("true", "false"))
+    hidden, after = (
+        run(tmp_path, slow, f"inference.overlap={way}") for way in ("true", "false")
+    )
     assert hidden["time_to_first_token"]["mean"] < after["time_to_first_token"]["mean"]
     assert after["parts"]["transfer"] >= after["transfer_alone"] * 0.999
     assert hidden["prefill_time"] == after["prefill_time"]
@@ -70,20 +82,31 @@ def test_overlap_hides_the_transfer(tmp_path: Path) -> None:
 def test_the_parts_are_the_time_to_first_token(tmp_path: Path) -> None:
     """Queue, prefill, transfer, place and first step add up; every byte of every cache crosses the links."""
     made = run(tmp_path, "inference.rate=100")
-    assert sum(made["parts"].values()) == pytest.approx(made["time_to_first_token"]["mean"])
+    assert sum(made["parts"].values()) == pytest.approx(
+        made["time_to_first_token"]["mean"]
+    )
     assert made["parts"]["queue"] > 0 and made["links"][0]["utilisation"] <= 1
-    assert run(tmp_path, "inference.path=rdma", "inference.rate=100")["links"][0]["bytes"] == pytest.approx(2 * 2**30)
+    assert run(tmp_path, "inference.path=rdma", "inference.rate=100")["links"][0][
+        "bytes"
+    ] == pytest.approx(2 * 2**30)
 
 
 def test_tiers_are_slower_the_further_away(tmp_path: Path) -> None:
     """A cache in HBM is read faster than one in the host's memory, and that faster than one on disks."""
-    times = [run(tmp_path, f"inference.tier={tier}")["time_per_output_token"] for tier in ("hbm", "cpu", "nvme")]
+    times = [
+        run(tmp_path, f"inference.tier={tier}")["time_per_output_token"]
+        for tier in ("hbm", "cpu", "nvme")
+    ]
     assert times == sorted(times) and len(set(times)) == 3
 
 
 def test_memory_next_to_the_gpu_is_nearer_over_c2c(tmp_path: Path) -> None:
     """A Grace board reads its host's memory over NVLink-C2C, faster than a DGX over PCIe."""
-    pools = ("inference.prefill_gpus=2", "inference.decode_gpus=2", "inference.tier=cpu")
+    pools = (
+        "inference.prefill_gpus=2",
+        "inference.decode_gpus=2",
+        "inference.tier=cpu",
+    )
     board = run(tmp_path, "cluster.name=gh200-quad", *pools)["time_per_output_token"]
     assert board < run(tmp_path, *pools)["time_per_output_token"]
 
@@ -102,7 +125,9 @@ def test_transfers_share_links() -> None:
     for queue, sent in (((0, 1), 30.0), ((0, 0), 20.0)):
         requests = [Request(0.0, at, 10.0, (leg,), None, 0, 1.0, 1.0) for at in queue]
         found, carried = serve(requests, 2, np.array([10.0]))
-        assert found[0].sent == pytest.approx(sent) and carried[0] == pytest.approx(200.0)
+        assert found[0].sent == pytest.approx(sent) and carried[0] == pytest.approx(
+            200.0
+        )
 
 
 @pytest.mark.parametrize(
@@ -114,12 +139,26 @@ def test_transfers_share_links() -> None:
         (("model.name=resnet50",), "KV cache"),
         (("inference.path=wires",), "inference.path"),
         (("inference.rate=0",), "more than 0"),
-        (("cluster.name=dgx-h100-superpod", "cluster.hosts=2", "inference.prefill_gpus=8", "inference.path=nvlink"),
-         "NVLink connects"),
-        (("cluster.name=dgx-h100-superpod", "cluster.hosts=2", "inference.prefill_gpus=8", "inference.path=nvme"),
-         "pools on one host"),
+        (
+            (
+                "cluster.name=dgx-h100-superpod",
+                "cluster.hosts=2",
+                "inference.prefill_gpus=8",
+                "inference.path=nvlink",
+            ),
+            "NVLink connects",
+        ),
+        (
+            (
+                "cluster.name=dgx-h100-superpod",
+                "cluster.hosts=2",
+                "inference.prefill_gpus=8",
+                "inference.path=nvme",
+            ),
+            "pools on one host",
+        ),
     ],
-)  # fmt: skip
+)
 def test_mistakes(tmp_path: Path, changes: tuple[str, ...], told: str) -> None:
     """Pools that do not fit, caches without room and ways that are not there are refused with the key."""
     assert told in run(tmp_path, *changes, code=2)

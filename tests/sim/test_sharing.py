@@ -11,9 +11,9 @@ import simpy
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sim import sharing
-from sim.maxmin import max_min_rates
-from sim.network import Network
+from sim.engine import sharing
+from sim.engine.fair_share import max_min_rates
+from sim.engine.fluid import Network
 from tests.sim.test_network import LINKS, Flow, flow_lists, plan, plans, run, widths
 
 few = settings(max_examples=25, deadline=None)
@@ -21,9 +21,14 @@ few = settings(max_examples=25, deadline=None)
 
 @few
 @given(flow_lists, st.lists(st.integers(0, 5), min_size=1, max_size=12), widths)
-def test_columns_and_pairs_find_the_same(flows: list[Flow], again: list[int], bandwidth: list[float]) -> None:
+def test_columns_and_pairs_find_the_same(
+    flows: list[Flow], again: list[int], bandwidth: list[float]
+) -> None:
     """Transfers end at the same times whether groups are found pair by pair and remembered, or in columns and solved."""
-    repeated = [Flow(flows[at % len(flows)].begin + k, flows[at % len(flows)].plan) for k, at in enumerate(again)]
+    repeated = [
+        Flow(flows[at % len(flows)].begin + k, flows[at % len(flows)].plan)
+        for k, at in enumerate(again)
+    ]
     ends, network = run(bandwidth, repeated)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sharing, "MANY", 0)
@@ -35,22 +40,31 @@ def test_columns_and_pairs_find_the_same(flows: list[Flow], again: list[int], ba
 
 @few
 @given(st.lists(plans, min_size=1, max_size=6), widths)
-def test_rates_are_those_of_the_solver(mixed: list[Any], bandwidth: list[float]) -> None:
+def test_rates_are_those_of_the_solver(
+    mixed: list[Any], bandwidth: list[float]
+) -> None:
     """Whatever groups they fall into, all together have the max-min fair rates, also when they are asked for again."""
     network = Network(simpy.Environment(), np.array(bandwidth))
     active = [network.begin(one).activity for one in mixed]
     expected = max_min_rates(
-        [p.links for p in mixed], [p.usage for p in mixed], [p.rate_cap for p in mixed], np.array(bandwidth)
+        [p.links for p in mixed],
+        [p.usage for p in mixed],
+        [p.rate_cap for p in mixed],
+        np.array(bandwidth),
     )
     for _ in range(2):
         found = {}
         for group in network.sharing.reached(network.active, active, []):
             rates, _ = network.sharing.rates(group)
             found |= {a.number: rate for a, rate in zip(group, rates, strict=True)}
-        assert [found[at] for at in range(len(mixed))] == pytest.approx(expected, rel=1e-9)
+        assert [found[at] for at in range(len(mixed))] == pytest.approx(
+            expected, rel=1e-9
+        )
 
 
-def in_turn(network: Network, what: list[Any], wait: float) -> Generator[Any, Any, None]:
+def in_turn(
+    network: Network, what: list[Any], wait: float
+) -> Generator[Any, Any, None]:
     """One transfer after the other."""
     for one in what:
         yield network.begin(one).done
@@ -84,6 +98,10 @@ def test_no_more_is_remembered_than_allowed(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(sharing, "REMEMBERED", 8)
     env = simpy.Environment()
     network = Network(env, np.ones(LINKS))
-    env.process(in_turn(network, [plan(1, {0: 1.0}, cap=0.1 + 0.01 * k) for k in range(50)], 0.0))
+    env.process(
+        in_turn(
+            network, [plan(1, {0: 1.0}, cap=0.1 + 0.01 * k) for k in range(50)], 0.0
+        )
+    )
     env.run()
     assert network.solves == 50 and len(network.sharing._known) <= 8

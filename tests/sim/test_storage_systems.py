@@ -7,12 +7,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sim.engine.storage import Leg, play
 from sim.errors import InputError
-from sim.storage import Leg, play
-from sim.storage_system import known, names
+from sim.storage.systems import known, names
 
 GIB = 2.0**30
-FIGURES = [("nvme-raid", 26.59, 337_000), ("weka", 4.21, 51_000), ("lustre", 1.13, 17_000), ("ebs", 1.1, 730)]
+FIGURES = [
+    ("nvme-raid", 26.59, 337_000),
+    ("weka", 4.21, 51_000),
+    ("lustre", 1.13, 17_000),
+    ("ebs", 1.1, 730),
+]
 
 
 @pytest.mark.parametrize(("name", "throughput", "iops"), FIGURES)
@@ -20,11 +25,15 @@ def test_published_figures_come_out(name: str, throughput: float, iops: float) -
     """Throughput of 1 MiB requests and requests per second of 4 KiB, 64 threads, are within 5 % of those measured."""
     system = known(name)
     assert system.throughput(2**20, 64) / GIB == pytest.approx(throughput, rel=0.05)
-    assert system.throughput(4096, 64, random=True) / 4096 == pytest.approx(iops, rel=0.05)
+    assert system.throughput(4096, 64, random=True) / 4096 == pytest.approx(
+        iops, rel=0.05
+    )
 
 
 @given(st.sampled_from(names()), st.integers(9, 26), st.integers(1, 200), st.booleans())
-def test_more_is_never_slower(name: str, power: int, threads: int, random: bool) -> None:
+def test_more_is_never_slower(
+    name: str, power: int, threads: int, random: bool
+) -> None:
     """Larger requests and more threads never lower the throughput, and no curve exceeds the system's bandwidth."""
     system = known(name)
     rate = system.throughput(2.0**power, threads, random=random)
@@ -36,9 +45,17 @@ def test_more_is_never_slower(name: str, power: int, threads: int, random: bool)
 def test_writers_share_a_link() -> None:
     """Two flows over one link end when it has carried both; a flow alone runs at its own cap."""
     link, once = np.array([0]), np.array([1.0])
-    both = play([[Leg("a", 10.0, links=link, usage=once)], [Leg("b", 10.0, links=link, usage=once)]], np.array([5.0]))
+    both = play(
+        [
+            [Leg("a", 10.0, links=link, usage=once)],
+            [Leg("b", 10.0, links=link, usage=once)],
+        ],
+        np.array([5.0]),
+    )
     assert both == [[pytest.approx(4.0)], [pytest.approx(4.0)]]
-    assert play([[Leg("wait", latency=1.0), Leg("c", 10.0, cap=2.0)]], np.array([5.0])) == [[1.0, pytest.approx(6.0)]]
+    assert play(
+        [[Leg("wait", latency=1.0), Leg("c", 10.0, cap=2.0)]], np.array([5.0])
+    ) == [[1.0, pytest.approx(6.0)]]
 
 
 def test_a_request_without_bytes_is_refused() -> None:

@@ -11,11 +11,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import cli
+from sim.analysis.uncertainty import quantile
 from sim.collectives import plan_collective
-from sim.collectives.sure import NETWORK, PARTS, SHAPED, place_of, spread, sure, widths
-from sim.uncertainty import quantile
+from sim.collectives.interval import (
+    NETWORK,
+    PARTS,
+    SHAPED,
+    place_of,
+    spread,
+    sure,
+    widths,
+)
 from topologies import load_cluster
-from validation.leafspine import build
+from validation.formats.leafspine import build
 
 PLACES = sorted(widths())
 
@@ -26,7 +34,9 @@ def plan(cluster: str, size: float) -> tuple[object, object]:
 
 
 @given(st.sampled_from(PLACES), st.floats(0, 1))
-def test_a_width_is_positive_and_no_more_than_its_parts_together(place: str, share: float) -> None:
+def test_a_width_is_positive_and_no_more_than_its_parts_together(
+    place: str, share: float
+) -> None:
     """Between the ends the width never vanishes, and no part counts more than once."""
     found = spread(place, share)
     assert 0 < found <= math.fsum(widths()[place][part] for part in PARTS)
@@ -41,7 +51,12 @@ def test_the_ends_have_the_width_of_their_part(place: str) -> None:
 
 @pytest.mark.parametrize(
     ("cluster", "place"),
-    [("h200-host-4", "fitted"), ("dgx-h100", "guess"), ("rail-h100", NETWORK), ("4x1-nic16-spine16", SHAPED)],
+    [
+        ("h200-host-4", "fitted"),
+        ("dgx-h100", "guess"),
+        ("rail-h100", NETWORK),
+        ("4x1-nic16-spine16", SHAPED),
+    ],
 )
 def test_what_a_collective_runs_on_decides(cluster: str, place: str) -> None:
     """A GPU that was fitted, one that was not, a network, one whose ports are shaped."""
@@ -63,7 +78,15 @@ def test_the_time_lies_in_the_middle_of_its_interval(size: float) -> None:
 
 def test_the_command_prints_it() -> None:
     """A column for people, `interval` in JSON; what was never measured has none."""
-    words = ["collective", "--cluster", "h200-host-4", "--min-bytes", "1M", "--max-bytes", "1M"]
+    words = [
+        "collective",
+        "--cluster",
+        "h200-host-4",
+        "--min-bytes",
+        "1M",
+        "--max-bytes",
+        "1M",
+    ]
     table = CliRunner().invoke(cli.main, words).stdout
     assert " 90% " in table.splitlines()[0]
     assert "nine in ten" in table

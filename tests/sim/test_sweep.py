@@ -16,15 +16,19 @@ import pytest
 from click.testing import CliRunner
 
 import cli
-from sim import arrow, executors, sweep
-from sim.catalog import find_scenario
+from sim.analysis import arrow
 from sim.errors import InputError
+from sim.studies import executors, sweep
+from sim.tools.catalog import find_scenario
 
 GRID = ["--grid", "training.micro_batch=64,128", "--grid", "nvlink.bandwidth=1x,0.1x"]
 
 
 def swept(folder: Path, *more: str) -> pd.DataFrame:
-    made = CliRunner().invoke(cli.main, ["sweep", "mlp-ddp4", *GRID, "-o", str(folder), "--executor", "threads", *more])
+    made = CliRunner().invoke(
+        cli.main,
+        ["sweep", "mlp-ddp4", *GRID, "-o", str(folder), "--executor", "threads", *more],
+    )
     assert made.exit_code == 0, made.output
     return pd.read_parquet(folder / "results.parquet")
 
@@ -33,12 +37,30 @@ def test_a_sweep_has_a_row_for_every_combination(tmp_path: Path) -> None:
     """Steps are those that `run` predicts; the schema does not depend on the grid; a plot can be drawn."""
     frame = swept(tmp_path / "out")
     assert len(frame) == 4 and (frame["error"] == "").all()
-    assert list(frame.columns) == ["set.training.micro_batch", "set.nvlink.bandwidth", *sweep.COLUMNS]
-    row = frame[(frame["set.training.micro_batch"] == "64") & (frame["set.nvlink.bandwidth"] == "0.1x")].iloc[0]
-    options = ["--set", "training.micro_batch=64", "--set", "nvlink.bandwidth=0.1x", "--json"]
-    alone = json.loads(CliRunner().invoke(cli.main, ["run", "mlp-ddp4", *options]).stdout)
+    assert list(frame.columns) == [
+        "set.training.micro_batch",
+        "set.nvlink.bandwidth",
+        *sweep.COLUMNS,
+    ]
+    row = frame[
+        (frame["set.training.micro_batch"] == "64")
+        & (frame["set.nvlink.bandwidth"] == "0.1x")
+    ].iloc[0]
+    options = [
+        "--set",
+        "training.micro_batch=64",
+        "--set",
+        "nvlink.bandwidth=0.1x",
+        "--json",
+    ]
+    alone = json.loads(
+        CliRunner().invoke(cli.main, ["run", "mlp-ddp4", *options]).stdout
+    )
     assert row["step_time"] == pytest.approx(alone["step_time"])
-    made = CliRunner().invoke(cli.main, ["plot", str(tmp_path / "out"), "--x", "training.micro_batch", "--y", "mfu"])
+    made = CliRunner().invoke(
+        cli.main,
+        ["plot", str(tmp_path / "out"), "--x", "training.micro_batch", "--y", "mfu"],
+    )
     assert made.exit_code == 0 and (tmp_path / "out" / "mfu.svg").stat().st_size > 1000
 
 
@@ -47,37 +69,68 @@ def test_cost_per_token_needs_a_price(tmp_path: Path) -> None:
     swept(tmp_path)
     plot = ["plot", str(tmp_path), "--x", "training.micro_batch", "--y"]
     made = CliRunner().invoke(cli.main, [*plot, "cost_per_token", "--price", "2.5"])
-    assert made.exit_code == 0 and "cost of a million tokens" in (tmp_path / "cost_per_token.svg").read_text()
+    assert (
+        made.exit_code == 0
+        and "cost of a million tokens" in (tmp_path / "cost_per_token.svg").read_text()
+    )
     for more in (["cost_per_token"], ["mfu", "--price", "2.5"], ["cost"]):
         made = CliRunner().invoke(cli.main, [*plot, *more])
-        assert made.exit_code == 2 and "--" in made.output and "Traceback" not in made.output
+        assert (
+            made.exit_code == 2
+            and "--" in made.output
+            and "Traceback" not in made.output
+        )
 
 
 def test_nothing_is_done_twice(tmp_path: Path) -> None:
     """A second sweep touches no run; one that is missing is made again; a larger grid keeps the old ones."""
     first = swept(tmp_path)
-    times = {path.name: path.stat().st_mtime_ns for path in (tmp_path / "runs").iterdir()}
+    times = {
+        path.name: path.stat().st_mtime_ns for path in (tmp_path / "runs").iterdir()
+    }
     gone = next(iter(sorted(times)))
     (tmp_path / "runs" / gone).unlink()
     second = swept(tmp_path)
-    after = {path.name: path.stat().st_mtime_ns for path in (tmp_path / "runs").iterdir()}
+    after = {
+        path.name: path.stat().st_mtime_ns for path in (tmp_path / "runs").iterdir()
+    }
     assert {name for name in times if after[name] != times[name]} == {gone}
     pd.testing.assert_frame_equal(first, second)
 
 
 def test_a_killed_sweep_goes_on(tmp_path: Path) -> None:
     """Killed with SIGKILL after the first run: what is there is whole, and the rest follows."""
-    command = [sys.executable, "-m", "cli", "sweep", "mlp-ddp4", *GRID, "-o", str(tmp_path), "--jobs", "1"]
+    command = [
+        sys.executable,
+        "-m",
+        "cli",
+        "sweep",
+        "mlp-ddp4",
+        *GRID,
+        "-o",
+        str(tmp_path),
+        "--jobs",
+        "1",
+    ]
     process = subprocess.Popen(
-        command, cwd=Path(cli.__file__).parent, start_new_session=True, stderr=subprocess.DEVNULL
+        command,
+        cwd=Path(cli.__file__).parent,
+        start_new_session=True,
+        stderr=subprocess.DEVNULL,
     )
     deadline = time.monotonic() + 60
-    while not list(tmp_path.glob("runs/*.json")) and time.monotonic() < deadline and process.poll() is None:
+    while (
+        not list(tmp_path.glob("runs/*.json"))
+        and time.monotonic() < deadline
+        and process.poll() is None
+    ):
         time.sleep(0.005)
     os.killpg(process.pid, signal.SIGKILL)
     process.wait()
     before = {path: path.read_text() for path in tmp_path.glob("runs/*.json")}
-    assert before and all(json.loads(text)["key"] == path.stem for path, text in before.items())
+    assert before and all(
+        json.loads(text)["key"] == path.stem for path, text in before.items()
+    )
     assert len(swept(tmp_path)) == 4
     assert all(path.read_text() == text for path, text in before.items())
 
@@ -98,13 +151,25 @@ def of_session(session: int) -> list[int]:
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs /proc")
 def test_workers_of_a_killed_sweep_end(tmp_path: Path) -> None:
     """The command alone is killed with SIGKILL: its workers notice, and another sweep may go on at once."""
-    grid = ["--grid", "training.micro_batch=" + ",".join(str(8 * n) for n in range(1, 200)), "-o", str(tmp_path)]
+    grid = [
+        "--grid",
+        "training.micro_batch=" + ",".join(str(8 * n) for n in range(1, 200)),
+        "-o",
+        str(tmp_path),
+    ]
     command = [sys.executable, "-m", "cli", "sweep", "mlp-ddp4", *grid]
     process = subprocess.Popen(
-        command, cwd=Path(cli.__file__).parent, start_new_session=True, stderr=subprocess.DEVNULL
+        command,
+        cwd=Path(cli.__file__).parent,
+        start_new_session=True,
+        stderr=subprocess.DEVNULL,
     )
     deadline = time.monotonic() + 60
-    while not list(tmp_path.glob("runs/*.json")) and time.monotonic() < deadline and process.poll() is None:
+    while (
+        not list(tmp_path.glob("runs/*.json"))
+        and time.monotonic() < deadline
+        and process.poll() is None
+    ):
         time.sleep(0.005)
     process.kill()
     process.wait()
@@ -119,21 +184,32 @@ def test_workers_of_a_killed_sweep_end(tmp_path: Path) -> None:
 def test_a_key_depends_on_all_that_the_run_depends_on(tmp_path: Path) -> None:
     """Not on the order of the grid; on the scenario's text, on files that it names, and on the changes."""
     path = tmp_path / "s.toml"
-    path.write_text(find_scenario("mlp-ddp4").read_text(encoding="utf-8"), encoding="utf-8")
+    path.write_text(
+        find_scenario("mlp-ddp4").read_text(encoding="utf-8"), encoding="utf-8"
+    )
 
     def keys(grid: dict[str, tuple[str, ...]]) -> set[str]:
         return {spec.key for spec in sweep.specs(path, grid)}
 
     one = keys({"a": ("1", "2"), "b": ("3",)})
     assert one == keys({"b": ("3",), "a": ("2", "1")}) and len(one) == 2
-    path.write_text(path.read_text(encoding="utf-8") + "\n# another\n", encoding="utf-8")
+    path.write_text(
+        path.read_text(encoding="utf-8") + "\n# another\n", encoding="utf-8"
+    )
     assert not one & keys({"a": ("1", "2"), "b": ("3",)})
 
 
 def test_a_key_depends_on_files_that_files_name(tmp_path: Path) -> None:
     """What a cluster file extends counts, and files that only the grid names."""
-    scenario, mine, below = tmp_path / "s.toml", tmp_path / "mine.toml", tmp_path / "below.toml"
-    scenario.write_text('[cluster]\nfile = "mine.toml"\n[model]\nname = "llama3-1b-plain"\n', encoding="utf-8")
+    scenario, mine, below = (
+        tmp_path / "s.toml",
+        tmp_path / "mine.toml",
+        tmp_path / "below.toml",
+    )
+    scenario.write_text(
+        '[cluster]\nfile = "mine.toml"\n[model]\nname = "llama3-1b-plain"\n',
+        encoding="utf-8",
+    )
     mine.write_text('extends = "below.toml"\n', encoding="utf-8")
     below.write_text('extends = "h200-host-4"\n', encoding="utf-8")
     grid = {"model.file": ("config.json",)}
@@ -163,12 +239,18 @@ def test_a_grid_that_says_nothing_is_refused(text: str) -> None:
 
 def test_commas_within_brackets_do_not_divide() -> None:
     """Lists can be values."""
-    assert sweep.grid_of(["model.sizes=[1,2],[3,4]"]) == {"model.sizes": ("[1,2]", "[3,4]")}
+    assert sweep.grid_of(["model.sizes=[1,2],[3,4]"]) == {
+        "model.sizes": ("[1,2]", "[3,4]")
+    }
 
 
 def test_two_sweeps_do_not_share_a_folder(tmp_path: Path) -> None:
     """The second is told so."""
-    with sweep._alone(tmp_path), pytest.raises(InputError, match="another sweep"), sweep._alone(tmp_path):
+    with (
+        sweep._alone(tmp_path),
+        pytest.raises(InputError, match="another sweep"),
+        sweep._alone(tmp_path),
+    ):
         pass
 
 
@@ -176,10 +258,15 @@ def test_two_sweeps_do_not_share_a_folder(tmp_path: Path) -> None:
 def test_dask_runs_the_same_sweep(tmp_path: Path) -> None:
     """On a local cluster of two workers, one of which is killed midway."""
     distributed = pytest.importorskip("distributed")
-    with distributed.LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster:
+    with distributed.LocalCluster(
+        n_workers=2, threads_per_worker=1, dashboard_address=None
+    ) as cluster:
         file = tmp_path / "scheduler.json"
         file.write_text(json.dumps({"address": cluster.scheduler_address}))
-        wanted = sweep.specs(find_scenario("mlp-ddp4"), {"training.micro_batch": ("8", "16", "32", "64", "128")})
+        wanted = sweep.specs(
+            find_scenario("mlp-ddp4"),
+            {"training.micro_batch": ("8", "16", "32", "64", "128")},
+        )
         worker, killed = next(iter(cluster.workers.values())), []
 
         def kill(done: int, of: int) -> None:
@@ -187,8 +274,17 @@ def test_dask_runs_the_same_sweep(tmp_path: Path) -> None:
                 killed.append(worker.pid)
                 os.kill(worker.pid, signal.SIGKILL)
 
-        made = sweep.sweep(wanted, tmp_path / "out", sweep.executor_of(f"dask://{file}", 2), progress=kill)
-        assert killed and (pd.read_parquet(made)["error"] == "").all() and len(pd.read_parquet(made)) == 5
+        made = sweep.sweep(
+            wanted,
+            tmp_path / "out",
+            sweep.executor_of(f"dask://{file}", 2),
+            progress=kill,
+        )
+        assert (
+            killed
+            and (pd.read_parquet(made)["error"] == "").all()
+            and len(pd.read_parquet(made)) == 5
+        )
 
 
 def test_processes_begin_with_what_they_need() -> None:
@@ -202,9 +298,12 @@ def test_processes_begin_with_what_they_need() -> None:
 def test_columns_keep_values_and_gaps() -> None:
     """Arrow arrays made by hand hold what pyarrow's own would; numbers that are not are not gaps."""
     for kind, values in (
-        (pa.string(), ["a", None, "", "µs" * 5]), (pa.float64(), [1.5, None, float("inf"), -0.0]),
-        (pa.int64(), [None, 2**40, -1]), (pa.bool_(), [True, None, False] * 9), (pa.float64(), []),
-    ):  # fmt: skip
+        (pa.string(), ["a", None, "", "µs" * 5]),
+        (pa.float64(), [1.5, None, float("inf"), -0.0]),
+        (pa.int64(), [None, 2**40, -1]),
+        (pa.bool_(), [True, None, False] * 9),
+        (pa.float64(), []),
+    ):
         made = arrow.column(values, kind)
         made.validate(full=True)
         assert made.to_pylist() == values

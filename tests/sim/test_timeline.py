@@ -10,13 +10,28 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sim.analysis.timeline import (
+    SPANS,
+    Timeline,
+    Words,
+    arrow_schema,
+    check,
+    group_ranks,
+    group_text,
+)
 from sim.errors import PrestepError
-from sim.timeline import SPANS, Timeline, Words, arrow_schema, check, group_ranks, group_text
 from tests.sim.synthetic import timeline
 
 
 def one(**changes: object) -> Timeline:
-    values = {"rank": 0, "stream": ["s", "s"], "kind": "kernel", "name": "k", "start": [0.0, 2.0], "end": [1.0, 3.0]}
+    values = {
+        "rank": 0,
+        "stream": ["s", "s"],
+        "kind": "kernel",
+        "name": "k",
+        "start": [0.0, 2.0],
+        "end": [1.0, 3.0],
+    }
     return Timeline.build(**{**values, **changes})
 
 
@@ -44,7 +59,9 @@ def test_wrong_columns_are_refused(changes: dict[str, object], words: str) -> No
 
 def test_a_missing_column_is_refused() -> None:
     """Rank, stream, kind, name, start and end must be given."""
-    with pytest.raises(PrestepError, match="missing columns rank, stream, kind, name, end"):
+    with pytest.raises(
+        PrestepError, match="missing columns rank, stream, kind, name, end"
+    ):
         Timeline.build(start=[0.0])
 
 
@@ -62,7 +79,10 @@ def test_selection_by_rank_step_and_window() -> None:
     spans = timeline(ranks=2, steps=2)
     assert set(spans.of_rank(1)["rank"]) == {1}
     assert set(spans.of_step(1)["step"]) == {1}
-    assert list(spans.of_rank(0).window(200e-6, 242e-6)["name"]) == ["gemm_dgrad", "all_reduce"]
+    assert list(spans.of_rank(0).window(200e-6, 242e-6)["name"]) == [
+        "gemm_dgrad",
+        "all_reduce",
+    ]
     assert spans.ranks == (0, 1) and spans.steps == (0, 1)
     joined = Timeline.concatenate([spans.of_rank(0), spans.of_rank(1)])
     assert len(joined) == len(spans) and len(Timeline.concatenate([])) == 0
@@ -83,7 +103,10 @@ def test_the_synthetic_timeline_obeys_the_laws() -> None:
 @pytest.mark.parametrize(
     ("changes", "law"),
     [
-        ({"start": [0.0, 0.5]}, "starts before the previous span of its stream has ended"),
+        (
+            {"start": [0.0, 0.5]},
+            "starts before the previous span of its stream has ended",
+        ),
         ({"end": [1.0, 1.0]}, "ends before it starts"),
         ({"launch": [0.0, 2.5]}, "starts before the host has launched it"),
         ({"ready": [0.0, 4.0]}, "is ready outside its own time"),
@@ -118,5 +141,5 @@ def test_groups_are_short() -> None:
 
 def test_pyarrow_is_imported_only_when_needed() -> None:
     """The command line's help must not pay for Arrow."""
-    code = "import sim.timeline, sim.metrics, sim.result, sim.exporters, sys; sys.exit('pyarrow' in sys.modules)"
+    code = "import sim.analysis.timeline, sim.analysis.metrics, sim.analysis.prediction, sim.exporters, sys; sys.exit('pyarrow' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -9,16 +9,21 @@ import pytest
 from click.testing import CliRunner
 
 from cli import main
-from sim import together
-from sim.engine import execute
+from sim.engine.engine import execute
 from sim.errors import InputError
 from sim.predict import STEPS, load_fabric
 from sim.predict import predict as predict_one
-from sim.spec import load_scenario, parse_scenario
-from sim.together import predict
+from sim.spec.load import load_scenario, parse_scenario
+from sim.studies import shared_cluster
+from sim.studies.shared_cluster import predict
 
 MLP = {"kind": "mlp", "sizes": [1024, 1024, 1024, 1]}
-ON = {"cluster": {"name": "h200-leafspine-4x1"}, "model": MLP, "parallel": {"dp": 2}, "training": {"micro_batch": 64}}
+ON = {
+    "cluster": {"name": "h200-leafspine-4x1"},
+    "model": MLP,
+    "parallel": {"dp": 2},
+    "training": {"micro_batch": 64},
+}
 
 
 def jobs(*placed: list[str], **more: object) -> dict[str, object]:
@@ -37,12 +42,17 @@ def test_jobs_that_share_the_spine_slow_each_other() -> None:
     found = predict(parse_scenario(jobs(["host0", "host2"], ["host1", "host3"]), "t"))
     for name, result in found.results.items():
         assert 1.3 < result.step_time / found.alone[name] <= 2.0 + 1e-6
-    assert {link.name for link in found.links[:2]} == {"leaf0 -> leaf1", "leaf1 -> leaf0"}
+    assert {link.name for link in found.links[:2]} == {
+        "leaf0 -> leaf1",
+        "leaf1 -> leaf0",
+    }
 
 
 def test_one_job_alone_takes_what_the_scenario_takes() -> None:
     """A list of one job is the scenario itself."""
-    alone = predict_one(parse_scenario({**ON, "placement": {"hosts": ["host0", "host2"]}}, "t"))
+    alone = predict_one(
+        parse_scenario({**ON, "placement": {"hosts": ["host0", "host2"]}}, "t")
+    )
     found = predict(parse_scenario(jobs(["host0", "host2"]), "t"))
     assert found.results["job0"].step_time == pytest.approx(alone.step_time, rel=1e-6)
 
@@ -51,40 +61,74 @@ def test_the_order_of_the_jobs_does_not_matter() -> None:
     """Step times belong to jobs, not to their places in the file (which job starts first is said)."""
     tables = [
         {"name": "a", "placement": {"hosts": ["host0", "host2"]}, "start": "0 s"},
-        {"name": "b", "placement": {"hosts": ["host1", "host3"]}, "start": "1 ms", "training": {"micro_batch": 4096}},
+        {
+            "name": "b",
+            "placement": {"hosts": ["host1", "host3"]},
+            "start": "1 ms",
+            "training": {"micro_batch": 4096},
+        },
     ]
-    one, two = (predict(parse_scenario({**ON, "jobs": order}, "t")) for order in (tables, tables[::-1]))
+    one, two = (
+        predict(parse_scenario({**ON, "jobs": order}, "t"))
+        for order in (tables, tables[::-1])
+    )
     for name in "ab":
-        assert one.results[name].step_time == pytest.approx(two.results[name].step_time, rel=1e-9)
+        assert one.results[name].step_time == pytest.approx(
+            two.results[name].step_time, rel=1e-9
+        )
 
 
 def test_a_fast_job_goes_on_until_the_slow_one_has_been_measured() -> None:
     """A job with the spine half of the time slows one that takes ten times as long; neither has it to itself."""
-    big = {"model": {"kind": "mlp", "sizes": [8192, 8192, 8192, 1]}, "placement": {"hosts": ["host1", "host3"]}}
-    scenario = parse_scenario({**ON, "jobs": [{"placement": {"hosts": ["host0", "host2"]}}, big]}, "t")
+    big = {
+        "model": {"kind": "mlp", "sizes": [8192, 8192, 8192, 1]},
+        "placement": {"hosts": ["host1", "host3"]},
+    }
+    scenario = parse_scenario(
+        {**ON, "jobs": [{"placement": {"hosts": ["host0", "host2"]}}, big]}, "t"
+    )
     found = predict(scenario)
     small, large = found.results.values()
     assert large.step_time > 8 * small.step_time and not found.notes
-    assert all(result.step_time > 1.2 * found.alone[name] for name, result in found.results.items())
+    assert all(
+        result.step_time > 1.2 * found.alone[name]
+        for name, result in found.results.items()
+    )
 
 
 def test_a_job_that_nobody_slows_goes_on_while_others_slow_each_other() -> None:
     """How long the others take together is not known from each alone: the third one repeats its step often enough."""
-    across = [{"placement": {"hosts": hosts}} for hosts in (["host0", "host3"], ["host1", "host4"])]
+    across = [
+        {"placement": {"hosts": hosts}}
+        for hosts in (["host0", "host3"], ["host1", "host4"])
+    ]
     alone = {"placement": {"hosts": ["host2"]}, "parallel": {"dp": 1}}
     cluster = {"name": "h200-leafspine-4x1", "hosts": 6}
     scenario = parse_scenario({**ON, "cluster": cluster, "jobs": [*across, alone]}, "t")
-    jobs = together._prepared(scenario, load_fabric(scenario))
-    steps = [together._step(job, execute(job.lowered.graph, job.machine, 4)) for job in jobs]
-    runs, early = together._steady(jobs, steps, [0.0, steps[1] / 3, 0.0])
-    marks = [together._marks(job, run) for job, run in zip(jobs, runs, strict=True)]
-    least = max(ends[STEPS - 2 + together.MEASURED] for ends in marks)
-    assert not early and min(ends[-1] for ends in marks) >= least > 1.2 * (STEPS - 1 + together.MEASURED) * max(steps)
+    jobs = shared_cluster._prepared(scenario, load_fabric(scenario))
+    steps = [
+        shared_cluster._step(job, execute(job.lowered.graph, job.machine, 4))
+        for job in jobs
+    ]
+    runs, early = shared_cluster._steady(jobs, steps, [0.0, steps[1] / 3, 0.0])
+    marks = [
+        shared_cluster._marks(job, run) for job, run in zip(jobs, runs, strict=True)
+    ]
+    least = max(ends[STEPS - 2 + shared_cluster.MEASURED] for ends in marks)
+    assert not early and min(ends[-1] for ends in marks) >= least > 1.2 * (
+        STEPS - 1 + shared_cluster.MEASURED
+    ) * max(steps)
 
 
 def test_jobs_that_name_no_hosts_take_what_is_left() -> None:
     """In order, beside those that do."""
-    scenario = parse_scenario({**ON, "jobs": [{"name": "free"}, {"placement": {"hosts": ["host0", "host3"]}}]}, "t")
+    scenario = parse_scenario(
+        {
+            **ON,
+            "jobs": [{"name": "free"}, {"placement": {"hosts": ["host0", "host3"]}}],
+        },
+        "t",
+    )
     links = {link.name for link in predict(scenario).links}
     assert "host1/nic0 -> leaf0" in links and "host2/nic0 -> leaf1" in links
 
@@ -143,7 +187,9 @@ hostfile = "hosts"
 def scenario(tmp_path: Path) -> Path:
     (tmp_path / "sub").mkdir()
     (tmp_path / "sub" / "other.toml").write_text(OTHER, encoding="utf-8")
-    (tmp_path / "sub" / "hosts").write_text("host1 slots=1\nhost3 slots=1\n", encoding="utf-8")
+    (tmp_path / "sub" / "hosts").write_text(
+        "host1 slots=1\nhost3 slots=1\n", encoding="utf-8"
+    )
     (tmp_path / "jobs.toml").write_text(JOBS, encoding="utf-8")
     return tmp_path / "jobs.toml"
 
@@ -151,10 +197,16 @@ def scenario(tmp_path: Path) -> Path:
 def test_jobs_on_the_command_line(scenario: Path) -> None:
     """A page for each job and what sharing costs; with --json one result for each and the cluster's links."""
     page = CliRunner().invoke(main, ["run", str(scenario)])
-    assert page.exit_code == 0 and "times as long" in page.output and "[mine]" in page.output
+    assert (
+        page.exit_code == 0
+        and "times as long" in page.output
+        and "[mine]" in page.output
+    )
     done = CliRunner().invoke(main, ["run", str(scenario), "--json"])
     told = json.loads(done.stdout)
-    assert [job["name"] for job in told["jobs"]] == ["mine", "job1"] and told["links"][0]["utilisation"] > 0.5
+    assert [job["name"] for job in told["jobs"]] == ["mine", "job1"] and told["links"][
+        0
+    ]["utilisation"] > 0.5
     assert all(job["slowdown"] >= 1 and job["step_time"] > 0 for job in told["jobs"])
 
 
@@ -163,16 +215,28 @@ def test_set_reaches_one_job_or_all(scenario: Path) -> None:
     one = load_scenario(scenario, ["jobs[mine].training.micro_batch=8"])
     assert [job.training.micro_batch for job in one.jobs] == [8, 64]
     every = load_scenario(
-        scenario, ["training.micro_batch=8", "spine.bandwidth=2x", "jobs[1].parallel.bucket_cap=1 MiB"]
+        scenario,
+        [
+            "training.micro_batch=8",
+            "spine.bandwidth=2x",
+            "jobs[1].parallel.bucket_cap=1 MiB",
+        ],
     )
     assert [job.training.micro_batch for job in every.jobs] == [8, 8]
-    assert every.jobs[0].cluster.set == {"spine.bandwidth": "2x"} and every.jobs[1].parallel.bucket_cap == 2**20
+    assert (
+        every.jobs[0].cluster.set == {"spine.bandwidth": "2x"}
+        and every.jobs[1].parallel.bucket_cap == 2**20
+    )
     with pytest.raises(InputError, match=r"jobs\[other\]"):
         load_scenario(scenario, ["jobs[other].training.micro_batch=8"])
 
 
-@pytest.mark.parametrize("arguments", [["--trace", "t.json"], ["--timeline", "t.parquet"]])
-def test_what_is_for_one_job_is_refused_for_several(scenario: Path, arguments: list[str]) -> None:
+@pytest.mark.parametrize(
+    "arguments", [["--trace", "t.json"], ["--timeline", "t.parquet"]]
+)
+def test_what_is_for_one_job_is_refused_for_several(
+    scenario: Path, arguments: list[str]
+) -> None:
     """Exit code 2 and a sentence."""
     done = CliRunner().invoke(main, ["run", str(scenario), *arguments])
     assert done.exit_code == 2 and "2 jobs" in done.stderr

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sim.linkreport import _union, held_by
+from sim.analysis.links import _union, held_by
+from sim.engine.traffic import means
 from sim.predict import simulate
-from sim.spec import parse_scenario
-from sim.traffic import means
+from sim.spec.load import parse_scenario
 from tests.sim.test_network import LINKS, Flow, flow_lists, plan, run, widths
 from topologies import load_cluster
 
@@ -23,7 +23,9 @@ SMALL = {
 
 @settings(max_examples=25, deadline=None)
 @given(flow_lists, widths)
-def test_the_load_integrates_to_what_was_carried(flows: list[Flow], bandwidth: list[float]) -> None:
+def test_the_load_integrates_to_what_was_carried(
+    flows: list[Flow], bandwidth: list[float]
+) -> None:
     """On every link, and it is never above the bandwidth."""
     ends, network = run(bandwidth, flows)
     last = max(ends) + 1.0
@@ -31,12 +33,16 @@ def test_the_load_integrates_to_what_was_carried(flows: list[Flow], bandwidth: l
         time, load = network.traffic.load(link)
         area = means(time, load, np.array([0.0, last]))[0] * last
         assert area == pytest.approx(network.carried[link], rel=1e-6, abs=1e-6)
-        assert (load <= bandwidth[link] * (1 + 1e-6)).all() and (np.diff(time) > 0).all()
+        assert (load <= bandwidth[link] * (1 + 1e-6)).all() and (
+            np.diff(time) > 0
+        ).all()
 
 
 def test_two_transfers_that_share_a_link() -> None:
     """30 and 10 bytes on 10 B/s, the second a second later: full from 0 to 4, both held by the link."""
-    _, network = run([10.0], [Flow(0.0, plan(30, {0: 1.0})), Flow(1.0, plan(10, {0: 1.0}))])
+    _, network = run(
+        [10.0], [Flow(0.0, plan(30, {0: 1.0})), Flow(1.0, plan(10, {0: 1.0}))]
+    )
     time, load = network.traffic.load(0)
     assert time == pytest.approx([0.0, 4.0]) and load == pytest.approx([10.0, 0.0])
     rows, begin, end = network.traffic.segments()
@@ -68,13 +74,19 @@ def test_the_narrowest_kind_of_link_holds_transfers_back() -> None:
     for name, rate in (("slow", "100 MB/s"), ("fast", "100 GB/s")):
         cluster = {"name": "h200-leafspine-4x1", "set": {"spine.bandwidth": rate}}
         done = simulate(parse_scenario({"cluster": cluster, **SMALL}, name))
-        held[name] = held_by(done.run.traffic, done.fabric.links, (0.0, done.run.finished))
+        held[name] = held_by(
+            done.run.traffic, done.fabric.links, (0.0, done.run.finished)
+        )
     assert held["slow"]["spine"] > 0 and held["fast"].get("spine", 0.0) == 0.0
 
 
 def test_a_run_without_communication_has_no_traffic() -> None:
     """One GPU: nothing moves, and nothing breaks."""
     one = {**SMALL, "parallel": {"dp": 1}}
-    done = simulate(parse_scenario({"cluster": {"name": "h200-host-4", "gpus": 1}, **one}, "one"))
+    done = simulate(
+        parse_scenario({"cluster": {"name": "h200-host-4", "gpus": 1}, **one}, "one")
+    )
     assert len(done.run.traffic.time) == 0 and done.run.traffic.seconds() == []
-    assert held_by(done.run.traffic, load_cluster("h200-host-4").links, (0.0, 1.0)) == {}
+    assert (
+        held_by(done.run.traffic, load_cluster("h200-host-4").links, (0.0, 1.0)) == {}
+    )

@@ -8,16 +8,20 @@ from typing import Any
 
 import pytest
 
-from sim.collectives import plan_collective, rings, tree, tuner
+from sim.collectives import plan_collective
+from sim.collectives.algorithms import tree
 from sim.collectives.group import group_of
+from sim.collectives.nccl import rings, tuner
+from sim.collectives.nccl.search import search
 from sim.collectives.plan import RING_OPS
-from sim.collectives.search import search
-from sim.sections import Nccl
+from sim.spec.sections import Nccl
 from tests.sim.hosts import cluster, logged
 from topologies import load_cluster
 from topologies.fabric import Fabric
 
-LOGS: dict[str, Any] = json.loads((Path(__file__).parent / "data" / "nccl-logs.json").read_text(encoding="utf-8"))
+LOGS: dict[str, Any] = json.loads(
+    (Path(__file__).parent / "data" / "nccl-logs.json").read_text(encoding="utf-8")
+)
 CASES = ("2", "4", "2x2", "4x1")
 
 
@@ -28,9 +32,13 @@ def test_the_tuning_table_is_the_log_s(case: str) -> None:
     for op in RING_OPS:
         expected = LOGS[case]["table"][op]
         found = tuner.table(op, fabric.gpus, fabric)
-        assert {" ".join(key) for key in found} | {"ring LL128"} == set(expected) | {"ring LL128"}
+        assert {" ".join(key) for key in found} | {"ring LL128"} == set(expected) | {
+            "ring LL128"
+        }
         for (algo, proto), (latency, bandwidth) in found.items():
-            assert (latency, bandwidth) == pytest.approx(expected[f"{algo} {proto}"], abs=0.0501), (op, algo, proto)
+            assert (latency, bandwidth) == pytest.approx(
+                expected[f"{algo} {proto}"], abs=0.0501
+            ), (op, algo, proto)
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -64,29 +72,50 @@ def test_rings_and_trees_are_the_log_s(case: str) -> None:
     channels = LOGS[case]["channels"][0]
     orders = [order for count, order in LOGS[case]["rings"] for _ in range(count)]
     cycles = rings.cycles(group)
-    assert [[rank[gpu] for gpu in cycles[c % len(cycles)]] for c in range(channels)] == orders
-    trees = [{int(k): v for k, v in found.items()} for count, found in LOGS[case]["trees"] for _ in range(count)]
-    assert [{rank[a]: rank[b] for a, b in up.items()} for up in tree.parents(group, channels)] == trees
+    assert [
+        [rank[gpu] for gpu in cycles[c % len(cycles)]] for c in range(channels)
+    ] == orders
+    trees = [
+        {int(k): v for k, v in found.items()}
+        for count, found in LOGS[case]["trees"]
+        for _ in range(count)
+    ]
+    assert [
+        {rank[a]: rank[b] for a, b in up.items()}
+        for up in tree.parents(group, channels)
+    ] == trees
 
 
 # Fact sheet, section 7: microseconds and GB/s by hand from src/graph/tuning.cc with the channels of public logs.
 VECTORS = {
     "8xH100": {
-        ("tree", "LL"): (15.2, 43.579), ("tree", "LL128"): (31.5, 128.8), ("tree", "Simple"): (64.4, 165.6),
-        ("ring", "LL"): (15.0, 80.571), ("ring", "LL128"): (40.6, 189.257), ("ring", "Simple"): (56.0, 205.714),
+        ("tree", "LL"): (15.2, 43.579),
+        ("tree", "LL128"): (31.5, 128.8),
+        ("tree", "Simple"): (64.4, 165.6),
+        ("ring", "LL"): (15.0, 80.571),
+        ("ring", "LL128"): (40.6, 189.257),
+        ("ring", "Simple"): (56.0, 205.714),
         ("nvls", "Simple"): (25.0, 272.0),
     },
     "2x8": {
-        ("tree", "LL"): (25.2, 16.575), ("tree", "LL128"): (48.5, 124.78), ("tree", "Simple"): (92.4, 140.76),
-        ("ring", "LL"): (40.0, 20.8), ("ring", "LL128"): (75.2, 156.587), ("ring", "Simple"): (131.6, 204.8),
+        ("tree", "LL"): (25.2, 16.575),
+        ("tree", "LL128"): (48.5, 124.78),
+        ("tree", "Simple"): (92.4, 140.76),
+        ("ring", "LL"): (40.0, 20.8),
+        ("ring", "LL128"): (75.2, 156.587),
+        ("ring", "Simple"): (131.6, 204.8),
         ("nvls_tree", "Simple"): (66.8, 246.187),
     },
     "4x8": {
-        ("tree", "LL"): (35.2, 8.670), ("tree", "LL128"): (65.5, 98.6), ("tree", "Simple"): (120.4, 122.4),
-        ("ring", "LL"): (78.8, 10.529), ("ring", "LL128"): (144.4, 151.535), ("ring", "Simple"): (282.8, 198.194),
+        ("tree", "LL"): (35.2, 8.670),
+        ("tree", "LL128"): (65.5, 98.6),
+        ("tree", "Simple"): (120.4, 122.4),
+        ("ring", "LL"): (78.8, 10.529),
+        ("ring", "LL128"): (144.4, 151.535),
+        ("ring", "Simple"): (282.8, 198.194),
         ("nvls_tree", "Simple"): (108.6, 187.871),
     },
-}  # fmt: skip
+}
 
 
 def hosts_of(case: str) -> Fabric:
@@ -118,10 +147,30 @@ def test_tables_of_blackwell_and_of_gathers() -> None:
 
 # Fact sheet, section 7: winners of all-reduces by size in KiB.
 WINNERS = {
-    ("8xH100", True): {1: "ring LL", 1024: "ring LL", 4096: "nvls Simple", 2**20: "nvls Simple"},
-    ("8xH100", False): {1024: "ring LL", 4096: "ring LL128", 16384: "ring LL128", 65536: "ring Simple"},
-    ("2x8", True): {32: "tree LL", 256: "tree LL128", 1024: "tree LL128", 4096: "nvls_tree Simple"},
-    ("2x8", False): {4096: "tree LL128", 16384: "ring LL128", 65536: "ring LL128", 262144: "ring Simple"},
+    ("8xH100", True): {
+        1: "ring LL",
+        1024: "ring LL",
+        4096: "nvls Simple",
+        2**20: "nvls Simple",
+    },
+    ("8xH100", False): {
+        1024: "ring LL",
+        4096: "ring LL128",
+        16384: "ring LL128",
+        65536: "ring Simple",
+    },
+    ("2x8", True): {
+        32: "tree LL",
+        256: "tree LL128",
+        1024: "tree LL128",
+        4096: "nvls_tree Simple",
+    },
+    ("2x8", False): {
+        4096: "tree LL128",
+        16384: "ring LL128",
+        65536: "ring LL128",
+        262144: "ring Simple",
+    },
 }
 
 
@@ -131,7 +180,9 @@ def test_winners_by_size(case: str, on: bool) -> None:
     fabric = hosts_of(case)
     found = {}
     for size in WINNERS[case, on]:
-        best = tuner.candidates("all_reduce", size * 1024.0, fabric.gpus, fabric, Nccl(nvls=on))[0]
+        best = tuner.candidates(
+            "all_reduce", size * 1024.0, fabric.gpus, fabric, Nccl(nvls=on)
+        )[0]
         found[size] = f"{best.algo} {best.proto}"
     assert found == WINNERS[case, on]
 
@@ -142,7 +193,13 @@ def test_the_search_finds_the_channels_of_other_machines() -> None:
     for name in ("dgx-a100", "dgx-b200", "hgx-h800", "dgx-h100", "gb200-nvl72"):
         fabric = load_cluster(name)
         graph = search(group_of(fabric, fabric.gpus), fabric.gpu_model, Nccl())
-        found[name] = (graph.count, graph.ring, graph.heads, graph.nvls, graph.nvls_inter)
+        found[name] = (
+            graph.count,
+            graph.ring,
+            graph.heads,
+            graph.nvls,
+            graph.nvls_inter,
+        )
     assert found["dgx-a100"][:3] == (12, 20, 0)
     assert found["dgx-b200"] == (16, 45, 8, 80, 90)
     assert found["hgx-h800"][:2] == (8, 20)
@@ -165,19 +222,28 @@ def test_versions_differ() -> None:
     """Latencies of trees and NVLink SHARP, limits of LL, channels per peer: as each release has them."""
     one, two = load_cluster("dgx-h100"), cluster(2)
 
-    def row(fabric: Fabric, version: str, algo: str, proto: str = "Simple") -> tuple[float, float]:
-        return tuner.table("all_reduce", fabric.gpus, fabric, Nccl(version=version, nvls=True))[algo, proto]
+    def row(
+        fabric: Fabric, version: str, algo: str, proto: str = "Simple"
+    ) -> tuple[float, float]:
+        return tuner.table(
+            "all_reduce", fabric.gpus, fabric, Nccl(version=version, nvls=True)
+        )[algo, proto]
 
     assert row(one, "2.18.5", "tree")[0] == pytest.approx(2 * 7 * 4.0)
     assert row(one, "2.21.5", "tree")[0] == pytest.approx(2 * 7 * 28.0)
     assert row(one, "2.23.4", "tree")[0] == pytest.approx(8.4 + 2 * 7 * 4.0)
-    assert (row(one, "2.18.5", "nvls")[0], row(one, "2.21.5", "nvls")[0]) == (23.0, 25.0)
+    assert (row(one, "2.18.5", "nvls")[0], row(one, "2.21.5", "nvls")[0]) == (
+        23.0,
+        25.0,
+    )
     assert row(one, "2.18.5", "ring", "LL")[1] == pytest.approx(87.7 * 8 / 14)
     assert row(two, "2.27.3", "nvls_tree")[0] == pytest.approx(25 + 2 * 14)
 
     def peers(hosts: int, version: str) -> int:
         fabric = cluster(hosts)
-        return search(group_of(fabric, fabric.gpus), "h100", Nccl(version=version)).per_peer
+        return search(
+            group_of(fabric, fabric.gpus), "h100", Nccl(version=version)
+        ).per_peer
 
     assert [peers(n, "2.28.9") for n in (2, 4, 5)] == [2, 2, 1]
     assert [peers(n, "2.29.2") for n in (2, 4, 5, 9)] == [4, 4, 2, 1]
@@ -199,4 +265,6 @@ def test_emulated_hosts_take_the_measured_time(case: str, op: str) -> None:
     fabric = logged(case)
     for size, time in EMULATED[case, op].items():
         plan = plan_collective(op, size * 2.0**20, fabric.gpus, fabric)
-        assert plan.duration(fabric.links.bandwidth) == pytest.approx(time * 1e-6, rel=0.04 if size >= 32 else 0.1)
+        assert plan.duration(fabric.links.bandwidth) == pytest.approx(
+            time * 1e-6, rel=0.04 if size >= 32 else 0.1
+        )

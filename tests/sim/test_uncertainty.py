@@ -12,11 +12,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cli import main
+from sim.analysis.uncertainty import (
+    Constant,
+    Uncertainty,
+    difference,
+    interval,
+    quantile,
+    widths,
+)
 from sim.costs import load_gpu
-from sim.costs.kernel import Kernel
-from sim.uncertainty import Constant, Uncertainty, difference, interval, quantile, widths
+from sim.graph.kernel import Kernel
 
-GEMM, ATTENTION = Constant("gemm", "gemm bf16", "measured"), Constant("attention", "attention_fwd bf16", "fitted")
+GEMM, ATTENTION = (
+    Constant("gemm", "gemm bf16", "measured"),
+    Constant("attention", "attention_fwd bf16", "fitted"),
+)
 TIMES = st.floats(1e-6, 10.0)
 
 
@@ -34,7 +44,10 @@ def plain() -> dict[str, object]:
 @given(TIMES, TIMES)
 def test_interval_holds_the_step_and_grows_with_it(one: float, other: float) -> None:
     """The step lies inside, low and high are equally far by factor, and twice the step has twice the bounds."""
-    made, twice = (interval({GEMM: k * one, ATTENTION: k * other}, k * (one + other)) for k in (1.0, 2.0))
+    made, twice = (
+        interval({GEMM: k * one, ATTENTION: k * other}, k * (one + other))
+        for k in (1.0, 2.0)
+    )
     step = one + other
     assert made.low < step < made.high
     assert math.isclose(made.low * made.high, step * step)
@@ -45,7 +58,10 @@ def test_interval_holds_the_step_and_grows_with_it(one: float, other: float) -> 
 def test_errors_of_one_constant_count_together_and_of_two_do_not(time: float) -> None:
     """All time on one constant is less sure than the same time on two constants as good as it."""
     other = GEMM._replace(name="gemm_bias bf16")
-    assert interval({GEMM: 2 * time}, 2 * time).spread > interval({GEMM: time, other: time}, 2 * time).spread
+    assert (
+        interval({GEMM: 2 * time}, 2 * time).spread
+        > interval({GEMM: time, other: time}, 2 * time).spread
+    )
 
 
 @given(TIMES, TIMES)
@@ -78,14 +94,18 @@ def test_past_the_measured_sizes_it_widens_and_warns() -> None:
     spread = {part.constant: part.spread for part in far.parts}
     assert spread["gemm bf16"] == pytest.approx(3 * widths()["gemm"]["measured"])
     assert not near.warnings
-    assert far.warnings == ("gemm bf16: up to 4 times the measured sizes, 100.0% of the step",)
+    assert far.warnings == (
+        "gemm bf16: up to 4 times the measured sizes, 100.0% of the step",
+    )
 
 
 def test_a_gpu_says_how_far_a_kernel_lies_past_its_table() -> None:
     """A measured size is not past it; a size far larger than any measured one is, by octaves."""
     gpu = load_gpu("h200")
     assert gpu.past(Kernel("gemm", (4096, 4096, 4096), "bf16", "nt")) == 0.0
-    one, two = (gpu.past(Kernel("gemm", (2**k, 4096, 4096), "bf16", "nt")) for k in (26, 27))
+    one, two = (
+        gpu.past(Kernel("gemm", (2**k, 4096, 4096), "bf16", "nt")) for k in (26, 27)
+    )
     assert one > 1.0
     assert two == pytest.approx(one + 1)
 
@@ -101,7 +121,9 @@ def test_a_result_has_its_interval(plain: dict[str, object]) -> None:
     assert sum(part["seconds"] for part in parts) == pytest.approx(step)
     assert sure["nominal"] == 0.9
     assert "linearised" in sure["method"]
-    spread = math.hypot(*(part["seconds"] * part["spread"] for part in sure["parts"])) / step
+    spread = (
+        math.hypot(*(part["seconds"] * part["spread"] for part in sure["parts"])) / step
+    )
     assert sure["high"] == pytest.approx(step * math.exp(quantile() * spread))
 
 
@@ -144,13 +166,22 @@ def test_every_grade_has_a_width() -> None:
     """No family of kernels or communication lacks a width for a grade that it can have."""
     for family in ("gemm", "attention", "memory", "other", "lent"):
         assert {"measured", "fitted", "datasheet", "guess"} == set(widths()[family])
-        assert widths()[family]["measured"] <= widths()[family]["fitted"] <= widths()[family]["guess"]
+        assert (
+            widths()[family]["measured"]
+            <= widths()[family]["fitted"]
+            <= widths()[family]["guess"]
+        )
     assert isinstance(interval({}, 1.0), Uncertainty)
 
 
 def test_hosts_that_differ_widen_what_waits_for_them(tmp_path: Path) -> None:
     """`host_spread` of a cluster counts for the host's seconds, and not where the scenario says how fast its host is."""
-    small = ["--set", "training.micro_batch=1", "--set", "training.seq_len=128"]  # so that the GPU waits for the host
+    small = [
+        "--set",
+        "training.micro_batch=1",
+        "--set",
+        "training.seq_len=128",
+    ]  # so that the GPU waits for the host
     unsaid = of("run", *small)["uncertainty"]
     said = of("run", *small, "--set", "cluster.host_factor=1.35")["uncertainty"]
     assert isinstance(unsaid, dict)

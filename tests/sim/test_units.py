@@ -23,7 +23,14 @@ from sim.units import (
 
 @pytest.mark.parametrize(
     ("text", "size"),
-    [("25 MiB", 25 * 2**20), ("4GB", 4e9), ("0 B", 0), ("1_000 kB", 1e6), ("1.5 KiB", 1536), ("2e3 B", 2000)],
+    [
+        ("25 MiB", 25 * 2**20),
+        ("4GB", 4e9),
+        ("0 B", 0),
+        ("1_000 kB", 1e6),
+        ("1.5 KiB", 1536),
+        ("2e3 B", 2000),
+    ],
 )
 def test_bytes_are_decimal_or_binary_by_their_prefix(text: str, size: float) -> None:
     """MB is a million bytes, MiB 2**20; blanks, underscores and exponents are welcome."""
@@ -32,7 +39,13 @@ def test_bytes_are_decimal_or_binary_by_their_prefix(text: str, size: float) -> 
 
 @pytest.mark.parametrize(
     ("text", "bandwidth"),
-    [("100 GB/s", 100e9), ("400 Gbit/s", 50e9), ("400 Gbps", 50e9), ("1 GiB/s", 2.0**30), ("8 bit/s", 1)],
+    [
+        ("100 GB/s", 100e9),
+        ("400 Gbit/s", 50e9),
+        ("400 Gbps", 50e9),
+        ("1 GiB/s", 2.0**30),
+        ("8 bit/s", 1),
+    ],
 )
 def test_bandwidth_is_bytes_per_second(text: str, bandwidth: float) -> None:
     """Bits are an eighth of a byte."""
@@ -41,7 +54,14 @@ def test_bandwidth_is_bytes_per_second(text: str, bandwidth: float) -> None:
 
 @pytest.mark.parametrize(
     ("text", "duration"),
-    [("1 us", 1e-6), ("1 µs", 1e-6), ("20 ms", 0.02), ("3 ns", 3e-9), ("2 h", 7200), (".5 s", 0.5)],
+    [
+        ("1 us", 1e-6),
+        ("1 µs", 1e-6),
+        ("20 ms", 0.02),
+        ("3 ns", 3e-9),
+        ("2 h", 7200),
+        (".5 s", 0.5),
+    ],
 )
 def test_durations_are_seconds(text: str, duration: float) -> None:
     """A duration is the float that the same number of seconds would be written as."""
@@ -50,9 +70,25 @@ def test_durations_are_seconds(text: str, duration: float) -> None:
 
 @pytest.mark.parametrize("parse", [parse_bytes, parse_bandwidth, parse_duration])
 @pytest.mark.parametrize(
-    "wrong", ["5", "", "fast", "5 parsecs", "-1 B", "-1 s", 25, 2.5, None, True, "nan B", "1 2 MiB"]
+    "wrong",
+    [
+        "5",
+        "",
+        "fast",
+        "5 parsecs",
+        "-1 B",
+        "-1 s",
+        25,
+        2.5,
+        None,
+        True,
+        "nan B",
+        "1 2 MiB",
+    ],
 )
-def test_a_quantity_without_a_good_unit_is_an_input_error(parse: object, wrong: object) -> None:
+def test_a_quantity_without_a_good_unit_is_an_input_error(
+    parse: object, wrong: object
+) -> None:
     """A bare number, an unknown unit, a negative or odd quantity: each says what was found and expected."""
     with pytest.raises(InputError, match="expected"):
         parse(wrong)  # type: ignore[operator]
@@ -60,7 +96,9 @@ def test_a_quantity_without_a_good_unit_is_an_input_error(parse: object, wrong: 
 
 def test_a_misspelt_unit_is_suggested() -> None:
     """A size where a bandwidth belongs is answered with the unit that was meant, and the place where it stands."""
-    with pytest.raises(InputError, match=r'a\.toml: nic\.bandwidth: .*did you mean "GiB/s"'):
+    with pytest.raises(
+        InputError, match=r'a\.toml: nic\.bandwidth: .*did you mean "GiB/s"'
+    ):
         parse_bandwidth("5 GiB", "a.toml", "nic.bandwidth")
 
 
@@ -78,9 +116,15 @@ def test_formatting_and_parsing_agree(value: float) -> None:
 @given(st.integers(0, 10**6))
 def test_every_unit_is_linear(number: int) -> None:
     """n of a unit is n times one of it."""
-    for parse, units in ((parse_bytes, BYTES), (parse_bandwidth, BANDWIDTHS), (parse_duration, DURATIONS)):
+    for parse, units in (
+        (parse_bytes, BYTES),
+        (parse_bandwidth, BANDWIDTHS),
+        (parse_duration, DURATIONS),
+    ):
         for unit in units:
-            assert parse(f"{number} {unit}") == pytest.approx(number * parse(f"1 {unit}"))
+            assert parse(f"{number} {unit}") == pytest.approx(
+                number * parse(f"1 {unit}")
+            )
 
 
 def test_people_read_round_numbers() -> None:
@@ -91,9 +135,20 @@ def test_people_read_round_numbers() -> None:
     assert format_duration(0) == "0 s"
 
 
-@pytest.mark.parametrize(("text", "size"), [
-    ("8", 8), ("4G", 4 * 2**30), ("128M", 2**27), ("4 GB", 4e9), ("1.5M", 3 * 2**19), ("32k", 2**15), ("1.9", 1),
-])  # fmt: skip
-def test_sizes_on_the_command_line_are_those_of_nccl_tests(text: str, size: float) -> None:
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [
+        ("8", 8),
+        ("4G", 4 * 2**30),
+        ("128M", 2**27),
+        ("4 GB", 4e9),
+        ("1.5M", 3 * 2**19),
+        ("32k", 2**15),
+        ("1.9", 1),
+    ],
+)
+def test_sizes_on_the_command_line_are_those_of_nccl_tests(
+    text: str, size: float
+) -> None:
     """A bare letter is a power of 1024, as nccl-tests reads -b and -e."""
     assert parse_nccl_size(text) == size

@@ -10,14 +10,14 @@ from click.testing import CliRunner, Result
 
 import cli
 from sim import predict
-from sim import whatif as whatifs
+from sim.analysis.report import step_time
+from sim.analysis.shadow_prices import MORE, shadow_prices
 from sim.commands import _shared
 from sim.predict import simulate
-from sim.report import step_time
-from sim.sections import Scenario
-from sim.shadow import MORE, shadow_prices
-from sim.spec import load_scenario, parse_scenario
-from sim.whatif import EACH, Changes, compare, elements, tornado
+from sim.spec.load import load_scenario, parse_scenario
+from sim.spec.sections import Scenario
+from sim.studies import whatif as whatifs
+from sim.studies.whatif import EACH, Changes, compare, elements, tornado
 from topologies import load_cluster
 
 STEP = """
@@ -57,12 +57,18 @@ def seconds(file: str, *changes: str) -> float:
 
 
 @pytest.mark.parametrize("kind", ["spine", "nic", "pcie"])
-def test_a_price_is_what_one_percent_more_bandwidth_saves(leafspine: str, kind: str) -> None:
+def test_a_price_is_what_one_percent_more_bandwidth_saves(
+    leafspine: str, kind: str
+) -> None:
     """The same number comes out of running the changed scenario from its file; only the spine is worth anything."""
     prices = shadow_prices(simulate(load_scenario(leafspine)))
     faster = f"set = {{ {SLOW_SPINE}".replace("1 GB/s", "1.01 GB/s")
     if kind == "spine":
-        text = Path(leafspine).read_text(encoding="utf-8").replace(f"set = {{ {SLOW_SPINE}", faster)
+        text = (
+            Path(leafspine)
+            .read_text(encoding="utf-8")
+            .replace(f"set = {{ {SLOW_SPINE}", faster)
+        )
         Path(leafspine).with_name("more.toml").write_text(text, encoding="utf-8")
         after = seconds(str(Path(leafspine).with_name("more.toml")))
     else:
@@ -77,7 +83,9 @@ def test_the_price_is_the_derivative(leafspine: str) -> None:
     base, changes = seconds(leafspine), Changes(load_scenario(leafspine))
     price = shadow_prices(changes.base).by_kind["spine"]
     for factor in (1.0001, 0.999):
-        slope = (base - step_time(changes.simulate({"spine.bandwidth": f"{factor}x"}))) / (factor - 1)
+        slope = (
+            base - step_time(changes.simulate({"spine.bandwidth": f"{factor}x"}))
+        ) / (factor - 1)
         assert slope == pytest.approx(price, rel=0.03)
 
 
@@ -85,11 +93,19 @@ def test_only_the_tightest_links_of_a_kind_have_its_price(tmp_path: Path) -> Non
     """With one slow port, its two directions; with equal ports, all of them together, and `tied` says so."""
     ports = '"nic.bandwidth" = "0.2x"'
     found = {}
-    for name, changes in (("equal", ports), ("one", f'{ports}, "nic[host2].bandwidth" = "0.5x"')):
-        simulation = simulate(load_scenario(scenario_file(tmp_path, "h200-leafspine-4x1", changes)))
+    for name, changes in (
+        ("equal", ports),
+        ("one", f'{ports}, "nic[host2].bandwidth" = "0.5x"'),
+    ):
+        simulation = simulate(
+            load_scenario(scenario_file(tmp_path, "h200-leafspine-4x1", changes))
+        )
         prices, links = shadow_prices(simulation), simulation.fabric.links
         rows = [row for row in links.of_kind("nic").tolist() if prices.by_link[row] > 0]
-        found[name] = {links.name(row) for row in rows}, {int(prices.tied[row]) for row in rows}
+        found[name] = (
+            {links.name(row) for row in rows},
+            {int(prices.tied[row]) for row in rows},
+        )
         assert {float(prices.by_link[row]) for row in rows} == {prices.by_kind["nic"]}
     assert len(found["equal"][0]) == 8 and found["equal"][1] == {8}
     assert found["one"] == ({"host2/nic0-leaf1", "leaf1-host2/nic0"}, {2})
@@ -101,7 +117,10 @@ def test_run_prints_prices(leafspine: str) -> None:
     busiest, spine = said["links"][0], said["link_kinds"][0]
     assert busiest["kind"] == spine["kind"] == "spine" and busiest["tied"] == 2
     assert busiest["shadow_price"] == spine["shadow_price"] > 0.5 * said["step_time"]
-    assert busiest["peak"] == pytest.approx(1.0, rel=0.01) and len(busiest["profile"]) == 40
+    assert (
+        busiest["peak"] == pytest.approx(1.0, rel=0.01)
+        and len(busiest["profile"]) == 40
+    )
     assert 0 <= spine["held"] <= said["step_time"] * 1.001
     page = CliRunner().invoke(cli.main, ["run", leafspine]).stdout
     assert "1 % faster saves" in page and "all 2 of spine" in page
@@ -110,26 +129,46 @@ def test_run_prints_prices(leafspine: str) -> None:
 def test_the_trace_has_counters_of_links(leafspine: str, tmp_path: Path) -> None:
     """One series per link in a process of its own, from nothing to at most its bandwidth and back."""
     path = tmp_path / "t.json"
-    assert CliRunner().invoke(cli.main, ["run", leafspine, "--trace", str(path)]).exit_code == 0
-    events = [e for e in json.loads(path.read_text(encoding="utf-8"))["traceEvents"] if e["ph"] == "C"]
+    assert (
+        CliRunner().invoke(cli.main, ["run", leafspine, "--trace", str(path)]).exit_code
+        == 0
+    )
+    events = [
+        e
+        for e in json.loads(path.read_text(encoding="utf-8"))["traceEvents"]
+        if e["ph"] == "C"
+    ]
     assert any(e["name"].startswith("leaf0 -> leaf1 (of 1 GB/s)") for e in events)
-    series = [e["args"]["GB/s"] for e in events if e["name"].startswith("leaf0 -> leaf1")]
+    series = [
+        e["args"]["GB/s"] for e in events if e["name"].startswith("leaf0 -> leaf1")
+    ]
     assert max(series) == pytest.approx(1.0, rel=0.01) and series[-1] == 0.0
     assert {e["pid"] for e in events if "GB/s" in e["args"]} == {1_000_000}
 
 
-def test_a_report_tries_what_it_can_afford(leafspine: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_report_tries_what_it_can_afford(
+    leafspine: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Simulated like `--each` where the step is small; of a larger one 1 % more to first order, nothing above the step."""
     scenario = load_scenario(Path(leafspine))
     result = predict.predict(scenario, prices=True)
     short = whatifs.short_tornado(scenario, result)
-    full = {row["element"]: row for row in tornado(scenario, ["link-kind", "gpu"], base=result.source)["elements"]}
+    full = {
+        row["element"]: row
+        for row in tornado(scenario, ["link-kind", "gpu"], base=result.source)[
+            "elements"
+        ]
+    }
     assert len(short["elements"]) > 2 and short["factors"] == [0.5, 2.0]
     for row in short["elements"]:
-        assert [c["step_time"] for c in row["changes"]] == [c["step_time"] for c in full[row["element"]]["changes"]]
+        assert [c["step_time"] for c in row["changes"]] == [
+            c["step_time"] for c in full[row["element"]]["changes"]
+        ]
     monkeypatch.setattr(whatifs, "SPENT", 0)
     first = whatifs.short_tornado(scenario, result)
-    changes = {row["element"]: row["changes"][0]["difference"] for row in first["elements"]}
+    changes = {
+        row["element"]: row["changes"][0]["difference"] for row in first["elements"]
+    }
     assert first["factors"] == [1.01] and "first order" in first["note"]
     assert changes["spine"] == pytest.approx(-result.link_kinds[0].shadow_price / 100)
     assert all(-0.011 * result.step_time < change < 0 for change in changes.values())
@@ -137,22 +176,34 @@ def test_a_report_tries_what_it_can_afford(leafspine: str, monkeypatch: pytest.M
 
 def test_side_by_side_names_what_bound_the_step(leafspine: str) -> None:
     """Before, the spine; with eight times its bandwidth, the ports. Shares' differences add up to the step's."""
-    compared = json.loads(whatif(leafspine, "--set", "spine.bandwidth=8 GB/s", "--json").stdout)
+    compared = json.loads(
+        whatif(leafspine, "--set", "spine.bandwidth=8 GB/s", "--json").stdout
+    )
     assert compared["base"]["link_kinds"][0]["kind"] == "spine"
     assert compared["changed"]["link_kinds"][0]["kind"] == "nic"
-    assert sum(compared["breakdown_difference"].values()) == pytest.approx(compared["difference"])
+    assert sum(compared["breakdown_difference"].values()) == pytest.approx(
+        compared["difference"]
+    )
     page = whatif(leafspine, "--set", "spine.bandwidth=8 GB/s").stdout
     before, after = page.split("links that bound the step, changed")
     assert "  spine  1 % faster saves" in before and "  nic  1 % faster saves" in after
 
 
-def test_a_changed_cluster_is_not_lowered_again(leafspine: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_changed_cluster_is_not_lowered_again(
+    leafspine: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Links, and GPUs that all change alike: one lowering for all; a GPU that differs from the others: another one."""
     lowered: list[object] = []
     original = predict.lower
-    monkeypatch.setattr(predict, "lower", lambda *a, **k: (lowered.append(a), original(*a, **k))[1])
+    monkeypatch.setattr(
+        predict, "lower", lambda *a, **k: (lowered.append(a), original(*a, **k))[1]
+    )
     changes = Changes(load_scenario(leafspine))
-    for more in ({"spine.bandwidth": "2x"}, {"nic.latency": "3x"}, {"gpu.clock": "0.5x"}):
+    for more in (
+        {"spine.bandwidth": "2x"},
+        {"nic.latency": "3x"},
+        {"gpu.clock": "0.5x"},
+    ):
         changes.simulate(more)
     assert len(lowered) == 1
     changes.simulate({"gpu[1].clock": "0.5x"})
@@ -160,7 +211,13 @@ def test_a_changed_cluster_is_not_lowered_again(leafspine: str, monkeypatch: pyt
 
 
 @pytest.mark.parametrize(
-    "change", ["spine.bandwidth=2x", "gpu.clock=0.5x", "gpu[3].flops=0.5x", "nic[host1].bandwidth=0.3x"]
+    "change",
+    [
+        "spine.bandwidth=2x",
+        "gpu.clock=0.5x",
+        "gpu[3].flops=0.5x",
+        "nic[host1].bandwidth=0.3x",
+    ],
 )
 def test_what_is_kept_changes_no_number(leafspine: str, change: str) -> None:
     """A what-if's step is that of a run with the change from the start."""
@@ -171,7 +228,10 @@ def test_what_is_kept_changes_no_number(leafspine: str, change: str) -> None:
 
 def test_a_change_of_the_scenario_is_compared_too(leafspine: str) -> None:
     """Not only of the cluster: half of the batch; and of the number of hosts, both at once."""
-    for change in (["training.micro_batch=32"], ["training.micro_batch=32", "spine.bandwidth=2x"]):
+    for change in (
+        ["training.micro_batch=32"],
+        ["training.micro_batch=32", "spine.bandwidth=2x"],
+    ):
         base, changed = load_scenario(leafspine), load_scenario(leafspine, change)
         assert step_time(Changes(base).of(changed)) == step_time(simulate(changed))
 
@@ -180,10 +240,17 @@ def test_the_tornado_is_sorted_and_agrees_with_runs(leafspine: str) -> None:
     """Factors apply on top of the file's own changes: the spine, at 1 GB/s there, matters most."""
     said = json.loads(whatif(leafspine, "--each", "link-kind", "--json").stdout)
     effects = [row["effect"] for row in said["elements"]]
-    assert effects == sorted(effects, reverse=True) and said["elements"][0]["element"] == "spine"
+    assert (
+        effects == sorted(effects, reverse=True)
+        and said["elements"][0]["element"] == "spine"
+    )
     half = seconds(leafspine, "spine.bandwidth=0.5 GB/s")
-    assert said["elements"][0]["changes"][0]["step_time"] == pytest.approx(half, rel=1e-9)
-    assert {row["element"] for row in said["elements"]} == set(load_cluster("h200-leafspine-4x1").links.kinds)
+    assert said["elements"][0]["changes"][0]["step_time"] == pytest.approx(
+        half, rel=1e-9
+    )
+    assert {row["element"] for row in said["elements"]} == set(
+        load_cluster("h200-leafspine-4x1").links.kinds
+    )
 
 
 @pytest.mark.parametrize("word", list(EACH))
@@ -195,10 +262,14 @@ def test_every_word_of_each_has_elements(word: str) -> None:
     fabric.with_overrides({key: "0.5x" for _, key in found})
 
 
-def test_the_tornado_page_has_bars_on_both_sides(leafspine: str, tmp_path: Path) -> None:
+def test_the_tornado_page_has_bars_on_both_sides(
+    leafspine: str, tmp_path: Path
+) -> None:
     """Slower to the right, faster to the left; the picture has every element."""
     plot = tmp_path / "sub" / "tornado.svg"
-    done = whatif(leafspine, "--each", "link-kind", "--each", "gpu,tier", "--plot", str(plot))
+    done = whatif(
+        leafspine, "--each", "link-kind", "--each", "gpu,tier", "--plot", str(plot)
+    )
     assert done.exit_code == 0, done.output
     row = next(line for line in done.stdout.splitlines() if line.startswith("spine"))
     left, right = row.split("|")
@@ -208,8 +279,14 @@ def test_the_tornado_page_has_bars_on_both_sides(leafspine: str, tmp_path: Path)
 
 def test_a_set_beside_each_changes_the_base(leafspine: str) -> None:
     """The tornado starts from the changed cluster."""
-    said = json.loads(whatif(leafspine, "--each", "gpu", "--set", "spine.bandwidth=2 GB/s", "--json").stdout)
-    assert said["step_time"] == pytest.approx(seconds(leafspine, "spine.bandwidth=2 GB/s"))
+    said = json.loads(
+        whatif(
+            leafspine, "--each", "gpu", "--set", "spine.bandwidth=2 GB/s", "--json"
+        ).stdout
+    )
+    assert said["step_time"] == pytest.approx(
+        seconds(leafspine, "spine.bandwidth=2 GB/s")
+    )
 
 
 @pytest.mark.parametrize(
@@ -227,7 +304,9 @@ def test_a_set_beside_each_changes_the_base(leafspine: str) -> None:
         (["--set", "spine=2x"], "selector=off"),
     ],
 )
-def test_mistakes_end_with_code_2(leafspine: str, arguments: list[str], told: str) -> None:
+def test_mistakes_end_with_code_2(
+    leafspine: str, arguments: list[str], told: str
+) -> None:
     """Nothing on stdout, what is wrong on stderr, no traceback."""
     done = whatif(leafspine, *arguments)
     assert done.exit_code == _shared.EXIT_INPUT and done.stdout == ""
@@ -236,8 +315,13 @@ def test_mistakes_end_with_code_2(leafspine: str, arguments: list[str], told: st
 
 def test_tornado_of_one_gpu() -> None:
     """Nothing communicates: links change nothing, the GPU does."""
-    tables = {"cluster": {"name": "h200-host-4", "gpus": 1}, "model": {"kind": "mlp", "sizes": [4096, 8192, 4096]}}
-    scenario: Scenario = parse_scenario({**tables, "training": {"micro_batch": 4096}}, "one")
+    tables = {
+        "cluster": {"name": "h200-host-4", "gpus": 1},
+        "model": {"kind": "mlp", "sizes": [4096, 8192, 4096]},
+    }
+    scenario: Scenario = parse_scenario(
+        {**tables, "training": {"micro_batch": 4096}}, "one"
+    )
     rows = tornado(scenario, ["link-kind", "gpu"], [0.5])["elements"]
     effects = {row["element"]: row["effect"] for row in rows}
     assert effects["gpu clock"] > 0 and effects["nvlink"] == 0.0
@@ -247,4 +331,7 @@ def test_compare_takes_shares_that_only_one_has() -> None:
     """A share that is new, or gone, counts as nothing on the other side."""
     one = {"step_time": 2.0, "breakdown": {"compute": 2.0}}
     other = {"step_time": 3.0, "breakdown": {"compute": 2.0, "exposed_dp": 1.0}}
-    assert compare(one, other)["breakdown_difference"] == {"compute": 0.0, "exposed_dp": 1.0}
+    assert compare(one, other)["breakdown_difference"] == {
+        "compute": 0.0,
+        "exposed_dp": 1.0,
+    }

@@ -31,7 +31,9 @@ def test_counts_follow_from_the_parameters(params: Params) -> None:
     devices = 2 + params.nics_per_gpu + params.nvmes_per_gpu
     per_host = params.gpus * devices + 2 * params.sockets + len(params.nvlinks)
     assert len(fabric.nodes) == params.hosts * per_host + 1
-    pairs = params.gpus * (2 + 2 * params.nics_per_gpu + params.nvmes_per_gpu + len(params.nvlinks))
+    pairs = params.gpus * (
+        2 + 2 * params.nics_per_gpu + params.nvmes_per_gpu + len(params.nvlinks)
+    )
     sockets = params.sockets + params.sockets * (params.sockets - 1) // 2
     assert len(fabric.links) == 2 * params.hosts * (pairs + sockets)
     assert len(fabric.gpus) == params.hosts * params.gpus
@@ -58,7 +60,9 @@ def test_a_host_has_the_bisection_of_eight_hoppers() -> None:
     fabric = load_cluster("aws-p5")
     assert bisection(fabric, ["nvlink"]) == pytest.approx(3.6e12)
     rows, share = fabric.spread("gpu0", "gpu7")
-    assert (fabric.links.bandwidth[rows] / share).min() == pytest.approx(393e9, rel=0.001)
+    assert (fabric.links.bandwidth[rows] / share).min() == pytest.approx(
+        393e9, rel=0.001
+    )
 
 
 def test_several_hosts_talk_over_their_own_nics() -> None:
@@ -67,9 +71,14 @@ def test_several_hosts_talk_over_their_own_nics() -> None:
     paths = fabric.routes("host0/gpu0", "host2/gpu7")
     assert (len(fabric.hosts), len(fabric.gpus), len(paths)) == (3, 24, 16)
     kinds = dict(zip(fabric.nodes.names, fabric.nodes.kinds, strict=True))
-    assert {kinds[stop] for path, _ in paths for stop in fabric.links.dst[path].tolist()} == {
-        "pcieswitch", "nic", "network", "gpu",
-    }  # fmt: skip
+    assert {
+        kinds[stop] for path, _ in paths for stop in fabric.links.dst[path].tolist()
+    } == {
+        "pcieswitch",
+        "nic",
+        "network",
+        "gpu",
+    }
     rows, share = fabric.spread("host0/gpu0", "host2/gpu7")
     assert (fabric.links.raw[rows] / share).min() == pytest.approx(50e9)
 
@@ -78,4 +87,8 @@ def test_wrong_parameters_are_reported_together() -> None:
     """Each with its name."""
     with pytest.raises(InputError) as caught:
         Params(hosts=0, gpus=0, nvlinks=(5, 0))
-    assert {mistake.key for mistake in caught.value.mistakes} == {"hosts", "gpus", "nvlinks"}
+    assert {mistake.key for mistake in caught.value.mistakes} == {
+        "hosts",
+        "gpus",
+        "nvlinks",
+    }

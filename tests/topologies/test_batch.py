@@ -17,24 +17,46 @@ from topologies.fabric import Fabric
 from topologies.routes.batch import Batch
 
 SMALL = {
-    "rails": rail_optimized.build(rail_optimized.Params(hosts=6, hosts_per_group=2, spines=2)),
+    "rails": rail_optimized.build(
+        rail_optimized.Params(hosts=6, hosts_per_group=2, spines=2)
+    ),
     "rails that oversubscribe": rail_optimized.build(
         rail_optimized.Params(hosts=7, hosts_per_group=4, spines=2, oversubscription=2)
     ),
-    "two NICs a GPU": rail_optimized.build(rail_optimized.Params(hosts=5, hosts_per_group=2, spines=2, gpus=4)),
-    "superpod with a core": superpod.build(superpod.Params(hosts=14, hosts_per_unit=4, ports=8, nics=4, gpus=4)),
-    "more paths than are kept": fat_tree.build(
-        fat_tree.Params(hosts=18, hosts_per_leaf=2, leaves_per_pod=8, spines=16, cores=8)
+    "two NICs a GPU": rail_optimized.build(
+        rail_optimized.Params(hosts=5, hosts_per_group=2, spines=2, gpus=4)
     ),
-    "pods": fat_tree.build(fat_tree.Params(hosts=10, hosts_per_leaf=2, leaves_per_pod=2, spines=4, cores=2)),
+    "superpod with a core": superpod.build(
+        superpod.Params(hosts=14, hosts_per_unit=4, ports=8, nics=4, gpus=4)
+    ),
+    "more paths than are kept": fat_tree.build(
+        fat_tree.Params(
+            hosts=18, hosts_per_leaf=2, leaves_per_pod=8, spines=16, cores=8
+        )
+    ),
+    "pods": fat_tree.build(
+        fat_tree.Params(hosts=10, hosts_per_leaf=2, leaves_per_pod=2, spines=4, cores=2)
+    ),
 }
-FOUND = ["gb200-nvl72", "aws-p5", "dgx-h100-superpod", "h200-leafspine-2x2", "roce-h100"]
+FOUND = [
+    "gb200-nvl72",
+    "aws-p5",
+    "dgx-h100-superpod",
+    "h200-leafspine-2x2",
+    "roce-h100",
+]
 
 
 def pairs(fabric: Fabric) -> st.SearchStrategy[list[tuple[int, int]]]:
     """Pairs of what sends and receives: GPUs, memories, NICs."""
-    ends = [at for at, kind in enumerate(fabric.nodes.kinds) if kind in ("gpu", "memory", "nic")]
-    return st.lists(st.tuples(st.sampled_from(ends), st.sampled_from(ends)), min_size=1, max_size=12)
+    ends = [
+        at
+        for at, kind in enumerate(fabric.nodes.kinds)
+        if kind in ("gpu", "memory", "nic")
+    ]
+    return st.lists(
+        st.tuples(st.sampled_from(ends), st.sampled_from(ends)), min_size=1, max_size=12
+    )
 
 
 def compare(fabric: Fabric, chosen: list[tuple[int, int]]) -> None:
@@ -59,13 +81,17 @@ def test_bytes_lie_where_the_router_puts_them(name: str, data: st.DataObject) ->
     compare(fabric, data.draw(pairs(fabric)))
 
 
-@pytest.mark.parametrize("name", ["rails", "rails that oversubscribe", "more paths than are kept", "pods"])
+@pytest.mark.parametrize(
+    "name", ["rails", "rails that oversubscribe", "more paths than are kept", "pods"]
+)
 def test_hosts_that_are_alike_are_routed_once(name: str) -> None:
     """The router is asked for ways inside one host, whatever the number of hosts."""
     fabric = SMALL[name]
     gpus = fabric.positions(fabric.gpus)
     fabric._router._spreads.clear()
-    fabric.loads(np.repeat(gpus, len(gpus)), np.tile(gpus, len(gpus)), np.ones(len(gpus) ** 2))
+    fabric.loads(
+        np.repeat(gpus, len(gpus)), np.tile(gpus, len(gpus)), np.ones(len(gpus) ** 2)
+    )
     one = len(gpus) // len(fabric.hosts)
     assert len(fabric._router._spreads) <= one * (one - 1)
 
@@ -105,7 +131,9 @@ def test_an_exchange_is_the_sum_of_its_pairs(name: str) -> None:
     assert np.array_equal(found > 0, expected > 0)
 
 
-def test_an_exchange_of_thousands_makes_no_pairs(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_exchange_of_thousands_makes_no_pairs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """No more than the pairs inside hosts and one of each two classes are looked at."""
     fabric = rail_optimized.build(rail_optimized.Params(hosts=64, hosts_per_group=8))
     gpus, seen = fabric.positions(fabric.gpus), []
@@ -115,7 +143,9 @@ def test_an_exchange_of_thousands_makes_no_pairs(monkeypatch: pytest.MonkeyPatch
         seen.append(len(src))
         return resolve(batch, src, dst)
 
-    def looked(batch: Batch, first: Any, second: Any, src: Ints, dst: Ints, nth: int = 0) -> Any:
+    def looked(
+        batch: Batch, first: Any, second: Any, src: Ints, dst: Ints, nth: int = 0
+    ) -> Any:
         seen.append(len(src))
         return doors(batch, first, second, src, dst, nth)
 
@@ -125,13 +155,20 @@ def test_an_exchange_of_thousands_makes_no_pairs(monkeypatch: pytest.MonkeyPatch
     assert sum(seen) == 64 * 8 * 8 + (8 * 8) ** 2
 
 
-def test_an_exchange_over_equally_near_adapters_makes_no_pairs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_an_exchange_over_equally_near_adapters_makes_no_pairs(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     """Two NICs behind the CPU share what leaves and enters a host: as pair by pair, without making the pairs."""
     file = tmp_path / "one-socket.toml"
     one = '{ value = 1, evidence = "guess", source = "two NICs behind one CPU" }'
-    file.write_text(f'extends = "alcf-polaris"\ndescription = "one socket"\nsockets = {one}\n', encoding="utf-8")
+    file.write_text(
+        f'extends = "alcf-polaris"\ndescription = "one socket"\nsockets = {one}\n',
+        encoding="utf-8",
+    )
     fabric = load_cluster(str(file), 20)
     gpus = fabric.positions(fabric.gpus)
-    whole = sum(fabric.loads(np.full(len(gpus), one), gpus, (gpus != one) * 1.0) for one in gpus)
+    whole = sum(
+        fabric.loads(np.full(len(gpus), one), gpus, (gpus != one) * 1.0) for one in gpus
+    )
     monkeypatch.setattr("topologies.routes.exchange._pair_by_pair", None)
     assert fabric.exchange(gpus, gpus, 1.0) == pytest.approx(whole)

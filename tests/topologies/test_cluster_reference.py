@@ -24,12 +24,22 @@ def test_the_page_has_the_tables_of_this_tree() -> None:
 @pytest.mark.parametrize("name", sorted(reference.families()))
 def test_every_key_of_a_family_is_listed_with_its_meaning(name: str) -> None:
     """In the family's own table, or in that of `host` where it has the same default."""
-    part = reference.tables().partition(f'### family = "{name}"\n')[2].partition("\n### ")[0]
-    host = reference.tables().partition('### family = "host"\n')[2].partition("\n### ")[0]
+    part = (
+        reference.tables()
+        .partition(f'### family = "{name}"\n')[2]
+        .partition("\n### ")[0]
+    )
+    host = (
+        reference.tables().partition('### family = "host"\n')[2].partition("\n### ")[0]
+    )
     for entry in fields(reference.families()[name].Params):
-        assert f"| `{entry.name}` |" in part or ("The keys of `host`" in part and f"| `{entry.name}` |" in host)
+        assert f"| `{entry.name}` |" in part or (
+            "The keys of `host`" in part and f"| `{entry.name}` |" in host
+        )
     assert all(
-        line.count(" | ") == 3 and not line.endswith("|  |") for line in part.splitlines() if line.startswith("| `")
+        line.count(" | ") == 3 and not line.endswith("|  |")
+        for line in part.splitlines()
+        if line.startswith("| `")
     )
 
 
@@ -52,12 +62,18 @@ def test_a_page_without_markers_is_refused(page: str) -> None:
         reference.written(page)
 
 
-def test_the_command_writes_between_the_markers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_writes_between_the_markers(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """The rest of the page stays; without a page the tables are printed."""
     page = tmp_path / "page.md"
     page.write_text(f"before\n{reference.BEGIN}\nstale words\n{reference.END}\nafter\n")
     reference.main([str(page)])
     text = page.read_text()
-    assert text.startswith("before\n") and text.endswith("\nafter\n") and "stale words" not in text
+    assert (
+        text.startswith("before\n")
+        and text.endswith("\nafter\n")
+        and "stale words" not in text
+    )
     reference.main([])
     assert capsys.readouterr().out.strip() == reference.tables()

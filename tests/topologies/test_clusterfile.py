@@ -56,9 +56,17 @@ def test_every_mistake_of_a_file_is_reported(tmp_path: Path) -> None:
     mistakes = caught.value.mistakes
     assert {mistake.where for mistake in mistakes} == {str(path)}
     assert {mistake.key for mistake in mistakes} == {
-        "gpu", "gpus", "nvlnks", "sockets", "nics.evidence", "nics.source",
-        "pcie.bandwidth", "pcie.latencey", "pcie.upstream", "hosts",
-    }  # fmt: skip
+        "gpu",
+        "gpus",
+        "nvlnks",
+        "sockets",
+        "nics.evidence",
+        "nics.source",
+        "pcie.bandwidth",
+        "pcie.latencey",
+        "pcie.upstream",
+        "hosts",
+    }
     text = str(caught.value)
     assert 'did you mean "nvlinks"?' in text
     assert 'did you mean "latency"?' in text
@@ -71,10 +79,16 @@ def test_every_mistake_of_a_file_is_reported(tmp_path: Path) -> None:
         ("", "family: found nothing, expected one of .*host"),
         ('family = "hots"', 'did you mean "host"?'),
         ('family = "fabric"', 'family: found "fabric"'),
-        ('extends = "mine.toml"', "extends: .*expected a file that does not extend this one"),
+        (
+            'extends = "mine.toml"',
+            "extends: .*expected a file that does not extend this one",
+        ),
         ('extends = "dgx-h10"', 'did you mean "dgx-h100"?'),
         ("family = ", "expected a cluster file in TOML"),
-        ('family = "host"\ngpus = { value = 0, evidence = "guess", source = "a test" }', "mine.toml: gpus: found 0"),
+        (
+            'family = "host"\ngpus = { value = 0, evidence = "guess", source = "a test" }',
+            "mine.toml: gpus: found 0",
+        ),
     ],
 )
 def test_files_that_cannot_be_built(tmp_path: Path, text: str, message: str) -> None:
@@ -89,7 +103,9 @@ def test_names_and_files_that_do_not_exist() -> None:
         load_cluster("h200-hosts-4")
     with pytest.raises(InputError, match=r"nowhere\.toml"):
         load_cluster("nowhere.toml")
-    assert {"h200-host-4", "h200-host-2", "dgx-h100", "dgx-h200"} <= set(cluster_names())
+    assert {"h200-host-4", "h200-host-2", "dgx-h100", "dgx-h200"} <= set(
+        cluster_names()
+    )
 
 
 def test_one_host_is_one_host_and_overrides_are_passed_on() -> None:

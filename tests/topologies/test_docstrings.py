@@ -29,4 +29,7 @@ def test_the_routes_in_the_docstring_are_the_routes(family: str) -> None:
     assert len(spelled) == ROUTES.get(family, 1)
     for text in spelled:
         stops = re.split(r"\s+>\s+", text)
-        assert [stops[0], *fabric.links.dst[fabric.route(stops[0], stops[-1])].tolist()] == stops
+        assert [
+            stops[0],
+            *fabric.links.dst[fabric.route(stops[0], stops[-1])].tolist(),
+        ] == stops

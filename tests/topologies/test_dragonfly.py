@@ -17,21 +17,43 @@ HOST: dict[str, Any] = {"gpus": 1, "nics": 1, "nvmes": 0, "nvlinks": (), "socket
 
 
 @settings(max_examples=15, deadline=None)
-@given(per_switch=st.integers(1, 2), switches=st.integers(1, 4), wide=st.integers(1, 2), data=st.data())
-def test_counts_and_cables_by_formula(per_switch: int, switches: int, wide: int, data: st.DataObject) -> None:
+@given(
+    per_switch=st.integers(1, 2),
+    switches=st.integers(1, 4),
+    wide=st.integers(1, 2),
+    data=st.data(),
+)
+def test_counts_and_cables_by_formula(
+    per_switch: int, switches: int, wide: int, data: st.DataObject
+) -> None:
     """Groups are full meshes inside and between; no switch has more than `global_cables` to other groups."""
     groups = data.draw(st.integers(1, switches * wide + 1))
     hosts = groups * per_switch * switches
-    params = Params(hosts=hosts, hosts_per_switch=per_switch, switches_per_group=switches, global_cables=wide, **HOST)
+    params = Params(
+        hosts=hosts,
+        hosts_per_switch=per_switch,
+        switches_per_group=switches,
+        global_cables=wide,
+        **HOST,
+    )
     fabric = build(params)
     links = fabric.links
-    assert (len(fabric.gpus), len(fabric.nodes.of_kind("switch"))) == (hosts, groups * switches)
+    assert (len(fabric.gpus), len(fabric.nodes.of_kind("switch"))) == (
+        hosts,
+        groups * switches,
+    )
     assert len(links.of_kind("local")) == groups * switches * (switches - 1)
     rows = links.of_kind("global")
     assert links.count[rows].sum() == groups * (groups - 1) * params.cables
-    pairs = {tuple(str(end[row]).split("/")[0] for end in (links.src, links.dst)) for row in rows}
+    pairs = {
+        tuple(str(end[row]).split("/")[0] for end in (links.src, links.dst))
+        for row in rows
+    }
     assert len(pairs) == groups * (groups - 1)
-    out = [links.count[rows][links.src[rows] == switch].sum() for switch in fabric.nodes.of_kind("switch")]
+    out = [
+        links.count[rows][links.src[rows] == switch].sum()
+        for switch in fabric.nodes.of_kind("switch")
+    ]
     assert max(out) <= wide
 
 
@@ -49,13 +71,23 @@ def test_no_route_is_longer_than_local_global_local() -> None:
         kinds = fabric.links.kind[fabric.route(src, dst)]
         between = kinds[np.isin(kinds, ["local", "global"])].tolist()
         same = int(src[4:].split("/")[0]) // 4 == int(dst[4:].split("/")[0]) // 4
-        assert between == ["local"] if same else len(between) <= 3 and "global" in between
+        assert (
+            between == ["local"] if same else len(between) <= 3 and "global" in between
+        )
 
 
 def test_what_cannot_be_joined_is_refused() -> None:
     """A tenth group of four switches with two cables each, and counts below one."""
-    with pytest.raises(InputError, match="dragonfly: hosts: found 37, expected at most 36"):
+    with pytest.raises(
+        InputError, match="dragonfly: hosts: found 37, expected at most 36"
+    ):
         build(Params(hosts=37))
-    for key in ("hosts", "hosts_per_switch", "switches_per_group", "global_cables", "nics"):
+    for key in (
+        "hosts",
+        "hosts_per_switch",
+        "switches_per_group",
+        "global_cables",
+        "nics",
+    ):
         with pytest.raises(InputError, match=f"dragonfly: {key}"):
             build(Params(**{key: 0}))  # type: ignore[arg-type]

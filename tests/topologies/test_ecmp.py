@@ -15,7 +15,11 @@ from topologies.fabric import ecmp
 from topologies.rail_optimized import Params, build
 
 POD = build(Params(hosts=16, hosts_per_group=8, spines=8))
-FLOWS = [(f"host{at}/gpu{gpu}", f"host{8 + at}/gpu{gpu}", 0) for at in range(8) for gpu in range(8)]
+FLOWS = [
+    (f"host{at}/gpu{gpu}", f"host{8 + at}/gpu{gpu}", 0)
+    for at in range(8)
+    for gpu in range(8)
+]
 
 
 @settings(max_examples=30, deadline=None)
@@ -24,7 +28,9 @@ def test_a_flow_takes_one_of_the_equal_paths_and_keeps_it(flow: int, seed: int) 
     """All of its bytes on every row, the same in each call."""
     rows, share = ecmp.path(POD, "host0/gpu0", "host9/gpu3", flow, seed)
     assert (share == 1).all()
-    assert sorted(rows.tolist()) in [sorted(path.tolist()) for path, _ in POD.routes("host0/gpu0", "host9/gpu3")]
+    assert sorted(rows.tolist()) in [
+        sorted(path.tolist()) for path, _ in POD.routes("host0/gpu0", "host9/gpu3")
+    ]
     assert (ecmp.path(POD, "host0/gpu0", "host9/gpu3", flow, seed)[0] == rows).all()
 
 
@@ -50,7 +56,9 @@ def test_nvlink_is_not_hashed() -> None:
     """Inside a host a flow spreads over the NVSwitches as before."""
     fabric = load_cluster("dgx-h100")
     rows, share = ecmp.path(fabric, "gpu0", "gpu1", flow=3)
-    assert (rows == fabric.spread("gpu0", "gpu1")[0]).all() and (share == fabric.spread("gpu0", "gpu1")[1]).all()
+    assert (rows == fabric.spread("gpu0", "gpu1")[0]).all() and (
+        share == fabric.spread("gpu0", "gpu1")[1]
+    ).all()
 
 
 def test_another_seed_is_another_draw_and_another_process_is_not() -> None:
@@ -58,5 +66,7 @@ def test_another_seed_is_another_draw_and_another_process_is_not() -> None:
     first, other = (ecmp.loads(POD, FLOWS, seed) for seed in (0, 1))
     assert (first != other).any()
     code = "from topologies.fabric.ecmp import _hash; print(_hash('0/a/b/0'))"
-    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    shown = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    ).stdout
     assert float(shown) == ecmp._hash("0/a/b/0")

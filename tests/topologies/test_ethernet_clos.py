@@ -14,15 +14,27 @@ from topologies.routes.router import MAX_PATHS
 from topologies.show.measures import bisection
 from topologies.show.tiers import tiers
 
-HOST: dict[str, Any] = {"gpus": 2, "nics": 2, "nvmes": 0, "nvlinks": (18,), "sockets": 1}
-SMALL = Params(hosts=16, hosts_per_rack=2, racks_per_pod=4, spines=4, oversubscription=2, **HOST)
+HOST: dict[str, Any] = {
+    "gpus": 2,
+    "nics": 2,
+    "nvmes": 0,
+    "nvlinks": (18,),
+    "sockets": 1,
+}
+SMALL = Params(
+    hosts=16, hosts_per_rack=2, racks_per_pod=4, spines=4, oversubscription=2, **HOST
+)
 
 
 def test_the_reference_by_its_numbers() -> None:
     """Racks of 16 GPUs, 192 racks and 3,072 GPUs per pod without oversubscription, 1:7 above to the nearest cable."""
     fabric = load_cluster("roce-h100", hosts=2 * 384)
     assert len(fabric.gpus) == 2 * 3072
-    assert [len(fabric.nodes.of_kind(kind)) for kind in ("leaf", "spine", "core")] == [384, 32, 27]
+    assert [len(fabric.nodes.of_kind(kind)) for kind in ("leaf", "spine", "core")] == [
+        384,
+        32,
+        27,
+    ]
     leaf, spine, core = [tier for tier in tiers(fabric) if tier.kind != "nvswitch"]
     assert (leaf.children, spine.children, core.children) == (2, 192, 2)
     assert [leaf.egress, spine.egress] == pytest.approx([400e9, 800e9])
@@ -32,10 +44,19 @@ def test_the_reference_by_its_numbers() -> None:
 @pytest.mark.parametrize("ratio", [1, 2, 4])
 def test_the_bisection_is_that_of_the_core(ratio: int) -> None:
     """Two pods exchange their NICs' rate over the oversubscription; one pod alone is without."""
-    counts: dict[str, Any] = {"hosts_per_rack": 2, "racks_per_pod": 4, "spines": 4, "oversubscription": ratio}
-    assert bisection(build(Params(hosts=16, **counts, **HOST))) == pytest.approx(2 * 8 * 2 * 50e9 / ratio)
+    counts: dict[str, Any] = {
+        "hosts_per_rack": 2,
+        "racks_per_pod": 4,
+        "spines": 4,
+        "oversubscription": ratio,
+    }
+    assert bisection(build(Params(hosts=16, **counts, **HOST))) == pytest.approx(
+        2 * 8 * 2 * 50e9 / ratio
+    )
     alone = build(Params(hosts=8, **counts, **HOST))
-    assert not alone.nodes.of_kind("core") and bisection(alone) == pytest.approx(2 * 4 * 2 * 50e9)
+    assert not alone.nodes.of_kind("core") and bisection(alone) == pytest.approx(
+        2 * 4 * 2 * 50e9
+    )
 
 
 @pytest.mark.parametrize(
@@ -50,20 +71,39 @@ def test_routes_go_up_and_then_down(dst: str, way: list[str]) -> None:
     """In the rack, in the pod, and between pods."""
     fabric = build(SMALL)
     for rows, _ in fabric.routes("host0/gpu0", dst):
-        kinds = [fabric.nodes.kinds[fabric.node_index(node)] for node in fabric.links.dst[rows]]
+        kinds = [
+            fabric.nodes.kinds[fabric.node_index(node)]
+            for node in fabric.links.dst[rows]
+        ]
         assert [kind for kind in kinds if kind in ("leaf", "spine", "core")] == way
 
 
-@pytest.mark.parametrize(("src", "dst"), [("host0/gpu0", "host127/gpu1"), ("host3/gpu1", "host64/gpu0")])
+@pytest.mark.parametrize(
+    ("src", "dst"), [("host0/gpu0", "host127/gpu1"), ("host3/gpu1", "host64/gpu0")]
+)
 def test_of_many_equal_paths_an_even_choice_is_kept(src: str, dst: str) -> None:
     """With 2,048 paths, all spines of both pods and all cores carry the same share."""
-    fabric = build(Params(hosts=128, hosts_per_rack=8, racks_per_pod=8, spines=16, oversubscription=1, **HOST))
-    assert len(fabric.nodes.of_kind("core")) == 8 and len(fabric.routes(src, dst)) == MAX_PATHS
+    fabric = build(
+        Params(
+            hosts=128,
+            hosts_per_rack=8,
+            racks_per_pod=8,
+            spines=16,
+            oversubscription=1,
+            **HOST,
+        )
+    )
+    assert (
+        len(fabric.nodes.of_kind("core")) == 8
+        and len(fabric.routes(src, dst)) == MAX_PATHS
+    )
     load: dict[str, float] = defaultdict(float)
     for row, share in zip(*fabric.spread(src, dst), strict=True):
         load[str(fabric.links.dst[row])] += share
     for pod in ("pod0", "pod1"):
-        assert [load[f"{pod}/spine{at}"] for at in range(16)] == pytest.approx([1 / 16] * 16)
+        assert [load[f"{pod}/spine{at}"] for at in range(16)] == pytest.approx(
+            [1 / 16] * 16
+        )
     assert [load[f"core{at}"] for at in range(8)] == pytest.approx([1 / 8] * 8)
 
 

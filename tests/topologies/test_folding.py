@@ -11,7 +11,9 @@ from topologies.show.drawing import draw
 from topologies.show.folding import MOST, Class, fold
 from topologies.show.summary import bisection_bound, diameter, oversubscription, summary
 
-POD = load_cluster("dgx-h100-superpod", hosts=128, overrides={"storage_nic": "off", "storage": "off"})
+POD = load_cluster(
+    "dgx-h100-superpod", hosts=128, overrides={"storage_nic": "off", "storage": "off"}
+)
 HOSTS = {
     "dgx-h100-superpod": 3,
     "rail-h100": 4,
@@ -36,14 +38,21 @@ def test_folding_loses_no_node_and_no_cable(name: str) -> None:
     fabric = load_cluster(name, HOSTS[name])
     folded = fold(fabric)
     counts = {kind: len(fabric.nodes.of_kind(kind)) for kind in fabric.nodes.kinds}
-    assert by_kind(folded.classes) == counts and len(folded.classes) <= max(MOST, len(counts))
-    assert sum(edge.cables for edge in folded.edges) == int(fabric.links.count.sum()) // 2
+    assert by_kind(folded.classes) == counts and len(folded.classes) <= max(
+        MOST, len(counts)
+    )
+    assert (
+        sum(edge.cables for edge in folded.edges) == int(fabric.links.count.sum()) // 2
+    )
 
 
 def test_a_superpod_is_one_host_a_leaf_and_a_spine() -> None:
     """All 1,024 GPUs are alike; of a host's switches those with 5 links of each GPU differ from those with 4."""
     classes = fold(POD).classes
-    assert [(c.kind, c.count) for c in classes if not c.hosts] == [("leaf", 32), ("spine", 16)]
+    assert [(c.kind, c.count) for c in classes if not c.hosts] == [
+        ("leaf", 32),
+        ("spine", 16),
+    ]
     assert [c.per_host for c in classes if c.kind == "nvswitch"] == [2, 2]
     assert [c.count for c in classes if c.kind == "gpu"] == [1024]
 
@@ -60,7 +69,9 @@ def test_numbers_of_a_superpod() -> None:
     assert bisection_bound(POD) == pytest.approx(1024 * 50e9)
     steps, delay, _, _ = diameter(POD)
     assert steps == 8 and delay == pytest.approx(4.4e-6)
-    assert [(t.kind, t.least, t.most) for t in oversubscription(POD)] == [("leaf", 1.0, 1.0)]
+    assert [(t.kind, t.least, t.most) for t in oversubscription(POD)] == [
+        ("leaf", 1.0, 1.0)
+    ]
 
 
 def test_numbers_of_an_oversubscribed_leaf() -> None:
@@ -73,7 +84,11 @@ def test_numbers_of_an_oversubscribed_leaf() -> None:
 
 def test_the_summary_is_for_people() -> None:
     """A single GPU has neither bisection nor diameter."""
-    assert {what for what, _ in summary(load_cluster("rail-h100", 4))} == {"bisection", "diameter", "oversubscription"}
+    assert {what for what, _ in summary(load_cluster("rail-h100", 4))} == {
+        "bisection",
+        "diameter",
+        "oversubscription",
+    }
     assert summary(load_cluster("gh200")) == []
 
 

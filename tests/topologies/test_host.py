@@ -32,7 +32,11 @@ def test_counts_follow_from_the_parameters(params: Params) -> None:
     """Every GPU has one link to each NVSwitch and one to its slot; every device hangs on one slot."""
     fabric = host.build(params)
     graph, links = fabric.graph, fabric.links
-    switches = -(-params.gpus // params.gpus_per_pcie_switch) if params.gpus_per_pcie_switch else 0
+    switches = (
+        -(-params.gpus // params.gpus_per_pcie_switch)
+        if params.gpus_per_pcie_switch
+        else 0
+    )
     assert len(fabric.gpus) == params.gpus
     assert (
         graph.number_of_nodes()
@@ -47,14 +51,22 @@ def test_counts_follow_from_the_parameters(params: Params) -> None:
             + bool(params.nics)
         )
     )
-    pairs = params.gpus * len(params.nvlinks) + switches + params.gpus + 2 * params.nics + params.nvmes
+    pairs = (
+        params.gpus * len(params.nvlinks)
+        + switches
+        + params.gpus
+        + 2 * params.nics
+        + params.nvmes
+    )
     assert (
         graph.number_of_edges()
         == len(links)
         == 2 * (pairs + params.sockets + params.sockets * (params.sockets - 1) // 2)
     )
     assert all(graph.out_degree(gpu) == len(params.nvlinks) + 1 for gpu in fabric.gpus)
-    assert links.count[links.of_kind("nvlink")].sum() == 2 * params.gpus * sum(params.nvlinks)
+    assert links.count[links.of_kind("nvlink")].sum() == 2 * params.gpus * sum(
+        params.nvlinks
+    )
 
 
 @settings(max_examples=20, deadline=None)
@@ -104,22 +116,33 @@ def test_every_number_of_a_bundled_cluster_says_where_it_comes_from(name: str) -
 def test_bytes_go_over_nvswitches_by_their_links() -> None:
     """A GPU sends as much over each NVSwitch as it has links to it."""
     fabric = host.build(Params())
-    shares = {fabric.links.dst[path[0]]: share for path, share in fabric.routes("gpu0", "gpu1")}
-    assert shares == {f"nvswitch{at}": pytest.approx(count / 18) for at, count in enumerate((5, 4, 4, 5))}
+    shares = {
+        fabric.links.dst[path[0]]: share
+        for path, share in fabric.routes("gpu0", "gpu1")
+    }
+    assert shares == {
+        f"nvswitch{at}": pytest.approx(count / 18)
+        for at, count in enumerate((5, 4, 4, 5))
+    }
 
 
 def test_wrong_parameters_are_reported_together() -> None:
     """Each with its name."""
     with pytest.raises(InputError) as caught:
         Params(gpus=0, nics=-1, nvlinks=(5, 0))
-    assert {mistake.key for mistake in caught.value.mistakes} == {"gpus", "nics", "nvlinks"}
+    assert {mistake.key for mistake in caught.value.mistakes} == {
+        "gpus",
+        "nics",
+        "nvlinks",
+    }
 
 
 def test_a_link_without_bandwidth_is_named() -> None:
     """The check says which link, which column, what was found."""
     dead = replace(host.NVLINK4, bandwidth=Quantity(0.0, "guess", "a broken link"))
     with pytest.raises(
-        InputError, match=r"host: gpu0-nvswitch0.bandwidth: found 0.0, expected a finite number above 0"
+        InputError,
+        match=r"host: gpu0-nvswitch0.bandwidth: found 0.0, expected a finite number above 0",
     ):
         host.build(Params(nvlink=dead))
 

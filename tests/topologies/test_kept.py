@@ -12,8 +12,15 @@ from topologies.files import clusterfile, kept
 def alike(one: Fabric, other: Fabric) -> bool:
     """Whether all columns of nodes and links, and the facts, are the same."""
     names = one.links.__dataclass_fields__
-    columns = all(np.array_equal(getattr(one.links, name), getattr(other.links, name)) for name in names)
-    return columns and (one.nodes, one.facts, one.name) == (other.nodes, other.facts, other.name)
+    columns = all(
+        np.array_equal(getattr(one.links, name), getattr(other.links, name))
+        for name in names
+    )
+    return columns and (one.nodes, one.facts, one.name) == (
+        other.nodes,
+        other.facts,
+        other.name,
+    )
 
 
 def test_a_cluster_that_is_given_out_again_is_the_same() -> None:
@@ -23,14 +30,19 @@ def test_a_cluster_that_is_given_out_again_is_the_same() -> None:
     assert first is not again and alike(first, again) and alike(first, one)
     gpus = one.gpus
     for src, dst in ((gpus[0], gpus[1]), (gpus[0], gpus[63]), (gpus[9], gpus[40])):
-        routes = [[(path.tolist(), share) for path, share in fabric.routes(src, dst)] for fabric in (first, again, one)]
+        routes = [
+            [(path.tolist(), share) for path, share in fabric.routes(src, dst)]
+            for fabric in (first, again, one)
+        ]
         assert routes[0] == routes[1] == routes[2]
 
 
 def test_a_change_stays_with_who_made_it() -> None:
     """A what-if of one copy is not seen in the next, and other numbers of hosts are other clusters."""
     plain = load_cluster("dgx-h100-superpod", 8)
-    load_cluster("dgx-h100-superpod", 8, {"nic.bandwidth": "2x", "spine.latency": "9 us"})
+    load_cluster(
+        "dgx-h100-superpod", 8, {"nic.bandwidth": "2x", "spine.latency": "9 us"}
+    )
     assert alike(load_cluster("dgx-h100-superpod", 8), plain)
     assert len(load_cluster("dgx-h100-superpod", 4).gpus) == 32 != len(plain.gpus)
 

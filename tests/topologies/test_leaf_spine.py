@@ -6,7 +6,7 @@ import pytest
 
 from sim.collectives import plan_collective
 from sim.errors import InputError
-from sim.sections import Nccl
+from sim.spec.sections import Nccl
 from topologies import load_cluster
 from topologies.leaf_spine import Params, build
 
@@ -20,8 +20,13 @@ def test_every_host_hangs_under_one_leaf(hosts: int, leaves: int) -> None:
     assert kinds.count("spine") == (2 if leaves == 2 else 2 * leaves)
 
 
-@pytest.mark.parametrize(("name", "crosses"), [("h200-leafspine-4x1", (0, 2)), ("h200-leafspine-2x2", (0, 2))])
-def test_only_traffic_between_leaves_uses_the_spine(name: str, crosses: tuple[int, int]) -> None:
+@pytest.mark.parametrize(
+    ("name", "crosses"),
+    [("h200-leafspine-4x1", (0, 2)), ("h200-leafspine-2x2", (0, 2))],
+)
+def test_only_traffic_between_leaves_uses_the_spine(
+    name: str, crosses: tuple[int, int]
+) -> None:
     """The route of two GPUs under different leaves goes over the spine, of two under one leaf (or host) does not."""
     fabric = load_cluster(name)
     far = fabric.route(fabric.gpus[crosses[0]], fabric.gpus[crosses[1]])
@@ -42,7 +47,9 @@ def test_token_buckets_hide_pauses_but_no_bytes() -> None:
     cluster = load_cluster("h200-leafspine-4x1")
     facts = {key: fact for key, fact in cluster.facts.items() if key != "tcp"}
     fabric = cluster.with_facts("shaped", facts)
-    plain = fabric.with_facts("plain", {key: fact for key, fact in facts.items() if key != "token_bucket"})
+    plain = fabric.with_facts(
+        "plain", {key: fact for key, fact in facts.items() if key != "token_bucket"}
+    )
     for size in (2.0**4, 2.0**18, 2.0**22, 2.0**28):
         shaped = plan_collective("all_gather", size, fabric.gpus, fabric, Nccl())
         other = plan_collective("all_gather", size, plain.gpus, plain, Nccl())

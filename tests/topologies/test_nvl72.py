@@ -16,7 +16,11 @@ RACK, POD = load_cluster("gb200-nvl72"), load_cluster("gb200-superpod-576")
 
 def test_a_rack_is_72_gpus_in_18_trays_around_18_nvswitches() -> None:
     """One NVLink from every GPU to every NVSwitch; a tray is a host with two CPUs."""
-    assert (len(RACK.gpus), len(RACK.hosts), len(RACK.nodes.of_kind("nvswitch"))) == (72, 18, 18)
+    assert (len(RACK.gpus), len(RACK.hosts), len(RACK.nodes.of_kind("nvswitch"))) == (
+        72,
+        18,
+        18,
+    )
     rows = RACK.links.of_kind("nvlink")
     assert len(rows) == 2 * 72 * 18
     assert set(RACK.links.count[rows].tolist()) == {1}
@@ -27,7 +31,9 @@ def test_a_rack_is_72_gpus_in_18_trays_around_18_nvswitches() -> None:
 def test_a_rack_sends_3_6_tb_per_second(fabric: object) -> None:
     """72 NICs of 400 Gbit/s (How to Scale Your Model, chapter 12: node egress of a GB200 NVL72)."""
     links = fabric.links  # type: ignore[attr-defined]
-    out = (links.kind == "nic") & np.char.startswith(links.dst.astype(str), "rack0/leaf")
+    out = (links.kind == "nic") & np.char.startswith(
+        links.dst.astype(str), "rack0/leaf"
+    )
     assert links.raw[out].sum() == pytest.approx(3.6e12)
 
 
@@ -43,29 +49,47 @@ def test_nvlink_reaches_900_gb_per_second_and_130_tb_per_second_in_all() -> None
 def test_the_superpod_is_eight_racks_with_full_bisection() -> None:
     """576 GPUs; racks join at 3.6 TB/s each, and what goes into the spines is what comes out of the hosts."""
     assert (len(POD.gpus), len(POD.hosts)) == (576, 144)
-    assert [(tier.kind, tier.children, round(tier.egress / 1e9)) for tier in tiers(POD)] == [
+    assert [
+        (tier.kind, tier.children, round(tier.egress / 1e9)) for tier in tiers(POD)
+    ] == [
         ("nvswitch", 72, 900),
         ("spine", 8, 3600),
     ]
     # min(900 * 72 / 71, 3,600 * 8 / 7): a ring over the racks is not the bottleneck.
     assert all_gather_bandwidth(POD) == pytest.approx(912.7e9, rel=0.001)
     links = POD.links
-    assert links.raw[links.of_kind("spine")].sum() == pytest.approx(links.raw[links.of_kind("nic")].sum())
+    assert links.raw[links.of_kind("spine")].sum() == pytest.approx(
+        links.raw[links.of_kind("nic")].sum()
+    )
 
 
 def test_racks_fill_one_after_the_other() -> None:
     """20 trays are one rack and two trays of the next; a rack of its own has no spine."""
     fabric = load_cluster("gb200-nvl72", hosts=20)
-    assert (len(fabric.gpus), len(fabric.nodes.of_kind("nvswitch")), len(fabric.nodes.of_kind("leaf"))) == (80, 36, 8)
+    assert (
+        len(fabric.gpus),
+        len(fabric.nodes.of_kind("nvswitch")),
+        len(fabric.nodes.of_kind("leaf")),
+    ) == (80, 36, 8)
     assert "spine" not in RACK.nodes.kinds
     stops = fabric.links.dst[fabric.route("host0/gpu0", "host19/gpu3")].tolist()
-    assert [stop.partition("/")[0] for stop in stops[2:5]] == ["rack0", "spine0", "rack1"]
+    assert [stop.partition("/")[0] for stop in stops[2:5]] == [
+        "rack0",
+        "spine0",
+        "rack1",
+    ]
 
 
 def test_wrong_parameters_are_reported() -> None:
     """Counts that are too small; cables that do not divide over the spines."""
     with pytest.raises(InputError) as caught:
         Params(hosts=0, nics=0, nvlinks=())
-    assert {mistake.key for mistake in caught.value.mistakes} == {"hosts", "nics", "nvlinks"}
-    with pytest.raises(InputError, match="spines: found 7 for leaves with 18 ports down"):
+    assert {mistake.key for mistake in caught.value.mistakes} == {
+        "hosts",
+        "nics",
+        "nvlinks",
+    }
+    with pytest.raises(
+        InputError, match="spines: found 7 for leaves with 18 ports down"
+    ):
         Params(hosts=36, spines=7)

@@ -14,13 +14,27 @@ from topologies.edit.overrides import select
 DGX = load_cluster("dgx-h100")
 LINKS = DGX.links
 SELECTORS = st.sampled_from(
-    [*LINKS.kinds, "gpu0-nvswitch1", "nvswitch1>gpu0", "nvswitch2", "nvlink[gpu3]", "pcie[host0]", "network"]
+    [
+        *LINKS.kinds,
+        "gpu0-nvswitch1",
+        "nvswitch1>gpu0",
+        "nvswitch2",
+        "nvlink[gpu3]",
+        "pcie[host0]",
+        "network",
+    ]
 )
 
 
 @settings(max_examples=50, deadline=None)
-@given(SELECTORS, st.sampled_from(["bandwidth", "latency"]), st.integers(1, 1000).map(lambda n: n / 100))
-def test_a_factor_scales_the_selected_links_only(selector: str, attribute: str, factor: float) -> None:
+@given(
+    SELECTORS,
+    st.sampled_from(["bandwidth", "latency"]),
+    st.integers(1, 1000).map(lambda n: n / 100),
+)
+def test_a_factor_scales_the_selected_links_only(
+    selector: str, attribute: str, factor: float
+) -> None:
     """And its inverse restores them; the wire scales with the payload; the fabric itself is untouched."""
     before = getattr(LINKS, attribute).copy()
     changed = DGX.with_overrides({f"{selector}.{attribute}": f"{factor}x"}).links
@@ -58,7 +72,9 @@ def test_selectors_name_links(selector: str, names: set[str]) -> None:
 
 def test_an_absolute_bandwidth_is_that_of_one_physical_link() -> None:
     """Rows of five links get five times it, so a GPU's switches stay in proportion."""
-    links = DGX.with_overrides({"nvlink.bandwidth": "10 GB/s", "nvlink.latency": "1 us"}).links
+    links = DGX.with_overrides(
+        {"nvlink.bandwidth": "10 GB/s", "nvlink.latency": "1 us"}
+    ).links
     rows = links.of_kind("nvlink")
     assert np.allclose(links.bandwidth[rows], 10e9 * links.count[rows])
     assert np.allclose(links.latency[rows], 1e-6)
@@ -66,7 +82,9 @@ def test_an_absolute_bandwidth_is_that_of_one_physical_link() -> None:
 
 def test_overrides_apply_in_order() -> None:
     """First the quantity, then the factor on it."""
-    links = DGX.with_overrides({"socket.bandwidth": "100 GB/s", "cpu0-cpu1.bandwidth": "0.5x"}).links
+    links = DGX.with_overrides(
+        {"socket.bandwidth": "100 GB/s", "cpu0-cpu1.bandwidth": "0.5x"}
+    ).links
     assert links.bandwidth[links.of_kind("socket")].tolist() == [50e9, 50e9]
 
 

@@ -40,7 +40,9 @@ def hosts(gpus: tuple[str, ...]) -> list[str]:
     st.sampled_from([None, 2, 4, 8]),
     st.permutations(["host0", "host1", "host2", "host3"]),
 )
-def test_every_rank_has_a_gpu_of_its_own(by: str, ranks: int, slots: int | None, order: list[str]) -> None:
+def test_every_rank_has_a_gpu_of_its_own(
+    by: str, ranks: int, slots: int | None, order: list[str]
+) -> None:
     """Whatever is asked for: as many different GPUs as ranks, or an error that says how many there are."""
     asked = Asked(by, hosts=tuple(order), slots=slots)
     if ranks > 4 * (slots or 8):
@@ -55,13 +57,23 @@ def test_order_fills_one_host_after_the_other() -> None:
     """As torchrun numbers ranks; hosts in the order given."""
     assert place(RAIL, 3, Asked()) == RAIL.gpus[:3]
     placed = place(RAIL, 16, Asked(hosts=("host2", "host0")))
-    assert placed[0] == "host2/gpu0" and placed[7] == "host2/gpu7" and placed[8] == "host0/gpu0"
+    assert (
+        placed[0] == "host2/gpu0"
+        and placed[7] == "host2/gpu7"
+        and placed[8] == "host0/gpu0"
+    )
 
 
 def test_by_rail_the_neighbours_are_on_one_rail() -> None:
     """GPU 0 of every host first, then GPU 1."""
     placed = place(RAIL, 32, Asked("rail"))
-    assert placed[:5] == ("host0/gpu0", "host1/gpu0", "host2/gpu0", "host3/gpu0", "host0/gpu1")
+    assert placed[:5] == (
+        "host0/gpu0",
+        "host1/gpu0",
+        "host2/gpu0",
+        "host3/gpu0",
+        "host0/gpu1",
+    )
 
 
 def test_scattered_neighbours_share_no_leaf_and_by_leaf_they_do() -> None:
@@ -87,14 +99,25 @@ def test_other_jobs_keep_their_gpus() -> None:
     ("text", "placed"),
     [
         ("host2 slots=2\nhost0 slots=1\n", ["host2/gpu0", "host2/gpu1", "host0/gpu0"]),
-        ("# a comment\n\nhost1:2 # MPICH\nhost3\n", ["host1/gpu0", "host1/gpu1", "host3/gpu0"]),
-        ("host[2-3] slots=1\nhost0 slots=1 max_slots=8\n", ["host2/gpu0", "host3/gpu0", "host0/gpu0"]),
+        (
+            "# a comment\n\nhost1:2 # MPICH\nhost3\n",
+            ["host1/gpu0", "host1/gpu1", "host3/gpu0"],
+        ),
+        (
+            "host[2-3] slots=1\nhost0 slots=1 max_slots=8\n",
+            ["host2/gpu0", "host3/gpu0", "host0/gpu0"],
+        ),
         ("host0\nhost1\nhost0\n", ["host0/gpu0", "host1/gpu0", "host0/gpu1"]),
-        ("host0 slots=1\nhost1 slots=1\nhost0 slots=1\n", ["host0/gpu0", "host0/gpu1", "host1/gpu0"]),
+        (
+            "host0 slots=1\nhost1 slots=1\nhost0 slots=1\n",
+            ["host0/gpu0", "host0/gpu1", "host1/gpu0"],
+        ),
         ("host1,host2\n", ["host1/gpu0", "host1/gpu1", "host1/gpu2"]),
     ],
 )
-def test_hostfiles_of_mpirun_and_slurm(text: str, placed: list[str], tmp_path: Path) -> None:
+def test_hostfiles_of_mpirun_and_slurm(
+    text: str, placed: list[str], tmp_path: Path
+) -> None:
     """Slots, ranges, bare names, repeated names, comments."""
     file = tmp_path / "hosts"
     file.write_text(text, encoding="utf-8")
@@ -139,7 +162,10 @@ def test_all_wrong_lines_are_told_at_once(tmp_path: Path) -> None:
     ("asked", "told"),
     [
         (Asked(gpus=("host0/gpu0", "host0/gpu9")), "gpus, rank 1"),
-        (Asked(gpus=("host0/gpu0", "host0/gpu0")), "rank 1: found host0/gpu0, where rank 0 is"),
+        (
+            Asked(gpus=("host0/gpu0", "host0/gpu0")),
+            "rank 1: found host0/gpu0, where rank 0 is",
+        ),
         (Asked(gpus=("host0/gpu0",)), "1 GPUs, expected 2"),
         (Asked(hosts=("host9",)), 'host "host9"'),
         (Asked(hosts=("host0", "host0")), "host0 twice"),
@@ -161,5 +187,13 @@ def test_what_does_not_fit_is_named(asked: Asked, told: str) -> None:
 def test_ranges_keep_their_zeros() -> None:
     """Slurm's node[01-03] is not node1."""
     assert expand("n[01-03,7]x[1-2],login", "") == [
-        "n01x1", "n01x2", "n02x1", "n02x2", "n03x1", "n03x2", "n7x1", "n7x2", "login"
-    ]  # fmt: skip
+        "n01x1",
+        "n01x2",
+        "n02x1",
+        "n02x2",
+        "n03x1",
+        "n03x2",
+        "n7x1",
+        "n7x2",
+        "login",
+    ]

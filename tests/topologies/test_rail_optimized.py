@@ -25,13 +25,18 @@ def passes(fabric: Fabric, src: str, dst: str) -> list[set[str]]:
     return [{node for node in way if not fabric.host_of(node)} for way in ways]
 
 
-@pytest.mark.parametrize(("hosts", "group", "spines"), [(1, 4, 2), (8, 4, 2), (10, 4, 4), (64, 32, 8)])
+@pytest.mark.parametrize(
+    ("hosts", "group", "spines"), [(1, 4, 2), (8, 4, 2), (10, 4, 4), (64, 32, 8)]
+)
 def test_nodes_and_links_by_formula(hosts: int, group: int, spines: int) -> None:
     """One leaf per rail and group begun, a link per NIC, and every leaf joined to every spine, both ways."""
     fabric = build(Params(hosts=hosts, hosts_per_group=group, spines=spines))
     leaves = -(-hosts // group) * 8
     assert (len(fabric.gpus), len(fabric.hosts)) == (8 * hosts, hosts)
-    assert len(fabric.nodes.of_kind("leaf")) == leaves and len(fabric.nodes.of_kind("spine")) == spines
+    assert (
+        len(fabric.nodes.of_kind("leaf")) == leaves
+        and len(fabric.nodes.of_kind("spine")) == spines
+    )
     assert len(fabric.links.of_kind("nic")) == 2 * 8 * hosts
     up = fabric.links.of_kind("spine")
     assert len(up) == 2 * leaves * spines
@@ -42,26 +47,47 @@ def test_a_rail_of_a_group_uses_its_leaf_alone() -> None:
     """GPU i of two hosts of one group meet at leaf i, and at nothing else outside their hosts."""
     fabric = build(SMALL)
     for rail in range(8):
-        assert passes(fabric, f"host0/gpu{rail}", f"host3/gpu{rail}") == [{f"group0/leaf{rail}"}]
+        assert passes(fabric, f"host0/gpu{rail}", f"host3/gpu{rail}") == [
+            {f"group0/leaf{rail}"}
+        ]
 
 
 @pytest.mark.parametrize(
-    ("src", "dst"), [("host0/gpu0", "host7/gpu0"), ("host0/gpu0", "host1/gpu5"), ("host1/gpu2", "host6/gpu7")]
+    ("src", "dst"),
+    [
+        ("host0/gpu0", "host7/gpu0"),
+        ("host0/gpu0", "host1/gpu5"),
+        ("host1/gpu2", "host6/gpu7"),
+    ],
 )
 def test_other_routes_go_up_one_spine_and_down(src: str, dst: str) -> None:
     """Out of the GPU's own NIC to its leaf, one spine, the other's leaf and NIC: once over each spine."""
     fabric = build(SMALL)
     assert len(fabric.routes(src, dst)) == 2
     for rows, share in fabric.routes(src, dst):
-        kinds = [fabric.nodes.kinds[fabric.node_index(node)] for node in fabric.links.dst[rows]]
-        assert kinds == ["pcieswitch", "nic", "leaf", "spine", "leaf", "nic", "pcieswitch", "gpu"]
+        kinds = [
+            fabric.nodes.kinds[fabric.node_index(node)]
+            for node in fabric.links.dst[rows]
+        ]
+        assert kinds == [
+            "pcieswitch",
+            "nic",
+            "leaf",
+            "spine",
+            "leaf",
+            "nic",
+            "pcieswitch",
+            "gpu",
+        ]
         assert fabric.links.src[rows[2]][-1] == src[-1] and share == pytest.approx(0.5)
 
 
 @pytest.mark.parametrize("oversubscription", [1, 2, 4])
 def test_oversubscription_is_down_over_up(oversubscription: int) -> None:
     """What hosts can send into a group's leaves, over what the leaves can send on."""
-    fabric = build(Params(hosts=16, hosts_per_group=8, spines=2, oversubscription=oversubscription))
+    fabric = build(
+        Params(hosts=16, hosts_per_group=8, spines=2, oversubscription=oversubscription)
+    )
     below, above = tiers(fabric)[-2:]
     assert (below.kind, above.kind) == ("leaf", "spine")
     assert below.egress == pytest.approx(400e9)
@@ -72,7 +98,9 @@ def test_repeated_hosts_are_hosts_added_one_by_one() -> None:
     """`add_hosts` gives the nodes, rows and NICs that `add_host` in a loop gives."""
     many, one_by_one = FabricBuilder(), FabricBuilder()
     nics = add_hosts(many, Host(), 3)
-    assert nics == [add_host(one_by_one, Host(), f"host{at}", f"host{at}/") for at in range(3)]
+    assert nics == [
+        add_host(one_by_one, Host(), f"host{at}", f"host{at}/") for at in range(3)
+    ]
     fabrics = []
     for builder in (many, one_by_one):
         leaf = builder.node("leaf", "leaf")
@@ -80,12 +108,16 @@ def test_repeated_hosts_are_hosts_added_one_by_one() -> None:
         fabrics.append(builder.finish("three", "h100"))
     assert fabrics[0].nodes == fabrics[1].nodes
     for column in fabrics[0].links.__dataclass_fields__:
-        assert (getattr(fabrics[0].links, column) == getattr(fabrics[1].links, column)).all(), column
+        assert (
+            getattr(fabrics[0].links, column) == getattr(fabrics[1].links, column)
+        ).all(), column
 
 
 def test_uneven_cables_are_refused() -> None:
     """Cables that do not divide over the spines, and counts below one, name the key."""
-    with pytest.raises(InputError, match=r"hosts_per_group.*multiple of oversubscription"):
+    with pytest.raises(
+        InputError, match=r"hosts_per_group.*multiple of oversubscription"
+    ):
         build(Params(hosts_per_group=32, spines=3))
     for key in ("hosts", "spines", "oversubscription", "nics"):
         with pytest.raises(InputError, match=f"rail_optimized: {key}"):
@@ -103,4 +135,6 @@ def test_traffic_between_rails_does_not_pass_the_cpu() -> None:
     """GPUs of different rails meet over the spines: a NIC beyond the CPU is as few hops away, but not as near."""
     fabric = load_cluster("rail-h100", 4)
     for link in fabric.spread("host0/gpu0", "host2/gpu1")[0]:
-        assert "cpu" not in str(fabric.links.src[link]) and "cpu" not in str(fabric.links.dst[link])
+        assert "cpu" not in str(fabric.links.src[link]) and "cpu" not in str(
+            fabric.links.dst[link]
+        )

@@ -19,14 +19,22 @@ from topologies.routes.router import ENDPOINTS
 
 DGX = load_cluster("dgx-h100")
 # Between two NVSwitches there is no path: a GPU does not forward.
-NODES = st.sampled_from([name for name in DGX.nodes.names if not name.startswith("nvswitch")])
+NODES = st.sampled_from(
+    [name for name in DGX.nodes.names if not name.startswith("nvswitch")]
+)
 
 
 @settings(max_examples=60, deadline=None)
 @given(NODES, NODES)
-def test_routes_are_shortest_paths_and_carry_every_byte_once(src: str, dst: str) -> None:
+def test_routes_are_shortest_paths_and_carry_every_byte_once(
+    src: str, dst: str
+) -> None:
     """Each path leads from src to dst in the fewest hops there are, through no GPU, disk or memory."""
-    inner = [node for node in DGX.nodes.names if DGX.graph.nodes[node]["kind"] not in ENDPOINTS or node in (src, dst)]
+    inner = [
+        node
+        for node in DGX.nodes.names
+        if DGX.graph.nodes[node]["kind"] not in ENDPOINTS or node in (src, dst)
+    ]
     hops = nx.shortest_path_length(DGX.graph.subgraph(inner), src, dst)
     routes = DGX.routes(src, dst)
     for path, _ in routes:
@@ -56,14 +64,23 @@ def test_spread_conserves_bytes_at_every_node(src: str, dst: str) -> None:
 
 def test_nvlink_is_preferred_to_a_pcie_switch_at_the_same_distance() -> None:
     """Two GPUs under one PCIe switch, as NCCL's path types have it, also when NVLink's latency is made worse."""
-    fabric = host.build(Params(gpus=4, gpus_per_pcie_switch=2)).with_overrides({"nvlink.latency": "1 ms"})
-    assert {fabric.links.kind[row] for path, _ in fabric.routes("gpu0", "gpu1") for row in path} == {"nvlink"}
+    fabric = host.build(Params(gpus=4, gpus_per_pcie_switch=2)).with_overrides(
+        {"nvlink.latency": "1 ms"}
+    )
+    assert {
+        fabric.links.kind[row]
+        for path, _ in fabric.routes("gpu0", "gpu1")
+        for row in path
+    } == {"nvlink"}
 
 
 def test_without_nvlink_a_shared_pcie_switch_or_the_sockets_carry_the_bytes() -> None:
     """The tree's own shortest path."""
     fabric = host.build(Params(gpus=4, gpus_per_pcie_switch=2, nvlinks=()))
-    assert fabric.links.names(fabric.route("gpu0", "gpu1")) == ["gpu0-pcieswitch0", "pcieswitch0-gpu1"]
+    assert fabric.links.names(fabric.route("gpu0", "gpu1")) == [
+        "gpu0-pcieswitch0",
+        "pcieswitch0-gpu1",
+    ]
     assert "socket" in fabric.links.kind[fabric.route("gpu0", "gpu3")]
 
 
@@ -74,7 +91,9 @@ def test_relabelling_changes_names_only(order: list[int], a: int, b: int) -> Non
     names = {f"gpu{at}": f"gpu{new}" for at, new in enumerate(order)}
     other = Fabric.from_graph(nx.relabel_nodes(DGX.graph, names))
     for (path, share), (theirs, part) in zip(
-        DGX.routes(f"gpu{a}", f"gpu{b}"), other.routes(names[f"gpu{a}"], names[f"gpu{b}"]), strict=True
+        DGX.routes(f"gpu{a}", f"gpu{b}"),
+        other.routes(names[f"gpu{a}"], names[f"gpu{b}"]),
+        strict=True,
     ):
         assert path.tolist() == theirs.tolist()
         assert share == part
@@ -93,13 +112,19 @@ def test_two_loads_and_a_pickle_route_alike() -> None:
     """Deterministic, also in another process."""
     DGX.route("gpu0", "nic5")
     for other in (load_cluster("dgx-h100"), pickle.loads(pickle.dumps(DGX))):
-        assert all((other.route(a, "nic5") == DGX.route(a, "nic5")).all() for a in DGX.gpus)
+        assert all(
+            (other.route(a, "nic5") == DGX.route(a, "nic5")).all() for a in DGX.gpus
+        )
 
 
 def test_the_nearest_memory_nic_and_disk_are_on_the_own_socket() -> None:
     """A rank reads from its own socket's memory and sends by the NIC beside it."""
-    assert [DGX.nearest(gpu, "memory") for gpu in DGX.gpus] == ["memory0"] * 4 + ["memory1"] * 4
-    assert [DGX.nearest(f"gpu{at}", "nic") for at in range(8)] == [f"nic{at}" for at in range(8)]
+    assert [DGX.nearest(gpu, "memory") for gpu in DGX.gpus] == ["memory0"] * 4 + [
+        "memory1"
+    ] * 4
+    assert [DGX.nearest(f"gpu{at}", "nic") for at in range(8)] == [
+        f"nic{at}" for at in range(8)
+    ]
     with pytest.raises(InputError, match='did you mean "memory"'):
         DGX.nearest("gpu0", "memroy")
 

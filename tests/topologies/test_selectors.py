@@ -30,7 +30,10 @@ def test_a_kind_and_a_tier() -> None:
 
 def test_a_link_between_two_leaves_is_the_spine() -> None:
     """Two leaves without a spine switch: the tier of leaves has the NICs' cables only."""
-    assert set(LEAFSPINE.links.names(resolve(LEAFSPINE, "spine").rows)) == {"leaf0-leaf1", "leaf1-leaf0"}
+    assert set(LEAFSPINE.links.names(resolve(LEAFSPINE, "spine").rows)) == {
+        "leaf0-leaf1",
+        "leaf1-leaf0",
+    }
     assert set(LEAFSPINE.links.kind[resolve(LEAFSPINE, "leaf").rows]) == {"nic"}
 
 
@@ -57,7 +60,11 @@ def test_a_host_is_everything_in_and_at_it() -> None:
     """By its name, or as a number of hosts; its cables to the leaves too, and nobody else's."""
     inside = [name for name in POD.nodes.names if POD.host_of(name) == "host2"]
     expected = rows_where(np.isin(LINKS.src, inside) | np.isin(LINKS.dst, inside))
-    assert resolve(POD, "host2").rows.tolist() == resolve(POD, "host[2]").rows.tolist() == expected
+    assert (
+        resolve(POD, "host2").rows.tolist()
+        == resolve(POD, "host[2]").rows.tolist()
+        == expected
+    )
     assert resolve(POD, "link[host2]").rows.tolist() == expected
     nics = resolve(POD, "nic[host2]").rows
     assert set(nics.tolist()) == {row for row in expected if LINKS.kind[row] == "nic"}
@@ -80,9 +87,15 @@ def test_a_single_element_leaves_the_others_as_they_are() -> None:
     """Half a NIC: two rows change, at half."""
     changed = POD.with_overrides({"nic[host3.1].bandwidth": "0.5x"}).links
     differ = np.flatnonzero(changed.bandwidth != LINKS.bandwidth)
-    assert set(LINKS.names(differ)) == {"host3/nic1-unit0/leaf1", "unit0/leaf1-host3/nic1"}
+    assert set(LINKS.names(differ)) == {
+        "host3/nic1-unit0/leaf1",
+        "unit0/leaf1-host3/nic1",
+    }
     assert (changed.bandwidth[differ] == LINKS.bandwidth[differ] / 2).all()
-    assert POD.with_overrides({"leaf.bandwidth": "50%"}).links.bandwidth[differ[0]] == LINKS.bandwidth[differ[0]] / 2
+    assert (
+        POD.with_overrides({"leaf.bandwidth": "50%"}).links.bandwidth[differ[0]]
+        == LINKS.bandwidth[differ[0]] / 2
+    )
 
 
 def test_off_takes_cables_in_both_directions_and_dead_ends() -> None:
@@ -91,7 +104,9 @@ def test_off_takes_cables_in_both_directions_and_dead_ends() -> None:
     assert "host0/nic3" not in less.nodes.index and less.gpus == POD.gpus
     assert len(less.links) == len(LINKS) - 4
     way = [less.links.name(row) for row in less.route("host0/gpu3", "host1/gpu3")]
-    assert any("host0/nic" in name for name in way) and not any("host0/nic3" in name for name in way)
+    assert any("host0/nic" in name for name in way) and not any(
+        "host0/nic3" in name for name in way
+    )
 
 
 def test_bytes_take_pcie_where_nvlink_is_off() -> None:
@@ -115,7 +130,9 @@ def test_what_cuts_ranks_off_is_an_error_that_names_them(key: str, ranks: str) -
     """Also the GPU itself, and its host."""
     with pytest.raises(InputError) as caught:
         POD.with_overrides({key: "off"}, "a.toml")
-    assert ranks in str(caught.value) and str(caught.value).startswith(f"a.toml: {key}: ")
+    assert ranks in str(caught.value) and str(caught.value).startswith(
+        f"a.toml: {key}: "
+    )
 
 
 @pytest.mark.parametrize(

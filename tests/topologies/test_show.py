@@ -32,7 +32,10 @@ def test_a_listing_names_every_kind_of_node_and_link(name: str) -> None:
 def test_a_degraded_link_has_a_row_and_a_name_of_its_own() -> None:
     """And holds its path back: shares do not follow speed."""
     text = listing.render(DGX.with_overrides({"gpu0-nvswitch1.bandwidth": "0.5x"}))
-    assert any(line.startswith("nvlink") and line.endswith("gpu0-nvswitch1") for line in text.splitlines())
+    assert any(
+        line.startswith("nvlink") and line.endswith("gpu0-nvswitch1")
+        for line in text.splitlines()
+    )
     # 4 of 18 links at half of 21.83 GB/s: 18 x 21.83 / 2.
     assert "196.5 GB/s in all" in text
 
@@ -79,4 +82,9 @@ fabric = topologies.load_cluster("dgx-h100", overrides={"nvlink.latency": "2x"})
 fabric.routes("gpu0", "gpu7")
 print(sorted({"networkx", "matplotlib", "simpy", "pandas"} & set(sys.modules)))
 """
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
+    assert (
+        subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, check=True
+        ).stdout
+        == "[]\n"
+    )

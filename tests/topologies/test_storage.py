@@ -28,7 +28,12 @@ def test_the_route_in_the_docstring_is_the_route() -> None:
 
 
 @pytest.mark.parametrize(
-    ("src", "dst"), [("host33/memory1", "storage0"), ("host0/gpu7", "storage5"), ("storage7", "host2/gpu0")]
+    ("src", "dst"),
+    [
+        ("host33/memory1", "storage0"),
+        ("host0/gpu7", "storage5"),
+        ("storage7", "host2/gpu0"),
+    ],
 )
 def test_every_host_reaches_every_server(src: str, dst: str) -> None:
     """Memory and GPUs, across units, in both directions; never over the compute fabric."""
@@ -43,15 +48,25 @@ def test_a_unit_reads_125_and_writes_62_gb_per_second() -> None:
     server = links.of_kind("server")
     read = [row for row in server if str(links.src[row]).startswith("storage")]
     assert links.bandwidth[read].sum() == pytest.approx(2 * 125e9)
-    assert links.bandwidth[server].sum() - links.bandwidth[read].sum() == pytest.approx(2 * 62e9)
-    ports = [row for row in links.of_kind("storage") if str(links.src[row]).startswith("host0/")]
+    assert links.bandwidth[server].sum() - links.bandwidth[read].sum() == pytest.approx(
+        2 * 62e9
+    )
+    ports = [
+        row
+        for row in links.of_kind("storage")
+        if str(links.src[row]).startswith("host0/")
+    ]
     assert links.bandwidth[ports].sum() == pytest.approx(80e9)
 
 
 def test_host_ports_are_oversubscribed_four_to_three() -> None:
     """Storage fabric of the reference architecture: near 4:3 towards the hosts, and no switch beyond 64 ports."""
     links = POD.links
-    leaf = [row for row in links.of_kind("storage") if links.src[row] == "unit0/storage_leaf0"]
+    leaf = [
+        row
+        for row in links.of_kind("storage")
+        if links.src[row] == "unit0/storage_leaf0"
+    ]
     down = sum(links.count[row] for row in leaf if "host" in str(links.dst[row]))
     assert (down, sum(links.count[leaf]) - down) == (32, 24)
     fabric = load_cluster("dgx-h100-superpod", hosts=128)
@@ -61,12 +76,27 @@ def test_host_ports_are_oversubscribed_four_to_three() -> None:
 
 def test_collectives_see_nothing_of_it() -> None:
     """Routes between GPUs, tiers and bisection are those of the pod without storage."""
-    size = {"hosts": 8, "hosts_per_unit": 4, "ports": 8, "gpus": 4, "nics": 4, "gpus_per_pcie_switch": 1}
-    plain, stored = build(Params(**size)), build(Params(**size, storage_servers=2, storage_spines=2))
-    assert tiers(plain) == tiers(stored) and bisection(plain) == pytest.approx(bisection(stored))
+    size = {
+        "hosts": 8,
+        "hosts_per_unit": 4,
+        "ports": 8,
+        "gpus": 4,
+        "nics": 4,
+        "gpus_per_pcie_switch": 1,
+    }
+    plain, stored = (
+        build(Params(**size)),
+        build(Params(**size, storage_servers=2, storage_spines=2)),
+    )
+    assert tiers(plain) == tiers(stored) and bisection(plain) == pytest.approx(
+        bisection(stored)
+    )
     for dst in ("host0/gpu1", "host1/gpu3", "host7/gpu2"):
         ways = [
-            [fabric.links.dst[rows].tolist() for rows, _ in fabric.routes("host0/gpu0", dst)]
+            [
+                fabric.links.dst[rows].tolist()
+                for rows, _ in fabric.routes("host0/gpu0", dst)
+            ]
             for fabric in (plain, stored)
         ]
         assert ways[0] == ways[1]

@@ -16,9 +16,17 @@ from topologies.superpod import Params, build
 
 @pytest.mark.parametrize(
     ("hosts", "leaves", "spines", "cores"),
-    [(32, 8, 4, 0), (64, 16, 8, 0), (128, 32, 16, 0), (256, 64, 32, 0), (512, 128, 128, 64)],
+    [
+        (32, 8, 4, 0),
+        (64, 16, 8, 0),
+        (128, 32, 16, 0),
+        (256, 64, 32, 0),
+        (512, 128, 128, 64),
+    ],
 )
-def test_switches_of_the_reference(hosts: int, leaves: int, spines: int, cores: int) -> None:
+def test_switches_of_the_reference(
+    hosts: int, leaves: int, spines: int, cores: int
+) -> None:
     """Eight leaves per unit; 16 spines for 1,024 GPUs; 128 spines and 64 cores for 4,096; no switch beyond 64 ports."""
     fabric = load_cluster("dgx-h100-superpod", hosts=hosts)
     kinds, links = fabric.nodes.kinds, fabric.links
@@ -27,10 +35,14 @@ def test_switches_of_the_reference(hosts: int, leaves: int, spines: int, cores: 
     outside = np.isin(links.kind, ["nic", "spine", "core"])
     at = np.array([fabric.node_index(name) for name in links.src[outside].tolist()])
     ports = np.bincount(at, weights=links.count[outside])
-    switches = [where for where, kind in enumerate(kinds) if kind in ("leaf", "spine", "core")]
+    switches = [
+        where for where, kind in enumerate(kinds) if kind in ("leaf", "spine", "core")
+    ]
     assert (ports[switches] == 64).all()
     for kind in ("spine", "core") if cores else ("spine",):
-        assert links.count[links.of_kind(kind)].sum() == 2 * 8 * hosts, "a cable per NIC: full bisection"
+        assert links.count[links.of_kind(kind)].sum() == 2 * 8 * hosts, (
+            "a cable per NIC: full bisection"
+        )
 
 
 @pytest.mark.parametrize("name", ["dgx-h100-superpod", "dgx-b200-superpod"])
@@ -46,7 +58,16 @@ def test_full_bisection_with_400_gb_per_second_and_host(name: str) -> None:
 @pytest.mark.parametrize("units", [2, 4])
 def test_maximum_flow_finds_no_narrow_place(units: int) -> None:
     """Half of a small pod sends to the other half at every NIC's full rate, also through a core."""
-    fabric = build(Params(hosts=4 * units, hosts_per_unit=4, ports=8, gpus=4, nics=4, gpus_per_pcie_switch=1))
+    fabric = build(
+        Params(
+            hosts=4 * units,
+            hosts_per_unit=4,
+            ports=8,
+            gpus=4,
+            nics=4,
+            gpus_per_pcie_switch=1,
+        )
+    )
     assert bool(fabric.nodes.of_kind("core")) == (units == 4)
     assert bisection(fabric) == pytest.approx(2 * 50e9 * 4 * 4 * units / 2)
 
@@ -58,7 +79,10 @@ def test_routes_through_the_core_go_up_and_down_once() -> None:
 
     def levels(src: str, dst: str) -> set[tuple[int, ...]]:
         ways = [fabric.links.dst[rows].tolist() for rows, _ in fabric.routes(src, dst)]
-        kinds = [[fabric.nodes.kinds[fabric.node_index(node)] for node in way] for way in ways]
+        kinds = [
+            [fabric.nodes.kinds[fabric.node_index(node)] for node in way]
+            for way in ways
+        ]
         return {tuple(level[kind] for kind in way if kind in level) for way in kinds}
 
     assert levels("host0/gpu0", "host1/gpu0") == {(0, 1, 0)}

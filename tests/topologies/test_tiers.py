@@ -14,7 +14,9 @@ from topologies.show.tiers import all_gather_bandwidth, tiers
 
 
 def link(bandwidth: float) -> LinkSpec:
-    return LinkSpec(Quantity(bandwidth, "guess", "a test"), Quantity(1e-6, "guess", "a test"))
+    return LinkSpec(
+        Quantity(bandwidth, "guess", "a test"), Quantity(1e-6, "guess", "a test")
+    )
 
 
 def superpod(units: int, hosts: int, nvlink: float = 450e9) -> Fabric:
@@ -27,7 +29,10 @@ def superpod(units: int, hosts: int, nvlink: float = 450e9) -> Fabric:
             name = f"host{unit}.{host}"
             switch = builder.node(f"{name}/nvswitch", "nvswitch", name)
             for at, leaf in enumerate(leaves):
-                gpu, nic = builder.node(f"{name}/gpu{at}", "gpu", name), builder.node(f"{name}/nic{at}", "nic", name)
+                gpu, nic = (
+                    builder.node(f"{name}/gpu{at}", "gpu", name),
+                    builder.node(f"{name}/nic{at}", "nic", name),
+                )
                 builder.link(gpu, switch, "nvlink", link(nvlink))
                 builder.link(nic, gpu, "pcie", link(60e9))
                 builder.link(nic, leaf, "nic", link(50e9))
@@ -70,19 +75,34 @@ def test_generations_of_nvlink(name: str, egress: float, total: float) -> None:
     """GPU to GPU bandwidth of Ampere, Hopper and Blackwell, and the bisection that follows from eight of them."""
     fabric = load_cluster(name)
     [tier] = tiers(fabric)
-    assert (tier.kind, tier.children, tier.egress) == ("nvswitch", 8, pytest.approx(egress))
+    assert (tier.kind, tier.children, tier.egress) == (
+        "nvswitch",
+        8,
+        pytest.approx(egress),
+    )
     assert bisection(fabric, ["nvlink"]) == pytest.approx(total)
     assert tiers(fabric, wire=False)[0].egress < egress
 
 
 @pytest.mark.parametrize(
     ("name", "switches", "links"),
-    [("dgx-a100", 6, 12), ("dgx-h100", 4, 18), ("dgx-b200", 2, 18), ("gb200-nvl72", 18, 18)],
+    [
+        ("dgx-a100", 6, 12),
+        ("dgx-h100", 4, 18),
+        ("dgx-b200", 2, 18),
+        ("gb200-nvl72", 18, 18),
+    ],
 )
-def test_switches_and_links_of_each_generation(name: str, switches: int, links: int) -> None:
+def test_switches_and_links_of_each_generation(
+    name: str, switches: int, links: int
+) -> None:
     """NVSwitches per NVLink domain and ports per GPU (the same chapter's table)."""
     fabric = load_cluster(name)
-    rows = [row for row in fabric.links.of_kind("nvlink") if fabric.links.src[row] == fabric.gpus[0]]
+    rows = [
+        row
+        for row in fabric.links.of_kind("nvlink")
+        if fabric.links.src[row] == fabric.gpus[0]
+    ]
     assert len(fabric.nodes.of_kind("nvswitch")) == len(rows) == switches
     assert fabric.links.count[rows].sum() == links
 
@@ -90,10 +110,16 @@ def test_switches_and_links_of_each_generation(name: str, switches: int, links: 
 def test_hosts_of_one_network_are_a_tier() -> None:
     """Two p5 hosts: 400 GB/s each."""
     last = tiers(load_cluster("aws-p5", hosts=2))[-1]
-    assert (last.kind, last.children, last.egress) == ("network", 2, pytest.approx(400e9))
+    assert (last.kind, last.children, last.egress) == (
+        "network",
+        2,
+        pytest.approx(400e9),
+    )
 
 
 def test_without_a_switch_there_is_no_tier() -> None:
     """Four GPUs joined directly."""
-    with pytest.raises(InputError, match="gb200-nvl4: all-gather bandwidth: found no tier"):
+    with pytest.raises(
+        InputError, match="gb200-nvl4: all-gather bandwidth: found no tier"
+    ):
         all_gather_bandwidth(load_cluster("gb200-nvl4"))

@@ -33,21 +33,31 @@ def test_counts_and_distances_by_formula(shape: list[int]) -> None:
 
 
 @pytest.mark.parametrize("shape", [(2,), (8,), (4, 3), (4, 4)])
-def test_a_cut_through_the_first_dimension_crosses_two_rings(shape: tuple[int, ...]) -> None:
+def test_a_cut_through_the_first_dimension_crosses_two_rings(
+    shape: tuple[int, ...],
+) -> None:
     """Twice the hosts of a slice, in both directions, unless the hosts' own ports are narrower."""
     crossing = 2 * math.prod(shape[1:])
     sending = math.prod(shape) // 2
-    assert bisection(build(Params(shape=shape, **HOST))) == pytest.approx(2 * 50e9 * min(crossing, sending))
+    assert bisection(build(Params(shape=shape, **HOST))) == pytest.approx(
+        2 * 50e9 * min(crossing, sending)
+    )
 
 
 def test_farther_hosts_are_reached_by_all_shortest_ways() -> None:
     """Two steps in each of two dimensions of five: six ways with one sixth of the bytes each."""
     fabric = build(Params(shape=(5, 5), **HOST))
-    assert [share for _, share in fabric.routes("host0/gpu0", "host12/gpu0")] == pytest.approx([1 / 6] * 6)
+    assert [
+        share for _, share in fabric.routes("host0/gpu0", "host12/gpu0")
+    ] == pytest.approx([1 / 6] * 6)
 
 
 def test_a_shape_without_hosts_is_refused() -> None:
     """No dimension, one of size zero, or hosts without NICs."""
-    for wrong, key in (({"shape": ()}, "shape"), ({"shape": (4, 0)}, "shape"), ({"nics": 0}, "nics")):
+    for wrong, key in (
+        ({"shape": ()}, "shape"),
+        ({"shape": (4, 0)}, "shape"),
+        ({"nics": 0}, "nics"),
+    ):
         with pytest.raises(InputError, match=f"torus: {key}"):
             build(Params(**wrong))  # type: ignore[arg-type]

@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import cli
-from validation.against import CASE_SLACK, MOVED, SLICE_SLACK, against
-from validation.summary import rank_correlation
+from validation.report.against import CASE_SLACK, MOVED, SLICE_SLACK, against
+from validation.report.summary import rank_correlation
 
 SET = "h200-straggler"
 
@@ -22,26 +22,44 @@ SET = "h200-straggler"
 def report(*cases: tuple[str, float, float], name: str = "s") -> dict[str, Any]:
     """A report of (id, measured, predicted)."""
     made = [
-        {"id": id_, "slice": id_[0], "measured": m, "predicted": p, "signed_error": p / m - 1, "error": ""}
+        {
+            "id": id_,
+            "slice": id_[0],
+            "measured": m,
+            "predicted": p,
+            "signed_error": p / m - 1,
+            "error": "",
+        }
         for id_, m, p in cases
     ]
     return {"set": name, "cases": made}
 
 
 def failed(base: Any, now: Any) -> list[str]:
-    return [check.name for check in against([base], [now], "base").checks if not check.passed]
+    return [
+        check.name
+        for check in against([base], [now], "base").checks
+        if not check.passed
+    ]
 
 
 def test_equal_reports_have_nothing_to_tell() -> None:
     """A report against itself: no move, nothing worse, all checks pass."""
     one = report(("a1", 1.0, 1.1), ("b1", 2.0, 1.9))
     made = against([one], [one], "base")
-    assert not made.moves and all(check.passed for check in made.checks) and not list(made.tables())
+    assert (
+        not made.moves
+        and all(check.passed for check in made.checks)
+        and not list(made.tables())
+    )
 
 
 def test_errors_that_cancel_in_the_mean_are_seen() -> None:
     """One case gets better by as much as another gets worse: the mean stays, both are listed, and the worse one fails."""
-    base, now = report(("a1", 1.0, 1.05), ("a2", 1.0, 1.10)), report(("a1", 1.0, 1.10), ("a2", 1.0, 1.05))
+    base, now = (
+        report(("a1", 1.0, 1.05), ("a2", 1.0, 1.10)),
+        report(("a1", 1.0, 1.10), ("a2", 1.0, 1.05)),
+    )
     made = against([base], [now], "base")
     assert {move.name for move in made.moves} == {"a1", "a2"}
     assert failed(base, now) == ["compared: s, a1: error grew"]
@@ -74,17 +92,22 @@ def test_cases_of_one_name_are_told_apart() -> None:
 @given(st.floats(0.5, 2.0), st.floats(0.5, 2.0), st.floats(0.5, 2.0))
 def test_what_moved_is_listed(measured: float, before: float, now: float) -> None:
     """A prediction is listed exactly if it moved by more than the bound or its error grew."""
-    made = against([report(("a", measured, before))], [report(("a", measured, now))], "base")
+    made = against(
+        [report(("a", measured, before))], [report(("a", measured, now))], "base"
+    )
     worse = abs(now / measured - 1) - abs(before / measured - 1) > 1e-6
     assert bool(made.moves) == (abs(now / before - 1) > MOVED or worse)
 
 
 @pytest.mark.parametrize(
-    ("predicted", "rank"), [([1, 2, 3], 1.0), ([3, 2, 1], -1.0), ([5, 5, 5], None), ([1, 3, 2], 0.5)]
+    ("predicted", "rank"),
+    [([1, 2, 3], 1.0), ([3, 2, 1], -1.0), ([5, 5, 5], None), ([1, 3, 2], 0.5)],
 )
 def test_rank_correlation(predicted: list[float], rank: float | None) -> None:
     """Spearman's: 1 in order, -1 in reverse, nothing when all are equal."""
-    assert rank_correlation([1, 2, 3], predicted) == (None if rank is None else pytest.approx(rank))
+    assert rank_correlation([1, 2, 3], predicted) == (
+        None if rank is None else pytest.approx(rank)
+    )
 
 
 def test_the_command_compares_with_its_own_json(tmp_path: Path) -> None:
@@ -93,33 +116,58 @@ def test_the_command_compares_with_its_own_json(tmp_path: Path) -> None:
     first = runner.invoke(cli.main, ["validate", SET, "--json", "--jobs", "1"])
     base.write_text(first.stdout)
     told = json.loads(first.stdout)
-    assert told["by_slice"]["all"]["n"] == 4 and -1 <= told["by_slice"]["all"]["rank_correlation"] <= 1
+    assert (
+        told["by_slice"]["all"]["n"] == 4
+        and -1 <= told["by_slice"]["all"]["rank_correlation"] <= 1
+    )
     page = tmp_path / "p.html"
-    same = runner.invoke(cli.main, ["validate", SET, "--jobs", "1", "--compare", str(base), "--html", str(page)])
+    same = runner.invoke(
+        cli.main,
+        ["validate", SET, "--jobs", "1", "--compare", str(base), "--html", str(page)],
+    )
     assert same.exit_code == 0 and "0 moved" in same.stdout and "0 worse" in same.stdout
     text = page.read_text()
-    assert text.count("<svg") == 2 and "http" not in text.replace("http://www.w3.org/2000/svg", "")
+    assert text.count("<svg") == 2 and "http" not in text.replace(
+        "http://www.w3.org/2000/svg", ""
+    )
     worst = max(told["cases"], key=lambda case: abs(case["signed_error"]))
     worst |= {"predicted": worst["measured"], "signed_error": 0.0}
     base.write_text(json.dumps(told))
-    now = runner.invoke(cli.main, ["validate", SET, "--jobs", "1", "--compare", str(base), "--json"])
+    now = runner.invoke(
+        cli.main, ["validate", SET, "--jobs", "1", "--compare", str(base), "--json"]
+    )
     compared = json.loads(now.stdout)["compared"]
-    assert now.exit_code == 1 and [move["id"] for move in compared["moves"]] == [worst["id"]]
+    assert now.exit_code == 1 and [move["id"] for move in compared["moves"]] == [
+        worst["id"]
+    ]
 
 
 @pytest.mark.parametrize(
-    "text", ["", "{", "[]", "[1]", '{"set": "x"}', '{"set": "x", "cases": [{"predicted": "1"}]}', "[" * 99999]
+    "text",
+    [
+        "",
+        "{",
+        "[]",
+        "[1]",
+        '{"set": "x"}',
+        '{"set": "x", "cases": [{"predicted": "1"}]}',
+        "[" * 99999,
+    ],
 )
 def test_a_base_that_is_none_is_refused(tmp_path: Path, text: str) -> None:
     """Exit 2 and the file's name, before anything is predicted."""
     base = tmp_path / "b.json"
     base.write_text(text)
-    done = CliRunner().invoke(cli.main, ["validate", SET, "--jobs", "1", "--compare", str(base)])
+    done = CliRunner().invoke(
+        cli.main, ["validate", SET, "--jobs", "1", "--compare", str(base)]
+    )
     assert done.exit_code == 2 and "b.json" in done.stderr
 
 
 @pytest.mark.parametrize("source", ["no-such-revision", "--output=x", "gone.json"])
 def test_a_revision_that_is_none_is_refused(source: str) -> None:
     """Exit 2; what starts with a dash is no option of git."""
-    done = CliRunner().invoke(cli.main, ["validate", SET, "--jobs", "1", "--compare", source])
+    done = CliRunner().invoke(
+        cli.main, ["validate", SET, "--jobs", "1", "--compare", source]
+    )
     assert done.exit_code == 2 and source in done.stderr

@@ -18,24 +18,35 @@ from click.testing import CliRunner
 import cli
 from sim.collectives import constants
 from sim.errors import InputError
-from validation import calibrate, collective_rows
-from validation.calibrate import Calibration, read_logs, render
-from validation.collective_rows import Row
-from validation.fit_collectives import PACE, free, items_by_block
+from validation.fit import calibrate
+from validation.fit.calibrate import Calibration, read_logs, render
+from validation.fit.collectives import PACE, free, items_by_block
+from validation.formats import collective_rows
+from validation.formats.collective_rows import Row
 
 SIZES = [2**k for k in range(3, 33, 2)]
 
 
-def measured_with(change: Callable[[dict[str, Any]], None], sizes: list[int], op: str = "all_reduce") -> list[Row]:
+def measured_with(
+    change: Callable[[dict[str, Any]], None], sizes: list[int], op: str = "all_reduce"
+) -> list[Row]:
     """Rows that a machine with other constants would measure: forced ring and LL on the four-GPU host."""
     tables = copy.deepcopy(dict(constants.load("h200").tables))
     change(tables)
     env = {"NCCL_ALGO": "Ring", "NCCL_PROTO": "LL"}
     wanted = collective_rows.settings_of(env, op, None, "")[0]
-    rows = [Row("Ring-LL", op, 4, size, 1.0, 1.0, at % 2 == 1, wanted=wanted) for at, size in enumerate(sizes)]
+    rows = [
+        Row("Ring-LL", op, 4, size, 1.0, 1.0, at % 2 == 1, wanted=wanted)
+        for at, size in enumerate(sizes)
+    ]
     table = constants.build(tables, "h200", "fitted")
     (items,) = items_by_block(rows).values()
-    return [Row(row.label, op, 4, row.size, predict(table), 1.0, row.held_out, wanted=wanted) for row, predict in items]
+    return [
+        Row(
+            row.label, op, 4, row.size, predict(table), 1.0, row.held_out, wanted=wanted
+        )
+        for row, predict in items
+    ]
 
 
 def slower(tables: dict[str, Any]) -> None:
@@ -69,7 +80,10 @@ def test_only_what_was_measured_changes() -> None:
     made, before = fitted(), constants.load("h200").tables
     assert made.tables["ring"]["LL"] != before["ring"]["LL"]
     assert made.tables["ring"]["Simple"] == before["ring"]["Simple"]
-    assert made.tables["pairs"] == before["pairs"] and made.tables["tree"] == before["tree"]
+    assert (
+        made.tables["pairs"] == before["pairs"]
+        and made.tables["tree"] == before["tree"]
+    )
 
 
 def test_the_file_is_one_of_a_gpu() -> None:
@@ -80,13 +94,27 @@ def test_the_file_is_one_of_a_gpu() -> None:
     tables = tomllib.loads(text)
     assert "nvls" not in tables  # those are every GPU's, from extra-nccl.toml
     again = constants.build(tables, "h200", "fitted")
-    assert again.paces["ring", "LL"].hop == pytest.approx(fitted().tables["ring"]["LL"]["hop"], rel=1e-3)
+    assert again.paces["ring", "LL"].hop == pytest.approx(
+        fitted().tables["ring"]["LL"]["hop"], rel=1e-3
+    )
 
 
 def test_another_gpu_says_what_it_borrows(tmp_path: Path) -> None:
     """In the file of a GPU without one, tables that no row settled are marked as a guess."""
-    rows = [Row(r.label, r.op, 4, r.size, r.time, r.eager, r.held_out, wanted=r.wanted, cluster="dgx-h100")
-            for r in measured_with(slower, SIZES)]  # fmt: skip
+    rows = [
+        Row(
+            r.label,
+            r.op,
+            4,
+            r.size,
+            r.time,
+            r.eager,
+            r.held_out,
+            wanted=r.wanted,
+            cluster="dgx-h100",
+        )
+        for r in measured_with(slower, SIZES)
+    ]
     made = calibrate.calibrate(rows)
     assert made.gpu == "h100"
     assert made.tables["tree"]["LL"]["evidence"] == "guess"
@@ -99,7 +127,10 @@ def test_few_rows_move_few_constants() -> None:
     before = constants.load("h200").tables["ring"]["LL"]
     for sizes, shape in ((SIZES, False), (dense, True)):
         made = calibrate.calibrate(measured_with(slower, sizes)).tables["ring"]["LL"]
-        assert made["start"] != before["start"] and (made["grain"] != before["grain"]) == shape
+        assert (
+            made["start"] != before["start"]
+            and (made["grain"] != before["grain"]) == shape
+        )
     none = calibrate.calibrate(measured_with(slower, SIZES[:3]))
     assert (none.fitted, none.left) == ((), ("ring.LL",))
 
@@ -118,7 +149,11 @@ def test_constants_that_no_row_rests_on_stay() -> None:
 
 def test_what_is_free() -> None:
     """Every number of a block that has a range is fitted, a table by operation; others are not."""
-    block = {"start": 1e-6, "cache": 3e7, "rate": {"all_reduce": 1e10, "all_gather": 1e10}}
+    block = {
+        "start": 1e-6,
+        "cache": 3e7,
+        "rate": {"all_reduce": 1e10, "all_gather": 1e10},
+    }
     assert free(block) == [("start",), ("rate", "all_reduce"), ("rate", "all_gather")]
     assert all(low < high for low, high in PACE.values())
 
@@ -149,8 +184,14 @@ def test_the_command(tmp_path: Path) -> None:
     assert "held out" in made.output and tomllib.loads(output.read_text())["ring"]
     output.write_text("mine")
     again = run(cli.main, [*arguments, "--cluster", "dgx-h100"])
-    assert again.exit_code == 2 and "--force" in again.output and output.read_text() == "mine"
-    assert run(cli.main, [*arguments, "--cluster", "dgx-h100", "--force"]).exit_code == 0
+    assert (
+        again.exit_code == 2
+        and "--force" in again.output
+        and output.read_text() == "mine"
+    )
+    assert (
+        run(cli.main, [*arguments, "--cluster", "dgx-h100", "--force"]).exit_code == 0
+    )
     assert output.read_text() != "mine"
 
 
@@ -160,8 +201,14 @@ def test_nothing_is_overwritten_by_accident(tmp_path: Path) -> None:
     output.write_text("mine")
     with pytest.raises(InputError, match="--force"):
         calibrate.write(fitted(), output, [])
-    early = CliRunner().invoke(cli.main, ["calibrate", str(tmp_path / "none.log"), "-o", str(output)])
-    assert early.exit_code == 2 and "--force" in early.output and "none.log" not in early.output
+    early = CliRunner().invoke(
+        cli.main, ["calibrate", str(tmp_path / "none.log"), "-o", str(output)]
+    )
+    assert (
+        early.exit_code == 2
+        and "--force" in early.output
+        and "none.log" not in early.output
+    )
     assert output.read_text() == "mine"
 
 
@@ -172,8 +219,13 @@ def test_every_wrong_log_is_named(tmp_path: Path) -> None:
     lines.write_text(json.dumps({"kind": "collective", "op": "x"}))
     with pytest.raises(InputError) as error:
         read_logs([bad, lines, tmp_path / "none.log"])
-    assert [mistake.where.partition(":")[0] for mistake in error.value.mistakes[:2]] == ["bad.txt", "rows.jsonl"]
-    assert "nccl-tests" in error.value.mistakes[0].expected and len(error.value.mistakes) == 3
+    assert [
+        mistake.where.partition(":")[0] for mistake in error.value.mistakes[:2]
+    ] == ["bad.txt", "rows.jsonl"]
+    assert (
+        "nccl-tests" in error.value.mistakes[0].expected
+        and len(error.value.mistakes) == 3
+    )
 
 
 def test_rows_have_to_fit_the_cluster() -> None:
@@ -181,6 +233,10 @@ def test_rows_have_to_fit_the_cluster() -> None:
     row = Row("a", "all_reduce", 4, 2**20, 1e-4, 1e-4, cluster="dgx-h100")
     other = Row("a", "all_reduce", 4, 2**20, 1e-4, 1e-4, cluster="dgx-h200")
     many = Row("a", "all_reduce", 16, 2**20, 1e-4, 1e-4, cluster="dgx-h100")
-    for rows, text in (([], "no row"), ([row, other], "one kind"), ([many], "16 ranks")):
+    for rows, text in (
+        ([], "no row"),
+        ([row, other], "one kind"),
+        ([many], "16 ranks"),
+    ):
         with pytest.raises(InputError, match=text):
             calibrate.calibrate(rows)

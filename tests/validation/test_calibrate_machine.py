@@ -15,33 +15,55 @@ from click.testing import CliRunner
 
 import cli
 from sim.costs import load_gpu
-from sim.costs.kernel import Kernel
 from sim.costs.measured import gpu_of
 from sim.errors import InputError, PrestepError
+from sim.graph.kernel import Kernel
 from topologies import load_cluster
-from validation import bootstrap, calibrate_host, machine_host
-from validation.calibrate_machine import known_gpu
-from validation.machine_gpu import held_out
-from validation.measured import opened
-from validation.rows import Row
+from validation.fit import bootstrap, calibrate_host, machine_host
+from validation.fit.calibrate_machine import known_gpu
+from validation.fit.machine_gpu import held_out
+from validation.formats.measurement import opened
+from validation.formats.rows import Row
 
 SLOWER, HOST = 1.2, 1.7
 MANIFEST = {
-    "format": "prestep-measured", "version": 1, "made": "2026-01-02T03:04:05+00:00", "world": 4, "nodes": 1,
-    "gpus": [{"name": "NVIDIA H200", "sms": 132, "memory": 150_109_880_320, "l2": 62_914_560}] * 4, "rehearsal": False,
-}  # fmt: skip
+    "format": "prestep-measured",
+    "version": 1,
+    "made": "2026-01-02T03:04:05+00:00",
+    "world": 4,
+    "nodes": 1,
+    "gpus": [
+        {"name": "NVIDIA H200", "sms": 132, "memory": 150_109_880_320, "l2": 62_914_560}
+    ]
+    * 4,
+    "rehearsal": False,
+}
 HOST_CASES = [
-    {"id": f"{model}-{mode}", "model": model, "mode": mode, "mbs": 1, "seq": 128, "warmup": 6}
-    for model in ("h4", "h16") for mode in ("single", "ddp")
-]  # fmt: skip
+    {
+        "id": f"{model}-{mode}",
+        "model": model,
+        "mode": mode,
+        "mbs": 1,
+        "seq": 128,
+        "warmup": 6,
+    }
+    for model in ("h4", "h16")
+    for mode in ("single", "ddp")
+]
 
 
 def packed(path: Path, manifest: dict[str, Any] | None = None, **members: Any) -> Path:
     """A measurement with these rows (lists) or texts, by name of member with __ for a slash and _. for a dot."""
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as file:
-        file.writestr("manifest.json", json.dumps(MANIFEST if manifest is None else manifest))
+        file.writestr(
+            "manifest.json", json.dumps(MANIFEST if manifest is None else manifest)
+        )
         for name, content in members.items():
-            text = "".join(json.dumps(row) + "\n" for row in content) if isinstance(content, list) else content
+            text = (
+                "".join(json.dumps(row) + "\n" for row in content)
+                if isinstance(content, list)
+                else content
+            )
             file.writestr(name if "." in name else f"{name}.jsonl", text)
     return path
 
@@ -51,21 +73,63 @@ def rows() -> dict[str, list[dict[str, Any]]]:
     """A machine whose products take 1.2 times the H200's, whose host takes 1.7 times, with known links."""
     gpu, micro = load_gpu("h200"), []
     for m in (512, 1024, 2048, 4096, 8192):
-        for n, k in ((1024, 1024), (4096, 4096), (8192, 2048), (2048, 8192), (14336, 4096)):
+        for n, k in (
+            (1024, 1024),
+            (4096, 4096),
+            (8192, 2048),
+            (2048, 8192),
+            (14336, 4096),
+        ):
             time = SLOWER * gpu.duration(Kernel("gemm", (m, n, k), layout="nt"))
-            micro.append({"kind": "gemm", "dtype": "bfloat16", "layout": "nt", "m": m, "n": n, "k": k, "s": time})
-    for mode, rate in (("p2p_write", 360e9), ("h2d_pinned", 50e9), ("d2h_pinned", 52e9)):
-        micro += [{"kind": "copy", "mode": mode, "bytes": 2**k, "s": 5e-6 + 2**k / rate} for k in range(12, 31, 2)]
+            micro.append(
+                {
+                    "kind": "gemm",
+                    "dtype": "bfloat16",
+                    "layout": "nt",
+                    "m": m,
+                    "n": n,
+                    "k": k,
+                    "s": time,
+                }
+            )
+    for mode, rate in (
+        ("p2p_write", 360e9),
+        ("h2d_pinned", 50e9),
+        ("d2h_pinned", 52e9),
+    ):
+        micro += [
+            {"kind": "copy", "mode": mode, "bytes": 2**k, "s": 5e-6 + 2**k / rate}
+            for k in range(12, 31, 2)
+        ]
     training = []
     for case in HOST_CASES:
         row = Row(str(case["id"]), "here", case, 4)
-        counts, costs = calibrate_host.counts_of(row), calibrate_host.host_costs("pytorch-eager")
+        counts, costs = (
+            calibrate_host.counts_of(row),
+            calibrate_host.host_costs("pytorch-eager"),
+        )
         time = HOST * sum(costs[name] * count for name, count in counts.items())
         training.append(
-            {"id": case["id"], "label": "default", "world": 4, "case": case, "step_s_by_rank": {"0": [time] * 5}}
+            {
+                "id": case["id"],
+                "label": "default",
+                "world": 4,
+                "case": case,
+                "step_s_by_rank": {"0": [time] * 5},
+            }
         )
-    storage = [{"kind": "storage", "filesystem": "ext4", "bytes": 2**30, "write_s": 0.5, "sync_s": 0.5,
-                "read_warm_s": 0.1, "read_cold_s": 0.5, "cold_is_cold": True}]  # fmt: skip
+    storage = [
+        {
+            "kind": "storage",
+            "filesystem": "ext4",
+            "bytes": 2**30,
+            "write_s": 0.5,
+            "sync_s": 0.5,
+            "read_warm_s": 0.1,
+            "read_cold_s": 0.5,
+            "cold_is_cold": True,
+        }
+    ]
     return {"micro": micro, "training": training, "storage": storage}
 
 
@@ -88,7 +152,9 @@ def test_a_machine_is_found_again(made: tuple[Path, str]) -> None:
     ratio = gpu_of(fabric).duration(kernel) / load_gpu("h200").duration(kernel)
     assert ratio == pytest.approx(SLOWER, rel=0.03)
     assert fabric.facts["host_factor"].value == pytest.approx(HOST, rel=0.01)
-    assert fabric.facts["nvlink.bandwidth"].value == pytest.approx(360e9 / 18, rel=0.001)
+    assert fabric.facts["nvlink.bandwidth"].value == pytest.approx(
+        360e9 / 18, rel=0.001
+    )
     assert fabric.facts["pcie.upstream"].value == pytest.approx(52e9, rel=0.001)
     assert fabric.facts["nvme.bandwidth"].value == pytest.approx(2**30, rel=0.001)
     assert fabric.facts["nvme.upstream"].evidence == "measured"
@@ -99,16 +165,23 @@ def test_what_was_not_measured_is_the_known_gpus(made: tuple[Path, str]) -> None
     """Kinds without rows keep the base's times."""
     kernel = Kernel("attention_fwd", (1, 32, 8, 2048, 64))
     mine = gpu_of(load_cluster(str(made[0])))
-    assert mine.duration(kernel) == pytest.approx(load_gpu("h200").duration(kernel), rel=1e-3)
+    assert mine.duration(kernel) == pytest.approx(
+        load_gpu("h200").duration(kernel), rel=1e-3
+    )
     assert mine.name == "h200"
 
 
 def test_errors_of_held_out_rows_are_told(made: tuple[Path, str]) -> None:
     """The summary has the errors of fitted and held-out rows beside those of the known GPU, and what was written."""
     line = next(line for line in made[1].splitlines() if line.startswith("gemm"))
-    base, _, held = (float(cell) for cell in (cell.split("%")[0] for cell in line.split()[2::2]))
+    base, _, held = (
+        float(cell) for cell in (cell.split("%")[0] for cell in line.split()[2::2])
+    )
     assert base == pytest.approx(100 * (1 - 1 / SLOWER), abs=1) and held < 3
-    assert "held out" in made[1] and "wrote mine.toml, mine-gpu.toml, mine-gpu.parquet" in made[1]
+    assert (
+        "held out" in made[1]
+        and "wrote mine.toml, mine-gpu.toml, mine-gpu.parquet" in made[1]
+    )
 
 
 def test_the_cluster_runs_a_step(made: tuple[Path, str], tmp_path: Path) -> None:
@@ -130,7 +203,10 @@ def test_nothing_is_replaced_without_being_told(made: tuple[Path, str]) -> None:
     """A second time all files in the way are named, and --force replaces them."""
     again = run(made[0].parent / "m.zip", "-o", made[0])
     assert again.exit_code == 2
-    assert all(f"{made[0].stem}{end}" in again.output for end in (".toml", "-gpu.toml", "-gpu.parquet"))
+    assert all(
+        f"{made[0].stem}{end}" in again.output
+        for end in (".toml", "-gpu.toml", "-gpu.parquet")
+    )
     assert run(made[0].parent / "m.zip", "-o", made[0], "--force").exit_code == 0
 
 
@@ -153,26 +229,46 @@ def test_a_third_is_held_out() -> None:
         ({"gpus": []}, "no GPU"),
     ],
 )
-def test_a_foreign_measurement_is_refused(tmp_path: Path, change: dict[str, Any], word: str) -> None:
+def test_a_foreign_measurement_is_refused(
+    tmp_path: Path, change: dict[str, Any], word: str
+) -> None:
     """Another format or version, a rehearsal and GPUs that nobody knows end with exit code 2 and what to do."""
-    result = run(packed(tmp_path / "m.zip", MANIFEST | change, **rows()), "-o", tmp_path / "x.toml")
+    result = run(
+        packed(tmp_path / "m.zip", MANIFEST | change, **rows()),
+        "-o",
+        tmp_path / "x.toml",
+    )
     assert result.exit_code == 2 and word in result.output
     assert not list(tmp_path.glob("x*"))
 
 
 @pytest.mark.parametrize(
-    "name", ["../evil.jsonl", "/etc/x.jsonl", "traces/../../x", "run.py", "traces/a/b", "MICRO.jsonl"]
+    "name",
+    [
+        "../evil.jsonl",
+        "/etc/x.jsonl",
+        "traces/../../x",
+        "run.py",
+        "traces/a/b",
+        "MICRO.jsonl",
+    ],
 )
 def test_no_member_chooses_where_it_goes(tmp_path: Path, name: str) -> None:
     """Members with other names than the command's own are refused; nothing is unpacked."""
-    with pytest.raises(InputError) as error, opened(packed(tmp_path / "m.zip", **{name: "x"})):
+    with (
+        pytest.raises(InputError) as error,
+        opened(packed(tmp_path / "m.zip", **{name: "x"})),
+    ):
         pass
     assert "only what `prestep measure` writes" in str(error.value)
 
 
 def test_a_bomb_is_refused(tmp_path: Path) -> None:
     """A member that unpacks to far more than it is packed to is no measurement."""
-    with pytest.raises(InputError), opened(packed(tmp_path / "m.zip", **{"micro.jsonl": " " * 100_000_000})):
+    with (
+        pytest.raises(InputError),
+        opened(packed(tmp_path / "m.zip", **{"micro.jsonl": " " * 100_000_000})),
+    ):
         pass
 
 
@@ -184,7 +280,9 @@ def test_a_damaged_file_is_a_mistake_and_never_a_traceback(tmp_path: Path) -> No
         data = bytearray(whole)
         for _ in range(drawn.choice((1, 4, 40))):
             data[drawn.randrange(4, len(data))] = drawn.randrange(256)
-        (tmp_path / "d.zip").write_bytes(data[: drawn.choice((len(data), drawn.randrange(len(data))))])
+        (tmp_path / "d.zip").write_bytes(
+            data[: drawn.choice((len(data), drawn.randrange(len(data))))]
+        )
         try:
             with opened(tmp_path / "d.zip") as measured:
                 measured.rows("micro")
@@ -193,25 +291,43 @@ def test_a_damaged_file_is_a_mistake_and_never_a_traceback(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize(
-    "line", ["nonsense", '{"kind": "gemm", "dtype": "int3", "s": 1}', '{"kind": "gemm", "s": 1}',
-             '{"kind": "copy", "mode": "p2p_write", "bytes": "many", "s": 1}']
-)  # fmt: skip
+    "line",
+    [
+        "nonsense",
+        '{"kind": "gemm", "dtype": "int3", "s": 1}',
+        '{"kind": "gemm", "s": 1}',
+        '{"kind": "copy", "mode": "p2p_write", "bytes": "many", "s": 1}',
+    ],
+)
 def test_a_wrong_row_is_a_mistake(tmp_path: Path, line: str) -> None:
     """A row that is none of the command's ends with exit code 2 and the file's name."""
-    result = run(packed(tmp_path / "m.zip", **{"micro.jsonl": line}), "-o", tmp_path / "x.toml")
+    result = run(
+        packed(tmp_path / "m.zip", **{"micro.jsonl": line}), "-o", tmp_path / "x.toml"
+    )
     assert result.exit_code == 2 and "micro.jsonl" in result.output, result.output
 
 
 def test_names_of_drivers_are_known() -> None:
     """GPUs are found by the names that drivers give them; another one is not taken for any."""
-    named = {"NVIDIA H200": "h200", "NVIDIA H100 80GB HBM3": "h100", "NVIDIA A100-SXM4-80GB": "a100", "NVIDIA B200": "b200",
-             "NVIDIA A100-SXM4-40GB": "a100-40gb", "NVIDIA GB200": "gb200", "Tesla V100-SXM2-16GB": "v100", "AMD MI300X": ""}  # fmt: skip
+    named = {
+        "NVIDIA H200": "h200",
+        "NVIDIA H100 80GB HBM3": "h100",
+        "NVIDIA A100-SXM4-80GB": "a100",
+        "NVIDIA B200": "b200",
+        "NVIDIA A100-SXM4-40GB": "a100-40gb",
+        "NVIDIA GB200": "gb200",
+        "Tesla V100-SXM2-16GB": "v100",
+        "AMD MI300X": "",
+    }
     assert {name: known_gpu(name) for name in named} == named
 
 
 def test_intervals_cover_and_narrow() -> None:
     """A bootstrap interval holds the middle, is the same each time, and is narrower with more rows."""
-    few, many = (bootstrap.estimate(np.random.default_rng(1).normal(5, 1, n).tolist()) for n in (10, 1000))
+    few, many = (
+        bootstrap.estimate(np.random.default_rng(1).normal(5, 1, n).tolist())
+        for n in (10, 1000)
+    )
     assert few.low <= few.value <= few.high and many.low < 5.1 and many.high > 4.9
     assert many.high - many.low < few.high - few.low
     assert bootstrap.of_ratios([0.5, 2.0, 1.0]).value == pytest.approx(1.0)
@@ -232,6 +348,12 @@ def test_what_real_gpus_recorded_calibrates(tmp_path: Path) -> None:
     products = next(line for line in lines if line.startswith("gemm")).split()
     assert float(products[6].rstrip("%")) < float(products[2].rstrip("%"))
     steps = next(line for line in lines if line.startswith("mean |error|")).split()
-    assert float(steps[3].rstrip("%")) < 4 and float(steps[3].rstrip("%")) < float(steps[4].rstrip("%"))
-    rate = load_cluster(str(tmp_path / "mine.toml")).facts["nvlink.bandwidth"].value * 18
-    assert rate == pytest.approx(397.2e9, rel=0.01)  # what the bundled cluster has from another start of this machine
+    assert float(steps[3].rstrip("%")) < 4 and float(steps[3].rstrip("%")) < float(
+        steps[4].rstrip("%")
+    )
+    rate = (
+        load_cluster(str(tmp_path / "mine.toml")).facts["nvlink.bandwidth"].value * 18
+    )
+    assert rate == pytest.approx(
+        397.2e9, rel=0.01
+    )  # what the bundled cluster has from another start of this machine

@@ -11,8 +11,9 @@ from click.testing import CliRunner
 
 import cli
 from sim.errors import InputError
-from validation import choices, nccl_log
-from validation.sets import validate
+from validation.formats import nccl_log
+from validation.sets import choices
+from validation.sets.sets import validate
 
 LOG = """# cluster: h200-host-4
 vm:1306:1306 [0] NCCL INFO NCCL version 2.28.9+cuda13.0
@@ -32,7 +33,9 @@ def test_at_least_95_of_100_choices_are_nccl_s() -> None:
     assert isinstance(report, choices.ChoiceReport)
     made = report.to_json()
     assert report.passed and made["n"] > 500 and made["agreement"] >= 0.95
-    assert {name.partition("/")[0] for name in (case.name for case in report.cases)} == {"2", "4", "2x2", "4x1"}
+    assert {
+        name.partition("/")[0] for name in (case.name for case in report.cases)
+    } == {"2", "4", "2x2", "4x1"}
     assert made["groups"]["chosen in the log"] == {"n": 28, "agreement": 1.0}
 
 
@@ -49,8 +52,13 @@ def test_a_log_of_a_user_is_compared(tmp_path: Path) -> None:
         {"nvls": False},
     )
     assert log.table["all_reduce"]["tree Simple"] == (32.4, 165.6)
-    assert log.choices == {("all_reduce", 8): ("ring", "LL", 1), ("all_reduce", 2**30): ("ring", "Simple", None)}
-    result = CliRunner().invoke(cli.main, ["validate", "nccl-choice", "--rows", str(path), "--json"])
+    assert log.choices == {
+        ("all_reduce", 8): ("ring", "LL", 1),
+        ("all_reduce", 2**30): ("ring", "Simple", None),
+    }
+    result = CliRunner().invoke(
+        cli.main, ["validate", "nccl-choice", "--rows", str(path), "--json"]
+    )
     made = json.loads(result.stdout)
     assert result.exit_code == 0 and made["agreement"] == 1.0 and made["n"] >= 20
 
@@ -59,24 +67,47 @@ def test_a_choice_that_differs_fails_the_gate(tmp_path: Path) -> None:
     """A log of another world: trees where NCCL takes rings."""
     path = tmp_path / "nccl.log"
     path.write_text(LOG.replace("Algo RING", "Algo TREE"))
-    result = CliRunner().invoke(cli.main, ["validate", "nccl-choice", "--rows", str(path)])
-    assert result.exit_code == 1 and "differs" in result.stdout and "FAILED" in result.stdout
+    result = CliRunner().invoke(
+        cli.main, ["validate", "nccl-choice", "--rows", str(path)]
+    )
+    assert (
+        result.exit_code == 1
+        and "differs" in result.stdout
+        and "FAILED" in result.stdout
+    )
     report = choices.validate_set("nccl-choice", path)
-    assert [case.name for case in report.cases if not case.equal] == ["nccl/all_reduce/8"]
+    assert [case.name for case in report.cases if not case.equal] == [
+        "nccl/all_reduce/8"
+    ]
     assert not replace(report, cases=()).passed
 
 
 def test_sizes_at_which_rounding_decides_are_left_out() -> None:
     """Two rows that are as fast as each other within a tenth of a microsecond decide nothing."""
-    model = type("Model", (), {"group": type("Group", (), {"n": 2, "nodes": 1})(), "graph": None, "kind": "hopper"})()
+    model = type(
+        "Model",
+        (),
+        {
+            "group": type("Group", (), {"n": 2, "nodes": 1})(),
+            "graph": None,
+            "kind": "hopper",
+        },
+    )()
     near = {"ring LL": (10.0, 100.0), "ring LL128": (10.1, 100.0)}
     far = near | {"ring LL128": (12.0, 100.0)}
     assert choices.by_table("all_gather", 8, near, model) is None
     assert choices.by_table("all_gather", 8, far, model) == "ring LL"
 
 
-@pytest.mark.parametrize(("text", "said"), [(LOG.partition("\n")[2], "no cluster"), ("{}x", "expected an NCCL"), ("[1]", "instead of logs"),
-                                           ('{"a": {"choices": {}}}', "no 'table'")])  # fmt: skip
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (LOG.partition("\n")[2], "no cluster"),
+        ("{}x", "expected an NCCL"),
+        ("[1]", "instead of logs"),
+        ('{"a": {"choices": {}}}', "no 'table'"),
+    ],
+)
 def test_what_is_no_log_is_told(tmp_path: Path, text: str, said: str) -> None:
     """A log without a cluster, and JSON of another form."""
     path = tmp_path / "x.json"

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import pytest
 
-from validation import coverage
-from validation.interface import Point
+from validation.report import coverage
+from validation.report.interface import Point
 
 
 @dataclass(frozen=True)
@@ -15,13 +15,17 @@ class Some:
     points: tuple[Point, ...]
 
 
-def point(measured: float, fitted: bool = False, faint: bool = False, error: str = "") -> Point:
+def point(
+    measured: float, fitted: bool = False, faint: bool = False, error: str = ""
+) -> Point:
     return Point("a", "g", measured, 1.0, fitted, faint, error, (0.9, 1.1))
 
 
 def test_inside_counts_with_its_bounds() -> None:
     """A measurement on the bound is inside, one beyond is not, one without a prediction does not count."""
-    found = coverage.coverage_of([point(0.9), point(1.1), point(1.0), point(1.2), point(1.0, error="none")])
+    found = coverage.coverage_of(
+        [point(0.9), point(1.1), point(1.0), point(1.2), point(1.0, error="none")]
+    )
     assert found is not None
     assert (found.n, found.inside, found.share) == (4, 3, 0.75)
     assert found.width == pytest.approx(1.1 / 0.9 - 1)
@@ -33,8 +37,10 @@ def test_fitted_and_noisy_rows_stand_apart() -> None:
     told = coverage.to_json(report)  # type: ignore[arg-type]
     assert told is not None
     assert {key: told[key]["share"] for key in ("predicted", "fitted", "noisy")} == {
-        "predicted": 0.0, "fitted": 1.0, "noisy": 1.0,
-    }  # fmt: skip
+        "predicted": 0.0,
+        "fitted": 1.0,
+        "noisy": 1.0,
+    }
     assert "predicted 0 of 1 (0%), fitted 1 of 1 (100%)" in coverage.line(report)  # type: ignore[arg-type]
 
 
@@ -51,7 +57,7 @@ def test_intervals_cover_what_they_say() -> None:
 
     One set alone has 25 to 53 rows: there a right interval covers 80 to 98 % (two standard deviations).
     """
-    from validation.sets import validate
+    from validation.sets.sets import validate
 
     names = ("h200", "h200-unseen", "h200-preregistered", "h200-preregistered-2")
     points = [p for name in names for p in validate(name).points if not p.fitted]

@@ -9,14 +9,13 @@ import pytest
 from click.testing import CliRunner
 
 import cli
+from sim.analysis.prediction import Result
 from sim.predict import predict
-from sim.result import Result
-from sim.sections import Scenario
-from sim.spec import parse_scenario
+from sim.spec.load import parse_scenario
+from sim.spec.sections import Scenario
 from tests.sim.synthetic import result
-from validation import figures, picture
-from validation.compare import Report, validate_set
-from validation.figures import (
+from validation.report import figures, picture
+from validation.report.figures import (
     ACCURACY,
     BEGIN,
     CHANGE,
@@ -33,31 +32,44 @@ from validation.figures import (
     summary,
     whole,
     written,
-)  # fmt: skip
+)
+from validation.sets.steps import Report, validate_set
 
 
 def test_figures_replace_what_is_between_the_markers() -> None:
     """The rest of the page stays, and writing twice is writing once."""
     page = f"before\n{BEGIN}\nold\n{END}\nafter\n"
     once = written(page, "new")
-    assert once == f"before\n{BEGIN}\nnew\n{END}\nafter\n" and written(once, "new") == once
+    assert (
+        once == f"before\n{BEGIN}\nnew\n{END}\nafter\n" and written(once, "new") == once
+    )
 
 
-@pytest.mark.parametrize("page", ["no markers", BEGIN, f"{END}{BEGIN}", f"{BEGIN}{BEGIN}{END}"])
+@pytest.mark.parametrize(
+    "page", ["no markers", BEGIN, f"{END}{BEGIN}", f"{BEGIN}{BEGIN}{END}"]
+)
 def test_a_page_without_markers_is_refused(page: str) -> None:
     """Figures never go to a place that nobody chose."""
     with pytest.raises(ValueError, match="figures: begin"):
         written(page, "new")
 
 
-def test_what_commands_print_is_shown_as_printed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_commands_print_is_shown_as_printed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """README's question, up to the place where the answer is cut."""
     monkeypatch.chdir(ROOT)
     text = printed()
-    output = CliRunner().invoke(cli.main, ["whatif", SHOWN, "--set", CHANGE], env={"COLUMNS": "100"}).output
+    output = (
+        CliRunner()
+        .invoke(cli.main, ["whatif", SHOWN, "--set", CHANGE], env={"COLUMNS": "100"})
+        .output
+    )
     shown = text.partition("```text\n")[2].partition("\n...")[0]
     assert len(shown.splitlines()) > 6 and output.startswith(shown)
-    assert f"prestep whatif {SHOWN} --set {CHANGE}\n" in text and "times as fast" in text
+    assert (
+        f"prestep whatif {SHOWN} --set {CHANGE}\n" in text and "times as fast" in text
+    )
 
 
 @pytest.fixture(scope="module")
@@ -68,10 +80,14 @@ def straggler() -> Report:
 
 def test_the_summary_tells_every_failed_check(straggler: Report) -> None:
     """A miss is never left out, and what passes is not called a miss."""
-    strict = replace(straggler, tolerances=replace(straggler.tolerances, step_mape=0.0, bias=0.0))
+    strict = replace(
+        straggler, tolerances=replace(straggler.tolerances, step_mape=0.0, bias=0.0)
+    )
     failed = [check.name for check in strict.checks if not check.passed]
     told = summary([strict]).partition("Checks that fail: ")[2]
-    assert {"step time: mean", "step time: bias"} <= set(failed) and all(f"h200-straggler, {n}" in told for n in failed)
+    assert {"step time: mean", "step time: bias"} <= set(failed) and all(
+        f"h200-straggler, {n}" in told for n in failed
+    )
     good = replace(straggler, tolerances=replace(straggler.tolerances, bias=1.0))
     assert summary([good]).endswith("All checks of these sets pass.")
 
@@ -79,10 +95,17 @@ def test_the_summary_tells_every_failed_check(straggler: Report) -> None:
 def test_the_summary_has_the_figures_of_the_report(straggler: Report) -> None:
     """The same numbers that `prestep validate` prints: count, mean, bias, worst and whose it is."""
     errors = straggler.select()
-    line = next(line for line in summary([straggler]).splitlines() if line.startswith("| **h200-straggler**"))
+    line = next(
+        line
+        for line in summary([straggler]).splitlines()
+        if line.startswith("| **h200-straggler**")
+    )
     assert [cell.strip() for cell in line.split("|")[2:-1]] == [
-        str(errors.n), f"{errors.mape:.1%}", f"{errors.bias:+.1%}", f"{errors.worst:.1%} ({errors.worst_id})"
-    ]  # fmt: skip
+        str(errors.n),
+        f"{errors.mape:.1%}",
+        f"{errors.bias:+.1%}",
+        f"{errors.worst:.1%} ({errors.worst_id})",
+    ]
 
 
 def test_the_accuracy_page_has_every_row(straggler: Report) -> None:
@@ -92,7 +115,9 @@ def test_the_accuracy_page_has_every_row(straggler: Report) -> None:
     assert text.startswith("## h200-straggler") and "\n# " not in text
 
 
-def test_rows_that_say_how_fast_their_host_was_are_shown_without_it_too(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_that_say_how_fast_their_host_was_are_shown_without_it_too(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """A factor that came with the measurement is not allowed to flatter the table in silence."""
     asked = []
 
@@ -112,15 +137,28 @@ def _constant(scenario: Scenario) -> Result:
 
 def _slow_host(report: Report) -> Report:
     first, *others = report.cases
-    return replace(report, cases=(replace(first, row=replace(first.row, cluster={"host_factor": 2.0})), *others))
+    return replace(
+        report,
+        cases=(
+            replace(first, row=replace(first.row, cluster={"host_factor": 2.0})),
+            *others,
+        ),
+    )
 
 
 def test_without_its_own_factor_a_row_runs_on_the_bundled_host() -> None:
     """A slower host is forgotten; nothing else of the scenario changes."""
-    tables = {"cluster": {"name": "h200-host-4", "gpus": 1}, "model": {"name": "mlp-1024"}}
+    tables = {
+        "cluster": {"name": "h200-host-4", "gpus": 1},
+        "model": {"name": "mlp-1024"},
+    }
     plain = parse_scenario(tables, "test")
     slow = replace(plain, cluster=replace(plain.cluster, host_factor=9.0))
-    assert on_bundled_host(slow).step_time == predict(plain).step_time < predict(slow).step_time
+    assert (
+        on_bundled_host(slow).step_time
+        == predict(plain).step_time
+        < predict(slow).step_time
+    )
 
 
 def test_the_headline_has_only_rows_that_no_constant_was_taken_from() -> None:
@@ -139,13 +177,19 @@ def test_parts_that_nothing_covers_are_what_is_left() -> None:
     """Exposed communication of the picture: covered parts and what is left make up the whole."""
     spans, covers = [(0.0, 4.0), (6.0, 7.0)], [(1.0, 2.0), (3.0, 6.5)]
     assert list(picture.without(spans, covers)) == [(0.0, 1.0), (2.0, 3.0), (6.5, 7.0)]
-    assert list(picture.without(spans, [])) == spans and list(picture.without(spans, spans)) == []
+    assert (
+        list(picture.without(spans, [])) == spans
+        and list(picture.without(spans, spans)) == []
+    )
 
 
 @pytest.mark.slow
 def test_the_pages_have_the_figures_of_this_tree() -> None:
-    """`python -m validation.figures` was run after the last change of a prediction."""
-    readme, accuracy = README.read_text(encoding="utf-8"), ACCURACY.read_text(encoding="utf-8")
+    """`python -m validation.report.figures` was run after the last change of a prediction."""
+    readme, accuracy = (
+        README.read_text(encoding="utf-8"),
+        ACCURACY.read_text(encoding="utf-8"),
+    )
     assert written(readme, printed(), PRINTED) == readme
     reports, untold = reports_of(SETS, jobs=2)
     assert _between(readme) == _spaced(headline(reports))

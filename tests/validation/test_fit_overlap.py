@@ -16,32 +16,55 @@ from click.testing import CliRunner, Result
 import cli
 from sim.collectives import constants
 from sim.costs.interference import BUNDLED, laid_over
-from sim.costs.kernel import Kernel
-from validation import fit_overlap
-from validation.collective_rows import read_lines
+from sim.graph.kernel import Kernel
+from validation.fit import overlap
+from validation.formats.collective_rows import read_lines
 
 TRUE = {"communication": 1.6, "free": 8.3e14}
 PRODUCTS = ("gemm_4096x4096x4096", "gemm_8192x4096x4096")
-ALONE = {"gemm_4096x4096x4096": 205e-6, "gemm_8192x4096x4096": 400e-6, "add_2^28_bf16": 340e-6, "mul_2^28_bf16": 340e-6}
+ALONE = {
+    "gemm_4096x4096x4096": 205e-6,
+    "gemm_8192x4096x4096": 400e-6,
+    "add_2^28_bf16": 340e-6,
+    "mul_2^28_bf16": 340e-6,
+}
 MIB = 2**20
 
 
-def line(compute: str, size: int, beside: tuple[float, float] = (1.0, 1.0), op: str = "all_reduce") -> dict[str, Any]:
+def line(
+    compute: str,
+    size: int,
+    beside: tuple[float, float] = (1.0, 1.0),
+    op: str = "all_reduce",
+) -> dict[str, Any]:
     return {
-        "kind": "overlap", "compute": compute, "op": op, "ranks": 4, "bytes": size, "compute_alone_s": ALONE[compute],
-        "comm_alone_s": size * 4.5e-12 + 2e-5, "compute_overlapped_s": beside[0], "comm_overlapped_s": beside[1],
-    }  # fmt: skip
+        "kind": "overlap",
+        "compute": compute,
+        "op": op,
+        "ranks": 4,
+        "bytes": size,
+        "compute_alone_s": ALONE[compute],
+        "comm_alone_s": size * 4.5e-12 + 2e-5,
+        "compute_overlapped_s": beside[0],
+        "comm_overlapped_s": beside[1],
+    }
 
 
-def measured(tmp: Path, computes: Sequence[str], truth: dict[str, Any], sizes: Sequence[int]) -> Path:
+def measured(
+    tmp: Path, computes: Sequence[str], truth: dict[str, Any], sizes: Sequence[int]
+) -> Path:
     """Overlap rows of a machine with these constants, as JSON lines."""
     path = tmp / "overlap.jsonl"
     made = [line(compute, size) for size in sizes for compute in computes]
     path.write_text("\n".join(map(json.dumps, made)))
     rows = read_lines(path)[1]
-    items = [fit_overlap._item(row, 0, constants.load("h200")) for row in rows]
+    items = [overlap._item(row, 0, constants.load("h200")) for row in rows]
     exact = [
-        line(one["compute"], one["bytes"], tuple(2.718281828459045**r for r in item.residuals(truth)))
+        line(
+            one["compute"],
+            one["bytes"],
+            tuple(2.718281828459045**r for r in item.residuals(truth)),
+        )
         for one, item in zip(made, items, strict=True)
     ]
     path.write_text("\n".join(map(json.dumps, exact)))
@@ -50,7 +73,9 @@ def measured(tmp: Path, computes: Sequence[str], truth: dict[str, Any], sizes: S
 
 def run(*arguments: str) -> Result:
     result = CliRunner().invoke(cli.main, list(arguments))
-    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+    assert result.exception is None or isinstance(result.exception, SystemExit), (
+        result.exception
+    )
     return result
 
 
@@ -58,7 +83,9 @@ def run(*arguments: str) -> Result:
 def fitted(tmp: Path) -> tuple[Result, dict[str, Any]]:
     path = measured(tmp, PRODUCTS, TRUE, [k * 64 * MIB for k in (2, 3, 4)])
     result = run("calibrate", str(path), "-o", str(tmp / "mine.toml"))
-    return result, tomllib.loads((tmp / "mine.toml").read_text()) if result.exit_code == 0 else {}
+    return result, tomllib.loads(
+        (tmp / "mine.toml").read_text()
+    ) if result.exit_code == 0 else {}
 
 
 @pytest.fixture(scope="module")
@@ -73,7 +100,9 @@ def test_constants_are_found_again(folder: Path) -> None:
     assert table["overlap"]["communication"] == pytest.approx(1.6, rel=0.03)
     assert table["overlap"]["free"] == pytest.approx(8.3e14, rel=0.03)
     for side in ("kernels", "collectives"):
-        assert result.output.count(f"overlap: {side}") == 4  # fitted and held out, before and after
+        assert (
+            result.output.count(f"overlap: {side}") == 4
+        )  # fitted and held out, before and after
     assert "fitted: overlap.communication, overlap.free" in result.output
 
 
@@ -87,9 +116,13 @@ def test_the_file_says_nothing_of_what_no_row_showed(folder: Path) -> None:
 def test_a_run_uses_the_file(folder: Path) -> None:
     """A cluster file that names the constants changes a step with overlap; one that does not, changes nothing."""
     fitted(folder)
-    (folder / "slow.toml").write_text("[overlap]\ncommunication = 4.0\ndefault = 5.0\nfactor = { add = 5.0 }\n")
+    (folder / "slow.toml").write_text(
+        "[overlap]\ncommunication = 4.0\ndefault = 5.0\nfactor = { add = 5.0 }\n"
+    )
     for name in ("mine", "slow"):
-        (folder / f"{name}-cluster.toml").write_text(f'extends = "h200-host-4"\nnccl = "{name}.toml"\n')
+        (folder / f"{name}-cluster.toml").write_text(
+            f'extends = "h200-host-4"\nnccl = "{name}.toml"\n'
+        )
     (folder / "plain-cluster.toml").write_text('extends = "h200-host-4"\n')
     times = {}
     for name in ("plain", "mine", "slow"):
@@ -109,18 +142,27 @@ def test_too_few_rows_are_said_in_words(folder: Path, tmp_path: Path) -> None:
     path = measured(tmp_path, (*PRODUCTS, "add_2^28_bf16"), TRUE, [256 * MIB])
     result = run("calibrate", str(path), "-o", str(tmp_path / "mine.toml"))
     assert result.exit_code == 2 and not (tmp_path / "mine.toml").exists()
-    assert "too few overlap rows" in result.output and "overlap.communication (2 rows)" in result.output
-    mixed = measured(tmp_path, (*PRODUCTS, "add_2^28_bf16"), TRUE, [192 * MIB, 256 * MIB])
+    assert (
+        "too few overlap rows" in result.output
+        and "overlap.communication (2 rows)" in result.output
+    )
+    mixed = measured(
+        tmp_path, (*PRODUCTS, "add_2^28_bf16"), TRUE, [192 * MIB, 256 * MIB]
+    )
     result = run("calibrate", str(mixed), "-o", str(tmp_path / "mine.toml"))
     assert result.exit_code == 0 and "fitted: overlap.communication" in result.output
-    assert "add" not in tomllib.loads((tmp_path / "mine.toml").read_text())["overlap"].get("factor", {})
+    assert "add" not in tomllib.loads((tmp_path / "mine.toml").read_text())[
+        "overlap"
+    ].get("factor", {})
 
 
 def test_elementwise_kernels_have_constants_of_their_own(tmp_path: Path) -> None:
     """Rows beside large additions fit the addition's factor and what streams cost a collective, and nothing else."""
     truth = {"streaming": 2.0, "factor": {"add": 1.7}}
-    path = measured(tmp_path, ("add_2^28_bf16",), truth, [k * 64 * MIB for k in range(2, 7)])
-    fit = fit_overlap.fit(read_lines(path)[1], constants.load("h200"))
+    path = measured(
+        tmp_path, ("add_2^28_bf16",), truth, [k * 64 * MIB for k in range(2, 7)]
+    )
+    fit = overlap.fit(read_lines(path)[1], constants.load("h200"))
     assert fit.fitted == ("factor.add", "streaming")
     assert fit.table["streaming"] == pytest.approx(2.0, rel=0.05)
     assert fit.table["factor"]["add"] == pytest.approx(1.7, rel=0.05)
@@ -130,19 +172,33 @@ def test_held_out_rows_move_nothing(folder: Path) -> None:
     """However wrong every third row is, the constants are the same."""
     fitted(folder)
     rows = read_lines(folder / "overlap.jsonl")[1]
-    spoilt = [replace(row, comm_beside=row.comm_beside * (5 if at % 3 == 2 else 1)) for at, row in enumerate(rows)]
+    spoilt = [
+        replace(row, comm_beside=row.comm_beside * (5 if at % 3 == 2 else 1))
+        for at, row in enumerate(rows)
+    ]
     table = constants.load("h200")
-    assert fit_overlap.fit(spoilt, table).table == fit_overlap.fit(rows, table).table
+    assert overlap.fit(spoilt, table).table == overlap.fit(rows, table).table
 
 
 def test_without_a_table_the_constants_are_the_bundled_ones() -> None:
     """An empty table changes nothing, and a partial one only what it names."""
     assert laid_over({}) == BUNDLED
-    told, add = laid_over({"factor": {"add": 3.0}, "streaming": 2.0}), Kernel("add", (2**28,))
-    assert told.slowdown(add, 24, 132) == 3.0 and told.known(Kernel("silu", (1,))) == BUNDLED.factor["silu"]
+    told, add = (
+        laid_over({"factor": {"add": 3.0}, "streaming": 2.0}),
+        Kernel("add", (2**28,)),
+    )
+    assert (
+        told.slowdown(add, 24, 132) == 3.0
+        and told.known(Kernel("silu", (1,))) == BUNDLED.factor["silu"]
+    )
     assert told.contention(add) == 2.0
     small, product = Kernel("add", (2**20,)), Kernel("gemm", (8192, 8192, 8192))
-    assert told.contention(small) == told.contention(product) == told.contention() == BUNDLED.communication
+    assert (
+        told.contention(small)
+        == told.contention(product)
+        == told.contention()
+        == BUNDLED.communication
+    )
 
 
 @pytest.mark.parametrize(
@@ -161,8 +217,20 @@ def test_a_wrong_table_is_refused(tmp_path: Path, text: str, said: str) -> None:
     """Unknown keys and what is no factor are named, with the file."""
     path = tmp_path / "wrong.toml"
     path.write_text(text + "\n")
-    result = run("collective", "--cluster", "h200-host-4", "--nccl-constants", str(path), "--max-bytes", "1M")
-    assert result.exit_code == 2 and said in result.output and "wrong.toml" in result.output
+    result = run(
+        "collective",
+        "--cluster",
+        "h200-host-4",
+        "--nccl-constants",
+        str(path),
+        "--max-bytes",
+        "1M",
+    )
+    assert (
+        result.exit_code == 2
+        and said in result.output
+        and "wrong.toml" in result.output
+    )
 
 
 @pytest.mark.parametrize(
@@ -182,7 +250,11 @@ def test_bad_rows_are_named(tmp_path: Path, change: dict[str, Any], said: str) -
     path = tmp_path / "rows.jsonl"
     path.write_text(json.dumps(line(PRODUCTS[0], 2**28) | change))
     result = run("calibrate", str(path), "-o", str(tmp_path / "mine.toml"))
-    assert result.exit_code == 2 and said in result.output and not (tmp_path / "mine.toml").exists()
+    assert (
+        result.exit_code == 2
+        and said in result.output
+        and not (tmp_path / "mine.toml").exists()
+    )
 
 
 def test_a_network_fit_says_that_it_left_overlap_out(tmp_path: Path) -> None:

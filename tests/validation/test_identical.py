@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 import cli
-from validation import mutations
+from validation.bench import mutations
 
 HOME = Path(cli.__file__).parent
 ROWS = HOME / "validation/cases/h200/straggler_4gpu.jsonl"
@@ -35,9 +35,19 @@ print(json.dumps(told))
 
 def asked(package: Path, folder: Path, **env: str) -> str:
     """The answers of a package, to a process of its own that stands in a folder."""
-    words = {"PATH": os.environ["PATH"], "PYTHONPATH": str(package), "PYTHONDONTWRITEBYTECODE": "1", **env}
+    words = {
+        "PATH": os.environ["PATH"],
+        "PYTHONPATH": str(package),
+        "PYTHONDONTWRITEBYTECODE": "1",
+        **env,
+    }
     done = subprocess.run(
-        [sys.executable, "-c", ASK], cwd=folder, env=words, capture_output=True, text=True, check=True
+        [sys.executable, "-c", ASK],
+        cwd=folder,
+        env=words,
+        capture_output=True,
+        text=True,
+        check=True,
     )
     return done.stdout
 
@@ -48,27 +58,38 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 @pytest.mark.parametrize("seed", ["1", "4242"])
-def test_neither_hashes_nor_the_working_folder_move_a_prediction(answers: str, seed: str, tmp_path: Path) -> None:
+def test_neither_hashes_nor_the_working_folder_move_a_prediction(
+    answers: str, seed: str, tmp_path: Path
+) -> None:
     """Another seed of hashes, another folder, another language: the same bytes."""
     (tmp_path / "sim.toml").write_text("x = 1\n")
     assert asked(HOME, tmp_path, PYTHONHASHSEED=seed, LC_ALL="C") == answers
 
 
-def test_a_changed_file_elsewhere_does_not_move_a_prediction(answers: str, tmp_path: Path) -> None:
+def test_a_changed_file_elsewhere_does_not_move_a_prediction(
+    answers: str, tmp_path: Path
+) -> None:
     """More clusters, GPUs and scenarios, files in another order and of another date: the same bytes."""
     package = tmp_path / "package"
     package.mkdir()
     mutations.copied(package)
     for one, other in (
-        ("topologies/clusters/h200-host-2.toml", "aaa.toml"), ("sim/costs/hardware/v100.toml", "aaa.toml"),
-        ("workloads/scenarios/mlp-ddp4.toml", "zzz.toml"), ("sim/costs/storage/nvme.toml", "aaa.toml"),
-        ("topologies/dragonfly.py", "aaa.py"), ("sim/exporters/parquet.py", "zzz.py"),
-    ):  # fmt: skip
+        ("topologies/clusters/h200-host-2.toml", "aaa.toml"),
+        ("sim/costs/hardware/v100.toml", "aaa.toml"),
+        ("workloads/scenarios/mlp-ddp4.toml", "zzz.toml"),
+        ("sim/costs/storage/nvme.toml", "aaa.toml"),
+        ("topologies/dragonfly.py", "aaa.py"),
+        ("sim/exporters/parquet.py", "zzz.py"),
+    ):
         path = package / one
-        (path.parent / other).write_text(path.read_text(encoding="utf-8"), encoding="utf-8")
+        (path.parent / other).write_text(
+            path.read_text(encoding="utf-8"), encoding="utf-8"
+        )
         os.utime(path, (1, 1))
     changed = package / "topologies/clusters/aws-p5.toml"  # nobody asks about it
-    changed.write_text(changed.read_text(encoding="utf-8").replace("GB/s", "MB/s"), encoding="utf-8")
+    changed.write_text(
+        changed.read_text(encoding="utf-8").replace("GB/s", "MB/s"), encoding="utf-8"
+    )
     assert asked(package, tmp_path, PYTHONHASHSEED="0") == answers
 
 
@@ -82,7 +103,8 @@ def test_neither_neighbours_nor_jobs_nor_order_move_a_row(tmp_path: Path) -> Non
     def predicted(jobs: str, *more: str) -> dict[str, float]:
         words = ["validate", "h200-straggler", "--json", "--jobs", jobs, *more]
         return {
-            case["id"]: case["predicted"] for case in json.loads(CliRunner().invoke(cli.main, words).stdout)["cases"]
+            case["id"]: case["predicted"]
+            for case in json.loads(CliRunner().invoke(cli.main, words).stdout)["cases"]
         }
 
     known = predicted("1")

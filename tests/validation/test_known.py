@@ -10,33 +10,46 @@ import pytest
 
 import cli
 from sim.exporters import html
-from sim.sections import Scenario
-from sim.spec import load_scenario, parse_scenario
+from sim.spec.load import load_scenario, parse_scenario
+from sim.spec.sections import Scenario
 from tests.sim.synthetic import result
-from validation import known, known_index
-from validation.identity import key_of, kind_of
+from validation.index import make, measured
+from validation.index.identity import key_of, kind_of
 
 EXAMPLES = Path(cli.__file__).parent / "examples"
 BASE = {
-    "cluster": {"name": "h200-host-4"}, "model": {"name": "llama3-1b-plain"},
+    "cluster": {"name": "h200-host-4"},
+    "model": {"name": "llama3-1b-plain"},
     "training": {"seq_len": 2048, "micro_batch": 2, "global_batch": 8},
     "parallel": {"dp": 4, "data_parallel": "ddp", "bucket_cap": "25 MiB"},
-}  # fmt: skip
+}
 
 
 def scenario(**changed: dict[str, object]) -> Scenario:
-    return parse_scenario({name: {**BASE.get(name, {}), **changed.get(name, {})} for name in {**BASE, **changed}}, "s")
+    return parse_scenario(
+        {
+            name: {**BASE.get(name, {}), **changed.get(name, {})}
+            for name in {**BASE, **changed}
+        },
+        "s",
+    )
 
 
 @pytest.mark.parametrize(
     "changed",
     [
-        {"cluster": {"gpus": 4}}, {"training": {"warmup": 9}}, {"parallel": {"schedule": "gpipe"}},
-        {"parallel": {"reshard_after_forward": False}}, {"measured": {"step_time": "1 s"}},
-        {"megatron": {"bias_fusion": False}}, {"model": {"hidden": 2048}},
+        {"cluster": {"gpus": 4}},
+        {"training": {"warmup": 9}},
+        {"parallel": {"schedule": "gpipe"}},
+        {"parallel": {"reshard_after_forward": False}},
+        {"measured": {"step_time": "1 s"}},
+        {"megatron": {"bias_fusion": False}},
+        {"model": {"hidden": 2048}},
     ],
-)  # fmt: skip
-def test_what_changes_no_step_changes_no_key(changed: dict[str, dict[str, object]]) -> None:
+)
+def test_what_changes_no_step_changes_no_key(
+    changed: dict[str, dict[str, object]],
+) -> None:
     """Defaults written out, switches of what is not there, and what a file is called are the same run."""
     assert key_of(scenario(**changed)) == key_of(scenario())
 
@@ -44,13 +57,21 @@ def test_what_changes_no_step_changes_no_key(changed: dict[str, dict[str, object
 @pytest.mark.parametrize(
     "changed",
     [
-        {"cluster": {"name": "dgx-h200", "gpus": 4}}, {"training": {"micro_batch": 1}}, {"training": {"seq_len": 1024}},
-        {"training": {"recompute": "full"}}, {"parallel": {"bucket_cap": "5 MiB"}}, {"nccl": {"max_channels": 4}},
-        {"cluster": {"set": {"nvlink.bandwidth": "2x"}}}, {"parallel": {"data_parallel": "fsdp"}},
-        {"model": {"layers": 8}}, {"pytorch": {"loss": "fused"}},
+        {"cluster": {"name": "dgx-h200", "gpus": 4}},
+        {"training": {"micro_batch": 1}},
+        {"training": {"seq_len": 1024}},
+        {"training": {"recompute": "full"}},
+        {"parallel": {"bucket_cap": "5 MiB"}},
+        {"nccl": {"max_channels": 4}},
+        {"cluster": {"set": {"nvlink.bandwidth": "2x"}}},
+        {"parallel": {"data_parallel": "fsdp"}},
+        {"model": {"layers": 8}},
+        {"pytorch": {"loss": "fused"}},
     ],
-)  # fmt: skip
-def test_what_changes_the_step_changes_the_key(changed: dict[str, dict[str, object]]) -> None:
+)
+def test_what_changes_the_step_changes_the_key(
+    changed: dict[str, dict[str, object]],
+) -> None:
     """Two runs that may take different times are not the same."""
     assert key_of(scenario(**changed)) != key_of(scenario())
 
@@ -58,24 +79,36 @@ def test_what_changes_the_step_changes_the_key(changed: dict[str, dict[str, obje
 def test_a_batch_said_in_another_way_is_the_same_run() -> None:
     """Steps accumulated and the global batch are one thing."""
     said = {"training": {"seq_len": 2048, "micro_batch": 2, "grad_accumulation": 2}}
-    assert key_of(parse_scenario({**BASE, **said}, "s")) == key_of(scenario(training={"global_batch": 16}))
+    assert key_of(parse_scenario({**BASE, **said}, "s")) == key_of(
+        scenario(training={"global_batch": 16})
+    )
 
 
 def test_a_bundled_scenario_finds_its_measurement() -> None:
     """With its set, its measured time, the error of this prediction, and whether constants were fitted to it."""
-    found = known.lookup(scenario(), 0.1)
+    found = measured.lookup(scenario(), 0.1)
     assert found is not None
     case = next(case for case in found["cases"] if case["row"] == "1b-ddp4-b2")
-    assert case["set"] == "h200" and case["measured"] == pytest.approx(0.083, rel=0.01) and case["fitted"]
+    assert (
+        case["set"] == "h200"
+        and case["measured"] == pytest.approx(0.083, rel=0.01)
+        and case["fitted"]
+    )
     assert case["error"] == pytest.approx(0.1 / case["measured"] - 1)
-    assert not {c["row"] for c in found["cases"]} & {n["row"] for n in found["neighbours"]}
+    assert not {c["row"] for c in found["cases"]} & {
+        n["row"] for n in found["neighbours"]
+    }
 
 
 def test_a_run_that_nobody_measured_has_neighbours_and_a_family() -> None:
     """The nearest others, with what differs, and the errors of what shares most with it."""
-    found = known.lookup(load_scenario(EXAMPLES / "superpod-fsdp.toml"), 0.4)
-    assert found is not None and not found["cases"] and len(found["neighbours"]) == known.NEAREST
-    assert found["family"]["n"] >= known.LEAST and "GPU" in found["family"]["shared"]
+    found = measured.lookup(load_scenario(EXAMPLES / "superpod-fsdp.toml"), 0.4)
+    assert (
+        found is not None
+        and not found["cases"]
+        and len(found["neighbours"]) == measured.NEAREST
+    )
+    assert found["family"]["n"] >= measured.LEAST and "GPU" in found["family"]["shared"]
     assert all(n["differs"] for n in found["neighbours"])
 
 
@@ -83,38 +116,62 @@ def test_distance_is_symmetric_and_zero_for_the_same() -> None:
     """And grows with what differs."""
     one, other = kind_of(scenario()), kind_of(scenario(training={"seq_len": 8192}))
     far = kind_of(load_scenario(EXAMPLES / "nvl72-superpod.toml"))
-    assert known.distance(one, one) == 0 < known.distance(one, other) == known.distance(other, one)
-    assert known.distance(one, other) < known.distance(one, far)
-    assert "sequence" in known.differences(one, other) and "gb200" in known.differences(one, far)
+    assert (
+        measured.distance(one, one)
+        == 0
+        < measured.distance(one, other)
+        == measured.distance(other, one)
+    )
+    assert measured.distance(one, other) < measured.distance(one, far)
+    assert "sequence" in measured.differences(
+        one, other
+    ) and "gb200" in measured.differences(one, far)
 
 
 def test_the_index_has_the_sets_as_they_are() -> None:
-    """Every row of a small set is there under the key of its scenario (all sets: python -m validation.known_index)."""
-    listed = {(case.set, case.row): case for case in known.index()}
-    for case in known_index._steps("h200-whatif"):
+    """Every row of a small set is there under the key of its scenario (all sets: python -m validation.index.make)."""
+    listed = {(case.set, case.row): case for case in measured.index()}
+    for case in make._steps("h200-whatif"):
         mine = listed[case.set, case.row]
-        assert mine.key == case.key and mine.measured == pytest.approx(case.measured, rel=1e-5)
+        assert mine.key == case.key and mine.measured == pytest.approx(
+            case.measured, rel=1e-5
+        )
         assert mine.fitted == case.fitted and mine.kind == case.kind
-    assert sum(case.set == "published" for case in known.index()) > 1000
-    assert all(case.measured > 0 and (math.isnan(case.predicted) or case.predicted > 0) for case in known.index())
+    assert sum(case.set == "published" for case in measured.index()) > 1000
+    assert all(
+        case.measured > 0 and (math.isnan(case.predicted) or case.predicted > 0)
+        for case in measured.index()
+    )
 
 
 def test_reports_give_the_predictions(tmp_path: Path) -> None:
     """`validate --json` of one or several sets; what has none in them keeps the old one; text and index agree."""
-    case = known.index()[0]
+    case = measured.index()[0]
     path = tmp_path / "r.json"
-    path.write_text(json.dumps([{"set": case.set, "cases": [{"id": case.row, "predicted": 1.5}]}]), encoding="utf-8")
-    made = known_index.predictions([path])
+    path.write_text(
+        json.dumps([{"set": case.set, "cases": [{"id": case.row, "predicted": 1.5}]}]),
+        encoding="utf-8",
+    )
+    made = make.predictions([path])
     assert made == {(case.set, case.row): 1.5}
-    head, line = known_index.text_of([case], made).splitlines()
-    assert head.split(",")[:5] == ["key", "set", "row", "measured", "predicted"] and line.split(",")[4] == "1.5"
+    head, line = make.text_of([case], made).splitlines()
+    assert (
+        head.split(",")[:5] == ["key", "set", "row", "measured", "predicted"]
+        and line.split(",")[4] == "1.5"
+    )
 
 
 def test_the_report_shows_what_is_known() -> None:
     """The measurement with its error and role, the family's errors; without a case it says so."""
-    told = known.lookup(scenario(), 0.1)
+    told = measured.lookup(scenario(), 0.1)
     page = html.render(result(measured=None), known=told)
-    assert "1b-ddp4-b2" in page and "constants were fitted to it" in page and "this prediction" in page
-    none = known.lookup(load_scenario(EXAMPLES / "superpod-fsdp.toml"), 0.4)
+    assert (
+        "1b-ddp4-b2" in page
+        and "constants were fitted to it" in page
+        and "this prediction" in page
+    )
+    none = measured.lookup(load_scenario(EXAMPLES / "superpod-fsdp.toml"), 0.4)
     page = html.render(result(measured=None), known=none)
-    assert "Nobody has measured this very run" in page and "nearest measured steps" in page
+    assert (
+        "Nobody has measured this very run" in page and "nearest measured steps" in page
+    )

@@ -22,7 +22,13 @@ from validation.measure.session import Session
 from validation.measure.sizes import SIZES
 
 ROOT = Path(__file__).parents[2]
-GPU = {"name": "NVIDIA H200", "sms": 132, "memory": 150 * 10**9, "l2": 6 * 10**7, "capability": [9, 0]}
+GPU = {
+    "name": "NVIDIA H200",
+    "sms": 132,
+    "memory": 150 * 10**9,
+    "l2": 6 * 10**7,
+    "capability": [9, 0],
+}
 FAKE_TORCH = '''
 """A PyTorch of one GPU on which nothing works."""
 __version__ = "0.0.fake"
@@ -51,7 +57,10 @@ def place(count: int, **more: Any) -> Place:
 
 def told(path: Path, name: str) -> list[dict[str, Any]]:
     with zipfile.ZipFile(path) as file:
-        return [json.loads(line) for line in file.read(f"{name}.jsonl").decode().splitlines()]
+        return [
+            json.loads(line)
+            for line in file.read(f"{name}.jsonl").decode().splitlines()
+        ]
 
 
 @pytest.mark.parametrize("name", names())
@@ -67,42 +76,71 @@ def test_forced_algorithms_and_channels_run_in_groups_of_their_own() -> None:
     stages, skips = plan.stages(Options(Path("x.zip")), place(4))
     by_name = {stage.name: stage for stage in stages}
     assert not skips
-    assert by_name["collectives Tree-LL"].variant.env == {"NCCL_ALGO": "allreduce:Tree", "NCCL_PROTO": "LL"}
+    assert by_name["collectives Tree-LL"].variant.env == {
+        "NCCL_ALGO": "allreduce:Tree",
+        "NCCL_PROTO": "LL",
+    }
     assert by_name["collectives ch2"].variant.env == {"NCCL_MAX_NCHANNELS": "2"}
-    assert {"gemm", "copies", "collectives", "overlap"} <= set(by_name["default"].probes)
+    assert {"gemm", "copies", "collectives", "overlap"} <= set(
+        by_name["default"].probes
+    )
     assert by_name["collectives default on 2"].ranks == 2
 
 
 @pytest.mark.parametrize("gpus", [0, 1])
 def test_what_a_machine_has_not_is_said(gpus: int) -> None:
     """Without GPUs only the host is measured, with one no collective; the reason is told."""
-    stages, skips = plan.stages(Options(Path("x.zip")), place(gpus) if gpus else Place(torch="2.11.0"))
+    stages, skips = plan.stages(
+        Options(Path("x.zip")), place(gpus) if gpus else Place(torch="2.11.0")
+    )
     ran = {probe for stage in stages for probe in stage.probes}
     assert {"system", "host", "storage"} <= ran and ("gemm" in ran) == bool(gpus)
-    assert {skip.why for skip in skips} == {"needs 2 GPUs, there is 1" if gpus else "no GPU here"}
+    assert {skip.why for skip in skips} == {
+        "needs 2 GPUs, there is 1" if gpus else "no GPU here"
+    }
 
 
-def test_multicast_stays_off_when_anybody_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_multicast_stays_off_when_anybody_says_so(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """--no-nvls, or the machine's own environment, turns it off everywhere, and no forced NVLS is tried."""
     monkeypatch.delenv("NCCL_NVLS_ENABLE", raising=False)
     allowed = [s.name for s in plan.stages(Options(Path("x.zip")), place(4))[0]]
     assert "collectives NVLS-Simple" in allowed
-    for options, env in ((Options(Path("x.zip"), nvls=False), None), (Options(Path("x.zip")), "0")):
+    for options, env in (
+        (Options(Path("x.zip"), nvls=False), None),
+        (Options(Path("x.zip")), "0"),
+    ):
         if env:
             monkeypatch.setenv("NCCL_NVLS_ENABLE", env)
         assert plan.environment(options, plan.Variant())["NCCL_NVLS_ENABLE"] == "0"
-        assert "collectives NVLS-Simple" not in [s.name for s in plan.stages(options, place(4))[0]]
+        assert "collectives NVLS-Simple" not in [
+            s.name for s in plan.stages(options, place(4))[0]
+        ]
 
 
 def test_a_machine_without_anything_is_measured_all_the_same(tmp_path: Path) -> None:
     """The command needs no GPU: it writes one file that says what it is, what was measured and what not, and why."""
     out = tmp_path / "m.zip"
-    asked = ["measure", "-o", str(out), "--minutes", "0.3", "--rehearse", "--only", "system,host,storage,gemm"]
+    asked = [
+        "measure",
+        "-o",
+        str(out),
+        "--minutes",
+        "0.3",
+        "--rehearse",
+        "--only",
+        "system,host,storage,gemm",
+    ]
     result = CliRunner().invoke(cli.main, asked)
     assert result.exit_code == 0, result.output
     with zipfile.ZipFile(out) as file:
         manifest = json.loads(file.read("manifest.json"))
-    assert manifest["format"] == "prestep-measured" and manifest["rehearsal"] and manifest["units"] == "seconds, bytes"
+    assert (
+        manifest["format"] == "prestep-measured"
+        and manifest["rehearsal"]
+        and manifest["units"] == "seconds, bytes"
+    )
     assert {"system.jsonl", "host.jsonl", "storage.jsonl"} <= set(manifest["files"])
     assert all(row["s"] > 0 for row in told(out, "host"))
 
@@ -110,14 +148,28 @@ def test_a_machine_without_anything_is_measured_all_the_same(tmp_path: Path) -> 
 def test_mistakes_are_told_together(tmp_path: Path) -> None:
     """Wrong options end with exit code 2 and all of them; a file is not replaced without being told to."""
     (tmp_path / "m.zip").write_text("mine")
-    asked = ["measure", "-o", str(tmp_path / "m.zip"), "--minutes", "0", "--only", "gem"]
+    asked = [
+        "measure",
+        "-o",
+        str(tmp_path / "m.zip"),
+        "--minutes",
+        "0",
+        "--only",
+        "gem",
+    ]
     result = CliRunner().invoke(cli.main, asked)
     assert result.exit_code == 2
-    assert 'did you mean "gemm"?' in result.output and "--minutes" in result.output and "--force" in result.output
+    assert (
+        'did you mean "gemm"?' in result.output
+        and "--minutes" in result.output
+        and "--force" in result.output
+    )
     assert (tmp_path / "m.zip").read_text() == "mine"
 
 
-@pytest.mark.parametrize("env", [{"RANK": "x", "WORLD_SIZE": "2"}, {"RANK": "2", "WORLD_SIZE": "2"}])
+@pytest.mark.parametrize(
+    "env", [{"RANK": "x", "WORLD_SIZE": "2"}, {"RANK": "2", "WORLD_SIZE": "2"}]
+)
 def test_a_strange_rank_is_a_mistake(env: dict[str, str]) -> None:
     """Variables of torchrun that are no place in a job are refused by name."""
     with pytest.raises(InputError, match="RANK"):
@@ -128,7 +180,10 @@ def test_an_error_in_a_probe_is_a_row_and_not_the_end(tmp_path: Path) -> None:
     """With a PyTorch on which every call fails the file is written, and names every probe with its error."""
     (tmp_path / "torch").mkdir()
     (tmp_path / "torch" / "__init__.py").write_text(FAKE_TORCH)
-    out, env = tmp_path / "m.zip", {**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}"}
+    out, env = (
+        tmp_path / "m.zip",
+        {**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}"},
+    )
     command = [
         sys.executable,
         "-m",
@@ -140,45 +195,80 @@ def test_an_error_in_a_probe_is_a_row_and_not_the_end(tmp_path: Path) -> None:
         "--without",
         "storage,host",
     ]
-    done = subprocess.run(command, env=env, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(
+        command,
+        env=env,
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr
     why = {row["probe"]: row["why"] for row in told(out, "skipped")}
     assert "AttributeError" in why["launches"] and "AttributeError" in why["copies"]
-    assert "bfloat16" in next(row["e"] for row in told(out, "micro") if row.get("at") == "gemm")
+    assert "bfloat16" in next(
+        row["e"] for row in told(out, "micro") if row.get("at") == "gemm"
+    )
     assert "needs 2 GPUs" in why["collectives"]
     assert str(tmp_path) not in json.dumps(why)
 
 
-def test_a_group_that_does_not_end_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_group_that_does_not_end_is_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Processes get the time they were given; when one dies, the others are ended soon."""
     (tmp_path / "sleeper.py").write_text(
         "import os, sys, time\nif os.environ['RANK'] == sys.argv[1][-6]: sys.exit(3)\ntime.sleep(60)"
     )
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     monkeypatch.setattr(launch, "AFTER_A_DEATH", 0.1)
-    for spec, codes in ((tmp_path / "s9.json", {0: None, 1: None}), (tmp_path / "s1.json", {0: None, 1: 3})):
+    for spec, codes in (
+        (tmp_path / "s9.json", {0: None, 1: None}),
+        (tmp_path / "s1.json", {0: None, 1: 3}),
+    ):
         begin = time.time()
         until = begin + (0.5 if "9" in spec.name else 30)
-        ended = launch.run_group(spec, place(2), 2, {}, tmp_path, until, 1, module="sleeper")
+        ended = launch.run_group(
+            spec, place(2), 2, {}, tmp_path, until, 1, module="sleeper"
+        )
         assert dict(ended.codes) == codes and not ended.good
         assert time.time() - begin < 10
 
 
 def test_a_case_that_ended_a_process_is_not_tried_again(tmp_path: Path) -> None:
     """Items are marked before they begin; what was tried in an earlier group is passed over, the others are not."""
-    spec = {"folder": str(tmp_path), "until": time.time() + 60, "tiny": True, "stage": "0 x", "tried": ["training:b"]}
+    spec = {
+        "folder": str(tmp_path),
+        "until": time.time() + 60,
+        "tiny": True,
+        "stage": "0 x",
+        "tried": ["training:b"],
+    }
     session = Session(spec, {})
     with session.probing("training", time.time() + 60):
         assert list(session.items(["a", "b", "c"], str)) == ["a", "c"]
-    marks = [json.loads(line) for line in (session.folder / "progress").read_text().splitlines()]
-    assert ["0 x", "begin", "training:a"] in marks and ["0 x", "end", "training:c"] in marks
+    marks = [
+        json.loads(line)
+        for line in (session.folder / "progress").read_text().splitlines()
+    ]
+    assert ["0 x", "begin", "training:a"] in marks and [
+        "0 x",
+        "end",
+        "training:c",
+    ] in marks
 
 
 def test_items_stop_when_the_time_is_over(tmp_path: Path) -> None:
     """What there was no time for is counted in a row."""
-    session = Session({"folder": str(tmp_path), "until": time.time() - 1, "tiny": True}, {})
+    session = Session(
+        {"folder": str(tmp_path), "until": time.time() - 1, "tiny": True}, {}
+    )
     assert list(session.items(["a", "b"], str)) == []
-    (row,) = (json.loads(line) for line in (session.folder / "skipped.jsonl").read_text().splitlines())
+    (row,) = (
+        json.loads(line)
+        for line in (session.folder / "skipped.jsonl").read_text().splitlines()
+    )
     assert row["why"] == "no time left" and "2 of 2" in row["what"]
 
 
@@ -187,13 +277,19 @@ def test_single_gpu_work_is_shared_without_gaps(tmp_path: Path) -> None:
 
     def share(rank: int) -> list[int]:
         env = {"RANK": str(rank), "WORLD_SIZE": "8", "LOCAL_WORLD_SIZE": "4"}
-        return list(Session({"folder": str(tmp_path), "until": 0.0, "tiny": True}, env).share(range(10)))
+        return list(
+            Session({"folder": str(tmp_path), "until": 0.0, "tiny": True}, env).share(
+                range(10)
+            )
+        )
 
     assert sorted(item for rank in range(4) for item in share(rank)) == list(range(10))
     assert share(5) == []
 
 
-def test_logs_are_packed_without_names_and_traces_within_the_limit(tmp_path: Path) -> None:
+def test_logs_are_packed_without_names_and_traces_within_the_limit(
+    tmp_path: Path,
+) -> None:
     """Host names and addresses of NCCL's log stay behind; traces beyond --size-limit are named as left out."""
     files = tmp_path / "rank00000" / "files"
     for name, content in (
@@ -203,11 +299,18 @@ def test_logs_are_packed_without_names_and_traces_within_the_limit(tmp_path: Pat
         (files / name).parent.mkdir(parents=True, exist_ok=True)
         (files / name).write_text(content)
     out = tmp_path / "m.zip"
-    assert "left out for their size: traces/a.gz" in bundle.pack(tmp_path, out, {}, 200_000)
+    assert "left out for their size: traces/a.gz" in bundle.pack(
+        tmp_path, out, {}, 200_000
+    )
     with zipfile.ZipFile(out) as file:
         log = file.read("nccl/n.log").decode()
         assert "traces/a.gz" not in file.namelist()
-    assert "secret" not in log and "10.1.2.3" not in log and "host:12:34 [0] NCCL INFO" in log and "2.28.9" in log
+    assert (
+        "secret" not in log
+        and "10.1.2.3" not in log
+        and "host:12:34 [0] NCCL INFO" in log
+        and "2.28.9" in log
+    )
     assert told(out, "skipped")[0]["what"] == "traces/a.gz"
 
 
@@ -219,12 +322,31 @@ def write(path: Path, *records: Any) -> Path:
 def test_cases_come_from_rows_plain_cases_and_plans(tmp_path: Path) -> None:
     """The rows of a set can be measured again: with their settings and number of GPUs."""
     case = {"id": "a", "model": "llama1b", "mode": "ddp", "mbs": 2}
-    row = {"id": "a", "label": "ch4", "world": 2, "case": case, "step_s_by_rank": {"0": [0.1]}}
+    row = {
+        "id": "a",
+        "label": "ch4",
+        "world": 2,
+        "case": case,
+        "step_s_by_rank": {"0": [0.1]},
+    }
     found = cases.load(write(tmp_path / "rows.jsonl", row, case)).training
-    assert [(c["_env"], c["_world"]) for c in found] == [({"NCCL_MAX_NCHANNELS": "4"}, 2), ({}, None)]
+    assert [(c["_env"], c["_world"]) for c in found] == [
+        ({"NCCL_MAX_NCHANNELS": "4"}, 2),
+        ({}, None),
+    ]
     assert len(cases.groups(found, 4)) == 2
-    series = {"ranks": 4, "label": "ch3", "ops": ["all_reduce"], "sizes": [8], "env": {"NCCL_MAX_NCHANNELS": "3"}}
-    asked = cases.load(write(tmp_path / "plan.json", {"training_2gpu": [case], "collectives": [series]}))
+    series = {
+        "ranks": 4,
+        "label": "ch3",
+        "ops": ["all_reduce"],
+        "sizes": [8],
+        "env": {"NCCL_MAX_NCHANNELS": "3"},
+    }
+    asked = cases.load(
+        write(
+            tmp_path / "plan.json", {"training_2gpu": [case], "collectives": [series]}
+        )
+    )
     assert asked.training[0]["_world"] == 2 and asked.series[0].sizes == (8,)
 
 
@@ -233,16 +355,42 @@ def test_cases_come_from_rows_plain_cases_and_plans(tmp_path: Path) -> None:
     [
         ({"model": "llama1b", "mode": "dpp", "mbs": 1}, "mode"),
         ({"model": "llama1b", "mode": "ddp", "mbs": 0}, "mbs"),
-        ({"case": {"model": "llama1b", "mode": "ddp", "mbs": 1}, "env": {"LD_PRELOAD": "x.so"}}, "env.LD_PRELOAD"),
-        ({"case": {"model": "llama1b", "mode": "ddp", "mbs": 1}, "env": {"NCCL_NET_PLUGIN": "x"}}, "NCCL_NET_PLUGIN"),
-        ({"case": {"model": "llama1b", "mode": "ddp", "mbs": 1}, "label": "4x1-nic16-spine8"}, "label"),
+        (
+            {
+                "case": {"model": "llama1b", "mode": "ddp", "mbs": 1},
+                "env": {"LD_PRELOAD": "x.so"},
+            },
+            "env.LD_PRELOAD",
+        ),
+        (
+            {
+                "case": {"model": "llama1b", "mode": "ddp", "mbs": 1},
+                "env": {"NCCL_NET_PLUGIN": "x"},
+            },
+            "NCCL_NET_PLUGIN",
+        ),
+        (
+            {
+                "case": {"model": "llama1b", "mode": "ddp", "mbs": 1},
+                "label": "4x1-nic16-spine8",
+            },
+            "label",
+        ),
         (3, "found int"),
     ],
-)  # fmt: skip
-def test_a_wrong_case_is_refused_with_its_line(tmp_path: Path, record: Any, word: str) -> None:
+)
+def test_a_wrong_case_is_refused_with_its_line(
+    tmp_path: Path, record: Any, word: str
+) -> None:
     """Nothing of a file is set that could load code, and nothing is measured as something else."""
     with pytest.raises(InputError) as error:
-        cases.load(write(tmp_path / "c.jsonl", {"id": "ok", "model": "llama1b", "mode": "ddp", "mbs": 1}, record))
+        cases.load(
+            write(
+                tmp_path / "c.jsonl",
+                {"id": "ok", "model": "llama1b", "mode": "ddp", "mbs": 1},
+                record,
+            )
+        )
     assert "c.jsonl:2" in str(error.value) and word in str(error.value)
 
 
@@ -250,24 +398,30 @@ def test_a_wrong_case_is_refused_with_its_line(tmp_path: Path, record: Any, word
 @pytest.mark.parametrize("memory", [16e9, 80e9, 141e9])
 def test_the_usual_cases_can_be_predicted(world: int, memory: float) -> None:
     """Every case that is measured without being asked for is one that a scenario can say, on this many GPUs."""
-    from validation.rows import Row
-    from validation.scenarios import scenario_of
+    from validation.formats.rows import Row
+    from validation.formats.scenarios import scenario_of
 
     listed = cases.usual(world, memory)
     assert len({case["id"] for case in listed}) == len(listed)
     for case in listed:
-        scenario_of(Row(case["id"], "here", case, world, cluster={"name": "dgx-h100-superpod"}))
+        scenario_of(
+            Row(case["id"], "here", case, world, cluster={"name": "dgx-h100-superpod"})
+        )
 
 
 def test_models_have_one_size() -> None:
     """What is measured under a name is what is predicted under it."""
-    from sim.sections import Model
-    from validation import scenarios
-    from workloads.model import load_model
+    from sim.spec.sections import Model
+    from validation.formats import scenarios
+    from workloads.models.model import load_model
 
     for name, sizes in scenarios.SIZES.items():
         assert SIZES[name] == sizes
     for name, known in scenarios.MODELS.items():
         if name in SIZES:
             model = load_model(Model(name=known), "here")
-            assert (model.hidden, model.layers, model.vocab) == (SIZES[name][0], SIZES[name][1], SIZES[name][5])
+            assert (model.hidden, model.layers, model.vocab) == (
+                SIZES[name][0],
+                SIZES[name][1],
+                SIZES[name][5],
+            )

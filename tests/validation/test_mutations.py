@@ -11,14 +11,18 @@ from click.testing import CliRunner
 
 import cli
 from sim.errors import InputError, PrestepError
-from validation import baseline, mutations
-from validation.against import MOVED, Comparison, Move, against
-from validation.constants import Constant
-from validation.mutations import CONSTANTS
+from validation.bench import mutations
+from validation.bench.mutations import CONSTANTS
+from validation.fit.constants import Constant
+from validation.report import baseline
+from validation.report.against import MOVED, Comparison, Move, against
 
 
 def report(predicted: float) -> dict[str, object]:
-    return {"set": "s", "cases": [{"id": "a", "predicted": predicted, "signed_error": predicted - 1.0}]}
+    return {
+        "set": "s",
+        "cases": [{"id": "a", "predicted": predicted, "signed_error": predicted - 1.0}],
+    }
 
 
 @pytest.mark.parametrize("name", CONSTANTS)
@@ -47,9 +51,13 @@ def test_a_constant_that_moved_is_an_error(tmp_path: Path) -> None:
 
 def test_only_the_number_behind_its_heading_changes(tmp_path: Path) -> None:
     """The first of the table, with its unit and its comment kept."""
-    (tmp_path / "x.toml").write_text('[a]\nb = "2 GB/s"  # 1\n[c]\nb = { value = "2 GB/s" }  # 3\n')
+    (tmp_path / "x.toml").write_text(
+        '[a]\nb = "2 GB/s"  # 1\n[c]\nb = { value = "2 GB/s" }  # 3\n'
+    )
     mutations.change(tmp_path, Constant("x.toml", "^b =", r"^\[c\]"), 2.0)
-    assert (tmp_path / "x.toml").read_text() == '[a]\nb = "2 GB/s"  # 1\n[c]\nb = { value = "4.0 GB/s" }  # 3\n'
+    assert (
+        tmp_path / "x.toml"
+    ).read_text() == '[a]\nb = "2 GB/s"  # 1\n[c]\nb = { value = "4.0 GB/s" }  # 3\n'
 
 
 def test_the_smallest_difference_counts_as_one() -> None:
@@ -80,8 +88,15 @@ def test_exact_needs_a_base() -> None:
 
 def test_exact_refuses_what_the_gate_lets_pass(tmp_path: Path) -> None:
     """The same predictions exit 0; one that moved by a billionth exits 0 without --exact and 1 with it."""
-    base, args = tmp_path / "base.json", ["validate", "h200-straggler", "--jobs", "1", "--only-compare", "--compare"]
-    told = json.loads(CliRunner().invoke(cli.main, ["validate", "h200-straggler", "--jobs", "1", "--json"]).stdout)
+    base, args = (
+        tmp_path / "base.json",
+        ["validate", "h200-straggler", "--jobs", "1", "--only-compare", "--compare"],
+    )
+    told = json.loads(
+        CliRunner()
+        .invoke(cli.main, ["validate", "h200-straggler", "--jobs", "1", "--json"])
+        .stdout
+    )
     base.write_text(json.dumps(told))
     assert CliRunner().invoke(cli.main, [*args, str(base), "--exact"]).exit_code == 0
     told["cases"][0]["predicted"] *= 1 + 1e-9
@@ -93,7 +108,13 @@ def test_exact_refuses_what_the_gate_lets_pass(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_a_sample_of_constants_is_caught() -> None:
     """Some of every kind are listed by the questions alone; 10 % more of a fitted one also fails on measured rows."""
-    names = ["launch on the host", "interference: power", "power of products", "peak of H100", "object store"]
+    names = [
+        "launch on the host",
+        "interference: power",
+        "power of products",
+        "peak of H100",
+        "object store",
+    ]
     for name, found in mutations.mutated(names, ["probes"]):
         assert found is not None, name
         assert any(abs(move.moved) > MOVED for move in found.moves), name

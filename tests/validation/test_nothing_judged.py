@@ -12,16 +12,16 @@ import pytest
 from click.testing import CliRunner, Result
 
 import cli
-from validation.checkpoint_sets import CheckpointReport
-from validation.choices import ChoiceReport
-from validation.collective_report import CollectiveReport, Limits
-from validation.compare import Report
-from validation.gate import Check
-from validation.probe_sets import ProbeReport
-from validation.published_report import Case as PublishedCase
-from validation.published_report import PublishedReport
-from validation.sets import CASES, KINDS, load_set, set_names, told
-from validation.trace_sets import TraceReport
+from validation.report.collectives import CollectiveReport, Limits
+from validation.report.gate import Check
+from validation.report.published import Case as PublishedCase
+from validation.report.published import PublishedReport
+from validation.sets.checkpoint import CheckpointReport
+from validation.sets.choices import ChoiceReport
+from validation.sets.probes import ProbeReport
+from validation.sets.sets import CASES, KINDS, load_set, set_names, told
+from validation.sets.steps import Report
+from validation.sets.traces import TraceReport
 
 EMPTY = {
     "steps": lambda: Report("h200", (), load_set("h200").tolerances),
@@ -56,7 +56,13 @@ def step_rows(folder: Path) -> Path:
 def collective_rows(folder: Path) -> Path:
     """A small message without a CUDA graph: the host's time."""
     path = folder / "rows.jsonl"
-    line = {"kind": "collective", "op": "all_reduce", "ranks": 2, "bytes": 1024, "s": 1e-4}
+    line = {
+        "kind": "collective",
+        "op": "all_reduce",
+        "ranks": 2,
+        "bytes": 1024,
+        "s": 1e-4,
+    }
     path.write_text(json.dumps(line))
     return path
 
@@ -77,7 +83,9 @@ ROWS = {
 
 
 def validate(name: str, rows: Path, *more: str) -> Result:
-    return CliRunner().invoke(cli.main, ["validate", name, "--rows", str(rows), "--jobs", "1", *more])
+    return CliRunner().invoke(
+        cli.main, ["validate", name, "--rows", str(rows), "--jobs", "1", *more]
+    )
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -96,12 +104,20 @@ def test_every_bundled_set_is_of_a_kind_that_is_tested(name: str) -> None:
 
 
 @pytest.mark.parametrize(("name", "write"), ROWS.items())
-def test_rows_of_which_none_is_judged_fail(name: str, write: Callable[[Path], Path], tmp_path: Path) -> None:
+def test_rows_of_which_none_is_judged_fail(
+    name: str, write: Callable[[Path], Path], tmp_path: Path
+) -> None:
     """Exit code 1; table, JSON and JUnit say why, and no table of known misses excuses it."""
-    rows, junit, misses = write(tmp_path), tmp_path / "report.xml", tmp_path / "misses.toml"
+    rows, junit, misses = (
+        write(tmp_path),
+        tmp_path / "report.xml",
+        tmp_path / "misses.toml",
+    )
     misses.write_text('"no rows" = 9\n')
     table = validate(name, rows)
-    made = validate(name, rows, "--json", "--junit", str(junit), "--known-misses", str(misses))
+    made = validate(
+        name, rows, "--json", "--junit", str(junit), "--known-misses", str(misses)
+    )
     assert (table.exit_code, made.exit_code) == (1, 1)
     assert "OUTSIDE tolerance" in table.stdout and "nothing was judged" in table.stdout
     assert "nothing was judged" in made.stderr
@@ -115,7 +131,10 @@ def test_rows_of_which_none_is_judged_fail(name: str, write: Callable[[Path], Pa
 
 def test_incomplete_rows_are_counted_as_the_reason(tmp_path: Path) -> None:
     """Who gave only incomplete rows reads so."""
-    assert "nothing was judged: 2 incomplete" in validate("published", published_rows(tmp_path)).stdout
+    assert (
+        "nothing was judged: 2 incomplete"
+        in validate("published", published_rows(tmp_path)).stdout
+    )
 
 
 def test_rows_of_fitted_groups_judge_nothing() -> None:
@@ -124,7 +143,9 @@ def test_rows_of_fitted_groups_judge_nothing() -> None:
     cases = [PublishedCase(name, "s", name, 1.0, 1.0) for name in names]
     fitted = tuple(case for case in cases if case.fitted)
     assert fitted and failed(PublishedReport("p", "", fitted).checks) == ["no rows"]
-    sweep = tuple(PublishedCase(str(k), "s", fitted[0].group, 1.0 + k, 1.0 + k) for k in range(5))
+    sweep = tuple(
+        PublishedCase(str(k), "s", fitted[0].group, 1.0 + k, 1.0 + k) for k in range(5)
+    )
     assert PublishedReport("p", "", sweep).passed
 
 
@@ -132,7 +153,9 @@ def test_slices_without_a_limit_judge_nothing(tmp_path: Path) -> None:
     """Small messages of other machines are reported; a file of nothing else does not pass."""
     rows = CASES / "published-collectives" / "reference.csv"
     with rows.open(encoding="utf-8", newline="") as file:
-        small = [row for row in csv.DictReader(file) if float(row["size_bytes"] or 0) < 2**20]
+        small = [
+            row for row in csv.DictReader(file) if float(row["size_bytes"] or 0) < 2**20
+        ]
     path = tmp_path / "rows.csv"
     with path.open("w", encoding="utf-8", newline="") as file:
         writer = csv.DictWriter(file, list(small[0]))

@@ -6,21 +6,26 @@ import pytest
 
 from sim.collectives import plan_collective
 from sim.costs.interference import slowdown
-from sim.costs.kernel import Kernel
+from sim.graph.kernel import Kernel
 from topologies import load_cluster
-from validation.overlap_run import queues, side_by_side
+from validation.sets.overlap_run import queues, side_by_side
 
 SMS = 132
 PRODUCT = Kernel("gemm", (4096, 4096, 4096), layout="nn")
 MIB = 2**20
 
 
-def beside(size: int, compute: float = 205e-6, ranks: int = 4) -> tuple[float, float, float]:
+def beside(
+    size: int, compute: float = 205e-6, ranks: int = 4
+) -> tuple[float, float, float]:
     """(kernel, collective, collective alone) of an all-reduce beside a product."""
     fabric = load_cluster("h200-host-4")
     plan = plan_collective("all_reduce", size, list(fabric.gpus)[:ranks], fabric)
     alone = plan.duration(fabric.links.bandwidth)
-    return (*side_by_side(PRODUCT, compute, alone, plan, fabric.links.bandwidth, "h200"), alone)
+    return (
+        *side_by_side(PRODUCT, compute, alone, plan, fabric.links.bandwidth, "h200"),
+        alone,
+    )
 
 
 @pytest.mark.parametrize("size", [4 * MIB, 32 * MIB, 256 * MIB])
@@ -48,7 +53,9 @@ def test_what_is_queued_is_what_the_harness_queues() -> None:
 def test_a_product_held_down_by_power_loses_less() -> None:
     """SMs taken from it free power: at 670 Tflop/s alone it loses less than at 795, at 500 as much again."""
     flops = 2.0 * 4096**3
-    free, held, slow = (slowdown(PRODUCT, 24, SMS, flops / rate) for rate in (795e12, 670e12, 500e12))
+    free, held, slow = (
+        slowdown(PRODUCT, 24, SMS, flops / rate) for rate in (795e12, 670e12, 500e12)
+    )
     assert 1.0 <= held < free == slow == slowdown(PRODUCT, 24, SMS)
     assert held * flops / 670e12 == pytest.approx(free * flops / 795e12)
 

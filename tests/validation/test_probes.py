@@ -13,14 +13,20 @@ from click.testing import CliRunner
 
 import cli
 from sim.errors import InputError
-from validation import constants, probe_sets, probes
-from validation.against import against
-from validation.probes import Answer
+from validation.fit import constants
+from validation.report.against import against
+from validation.sets import probes as probe_sets
+from validation.sets import questions
+from validation.sets.questions import Answer
 
 QUICK = (
-    probes.of_hosts, probes.of_tables, probes.of_interference, probes.of_storage, probes.of_widths,
-    probes.of_reliability,
-)  # fmt: skip
+    questions.of_hosts,
+    questions.of_tables,
+    questions.of_interference,
+    questions.of_storage,
+    questions.of_widths,
+    questions.of_reliability,
+)
 
 
 def sound(answers: Iterator[Answer]) -> list[Answer]:
@@ -39,10 +45,20 @@ def test_every_question_has_an_answer(ask: Callable[[], Iterator[Answer]]) -> No
 
 def test_gpus_and_clusters_are_asked_alike() -> None:
     """The same kernels on every GPU; links and collectives of a cluster of one host and of a network."""
-    kernels = [answer.name for answer in sound(probes.of_gpus("h200", "b200")) if answer.slice == "kernels"]
-    ours, theirs = (sorted(n.partition(" ")[2] for n in kernels if n.startswith(gpu)) for gpu in ("h200", "b200"))
+    kernels = [
+        answer.name
+        for answer in sound(questions.of_gpus("h200", "b200"))
+        if answer.slice == "kernels"
+    ]
+    ours, theirs = (
+        sorted(n.partition(" ")[2] for n in kernels if n.startswith(gpu))
+        for gpu in ("h200", "b200")
+    )
     assert ours == theirs
-    asked = [answer.name for answer in sound(probes.of_clusters("h200-host-4", "h200-leafspine-2x2"))]
+    asked = [
+        answer.name
+        for answer in sound(questions.of_clusters("h200-host-4", "h200-leafspine-2x2"))
+    ]
     assert any("over nvlink" in name for name in asked)
     assert any("all_reduce ring LL128" in name for name in asked)
 
@@ -53,8 +69,12 @@ def report(*answers: Answer) -> dict[str, object]:
 
 def test_an_answer_that_moves_is_listed_and_fails_nothing() -> None:
     """Nothing is measured, so nothing got worse; 0 that stays 0 has not moved."""
-    base = report(Answer("a", "s", 1.0), Answer("zero", "s", 0.0), Answer("same", "s", 2.0))
-    now = report(Answer("a", "s", 1.1), Answer("zero", "s", 0.0), Answer("same", "s", 2.0))
+    base = report(
+        Answer("a", "s", 1.0), Answer("zero", "s", 0.0), Answer("same", "s", 2.0)
+    )
+    now = report(
+        Answer("a", "s", 1.1), Answer("zero", "s", 0.0), Answer("same", "s", 2.0)
+    )
     found = against([base], [now], "base")
     assert [(move.name, round(move.moved, 3)) for move in found.moves] == [("a", 0.1)]
     assert all(check.passed for check in found.checks)
@@ -65,29 +85,52 @@ def test_an_answer_that_moves_is_listed_and_fails_nothing() -> None:
 
 def test_a_measured_case_whose_error_vanishes_is_no_answer() -> None:
     """An error that is not a number any more is never good, with a measurement or without the key."""
-    base = {"set": "s", "cases": [{"id": "a", "measured": 1.0, "predicted": 1.0, "signed_error": 0.0}]}
-    now = {"set": "s", "cases": [{"id": "a", "measured": 1.0, "predicted": 1.0, "signed_error": None}]}
+    base = {
+        "set": "s",
+        "cases": [{"id": "a", "measured": 1.0, "predicted": 1.0, "signed_error": 0.0}],
+    }
+    now = {
+        "set": "s",
+        "cases": [{"id": "a", "measured": 1.0, "predicted": 1.0, "signed_error": None}],
+    }
     assert not all(check.passed for check in against([base], [now], "base").checks)
 
 
 def test_answers_that_are_none_or_twice_fail() -> None:
     """No answers, one that is not a number, two of one name."""
-    for answers in ((), (Answer("a", "s", math.nan),), (Answer("a", "s", 1.0), Answer("a", "s", 2.0))):
+    for answers in (
+        (),
+        (Answer("a", "s", math.nan),),
+        (Answer("a", "s", 1.0), Answer("a", "s", 2.0)),
+    ):
         assert not probe_sets.ProbeReport("probes", "", answers).passed
     with pytest.raises(InputError, match="no measurements"):
         probe_sets.validate_set("probes", rows="x.csv")
 
 
-def test_the_writers_take_a_set_without_measurements(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_writers_take_a_set_without_measurements(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Table, JSON, JUnit, Markdown and HTML of answers alone."""
     monkeypatch.setattr(probe_sets, "answers", lambda: iter([Answer("a", "s", 1.0)]))
     files = {name: tmp_path / name for name in ("a.html", "a.md", "a.xml")}
-    words = ["--html", str(files["a.html"]), "--markdown", str(files["a.md"]), "--junit", str(files["a.xml"])]
+    words = [
+        "--html",
+        str(files["a.html"]),
+        "--markdown",
+        str(files["a.md"]),
+        "--junit",
+        str(files["a.xml"]),
+    ]
     done = CliRunner().invoke(cli.main, ["validate", "probes", *words])
     assert done.exit_code == 0, done.output
     assert all(path.stat().st_size for path in files.values())
-    told = json.loads(CliRunner().invoke(cli.main, ["validate", "probes", "--json"]).stdout)
-    assert told["cases"] == [{"id": "a", "slice": "s", "predicted": 1.0, "measured": None}]
+    told = json.loads(
+        CliRunner().invoke(cli.main, ["validate", "probes", "--json"]).stdout
+    )
+    assert told["cases"] == [
+        {"id": "a", "slice": "s", "predicted": 1.0, "measured": None}
+    ]
 
 
 def test_every_constant_has_a_place_of_its_own() -> None:
@@ -95,7 +138,11 @@ def test_every_constant_has_a_place_of_its_own() -> None:
     found = dict(constants.every_constant())
     places = {(c.file, c.line, c.after, c.which) for c in found.values()}
     assert len(places) == len(found) > 1500
-    known = {path for pattern in (*constants.TABLES, *constants.KERNELS) for path in constants.HOME.glob(pattern)}
+    known = {
+        path
+        for pattern in (*constants.TABLES, *constants.KERNELS)
+        for path in constants.HOME.glob(pattern)
+    }
     assert {constants.HOME / c.file for c in found.values()} <= known
 
 
@@ -104,7 +151,11 @@ def test_a_sample_of_constants_is_always_the_same_and_grows() -> None:
     assert constants.sampled(12) == constants.sampled(12)
     for small, large in itertools.pairwise((8, 16, 32)):
         assert set(constants.sampled(small)) < set(constants.sampled(large))
-    assert not [name for name in constants.sampled(200) if "source" in name or "evidence" in name]
+    assert not [
+        name
+        for name in constants.sampled(200)
+        if "source" in name or "evidence" in name
+    ]
 
 
 @pytest.mark.slow

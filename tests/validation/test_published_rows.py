@@ -8,37 +8,47 @@ from pathlib import Path
 import pytest
 
 from sim.errors import InputError
-from sim.sections import Nccl
-from validation import collective_sets, published_rows
-from validation.collective_sets import validate_set
+from sim.spec.sections import Nccl
+from validation.formats import published_collectives
+from validation.sets import collectives
+from validation.sets.collectives import validate_set
 
 
 def published(tmp_path: Path, *records: dict[str, str]) -> Path:
     path = tmp_path / "rows.csv"
-    blank = dict.fromkeys(published_rows.COLUMNS, "")
+    blank = dict.fromkeys(published_collectives.COLUMNS, "")
     with path.open("w", newline="") as file:
-        writer = csv.DictWriter(file, published_rows.COLUMNS)
+        writer = csv.DictWriter(file, published_collectives.COLUMNS)
         writer.writeheader()
         writer.writerows(blank | record for record in records)
     return path
 
 
 H100 = {
-    "id": "a", "hardware": "DGX H100, single node", "nodes": "1", "gpus": "8", "op": "all_reduce", "size_bytes": "1073741824",
-    "time_us": "4000", "settings": "NCCL 2.27.5; NCCL_NVLS_ENABLE=0",
-}  # fmt: skip
+    "id": "a",
+    "hardware": "DGX H100, single node",
+    "nodes": "1",
+    "gpus": "8",
+    "op": "all_reduce",
+    "size_bytes": "1073741824",
+    "time_us": "4000",
+    "settings": "NCCL 2.27.5; NCCL_NVLS_ENABLE=0",
+}
 
 
 def test_published_rows(tmp_path: Path) -> None:
     """A CSV row runs on the cluster of its machine, with the version and variables its settings say."""
     made = validate_set(
-        "published-collectives", published(tmp_path, H100, H100 | {"id": "b", "time_us": "", "busbw_GBs": "370"})
+        "published-collectives",
+        published(
+            tmp_path, H100, H100 | {"id": "b", "time_us": "", "busbw_GBs": "370"}
+        ),
     )
     assert [one.slice for one in made.cases] == ["dgx-h100, 1 MiB and more"] * 2
     assert made.cases[0].measured == pytest.approx(4e-3)
     assert made.cases[1].measured == pytest.approx(2**30 * 1.75 / 370e9)
     assert made.cases[0].prediction.algo == "ring"
-    rows = published_rows.read_csv(published(tmp_path, H100))
+    rows = published_collectives.read_csv(published(tmp_path, H100))
     assert rows[0].wanted == Nccl(version="2.27.5", nvls=False)
 
 
@@ -54,9 +64,13 @@ def test_published_rows(tmp_path: Path) -> None:
         ({"gpus": "16"}, "at most"),
     ],
 )
-def test_published_rows_that_are_skipped(tmp_path: Path, change: dict[str, str], reason: str) -> None:
+def test_published_rows_that_are_skipped(
+    tmp_path: Path, change: dict[str, str], reason: str
+) -> None:
     """Rows that cannot be compared are counted with the reason."""
-    made = validate_set("published-collectives", published(tmp_path, H100, H100 | change))
+    made = validate_set(
+        "published-collectives", published(tmp_path, H100, H100 | change)
+    )
     assert len(made.cases) == 1
     assert [reason in skip.reason for skip in made.skips] == [True]
     assert sum(made.to_json()["skipped_by_reason"].values()) == 1
@@ -67,11 +81,20 @@ def test_a_wrong_table_is_named(tmp_path: Path) -> None:
     path = tmp_path / "rows.csv"
     path.write_text("id,op\na,all_reduce\n")
     with pytest.raises(InputError) as error:
-        published_rows.read_csv(path)
-    assert ("rows.csv:1", "size_bytes") in {(mistake.where, mistake.key) for mistake in error.value.mistakes}
+        published_collectives.read_csv(path)
+    assert ("rows.csv:1", "size_bytes") in {
+        (mistake.where, mistake.key) for mistake in error.value.mistakes
+    }
     with pytest.raises(InputError) as error:
-        published_rows.read_csv(published(tmp_path, H100, H100 | {"time_us": "fast"}, H100 | {"size_bytes": "-1"}))
-    assert [(m.where, m.key) for m in error.value.mistakes] == [("rows.csv:3", "time_us"), ("rows.csv:4", "size_bytes")]
+        published_collectives.read_csv(
+            published(
+                tmp_path, H100, H100 | {"time_us": "fast"}, H100 | {"size_bytes": "-1"}
+            )
+        )
+    assert [(m.where, m.key) for m in error.value.mistakes] == [
+        ("rows.csv:3", "time_us"),
+        ("rows.csv:4", "size_bytes"),
+    ]
 
 
 def test_reference_figures_are_predicted() -> None:
@@ -83,11 +106,11 @@ def test_reference_figures_are_predicted() -> None:
 
 def test_the_suffix_tells_the_format(tmp_path: Path) -> None:
     """A set of collectives reads CSV and JSON lines alike."""
-    assert collective_sets.read(published(tmp_path, H100))[0][0].machine == "dgx-h100"
+    assert collectives.read(published(tmp_path, H100))[0][0].machine == "dgx-h100"
 
 
 def test_every_machine_is_well_described() -> None:
     """A machine has a cluster or a reason why not, and no two have the same name."""
-    machines = published_rows.machines()
+    machines = published_collectives.machines()
     assert all(machine.cluster or machine.reason for machine in machines)
     assert len({machine.name for machine in machines}) == len(machines)

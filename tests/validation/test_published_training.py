@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from sim.errors import InputError
-from validation.published_setups import FOLDER, setup_of
-from validation.published_training import read, run_of, scenario_of
+from validation.formats.published_setups import FOLDER, setup_of
+from validation.sets.published import read, run_of, scenario_of
 
 ROWS = {row["id"]: row for row in read(FOLDER / "rows.csv")}
 
@@ -14,7 +14,11 @@ ROWS = {row["id"]: row for row in read(FOLDER / "rows.csv")}
 def test_racks_count_trays() -> None:
     """64 GB200 are sixteen trays of four, also where a later setup without a cluster fits the row."""
     row = ROWS["bridge-0078"]
-    assert scenario_of(row, setup_of(row))["cluster"] == {"name": "gb200-nvl64", "hosts": 16, "gpus": 64}
+    assert scenario_of(row, setup_of(row))["cluster"] == {
+        "name": "gb200-nvl64",
+        "hosts": 16,
+        "gpus": 64,
+    }
 
 
 def test_layers_that_cannot_be_cut_evenly() -> None:
@@ -32,7 +36,8 @@ def test_a_layout_of_another_size_is_told() -> None:
 
 
 @pytest.mark.parametrize(
-    ("id_", "precision"), [("bridge-0165", "nvfp4"), ("bridge-0266", "fp8"), ("bridge-0092", "bf16")]
+    ("id_", "precision"),
+    [("bridge-0165", "nvfp4"), ("bridge-0266", "fp8"), ("bridge-0092", "bf16")],
 )
 def test_number_formats(id_: str, precision: str) -> None:
     """As the row says; pages without the column say it in words."""

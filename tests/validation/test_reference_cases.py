@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
+from sim.analysis.prediction import Result
 from sim.api import collective
 from sim.predict import predict
-from sim.result import Result
-from sim.spec import parse_scenario
-from validation.published_setups import FOLDER
-from validation.published_training import read, run_of
-from validation.steps import DEEPSEEK
+from sim.spec.load import parse_scenario
+from validation.bench.steps import DEEPSEEK
+from validation.formats.published_setups import FOLDER
+from validation.sets.published import read, run_of
 
 ROWS = {row["id"]: row for row in read(FOLDER / "rows.csv")}
 
@@ -23,7 +23,9 @@ def predicted(tables: Any) -> Result:
 
 def test_smollm3_on_384_gpus() -> None:
     """SmolLM3 3B on 384 H100, TP 2, eager PyTorch: near 30 % MFU (Hugging Face's training playbook)."""
-    assert predicted(run_of(ROWS["misc-0004"]).scenario).mfu == pytest.approx(0.30, abs=0.03)
+    assert predicted(run_of(ROWS["misc-0004"]).scenario).mfu == pytest.approx(
+        0.30, abs=0.03
+    )
 
 
 @pytest.mark.slow
@@ -34,7 +36,8 @@ def test_deepseek_v3_on_2048_gpus() -> None:
 
 @pytest.mark.slow
 @pytest.mark.xfail(
-    strict=True, reason="42.1 % with eight virtual stages, 36 % with four; the paper does not say how many"
+    strict=True,
+    reason="42.1 % with eight virtual stages, 36 % with four; the paper does not say how many",
 )
 def test_llama3_405b_on_16384_gpus() -> None:
     """Llama 3 405B at 8,192 tokens on 16,384 GPUs: 38 to 41 % MFU (the paper's table 4)."""
@@ -47,15 +50,26 @@ def exposed(cluster: str, tokens: int) -> float:
         {
             "cluster": {"name": cluster, "hosts": 16},
             "model": {"name": "llama3-8b"},
-            "training": {"framework": "megatron", "seq_len": tokens, "micro_batch": 1, "global_batch": 128},
+            "training": {
+                "framework": "megatron",
+                "seq_len": tokens,
+                "micro_batch": 1,
+                "global_batch": 128,
+            },
             "parallel": {"dp": 128, "data_parallel": "zero1"},
-            "megatron": {"overlap_grad_reduce": True, "overlap_param_gather": True, "main_grads": "bf16"},
+            "megatron": {
+                "overlap_grad_reduce": True,
+                "overlap_param_gather": True,
+                "main_grads": "bf16",
+            },
         }
     )
     return shares.breakdown["exposed_dp"] / shares.step_time
 
 
-@pytest.mark.parametrize(("cluster", "enough"), [("dgx-h100-superpod", 2560), ("dgx-b200-superpod", 5632)])
+@pytest.mark.parametrize(
+    ("cluster", "enough"), [("dgx-h100-superpod", 2560), ("dgx-b200-superpod", 5632)]
+)
 def test_data_parallelism_needs_tokens(cluster: str, enough: int) -> None:
     """Above peak flops / bandwidth of a host's GPU (2,500 tokens on H100, 5,600 on B200) gradients hide; far below not."""
     assert exposed(cluster, enough) < 0.06
@@ -69,7 +83,8 @@ def test_tensor_parallelism_past_the_inner_width(ranks: int, bound: bool) -> Non
     size, inner, peak = 2**27, 28672, 989e12  # bytes of activations; flop/s
     options = {"min_bytes": str(size), "max_bytes": str(size)}
     times = [
-        collective("dgx-h100-superpod", op, ranks, **options).time.iloc[0] for op in ("all_gather", "reduce_scatter")
+        collective("dgx-h100-superpod", op, ranks, **options).time.iloc[0]
+        for op in ("all_gather", "reduce_scatter")
     ]
     products = 4 * (size / 2) * inner / ranks / peak
     assert (sum(times) > products) == bound
@@ -84,7 +99,8 @@ def test_overlap_hides_most_of_an_all_reduce() -> None:
         "training": {"micro_batch": 704},
     }
     plain, beside = (
-        predicted(tables | {"parallel": {"dp": 8, "data_parallel": kind}}) for kind in ("ddp-no-overlap", "ddp")
+        predicted(tables | {"parallel": {"dp": 8, "data_parallel": kind}})
+        for kind in ("ddp-no-overlap", "ddp")
     )
     assert plain.breakdown["exposed_dp"] == pytest.approx(12e-3, rel=0.1)
     assert beside.breakdown["exposed_dp"] < 0.5 * plain.breakdown["exposed_dp"]

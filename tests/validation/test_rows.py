@@ -9,14 +9,19 @@ import pytest
 
 from sim.errors import InputError
 from tests.validation.lines import written
-from validation.rows import FAMILIES, Row, read_rows
-from validation.sets import load_set
+from validation.formats.rows import FAMILIES, Row, read_rows
+from validation.sets.sets import load_set
 
 CASE = {"id": "a", "model": "llama1b", "mode": "ddp", "mbs": 2}
 
 
 def record(**changes: Any) -> dict[str, Any]:
-    return {"id": "a", "world": 2, "case": CASE, "step_s_by_rank": {"0": [1.0, 2.0], "1": [3.0, 4.0]}} | changes
+    return {
+        "id": "a",
+        "world": 2,
+        "case": CASE,
+        "step_s_by_rank": {"0": [1.0, 2.0], "1": [3.0, 4.0]},
+    } | changes
 
 
 def test_measured_is_the_median_over_ranks_and_steps(tmp_path: Path) -> None:
@@ -46,7 +51,9 @@ def test_spread_is_over_steps(tmp_path: Path) -> None:
         ({"host_factor": 1.0}, {"host_factor": 1.0}),
     ],
 )
-def test_a_row_says_its_cluster_by_name_file_or_keys(tmp_path: Path, said: object, keys: dict[str, Any]) -> None:
+def test_a_row_says_its_cluster_by_name_file_or_keys(
+    tmp_path: Path, said: object, keys: dict[str, Any]
+) -> None:
     """A text is a name, or a file where it ends in .toml; an object has keys of [cluster]."""
     (row,) = read_rows(written(tmp_path, record(cluster=said)))
     assert row.cluster == keys
@@ -54,7 +61,12 @@ def test_a_row_says_its_cluster_by_name_file_or_keys(tmp_path: Path, said: objec
 
 def test_rows_with_an_error_are_kept_apart(tmp_path: Path) -> None:
     """A row that holds an error has no steps, and is not a mistake in the file."""
-    (row,) = read_rows(written(tmp_path, {"id": "a", "label": "default", "rank": 0, "error": "out of memory"}))
+    (row,) = read_rows(
+        written(
+            tmp_path,
+            {"id": "a", "label": "default", "rank": 0, "error": "out of memory"},
+        )
+    )
     assert row.error == "out of memory"
     assert not row.steps
 
@@ -77,7 +89,9 @@ def test_every_bad_line_is_named(tmp_path: Path, bad: Any, key: str) -> None:
     """A line that cannot be read is a mistake with file, line and key, and the good lines do not hide it."""
     with pytest.raises(InputError) as error:
         read_rows(written(tmp_path, record(), bad))
-    assert [(mistake.where, mistake.key) for mistake in error.value.mistakes] == [("rows.jsonl:2", key)]
+    assert [(mistake.where, mistake.key) for mistake in error.value.mistakes] == [
+        ("rows.jsonl:2", key)
+    ]
 
 
 def test_text_that_is_not_json(tmp_path: Path) -> None:
@@ -106,4 +120,7 @@ def test_configuration_ignores_bookkeeping() -> None:
     assert first.configuration == again.configuration != other.configuration
     assert first.configuration != Row("a", "f:1", CASE, 2).configuration
     alone = {**CASE, "mode": "single"}
-    assert Row("a", "f:1", alone, 1).configuration == Row("a", "f:1", alone, 4).configuration
+    assert (
+        Row("a", "f:1", alone, 1).configuration
+        == Row("a", "f:1", alone, 4).configuration
+    )

@@ -8,29 +8,51 @@ from typing import Any
 import pytest
 
 from sim.errors import InputError
-from sim.layout import check_layout
-from sim.placing import allotted, placements
+from sim.spec.placing import allotted, placements
+from sim.spec.rules.layout import check_layout
 from topologies import load_cluster
-from validation.rows import Row, read_rows
-from validation.scenarios import scenario_of
-from validation.sets import CASES
-from workloads.model import load_model
+from validation.formats.rows import Row, read_rows
+from validation.formats.scenarios import scenario_of
+from validation.sets.sets import CASES
+from workloads.models.model import load_model
 
-ROWS = [row for path in sorted(CASES.glob("h200/*.jsonl")) if "collectives" not in path.name for row in read_rows(path)]
+ROWS = [
+    row
+    for path in sorted(CASES.glob("h200/*.jsonl"))
+    if "collectives" not in path.name
+    for row in read_rows(path)
+]
 
 
-def row(world: int = 4, label: str = "default", env: dict[str, str] | None = None, **case: Any) -> Row:
-    return Row("a", "rows:1", {"id": "a", "model": "llama1b", "mode": "ddp", "mbs": 2} | case, world, label, env or {})
+def row(
+    world: int = 4,
+    label: str = "default",
+    env: dict[str, str] | None = None,
+    **case: Any,
+) -> Row:
+    return Row(
+        "a",
+        "rows:1",
+        {"id": "a", "model": "llama1b", "mode": "ddp", "mbs": 2} | case,
+        world,
+        label,
+        env or {},
+    )
 
 
-@pytest.mark.parametrize("measured", ROWS, ids=lambda measured: f"{measured.where}-{measured.name}")
+@pytest.mark.parametrize(
+    "measured", ROWS, ids=lambda measured: f"{measured.where}-{measured.name}"
+)
 def test_every_bundled_row_is_a_valid_scenario(measured: Row) -> None:
     """Every bundled row fits its cluster and its model."""
     scenario = scenario_of(measured)
     fabric = load_cluster(str(scenario.cluster.name))
     assert placements(scenario, fabric)
     for job in scenario.jobs or (scenario,):
-        assert check_layout(job, allotted(job, fabric), load_model(job.model, job.where)) == []
+        assert (
+            check_layout(job, allotted(job, fabric), load_model(job.model, job.where))
+            == []
+        )
 
 
 @pytest.mark.parametrize(
@@ -44,10 +66,16 @@ def test_every_bundled_row_is_a_valid_scenario(measured: Row) -> None:
         ({"mode": "tp"}, (1, 4, 1), "none"),
         ({"mode": "tp", "tp": 2}, (2, 2, 1), "fsdp"),
         ({"mode": "pp", "schedule": "1f1b", "microbatches": 8}, (1, 1, 4), "none"),
-        ({"mode": "ppdp", "pp": 2, "schedule": "1f1b", "microbatches": 8}, (2, 1, 2), "ddp-no-overlap"),
+        (
+            {"mode": "ppdp", "pp": 2, "schedule": "1f1b", "microbatches": 8},
+            (2, 1, 2),
+            "ddp-no-overlap",
+        ),
     ],
 )
-def test_modes(case: dict[str, Any], degrees: tuple[int, int, int], data_parallel: str) -> None:
+def test_modes(
+    case: dict[str, Any], degrees: tuple[int, int, int], data_parallel: str
+) -> None:
     """Each mode of the harness has its layout."""
     parallel = scenario_of(row(**case)).parallel
     assert (parallel.dp, parallel.tp, parallel.pp) == degrees
@@ -63,7 +91,12 @@ def test_bucket_cap_is_always_said() -> None:
 @pytest.mark.parametrize("size", [1, 17, 4096])
 def test_any_size_of_the_small_network(size: int) -> None:
     """seedmlp_N is written inline, so that every N has a scenario."""
-    assert scenario_of(row(model=f"seedmlp_{size}")).model.sizes == (size, size, size, 1)
+    assert scenario_of(row(model=f"seedmlp_{size}")).model.sizes == (
+        size,
+        size,
+        size,
+        1,
+    )
 
 
 def test_slow_rank_in_seconds() -> None:
@@ -72,7 +105,9 @@ def test_slow_rank_in_seconds() -> None:
     assert (faults.slow_rank, faults.slow_per_layer) == (3, pytest.approx(1e-3))
 
 
-@pytest.mark.parametrize("given", [{"env": {"NCCL_MAX_NCHANNELS": "4"}}, {"label": "ch4"}])
+@pytest.mark.parametrize(
+    "given", [{"env": {"NCCL_MAX_NCHANNELS": "4"}}, {"label": "ch4"}]
+)
 def test_channels(given: dict[str, Any]) -> None:
     """Fewer channels are NCCL's setting, by variable or by label."""
     assert scenario_of(row(**given)).nccl.max_channels == 4
@@ -80,7 +115,12 @@ def test_channels(given: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize(
     ("world", "name", "gpus"),
-    [(2, "h200-host-2", None), (3, "h200-host-4", 3), (4, "h200-host-4", None), (8, "dgx-h200", None)],
+    [
+        (2, "h200-host-2", None),
+        (3, "h200-host-4", 3),
+        (4, "h200-host-4", None),
+        (8, "dgx-h200", None),
+    ],
 )
 def test_clusters(world: int, name: str, gpus: int | None) -> None:
     """As many GPUs as the row had; the smallest host that has them."""

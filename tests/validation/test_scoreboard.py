@@ -13,24 +13,37 @@ from typing import Any
 import pytest
 
 from sim.errors import InputError, PrestepError
-from sim.spec import parse_scenario
-from validation import peer_llm_analysis as peer
-from validation import scoreboard
-from validation.published_setups import FOLDER
-from validation.published_training import read, run_of
+from sim.spec.load import parse_scenario
+from validation.bench import peer_llm_analysis as peer
+from validation.formats.published_setups import FOLDER
+from validation.report import scoreboard
+from validation.sets.published import read, run_of
 
 
-def case(name: str, error: float, fitted: bool = False, assumed: str = "") -> dict[str, Any]:
+def case(
+    name: str, error: float, fitted: bool = False, assumed: str = ""
+) -> dict[str, Any]:
     """A case of 10 s that is predicted with a signed error."""
-    return {"id": name, "slice": "", "measured": 10.0, "predicted": 10.0 * (1 + error), "fitted": fitted,
-            "assumed": assumed, "error": ""}  # fmt: skip
+    return {
+        "id": name,
+        "slice": "",
+        "measured": 10.0,
+        "predicted": 10.0 * (1 + error),
+        "fitted": fitted,
+        "assumed": assumed,
+        "error": "",
+    }
 
 
 CASES = [
-    case("vtrainM-0003", 0.02), case("vtrainM-0005", -0.04), case("vtrainM-0009", 0.5, fitted=True),
-    case("vtrainM-0010", 0.9, assumed="dp assumed"), case("mosaic-0001", 0.1), case("bigsci-0002", 0.2, fitted=True),
+    case("vtrainM-0003", 0.02),
+    case("vtrainM-0005", -0.04),
+    case("vtrainM-0009", 0.5, fitted=True),
+    case("vtrainM-0010", 0.9, assumed="dp assumed"),
+    case("mosaic-0001", 0.1),
+    case("bigsci-0002", 0.2, fitted=True),
     {**case("vtrainM-0011", 0.0), "predicted": None, "error": "refused"},
-]  # fmt: skip
+]
 
 
 def saved(tmp_path: Path, cases: Any = CASES, **keys: Any) -> Path:
@@ -41,13 +54,17 @@ def saved(tmp_path: Path, cases: Any = CASES, **keys: Any) -> Path:
 
 def board(tmp_path: Path, *arguments: str) -> str:
     page, picture = tmp_path / "board.md", tmp_path / "board.svg"
-    scoreboard.main([str(saved(tmp_path)), "-o", str(page), "--picture", str(picture), *arguments])
+    scoreboard.main(
+        [str(saved(tmp_path)), "-o", str(page), "--picture", str(picture), *arguments]
+    )
     return page.read_text()
 
 
 def test_only_judged_rows_count(tmp_path: Path) -> None:
     """Rows for fitting, incomplete ones and those that were not predicted are in no figure."""
-    found = {s.name: s for s in scoreboard.sources(saved(tmp_path), FOLDER / "rows.csv")}
+    found = {
+        s.name: s for s in scoreboard.sources(saved(tmp_path), FOLDER / "rows.csv")
+    }
     assert list(found) == ["vTrain, several nodes", "MosaicML, H100", "BigScience"]
     ours = found["vTrain, several nodes"].ours
     assert (ours.n, len(found["vTrain, several nodes"].cases)) == (2, 4)
@@ -58,16 +75,31 @@ def test_only_judged_rows_count(tmp_path: Path) -> None:
 def test_the_page_has_ours_beside_the_peers(tmp_path: Path) -> None:
     """A row for each source and one for all, with the peers' figures and where they are from."""
     text = board(tmp_path)
-    row = next(line for line in text.splitlines() if line.startswith("| vTrain, several nodes"))
-    assert "2 of 4" in row and " 3.0 % " in row and "14.6 % (rank 0.72)" in row and "vTrain 14.7 %" in row
+    row = next(
+        line for line in text.splitlines() if line.startswith("| vTrain, several nodes")
+    )
+    assert (
+        "2 of 4" in row
+        and " 3.0 % " in row
+        and "14.6 % (rank 0.72)" in row
+        and "vTrain 14.7 %" in row
+    )
     assert re.search(r"\| all +\| 3 of 6 +\|", text)
-    assert "arXiv 2312.12391" in text and "![predicted over measured](board.svg)" in text
+    assert (
+        "arXiv 2312.12391" in text and "![predicted over measured](board.svg)" in text
+    )
 
 
 def test_llm_analysis_is_judged_on_the_same_rows(tmp_path: Path) -> None:
     """Its error is that of the judged rows it has a time for, and their number is said."""
-    times = {row["id"]: row for row in csv.DictReader(peer.OUTPUT.open(encoding="utf-8", newline=""))}
-    expected = [abs(float(times[name]["half"]) / 10 - 1) for name in ("vtrainM-0003", "vtrainM-0005")]
+    times = {
+        row["id"]: row
+        for row in csv.DictReader(peer.OUTPUT.open(encoding="utf-8", newline=""))
+    }
+    expected = [
+        abs(float(times[name]["half"]) / 10 - 1)
+        for name in ("vtrainM-0003", "vtrainM-0005")
+    ]
     found = scoreboard.sources(saved(tmp_path), FOLDER / "rows.csv")[0].of_peer("half")
     assert found.n == 2 and found.mape == pytest.approx(sum(expected) / 2)
 
@@ -79,8 +111,17 @@ def test_the_same_result_gives_the_same_bytes(tmp_path: Path) -> None:
     assert (tmp_path / "board.svg").read_bytes() == picture
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", '{"set": "h200", "cases": []}', '{"set": "published"}',
-                                  '{"set": "published", "cases": [{"id": "a"}]}'])  # fmt: skip
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "{",
+        "[]",
+        '{"set": "h200", "cases": []}',
+        '{"set": "published"}',
+        '{"set": "published", "cases": [{"id": "a"}]}',
+    ],
+)
 def test_what_is_no_result_is_refused(tmp_path: Path, text: str) -> None:
     """Anything but the output of `prestep validate published --json` is named, with exit code 2."""
     path = tmp_path / "r.json"
@@ -88,7 +129,15 @@ def test_what_is_no_result_is_refused(tmp_path: Path, text: str) -> None:
     with pytest.raises(InputError, match=r"r\.json"):
         scoreboard.sources(path, FOLDER / "rows.csv")
     with pytest.raises(SystemExit) as stopped:
-        scoreboard.main([str(path), "-o", str(tmp_path / "x.md"), "--picture", str(tmp_path / "x.svg")])
+        scoreboard.main(
+            [
+                str(path),
+                "-o",
+                str(tmp_path / "x.md"),
+                "--picture",
+                str(tmp_path / "x.svg"),
+            ]
+        )
     assert stopped.value.code == 2 and not (tmp_path / "x.md").exists()
 
 
@@ -102,19 +151,29 @@ def test_every_source_of_peers_has_rows() -> None:
     """No pattern of peers.toml matches nothing, and every row falls into one."""
     rows = read(FOLDER / "rows.csv")
     entries = tomllib.loads(scoreboard.PEERS.read_text(encoding="utf-8"))["source"]
-    first = {next(e["name"] for e in entries if scoreboard._fits(e, row)) for row in rows}
+    first = {
+        next(e["name"] for e in entries if scoreboard._fits(e, row)) for row in rows
+    }
     assert first == {e["name"] for e in entries}
 
 
 def test_llm_analysis_has_no_words_for_some_rows() -> None:
     """Context parallelism, fp8 and GPUs without a file are left out with the reason."""
-    reasons = {row["reason"] for row in csv.DictReader(peer.OUTPUT.open(encoding="utf-8", newline="")) if row["reason"]}
+    reasons = {
+        row["reason"]
+        for row in csv.DictReader(peer.OUTPUT.open(encoding="utf-8", newline=""))
+        if row["reason"]
+    }
     assert {"context parallelism", "fp8 training", "no file of a b200"} <= reasons
-    run = run_of(next(row for row in read(FOLDER / "rows.csv") if row["id"] == "vtrainM-0003"))
+    run = run_of(
+        next(row for row in read(FOLDER / "rows.csv") if row["id"] == "vtrainM-0003")
+    )
     assert peer.unsaid(parse_scenario(run.scenario, run.id)) == ""
 
 
-def test_llm_analysis_that_is_not_installed_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_llm_analysis_that_is_not_installed_is_told(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Without the package there is a sentence, no traceback."""
     monkeypatch.setitem(sys.modules, "llm_analysis", None)
     with pytest.raises(PrestepError, match="pip install llm-analysis"):

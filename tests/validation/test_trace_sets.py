@@ -10,7 +10,7 @@ from click.testing import CliRunner
 
 from cli import main
 from tests.workloads.traces import synthetic
-from validation.sets import set_names, validate
+from validation.sets.sets import set_names, validate
 
 
 @pytest.mark.slow
@@ -24,7 +24,9 @@ def test_the_bundled_traces_are_within_their_limits() -> None:
 def test_a_folder_of_other_traces_is_judged(tmp_path: Path) -> None:
     """`prestep validate traces --rows DIR` compares every run in the folder, as recorded and simulated."""
     synthetic.save(tmp_path)
-    result = CliRunner().invoke(main, ["validate", "traces", "--rows", str(tmp_path), "--json"])
+    result = CliRunner().invoke(
+        main, ["validate", "traces", "--rows", str(tmp_path), "--json"]
+    )
     found = json.loads(result.stdout)
     assert found["groups"]["recorded"]["n"] == found["groups"]["simulated"]["n"] == 8
     assert found["groups"]["recorded"]["worst"] < 1e-6

@@ -6,23 +6,32 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sim.collectives.sure import widths
-from sim.uncertainty import quantile
-from validation.coverage import parts
-from validation.sets import validate
-from validation.widths_alone import alone_widths, fit
+from sim.analysis.uncertainty import quantile
+from sim.collectives.interval import widths
+from validation.fit.widths_alone import alone_widths, fit
+from validation.report.coverage import parts
+from validation.sets.sets import validate
 
-SAMPLES = st.lists(st.tuples(st.floats(0, 1), st.floats(0, 2)), min_size=30, max_size=60)
+SAMPLES = st.lists(
+    st.tuples(st.floats(0, 1), st.floats(0, 2)), min_size=30, max_size=60
+)
 
 
 @given(SAMPLES)
-def test_nine_in_ten_errors_of_either_end_are_inside(samples: list[tuple[float, float]]) -> None:
+def test_nine_in_ten_errors_of_either_end_are_inside(
+    samples: list[tuple[float, float]],
+) -> None:
     """By construction, of whatever errors there are."""
     known = fit(samples)
-    for part, inside in (("latency", lambda s: s > 0.8), ("bandwidth", lambda s: s < 0.2)):
+    for part, inside in (
+        ("latency", lambda s: s > 0.8),
+        ("bandwidth", lambda s: s < 0.2),
+    ):
         errors = [error for share, error in samples if inside(share)]
         if errors:
-            assert sum(error <= quantile() * known[part] * (1 + 1e-9) for error in errors) >= 0.9 * len(errors)
+            assert sum(
+                error <= quantile() * known[part] * (1 + 1e-9) for error in errors
+            ) >= 0.9 * len(errors)
 
 
 def test_the_table_holds_what_the_rows_give() -> None:
@@ -33,6 +42,8 @@ def test_the_table_holds_what_the_rows_give() -> None:
 
 
 @pytest.mark.parametrize("name", ["collectives-unseen", "collectives-preregistered"])
-def test_intervals_of_rows_that_no_width_has_seen_cover_what_they_say(name: str) -> None:
+def test_intervals_of_rows_that_no_width_has_seen_cover_what_they_say(
+    name: str,
+) -> None:
     """Of the predicted rows, 85 to 95 % lie in their 90 % interval."""
     assert 0.85 <= parts(validate(name))["predicted"].share <= 0.95

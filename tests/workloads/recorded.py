@@ -6,16 +6,16 @@ from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from sim.sections import Model
-from workloads import functional as F
-from workloads.compiled import compiled_block
-from workloads.convnet import ResNet
-from workloads.mlp import MultilayerPerceptron
-from workloads.model import ModelSpec, load_model
-from workloads.moe import ExpertParallel
+from sim.spec.sections import Model
+from workloads.models.model import ModelSpec, load_model
 from workloads.parallel.group import Group
-from workloads.tape import Shared, Tape, Tensor
-from workloads.transformer import Block, BlockParallel, Module, Transformer
+from workloads.torch import functional as F
+from workloads.torch.compiled import compiled_block
+from workloads.torch.convnet import ResNet
+from workloads.torch.mlp import MultilayerPerceptron
+from workloads.torch.moe import ExpertParallel
+from workloads.torch.tape import Shared, Tape, Tensor
+from workloads.torch.transformer import Block, BlockParallel, Module, Transformer
 
 MIB = 2.0**20
 # One rotary embedding, forward and backward, and the gradients of a projection.
@@ -26,7 +26,10 @@ ATTENTION_BACK = (
     f"rms_norm_bwd add {BOTH} attention_bwd {ROPE_BACK} {ROPE_BACK} {BOTH} copy {BOTH} add copy {BOTH} add "
     "rms_norm_bwd add"
 )
-EXPERT, EXPERT_BACK = "gemm silu gemm mul gemm", f"{BOTH} mul mul {BOTH} silu_backward {BOTH} add"
+EXPERT, EXPERT_BACK = (
+    "gemm silu gemm mul gemm",
+    f"{BOTH} mul mul {BOTH} silu_backward {BOTH} add",
+)
 
 
 def words(text: str) -> list[str]:
@@ -47,8 +50,16 @@ class Step:
     def kernels(self, layer: int, backward: bool) -> list[str]:
         """Kinds launched for a layer, without the memsets that belong to another operation."""
         t = self.tape
-        span = range(self.forward_end, len(t._names)) if backward else range(self.forward_end)
-        return [t._names[i] for i in span if t._layer[i] == layer and t._names[i] != "memset"]
+        span = (
+            range(self.forward_end, len(t._names))
+            if backward
+            else range(self.forward_end)
+        )
+        return [
+            t._names[i]
+            for i in span
+            if t._layer[i] == layer and t._names[i] != "memset"
+        ]
 
 
 def record(build: Callable[[Tape], tuple[Module, Callable[[], Tensor]]]) -> Step:
@@ -66,13 +77,25 @@ def record(build: Callable[[Tape], tuple[Module, Callable[[], Tensor]]]) -> Step
 
 
 def transformer(
-    name: str, batch: int, run: Callable[[Tape, Block, Tensor], Tensor], group: Group | None = None
+    name: str,
+    batch: int,
+    run: Callable[[Tape, Block, Tensor], Tensor],
+    group: Group | None = None,
 ) -> Step:
     m = load_model(Model(name=name))
 
     def build(t: Tape) -> tuple[Module, Callable[[], Tensor]]:
-        net = Transformer(t, m, range(4), True, True, ExpertParallel(group) if group else BlockParallel())
-        return net, lambda: F.cross_entropy(t, net.forward(t, (batch, 2048), lambda b, x: run(t, b, x)))
+        net = Transformer(
+            t,
+            m,
+            range(4),
+            True,
+            True,
+            ExpertParallel(group) if group else BlockParallel(),
+        )
+        return net, lambda: F.cross_entropy(
+            t, net.forward(t, (batch, 2048), lambda b, x: run(t, b, x))
+        )
 
     return record(build)
 
@@ -91,7 +114,9 @@ def bucketed(t: Tape, block: Block, x: Tensor) -> Tensor:
 
 def resnet(depth: int, batch: int) -> Step:
     def build(t: Tape) -> tuple[Module, Callable[[], Tensor]]:
-        net = ResNet(t, ModelSpec("resnet", "resnet", layers=depth, image_size=224, classes=1000))
+        net = ResNet(
+            t, ModelSpec("resnet", "resnet", layers=depth, image_size=224, classes=1000)
+        )
         return net, lambda: F.cross_entropy(t, net.forward(t, batch))
 
     return record(build)
@@ -114,8 +139,12 @@ STEPS: dict[str, Callable[[], Step]] = {
     "llama": lambda: transformer("llama3-1b-plain", 2, eager),
     "llama compiled": lambda: transformer("llama3-8b-plain", 1, whole),
     "llama compiled in buckets": lambda: transformer("llama3-1b-plain", 2, bucketed),
-    "wide llama compiled in buckets": lambda: transformer("llama3-8b-plain", 1, bucketed),
-    "small llama compiled in buckets": lambda: transformer("llama3-125m-plain", 1, bucketed),
+    "wide llama compiled in buckets": lambda: transformer(
+        "llama3-8b-plain", 1, bucketed
+    ),
+    "small llama compiled in buckets": lambda: transformer(
+        "llama3-125m-plain", 1, bucketed
+    ),
     "experts": lambda: transformer("moe8x-plain", 4, eager),
     "experts over four ranks": lambda: transformer("moe8x-plain", 4, eager, experts(4)),
     "resnet": lambda: resnet(50, 128),

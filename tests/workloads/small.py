@@ -6,22 +6,32 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
-from sim.costs.kernel import Kernel
-from sim.opgraph import COMM, KERNEL, Comm
-from sim.sections import Scenario
-from sim.spec import parse_scenario
-from workloads.lower import Lowered, lower
-from workloads.model import load_model
+from sim.graph.kernel import Kernel
+from sim.graph.opgraph import COMM, KERNEL, Comm
+from sim.spec.load import parse_scenario
+from sim.spec.sections import Scenario
+from workloads.models.model import load_model
+from workloads.torch.lower import Lowered, lower
 
 LAYERS, HIDDEN, SEQ = 4, 256, 128
 TRANSFORMER = {
-    "kind": "transformer", "hidden": HIDDEN, "layers": LAYERS, "heads": 8, "kv_heads": 4, "ffn": 512, "vocab": 1000,
-}  # fmt: skip
+    "kind": "transformer",
+    "hidden": HIDDEN,
+    "layers": LAYERS,
+    "heads": 8,
+    "kv_heads": 4,
+    "ffn": 512,
+    "vocab": 1000,
+}
 EXPERTS = TRANSFORMER | {"experts": 4, "experts_per_token": 2}
 MLP = {"kind": "mlp", "sizes": [256, 256, 8]}
 
 
-def scenario(model: dict[str, Any] = TRANSFORMER, training: dict[str, Any] | None = None, **parallel: Any) -> Scenario:
+def scenario(
+    model: dict[str, Any] = TRANSFORMER,
+    training: dict[str, Any] | None = None,
+    **parallel: Any,
+) -> Scenario:
     """A scenario on as many GPUs of the measured host as the layout needs."""
     gpus = parallel.get("dp", 1) * parallel.get("tp", 1) * parallel.get("pp", 1)
     tables = {
@@ -33,7 +43,11 @@ def scenario(model: dict[str, Any] = TRANSFORMER, training: dict[str, Any] | Non
     return parse_scenario(tables, "small.toml")
 
 
-def lowered(model: dict[str, Any] = TRANSFORMER, training: dict[str, Any] | None = None, **parallel: Any) -> Lowered:
+def lowered(
+    model: dict[str, Any] = TRANSFORMER,
+    training: dict[str, Any] | None = None,
+    **parallel: Any,
+) -> Lowered:
     """The operation graph of `scenario`."""
     s = scenario(model, training, **parallel)
     return lower(s, load_model(s.model))
@@ -64,12 +78,26 @@ def ops(low: Lowered, rank: int = 0) -> list[Op]:
     graph = low.graph
     p = next(p for p in graph.programs if p.rank == rank)
     rows = []
-    for i, (kind, payload) in enumerate(zip(p.kind.tolist(), p.payload.tolist(), strict=True)):
+    for i, (kind, payload) in enumerate(
+        zip(p.kind.tolist(), p.payload.tolist(), strict=True)
+    ):
         kernel = graph.kernels[payload] if kind == KERNEL else None
         comms = tuple(graph.comms[c] for c in p.parts[payload]) if kind == COMM else ()
         phase, layer = graph.phases[p.phase[i]], int(p.layer[i])
         stream = graph.streams[p.stream[i]]
-        rows.append(Op(i, p.names[i], stream, phase, layer, int(p.microbatch[i]), p.deps[i], kernel, comms))
+        rows.append(
+            Op(
+                i,
+                p.names[i],
+                stream,
+                phase,
+                layer,
+                int(p.microbatch[i]),
+                p.deps[i],
+                kernel,
+                comms,
+            )
+        )
     return rows
 
 
@@ -80,4 +108,6 @@ def communications(low: Lowered, rank: int = 0) -> Counter[str]:
 
 def volume(low: Lowered, name: str, rank: int = 0) -> float:
     """Bytes of all communications called "axis operation" of a rank."""
-    return sum(c.size for op in ops(low, rank) for c in op.comms if f"{c.axis} {c.op}" == name)
+    return sum(
+        c.size for op in ops(low, rank) for c in op.comms if f"{c.axis} {c.op}" == name
+    )

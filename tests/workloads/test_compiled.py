@@ -10,13 +10,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sim.errors import InputError
-from sim.sections import Model
-from tests.workloads.recorded import MIB, STEPS, bucketed, eager, transformer, whole, words
-from workloads import functional as F
-from workloads.compiled import cut
-from workloads.model import load_model
-from workloads.tape import Shared, Tape, Tensor
-from workloads.transformer import Block, Transformer
+from sim.spec.sections import Model
+from tests.workloads.recorded import (
+    MIB,
+    STEPS,
+    bucketed,
+    eager,
+    transformer,
+    whole,
+    words,
+)
+from workloads.models.model import load_model
+from workloads.torch import functional as F
+from workloads.torch.compiled import cut
+from workloads.torch.tape import Shared, Tape, Tensor
+from workloads.torch.transformer import Block, Transformer
 
 
 def test_compiled_block() -> None:
@@ -30,9 +38,14 @@ def test_compiled_block() -> None:
         "gemm gemm fused_silu_mul_bwd gemm gemm fused_norm_bwd gemm attention_bwd fused_rope_bwd fused_rope_bwd "
         "gemm gemm gemm gemm gemm fused_norm_bwd_weight fused_norm_bwd fused_sum fused_sum gemm gemm gemm gemm"
     )
-    assert (len(step.kernels(2, False)) + 3, len(step.kernels(2, True)) + 5 + 6) == (18, 34)
+    assert (len(step.kernels(2, False)) + 3, len(step.kernels(2, True)) + 5 + 6) == (
+        18,
+        34,
+    )
     eager_step = transformer("llama3-8b-plain", 1, eager)
-    assert eager_step.saved - step.saved == 4 * 2048 * 14336 * 2  # the activation before the product, in 4 blocks
+    assert (
+        eager_step.saved - step.saved == 4 * 2048 * 14336 * 2
+    )  # the activation before the product, in 4 blocks
 
 
 def test_compiled_block_in_buckets() -> None:
@@ -46,7 +59,10 @@ def test_compiled_block_in_buckets() -> None:
         "gemm gemm fused_mul_bwd gemm gemm fused_silu_bwd gemm gemm add fused_norm_bwd sum fused_cast gemm gemm "
         "attention_bwd gemm gemm fused_rope_bwd gemm gemm fused_rope_bwd gemm gemm fused_norm_bwd sum fused_cast"
     )
-    assert (len(step.kernels(2, False)) + 3, len(step.kernels(2, True)) + 5 + 4) == (19, 35)
+    assert (len(step.kernels(2, False)) + 3, len(step.kernels(2, True)) + 5 + 4) == (
+        19,
+        35,
+    )
     assert step.saved == transformer("llama3-1b-plain", 2, eager).saved
 
 
@@ -78,12 +94,19 @@ def test_compiled_experts_are_refused() -> None:
         transformer("moe8x-plain", 1, whole)
 
 
-@given(st.lists(st.floats(1.0, 100.0 * MIB), min_size=1, max_size=8), st.floats(MIB, 50.0 * MIB))
+@given(
+    st.lists(st.floats(1.0, 100.0 * MIB), min_size=1, max_size=8),
+    st.floats(MIB, 50.0 * MIB),
+)
 def test_cut_keeps_order_and_closes_at_the_cap(sizes: list[float], cap: float) -> None:
     """Every unit once, in order; a group but the first is at its cap, and would not be without its first unit."""
     groups = cut(sizes, cap)
     assert [u for g in groups for u in g] == list(range(len(sizes)))
     for i, group in enumerate(groups[1:], 1):
         limit = MIB if i == len(groups) - 1 else cap
-        assert sum(sizes[u] for u in reversed(group)) >= limit > sum(sizes[u] for u in reversed(group[1:]))
+        assert (
+            sum(sizes[u] for u in reversed(group))
+            >= limit
+            > sum(sizes[u] for u in reversed(group[1:]))
+        )
     assert cut(sizes, None) == [list(range(len(sizes)))]

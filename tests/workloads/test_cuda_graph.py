@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sim.predict import Simulation, predict, simulate
-from sim.spec import parse_scenario
+from sim.spec.load import parse_scenario
 from tests.workloads.small import scenario
 
 
@@ -50,7 +50,8 @@ def test_a_graph_is_never_slower(layout: dict[str, object]) -> None:
     """Nothing waits for a launch, so every layout of a small transformer gains."""
     batches = {"microbatches": 2} if "pp" in layout else {}
     eager, graph = (
-        predict(scenario(training={"framework": name, **batches}, **layout)) for name in ("pytorch-eager", "cuda-graph")
+        predict(scenario(training={"framework": name, **batches}, **layout))
+        for name in ("pytorch-eager", "cuda-graph")
     )
     assert graph.step_time < eager.step_time and graph.breakdown.get("host", 0.0) == 0.0
     assert graph.peak_memory[0].activations == eager.peak_memory[0].activations

@@ -5,16 +5,35 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sim.layout import check_layout
-from sim.spec import Scenario, parse_scenario
+from sim.spec.load import Scenario, parse_scenario
+from sim.spec.rules.layout import check_layout
 from workloads.megatron.lower import _cuts
-from workloads.model import load_model
+from workloads.models.model import load_model
 
 
-def pipeline(layers: int, stages: int, embedding: bool, loss: bool, uneven: bool = False, chunks: int = 1) -> Scenario:
+def pipeline(
+    layers: int,
+    stages: int,
+    embedding: bool,
+    loss: bool,
+    uneven: bool = False,
+    chunks: int = 1,
+) -> Scenario:
     table = {
-        "model": {"kind": "transformer", "layers": layers, "hidden": 64, "heads": 4, "ffn": 256, "vocab": 512},
-        "training": {"seq_len": 16, "micro_batch": 1, "global_batch": stages, "framework": "megatron"},
+        "model": {
+            "kind": "transformer",
+            "layers": layers,
+            "hidden": 64,
+            "heads": 4,
+            "ffn": 256,
+            "vocab": 512,
+        },
+        "training": {
+            "seq_len": 16,
+            "micro_batch": 1,
+            "global_batch": stages,
+            "framework": "megatron",
+        },
         "parallel": {
             "pp": stages,
             "uneven_stages": uneven,
@@ -39,13 +58,21 @@ def test_bloom() -> None:
 
 
 @given(st.integers(2, 8), st.integers(1, 6), st.booleans(), st.booleans())
-def test_every_layer_is_in_one_stage(stages: int, each: int, embedding: bool, loss: bool) -> None:
+def test_every_layer_is_in_one_stage(
+    stages: int, each: int, embedding: bool, loss: bool
+) -> None:
     """Stages hold all layers in order; what counts as a layer takes the place of one."""
     made = counts(stages * (each + 1) - embedding - loss, stages, embedding, loss)
     assert made[0] == each + 1 - embedding and made[-1] == each + 1 - loss
 
 
-@given(st.integers(1, 30), st.sampled_from([2, 3, 4]), st.sampled_from([1, 2]), st.booleans(), st.booleans())
+@given(
+    st.integers(1, 30),
+    st.sampled_from([2, 3, 4]),
+    st.sampled_from([1, 2]),
+    st.booleans(),
+    st.booleans(),
+)
 def test_layers_fit_where_they_divide_with_what_counts_as_one(
     layers: int, ranks: int, chunks: int, embedding: bool, loss: bool
 ) -> None:
@@ -57,9 +84,10 @@ def test_layers_fit_where_they_divide_with_what_counts_as_one(
     if not mistakes:
         sizes = [len(cut) for cut in _cuts(s, layers, stages)]
         assert sum(sizes) == layers
-        assert [n + (i == 0) * embedding + (i == stages - 1) * loss for i, n in enumerate(sizes)] == [
-            counted // stages
-        ] * stages
+        assert [
+            n + (i == 0) * embedding + (i == stages - 1) * loss
+            for i, n in enumerate(sizes)
+        ] == [counted // stages] * stages
 
 
 def test_llama3_405b_in_64_stages() -> None:

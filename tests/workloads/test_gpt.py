@@ -4,35 +4,54 @@ from __future__ import annotations
 
 import pytest
 
+from sim.analysis.report import work_of_step
 from sim.costs import Kernel
 from sim.predict import simulate
-from sim.report import work_of_step
-from sim.sections import Model
-from sim.spec import parse_scenario
+from sim.spec.load import parse_scenario
+from sim.spec.sections import Model
 from tests.workloads.small import SEQ, lowered, ops
-from workloads.model import load_model, stage_parameters
-from workloads.tape import Shared, Tape
-from workloads.transformer import Transformer
+from workloads.models.model import load_model, stage_parameters
+from workloads.torch.tape import Shared, Tape
+from workloads.torch.transformer import Transformer
 
 
-@pytest.mark.parametrize(("name", "parameters"), [("gpt2-small", 124_439_808), ("gpt2-xl", 1_557_611_200)])
-def test_gpt2_has_the_published_number_of_parameters(name: str, parameters: int) -> None:
+@pytest.mark.parametrize(
+    ("name", "parameters"), [("gpt2-small", 124_439_808), ("gpt2-xl", 1_557_611_200)]
+)
+def test_gpt2_has_the_published_number_of_parameters(
+    name: str, parameters: int
+) -> None:
     """openai-community/gpt2 and gpt2-xl, with the head tied to the embedding; the formula and the modules agree."""
     spec = load_model(Model(name=name))
     net = Transformer(Tape(0, Shared(), {}), spec, range(spec.layers), True, True)
-    assert stage_parameters(spec, spec.layers, True, True) == net.parameter_count == parameters
+    assert (
+        stage_parameters(spec, spec.layers, True, True)
+        == net.parameter_count
+        == parameters
+    )
 
 
 def small(**parallel: object) -> object:
     model = {
-        "kind": "transformer", "hidden": 256, "layers": 2, "heads": 4, "ffn": 1024, "vocab": 512, "gated": False,
-        "activation": "gelu", "norm": "layer", "positions": "learned", "max_positions": 128, "bias": True,
+        "kind": "transformer",
+        "hidden": 256,
+        "layers": 2,
+        "heads": 4,
+        "ffn": 1024,
+        "vocab": 512,
+        "gated": False,
+        "activation": "gelu",
+        "norm": "layer",
+        "positions": "learned",
+        "max_positions": 128,
+        "bias": True,
         "tied_embeddings": True,
-    }  # fmt: skip
+    }
     tables = {
         "cluster": {"name": "h200-host-4", "gpus": parallel.pop("gpus", 1)},
         "model": model,
-        "training": {"seq_len": 128, "micro_batch": 2} | ({"microbatches": 2} if parallel.get("pp") else {}),
+        "training": {"seq_len": 128, "micro_batch": 2}
+        | ({"microbatches": 2} if parallel.get("pp") else {}),
         "parallel": parallel,
     }
     return simulate(parse_scenario(tables, "gpt.toml"))
@@ -41,7 +60,9 @@ def small(**parallel: object) -> object:
 def test_every_parameter_is_in_one_bucket_once() -> None:
     """A tied embedding has two uses and one gradient: DDP reduces exactly the bytes of the parameters."""
     simulation = small(gpus=4, dp=4, data_parallel="ddp")
-    reduced = sum(c.size for c in simulation.lowered.graph.comms if c.op == "all_reduce")  # type: ignore[attr-defined]
+    reduced = sum(
+        c.size for c in simulation.lowered.graph.comms if c.op == "all_reduce"
+    )  # type: ignore[attr-defined]
     assert reduced == 2 * simulation.lowered.parameters  # type: ignore[attr-defined]
 
 
@@ -59,7 +80,12 @@ def test_the_gradients_of_a_tied_embedding_are_added_once() -> None:
 
 
 @pytest.mark.parametrize(
-    "layout", [{"tp": 2, "gpus": 2}, {"dp": 2, "gpus": 2, "data_parallel": "fsdp"}, {"pp": 2, "gpus": 2}]
+    "layout",
+    [
+        {"tp": 2, "gpus": 2},
+        {"dp": 2, "gpus": 2, "data_parallel": "fsdp"},
+        {"pp": 2, "gpus": 2},
+    ],
 )
 def test_gpt_runs_in_parallel(layout: dict[str, object]) -> None:
     """Biases and positions do not get in the way of any layout."""
@@ -69,23 +95,48 @@ def test_gpt_runs_in_parallel(layout: dict[str, object]) -> None:
 def kernels(batch: int) -> tuple[list[Kernel], list[Kernel]]:
     """Kernels of forward and backward of a GPT of one block, memsets left out."""
     model = {
-        "kind": "transformer", "hidden": 256, "layers": 1, "heads": 4, "ffn": 1024, "vocab": 512, "gated": False,
-        "activation": "gelu", "norm": "layer", "positions": "learned", "max_positions": 128, "bias": True,
+        "kind": "transformer",
+        "hidden": 256,
+        "layers": 1,
+        "heads": 4,
+        "ffn": 1024,
+        "vocab": 512,
+        "gated": False,
+        "activation": "gelu",
+        "norm": "layer",
+        "positions": "learned",
+        "max_positions": 128,
+        "bias": True,
         "tied_embeddings": True,
-    }  # fmt: skip
-    rows = [op for op in ops(lowered(model, {"micro_batch": batch})) if op.kernel and op.name != "memset"]
-    of = {phase: [op.kernel for op in rows if op.kernel and op.phase == phase] for phase in ("forward", "backward")}
+    }
+    rows = [
+        op
+        for op in ops(lowered(model, {"micro_batch": batch}))
+        if op.kernel and op.name != "memset"
+    ]
+    of = {
+        phase: [op.kernel for op in rows if op.kernel and op.phase == phase]
+        for phase in ("forward", "backward")
+    }
     return of["forward"], of["backward"]
 
 
 def test_a_gpt_launches_biased_products_and_layer_norms() -> None:
     """Biases are in the products (addmm); the head has none. Positions are looked up and added before the block."""
     forward, _ = kernels(2)
-    block = "layer_norm_fwd gemm_bias gemm_bias gemm_bias attention_fwd copy gemm_bias add"
+    block = (
+        "layer_norm_fwd gemm_bias gemm_bias gemm_bias attention_fwd copy gemm_bias add"
+    )
     feed = "layer_norm_fwd gemm_bias gelu gemm_bias add"
     ends = "layer_norm_fwd gemm log_softmax_fwd nll_loss_fwd"
-    assert [k.kind for k in forward] == f"embedding_fwd embedding_fwd add {block} {feed} {ends}".split()
-    assert [k.shape for k in forward[:3]] == [(2 * SEQ, 256, 512), (SEQ, 256, 128), (2 * SEQ * 256,)]
+    assert [
+        k.kind for k in forward
+    ] == f"embedding_fwd embedding_fwd add {block} {feed} {ends}".split()
+    assert [k.shape for k in forward[:3]] == [
+        (2 * SEQ, 256, 512),
+        (SEQ, 256, 128),
+        (2 * SEQ * 256,),
+    ]
 
 
 @pytest.mark.parametrize("batch", [1, 2])
@@ -95,9 +146,18 @@ def test_biases_and_positions_have_gradients(batch: int) -> None:
     sums = [k.shape[0] for k in backward if k.kind == "sum"]
     rows = batch * SEQ
     # Down, up, output, value, key, query; then positions, unless there is one sample.
-    assert sums == [rows * 256, rows * 1024, *[rows * 256] * 4, *[rows * 256] * (batch > 1)]
+    assert sums == [
+        rows * 256,
+        rows * 1024,
+        *[rows * 256] * 4,
+        *[rows * 256] * (batch > 1),
+    ]
     last = [(k.kind, k.shape) for k in backward[-5:]]
-    tables = [("fill", (128 * 256,)), ("embedding_bwd", (SEQ, 256, 128)), ("fill", (512 * 256,))]
+    tables = [
+        ("fill", (128 * 256,)),
+        ("embedding_bwd", (SEQ, 256, 128)),
+        ("fill", (512 * 256,)),
+    ]
     assert last == [*tables, ("embedding_bwd", (rows, 256, 512)), ("add", (512 * 256,))]
 
 
@@ -106,6 +166,9 @@ def test_lookups_are_no_model_flops() -> None:
     simulation = small()
     tokens, flops = work_of_step(simulation)  # type: ignore[arg-type]
     spec = simulation.model  # type: ignore[attr-defined]
-    dense = stage_parameters(spec, spec.layers, True, True) - spec.max_positions * spec.hidden
+    dense = (
+        stage_parameters(spec, spec.layers, True, True)
+        - spec.max_positions * spec.hidden
+    )
     attention = 6 * spec.layers * spec.heads * spec.head_dim * 128
     assert flops == tokens * (6 * dense + attention)

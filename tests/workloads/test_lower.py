@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sim.costs.kernel import Kernel
 from sim.errors import InputError
-from sim.opgraph import COMM, KERNEL, OpGraph
+from sim.graph.kernel import Kernel
+from sim.graph.opgraph import COMM, KERNEL, OpGraph
 from sim.predict import predict, simulate
 from tests.workloads.small import (
     EXPERTS,
@@ -26,9 +26,9 @@ from tests.workloads.small import (
     scenario,
     volume,
 )
-from workloads.model import load_model
-from workloads.rank_step import RankStep
-from workloads.tape import Shared, Tape
+from workloads.models.model import load_model
+from workloads.torch.rank_step import RankStep
+from workloads.torch.tape import Shared, Tape
 
 RESNET = {"kind": "resnet", "layers": 50, "image_size": 64}
 M4: dict[str, Any] = {"microbatches": 4}
@@ -43,7 +43,11 @@ LAYOUTS: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = {
     "ddp": (TRANSFORMER, {}, {"dp": 4}),
     "ddp-no-overlap": (TRANSFORMER, {}, {"dp": 4, "data_parallel": "ddp-no-overlap"}),
     "fsdp": (TRANSFORMER, {}, {"dp": 4, "data_parallel": "fsdp"}),
-    "fsdp kept": (TRANSFORMER, {"recompute": "full"}, {"dp": 2, "data_parallel": "fsdp", "reshard_after_forward": False}),
+    "fsdp kept": (
+        TRANSFORMER,
+        {"recompute": "full"},
+        {"dp": 2, "data_parallel": "fsdp", "reshard_after_forward": False},
+    ),
     "tp": (TRANSFORMER, {}, {"tp": 4}),
     "tp recompute": (TRANSFORMER, {"recompute": "full"}, {"tp": 2}),
     "tp sequence": (TRANSFORMER, {}, {"tp": 4, "sequence_parallel": True}),
@@ -54,15 +58,27 @@ LAYOUTS: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = {
     "zbv": (TRANSFORMER, M4, {"pp": 2, "vpp": 2, "schedule": "zbv"}),
     "ep": (EXPERTS, {}, {"dp": 4, "ep": 4}),
     "fsdp x tp": (TRANSFORMER, {}, {"dp": 2, "tp": 2, "data_parallel": "fsdp"}),
-    "fsdp x tp sequence": (TRANSFORMER, {}, {"dp": 2, "tp": 2, "data_parallel": "fsdp", "sequence_parallel": True}),
+    "fsdp x tp sequence": (
+        TRANSFORMER,
+        {},
+        {"dp": 2, "tp": 2, "data_parallel": "fsdp", "sequence_parallel": True},
+    ),
     "ddp x tp": (TRANSFORMER, {}, {"dp": 2, "tp": 2}),
     "pp x dp": (TRANSFORMER, M4, {"dp": 2, "pp": 2, "data_parallel": "ddp-no-overlap"}),
     "pp x ddp": (TRANSFORMER, M4 | {"grad_accumulation": 2}, {"dp": 2, "pp": 2}),
-    "zero-bubble x ddp": (TRANSFORMER, M4, {"dp": 2, "pp": 2, "schedule": "zero-bubble"}),
+    "zero-bubble x ddp": (
+        TRANSFORMER,
+        M4,
+        {"dp": 2, "pp": 2, "schedule": "zero-bubble"},
+    ),
     "pp x tp": (TRANSFORMER, M4, {"tp": 2, "pp": 2}),
-    "pp x tp sequence": (TRANSFORMER, M4, {"tp": 2, "pp": 2, "sequence_parallel": True}),
+    "pp x tp sequence": (
+        TRANSFORMER,
+        M4,
+        {"tp": 2, "pp": 2, "sequence_parallel": True},
+    ),
     "ddp x ep": (EXPERTS, {"grad_accumulation": 2}, {"dp": 2, "ep": 2}),
-}  # fmt: skip
+}
 every_layout = pytest.mark.parametrize("name", LAYOUTS)
 
 
@@ -79,7 +95,9 @@ def test_every_layout_predicts(name: str) -> None:
     assert math.isfinite(result.step_time) and result.step_time > 0
     assert sum(result.breakdown.values()) == pytest.approx(result.step_time)
     gpus = math.prod(parallel.get(axis, 1) for axis in ("dp", "tp", "pp"))
-    assert list(result.step_time_by_rank) == list(result.peak_memory) == list(range(gpus))
+    assert (
+        list(result.step_time_by_rank) == list(result.peak_memory) == list(range(gpus))
+    )
 
 
 @every_layout
@@ -113,15 +131,26 @@ def test_the_step_frees_what_it_allocates(name: str) -> None:
     model, training, parallel = LAYOUTS[name]
     s = scenario(model, training, **parallel)
     layout = low(name).layout
-    step = RankStep(s, load_model(s.model), layout, Tape(0, Shared(), _free()), (tuple(range(layout.dp)),))
+    step = RankStep(
+        s,
+        load_model(s.model),
+        layout,
+        Tape(0, Shared(), _free()),
+        (tuple(range(layout.dp)),),
+    )
     step.record()
     alive, memory = step.tape.memory.alive, step.tape.memory
     assert alive["activations"] == alive["gradients"] == alive["workspace"] == 0
-    assert alive["parameters"] > 0 and alive["optimizer"] >= 2 * alive["parameters"] * 0.99
+    assert (
+        alive["parameters"] > 0 and alive["optimizer"] >= 2 * alive["parameters"] * 0.99
+    )
     assert memory.now == sum(alive.values()) <= memory.peak
     assert memory.peak == pytest.approx(sum(memory.at_peak.values()))
     # Gradients of all parameters are alive together before the optimizer runs, in buckets or alone.
-    assert memory.peak >= alive["parameters"] + alive["optimizer"] + 0.99 * alive["parameters"]
+    assert (
+        memory.peak
+        >= alive["parameters"] + alive["optimizer"] + 0.99 * alive["parameters"]
+    )
 
 
 def _free() -> dict[str, float]:
@@ -131,7 +160,8 @@ def _free() -> dict[str, float]:
 
 
 @pytest.mark.parametrize(
-    "parallel", [{"data_parallel": "fsdp"}, {"data_parallel": "none"}, {"sequence_parallel": True}]
+    "parallel",
+    [{"data_parallel": "fsdp"}, {"data_parallel": "none"}, {"sequence_parallel": True}],
 )
 def test_degree_one_is_the_identity(parallel: dict[str, Any]) -> None:
     """On one GPU every kind of parallelism is a single GPU."""
@@ -140,28 +170,47 @@ def test_degree_one_is_the_identity(parallel: dict[str, Any]) -> None:
     ]
 
 
-@pytest.mark.parametrize("name", [n for n, (_, _, p) in LAYOUTS.items() if len(p) and n != "compiled"])
+@pytest.mark.parametrize(
+    "name", [n for n, (_, _, p) in LAYOUTS.items() if len(p) and n != "compiled"]
+)
 def test_folded_and_unfolded_runs_agree(name: str) -> None:
     """A slow rank that is not slow simulates every rank by itself, and the step takes as long."""
     model, training, parallel = LAYOUTS[name]
     s = scenario(model, training, **parallel)
     tables = {"faults": {"slow_rank": 0, "slow_factor": 1.0}}
-    whole = predict(type(s)(**{**vars(s), "faults": type(s.faults)(**tables["faults"])}))
+    whole = predict(
+        type(s)(**{**vars(s), "faults": type(s.faults)(**tables["faults"])})
+    )
     assert predict(s).step_time == pytest.approx(whole.step_time, rel=1e-6)
 
 
-@given(st.sampled_from(("gpipe", "1f1b")), st.sampled_from((2, 4)), st.integers(4, 8), st.integers(1, 2))
+@given(
+    st.sampled_from(("gpipe", "1f1b")),
+    st.sampled_from((2, 4)),
+    st.integers(4, 8),
+    st.integers(1, 2),
+)
 @settings(max_examples=10, deadline=None)
-def test_pipeline_transfers(schedule: str, pp: int, microbatches: int, runs: int) -> None:
+def test_pipeline_transfers(
+    schedule: str, pp: int, microbatches: int, runs: int
+) -> None:
     """Every boundary carries each microbatch's activation once forward and its gradient once back, two ends each."""
-    found = lowered(pp=pp, schedule=schedule, training={"microbatches": microbatches, "grad_accumulation": runs})
+    found = lowered(
+        pp=pp,
+        schedule=schedule,
+        training={"microbatches": microbatches, "grad_accumulation": runs},
+    )
     sends = [c for c in found.graph.comms if c.op == "send"]
     assert len(sends) == 2 * (pp - 1) * microbatches * runs
-    assert {c.size for c in sends} == {2.0 * 2 * SEQ * HIDDEN} and {c.arrivals for c in sends} == {2}
+    assert {c.size for c in sends} == {2.0 * 2 * SEQ * HIDDEN} and {
+        c.arrivals for c in sends
+    } == {2}
     forward = [c.groups[0] for c in sends if c.groups[0][0] < c.groups[0][1]]
     assert len(forward) == len(sends) // 2 and all(b - a == 1 for a, b in forward)
     ends = [communications(found, rank)["pp send"] for rank in range(pp)]
-    assert sum(ends) == 2 * len(sends) and ends[0] == ends[-1] == 2 * microbatches * runs
+    assert (
+        sum(ends) == 2 * len(sends) and ends[0] == ends[-1] == 2 * microbatches * runs
+    )
 
 
 def test_pipeline_stages_hold_the_model_once() -> None:
@@ -182,7 +231,10 @@ def test_fsdp_and_tensor_parallel_split_the_same_parameters_twice() -> None:
     found = low("fsdp x tp")
     rest = 2 * 1000 * HIDDEN + (2 * LAYERS + 1) * HIDDEN
     share = (found.parameters - rest) / 2 + rest
-    assert volume(found, "dp all_gather") == 2 * 2.0 * share and volume(found, "dp reduce_scatter") == 2.0 * share
+    assert (
+        volume(found, "dp all_gather") == 2 * 2.0 * share
+        and volume(found, "dp reduce_scatter") == 2.0 * share
+    )
     assert communications(found)["tp all_reduce"] == 7 * LAYERS
     groups = {(c.axis, c.groups) for c in found.graph.comms}
     assert groups == {("dp", ((0, 2), (1, 3))), ("tp", ((0, 1), (2, 3)))}
@@ -192,8 +244,13 @@ def test_a_pipeline_with_data_parallelism_averages_every_stage() -> None:
     """Each stage reduces its own parameters over its replicas once a step, in the last microbatch with DDP."""
     for name in ("pp x dp", "pp x ddp", "zero-bubble x ddp"):
         found = low(name)
-        assert sum(volume(found, "dp all_reduce", rank) for rank in (0, 1)) == 2.0 * found.parameters, name
-        reduced = [op.microbatch for op in ops(found, 1) if "dp" in {c.axis for c in op.comms}]
+        assert (
+            sum(volume(found, "dp all_reduce", rank) for rank in (0, 1))
+            == 2.0 * found.parameters
+        ), name
+        reduced = [
+            op.microbatch for op in ops(found, 1) if "dp" in {c.axis for c in op.comms}
+        ]
         assert set(reduced) == {3}
 
 
@@ -204,12 +261,21 @@ def test_work_is_the_same_however_it_is_spread() -> None:
         graph = low(name).graph
         done = 0.0
         for p in graph.programs:
-            kernels: list[Kernel] = [graph.kernels[k] for k in p.payload[(p.kind == KERNEL) & (p.layer >= 0)]]
+            kernels: list[Kernel] = [
+                graph.kernels[k] for k in p.payload[(p.kind == KERNEL) & (p.layer >= 0)]
+            ]
             done += sum(k.flops for k in kernels) * len(graph.represents[p.rank])
         return done / replicas
 
     one = flops("single")
-    for name, samples in (("ddp", 4), ("fsdp", 4), ("tp", 1), ("tp sequence", 1), ("1f1b", 4), ("fsdp x tp", 2)):
+    for name, samples in (
+        ("ddp", 4),
+        ("fsdp", 4),
+        ("tp", 1),
+        ("tp sequence", 1),
+        ("1f1b", 4),
+        ("fsdp x tp", 2),
+    ):
         assert flops(name, samples) == pytest.approx(one), name
 
 
@@ -224,11 +290,17 @@ def test_work_is_the_same_however_it_is_spread() -> None:
         (TRANSFORMER, {"dp": 2, "ep": 2}, "parallel.ep"),
         (EXPERTS, {"tp": 2}, "parallel.tp"),
         (TRANSFORMER, {"dp": 4, "data_parallel": "zero1"}, "parallel.data_parallel"),
-        (TRANSFORMER, {"dp": 2, "pp": 2, "microbatches": 4, "data_parallel": "fsdp"}, "parallel.data_parallel"),
+        (
+            TRANSFORMER,
+            {"dp": 2, "pp": 2, "microbatches": 4, "data_parallel": "fsdp"},
+            "parallel.data_parallel",
+        ),
         (EXPERTS, {"dp": 4, "ep": 2}, "parallel.ep"),
     ],
 )
-def test_what_is_not_simulated_is_refused(model: dict[str, Any], parallel: dict[str, Any], key: str) -> None:
+def test_what_is_not_simulated_is_refused(
+    model: dict[str, Any], parallel: dict[str, Any], key: str
+) -> None:
     """A combination that would be predicted as something else is an error that names its key."""
     with pytest.raises(InputError) as error:
         simulate(scenario(model, **parallel))
@@ -241,4 +313,8 @@ def test_the_engine_runs_every_operation_of_every_step() -> None:
     done = simulate(s, steps=3)
     for start, end in zip(done.run.start, done.run.end, strict=True):
         assert start.shape[0] == 3 and (end >= start).all() and (start >= 0).all()
-    assert done.lowered.graph.operations == len(ops(lowered(dp=4))) == done.run.start[0].shape[1]
+    assert (
+        done.lowered.graph.operations
+        == len(ops(lowered(dp=4)))
+        == done.run.start[0].shape[1]
+    )

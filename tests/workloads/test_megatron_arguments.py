@@ -9,10 +9,10 @@ from click.testing import CliRunner
 
 from cli import main
 from sim.errors import InputError
-from sim.sections import Model
-from sim.spec import load_scenario
-from workloads.counts import total_parameters
-from workloads.model import load_model
+from sim.spec.load import load_scenario
+from sim.spec.sections import Model
+from workloads.models.counts import total_parameters
+from workloads.models.model import load_model
 
 LLAMA = """\
 #!/bin/bash
@@ -73,7 +73,9 @@ DEEPSEEK = """\
 
 
 def shape(model: Model) -> dict[str, object]:
-    return {key: value for key, value in vars(load_model(model)).items() if key != "name"}
+    return {
+        key: value for key, value in vars(load_model(model)).items() if key != "name"
+    }
 
 
 @pytest.mark.parametrize(
@@ -85,7 +87,9 @@ def shape(model: Model) -> dict[str, object]:
         ("deepseek-v3", "args.txt", DEEPSEEK),
     ],
 )
-def test_arguments_are_the_named_model(tmp_path: Path, name: str, file: str, text: str) -> None:
+def test_arguments_are_the_named_model(
+    tmp_path: Path, name: str, file: str, text: str
+) -> None:
     """Both say the same layers; what Megatron takes for granted (GPT-3's kind of layer) need not be said."""
     (tmp_path / file).write_text(text)
     assert shape(Model(file=str(tmp_path / file))) == shape(Model(name=name))
@@ -101,7 +105,11 @@ def scenario(folder: Path, text: str, more: str = "") -> str:
 def test_training_and_layout_come_from_the_file(tmp_path: Path) -> None:
     """The scenario's own keys come first, then the file's, then defaults; variables of the script are put in."""
     s = load_scenario(scenario(tmp_path, LLAMA, "[training]\nmicro_batch = 2\n"))
-    assert (s.training.framework, s.training.seq_len, s.training.global_batch) == ("megatron", 8192, 128)
+    assert (s.training.framework, s.training.seq_len, s.training.global_batch) == (
+        "megatron",
+        8192,
+        128,
+    )
     assert s.training.micro_batch == 2 and s.parallel.data_parallel == "zero1"
     assert (s.parallel.tp, s.parallel.pp, s.parallel.sequence_parallel) == (4, 2, True)
     assert s.megatron.hidden_dropout == 0.0 and not s.megatron.cross_entropy_fusion
@@ -137,12 +145,26 @@ def test_mistakes_are_told_together(tmp_path: Path) -> None:
     [
         (("([0]*3+[1]*58)", "([1]*3+[0]*58)"), "dense layers first"),
         (("([0]*3+[1]*58)", "([0]*3+[1]*57)"), "61 zeros and ones"),
-        (("--moe-shared-expert-intermediate-size 2048", "--moe-shared-expert-intermediate-size 2000"), "a multiple"),
-        (("--num-layers 61", "--num-layers 61 --num-layers-per-virtual-pipeline-stage 2"), "a divisor of 61"),
+        (
+            (
+                "--moe-shared-expert-intermediate-size 2048",
+                "--moe-shared-expert-intermediate-size 2000",
+            ),
+            "a multiple",
+        ),
+        (
+            (
+                "--num-layers 61",
+                "--num-layers 61 --num-layers-per-virtual-pipeline-stage 2",
+            ),
+            "a divisor of 61",
+        ),
         (("--moe-router-topk 8", "--moe-router-topk"), "--moe-router-topk"),
     ],
 )
-def test_what_does_not_fit_is_refused(tmp_path: Path, change: tuple[str, str], text: str) -> None:
+def test_what_does_not_fit_is_refused(
+    tmp_path: Path, change: tuple[str, str], text: str
+) -> None:
     """Patterns that are no dense layers first, shared experts of another width, stages that do not divide."""
     (tmp_path / "args.txt").write_text(DEEPSEEK.replace(*change))
     with pytest.raises(InputError, match=text):
@@ -158,5 +180,7 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
 def test_inline_keys_replace_the_files(tmp_path: Path) -> None:
     """Beside file, keys of [model] come first."""
     (tmp_path / "args.txt").write_text(GPT)
-    small, whole = (load_model(Model(file=str(tmp_path / "args.txt"), layers=n)) for n in (2, 96))
+    small, whole = (
+        load_model(Model(file=str(tmp_path / "args.txt"), layers=n)) for n in (2, 96)
+    )
     assert total_parameters(small) < total_parameters(whole)

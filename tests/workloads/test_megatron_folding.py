@@ -8,40 +8,68 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sim.engine import execute
+from sim.analysis.report import step_time
+from sim.engine.engine import execute
 from sim.predict import MEGATRON_STEPS, Simulation, _machine_and_chains, simulate
-from sim.report import step_time
-from sim.spec import Scenario, parse_scenario
-from workloads.lower import lower as lower_pytorch
+from sim.spec.load import Scenario, parse_scenario
 from workloads.megatron.folding import Unlike, kinds_of
 from workloads.megatron.lower import Grid, Place, lower
+from workloads.torch.lower import lower as lower_pytorch
 
 DENSE = {
-    "kind": "transformer", "layers": 4, "hidden": 1024, "heads": 16, "ffn": 4096, "vocab": 1024,
+    "kind": "transformer",
+    "layers": 4,
+    "hidden": 1024,
+    "heads": 16,
+    "ffn": 4096,
+    "vocab": 1024,
     "tied_embeddings": False,
-}  # fmt: skip
+}
 LARGE = {"hidden": 4096, "ffn": 16384, "heads": 32}  # the GPU is slower than the host
 EXPERTS = {"experts": 8, "experts_per_token": 2, "moe_ffn": 512}
 
 
-def scenario(parallel: dict[str, Any], faults: dict[str, Any] | None = None, **changes: Any) -> Scenario:
-    gpus = parallel.get("dp", 1) * parallel.get("tp", 1) * parallel.get("pp", 1) * parallel.get("cp", 1)
-    hosts = {"name": "rail-h100", "hosts": -(-gpus // 8)} if gpus > 8 else {"name": "dgx-h100"}
+def scenario(
+    parallel: dict[str, Any], faults: dict[str, Any] | None = None, **changes: Any
+) -> Scenario:
+    gpus = (
+        parallel.get("dp", 1)
+        * parallel.get("tp", 1)
+        * parallel.get("pp", 1)
+        * parallel.get("cp", 1)
+    )
+    hosts = (
+        {"name": "rail-h100", "hosts": -(-gpus // 8)}
+        if gpus > 8
+        else {"name": "dgx-h100"}
+    )
     sets = changes.pop("sets", {})
     return parse_scenario(
         {
             "cluster": {**hosts, "gpus": gpus, "set": sets},
             "model": DENSE | changes,
             "training": {
-                "framework": "megatron", "seq_len": 1024, "micro_batch": 1, "microbatches": 8, "grad_accumulation": 1,
-            } if parallel.get("pp", 1) > 1 else {
-                "framework": "megatron", "seq_len": 1024, "micro_batch": 1, "grad_accumulation": 4,
+                "framework": "megatron",
+                "seq_len": 1024,
+                "micro_batch": 1,
+                "microbatches": 8,
+                "grad_accumulation": 1,
+            }
+            if parallel.get("pp", 1) > 1
+            else {
+                "framework": "megatron",
+                "seq_len": 1024,
+                "micro_batch": 1,
+                "grad_accumulation": 4,
             },
-            "parallel": {"data_parallel": "zero1" if parallel.get("dp", 1) > 1 else "none"} | parallel,
+            "parallel": {
+                "data_parallel": "zero1" if parallel.get("dp", 1) > 1 else "none"
+            }
+            | parallel,
             "faults": faults or {},
         },
         "test",
-    )  # fmt: skip
+    )
 
 
 def apart(s: Simulation) -> float:
@@ -51,7 +79,9 @@ def apart(s: Simulation) -> float:
     assert len(lowered.graph.programs) > len(s.lowered.graph.programs)
     machine, _ = _machine_and_chains(s.scenario, lowered.graph, s.fabric, s.gpu, s.gpus)
     run = execute(lowered.graph, machine, MEGATRON_STEPS)
-    return step_time(Simulation(s.scenario, s.model, s.fabric, s.gpu, lowered, run, s.gpus))
+    return step_time(
+        Simulation(s.scenario, s.model, s.fabric, s.gpu, lowered, run, s.gpus)
+    )
 
 
 @settings(max_examples=12, deadline=None, derandomize=True)
@@ -59,11 +89,31 @@ def apart(s: Simulation) -> float:
 def test_folded_is_unfolded(data: st.DataObject) -> None:
     """Whatever the layout, one replica of all that are alike gives the step time of all of them simulated."""
     tp, pp, cp = (data.draw(st.sampled_from((1, 2))) for _ in range(3))
-    dp = data.draw(st.sampled_from([n for n in (2, 4, 8) if n * tp * cp % 8 == 0 or n * tp * cp * pp <= 8]))
+    dp = data.draw(
+        st.sampled_from(
+            [n for n in (2, 4, 8) if n * tp * cp % 8 == 0 or n * tp * cp * pp <= 8]
+        )
+    )
     moe = data.draw(st.booleans())
-    ep = data.draw(st.sampled_from([n for n in (1, 2, 4) if dp * cp % n == 0])) if moe else 1
-    schedule = data.draw(st.sampled_from(("1f1b", "zero-bubble", "dualpipe"))) if pp > 1 else "1f1b"
-    parallel = {"dp": dp, "tp": tp, "pp": pp, "cp": cp, "ep": ep, "schedule": schedule, "sequence_parallel": tp > 1}
+    ep = (
+        data.draw(st.sampled_from([n for n in (1, 2, 4) if dp * cp % n == 0]))
+        if moe
+        else 1
+    )
+    schedule = (
+        data.draw(st.sampled_from(("1f1b", "zero-bubble", "dualpipe")))
+        if pp > 1
+        else "1f1b"
+    )
+    parallel = {
+        "dp": dp,
+        "tp": tp,
+        "pp": pp,
+        "cp": cp,
+        "ep": ep,
+        "schedule": schedule,
+        "sequence_parallel": tp > 1,
+    }
     one = simulate(scenario(parallel, **(EXPERTS if moe else {})))
     assert len(one.lowered.graph.programs) == pp
     if dp * cp // max(ep, cp) > 1:  # else all ranks are in one team
@@ -78,22 +128,31 @@ def test_pytorch_folded_is_unfolded(data: st.DataObject) -> None:
     dp = data.draw(st.sampled_from((2, 4) if tp * pp < 4 else (2,)))
     experts = data.draw(st.booleans()) and tp == 1
     way = "ddp" if pp > 1 or experts else data.draw(st.sampled_from(("ddp", "fsdp")))
-    parallel = {"dp": dp, "tp": tp, "pp": pp, "data_parallel": way, "ep": dp if experts else 1}
+    parallel = {
+        "dp": dp,
+        "tp": tp,
+        "pp": pp,
+        "data_parallel": way,
+        "ep": dp if experts else 1,
+    }
     s = parse_scenario(
         {
             "cluster": {"name": "dgx-h100", "gpus": dp * tp * pp},
             "model": DENSE | {"layers": 2} | (EXPERTS if experts else {}),
-            "training": {"seq_len": 512, "micro_batch": 1} | ({"microbatches": 4} if pp > 1 else {}),
+            "training": {"seq_len": 512, "micro_batch": 1}
+            | ({"microbatches": 4} if pp > 1 else {}),
             "parallel": parallel,
         },
         "test",
-    )  # fmt: skip
+    )
     one = simulate(s)
     every = lower_pytorch(s, one.model, 1.0, tuple(range(dp * tp * pp)))
     assert len(every.graph.programs) == dp * tp * pp
     machine, _ = _machine_and_chains(s, every.graph, one.fabric, one.gpu, one.gpus)
     run = execute(every.graph, machine, 3)
-    whole = step_time(Simulation(s, one.model, one.fabric, one.gpu, every, run, one.gpus))
+    whole = step_time(
+        Simulation(s, one.model, one.fabric, one.gpu, every, run, one.gpus)
+    )
     assert step_time(one) == pytest.approx(whole, rel=1e-9)
 
 
@@ -103,7 +162,9 @@ def test_only_what_is_touched_is_unfolded() -> None:
     assert len(kinds_of(grid, Unlike())) == 1
     marks = ["slow" if rank == 21 else "" for rank in range(64)]
     first, second = kinds_of(grid, Unlike(tuple(marks), {21: 1.5}))
-    assert first.replicas == (0, 1, 3, 4, 5, 6, 7) and second.replicas == (2,)  # rank 21 is in stage 1, replica 2
+    assert first.replicas == (0, 1, 3, 4, 5, 6, 7) and second.replicas == (
+        2,
+    )  # rank 21 is in stage 1, replica 2
     assert second.pacers == (-1, 21, -1, -1) and set(first.pacers) == {-1}
     stage = tuple("slow" if rank < 16 else "" for rank in range(64))
     [every] = kinds_of(grid, Unlike(stage, dict.fromkeys(range(16), 1.5)))
@@ -126,7 +187,11 @@ def test_a_slow_gpu_slows_the_step_by_its_computation() -> None:
     even = step_time(simulate(scenario(parallel, **LARGE)))
 
     def slow(rank: int, factor: float) -> float:
-        return step_time(simulate(scenario(parallel, {"slow_rank": rank, "slow_factor": factor}, **LARGE)))
+        return step_time(
+            simulate(
+                scenario(parallel, {"slow_rank": rank, "slow_factor": factor}, **LARGE)
+            )
+        )
 
     one, other, more, most = slow(0, 1.2), slow(5, 1.2), slow(5, 1.4), slow(5, 1.6)
     assert one == pytest.approx(other, rel=1e-6)
@@ -139,7 +204,11 @@ def test_a_slow_gpu_slows_its_tensor_parallel_group_alone() -> None:
     """As much as if all ranks of that group were slow."""
     parallel = {"dp": 4, "tp": 2, "sequence_parallel": True}
     one = simulate(scenario(parallel, sets={"gpu[3].clock": "0.7x"}, **LARGE))
-    two = simulate(scenario(parallel, sets={"gpu[2].clock": "0.7x", "gpu[3].clock": "0.7x"}, **LARGE))
+    two = simulate(
+        scenario(
+            parallel, sets={"gpu[2].clock": "0.7x", "gpu[3].clock": "0.7x"}, **LARGE
+        )
+    )
     assert len(one.lowered.graph.programs) == 2
     assert step_time(one) == pytest.approx(step_time(two), rel=1e-9)
 
@@ -147,9 +216,15 @@ def test_a_slow_gpu_slows_its_tensor_parallel_group_alone() -> None:
 def test_extra_time_in_every_layer() -> None:
     """`slow_per_layer` costs layers times passes; `slow_factor` below one is a faster GPU, for which nobody waits."""
     even = step_time(simulate(scenario({"dp": 8}, **LARGE)))
-    late = step_time(simulate(scenario({"dp": 8}, {"slow_rank": 2, "slow_per_layer": "5 ms"}, **LARGE)))
+    late = step_time(
+        simulate(
+            scenario({"dp": 8}, {"slow_rank": 2, "slow_per_layer": "5 ms"}, **LARGE)
+        )
+    )
     assert late - even == pytest.approx(4 * 4 * 5e-3, rel=0.05)
-    fast = step_time(simulate(scenario({"dp": 8}, {"slow_rank": 2, "slow_factor": 0.5}, **LARGE)))
+    fast = step_time(
+        simulate(scenario({"dp": 8}, {"slow_rank": 2, "slow_factor": 0.5}, **LARGE))
+    )
     assert fast == pytest.approx(even, rel=0.02)
 
 
@@ -161,5 +236,7 @@ def test_a_degraded_link_unfolds_the_replicas_on_its_host() -> None:
         worse = simulate(scenario(parallel, **LARGE, sets={key: "0.2x"}))
         assert len(worse.lowered.graph.programs) == 4
         assert step_time(worse) > 1.01 * step_time(even)
-    everywhere = simulate(scenario(parallel, **LARGE, sets={"nvlink.bandwidth": "0.2x"}))
+    everywhere = simulate(
+        scenario(parallel, **LARGE, sets={"nvlink.bandwidth": "0.2x"})
+    )
     assert len(everywhere.lowered.graph.programs) == 2

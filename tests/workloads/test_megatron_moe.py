@@ -10,31 +10,45 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from sim.analysis.prediction import Result
 from sim.costs.frameworks import host_costs
 from sim.costs.kinds import work
 from sim.errors import InputError
-from sim.opgraph import KERNEL
+from sim.graph.opgraph import KERNEL
 from sim.predict import predict
-from sim.result import Result
-from sim.sections import Model, Parallel, Scenario, Training
-from sim.spec import parse_scenario
-from workloads.counts import layer_flops, layer_parameters
+from sim.spec.load import parse_scenario
+from sim.spec.sections import Model, Parallel, Scenario, Training
 from workloads.megatron.lower import Grid, Groups, Place
 from workloads.megatron.moe import COUNTS
 from workloads.megatron.spread import busiest, distinct, loads_of
 from workloads.megatron.unit import Unit
 from workloads.megatron.units import Units
-from workloads.model import load_model
-from workloads.tape import Shared, Tape
+from workloads.models.counts import layer_flops, layer_parameters
+from workloads.models.model import load_model
+from workloads.torch.tape import Shared, Tape
 
 SMALL: dict[str, Any] = {
-    "kind": "transformer", "hidden": 1024, "layers": 4, "heads": 8, "ffn": 4096, "vocab": 4096, "experts": 8,
+    "kind": "transformer",
+    "hidden": 1024,
+    "layers": 4,
+    "heads": 8,
+    "ffn": 4096,
+    "vocab": 4096,
+    "experts": 8,
     "experts_per_token": 2,
-}  # fmt: skip
-LATENT = {"head_dim": 128, "kv_lora_rank": 256, "q_lora_rank": 512, "rope_head_dim": 64, "v_head_dim": 128}
+}
+LATENT = {
+    "head_dim": 128,
+    "kv_lora_rank": 256,
+    "q_lora_rank": 512,
+    "rope_head_dim": 64,
+    "v_head_dim": 128,
+}
 
 
-def run(model: dict[str, Any], parallel: dict[str, Any], hosts: int = 1, **megatron: Any) -> Result:
+def run(
+    model: dict[str, Any], parallel: dict[str, Any], hosts: int = 1, **megatron: Any
+) -> Result:
     """A step on hosts so fast that what the GPUs do decides."""
     tables = {
         "cluster": {"name": "rail-h100", "hosts": hosts, "host_factor": 0.01},
@@ -47,14 +61,25 @@ def run(model: dict[str, Any], parallel: dict[str, Any], hosts: int = 1, **megat
 
 
 @cache
-def unit(index: int, tp: int = 1, ep: int = 1, etp: int | None = None, **keys: Any) -> Unit:
+def unit(
+    index: int, tp: int = 1, ep: int = 1, etp: int | None = None, **keys: Any
+) -> Unit:
     m = load_model(Model(**SMALL | keys))
     parallel = Parallel(dp=max(1, ep), tp=tp, ep=ep, etp=etp, sequence_parallel=tp > 1)
-    s = Scenario(model=Model(**SMALL), training=Training(seq_len=2048, framework="megatron"), parallel=parallel)
-    groups = Groups(Grid(parallel.dp, 1, tp, cp=1, ep=ep, etp=tp if etp is None else etp), Place(8, False))
+    s = Scenario(
+        model=Model(**SMALL),
+        training=Training(seq_len=2048, framework="megatron"),
+        parallel=parallel,
+    )
+    groups = Groups(
+        Grid(parallel.dp, 1, tp, cp=1, ep=ep, etp=tp if etp is None else etp),
+        Place(8, False),
+    )
     costs = host_costs("megatron")
     spread = groups.spread(s, m.experts) if m.experts else None
-    return Units(s, m, groups.of("tp", 0), None, lambda: Tape(0, Shared(), costs), spread).layer(index)
+    return Units(
+        s, m, groups.of("tp", 0), None, lambda: Tape(0, Shared(), costs), spread
+    ).layer(index)
 
 
 def flops(unit: Unit) -> tuple[float, float]:
@@ -63,7 +88,11 @@ def flops(unit: Unit) -> tuple[float, float]:
     def of(graph: Any) -> float:
         p = graph.programs[0]
         kernels = [graph.kernels[k] for k in p.payload[p.kind == KERNEL]]
-        return sum(work(k)[0] for k in kernels if k.kind in ("gemm", "grouped_gemm", "attention_fwd", "attention_bwd"))
+        return sum(
+            work(k)[0]
+            for k in kernels
+            if k.kind in ("gemm", "grouped_gemm", "attention_fwd", "attention_bwd")
+        )
 
     return of(unit.forward.graph), of(unit.backward.graph)
 
@@ -79,8 +108,12 @@ def flops(unit: Unit) -> tuple[float, float]:
     ],
     ids=str,
 )
-@pytest.mark.parametrize(("tp", "ep", "etp"), [(1, 1, None), (1, 4, None), (2, 2, None), (2, 4, 1)])
-def test_a_layer_computes_what_its_formula_says(keys: dict[str, Any], tp: int, ep: int, etp: int | None) -> None:
+@pytest.mark.parametrize(
+    ("tp", "ep", "etp"), [(1, 1, None), (1, 4, None), (2, 2, None), (2, 4, 1)]
+)
+def test_a_layer_computes_what_its_formula_says(
+    keys: dict[str, Any], tp: int, ep: int, etp: int | None
+) -> None:
     """Flops of a unit's products over all ranks are those of the model, however the layer is spread; backward twice (scores
     2.5 times, since a fused kernel computes them again). The router is whole on every rank."""
     if keys.get("experts") == 0:
@@ -95,7 +128,14 @@ def test_a_layer_computes_what_its_formula_says(keys: dict[str, Any], tp: int, e
 
 
 @pytest.mark.parametrize(
-    "keys", [{}, {"shared_experts": 1, "router_bias": True}, LATENT, {"qk_norm": True, "bias": True}], ids=str
+    "keys",
+    [
+        {},
+        {"shared_experts": 1, "router_bias": True},
+        LATENT,
+        {"qk_norm": True, "bias": True},
+    ],
+    ids=str,
 )
 def test_a_unit_has_the_parameters_of_its_layer(keys: dict[str, Any]) -> None:
     """On one rank all of them; with four expert-parallel ranks a quarter of the experts."""
@@ -110,8 +150,19 @@ def test_layers_of_different_kinds() -> None:
     """Dense layers first and experts in every other: each layer is its kind's unit, and parameters add up."""
     model = SMALL | {"dense_layers": 1, "moe_every": 2, "layers": 6}
     m = load_model(Model(**model))
-    assert [m.has_experts(i) for i in range(6)] == [False, True, False, True, False, True]
-    counted = sum(layer_parameters(m, m.has_experts(i)) for i in range(6)) + 2 * m.vocab * m.hidden + m.hidden
+    assert [m.has_experts(i) for i in range(6)] == [
+        False,
+        True,
+        False,
+        True,
+        False,
+        True,
+    ]
+    counted = (
+        sum(layer_parameters(m, m.has_experts(i)) for i in range(6))
+        + 2 * m.vocab * m.hidden
+        + m.hidden
+    )
     for pp in (1, 2, 4):
         result = run(model, {"dp": 8 // pp, "pp": pp, "ep": 2, "microbatches": 4})
         assert result.scenario["parameters"] == counted
@@ -122,14 +173,19 @@ def test_counting_tokens_takes_the_host_time() -> None:
 
     def step(host_factor: float, **megatron: Any) -> float:
         tables = {
-            "cluster": {"name": "rail-h100", "hosts": 1, "host_factor": host_factor}, "model": SMALL,
-            "training": {"framework": "megatron", "seq_len": 512}, "parallel": {"dp": 8, "ep": 8}, "megatron": megatron,
-        }  # fmt: skip
+            "cluster": {"name": "rail-h100", "hosts": 1, "host_factor": host_factor},
+            "model": SMALL,
+            "training": {"framework": "megatron", "seq_len": 512},
+            "parallel": {"dp": 8, "ep": 8},
+            "megatron": megatron,
+        }
         return predict(parse_scenario(tables, "test")).step_time
 
     padded = {"moe_capacity": 1.0, "moe_pad_to_capacity": True}
     saved = step(2.0) - step(2.0, **padded)
-    assert saved == pytest.approx(2.0 * 4 * COUNTS * host_costs("megatron")["moe_counts"], rel=0.05)
+    assert saved == pytest.approx(
+        2.0 * 4 * COUNTS * host_costs("megatron")["moe_counts"], rel=0.05
+    )
     assert step(0.01) == pytest.approx(step(0.01, **padded), rel=0.05)
 
 
@@ -146,20 +202,31 @@ def test_doubling_expert_parallelism_halves_expert_memory() -> None:
     experts = 4 * 8 * 3 * 1024 * 4096
     held = {}
     for ep in (1, 2, 4, 8):
-        memory = max(run(SMALL, {"dp": 8, "ep": ep}).peak_memory.values(), key=lambda x: x.total)
+        memory = max(
+            run(SMALL, {"dp": 8, "ep": ep}).peak_memory.values(), key=lambda x: x.total
+        )
         held[ep] = memory.parameters + memory.gradients + memory.optimizer
     for ep in (1, 2, 4):
-        assert held[ep] - held[2 * ep] == pytest.approx((2 + 4 + 12) * experts / (2 * ep))
+        assert held[ep] - held[2 * ep] == pytest.approx(
+            (2 + 4 + 12) * experts / (2 * ep)
+        )
     assert m.experts == 8
 
 
 def test_sharded_states_do_not_depend_on_expert_parallelism() -> None:
     """Experts' states are spread over the ranks that hold the same ones: dp / ep of a copy that is ep times smaller."""
     states = {
-        ep: max(m.optimizer for m in run(SMALL, {"dp": 8, "ep": ep, "data_parallel": "zero1"}).peak_memory.values())
+        ep: max(
+            m.optimizer
+            for m in run(
+                SMALL, {"dp": 8, "ep": ep, "data_parallel": "zero1"}
+            ).peak_memory.values()
+        )
         for ep in (1, 2, 8)
     }
-    assert states[1] == pytest.approx(states[2], rel=1e-6) and states[2] == pytest.approx(states[8], rel=1e-6)
+    assert states[1] == pytest.approx(states[2], rel=1e-6) and states[
+        2
+    ] == pytest.approx(states[8], rel=1e-6)
 
 
 def test_imbalance_makes_steps_longer() -> None:
@@ -174,21 +241,34 @@ def test_imbalance_makes_steps_longer() -> None:
 def test_capacity_bounds_imbalance() -> None:
     """With a capacity of the mean, padded, whatever the router does costs what uniform routing does."""
     uniform = run(SMALL, {"dp": 8, "ep": 8}).step_time
-    kept = run(SMALL, {"dp": 8, "ep": 8, "imbalance": "zipf"}, moe_capacity=1.0, moe_pad_to_capacity=True).step_time
+    kept = run(
+        SMALL,
+        {"dp": 8, "ep": 8, "imbalance": "zipf"},
+        moe_capacity=1.0,
+        moe_pad_to_capacity=True,
+    ).step_time
     assert kept == pytest.approx(uniform)
-    more = run(SMALL, {"dp": 8, "ep": 8, "imbalance": "zipf"}, moe_capacity=1.25).step_time
-    assert uniform <= more <= run(SMALL, {"dp": 8, "ep": 8, "imbalance": "zipf"}).step_time
+    more = run(
+        SMALL, {"dp": 8, "ep": 8, "imbalance": "zipf"}, moe_capacity=1.25
+    ).step_time
+    assert (
+        uniform <= more <= run(SMALL, {"dp": 8, "ep": 8, "imbalance": "zipf"}).step_time
+    )
 
 
 def test_dispatchers() -> None:
     """Over hosts DeepEP sends less than an all-to-all of every choice; beside other computation it costs less."""
     model = SMALL | {"experts": 64, "experts_per_token": 8, "moe_ffn": 512}
     times = {
-        way: run(model, {"dp": 16, "ep": 16}, hosts=2, moe_token_dispatcher=way).step_time
+        way: run(
+            model, {"dp": 16, "ep": 16}, hosts=2, moe_token_dispatcher=way
+        ).step_time
         for way in ("flex", "alltoall", "allgather")
     }
     assert times["flex"] < times["alltoall"] and times["allgather"] > 0
-    beside = run(model, {"dp": 16, "ep": 16}, hosts=2, overlap_moe_expert_parallel_comm=True)
+    beside = run(
+        model, {"dp": 16, "ep": 16}, hosts=2, overlap_moe_expert_parallel_comm=True
+    )
     assert beside.step_time < times["alltoall"]
 
 
@@ -232,14 +312,22 @@ def test_experts_whole_on_ranks_of_tensor_parallelism() -> None:
     groups = Groups(Grid(4, 2, 2, cp=1, ep=8, etp=1), Place(8, False))
     ep, edp = groups._experts("ep", 1), groups._experts("edp", 1)
     assert sorted(sum(ep, ())) == list(range(8, 16)) == sorted(sum(edp, ()))
-    assert run(SMALL, {"dp": 4, "tp": 2, "ep": 8, "etp": 1, "sequence_parallel": True}).step_time > 0
-    assert run(SMALL, {"dp": 4, "tp": 2, "ep": 4, "sequence_parallel": True}).step_time > 0
+    assert (
+        run(
+            SMALL, {"dp": 4, "tp": 2, "ep": 8, "etp": 1, "sequence_parallel": True}
+        ).step_time
+        > 0
+    )
+    assert (
+        run(SMALL, {"dp": 4, "tp": 2, "ep": 4, "sequence_parallel": True}).step_time > 0
+    )
 
 
 def test_multi_token_prediction_costs_a_layer_and_a_head() -> None:
     """More than one layer more."""
     model = SMALL | LATENT
     plain, deeper, more = (
-        run(model | keys, {"dp": 8, "ep": 8}).step_time for keys in ({}, {"layers": 5}, {"mtp_layers": 1})
+        run(model | keys, {"dp": 8, "ep": 8}).step_time
+        for keys in ({}, {"layers": 5}, {"mtp_layers": 1})
     )
     assert plain < deeper < more

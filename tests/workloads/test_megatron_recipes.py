@@ -8,18 +8,35 @@ import pytest
 
 from sim.errors import InputError
 from sim.predict import load_fabric, predict, prepare, step_time
-from sim.sections import Scenario
-from sim.spec import parse_scenario
+from sim.spec.load import parse_scenario
+from sim.spec.sections import Scenario
 
-DENSE: dict[str, Any] = {"kind": "transformer", "hidden": 2048, "layers": 4, "heads": 16, "ffn": 8192, "vocab": 8192}
+DENSE: dict[str, Any] = {
+    "kind": "transformer",
+    "hidden": 2048,
+    "layers": 4,
+    "heads": 16,
+    "ffn": 8192,
+    "vocab": 8192,
+}
 EXPERTS = DENSE | {"ffn": 4096, "moe_ffn": 1024, "experts": 16, "experts_per_token": 4}
-LATENT = DENSE | {"head_dim": 128, "kv_lora_rank": 256, "q_lora_rank": 512, "rope_head_dim": 64, "v_head_dim": 128}
+LATENT = DENSE | {
+    "head_dim": 128,
+    "kv_lora_rank": 256,
+    "q_lora_rank": 512,
+    "rope_head_dim": 64,
+    "v_head_dim": 128,
+}
 
 
 def run(
-    model: dict[str, Any] = DENSE, host: float = 0.01, precision: str = "bf16", recompute: str = "none",
-    parallel: dict[str, Any] | None = None, **megatron: Any,
-) -> Scenario:  # fmt: skip
+    model: dict[str, Any] = DENSE,
+    host: float = 0.01,
+    precision: str = "bf16",
+    recompute: str = "none",
+    parallel: dict[str, Any] | None = None,
+    **megatron: Any,
+) -> Scenario:
     """A step on one DGX H100 whose host is so fast (by default) that the GPUs decide."""
     layout = {"dp": 8, "data_parallel": "zero1"} | (parallel or {})
     return parse_scenario(
@@ -27,14 +44,18 @@ def run(
             "cluster": {"name": "dgx-h100", "host_factor": host},
             "model": model,
             "training": {
-                "framework": "megatron", "seq_len": 4096, "micro_batch": 1, "global_batch": 16, "precision": precision,
+                "framework": "megatron",
+                "seq_len": 4096,
+                "micro_batch": 1,
+                "global_batch": 16,
+                "precision": precision,
                 "recompute": recompute,
             },
             "parallel": layout,
             "megatron": megatron,
         },
         "test",
-    )  # fmt: skip
+    )
 
 
 def peak(s: Scenario) -> float:
@@ -52,7 +73,9 @@ def peak(s: Scenario) -> float:
         (LATENT, "mla_up_proj"),
     ],
 )
-def test_what_runs_again_takes_time_and_saves_memory(model: dict[str, Any], part: str) -> None:
+def test_what_runs_again_takes_time_and_saves_memory(
+    model: dict[str, Any], part: str
+) -> None:
     """A part that is made again in backward costs kernels and keeps less."""
     plain, again = run(model), run(model, recompute_modules=[part])
     assert step_time(again) > step_time(plain)
@@ -61,7 +84,9 @@ def test_what_runs_again_takes_time_and_saves_memory(model: dict[str, Any], part
 
 def test_parts_that_a_layer_lacks_change_nothing() -> None:
     """A dense layer has no experts' activation, and no states to expand."""
-    assert step_time(run(recompute_modules=["moe_act", "mla_up_proj", "shared_experts"])) == step_time(run())
+    assert step_time(
+        run(recompute_modules=["moe_act", "mla_up_proj", "shared_experts"])
+    ) == step_time(run())
 
 
 def test_some_layers_run_again() -> None:
@@ -80,24 +105,33 @@ def test_graphs_spare_the_host() -> None:
     assert slow == sorted(slow, reverse=True) and len(set(slow)) == 4
     assert slow[2] < 0.6 * slow[0]
     assert slow[-1] == step_time(run(host=1.0, cuda_graph_scope=["full_iteration"]))
-    assert step_time(run(cuda_graph_scope=["attn"])) == pytest.approx(step_time(run()), rel=1e-3)
+    assert step_time(run(cuda_graph_scope=["attn"])) == pytest.approx(
+        step_time(run()), rel=1e-3
+    )
 
 
 def test_a_graph_of_the_router_spares_it_alone() -> None:
     """Of a layer of experts the norm and the router can be captured; a feed-forward layer's graph does not hold them."""
     plain, router, dense = (
-        step_time(run(EXPERTS, host=20.0, cuda_graph_scope=scope)) for scope in ([], ["moe_router"], ["mlp"])
+        step_time(run(EXPERTS, host=20.0, cuda_graph_scope=scope))
+        for scope in ([], ["moe_router"], ["mlp"])
     )
     assert router < plain == dense
 
 
 def test_fp8_operands_cost_what_is_written() -> None:
     """Copies that are not transposed cost less; scales that are found first, or many of them, cost more."""
-    late, found, small = (step_time(run(precision="fp8", fp8_scaling=how)) for how in ("delayed", "dynamic", "mx"))
+    late, found, small = (
+        step_time(run(precision="fp8", fp8_scaling=how))
+        for how in ("delayed", "dynamic", "mx")
+    )
     assert late < found < small
     for how in ("delayed", "dynamic"):
         both = step_time(run(precision="fp8", fp8_scaling=how))
-        assert step_time(run(precision="fp8", fp8_scaling=how, fp8_transposes=False)) < both
+        assert (
+            step_time(run(precision="fp8", fp8_scaling=how, fp8_transposes=False))
+            < both
+        )
 
 
 def test_user_buffers_take_no_sm_where_copy_engines_move_them() -> None:
@@ -108,9 +142,13 @@ def test_user_buffers_take_no_sm_where_copy_engines_move_them() -> None:
     fabric = load_fabric(s)
     chains = prepare(s, fabric).chains
     machine = chains.machine
-    from sim.opgraph import Chain
+    from sim.graph.opgraph import Chain
 
-    graphs = {k.graph for k in prepare(s, fabric).lowered.graph.kernels if isinstance(k, Chain)}
+    graphs = {
+        k.graph
+        for k in prepare(s, fabric).lowered.graph.kernels
+        if isinstance(k, Chain)
+    }
     copied = {c.copied: set() for g in graphs for c in g.comms}  # type: ignore[var-annotated]
     for graph in graphs:
         for comm in graph.comms:
@@ -128,7 +166,9 @@ def test_user_buffers_take_no_sm_where_copy_engines_move_them() -> None:
         (LATENT, {"attention": "unfused"}),
     ],
 )
-def test_kernels_that_are_not_fused_take_longer(model: dict[str, Any], keys: dict[str, Any]) -> None:
+def test_kernels_that_are_not_fused_take_longer(
+    model: dict[str, Any], keys: dict[str, Any]
+) -> None:
     """Rotation, permutation and latent attention in operators of their own are slower than in one kernel."""
     assert step_time(run(model, **keys)) > step_time(run(model))
 
@@ -144,13 +184,22 @@ def test_unfused_latent_attention_keeps_its_scores() -> None:
 
 def test_fused_experts_are_faster_in_fp8_alone() -> None:
     """Activation and quantizing leave the memory; in bf16 there is no such kernel."""
-    assert step_time(run(EXPERTS, precision="fp8", moe_fused_mlp=True)) < step_time(run(EXPERTS, precision="fp8"))
+    assert step_time(run(EXPERTS, precision="fp8", moe_fused_mlp=True)) < step_time(
+        run(EXPERTS, precision="fp8")
+    )
     assert step_time(run(EXPERTS, moe_fused_mlp=True)) == step_time(run(EXPERTS))
 
 
 def test_unknown_parts_are_told() -> None:
     """Both mistakes at once, with what there is."""
     with pytest.raises(InputError) as told:
-        run(recompute_modules=["norms"], cuda_graph_scope=["everything"], recompute_num_layers=0)
+        run(
+            recompute_modules=["norms"],
+            cuda_graph_scope=["everything"],
+            recompute_num_layers=0,
+        )
     text = str(told.value)
-    assert all(word in text for word in ("norms", "layernorm", "everything", "full_iteration", "at least 1"))
+    assert all(
+        word in text
+        for word in ("norms", "layernorm", "everything", "full_iteration", "at least 1")
+    )

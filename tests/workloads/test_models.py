@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from sim.errors import InputError
-from sim.sections import Model
+from sim.spec.sections import Model
 from tests.workloads.recorded import (
     ATTENTION,
     ATTENTION_BACK,
@@ -24,13 +24,13 @@ from tests.workloads.recorded import (
     transformer,
     words,
 )
-from workloads import functional as F
-from workloads.convnet import ResNet, broadcast_buffers
-from workloads.model import load_model
-from workloads.moe import ExpertParallel
+from workloads.models.model import load_model
 from workloads.parallel.group import Group
-from workloads.tape import Shared, Tape, Tensor
-from workloads.transformer import Module, Transformer
+from workloads.torch import functional as F
+from workloads.torch.convnet import ResNet, broadcast_buffers
+from workloads.torch.moe import ExpertParallel
+from workloads.torch.tape import Shared, Tape, Tensor
+from workloads.torch.transformer import Module, Transformer
 
 
 @pytest.mark.parametrize("name", STEPS)
@@ -68,7 +68,10 @@ def test_expert_block() -> None:
         f"index_select mul mul sum {put} fill scatter_add all_to_all copy {EXPERT_BACK} fill copy {EXPERT_BACK} "
         f"fill copy add copy all_to_all {put} mul softmax_bwd {BOTH} add {ATTENTION_BACK}"
     )
-    argsort, memsets = 21, 4 + 6 + 1  # CUDA kernels of one sort; GEMMs of more than two waves, and attention
+    argsort, memsets = (
+        21,
+        4 + 6 + 1,
+    )  # CUDA kernels of one sort; GEMMs of more than two waves, and attention
     assert len(step.kernels(2, False)) - 1 + argsort + memsets == 92
 
 
@@ -84,8 +87,13 @@ def test_expert_parameters_are_spread(ranks: int) -> None:
     m = load_model(Model(name="moe8x-plain"))
     step = transformer("moe8x-plain", 4, eager, experts(ranks))
     one = step.module.blocks[0].ffn  # type: ignore[attr-defined]
-    assert sum(p.elements for p in one.expert_parameters) == m.experts // ranks * 3 * m.hidden * m.ffn
-    assert one.parameter_count == one.gate.elements + sum(p.elements for p in one.expert_parameters)
+    assert (
+        sum(p.elements for p in one.expert_parameters)
+        == m.experts // ranks * 3 * m.hidden * m.ffn
+    )
+    assert one.parameter_count == one.gate.elements + sum(
+        p.elements for p in one.expert_parameters
+    )
     comms = step.tape.shared.rendezvous.comms
     assert len(comms) == (4 * 4 if ranks > 1 else 0)
     assert {c.size for c in comms} <= {8192 * 2 * 2048 * 2.0}
@@ -98,13 +106,19 @@ def test_expert_memory(ranks: int, peak: int) -> None:
 
     def build(t: Tape) -> tuple[Module, Callable[[], Tensor]]:
         group = experts(ranks)
-        net = Transformer(t, m, range(m.layers), True, True, ExpertParallel(group) if group else None)
-        return net, lambda: F.cross_entropy(t, net.forward(t, (4, 2048), lambda b, x: eager(t, b, x)))
+        net = Transformer(
+            t, m, range(m.layers), True, True, ExpertParallel(group) if group else None
+        )
+        return net, lambda: F.cross_entropy(
+            t, net.forward(t, (4, 2048), lambda b, x: eager(t, b, x))
+        )
 
     step = record(build)
     local = sum(p.size for b in step.module.blocks for p in b.ffn.expert_parameters)  # type: ignore[attr-defined]
     buckets = step.base - (local if ranks > 1 else 0)
-    assert step.tape.memory.peak + 2 * step.base + buckets + 64 * MIB == pytest.approx(peak, rel=0.003)
+    assert step.tape.memory.peak + 2 * step.base + buckets + 64 * MIB == pytest.approx(
+        peak, rel=0.003
+    )
 
 
 def test_resnet_kernels() -> None:
@@ -112,33 +126,62 @@ def test_resnet_kernels() -> None:
     step = STEPS["resnet"]()
     kinds = Counter(step.tape._names)
     expected = {
-        "conv_fwd": 53, "batchnorm_fwd": 53, "batchnorm_bwd": 53, "conv_wgrad": 53, "conv_dgrad": 52, "relu": 49,
-        "threshold_backward": 49, "add": 85, "fill": 109, "maxpool_fwd": 1, "maxpool_bwd": 1, "avgpool": 1, "div": 1,
-        "gemm_bias": 1, "gemm": 2, "sum": 1, "copy": 1, "log_softmax_fwd": 1, "log_softmax_bwd": 1, "nll_loss_fwd": 1,
+        "conv_fwd": 53,
+        "batchnorm_fwd": 53,
+        "batchnorm_bwd": 53,
+        "conv_wgrad": 53,
+        "conv_dgrad": 52,
+        "relu": 49,
+        "threshold_backward": 49,
+        "add": 85,
+        "fill": 109,
+        "maxpool_fwd": 1,
+        "maxpool_bwd": 1,
+        "avgpool": 1,
+        "div": 1,
+        "gemm_bias": 1,
+        "gemm": 2,
+        "sum": 1,
+        "copy": 1,
+        "log_softmax_fwd": 1,
+        "log_softmax_bwd": 1,
+        "nll_loss_fwd": 1,
         "nll_loss_bwd": 1,
-    }  # fmt: skip
+    }
     assert kinds == expected
     norm, act = "conv_fwd add fill batchnorm_fwd", "relu"
-    assert step.kernels(0, False) == words(f"{norm} {act} {norm} {act} {norm} {norm} add {act}")
+    assert step.kernels(0, False) == words(
+        f"{norm} {act} {norm} {act} {norm} {norm} add {act}"
+    )
     back = "fill batchnorm_bwd conv_dgrad conv_wgrad"
-    residual = f"threshold_backward {back} threshold_backward {back} threshold_backward {back}"
+    residual = (
+        f"threshold_backward {back} threshold_backward {back} threshold_backward {back}"
+    )
     assert step.kernels(1, True) == words(f"{residual} add")
-    assert step.kernels(0, True) == words(f"threshold_backward {back} {residual.split(' ', 1)[1]} add")
+    assert step.kernels(0, True) == words(
+        f"threshold_backward {back} {residual.split(' ', 1)[1]} add"
+    )
 
 
-@pytest.mark.parametrize(("depth", "count"), [(50, 25_557_032), (101, 44_549_160), (152, 60_192_808)])
+@pytest.mark.parametrize(
+    ("depth", "count"), [(50, 25_557_032), (101, 44_549_160), (152, 60_192_808)]
+)
 def test_resnet_parameters(depth: int, count: int) -> None:
     """Parameters as torchvision counts them."""
     assert resnet(depth, 1).module.parameter_count == count
 
 
-@pytest.mark.parametrize(("batch", "peak"), [(32, 1691843072), (128, 5951781888), (256, 11595245056)])
+@pytest.mark.parametrize(
+    ("batch", "peak"), [(32, 1691843072), (128, 5951781888), (256, 11595245056)]
+)
 def test_resnet_memory(batch: int, peak: int) -> None:
     """Peak memory of rn50-ddp4 at three batch sizes (images, two Adam states, buckets, cuBLAS workspace)."""
     step = resnet(50, batch)
     parameters = sum(p.size for p in step.module.parameters)
     images = batch * 3 * 224 * 224 * 2
-    assert step.tape.memory.peak + 3 * parameters + images + 64 * MIB == pytest.approx(peak, rel=0.01)
+    assert step.tape.memory.peak + 3 * parameters + images + 64 * MIB == pytest.approx(
+        peak, rel=0.01
+    )
 
 
 def test_resnet_of_unknown_depth_is_refused() -> None:
@@ -162,7 +205,11 @@ def test_perceptron_kernels() -> None:
     """Linear layers with biases: input gradient, weight gradient, bias sum; none for the first layer's input."""
     step = STEPS["mlp"]()
     names = step.tape._names
-    assert names[: step.forward_end] == words("gemm_bias relu gemm_bias relu gemm_bias mse_loss sum")
+    assert names[: step.forward_end] == words(
+        "gemm_bias relu gemm_bias relu gemm_bias mse_loss sum"
+    )
     layer = "gemm gemm sum threshold_backward"
-    assert names[step.forward_end :] == words(f"fill mse_backward {layer} {layer} gemm sum")
+    assert names[step.forward_end :] == words(
+        f"fill mse_backward {layer} {layer} gemm sum"
+    )
     assert step.module.parameter_count * 2 == 4200450  # the DDP bucket of seed-ddp4

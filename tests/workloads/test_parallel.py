@@ -30,7 +30,11 @@ ACTIVATION = 2.0 * 2 * SEQ * HIDDEN  # bf16 of a microbatch of two samples
 
 
 def llama1b(**parallel: object) -> dict[str, object]:
-    return {"model": {"name": "llama3-1b-plain"}, "training": {"seq_len": 2048, "micro_batch": 2}, **parallel}
+    return {
+        "model": {"name": "llama3-1b-plain"},
+        "training": {"seq_len": 2048, "micro_batch": 2},
+        **parallel,
+    }
 
 
 def test_fsdp_collectives_are_those_of_a_trace() -> None:
@@ -85,7 +89,9 @@ def first(rows: list[Op], phase: str, layer: int) -> Op:
     return next(
         op
         for op in rows
-        if (op.phase, op.layer, op.stream) == (phase, layer, "compute") and op.kernel and "norm" in op.name
+        if (op.phase, op.layer, op.stream) == (phase, layer, "compute")
+        and op.kernel
+        and "norm" in op.name
     )
 
 
@@ -97,7 +103,10 @@ def test_fsdp_gathers_the_next_block_during_forward() -> None:
     for at, gather in enumerate(gathers[1:]):
         copy_in = rows[gather.index - 1]
         assert copy_in.name == "foreach_copy" and copy_outs[at] in copy_in.deps
-        assert max(d for d in (*copy_in.deps, *gather.deps) if d != copy_in.index) <= copy_outs[at]
+        assert (
+            max(d for d in (*copy_in.deps, *gather.deps) if d != copy_in.index)
+            <= copy_outs[at]
+        )
 
 
 def test_fsdp_prefetches_the_block_before_during_backward() -> None:
@@ -107,14 +116,21 @@ def test_fsdp_prefetches_the_block_before_during_backward() -> None:
     for layer in range(1, LAYERS):
         begun = first(rows, "backward", layer).index
         # All of the forward pass, then root, last block, ... down to this block, and one more.
-        assert sum(index < begun for index in gathers) == LAYERS + 1 + 1 + (LAYERS - layer) + 1
+        assert (
+            sum(index < begun for index in gathers)
+            == LAYERS + 1 + 1 + (LAYERS - layer) + 1
+        )
 
 
 def test_fsdp_has_one_reduce_scatter_in_flight() -> None:
     """The copy into a reduce-scatter's input waits for the one before; the optimizer for the last."""
     rows = fsdp_rows()
     scatters = [op.index for op in rows if op.name == "reduce_scatter"]
-    copies = [op for op in rows if op.name == "copy_h2d" and rows[op.index + 1].name == "chunk_cat"]
+    copies = [
+        op
+        for op in rows
+        if op.name == "copy_h2d" and rows[op.index + 1].name == "chunk_cat"
+    ]
     assert len(copies) == len(scatters) == LAYERS + 1
     for before, copy in zip(scatters, copies[1:], strict=False):
         assert before in copy.deps
@@ -123,14 +139,19 @@ def test_fsdp_has_one_reduce_scatter_in_flight() -> None:
 
 def test_fsdp_gathers_again_for_recomputation_no_more_than_for_backward() -> None:
     """The recomputed forward runs inside the backward's unshard."""
-    plain, again = (lowered(dp=4, data_parallel="fsdp", training={"recompute": how}) for how in ("none", "full"))
+    plain, again = (
+        lowered(dp=4, data_parallel="fsdp", training={"recompute": how})
+        for how in ("none", "full")
+    )
     assert communications(plain) == communications(again)
     assert again.memory[0].peak < plain.memory[0].peak
 
 
 def test_tensor_parallel_all_reduces_are_those_of_a_trace() -> None:
     """1b-tp4-b4: 112 all-reduces a step of 4 x 2048 x 2048 elements, seven a block."""
-    low = lowered({"name": "llama3-1b-plain"}, {"seq_len": 2048, "micro_batch": 4}, tp=4)
+    low = lowered(
+        {"name": "llama3-1b-plain"}, {"seq_len": 2048, "micro_batch": 4}, tp=4
+    )
     sizes = [(c.op, c.size / 2) for op in ops(low) for c in op.comms]
     assert sizes == [("all_reduce", 16_777_216)] * 112
 
@@ -139,7 +160,9 @@ def test_tensor_parallel_all_reduces_are_those_of_a_trace() -> None:
 def test_tensor_parallel_forward_and_backward(tp: int) -> None:
     """Two sums forward (attention and feed-forward output), five backward (inputs of q, k, v, w1 and w3)."""
     rows = [op for op in ops(lowered(tp=tp)) if op.comms]
-    assert [sum(op.phase == phase for op in rows) for phase in ("forward", "backward")] == [2 * LAYERS, 5 * LAYERS]
+    assert [
+        sum(op.phase == phase for op in rows) for phase in ("forward", "backward")
+    ] == [2 * LAYERS, 5 * LAYERS]
     assert {op.size for op in rows} == {ACTIVATION}
 
 
@@ -150,7 +173,11 @@ def test_tensor_parallel_without_gates_has_one_input_less() -> None:
 
 
 def products(rows: list[Op]) -> float:
-    return sum(op.kernel.flops for op in rows if op.kernel and op.kernel.kind == "gemm" and op.layer >= 0)
+    return sum(
+        op.kernel.flops
+        for op in rows
+        if op.kernel and op.kernel.kind == "gemm" and op.layer >= 0
+    )
 
 
 @pytest.mark.parametrize("tp", [2, 4])
@@ -172,7 +199,9 @@ def test_sequence_parallelism_splits_a_sum_in_two(tp: int) -> None:
             assert c.size == ACTIVATION
     assert found["all_gather True"] == found["reduce_scatter True"] == 7 * LAYERS
     # Around the blocks: the head's input is gathered, the embedding's gradient too.
-    assert {name: n for name, n in found.items() if "False" in name} == {"all_gather False": 2}
+    assert {name: n for name, n in found.items() if "False" in name} == {
+        "all_gather False": 2
+    }
 
 
 @pytest.mark.parametrize("tp", [2, 4])
@@ -180,28 +209,46 @@ def test_sequence_parallelism_splits_the_norms(tp: int) -> None:
     """Norms and additions of the blocks see 1/tp of the tokens, the final norm and the head all of them."""
     plain, split = (lowered(tp=tp, sequence_parallel=flag) for flag in (False, True))
     rows = [
-        {op.kernel.shape[0] for op in ops(low) if op.kernel and op.name == "rms_norm_fwd" and op.layer >= 0}
+        {
+            op.kernel.shape[0]
+            for op in ops(low)
+            if op.kernel and op.name == "rms_norm_fwd" and op.layer >= 0
+        }
         for low in (plain, split)
     ]
     assert rows == [{2 * SEQ}, {2 * SEQ // tp}]
-    heads = [[op.kernel for op in ops(low) if op.phase == "forward" and op.kernel][-3:] for low in (plain, split)]
+    heads = [
+        [op.kernel for op in ops(low) if op.phase == "forward" and op.kernel][-3:]
+        for low in (plain, split)
+    ]
     assert heads[0] == heads[1]
 
 
 def test_all_to_alls_are_those_of_a_trace() -> None:
     """moe-ddp4-ep4-b4: 32 all-to-alls a step of 33,554,432 elements, four in each of eight layers."""
-    low = lowered({"name": "moe8x-plain"}, {"seq_len": 2048, "micro_batch": 4}, dp=4, ep=4)
+    low = lowered(
+        {"name": "moe8x-plain"}, {"seq_len": 2048, "micro_batch": 4}, dp=4, ep=4
+    )
     sizes = [(c.op, c.size / 2) for op in ops(low) for c in op.comms if c.axis == "ep"]
     assert sizes == [("all_to_all", 33_554_432)] * 32
 
 
 @given(st.sampled_from((2, 4)), st.integers(1, 4), st.integers(1, 3))
 @settings(max_examples=12, deadline=None)
-def test_dispatch_and_combine_go_both_ways(ep: int, chosen: int, micro_batch: int) -> None:
+def test_dispatch_and_combine_go_both_ways(
+    ep: int, chosen: int, micro_batch: int
+) -> None:
     """Two all-to-alls forward and two backward in every layer, of tokens x choices x hidden x 2 bytes."""
-    low = lowered(EXPERTS | {"experts_per_token": chosen}, {"micro_batch": micro_batch}, dp=4 if ep == 4 else 2, ep=ep)
+    low = lowered(
+        EXPERTS | {"experts_per_token": chosen},
+        {"micro_batch": micro_batch},
+        dp=4 if ep == 4 else 2,
+        ep=ep,
+    )
     rows = [op for op in ops(low) if op.comms and op.comms[0].axis == "ep"]
-    assert [sum(op.phase == phase for op in rows) for phase in ("forward", "backward")] == [2 * LAYERS, 2 * LAYERS]
+    assert [
+        sum(op.phase == phase for op in rows) for phase in ("forward", "backward")
+    ] == [2 * LAYERS, 2 * LAYERS]
     assert {op.size for op in rows} == {micro_batch * SEQ * chosen * HIDDEN * 2.0}
 
 
@@ -210,9 +257,15 @@ def test_dispatch_and_combine_go_both_ways(ep: int, chosen: int, micro_batch: in
 def test_experts_are_not_averaged_where_they_are_spread(way: str, pp: int) -> None:
     """With ep = dp every rank has experts of its own: the rest is averaged, in every stage of a pipeline."""
     batches = {"microbatches": 2} if pp > 1 else {}
-    spread, whole = (lowered(EXPERTS, batches, dp=2, pp=pp, ep=ep, data_parallel=way) for ep in (2, 1))
+    spread, whole = (
+        lowered(EXPERTS, batches, dp=2, pp=pp, ep=ep, data_parallel=way)
+        for ep in (2, 1)
+    )
     experts = LAYERS * 4 * 3 * HIDDEN * 512
-    reduced = [sum(volume(low, "dp all_reduce", rank) for rank in range(pp)) for low in (spread, whole)]
+    reduced = [
+        sum(volume(low, "dp all_reduce", rank) for rank in range(pp))
+        for low in (spread, whole)
+    ]
     assert reduced == [2.0 * (whole.parameters - experts), 2.0 * whole.parameters]
 
 

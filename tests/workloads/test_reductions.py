@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from workloads.parallel.ddp import first_buckets_held
-from workloads.reductions import row_sum_scratch
+from workloads.torch.reductions import row_sum_scratch
 
 MIB = 2.0**20
 
@@ -24,7 +24,9 @@ MIB = 2.0**20
         (2048, 8192, 128 * MIB),
     ],
 )
-def test_scratch_of_a_bias_gradient_is_what_the_allocator_recorded(rows: int, columns: int, size: float) -> None:
+def test_scratch_of_a_bias_gradient_is_what_the_allocator_recorded(
+    rows: int, columns: int, size: float
+) -> None:
     """PyTorch 2.11 on one H200, memory history around the backward of a linear layer with a bias."""
     assert row_sum_scratch(rows, columns) == size
 
@@ -32,7 +34,9 @@ def test_scratch_of_a_bias_gradient_is_what_the_allocator_recorded(rows: int, co
 @given(st.integers(1, 100_000), st.integers(1, 100_000))
 def test_scratch_is_partial_sums_of_at_most_all_rows(rows: int, columns: int) -> None:
     """Each block leaves at most one fp32 per thread, and every thread has added at least one value."""
-    assert 0 <= row_sum_scratch(rows, columns) <= 4.0 * 4 * (rows + 64) * (columns + 128)
+    assert (
+        0 <= row_sum_scratch(rows, columns) <= 4.0 * 4 * (rows + 64) * (columns + 128)
+    )
 
 
 def test_first_buckets_are_released_once_the_watchdog_has_looked() -> None:

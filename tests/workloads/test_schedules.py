@@ -13,17 +13,39 @@ from hypothesis import strategies as st
 
 from sim.errors import InputError, PrestepError
 from workloads import schedules
-from workloads.schedules import Action, find, in_flight, placement, rank_of_stages, render, schedule, timetable
-from workloads.schedules.runtime import Batch, Compute, Hook, Recv, Send, Wait, executed, operations
+from workloads.schedules import (
+    Action,
+    find,
+    in_flight,
+    placement,
+    rank_of_stages,
+    render,
+    schedule,
+    timetable,
+)
+from workloads.schedules.runtime import (
+    Batch,
+    Compute,
+    Hook,
+    Recv,
+    Send,
+    Wait,
+    executed,
+    operations,
+)
 
 GOLDENS = Path(__file__).parent / "goldens"
 NAMES = schedules.names()
 EQUAL = {"F": 1.0, "B": 2.0, "I": 1.0, "W": 1.0}
 
-sizes = st.tuples(st.sampled_from(NAMES), st.integers(1, 6), st.integers(1, 16), st.integers(1, 4))
+sizes = st.tuples(
+    st.sampled_from(NAMES), st.integers(1, 6), st.integers(1, 16), st.integers(1, 4)
+)
 
 
-def legal(name: str, ranks: int, microbatches: int, chunks: int) -> tuple[str, int, int, int]:
+def legal(
+    name: str, ranks: int, microbatches: int, chunks: int
+) -> tuple[str, int, int, int]:
     """The nearest size that the schedule takes."""
     chunks = getattr(find(name), "CHUNKS", chunks)
     if name == "1f1b":
@@ -45,10 +67,14 @@ def test_every_action_once_in_a_legal_order(size: tuple[str, int, int, int]) -> 
     assert set(seen.values()) == {1}
     for stage in range(ranks * chunks):
         for microbatch in range(microbatches):
-            kinds = "".join(kind for kind in "FBIW" if Action(stage, kind, microbatch) in seen)
+            kinds = "".join(
+                kind for kind in "FBIW" if Action(stage, kind, microbatch) in seen
+            )
             assert kinds in ("FB", "FIW")
     owned = placement(find(name).PLACEMENT, ranks, chunks)
-    assert [{action.stage for action in row} for row in rows] == [set(stages) for stages in owned]
+    assert [{action.stage for action in row} for row in rows] == [
+        set(stages) for stages in owned
+    ]
     assert sum(map(len, timetable(rows))) == sum(map(len, rows))
 
 
@@ -59,10 +85,21 @@ def test_runtime_issues_the_schedule(size: tuple[str, int, int, int]) -> None:
     shape = legal(*size)
     rows = schedule(*shape)
     for row, issued in zip(rows, operations(*shape), strict=True):
-        assert tuple(Action(op.stage, op.kind, op.microbatch) for op in issued if isinstance(op, Compute)) == row
+        assert (
+            tuple(
+                Action(op.stage, op.kind, op.microbatch)
+                for op in issued
+                if isinstance(op, Compute)
+            )
+            == row
+        )
         assert not any(isinstance(op, Hook) for op in issued)
     for issued in operations(*shape, hooks=True):
-        reduced = [op.stage for op in issued if isinstance(op, Hook) and op.kind == "REDUCE_GRAD"]
+        reduced = [
+            op.stage
+            for op in issued
+            if isinstance(op, Hook) and op.kind == "REDUCE_GRAD"
+        ]
         assert len(reduced) == shape[3] == len(set(reduced))
 
 
@@ -74,7 +111,9 @@ def test_sends_match_receives_one_to_one(size: tuple[str, int, int, int]) -> Non
     out: dict[tuple[int, int], list[object]] = {}
     into: dict[tuple[int, int], list[object]] = {}
     for rank, issued in enumerate(operations(name, ranks, microbatches, chunks)):
-        for op in (op for batch in issued if isinstance(batch, Batch) for op in batch.ops):
+        for op in (
+            op for batch in issued if isinstance(batch, Batch) for op in batch.ops
+        ):
             assert op.peer != rank
             if isinstance(op, Send):
                 out.setdefault((rank, op.peer), []).append(op.key)
@@ -100,11 +139,19 @@ def test_every_result_is_waited_for_before_use(size: tuple[str, int, int, int]) 
         for op in issued:
             if isinstance(op, Wait):
                 waited.add(op.handle)
-                ready |= {(r.what, r.stage, r.microbatch) for r in batches[op.handle].ops if isinstance(r, Recv)}
+                ready |= {
+                    (r.what, r.stage, r.microbatch)
+                    for r in batches[op.handle].ops
+                    if isinstance(r, Recv)
+                }
             elif isinstance(op, Compute) and op.kind != "W":
                 source = op.stage - 1 if op.kind == "F" else op.stage + 1
                 if 0 <= source < len(owner) and owner[source] != rank:
-                    assert ("F" if op.kind == "F" else "B", op.stage, op.microbatch) in ready
+                    assert (
+                        "F" if op.kind == "F" else "B",
+                        op.stage,
+                        op.microbatch,
+                    ) in ready
         assert waited == set(batches)
 
 
@@ -140,7 +187,8 @@ def play(rows: tuple[tuple[object, ...], ...]) -> list[object]:
         # What each rank offers now: the unmatched transfers of the batch at the head of its stream.
         offers = [
             {(type(op), op.key): op for op in network[rank][head[rank]][0].ops}
-            if head[rank] < len(network[rank]) and at[rank] >= network[rank][head[rank]][1]
+            if head[rank] < len(network[rank])
+            and at[rank] >= network[rank][head[rank]][1]
             else {}
             for rank in range(len(rows))
         ]
@@ -153,7 +201,11 @@ def play(rows: tuple[tuple[object, ...], ...]) -> list[object]:
         for rank, offer in enumerate(offers):
             if offer and all((rank, op) in moved for op in offer.values()):
                 head[rank], progress = head[rank] + 1, True
-    return [queue[start][0] for queue, start in zip(network, head, strict=True) if start < len(queue)]
+    return [
+        queue[start][0]
+        for queue, start in zip(network, head, strict=True)
+        if start < len(queue)
+    ]
 
 
 @given(st.integers(1, 8), st.integers(0, 16))
@@ -161,18 +213,24 @@ def play(rows: tuple[tuple[object, ...], ...]) -> list[object]:
 def test_1f1b_holds_few_microbatches(ranks: int, more: int) -> None:
     """Stage s of 1F1B holds min(M, P - s) microbatches at most; GPipe holds all of them."""
     microbatches = ranks + more
-    assert in_flight(schedule("1f1b", ranks, microbatches)) == tuple(range(ranks, 0, -1))
+    assert in_flight(schedule("1f1b", ranks, microbatches)) == tuple(
+        range(ranks, 0, -1)
+    )
     assert in_flight(schedule("gpipe", ranks, microbatches)) == (microbatches,) * ranks
 
 
 @given(st.sampled_from(("zero-bubble", "zbv")), st.integers(1, 6), st.integers(1, 4))
 @settings(deadline=None)
-def test_zero_bubble_schedules_hold_no_more_than_plain_1f1b_at_its_fullest(name: str, ranks: int, rounds: int) -> None:
+def test_zero_bubble_schedules_hold_no_more_than_plain_1f1b_at_its_fullest(
+    name: str, ranks: int, rounds: int
+) -> None:
     """ZB1P with v chunks holds v P chunks at most, ZBV 2 P."""
     assert max(in_flight(schedule(name, ranks, 2 * ranks * rounds, 2))) <= 2 * ranks
 
 
-def idle(name: str, ranks: int, microbatches: int, chunks: int, slots: Mapping[str, float]) -> float:
+def idle(
+    name: str, ranks: int, microbatches: int, chunks: int, slots: Mapping[str, float]
+) -> float:
     """Time of the step less the work of one rank, in the unit of `slots`."""
     times = timetable(schedule(name, ranks, microbatches, chunks), slots)
     end = max(start + slots[action.kind] for row in times for start, action in row)
@@ -186,7 +244,9 @@ def test_ideal_bubbles(ranks: int, times: tuple[int, int, int], chunks: int) -> 
     forward, inputs, weights = times
     slots = {"F": forward, "B": inputs + weights, "I": inputs, "W": weights}
     for name, held in (("gpipe", 1), ("1f1b", 1), ("interleaved", chunks)):
-        assert idle(name, ranks, 3 * ranks, held, slots) == (ranks - 1) * sum(times), name
+        assert idle(name, ranks, 3 * ranks, held, slots) == (ranks - 1) * sum(times), (
+            name
+        )
     assert idle("zero-bubble", ranks, 3 * ranks, chunks, slots) == (ranks - 1) * max(
         forward, inputs, forward + inputs - weights
     )
@@ -208,25 +268,42 @@ def test_zbv_has_no_idle_slot_inside() -> None:
 def test_batches_are_those_of_a_recorded_run() -> None:
     """Batches per rank and step are those in the Kineto traces of torch 2.11 with 4 stages and 8 microbatches."""
     counted = {
-        name: [sum(isinstance(op, Batch) for op in row) for row in operations(name, 4, 8)] for name in ("1f1b", "gpipe")
+        name: [
+            sum(isinstance(op, Batch) for op in row) for row in operations(name, 4, 8)
+        ]
+        for name in ("1f1b", "gpipe")
     }
     assert counted == {"1f1b": [11, 21, 19, 9], "gpipe": [16, 32, 32, 16]}
 
 
 def test_1f1b_fuses_each_send_with_the_opposite_receive() -> None:
     """In the steady state the middle stage's batches are a send and a receive with one neighbour."""
-    pairs = [op for op in operations("1f1b", 4, 8)[1] if isinstance(op, Batch) and len(op.ops) == 2]
+    pairs = [
+        op
+        for op in operations("1f1b", 4, 8)[1]
+        if isinstance(op, Batch) and len(op.ops) == 2
+    ]
     assert len(pairs) == 11
-    assert all(isinstance(op.ops[0], Send) and isinstance(op.ops[1], Recv) for op in pairs)
+    assert all(
+        isinstance(op.ops[0], Send) and isinstance(op.ops[1], Recv) for op in pairs
+    )
     assert all(len({transfer.peer for transfer in op.ops}) == 1 for op in pairs)
 
 
 def test_neighbours_on_one_rank_exchange_nothing() -> None:
     """The turn of a V, and a pipeline of one rank, need no transfer."""
-    keys = {op.key for row in operations("zbv", 2, 3) for b in row if isinstance(b, Batch) for op in b.ops}
+    keys = {
+        op.key
+        for row in operations("zbv", 2, 3)
+        for b in row
+        if isinstance(b, Batch)
+        for op in b.ops
+    }
     assert not any(key[:2] in (("F", 1), ("B", 2)) for key in keys)
     for name in NAMES:
-        assert not any(isinstance(op, Batch | Wait) for op in operations(*legal(name, 1, 4, 2))[0])
+        assert not any(
+            isinstance(op, Batch | Wait) for op in operations(*legal(name, 1, 4, 2))[0]
+        )
 
 
 def test_placements() -> None:
@@ -246,9 +323,13 @@ def test_first_stage_runs_its_whole_backward_as_w() -> None:
 
 def test_wrong_sizes_are_mistakes_with_their_key() -> None:
     """What torch refuses is refused, naming the key; several mistakes come together."""
-    with pytest.raises(InputError, match=r"parallel\.vpp: found 2, expected 1 for the schedule 1f1b"):
+    with pytest.raises(
+        InputError, match=r"parallel\.vpp: found 2, expected 1 for the schedule 1f1b"
+    ):
         schedule("1f1b", 4, 8, 2)
-    with pytest.raises(InputError, match=r"training\.microbatches: found 2, expected at least 4"):
+    with pytest.raises(
+        InputError, match=r"training\.microbatches: found 2, expected at least 4"
+    ):
         schedule("1f1b", 4, 2)
     with pytest.raises(InputError, match="a multiple of 2"):
         schedule("interleaved", 2, 5, 2)
@@ -268,8 +349,13 @@ def test_names_have_aliases() -> None:
 
 def test_impossible_rows_say_who_waits_for_what() -> None:
     """Rows that wait for each other raise and name the actions."""
-    rows = ((Action(0, "B", 0), Action(0, "F", 0)), (Action(1, "F", 0), Action(1, "B", 0)))
-    with pytest.raises(PrestepError, match="rank 0 is at 0B0, which waits for 0F0 and 1I0"):
+    rows = (
+        (Action(0, "B", 0), Action(0, "F", 0)),
+        (Action(1, "F", 0), Action(1, "B", 0)),
+    )
+    with pytest.raises(
+        PrestepError, match="rank 0 is at 0B0, which waits for 0F0 and 1I0"
+    ):
         timetable(rows)
 
 

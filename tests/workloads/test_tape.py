@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sim.costs.kernel import Kernel
-from sim.opgraph import KERNEL
-from workloads import functional as F
-from workloads.rank_step import checkpoint
-from workloads.tape import Memory, Shared, Storage, Tape, Tensor
+from sim.graph.kernel import Kernel
+from sim.graph.opgraph import KERNEL
+from workloads.torch import functional as F
+from workloads.torch.rank_step import checkpoint
+from workloads.torch.tape import Memory, Shared, Storage, Tape, Tensor
 
 width = st.integers(1, 2048)
 
@@ -27,7 +27,11 @@ def tape() -> Tape:
 def launched(t: Tape) -> list[Kernel]:
     """Kernels in the order of their launch, without memsets."""
     p, kernels = t.program(), tuple(t.shared.kernels)
-    found = [kernels[i] for i, kind in zip(p.payload.tolist(), p.kind.tolist(), strict=True) if kind == KERNEL]
+    found = [
+        kernels[i]
+        for i, kind in zip(p.payload.tolist(), p.kind.tolist(), strict=True)
+        if kind == KERNEL
+    ]
     return [k for k in found if k.kind != "memset"]
 
 
@@ -44,7 +48,9 @@ def backward(t: Tape, y: Tensor) -> None:
 
 @given(width, width, width, st.booleans())
 @settings(deadline=None)
-def test_a_linear_layer_does_2mnk_forward_and_4mnk_backward(m: int, n: int, k: int, bias: bool) -> None:
+def test_a_linear_layer_does_2mnk_forward_and_4mnk_backward(
+    m: int, n: int, k: int, bias: bool
+) -> None:
     """One product forward, two backward, 2mnk flops each; the bias adds none that counts."""
     t = tape()
     w, b = t.parameter(n, k), t.parameter(n) if bias else None
@@ -57,7 +63,12 @@ def test_a_linear_layer_does_2mnk_forward_and_4mnk_backward(m: int, n: int, k: i
 
 @pytest.mark.parametrize(
     ("input_grad", "weight_grad", "expected"),
-    [(True, True, ["tn", "nn"]), (True, False, ["nn"]), (False, True, ["tn"]), (False, False, [])],
+    [
+        (True, True, ["tn", "nn"]),
+        (True, False, ["nn"]),
+        (False, True, ["tn"]),
+        (False, False, []),
+    ],
 )
 def test_data_and_weight_gradients_are_products_of_their_own(
     input_grad: bool, weight_grad: bool, expected: list[str]
@@ -68,14 +79,23 @@ def test_data_and_weight_gradients_are_products_of_their_own(
     w.requires_grad = weight_grad
     backward(t, F.linear(t, sample(t, 32, 64, grad=input_grad), w))
     shapes = {"tn": (96, 64, 32), "nn": (32, 64, 96)}
-    assert [(k.layout, k.shape) for k in launched(t)[1:]] == [(way, shapes[way]) for way in expected]
+    assert [(k.layout, k.shape) for k in launched(t)[1:]] == [
+        (way, shapes[way]) for way in expected
+    ]
 
 
 def test_a_layer_with_a_bias_computes_the_inputs_gradient_first() -> None:
     """addmm(bias, mat1, mat2): autograd goes by the names of the arguments, so the bias's sum comes last."""
     t = tape()
-    backward(t, F.linear(t, sample(t, 32, 64, grad=True), t.parameter(96, 64), t.parameter(96)))
-    assert [(k.kind, k.layout) for k in launched(t)[1:]] == [("gemm", "nn"), ("gemm", "tn"), ("sum", "")]
+    backward(
+        t,
+        F.linear(t, sample(t, 32, 64, grad=True), t.parameter(96, 64), t.parameter(96)),
+    )
+    assert [(k.kind, k.layout) for k in launched(t)[1:]] == [
+        ("gemm", "nn"),
+        ("gemm", "tn"),
+        ("sum", ""),
+    ]
 
 
 def chain(t: Tape, depth: int, recompute: bool = False) -> tuple[list[Tensor], Tensor]:
@@ -114,7 +134,9 @@ def test_layers_of_backward_are_those_of_forward() -> None:
     backward(t, y)
     layers = t.program().layer.tolist()
     assert layers[:before] == sorted(layers[:before])
-    assert layers[before:] == sorted(layers[before:], reverse=True) and set(layers[before:]) == {0, 1, 2}
+    assert layers[before:] == sorted(layers[before:], reverse=True) and set(
+        layers[before:]
+    ) == {0, 1, 2}
 
 
 @given(st.integers(2, 8))
@@ -130,7 +152,11 @@ def test_gradients_of_several_users_are_added_before_they_go_on(users: int) -> N
     before = len(launched(t))
     backward(t, total)
     kinds = [k.kind for k in launched(t)[before:]]
-    assert kinds.count("add") == users - 1 and kinds.count("gemm") == 1 and kinds[-1] == "gemm"
+    assert (
+        kinds.count("add") == users - 1
+        and kinds.count("gemm") == 1
+        and kinds[-1] == "gemm"
+    )
 
 
 def test_a_parameter_used_twice_gets_one_gradient() -> None:
@@ -166,7 +192,9 @@ def test_backward_runs_once() -> None:
 
 @given(st.lists(st.integers(0, 10**6), max_size=20))
 @settings(deadline=None)
-def test_memory_is_given_out_in_blocks_and_counted_at_its_peak(sizes: list[int]) -> None:
+def test_memory_is_given_out_in_blocks_and_counted_at_its_peak(
+    sizes: list[int],
+) -> None:
     """Every block is the next multiple of 512 bytes; the peak is the most ever alive, by owner; all of it comes back."""
     memory = Memory()
     blocks = [Storage(memory, size, "activations") for size in sizes]
@@ -236,7 +264,11 @@ def count(run: Callable[[Tape], object]) -> tuple[dict[str, float], float, float
     t = tape()
     run(t)
     spent = float(t.program().host.sum()) + t.host_pending
-    return dict(t.counts), spent, sum(t.costs[name] * times for name, times in t.counts.items())
+    return (
+        dict(t.counts),
+        spent,
+        sum(t.costs[name] * times for name, times in t.counts.items()),
+    )
 
 
 def test_host_operations_are_counted_where_they_cost() -> None:
@@ -246,7 +278,9 @@ def test_host_operations_are_counted_where_they_cost() -> None:
         backward(t, chain(t, 3)[1])
 
     counts, spent, said = count(run)
-    assert counts["linear"] == counts["linear_backward"] == counts["accumulate_grad"] == 3
+    assert (
+        counts["linear"] == counts["linear_backward"] == counts["accumulate_grad"] == 3
+    )
     assert counts["elementwise"] == counts["elementwise_backward"] == 6
     assert counts["launch"] == 3 + 6 + 2 * 3 + 6
     assert spent == pytest.approx(said)

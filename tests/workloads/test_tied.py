@@ -6,12 +6,12 @@ import pytest
 
 from sim.predict import predict
 from tests.workloads.small import TRANSFORMER, lowered, ops, scenario
-from workloads import functional as F
-from workloads.model import ModelSpec
+from workloads.models.model import ModelSpec
 from workloads.parallel.ddp import DistributedDataParallel
 from workloads.parallel.group import Group
-from workloads.tape import Shared, Tape, Tensor
-from workloads.transformer import Transformer
+from workloads.torch import functional as F
+from workloads.torch.tape import Shared, Tape, Tensor
+from workloads.torch.transformer import Transformer
 
 VOCAB, HIDDEN = 4096, 256
 TABLE = 2.0 * VOCAB * HIDDEN
@@ -29,7 +29,18 @@ class Recorded:
     def __init__(self, tied: bool) -> None:
         self.tape = t = Tape(0, Shared(), Costs())
         spec = ModelSpec(
-            "gpt", "transformer", HIDDEN, 2, 4, 4, 64, 512, VOCAB, activation="gelu", tied_embeddings=tied, norm="rms"
+            "gpt",
+            "transformer",
+            HIDDEN,
+            2,
+            4,
+            4,
+            64,
+            512,
+            VOCAB,
+            activation="gelu",
+            tied_embeddings=tied,
+            norm="rms",
         )
         self.net = Transformer(t, spec, range(2), True, True)
         self.arrived: list[Tensor] = []
@@ -38,7 +49,9 @@ class Recorded:
 
     def step(self) -> None:
         t = self.tape
-        loss = F.cross_entropy(t, self.net.forward(t, (2, 64), lambda block, x: block.forward(t, x)))
+        loss = F.cross_entropy(
+            t, self.net.forward(t, (2, 64), lambda block, x: block.forward(t, x))
+        )
         t.backward(loss, Tensor(None, loss.shape))
 
 
@@ -64,7 +77,11 @@ def test_every_backward_pass_fires_the_hook_once() -> None:
     made.step()
     made.step()
     assert made.arrived.count(made.net.token) == 2  # type: ignore[arg-type]
-    adds = [k for k in made.tape.shared.kernels if k.kind == "add" and k.shape == (VOCAB * HIDDEN,)]
+    adds = [
+        k
+        for k in made.tape.shared.kernels
+        if k.kind == "add" and k.shape == (VOCAB * HIDDEN,)
+    ]
     launched = sum(made.tape._payload.count(made.tape.shared.kernels[k]) for k in adds)
     assert launched == 2 + 1  # joined twice, accumulated once
 
@@ -74,7 +91,9 @@ def test_one_gradient_of_the_table_is_left_in_memory() -> None:
     made = Recorded(tied=True)
     before = made.tape.memory.now
     made.step()
-    assert made.tape.memory.alive["gradients"] == sum(p.size for p in made.net.parameters)
+    assert made.tape.memory.alive["gradients"] == sum(
+        p.size for p in made.net.parameters
+    )
     assert made.tape.memory.now - before == made.tape.memory.alive["gradients"]
     for p in made.net.parameters:
         p.grad = None
@@ -96,7 +115,9 @@ def test_ddp_reduces_the_table_in_the_last_bucket() -> None:
     """It closes the bucket that is open at the end of backward; no bucket holds it twice."""
     made = Recorded(tied=True)
     t, group = made.tape, Group("dp", (0, 1), [(0, 1)], 1)
-    ddp = DistributedDataParallel(t, made.net.parameters, group, 2.0**20, 2.0**20, view=True)
+    ddp = DistributedDataParallel(
+        t, made.net.parameters, group, 2.0**20, 2.0**20, view=True
+    )
     made.step()
     ddp.after_backward()
     sizes = [c.size for c in t.shared.rendezvous.comms]
@@ -105,9 +126,15 @@ def test_ddp_reduces_the_table_in_the_last_bucket() -> None:
 
 
 @pytest.mark.parametrize(("model", "sparse"), [(TIED, 0), (TRANSFORMER, 1)])
-def test_adam_finds_no_rows_of_zeros_in_a_tied_embedding(model: dict[str, object], sparse: int) -> None:
+def test_adam_finds_no_rows_of_zeros_in_a_tied_embedding(
+    model: dict[str, object], sparse: int
+) -> None:
     """The head gives every row a gradient; only an embedding of its own has rows that no token touched."""
-    layouts = [op.kernel.layout for op in ops(lowered(model)) if op.kernel and op.name == "adamw"]
+    layouts = [
+        op.kernel.layout
+        for op in ops(lowered(model))
+        if op.kernel and op.name == "adamw"
+    ]
     assert layouts.count("embedding") == sparse and layouts.count("") == 1
 
 

@@ -8,16 +8,28 @@ import pytest
 
 from sim.errors import InputError
 from sim.predict import predict, simulate, step_time
-from sim.sections import Scenario
-from sim.spec import parse_scenario
-from tests.workloads.small import LAYERS, SEQ, TRANSFORMER, Op, communications, ops, volume
-from workloads.lower import Lowered, lower
-from workloads.model import load_model, stage_parameters
+from sim.spec.load import parse_scenario
+from sim.spec.sections import Scenario
+from tests.workloads.small import (
+    LAYERS,
+    SEQ,
+    TRANSFORMER,
+    Op,
+    communications,
+    ops,
+    volume,
+)
+from workloads.models.model import load_model, stage_parameters
+from workloads.torch.lower import Lowered, lower
 
 UNITS = LAYERS + 1  # blocks, and the root with embedding, final norm and head
 
 
-def eager(training: dict[str, Any] | None = None, model: dict[str, Any] | None = None, **pytorch: Any) -> Scenario:
+def eager(
+    training: dict[str, Any] | None = None,
+    model: dict[str, Any] | None = None,
+    **pytorch: Any,
+) -> Scenario:
     tables = {
         "cluster": {"name": "h200-host-4"},
         "model": TRANSFORMER | (model or {}),
@@ -28,20 +40,32 @@ def eager(training: dict[str, Any] | None = None, model: dict[str, Any] | None =
     return parse_scenario(tables, "trainer.toml")
 
 
-def lowered(training: dict[str, Any] | None = None, model: dict[str, Any] | None = None, **pytorch: Any) -> Lowered:
+def lowered(
+    training: dict[str, Any] | None = None,
+    model: dict[str, Any] | None = None,
+    **pytorch: Any,
+) -> Lowered:
     s = eager(training, model, **pytorch)
     return lower(s, load_model(s.model))
 
 
 def products(low: Lowered, phase: str = "") -> list[Op]:
-    return [op for op in ops(low) if op.kernel and op.kernel.kind.startswith("gemm") and phase in ("", op.phase)]
+    return [
+        op
+        for op in ops(low)
+        if op.kernel and op.kernel.kind.startswith("gemm") and phase in ("", op.phase)
+    ]
 
 
 def test_flat_parameters_move_the_same_bytes() -> None:
     """FSDP1 gathers and reduces what FSDP2 does, unit by unit, but keeps the root's parameters for backward."""
     two, one = lowered(), lowered(fsdp="1")
     assert volume(one, "dp reduce_scatter") == volume(two, "dp reduce_scatter")
-    assert communications(one)["dp reduce_scatter"] == UNITS == communications(two)["dp reduce_scatter"]
+    assert (
+        communications(one)["dp reduce_scatter"]
+        == UNITS
+        == communications(two)["dp reduce_scatter"]
+    )
     assert volume(one, "dp all_gather") == volume(two, "dp all_gather")
 
 
@@ -63,15 +87,21 @@ def test_gradients_reduced_in_fp32_are_twice_the_bytes(fsdp: str) -> None:
 
 def test_recomputation_stops_early_since_2_1() -> None:
     """Before, the last product of every block is computed once more in backward."""
-    old, new = (lowered({"recompute": "full"}, version=version) for version in ("2.0", "2.1"))
+    old, new = (
+        lowered({"recompute": "full"}, version=version) for version in ("2.0", "2.1")
+    )
     assert len(products(old)) == len(products(new)) + LAYERS
 
 
 def test_recomputation_of_products_lies_between_none_and_all() -> None:
     """By operator, every other product is kept, and so is attention."""
-    none, some, full = (products(lowered({"recompute": how})) for how in ("none", "products", "full"))
+    none, some, full = (
+        products(lowered({"recompute": how})) for how in ("none", "products", "full")
+    )
     assert len(none) < len(some) < len(full)
-    assert len(some) - len(none) == pytest.approx((len(full) - len(none)) / 2, abs=LAYERS)
+    assert len(some) - len(none) == pytest.approx(
+        (len(full) - len(none)) / 2, abs=LAYERS
+    )
     every, other = (lowered({"recompute": how}) for how in ("full", "alternate"))
     assert 2 * (len(products(other)) - len(none)) == len(products(every)) - len(none)
 
@@ -91,10 +121,16 @@ def test_triton_attention_transposes_nothing() -> None:
     plain, triton = lowered(), lowered(attention="triton")
 
     def strided(low: Lowered) -> int:
-        return sum(op.kernel is not None and op.kernel.kind == "copy" for op in ops(low))
+        return sum(
+            op.kernel is not None and op.kernel.kind == "copy" for op in ops(low)
+        )
 
     def scores(low: Lowered) -> float:
-        return sum(op.kernel.flops for op in ops(low) if op.kernel and "attention" in op.kernel.kind)
+        return sum(
+            op.kernel.flops
+            for op in ops(low)
+            if op.kernel and "attention" in op.kernel.kind
+        )
 
     assert scores(triton) == scores(plain)
     assert strided(triton) == 0 < strided(plain)
@@ -108,7 +144,14 @@ def test_metrics_cost_a_pass_over_the_logits_each() -> None:
 
 def test_an_optimizer_by_tensor_takes_longer() -> None:
     """Eight kernels for each tensor move more than one for all; fp32 more than bf16."""
-    times = [step_time(eager(**p)) for p in ({}, {"fused_optimizer": False}, {"fused_optimizer": False, "master_weights": True})]  # fmt: skip
+    times = [
+        step_time(eager(**p))
+        for p in (
+            {},
+            {"fused_optimizer": False},
+            {"fused_optimizer": False, "master_weights": True},
+        )
+    ]
     assert times == sorted(times)
 
 
@@ -122,32 +165,64 @@ def test_fp8_is_of_the_blocks_alone() -> None:
 @pytest.mark.parametrize(
     ("tables", "key"),
     [
-        ({"training": {"framework": "megatron"}, "pytorch": {"metrics": 1}}, "pytorch.metrics"),
-        ({"parallel": {"dp": 4, "data_parallel": "ddp"}, "pytorch": {"fsdp": "1"}}, "pytorch.fsdp"),
+        (
+            {"training": {"framework": "megatron"}, "pytorch": {"metrics": 1}},
+            "pytorch.metrics",
+        ),
+        (
+            {"parallel": {"dp": 4, "data_parallel": "ddp"}, "pytorch": {"fsdp": "1"}},
+            "pytorch.fsdp",
+        ),
         ({"pytorch": {"prefetch": "after"}}, "pytorch.prefetch"),
-        ({"training": {"framework": "pytorch-compiled"}, "pytorch": {"joined_qkv": True}}, "pytorch.joined_qkv"),
-        ({"parallel": {"dp": 4, "data_parallel": "fsdp", "fsdp_shards": 2}}, "parallel.fsdp_shards"),
-        ({"training": {"framework": "megatron"}, "parallel": {"dp": 4, "data_parallel": "fsdp", "fsdp_shards": 3}}, "parallel.fsdp_shards"),
+        (
+            {
+                "training": {"framework": "pytorch-compiled"},
+                "pytorch": {"joined_qkv": True},
+            },
+            "pytorch.joined_qkv",
+        ),
+        (
+            {"parallel": {"dp": 4, "data_parallel": "fsdp", "fsdp_shards": 2}},
+            "parallel.fsdp_shards",
+        ),
+        (
+            {
+                "training": {"framework": "megatron"},
+                "parallel": {"dp": 4, "data_parallel": "fsdp", "fsdp_shards": 3},
+            },
+            "parallel.fsdp_shards",
+        ),
     ],
-)  # fmt: skip
-def test_choices_that_nothing_follows_are_refused(tables: dict[str, Any], key: str) -> None:
+)
+def test_choices_that_nothing_follows_are_refused(
+    tables: dict[str, Any], key: str
+) -> None:
     """A key that its framework or way of data parallelism does not have is a mistake, not ignored."""
     plain = {
-        "cluster": {"name": "h200-host-4"}, "model": TRANSFORMER, "training": {"seq_len": SEQ},
+        "cluster": {"name": "h200-host-4"},
+        "model": TRANSFORMER,
+        "training": {"seq_len": SEQ},
         "parallel": {"dp": 4, "data_parallel": "fsdp"},
-    }  # fmt: skip
+    }
     with pytest.raises(InputError) as caught:
         parse_scenario({**plain, **tables}, "trainer.toml")
     assert [mistake.key for mistake in caught.value.mistakes] == [key]
 
 
 def sharded(
-    parallel: dict[str, Any] | None = None, training: dict[str, Any] | None = None, **megatron: Any
+    parallel: dict[str, Any] | None = None,
+    training: dict[str, Any] | None = None,
+    **megatron: Any,
 ) -> Scenario:
     tables = {
         "cluster": {"name": "dgx-h100"},
         "model": TRANSFORMER,
-        "training": {"framework": "megatron", "seq_len": SEQ, "global_batch": 16, **(training or {})},
+        "training": {
+            "framework": "megatron",
+            "seq_len": SEQ,
+            "global_batch": 16,
+            **(training or {}),
+        },
         "parallel": {"dp": 8, "data_parallel": "fsdp", **(parallel or {})},
         "megatron": {"vocab_multiple": 1, "main_grads": "bf16", **megatron},
     }
@@ -157,8 +232,13 @@ def sharded(
 def moved(s: Scenario, axis: str, op: str) -> float:
     simulation = simulate(s, 1)
     graph = simulation.lowered.graph
-    return sum(graph.comms[c].size for p in graph.programs for parts in p.parts for c in parts
-               if (graph.comms[c].axis, graph.comms[c].op) == (axis, op))  # fmt: skip
+    return sum(
+        graph.comms[c].size
+        for p in graph.programs
+        for parts in p.parts
+        for c in parts
+        if (graph.comms[c].axis, graph.comms[c].op) == (axis, op)
+    )
 
 
 def test_sharded_layers_are_gathered_twice_and_reduced_once_a_microbatch() -> None:
@@ -195,7 +275,12 @@ def test_megatrons_recomputation_may_stop_early() -> None:
     """None < by operator < all but the last product < all."""
     times = [
         step_time(sharded(training={"recompute": how}, recompute_early_stop=early))
-        for how, early in (("none", False), ("products", True), ("full", True), ("full", False))
+        for how, early in (
+            ("none", False),
+            ("products", True),
+            ("full", True),
+            ("full", False),
+        )
     ]
     assert times == sorted(times)
     assert times[0] == step_time(sharded(recompute_early_stop=True))
@@ -204,8 +289,10 @@ def test_megatrons_recomputation_may_stop_early() -> None:
 def test_experts_are_not_sharded_fully() -> None:
     """Who asks for it is told."""
     tables = {
-        "cluster": {"name": "dgx-h100"}, "model": TRANSFORMER | {"experts": 8, "experts_per_token": 2},
-        "training": {"framework": "megatron", "seq_len": SEQ}, "parallel": {"dp": 8, "data_parallel": "fsdp"},
-    }  # fmt: skip
+        "cluster": {"name": "dgx-h100"},
+        "model": TRANSFORMER | {"experts": 8, "experts_per_token": 2},
+        "training": {"framework": "megatron", "seq_len": SEQ},
+        "parallel": {"dp": 8, "data_parallel": "fsdp"},
+    }
     with pytest.raises(InputError, match="experts"):
         step_time(parse_scenario(tables, "experts.toml"))

@@ -7,28 +7,48 @@ from typing import Any
 import pytest
 
 from sim.errors import InputError
-from sim.opgraph import COMM, Chain
+from sim.graph.opgraph import COMM, Chain
 from sim.predict import predict, prepare, simulate, step_time
-from sim.spec import Scenario, parse_scenario
+from sim.spec.load import Scenario, parse_scenario
 from topologies import load_cluster
 from workloads.megatron.core_attention import softmax_is_fused
 
 MODEL = {
-    "kind": "transformer", "hidden": 1024, "layers": 4, "heads": 16, "ffn": 4096, "vocab": 32000, "gated": False,
-    "activation": "gelu", "norm": "layer", "bias": True,
-}  # fmt: skip
+    "kind": "transformer",
+    "hidden": 1024,
+    "layers": 4,
+    "heads": 16,
+    "ffn": 4096,
+    "vocab": 32000,
+    "gated": False,
+    "activation": "gelu",
+    "norm": "layer",
+    "bias": True,
+}
 
 
 def scenario(
-    way: str, dp: int = 4, microbatches: int = 2, framework: str = "deepspeed", training: dict[str, Any] | None = None,
-    megatron: dict[str, Any] | None = None, cluster: dict[str, Any] | None = None, **parallel: int,
-) -> Scenario:  # fmt: skip
+    way: str,
+    dp: int = 4,
+    microbatches: int = 2,
+    framework: str = "deepspeed",
+    training: dict[str, Any] | None = None,
+    megatron: dict[str, Any] | None = None,
+    cluster: dict[str, Any] | None = None,
+    **parallel: int,
+) -> Scenario:
     gpus = dp * parallel.get("tp", 1) * parallel.get("pp", 1)
     return parse_scenario(
         {
-            "cluster": {"name": "dgx-a100", "gpus": gpus, "host_factor": 1.0} | (cluster or {}),
+            "cluster": {"name": "dgx-a100", "gpus": gpus, "host_factor": 1.0}
+            | (cluster or {}),
             "model": MODEL,
-            "training": {"framework": framework, "seq_len": 1024, "micro_batch": 1, "global_batch": dp * microbatches}
+            "training": {
+                "framework": framework,
+                "seq_len": 1024,
+                "micro_batch": 1,
+                "global_batch": dp * microbatches,
+            }
             | (training or {}),
             "parallel": {"dp": dp, "data_parallel": way} | parallel,
             "megatron": {"bucket_size": 5_000_000} | (megatron or {}),
@@ -41,8 +61,17 @@ def sent(s: Scenario, op: str) -> float:
     """Bytes that one rank's collectives of a kind over data-parallel ranks say they move in a step."""
     graph = simulate(s).lowered.graph
     program = graph.programs[0]
-    parts = [c for i, k in enumerate(program.kind) if k == COMM for c in program.parts[program.payload[i]]]
-    return sum(graph.comms[c].size for c in parts if graph.comms[c].op == op and graph.comms[c].axis == "dp")
+    parts = [
+        c
+        for i, k in enumerate(program.kind)
+        if k == COMM
+        for c in program.parts[program.payload[i]]
+    ]
+    return sum(
+        graph.comms[c].size
+        for c in parts
+        if graph.comms[c].op == op and graph.comms[c].axis == "dp"
+    )
 
 
 def peak(s: Scenario) -> float:
@@ -52,7 +81,10 @@ def peak(s: Scenario) -> float:
 @pytest.mark.parametrize("framework", ["deepspeed", "megatron"])
 def test_each_stage_of_zero_holds_less(framework: str) -> None:
     """Replicas hold more than shards of the optimizer, those more than shards of gradients, and of all the least."""
-    held = [peak(scenario(way, framework=framework)) for way in ("ddp", "zero1", "zero2", "zero3")]
+    held = [
+        peak(scenario(way, framework=framework))
+        for way in ("ddp", "zero1", "zero2", "zero3")
+    ]
     assert held == sorted(held, reverse=True) and len(set(held)) == 4
 
 
@@ -61,17 +93,27 @@ def test_zero2_sends_the_same_bytes_in_every_microbatch(bucket: int) -> None:
     """Every microbatch reduces all gradients once, in 16 bits, however large the buckets are."""
     parameters = sent(scenario("zero1"), "all_gather") / 2
     for microbatches in (1, 2, 4):
-        s = scenario("zero2", microbatches=microbatches, megatron={"bucket_size": bucket})
-        assert sent(s, "reduce_scatter") == pytest.approx(2 * parameters * microbatches, rel=1e-9)
+        s = scenario(
+            "zero2", microbatches=microbatches, megatron={"bucket_size": bucket}
+        )
+        assert sent(s, "reduce_scatter") == pytest.approx(
+            2 * parameters * microbatches, rel=1e-9
+        )
         assert sent(s, "all_gather") == pytest.approx(2 * parameters, rel=1e-9)
 
 
 def test_zero1_reduces_once_a_step() -> None:
     """Stage 1 sends as much whatever the number of microbatches: in bf16 all gradients in fp32 to all ranks."""
     sizes = {sent(scenario("zero1", microbatches=n), "all_reduce") for n in (1, 4)}
-    assert len(sizes) == 1 and sizes.pop() == pytest.approx(2 * sent(scenario("zero1"), "all_gather"))
-    half = scenario("zero1", training={"precision": "fp16"}, megatron={"main_grads": "bf16"})
-    assert sent(half, "all_reduce") == 0 and sent(half, "reduce_scatter") == sent(half, "all_gather")
+    assert len(sizes) == 1 and sizes.pop() == pytest.approx(
+        2 * sent(scenario("zero1"), "all_gather")
+    )
+    half = scenario(
+        "zero1", training={"precision": "fp16"}, megatron={"main_grads": "bf16"}
+    )
+    assert sent(half, "all_reduce") == 0 and sent(half, "reduce_scatter") == sent(
+        half, "all_gather"
+    )
 
 
 @pytest.mark.parametrize("way", ["zero1", "zero2"])
@@ -85,7 +127,10 @@ def test_one_replica_has_nothing_to_shard(way: str, framework: str) -> None:
 
 def test_zero2_overlapped_is_no_slower_and_holds_another_bucket() -> None:
     """overlap_comm reduces a bucket while the next is filled: not slower, one bucket more."""
-    there, beside = scenario("zero2"), scenario("zero2", megatron={"overlap_grad_reduce": True})
+    there, beside = (
+        scenario("zero2"),
+        scenario("zero2", megatron={"overlap_grad_reduce": True}),
+    )
     assert step_time(beside) <= step_time(there)
     assert peak(beside) - peak(there) == pytest.approx(2 * 5_000_000, rel=1e-3)
 
@@ -95,14 +140,18 @@ def test_zero2_in_a_pipeline_is_refused(framework: str) -> None:
     """DeepSpeed refuses ZeRO-2 in a pipeline; so does prestep, saying what to write instead."""
     with pytest.raises(InputError) as refused:
         step_time(scenario("zero2", dp=2, pp=2, framework=framework))
-    assert "parallel.data_parallel" in str(refused.value) and "zero1" in str(refused.value)
+    assert "parallel.data_parallel" in str(refused.value) and "zero1" in str(
+        refused.value
+    )
 
 
 def test_deepspeed_is_not_faster_than_megatron() -> None:
     """The same layers with gradients added outside of the GEMMs and reduced in buckets one after the other."""
     for precision in ("bf16", "fp16"):
         said: dict[str, Any] = {"training": {"precision": precision}}
-        assert step_time(scenario("zero1", **said)) > step_time(scenario("zero1", framework="megatron", **said))
+        assert step_time(scenario("zero1", **said)) > step_time(
+            scenario("zero1", framework="megatron", **said)
+        )
 
 
 def test_a_host_that_waits_adds_its_time() -> None:
@@ -111,10 +160,16 @@ def test_a_host_that_waits_adds_its_time() -> None:
     def times(way: str, pp: int) -> list[float]:
         return [
             step_time(
-                scenario(way, dp=2, pp=pp, megatron={"launch_blocking": True}, cluster={"host_factor": factor})
+                scenario(
+                    way,
+                    dp=2,
+                    pp=pp,
+                    megatron={"launch_blocking": True},
+                    cluster={"host_factor": factor},
+                )
             )
             for factor in (1.0, 2.0, 3.0)
-        ]  # fmt: skip
+        ]
 
     one, two, three = times("zero2", 1)
     assert two - one == pytest.approx(three - two, rel=1e-2) and two - one > 0.1 * one
@@ -126,7 +181,13 @@ def test_a_host_that_waits_adds_its_time() -> None:
 def test_a_pause_after_every_kernel_lengthens_the_step() -> None:
     """Steps grow with the pause between kernels once the GPU is what bounds them, and never shrink."""
     found = [
-        step_time(scenario("zero1", training={"micro_batch": 8, "global_batch": 64}, cluster={"kernel_gap": gap}))
+        step_time(
+            scenario(
+                "zero1",
+                training={"micro_batch": 8, "global_batch": 64},
+                cluster={"kernel_gap": gap},
+            )
+        )
         for gap in ("0 us", "5 us", "50 us")
     ]
     assert found == sorted(found) and found[2] > found[0] * 1.05
@@ -134,10 +195,21 @@ def test_a_pause_after_every_kernel_lengthens_the_step() -> None:
 
 @pytest.mark.parametrize(
     ("batches", "columns", "fused"),
-    [(2, 1024, False), (4, 1024, True), (14, 2048, False), (28, 2048, True), (4, 128, False), (8, 128, True),
-     (4, 8192, False), (4, 16, False), (6, 1024, False)],
-)  # fmt: skip
-def test_the_fused_softmax_takes_whole_blocks(batches: int, columns: int, fused: bool) -> None:
+    [
+        (2, 1024, False),
+        (4, 1024, True),
+        (14, 2048, False),
+        (28, 2048, True),
+        (4, 128, False),
+        (8, 128, True),
+        (4, 8192, False),
+        (4, 16, False),
+        (6, 1024, False),
+    ],
+)
+def test_the_fused_softmax_takes_whole_blocks(
+    batches: int, columns: int, fused: bool
+) -> None:
     """Samples times heads of a rank fill blocks of four rows (eight of short ones); rows have 17 to 4096 scores."""
     assert softmax_is_fused(batches, columns, columns) is fused
 
@@ -147,22 +219,37 @@ def test_heads_that_fill_no_block_take_a_kernel_for_each_step() -> None:
 
     def launched(batch: int) -> dict[str, int]:
         said = {"micro_batch": batch, "global_batch": 8}
-        s = scenario("none", dp=1, tp=8, training=said, megatron={"attention": "unfused"})
+        s = scenario(
+            "none", dp=1, tp=8, training=said, megatron={"attention": "unfused"}
+        )
         kernels = simulate(s).lowered.graph.kernels
-        return {k.name: k.graph.operations for k in kernels if isinstance(k, Chain) and k.name.startswith("layer")}
+        return {
+            k.name: k.graph.operations
+            for k in kernels
+            if isinstance(k, Chain) and k.name.startswith("layer")
+        }
 
     two, four = launched(1), launched(2)
-    assert {name: two[name] - four[name] for name in two} == {"layer forward": 4, "layer backward": 4}
+    assert {name: two[name] - four[name] for name in two} == {
+        "layer forward": 4,
+        "layer backward": 4,
+    }
 
 
 def test_fused_kernels_last_as_long_under_deepspeed() -> None:
     """Megatron's layers are the same under DeepSpeed: each of their fused kernels takes the time it has in Megatron."""
 
     def times(framework: str) -> dict[object, float]:
-        job = prepare(scenario("zero1", framework=framework), load_cluster("h200-host-4"))
+        job = prepare(
+            scenario("zero1", framework=framework), load_cluster("h200-host-4")
+        )
         kernels = job.lowered.graph.kernels
         duration = job.machine.duration
-        return {k: float(t) for k, t in zip(kernels, duration, strict=True) if getattr(k, "kind", "") == "fused"}
+        return {
+            k: float(t)
+            for k, t in zip(kernels, duration, strict=True)
+            if getattr(k, "kind", "") == "fused"
+        }
 
     deepspeed, megatron = times("deepspeed"), times("megatron")
     shared = deepspeed.keys() & megatron.keys()

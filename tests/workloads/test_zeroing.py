@@ -6,15 +6,17 @@ import pytest
 
 from sim.errors import InputError
 from sim.predict import simulate
-from sim.spec import parse_scenario
+from sim.spec.load import parse_scenario
 from tests.workloads.small import lowered
-from workloads.lower import Lowered
+from workloads.torch.lower import Lowered
 
 
 def kinds(made: Lowered) -> list[str]:
     return [
         made.graph.kernels[k].kind
-        for k, kind in zip(made.graph.programs[0].payload, made.graph.programs[0].kind, strict=True)
+        for k, kind in zip(
+            made.graph.programs[0].payload, made.graph.programs[0].kind, strict=True
+        )
         if kind == 0
     ]
 
@@ -22,17 +24,28 @@ def kinds(made: Lowered) -> list[str]:
 @pytest.mark.parametrize("parallel", [{}, {"dp": 2, "data_parallel": "ddp"}])
 def test_kept_gradients_are_zeroed_and_added_to(parallel: dict[str, object]) -> None:
     """One kernel zeroes all of them; backward adds each new gradient to the kept one."""
-    freed, kept = (lowered(training={"set_to_none": flag}, **parallel) for flag in (True, False))
-    parameters = sum(1 for kind in kinds(kept) if kind == "add") - sum(1 for kind in kinds(freed) if kind == "add")
-    assert parameters > 30 and kinds(kept).count("fill") == kinds(freed).count("fill") + 1
+    freed, kept = (
+        lowered(training={"set_to_none": flag}, **parallel) for flag in (True, False)
+    )
+    parameters = sum(1 for kind in kinds(kept) if kind == "add") - sum(
+        1 for kind in kinds(freed) if kind == "add"
+    )
+    assert (
+        parameters > 30 and kinds(kept).count("fill") == kinds(freed).count("fill") + 1
+    )
     assert kept.memory[0].peak >= freed.memory[0].peak
 
 
 def test_kept_gradients_of_shards_are_added_to() -> None:
     """FSDP adds each parameter's new shard to the kept one, beside the reduce-scatters."""
-    freed, kept = (lowered(training={"set_to_none": flag}, dp=2, data_parallel="fsdp") for flag in (True, False))
+    freed, kept = (
+        lowered(training={"set_to_none": flag}, dp=2, data_parallel="fsdp")
+        for flag in (True, False)
+    )
     parameters = kinds(kept).count("add") - kinds(freed).count("add")
-    assert parameters > 30 and kinds(kept).count("fill") == kinds(freed).count("fill") + 1
+    assert (
+        parameters > 30 and kinds(kept).count("fill") == kinds(freed).count("fill") + 1
+    )
     assert kept.memory[0].peak >= freed.memory[0].peak
 
 

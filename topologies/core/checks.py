@@ -19,49 +19,97 @@ def check(name: str, nodes: Nodes, links: Links) -> list[Mistake]:
     """Everything wrong with a cluster: names, numbers, missing reverse links, GPUs that cannot reach each other."""
     ends = links.ends(nodes)
     mistakes = [*_names(name, nodes, links, *ends), *_numbers(name, links)]
-    return mistakes or [*_reverses(name, links, len(nodes), *ends), *_reachable(name, nodes, *ends)]
+    return mistakes or [
+        *_reverses(name, links, len(nodes), *ends),
+        *_reachable(name, nodes, *ends),
+    ]
 
 
-def _names(name: str, nodes: Nodes, links: Links, src: Ints, dst: Ints) -> Iterator[Mistake]:
+def _names(
+    name: str, nodes: Nodes, links: Links, src: Ints, dst: Ints
+) -> Iterator[Mistake]:
     if len(nodes.index) < len(nodes):
         twice = [node for node, count in Counter(nodes.names).items() if count > 1]
-        yield from (Mistake(name, node, "two nodes of this name", "names that differ") for node in twice[:_SHOWN])
+        yield from (
+            Mistake(name, node, "two nodes of this name", "names that differ")
+            for node in twice[:_SHOWN]
+        )
     # In numpy whether anything is wrong, and only then row by row what.
     pairs = np.sort(src * len(nodes) + dst)
-    if (src < 0).any() or (dst < 0).any() or (src == dst).any() or (pairs[1:] == pairs[:-1]).any():
+    if (
+        (src < 0).any()
+        or (dst < 0).any()
+        or (src == dst).any()
+        or (pairs[1:] == pairs[:-1]).any()
+    ):
         yield from _wrong_ends(name, set(nodes.names), links)
     if "gpu" not in nodes.kinds:
         yield Mistake(name, "nodes", "no GPU", 'at least one node of kind "gpu"')
 
 
 def _wrong_ends(name: str, known: set[str], links: Links) -> Iterator[Mistake]:
-    for row, (src, dst) in enumerate(zip(links.src.tolist(), links.dst.tolist(), strict=True)):
+    for row, (src, dst) in enumerate(
+        zip(links.src.tolist(), links.dst.tolist(), strict=True)
+    ):
         for end in {src, dst} - known:
-            yield Mistake(name, links.name(row), f'the end "{end}"', "a node of the cluster", did_you_mean(end, known))
+            yield Mistake(
+                name,
+                links.name(row),
+                f'the end "{end}"',
+                "a node of the cluster",
+                did_you_mean(end, known),
+            )
         if src == dst:
-            yield Mistake(name, links.name(row), "a link from a node to itself", "two different ends")
+            yield Mistake(
+                name,
+                links.name(row),
+                "a link from a node to itself",
+                "two different ends",
+            )
     pairs = Counter(zip(links.src.tolist(), links.dst.tolist(), strict=True))
     for (src, dst), count in pairs.items():
         if count > 1:
-            yield Mistake(name, f"{src}-{dst}", f"{count} links", "one link with a count", f"count = {count}")
+            yield Mistake(
+                name,
+                f"{src}-{dst}",
+                f"{count} links",
+                "one link with a count",
+                f"count = {count}",
+            )
 
 
 def _numbers(name: str, links: Links) -> Iterator[Mistake]:
     positive = "a finite number above 0"
     wrong = {
-        "bandwidth": (~(np.isfinite(links.bandwidth) & (links.bandwidth > 0)), positive + ", in bytes/s"),
+        "bandwidth": (
+            ~(np.isfinite(links.bandwidth) & (links.bandwidth > 0)),
+            positive + ", in bytes/s",
+        ),
         "raw": (~(np.isfinite(links.raw) & (links.raw > 0)), positive + ", in bytes/s"),
-        "latency": (~(np.isfinite(links.latency) & (links.latency >= 0)), "a finite number of seconds, not negative"),
+        "latency": (
+            ~(np.isfinite(links.latency) & (links.latency >= 0)),
+            "a finite number of seconds, not negative",
+        ),
         "count": (links.count < 1, "at least 1"),
         "evidence": (~np.isin(links.evidence, GRADES), f"one of {', '.join(GRADES)}"),
-        "latency_evidence": (~np.isin(links.latency_evidence, GRADES), f"one of {', '.join(GRADES)}"),
+        "latency_evidence": (
+            ~np.isin(links.latency_evidence, GRADES),
+            f"one of {', '.join(GRADES)}",
+        ),
     }
     for column, (bad, expected) in wrong.items():
         for row in np.flatnonzero(bad)[:_SHOWN].tolist():
-            yield Mistake(name, f"{links.name(row)}.{column}", f"{getattr(links, column)[row]}", expected)
+            yield Mistake(
+                name,
+                f"{links.name(row)}.{column}",
+                f"{getattr(links, column)[row]}",
+                expected,
+            )
 
 
-def _reverses(name: str, links: Links, size: int, src: Ints, dst: Ints) -> Iterator[Mistake]:
+def _reverses(
+    name: str, links: Links, size: int, src: Ints, dst: Ints
+) -> Iterator[Mistake]:
     pairs, back = src * size + dst, dst * size + src
     if np.array_equal(np.sort(pairs), np.sort(back)):
         return
@@ -69,7 +117,10 @@ def _reverses(name: str, links: Links, size: int, src: Ints, dst: Ints) -> Itera
     for row in alone[:_SHOWN].tolist():
         ends = links.src[row], links.dst[row]
         yield Mistake(
-            name, f"{ends[0]}-{ends[1]}", "a link in one direction", f"the reverse link {ends[1]}-{ends[0]} too"
+            name,
+            f"{ends[0]}-{ends[1]}",
+            "a link in one direction",
+            f"the reverse link {ends[1]}-{ends[0]} too",
         )
 
 
@@ -80,7 +131,10 @@ def _reachable(name: str, nodes: Nodes, src: Ints, dst: Ints) -> Iterator[Mistak
     alone = gpus[label[gpus] != label[gpus[0]]]
     for gpu in alone[:_SHOWN].tolist():
         yield Mistake(
-            name, nodes.names[gpu], f"no path from {nodes.names[gpus[0]]}", "every GPU reachable from every other"
+            name,
+            nodes.names[gpu],
+            f"no path from {nodes.names[gpus[0]]}",
+            "every GPU reachable from every other",
         )
 
 

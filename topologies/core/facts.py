@@ -61,35 +61,64 @@ class ClusterFacts:
     """What a cluster's file says of its hosts and network; None: it does not say. Bytes, seconds, bytes/s, shares."""
 
     host_factor: float | None = fact(
-        NUMBER, "How much longer the host takes for framework code than the one its costs were fitted on."
+        NUMBER,
+        "How much longer the host takes for framework code than the one its costs were fitted on.",
     )
     host_spread: float | None = fact(
-        NUMBER, "Standard deviation of the logarithm of `host_factor` between hosts: it widens intervals."
+        NUMBER,
+        "Standard deviation of the logarithm of `host_factor` between hosts: it widens intervals.",
     )
-    nvlink_sharp: bool | None = fact(SWITCH, "NVSwitches multicast and reduce (NVLink SHARP).")
+    nvlink_sharp: bool | None = fact(
+        SWITCH, "NVSwitches multicast and reduce (NVLink SHARP)."
+    )
     sharp: bool | None = fact(SWITCH, "The network's switches reduce (SHARP).")
-    token_bucket: float | None = fact(BUCKET, "What the token buckets hold that shape the network's ports.")
-    tcp: bool | None = fact(SWITCH, "The network is TCP sockets; bandwidths of its links are TCP's goodput.")
-    amd_cpu: bool | None = fact(
-        SWITCH, "The hosts' CPUs are AMD's: NCCL searches their ways and counts its steps differently."
+    token_bucket: float | None = fact(
+        BUCKET, "What the token buckets hold that shape the network's ports."
     )
-    net_share: float | None = fact(SHARE, "Of the ports' payload bandwidth, what NCCL's traffic reaches.")
+    tcp: bool | None = fact(
+        SWITCH, "The network is TCP sockets; bandwidths of its links are TCP's goodput."
+    )
+    amd_cpu: bool | None = fact(
+        SWITCH,
+        "The hosts' CPUs are AMD's: NCCL searches their ways and counts its steps differently.",
+    )
+    net_share: float | None = fact(
+        SHARE, "Of the ports' payload bandwidth, what NCCL's traffic reaches."
+    )
     net_pairs_share: float | None = fact(SHARE, "The same for messages between pairs.")
-    net_ll: float | None = fact(TIME, "One step between hosts with LL, over the links' latency.")
+    net_ll: float | None = fact(
+        TIME, "One step between hosts with LL, over the links' latency."
+    )
     net_ll128: float | None = fact(TIME, "The same with LL128.")
     net_simple: float | None = fact(TIME, "The same with Simple.")
-    net_message: float | None = fact(TIME, "The proxy, for each part of a message to a rank of another host.")
-    net_rendezvous: float | None = fact(TIME, "What agreeing on a message costs the proxy for each channel of a step.")
-    net_eager: float | None = fact(SIZE, "From this size on the two sides agree on a message before it is sent.")
+    net_message: float | None = fact(
+        TIME, "The proxy, for each part of a message to a rank of another host."
+    )
+    net_rendezvous: float | None = fact(
+        TIME, "What agreeing on a message costs the proxy for each channel of a step."
+    )
+    net_eager: float | None = fact(
+        SIZE, "From this size on the two sides agree on a message before it is sent."
+    )
     net_channel: float | None = fact(RATE, "One channel of messages between hosts.")
 
 
 #: Every fact's type, by its key in a file.
-KINDS: Mapping[str, Kind] = {entry.name: entry.metadata["kind"] for entry in fields(ClusterFacts)}
+KINDS: Mapping[str, Kind] = {
+    entry.name: entry.metadata["kind"] for entry in fields(ClusterFacts)
+}
 #: Every fact's meaning, by its key in a file.
-MEANINGS: Mapping[str, str] = {entry.name: entry.metadata["meaning"] for entry in fields(ClusterFacts)}
+MEANINGS: Mapping[str, str] = {
+    entry.name: entry.metadata["meaning"] for entry in fields(ClusterFacts)
+}
 
 
 def cluster_facts(stated: Mapping[str, Quantity]) -> ClusterFacts:
     """The facts among a file's numbers, each of its type."""
-    return ClusterFacts(**{key: kind.type(stated[key].value) for key, kind in KINDS.items() if key in stated})
+    return ClusterFacts(
+        **{
+            key: kind.type(stated[key].value)
+            for key, kind in KINDS.items()
+            if key in stated
+        }
+    )

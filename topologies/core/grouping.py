@@ -10,7 +10,9 @@ from topologies.core.links import Ints
 def opaque(table: Ints) -> np.ndarray:
     """Each row of a table as one opaque value."""
     packed = np.ascontiguousarray(table.astype(np.int32))
-    return packed.view(np.dtype((np.void, packed.dtype.itemsize * packed.shape[1]))).ravel()
+    return packed.view(
+        np.dtype((np.void, packed.dtype.itemsize * packed.shape[1]))
+    ).ravel()
 
 
 def groups(key: Ints) -> list[tuple[int, Ints]]:

@@ -14,7 +14,12 @@ Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 Texts = npt.NDArray[Any]
 
-TYPES: dict[str, Any] = {"count": np.int64, "bandwidth": np.float64, "raw": np.float64, "latency": np.float64}
+TYPES: dict[str, Any] = {
+    "count": np.int64,
+    "bandwidth": np.float64,
+    "raw": np.float64,
+    "latency": np.float64,
+}
 # Long texts that many rows share: as fixed-width numpy text, two million rows would take more than a gigabyte.
 TYPES |= dict.fromkeys(("src", "dst", "source"), object)
 
@@ -37,7 +42,11 @@ class Nodes:
 
     def of_kind(self, kind: str) -> tuple[str, ...]:
         """Names of one kind, in order."""
-        return tuple(name for name, found in zip(self.names, self.kinds, strict=True) if found == kind)
+        return tuple(
+            name
+            for name, found in zip(self.names, self.kinds, strict=True)
+            if found == kind
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,7 +87,12 @@ class Links:
     @classmethod
     def of(cls, columns: Mapping[str, Sequence[Any]]) -> Links:
         """Links from plain columns, one value per row."""
-        return cls(**{key: np.array(column, dtype=TYPES.get(key, np.str_)) for key, column in columns.items()})
+        return cls(
+            **{
+                key: np.array(column, dtype=TYPES.get(key, np.str_))
+                for key, column in columns.items()
+            }
+        )
 
     def __len__(self) -> int:
         return len(self.src)
@@ -87,8 +101,13 @@ class Links:
         """Positions in `nodes` of the nodes that every row leaves and enters; -1 for a name that is not there."""
         known = self.__dict__.get("_ends")
         if known is None or known[0] is not nodes:
-            src, dst = ([nodes.index.get(end, -1) for end in ends.tolist()] for ends in (self.src, self.dst))
-            known = self.remember(nodes, np.array(src, dtype=np.int64), np.array(dst, dtype=np.int64))
+            src, dst = (
+                [nodes.index.get(end, -1) for end in ends.tolist()]
+                for ends in (self.src, self.dst)
+            )
+            known = self.remember(
+                nodes, np.array(src, dtype=np.int64), np.array(dst, dtype=np.int64)
+            )
         return known[1], known[2]
 
     def remember(self, nodes: Nodes, src: Ints, dst: Ints) -> tuple[Nodes, Ints, Ints]:
@@ -103,7 +122,12 @@ class Links:
     @cached_property
     def index(self) -> dict[tuple[str, str], int]:
         """(src, dst) -> row."""
-        return {pair: at for at, pair in enumerate(zip(self.src.tolist(), self.dst.tolist(), strict=True))}
+        return {
+            pair: at
+            for at, pair in enumerate(
+                zip(self.src.tolist(), self.dst.tolist(), strict=True)
+            )
+        }
 
     @cached_property
     def kinds(self) -> tuple[str, ...]:

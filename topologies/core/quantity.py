@@ -46,4 +46,8 @@ class LinkSpec:
     @property
     def reverse(self) -> LinkSpec:
         """The same link seen from its other end."""
-        return self if self.upstream is None else replace(self, bandwidth=self.upstream, upstream=self.bandwidth)
+        return (
+            self
+            if self.upstream is None
+            else replace(self, bandwidth=self.upstream, upstream=self.bandwidth)
+        )

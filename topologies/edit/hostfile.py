@@ -50,7 +50,9 @@ def read(file: str | Path) -> list[Line]:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else str(error)
-        raise InputError(Mistake(str(path), "", (reason or str(error)).lower(), "a file of hosts")) from None
+        raise InputError(
+            Mistake(str(path), "", (reason or str(error)).lower(), "a file of hosts")
+        ) from None
     lines: list[Line] = []
     mistakes: list[Mistake] = []
     for number, line in enumerate(text.splitlines(), 1):
@@ -60,7 +62,11 @@ def read(file: str | Path) -> list[Line]:
         except InputError as error:
             mistakes.extend(error.mistakes)
     if not lines and not mistakes:
-        mistakes.append(Mistake(str(path), "", "no host", "a line for every host, such as host0 slots=8"))
+        mistakes.append(
+            Mistake(
+                str(path), "", "no host", "a line for every host, such as host0 slots=8"
+            )
+        )
     if mistakes:
         raise InputError(mistakes)
     return _added(lines)
@@ -85,7 +91,14 @@ def expand(text: str, where: str) -> list[str]:
 def _lines(line: str, where: str) -> Iterator[Line]:
     match = _LINE.fullmatch(line)
     if match is None:
-        raise InputError(Mistake(where, "", f'"{line}"', "a host, with slots=N or :N where not all its GPUs"))
+        raise InputError(
+            Mistake(
+                where,
+                "",
+                f'"{line}"',
+                "a host, with slots=N or :N where not all its GPUs",
+            )
+        )
     slots = _count(match["colon"], where) if match["colon"] else None
     for word in match["rest"].split():
         key, equals, value = word.partition("=")
@@ -113,8 +126,17 @@ def _ranges(part: str, where: str) -> list[str]:
         match = _RANGE.fullmatch(piece.strip())
         first, last = (int(match[1]), int(match[2] or match[1])) if match else (1, 0)
         if match is None or last < first or last - first > MOST:
-            raise InputError(Mistake(where, "", f'"{piece}" in "{part}"', "a number or a rising range such as 01-04"))
-        hosts += [f"{head}{number:0{len(match[1])}d}" for number in range(first, last + 1)]
+            raise InputError(
+                Mistake(
+                    where,
+                    "",
+                    f'"{piece}" in "{part}"',
+                    "a number or a rising range such as 01-04",
+                )
+            )
+        hosts += [
+            f"{head}{number:0{len(match[1])}d}" for number in range(first, last + 1)
+        ]
     return [name for host in hosts for name in _ranges(host + tail, where)]
 
 
@@ -125,5 +147,7 @@ def _added(lines: list[Line]) -> list[Line]:
     for line in lines:
         before = total.get(line.host)
         slots = (line.slots or 0) + ((before.slots or 0) if before else 0)
-        total[line.host] = Line(line.host, slots, before.where if before else line.where)
+        total[line.host] = Line(
+            line.host, slots, before.where if before else line.where
+        )
     return list(total.values())

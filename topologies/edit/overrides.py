@@ -44,7 +44,9 @@ class GpuChange:
     value: float | None
 
 
-def apply(fabric: Fabric, overrides: Mapping[str, str], where: str = "cluster.set") -> Fabric:
+def apply(
+    fabric: Fabric, overrides: Mapping[str, str], where: str = "cluster.set"
+) -> Fabric:
     """The fabric with its links and GPUs changed; what was changed is graded "guess", since nobody measured it.
 
     Raises
@@ -85,7 +87,15 @@ def _changed(fabric: Fabric, key: str, text: str, where: str) -> Fabric:
         mistakes.append(missing(fabric, selector, key, where))
     if attribute not in ATTRIBUTES:
         hint = did_you_mean(attribute, ATTRIBUTES)
-        mistakes.append(Mistake(where, key, f'the attribute "{attribute}"', f"one of {', '.join(ATTRIBUTES)}", hint))
+        mistakes.append(
+            Mistake(
+                where,
+                key,
+                f'the attribute "{attribute}"',
+                f"one of {', '.join(ATTRIBUTES)}",
+                hint,
+            )
+        )
         raise InputError(mistakes)
     try:
         factor, value = _value(attribute, text, where, key)
@@ -96,9 +106,13 @@ def _changed(fabric: Fabric, key: str, text: str, where: str) -> Fabric:
         raise InputError(mistakes)
     if attribute in GPU_ATTRIBUTES:
         change = GpuChange(_gpus(fabric, found), attribute, factor, value)
-        return fabric.with_columns(gpu_changes=(*fabric.gpu_changes, change)).with_routes_of(fabric)
+        return fabric.with_columns(
+            gpu_changes=(*fabric.gpu_changes, change)
+        ).with_routes_of(fabric)
     source = f"{where}: {key} = {text}"
-    changed = fabric.with_columns(links=_replaced(fabric.links, found.rows, attribute, factor, value, source))
+    changed = fabric.with_columns(
+        links=_replaced(fabric.links, found.rows, attribute, factor, value, source)
+    )
     return changed.with_routes_of(fabric) if attribute == "bandwidth" else changed
 
 
@@ -108,8 +122,16 @@ def _split(fabric: Fabric, key: str, where: str) -> tuple[str, str]:
     if dot and "]" not in attribute:
         return selector.strip(), attribute.strip()
     expected = 'selector.attribute, for example "nvlink.bandwidth", or the value "off"'
-    known = [f"{kind}.{attribute}" for kind in fabric.links.kinds for attribute in LINK_ATTRIBUTES]
-    raise InputError(Mistake(where, key, f'"{key}"', expected, did_you_mean(f"{key}.bandwidth", known)))
+    known = [
+        f"{kind}.{attribute}"
+        for kind in fabric.links.kinds
+        for attribute in LINK_ATTRIBUTES
+    ]
+    raise InputError(
+        Mistake(
+            where, key, f'"{key}"', expected, did_you_mean(f"{key}.bandwidth", known)
+        )
+    )
 
 
 def _found(fabric: Fabric, selector: str, key: str, where: str) -> Selection:
@@ -120,34 +142,86 @@ def _found(fabric: Fabric, selector: str, key: str, where: str) -> Selection:
 
 
 def _gpus(fabric: Fabric, found: Selection) -> tuple[str, ...]:
-    return tuple(name for name in found.nodes if fabric.nodes.kinds[fabric.nodes.index[name]] == "gpu")
+    return tuple(
+        name
+        for name in found.nodes
+        if fabric.nodes.kinds[fabric.nodes.index[name]] == "gpu"
+    )
 
 
-def _unfit(fabric: Fabric, selector: str, found: Selection, attribute: str, key: str, where: str) -> list[Mistake]:
+def _unfit(
+    fabric: Fabric,
+    selector: str,
+    found: Selection,
+    attribute: str,
+    key: str,
+    where: str,
+) -> list[Mistake]:
     """An attribute that what was selected does not have."""
     gpus = _gpus(fabric, found)
     if attribute in GPU_ATTRIBUTES and not gpus:
         hint = f"gpu.{attribute}, gpu[3].{attribute}, gpu[{(fabric.hosts or ('host0',))[0]}].{attribute}"
-        return [Mistake(where, key, f'"{selector}", which is no GPU', f"GPUs: only they have {attribute}", hint)]
+        return [
+            Mistake(
+                where,
+                key,
+                f'"{selector}", which is no GPU',
+                f"GPUs: only they have {attribute}",
+                hint,
+            )
+        ]
     if attribute in LINK_ATTRIBUTES and re.fullmatch(r"gpu(\[.*\])?", selector):
         links = ", ".join(f"{kind}.{attribute}" for kind in fabric.links.kinds[:3])
-        return [Mistake(where, key, f"{attribute} of a GPU", f"one of {', '.join(GPU_ATTRIBUTES)}", f"links: {links}")]
+        return [
+            Mistake(
+                where,
+                key,
+                f"{attribute} of a GPU",
+                f"one of {', '.join(GPU_ATTRIBUTES)}",
+                f"links: {links}",
+            )
+        ]
     if attribute in LINK_ATTRIBUTES and not len(found.rows):
-        return [Mistake(where, key, f'"{selector}", which has no link', "something with links")]
+        return [
+            Mistake(
+                where, key, f'"{selector}", which has no link', "something with links"
+            )
+        ]
     return []
 
 
-def _value(attribute: str, text: str, where: str, key: str) -> tuple[float | None, float | None]:
+def _value(
+    attribute: str, text: str, where: str, key: str
+) -> tuple[float | None, float | None]:
     """(factor, None) or (None, quantity)."""
     if match := _FACTOR.fullmatch(text):
         factor = float(match[1]) / (100.0 if match[2] == "%" else 1.0)
         if not factor <= LARGEST or (factor == 0 and attribute != "latency"):
             hint = 'to take it away: selector = "off"' if factor == 0 else ""
-            raise InputError(Mistake(where, key, f'"{text}"', f"a factor above 0, at most {LARGEST:g}", hint))
+            raise InputError(
+                Mistake(
+                    where,
+                    key,
+                    f'"{text}"',
+                    f"a factor above 0, at most {LARGEST:g}",
+                    hint,
+                )
+            )
         return factor, None
     if attribute == "clock":
-        raise InputError(Mistake(where, key, f'"{text}"', 'a factor such as "0.9x"', "of the clock it usually has"))
-    examples = {"latency": (parse_duration, "1 us"), "flops": (parse_rate, "900 TFLOP/s")}
+        raise InputError(
+            Mistake(
+                where,
+                key,
+                f'"{text}"',
+                'a factor such as "0.9x"',
+                "of the clock it usually has",
+            )
+        )
+    examples = {
+        "latency": (parse_duration, "1 us"),
+        "flops": (parse_rate, "900 TFLOP/s"),
+    }
     parse, example = examples.get(attribute, (parse_bandwidth, "100 GB/s"))
     try:
         number = parse(text, where, key)
@@ -157,14 +231,25 @@ def _value(attribute: str, text: str, where: str, key: str) -> tuple[float | Non
         raise InputError(replace(first, expected=expected)) from None
     if number == 0 and attribute != "latency":
         raise InputError(
-            Mistake(where, key, f'"{text}"', f"a {attribute} above 0", 'to take it away: selector = "off"')
+            Mistake(
+                where,
+                key,
+                f'"{text}"',
+                f"a {attribute} above 0",
+                'to take it away: selector = "off"',
+            )
         )
     return None, number
 
 
 def _replaced(
-    links: Links, rows: Ints, attribute: str, factor: float | None, value: float | None, source: str
-) -> Links:  # fmt: skip
+    links: Links,
+    rows: Ints,
+    attribute: str,
+    factor: float | None,
+    value: float | None,
+    source: str,
+) -> Links:
     values: Floats = getattr(links, attribute).copy()
     old = values[rows]
     each = links.count[rows] if attribute == "bandwidth" else np.ones(len(rows))
@@ -173,8 +258,14 @@ def _replaced(
         grade = links.latency_evidence.astype(object)
         grade[rows] = "guess"
         return replace(links, latency=values, latency_evidence=grade.astype(np.str_))
-    raw, grade, sources = links.raw.copy(), links.evidence.astype(object), links.source.copy()
+    raw, grade, sources = (
+        links.raw.copy(),
+        links.evidence.astype(object),
+        links.source.copy(),
+    )
     # The wire scales with the payload: headers keep their part.
     raw[rows] *= values[rows] / old
     grade[rows], sources[rows] = "guess", source
-    return replace(links, bandwidth=values, raw=raw, evidence=grade.astype(np.str_), source=sources)
+    return replace(
+        links, bandwidth=values, raw=raw, evidence=grade.astype(np.str_), source=sources
+    )

@@ -13,7 +13,7 @@ from topologies.fabric import Fabric
 
 
 class Wanted(Protocol):
-    """What is asked for: the keys of a scenario's [placement] (`sim.sections.Placement`)."""
+    """What is asked for: the keys of a scenario's [placement] (`sim.spec.sections.Placement`)."""
 
     @property
     def by(self) -> str: ...
@@ -50,13 +50,20 @@ def in_order(fabric: Fabric, ranks: int) -> tuple[str, ...]:
         If there are no ranks, or more than GPUs.
     """
     if not 1 <= ranks <= len(fabric.gpus):
-        found, expected = f"{ranks} ranks", f"1 to {len(fabric.gpus)} ranks, one per GPU"
+        found, expected = (
+            f"{ranks} ranks",
+            f"1 to {len(fabric.gpus)} ranks, one per GPU",
+        )
         raise InputError(Mistake(fabric.name, "placement", found, expected))
     return fabric.gpus[:ranks]
 
 
 def place(
-    fabric: Fabric, ranks: int, wanted: Wanted, where: str = "placement", taken: Sequence[str] = ()
+    fabric: Fabric,
+    ranks: int,
+    wanted: Wanted,
+    where: str = "placement",
+    taken: Sequence[str] = (),
 ) -> tuple[str, ...]:
     """GPU of every rank.
 
@@ -86,25 +93,41 @@ def place(
     if wanted.hostfile is not None:
         lines = read(wanted.hostfile)
         if _one_rank_a_line(lines):
-            return _listed(fabric, ranks, _by_line(hosts, lines), where, frozenset(taken))
+            return _listed(
+                fabric, ranks, _by_line(hosts, lines), where, frozenset(taken)
+            )
         slots = _all_slots(hosts, lines)
     elif wanted.hosts is not None:
-        names = [host for text in wanted.hosts for host in expand(text, f"{where}.hosts")]
-        slots = _all_slots(hosts, [Line(host, wanted.slots, f"{where}.hosts") for host in names])
+        names = [
+            host for text in wanted.hosts for host in expand(text, f"{where}.hosts")
+        ]
+        slots = _all_slots(
+            hosts, [Line(host, wanted.slots, f"{where}.hosts") for host in names]
+        )
     else:
         slots = _free(hosts, wanted.slots, where, frozenset(taken))
     _each_once(slots, frozenset(taken))
     places = _sorted(fabric, slots, wanted, where)
     if ranks > len(places):
         found = f"{ranks} ranks for {len(places)} GPUs of {len(slots)} hosts: rank {len(places)} has none"
-        raise InputError(Mistake(where, "", found, f"at most {len(places)} ranks", "name more hosts, or more slots"))
+        raise InputError(
+            Mistake(
+                where,
+                "",
+                found,
+                f"at most {len(places)} ranks",
+                "name more hosts, or more slots",
+            )
+        )
     return places[:ranks]
 
 
 def gpus_by_host(fabric: Fabric) -> dict[str, tuple[str, ...]]:
     """Hosts in order, each with its GPUs in order; those without a GPU (storage servers) are left out."""
     found: dict[str, list[str]] = {}
-    for name, kind, host in zip(fabric.nodes.names, fabric.nodes.kinds, fabric.nodes.hosts, strict=True):
+    for name, kind, host in zip(
+        fabric.nodes.names, fabric.nodes.kinds, fabric.nodes.hosts, strict=True
+    ):
         if kind == "gpu":
             found.setdefault(host, []).append(name)
     return {host: tuple(gpus) for host, gpus in found.items()}
@@ -114,7 +137,9 @@ def leaves_of(fabric: Fabric) -> dict[str, str]:
     """The switch that each host hangs under: that of its first NIC."""
     kinds, hosts, index = fabric.nodes.kinds, fabric.nodes.hosts, fabric.nodes.index
     found: dict[str, str] = {}
-    for src, dst in zip(fabric.links.src.tolist(), fabric.links.dst.tolist(), strict=True):
+    for src, dst in zip(
+        fabric.links.src.tolist(), fabric.links.dst.tolist(), strict=True
+    ):
         nic = index[src]
         if kinds[nic] == "nic" and not hosts[index[dst]]:
             found.setdefault(hosts[nic], dst)
@@ -122,35 +147,70 @@ def leaves_of(fabric: Fabric) -> dict[str, str]:
 
 
 def _one_way(wanted: Wanted, where: str) -> None:
-    said = [key for key in ("gpus", "hosts", "hostfile") if getattr(wanted, key) is not None]
+    said = [
+        key for key in ("gpus", "hosts", "hostfile") if getattr(wanted, key) is not None
+    ]
     if len(said) > 1:
-        raise InputError(Mistake(where, "", " and ".join(said), "one of gpus, hosts and hostfile"))
+        raise InputError(
+            Mistake(where, "", " and ".join(said), "one of gpus, hosts and hostfile")
+        )
     if wanted.leaves is not None and wanted.by != "scattered":
-        raise InputError(Mistake(f"{where}.leaves", "", str(wanted.leaves), 'by = "scattered" beside it'))
+        raise InputError(
+            Mistake(
+                f"{where}.leaves", "", str(wanted.leaves), 'by = "scattered" beside it'
+            )
+        )
     if wanted.gpus is not None and (wanted.by != "order" or wanted.slots is not None):
-        raise InputError(Mistake(where, "", "gpus with by or slots", "gpus alone: it says where every rank is"))
+        raise InputError(
+            Mistake(
+                where,
+                "",
+                "gpus with by or slots",
+                "gpus alone: it says where every rank is",
+            )
+        )
     if wanted.hostfile is not None and wanted.slots is not None:
-        raise InputError(Mistake(f"{where}.slots", "", str(wanted.slots), "slots=N in the lines of the hostfile"))
+        raise InputError(
+            Mistake(
+                f"{where}.slots",
+                "",
+                str(wanted.slots),
+                "slots=N in the lines of the hostfile",
+            )
+        )
 
 
 def _listed(
     fabric: Fabric, ranks: int, gpus: Sequence[str], where: str, taken: frozenset[str]
-) -> tuple[str, ...]:  # fmt: skip
+) -> tuple[str, ...]:
     """An explicit list."""
     known, seen, mistakes = set(fabric.gpus), {}, []  # type: tuple[set[str], dict[str, int], list[Mistake]]
     for rank, gpu in enumerate(gpus):
         if gpu not in known:
             expected = f"a GPU of the cluster, such as {fabric.gpus[0]}"
             hint = did_you_mean(gpu, known)
-            mistakes.append(Mistake(where, f"gpus, rank {rank}", f'"{gpu}"', expected, hint))
+            mistakes.append(
+                Mistake(where, f"gpus, rank {rank}", f'"{gpu}"', expected, hint)
+            )
         elif gpu in taken:
-            mistakes.append(Mistake(where, f"gpus, rank {rank}", f"{gpu}, of another job", "a GPU of its own"))
+            mistakes.append(
+                Mistake(
+                    where,
+                    f"gpus, rank {rank}",
+                    f"{gpu}, of another job",
+                    "a GPU of its own",
+                )
+            )
         elif gpu in seen:
             found = f"{gpu}, where rank {seen[gpu]} is"
-            mistakes.append(Mistake(where, f"gpus, rank {rank}", found, "a GPU of its own"))
+            mistakes.append(
+                Mistake(where, f"gpus, rank {rank}", found, "a GPU of its own")
+            )
         seen.setdefault(gpu, rank)
     if len(gpus) != ranks:
-        mistakes.append(Mistake(where, "gpus", f"{len(gpus)} GPUs", f"{ranks}, one for every rank"))
+        mistakes.append(
+            Mistake(where, "gpus", f"{len(gpus)} GPUs", f"{ranks}, one for every rank")
+        )
     if mistakes:
         raise InputError(mistakes)
     return tuple(gpus)
@@ -174,17 +234,33 @@ def _slots(hosts: Hosts, line: Line) -> Slots:
         names = list(hosts)
         listed = ", ".join(names if len(names) <= 8 else [*names[:3], "...", names[-1]])
         hint = did_you_mean(line.host, names)
-        raise InputError(Mistake(line.where, "", f'host "{line.host}"', f"a host of the cluster: {listed}", hint))
+        raise InputError(
+            Mistake(
+                line.where,
+                "",
+                f'host "{line.host}"',
+                f"a host of the cluster: {listed}",
+                hint,
+            )
+        )
     gpus = hosts[line.host]
     if line.slots is not None and line.slots > len(gpus):
         found = f"{line.slots} slots on {line.host}"
-        raise InputError(Mistake(line.where, "", found, f"at most {len(gpus)}, the GPUs of {line.host}"))
-    return Slots(line.host, gpus if line.slots is None else gpus[: line.slots], line.where)
+        raise InputError(
+            Mistake(
+                line.where, "", found, f"at most {len(gpus)}, the GPUs of {line.host}"
+            )
+        )
+    return Slots(
+        line.host, gpus if line.slots is None else gpus[: line.slots], line.where
+    )
 
 
 def _one_rank_a_line(lines: Sequence[Line]) -> bool:
     """Bare lines that repeat a host: a rank each, in that order, as Slurm's arbitrary distribution has it."""
-    return all(line.slots is None for line in lines) and len({line.host for line in lines}) < len(lines)
+    return all(line.slots is None for line in lines) and len(
+        {line.host for line in lines}
+    ) < len(lines)
 
 
 def _by_line(hosts: Hosts, lines: Sequence[Line]) -> list[str]:
@@ -194,20 +270,36 @@ def _by_line(hosts: Hosts, lines: Sequence[Line]) -> list[str]:
         gpus, at = _slots(hosts, line).gpus, used.get(line.host, 0)
         if at >= len(gpus):
             found = f"{line.host} for the {at + 1}th time: rank {len(places)} has no GPU there"
-            raise InputError(Mistake(line.where, "", found, f"at most {len(gpus)} lines, one for every GPU"))
+            raise InputError(
+                Mistake(
+                    line.where,
+                    "",
+                    found,
+                    f"at most {len(gpus)} lines, one for every GPU",
+                )
+            )
         places.append(gpus[at])
         used[line.host] = at + 1
     return places
 
 
-def _free(hosts: Hosts, slots: int | None, where: str, taken: frozenset[str]) -> list[Slots]:
+def _free(
+    hosts: Hosts, slots: int | None, where: str, taken: frozenset[str]
+) -> list[Slots]:
     """All hosts, less the GPUs that other jobs have."""
     found = []
     for host, gpus in hosts.items():
         left = tuple(gpu for gpu in gpus if gpu not in taken)
         if slots is not None and slots > len(gpus):
             wrong = f"{slots} on {host}"
-            raise InputError(Mistake(f"{where}.slots", "", wrong, f"at most {len(gpus)}, the GPUs of {host}"))
+            raise InputError(
+                Mistake(
+                    f"{where}.slots",
+                    "",
+                    wrong,
+                    f"at most {len(gpus)}, the GPUs of {host}",
+                )
+            )
         if left:
             found.append(Slots(host, left if slots is None else left[:slots], where))
     return found
@@ -218,19 +310,29 @@ def _each_once(slots: Sequence[Slots], taken: frozenset[str]) -> None:
     mistakes = []
     for one in slots:
         if one.host in seen:
-            mistakes.append(Mistake(one.where, "", f"{one.host} twice", "every host once"))
+            mistakes.append(
+                Mistake(one.where, "", f"{one.host} twice", "every host once")
+            )
         elif shared := [gpu for gpu in one.gpus if gpu in taken]:
-            mistakes.append(Mistake(one.where, "", f"{shared[0]}, of another job", "GPUs of its own"))
+            mistakes.append(
+                Mistake(
+                    one.where, "", f"{shared[0]}, of another job", "GPUs of its own"
+                )
+            )
         seen.add(one.host)
     if mistakes:
         raise InputError(mistakes)
 
 
-def _sorted(fabric: Fabric, slots: list[Slots], wanted: Wanted, where: str) -> tuple[str, ...]:
+def _sorted(
+    fabric: Fabric, slots: list[Slots], wanted: Wanted, where: str
+) -> tuple[str, ...]:
     """GPUs in the order of ranks."""
     if wanted.by == "rail":
         width = max((len(one.gpus) for one in slots), default=0)
-        return tuple(one.gpus[at] for at in range(width) for one in slots if at < len(one.gpus))
+        return tuple(
+            one.gpus[at] for at in range(width) for one in slots if at < len(one.gpus)
+        )
     if wanted.by in ("leaf", "scattered"):
         leaves = leaves_of(fabric)
         under: dict[str, list[Slots]] = {}
@@ -238,9 +340,20 @@ def _sorted(fabric: Fabric, slots: list[Slots], wanted: Wanted, where: str) -> t
             under.setdefault(leaves.get(one.host, ""), []).append(one)
         if wanted.leaves is not None and wanted.leaves > len(under):
             found = f"{wanted.leaves}"
-            raise InputError(Mistake(f"{where}.leaves", "", found, f"at most {len(under)}, those over the hosts"))
+            raise InputError(
+                Mistake(
+                    f"{where}.leaves",
+                    "",
+                    found,
+                    f"at most {len(under)}, those over the hosts",
+                )
+            )
         groups = list(under.values())[: wanted.leaves]
-        slots = [one for group in groups for one in group] if wanted.by == "leaf" else list(_dealt(groups))
+        slots = (
+            [one for group in groups for one in group]
+            if wanted.by == "leaf"
+            else list(_dealt(groups))
+        )
     return tuple(gpu for one in slots for gpu in one.gpus)
 
 

@@ -85,7 +85,9 @@ def resolve(fabric: Fabric, selector: str) -> Selection:
 def missing(fabric: Fabric, selector: str, key: str, where: str) -> Mistake:
     """The mistake of a selector that means nothing on this fabric, with what comes close."""
     links, nodes, part = fabric.links, fabric.nodes, _PART.fullmatch(selector.strip())
-    if ends := _ends_told(fabric, part[2] if part and part[1].strip() == "link" else selector):
+    if ends := _ends_told(
+        fabric, part[2] if part and part[1].strip() == "link" else selector
+    ):
         expected = f"a link of {fabric.name}, such as {links.name(0)}"
         return Mistake(where, key, f'"{selector}", which is no link', expected, ends)
     kinds = list(dict.fromkeys([*links.kinds, *nodes.kinds, "link"]))
@@ -93,8 +95,14 @@ def missing(fabric: Fabric, selector: str, key: str, where: str) -> Mistake:
         kind = part[1].strip()
         count = len(nodes.of_kind(kind))
         numbers = f", or a number from 0 to {count - 1}" if count else ""
-        hint = did_you_mean(part[2], [*fabric.hosts[:_MOST_NAMES], *nodes.names[:_MOST_NAMES]])
-        what = "link by its ends, such as " + links.name(0) if kind == "link" else f"{kind}"
+        hint = did_you_mean(
+            part[2], [*fabric.hosts[:_MOST_NAMES], *nodes.names[:_MOST_NAMES]]
+        )
+        what = (
+            "link by its ends, such as " + links.name(0)
+            if kind == "link"
+            else f"{kind}"
+        )
         return Mistake(
             where,
             key,
@@ -106,7 +114,9 @@ def missing(fabric: Fabric, selector: str, key: str, where: str) -> Mistake:
     known += links.names(range(min(len(links), _MOST_NAMES)))
     hint = did_you_mean(part[1] if part else selector, known)
     expected = f"a kind ({', '.join(kinds)}), a link such as {links.name(0)}, or a host or node of {fabric.name}"
-    return Mistake(where, key, f'"{selector}", which matches no link and no device', expected, hint)
+    return Mistake(
+        where, key, f'"{selector}", which matches no link and no device', expected, hint
+    )
 
 
 def _ends_told(fabric: Fabric, text: str) -> str:
@@ -117,7 +127,10 @@ def _ends_told(fabric: Fabric, text: str) -> str:
     ends = [piece.strip() for piece in text.split(arrow, 1)]
     for end in ends:
         if end not in fabric.nodes.index:
-            return did_you_mean(end, fabric.nodes.names[:_MOST_NAMES]) or f'there is no node "{end}"'
+            return (
+                did_you_mean(end, fabric.nodes.names[:_MOST_NAMES])
+                or f'there is no node "{end}"'
+            )
     near = fabric.links.dst[fabric.links.src == ends[0]].tolist()
     return f"{ends[0]} has links to {', '.join(near[:4])}{', ...' if len(near) > 4 else ''}"
 
@@ -141,7 +154,8 @@ def _part(fabric: Fabric, kind: str, where: str) -> Selection:
         rows = links.of_kind(kind)
         near = _at(fabric, devices or _inside(fabric, where))
         return Selection(
-            rows[np.isin(rows, near)], tuple(n for n in devices if fabric.nodes.kinds[nodes.index[n]] == kind)
+            rows[np.isin(rows, near)],
+            tuple(n for n in devices if fabric.nodes.kinds[nodes.index[n]] == kind),
         )
     if kind == "link":
         return Selection(_at(fabric, devices or _inside(fabric, where)))
@@ -155,7 +169,11 @@ def _devices(fabric: Fabric, kind: str, where: str) -> list[str]:
     if _NUMBERS.fullmatch(where):
         return [named[at] for at in _numbers(where) if at < len(named)]
     if (found := _IN_HOST.fullmatch(where)) and found[1] in fabric.hosts:
-        own = [name for name in named if kind != "host" and fabric.host_of(name) == found[1]]
+        own = [
+            name
+            for name in named
+            if kind != "host" and fabric.host_of(name) == found[1]
+        ]
         return [own[at] for at in _numbers(found[2]) if at < len(own)]
     if kind == "host":
         return [name for name in named if fnmatchcase(name, where)]
@@ -176,7 +194,11 @@ def _numbers(text: str) -> list[int]:
 def _inside(fabric: Fabric, name: str) -> list[str]:
     """The node of that name, or the nodes of the host (or of hosts, by a pattern)."""
     pairs = zip(fabric.nodes.names, fabric.nodes.hosts, strict=True)
-    return [node for node, host in pairs if fnmatchcase(node, name) or (host and fnmatchcase(host, name))]
+    return [
+        node
+        for node, host in pairs
+        if fnmatchcase(node, name) or (host and fnmatchcase(host, name))
+    ]
 
 
 def _of_kind(fabric: Fabric, kind: str, devices: Iterable[str]) -> Selection:
@@ -188,8 +210,17 @@ def _of_kind(fabric: Fabric, kind: str, devices: Iterable[str]) -> Selection:
         of = dict(zip(fabric.nodes.names, fabric.nodes.kinds, strict=True))
         links = fabric.links
         # Two leaves may be joined without a spine switch: their link is of kind "spine" all the same.
-        names = [(links.kind[row], of[links.src[row]], of[links.dst[row]]) for row in rows.tolist()]
-        top = np.array([max(level.get(name, -1) for name in three) == level[kind] for three in names], dtype=bool)
+        names = [
+            (links.kind[row], of[links.src[row]], of[links.dst[row]])
+            for row in rows.tolist()
+        ]
+        top = np.array(
+            [
+                max(level.get(name, -1) for name in three) == level[kind]
+                for three in names
+            ],
+            dtype=bool,
+        )
         rows = rows[top] if top.any() else rows
     return Selection(rows, named)
 
@@ -197,7 +228,9 @@ def _of_kind(fabric: Fabric, kind: str, devices: Iterable[str]) -> Selection:
 def _at(fabric: Fabric, names: Iterable[str]) -> Ints:
     """Rows with an end among some nodes."""
     wanted = sorted(set(names))
-    return np.flatnonzero(_among(fabric.links.src, wanted) | _among(fabric.links.dst, wanted))
+    return np.flatnonzero(
+        _among(fabric.links.src, wanted) | _among(fabric.links.dst, wanted)
+    )
 
 
 def _among(ends: npt.NDArray[np.str_], names: list[str]) -> npt.NDArray[np.bool_]:

@@ -20,7 +20,9 @@ _STANDING = frozenset({"gpu", "cpu", "memory", "nvme", "storage"})
 _SHOWN = 16
 
 
-def off(fabric: Fabric, rows: Ints, devices: Sequence[str], key: str, where: str) -> Fabric:
+def off(
+    fabric: Fabric, rows: Ints, devices: Sequence[str], key: str, where: str
+) -> Fabric:
     """The fabric without some rows of links (both directions given) and without some devices.
 
     Raises
@@ -32,8 +34,18 @@ def off(fabric: Fabric, rows: Ints, devices: Sequence[str], key: str, where: str
     lost = [rank for rank, gpu in enumerate(fabric.gpus) if gpu in gone]
     if lost:
         expected = "every rank with its GPU"
-        hint = "fewer GPUs: cluster.hosts or cluster.gpus; a slower one: gpu[3].clock=0.5x"
-        raise InputError(Mistake(where, key, f"off, which takes away {_ranks(lost, fabric)}", expected, hint))
+        hint = (
+            "fewer GPUs: cluster.hosts or cluster.gpus; a slower one: gpu[3].clock=0.5x"
+        )
+        raise InputError(
+            Mistake(
+                where,
+                key,
+                f"off, which takes away {_ranks(lost, fabric)}",
+                expected,
+                hint,
+            )
+        )
     keep = np.ones(len(fabric.links), dtype=bool)
     keep[rows] = False
     gone |= _dead_ends(fabric, keep)
@@ -41,11 +53,18 @@ def off(fabric: Fabric, rows: Ints, devices: Sequence[str], key: str, where: str
     names = zip(fabric.nodes.names, fabric.nodes.kinds, fabric.nodes.hosts, strict=True)
     columns = list(zip(*[row for row in names if row[0] not in gone], strict=True))
     nodes = Nodes(*(tuple(column) for column in columns))
-    links = Links(**{entry.name: getattr(fabric.links, entry.name)[keep] for entry in fields(Links)})
+    links = Links(
+        **{
+            entry.name: getattr(fabric.links, entry.name)[keep]
+            for entry in fields(Links)
+        }
+    )
     return fabric.with_columns(nodes=nodes, links=links)
 
 
-def _dead_ends(fabric: Fabric, keep: np.ndarray[tuple[int, ...], np.dtype[np.bool_]]) -> set[str]:
+def _dead_ends(
+    fabric: Fabric, keep: np.ndarray[tuple[int, ...], np.dtype[np.bool_]]
+) -> set[str]:
     """Switches and NICs that lost links and lead nowhere: their last cable goes too (`keep` is changed)."""
     src, dst = fabric.ends
     first, gone = np.bincount(src, minlength=len(fabric.nodes)), set[int]()
@@ -62,7 +81,12 @@ def _dead_ends(fabric: Fabric, keep: np.ndarray[tuple[int, ...], np.dtype[np.boo
         keep &= ~(np.isin(src, dead) | np.isin(dst, dead))
 
 
-def _check_reach(fabric: Fabric, keep: np.ndarray[tuple[int, ...], np.dtype[np.bool_]], key: str, where: str) -> None:
+def _check_reach(
+    fabric: Fabric,
+    keep: np.ndarray[tuple[int, ...], np.dtype[np.bool_]],
+    key: str,
+    where: str,
+) -> None:
     """GPUs that are cut off from most of the others are an error."""
     src, dst = fabric.ends
     label = components(len(fabric.nodes), src[keep], dst[keep])
@@ -73,7 +97,11 @@ def _check_reach(fabric: Fabric, keep: np.ndarray[tuple[int, ...], np.dtype[np.b
     main = parts[counts.argmax()]
     lost = np.flatnonzero(part != main).tolist()
     found = f"off, which cuts {_ranks(lost, fabric)} off from rank {int(np.flatnonzero(part == main)[0])}"
-    raise InputError(Mistake(where, key, found, "a way between any two ranks", "leave one of the ways on"))
+    raise InputError(
+        Mistake(
+            where, key, found, "a way between any two ranks", "leave one of the ways on"
+        )
+    )
 
 
 def _ranks(ranks: Sequence[int], fabric: Fabric) -> str:

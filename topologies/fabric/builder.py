@@ -27,7 +27,9 @@ class FabricBuilder:
         self._hosts: list[str] = []
         self._index: dict[str, int] = {}
         # What links are like, once for each call that adds some, and of which of those each row is one.
-        self._values: dict[str, list[Any]] = {key: [] for key in Links.__dataclass_fields__ if key not in _ENDS}
+        self._values: dict[str, list[Any]] = {
+            key: [] for key in Links.__dataclass_fields__ if key not in _ENDS
+        }
         self._alike: list[Ints] = []
         self._ends: dict[str, list[Sequence[str] | Ints]] = {key: [] for key in _ENDS}
 
@@ -43,7 +45,14 @@ class FabricBuilder:
         """Join `a` (the end nearer the CPU) and `b` by `count` physical links, one row in each direction."""
         self.cables([a], [b], kind, spec, count)
 
-    def cables(self, a: Sequence[str], b: Sequence[str], kind: str, spec: LinkSpec, count: int = 1) -> None:
+    def cables(
+        self,
+        a: Sequence[str],
+        b: Sequence[str],
+        kind: str,
+        spec: LinkSpec,
+        count: int = 1,
+    ) -> None:
         """Join `a[i]` and `b[i]` for every i: as many calls of `link`, with the rows in the same order."""
         ends: list[list[str]] = [[""] * (2 * len(a)), [""] * (2 * len(a))]
         ends[0][::2], ends[0][1::2] = a, b
@@ -63,46 +72,75 @@ class FabricBuilder:
         self._names.extend([f"{host}/{name}" for host in hosts for name in part._names])
         self._kinds.extend(part._kinds * copies)
         self._hosts.extend([host for host in hosts for _ in range(size)])
-        self._index.update(zip(self._names[start:], range(start, start + size * copies), strict=True))
+        self._index.update(
+            zip(self._names[start:], range(start, start + size * copies), strict=True)
+        )
         for key, values in part._values.items():
             self._values[key].extend(values)
         self._alike.append(np.tile(part._rows(), copies) + first)
         for key in _ENDS:
             inside = part._positions(key)
             if (inside < 0).any():  # a link to what is no node: `finish` says so
-                named = [name for names in part._ends[key] for name in part._named(names)]
-                self._ends[key].append([f"{host}/{name}" for host in hosts for name in named])
+                named = [
+                    name for names in part._ends[key] for name in part._named(names)
+                ]
+                self._ends[key].append(
+                    [f"{host}/{name}" for host in hosts for name in named]
+                )
             else:
-                self._ends[key].append((inside + start + size * np.arange(copies)[:, None]).ravel())
+                self._ends[key].append(
+                    (inside + start + size * np.arange(copies)[:, None]).ravel()
+                )
 
     def _rows(self) -> Ints:
-        return np.concatenate(self._alike) if self._alike else np.empty(0, dtype=np.int64)
+        return (
+            np.concatenate(self._alike) if self._alike else np.empty(0, dtype=np.int64)
+        )
 
     def _positions(self, key: str) -> Ints:
         """Nodes at one end of all rows; -1 for a name that is none."""
         parts = [
-            names if isinstance(names, np.ndarray) else np.array([self._index.get(name, -1) for name in names])
+            names
+            if isinstance(names, np.ndarray)
+            else np.array([self._index.get(name, -1) for name in names])
             for names in self._ends[key]
         ]
-        return np.concatenate(parts).astype(np.int64) if parts else np.empty(0, dtype=np.int64)
+        return (
+            np.concatenate(parts).astype(np.int64)
+            if parts
+            else np.empty(0, dtype=np.int64)
+        )
 
     def _named(self, names: Sequence[str] | Ints) -> Sequence[str]:
-        return [self._names[at] for at in names.tolist()] if isinstance(names, np.ndarray) else names
+        return (
+            [self._names[at] for at in names.tolist()]
+            if isinstance(names, np.ndarray)
+            else names
+        )
 
     def _texts(self, key: str, positions: Ints) -> Texts:
         """Names at one end of all rows: all rows of a node share one text."""
         texts: Texts = np.array(self._names, dtype=object)[positions]
         if (positions < 0).any():
-            texts[:] = [name for names in self._ends[key] for name in self._named(names)]
+            texts[:] = [
+                name for names in self._ends[key] for name in self._named(names)
+            ]
         return texts
 
     def finish(self, name: str, gpu_model: str, family: str = "") -> Fabric:
         """The checked fabric; raises InputError with everything that is wrong with it."""
         nodes = Nodes(tuple(self._names), tuple(self._kinds), tuple(self._hosts))
-        nodes.__dict__["index"] = dict(self._index)  # the cached property: as it would make it
+        nodes.__dict__["index"] = dict(
+            self._index
+        )  # the cached property: as it would make it
         rows, ends = self._rows(), {key: self._positions(key) for key in _ENDS}
-        alike = {key: np.array(values, dtype=TYPES.get(key, np.str_))[rows] for key, values in self._values.items()}
-        links = Links(**{key: self._texts(key, at) for key, at in ends.items()}, **alike)
+        alike = {
+            key: np.array(values, dtype=TYPES.get(key, np.str_))[rows]
+            for key, values in self._values.items()
+        }
+        links = Links(
+            **{key: self._texts(key, at) for key, at in ends.items()}, **alike
+        )
         links.remember(nodes, ends["src"], ends["dst"])
         return Fabric(name, nodes, links, gpu_model, family)
 

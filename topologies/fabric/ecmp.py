@@ -21,7 +21,9 @@ if TYPE_CHECKING:
 Flow = tuple[str, str, int]
 
 
-def path(fabric: Fabric, src: str, dst: str, flow: int = 0, seed: int = 0) -> tuple[Ints, Floats]:
+def path(
+    fabric: Fabric, src: str, dst: str, flow: int = 0, seed: int = 0
+) -> tuple[Ints, Floats]:
     """Rows of `fabric.links` that a flow takes, and its bytes on each per byte sent, as `Fabric.spread` gives them.
 
     Parameters
@@ -49,7 +51,9 @@ def path(fabric: Fabric, src: str, dst: str, flow: int = 0, seed: int = 0) -> tu
     return rows, np.ones(len(rows))
 
 
-def paths(fabric: Fabric, flows: Iterable[Flow], seed: int = 0) -> list[tuple[Ints, Floats]]:
+def paths(
+    fabric: Fabric, flows: Iterable[Flow], seed: int = 0
+) -> list[tuple[Ints, Floats]]:
     """`path` of many flows; where equal paths differ in nothing, without looking at all of them.
 
     Beyond `topologies.routes.preference.MAX_PATHS` paths the draw is over all of them, not over those that routes keep.
@@ -95,4 +99,7 @@ def drawn(key: str, edges: Floats) -> int:
 
 def _hash(text: str) -> float:
     """From 0 to below 1, the same on every machine and in every process."""
-    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=6).digest(), "big") / 2.0**48
+    return (
+        int.from_bytes(hashlib.blake2b(text.encode(), digest_size=6).digest(), "big")
+        / 2.0**48
+    )

@@ -102,7 +102,9 @@ class Fabric:
         try:
             return self.nodes.index[node]
         except KeyError:
-            raise InputError(unknown(self.name, "node", node, self.nodes.names)) from None
+            raise InputError(
+                unknown(self.name, "node", node, self.nodes.names)
+            ) from None
 
     @cached_property
     def _router(self) -> Router:
@@ -127,7 +129,9 @@ class Fabric:
         try:
             return np.array([index[name] for name in names], dtype=np.int64)
         except KeyError as error:
-            raise InputError(unknown(self.name, "node", error.args[0], self.nodes.names)) from None
+            raise InputError(
+                unknown(self.name, "node", error.args[0], self.nodes.names)
+            ) from None
 
     def hops(self, node: str) -> Ints:
         """Hops from a node to every node, by position; very many to one that it cannot reach."""
@@ -141,7 +145,9 @@ class Fabric:
         if self._in_columns:
             return self._batch.loads(src, dst, amount)
         pair, rows, share = self.spreads(src, dst)
-        return np.bincount(rows, weights=share * amount[pair], minlength=len(self.links)).astype(np.float64)
+        return np.bincount(
+            rows, weights=share * amount[pair], minlength=len(self.links)
+        ).astype(np.float64)
 
     @property
     def _in_columns(self) -> bool:
@@ -155,20 +161,31 @@ class Fabric:
         if self._in_columns:
             return exchange(self._batch, senders, receivers, amount)
         src, dst = np.repeat(senders, len(receivers)), np.tile(receivers, len(senders))
-        return self.loads(src[src != dst], dst[src != dst], np.full(int((src != dst).sum()), amount))
+        return self.loads(
+            src[src != dst], dst[src != dst], np.full(int((src != dst).sum()), amount)
+        )
 
     def drawn(self, src: Ints, dst: Ints, draw: Floats) -> list[Ints | None]:
         """One of the equally good paths of every pair; None where it takes `routes` to know them (`Batch.drawn`)."""
-        return self._batch.drawn(src, dst, draw) if self._in_columns else [None] * len(src)
+        return (
+            self._batch.drawn(src, dst, draw) if self._in_columns else [None] * len(src)
+        )
 
     def spreads(self, src: Ints, dst: Ints) -> tuple[Ints, Ints, Floats]:
         """`spread` of many pairs of nodes (positions) at once: pair, row and share, sorted by pair and row."""
         if self._in_columns:
             return self._batch.spreads(src, dst)
         names = self.nodes.names
-        parts = [self.spread(names[a], names[b]) for a, b in zip(src.tolist(), dst.tolist(), strict=True)]
+        parts = [
+            self.spread(names[a], names[b])
+            for a, b in zip(src.tolist(), dst.tolist(), strict=True)
+        ]
         pair = np.repeat(np.arange(len(parts)), [len(rows) for rows, _ in parts])
-        return pair, np.concatenate([rows for rows, _ in parts]), np.concatenate([share for _, share in parts])
+        return (
+            pair,
+            np.concatenate([rows for rows, _ in parts]),
+            np.concatenate([share for _, share in parts]),
+        )
 
     def route(self, src: str, dst: str) -> Ints:
         """Rows of `links` on the best single path from `src` to `dst`, in order; empty from a node to itself.
@@ -207,14 +224,18 @@ class Fabric:
         """The node of a kind with the fewest hops from `node` (its socket's memory, its NIC); the first on a tie."""
         found = self._router.nearest(self.node_index(node), kind)
         if found is None:
-            raise InputError(unknown(self.name, "node kind", kind, set(self.nodes.kinds)))
+            raise InputError(
+                unknown(self.name, "node kind", kind, set(self.nodes.kinds))
+            )
         return self.nodes.names[found]
 
     def latency(self, route: Ints) -> float:
         """Seconds along a route, without software."""
         return float(self.links.latency[route].sum())
 
-    def with_overrides(self, overrides: Mapping[str, str], where: str = "cluster.set") -> Fabric:
+    def with_overrides(
+        self, overrides: Mapping[str, str], where: str = "cluster.set"
+    ) -> Fabric:
         """A what-if: this fabric with links changed, such as `{"nvlink.bandwidth": "2x", "nvlink.latency": "1 us"}`."""
         from topologies.edit.overrides import apply
 
@@ -225,17 +246,26 @@ class Fabric:
         """The NetworkX graph, read only: node attributes `kind`, `host`; edges as in `links` plus `link`, the row."""
         import networkx as nx
 
-        graph: nx.MultiDiGraph[str] = nx.MultiDiGraph(name=self.name, gpu_model=self.gpu_model, family=self.family)
-        for name, kind, host in zip(self.nodes.names, self.nodes.kinds, self.nodes.hosts, strict=True):
+        graph: nx.MultiDiGraph[str] = nx.MultiDiGraph(
+            name=self.name, gpu_model=self.gpu_model, family=self.family
+        )
+        for name, kind, host in zip(
+            self.nodes.names, self.nodes.kinds, self.nodes.hosts, strict=True
+        ):
             graph.add_node(name, kind=kind, host=host)
-        columns = {key: getattr(self.links, key).tolist() for key in self.links.__dataclass_fields__}
+        columns = {
+            key: getattr(self.links, key).tolist()
+            for key in self.links.__dataclass_fields__
+        }
         for row in range(len(self.links)):
             edge = {key: column[row] for key, column in columns.items()}
             graph.add_edge(edge.pop("src"), edge.pop("dst"), link=row, **edge)
         return nx.freeze(graph)  # type: ignore[no-any-return]
 
     @classmethod
-    def from_graph(cls, graph: nx.MultiDiGraph[str], name: str = "", gpu_model: str = "") -> Fabric:
+    def from_graph(
+        cls, graph: nx.MultiDiGraph[str], name: str = "", gpu_model: str = ""
+    ) -> Fabric:
         """Check and take over a graph with the attributes of `Fabric.graph`; rank order is node order.
 
         Edges need `kind`, `bandwidth` (bytes/s) and `latency` (s); `count` is 1, `raw` the bandwidth and both grades
@@ -245,11 +275,22 @@ class Fabric:
         order = sorted(range(len(given)), key=lambda at: given[at][2].get("link", at))
         rows = [_edge(*given[at]) for at in order]
         names = tuple(map(str, graph.nodes))
-        kinds, hosts = (tuple(str(data.get(key, "")) for data in graph.nodes.values()) for key in ("kind", "host"))
-        links = Links.of({key: [row[key] for row in rows] for key in Links.__dataclass_fields__})
+        kinds, hosts = (
+            tuple(str(data.get(key, "")) for data in graph.nodes.values())
+            for key in ("kind", "host")
+        )
+        links = Links.of(
+            {key: [row[key] for row in rows] for key in Links.__dataclass_fields__}
+        )
         model = gpu_model or str(graph.graph.get("gpu_model", ""))
         title = name or str(graph.graph.get("name", "graph"))
-        return cls(title, Nodes(names, kinds, hosts), links, model, str(graph.graph.get("family", "")))
+        return cls(
+            title,
+            Nodes(names, kinds, hosts),
+            links,
+            model,
+            str(graph.graph.get("family", "")),
+        )
 
     def with_columns(self, **fields: Any) -> Fabric:
         """A copy with other fields, not checked again: for changes that keep it sound (`topologies.edit.overrides`)."""

@@ -14,15 +14,31 @@ _RA = "NVIDIA DGX SuperPOD reference architecture, DGX H100 (RA-11333-001)"
 STORAGE_LINKS = frozenset({"storage", "server"})
 
 PORT = LinkSpec(
-    Quantity(40e9, "datasheet", f"{_RA}, storage architecture: a network maximum of 80 GB/s per node, over two ports"),
+    Quantity(
+        40e9,
+        "datasheet",
+        f"{_RA}, storage architecture: a network maximum of 80 GB/s per node, over two ports",
+    ),
     Quantity(1e-6, "guess", "order of magnitude of an InfiniBand hop with its adapter"),
-    raw=Quantity(50e9, "datasheet", f"{_RA}, storage fabric: MQM9700, 400 Gbit/s per port"),
+    raw=Quantity(
+        50e9, "datasheet", f"{_RA}, storage fabric: MQM9700, 400 Gbit/s per port"
+    ),
 )
 SERVER = LinkSpec(
-    Quantity(15.5e9, "datasheet", f"{_RA}, table 6, best: 62 GB/s written per unit; over four servers"),
-    Quantity(100e-6, "guess", "order of magnitude of a request to a parallel file system"),
+    Quantity(
+        15.5e9,
+        "datasheet",
+        f"{_RA}, table 6, best: 62 GB/s written per unit; over four servers",
+    ),
+    Quantity(
+        100e-6, "guess", "order of magnitude of a request to a parallel file system"
+    ),
     raw=Quantity(50e9, "guess", "one port of 400 Gbit/s"),
-    upstream=Quantity(31.25e9, "datasheet", f"{_RA}, table 6, best: 125 GB/s read per unit; over four servers"),
+    upstream=Quantity(
+        31.25e9,
+        "datasheet",
+        f"{_RA}, table 6, best: 125 GB/s read per unit; over four servers",
+    ),
 )
 
 
@@ -49,9 +65,15 @@ class Storage:
 
 
 def add(
-    builder: FabricBuilder, units: Sequence[Sequence[str]], cpus: int, sizes: Storage, full: int,
-    slot: LinkSpec, port: LinkSpec, server: LinkSpec,
-) -> None:  # fmt: skip
+    builder: FabricBuilder,
+    units: Sequence[Sequence[str]],
+    cpus: int,
+    sizes: Storage,
+    full: int,
+    slot: LinkSpec,
+    port: LinkSpec,
+    server: LinkSpec,
+) -> None:
     r"""Join the hosts of every unit to storage servers.
 
     ::
@@ -80,17 +102,34 @@ def add(
     slot, port, server
         One PCIe slot of a host, one cable of the network, and what one server takes (bandwidth) and gives (upstream).
     """
-    spines = [builder.node(f"storage_spine{at}", "storage_spine") for at in range(sizes.spines)]
+    spines = [
+        builder.node(f"storage_spine{at}", "storage_spine")
+        for at in range(sizes.spines)
+    ]
     up = max(1, full * 3 // sizes.blocking // sizes.spines)
     for unit, hosts in enumerate(units):
         for rail in range(sizes.ports):
             leaf = builder.node(f"unit{unit}/storage_leaf{rail}", "storage_leaf")
-            nics = [builder.node(f"{host}/storage_nic{rail}", "storage_nic", host) for host in hosts]
+            nics = [
+                builder.node(f"{host}/storage_nic{rail}", "storage_nic", host)
+                for host in hosts
+            ]
             sockets = [f"{host}/cpu{rail * cpus // sizes.ports}" for host in hosts]
             builder.cables(sockets, nics, "pcie", slot)
             builder.cables(nics, [leaf] * len(nics), "storage", port)
             builder.cables([leaf] * len(spines), spines, "storage", port, up)
         devices = builder.node(f"unit{unit}/storage_leaf{sizes.ports}", "storage_leaf")
-        builder.cables(spines, [devices] * len(spines), "storage", port, max(1, sizes.servers // sizes.spines))
+        builder.cables(
+            spines,
+            [devices] * len(spines),
+            "storage",
+            port,
+            max(1, sizes.servers // sizes.spines),
+        )
         for at in range(sizes.servers):
-            builder.link(devices, builder.node(f"storage{unit * sizes.servers + at}", "storage"), "server", server)
+            builder.link(
+                devices,
+                builder.node(f"storage{unit * sizes.servers + at}", "storage"),
+                "server",
+                server,
+            )

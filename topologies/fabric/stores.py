@@ -46,7 +46,9 @@ class Stores:
     @property
     def bandwidth(self) -> Floats:
         """Bytes/s of all links: the cluster's, then those in front of the storage."""
-        return np.concatenate([self.fabric.links.bandwidth, np.array(self._rates, dtype=np.float64)])
+        return np.concatenate(
+            [self.fabric.links.bandwidth, np.array(self._rates, dtype=np.float64)]
+        )
 
     @property
     def names(self) -> list[str]:
@@ -70,9 +72,18 @@ class Stores:
         if self.client is not None:
             extra.append((host, port, self.client))
         if whole is not None:
-            extra.append((self.name if shared else port, f"{op}", whole) if shared else (port, op, whole))
-        added = [self._row(src, f"{dst}:{op}" if src == host else dst, rate) for src, dst, rate in extra]
-        return np.concatenate([rows, np.array(added, dtype=np.int64)]), np.concatenate([usage, np.ones(len(added))])
+            extra.append(
+                (self.name if shared else port, f"{op}", whole)
+                if shared
+                else (port, op, whole)
+            )
+        added = [
+            self._row(src, f"{dst}:{op}" if src == host else dst, rate)
+            for src, dst, rate in extra
+        ]
+        return np.concatenate([rows, np.array(added, dtype=np.int64)]), np.concatenate(
+            [usage, np.ones(len(added))]
+        )
 
     def _row(self, src: str, dst: str, rate: float) -> int:
         if (src, dst) not in self._added:
@@ -90,22 +101,45 @@ class Stores:
             rows, usage = self._spread(node, nic, op)
             ends = fabric.ends
             here = fabric.node_index(nic)
-            away = np.array([fabric.nodes.hosts[at] != fabric.host_of(nic) for at in ends[1 if op == "write" else 0]])
+            away = np.array(
+                [
+                    fabric.nodes.hosts[at] != fabric.host_of(nic)
+                    for at in ends[1 if op == "write" else 0]
+                ]
+            )
             out = np.flatnonzero((ends[0 if op == "write" else 1] == here) & away)[:1]
-            return np.concatenate([rows, out]), np.concatenate([usage, np.ones(len(out))])
+            return np.concatenate([rows, out]), np.concatenate(
+                [usage, np.ones(len(out))]
+            )
         wanted = [
             name
-            for name, kind, at in zip(fabric.nodes.names, fabric.nodes.kinds, fabric.nodes.hosts, strict=True)
+            for name, kind, at in zip(
+                fabric.nodes.names, fabric.nodes.kinds, fabric.nodes.hosts, strict=True
+            )
             if kind == self.attach and (kind == "storage" or at == host)
         ]
         if not wanted:
-            what = "no disk (nvmes = 0)" if self.attach == "nvme" else "no storage servers"
+            what = (
+                "no disk (nvmes = 0)" if self.attach == "nvme" else "no storage servers"
+            )
             hint = "choose another storage, such as weka or ebs, or a cluster that has them"
-            raise InputError(Mistake(fabric.name, self.name, what, f"nodes of kind {self.attach}", hint))
+            raise InputError(
+                Mistake(
+                    fabric.name, self.name, what, f"nodes of kind {self.attach}", hint
+                )
+            )
         parts = [self._spread(node, name, op) for name in wanted]
-        rows, at = np.unique(np.concatenate([rows for rows, _ in parts]), return_inverse=True)
-        return rows, np.bincount(at, weights=np.concatenate([usage for _, usage in parts])) / len(wanted)
+        rows, at = np.unique(
+            np.concatenate([rows for rows, _ in parts]), return_inverse=True
+        )
+        return rows, np.bincount(
+            at, weights=np.concatenate([usage for _, usage in parts])
+        ) / len(wanted)
 
     def _spread(self, node: str, other: str, op: Op) -> tuple[Ints, Floats]:
-        rows, usage = self.fabric.spread(node, other) if op == "write" else self.fabric.spread(other, node)
+        rows, usage = (
+            self.fabric.spread(node, other)
+            if op == "write"
+            else self.fabric.spread(other, node)
+        )
         return np.asarray(rows, dtype=np.int64), np.asarray(usage, dtype=np.float64)

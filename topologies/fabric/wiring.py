@@ -9,8 +9,14 @@ from topologies.core.quantity import LinkSpec, Quantity
 from topologies.fabric.builder import FabricBuilder
 
 CABLE = LinkSpec(
-    Quantity(48e9, "fitted", "NCCL src/graph/search.cc: the highest speed of one 400 Gbit/s port that it tries"),
-    Quantity(0.5e-6, "guess", "order of magnitude of an InfiniBand switch and its cable"),
+    Quantity(
+        48e9,
+        "fitted",
+        "NCCL src/graph/search.cc: the highest speed of one 400 Gbit/s port that it tries",
+    ),
+    Quantity(
+        0.5e-6, "guess", "order of magnitude of an InfiniBand switch and its cable"
+    ),
     raw=Quantity(50e9, "datasheet", "NVIDIA Quantum-2: NDR, 400 Gbit/s per port"),
 )
 
@@ -24,20 +30,28 @@ def too_few(family: str, params: object, least: Mapping[str, int]) -> list[Mista
     ]
 
 
-def add_row(builder: FabricBuilder, kind: str, count: int, prefix: str = "", first: int = 0) -> list[str]:
+def add_row(
+    builder: FabricBuilder, kind: str, count: int, prefix: str = "", first: int = 0
+) -> list[str]:
     """Switches of one kind, numbered from `first`: ``pod0/spine0``, ``pod0/spine1``, ..."""
     return [builder.node(f"{prefix}{kind}{first + at}", kind) for at in range(count)]
 
 
 def add_below(
-    builder: FabricBuilder, nics: Sequence[Sequence[str]], switches: Sequence[str], hosts_each: int, port: LinkSpec
+    builder: FabricBuilder,
+    nics: Sequence[Sequence[str]],
+    switches: Sequence[str],
+    hosts_each: int,
+    port: LinkSpec,
 ) -> None:
     """All NICs of a host under one switch, `hosts_each` hosts under each, in order (`nics` has a row per host)."""
     above = [switches[at // hosts_each] for at, one in enumerate(nics) for _ in one]
     builder.cables([nic for one in nics for nic in one], above, "nic", port)
 
 
-def add_rails(builder: FabricBuilder, prefix: str, nics: list[list[str]], port: LinkSpec) -> list[str]:
+def add_rails(
+    builder: FabricBuilder, prefix: str, nics: list[list[str]], port: LinkSpec
+) -> list[str]:
     """One leaf per rail, with NIC `rail` of every host under it (`nics` has a row per host); returns the leaves."""
     leaves = add_row(builder, "leaf", len(nics[0]), prefix)
     for rail, leaf in enumerate(leaves):
@@ -46,14 +60,27 @@ def add_rails(builder: FabricBuilder, prefix: str, nics: list[list[str]], port: 
 
 
 def add_mesh(
-    builder: FabricBuilder, low: list[str], high: list[str], kind: str, cable: LinkSpec, count: int = 1
+    builder: FabricBuilder,
+    low: list[str],
+    high: list[str],
+    kind: str,
+    cable: LinkSpec,
+    count: int = 1,
 ) -> None:
     """Join every switch of `low` to every switch of `high` by `count` cables."""
-    builder.cables([one for one in low for _ in high], list(high) * len(low), kind, cable, count)
+    builder.cables(
+        [one for one in low for _ in high], list(high) * len(low), kind, cable, count
+    )
 
 
 def add_spines(
-    builder: FabricBuilder, low: list[str], count: int, cable: LinkSpec, cables: int, prefix: str = "", first: int = 0
+    builder: FabricBuilder,
+    low: list[str],
+    count: int,
+    cable: LinkSpec,
+    cables: int,
+    prefix: str = "",
+    first: int = 0,
 ) -> list[str]:
     """Spines over switches, `cables` from each of those to each spine; returns the spines."""
     spines = add_row(builder, "spine", count, prefix, first)

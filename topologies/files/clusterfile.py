@@ -38,8 +38,16 @@ Table = dict[str, Any]
 _BESIDE = ("nccl", "kernels")  # files that lie beside it
 _HEADER = ("family", "extends", "description", *_BESIDE)
 _GRADED = {"value", "evidence", "source"}
-MOST, MOST_GPUS = 2**18, 2**18  # of anything that a family counts, and of GPUs: so many take 1.3 GB
-_LINK = {"bandwidth": parse_bandwidth, "latency": parse_duration, "raw": parse_bandwidth, "upstream": parse_bandwidth}
+MOST, MOST_GPUS = (
+    2**18,
+    2**18,
+)  # of anything that a family counts, and of GPUs: so many take 1.3 GB
+_LINK = {
+    "bandwidth": parse_bandwidth,
+    "latency": parse_duration,
+    "raw": parse_bandwidth,
+    "upstream": parse_bandwidth,
+}
 
 
 def read(name_or_file: str | Path, hosts: int | None = None) -> Fabric:
@@ -59,7 +67,9 @@ def read(name_or_file: str | Path, hosts: int | None = None) -> Fabric:
     try:
         fabric: Fabric = family.build(family.Params(**values))
     except InputError as error:
-        raise InputError([dataclasses.replace(mistake, where=where) for mistake in error.mistakes]) from None
+        raise InputError(
+            [dataclasses.replace(mistake, where=where) for mistake in error.mistakes]
+        ) from None
     made = fabric.with_facts(path.stem, reader.facts)
     made = made.with_kernels(str(table["kernels"])) if "kernels" in table else made
     return made.with_constants(str(table["nccl"])) if "nccl" in table else made
@@ -67,7 +77,9 @@ def read(name_or_file: str | Path, hosts: int | None = None) -> Fabric:
 
 def _foreign(path: Path) -> bool:
     """Whether this is a file of another tool: imported JSON, GraphML, NCCL's XML, ..."""
-    return path.suffix not in ("", ".toml") and os.path.isfile(path)  # False for names no system takes
+    return path.suffix not in ("", ".toml") and os.path.isfile(
+        path
+    )  # False for names no system takes
 
 
 def _imported(path: Path, hosts: int | None) -> Fabric:
@@ -75,7 +87,11 @@ def _imported(path: Path, hosts: int | None) -> Fabric:
 
     fabric = importers.read(path)
     if hosts not in (None, len(fabric.hosts)):
-        raise InputError(Mistake(str(path), "hosts", str(hosts), f"{len(fabric.hosts)}, as in the file"))
+        raise InputError(
+            Mistake(
+                str(path), "hosts", str(hosts), f"{len(fabric.hosts)}, as in the file"
+            )
+        )
     return fabric
 
 
@@ -87,9 +103,22 @@ def locate(name_or_file: str | Path) -> Path:
     if str(name_or_file) in cluster_names():
         return CLUSTERS / f"{name_or_file}.toml"
     if path.suffix or len(path.parts) > 1:
-        raise InputError(Mistake(str(path), "", "no such file", "a cluster file (.toml) or a file of another tool"))
+        raise InputError(
+            Mistake(
+                str(path),
+                "",
+                "no such file",
+                "a cluster file (.toml) or a file of another tool",
+            )
+        )
     raise InputError(
-        unknown("cluster", "name", str(name_or_file), cluster_names(), "a path to a .toml file, or one of")
+        unknown(
+            "cluster",
+            "name",
+            str(name_or_file),
+            cluster_names(),
+            "a path to a .toml file, or one of",
+        )
     )
 
 
@@ -101,7 +130,9 @@ def load_family(where: str, table: Table) -> ModuleType:
     if module is None or not hasattr(module, "Params"):
         families = sorted(plugins.providers("topologies", "build"))
         if name is None:
-            raise InputError(Mistake(where, "family", "nothing", f"one of {', '.join(families)}"))
+            raise InputError(
+                Mistake(where, "family", "nothing", f"one of {', '.join(families)}")
+            )
         raise InputError(unknown(where, "family", str(name), families))
     return module
 
@@ -115,7 +146,9 @@ def _merged(path: Path, above: tuple[Path, ...] = ()) -> Table:
     try:
         table = files.toml(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, ValueError) as error:
-        raise InputError(Mistake(_where(path), "", str(error), "a cluster file in TOML")) from None
+        raise InputError(
+            Mistake(_where(path), "", str(error), "a cluster file in TOML")
+        ) from None
     for key in _BESIDE:
         if key in table:
             table[key] = _beside(path, key, table[key])
@@ -124,33 +157,62 @@ def _merged(path: Path, above: tuple[Path, ...] = ()) -> Table:
     base = str(table.pop("extends"))
     parent = path.parent / base if base.endswith(".toml") else locate(base)
     if parent in (*above, path):
-        raise InputError(Mistake(_where(path), "extends", f'"{base}"', "a file that does not extend this one"))
+        raise InputError(
+            Mistake(
+                _where(path),
+                "extends",
+                f'"{base}"',
+                "a file that does not extend this one",
+            )
+        )
     below = _merged(parent, (*above, path))
-    return below | {key: _laid_over(below.get(key), value) for key, value in table.items()}
+    return below | {
+        key: _laid_over(below.get(key), value) for key, value in table.items()
+    }
 
 
 def _beside(path: Path, key: str, name: object) -> str:
     """The file of constants that a cluster file names, relative to it."""
-    expected = "a file that `prestep calibrate LOGS -o FILE` wrote, relative to this one"
+    expected = (
+        "a file that `prestep calibrate LOGS -o FILE` wrote, relative to this one"
+    )
     if not isinstance(name, str) or not name:
         raise InputError(Mistake(_where(path), key, repr(name), expected))
     if not (path.parent / name).is_file():
-        raise InputError(Mistake(_where(path), key, f'"{name}", no such file', expected))
+        raise InputError(
+            Mistake(_where(path), key, f'"{name}", no such file', expected)
+        )
     return str(path.parent / name)
 
 
 def _laid_over(below: object, value: object) -> object:
-    nested = isinstance(below, dict) and isinstance(value, dict) and "value" not in value
+    nested = (
+        isinstance(below, dict) and isinstance(value, dict) and "value" not in value
+    )
     return {**below, **value} if nested else value  # type: ignore[dict-item]
 
 
 def _too_many(where: str, family: ModuleType, values: Table) -> list[Mistake]:
     """Counts beyond any machine: a slip of the pen, which would take all memory before it is noticed."""
     counts = {key: _product(value) for key, value in values.items()}
-    found = [Mistake(where, key, str(n), f"at most {MOST}") for key, n in counts.items() if n > MOST]
-    hosts, gpus = (counts.get(key) or _product(getattr(family.Params, key, 1)) for key in ("hosts", "gpus"))
+    found = [
+        Mistake(where, key, str(n), f"at most {MOST}")
+        for key, n in counts.items()
+        if n > MOST
+    ]
+    hosts, gpus = (
+        counts.get(key) or _product(getattr(family.Params, key, 1))
+        for key in ("hosts", "gpus")
+    )
     if not found and hosts * gpus > MOST_GPUS:
-        found.append(Mistake(where, "hosts", f"{hosts} of {gpus} GPUs each", f"at most {MOST_GPUS} GPUs"))
+        found.append(
+            Mistake(
+                where,
+                "hosts",
+                f"{hosts} of {gpus} GPUs each",
+                f"at most {MOST_GPUS} GPUs",
+            )
+        )
     return found
 
 
@@ -167,7 +229,15 @@ def _hosts(reader: _Reader, family: ModuleType, hosts: int) -> Table:
     if hosts != 1:
         hint = "leave hosts out, or choose a cluster of another family"
         name = family.__name__.rpartition(".")[2]
-        reader.mistakes.append(Mistake(reader.where, "hosts", str(hosts), f"1: the family {name} is one host", hint))
+        reader.mistakes.append(
+            Mistake(
+                reader.where,
+                "hosts",
+                str(hosts),
+                f"1: the family {name} is one host",
+                hint,
+            )
+        )
     return {}
 
 
@@ -190,13 +260,20 @@ class _Reader:
             if key in facts.KINDS:
                 self.quantity(key, entry, facts.KINDS[key].parse)
             elif key not in hints:
-                self.wrong(key, "an unknown key", f"one of {', '.join([*_HEADER, *hints])}", did_you_mean(key, hints))
+                self.wrong(
+                    key,
+                    "an unknown key",
+                    f"one of {', '.join([*_HEADER, *hints])}",
+                    did_you_mean(key, hints),
+                )
             elif hints[key] is LinkSpec:
                 values[key] = self.link(key, entry)
             elif hints[key] is str:
                 values[key] = self.text(key, entry)
             else:
-                values[key] = self.count(key, entry, tuple if typing.get_origin(hints[key]) is tuple else int)
+                values[key] = self.count(
+                    key, entry, tuple if typing.get_origin(hints[key]) is tuple else int
+                )
         return values
 
     def text(self, key: str, entry: object) -> str:
@@ -208,15 +285,32 @@ class _Reader:
         """The entry when it is { value, evidence, source }; the mistake is kept when it is not."""
         if not isinstance(entry, dict) or set(entry) != _GRADED:
             extra = sorted(set(entry) - _GRADED) if isinstance(entry, dict) else []
-            found = ", ".join(sorted(entry)) or "nothing" if isinstance(entry, dict) else repr(entry)
-            hint = did_you_mean(extra[0], _GRADED) if extra else "every number says where it comes from"
-            self.wrong(key, found, "{ value = ..., evidence = ..., source = ... }", hint)
+            found = (
+                ", ".join(sorted(entry)) or "nothing"
+                if isinstance(entry, dict)
+                else repr(entry)
+            )
+            hint = (
+                did_you_mean(extra[0], _GRADED)
+                if extra
+                else "every number says where it comes from"
+            )
+            self.wrong(
+                key, found, "{ value = ..., evidence = ..., source = ... }", hint
+            )
             return None
         if entry["evidence"] not in GRADES:
             hint = did_you_mean(str(entry["evidence"]), GRADES)
-            self.wrong(f"{key}.evidence", f'"{entry["evidence"]}"', f"one of {', '.join(GRADES)}", hint)
+            self.wrong(
+                f"{key}.evidence",
+                f'"{entry["evidence"]}"',
+                f"one of {', '.join(GRADES)}",
+                hint,
+            )
         if not isinstance(entry["source"], str) or not entry["source"].strip():
-            self.wrong(f"{key}.source", repr(entry["source"]), "where the number comes from")
+            self.wrong(
+                f"{key}.source", repr(entry["source"]), "where the number comes from"
+            )
         return entry
 
     def count(self, key: str, entry: object, shape: type) -> Any:
@@ -226,10 +320,19 @@ class _Reader:
         value = graded["value"]
         numbers = value if shape is tuple and isinstance(value, list) else [value]
         right = isinstance(value, list) == (shape is tuple)
-        if not right or any(not isinstance(number, int) or isinstance(number, bool) for number in numbers):
-            self.wrong(key, repr(value), "a list of whole numbers" if shape is tuple else "a whole number")
+        if not right or any(
+            not isinstance(number, int) or isinstance(number, bool)
+            for number in numbers
+        ):
+            self.wrong(
+                key,
+                repr(value),
+                "a list of whole numbers" if shape is tuple else "a whole number",
+            )
             return None
-        self.facts[key] = Quantity(float(sum(numbers)), graded["evidence"], graded["source"])
+        self.facts[key] = Quantity(
+            float(sum(numbers)), graded["evidence"], graded["source"]
+        )
         return tuple(numbers) if shape is tuple else value
 
     def link(self, key: str, entry: object) -> LinkSpec | None:
@@ -237,18 +340,29 @@ class _Reader:
             self.wrong(key, repr(entry), f"a table with {', '.join(_LINK)}")
             return None
         for name in sorted(set(entry) - set(_LINK)):
-            self.wrong(f"{key}.{name}", "an unknown key", f"one of {', '.join(_LINK)}", did_you_mean(name, _LINK))
+            self.wrong(
+                f"{key}.{name}",
+                "an unknown key",
+                f"one of {', '.join(_LINK)}",
+                did_you_mean(name, _LINK),
+            )
         for name in ("bandwidth", "latency"):
             if name not in entry:
-                self.wrong(f"{key}.{name}", "nothing", "a value with evidence and source")
+                self.wrong(
+                    f"{key}.{name}", "nothing", "a value with evidence and source"
+                )
         parts = {
-            name: self.quantity(f"{key}.{name}", entry[name], parse) for name, parse in _LINK.items() if name in entry
+            name: self.quantity(f"{key}.{name}", entry[name], parse)
+            for name, parse in _LINK.items()
+            if name in entry
         }
         if "bandwidth" not in parts or "latency" not in parts or None in parts.values():
             return None
         return LinkSpec(**parts)  # type: ignore[arg-type]
 
-    def quantity(self, key: str, entry: object, parse: Callable[[object, str, str], float]) -> Quantity | None:
+    def quantity(
+        self, key: str, entry: object, parse: Callable[[object, str, str], float]
+    ) -> Quantity | None:
         graded = self.graded(key, entry)
         if graded is None:
             return None
@@ -257,5 +371,7 @@ class _Reader:
         except InputError as error:
             self.mistakes.extend(error.mistakes)
             return None
-        self.facts[key] = Quantity(value, str(graded["evidence"]), str(graded["source"]))
+        self.facts[key] = Quantity(
+            value, str(graded["evidence"]), str(graded["source"])
+        )
         return self.facts[key]

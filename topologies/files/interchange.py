@@ -24,7 +24,9 @@ def writers() -> list[str]:
     return sorted(plugins.providers(_IMPORTERS, "write"))
 
 
-def import_file(path: str | Path, output: str | Path | None = None, format: str = "") -> tuple[Fabric, Path, list[str]]:
+def import_file(
+    path: str | Path, output: str | Path | None = None, format: str = ""
+) -> tuple[Fabric, Path, list[str]]:
     """Read a cluster of another tool and write it as node-link JSON, which works wherever a cluster's name does.
 
     Parameters
@@ -51,9 +53,17 @@ def import_file(path: str | Path, output: str | Path | None = None, format: str 
     mistakes = unroutable(fabric, str(path))
     if mistakes:
         raise InputError(mistakes)
-    target = Path(output) if output else Path(f"{Path(path).name.partition('.')[0] or 'imported'}.json")
+    target = (
+        Path(output)
+        if output
+        else Path(f"{Path(path).name.partition('.')[0] or 'imported'}.json")
+    )
     if target.resolve() == Path(path).resolve():
-        raise InputError(Mistake(str(target), "", "the file to import", "another file to write to (-o)"))
+        raise InputError(
+            Mistake(
+                str(target), "", "the file to import", "another file to write to (-o)"
+            )
+        )
     _write(node_link.write, fabric, target)
     return fabric, target, importers.notes(fabric)
 
@@ -71,7 +81,9 @@ def export_file(fabric: Fabric, path: str | Path, format: str = "") -> list[str]
     InputError
         For a format that does not exist, or a place that cannot be written to.
     """
-    name = _ALIASES.get(format, format.replace("-", "_")) or _SUFFIXES.get(Path(path).suffix, "")
+    name = _ALIASES.get(format, format.replace("-", "_")) or _SUFFIXES.get(
+        Path(path).suffix, ""
+    )
     known = plugins.providers(_IMPORTERS, "write")
     if not name:
         expected = f"a file that ends in {' or '.join(_SUFFIXES)}, or --format"
@@ -104,20 +116,28 @@ def check_report(name_or_file: str | Path, hosts: int | None = None) -> str:
     ]
     for tier in tiers(fabric):
         rates = format_bandwidth(tier.egress), format_bandwidth(tier.all_gather)
-        lines.append(f"  {tier.kind}: joins {tier.children}, each sends {rates[0]}; all-gather up to {rates[1]}")
+        lines.append(
+            f"  {tier.kind}: joins {tier.children}, each sends {rates[0]}; all-gather up to {rates[1]}"
+        )
     return "\n".join(lines + [f"  {note}" for note in importers.notes(fabric)])
 
 
 def unroutable(fabric: Fabric, where: str) -> list[Mistake]:
     """GPUs without a path from the first that leads through no other GPU, memory or disk."""
     first, hops = fabric.gpus[0], fabric.hops(fabric.gpus[0])
-    lost = [gpu for gpu in fabric.gpus if hops[fabric.nodes.index[gpu]] > len(fabric.nodes)]
+    lost = [
+        gpu for gpu in fabric.gpus if hops[fabric.nodes.index[gpu]] > len(fabric.nodes)
+    ]
     expected = "a path that leads through no other GPU, memory or disk"
-    return [Mistake(where, gpu, f"no path from {first}", expected) for gpu in lost[:_SHOWN]]
+    return [
+        Mistake(where, gpu, f"no path from {first}", expected) for gpu in lost[:_SHOWN]
+    ]
 
 
 def _write(write: object, fabric: Fabric, path: Path) -> list[str]:
     try:
         return write(fabric, path)  # type: ignore[operator, no-any-return]
     except OSError as error:
-        raise InputError(Mistake(str(path), "", error.strerror or str(error), "a place to write to")) from None
+        raise InputError(
+            Mistake(str(path), "", error.strerror or str(error), "a place to write to")
+        ) from None

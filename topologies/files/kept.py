@@ -20,7 +20,10 @@ def read(name_or_file: str | Path, hosts: int | None = None) -> Fabric:
 
     Files of users are read each time: they may have changed. Copies share the routes that were found, nothing else.
     """
-    if isinstance(name_or_file, Path) or name_or_file not in clusterfile.cluster_names():
+    if (
+        isinstance(name_or_file, Path)
+        or name_or_file not in clusterfile.cluster_names()
+    ):
         return clusterfile.read(name_or_file, hosts)
     key = name_or_file, hosts
     if key not in _KEPT:

@@ -29,7 +29,10 @@ HEAD = "| key | value | default | meaning |\n| --- | --- | --- | --- |"
 
 def families() -> dict[str, ModuleType]:
     """The modules that build clusters, by name."""
-    found = {name: plugins.load("topologies", name) for name in sorted(plugins.providers("topologies", "build"))}
+    found = {
+        name: plugins.load("topologies", name)
+        for name in sorted(plugins.providers("topologies", "build"))
+    }
     return {name: module for name, module in found.items() if hasattr(module, "Params")}
 
 
@@ -37,9 +40,14 @@ def tables() -> str:
     """Facts of every family, then the keys of each, `host` first: most others have its keys too."""
     known = families()
     order = ["host", *(name for name in known if name != "host")]
-    facts = [f"| `{key}` | {_cell(kind.written)} | | {_cell(MEANINGS[key])} |" for key, kind in KINDS.items()]
+    facts = [
+        f"| `{key}` | {_cell(kind.written)} | | {_cell(MEANINGS[key])} |"
+        for key, kind in KINDS.items()
+    ]
     parts = ["\n".join(["### Facts of every family", "", HEAD, *facts])]
-    return "\n\n".join([*parts, *(_family(name, known[name], known["host"]) for name in order)])
+    return "\n\n".join(
+        [*parts, *(_family(name, known[name], known["host"]) for name in order)]
+    )
 
 
 def written(page: str) -> str:
@@ -50,21 +58,42 @@ def written(page: str) -> str:
     PrestepError
         If the markers are not there, once each and in order.
     """
-    if page.count(BEGIN) != 1 or page.count(END) != 1 or page.index(BEGIN) > page.index(END):
+    if (
+        page.count(BEGIN) != 1
+        or page.count(END) != 1
+        or page.index(BEGIN) > page.index(END)
+    ):
         raise PrestepError(f"expected one {BEGIN} and after it one {END}")
-    return f"{page.partition(BEGIN)[0]}{BEGIN}\n{tables()}\n{END}{page.partition(END)[2]}"
+    return (
+        f"{page.partition(BEGIN)[0]}{BEGIN}\n{tables()}\n{END}{page.partition(END)[2]}"
+    )
 
 
 def _family(name: str, module: ModuleType, host: ModuleType) -> str:
     """One family: what it is, and its keys; of one that has a host's keys, those that it adds or changes."""
-    below = {entry.name: entry.default for entry in dataclasses.fields(host.Params)} if module is not host else {}
+    below = (
+        {entry.name: entry.default for entry in dataclasses.fields(host.Params)}
+        if module is not host
+        else {}
+    )
     inherits = issubclass(module.Params, host.Params)
-    meanings = _meanings(module.Params) if not inherits else {**_meanings(host.Params), **_meanings(module.Params)}
+    meanings = (
+        _meanings(module.Params)
+        if not inherits
+        else {**_meanings(host.Params), **_meanings(module.Params)}
+    )
     hints = typing.get_type_hints(module.Params)
     entries = dataclasses.fields(module.Params)
-    shown = [entry for entry in entries if not inherits or below.get(entry.name, ...) != entry.default]
+    shown = [
+        entry
+        for entry in entries
+        if not inherits or below.get(entry.name, ...) != entry.default
+    ]
     told = [meanings[entry.name] for entry in shown]
-    said = ["the same" if text in told[at - 1 : at] else _cell(text) for at, text in enumerate(told)]
+    said = [
+        "the same" if text in told[at - 1 : at] else _cell(text)
+        for at, text in enumerate(told)
+    ]
     rows = [
         f"| `{entry.name}` | {_type(hints[entry.name])} | {_default(entry.default)} | {text} |"
         for entry, text in zip(shown, said, strict=True)
@@ -78,7 +107,9 @@ def _meanings(params: type) -> dict[str, str]:
     """What the section Attributes of a docstring says, by name."""
     text = (inspect.getdoc(params) or "").partition("Attributes\n----------\n")[2]
     found: dict[str, str] = {}
-    for names, said in re.findall(r"^(\w[\w, ]*)\n((?:    .*\n?)+)", text, re.MULTILINE):
+    for names, said in re.findall(
+        r"^(\w[\w, ]*)\n((?:    .*\n?)+)", text, re.MULTILINE
+    ):
         found |= dict.fromkeys(names.split(", "), " ".join(said.split()))
     return found
 
@@ -97,7 +128,11 @@ def _type(hint: Any) -> str:
 def _default(value: object) -> str:
     if isinstance(value, LinkSpec):
         return f"{format_bandwidth(value.bandwidth.value)}, {format_duration(value.latency.value)}"
-    return f"[{', '.join(map(str, value))}]" if isinstance(value, tuple) else f"`{value!r}`".replace("'", '"')
+    return (
+        f"[{', '.join(map(str, value))}]"
+        if isinstance(value, tuple)
+        else f"`{value!r}`".replace("'", '"')
+    )
 
 
 def _cell(text: str) -> str:

@@ -63,7 +63,9 @@ def spread(fabric: Fabric, src: str, dst: str, routing: Routing) -> tuple[Ints, 
     routes = fabric.routes(src, dst)
     if not any(leaves_host(fabric, rows) for rows, _ in routes):
         return added(routes)
-    rows, share = load_function(__name__, routing.policy, "spread")(fabric, src, dst, routing)
+    rows, share = load_function(__name__, routing.policy, "spread")(
+        fabric, src, dst, routing
+    )
     return rows, share
 
 
@@ -72,7 +74,9 @@ def leaves_host(fabric: Fabric, rows: Ints) -> bool:
     return any(kind not in _INSIDE for kind in fabric.links.kind[rows].tolist())
 
 
-def between_nics(fabric: Fabric, src: str, dst: str, choose: Choose) -> tuple[Ints, Floats]:
+def between_nics(
+    fabric: Fabric, src: str, dst: str, choose: Choose
+) -> tuple[Ints, Floats]:
     """Applies `choose(first NIC, last NIC, paths)` to the paths of every pair of NICs: NCCL chose those, not a switch.
 
     `choose` answers with the paths that are taken; their shares say how the pair's bytes are divided.
@@ -96,11 +100,17 @@ def added(paths: Paths) -> tuple[Ints, Floats]:
         for row in path.tolist():
             load[row] = load.get(row, 0.0) + share
     rows = sorted(load)
-    return np.array(rows, dtype=np.int64), np.array([load[row] for row in rows], dtype=np.float64)
+    return np.array(rows, dtype=np.int64), np.array(
+        [load[row] for row in rows], dtype=np.float64
+    )
 
 
 def _nics(fabric: Fabric, rows: Ints) -> tuple[str, str]:
     """The NICs by which a path leaves one host and enters the other; "" where a host has none."""
     src, dst = fabric.links.src[rows], fabric.links.dst[rows]
-    passed = [str(name) for name in (*src[:1], *dst) if fabric.nodes.kinds[fabric.node_index(str(name))] == "nic"]
+    passed = [
+        str(name)
+        for name in (*src[:1], *dst)
+        if fabric.nodes.kinds[fabric.node_index(str(name))] == "nic"
+    ]
     return (passed[0], passed[-1]) if passed else ("", "")

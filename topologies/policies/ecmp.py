@@ -25,7 +25,10 @@ def spread(fabric: Fabric, src: str, dst: str, routing: Routing) -> tuple[Ints, 
     def choose(first: str, last: str, paths: Paths) -> Paths:
         edges = np.cumsum([share for _, share in paths])
         edges /= edges[-1]
-        keys = (f"{routing.seed}/{src}/{dst}/{first}/{last}/{flow}" for flow in range(routing.flows))
+        keys = (
+            f"{routing.seed}/{src}/{dst}/{first}/{last}/{flow}"
+            for flow in range(routing.flows)
+        )
         return [(paths[drawn(key, edges)][0], 1.0) for key in keys]
 
     return between_nics(fabric, src, dst, choose)

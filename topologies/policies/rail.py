@@ -31,7 +31,9 @@ def spread(fabric: Fabric, src: str, dst: str, routing: Routing) -> tuple[Ints, 
     if relay == src:
         return added(direct)
     first, second = fabric.routes(src, relay), fabric.routes(relay, dst)
-    nvlink = all(set(fabric.links.kind[rows].tolist()) == {"nvlink"} for rows, _ in first)
+    nvlink = all(
+        set(fabric.links.kind[rows].tolist()) == {"nvlink"} for rows, _ in first
+    )
     if not nvlink or _outside(fabric, second) >= _outside(fabric, direct):
         return added(direct)
     return added([*first, *second])
@@ -42,9 +44,16 @@ def _relay(fabric: Fabric, src: str, dst: str) -> str:
     if fabric not in _rails:
         _rails[fabric] = gpus_by_host(fabric)
     mine, its = (_rails[fabric].get(fabric.host_of(gpu), ()) for gpu in (src, dst))
-    return mine[its.index(dst)] if len(mine) == len(its) and dst in its and src in mine else src
+    return (
+        mine[its.index(dst)]
+        if len(mine) == len(its) and dst in its and src in mine
+        else src
+    )
 
 
 def _outside(fabric: Fabric, routes: Paths) -> int:
     """Links of the network on the way."""
-    return max(sum(not fabric.host_of(str(end)) for end in fabric.links.dst[rows].tolist()) for rows, _ in routes)
+    return max(
+        sum(not fabric.host_of(str(end)) for end in fabric.links.dst[rows].tolist())
+        for rows, _ in routes
+    )

@@ -64,9 +64,13 @@ def _number(fabric: Fabric) -> dict[str, int]:
     if fabric not in _numbers:
         kinds, index = fabric.nodes.kinds, fabric.nodes.index
         under: dict[str, list[str]] = {}
-        for src, dst in zip(fabric.links.src.tolist(), fabric.links.dst.tolist(), strict=True):
+        for src, dst in zip(
+            fabric.links.src.tolist(), fabric.links.dst.tolist(), strict=True
+        ):
             if kinds[index[src]] == "nic" and not fabric.nodes.hosts[index[dst]]:
                 under.setdefault(dst, []).append(src)
-        nics = [nic for leaf in sorted(under, key=index.__getitem__) for nic in under[leaf]]
+        nics = [
+            nic for leaf in sorted(under, key=index.__getitem__) for nic in under[leaf]
+        ]
         _numbers[fabric] = {nic: at for at, nic in reversed(list(enumerate(nics)))}
     return _numbers[fabric]

@@ -67,7 +67,10 @@ class Batch:
             pieces, cores = self.resolve(src[part], dst[part])
             bytes_ = amount[part]
             for piece in pieces:
-                rows, each = piece.rows.ravel(), np.multiply.outer(bytes_[piece.pairs], piece.share).ravel()
+                rows, each = (
+                    piece.rows.ravel(),
+                    np.multiply.outer(bytes_[piece.pairs], piece.share).ravel(),
+                )
                 total += np.bincount(rows, weights=each, minlength=len(total))
             for core in cores:
                 total[core.rows] += core.share * bytes_[core.pairs].sum()
@@ -76,23 +79,38 @@ class Batch:
     def spreads(self, src: Ints, dst: Ints) -> tuple[Ints, Ints, Floats]:
         """(pair, row, share) of every link that the pairs use, sorted by pair, then by row."""
         pieces, cores = self.resolve(src, dst)
-        pieces += [Piece(c.pairs, np.broadcast_to(c.rows, (len(c.pairs), len(c.rows))), c.share) for c in cores]
+        pieces += [
+            Piece(
+                c.pairs, np.broadcast_to(c.rows, (len(c.pairs), len(c.rows))), c.share
+            )
+            for c in cores
+        ]
         if not pieces:
             return np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64), np.empty(0)
-        pair = np.concatenate([np.repeat(piece.pairs, piece.rows.shape[1]) for piece in pieces])
+        pair = np.concatenate(
+            [np.repeat(piece.pairs, piece.rows.shape[1]) for piece in pieces]
+        )
         row = np.concatenate([piece.rows.ravel() for piece in pieces])
-        share = np.concatenate([np.tile(piece.share, len(piece.pairs)) for piece in pieces])
+        share = np.concatenate(
+            [np.tile(piece.share, len(piece.pairs)) for piece in pieces]
+        )
         order = np.lexsort((row, pair))
         return pair[order], row[order], share[order]
 
     def resolve(self, src: Ints, dst: Ints) -> tuple[list[Piece], list[Core]]:
         stubs = self.stubs
         known = (stubs.pattern[src] >= 0) & (stubs.pattern[dst] >= 0) & (src != dst)
-        near = known & (stubs.pattern[src] == stubs.pattern[dst]) & (stubs.member[src] == stubs.member[dst])
+        near = (
+            known
+            & (stubs.pattern[src] == stubs.pattern[dst])
+            & (stubs.member[src] == stubs.member[dst])
+        )
         pieces, cores = [], []  # type: tuple[list[Piece], list[Core]]
         left = [np.flatnonzero(~known & (src != dst))]
         left.append(self._inside(src, dst, np.flatnonzero(near), pieces))
-        left.append(self._between(src, dst, np.flatnonzero(known & ~near), pieces, cores))
+        left.append(
+            self._between(src, dst, np.flatnonzero(known & ~near), pieces, cores)
+        )
         for at in np.concatenate(left).tolist():
             rows, share = self._router.spread(int(src[at]), int(dst[at]))
             pieces.append(Piece(np.array([at]), rows[None, :], share))
@@ -101,26 +119,54 @@ class Batch:
     def _inside(self, src: Ints, dst: Ints, pairs: Ints, pieces: list[Piece]) -> Ints:
         """Ways in a host, found in the first of its pattern; returns the pairs for which leaving it may be as short."""
         stubs, left = self.stubs, [np.empty(0, dtype=np.int64)]
-        key = (stubs.pattern[src[pairs]] << 40) + (stubs.local[src[pairs]] << 20) + stubs.local[dst[pairs]]
+        key = (
+            (stubs.pattern[src[pairs]] << 40)
+            + (stubs.local[src[pairs]] << 20)
+            + stubs.local[dst[pairs]]
+        )
         for value, which in groups(key):
             at = pairs[which]
-            pattern, a, b = stubs.patterns[value >> 40], (value >> 20) & 0xFFFFF, value & 0xFFFFF
-            rows, share = self._router.spread(int(pattern.nodes[0, a]), int(pattern.nodes[0, b]))
-            hops = len(self._router.route(int(pattern.nodes[0, a]), int(pattern.nodes[0, b])))
-            outside = int(pattern.away[0, a].min(initial=FAR) + pattern.home[0, b].min(initial=FAR)) + 2
+            pattern, a, b = (
+                stubs.patterns[value >> 40],
+                (value >> 20) & 0xFFFFF,
+                value & 0xFFFFF,
+            )
+            rows, share = self._router.spread(
+                int(pattern.nodes[0, a]), int(pattern.nodes[0, b])
+            )
+            hops = len(
+                self._router.route(int(pattern.nodes[0, a]), int(pattern.nodes[0, b]))
+            )
+            outside = (
+                int(
+                    pattern.away[0, a].min(initial=FAR)
+                    + pattern.home[0, b].min(initial=FAR)
+                )
+                + 2
+            )
             local = np.searchsorted(pattern.rows[0], rows)
             if hops >= outside:
                 left.append(at)
             else:
-                pieces.append(Piece(at, pattern.rows[stubs.member[src[at]]][:, local], share))
+                pieces.append(
+                    Piece(at, pattern.rows[stubs.member[src[at]]][:, local], share)
+                )
         return np.concatenate(left)
 
     def _between(
-        self, src: Ints, dst: Ints, pairs: Ints, pieces: list[Piece], cores: list[Core], paths: bool = True
-    ) -> Ints:  # fmt: skip
+        self,
+        src: Ints,
+        dst: Ints,
+        pairs: Ints,
+        pieces: list[Piece],
+        cores: list[Core],
+        paths: bool = True,
+    ) -> Ints:
         """Ways between hosts by the doors they take; returns the pairs that do not have exactly one way to the net."""
         stubs, left = self.stubs, [np.empty(0, dtype=np.int64)]
-        for value, which in groups((stubs.pattern[src[pairs]] << 20) + stubs.pattern[dst[pairs]]):
+        for value, which in groups(
+            (stubs.pattern[src[pairs]] << 20) + stubs.pattern[dst[pairs]]
+        ):
             at = pairs[which]
             first, second = stubs.patterns[value >> 20], stubs.patterns[value & 0xFFFFF]
             leave, enter, good, best = self.doors(first, second, src[at], dst[at])
@@ -128,7 +174,8 @@ class Batch:
             left.append(at[~good])
             at, leave, enter = at[good], leave[good], enter[good]
             width = np.minimum(
-                self.ways(first, src, at, leave, pieces, True), self.ways(second, dst, at, enter, pieces, False)
+                self.ways(first, src, at, leave, pieces, True),
+                self.ways(second, dst, at, enter, pieces, False),
             )
             s = first.ends[0][stubs.member[src[at]], leave]
             t = second.ends[1][stubs.member[dst[at]], enter]
@@ -136,7 +183,10 @@ class Batch:
                 cores += self._core(src, dst, at, s, t, width)
             else:  # only between which switches
                 ends = groups(s * len(stubs.outside) + t)
-                cores += [Core(at[w], np.array([s[w[0]], t[w[0]]]), np.empty(0)) for _, w in ends]
+                cores += [
+                    Core(at[w], np.array([s[w[0]], t[w[0]]]), np.empty(0))
+                    for _, w in ends
+                ]
         return np.concatenate(left)
 
     def doors(
@@ -148,7 +198,10 @@ class Batch:
         """
         stubs = self.stubs
         a, b = stubs.local[src], stubs.local[dst]
-        exits, entries = first.ends[0][stubs.member[src]], second.ends[1][stubs.member[dst]]
+        exits, entries = (
+            first.ends[0][stubs.member[src]],
+            second.ends[1][stubs.member[dst]],
+        )
         # Pairs of nodes in the same places under the same switches take the same doors.
         alike = np.concatenate([a[:, None], b[:, None], exits, entries], axis=1)
         _, one, where = np.unique(opaque(alike), return_index=True, return_inverse=True)
@@ -156,26 +209,48 @@ class Batch:
         if not exits.shape[1] or not entries.shape[1] or not stubs.transit:
             none = np.zeros(len(src), dtype=np.int64)
             return none, none, np.zeros(len(src), dtype=bool), none
-        enters = np.array([second.kinds[door] == "cpu" for door in second.doors[1]], dtype=np.int64)
+        enters = np.array(
+            [second.kinds[door] == "cpu" for door in second.doors[1]], dtype=np.int64
+        )
         away, home = first.away[:, a], second.home[:, b]
-        hops = away[0][:, :, None] + home[0][:, None, :] + self._distance(exits, entries) + 2
+        hops = (
+            away[0][:, :, None]
+            + home[0][:, None, :]
+            + self._distance(exits, entries)
+            + 2
+        )
         cost = hops * _COST + away[1][:, :, None] + (home[1] + enters)[:, None, :]
         flat = cost.reshape(len(a), -1)
         least = flat.min(axis=1)
         as_good = flat == least[:, None]
         many = as_good.sum(axis=1)
-        best = np.argmax(np.cumsum(as_good, axis=1) == np.minimum(nth + 1, many)[:, None], axis=1)
+        best = np.argmax(
+            np.cumsum(as_good, axis=1) == np.minimum(nth + 1, many)[:, None], axis=1
+        )
         leave, enter = best // entries.shape[1], best % entries.shape[1]
         at = np.arange(len(a))
         single = (away[2][at, leave] == 1) & (home[2][at, enter] == 1)
         # No way through a third host is as short. Where there are ways with a CPU and without, the router chooses: it
         # may prefer a longer one.
         by_cpu = np.where(flat // _COST < FAR, flat % _COST > 0, True).all(axis=1)
-        direct = least // _COST < away[0].min(axis=1) + home[0].min(axis=1) + 2 + stubs.transit
-        good = single & direct & (least // _COST < FAR) & ((least % _COST == 0) | by_cpu)
+        direct = (
+            least // _COST
+            < away[0].min(axis=1) + home[0].min(axis=1) + 2 + stubs.transit
+        )
+        good = (
+            single & direct & (least // _COST < FAR) & ((least % _COST == 0) | by_cpu)
+        )
         return leave[where], enter[where], good[where], many[where]
 
-    def ways(self, pattern: Pattern, node: Ints, at: Ints, door: Ints, pieces: list[Piece], out: bool) -> Ints:
+    def ways(
+        self,
+        pattern: Pattern,
+        node: Ints,
+        at: Ints,
+        door: Ints,
+        pieces: list[Piece],
+        out: bool,
+    ) -> Ints:
         """Adds the rows from nodes to their doors (or back), doors included; returns the narrowest of each."""
         stubs = self.stubs
         width = np.zeros(len(at), dtype=np.int64)
@@ -184,7 +259,9 @@ class Batch:
             width[which] = pattern.width_of(rows, value & 0xFFFFF, out)
             hosts = stubs.member[node[at[which]]]
             gates = (pattern.out if out else pattern.into)[hosts, value & 0xFFFFF]
-            where = np.concatenate([pattern.rows[hosts][:, rows], gates[:, None]], axis=1)
+            where = np.concatenate(
+                [pattern.rows[hosts][:, rows], gates[:, None]], axis=1
+            )
             pieces.append(Piece(at[which], where, np.ones(where.shape[1])))
         return width
 
@@ -196,7 +273,9 @@ class Batch:
         place[outside] = np.arange(len(outside))
         src, dst = self._router.ends
         rows = np.flatnonzero((place[src] >= 0) & (place[dst] >= 0))
-        columns = {key: getattr(self._links, key)[rows] for key in Links.__dataclass_fields__}
+        columns = {
+            key: getattr(self._links, key)[rows] for key in Links.__dataclass_fields__
+        }
         texts = (self._nodes.names, self._nodes.kinds, self._nodes.hosts)
         nodes = Nodes(*(tuple(text[at] for at in outside.tolist()) for text in texts))
         return Router(nodes, replace(self._links, **columns)), rows
@@ -211,7 +290,9 @@ class Batch:
         table = np.stack([self._hops[start] for start in starts.tolist()])
         return table[where.reshape(exits.shape)[:, :, None], entries[:, None, :]]
 
-    def _core(self, src: Ints, dst: Ints, at: Ints, s: Ints, t: Ints, width: Ints) -> list[Core]:
+    def _core(
+        self, src: Ints, dst: Ints, at: Ints, s: Ints, t: Ints, width: Ints
+    ) -> list[Core]:
         """Pairs by the switches between which they go, and by the paths they take there."""
         size = len(self.stubs.outside)
         found, where = np.unique(s * size + t, return_inverse=True)
@@ -220,11 +301,15 @@ class Batch:
         # Of more paths than are kept, which ones are depends on the two ends; it repeats with the step.
         shift = (src[at] * STRIDE + dst[at]) % step[where] if len(at) else where
         # On paths of equal width the narrower ends change nothing.
-        key = (where * int(shift.max(initial=0) + 1) + shift) * int(width.max(initial=0) + 1) + width
+        key = (where * int(shift.max(initial=0) + 1) + shift) * int(
+            width.max(initial=0) + 1
+        ) + width
         cores = []
         for _, which in groups(key):
             one = which[0]
-            rows, share = self.paths(int(s[one]), int(t[one]), int(shift[one]), int(width[one]))
+            rows, share = self.paths(
+                int(s[one]), int(t[one]), int(shift[one]), int(width[one])
+            )
             if len(rows):
                 cores.append(Core(at[which], rows, share))
         return cores
@@ -236,11 +321,17 @@ class Batch:
         """
         found: list[Ints | None] = [None] * len(src)
         stubs = self.stubs
-        apart = (stubs.pattern[src] != stubs.pattern[dst]) | (stubs.member[src] != stubs.member[dst])
+        apart = (stubs.pattern[src] != stubs.pattern[dst]) | (
+            stubs.member[src] != stubs.member[dst]
+        )
         pieces, cores = [], []  # type: tuple[list[Piece], list[Core]]
-        pairs = np.flatnonzero(apart & (stubs.pattern[src] >= 0) & (stubs.pattern[dst] >= 0))
+        pairs = np.flatnonzero(
+            apart & (stubs.pattern[src] >= 0) & (stubs.pattern[dst] >= 0)
+        )
         left = set(self._between(src, dst, pairs, pieces, cores, paths=False).tolist())
-        ways: dict[int, list[int]] = {int(at): [] for at in pairs if int(at) not in left}
+        ways: dict[int, list[int]] = {
+            int(at): [] for at in pairs if int(at) not in left
+        }
         for piece in pieces:
             for at, rows in zip(piece.pairs.tolist(), piece.rows.tolist(), strict=True):
                 ways[at] += rows
@@ -268,7 +359,9 @@ class Batch:
                 self._routes[s, t] = rows[net.over_one(s, t)]
             else:
                 total, path = net.numbered(s, t)
-                self._routes[s, t] = rows[np.array([path(at) for at in range(total)], dtype=np.int64)]
+                self._routes[s, t] = rows[
+                    np.array([path(at) for at in range(total)], dtype=np.int64)
+                ]
         return self._routes[s, t]
 
     def paths(self, s: int, t: int, shift: int, width: int) -> tuple[Ints, Floats]:

@@ -37,7 +37,10 @@ def _near(batch: Batch, senders: Ints, receivers: Ints, amount: float) -> Floats
     first, second = _host(batch, senders), _host(batch, receivers)
     by_host = dict(groups(second))
     pairs = [
-        (np.repeat(senders[some], len(by_host[host])), np.tile(receivers[by_host[host]], len(some)))
+        (
+            np.repeat(senders[some], len(by_host[host])),
+            np.tile(receivers[by_host[host]], len(some)),
+        )
         for host, some in groups(first)
         if host in by_host
     ]
@@ -57,14 +60,20 @@ def _far(batch: Batch, senders: Ints, receivers: Ints, amount: float) -> Floats:
     first, second = _classes(batch, senders), _classes(batch, receivers)
     one, other = (np.unique(labels, return_index=True)[1] for labels in (first, second))
     src, dst = np.repeat(senders[one], len(other)), np.tile(receivers[other], len(one))
-    patterns = batch.stubs.patterns[batch.stubs.pattern[src[0]]], batch.stubs.patterns[batch.stubs.pattern[dst[0]]]
+    patterns = (
+        batch.stubs.patterns[batch.stubs.pattern[src[0]]],
+        batch.stubs.patterns[batch.stubs.pattern[dst[0]]],
+    )
     leave, enter, good, best = batch.doors(*patterns, src, dst)
     if not good.all() or (best != best[0]).any():
         return _pair_by_pair(batch, senders, receivers, amount, between=True)
     shape = len(one), len(other)
     away = _strangers(batch, senders, receivers, second, shape[1])
     home = _strangers(batch, receivers, senders, first, shape[0])
-    many = np.stack([np.bincount(first, weights=column, minlength=shape[0]) for column in away.T], axis=1).ravel()
+    many = np.stack(
+        [np.bincount(first, weights=column, minlength=shape[0]) for column in away.T],
+        axis=1,
+    ).ravel()
     total, alike = np.zeros(batch.size), set()
     # Each of several best doors carries as much, where their ways are as many and as wide.
     for nth in range(int(best[0])):
@@ -75,12 +84,18 @@ def _far(batch: Batch, senders: Ints, receivers: Ints, amount: float) -> Floats:
         pieces: list[tuple[Piece, Floats]] = []
         width = np.minimum(
             _doors(batch, senders, first, leave.reshape(shape), away, True, pieces),
-            _doors(batch, receivers, second, enter.reshape(shape).T, home, False, pieces).T,
+            _doors(
+                batch, receivers, second, enter.reshape(shape).T, home, False, pieces
+            ).T,
         ).ravel()
         ways = np.array([batch.count(int(s[at]), int(t[at])) for at in range(len(src))])
         alike.add((ways.tobytes(), width.tobytes()))
         # Of more paths than are kept, which ones are depends on the pair.
-        if not good.all() or ways.max(initial=0) * int(best[0]) > MAX_PATHS or len(alike) > 1:
+        if (
+            not good.all()
+            or ways.max(initial=0) * int(best[0]) > MAX_PATHS
+            or len(alike) > 1
+        ):
             return _pair_by_pair(batch, senders, receivers, amount, between=True)
         for piece, weight in pieces:
             each = np.repeat(weight, piece.rows.shape[1])
@@ -95,24 +110,41 @@ def _classes(batch: Batch, nodes: Ints) -> Ints:
     """A number from 0 for each class of nodes of one pattern: place in the host, and switches of the host."""
     pattern = batch.stubs.patterns[batch.stubs.pattern[nodes[0]]]
     member = batch.stubs.member[nodes]
-    alike = [batch.stubs.local[nodes][:, None], *(ends[member] for ends in pattern.ends)]
-    return np.asarray(np.unique(opaque(np.concatenate(alike, axis=1)), return_inverse=True)[1])
+    alike = [
+        batch.stubs.local[nodes][:, None],
+        *(ends[member] for ends in pattern.ends),
+    ]
+    return np.asarray(
+        np.unique(opaque(np.concatenate(alike, axis=1)), return_inverse=True)[1]
+    )
 
 
-def _strangers(batch: Batch, nodes: Ints, others: Ints, labels: Ints, count: int) -> Floats:
+def _strangers(
+    batch: Batch, nodes: Ints, others: Ints, labels: Ints, count: int
+) -> Floats:
     """Of every node: how many of `others` in each class are not in its host."""
-    hosts, where = np.unique(np.concatenate([_host(batch, nodes), _host(batch, others)]), return_inverse=True)
+    hosts, where = np.unique(
+        np.concatenate([_host(batch, nodes), _host(batch, others)]), return_inverse=True
+    )
     here = np.zeros((len(hosts), count))
     np.add.at(here, (where[len(nodes) :], labels), 1.0)
     return np.asarray(np.bincount(labels, minlength=count) - here[where[: len(nodes)]])
 
 
 def _doors(
-    batch: Batch, nodes: Ints, labels: Ints, door: Ints, many: Floats, out: bool,
+    batch: Batch,
+    nodes: Ints,
+    labels: Ints,
+    door: Ints,
+    many: Floats,
+    out: bool,
     pieces: list[tuple[Piece, Floats]],
-) -> Ints:  # fmt: skip
+) -> Ints:
     """Adds the ways between nodes and doors, by the class beyond them; returns the narrowest of each two classes."""
-    pattern, width = batch.stubs.patterns[batch.stubs.pattern[nodes[0]]], np.zeros(door.shape, dtype=np.int64)
+    pattern, width = (
+        batch.stubs.patterns[batch.stubs.pattern[nodes[0]]],
+        np.zeros(door.shape, dtype=np.int64),
+    )
     for way in range((pattern.out if out else pattern.into).shape[1]):
         through = door == way
         weight = (many * through[labels]).sum(axis=1)
@@ -128,10 +160,14 @@ def _doors(
     return width
 
 
-def _pair_by_pair(batch: Batch, senders: Ints, receivers: Ints, amount: float, between: bool = False) -> Floats:
+def _pair_by_pair(
+    batch: Batch, senders: Ints, receivers: Ints, amount: float, between: bool = False
+) -> Floats:
     """All pairs, or those between hosts, in columns."""
     total = np.zeros(batch.size)
-    for part in np.array_split(senders, max(1, len(senders) * len(receivers) // _CHUNK)):
+    for part in np.array_split(
+        senders, max(1, len(senders) * len(receivers) // _CHUNK)
+    ):
         src, dst = np.repeat(part, len(receivers)), np.tile(receivers, len(part))
         apart = _host(batch, src) != _host(batch, dst) if between else src != dst
         total += batch.loads(src[apart], dst[apart], np.full(int(apart.sum()), amount))

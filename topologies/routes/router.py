@@ -18,7 +18,14 @@ import numpy.typing as npt
 
 from sim.errors import InputError, Mistake
 from topologies.core.links import Floats, Ints, Links, Nodes
-from topologies.routes.preference import ENDPOINTS, MAX_PATHS, NETWORK, PREFERENCE, STRIDE, rank_of
+from topologies.routes.preference import (
+    ENDPOINTS,
+    MAX_PATHS,
+    NETWORK,
+    PREFERENCE,
+    STRIDE,
+    rank_of,
+)
 
 _NO_CPU = ENDPOINTS | {"cpu"}
 
@@ -33,7 +40,10 @@ def chosen(total: int, shift: int) -> list[int]:
         return list(range(total))
     # One from every stretch of equal length, at a place of its own: even at the first switch and at the last.
     step = total // MAX_PATHS
-    return [at * total // MAX_PATHS + (shift + at * STRIDE) % step for at in range(MAX_PATHS)]
+    return [
+        at * total // MAX_PATHS + (shift + at * STRIDE) % step
+        for at in range(MAX_PATHS)
+    ]
 
 
 class Router:
@@ -87,7 +97,9 @@ class Router:
 
     @cached_property
     def _forwards(self) -> npt.NDArray[np.bool_]:
-        return np.array([kind not in ENDPOINTS for kind in self._nodes.kinds], dtype=bool)
+        return np.array(
+            [kind not in ENDPOINTS for kind in self._nodes.kinds], dtype=bool
+        )
 
     def hops(self, src: int) -> Ints:
         """Hops from `src` to every node; very many to one that it cannot reach."""
@@ -97,7 +109,9 @@ class Router:
         while len(edge):
             step += 1
             many = count[edge]
-            rows = np.repeat(starts[edge] - np.cumsum(many) + many, many) + np.arange(many.sum())
+            rows = np.repeat(starts[edge] - np.cumsum(many) + many, many) + np.arange(
+                many.sum()
+            )
             met = ends[rows]
             hops[met[hops[met] > step]] = step
             edge = np.flatnonzero((hops == step) & self._forwards)
@@ -112,7 +126,10 @@ class Router:
         if src == dst:
             return [[]]
         onward, ways = self._ways(src, dst)
-        return [self._path(src, dst, onward, ways, at) for at in chosen(ways[src], src * STRIDE + dst)]
+        return [
+            self._path(src, dst, onward, ways, at)
+            for at in chosen(ways[src], src * STRIDE + dst)
+        ]
 
     def _ways(self, src: int, dst: int) -> tuple[dict[int, list[int]], dict[int, int]]:
         """Rows that lead on along the best of the shortest paths, in link order, and how many of those paths remain."""
@@ -125,15 +142,23 @@ class Router:
 
     def _best(
         self, onward: dict[int, list[int]], src: int, dst: int
-    ) -> tuple[dict[int, list[int]], dict[int, int], bool]:  # fmt: skip
+    ) -> tuple[dict[int, list[int]], dict[int, int], bool]:
         """`_ways` of those among `onward`, and whether they leave the host by way of a CPU."""
         layers = [[src]]
         while layers[-1] != [dst]:
-            layers.append(list(dict.fromkeys(self._dst[row] for node in layers[-1] for row in onward[node])))
+            layers.append(
+                list(
+                    dict.fromkeys(
+                        self._dst[row] for node in layers[-1] for row in onward[node]
+                    )
+                )
+            )
         back = [node for layer in reversed(layers[:-1]) for node in layer]
         worst = {dst: 0}
         for node in back:
-            worst[node] = min(max(self._rank[row], worst[self._dst[row]]) for row in onward[node])
+            worst[node] = min(
+                max(self._rank[row], worst[self._dst[row]]) for row in onward[node]
+            )
         cpus, ways, kept = {dst: 0}, {dst: 1}, {}  # type: tuple[dict[int, int], dict[int, int], dict[int, list[int]]]
         for node in back:
             passed = {
@@ -143,11 +168,20 @@ class Router:
             }
             if passed:
                 cpus[node] = min(passed.values())
-                kept[node] = [row for row, count in passed.items() if count == cpus[node]]
+                kept[node] = [
+                    row for row, count in passed.items() if count == cpus[node]
+                ]
                 ways[node] = sum(ways[self._dst[row]] for row in kept[node])
         return kept, ways, worst[src] == NETWORK and cpus[src] > 0
 
-    def _path(self, src: int, dst: int, onward: dict[int, list[int]], ways: dict[int, int], at: int) -> list[int]:
+    def _path(
+        self,
+        src: int,
+        dst: int,
+        onward: dict[int, list[int]],
+        ways: dict[int, int],
+        at: int,
+    ) -> list[int]:
         """The path of number `at` when all are counted in link order."""
         path: list[int] = []
         node = src
@@ -160,26 +194,45 @@ class Router:
             node = self._dst[row]
         return path
 
-    def _onward(self, src: int, dst: int, closed: frozenset[str] = ENDPOINTS) -> dict[int, list[int]]:
+    def _onward(
+        self, src: int, dst: int, closed: frozenset[str] = ENDPOINTS
+    ) -> dict[int, list[int]]:
         """The rows that leave each node on the shortest paths: balls grow around both ends until they touch.
 
         No path leads through nodes of the `closed` kinds.
         """
         ahead, behind = {src: 0}, {dst: 0}
-        reached: dict[int, list[int]] = {}  # rows by which a node of the front ball is reached
-        onward: dict[int, list[int]] = {}  # rows that lead on from a node of the back ball
+        reached: dict[
+            int, list[int]
+        ] = {}  # rows by which a node of the front ball is reached
+        onward: dict[
+            int, list[int]
+        ] = {}  # rows that lead on from a node of the back ball
         front, back = [src], [dst]
         meeting: list[int] = []
         while not meeting:
             if len(front) <= len(back):
-                front = self._grow(front, ahead, self._leaving, self._dst, reached, (src, dst), closed)
+                front = self._grow(
+                    front, ahead, self._leaving, self._dst, reached, (src, dst), closed
+                )
                 meeting = [node for node in front if node in behind]
             else:
-                back = self._grow(back, behind, self._entering, self._src, onward, (src, dst), closed)
+                back = self._grow(
+                    back, behind, self._entering, self._src, onward, (src, dst), closed
+                )
                 meeting = [node for node in back if node in ahead]
             if not front or not back:
-                found = f"no path from {self._nodes.names[src]} to {self._nodes.names[dst]}"
-                raise InputError(Mistake("routing", "", found, "a link between their parts of the cluster"))
+                found = (
+                    f"no path from {self._nodes.names[src]} to {self._nodes.names[dst]}"
+                )
+                raise InputError(
+                    Mistake(
+                        "routing",
+                        "",
+                        found,
+                        "a link between their parts of the cluster",
+                    )
+                )
         seen, todo = set(meeting), list(meeting)
         while todo:  # from where the balls touch back to the source
             for row in reached.get(todo.pop(), ()):
@@ -191,9 +244,15 @@ class Router:
         return onward
 
     def _grow(
-        self, edge: list[int], known: dict[int, int], links: list[list[int]], ends: list[int],
-        rows: dict[int, list[int]], both: tuple[int, int], closed: frozenset[str],
-    ) -> list[int]:  # fmt: skip
+        self,
+        edge: list[int],
+        known: dict[int, int],
+        links: list[list[int]],
+        ends: list[int],
+        rows: dict[int, list[int]],
+        both: tuple[int, int],
+        closed: frozenset[str],
+    ) -> list[int]:
         """One hop more around an end; `rows` collects how each new node hangs together with the one before."""
         grown: list[int] = []
         for node in edge:
@@ -213,7 +272,10 @@ class Router:
     @cached_property
     def alike(self) -> bool:
         """Whether no path is better than another of as many hops: only network links, and no CPU on the way."""
-        return rank_of(self._links.kind).min(initial=NETWORK) == NETWORK and "cpu" not in self._nodes.kinds
+        return (
+            rank_of(self._links.kind).min(initial=NETWORK) == NETWORK
+            and "cpu" not in self._nodes.kinds
+        )
 
     @cached_property
     def _pairs(self) -> tuple[Ints, Ints]:
@@ -246,10 +308,15 @@ class Router:
         key = (src, dst)
         if key not in self._paths:
             links = self._links
-            paths = [np.array(path, dtype=np.int64) for path in self._shortest(src, dst)]
+            paths = [
+                np.array(path, dtype=np.int64) for path in self._shortest(src, dst)
+            ]
             width = [int(links.count[path].min(initial=1 << 30)) for path in paths]
             latency = [float(links.latency[path].sum()) for path in paths]
-            order = sorted(range(len(paths)), key=lambda at: (latency[at], -width[at], paths[at].tolist()))
+            order = sorted(
+                range(len(paths)),
+                key=lambda at: (latency[at], -width[at], paths[at].tolist()),
+            )
             self._paths[key] = [(paths[at], width[at] / sum(width)) for at in order]
         return self._paths[key]
 
@@ -266,7 +333,10 @@ class Router:
                 for row in path.tolist():
                     load[row] = load.get(row, 0.0) + share
             rows = sorted(load)
-            self._spreads[key] = np.array(rows, dtype=np.int64), np.array([load[row] for row in rows], dtype=np.float64)
+            self._spreads[key] = (
+                np.array(rows, dtype=np.int64),
+                np.array([load[row] for row in rows], dtype=np.float64),
+            )
         return self._spreads[key]
 
     def nearest(self, src: int, kind: str) -> int | None:

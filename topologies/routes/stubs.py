@@ -57,7 +57,11 @@ class Pattern:
     def _table(self, doors: list[int], out: bool) -> Ints:
         found = [self._from(door, out) for door in doors]
         shape = (3, len(self.kinds), len(doors))
-        return np.array(found, dtype=np.int64).transpose(1, 2, 0) if doors else np.zeros(shape, dtype=np.int64)
+        return (
+            np.array(found, dtype=np.int64).transpose(1, 2, 0)
+            if doors
+            else np.zeros(shape, dtype=np.int64)
+        )
 
     def _edges(self, out: bool) -> list[list[tuple[int, int]]]:
         """By node: the nodes from which a row leads to it (or to which one leads from it), and that row."""
@@ -82,10 +86,16 @@ class Pattern:
                     # Out: the step enters `node`; home: it enters `other`.
                     passed = cpus[node] + (self.kinds[node if out else other] == "cpu")
                     if hops[other] == FAR:
-                        hops[other], cpus[other], ways[other] = hops[node] + 1, passed, ways[node]
+                        hops[other], cpus[other], ways[other] = (
+                            hops[node] + 1,
+                            passed,
+                            ways[node],
+                        )
                         following.append(other)
                     elif hops[other] == hops[node] + 1 and passed <= cpus[other]:
-                        ways[other] = ways[node] + (ways[other] if passed == cpus[other] else 0)
+                        ways[other] = ways[node] + (
+                            ways[other] if passed == cpus[other] else 0
+                        )
                         cpus[other] = passed
             edge = following
         return hops, cpus, ways
@@ -100,7 +110,11 @@ class Pattern:
             for other, row in near[at]:
                 enters = self.kinds[other if out else at] == "cpu"
                 through = other == target or self.kinds[other] not in ENDPOINTS
-                if through and hops[other] == hops[at] - 1 and cpus[other] + enters == cpus[at]:
+                if (
+                    through
+                    and hops[other] == hops[at] - 1
+                    and cpus[other] + enters == cpus[at]
+                ):
                     rows.append(row)
                     at = other
                     break
@@ -108,7 +122,9 @@ class Pattern:
 
     def width_of(self, rows: list[int], door: int, out: bool) -> int:
         """Physical links of the narrowest of these rows and the door's."""
-        return min([self.door_width[0 if out else 1][door], *(self.width[row] for row in rows)])
+        return min(
+            [self.door_width[0 if out else 1][door], *(self.width[row] for row in rows)]
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -137,7 +153,10 @@ class Stubs:
 def find(nodes: Nodes, links: Links, src: Ints, dst: Ints) -> Stubs:
     """Patterns of all hosts; `src` and `dst` are the rows' ends as positions in `nodes`."""
     numbers: dict[str, int] = {"": -1}
-    host = np.array([numbers.setdefault(name, len(numbers) - 1) for name in nodes.hosts], dtype=np.int64)
+    host = np.array(
+        [numbers.setdefault(name, len(numbers) - 1) for name in nodes.hosts],
+        dtype=np.int64,
+    )
     outside = np.flatnonzero(host < 0)
     of_nodes = _Grouped(host, len(numbers) - 1)
     local = of_nodes.place
@@ -145,41 +164,74 @@ def find(nodes: Nodes, links: Links, src: Ints, dst: Ints) -> Stubs:
     kind = np.array([codes[name] for name in nodes.kinds], dtype=np.int64)
     rank = rank_of(links.kind)
     a, b = host[src], host[dst]
-    inner, out, into = (_Grouped(np.where(mask, of, -1), len(numbers) - 1) for mask, of in (
-        (a == b, a), ((a >= 0) & (b < 0), a), ((b >= 0) & (a < 0), b),
-    ))  # fmt: skip
-    odd = set(a[(a >= 0) & (b >= 0) & (a != b)].tolist()) | set(b[(a >= 0) & (b >= 0) & (a != b)].tolist())
+    inner, out, into = (
+        _Grouped(np.where(mask, of, -1), len(numbers) - 1)
+        for mask, of in (
+            (a == b, a),
+            ((a >= 0) & (b < 0), a),
+            ((b >= 0) & (a < 0), b),
+        )
+    )
+    odd = set(a[(a >= 0) & (b >= 0) & (a != b)].tolist()) | set(
+        b[(a >= 0) & (b >= 0) & (a != b)].tolist()
+    )
     odd |= set(np.where(a < 0, b, a)[((a < 0) != (b < 0)) & (rank < NETWORK)].tolist())
     found: dict[bytes, Pattern] = {}
     table = np.stack([local[src], local[dst], rank, links.count])
     for number in range(len(numbers) - 1):
         if number in odd:
             continue
-        at, rows, leave, enter = (group.of(number) for group in (of_nodes, inner, out, into))
+        at, rows, leave, enter = (
+            group.of(number) for group in (of_nodes, inner, out, into)
+        )
         if max(len(leave), len(enter)) > MOST_DOORS:
             odd.add(number)
             continue
-        parts = (kind[at], table[:, rows], table[:, leave][[0, 2, 3]], table[:, enter][[1, 2, 3]])
+        parts = (
+            kind[at],
+            table[:, rows],
+            table[:, leave][[0, 2, 3]],
+            table[:, enter][[1, 2, 3]],
+        )
         mark = b"|".join(part.tobytes() for part in parts)
         if mark not in found:
             ends = list(zip(*table[:2, rows].tolist(), strict=True))
             doors = table[0, leave].tolist(), table[1, enter].tolist()
             widths = table[3, leave].tolist(), table[3, enter].tolist()
             kinds = [nodes.kinds[node] for node in at.tolist()]
-            found[mark] = Pattern(kinds, ends, doors, table[3, rows].tolist(), widths, [])
+            found[mark] = Pattern(
+                kinds, ends, doors, table[3, rows].tolist(), widths, []
+            )
         found[mark].hosts.append(number)
     place = np.cumsum(host < 0) - 1
-    return _numbered(list(found.values()), (of_nodes, inner, out, into), local, outside, place, src, dst, bool(odd))
+    return _numbered(
+        list(found.values()),
+        (of_nodes, inner, out, into),
+        local,
+        outside,
+        place,
+        src,
+        dst,
+        bool(odd),
+    )
 
 
 def _numbered(
-    patterns: list[Pattern], groups: tuple[_Grouped, ...], local: Ints, outside: Ints, place: Ints, src: Ints,
-    dst: Ints, odd: bool,
-) -> Stubs:  # fmt: skip
+    patterns: list[Pattern],
+    groups: tuple[_Grouped, ...],
+    local: Ints,
+    outside: Ints,
+    place: Ints,
+    src: Ints,
+    dst: Ints,
+    odd: bool,
+) -> Stubs:
     pattern, member = np.full(len(local), -1), np.full(len(local), -1)
     transit = FAR
     for number, one in enumerate(patterns):
-        one.nodes, one.rows, one.out, one.into = (np.stack([group.of(at) for at in one.hosts]) for group in groups)
+        one.nodes, one.rows, one.out, one.into = (
+            np.stack([group.of(at) for at in one.hosts]) for group in groups
+        )
         one.ends = place[dst[one.out]], place[src[one.into]]
         one.survey()
         pattern[one.nodes] = number
@@ -194,7 +246,10 @@ def _transit(pattern: Pattern) -> int:
     for leave in range(pattern.out.shape[1]):
         for enter, door in enumerate(pattern.doors[1]):
             hops = int(pattern.away[0, door, leave]) + 2
-            if hops < fewest and (pattern.ends[0][:, leave] != pattern.ends[1][:, enter]).any():
+            if (
+                hops < fewest
+                and (pattern.ends[0][:, leave] != pattern.ends[1][:, enter]).any()
+            ):
                 fewest = hops
     return fewest
 
@@ -206,7 +261,9 @@ class _Grouped:
         self._order = np.argsort(group, kind="stable")
         self._starts = np.searchsorted(group[self._order], np.arange(count + 1))
         self.place = np.zeros(len(group), dtype=np.int64)
-        self.place[self._order] = np.arange(len(group)) - self._starts[np.maximum(group[self._order], 0)]
+        self.place[self._order] = (
+            np.arange(len(group)) - self._starts[np.maximum(group[self._order], 0)]
+        )
 
     def of(self, number: int) -> Ints:
         return self._order[self._starts[number] : self._starts[number + 1]]

@@ -17,16 +17,39 @@ if TYPE_CHECKING:
     from topologies.fabric import Fabric
 
 # Top to bottom; kinds not named here (leaf, spine, ...) stand below the network, in order of appearance.
-_LAYERS = (("nvswitch",), ("gpu",), ("pcieswitch",), ("cpu", "memory"), ("nic", "nvme"), ("network",))
+_LAYERS = (
+    ("nvswitch",),
+    ("gpu",),
+    ("pcieswitch",),
+    ("cpu", "memory"),
+    ("nic", "nvme"),
+    ("network",),
+)
 _NODE_COLOURS = {
-    "nvswitch": "#76b900", "gpu": "#4d7c0f", "pcieswitch": "#b7791f", "cpu": "#1d4ed8", "memory": "#60a5fa",
-    "nic": "#7c3aed", "nvme": "#0f766e", "network": "#a78bfa", "leaf": "#be185d", "spine": "#9f1239", "core": "#7f1d1d",
+    "nvswitch": "#76b900",
+    "gpu": "#4d7c0f",
+    "pcieswitch": "#b7791f",
+    "cpu": "#1d4ed8",
+    "memory": "#60a5fa",
+    "nic": "#7c3aed",
+    "nvme": "#0f766e",
+    "network": "#a78bfa",
+    "leaf": "#be185d",
+    "spine": "#9f1239",
+    "core": "#7f1d1d",
     "switch": "#be185d",
-}  # fmt: skip
+}
 _LINK_COLOURS = {
-    "nvlink": "#76b900", "pcie": "#d69e2e", "socket": "#1d4ed8", "memory": "#60a5fa",
-    "nic": "#7c3aed", "nvme": "#0f766e", "spine": "#be185d", "core": "#7f1d1d", "c2c": "#0891b2",
-}  # fmt: skip
+    "nvlink": "#76b900",
+    "pcie": "#d69e2e",
+    "socket": "#1d4ed8",
+    "memory": "#60a5fa",
+    "nic": "#7c3aed",
+    "nvme": "#0f766e",
+    "spine": "#be185d",
+    "core": "#7f1d1d",
+    "c2c": "#0891b2",
+}
 _GREY = "#64748b"
 _HEIGHT, _BOX = 1.35, (0.84, 0.46)
 MOST_NODES = 44  # of a picture with a box for every node: one host of eight GPUs
@@ -67,7 +90,9 @@ def _canvas(wide: float, high: float) -> tuple[Any, Any]:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
     except ImportError:
-        raise PrestepError("a picture needs matplotlib: pip install matplotlib") from None
+        raise PrestepError(
+            "a picture needs matplotlib: pip install matplotlib"
+        ) from None
     figure = Figure(figsize=(wide, high), facecolor="white")
     FigureCanvasAgg(figure)
     axes = figure.add_axes((0.01, 0.01, 0.98, 0.98))
@@ -83,7 +108,9 @@ def _save(figure: Any, path: Path) -> None:
         matplotlib.rc_context({"svg.hashsalt": "prestep", "svg.fonttype": "none"}),
         files.replacing(path) as beside,
     ):
-        figure.savefig(beside, dpi=130, metadata={"Date": None} if path.suffix == ".svg" else None)
+        figure.savefig(
+            beside, dpi=130, metadata={"Date": None} if path.suffix == ".svg" else None
+        )
 
 
 def _layout(fabric: Fabric) -> _Layout:
@@ -91,9 +118,19 @@ def _layout(fabric: Fabric) -> _Layout:
     kinds = list(dict.fromkeys(fabric.nodes.kinds))
     named = {kind for layer in _LAYERS for kind in layer}
     layers = [*_LAYERS, *((kind,) for kind in kinds if kind not in named)]
-    rows = [row for row in ([n for kind in layer for n in fabric.nodes.of_kind(kind)] for layer in layers) if row]
+    rows = [
+        row
+        for row in (
+            [n for kind in layer for n in fabric.nodes.of_kind(kind)]
+            for layer in layers
+        )
+        if row
+    ]
     width = float(max(len(row) for row in rows))
-    x = {name: (at + 0.5) * width / len(fabric.gpus) - 0.5 for at, name in enumerate(fabric.gpus)}
+    x = {
+        name: (at + 0.5) * width / len(fabric.gpus) - 0.5
+        for at, name in enumerate(fabric.gpus)
+    }
     middle = next(at for at, row in enumerate(rows) if row[0] in x)
     # Downwards from the GPUs, then upwards, so that each layer finds neighbours that have their place.
     for row in [*rows[middle + 1 :], *reversed(rows[:middle])]:
@@ -102,7 +139,9 @@ def _layout(fabric: Fabric) -> _Layout:
     return _Layout(x, y, max(x.values()) + 1)
 
 
-def _wanted(fabric: Fabric, row: list[str], x: dict[str, float], width: float) -> dict[str, float]:
+def _wanted(
+    fabric: Fabric, row: list[str], x: dict[str, float], width: float
+) -> dict[str, float]:
     """The middle of the neighbours that have a place; memory stands outward of its CPU."""
     wanted: dict[str, float] = {}
     step = max(2.0, width / len(fabric.gpus))
@@ -124,7 +163,9 @@ def _placed(row: list[str], wanted: dict[str, float], width: float) -> dict[str,
     order = sorted(row, key=lambda name: wanted[name])
     spread = wanted[order[-1]] - wanted[order[0]]
     if spread < 1e-9 and len(row) > 2:
-        return {name: (at + 0.5) * width / len(row) - 0.5 for at, name in enumerate(order)}
+        return {
+            name: (at + 0.5) * width / len(row) - 0.5 for at, name in enumerate(order)
+        }
     blocks: list[list[float]] = []
     for at, name in enumerate(order):
         blocks.append([wanted[name] - at])
@@ -132,7 +173,10 @@ def _placed(row: list[str], wanted: dict[str, float], width: float) -> dict[str,
             last = blocks.pop()
             blocks[-1].extend(last)
     levels = [float(np.mean(block)) for block in blocks for _ in block]
-    return {name: level + at for at, (name, level) in enumerate(zip(order, levels, strict=True))}
+    return {
+        name: level + at
+        for at, (name, level) in enumerate(zip(order, levels, strict=True))
+    }
 
 
 def _draw_links(axes: Any, fabric: Fabric, layout: _Layout) -> None:
@@ -143,7 +187,12 @@ def _draw_links(axes: Any, fabric: Fabric, layout: _Layout) -> None:
         if links.index[b, a] < row:
             continue
         thickness = 0.6 + 3.4 * float(np.sqrt(links.bandwidth[row] / widest))
-        style = {"color": _LINK_COLOURS.get(kind, _GREY), "lw": thickness, "solid_capstyle": "round", "zorder": 1}
+        style = {
+            "color": _LINK_COLOURS.get(kind, _GREY),
+            "lw": thickness,
+            "solid_capstyle": "round",
+            "zorder": 1,
+        }
         axes.plot(*_line(layout, a, b), alpha=0.75, **style)
         if links.count[row] > 1 and a == fabric.gpus[0]:
             _count(axes, layout, a, b, int(links.count[row]))
@@ -161,24 +210,56 @@ def _count(axes: Any, layout: _Layout, a: str, b: str, count: int) -> None:
     (xa, xb), (ya, yb) = _line(layout, a, b)
     box = {"boxstyle": "circle,pad=0.18", "fc": "white", "ec": "none", "alpha": 0.9}
     place = xa + (xb - xa) * part, ya + (yb - ya) * part
-    axes.text(*place, str(count), fontsize=8, ha="center", va="center", color="#3f6212", bbox=box, zorder=2)
+    axes.text(
+        *place,
+        str(count),
+        fontsize=8,
+        ha="center",
+        va="center",
+        color="#3f6212",
+        bbox=box,
+        zorder=2,
+    )
 
 
 def _draw_node(axes: Any, name: str, kind: str, x: float, y: float) -> None:
     from matplotlib.patches import FancyBboxPatch
 
     wide, high = _BOX
-    style: dict[str, Any] = {"fc": _NODE_COLOURS.get(kind, _GREY), "ec": "white", "lw": 1.2, "zorder": 3}
+    style: dict[str, Any] = {
+        "fc": _NODE_COLOURS.get(kind, _GREY),
+        "ec": "white",
+        "lw": 1.2,
+        "zorder": 3,
+    }
     corner, shape = (x - wide / 2, y - high / 2), "round,pad=0,rounding_size=0.09"
     axes.add_patch(FancyBboxPatch(corner, wide, high, boxstyle=shape, **style))
     size = 8.5 if len(name) < 11 else 7.5
-    axes.text(x, y, name, color="white", fontsize=size, fontweight="bold", ha="center", va="center", zorder=4)
+    axes.text(
+        x,
+        y,
+        name,
+        color="white",
+        fontsize=size,
+        fontweight="bold",
+        ha="center",
+        va="center",
+        zorder=4,
+    )
 
 
 def _title(axes: Any, fabric: Fabric, layout: _Layout) -> None:
     top, hosts = max(layout.y.values()), len(fabric.hosts)
     text = f"{fabric.name}   {len(fabric.gpus)} GPUs ({fabric.gpu_model}), {hosts} host{'s' if hosts != 1 else ''}"
-    axes.text(-0.5, top + 0.62, text, fontsize=13, fontweight="bold", color="#0f172a", va="center")
+    axes.text(
+        -0.5,
+        top + 0.62,
+        text,
+        fontsize=13,
+        fontweight="bold",
+        color="#0f172a",
+        va="center",
+    )
 
 
 def _legend(axes: Any, fabric: Fabric) -> None:
@@ -188,9 +269,19 @@ def _legend(axes: Any, fabric: Fabric) -> None:
     for kind in fabric.links.kinds:
         rows = fabric.links.of_kind(kind)
         label = f"{kind}: {_total(fabric, rows)} x {_range(fabric, rows)}"
-        handles.append(Line2D([], [], color=_LINK_COLOURS.get(kind, _GREY), lw=3, label=label))
+        handles.append(
+            Line2D([], [], color=_LINK_COLOURS.get(kind, _GREY), lw=3, label=label)
+        )
     note = "per physical link and direction, payload"
-    axes.legend(handles=handles, loc="lower center", ncols=3, frameon=False, fontsize=9, title=note, title_fontsize=8.5)
+    axes.legend(
+        handles=handles,
+        loc="lower center",
+        ncols=3,
+        frameon=False,
+        fontsize=9,
+        title=note,
+        title_fontsize=8.5,
+    )
 
 
 def _total(fabric: Fabric, rows: Ints) -> int:

@@ -19,7 +19,12 @@ if TYPE_CHECKING:
 _WIDE, _HIGH = 2.1, 0.78  # of a box
 _ACROSS, _DOWN = 3.3, 1.75  # from box to box
 _LEAST = 9.2  # width of the picture, for its heading
-_INSIDE = (("nic", "storage_nic"), ("nvme", "pcieswitch", "cpu", "memory"), ("gpu",), ("nvswitch",))
+_INSIDE = (
+    ("nic", "storage_nic"),
+    ("nvme", "pcieswitch", "cpu", "memory"),
+    ("gpu",),
+    ("nvswitch",),
+)
 _DARK = "#0f172a"
 _Places = dict[int, tuple[float, float]]
 
@@ -53,7 +58,14 @@ def draw(fabric: Fabric, path: Path) -> None:
 def _middle(folded: Folded, row: list[int]) -> float:
     """The column of a row that stands in the middle: of devices of a host, the one that joins the others."""
     kinds = [folded.classes[at].kind for at in row]
-    hub = next((kind for kind in ("pcieswitch", "cpu", "nic", "leaf", "spine") if kind in kinds), None)
+    hub = next(
+        (
+            kind
+            for kind in ("pcieswitch", "cpu", "nic", "leaf", "spine")
+            if kind in kinds
+        ),
+        None,
+    )
     if hub is None:
         return (len(row) - 1) / 2
     columns = [column for column, kind in enumerate(kinds) if kind == hub]
@@ -65,13 +77,22 @@ def _rows(folded: Folded) -> list[list[int]]:
     outside = [kind for kind in reversed(TIERS) if kind != "nvswitch"]
     named = {kind for row in _INSIDE for kind in row} | set(outside)
     other = list(dict.fromkeys(c.kind for c in folded.classes if c.kind not in named))
-    beside = {"spine": ["spine", "storage_spine", "storage"], "leaf": ["leaf", "storage_leaf"]}
+    beside = {
+        "spine": ["spine", "storage_spine", "storage"],
+        "leaf": ["leaf", "storage_leaf"],
+    }
     other = [kind for kind in other if not kind.startswith("storage")]
-    rows = [beside.get(kind, [kind]) for kind in outside] + [[kind] for kind in other] + [list(row) for row in _INSIDE]
+    rows = (
+        [beside.get(kind, [kind]) for kind in outside]
+        + [[kind] for kind in other]
+        + [list(row) for row in _INSIDE]
+    )
     found = []
     for row in rows:
         # A kind that stands in hosts and outside of them keeps to its own row; order: by kind, then first appearance.
-        here = [at for kind in row for at, c in enumerate(folded.classes) if c.kind == kind]
+        here = [
+            at for kind in row for at, c in enumerate(folded.classes) if c.kind == kind
+        ]
         found.append(here)
     left = set(range(len(folded.classes))) - {at for row in found for at in row}
     return [row for row in [*found, sorted(left)] if row]
@@ -84,32 +105,74 @@ def _host_box(axes: Any, fabric: Fabric, folded: Folded, places: _Places) -> Non
     inside = [places[at] for at, c in enumerate(folded.classes) if c.hosts]
     if not inside or not fabric.hosts:
         return
-    left, right = min(x for x, _ in inside) - _WIDE / 2 - 0.35, max(x for x, _ in inside) + _WIDE / 2 + 0.35
-    low, high = min(y for _, y in inside) - _HIGH / 2 - 0.35, max(y for _, y in inside) + _HIGH / 2 + 0.5
+    left, right = (
+        min(x for x, _ in inside) - _WIDE / 2 - 0.35,
+        max(x for x, _ in inside) + _WIDE / 2 + 0.35,
+    )
+    low, high = (
+        min(y for _, y in inside) - _HIGH / 2 - 0.35,
+        max(y for _, y in inside) + _HIGH / 2 + 0.5,
+    )
     style: dict[str, Any] = {"fc": "#f8fafc", "ec": "#94a3b8", "lw": 1.4, "zorder": 0}
     shape = "round,pad=0,rounding_size=0.2"
-    axes.add_patch(FancyBboxPatch((left, low), right - left, high - low, boxstyle=shape, **style))
+    axes.add_patch(
+        FancyBboxPatch((left, low), right - left, high - low, boxstyle=shape, **style)
+    )
     text = f"{len(fabric.hosts):,} × host" if len(fabric.hosts) > 1 else "host"
-    axes.text(left + 0.2, high - 0.26, text, fontsize=12, fontweight="bold", color="#334155", va="center", zorder=5)
+    axes.text(
+        left + 0.2,
+        high - 0.26,
+        text,
+        fontsize=12,
+        fontweight="bold",
+        color="#334155",
+        va="center",
+        zorder=5,
+    )
 
 
 def _box(axes: Any, folded: Folded, at: int, x: float, y: float) -> None:
     from matplotlib.patches import FancyBboxPatch
 
     this = folded.classes[at]
-    style: dict[str, Any] = {"fc": _NODE_COLOURS.get(this.kind, _GREY), "ec": "white", "lw": 1.5, "zorder": 3}
+    style: dict[str, Any] = {
+        "fc": _NODE_COLOURS.get(this.kind, _GREY),
+        "ec": "white",
+        "lw": 1.5,
+        "zorder": 3,
+    }
     shape = "round,pad=0,rounding_size=0.12"
-    axes.add_patch(FancyBboxPatch((x - _WIDE / 2, y - _HIGH / 2), _WIDE, _HIGH, boxstyle=shape, **style))
+    axes.add_patch(
+        FancyBboxPatch(
+            (x - _WIDE / 2, y - _HIGH / 2), _WIDE, _HIGH, boxstyle=shape, **style
+        )
+    )
     lines = [_told(this), *_below(folded, at)]
     for number, line in enumerate(lines):
-        height = y + ((len(lines) - 1) / 2 - number) * (0.26 if len(lines) < 3 else 0.23)
+        height = y + ((len(lines) - 1) / 2 - number) * (
+            0.26 if len(lines) < 3 else 0.23
+        )
         size, weight = (10.5, "bold") if number == 0 else (7.6, "normal")
-        axes.text(x, height, line, color="white", fontsize=size, fontweight=weight, ha="center", va="center", zorder=4)
+        axes.text(
+            x,
+            height,
+            line,
+            color="white",
+            fontsize=size,
+            fontweight=weight,
+            ha="center",
+            va="center",
+            zorder=4,
+        )
 
 
 def _told(this: Class) -> str:
     """`8 × gpu` in each host; outside hosts, or unevenly in them, how many there are."""
-    each = this.per_host if this.per_host == int(this.per_host) and this.hosts else this.count
+    each = (
+        this.per_host
+        if this.per_host == int(this.per_host) and this.hosts
+        else this.count
+    )
     return f"{each:,.0f} × {this.kind}" if each != 1 else this.kind
 
 
@@ -127,44 +190,84 @@ def _below(folded: Folded, at: int) -> list[str]:
 
 def _rate(edge: Edge) -> str:
     low, high = format_bandwidth(edge.low), format_bandwidth(edge.high)
-    return low if low == high else f"{low.split()[0]}-{high}" if low.split()[1] == high.split()[1] else f"{low}-{high}"
+    return (
+        low
+        if low == high
+        else f"{low.split()[0]}-{high}"
+        if low.split()[1] == high.split()[1]
+        else f"{low}-{high}"
+    )
 
 
 def _edge(axes: Any, folded: Folded, edge: Edge, places: _Places, number: int) -> None:
     a, b = edge.ends
     if a == b:
         return
-    (xa, ya), (xb, yb) = sorted((places[a], places[b]), key=lambda place: (-place[1], place[0]))
+    (xa, ya), (xb, yb) = sorted(
+        (places[a], places[b]), key=lambda place: (-place[1], place[0])
+    )
     if ya == yb:
         start, end = (xa + _WIDE / 2, ya), (xb - _WIDE / 2, yb)
     else:
         start, end = (xa, ya - _HIGH / 2), (xb, yb + _HIGH / 2)
     colour = _LINK_COLOURS.get(edge.kind, _GREY)
-    wide = 1.2 + 2.2 * float(np.clip(np.log10(max(edge.high, 1e9) / 1e9) / 2.5, 0.0, 1.0))
-    axes.plot([start[0], end[0]], [start[1], end[1]], color=colour, lw=wide, alpha=0.85, zorder=1)
+    wide = 1.2 + 2.2 * float(
+        np.clip(np.log10(max(edge.high, 1e9) / 1e9) / 2.5, 0.0, 1.0)
+    )
+    axes.plot(
+        [start[0], end[0]],
+        [start[1], end[1]],
+        color=colour,
+        lw=wide,
+        alpha=0.85,
+        zorder=1,
+    )
     # Labels of neighbouring slanted lines stand at different heights.
     part = 0.5 if ya == yb or xa == xb else (0.36, 0.64)[number % 2]
     x, y = (start[k] + (end[k] - start[k]) * part for k in (0, 1))
     box = {"boxstyle": "round,pad=0.16", "fc": "white", "ec": "none", "alpha": 0.92}
-    text = _label(folded, edge) if ya != yb else _label(folded, edge).replace(" per ", "\nper ")
-    axes.text(x, y, text, fontsize=7.6, color=_DARK, ha="center", va="center", bbox=box, zorder=2, linespacing=1.1)
+    text = (
+        _label(folded, edge)
+        if ya != yb
+        else _label(folded, edge).replace(" per ", "\nper ")
+    )
+    axes.text(
+        x,
+        y,
+        text,
+        fontsize=7.6,
+        color=_DARK,
+        ha="center",
+        va="center",
+        bbox=box,
+        zorder=2,
+        linespacing=1.1,
+    )
 
 
 def _label(folded: Folded, edge: Edge) -> str:
     """`32 × 48 GB/s per leaf`: cables of one node of the end that has more of them, if that is a whole number."""
-    ends = sorted((folded.classes[at] for at in edge.ends), key=lambda c: (-c.count, c.kind))
+    ends = sorted(
+        (folded.classes[at] for at in edge.ends), key=lambda c: (-c.count, c.kind)
+    )
     for this in ends:
         if edge.cables % this.count == 0:
             each = edge.cables // this.count
             times = f"{each} × " if each > 1 else ""
-            return f"{times}{_rate(edge)}" + (f" per {this.kind}" if this.count > 1 else "")
+            return f"{times}{_rate(edge)}" + (
+                f" per {this.kind}" if this.count > 1 else ""
+            )
     return f"{edge.cables:,} × {_rate(edge)} in all"
 
 
-def _heading(axes: Any, fabric: Fabric, lines: list[tuple[str, str]], left: float, top: float) -> None:
+def _heading(
+    axes: Any, fabric: Fabric, lines: list[tuple[str, str]], left: float, top: float
+) -> None:
     hosts = len(fabric.hosts)
     text = f"{fabric.name}   {len(fabric.gpus):,} GPUs ({fabric.gpu_model}), {hosts:,} host{'s' if hosts != 1 else ''}"
-    axes.text(left, top - 0.1, text, fontsize=13, fontweight="bold", color=_DARK, va="center")
+    axes.text(
+        left, top - 0.1, text, fontsize=13, fontweight="bold", color=_DARK, va="center"
+    )
     for number, (what, much) in enumerate(lines):
         height = top - 0.5 - 0.32 * number
         axes.text(left, height, what, fontsize=9, color="#475569", va="center")

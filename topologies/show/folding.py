@@ -83,12 +83,27 @@ def _colours(fabric: Fabric, src: Ints, dst: Ints) -> list[Ints]:
     """Colours after every round: numbers from 0 in order of first appearance."""
     links, nodes = fabric.links, fabric.nodes
     inside = np.array([bool(host) for host in nodes.hosts])
-    kinds = _numbered(np.array([f"{kind}/{here}" for kind, here in zip(nodes.kinds, inside, strict=True)]))
-    look = [links.kind, links.count.astype(np.str_), np.round(links.bandwidth, -3).astype(np.str_)]
-    label = _numbered(np.char.add(np.char.add(np.char.add(look[0], "/"), np.char.add(look[1], "/")), look[2]))
+    kinds = _numbered(
+        np.array(
+            [f"{kind}/{here}" for kind, here in zip(nodes.kinds, inside, strict=True)]
+        )
+    )
+    look = [
+        links.kind,
+        links.count.astype(np.str_),
+        np.round(links.bandwidth, -3).astype(np.str_),
+    ]
+    label = _numbered(
+        np.char.add(
+            np.char.add(np.char.add(look[0], "/"), np.char.add(look[1], "/")), look[2]
+        )
+    )
     found = [kinds]
     for _ in range(ROUNDS):
-        seen = _mixed(label.astype(np.uint64) * np.uint64(len(nodes)) + found[-1][dst].astype(np.uint64))
+        seen = _mixed(
+            label.astype(np.uint64) * np.uint64(len(nodes))
+            + found[-1][dst].astype(np.uint64)
+        )
         around = np.zeros(len(nodes), dtype=np.uint64)
         np.add.at(around, src, seen)
         found.append(_numbered(_mixed(around + _mixed(found[-1].astype(np.uint64)))))
@@ -121,7 +136,14 @@ def _classes(fabric: Fabric, colour: Ints) -> tuple[Class, ...]:
         members = np.flatnonzero(colour == number).tolist()
         hosts = {fabric.nodes.hosts[at] for at in members} - {""}
         first = members[0]
-        found.append(Class(fabric.nodes.kinds[first], len(members), len(hosts), fabric.nodes.names[first]))
+        found.append(
+            Class(
+                fabric.nodes.kinds[first],
+                len(members),
+                len(hosts),
+                fabric.nodes.names[first],
+            )
+        )
     return tuple(found)
 
 
@@ -136,5 +158,13 @@ def _edges(fabric: Fabric, src: Ints, dst: Ints) -> tuple[Edge, ...]:
     for number, (a, b, _) in enumerate(pairs.tolist()):
         rows = np.flatnonzero(where == number)
         cables = int(links.count[rows].sum()) // 2
-        found.append(Edge((a, b), str(links.kind[rows[0]]), cables, float(one[rows].min()), float(one[rows].max())))
+        found.append(
+            Edge(
+                (a, b),
+                str(links.kind[rows[0]]),
+                cables,
+                float(one[rows].min()),
+                float(one[rows].max()),
+            )
+        )
     return tuple(found)

@@ -25,9 +25,19 @@ _Group = tuple[str, float, float, tuple[float, float], str, str]
 
 def render(fabric: Fabric, width: int = 132) -> str:
     """The cluster as text: nodes and links by kind, one route, and the numbers' sources; cut at `width` columns."""
-    gpus, hosts, model = len(fabric.gpus), len(fabric.hosts), fabric.gpu_model or "unknown GPU"
+    gpus, hosts, model = (
+        len(fabric.gpus),
+        len(fabric.hosts),
+        fabric.gpu_model or "unknown GPU",
+    )
     head = f"{fabric.name}: {gpus} GPUs ({model}) in {hosts} host{'s' if hosts != 1 else ''}"
-    lines = [head, "", *_table(["nodes", "count", "names"], _nodes(fabric)), "", *_links(fabric)]
+    lines = [
+        head,
+        "",
+        *_table(["nodes", "count", "names"], _nodes(fabric)),
+        "",
+        *_links(fabric),
+    ]
     from topologies.show.summary import summary
 
     told = summary(fabric)
@@ -36,7 +46,9 @@ def render(fabric: Fabric, width: int = 132) -> str:
     if gpus > 1:
         lines += ["", *_route(fabric, fabric.gpus[0], fabric.gpus[-1])]
     lines += ["", *_facts(fabric)] if fabric.facts else []
-    return "\n".join(line if len(line) <= width else line[: width - 3] + "..." for line in lines)
+    return "\n".join(
+        line if len(line) <= width else line[: width - 3] + "..." for line in lines
+    )
 
 
 def picture(fabric: Fabric, path: str | Path) -> None:
@@ -69,14 +81,24 @@ def export(fabric: Fabric, path: str | Path) -> None:
         with files.replacing(path) as beside:
             nx.write_graphml(fabric.graph, beside)
     else:
-        data = nx.node_link_data(fabric.graph, source="src", target="dst", edges="links")
+        data = nx.node_link_data(
+            fabric.graph, source="src", target="dst", edges="links"
+        )
         files.write_text(path, json.dumps(data, indent=1) + "\n")
 
 
 def _check_suffix(path: Path, known: Iterable[str]) -> None:
     if path.suffix not in known:
         expected = f"a file that ends in {' or '.join(known)}"
-        raise InputError(Mistake(str(path), "", f'"{path.suffix}"', expected, did_you_mean(path.suffix, known)))
+        raise InputError(
+            Mistake(
+                str(path),
+                "",
+                f'"{path.suffix}"',
+                expected,
+                did_you_mean(path.suffix, known),
+            )
+        )
 
 
 def _table(header: list[str], rows: Iterable[list[str]]) -> list[str]:
@@ -85,7 +107,10 @@ def _table(header: list[str], rows: Iterable[list[str]]) -> list[str]:
     widths = [max(len(row[at]) for row in cells) for at in range(len(header))]
     right = [name in _NUMBERS for name in header]
     lines = [
-        "  ".join(text.rjust(w) if r else text.ljust(w) for text, w, r in zip(row, widths, right, strict=True)).rstrip()
+        "  ".join(
+            text.rjust(w) if r else text.ljust(w)
+            for text, w, r in zip(row, widths, right, strict=True)
+        ).rstrip()
         for row in cells
     ]
     return [lines[0], "-" * (sum(widths) + 2 * len(widths) - 2), *lines[1:]]
@@ -94,7 +119,9 @@ def _table(header: list[str], rows: Iterable[list[str]]) -> list[str]:
 def _nodes(fabric: Fabric) -> Iterator[list[str]]:
     for kind in dict.fromkeys(fabric.nodes.kinds):
         names = fabric.nodes.of_kind(kind)
-        listed = ", ".join(names) if len(names) <= _SHOWN else f"{names[0]} ... {names[-1]}"
+        listed = (
+            ", ".join(names) if len(names) <= _SHOWN else f"{names[0]} ... {names[-1]}"
+        )
         yield [kind, str(len(names)), listed]
 
 
@@ -111,8 +138,12 @@ def _links(fabric: Fabric) -> list[str]:
         grades = str(links.evidence[row]), str(links.latency_evidence[row])
         key = (str(links.kind[row]), one[0], one[1], delays, *grades)
         groups.setdefault(key, []).append(row)
-    several = {kind for kind in links.kinds if sum(key[0] == kind for key in groups) > 1}
-    body = [_link_row(fabric, key, rows, key[0] in several) for key, rows in groups.items()]
+    several = {
+        kind for kind in links.kinds if sum(key[0] == kind for key in groups) > 1
+    }
+    body = [
+        _link_row(fabric, key, rows, key[0] in several) for key, rows in groups.items()
+    ]
     note = "bandwidth: payload of one physical link in one direction; on the wire: as the datasheet has it"
     return [*_table([*_LINK_COLUMNS], body), note]
 
@@ -121,18 +152,37 @@ def _link_row(fabric: Fabric, key: _Group, rows: list[int], name: bool) -> list[
     kind, down, up, (delay, back), grade, delay_grade = key
     links = fabric.links
     kind_of = dict(zip(fabric.nodes.names, fabric.nodes.kinds, strict=True))
-    ends = ", ".join(dict.fromkeys(f"{kind_of[links.src[row]]}-{kind_of[links.dst[row]]}" for row in rows))
+    ends = ", ".join(
+        dict.fromkeys(
+            f"{kind_of[links.src[row]]}-{kind_of[links.dst[row]]}" for row in rows
+        )
+    )
     if name:
-        ends = ", ".join(links.names(rows[:_SHOWN])) + (", ..." if len(rows) > _SHOWN else "")
-    latency = format_duration(delay) + ("" if delay == back else f" / {format_duration(back)}")
+        ends = ", ".join(links.names(rows[:_SHOWN])) + (
+            ", ..." if len(rows) > _SHOWN else ""
+        )
+    latency = format_duration(delay) + (
+        "" if delay == back else f" / {format_duration(back)}"
+    )
     wire = format_bandwidth(links.raw[rows[0]] / links.count[rows[0]])
     upward = "same" if down == up else format_bandwidth(up)
     count = str(int(links.count[rows].sum()))
-    return [kind, count, format_bandwidth(down), upward, wire, latency, f"{grade}, {delay_grade}", ends]
+    return [
+        kind,
+        count,
+        format_bandwidth(down),
+        upward,
+        wire,
+        latency,
+        f"{grade}, {delay_grade}",
+        ends,
+    ]
 
 
 def _route(fabric: Fabric, src: str, dst: str) -> list[str]:
-    lines = [f"{src} to {dst}, {format_duration(fabric.latency(fabric.route(src, dst)))} without software:"]
+    lines = [
+        f"{src} to {dst}, {format_duration(fabric.latency(fabric.route(src, dst)))} without software:"
+    ]
     # Shares are fixed, so the first path to fill up holds the others back.
     total = float("inf")
     paths = fabric.routes(src, dst)

@@ -44,9 +44,14 @@ def bisection(fabric: Fabric, kinds: Collection[str] = (), wire: bool = True) ->
     for row in range(len(links)):
         # Storage has a network of its own, by which no GPU sends to another.
         if links.kind[row] in kinds if kinds else links.kind[row] not in STORAGE_LINKS:
-            graph.add_edge(str(links.src[row]), str(links.dst[row]), capacity=float(rate[row]))
+            graph.add_edge(
+                str(links.src[row]), str(links.dst[row]), capacity=float(rate[row])
+            )
     total = 0.0
-    for senders, receivers in ((fabric.gpus[:half], fabric.gpus[half:]), (fabric.gpus[half:], fabric.gpus[:half])):
+    for senders, receivers in (
+        (fabric.gpus[:half], fabric.gpus[half:]),
+        (fabric.gpus[half:], fabric.gpus[:half]),
+    ):
         way = graph.copy()
         way.add_edges_from((source, gpu) for gpu in senders)
         way.add_edges_from((gpu, sink) for gpu in receivers)

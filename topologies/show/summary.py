@@ -28,7 +28,11 @@ class Oversubscription:
     most: float
 
     def __str__(self) -> str:
-        same = f"{self.least:.3g}:1" if self.most - self.least < 0.005 else f"{self.least:.3g} to {self.most:.3g}:1"
+        same = (
+            f"{self.least:.3g}:1"
+            if self.most - self.least < 0.005
+            else f"{self.least:.3g} to {self.most:.3g}:1"
+        )
         return f"{self.kind} {same}"
 
 
@@ -39,7 +43,9 @@ def oversubscription(fabric: Fabric) -> list[Oversubscription]:
     level = np.array([order.get(kind, -1) for kind in fabric.nodes.kinds])
     src, dst = links.ends(fabric.nodes)
     # Two leaves may be joined by a link of kind "spine" without a switch of that name.
-    above = np.maximum(level[dst], [order.get(kind, -1) for kind in links.kind.tolist()])
+    above = np.maximum(
+        level[dst], [order.get(kind, -1) for kind in links.kind.tolist()]
+    )
     rising, here = above > level[src], level[dst] > level[src]
     up = np.bincount(src[rising], links.raw[rising], len(kinds))
     down = np.bincount(dst[here], links.raw[here], len(kinds))
@@ -48,7 +54,11 @@ def oversubscription(fabric: Fabric) -> list[Oversubscription]:
         rows = np.flatnonzero((kinds == kind) & (up > 0) & (down > 0))
         if len(rows):
             ratio = down[rows] / up[rows]
-            found.append(Oversubscription(kind, len(rows), float(ratio.min()), float(ratio.max())))
+            found.append(
+                Oversubscription(
+                    kind, len(rows), float(ratio.min()), float(ratio.max())
+                )
+            )
     return found
 
 
@@ -71,7 +81,9 @@ def diameter(fabric: Fabric) -> tuple[int, float, str, str]:
     return best
 
 
-def _hops(fabric: Fabric, start: int, ends: np.ndarray, first: np.ndarray) -> np.ndarray:
+def _hops(
+    fabric: Fabric, start: int, ends: np.ndarray, first: np.ndarray
+) -> np.ndarray:
     """Links from a node to every other, layer by layer; nothing goes through a GPU, a memory or a disk."""
     from topologies.routes.router import ENDPOINTS
 
@@ -81,7 +93,9 @@ def _hops(fabric: Fabric, start: int, ends: np.ndarray, first: np.ndarray) -> np
     edge, step = np.array([start]), 0
     while len(edge):
         step += 1
-        found = np.unique(np.concatenate([ends[first[at] : first[at + 1]] for at in edge.tolist()]))
+        found = np.unique(
+            np.concatenate([ends[first[at] : first[at + 1]] for at in edge.tolist()])
+        )
         found = found[hops[found] < 0]
         hops[found] = step
         edge = found[~stops[found]]
@@ -115,9 +129,19 @@ def summary(fabric: Fabric) -> list[tuple[str, str]]:
         exact = len(fabric.gpus) <= EXACT
         cut = bisection(fabric) if exact else bisection_bound(fabric)
         if np.isfinite(cut):
-            rows.append(("bisection", f"{'' if exact else 'at most '}{format_bandwidth(cut)} both ways, on the wire"))
+            rows.append(
+                (
+                    "bisection",
+                    f"{'' if exact else 'at most '}{format_bandwidth(cut)} both ways, on the wire",
+                )
+            )
         steps, delay, src, dst = diameter(fabric)
-        rows.append(("diameter", f"{steps} links, {format_duration(delay)} without software ({src} to {dst})"))
+        rows.append(
+            (
+                "diameter",
+                f"{steps} links, {format_duration(delay)} without software ({src} to {dst})",
+            )
+        )
     tiers = oversubscription(fabric)
     if tiers:
         rows.append(("oversubscription", ", ".join(map(str, tiers))))

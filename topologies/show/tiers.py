@@ -57,7 +57,10 @@ def tiers(fabric: Fabric, wire: bool = True) -> list[Tier]:
     # The storage fabric joins hosts too, but not for collectives.
     kept = np.flatnonzero(~np.isin(fabric.links.kind, list(STORAGE_LINKS)))
     src, dst = (ends[kept] for ends in fabric.ends)
-    rate, link_kind = (fabric.links.raw if wire else fabric.links.bandwidth)[kept], fabric.links.kind[kept]
+    rate, link_kind = (
+        (fabric.links.raw if wire else fabric.links.bandwidth)[kept],
+        fabric.links.kind[kept],
+    )
     gpus = np.flatnonzero(kinds == "gpu")
     found = []
     present = [kind for kind in TIERS if kind in kinds]
@@ -65,13 +68,19 @@ def tiers(fabric: Fabric, wire: bool = True) -> list[Tier]:
         above = np.isin(kinds, present[at + 1 :])
         # Level one is NVLink alone: PCIe joins the GPUs of a host too, but not for bandwidth.
         below = _parts(kinds, src, dst, [] if kind == "nvswitch" else present[at:])
-        inside = ~(above[src] | above[dst]) & ((link_kind == "nvlink") if kind == "nvswitch" else True)
+        inside = ~(above[src] | above[dst]) & (
+            (link_kind == "nvlink") if kind == "nvswitch" else True
+        )
         group = components(len(kinds), src[inside], dst[inside])
         children = _most_children(group[gpus], below[gpus])
         if children > 1:
             into = inside & (kinds[dst] == kind) & (kinds[src] != kind)
-            egress = np.bincount(below[src[into]], weights=rate[into], minlength=len(kinds))
-            found.append(Tier(kind, children, float(egress[np.unique(below[gpus])].min())))
+            egress = np.bincount(
+                below[src[into]], weights=rate[into], minlength=len(kinds)
+            )
+            found.append(
+                Tier(kind, children, float(egress[np.unique(below[gpus])].min()))
+            )
     return found
 
 
@@ -86,7 +95,9 @@ def all_gather_bandwidth(fabric: Fabric, wire: bool = True) -> float:
     levels = tiers(fabric, wire)
     if not levels:
         expected = f"switches of a kind in {', '.join(TIERS)} between the GPUs"
-        raise InputError(Mistake(fabric.name, "all-gather bandwidth", "no tier", expected))
+        raise InputError(
+            Mistake(fabric.name, "all-gather bandwidth", "no tier", expected)
+        )
     return min(level.all_gather for level in levels)
 
 

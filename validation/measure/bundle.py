@@ -27,10 +27,14 @@ HOLDS = {
 TRACES = "traces/"
 # NCCL's log begins its lines with the host's name, and has addresses: neither is of use to anybody else.
 _NAMED = re.compile(r"^\S+?:(\d+):(\d+) \[", re.M)
-_ADDRESS = re.compile(r"\b\d{1,3}(\.\d{1,3}){3}\b|\b(?:[0-9a-f]{1,4}:){3,7}[0-9a-f%\w]*", re.I)
+_ADDRESS = re.compile(
+    r"\b\d{1,3}(\.\d{1,3}){3}\b|\b(?:[0-9a-f]{1,4}:){3,7}[0-9a-f%\w]*", re.I
+)
 
 
-def pack(folder: Path, output: Path, about: Mapping[str, Any], limit: float | None = None) -> str:
+def pack(
+    folder: Path, output: Path, about: Mapping[str, Any], limit: float | None = None
+) -> str:
     """Packs the rows and files of all ranks; what was packed, in words."""
     rows = _rows(folder)
     files = {
@@ -39,18 +43,30 @@ def pack(folder: Path, output: Path, about: Mapping[str, Any], limit: float | No
         for path in sorted(files.rglob("*"))
         if path.is_file()
     }
-    left = (limit or float("inf")) - 100_000 - sum(len(text) for text in rows.values()) / 4
+    left = (
+        (limit or float("inf")) - 100_000 - sum(len(text) for text in rows.values()) / 4
+    )
     kept: dict[str, Path] = {}
-    for name, path in sorted(files.items(), key=lambda item: (item[0].startswith(TRACES), item[1].stat().st_size)):
+    for name, path in sorted(
+        files.items(),
+        key=lambda item: (item[0].startswith(TRACES), item[1].stat().st_size),
+    ):
         size = path.stat().st_size / (1 if name.endswith(".gz") else 4)
         if size <= left:
             kept[name], left = path, left - size
     dropped = sorted(set(files) - set(kept))
     for name in dropped:
-        row = {"probe": "bundle", "what": name, "why": f"{files[name].stat().st_size} bytes, beyond --size-limit"}
+        row = {
+            "probe": "bundle",
+            "what": name,
+            "why": f"{files[name].stat().st_size} bytes, beyond --size-limit",
+        }
         rows["skipped.jsonl"] = rows.get("skipped.jsonl", "") + json.dumps(row) + "\n"
     _write(output, rows, kept, _manifest(rows, kept, about))
-    counts = ", ".join(f"{name.removesuffix('.jsonl')} {text.count(chr(10))}" for name, text in rows.items())
+    counts = ", ".join(
+        f"{name.removesuffix('.jsonl')} {text.count(chr(10))}"
+        for name, text in rows.items()
+    )
     more = f"; left out for their size: {', '.join(dropped)}" if dropped else ""
     return f"wrote {output} ({output.stat().st_size / 2**20:.1f} MiB; rows: {counts}; files: {len(kept)}{more})"
 
@@ -63,17 +79,32 @@ def _rows(folder: Path) -> dict[str, str]:
     return dict(sorted(rows.items()))
 
 
-def _manifest(rows: Mapping[str, str], kept: Mapping[str, Path], about: Mapping[str, Any]) -> dict[str, Any]:
-    listed = {name: {"rows": text.count("\n"), "what": HOLDS.get(name, "")} for name, text in rows.items()}
+def _manifest(
+    rows: Mapping[str, str], kept: Mapping[str, Path], about: Mapping[str, Any]
+) -> dict[str, Any]:
+    listed = {
+        name: {"rows": text.count("\n"), "what": HOLDS.get(name, "")}
+        for name, text in rows.items()
+    }
     listed |= {name: {"bytes": path.stat().st_size} for name, path in kept.items()}
     now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
     return {
-        "format": FORMAT, "version": VERSION, "prestep": __version__, "made": now, "units": "seconds, bytes",
-        **about, "files": listed,
-    }  # fmt: skip
+        "format": FORMAT,
+        "version": VERSION,
+        "prestep": __version__,
+        "made": now,
+        "units": "seconds, bytes",
+        **about,
+        "files": listed,
+    }
 
 
-def _write(output: Path, rows: Mapping[str, str], kept: Mapping[str, Path], manifest: Mapping[str, Any]) -> None:
+def _write(
+    output: Path,
+    rows: Mapping[str, str],
+    kept: Mapping[str, Path],
+    manifest: Mapping[str, Any],
+) -> None:
     """Whole or not at all: written beside, then moved."""
     beside = output.with_name(f".{output.name}.part")
     try:
@@ -83,9 +114,20 @@ def _write(output: Path, rows: Mapping[str, str], kept: Mapping[str, Path], mani
                 file.writestr(name, text)
             for name, path in kept.items():
                 if name.endswith(".log"):
-                    file.writestr(name, without_names(path.read_text(encoding="utf-8", errors="replace")))
+                    file.writestr(
+                        name,
+                        without_names(
+                            path.read_text(encoding="utf-8", errors="replace")
+                        ),
+                    )
                 else:
-                    file.write(path, name, zipfile.ZIP_STORED if name.endswith(".gz") else zipfile.ZIP_DEFLATED)
+                    file.write(
+                        path,
+                        name,
+                        zipfile.ZIP_STORED
+                        if name.endswith(".gz")
+                        else zipfile.ZIP_DEFLATED,
+                    )
         beside.replace(output)
     finally:
         beside.unlink(missing_ok=True)

@@ -26,12 +26,22 @@ class Series:
 
 
 MODES = ("single", "ddp", "ddp_nooverlap", "fsdp", "fsdptp", "tp", "pp", "ppdp")
-LARGE, MIDDLE = 100e9, 35e9  # bytes of GPU memory from which on 8B and 1B models are run
+LARGE, MIDDLE = (
+    100e9,
+    35e9,
+)  # bytes of GPU memory from which on 8B and 1B models are run
 HEAD = {"warmup": 4, "steps": 8}
 OPS = (
-    "all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "reduce", "sendrecv", "send_0_1",
+    "all_reduce",
+    "all_gather",
+    "reduce_scatter",
+    "all_to_all",
+    "broadcast",
+    "reduce",
+    "sendrecv",
+    "send_0_1",
     "send_0_last",
-)  # fmt: skip
+)
 # Collectives of a step wait for the host's: these labels of rows are settings of NCCL.
 CHANNELS = "ch"
 # Variables that a file may set: numbers and names of NCCL's, nothing that loads a library or names a file.
@@ -71,13 +81,22 @@ def load(path: Path) -> Asked:
     """
     try:
         text = path.read_text(encoding="utf-8")
-        plan = json.loads(text) if text.lstrip().startswith("[") or _one_object(text) else _lines(text)
+        plan = (
+            json.loads(text)
+            if text.lstrip().startswith("[") or _one_object(text)
+            else _lines(text)
+        )
     except (ValueError, OSError) as error:
         expected = "a JSON list of cases, one JSON object a line, or a plan"
         raise InputError(Mistake(str(path), "", str(error), expected)) from None
     mistakes: list[Mistake] = []
-    records, series = _of_plan(plan, path.name, mistakes) if isinstance(plan, dict) else (plan, [])
-    found = tuple(_case(record, f"{path.name}:{at}", mistakes) for at, record in enumerate(records, 1))
+    records, series = (
+        _of_plan(plan, path.name, mistakes) if isinstance(plan, dict) else (plan, [])
+    )
+    found = tuple(
+        _case(record, f"{path.name}:{at}", mistakes)
+        for at, record in enumerate(records, 1)
+    )
     if not found and not series and not mistakes:
         mistakes.append(Mistake(str(path), "", "no case", "at least one"))
     if mistakes:
@@ -94,24 +113,47 @@ def _one_object(text: str) -> bool:
     return isinstance(found, dict) and "mode" not in found and "case" not in found
 
 
-def _of_plan(plan: Mapping[str, Any], where: str, mistakes: list[Mistake]) -> tuple[list[Any], list[Series]]:
+def _of_plan(
+    plan: Mapping[str, Any], where: str, mistakes: list[Mistake]
+) -> tuple[list[Any], list[Series]]:
     records: list[Any] = []
     for key, value in plan.items():
         if match := re.fullmatch(r"training_(\d{1,4})gpu", key):
             records += [{"case": case, "world": int(match[1])} for case in value]
-    series = [_series(one, f"{where}: collectives", mistakes) for one in plan.get("collectives", ())]
+    series = [
+        _series(one, f"{where}: collectives", mistakes)
+        for one in plan.get("collectives", ())
+    ]
     return records, series
 
 
 def _series(one: Mapping[str, Any], where: str, mistakes: list[Mistake]) -> Series:
     env = {str(k): str(v) for k, v in (one.get("env") or {}).items()}
-    mistakes += [unknown(where, f"env.{name}", name, SETTINGS) for name in env if name not in SETTINGS]
+    mistakes += [
+        unknown(where, f"env.{name}", name, SETTINGS)
+        for name in env
+        if name not in SETTINGS
+    ]
     ops, sizes = tuple(map(str, one.get("ops", ()))), tuple(one.get("sizes", ()))
     mistakes += [unknown(where, "ops", op, OPS) for op in ops if op not in OPS]
-    if not all(isinstance(size, int) and size > 0 for size in sizes) or not sizes or not ops:
-        mistakes.append(Mistake(where, "sizes", repr(sizes)[:60], "bytes, and at least one operation"))
+    if (
+        not all(isinstance(size, int) and size > 0 for size in sizes)
+        or not sizes
+        or not ops
+    ):
+        mistakes.append(
+            Mistake(
+                where, "sizes", repr(sizes)[:60], "bytes, and at least one operation"
+            )
+        )
     ranks = one.get("ranks")
-    return Series(str(one.get("label", "default")), env, ranks if isinstance(ranks, int) else None, ops, sizes)
+    return Series(
+        str(one.get("label", "default")),
+        env,
+        ranks if isinstance(ranks, int) else None,
+        ops,
+        sizes,
+    )
 
 
 def _lines(text: str) -> list[Any]:
@@ -127,8 +169,16 @@ def _case(record: Any, where: str, mistakes: list[Mistake]) -> Case:
     case.setdefault("id", record.get("id", where))
     for key, good, expected in (
         ("mode", case.get("mode") in MODES, ", ".join(MODES)),
-        ("model", isinstance(case.get("model"), str), "a model: llama1b, resnet50, seedmlp_1024, ..."),
-        ("mbs", isinstance(case.get("mbs"), int) and case["mbs"] > 0, "samples per rank and microbatch"),
+        (
+            "model",
+            isinstance(case.get("model"), str),
+            "a model: llama1b, resnet50, seedmlp_1024, ...",
+        ),
+        (
+            "mbs",
+            isinstance(case.get("mbs"), int) and case["mbs"] > 0,
+            "samples per rank and microbatch",
+        ),
     ):
         if not good:
             mistakes.append(Mistake(where, key, repr(case.get(key)), expected))
@@ -137,10 +187,27 @@ def _case(record: Any, where: str, mistakes: list[Mistake]) -> Case:
     if label.startswith(CHANNELS) and label[2:].isdigit():
         env.setdefault("NCCL_MAX_NCHANNELS", label[2:])
     elif label != "default":
-        mistakes.append(Mistake(where, "label", label, "default, or ch<number>", "other labels are other machines"))
-    mistakes += [unknown(where, f"env.{name}", name, SETTINGS) for name in env if name not in SETTINGS]
+        mistakes.append(
+            Mistake(
+                where,
+                "label",
+                label,
+                "default, or ch<number>",
+                "other labels are other machines",
+            )
+        )
+    mistakes += [
+        unknown(where, f"env.{name}", name, SETTINGS)
+        for name in env
+        if name not in SETTINGS
+    ]
     world = record.get("world", case.get("gpus"))
-    return {**case, "_label": label, "_env": env, "_world": int(world) if isinstance(world, int) else None}
+    return {
+        **case,
+        "_label": label,
+        "_env": env,
+        "_world": int(world) if isinstance(world, int) else None,
+    }
 
 
 def usual(world: int, memory: float) -> list[Case]:
@@ -155,14 +222,27 @@ def usual(world: int, memory: float) -> list[Case]:
     if n > 1:
         found += [
             {"id": f"{short}-ddp{n}-b2", "mode": "ddp", "mbs": 2, "trace": [0], **one},
-            {"id": f"{short}-fsdp{n}-b2", "mode": "fsdp", "mbs": 2, "trace": [0], **one},
+            {
+                "id": f"{short}-fsdp{n}-b2",
+                "mode": "fsdp",
+                "mbs": 2,
+                "trace": [0],
+                **one,
+            },
             {"id": f"h4-ddp{n}", "model": "h4", "mode": "ddp", **host},
             {"id": f"h4-fsdp{n}", "model": "h4", "mode": "fsdp", **host},
         ]
     if 1 < n <= 8 and short == "1b" and 8 % n == 0:
         pipe = {"mode": "pp", "mbs": 1, "schedule": "1f1b", "microbatches": max(8, n)}
         found += [
-            {"id": f"1b-tp{n}-b4", "mode": "tp", "tp": n, "mbs": 4, "trace": [0], **one},
+            {
+                "id": f"1b-tp{n}-b4",
+                "mode": "tp",
+                "tp": n,
+                "mbs": 4,
+                "trace": [0],
+                **one,
+            },
             {"id": f"1b-pp{n}-1f1b-m{max(8, n)}", "trace": [0, n - 1], **pipe, **one},
         ]
     found += [
@@ -170,14 +250,35 @@ def usual(world: int, memory: float) -> list[Case]:
         {"id": f"{short}-single-b4", "mode": "single", "mbs": 4, **one},
     ]
     if memory >= LARGE:
-        large = {"model": "llama8b", "seq": 2048, "mbs": 1, **HEAD, "steps": 6, "trace": [0]}
+        large = {
+            "model": "llama8b",
+            "seq": 2048,
+            "mbs": 1,
+            **HEAD,
+            "steps": 6,
+            "trace": [0],
+        }
         found.append({"id": "8b-single-b1", "mode": "single", **large})
         found += [{"id": f"8b-fsdp{n}-b1", "mode": "fsdp", **large}] if n > 1 else []
     # Again at the end: how fast a host is changes while it is used.
-    again = [("h4-single", "single"), *([(f"h4-ddp{n}", "ddp"), (f"h16-fsdp{n}", "fsdp")] if n > 1 else [])]
-    found += [{"id": f"{name}-again", "model": name.partition("-")[0], "mode": mode, **host} for name, mode in again]
+    again = [
+        ("h4-single", "single"),
+        *([(f"h4-ddp{n}", "ddp"), (f"h16-fsdp{n}", "fsdp")] if n > 1 else []),
+    ]
+    found += [
+        {"id": f"{name}-again", "model": name.partition("-")[0], "mode": mode, **host}
+        for name, mode in again
+    ]
     found.append(
-        {"id": "moe-single-b2", "model": "moe8x", "mode": "single", "mbs": 2, "seq": 2048, **HEAD, "trace": [0]}
+        {
+            "id": "moe-single-b2",
+            "model": "moe8x",
+            "mode": "single",
+            "mbs": 2,
+            "seq": 2048,
+            **HEAD,
+            "trace": [0],
+        }
     )
     return [case for case in found if memory >= MIDDLE or case["model"] != "moe8x"]
 
@@ -185,7 +286,9 @@ def usual(world: int, memory: float) -> list[Case]:
 def rehearsal(world: int) -> list[Case]:
     """One case of every mode, of tiny models."""
     common = {"model": "tiny", "mbs": 1, "seq": 16, "warmup": 1, "steps": 2}
-    found: list[Case] = [{"id": "tiny-single", "mode": "single", **common, "trace": [0]}]
+    found: list[Case] = [
+        {"id": "tiny-single", "mode": "single", **common, "trace": [0]}
+    ]
     if world > 1:
         pipe = {**common, "schedule": "1f1b", "microbatches": max(2, world)}
         found += [
@@ -196,17 +299,29 @@ def rehearsal(world: int) -> list[Case]:
             if world == 2
             else {"id": "tiny-fsdptp", "mode": "fsdptp", "tp": 2, **common},
             {"id": "tiny-pp", "mode": "pp", **pipe},
-            {"id": "tiny-zb", "mode": "pp", **pipe, "schedule": "zb", "vpp": 2 if world == 2 else 1},
+            {
+                "id": "tiny-zb",
+                "mode": "pp",
+                **pipe,
+                "schedule": "zb",
+                "vpp": 2 if world == 2 else 1,
+            },
             {"id": "moe-ep", "mode": "ddp", "ep": world, **common, "model": "moetiny"},
         ]
     return found
 
 
-def groups(cases: Sequence[Case], world: int) -> list[tuple[str, dict[str, str], int, list[Case]]]:
+def groups(
+    cases: Sequence[Case], world: int
+) -> list[tuple[str, dict[str, str], int, list[Case]]]:
     """Cases by label, environment and number of GPUs, in their order: each group runs in processes of its own."""
     found: dict[tuple[Any, ...], tuple[str, dict[str, str], int, list[Case]]] = {}
     for case in cases:
-        label, env, ranks = case.get("_label", "default"), case.get("_env", {}), case.get("_world") or world
+        label, env, ranks = (
+            case.get("_label", "default"),
+            case.get("_env", {}),
+            case.get("_world") or world,
+        )
         key = (label, tuple(sorted(env.items())), ranks)
         found.setdefault(key, (label, env, ranks, []))[3].append(case)
     return list(found.values())

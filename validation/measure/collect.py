@@ -18,7 +18,9 @@ def main() -> None:
     dist.init_process_group("gloo")
     rank = dist.get_rank()
     mine = {} if rank == 0 else _files(folder, rank)
-    found: list[dict[str, bytes]] | None = [{} for _ in range(dist.get_world_size())] if rank == 0 else None
+    found: list[dict[str, bytes]] | None = (
+        [{} for _ in range(dist.get_world_size())] if rank == 0 else None
+    )
     dist.gather_object(mine, found)
     for files in found or ():
         for name, content in files.items():

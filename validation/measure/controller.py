@@ -32,7 +32,9 @@ def measure(options: Options, talk: Talk) -> Path | None:
     begin = time.time()
     place = look(options)
     with _folder(options) as folder:
-        run = _Run(options, place, folder, begin, talk if place.rank == 0 else lambda _: None)
+        run = _Run(
+            options, place, folder, begin, talk if place.rank == 0 else lambda _: None
+        )
         run.everything()
         return run.packed() if place.rank == 0 else None
 
@@ -51,8 +53,16 @@ def _folder(options: Options) -> Iterator[Path]:
 
 
 class _Run:
-    def __init__(self, options: Options, place: Place, folder: Path, begin: float, talk: Talk) -> None:
-        self.options, self.place, self.folder, self.begin, self.talk = options, place, folder, begin, talk
+    def __init__(
+        self, options: Options, place: Place, folder: Path, begin: float, talk: Talk
+    ) -> None:
+        self.options, self.place, self.folder, self.begin, self.talk = (
+            options,
+            place,
+            folder,
+            begin,
+            talk,
+        )
         self.logs = folder / "logs"
         self.logs.mkdir(exist_ok=True)
         self.cases = list(cases.load(options.cases).training) if options.cases else None
@@ -71,14 +81,24 @@ class _Run:
             if group:
                 seconds = min(max(seconds, WORTH), left)
             if left < (LEAST if group else 1.0):
-                self._skip(Skip(stage.probes[0], stage.name, f"no time left ({max(0.0, left):.0f} s)"))
+                self._skip(
+                    Skip(
+                        stage.probes[0],
+                        stage.name,
+                        f"no time left ({max(0.0, left):.0f} s)",
+                    )
+                )
                 continue
             self._stage(at, stage, seconds)
-        if self.place.torchrun and self.place.world > 1:  # every process has a folder of its own
+        if (
+            self.place.torchrun and self.place.world > 1
+        ):  # every process has a folder of its own
             spec = self._spec("collect", 0, {"folder": str(self.folder)})
             port = launch.free_port(self.place, 4000)
             until = time.time() + 120
-            launch.run_group(spec, self.place, self.place.world, {}, self.logs, until, port, COLLECT)
+            launch.run_group(
+                spec, self.place, self.place.world, {}, self.logs, until, port, COLLECT
+            )
 
     def _watched(self, planned: Sequence[Stage]) -> Iterator[Stage]:
         """The stages, and on a terminal how much of the time for them has gone."""
@@ -89,10 +109,12 @@ class _Run:
     def _headline(self, count: int) -> str:
         place = self.place
         what = f"{place.world} x {place.model}" if place.gpus else "no GPU"
-        rehearsal = ", a rehearsal on CPUs: these times mean nothing" if self.options.rehearse else ""
-        return (
-            f"{what}, PyTorch {place.torch or 'not here'}, {count} stages, {self.options.minutes:g} minutes{rehearsal}"
+        rehearsal = (
+            ", a rehearsal on CPUs: these times mean nothing"
+            if self.options.rehearse
+            else ""
         )
+        return f"{what}, PyTorch {place.torch or 'not here'}, {count} stages, {self.options.minutes:g} minutes{rehearsal}"
 
     def _stage(self, at: int, stage: Stage, seconds: float) -> None:
         begin = time.time()
@@ -101,23 +123,38 @@ class _Run:
         else:
             ended = self._in_group(at, stage, begin + seconds)
         took = time.time() - begin
-        self.told.append({"stage": stage.name, "seconds": round(took, 1), "given": round(seconds, 1), **ended})
+        self.told.append(
+            {
+                "stage": stage.name,
+                "seconds": round(took, 1),
+                "given": round(seconds, 1),
+                **ended,
+            }
+        )
         self.talk(
-            f"{stage.name:24} {took:6.1f} s of {seconds:5.1f}" + ("" if ended["good"] else "   FAILED, see skipped")
+            f"{stage.name:24} {took:6.1f} s of {seconds:5.1f}"
+            + ("" if ended["good"] else "   FAILED, see skipped")
         )
 
     def _on_host(self, stage: Stage, until: float) -> dict[str, Any]:
         if self.place.local_rank != 0:
             return {"good": True}
         env = {"RANK": str(self.place.rank), "WORLD_SIZE": "1"}
-        spec = {"folder": str(self.folder), "until": until, "tiny": self.options.rehearse, "stage": stage.name}
+        spec = {
+            "folder": str(self.folder),
+            "until": until,
+            "tiny": self.options.rehearse,
+            "stage": stage.name,
+        }
         session = Session(spec, env)
         session.cuda = False
         try:
             with session.probing(stage.probes[0], until):
                 load(stage.probes[0]).measure(session)
         except Exception as error:
-            self._skip(Skip(stage.probes[0], stage.name, f"{type(error).__name__}: {error}"))
+            self._skip(
+                Skip(stage.probes[0], stage.name, f"{type(error).__name__}: {error}")
+            )
             return {"good": False}
         return {"good": True}
 
@@ -131,11 +168,19 @@ class _Run:
             spec = self._spec(f"{at} {stage.name}", len(codes), body)
             port = launch.free_port(self.place, 10 * at + len(codes))
             files = {name: self._filled(value, stage) for name, value in env.items()}
-            ended = launch.run_group(spec, self.place, stage.ranks, files, self.logs, until + GRACE, port)
+            ended = launch.run_group(
+                spec, self.place, stage.ranks, files, self.logs, until + GRACE, port
+            )
             codes.append({str(rank): code for rank, code in ended.codes.items()})
             if ended.good:
                 return {"good": True, "codes": codes, "env": launch.names_of(files)}
-            self._skip(Skip(stage.probes[0], stage.name, f"a process ended: {codes[-1]}\n{ended.said}"))
+            self._skip(
+                Skip(
+                    stage.probes[0],
+                    stage.name,
+                    f"a process ended: {codes[-1]}\n{ended.said}",
+                )
+            )
             begun, done, items = self._progress(f"{at} {stage.name}")
             again = {name for name in begun - done if items.get(name, set()) - tried}
             tried |= {item for found in items.values() for item in found}
@@ -145,14 +190,26 @@ class _Run:
         return {"good": False, "codes": codes, "env": launch.names_of(env)}
 
     def _body(
-        self, at: int, stage: Stage, probes: list[tuple[str, float]], until: float, tried: list[str]
+        self,
+        at: int,
+        stage: Stage,
+        probes: list[tuple[str, float]],
+        until: float,
+        tried: list[str],
     ) -> dict[str, Any]:
         return {
-            "stage": f"{at} {stage.name}", "probes": probes, "until": until, "folder": str(self.folder), "tried": tried,
-            "label": stage.variant.label, "tiny": self.options.rehearse, "cases": list(stage.variant.cases),
+            "stage": f"{at} {stage.name}",
+            "probes": probes,
+            "until": until,
+            "folder": str(self.folder),
+            "tried": tried,
+            "label": stage.variant.label,
+            "tiny": self.options.rehearse,
+            "cases": list(stage.variant.cases),
             "sizes": list(stage.variant.sizes),
-            "training": self.cases, "nodes": self.place.nodes,
-        }  # fmt: skip
+            "training": self.cases,
+            "nodes": self.place.nodes,
+        }
 
     def _spec(self, name: str, attempt: int, body: dict[str, Any]) -> Path:
         title = "".join(c if c.isalnum() else "-" for c in name)
@@ -189,17 +246,33 @@ class _Run:
         folder = self.folder / "rank00000"
         folder.mkdir(exist_ok=True)
         with (folder / "skipped.jsonl").open("a", encoding="utf-8") as out:
-            out.write(json.dumps({"probe": skip.probe, "what": skip.what, "why": skip.why[:1500]}) + "\n")
+            out.write(
+                json.dumps(
+                    {"probe": skip.probe, "what": skip.what, "why": skip.why[:1500]}
+                )
+                + "\n"
+            )
         self.talk(f"skipped {skip.what}: {skip.why.splitlines()[0][:200]}")
 
     def packed(self) -> Path:
         place = self.place
         about = {
-            "gpus": place.gpus, "world": place.world, "nodes": place.nodes, "torch": place.torch, "nccl": place.nccl,
-            "cuda": place.found.get("cuda"), "cudnn": place.found.get("cudnn"), "python": sys.version.split()[0],
-            "options": self.options.to_json(), "stages": self.told, "rehearsal": self.options.rehearse,
-            "environment": launch.names_of(os.environ), "seconds": round(time.time() - self.begin, 1),
-        }  # fmt: skip
-        kept = bundle.pack(self.folder, self.options.output, about, self.options.size_limit)
+            "gpus": place.gpus,
+            "world": place.world,
+            "nodes": place.nodes,
+            "torch": place.torch,
+            "nccl": place.nccl,
+            "cuda": place.found.get("cuda"),
+            "cudnn": place.found.get("cudnn"),
+            "python": sys.version.split()[0],
+            "options": self.options.to_json(),
+            "stages": self.told,
+            "rehearsal": self.options.rehearse,
+            "environment": launch.names_of(os.environ),
+            "seconds": round(time.time() - self.begin, 1),
+        }
+        kept = bundle.pack(
+            self.folder, self.options.output, about, self.options.size_limit
+        )
         self.talk(kept)
         return self.options.output

@@ -34,12 +34,22 @@ class Ended:
 
 
 def run_group(
-    spec: Path, place: Place, ranks: int, env: Mapping[str, str], logs: Path, until: float, port: int,
+    spec: Path,
+    place: Place,
+    ranks: int,
+    env: Mapping[str, str],
+    logs: Path,
+    until: float,
+    port: int,
     module: str = WORKER,
-) -> Ended:  # fmt: skip
+) -> Ended:
     """Starts this controller's processes of a group and waits for them, at most until the time `until`."""
     mine = [place.rank] if place.torchrun else list(range(ranks))
-    processes = {rank: _start(spec, place, rank, ranks, env, logs, port, module) for rank in mine if rank < ranks}
+    processes = {
+        rank: _start(spec, place, rank, ranks, env, logs, port, module)
+        for rank in mine
+        if rank < ranks
+    }
     died: float | None = None
     while any(p.poll() is None for p in processes.values()):
         now = time.time()
@@ -55,24 +65,44 @@ def run_group(
 
 
 def _start(
-    spec: Path, place: Place, rank: int, ranks: int, env: Mapping[str, str], logs: Path, port: int, module: str
+    spec: Path,
+    place: Place,
+    rank: int,
+    ranks: int,
+    env: Mapping[str, str],
+    logs: Path,
+    port: int,
+    module: str,
 ) -> subprocess.Popen[bytes]:
     local = place.local_rank if place.torchrun else rank
-    address = os.environ.get("MASTER_ADDR", "127.0.0.1") if place.torchrun else "127.0.0.1"
+    address = (
+        os.environ.get("MASTER_ADDR", "127.0.0.1") if place.torchrun else "127.0.0.1"
+    )
     inherited = {k: v for k, v in os.environ.items() if not k.startswith(_AGENT)}
     path = os.pathsep.join(filter(None, (str(ROOT), inherited.get("PYTHONPATH", ""))))
     mine = {
-        "RANK": str(rank), "WORLD_SIZE": str(ranks), "LOCAL_RANK": str(local),
-        "LOCAL_WORLD_SIZE": str(min(place.local_world, ranks)), "MASTER_ADDR": address, "MASTER_PORT": str(port),
-        "PYTHONPATH": path, "PYTHONUNBUFFERED": "1", "TOKENIZERS_PARALLELISM": "false",
+        "RANK": str(rank),
+        "WORLD_SIZE": str(ranks),
+        "LOCAL_RANK": str(local),
+        "LOCAL_WORLD_SIZE": str(min(place.local_world, ranks)),
+        "MASTER_ADDR": address,
+        "MASTER_PORT": str(port),
+        "PYTHONPATH": path,
+        "PYTHONUNBUFFERED": "1",
+        "TOKENIZERS_PARALLELISM": "false",
         "OMP_NUM_THREADS": inherited.get("OMP_NUM_THREADS", "1"),
-    }  # fmt: skip
+    }
     log = (logs / f"{spec.stem}.rank{rank}.log").open("ab")
     with log:
         return subprocess.Popen(
-            [sys.executable, "-m", module, str(spec)], env={**inherited, **mine, **env}, cwd=ROOT, stdout=log,
-            stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, start_new_session=True,
-        )  # fmt: skip
+            [sys.executable, "-m", module, str(spec)],
+            env={**inherited, **mine, **env},
+            cwd=ROOT,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,
+        )
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
@@ -81,7 +111,9 @@ def _end(process: subprocess.Popen[bytes]) -> None:
         if process.poll() is not None:
             return
         try:
-            os.killpg(process.pid, signal_)  # its own session, so its process group is its id
+            os.killpg(
+                process.pid, signal_
+            )  # its own session, so its process group is its id
             process.wait(patience)
         except (ProcessLookupError, PermissionError, subprocess.TimeoutExpired):
             continue
@@ -91,8 +123,12 @@ def _tails(logs: Path, processes: Mapping[int, subprocess.Popen[bytes]]) -> str:
     failed = [rank for rank, process in processes.items() if process.poll() != 0]
     texts = []
     for rank in failed[:2]:
-        for path in sorted(logs.glob(f"*.rank{rank}.log"), key=lambda p: p.stat().st_mtime)[-1:]:
-            texts.append(f"rank {rank}: {path.read_text(errors='replace')[-800:].replace(str(ROOT), '')}")
+        for path in sorted(
+            logs.glob(f"*.rank{rank}.log"), key=lambda p: p.stat().st_mtime
+        )[-1:]:
+            texts.append(
+                f"rank {rank}: {path.read_text(errors='replace')[-800:].replace(str(ROOT), '')}"
+            )
     return "\n".join(texts)
 
 
@@ -106,7 +142,8 @@ def free_port(place: Place, stage: int) -> int:
 
 
 def names_of(
-    env: Mapping[str, str], prefixes: Sequence[str] = ("NCCL_", "TORCH_", "CUDA_", "NVSHMEM_")
+    env: Mapping[str, str],
+    prefixes: Sequence[str] = ("NCCL_", "TORCH_", "CUDA_", "NVSHMEM_"),
 ) -> dict[str, str]:
     """Variables that bear on what is measured."""
     return {k: v for k, v in sorted(env.items()) if k.startswith(tuple(prefixes))}

@@ -48,9 +48,14 @@ class Attention(nn.Module):
 
     def forward(self, x: Tensor, table: tuple[Tensor, Tensor]) -> Tensor:
         batch, seq, _ = x.shape
-        q, k, v = (layer(x).view(batch, seq, -1, self.width).transpose(1, 2) for layer in (self.wq, self.wk, self.wv))
+        q, k, v = (
+            layer(x).view(batch, seq, -1, self.width).transpose(1, 2)
+            for layer in (self.wq, self.wk, self.wv)
+        )
         q, k = rope(q, table), rope(k, table)
-        out = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=q.shape[1] != k.shape[1])
+        out = F.scaled_dot_product_attention(
+            q, k, v, is_causal=True, enable_gqa=q.shape[1] != k.shape[1]
+        )
         return self.wo(out.transpose(1, 2).reshape(batch, seq, -1))  # type: ignore[no-any-return]
 
 
@@ -118,7 +123,9 @@ class Block(nn.Module):
 
     slow = 0
 
-    def __init__(self, hidden: int, heads: int, kv: int, ffn: int, moe: tuple[Any, int] | None) -> None:
+    def __init__(
+        self, hidden: int, heads: int, kv: int, ffn: int, moe: tuple[Any, int] | None
+    ) -> None:
         super().__init__()
         self.n1 = RMS(hidden)
         self.attn = Attention(hidden, heads, kv)
@@ -136,9 +143,14 @@ class Llama(nn.Module):
     """A whole model, or the stage of one: `first` has the embedding, `last` the norm and the head."""
 
     def __init__(
-        self, name: str, first: bool = True, last: bool = True, layers: Iterable[int] | None = None,
-        recompute: bool = False, moe: tuple[Any, int] | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        name: str,
+        first: bool = True,
+        last: bool = True,
+        layers: Iterable[int] | None = None,
+        recompute: bool = False,
+        moe: tuple[Any, int] | None = None,
+    ) -> None:
         super().__init__()
         hidden, count, heads, kv, ffn, vocab = SIZES[name]
         self.tok = nn.Embedding(vocab, hidden) if first else None
@@ -151,7 +163,13 @@ class Llama(nn.Module):
 
     def table(self, seq: int, like: Tensor) -> tuple[Tensor, Tensor]:
         if seq not in self.tables:
-            rates = 1.0 / (THETA ** (torch.arange(0, self.width, 2, device=like.device).float() / self.width))
+            rates = 1.0 / (
+                THETA
+                ** (
+                    torch.arange(0, self.width, 2, device=like.device).float()
+                    / self.width
+                )
+            )
             t = torch.arange(seq, device=like.device).float()[:, None] * rates
             self.tables[seq] = t.cos().to(torch.bfloat16), t.sin().to(torch.bfloat16)
         return self.tables[seq]
@@ -162,10 +180,16 @@ class Llama(nn.Module):
         table = self.table(x.shape[1], x)
         for block in self.layers:
             if self.recompute:
-                x = torch.utils.checkpoint.checkpoint(block, x, table, use_reentrant=False)
+                x = torch.utils.checkpoint.checkpoint(
+                    block, x, table, use_reentrant=False
+                )
             else:
                 x = block(x, table)
-        return self.out(self.norm(x)) if self.out is not None and self.norm is not None else x
+        return (
+            self.out(self.norm(x))
+            if self.out is not None and self.norm is not None
+            else x
+        )
 
 
 class ThreeLinear(nn.Module):
@@ -173,7 +197,11 @@ class ThreeLinear(nn.Module):
 
     def __init__(self, size: int) -> None:
         super().__init__()
-        self.fc1, self.fc2, self.fc3 = nn.Linear(size, size), nn.Linear(size, size), nn.Linear(size, 1)
+        self.fc1, self.fc2, self.fc3 = (
+            nn.Linear(size, size),
+            nn.Linear(size, size),
+            nn.Linear(size, 1),
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         return self.fc3(torch.relu(self.fc2(torch.relu(self.fc1(x)))))  # type: ignore[no-any-return]

@@ -83,29 +83,61 @@ class Options:
             With every option that is wrong.
         """
         known, where = names(), "command line"
-        chosen = [("--only", n) for n in self.only] + [("--without", n) for n in self.without]
-        found = [unknown(where, option, name, known) for option, name in chosen if name not in known]
+        chosen = [("--only", n) for n in self.only] + [
+            ("--without", n) for n in self.without
+        ]
+        found = [
+            unknown(where, option, name, known)
+            for option, name in chosen
+            if name not in known
+        ]
         if not LEAST_MINUTES <= self.minutes <= 24 * 60:
-            found.append(Mistake(where, "--minutes", f"{self.minutes:g}", f"{LEAST_MINUTES} to 1440"))
+            found.append(
+                Mistake(
+                    where, "--minutes", f"{self.minutes:g}", f"{LEAST_MINUTES} to 1440"
+                )
+            )
         if self.gpus is not None and self.gpus < 1:
             found.append(Mistake(where, "--gpus", str(self.gpus), "at least 1"))
         if self.output.exists() and not self.force:
-            found.append(Mistake(str(self.output), "", "a file", "a new one", "--force replaces it"))
+            found.append(
+                Mistake(
+                    str(self.output), "", "a file", "a new one", "--force replaces it"
+                )
+            )
         if not self.output.resolve().parent.is_dir():
-            found.append(Mistake(str(self.output), "", "no such folder", "a folder that is there"))
+            found.append(
+                Mistake(
+                    str(self.output), "", "no such folder", "a folder that is there"
+                )
+            )
         if self.cases is not None and not self.cases.is_file():
-            found.append(Mistake(str(self.cases), "", "no such file", "training cases (JSON, or JSON lines)"))
+            found.append(
+                Mistake(
+                    str(self.cases),
+                    "",
+                    "no such file",
+                    "training cases (JSON, or JSON lines)",
+                )
+            )
         if found:
             raise InputError(found)
         return self
 
     def chosen(self) -> tuple[str, ...]:
         """Probes that are to run."""
-        return tuple(n for n in names() if (not self.only or n in self.only) and n not in self.without)
+        return tuple(
+            n
+            for n in names()
+            if (not self.only or n in self.only) and n not in self.without
+        )
 
     def to_json(self) -> dict[str, Any]:
         """Values for the manifest; no path of the machine but names of files."""
-        found = asdict(self) | {"output": self.output.name, "cases": self.cases.name if self.cases else None}
+        found = asdict(self) | {
+            "output": self.output.name,
+            "cases": self.cases.name if self.cases else None,
+        }
         found.pop("folder")
         return found
 
@@ -151,21 +183,46 @@ def look(options: Options, env: Mapping[str, str] = os.environ) -> Place:
     place = Place(gpus, found.get("torch"), found.get("nccl"), found=found)
     if "RANK" in env and "WORLD_SIZE" in env and "MASTER_ADDR" in env:
         rank, world, local, local_world = _ranks(env)
-        return Place(gpus, place.torch, place.nccl, rank, world, local, local_world, torchrun=True, found=found)
+        return Place(
+            gpus,
+            place.torch,
+            place.nccl,
+            rank,
+            world,
+            local,
+            local_world,
+            torchrun=True,
+            found=found,
+        )
     count = options.gpus or (2 if options.rehearse else max(1, len(gpus)))
     if gpus and count > len(gpus):
-        raise InputError(Mistake("command line", "--gpus", str(count), f"at most {len(gpus)}, which this host has"))
+        raise InputError(
+            Mistake(
+                "command line",
+                "--gpus",
+                str(count),
+                f"at most {len(gpus)}, which this host has",
+            )
+        )
     return Place(gpus[:count], place.torch, place.nccl, 0, count, 0, count, found=found)
 
 
 def _ranks(env: Mapping[str, str]) -> tuple[int, int, int, int]:
     """What torchrun tells: rank, world, and both on this host."""
     names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
-    said = [env.get(name, env[other]) for name, other in zip(names, ("RANK", "WORLD_SIZE") * 2, strict=True)]
-    wrong = [(name, value) for name, value in zip(names, said, strict=True) if not value.isdigit()]
+    said = [
+        env.get(name, env[other])
+        for name, other in zip(names, ("RANK", "WORLD_SIZE") * 2, strict=True)
+    ]
+    wrong = [
+        (name, value)
+        for name, value in zip(names, said, strict=True)
+        if not value.isdigit()
+    ]
     if wrong:
         raise InputError(
-            Mistake("environment", name, f'"{value}"', "a number, as torchrun sets it") for name, value in wrong
+            Mistake("environment", name, f'"{value}"', "a number, as torchrun sets it")
+            for name, value in wrong
         )
     rank, world, local, local_world = map(int, said)
     if rank >= world or local >= local_world or local_world > world:
@@ -175,31 +232,68 @@ def _ranks(env: Mapping[str, str]) -> tuple[int, int, int, int]:
 
 
 def _asked() -> dict[str, Any]:
-    done = subprocess.run([sys.executable, "-c", _LOOK], capture_output=True, text=True, timeout=180, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", _LOOK],
+        capture_output=True,
+        text=True,
+        timeout=180,
+        check=False,
+    )
     lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
-    return dict(json.loads(lines[-1])) if lines else {"error": done.stderr.strip()[-300:]}
+    return (
+        dict(json.loads(lines[-1])) if lines else {"error": done.stderr.strip()[-300:]}
+    )
 
 
 def parsed(arguments: Sequence[str] | None = None) -> Options:
     """Options of `python -m validation.measure`, which needs no click."""
-    parser = argparse.ArgumentParser(prog="python -m validation.measure", description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("-o", "--output", type=Path, required=True, help="zip file to write")
-    parser.add_argument("--minutes", type=float, default=5.0, help="time for everything (5)")
+    parser = argparse.ArgumentParser(
+        prog="python -m validation.measure", description=(__doc__ or "").splitlines()[0]
+    )
+    parser.add_argument(
+        "-o", "--output", type=Path, required=True, help="zip file to write"
+    )
+    parser.add_argument(
+        "--minutes", type=float, default=5.0, help="time for everything (5)"
+    )
     parser.add_argument("--gpus", type=int, help="GPUs of this host to use (all)")
-    parser.add_argument("--only", default="", help=f"probes, by comma: {', '.join(names())}")
+    parser.add_argument(
+        "--only", default="", help=f"probes, by comma: {', '.join(names())}"
+    )
     parser.add_argument("--without", default="", help="probes to leave out, by comma")
-    parser.add_argument("--cases", type=Path, help="training cases to run in place of the usual ones")
-    parser.add_argument("--no-nvls", action="store_true", help="keep NVLink multicast off")
-    parser.add_argument("--rehearse", action="store_true", help="tiny sizes on CPUs: tries the command")
+    parser.add_argument(
+        "--cases", type=Path, help="training cases to run in place of the usual ones"
+    )
+    parser.add_argument(
+        "--no-nvls", action="store_true", help="keep NVLink multicast off"
+    )
+    parser.add_argument(
+        "--rehearse", action="store_true", help="tiny sizes on CPUs: tries the command"
+    )
     parser.add_argument("--force", action="store_true", help="replace the file")
-    parser.add_argument("--size-limit", type=float, metavar="MiB", help="leave out traces beyond")
-    parser.add_argument("--folder", type=Path, help="keep rows and traces here too, unpacked, as they come")
+    parser.add_argument(
+        "--size-limit", type=float, metavar="MiB", help="leave out traces beyond"
+    )
+    parser.add_argument(
+        "--folder",
+        type=Path,
+        help="keep rows and traces here too, unpacked, as they come",
+    )
     o = parser.parse_args(arguments)
     limit = o.size_limit * 2**20 if o.size_limit else None
     return Options(
-        o.output, o.minutes, o.gpus, split(o.only), split(o.without), o.cases, not o.no_nvls, o.rehearse, o.force,
-        limit, o.folder,
-    ).checked()  # fmt: skip
+        o.output,
+        o.minutes,
+        o.gpus,
+        split(o.only),
+        split(o.without),
+        o.cases,
+        not o.no_nvls,
+        o.rehearse,
+        o.force,
+        limit,
+        o.folder,
+    ).checked()
 
 
 def split(text: str) -> tuple[str, ...]:

@@ -12,8 +12,10 @@ from validation.measure.options import PROBES, Options, Place
 
 HOST = "host"  # runs in the controller
 MULTICAST_OFF = {
-    "NCCL_NVLS_ENABLE": "0", "TORCH_SYMM_MEM_DISABLE_MULTICAST": "1", "NVSHMEM_DISABLE_NVLS": "1",
-}  # fmt: skip
+    "NCCL_NVLS_ENABLE": "0",
+    "TORCH_SYMM_MEM_DISABLE_MULTICAST": "1",
+    "NVSHMEM_DISABLE_NVLS": "1",
+}
 
 
 @dataclass(frozen=True)
@@ -89,13 +91,28 @@ def stages(options: Options, place: Place) -> tuple[list[Stage], list[Skip]]:
             if variant.order == 0:
                 shared.append((name, probe.WEIGHT * variant.weight))
             else:
-                title = f"{name} {variant.label}" + (f" on {ranks}" if ranks < place.world else "")
-                apart.append(Stage(title, (name,), (probe.WEIGHT * variant.weight,), variant, ranks))
+                title = f"{name} {variant.label}" + (
+                    f" on {ranks}" if ranks < place.world else ""
+                )
+                apart.append(
+                    Stage(
+                        title, (name,), (probe.WEIGHT * variant.weight,), variant, ranks
+                    )
+                )
     shared.sort(key=lambda item: getattr(load(item[0]), "ORDER", 50))
-    names, weights = tuple(name for name, _ in shared), tuple(weight for _, weight in shared)
-    together = [Stage("default", names, weights, Variant(), place.world)] if shared else []
+    names, weights = (
+        tuple(name for name, _ in shared),
+        tuple(weight for _, weight in shared),
+    )
+    together = (
+        [Stage("default", names, weights, Variant(), place.world)] if shared else []
+    )
     host.sort(key=lambda stage: load(stage.name).ORDER)
-    return [*host, *together, *sorted(apart, key=lambda stage: stage.variant.order)], skips
+    return [
+        *host,
+        *together,
+        *sorted(apart, key=lambda stage: stage.variant.order),
+    ], skips
 
 
 def missing(probe: ModuleType, options: Options, place: Place) -> str:

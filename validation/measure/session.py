@@ -29,7 +29,9 @@ class Session:
         Whether there is a GPU.
     """
 
-    def __init__(self, spec: Mapping[str, Any], env: Mapping[str, str] = os.environ) -> None:
+    def __init__(
+        self, spec: Mapping[str, Any], env: Mapping[str, str] = os.environ
+    ) -> None:
         self.spec = spec
         self.rank, self.world = int(env.get("RANK", 0)), int(env.get("WORLD_SIZE", 1))
         self.local_rank = int(env.get("LOCAL_RANK", 0))
@@ -50,7 +52,11 @@ class Session:
         if self._device is None:
             import torch
 
-            self._device = torch.device("cuda", self.local_rank) if self.cuda else torch.device("cpu")
+            self._device = (
+                torch.device("cuda", self.local_rank)
+                if self.cuda
+                else torch.device("cpu")
+            )
         return self._device
 
     @property
@@ -71,7 +77,13 @@ class Session:
     def skip(self, what: str, why: object) -> None:
         """Says what was not measured; on rank 0, so that it is said once."""
         if self.rank == 0:
-            self.emit("skipped", probe=self._probe, what=what, why=str(why)[:600], label=self.label)
+            self.emit(
+                "skipped",
+                probe=self._probe,
+                what=what,
+                why=str(why)[:600],
+                label=self.label,
+            )
 
     def left(self) -> float:
         """Seconds left to this probe, by this process's clock."""
@@ -90,7 +102,9 @@ class Session:
 
     def share(self, items: Sequence[T]) -> Sequence[T]:
         """Part of what single GPUs measure: the first host's GPUs take turns, the other hosts get nothing."""
-        return items[self.rank :: self.local_world] if self.rank < self.local_world else []
+        return (
+            items[self.rank :: self.local_world] if self.rank < self.local_world else []
+        )
 
     def slowest(self, value: float) -> float:
         """The largest of all ranks' values."""
@@ -148,7 +162,10 @@ class Session:
             if name in tried:
                 continue
             if not self.going(0.7 * longest):
-                self.skip(f"{key(item)} and what comes after it ({len(items) - at} of {len(items)})", "no time left")
+                self.skip(
+                    f"{key(item)} and what comes after it ({len(items) - at} of {len(items)})",
+                    "no time left",
+                )
                 return
             begin = time.time()
             self.mark("begin", name)
@@ -173,5 +190,7 @@ class Session:
 def told(error: BaseException, frames: int = 3) -> str:
     """An error in a line or two: its kind, its text, and where it was, without the folders of this machine."""
     places = traceback.extract_tb(error.__traceback__)[-frames:]
-    at = ", ".join(f"{Path(place.filename).name}:{place.lineno} {place.name}" for place in places)
+    at = ", ".join(
+        f"{Path(place.filename).name}:{place.lineno} {place.name}" for place in places
+    )
     return f"{type(error).__name__}: {str(error)[:500]} (at {at})"

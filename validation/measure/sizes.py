@@ -1,4 +1,4 @@
-"""Sizes of the models that are trained, without PyTorch: prestep predicts them by `validation.scenarios`."""
+"""Sizes of the models that are trained, without PyTorch: prestep predicts them by `validation.formats.scenarios`."""
 
 from __future__ import annotations
 

@@ -19,11 +19,16 @@ from validation.measure.session import Session
 from validation.measure.sizes import SIZES
 
 Case = Mapping[str, Any]
-PLAN = ("attn.wq", "attn.wk", "attn.wv", "mlp.w1", "mlp.w3"), ("attn.wo", "mlp.w2")  # by columns, by rows
+PLAN = (
+    ("attn.wq", "attn.wk", "attn.wv", "mlp.w1", "mlp.w3"),
+    ("attn.wo", "mlp.w2"),
+)  # by columns, by rows
 SCHEDULES = {
-    "gpipe": "ScheduleGPipe", "1f1b": "Schedule1F1B", "interleaved": "ScheduleInterleaved1F1B",
+    "gpipe": "ScheduleGPipe",
+    "1f1b": "Schedule1F1B",
+    "interleaved": "ScheduleInterleaved1F1B",
     "zb": "ScheduleInterleavedZeroBubble",
-}  # fmt: skip
+}
 
 
 @dataclass
@@ -54,14 +59,18 @@ def build(case: Case, session: Session) -> Step:
     info = {"params": sum(p.numel() for p in net.parameters())}
     mode = case["mode"]
     if mode == "single":
-        return Step(_basic(case, net, _adamw(net.parameters(), session), x, y, loss), info)
+        return Step(
+            _basic(case, net, _adamw(net.parameters(), session), x, y, loss), info
+        )
     if mode == "ddp":
         return _ddp(case, session, net, x, y, loss, info)
     if mode == "ddp_nooverlap":
         return _plain_ddp(case, session, net, x, y, loss, info)
     if mode in ("fsdp", "fsdptp", "tp"):
         return _sharded(case, session, net, x, y, loss, info)
-    raise ValueError(f"mode {mode!r}: expected single, ddp, ddp_nooverlap, fsdp, fsdptp, tp, pp or ppdp")
+    raise ValueError(
+        f"mode {mode!r}: expected single, ddp, ddp_nooverlap, fsdp, fsdptp, tp, pp or ppdp"
+    )
 
 
 @contextmanager
@@ -75,7 +84,9 @@ def _making(session: Session) -> Iterator[None]:
         torch.set_default_dtype(torch.float32)
 
 
-def _model(case: Case, session: Session) -> tuple[nn.Module, Any, Any, Callable[..., Any]]:
+def _model(
+    case: Case, session: Session
+) -> tuple[nn.Module, Any, Any, Callable[..., Any]]:
     name, batch, seq = str(case["model"]), int(case["mbs"]), int(case.get("seq", 2048))
     if name == "resnet50":
         import torchvision  # type: ignore[import-not-found, unused-ignore]
@@ -85,10 +96,21 @@ def _model(case: Case, session: Session) -> tuple[nn.Module, Any, Any, Callable[
         return net, image, torch.randint(0, 1000, (batch,)), F.cross_entropy
     if name.startswith("seedmlp_"):
         size = int(name.split("_")[1])
-        return ThreeLinear(size), torch.randn(batch, size), torch.randn(batch, 1), F.mse_loss
+        return (
+            ThreeLinear(size),
+            torch.randn(batch, size),
+            torch.randn(batch, 1),
+            F.mse_loss,
+        )
     if name not in SIZES:
-        raise ValueError(f"model {name!r}: expected one of {', '.join(SIZES)}, resnet50, seedmlp_<size>")
-    moe = (dist.group.WORLD if case.get("ep", 1) > 1 else None, int(case.get("ep", 1))) if name[:3] == "moe" else None
+        raise ValueError(
+            f"model {name!r}: expected one of {', '.join(SIZES)}, resnet50, seedmlp_<size>"
+        )
+    moe = (
+        (dist.group.WORLD if case.get("ep", 1) > 1 else None, int(case.get("ep", 1)))
+        if name[:3] == "moe"
+        else None
+    )
     x, y = (torch.randint(0, SIZES[name][5], (batch, seq)) for _ in range(2))
     return Llama(name, recompute=bool(case.get("ac")), moe=moe), x, y, cross_entropy
 
@@ -98,9 +120,14 @@ def _adamw(parameters: Any, session: Session) -> Any:
 
 
 def _basic(
-    case: Case, net: Any, optimizer: Any, x: Any, y: Any, loss: Callable[..., Any],
+    case: Case,
+    net: Any,
+    optimizer: Any,
+    x: Any,
+    y: Any,
+    loss: Callable[..., Any],
     sync: Callable[[], None] | None = None,
-) -> Callable[[], None]:  # fmt: skip
+) -> Callable[[], None]:
     count, to_none = int(case.get("ga", 1)), bool(case.get("set_to_none", True))
 
     def step() -> None:
@@ -121,19 +148,42 @@ def _basic(
     return step
 
 
-def _ddp(case: Case, session: Session, net: Any, x: Any, y: Any, loss: Any, info: dict[str, Any]) -> Step:
+def _ddp(
+    case: Case,
+    session: Session,
+    net: Any,
+    x: Any,
+    y: Any,
+    loss: Any,
+    info: dict[str, Any],
+) -> Step:
     parallel = nn.parallel.DistributedDataParallel
     if case.get("ep", 1) > 1:
         apart = [name for name, _ in net.named_parameters() if ".ex." in name]
         parallel._set_params_and_buffers_to_ignore_for_model(net, apart)
     wrapped = parallel(
-        net, device_ids=[session.local_rank] if session.cuda else None, bucket_cap_mb=case.get("bucket_mb", 25),
-        gradient_as_bucket_view=case.get("gabv", True), static_graph=case.get("static", False),
-    )  # fmt: skip
-    return Step(_basic(case, wrapped, _adamw(wrapped.parameters(), session), x, y, loss), info, wrapped)
+        net,
+        device_ids=[session.local_rank] if session.cuda else None,
+        bucket_cap_mb=case.get("bucket_mb", 25),
+        gradient_as_bucket_view=case.get("gabv", True),
+        static_graph=case.get("static", False),
+    )
+    return Step(
+        _basic(case, wrapped, _adamw(wrapped.parameters(), session), x, y, loss),
+        info,
+        wrapped,
+    )
 
 
-def _plain_ddp(case: Case, session: Session, net: Any, x: Any, y: Any, loss: Any, info: dict[str, Any]) -> Step:
+def _plain_ddp(
+    case: Case,
+    session: Session,
+    net: Any,
+    x: Any,
+    y: Any,
+    loss: Any,
+    info: dict[str, Any],
+) -> Step:
     parameters = list(net.parameters())
 
     def sync() -> None:
@@ -159,16 +209,33 @@ class _Both:
             one.zero_grad(**said)
 
 
-def _sharded(case: Case, session: Session, net: Any, x: Any, y: Any, loss: Any, info: dict[str, Any]) -> Step:
+def _sharded(
+    case: Case,
+    session: Session,
+    net: Any,
+    x: Any,
+    y: Any,
+    loss: Any,
+    info: dict[str, Any],
+) -> Step:
     from torch.distributed.fsdp import fully_shard
     from torch.distributed.tensor import DTensor
-    from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+    from torch.distributed.tensor.parallel import (
+        ColwiseParallel,
+        RowwiseParallel,
+        parallelize_module,
+    )
 
     world, mode = session.world, case["mode"]
     tp = int(case.get("tp", {"fsdp": 1, "tp": world}.get(mode, 2)))
-    mesh = init_device_mesh(session.device.type, (world // tp, tp), mesh_dim_names=("dp", "tp"))
+    mesh = init_device_mesh(
+        session.device.type, (world // tp, tp), mesh_dim_names=("dp", "tp")
+    )
     if tp > 1:
-        plan = {**{name: ColwiseParallel() for name in PLAN[0]}, **{name: RowwiseParallel() for name in PLAN[1]}}
+        plan = {
+            **{name: ColwiseParallel() for name in PLAN[0]},
+            **{name: RowwiseParallel() for name in PLAN[1]},
+        }
         for block in net.layers:
             parallelize_module(block, mesh["tp"], plan)
     if world > tp:
@@ -176,12 +243,16 @@ def _sharded(case: Case, session: Session, net: Any, x: Any, y: Any, loss: Any, 
         for part in (*net.layers, net):
             fully_shard(part, mesh=mesh["dp"], reshard_after_forward=reshard)
     if tp == 1:
-        return Step(_basic(case, net, _adamw(net.parameters(), session), x, y, loss), info)
+        return Step(
+            _basic(case, net, _adamw(net.parameters(), session), x, y, loss), info
+        )
 
     def only_tp(p: Any) -> bool:
         return isinstance(p, DTensor) and p.device_mesh.mesh_dim_names == ("tp",)
 
-    groups = [[p for p in net.parameters() if only_tp(p) == which] for which in (True, False)]
+    groups = [
+        [p for p in net.parameters() if only_tp(p) == which] for which in (True, False)
+    ]
     optimizer = _Both([_adamw(group, session) for group in groups if group])
     return Step(_basic(case, net, optimizer, x, y, loss), info)
 
@@ -191,26 +262,41 @@ def _pipeline(case: Case, session: Session) -> Step:
 
     name, world, count = str(case["model"]), session.world, int(case["microbatches"])
     pp, chunks = int(case.get("pp", world)), int(case.get("vpp", 1))
-    mesh = init_device_mesh(session.device.type, (world // pp, pp), mesh_dim_names=("dp", "pp"))
+    mesh = init_device_mesh(
+        session.device.type, (world // pp, pp), mesh_dim_names=("dp", "pp")
+    )
     group = mesh["pp"].get_group()
     rank, stages = dist.get_rank(group), pp * chunks
     cut = cuts(SIZES[name][1], stages)
     modules, parts = [], []
     for index in range(rank, stages, pp):
-        module = _part(case, session, name, index, stages, range(cut[index], cut[index + 1]))
+        module = _part(
+            case, session, name, index, stages, range(cut[index], cut[index + 1])
+        )
         modules.append(module)
-        parts.append(pipelining.PipelineStage(module, index, stages, session.device, group=group))
+        parts.append(
+            pipelining.PipelineStage(module, index, stages, session.device, group=group)
+        )
     kind = getattr(pipelining, SCHEDULES[case["schedule"]])
     several = chunks > 1 or case["schedule"] == "zb"
-    schedule = kind(parts if several else parts[0], count, loss_fn=cross_entropy, scale_grads=False)
+    schedule = kind(
+        parts if several else parts[0], count, loss_fn=cross_entropy, scale_grads=False
+    )
     shape = int(case["mbs"]) * count, int(case.get("seq", 2048))
-    x, y = (torch.randint(0, SIZES[name][5], shape, device=session.device) for _ in range(2))
+    x, y = (
+        torch.randint(0, SIZES[name][5], shape, device=session.device) for _ in range(2)
+    )
     parameters = [p for module in modules for p in module.parameters()]
-    optimizer, among = _adamw(parameters, session), mesh["dp"].get_group() if world > pp else None
+    optimizer, among = (
+        _adamw(parameters, session),
+        mesh["dp"].get_group() if world > pp else None,
+    )
 
     def step() -> None:
         arguments = (x,) if rank == 0 else ()
-        schedule.step(*arguments, **({"target": y, "losses": []} if rank == pp - 1 else {}))
+        schedule.step(
+            *arguments, **({"target": y, "losses": []} if rank == pp - 1 else {})
+        )
         if among is not None:
             for p in parameters:
                 dist.all_reduce(p.grad, group=among)
@@ -218,7 +304,9 @@ def _pipeline(case: Case, session: Session) -> Step:
         optimizer.zero_grad()
 
     layers = [b - a for a, b in pairwise(cut)]
-    return Step(step, {"params": sum(p.numel() for p in parameters), "layers_per_stage": layers})
+    return Step(
+        step, {"params": sum(p.numel() for p in parameters), "layers_per_stage": layers}
+    )
 
 
 def cuts(layers: int, stages: int) -> list[int]:
@@ -230,6 +318,14 @@ def cuts(layers: int, stages: int) -> list[int]:
     return found
 
 
-def _part(case: Case, session: Session, name: str, index: int, stages: int, layers: range) -> Llama:
+def _part(
+    case: Case, session: Session, name: str, index: int, stages: int, layers: range
+) -> Llama:
     with _making(session):
-        return Llama(name, index == 0, index == stages - 1, layers, recompute=bool(case.get("ac")))
+        return Llama(
+            name,
+            index == 0,
+            index == stages - 1,
+            layers,
+            recompute=bool(case.get("ac")),
+        )

@@ -25,7 +25,12 @@ class Times:
     runs: int
 
     def to_json(self) -> dict[str, float]:
-        return {"s": self.s, "s_min": self.s_min, "s_max": self.s_max, "runs": self.runs}
+        return {
+            "s": self.s,
+            "s_min": self.s_min,
+            "s_max": self.s_max,
+            "runs": self.runs,
+        }
 
 
 def of(values: list[float]) -> Times:
@@ -49,7 +54,9 @@ class Bench:
         import torch
 
         if self._flush is None:
-            self._flush = torch.empty(FLUSH // 4, dtype=torch.int32, device=self.session.device)
+            self._flush = torch.empty(
+                FLUSH // 4, dtype=torch.int32, device=self.session.device
+            )
         self._warm()
         call()
         once = max(self._times(call, 3)[1:])
@@ -64,7 +71,10 @@ class Bench:
             return
         if self._load is None:
             bf = torch.bfloat16
-            self._load = [torch.randn(LOAD, LOAD, device=self.session.device, dtype=bf) for _ in range(3)]
+            self._load = [
+                torch.randn(LOAD, LOAD, device=self.session.device, dtype=bf)
+                for _ in range(3)
+            ]
             for _ in range(2):  # the first has cuBLAS's start in it
                 begin = time.perf_counter()
                 torch.mm(self._load[0], self._load[1], out=self._load[2])
@@ -76,7 +86,10 @@ class Bench:
     def _times(self, call: Callable[[], Any], runs: int) -> list[float]:
         import torch
 
-        pairs = [(torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)) for _ in range(runs)]
+        pairs = [
+            (torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True))
+            for _ in range(runs)
+        ]
         for begin, end in pairs:
             self._flush.zero_()
             begin.record()
@@ -93,7 +106,10 @@ def back_to_back(session: Session, call: Callable[[], Any], count: int) -> float
         return _wall(lambda: [call() for _ in range(count)]) / count
     import torch
 
-    begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    begin, end = (
+        torch.cuda.Event(enable_timing=True),
+        torch.cuda.Event(enable_timing=True),
+    )
     begin.record()
     for _ in range(count):
         call()

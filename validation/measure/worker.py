@@ -24,9 +24,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     spec = json.loads(Path((arguments or sys.argv[1:])[0]).read_text(encoding="utf-8"))
     session = Session(spec)
     join(session)
-    probes: list[tuple[str, float]] = [(str(n), float(w)) for n, w in agreed(session, spec["probes"])]
+    probes: list[tuple[str, float]] = [
+        (str(n), float(w)) for n, w in agreed(session, spec["probes"])
+    ]
     for at, (name, weight) in enumerate(probes):
-        left, share = session_end(spec) - time.time(), weight / sum(w for _, w in probes[at:])
+        left, share = (
+            session_end(spec) - time.time(),
+            weight / sum(w for _, w in probes[at:]),
+        )
         with session.probing(name, time.time() + max(0.0, left) * share):
             if session.going(0.5):
                 run(session, name)
@@ -48,10 +53,23 @@ def run(session: Session, name: str) -> None:
     try:
         load(name).measure(session)
     except Exception as error:
-        session.emit("skipped", probe=name, what=name, why=told(error), label=session.label, rank=session.rank)
+        session.emit(
+            "skipped",
+            probe=name,
+            what=name,
+            why=told(error),
+            label=session.label,
+            rank=session.rank,
+        )
     finally:
         if session.rank == 0:
-            session.emit("probes", probe=name, label=session.label, ranks=session.world, seconds=time.time() - begin)
+            session.emit(
+                "probes",
+                probe=name,
+                label=session.label,
+                ranks=session.world,
+                seconds=time.time() - begin,
+            )
 
 
 def join(session: Session) -> None:
@@ -68,8 +86,13 @@ def join(session: Session) -> None:
     wait = PATIENCE if alone else max(PATIENCE, session.left())
     patience = datetime.timedelta(seconds=wait)
     extra = {"device_id": session.device} if session.cuda else {}
-    dist.init_process_group("nccl" if session.cuda else "gloo", timeout=patience, **extra)
-    session.hosts = dist.new_group(backend="gloo", timeout=datetime.timedelta(seconds=max(wait, session.left() + 60)))
+    dist.init_process_group(
+        "nccl" if session.cuda else "gloo", timeout=patience, **extra
+    )
+    session.hosts = dist.new_group(
+        backend="gloo",
+        timeout=datetime.timedelta(seconds=max(wait, session.left() + 60)),
+    )
 
 
 def agreed(session: Session, value: list[Any]) -> list[Any]:

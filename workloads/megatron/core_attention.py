@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from sim.costs.kernel import Kernel
-from workloads.tape import Tensor
+from sim.graph.kernel import Kernel
+from workloads.torch.tape import Tensor
 
 if TYPE_CHECKING:
     from workloads.megatron.modules import Shard
-    from workloads.tape import Tape
+    from workloads.torch.tape import Tape
 
 # The fused causal softmax takes rows of up to so many scores, whole blocks of thread blocks at a time
 # (fused_kernels/scaled_upper_triang_masked_softmax.h: four warps, a row each, or two rows of up to 128 scores).
@@ -28,10 +28,17 @@ def softmax_is_fused(batches: int, rows: int, columns: int) -> bool:
     batches that fill the kernel's blocks.
     """
     per_block = 2 * ROWS if columns <= SHORT else ROWS
-    return 16 < columns <= LONGEST and rows % 4 == 0 and columns % 4 == 0 and batches % per_block == 0
+    return (
+        16 < columns <= LONGEST
+        and rows % 4 == 0
+        and columns % 4 == 0
+        and batches % per_block == 0
+    )
 
 
-def unfused_attention(t: Tape, qkv: Tensor, heads: int, kv: int, dim: int, s: Shard) -> Tensor:
+def unfused_attention(
+    t: Tape, qkv: Tensor, heads: int, kv: int, dim: int, s: Shard
+) -> Tensor:
     """Batched GEMMs around a masked softmax that holds all scores in memory (CoreAttention)."""
     n, rows = s.batch * heads, s.tokens
     count = n * rows * s.seq_len
@@ -43,9 +50,16 @@ def unfused_attention(t: Tape, qkv: Tensor, heads: int, kv: int, dim: int, s: Sh
     products(t, n, rows, dim, s.seq_len, ("nt",))
     probabilities = t.empty((n, rows, s.seq_len), qkv.itemsize)
     # The causal kernel reads the scores up to the diagonal and writes all.
-    softmax(t, count, (1.5 * scores,) if fused else tuple(step * count for step in STEPS), "elementwise")
+    softmax(
+        t,
+        count,
+        (1.5 * scores,) if fused else tuple(step * count for step in STEPS),
+        "elementwise",
+    )
     kept = None if fused else t.empty((n, rows, s.seq_len), 4)  # the softmax in fp32
-    dropped = t.empty((n, rows, s.seq_len), 3) if mask else None  # values and a byte of mask
+    dropped = (
+        t.empty((n, rows, s.seq_len), 3) if mask else None
+    )  # values and a byte of mask
     if mask:
         t.launch(Kernel("fused", (count,), bytes=2 * scores + mask))
     products(t, n, rows, dim, s.seq_len, ("nn",))
@@ -58,7 +72,9 @@ def unfused_attention(t: Tape, qkv: Tensor, heads: int, kv: int, dim: int, s: Sh
         products(t, n, rows, dim, s.seq_len, ("tn", "nt"))
         if mask:
             t.launch(Kernel("fused", (count,), bytes=2 * scores + mask))
-        moved = (2.0 * scores,) if fused else tuple(step * count for step in STEPS_BACKWARD)
+        moved = (
+            (2.0 * scores,) if fused else tuple(step * count for step in STEPS_BACKWARD)
+        )
         softmax(t, count, moved, "elementwise_backward")
         products(t, n, rows, dim, s.seq_len, ("nn", "tn"))
         grad = t.empty(qkv.shape, qkv.itemsize)
@@ -75,7 +91,9 @@ def softmax(t: Tape, count: int, moved: tuple[float, ...], host: str) -> None:
         t.launch(Kernel("fused", (count,), bytes=size))
 
 
-def products(t: Tape, n: int, rows: int, dim: int, columns: int, layouts: tuple[str, ...]) -> None:
+def products(
+    t: Tape, n: int, rows: int, dim: int, columns: int, layouts: tuple[str, ...]
+) -> None:
     """Batched products of attention: ``n`` of (rows, columns) scores with ``dim`` wide heads, as one tall GEMM each."""
     for layout in layouts:
         if layout == "nt":
@@ -84,4 +102,8 @@ def products(t: Tape, n: int, rows: int, dim: int, columns: int, layouts: tuple[
             shape = (n * rows, dim, columns)
         else:
             shape = (n * columns, dim, rows)
-        t.launch(Kernel("bmm", (n, *shape), layout=layout, flops=2.0 * n * rows * columns * dim))
+        t.launch(
+            Kernel(
+                "bmm", (n, *shape), layout=layout, flops=2.0 * n * rows * columns * dim
+            )
+        )

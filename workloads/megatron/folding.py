@@ -73,7 +73,10 @@ def kinds_of(grid: Grid, unlike: Unlike, apart: bool = False) -> list[Kind]:
     for block in range(len(blocks)):
         marks: Hashable = nothing
         if block in touched:
-            marks = tuple(frozenset(odd[r] for r in teams.get((block, stage), ())) for stage in range(grid.pp))
+            marks = tuple(
+                frozenset(odd[r] for r in teams.get((block, stage), ()))
+                for stage in range(grid.pp)
+            )
         alike.setdefault((marks, block) if apart else marks, []).append(block)
     size, slowness = len(blocks[0]) * grid.cp * grid.tp, unlike.slowness or {}
     kinds = []
@@ -81,7 +84,13 @@ def kinds_of(grid: Grid, unlike: Unlike, apart: bool = False) -> list[Kind]:
         unusual = [teams.get((same[0], stage), []) for stage in range(grid.pp)]
         replicas = tuple(d for block in same for d in blocks[block])
         pacers = tuple(_pacer(ranks, size, slowness) for ranks in unusual)
-        kinds.append(Kind(replicas, tuple(frozenset(odd[r] for r in ranks) for ranks in unusual), pacers))
+        kinds.append(
+            Kind(
+                replicas,
+                tuple(frozenset(odd[r] for r in ranks) for ranks in unusual),
+                pacers,
+            )
+        )
     return kinds
 
 

@@ -6,12 +6,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from sim.costs.kernel import Kernel
-from workloads.functional import launch_gemm
-from workloads.tape import Tape, Tensor
+from sim.graph.kernel import Kernel
+from workloads.torch.functional import launch_gemm
+from workloads.torch.tape import Tape, Tensor
 
 if TYPE_CHECKING:
-    from sim.sections import Megatron
+    from sim.spec.sections import Megatron
     from workloads.parallel.group import Group
 
 STREAM = "nccl tp"
@@ -46,9 +46,15 @@ class Numbers:
 
 
 def fused(
-    t: Tape, inputs: list[Tensor], shape: tuple[int, ...], forward: float, backward: float,
-    saved: float = 0.0, parameters: int = 0, kernels: tuple[int, int] = (1, 1),
-) -> Tensor:  # fmt: skip
+    t: Tape,
+    inputs: list[Tensor],
+    shape: tuple[int, ...],
+    forward: float,
+    backward: float,
+    saved: float = 0.0,
+    parameters: int = 0,
+    kernels: tuple[int, int] = (1, 1),
+) -> Tensor:
     """Elementwise work in one kernel (or ``kernels`` of equal parts): moves ``forward`` and ``backward`` bytes.
 
     Inputs are saved for backward as long as they have a storage, plus ``saved`` bytes (dropout masks, statistics). The
@@ -83,20 +89,36 @@ def bias_add(t: Tape, x: Tensor, bias: Tensor | None) -> Tensor:
     return fused(t, [x, bias], x.shape, 2 * x.size, 0.0, parameters=1, kernels=(1, 0))
 
 
-def bias_dropout_add(t: Tape, x: Tensor, bias: Tensor | None, residual: Tensor, o: Megatron) -> Tensor:
+def bias_dropout_add(
+    t: Tape, x: Tensor, bias: Tensor | None, residual: Tensor, o: Megatron
+) -> Tensor:
     """``residual + dropout(x + bias)``: one kernel where fused, else one each."""
     mask = x.elements if o.hidden_dropout else 0.0
-    forward, backward = 3 * x.size + mask, 2 * x.size + mask if o.hidden_dropout or bias is not None else 0.0
+    forward, backward = (
+        3 * x.size + mask,
+        2 * x.size + mask if o.hidden_dropout or bias is not None else 0.0,
+    )
     steps = 1 if o.bias_fusion else 1 + (bias is not None) + (o.hidden_dropout > 0)
     forward += (steps - 1) * 2 * x.size
     source = Tensor(None, x.shape, x.itemsize, x.node)
     other = Tensor(None, residual.shape, residual.itemsize, residual.node)
     source.requires_grad, other.requires_grad = x.requires_grad, residual.requires_grad
     inputs = [source, other, *([] if bias is None else [bias])]
-    return fused(t, inputs, x.shape, forward, backward, mask, len(inputs) - 2, (steps, 1 if backward else 0))
+    return fused(
+        t,
+        inputs,
+        x.shape,
+        forward,
+        backward,
+        mask,
+        len(inputs) - 2,
+        (steps, 1 if backward else 0),
+    )
 
 
-def activate(t: Tape, x: Tensor, bias: Tensor | None, gated: bool, o: Megatron) -> Tensor:
+def activate(
+    t: Tape, x: Tensor, bias: Tensor | None, gated: bool, o: Megatron
+) -> Tensor:
     """Bias and GELU, or SwiGLU, as one kernel: saves its input."""
     width = x.shape[-1] // (2 if gated else 1)
     shape = (*x.shape[:-1], width)
@@ -104,7 +126,16 @@ def activate(t: Tape, x: Tensor, bias: Tensor | None, gated: bool, o: Megatron) 
     steps = 1 if o.bias_fusion or bias is None else 2
     forward = x.size + out + (steps - 1) * 2 * x.size
     inputs = [x, *([] if bias is None else [bias])]
-    return fused(t, inputs, shape, forward, x.size + out + x.size, 0.0, len(inputs) - 1, (steps, 1))
+    return fused(
+        t,
+        inputs,
+        shape,
+        forward,
+        x.size + out + x.size,
+        0.0,
+        len(inputs) - 1,
+        (steps, 1),
+    )
 
 
 def gemm(t: Tape, m: int, n: int, k: int, layout: str, o: Numbers) -> None:
@@ -113,7 +144,16 @@ def gemm(t: Tape, m: int, n: int, k: int, layout: str, o: Numbers) -> None:
         moved = float(m * k + n * k + 2 * m * n)
         # Row scales are applied in fp32, as those of blocks are.
         dtype = "nvfp4" if o.fp4 else "fp8_block" if o.scaling == "rowwise" else "fp8"
-        t.launch(Kernel("gemm", (m, n, k), dtype=dtype, layout="nt", bytes=moved, flops=2.0 * m * n * k))
+        t.launch(
+            Kernel(
+                "gemm",
+                (m, n, k),
+                dtype=dtype,
+                layout="nt",
+                bytes=moved,
+                flops=2.0 * m * n * k,
+            )
+        )
     else:
         launch_gemm(t, "gemm", m, n, k, layout)
 
@@ -126,11 +166,18 @@ def quantize(t: Tape, elements: int, o: Numbers) -> None:
     if o.fp8:
         t.cpu("quantize")
         t.launch(
-            Kernel("fused", (elements,), bytes=(QUANTIZING if o.transposes else UNTRANSPOSED)[o.scaling] * elements)
+            Kernel(
+                "fused",
+                (elements,),
+                bytes=(QUANTIZING if o.transposes else UNTRANSPOSED)[o.scaling]
+                * elements,
+            )
         )
 
 
-def column_linear(t: Tape, x: Tensor, w: Tensor, group: Group, sequence: bool, o: Numbers) -> Tensor:
+def column_linear(
+    t: Tape, x: Tensor, w: Tensor, group: Group, sequence: bool, o: Numbers
+) -> Tensor:
     """``x @ w.T`` with the rows of ``w`` spread over the group.
 
     Forward, sequence parallelism gathers ``x`` first. Backward, the input's gradient is summed over the group (or
@@ -155,7 +202,13 @@ def column_linear(t: Tape, x: Tensor, w: Tensor, group: Group, sequence: bool, o
         t.cpu("linear_backward")
         quantize(t, m * out_features, o)
         if parallel and sequence:
-            begin(t, "all_gather", float(m * k * (1 if o.fp8 else saved.itemsize)), group, o.overlap)
+            begin(
+                t,
+                "all_gather",
+                float(m * k * (1 if o.fp8 else saved.itemsize)),
+                group,
+                o.overlap,
+            )
         gathered = t.empty(whole, saved.itemsize) if sequence and parallel else None
         grad = None
         if needs:
@@ -164,10 +217,17 @@ def column_linear(t: Tape, x: Tensor, w: Tensor, group: Group, sequence: bool, o
         if parallel and sequence:
             t.wait(t.record(STREAM))
         if parallel and needs:
-            begin(t, "reduce_scatter" if sequence else "all_reduce", float(m * k * saved.itemsize), group)
+            begin(
+                t,
+                "reduce_scatter" if sequence else "all_reduce",
+                float(m * k * saved.itemsize),
+                group,
+            )
         if not o.asynchronous:
             t.wait(t.record(STREAM))
-        weight_gradient(t, out_features, k, m, o, (g, saved if gathered is None else gathered))
+        weight_gradient(
+            t, out_features, k, m, o, (g, saved if gathered is None else gathered)
+        )
         if parallel and needs:
             t.wait(t.record(STREAM))
         _ = (g, gathered)
@@ -178,7 +238,9 @@ def column_linear(t: Tape, x: Tensor, w: Tensor, group: Group, sequence: bool, o
     return t.apply(y, [x, w], backward)
 
 
-def row_linear(t: Tape, x: Tensor, w: Tensor, group: Group, sequence: bool, o: Numbers) -> Tensor:
+def row_linear(
+    t: Tape, x: Tensor, w: Tensor, group: Group, sequence: bool, o: Numbers
+) -> Tensor:
     """``x @ w.T`` with the columns of ``w`` spread over the group: outputs are summed (or reduce-scattered)."""
     n, parallel = group.size, group.size > 1
     out_features, k = w.shape
@@ -200,7 +262,9 @@ def row_linear(t: Tape, x: Tensor, w: Tensor, group: Group, sequence: bool, o: N
         t.cpu("linear_backward")
         quantize(t, g.elements, o)
         if parallel and sequence:
-            _gather_beside(t, float(m * out_features * (1 if o.fp8 else g.itemsize)), group, o)
+            _gather_beside(
+                t, float(m * out_features * (1 if o.fp8 else g.itemsize)), group, o
+            )
         grad = t.empty(saved.shape, saved.itemsize)
         gemm(t, m, k, out_features, "nn", o)
         if parallel and sequence:
@@ -231,7 +295,9 @@ def _scatter_beside(t: Tape, m: int, n: int, k: int, group: Group, o: Numbers) -
     t.wait(t.record(STREAM))
 
 
-def weight_gradient(t: Tape, n: int, k: int, m: int, o: Numbers, kept: tuple[Tensor, ...] = ()) -> None:
+def weight_gradient(
+    t: Tape, n: int, k: int, m: int, o: Numbers, kept: tuple[Tensor, ...] = ()
+) -> None:
     """The weight's gradient, added to the buffer that accumulates it; put off, it keeps its operands till then."""
     later(t, lambda: _weight_gradient(t, n, k, m, o), kept)
 
@@ -270,7 +336,9 @@ def reduce(t: Tape, y: Tensor, group: Group, sequence: bool) -> None:
     t.wait(t.record(STREAM))
 
 
-def discarded(t: Tape, run: Callable[[Tensor], Tensor], x: Tensor, apart: bool) -> Tensor:
+def discarded(
+    t: Tape, run: Callable[[Tensor], Tensor], x: Tensor, apart: bool
+) -> Tensor:
     """``run(x)``; where ``apart``, its result is not kept but made again in backward."""
     y = run(x)
     kept = Tensor(x.storage, x.shape, x.itemsize)

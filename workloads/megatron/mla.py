@@ -9,17 +9,17 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from sim.costs.kernel import Kernel
-from workloads import functional as F
+from sim.graph.kernel import Kernel
 from workloads.megatron import functional as M
-from workloads.tape import Tensor
-from workloads.transformer import Module
+from workloads.torch import functional as F
+from workloads.torch.tape import Tensor
+from workloads.torch.transformer import Module
 
 if TYPE_CHECKING:
     from workloads.megatron.modules import Shard
-    from workloads.model import ModelSpec
+    from workloads.models.model import ModelSpec
     from workloads.parallel.group import Group
-    from workloads.tape import Tape
+    from workloads.torch.tape import Tape
 
 
 class LatentAttention(Module):
@@ -33,12 +33,23 @@ class LatentAttention(Module):
         self.heads = m.heads // s.group.size
         source = m.q_lora_rank or m.hidden
         if m.q_lora_rank:
-            self.q_down = self.add(t, m.q_lora_rank, m.hidden, name="linear_q_down_proj")
+            self.q_down = self.add(
+                t, m.q_lora_rank, m.hidden, name="linear_q_down_proj"
+            )
             self.q_norm = self.add(t, m.q_lora_rank, name="q_layernorm")
-        self.q_up = self.add(t, self.heads * m.query_dim, source, name="linear_q_up_proj")
-        self.kv_down = self.add(t, m.kv_lora_rank + m.rope_head_dim, m.hidden, name="linear_kv_down_proj")
+        self.q_up = self.add(
+            t, self.heads * m.query_dim, source, name="linear_q_up_proj"
+        )
+        self.kv_down = self.add(
+            t, m.kv_lora_rank + m.rope_head_dim, m.hidden, name="linear_kv_down_proj"
+        )
         self.kv_norm = self.add(t, m.kv_lora_rank, name="kv_layernorm")
-        self.kv_up = self.add(t, self.heads * (m.head_dim + m.v_head_dim), m.kv_lora_rank, name="linear_kv_up_proj")
+        self.kv_up = self.add(
+            t,
+            self.heads * (m.head_dim + m.v_head_dim),
+            m.kv_lora_rank,
+            name="linear_kv_up_proj",
+        )
         self.proj = self.add(t, m.hidden, self.heads * m.v_head_dim, name="linear_proj")
 
     def forward(self, t: Tape, x: Tensor) -> Tensor:
@@ -50,16 +61,27 @@ class LatentAttention(Module):
             q = F.norm(t, "rms", q, [self.q_norm])
         kv = M.column_linear(t, x, self.kv_down, alone, False, s.numbers)
         # Values and keys are normed without the part that is rotated, which all heads share.
-        kv = M.fused(t, [M.unsaved(kv)], (*kv.shape[:-1], m.kv_lora_rank), 2 * kv.size, 2 * kv.size)
+        kv = M.fused(
+            t,
+            [M.unsaved(kv)],
+            (*kv.shape[:-1], m.kv_lora_rank),
+            2 * kv.size,
+            2 * kv.size,
+        )
         kv = F.norm(t, "rms", kv, [self.kv_norm])
-        kept = Tensor(q.storage, q.shape, q.itemsize), Tensor(kv.storage, kv.shape, kv.itemsize)
+        kept = (
+            Tensor(q.storage, q.shape, q.itemsize),
+            Tensor(kv.storage, kv.shape, kv.itemsize),
+        )
         q, k = self._expand(t, q, kv)
         if "mla_up_proj" in s.options.recompute_modules:
             q, k = M.replayed(t, q, lambda: self._expand(t, *kept)), M.unsaved(k)
         from workloads.megatron.modules import again
 
         if not s.recompute_core:
-            return M.row_linear(t, self._attend(t, k, q), self.proj, s.group, s.sequence, s.numbers)
+            return M.row_linear(
+                t, self._attend(t, k, q), self.proj, s.group, s.sequence, s.numbers
+            )
         o = again(t, lambda given: self._attend(t, given, None), self._joined(t, q, k))
         return M.row_linear(t, o, self.proj, s.group, s.sequence, s.numbers)
 
@@ -102,11 +124,20 @@ class LatentAttention(Module):
         if unfused:
             self._scores(t, False)
         else:
-            attend_ring(t, "attention_fwd", self.heads, self.heads, (m.query_dim + m.v_head_dim) // 2, s)
+            attend_ring(
+                t,
+                "attention_fwd",
+                self.heads,
+                self.heads,
+                (m.query_dim + m.v_head_dim) // 2,
+                s,
+            )
         saved = y.view(*y.shape)
         saved.node = None
         inputs = [x for x in (q, k) if x is not None]
-        probabilities = t.empty((s.batch * self.heads, s.tokens, s.seq_len)) if unfused else None
+        probabilities = (
+            t.empty((s.batch * self.heads, s.tokens, s.seq_len)) if unfused else None
+        )
 
         def backward(g: Tensor) -> list[Tensor | None]:
             _ = (g, lse, saved, inputs, probabilities)
@@ -130,7 +161,9 @@ class LatentAttention(Module):
         m, s = self.m, self.s
         n, rows = s.batch * self.heads, s.tokens
         size = 2.0 * n * rows * s.seq_len
-        softmax = Kernel("fused", (n * rows * s.seq_len,), bytes=(3 if backward else 2) * size)
+        softmax = Kernel(
+            "fused", (n * rows * s.seq_len,), bytes=(3 if backward else 2) * size
+        )
         if not backward:
             products(t, n, rows, m.query_dim, s.seq_len, ("nt",))
             t.launch(softmax)

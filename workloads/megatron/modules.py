@@ -6,21 +6,21 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from sim.costs.kernel import Kernel
-from workloads import functional as F
+from sim.graph.kernel import Kernel
 from workloads.megatron import functional as M
 from workloads.megatron.core_attention import unfused_attention
 from workloads.megatron.mla import LatentAttention
 from workloads.megatron.moe import Experts
-from workloads.tape import Tensor
-from workloads.transformer import Module
+from workloads.torch import functional as F
+from workloads.torch.tape import Tensor
+from workloads.torch.transformer import Module
 
 if TYPE_CHECKING:
-    from sim.sections import Megatron
+    from sim.spec.sections import Megatron
     from workloads.megatron.spread import Spread
-    from workloads.model import ModelSpec
+    from workloads.models.model import ModelSpec
     from workloads.parallel.group import Group
-    from workloads.tape import Tape
+    from workloads.torch.tape import Tape
 
 
 @dataclass(frozen=True)
@@ -65,10 +65,16 @@ class Attention(Module):
         self.heads, self.kv = m.heads // n, max(1, m.kv_heads // n)
         width = (self.heads + 2 * self.kv) * m.head_dim
         self.qkv = self.add(t, width, m.hidden, name="linear_qkv")
-        self.qkv_bias = self.add(t, width, name="linear_qkv.bias") if m.qkv_bias else None
+        self.qkv_bias = (
+            self.add(t, width, name="linear_qkv.bias") if m.qkv_bias else None
+        )
         self.proj = self.add(t, m.hidden, self.heads * m.head_dim, name="linear_proj")
-        self.proj_bias = self.add(t, m.hidden, name="linear_proj.bias") if m.bias else None
-        self.norms = [self.add(t, m.head_dim, name=f"{x}_layernorm") for x in "qk" if m.qk_norm]
+        self.proj_bias = (
+            self.add(t, m.hidden, name="linear_proj.bias") if m.bias else None
+        )
+        self.norms = [
+            self.add(t, m.head_dim, name=f"{x}_layernorm") for x in "qk" if m.qk_norm
+        ]
         if m.sinks:
             self.add(t, self.heads, name="softmax_offset")
 
@@ -78,12 +84,26 @@ class Attention(Module):
         y = M.bias_add(t, y, self.qkv_bias)
         turned = y.size * (self.heads + self.kv) / (self.heads + 2 * self.kv)
         if self.norms:
-            y = M.fused(t, [y, *self.norms], y.shape, 2 * turned, 3 * turned, parameters=2, kernels=(2, 2))
+            y = M.fused(
+                t,
+                [y, *self.norms],
+                y.shape,
+                2 * turned,
+                3 * turned,
+                parameters=2,
+                kernels=(2, 2),
+            )
         if m.rotary and s.options.rope_fusion:
-            y = M.fused(t, [M.unsaved(y)], y.shape, 2 * turned, 2 * turned, kernels=(2, 2))
+            y = M.fused(
+                t, [M.unsaved(y)], y.shape, 2 * turned, 2 * turned, kernels=(2, 2)
+            )
         elif m.rotary:  # halves negated and joined, two products, a sum, a copy; backward the same without the copy
-            y = M.fused(t, [M.unsaved(y)], y.shape, 14 * turned, 12 * turned, kernels=(14, 12))
-        core = unfused_attention if s.options.attention == "unfused" else flash_attention
+            y = M.fused(
+                t, [M.unsaved(y)], y.shape, 14 * turned, 12 * turned, kernels=(14, 12)
+            )
+        core = (
+            unfused_attention if s.options.attention == "unfused" else flash_attention
+        )
 
         seen = in_window(s, self.window)
 
@@ -103,7 +123,9 @@ def in_window(s: Shard, window: int) -> Shard:
     block = max(window, 2 * 128)
     if not window or block >= s.tokens or s.options.attention == "unfused":
         return s
-    return replace(s, batch=s.batch * max(1, 2 * s.tokens // block - 1), tokens=block, context=None)
+    return replace(
+        s, batch=s.batch * max(1, 2 * s.tokens // block - 1), tokens=block, context=None
+    )
 
 
 def again(t: Tape, run: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
@@ -122,7 +144,9 @@ def again(t: Tape, run: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
     return t.apply(out, [x], backward)
 
 
-def flash_attention(t: Tape, qkv: Tensor, heads: int, kv: int, dim: int, s: Shard) -> Tensor:
+def flash_attention(
+    t: Tape, qkv: Tensor, heads: int, kv: int, dim: int, s: Shard
+) -> Tensor:
     """One kernel forward and one backward: saves queries, keys, values, output and a float per row."""
     y = t.empty((*qkv.shape[:-1], heads * dim), qkv.itemsize)
     lse = t.empty((s.batch, heads, s.tokens), 4)
@@ -168,7 +192,9 @@ def attend_ring(t: Tape, kind: str, heads: int, kv: int, dim: int, s: Shard) -> 
             s.context.collective(t, "sendrecv", size, CP_STREAM, "p2p_batch")
         t.launch(Kernel(kind, shape))
         if n > 1:
-            moved = CORRECTED[0] * query if forward else CORRECTED[1] * query + 3.0 * size
+            moved = (
+                CORRECTED[0] * query if forward else CORRECTED[1] * query + 3.0 * size
+            )
             t.launch(Kernel("fused", (s.batch * s.tokens * heads * dim,), bytes=moved))
         if step < n - 1:
             t.wait(t.record(CP_STREAM))
@@ -188,7 +214,9 @@ class FeedForward(Module):
         self.fc1 = self.add(t, up, m.hidden, name="linear_fc1")
         self.fc1_bias = self.add(t, up, name="linear_fc1.bias") if m.bias else None
         self.fc2 = self.add(t, m.hidden, inner, name="linear_fc2")
-        self.fc2_bias = self.add(t, m.hidden, name="linear_fc2.bias") if m.bias else None
+        self.fc2_bias = (
+            self.add(t, m.hidden, name="linear_fc2.bias") if m.bias else None
+        )
 
     def forward(self, t: Tape, x: Tensor) -> Tensor:
         s = self.s
@@ -200,13 +228,21 @@ class FeedForward(Module):
 class Layer(Module):
     """A transformer layer: attention and feed-forward, each behind a norm and added to the residual stream."""
 
-    def __init__(self, t: Tape, m: ModelSpec, s: Shard, experts: bool = False, window: int = 0) -> None:
+    def __init__(
+        self, t: Tape, m: ModelSpec, s: Shard, experts: bool = False, window: int = 0
+    ) -> None:
         super().__init__()
         self.s = s
         self.norm1 = Norm(t, m)
-        self.attention = LatentAttention(t, m, s) if m.latent else Attention(t, m, s, window)
+        self.attention = (
+            LatentAttention(t, m, s) if m.latent else Attention(t, m, s, window)
+        )
         self.norm2 = Norm(t, m)
-        self.ffn = Experts(t, m, s, s.spread) if experts and s.spread is not None else FeedForward(t, m, s)
+        self.ffn = (
+            Experts(t, m, s, s.spread)
+            if experts and s.spread is not None
+            else FeedForward(t, m, s)
+        )
         for part in (self.norm1, self.attention, self.norm2, self.ffn):
             self.parameters += part.parameters
 
@@ -217,16 +253,25 @@ class Layer(Module):
             y = self.attention.forward(t, self._norm(t, self.norm1, x))
             x = M.bias_dropout_add(t, y, self.attention.proj_bias, x, o)
         if isinstance(self.ffn, Experts):  # one graph holds what is captured of a layer
-            with t.capture("moe_router" in o.cuda_graph_scope, "attn" not in o.cuda_graph_scope):
+            with t.capture(
+                "moe_router" in o.cuda_graph_scope, "attn" not in o.cuda_graph_scope
+            ):
                 y = self._norm(t, self.norm2, x)
             y = self.ffn.forward(t, y)
         else:
-            with t.capture("mlp" in o.cuda_graph_scope, "attn" not in o.cuda_graph_scope):
+            with t.capture(
+                "mlp" in o.cuda_graph_scope, "attn" not in o.cuda_graph_scope
+            ):
                 y = self._feed_forward(t, self._norm(t, self.norm2, x))
         return M.bias_dropout_add(t, y, self.ffn.fc2_bias, x, o)
 
     def _norm(self, t: Tape, norm: Norm, x: Tensor) -> Tensor:
-        return M.discarded(t, lambda given: norm.forward(t, given), x, "layernorm" in self.s.options.recompute_modules)
+        return M.discarded(
+            t,
+            lambda given: norm.forward(t, given),
+            x,
+            "layernorm" in self.s.options.recompute_modules,
+        )
 
     def _feed_forward(self, t: Tape, x: Tensor) -> Tensor:
         if "mlp" in self.s.options.recompute_modules:
@@ -246,10 +291,15 @@ class Embedding(Module):
     def __init__(self, t: Tape, m: ModelSpec, s: Shard) -> None:
         super().__init__()
         self.m, self.s = m, s
-        self.vocab = padded_vocab(m.vocab, s.group.size, s.options.vocab_multiple) // s.group.size
+        self.vocab = (
+            padded_vocab(m.vocab, s.group.size, s.options.vocab_multiple)
+            // s.group.size
+        )
         self.token = self.add(t, self.vocab, m.hidden, name="embedding")
         learned = m.positions == "learned"
-        self.position = self.add(t, m.max_positions, m.hidden, name="position") if learned else None
+        self.position = (
+            self.add(t, m.max_positions, m.hidden, name="position") if learned else None
+        )
         self.norm = Norm(t, m) if m.embedding_norm else None
         self.parameters += self.norm.parameters if self.norm is not None else []
 
@@ -257,18 +307,26 @@ class Embedding(Module):
         m, s = self.m, self.s
         x = F.embedding(t, (s.tokens, s.batch), self.token)
         if s.group.size > 1:
-            t.launch(Kernel("fused", (x.elements,), bytes=2 * x.size))  # rows of other ranks' words are zeroed
+            t.launch(
+                Kernel("fused", (x.elements,), bytes=2 * x.size)
+            )  # rows of other ranks' words are zeroed
             M.reduce(t, x, s.group, s.sequence)
         if self.position is not None:
             x = F.add(t, x, F.embedding(t, (s.tokens, s.batch), self.position))
         if self.norm is not None:
             x = self.norm.forward(t, x)
         if s.options.hidden_dropout:
-            x = M.fused(t, [M.unsaved(x)], x.shape, 2.5 * x.size, 2.5 * x.size, x.elements)
+            x = M.fused(
+                t, [M.unsaved(x)], x.shape, 2.5 * x.size, 2.5 * x.size, x.elements
+            )
         if s.sequence:
             part = t.empty((s.rows, s.batch, m.hidden))
             whole = x.size
-            x = t.apply(part, [x], lambda g: [t.empty((s.tokens, s.batch, m.hidden))] if whole else [None])
+            x = t.apply(
+                part,
+                [x],
+                lambda g: [t.empty((s.tokens, s.batch, m.hidden))] if whole else [None],
+            )
         return x
 
 
@@ -280,12 +338,17 @@ class Head(Module):
         self.m, self.s = m, s
         self.norm = Norm(t, m)
         self.parameters += self.norm.parameters
-        self.vocab = padded_vocab(m.vocab, s.group.size, s.options.vocab_multiple) // s.group.size
+        self.vocab = (
+            padded_vocab(m.vocab, s.group.size, s.options.vocab_multiple)
+            // s.group.size
+        )
         self.weight = self.add(t, self.vocab, m.hidden, name="head")
 
     def forward(self, t: Tape, x: Tensor) -> Tensor:
         s = self.s
-        logits = M.column_linear(t, self.norm.forward(t, x), self.weight, s.group, s.sequence, s.numbers)
+        logits = M.column_linear(
+            t, self.norm.forward(t, x), self.weight, s.group, s.sequence, s.numbers
+        )
         return cross_entropy(t, logits, s)
 
 
@@ -303,7 +366,9 @@ def cross_entropy(t: Tape, logits: Tensor, s: Shard) -> Tensor:
     for i, moved in enumerate((6.0, 8.0, 8.0) if fused else LOSS_STEPS):
         t.launch(Kernel("fused", (n,), bytes=moved * n))
         if s.group.size > 1 and i in ((1, 2) if fused else (1, 3, 4)):
-            M.begin(t, "all_reduce", tokens * (8.0 if fused and i == 2 else 4.0), s.group)
+            M.begin(
+                t, "all_reduce", tokens * (8.0 if fused and i == 2 else 4.0), s.group
+            )
             t.wait(t.record(M.STREAM))
     probabilities = t.empty(logits.shape, 4)
     shape, itemsize = logits.shape, logits.itemsize

@@ -12,18 +12,18 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from sim.costs.kernel import Kernel
+from sim.graph.kernel import Kernel
 from workloads.megatron import functional as M
 from workloads.megatron.spread import distinct
-from workloads.tape import Tensor
-from workloads.transformer import Module
+from workloads.torch.tape import Tensor
+from workloads.torch.transformer import Module
 
 if TYPE_CHECKING:
     from workloads.megatron.modules import Shard
     from workloads.megatron.spread import Spread
-    from workloads.model import ModelSpec
+    from workloads.models.model import ModelSpec
     from workloads.parallel.group import Group
-    from workloads.tape import Tape
+    from workloads.torch.tape import Tape
 
 STREAM = "nccl ep"
 PREFIX = "experts."  # of the names of parameters that only the expert data-parallel group shares
@@ -51,17 +51,27 @@ class Experts(Module):
         super().__init__()
         self.m, self.s, self.spread = m, s, spread
         self.gate = self.add(t, m.experts, m.hidden, name="router")
-        self.gate_bias = self.add(t, m.experts, name="router.bias") if m.router_bias else None
+        self.gate_bias = (
+            self.add(t, m.experts, name="router.bias") if m.router_bias else None
+        )
         local = m.experts // spread.group.size
         inner = m.moe_ffn // (spread.tensor.size if spread.tensor is not None else 1)
         up = inner * (2 if m.gated else 1)
         self.fc1 = self.add(t, local, up, m.hidden, name=f"{PREFIX}linear_fc1")
-        self.fc1_bias = self.add(t, local, up, name=f"{PREFIX}linear_fc1.bias") if m.bias else None
+        self.fc1_bias = (
+            self.add(t, local, up, name=f"{PREFIX}linear_fc1.bias") if m.bias else None
+        )
         self.fc2 = self.add(t, local, m.hidden, inner, name=f"{PREFIX}linear_fc2")
-        self.down_bias = self.add(t, local, m.hidden, name=f"{PREFIX}linear_fc2.bias") if m.bias else None
+        self.down_bias = (
+            self.add(t, local, m.hidden, name=f"{PREFIX}linear_fc2.bias")
+            if m.bias
+            else None
+        )
         self.shared = None
         if m.shared_experts:
-            self.shared = FeedForward(t, replace(m, ffn=m.moe_ffn * m.shared_experts, bias=False), s)
+            self.shared = FeedForward(
+                t, replace(m, ffn=m.moe_ffn * m.shared_experts, bias=False), s
+            )
             self.parameters += self.shared.parameters
 
     def forward(self, t: Tape, x: Tensor) -> Tensor:
@@ -73,26 +83,79 @@ class Experts(Module):
         tokens = s.rows * s.batch
         beside: list[Tensor] = []
         if self.shared is not None and s.options.moe_shared_expert_overlap:
-            rows = self._dispatch(t, routed, tokens, lambda: beside.append(self._share(t, x)))
+            rows = self._dispatch(
+                t, routed, tokens, lambda: beside.append(self._share(t, x))
+            )
         else:
             rows = self._dispatch(t, routed, tokens, None)
-        apart, fused = "moe_act" in s.options.recompute_modules, s.options.moe_fused_mlp and s.numbers.fp8
+        apart, fused = (
+            "moe_act" in s.options.recompute_modules,
+            s.options.moe_fused_mlp and s.numbers.fp8,
+        )
         together = s.options.moe_grouped_gemm
-        y = grouped_linear(t, rows, self.fc1, self._counts(tokens), s.numbers, together, (True, not fused), fused)
+        y = grouped_linear(
+            t,
+            rows,
+            self.fc1,
+            self._counts(tokens),
+            s.numbers,
+            together,
+            (True, not fused),
+            fused,
+        )
         del rows
-        if fused:  # both kernels write what backward needs, and what they multiply next in fp8
-            y = M.fused(t, [y], (*y.shape[:-1], y.shape[-1] // (1 + m.gated)), 0.0, 0.0, kernels=(0, 0))
+        if (
+            fused
+        ):  # both kernels write what backward needs, and what they multiply next in fp8
+            y = M.fused(
+                t,
+                [y],
+                (*y.shape[:-1], y.shape[-1] // (1 + m.gated)),
+                0.0,
+                0.0,
+                kernels=(0, 0),
+            )
         else:
-            y = M.discarded(t, lambda given: M.activate(t, given, self.fc1_bias, m.gated, s.options), y, apart)
-        y = grouped_linear(t, y, self.fc2, self._counts(tokens), s.numbers, together, (not fused, True), fused)
+            y = M.discarded(
+                t,
+                lambda given: M.activate(t, given, self.fc1_bias, m.gated, s.options),
+                y,
+                apart,
+            )
+        y = grouped_linear(
+            t,
+            y,
+            self.fc2,
+            self._counts(tokens),
+            s.numbers,
+            together,
+            (not fused, True),
+            fused,
+        )
         if self.down_bias is not None:
             # Weighted by the router expert by expert, in fp32: product, sum, joined, cast (TEGroupedMLP._apply_bias).
-            y = M.fused(t, [M.unsaved(y), self.down_bias], y.shape, 14 * y.size, 18 * y.size, 0.0, 1, (4, 5))
+            y = M.fused(
+                t,
+                [M.unsaved(y), self.down_bias],
+                y.shape,
+                14 * y.size,
+                18 * y.size,
+                0.0,
+                1,
+                (4, 5),
+            )
         y = self._combine(t, y, tokens, x.shape)
         if self.shared is not None and not beside:
             beside.append(self._share(t, x))
         for other in beside:
-            y = M.fused(t, [M.unsaved(y), M.unsaved(other)], y.shape, 3 * y.size, 0.0, kernels=(1, 0))
+            y = M.fused(
+                t,
+                [M.unsaved(y), M.unsaved(other)],
+                y.shape,
+                3 * y.size,
+                0.0,
+                kernels=(1, 0),
+            )
         return y
 
     def _share(self, t: Tape, x: Tensor) -> Tensor:
@@ -113,7 +176,13 @@ class Experts(Module):
 
     def _counts(self, tokens: int) -> list[float]:
         """Rows of each local expert."""
-        mean = tokens * self._shards * self.spread.group.size * self.m.experts_per_token / self.m.experts
+        mean = (
+            tokens
+            * self._shards
+            * self.spread.group.size
+            * self.m.experts_per_token
+            / self.m.experts
+        )
         return [mean * load for load in self.spread.loads]
 
     def _rows(self, tokens: int) -> int:
@@ -127,7 +196,12 @@ class Experts(Module):
         return max(
             1,
             round(
-                tokens * (ranks if way == "allgather" else distinct(ranks, self.m.experts, self.m.experts_per_token))
+                tokens
+                * (
+                    ranks
+                    if way == "allgather"
+                    else distinct(ranks, self.m.experts, self.m.experts_per_token)
+                )
             ),
         )
 
@@ -138,7 +212,11 @@ class Experts(Module):
         if way == "allgather":
             return 2.0 * m.hidden * tokens * spread.group.size
         if way == "flex":
-            copies = distinct(spread.hosts if spread.hosts > 1 else spread.group.size, m.experts, m.experts_per_token)
+            copies = distinct(
+                spread.hosts if spread.hosts > 1 else spread.group.size,
+                m.experts,
+                m.experts_per_token,
+            )
         return 2.0 * m.hidden * tokens * copies * sum(spread.loads) / len(spread.loads)
 
     @property
@@ -149,41 +227,93 @@ class Experts(Module):
     def _sorts(self) -> bool:
         """Whether rows arrive in another order than the experts'."""
         one_way = self.s.options.moe_token_dispatcher == "alltoall"
-        return not one_way or (len(self.spread.loads) > 1 and self.spread.group.size > 1)
+        return not one_way or (
+            len(self.spread.loads) > 1 and self.spread.group.size > 1
+        )
 
-    def _dispatch(self, t: Tape, x: Tensor, tokens: int, meanwhile: Callable[[], None] | None) -> Tensor:
+    def _dispatch(
+        self, t: Tape, x: Tensor, tokens: int, meanwhile: Callable[[], None] | None
+    ) -> Tensor:
         """Tokens of all ranks that chose experts here, in the order of the experts."""
-        h, chosen, way = self.m.hidden, self.m.experts_per_token, self.s.options.moe_token_dispatcher
+        h, chosen, way = (
+            self.m.hidden,
+            self.m.experts_per_token,
+            self.s.options.moe_token_dispatcher,
+        )
         if way == "alltoall":
-            x = self._permute(t, x, (tokens * chosen, h), tokens + tokens * chosen, "out")
+            x = self._permute(
+                t, x, (tokens * chosen, h), tokens + tokens * chosen, "out"
+            )
         here, rows = self._received(tokens), self._rows(tokens)
-        x = exchange(t, x, (here, h), self._size(tokens), self.spread.group, way, True, meanwhile, self._aside)
+        x = exchange(
+            t,
+            x,
+            (here, h),
+            self._size(tokens),
+            self.spread.group,
+            way,
+            True,
+            meanwhile,
+            self._aside,
+        )
         if self.spread.tensor is not None:
             here *= self._shards
-            x = exchange(t, x, (here, h), 2.0 * here * h, self.spread.tensor, "allgather", True)
+            x = exchange(
+                t, x, (here, h), 2.0 * here * h, self.spread.tensor, "allgather", True
+            )
         return self._permute(t, x, (rows, h), here + rows) if self._sorts else x
 
-    def _combine(self, t: Tape, y: Tensor, tokens: int, shape: tuple[int, ...]) -> Tensor:
+    def _combine(
+        self, t: Tape, y: Tensor, tokens: int, shape: tuple[int, ...]
+    ) -> Tensor:
         """Results back to where the tokens came from, added up with the router's weights."""
-        h, chosen, way = self.m.hidden, self.m.experts_per_token, self.s.options.moe_token_dispatcher
+        h, chosen, way = (
+            self.m.hidden,
+            self.m.experts_per_token,
+            self.s.options.moe_token_dispatcher,
+        )
         here, rows = self._received(tokens), self._rows(tokens)
         if self._sorts:
-            y = self._permute(t, y, (here * self._shards, h), rows + here * self._shards)
+            y = self._permute(
+                t, y, (here * self._shards, h), rows + here * self._shards
+            )
         if self.spread.tensor is not None:
-            y = exchange(t, y, (here, h), 2.0 * here * self._shards * h, self.spread.tensor, "allgather", False)
+            y = exchange(
+                t,
+                y,
+                (here, h),
+                2.0 * here * self._shards * h,
+                self.spread.tensor,
+                "allgather",
+                False,
+            )
         back = tokens * (chosen if way == "alltoall" else 1)
-        y = exchange(t, y, (back, h), self._size(tokens), self.spread.group, way, False, None, self._aside)
+        y = exchange(
+            t,
+            y,
+            (back, h),
+            self._size(tokens),
+            self.spread.group,
+            way,
+            False,
+            None,
+            self._aside,
+        )
         if way == "alltoall":
             return self._permute(t, y, shape, tokens + tokens * chosen, "back")
         done = Tensor(y.storage, shape, y.itemsize, y.node)
         done.requires_grad = y.requires_grad
         return done
 
-    def _permute(self, t: Tape, x: Tensor, shape: tuple[int, ...], moved: float, way: str = "") -> Tensor:
+    def _permute(
+        self, t: Tape, x: Tensor, shape: tuple[int, ...], moved: float, way: str = ""
+    ) -> Tensor:
         """Rows put in another order, repeated ("out") or added up ("back"): ``moved`` rows are read or written."""
         size = 2.0 * moved * self.m.hidden
         if self.s.options.moe_permute_fusion or not way:
-            steps = 1 if self.s.options.moe_permute_fusion else 3  # else sorted and indexed
+            steps = (
+                1 if self.s.options.moe_permute_fusion else 3
+            )  # else sorted and indexed
             return M.fused(t, [M.unsaved(x)], shape, size, size, kernels=(steps, steps))
         return _scatter(t, x, shape, way == "out")
 
@@ -212,7 +342,9 @@ def _scatter(t: Tape, x: Tensor, shape: tuple[int, ...], out: bool) -> Tensor:
             t.launch(Kernel("index_add", (rows,)))
         else:
             t.launch(Kernel("gather", (rows,)))
-            t.launch(Kernel("fused", (rows,), bytes=8.0 * rows))  # gradients of rows and of their weights
+            t.launch(
+                Kernel("fused", (rows,), bytes=8.0 * rows)
+            )  # gradients of rows and of their weights
         return [t.empty(before, x.itemsize)]
 
     return t.apply(y, [M.unsaved(x)], backward)
@@ -239,7 +371,9 @@ def route(t: Tape, x: Tensor, gate: Tensor, o: M.Numbers) -> Tensor:
         M.launch_gemm(t, "gemm", tokens, h, experts, "nn")
         plain = replace(o, fp8=False)
         M.weight_gradient(t, experts, h, tokens, plain, (kept, scores))
-        t.launch(Kernel("fused", (g.elements,), bytes=3.0 * g.size))  # beside the gradient from the experts
+        t.launch(
+            Kernel("fused", (g.elements,), bytes=3.0 * g.size)
+        )  # beside the gradient from the experts
         return [t.empty(kept.shape, kept.itemsize), Tensor(None, gate.shape)]
 
     y = Tensor(x.storage, x.shape, x.itemsize)
@@ -247,9 +381,16 @@ def route(t: Tape, x: Tensor, gate: Tensor, o: M.Numbers) -> Tensor:
 
 
 def exchange(
-    t: Tape, x: Tensor, shape: tuple[int, ...], size: float, group: Group, way: str, out: bool,
-    meanwhile: Callable[[], None] | None = None, aside: bool = False,
-) -> Tensor:  # fmt: skip
+    t: Tape,
+    x: Tensor,
+    shape: tuple[int, ...],
+    size: float,
+    group: Group,
+    way: str,
+    out: bool,
+    meanwhile: Callable[[], None] | None = None,
+    aside: bool = False,
+) -> Tensor:
     """Rows to the ranks of their experts (``out``) or back; nothing for one rank. ``meanwhile`` runs beside it.
 
     ``aside`` lets all computation run beside it: that of another microbatch, which lasts as long as this one's.
@@ -258,12 +399,18 @@ def exchange(
         if meanwhile is not None:
             meanwhile()
         return x
-    ops = ("all_gather", "reduce_scatter") if way == "allgather" else ("all_to_all", "all_to_all")
+    ops = (
+        ("all_gather", "reduce_scatter")
+        if way == "allgather"
+        else ("all_to_all", "all_to_all")
+    )
     forth, back = ops if out else ops[::-1]
     stream = STREAM if group.axis == "ep" else M.STREAM
     before, itemsize = x.shape, x.itemsize
 
-    def send(op: str, target: tuple[int, ...], beside: Callable[[], None] | None) -> Tensor:
+    def send(
+        op: str, target: tuple[int, ...], beside: Callable[[], None] | None
+    ) -> Tensor:
         y = t.empty(target, itemsize)
         group.collective(t, op, size, stream, "functional_collective")
         event = t.record(stream)
@@ -278,9 +425,15 @@ def exchange(
 
 
 def grouped_linear(
-    t: Tape, x: Tensor, w: Tensor, counts: Sequence[float], o: M.Numbers, together: bool = True,
-    casts: tuple[bool, bool] = (True, True), fused: bool = False,
-) -> Tensor:  # fmt: skip
+    t: Tape,
+    x: Tensor,
+    w: Tensor,
+    counts: Sequence[float],
+    o: M.Numbers,
+    together: bool = True,
+    casts: tuple[bool, bool] = (True, True),
+    fused: bool = False,
+) -> Tensor:
     """``x[rows of e] @ w[e].T`` for every local expert e, as one grouped GEMM or one after the other.
 
     ``casts``: whether the operands of the forward and of the backward pass are quantized here, in fp8; ``fused``: the
@@ -291,7 +444,9 @@ def grouped_linear(
     parts = [each] if together else [[c] for c in each]
     t.cpu("linear", len(parts))
     t.cpu("grouped_gemm", experts if together else 0)
-    for c in each if o.fp8 and casts[0] else []:  # each expert's rows have a scale of their own: found, then applied
+    for c in (
+        each if o.fp8 and casts[0] else []
+    ):  # each expert's rows have a scale of their own: found, then applied
         t.launch(Kernel("fused", (c * k,), bytes=2.0 * c * k))
         M.quantize(t, c * k, o)
     for part in parts:
@@ -310,7 +465,11 @@ def grouped_linear(
             _grouped(t, part, k, n, "nn", o, fused)
             M.later(t, partial(_grouped, t, part, n, k, "tn", o, fused), (g, saved))
         if not o.fused_accumulation:
-            added = Kernel("fused", (experts * n * k,), bytes=float(experts * n * k * (2 + 2 * o.wide)))
+            added = Kernel(
+                "fused",
+                (experts * n * k,),
+                bytes=float(experts * n * k * (2 + 2 * o.wide)),
+            )
             M.later(t, lambda: _launch(t, added), ())
         return [grad, Tensor(None, w.shape)]
 
@@ -321,7 +480,15 @@ def _launch(t: Tape, kernel: Kernel) -> None:
     t.launch(kernel)
 
 
-def _grouped(t: Tape, rows: Sequence[int], n: int, k: int, layout: str, o: M.Numbers, fused: bool = False) -> None:
+def _grouped(
+    t: Tape,
+    rows: Sequence[int],
+    n: int,
+    k: int,
+    layout: str,
+    o: M.Numbers,
+    fused: bool = False,
+) -> None:
     """Products of experts with so many rows each; flops and bytes are the rows' own.
 
     In bf16 as grouped GEMMs were measured, rows of the mean. In fp8, where none were, as one GEMM of whole tiles,

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from sim.opgraph import Chain, OpGraph, Program
-from workloads.tape import PHASES, Shared, Tape, Tensor
+from sim.graph.opgraph import Chain, OpGraph, Program
+from workloads.torch.tape import PHASES, Shared, Tape, Tensor
 
 if TYPE_CHECKING:
-    from workloads.transformer import Module
+    from workloads.torch.transformer import Module
 
 Build = Callable[[Tape], "Module"]
 Run = Callable[[Tape, "Module", Tensor], Tensor]
@@ -37,7 +37,10 @@ class Pass:
     def chains(self, times: int) -> tuple[Chain, Chain]:
         """The two kernels that stand for ``times`` repetitions: the same two whenever asked."""
         if times not in self.known:
-            self.known[times] = (Chain(self.name, self.graph, times, False), Chain(self.name, self.graph, times, True))
+            self.known[times] = (
+                Chain(self.name, self.graph, times, False),
+                Chain(self.name, self.graph, times, True),
+            )
         return self.known[times]
 
 
@@ -56,12 +59,22 @@ def forward(
 
 def part(p: Program, first: int, last: int) -> Program:
     """Operations [first, last) of a program by themselves: what lies before them has ended."""
-    deps = tuple(tuple(d - first for d in dep if d >= first) for dep in p.deps[first:last])
+    deps = tuple(
+        tuple(d - first for d in dep if d >= first) for dep in p.deps[first:last]
+    )
     cut = slice(first, last)
     return replace(
-        p, kind=p.kind[cut], stream=p.stream[cut], payload=p.payload[cut], host=p.host[cut], deps=deps,
-        phase=p.phase[cut], layer=p.layer[cut], microbatch=p.microbatch[cut], names=p.names[cut],
-    )  # fmt: skip
+        p,
+        kind=p.kind[cut],
+        stream=p.stream[cut],
+        payload=p.payload[cut],
+        host=p.host[cut],
+        deps=deps,
+        phase=p.phase[cut],
+        layer=p.layer[cut],
+        microbatch=p.microbatch[cut],
+        names=p.names[cut],
+    )
 
 
 def made(name: str, program: Program, shared: Shared) -> Pass:
@@ -74,6 +87,10 @@ def made(name: str, program: Program, shared: Shared) -> Pass:
 def graph_of(program: Program, shared: Shared) -> OpGraph:
     """A graph of one rank's program."""
     return OpGraph(
-        (program,), tuple(shared.kernels), tuple(shared.rendezvous.comms), tuple(shared.streams), PHASES,
+        (program,),
+        tuple(shared.kernels),
+        tuple(shared.rendezvous.comms),
+        tuple(shared.streams),
+        PHASES,
         {program.rank: (program.rank,)},
-    )  # fmt: skip
+    )

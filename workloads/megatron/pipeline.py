@@ -12,7 +12,18 @@ from dataclasses import dataclass
 from types import ModuleType
 
 from workloads.schedules import Action
-from workloads.schedules.runtime import Batch, Compute, Hook, Item, Operation, Recorder, Recv, Send, Wait, lower
+from workloads.schedules.runtime import (
+    Batch,
+    Compute,
+    Hook,
+    Item,
+    Operation,
+    Recorder,
+    Recv,
+    Send,
+    Wait,
+    lower,
+)
 
 
 @dataclass(frozen=True)
@@ -34,7 +45,9 @@ def in_order(
     Each transfer is by itself: a send after its computation, its receive where the receiver has got to by then, which
     orders the transfers of all ranks alike (`workloads.schedules.runtime.lower`).
     """
-    steps = getattr(module, "steps", None) or (lambda *size: tuple((action,) for action in module.actions(*size)))
+    steps = getattr(module, "steps", None) or (
+        lambda *size: tuple((action,) for action in module.actions(*size))
+    )
     order = [steps(rank, ranks, microbatches, chunks) for rank in range(ranks)]
     return [_issued(items) for items in lower(order, owner, microbatches)]
 
@@ -55,14 +68,21 @@ def _issued(items: Sequence[Item]) -> tuple[Issued, ...]:
                 sent.append(batches)
             batches += 1
             continue
-        needs = [received.pop(({"F": "F", "W": "W"}.get(a.kind, "B"), a.stage, a.microbatch), None) for a in item]
+        needs = [
+            received.pop(
+                ({"F": "F", "W": "W"}.get(a.kind, "B"), a.stage, a.microbatch), None
+            )
+            for a in item
+        ]
         made += [Wait(handle) for handle in needs if handle is not None]
         computed = [Compute(*action) for action in item]
         made += [Pair(*computed)] if len(computed) == 2 else computed
     return (*made, *(Wait(handle) for handle in reversed(sent)))
 
 
-def interleaved(rank: int, actions: Sequence[Action], owner: Sequence[int], overlap: bool) -> tuple[Operation, ...]:
+def interleaved(
+    rank: int, actions: Sequence[Action], owner: Sequence[int], overlap: bool
+) -> tuple[Operation, ...]:
     """What one rank issues for its actions; ``owner`` is the pipeline rank of every stage."""
     return (_overlapped if overlap else _in_rounds)(rank, actions, owner)
 
@@ -83,7 +103,9 @@ def sends(rank: int, action: Action, owner: Sequence[int]) -> tuple[Send, ...]:
     return (Send(action.kind, action.stage, action.microbatch, owner[after]),)
 
 
-def _overlapped(rank: int, actions: Sequence[Action], owner: Sequence[int]) -> tuple[Operation, ...]:
+def _overlapped(
+    rank: int, actions: Sequence[Action], owner: Sequence[int]
+) -> tuple[Operation, ...]:
     record, sent = Recorder(rank, max(owner) + 1), []
     coming = record.post(receives(rank, actions[0], owner))
     for i, action in enumerate(actions):
@@ -97,28 +119,36 @@ def _overlapped(rank: int, actions: Sequence[Action], owner: Sequence[int]) -> t
     return record.done()
 
 
-def _in_rounds(rank: int, actions: Sequence[Action], owner: Sequence[int]) -> tuple[Operation, ...]:
+def _in_rounds(
+    rank: int, actions: Sequence[Action], owner: Sequence[int]
+) -> tuple[Operation, ...]:
     record = Recorder(rank, max(owner) + 1)
     rounds = _rounds(actions)
     record.wait(record.post(_needed(rank, rounds[0], owner)))
     for i, computed in enumerate(rounds):
         for action in computed:
             record.compute(action)
-        out: tuple[Send | Recv, ...] = tuple(op for action in computed for op in sends(rank, action, owner))
+        out: tuple[Send | Recv, ...] = tuple(
+            op for action in computed for op in sends(rank, action, owner)
+        )
         if i + 1 < len(rounds):
             out += _needed(rank, rounds[i + 1], owner)
         record.wait(record.post(out))
     return record.done()
 
 
-def _needed(rank: int, computed: Sequence[Action], owner: Sequence[int]) -> tuple[Recv, ...]:
+def _needed(
+    rank: int, computed: Sequence[Action], owner: Sequence[int]
+) -> tuple[Recv, ...]:
     return tuple(op for action in computed for op in receives(rank, action, owner))
 
 
 def _rounds(actions: Sequence[Action]) -> list[tuple[Action, ...]]:
     """Computations between two exchanges: forward passes of the warm-up, pairs of one each, last backward passes."""
     made: list[tuple[Action, ...]] = []
-    first = next((i for i, action in enumerate(actions) if action.kind == "B"), len(actions))
+    first = next(
+        (i for i, action in enumerate(actions) if action.kind == "B"), len(actions)
+    )
     made += [(action,) for action in actions[: max(0, first - 1)]]
     rest = list(actions[max(0, first - 1) :])
     while rest:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
-from sim.costs.kernel import Kernel
+from sim.graph.kernel import Kernel
 
 if TYPE_CHECKING:
     from workloads.megatron.stage import Rank
@@ -95,12 +95,16 @@ class Replicated:
             self._gather(self.rank.parameters - experts, experts)
             self.t.wait(self.t.record(DP))
 
-    def _pieces(self, place: int, unit: Unit, times: int, reverse: bool) -> Iterator[tuple[int, int]]:
+    def _pieces(
+        self, place: int, unit: Unit, times: int, reverse: bool
+    ) -> Iterator[tuple[int, int]]:
         """Repetitions that fill one bucket each, with the bucket's number; ``place`` is the unit's in its stage."""
         one = max(1, sum(unit.parameters.values()))
         default = max(BUCKET, BUCKET_PER_RANK * self.rank.dp.size)
         per = max(1, min(times, -(-(self.o.bucket_size or default) // one)))
-        numbered = [(min(per, times - i), 1000 * place + i // per) for i in range(0, times, per)]
+        numbered = [
+            (min(per, times - i), 1000 * place + i // per) for i in range(0, times, per)
+        ]
         yield from (reversed(numbered) if reverse else numbered)
 
     def _reduce(self, parameters: int, experts: int) -> None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from sim.costs.kernel import Kernel
+from sim.graph.kernel import Kernel
 from workloads.parallel.group import Group
 
 if TYPE_CHECKING:
@@ -33,7 +33,8 @@ class FullySharded:
         self.gathered: dict[Place, tuple[int, ...]] = {}
         self.keep = not rank.s.parallel.reshard_after_forward or rank.grid.pp > 1
         self.units: dict[int, list[Unit]] = {
-            stage: [unit for unit, times in rank.parts(stage) for _ in range(times)] for stage in rank.stages
+            stage: [unit for unit, times in rank.parts(stage) for _ in range(times)]
+            for stage in rank.stages
         }
 
     def held(self, parameters: int, states: int) -> tuple[int, int]:
@@ -84,7 +85,9 @@ class FullySharded:
         layer = self.units[stage][i].name == "layer"
         size = float(count * (1 if layer and self.rank.o.fp8_param_gather else 2))
         self.group.collective(t, "all_gather", size, GATHER, in_place=True)
-        t.launch(Kernel("fused", (count,), bytes=2 * size), GATHER)  # copied out of the buffer
+        t.launch(
+            Kernel("fused", (count,), bytes=2 * size), GATHER
+        )  # copied out of the buffer
         self.gathered[stage, i] = t.record(GATHER)
 
     def _reduce(self, count: int) -> None:
@@ -93,7 +96,9 @@ class FullySharded:
         t.launch(Kernel("fused", (count,), bytes=float((2 + wide) * count)))
         self.group.collective(t, "reduce_scatter", float(wide * count), REDUCE)
         if self.copies is not None:
-            self.copies.collective(t, "all_reduce", wide * count / self.group.size, REDUCE)
+            self.copies.collective(
+                t, "all_reduce", wide * count / self.group.size, REDUCE
+            )
 
     def finish(self) -> None:
         """The optimizer needs all gradients; the next step's gathers need its result."""
@@ -104,7 +109,13 @@ def _cut(dp: Group, shards: int) -> tuple[Group, Group | None]:
     """The ranks that share one copy of the parameters, and (hybrid sharding) those with the same shard."""
     if shards >= dp.size:
         return dp, None
-    blocks = [tuple(ranks[i : i + shards]) for ranks in dp.copies for i in range(0, len(ranks), shards)]
+    blocks = [
+        tuple(ranks[i : i + shards])
+        for ranks in dp.copies
+        for i in range(0, len(ranks), shards)
+    ]
     strides = [tuple(ranks[i::shards]) for ranks in dp.copies for i in range(shards)]
     mine = dp.ranks[:shards]
-    return Group("dp", mine, blocks, dp.arrivals), Group("replicas", dp.ranks[::shards], strides, dp.arrivals)
+    return Group("dp", mine, blocks, dp.arrivals), Group(
+        "replicas", dp.ranks[::shards], strides, dp.arrivals
+    )

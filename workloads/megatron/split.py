@@ -11,9 +11,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from sim.opgraph import COMM, KERNEL, Program
+from sim.graph.opgraph import COMM, KERNEL, Program
 from workloads.megatron.passes import Build, Pass, Run, forward, made, part
-from workloads.tape import Shared, Tape, Tensor
+from workloads.torch.tape import Shared, Tape, Tensor
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,8 +27,13 @@ class Halves:
 
 
 def halves(
-    name: str, tape: Callable[[], Tape], build: Build, run: Run, shape: tuple[int, ...], recompute: bool
-) -> Halves:  # fmt: skip
+    name: str,
+    tape: Callable[[], Tape],
+    build: Build,
+    run: Run,
+    shape: tuple[int, ...],
+    recompute: bool,
+) -> Halves:
     """Runs a module forward and backward with its weight gradients put off, and cuts what it issued in two."""
     t, _, x, y, before = forward(tape, build, run, shape)
     ahead, stash, output = t.issued, t.memory.now - before, y.size
@@ -49,7 +54,9 @@ def halves(
     if recompute:
         stash, transient = output, transient + stash
     weights = made(f"{name} weight gradient", part(whole, cut, len(whole)), t.shared)
-    return Halves(made(f"{name} input gradient", first, t.shared), weights, held, transient)
+    return Halves(
+        made(f"{name} input gradient", first, t.shared), weights, held, transient
+    )
 
 
 def joint(first: Pass, second: Pass) -> Pass:
@@ -62,20 +69,37 @@ def joint(first: Pass, second: Pass) -> Pass:
     for graph, passed in ((first.graph, 0), (second.graph, len(first.graph.comms))):
         p, here = graph.programs[0], len(deps)
         kernels = np.array([shared.kernel(k) for k in graph.kernels], dtype=np.int64)
-        streams = np.array([shared.stream(name) for name in graph.streams], dtype=np.int64)
+        streams = np.array(
+            [shared.stream(name) for name in graph.streams], dtype=np.int64
+        )
         payload = np.where(p.kind == COMM, p.payload + len(parts), p.payload)
         if (p.kind == KERNEL).any():
             payload[p.kind == KERNEL] = kernels[p.payload[p.kind == KERNEL]]
         parts += [tuple(c + passed for c in part) for part in p.parts]
         deps += tuple(tuple(d + here for d in dep) for dep in p.deps)
-        for key, values in (("kind", p.kind), ("stream", streams[p.stream]), ("payload", payload), ("phase", p.phase),
-                            ("layer", p.layer), ("microbatch", p.microbatch)):  # fmt: skip
+        for key, values in (
+            ("kind", p.kind),
+            ("stream", streams[p.stream]),
+            ("payload", payload),
+            ("phase", p.phase),
+            ("layer", p.layer),
+            ("microbatch", p.microbatch),
+        ):
             columns.setdefault(key, []).append(values)
     one, other = first.graph.programs[0], second.graph.programs[0]
     column = {key: np.concatenate(both) for key, both in columns.items()}
     program = Program(
-        one.rank, column["kind"], column["stream"], column["payload"], np.zeros(len(deps)), deps, column["phase"],
-        column["layer"], column["microbatch"], tuple(parts), (*one.names, *other.names),
-    )  # fmt: skip
+        one.rank,
+        column["kind"],
+        column["stream"],
+        column["payload"],
+        np.zeros(len(deps)),
+        deps,
+        column["phase"],
+        column["layer"],
+        column["microbatch"],
+        tuple(parts),
+        (*one.names, *other.names),
+    )
     both = made(f"{first.name} and {second.name}", program, shared)
     return replace(both, first=first.first, host=first.host + second.host)

@@ -8,7 +8,7 @@ from math import comb
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from sim.sections import Parallel
+    from sim.spec.sections import Parallel
     from workloads.parallel.group import Group
 
 
@@ -40,7 +40,7 @@ def loads_of(parallel: Parallel, experts: int) -> tuple[float, ...]:
     By Zipf's law the i-th most popular expert has i^-s; popularity has nothing to do with an expert's rank, so experts
     are dealt by a fixed shuffle (multiples of a stride that has no divisor in common with their number).
     """
-    from sim.layout_experts import zipf_exponent
+    from sim.spec.rules.experts import zipf_exponent
 
     said = parallel.imbalance
     if not isinstance(said, str):
@@ -48,7 +48,11 @@ def loads_of(parallel: Parallel, experts: int) -> tuple[float, ...]:
     exponent = zipf_exponent(said) or 0.0
     weights = [(i + 1.0) ** -exponent for i in range(experts)]
     mean = sum(weights) / experts
-    stride = next(n for n in range(max(1, round(0.618 * experts)), 2 * experts + 2) if _coprime(n, experts))
+    stride = next(
+        n
+        for n in range(max(1, round(0.618 * experts)), 2 * experts + 2)
+        if _coprime(n, experts)
+    )
     return tuple(weights[i * stride % experts] / mean for i in range(experts))
 
 
@@ -58,12 +62,16 @@ def _coprime(a: int, b: int) -> bool:
     return a == 1
 
 
-def busiest(loads: Sequence[float], ranks: int, capacity: float | None, padded: bool) -> tuple[float, ...]:
+def busiest(
+    loads: Sequence[float], ranks: int, capacity: float | None, padded: bool
+) -> tuple[float, ...]:
     """Loads of the experts on the rank that has most, after tokens over an expert's capacity are dropped."""
     if capacity is not None:
         loads = [capacity if padded else min(load, capacity) for load in loads]
     local = len(loads) // ranks
-    return max((tuple(loads[i : i + local]) for i in range(0, len(loads), local)), key=sum)
+    return max(
+        (tuple(loads[i : i + local]) for i in range(0, len(loads), local)), key=sum
+    )
 
 
 def distinct(groups: int, experts: int, chosen: int) -> float:

@@ -16,10 +16,10 @@ from workloads.megatron.unit import Pass, Unit
 from workloads.megatron.zero import Zero, Zero2
 from workloads.parallel.group import transfer
 from workloads.schedules.runtime import Batch, Compute, Recv, Wait
-from workloads.tape import Storage, Tape
+from workloads.torch.tape import Storage, Tape
 
 if TYPE_CHECKING:
-    from sim.sections import Scenario
+    from sim.spec.sections import Scenario
     from workloads.megatron.folding import Kind
     from workloads.megatron.lower import Grid, Groups
     from workloads.megatron.units import Units
@@ -33,12 +33,31 @@ class Rank:
     """Records the step of one pipeline rank; ``stages`` maps its stages to their layers."""
 
     def __init__(
-        self, scenario: Scenario, model: Units, grid: Grid, groups: Groups, stage: int, stages: dict[int, range],
-        owner: Sequence[int], tape: Tape, kind: Kind,
-    ) -> None:  # fmt: skip
+        self,
+        scenario: Scenario,
+        model: Units,
+        grid: Grid,
+        groups: Groups,
+        stage: int,
+        stages: dict[int, range],
+        owner: Sequence[int],
+        tape: Tape,
+        kind: Kind,
+    ) -> None:
         self.kind, self.replica = kind, kind.replicas[0]
-        self.s, self.model, self.grid, self.groups, self.stage = scenario, model, grid, groups, stage
-        self.stages, self.owner, self.tape, self.o = stages, owner, tape, scenario.megatron
+        self.s, self.model, self.grid, self.groups, self.stage = (
+            scenario,
+            model,
+            grid,
+            groups,
+            stage,
+        )
+        self.stages, self.owner, self.tape, self.o = (
+            stages,
+            owner,
+            tape,
+            scenario.megatron,
+        )
         tape.blocking = self.o.launch_blocking
         self.dp = groups.of("dp", stage, 0)
         self.tp = groups.of("tp", stage, self.replica)
@@ -66,7 +85,10 @@ class Rank:
         if stage == 0:
             yield self.model.embedding, 1
         whole = self.o.recompute_num_layers or 0
-        layers = (self.model.layer(i, aside, n < whole) for n, i in enumerate(self.stages[stage]))
+        layers = (
+            self.model.layer(i, aside, n < whole)
+            for n, i in enumerate(self.stages[stage])
+        )
         for unit, run in groupby(layers):
             yield unit, len(list(run))
         if stage == len(self.owner) - 1:
@@ -76,15 +98,22 @@ class Rank:
 
     def weights(self, unit: Unit, times: int) -> tuple[int, int]:
         """Parameters of repetitions of a unit: those that all data-parallel ranks share, and those of experts."""
-        times = 1 if unit.name == "head" else times  # which multi-token prediction uses again
-        experts = sum(n for name, n in unit.parameters.items() if name.startswith(PREFIX))
+        times = (
+            1 if unit.name == "head" else times
+        )  # which multi-token prediction uses again
+        experts = sum(
+            n for name, n in unit.parameters.items() if name.startswith(PREFIX)
+        )
         return times * (sum(unit.parameters.values()) - experts), times * experts
 
     def counted(self, stage: int) -> int:
         """Parameters of a stage on this rank (a tied head is the embedding's copy, or the embedding itself)."""
         total = sum(sum(self.weights(unit, times)) for unit, times in self.parts(stage))
         return total - sum(
-            n for unit, _ in self.parts(stage) for name, n in unit.parameters.items() if self._tied_here(name)
+            n
+            for unit, _ in self.parts(stage)
+            for name, n in unit.parameters.items()
+            if self._tied_here(name)
         )
 
     def _tied_here(self, name: str) -> bool:
@@ -97,7 +126,11 @@ class Rank:
     @property
     def experts(self) -> int:
         """Parameters of experts among them."""
-        return sum(self.weights(unit, times)[1] for stage in self.stages for unit, times in self.parts(stage))
+        return sum(
+            self.weights(unit, times)[1]
+            for stage in self.stages
+            for unit, times in self.parts(stage)
+        )
 
     # -- the step ---------------------------------------------------------------------------------
     def record(self, operations: Sequence[Issued], runs: int) -> None:
@@ -107,9 +140,15 @@ class Rank:
         t.memory.reset_peak()
         t.cpu("step_python")
         self.data.begin()
-        computes = [op.backward if isinstance(op, Pair) else op for op in operations if isinstance(op, Compute | Pair)]
+        computes = [
+            op.backward if isinstance(op, Pair) else op
+            for op in operations
+            if isinstance(op, Compute | Pair)
+        ]
         for stage in self.stages:
-            self.remaining[stage] = runs * sum(op.stage == stage and op.kind in "BW" for op in computes)
+            self.remaining[stage] = runs * sum(
+                op.stage == stage and op.kind in "BW" for op in computes
+            )
         for run in range(runs):
             self.run = run
             self._play(operations)
@@ -134,7 +173,12 @@ class Rank:
 
     def _compute(self, op: Compute) -> None:
         self.tape.microbatch = op.microbatch
-        run = {"F": self._forward, "B": self._backward, "I": self._input_gradient, "W": self._weight_gradient}
+        run = {
+            "F": self._forward,
+            "B": self._backward,
+            "I": self._input_gradient,
+            "W": self._weight_gradient,
+        }
         run[op.kind](op.stage, op.microbatch)
 
     def _forward(self, stage: int, microbatch: int) -> None:
@@ -150,7 +194,12 @@ class Rank:
         """A forward and a backward pass whose tokens travel beside the other's computation, layer by layer."""
         f, b, t = pair.forward, pair.backward, self.tape
         reduces = self.remaining[b.stage] == 1 and self.o.overlap_grad_reduce
-        if not self.model.exchanges or b.kind != "B" or reduces or self.data.waits(f.stage):
+        if (
+            not self.model.exchanges
+            or b.kind != "B"
+            or reduces
+            or self.data.waits(f.stage)
+        ):
             self._compute(f)
             self._compute(b)
             return
@@ -158,12 +207,20 @@ class Rank:
         t.phase, t.microbatch = 1, b.microbatch
         t.cpu("pp_action")
         t.cpu("backward_call")
-        kept = sum(unit.stash * times for unit, times in self.parts(f.stage, aside=True))
+        kept = sum(
+            unit.stash * times for unit, times in self.parts(f.stage, aside=True)
+        )
         self.stashed[f.stage, f.microbatch] = Storage(t.memory, kept, "activations")
         transient = Storage(t.memory, self._transient(b.stage), "activations")
-        ahead, back = list(self.parts(f.stage, aside=True)), list(self.parts(b.stage, aside=True))[::-1]
+        ahead, back = (
+            list(self.parts(f.stage, aside=True)),
+            list(self.parts(b.stage, aside=True))[::-1],
+        )
         while ahead or back:
-            alone = next((row for row in (ahead, back) if row and row[0][0].name not in PAIRED), None)
+            alone = next(
+                (row for row in (ahead, back) if row and row[0][0].name not in PAIRED),
+                None,
+            )
             alone = alone or (None if ahead and back else ahead or back)
             if alone is not None:
                 unit, times = alone.pop(0)
@@ -172,7 +229,10 @@ class Rank:
             (one, n), (other, m) = ahead[0], back[0]
             times = min(n, m)
             self.emit(self.model.joint(one.forward, other.backward), times)
-            ahead[:1], back[:1] = [(one, n - times)] if n > times else [], [(other, m - times)] if m > times else []
+            ahead[:1], back[:1] = (
+                [(one, n - times)] if n > times else [],
+                [(other, m - times)] if m > times else [],
+            )
         del transient, self.stashed[b.stage, b.microbatch]
 
     def _transient(self, stage: int) -> float:
@@ -203,7 +263,10 @@ class Rank:
         t.phase = 1
         t.cpu("backward_call")
         # DeepSpeed keeps its own output in parts too.
-        self._whole(stage < len(self.owner) - 1, 2 if self.s.training.framework == "deepspeed" else 1)
+        self._whole(
+            stage < len(self.owner) - 1,
+            2 if self.s.training.framework == "deepspeed" else 1,
+        )
         transient = Storage(t.memory, self._transient(stage), "activations")
         self._back(stage, lambda unit: unit.backward)
         del transient, self.stashed[stage, microbatch]
@@ -238,27 +301,43 @@ class Rank:
             return
         rows, b, h = self.model.inner
         for _ in range(times):
-            self.tp.collective(self.tape, "all_gather", rows * b * h * 2.0, TP, in_place=True)
+            self.tp.collective(
+                self.tape, "all_gather", rows * b * h * 2.0, TP, in_place=True
+            )
             self.tape.wait(self.tape.record(TP))
 
     @property
     def parts_sent(self) -> int:
         """Tensor-parallel ranks that each send a part of an activation that all of them have."""
-        return 1 if self.model.shard.sequence or not self.o.scatter_gather_tensors_in_pipeline else self.grid.tp
+        return (
+            1
+            if self.model.shard.sequence
+            or not self.o.scatter_gather_tensors_in_pipeline
+            else self.grid.tp
+        )
 
     def _post(self, batch: Batch) -> None:
         t, grid = self.tape, self.grid
         rows, b, h = self.model.inner
         # Each tensor rank sends its part, gathered there by NVLink.
-        split = 1 if self.model.shard.sequence or not self.o.scatter_gather_tensors_in_pipeline else grid.tp
+        split = (
+            1
+            if self.model.shard.sequence
+            or not self.o.scatter_gather_tensors_in_pipeline
+            else grid.tp
+        )
         size, parts = rows * b * h * 2.0 / split, []
         here = grid.rank(self.replica, self.stage, 0)
         for op in batch.ops:
             peer = grid.rank(self.replica, op.peer, 0)
             ends = (peer, here) if isinstance(op, Recv) else (here, peer)
             if op.peer not in self.copies:
-                self.copies[op.peer] = self.groups.transfer_copies(here, peer, self.kind)
-            parts.append(transfer(t, *ends, (*op.key, self.run), size, self.copies[op.peer]))
+                self.copies[op.peer] = self.groups.transfer_copies(
+                    here, peer, self.kind
+                )
+            parts.append(
+                transfer(t, *ends, (*op.key, self.run), size, self.copies[op.peer])
+            )
         stream = self._stream(batch)
         t.wait(t.record(), stream)
         t.cpu("p2p_batch")
@@ -269,7 +348,11 @@ class Rank:
     def _stream(self, batch: Batch) -> str:
         """With overlap each peer and direction has its own communicator, so that none blocks another."""
         schedule, one = self.s.parallel.schedule, batch.ops[0]
-        if not self.o.overlap_p2p_comm or schedule in ONE_STREAM or (schedule == "interleaved" and not self._chunked):
+        if (
+            not self.o.overlap_p2p_comm
+            or schedule in ONE_STREAM
+            or (schedule == "interleaved" and not self._chunked)
+        ):
             return PP
         way = f"{PP} {'from' if isinstance(one, Recv) else 'to'} {one.what}"
         return way if schedule == "interleaved" else f"{way} {one.peer}"

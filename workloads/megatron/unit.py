@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from sim.costs.kernel import Kernel
+from sim.graph.kernel import Kernel
 from workloads.megatron.passes import Build, Pass, Run, forward, made, part
 from workloads.megatron.split import Halves, halves
-from workloads.tape import Tape, Tensor
+from workloads.torch.tape import Tape, Tensor
 
 if TYPE_CHECKING:
-    from workloads.transformer import Module
+    from workloads.torch.transformer import Module
 
 __all__ = ["NEVER", "Again", "Pass", "Unit", "record"]
 
@@ -74,8 +74,13 @@ class Unit:
 
 
 def record(
-    name: str, tape: Callable[[], Tape], build: Build, run: Run, shape: tuple[int, ...], recompute: Again
-) -> Unit:  # fmt: skip
+    name: str,
+    tape: Callable[[], Tape],
+    build: Build,
+    run: Run,
+    shape: tuple[int, ...],
+    recompute: Again,
+) -> Unit:
     """Runs a module forward and backward on a fresh tape and cuts what it issued in two.
 
     With ``recompute`` only the input is kept, and backward begins with forward again.
@@ -93,7 +98,9 @@ def record(
     ahead, back = part(whole, 0, cut), part(whole, cut, len(whole))
     if shortened:
         ahead, back = part(whole, 0, cut), part(whole, cut, len(whole))
-        stash, transient = (output, transient + stash) if recompute.full else (stash, transient)
+        stash, transient = (
+            (output, transient + stash) if recompute.full else (stash, transient)
+        )
     elif recompute:
         back = part(whole, 0, len(whole))
         stash, transient = output, transient + stash
@@ -101,12 +108,19 @@ def record(
     for p in module.parameters:
         counts[p.name] = counts.get(p.name, 0) + p.elements
     return Unit(
-        name, made(f"{name} forward", ahead, shared), made(f"{name} backward", back, shared), stash, transient, counts,
+        name,
+        made(f"{name} forward", ahead, shared),
+        made(f"{name} backward", back, shared),
+        stash,
+        transient,
+        counts,
         lambda: halves(name, tape, build, run, shape, recompute.full),
-    )  # fmt: skip
+    )
 
 
-def _repeat(t: Tape, run: Run, module: Module, shape: tuple[int, ...], again: Again) -> None:
+def _repeat(
+    t: Tape, run: Run, module: Module, shape: tuple[int, ...], again: Again
+) -> None:
     """The forward pass once more in front of the backward pass, as far as it is needed."""
     x, before = Tensor(None, shape), t.issued
     t.drop = again.dropped()

@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from sim.costs.kernel import Kernel
+from sim.graph.kernel import Kernel
 from workloads.megatron.functional import Numbers
 from workloads.megatron.further import Further
 from workloads.megatron.modules import Embedding, Head, Layer, Shard
@@ -15,40 +15,66 @@ from workloads.megatron.split import joint
 from workloads.megatron.unit import NEVER, Again, Pass, Unit, record
 from workloads.megatron.zero import added_by_zero
 from workloads.parallel.group import Group
-from workloads.tape import Tape
+from workloads.torch.tape import Tape
 
 if TYPE_CHECKING:
-    from sim.sections import Scenario
+    from sim.spec.sections import Scenario
     from workloads.megatron.spread import Spread
-    from workloads.model import ModelSpec
-    from workloads.tape import Tensor
-    from workloads.transformer import Module
+    from workloads.models.model import ModelSpec
+    from workloads.torch.tape import Tensor
+    from workloads.torch.transformer import Module
 
 
 class Units:
     """The units of a model, each recorded when first wanted."""
 
     def __init__(
-        self, scenario: Scenario, m: ModelSpec, tp: Group, cp: Group | None, tape: Callable[[], Tape],
+        self,
+        scenario: Scenario,
+        m: ModelSpec,
+        tp: Group,
+        cp: Group | None,
+        tape: Callable[[], Tape],
         spread: Spread | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         s, p = scenario.training, scenario.parallel
-        self.m, self.tape, self.options, self.faults = m, tape, scenario.megatron, scenario.faults
+        self.m, self.tape, self.options, self.faults = (
+            m,
+            tape,
+            scenario.megatron,
+            scenario.faults,
+        )
         o = scenario.megatron
         wide = 4 if o.main_grads == "fp32" else 2
         added = added_by_zero(scenario)
         numbers = Numbers(
-            s.precision in ("fp8", "nvfp4"), wide, o.gradient_accumulation_fusion and added is None, o.tp_comm_overlap,
-            o.async_tensor_model_parallel_allreduce and not o.launch_blocking, s.precision == "nvfp4", o.fp8_scaling,
-            o.fp8_transposes, added,
-        )  # fmt: skip
-        self.recompute = Again(s.recompute == "full", s.recompute == "products", o.recompute_early_stop)
+            s.precision in ("fp8", "nvfp4"),
+            wide,
+            o.gradient_accumulation_fusion and added is None,
+            o.tp_comm_overlap,
+            o.async_tensor_model_parallel_allreduce and not o.launch_blocking,
+            s.precision == "nvfp4",
+            o.fp8_scaling,
+            o.fp8_transposes,
+            added,
+        )
+        self.recompute = Again(
+            s.recompute == "full", s.recompute == "products", o.recompute_early_stop
+        )
         self.loss_scaled = s.precision == "fp16"
         sequence = p.sequence_parallel and p.tp > 1
         self.shard = Shard(
-            tp, sequence, o, numbers, s.micro_batch, s.seq_len // p.cp, s.seq_len, cp,
-            s.recompute == "selective" or "core_attn" in o.recompute_modules, spread,
-        )  # fmt: skip
+            tp,
+            sequence,
+            o,
+            numbers,
+            s.micro_batch,
+            s.seq_len // p.cp,
+            s.seq_len,
+            cp,
+            s.recompute == "selective" or "core_attn" in o.recompute_modules,
+            spread,
+        )
         self._layers: dict[tuple[bool, int, bool, bool], Unit] = {}
         self._further: dict[bool, Unit] = {}
         self._joint: dict[tuple[Pass, Pass], Pass] = {}
@@ -65,14 +91,20 @@ class Units:
         kind = self.m.has_experts(index), self.m.window_of(index)
         if (*kind, aside, whole) not in self._layers:
             self._layers[*kind, aside, whole] = record(
-                "layer", self.tape, lambda t: Layer(t, self.m, self._shard(aside), *kind),
-                self._run_layer, self.inner, replace(self.recompute, full=True) if whole else self.recompute,
-            )  # fmt: skip
+                "layer",
+                self.tape,
+                lambda t: Layer(t, self.m, self._shard(aside), *kind),
+                self._run_layer,
+                self.inner,
+                replace(self.recompute, full=True) if whole else self.recompute,
+            )
         return self._layers[*kind, aside, whole]
 
     def _run_layer(self, t: Tape, layer: Module, x: Tensor) -> Tensor:
         if self.faults.slow_per_layer and self.faults.slow_rank == t.rank:
-            t.launch(Kernel("spin", (round(self.faults.slow_per_layer * 1e9),)))  # nanoseconds
+            t.launch(
+                Kernel("spin", (round(self.faults.slow_per_layer * 1e9),))
+            )  # nanoseconds
         return layer.forward(t, x)  # type: ignore[attr-defined, no-any-return]
 
     @property
@@ -83,16 +115,23 @@ class Units:
     def _shard(self, aside: bool) -> Shard:
         if not aside:
             return self.shard
-        return replace(self.shard, options=replace(self.options, overlap_moe_expert_parallel_comm=True))
+        return replace(
+            self.shard,
+            options=replace(self.options, overlap_moe_expert_parallel_comm=True),
+        )
 
     def further(self, aside: bool = False) -> Unit:
         """A layer of multi-token prediction, without its pass through the head."""
         aside = aside and self.exchanges
         if aside not in self._further:
             self._further[aside] = record(
-                "further", self.tape, lambda t: Further(t, self.m, self._shard(aside)),
-                lambda t, net, x: net.forward(t, x), self.inner, self.recompute,  # type: ignore[attr-defined]
-            )  # fmt: skip
+                "further",
+                self.tape,
+                lambda t: Further(t, self.m, self._shard(aside)),
+                lambda t, net, x: net.forward(t, x),
+                self.inner,
+                self.recompute,  # type: ignore[attr-defined]
+            )
         return self._further[aside]
 
     def joint(self, forward: Pass, backward: Pass) -> Pass:
@@ -104,19 +143,27 @@ class Units:
     @cached_property
     def embedding(self) -> Unit:
         return record(
-            "embedding", self.tape, lambda t: Embedding(t, self.m, self.shard), lambda t, net, x: net.forward(t),  # type: ignore[attr-defined]
-            (1,), NEVER,
-        )  # fmt: skip
+            "embedding",
+            self.tape,
+            lambda t: Embedding(t, self.m, self.shard),
+            lambda t, net, x: net.forward(t),  # type: ignore[attr-defined]
+            (1,),
+            NEVER,
+        )
 
     @cached_property
     def head(self) -> Unit:
         return record(
-            "head", self.tape, lambda t: Head(t, self.m, self.shard), lambda t, net, x: net.forward(t, x),  # type: ignore[attr-defined]
-            self.inner, NEVER,
-        )  # fmt: skip
+            "head",
+            self.tape,
+            lambda t: Head(t, self.m, self.shard),
+            lambda t, net, x: net.forward(t, x),  # type: ignore[attr-defined]
+            self.inner,
+            NEVER,
+        )
 
     def whole(self, layers: int) -> int:
         """Parameters of the whole model, without padding."""
-        from workloads.model import stage_parameters
+        from workloads.models.model import stage_parameters
 
         return stage_parameters(self.m, layers, True, True)

@@ -14,11 +14,11 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from sim.costs.frameworks import buckets
-from sim.costs.kernel import Kernel
+from sim.graph.kernel import Kernel
 from workloads.megatron.replicated import DP, Replicated
 
 if TYPE_CHECKING:
-    from sim.sections import Scenario
+    from sim.spec.sections import Scenario
     from workloads.megatron.stage import Rank
     from workloads.megatron.unit import Pass, Unit
 
@@ -31,7 +31,10 @@ ADDED, ADDED_WIDE = 6.0, 2.0 + 6.0 + 6.0 + 12.0
 
 def added_by_zero(scenario: Scenario) -> float | None:
     """Bytes moved for an element of a weight's gradient beyond its GEMM; None where Megatron's own buffer takes it."""
-    if scenario.parallel.data_parallel == "zero2" and scenario.parallel.dp * scenario.parallel.cp > 1:
+    if (
+        scenario.parallel.data_parallel == "zero2"
+        and scenario.parallel.dp * scenario.parallel.cp > 1
+    ):
         return 0.0  # it goes into the bucket
     if scenario.training.framework != DEEPSPEED:
         return None
@@ -51,7 +54,9 @@ class Zero(Replicated):
         if self.alone:
             return
         experts = self.rank.experts
-        for shared, own in _buckets(self.rank.parameters - experts, experts, self.bucket):
+        for shared, own in _buckets(
+            self.rank.parameters - experts, experts, self.bucket
+        ):
             self.sent(shared, own, self.rank.wide)
         self.t.wait(self.t.record(DP))
 
@@ -63,16 +68,25 @@ class Zero(Replicated):
         whole = not self.sharded or self.bf16
         for group, count in ((self.rank.dp, shared), (self.rank.edp, experts)):
             if count and group.size > 1:
-                group.collective(t, "all_reduce" if whole else "reduce_scatter", float(wide * count), DP)
+                group.collective(
+                    t,
+                    "all_reduce" if whole else "reduce_scatter",
+                    float(wide * count),
+                    DP,
+                )
         t.wait(t.record(DP))
-        t.launch(Kernel("fused", (n,), bytes=2.0 * wide * n / (1 if whole else self.shards)))
+        t.launch(
+            Kernel("fused", (n,), bytes=2.0 * wide * n / (1 if whole else self.shards))
+        )
 
     def updated(self) -> None:
         """Updated parameters are gathered in buckets."""
         if not self.sharded or self.alone:
             return
         experts = self.rank.experts
-        for shared, own in _buckets(self.rank.parameters - experts, experts, buckets(DEEPSPEED)["allgather"]):
+        for shared, own in _buckets(
+            self.rank.parameters - experts, experts, buckets(DEEPSPEED)["allgather"]
+        ):
             self.t.cpu("zero_bucket")
             self._gather(shared, own)
             self.t.wait(self.t.record(DP))
@@ -91,7 +105,9 @@ class Zero2(Zero):
         if self.alone:
             return super().held(parameters, states)
         copies = 2 if self.o.overlap_grad_reduce else 1
-        return 2 * parameters, self.rank.wide * states + 2 * copies * min(self.bucket, parameters)
+        return 2 * parameters, self.rank.wide * states + 2 * copies * min(
+            self.bucket, parameters
+        )
 
     def begin(self) -> None:
         """The shard is zeroed."""
@@ -143,7 +159,9 @@ class Zero2(Zero):
             t.wait(t.record(DP))
         mine = n // self.shards
         # Added on the stream that reduced: the next bucket may be on its way.
-        t.launch(Kernel("fused", (mine,), bytes=float((2 + 2 * self.rank.wide) * mine)), DP)
+        t.launch(
+            Kernel("fused", (mine,), bytes=float((2 + 2 * self.rank.wide) * mine)), DP
+        )
 
 
 def _buckets(shared: int, experts: int, size: int) -> Iterator[tuple[int, int]]:

@@ -7,10 +7,10 @@ to the open bucket as it arrives, and closing the bucket at its cap, gives the r
 
 from __future__ import annotations
 
-from sim.costs.kernel import Kernel
-from workloads.functional import launch_elementwise
+from sim.graph.kernel import Kernel
 from workloads.parallel.group import Group
-from workloads.tape import Storage, Tape, Tensor
+from workloads.torch.functional import launch_elementwise
+from workloads.torch.tape import Storage, Tape, Tensor
 
 STREAM = "nccl dp"
 # Seconds between two looks of NCCL's watchdog thread (torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp,
@@ -30,9 +30,21 @@ class DistributedDataParallel:
     """
 
     def __init__(
-        self, t: Tape, parameters: list[Tensor], group: Group, bucket_cap: float, first_bucket: float, view: bool
+        self,
+        t: Tape,
+        parameters: list[Tensor],
+        group: Group,
+        bucket_cap: float,
+        first_bucket: float,
+        view: bool,
     ) -> None:
-        self.t, self.group, self.cap, self.first, self.view = t, group, bucket_cap, first_bucket, view
+        self.t, self.group, self.cap, self.first, self.view = (
+            t,
+            group,
+            bucket_cap,
+            first_bucket,
+            view,
+        )
         self.open = 0.0
         self.closed = 0
         self.pending = 0

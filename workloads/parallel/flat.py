@@ -10,13 +10,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from sim.costs.kernel import Kernel
+from sim.graph.kernel import Kernel
 from workloads.parallel.fsdp import Context, FullyShard
 from workloads.parallel.group import Group
-from workloads.tape import Storage, Tape, Tensor
+from workloads.torch.tape import Storage, Tape, Tensor
 
 if TYPE_CHECKING:
-    from sim.sections import PyTorch
+    from sim.spec.sections import PyTorch
 
 STREAM, UNSHARD = "nccl fsdp", "fsdp unshard"
 IN_FLIGHT = 2  # gathers that the rate limiter allows (_FreeEventQueue, max_num_inflight_all_gathers)
@@ -36,14 +36,24 @@ class FlatShard(FullyShard):
     streams = (UNSHARD, STREAM)
 
     def __init__(
-        self, t: Tape, parameters: list[Tensor], group: Group, context: FlatContext, reshard: bool, options: PyTorch
+        self,
+        t: Tape,
+        parameters: list[Tensor],
+        group: Group,
+        context: FlatContext,
+        reshard: bool,
+        options: PyTorch,
     ) -> None:
         super().__init__(t, parameters, group, context, reshard)
         self.freed, self.options = context.freed, options
         self.elements = sum(p.elements for p in parameters)
         self.ready: tuple[int, ...] = ()
-        self.wide = 4 if options.master_weights else 2  # bytes of a sharded parameter and of its gradient
-        self.sharded = Storage(t.memory, self.wide * self.elements / group.size, "parameters")
+        self.wide = (
+            4 if options.master_weights else 2
+        )  # bytes of a sharded parameter and of its gradient
+        self.sharded = Storage(
+            t.memory, self.wide * self.elements / group.size, "parameters"
+        )
 
     # -- parameters -----------------------------------------------------------------------------
     def unshard(self) -> None:

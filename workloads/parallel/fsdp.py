@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from sim.costs.kernel import Kernel
+from sim.graph.kernel import Kernel
 from workloads.parallel.group import Group
-from workloads.tape import Storage, Tape, Tensor
+from workloads.torch.tape import Storage, Tape, Tensor
 
 COPY_IN, GATHER, REDUCE = "fsdp copy-in", "nccl all-gather", "nccl reduce-scatter"
 
@@ -32,8 +32,21 @@ class FullyShard:
 
     streams = (COPY_IN, GATHER)
 
-    def __init__(self, t: Tape, parameters: list[Tensor], group: Group, context: Context, reshard: bool) -> None:
-        self.t, self.parameters, self.group, self.context, self.reshard_after = t, parameters, group, context, reshard
+    def __init__(
+        self,
+        t: Tape,
+        parameters: list[Tensor],
+        group: Group,
+        context: Context,
+        reshard: bool,
+    ) -> None:
+        self.t, self.parameters, self.group, self.context, self.reshard_after = (
+            t,
+            parameters,
+            group,
+            context,
+            reshard,
+        )
         self.full = sum(p.size for p in parameters)
         self.shard = self.full / group.size
         for p in parameters:
@@ -54,7 +67,9 @@ class FullyShard:
         t.cpu("fsdp_unshard_param", len(self.parameters))
         with t.on_stream(COPY_IN):
             self.gathered = Storage(t.memory, self.full, "buffers")
-            t.launch(Kernel("foreach_copy", (int(self.shard / 2),), bytes=2 * self.shard))
+            t.launch(
+                Kernel("foreach_copy", (int(self.shard / 2),), bytes=2 * self.shard)
+            )
             self.group.collective(
                 t, "all_gather", self.full, GATHER, in_place=True
             )  # all_gather_copy_in: the input is a slice of the output
@@ -70,7 +85,9 @@ class FullyShard:
         self.context.gathered = None
         self.unsharded = Storage(t.memory, self.full, "buffers")
         t.launch(Kernel("copy_h2d", (4096,), bytes=32768.0))
-        t.launch(Kernel("split_with_sizes_copy", (int(self.full / 2),), bytes=2 * self.full))
+        t.launch(
+            Kernel("split_with_sizes_copy", (int(self.full / 2),), bytes=2 * self.full)
+        )
         t.wait(t.record(), COPY_IN)
         t.wait(t.record(), GATHER)
         if forward:
@@ -81,11 +98,15 @@ class FullyShard:
         self.unsharded = None
 
     # -- the module's hooks -----------------------------------------------------------------------
-    def forward(self, inputs: Tensor | None, run: Callable[[Tensor | None], Tensor]) -> Tensor:
+    def forward(
+        self, inputs: Tensor | None, run: Callable[[Tensor | None], Tensor]
+    ) -> Tensor:
         """Runs a module with its parameters gathered; sets up its backward hooks."""
         t = self.t
         t.cpu("fsdp_pre_forward")
-        if inputs is None:  # the root module: gathering starts after the optimizer has written the shards
+        if (
+            inputs is None
+        ):  # the root module: gathering starts after the optimizer has written the shards
             for stream in self.streams:
                 t.wait(t.record(), stream)
         self.unshard()
@@ -129,8 +150,12 @@ class FullyShard:
         context.reduce_input = None
         t.launch(Kernel("copy_h2d", (4096,), bytes=426000.0))
         buffer = Storage(t.memory, self.full, "buffers")
-        wide = 2.0 if t.choices is not None and t.choices.reduce_dtype == "fp32" else 1.0
-        t.launch(Kernel("chunk_cat", (int(self.full / 2),), bytes=(1 + wide) * self.full))
+        wide = (
+            2.0 if t.choices is not None and t.choices.reduce_dtype == "fp32" else 1.0
+        )
+        t.launch(
+            Kernel("chunk_cat", (int(self.full / 2),), bytes=(1 + wide) * self.full)
+        )
         for p in self.parameters:
             p.grad = None
         context.reduce_input = buffer

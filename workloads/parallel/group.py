@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from workloads.tape import Tape
+from workloads.torch.tape import Tape
 
 
 @dataclass
@@ -33,21 +33,38 @@ class Group:
         return len(self.ranks)
 
     def collective(
-        self, t: Tape, op: str, size: float, stream: str, host: str = "collective", in_place: bool = False,
+        self,
+        t: Tape,
+        op: str,
+        size: float,
+        stream: str,
+        host: str = "collective",
+        in_place: bool = False,
         copied: bool = False,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Issues a collective on ``stream`` after the current stream's work so far; ``copied``: by copy engines."""
         t.wait(t.record(), stream)
         t.cpu(host)
         key = (self.axis, self.ranks, self.issued)
         self.issued += 1
-        part = t.shared.rendezvous.join(key, op, size, self.copies, self.axis, self.arrivals, in_place, copied)
+        part = t.shared.rendezvous.join(
+            key, op, size, self.copies, self.axis, self.arrivals, in_place, copied
+        )
         t.communicate((part,), stream, op)
         if t.blocking:
             t.synchronize(stream)
 
 
-def transfer(t: Tape, source: int, target: int, tag: tuple[object, ...], size: float, copies: Sequence[int]) -> int:
+def transfer(
+    t: Tape,
+    source: int,
+    target: int,
+    tag: tuple[object, ...],
+    size: float,
+    copies: Sequence[int],
+) -> int:
     """The rendezvous of one point-to-point transfer; ``copies`` are rank offsets of its symmetric copies."""
     groups = [(source + c, target + c) for c in copies]
-    return t.shared.rendezvous.join(("pp", source, target, *tag), "send", size, groups, "pp", 2)
+    return t.shared.rendezvous.join(
+        ("pp", source, target, *tag), "send", size, groups, "pp", 2
+    )

@@ -6,13 +6,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from sim.costs.kernel import Kernel
-from workloads import functional as F
+from sim.graph.kernel import Kernel
 from workloads.parallel.ddp import DistributedDataParallel
 from workloads.parallel.group import transfer
 from workloads.schedules.runtime import Batch, Compute, Operation, Recv, Wait, executed
-from workloads.tape import Backward, Storage, Tape, Tensor
-from workloads.transformer import Transformer
+from workloads.torch import functional as F
+from workloads.torch.tape import Backward, Storage, Tape, Tensor
+from workloads.torch.transformer import Transformer
 
 STREAM = "nccl pp"
 
@@ -64,7 +64,13 @@ class Pipeline:
         microbatches: int,
         runs: int = 1,
     ) -> None:
-        self.t, self.rank, self.stages, self.ranks, self.owner = t, rank, stages, ranks, owner
+        self.t, self.rank, self.stages, self.ranks, self.owner = (
+            t,
+            rank,
+            stages,
+            ranks,
+            owner,
+        )
         self.copies, self.shape, self.step_count = copies, shape, 0
         self.last_backward = microbatches * runs
         for wrapped in (s.ddp for s in stages.values() if s.ddp is not None):
@@ -74,7 +80,10 @@ class Pipeline:
         size = shape[0] * shape[1] * shape[2] * 2.0 * microbatches
         last = len(owner) - 1
         self.buffers = [
-            Storage(t.memory, size, "buffers") for s in stages for end in (0, last) if s != end and last > 0
+            Storage(t.memory, size, "buffers")
+            for s in stages
+            for end in (0, last)
+            if s != end and last > 0
         ]
 
     def run(self, operations: Sequence[Operation]) -> None:
@@ -104,7 +113,9 @@ class Pipeline:
             self._averaged(stage, lambda: self._weights(stage, op.microbatch))
         elif kind == "B":
             t.phase = 1
-            self._averaged(stage, lambda: self._backward(stage, op.microbatch, split=False))
+            self._averaged(
+                stage, lambda: self._backward(stage, op.microbatch, split=False)
+            )
         elif kind:
             t.phase = 1
             self._backward(stage, op.microbatch, split=True)
@@ -174,13 +185,17 @@ class Pipeline:
         for op in batch.ops:
             peer = self.ranks[op.peer]
             ends = (peer, here) if isinstance(op, Recv) else (here, peer)
-            parts.append(transfer(t, *ends, (*op.key, self.step_count), size, self.copies))
+            parts.append(
+                transfer(t, *ends, (*op.key, self.step_count), size, self.copies)
+            )
         t.wait(t.record(), STREAM)
         t.cpu("p2p_batch")
         t.cpu("p2p_op", len(batch.ops))
         t.communicate(parts, STREAM, "send_recv")
         self.events[batch.handle] = t.record(STREAM)
-        for op in batch.ops:  # the gradient sent to the stage before is not needed here any more
+        for op in (
+            batch.ops
+        ):  # the gradient sent to the stage before is not needed here any more
             if not isinstance(op, Recv) and op.what == "B":
                 self.stages[op.stage].grads.pop(op.microbatch, None)
 

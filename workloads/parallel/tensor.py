@@ -12,14 +12,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from sim.costs.kernel import Kernel
-from workloads import functional as F
+from sim.graph.kernel import Kernel
 from workloads.parallel.group import Group
-from workloads.tape import Tape, Tensor
-from workloads.transformer import BlockParallel
+from workloads.torch import functional as F
+from workloads.torch.tape import Tape, Tensor
+from workloads.torch.transformer import BlockParallel
 
 if TYPE_CHECKING:
-    from workloads.model import ModelSpec
+    from workloads.models.model import ModelSpec
 
 STREAM = "nccl tp"
 Redistribute = Callable[[Tape, Tensor], Tensor]
@@ -31,7 +31,9 @@ class TensorParallel(BlockParallel):
     def __init__(self, group: Group, sequence: bool = False) -> None:
         self.group, self.shards, self.sequence = group, group.size, sequence
 
-    def column(self, t: Tape, x: Tensor, w: Tensor, bias: Tensor | None = None) -> Tensor:  # type: ignore[override]
+    def column(
+        self, t: Tape, x: Tensor, w: Tensor, bias: Tensor | None = None
+    ) -> Tensor:  # type: ignore[override]
         """``x`` replicated, ``w`` split by rows; the input's gradient is summed over ranks."""
         t.cpu("dtensor_linear")
         return F.linear(t, self._enter(t, x), w, bias)
@@ -62,10 +64,14 @@ class TensorParallel(BlockParallel):
         t.launch(Kernel("copy", (y.elements,), bytes=2 * y.size))
         out = t.empty(y.shape, y.itemsize)
         if not self.sequence:
-            self.group.collective(t, "all_reduce", y.size, STREAM, "functional_collective")
+            self.group.collective(
+                t, "all_reduce", y.size, STREAM, "functional_collective"
+            )
         else:
             b, s, h = y.shape
-            self.group.collective(t, "reduce_scatter", y.size, STREAM, "functional_collective")
+            self.group.collective(
+                t, "reduce_scatter", y.size, STREAM, "functional_collective"
+            )
             out = t.empty((b, s // self.group.size, h), y.itemsize)
         t.wait(t.record(STREAM))
         return out
@@ -73,7 +79,9 @@ class TensorParallel(BlockParallel):
     def _gather(self, t: Tape, x: Tensor) -> Tensor:
         b, s, h = x.shape
         out = t.empty((b, s * self.group.size, h), x.itemsize)
-        self.group.collective(t, "all_gather", out.size, STREAM, "functional_collective")
+        self.group.collective(
+            t, "all_gather", out.size, STREAM, "functional_collective"
+        )
         t.wait(t.record(STREAM))
         if b == 1:
             return out
@@ -90,7 +98,9 @@ class TensorParallel(BlockParallel):
         """The whole sequence again, for the norm and head that every rank has in full."""
         return self._resplit(t, x, self._gather, self._split) if self.sequence else x
 
-    def _resplit(self, t: Tape, x: Tensor, forward: Redistribute, back: Redistribute) -> Tensor:
+    def _resplit(
+        self, t: Tape, x: Tensor, forward: Redistribute, back: Redistribute
+    ) -> Tensor:
         def backward(g: Tensor) -> list[Tensor | None]:
             t.cpu("dtensor_backward")
             return [back(t, g)]
@@ -104,6 +114,6 @@ class TensorParallel(BlockParallel):
         return out
 
     def feed_forward(self, t: Tape, m: ModelSpec):  # type: ignore[no-untyped-def]
-        from workloads.transformer import FeedForward
+        from workloads.torch.transformer import FeedForward
 
         return FeedForward(t, m, self.shards)

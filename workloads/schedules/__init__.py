@@ -54,7 +54,11 @@ def find(name: str) -> ModuleType:
         If there is none; close names are suggested.
     """
     files = _files()
-    file = files.get(name) or files.get(name.replace("_", "-")) or (name if name in files.values() else None)
+    file = (
+        files.get(name)
+        or files.get(name.replace("_", "-"))
+        or (name if name in files.values() else None)
+    )
     if file is None:
         raise InputError(unknown("schedule", "", name, files))
     return plugins.load(PACKAGE, file)
@@ -63,12 +67,23 @@ def find(name: str) -> ModuleType:
 @cache
 def _files() -> dict[str, str]:
     """Public name -> file name."""
-    modules = {file: plugins.load(PACKAGE, file) for file in plugins.providers(PACKAGE, "actions")}
-    return {getattr(module, "NAME", file.replace("_", "-")): file for file, module in modules.items()}
+    modules = {
+        file: plugins.load(PACKAGE, file)
+        for file in plugins.providers(PACKAGE, "actions")
+    }
+    return {
+        getattr(module, "NAME", file.replace("_", "-")): file
+        for file, module in modules.items()
+    }
 
 
 def check(
-    name: str, ranks: int, microbatches: int, chunks: int | None = None, where: str = "schedule", framework: str = ""
+    name: str,
+    ranks: int,
+    microbatches: int,
+    chunks: int | None = None,
+    where: str = "schedule",
+    framework: str = "",
 ) -> tuple[Mistake, ...]:
     """Everything that keeps the schedule from running so; `where` is the file that asked for it.
 
@@ -79,17 +94,35 @@ def check(
     """
     module = find(name)
     chunks = _chunks(module, chunks)
-    counts = (("parallel.pp", ranks), ("training.microbatches", microbatches), ("parallel.vpp", chunks))
-    found = [Mistake(where, key, str(count), "at least 1") for key, count in counts if count < 1]
+    counts = (
+        ("parallel.pp", ranks),
+        ("training.microbatches", microbatches),
+        ("parallel.vpp", chunks),
+    )
+    found = [
+        Mistake(where, key, str(count), "at least 1")
+        for key, count in counts
+        if count < 1
+    ]
     needed = getattr(module, "CHUNKS", None)
     if needed is not None and chunks != needed and chunks >= 1:
-        found.append(Mistake(where, "parallel.vpp", str(chunks), f"{needed} for the schedule {name}"))
-    if not found and hasattr(module, "problems") and framework not in getattr(module, "FEWER", ()):
+        found.append(
+            Mistake(
+                where, "parallel.vpp", str(chunks), f"{needed} for the schedule {name}"
+            )
+        )
+    if (
+        not found
+        and hasattr(module, "problems")
+        and framework not in getattr(module, "FEWER", ())
+    ):
         found.extend(module.problems(ranks, microbatches, chunks, where))
     return tuple(found)
 
 
-def schedule(name: str, ranks: int, microbatches: int, chunks: int | None = None) -> Rows:
+def schedule(
+    name: str, ranks: int, microbatches: int, chunks: int | None = None
+) -> Rows:
     """The actions of every pipeline rank, in the order it runs them.
 
     Parameters
@@ -103,10 +136,15 @@ def schedule(name: str, ranks: int, microbatches: int, chunks: int | None = None
         If there is no such schedule, or it cannot run with these numbers.
     """
     module, chunks = checked(name, ranks, microbatches, chunks)
-    return tuple(tuple(module.actions(rank, ranks, microbatches, chunks)) for rank in range(ranks))
+    return tuple(
+        tuple(module.actions(rank, ranks, microbatches, chunks))
+        for rank in range(ranks)
+    )
 
 
-def splits_backward(name: str, ranks: int, microbatches: int, chunks: int | None = None) -> bool:
+def splits_backward(
+    name: str, ranks: int, microbatches: int, chunks: int | None = None
+) -> bool:
     """Whether any backward pass comes in halves: the gradient of the input (I) apart from that of the weights (W)."""
     module, stages = find(name), _chunks(find(name), chunks)
     rows = (module.actions(rank, ranks, microbatches, stages) for rank in range(ranks))
@@ -136,14 +174,22 @@ def rank_of_stages(style: str, ranks: int, chunks: int) -> tuple[int, ...]:
     """
     if style not in ("loop", "v"):
         raise PrestepError(f'placement "{style}": expected "loop" or "v"')
-    turned = [style == "v" and stage // ranks % 2 == 1 for stage in range(ranks * chunks)]
-    return tuple(ranks - 1 - stage % ranks if back else stage % ranks for stage, back in enumerate(turned))
+    turned = [
+        style == "v" and stage // ranks % 2 == 1 for stage in range(ranks * chunks)
+    ]
+    return tuple(
+        ranks - 1 - stage % ranks if back else stage % ranks
+        for stage, back in enumerate(turned)
+    )
 
 
 def placement(style: str, ranks: int, chunks: int) -> tuple[tuple[int, ...], ...]:
     """The stages that each rank holds, ascending; see `rank_of_stages`."""
     owner = rank_of_stages(style, ranks, chunks)
-    return tuple(tuple(stage for stage, rank in enumerate(owner) if rank == own) for own in range(ranks))
+    return tuple(
+        tuple(stage for stage, rank in enumerate(owner) if rank == own)
+        for own in range(ranks)
+    )
 
 
 def needs(action: Action, last_stage: int) -> tuple[Action, ...]:
@@ -177,24 +223,39 @@ def timetable(
     while left:
         before = left
         for rank, row in enumerate(rows):
-            while position[rank] < len(row) and all(need in done for need in needs(row[position[rank]], last)):
+            while position[rank] < len(row) and all(
+                need in done for need in needs(row[position[rank]], last)
+            ):
                 action = row[position[rank]]
                 start = max([free[rank], *(done[need] for need in needs(action, last))])
                 free[rank] = start + slots[action.kind]
                 times[rank].append((start, action))
-                done[Action(action.stage, "I" if action.kind == "B" else action.kind, action.microbatch)] = free[rank]
+                done[
+                    Action(
+                        action.stage,
+                        "I" if action.kind == "B" else action.kind,
+                        action.microbatch,
+                    )
+                ] = free[rank]
                 position[rank], left = position[rank] + 1, left - 1
         if left == before:
             raise PrestepError(_stuck(rows, position, done, last))
     return tuple(map(tuple, times))
 
 
-def _stuck(rows: Sequence[Sequence[Action]], position: list[int], done: Mapping[Action, float], last: int) -> str:
+def _stuck(
+    rows: Sequence[Sequence[Action]],
+    position: list[int],
+    done: Mapping[Action, float],
+    last: int,
+) -> str:
     lines = ["the schedule can never finish:"]
     for rank, row in enumerate(rows):
         if position[rank] < len(row):
             action = row[position[rank]]
-            missing = " and ".join(str(need) for need in needs(action, last) if need not in done)
+            missing = " and ".join(
+                str(need) for need in needs(action, last) if need not in done
+            )
             lines.append(f"  rank {rank} is at {action}, which waits for {missing}")
     return "\n".join(lines)
 
@@ -227,7 +288,8 @@ def render(rows: Sequence[Sequence[Action]], slots: Mapping[str, int] = SLOTS) -
     width = max((len(cell) for line in grid for cell in line), default=0)
     lead = len(str(len(grid) - 1))
     lines = (
-        f"rank {rank:>{lead}} | " + " ".join(f"{cell:<{width}}" for cell in [*line, *"." * (columns - len(line))])
+        f"rank {rank:>{lead}} | "
+        + " ".join(f"{cell:<{width}}" for cell in [*line, *"." * (columns - len(line))])
         for rank, line in enumerate(grid)
     )
     return "\n".join(line.rstrip() for line in lines) + "\n"

@@ -25,7 +25,9 @@ def uneven(name: str, ranks: int, microbatches: int, where: str) -> Iterator[Mis
         yield Mistake(where, "training.microbatches", str(microbatches), expected)
 
 
-def walk(rank: int, ranks: int, microbatches: int, chunks: int, hop: int, split: bool) -> tuple[Action, ...]:
+def walk(
+    rank: int, ranks: int, microbatches: int, chunks: int, hop: int, split: bool
+) -> tuple[Action, ...]:
     """The actions of one rank that warms up `hop` forwards more than the next rank; `split`: backwards are I and W."""
     width = microbatches // rounds(ranks, microbatches)
     total = microbatches * chunks
@@ -33,7 +35,11 @@ def walk(rank: int, ranks: int, microbatches: int, chunks: int, hop: int, split:
     def action(kind: str, index: int) -> Action:
         chunk = index // width % chunks
         local = chunk if kind == "F" else chunks - 1 - chunk
-        return Action(local * ranks + rank, kind, width * (index // (width * chunks)) + index % width)
+        return Action(
+            local * ranks + rank,
+            kind,
+            width * (index // (width * chunks)) + index % width,
+        )
 
     warmup = min((chunks - 1) * width + hop * (ranks - 1 - rank), total)
     order = [action("F", index) for index in range(warmup)]

@@ -19,16 +19,22 @@ CHUNKS = 2
 Steps = tuple[tuple[Action, ...], ...]
 
 
-def problems(ranks: int, microbatches: int, chunks: int, where: str) -> Iterator[Mistake]:
+def problems(
+    ranks: int, microbatches: int, chunks: int, where: str
+) -> Iterator[Mistake]:
     """ScheduleDualPipeV refuses fewer microbatches than stages."""
     if microbatches < 2 * ranks:
         expected = f"at least {2 * ranks}, the pipeline stages, for dualpipe"
         yield Mistake(where, "training.microbatches", str(microbatches), expected)
 
 
-def actions(rank: int, ranks: int, microbatches: int, chunks: int = 2) -> tuple[Action, ...]:
+def actions(
+    rank: int, ranks: int, microbatches: int, chunks: int = 2
+) -> tuple[Action, ...]:
     """The actions of one rank, overlapped pairs written forward first."""
-    return tuple(action for step in steps(rank, ranks, microbatches, chunks) for action in step)
+    return tuple(
+        action for step in steps(rank, ranks, microbatches, chunks) for action in step
+    )
 
 
 def steps(rank: int, ranks: int, microbatches: int, chunks: int = 2) -> Steps:
@@ -69,7 +75,12 @@ class _Order:
             if word == "W":
                 self.steps.extend([(self._weights.popleft(),)] if self._weights else [])
             else:
-                self.steps.append(tuple(self._next(word[at], int(word[at + 1])) for at in range(0, len(word), 2)))
+                self.steps.append(
+                    tuple(
+                        self._next(word[at], int(word[at + 1]))
+                        for at in range(0, len(word), 2)
+                    )
+                )
 
     def _next(self, kind: str, chunk: int) -> Action:
         key = ("F" if kind == "F" else "B", chunk)

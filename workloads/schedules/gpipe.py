@@ -9,12 +9,20 @@ PLACEMENT = "loop"
 CHUNKS = 1
 
 
-def actions(rank: int, ranks: int, microbatches: int, chunks: int = 1) -> tuple[Action, ...]:
+def actions(
+    rank: int, ranks: int, microbatches: int, chunks: int = 1
+) -> tuple[Action, ...]:
     """The actions of one rank."""
-    return tuple(Action(rank, kind, microbatch) for kind in "FB" for microbatch in range(microbatches))
+    return tuple(
+        Action(rank, kind, microbatch)
+        for kind in "FB"
+        for microbatch in range(microbatches)
+    )
 
 
-def operations(rank: int, ranks: int, microbatches: int, chunks: int = 1) -> tuple[Operation, ...]:
+def operations(
+    rank: int, ranks: int, microbatches: int, chunks: int = 1
+) -> tuple[Operation, ...]:
     """As torch's ScheduleGPipe: a batch for each transfer; sends are waited for at the end of their half."""
     record = Recorder(rank, ranks)
     for kind in "FB":

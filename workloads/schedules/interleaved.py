@@ -14,11 +14,15 @@ from workloads.schedules._rounds import uneven, walk
 PLACEMENT = "loop"
 
 
-def problems(ranks: int, microbatches: int, chunks: int, where: str) -> Iterator[Mistake]:
+def problems(
+    ranks: int, microbatches: int, chunks: int, where: str
+) -> Iterator[Mistake]:
     """The microbatches must divide into rounds."""
     yield from uneven("interleaved", ranks, microbatches, where)
 
 
-def actions(rank: int, ranks: int, microbatches: int, chunks: int) -> tuple[Action, ...]:
+def actions(
+    rank: int, ranks: int, microbatches: int, chunks: int
+) -> tuple[Action, ...]:
     """The actions of one rank: two more warm-up forwards for every rank that follows."""
     return walk(rank, ranks, microbatches, chunks, hop=2, split=False)

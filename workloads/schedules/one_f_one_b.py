@@ -18,14 +18,18 @@ CHUNKS = 1
 FEWER = ("megatron", "deepspeed")
 
 
-def problems(ranks: int, microbatches: int, chunks: int, where: str) -> Iterator[Mistake]:
+def problems(
+    ranks: int, microbatches: int, chunks: int, where: str
+) -> Iterator[Mistake]:
     """Schedule1F1B refuses fewer microbatches than stages."""
     if microbatches < ranks:
         expected = f"at least {ranks}, the pipeline stages, for 1f1b"
         yield Mistake(where, "training.microbatches", str(microbatches), expected)
 
 
-def actions(rank: int, ranks: int, microbatches: int, chunks: int = 1) -> tuple[Action, ...]:
+def actions(
+    rank: int, ranks: int, microbatches: int, chunks: int = 1
+) -> tuple[Action, ...]:
     """The actions of one rank."""
     ahead = min(microbatches, ranks - rank)
     order = [Action(rank, "F", microbatch) for microbatch in range(ahead)]
@@ -36,7 +40,9 @@ def actions(rank: int, ranks: int, microbatches: int, chunks: int = 1) -> tuple[
     return tuple(order)
 
 
-def operations(rank: int, ranks: int, microbatches: int, chunks: int = 1) -> tuple[Operation, ...]:
+def operations(
+    rank: int, ranks: int, microbatches: int, chunks: int = 1
+) -> tuple[Operation, ...]:
     """As torch's Schedule1F1B: between warm-up and cool-down every send shares a batch with the opposite receive."""
     record = Recorder(rank, ranks)
     ahead = min(microbatches, ranks - rank)
@@ -50,10 +56,14 @@ def operations(rank: int, ranks: int, microbatches: int, chunks: int = 1) -> tup
     steady = microbatches - ahead
     for backward in range(steady + 1):
         forward = ahead + backward
-        record.wait(record.post(record.sends("F", forward - 1) + record.receives("B", backward)))
+        record.wait(
+            record.post(record.sends("F", forward - 1) + record.receives("B", backward))
+        )
         record.compute(Action(rank, "B", backward))
         if backward < steady:
-            record.wait(record.post(record.sends("B", backward) + record.receives("F", forward)))
+            record.wait(
+                record.post(record.sends("B", backward) + record.receives("F", forward))
+            )
             record.compute(Action(rank, "F", forward))
     sent = record.post(record.sends("B", steady))
     for backward in range(steady + 1, microbatches):

@@ -134,18 +134,27 @@ class Recorder:
 
     def sends(self, what: str, microbatch: int) -> tuple[Send, ...]:
         peer = self.rank + (1 if what == "F" else -1)
-        return (Send(what, self.rank, microbatch, peer),) if 0 <= peer < self.ranks else ()
+        return (
+            (Send(what, self.rank, microbatch, peer),) if 0 <= peer < self.ranks else ()
+        )
 
     def receives(self, what: str, microbatch: int) -> tuple[Recv, ...]:
         peer = self.rank - (1 if what == "F" else -1)
-        return (Recv(what, self.rank, microbatch, peer),) if 0 <= peer < self.ranks else ()
+        return (
+            (Recv(what, self.rank, microbatch, peer),) if 0 <= peer < self.ranks else ()
+        )
 
     def done(self) -> tuple[Operation, ...]:
         return tuple(self.issued)
 
 
 def operations(
-    name: str, ranks: int, microbatches: int, chunks: int | None = None, hooks: bool = False, framework: str = ""
+    name: str,
+    ranks: int,
+    microbatches: int,
+    chunks: int | None = None,
+    hooks: bool = False,
+    framework: str = "",
 ) -> tuple[tuple[Operation, ...], ...]:
     """What every pipeline rank issues in one step, in order.
 
@@ -162,16 +171,27 @@ def operations(
     """
     module, chunks = checked(name, ranks, microbatches, chunks, framework)
     if hasattr(module, "operations"):
-        rows = [module.operations(rank, ranks, microbatches, chunks) for rank in range(ranks)]
+        rows = [
+            module.operations(rank, ranks, microbatches, chunks)
+            for rank in range(ranks)
+        ]
     else:
-        steps = getattr(module, "steps", None) or (lambda *size: tuple((action,) for action in module.actions(*size)))
+        steps = getattr(module, "steps", None) or (
+            lambda *size: tuple((action,) for action in module.actions(*size))
+        )
         order = [steps(rank, ranks, microbatches, chunks) for rank in range(ranks)]
         owner = rank_of_stages(module.PLACEMENT, ranks, chunks)
         rows = [issue(items) for items in lower(order, owner, microbatches)]
-    return tuple(tuple(op for op in row if hooks or not isinstance(op, Hook)) for row in rows)
+    return tuple(
+        tuple(op for op in row if hooks or not isinstance(op, Hook)) for row in rows
+    )
 
 
-def lower(order: Sequence[Sequence[tuple[Action, ...]]], owner: Sequence[int], microbatches: int) -> list[list[Item]]:
+def lower(
+    order: Sequence[Sequence[tuple[Action, ...]]],
+    owner: Sequence[int],
+    microbatches: int,
+) -> list[list[Item]]:
     """Insert hooks, sends and receives; `owner` is the rank of each stage.
 
     The ranks take turns, one item each. Whoever runs an action that another rank needs adds the send to its own list
@@ -189,11 +209,15 @@ def lower(order: Sequence[Sequence[tuple[Action, ...]]], owner: Sequence[int], m
                 for action in () if isinstance(item := queue.popleft(), Hook) else item:
                     _transfer(action, rank, owner, rows, arrived)
         if not moved:
-            raise PrestepError("the schedule has no order of sends and receives: its actions wait for each other")
+            raise PrestepError(
+                "the schedule has no order of sends and receives: its actions wait for each other"
+            )
     return rows
 
 
-def _ready(item: tuple[Action, ...] | Hook, arrived: set[tuple[str, int, int]], last: int) -> bool:
+def _ready(
+    item: tuple[Action, ...] | Hook, arrived: set[tuple[str, int, int]], last: int
+) -> bool:
     if isinstance(item, Hook):
         return True
     for stage, kind, microbatch in item:
@@ -205,12 +229,18 @@ def _ready(item: tuple[Action, ...] | Hook, arrived: set[tuple[str, int, int]], 
 
 
 def _transfer(
-    action: Action, rank: int, owner: Sequence[int], rows: list[list[Item]], arrived: set[tuple[str, int, int]]
+    action: Action,
+    rank: int,
+    owner: Sequence[int],
+    rows: list[list[Item]],
+    arrived: set[tuple[str, int, int]],
 ) -> None:
     """Hand the result of `action` to the stage that needs it."""
     if action.kind == "W":
         return
-    what, target = ("F", action.stage + 1) if action.kind == "F" else ("B", action.stage - 1)
+    what, target = (
+        ("F", action.stage + 1) if action.kind == "F" else ("B", action.stage - 1)
+    )
     if not 0 <= target < len(owner):
         return
     arrived.add((what, target, action.microbatch))
@@ -219,7 +249,9 @@ def _transfer(
         rows[owner[target]].append(Recv(what, target, action.microbatch, rank))
 
 
-def _with_hooks(steps: Sequence[tuple[Action, ...]], microbatches: int) -> list[tuple[Action, ...] | Hook]:
+def _with_hooks(
+    steps: Sequence[tuple[Action, ...]], microbatches: int
+) -> list[tuple[Action, ...] | Hook]:
     """Unshard the next three stages ahead of their use, reduce a stage's gradients after its last backward.
 
     The hooks matter even where they do nothing: they take turns in `lower`, and so move receives.
@@ -228,7 +260,9 @@ def _with_hooks(steps: Sequence[tuple[Action, ...]], microbatches: int) -> list[
     active: list[int] = []
     backwards: Counter[int] = Counter()
     for step, upcoming in zip(steps, _upcoming(steps), strict=True):
-        out.extend(Hook("RESHARD", stage) for stage in sorted(active) if stage not in upcoming)
+        out.extend(
+            Hook("RESHARD", stage) for stage in sorted(active) if stage not in upcoming
+        )
         out.extend(Hook("UNSHARD", stage) for stage in upcoming if stage not in active)
         active = upcoming
         out.append(step)

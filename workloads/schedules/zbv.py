@@ -13,7 +13,9 @@ PLACEMENT = "v"
 CHUNKS = 2
 
 
-def actions(rank: int, ranks: int, microbatches: int, chunks: int = 2) -> tuple[Action, ...]:
+def actions(
+    rank: int, ranks: int, microbatches: int, chunks: int = 2
+) -> tuple[Action, ...]:
     """The actions of one rank. Fewer than 2P - 1 microbatches run the schedule of 2P - 1, the missing ones left out."""
     last = 2 * ranks - 1
     stages = (rank, last - rank)

@@ -16,11 +16,15 @@ from workloads.schedules._rounds import uneven, walk
 PLACEMENT = "loop"
 
 
-def problems(ranks: int, microbatches: int, chunks: int, where: str) -> Iterator[Mistake]:
+def problems(
+    ranks: int, microbatches: int, chunks: int, where: str
+) -> Iterator[Mistake]:
     """The microbatches must divide into rounds."""
     yield from uneven("zero-bubble", ranks, microbatches, where)
 
 
-def actions(rank: int, ranks: int, microbatches: int, chunks: int) -> tuple[Action, ...]:
+def actions(
+    rank: int, ranks: int, microbatches: int, chunks: int
+) -> tuple[Action, ...]:
     """The actions of one rank."""
     return walk(rank, ranks, microbatches, chunks, hop=1, split=True)

@@ -14,9 +14,11 @@ from typing import Any
 from sim import plugins, progress
 from sim.errors import InputError, Mistake
 from workloads.traces import linked
-from workloads.traces.chakra import GROUPS
 from workloads.traces.files import head_of
+from workloads.traces.readers.chakra import GROUPS
 from workloads.traces.schema import Recording
+
+READERS = "workloads.traces.readers"
 
 __all__ = ["files_of", "formats", "read", "read_file"]
 
@@ -27,7 +29,7 @@ _OTHER = {".md", ".txt", ".py", ".log", ".csv", ".toml", ".jsonl", ".xml", ".png
 
 def formats() -> list[str]:
     """Names of the formats that can be read."""
-    return sorted(plugins.providers(__name__, "sniff"))
+    return sorted(plugins.providers(READERS, "sniff"))
 
 
 def files_of(paths: Iterable[str | Path]) -> list[Path]:
@@ -41,14 +43,27 @@ def files_of(paths: Iterable[str | Path]) -> list[Path]:
     found, mistakes = list[Path](), []
     for path in map(Path, paths):
         if path.is_dir():
-            inside = sorted(f for f in path.iterdir() if f.is_file() and _may_be_trace(f))
+            inside = sorted(
+                f for f in path.iterdir() if f.is_file() and _may_be_trace(f)
+            )
             found += inside
             if not inside:
-                mistakes.append(Mistake(str(path), "", "no trace in this directory", "one file per rank"))
+                mistakes.append(
+                    Mistake(
+                        str(path), "", "no trace in this directory", "one file per rank"
+                    )
+                )
         elif path.is_file():
             found.append(path)
         else:
-            mistakes.append(Mistake(str(path), "", "no such file or directory", "traces, one file per rank"))
+            mistakes.append(
+                Mistake(
+                    str(path),
+                    "",
+                    "no such file or directory",
+                    "traces, one file per rank",
+                )
+            )
     if mistakes:
         raise InputError(mistakes)
     return list(dict.fromkeys(found))
@@ -63,15 +78,26 @@ def format_of(path: str | Path) -> str:
         If the file cannot be read or is of no known format.
     """
     head = head_of(Path(path))
-    for name, sniff in plugins.providers(__name__, "sniff").items():
+    for name, sniff in plugins.providers(READERS, "sniff").items():
         if sniff(head):
             return name
     start = head[:40].decode("utf-8", "replace")
-    raise InputError(Mistake(str(path), "", f"a file that starts with {start!r}", f"one of {', '.join(formats())}"))
+    raise InputError(
+        Mistake(
+            str(path),
+            "",
+            f"a file that starts with {start!r}",
+            f"one of {', '.join(formats())}",
+        )
+    )
 
 
 def _may_be_trace(file: Path) -> bool:
-    return file.suffix not in _OTHER and file.name[0] != "." and not file.name.endswith(GROUPS)
+    return (
+        file.suffix not in _OTHER
+        and file.name[0] != "."
+        and not file.name.endswith(GROUPS)
+    )
 
 
 def read_file(path: str | Path, **options: Any) -> Recording:
@@ -82,7 +108,9 @@ def read_file(path: str | Path, **options: Any) -> Recording:
     InputError
         If the file cannot be read or is of no known format.
     """
-    return plugins.load_function(__name__, format_of(path), "read")(Path(path), **options)  # type: ignore[no-any-return]
+    return plugins.load_function(READERS, format_of(path), "read")(
+        Path(path), **options
+    )  # type: ignore[no-any-return]
 
 
 def read(paths: Sequence[str | Path]) -> list[Recording]:
@@ -104,9 +132,15 @@ def read(paths: Sequence[str | Path]) -> list[Recording]:
             mistakes += error.mistakes
     companions, found = _companions(known)
     mistakes += found
-    for path in progress.track([path for path in known if path not in companions.values()], "traces"):
+    for path in progress.track(
+        [path for path in known if path not in companions.values()], "traces"
+    ):
         try:
-            options = {"companion": linked.companion(companions[path])} if path in companions else {}
+            options = (
+                {"companion": linked.companion(companions[path])}
+                if path in companions
+                else {}
+            )
             recordings.append(read_file(path, **options))
         except InputError as error:
             mistakes += error.mistakes
@@ -120,7 +154,10 @@ def read(paths: Sequence[str | Path]) -> list[Recording]:
 
 def _companions(known: Mapping[Path, str]) -> tuple[dict[Path, Path], list[Mistake]]:
     """Kineto trace -> execution trace of the same rank, by the ranks in their names; mistakes if unclear."""
-    traces_, others = ([p for p, name in known.items() if name == wanted] for wanted in ("kineto", "pytorch_et"))
+    traces_, others = (
+        [p for p, name in known.items() if name == wanted]
+        for wanted in ("kineto", "pytorch_et")
+    )
     if not traces_ or not others:
         return {}, []
     if len(traces_) == len(others) == 1:
@@ -131,7 +168,9 @@ def _companions(known: Mapping[Path, str]) -> tuple[dict[Path, Path], list[Mista
         partner = by_rank.get(_rank_in(path.name))
         if partner is None or _rank_in(path.name) < 0 or partner in pairs:
             expected = "a rank in its name that one of the Kineto traces has too (rank3, worker3)"
-            mistakes.append(Mistake(str(path), "", "an execution trace of no known rank", expected))
+            mistakes.append(
+                Mistake(str(path), "", "an execution trace of no known rank", expected)
+            )
         else:
             pairs[partner] = path
     return pairs, mistakes
@@ -150,7 +189,9 @@ def _numbered(recordings: list[Recording]) -> list[Recording]:
     for recording in recordings:
         if recording.rank < 0:
             named = _rank_in(Path(recording.path).name)
-            free = next(n for n in range(len(recordings) + len(taken) + 1) if n not in taken)
+            free = next(
+                n for n in range(len(recordings) + len(taken) + 1) if n not in taken
+            )
             rank = named if named >= 0 and named not in taken else free
             taken.add(rank)
             recording = recording.as_rank(rank)
@@ -163,21 +204,49 @@ def _contradictions(recordings: list[Recording]) -> list[Mistake]:
     first = recordings[0]
     if len({r.format for r in recordings}) > 1:
         listed = "; ".join(f"{Path(r.path).name} is {r.format}" for r in recordings[:4])
-        hint = "only an execution trace of PyTorch goes with the Kineto trace of its rank"
+        hint = (
+            "only an execution trace of PyTorch goes with the Kineto trace of its rank"
+        )
         return [Mistake("traces", "formats", listed, "files of one format", hint)]
     for recording in recordings:
         if recording.count("kernel", "memcpy", "memset") == 0:
             hint = "record with ProfilerActivity.CUDA, and on a machine with a GPU"
-            mistakes.append(Mistake(recording.path, "", "no GPU work", "kernels of a GPU", hint))
+            mistakes.append(
+                Mistake(recording.path, "", "no GPU work", "kernels of a GPU", hint)
+            )
         if recording.rank in seen:
             other = seen[recording.rank].path
             hint = "files of one run, one per rank"
-            mistakes.append(Mistake(recording.path, "rank", f"{recording.rank}, as in {other}", "another rank", hint))
+            mistakes.append(
+                Mistake(
+                    recording.path,
+                    "rank",
+                    f"{recording.rank}, as in {other}",
+                    "another rank",
+                    hint,
+                )
+            )
         seen.setdefault(recording.rank, recording)
         if recording.world and first.world and recording.world != first.world:
             expected = f"{first.world}, as in {first.path}"
-            mistakes.append(Mistake(recording.path, "world size", str(recording.world), expected, "one run at a time"))
+            mistakes.append(
+                Mistake(
+                    recording.path,
+                    "world size",
+                    str(recording.world),
+                    expected,
+                    "one run at a time",
+                )
+            )
         if recording.device and first.device and recording.device != first.device:
             expected = f"{first.device}, as in {first.path}"
-            mistakes.append(Mistake(recording.path, "GPU", recording.device, expected, "one run at a time"))
+            mistakes.append(
+                Mistake(
+                    recording.path,
+                    "GPU",
+                    recording.device,
+                    expected,
+                    "one run at a time",
+                )
+            )
     return mistakes

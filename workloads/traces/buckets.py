@@ -30,14 +30,25 @@ def split(draft: Draft, ranks: int, cap: float, copy: Callable[[float], float]) 
     """
     _place(draft, ranks, cap or CAP, copy)
     draft.world, draft.interferes = ranks, True
-    draft.changes.append(f"DDP on {ranks} GPUs, buckets of {(cap or CAP) / 2**20:g} MiB")
-    draft.notes["ranks that were not recorded: they do what the recorded ones do"] += ranks - 1
+    draft.changes.append(
+        f"DDP on {ranks} GPUs, buckets of {(cap or CAP) / 2**20:g} MiB"
+    )
+    draft.notes["ranks that were not recorded: they do what the recorded ones do"] += (
+        ranks - 1
+    )
 
 
 def rebucket(draft: Draft, cap: float, inline: bool = False) -> None:
     """Other buckets for the same gradients; `inline`: also those that were each reduced among the kernels."""
     if not _remove(draft, inline):
-        raise InputError(Mistake("--set", "parallel.bucket_cap", "no all-reduce of gradients", "a run with DDP"))
+        raise InputError(
+            Mistake(
+                "--set",
+                "parallel.bucket_cap",
+                "no all-reduce of gradients",
+                "a run with DDP",
+            )
+        )
     _place(draft, draft.world, cap, None)
     draft.changes.append(f"buckets of {cap / 2**20:g} MiB")
 
@@ -64,26 +75,46 @@ def _remove(draft: Draft, inline: bool) -> int:
     return gone
 
 
-def _place(draft: Draft, ranks: int, cap: float, copy: Callable[[float], float] | None) -> None:
+def _place(
+    draft: Draft, ranks: int, cap: float, copy: Callable[[float], float] | None
+) -> None:
     meetings: dict[tuple[int, int], Meeting] = {}
     for rank, nodes in draft.programs.items():
         found = draft.gradients.get(rank, [])
         if not found:
             hint = "record CPU activity with shapes (record_shapes=True), or start from a run with DDP"
-            raise InputError(Mistake(f"rank {rank}", "gradients", "none in the trace", "a training step", hint))
-        draft.programs[rank] = _with_buckets(nodes, sorted(found), rank, ranks, cap, copy, meetings)
+            raise InputError(
+                Mistake(
+                    f"rank {rank}",
+                    "gradients",
+                    "none in the trace",
+                    "a training step",
+                    hint,
+                )
+            )
+        draft.programs[rank] = _with_buckets(
+            nodes, sorted(found), rank, ranks, cap, copy, meetings
+        )
     draft.meetings = [*draft.meetings, *meetings.values()]
 
 
 def _with_buckets(
-    nodes: list[Node], gradients: list[tuple[float, float]], rank: int, ranks: int, cap: float,
-    copy: Callable[[float], float] | None, meetings: dict[tuple[int, int], Meeting],
-) -> list[Node]:  # fmt: skip
+    nodes: list[Node],
+    gradients: list[tuple[float, float]],
+    rank: int,
+    ranks: int,
+    cap: float,
+    copy: Callable[[float], float] | None,
+    meetings: dict[tuple[int, int], Meeting],
+) -> list[Node]:
     """A program with buckets, each issued when its last gradient is there; the last of a step awaits them."""
     main = _busiest(nodes)
     result, at, size, number = list[Node](), 0, 0.0, 0
     pending, last = list[Node](), None
-    steps = [next((n.op.step for n in nodes if n.op.issue >= time), nodes[-1].op.step) for time, _ in gradients]
+    steps = [
+        next((n.op.step for n in nodes if n.op.issue >= time), nodes[-1].op.step)
+        for time, _ in gradients
+    ]
     for node in nodes:
         while at < len(gradients) and node.op.issue > gradients[at][0]:
             time, got = gradients[at]
@@ -94,10 +125,15 @@ def _with_buckets(
             size, at = size + got, at + 1
             if size >= cap or ends:
                 key = steps[at - 1], number
-                meeting = meetings.setdefault(key, Meeting("all_reduce", size, tuple(range(ranks)), "dp", []))
+                meeting = meetings.setdefault(
+                    key, Meeting("all_reduce", size, tuple(range(ranks)), "dp", [])
+                )
                 bucket = _new("bucket", time, STREAM, steps[at - 1], 0.0, ISSUE)
                 bucket.op.collective = "all_reduce"
-                bucket.comms, bucket.deps = [meeting], [last] if last is not None else []
+                bucket.comms, bucket.deps = (
+                    [meeting],
+                    [last] if last is not None else [],
+                )
                 result.append(bucket)
                 pending.append(bucket)
                 size, number = 0.0, 0 if ends else number + 1
@@ -110,7 +146,9 @@ def _with_buckets(
     return result
 
 
-def _new(name: str, time: float, stream: int, step: int, duration: float, host: float) -> Node:
+def _new(
+    name: str, time: float, stream: int, step: int, duration: float, host: float
+) -> Node:
     op = Op(GPU, name, time, time, time + duration, stream, step=step)
     return Node(op, stream, host=host, gap=0.0, duration=duration)
 

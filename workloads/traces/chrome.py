@@ -127,8 +127,14 @@ def _lenient(path: Path, data: bytes) -> tuple[Head, Iterator[list[Event]]]:
         raise InputError(_broken(path, error)) from None
     events = root if isinstance(root, list) else root.get("traceEvents")
     if not isinstance(events, list):
-        raise InputError(Mistake(str(path), "traceEvents", type(events).__name__, "a list of events"))
-    head = Head() if isinstance(root, list) else msgspec.convert({k: root[k] for k in root if k != "traceEvents"}, Head)
+        raise InputError(
+            Mistake(str(path), "traceEvents", type(events).__name__, "a list of events")
+        )
+    head = (
+        Head()
+        if isinstance(root, list)
+        else msgspec.convert({k: root[k] for k in root if k != "traceEvents"}, Head)
+    )
     return head, iter([[_event(e) for e in events]])
 
 
@@ -136,7 +142,11 @@ def _event(raw: Any) -> Event:
     if not isinstance(raw, dict):
         return Event()
     args = raw.get("args")
-    kept = {k: v for k, v in args.items() if k not in ("Input Dims", "Input type")} if isinstance(args, dict) else {}
+    kept = (
+        {k: v for k, v in args.items() if k not in ("Input Dims", "Input type")}
+        if isinstance(args, dict)
+        else {}
+    )
     try:
         event = msgspec.convert({k: v for k, v in raw.items() if k != "args"}, Event)
         event.args = msgspec.convert(kept, Args)
@@ -148,7 +158,13 @@ def _event(raw: Any) -> Event:
 def _broken(path: Path, error: Exception) -> Mistake:
     early = "truncated" in str(error) or "end of input" in str(error)
     found = "JSON that ends early" if early else f"no JSON ({error})"
-    return Mistake(str(path), "", found, "a whole Chrome trace", "was the run ended while it wrote?")
+    return Mistake(
+        str(path),
+        "",
+        found,
+        "a whole Chrome trace",
+        "was the run ended while it wrote?",
+    )
 
 
 def _streamed(path: Path) -> Iterator[Head | list[Event]]:
@@ -161,7 +177,11 @@ def _streamed(path: Path) -> Iterator[Head | list[Event]]:
             start = at.end() if at else len(pending) - len(pending.lstrip()) + 1
             if at is None and pending.lstrip()[:1] != b"[":
                 if len(pending) > 4 * PIECE:
-                    raise InputError(Mistake(str(path), "traceEvents", "no such key", "a Chrome trace"))
+                    raise InputError(
+                        Mistake(
+                            str(path), "traceEvents", "no such key", "a Chrome trace"
+                        )
+                    )
                 continue
             yield _head_before(pending[: at.start()]) if at else Head()
             pending, started = pending[start:], True
@@ -177,9 +197,15 @@ def _streamed(path: Path) -> Iterator[Head | list[Event]]:
 def _whole_events(path: Path, pending: bytes) -> tuple[list[Event], int, bool]:
     """The whole events at the beginning of `pending`, how long they are, and whether the list ends with them."""
     start = max(0, len(pending) - TAIL)
-    ends = [start + found.end() for found in _BETWEEN.finditer(pending[start:])] if len(pending) >= PIECE else []
+    ends = (
+        [start + found.end() for found in _BETWEEN.finditer(pending[start:])]
+        if len(pending) >= PIECE
+        else []
+    )
     for cut in ends[:-3:-1]:
-        with suppress(msgspec.DecodeError):  # also a ValidationError: what is unusual is looked at below
+        with suppress(
+            msgspec.DecodeError
+        ):  # also a ValidationError: what is unusual is looked at below
             return _DECODE_LIST.decode(b"[" + pending[:cut] + b"]"), cut, False
     cut, ended = _last_event(pending)
     return _decode_part(path, pending[:cut]) if cut else [], cut, ended
@@ -208,7 +234,12 @@ def _last_event(data: bytes) -> tuple[int, bool]:
     quotes = np.flatnonzero(array == ord('"'))
     if len(quotes):
         quotes = quotes[_unescaped(array, quotes)]
-    marks = np.flatnonzero((array == ord("{")) | (array == ord("}")) | (array == ord("[")) | (array == ord("]")))
+    marks = np.flatnonzero(
+        (array == ord("{"))
+        | (array == ord("}"))
+        | (array == ord("["))
+        | (array == ord("]"))
+    )
     marks = marks[np.searchsorted(quotes, marks) % 2 == 0]
     step = np.where((array[marks] == ord("{")) | (array[marks] == ord("[")), 1, -1)
     depth = np.cumsum(step)

@@ -10,28 +10,72 @@ from typing import Any
 from workloads.traces.columns import Meta
 
 OPS = {
-    "allreduce": "all_reduce", "all_reduce": "all_reduce", "allreduce_coalesced": "all_reduce",
-    "allgather": "all_gather", "all_gather": "all_gather", "_allgather_base": "all_gather",
-    "_all_gather_base": "all_gather", "all_gather_into_tensor": "all_gather", "allgather_coalesced": "all_gather",
-    "allgather_into_tensor_coalesced": "all_gather", "all_gather_into_tensor_coalesced": "all_gather",
-    "reduce_scatter": "reduce_scatter", "reducescatter": "reduce_scatter", "_reduce_scatter_base": "reduce_scatter",
-    "reduce_scatter_tensor": "reduce_scatter", "reduce_scatter_tensor_coalesced": "reduce_scatter",
-    "broadcast": "broadcast", "_broadcast_oop": "broadcast", "reduce": "reduce", "_reduce_oop": "reduce",
-    "all_to_all": "all_to_all", "all_to_allv": "all_to_all", "alltoall": "all_to_all", "alltoall_base": "all_to_all",
-    "all_to_all_single": "all_to_all", "gather": "gather", "scatter": "scatter", "barrier": "all_reduce",
-    "send": "p2p", "recv": "p2p", "batch_isend_irecv": "p2p",
-}  # fmt: skip
+    "allreduce": "all_reduce",
+    "all_reduce": "all_reduce",
+    "allreduce_coalesced": "all_reduce",
+    "allgather": "all_gather",
+    "all_gather": "all_gather",
+    "_allgather_base": "all_gather",
+    "_all_gather_base": "all_gather",
+    "all_gather_into_tensor": "all_gather",
+    "allgather_coalesced": "all_gather",
+    "allgather_into_tensor_coalesced": "all_gather",
+    "all_gather_into_tensor_coalesced": "all_gather",
+    "reduce_scatter": "reduce_scatter",
+    "reducescatter": "reduce_scatter",
+    "_reduce_scatter_base": "reduce_scatter",
+    "reduce_scatter_tensor": "reduce_scatter",
+    "reduce_scatter_tensor_coalesced": "reduce_scatter",
+    "broadcast": "broadcast",
+    "_broadcast_oop": "broadcast",
+    "reduce": "reduce",
+    "_reduce_oop": "reduce",
+    "all_to_all": "all_to_all",
+    "all_to_allv": "all_to_all",
+    "alltoall": "all_to_all",
+    "alltoall_base": "all_to_all",
+    "all_to_all_single": "all_to_all",
+    "gather": "gather",
+    "scatter": "scatter",
+    "barrier": "all_reduce",
+    "send": "p2p",
+    "recv": "p2p",
+    "batch_isend_irecv": "p2p",
+}
 # Kernels of NCCL and RCCL say what they do; SendRecv is an all-to-all unless the host said otherwise.
-KERNEL = re.compile(r"(?:nccl|rccl|mscclKernel)\w*?_?(AllReduce|AllGather|ReduceScatter|Broadcast|Reduce|SendRecv)")
+KERNEL = re.compile(
+    r"(?:nccl|rccl|mscclKernel)\w*?_?(AllReduce|AllGather|ReduceScatter|Broadcast|Reduce|SendRecv)"
+)
 KERNEL_OPS = {
-    "AllReduce": "all_reduce", "AllGather": "all_gather", "ReduceScatter": "reduce_scatter", "Broadcast": "broadcast",
-    "Reduce": "reduce", "SendRecv": "all_to_all",
-}  # fmt: skip
+    "AllReduce": "all_reduce",
+    "AllGather": "all_gather",
+    "ReduceScatter": "reduce_scatter",
+    "Broadcast": "broadcast",
+    "Reduce": "reduce",
+    "SendRecv": "all_to_all",
+}
 SIZES = {
-    "float": 4, "double": 8, "half": 2, "bfloat16": 2, "int": 4, "long": 8, "short": 2, "char": 1, "byte": 1,
-    "bool": 1, "c10::half": 2, "c10::bfloat16": 2, "long int": 8, "unsigned char": 1, "signed char": 1,
-    "float8_e4m3fn": 1, "float8_e5m2": 1, "c10::float8_e4m3fn": 1, "c10::float8_e5m2": 1, "complexfloat": 8,
-}  # fmt: skip
+    "float": 4,
+    "double": 8,
+    "half": 2,
+    "bfloat16": 2,
+    "int": 4,
+    "long": 8,
+    "short": 2,
+    "char": 1,
+    "byte": 1,
+    "bool": 1,
+    "c10::half": 2,
+    "c10::bfloat16": 2,
+    "long int": 8,
+    "unsigned char": 1,
+    "signed char": 1,
+    "float8_e4m3fn": 1,
+    "float8_e5m2": 1,
+    "c10::float8_e4m3fn": 1,
+    "c10::float8_e5m2": 1,
+    "complexfloat": 8,
+}
 # Bytes of an element whose type no table knows.
 UNKNOWN = 4
 SYNCHRONISING = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
@@ -60,7 +104,11 @@ def communication(kind: str, name: str, meta: Meta | None) -> Meta:
         return meta
     found = meta or Meta("")
     if kind == "communication":
-        op = "wait" if found.word == "wait" else OPS.get(name.removeprefix("nccl:").lower(), "")
+        op = (
+            "wait"
+            if found.word == "wait"
+            else OPS.get(name.removeprefix("nccl:").lower(), "")
+        )
         return found._replace(collective=op)
     match = KERNEL.search(name)
     return found._replace(collective=KERNEL_OPS[match.group(1)]) if match else found
@@ -92,13 +140,19 @@ def payload(span_collective: str, shape: str, dtype: str, world: int) -> float:
         size, elements = SIZES.get(str(types[0]).lower(), UNKNOWN), _elements(dims[0])
     except (ValueError, TypeError, KeyError, IndexError):
         return 0.0
-    return float(elements * size * (world if span_collective in ("all_gather", "gather") else 1))
+    return float(
+        elements * size * (world if span_collective in ("all_gather", "gather") else 1)
+    )
 
 
 def _elements(dims: Any) -> int:
     if not isinstance(dims, list) or not dims:
         return 0
-    return sum(map(_elements, dims)) if isinstance(dims[0], list) else math.prod(int(d) for d in dims)
+    return (
+        sum(map(_elements, dims))
+        if isinstance(dims[0], list)
+        else math.prod(int(d) for d in dims)
+    )
 
 
 def _count(value: Any, default: int = 0) -> int:

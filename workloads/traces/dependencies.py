@@ -48,22 +48,39 @@ def _communication_streams(work: Work) -> set[int]:
 
 def _from_events(work: Work, rows: list[Row]) -> None:
     """Edges of `cuda_sync` events: what a stream runs after the call waits for the last before the record."""
-    called = {row.correlation: row.start for row in work.calls["wait"] if row.operator != "cuda_sync"}
+    called = {
+        row.correlation: row.start
+        for row in work.calls["wait"]
+        if row.operator != "cuda_sync"
+    }
     recorded = {row.correlation: row.start for row in work.calls["record"]}
     streams: dict[int, list[int]] = {}
     for index, op in enumerate(work.ops):
         if op.kind == GPU:
             streams.setdefault(op.stream, []).append(index)
-    issues = {stream: [work.ops[i].issue for i in listed] for stream, listed in streams.items()}
+    issues = {
+        stream: [work.ops[i].issue for i in listed]
+        for stream, listed in streams.items()
+    }
     for row in rows:
         waits, of = called.get(row.correlation), recorded.get(row.sequence)
-        if waits is None or of is None or row.stream not in streams or row.target not in streams:
+        if (
+            waits is None
+            or of is None
+            or row.stream not in streams
+            or row.target not in streams
+        ):
             work.notes["event waits whose calls were not recorded, left out"] += 1
             continue
         after = bisect_left(issues[row.stream], waits)
         before = bisect_right(issues[row.target], of) - 1
         if after < len(issues[row.stream]) and before >= 0:
-            _edge(work, streams[row.target][before], streams[row.stream][after], "event waits")
+            _edge(
+                work,
+                streams[row.target][before],
+                streams[row.stream][after],
+                "event waits",
+            )
 
 
 def _edge(work: Work, before: int, after: int, why: str) -> bool:
@@ -87,7 +104,12 @@ def _collectives_wait(work: Work, communication: set[int]) -> None:
         if op.stream not in communication:
             last = index
         elif last >= 0 and op.issue > -inf:
-            _edge(work, last, index, "collectives that wait for the operation issued before them")
+            _edge(
+                work,
+                last,
+                index,
+                "collectives that wait for the operation issued before them",
+            )
 
 
 def _from_data(work: Work) -> None:
@@ -99,7 +121,12 @@ def _from_data(work: Work) -> None:
     for row in rows:
         before, after = at.get(row.sequence, -1), at.get(row.correlation, -1)
         if before >= 0 and after >= 0:
-            _edge(work, before, after, "data of an execution trace that goes between streams")
+            _edge(
+                work,
+                before,
+                after,
+                "data of an execution trace that goes between streams",
+            )
 
 
 def _same_communicator(work: Work) -> None:
@@ -109,7 +136,12 @@ def _same_communicator(work: Work) -> None:
         if op.kind == GPU and op.collective and op.collective != "p2p" and op.group:
             before = last.get(op.group, -1)
             if before >= 0 and work.ops[before].stream != op.stream:
-                _edge(work, before, index, "collectives that wait for the one before in their group")
+                _edge(
+                    work,
+                    before,
+                    index,
+                    "collectives that wait for the one before in their group",
+                )
             last[op.group] = index
 
 
@@ -122,14 +154,23 @@ def _from_calls(work: Work, communication: set[int]) -> None:
         if op.kind != GPU:
             continue
         called = -inf
-        while op.stream not in communication and at < len(waits) and waits[at] <= op.issue:
+        while (
+            op.stream not in communication and at < len(waits) and waits[at] <= op.issue
+        ):
             called, at = waits[at], at + 1
         if called > -inf:
             for stream, listed in issued.items():
                 if stream != op.stream:
                     since = known.get((op.stream, stream), -1)
-                    found = _awaited(work, op, [i for i in listed[-64:] if i > since], stream in communication)
-                    if found >= 0 and _edge(work, found, index, "waits of a stream, by their order"):
+                    found = _awaited(
+                        work,
+                        op,
+                        [i for i in listed[-64:] if i > since],
+                        stream in communication,
+                    )
+                    if found >= 0 and _edge(
+                        work, found, index, "waits of a stream, by their order"
+                    ):
                         known[op.stream, stream] = found
         issued.setdefault(op.stream, []).append(index)
 
@@ -150,8 +191,13 @@ def _awaited(work: Work, op: Op, listed: list[int], communication: bool) -> int:
 def _waits_of_compute(work: Work) -> list[float]:
     """Times of wait calls that are not a collective's own: not around its launch, and not NCCL's after it."""
     launched = {op.correlation for op in work.ops if op.collective}
-    calls = [("wait", r) for r in work.calls["wait"]] + [("record", r) for r in work.calls["record"]]
-    calls += [("nccl" if r.correlation in launched else "launch", r) for r in work.calls["launch"]]
+    calls = [("wait", r) for r in work.calls["wait"]] + [
+        ("record", r) for r in work.calls["record"]
+    ]
+    calls += [
+        ("nccl" if r.correlation in launched else "launch", r)
+        for r in work.calls["launch"]
+    ]
     calls.sort(key=lambda call: float(call[1].start))
     windows = _own_windows(work, [row for kind, row in calls if kind == "nccl"])
     before: dict[int, list[str]] = {}
@@ -161,13 +207,17 @@ def _waits_of_compute(work: Work) -> list[float]:
         if kind == "wait" and recent != ["nccl", "record"]:
             listed = windows.get(row.stream, [])
             at = bisect_right(listed, (row.start, inf))
-            if not any(start <= row.start <= end for start, end in listed[max(0, at - 4) : at]):
+            if not any(
+                start <= row.start <= end for start, end in listed[max(0, at - 4) : at]
+            ):
                 found.append(row.start)
         before[row.stream] = [recent[1], kind]
     return found
 
 
-def _own_windows(work: Work, launches: list[Row]) -> dict[int, list[tuple[float, float]]]:
+def _own_windows(
+    work: Work, launches: list[Row]
+) -> dict[int, list[tuple[float, float]]]:
     """Calls of the framework that issue communication, by thread; those that only wait for it are not among them."""
     starts: dict[int, list[float]] = {}
     for row in launches:
@@ -189,12 +239,25 @@ def _infer(work: Work, communication: set[int]) -> None:
     for index, op in enumerate(work.ops):
         if op.kind != GPU:
             continue
-        ready = max([op.issue, last.get(op.stream, -inf), *(work.ops[d].end for d in op.deps)])
+        ready = max(
+            [op.issue, last.get(op.stream, -inf), *(work.ops[d].end for d in op.deps)]
+        )
         last[op.stream] = op.end
-        if ready == -inf or op.start - ready < UNEXPLAINED or op.stream in communication:
+        if (
+            ready == -inf
+            or op.start - ready < UNEXPLAINED
+            or op.stream in communication
+        ):
             continue
-        low, high = bisect_left(ends, (op.start - SOON, -1)), bisect_right(ends, (op.start + EPS, 1 << 62))
-        near = [i for _, i in ends[low:high] if work.ops[i].stream != op.stream and i < index]
+        low, high = (
+            bisect_left(ends, (op.start - SOON, -1)),
+            bisect_right(ends, (op.start + EPS, 1 << 62)),
+        )
+        near = [
+            i
+            for _, i in ends[low:high]
+            if work.ops[i].stream != op.stream and i < index
+        ]
         if near:
             _edge(work, near[-1], index, "waits between streams inferred from times")
 
@@ -212,7 +275,9 @@ def _host_waits(work: Work) -> None:
             if "Device" in op.name or "Ctx" in op.name:
                 listed = [i for i in latest.values() if work.ops[i].end <= op.end + EPS]
             else:
-                done = ends[bisect_left(times, op.start) : bisect_right(times, op.end + EPS)]
+                done = ends[
+                    bisect_left(times, op.start) : bisect_right(times, op.end + EPS)
+                ]
                 listed = [i for _, i in done if i < index][-1:]
                 work.notes["synchronisations that found their work done"] += not listed
             op.deps.extend(listed)

@@ -83,18 +83,35 @@ class Draft:
     relieved: bool = False
 
 
-def draft_of(works: tuple[Work, ...], meetings: tuple[Meeting, ...], world: int) -> Draft:
+def draft_of(
+    works: tuple[Work, ...], meetings: tuple[Meeting, ...], world: int
+) -> Draft:
     """The draft that plays a recorded run exactly as it was."""
-    copies = tuple(replace(meeting, members=list(meeting.members)) for meeting in meetings)
+    copies = tuple(
+        replace(meeting, members=list(meeting.members)) for meeting in meetings
+    )
     programs = {work.rank: _nodes(work.ops, copies) for work in works}
     queue = max([LAUNCH_QUEUE, *(_outstanding(work.ops) for work in works)])
-    return Draft(programs, list(copies), world, queue + 1, {work.rank: work.gradients for work in works})
+    return Draft(
+        programs,
+        list(copies),
+        world,
+        queue + 1,
+        {work.rank: work.gradients for work in works},
+    )
 
 
 def _nodes(ops: list[Op], meetings: tuple[Meeting, ...]) -> list[Node]:
     host, (gap, latency) = _host(ops), _waits(ops)
     nodes = [
-        Node(op, op.stream, host[i], gap[i], latency[i], op.end - op.start if op.kind == GPU else 0.0)
+        Node(
+            op,
+            op.stream,
+            host[i],
+            gap[i],
+            latency[i],
+            op.end - op.start if op.kind == GPU else 0.0,
+        )
         for i, op in enumerate(ops)
     ]
     for node in nodes:
@@ -122,9 +139,18 @@ def _waits(ops: list[Op]) -> tuple[list[float], list[float]]:
     gap, latency = [0.0] * len(ops), [0.0] * len(ops)
     ready = _ready(ops)
     gpu = [(i, op) for i, op in enumerate(ops) if op.kind == GPU]
-    after = [op.start - ready[i] for i, op in gpu if 0 <= op.start - ready[i] < USUAL_GAP]
-    soon = [op.start - op.issue for i, op in gpu if ready[i] <= op.issue and 0 <= op.start - op.issue < USUAL_LATENCY]
-    usual_gap, usual_latency = median(after) if after else 0.0, median(soon) if soon else 0.0
+    after = [
+        op.start - ready[i] for i, op in gpu if 0 <= op.start - ready[i] < USUAL_GAP
+    ]
+    soon = [
+        op.start - op.issue
+        for i, op in gpu
+        if ready[i] <= op.issue and 0 <= op.start - op.issue < USUAL_LATENCY
+    ]
+    usual_gap, usual_latency = (
+        median(after) if after else 0.0,
+        median(soon) if soon else 0.0,
+    )
     for i, op in gpu:
         since_launch = op.start - op.issue if op.issue > -inf else op.start
         since_ready = max(0.0, op.start - ready[i])

@@ -46,7 +46,11 @@ def head_of(path: Path, size: int = HEAD) -> bytes:
         for piece in pieces(path, size):
             return piece
     except OSError as error:
-        raise InputError(Mistake(str(path), "", str(error.strerror or error), "a trace that can be read")) from None
+        raise InputError(
+            Mistake(
+                str(path), "", str(error.strerror or error), "a trace that can be read"
+            )
+        ) from None
     raise InputError(Mistake(str(path), "", "an empty file", "a trace"))
 
 
@@ -81,5 +85,11 @@ def pieces(path: Path, size: int) -> Iterator[bytes]:
 
 
 def _damaged(path: Path, error: Exception) -> Mistake:
-    found = "a gzip file that is cut off" if isinstance(error, EOFError) else f"a damaged gzip file ({error})"
-    return Mistake(str(path), "", found, "a whole file", "copy it again, or record again")
+    found = (
+        "a gzip file that is cut off"
+        if isinstance(error, EOFError)
+        else f"a damaged gzip file ({error})"
+    )
+    return Mistake(
+        str(path), "", found, "a whole file", "copy it again, or record again"
+    )

@@ -17,9 +17,15 @@ def fuse(draft: Draft, families: Sequence[str]) -> int:
     A fused kernel lasts as long as the longest of its parts: what they hand to each other stays on the chip. That is
     the best a fusion can do. The parts' launches and the pauses between them are gone too.
     """
-    gone = sum(_fuse_rank(nodes, frozenset(families)) for nodes in draft.programs.values())
-    draft.changes.append(f"{' and '.join(families)} kernels fused: {gone} launches fewer")
-    draft.notes["fused kernels take the time of their longest part (guess: the best case)"] += gone
+    gone = sum(
+        _fuse_rank(nodes, frozenset(families)) for nodes in draft.programs.values()
+    )
+    draft.changes.append(
+        f"{' and '.join(families)} kernels fused: {gone} launches fewer"
+    )
+    draft.notes[
+        "fused kernels take the time of their longest part (guess: the best case)"
+    ] += gone
     return gone
 
 
@@ -33,7 +39,12 @@ def _fuse_rank(nodes: Sequence[Node], families: frozenset[str]) -> int:
         heavy, one = node.family in ARITHMETIC, open_.get(node.stream)
         if node.comms or node.family not in families:
             open_.pop(node.stream, None)
-        elif one is None or node.op.step != one[0].op.step or (heavy and one[1]) or _waits(node):
+        elif (
+            one is None
+            or node.op.step != one[0].op.step
+            or (heavy and one[1])
+            or _waits(node)
+        ):
             open_[node.stream] = node, heavy
         else:
             head = one[0]

@@ -6,7 +6,7 @@ import json
 import math
 from functools import cache
 
-from sim.costs.kernel import Kernel
+from sim.graph.kernel import Kernel
 from workloads.traces.collectives import SIZES
 from workloads.traces.families import family
 from workloads.traces.work import Op
@@ -14,18 +14,32 @@ from workloads.traces.work import Op
 DTYPES = {"c10::bfloat16": "bf16", "c10::half": "fp16", "float": "fp32"}
 # Operator -> kind of the cost tables, for those whose slowdown beside communication or work is known by kind.
 KINDS = {
-    "aten::_fused_rms_norm": "rms_norm_fwd", "aten::_fused_rms_norm_backward": "rms_norm_bwd",
-    "aten::native_layer_norm": "layer_norm_fwd", "aten::native_layer_norm_backward": "layer_norm_bwd",
-    "aten::add": "add", "aten::add_": "add", "aten::sub": "sub", "aten::mul": "mul", "aten::mul_": "mul",
-    "aten::silu": "silu", "aten::silu_backward": "silu_backward", "aten::fill_": "fill", "aten::zero_": "fill",
-}  # fmt: skip
+    "aten::_fused_rms_norm": "rms_norm_fwd",
+    "aten::_fused_rms_norm_backward": "rms_norm_bwd",
+    "aten::native_layer_norm": "layer_norm_fwd",
+    "aten::native_layer_norm_backward": "layer_norm_bwd",
+    "aten::add": "add",
+    "aten::add_": "add",
+    "aten::sub": "sub",
+    "aten::mul": "mul",
+    "aten::mul_": "mul",
+    "aten::silu": "silu",
+    "aten::silu_backward": "silu_backward",
+    "aten::fill_": "fill",
+    "aten::zero_": "fill",
+}
 SPIN = "spin"  # what a straggler is made with: it runs on one SM and disturbs nobody
 GEMMS = {"aten::mm": 0, "aten::addmm": 1}
 
 
 def kernel_of(op: Op) -> Kernel:
     """Kind and shape; the kernel's family where the tables have no such kind."""
-    return _kernel(op.name, op.operator, op.shape if op.operator in GEMMS or op.operator in KINDS else "", op.dtype)
+    return _kernel(
+        op.name,
+        op.operator,
+        op.shape if op.operator in GEMMS or op.operator in KINDS else "",
+        op.dtype,
+    )
 
 
 @cache
@@ -37,10 +51,20 @@ def _kernel(name: str, operator: str, shape: str, dtype: str) -> Kernel:
         if found is not None:
             return found
     if family(name) == "attention":
-        return Kernel("attention_bwd" if "backward" in operator or "bwd" in name else "attention_fwd", ())
+        return Kernel(
+            "attention_bwd"
+            if "backward" in operator or "bwd" in name
+            else "attention_fwd",
+            (),
+        )
     if operator in KINDS:
         return Kernel(KINDS[operator], ())
-    return Kernel({"copy": "memset" if "Memset" in name else "copy"}.get(family(name), family(name)), ())
+    return Kernel(
+        {"copy": "memset" if "Memset" in name else "copy"}.get(
+            family(name), family(name)
+        ),
+        (),
+    )
 
 
 def _gemm(operator: str, shape: str, dtype: str) -> Kernel | None:
@@ -48,7 +72,11 @@ def _gemm(operator: str, shape: str, dtype: str) -> Kernel | None:
         dims, types = json.loads(shape), json.loads(dtype)
         (m, k), (k2, n) = dims[GEMMS[operator] : GEMMS[operator] + 2]
         kind = "gemm" if operator == "aten::mm" else "gemm_bias"
-        return Kernel(kind, (m, n, k), DTYPES.get(str(types[0]).lower(), "bf16"), "nt") if k == k2 else None
+        return (
+            Kernel(kind, (m, n, k), DTYPES.get(str(types[0]).lower(), "bf16"), "nt")
+            if k == k2
+            else None
+        )
     except (ValueError, TypeError, IndexError, KeyError):
         return None
 

@@ -53,17 +53,33 @@ class Companion:
         """
         found = _aligned(self.operators, names)
         if len(found) < AGREE * len(self.operators):
-            share = f"{len(found)} of {len(self.operators)} operators in {Path(path).name}"
+            share = (
+                f"{len(found)} of {len(self.operators)} operators in {Path(path).name}"
+            )
             hint = "give the files of one run and rank, recorded at the same time"
-            raise InputError(Mistake(self.path, "nodes", share, "the execution trace of the same steps", hint))
+            raise InputError(
+                Mistake(
+                    self.path,
+                    "nodes",
+                    share,
+                    "the execution trace of the same steps",
+                    hint,
+                )
+            )
         return found
 
-    def dependencies(self, by_external: Mapping[int, Operator]) -> list[tuple[int, int]]:
+    def dependencies(
+        self, by_external: Mapping[int, Operator]
+    ) -> list[tuple[int, int]]:
         """(earlier, later) external ids: the later operator reads what the earlier was the last to write."""
         last, found = dict[int, int](), list[tuple[int, int]]()
         for external in sorted(by_external):
             op = by_external[external]
-            found += [(last[s], external) for s in sorted(op.reads) if s in last and last[s] != external]
+            found += [
+                (last[s], external)
+                for s in sorted(op.reads)
+                if s in last and last[s] != external
+            ]
             last |= dict.fromkeys(op.writes, external)
         return list(dict.fromkeys(found))
 
@@ -71,14 +87,22 @@ class Companion:
 def _shift(names: Mapping[int, str], recorded: Mapping[int, str]) -> int:
     """External id less rf_id: what most operators that occur once in both traces say."""
     counts, others = Counter(names.values()), Counter(recorded.values())
-    once = {name: rf for rf, name in recorded.items() if others[name] == 1 and counts[name] == 1}
-    differences = Counter(external - once[name] for external, name in names.items() if name in once)
+    once = {
+        name: rf
+        for rf, name in recorded.items()
+        if others[name] == 1 and counts[name] == 1
+    }
+    differences = Counter(
+        external - once[name] for external, name in names.items() if name in once
+    )
     if differences:
         return differences.most_common(1)[0][0]
     return min(names, default=0) - min(recorded, default=0)
 
 
-def _aligned(operators: Mapping[int, Operator], names: Mapping[int, str]) -> dict[int, Operator]:
+def _aligned(
+    operators: Mapping[int, Operator], names: Mapping[int, str]
+) -> dict[int, Operator]:
     """Operators by external id. The constant moves where only one of the traces counted something."""
     shift = _shift(names, {rf: op.name for rf, op in operators.items()})
     order, found = sorted(operators), dict[int, Operator]()
@@ -86,7 +110,9 @@ def _aligned(operators: Mapping[int, Operator], names: Mapping[int, str]) -> dic
         name = operators[rf].name
         if names.get(rf + shift) != name:
             ahead = order[place : place + AHEAD]
-            for other in sorted(range(shift - NEAR, shift + NEAR + 1), key=lambda s: abs(s - shift)):
+            for other in sorted(
+                range(shift - NEAR, shift + NEAR + 1), key=lambda s: abs(s - shift)
+            ):
                 if all(names.get(r + other) == operators[r].name for r in ahead):
                     shift = other
                     break
@@ -108,14 +134,23 @@ def companion(path: Path) -> Companion:
         root = msgspec.json.decode(files.content(path))
         nodes = [node for node in root["nodes"] if isinstance(node, dict)]
     except (msgspec.DecodeError, KeyError, TypeError):
-        raise InputError(Mistake(str(path), "", "JSON that ends early", "a whole execution trace")) from None
+        raise InputError(
+            Mistake(str(path), "", "JSON that ends early", "a whole execution trace")
+        ) from None
     found = {}
     for node in nodes:
         rf = _rf(node)
         if rf and "cat" not in node:
             found[rf] = _operator(node)
     if not found:
-        raise InputError(Mistake(str(path), "nodes", "no operator with an rf_id", "a trace of ExecutionTraceObserver"))
+        raise InputError(
+            Mistake(
+                str(path),
+                "nodes",
+                "no operator with an rf_id",
+                "a trace of ExecutionTraceObserver",
+            )
+        )
     return Companion(str(path), found)
 
 
@@ -129,24 +164,39 @@ def _rf(node: Mapping[str, Any]) -> int:
 
 def _operator(node: Mapping[str, Any]) -> Operator:
     nested = isinstance(node.get("inputs"), dict)
-    shapes = node["inputs"].get("shapes", []) if nested else node.get("input_shapes", [])
+    shapes = (
+        node["inputs"].get("shapes", []) if nested else node.get("input_shapes", [])
+    )
     types = node["inputs"].get("types", []) if nested else node.get("input_types", [])
     inputs = node["inputs"].get("values", []) if nested else node.get("inputs", [])
-    outputs = node["outputs"].get("values", []) if isinstance(node.get("outputs"), dict) else node.get("outputs", [])
+    outputs = (
+        node["outputs"].get("values", [])
+        if isinstance(node.get("outputs"), dict)
+        else node.get("outputs", [])
+    )
     name = str(node.get("name"))
     reads, writes = frozenset(_storages(inputs)), frozenset(_storages(outputs))
-    plain = [re.sub(r"^(?:GenericList\[)?Tensor\((.*?)\).*$", r"\1", str(t)) for t in types]
+    plain = [
+        re.sub(r"^(?:GenericList\[)?Tensor\((.*?)\).*$", r"\1", str(t)) for t in types
+    ]
     return Operator(
-        name, json.dumps(shapes).encode(), json.dumps(plain).encode(), reads,
+        name,
+        json.dumps(shapes).encode(),
+        json.dumps(plain).encode(),
+        reads,
         writes | reads if name.startswith(TALKS) else writes,
-    )  # fmt: skip
+    )
 
 
 def _storages(values: Any) -> Iterable[int]:
     """Storages of the tensors in a list of arguments: [tensor, storage, offset, elements, size, device]."""
     if not isinstance(values, list):
         return
-    if len(values) == 6 and isinstance(values[5], str) and all(isinstance(v, int) for v in values[:5]):
+    if (
+        len(values) == 6
+        and isinstance(values[5], str)
+        and all(isinstance(v, int) for v in values[:5])
+    ):
         yield values[1]
         return
     for value in values:

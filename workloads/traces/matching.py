@@ -73,13 +73,17 @@ def match(works: list[Work], world: int) -> tuple[list[Meeting], Counter[str]]:
         for key, op, meeting in _keys(work, world):
             known = found.setdefault(key, meeting)
             if known.size != meeting.size and known.op == meeting.op:
-                notes["collectives whose sizes differ between ranks (the largest is taken)"] += 1
+                notes[
+                    "collectives whose sizes differ between ranks (the largest is taken)"
+                ] += 1
                 known.size = max(known.size, meeting.size)
             known.members.append((work.rank, op))
     timed = all(work.timed for work in works)
     if timed:
         _align(works, list(found.values()), notes)
-    meetings = _checked(works, list(found.values()), notes) if timed else list(found.values())
+    meetings = (
+        _checked(works, list(found.values()), notes) if timed else list(found.values())
+    )
     for index, meeting in enumerate(meetings):
         for _, op in meeting.members:
             op.comms = (*op.comms, index)
@@ -110,7 +114,11 @@ def _keys(work: Work, world: int) -> Iterator[tuple[tuple[object, ...], Op, Meet
                 peer, size = part[5:].split(":")
                 ends = (work.rank, int(peer)) if sends else (int(peer), work.rank)
                 place[step, ends] += 1
-                yield (step, ends, place[step, ends]), op, Meeting("send", float(size), ends, "pp", [], step=op.step)
+                yield (
+                    (step, ends, place[step, ends]),
+                    op,
+                    Meeting("send", float(size), ends, "pp", [], step=op.step),
+                )
             continue
         group = op.group.partition(":")[2] or op.group
         ranks = ranks_of(op.group, world)
@@ -120,7 +128,9 @@ def _keys(work: Work, world: int) -> Iterator[tuple[tuple[object, ...], Op, Meet
         number = place[step, group, op.collective]
         # FSDP copies its shard into the place it has in the gathered buffer (all_gather_copy_in).
         in_place = op.collective == "all_gather" and before == "aten::_foreach_copy_"
-        meeting = Meeting(op.collective, op.bytes, ranks, "dp", [], step=op.step, in_place=in_place)
+        meeting = Meeting(
+            op.collective, op.bytes, ranks, "dp", [], step=op.step, in_place=in_place
+        )
         yield (step, group, op.collective, number), op, meeting
 
 
@@ -129,7 +139,13 @@ def _align(works: list[Work], meetings: list[Meeting], notes: Counter[str]) -> N
     pairs = _end_differences([m for m in meetings if m.op in SYNCHRONISING])
     # A sender may be done before its receiver comes, so transfers move clocks only where one arrives before it is sent.
     sends = [m for m in meetings if m.op == "send"]
-    early = {(rank, other) for m in sends if _before_sent(m) for rank, _ in m.members for other, _ in m.members}
+    early = {
+        (rank, other)
+        for m in sends
+        if _before_sent(m)
+        for rank, _ in m.members
+        for other, _ in m.members
+    }
     for pair, differences in _end_differences(sends).items():
         pairs.setdefault(pair, differences if pair in early else [0.0])
     offset = {works[0].rank: 0.0}
@@ -143,8 +159,12 @@ def _align(works: list[Work], meetings: list[Meeting], notes: Counter[str]) -> N
     largest = max(map(abs, offset.values()))
     if largest > APART:
         raise InputError(_different(works, f"clocks {largest:.0f} s apart"))
-    notes["ranks whose clocks were moved by more than 10 us"] += sum(abs(o) > 1e-5 for o in offset.values())
-    notes["ranks without a collective in common with the others"] += len(works) - len(offset)
+    notes["ranks whose clocks were moved by more than 10 us"] += sum(
+        abs(o) > 1e-5 for o in offset.values()
+    )
+    notes["ranks without a collective in common with the others"] += len(works) - len(
+        offset
+    )
     for work in works:
         if offset.get(work.rank):
             work.shift(offset[work.rank])
@@ -176,17 +196,28 @@ def _related(works: list[Work], meetings: list[Meeting], reached: set[int]) -> N
         own = [m for m in meetings if any(rank == work.rank for rank, _ in m.members)]
         if any(rank in m.ranks for m in own for rank in reached):
             raise InputError(_different([first, work], "no collective in common"))
-        if work.steps[0][1] > first.steps[-1][2] or first.steps[0][1] > work.steps[-1][2]:
+        if (
+            work.steps[0][1] > first.steps[-1][2]
+            or first.steps[0][1] > work.steps[-1][2]
+        ):
             raise InputError(_different([first, work], "steps at different times"))
 
 
 def _different(works: list[Work], found: str) -> Mistake:
     listed = ", ".join(f"{work.rank} ({Path(work.path).name})" for work in works[:4])
     ranks = listed + (f" and {len(works) - 4} more" if len(works) > 4 else "")
-    return Mistake(f"ranks {ranks}", "", found, "traces of one run", "give the files of one run only")
+    return Mistake(
+        f"ranks {ranks}",
+        "",
+        found,
+        "traces of one run",
+        "give the files of one run only",
+    )
 
 
-def _checked(works: list[Work], meetings: list[Meeting], notes: Counter[str]) -> list[Meeting]:
+def _checked(
+    works: list[Work], meetings: list[Meeting], notes: Counter[str]
+) -> list[Meeting]:
     """Meetings whose members can have met; the others are left as kernels of recorded length."""
     _buffered(meetings, notes)
     good, met, apart = [], 0, 0
@@ -197,9 +228,15 @@ def _checked(works: list[Work], meetings: list[Meeting], notes: Counter[str]) ->
         if meeting.begin <= meeting.done:
             good.append(meeting)
         else:
-            notes["collectives that the recorded times keep apart, played as recorded"] += 1
+            notes[
+                "collectives that the recorded times keep apart, played as recorded"
+            ] += 1
     if met and apart > max(2.0, CONTRADICTING * met):
-        raise InputError(_different(works, f"{apart} of {met} common collectives that cannot have met"))
+        raise InputError(
+            _different(
+                works, f"{apart} of {met} common collectives that cannot have met"
+            )
+        )
     return good
 
 
@@ -210,7 +247,9 @@ def _buffered(meetings: list[Meeting], notes: Counter[str]) -> None:
         by_rank = dict(meeting.members)
         if meeting.op == "send" and len(by_rank) == 2:
             ends.append((meeting, by_rank[meeting.ranks[0]], by_rank[meeting.ranks[1]]))
-    largest = max((m.size for m, send, receive in ends if send.end < receive.start), default=-1.0)
+    largest = max(
+        (m.size for m, send, receive in ends if send.end < receive.start), default=-1.0
+    )
     for meeting, send, _ in ends:
         if meeting.size <= largest and send.start <= meeting.done:
             meeting.sender = meeting.ranks[0]
@@ -221,9 +260,13 @@ def _separate(meeting: Meeting, notes: Counter[str]) -> None:
     """Transfer time of a meeting: from the last arrival to the first end."""
     meeting.duration = meeting.done - meeting.begin
     if meeting.missing:
-        notes["collectives with ranks that were not recorded (taken to arrive with the others)"] += 1
+        notes[
+            "collectives with ranks that were not recorded (taken to arrive with the others)"
+        ] += 1
     if len(meeting.members) == 1 and len(meeting.ranks) > 1:
-        notes["collectives of one recorded rank: waiting and transfer are not told apart"] += 1
+        notes[
+            "collectives of one recorded rank: waiting and transfer are not told apart"
+        ] += 1
 
 
 def _common_ends(works: list[Work], meetings: list[Meeting]) -> None:
@@ -234,4 +277,6 @@ def _common_ends(works: list[Work], meetings: list[Meeting]) -> None:
             if op.comms:
                 op.end = max([op.start, *(ends[c] for c in op.comms)])
             elif op.kind == GPU and op.end == inf:
-                raise InputError(Mistake(f"rank {work.rank}", op.name, "no end", "a finite end"))
+                raise InputError(
+                    Mistake(f"rank {work.rank}", op.name, "no end", "a finite end")
+                )

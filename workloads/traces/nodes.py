@@ -49,16 +49,33 @@ def spans_of(nodes: Sequence[Node], repaired: Counter[str]) -> list[Span]:
         if node.host:
             continue
         op = "" if node.computes else node.collective or _collective(node.name)
-        kind = "memcpy" if node.name.startswith("Memcpy") else "memset" if node.name.startswith("Memset") else "kernel"
+        kind = (
+            "memcpy"
+            if node.name.startswith("Memcpy")
+            else "memset"
+            if node.name.startswith("Memset")
+            else "kernel"
+        )
         parents = [by_id[d] for d in node.deps if d in by_id and by_id[d].host]
         operator = parents[-1].name if parents else ""
         if parents:
             begun = max(parent.start for parent in parents)
             spans.append(Span("launch", "launch", 0, begun, begun, correlation=node.id))
         span = Span(
-            kind, node.name, node.thread, node.start, end, operator, node.size, op, node.group, node.peers,
-            correlation=node.id if parents else -1, shape=node.shape, dtype=node.dtype,
-        )  # fmt: skip
+            kind,
+            node.name,
+            node.thread,
+            node.start,
+            end,
+            operator,
+            node.size,
+            op,
+            node.group,
+            node.peers,
+            correlation=node.id if parents else -1,
+            shape=node.shape,
+            dtype=node.dtype,
+        )
         spans.append(span)
     return spans
 
@@ -67,7 +84,11 @@ def _collective(name: str) -> str:
     found = KERNEL.search(name)
     if found:
         return KERNEL_OPS[found.group(1)]
-    return OPS.get(name.removeprefix("nccl:").lower(), "") if name.startswith("nccl:") else ""
+    return (
+        OPS.get(name.removeprefix("nccl:").lower(), "")
+        if name.startswith("nccl:")
+        else ""
+    )
 
 
 def _place(nodes: Sequence[Node], by_id: dict[int, Node]) -> None:
@@ -84,9 +105,13 @@ def _place(nodes: Sequence[Node], by_id: dict[int, Node]) -> None:
             thread = (node.host, node.thread)
             node.start = max([free.get(thread, 0.0), *(ends[d] for d in before)])
             free[thread] = ends[node.id] = node.start + node.duration
-        if len(left) == len(waiting):  # a cycle: what is left runs in the order of the file
+        if len(left) == len(
+            waiting
+        ):  # a cycle: what is left runs in the order of the file
             for node in left:
                 node.start = free.get((node.host, node.thread), 0.0)
-                free[node.host, node.thread] = ends[node.id] = node.start + node.duration
+                free[node.host, node.thread] = ends[node.id] = (
+                    node.start + node.duration
+                )
             left = []
         waiting = left

@@ -9,8 +9,8 @@ from math import inf
 
 import numpy as np
 
-from sim.costs.kernel import Kernel
-from sim.opgraph import COMM, KERNEL, SYNC, Comm, OpGraph, Program
+from sim.graph.kernel import Kernel
+from sim.graph.opgraph import COMM, KERNEL, SYNC, Comm, OpGraph, Program
 from workloads.traces.dependencies import connect
 from workloads.traces.draft import Draft, Node, draft_of
 from workloads.traces.kernels import kernel_of
@@ -48,7 +48,9 @@ class Job:
     @property
     def steps(self) -> list[str]:
         """Names of the steps that every rank recorded, in order."""
-        common = set.intersection(*({name for name, _, _ in work.steps} for work in self.works))
+        common = set.intersection(
+            *({name for name, _, _ in work.steps} for work in self.works)
+        )
         return [name for name, _, _ in self.works[0].steps if name in common]
 
     def draft(self) -> Draft:
@@ -76,7 +78,10 @@ def assemble(recordings: Sequence[Recording]) -> Job:
     renamed = pair(works)
     meetings, notes = match(works, world)
     notes += renamed
-    first = min(min(op.start if op.issue == -inf else op.issue for op in work.ops) for work in works)
+    first = min(
+        min(op.start if op.issue == -inf else op.issue for op in work.ops)
+        for work in works
+    )
     for work in works:
         work.shift(-first)
         notes.update(work.notes)
@@ -84,12 +89,21 @@ def assemble(recordings: Sequence[Recording]) -> Job:
         notes["ranks of the job that this one did not talk to, left out"] += world - 1
         world = 1
     if len(works) < world:
-        notes[f"ranks of {world} that were not recorded: they do what the recorded ones do"] += world - len(works)
+        notes[
+            f"ranks of {world} that were not recorded: they do what the recorded ones do"
+        ] += world - len(works)
     uneven = max(len(w.steps) for w in works) - min(len(w.steps) for w in works)
     notes["steps that not all ranks recorded, left out of the comparison"] += uneven
     device = next((r.device for r in recordings if r.device), "")
     nccl = next((r.nccl for r in recordings if r.nccl), "")
-    return Job(tuple(works), tuple(meetings), world, device, nccl, Counter({k: n for k, n in notes.items() if n}))
+    return Job(
+        tuple(works),
+        tuple(meetings),
+        world,
+        device,
+        nccl,
+        Counter({k: n for k, n in notes.items() if n}),
+    )
 
 
 @dataclass(frozen=True)
@@ -137,20 +151,41 @@ def graph_of(job: Job, draft: Draft) -> Replay:
         programs.append(_program(rank, nodes, used, streams, kernels, durations))
     played = set(draft.programs)
     comms = tuple(
-        Comm(m.op, m.size, (m.ranks,), m.axis, arrivals[i], m.in_place, m.sender if m.sender in played else -1)
+        Comm(
+            m.op,
+            m.size,
+            (m.ranks,),
+            m.axis,
+            arrivals[i],
+            m.in_place,
+            m.sender if m.sender in played else -1,
+        )
         for i, m in enumerate(meetings)
     )
     names = tuple(f"stream {stream & 0xFFFFFFFF}" for stream in streams)
     represents: dict[int, tuple[int, ...]] = {rank: (rank,) for rank in draft.programs}
     phases = ("compute", "host", "", "communication")
-    graph = OpGraph(tuple(programs), tuple(kernels), comms, names, phases, represents, draft.queue)
-    return Replay(graph, np.array(durations), tuple(meetings), tuple(map(tuple, draft.programs.values())), job, draft)
+    graph = OpGraph(
+        tuple(programs), tuple(kernels), comms, names, phases, represents, draft.queue
+    )
+    return Replay(
+        graph,
+        np.array(durations),
+        tuple(meetings),
+        tuple(map(tuple, draft.programs.values())),
+        job,
+        draft,
+    )
 
 
 def _program(
-    rank: int, nodes: list[Node], used: dict[int, int], streams: dict[int, int], kernels: list[Kernel],
+    rank: int,
+    nodes: list[Node],
+    used: dict[int, int],
+    streams: dict[int, int],
+    kernels: list[Kernel],
     durations: list[float],
-) -> Program:  # fmt: skip
+) -> Program:
     place = {id(node): i for i, node in enumerate(nodes)}
     payload, parts = [], list[tuple[int, ...]]()
     for node in nodes:
@@ -166,11 +201,17 @@ def _program(
     zero = np.zeros(len(nodes), int)
     return Program(
         rank=rank,
-        kind=np.array([COMM if n.comms else KERNEL if n.kind == GPU else SYNC for n in nodes], int),
-        stream=np.array([streams[n.stream] if n.kind == GPU else 0 for n in nodes], int),
+        kind=np.array(
+            [COMM if n.comms else KERNEL if n.kind == GPU else SYNC for n in nodes], int
+        ),
+        stream=np.array(
+            [streams[n.stream] if n.kind == GPU else 0 for n in nodes], int
+        ),
         payload=np.array(payload, int),
         host=np.array([n.host for n in nodes]),
-        deps=tuple(tuple(place[id(d)] for d in n.deps if id(d) in place) for n in nodes),
+        deps=tuple(
+            tuple(place[id(d)] for d in n.deps if id(d) in place) for n in nodes
+        ),
         phase=zero,
         layer=zero,
         microbatch=np.array([n.op.step for n in nodes], int),

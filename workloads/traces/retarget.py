@@ -29,10 +29,23 @@ from workloads.traces.draft import Draft, Node
 from workloads.traces.families import FAMILIES
 from workloads.traces.work import GPU
 
-KEYS = ("parallel.dp", "parallel.bucket_cap", "parallel.data_parallel", "faults.slow_rank", "faults.slow_factor",
-        "faults.slow_per_layer", "cluster.host_factor")  # fmt: skip
+KEYS = (
+    "parallel.dp",
+    "parallel.bucket_cap",
+    "parallel.data_parallel",
+    "faults.slow_rank",
+    "faults.slow_factor",
+    "faults.slow_per_layer",
+    "cluster.host_factor",
+)
 # Changes that move communication to beside other kernels.
-MOVES = {"parallel.dp", "parallel.bucket_cap", "parallel.data_parallel", "faults.slow_rank", "cluster.host_factor"}
+MOVES = {
+    "parallel.dp",
+    "parallel.bucket_cap",
+    "parallel.data_parallel",
+    "faults.slow_rank",
+    "cluster.host_factor",
+}
 SECTIONS = ("parallel", "faults", "kernels", "nccl", "training", "model", "cluster")
 
 
@@ -50,7 +63,12 @@ class Changes:
     def communication(self) -> bool:
         """Whether communication cannot stay as it was recorded."""
         made = self.keys.get("parallel.data_parallel") == "ddp"
-        return bool(self.links or self.nccl or made or {"parallel.dp", "parallel.bucket_cap"} & set(self.keys))
+        return bool(
+            self.links
+            or self.nccl
+            or made
+            or {"parallel.dp", "parallel.bucket_cap"} & set(self.keys)
+        )
 
 
 def parse(changes: Iterable[str]) -> Changes:
@@ -75,12 +93,18 @@ def parse(changes: Iterable[str]) -> Changes:
             if value == "fused":
                 parts = [part.strip().replace("-", "_") for part in rest.split("+")]
                 known.pop("communication")
-                mistakes += [unknown("--set", "kernels", part, known) for part in parts if part not in known]
+                mistakes += [
+                    unknown("--set", "kernels", part, known)
+                    for part in parts
+                    if part not in known
+                ]
                 found.fused.append([known[part] for part in parts if part in known])
             elif rest.replace("-", "_") not in known:
                 mistakes.append(unknown("--set", "kernels", rest, known))
             else:
-                found.kernels[known[rest.replace("-", "_")]] = _factor(key, value, mistakes)
+                found.kernels[known[rest.replace("-", "_")]] = _factor(
+                    key, value, mistakes
+                )
         elif section == "nccl":
             found.nccl[rest] = value
         elif key in KEYS:
@@ -124,11 +148,23 @@ def integer(changes: Changes, key: str, low: int) -> int:
     except ValueError:
         value = low - 1
     if value < low:
-        raise InputError(Mistake("--set", key, f'"{changes.keys[key]}"', f"a whole number, at least {low}"))
+        raise InputError(
+            Mistake(
+                "--set",
+                key,
+                f'"{changes.keys[key]}"',
+                f"a whole number, at least {low}",
+            )
+        )
     return value
 
 
-def apply(draft: Draft, changes: Changes, copy: Callable[[float], float], beside: Callable[[Node], float]) -> None:
+def apply(
+    draft: Draft,
+    changes: Changes,
+    copy: Callable[[float], float],
+    beside: Callable[[Node], float],
+) -> None:
     """Makes the changes that concern operations.
 
     `copy` gives the seconds a GPU takes to scale that many bytes, `beside` how much longer a kernel takes beside
@@ -145,9 +181,11 @@ def apply(draft: Draft, changes: Changes, copy: Callable[[float], float], beside
 
     if changes.keys.keys() & MOVES or changes.links or changes.nccl:
         relieve(draft, beside)
-    cap = parse_bytes(changes.keys["parallel.bucket_cap"], "--set", "parallel.bucket_cap") if (
-        "parallel.bucket_cap" in changes.keys
-    ) else 0.0  # fmt: skip
+    cap = (
+        parse_bytes(changes.keys["parallel.bucket_cap"], "--set", "parallel.bucket_cap")
+        if ("parallel.bucket_cap" in changes.keys)
+        else 0.0
+    )
     if "parallel.dp" in changes.keys:
         ranks = integer(changes, "parallel.dp", 1)
         if not draft.meetings and ranks > 1:
@@ -162,7 +200,12 @@ def apply(draft: Draft, changes: Changes, copy: Callable[[float], float], beside
     for families in changes.fused:
         fuse(draft, families)
     for name, factor in changes.kernels.items():
-        scale(draft, lambda node, name=name, factor=factor: factor if node.family == name else 1.0)  # type: ignore[misc]
+        scale(
+            draft,
+            lambda node, name=name, factor=factor: (
+                factor if node.family == name else 1.0
+            ),
+        )  # type: ignore[misc]
         if name == "communication":
             _scale_communication(draft, factor)
         draft.changes.append(f"{name} kernels take {factor:g} of their time")
@@ -178,7 +221,9 @@ def _every(draft: Draft) -> Iterable[Node]:
     return (node for nodes in draft.programs.values() for node in nodes)
 
 
-def scale(draft: Draft, factor: Callable[[Node], float], only: Sequence[int] | None = None) -> None:
+def scale(
+    draft: Draft, factor: Callable[[Node], float], only: Sequence[int] | None = None
+) -> None:
     """Scales kernels; a factor of 0 takes their pauses too."""
     for rank, nodes in draft.programs.items():
         for node in nodes:
@@ -191,7 +236,10 @@ def scale(draft: Draft, factor: Callable[[Node], float], only: Sequence[int] | N
 
 def _scale_communication(draft: Draft, factor: float) -> None:
     for meeting in draft.meetings:
-        meeting.size, meeting.duration = meeting.size * factor, meeting.duration * factor
+        meeting.size, meeting.duration = (
+            meeting.size * factor,
+            meeting.duration * factor,
+        )
 
 
 def data_parallel(draft: Draft, ranks: int, beside: Callable[[Node], float]) -> None:
@@ -205,7 +253,11 @@ def data_parallel(draft: Draft, ranks: int, beside: Callable[[Node], float]) -> 
     everyone = set(range(draft.world))
     if any(set(m.ranks) != everyone for m in draft.meetings):
         found = "communication within parts of the job"
-        raise InputError(Mistake("--set", "parallel.dp", found, "a run in which all ranks do the same"))
+        raise InputError(
+            Mistake(
+                "--set", "parallel.dp", found, "a run in which all ranks do the same"
+            )
+        )
     for rank in [r for r in draft.programs if r >= ranks]:
         if len(draft.programs) > 1:
             del draft.programs[rank]
@@ -218,14 +270,20 @@ def data_parallel(draft: Draft, ranks: int, beside: Callable[[Node], float]) -> 
             if node.comms:
                 node.comms, node.duration, node.gap = [], 0.0, 0.0
         draft.meetings.clear()
-    draft.notes["ranks that were not recorded: they do what the recorded ones do"] += max(0, ranks - draft.world)
+    draft.notes["ranks that were not recorded: they do what the recorded ones do"] += (
+        max(0, ranks - draft.world)
+    )
     draft.changes.append(f"{ranks} data-parallel ranks instead of {draft.world}")
     draft.world = ranks
 
 
-def _data_parallel_kind(draft: Draft, kind: str, beside: Callable[[Node], float]) -> None:
+def _data_parallel_kind(
+    draft: Draft, kind: str, beside: Callable[[Node], float]
+) -> None:
     if kind not in ("ddp", "ddp-no-overlap"):
-        raise InputError(unknown("--set", "parallel.data_parallel", kind, ("ddp", "ddp-no-overlap")))
+        raise InputError(
+            unknown("--set", "parallel.data_parallel", kind, ("ddp", "ddp-no-overlap"))
+        )
     if kind == "ddp-no-overlap":
         without_overlap(draft, beside)
     elif draft.meetings and not _overlaps(draft):
@@ -246,8 +304,13 @@ def _overlaps(draft: Draft) -> bool:
                 return True
             if node.comms:
                 begin, end = max(m.begin for m in node.comms), node.op.end
-                listed = kernels[max(0, bisect_left(starts, begin) - 1) : bisect_right(starts, end)]
-                shared += sum(max(0.0, min(end, last) - max(begin, first)) for first, last in listed)
+                listed = kernels[
+                    max(0, bisect_left(starts, begin) - 1) : bisect_right(starts, end)
+                ]
+                shared += sum(
+                    max(0.0, min(end, last) - max(begin, first))
+                    for first, last in listed
+                )
                 total += end - begin
     return shared > 0.1 * total
 
@@ -261,7 +324,9 @@ def without_overlap(draft: Draft, beside: Callable[[Node], float]) -> None:
             if node.kind != GPU:
                 continue
             if node.comms:
-                node.deps = [*node.deps, computing] if computing is not None else node.deps
+                node.deps = (
+                    [*node.deps, computing] if computing is not None else node.deps
+                )
                 pending.append(node)
             else:
                 node.deps = [*node.deps, *pending]
@@ -275,7 +340,9 @@ def relieve(draft: Draft, beside: Callable[[Node], float]) -> None:
         return
     draft.relieved = True
     for nodes in draft.programs.values():
-        moving = sorted((n.op.start, n.op.end) for n in nodes if n.comms and n.comms[0].members)
+        moving = sorted(
+            (n.op.start, n.op.end) for n in nodes if n.comms and n.comms[0].members
+        )
         starts = [start for start, _ in moving]
         for node in nodes:
             if node.kind != GPU or node.comms or node.duration <= 0:

@@ -40,13 +40,32 @@ KINDS = (*GPU_KINDS, *HOST_KINDS, "step", "communication", "gradient", "data")
 _WORD = pa.dictionary(pa.int32(), pa.string())
 SCHEMA = pa.schema(
     [
-        ("rank", pa.int32()), ("kind", _WORD), ("name", _WORD), ("operator", _WORD), ("stream", pa.int64()),
-        ("start", pa.float64()), ("end", pa.float64()), ("bytes", pa.float64()), ("collective", _WORD),
-        ("group", _WORD), ("peers", _WORD), ("sequence", pa.int64()), ("correlation", pa.int64()),
-        ("target", pa.int64()), ("shape", _WORD), ("dtype", _WORD),
+        ("rank", pa.int32()),
+        ("kind", _WORD),
+        ("name", _WORD),
+        ("operator", _WORD),
+        ("stream", pa.int64()),
+        ("start", pa.float64()),
+        ("end", pa.float64()),
+        ("bytes", pa.float64()),
+        ("collective", _WORD),
+        ("group", _WORD),
+        ("peers", _WORD),
+        ("sequence", pa.int64()),
+        ("correlation", pa.int64()),
+        ("target", pa.int64()),
+        ("shape", _WORD),
+        ("dtype", _WORD),
     ]
-)  # fmt: skip
-DROPPED = pa.schema([("rank", pa.int32()), ("what", pa.string()), ("why", pa.string()), ("count", pa.int64())])
+)
+DROPPED = pa.schema(
+    [
+        ("rank", pa.int32()),
+        ("what", pa.string()),
+        ("why", pa.string()),
+        ("count", pa.int64()),
+    ]
+)
 
 
 @dataclass(slots=True)
@@ -127,12 +146,18 @@ def table_of(spans: list[Span], rank: int) -> pa.Table:
     columns = [pa.array([rank] * len(spans), pa.int32())]
     for entry in list(SCHEMA)[1:]:
         values = list(map(attrgetter(entry.name), spans))
-        column = pa.array(values, pa.string()) if entry.type == _WORD else pa.array(values, entry.type)
+        column = (
+            pa.array(values, pa.string())
+            if entry.type == _WORD
+            else pa.array(values, entry.type)
+        )
         columns.append(column.dictionary_encode() if entry.type == _WORD else column)
     return pa.Table.from_arrays(columns, schema=SCHEMA)
 
 
-def dropped_of(counts: Counter[tuple[str, str]] | Iterable[tuple[tuple[str, str], int]], rank: int) -> pa.Table:
+def dropped_of(
+    counts: Counter[tuple[str, str]] | Iterable[tuple[tuple[str, str], int]], rank: int
+) -> pa.Table:
     """Table of what was left out: (what, why) -> count."""
     rows = sorted(dict(counts).items())
     return pa.table(

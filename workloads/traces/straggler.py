@@ -24,19 +24,29 @@ def straggler(draft: Draft, changes: Changes) -> None:
     if not any(key.startswith("faults.") for key in changes.keys):
         return
     if "faults.slow_rank" not in changes.keys:
-        raise InputError(Mistake("--set", "faults.slow_rank", "nothing", "the rank that is slow"))
+        raise InputError(
+            Mistake("--set", "faults.slow_rank", "nothing", "the rank that is slow")
+        )
     rank = integer(changes, "faults.slow_rank", 0)
     if rank >= draft.world:
-        raise InputError(Mistake("--set", "faults.slow_rank", str(rank), f"a rank below {draft.world}"))
+        raise InputError(
+            Mistake(
+                "--set", "faults.slow_rank", str(rank), f"a rank below {draft.world}"
+            )
+        )
     with_rank(draft, rank)
     if "faults.slow_factor" in changes.keys:
         factor = asked_factor(changes, "faults.slow_factor")
         scale(draft, lambda node: factor, only=[rank])
         draft.changes.append(f"kernels of rank {rank} take {factor:g} of their time")
     if "faults.slow_per_layer" in changes.keys:
-        delay = parse_duration(changes.keys["faults.slow_per_layer"], "--set", "faults.slow_per_layer")
+        delay = parse_duration(
+            changes.keys["faults.slow_per_layer"], "--set", "faults.slow_per_layer"
+        )
         draft.programs[rank] = _spun(draft.programs[rank], delay)
-        draft.changes.append(f"rank {rank} spins {delay * 1e3:g} ms in every layer's forward pass")
+        draft.changes.append(
+            f"rank {rank} spins {delay * 1e3:g} ms in every layer's forward pass"
+        )
 
 
 def _spun(nodes: list[Node], delay: float) -> list[Node]:
@@ -49,14 +59,36 @@ def _spun(nodes: list[Node], delay: float) -> list[Node]:
     """
     result = []
     for node in nodes:
-        forward = node.kind == GPU and node.family == "attention" and "backward" not in node.op.operator
-        if forward and not re.search("bwd|bprop|dot_do_o|convert_dq|reduce_head", node.op.name):
-            op = Op(GPU, SPIN, node.op.issue, node.op.start, node.op.start, node.stream, step=node.op.step)
+        forward = (
+            node.kind == GPU
+            and node.family == "attention"
+            and "backward" not in node.op.operator
+        )
+        if forward and not re.search(
+            "bwd|bprop|dot_do_o|convert_dq|reduce_head", node.op.name
+        ):
+            op = Op(
+                GPU,
+                SPIN,
+                node.op.issue,
+                node.op.start,
+                node.op.start,
+                node.stream,
+                step=node.op.step,
+            )
             result.append(Node(op, node.stream, duration=delay, gap=0.0))
         result.append(node)
     if len(result) == len(nodes):
         expected = "a trace with attention in its layers"
-        raise InputError(Mistake("--set", "faults.slow_per_layer", "none", expected, "use faults.slow_factor"))
+        raise InputError(
+            Mistake(
+                "--set",
+                "faults.slow_per_layer",
+                "none",
+                expected,
+                "use faults.slow_factor",
+            )
+        )
     return result
 
 
@@ -72,9 +104,16 @@ def with_rank(draft: Draft, rank: int) -> None:
         return
     if any(m.op == "send" or rank not in m.ranks for m in draft.meetings):
         found = f"rank {rank}, which was not recorded"
-        raise InputError(Mistake("--set", "faults.slow_rank", found, "a recorded rank, as ranks differ"))
+        raise InputError(
+            Mistake(
+                "--set", "faults.slow_rank", found, "a recorded rank, as ranks differ"
+            )
+        )
     source = next(iter(draft.programs.values()))
-    copies = {id(node): replace(node, deps=list(node.deps), comms=list(node.comms)) for node in source}
+    copies = {
+        id(node): replace(node, deps=list(node.deps), comms=list(node.comms))
+        for node in source
+    }
     for copied in copies.values():
         copied.deps = [copies[id(d)] for d in copied.deps]
     draft.programs[rank] = list(copies.values())

@@ -71,7 +71,9 @@ class Op:
     dtype: str = ""
     deps: list[int] = field(default_factory=list)
     comms: tuple[int, ...] = ()  # rendezvous, once matched
-    finish: float = 0.0  # end as recorded, where `end` is that of all ranks of a collective
+    finish: float = (
+        0.0  # end as recorded, where `end` is that of all ranks of a collective
+    )
 
 
 @dataclass
@@ -86,7 +88,9 @@ class Work:
     steps: list[Step]
     notes: Counter[str]
     calls: dict[str, list[Row]]
-    gradients: list[tuple[float, float]] = field(default_factory=list)  # (when it was ready on the host, bytes)
+    gradients: list[tuple[float, float]] = field(
+        default_factory=list
+    )  # (when it was ready on the host, bytes)
     path: str = ""
 
     @property
@@ -96,9 +100,15 @@ class Work:
 
     def rename(self, names: Mapping[str, str]) -> None:
         """Gives steps other names; one that would have the name of another gets its rank's."""
-        own = {name: f"{name} of rank {self.rank}" for name, _, _ in self.steps if name in set(names.values())}
+        own = {
+            name: f"{name} of rank {self.rank}"
+            for name, _, _ in self.steps
+            if name in set(names.values())
+        }
         names = own | dict(names)
-        self.steps = [(names.get(name, name), start, end) for name, start, end in self.steps]
+        self.steps = [
+            (names.get(name, name), start, end) for name, start, end in self.steps
+        ]
         for op in self.ops:
             if op.kind == MARK:
                 what, _, name = op.name.partition(" ")
@@ -109,7 +119,9 @@ class Work:
         for op in self.ops:
             op.issue, op.start = op.issue + offset, op.start + offset
             op.end, op.finish = op.end + offset, op.finish + offset
-        self.steps = [(name, start + offset, end + offset) for name, start, end in self.steps]
+        self.steps = [
+            (name, start + offset, end + offset) for name, start, end in self.steps
+        ]
         self.gradients = [(time + offset, size) for time, size in self.gradients]
 
 
@@ -127,7 +139,14 @@ def work_of(recording: Recording) -> Work:
     ops += _queue_waits(ops, rows["launch"], launches, notes)
     ops += _synchronisations(ops, rows["sync"], notes)
     ops += [
-        Op(SYNC, "blocking copy", op.issue, op.issue, launches[op.correlation].end, thread=op.thread)
+        Op(
+            SYNC,
+            "blocking copy",
+            op.issue,
+            op.issue,
+            launches[op.correlation].end,
+            thread=op.thread,
+        )
         for op in ops
         if op.blocking
     ]
@@ -147,7 +166,9 @@ def work_of(recording: Recording) -> Work:
 def _rows(recording: Recording) -> dict[str, list[Row]]:
     """Rows by kind. Texts are shared between rows: of each there is one."""
     rows: dict[str, list[Row]] = defaultdict(list)
-    columns = [_values(recording.spans.column(name)) for name in ("kind", *Row.__slots__)]
+    columns = [
+        _values(recording.spans.column(name)) for name in ("kind", *Row.__slots__)
+    ]
     for kind, *values in zip(*columns, strict=True):
         rows[kind].append(Row(*values))
     return rows
@@ -161,9 +182,13 @@ def _values(column: pa.ChunkedArray) -> list[Any]:
     return [words[code] for code in found.indices.to_pylist()]
 
 
-def _gpu_ops(rows: dict[str, list[Row]], launches: dict[int, Any], notes: Counter[str]) -> list[Op]:
+def _gpu_ops(
+    rows: dict[str, list[Row]], launches: dict[int, Any], notes: Counter[str]
+) -> list[Op]:
     """GPU work with its launches; work without one was launched before, or goes with what precedes it."""
-    found = sorted((row for kind in GPU_KINDS for row in rows[kind]), key=lambda row: row.start)
+    found = sorted(
+        (row for kind in GPU_KINDS for row in rows[kind]), key=lambda row: row.start
+    )
     ops, last = list[Op](), dict[int, Op]()
     for row in found:
         call, stream = launches.get(row.correlation), row.stream
@@ -171,38 +196,67 @@ def _gpu_ops(rows: dict[str, list[Row]], launches: dict[int, Any], notes: Counte
         issue = call.start if call else -inf
         if call is None and before is not None and before.linked:
             issue = before.issue
-            notes["GPU operations without a launch, placed after the one before them"] += 1
+            notes[
+                "GPU operations without a launch, placed after the one before them"
+            ] += 1
         elif call is None:
             notes["GPU operations launched before the recording"] += 1
         if issue > row.start:
-            notes["GPU operations that start before their launch (launched when they start)"] += 1
+            notes[
+                "GPU operations that start before their launch (launched when they start)"
+            ] += 1
             issue = row.start
         if before is not None and issue < before.issue:
             issue = before.issue
             notes["launches put into the order of their stream"] += call is not None
         start, end = float(row.start), float(row.end)
         if before is not None and start < before.end:
-            notes["GPU operations that overlap the one before on their stream"] += before.end - start > EPS
+            notes["GPU operations that overlap the one before on their stream"] += (
+                before.end - start > EPS
+            )
             start = min(before.end, end)
         op = Op(
-            GPU, row.name, issue, start, end, stream, row.operator, row.collective, row.group, row.peers,
-            row.sequence, row.bytes, row.correlation, thread=call.stream if call else 0,
-            linked=call is not None or (before is not None and before.linked), shape=row.shape, dtype=row.dtype,
-        )  # fmt: skip
-        op.blocking = call is not None and call.end >= op.end and call.end - call.start > SHORTEST
+            GPU,
+            row.name,
+            issue,
+            start,
+            end,
+            stream,
+            row.operator,
+            row.collective,
+            row.group,
+            row.peers,
+            row.sequence,
+            row.bytes,
+            row.correlation,
+            thread=call.stream if call else 0,
+            linked=call is not None or (before is not None and before.linked),
+            shape=row.shape,
+            dtype=row.dtype,
+        )
+        op.blocking = (
+            call is not None and call.end >= op.end and call.end - call.start > SHORTEST
+        )
         last[stream] = op
         ops.append(op)
     return ops
 
 
-def _describe(ops: list[Op], rows: dict[str, list[Row]], launches: dict[int, Any]) -> None:
+def _describe(
+    ops: list[Op], rows: dict[str, list[Row]], launches: dict[int, Any]
+) -> None:
     """What communication kernels do not say themselves, from the calls of the framework around their launch."""
     windows: dict[int, list[Row]] = defaultdict(list)
     for row in rows["communication"]:
         windows[row.stream].append(row)
-    begun = {thread: [row.start for row in listed] for thread, listed in windows.items()}
+    begun = {
+        thread: [row.start for row in listed] for thread, listed in windows.items()
+    }
     previous: dict[int, float] = {}
-    for op in sorted((op for op in ops if op.collective and op.correlation in launches), key=lambda op: op.issue):
+    for op in sorted(
+        (op for op in ops if op.collective and op.correlation in launches),
+        key=lambda op: op.issue,
+    ):
         call = launches[op.correlation]
         thread, at = call.stream, call.start
         listed = windows[thread]
@@ -214,7 +268,11 @@ def _describe(ops: list[Op], rows: dict[str, list[Row]], launches: dict[int, Any
         if sends and op.collective in ("all_to_all", "p2p"):
             op.collective, op.peers = "p2p", ";".join(sends)
         for row in around:
-            if row.collective and row.collective not in ("wait", "p2p") and op.collective != "p2p":
+            if (
+                row.collective
+                and row.collective not in ("wait", "p2p")
+                and op.collective != "p2p"
+            ):
                 op.collective = row.collective
             op.group = op.group or (row.group if row.collective != "wait" else "")
             op.bytes = op.bytes or row.bytes
@@ -229,7 +287,9 @@ def fill_payloads(ops: list[Op], world: int) -> None:
             op.bytes = op.bytes or payload(op.collective, op.shape, op.dtype, world)
 
 
-def _queue_waits(ops: list[Op], calls: list[Row], launches: dict[int, Any], notes: Counter[str]) -> list[Op]:
+def _queue_waits(
+    ops: list[Op], calls: list[Row], launches: dict[int, Any], notes: Counter[str]
+) -> list[Op]:
     """Launch calls that waited for room in the launch queue: a synchronisation before the launch."""
     if not calls:
         return []
@@ -247,7 +307,16 @@ def _queue_waits(ops: list[Op], calls: list[Row], launches: dict[int, Any], note
         outstanding = bisect_right(issued, call.start) - bisect_right(ends, call.start)
         if outstanding < OUTSTANDING:
             continue
-        waits.append(Op(SYNC, "launch queue full", call.start, call.start, call.end - usual, thread=op.thread))
+        waits.append(
+            Op(
+                SYNC,
+                "launch queue full",
+                call.start,
+                call.start,
+                call.end - usual,
+                thread=op.thread,
+            )
+        )
         op.issue = call.end - usual
         notes["launches that waited for room in the launch queue"] += 1
     return waits
@@ -255,11 +324,17 @@ def _queue_waits(ops: list[Op], calls: list[Row], launches: dict[int, Any], note
 
 def _synchronisations(ops: list[Op], rows: list[Row], notes: Counter[str]) -> list[Op]:
     """Calls that hold the host until GPU work is done, and copies that return only then."""
-    syncs = [Op(SYNC, row.name, row.start, row.start, row.end, thread=row.stream) for row in rows]
+    syncs = [
+        Op(SYNC, row.name, row.start, row.start, row.end, thread=row.stream)
+        for row in rows
+    ]
     issues = sorted((op.issue, op.thread) for op in ops if op.issue > -inf)
     kept = []
     for sync in syncs:
-        first, last = bisect_right(issues, (sync.start + EPS, 1 << 62)), bisect_right(issues, (sync.end - EPS, 0))
+        first, last = (
+            bisect_right(issues, (sync.start + EPS, 1 << 62)),
+            bisect_right(issues, (sync.end - EPS, 0)),
+        )
         if any(thread != sync.thread for _, thread in issues[first:last]):
             notes["synchronisations of one thread while another went on, left out"] += 1
         else:

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from sim.collectives import protocols
 from sim.collectives.assemble import assemble
 from sim.collectives.constants import Constants, Pace
 from sim.collectives.group import Group, group_of
+from sim.collectives.nccl import protocols
+from sim.collectives.nccl.tuning import Model, Rows
 from sim.collectives.plan import Plan, Send
-from sim.collectives.tuning import Model, Rows
-from sim.sections import Nccl
+from sim.spec.sections import Nccl
 
 OPS = ("all_gather",)
 PROTOS = ("Simple",)
@@ -19,7 +19,13 @@ ORDER = 7  # behind NCCL's own, which win ties
 # Microseconds under LL, LL128 and Simple: an operation, and a step over NVLink, over PCIe and between hosts.
 ROWS = Rows(base=(0, 0, 4.0), nvlink=(0, 0, 1.0), pci=(0, 0, 2.0), net=(0, 0, 8.0))
 CONSTANTS = {
-    "Simple": Pace(start=8e-6, hop=2e-6, rate={"all_reduce": 6e10}, link={"all_reduce": 0.8}, evidence="guess"),
+    "Simple": Pace(
+        start=8e-6,
+        hop=2e-6,
+        rate={"all_reduce": 6e10},
+        link={"all_reduce": 0.8},
+        evidence="guess",
+    ),
 }
 
 
@@ -44,7 +50,14 @@ def plan(
     inside = sum(reach < group.per_node for reach in reaches(group.n))
     between = len(reaches(group.n)) - inside
     crossing = size * (group.n - group.per_node) / group.n
-    work = protocols.Work(inside, between, size / group.n / channels, sent / channels, sent - crossing, crossing)
+    work = protocols.Work(
+        inside,
+        between,
+        size / group.n / channels,
+        sent / channels,
+        sent - crossing,
+        crossing,
+    )
     return assemble(
         op, size, group, fabric, work, flows,
         algo="doubling", proto=proto, channels=channels, threads=512, between=ROWS.between_hosts(proto), table=table,
@@ -59,14 +72,20 @@ def reaches(n: int) -> list[int]:
 def steps(op: str, n: int) -> list[list[Send]]:
     """Rounds between ranks 0..n-1, which a test replays: chunk r is rank r's part."""
     return [
-        [Send(r, r ^ reach, r // reach * reach + k, False) for r in range(n) for k in range(reach)]
+        [
+            Send(r, r ^ reach, r // reach * reach + k, False)
+            for r in range(n)
+            for k in range(reach)
+        ]
         for reach in reaches(n)
     ]
 
 
 def runs_on(op: str, group: Group, fabric: Any, wanted: Nccl) -> str | None:
     """Why it cannot run there, or None."""
-    return None if group.n & (group.n - 1) == 0 else f"{group.n} ranks are no power of two"
+    return (
+        None if group.n & (group.n - 1) == 0 else f"{group.n} ranks are no power of two"
+    )
 
 
 def estimate(op: str, proto: str, model: Model) -> tuple[float, float]:

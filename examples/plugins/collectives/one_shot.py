@@ -6,11 +6,11 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from sim.collectives import paths
 from sim.collectives.constants import Constants
 from sim.collectives.group import Group, group_of
 from sim.collectives.plan import Plan, Send
-from sim.sections import Nccl
+from sim.collectives.wires import paths
+from sim.spec.sections import Nccl
 
 OPS = ("all_gather",)
 PROTOS = ("Simple",)
@@ -31,7 +31,19 @@ def plan(
     group = group_of(fabric, ranks, nccl or Nccl())
     pairs = [(a, b, 1 / group.n) for a in group.ranks for b in group.ranks if a != b]
     links, usage = paths.gather(fabric, group.expand(fabric, pairs))
-    return Plan(op, size, group.ranks, "one_shot", proto, channels, START, links, usage, math.inf, "guess")
+    return Plan(
+        op,
+        size,
+        group.ranks,
+        "one_shot",
+        proto,
+        channels,
+        START,
+        links,
+        usage,
+        math.inf,
+        "guess",
+    )
 
 
 def steps(op: str, n: int) -> list[list[Send]]:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from sim.result import Result
+    from sim.analysis.prediction import Result
 
 SUFFIXES = (".csv",)
 

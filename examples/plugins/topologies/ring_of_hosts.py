@@ -9,7 +9,10 @@ from topologies.core.quantity import LinkSpec, Quantity
 from topologies.fabric import Fabric
 from topologies.fabric.builder import FabricBuilder
 
-CABLE = LinkSpec(Quantity(48e9, "guess", "one 400 Gbit/s port"), Quantity(1e-6, "guess", "order of magnitude of a hop"))
+CABLE = LinkSpec(
+    Quantity(48e9, "guess", "one 400 Gbit/s port"),
+    Quantity(1e-6, "guess", "order of magnitude of a hop"),
+)
 
 
 @dataclass(frozen=True)
@@ -41,11 +44,15 @@ def build(params: Params) -> Fabric:
     ``host0/gpu0 > host0/pcieswitch0 > host0/nic0 > switch0 > switch1 > switch2 > host2/nic0 > ...``, or backwards.
     """
     builder = FabricBuilder()
-    one = host.Params(**{entry.name: getattr(params, entry.name) for entry in fields(host.Params)})
+    one = host.Params(
+        **{entry.name: getattr(params, entry.name) for entry in fields(host.Params)}
+    )
     for at in range(params.hosts):
         builder.node(f"switch{at}", "leaf")
         for nic in host.add_host(builder, one, f"host{at}", f"host{at}/"):
             builder.link(nic, f"switch{at}", "nic", params.nic)
     for at in range(params.hosts if params.hosts > 2 else params.hosts - 1):
-        builder.link(f"switch{at}", f"switch{(at + 1) % params.hosts}", "cable", params.cable)
+        builder.link(
+            f"switch{at}", f"switch{(at + 1) % params.hosts}", "cable", params.cable
+        )
     return builder.finish("ring-of-hosts", params.gpu, "ring_of_hosts")

@@ -10,7 +10,11 @@ from sim.errors import InputError, Mistake
 from workloads.traces.schema import Recording, Span, dropped_of, table_of
 
 HEAD = "kind,stream,name,start_us,duration_us,launch"
-KINDS = ("step", "launch", "kernel")  # `launch` numbers a launch and the kernel that it started
+KINDS = (
+    "step",
+    "launch",
+    "kernel",
+)  # `launch` numbers a launch and the kernel that it started
 
 
 def sniff(head: bytes) -> bool:
@@ -34,11 +38,33 @@ def read(path: Path) -> Recording:
             try:
                 kind, stream, name, start, duration, launch = row
                 times = float(start) * 1e-6, float(duration) * 1e-6
-                span = Span(kind, name, int(stream), times[0], sum(times), correlation=int(launch))
+                span = Span(
+                    kind,
+                    name,
+                    int(stream),
+                    times[0],
+                    sum(times),
+                    correlation=int(launch),
+                )
             except ValueError:
-                raise InputError(Mistake(str(path), f"line {number}", ",".join(row), HEAD)) from None
+                raise InputError(
+                    Mistake(str(path), f"line {number}", ",".join(row), HEAD)
+                ) from None
             if kind in KINDS:
                 spans.append(span)
             else:
-                counts[kind, f"none of {', '.join(KINDS)}"] += 1  # told among what was left out
-    return Recording(str(path), "csv_log", -1, 0, 0, "", "", {}, table_of(spans, -1), dropped_of(counts, -1))
+                counts[kind, f"none of {', '.join(KINDS)}"] += (
+                    1  # told among what was left out
+                )
+    return Recording(
+        str(path),
+        "csv_log",
+        -1,
+        0,
+        0,
+        "",
+        "",
+        {},
+        table_of(spans, -1),
+        dropped_of(counts, -1),
+    )

@@ -13,28 +13,101 @@ from sim.errors import InputError, unknown
 HERE = Path(__file__).parent
 #: What the host spends time on, as lowering names it.
 OPERATIONS = (
-    "graph_launch", "graph_replay", "launch", "linear", "linear_backward", "linear_weight_backward",
-    "elementwise", "elementwise_nograd", "elementwise_backward", "view", "view_backward", "norm",
-    "norm_backward", "attention", "attention_backward", "embedding", "embedding_backward", "loss",
-    "loss_backward", "module", "accumulate", "accumulate_grad", "backward_call", "step_python", "checkpoint",
-    "checkpoint_backward", "ddp_forward", "ddp_hook", "ddp_finalize", "collective", "optimizer_step",
-    "optimizer_param", "zero_grad", "zero_grad_param", "optimizer_step_dtensor", "optimizer_param_dtensor",
-    "zero_grad_param_dtensor", "fsdp_unshard", "fsdp_unshard_param", "fsdp_wait", "fsdp_wait_param",
-    "fsdp_pre_forward", "fsdp_post_forward", "fsdp_pre_backward", "fsdp_post_backward", "fsdp_reduce_param",
-    "fsdp_finalize", "dtensor_linear", "dtensor_backward", "functional_collective", "pp_action", "p2p_batch",
-    "p2p_op", "all_to_all", "batch_norm", "batch_norm_backward", "broadcast_buffers", "broadcast_copy", "conv",
-    "conv_backward", "custom_function", "custom_function_backward", "index", "index_backward", "pool",
-    "pool_backward", "select_backward", "softmax", "softmax_backward", "sort", "stack", "quantize",
-    "compiled_forward", "compiled_backward", "compiled_launch", "fused", "fused_backward", "unfused_attention",
-    "unfused_attention_backward", "blocked_launch", "zero_bucket", "zero_param", "grouped_gemm", "moe_counts",
-)  # fmt: skip
-SCHEMA = Table({
-    "inherits": Text(),
-    "captured": Switch(),
-    "kernel_gap_us": Number(),
-    "host_us": Table(dict.fromkeys(OPERATIONS, Number())),
-    "buckets": Table(dict.fromkeys(("reduce", "allgather"), Number(1, whole=True))),
-}, needed=("host_us",))  # fmt: skip
+    "graph_launch",
+    "graph_replay",
+    "launch",
+    "linear",
+    "linear_backward",
+    "linear_weight_backward",
+    "elementwise",
+    "elementwise_nograd",
+    "elementwise_backward",
+    "view",
+    "view_backward",
+    "norm",
+    "norm_backward",
+    "attention",
+    "attention_backward",
+    "embedding",
+    "embedding_backward",
+    "loss",
+    "loss_backward",
+    "module",
+    "accumulate",
+    "accumulate_grad",
+    "backward_call",
+    "step_python",
+    "checkpoint",
+    "checkpoint_backward",
+    "ddp_forward",
+    "ddp_hook",
+    "ddp_finalize",
+    "collective",
+    "optimizer_step",
+    "optimizer_param",
+    "zero_grad",
+    "zero_grad_param",
+    "optimizer_step_dtensor",
+    "optimizer_param_dtensor",
+    "zero_grad_param_dtensor",
+    "fsdp_unshard",
+    "fsdp_unshard_param",
+    "fsdp_wait",
+    "fsdp_wait_param",
+    "fsdp_pre_forward",
+    "fsdp_post_forward",
+    "fsdp_pre_backward",
+    "fsdp_post_backward",
+    "fsdp_reduce_param",
+    "fsdp_finalize",
+    "dtensor_linear",
+    "dtensor_backward",
+    "functional_collective",
+    "pp_action",
+    "p2p_batch",
+    "p2p_op",
+    "all_to_all",
+    "batch_norm",
+    "batch_norm_backward",
+    "broadcast_buffers",
+    "broadcast_copy",
+    "conv",
+    "conv_backward",
+    "custom_function",
+    "custom_function_backward",
+    "index",
+    "index_backward",
+    "pool",
+    "pool_backward",
+    "select_backward",
+    "softmax",
+    "softmax_backward",
+    "sort",
+    "stack",
+    "quantize",
+    "compiled_forward",
+    "compiled_backward",
+    "compiled_launch",
+    "fused",
+    "fused_backward",
+    "unfused_attention",
+    "unfused_attention_backward",
+    "blocked_launch",
+    "zero_bucket",
+    "zero_param",
+    "grouped_gemm",
+    "moe_counts",
+)
+SCHEMA = Table(
+    {
+        "inherits": Text(),
+        "captured": Switch(),
+        "kernel_gap_us": Number(),
+        "host_us": Table(dict.fromkeys(OPERATIONS, Number())),
+        "buckets": Table(dict.fromkeys(("reduce", "allgather"), Number(1, whole=True))),
+    },
+    needed=("host_us",),
+)
 
 
 def framework_names() -> list[str]:
@@ -55,7 +128,9 @@ def host_costs(framework: str) -> dict[str, float]:
     inherited = host_costs(table["inherits"]) if "inherits" in table else {}
     if table.get("captured"):
         inherited = dict.fromkeys(inherited, 0.0)
-    return inherited | {name: micros * 1e-6 for name, micros in table["host_us"].items()}
+    return inherited | {
+        name: micros * 1e-6 for name, micros in table["host_us"].items()
+    }
 
 
 @cache
@@ -68,11 +143,16 @@ def kernel_gap(framework: str) -> float | None:
 @cache
 def buckets(framework: str) -> dict[str, int]:
     """Elements of a bucket by what is sent in it (``reduce``, ``allgather``); empty where the framework says none."""
-    return {name: int(elements) for name, elements in _read(framework).get("buckets", {}).items()}
+    return {
+        name: int(elements)
+        for name, elements in _read(framework).get("buckets", {}).items()
+    }
 
 
 def _read(framework: str) -> dict[str, Any]:
     path = HERE / f"{framework}.toml"
     if not path.exists():
-        raise InputError(unknown("scenario", "training.framework", framework, framework_names()))
+        raise InputError(
+            unknown("scenario", "training.framework", framework, framework_names())
+        )
     return schema.read(path, SCHEMA)

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from sim.timeline import COMMUNICATION, Timeline
+from sim.analysis.timeline import COMMUNICATION, Timeline
 
 if TYPE_CHECKING:
-    from sim.result import Result
+    from sim.analysis.prediction import Result
 
 MOST_RANKS = 24
 MOST_SPANS = 80_000  # in the file; what is beyond is merged
@@ -38,13 +38,29 @@ def gantt(result: Result) -> Data | None:
     for rank, members in sorted(shown.items()):
         mine = spans.of_rank(rank)
         merged = len(mine) > room
-        for stream in dict.fromkeys(sorted(mine["stream"].tolist(), key=lambda s: (s != "compute", s == "host", s))):
+        for stream in dict.fromkeys(
+            sorted(
+                mine["stream"].tolist(), key=lambda s: (s != "compute", s == "host", s)
+            )
+        ):
             row = mine.select(mine.matches("stream", stream))
             row = row.select(np.argsort(row["start"], kind="stable"))
-            columns = _merged(row, begin, (end - begin) / FINEST, words, facts) if merged else None
+            columns = (
+                _merged(row, begin, (end - begin) / FINEST, words, facts)
+                if merged
+                else None
+            )
             columns = columns or _columns(row, begin, words, facts)
             stands = sum(weights[m] for m in members)
-            rows.append({"rank": rank, "stands": stands, "stream": stream, "merged": merged, **columns})
+            rows.append(
+                {
+                    "rank": rank,
+                    "stands": stands,
+                    "stream": stream,
+                    "merged": merged,
+                    **columns,
+                }
+            )
     return {
         "length": round((end - begin) * 1e9),
         "rows": rows,
@@ -79,24 +95,34 @@ def _alike(spans: Timeline, tolerance: float) -> dict[int, list[int]]:
     names = spans.words("name").codes
     for rank, rows in zip(ranks.tolist(), np.split(order, first[1:]), strict=True):
         start, end = spans["start"][rows], spans["end"][rows]
-        times = np.round(np.array([start.sum(), end.sum()]) / max(1, len(rows)) / tolerance).astype(int).tolist()
+        times = (
+            np.round(np.array([start.sum(), end.sum()]) / max(1, len(rows)) / tolerance)
+            .astype(int)
+            .tolist()
+        )
         groups.setdefault((names[rows].tobytes(), *times), []).append(rank)
     return {members[0]: members for members in groups.values()}
 
 
-def _choose(groups: dict[int, list[int]], spans: Timeline, weights: dict[int, int]) -> dict[int, list[int]]:
+def _choose(
+    groups: dict[int, list[int]], spans: Timeline, weights: dict[int, int]
+) -> dict[int, list[int]]:
     """At most MOST_RANKS groups: the one that ends last, the one that ends first, and others evenly between."""
     if len(groups) <= MOST_RANKS:
         return groups
     end = {rank: float(spans["end"][spans["rank"] == rank].max()) for rank in groups}
     ordered = sorted(groups, key=lambda rank: (end[rank], rank))
-    kept = {ordered[round(i)] for i in np.linspace(0, len(ordered) - 1, MOST_RANKS).tolist()}
+    kept = {
+        ordered[round(i)] for i in np.linspace(0, len(ordered) - 1, MOST_RANKS).tolist()
+    }
     return {rank: members for rank, members in groups.items() if rank in kept}
 
 
 def _columns(row: Timeline, begin: float, words: _Table, facts: _Table) -> Data:
     start = _ns(row["start"] - begin)
-    waits = np.where(row.matches("kind", *COMMUNICATION), _ns(row["ready"] - row["start"]), 0)
+    waits = np.where(
+        row.matches("kind", *COMMUNICATION), _ns(row["ready"] - row["start"]), 0
+    )
     keys = ("kind", "phase", "axis", "layer", "microbatch", "bytes", "flops", "group")
     values = zip(*(row[key].tolist() for key in keys), strict=True)
     return {
@@ -108,11 +134,18 @@ def _columns(row: Timeline, begin: float, words: _Table, facts: _Table) -> Data:
     }
 
 
-def _merged(row: Timeline, begin: float, apart: float, words: _Table, facts: _Table) -> Data:
+def _merged(
+    row: Timeline, begin: float, apart: float, words: _Table, facts: _Table
+) -> Data:
     """Neighbours of one phase and axis that lie closer than `apart` seconds as one span named by its longest."""
     phase, axis = row.words("phase").codes, row.words("axis").codes
     start, end = row["start"], row["end"]
-    cut = (np.diff(phase) != 0) | (np.diff(axis) != 0) | (start[1:] - end[:-1] > apart) | (np.diff(start) > apart)
+    cut = (
+        (np.diff(phase) != 0)
+        | (np.diff(axis) != 0)
+        | (start[1:] - end[:-1] > apart)
+        | (np.diff(start) > apart)
+    )
     first = np.concatenate([[0], np.flatnonzero(cut) + 1])
     last = np.concatenate([first[1:], [len(row)]]) - 1
     lead = row.select(first)
@@ -121,7 +154,8 @@ def _merged(row: Timeline, begin: float, apart: float, words: _Table, facts: _Ta
     made["d"] = (_ns(end[last] - begin) - at).tolist()
     counts = (last - first + 1).tolist()
     texts = [
-        f"{name} and {n - 1} more" if n > 1 else name for name, n in zip(lead["name"].tolist(), counts, strict=True)
+        f"{name} and {n - 1} more" if n > 1 else name
+        for name, n in zip(lead["name"].tolist(), counts, strict=True)
     ]
     return made | {"n": [words.number(text) for text in texts]}
 

@@ -11,9 +11,14 @@ from sim.exporters._html.svg import table
 from sim.units import format_duration
 
 if TYPE_CHECKING:
-    from sim.result import Result
+    from sim.analysis.prediction import Result
 
-_GRADE_COLOURS = {"measured": "good", "fitted": "forward", "datasheet": "host", "guess": "bad"}
+_GRADE_COLOURS = {
+    "measured": "good",
+    "fitted": "forward",
+    "datasheet": "host",
+    "guess": "bad",
+}
 MOST = 8  # constants that are listed
 
 
@@ -21,16 +26,33 @@ def evidence(result: Result) -> str:
     """What the time rests on, what had to do without a measurement, and warnings."""
     if not result.evidence and not result.fallbacks and not result.warnings:
         return ""
-    parts = [(g, share, _GRADE_COLOURS.get(g, "other"), words.percent(share)) for g, share in result.evidence.items()]
+    parts = [
+        (g, share, _GRADE_COLOURS.get(g, "other"), words.percent(share))
+        for g, share in result.evidence.items()
+    ]
     text = pictures.stacked(parts, "Share of the time by evidence") if parts else ""
-    text += sections.legend([(colour, f"{grade} {told}") for grade, _, colour, told in parts])
+    text += sections.legend(
+        [(colour, f"{grade} {told}") for grade, _, colour, told in parts]
+    )
     if result.fallbacks:
-        rows = [(f.what, f.grade, words.count(f.count), words.percent(f.share)) for f in result.fallbacks]
+        rows = [
+            (f.what, f.grade, words.count(f.count), words.percent(f.share))
+            for f in result.fallbacks
+        ]
         text += table(
-            ("fallback: not covered by a measurement or a fit", "grade", "times", "of the time"), rows, texts=2
+            (
+                "fallback: not covered by a measurement or a fit",
+                "grade",
+                "times",
+                "of the time",
+            ),
+            rows,
+            texts=2,
         )
     text += _uncertainty(result)
-    return text + "".join(f"<p>Warning: {escape(warning)}</p>" for warning in result.warnings)
+    return text + "".join(
+        f"<p>Warning: {escape(warning)}</p>" for warning in result.warnings
+    )
 
 
 def _uncertainty(result: Result) -> str:
@@ -41,15 +63,24 @@ def _uncertainty(result: Result) -> str:
     whole = sum((part.seconds * part.spread) ** 2 for part in sure.parts) or 1.0
     rows = [
         (
-            part.constant, part.grade, format_duration(part.seconds), f"{100 * part.spread:.1f} %",
+            part.constant,
+            part.grade,
+            format_duration(part.seconds),
+            f"{100 * part.spread:.1f} %",
             words.percent((part.seconds * part.spread) ** 2 / whole),
         )
         for part in sure.parts[:MOST]
-    ]  # fmt: skip
+    ]
     low, high = format_duration(sure.low), format_duration(sure.high)
     head = (
         f"<p>In {100 * sure.nominal:.0f} of 100 cases the measured step should lie between {low} and {high}, from the "
         "errors of the constants on the critical path, as held-out measurements show them.</p>"
     )
-    heads = ("makes it uncertain", "grade", "on the critical path", "its error (one sigma)", "of the variance")
+    heads = (
+        "makes it uncertain",
+        "grade",
+        "on the critical path",
+        "its error (one sigma)",
+        "of the variance",
+    )
     return head + table(heads, rows, texts=2)

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from sim.costs.kernel import Kernel
 from sim.costs.kinds import work
-from sim.opgraph import KERNEL, Chain
+from sim.graph.kernel import Kernel
+from sim.graph.opgraph import KERNEL, Chain
 
 if TYPE_CHECKING:
     from sim.predict import Simulation
@@ -68,14 +68,23 @@ def kernel_uses(simulation: Simulation) -> list[KernelUse]:
                 found[0] += n * float(often[at]) * times
                 found[1] += share * float(spent[at]) * times
     made = [
-        KernelUse(kernel, n, time, *work(kernel), gpu.roofline.bound(kernel), gpu.evidence(kernel))
+        KernelUse(
+            kernel,
+            n,
+            time,
+            *work(kernel),
+            gpu.roofline.bound(kernel),
+            gpu.evidence(kernel),
+        )
         for kernel, (n, time) in total.items()
         if time > 0 and kernel.kind != "spin"
     ]
     return sorted(made, key=lambda use: (-use.time, use.kernel.kind, use.kernel.shape))
 
 
-def _parts(simulation: Simulation, kernel: Kernel | Chain) -> Iterator[tuple[Kernel, float, float]]:
+def _parts(
+    simulation: Simulation, kernel: Kernel | Chain
+) -> Iterator[tuple[Kernel, float, float]]:
     """(kernel, how often, share of the time); of a chain its own kernels, as often as it repeats."""
     if not isinstance(kernel, Chain):
         yield kernel, 1.0, 1.0

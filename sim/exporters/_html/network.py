@@ -55,7 +55,9 @@ class Heat:
         return _told(self.folded.classes[node])
 
 
-def heat(simulation: Simulation, window: tuple[float, float], parts: int = PARTS) -> Heat:
+def heat(
+    simulation: Simulation, window: tuple[float, float], parts: int = PARTS
+) -> Heat:
     """The links' use in `window` (seconds) in equal parts."""
     fabric, run = simulation.fabric, simulation.run
     folded = fold(fabric)
@@ -76,32 +78,60 @@ def heat(simulation: Simulation, window: tuple[float, float], parts: int = PARTS
         mean[at] = np.bincount(of, weights=share, minlength=count) / size
         mine = busiest[of] == plan.links
         hot[at] = np.bincount(of[mine], weights=share[mine], minlength=count)
-    rates = _rates(simulation, np.array([number[id(plan)] for plan in run.traffic.plans]), window, parts)
+    rates = _rates(
+        simulation,
+        np.array([number[id(plan)] for plan in run.traffic.plans]),
+        window,
+        parts,
+    )
     used = [at for at in range(count) if run.carried[group == at].any()]
     rows = [(keys[at][0], _direction(folded, *keys[at])) for at in used]
-    return Heat(folded, _places(folded), rows, (mean.T @ rates)[used], (hot.T @ rates)[used])
+    return Heat(
+        folded, _places(folded), rows, (mean.T @ rates)[used], (hot.T @ rates)[used]
+    )
 
 
-def _groups(fabric: Fabric, folded: Folded) -> tuple[np.ndarray, list[tuple[int, bool]]]:
+def _groups(
+    fabric: Fabric, folded: Folded
+) -> tuple[np.ndarray, list[tuple[int, bool]]]:
     """The group of every link: (edge of the folded cluster, whether it runs from the edge's first end)."""
     src, dst = fabric.ends
     colour = class_of(fabric)
     known = {(*edge.ends, edge.kind): at for at, edge in enumerate(folded.edges)}
-    ends = zip(colour[src].tolist(), colour[dst].tolist(), fabric.links.kind.tolist(), strict=True)
+    ends = zip(
+        colour[src].tolist(),
+        colour[dst].tolist(),
+        fabric.links.kind.tolist(),
+        strict=True,
+    )
     keys: dict[tuple[int, bool], int] = {}
-    group = [keys.setdefault((known[min(a, b), max(a, b), kind], a <= b), len(keys)) for a, b, kind in ends]
+    group = [
+        keys.setdefault((known[min(a, b), max(a, b), kind], a <= b), len(keys))
+        for a, b, kind in ends
+    ]
     return np.array(group, dtype=np.int64), list(keys)
 
 
-def _rates(simulation: Simulation, plan: np.ndarray, window: tuple[float, float], parts: int) -> np.ndarray:
+def _rates(
+    simulation: Simulation, plan: np.ndarray, window: tuple[float, float], parts: int
+) -> np.ndarray:
     """Mean payload bytes/s of every plan in every part, shape (plans, parts)."""
     traffic = simulation.run.traffic
     rows, begin, end = traffic.segments()
     here = (end > window[0]) & (begin < window[1])
     rows, begin, end = rows[here], begin[here], end[here]
-    of, rate, edges = plan[traffic.activity[rows]], traffic.rate[rows], np.linspace(*window, parts + 1)
+    of, rate, edges = (
+        plan[traffic.activity[rows]],
+        traffic.rate[rows],
+        np.linspace(*window, parts + 1),
+    )
     most = int(plan.max(initial=-1)) + 1
-    moved = [np.bincount(of, weights=rate * np.clip(t - begin, 0.0, end - begin), minlength=most) for t in edges]
+    moved = [
+        np.bincount(
+            of, weights=rate * np.clip(t - begin, 0.0, end - begin), minlength=most
+        )
+        for t in edges
+    ]
     width = max((window[1] - window[0]) / parts, 1e-15)
     made: np.ndarray = np.diff(np.array(moved), axis=0).T / width
     return made

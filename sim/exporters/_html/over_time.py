@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from sim.opgraph import KERNEL
-from workloads.tape import OWNERS
+from sim.graph.opgraph import KERNEL
+from workloads.torch.tape import OWNERS
 
 if TYPE_CHECKING:
-    from sim.critical import CriticalPath
+    from sim.analysis.critical_path import CriticalPath
     from sim.predict import Simulation
 
 PARTS = 240  # of the step, for memory
@@ -54,9 +54,13 @@ def changes_of(simulation: Simulation, rank: int, step: int = -1) -> Changes | N
     """
     lowered, run = simulation.lowered, simulation.run
     graph = lowered.graph
-    at = next(i for i, p in enumerate(graph.programs) if rank in graph.represents[p.rank])
+    at = next(
+        i for i, p in enumerate(graph.programs) if rank in graph.represents[p.rank]
+    )
     program = graph.programs[at]
-    rows = np.flatnonzero((program.kind == KERNEL) & (program.stream == graph.streams.index("compute")))
+    rows = np.flatnonzero(
+        (program.kind == KERNEL) & (program.stream == graph.streams.index("compute"))
+    )
     memory = lowered.memory[program.rank]
     # What was freed after the last operation went with the symbolic model itself.
     log = [entry for entry in memory.log if entry[0] < len(program)]
@@ -80,13 +84,19 @@ def alive(simulation: Simulation, rank: int) -> Alive | None:
     length = max(found.end - found.begin, 1e-12)
     part = ((found.time - found.begin) / length * PARTS).astype(int).clip(0, PARTS - 1)
     fullest = _fullest(part, np.stack(list(found.owners.values()), axis=1))
-    owners = {owner: fullest[:, k] for k, owner in enumerate(found.owners) if fullest[:, k].max() > 0}
+    owners = {
+        owner: fullest[:, k]
+        for k, owner in enumerate(found.owners)
+        if fullest[:, k].max() > 0
+    }
     return Alive(rank, found.begin, found.end, owners)
 
 
 def _deltas(log: list[tuple[int, str, float]]) -> np.ndarray:
     made = np.zeros((len(log), len(OWNERS)))
-    made[np.arange(len(log)), [OWNERS.index(owner) for _, owner, _ in log]] = [size for *_, size in log]
+    made[np.arange(len(log)), [OWNERS.index(owner) for _, owner, _ in log]] = [
+        size for *_, size in log
+    ]
     return made
 
 
@@ -97,7 +107,9 @@ def _fullest(part: np.ndarray, state: np.ndarray) -> np.ndarray:
     first = 0
     for k, last in enumerate(ends.tolist()):
         carried = max(0, first - 1)  # what the part begins with is alive in it too
-        found[k] = state[carried + int(total[carried : max(last, carried + 1)].argmax())]
+        found[k] = state[
+            carried + int(total[carried : max(last, carried + 1)].argmax())
+        ]
         first = max(first, last)
     return np.maximum(found, 0.0)
 
@@ -110,7 +122,9 @@ def lanes(path: CriticalPath) -> dict[int, list[tuple[int, int, str]]]:
         first, last = (s.start - path.begin) / wide, (s.end - path.begin) / wide
         for column in range(int(first), min(int(last), COLUMNS - 1) + 1):
             covered = min(last, column + 1) - max(first, column)
-            most[column] = max(most[column], (covered, s.rank, path_colour(s.kind, s.axis, s.family)))
+            most[column] = max(
+                most[column], (covered, s.rank, path_colour(s.kind, s.axis, s.family))
+            )
     made: dict[int, list[tuple[int, int, str]]] = {}
     begin = 0
     for column in range(1, COLUMNS + 1):
@@ -122,8 +136,13 @@ def lanes(path: CriticalPath) -> dict[int, list[tuple[int, int, str]]]:
     return dict(sorted(made.items()))
 
 
-_FAMILIES = {"gemm": "forward", "convolution": "forward", "attention": "backward", "optimizer": "optimizer",
-             "chain": "forward"}  # fmt: skip
+_FAMILIES = {
+    "gemm": "forward",
+    "convolution": "forward",
+    "attention": "backward",
+    "optimizer": "optimizer",
+    "chain": "forward",
+}
 
 
 def path_colour(kind: str, axis: str, family: str) -> str:

@@ -25,13 +25,25 @@ def memory(found: Alive, colours: dict[str, str], capacity: float | None) -> str
         points = [*_edge(x, over, top), *reversed(_edge(x, under, top))]
         told = element("title", f"{owner}: at most {format_bytes(float(size.max()))}")
         shape = " ".join(f"{a:.1f},{b:.1f}" for a, b in points)
-        drawn.append(element("polygon", told, points=shape, style=f"fill:var(--{colours.get(owner, 'other')})"))
+        drawn.append(
+            element(
+                "polygon",
+                told,
+                points=shape,
+                style=f"fill:var(--{colours.get(owner, 'other')})",
+            )
+        )
         under = over
     drawn += _scale(whole, top, "peak", "axis")
     if near and capacity is not None:
         drawn += _scale(capacity, top, "GPU", "bound")
     drawn += _times(found.end - found.begin, _HIGH)
-    return drawing(drawn, _WIDE, _HIGH + 20, f"Memory of rank {found.rank} over the last step by owner")
+    return drawing(
+        drawn,
+        _WIDE,
+        _HIGH + 20,
+        f"Memory of rank {found.rank} over the last step by owner",
+    )
 
 
 def _edge(x: np.ndarray, height: np.ndarray, top: float) -> list[tuple[float, float]]:
@@ -47,7 +59,9 @@ def _edge(x: np.ndarray, height: np.ndarray, top: float) -> list[tuple[float, fl
 def _scale(size: float, top: float, what: str, line: str) -> list[str]:
     y = _HIGH * (1 - size / top)
     return [
-        element("line", x1=_SIDE, x2=_WIDE, y1=y, y2=y, class_=line, stroke_dasharray="5 4"),
+        element(
+            "line", x1=_SIDE, x2=_WIDE, y1=y, y2=y, class_=line, stroke_dasharray="5 4"
+        ),
         label(what, 0, y + 1, class_="soft"),
         label(format_bytes(size), 0, y + 15, class_="soft"),
     ]
@@ -56,7 +70,13 @@ def _scale(size: float, top: float, what: str, line: str) -> list[str]:
 def _times(length: float, y: float) -> list[str]:
     anchors = ((0.0, "start"), (0.5, "middle"), (1.0, "end"))
     return [
-        label(format_duration(part * length), _SIDE + (_WIDE - _SIDE) * part, y + 16, class_="soft", text_anchor=anchor)
+        label(
+            format_duration(part * length),
+            _SIDE + (_WIDE - _SIDE) * part,
+            y + 16,
+            class_="soft",
+            text_anchor=anchor,
+        )
         for part, anchor in anchors
     ]
 
@@ -67,8 +87,27 @@ def path(lanes: dict[int, list[tuple[int, int, str]]], length: float) -> str:
     for row, (rank, parts) in enumerate(list(lanes.items())[:MOST_LANES]):
         y = row * _LANE
         drawn.append(label(f"rank {rank}", 0, y + 14, class_="soft"))
-        drawn.append(element("line", x1=_SIDE, x2=_WIDE, y1=y + _LANE / 2, y2=y + _LANE / 2, class_="grid"))
+        drawn.append(
+            element(
+                "line",
+                x1=_SIDE,
+                x2=_WIDE,
+                y1=y + _LANE / 2,
+                y2=y + _LANE / 2,
+                class_="grid",
+            )
+        )
         for first, columns, colour in parts:
-            drawn.append(box(_SIDE + first * wide, y + 2, columns * wide, _LANE - 4, style=f"fill:var(--{colour})"))
+            drawn.append(
+                box(
+                    _SIDE + first * wide,
+                    y + 2,
+                    columns * wide,
+                    _LANE - 4,
+                    style=f"fill:var(--{colour})",
+                )
+            )
     high = min(len(lanes), MOST_LANES) * _LANE
-    return drawing([*drawn, *_times(length, high)], _WIDE, high + 20, "The critical path by rank")
+    return drawing(
+        [*drawn, *_times(length, high)], _WIDE, high + 20, "The critical path by rank"
+    )

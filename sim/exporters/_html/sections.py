@@ -7,29 +7,49 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sim import metrics
+from sim.analysis import metrics
 from sim.exporters import _words as words
-from sim.exporters._html import pictures, pictures_kernels, pictures_links, pictures_time
+from sim.exporters._html import (
+    pictures,
+    pictures_kernels,
+    pictures_links,
+    pictures_time,
+)
 from sim.exporters._html.gantt import Data, gantt
 from sim.exporters._html.kernels import kernel_uses
 from sim.exporters._html.network import as_data, heat
 from sim.exporters._html.over_time import alive, lanes, path_colour
 from sim.exporters._html.svg import table
-from sim.opgraph import Chain
+from sim.graph.opgraph import Chain
 from sim.units import format_bytes, format_duration
 
 if TYPE_CHECKING:
-    from sim.result import MemoryVerdict, Result
+    from sim.analysis.prediction import MemoryVerdict, Result
 
 _OWNER_COLOURS = {
-    "parameters": "forward", "gradients": "backward", "optimizer": "optimizer", "activations": "tp", "buffers": "host",
-    "workspace": "cp", "communication": "dp", "context": "other",
-}  # fmt: skip
+    "parameters": "forward",
+    "gradients": "backward",
+    "optimizer": "optimizer",
+    "activations": "tp",
+    "buffers": "host",
+    "workspace": "cp",
+    "communication": "dp",
+    "context": "other",
+}
 _SPAN_KEYS = (
-    ("forward", "forward"), ("backward", "backward"), ("optimizer", "optimizer"), ("other", "other work"), ("dp", "dp"),
-    ("tp", "tp"), ("pp", "pp"), ("cp", "cp"), ("ep", "ep"),
-    ("wait", "waiting for other ranks"), ("host", "host"), ("io", "copies"),
-)  # fmt: skip
+    ("forward", "forward"),
+    ("backward", "backward"),
+    ("optimizer", "optimizer"),
+    ("other", "other work"),
+    ("dp", "dp"),
+    ("tp", "tp"),
+    ("pp", "pp"),
+    ("cp", "cp"),
+    ("ep", "ep"),
+    ("wait", "waiting for other ranks"),
+    ("host", "host"),
+    ("io", "copies"),
+)
 
 
 def embedded(name: str, data: Any) -> str:
@@ -40,7 +60,10 @@ def embedded(name: str, data: Any) -> str:
 
 def legend(keys: list[tuple[str, str]]) -> str:
     """Colours (class of colour, text) in words."""
-    items = (f'<span><i style="background:var(--{colour})"></i>{escape(text)}</span>' for colour, text in keys)
+    items = (
+        f'<span><i style="background:var(--{colour})"></i>{escape(text)}</span>'
+        for colour, text in keys
+    )
     return f'<div class="keys">{"".join(items)}</div>'
 
 
@@ -61,10 +84,18 @@ def timeline(result: Result) -> str:
     if data is None:
         return ""
     buttons = (
-        ("+", "zoom in"), ("-", "zoom out"), ("ArrowLeft", "earlier"), ("ArrowRight", "later"), ("Home", "all"),
-        ("p", "previous span"), ("n", "next span"),
-    )  # fmt: skip
-    bar = "".join(f'<button type="button" data-key="{key}">{text}</button>' for key, text in buttons)
+        ("+", "zoom in"),
+        ("-", "zoom out"),
+        ("ArrowLeft", "earlier"),
+        ("ArrowRight", "later"),
+        ("Home", "all"),
+        ("p", "previous span"),
+        ("n", "next span"),
+    )
+    bar = "".join(
+        f'<button type="button" data-key="{key}">{text}</button>'
+        for key, text in buttons
+    )
     hint = (
         "Click a span for its details; drag to move; hold Ctrl or Shift and scroll to zoom. "
         "Keys: + - ← → Home, n and p for "
@@ -97,7 +128,9 @@ def _used(data: Data) -> set[str]:
     used = {"wait"} if any(any(row["w"]) for row in data["rows"]) else set()
     for kind, phase, axis, *_ in data["facts"]:
         if kind == "kernel":
-            used.add(phase if phase in ("forward", "backward", "optimizer") else "other")
+            used.add(
+                phase if phase in ("forward", "backward", "optimizer") else "other"
+            )
         elif kind in ("host", "copy"):
             used.add("io" if kind == "copy" else "host")
         else:
@@ -110,14 +143,18 @@ def network(result: Result) -> str:
     source, spans = result.source, result.timeline
     if source is None or spans is None or not result.links:
         return ""
-    window = metrics.step_window(spans, source.lowered.graph.programs[0].rank, int(spans.steps[-1]))
+    window = metrics.step_window(
+        spans, source.lowered.graph.programs[0].rank, int(spans.steps[-1])
+    )
     found = heat(source, window)
     length = window[1] - window[0]
     parts = found.mean.shape[1]
     data = {
-        **as_data(found), "part": length / parts * 1e9, "left": pictures_links.SIDE,
+        **as_data(found),
+        "part": length / parts * 1e9,
+        "left": pictures_links.SIDE,
         "wide": (1100 - pictures_links.SIDE) / parts,
-    }  # fmt: skip
+    }
     rows = [
         (
             link.name,
@@ -130,7 +167,8 @@ def network(result: Result) -> str:
     ]
     heads = ("busiest links", "busy", "at most", "carried", "1 % faster saves")
     played = source.chains is not None and any(
-        isinstance(kernel, Chain) and source.chains.plans(kernel) for kernel in source.lowered.graph.kernels
+        isinstance(kernel, Chain) and source.chains.plans(kernel)
+        for kernel in source.lowered.graph.kernels
     )
     note = "<p>What ranks exchange within a layer is part of the layer's time here, and not among these loads.</p>"
     return (
@@ -156,23 +194,44 @@ def kernels(result: Result) -> str:
     whole = sum(use.time for use in uses)
     if not whole:
         return ""
-    picture = pictures_kernels.roofline(uses, gpu, result.source.scenario.training.precision)
+    picture = pictures_kernels.roofline(
+        uses, gpu, result.source.scenario.training.precision
+    )
     others = pictures_kernels.bandwidths(uses, gpu)
     rows = [
         (
-            use.kernel.kind, " x ".join(map(str, use.kernel.shape)), words.count(use.count),
+            use.kernel.kind,
+            " x ".join(map(str, use.kernel.shape)),
+            words.count(use.count),
             words.percent(use.time / whole),
             format_duration(use.time / use.count) if use.count else "-",
-            f"{use.speed / 1e12:.3g}" if use.flops else "-", f"{use.rate / 1e12:.3g}",
-            words.percent(use.bound * use.count / use.time), use.evidence,
+            f"{use.speed / 1e12:.3g}" if use.flops else "-",
+            f"{use.rate / 1e12:.3g}",
+            words.percent(use.bound * use.count / use.time),
+            use.evidence,
         )
         for use in uses[:15]
-    ]  # fmt: skip
-    heads = ("kernel", "shape", "times", "of kernel time", "each", "TFLOP/s", "TB/s", "of the roofline", "evidence")
+    ]
+    heads = (
+        "kernel",
+        "shape",
+        "times",
+        "of kernel time",
+        "each",
+        "TFLOP/s",
+        "TB/s",
+        "of the roofline",
+        "evidence",
+    )
     text = "<p>A dot is one kernel and shape; its area is its share of the kernel time.</p>"
     if others:
         others = "<p>Kernels that only move memory:</p>" + others
-    return (text if picture or others else "") + picture + others + table(heads, rows, texts=2)
+    return (
+        (text if picture or others else "")
+        + picture
+        + others
+        + table(heads, rows, texts=2)
+    )
 
 
 def memory(result: Result) -> str:
@@ -180,13 +239,25 @@ def memory(result: Result) -> str:
     rows, verdict = list(words.memory(result)), result.out_of_memory
     if verdict is None or not rows:
         return ""
-    parts = [(owner, size, _OWNER_COLOURS.get(owner, "other"), format_bytes(size)) for owner, size in rows]
+    parts = [
+        (owner, size, _OWNER_COLOURS.get(owner, "other"), format_bytes(size))
+        for owner, size in rows
+    ]
     whole = max(verdict.capacity or 0.0, verdict.needed)
-    cells = [(owner, format_bytes(size), words.percent(size / verdict.needed)) for owner, size in rows]
+    cells = [
+        (owner, format_bytes(size), words.percent(size / verdict.needed))
+        for owner, size in rows
+    ]
     bar = pictures.stacked(parts, "Memory at its peak by owner", whole)
     keys = legend([(colour, owner) for owner, _, colour, _ in parts])
     head = f"<p>{escape(words.memory_verdict(result))}.</p>"
-    return head + bar + keys + _over_time(result, verdict) + table(("owner", "size", "of the peak"), cells)
+    return (
+        head
+        + bar
+        + keys
+        + _over_time(result, verdict)
+        + table(("owner", "size", "of the peak"), cells)
+    )
 
 
 def _over_time(result: Result, verdict: MemoryVerdict) -> str:
@@ -195,11 +266,15 @@ def _over_time(result: Result, verdict: MemoryVerdict) -> str:
     if found is None:
         return ""
     room = None if verdict.capacity is None else verdict.capacity - verdict.outside
-    text = (
-        f"What the allocator of rank {verdict.rank} has handed out in the last step, where the GPU computes what was "
+    text = f"What the allocator of rank {verdict.rank} has handed out in the last step, where the GPU computes what was "
+    keys = legend(
+        [(_OWNER_COLOURS.get(owner, "other"), owner) for owner in found.owners]
     )
-    keys = legend([(_OWNER_COLOURS.get(owner, "other"), owner) for owner in found.owners])
-    return f"<p>{text}issued with it.</p>" + pictures_time.memory(found, _OWNER_COLOURS, room) + keys
+    return (
+        f"<p>{text}issued with it.</p>"
+        + pictures_time.memory(found, _OWNER_COLOURS, room)
+        + keys
+    )
 
 
 def critical(result: Result) -> str:
@@ -218,11 +293,21 @@ def critical(result: Result) -> str:
         for p in told["parts"]
     ]
     rows = [
-        (what, words.count(p["count"]), format_duration(p["seconds"]), words.percent(p["share"]))
+        (
+            what,
+            words.count(p["count"]),
+            format_duration(p["seconds"]),
+            words.percent(p["share"]),
+        )
         for p, (what, *_) in zip(told["parts"][:12], parts, strict=False)
     ]
     longest = [
-        (p["name"], p["kind"], format_duration(p["seconds"]), words.percent(p["seconds"] / path.length))
+        (
+            p["name"],
+            p["kind"],
+            format_duration(p["seconds"]),
+            words.percent(p["seconds"] / path.length),
+        )
         for p in told["longest"]
     ]
     ranks, strip = len(told["ranks"]), lanes(path)
@@ -236,16 +321,24 @@ def critical(result: Result) -> str:
     colours = dict.fromkeys(colour for _, _, colour, _ in parts)
     keys = legend([(colour, _PATH_WORDS.get(colour, colour)) for colour in colours])
     return (
-        head + pictures.stacked(parts, "Parts of the critical path") + keys + pictures_time.path(strip, path.length)
+        head
+        + pictures.stacked(parts, "Parts of the critical path")
+        + keys
+        + pictures_time.path(strip, path.length)
         + table(("part", "stretches", "time", "of the path"), rows)
         + table(("longest by name", "kind", "time", "of the path"), longest, texts=2)
-    )  # fmt: skip
+    )
 
 
 _PATH_WORDS = {
-    "forward": "products, layers", "backward": "attention", "optimizer": "optimizer", "memory": "other kernels",
-    "wait": "waiting (gaps, launches)", "other": "other communication", "io": "data loading",
-}  # fmt: skip
+    "forward": "products, layers",
+    "backward": "attention",
+    "optimizer": "optimizer",
+    "memory": "other kernels",
+    "wait": "waiting (gaps, launches)",
+    "other": "other communication",
+    "io": "data loading",
+}
 
 
 def whatif(tornado: dict[str, Any] | None) -> str:
@@ -263,5 +356,9 @@ def whatif(tornado: dict[str, Any] | None) -> str:
 def scenario(result: Result) -> str:
     """What was run."""
     said = {**result.scenario, "name": Path(str(result.scenario.get("name", ""))).name}
-    rows = [(key.replace("_", " "), str(value)) for key, value in said.items() if value not in (None, "")]
+    rows = [
+        (key.replace("_", " "), str(value))
+        for key, value in said.items()
+        if value not in (None, "")
+    ]
     return table(("key", "value"), rows, texts=2) if rows else ""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from sim import metrics
+from sim.analysis import metrics
 from sim.exporters import _words as words
 from sim.exporters._html import pictures
 from sim.exporters._html.sections import legend
@@ -12,9 +12,15 @@ from sim.exporters._html.svg import table
 from sim.units import format_duration
 
 if TYPE_CHECKING:
-    from sim.result import Result
+    from sim.analysis.prediction import Result
 
-_COLOURS = {"compute": "forward", "bubble": "bubble", "io": "io", "host": "host", "idle": "idle"}
+_COLOURS = {
+    "compute": "forward",
+    "bubble": "bubble",
+    "io": "io",
+    "host": "host",
+    "idle": "idle",
+}
 _Parts = list[tuple[str, float, str, str]]
 
 
@@ -23,9 +29,14 @@ def breakdown(result: Result) -> str:
     parts = _parts(result)
     if not parts:
         return ""
-    cells = [(name, format_duration(seconds), words.percent(part)) for name, seconds, part in words.shares(result)]
+    cells = [
+        (name, format_duration(seconds), words.percent(part))
+        for name, seconds, part in words.shares(result)
+    ]
     return (
-        pictures.stacked(parts, "Shares of the step") + _legend(parts) + table(("share", "time", "of the step"), cells)
+        pictures.stacked(parts, "Shares of the step")
+        + _legend(parts)
+        + table(("share", "time", "of the step"), cells)
     )
 
 
@@ -37,11 +48,16 @@ def compared(result: Result, before: Result) -> str:
         f'<p class="soft">before</p>{pictures.stacked(old, "Shares of the step before", whole)}'
         f'<p class="soft">with the changes</p>{pictures.stacked(new, "Shares of the step", whole)}'
     )
-    was, now = ({name: seconds for name, seconds, _ in words.shares(one)} for one in (before, result))
+    was, now = (
+        {name: seconds for name, seconds, _ in words.shares(one)}
+        for one in (before, result)
+    )
     cells = []
     for name in {**now, **was}:
         one, other = was.get(name, 0.0), now.get(name, 0.0)
-        cells.append((name, format_duration(one), format_duration(other), _signed(other - one)))
+        cells.append(
+            (name, format_duration(one), format_duration(other), _signed(other - one))
+        )
     heads = ("share", "before", "with the changes", "difference")
     return bars + _legend([*new, *old]) + table(heads, cells)
 
@@ -51,12 +67,21 @@ def _legend(parts: _Parts) -> str:
 
 
 def _signed(seconds: float) -> str:
-    return "0" if abs(seconds) < 5e-10 else f"{'-' if seconds < 0 else '+'}{format_duration(abs(seconds))}"
+    return (
+        "0"
+        if abs(seconds) < 5e-10
+        else f"{'-' if seconds < 0 else '+'}{format_duration(abs(seconds))}"
+    )
 
 
 def _parts(result: Result) -> _Parts:
     return [
-        (words.share_name(key), seconds, _COLOURS.get(key, _axis(key)), format_duration(seconds))
+        (
+            words.share_name(key),
+            seconds,
+            _COLOURS.get(key, _axis(key)),
+            format_duration(seconds),
+        )
         for key, seconds in result.breakdown.items()
         if seconds > 0
     ]

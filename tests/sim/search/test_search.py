@@ -9,29 +9,47 @@ from typing import Any
 
 import pytest
 
+from sim.analysis.memory import needed
+from sim.analysis.report import step_time
 from sim.errors import InputError
-from sim.memory import needed
 from sim.predict import predict, simulate
-from sim.report import step_time
-from sim.search import Options, search
-from sim.search.axes import FREE, divisors, read_over
-from sim.search.bounds import bound, quick
-from sim.search.explore import Found
-from sim.search.scenario_file import text_of, write_scenario
-from sim.search.space import Clusters, space
-from sim.search.words import layout_of, table, to_dict
-from sim.spec import load_open, load_scenario
+from sim.spec.load import load_open, load_scenario
+from sim.studies.search import Options, search
+from sim.studies.search.axes import FREE, divisors, read_over
+from sim.studies.search.bounds import bound, quick
+from sim.studies.search.explore import Found
+from sim.studies.search.scenario_file import text_of, write_scenario
+from sim.studies.search.space import Clusters, space
+from sim.studies.search.words import layout_of, table, to_dict
 
 SMALL = 'kind = "transformer"\nhidden = 1024\nlayers = 4\nheads = 8\nffn = 2816\nvocab = 32000'
 MOE = 'kind = "transformer"\nhidden = 512\nlayers = 4\nheads = 8\nffn = 1024\nvocab = 32000\nexperts = 4\nexperts_per_token = 2'
 CASES = {
-    "megatron": ("dgx-h100", SMALL, 'framework = "megatron"\nseq_len = 2048\nglobal_batch = 16', ["cluster.gpus=4"]),
-    "experts": ("dgx-h100", MOE, 'framework = "megatron"\nseq_len = 1024\nglobal_batch = 8', ["cluster.gpus=4"]),
+    "megatron": (
+        "dgx-h100",
+        SMALL,
+        'framework = "megatron"\nseq_len = 2048\nglobal_batch = 16',
+        ["cluster.gpus=4"],
+    ),
+    "experts": (
+        "dgx-h100",
+        MOE,
+        'framework = "megatron"\nseq_len = 1024\nglobal_batch = 8',
+        ["cluster.gpus=4"],
+    ),
     "pytorch": ("h200-host-4", SMALL, "seq_len = 1024\nglobal_batch = 8", []),
-    "multilayer": ("h200-host-4", 'kind = "mlp"\nsizes = [1024, 4096, 1024]', "global_batch = 64", []),
+    "multilayer": (
+        "h200-host-4",
+        'kind = "mlp"\nsizes = [1024, 4096, 1024]',
+        "global_batch = 64",
+        [],
+    ),
 }
 FEWER = {
-    "megatron": {"training.recompute": ("none", "full"), "parallel.data_parallel": ("zero1",)},
+    "megatron": {
+        "training.recompute": ("none", "full"),
+        "parallel.data_parallel": ("zero1",),
+    },
     "experts": {
         "training.recompute": ("none",),
         "training.micro_batch": (1, 4),
@@ -51,7 +69,9 @@ FEWER = {
 def scenario(tmp_path: Path, name: str) -> tuple[Path, list[str]]:
     cluster, model, training, sets = CASES[name]
     path = tmp_path / "s.toml"
-    path.write_text(f'[cluster]\nname = "{cluster}"\n[model]\n{model}\n[training]\n{training}\n')
+    path.write_text(
+        f'[cluster]\nname = "{cluster}"\n[model]\n{model}\n[training]\n{training}\n'
+    )
     return path, sets
 
 
@@ -73,7 +93,11 @@ def test_the_best_found_are_those_of_brute_force(tmp_path: Path, name: str) -> N
     assert summary(pruned) == summary(brute)
     assert brute.too_slow == 0
     assert pruned.simulated <= brute.simulated
-    assert pruned.simulated + pruned.too_slow + pruned.too_large == pruned.valid == brute.valid
+    assert (
+        pruned.simulated + pruned.too_slow + pruned.too_large
+        == pruned.valid
+        == brute.valid
+    )
 
 
 @pytest.mark.parametrize("name", ["megatron", "pytorch", "experts"])
@@ -85,10 +109,15 @@ def test_bounds_are_never_above_what_is_simulated(tmp_path: Path, name: str) -> 
     every = space(base, batch, {}, clusters).candidates
     for candidate in random.Random(7).sample(every, 12):
         fabric = clusters.fabric(candidate.scenario)
-        least, made = bound(candidate.scenario, fabric), simulate(candidate.scenario, fabric=fabric)
+        least, made = (
+            bound(candidate.scenario, fabric),
+            simulate(candidate.scenario, fabric=fabric),
+        )
         peak = needed(made, step_time(made))[0]
         assert least.time <= step_time(made), layout_of(candidate)
-        assert quick(candidate.scenario, fabric) <= step_time(made), layout_of(candidate)
+        assert quick(candidate.scenario, fabric) <= step_time(made), layout_of(
+            candidate
+        )
         assert least.memory <= peak * (1 + 1e-9), layout_of(candidate)
 
 
@@ -99,7 +128,9 @@ def test_memory_grows_with_the_micro_batch(tmp_path: Path) -> None:
     clusters, families = Clusters(), {}
     for candidate in space(base, batch, {}, clusters).candidates:
         families.setdefault(candidate.family, []).append(candidate)
-    for family in random.Random(3).sample(sorted(families.values(), key=lambda f: f[0].index), 6):
+    for family in random.Random(3).sample(
+        sorted(families.values(), key=lambda f: f[0].index), 6
+    ):
         sizes = [bound(c.scenario, clusters.fabric(c.scenario)).memory for c in family]
         assert sizes == sorted(sizes)
 
@@ -108,7 +139,12 @@ def test_nothing_over_memory_is_ranked(tmp_path: Path) -> None:
     """Every ranked layout fits, and of those that do not the nearest is named."""
     path, sets = scenario(tmp_path, "megatron")
     big = [*sets, "model.hidden=8192", "model.layers=16", "training.seq_len=4096"]
-    result = found(path, big, over={"parallel.data_parallel": ("zero1", "none"), "parallel.vpp": (1,)}, top=2)
+    result = found(
+        path,
+        big,
+        over={"parallel.data_parallel": ("zero1", "none"), "parallel.vpp": (1,)},
+        top=2,
+    )
     assert result.too_large > 0 and result.least is not None
     assert result.least[0] > result.least[2]
     for one in result.ranked:
@@ -119,7 +155,9 @@ def test_nothing_over_memory_is_ranked(tmp_path: Path) -> None:
 def test_the_same_is_found_with_more_processes(tmp_path: Path) -> None:
     """Neither the ranking nor the counts depend on who simulates."""
     path, sets = scenario(tmp_path, "experts")
-    one, two = (found(path, sets, jobs=jobs, over=FEWER["experts"], top=3) for jobs in (1, 2))
+    one, two = (
+        found(path, sets, jobs=jobs, over=FEWER["experts"], top=3) for jobs in (1, 2)
+    )
     assert to_dict(one) == to_dict(two)
     assert table(one) == table(two)
 
@@ -136,13 +174,17 @@ def test_no_layout_fits(tmp_path: Path) -> None:
 def test_a_batch_that_nothing_divides(tmp_path: Path) -> None:
     """An odd batch leaves the layouts whose replicas divide it, and says how many it refuses."""
     path, sets = scenario(tmp_path, "megatron")
-    result = found(path, [*sets, "training.global_batch=7"], over={"training.recompute": ("none",)})
+    result = found(
+        path, [*sets, "training.global_batch=7"], over={"training.recompute": ("none",)}
+    )
     assert result.ranked
     assert all(7 % one.candidate.scenario.parallel.dp == 0 for one in result.ranked)
     assert result.refused["training.global_batch"] > 0
 
 
-def test_models_of_other_kinds_have_neither_layers_nor_recomputation(tmp_path: Path) -> None:
+def test_models_of_other_kinds_have_neither_layers_nor_recomputation(
+    tmp_path: Path,
+) -> None:
     """An MLP is spread over replicas alone, with as large a micro batch as there is."""
     path, sets = scenario(tmp_path, "multilayer")
     base, _ = load_open(path, sets, FREE)
@@ -155,7 +197,9 @@ def test_models_of_other_kinds_have_neither_layers_nor_recomputation(tmp_path: P
 def test_what_was_found_runs(tmp_path: Path) -> None:
     """The written scenario is the found one: `prestep run` predicts the same step."""
     path, sets = scenario(tmp_path, "megatron")
-    best = found(path, [*sets, "nvlink.bandwidth=0.5x"], over=FEWER["megatron"], top=1).ranked[0]
+    best = found(
+        path, [*sets, "nvlink.bandwidth=0.5x"], over=FEWER["megatron"], top=1
+    ).ranked[0]
     (tmp_path / "other").mkdir()
     target = tmp_path / "other" / "best.toml"
     write_scenario(best.candidate.scenario, target)
@@ -178,7 +222,9 @@ def test_samples_of_a_space(tmp_path: Path) -> None:
     """With so many trials only, the same layouts are looked at every time, and all counts are of those."""
     pytest.importorskip("optuna", reason="an extra")
     path, sets = scenario(tmp_path, "experts")
-    one, two = (found(path, sets, over=FEWER["experts"], top=2, trials=20) for _ in range(2))
+    one, two = (
+        found(path, sets, over=FEWER["experts"], top=2, trials=20) for _ in range(2)
+    )
     whole = found(path, sets, over=FEWER["experts"], top=2)
     assert to_dict(one) == to_dict(two)
     assert one.sampled == 20 < one.valid and "20 of them looked at" in table(one)
@@ -187,16 +233,30 @@ def test_samples_of_a_space(tmp_path: Path) -> None:
 
 def test_values_are_pinned_and_restricted() -> None:
     """--set pins a key of the layout, --over gives its values; others are no axes."""
-    assert read_over(["parallel.tp=1,2"], ["parallel.pp=2", "training.seq_len=1024"]) == {
-        "parallel.tp": (1, 2), "parallel.pp": (2,),
-    }  # fmt: skip
+    assert read_over(
+        ["parallel.tp=1,2"], ["parallel.pp=2", "training.seq_len=1024"]
+    ) == {
+        "parallel.tp": (1, 2),
+        "parallel.pp": (2,),
+    }
     assert read_over(["training.recompute=none", "nvlink.bandwidth=1x,2x"]) == {
-        "training.recompute": ("none",), "nvlink.bandwidth": ("1x", "2x"),
-    }  # fmt: skip
+        "training.recompute": ("none",),
+        "nvlink.bandwidth": ("1x", "2x"),
+    }
 
 
-@pytest.mark.parametrize("text", ["parallel.tp", "parallel.tp=two", "parallel.tpp=1", "parallel.tp=0", "paralel.tp=1",
-                                  "training.microbatches=4", "training.recompute=all"])  # fmt: skip
+@pytest.mark.parametrize(
+    "text",
+    [
+        "parallel.tp",
+        "parallel.tp=two",
+        "parallel.tpp=1",
+        "parallel.tp=0",
+        "paralel.tp=1",
+        "training.microbatches=4",
+        "training.recompute=all",
+    ],
+)
 def test_what_cannot_be_tried_is_refused(text: str) -> None:
     """A wrong key or value of --over is named."""
     with pytest.raises(InputError, match=text.partition("=")[0].partition(".")[0]):

@@ -27,7 +27,12 @@ CLOS: dict[str, Any] = {
             ],
             "links": [{"name": "nvlink"}, {"name": "pcie"}],
             "edges": [
-                {"ep1": {"component": "xpu"}, "ep2": {"component": "nvlsw"}, "scheme": "many2many", "link": "nvlink"},
+                {
+                    "ep1": {"component": "xpu"},
+                    "ep2": {"component": "nvlsw"},
+                    "scheme": "many2many",
+                    "link": "nvlink",
+                },
                 {
                     "ep1": {"component": "xpu[0:2]"},
                     "ep2": {"device": "card[0:2]", "component": "nic[0]"},
@@ -36,14 +41,27 @@ CLOS: dict[str, Any] = {
                 },
             ],
         },
-        {"name": "card", "components": [{"name": "nic", "count": 1, "choice": "nic"}], "links": [], "edges": []},
-        {"name": "switch", "components": [{"name": "asic", "count": 1, "choice": "cpu"}], "links": [], "edges": []},
+        {
+            "name": "card",
+            "components": [{"name": "nic", "count": 1, "choice": "nic"}],
+            "links": [],
+            "edges": [],
+        },
+        {
+            "name": "switch",
+            "components": [{"name": "asic", "count": 1, "choice": "cpu"}],
+            "links": [],
+            "edges": [],
+        },
     ],
     "links": [
         {
             "name": "eth",
             "physical": {
-                "bandwidth": {"choice": "gigabits_per_second", "gigabits_per_second": 100},
+                "bandwidth": {
+                    "choice": "gigabits_per_second",
+                    "gigabits_per_second": 100,
+                },
                 "latency": {"choice": "us", "us": 2},
             },
         }
@@ -71,8 +89,15 @@ def written(tmp_path: Path, data: object, name: str = "in.json") -> Path:
 
 def same(one: Fabric, other: Fabric) -> bool:
     columns = one.links.__dataclass_fields__
-    equal = all((getattr(one.links, key) == getattr(other.links, key)).all() for key in columns)
-    return equal and one.nodes == other.nodes and one.facts == other.facts and one.gpu_model == other.gpu_model
+    equal = all(
+        (getattr(one.links, key) == getattr(other.links, key)).all() for key in columns
+    )
+    return (
+        equal
+        and one.nodes == other.nodes
+        and one.facts == other.facts
+        and one.gpu_model == other.gpu_model
+    )
 
 
 @pytest.mark.parametrize("suffix", ["json", "graphml"])
@@ -92,25 +117,52 @@ def test_infragraph_keeps_the_graph_and_says_what_it_loses(tmp_path: Path) -> No
     again = importers.read(path)
     assert any("grades" in loss for loss in lost)
     assert again.family == "infragraph"
-    assert len(json.loads(path.read_text())["devices"]) == 3  # 18 trays share one device
-    assert (len(again.gpus), len(again.hosts), len(again.links)) == (72, 18, len(fabric.links))
+    assert (
+        len(json.loads(path.read_text())["devices"]) == 3
+    )  # 18 trays share one device
+    assert (len(again.gpus), len(again.hosts), len(again.links)) == (
+        72,
+        18,
+        len(fabric.links),
+    )
     for kind in ("nvlink", "nic", "memory", "socket"):
-        one, other = (each.links.bandwidth[each.links.of_kind(kind)].max() for each in (fabric, again))
+        one, other = (
+            each.links.bandwidth[each.links.of_kind(kind)].max()
+            for each in (fabric, again)
+        )
         assert other == pytest.approx(one)
 
 
-def test_infragraph_expands_slices_schemes_and_devices_in_devices(tmp_path: Path) -> None:
+def test_infragraph_expands_slices_schemes_and_devices_in_devices(
+    tmp_path: Path,
+) -> None:
     """Both hosts, their nested cards, and the rates in the file."""
     fabric = importers.read(written(tmp_path, CLOS))
     links = fabric.links
-    assert fabric.gpus == ("host.0.xpu.0", "host.0.xpu.1", "host.1.xpu.0", "host.1.xpu.1")
+    assert fabric.gpus == (
+        "host.0.xpu.0",
+        "host.0.xpu.1",
+        "host.1.xpu.0",
+        "host.1.xpu.1",
+    )
     assert links.dst[fabric.route("host.0.xpu.1", "host.1.xpu.0")].tolist() == [
-        "host.0.card.1.nic.0", "leaf.0.asic.0", "host.1.card.0.nic.0", "host.1.xpu.0",
-    ]  # fmt: skip
+        "host.0.card.1.nic.0",
+        "leaf.0.asic.0",
+        "host.1.card.0.nic.0",
+        "host.1.xpu.0",
+    ]
     row = links.index["host.0.card.0.nic.0", "leaf.0.asic.0"]
-    assert (links.bandwidth[row], links.latency[row]) == (pytest.approx(12.5e9), pytest.approx(2e-6))
-    assert set(links.kind[[links.index["host.0.xpu.0", "host.0.nvlsw.0"]]]) == {"nvlink"}
-    assert any(note.startswith("assumed: bandwidth of pcie") for note in importers.notes(fabric))
+    assert (links.bandwidth[row], links.latency[row]) == (
+        pytest.approx(12.5e9),
+        pytest.approx(2e-6),
+    )
+    assert set(links.kind[[links.index["host.0.xpu.0", "host.0.nvlsw.0"]]]) == {
+        "nvlink"
+    }
+    assert any(
+        note.startswith("assumed: bandwidth of pcie")
+        for note in importers.notes(fabric)
+    )
 
 
 @pytest.mark.parametrize(
@@ -122,20 +174,38 @@ def test_infragraph_expands_slices_schemes_and_devices_in_devices(tmp_path: Path
             r'device server, edges\[1\].ep1: found "xpu\[0:9\]", expected an index or a slice of 2',
         ),
         ("xpu[0:2]", "xqu[0:2]", r'found "xqu".*did you mean "xpu"'),
-        ('"link": "eth"', '"link": "eht"', r'edges\[0\].link: found "eht".*did you mean "eth"'),
-        ('"device": "switch"', '"device": "swich"', r'instance leaf.device: found "swich"'),
+        (
+            '"link": "eth"',
+            '"link": "eht"',
+            r'edges\[0\].link: found "eht".*did you mean "eth"',
+        ),
+        (
+            '"device": "switch"',
+            '"device": "swich"',
+            r'instance leaf.device: found "swich"',
+        ),
         (
             '"gigabits_per_second": 100',
             '"gigabits_per_second": 0',
             r"link eth.bandwidth: found 0, expected a number above 0",
         ),
-        ('"gigabits_per_second": 100', '"gigabits_per_second": -1', r"link eth.bandwidth: found -1"),
-        ("many2many", "all2all", r'scheme: found "all2all", expected one2one or many2many'),
+        (
+            '"gigabits_per_second": 100',
+            '"gigabits_per_second": -1',
+            r"link eth.bandwidth: found -1",
+        ),
+        (
+            "many2many",
+            "all2all",
+            r'scheme: found "all2all", expected one2one or many2many',
+        ),
         ('"count": 2', '"count": 0', "count: found 0, expected a whole number"),
         ('"instances"', '"instance"', "instances: found nothing"),
     ],
 )
-def test_infragraph_wrong_files_are_told_by_element(tmp_path: Path, old: str, new: str, message: str) -> None:
+def test_infragraph_wrong_files_are_told_by_element(
+    tmp_path: Path, old: str, new: str, message: str
+) -> None:
     """Device, edge, end; a close name where there is one."""
     with pytest.raises(InputError, match=message):
         infragraph.read(written(tmp_path, json.dumps(CLOS).replace(old, new)))
@@ -144,14 +214,29 @@ def test_infragraph_wrong_files_are_told_by_element(tmp_path: Path, old: str, ne
 def test_astra_sim_dimensions_multiply(tmp_path: Path) -> None:
     """Ring, mesh and switch: links per NPU, 2^30 bytes per GB, latencies in ns; both spellings are the same."""
     text = "topology: [ Ring, FullyConnected, Switch ]  # 3D\nnpus_count: [ 4, 3, 2 ]\nbandwidth: [ 200.0, 100.0, 50.0 ]\nlatency: [ 50.0, 500.0, 2000.0 ]\n"
-    old = {"topologies-per-dim": ["Ring", "AllToAll", "Switch"], "units-count": [4, 3, 2], "link-bandwidth": [200, 100, 50], "link-latency": [50, 500, 2000]}  # fmt: skip
-    fabric, again = importers.read(written(tmp_path, text, "n.yml")), importers.read(written(tmp_path, old))
+    old = {
+        "topologies-per-dim": ["Ring", "AllToAll", "Switch"],
+        "units-count": [4, 3, 2],
+        "link-bandwidth": [200, 100, 50],
+        "link-latency": [50, 500, 2000],
+    }
+    fabric, again = (
+        importers.read(written(tmp_path, text, "n.yml")),
+        importers.read(written(tmp_path, old)),
+    )
     links = fabric.links
     assert (links.bandwidth == again.links.bandwidth).all()
     assert (len(fabric.gpus), len(fabric.hosts)) == (24, 6)
-    assert [len(links.of_kind(f"dim{at}")) for at in range(3)] == [2 * 24, 2 * 24, 2 * 24]
+    assert [len(links.of_kind(f"dim{at}")) for at in range(3)] == [
+        2 * 24,
+        2 * 24,
+        2 * 24,
+    ]
     row = links.of_kind("dim2")[0]
-    assert (links.bandwidth[row], links.latency[row]) == (50 * 2**30, pytest.approx(2e-6))
+    assert (links.bandwidth[row], links.latency[row]) == (
+        50 * 2**30,
+        pytest.approx(2e-6),
+    )
     assert not interchange.unroutable(fabric, "")
 
 
@@ -172,12 +257,23 @@ def test_astra_sim_ns3_files_are_read(tmp_path: Path) -> None:
         ("bandwidth", [1], r"bandwidth: found 1 entries, expected 2"),
         ("latency", [1, -1], r"latency\[1\]: found -1"),
         ("npus_count", [2, 2.5], r"npus_count\[1\]: found 2.5"),
-        ("topology", ["Ring", "Swich"], r"topology\[1\]: found 'Swich'.*did you mean \"Switch\""),
+        (
+            "topology",
+            ["Ring", "Swich"],
+            r"topology\[1\]: found 'Swich'.*did you mean \"Switch\"",
+        ),
     ],
 )
-def test_astra_sim_wrong_numbers_are_told_by_key(tmp_path: Path, key: str, value: object, message: str) -> None:
+def test_astra_sim_wrong_numbers_are_told_by_key(
+    tmp_path: Path, key: str, value: object, message: str
+) -> None:
     """Key and dimension."""
-    good = {"topology": ["Ring", "Switch"], "npus_count": [2, 2], "bandwidth": [1, 1], "latency": [1, 1]}
+    good = {
+        "topology": ["Ring", "Switch"],
+        "npus_count": [2, 2],
+        "bandwidth": [1, 1],
+        "latency": [1, 1],
+    }
     with pytest.raises(InputError, match=message):
         astra_sim.read(written(tmp_path, good | {key: value}))
 
@@ -185,7 +281,10 @@ def test_astra_sim_wrong_numbers_are_told_by_key(tmp_path: Path, key: str, value
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"bandwidth": 0}, r"edge a-s.bandwidth: found 0, expected a finite number above 0"),
+        (
+            {"bandwidth": 0},
+            r"edge a-s.bandwidth: found 0, expected a finite number above 0",
+        ),
         ({"bandwidth": -5.0}, r"edge a-s.bandwidth: found -5.0"),
         ({"bandwidth": "fast"}, r"edge a-s.bandwidth: found 'fast'"),
         ({"kind": ""}, r'edge a-s: found no attribute "kind"'),
@@ -193,21 +292,45 @@ def test_astra_sim_wrong_numbers_are_told_by_key(tmp_path: Path, key: str, value
         ({"count": 0}, r"edge a-s.count: found 0"),
     ],
 )
-def test_node_link_wrong_edges_are_named(tmp_path: Path, change: dict[str, object], message: str) -> None:
+def test_node_link_wrong_edges_are_named(
+    tmp_path: Path, change: dict[str, object], message: str
+) -> None:
     """Zero and negative bandwidths, ends that do not exist."""
     edge = {"kind": "nvlink", "bandwidth": 1e9, "latency": 1e-6}
-    links = [{"src": a, "dst": b, **edge} for x in ("a", "b") for a, b in ((x, "s"), ("s", x))]
+    links = [
+        {"src": a, "dst": b, **edge}
+        for x in ("a", "b")
+        for a, b in ((x, "s"), ("s", x))
+    ]
     links[0] |= change
-    nodes = [{"id": "a", "kind": "gpu"}, {"id": "b", "kind": "gpu"}, {"id": "s", "kind": "switch"}]
-    data = {"directed": True, "multigraph": True, "graph": {}, "nodes": nodes, "links": links}
+    nodes = [
+        {"id": "a", "kind": "gpu"},
+        {"id": "b", "kind": "gpu"},
+        {"id": "s", "kind": "switch"},
+    ]
+    data = {
+        "directed": True,
+        "multigraph": True,
+        "graph": {},
+        "nodes": nodes,
+        "links": links,
+    }
     with pytest.raises(InputError, match=message):
         importers.read(written(tmp_path, data))
 
 
-def test_an_undirected_graph_counts_both_ways_and_unknown_attributes_are_noted(tmp_path: Path) -> None:
+def test_an_undirected_graph_counts_both_ways_and_unknown_attributes_are_noted(
+    tmp_path: Path,
+) -> None:
     """As NetworkX writes a plain Graph."""
     nodes = [{"id": "a", "kind": "gpu", "colour": "red"}, {"id": "b", "kind": "gpu"}]
-    data = {"directed": False, "multigraph": False, "graph": {}, "nodes": nodes, "edges": [{"source": "a", "target": "b", "kind": "nvlink", "bandwidth": 5}]}  # fmt: skip
+    data = {
+        "directed": False,
+        "multigraph": False,
+        "graph": {},
+        "nodes": nodes,
+        "edges": [{"source": "a", "target": "b", "kind": "nvlink", "bandwidth": 5}],
+    }
     fabric = importers.read(written(tmp_path, data))
     assert fabric.links.bandwidth.tolist() == [5.0, 5.0]
     assert any("colour" in note for note in importers.notes(fabric))
@@ -216,7 +339,11 @@ def test_an_undirected_graph_counts_both_ways_and_unknown_attributes_are_noted(t
 def test_yaml_is_read_by_a_library_and_errors_name_the_line() -> None:
     """Comments, plain and block texts; what is no YAML is an error at its line."""
     text = "a:\n- x: 1  # one\n  y: |-\n    two # lines\n    here\nc: n[1-2]\nd: ~\n"
-    assert _yaml.parse(Source("x"), text) == {"a": [{"x": 1, "y": "two # lines\nhere"}], "c": "n[1-2]", "d": None}
+    assert _yaml.parse(Source("x"), text) == {
+        "a": [{"x": 1, "y": "two # lines\nhere"}],
+        "c": "n[1-2]",
+        "d": None,
+    }
     for wrong in ("a: [1, 2", "a: 1\n   b: 2\n  c: 3", 'a: "x'):
         with pytest.raises(InputError, match="line"):
             _yaml.parse(Source("x"), wrong)

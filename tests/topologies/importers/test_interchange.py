@@ -31,7 +31,10 @@ def test_an_unknown_file_lists_the_formats(tmp_path: Path) -> None:
     """And shows how the file starts."""
     path = tmp_path / "a.txt"
     path.write_text("hello  world")
-    with pytest.raises(InputError, match='starts with "hello world", expected one of astra_sim, graphml'):
+    with pytest.raises(
+        InputError,
+        match='starts with "hello world", expected one of astra_sim, graphml',
+    ):
         importers.read(path)
     path.write_bytes(b"\xff\xfe\x00")
     with pytest.raises(InputError, match="bytes that are no text"):
@@ -41,7 +44,9 @@ def test_an_unknown_file_lists_the_formats(tmp_path: Path) -> None:
 def test_an_import_is_a_cluster_from_then_on(tmp_path: Path) -> None:
     """Written as JSON, with its notes; `check` prints them and the tiers."""
     given = tmp_path / "n.yml"
-    given.write_text("topology: [ Switch ]\nnpus_count: [ 4 ]\nbandwidth: [ 400.0 ]\nlatency: [ 900.0 ]\n")
+    given.write_text(
+        "topology: [ Switch ]\nnpus_count: [ 4 ]\nbandwidth: [ 400.0 ]\nlatency: [ 900.0 ]\n"
+    )
     fabric, written, notes = interchange.import_file(given, tmp_path / "mine.json")
     assert written.is_file()
     assert importers.notes(load_cluster(written)) == notes != []
@@ -58,7 +63,10 @@ def test_an_import_is_a_cluster_from_then_on(tmp_path: Path) -> None:
 
 def test_gpus_that_only_gpus_join_are_unreachable(tmp_path: Path) -> None:
     """A chain of three GPUs hangs together, but no bytes pass through the middle one."""
-    gpus = "".join(f'<pci busid="0:{at}" class="0x030200" link_speed="16.0 GT/s" link_width="16"/>' for at in range(3))
+    gpus = "".join(
+        f'<pci busid="0:{at}" class="0x030200" link_speed="16.0 GT/s" link_width="16"/>'
+        for at in range(3)
+    )
     path = tmp_path / "x.xml"
     path.write_text(f'<system><cpu numaid="0">{gpus}</cpu></system>')
     good = importers.read(path)

@@ -46,10 +46,18 @@ def test_a_dump_becomes_a_host(tmp_path: Path) -> None:
     """GPUs in rank order, NVSwitches by their bus ids, NICs with the speed of their port."""
     fabric = importers.read(written(tmp_path, HOST))
     links = fabric.links
-    assert (fabric.name, fabric.family, fabric.gpu_model) == ("host", "nccl_xml", "h100")
+    assert (fabric.name, fabric.family, fabric.gpu_model) == (
+        "host",
+        "nccl_xml",
+        "h100",
+    )
     assert fabric.gpus == ("gpu0", "gpu1")
-    assert [path[1] for path in fabric.routes("gpu0", "gpu1")] == pytest.approx([10 / 18, 8 / 18])
-    assert links.bandwidth[links.index["gpu0", "nvswitch0"]] == pytest.approx(10 * 20.6e9)
+    assert [path[1] for path in fabric.routes("gpu0", "gpu1")] == pytest.approx(
+        [10 / 18, 8 / 18]
+    )
+    assert links.bandwidth[links.index["gpu0", "nvswitch0"]] == pytest.approx(
+        10 * 20.6e9
+    )
     assert links.raw[links.index["gpu0", "nvswitch0"]] == pytest.approx(250e9)
     assert links.bandwidth[links.index["nic0", "network"]] == pytest.approx(50e9)
     stops = links.dst[fabric.route("memory1", "gpu0")].tolist()
@@ -60,7 +68,12 @@ def test_a_dump_becomes_a_host(tmp_path: Path) -> None:
 def test_what_the_file_does_not_say_is_noted(tmp_path: Path) -> None:
     """Widths of 0, memories, latencies and links between sockets are assumptions."""
     notes = importers.notes(importers.read(written(tmp_path, HOST)))
-    for word in ("width of a PCIe slot", "memory", "latencies", "links between sockets"):
+    for word in (
+        "width of a PCIe slot",
+        "memory",
+        "latencies",
+        "links between sockets",
+    ):
         assert any(note.startswith(f"assumed: {word}") for note in notes), word
 
 
@@ -68,7 +81,9 @@ def test_links_between_gpus_count_once(tmp_path: Path) -> None:
     """Both ends list the NVLinks to each other."""
     gpu = '<pci busid="{a}" class="0x030200" link_speed="16.0 GT/s" link_width="16"><gpu dev="{n}" sm="80"><nvlink target="{b}" count="4" tclass="0x030200"/></gpu></pci>'
     pair = gpu.format(a="0:1", b="0:2", n=0) + gpu.format(a="0:2", b="0:1", n=1)
-    links = nccl_xml.read(written(tmp_path, f'<system><cpu numaid="0">{pair}</cpu></system>')).links
+    links = nccl_xml.read(
+        written(tmp_path, f'<system><cpu numaid="0">{pair}</cpu></system>')
+    ).links
     rows = links.of_kind("nvlink")
     assert links.count[rows].tolist() == [4, 4]
     assert links.bandwidth[rows[0]] == pytest.approx(80e9)
@@ -87,19 +102,37 @@ def test_grace_joins_its_gpu_by_c2c_only(tmp_path: Path) -> None:
     [
         ('busid="0000:0f:00.0" ', "", r'<pci>: found no attribute "busid"'),
         ('busid="0000:0f:00.0" ', 'bussid="0000:0f:00.0" ', 'did you mean "bussid"'),
-        (' link_width="0"', "", r'<pci busid=0000:8f:00.0>: found no attribute "link_width"'),
-        ("32.0 GT/s", "33.0 GT/s", r'link_speed: found "33.0 GT/s PCIe", expected one of'),
+        (
+            ' link_width="0"',
+            "",
+            r'<pci busid=0000:8f:00.0>: found no attribute "link_width"',
+        ),
+        (
+            "32.0 GT/s",
+            "33.0 GT/s",
+            r'link_speed: found "33.0 GT/s PCIe", expected one of',
+        ),
         ("32.0 GT/s", "-8 GT/s", "link_speed: found '-8'"),
-        ('count="10"', 'count="0"', r"<nvlink target=0000:aa:00.0> of gpu0.count: found '0'"),
+        (
+            'count="10"',
+            'count="0"',
+            r"<nvlink target=0000:aa:00.0> of gpu0.count: found '0'",
+        ),
         ('sm="90"', "", r'<gpu dev=0>: found no attribute "sm"'),
-        ('speed="400000"', 'speed="-1"', r"<net name=mlx5_0>.speed: found '-1', expected a number above 0"),
+        (
+            'speed="400000"',
+            'speed="-1"',
+            r"<net name=mlx5_0>.speed: found '-1', expected a number above 0",
+        ),
         ('speed="400000"', 'speed="fast"', r"<net name=mlx5_0>.speed: found 'fast'"),
         ("<nic>", "<nick>", "XML that does not parse .*mismatched tag: line 11"),
         ("<system", "<graphs", "XML that does not parse"),
         ("cpu", "cpux", "found no <cpu>"),
     ],
 )
-def test_wrong_files_are_told_by_element(tmp_path: Path, old: str, new: str, message: str) -> None:
+def test_wrong_files_are_told_by_element(
+    tmp_path: Path, old: str, new: str, message: str
+) -> None:
     """File, element, what was found, what was expected; no traceback."""
     with pytest.raises(InputError, match=message) as caught:
         nccl_xml.read(written(tmp_path, HOST.replace(old, new)))

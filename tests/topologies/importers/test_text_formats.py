@@ -98,12 +98,26 @@ def test_nvidia_smi_few_links_are_direct(tmp_path: Path) -> None:
     ("old", "new", "message"),
     [
         ("NODE", "NOD", r'row GPU1, column NIC0: found "NOD", expected NV#, X, SYS'),
-        ("GPU3    NV18    NV18    NV18     X      SYS", "GPU3    NV18", "row GPU3: found 4 entries, expected 5"),
-        ("GPU2    NV18    NV18     X      NV18    SYS     32-63   1", "", "row GPU2: found no such row"),
-        ("GPU1    NV18", "GPU1    NV12", r'row GPU1, column GPU0: found "NV12", expected "NV18"'),
+        (
+            "GPU3    NV18    NV18    NV18     X      SYS",
+            "GPU3    NV18",
+            "row GPU3: found 4 entries, expected 5",
+        ),
+        (
+            "GPU2    NV18    NV18     X      NV18    SYS     32-63   1",
+            "",
+            "row GPU2: found no such row",
+        ),
+        (
+            "GPU1    NV18",
+            "GPU1    NV12",
+            r'row GPU1, column GPU0: found "NV12", expected "NV18"',
+        ),
     ],
 )
-def test_nvidia_smi_wrong_entries_are_told_by_row(tmp_path: Path, old: str, new: str, message: str) -> None:
+def test_nvidia_smi_wrong_entries_are_told_by_row(
+    tmp_path: Path, old: str, new: str, message: str
+) -> None:
     """Row and column."""
     with pytest.raises(InputError, match=message):
         nvidia_smi.read(written(tmp_path, SMI.replace(old, new)))
@@ -127,7 +141,11 @@ def test_slurm_tree_has_as_much_up_as_down(tmp_path: Path, text: str) -> None:
 def test_slurm_blocks_stand_under_one_switch(tmp_path: Path) -> None:
     """Blocks only say which nodes are close, so a switch over them is assumed."""
     fabric = slurm.read(
-        written(tmp_path, "BlockName=b1 Nodes=n[1-2]\nBlockName=b2 Nodes=n[3-4]\nBlockSizes=2\n"), gpus=1
+        written(
+            tmp_path,
+            "BlockName=b1 Nodes=n[1-2]\nBlockName=b2 Nodes=n[3-4]\nBlockSizes=2\n",
+        ),
+        gpus=1,
     )
     assert len(fabric.gpus) == 4
     assert any("over the blocks" in note for note in importers.notes(fabric))
@@ -136,8 +154,19 @@ def test_slurm_blocks_stand_under_one_switch(tmp_path: Path) -> None:
 def test_slurm_host_lists_expand_as_slurms_do() -> None:
     """Leading zeros stay, several brackets multiply."""
     source = Source("t.conf")
-    assert slurm.expand(source, "", "tux[0-2,12]x,a") == ["tux0x", "tux1x", "tux2x", "tux12x", "a"]
-    assert slurm.expand(source, "", "r[1-2]n[08-09]") == ["r1n08", "r1n09", "r2n08", "r2n09"]
+    assert slurm.expand(source, "", "tux[0-2,12]x,a") == [
+        "tux0x",
+        "tux1x",
+        "tux2x",
+        "tux12x",
+        "a",
+    ]
+    assert slurm.expand(source, "", "r[1-2]n[08-09]") == [
+        "r1n08",
+        "r1n09",
+        "r2n08",
+        "r2n09",
+    ]
     assert slurm.expand(source, "", "") == []
     for wrong in ("a[3-1]", "a[x]", "a[1", "a[]"):
         with pytest.raises(InputError, match=r"t\.conf: line 1"):
@@ -147,17 +176,31 @@ def test_slurm_host_lists_expand_as_slurms_do() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("SwitchName=a Switches=b", 'line 1: a: found the switch "b", expected a switch of the file'),
-        ("SwitchName=a Switches=b\nSwitchName=b Switches=a", "found a > b > a, expected switches that do not contain"),
+        (
+            "SwitchName=a Switches=b",
+            'line 1: a: found the switch "b", expected a switch of the file',
+        ),
+        (
+            "SwitchName=a Switches=b\nSwitchName=b Switches=a",
+            "found a > b > a, expected switches that do not contain",
+        ),
         ("SwitchName=a", "line 1: a: found neither switches nor nodes"),
         ("SwitchName=a Nods=x", r'line 1: found "Nods=x".*did you mean "nodes"'),
         ("SwitchName=a Nodes=x\nSwitchName=a Nodes=y", 'line 2: found a second "a"'),
-        ("SwitchName=a Nodes=x\nSwitchName=b Nodes=y", "y/gpu0: found no path from x/gpu0"),
+        (
+            "SwitchName=a Nodes=x\nSwitchName=b Nodes=y",
+            "y/gpu0: found no path from x/gpu0",
+        ),
         ("- topology: x\n  flat: true", "found no tree and no block"),
-        ("- topology: x\n  tree:\n    switches:\n      - nodes: a", r'tree.switches\[0\]: found no "switch"'),
+        (
+            "- topology: x\n  tree:\n    switches:\n      - nodes: a",
+            r'tree.switches\[0\]: found no "switch"',
+        ),
     ],
 )
-def test_slurm_wrong_files_are_told_by_line(tmp_path: Path, text: str, message: str) -> None:
+def test_slurm_wrong_files_are_told_by_line(
+    tmp_path: Path, text: str, message: str
+) -> None:
     """Switches that are not there, circles, nodes that nothing joins."""
     with pytest.raises(InputError, match=message):
         slurm.read(written(tmp_path, text + "\n"), gpus=2)
@@ -174,19 +217,32 @@ def test_ibnetdiscover_finds_hosts_tiers_and_speeds(tmp_path: Path) -> None:
     row = links.index["leaf-1", "spine-1"]
     assert (links.count[row], links.bandwidth[row]) == (2, pytest.approx(100e9))
     assert links.bandwidth[links.index["node-2/nic0", "leaf-2"]] == pytest.approx(25e9)
-    assert any(note.startswith("dropped: aggregation nodes") for note in importers.notes(fabric))
+    assert any(
+        note.startswith("dropped: aggregation nodes")
+        for note in importers.notes(fabric)
+    )
 
 
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ("4xHDR", "4xABC", r'line 10: found ".*4xABC", expected a width and a speed of SDR'),
-        ('"S-b"[3]', '"S-z"[3]', r'line 9: S-c\[3\]: found a cable to "S-z", expected a listed device'),
+        (
+            "4xHDR",
+            "4xABC",
+            r'line 10: found ".*4xABC", expected a width and a speed of SDR',
+        ),
+        (
+            '"S-b"[3]',
+            '"S-z"[3]',
+            r'line 9: S-c\[3\]: found a cable to "S-z", expected a listed device',
+        ),
         ('[1]\t"H-1"', '[1]\t"H-1', 'line 3: found "'),
         ('Ca\t1 "H-3"', "Ca\t1 H-3", 'line 24: found "Ca'),
     ],
 )
-def test_ibnetdiscover_wrong_lines_are_told(tmp_path: Path, old: str, new: str, message: str) -> None:
+def test_ibnetdiscover_wrong_lines_are_told(
+    tmp_path: Path, old: str, new: str, message: str
+) -> None:
     """By number."""
     with pytest.raises(InputError, match=message):
         ibnetdiscover.read(written(tmp_path, IB.replace(old, new)))

@@ -11,10 +11,10 @@ from click.testing import CliRunner
 
 from cli import main
 from sim.errors import InputError
-from sim.replay import replay_files
+from sim.replay.replay import replay_files
 from tests.workloads.traces import synthetic
 from workloads import traces
-from workloads.traces import chakra
+from workloads.traces.readers import chakra
 
 NAMES = {
     chakra.COMP: "COMP_NODE",
@@ -27,22 +27,40 @@ NAMES = {
 def nodes_of(path: Path) -> list[dict[str, Any]]:
     """Nodes of a file as {id, name, type, deps, start, duration, attributes by name, their fields}."""
     messages = list(chakra._messages(path.read_bytes()))
-    assert [number for number, _ in chakra._fields(messages[0])] == [1]  # GlobalMetadata with a version
+    assert [number for number, _ in chakra._fields(messages[0])] == [
+        1
+    ]  # GlobalMetadata with a version
     made = []
     for message in messages[1:]:
         fields = list(chakra._fields(message))
         one = {number: value for number, value in fields if number not in (5, 10)}
-        attributes = dict(chakra._attribute(value) for number, value in fields if number == 10)
-        kinds = {chakra._attribute(v)[0]: max(f for f, _ in chakra._fields(v)) for n, v in fields if n == 10}
+        attributes = dict(
+            chakra._attribute(value) for number, value in fields if number == 10
+        )
+        kinds = {
+            chakra._attribute(v)[0]: max(f for f, _ in chakra._fields(v))
+            for n, v in fields
+            if n == 10
+        }
         made.append(
-            {"id": one[1], "name": one[2].decode(), "type": one[3], "deps": [v for n, v in fields if n == 5],
-             "start": one[6], "duration": one[7], "attr": attributes, "kinds": kinds}
-        )  # fmt: skip
+            {
+                "id": one[1],
+                "name": one[2].decode(),
+                "type": one[3],
+                "deps": [v for n, v in fields if n == 5],
+                "start": one[6],
+                "duration": one[7],
+                "attr": attributes,
+                "kinds": kinds,
+            }
+        )
     return made
 
 
 def written(folder: Path, output: Path) -> list[Path]:
-    result = CliRunner().invoke(main, ["convert", str(folder), "-o", str(output), "--to", "chakra"])
+    result = CliRunner().invoke(
+        main, ["convert", str(folder), "-o", str(output), "--to", "chakra"]
+    )
     assert result.exit_code == 0, result.output
     return sorted(output.parent.glob("*.et"))
 
@@ -55,7 +73,11 @@ def in_pairs(folder: Path) -> None:
         made["distributedInfo"]["pg_config"] = [{"pg_name": "1", "ranks": pair}]
         for event in made["traceEvents"]:
             if "Collective name" in event["args"]:
-                event["args"] |= {"Process Group Name": "1", "Process Group Ranks": str(pair), "Group size": 2}
+                event["args"] |= {
+                    "Process Group Name": "1",
+                    "Process Group Ranks": str(pair),
+                    "Group size": 2,
+                }
         (folder / f"rank{rank}.json").write_text(json.dumps(made))
 
 
@@ -76,7 +98,10 @@ def test_every_node_has_what_the_feeder_reads(tmp_path: Path) -> None:
                 assert node["attr"]["comm_type"] == 0  # ALL_REDUCE
                 assert node["attr"]["comm_size"] == 2 * synthetic.SIZE
                 assert node["attr"]["pg_name"] == "0"  # all ranks
-                assert (node["kinds"]["comm_size"], node["kinds"]["pg_name"]) == (9, 29)  # int64_val, string_val
+                assert (node["kinds"]["comm_size"], node["kinds"]["pg_name"]) == (
+                    9,
+                    29,
+                )  # int64_val, string_val
             else:
                 assert {"num_ops", "tensor_size"} <= set(node["attr"])
         gemms = [node for node in nodes if node["name"] == "nvjet_sm90_gemm"]
@@ -90,8 +115,14 @@ def test_groups_are_numbers_that_all_ranks_share(tmp_path: Path) -> None:
     folder.mkdir()
     in_pairs(folder)
     paths = written(folder, tmp_path / "et" / "run.et")
-    assert json.loads((tmp_path / "et" / "run.comm_group.json").read_text()) == {"1": [0, 1], "2": [2, 3]}
-    names = [{n["attr"]["pg_name"] for n in nodes_of(path) if n["type"] == chakra.COLL} for path in paths]
+    assert json.loads((tmp_path / "et" / "run.comm_group.json").read_text()) == {
+        "1": [0, 1],
+        "2": [2, 3],
+    }
+    names = [
+        {n["attr"]["pg_name"] for n in nodes_of(path) if n["type"] == chakra.COLL}
+        for path in paths
+    ]
     assert names == [{"1"}, {"1"}, {"2"}, {"2"}]
     again = replay_files([tmp_path / "et"])
     assert {m.ranks for m in again.replay.job.meetings} == {(0, 1), (2, 3)}
@@ -106,16 +137,24 @@ def jsonized(nodes: list[dict[str, Any]]) -> str:
     parts: list[dict[str, Any]] = [{"version": "0.0.4"}]
     for node in nodes:
         attributes = [
-            {"name": name, "boolVal": value} if isinstance(value, bool)
-            else {"name": name, "stringVal": value} if isinstance(value, str)
+            {"name": name, "boolVal": value}
+            if isinstance(value, bool)
+            else {"name": name, "stringVal": value}
+            if isinstance(value, str)
             else {"name": name, "int64Val": str(value)}
             for name, value in node["attr"].items()
-        ]  # fmt: skip
+        ]
         parts.append(
-            {"id": str(node["id"]), "name": node["name"], "type": NAMES[node["type"]], "attr": attributes,
-             "dataDeps": [str(d) for d in node["deps"]], "startTimeMicros": str(node["start"]),
-             "durationMicros": str(node["duration"])}
-        )  # fmt: skip
+            {
+                "id": str(node["id"]),
+                "name": node["name"],
+                "type": NAMES[node["type"]],
+                "attr": attributes,
+                "dataDeps": [str(d) for d in node["deps"]],
+                "startTimeMicros": str(node["start"]),
+                "durationMicros": str(node["duration"]),
+            }
+        )
     return "\n".join(json.dumps(part, indent=2) for part in parts)
 
 
@@ -149,7 +188,12 @@ def test_json_says_what_protobuf_says(tmp_path: Path, form: Any) -> None:
     for one, two in zip(binary, read, strict=True):
         kept = [
             sorted(
-                (r["name"], r["bytes"], r["collective"], round((r["end"] - r["start"]) * 1e6))
+                (
+                    r["name"],
+                    r["bytes"],
+                    r["collective"],
+                    round((r["end"] - r["start"]) * 1e6),
+                )
                 for r in rows
                 if r["kind"] != "launch"
             )

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from sim import replay_report
 from sim.errors import PrestepError
-from sim.replay import replay_files
+from sim.replay import report
+from sim.replay.replay import replay_files
 from tests.workloads.traces import synthetic
 
 VALUES: dict[str, list[Any]] = {
@@ -20,7 +20,14 @@ VALUES: dict[str, list[Any]] = {
     "ts": [None, "x", -1e9, 0, 1e15],
     "cat": [None, 5, "Kernel", "weird"],
     "tid": [None, "stream 7", -1, 2**70, {}],
-    "name": [None, 5, "ProfilerStep#9", "ncclDevKernel_SendRecv", "cudaStreamSynchronize", "cudaStreamWaitEvent"],
+    "name": [
+        None,
+        5,
+        "ProfilerStep#9",
+        "ncclDevKernel_SendRecv",
+        "cudaStreamSynchronize",
+        "cudaStreamWaitEvent",
+    ],
 }
 
 
@@ -37,9 +44,11 @@ def damage(trace: dict[str, Any], chance: random.Random) -> None:
                 [None, "x", -1, [], {}, "[1, ...]", 1e30, 3.5]
             )
     if chance.random() < 0.2:
-        trace[chance.choice(["deviceProperties", "distributedInfo", "baseTimeNanoseconds"])] = chance.choice(
-            [None, [], 5, "x", {"rank": "a"}]
-        )
+        trace[
+            chance.choice(
+                ["deviceProperties", "distributedInfo", "baseTimeNanoseconds"]
+            )
+        ] = chance.choice([None, [], 5, "x", {"rank": "a"}])
 
 
 @pytest.mark.parametrize("seed", range(25))
@@ -50,11 +59,13 @@ def test_damage_never_ends_in_a_traceback(tmp_path: Path, seed: int) -> None:
         trace = synthetic.trace(rank, world=2)
         damage(trace, chance)
         (tmp_path / f"rank{rank}.json").write_text(json.dumps(trace))
-    changes = chance.choice([(), ("faults.slow_rank=1", "faults.slow_factor=2"), ("parallel.dp=8",)])
+    changes = chance.choice(
+        [(), ("faults.slow_rank=1", "faults.slow_factor=2"), ("parallel.dp=8",)]
+    )
     try:
         outcome = replay_files([tmp_path], changes=changes)
     except PrestepError as error:
         assert str(error)
     else:
-        json.dumps(replay_report.as_json(outcome))
-        assert replay_report.as_text(outcome)
+        json.dumps(report.as_json(outcome))
+        assert report.as_text(outcome)

@@ -13,7 +13,7 @@ from click.testing import CliRunner
 
 from cli import main
 from sim.errors import InputError
-from sim.replay import replay_files
+from sim.replay.replay import replay_files
 from tests.workloads.traces import synthetic
 from workloads import traces
 
@@ -34,18 +34,26 @@ def job(tmp_path: Path) -> Path:
 def test_chakra_keeps_the_work(job: Path, tmp_path: Path) -> None:
     """Kineto -> Chakra -> replay: the same collectives with the same bytes, and the same time within its microseconds."""
     convert(job, tmp_path / "et" / "run.et")
-    assert sorted(p.name for p in (tmp_path / "et").iterdir()) == [f"run.{rank}.et" for rank in range(4)]
+    assert sorted(p.name for p in (tmp_path / "et").iterdir()) == [
+        f"run.{rank}.et" for rank in range(4)
+    ]
     before, after = replay_files([job]), replay_files([tmp_path / "et"])
-    for first, then in zip(before.replay.job.works, after.replay.job.works, strict=True):
+    for first, then in zip(
+        before.replay.job.works, after.replay.job.works, strict=True
+    ):
         assert sum(op.bytes for op in first.ops) == sum(op.bytes for op in then.ops)
-        assert sum(bool(op.collective) for op in first.ops) == sum(bool(op.collective) for op in then.ops)
+        assert sum(bool(op.collective) for op in first.ops) == sum(
+            bool(op.collective) for op in then.ops
+        )
     assert after.worst < 1e-3
     assert after.run.finished == pytest.approx(before.run.finished, rel=0.02)
 
 
-def test_chakra_without_starts_is_placed_by_its_dependencies(job: Path, tmp_path: Path) -> None:
+def test_chakra_without_starts_is_placed_by_its_dependencies(
+    job: Path, tmp_path: Path
+) -> None:
     """Durations and dependencies are enough: ranks meet in their collectives, and the repair is counted."""
-    from workloads.traces import chakra
+    from workloads.traces.readers import chakra
 
     convert(job, tmp_path / "run.et")
     folder = tmp_path / "untimed"
@@ -58,10 +66,14 @@ def test_chakra_without_starts_is_placed_by_its_dependencies(job: Path, tmp_path
                 message
                 if not fields
                 else b"".join(
-                    chakra.text(n, v) if isinstance(v, bytes) else chakra.number(n, v) for n, v in fields if n != 6
+                    chakra.text(n, v) if isinstance(v, bytes) else chakra.number(n, v)
+                    for n, v in fields
+                    if n != 6
                 )
             )
-        (folder / f"{path.name}.gz").write_bytes(gzip.compress(b"".join(map(chakra.message, kept))))
+        (folder / f"{path.name}.gz").write_bytes(
+            gzip.compress(b"".join(map(chakra.message, kept)))
+        )
     outcome = replay_files([folder])
     assert outcome.notes["nodes without a start, placed after what they depend on"] > 0
     assert {len(m.members) for m in outcome.replay.meetings} == {4}
@@ -71,7 +83,9 @@ def test_kineto_comes_back_as_it_was(job: Path, tmp_path: Path) -> None:
     """Kineto -> Kineto: every step takes what it took."""
     convert(job, tmp_path / "again" / "run.json.gz")
     before, after = replay_files([job]), replay_files([tmp_path / "again"])
-    assert [s.measured_host for s in after.steps] == pytest.approx([s.measured_host for s in before.steps], rel=1e-6)
+    assert [s.measured_host for s in after.steps] == pytest.approx(
+        [s.measured_host for s in before.steps], rel=1e-6
+    )
 
 
 def test_a_table_has_all_rows(job: Path, tmp_path: Path) -> None:
@@ -79,7 +93,9 @@ def test_a_table_has_all_rows(job: Path, tmp_path: Path) -> None:
     import pyarrow.parquet as parquet
 
     convert(job, tmp_path / "run.parquet")
-    assert parquet.read_table(tmp_path / "run.parquet").num_rows == sum(r.spans.num_rows for r in traces.read([job]))
+    assert parquet.read_table(tmp_path / "run.parquet").num_rows == sum(
+        r.spans.num_rows for r in traces.read([job])
+    )
 
 
 def test_a_cut_chakra_trace_is_an_error(job: Path, tmp_path: Path) -> None:
@@ -126,8 +142,15 @@ def linked(with_times: bool) -> dict[str, object]:
 def test_linked_execution_traces_are_read(tmp_path: Path) -> None:
     """An execution trace linked with Kineto has kernels with the operators that launched them."""
     (tmp_path / "et_0_plus.json").write_text(json.dumps(linked(True)))
-    kernel = next(row for row in traces.read([tmp_path])[0].spans.to_pylist() if row["kind"] == "kernel")
-    assert (kernel["operator"], kernel["end"] - kernel["start"]) == ("aten::mm", pytest.approx(50e-6))
+    kernel = next(
+        row
+        for row in traces.read([tmp_path])[0].spans.to_pylist()
+        if row["kind"] == "kernel"
+    )
+    assert (kernel["operator"], kernel["end"] - kernel["start"]) == (
+        "aten::mm",
+        pytest.approx(50e-6),
+    )
 
 
 def test_unlinked_execution_traces_are_refused(tmp_path: Path) -> None:
@@ -142,12 +165,18 @@ def nsight(path: Path, extra: bool) -> None:
         db.execute("create table StringIds (id int, value text)")
         db.executemany(
             "insert into StringIds values (?, ?)",
-            [(1, "gemm"), (2, "cudaLaunchKernel_v7000"), (3, "cudaDeviceSynchronize_v3020")],
+            [
+                (1, "gemm"),
+                (2, "cudaLaunchKernel_v7000"),
+                (3, "cudaDeviceSynchronize_v3020"),
+            ],
         )
         db.execute(
             "create table CUPTI_ACTIVITY_KIND_KERNEL (start int, end int, deviceId int, streamId int, correlationId int, globalPid int, demangledName int)"
         )
-        db.execute("insert into CUPTI_ACTIVITY_KIND_KERNEL values (20000, 70000, 0, 7, 5, 16777216, 1)")
+        db.execute(
+            "insert into CUPTI_ACTIVITY_KIND_KERNEL values (20000, 70000, 0, 7, 5, 16777216, 1)"
+        )
         if extra:
             db.execute(
                 "create table CUPTI_ACTIVITY_KIND_RUNTIME (start int, end int, globalTid int, correlationId int, nameId int)"
@@ -156,8 +185,12 @@ def nsight(path: Path, extra: bool) -> None:
                 "insert into CUPTI_ACTIVITY_KIND_RUNTIME values (?, ?, 16777217, ?, ?)",
                 [(10000, 14000, 5, 2), (15000, 71000, 6, 3)],
             )
-            db.execute("create table NVTX_EVENTS (start int, end int, text text, textId int, globalTid int)")
-            db.execute("insert into NVTX_EVENTS values (5000, 75000, 'step 3', null, 16777217)")
+            db.execute(
+                "create table NVTX_EVENTS (start int, end int, text text, textId int, globalTid int)"
+            )
+            db.execute(
+                "insert into NVTX_EVENTS values (5000, 75000, 'step 3', null, 16777217)"
+            )
 
 
 @pytest.mark.parametrize("extra", [True, False])
@@ -167,7 +200,10 @@ def test_nsight_exports_are_read(tmp_path: Path, extra: bool, packed: bool) -> N
     path = tmp_path / "run.sqlite"
     nsight(path, extra)
     if packed:
-        with path.open("rb") as plain, gzip.open(tmp_path / "run.sqlite.gz", "wb") as out:
+        with (
+            path.open("rb") as plain,
+            gzip.open(tmp_path / "run.sqlite.gz", "wb") as out,
+        ):
             shutil.copyfileobj(plain, out)
         path = tmp_path / "run.sqlite.gz"
     (step,) = replay_files([path]).steps

@@ -21,7 +21,18 @@ def write(path: Path, content: Any) -> Path:
 
 
 def rows(path: Path) -> list[dict[str, Any]]:
-    columns = ["kind", "name", "stream", "start", "end", "bytes", "collective", "group", "correlation", "shape"]
+    columns = [
+        "kind",
+        "name",
+        "stream",
+        "start",
+        "end",
+        "bytes",
+        "collective",
+        "group",
+        "correlation",
+        "shape",
+    ]
     return traces.read([path])[0].spans.select(columns).to_pylist()  # type: ignore[no-any-return]
 
 
@@ -32,7 +43,9 @@ def test_collectives_have_their_metadata(tmp_path: Path) -> None:
     assert {(row["collective"], row["group"], row["bytes"]) for row in talks} == {
         ("all_reduce", "0:0,1,2,3", 2.0 * synthetic.SIZE)
     }
-    assert {row["shape"] for row in found if "gemm" in row["name"]} == {"[[2048, 2048], [2048, 2048]]"}
+    assert {row["shape"] for row in found if "gemm" in row["name"]} == {
+        "[[2048, 2048], [2048, 2048]]"
+    }
     assert len(talks) == synthetic.LAYERS
 
 
@@ -40,7 +53,12 @@ def test_all_spellings_are_one(tmp_path: Path) -> None:
     """A list at the root, ids as text, old categories and compression change nothing in the table."""
     plain = synthetic.trace(0)
     expected = rows(write(tmp_path / "plain.json", plain))
-    old = {"kernel": "Kernel", "cuda_runtime": "Runtime", "cpu_op": "Operator", "user_annotation": "user_annotation"}
+    old = {
+        "kernel": "Kernel",
+        "cuda_runtime": "Runtime",
+        "cpu_op": "Operator",
+        "user_annotation": "user_annotation",
+    }
     events = json.loads(json.dumps(plain["traceEvents"]))
     for event in events:
         event["cat"] = old[event["cat"]]
@@ -52,9 +70,13 @@ def test_all_spellings_are_one(tmp_path: Path) -> None:
     assert rows(tmp_path / "old.json.gz") == expected
 
 
-def test_a_large_file_is_read_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_large_file_is_read_in_pieces(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """What is read piece by piece is what is read at once."""
-    path = write(tmp_path / "t.json", synthetic.trace(0) | {"traceName": 'a "quoted\\" }] name'})
+    path = write(
+        tmp_path / "t.json", synthetic.trace(0) | {"traceName": 'a "quoted\\" }] name'}
+    )
     expected = rows(path)
     monkeypatch.setattr(chrome, "PIECE", 1500)
     monkeypatch.setattr(chrome.read, "__defaults__", (100,))
@@ -76,7 +98,9 @@ def test_negative_durations_are_repaired_and_counted(tmp_path: Path) -> None:
     """A negative duration becomes 0, and the recording says how often."""
     made = synthetic.trace(0)
     made["traceEvents"][0]["dur"] = -3.0
-    assert traces.read([write(tmp_path / "t.json", made)])[0].repaired == {"negative duration taken as 0": 1}
+    assert traces.read([write(tmp_path / "t.json", made)])[0].repaired == {
+        "negative duration taken as 0": 1
+    }
 
 
 def test_ranks_come_from_names_where_files_do_not_say(tmp_path: Path) -> None:
@@ -112,7 +136,19 @@ def damaged(folder: Path) -> dict[str, tuple[list[Path], str]]:
     }
 
 
-@pytest.mark.parametrize("case", ["cut.json.gz", "cut.json", "empty", "other", "no GPU", "twice", "worlds", "missing"])
+@pytest.mark.parametrize(
+    "case",
+    [
+        "cut.json.gz",
+        "cut.json",
+        "empty",
+        "other",
+        "no GPU",
+        "twice",
+        "worlds",
+        "missing",
+    ],
+)
 def test_wrong_files_are_explained(tmp_path: Path, case: str) -> None:
     """Every kind of damage is an error that names the file and what is wrong."""
     paths, expected = damaged(tmp_path)[case]
@@ -122,7 +158,7 @@ def test_wrong_files_are_explained(tmp_path: Path, case: str) -> None:
 
 def test_ranks_of_different_runs_are_refused(tmp_path: Path) -> None:
     """Ranks whose collectives cannot have met are not one run."""
-    from sim.replay import replay_files
+    from sim.replay.replay import replay_files
 
     write(tmp_path / "a.json", synthetic.trace(0))
     other = synthetic.trace(1, late=3000.0)
@@ -135,10 +171,13 @@ def test_ranks_of_different_runs_are_refused(tmp_path: Path) -> None:
 
 def test_steps_without_a_counterpart_are_refused_or_left_out(tmp_path: Path) -> None:
     """Steps that only some ranks recorded are left out and counted; with none in common there is nothing to say."""
-    from sim.replay import replay_files
+    from sim.replay.replay import replay_files
 
     write(tmp_path / "a.json", synthetic.trace(0, steps=2))
     write(tmp_path / "b.json", synthetic.trace(1, steps=1))
     outcome = replay_files([tmp_path])
     assert {step.step for step in outcome.steps} == {"ProfilerStep#1"}
-    assert outcome.notes["steps that not all ranks recorded, left out of the comparison"] == 1
+    assert (
+        outcome.notes["steps that not all ranks recorded, left out of the comparison"]
+        == 1
+    )

@@ -9,13 +9,19 @@ import pytest
 from click.testing import CliRunner
 
 from cli import main
-from sim.replay import Outcome, replay_files
+from sim.replay.replay import Outcome, replay_files
 from tests.workloads.traces import synthetic
 
 pytestmark = pytest.mark.filterwarnings("error")
 
 
-def played(folder: Path, *changes: str, mode: str | None = None, cluster: str = "", **options: object) -> Outcome:
+def played(
+    folder: Path,
+    *changes: str,
+    mode: str | None = None,
+    cluster: str = "",
+    **options: object,
+) -> Outcome:
     synthetic.save(folder, **options)  # type: ignore[arg-type]
     return replay_files([folder], mode, cluster, changes)  # type: ignore[arg-type]
 
@@ -25,8 +31,13 @@ def simulated(outcome: Outcome) -> float:
     return next(s for s in reversed(outcome.steps) if s.rank == 0).simulated_host
 
 
-@pytest.mark.parametrize("options", [{}, {"late": 400.0}, {"world": 1}, {"only": (1, 2), "late": 400.0}, {"steps": 3}])
-def test_recorded_steps_come_out_again(tmp_path: Path, options: dict[str, object]) -> None:
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"late": 400.0}, {"world": 1}, {"only": (1, 2), "late": 400.0}, {"steps": 3}],
+)
+def test_recorded_steps_come_out_again(
+    tmp_path: Path, options: dict[str, object]
+) -> None:
     """With transfers as recorded, every step of every rank takes what it took, on either clock."""
     for step in played(tmp_path, mode="recorded", **options).steps:
         assert step.simulated_host == pytest.approx(step.measured_host, rel=1e-6)
@@ -36,17 +47,26 @@ def test_recorded_steps_come_out_again(tmp_path: Path, options: dict[str, object
 def test_waiting_is_not_transfer(tmp_path: Path) -> None:
     """The time a rank waits for a late one in a collective is not part of its transfer."""
     outcome = played(tmp_path, late=400.0)
-    assert {round(m.duration * 1e6) for m in outcome.replay.meetings} == {round(synthetic.TRANSFER)}
-    longest = max(op.finish - op.start for op in outcome.replay.job.works[1].ops if op.collective)
+    assert {round(m.duration * 1e6) for m in outcome.replay.meetings} == {
+        round(synthetic.TRANSFER)
+    }
+    longest = max(
+        op.finish - op.start for op in outcome.replay.job.works[1].ops if op.collective
+    )
     assert longest == pytest.approx((synthetic.TRANSFER + 400.0) * 1e-6, rel=1e-6)
 
 
 def test_ranks_wait_for_a_straggler(tmp_path: Path) -> None:
     """Kernels of one rank made slower delay all ranks by nearly as much: less of them runs beside communication."""
     base = played(tmp_path)
-    slow = replay_files([tmp_path], None, "", ["faults.slow_rank=2", "faults.slow_factor=1.5"])
+    slow = replay_files(
+        [tmp_path], None, "", ["faults.slow_rank=2", "faults.slow_factor=1.5"]
+    )
     for before, after in zip(base.steps, slow.steps, strict=True):
-        assert after.simulated_host - before.simulated_host > 0.44 * synthetic.LAYERS * synthetic.LAYER * 1e-6
+        assert (
+            after.simulated_host - before.simulated_host
+            > 0.44 * synthetic.LAYERS * synthetic.LAYER * 1e-6
+        )
 
 
 def test_a_straggler_that_was_not_recorded_is_played(tmp_path: Path) -> None:
@@ -69,7 +89,10 @@ def test_clocks_are_aligned_on_ends(tmp_path: Path) -> None:
 
 def test_slower_links_never_make_a_step_shorter(tmp_path: Path) -> None:
     """A step grows with every halving of the links' bandwidth, and by what the exposed transfers grow."""
-    times = [simulated(played(tmp_path, f"nvlink.bandwidth={factor}x", mode="simulated")) for factor in (1, 0.1, 0.01)]
+    times = [
+        simulated(played(tmp_path, f"nvlink.bandwidth={factor}x", mode="simulated"))
+        for factor in (1, 0.1, 0.01)
+    ]
     assert times == sorted(times)
     assert times[2] > 2 * times[1]
 
@@ -94,7 +117,9 @@ def test_buckets_hold_the_same_gradients(tmp_path: Path) -> None:
     """Other buckets reduce the same bytes."""
     base = played(tmp_path)
     merged = replay_files([tmp_path], None, "", ["parallel.bucket_cap=1 GiB"])
-    assert sum(m.size for m in merged.replay.meetings) == sum(m.size for m in base.replay.meetings)
+    assert sum(m.size for m in merged.replay.meetings) == sum(
+        m.size for m in base.replay.meetings
+    )
     assert len(merged.replay.meetings) == 2
 
 
@@ -102,7 +127,10 @@ def test_no_overlap_takes_compute_plus_communication(tmp_path: Path) -> None:
     """Without overlap a step has all its transfers exposed."""
     outcome = played(tmp_path, "parallel.data_parallel=ddp-no-overlap")
     layers = synthetic.LAYERS * synthetic.LAYER
-    assert simulated(outcome) > synthetic.LAYERS // 2 * synthetic.TRANSFER * 1e-6 + 0.8 * layers * 1e-6
+    assert (
+        simulated(outcome)
+        > synthetic.LAYERS // 2 * synthetic.TRANSFER * 1e-6 + 0.8 * layers * 1e-6
+    )
     assert simulated(outcome) > 0.95 * simulated(played(tmp_path))
 
 
@@ -110,7 +138,9 @@ def test_removed_kernels_take_no_time(tmp_path: Path) -> None:
     """Half the time of a family's kernels, and none: the step shrinks as they did on the critical path."""
     whole = simulated(played(tmp_path, world=1))
     half = simulated(replay_files([tmp_path], None, "", ["kernels.gemm=0.5x"]))
-    assert whole - half == pytest.approx(0.5 * synthetic.LAYERS * synthetic.LAYER * 1e-6, rel=1e-3)
+    assert whole - half == pytest.approx(
+        0.5 * synthetic.LAYERS * synthetic.LAYER * 1e-6, rel=1e-3
+    )
     assert simulated(replay_files([tmp_path], None, "", ["kernels.gemm=0"])) < half
 
 
@@ -124,11 +154,17 @@ def test_another_gpu_rescales_kernels(tmp_path: Path) -> None:
 def test_command_prints_json(tmp_path: Path) -> None:
     """`prestep replay DIR --json` has measured and simulated seconds by rank and step."""
     synthetic.save(tmp_path)
-    result = CliRunner().invoke(main, ["replay", str(tmp_path), "--json", "--trace", str(tmp_path / "out.json")])
+    result = CliRunner().invoke(
+        main, ["replay", str(tmp_path), "--json", "--trace", str(tmp_path / "out.json")]
+    )
     assert result.exit_code == 0, result.output
     found = json.loads(result.stdout)
-    assert found["measured_step_time"]["2"]["ProfilerStep#1"] == pytest.approx(7.06e-3, rel=1e-3)
-    assert found["simulated_step_time"]["2"]["ProfilerStep#2"] == pytest.approx(7.06e-3, rel=1e-3)
+    assert found["measured_step_time"]["2"]["ProfilerStep#1"] == pytest.approx(
+        7.06e-3, rel=1e-3
+    )
+    assert found["simulated_step_time"]["2"]["ProfilerStep#2"] == pytest.approx(
+        7.06e-3, rel=1e-3
+    )
     assert found["worst_error"] < 1e-6
     tracks = {
         e["args"]["name"]
@@ -149,10 +185,17 @@ def test_command_prints_a_page(tmp_path: Path) -> None:
 
 
 WRONG = [
-    ("parallel.dp=0", "a whole number"), ("parallel.dpp=2", "parallel.dp"), ("kernels.gem=0.5x", 'did you mean "gemm"'),
-    ("kernels.gemm=fast", "a factor"), ("faults.slow_factor=2", "the rank that is slow"), ("faults.slow_rank=9", "below 4"),
-    ("foo", "KEY=VALUE"), ("nccl.foo=3", "nccl.foo"), ("nvlonk.bandwidth=2x", "matches no link"), ("cluster.host_factor=x", "a factor"),
-]  # fmt: skip
+    ("parallel.dp=0", "a whole number"),
+    ("parallel.dpp=2", "parallel.dp"),
+    ("kernels.gem=0.5x", 'did you mean "gemm"'),
+    ("kernels.gemm=fast", "a factor"),
+    ("faults.slow_factor=2", "the rank that is slow"),
+    ("faults.slow_rank=9", "below 4"),
+    ("foo", "KEY=VALUE"),
+    ("nccl.foo=3", "nccl.foo"),
+    ("nvlonk.bandwidth=2x", "matches no link"),
+    ("cluster.host_factor=x", "a factor"),
+]
 
 
 @pytest.mark.parametrize(("change", "expected"), WRONG)

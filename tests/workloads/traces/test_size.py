@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from sim.engine import Engine
-from sim.replay import replay_files
+from sim.engine.engine import Engine
+from sim.replay.replay import replay_files
 from tests.workloads.traces import synthetic
 
 READ = """
@@ -30,20 +30,42 @@ def test_a_trace_larger_than_the_memory_it_may_have_is_streamed(tmp_path: Path) 
     events = trace.pop("traceEvents")
     (tmp_path / "small.json").write_text(json.dumps(trace | {"traceEvents": events}))
     padding = json.dumps(
-        {"ph": "X", "cat": "python_function", "name": "f", "ts": 1, "dur": 1, "args": {"s": "{x}" * 300}}
+        {
+            "ph": "X",
+            "cat": "python_function",
+            "name": "f",
+            "ts": 1,
+            "dur": 1,
+            "args": {"s": "{x}" * 300},
+        }
     )
     with (tmp_path / "large.json").open("w") as file:
         file.write(json.dumps(trace)[:-1] + ', "traceEvents": [')
-        file.write(",\n  ".join([*map(json.dumps, events), *[padding] * 120_000]) + "]}")
+        file.write(
+            ",\n  ".join([*map(json.dumps, events), *[padding] * 120_000]) + "]}"
+        )
     size = (tmp_path / "large.json").stat().st_size
-    command = [sys.executable, "-c", READ, str(tmp_path / "small.json"), str(tmp_path / "large.json")]
-    rows, grown = map(int, subprocess.run(command, capture_output=True, text=True, check=True).stdout.split())
+    command = [
+        sys.executable,
+        "-c",
+        READ,
+        str(tmp_path / "small.json"),
+        str(tmp_path / "large.json"),
+    ]
+    rows, grown = map(
+        int,
+        subprocess.run(
+            command, capture_output=True, text=True, check=True
+        ).stdout.split(),
+    )
     assert rows == len([e for e in events if e["name"] != "aten::mm"])
     assert size > 100e6
     assert grown < 0.75 * size
 
 
-def test_memory_of_a_replay_grows_with_its_operations_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_of_a_replay_grows_with_its_operations_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A stream knows the times of its own kernels, not those of all ranks."""
     held = []
     durations = Engine._durations

@@ -30,18 +30,33 @@ def replay(folder: Path, *options: str) -> Result:
 
 
 @pytest.mark.parametrize(
-    "names", [("ProfilerStep#8", "ProfilerStep#9"), ("ProfilerStep#2", "ProfilerStep#3"), ("iter 1", "iter 2")]
+    "names",
+    [
+        ("ProfilerStep#8", "ProfilerStep#9"),
+        ("ProfilerStep#2", "ProfilerStep#3"),
+        ("iter 1", "iter 2"),
+    ],
 )
-def test_steps_named_otherwise_are_paired_by_time(tmp_path: Path, names: tuple[str, str]) -> None:
+def test_steps_named_otherwise_are_paired_by_time(
+    tmp_path: Path, names: tuple[str, str]
+) -> None:
     """Steps of two ranks that were at the same time are the same, whatever they are called; that is counted."""
     save(tmp_path, 0)
     save(tmp_path, 1, s1=names[0], s2=names[1])
     result = replay(tmp_path, "--json")
     assert result.exit_code == 0, result.output
     found = json.loads(result.stdout)
-    assert list(found["measured_step_time"]["1"]) == ["ProfilerStep#1", "ProfilerStep#2"]
+    assert list(found["measured_step_time"]["1"]) == [
+        "ProfilerStep#1",
+        "ProfilerStep#2",
+    ]
     assert found["worst_error"] < 1e-6
-    assert found["reports"]["steps of ranks that are named otherwise than rank 0's, paired by time"] == 2
+    assert (
+        found["reports"][
+            "steps of ranks that are named otherwise than rank 0's, paired by time"
+        ]
+        == 2
+    )
 
 
 def test_ranges_named_like_steps_are_steps(tmp_path: Path) -> None:
@@ -59,7 +74,9 @@ def test_steps_that_fit_in_no_way_are_refused(tmp_path: Path) -> None:
     save(tmp_path, 1, s1="", s2="")
     result = replay(tmp_path)
     assert result.exit_code == 2
-    assert "rank 0: ProfilerStep#1, ProfilerStep#2; rank 1: none marked" in result.output
+    assert (
+        "rank 0: ProfilerStep#1, ProfilerStep#2; rank 1: none marked" in result.output
+    )
 
 
 def test_a_step_without_a_length_ends_where_the_next_begins(tmp_path: Path) -> None:
@@ -70,7 +87,9 @@ def test_a_step_without_a_length_ends_where_the_next_begins(tmp_path: Path) -> N
             event["dur"] = -event["dur"]
     (tmp_path / "rank0.json").write_text(json.dumps(made))
     found = json.loads(replay(tmp_path, "--json").stdout)
-    assert found["measured_step_time"]["0"]["ProfilerStep#1"] == pytest.approx(7.1e-3, rel=0.02)
+    assert found["measured_step_time"]["0"]["ProfilerStep#1"] == pytest.approx(
+        7.1e-3, rel=0.02
+    )
     assert found["reports"]["negative duration taken as 0"] == 2
     assert found["reports"]["steps without a length, ended where the next begins"] == 2
 
@@ -79,10 +98,20 @@ def test_only_some_steps_are_reported(tmp_path: Path) -> None:
     """`--steps` takes numbers, ranges and names; answers are about the last of them."""
     synthetic.save(tmp_path, steps=3, world=2)
     whole = json.loads(replay(tmp_path, "--json").stdout)
-    for wanted, expected in (("2", [2]), ("1-2", [1, 2]), ("ProfilerStep#3", [3]), ("3,1", [1, 3])):
+    for wanted, expected in (
+        ("2", [2]),
+        ("1-2", [1, 2]),
+        ("ProfilerStep#3", [3]),
+        ("3,1", [1, 3]),
+    ):
         found = json.loads(replay(tmp_path, "--json", "--steps", wanted).stdout)
-        assert list(found["simulated_step_time"]["0"]) == [f"ProfilerStep#{n}" for n in expected]
-        assert found["simulated_step_time"]["0"].items() <= whole["simulated_step_time"]["0"].items()
+        assert list(found["simulated_step_time"]["0"]) == [
+            f"ProfilerStep#{n}" for n in expected
+        ]
+        assert (
+            found["simulated_step_time"]["0"].items()
+            <= whole["simulated_step_time"]["0"].items()
+        )
         assert sum(found["breakdown"]["measured"].values()) == pytest.approx(
             sum(found["breakdown"]["simulated"].values())
         )
@@ -96,7 +125,9 @@ def test_formats_of_one_folder_must_be_one(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     folder.mkdir()
     synthetic.save(folder, world=2)
-    CliRunner().invoke(main, ["convert", str(folder), "-o", str(tmp_path / "et" / "x.et")])
+    CliRunner().invoke(
+        main, ["convert", str(folder), "-o", str(tmp_path / "et" / "x.et")]
+    )
     (tmp_path / "et" / "x.1.et").rename(folder / "rank1.et")
     (folder / "rank1.pt.trace.json.gz").unlink()
     result = replay(folder)

@@ -46,9 +46,20 @@ def read(path: str | Path, format: str = "") -> Fabric:
         if plugins.load_function(_PACKAGE, name, "sniff")(text):
             return plugins.load_function(_PACKAGE, name, "read")(path)  # type: ignore[no-any-return]
     start = " ".join(text.split())[:40]
-    raise InputError(Mistake(str(path), "", f'a file that starts with "{start}"', f"one of {', '.join(formats())}"))
+    raise InputError(
+        Mistake(
+            str(path),
+            "",
+            f'a file that starts with "{start}"',
+            f"one of {', '.join(formats())}",
+        )
+    )
 
 
 def notes(fabric: Fabric) -> list[str]:
     """What the import had to assume, and what it left out, one sentence each."""
-    return [f"{key}: {known.source}" for key, known in fabric.facts.items() if key.startswith(("assumed:", "dropped:"))]
+    return [
+        f"{key}: {known.source}"
+        for key, known in fabric.facts.items()
+        if key.startswith(("assumed:", "dropped:"))
+    ]

@@ -28,9 +28,17 @@ def fabric_of(source: Source, graph: nx.Graph[Any]) -> Fabric:
 
     for node, data in graph.nodes.items():
         if not data.get("kind"):
-            source.fail(f'node "{node}"', 'no attribute "kind"', 'a kind such as "gpu" or "nvswitch"')
+            source.fail(
+                f'node "{node}"',
+                'no attribute "kind"',
+                'a kind such as "gpu" or "nvswitch"',
+            )
         _drop(source, "node", data, _KNOWN_NODE)
-    both: nx.MultiDiGraph[Any] = nx.MultiDiGraph(graph) if not graph.is_directed() else nx.MultiDiGraph(graph.copy())
+    both: nx.MultiDiGraph[Any] = (
+        nx.MultiDiGraph(graph)
+        if not graph.is_directed()
+        else nx.MultiDiGraph(graph.copy())
+    )
     for src, dst, data in both.edges(data=True):
         _check_edge(source, f"edge {src}-{dst}", data)
     facts = _facts(source, both.graph.pop("facts", {}))
@@ -49,7 +57,9 @@ def _check_edge(source: Source, element: str, data: dict[str, Any]) -> None:
         source.fail(element, 'no attribute "kind"', 'a kind such as "nvlink" or "pcie"')
     if "bandwidth" not in data:
         source.fail(element, 'no attribute "bandwidth"', "bytes/s in this direction")
-    source.positive(f"{element}.bandwidth", data["bandwidth"], "a finite number above 0, in bytes/s")
+    source.positive(
+        f"{element}.bandwidth", data["bandwidth"], "a finite number above 0, in bytes/s"
+    )
     for key in ("raw", "count"):
         if key in data:
             source.positive(f"{element}.{key}", data[key])
@@ -67,11 +77,17 @@ def _facts(source: Source, given: object) -> dict[str, Quantity]:
     """Facts as `write` leaves them: {key: [value, evidence, source]}, or that as JSON."""
     try:
         table = json.loads(given) if isinstance(given, str) else given
-        return {str(key): Quantity(float(value), str(grade), str(why)) for key, (value, grade, why) in table.items()}  # type: ignore[union-attr]
+        return {
+            str(key): Quantity(float(value), str(grade), str(why))
+            for key, (value, grade, why) in table.items()
+        }  # type: ignore[union-attr]
     except (AttributeError, TypeError, ValueError):
         source.fail("graph.facts", repr(given)[:60], "{key: [value, evidence, source]}")
 
 
 def facts_of(fabric: Fabric) -> dict[str, list[Any]]:
     """The facts as JSON can hold them."""
-    return {key: [known.value, known.evidence, known.source] for key, known in fabric.facts.items()}
+    return {
+        key: [known.value, known.evidence, known.source]
+        for key, known in fabric.facts.items()
+    }

@@ -57,13 +57,26 @@ class _Writer:
         return {
             "name": self.fabric.name.replace("/", "-") or "cluster",
             "devices": list(self.devices.values()),
-            "links": [self.links[key] for key in dict.fromkeys(self.key(row) for row in outer) if self.link_of(key)],
+            "links": [
+                self.links[key]
+                for key in dict.fromkeys(self.key(row) for row in outer)
+                if self.link_of(key)
+            ],
             "instances": [
-                {"name": name, "device": name if name.startswith("host") else f"{name}-device", "count": count}
+                {
+                    "name": name,
+                    "device": name if name.startswith("host") else f"{name}-device",
+                    "count": count,
+                }
                 for name, count in self.instances.items()
             ],
             "edges": [
-                {"ep1": self.end(row, "src"), "ep2": self.end(row, "dst"), "scheme": "one2one", "link": self.link(row)}
+                {
+                    "ep1": self.end(row, "src"),
+                    "ep2": self.end(row, "dst"),
+                    "scheme": "one2one",
+                    "link": self.link(row),
+                }
                 for row in outer
             ],
         }
@@ -74,7 +87,9 @@ class _Writer:
         host = dict(zip(nodes.names, nodes.hosts, strict=True))
         inner: dict[str, list[int]] = {}
         outer = []
-        for row, (src, dst) in enumerate(zip(links.src.tolist(), links.dst.tolist(), strict=True)):
+        for row, (src, dst) in enumerate(
+            zip(links.src.tolist(), links.dst.tolist(), strict=True)
+        ):
             if links.index[dst, src] < row:
                 continue
             if host[src] and host[src] == host[dst]:
@@ -85,15 +100,26 @@ class _Writer:
 
     def host(self, names: list[str], rows: list[int]) -> None:
         links = self.fabric.links
-        edges = tuple((self.local[links.src[row]], self.local[links.dst[row]], self.key(row)) for row in rows)
+        edges = tuple(
+            (self.local[links.src[row]], self.local[links.dst[row]], self.key(row))
+            for row in rows
+        )
         parts = Counter(self.local[name].partition("[")[0] for name in names)
         signature = tuple(parts.items()), edges
         if signature not in self.devices:
-            device = f"host-{len([one for one in self.devices if isinstance(one, tuple)])}"
-            used = {key: self.links[key] for key in dict.fromkeys(key for _, _, key in edges) if self.link_of(key)}
+            device = (
+                f"host-{len([one for one in self.devices if isinstance(one, tuple)])}"
+            )
+            used = {
+                key: self.links[key]
+                for key in dict.fromkeys(key for _, _, key in edges)
+                if self.link_of(key)
+            }
             self.devices[signature] = {
                 "name": device,
-                "components": [_component(kind, count) for kind, count in parts.items()],
+                "components": [
+                    _component(kind, count) for kind, count in parts.items()
+                ],
                 "links": list(used.values()),
                 "edges": [
                     {
@@ -114,11 +140,20 @@ class _Writer:
             self.of[name] = f"{instance}[{self.instances[instance]}]"
         self.instances[instance] += 1
         if kind and kind not in self.devices:
-            self.devices[kind] = {"name": device, "components": [_component(kind, 1)], "links": [], "edges": []}
+            self.devices[kind] = {
+                "name": device,
+                "components": [_component(kind, 1)],
+                "links": [],
+                "edges": [],
+            }
 
     def key(self, row: int) -> tuple[str, float, float]:
         links = self.fabric.links
-        return str(links.kind[row]), float(links.bandwidth[row]), float(links.latency[row])
+        return (
+            str(links.kind[row]),
+            float(links.bandwidth[row]),
+            float(links.latency[row]),
+        )
 
     def link(self, row: int) -> str:
         return self.link_of(self.key(row))
@@ -127,10 +162,16 @@ class _Writer:
         """The name of the link with these numbers, defined when it is first asked for: kind, two dashes, number."""
         kind, bandwidth, latency = key
         if key not in self.links:
-            speed = {"choice": "gigabytes_per_second", "gigabytes_per_second": float(np.round(bandwidth / 1e9, 9))}
+            speed = {
+                "choice": "gigabytes_per_second",
+                "gigabytes_per_second": float(np.round(bandwidth / 1e9, 9)),
+            }
             delay = {"choice": "ns", "ns": float(np.round(latency * 1e9, 6))}
             physical = {"bandwidth": speed, "latency": delay}
-            self.links[key] = {"name": f"{kind}--{len(self.links)}", "physical": physical}
+            self.links[key] = {
+                "name": f"{kind}--{len(self.links)}",
+                "physical": physical,
+            }
         return str(self.links[key]["name"])
 
     def end(self, row: int, which: str) -> dict[str, str]:

@@ -5,18 +5,39 @@ from __future__ import annotations
 from topologies.core.quantity import LinkSpec, Quantity
 
 _NVLINK = {  # sm: (NCCL's GB/s per link, wire GB/s per link)
-    60: (18.0, 20.0), 70: (20.0, 25.0), 80: (20.0, 25.0), 86: (12.0, 14.0), 90: (20.6, 25.0), 100: (40.1, 50.0),
-}  # fmt: skip
+    60: (18.0, 20.0),
+    70: (20.0, 25.0),
+    80: (20.0, 25.0),
+    86: (12.0, 14.0),
+    90: (20.6, 25.0),
+    100: (40.1, 50.0),
+}
 # GT/s: (NCCL's 100 Mbit/s per lane, wire bytes/s per lane)
 _PCIE = {
-    2.5: (15, 0.25e9), 5.0: (30, 0.5e9), 8.0: (60, 0.985e9), 16.0: (120, 1.969e9), 32.0: (240, 3.938e9),
+    2.5: (15, 0.25e9),
+    5.0: (30, 0.5e9),
+    8.0: (60, 0.985e9),
+    16.0: (120, 1.969e9),
+    32.0: (240, 3.938e9),
     64.0: (480, 7.563e9),
-}  # fmt: skip
+}
 _LATENCY = {
-    "nvlink": Quantity(0.3e-6, "guess", "NCCL src/graph/tuning.cc: 0.6 us per LL step between GPUs, over two links"),
-    "pcie": Quantity(0.35e-6, "guess", "half of the 1.4 us there and back that nvbandwidth shows on an AWS p5"),
-    "socket": Quantity(0.1e-6, "guess", "order of magnitude of a remote cache line less a local one"),
-    "nic": Quantity(1e-6, "guess", "order of magnitude of an InfiniBand hop with its adapter"),
+    "nvlink": Quantity(
+        0.3e-6,
+        "guess",
+        "NCCL src/graph/tuning.cc: 0.6 us per LL step between GPUs, over two links",
+    ),
+    "pcie": Quantity(
+        0.35e-6,
+        "guess",
+        "half of the 1.4 us there and back that nvbandwidth shows on an AWS p5",
+    ),
+    "socket": Quantity(
+        0.1e-6, "guess", "order of magnitude of a remote cache line less a local one"
+    ),
+    "nic": Quantity(
+        1e-6, "guess", "order of magnitude of an InfiniBand hop with its adapter"
+    ),
     "switch": Quantity(0.5e-6, "guess", "order of magnitude of a switch and its cable"),
 }
 PCIE_SPEEDS = tuple(_PCIE)
@@ -29,7 +50,11 @@ def nvlink(sm: int) -> LinkSpec:
     return LinkSpec(
         Quantity(fitted * 1e9, "fitted", f"NCCL src/graph/topo.h: sm{known} NVLink"),
         _LATENCY["nvlink"],
-        raw=Quantity(wire * 1e9, "datasheet", f"NVLink of sm{known}: {wire:g} GB/s per link and direction"),
+        raw=Quantity(
+            wire * 1e9,
+            "datasheet",
+            f"NVLink of sm{known}: {wire:g} GB/s per link and direction",
+        ),
     )
 
 
@@ -37,15 +62,23 @@ def pcie(speed: float, width: int, evidence: str = "fitted") -> LinkSpec:
     """A PCIe link of `speed` GT/s (one of `PCIE_SPEEDS`) and `width` lanes."""
     rate, wire = _PCIE[speed]
     return LinkSpec(
-        Quantity(width * rate / 80 * 1e9, evidence, f"NCCL src/graph/topo.cc: {speed:g} GT/s, {width} lanes"),
+        Quantity(
+            width * rate / 80 * 1e9,
+            evidence,
+            f"NCCL src/graph/topo.cc: {speed:g} GT/s, {width} lanes",
+        ),
         _LATENCY["pcie"],
-        raw=Quantity(width * wire, "datasheet", f"PCI Express: {speed:g} GT/s, {width} lanes"),
+        raw=Quantity(
+            width * wire, "datasheet", f"PCI Express: {speed:g} GT/s, {width} lanes"
+        ),
     )
 
 
 def port(bandwidth: float, evidence: str, source: str, kind: str = "nic") -> LinkSpec:
     """A network port or cable whose rate in bytes/s is known from `source`."""
-    return LinkSpec(Quantity(bandwidth, evidence, source), _LATENCY.get(kind, _LATENCY["switch"]))
+    return LinkSpec(
+        Quantity(bandwidth, evidence, source), _LATENCY.get(kind, _LATENCY["switch"])
+    )
 
 
 def socket(arch: str, vendor: str, family: int, model: int) -> LinkSpec:
@@ -56,11 +89,24 @@ def socket(arch: str, vendor: str, family: int, model: int) -> LinkSpec:
     elif arch == "arm64" or arch == "aarch64":
         rate, name = 6.0, "Arm"
     elif vendor == "GenuineIntel":
-        steps = [(0xCF, 40.0, "ERP"), (0x8F, 22.0, "SRP"), (0x55, 10.0, "SKL"), (0, 6.0, "BDW")]
-        rate, name = next((rate, f"Intel {step}") for low, rate, step in steps if family > 6 or model >= low)
+        steps = [
+            (0xCF, 40.0, "ERP"),
+            (0x8F, 22.0, "SRP"),
+            (0x55, 10.0, "SKL"),
+            (0, 6.0, "BDW"),
+        ]
+        rate, name = next(
+            (rate, f"Intel {step}")
+            for low, rate, step in steps
+            if family > 6 or model >= low
+        )
     elif vendor == "CentaurHauls" or "Zhaoxin" in vendor:
         rate, name = 6.0, "Zhaoxin"
     return LinkSpec(
-        Quantity(rate * 1e9, "fitted", f"NCCL src/graph/topo.h: between sockets of {name}, below the wire"),
+        Quantity(
+            rate * 1e9,
+            "fitted",
+            f"NCCL src/graph/topo.h: between sockets of {name}, below the wire",
+        ),
         _LATENCY["socket"],
     )

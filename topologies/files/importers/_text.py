@@ -19,9 +19,13 @@ def text_of(path: str | Path) -> str:
     """The text of a file, unpacked when it ends in .gz; raises InputError that names the file."""
     try:
         data = files.read_bytes(path)
-        return (files.unpacked(path, data) if str(path).endswith(".gz") else data).decode("utf-8")
+        return (
+            files.unpacked(path, data) if str(path).endswith(".gz") else data
+        ).decode("utf-8")
     except UnicodeDecodeError:
-        raise InputError(Mistake(str(path), "", "bytes that are no text", "a text file in UTF-8")) from None
+        raise InputError(
+            Mistake(str(path), "", "bytes that are no text", "a text file in UTF-8")
+        ) from None
 
 
 class Source:
@@ -37,10 +41,14 @@ class Source:
         """Name of the cluster: the file's, without its suffixes."""
         return self.path.name.partition(".")[0] or "imported"
 
-    def fail(self, element: str, found: object, expected: str, hint: str = "") -> NoReturn:
+    def fail(
+        self, element: str, found: object, expected: str, hint: str = ""
+    ) -> NoReturn:
         raise InputError(Mistake(str(self.path), element, str(found), expected, hint))
 
-    def positive(self, element: str, value: object, expected: str = "a number above 0") -> float:
+    def positive(
+        self, element: str, value: object, expected: str = "a number above 0"
+    ) -> float:
         """`value` as a number; anything but a finite number above 0 is an error that names the element."""
         try:
             number = float(value)  # type: ignore[arg-type]
@@ -56,7 +64,9 @@ class Source:
         if number != int(number):
             self.fail(element, repr(value), "a whole number of at least 1")
         if number > MOST:
-            self.fail(element, repr(value), f"at most {MOST:,}: more is a slip of the pen")
+            self.fail(
+                element, repr(value), f"at most {MOST:,}: more is a slip of the pen"
+            )
         return int(number)
 
     def assumed(self, what: str, why: str) -> None:
@@ -73,9 +83,15 @@ class Source:
 
     def finish(self, fabric: Fabric, name: str = "") -> Fabric:
         """The cluster under a name (the file's unless given), its facts with the notes, which count elements."""
-        facts = {key: Quantity(float(self._counts[key]), "guess", why) for key, why in self._notes.items()}
+        facts = {
+            key: Quantity(float(self._counts[key]), "guess", why)
+            for key, why in self._notes.items()
+        }
         return fabric.with_facts(name or self.title, {**fabric.facts, **facts})
 
     def checked(self, error: InputError) -> InputError:
         """The same mistakes with the file as their place."""
-        return InputError(Mistake(str(self.path), m.key, m.found, m.expected, m.hint) for m in error.mistakes)
+        return InputError(
+            Mistake(str(self.path), m.key, m.found, m.expected, m.hint)
+            for m in error.mistakes
+        )

@@ -15,13 +15,22 @@ from topologies.files.importers._hosts import add_assumed_host
 from topologies.files.importers._text import Source, text_of
 
 _NODE = re.compile(r'^(Switch|Ca|Rt)\s+(\d+)\s+"([^"]+)"\s*#\s*"([^"]*)"')
-_PORT = re.compile(r'^\[(\d+)\](?:\[[^\]]*\])?(?:\([^)]*\))?\s+"([^"]+)"\[(\d+)\](?:\([^)]*\))?\s*(?:#\s*(.*))?$')
+_PORT = re.compile(
+    r'^\[(\d+)\](?:\[[^\]]*\])?(?:\([^)]*\))?\s+"([^"]+)"\[(\d+)\](?:\([^)]*\))?\s*(?:#\s*(.*))?$'
+)
 _RATE = re.compile(r"(\d+)x([A-Z]+\d*)\s*$")
 # Bytes/s that one lane carries, after encoding.
 _LANE = {
-    "SDR": 0.25e9, "DDR": 0.5e9, "QDR": 1e9, "FDR10": 1.25e9, "FDR": 1.704e9, "EDR": 3.125e9, "HDR": 6.25e9,
-    "NDR": 12.5e9, "XDR": 25e9,
-}  # fmt: skip
+    "SDR": 0.25e9,
+    "DDR": 0.5e9,
+    "QDR": 1e9,
+    "FDR10": 1.25e9,
+    "FDR": 1.704e9,
+    "EDR": 3.125e9,
+    "HDR": 6.25e9,
+    "NDR": 12.5e9,
+    "XDR": 25e9,
+}
 _TIERS = ("leaf", "spine", "core")
 
 
@@ -31,7 +40,9 @@ class _Device:
     kind: str
     title: str
     line: int
-    ports: dict[int, tuple[str, int, str]] = field(default_factory=dict)  # port -> (peer, its port, width and speed)
+    ports: dict[int, tuple[str, int, str]] = field(
+        default_factory=dict
+    )  # port -> (peer, its port, width and speed)
 
 
 def sniff(text: str) -> bool:
@@ -72,31 +83,53 @@ def _devices(source: Source, text: str) -> dict[str, _Device]:
             current = _Device(match[3], match[1], match[4], number)
             devices[match[3]] = current
         elif line.startswith(("Switch", "Ca\t", "Ca ")):
-            source.fail(f"line {number}", f'"{line[:50]}"', 'Switch or Ca, ports, "GUID" # "description"')
+            source.fail(
+                f"line {number}",
+                f'"{line[:50]}"',
+                'Switch or Ca, ports, "GUID" # "description"',
+            )
         elif line.startswith("["):
             port = _PORT.match(line)
             if port is None or current is None:
-                source.fail(f"line {number}", f'"{line[:50]}"', '[port] "GUID"[port] # "description" ... 4xNDR')
+                source.fail(
+                    f"line {number}",
+                    f'"{line[:50]}"',
+                    '[port] "GUID"[port] # "description" ... 4xNDR',
+                )
             rate = _RATE.search(port[4] or "")
             if rate is None or rate[2] not in _LANE:
                 known = ", ".join(_LANE)
-                source.fail(f"line {number}", f'"{(port[4] or "")[-20:]}"', f"a width and a speed of {known}: 4xNDR")
+                source.fail(
+                    f"line {number}",
+                    f'"{(port[4] or "")[-20:]}"',
+                    f"a width and a speed of {known}: 4xNDR",
+                )
             current.ports[int(port[1])] = port[2], int(port[3]), rate[0].strip()
     for device in devices.values():
         for number, (peer, _, _) in device.ports.items():
             if peer not in devices:
-                source.fail(f"line {device.line}: {device.guid}[{number}]", f'a cable to "{peer}"', "a listed device")
+                source.fail(
+                    f"line {device.line}: {device.guid}[{number}]",
+                    f'a cable to "{peer}"',
+                    "a listed device",
+                )
     return devices
 
 
 def _build(source: Source, devices: dict[str, _Device]) -> Fabric:
-    adapters = [one for one in devices.values() if one.kind == "Ca" and one.ports and not _aggregation(source, one)]
+    adapters = [
+        one
+        for one in devices.values()
+        if one.kind == "Ca" and one.ports and not _aggregation(source, one)
+    ]
     switches = [one for one in devices.values() if one.kind == "Switch"]
     for one in devices.values():
         if one.kind == "Rt":
             source.dropped("routers", "InfiniBand routers lead to other fabrics")
     if not adapters:
-        source.fail("", "no channel adapter", 'at least one Ca with a cable: "Ca 1 ..."')
+        source.fail(
+            "", "no channel adapter", 'at least one Ca with a cable: "Ca 1 ..."'
+        )
     hosts: dict[str, list[_Device]] = {}
     for one in adapters:
         hosts.setdefault(_host(source, one), []).append(one)
@@ -104,14 +137,17 @@ def _build(source: Source, devices: dict[str, _Device]) -> Fabric:
     names = {}
     for host in sorted(hosts, key=_natural):
         mine = sorted(hosts[host], key=lambda one: _natural(one.title))
-        for one, nic in zip(mine, add_assumed_host(builder, source, host, len(mine)), strict=True):
+        for one, nic in zip(
+            mine, add_assumed_host(builder, source, host, len(mine)), strict=True
+        ):
             names[one.guid] = nic
     tiers = _tiers(devices, adapters)
     twice = Counter(one.title for one in switches)
     for one in switches:
         title = one.title.removeprefix("MF0;").partition(":")[0]
         names[one.guid] = builder.node(
-            title if title and twice[one.title] == 1 else one.guid, _TIERS[min(tiers.get(one.guid, 0), 2)]
+            title if title and twice[one.title] == 1 else one.guid,
+            _TIERS[min(tiers.get(one.guid, 0), 2)],
         )
     _add_cables(source, builder, devices, names)
     return builder.finish(source.title, "h100", "ibnetdiscover")
@@ -120,38 +156,66 @@ def _build(source: Source, devices: dict[str, _Device]) -> Fabric:
 def _aggregation(source: Source, adapter: _Device) -> bool:
     found = "Aggregation Node" in adapter.title
     if found:
-        source.dropped("aggregation nodes", "SHARP's reduction inside the switches is not a host")
+        source.dropped(
+            "aggregation nodes", "SHARP's reduction inside the switches is not a host"
+        )
     return found
 
 
 def _host(source: Source, adapter: _Device) -> str:
     """The part of a description before the adapter's own name; the GUID where it is the maker's default."""
     words = adapter.title.replace("'", "").split()
-    if len(words) < 2 or words[0].startswith(("MT", "Mellanox")) or not re.search(r"\d$", words[-1]):
-        source.assumed("host of an adapter", "its description names none: a host of its own, named by its GUID")
+    if (
+        len(words) < 2
+        or words[0].startswith(("MT", "Mellanox"))
+        or not re.search(r"\d$", words[-1])
+    ):
+        source.assumed(
+            "host of an adapter",
+            "its description names none: a host of its own, named by its GUID",
+        )
         return adapter.guid
     return words[0]
 
 
 def _natural(text: str) -> list[tuple[int, str]]:
     """A key that sorts node-2 before node-10."""
-    return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", text) if part]
+    return [
+        (int(part), "") if part.isdigit() else (-1, part)
+        for part in re.split(r"(\d+)", text)
+        if part
+    ]
 
 
 def _tiers(devices: dict[str, _Device], adapters: list[_Device]) -> dict[str, int]:
     """Hops of every switch from the nearest adapter: 0 is a leaf."""
     tiers: dict[str, int] = {}
-    edge = [peer for one in adapters for peer, _, _ in one.ports.values() if devices[peer].kind == "Switch"]
+    edge = [
+        peer
+        for one in adapters
+        for peer, _, _ in one.ports.values()
+        if devices[peer].kind == "Switch"
+    ]
     depth = 0
     while edge:
         fresh = [guid for guid in dict.fromkeys(edge) if guid not in tiers]
         tiers |= dict.fromkeys(fresh, depth)
-        edge = [peer for guid in fresh for peer, _, _ in devices[guid].ports.values() if devices[peer].kind == "Switch"]
+        edge = [
+            peer
+            for guid in fresh
+            for peer, _, _ in devices[guid].ports.values()
+            if devices[peer].kind == "Switch"
+        ]
         depth += 1
     return tiers
 
 
-def _add_cables(source: Source, builder: FabricBuilder, devices: dict[str, _Device], names: dict[str, str]) -> None:
+def _add_cables(
+    source: Source,
+    builder: FabricBuilder,
+    devices: dict[str, _Device],
+    names: dict[str, str],
+) -> None:
     """One link for all cables between two devices; both ends list a cable, so the first end counts."""
     counts: Counter[tuple[str, str, str]] = Counter()
     seen = set()
@@ -169,8 +233,16 @@ def _add_cables(source: Source, builder: FabricBuilder, devices: dict[str, _Devi
         kind = "nic" if "Ca" in (devices[a].kind, devices[b].kind) else "spine"
         each = sum(_bytes_per_second(rate) for rate in rates) / len(rates)
         if len(set(rates)) > 1:
-            source.assumed("cables of different speeds", "two devices joined by several; the mean stands for each")
-        spec = _rates.port(each, "datasheet", f"ibnetdiscover: {rates[0]}", "nic" if kind == "nic" else "switch")
+            source.assumed(
+                "cables of different speeds",
+                "two devices joined by several; the mean stands for each",
+            )
+        spec = _rates.port(
+            each,
+            "datasheet",
+            f"ibnetdiscover: {rates[0]}",
+            "nic" if kind == "nic" else "switch",
+        )
         builder.link(names[a], names[b], kind, spec, len(rates))
 
 

@@ -17,13 +17,30 @@ from topologies.files.importers._text import Source, text_of
 from topologies.host import MEMORY
 
 _MODELS = {
-    "0x1db1": "v100", "0x1db5": "v100", "0x20b0": "a100", "0x20b2": "a100", "0x20b5": "a100", "0x2324": "h800",
-    "0x2330": "h100", "0x2331": "h100", "0x2335": "h200", "0x2901": "b200", "0x2941": "gb200", "0x2342": "gh200",
-    "0x2204": "rtx3090", "0x2235": "a40", "0x2236": "a10", "0x20f1": "a100", "0x26b9": "l40s", "0x27b8": "l4",
-}  # fmt: skip
+    "0x1db1": "v100",
+    "0x1db5": "v100",
+    "0x20b0": "a100",
+    "0x20b2": "a100",
+    "0x20b5": "a100",
+    "0x2324": "h800",
+    "0x2330": "h100",
+    "0x2331": "h100",
+    "0x2335": "h200",
+    "0x2901": "b200",
+    "0x2941": "gb200",
+    "0x2342": "gh200",
+    "0x2204": "rtx3090",
+    "0x2235": "a40",
+    "0x2236": "a10",
+    "0x20f1": "a100",
+    "0x26b9": "l40s",
+    "0x27b8": "l4",
+}
 _MODEL_OF_SM = {70: "v100", 80: "a100", 90: "h100", 100: "b200"}
 _SM_OF_MODEL = {"v100": 70, "a100": 80, "b200": 100, "gb200": 100}
-_HINTS = {"graphs": "this is NCCL_GRAPH_DUMP_FILE, the rings it chose; dump NCCL_TOPO_DUMP_FILE"}
+_HINTS = {
+    "graphs": "this is NCCL_GRAPH_DUMP_FILE, the rings it chose; dump NCCL_TOPO_DUMP_FILE"
+}
 
 
 def sniff(text: str) -> bool:
@@ -37,7 +54,9 @@ class _Gpu:
     busid: str
     sm: int
     host: str
-    nvlinks: list[tuple[str, str, int]] = field(default_factory=list)  # (target, class, count)
+    nvlinks: list[tuple[str, str, int]] = field(
+        default_factory=list
+    )  # (target, class, count)
 
 
 def read(path: str | Path) -> Fabric:
@@ -82,17 +101,25 @@ class _Reader:
         self.name_gpus(root)
         names = [self.cpu(cpu) for cpu in cpus]
         if not self.gpus:
-            self.source.fail("system", "no GPU", "a <pci> of class 0x0302 or with a <gpu> in it")
+            self.source.fail(
+                "system", "no GPU", "a <pci> of class 0x0302 or with a <gpu> in it"
+            )
         self.sockets(cpus, names)
         self.nvlinks()
         if self.nics:
             self.node("network", "", name="network")
             for nic, spec, count in self.nics:
                 self.builder.link(nic, "network", "nic", spec, count)
-        self.source.assumed("latencies", "not in the file; of the order of a hop of its kind")
-        self.source.assumed("memory", "not in the file; the DIMMs of a DGX H100 on every <cpu>")
+        self.source.assumed(
+            "latencies", "not in the file; of the order of a hop of its kind"
+        )
+        self.source.assumed(
+            "memory", "not in the file; the DIMMs of a DGX H100 on every <cpu>"
+        )
         try:
-            return self.source.finish(self.builder.finish(self.source.title, self.model(), "nccl_xml"))
+            return self.source.finish(
+                self.builder.finish(self.source.title, self.model(), "nccl_xml")
+            )
         except InputError as error:
             raise self.source.checked(error) from None
 
@@ -100,10 +127,17 @@ class _Reader:
         try:
             root = ElementTree.fromstring(text)
         except ElementTree.ParseError as error:
-            self.source.fail("", f"XML that does not parse ({error})", "NCCL's topology XML")
+            self.source.fail(
+                "", f"XML that does not parse ({error})", "NCCL's topology XML"
+            )
         if root.tag != "system":
             hint = _HINTS.get(root.tag, "")
-            self.source.fail(root.tag, f"the root <{root.tag}>", "NCCL's topology, with the root <system>", hint)
+            self.source.fail(
+                root.tag,
+                f"the root <{root.tag}>",
+                "NCCL's topology, with the root <system>",
+                hint,
+            )
         return root
 
     def node(self, kind: str, host: str, name: str = "") -> str:
@@ -117,7 +151,12 @@ class _Reader:
             hint = did_you_mean(attribute, element.keys())
             has = ", ".join(element.keys()) or "none"
             expected = f"an attribute {attribute}"
-            self.source.fail(_path(element), f'no attribute "{attribute}" (it has {has})', expected, hint)
+            self.source.fail(
+                _path(element),
+                f'no attribute "{attribute}" (it has {has})',
+                expected,
+                hint,
+            )
         return value
 
     def name_gpus(self, root: Element) -> None:
@@ -127,7 +166,9 @@ class _Reader:
         def order(at: int) -> tuple[float, int]:
             inner = pcis[at].find("gpu")
             found = None if inner is None else inner.get("rank", inner.get("dev"))
-            return (float("inf") if found is None or not found.isdigit() else float(found)), at
+            return (
+                float("inf") if found is None or not found.isdigit() else float(found)
+            ), at
 
         for rank, at in enumerate(sorted(range(len(pcis)), key=order)):
             self.named[id(pcis[at])] = f"gpu{rank}"
@@ -149,13 +190,22 @@ class _Reader:
         model = _MODELS.get(pci.get("device", "").lower(), "")
         if inner is None:
             self.models[model] += 1
-            return _Gpu(self.named[id(pci)], self.need(pci, "busid"), _SM_OF_MODEL.get(model, 80), host)
+            return _Gpu(
+                self.named[id(pci)],
+                self.need(pci, "busid"),
+                _SM_OF_MODEL.get(model, 80),
+                host,
+            )
         sm = self.source.whole(f"{_path(inner)}.sm", self.need(inner, "sm"))
         self.models[model or _MODEL_OF_SM.get(sm, "")] += 1
         gpu = _Gpu(self.named[id(pci)], self.need(pci, "busid"), sm, host)
         for link in inner.findall("nvlink"):
-            count = self.source.whole(f"{_path(link)} of {gpu.name}.count", self.need(link, "count"))
-            gpu.nvlinks.append((self.need(link, "target"), link.get("tclass", "0x068000"), count))
+            count = self.source.whole(
+                f"{_path(link)} of {gpu.name}.count", self.need(link, "count")
+            )
+            gpu.nvlinks.append(
+                (self.need(link, "target"), link.get("tclass", "0x068000"), count)
+            )
         return gpu
 
     def cpu(self, cpu: Element) -> str:
@@ -168,7 +218,9 @@ class _Reader:
             elif inner.tag == "nic":
                 # A NIC without a slot: a virtual device of the CPU.
                 self.nic(inner, name, host, _rates.pcie(16.0, 16, "guess"))
-                self.source.assumed("slot of a NIC", "none in the file; PCIe Gen4, 16 lanes")
+                self.source.assumed(
+                    "slot of a NIC", "none in the file; PCIe Gen4, 16 lanes"
+                )
         return name
 
     def pci(self, pci: Element, above: str, host: str) -> None:
@@ -195,18 +247,27 @@ class _Reader:
             self.source.assumed("speed of a NIC", why)
             self.nics.append((name, _rates.port(spec.bandwidth.value, "guess", why), 1))
         else:
-            self.source.dropped(f"PCI devices of class {pci.get('class')}", "no GPU, NIC or switch")
+            self.source.dropped(
+                f"PCI devices of class {pci.get('class')}", "no GPU, NIC or switch"
+            )
 
     def slot(self, pci: Element) -> LinkSpec:
         """The PCIe link above a device. Width 0 is how NCCL writes a virtual slot; it takes it as 16 lanes."""
         where, text = _path(pci), self.need(pci, "link_speed")
-        speed = self.source.positive(f"{where}.link_speed", text.partition(" ")[0], 'a speed such as "16.0 GT/s PCIe"')
+        speed = self.source.positive(
+            f"{where}.link_speed",
+            text.partition(" ")[0],
+            'a speed such as "16.0 GT/s PCIe"',
+        )
         if speed not in _rates.PCIE_SPEEDS:
             known = ", ".join(f"{one:g}" for one in _rates.PCIE_SPEEDS)
             self.source.fail(f"{where}.link_speed", f'"{text}"', f"one of {known} GT/s")
         width = self.need(pci, "link_width")
         if width == "0":
-            self.source.assumed("width of a PCIe slot", "0 lanes in the file (a virtual slot); 16, as NCCL does")
+            self.source.assumed(
+                "width of a PCIe slot",
+                "0 lanes in the file (a virtual slot); 16, as NCCL does",
+            )
             return _rates.pcie(speed, 16)
         return _rates.pcie(speed, self.source.whole(f"{where}.link_width", width))
 
@@ -216,7 +277,10 @@ class _Reader:
             self.source.fail(_path(nic), "no <net> in it", "at least one <net>")
         name = self.node("nic", host)
         self.builder.link(above, name, "pcie", spec)
-        speeds = [self.source.positive(f"{_path(net)}.speed", self.need(net, "speed")) for net in nets]
+        speeds = [
+            self.source.positive(f"{_path(net)}.speed", self.need(net, "speed"))
+            for net in nets
+        ]
         # Mbit/s; 10,000 is also what NCCL writes when it could not find out.
         evidence = "guess" if speeds[0] == 10_000 else "datasheet"
         each = sum(speeds) / len(speeds) * 1e6 / 8
@@ -228,10 +292,21 @@ class _Reader:
         link = gpu.find("c2c") if gpu is not None else None
         if link is None:
             return False
-        count = self.source.whole(f"{_path(link)} of {name}.count", self.need(link, "count"))
-        rate = self.source.positive(f"{_path(link)} of {name}.bw", self.need(link, "bw")) * 1e6
-        spec = LinkSpec(Quantity(rate, "fitted", "bw of <c2c> in NCCL's topology"), _rates.nvlink(90).latency)
-        self.source.dropped("PCIe of a GPU with C2C", "two links between the same nodes; C2C is the faster")
+        count = self.source.whole(
+            f"{_path(link)} of {name}.count", self.need(link, "count")
+        )
+        rate = (
+            self.source.positive(f"{_path(link)} of {name}.bw", self.need(link, "bw"))
+            * 1e6
+        )
+        spec = LinkSpec(
+            Quantity(rate, "fitted", "bw of <c2c> in NCCL's topology"),
+            _rates.nvlink(90).latency,
+        )
+        self.source.dropped(
+            "PCIe of a GPU with C2C",
+            "two links between the same nodes; C2C is the faster",
+        )
         self.builder.link(cpu, name, "c2c", spec, count)
         return True
 
@@ -239,25 +314,42 @@ class _Reader:
         for at, (cpu, name) in enumerate(zip(cpus, names, strict=True)):
             numbers = [cpu.get(key, "") for key in ("familyid", "modelid")]
             family, model = (int(text) if text.isdigit() else 0 for text in numbers)
-            spec = _rates.socket(cpu.get("arch", ""), cpu.get("vendor", ""), family, model)
+            spec = _rates.socket(
+                cpu.get("arch", ""), cpu.get("vendor", ""), family, model
+            )
             for other, before in zip(cpus[:at], names[:at], strict=True):
                 if self.host(other) == self.host(cpu):
                     self.builder.link(before, name, "socket", spec)
-                    self.source.assumed("links between sockets", "not in the file; every two, at NCCL's rate")
+                    self.source.assumed(
+                        "links between sockets",
+                        "not in the file; every two, at NCCL's rate",
+                    )
 
     def nvlinks(self) -> None:
         """Links to NVSwitches (class 0x0680), and between GPUs (each of the two lists the other)."""
         if not any(gpu.nvlinks for gpu in self.gpus):
-            self.source.assumed("no NVLink", "none in the file: a static file leaves it to NCCL, which asks the driver")
+            self.source.assumed(
+                "no NVLink",
+                "none in the file: a static file leaves it to NCCL, which asks the driver",
+            )
         by_busid = {gpu.busid: gpu.name for gpu in self.gpus}
-        targets = sorted({target for gpu in self.gpus for target, kind, _ in gpu.nvlinks if kind.startswith("0x0680")})
+        targets = sorted(
+            {
+                target
+                for gpu in self.gpus
+                for target, kind, _ in gpu.nvlinks
+                if kind.startswith("0x0680")
+            }
+        )
         switches = {target: self.node("nvswitch", "") for target in targets}
         pairs: dict[tuple[str, str], int] = {}
         for gpu in self.gpus:
             for target, kind, count in gpu.nvlinks:
                 end = switches.get(target) or by_busid.get(target)
                 if end is None:
-                    self.source.dropped("NVLinks to devices that are not in the file", f"class {kind}")
+                    self.source.dropped(
+                        "NVLinks to devices that are not in the file", f"class {kind}"
+                    )
                 elif target in switches or (end, gpu.name) not in pairs:
                     pairs[gpu.name, end] = pairs.get((gpu.name, end), 0) + count
         sm = {gpu.name: gpu.sm for gpu in self.gpus}
@@ -272,7 +364,9 @@ class _Reader:
 
 
 def _is_gpu(pci: Element) -> bool:
-    return pci.find("gpu") is not None or pci.get("class", "").lower().startswith(("0x0302", "0x0300"))
+    return pci.find("gpu") is not None or pci.get("class", "").lower().startswith(
+        ("0x0302", "0x0300")
+    )
 
 
 def _path(element: Element) -> str:

@@ -21,7 +21,12 @@ def sniff(text: str) -> bool:
     except ValueError:
         return False
     nodes = data.get("nodes") if isinstance(data, dict) else None
-    return isinstance(nodes, list) and bool(nodes) and isinstance(nodes[0], dict) and "id" in nodes[0]
+    return (
+        isinstance(nodes, list)
+        and bool(nodes)
+        and isinstance(nodes[0], dict)
+        and "id" in nodes[0]
+    )
 
 
 def read(path: str | Path) -> Fabric:
@@ -54,7 +59,9 @@ def read(path: str | Path) -> Fabric:
     return fabric_of(source, graph)
 
 
-def _check(source: Source, nodes: list[Any], edges: list[Any], ends: tuple[str, str]) -> None:
+def _check(
+    source: Source, nodes: list[Any], edges: list[Any], ends: tuple[str, str]
+) -> None:
     for at, node in enumerate(nodes):
         if not isinstance(node, dict) or "id" not in node:
             source.fail(f"nodes[{at}]", 'no "id"', "an object with an id")
@@ -62,7 +69,11 @@ def _check(source: Source, nodes: list[Any], edges: list[Any], ends: tuple[str, 
     for at, edge in enumerate(edges):
         for end in ends:
             if not isinstance(edge, dict) or end not in edge:
-                source.fail(f"links[{at}]", f'no "{end}"', f"an object with {ends[0]} and {ends[1]}")
+                source.fail(
+                    f"links[{at}]",
+                    f'no "{end}"',
+                    f"an object with {ends[0]} and {ends[1]}",
+                )
             if edge[end] not in names:
                 source.fail(f"links[{at}].{end}", repr(edge[end]), "the id of a node")
 

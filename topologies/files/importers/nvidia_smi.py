@@ -53,12 +53,16 @@ def read(path: str | Path) -> Fabric:
         raise source.checked(error) from None
 
 
-def _matrix(source: Source, text: str) -> tuple[dict[str, dict[str, str]], dict[str, str]]:
+def _matrix(
+    source: Source, text: str
+) -> tuple[dict[str, dict[str, str]], dict[str, str]]:
     """Entries by row and column, and the NUMA node of every GPU."""
     rows = [line.split() for line in _ANSI.sub("", text).splitlines() if line.strip()]
     header = next((row for row in rows if row[0] == "GPU0" and "X" not in row), None)
     if header is None:
-        source.fail("", "no header that starts with GPU0", "the output of nvidia-smi topo -m")
+        source.fail(
+            "", "no header that starts with GPU0", "the output of nvidia-smi topo -m"
+        )
     # "CPU Affinity", "GPU NUMA ID" and the like follow the devices.
     columns = list(itertools.takewhile(_DEVICE.fullmatch, header))
     matrix, affinity = {}, {}
@@ -67,10 +71,18 @@ def _matrix(source: Source, text: str) -> tuple[dict[str, dict[str, str]], dict[
             continue
         entries = row[1 : len(columns) + 1]
         if len(entries) < len(columns):
-            source.fail(f"row {row[0]}", f"{len(entries)} entries", f"{len(columns)}, one for each column")
+            source.fail(
+                f"row {row[0]}",
+                f"{len(entries)} entries",
+                f"{len(columns)}, one for each column",
+            )
         for column, entry in zip(columns, entries, strict=True):
             if entry not in _PATHS and not re.fullmatch(r"NV[1-9]\d*", entry):
-                source.fail(f"row {row[0]}, column {column}", f'"{entry}"', f"NV#, {', '.join(_PATHS)}")
+                source.fail(
+                    f"row {row[0]}, column {column}",
+                    f'"{entry}"',
+                    f"NV#, {', '.join(_PATHS)}",
+                )
         matrix[row[0]] = dict(zip(columns, entries, strict=True))
         rest = row[len(columns) + 1 :]
         if len(rest) > 1 and rest[1].isdigit():
@@ -81,14 +93,22 @@ def _matrix(source: Source, text: str) -> tuple[dict[str, dict[str, str]], dict[
     return matrix, affinity
 
 
-def _build(source: Source, matrix: dict[str, dict[str, str]], affinity: dict[str, str]) -> Fabric:
+def _build(
+    source: Source, matrix: dict[str, dict[str, str]], affinity: dict[str, str]
+) -> Fabric:
     gpus = [name for name in matrix if name.startswith("GPU")]
     others = [name for name in matrix if not name.startswith("GPU")]
-    links = max((sum(_nvlinks(matrix[gpu][other]) for other in gpus) for gpu in gpus), default=0)
+    links = max(
+        (sum(_nvlinks(matrix[gpu][other]) for other in gpus) for gpu in gpus), default=0
+    )
     sm, speed = _generation(source, matrix, gpus, links)
     builder = FabricBuilder()
-    names = {gpu: builder.node(f"gpu{at}", "gpu", "host0") for at, gpu in enumerate(gpus)}
-    names |= {nic: builder.node(f"nic{at}", "nic", "host0") for at, nic in enumerate(others)}
+    names = {
+        gpu: builder.node(f"gpu{at}", "gpu", "host0") for at, gpu in enumerate(gpus)
+    }
+    names |= {
+        nic: builder.node(f"nic{at}", "nic", "host0") for at, nic in enumerate(others)
+    }
     _add_tree(builder, source, matrix, affinity, names, speed)
     _add_nvlinks(builder, source, matrix, gpus, names, sm)
     if others:
@@ -96,8 +116,12 @@ def _build(source: Source, matrix: dict[str, dict[str, str]], affinity: dict[str
         source.assumed("speed of NICs", "not in the matrix; 400 Gbit/s")
     for nic in others:
         builder.link(names[nic], "network", "nic", NIC)
-    source.assumed("latencies", "not in the matrix; of the order of a hop of their kind")
-    source.assumed("memory and links between sockets", "not in the matrix; those of a DGX H100")
+    source.assumed(
+        "latencies", "not in the matrix; of the order of a hop of their kind"
+    )
+    source.assumed(
+        "memory and links between sockets", "not in the matrix; those of a DGX H100"
+    )
     model = {60: "p100", 70: "v100", 80: "a100", 90: "h100"}[sm]
     source.assumed("GPU model", f"not in the matrix; {model} has as many NVLinks")
     return builder.finish(source.title, model, "nvidia_smi")
@@ -107,25 +131,37 @@ def _nvlinks(entry: str) -> int:
     return int(entry[2:]) if entry.startswith("NV") else 0
 
 
-def _generation(source: Source, matrix: dict[str, dict[str, str]], gpus: list[str], links: int) -> tuple[int, float]:
+def _generation(
+    source: Source, matrix: dict[str, dict[str, str]], gpus: list[str], links: int
+) -> tuple[int, float]:
     """Compute capability and PCIe speed of the GPUs with as many NVLinks as the widest path, or as all together."""
     widest = max((_nvlinks(matrix[a][b]) for a in gpus for b in gpus), default=0)
     total = links if links in _GENERATIONS else widest
-    sm, speed = next((found for known, found in _GENERATIONS.items() if known >= total), _GENERATIONS[18])
+    sm, speed = next(
+        (found for known, found in _GENERATIONS.items() if known >= total),
+        _GENERATIONS[18],
+    )
     if not total:
         sm, speed = _GENERATIONS[12]
-    source.assumed("rates", f"not in the matrix; NVLink of sm{sm} and PCIe of {speed:g} GT/s, 16 lanes")
+    source.assumed(
+        "rates",
+        f"not in the matrix; NVLink of sm{sm} and PCIe of {speed:g} GT/s, 16 lanes",
+    )
     return sm, speed
 
 
-def _groups(names: list[str], matrix: dict[str, dict[str, str]], paths: tuple[str, ...]) -> dict[str, str]:
+def _groups(
+    names: list[str], matrix: dict[str, dict[str, str]], paths: tuple[str, ...]
+) -> dict[str, str]:
     """For every device the first one it hangs together with over `paths`."""
     first = {name: name for name in names}
     for name in names:
         for other in names:
             if matrix[name][other] in paths and first[name] != first[other]:
                 low, high = sorted((first[name], first[other]), key=names.index)
-                first = {key: low if value == high else value for key, value in first.items()}
+                first = {
+                    key: low if value == high else value for key, value in first.items()
+                }
     return first
 
 
@@ -141,10 +177,18 @@ def _add_tree(
     devices = list(matrix)
     near = _groups(devices, matrix, _SAME_CPU)
     numa = {near[name]: node for name, node in reversed(affinity.items())}
-    home = {name: affinity.get(name) or numa.get(near[name], f"of {near[name]}") for name in devices}
-    cpus = {node: builder.node(f"cpu{at}", "cpu", "host0") for at, node in enumerate(dict.fromkeys(home.values()))}
+    home = {
+        name: affinity.get(name) or numa.get(near[name], f"of {near[name]}")
+        for name in devices
+    }
+    cpus = {
+        node: builder.node(f"cpu{at}", "cpu", "host0")
+        for at, node in enumerate(dict.fromkeys(home.values()))
+    }
     for at, cpu in enumerate(cpus.values()):
-        builder.link(cpu, builder.node(f"memory{at}", "memory", "host0"), "memory", MEMORY)
+        builder.link(
+            cpu, builder.node(f"memory{at}", "memory", "host0"), "memory", MEMORY
+        )
         for other in list(cpus.values())[:at]:
             builder.link(other, cpu, "socket", SOCKET)
     below = _groups(devices, matrix, _CLOSE)
@@ -153,11 +197,15 @@ def _add_tree(
     for name in devices:
         top = below[name]
         if sizes[top] > 1 and top not in switches:
-            switches[top] = builder.node(f"pcieswitch{len(switches)}", "pcieswitch", "host0")
+            switches[top] = builder.node(
+                f"pcieswitch{len(switches)}", "pcieswitch", "host0"
+            )
             builder.link(cpus[home[name]], switches[top], "pcie", spec)
         builder.link(switches.get(top, cpus[home[name]]), names[name], "pcie", spec)
     if any("PXB" in row.values() for row in matrix.values()):
-        source.assumed("PXB", "several bridges between two devices; one PCIe switch here")
+        source.assumed(
+            "PXB", "several bridges between two devices; one PCIe switch here"
+        )
 
 
 def _add_nvlinks(
@@ -168,14 +216,24 @@ def _add_nvlinks(
     names: dict[str, str],
     sm: int,
 ) -> None:
-    pairs = {(a, b): _nvlinks(matrix[a][b]) for at, a in enumerate(gpus) for b in gpus[at + 1 :]}
+    pairs = {
+        (a, b): _nvlinks(matrix[a][b])
+        for at, a in enumerate(gpus)
+        for b in gpus[at + 1 :]
+    }
     counts = set(pairs.values())
     for (a, b), count in pairs.items():
         if _nvlinks(matrix[b][a]) != count:
-            source.fail(f"row {b}, column {a}", f'"{matrix[b][a]}"', f'"{matrix[a][b]}", as in row {a}, column {b}')
+            source.fail(
+                f"row {b}, column {a}",
+                f'"{matrix[b][a]}"',
+                f'"{matrix[a][b]}", as in row {a}, column {b}',
+            )
     most = {60: 4, 70: 6, 80: 12, 90: 18}[sm]
     switched = (
-        len(counts) == 1 and counts != {0} and ((counts == {most} and sm >= 80) or max(counts) * (len(gpus) - 1) > most)
+        len(counts) == 1
+        and counts != {0}
+        and ((counts == {most} and sm >= 80) or max(counts) * (len(gpus) - 1) > most)
     )
     if switched:
         source.assumed("NVSwitches", "hidden in the matrix; one stands for all of them")

@@ -18,7 +18,15 @@ from topologies.host import NIC
 
 _LINE = re.compile(r"^\s*(SwitchName|BlockName)\s*=", re.IGNORECASE | re.MULTILINE)
 _YAML = re.compile(r"^\s*-\s*topology\s*:", re.MULTILINE)
-_KEYS = ("switchname", "switches", "nodes", "linkspeed", "blockname", "blocksizes", "comment")
+_KEYS = (
+    "switchname",
+    "switches",
+    "nodes",
+    "linkspeed",
+    "blockname",
+    "blocksizes",
+    "comment",
+)
 
 
 MOST_NAMES = 100_000  # of one range: more than any cluster has
@@ -59,7 +67,9 @@ def read(path: str | Path, gpus: int = 8) -> Fabric:
     Slurm, topology.conf(5), topology.yaml(5).
     """
     source, text = Source(path), text_of(path)
-    switches = _from_yaml(source, text) if _YAML.search(text) else _from_conf(source, text)
+    switches = (
+        _from_yaml(source, text) if _YAML.search(text) else _from_conf(source, text)
+    )
     if not switches:
         source.fail("", "no switch", "at least one switch or block")
     try:
@@ -79,56 +89,102 @@ def _from_conf(source: Source, text: str) -> dict[str, _Switch]:
         for word in bare.split():
             key, equals, value = word.partition("=")
             if not equals or key.lower() not in _KEYS:
-                source.fail(where, f'"{word}"', f"one of {', '.join(_KEYS)} with =", did_you_mean(key.lower(), _KEYS))
+                source.fail(
+                    where,
+                    f'"{word}"',
+                    f"one of {', '.join(_KEYS)} with =",
+                    did_you_mean(key.lower(), _KEYS),
+                )
             values[key.lower()] = value
         if "linkspeed" in values:
-            source.dropped("LinkSpeed", "a number without a unit, which Slurm does not use either")
+            source.dropped(
+                "LinkSpeed", "a number without a unit, which Slurm does not use either"
+            )
         if "blocksizes" in values:
             source.dropped("BlockSizes", "how Slurm places jobs, not a link")
             continue
         name = values.get("switchname") or values.get("blockname") or ""
         if "blockname" in values:
             blocks.append(name)
-        _add(source, switches, where, name, values.get("switches", ""), values.get("nodes", ""))
+        _add(
+            source,
+            switches,
+            where,
+            name,
+            values.get("switches", ""),
+            values.get("nodes", ""),
+        )
     return _under_one(source, switches, blocks)
 
 
 def _from_yaml(source: Source, text: str) -> dict[str, _Switch]:
     topologies = _yaml.parse(source, text)
-    chosen = [one for one in topologies if isinstance(one, dict) and ("tree" in one or "block" in one)]
+    chosen = [
+        one
+        for one in topologies
+        if isinstance(one, dict) and ("tree" in one or "block" in one)
+    ]
     if not chosen:
         source.fail("topology", "no tree and no block", "a topology with one of them")
-    one: dict[str, Any] = next((one for one in chosen if one.get("cluster_default")), chosen[0])
+    one: dict[str, Any] = next(
+        (one for one in chosen if one.get("cluster_default")), chosen[0]
+    )
     if len(topologies) > 1:
-        source.dropped("other topologies", f"the file has {len(topologies)}; this is {one.get('topology')}")
-    part, key, child = ("tree", "switches", "switch") if "tree" in one else ("block", "blocks", "block")
+        source.dropped(
+            "other topologies",
+            f"the file has {len(topologies)}; this is {one.get('topology')}",
+        )
+    part, key, child = (
+        ("tree", "switches", "switch")
+        if "tree" in one
+        else ("block", "blocks", "block")
+    )
     inside = one[part]
     entries = inside.get(key) if isinstance(inside, dict) else None
     if not isinstance(entries, list):
-        source.fail(f"{part}.{key}", repr(entries), f"a list with {child}, nodes, children")
+        source.fail(
+            f"{part}.{key}", repr(entries), f"a list with {child}, nodes, children"
+        )
     switches: dict[str, _Switch] = {}
     for at, entry in enumerate(entries):
         where = f"{part}.{key}[{at}]"
         if not isinstance(entry, dict) or child not in entry:
             source.fail(where, f'no "{child}"', f"a {child} with its name")
-        name, children, nodes = (str(entry.get(key) or "") for key in (child, "children", "nodes"))
+        name, children, nodes = (
+            str(entry.get(key) or "") for key in (child, "children", "nodes")
+        )
         _add(source, switches, where, name, children, nodes)
     return _under_one(source, switches, list(switches) if part == "block" else [])
 
 
-def _add(source: Source, switches: dict[str, _Switch], where: str, name: str, below: str, nodes: str) -> None:
+def _add(
+    source: Source,
+    switches: dict[str, _Switch],
+    where: str,
+    name: str,
+    below: str,
+    nodes: str,
+) -> None:
     if not name:
         source.fail(where, "no name", "SwitchName=... or BlockName=...")
     if name in switches:
         source.fail(where, f'a second "{name}"', "switches of different names")
     if not below and not nodes:
-        source.fail(f"{where}: {name}", "neither switches nor nodes", "what the switch joins")
-    switches[name] = _Switch(name, where, expand(source, where, below), expand(source, where, nodes))
+        source.fail(
+            f"{where}: {name}", "neither switches nor nodes", "what the switch joins"
+        )
+    switches[name] = _Switch(
+        name, where, expand(source, where, below), expand(source, where, nodes)
+    )
 
 
-def _under_one(source: Source, switches: dict[str, _Switch], blocks: list[str]) -> dict[str, _Switch]:
+def _under_one(
+    source: Source, switches: dict[str, _Switch], blocks: list[str]
+) -> dict[str, _Switch]:
     if len(blocks) > 1:
-        source.assumed("a switch over the blocks", "the file only says which nodes are close")
+        source.assumed(
+            "a switch over the blocks", "the file only says which nodes are close"
+        )
         switches["blocks"] = _Switch("blocks", "blocks", blocks)
     return switches
 
@@ -141,7 +197,11 @@ def expand(source: Source, where: str, text: str) -> list[str]:
     for part in re.findall(r"(?:[^,\[]|\[[^\]]*\])+", text):
         found = [""]
         for piece in re.split(r"(\[[^\]]*\])", part.strip()):
-            ends = _numbers(source, where, piece) if piece.startswith("[") and piece.endswith("]") else [piece]
+            ends = (
+                _numbers(source, where, piece)
+                if piece.startswith("[") and piece.endswith("]")
+                else [piece]
+            )
             found = [head + end for head in found for end in ends]
         names += found
     return names
@@ -152,7 +212,9 @@ def _numbers(source: Source, where: str, piece: str) -> list[str]:
     for item in piece[1:-1].split(","):
         match = re.fullmatch(r"\s*(\d+)(?:-(\d+))?\s*", item)
         if match is None or int(match[2] or match[1]) < int(match[1]):
-            source.fail(where, f'"{piece}"', "numbers and rising ranges such as [0-3,12]")
+            source.fail(
+                where, f'"{piece}"', "numbers and rising ranges such as [0-3,12]"
+            )
         low, high = match[1], match[2] or match[1]
         if len(high) > 9 or int(high) - int(low) >= MOST_NAMES:
             source.fail(where, f'"{piece[:60]}"', f"at most {MOST_NAMES} names")
@@ -165,7 +227,12 @@ def _build(source: Source, switches: dict[str, _Switch], gpus: int) -> Fabric:
         for name in switch.switches:
             if name not in switches:
                 hint = did_you_mean(name, switches)
-                source.fail(f"{switch.line}: {switch.name}", f'the switch "{name}"', "a switch of the file", hint)
+                source.fail(
+                    f"{switch.line}: {switch.name}",
+                    f'the switch "{name}"',
+                    "a switch of the file",
+                    hint,
+                )
     heights = {name: _height(source, switches, name, ()) for name in switches}
     leaves: dict[str, list[str]] = {}
     for switch in switches.values():
@@ -187,25 +254,44 @@ def _build(source: Source, switches: dict[str, _Switch], gpus: int) -> Fabric:
     return builder.finish(source.title, "h100", "slurm")
 
 
-def _height(source: Source, switches: dict[str, _Switch], name: str, above: tuple[str, ...]) -> int:
+def _height(
+    source: Source, switches: dict[str, _Switch], name: str, above: tuple[str, ...]
+) -> int:
     if name in above:
-        source.fail(switches[name].line, f"{' > '.join([*above, name])}", "switches that do not contain themselves")
+        source.fail(
+            switches[name].line,
+            f"{' > '.join([*above, name])}",
+            "switches that do not contain themselves",
+        )
     below = switches[name].switches
-    return 1 + max(_height(source, switches, one, (*above, name)) for one in below) if below else 0
+    return (
+        1 + max(_height(source, switches, one, (*above, name)) for one in below)
+        if below
+        else 0
+    )
 
 
 def _add_uplinks(
-    source: Source, builder: FabricBuilder, switches: dict[str, _Switch], heights: dict[str, int], ports: dict[str, int]
+    source: Source,
+    builder: FabricBuilder,
+    switches: dict[str, _Switch],
+    heights: dict[str, int],
+    ports: dict[str, int],
 ) -> None:
     """From the leaves up: as many ports up, over all switches above together, as there are down."""
     above: dict[str, list[str]] = {name: [] for name in switches}
     for switch in switches.values():
         for name in switch.switches:
             above[name].append(switch.name)
-    port = _rates.port(NIC.bandwidth.value, "guess", "as fast as the hosts' ports", "switch")
+    port = _rates.port(
+        NIC.bandwidth.value, "guess", "as fast as the hosts' ports", "switch"
+    )
     for name in sorted(switches, key=heights.__getitem__):
         for parent in above[name]:
-            source.assumed("cables between switches", "not in the file; as much bandwidth up as down")
+            source.assumed(
+                "cables between switches",
+                "not in the file; as much bandwidth up as down",
+            )
             share = LinkSpec(port.bandwidth, port.latency, raw=NIC.raw)
             count = max(1, ports[name] // len(above[name]))
             builder.link(name, parent, "spine", share, count)

@@ -26,11 +26,25 @@ def measure(session: Session) -> None:
     finally:
         said = _stop(sampler)
     for at, each in rows:
-        session.emit("micro", kind="load", at=round(at, 3), m=SIZE, n=SIZE, k=SIZE, s=each, gpu=session.rank)
+        session.emit(
+            "micro",
+            kind="load",
+            at=round(at, 3),
+            m=SIZE,
+            n=SIZE,
+            k=SIZE,
+            s=each,
+            gpu=session.rank,
+        )
     for line in said:
         cells = [cell.strip() for cell in line.split(",")]
         if len(cells) == len(ASKED):
-            session.emit("micro", kind="clocks", node=session.rank, **dict(zip(ASKED, cells, strict=True)))
+            session.emit(
+                "micro",
+                kind="clocks",
+                node=session.rank,
+                **dict(zip(ASKED, cells, strict=True)),
+            )
 
 
 def _load(session: Session, begin: float, seconds: float) -> list[tuple[float, float]]:
@@ -38,7 +52,9 @@ def _load(session: Session, begin: float, seconds: float) -> list[tuple[float, f
 
     size = SIZE if session.cuda else 64
     dtype = torch.bfloat16 if session.cuda else torch.float32
-    a, b = (torch.randn(size, size, device=session.device, dtype=dtype) for _ in range(2))
+    a, b = (
+        torch.randn(size, size, device=session.device, dtype=dtype) for _ in range(2)
+    )
     out, found = torch.empty(size, size, device=session.device, dtype=dtype), []
     torch.mm(a, b, out=out)
     session.synchronize()
@@ -53,11 +69,22 @@ def _load(session: Session, begin: float, seconds: float) -> list[tuple[float, f
 
 
 def _sampler(session: Session) -> subprocess.Popen[str] | None:
-    if session.local_rank != 0 or not session.cuda or shutil.which("nvidia-smi") is None:
+    if (
+        session.local_rank != 0
+        or not session.cuda
+        or shutil.which("nvidia-smi") is None
+    ):
         return None
-    command = ["nvidia-smi", f"--query-gpu={','.join(ASKED)}", "--format=csv,noheader,nounits"]
+    command = [
+        "nvidia-smi",
+        f"--query-gpu={','.join(ASKED)}",
+        "--format=csv,noheader,nounits",
+    ]
     return subprocess.Popen(
-        [*command, f"--loop-ms={int(EVERY * 1000)}"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+        [*command, f"--loop-ms={int(EVERY * 1000)}"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
     )
 
 

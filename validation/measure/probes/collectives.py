@@ -17,36 +17,74 @@ from validation.measure.session import Session
 from validation.measure.timing import back_to_back
 
 TITLE, NEEDS, WEIGHT, ORDER = "collectives", "gpus", 30.0, 30
-FULL = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "reduce", "sendrecv", "send_0_1")
+FULL = (
+    "all_reduce",
+    "all_gather",
+    "reduce_scatter",
+    "all_to_all",
+    "broadcast",
+    "reduce",
+    "sendrecv",
+    "send_0_1",
+)
 SHORT = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "sendrecv")
 RINGS = ("all_reduce", "all_gather", "reduce_scatter")
 GRAPH_UP_TO = 2**22  # larger ones hide their launches
 IN_GRAPH = 20
 LARGEST = 2**32
-SIMPLE = ("send_0_1", "send_0_last")  # one-way: no graph, the other ranks have none of it
+SIMPLE = (
+    "send_0_1",
+    "send_0_last",
+)  # one-way: no graph, the other ranks have none of it
 
 
 def variants(options: Options, place: Place) -> Sequence[Variant]:
     """As NCCL chooses on all ranks and on two; rings and trees by protocol; 1 to 16 channels."""
     asked = cases.load(options.cases).series if options.cases else ()
     if asked:
-        return [Variant(s.label, s.env, s.ranks, 25, 0.02 * len(s.ops) * len(s.sizes), s.ops, s.sizes) for s in asked]
+        return [
+            Variant(
+                s.label,
+                s.env,
+                s.ranks,
+                25,
+                0.02 * len(s.ops) * len(s.sizes),
+                s.ops,
+                s.sizes,
+            )
+            for s in asked
+        ]
     found = [Variant(cases=FULL)]
     if options.rehearse:
-        return [*found, Variant("ch2", {"NCCL_MAX_NCHANNELS": "2"}, order=60, weight=0.4, cases=("all_reduce",))]
+        return [
+            *found,
+            Variant(
+                "ch2",
+                {"NCCL_MAX_NCHANNELS": "2"},
+                order=60,
+                weight=0.4,
+                cases=("all_reduce",),
+            ),
+        ]
     if place.world > 2:
         found.append(Variant("default", {}, 2, 50, 0.7, FULL))
     for at, algo in enumerate(("Ring", "Tree")):
         for proto in ("Simple", "LL128", "LL"):
             env = {"NCCL_ALGO": f"allreduce:{algo}", "NCCL_PROTO": proto}
             ops = RINGS if algo == "Ring" and proto != "LL128" else ("all_reduce",)
-            if place.world > 2 or algo == "Ring":  # two ranks: a tree is a line there and back
+            if (
+                place.world > 2 or algo == "Ring"
+            ):  # two ranks: a tree is a line there and back
                 found.append(Variant(f"{algo}-{proto}", env, None, 60 + at, 0.45, ops))
     if place.nodes == 1 and _sharp(options, place):
         env = {"NCCL_ALGO": "allreduce:NVLS", "NCCL_PROTO": "Simple"}
         found.append(Variant("NVLS-Simple", env, None, 62, 0.45, ("all_reduce",)))
     for at, n in enumerate((8, 2, 4, 1, 16)):
-        found.append(Variant(f"ch{n}", {"NCCL_MAX_NCHANNELS": str(n)}, None, 70 + at, 0.45, SHORT))
+        found.append(
+            Variant(
+                f"ch{n}", {"NCCL_MAX_NCHANNELS": str(n)}, None, 70 + at, 0.45, SHORT
+            )
+        )
     return found
 
 
@@ -64,7 +102,9 @@ def measure(session: Session) -> None:
     for op in session.cases or FULL:
         for size in sizes(session):
             if not session.going():
-                session.skip(f"{op} of {size} bytes and what comes after it", "no time left")
+                session.skip(
+                    f"{op} of {size} bytes and what comes after it", "no time left"
+                )
                 return
             if not one(session, op, size):
                 break
@@ -76,17 +116,31 @@ def _environment(session: Session) -> None:
     import torch
 
     if session.rank == 0:
-        version = ".".join(map(str, torch.cuda.nccl.version())) if session.cuda else None
+        version = (
+            ".".join(map(str, torch.cuda.nccl.version())) if session.cuda else None
+        )
         env = names_of(os.environ, ("NCCL_",))
-        session.emit("collectives", label=session.label, ranks=session.world, kind="env", nccl=version, env=env)
+        session.emit(
+            "collectives",
+            label=session.label,
+            ranks=session.world,
+            kind="env",
+            nccl=version,
+            env=env,
+        )
 
 
 def sizes(session: Session) -> list[int]:
     if session.spec.get("sizes"):
-        return [min(size, 2**14) if session.tiny else size for size in session.spec["sizes"]]
+        return [
+            min(size, 2**14) if session.tiny else size for size in session.spec["sizes"]
+        ]
     if session.tiny:
         return [2**8, 2**14]
-    return [2**k for k in range(3, LARGEST.bit_length(), 1 if session.label == "default" else 2)]
+    return [
+        2**k
+        for k in range(3, LARGEST.bit_length(), 1 if session.label == "default" else 2)
+    ]
 
 
 def one(session: Session, op: str, size: int) -> bool:
@@ -104,16 +158,26 @@ def one(session: Session, op: str, size: int) -> bool:
     found = _times(session, op, size, call)  # type: ignore[arg-type]
     if session.rank == 0:
         session.emit(
-            "collectives", label=session.label, ranks=session.world, kind="collective", op=op, bytes=size, **found
+            "collectives",
+            label=session.label,
+            ranks=session.world,
+            kind="collective",
+            op=op,
+            bytes=size,
+            **found,
         )
     return True
 
 
-def _times(session: Session, op: str, size: int, call: Callable[[], Any]) -> dict[str, Any]:
+def _times(
+    session: Session, op: str, size: int, call: Callable[[], Any]
+) -> dict[str, Any]:
     count = 20 if size <= 2**24 else (10 if size <= 2**28 else 4)
     for _ in range(3):
         call()
-    times = sorted(session.slowest(back_to_back(session, call, count)) for _ in range(3))
+    times = sorted(
+        session.slowest(back_to_back(session, call, count)) for _ in range(3)
+    )
     found = {"s": times[1], "s_min": times[0], "s_max": times[2], "iters": count}
     if session.cuda and size <= GRAPH_UP_TO and op not in SIMPLE:
         try:
@@ -131,7 +195,10 @@ def _in_graph(session: Session, call: Callable[[], Any]) -> float:
         for _ in range(IN_GRAPH):
             call()
     graph.replay()
-    return sorted(session.slowest(back_to_back(session, graph.replay, 2) / IN_GRAPH) for _ in range(3))[1]
+    return sorted(
+        session.slowest(back_to_back(session, graph.replay, 2) / IN_GRAPH)
+        for _ in range(3)
+    )[1]
 
 
 def call_of(session: Session, op: str, size: int) -> Callable[[], Any]:

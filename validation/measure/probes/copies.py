@@ -9,7 +9,16 @@ from validation.measure.session import Session
 from validation.measure.timing import Bench, back_to_back
 
 TITLE, NEEDS, WEIGHT, ORDER = "copies", "gpu", 10.0, 11
-ALONE = ("h2d_pinned", "d2h_pinned", "h2d_pageable", "d2h_pageable", "d2d", "p2p_write", "p2p_read", "p2p_bidir")
+ALONE = (
+    "h2d_pinned",
+    "d2h_pinned",
+    "h2d_pageable",
+    "d2h_pageable",
+    "d2d",
+    "p2p_write",
+    "p2p_read",
+    "p2p_bidir",
+)
 
 
 def measure(session: Session) -> None:
@@ -24,15 +33,30 @@ def measure(session: Session) -> None:
                 if session.left() < 0.5:
                     session.skip(f"{mode} of {size} bytes and more", "no time left")
                     break
-                session.emit("micro", kind="copy", mode=mode, bytes=size, **bench(_copy(session, mode, size)).to_json())
+                session.emit(
+                    "micro",
+                    kind="copy",
+                    mode=mode,
+                    bytes=size,
+                    **bench(_copy(session, mode, size)).to_json(),
+                )
     session.wait()
     for mode in ("h2d_all", "d2h_all"):
         for size in (2**16,) if session.tiny else (2**24, 2**28):
             if not session.going(0.3):
                 return
-            time = session.slowest(back_to_back(session, _copy(session, f"{mode[:3]}_pinned", size), 5))
+            time = session.slowest(
+                back_to_back(session, _copy(session, f"{mode[:3]}_pinned", size), 5)
+            )
             if session.rank == 0:
-                session.emit("micro", kind="copy", mode=mode, gpus=session.local_world, bytes=size, s=time)
+                session.emit(
+                    "micro",
+                    kind="copy",
+                    mode=mode,
+                    gpus=session.local_world,
+                    bytes=size,
+                    s=time,
+                )
 
 
 def _sizes(session: Session, mode: str) -> list[int]:
@@ -59,7 +83,9 @@ def _copy(session: Session, mode: str, size: int) -> Callable[[], Any]:
         other = torch.empty_like(here)
         return lambda: other.copy_(here)
     if mode[:3] in ("h2d", "d2h"):
-        host = torch.empty(size, dtype=torch.uint8, pin_memory=session.cuda and "pinned" in mode)
+        host = torch.empty(
+            size, dtype=torch.uint8, pin_memory=session.cuda and "pinned" in mode
+        )
         to, start = (here, host) if mode.startswith("h2d") else (host, here)
         return lambda: to.copy_(start, non_blocking=True)
     there = torch.empty(size, dtype=torch.uint8, device="cuda:1")

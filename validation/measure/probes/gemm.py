@@ -13,11 +13,20 @@ from validation.measure.timing import Bench
 TITLE, NEEDS, WEIGHT, ORDER = "matrix products", "gpu", 30.0, 20
 # Hidden size, feed-forward size, heads, key and value heads, vocabulary of models of 125 M to 70 B parameters.
 MODELS = {
-    "1b": (2048, 8192, 32, 8, 128256), "3b": (3072, 8192, 24, 8, 128256), "8b": (4096, 14336, 32, 8, 128256),
-    "70b": (8192, 28672, 64, 8, 128256), "125m": (768, 2048, 12, 12, 32000),
-}  # fmt: skip
+    "1b": (2048, 8192, 32, 8, 128256),
+    "3b": (3072, 8192, 24, 8, 128256),
+    "8b": (4096, 14336, 32, 8, 128256),
+    "70b": (8192, 28672, 64, 8, 128256),
+    "125m": (768, 2048, 12, 12, 32000),
+}
 SQUARES = (1024, 2048, 4096, 8192)
-KNOWN = ((16384, 8192, 1280), (16384, 1024, 8192), (16384, 8192, 7168), (16384, 3584, 8192), (8192, 8192, 8192))
+KNOWN = (
+    (16384, 8192, 1280),
+    (16384, 1024, 8192),
+    (16384, 8192, 7168),
+    (16384, 3584, 8192),
+    (8192, 8192, 8192),
+)
 
 
 @dataclass(frozen=True)
@@ -37,8 +46,15 @@ class Case:
 def measure(session: Session) -> None:
     """Each GPU of the first host takes every n-th product; squares run on all of them, which shows how they differ."""
     bench = Bench(session, heat=0.03)
-    everywhere = [Case(n, n, n, source="every GPU") for n in ((64,) if session.tiny else (4096, 8192))]
-    mine = [*everywhere, *session.share(_cases(session))] if session.rank < session.local_world else []
+    everywhere = [
+        Case(n, n, n, source="every GPU")
+        for n in ((64,) if session.tiny else (4096, 8192))
+    ]
+    mine = (
+        [*everywhere, *session.share(_cases(session))]
+        if session.rank < session.local_world
+        else []
+    )
     for at, case in enumerate(mine):
         if session.left() < 0.3:
             session.skip(f"{len(mine) - at} of {len(mine)} products", "no time left")
@@ -46,27 +62,49 @@ def measure(session: Session) -> None:
         try:
             times = bench(_call(session, case))
         except Exception as error:
-            session.emit("micro", kind="error", at="gemm", what=case.key, e=str(error)[:200])
+            session.emit(
+                "micro", kind="error", at="gemm", what=case.key, e=str(error)[:200]
+            )
             continue
         session.emit(
-            "micro", kind="gemm", dtype=case.dtype, layout=case.layout, m=case.m, n=case.n, k=case.k,
-            **times.to_json(), src=case.source, gpu=session.rank,
-        )  # fmt: skip
+            "micro",
+            kind="gemm",
+            dtype=case.dtype,
+            layout=case.layout,
+            m=case.m,
+            n=case.n,
+            k=case.k,
+            **times.to_json(),
+            src=case.source,
+            gpu=session.rank,
+        )
 
 
 def _cases(session: Session) -> list[Case]:
     if session.tiny:
         return [Case(32, 64, 16, dtype) for dtype in ("bfloat16", "float32")]
     shapes = _shapes()
-    first = [Case(*s, dtype, source="known") for s in KNOWN for dtype in ("bfloat16", "float16", "float32")]
+    first = [
+        Case(*s, dtype, source="known")
+        for s in KNOWN
+        for dtype in ("bfloat16", "float16", "float32")
+    ]
     first += [Case(n, n, n, source="square") for n in SQUARES]
     forward = [Case(*s) for s in shapes]
     backward = [
-        one for m, n, k in shapes[::3] for one in (Case(m, k, n, layout="nn", source="model-dgrad"),
-                                                   Case(n, k, m, layout="tn", source="model-wgrad"))
-    ]  # fmt: skip
+        one
+        for m, n, k in shapes[::3]
+        for one in (
+            Case(m, k, n, layout="nn", source="model-dgrad"),
+            Case(n, k, m, layout="tn", source="model-wgrad"),
+        )
+    ]
     low = [Case(*s, "float8_e4m3fn", source="fp8") for s in [*KNOWN, *shapes[::5]]]
-    low += [Case(*s, "fp8_block", source="fp8") for s in [*KNOWN, *shapes[::11]] if s[2] % 128 == 0 and s[1] % 128 == 0]
+    low += [
+        Case(*s, "fp8_block", source="fp8")
+        for s in [*KNOWN, *shapes[::11]]
+        if s[2] % 128 == 0 and s[1] % 128 == 0
+    ]
     drawn = random.Random(7)
     mixed = [Case(*_drawn(drawn), source="random") for _ in range(320)]
     body = [*forward, *backward, *mixed, *low]
@@ -81,8 +119,17 @@ def _shapes() -> list[tuple[int, int, int]]:
         for tokens in (1024, 2048, 4096, 8192, 16384):
             for tp in (1, 2, 4, 8):
                 qkv = (hidden + 2 * kv * (hidden // heads)) // tp
-                for n, k in ((qkv, hidden), (hidden, hidden // tp), (2 * ffn // tp, hidden), (hidden, ffn // tp)):
-                    if n % 8 == 0 and k % 8 == 0 and (tp == 1 or tokens in (2048, 8192)):
+                for n, k in (
+                    (qkv, hidden),
+                    (hidden, hidden // tp),
+                    (2 * ffn // tp, hidden),
+                    (hidden, ffn // tp),
+                ):
+                    if (
+                        n % 8 == 0
+                        and k % 8 == 0
+                        and (tp == 1 or tokens in (2048, 8192))
+                    ):
                         found[tokens, n, k] = None
             if hidden <= 4096 and tokens <= 8192:
                 found[tokens, vocab, hidden] = None
@@ -90,7 +137,10 @@ def _shapes() -> list[tuple[int, int, int]]:
 
 
 def _drawn(drawn: random.Random) -> tuple[int, int, int]:
-    m, n, k = (int(2 ** (low + span * drawn.random())) for low, span in ((4, 10), (6, 8), (6, 8)))
+    m, n, k = (
+        int(2 ** (low + span * drawn.random()))
+        for low, span in ((4, 10), (6, 8), (6, 8))
+    )
     return m, n - n % 8 or 8, k - k % 8 or 8
 
 
@@ -103,12 +153,19 @@ def _call(session: Session, case: Case) -> Callable[[], Any]:
     # PyTorch multiplies fp32 in tf32 where it is let; that is what training does.
     torch.backends.cuda.matmul.allow_tf32 = case.dtype == "float32"
     a = torch.randn(
-        *((case.k, case.m) if case.layout == "tn" else (case.m, case.k)), device=session.device, dtype=dtype
+        *((case.k, case.m) if case.layout == "tn" else (case.m, case.k)),
+        device=session.device,
+        dtype=dtype,
     )
     b = torch.randn(
-        *((case.n, case.k) if case.layout == "nt" else (case.k, case.n)), device=session.device, dtype=dtype
+        *((case.n, case.k) if case.layout == "nt" else (case.k, case.n)),
+        device=session.device,
+        dtype=dtype,
     )
-    left, right = (a.t() if case.layout == "tn" else a), (b.t() if case.layout == "nt" else b)
+    left, right = (
+        (a.t() if case.layout == "tn" else a),
+        (b.t() if case.layout == "nt" else b),
+    )
     return lambda: left @ right
 
 
@@ -118,9 +175,19 @@ def _scaled(session: Session, case: Case) -> Callable[[], Any]:
 
     a = torch.randn(case.m, case.k, device=session.device).to(torch.float8_e4m3fn)
     b = torch.randn(case.n, case.k, device=session.device).to(torch.float8_e4m3fn)
-    scales = torch.ones((), device=session.device), torch.ones((), device=session.device)
+    scales = (
+        torch.ones((), device=session.device),
+        torch.ones((), device=session.device),
+    )
     if case.dtype == "fp8_block":
-        rows = torch.ones(case.k // 128, case.m, device=session.device).t()  # outer-dim-major, as cuBLAS wants it
-        scales = rows, torch.ones(case.n // 128, case.k // 128, device=session.device).t()
+        rows = torch.ones(
+            case.k // 128, case.m, device=session.device
+        ).t()  # outer-dim-major, as cuBLAS wants it
+        scales = (
+            rows,
+            torch.ones(case.n // 128, case.k // 128, device=session.device).t(),
+        )
     first, second = scales
-    return lambda: torch._scaled_mm(a, b.t(), scale_a=first, scale_b=second, out_dtype=torch.bfloat16)
+    return lambda: torch._scaled_mm(
+        a, b.t(), scale_a=first, scale_b=second, out_dtype=torch.bfloat16
+    )

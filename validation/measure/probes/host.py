@@ -27,7 +27,13 @@ def measure(session: Session) -> None:
         time.sleep(1e-6)
 
     _row(session, "python_call", calls, count, 0)
-    _row(session, "attribute_dict", lambda: [{"a": i, "b": session}["a"] for i in range(count)], count, 0)
+    _row(
+        session,
+        "attribute_dict",
+        lambda: [{"a": i, "b": session}["a"] for i in range(count)],
+        count,
+        0,
+    )
     _row(session, "memory_copy", lambda: bytearray(source), 1, 2 * size)
     _row(session, "system_call", lambda: [os.getppid() for _ in range(count)], count, 0)
     _row(session, "sleep_1us", nap, 1, 0)
@@ -37,11 +43,21 @@ def _empty(a: int, key: int) -> int:
     return a
 
 
-def _row(session: Session, what: str, call: Callable[[], object], count: int, size: int) -> None:
+def _row(
+    session: Session, what: str, call: Callable[[], object], count: int, size: int
+) -> None:
     times = []
     for _ in range(REPEATS):
         begin = time.perf_counter()
         call()
         times.append((time.perf_counter() - begin) / count)
     s = statistics.median(times)
-    session.emit("host", kind="host", what=what, s=s, s_min=min(times), bytes=size, node=session.rank)
+    session.emit(
+        "host",
+        kind="host",
+        what=what,
+        s=s,
+        s_min=min(times),
+        bytes=size,
+        node=session.rank,
+    )

@@ -17,13 +17,21 @@ def measure(session: Session) -> None:
     """Host seconds a call (`cpu_s`) and with the GPU's work (`total_s`): of rank 0 alone, then of all ranks."""
     import torch
 
-    device: Any = torch.cuda.get_device_properties(session.device) if session.cuda else None
+    device: Any = (
+        torch.cuda.get_device_properties(session.device) if session.cuda else None
+    )
     if device is not None:
         session.emit(
-            "micro", kind="device", gpu=session.rank, name=device.name, sms=device.multi_processor_count,
-            mem=device.total_memory, l2=getattr(device, "L2_cache_size", None), torch=torch.__version__,
+            "micro",
+            kind="device",
+            gpu=session.rank,
+            name=device.name,
+            sms=device.multi_processor_count,
+            mem=device.total_memory,
+            l2=getattr(device, "L2_cache_size", None),
+            torch=torch.__version__,
             cuda=torch.version.cuda,
-        )  # fmt: skip
+        )
     x, operations = torch.zeros(1, device=session.device), _operations(session)
     if session.rank == 0:
         for count in (20, 50) if session.tiny else (200, 2000):
@@ -35,7 +43,9 @@ def measure(session: Session) -> None:
             _row(session, "synchronize", torch.cuda.synchronize, 200)
     for name in ("linear", "linear_sum_backward") if session.world > 1 else ():
         session.wait()
-        _row(session, f"{name}_all_ranks", operations[name], 20 if session.tiny else 1000)
+        _row(
+            session, f"{name}_all_ranks", operations[name], 20 if session.tiny else 1000
+        )
 
 
 def _operations(session: Session) -> dict[str, Callable[[], Any]]:
@@ -99,4 +109,11 @@ def _graph(session: Session, x: Any) -> None:
         launched = time.perf_counter()
         torch.cuda.synchronize()
         times.append((time.perf_counter() - begin) / count)
-    session.emit("micro", kind="launch", mode="graph", n=count, total_s=of(times).s, cpu_s=launched - begin)
+    session.emit(
+        "micro",
+        kind="launch",
+        mode="graph",
+        n=count,
+        total_s=of(times).s,
+        cpu_s=launched - begin,
+    )

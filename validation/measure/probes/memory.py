@@ -18,16 +18,35 @@ def measure(session: Session) -> None:
     sizes = [2**8] if session.tiny else [2**k for k in range(14, 30)]
     for size in session.share(sizes):
         for op, call, moved in _elementwise(session, size // 2):
-            _row(session, bench, call, op=op, dtype="bfloat16", elements=size // 2, bytes_moved=moved)
-    tables = [(64, 128)] if session.tiny else [(t, v) for t in (2048, 8192) for v in (32000, 128256)]
+            _row(
+                session,
+                bench,
+                call,
+                op=op,
+                dtype="bfloat16",
+                elements=size // 2,
+                bytes_moved=moved,
+            )
+    tables = (
+        [(64, 128)]
+        if session.tiny
+        else [(t, v) for t in (2048, 8192) for v in (32000, 128256)]
+    )
     for tokens, vocab in session.share(tables):
         for op, call in _tables(session, tokens, vocab):
             _row(session, bench, call, op=op, tokens=tokens, vocab=vocab)
-    for count in session.share([2**10] if session.tiny else [2**20, 2**24, 2**27, 2**29]):
+    for count in session.share(
+        [2**10] if session.tiny else [2**20, 2**24, 2**27, 2**29]
+    ):
         _row(
-            session, bench, _adamw(session, count), op="adamw_fused_bf16_8tensors", dtype="bfloat16", elements=count,
+            session,
+            bench,
+            _adamw(session, count),
+            op="adamw_fused_bf16_8tensors",
+            dtype="bfloat16",
+            elements=count,
             bytes_moved=14 * count,
-        )  # fmt: skip
+        )
 
 
 def _row(session: Session, bench: Bench, call: Call, **what: Any) -> None:
@@ -35,9 +54,13 @@ def _row(session: Session, bench: Bench, call: Call, **what: Any) -> None:
         session.skip(f"{what['op']} {what.get('elements', '')}", "no time left")
         return
     try:
-        session.emit("micro", kind="memory", **what, **bench(call).to_json(), gpu=session.rank)
+        session.emit(
+            "micro", kind="memory", **what, **bench(call).to_json(), gpu=session.rank
+        )
     except Exception as error:
-        session.emit("micro", kind="error", at="memory", what=str(what), e=str(error)[:200])
+        session.emit(
+            "micro", kind="error", at="memory", what=str(what), e=str(error)[:200]
+        )
 
 
 def _elementwise(session: Session, n: int) -> Iterator[tuple[str, Call, int]]:
@@ -70,7 +93,9 @@ def _tables(session: Session, tokens: int, vocab: int) -> Iterator[tuple[str, Ca
     import torch.nn.functional as F
 
     bf = torch.bfloat16
-    logits = torch.randn(tokens, vocab, device=session.device, dtype=bf, requires_grad=True)
+    logits = torch.randn(
+        tokens, vocab, device=session.device, dtype=bf, requires_grad=True
+    )
     y = torch.randint(0, vocab, (tokens,), device=session.device)
 
     def both() -> None:
@@ -87,7 +112,10 @@ def _adamw(session: Session, count: int) -> Call:
     import torch
 
     tensors = [
-        torch.randn(count // 8, device=session.device, dtype=torch.bfloat16, requires_grad=True) for _ in range(8)
+        torch.randn(
+            count // 8, device=session.device, dtype=torch.bfloat16, requires_grad=True
+        )
+        for _ in range(8)
     ]
     for tensor in tensors:
         tensor.grad = torch.randn_like(tensor)

@@ -12,10 +12,14 @@ from validation.measure.session import Session
 TITLE, NEEDS, WEIGHT, ORDER = "NCCL's log and topology", "gpus", 12.0, 80
 OPS = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce")
 ENV = {
-    "NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "INIT,ENV,GRAPH,TUNING", "NCCL_DEBUG_FILE": "{files}/nccl/nccl.%p.log",
-    "NCCL_TOPO_DUMP_FILE": "{files}/nccl/topo.xml", "NCCL_GRAPH_DUMP_FILE": "{files}/nccl/graph.xml",
-    "NCCL_TOPO_DUMP_FILE_RANK": "0", "NCCL_GRAPH_DUMP_FILE_RANK": "0",
-}  # fmt: skip
+    "NCCL_DEBUG": "INFO",
+    "NCCL_DEBUG_SUBSYS": "INIT,ENV,GRAPH,TUNING",
+    "NCCL_DEBUG_FILE": "{files}/nccl/nccl.%p.log",
+    "NCCL_TOPO_DUMP_FILE": "{files}/nccl/topo.xml",
+    "NCCL_GRAPH_DUMP_FILE": "{files}/nccl/graph.xml",
+    "NCCL_TOPO_DUMP_FILE_RANK": "0",
+    "NCCL_GRAPH_DUMP_FILE_RANK": "0",
+}
 
 
 def variants(options: Options, place: Place) -> Sequence[Variant]:
@@ -28,7 +32,9 @@ def measure(session: Session) -> None:
     for op in OPS:
         for size in [2**8] if session.tiny else [2**k for k in range(3, 31)]:
             if not session.going():
-                session.skip(f"NCCL's choice of {op} at {size} bytes and after", "no time left")
+                session.skip(
+                    f"NCCL's choice of {op} at {size} bytes and after", "no time left"
+                )
                 return
             call_of(session, op, size)()
     session.synchronize()

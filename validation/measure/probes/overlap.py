@@ -10,7 +10,13 @@ from validation.measure.session import Session
 from validation.measure.timing import back_to_back
 
 TITLE, NEEDS, WEIGHT, ORDER = "overlap", "gpus", 22.0, 40
-SHAPES = ((8192, 8192, 8192), (4096, 4096, 4096), (8192, 14336, 4096), (2048, 8192, 2048), (16384, 3072, 3072))
+SHAPES = (
+    (8192, 8192, 8192),
+    (4096, 4096, 4096),
+    (8192, 14336, 4096),
+    (2048, 8192, 2048),
+    (16384, 3072, 3072),
+)
 SIZES = (2**22, 2**25, 2**28)
 OTHERS = ("all_gather", "reduce_scatter")  # at the middle size
 Call = Callable[[], Any]
@@ -22,18 +28,28 @@ def measure(session: Session) -> None:
         session.skip("overlap", "needs streams of a GPU")
         return
     cases = [
-        (shape, op, size) for size in (SIZES[1], SIZES[2], SIZES[0]) for shape in (*SHAPES, None)
+        (shape, op, size)
+        for size in (SIZES[1], SIZES[2], SIZES[0])
+        for shape in (*SHAPES, None)
         for op in ("all_reduce", *(OTHERS if size == SIZES[1] and shape else ()))
-    ]  # fmt: skip
+    ]
     kernels: dict[Any, tuple[str, Call]] = {}
-    for shape, op, size in session.items(cases, lambda case: f"{case[0]} {case[1]} {case[2]}"):
+    for shape, op, size in session.items(
+        cases, lambda case: f"{case[0]} {case[1]} {case[2]}"
+    ):
         if shape not in kernels:
             kernels.clear()
             kernels[shape] = _kernel(session, shape)
         name, compute = kernels[shape]
         row = _side_by_side(session, compute, call_of(session, op, size))
         if session.rank == 0:
-            about = {"label": session.label, "ranks": session.world, "compute": name, "op": op, "bytes": size}
+            about = {
+                "label": session.label,
+                "ranks": session.world,
+                "compute": name,
+                "op": op,
+                "bytes": size,
+            }
             session.emit("collectives", kind="overlap", **about, **row)
 
 
@@ -45,7 +61,10 @@ def _kernel(session: Session, shape: tuple[int, int, int] | None) -> tuple[str, 
         x, y = (torch.randn(2**28, device=session.device, dtype=bf) for _ in range(2))
         return "add_2^28_bf16", lambda: x.add_(y)
     m, n, k = shape
-    a, b = torch.randn(m, k, device=session.device, dtype=bf), torch.randn(k, n, device=session.device, dtype=bf)
+    a, b = (
+        torch.randn(m, k, device=session.device, dtype=bf),
+        torch.randn(k, n, device=session.device, dtype=bf),
+    )
     out = torch.empty(m, n, device=session.device, dtype=bf)
     return f"gemm_{m}x{n}x{k}", lambda: torch.mm(a, b, out=out)
 
@@ -63,12 +82,16 @@ def _side_by_side(session: Session, compute: Call, comm: Call) -> dict[str, floa
     kernels, comms = int(0.06 / alone) + 8, max(4, int(0.02 / comm_alone))
     comm_beside = session.slowest(_both(session, compute, comm, kernels, comms)[1])
     return {
-        "compute_alone_s": alone, "comm_alone_s": comm_alone, "compute_overlapped_s": beside,
+        "compute_alone_s": alone,
+        "comm_alone_s": comm_alone,
+        "compute_overlapped_s": beside,
         "comm_overlapped_s": comm_beside,
-    }  # fmt: skip
+    }
 
 
-def _both(session: Session, compute: Call, comm: Call, kernels: int, comms: int) -> tuple[float, float]:
+def _both(
+    session: Session, compute: Call, comm: Call, kernels: int, comms: int
+) -> tuple[float, float]:
     """Seconds of a kernel and of a collective with this many of each queued on two streams."""
     import torch
 
@@ -86,4 +109,6 @@ def _both(session: Session, compute: Call, comm: Call, kernels: int, comms: int)
             compute()
         events[3].record()
     torch.cuda.synchronize()
-    return events[2].elapsed_time(events[3]) * 1e-3 / kernels, events[0].elapsed_time(events[1]) * 1e-3 / comms
+    return events[2].elapsed_time(events[3]) * 1e-3 / kernels, events[0].elapsed_time(
+        events[1]
+    ) * 1e-3 / comms

@@ -25,7 +25,9 @@ ROOM = 4  # times the file that must be free
 def measure(session: Session) -> None:
     """A row for each folder and size; folders in memory (tmpfs) are said to be so."""
     if not hasattr(os, "posix_fadvise"):
-        session.skip("storage", "this system has no posix_fadvise: reads would come from memory")
+        session.skip(
+            "storage", "this system has no posix_fadvise: reads would come from memory"
+        )
         return
     block = os.urandom(CHUNK)
     for folder in _folders():
@@ -45,7 +47,11 @@ def _folders() -> Iterator[Path]:
     """One folder of each disk that is within reach."""
     seen = set()
     for folder in (Path(tempfile.gettempdir()), Path.cwd(), Path.home()):
-        if folder.is_dir() and os.access(folder, os.W_OK) and (device := folder.stat().st_dev) not in seen:
+        if (
+            folder.is_dir()
+            and os.access(folder, os.W_OK)
+            and (device := folder.stat().st_dev) not in seen
+        ):
             seen.add(device)
             yield folder
 
@@ -69,9 +75,17 @@ def _file(session: Session, folder: Path, size: int, block: bytes) -> None:
         os.close(handle)
         os.unlink(name)
     session.emit(
-        "storage", kind="storage", node=session.rank, filesystem=_kind(folder), bytes=size, write_s=written,
-        sync_s=synced, read_warm_s=warm, read_cold_s=cold, cold_is_cold=cold > 1.5 * warm,
-    )  # fmt: skip
+        "storage",
+        kind="storage",
+        node=session.rank,
+        filesystem=_kind(folder),
+        bytes=size,
+        write_s=written,
+        sync_s=synced,
+        read_warm_s=warm,
+        read_cold_s=cold,
+        cold_is_cold=cold > 1.5 * warm,
+    )
 
 
 def _read(handle: int, size: int) -> float:
@@ -88,6 +102,8 @@ def _kind(folder: Path) -> str:
     found = ("", "unknown")
     for line in mounts.read_text().splitlines() if mounts.is_file() else ():
         _, point, kind = line.split()[:3]
-        if (str(folder) + "/").startswith(point.rstrip("/") + "/") and len(point) > len(found[0]):
+        if (str(folder) + "/").startswith(point.rstrip("/") + "/") and len(point) > len(
+            found[0]
+        ):
             found = point, kind
     return found[1]

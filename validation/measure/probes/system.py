@@ -13,7 +13,15 @@ from pathlib import Path
 from validation.measure.session import Session
 
 TITLE, NEEDS, WEIGHT, ORDER = "the machine", "host", 4.0, 0
-PACKAGES = ("torch", "triton", "torchvision", "numpy", "nvidia-nccl-cu12", "nvidia-nccl-cu13", "transformer-engine")
+PACKAGES = (
+    "torch",
+    "triton",
+    "torchvision",
+    "numpy",
+    "nvidia-nccl-cu12",
+    "nvidia-nccl-cu13",
+    "transformer-engine",
+)
 QUERY = (
     "name,driver_version,memory.total,pci.bus_id,pcie.link.gen.max,pcie.link.width.max,power.limit,clocks.max.sm,"
     "clocks.max.mem,clocks.sm,clocks.mem,power.draw,temperature.gpu,ecc.mode.current,compute_mode,mig.mode.current"
@@ -34,10 +42,17 @@ def measure(session: Session) -> None:
     """One row."""
     said = {name: _asked(command, session) for name, command in ASKED.items()}
     session.emit(
-        "system", node=session.rank, kernel=platform.release(), machine=platform.machine(), cpus=os.cpu_count(),
-        python=platform.python_version(), packages=_packages(), memory=_memory(), env=_environment(),
+        "system",
+        node=session.rank,
+        kernel=platform.release(),
+        machine=platform.machine(),
+        cpus=os.cpu_count(),
+        python=platform.python_version(),
+        packages=_packages(),
+        memory=_memory(),
+        env=_environment(),
         said={name: text for name, text in said.items() if text},
-    )  # fmt: skip
+    )
 
 
 def _asked(command: list[str], session: Session) -> str:
@@ -46,7 +61,9 @@ def _asked(command: list[str], session: Session) -> str:
         session.skip(" ".join(command[:3])[:60], f"{command[0]} is not here")
         return ""
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=20, check=False
+        )
     except (OSError, subprocess.TimeoutExpired) as error:
         session.skip(" ".join(command[:3])[:60], error)
         return ""
@@ -67,7 +84,10 @@ def _memory() -> dict[str, int]:
     """Bytes, as the kernel says."""
     path = Path("/proc/meminfo")
     lines = path.read_text().splitlines() if path.is_file() else []
-    found = (re.match(r"(MemTotal|MemAvailable|HugePages_Total):\s+(\d+)( kB)?", line) for line in lines)
+    found = (
+        re.match(r"(MemTotal|MemAvailable|HugePages_Total):\s+(\d+)( kB)?", line)
+        for line in lines
+    )
     return {m[1]: int(m[2]) * (1024 if m[3] else 1) for m in found if m}
 
 

@@ -26,7 +26,14 @@ def variants(options: Options, place: Place) -> Sequence[Variant]:
     groups = cases.groups(cases.load(options.cases).training, place.world)
     total = sum(len(listed) for *_, listed in groups)
     return [
-        Variant(label, env, ranks, 30, len(listed) / total, tuple(case["id"] for case in listed))
+        Variant(
+            label,
+            env,
+            ranks,
+            30,
+            len(listed) / total,
+            tuple(case["id"] for case in listed),
+        )
         for label, env, ranks, listed in groups
     ]
 
@@ -36,7 +43,9 @@ def measure(session: Session) -> None:
     for case in session.items(_listed(session), lambda case: str(case["id"])):
         asked = case.get("_world") or session.world
         if asked != session.world:
-            session.skip(str(case["id"]), f"wants {asked} GPUs, there are {session.world}")
+            session.skip(
+                str(case["id"]), f"wants {asked} GPUs, there are {session.world}"
+            )
             continue
         mine = _tried(session, {k: v for k, v in case.items() if not k.startswith("_")})
         _write(session, case, session.gathered(mine))
@@ -51,12 +60,19 @@ def measure(session: Session) -> None:
 def _listed(session: Session) -> list[dict[str, Any]]:
     given = session.spec.get("training")
     if given is not None:
-        return [case for case in given if case["id"] in session.cases and case["_label"] == session.label]
+        return [
+            case
+            for case in given
+            if case["id"] in session.cases and case["_label"] == session.label
+        ]
     if session.tiny:
         return cases.rehearsal(session.world)
     import torch
 
-    return cases.usual(session.world, float(torch.cuda.get_device_properties(session.device).total_memory))
+    return cases.usual(
+        session.world,
+        float(torch.cuda.get_device_properties(session.device).total_memory),
+    )
 
 
 def _tried(session: Session, case: dict[str, Any]) -> dict[str, Any]:
@@ -71,15 +87,29 @@ def _write(session: Session, case: dict[str, Any], found: list[dict[str, Any]]) 
     if session.rank != 0:
         return
     plain = {k: v for k, v in case.items() if not k.startswith("_")}
-    row: dict[str, Any] = {"id": case["id"], "label": session.label, "world": session.world, "case": plain}
-    row |= {"env": case["_env"]} if case.get("_env") and session.label == "default" else {}
-    failed = {str(rank): one["error"] for rank, one in enumerate(found) if "error" in one}
+    row: dict[str, Any] = {
+        "id": case["id"],
+        "label": session.label,
+        "world": session.world,
+        "case": plain,
+    }
+    row |= (
+        {"env": case["_env"]} if case.get("_env") and session.label == "default" else {}
+    )
+    failed = {
+        str(rank): one["error"] for rank, one in enumerate(found) if "error" in one
+    }
     if failed:
         row["error"] = next(iter(failed.values()))
         row["failed_ranks"] = sorted(map(int, failed))
         session.skip(str(case["id"]), row["error"])
     else:
-        row |= {f"{key}_by_rank": {str(r): one[key] for r, one in enumerate(found) if key in one} for key in KEPT}
+        row |= {
+            f"{key}_by_rank": {
+                str(r): one[key] for r, one in enumerate(found) if key in one
+            }
+            for key in KEPT
+        }
         row["cpu_step_s_rank0"] = row.pop("cpu_step_s_by_rank").get("0", [])
         row |= {k: v for k, v in found[0].items() if k not in KEPT}
     session.emit("training", **row)
@@ -91,7 +121,11 @@ def _run(session: Session, case: dict[str, Any]) -> dict[str, Any]:
     from validation.measure import models, steps
 
     begin, slow = time.time(), case.get("slow")
-    models.Block.slow = int(slow["cycles"]) if slow and slow["rank"] == session.rank and session.cuda else 0
+    models.Block.slow = (
+        int(slow["cycles"])
+        if slow and slow["rank"] == session.rank and session.cuda
+        else 0
+    )
     step = steps.build(case, session)
     for _ in range(int(case.get("warmup", 4))):
         step.call()
@@ -101,12 +135,15 @@ def _run(session: Session, case: dict[str, Any]) -> dict[str, Any]:
     found = _timed(session, step.call, int(case.get("steps", 10)))
     if session.cuda:
         found |= {
-            "peak_alloc": torch.cuda.max_memory_allocated(), "peak_reserved": torch.cuda.max_memory_reserved()
-        }  # fmt: skip
+            "peak_alloc": torch.cuda.max_memory_allocated(),
+            "peak_reserved": torch.cuda.max_memory_reserved(),
+        }
     found |= step.info
     if step.ddp is not None:
         said = step.ddp._get_ddp_logging_data()
-        found["ddp_log"] = {key: value for key, value in said.items() if "bucket" in key}
+        found["ddp_log"] = {
+            key: value for key, value in said.items() if "bucket" in key
+        }
     if case.get("trace"):
         _trace(session, case, step.call)
     return {**found, "total_s": time.time() - begin}
@@ -117,7 +154,11 @@ def _timed(session: Session, step: Any, count: int) -> dict[str, Any]:
     import torch
 
     cpu: list[float] = []
-    events = [torch.cuda.Event(enable_timing=True) for _ in range(count + 1)] if session.cuda else []
+    events = (
+        [torch.cuda.Event(enable_timing=True) for _ in range(count + 1)]
+        if session.cuda
+        else []
+    )
     start = time.perf_counter()
     if events:
         events[0].record()
@@ -141,15 +182,20 @@ def _trace(session: Session, case: dict[str, Any], step: Any) -> None:
     path = session.folder / name
     kinds = [ProfilerActivity.CPU] + ([ProfilerActivity.CUDA] if session.cuda else [])
     with profile(
-        activities=kinds, schedule=schedule(wait=0, warmup=1, active=count), record_shapes=True,
+        activities=kinds,
+        schedule=schedule(wait=0, warmup=1, active=count),
+        record_shapes=True,
         on_trace_ready=lambda p: p.export_chrome_trace(str(path)),
-    ) as profiler:  # fmt: skip
+    ) as profiler:
         for _ in range(1 + count):
             step()
             profiler.step()
     session.synchronize()
     wanted = case["trace"]
     if not isinstance(wanted, list) or session.rank in wanted:
-        with path.open("rb") as plain, gzip.open(session.file(f"traces/{name}.gz"), "wb", 6) as packed:
+        with (
+            path.open("rb") as plain,
+            gzip.open(session.file(f"traces/{name}.gz"), "wb", 6) as packed,
+        ):
             shutil.copyfileobj(plain, packed)
     path.unlink(missing_ok=True)

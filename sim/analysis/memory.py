@@ -1,0 +1,107 @@
+"""Whether a step fits: what every simulated rank has allocated at its peak, and what lies beside the allocator."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from sim.analysis.prediction import Memory
+from sim.collectives.registry import algorithms
+from sim.graph.opgraph import KERNEL, Chain
+from workloads.parallel.ddp import first_buckets_held
+
+if TYPE_CHECKING:
+    from sim.collectives.plan import Plan
+    from sim.graph.opgraph import Comm, Program
+    from sim.predict import Simulation
+    from sim.spec.sections import Scenario
+    from workloads.torch.lower import Lowered
+
+# Bytes of a CUDA context with the kernels of PyTorch, cuBLAS and NCCL: guess (400 to 600 MiB on Ampere and Hopper).
+CONTEXT = 512 * 2.0**20
+# Bytes of NCCL's buffers for a connection of a channel, by protocol (Simple, LL, LL128: src/include/device.h, 2.28).
+SIMPLE, EVERY = 4_194_304.0, 4_194_304.0 + 524_288.0 + 4_915_200.0
+# Guess: that only the algorithms in use are connected (NCCL_RUNTIME_CONNECT), and that a network's sender has as much
+# again. An algorithm's module says over how many CONNECTIONS of a channel a GPU receives; one, if it says nothing.
+
+
+def peaks(lowered: Lowered, scenario: Scenario, step: float = 0.0) -> dict[int, Memory]:
+    """Bytes by owner at the peak of each simulated rank; `step`: seconds of a step, if known.
+
+    In short runs DDP's first buckets are among the buffers.
+    """
+    found = {}
+    for rank, memory in lowered.memory.items():
+        held = (
+            memory.first_buckets
+            if step and first_buckets_held(scenario.training.warmup, step)
+            else 0.0
+        )
+        found[rank] = Memory(
+            **(memory.at_peak | {"buffers": memory.at_peak["buffers"] + held})
+        )
+    return found
+
+
+def fullest(lowered: Lowered, scenario: Scenario) -> Memory:
+    """The rank with the highest peak; the lowest of equals."""
+    found = peaks(lowered, scenario)
+    return found[min(found, key=lambda rank: (-found[rank].total, rank))]
+
+
+def needed(simulation: Simulation, step: float) -> tuple[float, str]:
+    """Bytes that the fullest rank needs in a step of so many seconds, and the owner of most of them."""
+    alive, beside = (
+        peaks(simulation.lowered, simulation.scenario, step),
+        outside(simulation),
+    )
+    owners = {rank: {**alive[rank].owners, **beside[rank]} for rank in alive}
+    most = max(sorted(owners), key=lambda rank: sum(owners[rank].values()))
+    return sum(owners[most].values()), max(owners[most], key=owners[most].__getitem__)
+
+
+def outside(simulation: Simulation) -> dict[int, dict[str, float]]:
+    """Bytes of device memory that are not the allocator's, by simulated rank: the context, NCCL's buffers."""
+    return {
+        p.rank: {
+            "context": CONTEXT,
+            "communication": sum(_buffers(simulation, p).values()),
+        }
+        for p in simulation.lowered.graph.programs
+    }
+
+
+def _buffers(simulation: Simulation, p: Program) -> dict[object, float]:
+    """Bytes by communicator: that of its largest plan."""
+    found: dict[object, float] = {}
+    for comm, plan in _plans(simulation, p):
+        pair = comm.op == "send"
+        key = (comm.axis, pair, comm.groups[0])
+        found[key] = max(found.get(key, 0.0), _bytes(plan, pair, simulation))
+    return found
+
+
+def _plans(simulation: Simulation, p: Program) -> Iterator[tuple[Comm, Plan]]:
+    graph, run, chains = simulation.lowered.graph, simulation.run, simulation.chains
+    for index in sorted({one for part in p.parts for one in part}):
+        yield graph.comms[index], run.plans[index]
+    seen = set()
+    for k in sorted(set(p.payload[p.kind == KERNEL].tolist())):
+        kernel = graph.kernels[k]
+        if (
+            isinstance(kernel, Chain)
+            and chains is not None
+            and id(kernel.graph) not in seen
+        ):
+            seen.add(id(kernel.graph))
+            yield from zip(kernel.graph.comms, chains.plans(kernel), strict=False)
+
+
+def _bytes(plan: Plan, pair: bool, simulation: Simulation) -> float:
+    if plan.on_cpu or len(plan.ranks) < 2:
+        return 0.0
+    ends = 2 if len({simulation.fabric.host_of(gpu) for gpu in plan.ranks}) > 1 else 1
+    if pair:
+        return plan.channels * SIMPLE
+    connections = getattr(algorithms().get(plan.algo), "CONNECTIONS", 1)
+    return plan.channels * EVERY * connections * ends

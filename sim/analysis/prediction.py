@@ -1,0 +1,356 @@
+"""What a prediction says: step time, why, and how far to trust it. SI units throughout."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from sim.analysis.critical_path import CriticalPath
+    from sim.analysis.timeline import Timeline
+    from sim.analysis.uncertainty import Uncertainty
+    from sim.predict import Simulation
+
+
+# Reserved over allocated memory of PyTorch's caching allocator at its peak: the median over ranks of the training runs
+# in validation/cases/h200 that allocate more than 1 GB (1.00 to 1.46; measured on one machine, other models differ).
+FRAGMENTATION = 1.12
+
+
+@dataclass(frozen=True)
+class Link:
+    """A directed link of the fabric over a step.
+
+    Attributes
+    ----------
+    utilisation : float
+        Share of what it could have carried, 0 to 1.
+    bytes : float
+        What it carried.
+    shadow_price : float or None
+        Seconds of step time that a relative gain of its bandwidth would save, per unit (0.01 s: 1 % more saves 100 us),
+        together with the links that are as tight as it (`tied` in all): one of several equally tight links alone saves
+        nothing. None: not computed. See `sim.analysis.shadow_prices`.
+    kind : str
+        "nvlink", "nic", ...
+    tied : int
+        Links that share the price.
+    peak : float
+        The highest share of its bandwidth that it carried at any time.
+    profile : tuple of float
+        Share of its bandwidth that it carried in equal parts of the last step.
+    """
+
+    name: str
+    utilisation: float
+    bytes: float
+    shadow_price: float | None = None
+    kind: str = ""
+    tied: int = 0
+    peak: float = 0.0
+    profile: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True)
+class LinkKind:
+    """All links of a kind together.
+
+    Attributes
+    ----------
+    links : int
+        Directed links that carried anything.
+    utilisation : float
+        Of the busiest of them, 0 to 1.
+    bytes : float
+        What all of them carried.
+    held : float
+        Seconds of the last step in which a full link of the kind held a transfer back.
+    shadow_price : float or None
+        Seconds of step time per relative gain of the bandwidth of all links of the kind: 1 % more saves a hundredth.
+    """
+
+    kind: str
+    links: int
+    utilisation: float
+    bytes: float
+    held: float
+    shadow_price: float | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class LinkLoad:
+    """What a link carried over time: from `time[i]` (seconds) on, `load[i]` of its `bandwidth` (bytes/s)."""
+
+    name: str
+    bandwidth: float
+    time: np.ndarray
+    load: np.ndarray
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Peak of allocated device memory of a rank in bytes, and what it is made of at that moment."""
+
+    parameters: float = 0.0
+    gradients: float = 0.0
+    optimizer: float = 0.0
+    activations: float = 0.0
+    buffers: float = 0.0
+    workspace: float = 0.0
+
+    @property
+    def owners(self) -> dict[str, float]:
+        return asdict(self)
+
+    @property
+    def total(self) -> float:
+        return math.fsum(self.owners.values())
+
+    @property
+    def largest_owner(self) -> str:
+        owners = self.owners
+        return max(owners, key=owners.__getitem__)
+
+
+@dataclass(frozen=True)
+class MemoryVerdict:
+    """Whether the fullest rank fits: `needed` and `capacity` in bytes (capacity None: not known, so it fits).
+
+    `outside` of what is needed is not PyTorch's allocator's (CUDA's context, NCCL's buffers); `usual` is what is needed
+    with the memory that the allocator usually holds without using it (it gives some of that back before it gives up).
+    """
+
+    fits: bool
+    rank: int
+    needed: float
+    capacity: float | None
+    largest_owner: str
+    outside: float = 0.0
+    usual: float = 0.0
+
+    @property
+    def tight(self) -> bool:
+        """It fits, but not with the usual fragmentation."""
+        return self.fits and self.capacity is not None and self.usual > self.capacity
+
+
+@dataclass(frozen=True)
+class Fallback:
+    """Something that no measurement or fit for this hardware covers: a guess, a datasheet's figure, an extrapolation.
+
+    `what` ("kernel conv_fwd: no table", "all_reduce ring Simple"), its evidence `grade`, how often a step has it on the
+    simulated ranks (`count`), and the `share` of the time of kernels and communications that it takes (of the host's
+    speed: the share of the step in which GPUs wait for it).
+    """
+
+    what: str
+    grade: str
+    count: int
+    share: float
+
+    def __str__(self) -> str:
+        times = "once" if self.count == 1 else f"{self.count} times"
+        return f"{self.what}: {self.grade}, {times}, {self.share:.1%} of the time"
+
+
+@dataclass(frozen=True)
+class Result:
+    """A predicted step.
+
+    Attributes
+    ----------
+    step_time : float
+        Seconds; what a user of the cluster would measure.
+    step_time_by_rank : mapping
+        Seconds by rank.
+    tokens_per_second_per_gpu : float
+        Tokens per second and GPU (samples, if the model has no sequence).
+    mfu : float
+        Model flops over peak flops, 0 to 1. nan: peak not known.
+    tflops_per_gpu : float
+        Model flops per second and GPU, in 1e12.
+    breakdown : mapping
+        Seconds by share, in the order of `sim.analysis.metrics`; they sum to `step_time`.
+    peak_memory : mapping
+        `Memory` by rank.
+    memory_capacity : float or None
+        Bytes of a GPU.
+    outside : mapping
+        By rank, bytes beside those of the allocator: "context", "communication".
+    links : tuple of Link
+        The busiest first.
+    link_kinds : tuple of LinkKind
+        The highest shadow price first.
+    link_loads : tuple of LinkLoad
+        The busiest links over time; not in `to_dict`.
+    critical_path : CriticalPath or None
+        What the end of the last step waited for, through all ranks; see `sim.analysis.critical_path`.
+    evidence : mapping
+        Evidence grade -> share of the time that rests on it.
+    fallbacks : tuple of Fallback
+        What no measurement or fit for this hardware covers, most time first.
+    scenario : mapping
+        What was run, short, in the order to print: name, cluster, gpu, gpus, model, layout, precision, ...
+    checkpoint, dataload : mapping or None
+        What a save costs, and what reading data does to the step, where the scenario has these sections.
+    replicas : mapping or None
+        The distribution of the step time with noise, where it was asked for; see `sim.studies.replicas`.
+    measured : float or None
+        Seconds a real run took, never used by the prediction.
+    uncertainty : Uncertainty or None
+        The interval of the step time; see `sim.analysis.uncertainty`.
+    source : Simulation or None
+        The run that it was read from, for exporters that show more of it; not in `to_dict`.
+    """
+
+    step_time: float
+    step_time_by_rank: Mapping[int, float]
+    tokens_per_second_per_gpu: float
+    mfu: float
+    tflops_per_gpu: float
+    breakdown: Mapping[str, float]
+    peak_memory: Mapping[int, Memory] = field(default_factory=dict)
+    memory_capacity: float | None = None
+    outside: Mapping[int, Mapping[str, float]] = field(default_factory=dict)
+    links: tuple[Link, ...] = ()
+    link_kinds: tuple[LinkKind, ...] = ()
+    evidence: Mapping[str, float] = field(default_factory=dict)
+    fallbacks: tuple[Fallback, ...] = ()
+    warnings: tuple[str, ...] = ()
+    scenario: Mapping[str, Any] = field(default_factory=dict)
+    measured: float | None = None
+    link_loads: tuple[LinkLoad, ...] = field(default=(), repr=False, compare=False)
+    timeline: Timeline | None = field(default=None, repr=False, compare=False)
+    checkpoint: Mapping[str, Any] | None = None
+    replicas: Mapping[str, Any] | None = None
+    dataload: Mapping[str, Any] | None = None
+    critical_path: CriticalPath | None = field(default=None, repr=False, compare=False)
+    uncertainty: Uncertainty | None = field(default=None, repr=False, compare=False)
+    source: Simulation | None = field(default=None, repr=False, compare=False)
+
+    @property
+    def signed_error(self) -> float | None:
+        """(predicted - measured) / measured, or None if nothing was measured."""
+        return (
+            None
+            if not self.measured
+            else (self.step_time - self.measured) / self.measured
+        )
+
+    @property
+    def fullest_rank(self) -> int | None:
+        """The rank with the highest peak; the lowest of equals."""
+        known: dict[
+            tuple[int, int], float
+        ] = {}  # folded ranks share their tables: each is added up once
+
+        def total(rank: int) -> float:
+            key = id(self.peak_memory[rank]), id(self.outside.get(rank))
+            if key not in known:
+                known[key] = sum(self.owners(rank).values())
+            return known[key]
+
+        return min(
+            self.peak_memory, key=lambda rank: (-total(rank), rank), default=None
+        )
+
+    def owners(self, rank: int) -> dict[str, float]:
+        """Bytes of a rank's memory at its peak, by owner: the allocator's, and those beside it."""
+        return {**self.peak_memory[rank].owners, **self.outside.get(rank, {})}
+
+    @property
+    def out_of_memory(self) -> MemoryVerdict | None:
+        """Verdict on the fullest rank; None if memory was not predicted."""
+        rank = self.fullest_rank
+        if rank is None:
+            return None
+        allocated, capacity = self.peak_memory[rank].total, self.memory_capacity
+        owners, beside = (
+            self.owners(rank),
+            math.fsum(self.outside.get(rank, {}).values()),
+        )
+        needed, largest = allocated + beside, max(owners, key=owners.__getitem__)
+        fits = capacity is None or needed <= capacity
+        return MemoryVerdict(
+            fits,
+            rank,
+            needed,
+            capacity,
+            largest,
+            beside,
+            FRAGMENTATION * allocated + beside,
+        )
+
+    @property
+    def refusal(self) -> str:
+        """Why `--strict` does not accept the result: a line for every fallback, and what they amount to."""
+        kinds = f"{len(self.fallbacks)} kind" + ("s" if len(self.fallbacks) > 1 else "")
+        return "\n".join(
+            [
+                *(f"fallback: {f}" for f in self.fallbacks),
+                f"--strict: {kinds} of fallback, see above",
+            ]
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values under the names that scripts rely on; everything but the timeline."""
+        verdict = self.out_of_memory
+        more = {
+            "checkpoint": self.checkpoint,
+            "dataload": self.dataload,
+            "replicas": self.replicas,
+        }
+        return {
+            "step_time": self.step_time,
+            "step_time_by_rank": {
+                str(rank): time for rank, time in sorted(self.step_time_by_rank.items())
+            },
+            "measured_step_time": self.measured,
+            "signed_error": self.signed_error,
+            "tokens_per_second_per_gpu": self.tokens_per_second_per_gpu,
+            "mfu": self.mfu,
+            "tflops_per_gpu": self.tflops_per_gpu,
+            "uncertainty": None
+            if self.uncertainty is None
+            else self.uncertainty.to_dict(),
+            "breakdown": dict(self.breakdown),
+            "peak_memory": {
+                str(rank): {"total": memory.total, **memory.owners}
+                for rank, memory in sorted(self.peak_memory.items())
+            },
+            "out_of_memory": None if verdict is None else asdict(verdict),
+            "critical_path": None
+            if self.critical_path is None
+            else self.critical_path.to_dict(),
+            "links": [asdict(link) for link in self.links],
+            "link_kinds": [asdict(kind) for kind in self.link_kinds],
+            "evidence": dict(self.evidence),
+            "fallbacks": [asdict(fallback) for fallback in self.fallbacks],
+            "warnings": list(self.warnings),
+            "scenario": dict(self.scenario),
+            **{name: dict(table) for name, table in more.items() if table is not None},
+        }
+
+    def to_json(self) -> str:
+        """`to_dict` as JSON text: seconds, bytes; numbers that are not finite become null."""
+        return json.dumps(
+            finite(self.to_dict()), indent=2, allow_nan=False, default=str
+        )
+
+
+def finite(value: Any) -> Any:
+    """A value as JSON can carry it: numpy's scalars plain, numbers that are not finite None."""
+    if isinstance(value, Mapping):
+        return {str(key): finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [finite(item) for item in value]
+    if hasattr(value, "item"):  # numpy's scalars
+        value = value.item()
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    return value

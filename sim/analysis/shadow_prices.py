@@ -1,0 +1,110 @@
+"""Shadow prices of links: what a little more bandwidth would save.
+
+The price of a kind of link is (step time - step time with all its links 1 % faster) / 1 %, found by planning and
+running the same operation graph again on such a cluster: it has everything in it, what other transfers and kernels do
+with the time saved too, and NCCL's choices. A price can be negative: a transfer that starts earlier may meet others.
+
+A single link gets the price of its kind for the share of the transfers' time in which it was the tightest link of its
+kind. Where several links are equally tight (all hops of a ring) each shows the price of all of them together: one of
+them alone is worth nothing, since the others hold the transfer back as before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from sim.collectives.plan import Plan
+    from sim.predict import Simulation
+    from topologies.core.links import Links
+
+MORE = 0.01
+EQUAL = 1e-6  # relative: links that differ by less are equally tight
+# Kinds whose tightest link has more than this many times the bandwidth that the transfer needs cannot matter much.
+ROOMY = 4.0
+# Directed links of a cluster up to which prices are computed without being asked for: each takes another run.
+MOST_LINKS = 20_000
+
+
+@dataclass(frozen=True, eq=False)
+class Prices:
+    """Seconds of step time per relative gain of bandwidth.
+
+    Attributes
+    ----------
+    by_kind : dict of str to float
+        Of all links of a kind together.
+    by_link : np.ndarray, shape (links,)
+    tied : np.ndarray of int, shape (links,)
+        Links that have the same price together with this one.
+    """
+
+    by_kind: dict[str, float]
+    by_link: np.ndarray
+    tied: np.ndarray
+
+    def of(self, row: int) -> dict[str, Any]:
+        """The fields of `sim.analysis.prediction.Link` that a price fills."""
+        return {"shadow_price": float(self.by_link[row]), "tied": int(self.tied[row])}
+
+
+def affordable(simulation: Simulation) -> bool:
+    """Whether prices are computed without being asked for."""
+    return len(simulation.fabric.links) <= MOST_LINKS
+
+
+def shadow_prices(simulation: Simulation) -> Prices:
+    """Prices of all links that carried anything, by one more run for every kind that may hold transfers back."""
+    from sim.analysis.report import step_time
+    from sim.predict import rerun
+
+    links = simulation.fabric.links
+    before = step_time(simulation)
+    by_kind: dict[str, float] = {}
+    by_link, tied = np.zeros(len(links)), np.zeros(len(links), dtype=np.int64)
+    spent = [
+        (plan, time)
+        for plan, time in simulation.run.traffic.seconds()
+        if len(plan.links)
+    ]
+    for kind in _candidates(links, [plan for plan, _ in spent]):
+        faster = simulation.fabric.with_overrides({f"{kind}.bandwidth": f"{1 + MORE}x"})
+        by_kind[kind] = (before - step_time(rerun(simulation, faster))) / MORE
+        share = _shares(links, kind, spent)
+        by_link += share * by_kind[kind]
+        for level in np.unique(share[share > 0]):
+            same = np.isclose(share, level, rtol=1e-9)
+            tied[same] = int(same.sum()) if by_kind[kind] else 0
+    return Prices(by_kind, by_link, tied)
+
+
+def _tightness(links: Links, plan: Plan) -> np.ndarray:
+    """Seconds that every link of a plan needs per payload byte."""
+    tightness: np.ndarray = plan.usage / links.bandwidth[plan.links]
+    return tightness
+
+
+def _candidates(links: Links, plans: list[Plan]) -> Iterator[str]:
+    """Kinds that hold, or nearly hold, at least one plan back."""
+    needed = set()
+    for plan in plans:
+        need, kinds = _tightness(links, plan), links.kind[plan.links]
+        rate = min(plan.rate_cap, 1.0 / float(need.max()))
+        needed |= set(kinds[need * rate * ROOMY >= 1.0].tolist())
+    return (kind for kind in links.kinds if kind in needed)
+
+
+def _shares(links: Links, kind: str, spent: list[tuple[Plan, float]]) -> np.ndarray:
+    """Share of the time of transfers over links of a kind for which each of those links is the tightest."""
+    share, total = np.zeros(len(links)), 0.0
+    for plan, time in spent:
+        mine = links.kind[plan.links] == kind
+        if mine.any():
+            need = _tightness(links, plan)[mine]
+            share[plan.links[mine][need >= need.max() * (1 - EQUAL)]] += time
+            total += time
+    return share / total if total > 0 else share

@@ -1,0 +1,336 @@
+"""What happened when: one row per span of work on a stream of a rank, as columns.
+
+A span is one kernel, communication or copy on a GPU stream, or a stretch of work of the host thread.
+Columns are numpy arrays; texts are stored once each with a code per row, as in an Arrow dictionary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from sim.errors import PrestepError
+
+if TYPE_CHECKING:
+    import pyarrow
+
+TEXT = "text"
+
+#: Column -> numpy type, or TEXT. Times in seconds, sizes in bytes.
+SPANS: dict[str, str] = {
+    "rank": "int32",
+    "stream": TEXT,  # "compute", "dp", ..., "host"
+    "kind": TEXT,  # one of KINDS
+    "name": TEXT,
+    "phase": TEXT,  # forward, backward, optimizer, ..., or io, dataload, checkpoint (see sim.analysis.metrics)
+    "axis": TEXT,  # "", dp, tp, pp, cp, ep
+    "group": TEXT,  # ranks of the communication, as `group_text` writes them
+    "step": "int16",
+    "microbatch": "int16",  # -1: none
+    "layer": "int16",  # -1: none
+    "start": "float64",
+    "end": "float64",
+    "launch": "float64",  # when the host launched it; nan: not known
+    "ready": "float64",  # communication: when all ranks had arrived and bytes began to move; else start
+    "op": "int64",  # operation of the graph; -1: none
+    "bytes": "float64",  # communication and copies: payload in the convention of nccl-tests
+    "flops": "float64",
+    "channels": "int16",
+}
+COMMUNICATION = ("collective", "send", "recv", "sendrecv")
+KINDS = ("kernel", *COMMUNICATION, "copy", "host")
+REQUIRED = ("rank", "stream", "kind", "name", "start", "end")
+_DEFAULTS: dict[str, Any] = {
+    "phase": "",
+    "axis": "",
+    "group": "",
+    "step": 0,
+    "microbatch": -1,
+    "layer": -1,
+    "launch": np.nan,
+    "op": -1,
+    "bytes": 0.0,
+    "flops": 0.0,
+    "channels": 0,
+}
+
+
+@dataclass(frozen=True)
+class Words:
+    """A text column: `words[codes[i]]` is the text of row i."""
+
+    codes: np.ndarray
+    words: tuple[str, ...]
+
+    def array(self) -> np.ndarray:
+        """Texts as an array of objects."""
+        texts: np.ndarray = np.array(self.words, dtype=object)[self.codes]
+        return texts
+
+
+@dataclass(frozen=True, eq=False)
+class Timeline:
+    """Spans of a run. Index it by column name for a numpy array; make one with `Timeline.build`."""
+
+    columns: Mapping[str, np.ndarray | Words]
+
+    @classmethod
+    def build(cls, **columns: Any) -> Timeline:
+        """A timeline from columns: arrays, lists, scalars for all rows, and for texts also `Words`.
+
+        Raises
+        ------
+        PrestepError
+            If a column is unknown or missing, lengths differ, or a kind is not one of KINDS.
+        """
+        if unknown := sorted(set(columns) - set(SPANS)):
+            raise PrestepError(
+                f"timeline: unknown columns {', '.join(unknown)}; known: {', '.join(SPANS)}"
+            )
+        if missing := [name for name in REQUIRED if name not in columns]:
+            raise PrestepError(f"timeline: missing columns {', '.join(missing)}")
+        length = _length(columns)
+        filled = {**_DEFAULTS, "ready": columns["start"], **columns}
+        made = {
+            name: _column(name, kind, filled[name], length)
+            for name, kind in SPANS.items()
+        }
+        timeline = cls(made)
+        kinds = timeline.words("kind")
+        if strange := sorted(
+            set(np.array(kinds.words, dtype=object)[np.unique(kinds.codes)])
+            - set(KINDS)
+        ):
+            raise PrestepError(
+                f"timeline: kind: found {', '.join(strange)}, expected one of {', '.join(KINDS)}"
+            )
+        return timeline
+
+    def __len__(self) -> int:
+        return len(self["start"])
+
+    def __getitem__(self, column: str) -> np.ndarray:
+        found = self.columns[column]
+        return found.array() if isinstance(found, Words) else found
+
+    def words(self, column: str) -> Words:
+        """A text column in coded form."""
+        found = self.columns[column]
+        if not isinstance(found, Words):
+            raise PrestepError(f"timeline: {column} is not a text column")
+        return found
+
+    def matches(self, column: str, *words: str) -> np.ndarray:
+        """Which rows have one of `words` in a text column (bool per row)."""
+        coded = self.words(column)
+        return np.isin(
+            coded.codes, [i for i, word in enumerate(coded.words) if word in words]
+        )
+
+    def select(self, rows: np.ndarray) -> Timeline:
+        """The rows of a mask or an index, in its order."""
+        return Timeline(
+            {
+                name: Words(c.codes[rows], c.words) if isinstance(c, Words) else c[rows]
+                for name, c in self.columns.items()
+            }
+        )
+
+    def of_rank(self, rank: int) -> Timeline:
+        return self.select(self["rank"] == rank)
+
+    def of_step(self, step: int) -> Timeline:
+        return self.select(self["step"] == step)
+
+    def window(self, start: float, end: float) -> Timeline:
+        """Spans that reach into [start, end), whole."""
+        return self.select((self["end"] > start) & (self["start"] < end))
+
+    def sorted(self) -> Timeline:
+        """Rows by rank, stream and start."""
+        return self.select(
+            np.lexsort(
+                (self["end"], self["start"], self["stream"].astype(str), self["rank"])
+            )
+        )
+
+    @property
+    def ranks(self) -> tuple[int, ...]:
+        return tuple(int(r) for r in np.unique(self["rank"]))
+
+    @property
+    def steps(self) -> tuple[int, ...]:
+        return tuple(int(s) for s in np.unique(self["step"]))
+
+    def to_arrow(self) -> pyarrow.Table:
+        """The same as an Arrow table with the columns of SPANS."""
+        import pyarrow as pa
+
+        arrays = []
+        for column in self.columns.values():
+            if isinstance(column, Words):
+                words = pa.array(column.words, pa.string())
+                arrays.append(
+                    pa.DictionaryArray.from_arrays(
+                        pa.array(column.codes, pa.int32()), words
+                    )
+                )
+            else:
+                arrays.append(pa.array(column))
+        return pa.Table.from_arrays(arrays, schema=arrow_schema())
+
+    @classmethod
+    def from_arrow(cls, table: pyarrow.Table) -> Timeline:
+        """Inverse of `to_arrow`; texts may be plain or dictionary-encoded."""
+        columns: dict[str, Any] = {}
+        for name in table.column_names:
+            column = table.column(name).combine_chunks()
+            if SPANS.get(name) == TEXT:
+                coded = (
+                    column
+                    if hasattr(column, "dictionary")
+                    else column.dictionary_encode()
+                )
+                columns[name] = Words(
+                    coded.indices.to_numpy(), tuple(coded.dictionary.to_pylist())
+                )
+            else:
+                columns[name] = column.to_numpy(zero_copy_only=False)
+        return cls.build(**columns)
+
+    @classmethod
+    def concatenate(cls, timelines: Iterable[Timeline]) -> Timeline:
+        """Rows of all timelines, one after the other."""
+        parts = list(timelines)
+        if not parts:
+            return cls.build(**dict.fromkeys(REQUIRED, ()))
+        return cls.build(
+            **{name: np.concatenate([part[name] for part in parts]) for name in SPANS}
+        )
+
+
+def arrow_schema() -> pyarrow.Schema:
+    """Arrow schema of SPANS, with units as metadata."""
+    import pyarrow as pa
+
+    types = {TEXT: pa.dictionary(pa.int32(), pa.string())}
+    fields = [
+        pa.field(name, types.get(kind) or pa.from_numpy_dtype(np.dtype(kind)))
+        for name, kind in SPANS.items()
+    ]
+    return pa.schema(
+        fields, metadata={"prestep.spans": "1", "prestep.units": "seconds, bytes"}
+    )
+
+
+def group_text(ranks: Sequence[int]) -> str:
+    """Ranks of a group in short: `0-3`, `0-12:4` (every fourth), or `0,1,5`."""
+    listed = [int(r) for r in ranks]
+    strides = {b - a for a, b in pairwise(listed)}
+    if len(strides) != 1 or len(listed) < 3 or min(strides) < 1:
+        return ",".join(map(str, listed))
+    stride = strides.pop()
+    return f"{listed[0]}-{listed[-1]}" + (f":{stride}" if stride > 1 else "")
+
+
+def group_ranks(text: str) -> tuple[int, ...]:
+    """Inverse of `group_text`.
+
+    Raises
+    ------
+    PrestepError
+        If `text` is not a list of ranks.
+    """
+    try:
+        if "-" not in text:
+            return tuple(int(part) for part in text.split(",") if part)
+        bounds, _, stride = text.partition(":")
+        first, last = bounds.split("-")
+        return tuple(range(int(first), int(last) + 1, int(stride or 1)))
+    except ValueError:
+        raise PrestepError(
+            f'timeline: group: found "{text}", expected ranks such as 0-3, 0-12:4 or 0,1,5'
+        ) from None
+
+
+def check(timeline: Timeline, tolerance: float = 1e-12) -> None:
+    """Raises if the timeline breaks a law of physics: time runs forward and one stream never overlaps itself.
+
+    `tolerance` (seconds) allows for rounding.
+
+    Raises
+    ------
+    PrestepError
+        Naming the first offending span.
+    """
+    start, end, launch, ready = (
+        timeline[name] for name in ("start", "end", "launch", "ready")
+    )
+    _refuse(
+        timeline,
+        ~(np.isfinite(start) & np.isfinite(end)),
+        "has no finite start and end",
+    )
+    _refuse(timeline, end < start - tolerance, "ends before it starts")
+    _refuse(
+        timeline,
+        (ready < start - tolerance) | (ready > end + tolerance),
+        "is ready outside its own time",
+    )
+    _refuse(
+        timeline, launch > start + tolerance, "starts before the host has launched it"
+    )
+    rank, stream = timeline["rank"], timeline.words("stream").codes
+    order = np.lexsort((end, start, stream, rank))
+    same = (np.diff(rank[order]) == 0) & (np.diff(stream[order]) == 0)
+    overlaps = np.zeros(len(timeline), dtype=bool)
+    overlaps[order[1:]] = same & (start[order][1:] < end[order][:-1] - tolerance)
+    _refuse(
+        timeline, overlaps, "starts before the previous span of its stream has ended"
+    )
+
+
+def _refuse(timeline: Timeline, wrong: np.ndarray, why: str) -> None:
+    rows = np.flatnonzero(wrong)
+    if len(rows):
+        row = timeline.select(rows[:1])
+        where = (
+            f"rank {row['rank'][0]}, stream {row['stream'][0]}, step {row['step'][0]}"
+        )
+        what = f'"{row["name"][0]}" [{row["start"][0]:.9g} s, {row["end"][0]:.9g} s]'
+        raise PrestepError(f"timeline: {where}: {what} {why} ({len(rows)} such spans)")
+
+
+def _length(columns: Mapping[str, Any]) -> int:
+    lengths = {
+        name: len(value.codes if isinstance(value, Words) else value)
+        for name, value in columns.items()
+        if isinstance(value, Words)
+        or (not isinstance(value, str) and np.ndim(value) > 0)
+    }
+    if len(set(lengths.values())) > 1:
+        raise PrestepError(f"timeline: columns of different lengths: {lengths}")
+    return next(iter(lengths.values()), 1)
+
+
+def _column(name: str, kind: str, value: Any, length: int) -> np.ndarray | Words:
+    if kind != TEXT:
+        made = np.array(np.broadcast_to(np.asarray(value, dtype=kind), (length,)))
+        made.setflags(write=False)
+        return made
+    if isinstance(value, Words):
+        return Words(np.asarray(value.codes, dtype=np.int32), tuple(value.words))
+    if isinstance(value, str):
+        return Words(np.zeros(length, np.int32), (value,))
+    # Codes in the order of first appearance: no sorting of long object arrays, and the same words every time.
+    seen: dict[str, int] = {}
+    codes = np.fromiter(
+        (seen.setdefault(str(word), len(seen)) for word in value),
+        np.int32,
+        count=len(value),
+    )
+    return Words(codes, tuple(seen))

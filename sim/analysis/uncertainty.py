@@ -1,0 +1,319 @@
+"""How sure a step time is: an interval from the errors of the constants that its critical path rests on.
+
+The error of a step is linearised over the critical path: a constant that is off by a share e makes the step longer by
+e times the seconds that the path spends on it. Seconds of one constant are added before they are squared, since its
+error is the same wherever it is used; errors of different constants are independent. Log-normal, so that a wide
+interval never reaches zero. Nothing is sampled: the same run has the same interval.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import cache
+from pathlib import Path
+from statistics import NormalDist
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from sim import files
+from sim.analysis.critical_path import HOST, CriticalPath, Segment
+from sim.costs.kinds import STREAM_PASSES
+from sim.graph.opgraph import Chain
+from sim.storage.systems import known as storage_of
+
+if TYPE_CHECKING:
+    from sim.collectives.plan import Plan
+    from sim.graph.kernel import Kernel
+    from sim.graph.opgraph import Program
+    from sim.predict import Simulation
+    from sim.spec.sections import Scenario
+
+WIDTHS = Path(__file__).parents[1] / "costs" / "uncertainty.toml"
+NOMINAL = 0.9
+GUESS = "guess"
+RUN = "run to run"  # the part that is the state of the machine
+METHOD = "linearised over the critical path; errors of one constant count together"
+
+
+class Constant(NamedTuple):
+    """What may be off: a `family` of widths ("gemm", "bandwidth"), which one of it, and its evidence grade."""
+
+    family: str
+    name: str
+    grade: str
+
+
+@dataclass(frozen=True)
+class Part:
+    """Seconds of the critical path that rest on one constant, and its relative standard deviation.
+
+    `octaves` is how far past the measured sizes it is used: 1 is twice the largest (0: not noteworthy).
+    """
+
+    constant: str
+    grade: str
+    seconds: float
+    spread: float
+    octaves: float = 0.0
+
+
+@dataclass(frozen=True)
+class Uncertainty:
+    """The interval of a step time.
+
+    Attributes
+    ----------
+    low, high : float
+        Seconds; the measured step lies between them in `nominal` of the cases.
+    spread : float
+        Standard deviation of the logarithm of the step time.
+    guessed : float
+        Share of the critical path that rests on guesses, 0 to 1.
+    parts : tuple of Part
+        What adds to it, the largest contribution first.
+    """
+
+    low: float
+    high: float
+    spread: float
+    guessed: float
+    parts: tuple[Part, ...]
+    nominal: float = NOMINAL
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """A sentence for everything that is used past its measured sizes, the most time first."""
+        far = sorted((p for p in self.parts if p.octaves > 0), key=lambda p: -p.seconds)
+        step = math.sqrt(self.low * self.high) or 1.0
+        return tuple(
+            f"{p.constant}: up to {2**p.octaves:.3g} times the measured sizes, {p.seconds / step:.1%} of the step"
+            for p in far
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            **asdict(self),
+            "parts": [asdict(part) for part in self.parts],
+            "method": METHOD,
+        }
+
+
+@cache
+def widths() -> Mapping[str, Mapping[str, float]]:
+    """Relative standard deviations by family and grade, from `costs/uncertainty.toml`."""
+    return files.toml(WIDTHS.read_text(encoding="utf-8"))["spread"]  # type: ignore[no-any-return]
+
+
+def uncertainty_of(
+    simulation: Simulation, path: CriticalPath, computed: float, step: float
+) -> Uncertainty:
+    """The interval of a step of `step` seconds, of which the critical path `path` explains `computed`."""
+    read = _Reader(simulation)
+    seconds: dict[Constant, float] = defaultdict(float)
+    scale = computed / (path.length or 1.0)
+    for segment in path.segments:
+        for constant, share in read.shares(segment):
+            seconds[constant] += share * segment.duration * scale
+    return interval(seconds, step, read.past, {read.speed: read.host_spread})
+
+
+def interval(
+    seconds: Mapping[Constant, float],
+    step: float,
+    past: Mapping[Constant, float] | None = None,
+    spreads: Mapping[Constant, float] = MappingProxyType({}),
+) -> Uncertainty:
+    """The interval of a step of which so many seconds rest on each constant, and the whole on the state of the GPUs.
+
+    `past` has constants that are used past their measured sizes, and by how many octaves: every octave adds the
+    constant's own spread once more (guess). `spreads` has those of constants that the machine's file says.
+    """
+    known, past = widths(), past or {}
+    found = [
+        Part(
+            _name(c), c.grade, time, spread * (1.0 + past.get(c, 0.0)), past.get(c, 0.0)
+        )
+        for c, time in seconds.items()
+        if time > 0
+        and (spread := spreads[c] if c in spreads else known[c.family][c.grade])
+    ]
+    found.append(Part(RUN, "measured", step, known["run"]["measured"]))
+    parts = tuple(
+        sorted(
+            found,
+            key=lambda part: (-part.seconds * part.spread, part.constant, part.grade),
+        )
+    )
+    spread = (
+        math.hypot(*(part.seconds * part.spread for part in parts)) / step
+        if step
+        else 0.0
+    )
+    factor = math.exp(quantile() * spread)
+    guessed = (
+        math.fsum(p.seconds for p in parts if p.grade == GUESS) / step if step else 0.0
+    )
+    return Uncertainty(step / factor, step * factor, spread, guessed, parts)
+
+
+def with_readers(
+    gpu: Uncertainty, scenario: Scenario, data: Mapping[str, Any] | None
+) -> Uncertainty:
+    """The interval of a step that takes as long as the slower of its GPU, whose interval is `gpu`, and its readers."""
+    if data is None or not data["readers_time"]:
+        return gpu
+    readers = interval(_read(scenario, data), data["readers_time"])
+    low, high = max(gpu.low, readers.low), max(gpu.high, readers.high)
+    binding = readers if data["input_bound"] else gpu
+    return replace(
+        binding, low=low, high=high, spread=math.log(high / low) / (2 * quantile())
+    )
+
+
+def _read(scenario: Scenario, data: Mapping[str, Any]) -> dict[Constant, float]:
+    """Seconds of reading by what they rest on; what [dataload] says itself is as sure as its author."""
+    if data["bound_by"] != "storage":
+        return {}
+    system = storage_of(
+        scenario.dataload.storage or "nvme", scenario.where, "dataload.storage"
+    )
+    grade = "datasheet" if system.evidence.get("iops") == "datasheet" else GUESS
+    return {
+        Constant("bandwidth", f"reads from {system.name}", grade): data["read_time"]
+    }
+
+
+def quantile(nominal: float = NOMINAL) -> float:
+    """Standard deviations on either side of a normal interval."""
+    return NormalDist().inv_cdf((1 + nominal) / 2)
+
+
+def difference(base: Mapping[str, Any], changed: Mapping[str, Any]) -> dict[str, Any]:
+    """Interval of the difference of two step times, s, from two `Uncertainty.to_dict()`.
+
+    A constant that both rest on has the same error in both: only the seconds by which they differ count.
+    """
+    seconds: dict[tuple[str, str, float], float] = defaultdict(float)
+    for sign, table in ((-1.0, base), (1.0, changed)):
+        for part in table["parts"]:
+            seconds[part["constant"], part["grade"], part["spread"]] += (
+                sign * part["seconds"]
+            )
+    spread = math.hypot(*(time * key[2] for key, time in seconds.items()))
+    middle = sum(time for (name, *_), time in seconds.items() if name == RUN)
+    half = quantile() * spread
+    return {
+        "nominal": NOMINAL,
+        "low": middle - half,
+        "high": middle + half,
+        "spread": spread,
+    }
+
+
+def _name(constant: Constant) -> str:
+    return constant.name or constant.family
+
+
+class _Reader:
+    """Constants under a segment of the path; those of a kernel or a plan are found once."""
+
+    def __init__(self, simulation: Simulation) -> None:
+        self.simulation = simulation
+        self.programs: dict[int, Program] = {
+            p.rank: p for p in simulation.lowered.graph.programs
+        }
+        self.kernels: dict[int, list[tuple[Constant, float]]] = {}
+        self.past: dict[Constant, float] = {}
+        facts = simulation.fabric.cluster_facts
+        said = (
+            simulation.scenario.cluster.host_factor is not None
+            or facts.host_factor is not None
+        )
+        self.host = Constant("host", "", "fitted" if said else "guess")
+        # Hosts of one kind differ from start to start, those with neighbours the most: the cluster file says how far.
+        own = simulation.scenario.cluster.host_factor is not None
+        spread = None if own else facts.host_spread
+        self.speed = Constant("host", "speed of the host", "fitted")
+        self.host_spread = spread or 0.0
+
+    def shares(self, segment: Segment) -> Sequence[tuple[Constant, float]]:
+        if segment.kind == HOST:
+            return [(self.host, 1.0), (self.speed, 1.0)]
+        if segment.index < 0:
+            return [(Constant("pause", "", "measured"), 1.0)]
+        program = self.programs[segment.rank]
+        payload = int(program.payload[segment.index])
+        if segment.kind == "communication":
+            return list(
+                self._plan(
+                    self.simulation.run.plans[program.parts[payload][0]],
+                    segment.duration,
+                )
+            )
+        if payload not in self.kernels:
+            kernel = self.simulation.lowered.graph.kernels[payload]
+            self.kernels[payload] = list(self._kernel(kernel))
+        return self.kernels[payload]
+
+    def _kernel(self, kernel: Kernel | Chain) -> Iterator[tuple[Constant, float]]:
+        if not isinstance(kernel, Chain):
+            yield self._constant(kernel), 1.0
+            return
+        chains, rest = self.simulation.chains, 1.0
+        if chains is None:
+            raise RuntimeError("a graph with chains comes with their times")
+        for inner, share in chains.constituents(kernel):
+            rest -= share
+            for constant, part in self._kernel(inner):
+                yield constant, part * share
+        plans = chains.plans(kernel)
+        for plan in plans:
+            for constant, part in self._plan(plan, 0.0):
+                yield constant, part * max(0.0, rest) / len(plans)
+        if not plans:
+            yield Constant("pause", "", "measured"), max(0.0, rest)
+
+    def _constant(self, kernel: Kernel) -> Constant:
+        gpu = self.simulation.gpu
+        if kernel.kind == "spin":
+            return Constant("pause", "", "measured")
+        family = family_of(kernel.kind) if gpu.like is None else "lent"
+        octaves = gpu.past(kernel)
+        beyond = ", past its table" if octaves else ""
+        constant = Constant(
+            family, f"{kernel.kind} {kernel.dtype}{beyond}", gpu.evidence(kernel)
+        )
+        if octaves:
+            self.past[constant] = max(octaves, self.past.get(constant, 0.0))
+        return constant
+
+    def _plan(self, plan: Plan, time: float) -> Iterator[tuple[Constant, float]]:
+        """Latency, then bytes over links; what takes longer than on an idle network is the latter."""
+        grade = (
+            plan.evidence
+            if plan.evidence in ("fitted", "datasheet", "guess")
+            else "fitted"
+        )
+        time = time or plan.duration(self.simulation.fabric.links.bandwidth)
+        share = min(1.0, plan.latency / time) if time > 0 else 1.0
+        yield Constant("latency", f"latency {plan.algo} {plan.proto}", grade), share
+        yield (
+            Constant("bandwidth", f"bandwidth {plan.algo} {plan.proto}", grade),
+            1.0 - share,
+        )
+
+
+def family_of(kind: str) -> str:
+    """The family of widths of a kind of kernel."""
+    if "gemm" in kind or kind == "bmm":
+        return "gemm"
+    if "attention" in kind:
+        return "attention"
+    return (
+        "memory"
+        if kind in STREAM_PASSES or kind.startswith(("foreach", "fused", "adamw"))
+        else "other"
+    )

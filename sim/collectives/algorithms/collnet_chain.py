@@ -1,0 +1,98 @@
+"""CollNet chain: a chain of GPUs adds up each host, the network's switches (SHARP) add up the hosts, and back.
+
+NCCL src/transport/coll_net.cc, src/device/all_reduce.h. S / NICs leave and enter every NIC; a GPU in the middle of
+a chain sends and receives everything twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from sim.collectives.algorithms import collnet_direct
+from sim.collectives.assemble import assemble
+from sim.collectives.constants import Constants
+from sim.collectives.group import Group, group_of
+from sim.collectives.nccl import protocols
+from sim.collectives.nccl.tuning import Model, Rows
+from sim.collectives.plan import Plan, Send
+from sim.collectives.wires import paths, transport
+from sim.spec.sections import Nccl
+
+OPS = ("all_reduce",)
+PROTOS = ("Simple",)
+ORDER = 3
+ROWS = Rows(base=(0, 0, 0), nvlink=(0, 0, 2.8), pci=(0, 0, 2.8), net=(0, 0, 30.0))
+
+
+def plan(
+    op: str,
+    size: float,
+    ranks: Sequence[str],
+    fabric: Any,
+    nccl: Nccl | None = None,
+    proto: str = "Simple",
+    channels: int = 16,
+    table: Constants | None = None,
+) -> Plan:
+    """Chains in the hosts of `ranks`, added up in the network."""
+    wanted = nccl or Nccl()
+    group = group_of(fabric, ranks, wanted)
+    longest = max(len(host) for host in group.hosts)
+    heads = max(1, min(group.net.nics, longest))
+    share = size / channels
+    chunk = min(share, protocols.slot(proto, wanted.buffer_size))
+    inside = 2 * (longest - 1)
+    fill = max(0, inside - 1) * chunk
+    work = protocols.Work(
+        inside, 1, chunk, 2 * share, size * min(2, longest - 1), size / heads, fill
+    )
+    flows: list[transport.Flow] = []
+    for host in group.hosts:
+        for k in range(heads):
+            chain = host[k:] + host[:k]
+            pairs = [(chain[i + 1], chain[i], 1 / heads) for i in range(len(chain) - 1)]
+            flows += pairs + [(b, a, amount) for a, b, amount in pairs]
+    inner = paths.gather(fabric, group.expand(fabric, flows))
+    return assemble(
+        op,
+        size,
+        group,
+        fabric,
+        work,
+        transport.joined([inner, collnet_direct.wires(fabric, group, heads)]),
+        algo="collnet_chain",
+        proto=proto,
+        channels=channels,
+        threads=640,
+        table=table,
+        between=ROWS.between_hosts(proto),
+    )
+
+
+def steps(op: str, n: int, hosts: int = 2) -> list[list[Send]]:
+    """Rounds of n ranks in `hosts` hosts; the network is rank n; chunk 0 follows the chain that begins at place 0."""
+    local = n // hosts
+    up = [
+        [Send(h * local + k, h * local + k - 1, 0, True) for h in range(hosts)]
+        for k in range(local - 1, 0, -1)
+    ]
+    out = [Send(h * local, n, 0, True) for h in range(hosts)]
+    back = [Send(n, h * local, 0, False) for h in range(hosts)]
+    down = [
+        [Send(h * local + k - 1, h * local + k, 0, False) for h in range(hosts)]
+        for k in range(1, local)
+    ]
+    return [*up, out, back, *down]
+
+
+def runs_on(op: str, group: Group, fabric: Any, wanted: Nccl) -> str | None:
+    """Why it cannot run, or None."""
+    return collnet_direct.missing(group, fabric, wanted)
+
+
+def estimate(op: str, proto: str, model: Model) -> tuple[float, float]:
+    """Microseconds and GB/s in NCCL's table."""
+    inside = 2 * (model.local - 1) * model.inside(ROWS, proto)
+    latency = model.base(ROWS, proto) + inside + model.between(ROWS, proto)
+    return latency, model.graph.count * model.graph.ring * 0.5

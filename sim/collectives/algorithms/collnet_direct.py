@@ -1,0 +1,183 @@
+"""CollNet direct: GPUs hand slices to heads over NVLink, and the network's switches (SHARP) add up the hosts.
+
+Every GPU with a NIC heads one slice. A GPU sends each head that head's slice; the head adds them, sends the sum to
+the network, receives the total and sends it to all GPUs of its host. S / heads leave and enter every NIC.
+NCCL src/transport/coll_net.cc, src/device/all_reduce.h.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from sim.collectives.algorithms import nvls
+from sim.collectives.assemble import Bytes, assemble
+from sim.collectives.constants import Constants
+from sim.collectives.group import Group, group_of
+from sim.collectives.nccl import protocols
+from sim.collectives.nccl.tuning import Model, Rows
+from sim.collectives.plan import Plan, Send
+from sim.collectives.wires import paths, transport
+from sim.spec.sections import Nccl
+
+OPS = ("all_reduce", "all_gather", "reduce_scatter")
+PROTOS = ("Simple",)
+ORDER = 2
+ROWS = Rows(base=(0, 0, 0), nvlink=(0, 0, 3.7), pci=(0, 0, 3.7), net=(0, 0, 31.0))
+MAX_LOCAL = 8
+
+
+def plan(
+    op: str,
+    size: float,
+    ranks: Sequence[str],
+    fabric: Any,
+    nccl: Nccl | None = None,
+    proto: str = "Simple",
+    channels: int = 16,
+    table: Constants | None = None,
+) -> Plan:
+    """Slices over `ranks`, added up in the network."""
+    group = group_of(fabric, ranks, nccl or Nccl())
+    local = group.per_node
+    heads = max(1, min(group.net.nics, int(local)))
+    turns = 2 if op == "all_reduce" else 1
+    inside = turns * size * (local - 1) / local
+    remote = size / heads
+    work = protocols.Work(
+        turns * min(1, local - 1),
+        1,
+        size / channels,
+        turns * size / channels,
+        inside,
+        remote,
+    )
+    return assemble(
+        op,
+        size,
+        group,
+        fabric,
+        work,
+        _bytes(op, fabric, group, heads),
+        algo="collnet_direct",
+        proto=proto,
+        channels=channels,
+        threads=640,
+        table=table,
+        between=ROWS.between_hosts(proto),
+    )
+
+
+def _bytes(op: str, fabric: Any, group: Group, heads: int) -> Bytes:
+    """Slices to and from the heads of each host, and the NICs' way to the network."""
+    flows: list[transport.Flow] = []
+    for host in group.hosts:
+        for head in host[:heads]:
+            # A gather enters the network from every GPU's own NIC, a scatter leaves it by the head's.
+            others = [gpu for gpu in host if gpu != head]
+            flows += [(gpu, head, 1 / heads) for gpu in others if op != "all_gather"]
+            flows += [
+                (head, gpu, 1 / heads) for gpu in others if op != "reduce_scatter"
+            ]
+    return transport.joined(
+        [paths.gather(fabric, group.expand(fabric, flows)), wires(fabric, group, heads)]
+    )
+
+
+def wires(fabric: Any, group: Group, heads: int) -> Bytes:
+    """The NICs' links up to the first switch and back; above it, one stream of each slice per link."""
+    parts = []
+    for at, host in enumerate(group.hosts):
+        other = group.hosts[(at + 1) % group.nodes]
+        for k in range(heads):
+            links, share = transport.between(
+                fabric, host[k], other[k % len(other)], group.outside
+            )
+            parts.append((links, share / heads))
+    return transport.joined(parts)
+
+
+def steps(op: str, n: int, hosts: int = 2) -> list[list[Send]]:
+    """Rounds of n ranks in `hosts` hosts; the network is rank n; chunk k is the slice of the k-th head of each host.
+
+    Gathers and scatters count n chunks, one per rank, that travel through the head of their place.
+    """
+    local = n // hosts
+    place = [[h * local + k for k in range(local)] for h in range(hosts)]
+    if op == "all_gather":
+        return [
+            [Send(r, n, r, False) for r in range(n)],
+            [
+                Send(n, head, c, False)
+                for host in place
+                for k, head in enumerate(host)
+                for c in range(k, n, local)
+            ],
+            _fan(place, range(n), into=False, reduce=False),
+        ]
+    chunks = range(local) if op == "all_reduce" else range(n)
+    heads = [(c, host[c % local]) for host in place for c in chunks]
+    up = [
+        _fan(place, chunks, into=True, reduce=True),
+        [Send(head, n, c, True) for c, head in heads],
+    ]
+    if op == "reduce_scatter":
+        return [*up, [Send(n, c, c, False) for c in chunks]]
+    return [
+        *up,
+        [Send(n, head, c, False) for c, head in heads],
+        _fan(place, chunks, into=False, reduce=False),
+    ]
+
+
+def _fan(place: list[list[int]], chunks: range, into: bool, reduce: bool) -> list[Send]:
+    """Every rank of a host to the head of each chunk, or the head to every rank."""
+    pairs = [
+        (r, host[c % len(host)], c)
+        for host in place
+        for c in chunks
+        for r in host
+        if r != host[c % len(host)]
+    ]
+    return [
+        Send(r, head, c, reduce) if into else Send(head, r, c, reduce)
+        for r, head, c in pairs
+    ]
+
+
+def runs_on(op: str, group: Group, fabric: Any, wanted: Nccl) -> str | None:
+    """Why it cannot run, or None."""
+    if group.per_node > 1 and not nvls.switches(group, fabric):
+        return "CollNet direct needs NVSwitches inside the hosts"
+    return missing(group, fabric, wanted)
+
+
+def missing(group: Group, fabric: Any, wanted: Nccl) -> str | None:
+    """What either CollNet algorithm lacks on `group`, or None."""
+    if group.nodes < 2:
+        return "CollNet needs at least two hosts"
+    if not wanted.collnet:
+        return "CollNet is off, as in NCCL unless NCCL_COLLNET_ENABLE=1: [nccl] collnet = true"
+    if max(len(host) for host in group.hosts) > MAX_LOCAL:
+        return f"CollNet takes at most {MAX_LOCAL} GPUs per host"
+    if not fabric.cluster_facts.sharp:
+        return f"no SHARP in the switches of {fabric.name} (sharp in its cluster file)"
+    return None
+
+
+def estimate(op: str, proto: str, model: Model) -> tuple[float, float]:
+    """Microseconds and GB/s in NCCL's table."""
+    local, graph = model.local, model.graph
+    per_gpu = min(1, local - 1) * model.inside(ROWS, proto) + (local - 1) * 0.4
+    latency = model.base(ROWS, proto) + 2 * per_gpu + model.between(ROWS, proto)
+    if op != "all_reduce":
+        return latency, local * min(graph.ring, 0.9 * graph.inter)
+    factor = local / graph.count
+    factor -= (factor - 1) / 2
+    bus = (
+        graph.count
+        * graph.ring
+        / factor
+        * (1.0 if model.kind in ("volta", "ampere") else 0.85)
+    )
+    return latency, bus * 0.5

@@ -1,0 +1,201 @@
+"""Gloo: collectives of CPU threads over TCP, where a process group falls back to it or tensors live on the CPU.
+
+GPU tensors are copied to the host's memory, travel from memory to memory over sockets, and are copied back.
+Algorithms (pytorch/gloo, gloo/*.cc): rings (all-reduce, gathers, reduce-scatter), a binomial tree whose every round
+carries the whole buffer (broadcast), ring and collection at the root (reduce), direct messages (the others).
+With S bytes, n ranks, r rounds, b bytes sent or received by the busiest rank and a bytes that it adds:
+
+    time = start + r (hop + route) + copies / PCIe + max(b / rate, b / wire) + a / reduce
+
+Constants: [gloo.tcp] of sim/costs/hardware/extra-nccl.toml. NCCL never chooses it: a caller asks for it by name.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from sim.collectives import machine
+from sim.collectives.algorithms import ring
+from sim.collectives.group import Group, group_of
+from sim.collectives.plan import Plan, Send
+from sim.collectives.wires import paths
+from sim.errors import InputError, unknown
+from sim.spec.sections import Nccl
+
+OPS = (
+    "all_reduce",
+    "all_gather",
+    "reduce_scatter",
+    "broadcast",
+    "reduce",
+    "all_to_all",
+    "gather",
+    "scatter",
+    "send",
+    "recv",
+    "sendrecv",
+)
+RINGS = ("all_reduce", "all_gather", "reduce_scatter")
+Flow = tuple[str, str, float]
+
+
+def plan(
+    op: str,
+    size: float,
+    ranks: Sequence[str],
+    fabric: Any,
+    nccl: Nccl | None = None,
+    on_gpu: bool = True,
+) -> Plan:
+    """Gloo over `ranks`; the first is the root. `on_gpu`: the tensors live on the GPUs.
+
+    Raises
+    ------
+    InputError
+        For an operation that Gloo does not have.
+    """
+    if op not in OPS:
+        raise InputError(unknown("gloo", "op", op, OPS))
+    group = group_of(fabric, ranks, nccl or Nccl())
+    pace = machine.of(fabric).tables["gloo"]["tcp"]
+    memory = {gpu: fabric.nearest(gpu, "memory") for gpu in group.ranks}
+    copies = paths.gather(fabric, _copies(op, ranks, memory) if on_gpu else [])
+    wire = paths.gather(
+        fabric,
+        [
+            (memory[a], memory[b], x)
+            for a, b, x in _flows(op, ranks)
+            if memory[a] != memory[b]
+        ],
+    )
+    busiest, added = amounts(op, group.n)
+    # The copies, the sockets and the additions follow each other: a segment at a time, in one thread.
+    spent = (
+        _seconds(fabric, copies)
+        + max(busiest / pace["rate"], _seconds(fabric, wire))
+        + added / pace["reduce"]
+    )
+    links, usage = _joined(copies, wire)
+    delay = pace["start"] + rounds(op, group.n) * (pace["hop"] + group.remote_latency)
+    rate = 1 / spent if spent > 0 else math.inf
+    return Plan(
+        op, size, tuple(ranks), "gloo", "TCP", 0, delay, links, usage, rate, "guess"
+    )
+
+
+def amounts(op: str, n: int) -> tuple[float, float]:
+    """Bytes through the busiest rank's sockets one way, and bytes it adds up, per payload byte."""
+    if n == 1:
+        return 0.0, 0.0
+    part = (n - 1) / n
+    sent = {
+        "all_reduce": 2 * part,
+        "reduce": 2 * part,
+        "broadcast": float(rounds(op, n)),
+        "send": 1.0,
+        "recv": 1.0,
+        "sendrecv": 1.0,
+    }.get(op, part)
+    return sent, part if op in ("all_reduce", "reduce_scatter", "reduce") else 0.0
+
+
+def rounds(op: str, n: int) -> int:
+    """Messages on the critical path."""
+    if n == 1:
+        return 0
+    ring_rounds = {
+        "all_reduce": 2 * (n - 1),
+        "all_gather": n - 1,
+        "reduce_scatter": n - 1,
+        "reduce": n,
+    }
+    return math.ceil(math.log2(n)) if op == "broadcast" else ring_rounds.get(op, 1)
+
+
+def _copies(op: str, ranks: Sequence[str], memory: dict[str, str]) -> list[Flow]:
+    """Bytes from every GPU to its host's memory, and back."""
+    n, flows = len(ranks), []
+    for at, gpu in enumerate(ranks):
+        root = at == 0
+        down, up = {
+            "all_gather": (1 / n, 1.0),
+            "reduce_scatter": (1.0, 1 / n),
+            "broadcast": (float(root), float(not root)),
+            "reduce": (1.0, float(root)),
+            "gather": (1 / n, float(root)),
+            "scatter": (float(root), 1 / n),
+            "send": (float(root), float(at == 1)),
+            "recv": (float(at == 1), float(root)),
+        }.get(op, (1.0, 1.0))
+        flows += [(gpu, memory[gpu], down)] * (down > 0) + [(memory[gpu], gpu, up)] * (
+            up > 0
+        )
+    return flows
+
+
+def _flows(op: str, ranks: Sequence[str]) -> list[Flow]:
+    """What travels between ranks, per payload byte."""
+    n, root = len(ranks), ranks[0]
+    edges = list(zip(ranks, (*ranks[1:], ranks[0]), strict=True)) if n > 1 else []
+    if op in RINGS:
+        return [(a, b, ring.sent(op, n)) for a, b in edges]
+    if op == "broadcast":
+        return [
+            (ranks[s.src], ranks[s.dst], 1.0) for sends in steps(op, n) for s in sends
+        ]
+    if op == "reduce":
+        return [(a, b, (n - 1) / n) for a, b in edges] + [
+            (a, root, 1 / n) for a in ranks[1:]
+        ]
+    if op == "all_to_all":
+        return [(a, b, 1 / n) for a in ranks for b in ranks if a != b]
+    if op in ("gather", "scatter"):
+        return [
+            (a, root, 1 / n) if op == "gather" else (root, a, 1 / n) for a in ranks[1:]
+        ]
+    return (
+        [(a, b, 1.0) for a, b in edges]
+        if op == "sendrecv"
+        else [_pair(op, ranks)]
+        if n > 1
+        else []
+    )
+
+
+def _pair(op: str, ranks: Sequence[str]) -> Flow:
+    return (ranks[0], ranks[1], 1.0) if op == "send" else (ranks[1], ranks[0], 1.0)
+
+
+def _seconds(fabric: Any, used: tuple[np.ndarray, np.ndarray]) -> float:
+    """Seconds per payload byte on the fullest link."""
+    links, usage = used
+    return float(np.max(usage / fabric.links.bandwidth[links])) if len(links) else 0.0
+
+
+def _joined(*parts: tuple[np.ndarray, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+    links, usage = (np.concatenate([part[k] for part in parts]) for k in (0, 1))
+    unique, where = np.unique(links, return_inverse=True)
+    return unique.astype(np.int64), np.bincount(
+        where, weights=usage, minlength=len(unique)
+    )
+
+
+def steps(op: str, n: int) -> list[list[Send]]:
+    """Rounds of transfers: NCCL's ring, and a binomial tree from rank 0 for a broadcast."""
+    if op != "broadcast":
+        return ring.steps(op, n)
+    return [
+        [Send(r, r + reach, 0, False) for r in range(0, n - reach, 2 * reach)]
+        for reach in (2**k for k in range(rounds(op, n) - 1, -1, -1))
+    ]
+
+
+def runs_on(op: str, group: Group, fabric: Any, wanted: Nccl) -> str | None:
+    """Why it cannot run, or None."""
+    return (
+        None if "memory" in fabric.nodes.kinds else f"{fabric.name} has no host memory"
+    )

@@ -1,0 +1,199 @@
+"""NVLink SHARP: the NVSwitches add and copy, so every GPU sends and receives the data once, and its own slice again.
+
+Each GPU is the head of one slice of S / n (of more than 32 GPUs, 32 are, of S / 32). It reads the sum of its slice
+from the switches, which fetch it from every GPU, and stores the result through the switches into every GPU: S + S / n
+leave a head and as many enter it.
+NCCL src/transport/nvls.cc, src/device/all_reduce.h.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from sim.collectives.assemble import Bytes, assemble
+from sim.collectives.constants import Constants, load
+from sim.collectives.group import Group, group_of
+from sim.collectives.nccl import protocols
+from sim.collectives.nccl.search import MAX_HEADS, generation
+from sim.collectives.nccl.tuning import Model, Rows
+from sim.collectives.plan import Plan, Send
+from sim.collectives.wires import paths, transport
+from sim.spec.sections import Nccl
+
+OPS = ("all_reduce", "all_gather", "reduce_scatter")
+PROTOS = ("Simple",)
+ORDER = 4
+CHANNELS = "nvls_channels"
+ROWS = Rows(base=(0, 0, 0), nvlink=(0, 0, 25.0), pci=(0, 0, 0), net=(0, 0, 18.0))
+EFFICIENCY = {
+    "volta": 0.0,
+    "ampere": 0.0,
+    "hopper": 0.85,
+    "blackwell": 0.74,
+}  # of the NVSwitches
+THREADS = 640
+MEASURED_HEADS = 8
+
+
+def plan(
+    op: str,
+    size: float,
+    ranks: Sequence[str],
+    fabric: Any,
+    nccl: Nccl | None = None,
+    proto: str = "Simple",
+    channels: int = 16,
+    table: Constants | None = None,
+) -> Plan:
+    """NVLink SHARP over `ranks` with all of its `channels` channels."""
+    group = group_of(fabric, ranks, nccl or Nccl())
+    table = longer(table or load(fabric.gpu_model), group)
+    up, down = crossing(op, group.n)
+    work = protocols.Work(
+        1, 0, size / channels, size / channels, size * max(up, down), 0.0
+    )
+    return assemble(
+        op,
+        size,
+        group,
+        fabric,
+        work,
+        switched(fabric, group.hosts, up, down),
+        algo="nvls",
+        proto=proto,
+        channels=channels,
+        threads=THREADS,
+        table=table,
+        between=ROWS.between_hosts(proto),
+    )
+
+
+def longer(table: Constants, group: Group) -> Constants:
+    """The constants for more heads than a host has: every head's slice has to be as long as there to fill the switches.
+
+    Evidence: guess; of 72 GPUs only all-reduces of 512 MiB and more are published.
+    """
+    heads = min(MAX_HEADS, group.n)
+    pace = table.pace("nvls", "Simple")
+    if heads <= MEASURED_HEADS:
+        return table
+    ramp = pace.ramp * heads / MEASURED_HEADS
+    return replace(
+        table,
+        paces={
+            **table.paces,
+            ("nvls", "Simple"): replace(pace, ramp=ramp, evidence="guess"),
+        },
+    )
+
+
+def crossing(op: str, n: int) -> tuple[float, float]:
+    """Bytes per payload byte from the busiest of `n` GPUs to the switches and back: one that heads a slice."""
+    n = min(n, MAX_HEADS)
+    return {
+        "all_reduce": (1 + 1 / n, 1 + 1 / n),
+        "all_gather": (1 / n, 1.0),
+        "reduce_scatter": (1.0, 1 / n),
+    }[op]
+
+
+def switched(
+    fabric: Any, hosts: Sequence[Sequence[str]], up: float, down: float
+) -> Bytes:
+    """Links between every GPU and its switches, with `up` bytes one way and `down` the other."""
+    pairs = [
+        (gpu, host[(at + 1) % len(host)])
+        for host in hosts
+        for at, gpu in enumerate(host)
+    ]
+    return transport.halves(fabric, pairs, up, down)
+
+
+def steps(op: str, n: int) -> list[list[Send]]:
+    """Rounds between ranks 0..n-1 and the switch, rank n; chunk r belongs to head r."""
+    into = [Send(r, n, head, True) for head in range(n) for r in range(n)]
+    own = [Send(n, head, head, False) for head in range(n)]
+    store = [Send(head, n, head, False) for head in range(n)]
+    spread = [Send(n, r, head, False) for head in range(n) for r in range(n)]
+    return {
+        "all_reduce": [into, own, store, spread],
+        "all_gather": [store, spread],
+        "reduce_scatter": [into, own],
+    }[op]
+
+
+def runs_on(op: str, group: Group, fabric: Any, wanted: Nccl) -> str | None:
+    """Why NVLink SHARP cannot run, or None."""
+    if group.nodes > 1:
+        return "between hosts NVLink SHARP needs SHARP in the network too (NCCL picks nvls_tree instead)"
+    if op != "all_reduce" and group.n > MAX_HEADS:
+        return f"{op} by NVLink SHARP stops at {MAX_HEADS} GPUs"
+    return missing(group, fabric, wanted)
+
+
+def missing(group: Group, fabric: Any, wanted: Nccl) -> str | None:
+    """What NVLink SHARP lacks inside the hosts of `group`, or None."""
+    multicast = fabric.cluster_facts.nvlink_sharp
+    if wanted.nvls is False:
+        return "NVLink SHARP is switched off: [nccl] nvls = false"
+    if generation(fabric.gpu_model) not in ("hopper", "blackwell"):
+        return f"GPU {fabric.gpu_model} has no NVLink SHARP: it came with Hopper"
+    if min(len(host) for host in group.hosts) < 2:
+        return "NVLink SHARP needs at least two GPUs in a host"
+    if group.inside != "auto":
+        return "NVLink SHARP needs P2P between the GPUs: [nccl] p2p_disable"
+    if not switches(group, fabric):
+        return "no NVSwitch between the GPUs"
+    if multicast is False:
+        return f"the NVSwitches of {fabric.name} do no multicast (nvlink_sharp = 0 in its cluster file)"
+    if wanted.nvls is None and multicast is None:
+        return f"the cluster file of {fabric.name} does not say that its NVSwitches do it: [nccl] nvls = true says so"
+    return None
+
+
+def switches(group: Group, fabric: Any) -> bool:
+    """Whether every host's first two GPUs meet in an NVSwitch."""
+    return paths.once(fabric, ("nvswitches", group), lambda: _switches(group, fabric))
+
+
+def _switches(group: Group, fabric: Any) -> bool:
+    pairs = [(host[0], host[1]) for host in group.hosts if len(host) > 1]
+    number, links, _ = transport.ways(fabric, pairs, group.inside)
+    first = links[np.searchsorted(number, np.arange(len(pairs)))]
+    return all(
+        fabric.nodes.kinds[node] == "nvswitch"
+        for node in fabric.ends[1][first].tolist()
+    )
+
+
+def estimate(op: str, proto: str, model: Model) -> tuple[float, float]:
+    """Microseconds and GB/s in NCCL's table; gathers are left as bus bandwidth there."""
+    heads = model.graph.heads
+    bus = heads * min(through_switches(op, model), model.graph.nvls_inter)
+    own = rows(model.release)
+    latency = model.base(own, proto) + model.inside(own, proto)
+    if op == "all_reduce":
+        bus *= model.group.n / model.steps(op)
+    return latency, bus
+
+
+def through_switches(op: str, model: Model) -> float:
+    """GB/s of bus bandwidth of one head through the NVSwitches' multicast; 0 where there is nobody to share with."""
+    heads = model.graph.heads
+    if heads < 2:
+        return 0.0
+    speed = model.graph.nvls * EFFICIENCY[model.kind] * (heads - 1) / heads
+    return speed * (2 if op == "all_reduce" else (model.local - 1) / model.local)
+
+
+def rows(release: tuple[int, int]) -> Rows:
+    """The rows of a release: before 2.21 all of the latency was in the base."""
+    return (
+        ROWS
+        if release >= (2, 21)
+        else replace(ROWS, base=(23.0, 23.0, 23.0), nvlink=(0, 0, 0))
+    )

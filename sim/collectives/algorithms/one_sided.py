@@ -1,0 +1,132 @@
+"""One-sided transfers that a kernel starts itself: NVSHMEM over NVLink, IBGDA or a CPU proxy, NCCL's device API.
+
+No channels, no rendezvous: a put is a latency and bytes at the links' rate; a get asks first, so it waits for the
+route twice. Collectives are puts of every part to whoever needs it (all-to-all, all-gather, broadcast), at once:
+what arrives is not added up, so there is no reduction. Constants: [one_sided] of
+sim/costs/hardware/extra-nccl.toml, all guesses. NCCL never chooses it: a caller asks for it by name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from sim.collectives import machine
+from sim.collectives.group import Group, group_of
+from sim.collectives.plan import Plan, Send
+from sim.collectives.wires import paths
+from sim.errors import InputError, Mistake, unknown
+from sim.spec.sections import Nccl
+
+OPS = ("put", "get", "all_to_all", "all_gather", "broadcast")
+TRANSPORTS = ("ibgda", "proxy")
+# Operations of NCCL that are one of these in another name.
+SAME = {"send": "put", "recv": "get"}
+
+
+def plan(
+    op: str,
+    size: float,
+    ranks: Sequence[str],
+    fabric: Any,
+    nccl: Nccl | None = None,
+    transport: str | None = None,
+) -> Plan:
+    """A put of `size` bytes from ranks[0] to ranks[1], a get by ranks[0] from ranks[1], or a collective of puts.
+
+    Sizes are nccl-tests': an all-to-all and an all-gather move parts of `size` / n. `transport` says who posts to the
+    NIC: the GPU ("ibgda") or a thread of the CPU ("proxy"); default: what the settings say.
+
+    Raises
+    ------
+    InputError
+        For an operation or a transport that is none, fewer than two ranks, or P2P switched off.
+    """
+    wanted = nccl or Nccl()
+    transport = transport or wanted.transport
+    op = SAME.get(op, op)
+    mistakes = [] if op in OPS else [unknown("one_sided", "op", op, OPS)]
+    mistakes += (
+        []
+        if transport in TRANSPORTS
+        else [unknown("one_sided", "transport", transport, TRANSPORTS)]
+    )
+    if len(ranks) < 2:
+        mistakes.append(
+            Mistake("one_sided", "ranks", f"{len(ranks)} ranks", "at least two")
+        )
+    if mistakes:
+        raise InputError(mistakes)
+    group = group_of(fabric, ranks, wanted)
+    if reason := runs_on(op, group, fabric, wanted):
+        raise InputError(Mistake("nccl", "p2p_disable", "true", reason))
+    table = machine.of(fabric)
+    place = {gpu: h for h, host in enumerate(group.hosts) for gpu in host}
+    pairs, share = _pairs(op, ranks)
+    far = any(place[a] != place[b] for a, b in pairs)
+    pace = table.tables["one_sided"]
+    links, data = paths.gather(
+        fabric, group.expand(fabric, [(a, b, share) for a, b in pairs])
+    )
+    # What is reached of a link: less on NVLink, where threads store, than on a NIC that copies by itself.
+    inside = fabric.links.kind[links] == "nvlink"
+    reached = np.where(inside, pace["nvlink"]["share"], pace[transport]["share"])
+    wire = np.array([table.wire(str(kind)) for kind in fabric.links.kind[links]])
+    route = group.remote_latency if far else group.local_latency
+    delay = pace[transport if far else "nvlink"]["latency"] + route * (
+        2 if op == "get" else 1
+    )
+    rate = (
+        float(np.min(fabric.links.bandwidth[links] * wire * reached / data))
+        if len(links)
+        else float("inf")
+    )
+    way = transport if far else "nvlink"
+    return Plan(
+        op,
+        size,
+        tuple(ranks),
+        "one_sided",
+        way,
+        0,
+        delay,
+        links,
+        data / wire,
+        rate,
+        "guess",
+    )
+
+
+def _pairs(op: str, ranks: Sequence[str]) -> tuple[list[tuple[str, str]], float]:
+    """Who writes to whom, and which share of the size."""
+    if op in ("put", "get"):
+        return [(ranks[0], ranks[1]) if op == "put" else (ranks[1], ranks[0])], 1.0
+    if op == "broadcast":
+        return [(ranks[0], b) for b in ranks[1:]], 1.0
+    return [(a, b) for a in ranks for b in ranks if a != b], 1 / len(ranks)
+
+
+def steps(op: str, n: int) -> list[list[Send]]:
+    """One round: everything at once."""
+    if op in ("put", "get"):
+        return [[Send(0, 1, 0, False) if op == "put" else Send(1, 0, 0, False)]]
+    if op == "broadcast":
+        return [[Send(0, q, 0, False) for q in range(1, n)]]
+    own = op == "all_gather"
+    return [
+        [
+            Send(r, q, r if own else r * n + q, False)
+            for r in range(n)
+            for q in range(n)
+            if r != q
+        ]
+    ]
+
+
+def runs_on(op: str, group: Group, fabric: Any, wanted: Nccl) -> str | None:
+    """Why it cannot run, or None."""
+    if wanted.p2p_disable:
+        return "one-sided transfers need P2P: [nccl] p2p_disable = false"
+    return None

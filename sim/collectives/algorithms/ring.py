@@ -1,0 +1,259 @@
+"""Ring: every rank sends to the next; n - 1 steps to gather or to reduce-scatter, 2 (n - 1) for both.
+
+Broadcast and reduce are pipelines along the ring. NCCL src/device/all_reduce.h, all_gather.h, broadcast.h.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from sim.collectives import machine
+from sim.collectives.algorithms import tree
+from sim.collectives.assemble import Bytes, assemble
+from sim.collectives.constants import Constants, Pace
+from sim.collectives.group import Group, group_of
+from sim.collectives.nccl import channels as rules
+from sim.collectives.nccl import protocols, rings
+from sim.collectives.nccl.tuning import NET_OVERHEAD, RING_NET, Model, Rows
+from sim.collectives.plan import PROTOS, RING_OPS, Plan, Send
+from sim.collectives.wires import paths, transport
+from sim.spec.sections import Nccl
+
+__all__ = ["OPS", "PROTOS"]
+OPS = RING_OPS
+ORDER = 1
+ROWS = Rows(
+    base=(6.6, 14.0, 8.4), nvlink=(0.6, 1.9, 3.4), pci=(1.0, 2.5, 5.7), net=RING_NET
+)
+# GB/s per channel that NCCL believes LL128 to reach, on one, two and more hosts.
+LL128_MAX = {
+    "volta": (20.0,) * 3,
+    "ampere": (20.0,) * 3,
+    "hopper": (36.7,) * 3,
+    "blackwell": (40.0,) * 3,
+}
+# Steps whose chunk (16 bytes at least) holds nothing are skipped: the share of their hop that this saves.
+# Evidence: guess, from all-reduces of 8 to 64 bytes on 2 and 4 GPUs.
+EMPTY_STEP = 0.6
+
+
+def plan(
+    op: str,
+    size: float,
+    ranks: Sequence[str],
+    fabric: Any,
+    nccl: Nccl | None = None,
+    proto: str = "Simple",
+    channels: int = 24,
+    table: Constants | None = None,
+    in_place: bool = False,
+) -> Plan:
+    """A ring over `ranks` with at most `channels` channels; see `sim.collectives.plan_collective` for the choice."""
+    wanted = nccl or Nccl()
+    group = group_of(fabric, ranks, wanted)
+    table = table or machine.of(fabric)
+    pace = table.pace("ring", proto)
+    count, threads = rules.used(op, size, group.n, "ring", proto, channels)
+    root = ranks[0] if op in ("broadcast", "reduce") else ""
+    key = ("ring", group, op, root, wanted.cross_nic)
+    flows = paths.once(
+        fabric, key, lambda: _bytes(op, fabric, group, root, wanted.cross_nic)
+    )
+    task = work(
+        op,
+        size,
+        group,
+        proto,
+        count,
+        pace,
+        protocols.slot(proto, wanted.buffer_size),
+        in_place,
+    )
+    return assemble(
+        op,
+        size,
+        group,
+        fabric,
+        task,
+        flows,
+        algo="ring",
+        proto=proto,
+        channels=count,
+        threads=threads,
+        table=table,
+        between=ROWS.between_hosts(proto),
+    )
+
+
+def _bytes(op: str, fabric: Any, group: Group, root: str, cross_nic: int) -> Bytes:
+    """Links of all cycles, and data bytes on each."""
+    cycles = rings.cycles(group, cross_nic)
+    share = sent(op, group.n) / len(cycles)
+    flows = [
+        (a, b, share)
+        for cycle in cycles
+        for a, b in rings.edges(cycle)
+        if _carries(op, a, b, root)
+    ]
+    if cross_nic == 0:
+        flows = transport.relayed(flows, group)
+    return paths.gather(fabric, group.expand(fabric, flows))
+
+
+def sent(op: str, n: int) -> float:
+    """Bytes each rank sends per payload byte."""
+    if op in ("broadcast", "reduce"):
+        return 1.0 if n > 1 else 0.0
+    return (2 if op == "all_reduce" else 1) * (n - 1) / n
+
+
+def work(
+    op: str,
+    size: float,
+    group: Group,
+    proto: str,
+    channels: int,
+    pace: Pace,
+    slot: float | None = None,
+    in_place: bool = False,
+) -> protocols.Work:
+    """Steps, bytes per step and channel, primitives and link bytes of a ring."""
+    n, nodes = group.n, group.nodes
+    between = size * sent(op, n) / max(1.0, _ways(group))
+    if op in ("broadcast", "reduce"):
+        share = size / channels
+        chunk = min(share, slot or protocols.slot(proto))
+        remote = nodes - 1
+        # A rank relays what it receives: all bytes pass once; the pipeline fills over the ranks in between.
+        fill = max(0, n - 2) * chunk
+        return protocols.Work(
+            pace.depth * (n - 1 - remote),
+            remote,
+            chunk,
+            share,
+            size * (n > 1),
+            between * (nodes > 1),
+            fill,
+        )
+    rounds = 2 if op == "all_reduce" else 1
+    hops = rounds * (n - 1)
+    ends = pace.of(pace.ends, op)
+    # An all-gather's first primitive copies the rank's own part to its output while it sends it, which is as much
+    # work as passing a part on; in place it only sends.
+    first = (
+        ends if op != "all_gather" else min(1.0, ends) if in_place else max(1.0, ends)
+    )
+    apart = 1.0 if protocols.aligned(size, n) else pace.unaligned.get(op, 1.0)
+    primitives = apart * (hops - 1 + first + ends)
+    remote = crossed(group, rounds)
+    filled = min(1.0, size / (16 * n)) if op == "all_reduce" and proto == "LL" else 1.0
+    local = (hops - remote) * (1 - EMPTY_STEP * (1 - filled))
+    step = size / n / channels
+    silent = apart * ends * step  # the last primitive only receives
+    amount = size * sent(op, n)
+    return protocols.Work(
+        local,
+        remote,
+        step,
+        primitives * step,
+        amount,
+        between * (nodes > 1),
+        silent=silent,
+    )
+
+
+def crossed(group: Group, rounds: int) -> int:
+    """Steps between hosts on the way of the last chunk: rounds (n - 1) neighbours in a row, of a ring with one
+    network step per host. Hosts of several GPUs have steps enough inside that a chunk may miss; it meets every host.
+    """
+    if group.nodes < 2:
+        return 0
+    spare = rounds - min(rounds, min(len(host) for host in group.hosts) - 1)
+    return rounds * group.nodes - spare
+
+
+def _ways(group: Group) -> int:
+    """Cycles that leave a host by different GPUs, so by different NICs."""
+    return min(len(host) for host in group.hosts)
+
+
+def _carries(op: str, src: str, dst: str, root: str) -> bool:
+    return not (op == "broadcast" and dst == root) and not (
+        op == "reduce" and src == root
+    )
+
+
+def steps(op: str, n: int) -> list[list[Send]]:
+    """Rounds of transfers between ranks 0..n-1; rank 0 is the root; an all-reduce has n chunks.
+
+    All-gather starts with chunk r on rank r; reduce-scatter ends with chunk r complete on rank r.
+    """
+    if op == "broadcast":
+        return [[Send(r, r + 1, 0, False)] for r in range(n - 1)]
+    if op == "reduce":
+        return [[Send(r, (r + 1) % n, 0, True)] for r in range(1, n)]
+    reduce = [
+        [Send(r, (r + 1) % n, (r - k - 1) % n, True) for r in range(n)]
+        for k in range(n - 1)
+    ]
+    spread = [
+        [Send(r, (r + 1) % n, (r - k) % n, False) for r in range(n)]
+        for k in range(n - 1)
+    ]
+    return {
+        "all_reduce": reduce + spread,
+        "reduce_scatter": reduce,
+        "all_gather": spread,
+    }[op]
+
+
+def runs_on(op: str, group: Group, fabric: Any, wanted: Nccl) -> str | None:
+    """None: a ring runs everywhere."""
+    return None
+
+
+def estimate(op: str, proto: str, model: Model) -> tuple[float, float]:
+    """Microseconds and GB/s of payload in NCCL's table."""
+    bus = model.graph.count * model.per_channel(ring=True)
+    if proto == "LL":
+        bus = min(model.ll_max(), bus * model.ll_share(op))
+    elif proto == "LL128":
+        bus = min(bus * 0.92, model.graph.count * LL128_MAX[model.kind][model.column])
+    return _latency(op, proto, model), bus * model.group.n / model.steps(op)
+
+
+def _latency(op: str, proto: str, model: Model) -> float:
+    n, nodes = model.group.n, model.group.nodes
+    if op in ("broadcast", "reduce"):
+        steps = 1 if model.graph.same else n
+        # Where GPUs differ NCCL counts on a tree's step under Simple.
+        rows = (
+            ROWS if model.graph.same or proto != "Simple" else tree.rows(model.release)
+        )
+        step = rows.net[PROTOS.index(proto)] if nodes > 1 else model.inside(rows, proto)
+        return model.base(ROWS, proto) + steps * step
+    remote = (2 if op == "all_reduce" else 1) * (nodes - 1) if nodes > 1 else 0
+    if op == "all_reduce" and nodes > 1 and model.release < (2, 21):
+        remote = 2 * nodes  # so the source of 2.18 and 2.20 has it
+    inside = model.inside(ROWS, proto)
+    if nodes > 1:
+        inside = max(
+            inside,
+            NET_OVERHEAD
+            * (2 if model.group.network.amd else 1)
+            * (3 if proto == "Simple" else 1),
+        )
+    return (
+        model.base(ROWS, proto)
+        + (model.steps(op) - remote) * inside
+        + remote * model.between(ROWS, proto)
+    )
+
+
+def corrected(op: str, size: float, proto: str, model: Model) -> tuple[float, float]:
+    """Factors on latency and bandwidth: rings with Simple stall across hosts."""
+    stalls = proto == "Simple" and op == "all_reduce" and model.group.nodes > 1
+    if stalls and size / (model.graph.channels * model.group.n) >= 64:
+        return (1.9 if model.kind == "volta" else 1.4), 1.0
+    return 1.0, 1.0

@@ -1,0 +1,350 @@
+"""Tree all-reduce: a chain of GPUs inside each host and two binary trees over the hosts.
+
+Half of the data goes up and down each tree; a rank that is inner in one is a leaf in the other
+(Sanders, Speck, Traeff, "Two-tree algorithms for full bandwidth broadcast, reduction and scan", 2009;
+NCCL src/graph/trees.cc). Reduction up and broadcast down run at once in one CTA.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import lru_cache
+from typing import Any
+
+from sim.collectives.assemble import assemble
+from sim.collectives.constants import Constants
+from sim.collectives.group import Group, group_of
+from sim.collectives.nccl import channels as rules
+from sim.collectives.nccl import protocols
+from sim.collectives.nccl.search import generation
+from sim.collectives.nccl.tuning import TREE_NET, Model, Rows
+from sim.collectives.plan import PROTOS, Plan, Send
+from sim.collectives.wires import paths
+from sim.spec.sections import Nccl
+
+__all__ = ["OPS", "PROTOS"]
+OPS = ("all_reduce",)
+ORDER = 0
+CONNECTIONS = 3  # over which a GPU receives on a channel: a parent and two children
+ROWS = Rows(
+    base=(6.8, 14.0, 8.4), nvlink=(0.6, 1.25, 4.0), pci=(1.0, 1.9, 4.0), net=TREE_NET
+)
+# GB/s per channel that NCCL believes in, on one, two and more hosts: under LL and Simple, and under LL128.
+MAX = {
+    "volta": (26.5, 18.5, 10.0),
+    "ampere": (24.0, 23.6, 17.8),
+    "hopper": (38.7, 41.4, 36.0),
+    "blackwell": (70.0, 42.8, 24.0),
+}
+LL128_MAX = {
+    "volta": (20.0,) * 3,
+    "ampere": (20.0,) * 3,
+    "hopper": (36.7, 36.7, 29.0),
+    "blackwell": (55.6, 31.67, 20.0),
+}
+# Factor on the bandwidth by log2 of the size in units of 64 bytes.
+FACTOR = {
+    "LL": (
+        1,
+        1,
+        1,
+        1,
+        0.9,
+        0.8,
+        0.7,
+        0.7,
+        0.7,
+        0.7,
+        0.6,
+        0.5,
+        0.4,
+        0.4,
+        0.5,
+        0.6,
+        0.7,
+        0.8,
+        0.9,
+        1,
+        1,
+        1,
+        1,
+    ),
+    "LL128": (
+        1,
+        1,
+        1,
+        1,
+        1,
+        0.9,
+        0.8,
+        0.8,
+        0.8,
+        0.7,
+        0.6,
+        0.6,
+        0.6,
+        0.6,
+        0.6,
+        0.6,
+        0.8,
+        0.9,
+        0.9,
+        0.9,
+        0.9,
+        1,
+        1,
+    ),
+    "Simple": (0.9,) * 7
+    + (0.8, 0.7, 0.6, 0.6, 0.5, 0.5, 0.5, 0.5, 0.6, 0.7, 0.8, 0.7, 0.7, 0.8, 0.9, 0.9),
+}
+
+
+def plan(
+    op: str,
+    size: float,
+    ranks: Sequence[str],
+    fabric: Any,
+    nccl: Nccl | None = None,
+    proto: str = "Simple",
+    channels: int = 24,
+    table: Constants | None = None,
+) -> Plan:
+    """Trees over `ranks` with at most `channels` channels."""
+    wanted = nccl or Nccl()
+    group = group_of(fabric, ranks, wanted)
+    count, threads = rules.used(op, size, group.n, "tree", proto, channels)
+    plan = assemble(
+        op,
+        size,
+        group,
+        fabric,
+        work(size, group, proto, count, wanted.buffer_size),
+        paths.once(
+            fabric,
+            ("tree", group),
+            lambda: paths.gather(fabric, group.expand(fabric, _flows(group))),
+        ),
+        algo="tree",
+        proto=proto,
+        channels=count,
+        threads=threads,
+        table=table,
+        between=ROWS.between_hosts(proto),
+    )
+    if group.nodes == 1:
+        return plan
+    plan = replace(plan, latency=plan.latency + waits(group))
+    most = believed(MAX, fabric, group, channels / 2) / 2
+    return replace(plan, rate_cap=min(plan.rate_cap, most))
+
+
+def depth(nodes: int) -> int:
+    """Edges from the root of a binary tree over hosts to its deepest leaf."""
+    return math.ceil(math.log2(nodes)) if nodes > 1 else 0
+
+
+def waits(group: Group) -> float:
+    """Seconds that inner hosts of a tree add: one proxy takes from two children, and serves them, one by one.
+
+    The root has one child, so the last of `depth` edges up and down passes depth - 1 hosts of two.
+    """
+    return 2 * max(0, depth(group.nodes) - 1) * group.network.message
+
+
+def believed(table: Any, fabric: Any, group: Group, channels: float) -> float:
+    """Bytes/s of bus bandwidth that NCCL's table gives `channels` channels of a tree across hosts.
+
+    Its limits are the measured ones: 24 GB/s per channel and tree of three or more B200 hosts make 189 GB/s of bus
+    bandwidth; Together AI measured 195 on 8 and 32 hosts, and 339 on two where the table makes 321.
+    """
+    kind = generation(fabric.gpu_model)
+    return 1e9 * channels * table[kind][min(group.nodes, 3) - 1]
+
+
+def work(
+    size: float, group: Group, proto: str, channels: int, buffer: float | None = None
+) -> protocols.Work:
+    """Hops, bytes per channel and link, and the filling of the pipeline, up and down."""
+    share = size / channels
+    longest = max(len(host) for host in group.hosts)
+    inside, between = 2 * (longest - 1), 2 * depth(group.nodes)
+    chunk = chunk_of(share, group, proto, buffer)
+    fill = max(0, inside + between - 1) * chunk
+    # An inner rank of a chain sends everything up and everything down; of two ranks each does one.
+    local = size * min(2, longest - 1)
+    remote = size * busiest(group.nodes) / max(1, group.net.nics)
+    return protocols.Work(inside, between, chunk, share, local, remote, fill)
+
+
+def chunk_of(
+    share: float, group: Group, proto: str, buffer: float | None = None
+) -> float:
+    """Bytes per step of a channel that moves `share`: a FIFO slot, smaller for LL128 (enqueue.cc)."""
+    chunk = protocols.slot(proto, buffer)
+    if proto == "LL128":
+        depth = 1 + int(math.log2(group.nodes)) + 0.1 * group.per_node
+        while share / chunk < 64 * depth / group.per_node and chunk > 131_072:
+            chunk /= 2
+        while share / chunk < 16 * depth / group.per_node and chunk > 32_768:
+            chunk /= 2
+    return min(share, chunk)
+
+
+def binary_tree(nodes: int) -> tuple[tuple[int, int], ...]:
+    """(child, parent) of NCCL's first tree, rooted at 0: nodes with odd numbers are leaves."""
+    pairs = []
+    for node in range(1, nodes):
+        bit = node & -node
+        parent = (node ^ bit) | (bit << 1)
+        pairs.append((node, parent if parent < nodes else node ^ bit))
+    return tuple(pairs)
+
+
+def mirrored(
+    tree: tuple[tuple[int, int], ...], nodes: int
+) -> tuple[tuple[int, int], ...]:
+    """The second tree: the mirror image of the first, or for odd counts shifted by one."""
+    if nodes % 2 == 0:
+        return tuple((nodes - 1 - child, nodes - 1 - parent) for child, parent in tree)
+    return tuple(((child + 1) % nodes, (parent + 1) % nodes) for child, parent in tree)
+
+
+@lru_cache(maxsize=64)
+def busiest(nodes: int) -> float:
+    """Bytes per payload byte that the busiest host sends over both trees: 0, 1 for two hosts, up to 2 for more."""
+    if nodes < 2:
+        return 0.0
+    sent = [0.0] * nodes
+    first = binary_tree(nodes)
+    for tree in (first, mirrored(first, nodes)):
+        for child, parent in tree:
+            sent[child] += 0.5
+            sent[parent] += 0.5
+    return max(sent)
+
+
+def _flows(group: Group) -> list[tuple[str, str, float]]:
+    """Both directions of every edge, for each rotation of the hosts' chains and each of the two trees."""
+    rotations = max(1, min(group.net.nics, *(len(host) for host in group.hosts)))
+    first = binary_tree(group.nodes)
+    trees = (first, mirrored(first, group.nodes)) if group.nodes > 1 else ((),)
+    flows: list[tuple[str, str, float]] = []
+    for k in range(rotations):
+        chains = [turned(host, k, rotations) for host in group.hosts]
+        edges = [
+            (chain[i + 1], chain[i], 1 / rotations)
+            for chain in chains
+            for i in range(len(chain) - 1)
+        ]
+        share = 1 / rotations / len(trees)
+        edges += [
+            (chains[child][0], chains[parent][0], share)
+            for tree in trees
+            for child, parent in tree
+        ]
+        flows += edges + [(b, a, amount) for a, b, amount in edges]
+    return flows
+
+
+def turned(host: tuple[str, ...], k: int, rotations: int) -> tuple[str, ...]:
+    """The host's GPUs from the one beside its NIC `k` of `rotations` on; NICs are spread evenly over the GPUs."""
+    start = k * len(host) // rotations % len(host)
+    return host[start:] + host[:start]
+
+
+def parents(group: Group, channels: int) -> list[dict[str, str]]:
+    """Child -> parent on every channel, as in the "Trees" lines of NCCL's log.
+
+    The first half of the channels follows the first tree over the hosts, the other half the second. Two GPUs on one
+    host turn half of each half around, so that both directions of their links are used.
+    """
+    count = max(1, channels // 2)
+    first = binary_tree(group.nodes)
+    found = []
+    for channel in range(channels):
+        k, tree = (
+            channel % count,
+            first if channel < count else mirrored(first, group.nodes),
+        )
+        nics = max(1, group.net.nics)
+        chains = [
+            host[k % nics % len(host) :] + host[: k % nics % len(host)]
+            for host in group.hosts
+        ]
+        if group.n == 2 and group.nodes == 1 and k >= count / 2:
+            chains = [chains[0][::-1]]
+        up = {chain[i + 1]: chain[i] for chain in chains for i in range(len(chain) - 1)}
+        found.append(
+            up | {chains[child][0]: chains[parent][0] for child, parent in tree}
+        )
+    return found
+
+
+def steps(op: str, n: int) -> list[list[Send]]:
+    """Rounds over hosts 0..n-1 with one GPU each: chunk 0 on the first tree, chunk 1 on the second."""
+    first = binary_tree(n)
+    rounds: list[list[Send]] = []
+    for chunk, tree in enumerate((first, mirrored(first, n))):
+        level = _levels(tree)
+        for depth in range(max(level.values(), default=0), 0, -1):
+            rounds.append(
+                [Send(c, p, chunk, True) for c, p in tree if level[c] == depth]
+            )
+        for depth in range(1, max(level.values(), default=0) + 1):
+            rounds.append(
+                [Send(p, c, chunk, False) for c, p in tree if level[c] == depth]
+            )
+    return rounds
+
+
+def _levels(tree: tuple[tuple[int, int], ...]) -> dict[int, int]:
+    parent = dict(tree)
+    level = {}
+    for child in parent:
+        node, depth = child, 0
+        while node in parent:
+            node, depth = parent[node], depth + 1
+        level[child] = depth
+    return level
+
+
+def runs_on(op: str, group: Group, fabric: Any, wanted: Nccl) -> str | None:
+    """None: a tree runs everywhere."""
+    return None
+
+
+def estimate(op: str, proto: str, model: Model) -> tuple[float, float]:
+    """Microseconds and GB/s of payload in NCCL's table, before the factor of the size."""
+    nodes, count = model.group.nodes, model.graph.count
+    bus = min(count * model.per_channel() * 0.92, count * model.tree_max(MAX))
+    if proto == "LL":
+        bus = min(bus / 3.8, model.ll_max())
+    elif proto == "LL128":
+        bus = min(
+            bus * (7 / 9 if nodes == 1 else 120 / 128),
+            count * model.tree_max(LL128_MAX),
+        )
+    if model.graph.pattern == 3:
+        bus *= 0.85
+    own = rows(model.release)
+    hops = (model.local - 1) * model.inside(own, proto) + int(
+        math.log2(nodes)
+    ) * model.between(own, proto)
+    return model.base(own, proto) + 2 * hops, bus * 0.5
+
+
+def rows(release: tuple[int, int]) -> Rows:
+    """The rows of a release: Simple cost nothing to begin before 2.23, and its steps over NVLink more since 2.21."""
+    if release >= (2, 23):
+        return ROWS
+    free = replace(ROWS, base=(6.8, 14.0, 0.0))
+    return replace(free, nvlink=(0.6, 1.25, 28.0)) if release >= (2, 21) else free
+
+
+def corrected(op: str, size: float, proto: str, model: Model) -> tuple[float, float]:
+    """Factors on latency and bandwidth: medium sizes get less out of a tree."""
+    step = (int(size) >> 6).bit_length() - 1
+    factors = FACTOR[proto]
+    return 1.0, float(factors[step]) if 0 <= step < len(factors) else 1.0

@@ -1,0 +1,80 @@
+"""How sure the time of one collective alone is: an interval from errors on rows that widths may be taken from.
+
+Constants of NCCL on a GPU that was fitted, on one that stands on another's, and of networks are off by different
+shares. Each has three widths (sim/costs/uncertainty.toml, `[alone.*]`): of what no bandwidth shortens (launch, hops),
+of bytes over links, and of sizes where both count (pipelines that fill, NCCL's change of protocol).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from sim import files
+from sim.analysis.uncertainty import NOMINAL, WIDTHS, quantile
+from sim.collectives.plan import Plan
+from sim.collectives.wires import shaping
+from sim.collectives.wires.network import INSIDE
+
+NETWORK, SHAPED = "network", "shaped"
+PARTS = ("latency", "between", "bandwidth")
+
+
+@dataclass(frozen=True)
+class Sure:
+    """The measured time lies between `low` and `high`, s, in `NOMINAL` of the cases; `place`: whose widths."""
+
+    low: float
+    high: float
+    spread: float
+    place: str
+
+    def to_json(self) -> dict[str, Any]:
+        return {**vars(self), "nominal": NOMINAL}
+
+
+@cache
+def widths() -> Mapping[str, Mapping[str, float]]:
+    """Relative standard deviations by place and part."""
+    return files.toml(WIDTHS.read_text(encoding="utf-8"))["alone"]  # type: ignore[no-any-return]
+
+
+def place_of(plan: Plan, fabric: Any) -> str:
+    """Whose widths a plan has: a network's (with shaped ports or without), or those of its GPU's constants by grade."""
+    kinds = fabric.links.kind[plan.links]
+    if any(kind not in INSIDE for kind in set(kinds.tolist())):
+        return SHAPED if shaping.bucket(fabric) else NETWORK
+    return plan.evidence if plan.evidence in widths() else "guess"
+
+
+def spread(place: str, latency: float) -> float:
+    """Standard deviation of the logarithm of a time of which the share `latency` is not shortened by bandwidth.
+
+    Examples
+    --------
+    >>> spread("fitted", 1.0) == widths()["fitted"]["latency"]
+    True
+    """
+    known = widths()[place]
+    shares = latency, 4.0 * latency * (1.0 - latency), 1.0 - latency
+    return math.hypot(
+        *(share * known[part] for share, part in zip(shares, PARTS, strict=True))
+    )
+
+
+def latency_share(plan: Plan, fabric: Any) -> float:
+    """How much of its time on an idle network no bandwidth shortens, 0 to 1."""
+    time = plan.duration(fabric.links.bandwidth)
+    return min(1.0, plan.latency / time) if time > 0 else 1.0
+
+
+def sure(plan: Plan, fabric: Any, time: float | None = None) -> Sure:
+    """The interval of a plan's time on an idle network, or of `time` seconds that it is predicted to take."""
+    place = place_of(plan, fabric)
+    middle = plan.duration(fabric.links.bandwidth) if time is None else time
+    found = spread(place, latency_share(plan, fabric))
+    factor = math.exp(quantile() * found)
+    return Sure(middle / factor, middle * factor, found, place)

@@ -1,0 +1,110 @@
+"""What NCCL's search finds on the hosts of a communicator, remembered with the fabric.
+
+Hosts with as many GPUs are taken to be alike: the first of them is searched. Of hosts whose GPUs, NICs and ways are
+equal but for their names, one is searched: what is found has numbers in it and no names.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from sim.collectives.group import Group
+from sim.collectives.nccl.graphs import BALANCED, NVLS, RING, Channels, compute
+from sim.collectives.nccl.likeness import likeness
+from sim.collectives.nccl.speeds import (
+    NET_SPEEDS,
+    SPEEDS,
+    capability,
+    generation,
+    nvlink_share,
+)
+from sim.collectives.nccl.system import System, system_of
+from sim.collectives.wires import paths
+from sim.spec.sections import Nccl
+
+
+@dataclass(frozen=True)
+class Graphs:
+    """The ring, the tree, and NVLink SHARP's heads (None where there are no NVSwitches for it)."""
+
+    ring: Channels
+    tree: Channels
+    nvls: Channels | None
+
+
+def every_host(group: Group, fabric: Any, wanted: Nccl) -> list[Graphs]:
+    """What was found on each host."""
+    first: dict[int, tuple[str, ...]] = {}
+    for host in group.hosts:
+        first.setdefault(len(host), host)
+    sizes = {size: on_host(group, fabric, wanted, host) for size, host in first.items()}
+    return [sizes[len(host)] for host in group.hosts]
+
+
+def on_host(group: Group, fabric: Any, wanted: Nccl, host: tuple[str, ...]) -> Graphs:
+    """What is found on one of the group's hosts."""
+    how = (
+        wanted.cross_nic,
+        wanted.pxn_disable,
+        wanted.release,
+        group.inside,
+        group.net,
+    )
+    key = ("graphs", likeness(fabric, host), group.nodes > 1, how)
+    plans = paths.index_of(fabric).plans
+    if key not in plans:
+        plans[key] = _search(group, fabric, wanted, host)
+    return plans[key]  # type: ignore[no-any-return]
+
+
+def _search(group: Group, fabric: Any, wanted: Nccl, host: tuple[str, ...]) -> Graphs:
+    kind, sm = generation(fabric.gpu_model), capability(fabric.gpu_model)
+    system = system_of(
+        fabric,
+        group,
+        host,
+        kind,
+        nvlink_share(kind, wanted.release),
+        not wanted.pxn_disable,
+    )
+    speeds = (NET_SPEEDS if system.nets else SPEEDS)[kind]
+    most = 32 if wanted.release >= (2, 25) else 16
+    key = (system.content, sm, speeds, wanted.cross_nic, most)
+    if key not in _KNOWN:
+        _KNOWN[key] = _graphs(system, sm, speeds, wanted.cross_nic, most)
+    return _KNOWN[key]
+
+
+# A search is a pure function of its key; a cluster has few kinds of hosts, and a process sees few clusters.
+_KNOWN: dict[tuple[Any, ...], Graphs] = {}
+
+
+def _graphs(
+    system: System, sm: int, speeds: tuple[float, ...], cross_nic: int, most: int
+) -> Graphs:
+    ring = compute(system, RING, sm, speeds, cross_nic, most=most)
+    ring = ring if ring.count else _simple(ring, len(system.gpus), bool(system.nets))
+    tree = compute(
+        system, BALANCED, sm, speeds, cross_nic, least=ring.count, most=ring.count
+    )
+    tree = tree if tree.count else _simple(tree, len(system.gpus), bool(system.nets))
+    switched = system.up and sm >= 90 and len(system.gpus) > 1
+    return Graphs(
+        ring, tree, compute(system, NVLS, sm, speeds, cross_nic) if switched else None
+    )
+
+
+def _simple(nothing: Channels, gpus: int, nets: bool) -> Channels:
+    """One channel in the order of the GPUs at 0.1 GB/s: what NCCL falls back to."""
+    return Channels(
+        nothing.pattern,
+        0.1,
+        0.1,
+        9,
+        9,
+        orders=(tuple(range(gpus)),),
+        nets=((0, 0),) if nets else (),
+        least=nothing.least,
+        most=nothing.most,
+    )

@@ -1,0 +1,217 @@
+"""NCCL's choice of algorithm, protocol and channels: the cost model of src/graph/tuning.cc.
+
+The model selects and does not predict: its times are NCCL's own guesses. What the chosen plan takes comes
+from the algorithm's `plan` with constants fitted to measurements. Tables: tuning.py; algorithms: registry.py.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from sim.collectives.algorithms import nvls, pairwise, ring
+from sim.collectives.group import Group, group_of
+from sim.collectives.nccl.search import generation, search
+from sim.collectives.nccl.tuning import Model
+from sim.collectives.plan import OPS, PAIR_OPS, Plan
+from sim.collectives.registry import algorithms
+from sim.collectives.wires import shaping, socket
+from sim.errors import InputError, Mistake, unknown
+from sim.spec.sections import Nccl
+
+# Since this release NCCL refuses what it cannot do instead of falling back to rings and trees.
+STRICT = (2, 24)
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One row of NCCL's table: seconds and bytes/s as NCCL believes them; `time` decides."""
+
+    algo: str
+    proto: str
+    latency: float
+    bandwidth: float
+    time: float
+
+
+def model_of(group: Group, fabric: Any, wanted: Nccl) -> Model:
+    """What the cost model knows of a communicator, its channels included."""
+    graph = search(group, fabric.gpu_model, wanted, fabric)
+    return Model(group, graph, generation(fabric.gpu_model), wanted.release)
+
+
+def table(
+    op: str, ranks: Sequence[str], fabric: Any, nccl: Nccl | None = None
+) -> dict[tuple[str, str], tuple[float, float]]:
+    """NCCL's tuning table of an operation, as its log prints it: microseconds and GB/s by algorithm and protocol.
+
+    Algorithms and protocols that cannot run there are left out.
+    """
+    wanted = nccl or Nccl()
+    model = model_of(group_of(fabric, ranks, wanted), fabric, wanted)
+    return {
+        (algo, proto): algorithms()[algo].estimate(op, proto, model)
+        for algo, proto in _runnable(op, model, fabric, wanted)
+    }
+
+
+def _runnable(
+    op: str, model: Model, fabric: Any, wanted: Nccl
+) -> list[tuple[str, str]]:
+    return [
+        (name, proto)
+        for name, module in algorithms().items()
+        if op in module.OPS and module.runs_on(op, model.group, fabric, wanted) is None
+        for proto in module.PROTOS
+        # LL128 needs 128-byte stores all the way, which NCCL trusts only near GPUs and NICs; forcing it skips the test.
+        if proto != "LL128" or model.graph.ll128 or wanted.proto == "LL128"
+    ]
+
+
+def candidates(
+    op: str, size: float, ranks: Sequence[str], fabric: Any, nccl: Nccl | None = None
+) -> list[Candidate]:
+    """Everything NCCL compares for this operation, best first; empty for messages between pairs."""
+    wanted = nccl or Nccl()
+    group = group_of(fabric, ranks, wanted)
+    if op in PAIR_OPS or group.n == 1:
+        return []
+    model = model_of(group, fabric, wanted)
+    rows = [
+        _row(op, size, algo, proto, model)
+        for algo, proto in _runnable(op, model, fabric, wanted)
+    ]
+    # Stable: NCCL's order decides ties. No bandwidth means that the model has no opinion, and NCCL leaves it out.
+    return sorted((row for row in rows if row.bandwidth > 0), key=lambda row: row.time)
+
+
+def _row(op: str, size: float, algo: str, proto: str, model: Model) -> Candidate:
+    module = algorithms()[algo]
+    latency, bandwidth = module.estimate(op, proto, model)
+    if hasattr(module, "corrected"):
+        slower, narrower = module.corrected(op, size, proto, model)
+        latency, bandwidth = latency * slower, bandwidth * narrower
+    time = latency * 1e-6 + size / (bandwidth * 1e9) if bandwidth > 0 else math.inf
+    return Candidate(algo, proto, latency * 1e-6, bandwidth * 1e9, time)
+
+
+def choose(
+    op: str,
+    size: float,
+    ranks: Sequence[str],
+    fabric: Any,
+    nccl: Nccl | None = None,
+    in_place: bool = False,
+) -> Plan:
+    """The plan NCCL would run.
+
+    Raises
+    ------
+    InputError
+        For an unknown operation, a size that is no size, too few ranks, or a forced algorithm or protocol that
+        cannot run here (before NCCL 2.24: it is ignored, with a note).
+    """
+    wanted = nccl or Nccl()
+    group = group_of(fabric, ranks, wanted)
+    _check(op, size, group)
+    if op in PAIR_OPS:
+        return _carried(
+            pairwise.plan(op, size, ranks, fabric, wanted), group, fabric, wanted
+        )
+    if group.n == 1:
+        return ring.plan(op, size, ranks, fabric, wanted, "Simple", 1)
+    rows, notes = _allowed(op, size, group, ranks, fabric, wanted)
+    graph = model_of(group, fabric, wanted).graph
+    module = algorithms()[rows[0].algo]
+    channels = getattr(graph, getattr(module, "CHANNELS", "channels"))
+    own = {"in_place": True} if in_place and module is ring else {}
+    plan: Plan = module.plan(
+        op, size, ranks, fabric, wanted, rows[0].proto, channels, **own
+    )
+    plan = _carried(plan, group, fabric, wanted)
+    return replace(
+        plan, notes=(*plan.notes, *notes, *_notes(op, group, fabric, wanted))
+    )
+
+
+def _carried(plan: Plan, group: Group, fabric: Any, wanted: Nccl) -> Plan:
+    """The plan on this network: over TCP sockets, through shaped ports, or as it is."""
+    if socket.used(group, fabric, wanted):
+        return socket.over(plan, group, fabric, wanted)
+    return shaping.shaped(plan, fabric)
+
+
+def _allowed(
+    op: str, size: float, group: Group, ranks: Sequence[str], fabric: Any, wanted: Nccl
+) -> tuple[list[Candidate], list[str]]:
+    """Candidates that the settings leave, and notes on what they asked for in vain."""
+    rows = candidates(op, size, ranks, fabric, wanted)
+    algo, notes = wanted.algo, []
+    if algo is not None and op not in algorithms()[algo].OPS:
+        notes.append(f"{op} has no {algo}: it runs on the ring")
+        algo = "ring"
+    found = [
+        row
+        for row in rows
+        if row.algo == (algo or row.algo) and row.proto == (wanted.proto or row.proto)
+    ]
+    if found:
+        return found, notes
+    module = algorithms().get(algo or "")
+    reason = module.runs_on(op, group, fabric, wanted) if module else None
+    if reason is None and module and not any(row.algo == algo for row in rows):
+        reason = f"NCCL's model gives {algo} no bandwidth here"
+    key, value, why = "algo", algo, reason
+    if reason is None:
+        key, value, why = "proto", wanted.proto, f"{algo or op} has no {wanted.proto}"
+    if wanted.release >= STRICT:
+        hint = "NCCL refuses it too, since 2.24"
+        raise InputError(
+            Mistake(
+                "nccl", key, str(value), f"what can run on {fabric.name}: {why}", hint
+            )
+        )
+    same = [
+        row
+        for row in rows
+        if row.proto == (wanted.proto or row.proto) and row.algo in ("ring", "tree")
+    ]
+    return same or rows, [*notes, f"{value} was asked for and ignored: {why}"]
+
+
+def _notes(op: str, group: Group, fabric: Any, wanted: Nccl) -> tuple[str, ...]:
+    """What would probably be chosen on the real machine and is not what was planned."""
+    silent = (
+        wanted.nvls is None
+        and fabric.cluster_facts.nvlink_sharp is None
+        and wanted.algo is None
+    )
+    if op == "all_reduce" and silent and group.n > 4:
+        able = nvls.missing(group, fabric, replace(wanted, nvls=True)) is None
+        if able:
+            why = f"the cluster file of {fabric.name} does not say that its switches do it; [nccl] nvls = true says so"
+            return (f"without NVLink SHARP: {why}",)
+    return ()
+
+
+def _check(op: str, size: float, group: Group) -> None:
+    where, mistakes = "collective", []
+    if op not in OPS:
+        mistakes.append(unknown(where, "op", op, OPS))
+    if not size >= 0 or math.isinf(size):
+        mistakes.append(
+            Mistake(
+                where,
+                "size",
+                str(size),
+                "a finite number of bytes that is not negative",
+            )
+        )
+    if op in PAIR_OPS and op != "all_to_all" and group.n < 2:
+        mistakes.append(
+            Mistake(where, "ranks", f"{group.n} ranks", f"at least two for {op}")
+        )
+    if mistakes:
+        raise InputError(mistakes)

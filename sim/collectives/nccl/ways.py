@@ -1,0 +1,137 @@
+"""Ways between the nodes of a host, as NCCL finds and names them (src/graph/paths.cc, topo.h).
+
+Types of distance: LOC, NVL, NVB (over a GPU), C2C, PIX (one PCIe switch), PXB (several), P2C, PXN (a GPU's NIC over
+NVLink), PHB (over a CPU), SYS (between sockets).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+TYPES = (
+    "LOC",
+    "NVL",
+    "NVB",
+    "C2C",
+    "PIX",
+    "PXB",
+    "P2C",
+    "PXN",
+    "PHB",
+    "SYS",
+    "NET",
+    "DIS",
+)
+LOC, NVL, NVB, C2C, PIX, PXB, P2C, PXN, PHB, SYS, NET, DIS = range(12)
+LOCAL = 5_000_000  # MB/s of what is not a link
+# MB/s between sockets by generation of GPU, where the cluster does not say it: the CPUs that were sold with them.
+SOCKET = {"volta": 10_000, "ampere": 16_000, "hopper": 22_000, "blackwell": 40_000}
+INTEL = 6 / 5  # what peer-to-peer traffic over an Intel CPU costs its PCIe links
+
+
+@dataclass(frozen=True)
+class Way:
+    """From one node to another: distance, hops, MB/s, and what one MB/s takes from every link on it."""
+
+    type: int = DIS
+    hops: int = 0
+    speed: int = 0
+    links: tuple[int, ...] = ()
+    cost: tuple[float, ...] = ()
+
+
+@dataclass
+class Node:
+    kind: str
+    links: list[tuple[int, int, int]] = field(
+        default_factory=list
+    )  # (link, other node, type), fastest first
+
+
+class Builder:
+    """Nodes and directed links; `type` of a link: NVL, C2C, PIX (PCIe), SYS, NET."""
+
+    def __init__(self) -> None:
+        self.nodes: list[Node] = []
+        self.room: list[int] = []
+        self.type: list[int] = []
+        self.reverse: list[int] = []
+
+    def node(self, kind: str) -> int:
+        self.nodes.append(Node(kind))
+        return len(self.nodes) - 1
+
+    def link(self, a: int, b: int, kind: int, speed: int) -> None:
+        for src, dst in ((a, b), (b, a)):
+            at = len(self.room)
+            self.room.append(speed)
+            self.type.append(kind)
+            self.nodes[src].links.append((at, dst, kind))
+            self.nodes[src].links.sort(key=lambda entry: -self.room[entry[0]])
+        self.reverse += [len(self.room) - 1, len(self.room) - 2]
+
+    def ways(self, base: int, intel: bool) -> list[Way]:
+        """From every node to `base`: fewest hops first, a longer way only if it is faster."""
+        found = [Way() for _ in self.nodes]
+        found[base] = Way(LOC, 0, LOCAL)
+        nodes = [base]
+        while nodes:
+            following: list[int] = []
+            for node in nodes:
+                for at, other, kind in self.nodes[node].links:
+                    if self._leads_on(base, node, other, kind, found[node]):
+                        self._extend(found, node, at, other, kind, following)
+            nodes = following
+        return [
+            self._priced(way, self.nodes[at].kind, intel)
+            for at, way in enumerate(found)
+        ]
+
+    def _leads_on(self, base: int, node: int, other: int, kind: int, way: Way) -> bool:
+        """Through a GPU only as one hop of NVLink to another GPU."""
+        if node == base or self.nodes[node].kind != "gpu":
+            return True
+        return kind == NVL and self.nodes[other].kind == "gpu" and way.hops <= 1
+
+    def _extend(
+        self,
+        found: list[Way],
+        node: int,
+        at: int,
+        other: int,
+        kind: int,
+        following: list[int],
+    ) -> None:
+        way, known = found[node], found[other]
+        speed = min(way.speed, self.room[at])
+        if (known.speed and known.hops <= way.hops) or known.speed >= speed:
+            return
+        here, there = self.nodes[node].kind, self.nodes[other].kind
+        type_ = LOC if kind == NET else kind
+        if here == there == "pci":
+            type_ = PXB
+        if kind == PIX and "cpu" in (here, there):
+            type_ = PHB
+        if here == "gpu" and way.type == type_ == NVL and way.hops > 0:
+            type_ = NVB
+        found[other] = Way(
+            max(way.type, type_), way.hops + 1, speed, (self.reverse[at], *way.links)
+        )
+        if other not in following:
+            following.append(other)
+
+    def _priced(self, way: Way, start: str, intel: bool) -> Way:
+        dear = intel and way.type == PHB and start == "gpu"
+        cost = tuple(
+            INTEL if dear and self.type[at] == PIX else 1.0 for at in way.links
+        )
+        return Way(way.type, way.hops, way.speed, way.links, cost)
+
+
+def joined(first: Way, second: Way, type_: int | None = None) -> Way:
+    """Over a node in between."""
+    found = max(first.type, second.type) if type_ is None else type_
+    links, cost = first.links + second.links, first.cost + second.cost
+    return Way(
+        found, first.hops + second.hops, min(first.speed, second.speed), links, cost
+    )

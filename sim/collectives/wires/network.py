@@ -1,0 +1,80 @@
+"""What NCCL gets out of a network, as the cluster file says it: facts of a fabric, not of a kind of GPU.
+
+Every step over the network is a chunk that a CTA writes, a CPU thread (the proxy) posts, the NIC sends, and the proxy
+of the other side sees (NCCL src/transport/net.cc, src/proxy.cc). None of that is in a link's latency.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from sim.collectives.constants import Constants
+
+# Kinds of links inside a host; all others are the network's.
+INSIDE = frozenset({"nvlink", "pcie", "c2c", "socket", "memory", "nvme"})
+
+
+@dataclass(frozen=True)
+class Network:
+    """Facts of a cluster's network; what its file does not say is None or empty.
+
+    Attributes
+    ----------
+    share : float or None
+        Share of the ports' payload bandwidth that NCCL's traffic reaches.
+    pairs : float or None
+        The same for messages between pairs; None: no different.
+    hops : Mapping
+        Seconds of one step between hosts over the links' latency, by protocol.
+    message : float
+        Seconds of the proxy for each part of a message to a rank of another host.
+    channel : float or None
+        Bytes/s that one channel carries of messages between hosts.
+    eager, rendezvous : float
+        Bytes from which the two sides agree on a message before it is sent, and the seconds that this costs the proxy
+        for each channel of a step. Only LL and LL128 send less; `hops` of Simple has it in it.
+    amd : bool
+        Whether the hosts' CPUs are AMD's, to which NCCL's cost model gives other numbers.
+    """
+
+    share: float | None = None
+    pairs: float | None = None
+    hops: Mapping[str, float] = field(default_factory=dict)
+    message: float = 0.0
+    channel: float | None = None
+    eager: float = float("inf")
+    rendezvous: float = 0.0
+    amd: bool = False
+
+    def wire(self, table: Constants, kind: str, pairs: bool = False) -> float:
+        """Share of a link's payload bandwidth that NCCL's traffic, or its messages between pairs, can use."""
+        share = self.pairs if pairs and self.pairs is not None else self.share
+        return table.wire(kind) if share is None or kind in INSIDE else share
+
+    def agreed(self, proto: str, amount: float, channels: int) -> float:
+        """Seconds that a step between hosts takes longer when each of its channels sends `amount` bytes on the wire."""
+        return (
+            self.rendezvous * channels
+            if proto != "Simple" and amount >= self.eager
+            else 0.0
+        )
+
+
+def network_of(fabric: Any) -> Network:
+    """The facts that the cluster file of `fabric` states."""
+    facts = fabric.cluster_facts
+    steps = {"LL": facts.net_ll, "LL128": facts.net_ll128, "Simple": facts.net_simple}
+    return Network(
+        share=facts.net_share,
+        pairs=facts.net_pairs_share,
+        hops={
+            proto: seconds for proto, seconds in steps.items() if seconds is not None
+        },
+        message=facts.net_message or 0.0,
+        channel=facts.net_channel,
+        eager=float("inf") if facts.net_eager is None else facts.net_eager,
+        rendezvous=facts.net_rendezvous or 0.0,
+        amd=bool(facts.amd_cpu),
+    )

@@ -1,0 +1,142 @@
+"""How bytes spread over the links of a fabric, and what the planner remembers about it."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+import numpy as np
+
+T = TypeVar("T")
+# Above so many flows whole columns are quicker than pair by pair.
+MANY = 32
+
+
+@dataclass
+class Index:
+    """One fabric's memory; `plans` is the cache of finished plans."""
+
+    order: dict[str, int] = field(default_factory=dict)
+    splits: dict[tuple[str, str], tuple[np.ndarray, np.ndarray]] = field(
+        default_factory=dict
+    )
+    groups: dict[Any, Any] = field(default_factory=dict)
+    plans: dict[Any, Any] = field(default_factory=dict)
+    domains: dict[str, int] = field(default_factory=dict)
+    known: dict[Any, Any] = field(default_factory=dict)
+
+
+_indices: dict[int, tuple[weakref.ref[Any], Index]] = {}
+
+
+def index_of(fabric: Any) -> Index:
+    """The index of `fabric`, made on first use and dropped with it."""
+    key = id(fabric)
+    known = _indices.get(key)
+    if known is not None and known[0]() is fabric:
+        return known[1]
+    index = Index(order={gpu: i for i, gpu in enumerate(fabric.gpus)})
+    _indices[key] = weakref.ref(fabric, lambda _: _indices.pop(key, None)), index
+    return index
+
+
+def once(fabric: Any, key: Any, make: Callable[[], T]) -> T:
+    """What `make` returns, made once per fabric and key: what does not depend on the size of a collective."""
+    known = index_of(fabric).known
+    if key not in known:
+        known[key] = make()
+    return known[key]  # type: ignore[no-any-return]
+
+
+def split(fabric: Any, src: str, dst: str) -> tuple[np.ndarray, np.ndarray]:
+    """Links from `src` to `dst` and the share of the bytes on each (GPU - 5 of 18 links - switch 0, ...)."""
+    splits = index_of(fabric).splits
+    if (src, dst) not in splits:
+        splits[src, dst] = fabric.spread(src, dst)
+    return splits[src, dst]
+
+
+def gather(
+    fabric: Any, hops: list[tuple[str, str, float]]
+) -> tuple[np.ndarray, np.ndarray]:
+    """Links and bytes on each of flows (source, destination, bytes), summed; links ascending."""
+    if not hops:
+        return np.empty(0, dtype=np.int64), np.empty(0)
+    if len(hops) > MANY:
+        src, dst, each = zip(*hops, strict=True)
+        return used(
+            fabric.loads(fabric.positions(src), fabric.positions(dst), np.array(each))
+        )
+    parts = [(split(fabric, src, dst), amount) for src, dst, amount in hops]
+    links = np.concatenate([links for (links, _), _ in parts])
+    amounts = np.concatenate([share * amount for (_, share), amount in parts])
+    unique, where = np.unique(links, return_inverse=True)
+    return unique, np.bincount(where, weights=amounts, minlength=len(unique))
+
+
+def used(loads: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Links that carry anything, and bytes on each."""
+    links = np.flatnonzero(loads)
+    return links, loads[links]
+
+
+def spreads(
+    fabric: Any, pairs: Sequence[tuple[str, str]]
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """`split` of many pairs: number of the pair, link and share, sorted by pair and link."""
+    if len(pairs) > MANY:
+        src, dst = zip(*pairs, strict=True)
+        return fabric.spreads(fabric.positions(src), fabric.positions(dst))  # type: ignore[no-any-return]
+    parts = [split(fabric, src, dst) for src, dst in pairs]
+    number = np.repeat(np.arange(len(parts)), [len(links) for links, _ in parts])
+    empty = [(np.empty(0, dtype=np.int64), np.empty(0))]
+    links, share = (
+        np.concatenate([part[k] for part in parts or empty]) for k in (0, 1)
+    )
+    return number, links, share
+
+
+def latency(fabric: Any, src: str, dst: str) -> float:
+    """Seconds the first byte travels, on average over the parallel ways."""
+    links, share = split(fabric, src, dst)
+    return float(np.dot(fabric.links.latency[links], share))
+
+
+def domains(fabric: Any) -> dict[str, int]:
+    """Number of the NVLink domain of every GPU: a host, or a rack whose hosts share NVSwitches."""
+    known = index_of(fabric).domains
+    if not known:
+        known.update(_domains(fabric))
+    return known
+
+
+def _domains(fabric: Any) -> dict[str, int]:
+    nodes, (src, dst) = fabric.nodes, fabric.ends
+    first: dict[str, int] = {}
+    # Every node of a host hangs together with the host's first.
+    above = np.array(
+        [
+            first.setdefault(host, at) if host else at
+            for at, host in enumerate(nodes.hosts)
+        ]
+    )
+    rows = np.flatnonzero(fabric.links.kind == "nvlink")
+    label = above
+    while (
+        True
+    ):  # the lowest label spreads over NVLinks and within hosts until nothing changes
+        spread = label.copy()
+        np.minimum.at(spread, above[dst[rows]], label[src[rows]])
+        np.minimum.at(spread, above[src[rows]], label[dst[rows]])
+        spread = spread[spread][above]
+        if np.array_equal(spread, label):
+            return dict(
+                zip(
+                    fabric.gpus,
+                    label[fabric.positions(fabric.gpus)].tolist(),
+                    strict=True,
+                )
+            )
+        label = spread

@@ -1,0 +1,171 @@
+"""NCCL over TCP sockets (NET/Socket): what the CPU thread that feeds them costs.
+
+The GPU copies every step into a pinned buffer; one proxy thread per GPU sees it, sends a header of four bytes and then
+the data; the proxy thread of the receiver takes both and its GPU copies them on (NCCL src/transport/net.cc and
+net_socket.cc). So one hop between hosts takes
+
+    NCCL's own hop + links + messages x (send + receive) + bytes x copy + bytes of one message x stage
+
+where a thread pays `receive` only if it sends and receives in the same round, data of at most 128 bytes travels with
+its header (`control` of a message's cost), and so do the empty second halves of small chunks. A thread that has many
+messages is busy for their sum, however few of them lie on the critical path. A ring goes round in loops of a FIFO's
+half each: a loop begins when the last slice of the one before has come through, and meanwhile the port is idle.
+Constants: [socket.tcp] of sim/costs/hardware/extra-nccl.toml; errors: docs/collectives.md.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from sim.collectives import constants, machine
+from sim.collectives.group import Group
+from sim.collectives.nccl import protocols
+from sim.collectives.plan import Plan
+from sim.collectives.wires import shaping, transport
+from sim.collectives.wires.socket_traffic import Traffic, counter, traffic_of
+from sim.spec.sections import Nccl
+
+INLINE = 128.0  # bytes that travel with their header (NCCL_SOCKET_INLINE)
+TASK = 65_536.0  # least bytes of a part that a helper thread takes (NCCL_SOCKET_MIN_TASKSIZE)
+MAX_THREADS, MAX_SOCKETS = 16, 64  # of one connection; NCCL takes what is more as this
+
+
+@dataclass(frozen=True)
+class Tcp:
+    """TCP on one kind of host: [socket.tcp]. Seconds, and seconds per byte.
+
+    `taken`: a byte that a thread receives between those it sends. `hop`: a hop over NCCL's own guess of it. `light`:
+    what a message of LL or LL128 costs the thread over one of Simple. 0, 0 and 1 where nothing was fitted to them.
+    """
+
+    send: float
+    receive: float
+    control: float
+    copy: float
+    copy_flags: float
+    stage: float
+    wake: float
+    taken: float = 0.0
+    hop: float = 0.0
+    light: float = 1.0
+
+
+def tcp_of(fabric: Any) -> Tcp:
+    """The constants of TCP on these hosts: the cluster's own file of constants may have its table [socket.tcp]."""
+    values = machine.of(fabric).tables["socket"]["tcp"]
+    return Tcp(
+        **{key: float(value) for key, value in values.items() if key != "evidence"}
+    )
+
+
+def used(group: Group, fabric: Any, wanted: Nccl) -> bool:
+    """Whether NCCL reaches other hosts of this group by sockets: the cluster file or [nccl] net says so."""
+    return group.nodes > 1 and (
+        wanted.net == "socket" or bool(fabric.cluster_facts.tcp)
+    )
+
+
+def over(plan: Plan, group: Group, fabric: Any, wanted: Nccl) -> Plan:
+    """The plan as sockets carry it: its latency, the rate its proxy threads reach, and goodput on the links."""
+    traffic = traffic_of(plan, group, fabric, wanted)
+    if traffic is None:
+        note = f"{plan.algo} does not say what sockets carry of it: predicted as if by RDMA"
+        return plan if counter(plan.algo) else replace(plan, notes=(*plan.notes, note))
+    table = machine.of(fabric)
+    tcp = tcp_of(fabric)
+    pace = table.paces.get((plan.algo, plan.proto))
+    start, step = (table.pairs.start, 0.0) if pace is None else (pace.start, pace.hop)
+    each, own = message_time(traffic, plan.proto, tcp, wanted)
+    own += max(0.0, group.remote_latency - _inside(fabric, group))
+    busy = traffic.rounds * each
+    plan = replace(
+        plan,
+        usage=_goodput(plan, fabric, table),
+        rate_cap=plan.size / busy,
+        latency=0.0,
+    )
+    moving = plan.duration(fabric.links.bandwidth)
+    fixed = start + traffic.local * step
+    if shaping.bucket(fabric):
+        path = max(fixed + traffic.remote * (own + each), start + busy)
+        delay = max(0.0, path - moving)
+    else:
+        # While one slice is on the wire the next is prepared: of a hop only what is longer than that costs time.
+        hidden = moving / traffic.rounds * (1 - 1 / traffic.slices)
+        delay = fixed + traffic.remote * max(0.0, own - hidden)
+    # A pause between loops is idle time of a port, which others can use: it lowers this operation's rate, no more.
+    idle = traffic.loops * max(
+        0.0,
+        _pause(traffic, plan.proto, tcp, own, wanted) - shaping.refill(plan, fabric),
+    )
+    return replace(
+        plan, latency=delay, rate_cap=plan.size / (moving + idle), on_cpu=True
+    )
+
+
+def _pause(traffic: Traffic, proto: str, tcp: Tcp, own: float, wanted: Nccl) -> float:
+    """Seconds from the arrival of a loop's last slice until the first of the next loop is on its way."""
+    lanes, _ = helpers(traffic.part, wanted)
+    return (
+        own
+        + tcp.send
+        + tcp.receive
+        + traffic.part * (tcp.copy if proto == "Simple" else tcp.copy_flags) / lanes
+    )
+
+
+def message_time(
+    traffic: Traffic, proto: str, tcp: Tcp, wanted: Nccl
+) -> tuple[float, float]:
+    """Seconds of one round in the busiest thread, and of the rest of one hop without its links."""
+    one = (tcp.send + (tcp.receive if traffic.shared else 0.0)) * (
+        1.0 if proto == "Simple" else tcp.light
+    )
+    own = protocols.ring_step(proto) + tcp.hop
+    if traffic.part <= INLINE:
+        each = (traffic.data + traffic.empty) * tcp.control * one
+        return each, own
+    lanes, wake = helpers(traffic.part, wanted)
+    copy = (tcp.copy if proto == "Simple" else tcp.copy_flags) / lanes
+    stage = tcp.stage / lanes if proto == "Simple" else 0.0
+    copy += tcp.taken / lanes if traffic.shared or traffic.both else 0.0
+    each = (traffic.data + tcp.control * traffic.empty) * one + traffic.amount * copy
+    return each, own + traffic.part * stage + wake * tcp.wake
+
+
+def helpers(part: float, wanted: Nccl) -> tuple[float, float]:
+    """Threads that copy one message at once, and how many must be woken on the way (0 or 2: one on each side).
+
+    Without NCCL_SOCKET_NTHREADS the proxy thread sends everything itself, whatever NCCL_NSOCKS_PERTHREAD says.
+    """
+    threads = min(wanted.socket_nthreads or 0, MAX_THREADS)
+    if threads == 0:
+        return 1.0, 0.0
+    sockets = threads * min(wanted.nsocks_perthread or 1, MAX_SOCKETS // threads)
+    tasks = math.ceil(part / max(TASK, math.ceil(part / sockets)))
+    return float(max(1, min(threads, tasks))), 2.0
+
+
+def _inside(fabric: Any, group: Group) -> float:
+    """Seconds of the links between GPU and NIC on both ends: NCCL's own hop counts them."""
+    src, dst = group.hosts[0][0], group.hosts[1][0]
+    links, share = transport.between(fabric, src, dst, group.outside)
+    near = np.array(
+        [fabric.links.kind[i] in ("pcie", "socket", "c2c", "memory") for i in links]
+    )
+    return float(np.dot(fabric.links.latency[links] * near, share))
+
+
+def _goodput(plan: Plan, fabric: Any, table: constants.Constants) -> np.ndarray:
+    """Bytes on each link: where the cluster file gives TCP's goodput, headers are counted already."""
+    if fabric.cluster_facts.tcp is None:
+        return plan.usage
+    wires = np.array([table.wire(str(fabric.links.kind[i])) for i in plan.links])
+    outside = np.array(
+        [fabric.links.kind[i] != "nvlink" for i in plan.links], dtype=bool
+    )
+    return np.where(outside, plan.usage * wires, plan.usage)

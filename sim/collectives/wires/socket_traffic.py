@@ -1,0 +1,236 @@
+"""What NCCL's proxy threads have to move over TCP sockets, by algorithm; what that costs is in `socket.py`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from sim.collectives import machine
+from sim.collectives.algorithms import tree
+from sim.collectives.group import Group
+from sim.collectives.nccl import channels as rules
+from sim.collectives.nccl import protocols, rings, search, searched
+from sim.collectives.plan import Plan
+from sim.collectives.registry import algorithms
+from sim.spec.sections import Nccl
+
+CHUNK_SLOTS = 4  # FIFO slots of a ring's Simple chunk, in two slices
+LEAST = 2 / 32  # FIFO slots of the smallest slice: a thirty-second of the largest
+SMALLEST = 16.0  # bytes of data of the smallest LL chunk
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """What the proxy threads have to move for one operation, per operation of a back-to-back sequence.
+
+    Attributes
+    ----------
+    remote, local : float
+        Hops between hosts and inside them that a rank waits for.
+    rounds : float
+        Rounds of messages that the busiest thread handles.
+    data, empty : float
+        Messages with data and without that it sends in a round.
+    part : float
+        Bytes of the largest message, flags included.
+    amount : float
+        Bytes it sends in a round, flags included.
+    shared : bool
+        Whether it receives as many in the same round.
+    both : bool
+        Whether it receives as many bytes over the whole operation, if not in the same round.
+    loops : float
+        Times that the ring goes round.
+    slices : int
+        Messages into which a channel's chunk is cut: while one is under way the next can be prepared.
+    """
+
+    remote: float
+    local: float
+    rounds: float
+    data: float
+    empty: float
+    part: float
+    amount: float
+    shared: bool
+    loops: float = 0.0
+    slices: int = 1
+    both: bool = False
+
+
+def traffic_of(plan: Plan, group: Group, fabric: Any, wanted: Nccl) -> Traffic | None:
+    """What the sockets carry; None for what needs no socket, or an algorithm that sockets cannot run."""
+    count = counter(plan.algo)
+    near = plan.algo == "pairwise" and all(
+        _host(group, a) == _host(group, b) for a, b in _edges(plan)
+    )
+    return (
+        None
+        if count is None or plan.size <= 0 or near
+        else count(plan, group, fabric, wanted)
+    )
+
+
+def counter(algo: str) -> Callable[[Plan, Group, Any, Nccl], Traffic] | None:
+    """What counts an algorithm's messages: NCCL's are here, another brings its own; None if it has none."""
+    return TRAFFIC.get(algo) or getattr(algorithms().get(algo), "traffic", None)
+
+
+def _ring(plan: Plan, group: Group, fabric: Any, wanted: Nccl) -> Traffic:
+    if plan.op in ("broadcast", "reduce"):
+        return _chain(plan, group, fabric, wanted)
+    n, nodes = group.n, group.nodes
+    hops = (2 if plan.op == "all_reduce" else 1) * (n - 1)
+    # Operations that follow each other start where a rank is ready: on average they see each kind of hop in turn.
+    remote = hops * nodes / n
+    ways = _ways(group, wanted)
+    shared = min(len(host) for host in group.hosts) < 2 * ways or _crossed(
+        group, fabric, wanted
+    )
+    share = plan.size / n / plan.channels
+    width = protocols.WIRE[plan.proto]
+    slot = protocols.slot(plan.proto, wanted.buffer_size)
+    if plan.proto != "Simple":
+        share = max(share, SMALLEST)
+        loops = max(1, math.ceil(share / slot))
+        part, data, empty = width * share / loops, 1, 0
+    else:
+        loops = max(1, math.ceil(share / (CHUNK_SLOTS * slot)))
+        chunk = share / loops
+        data = 2 if chunk > LEAST * slot else 1
+        part, empty = min(chunk, max(chunk / 2, LEAST * slot)), 2 - data
+    count = max(1.0, plan.channels / ways)
+    return Traffic(
+        remote * loops,
+        (hops - remote) * loops,
+        hops * loops,
+        data * count,
+        empty * count,
+        part,
+        width * share / loops * plan.channels / ways,
+        shared,
+        loops,
+        data,
+    )
+
+
+def _ways(group: Group, wanted: Nccl) -> int:
+    """Rings that enter and leave a host at GPUs of their own: one for each NIC."""
+    return max(1, min(group.net.nics, len(rings.cycles(group, wanted.cross_nic))))
+
+
+def _crossed(group: Group, fabric: Any, wanted: Nccl) -> bool:
+    """Whether rings leave a host by another NIC than they enter it: then the GPU beside a NIC sends for one ring and
+    receives for another. Before 2.21 NCCL is taken to go a longer way to the same NIC instead: its rings over TCP are
+    three times as fast on hosts where each NIC is near one GPU.
+    """
+    if wanted.release < (2, 21) or search.switched(group, fabric):
+        return False
+    return any(
+        graphs.ring.cross > 0 for graphs in searched.every_host(group, fabric, wanted)
+    )
+
+
+def _chain(plan: Plan, group: Group, fabric: Any, wanted: Nccl) -> Traffic:
+    """A broadcast or reduce: chunks of one slot relayed along the ring."""
+    share, width = plan.size / plan.channels, protocols.WIRE[plan.proto]
+    chunks = max(1, math.ceil(share / protocols.slot(plan.proto, wanted.buffer_size)))
+    part = width * share / chunks
+    # The root runs ahead of the others, so operations in a row hide most of their hops, as inside a host.
+    depth = machine.of(fabric).pace("ring", plan.proto).depth
+    remote = group.nodes - 1
+    shared = group.nodes > 2 and min(len(host) for host in group.hosts) == 1
+    count = plan.channels / _ways(group, wanted)
+    local = group.n - 1 - remote
+    return Traffic(
+        depth * remote,
+        depth * local,
+        chunks,
+        max(1.0, count),
+        0.0,
+        part,
+        part * count,
+        shared,
+    )
+
+
+def _tree(plan: Plan, group: Group, fabric: Any, wanted: Nccl) -> Traffic:
+    """Up and down; half of the channels on each of two trees, in which an inner host of one is a leaf of the other."""
+    share, width = plan.size / plan.channels, protocols.WIRE[plan.proto]
+    chunk = tree.chunk_of(share, group, plan.proto, wanted.buffer_size)
+    chunks = max(1, math.ceil(share / chunk))
+    # Every NIC has a GPU that speaks to the network for its channels.
+    ways = max(1, min(group.net.nics, *(len(host) for host in group.hosts)))
+    count = max(1.0, plan.channels / 2 / ways)
+    remote = 2 * int(math.log2(group.nodes))
+    local = (
+        2 * (max(len(host) for host in group.hosts) - 1) if plan.algo == "tree" else 0
+    )
+    # Hosts send as many messages as the trees send them bytes; what one hop waits for is one direction.
+    rounds = chunks * 2 * tree.busiest(group.nodes)
+    return Traffic(
+        remote,
+        local,
+        rounds,
+        count,
+        0.0,
+        width * chunk,
+        width * chunk * count,
+        False,
+        both=True,
+    )
+
+
+def _pat(plan: Plan, group: Group, fabric: Any, wanted: Nccl) -> Traffic:
+    steps = math.ceil(math.log2(group.n))
+    amount = plan.size * (group.n - 1) / group.n / steps
+    slot = protocols.slot(plan.proto, wanted.buffer_size)
+    data = max(plan.channels, math.ceil(amount / slot))
+    return Traffic(steps, 0.0, steps, data, 0.0, amount / data, amount, True)
+
+
+def _host(group: Group, gpu: str) -> int:
+    return next(number for number, host in enumerate(group.hosts) if gpu in host)
+
+
+def _edges(plan: Plan) -> list[tuple[str, str]]:
+    """Pairs of ranks between which a message goes; of an all-to-all, gather or scatter one that stands for all."""
+    ranks = plan.ranks
+    if plan.op == "sendrecv":
+        return list(zip(ranks, ranks[1:] + ranks[:1], strict=True))
+    return [(ranks[0], ranks[1 if plan.op in ("send", "recv") else -1])]
+
+
+def _pairs(plan: Plan, group: Group, fabric: Any, wanted: Nccl) -> Traffic:
+    n, op = group.n, plan.op
+    place = {gpu: number for number, host in enumerate(group.hosts) for gpu in host}
+    per_host = min(len(host) for host in group.hosts)
+    many = op in ("all_to_all", "gather", "scatter")
+    message = plan.size / n if many else plan.size
+    peers = n - per_host if many else 1
+    graph = rules.search(group, fabric.gpu_model, wanted)
+    parts = rules.message_channels(message, n, graph, group.nodes, wanted.buffer_size)
+    limit = min(
+        float(rules.P2P_CHUNK["network"]), protocols.slot("Simple", wanted.buffer_size)
+    )
+    chunks = max(1, math.ceil(message / parts / limit))
+    part = message / parts / chunks
+    # A shift round the ring: ranks whose partners are near run ahead, so that not every time a hop is waited for; how
+    # far they can is not known beyond two GPUs a host (guess).
+    far = [place[a] != place[b] for a, b in _edges(plan)]
+    remote = max(0.5, sum(far) / len(far)) if op == "sendrecv" else 1.0
+    shared = op == "all_to_all" or (op == "sendrecv" and per_host == 1)
+    return Traffic(
+        remote, 0.0, chunks, peers * parts, 0.0, part, part * peers * parts, shared
+    )
+
+
+TRAFFIC: dict[str, Callable[[Plan, Group, Any, Nccl], Traffic]] = {
+    "ring": _ring,
+    "tree": _tree,
+    "nvls_tree": _tree,
+    "pat": _pat,
+    "pairwise": _pairs,
+}

@@ -1,0 +1,228 @@
+"""What meets in a run: a simulated rank with its running kernels, and one communication of several ranks.
+
+Kernels and transfers on one GPU disturb each other both ways, and each is told when the other comes or goes: a
+kernel when communication takes or gives back SMs, a transfer when the kernels beside it change.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+import simpy
+from simpy.events import URGENT
+
+from sim.engine.fluid import Network, Transfer
+from sim.graph.opgraph import Program
+
+if TYPE_CHECKING:
+    from sim.collectives.plan import Plan
+
+
+class Running:
+    """A kernel under way; its speed follows the SMs that communication leaves it.
+
+    Its end is an event; when that comes sooner or later than thought, whoever waits for it is moved to another event,
+    which is cheaper than to interrupt a process.
+    """
+
+    __slots__ = ("end", "kernel", "left", "since", "speed")
+
+    def __init__(
+        self, end: simpy.Event, kernel: int, left: float, since: float, speed: float
+    ) -> None:
+        self.end, self.kernel, self.left, self.since, self.speed = (
+            end,
+            kernel,
+            left,
+            since,
+            speed,
+        )
+
+    def adapt(self, speed: float) -> None:
+        """It runs at another speed from now on."""
+        env = self.end.env
+        self.left -= (env.now - self.since) * self.speed
+        self.since, self.speed = env.now, speed
+        if self.left > 1e-12:
+            end: simpy.Event = env.timeout(self.left / speed)
+        else:  # it ends at this moment
+            end = simpy.Event(env)
+            end._ok, end._value = True, None
+            env.schedule(end, URGENT)
+        end.callbacks, self.end.callbacks = self.end.callbacks, end.callbacks
+        self.end = end
+
+
+def ended(ranks: Sequence[Rank]) -> float:
+    """Share of the ranks' operations that have ended, 0 to 1: how far a run is, for who watches it."""
+    ends = [np.array(rank.end) for rank in ranks]
+    return sum(int((end >= 0).sum()) for end in ends) / (sum(map(len, ends)) or 1)
+
+
+class Rank:
+    """State of one simulated rank while it runs."""
+
+    def __init__(
+        self,
+        env: simpy.Environment,
+        program: Program,
+        steps: int,
+        slowdown: Callable[[int, int], float],
+    ) -> None:
+        self.env, self.program, self.slowdown = env, program, slowdown
+        total = steps * len(program)
+        self.launch = [0.0] * total
+        self.start = [-1.0] * total
+        self.end = [-1.0] * total
+        self.ready: dict[
+            int, float
+        ] = {}  # communication: when the last peer had arrived
+        self.issued = 0
+        self.channels = 0
+        self.running: dict[int, Running] = {}
+        self.grains: dict[
+            int, float
+        ] = {}  # streams on which a chain runs: when one of its kernels ends, on average
+        self.transferring: list[Meeting] = []
+        # Streams with a kernel running or coming right after the last one: how much longer transfers take beside it.
+        self.working: dict[int, float] = {}
+        self.kernel_end: simpy.Event | None = None
+        self._waiters: dict[int, simpy.Event] = {}
+        self._issue: simpy.Event | None = None
+
+    def ended(self, g: int) -> simpy.Event:
+        """Event of the end of operation ``g`` (counted over steps)."""
+        if g not in self._waiters:
+            self._waiters[g] = self.env.event()
+        return self._waiters[g]
+
+    def finish(self, g: int, time: float) -> None:
+        self.end[g] = time
+        event = self._waiters.pop(g, None)
+        if event is not None:
+            event.succeed()
+
+    def publish(self, issued: int) -> None:
+        """The host has decided the launch times of all operations before ``issued``."""
+        if issued > self.issued:
+            self.issued = issued
+            if self._issue is not None:
+                self._issue.succeed()
+                self._issue = None
+
+    def issue(self) -> simpy.Event:
+        if self._issue is None:
+            self._issue = self.env.event()
+        return self._issue
+
+    def work(self, stream: int, contention: float) -> None:
+        """A stream goes on with a kernel: transfers beside it take longer by the factor `contention`."""
+        if self.working.get(stream) != contention:
+            self.working[stream] = contention
+            self._adapt()
+
+    def rest(self, stream: int) -> None:
+        """A stream has nothing to run for a while."""
+        if stream in self.working:
+            del self.working[stream]
+            self._adapt()
+
+    def _adapt(self) -> None:
+        for meeting in self.transferring:
+            meeting.adapt()
+
+    def hold(self, channels: int) -> None:
+        """Communication takes (or, negative, gives back) SMs: running kernels change speed."""
+        self.channels += channels
+        for running in self.running.values():
+            running.adapt(
+                1.0 / self.slowdown(running.kernel, self.channels)
+                if self.channels
+                else 1.0
+            )
+
+
+class Meeting:
+    """One communication of one step: counts arrivals, moves the bytes and tells everyone when it has ended.
+
+    Once all are there it takes the plan's latency, and then moves its parts through the network, one after the other.
+    """
+
+    __slots__ = (
+        "begin",
+        "done",
+        "here",
+        "network",
+        "parts",
+        "plan",
+        "ranks",
+        "ready",
+        "senders",
+        "sent",
+        "transfer",
+    )
+
+    def __init__(
+        self, network: Network, plan: Plan, parts: tuple[Plan | None, ...]
+    ) -> None:
+        env = network.env
+        self.network, self.plan, self.parts = network, plan, list(parts)
+        self.transfer: Transfer | None = None
+        self.ranks: list[Rank] = []
+        self.here: tuple[Rank, ...] = ()  # those that had come when it began
+        self.begin = 0.0
+        self.ready = env.event()
+        self.ready.callbacks.append(self._start)
+        self.done = env.event()
+        # Kernels of these ranks may end when it is sent: the rest is in their buffers.
+        self.senders: list[Rank] = []
+        self.sent = env.event()
+
+    def _start(self, _: simpy.Event) -> None:
+        env = self.network.env
+        self.begin, self.here = env.now, tuple(self.ranks)
+        for rank in self.here:
+            rank.transferring.append(self)
+        env.timeout(self.plan.latency).callbacks.append(self._send)
+
+    def _send(self, _: simpy.Event) -> None:
+        """The next part's bytes, if there are any."""
+        part = self.parts.pop(0)
+        if part is None:
+            self._sent(_)
+        else:
+            self.transfer = self.network.begin(part, self.speed)
+            self.transfer.done.callbacks.append(self._sent)
+
+    def _sent(self, _: simpy.Event) -> None:
+        self.transfer = None
+        if not self.sent.triggered:
+            self.sent.succeed()
+            for rank in self.senders:
+                rank.transferring.remove(self)
+        if self.parts:
+            self._send(_)
+            return
+        for rank in self.here:
+            if rank not in self.senders:
+                rank.transferring.remove(self)
+        self.done.succeed()
+
+    def over(self, rank: Rank) -> simpy.Event:
+        """When it has ended for a rank."""
+        return self.sent if rank in self.senders else self.done
+
+    @property
+    def speed(self) -> float:
+        """Less than 1 while kernels run beside it on any of its GPUs."""
+        return 1.0 / max(
+            (beside for rank in self.ranks for beside in rank.working.values()),
+            default=1.0,
+        )
+
+    def adapt(self) -> None:
+        """Kernels beside it came or went."""
+        if self.transfer is not None:
+            self.transfer.limit(self.speed)

@@ -1,0 +1,178 @@
+"""Which transfers share links, and the rates of those that do, remembered: a step asks for the same ones many times.
+
+A transfer's *shape* is its links with the bytes on each. Its rate depends on nothing but the shapes and the caps of
+those with which it shares links, directly or through others; ten thousand transfers of a pipeline have a few dozen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Protocol, TypeVar
+
+import numpy as np
+
+from sim.engine.fair_share import Incidence, rates
+
+if TYPE_CHECKING:
+    from sim.collectives.plan import Plan
+
+# From so many transfers at once on, columns find what is connected faster than pairs do.
+MANY = 48
+# Solutions remembered; a run with noise never asks for the same twice, and forgets them all when they are so many.
+REMEMBERED = 10_000
+
+
+class Sharer(Protocol):
+    """A transfer in flight; `number` is its place in the order in which they began."""
+
+    number: int
+    shape: int
+    cap: float
+
+
+T = TypeVar("T", bound=Sharer)
+Solution = tuple[list[float], list[int]]
+
+
+class _Near(dict[int, bool]):
+    """Whether a shape shares a link with another, found when it is asked for."""
+
+    def __init__(self, shapes: Shapes, mine: int) -> None:
+        super().__init__()
+        self.shapes, self.mine = shapes, mine
+
+    def __missing__(self, other: int) -> bool:
+        self[other] = self.shapes.near[other][self.mine] = found = self.shapes.meet(
+            self.mine, other
+        )
+        return found
+
+
+class Shapes:
+    """The shapes of a run's transfers, numbered, and which of them share links."""
+
+    def __init__(self, links: int) -> None:
+        self.plans: list[
+            Plan
+        ] = []  # one of every shape; keeps the arrays whose ids are keys
+        self.near: list[_Near] = []
+        self._numbers: dict[tuple[int, int], int] = {}
+        self._mark = np.zeros(links, dtype=bool)
+
+    def of(self, plan: Plan) -> int:
+        """The number of a plan's shape: same arrays, same shape."""
+        key = (id(plan.links), id(plan.usage))
+        if key not in self._numbers:
+            self._numbers[key] = len(self.plans)
+            self.near.append(_Near(self, len(self.plans)))
+            self.plans.append(plan)
+        return self._numbers[key]
+
+    def meet(self, one: int, other: int) -> bool:
+        """Whether two shapes have a link in common."""
+        links = self.plans[one].links
+        self._mark[links] = True
+        found = bool(self._mark[self.plans[other].links].any())
+        self._mark[links] = False
+        return found
+
+
+class Sharing:
+    """Max-min fair rates on links of `bandwidth` bytes/s; `solves` counts those that had to be solved."""
+
+    def __init__(self, bandwidth: np.ndarray) -> None:
+        self.bandwidth = bandwidth
+        self.shapes = Shapes(len(bandwidth))
+        self.solves = 0
+        self._known: dict[tuple[tuple[int, float], ...], Solution] = {}
+
+    def leaves_room(self, shape: int, active: Mapping[int, T]) -> bool:
+        """Whether any of those in flight may share a link with a shape."""
+        near = self.shapes.near[shape]
+        return len(active) > MANY or any(near[a.shape] for a in active.values())
+
+    def reached(
+        self, active: Mapping[int, T], changed: Iterable[T], left: Iterable[int]
+    ) -> list[list[T]]:
+        """Those in flight that share links with what changed, or with shapes that left, directly or through others.
+
+        Returns
+        -------
+        list of list
+            In groups that share nothing with each other, if they are few; in any case those of a group in their order.
+        """
+        if len(active) > MANY:
+            return self._reached_of_many(list(active.values()), changed, left)
+        rest, near = list(active.values()), self.shapes.near
+        seeds = list(changed)
+        for shape in left:
+            seeds += [a for a in rest if near[shape][a.shape]]
+        groups = []
+        for seed in seeds:
+            if seed not in rest:
+                continue
+            rest.remove(seed)
+            group, todo = [seed], [seed]
+            while todo and rest:
+                touched = near[todo.pop().shape]
+                if found := [a for a in rest if touched[a.shape]]:
+                    rest = [a for a in rest if not touched[a.shape]]
+                    group += found
+                    todo += found
+            group.sort(key=_number)
+            groups.append(group)
+        return groups
+
+    def _reached_of_many(
+        self, active: list[T], changed: Iterable[T], left: Iterable[int]
+    ) -> list[list[T]]:
+        uses, numbers = self._uses(active), {a.number for a in changed}
+        reached = np.fromiter((a.number in numbers for a in active), bool, len(active))
+        mark = np.zeros(len(self.bandwidth), dtype=bool)
+        for shape in left:
+            mark[self.shapes.plans[shape].links] = True
+        act, count = uses.activity, -1
+        mark[uses.links[reached[act]]] = True
+        while count != (count := int(reached.sum())):
+            reached |= np.bincount(act[mark[uses.links]], minlength=len(reached)) > 0
+            mark[uses.links[reached[act]]] = True
+        group = [active[at] for at in np.flatnonzero(reached).tolist()]
+        return [group] if group else []
+
+    def _uses(self, together: Sequence[Sharer]) -> Incidence:
+        plans = [self.shapes.plans[a.shape] for a in together]
+        return Incidence.of([p.links for p in plans], [p.usage for p in plans])
+
+    def rates(self, together: Sequence[Sharer]) -> Solution:
+        """Payload bytes/s of all that share links, and what holds each: a link, or -1 for its own cap."""
+        if len(together) > MANY:
+            return self._solved(together)
+        key = tuple([(a.shape, a.cap) for a in together])
+        found = self._known.get(key)
+        if found is None:
+            if len(self._known) >= REMEMBERED:
+                self._known.clear()
+            found = self._known[key] = self._solved(together)
+        return found
+
+    def _solved(self, together: Sequence[Sharer]) -> Solution:
+        self.solves += 1
+        if len(together) == 1:
+            return self._alone(self.shapes.plans[together[0].shape], together[0].cap)
+        caps = np.array([a.cap for a in together], dtype=np.float64)
+        found, bound = rates(self._uses(together), caps, self.bandwidth)
+        return found.tolist(), bound.tolist()
+
+    def _alone(self, plan: Plan, cap: float) -> Solution:
+        """One that shares its links with nobody."""
+        if len(plan.links):
+            with np.errstate(divide="ignore"):
+                width = self.bandwidth[plan.links] / plan.usage
+            narrowest = int(width.argmin())
+            if width[narrowest] < cap:
+                return [float(width[narrowest])], [int(plan.links[narrowest])]
+        return [float(cap)], [-1]
+
+
+def _number(sharer: Sharer) -> int:
+    return sharer.number

@@ -1,0 +1,183 @@
+"""Transfers to and from storage as activities of the network, by SimPy: a flow is a row of legs, one after the other.
+
+A leg takes a fixed time (a file is created, a plan is made), then moves bytes over links that others use too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import simpy
+
+from sim.collectives.plan import Plan
+from sim.engine.fluid import Network
+
+
+def _no_links() -> np.ndarray:
+    return np.empty(0, dtype=np.int64)
+
+
+@dataclass(frozen=True, eq=False)
+class Leg:
+    """Part of a flow: `latency` seconds, then `size` bytes over `links` at `cap` bytes/s at most."""
+
+    name: str
+    size: float = 0.0
+    cap: float = float("inf")
+    latency: float = 0.0
+    links: np.ndarray = field(default_factory=_no_links)
+    usage: np.ndarray = field(default_factory=_no_links)
+
+    @property
+    def plan(self) -> Plan:
+        """As the network takes it."""
+        return Plan(
+            self.name,
+            self.size,
+            (),
+            "storage",
+            "",
+            0,
+            self.latency,
+            self.links,
+            self.usage,
+            self.cap,
+            "guess",
+            on_cpu=True,
+        )
+
+
+def play(flows: Sequence[Sequence[Leg]], bandwidth: np.ndarray) -> list[list[float]]:
+    """Runs all flows at once from second 0; the end of every leg, in s.
+
+    Parameters
+    ----------
+    flows
+        Legs of each flow, in order.
+    bandwidth
+        Bytes/s of every link, shape (links,).
+    """
+    env = simpy.Environment()
+    network = Network(env, bandwidth)
+    ends: list[list[float]] = [[] for _ in flows]
+    for at, legs in enumerate(flows):
+        env.process(_flow(env, network, legs, ends[at]))
+    env.run()
+    return ends
+
+
+def _flow(
+    env: simpy.Environment, network: Network, legs: Sequence[Leg], ends: list[float]
+) -> Generator[Any, Any, None]:
+    for leg in legs:
+        if leg.latency > 0:
+            yield env.timeout(leg.latency)
+        if leg.size > 0:
+            yield network.begin(leg.plan).done
+        ends.append(float(env.now))
+
+
+@dataclass(frozen=True, eq=False)
+class Request:
+    """A request for tokens: it takes its turn at a prefill worker, sends its KV cache, and decodes.
+
+    Attributes
+    ----------
+    arrival, prefill : float
+        When it comes, and seconds of work at the worker `queue`.
+    sends : tuple of Leg
+        Way of the cache, one after the other.
+    early : float or None
+        Seconds of prefill after which the first bytes are there; None: all of it.
+    first, decode : float
+        Seconds to the first token after the cache is there, and to the last, at the worker `slots`.
+    """
+
+    arrival: float
+    queue: int
+    prefill: float
+    sends: tuple[Leg, ...]
+    early: float | None
+    slots: int
+    first: float
+    decode: float
+
+
+@dataclass
+class Served:
+    """When a request began its prefill, ended it, had sent its cache, had a place, its first and its last token, s."""
+
+    begun: float = 0.0
+    prefilled: float = 0.0
+    sent: float = 0.0
+    placed: float = 0.0
+    first: float = 0.0
+    last: float = 0.0
+
+
+def serve(
+    requests: Sequence[Request], at_once: int, bandwidth: np.ndarray
+) -> tuple[list[Served], np.ndarray]:
+    """Plays all requests: prefill workers do one at a time, decode workers `at_once`; bytes share the links.
+
+    Returns
+    -------
+    list of Served, np.ndarray
+        Times of every request, and bytes that every link carried.
+    """
+    env = simpy.Environment()
+    network = Network(env, bandwidth)
+    queues = {r.queue: simpy.Resource(env, 1) for r in requests}
+    slots = {r.slots: simpy.Resource(env, at_once) for r in requests}
+    found = [Served() for _ in requests]
+    for request, times in zip(requests, found, strict=True):
+        env.process(
+            _request(
+                env,
+                network,
+                request,
+                queues[request.queue],
+                slots[request.slots],
+                times,
+            )
+        )
+    env.run()
+    return found, network.carried
+
+
+def _request(
+    env: simpy.Environment,
+    network: Network,
+    r: Request,
+    queue: simpy.Resource,
+    slots: simpy.Resource,
+    times: Served,
+) -> Generator[Any, Any, None]:
+    yield env.timeout(r.arrival)
+    with queue.request() as turn:
+        yield turn
+        times.begun = float(env.now)
+        sending = None
+        if r.early is not None:
+            sending = env.process(_send(env, network, r, r.early))
+        yield env.timeout(r.prefill)
+        times.prefilled = float(env.now)
+    yield sending if sending is not None else env.process(_send(env, network, r, 0.0))
+    times.sent = float(env.now)
+    with slots.request() as place:
+        yield place
+        times.placed = float(env.now)
+        yield env.timeout(r.first)
+        times.first = float(env.now)
+        yield env.timeout(r.decode)
+        times.last = float(env.now)
+
+
+def _send(
+    env: simpy.Environment, network: Network, r: Request, wait: float
+) -> Generator[Any, Any, None]:
+    yield env.timeout(wait)
+    yield from _flow(env, network, r.sends, [])

@@ -1,0 +1,148 @@
+"""Files that `prestep run` writes beside what it prints, and the options that choose their parts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from sim.errors import InputError, Mistake
+from sim.units import parse_duration
+
+if TYPE_CHECKING:
+    from sim.analysis.prediction import Result
+    from sim.spec.sections import Scenario
+
+Command = Callable[..., Any]
+
+
+def options(command: Command) -> Command:
+    """--report, --each, --trace-window, --trace-ranks."""
+    path = click.Path(dir_okay=False, path_type=Path)
+    for made in (
+        click.option(
+            "--trace-ranks",
+            default="",
+            metavar="LIST",
+            help="Only these ranks in the trace: 0-7,16.",
+        ),
+        click.option(
+            "--trace-window",
+            default="",
+            metavar="FROM:TO",
+            help="Only this time in the trace: 0.1s:200ms.",
+        ),
+        click.option(
+            "--each",
+            multiple=True,
+            metavar="WHAT",
+            help="What-ifs for the report: as `whatif --each`.",
+        ),
+        click.option(
+            "--report",
+            type=path,
+            help="Write the report: one HTML file that works offline.",
+        ),
+    ):
+        command = made(command)
+    return command
+
+
+def check(
+    trace: Path | None,
+    report: Path | None,
+    each: Sequence[str],
+    window: str,
+    ranks: str,
+) -> dict[str, Any]:
+    """The exporter's options for the trace, before anything is simulated.
+
+    Raises
+    ------
+    InputError
+        For options that mean nothing without another, and windows or ranks that cannot be read.
+    """
+    mistakes, chosen = [], dict[str, Any]()
+    if each and report is None:
+        mistakes.append(
+            Mistake(
+                "command line",
+                "--each",
+                "--each alone",
+                "--report FILE.html, or `prestep whatif`",
+            )
+        )
+    for name, text in (("--trace-window", window), ("--trace-ranks", ranks)):
+        if text and trace is None:
+            mistakes.append(
+                Mistake("command line", name, f"{name} alone", "--trace FILE")
+            )
+    for name, text, read in (("window", window, _window), ("ranks", ranks, _ranks)):
+        if text:
+            try:
+                chosen[name] = read(text)
+            except InputError as error:
+                mistakes.extend(error.mistakes)
+    if mistakes:
+        raise InputError(mistakes)
+    return chosen
+
+
+def write_report(
+    result: Result,
+    path: Path,
+    scenario: Scenario,
+    each: Sequence[str],
+    known: dict[str, Any] | None = None,
+) -> Path:
+    """Write the report, with a tornado of `each`, or the short one; `known` as `validation.index.measured.lookup` has it."""
+    from sim import exporters
+    from sim.studies import whatif
+
+    words = [word.strip() for text in each for word in text.split(",")]
+    if words:
+        tornado = whatif.tornado(scenario, words, base=result.source)
+    else:
+        tornado = whatif.short_tornado(scenario, result)
+    return exporters.write(result, path, "html", tornado=tornado, known=known)
+
+
+def _window(text: str) -> tuple[float, float]:
+    first, colon, last = text.partition(":")
+    wrong = Mistake(
+        "command line",
+        "--trace-window",
+        f'"{text}"',
+        "FROM:TO with units such as 0.1s:200ms, FROM before TO",
+    )
+    try:
+        begin, end = (
+            parse_duration(part) if part.strip() else none
+            for part, none in ((first, 0.0), (last, float("inf")))
+        )
+    except (ValueError, InputError):
+        raise InputError(wrong) from None
+    if not colon or not begin < end:
+        raise InputError(wrong)
+    return begin, end
+
+
+def _ranks(text: str) -> frozenset[int]:
+    """`0-7,16`."""
+    found: set[int] = set()
+    for piece in text.split(","):
+        first, dash, last = piece.strip().partition("-")
+        if (
+            not first.isdigit()
+            or (dash and not last.isdigit())
+            or (dash and int(last) < int(first))
+        ):
+            raise InputError(
+                Mistake(
+                    "command line", "--trace-ranks", f'"{text}"', "ranks such as 0-7,16"
+                )
+            )
+        found.update(range(int(first), int(last or first) + 1))
+    return frozenset(found)

@@ -1,0 +1,182 @@
+"""The operation graph: what a training step executes, as columns.
+
+An operation is one launch on one stream of one rank: a kernel, a collective, a batch of sends and
+receives, or a wait of the host. Operations of a rank are stored in the order its host thread issues
+them; operations of one stream run in that order; ``deps`` adds the event waits between streams.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from sim.graph.kernel import Kernel
+
+KERNEL, COMM, SYNC = 0, 1, 2
+KINDS = ("kernel", "comm", "sync")
+PHASES_COMMUNICATION = 3  # index in OpGraph.phases under which communication is shown
+
+
+@dataclass(frozen=True)
+class Comm:
+    """One rendezvous: a collective or one point-to-point transfer.
+
+    Attributes
+    ----------
+    op : str
+        ``all_reduce``, ``all_gather``, ``reduce_scatter``, ``all_to_all``, ``broadcast`` or ``send``.
+    size : float
+        Bytes in the convention of nccl-tests (the large side of a gather or scatter).
+    groups : tuple of tuple of int
+        The ranks that take part; several groups when symmetric copies run at the same moment.
+    axis : str
+        The parallel axis it belongs to: dp, tp, pp, cp or ep.
+    arrivals : int
+        How many simulated operations must arrive before it starts.
+    in_place : bool
+        Inputs lie in the outputs.
+    copied : bool
+        Copy engines move it (user buffers): it takes no SM.
+    sender : int
+        Rank that starts it alone, because the receiver's buffers hold it all; -1: it starts when all have arrived.
+    """
+
+    op: str
+    size: float
+    groups: tuple[tuple[int, ...], ...]
+    axis: str
+    arrivals: int
+    in_place: bool = False
+    sender: int = -1
+    copied: bool = False
+
+
+@dataclass(frozen=True, eq=False)
+class Chain:
+    """Work of one rank that is recorded and executed once, and stands in a larger graph as two kernels.
+
+    The first lasts as long as the work without its last kernel and waits only for the host's first launch; the second
+    is that last kernel and waits for the host to have launched all of it. So a chain ends when its GPU work or its
+    host work does, whichever is later.
+
+    Attributes
+    ----------
+    name : str
+        Of the unit and its pass ("layer forward").
+    graph : OpGraph
+        One simulated rank's operations; host times are ignored.
+    times : int
+        Repetitions back to back.
+    tail : bool
+        The second of the two kernels.
+    """
+
+    name: str
+    graph: OpGraph
+    times: int
+    tail: bool
+    kind: str = "chain"
+    bytes: float = 0.0
+
+    @property
+    def flops(self) -> float:
+        """Of all repetitions, counted on the first kernel."""
+        kernels = self.graph.kernels
+        one = sum(
+            kernels[k].flops
+            for p in self.graph.programs
+            for k in p.payload[p.kind == KERNEL].tolist()
+        )
+        return 0.0 if self.tail else float(self.times * one)
+
+
+@dataclass(frozen=True)
+class Program:
+    """Operations of one simulated rank in the order its host issues them (columns of length n)."""
+
+    rank: int
+    kind: np.ndarray
+    stream: np.ndarray
+    payload: (
+        np.ndarray
+    )  # kernel: index into OpGraph.kernels; comm: index into Program.parts
+    host: np.ndarray  # seconds the host spends before the launch
+    deps: tuple[
+        tuple[int, ...], ...
+    ]  # operations of this rank that must have ended; negative: of the step before
+    phase: np.ndarray
+    layer: np.ndarray
+    microbatch: np.ndarray
+    parts: tuple[tuple[int, ...], ...]  # rendezvous each comm operation takes part in
+    names: tuple[str, ...]
+    gap: np.ndarray | None = (
+        None  # seconds after the operation before it and its deps; None: the machine's
+    )
+    latency: np.ndarray | None = (
+        None  # seconds from its launch to its start; None: the machine's
+    )
+
+    def __len__(self) -> int:
+        return len(self.kind)
+
+
+@dataclass(frozen=True, eq=False)
+class OpGraph:
+    """Programs of all simulated ranks with what they share.
+
+    ``represents[r]`` lists the ranks that a simulated rank stands for (symmetry folding); ``pace[r]`` is that of them
+    whose speed it has, where that is not its own.
+    """
+
+    programs: tuple[Program, ...]
+    kernels: tuple[Kernel | Chain, ...]
+    comms: tuple[Comm, ...]
+    streams: tuple[str, ...]
+    phases: tuple[str, ...]
+    represents: dict[int, tuple[int, ...]]
+    launch_limit: int = 1024
+    meta: dict[str, float] = field(default_factory=dict)
+    pace: dict[int, int] = field(default_factory=dict)
+
+    @property
+    def operations(self) -> int:
+        return sum(len(p) for p in self.programs)
+
+
+class Rendezvous:
+    """Numbers the communications of a graph so that the ranks that meet get the same index."""
+
+    def __init__(self) -> None:
+        self.comms: list[Comm] = []
+        self._index: dict[tuple[object, ...], int] = {}
+
+    def join(
+        self,
+        key: tuple[object, ...],
+        op: str,
+        size: float,
+        groups: Sequence[Sequence[int]],
+        axis: str,
+        arrivals: int,
+        in_place: bool = False,
+        copied: bool = False,
+    ) -> int:
+        """Index of the communication called ``key``, made on first use."""
+        if key not in self._index:
+            self._index[key] = len(self.comms)
+            self.comms.append(
+                Comm(
+                    op,
+                    size,
+                    tuple(tuple(g) for g in groups),
+                    axis,
+                    arrivals,
+                    in_place,
+                    copied=copied,
+                )
+            )
+        return self._index[key]

@@ -1,0 +1,79 @@
+"""The GPUs of a run: all alike, or some of them slower or faster than their model."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from sim.costs.changed import AS_MODEL, Speed, changed
+from sim.graph.opgraph import Chain, OpGraph
+
+if TYPE_CHECKING:
+    from sim.costs import Gpu
+    from topologies.fabric import Fabric
+
+
+@dataclass(frozen=True)
+class Fleet:
+    """GPUs by rank.
+
+    Attributes
+    ----------
+    gpu : Gpu
+        What they have in common: the model, or the changed model if all are changed alike.
+    model : Gpu
+        The model.
+    speeds : tuple of Speed
+        What each rank's GPU differs by from the model; empty when all are alike.
+    """
+
+    gpu: Gpu
+    model: Gpu
+    speeds: tuple[Speed, ...] = ()
+
+    def scale(
+        self, graph: OpGraph, rank: int, together: float, alone: Sequence[bool]
+    ) -> float | np.ndarray:
+        """Factor on the kernels of a rank: one number, or one per kernel of the graph.
+
+        `together` is the factor of the slowest of all ranks that wait for each other; a rank that differs from the
+        most common speed is a GPU like any other. `alone` says which kernels do not follow the GPU's speed.
+        """
+        if not self.speeds:
+            return together
+        usual = Counter(self.speeds).most_common(1)[0][0]
+        slowest = together if self.speeds[rank] == usual else 1.0
+        if self.speeds[rank] == AS_MODEL:
+            return slowest
+        gpu = changed(self.model, self.speeds[rank])
+        ratio = [
+            1.0
+            if spins or isinstance(kernel, Chain)
+            else gpu.duration(kernel) / self.model.duration(kernel)
+            for kernel, spins in zip(graph.kernels, alone, strict=True)
+        ]
+        return np.array(ratio) * slowest
+
+
+def fleet_of(fabric: Fabric, model: Gpu, gpus: Sequence[str]) -> Fleet:
+    """The fleet of a fabric's what-ifs; `gpus` has the GPU of every rank."""
+    speed = dict.fromkeys(gpus, AS_MODEL)
+    usual = {"flops": model.peak["bf16"], "hbm_bandwidth": model.bandwidth}
+    for change in fabric.gpu_changes:
+        for name in change.gpus:
+            if name in speed:
+                before = getattr(speed[name], change.attribute)
+                new = (
+                    before * change.factor
+                    if change.factor is not None
+                    else (change.value or 0.0) / usual[change.attribute]
+                )
+                speed[name] = replace(speed[name], **{change.attribute: new})
+    speeds = tuple(speed[name] for name in gpus)
+    if len(set(speeds)) == 1:
+        return Fleet(changed(model, speeds[0]), model)
+    return Fleet(model, model, speeds)

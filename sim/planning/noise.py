@@ -1,0 +1,272 @@
+"""Noise of a run: how much operations, GPUs, hosts and links differ from step to step, drawn for every simulated rank.
+
+    kernel    every kernel by itself                 launch   every launch of the host by itself
+    gpu       all kernels of a rank in a step        host     all launches of a rank in a step
+    latency   what a transfer waits before its bytes          link     the time of its bytes
+
+Each is the relative standard deviation of a log-normal factor with mean 1 (`sim/costs/jitter.toml`). A simulated rank
+that stands for n is the slowest of n: of n draws of the step's factors, and of n sums of kernels between two waits for
+communication (of as many as meet there). Transfers of k symmetric groups take the slowest of k draws.
+"""
+
+from __future__ import annotations
+
+import math
+import tomllib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from statistics import NormalDist
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from sim.errors import InputError, Mistake
+from sim.graph.opgraph import COMM, KERNEL, Chain, OpGraph, Program
+
+if TYPE_CHECKING:
+    from sim.spec.sections import Faults
+
+NAMES = ("kernel", "gpu", "launch", "host", "latency", "link")
+MOST = 10.0  # relative standard deviation: beyond, a few draws in a million decide the mean
+LEAST = 0.05  # no sum of kernels is faster than this share of its mean, however wide the noise
+
+
+@dataclass(frozen=True)
+class Jitter:
+    """Relative standard deviations (1: as much as the mean), with the evidence grade of each."""
+
+    kernel: float
+    gpu: float
+    launch: float
+    host: float
+    latency: float
+    link: float
+    grades: Mapping[str, str]
+
+    @property
+    def silent(self) -> bool:
+        """Nothing differs."""
+        return not any(getattr(self, name) for name in NAMES)
+
+    def to_dict(self) -> dict[str, dict[str, Any]]:
+        return {
+            name: {"value": getattr(self, name), "evidence": self.grades[name]}
+            for name in NAMES
+        }
+
+
+@dataclass(frozen=True, eq=False)
+class Noise:
+    """Factors of one replica, as the engine takes them.
+
+    Attributes
+    ----------
+    kernels, launches : mapping
+        By rank, factors on durations and host times, shape (steps * operations,).
+    latency, bytes : np.ndarray
+        Factors on transfers, shape (steps, communications).
+    """
+
+    kernels: Mapping[int, list[float]]
+    launches: Mapping[int, list[float]]
+    latency: np.ndarray
+    bytes: np.ndarray
+
+
+@cache
+def _table() -> dict[str, Any]:
+    return tomllib.loads(
+        (Path(__file__).parents[1] / "costs" / "jitter.toml").read_text(
+            encoding="utf-8"
+        )
+    )
+
+
+def jitter_of(faults: Faults, where: str = "scenario") -> Jitter:
+    """What [faults] says, and the defaults of `sim/costs/jitter.toml`; `jitter` scales all of them.
+
+    Raises
+    ------
+    InputError
+        If noise is wider than log-normal factors can be drawn for.
+    """
+    values, grades = dict[str, float](), dict[str, str]()
+    for name in NAMES:
+        said, known = getattr(faults, f"jitter_{name}"), _table()[name]
+        values[name] = faults.jitter * (known["value"] if said is None else said)
+        grades[name] = known["evidence"] if said is None else "said"
+    wide = [name for name in NAMES if not values[name] <= MOST]
+    if wide:
+        found = ", ".join(f"jitter_{name} {values[name]:g}" for name in wide)
+        hint = "0.05 is five percent; jitter is a factor on all of them"
+        raise InputError(
+            Mistake(
+                where,
+                "faults",
+                found,
+                f"relative standard deviations up to {MOST:g}",
+                hint,
+            )
+        )
+    return Jitter(**values, grades=grades)
+
+
+def noise_of(
+    jitter: Jitter,
+    graph: OpGraph,
+    duration: np.ndarray,
+    steps: int,
+    seed: tuple[int, ...],
+) -> Noise:
+    """Draws the factors of `steps` steps; the same seed gives the same.
+
+    Parameters
+    ----------
+    duration
+        Seconds of each kernel of the graph, shape (kernels,).
+    seed
+        Numbers that name the replica.
+    """
+    weight = np.array([_kernels_in(kernel) for kernel in graph.kernels], dtype=float)
+    kernels, launches = dict[int, list[float]](), dict[int, list[float]]()
+    for at, program in enumerate(graph.programs):
+        draw = np.random.default_rng([*seed, at])
+        alike = len(graph.represents[program.rank])
+        parts = list(_segments(program, graph)) if alike > 1 else []
+        rows, hosts = [], []
+        for _ in range(steps):
+            rows.append(
+                _of_kernels(draw, program, jitter, duration, weight, alike, parts)
+            )
+            held = _lognormal(_slowest(draw, 1, alike), jitter.host)
+            hosts.append(
+                held * _lognormal(draw.standard_normal(len(program)), jitter.launch)
+            )
+        kernels[program.rank] = np.concatenate(rows).tolist()
+        launches[program.rank] = np.concatenate(hosts).tolist()
+    draw = np.random.default_rng([*seed, len(graph.programs)])
+    groups = np.array([max(1, len(comm.groups)) for comm in graph.comms], dtype=float)
+    late, slow = (
+        np.array([_slowest(draw, len(groups), groups) for _ in range(steps)])
+        for _ in range(2)
+    )
+    return Noise(
+        kernels,
+        launches,
+        _lognormal(late, jitter.latency),
+        _lognormal(slow, jitter.link),
+    )
+
+
+def _kernels_in(kernel: Any) -> int:
+    """Kernels that one stands for: the noise of many evens out."""
+    if not isinstance(kernel, Chain) or kernel.tail:
+        return 1
+    return max(
+        1,
+        kernel.times
+        * sum(int((p.kind == KERNEL).sum()) for p in kernel.graph.programs),
+    )
+
+
+def _slowest(
+    draw: np.random.Generator, count: int, of: float | np.ndarray
+) -> np.ndarray:
+    """The largest of `of` standard normal draws, `count` times: one uniform draw to the power 1 / of, inverted."""
+    many = np.broadcast_to(np.asarray(of, dtype=float), (count,))
+    low, shares = NormalDist(), draw.random(count)
+    high = np.exp(np.log(np.clip(shares, 1e-300, 1.0)) / many)
+    return np.array(
+        [low.inv_cdf(min(max(share, 1e-15), 1 - 1e-15)) for share in high.tolist()]
+    )
+
+
+def _lognormal(z: np.ndarray, spread: float) -> np.ndarray:
+    """Factors with mean 1 and that relative standard deviation, from standard normal draws."""
+    sigma = math.sqrt(math.log1p(spread * spread))
+    return np.exp(sigma * z - sigma * sigma / 2)
+
+
+def _segments(program: Program, graph: OpGraph) -> Iterator[tuple[np.ndarray, int]]:
+    """Kernels between two waits for communication, and how many ranks meet at the second wait."""
+    kind, here = program.kind, list[int]()
+    for i in range(len(program)):
+        if kind[i] != KERNEL:
+            continue
+        awaited = [d for d in program.deps[i] if d >= 0 and kind[d] == COMM]
+        if awaited and here:
+            met = [c for d in awaited for c in program.parts[program.payload[d]]]
+            yield (
+                np.array(here),
+                max(
+                    (len(group) for c in met for group in graph.comms[c].groups),
+                    default=1,
+                ),
+            )
+            here = []
+        here.append(i)
+    if here:
+        yield np.array(here), len(graph.represents[program.rank])
+
+
+def _of_kernels(
+    draw: np.random.Generator,
+    program: Program,
+    jitter: Jitter,
+    duration: np.ndarray,
+    weight: np.ndarray,
+    alike: int,
+    parts: list[tuple[np.ndarray, int]],
+) -> np.ndarray:
+    """Factors on the kernels of a step."""
+    if alike > 1:
+        return _of_the_slowest(draw, program, jitter, duration, weight, alike, parts)
+    factors = np.ones(len(program))
+    at = np.flatnonzero(program.kind == KERNEL)
+    relative = jitter.kernel / np.sqrt(weight[program.payload[at]])
+    sigma = np.sqrt(np.log1p(relative**2))
+    factors[at] = np.exp(sigma * draw.standard_normal(len(at)) - sigma**2 / 2)
+    return factors * _lognormal(draw.standard_normal(1), jitter.gpu)
+
+
+def _of_the_slowest(
+    draw: np.random.Generator,
+    program: Program,
+    jitter: Jitter,
+    duration: np.ndarray,
+    weight: np.ndarray,
+    alike: int,
+    parts: list[tuple[np.ndarray, int]],
+) -> np.ndarray:
+    """Factors on the kernels of the slowest of `alike` ranks, one for all kernels between two waits.
+
+    A sum's relative spread is sqrt(gpu^2 + own^2): gpu the step's, own that of its kernels. What follows the last wait
+    of a step and what precedes the first of the next are one sum to the ranks that wait, of two independent draws.
+    """
+    factors, gpu = np.ones(len(program)), jitter.gpu
+    common = float(_slowest(draw, 1, alike)[0])
+    sums = []
+    for ops, met in parts:
+        times = duration[program.payload[ops]]
+        total = float(times.sum())
+        own = (
+            float(np.sqrt((times**2 / weight[program.payload[ops]]).sum()))
+            * jitter.kernel
+            / total
+            if total
+            else 0.0
+        )
+        sums.append((ops, total, own, float(_slowest(draw, 1, min(met, alike))[0])))
+    for at, (ops, _, own, z) in enumerate(sums):
+        if gpu + own > 0:
+            shift = (gpu * common + own * z) * math.hypot(gpu, own) / (gpu + own)
+            if at in (0, len(sums) - 1) and len(sums) > 1:
+                ends = [
+                    total * math.hypot(gpu, spread)
+                    for _, total, spread, _ in (sums[0], sums[-1])
+                ]
+                shift *= math.hypot(*ends) / sum(ends) if any(ends) else 1.0
+            factors[ops] = max(LEAST, 1.0 + shift)
+    return factors

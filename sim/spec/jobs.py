@@ -1,0 +1,224 @@
+"""Several jobs on one cluster: the [[jobs]] of a scenario, each a scenario of its own on the same fabric.
+
+A job has the sections of a scenario except [cluster], and `name`, `start` and `scenario`: a file whose sections are
+the job's where it says nothing itself. What the scenario says outside of [[jobs]] holds for every job that does not
+say otherwise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from sim import files, strict
+from sim.errors import InputError, Mistake
+from sim.spec.sections import Cluster, Scenario
+from sim.strict import key
+
+Tables = dict[str, Any]
+Collect = Callable[[Tables, str], tuple[Scenario, list[Mistake]]]
+KEYS = ("jobs", "job")
+
+
+@dataclass(frozen=True)
+class Job:
+    """What a job says of itself; its other keys are sections, without [cluster]."""
+
+    name: str | None = key(None, "what to call it; default job0, job1, ...")
+    scenario: str | None = key(
+        None,
+        "file with the job's sections, relative to this one; its [cluster] is left out",
+    )
+    start: float | None = key(
+        None,
+        "when its first step begins; default: apart from the others, or equal jobs would stay in step",
+        unit="duration",
+        low=0,
+    )
+
+
+def split(tables: Tables, where: str) -> tuple[list[Tables] | None, list[Mistake]]:
+    """Takes [[jobs]] out of the tables of a scenario; None when there are none."""
+    said = [name for name in KEYS if name in tables]
+    if not said:
+        return None, []
+    jobs = tables.pop(said[0])
+    if len(said) > 1:
+        tables.pop(said[1])
+        return [], [Mistake(where, "jobs", "[[jobs]] and [[job]]", "one of them")]
+    if (
+        not isinstance(jobs, list)
+        or not jobs
+        or not all(isinstance(job, Mapping) for job in jobs)
+    ):
+        return [], [
+            Mistake(
+                where,
+                said[0],
+                repr(jobs)[:60],
+                f"[[{said[0]}]] tables, one for each job",
+            )
+        ]
+    return [dict(job) for job in jobs], []
+
+
+def build(
+    jobs: list[Tables], shared: Tables, cluster: Cluster, where: str, collect: Collect
+) -> tuple[tuple[Scenario, ...], list[Mistake]]:
+    """Every job as a scenario on the shared cluster, and every mistake in them.
+
+    `shared` are the tables outside of [[jobs]]; `collect` makes a scenario of tables.
+    """
+    made: list[Scenario] = []
+    mistakes: list[Mistake] = []
+    # Which GPUs a job uses its placement says, not the first so many.
+    cluster = replace(cluster, gpus=None, hostfile=None)
+    common = {
+        name: table
+        for name, table in shared.items()
+        if name not in ("cluster", "measured")
+    }
+    for number, table in enumerate(jobs):
+        told, wrong = strict.build(
+            Job,
+            {
+                name: table.pop(name)
+                for name in list(table)
+                if name in ("name", "scenario", "start")
+            },
+            where,
+            f"jobs[{number}]",
+            {},
+        )
+        name = told.name or f"job{number}"
+        place = f"{where}, {name}"
+        base, unread = _file(where, told.scenario, place)
+        if "cluster" in table:
+            wrong.append(
+                Mistake(
+                    place,
+                    "cluster",
+                    "a section",
+                    "nothing: all jobs share the scenario's [cluster]",
+                )
+            )
+        # Read and checked with every job's own sections; the cluster is put in afterwards.
+        tables = _laid(_laid(common, base), table) | {
+            "cluster": {"name": cluster.name or "of the scenario"}
+        }
+        scenario, found = collect(tables, place)
+        made.append(replace(scenario, cluster=cluster, name=name, start=told.start))
+        mistakes += [
+            *wrong,
+            *(unread or found),
+        ]  # without its file everything would be missing
+    names = [job.name for job in made]
+    mistakes += [
+        Mistake(where, "jobs", f'two jobs named "{name}"', "names that differ")
+        for name in dict.fromkeys(names)
+        if names.count(name) > 1
+    ]
+    return tuple(made), mistakes
+
+
+def _file(where: str, file: str | None, place: str) -> tuple[Tables, list[Mistake]]:
+    """Sections of a job's scenario file, with its own relative paths made good."""
+    if file is None:
+        return {}, []
+    path = Path(where).parent / file
+    try:
+        tables = files.toml(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        found = (
+            "no such file"
+            if isinstance(error, FileNotFoundError)
+            else str(error.strerror).lower()
+        )
+        return {}, [
+            Mistake(
+                place,
+                "scenario",
+                f'"{file}": {found}',
+                "a scenario file beside this one",
+            )
+        ]
+    except ValueError as error:
+        return {}, [
+            Mistake(place, "scenario", f'"{file}": {error}', "a scenario file (TOML)")
+        ]
+    if any(name in tables for name in KEYS):
+        return {}, [
+            Mistake(
+                place,
+                "scenario",
+                f'"{file}" with jobs of its own',
+                "a scenario of one job",
+            )
+        ]
+    for section, name in (("model", "file"), ("placement", "hostfile")):
+        table = tables.get(section)
+        if isinstance(table, dict) and isinstance(table.get(name), str):
+            tables[section] = table | {name: str(Path(file).parent / table[name])}
+    return {
+        name: table
+        for name, table in tables.items()
+        if name not in ("cluster", "measured")
+    }, []
+
+
+def _laid(below: Mapping[str, Any], above: Mapping[str, Any]) -> Tables:
+    """Sections laid over sections, key by key; a model is taken whole."""
+    both = {**below, **above}
+    for name, table in above.items():
+        under = below.get(name)
+        if (
+            name != "model"
+            and isinstance(table, Mapping)
+            and isinstance(under, Mapping)
+        ):
+            both[name] = {**under, **table}
+    return both
+
+
+def overridden(
+    jobs: list[Tables], overrides: list[tuple[str, str, object]]
+) -> list[Mistake]:
+    """Writes `--set` items into the jobs: (which job, or "" for all; section.key; value)."""
+    mistakes = []
+    names = [str(job.get("name", f"job{number}")) for number, job in enumerate(jobs)]
+    for which, name, value in overrides:
+        section, _, last = name.partition(".")
+        chosen = [
+            job for at, job in enumerate(jobs) if which in ("", names[at], str(at))
+        ]
+        if not chosen:
+            mistakes.append(
+                Mistake(
+                    "--set",
+                    f"jobs[{which}]",
+                    f'"{which}"',
+                    f"a job: {', '.join(names)}",
+                )
+            )
+        for job in chosen:
+            table = job.get(section)
+            job[section] = {
+                **(table if isinstance(table, Mapping) else {}),
+                last: value,
+            }
+    return mistakes
+
+
+def refuse(scenario: Scenario, what: str) -> None:
+    """Raises InputError where only one job can be handled."""
+    if scenario.jobs:
+        raise InputError(
+            Mistake(
+                scenario.where,
+                "jobs",
+                f"{len(scenario.jobs)} jobs",
+                f"one job for {what}",
+            )
+        )

@@ -1,0 +1,332 @@
+"""What a run is: the scenario file (TOML; `prestep schema` prints its grammar), read strictly.
+
+The sections are in sim/spec/sections.py, the rules that tie keys together in sim/spec/rules/layout.py.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from sim import files, strict
+from sim.errors import InputError, Mistake, did_you_mean
+from sim.spec import jobs
+from sim.spec.arguments import with_arguments
+from sim.spec.lookup import (
+    cluster_of,
+    job_mistakes,
+    layout_mistakes,
+    model_of,
+    nccl_mistakes,
+    place_mistakes,
+    wrong_keys,
+)
+from sim.spec.rules.layout import (
+    check_layout,
+    check_scenario,
+    grad_accumulation_of,
+    microbatches_of,
+)
+from sim.spec.sections import (
+    Checkpoint,
+    Cluster,
+    Dataload,
+    Faults,
+    Measured,
+    Megatron,
+    Model,
+    Nccl,
+    Parallel,
+    Placement,
+    PyTorch,
+    Scenario,
+    Training,
+)
+
+__all__ = [
+    "Checkpoint",
+    "Cluster",
+    "Dataload",
+    "Faults",
+    "Measured",
+    "Megatron",
+    "Model",
+    "Nccl",
+    "Parallel",
+    "Placement",
+    "PyTorch",
+    "Scenario",
+    "Training",
+    "check_layout",
+    "grad_accumulation_of",
+    "json_schema",
+    "layout_mistakes",
+    "load_scenario",
+    "microbatches_of",
+    "parse_scenario",
+    "sections_in_use",
+]
+
+_NOT_SECTIONS = ("where", "name", "start", "jobs")
+SECTIONS: dict[str, type] = {
+    name: hint
+    for name, hint in strict.type_hints(Scenario).items()
+    if name not in _NOT_SECTIONS
+}
+_OF_JOBS = tuple(name for name in SECTIONS if name not in ("cluster", "measured"))
+_JOB = re.compile(r"jobs?\[([^\]]+)\]\.(.+)")
+
+
+def load_scenario(path: str | Path, overrides: Sequence[str] = ()) -> Scenario:
+    """Read and check a scenario file, with `section.key=value` overrides; other keys change links of the cluster.
+
+    Model and cluster are looked up too, so that one report names everything that is wrong.
+
+    Raises
+    ------
+    InputError
+        With every mistake in the file and the overrides.
+    """
+    where, folder = str(path), Path(path).parent
+    scenario, mistakes = _collect(
+        with_arguments(_read(Path(path)), folder, overrides), where, overrides
+    )
+    scenario = _located(scenario, folder, overrides)
+    fabric = cluster_of(scenario, mistakes)
+    unreadable = wrong_keys(mistakes) & {*jobs.KEYS, "scenario"}
+    for job in () if unreadable else scenario.jobs or (scenario,):
+        mistakes += job_mistakes(job, fabric, mistakes)
+    mistakes += place_mistakes(scenario, fabric, wrong_keys(mistakes))
+    return _checked(scenario, mistakes)
+
+
+def load_open(
+    path: str | Path, overrides: Sequence[str], free: Collection[str]
+) -> tuple[Scenario, int]:
+    """A scenario whose keys in `free` (dotted) are still to be chosen: they are left out, with the rules that tie them.
+
+    Returns the scenario without them and the samples of a step as the file has them.
+
+    Raises
+    ------
+    InputError
+        With every mistake in what is left, and for several jobs.
+    """
+    where, folder = str(path), Path(path).parent
+    tables = with_arguments(_read(Path(path)), folder, overrides)
+    whole = _collect(tables, where, overrides)[0]
+    p, batch = whole.parallel, whole.training.global_batch
+    batch = batch or whole.training.micro_batch * p.dp * microbatches_of(whole)
+    kept = {
+        name: {key: v for key, v in table.items() if f"{name}.{key}" not in free}
+        if isinstance(table, dict)
+        else table
+        for name, table in tables.items()
+    }
+    scenario, mistakes = _collect(
+        kept, where, [o for o in overrides if o.partition("=")[0].strip() not in free]
+    )
+    if scenario.jobs:
+        raise InputError(
+            Mistake(
+                where,
+                "jobs",
+                f"{len(scenario.jobs)} jobs",
+                "one",
+                "layouts are of one job",
+            )
+        )
+    scenario = _located(scenario, folder, overrides)
+    fabric = cluster_of(scenario, mistakes)
+    model_of(scenario, mistakes)
+    mistakes += nccl_mistakes(scenario, wrong_keys(mistakes))
+    if fabric is not None and (gpus := scenario.cluster.gpus or 1) > len(fabric.gpus):
+        expected = f"at most {len(fabric.gpus)}, the GPUs of the cluster"
+        mistakes.append(Mistake(where, "cluster.gpus", str(gpus), expected))
+    return _checked(scenario, mistakes), batch
+
+
+def _located(scenario: Scenario, folder: Path, overrides: Sequence[str]) -> Scenario:
+    """Files relative to the scenario, from here."""
+    return replace(
+        scenario,
+        cluster=replace(
+            scenario.cluster,
+            file=_beside(folder, scenario.cluster.file),
+            hostfile=_beside(folder, scenario.cluster.hostfile),
+        ),
+        model=replace(scenario.model, file=_beside(folder, scenario.model.file)),
+        placement=replace(
+            scenario.placement, hostfile=_beside(folder, scenario.placement.hostfile)
+        ),
+        measured=Measured() if overrides else scenario.measured,
+        jobs=tuple(_located(job, folder, overrides) for job in scenario.jobs),
+    )
+
+
+def parse_scenario(
+    mapping: Mapping[str, Any], where: str, overrides: Sequence[str] = ()
+) -> Scenario:
+    """A scenario from tables already read; neither model nor cluster is looked up (see `check_layout`)."""
+    return _checked(
+        *_collect(with_arguments(mapping, Path(), overrides), where, overrides)
+    )
+
+
+def json_schema() -> dict[str, Any]:
+    """JSON Schema (2020-12) of the scenario file."""
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "prestep scenario",
+        "type": "object",
+        "additionalProperties": False,
+        "required": ["cluster"],
+        "anyOf": [{"required": ["model"]}, {"required": ["jobs"]}],
+        "properties": {
+            **{name: strict.schema(cls) for name, cls in SECTIONS.items()},
+            "jobs": {"type": "array", "minItems": 1, "items": _job_schema()},
+        },
+    }
+
+
+def _job_schema() -> dict[str, Any]:
+    schema = strict.schema(jobs.Job)
+    return schema | {
+        "properties": schema["properties"]
+        | {name: strict.schema(SECTIONS[name]) for name in _OF_JOBS}
+    }
+
+
+def sections_in_use(scenario: Scenario) -> tuple[str, ...]:
+    """Sections that say anything but their defaults."""
+    plain = _defaults(Scenario())
+    return tuple(
+        name for name in SECTIONS if getattr(scenario, name) != getattr(plain, name)
+    )
+
+
+def _collect(
+    mapping: Mapping[str, Any], where: str, overrides: Sequence[str]
+) -> tuple[Scenario, list[Mistake]]:
+    tables: dict[str, Any] = {
+        name: dict(v) if isinstance(v, Mapping) else v for name, v in mapping.items()
+    }
+    told, mistakes = jobs.split(tables, where)
+    origins, wrong = _override(tables, overrides, told)
+    mistakes += wrong
+    for name in tables:
+        if name not in SECTIONS:
+            hint = (
+                did_you_mean(name, SECTIONS)
+                or f"sections: {', '.join([*SECTIONS, 'jobs'])}"
+            )
+            mistakes.append(
+                Mistake(where, name, "unknown section", "a section of a scenario", hint)
+            )
+    sections: dict[str, Any] = {}
+    for name, cls in SECTIONS.items():
+        sections[name], wrong = strict.build(
+            cls, tables.get(name, {}), where, name, origins
+        )
+        mistakes += wrong
+    scenario = _defaults(Scenario(**sections, where=where))
+    if told is None:
+        return scenario, mistakes + check_scenario(scenario, skip=wrong_keys(mistakes))
+    rules = {"model", "training", "parallel"}  # the jobs' own
+    mistakes += check_scenario(scenario, skip=wrong_keys(mistakes) | rules)
+    sections_wrong = {mistake.key.partition(".")[0] for mistake in mistakes}
+    shared = {
+        name: table
+        for name, table in tables.items()
+        if name in SECTIONS and name not in sections_wrong
+    }
+    made, wrong = jobs.build(
+        told,
+        shared,
+        scenario.cluster,
+        where,
+        lambda table, place: _collect(table, place, ()),
+    )
+    return replace(scenario, jobs=made), mistakes + wrong
+
+
+def _defaults(scenario: Scenario) -> Scenario:
+    parallel = scenario.parallel
+    if parallel.data_parallel is None:
+        parallel = replace(parallel, data_parallel="ddp" if parallel.dp > 1 else "none")
+    return replace(scenario, parallel=parallel)
+
+
+def _override(
+    tables: dict[str, Any], overrides: Sequence[str], told: list[dict[str, Any]] | None
+) -> tuple[dict[str, str], list[Mistake]]:
+    """Writes `--set` items into the tables, and those of the jobs; returns where each key came from, and mistakes."""
+    origins: dict[str, str] = {}
+    mistakes: list[Mistake] = []
+    of_jobs: list[tuple[str, str, object]] = []
+    for item in overrides:
+        try:
+            name, value = strict.split_override(
+                f"cluster.{item}" if item.startswith("routing=") else item
+            )
+            which = ""
+            if told is not None and (match := _JOB.fullmatch(name)):
+                which, name = match[1], match[2]
+            section, _, key = name.partition(".")
+            if section not in SECTIONS or name.startswith("cluster.set."):
+                _change_link(tables, strict.link_key(name, SECTIONS), value)
+                continue
+            head, _, inner = key.partition(".")
+            if inner and strict.holds_table(
+                SECTIONS[section], head
+            ):  # faults.rates.gpu=9
+                outer = tables.setdefault(section, {})
+                table = outer.setdefault(head, {}) if isinstance(outer, dict) else None
+                if isinstance(table, dict):  # else it is a mistake that is told later
+                    table[inner] = value
+                continue
+            read = strict.read_override(SECTIONS[section], key, value)
+            if told is not None and section in _OF_JOBS:
+                of_jobs.append((which, name, read))
+            elif isinstance(outer := tables.setdefault(section, {}), dict):
+                outer[key] = read
+                origins[f"{section}.{key}"] = "--set"
+        except InputError as error:
+            mistakes.extend(error.mistakes)
+    return origins, mistakes + jobs.overridden(told or [], of_jobs)
+
+
+def _change_link(tables: dict[str, Any], link: str, value: str) -> None:
+    table = tables.setdefault("cluster", {})
+    changes = table.get("set", {}) if isinstance(table, dict) else None
+    if isinstance(changes, Mapping):  # else the file is wrong here, and reported
+        table["set"] = {**dict(strict.flatten(changes)), link: value}
+
+
+def _read(path: Path) -> dict[str, Any]:
+    expected = "a scenario file (TOML)"
+    try:
+        return files.toml(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise InputError(
+            Mistake(str(path), "", "no such file", expected, "`prestep list scenarios`")
+        ) from None
+    except OSError as error:
+        raise InputError(
+            Mistake(str(path), "", (error.strerror or str(error)).lower(), expected)
+        ) from None
+    except ValueError as error:  # not UTF-8, or not TOML
+        raise InputError(Mistake(str(path), "", str(error), expected)) from None
+
+
+def _beside(folder: Path, file: str | None) -> str | None:
+    return None if file is None else str(folder / file)
+
+
+def _checked(scenario: Scenario, mistakes: list[Mistake]) -> Scenario:
+    if mistakes:
+        raise InputError(mistakes)
+    return scenario

@@ -1,0 +1,153 @@
+"""What a scenario names, looked up: its cluster, its model, its schedule, the places of its ranks, NCCL's settings."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+from typing import Any
+
+from sim.errors import InputError, Mistake
+from sim.spec.placing import allotted, placements
+from sim.spec.rules.layout import check_layout, grad_accumulation_of, microbatches_of
+from sim.spec.sections import Inference, Nccl, Scenario
+
+
+def wrong_keys(mistakes: Sequence[Mistake]) -> set[str]:
+    return {mistake.key for mistake in mistakes}
+
+
+def cluster_of(scenario: Scenario, mistakes: list[Mistake]) -> Any:
+    """The scenario's cluster; None, and a mistake, when there is no such cluster."""
+    if wrong_keys(mistakes) & {
+        "cluster",
+        "cluster.name",
+        "cluster.file",
+        "cluster.hosts",
+    }:
+        return None
+    from topologies import load_cluster  # networkx: only when a cluster is wanted
+
+    cluster = scenario.cluster
+    try:
+        return load_cluster(
+            cluster.name or cluster.file or "",
+            hosts=cluster.hosts,
+            overrides=cluster.set,
+        )
+    except InputError as error:
+        key = "cluster.name" if cluster.name else "cluster.file"
+        for (
+            mistake
+        ) in error.mistakes:  # of the name itself, or in the cluster's own file
+            named = (mistake.where, mistake.key) == ("cluster", "name")
+            mistakes.append(
+                replace(mistake, where=scenario.where, key=key) if named else mistake
+            )
+        return None
+
+
+def model_of(scenario: Scenario, mistakes: list[Mistake]) -> Any:
+    """The scenario's model; None, and its mistakes, when it cannot be read."""
+    wrong = wrong_keys(mistakes)
+    if wrong & {"model", "model.name", "model.file", "model.kind"}:
+        return None
+    from workloads.models.model import load_model
+
+    try:
+        return load_model(scenario.model, scenario.where)
+    except InputError as error:
+        mistakes.extend(
+            mistake
+            for mistake in error.mistakes
+            if not mistake.key or mistake.key not in wrong
+        )
+        return None
+
+
+def job_mistakes(
+    scenario: Scenario, fabric: Any, mistakes: list[Mistake]
+) -> list[Mistake]:
+    """What is wrong with one job against its model, the cluster, its schedule and NCCL."""
+    found: list[Mistake] = []
+    known = [*mistakes, *found]
+    model = model_of(scenario, known)
+    found += known[len(mistakes) :]
+    wrong = wrong_keys(known)
+    serves = (
+        scenario.inference != Inference()
+    )  # its pools need not be the whole cluster
+    gpus = None if fabric is None or serves else allotted(scenario, fabric)
+    return [
+        *found,
+        *layout_mistakes(scenario, gpus, model, wrong),
+        *nccl_mistakes(scenario, wrong),
+    ]
+
+
+def layout_mistakes(
+    scenario: Scenario, gpus: int | None, model: Any, wrong: Collection[str] = ()
+) -> list[Mistake]:
+    """What is wrong with a layout on so many GPUs, its schedule included; rules on keys in `wrong` are left out."""
+    return check_layout(scenario, gpus, model, skip=wrong) + pipeline_mistakes(
+        scenario, wrong
+    )
+
+
+def place_mistakes(scenario: Scenario, fabric: Any, wrong: set[str]) -> list[Mistake]:
+    """Where ranks cannot be; nothing new when the keys it rests on are already wrong."""
+    sections = {key.partition(".")[0] for key in wrong}
+    if fabric is None or sections & {"", "cluster", "placement", "parallel", "jobs"}:
+        return []
+    try:
+        placements(scenario, fabric)
+    except InputError as error:
+        return list(error.mistakes)
+    return []
+
+
+def pipeline_mistakes(scenario: Scenario, wrong: Collection[str]) -> list[Mistake]:
+    """What the schedule cannot run; nothing new when the keys it rests on are already wrong."""
+    p, batch = (
+        scenario.parallel,
+        {
+            "training",
+            "training.global_batch",
+            "training.micro_batch",
+            "training.microbatches",
+        },
+    )
+    layout = {
+        "parallel",
+        "parallel.pp",
+        "parallel.vpp",
+        "parallel.schedule",
+        "parallel.dp",
+    }
+    if p.pp == 1 or set(wrong) & (batch | layout):
+        return []
+    from workloads import schedules
+
+    per_run = microbatches_of(scenario) // grad_accumulation_of(scenario)
+    framework = scenario.training.framework
+    return list(
+        schedules.check(
+            p.schedule,
+            p.pp,
+            per_run,
+            p.vpp if p.vpp > 1 else None,
+            scenario.where,
+            framework,
+        )
+    )
+
+
+def nccl_mistakes(scenario: Scenario, wrong: set[str]) -> list[Mistake]:
+    if scenario.nccl == Nccl():
+        return []
+    from sim.collectives.plan import mistakes_of  # here: it imports every algorithm
+
+    found = [
+        replace(mistake, key=f"nccl.{mistake.key}")
+        for mistake in mistakes_of(scenario.nccl, scenario.where)
+    ]
+    return [mistake for mistake in found if mistake.key not in wrong]

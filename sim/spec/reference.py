@@ -1,0 +1,133 @@
+"""The table of a scenario's keys in docs/scenarios.md, from the same fields that read the file.
+
+    python -m sim.spec.reference docs/scenarios.md
+
+writes it between the page's markers; without a page it is printed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import inspect
+import typing
+from collections.abc import Iterator, Sequence
+from dataclasses import MISSING, Field, fields
+from pathlib import Path
+from typing import Any, Literal
+
+from sim import units
+from sim.errors import PrestepError
+from sim.spec.load import SECTIONS
+from sim.strict import type_hints
+from sim.tools import catalog
+
+BEGIN, END = "<!-- keys: begin -->", "<!-- keys: end -->"
+HEAD = "| key | value | default | meaning |\n| --- | --- | --- | --- |"
+_UNITS = {
+    "bytes": '"25 MiB"',
+    "bandwidth": '"100 GB/s"',
+    "duration": '"1 ms"',
+}
+_FORMATS = {
+    "bytes": units.format_bytes,
+    "bandwidth": units.format_bandwidth,
+    "duration": units.format_duration,
+}
+_TYPES = {str: "text", int: "whole number", float: "number", bool: "true or false"}
+
+
+def tables() -> str:
+    """A Markdown table for every section, in the order of the sections."""
+    return "\n\n".join(_section(name, cls) for name, cls in SECTIONS.items())
+
+
+def written(page: str) -> str:
+    """`page` with the tables between its markers.
+
+    Raises
+    ------
+    PrestepError
+        If the markers are not there, once each and in order.
+    """
+    if (
+        page.count(BEGIN) != 1
+        or page.count(END) != 1
+        or page.index(BEGIN) > page.index(END)
+    ):
+        raise PrestepError(f"expected one {BEGIN} and after it one {END}")
+    return (
+        f"{page.partition(BEGIN)[0]}{BEGIN}\n{tables()}\n{END}{page.partition(END)[2]}"
+    )
+
+
+def _section(name: str, cls: type) -> str:
+    return "\n".join([f"### [{name}]\n\n{inspect.getdoc(cls)}\n", HEAD, *_rows(cls)])
+
+
+def _rows(cls: type) -> Iterator[str]:
+    hints = type_hints(cls)
+    for entry in fields(cls):
+        cells = (
+            f"`{entry.name}`",
+            _value(entry, hints[entry.name]),
+            _default(entry),
+            entry.metadata["doc"],
+        )
+        yield f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
+
+
+def _value(entry: Field[Any], hint: Any) -> str:
+    """What may be written, with its limits."""
+    if entry.metadata["names"]:
+        return ", ".join(catalog.names(entry.metadata["names"]))
+    unit = entry.metadata["unit"]
+    told = f"a text such as {_UNITS[unit]}" if unit else _type(hint)
+    low, above = entry.metadata["low"], entry.metadata["above"]
+    limits = (
+        [f"at least {low:g}"]
+        if low is not None
+        else [f"above {above:g}"]
+        if above is not None
+        else []
+    )
+    return ", ".join([told, *limits])
+
+
+def _type(hint: Any) -> str:
+    origin = typing.get_origin(hint)
+    if origin is Literal:
+        return ", ".join(typing.get_args(hint))
+    if origin is typing.Union:
+        return " or ".join(map(_type, typing.get_args(hint)))
+    if origin is tuple:
+        item = typing.get_args(hint)[0]
+        return f"list of {_type(item)}{'' if typing.get_origin(item) is typing.Literal else 's'}"
+    return "table of texts" if origin is dict else _TYPES[hint]
+
+
+def _default(entry: Field[Any]) -> str:
+    default = entry.default
+    if default is None or default is MISSING:
+        return ""
+    if isinstance(default, bool):
+        return str(default).lower()
+    return (
+        _FORMATS[entry.metadata["unit"]](default)
+        if entry.metadata["unit"]
+        else str(default)
+    )
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Writes the page, or prints the tables."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("page", nargs="?", type=Path)
+    page = parser.parse_args(arguments).page
+    if page is None:
+        print(tables())
+    else:
+        page.write_text(written(page.read_text(encoding="utf-8")), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

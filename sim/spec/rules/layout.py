@@ -1,0 +1,408 @@
+"""Rules that tie keys of a scenario together: the batch, the schedule, the model and the number of GPUs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator
+from typing import TYPE_CHECKING, Protocol
+
+from sim.errors import Mistake
+from sim.spec.rules import experts as layout_experts
+from sim.spec.rules import model as layout_model
+from sim.spec.rules import trainer
+
+if TYPE_CHECKING:
+    from sim.spec.load import Scenario
+
+ONE_STAGE_SCHEDULES = ("gpipe", "1f1b")
+ORDER = ("tp", "cp", "ep", "pp", "dp")
+MEGATRON_ORDER = ("tp", "cp", "ep", "dp", "pp")
+VPP_SCHEDULES = (
+    "interleaved",
+    "zero-bubble",
+    "zbv",
+    "dualpipe",
+)  # named in the advice; others may do too
+
+
+class ModelShape(Protocol):
+    """What the rules need to know of a model (`workloads.models.model.ModelSpec` is one)."""
+
+    @property
+    def kind(self) -> str: ...
+    @property
+    def layers(self) -> int: ...
+    @property
+    def heads(self) -> int: ...
+    @property
+    def kv_heads(self) -> int: ...
+    @property
+    def ffn(self) -> int: ...
+    @property
+    def experts(self) -> int: ...
+    @property
+    def bias(self) -> bool: ...
+    @property
+    def max_positions(self) -> int: ...
+    @property
+    def moe_ffn(self) -> int: ...
+
+
+def microbatches_of(scenario: Scenario) -> int:
+    """Microbatches that each rank runs in a step, over all runs of the pipeline schedule.
+
+    From training.microbatches and training.grad_accumulation, else global_batch / (micro_batch * dp), else 1.
+    """
+    explicit = _explicit(scenario)
+    if explicit is not None:
+        return explicit
+    training = scenario.training
+    if training.global_batch is None:
+        return 1
+    return max(
+        1, training.global_batch // (training.micro_batch * scenario.parallel.dp)
+    )
+
+
+def grad_accumulation_of(scenario: Scenario) -> int:
+    """Accumulated backward passes per step; with a pipeline, runs of the schedule per step (1 if not said).
+
+    Each run has `microbatches_of(scenario) // grad_accumulation_of(scenario)` microbatches: one without a pipeline.
+    """
+    if scenario.parallel.pp == 1:
+        return microbatches_of(scenario)
+    return scenario.training.grad_accumulation or 1
+
+
+def axis_order(scenario: Scenario) -> tuple[str, ...]:
+    """Parallel axes from the one on neighbouring ranks outwards; axes that were not named follow in the default order.
+
+    PyTorch's meshes are written (dp, pp, tp), the last one innermost; Megatron-LM's default is tp-cp-ep-dp-pp.
+    """
+    default = MEGATRON_ORDER if scenario.training.megatron else ORDER
+    told = (
+        tuple((scenario.parallel.order or "").lower().split("-"))
+        if scenario.parallel.order
+        else ()
+    )
+    return told + tuple(axis for axis in default if axis not in told)
+
+
+def _explicit(scenario: Scenario) -> int | None:
+    """Microbatches per step as the scenario says them outright, or None."""
+    training, parallel = scenario.training, scenario.parallel
+    per_run = training.microbatches or parallel.microbatches
+    if parallel.pp == 1:
+        return training.grad_accumulation or per_run
+    return None if per_run is None else per_run * (training.grad_accumulation or 1)
+
+
+def check_scenario(scenario: Scenario, skip: Collection[str] = ()) -> list[Mistake]:
+    """Mistakes visible in the scenario alone; rules on keys in `skip` (already wrong) are left out."""
+    return _apply(_RULES, skip, scenario)
+
+
+def check_layout(
+    scenario: Scenario,
+    gpus: int | None = None,
+    model: ModelShape | None = None,
+    skip: Collection[str] = (),
+) -> list[Mistake]:
+    """Mistakes against a cluster of `gpus` GPUs and a model; what is None is not checked."""
+    mistakes: list[Mistake] = []
+    if gpus is not None:
+        mistakes += _apply(_GPU_RULES, skip, scenario, gpus)
+    if model is not None:
+        mistakes += _apply(layout_model.RULES, skip, scenario, model)
+    return mistakes
+
+
+def _apply(
+    rules: list[tuple[str, Callable[..., Iterator[Mistake]]]],
+    skip: Collection[str],
+    *args: object,
+) -> list[Mistake]:
+    return [
+        mistake
+        for keys, rule in rules
+        if not set(keys.split()) & set(skip)
+        for mistake in rule(*args)
+    ]
+
+
+def _one_cluster(s: Scenario) -> Iterator[Mistake]:
+    if (s.cluster.name is None) == (s.cluster.file is None):
+        found = "neither" if s.cluster.name is None else "both"
+        yield Mistake(
+            s.where,
+            "cluster",
+            found,
+            "name or file",
+            "`prestep list clusters` shows the names",
+        )
+
+
+def _one_model(s: Scenario) -> Iterator[Mistake]:
+    said = [
+        key for key in ("name", "file", "kind") if getattr(s.model, key) is not None
+    ]
+    if len(said) != 1:
+        found = " and ".join(said) or "none of them"
+        yield Mistake(
+            s.where,
+            "model",
+            found,
+            "one of name, file or kind",
+            "`prestep list models` shows the names",
+        )
+
+
+# Layers times microbatches of a step: some tens of operations each, hundreds of times what any known run has.
+MOST_BLOCKS = 2_000_000
+
+
+def countable(s: Scenario, layers: int) -> Iterator[Mistake]:
+    """A step that could not be simulated in hours is refused before it is tried."""
+    whole = max(s.training.global_batch or 0, 1) // max(
+        1, s.training.micro_batch * s.parallel.dp
+    )
+    runs = max(
+        1,
+        whole,
+        (s.training.microbatches or s.parallel.microbatches or 1)
+        * (s.training.grad_accumulation or 1),
+    )
+    if layers * runs > MOST_BLOCKS:
+        found = f"{layers} layers and {runs} microbatches"
+        yield Mistake(
+            s.where,
+            "model.layers, training",
+            found,
+            f"a product of at most {MOST_BLOCKS}",
+        )
+
+
+def _global_batch(s: Scenario) -> Iterator[Mistake]:
+    whole, samples = s.training.global_batch, s.training.micro_batch * s.parallel.dp
+    if whole is None:
+        return
+    if whole % samples:
+        near = f"{max(1, whole // samples) * samples} or {(whole // samples + 1) * samples} would do"
+        expected = f"a multiple of micro_batch * dp = {s.training.micro_batch} * {s.parallel.dp}"
+        yield Mistake(s.where, "training.global_batch", str(whole), expected, near)
+        return
+    total, runs = _explicit(s), s.training.grad_accumulation or 1
+    if total is not None and total != whole // samples:
+        product = f"{s.training.micro_batch} * {s.parallel.dp} * {total}"
+        expected = f"{total * samples} (micro_batch * dp * microbatches = {product})"
+        yield Mistake(
+            s.where,
+            "training.global_batch",
+            str(whole),
+            expected,
+            "leave one of the two out",
+        )
+    elif s.parallel.pp > 1 and (whole // samples) % runs:
+        yield Mistake(
+            s.where,
+            "training.grad_accumulation",
+            str(runs),
+            f"a divisor of {whole // samples} microbatches",
+        )
+
+
+def _microbatches(s: Scenario) -> Iterator[Mistake]:
+    training, parallel = s.training, s.parallel
+    ours, theirs = training.microbatches, parallel.microbatches
+    if ours is not None and theirs is not None and ours != theirs:
+        yield Mistake(
+            s.where,
+            "parallel.microbatches",
+            str(theirs),
+            f"{ours}, as in training.microbatches",
+            "say it once",
+        )
+    per_run, runs = ours or theirs, training.grad_accumulation
+    if (
+        parallel.pp == 1
+        and per_run is not None
+        and runs is not None
+        and per_run != runs
+    ):
+        hint = "without a pipeline both mean the same; say it once"
+        yield Mistake(
+            s.where,
+            "training.microbatches",
+            str(per_run),
+            f"{runs}, as in training.grad_accumulation",
+            hint,
+        )
+    if parallel.pp > 1 and per_run is None and training.global_batch is None:
+        hint = f"a pipeline of {parallel.pp} wants at least {parallel.pp}"
+        yield Mistake(
+            s.where,
+            "training.microbatches",
+            "nothing",
+            "microbatches or global_batch",
+            hint,
+        )
+
+
+def _schedule(s: Scenario) -> Iterator[Mistake]:
+    parallel = s.parallel
+    if parallel.vpp > 1 and parallel.pp == 1:
+        yield Mistake(s.where, "parallel.vpp", str(parallel.vpp), "1 when pp = 1")
+    elif parallel.vpp > 1 and parallel.schedule in ONE_STAGE_SCHEDULES:
+        hint = f'or one stage per rank: vpp = 1 with "{parallel.schedule}"'
+        yield Mistake(
+            s.where,
+            "parallel.schedule",
+            f'"{parallel.schedule}"',
+            f"one of {', '.join(VPP_SCHEDULES)}",
+            hint,
+        )
+    if parallel.schedule == "zbv" and parallel.pp > 1 and parallel.vpp != 2:
+        yield Mistake(
+            s.where,
+            "parallel.vpp",
+            str(parallel.vpp),
+            "2: the V shape has two stages per rank",
+        )
+
+
+def _order(s: Scenario) -> Iterator[Mistake]:
+    if s.parallel.order is None:
+        return
+    told = s.parallel.order.lower().split("-")
+    if sorted(set(told)) != sorted(told) or set(told) - set(ORDER):
+        expected = f"some of {', '.join(ORDER)}, each once, with dashes between"
+        yield Mistake(
+            s.where,
+            "parallel.order",
+            f'"{s.parallel.order}"',
+            expected,
+            f'such as "{"-".join(ORDER)}"',
+        )
+        return
+    missing = [
+        axis for axis in ORDER if getattr(s.parallel, axis) > 1 and axis not in told
+    ]
+    if missing:
+        found = f'"{s.parallel.order}"'
+        yield Mistake(
+            s.where,
+            "parallel.order",
+            found,
+            f"{', '.join(missing)} in it too: more than one rank",
+        )
+    order = axis_order(s)
+    if (
+        s.parallel.ep > 1
+        and order.index("ep") > order.index("dp")
+        and not s.training.megatron
+    ):
+        hint = "experts are spread over neighbours of the data-parallel axis"
+        yield Mistake(
+            s.where, "parallel.order", f'"{s.parallel.order}"', "ep before dp", hint
+        )
+    if s.training.megatron:
+        yield from layout_experts.order(s, order)
+
+
+def _sequence(s: Scenario) -> Iterator[Mistake]:
+    parts = s.parallel.cp * (s.parallel.tp if s.parallel.sequence_parallel else 1)
+    if s.training.seq_len % parts:
+        ranks = "cp * tp" if s.parallel.sequence_parallel else "cp"
+        yield Mistake(
+            s.where,
+            "training.seq_len",
+            str(s.training.seq_len),
+            f"a multiple of {ranks} = {parts}",
+        )
+
+
+def _channels(s: Scenario) -> Iterator[Mistake]:
+    low, high = s.nccl.min_channels, s.nccl.max_channels
+    if low is not None and high is not None and low > high:
+        yield Mistake(
+            s.where, "nccl.min_channels", str(low), f"at most max_channels = {high}"
+        )
+
+
+def _gpu_count(s: Scenario, gpus: int) -> Iterator[Mistake]:
+    if s.cluster.gpus is not None and s.cluster.gpus > gpus:
+        yield Mistake(
+            s.where,
+            "cluster.gpus",
+            str(s.cluster.gpus),
+            f"at most {gpus}, the GPUs of the cluster",
+        )
+        return
+    p, count = s.parallel, s.cluster.gpus or gpus
+    product = p.dp * p.tp * p.pp * p.cp
+    if product == count:
+        return
+    rest = p.tp * p.pp * p.cp
+    hint = (
+        f"dp = {count // rest} would fill it"
+        if count % rest == 0
+        else f"{rest} does not divide {count}"
+    )
+    found = f"dp * tp * pp * cp = {p.dp} * {p.tp} * {p.pp} * {p.cp} = {product}"
+    if product < count:
+        hint += f"; or [cluster] gpus = {product} to use only some"
+    yield Mistake(s.where, "parallel", found, f"{count}, the number of GPUs", hint)
+
+
+def _slow_rank(s: Scenario, gpus: int) -> Iterator[Mistake]:
+    if s.faults.slow_rank is None:
+        for key in ("slow_per_layer", "slow_factor"):
+            if getattr(s.faults, key) not in (0.0, 1.0, None):
+                found, expected = str(getattr(s.faults, key)), "slow_rank beside it"
+                yield Mistake(
+                    s.where, f"faults.{key}", found, expected, "which rank is slow?"
+                )
+    count = min(gpus, s.cluster.gpus or gpus)
+    if s.faults.slow_rank is not None and s.faults.slow_rank >= count:
+        yield Mistake(
+            s.where,
+            "faults.slow_rank",
+            str(s.faults.slow_rank),
+            f"a rank from 0 to {count - 1}",
+        )
+
+
+# Keys a rule rests on -> the rule. A key that is already wrong silences its rules: one mistake, one line.
+_BATCH = "training.global_batch training.micro_batch training.grad_accumulation training.microbatches parallel.microbatches"
+_RULES: list[tuple[str, Callable[..., Iterator[Mistake]]]] = [
+    ("cluster cluster.name cluster.file", _one_cluster),
+    ("model model.name model.file model.kind", _one_model),
+    (f"training parallel parallel.dp parallel.pp {_BATCH}", _global_batch),
+    (f"training parallel parallel.dp parallel.pp {_BATCH}", _microbatches),
+    ("parallel parallel.schedule parallel.vpp parallel.pp", _schedule),
+    (
+        "parallel parallel.dp parallel.cp parallel.tp parallel.ep parallel.etp training.framework",
+        layout_experts.ranks,
+    ),
+    (
+        "training parallel training.seq_len parallel.cp parallel.tp parallel.sequence_parallel",
+        _sequence,
+    ),
+    ("parallel parallel.order parallel.ep parallel.etp training.framework", _order),
+    ("nccl nccl.min_channels nccl.max_channels", _channels),
+    (
+        "pytorch training training.framework parallel parallel.pp parallel.data_parallel",
+        trainer.trainer,
+    ),
+    (
+        "parallel parallel.fsdp_shards parallel.dp parallel.cp parallel.data_parallel",
+        trainer.shards,
+    ),
+    ("parallel parallel.pp parallel.data_parallel training.framework", trainer.zero2),
+]
+_GPU_RULES: list[tuple[str, Callable[..., Iterator[Mistake]]]] = [
+    (
+        "cluster.gpus parallel parallel.dp parallel.tp parallel.pp parallel.cp",
+        _gpu_count,
+    ),
+    ("cluster.gpus faults.slow_rank", _slow_rank),
+]

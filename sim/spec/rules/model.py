@@ -1,0 +1,127 @@
+"""Rules that tie a layout to its model: layers and stages, heads, positions, what can be sharded or compiled."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+from sim.errors import Mistake
+from sim.spec.rules import experts, trainer
+
+if TYPE_CHECKING:
+    from sim.spec.rules.layout import ModelShape
+    from sim.spec.sections import Scenario
+
+
+def _layers(s: Scenario, model: ModelShape) -> Iterator[Mistake]:
+    stages = s.parallel.pp * s.parallel.vpp
+    if model.kind != "transformer" or stages == 1:
+        return
+    uneven = s.parallel.uneven_stages
+    # In Megatron an embedding or a head that counts as a layer may be a stage by itself.
+    ends = s.megatron.account_for_embedding + s.megatron.account_for_loss
+    counted = model.layers + ends
+    found = (
+        f"{model.layers} and {ends} for embedding and loss"
+        if ends
+        else str(model.layers)
+    )
+    if counted < stages:
+        yield Mistake(
+            s.where,
+            "model.layers",
+            found,
+            f"at least pp * vpp = {stages}, one for each stage",
+        )
+    elif counted % stages and not uneven:
+        hint = "or parallel.uneven_stages = true"
+        yield Mistake(
+            s.where, "model.layers", found, f"a multiple of pp * vpp = {stages}", hint
+        )
+
+
+def _tensor(s: Scenario, model: ModelShape) -> Iterator[Mistake]:
+    if model.kind != "transformer":
+        return
+    for key in ("heads", "kv_heads", "ffn"):
+        count = getattr(model, key)
+        if count % s.parallel.tp:
+            yield Mistake(
+                s.where,
+                f"model.{key}",
+                str(count),
+                f"a multiple of tp = {s.parallel.tp}",
+            )
+
+
+def _only_transformers(s: Scenario, model: ModelShape) -> Iterator[Mistake]:
+    for key in ("tp", "pp", "cp"):
+        degree = getattr(s.parallel, key)
+        if degree > 1 and model.kind != "transformer":
+            yield Mistake(
+                s.where,
+                f"parallel.{key}",
+                str(degree),
+                f"1: only a transformer is split so, not a {model.kind}",
+            )
+    way = s.parallel.data_parallel
+    if way in ("fsdp", "zero3") and s.parallel.dp > 1 and model.kind != "transformer":
+        hint = f"only a transformer is sharded by blocks, not a {model.kind}"
+        yield Mistake(
+            s.where,
+            "parallel.data_parallel",
+            f'"{way}"',
+            "none, ddp or ddp-no-overlap",
+            hint,
+        )
+
+
+def _positions(s: Scenario, model: ModelShape) -> Iterator[Mistake]:
+    if 0 < model.max_positions < s.training.seq_len:
+        expected = f"at most max_positions = {model.max_positions}"
+        yield Mistake(
+            s.where,
+            "training.seq_len",
+            str(s.training.seq_len),
+            expected,
+            "positions are learned, not rotary",
+        )
+
+
+def _compiled(s: Scenario, model: ModelShape) -> Iterator[Mistake]:
+    split = s.parallel.tp > 1 or s.parallel.ep > 1
+    if s.training.framework == "pytorch-compiled" and (
+        model.kind != "transformer" or split or model.experts or model.bias
+    ):
+        what = (
+            "tp, ep, experts or biases"
+            if model.kind == "transformer"
+            else f"kind {model.kind}"
+        )
+        found = f'"pytorch-compiled" with {what}'
+        hint = "only dense transformer blocks without biases, tp or ep are compiled"
+        yield Mistake(
+            s.where, "training.framework", found, "pytorch-eager or cuda-graph", hint
+        )
+
+
+# Keys a rule rests on -> the rule, as in `sim.spec.rules.layout`.
+RULES: list[tuple[str, Callable[..., Iterator[Mistake]]]] = [
+    ("parallel.pp parallel.vpp training.framework model.layers", _layers),
+    ("parallel.tp model.heads model.kv_heads model.ffn", _tensor),
+    (
+        "parallel.ep parallel.tp parallel.etp parallel.imbalance model.experts",
+        experts.experts,
+    ),
+    ("training.framework model", experts.parts),
+    ("training.framework parallel.data_parallel model.experts", trainer.sharded),
+    (
+        "parallel.tp parallel.pp parallel.cp parallel.data_parallel model.kind",
+        _only_transformers,
+    ),
+    ("training training.seq_len model.max_positions", _positions),
+    (
+        "training training.framework parallel.tp parallel.ep model.bias model.experts model.kind",
+        _compiled,
+    ),
+]

@@ -1,0 +1,114 @@
+"""What the time of a save rests on: the constant that binds each of its legs, with value, grade and source."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from sim.analysis.metrics import evidence_shares
+from sim.storage.systems import REQUEST, THREADS, System, read_table
+
+if TYPE_CHECKING:
+    from sim.engine.storage import Leg
+    from topologies.fabric import Fabric
+
+# Constants of sim/costs/checkpoint.toml behind each leg; where a leg has links, the slower of both binds it.
+OF_LEG = {"plan": ("plan",), "copy": ("copy", "fresh"), "serialise": ("serialise",)}
+
+
+@cache
+def _table() -> dict[str, Any]:
+    return read_table(Path(__file__).parents[1] / "costs" / "checkpoint.toml")
+
+
+def rests_on(
+    legs: Sequence[Leg],
+    ends: Mapping[str, float],
+    system: System,
+    fabric: Fabric,
+    bandwidth: np.ndarray,
+) -> list[dict[str, Any]]:
+    """A row for every leg of the slowest writer: leg, seconds, what binds it, evidence, source.
+
+    Parameters
+    ----------
+    legs, ends
+        Of that writer, and when each leg ended (s).
+    bandwidth
+        Bytes/s of the cluster's links and of those in front of the storage.
+    """
+    rows, begun = list[dict[str, Any]](), 0.0
+    for leg in legs:
+        end = ends[leg.name]
+        what, grade, source = _binding(leg, end - begun, system, fabric, bandwidth)
+        rows.append(
+            {
+                "leg": leg.name,
+                "seconds": end - begun,
+                "what": what,
+                "evidence": grade,
+                "source": source,
+            }
+        )
+        begun = end
+    return rows
+
+
+def _binding(
+    leg: Leg, seconds: float, system: System, fabric: Fabric, bandwidth: np.ndarray
+) -> tuple[str, str, str]:
+    """What holds a leg to its time: its own cap if it ran at it, else the tightest of its links."""
+    if not leg.size or (
+        leg.size / leg.cap >= 0.98 * (seconds - leg.latency) and leg.name in OF_LEG
+    ):
+        return _worst(OF_LEG.get(leg.name, ()))
+    if leg.cap < float("inf") and leg.size / leg.cap >= 0.98 * (seconds - leg.latency):
+        return _of_system(system)
+    if not len(leg.links):
+        return _of_system(system)
+    row = int(leg.links[int(np.argmin(bandwidth[leg.links] / leg.usage))])
+    if row >= len(fabric.links):
+        return _of_system(system)
+    source = f"the cluster file of {fabric.name}"
+    return f"link {fabric.links.name(row)}", str(fabric.links.evidence[row]), source
+
+
+def _worst(names: Sequence[str]) -> tuple[str, str, str]:
+    """The least known of constants that work together."""
+    order = ("measured", "fitted", "datasheet", "guess")
+    found = [(name, _table()[name][1], _table()[name][2]) for name in names]
+    return max(
+        found, key=lambda one: order.index(one[1]), default=("nothing", "measured", "")
+    )
+
+
+def _of_system(system: System) -> tuple[str, str, str]:
+    """The constant of the storage that limits writing in large requests most; `latency` goes with `thread`."""
+    many = THREADS * REQUEST / (system.latency + REQUEST / system.thread)
+    iops = None if system.merges or system.iops is None else system.iops * REQUEST
+    rates = {
+        "write": system.write,
+        "client": system.client,
+        "iops": iops,
+        "thread": many,
+    }
+    name = min(
+        (n for n, rate in rates.items() if rate is not None),
+        key=lambda n: float(rates[n] or 0.0),
+    )
+    return (
+        f"{system.name}: {name}",
+        str(system.evidence.get(name, "guess")),
+        str(dict(system.source).get(name, "")),
+    )
+
+
+def shares(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """Share of a save's time by evidence grade."""
+    return evidence_shares(
+        [row["evidence"] for row in rows], np.array([row["seconds"] for row in rows])
+    )

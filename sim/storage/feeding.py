@@ -1,0 +1,95 @@
+"""The step with its data: what the readers of [dataload] make it wait for (`workloads.dataload`)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from sim.analysis.critical_path import IO, CriticalPath, Segment
+from sim.errors import InputError, Mistake
+from sim.graph.opgraph import SYNC
+from sim.spec.load import sections_in_use
+from sim.storage.systems import known
+from workloads import dataload
+from workloads.dataload import Place, fed
+
+if TYPE_CHECKING:
+    from sim.predict import Simulation
+    from sim.spec.sections import Scenario
+
+
+def mistakes_of(scenario: Scenario) -> list[Mistake]:
+    """What is wrong with [dataload] before anything is simulated."""
+    wrong, d = dataload.mistakes_of(scenario), scenario.dataload
+    try:
+        known(d.storage or "nvme", scenario.where, "dataload.storage")
+    except InputError as error:
+        wrong += error.mistakes
+    return wrong
+
+
+def with_data(simulation: Simulation, computed: float) -> dict[str, Any] | None:
+    """What reading data does to a step that computes for `computed` seconds; None without [dataload]."""
+    s = simulation.scenario
+    if "dataload" not in sections_in_use(s):
+        return None
+    table = fed(s.dataload, s, computed, simulation.model, _place(simulation))
+    return table | {"step_time_without": computed}
+
+
+def path_with(
+    path: CriticalPath, data: Mapping[str, Any] | None, computed: float
+) -> CriticalPath:
+    """The critical path of the step with its data.
+
+    An input-bound step waits for its readers from end to end: what the GPU does meanwhile is not on its path.
+    Otherwise what is exposed of reading and copying comes after what the step computes.
+    """
+    if data is None or data["exposed"] <= 0 or not path.segments:
+        return path
+    rank, end = (
+        path.segments[-1].rank,
+        path.begin + path.length * data["step_time_with"] / (computed or 1.0),
+    )
+    begun = path.begin if data["input_bound"] else path.end
+    waiting = Segment(rank, IO, "data", begun, end, "data loading")
+    segments = (waiting,) if data["input_bound"] else (*path.segments, waiting)
+    return replace(path, segments=segments, end=end)
+
+
+def _place(simulation: Simulation) -> Place:
+    from sim.storage.saving import constants
+
+    s, fabric, run = simulation.scenario, simulation.fabric, simulation.run
+    gpus = simulation.gpus or fabric.gpus
+    hosts = [fabric.host_of(gpu) for gpu in gpus]
+    rows, usage = fabric.spread(fabric.nearest(gpus[0], "memory"), gpus[0])
+    pinned = (
+        float(np.min(fabric.links.bandwidth[rows] / usage))
+        if len(rows)
+        else constants()["copy"]
+    )
+    programs = simulation.lowered.graph.programs
+    done = max(
+        float(run.end[i][0][p.kind != SYNC].max(initial=0.0))
+        for i, p in enumerate(programs)
+    )
+    launched = max(
+        float(run.launch[i][0].max(initial=0.0)) for i in range(len(programs))
+    )
+    system = (
+        known(s.dataload.storage or "nvme", s.where, "dataload.storage")
+        if s.dataload.sample is not None
+        else None
+    )
+    return Place(
+        hosts.count(hosts[0]),
+        min(constants()["copy"], pinned),
+        pinned,
+        launched,
+        done,
+        system,
+    )

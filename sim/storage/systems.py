@@ -1,0 +1,304 @@
+"""Storage systems: how fast they are by size of request and number of threads, from `sim/costs/storage/NAME.toml`.
+
+    throughput = min(bandwidth, client, requests/s * request, threads * request / (latency + request / thread))
+
+Systems that merge neighbouring requests (`merges`) count requests per second for random access alone.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, Literal
+
+from sim import files
+from sim.errors import InputError, Mistake, unknown
+from sim.units import (
+    format_bandwidth,
+    format_bytes,
+    parse_bandwidth,
+    parse_bytes,
+    parse_duration,
+)
+
+FOLDER = Path(__file__).parents[1] / "costs" / "storage"
+Op = Literal["read", "write"]
+SOURCED = "{ value = ..., evidence = ..., source = ... }"
+FLAGS = ("page_cache", "gpudirect", "merges")
+ATTACHED = ("nvme", "block", "network", "storage")
+_PARSE = {
+    "read": parse_bandwidth,
+    "write": parse_bandwidth,
+    "client": parse_bandwidth,
+    "thread": parse_bandwidth,
+    "latency": parse_duration,
+    "metadata": parse_duration,
+    "capacity": parse_bytes,
+    "copy": parse_bandwidth,
+    "fresh": parse_bandwidth,
+    "serialise": parse_bandwidth,
+    "load": parse_bandwidth,
+    "writeback": parse_bandwidth,
+    "expire": parse_duration,
+    "memory": parse_bytes,
+    "plan": parse_duration,
+}
+REQUEST = 2.0**20  # of sequential access: what kernels merge and frameworks write
+SMALL = 4096.0  # of random access
+THREADS = 64  # requests in flight of a page cache that is written back, and of the fio runs that systems come from
+
+
+@dataclass(frozen=True)
+class System:
+    """A storage system.
+
+    Attributes
+    ----------
+    attach : str
+        Where it hangs: "nvme" at the cluster's disks, "block" at each host by itself, "network" behind the hosts' NICs,
+        "storage" at the cluster's own storage servers.
+    read, write : float or None
+        Bytes/s of the whole system (nvme, block: of each host); None: the cluster's links decide.
+    client : float or None
+        Bytes/s of one host at most.
+    iops : float or None
+        Requests/s of one host.
+    latency, metadata : float
+        Seconds of a request, and of creating or opening a file.
+    thread : float
+        Bytes/s of one thread.
+    capacity : float or None
+        Bytes.
+    page_cache, gpudirect, merges : bool
+        Whether files go through the host's page cache; whether GPUs can reach it without a bounce through memory;
+        whether neighbouring requests are merged, so that requests per second bind random access alone.
+    evidence : mapping
+        Grade by key.
+    """
+
+    name: str
+    description: str
+    attach: str
+    latency: float
+    metadata: float
+    thread: float
+    read: float | None = None
+    write: float | None = None
+    client: float | None = None
+    iops: float | None = None
+    capacity: float | None = None
+    page_cache: bool = True
+    merges: bool = False
+    gpudirect: bool = False
+    threads: int = THREADS
+    evidence: Mapping[str, str] = ()  # type: ignore[assignment]
+    source: Mapping[str, str] = ()  # type: ignore[assignment]
+
+    def bandwidth(self, op: Op) -> float:
+        """Bytes/s of one host at most; infinite where the cluster's links decide."""
+        limits = [self.read if op == "read" else self.write, self.client]
+        return min(
+            (limit for limit in limits if limit is not None), default=float("inf")
+        )
+
+    def throughput(
+        self, request: float, threads: int, op: Op = "read", random: bool = False
+    ) -> float:
+        """Bytes/s of one host with requests of `request` bytes from `threads` threads.
+
+        Raises
+        ------
+        InputError
+            If a request has no bytes, or there is no thread.
+        """
+        if request <= 0 or threads < 1:
+            found = f"{request:g} bytes, {threads} threads"
+            raise InputError(
+                Mistake(
+                    self.name,
+                    "request",
+                    found,
+                    "requests of at least a byte, at least one thread",
+                )
+            )
+        limits = [
+            self.bandwidth(op),
+            threads * request / (self.latency + request / self.thread),
+        ]
+        if self.iops is not None and (random or not self.merges):
+            limits.append(self.iops * request)
+        return min(limits)
+
+
+def names() -> list[str]:
+    """Storage systems that there are."""
+    return sorted(path.stem for path in FOLDER.glob("*.toml"))
+
+
+def known(name_or_file: str, where: str = "storage", key: str = "") -> System:
+    """The system of that name, or of a TOML file.
+
+    Raises
+    ------
+    InputError
+        If there is none, or the file has mistakes.
+    """
+    path = (
+        Path(name_or_file)
+        if name_or_file.endswith(".toml")
+        else FOLDER / f"{name_or_file}.toml"
+    )
+    if not path.is_file():
+        raise InputError(
+            unknown(where, key, name_or_file, names(), "a file, or one of")
+        )
+    return _bundled(path) if path.parent == FOLDER else _read(path)
+
+
+@cache
+def _bundled(path: Path) -> System:
+    return _read(path)
+
+
+def _read(path: Path) -> System:
+    table = read_table(path)
+    words = {key: table.pop(key, None) for key in ("description", "attach")}
+    absent = [
+        Mistake(path.name, key, "nothing", "a text")
+        for key, word in words.items()
+        if not isinstance(word, str)
+    ]
+    texts = [
+        Mistake(path.name, key, repr(one), SOURCED)
+        for key, one in table.items()
+        if isinstance(one, str)
+    ]
+    if absent or texts:
+        raise InputError(absent + texts)
+    if words["attach"] not in ATTACHED:
+        raise InputError(unknown(path.name, "attach", str(words["attach"]), ATTACHED))
+    grades = {key: one[1] for key, one in table.items()}
+    values: dict[str, Any] = {key: one[0] for key, one in table.items()}
+    fields = set(System.__dataclass_fields__)
+    wrong = [
+        unknown(path.name, key, key, fields) for key in values if key not in fields
+    ]
+    wrong += [
+        Mistake(path.name, key, "nothing", "a number with its source")
+        for key in ("latency", "metadata", "thread")
+        if key not in values
+    ]
+    if wrong:
+        raise InputError(wrong)
+    for flag in FLAGS:
+        if flag in values:
+            values[flag] = bool(values[flag])
+    sources = {key: one[2] for key, one in table.items()}
+    return System(
+        path.stem, **words, **values | {"evidence": grades, "source": sources}
+    )
+
+
+def read_table(path: Path) -> dict[str, Any]:
+    """A file of numbers with sources: key -> (value in SI units, grade, source); texts stay.
+
+    Raises
+    ------
+    InputError
+        With every mistake.
+    """
+    where, found, mistakes = path.name, dict[str, Any](), list[Mistake]()
+    try:
+        told = files.toml(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise InputError(Mistake(where, "", str(error), "a TOML file")) from None
+    for key, entry in told.items():
+        if isinstance(entry, str):
+            found[key] = entry
+        elif not isinstance(entry, dict) or {"value", "evidence", "source"} - set(
+            entry
+        ):
+            mistakes.append(Mistake(where, key, repr(entry), SOURCED))
+        elif not all(isinstance(entry[part], str) for part in ("evidence", "source")):
+            mistakes.append(
+                Mistake(
+                    where,
+                    key,
+                    repr(entry),
+                    f"{SOURCED} with texts for grade and source",
+                )
+            )
+        else:
+            try:
+                value = (
+                    _PARSE[key](entry["value"], where, key)
+                    if key in _PARSE
+                    else entry["value"]
+                )
+            except InputError as error:
+                mistakes.extend(error.mistakes)
+                continue
+            number = isinstance(value, int | float) and 0 <= value < math.inf
+            if (
+                not number
+                or (value == 0 and key not in FLAGS)
+                or (key == "threads" and int(value) != value)
+            ):
+                mistakes.append(
+                    Mistake(where, key, repr(entry["value"]), "a positive number")
+                )
+            found[key] = value, entry["evidence"], entry["source"]
+    if mistakes:
+        raise InputError(mistakes)
+    return found
+
+
+def table_of(system: System, threads: int = THREADS) -> list[dict[str, Any]]:
+    """The curve: throughput (bytes/s) and requests/s by size of request, sequential and random, read and written."""
+    rows = []
+    for power in range(12, 25, 2):
+        size = 2.0**power
+        row: dict[str, Any] = {"request": size, "threads": threads}
+        for op in ("read", "write"):
+            for how in ("sequential", "random"):
+                rate = system.throughput(size, threads, op, how == "random")  # type: ignore[arg-type]
+                row[f"{op}_{how}"] = rate if rate != float("inf") else None
+        row["random_iops"] = row["read_random"] / size
+        rows.append(row)
+    return rows
+
+
+def render(system: System, threads: int = THREADS) -> str:
+    """The curve for people."""
+    lines = [f"{system.name}: {system.description}", f"one host, {threads} threads", ""]
+    heads = ("request", "read", "random", "requests/s", "written", "random")
+    lines.append("".join(f"{head:>14}" for head in heads))
+    for row in table_of(system, threads):
+        cells = [format_bytes(row["request"])]
+        for key in (
+            "read_sequential",
+            "read_random",
+            "random_iops",
+            "write_sequential",
+            "write_random",
+        ):
+            value = row[key]
+            cells.append(
+                "-"
+                if value is None
+                else f"{value:,.0f}"
+                if key.endswith("iops")
+                else format_bandwidth(value)
+            )
+        lines.append("".join(f"{cell:>14}" for cell in cells))
+    lines += [
+        "",
+        *(
+            f"{key}: {grade}, {system.source[key]}"
+            for key, grade in system.evidence.items()
+        ),
+    ]
+    return "\n".join(lines)

@@ -1,0 +1,186 @@
+"""What the explorer's page is told: the prediction of the scenario with changes, as pieces of the report."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from html import escape
+from pathlib import Path
+from typing import Any
+
+from sim.analysis.prediction import Result
+from sim.analysis.report import result_of
+from sim.errors import InputError, Mistake, PrestepError, unknown
+from sim.exporters._html import sections, shares
+from sim.spec.jobs import refuse
+from sim.spec.load import load_scenario
+from sim.spec.sections import Scenario
+from sim.studies.explorer.knobs import Knob, grows, knobs, world
+from sim.studies.whatif import Changes
+from sim.units import format_duration
+
+Answer = dict[str, Any]
+MOST_KEPT = 64  # answers; the largest have half a megabyte
+#: Pieces of the page by the sections of the report that they are, of a result and that of the scenario as it is.
+PIECES: dict[str, Callable[[Result, Result], str]] = {
+    "tiles": lambda result, base: sections.tiles(result),
+    "step": lambda result, base: (
+        shares.breakdown(result) if result is base else shares.compared(result, base)
+    ),
+    "timeline": lambda result, base: sections.timeline(result),
+    "memory": lambda result, base: sections.memory(result),
+}
+
+
+@dataclass(frozen=True)
+class Explorer:
+    """A scenario's file with changes of the command line; what is asked of it changes nothing in it."""
+
+    path: Path
+    overrides: tuple[str, ...] = ()
+
+    @cached_property
+    def scenario(self) -> Scenario:
+        loaded = load_scenario(self.path, self.overrides)
+        refuse(loaded, "explore; `prestep run` predicts several")
+        return loaded
+
+    @cached_property
+    def changes(self) -> Changes:
+        return Changes(self.scenario)
+
+    @cached_property
+    def base(self) -> Result:
+        return result_of(self.changes.base)
+
+    @cached_property
+    def knobs(self) -> tuple[Knob, ...]:
+        return knobs(self.scenario, self.changes.base.fabric, self.changes.base.model)
+
+    @cached_property
+    def _hosts(self) -> int:
+        """GPUs of a host where the cluster scales, else 0."""
+        fabric = self.changes.base.fabric
+        return (
+            len(fabric.gpus) // len(fabric.hosts) if grows(self.scenario, fabric) else 0
+        )
+
+    def sets(self, asked: Mapping[str, str]) -> tuple[str, ...]:
+        """The `--set` items of what the page asks for.
+
+        Raises
+        ------
+        InputError
+            For keys that are no control of the page: it changes nothing else, files least of all.
+        """
+        known = {knob.key: knob for knob in self.knobs if knob.key != "gpus"}
+        if wrong := [key for key in asked if key not in known]:
+            raise InputError(
+                [
+                    unknown("explore", "", key, known, "one of the page's controls:")
+                    for key in wrong
+                ]
+            )
+        made = [
+            f"{key}={value}"
+            for key, value in asked.items()
+            if value != known[key].value
+        ]
+        return (*self._cluster(asked), *made)
+
+    def _cluster(self, asked: Mapping[str, str]) -> list[str]:
+        """As many hosts as the layout takes."""
+        p, gpus = self.scenario.parallel, 1
+        for axis in ("dp", "tp", "pp", "cp"):
+            value = asked.get(f"parallel.{axis}", str(getattr(p, axis)))
+            gpus *= (
+                int(value) if value.isdecimal() and len(value) < 7 else 1
+            )  # what is wrong is said by the reader
+        if gpus == world(p):
+            return []
+        if not self._hosts:
+            return (
+                [f"cluster.gpus={gpus}"]
+                if gpus < len(self.changes.base.fabric.gpus)
+                else []
+            )
+        made = [f"cluster.hosts={max(1, -(-gpus // self._hosts))}"]
+        return made + ([f"cluster.gpus={gpus}"] if gpus % self._hosts else [])
+
+    def predicted(self, asked: Mapping[str, str]) -> Result:
+        """The step as `prestep run` with the same `--set` predicts it."""
+        sets = self.sets(asked)
+        if not sets:
+            return self.base
+        return result_of(
+            self.changes.of(load_scenario(self.path, [*self.overrides, *sets]))
+        )
+
+    @cached_property
+    def _answers(self) -> dict[tuple[tuple[str, str], ...], Answer]:
+        """The last answers: a slider goes back and forth."""
+        return {}
+
+    def answer(self, asked: Mapping[str, str]) -> Answer:
+        """What the page shows: pieces of HTML, or what is wrong with the changes."""
+        key = tuple(sorted(asked.items()))
+        if key not in self._answers:
+            self._answers[key] = self._answer(asked)
+            if len(self._answers) > MOST_KEPT:
+                del self._answers[next(iter(self._answers))]
+        return self._answers[key]
+
+    def _answer(self, asked: Mapping[str, str]) -> Answer:
+        try:
+            result = self.predicted(asked)
+            sets = self.sets(asked)
+        except PrestepError as error:
+            return {"mistakes": str(error)}
+        return {
+            "mistakes": "",
+            "step_time": result.step_time,
+            "base": self.base.step_time,
+            "gpus": result.scenario["gpus"],
+            "command": self._command(sets),
+            "verdict": verdict(self.base.step_time, result.step_time),
+            "pieces": {
+                name: piece(result, self.base) for name, piece in PIECES.items()
+            },
+        }
+
+    def _command(self, sets: tuple[str, ...]) -> str:
+        items = [part for item in (*self.overrides, *sets) for part in ("--set", item)]
+        return shlex.join(["prestep", "run", str(self.path), *items])
+
+
+def verdict(before: float, after: float) -> str:
+    """The step beside that of the scenario as it is, as HTML."""
+    ratio = before / after if after else 1.0
+    if abs(ratio - 1) < 5e-5:
+        said, colour = "as the scenario", "soft"
+    elif ratio > 1:
+        said, colour = f"{ratio:.3g}x as fast", "good"
+    else:
+        said, colour = f"{1 / ratio:.3g}x as long", "bad"
+    return (
+        f'<b id="steptime">{escape(format_duration(after))}</b> a step, <b style="color:var(--{colour})">{said}</b>'
+        f' <span class="soft">({escape(format_duration(before))})</span>'
+    )
+
+
+def once(query: Mapping[str, list[str]]) -> dict[str, str]:
+    """Values of a query that says every key once.
+
+    Raises
+    ------
+    InputError
+        For a key that comes twice.
+    """
+    twice = [key for key, values in query.items() if len(values) != 1]
+    if twice:
+        raise InputError(
+            [Mistake("explore", key, "several values", "one") for key in twice]
+        )
+    return {key: values[0] for key, values in query.items()}

@@ -1,0 +1,80 @@
+"""The explorer's page as HTML: controls beside the report's own pictures of the step."""
+
+from __future__ import annotations
+
+import json
+from html import escape
+from importlib import resources
+from itertools import groupby
+
+from sim import __version__
+from sim.exporters import _words as words
+from sim.studies.explorer.answers import PIECES, Explorer
+from sim.studies.explorer.knobs import Knob
+
+TITLES = {"step": "Where the step goes", "timeline": "Timeline", "memory": "Memory"}
+
+
+def render(explorer: Explorer) -> str:
+    """The page; its script asks the server that it came from, and no other."""
+    title = escape(f"Explore {words.title(explorer.base)}")
+    answer = explorer.answer({})
+    pieces = "".join(
+        f'<section aria-labelledby="{name}-title"><h2 id="{name}-title">{TITLES[name]}</h2>'
+        f'<div id="piece-{name}">{answer["pieces"][name]}</div></section>'
+        for name in PIECES
+        if name in TITLES
+    )
+    return (
+        '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1"><link rel="icon" href="data:,">'
+        f"<title>{title}</title><style>{_report('page.css')}{_own('explore.css')}</style></head>\n"
+        f'<body><header><h1>{title}</h1><nav><button type="button" id="theme" hidden>light or dark</button></nav>'
+        f'</header><main class="explore"><form id="knobs" autocomplete="off">{_controls(explorer.knobs)}'
+        '<button type="reset">as the scenario</button></form>'
+        f'<div id="answer" aria-live="polite"><div id="verdict">{answer["verdict"]}</div>'
+        '<div id="waiting" class="soft" role="status"></div>'
+        '<pre id="mistakes" role="alert" hidden></pre>'
+        f'<div id="piece-tiles">{answer["pieces"]["tiles"]}</div>{pieces}'
+        '<section><h2>As a command</h2><pre id="command" class="scroll" tabindex="0">'
+        f"{escape(answer['command'])}</pre></section></div></main>\n"
+        f"<footer>Predicted by prestep {escape(__version__)}; nothing is kept, nothing leaves this machine.</footer>\n"
+        f"<script>{_report('page.js')}</script><script>{_own('explore.js')}</script></body></html>\n"
+    )
+
+
+def _controls(knobs: tuple[Knob, ...]) -> str:
+    made = []
+    for group, members in groupby(knobs, key=lambda knob: knob.group):
+        made.append(
+            f"<fieldset><legend>{escape(group)}</legend>{''.join(map(_control, members))}</fieldset>"
+        )
+    return "".join(made)
+
+
+def _control(knob: Knob) -> str:
+    """A slider over the positions of the values, or a list; the value itself stands beside it."""
+    name, label = (
+        escape(knob.key),
+        f'<label for="{escape(knob.key)}">{escape(knob.label)}</label>',
+    )
+    if knob.choice:
+        options = "".join(
+            f"<option{' selected' if value == knob.value else ''}>{escape(value)}</option>"
+            for value in knob.values
+        )
+        return f'<div class="knob">{label}<select id="{name}" data-base="{escape(knob.value)}">{options}</select></div>'
+    at, values = knob.values.index(knob.value), escape(json.dumps(knob.values))
+    return (
+        f'<div class="knob">{label}<output for="{name}">{escape(knob.value)}</output>'
+        f'<input type="range" id="{name}" min="0" max="{len(knob.values) - 1}" value="{at}" data-values="{values}" '
+        f'data-base="{escape(knob.value)}" aria-valuetext="{escape(knob.value)}"></div>'
+    )
+
+
+def _report(name: str) -> str:
+    return (resources.files("sim.exporters._html") / name).read_text(encoding="utf-8")
+
+
+def _own(name: str) -> str:
+    return (resources.files("sim.studies.explorer") / name).read_text(encoding="utf-8")

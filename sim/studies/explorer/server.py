@@ -1,0 +1,113 @@
+"""The explorer's server: two addresses on this machine alone, a question at a time, nothing kept.
+
+A page from elsewhere cannot ask it: the name by which it is addressed has to be the machine's own (a foreign name
+that resolves to 127.0.0.1 is refused), replies carry no permission for other origins, and questions change nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+from sim.errors import InputError, Mistake, PrestepError
+from sim.studies.explorer import page
+from sim.studies.explorer.answers import Explorer, once
+from sim.tools import crash
+
+LOOPBACK = "127.0.0.1"
+POLICY = (
+    "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:; connect-src 'self'; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+
+
+class Server(ThreadingHTTPServer):
+    """Answers questions of one explorer's page on a port of the loopback interface (0: a free one)."""
+
+    daemon_threads = True
+
+    def __init__(self, explorer: Explorer, port: int = 0) -> None:
+        self.explorer = explorer
+        self.text = page.render(explorer).encode()
+        self.one = (
+            threading.Lock()
+        )  # predictions take all of a core: one after the other is as fast
+        try:
+            super().__init__((LOOPBACK, port), Handler)
+        except OSError as error:
+            raise InputError(
+                Mistake(
+                    "command line",
+                    "--port",
+                    f"{port}: {error.strerror}",
+                    "a free port; 0 finds one",
+                )
+            ) from None
+
+    @property
+    def address(self) -> str:
+        return f"http://{LOOPBACK}:{self.server_port}/"
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A browser that went away is no mistake."""
+
+
+class Handler(BaseHTTPRequestHandler):
+    """GET / and GET /answer?KEY=VALUE&..."""
+
+    server: Server
+    server_version, sys_version = "prestep", ""
+    timeout = 30  # of a connection that says nothing
+
+    def do_GET(self) -> None:
+        host = self.headers.get("Host", "")
+        if host not in (
+            f"{name}:{self.server.server_port}" for name in (LOOPBACK, "localhost")
+        ):
+            self._send(
+                HTTPStatus.FORBIDDEN, b"not the name of this server\n", "text/plain"
+            )
+            return
+        asked = urlsplit(self.path)
+        if asked.path == "/":
+            self._send(HTTPStatus.OK, self.server.text, "text/html; charset=utf-8")
+        elif asked.path == "/answer":
+            status, told = self._answer(asked.query)
+            self._send(status, json.dumps(told).encode(), "application/json")
+        else:
+            self._send(HTTPStatus.NOT_FOUND, b"no such page\n", "text/plain")
+
+    def _answer(self, query: str) -> tuple[HTTPStatus, dict[str, Any]]:
+        try:
+            asked = once(parse_qs(query, keep_blank_values=True, max_num_fields=200))
+            with self.server.one:
+                return HTTPStatus.OK, self.server.explorer.answer(asked)
+        except (
+            PrestepError,
+            ValueError,
+        ) as error:  # ValueError: more fields than a page has
+            return HTTPStatus.BAD_REQUEST, {"mistakes": str(error)}
+        except Exception as error:
+            return HTTPStatus.INTERNAL_SERVER_ERROR, {"mistakes": crash.told(error)}
+
+    def _send(self, status: HTTPStatus, body: bytes, kind: str) -> None:
+        self.send_response(status)
+        for name, value in (
+            ("Content-Type", kind),
+            ("Content-Length", str(len(body))),
+            ("Cache-Control", "no-store"),
+            ("Content-Security-Policy", POLICY),
+            ("X-Content-Type-Options", "nosniff"),
+            ("Cross-Origin-Resource-Policy", "same-origin"),
+            ("Referrer-Policy", "no-referrer"),
+        ):
+            self.send_header(name, value)
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Nothing: what is asked is on the page."""

@@ -1,0 +1,11 @@
+"""The best layout of a training step for a model, a cluster and a batch: every valid one, ranked.
+
+`axes` says which values are tried, `space` which combinations of them are valid (by the rules that refuse scenarios),
+`bounds` which cannot fit or cannot be fast enough, `explore` predicts the others.
+"""
+
+from __future__ import annotations
+
+from sim.studies.search.explore import Found, Options, search
+
+__all__ = ["Found", "Options", "search"]

@@ -1,0 +1,212 @@
+"""What a layout cannot do: fit with less than its memory, and take less time than its kernels.
+
+Both are found by lowering the layout with a few microbatches only, which takes milliseconds, and are admissible: more
+microbatches never take less memory, and a step never takes less than the kernels on its compute stream.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from sim.graph.opgraph import KERNEL, Chain
+
+if TYPE_CHECKING:
+    from sim.engine.engine import Machine
+    from sim.graph.opgraph import OpGraph, Program
+    from sim.predict import Prepared
+    from sim.spec.sections import Scenario
+    from sim.studies.search.space import Candidate
+    from topologies.fabric import Fabric
+
+# Rounding of sums in another order, and of steps that begin a shade apart.
+MARGIN = 1e-6
+FEW = 3  # microbatches without a pipeline: the first, one like all others, the last
+LOOPS = (
+    "1f1b",
+    "interleaved",
+    "gpipe",
+)  # schedules whose first microbatch goes down all ranks before the last works
+
+
+@dataclass(frozen=True)
+class Bound:
+    """At least: bytes on the fullest rank, most of them its `owner`'s, and seconds of a step."""
+
+    memory: float
+    owner: str
+    time: float
+
+
+def bound(scenario: Scenario, fabric: Fabric) -> Bound:
+    """Bounds of a valid layout.
+
+    Raises
+    ------
+    InputError
+        If it is refused after all when its step is recorded.
+    """
+    from sim.analysis.memory import CONTEXT, fullest
+    from sim.predict import prepare
+    from sim.spec.rules.layout import microbatches_of
+
+    few = few_of(scenario)
+    job = prepare(changed_batch(scenario, few), fabric)
+    needed = fullest(job.lowered, job.scenario)
+    time = _time(job, microbatches_of(scenario) - few) * (1 - MARGIN)
+    return Bound(needed.total + CONTEXT, needed.largest_owner, time)
+
+
+def quick(scenario: Scenario, fabric: Fabric) -> float:
+    """Seconds that a step takes at least, from a fraction of the work: for every layout that `sibling` calls alike.
+
+    Megatron's pipelines meet in every step, so the mean over ranks counts, however layers are cut. Of other frameworks
+    one and two layers of each stage are recorded: all layers of a model without experts in some of them are alike.
+    """
+    from sim.predict import prepare
+    from sim.spec.rules.layout import microbatches_of
+
+    t, p = scenario.training, scenario.parallel
+    every = microbatches_of(scenario)
+    if t.megatron:
+        few = min(every, FEW)
+        plain = replace(p, vpp=1, schedule="1f1b", uneven_stages=True)
+        job = prepare(changed_batch(replace(scenario, parallel=plain), few), fabric)
+        compute = job.lowered.graph.streams.index("compute")
+        busy = [
+            _busy(one, job.machine, compute, every - few, body=True)
+            for one in job.lowered.graph.programs
+        ]
+        return float(np.mean(busy)) * (1 - MARGIN)
+    return _by_layers(scenario, fabric) * (1 - MARGIN)
+
+
+def sibling(candidate: Candidate) -> Hashable:
+    """What `quick` depends on."""
+    if not candidate.scenario.training.megatron:
+        return candidate.index
+    free = ("parallel.vpp", "parallel.schedule", "parallel.data_parallel")
+    return tuple(item for item in candidate.chosen if item[0] not in free)
+
+
+def _by_layers(scenario: Scenario, fabric: Fabric) -> float:
+    from sim.predict import prepare
+    from sim.spec.rules.layout import microbatches_of
+    from workloads.models.model import load_model
+
+    model, p = load_model(scenario.model, scenario.where), scenario.parallel
+    each, few = model.layers // (p.pp * p.vpp), few_of(scenario)
+    if model.kind != "transformer" or model.window or each <= 2:
+        return 0.0
+    times = []
+    for layers in (1, 2):
+        short = replace(
+            scenario, model=replace(scenario.model, layers=layers * p.pp * p.vpp)
+        )
+        job = prepare(changed_batch(short, few), fabric)
+        graph, compute = job.lowered.graph, job.lowered.graph.streams.index("compute")
+        busy = [
+            _busy(one, job.machine, compute, microbatches_of(scenario) - few, body=True)
+            for one in graph.programs
+        ]
+        times.append(
+            np.repeat(busy, [len(graph.represents[one.rank]) for one in graph.programs])
+        )
+    return float(np.median(times[0] + (each - 1) * (times[1] - times[0])))
+
+
+def few_of(scenario: Scenario) -> int:
+    """Microbatches that tell the memory and the work of all: those in flight in a pipeline, where it has more."""
+    from sim.spec.rules.layout import microbatches_of
+
+    every, p = microbatches_of(scenario), scenario.parallel
+    if p.pp == 1 or p.schedule in ("1f1b", "gpipe"):
+        return min(every, max(p.pp, FEW))
+    few = 2 * p.pp
+    return (
+        few
+        if p.schedule == "interleaved" and few < every and every % p.pp == 0
+        else every
+    )
+
+
+def changed_batch(scenario: Scenario, microbatches: int) -> Scenario:
+    """The same layout with so many microbatches."""
+    batch = scenario.training.micro_batch * scenario.parallel.dp * microbatches
+    return replace(scenario, training=replace(scenario.training, global_batch=batch))
+
+
+def _time(job: Prepared, more: int) -> float:
+    """Least seconds of the step with `more` microbatches: the median over ranks, which is what a step time is.
+
+    Megatron's pipeline meets at the gradients' norm in every step, so there the slowest rank counts, and the way of
+    the first microbatch down to the last rank and of the last one back.
+    """
+    graph, machine = job.lowered.graph, job.machine
+    compute = graph.streams.index("compute")
+    busy = [_busy(p, machine, compute, more) for p in graph.programs]
+    p = job.scenario.parallel
+    if job.scenario.training.megatron and p.pp > 1:
+        return max(
+            *busy,
+            _through(graph, machine, compute, more) if p.schedule in LOOPS else 0.0,
+        )
+    weights = [len(graph.represents[p.rank]) for p in graph.programs]
+    return float(np.median(np.repeat(busy, weights)))
+
+
+def _kernels(
+    p: Program, machine: Machine, compute: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Operations of a rank that are kernels on its compute stream, and their seconds alone."""
+    at = np.flatnonzero((p.kind == KERNEL) & (p.stream == compute))
+    payload = p.payload[at]
+    scale = machine.scale.get(p.rank, 1.0)
+    return at, machine.duration[payload] * (
+        scale[payload] if isinstance(scale, np.ndarray) else scale
+    )
+
+
+def _busy(
+    p: Program, machine: Machine, compute: int, more: int, body: bool = False
+) -> float:
+    """Seconds of a rank's kernels (`body`: without the optimizer), left out microbatches counted as the shortest."""
+    at, time = _kernels(p, machine, compute)
+    if body:
+        at, time = at[p.phase[at] < 2], time[p.phase[at] < 2]
+    return float(time.sum()) + more * _shortest(p, at, time)
+
+
+def _shortest(p: Program, at: np.ndarray, time: np.ndarray) -> float:
+    body = p.phase[at] < 2
+    by_microbatch = np.bincount(p.microbatch[at][body], weights=time[body])
+    return float(by_microbatch.min()) if len(by_microbatch) else 0.0
+
+
+def _through(graph: OpGraph, machine: Machine, compute: int, more: int) -> float:
+    """The last rank's work between the first microbatch's way down and the last one's way back up."""
+    ends, last = 0.0, graph.programs[-1]
+    chain = np.array([isinstance(k, Chain) for k in graph.kernels])
+    for p in graph.programs[:-1]:
+        at, time = _kernels(p, machine, compute)
+        own = chain[p.payload[at]] & (p.phase[at] < 2)
+        ends += _run(p, at[own], time[own], 0) + _run(
+            p, at[own][::-1], time[own][::-1], 1
+        )
+    at, time = _kernels(last, machine, compute)
+    own = chain[last.payload[at]]
+    return ends + float(time[own].sum()) + more * _shortest(last, at[own], time[own])
+
+
+def _run(p: Program, at: np.ndarray, time: np.ndarray, phase: int) -> float:
+    """Seconds of the leading operations of one microbatch in one direction."""
+    alike = (
+        (p.phase[at] == phase) & (p.microbatch[at] == p.microbatch[at[0]])
+        if len(at)
+        else np.zeros(0, bool)
+    )
+    stop = len(alike) if alike.all() else int(np.argmin(alike))
+    return float(time[:stop].sum())

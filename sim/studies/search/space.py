@@ -1,0 +1,165 @@
+"""Which layouts there are: every combination of the axes that the rules of a scenario allow."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from sim.errors import InputError, Mistake
+from sim.studies.search.axes import KEYS, Axes, Place, Values, changed
+
+if TYPE_CHECKING:
+    from sim.spec.sections import Scenario
+    from topologies.fabric import Fabric
+    from workloads.models.model import ModelSpec
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A valid layout: its number in the order of enumeration, what it chooses, and the scenario that it makes."""
+
+    index: int
+    chosen: tuple[tuple[str, Any], ...]
+    scenario: Scenario
+
+    @property
+    def family(self) -> tuple[tuple[str, Any], ...]:
+        """Everything but the micro batch, with which memory only grows."""
+        return tuple(item for item in self.chosen if item[0] != "training.micro_batch")
+
+
+@dataclass
+class Space:
+    """Valid layouts, and how many were refused by the rules on which key (with one mistake as an example)."""
+
+    candidates: list[Candidate] = field(default_factory=list)
+    refused: Counter[str] = field(default_factory=Counter)
+    examples: dict[str, Mistake] = field(default_factory=dict)
+
+
+class Clusters:
+    """Fabrics, models and allotted GPUs of scenarios, each made once."""
+
+    def __init__(self) -> None:
+        self._fabrics: dict[str, Fabric] = {}
+        self._models: dict[str, ModelSpec] = {}
+
+    def fabric(self, scenario: Scenario) -> Fabric:
+        from sim.predict import load_fabric
+
+        key = repr((replace(scenario.cluster, gpus=None), scenario.nccl.pxn_disable))
+        if key not in self._fabrics:
+            self._fabrics[key] = load_fabric(scenario)
+        return self._fabrics[key]
+
+    def model(self, scenario: Scenario) -> ModelSpec:
+        from workloads.models.model import load_model
+
+        key = repr(scenario.model)
+        if key not in self._models:
+            self._models[key] = load_model(scenario.model, scenario.where)
+        return self._models[key]
+
+    def place(self, scenario: Scenario) -> Place:
+        """What the axes depend on: the GPUs of the cluster (or `cluster.gpus` of them) and the model."""
+        fabric, model = self.fabric(scenario), self.model(scenario)
+        gpus = scenario.cluster.gpus or len(fabric.gpus)
+        hosts = Counter(fabric.host_of(gpu) for gpu in fabric.gpus)
+        transformer = model.kind == "transformer"
+        joined = min(gpus, max(hosts.values()))
+        return Place(
+            gpus, joined, model.layers if transformer else 1, model.experts, transformer
+        )
+
+
+def space(
+    base: Scenario, batch: int, over: Mapping[str, Values], clusters: Clusters
+) -> Space:
+    """Every valid layout of `batch` samples a step, in the order of the axes.
+
+    Values of keys that are no part of a layout (`over`) are combined with all of them.
+
+    Raises
+    ------
+    InputError
+        If the scenario says where its ranks run, or names a cluster or a model that does not exist.
+    """
+    if (
+        any(
+            getattr(base.placement, key)
+            for key in ("gpus", "hosts", "hostfile", "slots")
+        )
+        or base.cluster.hostfile
+    ):
+        hint = "[cluster] gpus takes the first so many"
+        raise InputError(
+            Mistake(base.where, "placement", "an allocation", "the whole cluster", hint)
+        )
+    found, numbers = Space(), itertools.count()
+    others = {key: values for key, values in over.items() if key not in KEYS}
+    for values in itertools.product(*others.values()):
+        more = dict(zip(others, values, strict=True))
+        changes = dict(more)
+        samples = changes.pop("training.global_batch", batch)
+        there = changed(base, changes)
+        place = clusters.place(there)
+        model = clusters.model(there)
+        for chosen in _layouts(Axes(there, place, over), place.gpus, samples):
+            made = changed(there, {**chosen, "training.global_batch": samples})
+            if mistake := _mistake(made, len(clusters.fabric(there).gpus), model):
+                found.refused[mistake.key] += 1
+                found.examples.setdefault(mistake.key, mistake)
+            else:
+                found.candidates.append(
+                    Candidate(next(numbers), (*more.items(), *chosen.items()), made)
+                )
+    return found
+
+
+def _layouts(axes: Axes, gpus: int, batch: int) -> Iterator[dict[str, Any]]:
+    """Combinations that fill the GPUs."""
+    for tp, cp, pp in itertools.product(axes.tensor(), axes.context(), axes.pipeline()):
+        dp, rest = divmod(gpus, tp * cp * pp)
+        if rest or not axes.allows(dp):
+            continue
+        for (schedule, vpp), (ep, etp), (
+            way,
+            reshard,
+        ), sequence, recompute, samples in itertools.product(
+            axes.schedules(pp),
+            axes.experts(tp),
+            axes.replicas(dp, cp),
+            axes.sequence(tp),
+            axes.recompute(),
+            axes.samples(batch, dp),
+        ):
+            values = (
+                dp,
+                tp,
+                cp,
+                ep,
+                etp,
+                pp,
+                vpp,
+                schedule,
+                way,
+                reshard,
+                sequence,
+                samples,
+                recompute,
+            )
+            yield dict(zip(KEYS, values, strict=True))
+
+
+def _mistake(scenario: Scenario, gpus: int, model: ModelSpec) -> Mistake | None:
+    """The first thing that `prestep run` would refuse."""
+    from sim.predict import not_simulated
+    from sim.spec.load import layout_mistakes
+    from sim.spec.rules.layout import check_scenario
+
+    found = check_scenario(scenario)
+    found = found or layout_mistakes(scenario, gpus, model) or not_simulated(scenario)
+    return found[0] if found else None

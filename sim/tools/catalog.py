@@ -1,0 +1,111 @@
+"""What there is: names of clusters, models, plug-ins and scenarios, from the files that hold them."""
+
+from __future__ import annotations
+
+import importlib.util
+import tomllib
+from pathlib import Path
+
+from sim import plugins
+from sim.errors import InputError, PrestepError, unknown
+
+# Data files: kind -> (package, folder in it).
+_FOLDERS = {
+    "clusters": ("topologies", "clusters"),
+    "models": ("workloads", "models"),
+    "scenarios": ("workloads", "scenarios"),
+    "storage": ("sim", "costs/storage"),
+}
+# Folders of data: kind -> (package, folder in it, file that makes a folder in there one of the kind).
+_FOLDERS_OF_FOLDERS = {"sets": ("validation", "cases", "set.toml")}
+# Code: kind -> (package, function that makes a module a plug-in; other modules there are helpers).
+_PLUGINS = {
+    "algorithms": ("sim.collectives.algorithms", "estimate"),
+    "collectives": ("sim.collectives.algorithms", "plan"),
+    "topologies": ("topologies", "build"),
+    "exporters": ("sim.exporters", "write"),
+    "routings": ("topologies.policies", "spread"),
+    "probes": ("validation.measure.probes", "measure"),
+}
+
+
+def names(kind: str) -> list[str]:
+    """The names of one kind ("clusters", "models", "schedules", ...), sorted.
+
+    Raises
+    ------
+    InputError
+        For a kind that does not exist.
+    """
+    if kind == "schedules":
+        from workloads import schedules
+
+        return sorted(schedules.names())
+    if kind in _FOLDERS:
+        package, folder = _FOLDERS[kind]
+        return sorted(path.stem for path in (_home(package) / folder).glob("*.toml"))
+    if kind in _FOLDERS_OF_FOLDERS:
+        package, folder, file = _FOLDERS_OF_FOLDERS[kind]
+        return sorted(
+            path.parent.name for path in (_home(package) / folder).glob(f"*/{file}")
+        )
+    if kind in _PLUGINS:
+        also = (
+            ("creation",) if kind == "collectives" else ()
+        )  # no plan of bytes: it costs time before the first one
+        return sorted((*plugins.providers(*_PLUGINS[kind]), *also))
+    raise InputError(
+        unknown(
+            "list", "", kind, [*_FOLDERS, *_FOLDERS_OF_FOLDERS, *_PLUGINS, "schedules"]
+        )
+    )
+
+
+def summaries(kind: str) -> dict[str, str]:
+    """A line about each name of a kind: the description of a file, the first sentence of a plug-in."""
+    if kind in _FOLDERS:
+        package, folder = _FOLDERS[kind]
+        files = {path.stem: path for path in (_home(package) / folder).glob("*.toml")}
+        tables = {
+            name: tomllib.loads(path.read_text(encoding="utf-8"))
+            for name, path in files.items()
+        }
+        return {
+            name: str(table.get("description") or table.get("title") or "")
+            for name, table in tables.items()
+        }
+    if kind in _PLUGINS:
+        package = _PLUGINS[kind][0]
+        modules = {name: plugins.load(package, name) for name in names(kind)}
+        return {
+            name: (module.__doc__ or "").partition("\n")[0]
+            for name, module in modules.items()
+        }
+    if kind in _FOLDERS_OF_FOLDERS:
+        package, folder, file = _FOLDERS_OF_FOLDERS[kind]
+        paths = {name: _home(package) / folder / name / file for name in names(kind)}
+        return {
+            name: str(tomllib.loads(path.read_text(encoding="utf-8")).get("title", ""))
+            for name, path in paths.items()
+        }
+    return {}
+
+
+DEMO = "llama1b-ddp4"
+
+
+def find_scenario(name: str | None) -> Path:
+    """The file of that name, or the bundled scenario; without a name, the demonstration."""
+    bundled = _home("workloads") / "scenarios" / f"{name or DEMO}.toml"
+    return (
+        bundled
+        if name is None or (not Path(name).exists() and bundled.exists())
+        else Path(name)
+    )
+
+
+def _home(package: str) -> Path:
+    found = importlib.util.find_spec(package)
+    if found is None or not found.submodule_search_locations:
+        raise PrestepError(f"{package}: the package is missing from this installation")
+    return Path(next(iter(found.submodule_search_locations)))

@@ -1,0 +1,178 @@
+"""Networks of the workloads of `validation.bench.performance`, as their simulators describe them."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+
+from topologies import fat_tree, rail_optimized
+from topologies.core.quantity import LinkSpec, Quantity
+from topologies.fabric import Fabric
+from topologies.fabric.builder import FabricBuilder
+
+GIB = float(1 << 30)  # ASTRA-sim's analytical network takes a GB for 2^30 bytes
+
+
+def link(bandwidth: float, latency: float, why: str) -> LinkSpec:
+    """One link of `bandwidth` bytes/s and `latency` s."""
+    return LinkSpec(Quantity(bandwidth, "guess", why), Quantity(latency, "guess", why))
+
+
+def ring(ranks: int, bandwidth: float = 50 * GIB, latency: float = 500e-9) -> Fabric:
+    """A cable from each GPU to the next."""
+    builder = FabricBuilder()
+    gpus = [builder.node(f"gpu{at}", "gpu", f"host{at}") for at in range(ranks)]
+    builder.cables(
+        gpus,
+        gpus[1:] + gpus[:1],
+        "dim0",
+        link(bandwidth, latency, "ASTRA-sim, 1-D Ring"),
+    )
+    return builder.finish(f"ring-{ranks}", "h100")
+
+
+def switch(
+    ranks: int, bandwidth: float = 400 * GIB, latency: float = 936.25e-9
+) -> Fabric:
+    """All GPUs under one switch; `latency` is that of each of the two links, as in ASTRA-sim."""
+    builder = FabricBuilder()
+    gpus = [builder.node(f"gpu{at}", "gpu", f"host{at}") for at in range(ranks)]
+    hub = builder.node("switch0", "switch")
+    builder.cables(
+        gpus, [hub] * ranks, "dim0", link(bandwidth, latency, "ASTRA-sim, 1-D Switch")
+    )
+    return builder.finish(f"switch-{ranks}", "h100")
+
+
+def hierarchy(ranks: int, per_host: int = 8) -> Fabric:
+    """Hosts of eight under a switch of 400 GiB/s, and a switch of 50 GiB/s for each place in a host."""
+    builder, part = FabricBuilder(), FabricBuilder()
+    inner = [part.node(f"gpu{at}", "gpu") for at in range(per_host)]
+    part.cables(
+        inner,
+        [part.node("switch", "nvswitch")] * per_host,
+        "nvlink",
+        link(400 * GIB, 936.25e-9, "dim 0"),
+    )
+    hosts = [f"host{at}" for at in range(ranks // per_host)]
+    builder.repeat(part, hosts)
+    for at in range(per_host):
+        hub = builder.node(f"switch{at}", "switch")
+        builder.cables(
+            [f"{host}/gpu{at}" for host in hosts],
+            [hub] * len(hosts),
+            "nic",
+            link(50 * GIB, 500e-9, "dim 1"),
+        )
+    return builder.finish(f"hierarchy-{ranks}", "h100")
+
+
+def rails(gpus: int) -> Fabric:
+    """SimAI's Spectrum-X template: 100 Gbit/s and 0.5 us a link, up to 64 hosts of eight GPUs under a leaf per rail.
+
+    In it GPUs hang on the leaf themselves: the way from GPU to NIC costs nothing here.
+    """
+    free = link(200e9, 0.0, "SimAI has no PCIe on this way")
+    port = link(12.5e9, 0.5e-6, "SimAI, Spectrum-X template: 100 Gbit/s, 0.0005 ms")
+    params = rail_optimized.Params(
+        hosts=gpus // 8,
+        hosts_per_group=64,
+        spines=64,
+        pcie=free,
+        nic=port,
+        spine=port,
+        nvmes=0,
+    )
+    return rail_optimized.build(params)
+
+
+def three_tiers(hosts: int = 1024) -> Fabric:
+    """htsim's fat tree: hosts of one 100 Gbit/s NIC under switches of 16 ports, eight pods' width each way."""
+    port = link(12.5e9, 1e-6, "htsim: 100 Gbit/s")
+    free = link(200e9, 0.0, "the host is not simulated")
+    params = fat_tree.Params(
+        hosts=hosts,
+        hosts_per_leaf=8,
+        leaves_per_pod=8,
+        spines=8,
+        cores=8,
+        gpus=1,
+        nics=1,
+        sockets=1,
+        nvmes=0,
+        nvlinks=(),
+        gpus_per_pcie_switch=1,
+        pcie=free,
+        nic=port,
+        spine=port,
+        core=port,
+    )
+    return fat_tree.build(params)
+
+
+def plain(gpus: int) -> Fabric:
+    """Three tiers over GPUs with a NIC each: 32 to a leaf, 32 leaves to a pod, as many cables up as down."""
+    port = link(50e9, 1e-6, "a 400 Gbit/s port")
+    builder, part = FabricBuilder(), FabricBuilder()
+    part.link(
+        part.node("gpu0", "gpu"),
+        part.node("nic0", "nic"),
+        "pcie",
+        link(48e9, 0.35e-6, "PCIe Gen5 x16"),
+    )
+    hosts = [f"host{at}" for at in range(gpus)]
+    builder.repeat(part, hosts)
+    leaves = [builder.node(f"leaf{at}", "leaf") for at in range(-(-gpus // 32))]
+    builder.cables(
+        [f"{host}/nic0" for host in hosts],
+        [leaves[at // 32] for at in range(gpus)],
+        "nic",
+        port,
+    )
+    pods = -(-len(leaves) // 32)
+    spines = [
+        [builder.node(f"pod{pod}/spine{at}", "spine") for at in range(32)]
+        for pod in range(pods)
+    ]
+    under = [
+        (leaf, spine) for at, leaf in enumerate(leaves) for spine in spines[at // 32]
+    ]
+    builder.cables([a for a, _ in under], [b for _, b in under], "spine", port)
+    cores = [builder.node(f"core{at}", "core") for at in range(32 * 32)]
+    over = [
+        (spines[pod][at], cores[32 * at + k])
+        for pod in range(pods)
+        for at in range(32)
+        for k in range(32)
+    ]
+    builder.cables([a for a, _ in over], [b for _, b in over], "core", port)
+    return builder.finish(f"plain-{gpus}", "h100")
+
+
+def drawn_in_plain(fabric: Fabric, draw: np.random.Generator) -> list[np.ndarray]:
+    """Rows of one path for each GPU of `plain` to a random other, its spine and core drawn."""
+    index, size = fabric.links.index, len(fabric.gpus)
+    spine, core, other = (
+        draw.integers(32, size=size),
+        draw.integers(32, size=size),
+        draw.permutation(size),
+    )
+    found = []
+    for a, (b, j, k) in enumerate(
+        zip(other.tolist(), spine.tolist(), core.tolist(), strict=True)
+    ):
+        stops = [f"host{a}/gpu0", f"host{a}/nic0", f"leaf{a // 32}"]
+        if a // 32 != b // 32:
+            pods = a // 1024, b // 1024
+            up = [f"pod{pods[0]}/spine{j}"]
+            stops += (
+                up
+                if pods[0] == pods[1]
+                else [*up, f"core{32 * j + k}", f"pod{pods[1]}/spine{j}"]
+            )
+            stops.append(f"leaf{b // 32}")
+        stops += [f"host{b}/nic0", f"host{b}/gpu0"]
+        if a != b:
+            found.append(np.array([index[pair] for pair in pairwise(stops)]))
+    return found

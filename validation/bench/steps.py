@@ -1,0 +1,285 @@
+"""Training steps as workloads of `validation.bench.performance`: other simulators' and ours, from 8 to 131,072 GPUs."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from sim.collectives.plan import Plan
+from sim.engine import lockstep
+from sim.engine.engine import Machine, execute
+from sim.graph.kernel import Kernel
+from sim.graph.opgraph import KERNEL, Comm, OpGraph, Program
+from sim.predict import predict
+from sim.spec.load import parse_scenario
+from validation.bench import networks
+
+Counted = tuple[float, dict[str, float]]
+MIB = 2.0**20
+# Llama 3 405B as its paper has it (arXiv 2407.21783, table 4): 16,384 GPUs, TP 8, PP 16, DP 128, 16M tokens.
+LLAMA = {
+    "cluster": {"name": "rail-h100", "hosts": 2048},
+    "model": {"name": "llama3.1-405b"},
+    "training": {
+        "framework": "megatron",
+        "seq_len": 8192,
+        "micro_batch": 1,
+        "global_batch": 2048,
+    },
+    "parallel": {
+        "dp": 128,
+        "tp": 8,
+        "pp": 16,
+        "sequence_parallel": True,
+        "uneven_stages": True,
+        "data_parallel": "zero1",
+        "vpp": 2,
+        "schedule": "interleaved",
+    },
+    "megatron": {"overlap_grad_reduce": True, "overlap_param_gather": True},
+}
+# DeepSeek-V3 (arXiv 2412.19437, section 3): 2,048 H800, PP 16, EP 64 over 8 hosts, DualPipe, fp8.
+DEEPSEEK = {
+    "cluster": {"name": "rail-h800", "hosts": 256},
+    "model": {"name": "deepseek-v3"},
+    "training": {
+        "framework": "megatron",
+        "seq_len": 4096,
+        "micro_batch": 1,
+        "global_batch": 15360,
+        "precision": "fp8",
+    },
+    "parallel": {
+        "dp": 128,
+        "pp": 16,
+        "ep": 64,
+        "uneven_stages": True,
+        "data_parallel": "zero1",
+        "schedule": "dualpipe",
+    },
+    "megatron": {
+        "overlap_grad_reduce": True,
+        "overlap_param_gather": True,
+        "moe_token_dispatcher": "flex",
+    },
+}
+
+
+def chakra(ranks: int) -> Counted:
+    """G5: 64 layers' passes of two halves, each followed by an all-reduce of 8 ranks; gradients' beside."""
+    fabric = networks.hierarchy(ranks)
+    hosts = fabric.positions(fabric.gpus).reshape(-1, 8)
+    tp = lockstep.ring(fabric, hosts[:1].tolist(), 64 * MIB).time
+    dp = lockstep.ring(fabric, hosts.T.tolist(), 52 * MIB).time
+    graph = _training_step(32)
+    durations = {"tp": tp, "dp": dp}
+
+    def plan(comm: Comm) -> Plan:
+        nothing = np.empty(0, dtype=np.int64)
+        return Plan(
+            comm.op,
+            0.0,
+            (),
+            "ring",
+            "",
+            0,
+            durations[comm.axis],
+            nothing,
+            np.empty(0),
+            float("inf"),
+            "guess",
+        )
+
+    machine = Machine(
+        np.array([1e-3, 2e-3]),
+        lambda k, c: 1.0,
+        plan,
+        fabric.links.bandwidth,
+        1.0,
+        0.0,
+        0.0,
+        {},
+        exclusive=False,
+    )
+    run = execute(graph, machine, 1)
+    return run.finished, {"operations": graph.operations, "events": run.events}
+
+
+def _training_step(layers: int) -> OpGraph:
+    """One rank of the step: compute, tensor-parallel and data-parallel streams."""
+    kind, stream, payload, deps, comms = [], [], [], [], []  # type: tuple[list[int], list[int], list[int], list[tuple[int, ...]], list[Comm]]
+
+    def add(what: int, where: int, which: int, after: tuple[int, ...]) -> int:
+        for column, value in ((kind, what), (stream, where), (payload, which)):
+            column.append(value)
+        deps.append(after)
+        return len(kind) - 1
+
+    def meet(axis: str, size: float, after: int) -> int:
+        comms.append(Comm("all_reduce", size, ((0,),), axis, 1))
+        return add(1, 1 if axis == "tp" else 2, len(comms) - 1, (after,))
+
+    last: tuple[int, ...] = ()
+    for backward in (False, True):
+        for _ in range(layers):
+            for _half in range(2):
+                last = (meet("tp", 64 * MIB, add(KERNEL, 0, int(backward), last)),)
+            if backward:
+                meet("dp", 52 * MIB, last[0])
+    n = len(kind)
+    zeros = np.zeros(n, dtype=np.int64)
+    program = Program(
+        0,
+        np.array(kind),
+        np.array(stream),
+        np.array(payload),
+        np.zeros(n),
+        tuple(deps),
+        zeros,
+        zeros,
+        zeros,
+        tuple((c,) for c in range(len(comms))),
+        ("",) * n,
+    )
+    kernels = (Kernel("gemm", (1,)), Kernel("gemm", (2,)))
+    return OpGraph(
+        (program,),
+        kernels,
+        tuple(comms),
+        ("compute", "tp", "dp"),
+        ("forward",),
+        {0: (0,)},
+    )
+
+
+def step(tables: dict[str, Any], **changes: dict[str, Any]) -> Counted:
+    """A predicted step of ours with its report, by the ordinary path."""
+    sections = {
+        name: {**tables.get(name, {}), **changes.get(name, {})}
+        for name in {*tables, *changes}
+    }
+    result = predict(parse_scenario(sections, "performance"))
+    if result.source is None:
+        raise ValueError("a prediction without its run")
+    run, graph = result.source.run, result.source.lowered.graph
+    counts = {
+        "programs": len(graph.programs),
+        "operations": graph.operations,
+        "events": run.events,
+        "solves": run.solves,
+        "MFU %": 100 * result.mfu,
+    }
+    return result.step_time, counts
+
+
+def slow_and_degraded() -> Counted:
+    """1,024 GPUs of which one is slow, and one NIC at a third of its speed."""
+    return step(
+        curve_point(1024),
+        cluster={"set": {"nic[host5].bandwidth": "0.3x"}},
+        faults={"slow_rank": 300, "slow_factor": 1.3},
+    )
+
+
+def curve_point(gpus: int) -> dict[str, Any]:
+    """Llama 3 70B on so many GPUs: TP 8, PP up to 8, the rest data-parallel; 16 samples a replica."""
+    pp = min(8, gpus // 8)
+    dp = gpus // (8 * pp)
+    return {
+        "cluster": {"name": "rail-h100", "hosts": gpus // 8},
+        "model": {"name": "llama3-70b"},
+        "training": {
+            "framework": "megatron",
+            "seq_len": 8192,
+            "micro_batch": 1,
+            "global_batch": 16 * dp,
+        },
+        "parallel": {
+            "dp": dp,
+            "tp": 8,
+            "pp": pp,
+            "sequence_parallel": True,
+            "data_parallel": "zero1" if dp > 1 else "none",
+        },
+        "megatron": {"overlap_grad_reduce": True, "overlap_param_gather": True},
+    }
+
+
+def warm_estimate() -> Counted:
+    """G7: GPT-3 175B on 64 GPUs (Megatron's table of selective recomputation), simulated again in a warm process."""
+    tables = {
+        "cluster": {"name": "a100-hdr800", "hosts": 8},
+        "model": {"name": "gpt3-175b"},
+        "training": {
+            "framework": "megatron",
+            "seq_len": 2048,
+            "micro_batch": 1,
+            "global_batch": 64,
+            "recompute": "selective",
+        },
+        "parallel": {
+            "tp": 8,
+            "pp": 8,
+            "vpp": 3,
+            "schedule": "interleaved",
+            "sequence_parallel": True,
+        },
+    }
+    step(tables)
+    start = time.perf_counter()
+    found, counts = step(tables)
+    return found, counts | {"warm ms": 1e3 * (time.perf_counter() - start)}
+
+
+def streams(ranks: int, kernels: int) -> Counted:
+    """Streams with so many kernels each and nothing between them: what the engine itself costs."""
+    zeros = np.zeros(kernels, dtype=np.int64)
+    host = np.full(kernels, 1e-6)
+    none: tuple[tuple[int, ...], ...] = ((),) * kernels
+    which = np.arange(kernels) % 8
+    programs = tuple(
+        Program(
+            r, zeros, zeros, which, host, none, zeros, zeros, zeros, (), ("",) * kernels
+        )
+        for r in range(ranks)
+    )
+    graph = OpGraph(
+        programs,
+        tuple(Kernel("copy", (i + 1,)) for i in range(8)),
+        (),
+        ("compute",),
+        ("forward",),
+        {r: (r,) for r in range(ranks)},
+    )
+    machine = Machine(
+        np.linspace(1e-5, 2e-5, 8),
+        lambda k, c: 1.0,
+        _no_plan,
+        np.ones(1),
+        1.0,
+        1e-6,
+        2e-6,
+        {},
+    )
+    start = time.process_time()
+    run = execute(graph, machine, 1)
+    spent = time.process_time() - start
+    counts = {"operations": graph.operations, "events": run.events}
+    return run.finished, counts | {
+        "operations/s": graph.operations / spent,
+        "events/s": run.events / spent,
+    }
+
+
+def _no_plan(comm: Comm) -> Plan:
+    raise ValueError(f"no communication here: {comm.op}")
+
+
+CURVE = (8, 64, 512, 1024, 2048, 4096, 8192, 16_384, 32_768, 65_536, 131_072)
+
+
+def curve_case(gpus: int) -> Callable[[], Counted]:
+    return lambda: step(curve_point(gpus))

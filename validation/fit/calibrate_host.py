@@ -1,0 +1,119 @@
+"""Fits host costs of framework operations to host-bound steps of tiny models.
+
+    python -m validation.fit.calibrate_host cases/h200/host_4gpu.jsonl [-o pytorch-eager.toml]
+
+The steps are so small that the GPU waits for the host throughout, so a step takes the sum of its host operations:
+``time = sum(count[name] * cost[name])`` for the busiest rank. The costs minimise the squared relative errors plus a
+penalty on their distance, in log, from the values in the file, which decides what the rows cannot tell apart.
+Every third row is held out; its error is printed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+from pathlib import Path
+
+import numpy as np
+from scipy.optimize import least_squares
+
+from sim.costs.frameworks import host_costs
+from validation.formats.rows import Row, read_rows
+from validation.formats.scenarios import scenario_of
+from workloads.models.model import load_model
+from workloads.torch.lower import lower
+
+PRIOR_WEIGHT = 0.02  # one factor of e from the prior costs as much as 2 % on one row
+HELD_OUT_EVERY = 3
+
+
+def counts_of(row: Row) -> dict[str, float]:
+    """Host operations of the rank that has most to do."""
+    scenario = scenario_of(row)
+    lowered = lower(scenario, load_model(scenario.model, scenario.where))
+    costs = host_costs(scenario.training.framework)
+
+    def total(operations: dict[str, float]) -> float:
+        return sum(costs[name] * n for name, n in operations.items())
+
+    return max(lowered.host_operations.values(), key=total)
+
+
+def fit(
+    rows: list[Row], counts: list[dict[str, float]], prior: dict[str, float]
+) -> dict[str, float]:
+    """Seconds by operation, for those that occur in the rows; what costs nothing (a captured graph's) stays so."""
+    names = sorted({name for c in counts for name in c if prior[name] > 0})
+    matrix = np.array([[c.get(name, 0.0) for name in names] for c in counts])
+    measured = np.array([row.measured for row in rows])
+    start = np.log([prior[name] for name in names])
+
+    def residuals(x: np.ndarray) -> np.ndarray:
+        return np.concatenate(
+            [matrix @ np.exp(x) / measured - 1.0, PRIOR_WEIGHT * (x - start)]
+        )
+
+    found = least_squares(residuals, start)
+    return dict(zip(names, np.exp(found.x).tolist(), strict=True))
+
+
+def errors(
+    rows: list[Row], counts: list[dict[str, float]], costs: dict[str, float]
+) -> list[tuple[str, float]]:
+    """(row, signed relative error) of the sum of host operations."""
+    return [
+        (r.name, sum(costs[k] * n for k, n in c.items()) / r.measured - 1.0)
+        for r, c in zip(rows, counts, strict=True)
+    ]
+
+
+def rewrite(path: Path, costs: dict[str, float]) -> None:
+    """Puts fitted costs (microseconds) into a framework file, keeping everything else."""
+    lines = []
+    for line in path.read_text(encoding="utf-8").splitlines():
+        name = line.partition("=")[0].strip()
+        match = re.match(r"^(\w+)\s*=\s*[\d.]+(.*)$", line)
+        lines.append(
+            f"{name} = {costs[name] * 1e6:.3g}{match[2]}"
+            if match and name in costs
+            else line
+        )
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+def main() -> None:
+    """Fits, prints fitted and held-out errors, writes the file if asked to."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("rows", type=Path)
+    parser.add_argument("-o", type=Path, dest="out")
+    options = parser.parse_args()
+    rows = [
+        row
+        for row in read_rows(options.rows)
+        if not row.error and not row.case.get("compile")
+    ]
+    counts = [counts_of(row) for row in rows]
+    prior = host_costs("pytorch-eager")
+    kept = [i for i in range(len(rows)) if i % HELD_OUT_EVERY != 1]
+    trial = prior | fit([rows[i] for i in kept], [counts[i] for i in kept], prior)
+    for label, chosen in (
+        ("fitted", kept),
+        ("held out", [i for i in range(len(rows)) if i not in kept]),
+    ):
+        found = errors([rows[i] for i in chosen], [counts[i] for i in chosen], trial)
+        print(
+            f"{label}: n {len(found)}, mean |error| {100 * np.mean([abs(e) for _, e in found]):.1f} %"
+        )
+    final = prior | fit(rows, counts, prior)
+    for name, error in errors(rows, counts, final):
+        print(f"  {name:28s} {100 * error:+6.1f} %")
+    for name in sorted(final):
+        print(f"{name:28s} {final[name] * 1e6:8.1f} us")
+    if options.out:
+        rewrite(options.out, final)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,156 @@
+"""Fit the constants of NCCL over TCP sockets; run `python -m validation.fit.calibrate_sockets`.
+
+Minimises the squared logarithm of predicted over measured time (soft L1) over the rows that the set
+collectives-leafspine names as fitted and that are below 1 MiB: larger ones are bound by the ports. Prints the
+constants for [socket.tcp] of sim/costs/hardware/extra-nccl.toml, and the errors on these rows and on all others.
+
+With `--rows FILE.csv --machine NAME` those of a machine of published rows instead, fitted to its `fitted_nodes`: there
+sizes of 1 MiB and more count, smaller ones for a third, and the machine's other node counts are the others.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import replace
+from fnmatch import fnmatchcase
+from pathlib import Path
+from unittest.mock import patch
+
+import numpy as np
+from scipy.optimize import least_squares
+
+from sim.collectives.wires import paths, socket
+from sim.errors import InputError, Mistake
+from topologies import load_cluster
+from validation.formats import published_collectives
+from validation.formats.collective_rows import MIB, Row
+from validation.sets import collectives
+from validation.sets.predict_collective import HOST, cluster_of, predict_row
+
+SET = "collectives-leafspine"
+FITTED = ("send", "receive", "control", "copy", "copy_flags")
+# Of another machine; its NCCL is older than inlined data. Where the fit begins, and its range.
+MACHINE = {
+    "send": (1e-5, 1e-7, 3e-4),
+    "receive": (3e-6, 1e-8, 3e-4),
+    "copy": (1.9e-10, 1e-11, 1e-8),
+    "copy_flags": (4e-10, 1e-11, 1e-8),
+    "taken": (4e-10, 1e-12, 1e-8),
+    "hop": (1e-5, 1e-8, 1e-4),
+    "light": (0.2, 1e-3, 1.0),
+}
+LIGHT = 0.3  # weight of sizes below 1 MiB, which no limit judges
+
+
+def rows_of(name: str = SET) -> tuple[list[Row], list[Row]]:
+    """Rows below 1 MiB that constants are fitted to, and the others below 1 MiB."""
+    chosen = collectives.load(name)
+    rows = [
+        row
+        for file in chosen.files
+        for row in collectives.read(chosen.folder / file)[0]
+    ]
+    small = [row for row in rows if row.size < MIB and not row.skip]
+    fitted = [
+        row
+        for row in small
+        if any(fnmatchcase(row.name, one) for one in chosen.fitted_cases)
+    ]
+    return fitted, [row for row in small if row not in fitted]
+
+
+def errors(rows: Sequence[Row], tcp: socket.Tcp) -> np.ndarray:
+    """Logarithms of predicted over measured times with these constants."""
+    for row in rows:
+        paths.index_of(cluster_of(row)).plans.clear()  # plans with other constants
+    with patch.object(socket, "tcp_of", lambda fabric: tcp):
+        return np.log([predict_row(row).time / row.time for row in rows])
+
+
+def fit(rows: Sequence[Row], begin: socket.Tcp) -> socket.Tcp:
+    """The constants that fit the rows best."""
+
+    def at(x: np.ndarray) -> socket.Tcp:
+        return replace(begin, **dict(zip(FITTED, np.exp(x).tolist(), strict=True)))
+
+    start = np.log([getattr(begin, name) for name in FITTED])
+    result = least_squares(
+        lambda x: errors(rows, at(x)),
+        start,
+        loss="soft_l1",
+        f_scale=0.02,
+        diff_step=1e-3,
+    )
+    return at(result.x)
+
+
+def machine_rows(path: Path, name: str) -> tuple[list[Row], list[Row]]:
+    """Rows of a machine at the node count that constants are fitted to, and at its others."""
+    rows = [
+        row
+        for row in published_collectives.read_csv(path)
+        if row.machine == name and not row.skip
+    ]
+    fitted = [row for row in rows if row.known]
+    if not fitted:
+        known = sorted(
+            {one.name for one in published_collectives.machines() if one.fitted_nodes}
+        )
+        raise InputError(
+            Mistake(
+                str(path),
+                "--machine",
+                name,
+                f"a machine with rows to fit to: {', '.join(known)}",
+            )
+        )
+    return fitted, [row for row in rows if not row.known]
+
+
+def fit_machine(rows: Sequence[Row], begin: socket.Tcp) -> socket.Tcp:
+    """The constants that fit a machine's rows best."""
+    plain = replace(begin, control=1.0)
+    start, low, high = (np.log([one[k] for one in MACHINE.values()]) for k in range(3))
+    weights = np.array([1.0 if row.size >= MIB else LIGHT for row in rows])
+
+    def at(x: np.ndarray) -> socket.Tcp:
+        return replace(plain, **dict(zip(MACHINE, np.exp(x).tolist(), strict=True)))
+
+    result = least_squares(
+        lambda x: weights * errors(rows, at(x)),
+        start,
+        bounds=(low, high + 1e-9),
+        loss="soft_l1",
+        f_scale=0.05,
+        diff_step=1e-3,
+        max_nfev=25,
+    )
+    return at(result.x)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--rows", type=Path, help="CSV of published rows")
+    parser.add_argument(
+        "--machine", default="", help="whose of them, as machines.toml names it"
+    )
+    options = parser.parse_args(arguments)
+    begin = socket.tcp_of(load_cluster(HOST))
+    fitted, others = (
+        machine_rows(options.rows, options.machine) if options.rows else rows_of()
+    )
+    found = fit_machine(fitted, begin) if options.rows else fit(fitted, begin)
+    for name in MACHINE if options.rows else FITTED:
+        print(f"{name:12} {getattr(begin, name):10.3g} -> {getattr(found, name):10.3g}")
+    for title, tcp in (("before", begin), ("after", found)):
+        for kind, rows in (("fitted", fitted), ("others", others)):
+            e = np.expm1(errors(rows, tcp)) if rows else np.zeros(0)
+            if len(e):
+                print(
+                    f"{title:7} {kind:7} {len(e):3} rows: mean {np.abs(e).mean():.1%}, bias {e.mean():+.1%}"
+                )
+
+
+if __name__ == "__main__":
+    main()

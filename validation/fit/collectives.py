@@ -1,0 +1,222 @@
+"""Fits constants of NCCL's algorithms on one machine to measured collectives.
+
+Minimises the squared logarithm of predicted over measured time (soft L1), one algorithm and protocol at a time: each
+block of constants sees only its own rows, less those held out. The algorithm, protocol and channels of a row are NCCL's
+choice (sim/collectives/nccl/tuner.py), not fitted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+from scipy.optimize import least_squares
+
+from sim.collectives import constants, plan_collective
+from sim.collectives.algorithms import pairwise
+from sim.collectives.group import group_of
+from sim.collectives.nccl import tuner
+from sim.collectives.plan import PAIR_OPS, Plan
+from sim.collectives.registry import algorithms
+from validation.formats.collective_rows import Row, members
+from validation.sets.predict_collective import cluster_of, gpus_of
+
+# Constants of each block that are fitted, with the range the fit may search.
+MICRO = (1e-7, 1e-4)
+RATE = (1e9, 1e11)
+PACE = {
+    "start": MICRO,
+    "hop": MICRO,
+    "wide": (1e-3, 1.0),
+    "grain": (10.0, 1e5),
+    "rate": RATE,
+    "fill": RATE,
+    "link": (0.5, 1.0),
+    "ramp": (1e2, 3e8),
+    "power": (0.2, 1.5),
+    "sharp": (1.5, 12.0),
+    "spill": (0.01, 3.0),
+    "depth": (0.01, 1.0),
+    "channel": (1e-9, 2e-6),
+    "self_copy": (0.01, 1.0),
+    "ends": (0.5, 2.5),
+    "settle": (0.01, 3.0),
+    "serial": (0.05, 1.0),
+    "net": (0.3, 1.0),
+    "unaligned": (1.0, 5.0),
+}
+# What a few rows can settle; the others need sizes from bytes to gigabytes.
+FEW = ("start", "hop", "rate", "link", "net")
+Block = tuple[str, ...]
+Item = tuple[Row, Callable[[constants.Constants], float]]
+Errors = dict[tuple[str, str], list[float]]
+
+
+def items_by_block(rows: Sequence[Row]) -> dict[Block, list[Item]]:
+    """Rows with a function that predicts them from constants, by the block of constants they rest on."""
+    blocks: dict[Block, list[Item]] = {}
+    for row in rows:
+        fabric = cluster_of(row)
+        op, ranks = members(row, gpus_of(row, fabric))
+        chosen = plan_collective(op, row.size, ranks, fabric, row.wanted)
+        block = ("pairs",) if op in PAIR_OPS else (chosen.algo, chosen.proto)
+        blocks.setdefault(block, []).append(
+            (row, _predictor(row, op, ranks, fabric, chosen))
+        )
+    return blocks
+
+
+def _predictor(
+    row: Row, op: str, ranks: Sequence[str], fabric: Any, chosen: Any
+) -> Callable[..., float]:
+    bandwidth, plan = fabric.links.bandwidth, planner(row, op, ranks, fabric, chosen)
+    return lambda table: float(plan(table).duration(bandwidth))
+
+
+def planner(
+    row: Row, op: str, ranks: Sequence[str], fabric: Any, chosen: Plan
+) -> Callable[[constants.Constants], Plan]:
+    """What plans a row's collective, as NCCL chose it, from constants."""
+    module: Any = pairwise if op in PAIR_OPS else algorithms()[chosen.algo]
+    graph = tuner.model_of(
+        group_of(fabric, ranks, row.wanted), fabric, row.wanted
+    ).graph
+    channels = (
+        None
+        if op in PAIR_OPS
+        else getattr(graph, getattr(module, "CHANNELS", "channels"))
+    )
+
+    def plan(table: constants.Constants) -> Plan:
+        made: Plan = module.plan(
+            op, row.size, ranks, fabric, row.wanted, chosen.proto, channels, table=table
+        )
+        return made
+
+    return plan
+
+
+def free(
+    table: Mapping[str, Any], keys: Sequence[str] = tuple(PACE)
+) -> list[tuple[str, ...]]:
+    """Paths of the constants of one block that are fitted."""
+    paths: list[tuple[str, ...]] = []
+    for key, value in table.items():
+        if key not in keys:
+            continue
+        paths += [(key, op) for op in value] if isinstance(value, Mapping) else [(key,)]
+    return paths
+
+
+def _get(table: dict[str, Any], path: tuple[str, ...]) -> float:
+    for key in path:
+        table = table[key]
+    return float(table)  # type: ignore[arg-type]
+
+
+def _set(table: dict[str, Any], path: tuple[str, ...], value: float) -> None:
+    for key in path[:-1]:
+        table = table[key]
+    table[path[-1]] = value
+
+
+def fit_block(
+    tables: dict[str, Any],
+    block: Block,
+    items: Sequence[Item],
+    gpu: str,
+    keys: Sequence[str] = tuple(PACE),
+    ranges: Mapping[str, tuple[float, float]] = MappingProxyType({}),
+) -> int:
+    """Replace the constants of one block by the best ones for the rows that are not held out; how many were fitted.
+
+    `ranges` replaces what PACE lets the fit search.
+    """
+    target = tables
+    for key in block:
+        target = target[key]
+    used = [item for item in items if not item[0].held_out]
+    paths = [
+        path for path in free(target, keys) if _moves(tables, target, path, used, gpu)
+    ]
+    if not used or not paths:
+        return 0
+    within = PACE | dict(ranges)
+    low = np.log([within[path[0]][0] for path in paths])
+    high = np.log([within[path[0]][1] for path in paths])
+    begin = np.clip(
+        np.log([_get(target, path) for path in paths]), low + 1e-6, high - 1e-6
+    )
+
+    def residuals(x: np.ndarray) -> np.ndarray:
+        for path, value in zip(paths, np.exp(x), strict=True):
+            _set(target, path, float(value))
+        table = constants.build(tables, gpu, "fitted")
+        return np.array([np.log(predict(table) / row.time) for row, predict in used])
+
+    result = least_squares(
+        residuals, begin, bounds=(low, high), loss="soft_l1", f_scale=0.05, max_nfev=60
+    )
+    residuals(result.x)
+    return len(paths)
+
+
+def _moves(
+    tables: dict[str, Any],
+    target: dict[str, Any],
+    path: Block,
+    used: Sequence[Item],
+    gpu: str,
+) -> bool:
+    """Whether some row rests on a constant; a fit would leave the others anywhere."""
+    value, made = _get(target, path), []
+    for nudged in (value, value * 0.8, value * 1.25):
+        _set(target, path, nudged)
+        table = constants.build(tables, gpu, "fitted")
+        made.append([predict(table) for _, predict in used])
+    _set(target, path, value)
+    return any(
+        not np.allclose(made[0], other, rtol=1e-9, atol=0.0) for other in made[1:]
+    )
+
+
+def errors_of(
+    tables: dict[str, Any], blocks: dict[Block, list[Item]], gpu: str
+) -> Errors:
+    """Signed relative errors by series and by whether the row was fitted."""
+    table = constants.build(tables, gpu, "fitted")
+    errors: Errors = {}
+    for items in blocks.values():
+        for row, predict in items:
+            kind = "held out" if row.held_out else "fitted"
+            errors.setdefault((row.series, kind), []).append(
+                predict(table) / row.time - 1
+            )
+    return errors
+
+
+def show(errors: Errors) -> str:
+    """Errors as a table."""
+    lines = [
+        f"{'series':26} {'rows':9} {'n':>4} {'mean |e|':>9} {'bias':>7} {'worst':>7}"
+    ]
+    for (series, kind), values in sorted(errors.items()):
+        e = np.array(values)
+        worst = e[np.argmax(np.abs(e))]
+        lines.append(
+            f"{series:26} {kind:9} {len(e):4} {np.abs(e).mean():9.1%} {e.mean():+7.1%} {worst:+7.1%}"
+        )
+    return "\n".join(lines)
+
+
+def literal(value: Any) -> str:
+    """A number, text or table of them as TOML."""
+    if isinstance(value, Mapping):
+        named = {
+            key if key.replace("_", "").isalnum() else f'"{key}"': literal(v)
+            for key, v in value.items()
+        }
+        return "{ " + ", ".join(f"{key} = {v}" for key, v in named.items()) + " }"
+    return f'"{value}"' if isinstance(value, str) else f"{value:.4g}"

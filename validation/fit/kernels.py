@@ -1,0 +1,193 @@
+"""Fits of the parametric kernel times: plain least squares, so that a rerun needs nothing but numpy."""
+
+from __future__ import annotations
+
+import statistics
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import asdict
+
+import numpy as np
+
+from sim.costs import gemm, terms
+from sim.costs.gpu import Gpu
+from sim.costs.kinds import work
+from sim.costs.tables import Row
+from sim.graph.kernel import Kernel
+
+# Shortest such operation, s (guess; the traces hold no small ones): keeps small batches from costing nothing.
+STARTS = {
+    "conv_fwd": 3e-6,
+    "conv_dgrad": 3e-6,
+    "conv_wgrad": 3e-6,
+    "rms_norm_fwd": 1.5e-6,
+    "rms_norm_bwd": 3e-6,
+    "rms_norm_bwd_input": 1.5e-6,
+    "rms_norm_bwd_weight": 1.5e-6,
+    "batchnorm_fwd": 5e-6,
+    "batchnorm_bwd": 5e-6,
+}
+
+
+def fit_terms(rows: list[Row]) -> dict[str, list[float]]:
+    """Non-negative coefficients of every linear kind, by relative least squares."""
+    grouped: dict[tuple[str, str], list[Row]] = defaultdict(list)
+    for row in rows:
+        kind, layout, _ = terms.group(row.kernel)
+        if kind in terms.LINEAR:
+            grouped[kind, layout].append(row)
+    return {
+        "_".join(filter(None, key)): _nonnegative(mine, terms.LINEAR[key[0]][0])
+        for key, mine in grouped.items()
+    }
+
+
+def _nonnegative(rows: list[Row], term: terms.Terms) -> list[float]:
+    """Least squares of term / time = 1 by active set: drop negative coefficients until none is left."""
+    design = np.array([term(row.kernel) for row in rows]) / np.array(
+        [[row.duration * row.noise] for row in rows]
+    )
+    start = STARTS.get(rows[0].kernel.kind, 0.0)
+    target = np.array(
+        [max(0.2, 1.0 - start / row.duration) / row.noise for row in rows]
+    )
+    # A weak pull towards a 1 us start keeps kinds with one or two rows solvable and growing.
+    size = np.abs(design).max(axis=0)
+    # One or two shapes cannot tell a start-up time from work: then all of it is work.
+    keep = [i for i in range(0 if len(rows) > 2 else 1, design.shape[1]) if size[i] > 0]
+    while True:
+        scaled = design[:, keep] / size[keep]
+        found = np.linalg.solve(
+            scaled.T @ scaled + 1e-6 * np.eye(len(keep)) * target.mean() ** 2,
+            scaled.T @ target,
+        )
+        if (found >= 0).all():
+            break
+        keep.pop(int(found.argmin()))
+    coefficients = [start] + [0.0] * (design.shape[1] - 1)
+    for i, value in zip(keep, found, strict=True):
+        coefficients[i] += float(value / size[i])
+    return coefficients
+
+
+# Where the fit of a tile model starts beyond `gemm.TYPICAL`.
+BEGIN = {"epilogue": 3e-11, "tail": 0.2}
+
+
+def fit_gemm(rows: list[Row], gpu: Gpu) -> dict[str, float]:
+    """Constants of the tile model by coordinate search on the log errors of the bf16 rows.
+
+    Absolute errors count besides squared ones: now and then cuBLAS chooses a kernel that takes half as long again.
+    """
+    mine = [
+        row for row in rows if row.kernel.kind == "gemm" and row.kernel.dtype == "bf16"
+    ]
+    tiles = _Tiles(mine, gpu)
+    durations = np.array([row.duration for row in mine])
+    weights = 1.0 / (np.array([row.noise for row in mine]) ** 2 + 0.05**2)
+    weights /= weights.sum()
+
+    def loss(constants: dict[str, float]) -> float:
+        errors = np.abs(np.log(tiles.times(constants) / durations))
+        return float((weights * (np.minimum(errors, 0.5) + 0.3 * errors**2)).sum())
+
+    return _search({**asdict(gemm.TYPICAL), **BEGIN}, loss)
+
+
+def _search(
+    best: dict[str, float], loss: Callable[[dict[str, float]], float]
+) -> dict[str, float]:
+    value = loss(best)
+    for step in (1.3, 1.12, 1.05, 1.02):
+        improved = True
+        while improved:
+            improved = False
+            for name, old in list(best.items()):
+                for factor in (step, 1 / step):
+                    trial = {**best, name: old * factor}
+                    possible = (
+                        max(
+                            trial["efficiency"],
+                            trial["memory_efficiency"],
+                            trial["tail"],
+                        )
+                        <= 1.0
+                    )
+                    if possible and (found := loss(trial)) < value - 1e-6:
+                        best, value, improved = trial, found, True
+    return best
+
+
+class _Tiles:
+    """The tile model of many products at once: rows by (tile, split); the same as `gemm.TileModel.time`."""
+
+    def __init__(self, rows: list[Row], gpu: Gpu) -> None:
+        shapes = np.array([row.kernel.shape for row in rows], float)
+        m, n, k = (shapes[:, i : i + 1] for i in range(3))
+        turned = [(a, b) for tile in gemm.TILES for a, b in (tile, tile[::-1])]
+        choices = [(a, b, split) for a, b in turned for split in gemm.SPLITS]
+        a, b, split = (
+            np.array([choice[i] for choice in choices], float) for i in range(3)
+        )
+        self.full = np.ceil(m / a) * np.ceil(n / b) * split / gpu.sms
+        self.area, self.depth = a * b, k / split
+        self.reduce = np.where(
+            split == 1, 0.0, 2.0e-6 + 8.0 * split * m * n / gpu.bandwidth
+        )
+        self.memory = np.array([work(row.kernel)[1] for row in rows]) / gpu.bandwidth
+        self.sm_peak = gpu.peak["bf16"] / gpu.sms
+
+    def times(self, constants: dict[str, float]) -> np.ndarray:
+        """Seconds by row."""
+        c = constants
+        rate = (
+            self.sm_peak
+            * c["efficiency"]
+            * np.minimum(1.0, self.area / 32768) ** c["exponent"]
+        )
+        waves = (1.0 - c["tail"]) * np.ceil(self.full) + c["tail"] * np.maximum(
+            1.0, self.full
+        )
+        tile = c["tile_start"] + self.area * (c["epilogue"] + 2.0 * self.depth / rate)
+        best = (waves * tile + self.reduce).min(axis=1)
+        return np.asarray(
+            c["floor"] + np.maximum(best, self.memory / c["memory_efficiency"])
+        )
+
+
+def fit_gemm_model(rows: list[Row], gpu: Gpu) -> Callable[[Kernel], float]:
+    """The wave model with constants fitted to `rows`."""
+    model = gemm.TileModel(**fit_gemm(rows, gpu))
+
+    def time(kernel: Kernel) -> float:
+        m, n, k = kernel.shape
+        return model.time(
+            (m, n, k),
+            gpu.sms,
+            gpu.roofline.peak_of(kernel.dtype),
+            gpu.bandwidth,
+            work(kernel)[1],
+        )
+
+    return time
+
+
+def adamw_launches(
+    launches: list[tuple[int, float]],
+) -> tuple[list[tuple[float, float]], float]:
+    """Launch time by chunks (monotone) and the slowdown of launches over untouched embedding rows."""
+    by_chunks: dict[int, list[float]] = defaultdict(list)
+    for chunks, time in launches:
+        by_chunks[chunks].append(time)
+    full = by_chunks[320]
+    dense = statistics.median(t for t in full if t < 130e-6)
+    sparse = statistics.median(t for t in full if t >= 150e-6) / dense
+    points = [
+        (float(c), statistics.median(t))
+        for c, t in sorted(by_chunks.items())
+        if c != 320
+    ] + [(320.0, dense)]
+    rising: list[tuple[float, float]] = []
+    for count, time in points:
+        rising.append((count, max(time, rising[-1][1] if rising else 0.0)))
+    return rising, sparse

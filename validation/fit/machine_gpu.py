@@ -1,0 +1,287 @@
+"""A GPU's table from one machine's traces and microbenchmarks, over the tables of a GPU that prestep knows."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from sim.costs.gpu import Gpu, parts
+from sim.costs.measured import FORMAT, borrowed, name_of
+from sim.costs.tables import Row
+from sim.errors import InputError, Mistake
+from validation.fit.bootstrap import Estimate, estimate, of_ratios
+from validation.fit.calibrate_compute import merge, trace_rows
+from validation.formats.kineto_kernels import read_calls
+from validation.formats.measurement import Measured
+from validation.formats.micro_rows import in_situ, micro_rows
+
+HELD_OUT = 3  # every third shape of a table is held out of the trial fit
+LAYOUTS = ("nt", "nn", "tn")
+LEAST = 4  # rows below which a table has no factor of its own
+SAME = ("4096x4096x4096", "8192x8192x8192")  # products that every GPU of a host ran
+Errors = dict[tuple[str, str], list[float]]
+
+
+@dataclass(frozen=True)
+class Table:
+    """A GPU as measured.
+
+    Attributes
+    ----------
+    base : str
+        The GPU under it.
+    rows : sequence of Row
+        Measured kernels.
+    factors : mapping
+        Time here over the base's, by table.
+    facts : mapping
+        Facts of the device: number of SMs, memory, cache; standard deviation between its GPUs.
+    errors : Errors
+        Signed errors of the trial fit and of the base alone, by (kind, "fitted" | "held out" | "base, held out").
+    notes : tuple of str
+        What was said on the way.
+    """
+
+    base: str
+    rows: Sequence[Row]
+    factors: Mapping[str, Estimate]
+    facts: Mapping[str, float]
+    errors: Errors
+    notes: tuple[str, ...] = ()
+
+    @property
+    def summary(self) -> str:
+        """Mean absolute and signed errors by kind, of the fit and of the base."""
+        kinds = sorted(
+            {kind for kind, _ in self.errors},
+            key=lambda kind: -len(self.errors.get((kind, "fitted"), ())),
+        )
+        lines = [
+            f"{'kernels':24} {'rows':>5} {'base, held out':>16} {'fitted':>16} {'held out':>16}"
+        ]
+        for kind in ["all", *kinds]:
+            cells = [
+                self._cell(kind, part)
+                for part in ("base, held out", "fitted", "held out")
+            ]
+            count = sum(
+                len(v)
+                for (k, part), v in self.errors.items()
+                if kind in ("all", k) and part != "base, held out"
+            )
+            lines.append(
+                f"{kind:24} {count:5} {cells[0]:>16} {cells[1]:>16} {cells[2]:>16}"
+            )
+        return "\n".join(lines)
+
+    def _cell(self, kind: str, part: str) -> str:
+        found = np.array(
+            [
+                e
+                for (k, p), v in self.errors.items()
+                if kind in ("all", k) and p == part
+                for e in v
+            ]
+        )
+        return (
+            f"{np.abs(found).mean():.1%} ({found.mean():+.1%})" if len(found) else "-"
+        )
+
+    def figure(self, part: str) -> float:
+        """Mean absolute error of a part."""
+        return float(
+            np.mean(
+                [
+                    abs(e)
+                    for (_, p), values in self.errors.items()
+                    if p == part
+                    for e in values
+                ]
+                or [np.nan]
+            )
+        )
+
+
+def fit(measured: Measured, base: str) -> Table | None:
+    """The GPU's table; None if nothing of kernels was measured.
+
+    Raises
+    ------
+    InputError
+        If the base is unknown, or a row is wrong.
+    """
+    known = Gpu(base, *parts(base))
+    rows, notes = _rows(measured, known)
+    if not rows:
+        return None
+    held = held_out(rows)
+    trial_rows = [row for row, out in zip(rows, held, strict=True) if not out]
+    trial = with_rows(base, trial_rows, factors_of(trial_rows, known))
+    errors: Errors = defaultdict(list)
+    for row, out in zip(rows, held, strict=True):
+        kind = row.kernel.kind
+        errors[kind, "held out" if out else "fitted"].append(
+            trial.duration(row.kernel) / row.duration - 1
+        )
+        if out:
+            errors[kind, "base, held out"].append(
+                known.duration(row.kernel) / row.duration - 1
+            )
+    return Table(
+        base,
+        rows,
+        factors_of(rows, known),
+        _facts(measured),
+        dict(errors),
+        tuple(notes),
+    )
+
+
+def with_rows(base: str, rows: Sequence[Row], factors: Mapping[str, Estimate]) -> Gpu:
+    """The base with these rows over its own."""
+    facts, below, like = parts(base)
+    plain = {name: found.value for name, found in factors.items()}
+    return Gpu(base, facts, [*rows, *borrowed(below, rows, plain)], like)
+
+
+def held_out(rows: Sequence[Row]) -> list[bool]:
+    """Which rows are held out: every third shape of a table, the smallest never."""
+    counts: dict[str, int] = {}
+    found = []
+    for row in rows:
+        at = counts[name_of(row.kernel)] = counts.get(name_of(row.kernel), -1) + 1
+        found.append(at % HELD_OUT == HELD_OUT - 1)
+    return found
+
+
+def factors_of(rows: Sequence[Row], known: Gpu) -> dict[str, Estimate]:
+    """Time here over the base's by table, where enough rows say so: those of traces, if there are any traces at all.
+
+    Microbenchmarks scatter by a tenth about times in a step, as the base's traces have them.
+    """
+    grouped, pooled = (
+        defaultdict[str, list[float]](list),
+        defaultdict[str, list[float]](list),
+    )
+    in_steps = [row for row in rows if row.source != "micro"]
+    for row in in_steps or rows:
+        ratio = row.duration / known.duration(row.kernel)
+        grouped[name_of(row.kernel)].append(ratio)
+        if (
+            row.kernel.kind == "gemm"
+        ):  # the same units at the same clock: a layout without rows is as the others
+            for layout in LAYOUTS:
+                pooled[name_of(replace(row.kernel, layout=layout))].append(ratio)
+    for name, ratios in pooled.items():
+        if len(grouped[name]) < LEAST:
+            grouped[name] = ratios
+    return {
+        name: of_ratios(ratios)
+        for name, ratios in sorted(grouped.items())
+        if len(ratios) >= LEAST
+    }
+
+
+def _rows(measured: Measured, known: Gpu) -> tuple[list[Row], list[str]]:
+    """Rows of the traces, and of microbenchmarks where they add shapes, brought to times inside a step."""
+    calls = {
+        path.name.removesuffix(".pt.trace.json.gz"): list(_calls(measured, path))
+        for path in measured.traces()
+    }
+    traced = trace_rows(calls)[0] if calls else []
+    path, said = measured.file("micro.jsonl"), io.StringIO()
+    micro = []
+    if path is not None:
+        try:
+            micro = micro_rows(path)
+        except (KeyError, TypeError, ValueError) as error:
+            raise InputError(
+                Mistake(
+                    f"{measured.name}: micro.jsonl", "", str(error), "rows of `measure`"
+                )
+            ) from None
+    with contextlib.redirect_stdout(said):
+        brought = in_situ(traced, micro, known) if traced else micro
+    notes = [
+        f"traces: {len(calls)}, rows of them {len(traced)}",
+        *said.getvalue().splitlines(),
+    ]
+    return [row for row in merge(traced, brought) if _known(row, known)], notes
+
+
+def _calls(measured: Measured, path: Path) -> Any:
+    try:
+        yield from read_calls(path)
+    except (KeyError, ValueError, TypeError, StopIteration, OSError) as error:
+        raise InputError(
+            Mistake(
+                f"{measured.name}: {path.name}", "", repr(error)[:200], "a Kineto trace"
+            )
+        ) from None
+
+
+def _known(row: Row, known: Gpu) -> bool:
+    """Whether prestep can say how long the base takes for it."""
+    try:
+        return known.duration(row.kernel) > 0
+    except InputError:
+        return False
+
+
+def _facts(measured: Measured) -> dict[str, float]:
+    """What the device says of itself, how equal its GPUs are, and that they worked together."""
+    gpus = measured.about.get("gpus") or [{}]
+    names = ("sms", "memory", "l2")
+    found = {
+        name: gpus[0][name]
+        for name in names
+        if isinstance(gpus[0].get(name), int) and gpus[0][name] > 0
+    }
+    ratios: list[float] = []
+    for shape in SAME:
+        times = [
+            float(row["s"])
+            for row in measured.rows("micro", "gemm")
+            if row.get("src") == "every GPU"
+            and f"{row['m']}x{row['n']}x{row['k']}" == shape
+        ]
+        if len(times) > 2:
+            ratios.append(float(np.std(times, ddof=1) / np.mean(times)))
+    found |= {"spread": round(float(np.mean(ratios)), 5)} if ratios else {}
+    # All GPUs were at work while these rows were measured: the base's factor for that is in them already.
+    return found | ({"crowded": 1.0} if measured.world > 1 else {})
+
+
+def render(table: Table, measured: Measured, parquet: str) -> str:
+    """The file of the GPU."""
+    e = estimate(
+        [
+            abs(x)
+            for (_, part), v in table.errors.items()
+            if part == "held out"
+            for x in v
+        ]
+        or [0.0]
+    )
+    lines = [
+        f"# {measured.model}: kernels measured {measured.when}. Written by `prestep calibrate` from {measured.name}.",
+        f"# Mean |error|: fitted {table.figure('fitted'):.1%}, held out {table.figure('held out'):.1%} (every third "
+        f"shape; median {e.value:.1%}, 90 % interval {e.low:.1%} to {e.high:.1%}),",
+        f"# the {table.base}'s own tables on the held-out rows {table.figure('base, held out'):.1%}. "
+        "The table has all rows. Evidence: measured (rows), fitted (factors).",
+        f"format = {FORMAT}",
+        f'base = "{table.base}"  # facts, and tables of what was not measured',
+        f'table = "{parquet}"',
+        *(f"{name} = {value}  # measured" for name, value in table.facts.items()),
+        "",
+        "[factor]  # time here over the base's, by kind-layout-dtype; low and high: 90 % of bootstrap draws",
+        *(f"{name} = {found.to_toml()}" for name, found in table.factors.items()),
+    ]
+    return "\n".join(lines) + "\n"

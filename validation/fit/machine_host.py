@@ -1,0 +1,81 @@
+"""How fast a machine's host runs framework code: steps of tiny models over the sum of their host operations."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from sim.costs.frameworks import host_costs
+from sim.errors import InputError
+from validation.fit.bootstrap import Estimate, estimate
+from validation.fit.calibrate_host import counts_of
+from validation.formats.rows import Row, read_rows
+
+TINY = ("h4", "h16")  # their GPUs wait for the host throughout
+HELD_OUT = 3  # every third case
+
+
+@dataclass(frozen=True)
+class Host:
+    """`factor`: time of framework code here over that on the host it was fitted on; signed errors by row."""
+
+    factor: Estimate
+    fitted: dict[str, float]
+    held_out: dict[str, float]
+
+    @property
+    def summary(self) -> str:
+        def told(errors: dict[str, float]) -> str:
+            return (
+                ", ".join(f"{name} {error:+.1%}" for name, error in errors.items())
+                or "no rows"
+            )
+
+        return f"host_factor {self.factor}; fitted: {told(self.fitted)}; held out: {told(self.held_out)}"
+
+
+def fit(path: Path | None) -> Host | None:
+    """The host's factor from rows of training steps; None where no step of a tiny model is among them."""
+    ratios: dict[str, list[float]] = {}
+    for row in _rows(path):
+        try:
+            counts = counts_of(row)
+        except InputError:
+            continue  # a case that no scenario can say
+        costs = host_costs("pytorch-eager")
+        expected = sum(costs[name] * count for name, count in counts.items())
+        ratios[row.name] = [
+            time / expected for times in row.steps.values() for time in times
+        ]
+    if not ratios:
+        return None
+    kept = [name for at, name in enumerate(ratios) if at % HELD_OUT != HELD_OUT - 1]
+    middles = {name: float(np.median(values)) for name, values in ratios.items()}
+    trial = _factor([middles[name] for name in kept]).value
+    errors = {name: trial / middle - 1 for name, middle in middles.items()}
+    return Host(
+        _factor(list(middles.values())),
+        {name: errors[name] for name in kept},
+        {name: errors[name] for name in ratios if name not in kept},
+    )
+
+
+def _rows(path: Path | None) -> list[Row]:
+    rows = read_rows(path) if path is not None else []
+    return [
+        row
+        for row in rows
+        if not row.error
+        and row.case.get("model") in TINY
+        and not row.case.get("compile")
+    ]
+
+
+def _factor(middles: Sequence[float]) -> Estimate:
+    """The geometric mean over cases. Steps of a case are no independent rows: a host is slow for seconds at a time."""
+    logs = estimate(np.log(middles).tolist(), lambda x: np.mean(x, axis=-1))
+    value, low, high = np.exp([logs.value, logs.low, logs.high]).tolist()
+    return Estimate(value, low, high, logs.rows)

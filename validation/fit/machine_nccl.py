@@ -1,0 +1,51 @@
+"""How sure NCCL's constants of a machine are: predicted over measured times of held-out rows, with intervals."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from pathlib import Path
+
+from sim import files
+from validation.fit.bootstrap import Estimate, of_ratios
+from validation.formats import collective_rows
+from validation.sets.predict_collective import predict_row
+
+LEAST = 3  # rows of an algorithm and protocol below which nothing is said
+
+
+def intervals(rows: Path, cluster: Path) -> dict[str, Estimate]:
+    """By algorithm and protocol: the middle of predicted over measured among held-out rows, and its interval.
+
+    Parameters
+    ----------
+    cluster
+        The cluster file that was written, which names the constants.
+    """
+    found: dict[str, list[float]] = defaultdict(list)
+    for row in collective_rows.read_lines(rows, str(cluster))[0]:
+        if row.skip or not row.held_out:
+            continue
+        prediction = predict_row(row)
+        if not prediction.error:
+            found[f"{prediction.algo} {prediction.proto}"].append(
+                prediction.time / row.time
+            )
+    return {
+        name: of_ratios(ratios)
+        for name, ratios in sorted(found.items())
+        if len(ratios) >= LEAST
+    }
+
+
+def note(path: Path, sure: dict[str, Estimate]) -> str:
+    """Writes the intervals to the head of the file of constants; what was written."""
+    lines = [f"{name}: {found}" for name, found in sure.items()]
+    if lines:
+        head = [
+            "# Predicted over measured, held-out rows, with 90 % bootstrap intervals:",
+            *(f"# {x}" for x in lines),
+        ]
+        files.write_text(path, "\n".join([*head, path.read_text(encoding="utf-8")]))
+    return (
+        "\n".join(["predicted over measured, held-out rows:", *lines]) if lines else ""
+    )

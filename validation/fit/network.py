@@ -1,0 +1,201 @@
+"""Fits what NCCL gets out of a network to collectives across hosts: the `net_*` facts of a cluster file.
+
+Minimises the squared logarithm of predicted over measured time (soft L1). Constants of the GPU stay as they are; every
+second size is held out. The result is a cluster file that extends the one that was given.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from scipy.optimize import least_squares
+
+from sim import files
+from sim.collectives import plan_collective
+from sim.errors import InputError, Mistake
+from topologies.core.quantity import Quantity
+from validation.formats.collective_rows import IN_PLACE, Row, members
+from validation.sets.predict_collective import cluster_of, gpus_of
+
+# Range and start of each fact, and the unit that a file has it in.
+RANGE = {
+    "net_share": (0.1, 1.0, 0.95),
+    "net_pairs_share": (0.1, 1.0, 0.95),
+    "net_ll": (5e-7, 5e-4, 5e-6),
+    "net_ll128": (5e-7, 5e-4, 1e-5),
+    "net_simple": (5e-7, 1e-3, 1.4e-5),
+    "net_message": (1e-8, 1e-4, 3e-6),
+    "net_channel": (1e8, 1e11, 2e10),
+    "net_rendezvous": (1e-7, 1e-3, 1e-5),
+}
+LEAST = 3  # rows that a fact rests on
+SMALL, LIGHT = 2**20, 0.3  # smaller sizes are judged by no limit: they weigh less
+
+
+@dataclass(frozen=True)
+class NetworkFit:
+    """Facts by key, and signed errors of fitted and held-out rows before and after."""
+
+    facts: dict[str, float]
+    errors: dict[str, tuple[np.ndarray, np.ndarray]]
+
+    @property
+    def summary(self) -> str:
+        """Facts, and errors before and after."""
+        lines = [f"{key} = {_text(key, value)}" for key, value in self.facts.items()]
+        for kind, (before, after) in self.errors.items():
+            if len(before):
+                lines.append(
+                    f"{kind}: mean |error| {_mean(before)} before, {_mean(after)} after, {len(before)} rows"
+                )
+        return "\n".join(lines)
+
+
+def _mean(errors: np.ndarray) -> str:
+    return f"{np.abs(errors).mean():.1%}"
+
+
+def fit(rows: Sequence[Row], fixed: dict[str, float] | None = None) -> NetworkFit:
+    """Facts of the network that the rows of several hosts ran on.
+
+    Parameters
+    ----------
+    rows
+        Measured collectives; those of one host are left out.
+    fixed
+        Facts that keep their value.
+
+    Raises
+    ------
+    InputError
+        If no row is of several hosts.
+    """
+    rows = [row for row in rows if (row.hosts or 1) > 1]
+    if not rows:
+        raise InputError(
+            Mistake(
+                "calibrate",
+                "--network",
+                "no row of several hosts",
+                "collectives across hosts",
+            )
+        )
+    plain = _times(rows, {})
+    agreed = {"net_rendezvous"} if fixed and "net_eager" in fixed else set()
+    touched = [one | agreed if "net_ll" in one else one for one in _touched(rows)]
+    keys = [
+        key
+        for key in RANGE
+        if sum(key in one for one in touched) >= LEAST and key not in (fixed or {})
+    ]
+    used = [at for at, row in enumerate(rows) if not row.held_out]
+    low, high, begin = (np.log([RANGE[key][k] for key in keys]) for k in range(3))
+    fitted = [rows[at] for at in used]
+    measured = np.array([row.time for row in fitted])
+    weights = np.array([1.0 if row.size >= SMALL else LIGHT for row in fitted])
+
+    def residuals(x: np.ndarray) -> np.ndarray:
+        facts = (fixed or {}) | dict(zip(keys, np.exp(x), strict=True))
+        return weights * np.log(_times(fitted, facts) / measured)
+
+    result = least_squares(
+        residuals,
+        begin,
+        bounds=(low, high + 1e-9),
+        loss="soft_l1",
+        f_scale=0.05,
+        diff_step=1e-3,
+    )
+    facts = (fixed or {}) | {
+        key: float(v) for key, v in zip(keys, np.exp(result.x), strict=True)
+    }
+    times = np.array([row.time for row in rows])
+    made = _times(rows, facts)
+    errors = {}
+    for kind, held in (("fitted", False), ("held out", True)):
+        mine = np.array([row.held_out == held for row in rows])
+        errors[kind] = (plain[mine] / times[mine] - 1, made[mine] / times[mine] - 1)
+    return NetworkFit(facts, errors)
+
+
+def _touched(rows: Sequence[Row]) -> list[set[str]]:
+    """Facts that each row's time may rest on."""
+    found = []
+    for row in rows:
+        plan = _plan(row, cluster_of(row))
+        if plan.algo == "pairwise":
+            several = row.op in ("all_to_all", "gather", "scatter")
+            found.append(
+                {"net_pairs_share", "net_simple", "net_message"}
+                | (set() if several else {"net_channel"})
+            )
+        else:
+            hop = f"net_{plan.proto.lower()}"
+            found.append({"net_share", hop} if row.size >= SMALL else {hop})
+    return found
+
+
+def _plan(row: Row, fabric: Any) -> Any:
+    op, ranks = members(row, gpus_of(row, fabric))
+    return plan_collective(
+        op, row.size, ranks, fabric, row.wanted, in_place=row.op.endswith(IN_PLACE)
+    )
+
+
+def _times(rows: Sequence[Row], facts: dict[str, float]) -> np.ndarray:
+    """Predicted seconds under these facts."""
+    changed: dict[int, Any] = {}
+    times = []
+    for row in rows:
+        fabric = cluster_of(row)
+        if id(fabric) not in changed:
+            others = {
+                key: known
+                for key, known in fabric.facts.items()
+                if not key.startswith("net_")
+            }
+            new = {key: Quantity(value, "fitted", "") for key, value in facts.items()}
+            changed[id(fabric)] = fabric.with_facts(fabric.name, others | new)
+        same = changed[id(fabric)]
+        times.append(_plan(row, same).duration(same.links.bandwidth))
+    return np.array(times)
+
+
+def _text(key: str, value: float) -> str:
+    if key == "net_eager":
+        return f'"{value / 1024:g} KiB"'
+    if key in ("net_share", "net_pairs_share"):
+        return f"{value:.3g}"
+    return (
+        f'"{value / 1e9:.3g} GB/s"'
+        if key == "net_channel"
+        else f'"{value * 1e6:.3g} us"'
+    )
+
+
+def write(result: NetworkFit, cluster: str, path: Path, logs: Sequence[Path]) -> None:
+    """Write the cluster file.
+
+    Raises
+    ------
+    InputError
+        If it cannot be written.
+    """
+    files.write_text(path, render(result, cluster, logs))
+
+
+def render(result: NetworkFit, cluster: str, logs: Sequence[Path]) -> str:
+    """A cluster file with the facts."""
+    names = ", ".join(path.name for path in logs)
+    lines = [f"# Written by `prestep calibrate --network` from {names}."]
+    lines += [f"# {line}" for line in result.summary.splitlines() if "rows" in line]
+    lines += [f'extends = "{cluster}"']
+    lines += [
+        f'{key} = {{ value = {_text(key, value)}, evidence = "fitted", source = "{names}" }}'
+        for key, value in result.facts.items()
+    ]
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,170 @@
+"""Errors on what was held out of the fits: where the widths in sim/costs/uncertainty.toml come from.
+
+    python -m validation.fit.widths [--rows FILE.csv]
+
+Prints, by family and grade, the root of the mean squared error of kernels, collectives and host operations. It reads
+no row that the coverage of steps is judged on. (Needs scipy for the host.) Then, for collectives alone, the widths that
+nine in ten errors lie within; those of other GPUs and of networks need the published table (`--rows`).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+from sim.analysis.uncertainty import family_of
+from sim.costs import load_gpu
+from sim.costs.frameworks import host_costs
+from sim.costs.gpu import HARDWARE
+from sim.costs.tables import read_rows
+from topologies import load_cluster
+from validation.fit.calibrate_host import counts_of, errors, fit
+from validation.fit.widths_alone import alone_widths
+from validation.formats.rows import read_rows as rows_of
+from validation.sets.sets import validate
+from validation.sets.steps import predict_row
+
+SMALL, LARGE = 2**17, 2**23  # bytes: latency below, bandwidth above
+FOLDS = 3
+Line = tuple[str, float, int]
+
+
+def kernels() -> Iterator[Line]:
+    """By family and grade, weighted by time: errors of a kind in a trace that no table has seen."""
+    gpu, sums = (
+        load_gpu("h200"),
+        defaultdict[tuple[str, str, str, str], list[float]](lambda: [0.0, 0.0]),
+    )
+    for row in read_rows(HARDWARE / "h200-heldout.csv"):
+        entry = sums[
+            family_of(row.kernel.kind),
+            gpu.evidence(row.kernel),
+            row.kernel.kind,
+            row.source,
+        ]
+        entry[0] += gpu.duration(row.kernel) * row.count
+        entry[1] += row.duration * row.count
+    for key in sorted({key[:2] for key in sums}):
+        found = [
+            (math.log(ours / theirs), theirs)
+            for of, (ours, theirs) in sums.items()
+            if of[:2] == key
+        ]
+        weight = sum(time for _, time in found)
+        yield (
+            " ".join(key),
+            math.sqrt(sum(error**2 * time for error, time in found) / weight),
+            len(found),
+        )
+
+
+def collectives() -> Iterator[Line]:
+    """Held-out sizes of the set `collectives`, and collectives beside kernels."""
+    points = [
+        p
+        for p in validate("collectives").points
+        if not (p.fitted or p.error or p.faint)
+    ]
+    sizes = {p.name: p for p in points}
+    small, large = [], []
+    for name, point in sizes.items():
+        size = _bytes(name)
+        error = math.log(point.predicted / point.measured)
+        if size >= LARGE or point.group == "overlap: collectives":
+            large.append(error)
+        elif size <= SMALL:
+            small.append(error)
+    yield "latency fitted", _rms(small), len(small)
+    yield "bandwidth fitted", _rms(large), len(large)
+
+
+def _bytes(name: str) -> float:
+    """The size at the end of a row's name."""
+    last = name.rpartition("/")[2]
+    return float(last) if last.isdigit() else math.nan
+
+
+def host() -> Iterator[Line]:
+    """Steps of tiny models, a third held out at a time."""
+    path = Path(__file__).parents[1] / "cases" / "h200" / "host_4gpu.jsonl"
+    rows = [
+        row for row in rows_of(path) if not row.error and not row.case.get("compile")
+    ]
+    counts, prior, found = (
+        [counts_of(row) for row in rows],
+        host_costs("pytorch-eager"),
+        list[float](),
+    )
+    for fold in range(FOLDS):
+        kept = [i for i in range(len(rows)) if i % FOLDS != fold]
+        out = [i for i in range(len(rows)) if i % FOLDS == fold]
+        costs = prior | fit([rows[i] for i in kept], [counts[i] for i in kept], prior)
+        found += [
+            error
+            for _, error in errors(
+                [rows[i] for i in out], [counts[i] for i in out], costs
+            )
+        ]
+    yield "host fitted", _rms(found), len(found)
+
+
+def starts() -> Iterator[Line]:
+    """Host factors of further starts of the measured machine, and their spread about the bundled one."""
+    folder = Path(__file__).parents[1] / "cases" / "h200"
+    tagged = [
+        json.loads(line)["start"]
+        for line in (folder / "host_starts.jsonl").read_text("utf-8").splitlines()
+    ]
+    rows = [
+        (start, row)
+        for start, row in zip(
+            tagged, rows_of(folder / "host_starts.jsonl"), strict=True
+        )
+    ]
+    rows += [("1", row) for row in rows_of(folder / "host_4gpu.jsonl") if not row.error]
+    found: dict[str, list[float]] = defaultdict(list)
+    for start, row in rows:
+        plain = predict_row(replace(row, cluster={**row.cluster, "host_factor": 1.0}))
+        found[start].append(math.log(row.measured / plain.step_time))
+    bundled = math.log(load_cluster("h200-host-4").cluster_facts.host_factor or 1.0)
+    middles = {
+        start: math.fsum(logs) / len(logs) for start, logs in sorted(found.items())
+    }
+    for start, middle in middles.items():
+        yield f"host start {start}", math.exp(middle), len(found[start])
+    yield (
+        "host_spread",
+        _rms([0.0, *(middle - bundled for middle in middles.values())]),
+        len(middles) + 1,
+    )
+
+
+def _rms(errors: list[float]) -> float:
+    return (
+        math.sqrt(math.fsum(e * e for e in errors) / len(errors))
+        if errors
+        else math.nan
+    )
+
+
+def main() -> None:
+    """Print everything."""
+    parser = argparse.ArgumentParser(prog="python -m validation.fit.widths")
+    parser.add_argument("--rows", type=Path, metavar="FILE.csv")
+    told = parser.parse_args()
+    for part in (kernels, collectives, host, starts):
+        for name, width, count in part():
+            print(f"{name:20} {width:.3f}  ({count})")
+    for place, (widths, rows) in alone_widths(told.rows).items():
+        print(
+            f"alone {place:14} {', '.join(f'{name} {width:.3f}' for name, width in widths.items())}  ({rows})"
+        )
+
+
+if __name__ == "__main__":
+    main()

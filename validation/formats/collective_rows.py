@@ -1,0 +1,341 @@
+"""Measured collectives: the JSON lines of the harness, one row a size, read strictly.
+
+An `env` line gives the NCCL_* settings of its label to the lines after it. Other ways in: `published_rows` (CSV),
+`nccl_tests` (logs of nccl-tests).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from sim import files
+from sim.collectives.plan import OPS
+from sim.errors import InputError, Mistake, unknown
+from sim.spec.sections import Nccl
+from validation.formats import leafspine
+from validation.formats.nccl_env import Unpredictable, settings_of
+from validation.formats.overlap_rows import Overlap, read_overlap
+from validation.formats.records import seconds, text_of, whole
+
+CASES = Path(__file__).parents[1] / "cases" / "h200"
+FILES = tuple(
+    CASES / name
+    for name in (
+        "collectives_2gpu.jsonl",
+        "collectives_4gpu.jsonl",
+        "collectives_channels_2gpu.jsonl",
+    )
+)
+UNALIGNED = (
+    CASES / "collectives_unaligned.jsonl"
+)  # ranks' parts that do not begin at multiples of 16 bytes
+# Above this size launches are hidden behind the kernels, so eager times are times on the GPU.
+EAGER_IS_GPU = 2**22
+IN_PLACE = "_inplace"
+ONE_WAY = {
+    "send_0_1": 1,
+    "send_0_last": -1,
+}  # the rank that receives; all others are idle
+KINDS = ("env", "collective", "overlap", "end")
+MIB = 2**20
+
+
+@dataclass(frozen=True)
+class Row:
+    """One measured size.
+
+    Attributes
+    ----------
+    label : str
+        Series, as the harness or the source names it.
+    op : str
+        Operation with the harness's variants: `send_0_1`, `all_gather_inplace`.
+    size : int
+        Bytes as nccl-tests counts them.
+    time, eager : float
+        Seconds on the GPU, and with the host's launches.
+    held_out : bool
+        Whether the fits of the bundled constants leave it out, where they use its file at all.
+    wanted : Nccl
+        NCCL's settings of the run.
+    cluster : str
+        Name or file; "": the measured host.
+    hosts, per_host : int or None
+        Hosts of the cluster, and GPUs used on each; None: one host, the first GPUs.
+    machine : str
+        Group to report it in; "": the measured host.
+    known : bool
+        Whether constants were fitted to this size of this machine (set by readers of other machines).
+    ignored : tuple of str
+        Variables of the run that the prediction leaves out.
+    skip : str
+        Why it cannot be compared.
+    calls : int
+        Calls through PyTorch, one after the other, whose mean time it is; 0: times on the GPU, or not known.
+    """
+
+    label: str
+    op: str
+    ranks: int
+    size: int
+    time: float
+    eager: float
+    held_out: bool = True
+    where: str = ""
+    wanted: Nccl = field(default_factory=Nccl)
+    cluster: str = ""
+    hosts: int | None = None
+    per_host: int | None = None
+    machine: str = ""
+    known: bool = False
+    ignored: tuple[str, ...] = ()
+    skip: str = ""
+    id: str = ""
+    calls: int = 0
+
+    @property
+    def name(self) -> str:
+        return self.id or f"{self.label}/{self.op}/n{self.ranks}/{self.size}"
+
+    @property
+    def series(self) -> str:
+        """What a tolerance is set for: decided by the settings, not by the label."""
+        w = self.wanted
+        if self.machine:
+            return f"{self.machine}, {_side(self.size)}"
+        if leafspine.is_label(self.label):
+            return f"leaf-spine, {_side(self.size)}"
+        if w.algo or w.proto:
+            algo = "_".join(part.capitalize() for part in (w.algo or "any").split("_"))
+            return f"{algo}-{w.proto or 'any'}"
+        if w.min_channels or w.max_channels or w.max_ctas:
+            return "channel-limited"
+        if replace(w, version=Nccl.version, nvls=None) != Nccl():
+            return "other settings"
+        return f"default, {_side(self.size)}"
+
+    @property
+    def configuration(self) -> tuple[Any, ...]:
+        """Equal for two rows that ran the same thing on the same machine."""
+        return (
+            self.op,
+            self.ranks,
+            self.size,
+            self.wanted,
+            self.cluster,
+            self.hosts,
+            self.per_host,
+        )
+
+
+def _side(size: int) -> str:
+    return "1 MiB and more" if size >= MIB else "below 1 MiB"
+
+
+def read(files: Iterable[Path] = FILES) -> list[Row]:
+    """All rows that can be compared; every second size of a series is held out of fits."""
+    return [row for file in files for row in read_lines(file)[0] if not row.skip]
+
+
+def read_lines(path: str | Path, cluster: str = "") -> tuple[list[Row], list[Overlap]]:
+    """Rows of collectives and of overlap in a file of JSON lines.
+
+    A row's `cluster` names the cluster it ran on, a label such as 4x1-nic16-spine8 an emulated one; others ran on the
+    measured host, or on `cluster`.
+
+    Raises
+    ------
+    InputError
+        With file, line and key of everything that is wrong.
+    """
+    path, reader = Path(path), _Reader(cluster)
+    mistakes: list[Mistake] = []
+    overlaps: list[Overlap] = []
+    for number, line in enumerate(text_of(path).splitlines(), 1):
+        where = f"{path.name}:{number}"
+        try:
+            record = files.json_of(line) if line.strip() else {"kind": "end"}
+            kind = _kind(record, where)
+            if kind == "env":
+                reader.environment(record, where)
+            elif kind == "collective":
+                reader.collective(record, where)
+            elif kind == "overlap":
+                overlaps.append(reader.overlap(record, where))
+        except InputError as error:
+            mistakes.extend(error.mistakes)
+        except (
+            ValueError
+        ) as error:  # no JSON, nested too deeply, or a number of thousands of digits
+            mistakes.append(
+                Mistake(
+                    where,
+                    "",
+                    getattr(error, "msg", str(error)),
+                    "one JSON object a line",
+                )
+            )
+    if mistakes:
+        raise InputError(mistakes)
+    return reader.rows, overlaps
+
+
+def _kind(record: object, where: str) -> str:
+    if not isinstance(record, Mapping):
+        raise InputError(Mistake(where, "", type(record).__name__, "an object"))
+    kind = str(record.get("kind", "nothing"))
+    if kind not in KINDS:
+        raise InputError(unknown(where, "kind", kind, KINDS))
+    return kind
+
+
+class _Reader:
+    """Keeps what lines say for those after them: environments, and the place in a series."""
+
+    def __init__(self, cluster: str = "") -> None:
+        self.cluster = cluster
+        self.rows: list[Row] = []
+        self.env: dict[str, tuple[dict[str, str], str | None]] = {}
+        self.position: dict[tuple[str, str, int], int] = {}
+        self.names: dict[str, int] = {}
+
+    def environment(self, record: Mapping[str, Any], where: str) -> None:
+        env, version = record.get("env", {}), record.get("nccl")
+        if not isinstance(env, Mapping):
+            raise InputError(Mistake(where, "env", repr(env), "variables by name"))
+        if version is not None and not re.match(r"2\.\d+", str(version)):
+            raise InputError(
+                Mistake(
+                    where, "nccl", repr(version), "a version of NCCL 2, such as 2.28.9"
+                )
+            )
+        named = {str(k): str(v) for k, v in env.items()}
+        self.env[str(record.get("label", "default"))] = (
+            named,
+            None if version is None else str(version),
+        )
+
+    def collective(self, record: Mapping[str, Any], where: str) -> None:
+        op, label = (
+            str(record.get("op", "nothing")),
+            str(record.get("label", "default")),
+        )
+        base = op.removesuffix(IN_PLACE)
+        if base not in OPS and op not in ONE_WAY:
+            raise InputError(unknown(where, "op", op, [*OPS, *ONE_WAY]))
+        ranks, size = whole(record, "ranks", where, 2), whole(record, "bytes", where, 1)
+        eager = seconds(record, "s", where)
+        graph = (
+            seconds(record, "graph_s", where)
+            if record.get("graph_s") is not None
+            else None
+        )
+        key = label, op, ranks
+        self.position[key] = self.position.get(key, -1) + 1
+        calls = (
+            whole(record, "iters", where, 1)
+            if graph is None and record.get("iters") is not None
+            else 0
+        )
+        row = Row(
+            label,
+            op,
+            ranks,
+            size,
+            graph or eager,
+            eager,
+            self.position[key] % 2 == 1,
+            where,
+            calls=calls,
+        )
+        row = self._in_its_setting(row, record)
+        if graph is None and size <= EAGER_IS_GPU and not self._slow_network(label):
+            row = replace(
+                row,
+                skip="the host's time, not the GPU's: no graph_s at 4 MiB and below",
+            )
+        count = self.names[row.name] = self.names.get(row.name, 0) + 1
+        self.rows.append(replace(row, id=f"{row.name}#{count}") if count > 1 else row)
+
+    def overlap(self, record: Mapping[str, Any], where: str) -> Overlap:
+        row, label = read_overlap(record, where), str(record.get("label", "default"))
+        row = replace(row, cluster=str(record.get("cluster", self.cluster)))
+        env, version = self.env.get(label, ({}, None))
+        try:
+            return replace(
+                row, wanted=settings_of(env, row.op, version, where, None)[0]
+            )
+        except Unpredictable as error:
+            return replace(row, skip=str(error))
+
+    def _slow_network(self, label: str) -> bool:
+        """Over sockets every call takes longer than its launch."""
+        return (
+            self.env.get(label, ({}, None))[0].get("NCCL_NET", "").lower() == "socket"
+        )
+
+    def _in_its_setting(self, row: Row, record: Mapping[str, Any]) -> Row:
+        env, version = self.env.get(row.label, ({}, None))
+        if row.label not in self.env:
+            env = _of_label(row.label)
+        per_host = _per_host(row.label, env, row.ranks)
+        emulated = per_host if "NCCL_HOSTID" in env or "FAKE_NODES" in env else None
+        cluster = str(
+            record.get(
+                "cluster", row.label if leafspine.is_label(row.label) else self.cluster
+            )
+        )
+        if cluster:  # pretended hosts are hosts of that cluster
+            row = replace(row, cluster=cluster, per_host=per_host)
+            emulated, env = None, {k: v for k, v in env.items() if k != "NCCL_HOSTID"}
+        elif row.ranks > 4:
+            return replace(
+                row,
+                skip=f"{row.ranks} ranks: the measured host has 4 GPUs (say `cluster`)",
+            )
+        try:
+            wanted, ignored = settings_of(
+                env, _op(row.op), version, row.where, emulated
+            )
+        except Unpredictable as error:
+            return replace(row, skip=str(error))
+        return replace(row, wanted=wanted, ignored=ignored)
+
+
+def _of_label(label: str) -> dict[str, str]:
+    """Nccl that a label of the harness stands for where no env line says them: ch4, Ring-LL128."""
+    if match := re.fullmatch(r"ch(\d+)", label):
+        return {"NCCL_MAX_NCHANNELS": match[1]}
+    if match := re.fullmatch(r"(Ring|Tree|NVLS|PAT)-(LL|LL128|Simple)", label):
+        return {"NCCL_ALGO": f"allreduce:{match[1]}", "NCCL_PROTO": match[2]}
+    return {}
+
+
+def _per_host(label: str, env: Mapping[str, str], ranks: int) -> int | None:
+    """GPUs per host that a label ("2x2-...") or FAKE_NODES says."""
+    match = re.match(r"(\d+)x(\d+)(?!\d)", label)
+    if match and int(match[1]) * int(match[2]) == ranks:
+        return int(match[2])
+    nodes = env.get("FAKE_NODES", "")
+    return max(1, ranks // int(nodes)) if nodes.isdigit() and int(nodes) > 0 else None
+
+
+def _op(op: str) -> str:
+    return "send" if op in ONE_WAY else op.removesuffix(IN_PLACE)
+
+
+def members(row: Row, gpus: Sequence[str]) -> tuple[str, Sequence[str]]:
+    """Operation and ranks of a row on a cluster with these GPUs (`send_0_1` is one-way, the other ranks idle)."""
+    chosen = list(gpus[: row.ranks])
+    if row.op in ONE_WAY:
+        receiver = chosen[ONE_WAY[row.op]]
+        return "send", [
+            chosen[0],
+            receiver,
+            *(gpu for gpu in chosen[1:] if gpu != receiver),
+        ]
+    return _op(row.op), chosen

@@ -1,0 +1,155 @@
+"""Kernel calls in a Kineto trace: which aten operation, at which shape, for how long on the GPU.
+
+One `Call` is one aten operation as the GPU saw it: from the start of its first kernel to the end of its last,
+with the gaps inside clipped (a gap longer than the pipeline's own is the host's, and the host is modelled apart).
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+from bisect import bisect_left
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from pathlib import Path
+
+from sim.graph.kernel import Kernel
+from validation.formats.kineto_kinds import Event, classify
+
+INNER_GAP = 1.6e-6  # s, between kernels of one operation; measured: mean of back-to-back gaps in 1b-single-b2
+GPU_EVENTS = ("kernel", "gpu_memcpy", "gpu_memset")
+APART = (
+    "gemm",
+    "gemm_bias",
+    "attention_fwd",
+    "attention_bwd",
+)  # workloads launch the memset of these themselves
+HALVED = ("rms_norm_bwd", "layer_norm_bwd")
+
+
+@dataclass(frozen=True)
+class Call:
+    """One aten operation on one stream; `duration` in s; `overlapped` if an NCCL kernel ran meanwhile."""
+
+    kernel: Kernel
+    duration: float
+    overlapped: bool
+    parts: int
+    start: float
+
+
+def read_events(path: Path) -> list[Event]:
+    """The `traceEvents` of a (gzipped) Kineto trace."""
+    raw = path.read_bytes()
+    return list(
+        json.loads(gzip.decompress(raw) if path.suffix == ".gz" else raw)["traceEvents"]
+    )
+
+
+def read_calls(path: Path) -> Iterator[Call]:
+    """Calls of the profiled steps; kernels launched before profiling began have no operation and are left out."""
+    events = read_events(path)
+    ops = {
+        e["args"]["External id"]: e
+        for e in events
+        if e.get("cat") == "cpu_op" and "External id" in e["args"]
+    }
+    running = sorted(
+        (e for e in events if e.get("cat") in GPU_EVENTS), key=lambda e: e["ts"]
+    )
+    nccl = [(e["ts"], e["ts"] + e["dur"]) for e in running if "nccl" in e["name"]]
+    grouped: dict[tuple[int, int], list[Event]] = {}
+    for event in running:
+        owner = event["args"].get("External id")
+        if owner in ops and "nccl" not in event["name"]:
+            grouped.setdefault((owner, event["args"]["stream"]), []).append(event)
+    backward = _backward_threads(events)
+    for (owner, _), parts in grouped.items():
+        op = ops[owner]
+        for kernel, mine in _split(op, parts, op["tid"] in backward):
+            start, end = mine[0]["ts"], mine[-1]["ts"] + mine[-1]["dur"]
+            yield Call(
+                kernel,
+                _length(mine),
+                _touches(nccl, start, end),
+                len(mine),
+                start * 1e-6,
+            )
+
+
+def _split(
+    op: Event, parts: list[Event], backward: bool
+) -> list[tuple[Kernel, list[Event]]]:
+    """The kernels of one operation; a convolution's backward is two, data gradient first (the image needs none)."""
+    if op["name"] != "aten::convolution_backward":
+        kernel = classify(op, parts, backward)
+        return [] if kernel is None else _without_memset(kernel, parts)
+    _, (n, c, h, w), (k, _, r, s) = op["args"]["Input Dims"][:3]
+    shape = (n, c, h, w, k, r, s, json.loads(op["args"]["Concrete Inputs"][4])[0])
+    cut = (
+        0
+        if c < 8
+        else 1 + next(i for i, p in enumerate(parts) if "Memset" not in p["name"])
+    )
+    halves = (
+        (Kernel("conv_dgrad", shape), parts[:cut]),
+        (Kernel("conv_wgrad", shape), parts[cut:]),
+    )
+    return [(kernel, half) for kernel, half in halves if half]
+
+
+def _without_memset(
+    kernel: Kernel, parts: list[Event]
+) -> list[tuple[Kernel, list[Event]]]:
+    """One operation as the workloads launch it: the memset before it apart; a norm's backward also as its halves."""
+    if kernel.kind in APART and len(parts) > 1 and "Memset" in parts[0]["name"]:
+        return [(Kernel("memset", (4,), bytes=4.0), parts[:1]), (kernel, parts[1:])]
+    if kernel.kind in HALVED and len(parts) == 2:
+        halves = (
+            replace(kernel, kind=f"{kernel.kind}_{half}")
+            for half in ("input", "weight")
+        )
+        return [
+            (kernel, parts),
+            *((half, [part]) for half, part in zip(halves, parts, strict=True)),
+        ]
+    return [(kernel, parts)]
+
+
+def read_adamw_launches(path: Path) -> list[tuple[int, float]]:
+    """(chunks, s) of every launch of the fused AdamW."""
+    events = read_events(path)
+    ops = {
+        e["args"].get("External id"): e["name"]
+        for e in events
+        if e.get("cat") == "cpu_op"
+    }
+    found = (
+        e
+        for e in events
+        if e.get("cat") == "kernel"
+        and ops.get(e["args"].get("External id")) == "aten::_fused_adamw_"
+    )
+    return [(e["args"]["grid"][0], e["dur"] * 1e-6) for e in found]
+
+
+def _backward_threads(events: list[Event]) -> set[int]:
+    return {
+        e["tid"]
+        for e in events
+        if e.get("cat") == "cpu_op"
+        and e["name"].startswith("autograd::engine::evaluate_function")
+    }
+
+
+def _length(parts: list[Event]) -> float:
+    busy = sum(p["dur"] for p in parts) * 1e-6
+    gaps = (b["ts"] - a["ts"] - a["dur"] for a, b in pairwise(parts))
+    return busy + sum(min(max(gap * 1e-6, 0.0), INNER_GAP) for gap in gaps)
+
+
+def _touches(intervals: list[tuple[float, float]], start: float, end: float) -> bool:
+    # NCCL kernels of one rank hardly overlap each other, so looking a few intervals back is enough.
+    at = bisect_left(intervals, (end, 0.0))
+    return any(b > start for _, b in intervals[max(0, at - 8) : at])

@@ -1,0 +1,338 @@
+"""Which kernel of prestep an aten operation of a Kineto trace is: kind, shape, layout, bytes."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+from sim.graph.kernel import Kernel
+
+SIZES = {
+    "c10::BFloat16": 2,
+    "c10::Half": 2,
+    "float": 4,
+    "double": 8,
+    "long int": 8,
+    "long": 8,
+    "int": 4,
+    "bool": 1,
+    "unsigned char": 1,
+}
+DTYPES = {"c10::BFloat16": "bf16", "c10::Half": "fp16", "float": "fp32"}
+Event = dict[str, Any]
+
+
+def _contiguous(strides: list[int]) -> bool:
+    return strides[1] == 1
+
+
+def _gemm(op: Event, first: int, kind: str) -> Kernel | None:
+    (m, k), (_, n) = op["args"]["Input Dims"][first : first + 2]
+    a, b = op["args"]["Input Strides"][first : first + 2]
+    layout = ("n" if _contiguous(a) else "t") + ("n" if _contiguous(b) else "t")
+    dtype = DTYPES.get(op["args"]["Input type"][first], "bf16")
+    return Kernel(kind, (m, n, k), dtype, layout)
+
+
+def _elements(dims: Any) -> int:
+    return (
+        math.prod(dims)
+        if not dims or isinstance(dims[0], int)
+        else sum(_elements(d) for d in dims)
+    )
+
+
+def _attention(op: Event, kind: str) -> Kernel:
+    first = 1 if kind == "attention_bwd" else 0
+    (batch, heads, seq, dim), (_, kv_heads, _, _) = op["args"]["Input Dims"][
+        first : first + 2
+    ]
+    return Kernel(kind, (batch, heads, kv_heads, seq, dim))
+
+
+def _conv(op: Event, kind: str) -> Kernel | None:
+    (n, c, h, w), (k, _, r, s) = op["args"]["Input Dims"][:2]
+    stride = json.loads(op["args"]["Concrete Inputs"][3])[0]
+    return Kernel(kind, (n, c, h, w, k, r, s, stride))
+
+
+def _rows(op: Event, kind: str) -> Kernel:
+    dims = op["args"]["Input Dims"][0]
+    return Kernel(kind, (math.prod(dims[:-1]), dims[-1]))
+
+
+def _flat(
+    kind: str, elements: int, per_element: float, layout: str = ""
+) -> Kernel | None:
+    return (
+        Kernel(kind, (elements,), "bf16", layout, bytes=elements * per_element)
+        if elements
+        else None
+    )
+
+
+def _elementwise(op: Event, names: list[str], backward: bool) -> Kernel | None:
+    name = op["name"].removeprefix("aten::").rstrip("_")
+    dims, types, kernel = op["args"]["Input Dims"], op["args"]["Input type"], names[-1]
+    count, size = _elements(dims[0]), SIZES.get(types[0], 2)
+    plain = "vectorized_elementwise" in kernel
+    if types[0] == "long int" and name in (
+        "remainder",
+        "floor_divide",
+        "div",
+        "mul",
+        "add",
+    ):
+        return Kernel(name, (count,), "int64", bytes=16.0 * count) if count else None
+    if name in ("add", "sub"):
+        return (
+            _flat("add", count, 3 * size)
+            if plain and len(dims) > 1 and dims[0] == dims[1]
+            else None
+        )
+    if name == "mul":
+        if "AUnaryFunctor" in kernel:
+            return _flat("div", count, 2 * size)
+        if plain:
+            return _flat("mul", count, 3 * size)
+        row = dims[1][-1:] == [1]
+        return _flat(
+            "mul",
+            count,
+            3 * size,
+            "row" if row else "strided_bwd" if backward else "strided",
+        )
+    if name == "div":
+        return _flat("div", count, 2 * size, "" if plain else "strided")
+    if name in ("silu", "gelu", "neg", "clamp_min"):
+        return _flat(
+            {"clamp_min": "relu"}.get(name, name),
+            count,
+            2 * size,
+            "" if plain else "strided",
+        )
+    if name in ("silu_backward", "gelu_backward", "threshold_backward"):
+        return _flat(name, count, 3 * size, "" if plain else "strided")
+    if name == "fill":
+        return _flat("fill", count, size)
+    if name == "copy":
+        if "HtoD" in kernel:
+            return _flat("copy_h2d", count, size)
+        return _flat(
+            "copy", count, 2 * size, "" if "Memcpy" in kernel or plain else "strided"
+        )
+    if name == "cat":
+        layout = "strided" if "CatArrayBatchedCopy<" in kernel else ""
+        return _flat("cat", count, 2 * SIZES.get("c10::BFloat16", 2), layout)
+    return None
+
+
+def _fsdp(op: Event, kind: str) -> Kernel | None:
+    dims = op["args"]["Input Dims"]
+    sizes = {
+        "chunk_cat": dims[0],
+        "split_with_sizes_copy": dims[0],
+        "foreach_copy": dims[1],
+    }
+    count = _elements(sizes[kind])
+    # The all-gather buffer is bytes in new PyTorch; its type says so.
+    size = SIZES.get(op["args"]["Input type"][0], 2)
+    return Kernel(kind, (count,), "bf16", "", bytes=2.0 * count * size)
+
+
+# TorchInductor names a kernel after its operators, in this order of precedence.
+FUSED = (
+    ("cat_mul_split_sub", "fused_rope"),
+    ("cat_clone_mul_neg", "fused_rope_bwd"),
+    ("clone_transpose", "fused_transpose"),
+    ("mul_silu_silu_backward", "fused_silu_mul_bwd"),
+    ("silu_silu_backward", "fused_silu_bwd"),
+    ("mul_silu", "fused_silu_mul"),
+    ("view_silu", "fused_silu"),
+    ("view_mul", "fused_mul"),
+    ("rms_norm_backward", "fused_norm_bwd"),
+    ("rms_norm__unsafe_view_add", "fused_add_norm"),
+    ("rms_norm", "fused_norm"),
+    ("view_add", "fused_add"),
+)
+# Passes over the largest tensor, as the workload counts them (a tensor updated in place is read and written).
+FUSED_PASSES = {
+    "fused_norm": 2,
+    "fused_rope": 2,
+    "fused_rope_bwd": 2,
+    "fused_transpose": 2,
+    "fused_silu": 2,
+    "fused_silu_bwd": 3,
+    "fused_silu_mul": 3,
+    "fused_silu_mul_bwd": 5,
+    "fused_mul": 3,
+    "fused_mul_bwd": 5,
+    "fused_norm_bwd_weight": 7,
+}
+
+
+def _fused(op: Event) -> Kernel:
+    """A TorchInductor kernel. Graphs of a whole block keep views (tokens, width); those of single modules do not."""
+    tensors: list[list[int]] = [dims for dims in op["args"]["Input Dims"] if dims]
+    elements = max(map(math.prod, tensors))
+    kind = next((kind for word, kind in FUSED if word in op["name"]), "fused")
+    full = [dims for dims in tensors if math.prod(dims) == elements]
+    whole = any(len(dims) == 2 for dims in full)
+    if kind == "fused_norm_bwd" and len(tensors) == 2:
+        width = tensors[-1][0]
+        partial = len(tensors[0]) > 1
+        return Kernel(
+            "fused_sum" if partial else "fused_cast",
+            (width,),
+            bytes=(66.0 if partial else 6.0) * width,
+        )
+    if (
+        kind == "fused_norm_bwd"
+        and sum(dims[-1] == 1 for dims in tensors) > 1
+        and "triton_red" in op["name"]
+    ):
+        kind = "fused_norm_bwd_weight"
+    if kind == "fused_mul" and len(full) == 4:
+        kind = "fused_mul_bwd"
+    counted = {
+        "fused_add": len(full) + 1,
+        "fused_add_norm": 3 if whole else 4,
+        "fused_norm_bwd": 6 if whole else 5,
+    }
+    passes = FUSED_PASSES.get(kind) or counted.get(kind, len(full))
+    return Kernel(kind, (elements,), bytes=2.0 * passes * elements)
+
+
+def _loss(op: Event, kind: str) -> Kernel:
+    dims = op["args"]["Input Dims"]
+    tokens, vocab = dims[1] if kind == "nll_loss_bwd" else dims[0]
+    return Kernel(kind, (tokens, vocab))
+
+
+def _embedding(op: Event, kind: str) -> Kernel | None:
+    dims, args = op["args"]["Input Dims"], op["args"]
+    if kind == "embedding_bwd":
+        return Kernel(
+            kind, (_elements(dims[1]), dims[0][-1], int(args["Concrete Inputs"][2]))
+        )
+    if len(dims) < 3 or dims[2] == [] or dims[2][-1] < 64:
+        return (
+            _flat("gather", _elements(dims[2]), 4)
+            if len(dims) > 2 and dims[2]
+            else None
+        )
+    return Kernel(kind, (dims[2][0], dims[2][1], dims[0][0]))
+
+
+def _image(op: Event, kind: str) -> Kernel:
+    dims = op["args"]["Input Dims"][1 if kind == "maxpool_bwd" else 0]
+    return Kernel(
+        kind,
+        (math.prod(dims), dims[1])
+        if kind.startswith("batchnorm")
+        else (math.prod(dims),),
+    )
+
+
+def _reduce(op: Event, kind: str) -> Kernel | None:
+    dims, args = op["args"]["Input Dims"][0], op["args"]
+    if len(dims) == 4:
+        return _image(op, "avgpool")
+    dtype = DTYPES.get(args["Input type"][0], "bf16")
+    over = args["Concrete Inputs"][1] or "[]"
+    layout = (
+        "row"
+        if len(dims) > 1
+        and json.loads(over) in ([len(dims) - 1], [-1])
+        and dims[-1] > 1
+        else ""
+    )
+    return Kernel(
+        kind,
+        (math.prod(dims),),
+        dtype,
+        layout,
+        bytes=float(math.prod(dims) * SIZES[args["Input type"][0]]),
+    )
+
+
+def _index(op: Event, parts: list[Event]) -> Kernel:
+    """The indices are an optional list, which traces do not show; the grid tells how many there are."""
+    blocks, source = parts[-1]["args"]["grid"][0], op["args"]["Input Dims"][0]
+    if len(source) == 2:
+        return Kernel("index_select", (blocks, source[1], source[0]))
+    elements = min(512 * blocks, source[0])
+    return Kernel("index", (elements,), bytes=12.0 * elements)
+
+
+def _index_put(op: Event) -> Kernel:
+    rows, *row = op["args"]["Input Dims"][2]
+    size = math.prod(row)
+    return Kernel("index_put", (rows, size), bytes=4.0 * rows * size + 64.0 * rows)
+
+
+def _arange(op: Event) -> Kernel:
+    elements = int(op["args"]["Concrete Inputs"][1])
+    return Kernel("arange", (elements,), "int64", bytes=8.0 * elements)
+
+
+TABLE = {
+    "aten::mm": lambda op: _gemm(op, 0, "gemm"),
+    "aten::addmm": lambda op: _gemm(op, 1, "gemm_bias"),
+    "aten::_cudnn_attention_forward": lambda op: _attention(op, "attention_fwd"),
+    "aten::_cudnn_attention_backward": lambda op: _attention(op, "attention_bwd"),
+    "aten::_fused_rms_norm": lambda op: _rows(op, "rms_norm_fwd"),
+    "aten::_fused_rms_norm_backward": lambda op: _rows(op, "rms_norm_bwd"),
+    "aten::_softmax": lambda op: _rows(op, "softmax"),
+    "aten::_softmax_backward_data": lambda op: _rows(op, "softmax"),
+    "aten::_log_softmax": lambda op: _loss(op, "log_softmax_fwd"),
+    "aten::_log_softmax_backward_data": lambda op: _loss(op, "log_softmax_bwd"),
+    "aten::nll_loss_forward": lambda op: _loss(op, "nll_loss_fwd"),
+    "aten::nll_loss_backward": lambda op: _loss(op, "nll_loss_bwd"),
+    "aten::gather": lambda op: _embedding(op, "embedding_fwd"),
+    "aten::embedding_dense_backward": lambda op: _embedding(op, "embedding_bwd"),
+    "aten::_chunk_cat": lambda op: _fsdp(op, "chunk_cat"),
+    "aten::split_with_sizes_copy": lambda op: _fsdp(op, "split_with_sizes_copy"),
+    "aten::_foreach_copy_": lambda op: _fsdp(op, "foreach_copy"),
+    "aten::cudnn_convolution": lambda op: _conv(op, "conv_fwd"),
+    "aten::native_batch_norm": lambda op: _image(op, "batchnorm_fwd"),
+    "aten::native_batch_norm_backward": lambda op: _image(op, "batchnorm_bwd"),
+    "aten::max_pool2d_with_indices": lambda op: _image(op, "maxpool_fwd"),
+    "aten::max_pool2d_with_indices_backward": lambda op: _image(op, "maxpool_bwd"),
+    "aten::mean": lambda op: _reduce(op, "sum"),
+    "aten::mse_loss": lambda op: _flat(
+        "mse_loss", _elements(op["args"]["Input Dims"][0]), 6
+    ),
+    "aten::mse_loss_backward": lambda op: _flat(
+        "mse_backward", _elements(op["args"]["Input Dims"][1]), 8
+    ),
+    "aten::_index_put_impl_": _index_put,
+    "aten::scatter_add_": lambda op: _flat(
+        "scatter_add", _elements(op["args"]["Input Dims"][3]), 12
+    ),
+    "aten::arange": _arange,
+    "aten::native_layer_norm": lambda op: _rows(op, "layer_norm_fwd"),
+    "aten::native_layer_norm_backward": lambda op: _rows(op, "layer_norm_bwd"),
+    "aten::sort": lambda op: Kernel(
+        "argsort", (_elements(op["args"]["Input Dims"][0]),)
+    ),
+    "aten::index_add": lambda op: _flat(
+        "index_add", _elements(op["args"]["Input Dims"][3]), 6
+    ),
+    "aten::sum": lambda op: _reduce(op, "sum"),
+}
+
+
+def classify(op: Event, parts: list[Event], backward: bool) -> Kernel | None:
+    """The `Kernel` that prestep would emit for an aten operation of a trace, or None if prestep has no such kind."""
+    try:
+        if op["name"].startswith("triton_"):
+            return _fused(op)
+        if op["name"] in TABLE:
+            return TABLE[op["name"]](op)
+        if op["name"] == "aten::index":
+            return _index(op, parts)
+        return _elementwise(op, [part["name"] for part in parts], backward)
+    except (IndexError, KeyError, ValueError, TypeError):
+        return None

@@ -1,0 +1,225 @@
+"""Reads what `prestep measure` wrote: one zip file, taken for what its manifest says and nothing else.
+
+Member names are matched against those that the command writes, sizes are limited, and nothing is unpacked to a path
+that the file chooses.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import zipfile
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from sim import files
+from sim.errors import InputError, Mistake
+from validation.measure.bundle import FORMAT, MANIFEST, VERSION
+
+EXPECTED = "a zip file that `prestep measure` wrote"
+_MEMBER = re.compile(r"manifest\.json|[a-z_]{1,40}\.jsonl|(traces|nccl)/[\w.-]{1,200}")
+MEMBERS = 4096
+LARGEST = (
+    2 * 2**30
+)  # bytes of all members, unpacked (traces are packed once more inside)
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A measurement, unpacked.
+
+    Attributes
+    ----------
+    name : str
+        The file.
+    about : mapping
+        Its manifest.
+    folder : Path
+        Where its members are, for as long as it is open.
+    """
+
+    name: str
+    about: Mapping[str, Any]
+    folder: Path
+
+    @property
+    def model(self) -> str:
+        """The GPUs, as their driver names them."""
+        gpus = self.about.get("gpus") or [{}]
+        return str(gpus[0].get("name", "")) if isinstance(gpus[0], Mapping) else ""
+
+    @property
+    def world(self) -> int:
+        return int(self.about.get("world", 1))
+
+    @property
+    def when(self) -> str:
+        return str(self.about.get("made", ""))[:10]
+
+    def file(self, name: str) -> Path | None:
+        """A member, if it is there."""
+        path = self.folder / name
+        return path if path.is_file() else None
+
+    def rows(
+        self, name: str, kind: str = "", numbers: Sequence[str] = ()
+    ) -> list[dict[str, Any]]:
+        """Rows of a file, of one kind if it has several; those without one of `numbers` are left out.
+
+        Raises
+        ------
+        InputError
+            With every line that is no JSON object, or where one of `numbers` is no number above 0.
+        """
+        path, found, mistakes = self.file(f"{name}.jsonl"), [], list[Mistake]()
+        for at, line in enumerate(path.read_bytes().splitlines() if path else (), 1):
+            where = f"{self.name}: {name}.jsonl:{at}"
+            try:
+                row = files.json_of(line)
+            except ValueError as error:
+                mistakes.append(Mistake(where, "", str(error), "a JSON object"))
+                continue
+            if not isinstance(row, dict) or (kind and row.get("kind") != kind):
+                continue
+            wrong = [
+                key
+                for key in numbers
+                if row.get(key) is not None and not _positive(row[key])
+            ]
+            mistakes += [
+                Mistake(where, key, repr(row[key])[:60], "a number above 0")
+                for key in wrong
+            ]
+            if all(row.get(key) is not None for key in numbers):
+                found.append(row)
+        if mistakes:
+            raise InputError(mistakes)
+        return found
+
+    def traces(self) -> list[Path]:
+        """Kineto traces, in order of their names."""
+        return sorted((self.folder / "traces").glob("*.pt.trace.json.gz"))
+
+
+def is_measured(path: Path) -> bool:
+    """Whether a file is a zip file (what is in it, `opened` looks at)."""
+    try:
+        with path.open("rb") as file:
+            return file.read(4) == b"PK\x03\x04"
+    except OSError:
+        return False
+
+
+@contextmanager
+def opened(path: Path) -> Iterator[Measured]:
+    """A measurement, unpacked for the time of the block.
+
+    Raises
+    ------
+    InputError
+        If it is no such file, is of a later version, a rehearsal, or larger than any measurement.
+    """
+    with TemporaryDirectory(prefix="prestep-") as name:
+        folder = Path(name)
+        try:
+            with zipfile.ZipFile(path) as file:
+                about = _manifest(path, file)
+                _unpack(path, file, folder)
+        except (
+            OSError,
+            EOFError,
+            ValueError,
+            RuntimeError,
+            zipfile.BadZipFile,
+            zlib.error,
+        ) as error:
+            raise InputError(Mistake(str(path), "", str(error), EXPECTED)) from None
+        yield Measured(path.name, about, folder)
+
+
+def _manifest(path: Path, file: zipfile.ZipFile) -> dict[str, Any]:
+    if MANIFEST not in file.namelist():
+        raise InputError(Mistake(str(path), "", f"no {MANIFEST} in it", EXPECTED))
+    if file.getinfo(MANIFEST).file_size > 16 * 2**20:
+        raise InputError(Mistake(str(path), MANIFEST, "more than 16 MiB", EXPECTED))
+    try:
+        about = files.json_of(file.read(MANIFEST))
+    except ValueError as error:
+        raise InputError(Mistake(str(path), MANIFEST, str(error), "JSON")) from None
+    if not isinstance(about, dict) or about.get("format") != FORMAT:
+        raise InputError(
+            Mistake(str(path), f"{MANIFEST}: format", repr(about)[:40], f'"{FORMAT}"')
+        )
+    if about.get("version") != VERSION:
+        hint = "measured by another version of prestep"
+        raise InputError(
+            Mistake(
+                str(path),
+                f"{MANIFEST}: version",
+                repr(about.get("version")),
+                str(VERSION),
+                hint,
+            )
+        )
+    if about.get("rehearsal"):
+        raise InputError(
+            Mistake(
+                str(path),
+                "",
+                "a rehearsal on CPUs",
+                "a measurement",
+                "its times mean nothing",
+            )
+        )
+    if not isinstance(about.get("world", 1), int) or not isinstance(
+        about.get("gpus", []), list
+    ):
+        raise InputError(
+            Mistake(
+                str(path),
+                MANIFEST,
+                "world or gpus of another type",
+                "a number and a list",
+            )
+        )
+    return about
+
+
+def _positive(value: object) -> bool:
+    return (
+        isinstance(value, int | float)
+        and not isinstance(value, bool)
+        and math.isfinite(value)
+        and value > 0
+    )
+
+
+def _unpack(path: Path, file: zipfile.ZipFile, folder: Path) -> None:
+    members = file.infolist()
+    strange = [
+        m.filename
+        for m in members
+        if not _MEMBER.fullmatch(m.filename) or ".." in m.filename
+    ]
+    if strange or len(members) > MEMBERS:
+        found = repr(strange[0][:80]) if strange else f"{len(members)} members"
+        raise InputError(
+            Mistake(str(path), "", found, "only what `prestep measure` writes")
+        )
+    if sum(m.file_size for m in members) > LARGEST or any(
+        m.file_size > files.LARGEST for m in members
+    ):
+        raise InputError(
+            Mistake(str(path), "", "more than any measurement unpacks to", EXPECTED)
+        )
+    for part in ("traces", "nccl"):
+        (folder / part).mkdir()
+    for member in members:
+        data = file.read(member)
+        files.check_ratio(path, max(1, member.compress_size), len(data))
+        (folder / member.filename).write_bytes(data)

@@ -1,0 +1,158 @@
+"""NCCL's environment variables as a scenario's [nccl] settings."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from sim.collectives.plan import nccl_of
+from sim.errors import InputError, Mistake
+from sim.spec.sections import Nccl
+from sim.units import parse_nccl_size
+
+# Names of collectives in NCCL_ALGO and NCCL_PROTO ("allreduce:Ring").
+_FUNCTIONS = {
+    "allreduce": "all_reduce",
+    "allgather": "all_gather",
+    "reducescatter": "reduce_scatter",
+    "broadcast": "broadcast",
+    "reduce": "reduce",
+}
+_ALGOS = {
+    "ring": "ring",
+    "tree": "tree",
+    "nvls": "nvls",
+    "nvlstree": "nvls_tree",
+    "collnetdirect": "collnet_direct",
+    "collnetchain": "collnet_chain",
+    "collnet": "collnet_direct",
+    "sharp(collnet)": "collnet_direct",
+    "pat": "pat",
+}
+_PROTOS = {"ll": "LL", "ll128": "LL128", "simple": "Simple"}
+_NUMBERS = {
+    "NCCL_MIN_NCHANNELS": "min_channels",
+    "NCCL_MIN_NRINGS": "min_channels",
+    "NCCL_MIN_CTAS": "min_channels",
+    "NCCL_MAX_NCHANNELS": "max_channels",
+    "NCCL_MAX_NRINGS": "max_channels",
+    "NCCL_MAX_CTAS": "max_ctas",
+    "NCCL_CROSS_NIC": "cross_nic",
+    "NCCL_NCHANNELS_PER_NET_PEER": "nchannels_per_net_peer",
+    "NCCL_SOCKET_NTHREADS": "socket_nthreads",
+    "NCCL_NSOCKS_PERTHREAD": "nsocks_perthread",
+}
+_SWITCHES = {
+    "NCCL_NVLS_ENABLE": "nvls",
+    "NCCL_COLLNET_ENABLE": "collnet",
+    "NCCL_P2P_DISABLE": "p2p_disable",
+    "NCCL_SHM_DISABLE": "shm_disable",
+    "NCCL_PXN_DISABLE": "pxn_disable",
+}
+# They choose no algorithm and cost no time, or say what the cluster file says (which network).
+_SILENT = re.compile(
+    r"NCCL_(VERSION|DEBUG\w*|SOCKET_IFNAME|IB_\w+|NET|NET_PLUGIN|MNNVL_ENABLE|LAUNCH_MODE|\w*_DUMP_FILE|TESTS_\w+|HOME"
+    r"|TUNER_PLUGIN|IGNORE_CPU_AFFINITY|SET_THREAD_NAME|BLOCKING_WAIT|ASYNC_ERROR_HANDLING|SOCKET_FAMILY|NVLS_ENABLE)"
+)
+
+
+class Unpredictable(Exception):
+    """The settings say something that [nccl] cannot."""
+
+
+def settings_of(
+    env: Mapping[str, str],
+    op: str,
+    version: str | None,
+    where: str,
+    hostid: int | None = None,
+) -> tuple[Nccl, tuple[str, ...]]:
+    """Nccl, and the variables that were not taken over.
+
+    Parameters
+    ----------
+    env
+        Variables by name.
+    op
+        Collective to which the settings are applied: NCCL_ALGO may name one.
+    version
+        Of NCCL, or None.
+    where
+        Place for errors.
+    hostid
+        Ranks that share an NCCL_HOSTID; the variable itself says only a name.
+
+    Raises
+    ------
+    InputError
+        For a value that NCCL does not have.
+    Unpredictable
+        For a list of algorithms, or host ids of which the number is not known.
+    """
+    said: dict[str, Any] = {"hostid": hostid}
+    ignored = []
+    for name, value in env.items():
+        key = _NUMBERS.get(name) or _SWITCHES.get(name)
+        if name in ("NCCL_ALGO", "NCCL_PROTO"):
+            known, target = (
+                (_ALGOS, "algo") if name == "NCCL_ALGO" else (_PROTOS, "proto")
+            )
+            said[target] = _choice(name, value, op, known, where)
+        elif key:
+            said[key] = (
+                _number(name, value, where)
+                if name in _NUMBERS
+                else _number(name, value, where) != 0
+            )
+        elif name == "NCCL_BUFFSIZE":
+            said["buffer_size"] = parse_nccl_size(value, f"{where}: {name}")
+        elif name == "NCCL_NET" and value.lower() == "socket":
+            said["net"] = "socket"
+        elif name == "NCCL_P2P_LEVEL" and value in ("LOC", "0"):
+            said["p2p_disable"] = True
+        elif name == "NCCL_HOSTID" and hostid is None:
+            raise Unpredictable(
+                "NCCL_HOSTID is set: not known how many ranks share a host"
+            )
+        elif (
+            name.startswith("NCCL_")
+            and name != "NCCL_HOSTID"
+            and not _SILENT.fullmatch(name)
+        ):
+            ignored.append(f"{name}={value}")
+    # NCCL_NVLS_ENABLE=2, the default, means "if there is any": that is for the cluster file to say.
+    if env.get("NCCL_NVLS_ENABLE") == "2":
+        said.pop("nvls")
+    if version:
+        said["version"] = version
+    return nccl_of(said, where), tuple(ignored)
+
+
+def _number(name: str, value: str, where: str) -> int:
+    if not re.fullmatch(r"\d+", str(value).strip()):
+        raise InputError(Mistake(where, name, repr(value), "a whole number"))
+    return int(value)
+
+
+def _choice(
+    name: str, value: str, op: str, known: Mapping[str, str], where: str
+) -> str | None:
+    """The one algorithm or protocol that a variable leaves to an operation; None: all of them."""
+    chosen = None
+    for part in filter(None, str(value).split(";")):
+        function, _, listed = part.rpartition(":")
+        if function and _FUNCTIONS.get(function.strip().lower()) != op:
+            continue
+        words = [word for word in listed.split(",") if word.strip()]
+        if listed.startswith("^") or len(words) != 1:
+            raise Unpredictable(
+                f"{name}={value} leaves a choice that [nccl] cannot say"
+            )
+        word = re.sub(r"[ _-]", "", words[0]).lower()
+        if word not in known:
+            raise InputError(
+                Mistake(where, name, repr(value), f"one of {', '.join(known)}")
+            )
+        chosen = known[word]
+    return chosen

@@ -1,0 +1,96 @@
+"""Measured kernels and collectives side by side: the `overlap` lines of the harness. Predictions: `overlap_run`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from sim.costs.interference import BUNDLED
+from sim.errors import InputError, Mistake, unknown
+from sim.graph.kernel import Kernel
+from sim.spec.sections import Nccl
+from validation.formats.records import seconds, whole
+
+OPS = (
+    "all_reduce",
+    "all_gather",
+    "reduce_scatter",
+    "all_to_all",
+    "broadcast",
+    "reduce",
+    "sendrecv",
+)
+
+
+@dataclass(frozen=True)
+class Overlap:
+    """One measurement, seconds: each side alone, and each while the other runs back to back.
+
+    `cluster`: name or file; "": the measured host. `skip`: why it cannot be compared.
+    """
+
+    kernel: Kernel
+    size: int
+    compute: float
+    comm: float
+    compute_beside: float
+    comm_beside: float
+    op: str = "all_reduce"
+    ranks: int = 4
+    name: str = ""
+    where: str = ""
+    cluster: str = ""
+    wanted: Nccl = field(default_factory=Nccl)
+    skip: str = ""
+
+
+def read_overlap(record: Mapping[str, Any], where: str) -> Overlap:
+    """The measurement of a line. No bundled constant is fitted to one."""
+    op, compute = (
+        str(record.get("op", "nothing")),
+        str(record.get("compute", "nothing")),
+    )
+    if op not in OPS:
+        raise InputError(unknown(where, "op", op, OPS))
+    kernel = _kernel(compute, where)
+    times = (
+        seconds(record, f"{side}_s", where)
+        for side in (
+            "compute_alone",
+            "comm_alone",
+            "compute_overlapped",
+            "comm_overlapped",
+        )
+    )
+    size, ranks = whole(record, "bytes", where, 1), whole(record, "ranks", where, 2)
+    alone, comm, beside, comm_beside = times
+    name = f"overlap/{compute}/{op}/n{ranks}/{size}"
+    return Overlap(
+        kernel, size, alone, comm, beside, comm_beside, op, ranks, name, where
+    )
+
+
+def _kernel(compute: str, where: str) -> Kernel:
+    """The kernel of a name: gemm_8192x8192x8192 (mm of two row-major matrices), or add_2^28_bf16."""
+    if shape := re.fullmatch(
+        r"gemm_([1-9]\d{0,8})x([1-9]\d{0,8})x([1-9]\d{0,8})", compute
+    ):
+        return Kernel(
+            "gemm", (int(shape[1]), int(shape[2]), int(shape[3])), layout="nn"
+        )
+    kind, _, rest = compute.partition("_")
+    if not rest or kind == "gemm":
+        raise InputError(
+            Mistake(
+                where,
+                "compute",
+                repr(compute)[:60],
+                "gemm_MxNxK, or an elementwise kernel (add_2^28_bf16)",
+            )
+        )
+    size = re.match(r"2\^(\d{1,2})(?!\d)|([1-9]\d{0,15})(?!\d)", rest)
+    elements = 1 if size is None else 2 ** int(size[1]) if size[1] else int(size[2])
+    # Its time is the row's; kind and size say how it disturbs a collective, and is disturbed.
+    return Kernel(kind if kind in BUNDLED.factor else "add", (elements,))

@@ -1,0 +1,337 @@
+"""Which scenario a published measurement stands for: models by name, machines and frameworks by source.
+
+``cases/published/setups.toml`` holds what the sources say in words, and what had to be assumed; ``generic.toml`` what
+is taken for sources and machines that no setup knows, and dimensions of models known by name.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from sim.errors import InputError, Mistake, did_you_mean
+from sim.spec.sections import Model
+from workloads.models.model import load_model
+
+FOLDER = Path(__file__).parents[1] / "cases" / "published"
+SETUPS = FOLDER / "setups.toml"
+GENERIC = FOLDER / "generic.toml"
+PATTERNS = (
+    "source",
+    "hardware",
+    "model",
+    "precision",
+    "tp",
+    "pp",
+    "dp",
+    "ep",
+    "vpp",
+    "recompute",
+    "notes",
+)
+JOINED = (
+    "slice",
+    "one_host",
+    "hosts",
+    "selective",
+    "whole",
+    "stage_batches",
+    "counts_recompute",
+    "reason",
+    "assumed",
+)
+SHAPE = ("layers", "hidden", "heads", "kv_heads", "ffn", "vocab")
+SECTIONS = ("cluster", "model", "training", "parallel", "megatron", "pytorch", "nccl")
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What rows of a source have in common.
+
+    Attributes
+    ----------
+    source, hardware, model, precision, tp, pp, dp, ep, vpp, recompute, notes : str
+        Regular expressions that a row's texts contain; "" for any.
+    text : str
+        As those, of all that a row says in words: source, hardware, model, framework, sharding, recomputation, notes.
+    generic : str
+        "cluster" or "framework": what it stands in for where no setup of the row's source says it.
+    sharding : str
+        The same for its column `zero_or_fsdp`.
+    slice : str
+        Name under which its rows are reported; default the source.
+    one_host, hosts : str
+        Cluster of runs on one host, and of larger ones (its `hosts` is set to fit).
+    per_host : int
+        GPUs of a host.
+    selective : str
+        What the source means by selective recomputation, where it is not Megatron's.
+    whole : str
+        What it means by full recomputation, where that is not of every layer.
+    stage_batches : bool
+        Where a row says no micro batch: as many microbatches as pipeline stages (torchtitan's default of 2024).
+    columns : mapping
+        Cells that the source says in words, for rows that leave them empty.
+    counts_recompute : bool
+        TFLOP/s that are printed count recomputation, though the notes do not say so.
+    reason : str
+        Why its rows cannot be predicted; "" when they can.
+    assumed : str
+        What the source does not say and was taken to be so.
+    guesses : tuple of str
+        What generic setups stand in for (`setup_of`).
+    sections : mapping
+        Keys of the scenario, by section; a row's own columns come before them.
+    """
+
+    source: str = ""
+    hardware: str = ""
+    model: str = ""
+    precision: str = ""
+    tp: str = ""
+    pp: str = ""
+    dp: str = ""
+    ep: str = ""
+    vpp: str = ""
+    recompute: str = ""
+    notes: str = ""
+    text: str = ""
+    generic: str = ""
+    sharding: str = ""
+    slice: str = ""
+    one_host: str = ""
+    hosts: str = ""
+    per_host: int = 8
+    selective: str = ""
+    whole: str = ""
+    stage_batches: bool = False
+    columns: Mapping[str, Any] | None = None
+    counts_recompute: bool = False
+    reason: str = ""
+    assumed: str = ""
+    guesses: tuple[str, ...] = ()
+    sections: Mapping[str, Mapping[str, Any]] | None = None
+
+    def fits(self, row: Mapping[str, str]) -> bool:
+        texts = {key: row.get(key, "") for key in PATTERNS}
+        texts |= {"text": _words(row), "sharding": row.get("zero_or_fsdp", "")}
+        return all(
+            re.search(getattr(self, key), text, re.IGNORECASE)
+            for key, text in texts.items()
+        )
+
+
+def _words(row: Mapping[str, str]) -> str:
+    names = (
+        "source",
+        "hardware",
+        "model",
+        "framework",
+        "zero_or_fsdp",
+        "recompute",
+        "notes",
+    )
+    return "; ".join(row[name] for name in names if row.get(name))
+
+
+@dataclass(frozen=True)
+class Family:
+    """A kind of model by its name: the keys of a scenario's [model] that no column has."""
+
+    name: str
+    keys: Mapping[str, Any]
+
+
+@lru_cache(maxsize=1)
+def setups() -> tuple[Setup, ...]:
+    """All setups, in the order of the file: of those that fit a row, later ones add to and replace earlier ones.
+
+    Raises
+    ------
+    InputError
+        For a key that does not exist.
+    """
+    return tuple(
+        _setup(table, path, i)
+        for path in (GENERIC, SETUPS)
+        for i, table in enumerate(_tables(path, "setup"))
+    )
+
+
+@lru_cache(maxsize=1)
+def families() -> tuple[Family, ...]:
+    """Families of models, the first that fits a name counts."""
+    return (*_named(SETUPS, "family"), *_named(GENERIC, "family"))
+
+
+@lru_cache(maxsize=1)
+def shapes() -> tuple[Family, ...]:
+    """Dimensions of models known by name, the first that fits counts: cells, or `like` for one of workloads/models."""
+    return _named(GENERIC, "shape")
+
+
+def shape_of(model: str) -> dict[str, int]:
+    """The cells layers, hidden, heads, kv_heads, ffn and vocab of a model known by its name; {} for others."""
+    known = next(
+        (one.keys for one in shapes() if re.search(one.name, model, re.IGNORECASE)), {}
+    )
+    if like := known.get("like"):
+        spec = load_model(Model(name=like))
+        return {name: int(getattr(spec, name)) for name in SHAPE if getattr(spec, name)}
+    return {name: int(value) for name, value in known.items()}
+
+
+def _named(path: Path, key: str) -> tuple[Family, ...]:
+    return tuple(
+        Family(table.pop("name"), table) for table in map(dict, _tables(path, key))
+    )
+
+
+@lru_cache(maxsize=4)
+def _read(path: Path) -> dict[str, Any]:
+    return tomllib.loads(path.read_text(encoding="utf-8"))
+
+
+def _tables(path: Path, key: str) -> Sequence[Mapping[str, Any]]:
+    found: Sequence[Mapping[str, Any]] = _read(path).get(key, ())
+    return found
+
+
+def _setup(table: Mapping[str, Any], path: Path, index: int) -> Setup:
+    known = {
+        name
+        for name in Setup.__dataclass_fields__
+        if name not in ("sections", "guesses")
+    }
+    sections = {
+        name: table[name] for name in SECTIONS if isinstance(table.get(name), Mapping)
+    }
+    plain = {name: value for name, value in table.items() if name not in sections}
+    if strange := sorted(plain.keys() - known):
+        hint = did_you_mean(strange[0], [*known, *SECTIONS])
+        raise InputError(
+            Mistake(
+                str(path),
+                f"setup[{index}].{strange[0]}",
+                "unknown key",
+                "a key of a setup",
+                hint,
+            )
+        )
+    return Setup(**plain, sections=sections)
+
+
+def setup_of(row: Mapping[str, str]) -> Setup:
+    """All that fits a row, joined.
+
+    Raises
+    ------
+    InputError
+        If nothing is said of the row's source and hardware, or why it cannot be predicted.
+    """
+    fitting = [setup for setup in setups() if setup.fits(row)]
+    chosen, guesses = _without_guesses(
+        fitting, int(row["gpus"]) if row.get("gpus", "").isdigit() else 0
+    )
+    joined: dict[str, Any] = {}
+    sections: dict[str, dict[str, Any]] = {}
+    for setup in chosen:
+        for name in JOINED:
+            if value := getattr(setup, name):
+                joined[name] = value
+        if setup.hosts or setup.one_host:
+            joined["per_host"] = setup.per_host
+        if setup.columns:
+            joined["columns"] = {**joined.get("columns", {}), **setup.columns}
+        for section, keys in (setup.sections or {}).items():
+            sections.setdefault(section, {}).update(keys)
+    where = row.get("id") or row.get("source", "")
+    if joined.get("reason"):
+        raise InputError(
+            Mistake(where, "", joined["reason"], "a run that can be predicted")
+        )
+    if not (joined.get("hosts") or joined.get("one_host")):
+        raise InputError(
+            Mistake(where, "hardware", f'"{row.get("hardware", "")}"', _machines())
+        )
+    return Setup(**joined, guesses=guesses, sections=sections)
+
+
+def _without_guesses(
+    fitting: Sequence[Setup], gpus: int
+) -> tuple[list[Setup], tuple[str, ...]]:
+    """Setups to join, and what is guessed: of the generic ones only those whose matter no setup of the source settles.
+
+    A source that knows one host only leaves larger runs to the generic cluster.
+    """
+    known = [setup for setup in fitting if not setup.generic]
+    settled = {
+        "cluster": any(
+            setup.hosts or (setup.one_host and gpus <= setup.per_host)
+            for setup in known
+        ),
+        "framework": any(
+            "framework" in (setup.sections or {}).get("training", {}) for setup in known
+        ),
+    }
+    used = [setup for setup in fitting if setup.generic and not settled[setup.generic]]
+    guesses = {setup.generic: setup.assumed or setup.generic for setup in used}
+    return [*used, *known], tuple(guesses.values())
+
+
+def _machines() -> str:
+    known = [setup.hardware for setup in setups() if setup.generic == "cluster"]
+    return f"hardware that a [[setup]] fits, of its source or a generic one ({len(known)} kinds in {GENERIC.name})"
+
+
+LIKE_LLAMA = {"gated": True, "activation": "silu", "norm": "rms", "positions": "rope"}
+LIKE_GPT = {"gated": False, "activation": "gelu", "norm": "layer", "positions": "rope"}
+EXPERTS = r"(\d+) experts,? top[- ]?(\d+)(?:,? moe_ffn (\d+))?"  # as the notes of a row have it
+
+
+def family_of(row: Mapping[str, str]) -> tuple[Mapping[str, Any], str]:
+    """Keys of [model] by the model's name, and what was assumed of a name that no family has.
+
+    Such a model is a decoder: with three matrices like Llama's, or two like GPT's where its inner width is four times
+    the outer one. Experts of it must be said in the notes ("MoE 128 experts top8 moe_ffn 1536").
+
+    Raises
+    ------
+    InputError
+        If it has experts and nobody says how many.
+    """
+    model, notes = row.get("model", ""), row.get("notes", "")
+    for family in families():
+        if re.search(family.name, model, re.IGNORECASE):
+            return family.keys, ""
+    plain = (
+        row.get("ffn", "").strip() in ("", str(4 * int(row["hidden"])))
+        if row.get("hidden", "").isdigit()
+        else False
+    )
+    said = re.search(EXPERTS, notes, re.IGNORECASE)
+    if not said and re.search(
+        r"moe|expert|x\d+b|-a\d+b|_a\d+b", f"{model} {notes}", re.IGNORECASE
+    ):
+        raise InputError(
+            Mistake(
+                row.get("id", ""),
+                "model",
+                f'"{model}"',
+                "its experts, in the notes or a [[family]]",
+            )
+        )
+    keys: dict[str, Any] = dict(LIKE_GPT if plain and not said else LIKE_LLAMA)
+    if said:
+        keys |= {"experts": int(said[1]), "experts_per_token": int(said[2])} | (
+            {"moe_ffn": int(said[3])} if said[3] else {}
+        )
+    return (
+        keys,
+        f"family of {model or 'no name'} assumed: {'GPT' if plain and not said else 'Llama'}",
+    )

@@ -1,0 +1,270 @@
+"""Measured training steps: the JSON lines that the harness writes, one row a case."""
+
+from __future__ import annotations
+
+import json
+import re
+import statistics
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from sim import files
+from sim.errors import InputError, Mistake
+
+# What a case may say that changes neither the step nor how it is predicted.
+BOOKKEEPING = frozenset({"id", "trace", "trace_steps", "steps", "warmup"})
+FAMILIES = ("single", "ddp", "fsdp", "tp", "pp", "moe", "cnn", "mlp")
+_FAMILY_OF_MODEL = {"moe": "moe", "resnet": "cnn", "seedmlp": "mlp"}
+# The mode with the most of its own mechanism names the family: DTensor for fsdp x tp, the schedule for pp x dp.
+_FAMILY_OF_MODE = {"ddp_nooverlap": "ddp", "fsdptp": "tp", "ppdp": "pp"}
+
+# A job on some hosts of a cluster, alone or beside others: `alone-n0n2-nic16-spine16`, `shared-n1n3-nic16-spine16`.
+ALONE = "alone"
+JOB_LABEL = re.compile(
+    r"(?P<how>[a-z]+)-(?P<hosts>(?:n\d+)+)-(?P<cluster>(?:\d+x\d+-)?nic\d.*)"
+)
+
+
+@dataclass(frozen=True)
+class Row:
+    """One measured case.
+
+    Attributes
+    ----------
+    where : str
+        File and line.
+    case : mapping
+        Configuration, as the harness was given it.
+    world : int
+        GPUs.
+    env : mapping
+        Environment variables that were set for the run.
+    cluster : mapping
+        Keys of a scenario's [cluster] that describe the machine of this run.
+    steps : mapping
+        Seconds of each step by rank.
+    peak_memory : mapping
+        Peak allocated bytes by rank.
+    error : str
+        Why there is no measurement; then `steps` is empty.
+    beside : tuple of Row
+        What ran on the rest of the cluster at the same time: rows of the same file.
+    """
+
+    id: str
+    where: str
+    case: Mapping[str, Any]
+    world: int
+    label: str = "default"
+    env: Mapping[str, str] = field(default_factory=dict)
+    cluster: Mapping[str, Any] = field(default_factory=dict)
+    steps: Mapping[int, tuple[float, ...]] = field(default_factory=dict)
+    peak_memory: Mapping[int, float] = field(default_factory=dict)
+    error: str = ""
+    beside: tuple[Row, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """The id, with the label where the run was not an ordinary one."""
+        return self.id if self.label == "default" else f"{self.id}@{self.label}"
+
+    @property
+    def measured(self) -> float:
+        """Median over all ranks and steps, s."""
+        return statistics.median(
+            time for times in self.steps.values() for time in times
+        )
+
+    @property
+    def spread(self) -> float:
+        """Largest less smallest step over the median, a step's time being its median over ranks."""
+        steps = [
+            statistics.median(times)
+            for times in zip(*self.steps.values(), strict=False)
+        ]
+        return (max(steps) - min(steps)) / statistics.median(steps)
+
+    @property
+    def family(self) -> str:
+        model, mode = str(self.case.get("model", "")), str(self.case.get("mode", ""))
+        by_model = [
+            family
+            for prefix, family in _FAMILY_OF_MODEL.items()
+            if model.startswith(prefix)
+        ]
+        return by_model[0] if by_model else _FAMILY_OF_MODE.get(mode, mode)
+
+    @property
+    def configuration(self) -> str:
+        """Text that two rows share if they ran the same thing."""
+        told = {
+            key: value for key, value in self.case.items() if key not in BOOKKEEPING
+        }
+        # Ranks of `single` know nothing of each other, unless they share experts.
+        world = (
+            1 if told.get("mode") == "single" and told.get("ep", 1) == 1 else self.world
+        )
+        return json.dumps([told, world, self.label, dict(self.env)], sort_keys=True)
+
+
+def read_rows(path: str | Path) -> list[Row]:
+    """Rows of a file of JSON lines, in order; a row that holds an error has `error` and no steps.
+
+    Raises
+    ------
+    InputError
+        With every line that cannot be read.
+    """
+    path, rows, mistakes = Path(path), [], []
+    for number, line in enumerate(_text(path).splitlines(), 1):
+        if not line.strip():
+            continue
+        where = f"{path.name}:{number}"
+        try:
+            rows.append(_row(files.json_of(line), where))
+        except (
+            ValueError
+        ) as error:  # no JSON, nested too deeply, or a number of thousands of digits
+            mistakes.append(
+                Mistake(
+                    where,
+                    "",
+                    getattr(error, "msg", str(error)),
+                    "one JSON object a line",
+                )
+            )
+        except InputError as error:
+            mistakes.extend(error.mistakes)
+    if mistakes:
+        raise InputError(mistakes)
+    return paired(rows)
+
+
+def paired(rows: list[Row]) -> list[Row]:
+    """Rows of jobs that ran together know of each other.
+
+    Their labels say which hosts each job had (`shared-n0n2-...`, `shared-n1n3-...`); what precedes and follows is the
+    run's. Of several such runs in a file the first rows of all hosts belong together, then the second ones, and so on.
+    """
+    runs: dict[tuple[str, str], dict[str, list[Row]]] = {}
+    for row in rows:
+        if (
+            (match := JOB_LABEL.fullmatch(row.label))
+            and match["how"] != ALONE
+            and not row.error
+        ):
+            runs.setdefault((match["how"], match["cluster"]), {}).setdefault(
+                match["hosts"], []
+            ).append(row)
+    beside: dict[int, tuple[Row, ...]] = {}
+    for by_hosts in runs.values():
+        for hosts, mine in by_hosts.items():
+            for at, row in enumerate(mine):
+                others = [
+                    its
+                    for name, its in by_hosts.items()
+                    if not set(hosts_of(name)) & set(hosts_of(hosts))
+                ]
+                beside[id(row)] = tuple(its[min(at, len(its) - 1)] for its in others)
+    return [
+        replace(row, beside=beside[id(row)]) if beside.get(id(row)) else row
+        for row in rows
+    ]
+
+
+def hosts_of(text: str) -> list[int]:
+    """`n0n2` -> 0, 2."""
+    return [int(number) for number in re.findall(r"n(\d+)", text)]
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(
+            Mistake(str(path), "", str(error), "rows of measurements (JSON lines)")
+        ) from None
+
+
+def _row(record: object, where: str) -> Row:
+    if not isinstance(record, Mapping):
+        raise InputError(Mistake(where, "", type(record).__name__, "an object"))
+    identity = str(record.get("id", where))
+    if "step_s_by_rank" not in record:
+        error = record.get("error")
+        if error is None:
+            raise InputError(
+                Mistake(
+                    where,
+                    "step_s_by_rank",
+                    "nothing",
+                    "seconds of each step by rank, or error",
+                )
+            )
+        return Row(
+            identity,
+            where,
+            record.get("case") or {},
+            int(record.get("world", 0)),
+            error=str(error).strip(),
+        )
+    case, world = record.get("case"), record.get("world")
+    if not isinstance(case, Mapping):
+        raise InputError(
+            Mistake(where, "case", repr(case), "the configuration, an object")
+        )
+    if not isinstance(world, int) or world < 1:
+        raise InputError(Mistake(where, "world", repr(world), "the number of GPUs"))
+    return Row(
+        identity,
+        where,
+        case,
+        world,
+        str(record.get("label", "default")),
+        {str(key): str(value) for key, value in (record.get("env") or {}).items()},
+        _cluster(record.get("cluster"), where),
+        _steps(record["step_s_by_rank"], where),
+        {
+            int(rank): float(size)
+            for rank, size in (record.get("peak_alloc_by_rank") or {}).items()
+        },
+    )
+
+
+def _cluster(said: object, where: str) -> Mapping[str, Any]:
+    """Keys of a scenario's [cluster]: an object, or the name or file of a cluster."""
+    if isinstance(said, str) and said:
+        return {"file" if said.endswith(".toml") else "name": said}
+    if said is None or isinstance(said, Mapping):
+        return said or {}
+    expected = "a cluster's name or file, or an object with keys of [cluster]"
+    raise InputError(Mistake(where, "cluster", repr(said), expected))
+
+
+def _steps(by_rank: object, where: str) -> dict[int, tuple[float, ...]]:
+    if not isinstance(by_rank, Mapping) or not by_rank:
+        raise InputError(
+            Mistake(
+                where, "step_s_by_rank", repr(by_rank), "seconds of each step by rank"
+            )
+        )
+    steps: dict[int, tuple[float, ...]] = {}
+    for rank, times in by_rank.items():
+        good = (
+            isinstance(times, list)
+            and times
+            and all(isinstance(t, int | float) and t > 0 for t in times)
+        )
+        if not good or not re.fullmatch(r"\d{1,7}", str(rank)):
+            raise InputError(
+                Mistake(
+                    where,
+                    f"step_s_by_rank.{rank}",
+                    repr(times)[:60],
+                    "positive seconds, by number of rank",
+                )
+            )
+        steps[int(rank)] = tuple(map(float, times))
+    return steps

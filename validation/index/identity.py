@@ -1,0 +1,207 @@
+"""What makes two scenarios the same run: the keys that the step depends on, however the files said them.
+
+Names of models, defaults that are written out, batches said in another way, GPUs of the cluster that no rank uses, and
+what a run is called do not count.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from dataclasses import asdict, dataclass, fields
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from sim.spec.rules.layout import axis_order, grad_accumulation_of, microbatches_of
+from sim.spec.sections import Megatron, Nccl, Placement, PyTorch, Scenario
+from topologies import load_cluster
+from workloads.models.counts import total_parameters
+from workloads.models.model import ModelSpec, load_model
+
+DIGITS = 16
+_AXES = ("dp", "tp", "pp", "cp", "ep")
+
+
+def key_of(scenario: Scenario) -> str:
+    """A hash that two scenarios share if they are the same run on the same cluster; jobs and serving have none: ""."""
+    if scenario.jobs:
+        return ""
+    text = json.dumps(canonical(scenario), sort_keys=True, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()[:DIGITS]
+
+
+def canonical(scenario: Scenario) -> dict[str, Any]:
+    """What the step depends on, by section."""
+    told = {
+        "cluster": _cluster(scenario),
+        "model": _model(load_model(scenario.model, scenario.where)),
+        "training": _training(scenario),
+        "parallel": _parallel(scenario),
+        **_trainer(scenario),
+        "nccl": _unlike(scenario.nccl, Nccl()),
+        "placement": _unlike(scenario.placement, Placement()),
+    }
+    plain = Scenario()
+    for name in ("faults", "checkpoint", "dataload", "inference"):
+        told[name] = _unlike(getattr(scenario, name), getattr(plain, name))
+    return {name: table for name, table in told.items() if table}
+
+
+def _trainer(scenario: Scenario) -> dict[str, Any]:
+    """Switches of the framework; the toolkit decides how fast products are under any of them."""
+    pytorch = _unlike(scenario.pytorch, PyTorch())
+    if not scenario.training.megatron:
+        return {"pytorch": pytorch}
+    toolkit = {key: value for key, value in pytorch.items() if key == "cuda"}
+    return {"megatron": _unlike(scenario.megatron, Megatron()), "pytorch": toolkit}
+
+
+def _unlike(section: Any, plain: Any) -> dict[str, Any]:
+    """Keys that are not the default."""
+    names = [field.name for field in fields(section)]
+    return {
+        name: getattr(section, name)
+        for name in names
+        if getattr(section, name) != getattr(plain, name)
+    }
+
+
+def _cluster(scenario: Scenario) -> dict[str, Any]:
+    """The cluster's name, or what its file says; changes of its links; where ranks are told apart, how many hosts."""
+    c = scenario.cluster
+    said: dict[str, Any] = {"name": c.name} if c.name else {"file": _digest(c.file)}
+    if c.set:
+        said["set"] = sorted(c.set.items())
+    changes = {
+        "hosts": c.hosts,
+        "host_factor": c.host_factor,
+        "kernel_gap": c.kernel_gap,
+    }
+    said |= {key: value for key, value in changes.items() if value is not None}
+    if c.routing != "adaptive":
+        said |= {"routing": c.routing, "seed": c.routing_seed, "flows": c.routing_flows}
+    return said | ({"hostfile": _digest(c.hostfile)} if c.hostfile else {})
+
+
+def _digest(file: str | None) -> str:
+    try:
+        return hashlib.sha256(Path(file or "").read_bytes()).hexdigest()[:DIGITS]
+    except OSError:
+        return str(file)
+
+
+def _model(spec: ModelSpec) -> dict[str, Any]:
+    """Its shape without its name; positions that are not learned have no rows."""
+    shape = {
+        name: value for name, value in asdict(spec).items() if value and name != "name"
+    }
+    if spec.positions != "learned":
+        shape.pop("max_positions", None)
+    return shape
+
+
+def _training(scenario: Scenario) -> dict[str, Any]:
+    t = scenario.training
+    keys = (
+        "seq_len",
+        "micro_batch",
+        "precision",
+        "recompute",
+        "optimizer",
+        "framework",
+        "set_to_none",
+    )
+    counts = {
+        "microbatches": microbatches_of(scenario),
+        "runs": grad_accumulation_of(scenario),
+    }
+    return {key: getattr(t, key) for key in keys} | counts
+
+
+def _parallel(scenario: Scenario) -> dict[str, Any]:
+    """The axes, and the switches of those that are there."""
+    p = scenario.parallel
+    said: dict[str, Any] = {
+        axis: getattr(p, axis) for axis in _AXES if getattr(p, axis) > 1
+    }
+    ranks = p.dp * p.cp
+    if ranks > 1:
+        said["data_parallel"] = p.data_parallel
+    if ranks > 1 and p.data_parallel == "ddp" and not scenario.training.megatron:
+        said |= {"caps": p.bucket_caps, "view": p.gradient_as_bucket_view}
+    if p.data_parallel in ("fsdp", "zero3"):
+        said |= {"shards": p.fsdp_shards or ranks, "reshard": p.reshard_after_forward}
+    if p.tp > 1:
+        said["sequence_parallel"] = p.sequence_parallel
+    if p.pp > 1:
+        said |= {"schedule": p.schedule, "vpp": p.vpp}
+    if p.ep > 1:
+        said |= {"etp": p.etp or p.tp, "imbalance": p.imbalance}
+    order = [axis for axis in axis_order(scenario) if axis in said]
+    return said | ({"order": order} if len(order) > 1 else {})
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What tells how near two runs are: hardware, framework, model and layout; sizes as powers of two."""
+
+    gpu: str
+    framework: str
+    model: str
+    mode: str
+    precision: str
+    recompute: str
+    gpus: float
+    parameters: float
+    seq_len: float
+    tokens: float
+
+    @property
+    def family(self) -> tuple[str, ...]:
+        return self.gpu, self.framework, self.model, self.mode
+
+
+def kind_of(scenario: Scenario) -> Kind:
+    """The kind of a run."""
+    p, t = scenario.parallel, scenario.training
+    spec = load_model(scenario.model, scenario.where)
+    sharding = p.data_parallel or "none"
+    axes = [sharding] * (p.dp * p.cp > 1) + [
+        axis for axis in _AXES[1:] if getattr(p, axis) > 1
+    ]
+    tokens = (
+        t.micro_batch * microbatches_of(scenario) * t.seq_len / (p.tp * p.pp * p.cp)
+    )
+    sizes = (p.dp * p.tp * p.pp * p.cp, _parameters(spec), t.seq_len, tokens)
+    what = "experts" if spec.experts else spec.kind
+    return Kind(
+        gpu_of(scenario),
+        t.framework,
+        what,
+        "+".join(axes) or "alone",
+        t.precision,
+        t.recompute,
+        *(round(math.log2(max(1.0, size)), 2) for size in sizes),
+    )
+
+
+def _parameters(spec: ModelSpec) -> float:
+    if spec.kind == "transformer":
+        return float(total_parameters(spec))
+    if spec.kind == "mlp":
+        return float(
+            sum(a * b for a, b in zip(spec.sizes, spec.sizes[1:], strict=False))
+        )
+    return 25.6e6  # of ResNet-50
+
+
+def gpu_of(scenario: Scenario) -> str:
+    """The kind of GPU of a scenario's cluster."""
+    return _gpu(scenario.cluster.name or scenario.cluster.file or "")
+
+
+@lru_cache
+def _gpu(cluster: str) -> str:
+    return load_cluster(cluster).gpu_model

@@ -1,0 +1,184 @@
+"""Measured steps by what was run: whether a scenario has been measured, and how well its like are predicted.
+
+``cases/known.csv`` lists the steps of all sets under the key of their scenario (`validation.index.identity`), with the
+prediction of the last whole validation (`validation.index.make` makes it).
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from functools import lru_cache
+from typing import Any
+
+from sim.spec.sections import Scenario
+from validation.index.identity import Kind, key_of, kind_of
+from validation.sets.sets import CASES
+
+INDEX = CASES / "known.csv"
+NEAREST, LEAST = (
+    5,
+    3,
+)  # neighbours that are listed; cases that a family needs for its own figures
+#: How far two runs are from each other: what it counts to differ, and each doubling of a size.
+_DIFFERS = {
+    "gpu": 6.0,
+    "framework": 5.0,
+    "model": 4.0,
+    "mode": 2.0,
+    "precision": 1.5,
+    "recompute": 0.5,
+}
+_DOUBLING = {"gpus": 0.3, "parameters": 0.6, "seq_len": 0.3, "tokens": 0.2}
+_FAMILY = ("GPU", "framework", "kind of model", "layout")
+
+
+@dataclass(frozen=True)
+class Known:
+    """A measured step: times in s (`predicted` is nan where no whole validation has it), and whether it was fitted to.
+
+    `note`: noisy, or what its source does not say.
+    """
+
+    key: str
+    set: str
+    row: str
+    measured: float
+    predicted: float
+    fitted: bool
+    note: str
+    kind: Kind
+
+    @property
+    def error(self) -> float:
+        """(predicted - measured) / measured."""
+        return self.predicted / self.measured - 1
+
+
+@lru_cache(maxsize=1)
+def index() -> tuple[Known, ...]:
+    """All measured steps, in the order of the file."""
+    if not INDEX.is_file():
+        return ()
+    return tuple(
+        map(_read, csv.DictReader(io.StringIO(INDEX.read_text(encoding="utf-8"))))
+    )
+
+
+def _read(line: Mapping[str, str]) -> Known:
+    texts = {field.name: line[field.name] for field in fields(Kind)}
+    kind = Kind(
+        **{
+            name: float(text) if name in _DOUBLING else text
+            for name, text in texts.items()
+        }
+    )  # type: ignore[arg-type]
+    return Known(
+        line["key"],
+        line["set"],
+        line["row"],
+        float(line["measured"]),
+        float(line["predicted"] or math.nan),
+        line["fitted"] == "yes",
+        line["note"],
+        kind,
+    )
+
+
+def lookup(scenario: Scenario, step_time: float) -> dict[str, Any] | None:
+    """What is known of a scenario that is predicted to take `step_time` seconds; None for jobs.
+
+    ``cases``: measurements of the very same run, with the error of this prediction; ``neighbours``: the nearest others,
+    with that of their own; ``family``: what it is, n, mean absolute error, bias and worst over those that no constant
+    was fitted to (over all, where there are none).
+    """
+    key = key_of(scenario)
+    if not key:
+        return None
+    mine = kind_of(scenario)
+    same = [case for case in index() if case.key == key]
+    others = [
+        case for case in index() if case.key != key and math.isfinite(case.predicted)
+    ]
+    near = sorted(
+        others, key=lambda case: (distance(mine, case.kind), case.set, case.row)
+    )
+    return {
+        "step_time": step_time,
+        "cases": [_told(case, step_time) for case in same],
+        "neighbours": [
+            {**_told(case, case.predicted), "differs": differences(mine, case.kind)}
+            for case in near[:NEAREST]
+        ],
+        "family": _family(mine, others),
+    }
+
+
+def distance(a: Kind, b: Kind) -> float:
+    """How unlike two runs are; 0 for the same kind and sizes."""
+    differ = sum(
+        weight
+        for name, weight in _DIFFERS.items()
+        if getattr(a, name) != getattr(b, name)
+    )
+    return differ + sum(
+        weight * abs(getattr(a, name) - getattr(b, name))
+        for name, weight in _DOUBLING.items()
+    )
+
+
+def differences(mine: Kind, other: Kind) -> str:
+    """In words: `h100, 8 x the GPUs, half the parameters`; of sizes those that are 1.5 times off."""
+    said = [
+        str(getattr(other, name))
+        for name in _DIFFERS
+        if getattr(mine, name) != getattr(other, name)
+    ]
+    for name in _DOUBLING:
+        factor = 2.0 ** (getattr(other, name) - getattr(mine, name))
+        if not 2 / 3 < factor < 1.5:
+            what = {
+                "gpus": "GPUs",
+                "seq_len": "sequence",
+                "tokens": "tokens per GPU",
+            }.get(name, name)
+            said.append(
+                f"{factor:.2g}x {what}" if factor >= 1 else f"{what} / {1 / factor:.2g}"
+            )
+    return ", ".join(said)
+
+
+def _told(case: Known, predicted: float) -> dict[str, Any]:
+    return {
+        "set": case.set,
+        "row": case.row,
+        "measured": case.measured,
+        "predicted": predicted,
+        "error": predicted / case.measured - 1,
+        "fitted": case.fitted,
+        "note": case.note,
+    }
+
+
+def _family(mine: Kind, others: Sequence[Known]) -> dict[str, Any] | None:
+    """Errors of the runs that share the most with this one: GPU, framework, kind of model and layout; then fewer."""
+    for shared in range(len(mine.family), 0, -1):
+        alike = [
+            case for case in others if case.kind.family[:shared] == mine.family[:shared]
+        ]
+        judged = [case for case in alike if not case.fitted and not case.note] or alike
+        if len(judged) >= LEAST:
+            errors = [case.error for case in judged]
+            return {
+                "what": ", ".join(mine.family[:shared]),
+                "shared": list(_FAMILY[:shared]),
+                "n": len(errors),
+                "fitted": judged[0].fitted,
+                "error": sum(map(abs, errors)) / len(errors),
+                "bias": sum(errors) / len(errors),
+                "worst": max(errors, key=abs),
+            }
+    return None

@@ -1,0 +1,364 @@
+"""A comparison of two comparisons: what moved, and what got worse, between two versions of prestep.
+
+Averages hide errors that cancel, so every case counts by itself: a prediction has moved when it differs by more than
+`MOVED` from that of the base, and has got worse when its error grew.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sim.units import format_duration
+from validation.report.gate import Check
+from validation.report.interface import Table
+
+MOVED = 0.005  # share of the base's prediction
+SLICE_SLACK = (
+    0.0025  # the mean error of a slice may grow by this share of the measured value
+)
+CASE_SLACK = 0.02  # and that of one case by this
+HEAD = ("set", "case", "slice", "base", "now", "moved", "error before", "error now", "")
+SLICE_HEAD = ("set", "slice", "n", "mean before", "mean now", "grew")
+SLICE_KEYS = ("slice", "family", "group", "kind")
+
+
+@dataclass(frozen=True)
+class Move:
+    """A case of both versions: predictions in s, signed errors as shares of the measured value.
+
+    What nobody has measured (set `probes`) has no error, before and now: it can move, and not get worse.
+    """
+
+    set_: str
+    name: str
+    slice: str
+    before: float
+    now: float
+    error_before: float
+    error_now: float
+
+    @property
+    def moved(self) -> float:
+        if self.now == self.before:  # 0 and 0 too
+            return 0.0
+        return self.now / self.before - 1 if self.before else math.inf
+
+    @property
+    def growth(self) -> float:
+        """By how much the error grew, as a share of the measured value; nan (never good) if one is not a number."""
+        return abs(self.error_now) - abs(self.error_before)
+
+    @property
+    def tells(self) -> bool:
+        """Whether it is to be listed: moved by more than `MOVED`, or worse by more than rounding."""
+        return not (abs(self.moved) <= MOVED and self.growth <= 1e-6)
+
+    def to_json(self) -> dict[str, Any]:
+        told = {
+            "set": self.set_,
+            "id": self.name,
+            "slice": self.slice,
+            "before": self.before,
+            "now": self.now,
+            "moved": self.moved,
+            "error_before": self.error_before,
+            "error_now": self.error_now,
+            "worse": not self.growth <= 1e-6,
+        }
+        return {
+            key: None if isinstance(v, float) and not math.isfinite(v) else v
+            for key, v in told.items()
+        }
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What differs between the reports of a base and of now.
+
+    Attributes
+    ----------
+    base : str
+        Where the base comes from.
+    pairs : tuple of Move
+        Every case of both.
+    gone, broken, new : tuple of str
+        Cases that the base had and now has not; that the base predicted and now has no prediction; that are new.
+    unknown : tuple of str
+        Sets that the base does not have.
+    """
+
+    base: str
+    pairs: tuple[Move, ...]
+    gone: tuple[str, ...] = ()
+    broken: tuple[str, ...] = ()
+    new: tuple[str, ...] = ()
+    unknown: tuple[str, ...] = ()
+
+    @property
+    def moves(self) -> list[Move]:
+        """Those to tell, the largest growth of an error first."""
+        told = [pair for pair in self.pairs if pair.tells]
+        return sorted(
+            told,
+            key=lambda m: (
+                -m.growth if math.isfinite(m.growth) else -math.inf,
+                m.set_,
+                m.name,
+            ),
+        )
+
+    @property
+    def differing(self) -> int:
+        """Predictions that are not the same number as the base's, by however little."""
+        return sum(pair.now != pair.before for pair in self.pairs)
+
+    @property
+    def exact(self) -> Check:
+        """No prediction moved at all: what a change elsewhere must leave."""
+        names = [
+            f"{pair.set_} {pair.name}" for pair in self.pairs if pair.now != pair.before
+        ]
+        return Check(
+            "compared: predictions that differ",
+            float(self.differing),
+            0.0,
+            ", ".join(names[:8]),
+            share=False,
+        )
+
+    @property
+    def slices(self) -> dict[tuple[str, str], tuple[int, float, float]]:
+        """(cases, mean error before, now) by set and slice."""
+        found: dict[tuple[str, str], list[Move]] = {}
+        for pair in self.pairs:
+            for name in dict.fromkeys(("all", pair.slice)):
+                found.setdefault((pair.set_, name), []).append(pair)
+        return {
+            key: (
+                len(of),
+                _mean(m.error_before for m in of),
+                _mean(m.error_now for m in of),
+            )
+            for key, of in found.items()
+        }
+
+    @property
+    def checks(self) -> tuple[Check, ...]:
+        """No case lost, no slice's mean error grown past tolerance, nor a case's in a slice that has not got better.
+
+        A better model may cost a case something: that is told, and fails only where its slice gained nothing.
+        """
+        checks = [
+            Check(
+                "compared: cases gone",
+                len(self.gone),
+                0.0,
+                ", ".join(self.gone[:8]),
+                share=False,
+            ),
+            Check(
+                "compared: no longer predicted",
+                len(self.broken),
+                0.0,
+                ", ".join(self.broken[:8]),
+                share=False,
+            ),
+        ]
+        for (set_, name), (_, before, now) in self.slices.items():
+            checks.append(
+                Check(
+                    f"compared: {set_}, {name}: mean error grew",
+                    now - before,
+                    SLICE_SLACK,
+                )
+            )
+        gained = {key for key, (_, before, now) in self.slices.items() if now < before}
+        for pair in self.pairs:
+            if not pair.growth <= CASE_SLACK and not (
+                (pair.set_, pair.slice) in gained and math.isfinite(pair.growth)
+            ):
+                checks.append(
+                    Check(
+                        f"compared: {pair.set_}, {pair.name}: error grew",
+                        pair.growth,
+                        CASE_SLACK,
+                    )
+                )
+        return tuple(checks)
+
+    def tables(self) -> Iterator[Table]:
+        if self.moves:
+            yield Table(
+                f"Moved by more than {MOVED:.1%}, or worse, against {self.base}",
+                HEAD,
+                list(map(_cells, self.moves)),
+            )
+        changed = [
+            (*key, str(n), f"{a:.2%}", f"{b:.2%}", f"{b - a:+.2%}")
+            for key, (n, a, b) in self.slices.items()
+            if not abs(b - a) <= 1e-6
+        ]
+        if changed:
+            yield Table("Slices whose mean error changed", SLICE_HEAD, changed)
+
+    @property
+    def verdict(self) -> str:
+        worse = sum(not pair.growth <= 1e-6 for pair in self.pairs)
+        moved = sum(not abs(pair.moved) <= MOVED for pair in self.pairs)
+        parts = [
+            f"{len(self.pairs)} cases against {self.base}: {moved} moved by more than {MOVED:.1%}, {worse} worse"
+        ]
+        parts.append(f"{self.differing} not identical")
+        for what, names in (
+            ("gone", self.gone),
+            ("no longer predicted", self.broken),
+            ("new", self.new),
+        ):
+            if names:
+                parts.append(f"{len(names)} {what}")
+        if self.unknown:
+            parts.append(f"not in the base: {', '.join(self.unknown)}")
+        return ", ".join(parts)
+
+    def of(self, set_: str) -> Comparison:
+        """The part about one set."""
+        gone, broken, new = (
+            tuple(name for name in names if name.startswith(f"{set_} "))
+            for names in (self.gone, self.broken, self.new)
+        )
+        pairs = tuple(pair for pair in self.pairs if pair.set_ == set_)
+        return Comparison(
+            self.base,
+            pairs,
+            gone,
+            broken,
+            new,
+            tuple(n for n in self.unknown if n == set_),
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "base": self.base,
+            "cases": len(self.pairs),
+            "differing": self.differing,
+            "moves": [move.to_json() for move in self.moves],
+            "gone": list(self.gone),
+            "no_longer_predicted": list(self.broken),
+            "new": list(self.new),
+            "sets_not_in_base": list(self.unknown),
+            "slices": [
+                {
+                    "set": key[0],
+                    "slice": key[1],
+                    "n": n,
+                    "mape_before": _finite(a),
+                    "mape": _finite(b),
+                }
+                for key, (n, a, b) in self.slices.items()
+            ],
+            "checks": [check.to_json() for check in self.checks],
+        }
+
+
+def against(
+    base: Sequence[Mapping[str, Any]], now: Sequence[Mapping[str, Any]], name: str
+) -> Comparison:
+    """Two lists of reports of `prestep validate --json`, case by case; sets only of the base are left out."""
+    older = {str(report["set"]): _cases(report) for report in base}
+    pairs: list[Move] = []
+    gone, broken, new = list[str](), list[str](), list[str]()
+    for report in now:
+        set_, mine = str(report["set"]), _cases(report)
+        if set_ not in older:
+            continue
+        theirs = older[set_]
+        gone += [f"{set_} {key[0]}" for key in theirs.keys() - mine.keys()]
+        for key, case in mine.items():
+            if key not in theirs:
+                new.append(f"{set_} {key[0]}")
+            elif _value(theirs[key]) is not None and _value(case) is None:
+                broken.append(f"{set_} {key[0]}")
+            elif _value(theirs[key]) is not None:
+                pairs.append(_pair(set_, key[0], theirs[key], case))
+    unknown = tuple(
+        str(report["set"]) for report in now if str(report["set"]) not in older
+    )
+    return Comparison(
+        name, tuple(pairs), tuple(sorted(gone)), tuple(broken), tuple(new), unknown
+    )
+
+
+def _cases(report: Mapping[str, Any]) -> dict[tuple[str, int], Mapping[str, Any]]:
+    """By name and how many of that name came before: a table may hold the same configuration twice."""
+    seen: Counter[str] = Counter()
+    found = {}
+    for case in report["cases"]:
+        name = str(case.get("id", case.get("name", "")))
+        found[name, seen[name]] = case
+        seen[name] += 1
+    return found
+
+
+def _value(case: Mapping[str, Any]) -> float | None:
+    """The prediction; of a choice, whether it is NCCL's."""
+    found = case.get("predicted", case.get("equal"))
+    return None if found is None or case.get("error") else float(found)
+
+
+def _pair(
+    set_: str, name: str, before: Mapping[str, Any], now: Mapping[str, Any]
+) -> Move:
+    slice_ = next((str(now[key]) for key in SLICE_KEYS if now.get(key)), "all")
+    errors = (_error(before), _error(now))
+    return Move(set_, name, slice_, _value(before) or 0.0, _value(now) or 0.0, *errors)
+
+
+def _error(case: Mapping[str, Any]) -> float:
+    if "equal" in case:
+        return float(not case["equal"])
+    found = case.get("signed_error")
+    if found is None and case.get("measured", math.nan) is None:
+        return 0.0
+    return math.nan if found is None else float(found)
+
+
+def _mean(errors: Iterator[float]) -> float:
+    values = [abs(error) for error in errors]
+    return math.fsum(values) / len(values)
+
+
+def _cells(move: Move) -> tuple[str, ...]:
+    worse = "worse" if not move.growth <= 1e-6 else ""
+    if (
+        move.error_before == move.error_now == 0.0
+    ):  # an answer of `probes`, of whatever unit
+        return (
+            move.set_,
+            move.name,
+            move.slice,
+            f"{move.before:.6g}",
+            f"{move.now:.6g}",
+            f"{move.moved:+.2%}",
+            "",
+            "",
+            "",
+        )
+    times = format_duration(move.before), format_duration(move.now)
+    errors = f"{move.error_before:+.2%}", f"{move.error_now:+.2%}"
+    return (
+        move.set_,
+        move.name,
+        move.slice,
+        *times,
+        f"{move.moved:+.2%}",
+        *errors,
+        worse,
+    )
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None

@@ -1,0 +1,173 @@
+"""What an older version predicts: a file that `prestep validate --json` wrote, or a revision of the repository.
+
+A revision is unpacked into a temporary folder and asked there, in a process of its own with this environment's
+libraries; nothing is kept.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import subprocess
+import sys
+import tarfile
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from sim.errors import InputError, Mistake, PrestepError
+
+HOME = Path(__file__).parents[2]
+EXPECTED = "the JSON of `prestep validate --json`, or a git revision"
+Reports = list[Mapping[str, Any]]
+
+
+def load(source: str, sets: Sequence[str], rows: Path | None, jobs: int) -> Reports:
+    """Reports of the base: of the file `source` if there is one, else of that revision.
+
+    Raises
+    ------
+    InputError
+        If it is neither.
+    """
+    if Path(source).is_file():
+        return read(Path(source))
+    if Path(source).suffix == ".json":
+        raise InputError(Mistake(source, "", "no such file", EXPECTED))
+    return of_revision(source, sets, rows, jobs)
+
+
+def check(source: str) -> None:
+    """Raises InputError if `load` would."""
+    if Path(source).is_file():
+        read(Path(source))
+    elif Path(source).suffix == ".json":
+        raise InputError(Mistake(source, "", "no such file", EXPECTED))
+    else:
+        _commit(source)
+
+
+def _commit(revision: str) -> str:
+    asked = (
+        "rev-parse",
+        "--verify",
+        "--quiet",
+        "--end-of-options",
+        f"{revision}^{{commit}}",
+    )
+    return _git(*asked, source=revision).decode().strip()
+
+
+def read(path: Path) -> Reports:
+    """Reports in a file: one object, or a list.
+
+    Raises
+    ------
+    InputError
+        If it holds anything else.
+    """
+    try:
+        told = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise InputError(Mistake(str(path), "", str(error), EXPECTED)) from None
+    return _checked(told, str(path))
+
+
+def _checked(told: Any, where: str) -> Reports:
+    reports = told if isinstance(told, list) else [told]
+    mistakes = [
+        Mistake(where, f"[{at}]", "no report", EXPECTED)
+        for at, one in enumerate(reports)
+        if not _is_report(one)
+    ]
+    if mistakes or not reports:
+        raise InputError(mistakes or Mistake(where, "", "no report", EXPECTED))
+    return reports
+
+
+def _is_report(told: Any) -> bool:
+    return (
+        isinstance(told, dict)
+        and "set" in told
+        and isinstance(told.get("cases"), list)
+        and all(isinstance(case, dict) and _numbers(case) for case in told["cases"])
+    )
+
+
+def _numbers(case: Mapping[str, Any]) -> bool:
+    return all(
+        isinstance(case.get(key), int | float | None)
+        for key in ("predicted", "signed_error")
+    )
+
+
+def of_revision(
+    revision: str, sets: Sequence[str], rows: Path | None, jobs: int
+) -> Reports:
+    """Reports of the sets as that revision predicts them; sets that it does not have are left out.
+
+    Raises
+    ------
+    InputError
+        If there is no such revision.
+    PrestepError
+        If it cannot be asked.
+    """
+    archive = _git("archive", "--format=tar", _commit(revision), source=revision)
+    with tempfile.TemporaryDirectory(prefix="prestep-base-") as folder:
+        with tarfile.open(fileobj=io.BytesIO(archive)) as tar:
+            tar.extractall(folder, filter="data")
+        if (whole := ask(folder, sets, rows, jobs)) is not None:
+            return whole
+        found = [
+            ask(folder, [one], rows, jobs) for one in sets
+        ]  # one set that it does not know refuses them all
+    reports = [report for made in found if made for report in made]
+    if not reports:
+        raise PrestepError(
+            f"--compare: {revision} can predict none of {', '.join(sets)}"
+        )
+    return reports
+
+
+def ask(
+    folder: str, sets: Sequence[str], rows: Path | None, jobs: int
+) -> Reports | None:
+    """Reports of the sets as the package in a folder predicts them; None if it cannot."""
+    more = ["--rows", str(rows.resolve())] if rows else []
+    asked = [
+        sys.executable,
+        "-m",
+        "cli",
+        "validate",
+        *sets,
+        "--json",
+        "--jobs",
+        str(jobs),
+        *more,
+    ]
+    env = {**os.environ, "PYTHONPATH": folder, "PYTHONDONTWRITEBYTECODE": "1"}
+    done = subprocess.run(asked, cwd=folder, env=env, capture_output=True, check=False)
+    if done.returncode not in (0, 1):
+        return None
+    try:
+        return _checked(json.loads(done.stdout), "the base")
+    except (ValueError, InputError):
+        return None
+
+
+def _git(*words: str, source: str) -> bytes:
+    try:
+        done = subprocess.run(
+            ["git", "-C", str(HOME), *words], capture_output=True, check=False
+        )
+    except OSError as error:
+        raise InputError(
+            Mistake("--compare", "", f"no git ({error.strerror})", EXPECTED)
+        ) from None
+    if done.returncode:
+        found = f'"{source}", no file and no revision of {HOME}'
+        raise InputError(Mistake("--compare", "", found, EXPECTED))
+    return done.stdout

@@ -1,0 +1,103 @@
+"""How often measured times lie in the intervals that were predicted: the check on `sim.analysis.uncertainty`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from sim.analysis.uncertainty import NOMINAL, quantile
+from validation.report.interface import Point, Report
+
+# Cases from which a share of `NOMINAL` is known to five points either way, 19 times in 20.
+ENOUGH = 139
+
+
+@dataclass(frozen=True)
+class Coverage:
+    """Of `n` cases with an interval, `inside` had their measurement in it; `width` is the median of high / low - 1."""
+
+    n: int
+    inside: int
+    width: float
+
+    @property
+    def share(self) -> float:
+        return self.inside / self.n if self.n else math.nan
+
+    @property
+    def between(self) -> tuple[float, float]:
+        """Shares that such a count goes with, 19 times in 20 (Wilson's interval; needs a case)."""
+        z = quantile(0.95)
+        middle, slack = self.share + z * z / (2 * self.n), 1 + z * z / self.n
+        half = z * math.sqrt(
+            self.share * (1 - self.share) / self.n + (z / (2 * self.n)) ** 2
+        )
+        return max(0.0, (middle - half) / slack), min(1.0, (middle + half) / slack)
+
+    def __str__(self) -> str:
+        return f"{self.inside} of {self.n} ({self.share:.0%})"
+
+    def to_json(self) -> dict[str, Any]:
+        told = {
+            "n": self.n,
+            "inside": self.inside,
+            "share": self.share,
+            "median_width": self.width,
+        }
+        return told | dict(zip(("share_low", "share_high"), self.between, strict=True))
+
+
+def coverage_of(points: Iterable[Point]) -> Coverage | None:
+    """The coverage of the points that have an interval; None if none has."""
+    known = [
+        (point, point.interval)
+        for point in points
+        if point.interval is not None and not point.error
+    ]
+    if not known:
+        return None
+    inside = sum(low <= point.measured <= high for point, (low, high) in known)
+    widths = sorted(high / low - 1 for _, (low, high) in known)
+    return Coverage(len(known), inside, widths[len(widths) // 2])
+
+
+def parts(report: Report) -> dict[str, Coverage]:
+    """Coverage of predicted rows (what counts), of those that constants were taken from, and of noisy rows."""
+    points = report.points
+    chosen = {
+        "predicted": [p for p in points if not p.fitted and not p.faint],
+        "fitted": [p for p in points if p.fitted and not p.faint],
+        "noisy": [p for p in points if p.faint],
+    }
+    return {
+        name: found
+        for name, of in chosen.items()
+        if (found := coverage_of(of)) is not None
+    }
+
+
+def to_json(report: Report) -> dict[str, Any] | None:
+    """`nominal`, and n, inside, share and median_width of each part; None for a set without intervals."""
+    found = parts(report)
+    return (
+        {"nominal": NOMINAL, **{name: one.to_json() for name, one in found.items()}}
+        if found
+        else None
+    )
+
+
+def line(report: Report) -> str:
+    """One line for people; "" for a set without intervals."""
+    found = parts(report)
+    if not found:
+        return ""
+    told = ", ".join(f"{name} {one}" for name, one in found.items())
+    first = next(iter(found.values()))
+    few = (
+        "; so few rows stand for {:.0%} to {:.0%}".format(*first.between)
+        if first.n < ENOUGH
+        else ""
+    )
+    return f"measured within the {NOMINAL:.0%} interval: {told}{few}; median width {first.width:.1%}"

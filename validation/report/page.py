@@ -1,0 +1,206 @@
+"""A comparison as one HTML file that needs nothing else: figures, scatter and residual plots, all cases."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from html import escape
+
+from sim.units import format_duration
+from validation.report import coverage
+from validation.report.colours import PALETTE
+from validation.report.interface import Cells, Point, Report, Table
+from validation.report.report import (
+    CHECK_HEAD,
+    GROUP_HEAD,
+    check_cells,
+    group_cells,
+    verdict,
+)
+
+WIDTH, HEIGHT, MARGIN = 560, 430, 58
+BANDS = ((0.15, "#efefef"), (0.05, "#dcdcdc"))
+STYLE = """body{font:14px/1.45 system-ui,sans-serif;margin:2em auto;max-width:1240px;padding:0 1em;color:#1b1b1b}
+table{border-collapse:collapse;margin:.6em 0;display:block;overflow-x:auto}td,th{padding:.15em .7em;text-align:left;
+border-bottom:1px solid #ddd;font-variant-numeric:tabular-nums}.bad{color:#b00020;font-weight:600}svg{max-width:100%}
+figure{display:inline-block;margin:0 .5em 0 0}figcaption{color:#555}summary{cursor:pointer}
+.key{margin-right:1em}.key i{display:inline-block;width:.8em;height:.8em;margin-right:.3em}"""
+
+
+def page(reports: Sequence[Report], more: Iterable[Table] = ()) -> str:
+    """The whole file; `more` are tables to show first (what moved against a base)."""
+    body = "\n".join([*map(_table, more), *map(_section, reports)])
+    return (
+        f'<!doctype html><html lang="en"><meta charset="utf-8"><title>prestep validate</title><style>{STYLE}</style>\n'
+        f"<h1>Predicted against measured</h1>\n{body}\n</html>\n"
+    )
+
+
+def _section(report: Report) -> str:
+    points = [
+        p for p in report.points if not p.error and p.measured > 0 and p.predicted > 0
+    ]
+    colours = {
+        name: PALETTE[at % len(PALETTE)]
+        for at, name in enumerate(dict.fromkeys(p.group for p in points))
+    }
+    key = "".join(
+        f'<span class="key"><i style="background:{c}"></i>{escape(n)}</span>'
+        for n, c in colours.items()
+    )
+    cases = "".join(_table(table) for table in report.case_tables if table.rows)
+    return "\n".join(
+        [
+            f"<h2{'' if report.passed else ' class=bad'}>{escape(verdict(report))}</h2>",
+            _figure(
+                _scatter(points, colours),
+                f"predicted over measured {report.unit}; bands: 5 % and 15 %",
+            ),
+            _figure(
+                _residuals(points, colours),
+                "signed error over measured time; squares: fitted, hollow: noisy",
+            ),
+            f"<p>{key}</p>",
+            _table(Table("Checks", CHECK_HEAD, list(map(check_cells, report.checks)))),
+            _table(Table("Slices", GROUP_HEAD, list(group_cells(report)))),
+            f"<p>{escape(coverage.line(report))}</p>",
+            f"<details><summary>{len(report.points)} cases, {len(report.skips)} skipped</summary>{cases}"
+            + "".join(
+                f"<p>skipped {escape(s.name)}: {escape(s.reason)}</p>"
+                for s in report.skips
+            )
+            + "</details>",
+        ]
+    )
+
+
+def _figure(drawing: str, caption: str) -> str:
+    return f"<figure>{drawing}<figcaption>{escape(caption)}</figcaption></figure>"
+
+
+def _table(table: Table) -> str:
+    def cells(tag: str, row: Cells) -> str:
+        return (
+            "<tr>"
+            + "".join(f"<{tag}{_mark(text)}>{escape(text)}</{tag}>" for text in row)
+            + "</tr>"
+        )
+
+    rows = "".join(cells("td", row) for row in table.rows)
+    title = f"<h3>{escape(table.title)}</h3>" if table.title else ""
+    return f"{title}<table>{cells('th', table.head)}{rows}</table>"
+
+
+def _mark(text: str) -> str:
+    return " class=bad" if text in ("FAILED", "worse") else ""
+
+
+def _scatter(points: Sequence[Point], colours: dict[str, str]) -> str:
+    times = [time for point in points for time in (point.measured, point.predicted)]
+    low, high = _range(times)
+
+    def x(time: float) -> float:
+        return MARGIN + (math.log10(time) - low) / (high - low) * (WIDTH - MARGIN - 12)
+
+    def y(time: float) -> float:
+        return (
+            HEIGHT
+            - MARGIN
+            - (math.log10(time) - low) / (high - low) * (HEIGHT - MARGIN - 12)
+        )
+
+    first, last = 10**low, 10**high
+    drawn = [
+        f'<polygon fill="{colour}" points="{x(first):.1f},{y(first * (1 - share)):.1f} {x(last):.1f},'
+        f"{y(last * (1 - share)):.1f} {x(last):.1f},{y(last * (1 + share)):.1f} "
+        f'{x(first):.1f},{y(first * (1 + share)):.1f}"/>'
+        for share, colour in BANDS
+    ]
+    drawn.append(_line(x(first), y(first), x(last), y(last)))
+    drawn += [
+        _tick(x(time), HEIGHT - MARGIN + 18, format_duration(time))
+        for time in _decades(low, high)
+    ]
+    drawn += [
+        _tick(MARGIN - 30, y(time) + 4, format_duration(time))
+        for time in _decades(low, high)
+    ]
+    drawn += [
+        _point(p, x(p.measured), y(p.predicted), colours[p.group]) for p in points
+    ]
+    return _svg(drawn)
+
+
+def _residuals(points: Sequence[Point], colours: dict[str, str]) -> str:
+    low, high = _range([point.measured for point in points])
+    reach = (
+        max([0.2, *(min(2.0, abs(p.predicted / p.measured - 1)) for p in points)])
+        * 1.08
+    )
+
+    def x(time: float) -> float:
+        return MARGIN + (math.log10(time) - low) / (high - low) * (WIDTH - MARGIN - 12)
+
+    def y(error: float) -> float:
+        return (HEIGHT - MARGIN + 12) / 2 - max(-reach, min(reach, error)) / reach * (
+            HEIGHT - MARGIN - 12
+        ) / 2
+
+    drawn = [
+        f'<rect x="{MARGIN}" width="{WIDTH - MARGIN - 12}" y="{y(share):.1f}" height="{y(-share) - y(share):.1f}" '
+        f'fill="{colour}"/>'
+        for share, colour in BANDS
+    ]
+    drawn.append(_line(MARGIN, y(0), WIDTH - 12, y(0)))
+    drawn += [
+        _tick(x(time), HEIGHT - MARGIN + 18, format_duration(time))
+        for time in _decades(low, high)
+    ]
+    drawn += [
+        _tick(MARGIN - 30, y(e) + 4, f"{e:+.0%}")
+        for e in (-reach / 1.08, -0.15, 0.0, 0.15, reach / 1.08)
+    ]
+    drawn += [
+        _point(p, x(p.measured), y(p.predicted / p.measured - 1), colours[p.group])
+        for p in points
+    ]
+    return _svg(drawn)
+
+
+def _range(times: Sequence[float]) -> tuple[float, float]:
+    """Powers of ten to draw between: what is there and a little more."""
+    logs = [math.log10(time) for time in times] or [-3.0, 0.0]
+    return min(logs) - 0.12, max(logs) + 0.12
+
+
+def _decades(low: float, high: float) -> list[float]:
+    return [10.0**k for k in range(math.ceil(low), math.floor(high) + 1)]
+
+
+def _point(point: Point, x: float, y: float, colour: str) -> str:
+    error = point.predicted / point.measured - 1
+    said = f"{point.name}: measured {format_duration(point.measured)}, predicted {format_duration(point.predicted)}"
+    look = f'fill="{"none" if point.faint else colour}" stroke="{colour}"'
+    title = f"<title>{escape(said)}, {error:+.1%}</title>"
+    if point.fitted:
+        return f'<rect x="{x - 3:.1f}" y="{y - 3:.1f}" width="6" height="6" {look}>{title}</rect>'
+    return f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3.2" {look}>{title}</circle>'
+
+
+def _line(x1: float, y1: float, x2: float, y2: float) -> str:
+    return (
+        f'<line x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}" stroke="#888"/>'
+    )
+
+
+def _tick(x: float, y: float, text: str) -> str:
+    return f'<text x="{x:.1f}" y="{y:.1f}" font-size="11" text-anchor="middle" fill="#444">{escape(text)}</text>'
+
+
+def _svg(drawn: Iterable[str]) -> str:
+    inner = f'x="{MARGIN}" y="12" width="{WIDTH - MARGIN - 12}" height="{HEIGHT - MARGIN - 12}"'
+    frame = f'<rect {inner} fill="none" stroke="#888"/>'
+    size = f'viewBox="0 0 {WIDTH} {HEIGHT}" width="{WIDTH}" height="{HEIGHT}"'
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" {size}>{"".join(drawn)}{frame}</svg>'
+    )

@@ -1,0 +1,242 @@
+"""The comparison with published training steps: by source, fitted groups apart, rank order within layout sweeps."""
+
+from __future__ import annotations
+
+import math
+import tomllib
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from sim.units import format_duration
+from validation.formats.published_setups import FOLDER
+from validation.report.comparison import Comparison
+from validation.report.gate import Check, predicted_check, rows_check
+from validation.report.interface import Point, Skip, Table
+from validation.report.summary import Errors, errors_of
+
+HEAD = ("case", "slice", "measured", "predicted", "error", "")
+LISTED = 8  # names of rows in a check
+SWEEP = 5  # rows of one model, machine and batch that differ in their layout only
+
+
+@dataclass(frozen=True)
+class Case:
+    """A row and its prediction, s. `assumed`: what an incomplete row was completed with; `notes`: other defaults."""
+
+    name: str
+    slice: str
+    group: str
+    measured: float
+    predicted: float
+    error: str = ""
+    assumed: str = ""
+    notes: str = ""
+
+    @property
+    def fitted(self) -> bool:
+        """Whether constants may be taken from its group: a third of the groups, by a checksum of their names."""
+        return zlib.crc32(self.group.encode()) % 3 == 0
+
+    @property
+    def signed_error(self) -> float:
+        return self.predicted / self.measured - 1
+
+    def to_json(self) -> dict[str, Any]:
+        done = math.isfinite(self.predicted)
+        return {
+            "id": self.name,
+            "slice": self.slice,
+            "measured": self.measured,
+            "predicted": self.predicted if done else None,
+            "signed_error": self.signed_error if done else None,
+            "fitted": self.fitted,
+            "assumed": self.assumed,
+            "notes": self.notes,
+            "error": self.error,
+        }
+
+
+@dataclass(frozen=True)
+class PublishedReport(Comparison):
+    """All cases, and rows that could not be said as scenarios."""
+
+    name: str
+    title: str
+    cases: tuple[Case, ...]
+    skipped: tuple[tuple[str, str], ...] = ()
+    whole: bool = False
+    unit: str = "steps"
+
+    def select(
+        self,
+        slice_: str | None = None,
+        fitted: bool | None = None,
+        assumed: bool = False,
+    ) -> Errors:
+        """Errors of predicted cases: of a slice, fitted or not (None: all), with complete configurations or not."""
+        return errors_of(
+            [
+                (case.name, case.signed_error)
+                for case in self.cases
+                if not case.error
+                and slice_ in (None, case.slice)
+                and fitted in (None, case.fitted)
+                and bool(case.assumed) == assumed
+            ]
+        )
+
+    @cached_property
+    def slices(self) -> tuple[str, ...]:
+        return tuple(sorted({case.slice for case in self.cases}))
+
+    @cached_property
+    def sweeps(self) -> dict[str, float]:
+        """Spearman's rank correlation by layout sweep."""
+        found: dict[str, list[Case]] = {}
+        for case in self.cases:
+            if not case.error and not case.assumed:
+                found.setdefault(case.group, []).append(case)
+        return {
+            name: spearman(cases)
+            for name, cases in found.items()
+            if len(cases) >= SWEEP
+        }
+
+    @property
+    def groups(self) -> Mapping[str, Errors]:
+        made = {
+            "all": self.select(),
+            "predicted": self.select(fitted=False),
+            "fitted": self.select(fitted=True),
+        }
+        for name in self.slices:
+            if (errors := self.select(name, fitted=False)).n:
+                made[name] = errors
+        if (assumed := self.select(assumed=True)).n:
+            made["incomplete rows"] = assumed
+        return made
+
+    @property
+    def checks(self) -> tuple[Check, ...]:
+        limits = tomllib.loads((FOLDER / "limits.toml").read_text(encoding="utf-8"))
+        held = self.select(fitted=False)
+        bad = [case.name for case in self.cases if case.error]
+        made = [rows_check(self._judged, self._left_out), predicted_check(bad, LISTED)]
+        if held.n:
+            made += [
+                Check("mean", held.mape, limits["mape"]),
+                Check("bias", abs(held.bias), limits["bias"]),
+            ]
+        for name in self.slices:
+            errors = self.select(name, fitted=False)
+            if errors.n > limits["slice_rows"]:
+                made.append(Check(f"{name}: mean", errors.mape, limits["slice_mape"]))
+        low = sorted(
+            (value, name)
+            for name, value in self.sweeps.items()
+            if value < limits["spearman"]
+        )
+        if self.sweeps:
+            detail = ", ".join(
+                f"{name.replace('|', ' ')} {value:.2f}" for value, name in low[:4]
+            )
+            made.append(
+                Check(
+                    f"layout sweeps below {limits['spearman']} of rank",
+                    len(low),
+                    0.0,
+                    detail,
+                    share=False,
+                )
+            )
+        return tuple(made)
+
+    @property
+    def _judged(self) -> int:
+        """Rows held out of the fits, and those of the sweeps, whose order is judged."""
+        return self.select(fitted=False).n + len(self.sweeps)
+
+    @property
+    def _left_out(self) -> dict[str, int]:
+        return {
+            "skipped": len(self.skipped),
+            "not predicted": sum(bool(case.error) for case in self.cases),
+            "incomplete": self.select(assumed=True).n,
+            "in groups for fitting": self.select(fitted=True).n,
+        }
+
+    @property
+    def case_tables(self) -> Sequence[Table]:
+        return tuple(
+            Table(
+                title,
+                HEAD,
+                [_cells(case) for case in self.cases if case.fitted == fitted],
+            )
+            for title, fitted in (
+                ("Groups that no constant was taken from", False),
+                ("Groups for fitting", True),
+            )
+        )
+
+    @property
+    def points(self) -> Sequence[Point]:
+        return tuple(
+            Point(
+                c.name,
+                c.slice,
+                c.measured,
+                c.predicted,
+                c.fitted,
+                bool(c.assumed),
+                c.error,
+            )
+            for c in self.cases
+        )
+
+    @property
+    def skips(self) -> Sequence[Skip]:
+        return tuple(Skip(name, "", reason) for name, reason in self.skipped)
+
+    def figures(self) -> dict[str, Any]:
+        return {
+            **self.select(fitted=False).to_json(),
+            "slices": {name: errors.to_json() for name, errors in self.groups.items()},
+            "spearman": self.sweeps,
+        }
+
+
+def spearman(cases: Sequence[Case]) -> float:
+    """Rank correlation of measured and predicted times."""
+
+    def ranks(values: list[float]) -> Any:
+        order = np.argsort(np.argsort(values, kind="stable"), kind="stable")
+        return order.astype(float)
+
+    a, b = ranks([c.measured for c in cases]), ranks([c.predicted for c in cases])
+    return float(np.corrcoef(a, b)[0, 1])
+
+
+def _cells(case: Case) -> tuple[str, ...]:
+    if case.error:
+        return (
+            case.name,
+            case.slice,
+            format_duration(case.measured),
+            "none",
+            "",
+            case.error,
+        )
+    return (
+        case.name,
+        case.slice,
+        format_duration(case.measured),
+        format_duration(case.predicted),
+        f"{case.signed_error:+.1%}",
+        case.assumed,
+    )

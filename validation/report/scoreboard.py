@@ -1,0 +1,362 @@
+"""The scoreboard of published steps: `python -m validation.report.scoreboard RESULT.json` writes docs/scoreboard.md.
+
+RESULT.json is what `prestep validate published --json` printed. Our error by source, on rows that no constant was taken
+from, stands beside what peers reach there (cases/published/peers.toml) and beside llm-analysis on the same rows
+(`validation.bench.peer_llm_analysis`); a picture shows predicted over measured times by source.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import re
+import sys
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator, NullFormatter
+
+from sim import files
+from sim.errors import InputError, Mistake, PrestepError
+from validation.bench import peer_llm_analysis as peer
+from validation.formats.published_setups import FOLDER
+from validation.report.interface import Table
+from validation.report.report import markdown_table
+from validation.report.summary import Errors, errors_of, rank_correlation
+from validation.sets.published import read
+
+PEERS = FOLDER / "peers.toml"
+ROOT = Path(__file__).parents[2]
+PAGE, PICTURE = ROOT / "docs" / "scoreboard.md", ROOT / "docs" / "scoreboard.svg"
+HEAD = (
+    "source",
+    "rows",
+    "prestep",
+    "bias",
+    "rank",
+    "best peer as it comes",
+    "llm-analysis",
+    "at half peak",
+    "its authors",
+)
+
+
+@dataclass(frozen=True)
+class Case:
+    """A predicted row: seconds measured and predicted, and by llm-analysis (by efficiency; empty: it cannot)."""
+
+    id: str
+    measured: float
+    predicted: float
+    fitted: bool
+    assumed: bool
+    peer: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Source:
+    """Rows of one source, and what peers reach on it."""
+
+    name: str
+    cases: tuple[Case, ...]
+    box: float | None = None
+    rank: float | None = None
+    note: str = ""
+    claims: tuple[Mapping[str, Any], ...] = ()
+
+    @property
+    def judged(self) -> tuple[Case, ...]:
+        """Rows that count: complete ones that no constant was taken from."""
+        return tuple(c for c in self.cases if not c.fitted and not c.assumed)
+
+    @property
+    def ours(self) -> Errors:
+        return errors_of([(c.id, c.predicted / c.measured - 1) for c in self.judged])
+
+    def of_peer(self, efficiency: str) -> Errors:
+        """Errors of llm-analysis on those judged rows that it has words for."""
+        rows = [c for c in self.judged if efficiency in c.peer]
+        return errors_of([(c.id, c.peer[efficiency] / c.measured - 1) for c in rows])
+
+
+def sources(result: Path, rows: Path, peers: Path = peer.OUTPUT) -> list[Source]:
+    """The cases of a saved result by source, in the order of peers.toml; those without a case are left out.
+
+    Raises
+    ------
+    InputError
+        If the result is no JSON of `prestep validate published`, or has cases that `rows` lacks.
+    """
+    texts = {row["id"]: row for row in read(rows)}
+    times = _peer_times(peers)
+    entries = tomllib.loads(PEERS.read_text(encoding="utf-8"))["source"]
+    found: dict[str, list[Case]] = {entry["name"]: [] for entry in entries}
+    for case in _cases(result):
+        if case["id"] not in texts:
+            raise InputError(
+                Mistake(
+                    str(result),
+                    case["id"],
+                    "a case",
+                    f"a row of {rows}",
+                    "--rows names the CSV",
+                )
+            )
+        if case["predicted"] is not None:
+            entry = next(e for e in entries if _fits(e, texts[case["id"]]))
+            found[entry["name"]].append(
+                Case(
+                    case["id"],
+                    case["measured"],
+                    case["predicted"],
+                    bool(case["fitted"]),
+                    bool(case["assumed"]),
+                    times.get(case["id"], {}),
+                )
+            )
+    return [
+        Source(
+            e["name"],
+            tuple(found[e["name"]]),
+            e.get("box"),
+            e.get("rank"),
+            e.get("note", ""),
+            tuple(e.get("claims", ())),
+        )
+        for e in entries
+        if found[e["name"]]
+    ]
+
+
+def _fits(entry: Mapping[str, Any], row: Mapping[str, str]) -> bool:
+    return all(
+        re.search(entry.get(key, ""), row.get(key, ""), re.IGNORECASE)
+        for key in ("source", "hardware")
+    )
+
+
+def _cases(path: Path) -> list[dict[str, Any]]:
+    expected = "the output of `prestep validate published --json`"
+    try:
+        told = files.json_of(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise InputError(Mistake(str(path), "", str(error), expected)) from None
+    sets = told if isinstance(told, list) else [told]
+    for one in sets:
+        if (
+            isinstance(one, dict)
+            and one.get("set") == "published"
+            and isinstance(one.get("cases"), list)
+        ):
+            wanted = ("id", "measured", "predicted", "fitted", "assumed")
+            if all(
+                isinstance(case, dict) and all(key in case for key in wanted)
+                for case in one["cases"]
+            ):
+                return list(one["cases"])
+    raise InputError(Mistake(str(path), "", "no cases of the set published", expected))
+
+
+def _peer_times(path: Path) -> dict[str, dict[str, float]]:
+    if not path.is_file():
+        return {}
+    with path.open(encoding="utf-8", newline="") as file:
+        return {
+            row["id"]: {
+                name: float(row[name]) for name in peer.EFFICIENCIES if row[name]
+            }
+            for row in csv.DictReader(file)
+        }
+
+
+def page(found: Sequence[Source], picture: str) -> str:
+    """The scoreboard as Markdown."""
+    every = Source("all", tuple(case for source in found for case in source.cases))
+    rows = [_row(source) for source in found] + [_row(every)]
+    claims = [
+        f"* {s.name}: {c['peer']} {_percent(c['error'])} ({c['cite']})."
+        for s in found
+        for c in s.claims
+    ]
+    worst = sorted(
+        (
+            (abs(c.predicted / c.measured - 1), s.name, c)
+            for s in found
+            for c in s.judged
+        ),
+        key=lambda item: -item[0],
+    )[:5]
+    lines = [
+        f"* {name}, {c.id}: {c.predicted / c.measured - 1:+.1%}" for _, name, c in worst
+    ]
+    return "\n".join(
+        [
+            INTRODUCTION,
+            markdown_table(Table("Mean absolute error by source", HEAD, rows)),
+            "",
+            f"![predicted over measured]({picture})",
+            "",
+            NOTES,
+            "",
+            "Authors of the measurements or of their own tools report:",
+            "",
+            *(claims or ["* nothing on these sources."]),
+            "",
+            "The judged rows that are farthest off:",
+            "",
+            *(lines or ["* none."]),
+            "",
+        ]
+    )
+
+
+INTRODUCTION = """# Scoreboard
+
+Training steps that others measured and published, and who predicts them how well. Written by
+`python -m validation.report.scoreboard RESULT.json` from what `prestep validate published --json` printed; edit nothing here.
+"""
+NOTES = f"""* **rows**: those that are judged, of all that are predicted: no constant was taken from their groups, and
+  their configuration is complete. **prestep**, **bias**, **rank**: mean absolute and mean signed error, Spearman's rank
+  correlation of times over all judged rows of the source.
+* **best peer as it comes**: the least mean error of the simulators and calculators that were run on the same source
+  without fitting them to it, over all of its rows. They compare roughly: our rows are a part of those.
+* **llm-analysis**: release 0.2.2 from PyPI on the same judged rows (in brackets: on how many; it has no words for
+  context parallelism, fp8 and GPUs such as H800, B200 and GB200). As it comes it takes arithmetic to reach the
+  datasheet's peak; its source says that about half is reached in training, which is the next column. Run by
+  `python -m validation.bench.peer_llm_analysis`; what it predicted is in `validation/cases/published/{peer.OUTPUT.name}`."""
+
+
+def _row(s: Source) -> tuple[str, ...]:
+    ours = s.ours
+    rank = rank_correlation(
+        [c.measured for c in s.judged], [c.predicted for c in s.judged]
+    )
+    box = "" if s.box is None else s.note or _percent(s.box)
+    peers = [s.of_peer(name) for name in peer.EFFICIENCIES]
+    cells = [f"{_percent(e.mape)} ({e.n})" if e.n else "" for e in peers]
+    if not ours.n:
+        return s.name, f"0 of {len(s.cases)}", "", "", "", box, *cells, ""
+    ranks = "" if rank is None else f"{rank:.2f}"
+    return (
+        s.name,
+        f"{ours.n} of {len(s.cases)}",
+        _percent(ours.mape),
+        f"{ours.bias:+.1%}".replace("%", " %"),
+        ranks,
+        box + (f" (rank {s.rank})" if s.rank else ""),
+        *cells,
+        ", ".join(f"{c['peer']} {_percent(c['error'])}" for c in s.claims),
+    )
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.1f} %"
+
+
+def write_picture(found: Sequence[Source], path: Path) -> None:
+    """Predicted over measured seconds, a panel for each source; bands of 10 %. The suffix says the format."""
+
+    columns = min(4, max(1, len(found)))
+    lines = -(-len(found) // columns)
+    figure = Figure(figsize=(3.1 * columns, 3.1 * lines), layout="constrained")
+    FigureCanvasAgg(figure)
+    panels = figure.subplots(lines, columns, squeeze=False).ravel()
+    for panel, source in zip(panels, found, strict=False):
+        _panel(panel, source)
+    for panel in panels[len(found) :]:
+        panel.set_visible(False)
+    if found:
+        figure.legend(
+            *panels[0].get_legend_handles_labels(),
+            loc="outside upper center",
+            ncols=3,
+            frameon=False,
+        )
+    figure.supxlabel("measured step, s")
+    figure.supylabel("predicted step, s")
+    kind = path.suffix.lstrip(".") or "svg"
+    # The same cases give the same bytes: no dates, no random ids.
+    with (
+        matplotlib.rc_context({"svg.hashsalt": "scoreboard"}),
+        files.replacing(path) as beside,
+        beside.open("wb") as f,
+    ):
+        figure.savefig(
+            f, dpi=110, format=kind, metadata={"Date": None} if kind == "svg" else {}
+        )
+
+
+def _panel(panel: Any, source: Source) -> None:
+    times = [t for c in source.cases for t in (c.measured, c.predicted)]
+    ends = [min(times) / 1.3, max(times) * 1.3]
+    panel.fill_between(
+        ends,
+        [0.9 * e for e in ends],
+        [1.1 * e for e in ends],
+        color="#DCDCDC",
+        linewidth=0,
+    )
+    panel.plot(ends, ends, color="grey", linewidth=0.8)
+    for cases, colour, label in (
+        ([c for c in source.cases if c.fitted], "#BBBBBB", "for fitting"),
+        (
+            [c for c in source.cases if c.assumed and not c.fitted],
+            "#E69F00",
+            "incomplete",
+        ),
+        (source.judged, "#0072B2", "judged"),
+    ):
+        panel.scatter(
+            [c.measured for c in cases],
+            [c.predicted for c in cases],
+            s=6,
+            color=colour,
+            label=label,
+        )
+    panel.set(xscale="log", yscale="log", xlim=ends, ylim=ends)
+    panel.set_title(
+        f"{source.name}: {_percent(source.ours.mape)}"
+        if source.ours.n
+        else source.name,
+        fontsize=9,
+    )
+    for axis in (panel.xaxis, panel.yaxis):
+        axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axis.set_major_formatter("{x:g}")
+        axis.set_minor_formatter(NullFormatter())
+    panel.tick_params(labelsize=7)
+    panel.set_aspect("equal")
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    said = (__doc__ or "").partition("\n")[0]
+    parser = argparse.ArgumentParser(
+        prog="python -m validation.report.scoreboard", description=said
+    )
+    parser.add_argument(
+        "result", type=Path, help="What `prestep validate published --json` printed."
+    )
+    parser.add_argument(
+        "--rows", type=Path, default=FOLDER / "rows.csv", help="The rows that it is of."
+    )
+    parser.add_argument("-o", "--output", type=Path, default=PAGE)
+    parser.add_argument("--picture", type=Path, default=PICTURE, help=".svg or .png")
+    told = parser.parse_args(arguments)
+    try:
+        found = sources(told.result, told.rows)
+        write_picture(found, told.picture)
+        files.write_text(told.output, page(found, told.picture.name))
+    except PrestepError as error:
+        print(error, file=sys.stderr)
+        sys.exit(2)
+    print(f"wrote {told.output} and {told.picture}", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    main()

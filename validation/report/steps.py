@@ -1,0 +1,361 @@
+"""The comparison of training steps: cases, their errors, and the report that the writers read."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from sim.units import format_duration
+from validation.formats.rows import FAMILIES, Row
+from validation.report.comparison import Comparison, finite
+from validation.report.gate import Check, Tolerances, predicted_check, rows_check
+from validation.report.interface import Cells, Interval, Point, Skip, Table
+from validation.report.summary import Errors, errors_of
+
+PREDICTED = "Rows that no constant was taken from"
+FITTED = "Rows that some constant was taken from (fitted.toml)"
+RATIOS = "Step times over those of the same step without the change"
+RATIO_HEAD = ("case", "base", "measured", "predicted", "error", "")
+CASE_HEAD = ("case", "family", "measured", "predicted", "error", "memory", "")
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """Seconds and peak bytes by rank, and between which seconds a measurement should lie; or why there is none."""
+
+    step_time: float = float("nan")
+    peak_memory: Mapping[int, float] = field(default_factory=dict)
+    error: str = ""
+    interval: Interval | None = None
+
+
+@dataclass(frozen=True)
+class Base:
+    """The same step without the change that a row is about: what its ratio is formed with."""
+
+    row: Row
+    prediction: Prediction
+    noisy: bool
+
+
+@dataclass(frozen=True)
+class Case:
+    """A row and its prediction. `fitted`: some constant was taken from what this row measured."""
+
+    row: Row
+    prediction: Prediction
+    fitted: bool
+    noisy: bool
+    base: Base | None = None
+
+    @property
+    def measured_ratio(self) -> float:
+        """Step time over that of the base; nan without one."""
+        return self.row.measured / self.base.row.measured if self.base else math.nan
+
+    @property
+    def predicted_ratio(self) -> float:
+        return (
+            self.prediction.step_time / self.base.prediction.step_time
+            if self.base
+            else math.nan
+        )
+
+    @property
+    def ratio_error(self) -> float:
+        """Signed error of the ratio, as a share of the measured one."""
+        return self.predicted_ratio / self.measured_ratio - 1
+
+    @property
+    def signed_error(self) -> float:
+        """(predicted - measured) / measured."""
+        return self.prediction.step_time / self.row.measured - 1
+
+    @property
+    def memory_errors(self) -> dict[int, float]:
+        """Signed error of peak memory by rank, for the ranks that have both.
+
+        Ranks with the same prediction do the same work, and whether they run out of memory is decided by the
+        fullest: all of them are compared with it. (Replicas differ by what a watchdog thread has released.)
+        """
+        predicted, measured = self.prediction.peak_memory, self.row.peak_memory
+        both = {
+            rank: size
+            for rank, size in measured.items()
+            if rank in predicted and size > 0
+        }
+        fullest: dict[float, float] = {}
+        for rank, size in both.items():
+            fullest[predicted[rank]] = max(size, fullest.get(predicted[rank], 0.0))
+        return {rank: predicted[rank] / fullest[predicted[rank]] - 1 for rank in both}
+
+    @property
+    def peak_memory_error(self) -> float | None:
+        """Signed error of the rank that is furthest off; None if there is none to compare."""
+        return max(self.memory_errors.values(), key=abs, default=None)
+
+    def to_json(self) -> dict[str, Any]:
+        predicted, signed = finite(self.prediction.step_time, self.signed_error)
+        return {
+            "id": self.row.name,
+            "where": self.row.where,
+            "family": self.row.family,
+            "world": self.row.world,
+            "measured": self.row.measured,
+            "predicted": predicted,
+            "signed_error": signed,
+            "interval": self.prediction.interval,
+            "spread": self.row.spread,
+            "noisy": self.noisy,
+            "fitted": self.fitted,
+            "measured_peak_memory": {
+                str(rank): size for rank, size in self.row.peak_memory.items()
+            },
+            "predicted_peak_memory": {
+                str(rank): size for rank, size in self.prediction.peak_memory.items()
+            },
+            "peak_memory_error": self.peak_memory_error,
+            "error": self.prediction.error,
+            **self._ratio(),
+        }
+
+    def _ratio(self) -> dict[str, Any]:
+        if self.base is None:
+            return {}
+        told = {
+            "measured_ratio": self.measured_ratio,
+            "predicted_ratio": self.predicted_ratio,
+            "ratio_error": self.ratio_error,
+        }
+        return {"base": self.base.row.name} | {
+            k: v if math.isfinite(v) else None for k, v in told.items()
+        }
+
+
+@dataclass(frozen=True)
+class Report(Comparison):
+    """All cases of a set, and the rows that could not be compared (`skipped`).
+
+    `whole`: these are all rows of a bundled set, so that none may be skipped.
+    """
+
+    name: str
+    cases: tuple[Case, ...]
+    tolerances: Tolerances
+    skipped: tuple[Row, ...] = ()
+    whole: bool = False
+    title: str = ""
+
+    @property
+    def unit(self) -> str:
+        return "steps"
+
+    @property
+    def unpredicted(self) -> tuple[Case, ...]:
+        return tuple(case for case in self.cases if case.prediction.error)
+
+    @property
+    def without_memory(self) -> tuple[Case, ...]:
+        """Predicted cases whose memory was measured on some rank, and predicted on none."""
+        return tuple(
+            c
+            for c in self.cases
+            if not c.prediction.error
+            and any(c.row.peak_memory.values())
+            and not c.memory_errors
+        )
+
+    def select(
+        self, noisy: bool = False, family: str | None = None, fitted: bool | None = None
+    ) -> Errors:
+        """Errors of the predicted cases that are noisy or not, of a family, fitted or not (None: all)."""
+        chosen = [
+            (case.row.name, case.signed_error)
+            for case in self.cases
+            if not case.prediction.error
+            and case.noisy == noisy
+            and family in (None, case.row.family)
+            and fitted in (None, case.fitted)
+        ]
+        return errors_of(chosen)
+
+    @property
+    def families(self) -> dict[str, Errors]:
+        """By family, those with rows that are not noisy."""
+        found = {family: self.select(family=family) for family in FAMILIES}
+        return {family: errors for family, errors in found.items() if errors.n}
+
+    @property
+    def memory(self) -> Errors:
+        """Over predicted cases, noisy or not (memory has no noise), each by the rank that is furthest off."""
+        return errors_of(
+            [
+                (c.row.name, c.peak_memory_error)
+                for c in self.cases
+                if c.peak_memory_error is not None
+            ]
+        )
+
+    @property
+    def ratios(self) -> Errors:
+        """Errors of the ratios of rows to their bases, where neither is noisy."""
+        return errors_of(
+            [
+                (c.row.name, c.ratio_error)
+                for c in self.cases
+                if c.base and not c.noisy and not c.base.noisy
+            ]
+        )
+
+    @property
+    def groups(self) -> dict[str, Errors]:
+        return {
+            "all": self.select(),
+            **self.families,
+            "predicted": self.select(fitted=False),
+            "fitted": self.select(fitted=True),
+            "noisy": self.select(noisy=True),
+            **({"ratio to base": self.ratios} if self.ratios.n else {}),
+            "peak memory": self.memory,
+        }
+
+    @property
+    def case_tables(self) -> Sequence[Table]:
+        tables = [
+            Table(
+                title,
+                CASE_HEAD,
+                [_cells(case) for case in self.cases if case.fitted == fitted],
+            )
+            for title, fitted in ((PREDICTED, False), (FITTED, True))
+        ]
+        ratios = [_ratio_cells(case, case.base) for case in self.cases if case.base]
+        return (*tables, Table(RATIOS, RATIO_HEAD, ratios)) if ratios else tuple(tables)
+
+    @property
+    def points(self) -> Sequence[Point]:
+        return tuple(self._points())
+
+    def _points(self) -> Iterator[Point]:
+        for case in self.cases:
+            row, made = case.row, case.prediction
+            told = (
+                row.measured,
+                made.step_time,
+                case.fitted,
+                case.noisy,
+                made.error,
+                made.interval,
+            )
+            yield Point(row.name, row.family, *told)
+
+    @property
+    def skips(self) -> Sequence[Skip]:
+        return tuple(Skip(row.name, row.where, row.error) for row in self.skipped)
+
+    @property
+    def checks(self) -> tuple[Check, ...]:
+        """Every check that the rows allow, and that there are rows at all and all were predicted."""
+        return (*self._counts(), *self._errors())
+
+    def _counts(self) -> Iterator[Check]:
+        unpredicted, skipped = (
+            _names(self.unpredicted),
+            [row.name for row in self.skipped],
+        )
+        left_out = {"skipped": len(skipped), "not predicted": len(unpredicted)}
+        yield rows_check(len(self.cases) - len(unpredicted), left_out)
+        yield predicted_check(unpredicted)
+        if self.whole:
+            yield Check(
+                "rows skipped", len(skipped), 0.0, ", ".join(skipped), share=False
+            )
+        without = _names(self.without_memory)
+        yield Check(
+            "rows without memory", len(without), 0.0, ", ".join(without), share=False
+        )
+
+    def _errors(self) -> Iterator[Check]:
+        limits, overall, noisy, memory = (
+            self.tolerances,
+            self.select(),
+            self.select(noisy=True),
+            self.memory,
+        )
+        if overall.n:
+            yield Check("step time: mean", overall.mape, limits.step_mape)
+            yield Check("step time: bias", abs(overall.bias), limits.bias)
+            yield Check(
+                "step time: worst", overall.worst, limits.worst, overall.worst_id
+            )
+        for name, errors in self.families.items():
+            yield Check(f"{name}: mean", errors.mape, limits.family_mape)
+        if limits.ratio_worst is not None and self.ratios.n:
+            yield Check(
+                "ratio to base: worst",
+                self.ratios.worst,
+                limits.ratio_worst,
+                self.ratios.worst_id,
+            )
+        if noisy.n:
+            yield Check("noisy rows: mean", noisy.mape, limits.noisy_mape)
+        if memory.n:
+            yield Check("peak memory: mean", memory.mape, limits.memory_mape)
+            yield Check(
+                "peak memory: worst", memory.worst, limits.memory_worst, memory.worst_id
+            )
+
+    def figures(self) -> dict[str, Any]:
+        apart = {
+            "noisy": self.select(noisy=True),
+            "fitted": self.select(fitted=True),
+            "predicted": self.select(fitted=False),
+            "memory": self.memory,
+            **({"ratios": self.ratios} if self.ratios.n else {}),
+        }
+        return {
+            **self.select().to_json(),
+            "families": {
+                name: errors.to_json() for name, errors in self.families.items()
+            },
+            **{name: errors.to_json() for name, errors in apart.items()},
+        }
+
+
+def _names(cases: Sequence[Case]) -> list[str]:
+    return [case.row.name for case in cases]
+
+
+def _ratio_cells(case: Case, base: Base) -> Cells:
+    noisy = "noisy" if case.noisy or base.noisy else ""
+    told = [
+        f"{case.measured_ratio:.3f}",
+        f"{case.predicted_ratio:.3f}",
+        f"{case.ratio_error:+.1%}",
+    ]
+    return case.row.name, base.row.name, *told, noisy
+
+
+def _cells(case: Case) -> Cells:
+    row, worst = case.row, case.peak_memory_error
+    if case.prediction.error:
+        return (
+            row.name,
+            row.family,
+            format_duration(row.measured),
+            "none",
+            "",
+            "",
+            case.prediction.error,
+        )
+    return (
+        row.name,
+        row.family,
+        format_duration(row.measured),
+        format_duration(case.prediction.step_time),
+        f"{case.signed_error:+.1%}",
+        "" if worst is None else f"{worst:+.1%}",
+        "noisy" if case.noisy else "",
+    )

@@ -1,0 +1,253 @@
+"""Sets of saves during training (`kind = "checkpoint"` in set.toml): stall, and steps beside an asynchronous save.
+
+The stall is the step with the save less the median of ordinary steps; beside is the mean of the steps from the next one
+to the one after which the save was complete. Both are medians over ranks.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from sim import files, progress
+from sim.errors import InputError, Mistake, PrestepError
+from sim.predict import predict
+from sim.spec.sections import Checkpoint
+from sim.storage.saving import constants
+from sim.units import format_duration
+from validation.formats.records import text_of
+from validation.formats.rows import read_rows
+from validation.formats.scenarios import scenario_of
+from validation.report.comparison import Comparison, finite
+from validation.report.gate import Check, predicted_check, rows_check
+from validation.report.interface import Point, Skip, Table
+from validation.report.summary import Errors, errors_of
+from validation.sets.sets import CASES, asked
+
+STALL, BESIDE = "save stall", "steps beside a save"
+MODES = {"torch_rank0": "rank0", "dcp": "sharded", "dcp_async": "async"}
+AT = 3  # step after which the harness saves, where the case does not say
+
+
+@dataclass(frozen=True)
+class Case:
+    """One figure of one row, s."""
+
+    name: str
+    kind: str
+    measured: float
+    predicted: float
+    error: str = ""
+
+    @property
+    def signed(self) -> float:
+        return (
+            float("nan")
+            if self.error
+            else (self.predicted - self.measured) / self.measured
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        told = {
+            "id": self.name,
+            "kind": self.kind,
+            "measured": self.measured,
+            "error": self.error,
+        }
+        signed, predicted = finite(self.signed, self.predicted)
+        return told | {"predicted": predicted, "signed_error": signed}
+
+
+@dataclass(frozen=True)
+class CheckpointReport(Comparison):
+    """All rows of a set; `calibration`: rows that constants were taken from, never judged."""
+
+    name: str
+    title: str
+    limits: Mapping[str, float]
+    cases: tuple[Case, ...]
+    calibration: tuple[Case, ...] = ()
+    skips: tuple[Skip, ...] = ()
+    unit: str = "times"
+
+    @property
+    def groups(self) -> dict[str, Errors]:
+        kinds = {
+            kind: [(c.name, c.signed) for c in self.cases if c.kind == kind]
+            for kind in (STALL, BESIDE)
+        }
+        every = {"all": errors_of([pair for pairs in kinds.values() for pair in pairs])}
+        return every | {kind: errors_of(pairs) for kind, pairs in kinds.items()}
+
+    @property
+    def checks(self) -> tuple[Check, ...]:
+        failed = [case.name for case in self.cases if case.error]
+        left_out = {"skipped": len(self.skips), "not predicted": len(failed)}
+        checks = [
+            rows_check(len(self.cases) - len(failed), left_out),
+            predicted_check(failed),
+        ]
+        for kind in (STALL, BESIDE):
+            errors = self.groups[kind]
+            if errors.n:
+                checks.append(
+                    Check(
+                        f"{kind}: worst",
+                        errors.worst,
+                        self.limits[kind],
+                        errors.worst_id,
+                    )
+                )
+        return tuple(checks)
+
+    @property
+    def case_tables(self) -> Sequence[Table]:
+        tables = [_table("Judged: nothing was taken from these rows", self.cases)]
+        if self.calibration:
+            tables.append(
+                _table("Constants were taken from these; not judged", self.calibration)
+            )
+        return tables
+
+    @property
+    def points(self) -> Sequence[Point]:
+        return tuple(
+            Point(c.name, c.kind, c.measured, c.predicted, False, error=c.error)
+            for c in self.cases
+        )
+
+    def figures(self) -> dict[str, Any]:
+        return {
+            "n": len(self.cases),
+            "groups": {name: e.to_json() for name, e in self.groups.items() if e.n},
+            "calibration": [case.to_json() for case in self.calibration],
+        }
+
+
+def _table(title: str, cases: Sequence[Case]) -> Table:
+    rows = [
+        (
+            c.name,
+            c.kind,
+            format_duration(c.measured),
+            c.error or format_duration(c.predicted),
+            "" if c.error else f"{100 * c.signed:+.1f} %",
+        )
+        for c in cases
+    ]
+    return Table(title, ("case", "what", "measured", "predicted", "error"), rows)
+
+
+def validate_set(
+    name: str, rows: str | Path | None = None, jobs: int = 1
+) -> CheckpointReport:
+    """Predicts the saves of the set's rows, or of others in the same format.
+
+    Raises
+    ------
+    InputError
+        If there is no such set, or a file cannot be read.
+    """
+    set_, files, title = asked(name, rows)
+    cases: list[Case] = []
+    skips: list[Skip] = []
+    for path in files:
+        pairs = list(zip(read_rows(path), _records(path), strict=True))
+        for row, record in progress.track(pairs, "rows"):
+            if row.error or "ckpt" not in row.case:
+                skips.append(
+                    Skip(
+                        row.name,
+                        row.where,
+                        row.error or "no checkpoint in it (case.ckpt)",
+                    )
+                )
+            else:
+                cases += _cases(row, record)
+    fitted = _calibration(CASES / name / set_["calibration"]) if rows is None else ()
+    limits = {STALL: float(set_["stall"]), BESIDE: float(set_["beside"])}
+    return CheckpointReport(name, title, limits, tuple(cases), fitted, tuple(skips))
+
+
+def _records(path: Path) -> list[dict[str, Any]]:
+    return [files.json_of(line) for line in text_of(path).splitlines() if line.strip()]
+
+
+def _cases(row: Any, record: Mapping[str, Any]) -> list[Case]:
+    try:
+        measured = _measured(row, record)
+    except InputError as error:
+        return [Case(row.name, STALL, float("nan"), float("nan"), str(error))]
+    try:
+        made = _predict(row)
+    except PrestepError as error:
+        return [
+            Case(row.name, kind, value, float("nan"), str(error))
+            for kind, value in measured.items()
+        ]
+    found = {STALL: made["save_stall"], BESIDE: made["step_time_beside"]}
+    return [
+        Case(row.name, kind, value, found[kind]) for kind, value in measured.items()
+    ]
+
+
+def _measured(row: Any, record: Mapping[str, Any]) -> dict[str, float]:
+    """Seconds of what a row measured."""
+    at = int(row.case["ckpt"].get("at", AT))
+    steps = [
+        statistics.median(times) for times in zip(*row.steps.values(), strict=False)
+    ]
+    marks = record.get("checkpoint_by_rank") or {}
+    done = max((int(m.get("async_done_step", at)) for m in marks.values()), default=at)
+    ordinary = steps[:at] + steps[max(done, at + 1) + 1 :]
+    if at >= len(steps) or not ordinary:
+        raise InputError(
+            Mistake(
+                row.where,
+                "step_s_by_rank",
+                f"{len(steps)} steps",
+                f"more than {at + 1}",
+            )
+        )
+    found = {STALL: steps[at] - statistics.median(ordinary)}
+    if row.case["ckpt"].get("kind") == "dcp_async" and done > at:
+        found[BESIDE] = statistics.fmean(steps[at + 1 : done + 1])
+    return found
+
+
+def _predict(row: Any) -> dict[str, Any]:
+    kind = row.case["ckpt"].get("kind")
+    if kind not in MODES:
+        raise InputError(
+            Mistake(row.where, "case.ckpt.kind", repr(kind), " or ".join(MODES))
+        )
+    plain = replace(
+        row, case={key: value for key, value in row.case.items() if key != "ckpt"}
+    )
+    # The harness saves the model alone.
+    asked = Checkpoint(mode=MODES[kind], content="model")  # type: ignore[arg-type]
+    result = predict(replace(scenario_of(plain), checkpoint=asked))
+    if result.checkpoint is None:
+        raise InputError(Mistake(row.where, "case.ckpt", "no prediction", "a save"))
+    return dict(result.checkpoint)
+
+
+def _calibration(path: Path) -> tuple[Case, ...]:
+    """What the constants make of the rows that they were taken from."""
+    c, cases = constants(), []
+    rates = {
+        "d2h_s": 1 / (1 / c["copy"] + 1 / c["fresh"]),
+        "save_s": c["serialise"],
+        "sync_s": c["writeback"],
+        "load_warm_s": c["load"],
+    }
+    for record in _records(path):
+        for key, rate in rates.items():
+            name = f"{record['bytes'] >> 20} MiB"
+            cases.append(
+                Case(name, key.removesuffix("_s"), record[key], record["bytes"] / rate)
+            )
+    return tuple(cases)

@@ -1,0 +1,310 @@
+"""Sets of NCCL's choices (`kind = "choices"` in set.toml): algorithm, protocol and channels against NCCL's own logs.
+
+A log says what was chosen for the sizes that ran, and prints the table of latencies and bandwidths from which NCCL
+chooses. From the table follows the choice at every other size, unless two rows are closer than its rounding: those
+sizes are left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from sim import files, progress
+from sim.collectives import plan_collective
+from sim.collectives.group import group_of
+from sim.collectives.nccl import tuner
+from sim.collectives.plan import nccl_of
+from sim.collectives.registry import algorithms
+from sim.errors import InputError, Mistake, PrestepError
+from topologies import load_cluster
+from validation.formats import nccl_log
+from validation.formats.nccl_log import Log
+from validation.formats.records import text_of
+from validation.report.comparison import Comparison
+from validation.report.gate import Check, predicted_check, rows_check
+from validation.report.interface import Point, Skip, Table
+from validation.report.summary import Errors, errors_of
+from validation.sets.sets import asked
+
+LIMIT = 0.05  # share of sizes that may differ
+SIZES = tuple(2**k for k in range(3, 33))
+ROUNDING = 0.0501  # of the table's microseconds and GB/s
+LOGGED, TABLE = "chosen in the log", "by the log's table"
+HEAD = ("case", "NCCL", "prestep", "")
+
+
+@dataclass(frozen=True)
+class Case:
+    """One size: what NCCL runs, and what is predicted, as "ring LL 24"; without channels where NCCL's are not known."""
+
+    name: str
+    kind: str
+    expected: str
+    found: str
+    error: str = ""
+
+    @property
+    def equal(self) -> bool:
+        return not self.error and self.found == self.expected
+
+    def to_json(self) -> dict[str, Any]:
+        return vars(self) | {"equal": self.equal}
+
+
+@dataclass(frozen=True)
+class ChoiceReport(Comparison):
+    """All sizes of all logs."""
+
+    name: str
+    title: str
+    cases: tuple[Case, ...]
+    skips: tuple[Skip, ...] = ()
+    unit: str = "choices"
+
+    def _errors(self, kind: str | None = None) -> Errors:
+        chosen = [case for case in self.cases if kind in (None, case.kind)]
+        return errors_of([(case.name, float(not case.equal)) for case in chosen])
+
+    @property
+    def groups(self) -> dict[str, Errors]:
+        """Shares of choices that differ."""
+        return {"all": self._errors()} | {
+            kind: self._errors(kind) for kind in (LOGGED, TABLE)
+        }
+
+    @property
+    def checks(self) -> tuple[Check, ...]:
+        failed = [case.name for case in self.cases if case.error]
+        left_out = {"skipped": len(self.skips), "not predicted": len(failed)}
+        checks = [
+            rows_check(len(self.cases) - len(failed), left_out),
+            predicted_check(failed),
+        ]
+        for kind in (LOGGED, TABLE):
+            errors = self._errors(kind)
+            if errors.n:
+                differ = ", ".join(
+                    case.name
+                    for case in self.cases
+                    if case.kind == kind and not case.equal
+                )
+                checks.append(Check(f"{kind}: differ", errors.mape, LIMIT, differ))
+        return tuple(checks)
+
+    @property
+    def case_tables(self) -> Sequence[Table]:
+        rows = [
+            (c.name, c.expected, c.found, c.error or ("" if c.equal else "differs"))
+            for c in self.cases
+        ]
+        return (
+            Table(
+                f"{sum(c.equal for c in self.cases)} of {len(self.cases)} choices are NCCL's",
+                HEAD,
+                rows,
+            ),
+        )
+
+    @property
+    def points(self) -> Sequence[Point]:
+        return tuple(
+            Point(c.name, c.kind, 1.0, float(c.equal), False, error=c.error)
+            for c in self.cases
+        )
+
+    def figures(self) -> dict[str, Any]:
+        equal = sum(case.equal for case in self.cases)
+        return {
+            "n": len(self.cases),
+            "equal": equal,
+            "agreement": equal / len(self.cases) if self.cases else None,
+            "groups": {
+                name: {"n": e.n, "agreement": 1 - e.mape}
+                for name, e in self.groups.items()
+                if e.n
+            },
+        }
+
+
+def validate_set(
+    name: str, rows: str | Path | None = None, jobs: int = 1
+) -> ChoiceReport:
+    """Compares the set's logs, or another: an NCCL_DEBUG log with a line `# cluster: NAME`, or JSON as the set's.
+
+    Raises
+    ------
+    InputError
+        If there is no such set, or a file cannot be read.
+    """
+    _, (path, *_), title = asked(name, rows)
+    cases: list[Case] = []
+    skips: list[Skip] = []
+    for label, log in progress.track(read(path), "logs"):
+        cases += compare(label, log, str(path.name), skips)
+    return ChoiceReport(name, title, tuple(cases), tuple(skips))
+
+
+def read(path: Path) -> list[tuple[str, Log]]:
+    """(label, log) of a file of either form."""
+    text = text_of(path)
+    if nccl_log.is_log(text):
+        log = nccl_log.read(text, path.name)
+        if not log.cluster:
+            hint = "put it above the log"
+            raise InputError(
+                Mistake(
+                    path.name,
+                    "",
+                    "no cluster",
+                    "a line `# cluster: NAME` (or a file)",
+                    hint,
+                )
+            )
+        return [(path.stem, log)]
+    expected = "an NCCL_DEBUG=INFO log, or JSON as the set's logs.json"
+    try:
+        told = files.json_of(text)
+        if not isinstance(told, dict):
+            raise ValueError(f"{str(told)[:20]} instead of logs by name")
+        return [(label, _log(entry)) for label, entry in told.items()]
+    except (
+        ArithmeticError,
+        AttributeError,
+        KeyError,
+        TypeError,
+        ValueError,
+        RecursionError,
+    ) as error:
+        found = f"no {error}" if isinstance(error, KeyError) else str(error)
+        raise InputError(Mistake(path.name, "", found[:80], expected)) from None
+
+
+def _log(entry: Mapping[str, Any]) -> Log:
+    choices = {}
+    for key, (algo, proto, channels) in entry["choices"].items():
+        op, size = key.split()
+        _known(op, nccl_log.OPS.values())
+        choices[op, int(size)] = (
+            str(algo),
+            str(proto),
+            None if channels is None else int(channels),
+        )
+    table = {
+        op: {
+            key: (nccl_log.number(row[0]), nccl_log.number(row[1]))
+            for key, row in rows.items()
+        }
+        for op, rows in entry["table"].items()
+    }
+    for op, rows in table.items():
+        _known(op, nccl_log.OPS.values())
+        for key in rows:
+            algo, proto = key.split()
+            _known(algo, algorithms())
+            _known(proto, nccl_log.PROTOS)
+    return Log(
+        entry["cluster"],
+        entry["version"],
+        nccl=dict(entry.get("nccl", {})),
+        table=table,
+        choices=choices,
+    )
+
+
+def _known(word: str, words: Iterable[str]) -> None:
+    if word not in words:
+        raise ValueError(f'"{word}", expected one of {", ".join(words)}')
+
+
+def compare(label: str, log: Log, where: str, skips: list[Skip]) -> Iterator[Case]:
+    """Every choice of a log and of its table."""
+    try:
+        fabric = load_cluster(log.cluster)
+        wanted = nccl_of({"version": log.version or None} | log.nccl)
+        gpus = fabric.gpus[: log.ranks or len(fabric.gpus)]
+        model = tuner.model_of(group_of(fabric, gpus, wanted), fabric, wanted)
+    except PrestepError as error:
+        skips.append(Skip(label, where, str(error)))
+        return
+    if log.ranks > len(gpus):
+        skips.append(
+            Skip(
+                label,
+                where,
+                f"{log.ranks} ranks on the {len(gpus)} GPUs of {log.cluster}",
+            )
+        )
+        return
+    for (op, size), (algo, proto, channels) in log.choices.items():
+        expected = f"{algo} {proto}" + (f" {channels}" if channels else "")
+        yield _case(
+            f"{label}/{op}/{size}",
+            LOGGED,
+            expected,
+            op,
+            size,
+            (gpus, fabric, wanted),
+            bool(channels),
+        )
+    for op, rows in log.table.items():
+        for size in SIZES if rows else ():
+            best = by_table(op, size, rows, model)
+            if best is not None and (op, size) not in log.choices:
+                yield _case(
+                    f"{label}/{op}/{size}",
+                    TABLE,
+                    best,
+                    op,
+                    size,
+                    (gpus, fabric, wanted),
+                    False,
+                )
+
+
+def _case(
+    name: str, kind: str, expected: str, op: str, size: int, place: Any, channels: bool
+) -> Case:
+    gpus, fabric, wanted = place
+    try:
+        plan = plan_collective(op, float(size), gpus, fabric, wanted)
+    except PrestepError as error:
+        return Case(name, kind, expected, "", str(error))
+    return Case(
+        name,
+        kind,
+        expected,
+        f"{plan.algo} {plan.proto}" + (f" {plan.channels}" if channels else ""),
+    )
+
+
+def by_table(
+    op: str, size: int, rows: Mapping[str, tuple[float, float]], model: Any
+) -> str | None:
+    """What NCCL takes by a table as printed; None where its rounding leaves two open."""
+    spans = {key: _span(op, size, key, *row, model) for key, row in rows.items()}
+    best = min(spans, key=lambda key: spans[key][1])
+    clear = all(low > spans[best][1] for key, (low, _) in spans.items() if key != best)
+    return best if clear else None
+
+
+def _span(
+    op: str, size: int, key: str, latency: float, bandwidth: float, model: Any
+) -> tuple[float, float]:
+    """Least and most microseconds of a row, by the rounding of its two numbers."""
+    algo, proto = key.split()
+    module = algorithms()[algo]
+    slower, narrower = (
+        module.corrected(op, size, proto, model)
+        if hasattr(module, "corrected")
+        else (1.0, 1.0)
+    )
+
+    def time(error: float) -> float:
+        return (latency + error) * slower + size / max(
+            1e-9, (bandwidth - error) * narrower
+        ) / 1000
+
+    return time(-ROUNDING), time(ROUNDING)

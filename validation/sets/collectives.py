@@ -1,0 +1,189 @@
+"""Sets of measured collectives (`kind = "collectives"` in set.toml), and their comparison."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any
+
+from sim import progress
+from sim.errors import InputError, Mistake
+from validation.formats import collective_rows, published_collectives
+from validation.formats.collective_rows import Row
+from validation.formats.overlap_rows import Overlap
+from validation.report.collectives import Case, CollectiveReport, Limits
+from validation.report.interface import Skip
+from validation.sets.predict_collective import loadable, predict_overlap, predict_row
+from validation.sets.sets import CASES, told
+
+PARTS = ("kernels", "collectives")
+
+
+@dataclass(frozen=True)
+class CollectiveSet:
+    """A set as its set.toml has it.
+
+    Attributes
+    ----------
+    folder : Path
+        Where the rows lie: the set's own folder, or that of its `base`.
+    files : tuple of str
+        Files of rows.
+    fitted : tuple of str
+        Files of the folder that constants were fitted to: every row that is not held out.
+    fitted_cases : tuple of str
+        Further cases that some constant was taken from; `*` stands for any text.
+    """
+
+    name: str
+    title: str
+    folder: Path
+    files: tuple[str, ...]
+    limits: Limits
+    fitted: tuple[str, ...] = ()
+    fitted_cases: tuple[str, ...] = ()
+
+    def known(self) -> frozenset[tuple[Any, ...]]:
+        """Configurations that constants were fitted to: rows run again elsewhere are no less fitted."""
+        rows = [
+            row
+            for file in self.fitted
+            for row in collective_rows.read_lines(self.folder / file)[0]
+        ]
+        return frozenset(
+            row.configuration for row in rows if not row.held_out and not row.skip
+        )
+
+    def taken(self, row: Row, known: frozenset[tuple[Any, ...]]) -> bool:
+        """Whether some constant was taken from a row; `known` as `known()` has it."""
+        named = any(fnmatchcase(row.name, one) for one in self.fitted_cases)
+        return row.known or row.configuration in known or named
+
+
+def load(name: str) -> CollectiveSet:
+    """The set of a name.
+
+    Raises
+    ------
+    InputError
+        If there is none, or it is of another kind.
+    """
+    table = told(name)
+    folder = CASES / table.get("base", name)
+    limits = Limits.read(CASES / table.get("limits", f"{name}/limits.toml"))
+    fitted, cases = (tuple(table.get(key, ())) for key in ("fitted", "fitted_cases"))
+    return CollectiveSet(
+        name, table["title"], folder, tuple(table["rows"]), limits, fitted, cases
+    )
+
+
+def read(path: str | Path) -> tuple[list[Row], list[Overlap]]:
+    """Rows of a file in either format: CSV as published, or the harness's JSON lines."""
+    if Path(path).suffix.lower() == ".csv":
+        return published_collectives.read_csv(path), []
+    return collective_rows.read_lines(path)
+
+
+def validate_set(
+    name: str, rows: str | Path | None = None, jobs: int = 1
+) -> CollectiveReport:
+    """Predicts the rows of a set, or other rows under its limits, and compares.
+
+    Parameters
+    ----------
+    name
+        A set of kind "collectives".
+    rows
+        A file of other rows: JSON lines, or CSV.
+    jobs
+        Not used: predicting a thousand rows takes seconds.
+
+    Raises
+    ------
+    InputError
+        If there is no such set, or a file cannot be read.
+    """
+    chosen = load(name)
+    cases: list[Case] = []
+    skips: list[Skip] = []
+    known = chosen.known()
+    for path in (
+        [chosen.folder / file for file in chosen.files]
+        if rows is None
+        else [Path(rows)]
+    ):
+        found, beside = read(path)
+        if not found and not beside and rows is not None:
+            raise InputError(
+                Mistake(
+                    str(path),
+                    "",
+                    "no row of a collective",
+                    "rows of kind collective or overlap",
+                )
+            )
+        cases += _compared(found, chosen, known, skips)
+        skips += [Skip(row.name, row.where, row.skip) for row in beside if row.skip]
+        cases += [
+            case
+            for row in progress.track(beside, "rows beside kernels")
+            if not row.skip
+            for case in _side_by_side(row)
+        ]
+    return CollectiveReport(
+        name,
+        chosen.title if rows is None else "",
+        tuple(cases),
+        chosen.limits,
+        tuple(skips),
+    )
+
+
+def _compared(
+    rows: Iterable[Row],
+    chosen: CollectiveSet,
+    known: frozenset[tuple[Any, ...]],
+    skips: list[Skip],
+) -> Iterator[Case]:
+    reasons: dict[tuple[Any, ...], str] = {}
+    for row in progress.track(list(rows), "rows"):
+        place = row.cluster, row.hosts, row.per_host, row.ranks
+        reason = row.skip or reasons.setdefault(place, loadable(row))
+        if reason:
+            skips.append(Skip(row.name, row.where, reason))
+            continue
+        fitted = chosen.taken(row, known)
+        prediction = predict_row(row)
+        yield Case(
+            row.name,
+            row.where,
+            row.series,
+            row.op,
+            row.ranks,
+            row.size,
+            row.time,
+            prediction,
+            fitted,
+            row.ignored,
+        )
+
+
+def _side_by_side(row: Overlap) -> Iterator[Case]:
+    measured = row.compute_beside, row.comm_beside
+    for part, time, prediction in zip(
+        PARTS, measured, predict_overlap(row), strict=True
+    ):
+        name = f"{row.name}/{part}"
+        yield Case(
+            name,
+            row.where,
+            f"overlap: {part}",
+            row.op,
+            row.ranks,
+            row.size,
+            time,
+            prediction,
+            False,
+        )

@@ -1,0 +1,140 @@
+"""Kernels and collectives side by side, as the engine runs them: two streams on every rank, queued by one host.
+
+The harness queues collectives on one stream, then kernels on another, and reports each side's mean from its first
+to its last operation. It does so twice: with so many collectives that the kernels end first (the kernels' figure),
+and with kernels for 60 ms (the collectives' figure). Collectives that the GPU runs while the host still queues, and
+those left when the kernels have ended, run alone and count all the same. So the whole run is predicted.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from statistics import NormalDist
+
+import numpy as np
+
+from sim.collectives.constants import load
+from sim.collectives.plan import Plan
+from sim.costs import load_gpu
+from sim.costs.interference import BUNDLED, Beside
+from sim.engine.engine import Machine, execute
+from sim.graph.kernel import Kernel
+from sim.graph.opgraph import COMM, KERNEL, Comm, OpGraph, Program
+from sim.predict import LAUNCH_LATENCY
+
+PHASES = ("forward", "backward", "optimizer", "communication")
+KERNEL_LAUNCH = 6e-6  # measured: s of the host per eager matrix product; far less than one takes, so of no weight
+
+
+@dataclass(frozen=True)
+class Queue:
+    """How many of each side every rank queues."""
+
+    kernels: int
+    collectives: int
+
+
+def queues(compute: float, comm: float) -> tuple[Queue, Queue]:
+    """Queues of the harness's two runs (the kernels' and the collectives'), from seconds alone (`run_overlap`)."""
+    return (
+        Queue(max(4, int(0.02 / compute)), 2 * max(4, int(0.03 / comm))),
+        Queue(int(0.06 / compute) + 8, max(4, int(0.02 / comm))),
+    )
+
+
+def side_by_side(
+    kernel: Kernel,
+    compute: float,
+    comm: float,
+    plan: Plan,
+    bandwidth: np.ndarray,
+    gpu: str,
+    told: Beside = BUNDLED,
+) -> tuple[float, float]:
+    """Mean seconds of the kernels and of the collectives beside each other.
+
+    Parameters
+    ----------
+    kernel, compute
+        What runs, and its seconds alone on the slowest rank.
+    comm
+        Seconds of the collective alone as the harness measured it; sets only how many are queued.
+    plan
+        The collective.
+    bandwidth
+        Bytes/s of every link of the fabric.
+    gpu
+        Model of the GPUs, "h200".
+    told
+        What kernels and collectives cost each other.
+    """
+    facts, ranks = load_gpu(gpu), len(plan.ranks)
+    host = load(gpu).tables["host"][plan.op]
+    machine = Machine(
+        np.array([compute]),
+        lambda _, channels: told.slowdown(kernel, channels, facts.sms, compute),
+        lambda _: plan,
+        bandwidth,
+        told.contention(kernel),
+        facts.gap,
+        LAUNCH_LATENCY,
+        _paces(ranks, facts.spread),
+    )
+    first, second = (
+        _graph(queue, kernel, plan, ranks, host) for queue in queues(compute, comm)
+    )
+    return _mean(first, machine, KERNEL), _mean(second, machine, COMM)
+
+
+def _paces(ranks: int, spread: float) -> dict[int, float]:
+    """Kernel times of the GPUs relative to the slowest: expected order statistics of a normal spread (Blom)."""
+    z = [NormalDist().inv_cdf((i + 0.625) / (ranks + 0.25)) for i in range(ranks)]
+    return {i: (1 + spread * v) / (1 + spread * z[-1]) for i, v in enumerate(z)}
+
+
+def _graph(
+    queue: Queue, kernel: Kernel, plan: Plan, ranks: int, host: float
+) -> OpGraph:
+    everyone = tuple(range(ranks))
+    comms = tuple(
+        Comm(plan.op, plan.size, (everyone,), "dp", ranks)
+        for _ in range(queue.collectives)
+    )
+    programs = tuple(_program(rank, queue, host) for rank in everyone)
+    return OpGraph(
+        programs,
+        (kernel,),
+        comms,
+        ("nccl", "compute"),
+        PHASES,
+        {rank: (rank,) for rank in everyone},
+    )
+
+
+def _program(rank: int, queue: Queue, host: float) -> Program:
+    n = queue.collectives + queue.kernels
+    collective = np.arange(n) < queue.collectives
+    zeros = np.zeros(n, np.int16)
+    return Program(
+        rank=rank,
+        kind=np.where(collective, COMM, KERNEL).astype(np.int8),
+        stream=np.where(collective, 0, 1).astype(np.int16),
+        payload=np.where(collective, np.arange(n), 0).astype(np.int32),
+        host=np.where(collective, host, KERNEL_LAUNCH),
+        deps=((),) * n,
+        phase=zeros.astype(np.int8),
+        layer=zeros - 1,
+        microbatch=zeros,
+        parts=tuple((i,) for i in range(queue.collectives)),
+        names=("collective",) * queue.collectives + ("kernel",) * queue.kernels,
+    )
+
+
+def _mean(made: OpGraph, machine: Machine, side: int) -> float:
+    """Seconds per operation of one side from its first launch to its last end, on the slowest rank."""
+    run = execute(made, machine, 1)
+    means = []
+    for program, launch, end in zip(made.programs, run.launch, run.end, strict=True):
+        mine = program.kind == side
+        means.append((end[0, mine][-1] - launch[0, mine][0]) / mine.sum())
+    return float(max(means))

@@ -1,0 +1,173 @@
+"""Predicts measured collectives by the ordinary path: the row's cluster, its settings, NCCL's choice."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+from sim.collectives import Plan, machine, plan_collective
+from sim.collectives.constants import load
+from sim.collectives.interval import sure
+from sim.collectives.wires import shaping
+from sim.costs.interference import laid_over
+from sim.errors import InputError, Mistake, PrestepError
+from topologies import load_cluster
+from validation.formats import leafspine
+from validation.formats.collective_rows import IN_PLACE, Row, members
+from validation.formats.overlap_rows import Overlap
+from validation.sets.overlap_run import side_by_side
+
+HOST = "h200-host-4"  # the measured host; runs of two GPUs are a cluster of their own
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """Seconds, between which they should lie, and what NCCL would choose; or why there is none."""
+
+    time: float = float("nan")
+    algo: str = ""
+    proto: str = ""
+    channels: int = 0
+    evidence: str = ""
+    notes: tuple[str, ...] = ()
+    error: str = ""
+    interval: tuple[float, float] | None = None
+
+
+def cluster_of(row: Row) -> Any:
+    """The cluster a row ran on.
+
+    Raises
+    ------
+    InputError
+        If there is no such cluster, or it does not scale to the row's hosts.
+    """
+    return _fabric(
+        row.cluster or ("h200-host-2" if row.ranks == 2 else HOST), row.hosts
+    )
+
+
+@lru_cache(maxsize=64)
+def _fabric(name: str, hosts: int | None) -> Any:
+    return (
+        leafspine.build(name) if leafspine.is_label(name) else load_cluster(name, hosts)
+    )
+
+
+def gpus_of(row: Row, fabric: Any) -> Sequence[str]:
+    """GPUs of a row: the first of the cluster, or the first `per_host` of each host.
+
+    Raises
+    ------
+    InputError
+        If the cluster has too few.
+    """
+    gpus = list(fabric.gpus)
+    if row.per_host:
+        by_host: dict[str, list[str]] = {}
+        for gpu in gpus:
+            by_host.setdefault(fabric.host_of(gpu), []).append(gpu)
+        gpus = [gpu for host in by_host.values() for gpu in host[: row.per_host]]
+    if len(gpus) < row.ranks:
+        found, expected = (
+            f"{row.ranks} ranks",
+            f"at most the {len(gpus)} GPUs of {fabric.name}",
+        )
+        raise InputError(Mistake(row.where, "ranks", found, expected))
+    return gpus
+
+
+def predict_row(row: Row) -> Prediction:
+    """The prediction of a row; whatever stops it becomes its error, so that one row does not hide the others."""
+    try:
+        fabric = cluster_of(row)
+        op, ranks = members(row, gpus_of(row, fabric))
+        plan = plan_collective(
+            op, row.size, ranks, fabric, row.wanted, in_place=row.op.endswith(IN_PLACE)
+        )
+        time = _called(row, op, plan, fabric)
+        known = sure(plan, fabric, time) if row.wanted.backend == "nccl" else None
+    except PrestepError as error:
+        return Prediction(error=str(error))
+    except Exception as error:  # a crash is a failed row, and the gate fails with it
+        return Prediction(error=f"{type(error).__name__}: {error}")
+    between = (known.low, known.high) if known else None
+    return Prediction(
+        time,
+        plan.algo,
+        plan.proto,
+        plan.channels,
+        plan.evidence,
+        plan.notes,
+        interval=between,
+    )
+
+
+def _called(row: Row, op: str, plan: Plan, fabric: Any) -> float:
+    """Seconds per call as the row was timed: many calls in a row are no faster than the host issues them.
+
+    Where ports are shaped, the buckets are full before the first call and let that much through at once.
+    """
+    time = plan.duration(fabric.links.bandwidth)
+    if not row.calls:
+        return time
+    if shaping.bucket(fabric) and plan.latency == 0.0:
+        time -= shaping.refill(plan, fabric) / row.calls
+    return max(time, float(load(fabric.gpu_model).tables["host"].get(op, 0.0)))
+
+
+def predict_overlap(row: Overlap) -> tuple[Prediction, Prediction]:
+    """Kernels and collectives side by side, run by the engine; a kernel alone is the row's, a collective is not."""
+    try:
+        alone = alone_of(row)
+        fabric = cluster_of(alone)
+        op, ranks = members(alone, gpus_of(alone, fabric))
+        plan = plan_collective(op, alone.size, ranks, fabric, alone.wanted)
+        told = laid_over(machine.of(fabric).tables.get(machine.OVERLAP, {}))
+        times = side_by_side(
+            row.kernel,
+            row.compute,
+            row.comm,
+            plan,
+            fabric.links.bandwidth,
+            fabric.gpu_model,
+            told,
+        )
+    except PrestepError as error:
+        return (Prediction(error=str(error)),) * 2
+    except Exception as error:  # a crash is a failed row, and the gate fails with it
+        return (Prediction(error=f"{type(error).__name__}: {error}"),) * 2
+    made = [
+        Prediction(t, plan.algo, plan.proto, plan.channels, plan.evidence, plan.notes)
+        for t in times
+    ]
+    return made[0], made[1]
+
+
+def alone_of(row: Overlap) -> Row:
+    """The collective of an overlap row by itself."""
+    return Row(
+        "overlap",
+        row.op,
+        row.ranks,
+        row.size,
+        row.comm,
+        row.comm,
+        where=row.where,
+        cluster=row.cluster,
+        wanted=row.wanted,
+    )
+
+
+def loadable(row: Row) -> str:
+    """Why the row's cluster cannot be built, or an empty string."""
+    try:
+        gpus_of(row, cluster_of(row))
+    except PrestepError as error:
+        return re.sub(
+            r"^\S+:\d+: ", "", str(error)
+        )  # the line differs from row to row, the reason does not
+    return ""

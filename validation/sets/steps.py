@@ -1,0 +1,181 @@
+"""Predicts every measured case by the ordinary path and compares."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+from sim import progress
+from sim.analysis.prediction import Result
+from sim.errors import InputError, PrestepError
+from sim.predict import predict as predicted
+from sim.spec.sections import Scenario
+from sim.studies import shared_cluster
+from sim.tools.orphans import end_with_parent
+from validation.formats.rows import Row, read_rows
+from validation.formats.scenarios import scenario_of
+from validation.report.steps import Base, Case, Prediction, Report
+from validation.sets.ratios import base_of
+from validation.sets.sets import load_set
+
+__all__ = ["Case", "Prediction", "Report", "predict_row", "validate_set"]
+
+Predict = Callable[[Scenario], Result]
+
+
+def validate_set(
+    name: str,
+    rows: str | Path | None = None,
+    jobs: int = 1,
+    predict: Predict | None = None,
+) -> Report:
+    """Predicts the rows of a set, or other rows under its tolerances, and compares.
+
+    Parameters
+    ----------
+    name
+        A name of `validation.sets.sets.set_names()`.
+    rows
+        A file of other rows in the same format.
+    jobs
+        Worker processes.
+    predict
+        Stands in for `sim.predict.predict`; with `jobs` > 1 it must be importable.
+
+    Raises
+    ------
+    InputError
+        If there is no such set, or a file cannot be read.
+    """
+    measured_set = load_set(name)
+    given = measured_set.rows if rows is None else read_rows(rows)
+    said, skipped = _sort(given)
+    bases = (
+        _bases(said, [*given, *measured_set.bases])
+        if measured_set.ratios
+        else [None] * len(said)
+    )
+    more = _not_among(said, bases)
+    predictions = dict(
+        zip(
+            map(_run, (*said, *more)),
+            _predict_all([*said, *more], jobs, predict),
+            strict=True,
+        )
+    )
+    tolerances, fitted = measured_set.tolerances, measured_set.fitted
+
+    def noisy(row: Row) -> bool:
+        return row.spread > tolerances.noisy_spread
+
+    cases = tuple(
+        Case(
+            row,
+            predictions[_run(row)],
+            row.configuration in fitted,
+            noisy(row),
+            None if base is None else Base(base, predictions[_run(base)], noisy(base)),
+        )
+        for row, base in zip(said, bases, strict=True)
+    )
+    return Report(
+        name,
+        cases,
+        tolerances,
+        skipped,
+        rows is None,
+        measured_set.title if rows is None else "",
+    )
+
+
+def _run(row: Row) -> tuple[str, str]:
+    """What tells two rows apart: files of one name may hold different rows."""
+    return row.where, json.dumps(
+        [row.id, row.label, row.case, dict(row.env), row.measured], default=str
+    )
+
+
+def _bases(rows: Sequence[Row], among: Sequence[Row]) -> list[Row | None]:
+    """The base of every row that has one which can be predicted; rows of its own file come first."""
+    by_file: dict[str, list[Row]] = {}
+    for row in among:
+        by_file.setdefault(row.where.rpartition(":")[0], []).append(row)
+    found = [
+        base_of(row, by_file[row.where.rpartition(":")[0]]) or base_of(row, among)
+        for row in rows
+    ]
+    good = {_run(row) for row in _sort([row for row in found if row is not None])[0]}
+    return [row if row is not None and _run(row) in good else None for row in found]
+
+
+def _not_among(rows: Sequence[Row], bases: Sequence[Row | None]) -> list[Row]:
+    known = set(map(_run, rows))
+    return list(
+        {
+            _run(row): row
+            for row in bases
+            if row is not None and _run(row) not in known
+        }.values()
+    )
+
+
+def _sort(rows: Sequence[Row]) -> tuple[list[Row], tuple[Row, ...]]:
+    """Rows to predict, and rows that hold no measurement or ran what a scenario cannot say, with the reason."""
+    said, skipped = [], []
+    for row in rows:
+        reason = row.error
+        if not reason:
+            try:
+                scenario_of(row)
+            except InputError as error:
+                reason = str(error)
+        if reason:
+            skipped.append(replace(row, error=reason))
+        else:
+            said.append(row)
+    return said, tuple(skipped)
+
+
+def predict_row(row: Row, predict: Predict | None = None) -> Prediction:
+    """The prediction of a row; whatever stops it becomes its error, so that one row does not hide the others."""
+    try:
+        scenario = scenario_of(row)
+        result = (
+            _of_jobs(scenario) if scenario.jobs else (predict or predicted)(scenario)
+        )
+    except PrestepError as error:
+        return Prediction(error=str(error))
+    except Exception as error:  # a crash is a failed row, and the gate fails with it
+        return Prediction(error=f"{type(error).__name__}: {error}")
+    memory = {rank: memory.total for rank, memory in result.peak_memory.items()}
+    sure = result.uncertainty
+    return Prediction(
+        result.step_time,
+        memory,
+        interval=None if sure is None else (sure.low, sure.high),
+    )
+
+
+def _of_jobs(scenario: Scenario) -> Result:
+    """The result of the row's own job, the first, with those beside it at work."""
+    return shared_cluster.predict(scenario).results[scenario.jobs[0].name]
+
+
+def _predict_all(
+    rows: Sequence[Row], jobs: int, predict: Predict | None
+) -> list[Prediction]:
+    work = partial(predict_row, predict=predict)
+    if jobs == 1 or len(rows) < 2:
+        return list(map(work, progress.track(rows, "rows")))
+    # Spawned, not forked: Arrow and BLAS have threads of their own.
+    with ProcessPoolExecutor(
+        jobs, multiprocessing.get_context("spawn"), end_with_parent
+    ) as pool:
+        return list(
+            progress.track(pool.map(work, rows, chunksize=4), "rows", len(rows))
+        )

@@ -1,0 +1,165 @@
+"""Parameters and floating-point operations of a transformer, by layer: what its published figures are compared with."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from workloads.models.model import ModelSpec
+
+
+def norm_parameters(m: ModelSpec, width: int) -> int:
+    return width * (2 if m.norm_bias else 1)
+
+
+def attention_parameters(m: ModelSpec) -> int:
+    """Projections with their biases, norms inside the attention, and sinks."""
+    q, kv = m.heads * m.query_dim, m.kv_heads * m.head_dim
+    if m.latent:
+        up = (
+            m.q_lora_rank * (q + 1) + m.hidden * m.q_lora_rank
+            if m.q_lora_rank
+            else m.hidden * q
+        )
+        down = m.hidden * (m.kv_lora_rank + m.rope_head_dim) + m.kv_lora_rank
+        wide = m.kv_lora_rank * m.heads * (m.head_dim + m.v_head_dim)
+        return up + down + wide + m.heads * m.v_head_dim * m.hidden
+    total = 2 * m.hidden * (q + kv)
+    total += q + 2 * kv if m.qkv_bias else 0
+    total += m.hidden if m.bias else 0
+    return total + (2 * m.head_dim if m.qk_norm else 0) + (m.heads if m.sinks else 0)
+
+
+def feed_forward_parameters(m: ModelSpec, width: int) -> int:
+    """Of one feed-forward network of that inner width."""
+    bias = width * (2 if m.gated else 1) + m.hidden if m.bias else 0
+    return m.hidden * width * (3 if m.gated else 2) + bias
+
+
+def router_parameters(m: ModelSpec) -> int:
+    return m.hidden * m.experts + (m.experts if m.router_bias else 0)
+
+
+def layer_parameters(m: ModelSpec, experts: bool, used: int | None = None) -> int:
+    """Parameters of a layer, with or without experts, of which ``used`` count (default all)."""
+    total = attention_parameters(m) + 2 * norm_parameters(m, m.hidden)
+    if not experts:
+        return total + feed_forward_parameters(m, m.ffn)
+    shared = (
+        feed_forward_parameters(m, m.moe_ffn * m.shared_experts)
+        if m.shared_experts
+        else 0
+    )
+    counted = m.experts if used is None else used
+    return (
+        total
+        + router_parameters(m)
+        + shared
+        + counted * feed_forward_parameters(m, m.moe_ffn)
+    )
+
+
+def prediction_parameters(m: ModelSpec) -> int:
+    """Of one further layer of multi-token prediction: three norms, the projection of two states to one, and a layer."""
+    return (
+        3 * norm_parameters(m, m.hidden)
+        + 2 * m.hidden**2
+        + layer_parameters(m, bool(m.experts))
+    )
+
+
+def stage_parameters(
+    m: ModelSpec, layers: int | Iterable[int], first: bool, last: bool
+) -> int:
+    """Parameters of a transformer's stage: its blocks (their number, from the first, or their indices), the embedding
+    if first, norm, head and multi-token prediction if last."""
+    indices = range(layers) if isinstance(layers, int) else layers
+    total = sum(layer_parameters(m, m.has_experts(i)) for i in indices)
+    if first:
+        total += m.vocab * m.hidden + (
+            norm_parameters(m, m.hidden) if m.embedding_norm else 0
+        )
+        total += m.max_positions * m.hidden if m.positions == "learned" else 0
+    if last:
+        total += norm_parameters(m, m.hidden) + (
+            0 if m.tied_embeddings else m.vocab * m.hidden
+        )
+        total += m.mtp_layers * prediction_parameters(m)
+    return total
+
+
+def total_parameters(m: ModelSpec) -> int:
+    return stage_parameters(m, m.layers, True, True)
+
+
+def idle_parameters(m: ModelSpec) -> int:
+    """Parameters of experts that a token does not see."""
+    layers = sum(map(m.has_experts, range(m.layers))) + (
+        m.mtp_layers if m.experts else 0
+    )
+    return (
+        layers
+        * (m.experts - m.experts_per_token)
+        * feed_forward_parameters(m, m.moe_ffn)
+    )
+
+
+def active_parameters(m: ModelSpec) -> int:
+    """Parameters that one token meets."""
+    return total_parameters(m) - idle_parameters(m)
+
+
+def pairs(m: ModelSpec, layer: int, seq: int, causal: bool = True) -> float:
+    """Keys that a query of a sequence looks at, on average."""
+    window = m.window_of(layer)
+    if window and window < seq:
+        return window - window**2 / (2 * seq)
+    return seq / 2 if causal else float(seq)
+
+
+def attention_flops(m: ModelSpec, seq: int, causal: bool = True) -> float:
+    """Of scores and their products with values, forward, for one token and all layers."""
+    value = m.v_head_dim if m.latent else m.head_dim
+    keys = sum(
+        pairs(m, i, seq, causal) for i in range(m.layers)
+    ) + m.mtp_layers * pairs(m, m.layers, seq, causal)
+    return 2.0 * m.heads * (m.query_dim + value) * keys
+
+
+def layer_flops(m: ModelSpec, layer: int, seq: int, causal: bool = True) -> float:
+    """Of a layer's matrix products, forward, for one token: 2 for each weight met, and its attention."""
+    value = m.v_head_dim if m.latent else m.head_dim
+    scores = 2.0 * m.heads * (m.query_dim + value) * pairs(m, layer, seq, causal)
+    q, kv = m.heads * m.query_dim, m.kv_heads * m.head_dim
+    if m.latent:
+        weights = (q + m.hidden) * m.q_lora_rank if m.q_lora_rank else m.hidden * q
+        weights += m.hidden * (m.kv_lora_rank + m.rope_head_dim)
+        weights += (
+            m.kv_lora_rank * m.heads * (m.head_dim + m.v_head_dim)
+            + m.heads * m.v_head_dim * m.hidden
+        )
+    else:
+        weights = 2 * m.hidden * (q + kv)
+    matrices = m.hidden * (3 if m.gated else 2)
+    if m.has_experts(layer):
+        weights += (
+            matrices * m.moe_ffn * (m.experts_per_token + m.shared_experts)
+            + m.hidden * m.experts
+        )
+    else:
+        weights += matrices * m.ffn
+    return 2.0 * weights + scores
+
+
+def flops_per_token(
+    m: ModelSpec, seq: int, causal: bool = True, recomputed: bool = False
+) -> float:
+    """Of training: forward and twice that backward (with recomputation the layers' forward pass twice), in matrix
+    products only. ``causal`` counts half the scores, as a causal kernel computes; some formulas count all."""
+    layers = sum(layer_flops(m, i, seq, causal) for i in range(m.layers))
+    further = layer_flops(m, m.layers, seq, causal) + 4.0 * m.hidden**2
+    layers += m.mtp_layers * further
+    return (4.0 if recomputed else 3.0) * layers + 6.0 * m.hidden * m.vocab * (
+        1 + m.mtp_layers
+    )

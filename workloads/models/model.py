@@ -1,0 +1,406 @@
+"""Models: named (models/*.toml), read from a Hugging Face config.json, or written inline in a scenario.
+
+All three are the same keys (`sim.spec.sections.Model`); here what was not said gets its default and the whole is checked.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+from sim import files, strict
+from sim.errors import InputError, Mistake, unknown
+from sim.spec.sections import Model
+from workloads.models.counts import stage_parameters
+
+__all__ = [
+    "MODELS",
+    "ModelSpec",
+    "load_model",
+    "model_names",
+    "read_model",
+    "stage_parameters",
+]
+
+MODELS = Path(__file__).parent
+ARGUMENTS = (".txt", ".sh", ".yaml", ".yml", ".args")
+
+_REQUIRED = {
+    "transformer": ("hidden", "layers", "heads", "ffn", "vocab"),
+    "mlp": ("sizes",),
+    "resnet": ("layers",),
+}
+
+
+@dataclass(frozen=True)
+class ModelSpec:
+    """A model, complete. Keys that its kind does not have are 0, empty or false.
+
+    `ffn` is the inner width of the feed-forward layer, `moe_ffn` that of one expert; a resnet's `layers` is its depth.
+    `max_positions` are rows of a learned position embedding. With latent attention (`kv_lora_rank`) a query or key head
+    has `head_dim` plus `rope_head_dim` elements.
+    """
+
+    name: str
+    kind: str
+    hidden: int = 0
+    layers: int = 0
+    heads: int = 0
+    kv_heads: int = 0
+    head_dim: int = 0
+    ffn: int = 0
+    vocab: int = 0
+    gated: bool = False
+    activation: str = ""
+    tied_embeddings: bool = False
+    experts: int = 0
+    experts_per_token: int = 0
+    sizes: tuple[int, ...] = ()
+    norm: str = ""
+    bias: bool = False
+    positions: str = "none"
+    max_positions: int = 0
+    image_size: int = 0
+    classes: int = 0
+    moe_ffn: int = 0
+    shared_experts: int = 0
+    dense_layers: int = 0
+    moe_every: int = 1
+    router_bias: bool = False
+    q_lora_rank: int = 0
+    kv_lora_rank: int = 0
+    rope_head_dim: int = 0
+    v_head_dim: int = 0
+    mtp_layers: int = 0
+    window: int = 0
+    window_every: int = 0
+    sinks: bool = False
+    qk_norm: bool = False
+    norm_bias: bool = False
+    embedding_norm: bool = False
+    qkv_bias: bool = False
+
+    @property
+    def rotary(self) -> bool:
+        """Positions enter by rotating queries and keys."""
+        return self.positions == "rope"
+
+    @property
+    def latent(self) -> bool:
+        """Keys and values are made from a compressed state (multi-head latent attention)."""
+        return self.kv_lora_rank > 0
+
+    @property
+    def query_dim(self) -> int:
+        """Elements of a query head."""
+        return self.head_dim + (self.rope_head_dim if self.latent else 0)
+
+    def has_experts(self, layer: int) -> bool:
+        """Whether a layer's feed-forward part has experts: not the first ones, and every ``moe_every``-th."""
+        return (
+            self.experts > 0
+            and layer >= self.dense_layers
+            and (layer + 1) % self.moe_every == 0
+        )
+
+    def window_of(self, layer: int) -> int:
+        """Tokens that attention of a layer looks back; 0: all."""
+        return (
+            0
+            if self.window_every and (layer + 1) % self.window_every == 0
+            else self.window
+        )
+
+
+def model_names() -> list[str]:
+    """Names of the models that come with prestep, sorted."""
+    return sorted(path.stem for path in MODELS.glob("*.toml"))
+
+
+def load_model(section: Model, where: str = "scenario") -> ModelSpec:
+    """The model a scenario asks for: its name or file, with the section's other keys put over it.
+
+    Raises
+    ------
+    InputError
+        For an unknown name, an unreadable file, missing or impossible keys.
+    """
+    if section.name is not None:
+        base, name, place = (
+            read_model(_named(section.name, where)),
+            section.name,
+            f"models/{section.name}.toml",
+        )
+    elif section.file is not None:
+        base, name, place = (
+            read_model(Path(section.file)),
+            Path(section.file).stem,
+            section.file,
+        )
+    else:
+        base, name, place = Model(), "inline", where
+    said = {entry.name: getattr(section, entry.name) for entry in fields(Model)}
+    inline = {
+        key: value
+        for key, value in said.items()
+        if value is not None and key not in ("name", "file")
+    }
+    return _complete(replace(base, **inline), name, where if inline else place)
+
+
+def read_model(path: Path) -> Model:
+    """The keys in a TOML model, a Hugging Face config.json or a file of Megatron's arguments."""
+    expected = "a TOML model, a Hugging Face config.json or Megatron's arguments (.txt, .sh, .yaml)"
+    arguments = path.suffix in ARGUMENTS
+    try:
+        text = path.read_text(encoding="utf-8")
+        table = (
+            {}
+            if arguments
+            else files.json_of(text)
+            if path.suffix == ".json"
+            else files.toml(text)
+        )
+    except FileNotFoundError:
+        raise InputError(Mistake(str(path), "", "no such file", expected)) from None
+    except (OSError, ValueError) as error:
+        raise InputError(Mistake(str(path), "", str(error), expected)) from None
+    if path.suffix == ".json":
+        from workloads.models.hugging_face import translate
+
+        table = translate(table, str(path))
+    elif arguments:
+        from workloads.megatron.arguments import sections_of
+
+        table = sections_of(text, str(path)).get("model", {})
+    section, mistakes = strict.build(Model, table, str(path), "", {})
+    for key in ("name", "file"):
+        if getattr(section, key) is not None:
+            mistakes.append(
+                Mistake(
+                    str(path),
+                    key,
+                    "a reference",
+                    "the model's own keys, beginning with kind",
+                )
+            )
+    if mistakes:
+        raise InputError(mistakes)
+    return section
+
+
+def _named(name: str, where: str) -> Path:
+    if name not in model_names():
+        raise InputError(unknown(where, "model.name", name, model_names()))
+    return MODELS / f"{name}.toml"
+
+
+def _complete(section: Model, name: str, where: str) -> ModelSpec:
+    """`section` with defaults for what was not said, checked."""
+    if section.kind is None:
+        raise InputError(
+            Mistake(where, "model.kind", "nothing", f"one of {', '.join(_REQUIRED)}")
+        )
+    mistakes = [
+        Mistake(where, f"model.{key}", "nothing", f"a value: a {section.kind} needs it")
+        for key in _REQUIRED[section.kind]
+        if getattr(section, key) is None
+    ]
+    if mistakes:
+        raise InputError(mistakes)
+    complete = {"transformer": _transformer, "mlp": _mlp, "resnet": _resnet}[
+        section.kind
+    ]
+    spec, mistakes = complete(section, name, where)
+    mistakes += _foreign(section, spec, where)
+    if mistakes:
+        raise InputError(mistakes)
+    return spec
+
+
+# Keys of a transformer that are taken as they are said; nothing said is 0 or false.
+_PLAIN = (
+    "shared_experts",
+    "dense_layers",
+    "router_bias",
+    "q_lora_rank",
+    "kv_lora_rank",
+    "rope_head_dim",
+    "mtp_layers",
+    "window",
+    "window_every",
+    "sinks",
+    "qk_norm",
+    "embedding_norm",
+)
+
+
+def _transformer(s: Model, name: str, where: str) -> tuple[ModelSpec, list[Mistake]]:
+    gated = s.gated if s.gated is not None else True
+    heads, hidden, experts = s.heads or 0, s.hidden or 0, s.experts or 0
+    spec = ModelSpec(
+        name=name,
+        kind="transformer",
+        hidden=hidden,
+        layers=s.layers or 0,
+        heads=heads,
+        kv_heads=s.kv_heads or heads,
+        head_dim=s.head_dim or hidden // heads,
+        ffn=s.ffn or 0,
+        vocab=s.vocab or 0,
+        gated=gated,
+        activation=s.activation or ("silu" if gated else "gelu"),
+        tied_embeddings=bool(s.tied_embeddings),
+        experts=experts,
+        experts_per_token=(s.experts_per_token or 1) if experts else 0,
+        norm=s.norm or "rms",
+        bias=bool(s.bias),
+        positions=s.positions or "rope",
+        max_positions=s.max_positions or 0,
+        moe_ffn=(s.moe_ffn or s.ffn or 0) if experts else 0,
+        moe_every=s.moe_every or 1,
+        v_head_dim=(s.v_head_dim or s.head_dim or hidden // heads)
+        if s.kv_lora_rank
+        else 0,
+        norm_bias=s.norm_bias if s.norm_bias is not None else s.norm == "layer",
+        qkv_bias=s.qkv_bias if s.qkv_bias is not None else bool(s.bias),
+        **{key: getattr(s, key) or type(getattr(ModelSpec, key))() for key in _PLAIN},
+    )
+    return spec, _check_transformer(s, spec, where) + _check_parts(s, spec, where)
+
+
+def _check_transformer(said: Model, spec: ModelSpec, where: str) -> list[Mistake]:
+    mistakes = []
+    if said.head_dim is None and spec.hidden % spec.heads:
+        expected = f"a multiple of heads = {spec.heads}"
+        mistakes.append(
+            Mistake(
+                where, "model.hidden", str(spec.hidden), expected, "or give head_dim"
+            )
+        )
+    if spec.heads % spec.kv_heads:
+        expected = f"a divisor of heads = {spec.heads}"
+        mistakes.append(Mistake(where, "model.kv_heads", str(spec.kv_heads), expected))
+    if spec.experts_per_token > spec.experts:
+        expected = f"at most experts = {spec.experts}"
+        mistakes.append(
+            Mistake(
+                where, "model.experts_per_token", str(spec.experts_per_token), expected
+            )
+        )
+    if said.experts_per_token is not None and not spec.experts:
+        mistakes.append(
+            Mistake(
+                where,
+                "model.experts_per_token",
+                str(said.experts_per_token),
+                "experts beside it",
+            )
+        )
+    if (spec.positions == "learned") != (spec.max_positions > 0):
+        expected = 'positions = "learned" and max_positions together'
+        mistakes.append(
+            Mistake(
+                where,
+                "model.max_positions",
+                str(said.max_positions or "nothing"),
+                expected,
+            )
+        )
+    return mistakes
+
+
+def _check_parts(said: Model, spec: ModelSpec, where: str) -> list[Mistake]:
+    """Keys of experts without experts, of latent attention without its rank, of a pattern that leaves nothing."""
+    mistakes = []
+    needs = {
+        "experts": (
+            "moe_ffn",
+            "shared_experts",
+            "dense_layers",
+            "moe_every",
+            "router_bias",
+        ),
+        "kv_lora_rank": ("q_lora_rank", "rope_head_dim", "v_head_dim"),
+        "window": ("window_every",),
+    }
+    for base, keys in needs.items():
+        for key in keys:
+            if getattr(said, key) and not getattr(spec, base):
+                mistakes.append(
+                    Mistake(
+                        where,
+                        f"model.{key}",
+                        str(getattr(said, key)),
+                        f"{base} beside it",
+                    )
+                )
+    if spec.experts and not any(map(spec.has_experts, range(spec.layers))):
+        found = f"dense_layers = {spec.dense_layers}, moe_every = {spec.moe_every}"
+        mistakes.append(
+            Mistake(
+                where,
+                "model.dense_layers",
+                found,
+                f"a layer with experts among {spec.layers}",
+            )
+        )
+    if spec.latent and spec.kv_heads != spec.heads:
+        expected = f"{spec.heads}, as heads: latent attention has a key for each"
+        mistakes.append(Mistake(where, "model.kv_heads", str(spec.kv_heads), expected))
+    return mistakes
+
+
+def _mlp(s: Model, name: str, where: str) -> tuple[ModelSpec, list[Mistake]]:
+    sizes = s.sizes or ()
+    mistakes = []
+    if len(sizes) < 2:
+        mistakes.append(
+            Mistake(
+                where,
+                "model.sizes",
+                str(list(sizes)),
+                "two widths or more, input to output",
+            )
+        )
+    bias = s.bias if s.bias is not None else True
+    return ModelSpec(
+        name, "mlp", sizes=sizes, activation=s.activation or "relu", bias=bias
+    ), mistakes
+
+
+def _resnet(s: Model, name: str, where: str) -> tuple[ModelSpec, list[Mistake]]:
+    mistakes = []
+    if s.layers != 50:
+        mistakes.append(
+            Mistake(
+                where, "model.layers", str(s.layers), "50: ResNet-50 is the only one"
+            )
+        )
+    size, classes = s.image_size or 224, s.classes or 1000
+    return ModelSpec(
+        name, "resnet", layers=50, activation="relu", image_size=size, classes=classes
+    ), mistakes
+
+
+def _foreign(said: Model, spec: ModelSpec, where: str) -> list[Mistake]:
+    """Keys that a model of this kind would ignore."""
+    own: dict[str, set[str]] = {
+        "transformer": {entry.name for entry in fields(Model)}
+        - {"sizes", "image_size", "classes"},
+        "mlp": {"sizes", "activation", "bias"},
+        "resnet": {"layers", "image_size", "classes"},
+    }
+    given: dict[str, Any] = {
+        entry.name: getattr(said, entry.name) for entry in fields(Model)
+    }
+    foreign = [
+        k
+        for k, v in given.items()
+        if v is not None and k not in own[spec.kind] | {"kind", "name", "file"}
+    ]
+    return [
+        Mistake(where, f"model.{key}", "a key", f"no such key for a {spec.kind}")
+        for key in foreign
+    ]

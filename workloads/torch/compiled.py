@@ -1,0 +1,149 @@
+"""Transformer blocks under ``torch.compile``: fused kernels, one autograd node per compiled graph.
+
+Inductor's kernels, their order and what is saved were read off Kineto traces of PyTorch 2.11 on H200 (8b
+on one GPU and under FSDP: one graph per block; 1b under DDP: four). Under DistributedDataParallel, Dynamo
+cuts the graph where a gradient bucket fills (torch/_dynamo/backends/distributed.py, DDPOptimizer), so that
+reduction can start before the whole block's backward has run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+
+from sim.errors import InputError, Mistake
+from workloads.torch.compiled_units import NAMES, UP, Late, Units, unit_parameters, uses
+from workloads.torch.tape import Tape, Tensor
+from workloads.torch.transformer import Block, FeedForward
+
+# torch.distributed._DEFAULT_FIRST_BUCKET_BYTES: the cut nearest the output comes early.
+FIRST_BUCKET = 2.0**20
+
+
+def compiled_block(
+    t: Tape, block: Block, x: Tensor, bucket_cap: float | None = None
+) -> Tensor:
+    """Runs a block as compiled graphs: one, or several if ``bucket_cap`` (bytes, under DDP) cuts it.
+
+    Raises
+    ------
+    InputError
+        For a block whose projections or experts are spread over ranks.
+    """
+    if (
+        not isinstance(block.ffn, FeedForward)
+        or block.parallel.shards > 1
+        or block.attention.biases
+    ):
+        found = (
+            "tensor or expert parallelism"
+            if block.parallel.shards > 1
+            else "a mixture of experts"
+        )
+        found = "projections with biases" if block.attention.biases else found
+        expected = "dense, unsharded blocks without biases"
+        raise InputError(
+            Mistake(
+                "scenario",
+                "training.framework",
+                f"pytorch-compiled with {found}",
+                expected,
+            )
+        )
+    outer, t.layer = t.layer, block.index
+    values = {"x": x}
+    del x
+    units = [u for u in range(6) if u != UP or block.ffn.gated]
+    groups = cut(
+        [sum(p.size for p in unit_parameters(block, u)) for u in units], bucket_cap
+    )
+    for i, group in enumerate(groups):
+        later = {
+            name
+            for g in groups[i + 1 :]
+            for u in g
+            for name in uses(units[u], block.ffn.gated)
+        }
+        Graph(t, block, [units[u] for u in group], later | {"y"}).forward(values)
+        values = {
+            name: value
+            for name, value in values.items()
+            if name in later or name == "y"
+        }
+    t.layer = outer
+    return values["y"]
+
+
+def cut(sizes: Sequence[float], cap: float | None) -> list[list[int]]:
+    """Consecutive units grouped from the back: a group closes once its parameters reach ``cap`` bytes.
+
+    >>> cut([1.0, 30.0, 30.0], 25.0)
+    [[0], [1], [2]]
+    """
+    groups: list[list[int]] = [[]]
+    size = 0.0
+    for unit in reversed(range(len(sizes))):
+        if cap is not None and size >= (
+            min(FIRST_BUCKET, cap) if len(groups) == 1 else cap
+        ):
+            groups.insert(0, [])
+            size = 0.0
+        groups[0].insert(0, unit)
+        size += sizes[unit]
+    return groups
+
+
+def _alias(x: Tensor) -> Tensor:
+    """The same memory without history."""
+    return Tensor(x.storage, x.shape, x.itemsize)
+
+
+class Graph(Units):
+    """Some consecutive units of a block, compiled as one: one autograd node."""
+
+    # -- autograd -------------------------------------------------------------------------------
+    def forward(self, values: dict[str, Tensor]) -> None:
+        """Takes its inputs from ``values`` and puts its outputs there."""
+        t = self.t
+        local = {name: _alias(values[name]) for name in self.inputs}
+        self.rows = next(iter(local.values())).shape[:2]
+        t.cpu("compiled_forward")
+        with t.launching_by("compiled_launch"):
+            for unit in self.units:
+                getattr(self, f"forward_{NAMES[unit]}")(local)
+        t.saves()
+        parameters = [p for u in self.units for p in unit_parameters(self.block, u)]
+        first, *others = self.outputs
+        main = t.apply(
+            _alias(local[first]),
+            [*(values[name] for name in self.inputs), *parameters],
+            self.backward,
+        )
+        values[first] = main
+        for name in others:  # a further output hands its gradient over and adds nothing to the first one's
+            values[name] = t.apply(
+                _alias(local[name]), [main], partial(self._receive, name)
+            )
+
+    def _receive(self, name: str, g: Tensor) -> list[Tensor | None]:
+        self.gradients[name] = g
+        return [None]
+
+    def backward(self, g: Tensor) -> list[Tensor | None]:
+        """Gradients of the inputs and then of all parameters, handed over together at the end."""
+        self.gradients[self.outputs[0]] = g
+        del g
+        self.t.cpu("compiled_backward")
+        weights: dict[int, list[Tensor]] = {}
+        late: Late = []
+        with self.t.launching_by("compiled_launch"):
+            for unit in reversed(self.units):
+                weights[unit] = []
+                getattr(self, f"backward_{NAMES[unit]}")(
+                    self.gradients, weights[unit], late
+                )
+            for launch in late:
+                launch()
+        ordered = [w for u in self.units for w in weights[u]]
+        self.saved.clear()
+        return [*(self.gradients.get(name) for name in self.inputs), *ordered]

@@ -1,0 +1,316 @@
+"""What Inductor launches for each unit of a transformer block, forward and backward (see ``compiled``)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from sim.graph.kernel import Kernel
+from workloads.torch import functional as F
+from workloads.torch.tape import Tape, Tensor
+from workloads.torch.transformer import Block
+
+# Units that are never cut, in forward order, with the values they use and make.
+NORM, ATTENTION, OUTPUT, GATE, UP, DOWN = range(6)
+NAMES = ("norm", "attention", "output", "gate", "up", "down")
+USES = (("x",), ("n1",), ("merged", "x"), ("n2",), ("act", "n2"), ("prod", "x2"))
+MAKES = (("n1",), ("merged",), ("n2", "x2"), ("act",), ("prod",), ("y",))
+# Up to this width Inductor keeps a row on chip and sums the norm's weight gradient in the same kernel
+# (seen at 2048, not at 4096).
+PERSISTENT_WIDTH = 2048
+PARTIALS = 256  # rows of partial sums of a norm's weight gradient
+
+Late = list[Callable[[], None]]
+
+
+def uses(unit: int, gated: bool) -> tuple[str, ...]:
+    return ("act", "x2") if unit == DOWN and not gated else USES[unit]
+
+
+def unit_parameters(block: Block, unit: int) -> list[Tensor]:
+    a, f = block.attention, block.ffn
+    if unit == NORM:
+        return block.norm1.parameters
+    if unit == OUTPUT:
+        return [a.wo, *block.norm2.parameters]
+    if unit == ATTENTION:
+        return [a.wq, a.wk, a.wv]
+    return [{GATE: f.w1, UP: f.w3, DOWN: f.w2}[unit]]  # type: ignore[attr-defined]
+
+
+class Units:
+    """The kernels of some consecutive units of a block, compiled together.
+
+    Forward methods take and make named values; backward methods take and make their gradients, append the
+    gradients of the unit's parameters, and may put launches off (``late``). ``wanted`` names the values that
+    later graphs use.
+    """
+
+    def __init__(
+        self, t: Tape, block: Block, units: Sequence[int], wanted: set[str]
+    ) -> None:
+        self.t, self.block, self.units = t, block, units
+        self.gated = block.ffn.gated  # type: ignore[attr-defined]
+        self.activation = block.ffn.activation  # type: ignore[attr-defined]
+        made = [name for u in units for name in MAKES[u]]
+        used = [name for u in units for name in uses(u, self.gated)]
+        self.inputs = list(dict.fromkeys(name for name in used if name not in made))
+        self.outputs = [name for name in made if name in wanted]
+        # A graph of the whole block puts weight gradients off to its end; a part of it does not.
+        self.whole = NORM in units and DOWN in units
+        self.fused_mul = GATE in units and UP in units
+        self.saved: dict[str, Tensor] = {}
+        self.gradients: dict[str, Tensor] = {}
+        self.rows: tuple[int, ...] = ()
+
+    # -- pieces ---------------------------------------------------------------------------------
+    def _new(self, width: int, itemsize: int = 2) -> Tensor:
+        return self.t.empty((*self.rows, width), itemsize)
+
+    def _fused(self, kind: str, width: int, passes: float) -> None:
+        elements = self.rows[0] * self.rows[1] * width
+        self.t.launch(Kernel(kind, (elements,), bytes=passes * 2 * elements))
+
+    def _linear(self, w: Tensor) -> Tensor:
+        n, k = w.shape
+        F.launch_gemm(self.t, "gemm", self.rows[0] * self.rows[1], n, k, "nt")
+        return self._new(n)
+
+    def _data_grad(self, w: Tensor) -> Tensor:
+        n, k = w.shape
+        F.launch_gemm(self.t, "gemm", self.rows[0] * self.rows[1], k, n, "nn")
+        return self._new(k)
+
+    def _weight_grad(self, w: Tensor, *needed: Tensor) -> Tensor:
+        """The gradient of ``w``; the tensors ``needed`` for it stay alive until it is launched."""
+        n, k = w.shape
+        grad = self.t.empty(w.shape, w.itemsize)
+        F.launch_gemm(self.t, "gemm", n, k, self.rows[0] * self.rows[1], "tn")
+        return grad
+
+    @property
+    def width(self) -> int:
+        return int(self.block.attention.wq.shape[1])
+
+    # -- forward --------------------------------------------------------------------------------
+    def forward_norm(self, v: dict[str, Tensor]) -> None:
+        self._fused("fused_norm", self.width, 2)
+        self.saved["x"], self.saved["stat1"] = v["x"], self._new(1, 4)
+        v["n1"] = self._new(self.width)
+
+    def forward_attention(self, v: dict[str, Tensor]) -> None:
+        a, saved = self.block.attention, self.saved
+        saved["n1"] = v.pop("n1")
+        q, k, saved["v"] = self._linear(a.wq), self._linear(a.wk), self._linear(a.wv)
+        for name, heads, source in (("q", a.heads, q), ("k", a.kv, k)):
+            saved[name] = source
+            if a.rotary:
+                saved[name] = self._new(heads * a.head_dim)
+                self._fused("fused_rope", heads * a.head_dim, 2)
+        del q, k, source
+        self.t.launch(self._attention_kernel("attention_fwd"))
+        saved["out"], saved["lse"] = (
+            self._new(a.heads * a.head_dim),
+            self._new(a.heads, 4),
+        )
+        v["merged"] = self._new(a.heads * a.head_dim)
+        self._fused("fused_transpose", a.heads * a.head_dim, 2)
+
+    def _attention_kernel(self, kind: str) -> Kernel:
+        a, (b, s) = self.block.attention, self.rows
+        flops = (
+            2.0
+            * b
+            * a.heads
+            * s
+            * s
+            * a.head_dim
+            * (1.0 if kind == "attention_fwd" else 2.5)
+        )
+        moved = (
+            4.0
+            * b
+            * s
+            * a.head_dim
+            * (a.heads + a.kv)
+            * (1.0 if kind == "attention_fwd" else 2.0)
+        )
+        return Kernel(kind, (b, a.heads, a.kv, s, a.head_dim), bytes=moved, flops=flops)
+
+    def forward_output(self, v: dict[str, Tensor]) -> None:
+        self.saved["merged"] = v.pop("merged")
+        projected = self._linear(self.block.attention.wo)
+        if DOWN in self.units:  # the residual sum is formed again where it is needed
+            self._fused("fused_add_norm", self.width, 3)
+            self.saved["x"], self.saved["projected"] = v["x"], projected
+        else:
+            self._fused("fused_add_norm", self.width, 4)
+            v["x2"] = self.saved["x2"] = projected  # in place
+        self.saved["stat2"] = self._new(1, 4)
+        v["n2"] = self._new(self.width)
+
+    def forward_gate(self, v: dict[str, Tensor]) -> None:
+        w1 = self.block.ffn.w1  # type: ignore[attr-defined]
+        self.saved["n2"], self.saved["h1"] = v["n2"], self._linear(w1)
+        if not self.fused_mul:
+            self._fused(f"fused_{self.activation}", w1.shape[0], 2)
+            v["act"] = self._new(w1.shape[0])
+
+    def forward_up(self, v: dict[str, Tensor]) -> None:
+        w3 = self.block.ffn.w3  # type: ignore[attr-defined]
+        self.saved["n2"], self.saved["h3"] = v["n2"], self._linear(w3)
+        if not self.fused_mul:
+            self.saved["act"] = v.pop("act")
+        self._fused(
+            f"fused_{self.activation}_mul" if self.fused_mul else "fused_mul",
+            w3.shape[0],
+            3,
+        )
+        v["prod"] = self._new(w3.shape[0])
+
+    def forward_down(self, v: dict[str, Tensor]) -> None:
+        self.saved["prod"] = v.pop("prod" if self.gated else "act")
+        self._linear(self.block.ffn.w2)  # type: ignore[attr-defined]
+        self._fused("fused_add", self.width, 4 if OUTPUT in self.units else 3)
+        v["y"] = self._new(self.width)
+
+    # -- backward -------------------------------------------------------------------------------
+    def backward_down(self, g: dict[str, Tensor], w: list[Tensor], late: Late) -> None:
+        w2 = self.block.ffn.w2  # type: ignore[attr-defined]
+        w.append(self._weight_grad(w2, self.saved.pop("prod")))
+        g["prod" if self.gated else "act"] = self._data_grad(w2)
+        g["x2"] = g.pop("y")
+
+    def backward_up(self, g: dict[str, Tensor], w: list[Tensor], late: Late) -> None:
+        w3 = self.block.ffn.w3  # type: ignore[attr-defined]
+        if (
+            self.fused_mul
+        ):  # both factors' gradients in one kernel, the products after it
+            self._fused(f"fused_{self.activation}_mul_bwd", w3.shape[0], 5)
+            g["h1"], g["h3"] = g.pop("prod"), self._new(w3.shape[0])
+            del self.saved["h3"]
+            self._later(late, w, w3, g["h3"], self.saved["n2"])
+            g["n2 up"] = self._data_grad(w3)
+            del g["h3"]
+            return
+        self._fused("fused_mul_bwd", w3.shape[0], 5)
+        g["act"], inner = g.pop("prod"), self._new(w3.shape[0])
+        w.append(self._weight_grad(w3, inner, self.saved["n2"]))
+        g["n2 up"] = self._data_grad(w3)
+        self._join_norm(g, "n2 up")
+
+    def backward_gate(self, g: dict[str, Tensor], w: list[Tensor], late: Late) -> None:
+        w1 = self.block.ffn.w1  # type: ignore[attr-defined]
+        if not self.fused_mul:
+            self._fused(f"fused_{self.activation}_bwd", w1.shape[0], 3)
+            g["h1"] = g.pop("act")
+        inner = g.pop("h1")
+        del self.saved["h1"]
+        self._later(late, w, w1, inner, self.saved["n2"])
+        g["n2 gate"] = self._data_grad(w1)
+        self._join_norm(g, "n2 gate")
+
+    def _join_norm(self, g: dict[str, Tensor], part: str) -> None:
+        """Outside a graph with the norm, the parts of its output's gradient become one."""
+        if OUTPUT not in self.units:
+            g.setdefault("n2", g.pop(part))
+
+    def _later(
+        self, late: Late, w: list[Tensor], weight: Tensor, *needed: Tensor
+    ) -> None:
+        """A weight gradient now or, in a graph of the whole block, after everything else."""
+        if not self.whole:
+            w.append(self._weight_grad(weight, *needed))
+            return
+        at = len(w)
+        w.append(weight)  # keeps the place
+        late.append(lambda: w.__setitem__(at, self._weight_grad(weight, *needed)))
+
+    def backward_output(
+        self, g: dict[str, Tensor], w: list[Tensor], late: Late
+    ) -> None:
+        wo = self.block.attention.wo
+        parts = [g.pop(name) for name in ("n2", "n2 up", "n2 gate") if name in g]
+        self._fused("fused_norm_bwd", self.width, 6 if self.whole else 5)
+        g["x2"] = self._new(self.width)
+        norms = self._norm_weights(self.block.norm2.parameters)
+        self._later(late, w, wo, g["x2"], self.saved["merged"])
+        w += norms
+        g["merged"] = self._data_grad(wo)
+        g["x"] = g.pop("x2")
+        del parts
+        for name in ("merged", "stat2", "x2", "projected"):
+            self.saved.pop(name, None)
+
+    def _norm_weights(self, parameters: list[Tensor]) -> list[Tensor]:
+        """Column sums of a norm's gradient: inside the fused kernel as partial sums, else in one of their own."""
+        t, width = self.t, self.width
+        if width <= PERSISTENT_WIDTH:
+            t.launch(
+                Kernel("sum", (PARTIALS * width,), "fp32", bytes=4.0 * PARTIALS * width)
+            )
+            t.launch(Kernel("fused_cast", (width,), bytes=6.0 * width))
+        elif not self.whole:
+            self._fused("fused_norm_bwd_weight", width, 3)
+            t.launch(Kernel("fused_sum", (width,), bytes=66.0 * width))
+        return [t.empty(p.shape, p.itemsize) for p in parameters]
+
+    def backward_attention(
+        self, g: dict[str, Tensor], w: list[Tensor], late: Late
+    ) -> None:
+        t, a, saved = self.t, self.block.attention, self.saved
+        t.launch(self._attention_kernel("attention_bwd"))
+        widths = {
+            "q": a.heads * a.head_dim,
+            "k": a.kv * a.head_dim,
+            "v": a.kv * a.head_dim,
+        }
+        grads = {name: self._new(width) for name, width in widths.items()}
+        for name in ("merged", "q", "k", "v", "out", "lse"):
+            (g if name == "merged" else saved).pop(name)
+        weights = {"q": a.wq, "k": a.wk, "v": a.wv}
+        found: dict[str, Tensor] = {}
+        order = ("v", "k", "q")
+        if self.whole:
+            self._unrotate(("k", "q"), widths)
+            for name in ("k", "v"):
+                found[name] = self._weight_grad(weights[name], grads[name], saved["n1"])
+            for name in order:
+                g[name] = self._data_grad(weights[name])
+            self._later(late, w, a.wq, grads["q"], saved["n1"])
+            w += [found["k"], found["v"]]
+        else:
+            for name in order:
+                self._unrotate((name,) if name != "v" else (), widths)
+                found[name] = self._weight_grad(
+                    weights[name], grads.pop(name), saved["n1"]
+                )
+                g[name] = self._data_grad(weights[name])
+            w += [found[name] for name in ("q", "k", "v")]
+        del saved["n1"]
+        if NORM not in self.units:
+            self._fused("fused_add", self.width, 4)
+            g["n1"] = g.pop("q")
+            del g["k"], g["v"]
+
+    def _unrotate(self, names: tuple[str, ...], widths: dict[str, int]) -> None:
+        """The rotation's and the transpose's backward in one kernel."""
+        for name in names:
+            self._fused(
+                "fused_rope_bwd" if self.block.attention.rotary else "fused_transpose",
+                widths[name],
+                2,
+            )
+
+    def backward_norm(self, g: dict[str, Tensor], w: list[Tensor], late: Late) -> None:
+        parts = [g.pop(name) for name in ("n1", "q", "k", "v") if name in g]
+        together = (
+            self.whole and self.width > PERSISTENT_WIDTH
+        )  # both norms' weights at once
+        if together:
+            self._fused("fused_norm_bwd_weight", self.width, 7)
+        self._fused("fused_norm_bwd", self.width, 3 + len(parts))
+        for _ in range(2 if together else 0):
+            self.t.launch(Kernel("fused_sum", (self.width,), bytes=66.0 * self.width))
+        w += self._norm_weights(self.block.norm1.parameters)
+        g["x"] = self._new(self.width)
+        del parts, self.saved["x"], self.saved["stat1"]

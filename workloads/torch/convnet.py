@@ -1,0 +1,174 @@
+"""ResNet as torchvision builds it (bottleneck blocks, stride in the 3x3 convolution), as symbolic PyTorch.
+
+References: He et al. 2015 (https://arxiv.org/abs/1512.03385); torchvision/models/resnet.py.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from sim.errors import InputError, Mistake
+from sim.graph.kernel import Kernel
+from workloads.parallel.group import Group
+from workloads.torch import convolution as C
+from workloads.torch import functional as F
+from workloads.torch.tape import Tape, Tensor
+from workloads.torch.transformer import Module
+
+if TYPE_CHECKING:
+    from workloads.models.model import ModelSpec
+
+# Blocks of the four stages by depth.
+STAGES = {50: (3, 4, 6, 3), 101: (3, 4, 23, 3), 152: (3, 8, 36, 3)}
+EXPANSION = 4
+
+
+class ConvNorm(Module):
+    """A convolution without bias, then a batch norm."""
+
+    def __init__(
+        self, t: Tape, inputs: int, outputs: int, kernel: int, stride: int = 1
+    ) -> None:
+        super().__init__()
+        self.stride = stride
+        self.conv = self.add(t, outputs, inputs, kernel, kernel, name="conv")
+        self.weight = self.add(t, outputs, name="norm.weight")
+        self.bias = self.add(t, outputs, name="norm.bias")
+        self.statistics = C.Statistics(
+            t.empty((outputs,), 2, "buffers"),
+            t.empty((outputs,), 2, "buffers"),
+            t.empty((1,), C.INDEX, "buffers"),
+        )
+
+    def forward(self, t: Tape, x: Tensor) -> Tensor:
+        t.cpu("module", 2)
+        return C.batch_norm(
+            t,
+            C.conv2d(t, x, self.conv, self.stride),
+            self.weight,
+            self.bias,
+            self.statistics,
+        )
+
+
+class Bottleneck(Module):
+    """1x1 down, 3x3, 1x1 up, added to the input (projected where its shape differs)."""
+
+    def __init__(
+        self, t: Tape, index: int, inputs: int, width: int, stride: int, last: bool
+    ) -> None:
+        super().__init__()
+        outputs = EXPANSION * width
+        self.index = index
+        # Behind the last block the gradient comes from the mean, in another memory format.
+        self.layout = "strided" if last else ""
+        self.convs = [
+            ConvNorm(t, inputs, width, 1),
+            ConvNorm(t, width, width, 3, stride),
+            ConvNorm(t, width, outputs, 1),
+        ]
+        projects = stride > 1 or inputs != outputs
+        self.projection = ConvNorm(t, inputs, outputs, 1, stride) if projects else None
+        self.norms = (
+            [*self.convs, self.projection] if self.projection else list(self.convs)
+        )
+        self.parameters = [p for norm in self.norms for p in norm.parameters]
+
+    def forward(self, t: Tape, x: Tensor) -> Tensor:
+        outer, t.layer = t.layer, self.index
+        t.cpu("module")
+        out = C.relu_(t, self.convs[0].forward(t, x))
+        out = C.relu_(t, self.convs[1].forward(t, out))
+        out = self.convs[2].forward(t, out)
+        identity = self.projection.forward(t, x) if self.projection else x
+        out = C.relu_(t, C.add_(t, out, identity), self.layout)
+        t.layer = outer
+        return out
+
+
+class ResNet(Module):
+    """ResNet-50, -101 or -152 (``m.layers``) on square images.
+
+    Attributes
+    ----------
+    buffers : list of Tensor
+        Running statistics, which data parallelism broadcasts at every forward pass (see `broadcast_buffers`).
+
+    Raises
+    ------
+    InputError
+        If the depth is none of these.
+    """
+
+    def __init__(self, t: Tape, m: ModelSpec) -> None:
+        super().__init__()
+        if m.layers not in STAGES:
+            depths = ", ".join(map(str, STAGES))
+            raise InputError(
+                Mistake(
+                    m.name, "model.layers", str(m.layers), f"a ResNet's depth: {depths}"
+                )
+            )
+        self.image = m.image_size or 224
+        self.stem = ConvNorm(t, 3, 64, 7, 2)
+        self.blocks = _blocks(t, STAGES[m.layers])
+        self.parameters = self.stem.parameters + [
+            p for block in self.blocks for p in block.parameters
+        ]
+        features = EXPANSION * 512
+        self.head = self.add(t, m.classes or 1000, features, name="head")
+        self.head_bias = self.add(t, m.classes or 1000, name="head.bias")
+        norms = [self.stem] + [norm for block in self.blocks for norm in block.norms]
+        self.buffers = [
+            b for n in norms for b in (n.statistics.mean, n.statistics.variance)
+        ]
+        self.buffers += [n.statistics.batches for n in norms]
+
+    def forward(self, t: Tape, batch: int) -> Tensor:
+        """Class scores (batch, classes) of a batch of images."""
+        t.cpu("module", 3)
+        images = Tensor(None, (batch, 3, self.image, self.image))
+        x = C.max_pool2d(t, C.relu_(t, self.stem.forward(t, images)))
+        for block in self.blocks:
+            x = block.forward(t, x)
+        return F.linear(t, C.mean_pool(t, x), self.head, self.head_bias)
+
+
+def _blocks(t: Tape, stages: tuple[int, ...]) -> list[Bottleneck]:
+    blocks: list[Bottleneck] = []
+    inputs, total = 64, sum(stages)
+    for stage, count in enumerate(stages):
+        width = 64 * 2**stage
+        for i in range(count):
+            stride = 2 if i == 0 and stage > 0 else 1
+            blocks.append(
+                Bottleneck(
+                    t, len(blocks), inputs, width, stride, len(blocks) == total - 1
+                )
+            )
+            inputs = EXPANSION * width
+    return blocks
+
+
+def broadcast_buffers(
+    t: Tape, buffers: list[Tensor], group: Group, stream: str
+) -> None:
+    """Rank 0's buffers to all: one flattened broadcast per type, then a copy back into every buffer.
+
+    DistributedDataParallel does so before every forward pass (``broadcast_buffers``).
+    """
+    kinds = sorted({b.itemsize for b in buffers})
+    flat = [
+        t.empty((sum(b.elements for b in buffers if b.itemsize == kind),), kind)
+        for kind in kinds
+    ]
+    t.cpu("broadcast_buffers")
+    for whole in flat:
+        t.cpu("elementwise_nograd")
+        t.launch(Kernel("cat", (whole.elements,), bytes=2 * whole.size))
+    for whole in flat:
+        group.collective(t, "broadcast", whole.size, stream)
+    t.wait(t.record(stream))
+    for b in buffers:
+        t.cpu("broadcast_copy")
+        t.launch(Kernel("copy", (b.elements,), bytes=2 * b.size))

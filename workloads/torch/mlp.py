@@ -1,0 +1,39 @@
+"""A multilayer perceptron as symbolic PyTorch: linear layers with biases, an activation between them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from workloads.torch import functional as F
+from workloads.torch.tape import Tape, Tensor
+from workloads.torch.transformer import Module
+
+if TYPE_CHECKING:
+    from workloads.models.model import ModelSpec
+
+
+class MultilayerPerceptron(Module):
+    """Layers of ``m.sizes``: [1024, 1024, 1] is a 1024 to 1024 layer and a 1024 to 1 layer."""
+
+    def __init__(self, t: Tape, m: ModelSpec) -> None:
+        super().__init__()
+        self.inputs, self.activation = m.sizes[0], m.activation or "relu"
+        self.layers: list[tuple[Tensor, Tensor | None]] = []
+        for i, (before, after) in enumerate(
+            zip(m.sizes[:-1], m.sizes[1:], strict=True)
+        ):
+            w = self.add(t, after, before, name=f"fc{i + 1}.weight")
+            self.layers.append(
+                (w, self.add(t, after, name=f"fc{i + 1}.bias") if m.bias else None)
+            )
+
+    def forward(self, t: Tape, batch: int) -> Tensor:
+        """Outputs (batch, last size) of a batch of samples, which are data and get no gradient."""
+        t.cpu("module")
+        x = Tensor(None, (batch, self.inputs))
+        for i, (w, bias) in enumerate(self.layers):
+            t.cpu("module")
+            if i > 0:
+                x = F.activation(t, self.activation, x)
+            x = F.linear(t, x, w, bias)
+        return x

@@ -1,0 +1,136 @@
+"""Mixture of experts with balanced routing, and experts spread over an expert-parallel group.
+
+Tokens are routed to experts in a fixed, balanced pattern (capacity factor 1), so every expert gets the
+same number of rows and the all-to-all is even. Routing is by sort: assignments are argsorted by expert,
+rows picked in that order, sent to their experts, and added back with the gate's weights.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from workloads.parallel.group import Group
+from workloads.torch import functional as F
+from workloads.torch import indexing as I
+from workloads.torch.tape import Tape, Tensor
+from workloads.torch.transformer import BlockParallel, FeedForward, Linear, Module
+
+if TYPE_CHECKING:
+    from workloads.models.model import ModelSpec
+
+STREAM = "nccl ep"
+
+
+class MixtureOfExperts(Module):
+    """A gate and the experts of one rank.
+
+    Parameters
+    ----------
+    group : Group, optional
+        The expert-parallel group; each of its ranks holds ``experts / group.size`` experts.
+
+    Attributes
+    ----------
+    expert_parameters : list of Tensor
+        Parameters that belong to this rank's experts: data parallelism does not average them over the group.
+    """
+
+    def __init__(self, t: Tape, m: ModelSpec, group: Group | None = None) -> None:
+        super().__init__()
+        self.experts, self.chosen, self.group = m.experts, m.experts_per_token, group
+        self.shards = group.size if group is not None else 1
+        if m.experts % self.shards:
+            raise ValueError(
+                f"{m.experts} experts do not divide over {self.shards} ranks"
+            )
+        self.gate = self.add(t, m.experts, m.hidden, name="gate")
+        one = replace(m, ffn=m.moe_ffn)
+        self.local = [FeedForward(t, one) for _ in range(m.experts // self.shards)]
+        self.expert_parameters = [p for expert in self.local for p in expert.parameters]
+        self.parameters += self.expert_parameters
+
+    def forward(
+        self, t: Tape, x: Tensor, column: Linear = F.linear, row: Linear = F.linear
+    ) -> Tensor:
+        b, s, h = x.shape
+        t.cpu("module")
+        flat = _reshape(t, x, (b * s, h))
+        del x
+        probabilities = I.softmax(t, F.linear(t, flat, self.gate))
+        tokens = I.integer(t, "arange", b * s)
+        order = I.argsort(t, self._assigned(t, tokens))
+        rows = I.index(t, flat, I.integer(t, "floor_divide", order.elements))
+        rows = self._exchange(t, rows)
+        n = len(self.local)
+        rows = I.transpose_first(t, rows, self.shards, n, (n, rows.shape[0] // n, h))
+        out = I.stack(
+            t,
+            [
+                e.forward(t, I.select(t, rows, i), column, row)
+                for i, e in enumerate(self.local)
+            ],
+        )
+        out = I.transpose_first(t, out, n, self.shards, (n * out.shape[1], h))
+        out = self._exchange(t, out)
+        # torch.zeros_like, onto which the experts' results are added
+        t.cpu("elementwise_nograd")
+        zeros = t.empty(flat.shape, flat.itemsize)
+        F.launch_elementwise(t, "fill", zeros.elements, zeros.size)
+        weights = I.index(
+            t, I.gather(t, probabilities, self._assigned(t, tokens)), order
+        )
+        where = I.integer(t, "floor_divide", order.elements)
+        y = I.index_add(t, flat.shape[0], I.scale_rows(t, out, weights), where)
+        return _reshape(t, y, (b, s, h))
+
+    def _assigned(self, t: Tape, tokens: Tensor) -> Tensor:
+        """Expert numbers of every token: ``(token + offset) % experts`` for each choice, stacked."""
+        n = tokens.elements
+        parts = [I.integer(t, "remainder", n)]
+        for _ in range(self.chosen - 1):
+            shifted = I.integer(t, "add", n)
+            parts.append(I.integer(t, "remainder", n))
+            del shifted
+        return I.integer(t, "cat", n * len(parts))
+
+    def _exchange(self, t: Tape, x: Tensor) -> Tensor:
+        """All-to-all of the routed rows, forward and backward; nothing without a group."""
+        group = self.group
+        if group is None or group.size == 1:
+            return x
+
+        def send(source: Tensor) -> Tensor:
+            out = t.empty(source.shape, source.itemsize)
+            group.collective(t, "all_to_all", source.size, STREAM, "all_to_all")
+            t.wait(t.record(STREAM))
+            return out
+
+        def backward(g: Tensor) -> list[Tensor | None]:
+            t.cpu("custom_function_backward")
+            return [send(g)]
+
+        t.cpu("custom_function")
+        return t.apply(send(x), [x], backward)
+
+
+def _reshape(t: Tape, x: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """A view that autograd sees (gradients of several users meet at it)."""
+    t.cpu("view")
+    before = x.shape
+
+    def backward(g: Tensor) -> list[Tensor | None]:
+        t.cpu("view_backward")
+        return [Tensor(g.storage, before, g.itemsize)]
+
+    return t.apply(Tensor(x.storage, shape, x.itemsize), [x], backward)
+
+
+class ExpertParallel(BlockParallel):
+    """Blocks whose experts are spread over a group of data-parallel ranks."""
+
+    def __init__(self, group: Group) -> None:
+        self.group = group
+
+    def feed_forward(self, t: Tape, m: ModelSpec) -> MixtureOfExperts | FeedForward:
+        return MixtureOfExperts(t, m, self.group) if m.experts else FeedForward(t, m)

@@ -1,0 +1,53 @@
+"""What a PyTorch trainer adds to a step beside the model: metrics, gradient norms, optimizers tensor by tensor."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from sim.graph.kernel import Kernel
+from workloads.torch.tape import Tape, Tensor
+
+# Bytes of fp32 that each kernel of a single-tensor AdamW moves for an element: both moments decayed, the gradient added
+# to each, root, bias correction, epsilon, the update (torch/optim/adamw.py, _single_tensor_adamw).
+ADAM_BYTES = (8.0, 12.0, 8.0, 12.0, 8.0, 8.0, 8.0, 16.0)
+
+
+def fused_cross_entropy(t: Tape, logits: Tensor) -> Tensor:
+    """Loss in one kernel each way (FlashAttention's xentropy): saves the logits and a statistic per token."""
+    shape, itemsize = logits.shape, logits.itemsize
+    t.cpu("loss")
+    t.launch(Kernel("fused", (logits.elements,), bytes=logits.size))
+    kept = logits.view(*shape)
+    kept.node = None
+
+    def backward(g: Tensor) -> list[Tensor | None]:
+        t.cpu("loss_backward")
+        t.launch(Kernel("fused", (kept.elements,), bytes=2 * kept.size))
+        return [t.empty(shape, itemsize)]
+
+    return t.apply(t.empty((1,), itemsize), [logits], backward)
+
+
+def metric(t: Tape, elements: int) -> None:
+    """A cross entropy of 16-bit logits under autocast, forward alone: cast to fp32, log_softmax, nll_loss."""
+    t.cpu("loss")
+    t.launch(Kernel("fused", (elements,), bytes=6.0 * elements))
+    t.launch(Kernel("fused", (elements,), bytes=8.0 * elements))
+
+
+def clip(t: Tape, tensors: Sequence[Tensor], wide: int) -> None:
+    """Norm of the gradients, then the gradients scaled by it."""
+    n = sum(p.elements for p in tensors)
+    t.cpu("elementwise_nograd", len(tensors))
+    t.launch(Kernel("fused", (n,), bytes=float(wide * n)))
+    t.launch(Kernel("fused", (n,), bytes=2.0 * wide * n))
+
+
+def adam(t: Tape, tensors: Sequence[Tensor], wide: int) -> None:
+    """AdamW, each tensor by itself, eight kernels each; ``wide`` is the size of a parameter, gradient or moment."""
+    for p in tensors:
+        for moved in ADAM_BYTES:
+            t.cpu("elementwise_nograd")
+            t.launch(
+                Kernel("fused", (p.elements,), bytes=moved * p.elements * wide / 4)
+            )

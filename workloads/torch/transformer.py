@@ -1,0 +1,320 @@
+"""Decoder-only transformers as symbolic PyTorch modules (Llama and GPT families).
+
+The module structure is that of a plain PyTorch model: separate q, k and v projections, norms before
+attention and before the feed-forward network, rotary embedding as elementwise operators.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Protocol
+
+from workloads.torch import functional as F
+from workloads.torch.attention import (
+    attention,
+    heads_view,
+    merge_heads,
+    rope,
+    split_joined,
+)
+from workloads.torch.tape import Tape, Tensor
+
+if TYPE_CHECKING:
+    from workloads.models.model import ModelSpec
+
+
+class Linear(Protocol):
+    """``x @ w.T (+ bias)``, on one rank or spread over several."""
+
+    def __call__(
+        self, t: Tape, x: Tensor, w: Tensor, bias: Tensor | None = None
+    ) -> Tensor: ...
+
+
+class Module:
+    """Parameters in registration order, plus what parallel wrappers hang on to a module."""
+
+    def __init__(self) -> None:
+        self.parameters: list[Tensor] = []
+        self.biases: dict[
+            Tensor, Tensor
+        ] = {}  # of the projections that have one, by weight
+
+    def project(
+        self, t: Tape, outputs: int, inputs: int, name: str, bias: bool
+    ) -> Tensor:
+        """The weight of a linear layer, registered with its bias."""
+        w = self.add(t, outputs, inputs, name=name)
+        if bias:
+            self.biases[w] = self.add(t, outputs, name=f"{name}.bias")
+        return w
+
+    def add(self, t: Tape, *shape: int, name: str = "") -> Tensor:
+        p = t.parameter(*shape, name=name)
+        self.parameters.append(p)
+        return p
+
+    @property
+    def parameter_count(self) -> int:
+        return sum(p.elements for p in self.parameters)
+
+
+class Attention(Module):
+    """Grouped-query attention over ``heads / shards`` heads."""
+
+    def __init__(self, t: Tape, m: ModelSpec, shards: int = 1) -> None:
+        super().__init__()
+        self.heads, self.kv, self.head_dim = (
+            m.heads // shards,
+            max(1, m.kv_heads // shards),
+            m.head_dim,
+        )
+        self.rotary = m.rotary
+        self.joined = (
+            self._joined(t, m)
+            if t.choices is not None and t.choices.joined_qkv
+            else None
+        )
+        if self.joined is None:
+            self._apart(t, m)
+        self.wo = self.project(t, m.hidden, self.heads * m.head_dim, "wo", m.bias)
+        self.norms = [
+            self.add(t, m.head_dim, name=name)
+            for name in ("q_norm", "k_norm")
+            if m.qk_norm
+        ]
+
+    def _joined(self, t: Tape, m: ModelSpec) -> Tensor:
+        return self.project(
+            t, (self.heads + 2 * self.kv) * m.head_dim, m.hidden, "wqkv", m.qkv_bias
+        )
+
+    def _apart(self, t: Tape, m: ModelSpec) -> None:
+        self.wq = self.project(t, self.heads * m.head_dim, m.hidden, "wq", m.qkv_bias)
+        self.wk = self.project(t, self.kv * m.head_dim, m.hidden, "wk", m.qkv_bias)
+        self.wv = self.project(t, self.kv * m.head_dim, m.hidden, "wv", m.qkv_bias)
+
+    def forward(
+        self, t: Tape, x: Tensor, column: Linear = F.linear, row: Linear = F.linear
+    ) -> Tensor:
+        def heads(y: Tensor, count: int) -> Tensor:
+            return heads_view(t, y, y.shape[0], y.shape[1], count, self.head_dim)
+
+        def project(w: Tensor) -> Tensor:
+            return column(
+                t, x, w, self.biases.get(w)
+            )  # with sequence parallelism longer than x
+
+        t.cpu("module")
+        if self.joined is not None:
+            widths = [count * self.head_dim for count in (self.heads, self.kv, self.kv)]
+            made = split_joined(t, project(self.joined), widths)
+            q, k, v = (
+                heads(y, count)
+                for y, count in zip(made, (self.heads, self.kv, self.kv), strict=True)
+            )
+        else:
+            q, k, v = (
+                heads(project(self.wq), self.heads),
+                heads(project(self.wk), self.kv),
+                heads(project(self.wv), self.kv),
+            )
+        if self.norms:  # head by head, before the rotation
+            q, k = (
+                F.norm(t, "rms", q, self.norms[:1]),
+                F.norm(t, "rms", k, self.norms[1:]),
+            )
+        if self.rotary:
+            q, k = rope(t, q), rope(t, k)
+        o = attention(t, q, k, v)
+        return row(t, merge_heads(t, o), self.wo, self.biases.get(self.wo))
+
+
+class FeedForward(Module):
+    """Gated (SwiGLU) or plain feed-forward network."""
+
+    def __init__(self, t: Tape, m: ModelSpec, shards: int = 1) -> None:
+        super().__init__()
+        self.gated, self.activation = m.gated, m.activation
+        ffn = m.ffn // shards
+        self.w1 = self.project(t, ffn, m.hidden, "w1", m.bias)
+        self.w3 = self.project(t, ffn, m.hidden, "w3", m.bias) if m.gated else None
+        self.w2 = self.project(t, m.hidden, ffn, "w2", m.bias)
+
+    def forward(
+        self, t: Tape, x: Tensor, column: Linear = F.linear, row: Linear = F.linear
+    ) -> Tensor:
+        t.cpu("module")
+
+        def up(w: Tensor) -> Tensor:
+            return column(t, x, w, self.biases.get(w))
+
+        inner = F.activation(t, self.activation, up(self.w1))
+        if self.w3 is not None:
+            inner = F.mul(t, inner, up(self.w3))
+        return row(t, inner, self.w2, self.biases.get(self.w2))
+
+
+class Norm(Module):
+    def __init__(self, t: Tape, m: ModelSpec) -> None:
+        super().__init__()
+        self.kind = m.norm
+        for name in ("weight", "bias")[: 2 if m.norm_bias else 1]:
+            self.add(t, m.hidden, name=name)
+
+    def forward(self, t: Tape, x: Tensor) -> Tensor:
+        t.cpu("module")
+        return F.norm(t, self.kind, x, self.parameters)
+
+
+class Block(Module):
+    """One transformer block; ``parallel`` decides how its projections are sharded."""
+
+    def __init__(
+        self, t: Tape, m: ModelSpec, index: int, parallel: BlockParallel
+    ) -> None:
+        super().__init__()
+        self.index, self.parallel = index, parallel
+        self.norm1 = Norm(t, m)
+        self.attention = Attention(t, m, parallel.shards)
+        self.norm2 = Norm(t, m)
+        self.ffn = parallel.feed_forward(t, m)
+        self.parameters = (
+            self.norm1.parameters
+            + self.attention.parameters
+            + self.norm2.parameters
+            + self.ffn.parameters
+        )
+
+    def forward(self, t: Tape, x: Tensor) -> Tensor:
+        outer, t.layer = t.layer, self.index
+        p = self.parallel
+        t.cpu("module")
+        with p.context(t):
+            x = F.add(
+                t,
+                x,
+                self.attention.forward(t, self.norm1.forward(t, x), p.column, p.row),
+            )
+            x = F.add(
+                t, x, self.ffn.forward(t, self.norm2.forward(t, x), p.column, p.row)
+            )
+        t.layer = outer
+        return x
+
+
+class FeedForwardLayer(Protocol):
+    """What a block needs of its feed-forward part."""
+
+    parameters: list[Tensor]
+
+    def forward(
+        self, t: Tape, x: Tensor, column: Linear = F.linear, row: Linear = F.linear
+    ) -> Tensor: ...
+
+
+class BlockParallel:
+    """No sharding inside the block; tensor and expert parallelism override this."""
+
+    shards = 1
+    column: Linear = staticmethod(F.linear)
+    row: Linear = staticmethod(F.linear)
+
+    def feed_forward(self, t: Tape, m: ModelSpec) -> FeedForwardLayer:
+        if m.experts:
+            from workloads.torch.moe import MixtureOfExperts
+
+            return MixtureOfExperts(t, m)
+        return FeedForward(t, m)
+
+    def enter(self, t: Tape, x: Tensor) -> Tensor:
+        """The embedding's output as the blocks hold it."""
+        return x
+
+    def leave(self, t: Tape, x: Tensor) -> Tensor:
+        """The last block's output as the final norm wants it."""
+        return x
+
+    def context(self, t: Tape):  # type: ignore[no-untyped-def]
+        from contextlib import nullcontext
+
+        return nullcontext()
+
+
+class Transformer(Module):
+    """A stage of a transformer: optionally the embedding, some blocks, optionally norm, head and loss.
+
+    Parameters
+    ----------
+    layers : range
+        Indices of the blocks this stage holds.
+    first, last : bool
+        Whether it holds the embedding, and the final norm with the output head.
+    """
+
+    def __init__(
+        self,
+        t: Tape,
+        m: ModelSpec,
+        layers: range,
+        first: bool,
+        last: bool,
+        parallel: BlockParallel | None = None,
+    ) -> None:
+        super().__init__()
+        self.spec, self.first, self.last = m, first, last
+        self.parallel = parallel or BlockParallel()
+        self.root: list[Tensor] = []
+        # A tied one gets a gradient in every row, by the head: Adam finds no rows of zeros in it.
+        name = "tied embedding" if m.tied_embeddings else "embedding"
+        self.token = self.add(t, m.vocab, m.hidden, name=name) if first else None
+        learned = first and m.positions == "learned"
+        self.position = (
+            self.add(t, m.max_positions, m.hidden, name="position") if learned else None
+        )
+        self.blocks = [Block(t, m, i, self.parallel) for i in layers]
+        for block in self.blocks:
+            self.parameters += block.parameters
+        self.norm = Norm(t, m) if last else None
+        self.head: Tensor | None = None
+        if self.norm is not None:
+            self.parameters += self.norm.parameters
+            tied = m.tied_embeddings and self.token is not None
+            self.head = (
+                self.token if tied else self.add(t, m.vocab, m.hidden, name="head")
+            )
+
+    @property
+    def root_parameters(self) -> list[Tensor]:
+        """Parameters outside the blocks."""
+        inside = {id(p) for b in self.blocks for p in b.parameters}
+        return [p for p in self.parameters if id(p) not in inside]
+
+    def forward(
+        self,
+        t: Tape,
+        x: Tensor | tuple[int, int],
+        run_block: Callable[[Block, Tensor], Tensor],
+    ) -> Tensor:
+        """``x`` is (batch, seq) of token ids on the first stage, else the activation received."""
+        t.cpu("module")
+        h = (
+            F.embedding(t, x, self.token)
+            if self.token is not None and isinstance(x, tuple)
+            else x
+        )
+        if self.position is not None and isinstance(x, tuple) and isinstance(h, Tensor):
+            h = F.add_rows(t, h, F.embedding(t, (1, x[1]), self.position))
+        if not isinstance(h, Tensor):
+            raise TypeError(
+                "a later pipeline stage needs the activation of the stage before it"
+            )
+        del x
+        if self.first:
+            h = self.parallel.enter(t, h)
+        for block in self.blocks:
+            h = run_block(block, h)
+        if self.norm is None or self.head is None:
+            return h
+        h = self.parallel.leave(t, h)
+        return F.linear(t, self.norm.forward(t, h), self.head)

@@ -1,0 +1,129 @@
+"""Chakra execution traces as JSON: the feeder's ``workload_graph``, and what MLCommons' `chakra_jsonizer` prints.
+
+The jsonizer writes one JSON object per protobuf message, metadata first, with names in camel case and long numbers as
+text. The feeder's form is one object with a list of flat nodes ("id" or "Id", "runtime" in microseconds).
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from sim.errors import InputError, Mistake
+from workloads.traces import files
+from workloads.traces.nodes import Node
+from workloads.traces.readers import chakra
+from workloads.traces.schema import Recording
+
+TYPES = {
+    "MEM_LOAD_NODE": 2,
+    "MEM_STORE_NODE": 3,
+    "COMP_NODE": chakra.COMP,
+    "COMM_SEND_NODE": chakra.SEND,
+    "COMM_RECV_NODE": chakra.RECV,
+    "COMM_COLL_NODE": chakra.COLL,
+}
+_KEYS = re.compile(
+    rb'"(durationMicros|duration_micros|dataDeps|data_deps|ctrlDeps|ctrl_deps|globalMetadata)"\s*:'
+)
+
+
+def sniff(head: bytes) -> bool:
+    """Whether a file begins like either form, and like no other JSON trace."""
+    if (
+        head.lstrip()[:1] != b"{"
+        or b'"traceEvents"' in head
+        or (b'"schema"' in head[:4096] and b'"nodes"' in head)
+    ):
+        return False
+    return b'"workload_graph"' in head or (
+        _KEYS.search(head) is not None and b'"type"' in head
+    )
+
+
+def read(path: Path) -> Recording:
+    """The recording of one rank.
+
+    Raises
+    ------
+    InputError
+        For JSON that ends early, and traces without nodes.
+    """
+    nodes, counts = list[Node](), Counter[tuple[str, str]]()
+    for raw in _objects(path):
+        try:
+            node = _node(raw)
+        except (TypeError, ValueError, AttributeError):
+            counts["node", "without an id, or with numbers that are none"] += 1
+            continue
+        if node is None:
+            counts["metadata node", "no work"] += 1
+        else:
+            nodes.append(node)
+    return chakra.recording_of(path, "chakra_json", nodes, counts)
+
+
+def _objects(path: Path) -> Iterator[dict[str, Any]]:
+    text, decoder, at = (
+        files.content(path).decode("utf-8", "replace"),
+        json.JSONDecoder(),
+        0,
+    )
+    blank = re.compile(r"[\s,]*")
+    while (at := blank.match(text, at).end()) < len(text):  # type: ignore[union-attr]
+        try:
+            found, at = decoder.raw_decode(text, at)
+        except (ValueError, RecursionError):
+            raise InputError(
+                Mistake(str(path), "", "JSON that ends early", "a whole Chakra trace")
+            ) from None
+        listed = found.get("workload_graph", [found]) if isinstance(found, dict) else []
+        yield from (entry for entry in listed if isinstance(entry, dict))
+
+
+def _node(raw: dict[str, Any]) -> Node | None:
+    """A node of either form; None for metadata. Keys are compared without their case and underscores."""
+    entry = {key.lower().replace("_", ""): value for key, value in raw.items()}
+    kind = entry.get("nodetype", entry.get("type"))
+    kind = (
+        TYPES.get(kind, -1)
+        if isinstance(kind, str) and not kind.isdigit()
+        else int(kind if kind is not None else -1)
+    )
+    if kind not in (chakra.COMP, chakra.SEND, chakra.RECV, chakra.COLL):
+        return None
+    seen = {
+        name: value for name, value in raw.items() if not isinstance(value, dict | list)
+    }
+    for attribute in entry.get("attr") or []:
+        values = [
+            value
+            for key, value in attribute.items()
+            if key not in ("name", "docString", "doc_string")
+        ]
+        seen[str(attribute.get("name"))] = values[0] if values else None
+    found = Node(int(entry["id"]), str(entry.get("name", "")), True, 0.0)
+    found.duration = (
+        float(entry.get("runtime", entry.get("durationmicros", 0)) or 0) * chakra.US
+    )
+    if start := float(entry.get("starttimemicros", 0) or 0):
+        found.start = start * chakra.US
+    found.deps = [
+        int(d) for key in ("datadeps", "ctrldeps") for d in entry.get(key) or []
+    ]
+    return chakra.described(
+        found, kind, {name: _number(value) for name, value in seen.items()}
+    )
+
+
+def _number(value: Any) -> Any:
+    """Numbers that JSON carries as text."""
+    return (
+        int(value)
+        if isinstance(value, str) and re.fullmatch(r"-?\d+", value)
+        else value
+    )

@@ -1,0 +1,358 @@
+"""Reads traces of the PyTorch profiler (Kineto's Chrome JSON), of any age since 2021.
+
+Root an object or a list, numbers as numbers or strings, categories "kernel" or "Kernel", with or without
+`distributedInfo`, metadata of collectives and `cuda_sync` events.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from sim.errors import InputError, Mistake
+from workloads.traces import chrome
+from workloads.traces.chrome import Args, Event
+from workloads.traces.collectives import communication, metadata
+from workloads.traces.columns import NONE, Columns, Operators
+from workloads.traces.files import uncollected
+from workloads.traces.kernels import size
+from workloads.traces.linked import Companion
+from workloads.traces.schema import GPU_KINDS, KINDS, Recording, dropped_of
+from workloads.traces.steps import NAMED, PROFILED
+
+GPU = {
+    "kernel": "kernel",
+    "gpu_memcpy": "memcpy",
+    "gpu_memset": "memset",
+    "memcpy": "memcpy",
+    "memset": "memset",
+}
+RUNTIME = ("cuda_runtime", "cuda_driver", "runtime", "driver", "hip_runtime")
+OPERATORS = ("cpu_op", "operator", "user_annotation")
+SYNCS = re.compile(
+    r"(Stream|Event|Device|Ctx)Synchronize$|^(cuda|hip)Memcpy$|^(cuda|hip)(Free|Malloc)$|^cu(Memcpy)"
+)
+WAITS, RECORDS = re.compile(r"StreamWaitEvent"), re.compile(r"EventRecord(WithFlags)?$")
+LAUNCHES = re.compile(r"Launch|Memcpy|Memset|MemPrefetch")
+LARGEST = 1 << 62  # an id that the table can hold
+GRADIENT = "torch::autograd::AccumulateGrad"
+
+
+def sniff(head: bytes) -> bool:
+    """Whether a file begins like a Chrome trace."""
+    text = head.lstrip()[:65536]
+    return (
+        text[:1] == b"{"
+        and (b'"traceEvents"' in text or b'"schemaVersion": 1,' in text)
+    ) or (text[:1] == b"[" and b'"ph"' in text)
+
+
+def read(path: Path, companion: Companion | None = None) -> Recording:
+    """The recording of one rank; with the execution trace of the same run, also what that knows of its operators.
+
+    Raises
+    ------
+    InputError
+        For files that are damaged or hold no event with a time, and execution traces of another run.
+    """
+    with uncollected():
+        head, parts = chrome.read(path)
+        builder = _Builder(_groups(_distributed(head)))
+        for part in parts:
+            builder.add(part)
+        if not len(builder.rows) and not builder.unused_operators:
+            raise InputError(
+                Mistake(
+                    str(path),
+                    "traceEvents",
+                    "no event with a time",
+                    "a trace with events",
+                )
+            )
+        if companion is not None:
+            builder.link(companion, str(path))
+        return builder.finish(str(path), head)
+
+
+class _Builder:
+    """Collects rows; what no row is made of is counted."""
+
+    def __init__(self, groups: dict[str, tuple[int, ...]]) -> None:
+        self.groups = groups
+        self.rows, self.operators = Columns(), Operators()
+        self.dropped: Counter[tuple[str, str]] = Counter()
+        self.repaired: Counter[str] = Counter()
+        self.unused_operators = 0
+
+    def add(self, events: list[Event]) -> None:
+        """Sorts events into rows, operators and what is left out."""
+        unused: Counter[Any] = Counter()
+        for event in events:
+            if event.ph != "X":
+                unused["", event.cat or event.ph] += 1
+                continue
+            category = _category(event.cat) if isinstance(event.cat, str) else ""
+            if category in OPERATORS:
+                self._operator(event)
+            elif category in GPU or category in RUNTIME or category == "cuda_sync":
+                self._span(event, category)
+            else:
+                unused["X", category] += 1
+        self.rows.pack()
+        for (phase, what), count in unused.items():
+            self.dropped[str(what), "not used" if phase else "no span"] += count
+
+    def _operator(self, event: Event) -> None:
+        name, args = (
+            event.name if isinstance(event.name, str) else str(event.name),
+            event.args,
+        )
+        self.unused_operators += 1
+        kind = _operator_kind(name, event.cat)
+        if args is None:
+            if kind:
+                self._row(event, kind, _number(event.tid), name)
+            return
+        external = _integer(args.external, args.external_old)
+        meta = metadata(args, self.groups) if args.collective is not None else None
+        if kind:
+            own = (
+                None if kind == "step" else (name, bytes(args.dims), bytes(args.types))
+            )
+            at = self._row(
+                event, kind, _number(event.tid), name, external=_external(args), own=own
+            )
+            if at >= 0 and meta is not None:
+                self.rows.meta[at] = meta
+        if external is not None:
+            self.operators.add(external, name, bytes(args.dims), bytes(args.types))
+            if meta is not None:
+                self.operators.meta[external] = meta
+
+    def _span(self, event: Event, category: str) -> None:
+        name, args = (
+            event.name if isinstance(event.name, str) else str(event.name),
+            event.args or _NOTHING,
+        )
+        if category in GPU:
+            device = _number(args.device if args.device is not None else event.pid)
+            stream = _number(args.stream if args.stream is not None else event.tid)
+            kind, thread = GPU[category], _on(device, stream)
+        elif category == "cuda_sync":
+            self._recorded_wait(event, name, args)
+            return
+        else:
+            kind, thread = call_kind(name), _number(event.tid)
+            if not kind:
+                self.dropped[f"call {name}", "no launch, wait or synchronisation"] += 1
+                return
+        size = float(args.bytes) if isinstance(args.bytes, int | float) else 0.0
+        correlation = _integer(args.correlation, None) or -1
+        at = self._row(
+            event,
+            kind,
+            thread,
+            name,
+            external=_external(args),
+            correlation=correlation,
+            size=size,
+        )
+        if at >= 0 and kind == "kernel" and args.collective is not None:
+            meta = metadata(args, self.groups)
+            if meta is not None:
+                self.rows.meta[at] = meta
+
+    def _recorded_wait(self, event: Event, name: str, args: Args) -> None:
+        """A `cuda_sync` event says which stream waits for which event; the call of the same correlation waits."""
+        if "Wait" not in str(args.sync_kind or name):
+            self.dropped["cuda_sync", "the call is there too"] += 1
+            return
+        target, record = _integer(args.wait_on, None), _integer(args.record, None)
+        if target is None or record is None or args.stream is None:
+            self.dropped["cuda_sync", "does not say which stream waits for which"] += 1
+            return
+        device = _number(args.device if args.device is not None else event.pid)
+        self._row(
+            event,
+            "wait",
+            _on(device, _number(args.stream)),
+            name,
+            correlation=_integer(args.correlation, None) or -1,
+            own=("cuda_sync", b"", b""),
+            target=_on(device, target),
+            sequence=record,
+        )
+
+    def _row(
+        self, event: Event, kind: str, stream: int, name: str, **columns: Any
+    ) -> int:
+        """Adds a row; its place, or -1 if the event has no time."""
+        start, duration = _float(event.ts), _float(event.dur)
+        if start is None or duration is None:
+            self.dropped[str(event.cat), "no time"] += 1
+            return -1
+        if duration < 0:
+            self.repaired["negative duration taken as 0"] += 1
+            duration = 0.0
+        return self.rows.add(kind, name, stream, start, start + duration, **columns)
+
+    def link(self, companion: Companion, path: str) -> None:
+        """Shapes where Kineto has none, and rows for data that goes from one stream to another."""
+        known = companion.by_external(self.operators.names(), path)
+        for external, op in known.items():
+            self.operators.fill(external, op.name, op.dims, op.types)
+        work: dict[int, list[tuple[int, int]]] = {}
+        self.rows.pack()
+        columns = (
+            self.rows.column(name).tolist()
+            for name in ("kind", "external", "correlation", "stream")
+        )
+        for kind, external, correlation, stream in zip(*columns, strict=True):
+            if KINDS[kind] in GPU_KINDS and correlation >= 0:
+                work.setdefault(external, []).append((correlation, stream))
+        for before, after in companion.dependencies(known):
+            if (
+                before in work
+                and after in work
+                and work[before][-1][1] != work[after][0][1]
+            ):
+                (record, other), (waits, stream) = work[before][-1], work[after][0]
+                first = self.rows.first
+                self.rows.add(
+                    "data",
+                    "data",
+                    stream,
+                    first,
+                    first,
+                    correlation=waits,
+                    target=other,
+                    sequence=record,
+                )
+        self.repaired["operators linked with an execution trace"] += len(known)
+
+    def finish(self, path: str, head: chrome.Head) -> Recording:
+        """Names operators and collectives, and makes times relative."""
+        distributed = _distributed(head)
+        rank, world = (
+            _number(distributed.get("rank"), -1),
+            _number(distributed.get("world_size"), 0),
+        )
+        self.dropped[
+            "operator", "only its name and shapes are kept, with what it launched"
+        ] = self.unused_operators
+        first = self.rows.first
+        table = self.rows.table(self.operators, rank, first, communication, size)
+        base = _number(head.base, 0)
+        return Recording(
+            path,
+            "kineto",
+            rank,
+            world,
+            base + round(first * 1e3),
+            _device(head.devices),
+            str(distributed.get("nccl_version") or ""),
+            self.groups,
+            table,
+            dropped_of(self.dropped, rank),
+            dict(self.repaired),
+        )
+
+
+_NOTHING = Args()
+
+
+@cache
+def _category(text: str) -> str:
+    return text.lower()
+
+
+@cache
+def _operator_kind(name: str, category: str) -> str:
+    """Kind of the row of an operator; empty if it has none of its own."""
+    if name.startswith(PROFILED) or (
+        category.lower() == "user_annotation" and NAMED.match(name)
+    ):
+        return "step"
+    if name == GRADIENT:
+        return "gradient"
+    return (
+        "communication"
+        if name.startswith(("record_param_comms", "nccl:", GRADIENT))
+        else ""
+    )
+
+
+def _external(args: Args) -> int:
+    found = _integer(args.external, args.external_old)
+    return NONE if found is None else found
+
+
+def _distributed(head: chrome.Head) -> dict[str, Any]:
+    return head.distributed if isinstance(head.distributed, dict) else {}
+
+
+@cache
+def call_kind(name: str) -> str:
+    """Kind of the span of a CUDA call; empty if a replay has no use for it."""
+    if SYNCS.search(name):
+        return "sync"
+    if WAITS.search(name):
+        return "wait"
+    if RECORDS.search(name):
+        return "record"
+    return "launch" if LAUNCHES.search(name) else ""
+
+
+def _on(device: int, stream: int) -> int:
+    """A stream of a device as one number."""
+    return (device % (1 << 20) << 32) + stream % (1 << 32)
+
+
+def _groups(distributed: dict[str, Any]) -> dict[str, tuple[int, ...]]:
+    groups = {}
+    entries = distributed.get("pg_config")
+    for entry in entries if isinstance(entries, list) else []:
+        ranks = entry.get("ranks") if isinstance(entry, dict) else None
+        if isinstance(ranks, list) and all(isinstance(r, int) for r in ranks):
+            groups[str(entry.get("pg_name"))] = tuple(ranks)
+    return groups
+
+
+def _device(devices: Any) -> str:
+    first = devices[0] if isinstance(devices, list) and devices else None
+    return str(first.get("name") or "") if isinstance(first, dict) else ""
+
+
+def _float(value: Any) -> float | None:
+    if type(value) is float and -1e300 < value < 1e300:
+        return value
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        return None
+    return number if abs(number) < 1e300 else None
+
+
+def _integer(value: Any, other: Any) -> int | None:
+    if type(value) is int and -LARGEST < value < LARGEST:
+        return value
+    for candidate in (value, other):
+        try:
+            number = int(candidate)
+        except (TypeError, ValueError, OverflowError):
+            continue
+        if -LARGEST < number < LARGEST:
+            return number
+    return None
+
+
+def _number(value: Any, default: int = 0) -> int:
+    """An id as a number; words ("stream 7", "GPU 0") by the digits they hold, else by their letters."""
+    found = _integer(value, None)
+    if found is not None or value is None:
+        return default if found is None else found
+    digits = re.findall(r"\d+", str(value))
+    return int(digits[0]) % LARGEST if digits else sum(ord(c) for c in str(value))

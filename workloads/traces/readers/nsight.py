@@ -1,0 +1,217 @@
+"""Nsight Systems exports (`nsys export --type sqlite`). Tables are made only where there is something to put in."""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+import tempfile
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+from sim.errors import InputError, Mistake
+from workloads.traces import files
+from workloads.traces.collectives import KERNEL, KERNEL_OPS
+from workloads.traces.readers.kineto import call_kind
+from workloads.traces.schema import Recording, Span, dropped_of, table_of
+from workloads.traces.steps import NAMED
+
+NS = 1e-9
+COPIES = {1: "HtoD", 2: "DtoH", 8: "DtoD", 10: "PtoP"}
+PROCESS = 1 << 24  # globalTid and globalPid: the thread is in the lower 24 bits
+
+
+def sniff(head: bytes) -> bool:
+    """Whether a file is a SQLite database."""
+    return head.startswith(b"SQLite format 3\x00")
+
+
+def read(path: Path) -> Recording:
+    """The recording of one process: that with most kernels, if there are several.
+
+    Raises
+    ------
+    InputError
+        For a database that is damaged or not of Nsight Systems.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        plain = path
+        if files.is_gzip(path):
+            plain = Path(folder) / "export.sqlite"
+            plain.write_bytes(files.content(path))
+        try:
+            with closing(
+                sqlite3.connect(f"file:{plain}?mode=ro", uri=True)
+            ) as database:
+                return _read(path, database)
+        except sqlite3.DatabaseError as error:
+            raise InputError(
+                Mistake(
+                    str(path), "", f"a damaged database ({error})", "an export of nsys"
+                )
+            ) from None
+
+
+def _read(path: Path, database: sqlite3.Connection) -> Recording:
+    database.row_factory = sqlite3.Row
+    tables = {
+        row[0]
+        for row in database.execute(
+            "select name from sqlite_master where type = 'table'"
+        )
+    }
+    if "StringIds" not in tables:
+        raise InputError(
+            Mistake(
+                str(path), "", "no table StringIds", "an export of nsys (--type sqlite)"
+            )
+        )
+    words: dict[Any, str] = {
+        row[0]: row[1] for row in database.execute("select id, value from StringIds")
+    }
+    rows = {
+        name: list(_rows(database, tables, name))
+        for name in ("KERNEL", "MEMCPY", "MEMSET", "RUNTIME", "SYNCHRONIZATION")
+    }
+    processes = Counter(row.get("globalPid", 0) // PROCESS for row in rows["KERNEL"])
+    process = processes.most_common(1)[0][0] if processes else None
+    counts: Counter[tuple[str, str]] = Counter()
+    spans = [
+        span
+        for name in rows
+        for span in _spans(name, rows[name], words, process, counts)
+    ]
+    spans += _steps(database, tables, words, process)
+    first = min((span.start for span in spans), default=0.0)
+    for span in spans:
+        span.start, span.end = span.start - first, span.end - first
+    origin = _one(database, tables, "TARGET_INFO_SESSION_START_TIME", "utcEpochNs") or 0
+    device = str(_one(database, tables, "TARGET_INFO_GPU", "name") or "")
+    return Recording(
+        str(path),
+        "nsight",
+        -1,
+        0,
+        int(origin) + round(first / NS),
+        device,
+        "",
+        {},
+        table_of(spans, -1),
+        dropped_of(counts, -1),
+    )
+
+
+def _rows(
+    database: sqlite3.Connection, tables: set[str], name: str
+) -> Iterator[dict[str, Any]]:
+    table = f"CUPTI_ACTIVITY_KIND_{name}"
+    if table in tables:
+        yield from (
+            dict(row)
+            for row in database.execute(f"select * from {table} where end is not null")
+        )
+
+
+def _one(
+    database: sqlite3.Connection, tables: set[str], table: str, column: str
+) -> Any:
+    row = (
+        database.execute(f"select * from {table}").fetchone()
+        if table in tables
+        else None
+    )
+    return row[column] if row is not None and column in row.keys() else None  # noqa: SIM118 (a Row is no dict)
+
+
+def _spans(
+    table: str,
+    rows: list[dict[str, Any]],
+    words: dict[Any, str],
+    process: int | None,
+    counts: Counter[tuple[str, str]],
+) -> Iterator[Span]:
+    for row in rows:
+        owner = row.get("globalPid", row.get("globalTid", 0)) // PROCESS
+        if process is not None and owner % PROCESS != process % PROCESS:
+            counts[table.lower(), "of another process"] += 1
+            continue
+        start, end = row["start"] * NS, max(row["start"], row["end"]) * NS
+        stream = (int(row.get("deviceId") or 0) << 32) + int(row.get("streamId") or 0)
+        correlation = int(row.get("correlationId") or -1)
+        if table == "KERNEL":
+            name = words.get(
+                row.get("demangledName"), words.get(row.get("shortName"), "kernel")
+            )
+            found = KERNEL.search(name)
+            op = KERNEL_OPS[found.group(1)] if found else ""
+            yield Span(
+                "kernel",
+                name,
+                stream,
+                start,
+                end,
+                collective=op,
+                correlation=correlation,
+            )
+        elif table in ("MEMCPY", "MEMSET"):
+            what = (
+                f"Memcpy {COPIES.get(row.get('copyKind', 0), '')}".strip()
+                if table == "MEMCPY"
+                else "Memset"
+            )
+            size = float(row.get("bytes") or 0)
+            yield Span(
+                table.lower(),
+                what,
+                stream,
+                start,
+                end,
+                bytes=size,
+                correlation=correlation,
+            )
+        elif table == "RUNTIME":
+            name = re.sub(r"_v\d+$", "", words.get(row.get("nameId"), "")).removesuffix(
+                "_ptsz"
+            )
+            kind = call_kind(name)
+            if kind:
+                thread = int(row.get("globalTid") or 0) % PROCESS
+                yield Span(kind, name, thread, start, end, correlation=correlation)
+            else:
+                counts[f"call {name}", "no launch, wait or synchronisation"] += 1
+        else:
+            counts["synchronization", "the call is there too"] += 1
+
+
+def _steps(
+    database: sqlite3.Connection,
+    tables: set[str],
+    words: dict[Any, str],
+    process: int | None,
+) -> Iterator[Span]:
+    """NVTX ranges that are named like steps."""
+    if "NVTX_EVENTS" not in tables:
+        return
+    for row in database.execute(
+        "select * from NVTX_EVENTS where end is not null order by start"
+    ):
+        text = row["text"] or words.get(
+            row["textId"] if "textId" in row.keys() else None, ""
+        )  # noqa: SIM118
+        if (
+            text
+            and NAMED.match(text)
+            and (
+                process is None
+                or row["globalTid"] // PROCESS % PROCESS == process % PROCESS
+            )
+        ):
+            yield Span(
+                "step",
+                text,
+                row["globalTid"] % PROCESS,
+                row["start"] * NS,
+                row["end"] * NS,
+            )
