@@ -254,7 +254,8 @@ def rerun(simulation: Simulation, fabric: Fabric) -> Simulation:
 
 
 def predict(scenario: Scenario, prices: bool = False) -> Result:
-    """The predicted step of a scenario; see :class:`sim.analysis.prediction.Result`. Of several jobs: `sim.studies.shared_cluster.predict`.
+    """The predicted step of a scenario; see :class:`sim.analysis.prediction.Result`. Of several
+    jobs: `sim.studies.shared_cluster.predict`.
 
     With `prices`, links have their shadow prices, where the cluster is small enough: see `sim.analysis.shadow_prices`.
     """

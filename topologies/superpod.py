@@ -82,7 +82,10 @@ class Params(host.Params):
         """What the number of ports does not allow."""
         mistakes = []
         if self.hosts_per_unit * 2 != self.ports:
-            expected = f"{self.hosts_per_unit * 2}: a leaf has as many cables up as hosts_per_unit = {self.hosts_per_unit}"
+            expected = (
+                f"{self.hosts_per_unit * 2}: "
+                f"a leaf has as many cables up as hosts_per_unit = {self.hosts_per_unit}"
+            )
             mistakes.append(Mistake("superpod", "ports", str(self.ports), expected))
         for key in ("ports", "nics"):
             if getattr(self, key).bit_count() != 1:

@@ -33,7 +33,8 @@ def result_of(
     prices: Prices | None = None,
     by_rank: dict[int, float] | None = None,
 ) -> Result:
-    """The last simulated step as a :class:`~sim.analysis.prediction.Result`, with the links' shadow prices where they are given.
+    """The last simulated step as a :class:`~sim.analysis.prediction.Result`, with the links'
+    shadow prices where they are given.
 
     ``by_rank``: step times found otherwise.
     """

@@ -2,7 +2,8 @@
 
 * ``nccl``: everything, as `sim.collectives.nccl.tuner` chooses.
 * ``gloo``: everything, on the CPU over TCP (`sim.collectives.algorithms.gloo`).
-* ``nvshmem``: puts and gets that kernels start, and collectives made of puts (`sim.collectives.algorithms.one_sided`). What it
+* ``nvshmem``: puts and gets that kernels start, and collectives made of puts
+  (`sim.collectives.algorithms.one_sided`). What it
   lacks (reductions) a training step takes from NCCL, and the plan's note says so; `strict` refuses instead.
 """
 

@@ -12,8 +12,10 @@ Such a module defines
   sim/costs/hardware has a table of its name;
 * ``ORDER``: its place in NCCL's list of algorithms, which decides ties;
 * optionally ``corrected(op, size, proto, model)``: factors on both for one size; ``CHANNELS``: the attribute of
-  `sim.collectives.nccl.search.Graph` that counts its channels; ``CONNECTIONS``: over how many of a channel a GPU receives;
-  ``traffic(plan, group, fabric, settings)``: what TCP sockets have to move (`sim.collectives.wires.socket_traffic.Traffic`).
+  `sim.collectives.nccl.search.Graph` that counts its channels; ``CONNECTIONS``: over how many of a
+  channel a GPU receives;
+  ``traffic(plan, group, fabric, settings)``: what TCP sockets have to move
+  (`sim.collectives.wires.socket_traffic.Traffic`).
 
 Modules without ``estimate`` (pairwise) have no choice to make.
 """

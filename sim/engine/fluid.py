@@ -1,7 +1,8 @@
 """The network as fluid activities that share links by weighted max-min fairness (`sim.engine.fair_share`).
 
 An activity moves ``size`` payload bytes and uses ``usage[l]`` bytes of link ``l`` per payload byte. Activities that
-begin, end or change their cap at one moment are one change: rates are looked up or solved once (`sim.engine.sharing`), at the
+begin, end or change their cap at one moment are one change: rates are looked up or solved once
+(`sim.engine.sharing`), at the
 end of that moment, and only for those that share links, directly or through others, with one that changed. One event
 waits for the next end.
 """

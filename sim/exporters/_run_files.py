@@ -97,7 +97,8 @@ def write_report(
     each: Sequence[str],
     known: dict[str, Any] | None = None,
 ) -> Path:
-    """Write the report, with a tornado of `each`, or the short one; `known` as `validation.index.measured.lookup` has it."""
+    """Write the report, with a tornado of `each`, or the short one; `known` as
+    `validation.index.measured.lookup` has it."""
     from sim import exporters
     from sim.studies import whatif
 

@@ -33,7 +33,8 @@ def write(
 ) -> None:
     """Write the report.
 
-    `tornado` is what `sim.studies.whatif.tornado` found, for the section on what-ifs; `known` what the validation sets have of
+    `tornado` is what `sim.studies.whatif.tornado` found, for the section on what-ifs; `known` what
+    the validation sets have of
     this run and its like (`validation.index.measured.lookup`).
     """
     files.write_text(path, render(result, tornado, known))

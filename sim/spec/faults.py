@@ -37,12 +37,12 @@ class Faults:
         None, "of what a transfer waits before its bytes", low=0
     )
     jitter_link: float | None = key(None, "of the time of a transfer's bytes", low=0)
-    rates: dict[str, str] = table(
+    rates: dict[str, str] = table(  # noqa: RUF009
         "goodput: failures per million GPU-hours by component, such as { gpu = 9 }"
-    )  # noqa: RUF009
-    takes: dict[str, str] = table(
+    )
+    takes: dict[str, str] = table(  # noqa: RUF009
         "goodput: hosts that a failure of a component takes out, such as { rack = 8 }"
-    )  # noqa: RUF009
+    )
     spares: int | None = key(None, "goodput: spare hosts; default 32", low=0)
     degraded: bool = key(
         False,

@@ -51,9 +51,9 @@ class Cluster:
     routing_flows: int = key(
         1, "ecmp: connections between two GPUs, each hashed by itself", low=1
     )
-    set: dict[str, str] = table(
+    set: dict[str, str] = table(  # noqa: RUF009
         'changes to links: "selector.attribute" = value or factor, such as "2x"'
-    )  # noqa: RUF009
+    )
 
 
 @dataclass(frozen=True)

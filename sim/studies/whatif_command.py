@@ -55,7 +55,8 @@ def each(
     factors: str,
     plot: Path | None = None,
 ) -> Table:
-    """`sim.studies.whatif.tornado` of a scenario, with its changes if there are any; `plot` is a file it will be drawn to."""
+    """`sim.studies.whatif.tornado` of a scenario, with its changes if there are any; `plot` is a
+    file it will be drawn to."""
     from sim.studies import whatif
     from sim.studies.whatif_page import check_suffix
 

@@ -114,7 +114,10 @@ class _Run:
             if self.options.rehearse
             else ""
         )
-        return f"{what}, PyTorch {place.torch or 'not here'}, {count} stages, {self.options.minutes:g} minutes{rehearsal}"
+        return (
+            f"{what}, PyTorch {place.torch or 'not here'}, "
+            f"{count} stages, {self.options.minutes:g} minutes{rehearsal}"
+        )
 
     def _stage(self, at: int, stage: Stage, seconds: float) -> None:
         begin = time.time()

@@ -38,7 +38,8 @@ class Skip:
 class Point:
     """One compared case, s. `error`: why there is no prediction. `faint`: not part of the figures.
 
-    `interval`: between which times the measured one should lie, with the probability `sim.analysis.uncertainty.NOMINAL`.
+    `interval`: between which times the measured one should lie, with the probability
+    `sim.analysis.uncertainty.NOMINAL`.
     """
 
     name: str

@@ -199,7 +199,10 @@ def _text(
     anchor: str = "start",
     size: int = 13,
 ) -> str:
-    return f'<text x="{x}" y="{y}" font-weight="{weight}" text-anchor="{anchor}" font-size="{size}">{escape(text)}</text>'
+    return (
+        f'<text x="{x}" y="{y}" font-weight="{weight}" '
+        f'text-anchor="{anchor}" font-size="{size}">{escape(text)}</text>'
+    )
 
 
 def picture() -> str:

@@ -219,7 +219,8 @@ def page(found: Sequence[Source], picture: str) -> str:
 INTRODUCTION = """# Scoreboard
 
 Training steps that others measured and published, and who predicts them how well. Written by
-`python -m validation.report.scoreboard RESULT.json` from what `prestep validate published --json` printed; edit nothing here.
+`python -m validation.report.scoreboard RESULT.json` from what `prestep validate published --json`
+printed; edit nothing here.
 """
 NOTES = f"""* **rows**: those that are judged, of all that are predicted: no constant was taken from their groups, and
   their configuration is complete. **prestep**, **bias**, **rank**: mean absolute and mean signed error, Spearman's rank
@@ -229,7 +230,8 @@ NOTES = f"""* **rows**: those that are judged, of all that are predicted: no con
 * **llm-analysis**: release 0.2.2 from PyPI on the same judged rows (in brackets: on how many; it has no words for
   context parallelism, fp8 and GPUs such as H800, B200 and GB200). As it comes it takes arithmetic to reach the
   datasheet's peak; its source says that about half is reached in training, which is the next column. Run by
-  `python -m validation.bench.peer_llm_analysis`; what it predicted is in `validation/cases/published/{peer.OUTPUT.name}`."""
+  `python -m validation.bench.peer_llm_analysis`; what it predicted is in
+  `validation/cases/published/{peer.OUTPUT.name}`."""
 
 
 def _row(s: Source) -> tuple[str, ...]:

@@ -21,7 +21,8 @@ HEAD = ("question", "about", "answer")
 
 @dataclass(frozen=True)
 class ProbeReport:
-    """All answers; nothing is measured, so there are neither errors nor points (see `validation.report.interface.Report`)."""
+    """All answers; nothing is measured, so there are neither errors nor points (see
+    `validation.report.interface.Report`)."""
 
     name: str
     title: str

@@ -1,6 +1,7 @@
 """Models: named (models/*.toml), read from a Hugging Face config.json, or written inline in a scenario.
 
-All three are the same keys (`sim.spec.sections.Model`); here what was not said gets its default and the whole is checked.
+All three are the same keys (`sim.spec.sections.Model`); here what was not said gets its default
+and the whole is checked.
 """
 
 from __future__ import annotations

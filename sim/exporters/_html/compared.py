@@ -20,7 +20,8 @@ MOST = 6  # measurements of one run that are drawn
 def measured(result: Result, known: Known | None) -> str:
     """Predicted beside measured; "" where nothing is known of this run or of its like.
 
-    `known` is what `validation.index.measured.lookup` found: `cases` of the same run, `neighbours`, and errors of the `family`.
+    `known` is what `validation.index.measured.lookup` found: `cases` of the same run,
+    `neighbours`, and errors of the `family`.
     """
     cases: list[Known] = known["cases"] if known else []
     rows = [(f"{case['set']}: {case['row']}", case["measured"]) for case in cases]

@@ -68,7 +68,10 @@ def roofline(uses: Sequence[KernelUse], gpu: Gpu, dtype: str) -> str:
     ]
     longest = max(u.time for u in shown)
     for u in shown[:MOST]:
-        told = f"{_name(u)}: {_flops(u.speed)}, {u.flops / u.bytes:.3g} flop/B, {format_duration(u.time / u.count)} each"
+        told = (
+            f"{_name(u)}: {_flops(u.speed)}, {u.flops / u.bytes:.3g} flop/B, "
+            f"{format_duration(u.time / u.count)} each"
+        )
         drawn.append(_dot(u, x(u.flops / u.bytes), y(u.speed), longest, told, "dot"))
     said = label(
         "flop per byte of memory traffic",
@@ -100,7 +103,10 @@ def _grid(x: _Axis, y: _Axis) -> list[str]:
 def _bound(x: _Axis, y: _Axis, name: str, peak: float, bandwidth: float) -> list[str]:
     """The limit of a format: the memory's bandwidth up to the ridge, then its peak."""
     start = max(x.low, y.low / bandwidth)
-    points = f"{x(start):.1f},{y(start * bandwidth):.1f} {x(peak / bandwidth):.1f},{y(peak):.1f} {_RIGHT:.1f},{y(peak):.1f}"
+    points = (
+        f"{x(start):.1f},{y(start * bandwidth):.1f} "
+        f"{x(peak / bandwidth):.1f},{y(peak):.1f} {_RIGHT:.1f},{y(peak):.1f}"
+    )
     text, high = f"{_flops(peak)} {name}, {bandwidth / 1e12:.3g} TB/s", y(peak)
     place = high - 5 if high > _TOP + 14 else high + 16
     said = label(text, _RIGHT - 4, place, class_="soft halo", text_anchor="end")

@@ -266,7 +266,10 @@ def _over_time(result: Result, verdict: MemoryVerdict) -> str:
     if found is None:
         return ""
     room = None if verdict.capacity is None else verdict.capacity - verdict.outside
-    text = f"What the allocator of rank {verdict.rank} has handed out in the last step, where the GPU computes what was "
+    text = (
+        f"What the allocator of rank {verdict.rank} has handed out in the last step, "
+        "where the GPU computes what was "
+    )
     keys = legend(
         [(_OWNER_COLOURS.get(owner, "other"), owner) for owner in found.owners]
     )

@@ -372,7 +372,10 @@ def _slow_rank(s: Scenario, gpus: int) -> Iterator[Mistake]:
 
 
 # Keys a rule rests on -> the rule. A key that is already wrong silences its rules: one mistake, one line.
-_BATCH = "training.global_batch training.micro_batch training.grad_accumulation training.microbatches parallel.microbatches"
+_BATCH = (
+    "training.global_batch training.micro_batch training.grad_accumulation "
+    "training.microbatches parallel.microbatches"
+)
 _RULES: list[tuple[str, Callable[..., Iterator[Mistake]]]] = [
     ("cluster cluster.name cluster.file", _one_cluster),
     ("model model.name model.file model.kind", _one_model),

@@ -197,9 +197,8 @@ def _steps(
     for row in database.execute(
         "select * from NVTX_EVENTS where end is not null order by start"
     ):
-        text = row["text"] or words.get(
-            row["textId"] if "textId" in row.keys() else None, ""
-        )  # noqa: SIM118
+        has_id = "textId" in row.keys()  # noqa: SIM118 (a Row is no dict)
+        text = row["text"] or words.get(row["textId"] if has_id else None, "")
         if (
             text
             and NAMED.match(text)
