@@ -147,7 +147,7 @@ class Constants:
         """
         if (algo, proto) not in self.paces:
             raise PrestepError(
-                f"sim/collectives/{algo}.py: CONSTANTS must say how fast {algo} runs under {proto}"
+                f"sim/collectives/algorithms/{algo}.py: CONSTANTS must say how fast {algo} runs under {proto}"
             )
         return self.paces[algo, proto]
 

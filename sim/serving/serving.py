@@ -155,7 +155,7 @@ def prefill_time(p: Pools) -> float:
     gemm = p.gpu.duration(Kernel("gemm", (tokens, width, m.hidden), layout="nt"))
     rate = 2.0 * tokens * width * m.hidden / gemm
     attention = attention_flops(m, tokens) * tokens / tp / rate
-    return m.layers * (gemm + 2 * _reduced(p, tokens, p.prefill[0])) + attention
+    return m.layers * (gemm + 2 * reduce_time(p, tokens, p.prefill[0])) + attention
 
 
 def token_time(p: Pools, worker: tuple[str, ...]) -> float:
@@ -166,11 +166,13 @@ def token_time(p: Pools, worker: tuple[str, ...]) -> float:
     tp, hbm = len(worker), p.gpu.bandwidth
     read = caches / tp / hbm if i.tier == "hbm" else caches / _tier_rate(p, worker)
     return (
-        weights / tp / hbm + read + 2 * m.layers * _reduced(p, i.decode_batch, worker)
+        weights / tp / hbm
+        + read
+        + 2 * m.layers * reduce_time(p, i.decode_batch, worker)
     )
 
 
-def _reduced(p: Pools, tokens: int, worker: tuple[str, ...]) -> float:
+def reduce_time(p: Pools, tokens: int, worker: tuple[str, ...]) -> float:
     """Seconds of one all-reduce of activations among a worker's GPUs."""
     if len(worker) < 2:
         return 0.0
@@ -181,9 +183,7 @@ def _reduced(p: Pools, tokens: int, worker: tuple[str, ...]) -> float:
         p.fabric,
         p.scenario.nccl,
     )
-    return plan.latency + plan.size / min(
-        plan.rate_cap, _rate(p, plan.links, plan.usage)
-    )
+    return plan.duration(p.fabric.links.bandwidth)
 
 
 def _rate(p: Pools, rows: np.ndarray, usage: np.ndarray) -> float:

@@ -24,8 +24,8 @@ FOLDERS = {
     "schedules": "workloads/schedules",
     "exporters": "sim/exporters",
     "topologies": "topologies",
-    "collectives": "sim/collectives",
-    "traces": "workloads/traces",
+    "collectives": "sim/collectives/algorithms",
+    "traces": "workloads/traces/readers",
 }
 EXAMPLES = {name: (folder, code) for folder, name, code in BLOCK.findall(PAGE)}
 
@@ -169,3 +169,67 @@ def test_a_schedule_runs_on_one_host_and_on_many(
         house, "run", "llama8b-pp4-1f1b", "--json", *(f"--set={key}" for key in said)
     )
     assert json.loads(run)["breakdown"]["bubble"] > 0
+
+
+@pytest.mark.parametrize("hosts", [1, 4])
+def test_a_topology_family_is_one_file(house: Path, tmp_path: Path, hosts: int) -> None:
+    """A cluster file names it; a step and a collective run on one host of it and on many."""
+    file = tmp_path / "ring.toml"
+    file.write_text('family = "ring_of_hosts"\n')
+    assert "ring_of_hosts" in prestep(house, "list", "topologies").split()
+    rows = gathered(house, "--cluster", str(file), "--hosts", str(hosts))
+    assert len(rows) == 7 and all(row["time"] > 0 for row in rows)
+    scenario = tmp_path / "step.toml"
+    cluster = f'[cluster]\nfile = "{file}"\nhosts = {hosts}\n'
+    scenario.write_text(
+        f'{cluster}[model]\nname = "llama3.2-1b"\nlayers = 2\n[parallel]\ndp = {8 * hosts}\n'
+    )
+    assert json.loads(prestep(house, "run", str(scenario), "--json"))["step_time"] > 0
+
+
+def test_a_cluster_a_model_and_a_scenario_are_one_file_each(house: Path) -> None:
+    """Copied where the page says, each is found by its name, and a step runs with all of them."""
+    model = re.search(r"## A model\s+```toml\n(.*?)```", PAGE, re.DOTALL)
+    assert model
+    (house / "workloads" / "models" / "toy-model.toml").write_text(model[1])
+    cluster = 'extends = "h200-host-4"\n'
+    (house / "topologies" / "clusters" / "toy-cluster.toml").write_text(cluster)
+    scenario = '[cluster]\nname = "toy-cluster"\n[model]\nname = "toy-model"\nlayers = 2\n[parallel]\ndp = 4\n'
+    (house / "workloads" / "scenarios" / "toy-scenario.toml").write_text(scenario)
+    for kind in ("models", "scenarios", "clusters"):
+        assert f"toy-{kind.removesuffix('s')}" in prestep(house, "list", kind).split()
+    assert json.loads(prestep(house, "run", "toy-scenario", "--json"))["step_time"] > 0
+
+
+def test_a_trace_format_is_one_file(house: Path, tmp_path: Path) -> None:
+    """A recording of that format is replayed: its step takes as long as it says."""
+    head = "kind,stream,name,start_us,duration_us,launch"
+    rows = [
+        head,
+        "step,1,first,0,100,-1",
+        "launch,1,launch,0,4,1",
+        "kernel,7,gemm,8,50,1",
+    ]
+    (tmp_path / "rank0.log0").write_text(
+        "\n".join([*rows, "step,1,second,100,100,-1", ""])
+    )
+    made = json.loads(prestep(house, "replay", str(tmp_path), "--json"))
+    assert made["simulated_step_time"]["0"]["first"] == pytest.approx(100e-6)
+
+
+def test_an_exporter_is_one_file(house: Path) -> None:
+    """`write` answers to its suffix, from Python as the page says."""
+    code = (
+        "from sim.exporters import write; from sim.predict import predict; from sim.spec.load import load_scenario;"
+        "write(predict(load_scenario('workloads/scenarios/mlp-ddp4.toml')), 'shares.csv')"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(house)}
+    run = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=house,
+        env=environment,
+        capture_output=True,
+        text=True,
+    )
+    assert run.returncode == 0, run.stderr
+    assert (house / "shares.csv").read_text().startswith("share,seconds")

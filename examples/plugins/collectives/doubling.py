@@ -1,4 +1,4 @@
-"""All-gather by recursive doubling, as an algorithm that NCCL would choose. Copy it into sim/collectives/."""
+"""All-gather by recursive doubling, which NCCL may choose. Copy it into sim/collectives/algorithms/."""
 
 from __future__ import annotations
 

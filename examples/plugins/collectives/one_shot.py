@@ -1,4 +1,4 @@
-"""All-gather in one step: every rank writes its part straight to all others. Copy it into sim/collectives/."""
+"""All-gather in one step: every rank writes its part to all others. Copy it into sim/collectives/algorithms/."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Steps, launches and kernels of one rank from a CSV file with the head below. Copy it into workloads/traces/."""
+"""One rank's steps, launches and kernels from CSV with the head below. Copy it into workloads/traces/readers/."""
 
 from __future__ import annotations
 
