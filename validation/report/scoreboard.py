@@ -222,15 +222,17 @@ Training steps that others measured and published, and who predicts them how wel
 `python -m validation.report.scoreboard RESULT.json` from what `prestep validate published --json`
 printed; edit nothing here.
 """
-NOTES = f"""* **rows**: those that are judged, of all that are predicted: no constant was taken from their groups, and
-  their configuration is complete. **prestep**, **bias**, **rank**: mean absolute and mean signed error, Spearman's rank
-  correlation of times over all judged rows of the source.
+NOTES = f"""* **rows**: those that are judged, of all that are predicted. No constant was taken from
+  their groups, and their configuration is complete. Constants were taken from other rows of the same source, most of
+  all of vTrain's on one node: [what rests on that](published.md#what-rests-on-fits-per-source).
+* **prestep**, **bias**, **rank**: mean absolute error, mean signed error, and Spearman's rank correlation of times,
+  over all judged rows of the source.
 * **best peer as it comes**: the least mean error of the simulators and calculators that were run on the same source
-  without fitting them to it, over all of its rows. They compare roughly: our rows are a part of those.
-* **llm-analysis**: release 0.2.2 from PyPI on the same judged rows (in brackets: on how many; it has no words for
-  context parallelism, fp8 and GPUs such as H800, B200 and GB200). As it comes it takes arithmetic to reach the
-  datasheet's peak; its source says that about half is reached in training, which is the next column. Run by
-  `python -m validation.bench.peer_llm_analysis`; what it predicted is in
+  without fitting them to it, over all of its rows. Ours are a part of those rows, so the two compare roughly.
+* **llm-analysis**: release 0.2.2 from PyPI on the same judged rows (in brackets: on how many; it cannot express
+  context parallelism, fp8 and GPUs such as H800, B200 and GB200). As it comes it lets arithmetic reach the
+  datasheet's peak; its source says that training reaches about half, which is the next column. Run by
+  `python -m validation.bench.peer_llm_analysis`; its predictions are in
   `validation/cases/published/{peer.OUTPUT.name}`."""
 
 
