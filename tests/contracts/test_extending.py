@@ -233,3 +233,55 @@ def test_an_exporter_is_one_file(house: Path) -> None:
     )
     assert run.returncode == 0, run.stderr
     assert (house / "shares.csv").read_text().startswith("share,seconds")
+
+
+PLACES_OF_A_GPU = ['extends = "h200-host-4"', 'extends = "rail-h100"']
+
+
+@pytest.mark.parametrize("place", PLACES_OF_A_GPU)
+def test_a_gpu_is_one_file(house: Path, tmp_path: Path, place: str) -> None:
+    """The datasheet of another GPU under a new name: steps and collectives on a host of it, and on many."""
+    hardware = house / "sim" / "costs" / "hardware"
+    (hardware / "toy-gpu.toml").write_text((hardware / "h100.toml").read_text())
+    (tmp_path / "toys.toml").write_text(f'{place}\ngpu = "toy-gpu"\n')
+    scenario = tmp_path / "step.toml"
+    ranks, hosts = (16, "hosts = 2\n") if "rail" in place else (4, "")
+    model = '[model]\nname = "llama3.2-1b"\nlayers = 2\n'
+    scenario.write_text(
+        f'[cluster]\nfile = "{tmp_path / "toys.toml"}"\n{hosts}{model}[parallel]\ndp = {ranks}\n'
+    )
+    made = json.loads(prestep(house, "run", str(scenario), "--json"))
+    assert made["step_time"] > 0 and made["evidence"]["guess"] > 0
+
+
+@pytest.mark.parametrize("hosts", [1, 4])
+def test_a_routing_policy_is_one_file(house: Path, hosts: int) -> None:
+    """Its name is a value of cluster.routing, on one host and on many."""
+    policies = house / "topologies" / "policies"
+    (policies / "toy.py").write_text((policies / "shortest.py").read_text())
+    assert "toy" in prestep(house, "list", "routings").split()
+    said = (
+        "cluster.name=rail-h100",
+        f"cluster.hosts={hosts}",
+        "cluster.routing=toy",
+        "model.layers=2",
+    )
+    said += (f"parallel.dp={8 * hosts}", f"training.global_batch={8 * hosts}")
+    words = [f"--set={key}" for key in said]
+    made = json.loads(prestep(house, "run", "llama8b-fsdp4", "--json", *words))
+    assert made["step_time"] > 0
+
+
+def test_a_storage_system_is_one_file(house: Path) -> None:
+    """Its name is where checkpoints go."""
+    folder = house / "sim" / "costs" / "storage"
+    (folder / "toy-storage.toml").write_text((folder / "weka.toml").read_text())
+    assert "toy-storage" in prestep(house, "list", "storage").split()
+    said = (
+        "checkpoint.every=1000",
+        "checkpoint.storage=toy-storage",
+        "checkpoint.mode=sharded",
+    )
+    words = [f"--set={key}" for key in said]
+    made = json.loads(prestep(house, "run", "llama1b-ddp4", "--json", *words))
+    assert made["step_time"] > 0
