@@ -12,7 +12,7 @@ from topologies import load_cluster
 from topologies.routes.batch import Batch
 from validation.bench import performance
 
-# Messages that a workload sends, and how far our prediction may lie from the peer's.
+# Messages that the peer plays, and how far our prediction may lie from its own.
 MESSAGES = {
     "G1": (2 * 511 * 512, 0.05),
     "G2": (2 * 4095 * 4096, 0.05),
@@ -25,21 +25,20 @@ MESSAGES = {
 
 @pytest.mark.parametrize("name", MESSAGES)
 def test_a_workload_of_a_peer(benchmark: Any, name: str) -> None:
-    """Every message is played, and the time is the peer's within what its page says."""
+    """A handful of events whatever the ranks, and the time is the peer's within what the page says."""
     messages, near = MESSAGES[name]
     time, counts = benchmark.pedantic(performance.CASES[name].run, rounds=1)
-    assert counts == {"messages": messages}
+    assert counts["messages"] == messages and counts["events"] <= 100
     assert time == pytest.approx(performance.CASES[name].predicted, rel=near)
 
 
 def test_a_permutation(benchmark: Any) -> None:
-    """Transfers that end together are one solution: far fewer than flows."""
+    """Flows that end together are one solution: far fewer than flows."""
     time, counts = benchmark.pedantic(performance.permutation, rounds=1)
-    assert (
-        counts["solves"] <= 30
-        and 1 <= counts["median slowdown"] <= counts["worst slowdown"]
-    )
-    assert time == pytest.approx(counts["worst slowdown"] * 2e6 / 12.5e9)
+    assert counts["solves"] <= 80
+    assert 1 <= counts["median slowdown"] <= counts["worst slowdown"]
+    alone = 2e6 / 12.5e9 + 6 * 1e-6  # the last to end crosses three tiers
+    assert time == pytest.approx(counts["worst slowdown"] * alone)
 
 
 @pytest.mark.parametrize("op", ["all_reduce", "all_to_all"])

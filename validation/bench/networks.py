@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import pairwise
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import numpy as np
 
@@ -10,6 +13,7 @@ from topologies import fat_tree, rail_optimized
 from topologies.core.quantity import LinkSpec, Quantity
 from topologies.fabric import Fabric
 from topologies.fabric.builder import FabricBuilder
+from topologies.files.importers import astra_sim
 
 GIB = float(1 << 30)  # ASTRA-sim's analytical network takes a GB for 2^30 bytes
 
@@ -19,23 +23,44 @@ def link(bandwidth: float, latency: float, why: str) -> LinkSpec:
     return LinkSpec(Quantity(bandwidth, "guess", why), Quantity(latency, "guess", why))
 
 
-def ring(ranks: int, bandwidth: float = 50 * GIB, latency: float = 500e-9) -> Fabric:
-    """A cable from each GPU to the next."""
-    builder = FabricBuilder()
-    gpus = [builder.node(f"gpu{at}", "gpu", f"host{at}") for at in range(ranks)]
-    builder.cables(
-        gpus,
-        gpus[1:] + gpus[:1],
-        "dim0",
-        link(bandwidth, latency, "ASTRA-sim, 1-D Ring"),
+def astra(**dimensions: Sequence[str | float]) -> Fabric:
+    """ASTRA-sim's network file with these keys, imported as users import one."""
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "network.yml"
+        path.write_text(
+            "".join(
+                f"{key}: [ {', '.join(map(str, values))} ]\n"
+                for key, values in dimensions.items()
+            )
+        )
+        return astra_sim.read(path)
+
+
+def astra_ring(ranks: int) -> Fabric:
+    """ASTRA-sim's 1-D ring: a cable of 50 GiB/s and 500 ns from each NPU to the next."""
+    return astra(
+        topology=["Ring"], npus_count=[ranks], bandwidth=[50.0], latency=[500.0]
     )
-    return builder.finish(f"ring-{ranks}", "h100")
+
+
+def astra_hierarchy(ranks: int) -> Fabric:
+    """Hosts of eight under a switch of 400 GiB/s, and a switch of 50 GiB/s for each place in a host."""
+    counts = [8, ranks // 8]
+    return astra(
+        topology=["Switch", "Switch"],
+        npus_count=counts,
+        bandwidth=[400.0, 50.0],
+        latency=[936.25, 500.0],
+    )
 
 
 def switch(
     ranks: int, bandwidth: float = 400 * GIB, latency: float = 936.25e-9
 ) -> Fabric:
-    """All GPUs under one switch; `latency` is that of each of the two links, as in ASTRA-sim."""
+    """All GPUs under one switch; `latency` is that of each of the two links, as in ASTRA-sim.
+
+    As its file would be imported, but for the hosts: 4,096 GPUs in one are routed a pair at a time.
+    """
     builder = FabricBuilder()
     gpus = [builder.node(f"gpu{at}", "gpu", f"host{at}") for at in range(ranks)]
     hub = builder.node("switch0", "switch")
@@ -43,29 +68,6 @@ def switch(
         gpus, [hub] * ranks, "dim0", link(bandwidth, latency, "ASTRA-sim, 1-D Switch")
     )
     return builder.finish(f"switch-{ranks}", "h100")
-
-
-def hierarchy(ranks: int, per_host: int = 8) -> Fabric:
-    """Hosts of eight under a switch of 400 GiB/s, and a switch of 50 GiB/s for each place in a host."""
-    builder, part = FabricBuilder(), FabricBuilder()
-    inner = [part.node(f"gpu{at}", "gpu") for at in range(per_host)]
-    part.cables(
-        inner,
-        [part.node("switch", "nvswitch")] * per_host,
-        "nvlink",
-        link(400 * GIB, 936.25e-9, "dim 0"),
-    )
-    hosts = [f"host{at}" for at in range(ranks // per_host)]
-    builder.repeat(part, hosts)
-    for at in range(per_host):
-        hub = builder.node(f"switch{at}", "switch")
-        builder.cables(
-            [f"{host}/gpu{at}" for host in hosts],
-            [hub] * len(hosts),
-            "nic",
-            link(50 * GIB, 500e-9, "dim 1"),
-        )
-    return builder.finish(f"hierarchy-{ranks}", "h100")
 
 
 def rails(gpus: int) -> Fabric:

@@ -14,22 +14,31 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
-from sim.engine import lockstep, transfers
+from sim.collectives.plan import Plan
 from sim.engine.fair_share import Incidence, rates
-from sim.engine.lockstep import Cost
-from topologies.fabric import ecmp
+from topologies.fabric import Fabric, ecmp
 from validation.bench import networks, steps
+from validation.bench.collectives import (
+    BARE,
+    Operation,
+    Wire,
+    activity,
+    exchange,
+    halving_doubling,
+    play,
+    ring,
+)
 
 SIZE = 256 * 2.0**20
 MIB = 2.0**20
 # SimAI: 3 us of sending per message (AS_SEND_LAT of its README's commands), packets of 9000 B with 48 B of Ethernet,
 # IP, UDP and its own headers (ns-3 point-to-point, 14 + 20 + 8 + 6), switches that store and forward.
-SIMAI = Cost(start=3e-6, packet=9048.0, header=9048 / 9000)
+SIMAI = Wire(start=3e-6, packet=9048.0, header=9048 / 9000)
 
 
 @dataclass(frozen=True)
@@ -59,71 +68,102 @@ class Case:
 Counted = tuple[float, dict[str, float]]
 
 
-def ring_messages() -> Counted:
+def alone(fabric: Fabric, plans: Mapping[str, Plan], messages: int) -> Counted:
+    """Collectives that begin at once, and the messages that a peer plays for them."""
+    run = play(fabric, [[Operation(0, name)] for name in plans], plans)
+    return run.finished, {"messages": messages, "events": run.events}
+
+
+def one_ring(fabric: Fabric, wire: Wire = BARE) -> Counted:
+    """An all-reduce around all GPUs."""
+    gpus = fabric.positions(fabric.gpus)
+    plan = activity(fabric, SIZE, ring(gpus[None, :]), wire)
+    return alone(fabric, {"ring": plan}, 2 * (len(gpus) - 1) * len(gpus))
+
+
+def ring_of_cables() -> Counted:
     """G1: a ring of 512."""
-    fabric = networks.ring(512)
-    played = lockstep.ring(fabric, [fabric.positions(fabric.gpus).tolist()], SIZE)
-    return played.time, {"messages": played.messages}
+    return one_ring(networks.astra_ring(512))
 
 
-def switch_ring() -> Counted:
+def ring_on_a_switch() -> Counted:
     """G2: a ring of 4,096 on a switch, which takes in whole messages as ASTRA-sim's congestion-aware network does."""
-    fabric = networks.switch(4096)
-    whole = Cost(packet=SIZE / 4096)
-    played = lockstep.ring(
-        fabric, [fabric.positions(fabric.gpus).tolist()], SIZE, cost=whole
-    )
-    return played.time, {"messages": played.messages}
+    return one_ring(networks.switch(4096), Wire(packet=SIZE / 4096))
 
 
-def hierarchy(ranks: int) -> Counted:
-    """G3: rings of eight, halving and doubling over the hosts, four chunks."""
-    fabric = networks.hierarchy(ranks)
-    played = lockstep.hierarchical(
-        fabric, fabric.positions(fabric.gpus).reshape(-1, 8), SIZE, 4
-    )
-    return played.time, {"messages": played.messages}
+def hierarchy(ranks: int, chunks: int = 4) -> Counted:
+    """G3: rings of eight, halving and doubling over the hosts, four chunks.
+
+    Both dimensions work at once on different chunks: each is scattered inside its host, reduced between hosts, and
+    gathered inside again.
+    """
+    fabric = networks.astra_hierarchy(ranks)
+    hosts = fabric.positions(fabric.gpus).reshape(-1, 8)
+    part, inner, outer = SIZE / chunks, ring(hosts, passes=1), halving_doubling(hosts.T)
+    plans = {
+        "inside": activity(fabric, part, inner),
+        "between": activity(fabric, part / 8, outer),
+    }
+    scattered = [Operation(0, "inside") for _ in range(chunks)]
+    reduced = [Operation(1, "between", (chunk,)) for chunk in range(chunks)]
+    gathered = [Operation(0, "inside", (chunks + chunk,)) for chunk in range(chunks)]
+    run = play(fabric, [[*scattered, *reduced, *gathered]], plans)
+    steps = 2 * sum(step.times for step in inner) + sum(step.times for step in outer)
+    return run.finished, {"messages": chunks * ranks * steps, "events": run.events}
 
 
 def all_to_all(ranks: int) -> Counted:
     """G4: every rank sends 1 / n of 256 MiB to every other, all at once: the fullest link decides."""
     fabric = networks.switch(ranks)
-    gpus = fabric.positions(fabric.gpus)
-    loads = fabric.exchange(gpus, gpus, SIZE / ranks)
-    latency = 2 * float(fabric.links.latency[0])
-    return float((loads / fabric.links.bandwidth).max()) + latency, {
-        "messages": ranks * (ranks - 1)
-    }
+    return alone(fabric, {"exchange": exchange(fabric, SIZE)}, ranks * (ranks - 1))
 
 
 def rail_groups(gpus: int, size: float) -> Counted:
     """G8: an all-reduce in each of eight rails at once."""
     fabric = networks.rails(gpus)
-    groups = fabric.positions(fabric.gpus).reshape(-1, 8).T
-    played = lockstep.ring(fabric, groups, size, cost=SIMAI)
-    return played.time, {"messages": played.messages}
+    rails = fabric.positions(fabric.gpus).reshape(-1, 8).T
+    plans = {
+        f"rail {at}": activity(fabric, size, ring(rail[None, :]), SIMAI)
+        for at, rail in enumerate(rails)
+    }
+    return alone(fabric, plans, 2 * (rails.shape[1] - 1) * gpus)
 
 
 def permutation(seed: int = 0) -> Counted:
     """G9: 1,024 flows of 2 MB, each to a host of its own, on paths drawn by hash."""
-    fabric = networks.three_tiers()
+    fabric, size = networks.three_tiers(), 2e6
     order = np.random.default_rng(seed).permutation(len(fabric.gpus))
     flows = [
         (fabric.gpus[a], fabric.gpus[b], 0)
         for a, b in enumerate(order.tolist())
         if a != b
     ]
-    sizes = np.full(len(flows), 2e6)
-    done = transfers.ends(
-        ecmp.paths(fabric, flows, seed), sizes, fabric.links.bandwidth
-    )
-    slow = done.time / (2e6 / 12.5e9)
-    counts = {
-        "flows": len(flows),
-        "solves": done.solves,
-        "median slowdown": float(np.median(slow)),
+    plans = {
+        f"{src} to {dst}": Plan(
+            "send",
+            size,
+            (),
+            "",
+            "",
+            0,
+            float(fabric.links.latency[rows].sum()),
+            rows,
+            share,
+            float("inf"),
+            "guess",
+        )
+        for (src, dst, _), (rows, share) in zip(
+            flows, ecmp.paths(fabric, flows, seed), strict=True
+        )
     }
-    return float(done.time.max()), counts | {
+    run = play(fabric, [[Operation(0, name)] for name in plans], plans)
+    ends = np.array([end[0, 0] for end in run.end])
+    empty = np.array([plan.duration(fabric.links.bandwidth) for plan in plans.values()])
+    slow = ends / empty
+    return run.finished, {
+        "flows": len(flows),
+        "solves": run.solves,
+        "median slowdown": float(np.median(slow)),
         "p90 slowdown": float(np.quantile(slow, 0.9)),
         "worst slowdown": float(slow.max()),
     }
@@ -153,7 +193,7 @@ NAN = float("nan")
 CASES = {
     "G1": Case(
         "ring all-reduce, 512 ranks",
-        ring_messages,
+        ring_of_cables,
         "ASTRA-sim aware 0.77 s, 101 MB",
         10.740208e-3,
         1.0,
@@ -161,7 +201,7 @@ CASES = {
     ),
     "G2": Case(
         "ring, 4,096 on a switch",
-        switch_ring,
+        ring_on_a_switch,
         "ASTRA-sim aware 96.7 s, 5,452 MB",
         18.136765e-3,
         1.0,

@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 
 from sim.collectives.plan import Plan
-from sim.engine import lockstep
 from sim.engine.engine import Machine, execute
 from sim.graph.kernel import Kernel
-from sim.graph.opgraph import KERNEL, Comm, OpGraph, Program
+from sim.graph.opgraph import Comm, OpGraph, Program
 from sim.predict import predict
 from sim.spec.load import parse_scenario
 from validation.bench import networks
+from validation.bench.collectives import Operation, activity, play, ring
 
 Counted = tuple[float, dict[str, float]]
 MIB = 2.0**20
@@ -68,91 +68,28 @@ DEEPSEEK = {
 }
 
 
-def chakra(ranks: int) -> Counted:
+def chakra(ranks: int, layers: int = 32) -> Counted:
     """G5: 64 layers' passes of two halves, each followed by an all-reduce of 8 ranks; gradients' beside."""
-    fabric = networks.hierarchy(ranks)
+    fabric = networks.astra_hierarchy(ranks)
     hosts = fabric.positions(fabric.gpus).reshape(-1, 8)
-    tp = lockstep.ring(fabric, hosts[:1].tolist(), 64 * MIB).time
-    dp = lockstep.ring(fabric, hosts.T.tolist(), 52 * MIB).time
-    graph = _training_step(32)
-    durations = {"tp": tp, "dp": dp}
-
-    def plan(comm: Comm) -> Plan:
-        nothing = np.empty(0, dtype=np.int64)
-        return Plan(
-            comm.op,
-            0.0,
-            (),
-            "ring",
-            "",
-            0,
-            durations[comm.axis],
-            nothing,
-            np.empty(0),
-            float("inf"),
-            "guess",
-        )
-
-    machine = Machine(
-        np.array([1e-3, 2e-3]),
-        lambda k, c: 1.0,
-        plan,
-        fabric.links.bandwidth,
-        1.0,
-        0.0,
-        0.0,
-        {},
-        exclusive=False,
-    )
-    run = execute(graph, machine, 1)
-    return run.finished, {"operations": graph.operations, "events": run.events}
-
-
-def _training_step(layers: int) -> OpGraph:
-    """One rank of the step: compute, tensor-parallel and data-parallel streams."""
-    kind, stream, payload, deps, comms = [], [], [], [], []  # type: tuple[list[int], list[int], list[int], list[tuple[int, ...]], list[Comm]]
-
-    def add(what: int, where: int, which: int, after: tuple[int, ...]) -> int:
-        for column, value in ((kind, what), (stream, where), (payload, which)):
-            column.append(value)
-        deps.append(after)
-        return len(kind) - 1
-
-    def meet(axis: str, size: float, after: int) -> int:
-        comms.append(Comm("all_reduce", size, ((0,),), axis, 1))
-        return add(1, 1 if axis == "tp" else 2, len(comms) - 1, (after,))
-
-    last: tuple[int, ...] = ()
-    for backward in (False, True):
+    plans = {
+        "tp": activity(fabric, 64 * MIB, ring(hosts)),
+        "dp": activity(fabric, 52 * MIB, ring(hosts.T)),
+    }
+    program: list[Operation] = []
+    reduced: tuple[
+        int, ...
+    ] = ()  # the last tensor-parallel all-reduce, which the next kernel waits for
+    for backward, seconds in ((False, 1e-3), (True, 2e-3)):
         for _ in range(layers):
             for _half in range(2):
-                last = (meet("tp", 64 * MIB, add(KERNEL, 0, int(backward), last)),)
+                program.append(Operation(0, seconds, reduced))
+                program.append(Operation(1, "tp", (len(program) - 1,)))
+                reduced = (len(program) - 1,)
             if backward:
-                meet("dp", 52 * MIB, last[0])
-    n = len(kind)
-    zeros = np.zeros(n, dtype=np.int64)
-    program = Program(
-        0,
-        np.array(kind),
-        np.array(stream),
-        np.array(payload),
-        np.zeros(n),
-        tuple(deps),
-        zeros,
-        zeros,
-        zeros,
-        tuple((c,) for c in range(len(comms))),
-        ("",) * n,
-    )
-    kernels = (Kernel("gemm", (1,)), Kernel("gemm", (2,)))
-    return OpGraph(
-        (program,),
-        kernels,
-        tuple(comms),
-        ("compute", "tp", "dp"),
-        ("forward",),
-        {0: (0,)},
-    )
+                program.append(Operation(2, "dp", reduced))
+    run = play(fabric, [program], plans)
+    return run.finished, {"operations": len(program), "events": run.events}
 
 
 def step(tables: dict[str, Any], **changes: dict[str, Any]) -> Counted:
