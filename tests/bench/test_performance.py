@@ -10,7 +10,7 @@ import pytest
 from sim.collectives import plan_collective
 from topologies import load_cluster
 from topologies.routes.batch import Batch
-from validation.bench import performance
+from validation.bench import peers
 
 # Messages that the peer plays, and how far our prediction may lie from its own.
 MESSAGES = {
@@ -27,14 +27,14 @@ MESSAGES = {
 def test_a_workload_of_a_peer(benchmark: Any, name: str) -> None:
     """A handful of events whatever the ranks, and the time is the peer's within what the page says."""
     messages, near = MESSAGES[name]
-    time, counts = benchmark.pedantic(performance.CASES[name].run, rounds=1)
+    time, counts = benchmark.pedantic(peers.CASES[name].run, rounds=1)
     assert counts["messages"] == messages and counts["events"] <= 100
-    assert time == pytest.approx(performance.CASES[name].predicted, rel=near)
+    assert time == pytest.approx(peers.CASES[name].predicted, rel=near)
 
 
 def test_a_permutation(benchmark: Any) -> None:
     """Flows that end together are one solution: far fewer than flows."""
-    time, counts = benchmark.pedantic(performance.permutation, rounds=1)
+    time, counts = benchmark.pedantic(peers.permutation, rounds=1)
     assert counts["solves"] <= 80
     assert 1 <= counts["median slowdown"] <= counts["worst slowdown"]
     alone = 2e6 / 12.5e9 + 6 * 1e-6  # the last to end crosses three tiers

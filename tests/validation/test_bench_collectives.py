@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from sim.collectives.plan import Plan
 from topologies.fabric import Fabric, ecmp
-from validation.bench import networks, performance
+from validation.bench import networks, peers
 from validation.bench.collectives import (
     Operation,
     Step,
@@ -79,8 +79,8 @@ def test_halving_and_doubling_moves_what_a_ring_moves() -> None:
 
 def test_hierarchies_are_no_faster_than_their_links() -> None:
     """More chunks overlap the two dimensions; neither dimension is faster than its bytes."""
-    times = [performance.hierarchy(64, chunks)[0] for chunks in (1, 2, 8)]
-    size = performance.SIZE
+    times = [peers.hierarchy(64, chunks)[0] for chunks in (1, 2, 8)]
+    size = peers.SIZE
     inner, outer = 2 * 7 / 8 * size / (400 * GIB), 2 * 7 / 8 * size / 8 / (50 * GIB)
     assert times[0] > times[1] > times[2] > max(inner, outer)
 

@@ -15,9 +15,9 @@ from sim.graph.opgraph import Comm, OpGraph, Program
 from sim.predict import predict
 from sim.spec.load import parse_scenario
 from validation.bench import networks
+from validation.bench.case import NAN, Case, Counted
 from validation.bench.collectives import Operation, activity, play, ring
 
-Counted = tuple[float, dict[str, float]]
 MIB = 2.0**20
 # Llama 3 405B as its paper has it (arXiv 2407.21783, table 4): 16,384 GPUs, TP 8, PP 16, DP 128, 16M tokens.
 LLAMA = {
@@ -220,3 +220,91 @@ CURVE = (8, 64, 512, 1024, 2048, 4096, 8192, 16_384, 32_768, 65_536, 131_072)
 
 def curve_case(gpus: int) -> Callable[[], Counted]:
     return lambda: step(curve_point(gpus))
+
+
+CASES = {
+    "G5-512": Case(
+        "training step, 512 ranks",
+        lambda: chakra(512),
+        "ASTRA-sim 26.8 s, 215 MB",
+        220.891734e-3,
+        2.0,
+        300,
+    ),
+    "G5-4096": Case(
+        "training step, 4,096 ranks",
+        lambda: chakra(4096),
+        "ASTRA-sim > 300 s, 2,155 MB, stopped",
+        NAN,
+        5.0,
+        500,
+    ),
+    "G6": Case(
+        "Llama 3 405B, 16,384 H100",
+        lambda: step(LLAMA),
+        "(none can)",
+        NAN,
+        5.0,
+        1000,
+    ),
+    "G6-slow": Case(
+        "the same, one slow GPU",
+        lambda: step(LLAMA, faults={"slow_rank": 3000, "slow_factor": 1.3}),
+        "(none can)",
+        NAN,
+        120.0,
+        6000,
+    ),
+    "G7": Case(
+        "GPT-3 175B, 64 A100, warm",
+        warm_estimate,
+        "Calculon 1.9 ms, warm",
+        13.75,
+        60.0,
+        1000,
+    ),
+    "deepseek": Case(
+        "DeepSeek-V3, 2,048 H800",
+        lambda: step(DEEPSEEK),
+        "(none)",
+        NAN,
+        10.0,
+        1000,
+    ),
+    "slow-1024": Case(
+        "1,024 GPUs, one slow, one NIC degraded",
+        slow_and_degraded,
+        "(none)",
+        NAN,
+        60.0,
+        1000,
+    ),
+    "G10c": Case(
+        "16,384 streams",
+        lambda: streams(16_384, 8),
+        "(goal: 300 k events/s)",
+        NAN,
+        10.0,
+        2000,
+    ),
+    "engine": Case(
+        "1,000 streams",
+        lambda: streams(1000, 200),
+        "(goal: 100 k operations/s)",
+        NAN,
+        10.0,
+        500,
+    ),
+}
+# Llama 3 70B, a step with its report: cost grows with distinct work, not with GPUs.
+CASES |= {
+    f"curve-{n}": Case(
+        f"{n:,} GPUs",
+        curve_case(n),
+        "",
+        NAN,
+        20.0 if n <= 100_000 else 30.0,
+        2000,
+    )
+    for n in CURVE
+}
