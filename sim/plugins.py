@@ -5,14 +5,78 @@ Nothing is registered by hand and nothing is imported to be listed.
 
 from __future__ import annotations
 
+import ast
+import contextlib
 import importlib
 import importlib.util
 import pkgutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from sim.errors import InputError, PrestepError, unknown
+
+
+@dataclass(frozen=True)
+class Outline:
+    """What a plug-in's file says without being imported.
+
+    Attributes
+    ----------
+    summary : str
+        First line of its docstring.
+    functions : frozenset of str
+        Functions that it defines.
+    constants : mapping
+        Its literals, by name.
+    """
+
+    summary: str
+    functions: frozenset[str]
+    constants: Mapping[str, Any]
+
+
+def outlines(package: str) -> dict[str, Outline]:
+    """The outlines of all plug-ins of a package; their imports may be missing.
+
+    Raises
+    ------
+    PrestepError
+        If the package does not exist.
+    """
+    found = {
+        name: importlib.util.find_spec(at) for name, at in discover(package).items()
+    }
+    return {
+        name: _outline(Path(spec.origin).read_text(encoding="utf-8"))
+        for name, spec in found.items()
+        if spec is not None and spec.origin is not None
+    }
+
+
+def _outline(text: str) -> Outline:
+    module = ast.parse(text)
+    functions = [node.name for node in module.body if isinstance(node, ast.FunctionDef)]
+    assigned = [node for node in module.body if isinstance(node, ast.Assign)]
+    return Outline(
+        (ast.get_docstring(module) or "").partition("\n")[0],
+        frozenset(functions),
+        {name: value for node in assigned for name, value in _literals(node)},
+    )
+
+
+def _literals(node: ast.Assign) -> Iterator[tuple[str, Any]]:
+    """Names and values of `A = 1` and `A, B = 1, 2`, as far as they are literals."""
+    for target in node.targets:
+        pairs = [(target, node.value)]
+        if isinstance(target, ast.Tuple) and isinstance(node.value, ast.Tuple):
+            pairs = list(zip(target.elts, node.value.elts, strict=False))
+        for name, value in pairs:
+            if isinstance(name, ast.Name):
+                with contextlib.suppress(ValueError):
+                    yield name.id, ast.literal_eval(value)
 
 
 def discover(package: str) -> dict[str, str]:

@@ -25,8 +25,8 @@ _PLUGINS = {
     "topologies": ("topologies", "build"),
     "exporters": ("sim.exporters", "write"),
     "routings": ("topologies.policies", "spread"),
-    "probes": ("validation.measure.probes", "measure"),
 }
+_PROBES = "validation.measure.probes"  # read without PyTorch, which they import
 
 
 def names(kind: str) -> list[str]:
@@ -54,10 +54,11 @@ def names(kind: str) -> list[str]:
             ("creation",) if kind == "collectives" else ()
         )  # no plan of bytes: it costs time before the first one
         return sorted((*plugins.providers(*_PLUGINS[kind]), *also))
+    if kind == "probes":
+        return sorted(plugins.discover(_PROBES))
+    code = (*_PLUGINS, "probes", "schedules")
     raise InputError(
-        unknown(
-            "list", "", kind, [*_FOLDERS, *_FOLDERS_OF_FOLDERS, *_PLUGINS, "schedules"]
-        )
+        unknown("list", "", kind, [*_FOLDERS, *_FOLDERS_OF_FOLDERS, *code])
     )
 
 
@@ -81,6 +82,8 @@ def summaries(kind: str) -> dict[str, str]:
             name: (module.__doc__ or "").partition("\n")[0]
             for name, module in modules.items()
         }
+    if kind == "probes":
+        return {name: one.summary for name, one in plugins.outlines(_PROBES).items()}
     if kind in _FOLDERS_OF_FOLDERS:
         package, folder, file = _FOLDERS_OF_FOLDERS[kind]
         paths = {name: _home(package) / folder / name / file for name in names(kind)}

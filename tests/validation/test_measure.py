@@ -15,9 +15,10 @@ import pytest
 from click.testing import CliRunner
 
 import cli
+from sim import plugins
 from sim.errors import InputError
 from validation.measure import bundle, cases, launch, plan
-from validation.measure.options import Options, Place, look, names
+from validation.measure.options import PROBES, Options, Place, look, names
 from validation.measure.session import Session
 from validation.measure.sizes import SIZES
 
@@ -64,11 +65,40 @@ def told(path: Path, name: str) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("name", names())
-def test_every_probe_says_what_it_is_and_is_imported_without_pytorch(name: str) -> None:
+def test_every_probe_says_what_it_is_without_being_imported(name: str) -> None:
     """A probe is a file with TITLE, NEEDS, WEIGHT and measure(session)."""
-    probe = plan.load(name)
-    assert probe.TITLE and probe.NEEDS in ("host", "gpu", "gpus") and probe.WEIGHT > 0
-    assert callable(probe.measure) and "torch" not in vars(probe)
+    probe = plan.probes()[name]
+    assert probe.title and probe.needs in ("host", "gpu", "gpus") and probe.weight > 0
+    outline = plugins.outlines(PROBES)[name]
+    assert "measure" in outline.functions and outline.summary
+
+
+def test_probes_are_listed_and_planned_without_pytorch(tmp_path: Path) -> None:
+    """`prestep list probes --long` and a plan import no PyTorch; what is left out for it says how to get it."""
+    code = (
+        "import sys; sys.modules['torch'] = None; import cli\n"
+        "from pathlib import Path\n"
+        "from validation.measure import plan\n"
+        "from validation.measure.options import Options, Place\n"
+        "for skip in plan.stages(Options(Path('x.zip')), Place())[1]: print(skip.why)\n"
+        "cli.main(['list', 'probes', '--long'])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "pip install torch" in done.stdout
+    assert all(name in done.stdout for name in names())
+
+
+def test_settings_are_those_of_probes() -> None:
+    """A module of settings has the name of the probe that runs in them."""
+    assert set(plugins.discover(plan.SETTINGS)) <= set(names())
 
 
 def test_forced_algorithms_and_channels_run_in_groups_of_their_own() -> None:
@@ -178,8 +208,11 @@ def test_a_strange_rank_is_a_mistake(env: dict[str, str]) -> None:
 
 def test_an_error_in_a_probe_is_a_row_and_not_the_end(tmp_path: Path) -> None:
     """With a PyTorch on which every call fails the file is written, and names every probe with its error."""
-    (tmp_path / "torch").mkdir()
+    for name in ("torch", "torch/distributed", "torch/nn"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "__init__.py").touch()
     (tmp_path / "torch" / "__init__.py").write_text(FAKE_TORCH)
+    (tmp_path / "torch" / "nn" / "functional.py").touch()
     out, env = (
         tmp_path / "m.zip",
         {**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}"},

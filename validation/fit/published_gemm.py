@@ -142,7 +142,11 @@ def fit(rows: Sequence[Published], gpu: Gpu) -> Fit:
     both = np.array([math.log(kept(row.kernel) / row.duration) for row in net])
     both[~out] = kept.leave_one_out()
     errors = [
-        (int(part.sum()), *(float(np.abs(e[part]).mean()) for e in (base, both)))
+        (
+            int(part.sum()),
+            float(np.abs(base[part]).mean()),
+            float(np.abs(both[part]).mean()),
+        )
         for part in (~out, out)
     ]
     return Fit(
@@ -155,7 +159,7 @@ def fit(rows: Sequence[Published], gpu: Gpu) -> Fit:
         net,
         errors[0],
         errors[1],
-    )  # type: ignore[arg-type]
+    )
 
 
 def _time(model: TileModel, gpu: Gpu) -> Callable[[Kernel], float]:

@@ -174,9 +174,8 @@ def _kernel(record: dict[str, object]) -> Kernel | None:
         return Kernel("gemm", shape, DTYPES[str(get("dtype"))], str(get("layout")))
     if get("kind") == "attention":
         names = ("batch", "heads", "kv_heads", "seq", "head_dim")
-        return Kernel(
-            f"attention_{get('dir')}", tuple(int(record[name]) for name in names)
-        )  # type: ignore[call-overload]
+        shape = tuple(int(record[name]) for name in names)  # type: ignore[call-overload]
+        return Kernel(f"attention_{get('dir')}", shape)
     if get("kind") == "memory" and get("op") in OPS:
         elements, op = int(record["elements"]), OPS[str(get("op"))]  # type: ignore[call-overload]
         if op in ("layer_norm_fwd", "softmax"):

@@ -70,12 +70,10 @@ def index() -> tuple[Known, ...]:
 
 def _read(line: Mapping[str, str]) -> Known:
     texts = {field.name: line[field.name] for field in fields(Kind)}
-    kind = Kind(
-        **{
-            name: float(text) if name in _DOUBLING else text
-            for name, text in texts.items()
-        }
-    )  # type: ignore[arg-type]
+    values: dict[str, Any] = {
+        name: float(text) if name in _DOUBLING else text for name, text in texts.items()
+    }
+    kind = Kind(**values)
     return Known(
         line["key"],
         line["set"],

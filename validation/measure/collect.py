@@ -7,13 +7,13 @@ import os
 import sys
 from pathlib import Path
 
+import torch.distributed as dist
+
 LARGEST = 64 * 2**20  # bytes of one host's files
 
 
 def main() -> None:
     """Every rank sends its folder; rank 0 writes them beside its own."""
-    import torch.distributed as dist
-
     folder = Path(json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))["folder"])
     dist.init_process_group("gloo")
     rank = dist.get_rank()

@@ -16,7 +16,7 @@ from typing import Any
 from sim import progress
 from validation.measure import bundle, cases, launch
 from validation.measure.options import Options, Place, look
-from validation.measure.plan import HOST, Skip, Stage, environment, load, stages
+from validation.measure.plan import HOST, Skip, Stage, environment, load, probes, stages
 from validation.measure.session import Session
 
 PACKING = 8.0  # s kept for the end, at most a tenth of all
@@ -77,7 +77,7 @@ class _Run:
         for at, stage in enumerate(self._watched(planned)):
             left = self.end - time.time()
             seconds = left * stage.weight / sum(s.weight for s in planned[at:])
-            group = load(stage.probes[0]).NEEDS != HOST
+            group = probes()[stage.probes[0]].needs != HOST
             if group:
                 seconds = min(max(seconds, WORTH), left)
             if left < (LEAST if group else 1.0):
@@ -121,7 +121,7 @@ class _Run:
 
     def _stage(self, at: int, stage: Stage, seconds: float) -> None:
         begin = time.time()
-        if load(stage.probes[0]).NEEDS == HOST:
+        if probes()[stage.probes[0]].needs == HOST:
             ended = self._on_host(stage, begin + seconds)
         else:
             ended = self._in_group(at, stage, begin + seconds)
@@ -153,7 +153,7 @@ class _Run:
         session.cuda = False
         try:
             with session.probing(stage.probes[0], until):
-                load(stage.probes[0]).measure(session)
+                load(stage.probes[0])(session)
         except Exception as error:
             self._skip(
                 Skip(stage.probes[0], stage.name, f"{type(error).__name__}: {error}")

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-import importlib
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from types import ModuleType
+from functools import cache
+from typing import Any
 
+from sim import plugins
+from sim.errors import PrestepError
+from sim.extras import EXTRAS
 from validation.measure.options import PROBES, Options, Place
+
+SETTINGS = "validation.measure.settings"
 
 HOST = "host"  # runs in the controller
 MULTICAST_OFF = {
@@ -67,69 +72,117 @@ class Skip:
     why: str
 
 
-def load(name: str) -> ModuleType:
-    """The module of a probe."""
-    return importlib.import_module(f"{PROBES}.{name}")
+@dataclass(frozen=True)
+class Probe:
+    """What a probe's file says of it, read without importing it: probes import PyTorch.
+
+    Attributes
+    ----------
+    name, title : str
+        Of its file, and for people.
+    needs : str
+        What it runs on: `host`, `gpu` or `gpus`.
+    weight : float
+        Share of the time, against the others'.
+    order : int
+        Place among those that run together.
+    """
+
+    name: str
+    title: str
+    needs: str
+    weight: float
+    order: int = 50
+
+
+@cache
+def probes() -> Mapping[str, Probe]:
+    """All probes by name."""
+    outlines = plugins.outlines(PROBES)
+    return {name: _probe(name, one.constants) for name, one in outlines.items()}
+
+
+def _probe(name: str, constants: Mapping[str, Any]) -> Probe:
+    required = [constants.get(key) for key in ("TITLE", "NEEDS", "WEIGHT")]
+    if None in required:
+        raise PrestepError(
+            f"{PROBES}.{name}: a probe must say TITLE, NEEDS and WEIGHT as literals"
+        )
+    title, needs, weight = required
+    order = constants.get("ORDER", Probe.order)
+    return Probe(name, str(title), str(needs), float(weight), int(order))  # type: ignore[arg-type]
+
+
+def load(name: str) -> Callable[[Any], None]:
+    """The function `measure` of a probe; importing it needs PyTorch, unless it needs the host alone."""
+    return plugins.load_function(PROBES, name, "measure")
 
 
 def stages(options: Options, place: Place) -> tuple[list[Stage], list[Skip]]:
     """Stages in their order, and probes that this machine has nothing for."""
-    skips: list[Skip] = []
-    host: list[Stage] = []
-    shared: list[tuple[str, float]] = []
-    apart: list[Stage] = []
-    for name in options.chosen():
-        probe = load(name)
-        if probe.NEEDS == HOST:
-            host.append(Stage(name, (name,), (probe.WEIGHT,), Variant(), 1))
-            continue
-        if why := missing(probe, options, place):
-            skips.append(Skip(name, probe.TITLE, why))
-            continue
-        for variant in variants_of(probe, options, place):
-            ranks = min(variant.ranks or place.world, place.world)
-            if variant.order == 0:
-                shared.append((name, probe.WEIGHT * variant.weight))
-            else:
-                title = f"{name} {variant.label}" + (
-                    f" on {ranks}" if ranks < place.world else ""
-                )
-                apart.append(
-                    Stage(
-                        title, (name,), (probe.WEIGHT * variant.weight,), variant, ranks
-                    )
-                )
-    shared.sort(key=lambda item: getattr(load(item[0]), "ORDER", 50))
-    names, weights = (
-        tuple(name for name, _ in shared),
-        tuple(weight for _, weight in shared),
-    )
-    together = (
-        [Stage("default", names, weights, Variant(), place.world)] if shared else []
-    )
-    host.sort(key=lambda stage: load(stage.name).ORDER)
+    chosen = sorted((probes()[name] for name in options.chosen()), key=_order)
+    host = [probe for probe in chosen if probe.needs == HOST]
+    absent = {probe.name: missing(probe, options, place) for probe in chosen}
+    skips = [Skip(p.name, p.title, absent[p.name]) for p in chosen if absent[p.name]]
+    settings = [
+        (probe, variant)
+        for probe in chosen
+        if probe.needs != HOST and not absent[probe.name]
+        for variant in variants_of(probe, options, place)
+    ]
+    shared = [(probe, variant) for probe, variant in settings if variant.order == 0]
+    apart = [(probe, variant) for probe, variant in settings if variant.order != 0]
+    apart.sort(key=lambda pair: (pair[1].order, pair[0].name))
     return [
-        *host,
-        *together,
-        *sorted(apart, key=lambda stage: stage.variant.order),
+        *(Stage(p.name, (p.name,), (p.weight,), Variant(), 1) for p in host),
+        *_together(shared, place),
+        *(_alone(probe, variant, place) for probe, variant in apart),
     ], skips
 
 
-def missing(probe: ModuleType, options: Options, place: Place) -> str:
+def _order(probe: Probe) -> tuple[int, str]:
+    return probe.order, probe.name
+
+
+def _together(shared: Sequence[tuple[Probe, Variant]], place: Place) -> list[Stage]:
+    """One group of processes for everything that runs as NCCL decides."""
+    if not shared:
+        return []
+    names = tuple(probe.name for probe, _ in shared)
+    weights = tuple(probe.weight * variant.weight for probe, variant in shared)
+    return [Stage("default", names, weights, Variant(), place.world)]
+
+
+def _alone(probe: Probe, variant: Variant, place: Place) -> Stage:
+    """A group of processes for a setting."""
+    ranks = min(variant.ranks or place.world, place.world)
+    on = f" on {ranks}" if ranks < place.world else ""
+    weight = probe.weight * variant.weight
+    title = f"{probe.name} {variant.label}{on}"
+    return Stage(title, (probe.name,), (weight,), variant, ranks)
+
+
+def missing(probe: Probe, options: Options, place: Place) -> str:
     """Why a probe cannot run here; "" if it can."""
+    if probe.needs == HOST:
+        return ""
     if place.torch is None:
-        return f"no PyTorch here ({place.found.get('error') or 'not installed'})"
+        why = place.found.get("error") or "not installed"
+        return f"no PyTorch here ({why}): {EXTRAS['torch'].install}"
     if not place.gpus and not options.rehearse:
         return "no GPU here"
-    if probe.NEEDS == "gpus" and place.world < 2:
+    if probe.needs == "gpus" and place.world < 2:
         return "needs 2 GPUs, there is 1"
     return ""
 
 
-def variants_of(probe: ModuleType, options: Options, place: Place) -> Sequence[Variant]:
+def variants_of(probe: Probe, options: Options, place: Place) -> Sequence[Variant]:
     """Settings a probe runs in; one that says nothing runs once, as NCCL decides."""
-    listed = getattr(probe, "variants", None)
-    return listed(options, place) if listed else (Variant(),)
+    if probe.name not in plugins.discover(SETTINGS):
+        return (Variant(),)
+    variants = plugins.load_function(SETTINGS, probe.name, "variants")
+    listed: Sequence[Variant] = variants(options, place)
+    return listed
 
 
 def environment(options: Options, variant: Variant) -> dict[str, str]:

@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 
 class Session:
-    """One process of a group.
+    """One process that measures; what needs PyTorch is in `validation.measure.group`.
 
     Attributes
     ----------
@@ -26,7 +26,7 @@ class Session:
     tiny
         Whether this is a rehearsal: smallest sizes, no meaning in the times.
     cuda
-        Whether there is a GPU.
+        Whether there is a GPU to use.
     """
 
     def __init__(
@@ -43,21 +43,6 @@ class Session:
         self.folder.mkdir(parents=True, exist_ok=True)
         self.until = float(spec["until"])
         self._probe = ""
-        self._device: Any = None
-        self.hosts: Any = None  # a group of the CPUs, to wait in
-
-    @property
-    def device(self) -> Any:
-        """The torch device of this process."""
-        if self._device is None:
-            import torch
-
-            self._device = (
-                torch.device("cuda", self.local_rank)
-                if self.cuda
-                else torch.device("cpu")
-            )
-        return self._device
 
     @property
     def cases(self) -> tuple[str, ...]:
@@ -90,69 +75,14 @@ class Session:
         return self.until - time.time()
 
     def going(self, need: float = 0.0) -> bool:
-        """Whether there is time for `need` seconds more: rank 0 decides for all."""
-        if self.world == 1:
-            return self.left() > need
-        import torch
-        import torch.distributed as dist
-
-        flag = torch.tensor([1.0 if self.left() > need else 0.0], device=self.device)
-        dist.broadcast(flag, 0)
-        return bool(flag.item())
+        """Whether there is time for `need` seconds more."""
+        return self.left() > need
 
     def share(self, items: Sequence[T]) -> Sequence[T]:
         """Part of what single GPUs measure: the first host's GPUs take turns, the other hosts get nothing."""
         return (
             items[self.rank :: self.local_world] if self.rank < self.local_world else []
         )
-
-    def slowest(self, value: float) -> float:
-        """The largest of all ranks' values."""
-        if self.world == 1:
-            return value
-        import torch
-        import torch.distributed as dist
-
-        tensor = torch.tensor([value], device=self.device, dtype=torch.float64)
-        dist.all_reduce(tensor, op=dist.ReduceOp.MAX)
-        return float(tensor.item())
-
-    def gathered(self, value: T) -> list[T]:
-        """Every rank's value, on every rank."""
-        if self.world == 1:
-            return [value]
-        import torch.distributed as dist
-
-        found: list[Any] = [None] * self.world
-        dist.all_gather_object(found, value)
-        return found
-
-    def wait(self) -> None:
-        """All ranks meet with idle GPUs, and wait on their hosts.
-
-        A rank that waits in NCCL keeps its GPU busy, and whoever reaches for that GPU from another process meanwhile
-        gets a time slice of it every two milliseconds.
-        """
-        self.synchronize()
-        if self.hosts is not None:
-            import torch.distributed as dist
-
-            dist.barrier(group=self.hosts)
-
-    def barrier(self) -> None:
-        """All ranks meet, with idle GPUs, and go on as close together as their GPUs can."""
-        self.wait()
-        if self.world > 1:
-            import torch.distributed as dist
-
-            dist.barrier()
-            self.synchronize()
-
-    def synchronize(self) -> None:
-        if self.cuda:
-            import torch
-
-            torch.cuda.synchronize()
 
     def items(self, items: Sequence[T], key: Callable[[T], str]) -> Iterator[T]:
         """Items one after the other, as long as there is time; one that ended a process before is not tried again."""

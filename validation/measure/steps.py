@@ -14,8 +14,8 @@ import torch.nn.functional as F
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 
+from validation.measure.group import GroupSession
 from validation.measure.models import Llama, ThreeLinear, cross_entropy
-from validation.measure.session import Session
 from validation.measure.sizes import SIZES
 
 Case = Mapping[str, Any]
@@ -40,7 +40,7 @@ class Step:
     ddp: Any = None
 
 
-def build(case: Case, session: Session) -> Step:
+def build(case: Case, session: GroupSession) -> Step:
     """The step of a case on this rank.
 
     Raises
@@ -74,7 +74,7 @@ def build(case: Case, session: Session) -> Step:
 
 
 @contextmanager
-def _making(session: Session) -> Iterator[None]:
+def _making(session: GroupSession) -> Iterator[None]:
     """New tensors are on this process's device, in bf16."""
     torch.set_default_dtype(torch.bfloat16 if session.cuda else torch.float32)
     try:
@@ -85,7 +85,7 @@ def _making(session: Session) -> Iterator[None]:
 
 
 def _model(
-    case: Case, session: Session
+    case: Case, session: GroupSession
 ) -> tuple[nn.Module, Any, Any, Callable[..., Any]]:
     name, batch, seq = str(case["model"]), int(case["mbs"]), int(case.get("seq", 2048))
     if name == "resnet50":
@@ -115,7 +115,7 @@ def _model(
     return Llama(name, recompute=bool(case.get("ac")), moe=moe), x, y, cross_entropy
 
 
-def _adamw(parameters: Any, session: Session) -> Any:
+def _adamw(parameters: Any, session: GroupSession) -> Any:
     return torch.optim.AdamW(parameters, lr=1e-4, fused=session.cuda)
 
 
@@ -150,7 +150,7 @@ def _basic(
 
 def _ddp(
     case: Case,
-    session: Session,
+    session: GroupSession,
     net: Any,
     x: Any,
     y: Any,
@@ -177,7 +177,7 @@ def _ddp(
 
 def _plain_ddp(
     case: Case,
-    session: Session,
+    session: GroupSession,
     net: Any,
     x: Any,
     y: Any,
@@ -211,7 +211,7 @@ class _Both:
 
 def _sharded(
     case: Case,
-    session: Session,
+    session: GroupSession,
     net: Any,
     x: Any,
     y: Any,
@@ -257,7 +257,7 @@ def _sharded(
     return Step(_basic(case, net, optimizer, x, y, loss), info)
 
 
-def _pipeline(case: Case, session: Session) -> Step:
+def _pipeline(case: Case, session: GroupSession) -> Step:
     from torch.distributed import pipelining
 
     name, world, count = str(case["model"]), session.world, int(case["microbatches"])
@@ -319,7 +319,7 @@ def cuts(layers: int, stages: int) -> list[int]:
 
 
 def _part(
-    case: Case, session: Session, name: str, index: int, stages: int, layers: range
+    case: Case, session: GroupSession, name: str, index: int, stages: int, layers: range
 ) -> Llama:
     with _making(session):
         return Llama(

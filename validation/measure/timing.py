@@ -8,7 +8,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from validation.measure.session import Session
+import torch
+
+from validation.measure.group import GroupSession
 
 FLUSH = 256 * 2**20  # bytes that are written before each run: more than any L2
 RUNS = (5, 100)  # at least and at most
@@ -40,7 +42,9 @@ def of(values: list[float]) -> Times:
 class Bench:
     """Times single calls on one GPU, as triton's do_bench does: a cold L2, an event pair around each run."""
 
-    def __init__(self, session: Session, aim: float = 0.025, heat: float = 0.0) -> None:
+    def __init__(
+        self, session: GroupSession, aim: float = 0.025, heat: float = 0.0
+    ) -> None:
         """`aim`: seconds of the timed calls together; `heat`: of load before them, for the clocks of a step."""
         self.session, self.aim, self.heat = session, aim, heat
         self._flush: Any = None
@@ -51,7 +55,6 @@ class Bench:
         """Median of calls that together take `aim` seconds."""
         if not self.session.cuda:
             return of([_wall(call) for _ in range(2)])
-        import torch
 
         if self._flush is None:
             self._flush = torch.empty(
@@ -65,8 +68,6 @@ class Bench:
 
     def _warm(self) -> None:
         """Arithmetic for `heat` seconds: a GPU that rests between bursts runs products up to a tenth faster."""
-        import torch
-
         if self.heat <= 0:
             return
         if self._load is None:
@@ -84,8 +85,6 @@ class Bench:
             torch.mm(self._load[0], self._load[1], out=self._load[2])
 
     def _times(self, call: Callable[[], Any], runs: int) -> list[float]:
-        import torch
-
         pairs = [
             (torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True))
             for _ in range(runs)
@@ -99,12 +98,11 @@ class Bench:
         return [begin.elapsed_time(end) * 1e-3 for begin, end in pairs]
 
 
-def back_to_back(session: Session, call: Callable[[], Any], count: int) -> float:
+def back_to_back(session: GroupSession, call: Callable[[], Any], count: int) -> float:
     """Seconds of a call among `count` equal ones, from a common start of all ranks."""
     session.barrier()
     if not session.cuda:
         return _wall(lambda: [call() for _ in range(count)]) / count
-    import torch
 
     begin, end = (
         torch.cuda.Event(enable_timing=True),

@@ -11,8 +11,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
+import torch.distributed as dist
+
+from validation.measure.group import GroupSession
 from validation.measure.plan import load
-from validation.measure.session import Session, told
+from validation.measure.session import told
 
 # s after which a collective of a training step is stuck: the process ends, and the controller goes on without the case.
 # Probes of single GPUs may keep others waiting for as long as the stage lasts.
@@ -22,7 +26,7 @@ PATIENCE = 90.0
 def main(arguments: Sequence[str] | None = None) -> None:
     """Runs the probes of a stage; an error in one is recorded and the next one runs."""
     spec = json.loads(Path((arguments or sys.argv[1:])[0]).read_text(encoding="utf-8"))
-    session = Session(spec)
+    session = GroupSession(spec)
     join(session)
     probes: list[tuple[str, float]] = [
         (str(n), float(w)) for n, w in agreed(session, spec["probes"])
@@ -47,11 +51,11 @@ def session_end(spec: dict[str, Any]) -> float:
     return float(spec["until"])
 
 
-def run(session: Session, name: str) -> None:
+def run(session: GroupSession, name: str) -> None:
     """One probe; what it raises becomes a row."""
     begin = time.time()
     try:
-        load(name).measure(session)
+        load(name)(session)
     except Exception as error:
         session.emit(
             "skipped",
@@ -72,15 +76,12 @@ def run(session: Session, name: str) -> None:
             )
 
 
-def join(session: Session) -> None:
+def join(session: GroupSession) -> None:
     """Joins the group's communicator; alone there is none."""
-    import torch
-
     if session.cuda:
         torch.cuda.set_device(session.local_rank)
     if session.world == 1:
         return
-    import torch.distributed as dist
 
     alone = [name for name, _ in session.spec["probes"]] == ["training"]
     wait = PATIENCE if alone else max(PATIENCE, session.left())
@@ -95,15 +96,13 @@ def join(session: Session) -> None:
     )
 
 
-def agreed(session: Session, value: list[Any]) -> list[Any]:
+def agreed(session: GroupSession, value: list[Any]) -> list[Any]:
     """Rank 0's list, on all ranks."""
     return session.gathered(value)[0]
 
 
-def leave(session: Session) -> None:
+def leave(session: GroupSession) -> None:
     if session.world > 1:
-        import torch.distributed as dist
-
         dist.destroy_process_group()
     sys.stdout.flush()
     # Teardown of CUDA contexts costs seconds and has nothing left to do.

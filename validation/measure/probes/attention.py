@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from validation.measure.session import Session
+import torch
+import torch.nn.functional as F
+
+from validation.measure.group import GroupSession
 from validation.measure.timing import Bench
 
 TITLE, NEEDS, WEIGHT, ORDER = "attention", "gpu", 12.0, 22
@@ -32,7 +35,7 @@ BATCHES = (
 NAMES = ("batch", "heads", "kv_heads", "seq", "head_dim")
 
 
-def measure(session: Session) -> None:
+def measure(session: GroupSession) -> None:
     """Shapes take turns over the first host's GPUs."""
     bench = Bench(session, heat=0.03)
     cases = (
@@ -59,10 +62,7 @@ def measure(session: Session) -> None:
             )
 
 
-def _one(session: Session, bench: Bench, what: dict[str, int]) -> None:
-    import torch
-    import torch.nn.functional as F
-
+def _one(session: GroupSession, bench: Bench, what: dict[str, int]) -> None:
     def tensor(heads: int) -> Any:
         shape = what["batch"], heads, what["seq"], what["head_dim"]
         return torch.randn(

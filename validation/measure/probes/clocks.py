@@ -6,7 +6,9 @@ import shutil
 import subprocess
 import time
 
-from validation.measure.session import Session
+import torch
+
+from validation.measure.group import GroupSession
 
 TITLE, NEEDS, WEIGHT, ORDER = "clocks and power under load", "gpu", 8.0, 90
 ASKED = ("index", "clocks.sm", "clocks.mem", "power.draw", "temperature.gpu")
@@ -15,7 +17,7 @@ LONGEST = 20.0  # s
 EVERY = 0.2  # s
 
 
-def measure(session: Session) -> None:
+def measure(session: GroupSession) -> None:
     """Seconds of a product by time since the load began, on every rank; samples of every GPU of a host."""
     seconds = min(0.8 * session.left(), LONGEST) if not session.tiny else 0.05
     sampler = _sampler(session)
@@ -47,9 +49,9 @@ def measure(session: Session) -> None:
             )
 
 
-def _load(session: Session, begin: float, seconds: float) -> list[tuple[float, float]]:
-    import torch
-
+def _load(
+    session: GroupSession, begin: float, seconds: float
+) -> list[tuple[float, float]]:
     size = SIZE if session.cuda else 64
     dtype = torch.bfloat16 if session.cuda else torch.float32
     a, b = (
@@ -68,7 +70,7 @@ def _load(session: Session, begin: float, seconds: float) -> list[tuple[float, f
     return found
 
 
-def _sampler(session: Session) -> subprocess.Popen[str] | None:
+def _sampler(session: GroupSession) -> subprocess.Popen[str] | None:
     if (
         session.local_rank != 0
         or not session.cuda

@@ -6,29 +6,19 @@ CUDA graph of 20 calls, so without the host; both of the slowest rank, median of
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import os
+from collections.abc import Callable
 from typing import Any
 
-from validation.measure import cases
+import torch
+import torch.distributed as dist
+
+from validation.measure.group import GroupSession
 from validation.measure.launch import names_of
-from validation.measure.options import Options, Place
-from validation.measure.plan import Variant
-from validation.measure.session import Session
+from validation.measure.settings.collectives import FULL
 from validation.measure.timing import back_to_back
 
 TITLE, NEEDS, WEIGHT, ORDER = "collectives", "gpus", 30.0, 30
-FULL = (
-    "all_reduce",
-    "all_gather",
-    "reduce_scatter",
-    "all_to_all",
-    "broadcast",
-    "reduce",
-    "sendrecv",
-    "send_0_1",
-)
-SHORT = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "sendrecv")
-RINGS = ("all_reduce", "all_gather", "reduce_scatter")
 GRAPH_UP_TO = 2**22  # larger ones hide their launches
 IN_GRAPH = 20
 LARGEST = 2**32
@@ -38,65 +28,7 @@ SIMPLE = (
 )  # one-way: no graph, the other ranks have none of it
 
 
-def variants(options: Options, place: Place) -> Sequence[Variant]:
-    """As NCCL chooses on all ranks and on two; rings and trees by protocol; 1 to 16 channels."""
-    asked = cases.load(options.cases).series if options.cases else ()
-    if asked:
-        return [
-            Variant(
-                s.label,
-                s.env,
-                s.ranks,
-                25,
-                0.02 * len(s.ops) * len(s.sizes),
-                s.ops,
-                s.sizes,
-            )
-            for s in asked
-        ]
-    found = [Variant(cases=FULL)]
-    if options.rehearse:
-        return [
-            *found,
-            Variant(
-                "ch2",
-                {"NCCL_MAX_NCHANNELS": "2"},
-                order=60,
-                weight=0.4,
-                cases=("all_reduce",),
-            ),
-        ]
-    if place.world > 2:
-        found.append(Variant("default", {}, 2, 50, 0.7, FULL))
-    for at, algo in enumerate(("Ring", "Tree")):
-        for proto in ("Simple", "LL128", "LL"):
-            env = {"NCCL_ALGO": f"allreduce:{algo}", "NCCL_PROTO": proto}
-            ops = RINGS if algo == "Ring" and proto != "LL128" else ("all_reduce",)
-            if (
-                place.world > 2 or algo == "Ring"
-            ):  # two ranks: a tree is a line there and back
-                found.append(Variant(f"{algo}-{proto}", env, None, 60 + at, 0.45, ops))
-    if place.nodes == 1 and _sharp(options, place):
-        env = {"NCCL_ALGO": "allreduce:NVLS", "NCCL_PROTO": "Simple"}
-        found.append(Variant("NVLS-Simple", env, None, 62, 0.45, ("all_reduce",)))
-    for at, n in enumerate((8, 2, 4, 1, 16)):
-        found.append(
-            Variant(
-                f"ch{n}", {"NCCL_MAX_NCHANNELS": str(n)}, None, 70 + at, 0.45, SHORT
-            )
-        )
-    return found
-
-
-def _sharp(options: Options, place: Place) -> bool:
-    """Whether NVLink SHARP may be tried: Hopper and later, and nobody said no."""
-    from validation.measure.plan import environment
-
-    off = environment(options, Variant()).get("NCCL_NVLS_ENABLE") == "0"
-    return not off and bool(place.gpus) and place.gpus[0].get("capability", [0])[0] >= 9
-
-
-def measure(session: Session) -> None:
+def measure(session: GroupSession) -> None:
     """Sizes from 8 bytes to 4 GiB, every second one of settings other than NCCL's own; or those of a plan."""
     _environment(session)
     for op in session.cases or FULL:
@@ -110,11 +42,7 @@ def measure(session: Session) -> None:
                 break
 
 
-def _environment(session: Session) -> None:
-    import os
-
-    import torch
-
+def _environment(session: GroupSession) -> None:
     if session.rank == 0:
         version = (
             ".".join(map(str, torch.cuda.nccl.version())) if session.cuda else None
@@ -130,7 +58,7 @@ def _environment(session: Session) -> None:
         )
 
 
-def sizes(session: Session) -> list[int]:
+def sizes(session: GroupSession) -> list[int]:
     if session.spec.get("sizes"):
         return [
             min(size, 2**14) if session.tiny else size for size in session.spec["sizes"]
@@ -143,10 +71,8 @@ def sizes(session: Session) -> list[int]:
     ]
 
 
-def one(session: Session, op: str, size: int) -> bool:
+def one(session: GroupSession, op: str, size: int) -> bool:
     """Measures and writes one size; False where memory ends, on any rank."""
-    import torch
-
     found, error = {}, ""
     try:
         call = call_of(session, op, size)
@@ -170,7 +96,7 @@ def one(session: Session, op: str, size: int) -> bool:
 
 
 def _times(
-    session: Session, op: str, size: int, call: Callable[[], Any]
+    session: GroupSession, op: str, size: int, call: Callable[[], Any]
 ) -> dict[str, Any]:
     count = 20 if size <= 2**24 else (10 if size <= 2**28 else 4)
     for _ in range(3):
@@ -187,9 +113,7 @@ def _times(
     return found
 
 
-def _in_graph(session: Session, call: Callable[[], Any]) -> float:
-    import torch
-
+def _in_graph(session: GroupSession, call: Callable[[], Any]) -> float:
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         for _ in range(IN_GRAPH):
@@ -201,11 +125,8 @@ def _in_graph(session: Session, call: Callable[[], Any]) -> float:
     )[1]
 
 
-def call_of(session: Session, op: str, size: int) -> Callable[[], Any]:
+def call_of(session: GroupSession, op: str, size: int) -> Callable[[], Any]:
     """A call of an operation on buffers of `size` bytes as nccl-tests counts them."""
-    import torch
-    import torch.distributed as dist
-
     world, two = session.world, torch.bfloat16 if session.cuda else torch.float16
     count = max(1, size // 2)
     if op in ("all_gather", "reduce_scatter", "all_to_all"):
@@ -229,9 +150,7 @@ def call_of(session: Session, op: str, size: int) -> Callable[[], Any]:
     return _messages(session, op, x, y)
 
 
-def _messages(session: Session, op: str, x: Any, y: Any) -> Callable[[], Any]:
-    import torch.distributed as dist
-
+def _messages(session: GroupSession, op: str, x: Any, y: Any) -> Callable[[], Any]:
     rank, world = session.rank, session.world
     if op == "sendrecv":
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from validation.measure.session import Session
+import torch
+
+from validation.measure.group import GroupSession
 from validation.measure.timing import Bench, back_to_back
 
 TITLE, NEEDS, WEIGHT, ORDER = "copies", "gpu", 10.0, 11
@@ -21,7 +23,7 @@ ALONE = (
 )
 
 
-def measure(session: Session) -> None:
+def measure(session: GroupSession) -> None:
     """Rank 0's copies while the others are idle, then copies of all ranks of a host at the same time."""
     if session.rank == 0:
         bench = Bench(session, 0.008)
@@ -59,25 +61,22 @@ def measure(session: Session) -> None:
                 )
 
 
-def _sizes(session: Session, mode: str) -> list[int]:
+def _sizes(session: GroupSession, mode: str) -> list[int]:
     if session.tiny:
         return [2**12, 2**16]
     return [2**k for k in range(12, 31, 2 if "pageable" not in mode else 4)]
 
 
-def _no_peer(session: Session) -> str:
+def _no_peer(session: GroupSession) -> str:
     if not session.cuda:
         return "no GPU"
-    import torch
 
     if torch.cuda.device_count() < 2:
         return "needs 2 GPUs that one process sees"
     return "" if torch.cuda.can_device_access_peer(0, 1) else "GPU 0 cannot reach GPU 1"
 
 
-def _copy(session: Session, mode: str, size: int) -> Callable[[], Any]:
-    import torch
-
+def _copy(session: GroupSession, mode: str, size: int) -> Callable[[], Any]:
     here = torch.empty(size, dtype=torch.uint8, device=session.device)
     if mode == "d2d":
         other = torch.empty_like(here)
@@ -97,8 +96,6 @@ def _copy(session: Session, mode: str, size: int) -> Callable[[], Any]:
 
 
 def _both_ways(here: Any, there: Any) -> Callable[[], None]:
-    import torch
-
     back, forth = torch.empty_like(here), torch.empty_like(there)
     one, two = torch.cuda.Stream(0), torch.cuda.Stream(0)
 

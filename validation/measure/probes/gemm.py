@@ -7,7 +7,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from validation.measure.session import Session
+import torch
+
+from validation.measure.group import GroupSession
 from validation.measure.timing import Bench
 
 TITLE, NEEDS, WEIGHT, ORDER = "matrix products", "gpu", 30.0, 20
@@ -43,7 +45,7 @@ class Case:
         return f"{self.dtype} {self.layout} {self.m}x{self.n}x{self.k}"
 
 
-def measure(session: Session) -> None:
+def measure(session: GroupSession) -> None:
     """Each GPU of the first host takes every n-th product; squares run on all of them, which shows how they differ."""
     bench = Bench(session, heat=0.03)
     everywhere = [
@@ -80,7 +82,7 @@ def measure(session: Session) -> None:
         )
 
 
-def _cases(session: Session) -> list[Case]:
+def _cases(session: GroupSession) -> list[Case]:
     if session.tiny:
         return [Case(32, 64, 16, dtype) for dtype in ("bfloat16", "float32")]
     shapes = _shapes()
@@ -144,9 +146,7 @@ def _drawn(drawn: random.Random) -> tuple[int, int, int]:
     return m, n - n % 8 or 8, k - k % 8 or 8
 
 
-def _call(session: Session, case: Case) -> Callable[[], Any]:
-    import torch
-
+def _call(session: GroupSession, case: Case) -> Callable[[], Any]:
     if case.dtype in ("float8_e4m3fn", "fp8_block"):
         return _scaled(session, case)
     dtype = getattr(torch, case.dtype)
@@ -169,10 +169,8 @@ def _call(session: Session, case: Case) -> Callable[[], Any]:
     return lambda: left @ right
 
 
-def _scaled(session: Session, case: Case) -> Callable[[], Any]:
+def _scaled(session: GroupSession, case: Case) -> Callable[[], Any]:
     """fp8 with one scale a tensor, or one for 128 (1 x 128 by 128 x 128) elements."""
-    import torch
-
     a = torch.randn(case.m, case.k, device=session.device).to(torch.float8_e4m3fn)
     b = torch.randn(case.n, case.k, device=session.device).to(torch.float8_e4m3fn)
     scales = (

@@ -6,17 +6,18 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from validation.measure.session import Session
+import torch
+import torch.nn.functional as F
+
+from validation.measure.group import GroupSession
 from validation.measure.timing import of
 
 TITLE, NEEDS, WEIGHT, ORDER = "launches", "gpu", 4.0, 10
 REPEATS = 5
 
 
-def measure(session: Session) -> None:
+def measure(session: GroupSession) -> None:
     """Host seconds a call (`cpu_s`) and with the GPU's work (`total_s`): of rank 0 alone, then of all ranks."""
-    import torch
-
     device: Any = (
         torch.cuda.get_device_properties(session.device) if session.cuda else None
     )
@@ -48,11 +49,8 @@ def measure(session: Session) -> None:
         )
 
 
-def _operations(session: Session) -> dict[str, Callable[[], Any]]:
+def _operations(session: GroupSession) -> dict[str, Callable[[], Any]]:
     """Operations of tiny sizes: their time is the host's."""
-    import torch
-    import torch.nn.functional as F
-
     dtype = torch.bfloat16 if session.cuda else torch.float32
     x = torch.randn(8, 256, device=session.device, dtype=dtype)
     layer = torch.nn.Linear(256, 256, bias=False, device=session.device, dtype=dtype)
@@ -77,7 +75,7 @@ def _operations(session: Session) -> dict[str, Callable[[], Any]]:
     }
 
 
-def _row(session: Session, mode: str, call: Callable[[], Any], count: int) -> None:
+def _row(session: GroupSession, mode: str, call: Callable[[], Any], count: int) -> None:
     call()
     cpu, total = [], []
     for _ in range(REPEATS):
@@ -93,9 +91,7 @@ def _row(session: Session, mode: str, call: Callable[[], Any], count: int) -> No
     session.emit("micro", kind="launch", mode=mode, n=count, **times, rank=session.rank)
 
 
-def _graph(session: Session, x: Any) -> None:
-    import torch
-
+def _graph(session: GroupSession, x: Any) -> None:
     graph, count = torch.cuda.CUDAGraph(), 1000
     with torch.cuda.graph(graph):
         for _ in range(count):

@@ -5,14 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from validation.measure.session import Session
+import torch
+import torch.nn.functional as F
+
+from validation.measure.group import GroupSession
 from validation.measure.timing import Bench
 
 TITLE, NEEDS, WEIGHT, ORDER = "kernels bound by memory", "gpu", 14.0, 21
 Call = Callable[[], Any]
 
 
-def measure(session: Session) -> None:
+def measure(session: GroupSession) -> None:
     """Sizes take turns over the first host's GPUs."""
     bench = Bench(session, 0.008)
     sizes = [2**8] if session.tiny else [2**k for k in range(14, 30)]
@@ -49,7 +52,7 @@ def measure(session: Session) -> None:
         )
 
 
-def _row(session: Session, bench: Bench, call: Call, **what: Any) -> None:
+def _row(session: GroupSession, bench: Bench, call: Call, **what: Any) -> None:
     if session.left() < 0.2:
         session.skip(f"{what['op']} {what.get('elements', '')}", "no time left")
         return
@@ -63,11 +66,8 @@ def _row(session: Session, bench: Bench, call: Call, **what: Any) -> None:
         )
 
 
-def _elementwise(session: Session, n: int) -> Iterator[tuple[str, Call, int]]:
+def _elementwise(session: GroupSession, n: int) -> Iterator[tuple[str, Call, int]]:
     """Operator, call and bytes moved, over n bf16 elements."""
-    import torch
-    import torch.nn.functional as F
-
     bf = torch.bfloat16
     a, b = (torch.randn(n, device=session.device, dtype=bf) for _ in range(2))
     columns = min(n, 4096)
@@ -88,10 +88,9 @@ def _elementwise(session: Session, n: int) -> Iterator[tuple[str, Call, int]]:
     yield "transpose", lambda: rows.t().contiguous(), 4 * n
 
 
-def _tables(session: Session, tokens: int, vocab: int) -> Iterator[tuple[str, Call]]:
-    import torch
-    import torch.nn.functional as F
-
+def _tables(
+    session: GroupSession, tokens: int, vocab: int
+) -> Iterator[tuple[str, Call]]:
     bf = torch.bfloat16
     logits = torch.randn(
         tokens, vocab, device=session.device, dtype=bf, requires_grad=True
@@ -108,9 +107,7 @@ def _tables(session: Session, tokens: int, vocab: int) -> Iterator[tuple[str, Ca
     yield "embedding_fwd_h4096", lambda: table(y)
 
 
-def _adamw(session: Session, count: int) -> Call:
-    import torch
-
+def _adamw(session: GroupSession, count: int) -> Call:
     tensors = [
         torch.randn(
             count // 8, device=session.device, dtype=torch.bfloat16, requires_grad=True

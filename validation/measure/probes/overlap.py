@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import torch
+
+from validation.measure.group import GroupSession
 from validation.measure.probes.collectives import call_of
-from validation.measure.session import Session
 from validation.measure.timing import back_to_back
 
 TITLE, NEEDS, WEIGHT, ORDER = "overlap", "gpus", 22.0, 40
@@ -22,7 +24,7 @@ OTHERS = ("all_gather", "reduce_scatter")  # at the middle size
 Call = Callable[[], Any]
 
 
-def measure(session: Session) -> None:
+def measure(session: GroupSession) -> None:
     """Products and a sum beside all-reduces of three sizes, gathers and scatters of one."""
     if not session.cuda:
         session.skip("overlap", "needs streams of a GPU")
@@ -53,9 +55,9 @@ def measure(session: Session) -> None:
             session.emit("collectives", kind="overlap", **about, **row)
 
 
-def _kernel(session: Session, shape: tuple[int, int, int] | None) -> tuple[str, Call]:
-    import torch
-
+def _kernel(
+    session: GroupSession, shape: tuple[int, int, int] | None
+) -> tuple[str, Call]:
     bf = torch.bfloat16
     if shape is None:
         x, y = (torch.randn(2**28, device=session.device, dtype=bf) for _ in range(2))
@@ -69,7 +71,7 @@ def _kernel(session: Session, shape: tuple[int, int, int] | None) -> tuple[str, 
     return f"gemm_{m}x{n}x{k}", lambda: torch.mm(a, b, out=out)
 
 
-def _side_by_side(session: Session, compute: Call, comm: Call) -> dict[str, float]:
+def _side_by_side(session: GroupSession, compute: Call, comm: Call) -> dict[str, float]:
     for _ in range(3):
         comm()
         compute()
@@ -90,11 +92,9 @@ def _side_by_side(session: Session, compute: Call, comm: Call) -> dict[str, floa
 
 
 def _both(
-    session: Session, compute: Call, comm: Call, kernels: int, comms: int
+    session: GroupSession, compute: Call, comm: Call, kernels: int, comms: int
 ) -> tuple[float, float]:
     """Seconds of a kernel and of a collective with this many of each queued on two streams."""
-    import torch
-
     one, two = torch.cuda.Stream(), torch.cuda.Stream()
     session.barrier()
     events = [torch.cuda.Event(enable_timing=True) for _ in range(4)]

@@ -6,39 +6,21 @@ import gc
 import gzip
 import shutil
 import time
-from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
-from validation.measure import cases
-from validation.measure.options import Options, Place
-from validation.measure.plan import Variant
-from validation.measure.session import Session, told
+import torch
+from torch.profiler import ProfilerActivity, profile, schedule
+
+from validation.measure import cases, models, steps
+from validation.measure.group import GroupSession
+from validation.measure.session import told
 
 TITLE, NEEDS, WEIGHT, ORDER = "training steps", "gpu", 130.0, 60
 KEPT = ("step_s", "cpu_step_s", "peak_alloc", "peak_reserved")
 
 
-def variants(options: Options, place: Place) -> Sequence[Variant]:
-    """A group of processes for each environment and number of GPUs among the cases."""
-    if options.cases is None:
-        return [Variant("default", order=30)]
-    groups = cases.groups(cases.load(options.cases).training, place.world)
-    total = sum(len(listed) for *_, listed in groups)
-    return [
-        Variant(
-            label,
-            env,
-            ranks,
-            30,
-            len(listed) / total,
-            tuple(case["id"] for case in listed),
-        )
-        for label, env, ranks, listed in groups
-    ]
-
-
-def measure(session: Session) -> None:
+def measure(session: GroupSession) -> None:
     """Each case: warm-up, steps between CUDA events, then two traced steps where the case wants them."""
     for case in session.items(_listed(session), lambda case: str(case["id"])):
         asked = case.get("_world") or session.world
@@ -51,13 +33,11 @@ def measure(session: Session) -> None:
         _write(session, case, session.gathered(mine))
         gc.collect()
         if session.cuda:
-            import torch
-
             torch.cuda.empty_cache()
         session.barrier()
 
 
-def _listed(session: Session) -> list[dict[str, Any]]:
+def _listed(session: GroupSession) -> list[dict[str, Any]]:
     given = session.spec.get("training")
     if given is not None:
         return [
@@ -67,7 +47,6 @@ def _listed(session: Session) -> list[dict[str, Any]]:
         ]
     if session.tiny:
         return cases.rehearsal(session.world)
-    import torch
 
     return cases.usual(
         session.world,
@@ -75,14 +54,16 @@ def _listed(session: Session) -> list[dict[str, Any]]:
     )
 
 
-def _tried(session: Session, case: dict[str, Any]) -> dict[str, Any]:
+def _tried(session: GroupSession, case: dict[str, Any]) -> dict[str, Any]:
     try:
         return _run(session, case)
     except Exception as error:
         return {"error": told(error)}
 
 
-def _write(session: Session, case: dict[str, Any], found: list[dict[str, Any]]) -> None:
+def _write(
+    session: GroupSession, case: dict[str, Any], found: list[dict[str, Any]]
+) -> None:
     """One row of all ranks, as the sets of validation have them."""
     if session.rank != 0:
         return
@@ -115,11 +96,7 @@ def _write(session: Session, case: dict[str, Any], found: list[dict[str, Any]]) 
     session.emit("training", **row)
 
 
-def _run(session: Session, case: dict[str, Any]) -> dict[str, Any]:
-    import torch
-
-    from validation.measure import models, steps
-
+def _run(session: GroupSession, case: dict[str, Any]) -> dict[str, Any]:
     begin, slow = time.time(), case.get("slow")
     models.Block.slow = (
         int(slow["cycles"])
@@ -149,10 +126,8 @@ def _run(session: Session, case: dict[str, Any]) -> dict[str, Any]:
     return {**found, "total_s": time.time() - begin}
 
 
-def _timed(session: Session, step: Any, count: int) -> dict[str, Any]:
+def _timed(session: GroupSession, step: Any, count: int) -> dict[str, Any]:
     """Seconds of each step: of the GPU between events, and of the host to issue it."""
-    import torch
-
     cpu: list[float] = []
     events = (
         [torch.cuda.Event(enable_timing=True) for _ in range(count + 1)]
@@ -174,9 +149,7 @@ def _timed(session: Session, step: Any, count: int) -> dict[str, Any]:
     return {"step_s": times, "cpu_step_s": cpu, "wall_s": wall}
 
 
-def _trace(session: Session, case: dict[str, Any], step: Any) -> None:
-    from torch.profiler import ProfilerActivity, profile, schedule
-
+def _trace(session: GroupSession, case: dict[str, Any], step: Any) -> None:
     count = int(case.get("trace_steps", 1))
     name = f"{case['id']}.{session.label}.rank{session.rank}.pt.trace.json"
     path = session.folder / name
