@@ -279,7 +279,7 @@ def step_time(scenario: Scenario) -> float:
 def load_fabric(scenario: Scenario) -> Fabric:
     """The cluster of a scenario with its changes and its routing."""
     from topologies import load_cluster
-    from topologies.policies import Routing
+    from topologies.core.routing import Routing
 
     c = scenario.cluster
     fabric = load_cluster(

@@ -13,17 +13,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from topologies.files.bundled import CLUSTERS, cluster_names
+
 if TYPE_CHECKING:
     from topologies.fabric import Fabric
 
 __all__ = ["CLUSTERS", "cluster_names", "load_cluster"]
-
-CLUSTERS = Path(__file__).parent / "clusters"
-
-
-def cluster_names() -> list[str]:
-    """Names of the bundled clusters (`topologies/clusters/*.toml`), sorted."""
-    return sorted(path.stem for path in CLUSTERS.glob("*.toml"))
 
 
 def load_cluster(
@@ -50,7 +45,9 @@ def load_cluster(
     InputError
         With every mistake in the file; or every override that is wrong or matches nothing.
     """
-    from topologies.files.kept import read
+    # Here, and not above: `prestep --help` and a listing of names need none of it.
+    from topologies.edit.overrides import with_overrides
+    from topologies.files.library import SHARED
 
-    fabric = read(name_or_file, hosts)
-    return fabric.with_overrides(overrides, where) if overrides else fabric
+    fabric = SHARED.read(name_or_file, hosts)
+    return with_overrides(fabric, overrides, where) if overrides else fabric

@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from topologies.edit.overrides import with_overrides
+
 if TYPE_CHECKING:
     from sim.collectives.plan import Plan
     from sim.predict import Simulation
@@ -72,7 +74,9 @@ def shadow_prices(simulation: Simulation) -> Prices:
         if len(plan.links)
     ]
     for kind in _candidates(links, [plan for plan, _ in spent]):
-        faster = simulation.fabric.with_overrides({f"{kind}.bandwidth": f"{1 + MORE}x"})
+        faster = with_overrides(
+            simulation.fabric, {f"{kind}.bandwidth": f"{1 + MORE}x"}
+        )
         by_kind[kind] = (before - step_time(rerun(simulation, faster))) / MORE
         share = _shares(links, kind, spent)
         by_link += share * by_kind[kind]

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from sim import progress
 from sim.analysis.critical_path import IO
 from sim.errors import InputError, Mistake, unknown
+from topologies.edit.overrides import with_overrides
 
 if TYPE_CHECKING:
     from sim.analysis.prediction import Result
@@ -102,13 +103,13 @@ class Changes:
 
     def fabric(self, overrides: Mapping[str, str]) -> Fabric:
         """The scenario's cluster with links and GPUs changed."""
-        return self._cluster.with_overrides(overrides) if overrides else self._cluster
+        return with_overrides(self._cluster, overrides) if overrides else self._cluster
 
     def simulate(self, more: Mapping[str, str]) -> Simulation:
         """The scenario with further changes of its cluster, on top of its own."""
         from sim.predict import simulate
 
-        fabric = self.base.fabric.with_overrides(more)
+        fabric = with_overrides(self.base.fabric, more)
         return simulate(self.scenario, fabric=fabric, lowered=self.base.lowered)
 
     def of(self, scenario: Scenario) -> Simulation:
@@ -173,7 +174,7 @@ def _kinds(fabric: Fabric, world: int) -> list[tuple[str, str]]:
 
 
 def _tiers(fabric: Fabric, world: int) -> list[tuple[str, str]]:
-    from topologies.edit.selectors import TIERS
+    from topologies.core.kinds import TIERS
 
     present = [
         kind for kind in TIERS if kind in (*fabric.nodes.kinds, *fabric.links.kinds)

@@ -8,8 +8,8 @@ import pytest
 from sim.errors import InputError
 from sim.tools.catalog import names
 from topologies import load_cluster
+from topologies.core.routing import Routing
 from topologies.fabric import Fabric
-from topologies.policies import Routing
 
 SMALL = {
     "dgx-h100-superpod": 64,

@@ -9,7 +9,9 @@ import pytest
 
 from sim.engine.fair_share import Incidence, rates
 from topologies import load_cluster
-from topologies.fabric import Fabric, ecmp
+from topologies.edit.overrides import with_overrides
+from topologies.fabric import Fabric
+from topologies.policies import ecmp
 
 Pair = tuple[str, str]
 DGX = load_cluster("dgx-h100")
@@ -98,7 +100,7 @@ def test_gpus_of_a_socket_read_their_memory_at_the_speed_of_their_slots() -> Non
     """Four GPUs under four PCIe switches of one CPU: each has its slot, as long as the memory feeds them."""
     found = shared(DGX, [("memory0", f"gpu{g}") for g in range(4)])
     assert found == pytest.approx([width(DGX, "cpu0", "pcieswitch0")] * 4)
-    slow = DGX.with_overrides({"memory.bandwidth": "100 GB/s"})
+    slow = with_overrides(DGX, {"memory.bandwidth": "100 GB/s"})
     assert shared(slow, [("memory0", f"gpu{g}") for g in range(4)]) == pytest.approx(
         [25e9] * 4
     )
@@ -148,7 +150,7 @@ def test_nvlink_ports_bound_what_a_gpu_receives() -> None:
 
 def test_a_slow_switch_port_holds_back_only_its_own_gpu() -> None:
     """Addresses are spread over the switches whatever their speed: half of one port is half of the transfer."""
-    slow = DGX.with_overrides({"link[gpu0->nvswitch1].bandwidth": "0.5x"})
+    slow = with_overrides(DGX, {"link[gpu0->nvswitch1].bandwidth": "0.5x"})
     found = shared(slow, [("gpu0", "gpu1"), ("gpu2", "gpu3"), ("gpu1", "gpu0")])
     assert found[0] == pytest.approx(found[1] / 2) and found[2] == pytest.approx(
         found[1]
@@ -157,7 +159,7 @@ def test_a_slow_switch_port_holds_back_only_its_own_gpu() -> None:
 
 def test_an_nvswitch_that_is_off_takes_its_links_along() -> None:
     """Without one of four switches (5 of 18 links) a pair of GPUs has 13 left."""
-    less = DGX.with_overrides({"nvswitch[0]": "off"})
+    less = with_overrides(DGX, {"nvswitch[0]": "off"})
     assert shared(less, [("gpu0", "gpu1")])[0] / shared(DGX, [("gpu0", "gpu1")])[
         0
     ] == pytest.approx(13 / 18)

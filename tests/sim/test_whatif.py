@@ -19,6 +19,7 @@ from sim.spec.sections import Scenario
 from sim.studies import whatif as whatifs
 from sim.studies.whatif import EACH, Changes, compare, elements, tornado
 from topologies import load_cluster
+from topologies.edit.overrides import with_overrides
 
 STEP = """
 [cluster]
@@ -259,7 +260,7 @@ def test_every_word_of_each_has_elements(word: str) -> None:
     fabric = load_cluster("dgx-h100-superpod", hosts=2)
     found = elements(fabric, word, 16)
     assert found and len(found) == len(set(found))
-    fabric.with_overrides({key: "0.5x" for _, key in found})
+    with_overrides(fabric, {key: "0.5x" for _, key in found})
 
 
 def test_the_tornado_page_has_bars_on_both_sides(

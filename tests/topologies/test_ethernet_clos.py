@@ -10,7 +10,7 @@ import pytest
 from sim.errors import InputError
 from topologies import load_cluster
 from topologies.ethernet_clos import Params, build
-from topologies.routes.router import MAX_PATHS
+from topologies.routes.paths import MAX_PATHS
 from topologies.show.measures import bisection
 from topologies.show.tiers import tiers
 

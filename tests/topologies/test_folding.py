@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from topologies import load_cluster
+from topologies.edit.overrides import with_overrides
 from topologies.show.drawing import draw
 from topologies.show.folding import MOST, Class, fold
 from topologies.show.summary import bisection_bound, diameter, oversubscription, summary
@@ -59,7 +60,7 @@ def test_a_superpod_is_one_host_a_leaf_and_a_spine() -> None:
 
 def test_one_slow_link_stands_apart() -> None:
     """The NIC with half its speed is a class of its own, the others stay together."""
-    folded = fold(POD.with_overrides({"nic[host3.2].bandwidth": "0.5x"}))
+    folded = fold(with_overrides(POD, {"nic[host3.2].bandwidth": "0.5x"}))
     nics = sorted((c.count, c.example) for c in folded.classes if c.kind == "nic")
     assert nics[0] == (1, "host3/nic2") and sum(count for count, _ in nics) == 1024
 
@@ -78,7 +79,7 @@ def test_numbers_of_an_oversubscribed_leaf() -> None:
     """Two ports down, one as fast up: 2 to 1, with and without a switch above."""
     (leaf,) = oversubscription(load_cluster("h200-leafspine-4x1"))
     assert (leaf.kind, leaf.least) == ("leaf", 2.0)
-    half = oversubscription(POD.with_overrides({"spine.bandwidth": "0.5x"}))
+    half = oversubscription(with_overrides(POD, {"spine.bandwidth": "0.5x"}))
     assert str(half[0]) == "leaf 2:1"
 
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from sim.errors import InputError
 from topologies import load_cluster
-from topologies.edit.overrides import select
+from topologies.edit.overrides import select, with_overrides
 
 DGX = load_cluster("dgx-h100")
 LINKS = DGX.links
@@ -37,7 +37,7 @@ def test_a_factor_scales_the_selected_links_only(
 ) -> None:
     """And its inverse restores them; the wire scales with the payload; the fabric itself is untouched."""
     before = getattr(LINKS, attribute).copy()
-    changed = DGX.with_overrides({f"{selector}.{attribute}": f"{factor}x"}).links
+    changed = with_overrides(DGX, {f"{selector}.{attribute}": f"{factor}x"}).links
     rows = select(DGX, selector)
     expected = before.copy()
     expected[rows] *= factor
@@ -72,8 +72,8 @@ def test_selectors_name_links(selector: str, names: set[str]) -> None:
 
 def test_an_absolute_bandwidth_is_that_of_one_physical_link() -> None:
     """Rows of five links get five times it, so a GPU's switches stay in proportion."""
-    links = DGX.with_overrides(
-        {"nvlink.bandwidth": "10 GB/s", "nvlink.latency": "1 us"}
+    links = with_overrides(
+        DGX, {"nvlink.bandwidth": "10 GB/s", "nvlink.latency": "1 us"}
     ).links
     rows = links.of_kind("nvlink")
     assert np.allclose(links.bandwidth[rows], 10e9 * links.count[rows])
@@ -82,8 +82,8 @@ def test_an_absolute_bandwidth_is_that_of_one_physical_link() -> None:
 
 def test_overrides_apply_in_order() -> None:
     """First the quantity, then the factor on it."""
-    links = DGX.with_overrides(
-        {"socket.bandwidth": "100 GB/s", "cpu0-cpu1.bandwidth": "0.5x"}
+    links = with_overrides(
+        DGX, {"socket.bandwidth": "100 GB/s", "cpu0-cpu1.bandwidth": "0.5x"}
     ).links
     assert links.bandwidth[links.of_kind("socket")].tolist() == [50e9, 50e9]
 
@@ -101,7 +101,7 @@ def test_mistakes_are_reported_together_with_suggestions() -> None:
         "nvlink": "2x",
     }
     with pytest.raises(InputError) as caught:
-        DGX.with_overrides(wrong, "scenario.toml")
+        with_overrides(DGX, wrong, "scenario.toml")
     text = str(caught.value)
     assert [mistake.key for mistake in caught.value.mistakes] == list(wrong)
     assert {mistake.where for mistake in caught.value.mistakes} == {"scenario.toml"}
@@ -113,5 +113,5 @@ def test_mistakes_are_reported_together_with_suggestions() -> None:
 def test_one_override_with_two_mistakes_reports_both() -> None:
     """A selector that matches nothing and a value without a unit."""
     with pytest.raises(InputError) as caught:
-        DGX.with_overrides({"nvlnk.bandwidth": "25"})
+        with_overrides(DGX, {"nvlnk.bandwidth": "25"})
     assert len(caught.value.mistakes) == 2

@@ -7,8 +7,8 @@ import pytest
 
 from topologies import load_cluster
 from topologies.core.links import Floats
+from topologies.core.routing import Routing
 from topologies.fabric import Fabric
-from topologies.policies import Routing
 
 POD = load_cluster("dgx-h100-superpod", hosts=64)
 RAIL = load_cluster("rail-h100", hosts=4)

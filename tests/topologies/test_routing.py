@@ -12,10 +12,11 @@ from hypothesis import strategies as st
 
 from sim.errors import InputError
 from topologies import host, load_cluster
+from topologies.core.kinds import ENDPOINTS
 from topologies.edit import placement
+from topologies.edit.overrides import with_overrides
 from topologies.fabric import Fabric
 from topologies.host import Params
-from topologies.routes.router import ENDPOINTS
 
 DGX = load_cluster("dgx-h100")
 # Between two NVSwitches there is no path: a GPU does not forward.
@@ -64,8 +65,8 @@ def test_spread_conserves_bytes_at_every_node(src: str, dst: str) -> None:
 
 def test_nvlink_is_preferred_to_a_pcie_switch_at_the_same_distance() -> None:
     """Two GPUs under one PCIe switch, as NCCL's path types have it, also when NVLink's latency is made worse."""
-    fabric = host.build(Params(gpus=4, gpus_per_pcie_switch=2)).with_overrides(
-        {"nvlink.latency": "1 ms"}
+    fabric = with_overrides(
+        host.build(Params(gpus=4, gpus_per_pcie_switch=2)), {"nvlink.latency": "1 ms"}
     )
     assert {
         fabric.links.kind[row]

@@ -7,6 +7,7 @@ import pytest
 
 from sim.errors import InputError
 from topologies import load_cluster
+from topologies.edit.overrides import with_overrides
 from topologies.edit.selectors import resolve
 
 # Without the storage network, which would still join the hosts.
@@ -85,7 +86,7 @@ def test_one_link_and_one_direction(selector: str, names: list[str]) -> None:
 
 def test_a_single_element_leaves_the_others_as_they_are() -> None:
     """Half a NIC: two rows change, at half."""
-    changed = POD.with_overrides({"nic[host3.1].bandwidth": "0.5x"}).links
+    changed = with_overrides(POD, {"nic[host3.1].bandwidth": "0.5x"}).links
     differ = np.flatnonzero(changed.bandwidth != LINKS.bandwidth)
     assert set(LINKS.names(differ)) == {
         "host3/nic1-unit0/leaf1",
@@ -93,14 +94,14 @@ def test_a_single_element_leaves_the_others_as_they_are() -> None:
     }
     assert (changed.bandwidth[differ] == LINKS.bandwidth[differ] / 2).all()
     assert (
-        POD.with_overrides({"leaf.bandwidth": "50%"}).links.bandwidth[differ[0]]
+        with_overrides(POD, {"leaf.bandwidth": "50%"}).links.bandwidth[differ[0]]
         == LINKS.bandwidth[differ[0]] / 2
     )
 
 
 def test_off_takes_cables_in_both_directions_and_dead_ends() -> None:
     """A NIC without its cable is gone, and so is its slot; routes go by another NIC of the host."""
-    less = POD.with_overrides({"link[host0/nic3->unit0/leaf3]": "off"})
+    less = with_overrides(POD, {"link[host0/nic3->unit0/leaf3]": "off"})
     assert "host0/nic3" not in less.nodes.index and less.gpus == POD.gpus
     assert len(less.links) == len(LINKS) - 4
     way = [less.links.name(row) for row in less.route("host0/gpu3", "host1/gpu3")]
@@ -129,7 +130,7 @@ def test_bytes_take_pcie_where_nvlink_is_off() -> None:
 def test_what_cuts_ranks_off_is_an_error_that_names_them(key: str, ranks: str) -> None:
     """Also the GPU itself, and its host."""
     with pytest.raises(InputError) as caught:
-        POD.with_overrides({key: "off"}, "a.toml")
+        with_overrides(POD, {key: "off"}, "a.toml")
     assert ranks in str(caught.value) and str(caught.value).startswith(
         f"a.toml: {key}: "
     )
@@ -162,5 +163,5 @@ def test_what_cuts_ranks_off_is_an_error_that_names_them(key: str, ranks: str) -
 def test_a_mistake_names_what_comes_close(key: str, value: str, told: str) -> None:
     """Wrong selectors, attributes and values, each in one line."""
     with pytest.raises(InputError) as caught:
-        POD.with_overrides({key: value})
+        with_overrides(POD, {key: value})
     assert told in str(caught.value), str(caught.value)

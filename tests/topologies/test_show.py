@@ -13,7 +13,9 @@ import pytest
 
 from sim.errors import InputError
 from topologies import cluster_names, load_cluster
+from topologies.edit.overrides import with_overrides
 from topologies.fabric import Fabric
+from topologies.files.interchange import export_file
 from topologies.show import listing
 
 DGX = load_cluster("dgx-h100")
@@ -31,7 +33,7 @@ def test_a_listing_names_every_kind_of_node_and_link(name: str) -> None:
 
 def test_a_degraded_link_has_a_row_and_a_name_of_its_own() -> None:
     """And holds its path back: shares do not follow speed."""
-    text = listing.render(DGX.with_overrides({"gpu0-nvswitch1.bandwidth": "0.5x"}))
+    text = listing.render(with_overrides(DGX, {"gpu0-nvswitch1.bandwidth": "0.5x"}))
     assert any(
         line.startswith("nvlink") and line.endswith("gpu0-nvswitch1")
         for line in text.splitlines()
@@ -43,7 +45,7 @@ def test_a_degraded_link_has_a_row_and_a_name_of_its_own() -> None:
 def test_json_and_graphml_hold_the_same_graph(tmp_path: Path) -> None:
     """NetworkX reads both back into the same fabric."""
     for name in ("a.json", "a.graphml"):
-        listing.export(DGX, tmp_path / name)
+        export_file(DGX, tmp_path / name)
     data = json.loads((tmp_path / "a.json").read_text())
     graphs: tuple[Any, ...] = (
         nx.node_link_graph(data, source="src", target="dst", edges="links"),
@@ -68,7 +70,7 @@ def test_pictures_are_written_and_svg_is_reproducible(tmp_path: Path) -> None:
 def test_other_suffixes_are_refused(tmp_path: Path) -> None:
     """Before anything is written."""
     with pytest.raises(InputError, match=r"\.graphml"):
-        listing.export(DGX, tmp_path / "a.gml")
+        export_file(DGX, tmp_path / "a.gml")
     with pytest.raises(InputError, match=r"\.png or \.svg"):
         listing.picture(DGX, tmp_path / "a.jpeg")
     assert not list(tmp_path.iterdir())

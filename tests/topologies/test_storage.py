@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from topologies import load_cluster
-from topologies.fabric.storage import STORAGE_LINKS
+from topologies.core.kinds import STORAGE_LINKS
 from topologies.show.measures import bisection
 from topologies.show.tiers import tiers
 from topologies.superpod import Params, build

@@ -10,7 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sim.collectives.plan import Plan
-from topologies.fabric import Fabric, ecmp
+from topologies.edit.overrides import with_overrides
+from topologies.fabric import Fabric
+from topologies.policies import ecmp
 from validation.bench import networks, peers
 from validation.bench.collectives import (
     Operation,
@@ -50,7 +52,7 @@ def test_a_ring_takes_its_steps(n: int, size: float) -> None:
 def test_a_slow_link_holds_the_ring() -> None:
     """The time is at least that of all bytes through the narrowest link, and more than without it."""
     fabric = networks.astra_ring(6)
-    slow = fabric.with_overrides({"router2-router3.bandwidth": "0.25x"})
+    slow = with_overrides(fabric, {"router2-router3.bandwidth": "0.25x"})
     base, held = (
         together(one, [activity(one, 1e8, ring(gpus_of(one)[None, :]))])[0]
         for one in (fabric, slow)

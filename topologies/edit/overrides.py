@@ -12,8 +12,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from dataclasses import replace
 
 import numpy as np
 
@@ -22,9 +21,7 @@ from sim.units import parse_bandwidth, parse_duration, parse_rate
 from topologies.core.links import Floats, Ints, Links
 from topologies.edit import switched
 from topologies.edit.selectors import Selection, missing, resolve
-
-if TYPE_CHECKING:
-    from topologies.fabric import Fabric
+from topologies.fabric import Fabric, GpuChange
 
 LINK_ATTRIBUTES = ("bandwidth", "latency")
 GPU_ATTRIBUTES = ("flops", "hbm_bandwidth", "clock")
@@ -34,17 +31,7 @@ LARGEST = 1e12  # factor: enough for "as if it were free"
 _FACTOR = re.compile(r"\s*(\d+\.?\d*(?:[eE][+-]?\d+)?|\.\d+)\s*(x|%)\s*")
 
 
-@dataclass(frozen=True)
-class GpuChange:
-    """GPUs that differ from their model: by a factor, or by a value (flop/s at bf16, bytes/s)."""
-
-    gpus: tuple[str, ...]
-    attribute: str
-    factor: float | None
-    value: float | None
-
-
-def apply(
+def with_overrides(
     fabric: Fabric, overrides: Mapping[str, str], where: str = "cluster.set"
 ) -> Fabric:
     """The fabric with its links and GPUs changed; what was changed is graded "guess", since nobody measured it.
@@ -243,13 +230,8 @@ def _value(
 
 
 def _replaced(
-    links: Links,
-    rows: Ints,
-    attribute: str,
-    factor: float | None,
-    value: float | None,
-    source: str,
-) -> Links:
+    links: Links, rows: Ints, attribute: str, factor: float | None, value: float | None, source: str
+) -> Links:  # fmt: skip
     values: Floats = getattr(links, attribute).copy()
     old = values[rows]
     each = links.count[rows] if attribute == "bandwidth" else np.ones(len(rows))

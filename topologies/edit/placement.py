@@ -87,7 +87,7 @@ def place(
         a GPU for two ranks or two jobs.
     """
     _one_way(wanted, where)
-    hosts = gpus_by_host(fabric)
+    hosts = fabric.gpus_by_host
     if wanted.gpus is not None:
         return _listed(fabric, ranks, wanted.gpus, where, frozenset(taken))
     if wanted.hostfile is not None:
@@ -122,28 +122,12 @@ def place(
     return places[:ranks]
 
 
-def gpus_by_host(fabric: Fabric) -> dict[str, tuple[str, ...]]:
-    """Hosts in order, each with its GPUs in order; those without a GPU (storage servers) are left out."""
-    found: dict[str, list[str]] = {}
-    for name, kind, host in zip(
-        fabric.nodes.names, fabric.nodes.kinds, fabric.nodes.hosts, strict=True
-    ):
-        if kind == "gpu":
-            found.setdefault(host, []).append(name)
-    return {host: tuple(gpus) for host, gpus in found.items()}
-
-
 def leaves_of(fabric: Fabric) -> dict[str, str]:
     """The switch that each host hangs under: that of its first NIC."""
-    kinds, hosts, index = fabric.nodes.kinds, fabric.nodes.hosts, fabric.nodes.index
-    found: dict[str, str] = {}
-    for src, dst in zip(
-        fabric.links.src.tolist(), fabric.links.dst.tolist(), strict=True
-    ):
-        nic = index[src]
-        if kinds[nic] == "nic" and not hosts[index[dst]]:
-            found.setdefault(hosts[nic], dst)
-    return found
+    leaves: dict[str, str] = {}
+    for nic, leaf in fabric.ports:
+        leaves.setdefault(fabric.host_of(nic), leaf)
+    return leaves
 
 
 def _one_way(wanted: Wanted, where: str) -> None:
@@ -182,7 +166,7 @@ def _one_way(wanted: Wanted, where: str) -> None:
 
 def _listed(
     fabric: Fabric, ranks: int, gpus: Sequence[str], where: str, taken: frozenset[str]
-) -> tuple[str, ...]:
+) -> tuple[str, ...]:  # fmt: skip
     """An explicit list."""
     known, seen, mistakes = set(fabric.gpus), {}, []  # type: tuple[set[str], dict[str, int], list[Mistake]]
     for rank, gpu in enumerate(gpus):

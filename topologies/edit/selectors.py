@@ -21,19 +21,15 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
 from sim.errors import Mistake, did_you_mean
+from topologies.core.kinds import TIERS
 from topologies.core.links import Ints
+from topologies.fabric import Fabric
 
-if TYPE_CHECKING:
-    from topologies.fabric import Fabric
-
-# Lowest first, as in `topologies.show.tiers`; a link belongs to the higher of its two ends.
-TIERS = ("nvswitch", "leaf", "switch", "spine", "core", "network")
 _PART = re.compile(r"([^\[\]]+)\[(.+)\]")
 _NUMBERS = re.compile(r"\d+(?:-\d+)?(?:\s*,\s*\d+(?:-\d+)?)*")
 _IN_HOST = re.compile(r"(.+)\.(\d+(?:-\d+)?)")

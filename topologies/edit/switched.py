@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import fields
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from sim.errors import InputError, Mistake
 from topologies.core.checks import components
 from topologies.core.links import Ints, Links, Nodes
-
-if TYPE_CHECKING:
-    from topologies.fabric import Fabric
+from topologies.fabric import Fabric
 
 # Devices that are of use with a single link, or none.
 _STANDING = frozenset({"gpu", "cpu", "memory", "nvme", "storage"})

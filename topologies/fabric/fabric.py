@@ -11,20 +11,30 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from sim.errors import InputError, unknown
+from sim.plugins import load_function
 from topologies.core.checks import check
 from topologies.core.facts import ClusterFacts, cluster_facts
+from topologies.core.kinds import PREFERENCE
 from topologies.core.links import Floats, Ints, Links, Nodes
-from topologies.core.quantity import GRADES, LinkSpec, Quantity
-from topologies.policies import ADAPTIVE, Routing
+from topologies.core.quantity import Quantity
+from topologies.core.routing import ADAPTIVE, Routing
+from topologies.routes.batch import Batch
+from topologies.routes.exchange import exchange
+from topologies.routes.paths import Paths, summed
+from topologies.routes.router import Router
 
 if TYPE_CHECKING:
     import networkx as nx
 
-    from topologies.edit.overrides import GpuChange
-    from topologies.routes.batch import Batch
-    from topologies.routes.router import Router
 
-__all__ = ["GRADES", "Fabric", "LinkSpec", "Links", "Nodes", "Quantity"]
+@dataclass(frozen=True)
+class GpuChange:
+    """GPUs that differ from their model: by a factor, or by a value (flop/s at bf16, bytes/s)."""
+
+    gpus: tuple[str, ...]
+    attribute: str
+    factor: float | None
+    value: float | None
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,6 +103,36 @@ class Fabric:
         """Names of the hosts (servers), in order."""
         return tuple(dict.fromkeys(host for host in self.nodes.hosts if host))
 
+    @cached_property
+    def gpus_by_host(self) -> dict[str, tuple[str, ...]]:
+        """Hosts in order, each with its GPUs in order; those without a GPU (storage servers) are left out."""
+        members: dict[str, list[str]] = {}
+        for gpu in self.gpus:
+            members.setdefault(self.host_of(gpu), []).append(gpu)
+        return {host: tuple(gpus) for host, gpus in members.items()}
+
+    @cached_property
+    def ports(self) -> list[tuple[str, str]]:
+        """Every link out of a host in link order: its NIC, and the switch that it leads to."""
+        names, kinds, hosts = self.nodes.names, self.nodes.kinds, self.nodes.hosts
+        src, dst = (ends.tolist() for ends in self.ends)
+        return [
+            (names[a], names[b])
+            for a, b in zip(src, dst, strict=True)
+            if kinds[a] == "nic" and not hosts[b]
+        ]
+
+    @cached_property
+    def nic_numbers(self) -> dict[str, int]:
+        """Every NIC's place among all of them, counted leaf by leaf."""
+        under: dict[str, list[str]] = {}
+        for nic, leaf in self.ports:
+            under.setdefault(leaf, []).append(nic)
+        leaves = sorted(under, key=self.nodes.index.__getitem__)
+        nics = [nic for leaf in leaves for nic in under[leaf]]
+        # A NIC with several ports has the place of the first.
+        return {nic: at for at, nic in reversed(list(enumerate(nics)))}
+
     def host_of(self, node: str) -> str:
         """The host a node is in, "" for what stands outside every host (a leaf switch)."""
         return self.nodes.hosts[self.node_index(node)]
@@ -108,14 +148,10 @@ class Fabric:
 
     @cached_property
     def _router(self) -> Router:
-        from topologies.routes.router import Router
-
         return Router(self.nodes, self.links)
 
     @cached_property
     def _batch(self) -> Batch:
-        from topologies.routes.batch import Batch
-
         return Batch(self.nodes, self.links, self._router)
 
     @property
@@ -156,8 +192,6 @@ class Fabric:
 
     def exchange(self, senders: Ints, receivers: Ints, amount: float) -> Floats:
         """`loads` when every sender (positions of nodes) sends `amount` bytes to every receiver but itself."""
-        from topologies.routes.exchange import exchange
-
         if self._in_columns:
             return exchange(self._batch, senders, receivers, amount)
         src, dst = np.repeat(senders, len(receivers)), np.tile(receivers, len(senders))
@@ -211,10 +245,25 @@ class Fabric:
             return self._router.spread(self.node_index(src), self.node_index(dst))
         key = self.node_index(src), self.node_index(dst)
         if key not in self._spreads:
-            from topologies.policies import spread
-
-            self._spreads[key] = spread(self, src, dst, self.routing)
+            self._spreads[key] = self._by_policy(src, dst)
         return self._spreads[key]
+
+    def _by_policy(self, src: str, dst: str) -> tuple[Ints, Floats]:
+        routes = self.routes(src, dst)
+        if not self.leaves_host(routes):
+            return summed(routes)
+        rows, share = load_function(
+            "topologies.policies", self.routing.policy, "spread"
+        )(self, src, dst, self.routing)
+        return rows, share
+
+    def leaves_host(self, paths: Paths) -> bool:
+        """Whether any of some paths goes over the network."""
+        return any(
+            kind not in PREFERENCE
+            for rows, _ in paths
+            for kind in self.links.kind[rows].tolist()
+        )
 
     @cached_property
     def _spreads(self) -> dict[tuple[int, int], tuple[Ints, Floats]]:
@@ -232,14 +281,6 @@ class Fabric:
     def latency(self, route: Ints) -> float:
         """Seconds along a route, without software."""
         return float(self.links.latency[route].sum())
-
-    def with_overrides(
-        self, overrides: Mapping[str, str], where: str = "cluster.set"
-    ) -> Fabric:
-        """A what-if: this fabric with links changed, such as `{"nvlink.bandwidth": "2x", "nvlink.latency": "1 us"}`."""
-        from topologies.edit.overrides import apply
-
-        return apply(self, overrides, where)
 
     @cached_property
     def graph(self) -> nx.MultiDiGraph[str]:
@@ -294,6 +335,7 @@ class Fabric:
 
     def with_columns(self, **fields: Any) -> Fabric:
         """A copy with other fields, not checked again: for changes that keep it sound (`topologies.edit.overrides`)."""
+        # A copy leaves the caches behind (`__getstate__`), and what was checked once is not checked again.
         same = copy.copy(self)
         same.__dict__.update(fields)
         return same
@@ -308,28 +350,19 @@ class Fabric:
 
     def with_routing(self, routing: Routing) -> Fabric:
         """The same cluster under another routing policy."""
-        same = copy.copy(self)
-        same.__dict__.update(routing=routing)
-        return same
+        return self.with_columns(routing=routing)
 
     def with_facts(self, name: str, facts: Mapping[str, Quantity]) -> Fabric:
         """The same cluster under a file's name, with the sources of its numbers."""
-        # A copy leaves the caches behind (`__getstate__`), and what was checked once is not checked again.
-        same = copy.copy(self)
-        same.__dict__.update(name=name, facts=dict(facts))
-        return same
+        return self.with_columns(name=name, facts=dict(facts))
 
     def with_constants(self, path: str) -> Fabric:
         """The same cluster, on which NCCL takes as long as a file of constants says."""
-        same = copy.copy(self)
-        same.__dict__.update(constants=path)
-        return same
+        return self.with_columns(constants=path)
 
     def with_kernels(self, path: str) -> Fabric:
         """The same cluster, on whose GPUs kernels take as long as a file of measured ones says."""
-        same = copy.copy(self)
-        same.__dict__.update(kernels=path)
-        return same
+        return self.with_columns(kernels=path)
 
 
 def _edge(src: str, dst: str, data: Mapping[str, Any]) -> dict[str, Any]:

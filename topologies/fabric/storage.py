@@ -10,8 +10,6 @@ from topologies.fabric.builder import FabricBuilder
 
 _RA = "NVIDIA DGX SuperPOD reference architecture, DGX H100 (RA-11333-001)"
 
-# Kinds of links that belong to storage: what moves between GPUs does not go over them.
-STORAGE_LINKS = frozenset({"storage", "server"})
 
 PORT = LinkSpec(
     Quantity(
@@ -65,15 +63,9 @@ class Storage:
 
 
 def add(
-    builder: FabricBuilder,
-    units: Sequence[Sequence[str]],
-    cpus: int,
-    sizes: Storage,
-    full: int,
-    slot: LinkSpec,
-    port: LinkSpec,
-    server: LinkSpec,
-) -> None:
+    builder: FabricBuilder, units: Sequence[Sequence[str]], cpus: int, sizes: Storage, full: int,
+    slot: LinkSpec, port: LinkSpec, server: LinkSpec,
+) -> None:  # fmt: skip
     r"""Join the hosts of every unit to storage servers.
 
     ::

@@ -7,15 +7,13 @@ one (what the system takes or gives). They come after the cluster's own links, s
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import numpy as np
 
 from sim.errors import InputError, Mistake
 from topologies.core.links import Floats, Ints
-
-if TYPE_CHECKING:
-    from topologies.fabric import Fabric
+from topologies.fabric import Fabric
 
 Op = Literal["read", "write"]
 

@@ -29,10 +29,11 @@ from typing import Any
 from sim import files, plugins
 from sim.errors import InputError, Mistake, did_you_mean, unknown
 from sim.units import parse_bandwidth, parse_duration
-from topologies import CLUSTERS, cluster_names
 from topologies.core import facts
 from topologies.core.quantity import GRADES, LinkSpec, Quantity
 from topologies.fabric import Fabric
+from topologies.files import importers
+from topologies.files.bundled import CLUSTERS, cluster_names
 
 Table = dict[str, Any]
 _BESIDE = ("nccl", "kernels")  # files that lie beside it
@@ -83,8 +84,6 @@ def _foreign(path: Path) -> bool:
 
 
 def _imported(path: Path, hosts: int | None) -> Fabric:
-    from topologies.files import importers
-
     fabric = importers.read(path)
     if hosts not in (None, len(fabric.hosts)):
         raise InputError(

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from sim import plugins
 from sim.errors import InputError, Mistake, unknown
 from sim.units import format_bandwidth
-
-if TYPE_CHECKING:
-    from topologies.fabric import Fabric
+from topologies.fabric import Fabric
+from topologies.files import clusterfile, importers
+from topologies.files.importers import node_link
+from topologies.show.tiers import tiers
 
 _IMPORTERS = "topologies.files.importers"
 # Words that name a format on the command line, and suffixes that tell it.
@@ -46,9 +46,6 @@ def import_file(
     InputError
         If the file is wrong, GPUs cannot reach each other, or the output would replace the input.
     """
-    from topologies.files import importers
-    from topologies.files.importers import node_link
-
     fabric = importers.read(path, format)
     mistakes = unroutable(fabric, str(path))
     if mistakes:
@@ -103,11 +100,7 @@ def check_report(name_or_file: str | Path, hosts: int | None = None) -> str:
     InputError
         With everything that is wrong with it.
     """
-    from topologies import load_cluster
-    from topologies.files import importers
-    from topologies.show.tiers import tiers
-
-    fabric = load_cluster(name_or_file, hosts)
+    fabric = clusterfile.read(name_or_file, hosts)
     mistakes = unroutable(fabric, str(name_or_file))
     if mistakes:
         raise InputError(mistakes)

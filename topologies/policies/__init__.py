@@ -7,71 +7,15 @@ and the bytes on each per byte sent. It is asked only about pairs whose paths le
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
-import numpy as np
+from topologies.core.links import Floats, Ints
+from topologies.fabric import Fabric
+from topologies.routes.paths import Paths, summed
 
-from sim.plugins import load_function
+__all__ = ["between_nics"]
 
-if TYPE_CHECKING:
-    from topologies.core.links import Floats, Ints
-    from topologies.fabric import Fabric
-
-    Paths = Sequence[tuple[Ints, float]]
-    Choose = Callable[[str, str, Paths], Paths]
-
-__all__ = ["ADAPTIVE", "Routing", "added", "between_nics", "leaves_host", "spread"]
-
-_INSIDE = frozenset({"nvlink", "c2c", "pcie", "memory", "nvme", "socket"})
-
-
-@dataclass(frozen=True)
-class Routing:
-    """A policy and what it goes by.
-
-    Attributes
-    ----------
-    policy
-        A file of this folder.
-    seed
-        Of the switches' hash (ecmp).
-    flows
-        Connections between two NICs, each hashed by itself (ecmp).
-    pxn
-        Whether a GPU may send by way of its neighbour on the receiver's rail (rail; NCCL_PXN_DISABLE).
-    """
-
-    policy: str = "adaptive"
-    seed: int = 0
-    flows: int = 1
-    pxn: bool = True
-
-
-ADAPTIVE = Routing()
-
-
-def spread(fabric: Fabric, src: str, dst: str, routing: Routing) -> tuple[Ints, Floats]:
-    """Rows and shares by the policy that `routing` names; see the module.
-
-    Raises
-    ------
-    InputError
-        If there is no such policy, an end is no node, or there is no way between them.
-    """
-    routes = fabric.routes(src, dst)
-    if not any(leaves_host(fabric, rows) for rows, _ in routes):
-        return added(routes)
-    rows, share = load_function(__name__, routing.policy, "spread")(
-        fabric, src, dst, routing
-    )
-    return rows, share
-
-
-def leaves_host(fabric: Fabric, rows: Ints) -> bool:
-    """Whether a path goes over the network."""
-    return any(kind not in _INSIDE for kind in fabric.links.kind[rows].tolist())
+Choose = Callable[[str, str, Paths], Paths]
 
 
 def between_nics(
@@ -90,19 +34,7 @@ def between_nics(
         chosen = choose(first, last, paths)
         total = sum(share for _, share in chosen)
         taken += [(rows, whole * share / total) for rows, share in chosen]
-    return added(taken)
-
-
-def added(paths: Paths) -> tuple[Ints, Floats]:
-    """Paths summed up by link."""
-    load: dict[int, float] = {}
-    for path, share in paths:
-        for row in path.tolist():
-            load[row] = load.get(row, 0.0) + share
-    rows = sorted(load)
-    return np.array(rows, dtype=np.int64), np.array(
-        [load[row] for row in rows], dtype=np.float64
-    )
+    return summed(taken)
 
 
 def _nics(fabric: Fabric, rows: Ints) -> tuple[str, str]:

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from topologies.policies import added
-
-if TYPE_CHECKING:
-    from topologies.core.links import Floats, Ints
-    from topologies.fabric import Fabric
-    from topologies.policies import Routing
+from topologies.core.links import Floats, Ints
+from topologies.core.routing import Routing
+from topologies.fabric import Fabric
+from topologies.routes.paths import summed
 
 
 def spread(fabric: Fabric, src: str, dst: str, routing: Routing) -> tuple[Ints, Floats]:
@@ -19,4 +15,4 @@ def spread(fabric: Fabric, src: str, dst: str, routing: Routing) -> tuple[Ints, 
     ----------
     NVIDIA Quantum InfiniBand and Spectrum-X: adaptive routing per packet.
     """
-    return added(fabric.routes(src, dst))
+    return summed(fabric.routes(src, dst))

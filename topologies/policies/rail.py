@@ -2,18 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-from weakref import WeakKeyDictionary
-
-from topologies.edit.placement import gpus_by_host
-from topologies.policies import added
-
-if TYPE_CHECKING:
-    from topologies.core.links import Floats, Ints
-    from topologies.fabric import Fabric
-    from topologies.policies import Paths, Routing
-
-_rails: WeakKeyDictionary[Fabric, dict[str, tuple[str, ...]]] = WeakKeyDictionary()
+from topologies.core.links import Floats, Ints
+from topologies.core.routing import Routing
+from topologies.fabric import Fabric
+from topologies.routes.paths import Paths, summed
 
 
 def spread(fabric: Fabric, src: str, dst: str, routing: Routing) -> tuple[Ints, Floats]:
@@ -29,21 +21,19 @@ def spread(fabric: Fabric, src: str, dst: str, routing: Routing) -> tuple[Ints, 
     direct = fabric.routes(src, dst)
     relay = _relay(fabric, src, dst) if routing.pxn else src
     if relay == src:
-        return added(direct)
+        return summed(direct)
     first, second = fabric.routes(src, relay), fabric.routes(relay, dst)
     nvlink = all(
         set(fabric.links.kind[rows].tolist()) == {"nvlink"} for rows, _ in first
     )
     if not nvlink or _outside(fabric, second) >= _outside(fabric, direct):
-        return added(direct)
-    return added([*first, *second])
+        return summed(direct)
+    return summed([*first, *second])
 
 
 def _relay(fabric: Fabric, src: str, dst: str) -> str:
     """The GPU of the sender's host that has the receiver's place; the sender itself where there is none."""
-    if fabric not in _rails:
-        _rails[fabric] = gpus_by_host(fabric)
-    mine, its = (_rails[fabric].get(fabric.host_of(gpu), ()) for gpu in (src, dst))
+    mine, its = (fabric.gpus_by_host.get(fabric.host_of(gpu), ()) for gpu in (src, dst))
     return (
         mine[its.index(dst)]
         if len(mine) == len(its) and dst in its and src in mine

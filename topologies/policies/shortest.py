@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from topologies.core.links import Floats, Ints
+from topologies.core.routing import Routing
+from topologies.fabric import Fabric
 from topologies.policies import between_nics
-
-if TYPE_CHECKING:
-    from topologies.core.links import Floats, Ints
-    from topologies.fabric import Fabric
-    from topologies.policies import Routing
 
 
 def spread(fabric: Fabric, src: str, dst: str, routing: Routing) -> tuple[Ints, Floats]:

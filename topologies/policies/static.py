@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
-from weakref import WeakKeyDictionary
 
 import numpy as np
 
+from topologies.core.links import Floats, Ints
+from topologies.core.routing import Routing
+from topologies.fabric import Fabric
 from topologies.policies import between_nics
-
-if TYPE_CHECKING:
-    from topologies.core.links import Floats, Ints
-    from topologies.fabric import Fabric
-    from topologies.policies import Paths, Routing
-
-_numbers: WeakKeyDictionary[Fabric, dict[str, int]] = WeakKeyDictionary()
+from topologies.routes.paths import Paths
 
 
 def spread(fabric: Fabric, src: str, dst: str, routing: Routing) -> tuple[Ints, Floats]:
@@ -46,7 +41,7 @@ def spread(fabric: Fabric, src: str, dst: str, routing: Routing) -> tuple[Ints, 
 
 def _forwarded(fabric: Fabric, first: str, last: str) -> Iterator[int]:
     """Rows from NIC to NIC, each looked up at the node before it."""
-    number = _number(fabric)[last]
+    number = fabric.nic_numbers[last]
     node, made, below = first, 0, 1
     while node != last:
         routes = fabric.routes(node, last)
@@ -57,20 +52,3 @@ def _forwarded(fabric: Fabric, first: str, last: str) -> Iterator[int]:
         below *= len(ways)
         yield row
         node, made = str(fabric.links.dst[row]), made + 1
-
-
-def _number(fabric: Fabric) -> dict[str, int]:
-    """Every NIC's place among all of them, counted leaf by leaf."""
-    if fabric not in _numbers:
-        kinds, index = fabric.nodes.kinds, fabric.nodes.index
-        under: dict[str, list[str]] = {}
-        for src, dst in zip(
-            fabric.links.src.tolist(), fabric.links.dst.tolist(), strict=True
-        ):
-            if kinds[index[src]] == "nic" and not fabric.nodes.hosts[index[dst]]:
-                under.setdefault(dst, []).append(src)
-        nics = [
-            nic for leaf in sorted(under, key=index.__getitem__) for nic in under[leaf]
-        ]
-        _numbers[fabric] = {nic: at for at, nic in reversed(list(enumerate(nics)))}
-    return _numbers[fabric]

@@ -15,8 +15,8 @@ import numpy as np
 
 from topologies.core.grouping import groups, opaque
 from topologies.core.links import Floats, Ints, Links, Nodes
-from topologies.routes.preference import MAX_PATHS, STRIDE
-from topologies.routes.router import Router, chosen
+from topologies.routes.paths import MAX_PATHS, STRIDE, chosen
+from topologies.routes.router import Router
 from topologies.routes.stubs import FAR, Pattern, Stubs, find
 
 _CHUNK = 1 << 18  # pairs at a time: bounds the memory
@@ -154,14 +154,8 @@ class Batch:
         return np.concatenate(left)
 
     def _between(
-        self,
-        src: Ints,
-        dst: Ints,
-        pairs: Ints,
-        pieces: list[Piece],
-        cores: list[Core],
-        paths: bool = True,
-    ) -> Ints:
+        self, src: Ints, dst: Ints, pairs: Ints, pieces: list[Piece], cores: list[Core], paths: bool = True
+    ) -> Ints:  # fmt: skip
         """Ways between hosts by the doors they take; returns the pairs that do not have exactly one way to the net."""
         stubs, left = self.stubs, [np.empty(0, dtype=np.int64)]
         for value, which in groups(

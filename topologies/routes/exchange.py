@@ -12,7 +12,7 @@ import numpy as np
 from topologies.core.grouping import groups, opaque
 from topologies.core.links import Floats, Ints
 from topologies.routes.batch import Batch, Piece
-from topologies.routes.preference import MAX_PATHS
+from topologies.routes.paths import MAX_PATHS
 
 _CHUNK = 1 << 20  # pairs at a time where classes do not help
 
@@ -132,14 +132,9 @@ def _strangers(
 
 
 def _doors(
-    batch: Batch,
-    nodes: Ints,
-    labels: Ints,
-    door: Ints,
-    many: Floats,
-    out: bool,
+    batch: Batch, nodes: Ints, labels: Ints, door: Ints, many: Floats, out: bool,
     pieces: list[tuple[Piece, Floats]],
-) -> Ints:
+) -> Ints:  # fmt: skip
     """Adds the ways between nodes and doors, by the class beyond them; returns the narrowest of each two classes."""
     pattern, width = (
         batch.stubs.patterns[batch.stubs.pattern[nodes[0]]],

@@ -17,33 +17,13 @@ import numpy as np
 import numpy.typing as npt
 
 from sim.errors import InputError, Mistake
+from topologies.core.kinds import ENDPOINTS, NETWORK, rank_of
 from topologies.core.links import Floats, Ints, Links, Nodes
-from topologies.routes.preference import (
-    ENDPOINTS,
-    MAX_PATHS,
-    NETWORK,
-    PREFERENCE,
-    STRIDE,
-    rank_of,
-)
+from topologies.routes.paths import STRIDE, chosen, summed
 
 _NO_CPU = ENDPOINTS | {"cpu"}
 
-__all__ = ["ENDPOINTS", "MAX_PATHS", "PREFERENCE", "Router"]
-
 FAR = 1 << 30  # hops to what cannot be reached
-
-
-def chosen(total: int, shift: int) -> list[int]:
-    """Numbers of the paths that are kept of `total`; `shift` is any number that the two ends make."""
-    if total <= MAX_PATHS:
-        return list(range(total))
-    # One from every stretch of equal length, at a place of its own: even at the first switch and at the last.
-    step = total // MAX_PATHS
-    return [
-        at * total // MAX_PATHS + (shift + at * STRIDE) % step
-        for at in range(MAX_PATHS)
-    ]
 
 
 class Router:
@@ -142,7 +122,7 @@ class Router:
 
     def _best(
         self, onward: dict[int, list[int]], src: int, dst: int
-    ) -> tuple[dict[int, list[int]], dict[int, int], bool]:
+    ) -> tuple[dict[int, list[int]], dict[int, int], bool]:  # fmt: skip
         """`_ways` of those among `onward`, and whether they leave the host by way of a CPU."""
         layers = [[src]]
         while layers[-1] != [dst]:
@@ -244,15 +224,9 @@ class Router:
         return onward
 
     def _grow(
-        self,
-        edge: list[int],
-        known: dict[int, int],
-        links: list[list[int]],
-        ends: list[int],
-        rows: dict[int, list[int]],
-        both: tuple[int, int],
-        closed: frozenset[str],
-    ) -> list[int]:
+        self, edge: list[int], known: dict[int, int], links: list[list[int]], ends: list[int],
+        rows: dict[int, list[int]], both: tuple[int, int], closed: frozenset[str],
+    ) -> list[int]:  # fmt: skip
         """One hop more around an end; `rows` collects how each new node hangs together with the one before."""
         grown: list[int] = []
         for node in edge:
@@ -328,15 +302,7 @@ class Router:
         """Rows in link order, and the bytes each carries per byte sent."""
         key = (src, dst)
         if key not in self._spreads:
-            load: dict[int, float] = {}
-            for path, share in self.routes(src, dst):
-                for row in path.tolist():
-                    load[row] = load.get(row, 0.0) + share
-            rows = sorted(load)
-            self._spreads[key] = (
-                np.array(rows, dtype=np.int64),
-                np.array([load[row] for row in rows], dtype=np.float64),
-            )
+            self._spreads[key] = summed(self.routes(src, dst))
         return self._spreads[key]
 
     def nearest(self, src: int, kind: str) -> int | None:

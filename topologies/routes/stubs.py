@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from topologies.core.kinds import ENDPOINTS, NETWORK, rank_of
 from topologies.core.links import Ints, Links, Nodes
-from topologies.routes.preference import ENDPOINTS, NETWORK, rank_of
 
 MOST_DOORS = 64  # links out of a host, beyond which it is a network of its own
 FAR = 1 << 20  # hops to what cannot be reached
@@ -164,14 +164,9 @@ def find(nodes: Nodes, links: Links, src: Ints, dst: Ints) -> Stubs:
     kind = np.array([codes[name] for name in nodes.kinds], dtype=np.int64)
     rank = rank_of(links.kind)
     a, b = host[src], host[dst]
-    inner, out, into = (
-        _Grouped(np.where(mask, of, -1), len(numbers) - 1)
-        for mask, of in (
-            (a == b, a),
-            ((a >= 0) & (b < 0), a),
-            ((b >= 0) & (a < 0), b),
-        )
-    )
+    inner, out, into = (_Grouped(np.where(mask, of, -1), len(numbers) - 1) for mask, of in (
+        (a == b, a), ((a >= 0) & (b < 0), a), ((b >= 0) & (a < 0), b),
+    ))  # fmt: skip
     odd = set(a[(a >= 0) & (b >= 0) & (a != b)].tolist()) | set(
         b[(a >= 0) & (b >= 0) & (a != b)].tolist()
     )
@@ -217,15 +212,9 @@ def find(nodes: Nodes, links: Links, src: Ints, dst: Ints) -> Stubs:
 
 
 def _numbered(
-    patterns: list[Pattern],
-    groups: tuple[_Grouped, ...],
-    local: Ints,
-    outside: Ints,
-    place: Ints,
-    src: Ints,
-    dst: Ints,
-    odd: bool,
-) -> Stubs:
+    patterns: list[Pattern], groups: tuple[_Grouped, ...], local: Ints, outside: Ints, place: Ints, src: Ints,
+    dst: Ints, odd: bool,
+) -> Stubs:  # fmt: skip
     pattern, member = np.full(len(local), -1), np.full(len(local), -1)
     transit = FAR
     for number, one in enumerate(patterns):

@@ -4,17 +4,23 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from sim import files
-from sim.errors import PrestepError
 from sim.units import format_bandwidth
 from topologies.core.links import Ints
-
-if TYPE_CHECKING:
-    from topologies.fabric import Fabric
+from topologies.fabric import Fabric
+from topologies.show import drawing_folded
+from topologies.show.canvas import (
+    DARK,
+    GREY,
+    LINK_COLOURS,
+    box,
+    canvas,
+    node_style,
+    save,
+)
 
 # Top to bottom; kinds not named here (leaf, spine, ...) stand below the network, in order of appearance.
 _LAYERS = (
@@ -25,32 +31,6 @@ _LAYERS = (
     ("nic", "nvme"),
     ("network",),
 )
-_NODE_COLOURS = {
-    "nvswitch": "#76b900",
-    "gpu": "#4d7c0f",
-    "pcieswitch": "#b7791f",
-    "cpu": "#1d4ed8",
-    "memory": "#60a5fa",
-    "nic": "#7c3aed",
-    "nvme": "#0f766e",
-    "network": "#a78bfa",
-    "leaf": "#be185d",
-    "spine": "#9f1239",
-    "core": "#7f1d1d",
-    "switch": "#be185d",
-}
-_LINK_COLOURS = {
-    "nvlink": "#76b900",
-    "pcie": "#d69e2e",
-    "socket": "#1d4ed8",
-    "memory": "#60a5fa",
-    "nic": "#7c3aed",
-    "nvme": "#0f766e",
-    "spine": "#be185d",
-    "core": "#7f1d1d",
-    "c2c": "#0891b2",
-}
-_GREY = "#64748b"
 _HEIGHT, _BOX = 1.35, (0.84, 0.46)
 MOST_NODES = 44  # of a picture with a box for every node: one host of eight GPUs
 
@@ -67,13 +47,11 @@ class _Layout:
 def draw(fabric: Fabric, path: Path) -> None:
     """Write the picture; the suffix (.png, .svg) says how. Several hosts are folded by symmetry."""
     if len(fabric.nodes) > MOST_NODES or len(fabric.hosts) > 1:
-        from topologies.show import drawing_folded
-
         drawing_folded.draw(fabric, path)
         return
     layout = _layout(fabric)
     layers = len(set(layout.y.values()))
-    figure, axes = _canvas(max(8.0, layout.width * 1.05), 1.6 + layers * 1.12)
+    figure, axes = canvas(max(8.0, layout.width * 1.05), 1.6 + layers * 1.12)
     _draw_links(axes, fabric, layout)
     for at, name in enumerate(fabric.nodes.names):
         _draw_node(axes, name, fabric.nodes.kinds[at], layout.x[name], layout.y[name])
@@ -81,36 +59,7 @@ def draw(fabric: Fabric, path: Path) -> None:
     _legend(axes, fabric)
     low, high = min(layout.y.values()), max(layout.y.values())
     axes.set(xlim=(-0.75, layout.width - 0.25), ylim=(low - 1.25, high + 1.0))
-    _save(figure, path)
-
-
-def _canvas(wide: float, high: float) -> tuple[Any, Any]:
-    """A figure of that size in inches, and axes that fill it."""
-    try:
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise PrestepError(
-            "a picture needs matplotlib: pip install matplotlib"
-        ) from None
-    figure = Figure(figsize=(wide, high), facecolor="white")
-    FigureCanvasAgg(figure)
-    axes = figure.add_axes((0.01, 0.01, 0.98, 0.98))
-    axes.axis("off")
-    return figure, axes
-
-
-def _save(figure: Any, path: Path) -> None:
-    """Without a date and with fixed ids, the same cluster gives the same bytes."""
-    import matplotlib
-
-    with (
-        matplotlib.rc_context({"svg.hashsalt": "prestep", "svg.fonttype": "none"}),
-        files.replacing(path) as beside,
-    ):
-        figure.savefig(
-            beside, dpi=130, metadata={"Date": None} if path.suffix == ".svg" else None
-        )
+    save(figure, path)
 
 
 def _layout(fabric: Fabric) -> _Layout:
@@ -188,7 +137,7 @@ def _draw_links(axes: Any, fabric: Fabric, layout: _Layout) -> None:
             continue
         thickness = 0.6 + 3.4 * float(np.sqrt(links.bandwidth[row] / widest))
         style = {
-            "color": _LINK_COLOURS.get(kind, _GREY),
+            "color": LINK_COLOURS.get(kind, GREY),
             "lw": thickness,
             "solid_capstyle": "round",
             "zorder": 1,
@@ -208,7 +157,7 @@ def _count(axes: Any, layout: _Layout, a: str, b: str, count: int) -> None:
     """How many physical links a line stands for, written once, at the first GPU."""
     part = 0.4
     (xa, xb), (ya, yb) = _line(layout, a, b)
-    box = {"boxstyle": "circle,pad=0.18", "fc": "white", "ec": "none", "alpha": 0.9}
+    frame = {"boxstyle": "circle,pad=0.18", "fc": "white", "ec": "none", "alpha": 0.9}
     place = xa + (xb - xa) * part, ya + (yb - ya) * part
     axes.text(
         *place,
@@ -217,23 +166,14 @@ def _count(axes: Any, layout: _Layout, a: str, b: str, count: int) -> None:
         ha="center",
         va="center",
         color="#3f6212",
-        bbox=box,
+        bbox=frame,
         zorder=2,
     )
 
 
 def _draw_node(axes: Any, name: str, kind: str, x: float, y: float) -> None:
-    from matplotlib.patches import FancyBboxPatch
-
     wide, high = _BOX
-    style: dict[str, Any] = {
-        "fc": _NODE_COLOURS.get(kind, _GREY),
-        "ec": "white",
-        "lw": 1.2,
-        "zorder": 3,
-    }
-    corner, shape = (x - wide / 2, y - high / 2), "round,pad=0,rounding_size=0.09"
-    axes.add_patch(FancyBboxPatch(corner, wide, high, boxstyle=shape, **style))
+    box(axes, (x - wide / 2, y - high / 2), _BOX, 0.09, **node_style(kind, 1.2))
     size = 8.5 if len(name) < 11 else 7.5
     axes.text(
         x,
@@ -252,13 +192,7 @@ def _title(axes: Any, fabric: Fabric, layout: _Layout) -> None:
     top, hosts = max(layout.y.values()), len(fabric.hosts)
     text = f"{fabric.name}   {len(fabric.gpus)} GPUs ({fabric.gpu_model}), {hosts} host{'s' if hosts != 1 else ''}"
     axes.text(
-        -0.5,
-        top + 0.62,
-        text,
-        fontsize=13,
-        fontweight="bold",
-        color="#0f172a",
-        va="center",
+        -0.5, top + 0.62, text, fontsize=13, fontweight="bold", color=DARK, va="center"
     )
 
 
@@ -270,7 +204,7 @@ def _legend(axes: Any, fabric: Fabric) -> None:
         rows = fabric.links.of_kind(kind)
         label = f"{kind}: {_total(fabric, rows)} x {_range(fabric, rows)}"
         handles.append(
-            Line2D([], [], color=_LINK_COLOURS.get(kind, _GREY), lw=3, label=label)
+            Line2D([], [], color=LINK_COLOURS.get(kind, GREY), lw=3, label=label)
         )
     note = "per physical link and direction, payload"
     axes.legend(

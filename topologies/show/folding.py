@@ -8,14 +8,11 @@ different surroundings (one slow link) is folded more coarsely: after fewer roun
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from topologies.core.links import Ints
-
-if TYPE_CHECKING:
-    from topologies.fabric import Fabric
+from topologies.fabric import Fabric
 
 ROUNDS = 4
 MOST = 16  # classes that a picture can hold

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from sim import files
 from sim.errors import InputError, Mistake, did_you_mean
 from sim.units import format_bandwidth, format_duration
+from topologies.fabric import Fabric
+from topologies.show.drawing import draw
+from topologies.show.summary import summary
 
-if TYPE_CHECKING:
-    from topologies.fabric import Fabric
-
-_EXPORTS = (".json", ".graphml")
 _PICTURES = (".png", ".svg")
 _SHOWN = 3
 _PATHS = 8
@@ -38,8 +34,6 @@ def render(fabric: Fabric, width: int = 132) -> str:
         "",
         *_links(fabric),
     ]
-    from topologies.show.summary import summary
-
     told = summary(fabric)
     wide = max((len(what) for what, _ in told), default=0) + 2
     lines += ["", *(f"{what:{wide}}{much}" for what, much in told)] if told else []
@@ -60,31 +54,7 @@ def picture(fabric: Fabric, path: str | Path) -> None:
         For another kind of file.
     """
     _check_suffix(Path(path), _PICTURES)
-    from topologies.show.drawing import draw
-
     draw(fabric, Path(path))
-
-
-def export(fabric: Fabric, path: str | Path) -> None:
-    """Write the graph as .graphml (NetworkX, Gephi, yEd) or .json (node-link data); numbers in bytes/s and s.
-
-    Raises
-    ------
-    InputError
-        For another kind of file.
-    """
-    path = Path(path)
-    _check_suffix(path, _EXPORTS)
-    import networkx as nx
-
-    if path.suffix == ".graphml":
-        with files.replacing(path) as beside:
-            nx.write_graphml(fabric.graph, beside)
-    else:
-        data = nx.node_link_data(
-            fabric.graph, source="src", target="dst", edges="links"
-        )
-        files.write_text(path, json.dumps(data, indent=1) + "\n")
 
 
 def _check_suffix(path: Path, known: Iterable[str]) -> None:

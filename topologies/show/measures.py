@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import TYPE_CHECKING
 
 from sim.errors import InputError, Mistake
-from topologies.fabric.storage import STORAGE_LINKS
-
-if TYPE_CHECKING:
-    from topologies.fabric import Fabric
+from topologies.core.kinds import STORAGE_LINKS
+from topologies.fabric import Fabric
 
 
 def bisection(fabric: Fabric, kinds: Collection[str] = (), wire: bool = True) -> float:

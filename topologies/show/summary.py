@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from sim.units import format_bandwidth, format_duration
+from topologies.core.kinds import ENDPOINTS, TIERS
+from topologies.fabric import Fabric
 from topologies.show.folding import fold
 from topologies.show.measures import bisection
-from topologies.show.tiers import TIERS, _parts
-
-if TYPE_CHECKING:
-    from topologies.fabric import Fabric
+from topologies.show.tiers import parts
 
 EXACT = 1100  # GPUs up to which the bisection is a maximum flow (about a second)
 
@@ -85,8 +83,6 @@ def _hops(
     fabric: Fabric, start: int, ends: np.ndarray, first: np.ndarray
 ) -> np.ndarray:
     """Links from a node to every other, layer by layer; nothing goes through a GPU, a memory or a disk."""
-    from topologies.routes.router import ENDPOINTS
-
     hops = np.full(len(fabric.nodes), -1)
     hops[start] = 0
     stops = np.array([kind in ENDPOINTS for kind in fabric.nodes.kinds])
@@ -114,7 +110,7 @@ def bisection_bound(fabric: Fabric) -> float:
     for at, kind in enumerate(present):
         if kind == "nvswitch":
             continue
-        part = _parts(kinds, src, dst, [*present[at:], *storage])
+        part = parts(kinds, src, dst, [*present[at:], *storage])
         named = np.unique(part[gpus])
         if len(named) > 1:
             into = (kinds[dst] == kind) & np.isin(part[src], named)

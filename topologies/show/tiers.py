@@ -3,20 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from sim.errors import InputError, Mistake
 from topologies.core.checks import components
+from topologies.core.kinds import STORAGE_LINKS, TIERS
 from topologies.core.links import Ints, Texts
-from topologies.fabric.storage import STORAGE_LINKS
-
-if TYPE_CHECKING:
-    from topologies.fabric import Fabric
-
-# Lowest first. Switches of kinds not named here (PCIe) stand inside a host and join nothing of their own.
-TIERS = ("nvswitch", "leaf", "switch", "spine", "core", "network")
+from topologies.fabric import Fabric
 
 
 @dataclass(frozen=True)
@@ -67,7 +61,7 @@ def tiers(fabric: Fabric, wire: bool = True) -> list[Tier]:
     for at, kind in enumerate(present):
         above = np.isin(kinds, present[at + 1 :])
         # Level one is NVLink alone: PCIe joins the GPUs of a host too, but not for bandwidth.
-        below = _parts(kinds, src, dst, [] if kind == "nvswitch" else present[at:])
+        below = parts(kinds, src, dst, [] if kind == "nvswitch" else present[at:])
         inside = ~(above[src] | above[dst]) & (
             (link_kind == "nvlink") if kind == "nvswitch" else True
         )
@@ -101,7 +95,7 @@ def all_gather_bandwidth(fabric: Fabric, wire: bool = True) -> float:
     return min(level.all_gather for level in levels)
 
 
-def _parts(kinds: Texts, src: Ints, dst: Ints, without: list[str]) -> Ints:
+def parts(kinds: Texts, src: Ints, dst: Ints, without: list[str]) -> Ints:
     """The part that every node is in when switches of some kinds are taken away; every node by itself for none."""
     gone = np.isin(kinds, without)
     joined = ~(gone[src] | gone[dst]) & bool(without)

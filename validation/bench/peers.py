@@ -9,7 +9,8 @@ import numpy as np
 
 from sim.collectives.plan import Plan
 from sim.engine.fair_share import Incidence, rates
-from topologies.fabric import Fabric, ecmp
+from topologies.fabric import Fabric
+from topologies.policies import ecmp
 from validation.bench import networks
 from validation.bench.case import NAN, Case, Counted
 from validation.bench.collectives import (

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from topologies.show.drawing_folded import _label, _rows, _told
+from topologies.show import labels
 from topologies.show.folding import Folded, class_of, fold
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ class Heat:
     busiest: np.ndarray
 
     def label(self, edge: int) -> str:
-        return _label(self.folded, self.folded.edges[edge])
+        return labels.cables(self.folded, self.folded.edges[edge])
 
     @property
     def names(self) -> list[str]:
@@ -52,7 +52,7 @@ class Heat:
         return made
 
     def told(self, node: int) -> str:
-        return _told(self.folded.classes[node])
+        return labels.title(self.folded.classes[node])
 
 
 def heat(
@@ -147,7 +147,7 @@ def _places(folded: Folded) -> dict[int, tuple[float, int]]:
     """(column, row) of every class; a row's middle is column 0."""
     return {
         at: (column - (len(row) - 1) / 2, level)
-        for level, row in enumerate(_rows(folded))
+        for level, row in enumerate(labels.layers(folded))
         for column, at in enumerate(row)
     }
 

@@ -9,13 +9,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from sim import plugins
 from sim.errors import InputError, Mistake
-
-if TYPE_CHECKING:
-    from topologies.fabric import Fabric
+from topologies.fabric import Fabric
+from topologies.files.importers._text import text_of
 
 __all__ = ["formats", "notes", "read"]
 
@@ -37,8 +35,6 @@ def read(path: str | Path, format: str = "") -> Fabric:
     InputError
         If the file cannot be read, is of no known format, or is wrong; the element is named.
     """
-    from topologies.files.importers._text import text_of
-
     if format:
         return plugins.load_function(_PACKAGE, format, "read")(path)  # type: ignore[no-any-return]
     text = text_of(path)

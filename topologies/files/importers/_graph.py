@@ -76,11 +76,11 @@ def _drop(source: Source, what: str, data: Mapping[str, Any], known: set[str]) -
 def _facts(source: Source, given: object) -> dict[str, Quantity]:
     """Facts as `write` leaves them: {key: [value, evidence, source]}, or that as JSON."""
     try:
-        table = json.loads(given) if isinstance(given, str) else given
+        table: Any = json.loads(given) if isinstance(given, str) else given
         return {
             str(key): Quantity(float(value), str(grade), str(why))
             for key, (value, grade, why) in table.items()
-        }  # type: ignore[union-attr]
+        }
     except (AttributeError, TypeError, ValueError):
         source.fail("graph.facts", repr(given)[:60], "{key: [value, evidence, source]}")
 

@@ -16,11 +16,9 @@ from topologies.files.importers import _yaml
 from topologies.files.importers._text import Source, text_of
 
 _NAMES = {  # the old JSON's spelling -> today's
-    "topologies-per-dim": "topology",
-    "units-count": "npus_count",
-    "link-bandwidth": "bandwidth",
+    "topologies-per-dim": "topology", "units-count": "npus_count", "link-bandwidth": "bandwidth",
     "link-latency": "latency",
-}
+}  # fmt: skip
 _KEYS = ("topology", "npus_count", "bandwidth", "latency")
 _SHAPES = {
     "ring": "Ring",
@@ -155,12 +153,12 @@ def _shape(source: Source, at: int, value: object) -> str:
 
 def _spec(source: Source, at: int, bandwidth: object, delay: object) -> LinkSpec:
     rate = source.positive(f"bandwidth[{at}]", bandwidth, "GB/s above 0") * _GB
+    latency = 0.0
     if delay != 0:
-        source.positive(f"latency[{at}]", delay, "nanoseconds, not negative")
+        expected = "nanoseconds, not negative"
+        latency = source.positive(f"latency[{at}]", delay, expected) * 1e-9
     why = f"dimension {at} of an ASTRA-sim network file"
-    return LinkSpec(
-        Quantity(rate, "guess", why), Quantity(float(delay) * 1e-9, "guess", why)
-    )  # type: ignore[arg-type]
+    return LinkSpec(Quantity(rate, "guess", why), Quantity(latency, "guess", why))
 
 
 def _built(

@@ -21,16 +21,9 @@ _PORT = re.compile(
 _RATE = re.compile(r"(\d+)x([A-Z]+\d*)\s*$")
 # Bytes/s that one lane carries, after encoding.
 _LANE = {
-    "SDR": 0.25e9,
-    "DDR": 0.5e9,
-    "QDR": 1e9,
-    "FDR10": 1.25e9,
-    "FDR": 1.704e9,
-    "EDR": 3.125e9,
-    "HDR": 6.25e9,
-    "NDR": 12.5e9,
-    "XDR": 25e9,
-}
+    "SDR": 0.25e9, "DDR": 0.5e9, "QDR": 1e9, "FDR10": 1.25e9, "FDR": 1.704e9, "EDR": 3.125e9, "HDR": 6.25e9,
+    "NDR": 12.5e9, "XDR": 25e9,
+}  # fmt: skip
 _TIERS = ("leaf", "spine", "core")
 
 

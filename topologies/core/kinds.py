@@ -1,4 +1,4 @@
-"""What routes go by: who forwards nothing, and which kinds of links come first."""
+"""Kinds of nodes and links by what they are for."""
 
 from __future__ import annotations
 
@@ -8,12 +8,17 @@ from topologies.core.links import Ints, Texts
 
 # A byte may start or end here but not pass through.
 ENDPOINTS = frozenset({"gpu", "memory", "nvme", "storage"})
+
 # Order of NCCL's path types (NVL, C2C, PIX/PXB, PHB/SYS, NET); kinds not named here count as network.
 PREFERENCE = {"nvlink": 0, "c2c": 1, "pcie": 2, "memory": 2, "nvme": 2, "socket": 3}
 NETWORK = 4
-# Equal-cost paths kept for one pair: a fat tree has one per spine, and a hash spreads no wider in practice.
-MAX_PATHS = 64
-STRIDE = 7919  # a prime above the numbers of switches in a tier
+
+# Tiers of switches, lowest first; a link belongs to the higher of its two ends. Switches of kinds not named here (PCIe)
+# stand inside a host and join nothing of their own.
+TIERS = ("nvswitch", "leaf", "switch", "spine", "core", "network")
+
+# Links of the storage fabric: what moves between GPUs does not go over them.
+STORAGE_LINKS = frozenset({"storage", "server"})
 
 
 def rank_of(kind: Texts) -> Ints:

@@ -6,7 +6,8 @@ import numpy as np
 
 from topologies import load_cluster
 from topologies.fabric import Fabric
-from topologies.files import clusterfile, kept
+from topologies.files import clusterfile
+from topologies.files.library import Library
 
 
 def alike(one: Fabric, other: Fabric) -> bool:
@@ -49,6 +50,7 @@ def test_a_change_stays_with_who_made_it() -> None:
 
 def test_only_a_few_are_kept() -> None:
     """However many are asked for."""
-    for hosts in range(1, 3 + kept.MOST):
-        load_cluster("dgx-h100-superpod", 4 * hosts)
-    assert len(kept._KEPT) <= kept.MOST
+    library = Library(most=3)
+    for hosts in range(1, 6):
+        library.read("dgx-h100-superpod", 4 * hosts)
+    assert [hosts for _, hosts in library.clusters] == [12, 16, 20]

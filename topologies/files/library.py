@@ -1,0 +1,55 @@
+"""Clusters that were built, so that who asks again is given what is there."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from topologies.fabric import Fabric
+from topologies.files import clusterfile
+
+
+@dataclass
+class Library:
+    """Reads clusters; the bundled ones that were built last stay, and are given out as copies.
+
+    Files of users are read each time: they may have changed. Copies share the routes that were found, nothing else.
+
+    Attributes
+    ----------
+    most, most_links
+        Clusters that stay, and links of one that may.
+    clusters
+        Those that stay, by name and number of hosts; the oldest first.
+    """
+
+    most: int = 4
+    most_links: int = 100_000
+    clusters: dict[tuple[str, int | None], Fabric] = field(default_factory=dict)
+
+    def read(self, name_or_file: str | Path, hosts: int | None = None) -> Fabric:
+        """As `topologies.files.clusterfile.read`."""
+        if (
+            isinstance(name_or_file, Path)
+            or name_or_file not in clusterfile.cluster_names()
+        ):
+            return clusterfile.read(name_or_file, hosts)
+        key = name_or_file, hosts
+        if key not in self.clusters:
+            built = clusterfile.read(name_or_file, hosts)
+            if len(built.links) > self.most_links:
+                return built
+            self._add(key, built)
+        original = self.clusters[key]
+        return copy.copy(original).with_routes_of(original)
+
+    def _add(self, key: tuple[str, int | None], built: Fabric) -> None:
+        self.clusters[key] = built
+        if len(self.clusters) > self.most:
+            oldest = next(iter(self.clusters))
+            del self.clusters[oldest]
+
+
+#: What `topologies.load_cluster` reads from: one for the process.
+SHARED = Library()
