@@ -13,7 +13,7 @@ import numpy as np
 from sim.collectives import machine as constants
 from sim.collectives import plan_collective
 from sim.costs import Gpu
-from sim.costs.frameworks import framework_names, kernel_gap
+from sim.costs.frameworks import kernel_gap
 from sim.costs.interference import laid_over
 from sim.costs.measured import gpu_of
 from sim.engine.engine import Machine, Run, execute
@@ -25,19 +25,13 @@ from sim.planning.symmetry import unlike
 from sim.spec.jobs import refuse
 from sim.spec.load import sections_in_use
 from sim.spec.placing import allotted, placements
-from sim.spec.rules.layout import (
-    check_layout,
-    countable,
-    grad_accumulation_of,
-    microbatches_of,
-)
-from workloads import schedules
+from sim.spec.rules.layout import check_layout, countable
+from workloads.frameworks import framework_of
+from workloads.lowered import Lowered, Place, Site
 from workloads.models.model import ModelSpec, load_model
-from workloads.torch.lower import Layout, Lowered, layout_of, lower
+from workloads.refusals import refusals
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Sequence
-
     from sim.analysis.prediction import Result
     from sim.collectives.plan import Plan
     from sim.graph.kernel import Kernel
@@ -45,10 +39,7 @@ if TYPE_CHECKING:
     from topologies.fabric import Fabric
 
 _log = logging.getLogger("prestep")
-# Steps simulated; the last is reported. Two bring the host's lead over the GPU to its steady state.
-STEPS = 3
-# Megatron's step ends with the host reading the gradients' norm: every step begins level, the second is like any other.
-MEGATRON_STEPS = 2
+STEPS = 3  # simulated at most; the last is reported
 # Kernels whose time follows the SMs' clock.
 CLOCKED = (
     "gemm",
@@ -122,8 +113,7 @@ def simulate(
     refuse(scenario, "one simulation")
     _log.info("%s: lowering the step", scenario.where)
     job = prepare(scenario, fabric or load_fabric(scenario), lowered=lowered)
-    if scenario.training.megatron:
-        steps = min(steps, MEGATRON_STEPS)
+    steps = min(steps, framework_of(scenario).steps)
     graph = job.lowered.graph
     operations = sum(len(p) for p in graph.programs)
     _log.info(
@@ -155,10 +145,9 @@ def prepare(
     model = _checked_model(scenario, fabric)
     gpus = placements(scenario, fabric)[0] if gpus is None else gpus
     fleet = fleet_of(fabric, gpu_of(fabric), gpus)
-    if lowered is None or lowered.made_for != (
-        host_factor(scenario, fabric),
-        _marks(scenario, fabric, fleet, gpus),
-    ):
+    site = _site(scenario, fabric, fleet, gpus)
+    marks = framework_of(scenario).marks(site)
+    if lowered is None or lowered.made_for != (site.host_factor, marks):
         lowered = _lowered(scenario, model, fabric, fleet, gpus)
     run_on, chains = _machine_and_chains(
         scenario, lowered.graph, fabric, fleet.gpu, gpus
@@ -212,34 +201,18 @@ def _lowered(
     fleet: Fleet,
     gpus: tuple[str, ...],
 ) -> Lowered:
-    factor = host_factor(scenario, fabric)
-    if not scenario.training.megatron:
-        return lower(scenario, model, factor, fleet.speeds)
-    from workloads.megatron.lower import Place
-    from workloads.megatron.lower import lower as lower_megatron
-
-    hosts = [fabric.host_of(gpu) for gpu in gpus]
-    odd = unlike(fabric, fleet, scenario.faults, gpus)
-    return lower_megatron(
-        scenario, model, factor, Place(hosts.count(hosts[0]), blocking=False), odd
-    )
+    site = _site(scenario, fabric, fleet, gpus)
+    return framework_of(scenario).lower(scenario, model, site)
 
 
-def _marks(
+def _site(
     scenario: Scenario, fabric: Fabric, fleet: Fleet, gpus: tuple[str, ...]
-) -> Sequence[Hashable]:
-    """What tells ranks apart in the lowered step."""
-    if not scenario.training.megatron:
-        return fleet.speeds
-    return unlike(fabric, fleet, scenario.faults, gpus).marks
-
-
-def _layout_of(scenario: Scenario) -> Layout:
-    if not scenario.training.megatron:
-        return layout_of(scenario)
-    from workloads.megatron.lower import grid_of
-
-    return grid_of(scenario)
+) -> Site:
+    """What lowering has to know of the cluster."""
+    hosts = [fabric.host_of(gpu) for gpu in gpus]
+    place = Place(hosts.count(hosts[0]), blocking=False)
+    odd = unlike(fabric, fleet, scenario.faults, gpus)
+    return Site(host_factor(scenario, fabric), place, fleet.speeds, odd)
 
 
 def rerun(simulation: Simulation, fabric: Fabric) -> Simulation:
@@ -314,6 +287,7 @@ def machine(
     ``alone``: it is a chain's own graph; that ranks wait for the slowest is counted in the graph that it is part of.
     """
     gpus = fabric.gpus if gpus is None else gpus
+    framework = framework_of(scenario)
     kernels = graph.kernels
     p = scenario.parallel
     clock = gpu.crowded if p.dp * p.tp * p.pp * p.cp > 1 else 1.0
@@ -323,7 +297,7 @@ def machine(
             return chains.duration(k) if chains is not None else 0.0
         if k.kind == "spin":
             return k.shape[0] * 1e-9
-        if k.kind == "fused" and scenario.training.megatron:
+        if k.kind == "fused" and framework.fused_load:
             return gpu.duration(k) * gpu.fused
         load = (
             clock * gpu.sustained(k) * gpu.toolkit(k, scenario.pytorch.cuda)
@@ -343,7 +317,7 @@ def machine(
         return beside.slowdown(k, channels, gpu.sms)
 
     known: dict[tuple[object, ...], Plan] = {}
-    layout = _layout_of(scenario)
+    layout = framework.layout(scenario)
 
     def plan(comm: Comm) -> Plan:
         # NCCL chooses the channels of a transfer by its communicator: who is idle in it is named after the pair.
@@ -454,18 +428,6 @@ def _merged(plans: list[Plan]) -> Plan:
     )
 
 
-def _splits_backward(scenario: Scenario) -> bool:
-    """Whether the schedule runs backward passes in halves; one that cannot run is refused elsewhere."""
-    p = scenario.parallel
-    per_run = microbatches_of(scenario) // grad_accumulation_of(scenario)
-    chunks = p.vpp if p.vpp > 1 else None
-    if schedules.check(
-        p.schedule, p.pp, per_run, chunks, framework=scenario.training.framework
-    ):
-        return False
-    return schedules.splits_backward(p.schedule, p.pp, per_run, chunks)
-
-
 def not_simulated(scenario: Scenario) -> list[Mistake]:
     """Sections and values that are understood but not simulated yet are refused, not ignored."""
     where, found = scenario.where, []
@@ -498,86 +460,4 @@ def not_simulated(scenario: Scenario) -> list[Mistake]:
         from sim.storage import feeding
 
         found += feeding.mistakes_of(scenario)
-    t, p = scenario.training, scenario.parallel
-    megatron = t.megatron
-    sharding = ("zero1", "zero2", "fsdp", "zero3") if megatron else ("fsdp", "zero3")
-    plain = ("none", "products", "alternate", "full")
-    eager = ("bf16", "fp8") if t.framework == "pytorch-eager" else ("bf16",)
-    for key, value, known in (
-        (
-            "training.precision",
-            t.precision,
-            ("bf16", "fp16", "fp8", "nvfp4") if megatron else eager,
-        ),
-        (
-            "training.recompute",
-            t.recompute,
-            ("none", "selective", "products", "full") if megatron else plain,
-        ),
-        (
-            "training.optimizer",
-            t.optimizer,
-            ("adamw", "adam") if megatron else ("adamw",),
-        ),
-        ("training.framework", t.framework, framework_names()),
-        (
-            "parallel.data_parallel",
-            p.data_parallel or "none",
-            ("none", "ddp", "ddp-no-overlap", *sharding),
-        ),
-        ("parallel.cp", str(p.cp), (str(p.cp),) if megatron else ("1",)),
-    ):
-        if value not in known:
-            found.append(
-                Mistake(
-                    where, key, f'"{value}"', " or ".join(known), "not simulated yet"
-                )
-            )
-    if megatron:
-        sharded, products = (
-            p.data_parallel in ("fsdp", "zero3"),
-            t.recompute == "products",
-        )
-        if p.pp > 1 and (sharded or products) and _splits_backward(scenario):
-            beside = (
-                f'data_parallel = "{p.data_parallel}"'
-                if sharded
-                else 'recompute = "products"'
-            )
-            hint = f"a schedule that splits backward is not simulated with {beside}"
-            found.append(
-                Mistake(
-                    where,
-                    "parallel.schedule",
-                    f'"{p.schedule}"',
-                    "one whose backward passes are whole",
-                    hint,
-                )
-            )
-        return found
-    if p.pp > 1 and p.dp > 1 and p.data_parallel in ("fsdp", "zero3"):
-        hint = "sharded pipeline stages are not simulated yet"
-        found.append(
-            Mistake(
-                where,
-                "parallel.data_parallel",
-                f'"{p.data_parallel}"',
-                "ddp or ddp-no-overlap",
-                hint,
-            )
-        )
-    if p.ep > 1 and p.data_parallel in ("fsdp", "zero3"):
-        hint = "sharding experts that are spread over ranks is not simulated yet"
-        found.append(
-            Mistake(
-                where,
-                "parallel.data_parallel",
-                f'"{p.data_parallel}"',
-                "ddp or ddp-no-overlap",
-                hint,
-            )
-        )
-    elif 1 < p.ep < p.dp and p.data_parallel != "none":
-        hint = "averaging experts over their replicas is not simulated yet"
-        found.append(Mistake(where, "parallel.ep", str(p.ep), f"dp = {p.dp}", hint))
-    return found
+    return [*found, *refusals(scenario)]

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from sim.spec.sections import Scenario
+from sim.spec.sections import Scenario
+from workloads.frameworks import framework_of
+from workloads.optimizer import optimizer
+from workloads.precision import precision
 
-PARAMETER = {"bf16": 2, "fp16": 2, "fp8": 2, "nvfp4": 2, "fp32": 4, "tf32": 4}  # bytes
-# Bytes of optimizer state per parameter: Adam's two moments in the parameters' own type (torch.optim), or these and a
-# master copy in fp32 (Megatron-LM).
-MOMENTS, MEGATRON = 2, 12
+MASTER = 4  # bytes of a parameter, and of each of its moments, in fp32
 
 
 @dataclass(frozen=True)
@@ -30,12 +28,15 @@ class Contents:
 def bytes_of(scenario: Scenario, parameters: int) -> float:
     """Bytes of a checkpoint of a model of `parameters` parameters.
 
-    Parameters in the type they are trained in; with `content = "all"` the optimizer's state too.
+    Parameters in the type they are trained in; with `content = "all"` the optimizer's state too: moments in the
+    parameters' own type (torch.optim), or in fp32 beside a copy of the parameters (Megatron-LM).
     """
-    each = PARAMETER[scenario.training.precision]
+    each = precision(scenario.training.precision).parameter
+    moments = optimizer(scenario.training.optimizer).moments
     state = 0
-    if scenario.checkpoint.content == "all" and scenario.training.optimizer != "sgd":
-        state = MEGATRON if scenario.training.megatron else MOMENTS * each
+    if scenario.checkpoint.content == "all" and moments:
+        fp32 = framework_of(scenario).master
+        state = MASTER * (1 + moments) if fp32 else moments * each
     return float(parameters * (each + state))
 
 

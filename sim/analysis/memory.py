@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from sim.graph.opgraph import Comm, Program
     from sim.predict import Simulation
     from sim.spec.sections import Scenario
-    from workloads.torch.lower import Lowered
+    from workloads.lowered import Lowered
 
 # Bytes of a CUDA context with the kernels of PyTorch, cuBLAS and NCCL: guess (400 to 600 MiB on Ampere and Hopper).
 CONTEXT = 512 * 2.0**20

@@ -21,6 +21,7 @@ from sim.planning.noise import NAMES as JITTERS
 from sim.spec.load import sections_in_use
 from sim.storage import feeding
 from sim.storage.checkpointing import report_of
+from workloads.frameworks import framework_of
 
 if TYPE_CHECKING:
     from sim.analysis.shadow_prices import Prices
@@ -236,28 +237,14 @@ def work_of_step(simulation: Simulation) -> tuple[float, float]:
 
 
 def _warnings(simulation: Simulation) -> tuple[str, ...]:
-    found = []
-    if simulation.scenario.training.framework == "cuda-graph":
-        found.append(
-            "cuda-graph: the whole step is one launch; capture and warm-up are left out"
-        )
+    framework = framework_of(simulation.scenario)
+    found = list(framework.caveats(simulation.scenario, simulation.model))
     f = simulation.scenario.faults
     if f.jitter != 1.0 or any(
         getattr(f, f"jitter_{name}") is not None for name in JITTERS
     ):
         found.append(
             "faults.jitter: the step, its breakdown and links are without noise; --replicas N draws it"
-        )
-    copied = (
-        not simulation.scenario.training.megatron
-    )  # there the copies' gradients are added up
-    if (
-        simulation.model.tied_embeddings
-        and simulation.scenario.parallel.pp > 1
-        and copied
-    ):
-        found.append(
-            "tied embeddings: the last stage has a copy; adding its gradient to the first stage's is left out"
         )
     return tuple(found)
 

@@ -19,6 +19,9 @@ KINDS = (
     "storage",
     "probes",
     "algorithms",
+    "frameworks",
+    "precisions",
+    "optimizers",
 )
 
 

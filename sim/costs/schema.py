@@ -117,10 +117,35 @@ class Table:
                 yield Mistake(where, prefix + name, "nothing", "a value")
 
 
+@dataclass(frozen=True)
+class Rows:
+    """A table of tables with any names, all alike."""
+
+    row: Table
+
+    def mistakes(self, where: str, key: str, value: object) -> Iterator[Mistake]:
+        if not isinstance(value, Mapping):
+            yield Mistake(where, key, repr(value)[:60], "tables")
+            return
+        for name, entry in value.items():
+            yield from self.row.mistakes(where, name, entry)
+
+
 def numbers_of(cls: type) -> Table:
     """A table of the numbers that a dataclass holds; those without a default are needed."""
     needed = [entry.name for entry in fields(cls) if entry.default is MISSING]
     return Table({entry.name: Number() for entry in fields(cls)}, needed)
+
+
+def rows(path: Path, row: Table) -> dict[str, dict[str, Any]]:
+    """The tables of a file by name, each with the keys of a row.
+
+    Raises
+    ------
+    InputError
+        With every mistake in it, or why it is no TOML.
+    """
+    return read(path, Rows(row))
 
 
 def read(path: Path, schema: Schema) -> dict[str, Any]:

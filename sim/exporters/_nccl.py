@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from sim.analysis.timeline import group_ranks
+from workloads.precision import precision as number_format
 
 # (name in a record_param_comms event, kernel, reduces). The suffix RING_LL is what NCCL 2.28's kernels are called
 # whatever algorithm and protocol they run (measured: 1b-ddp4-b2 trace on H200).
@@ -19,14 +20,7 @@ _OPS = {
     "send": ("send", "SendRecv", False),
     "recv": ("recv", "SendRecv", False),
 }
-# precision -> (PyTorch's name, NCCL's name, bytes); gradients of fp8 training travel as bf16.
-DTYPES = {
-    "bf16": ("BFloat16", "bf16", 2),
-    "fp8": ("BFloat16", "bf16", 2),
-    "fp16": ("Half", "f16", 2),
-    "fp32": ("Float", "f32", 4),
-    "tf32": ("Float", "f32", 4),
-}
+BYTES = {"BFloat16": 2, "Half": 2, "Float": 4}
 
 
 def operation(kind: str, name: str) -> str:
@@ -46,7 +40,7 @@ def operation(kind: str, name: str) -> str:
 def kernel_name(op: str, precision: str) -> str:
     """`all_reduce` -> `ncclDevKernel_AllReduce_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096ul>)`."""
     _, kernel, reduces = _OPS.get(op, (op, op, False))
-    dtype = DTYPES.get(precision, DTYPES["bf16"])[1]
+    dtype = number_format(precision).nccl
     how = (
         ""
         if kernel == "SendRecv"
@@ -61,7 +55,8 @@ def arguments(
     op: str, size: float, group: str, group_name: str, axis: str, precision: str
 ) -> dict[str, Any]:
     """The arguments PyTorch writes on a collective; `size` in bytes in the convention of nccl-tests."""
-    dtype, _, itemsize = DTYPES.get(precision, DTYPES["bf16"])
+    dtype = number_format(precision).tensor
+    itemsize = BYTES[dtype]
     ranks = group_ranks(group)
     count, members = round(size / itemsize), max(1, len(ranks))
     return {

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from workloads.megatron.folding import Unlike
+from workloads.lowered import Unlike
 
 if TYPE_CHECKING:
     from sim.costs.changed import Speed

@@ -10,6 +10,7 @@ from sim.errors import InputError, Mistake
 from sim.spec.placing import allotted, placements
 from sim.spec.rules.layout import check_layout, grad_accumulation_of, microbatches_of
 from sim.spec.sections import Inference, Nccl, Scenario
+from workloads.frameworks import framework_of
 
 
 def wrong_keys(mistakes: Sequence[Mistake]) -> set[str]:
@@ -128,7 +129,7 @@ def pipeline_mistakes(scenario: Scenario, wrong: Collection[str]) -> list[Mistak
     from workloads import schedules
 
     per_run = microbatches_of(scenario) // grad_accumulation_of(scenario)
-    framework = scenario.training.framework
+    few = framework_of(scenario).few_microbatches
     return list(
         schedules.check(
             p.schedule,
@@ -136,7 +137,7 @@ def pipeline_mistakes(scenario: Scenario, wrong: Collection[str]) -> list[Mistak
             per_run,
             p.vpp if p.vpp > 1 else None,
             scenario.where,
-            framework,
+            few,
         )
     )
 

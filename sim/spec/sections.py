@@ -171,15 +171,19 @@ class Training:
     microbatches: int | None = key(
         None, "microbatches per rank and run of the pipeline schedule", low=1
     )
-    precision: Literal["bf16", "fp16", "fp32", "tf32", "fp8", "nvfp4"] = key(
-        "bf16", "number format of weights and activations"
+    precision: str = key(
+        "bf16", "number format of weights and activations", names="precisions"
     )
     recompute: Literal["none", "selective", "products", "alternate", "full"] = key(
         "none",
         "activation checkpointing of every block; products: all but attention and every other product; alternate: "
         "every other block whole (PyTorch)",
     )
-    optimizer: Literal["adamw", "adam", "sgd"] = key("adamw", "optimizer (fused)")
+    optimizer: str = key(
+        "adamw",
+        "optimizer (fused); muon: of hidden matrices, AdamW for the rest",
+        names="optimizers",
+    )
     warmup: int = key(
         4,
         "steps before the reported one; decides whether DDP's first buckets still count",
@@ -188,17 +192,11 @@ class Training:
     set_to_none: bool = key(
         True, "zero_grad frees gradients instead of filling them with zeros"
     )
-    framework: Literal[
-        "pytorch-eager", "pytorch-compiled", "cuda-graph", "megatron", "deepspeed"
-    ] = key(
+    framework: str = key(
         "pytorch-eager",
         "decides the kernels and what launching them costs (deepspeed: Megatron's layers under it)",
+        names="frameworks",
     )
-
-    @property
-    def megatron(self) -> bool:
-        """Whether the layers are Megatron's."""
-        return self.framework in ("megatron", "deepspeed")
 
 
 @dataclass(frozen=True)

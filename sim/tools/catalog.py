@@ -18,6 +18,13 @@ _FOLDERS = {
 }
 # Folders of data: kind -> (package, folder in it, file that makes a folder in there one of the kind).
 _FOLDERS_OF_FOLDERS = {"sets": ("validation", "cases", "set.toml")}
+# Tables of one file: kind -> (package, file).
+_ROWS = {
+    "precisions": ("workloads", "precisions.toml"),
+    "optimizers": ("workloads", "optimizers.toml"),
+}
+# Packages of which every module is one of the kind.
+_MODULES = {"frameworks": "workloads.frameworks"}
 # Code: kind -> (package, function that makes a module a plug-in; other modules there are helpers).
 _PLUGINS = {
     "algorithms": ("sim.collectives.algorithms", "estimate"),
@@ -49,6 +56,11 @@ def names(kind: str) -> list[str]:
         return sorted(
             path.parent.name for path in (_home(package) / folder).glob(f"*/{file}")
         )
+    if kind in _ROWS:
+        package, file = _ROWS[kind]
+        return list(tomllib.loads((_home(package) / file).read_text(encoding="utf-8")))
+    if kind in _MODULES:
+        return [name.replace("_", "-") for name in plugins.discover(_MODULES[kind])]
     if kind in _PLUGINS:
         also = (
             ("creation",) if kind == "collectives" else ()
@@ -56,7 +68,7 @@ def names(kind: str) -> list[str]:
         return sorted((*plugins.providers(*_PLUGINS[kind]), *also))
     if kind == "probes":
         return sorted(plugins.discover(_PROBES))
-    code = (*_PLUGINS, "probes", "schedules")
+    code = (*_ROWS, *_MODULES, *_PLUGINS, "probes", "schedules")
     raise InputError(
         unknown("list", "", kind, [*_FOLDERS, *_FOLDERS_OF_FOLDERS, *code])
     )
@@ -75,8 +87,8 @@ def summaries(kind: str) -> dict[str, str]:
             name: str(table.get("description") or table.get("title") or "")
             for name, table in tables.items()
         }
-    if kind in _PLUGINS:
-        package = _PLUGINS[kind][0]
+    if kind in _PLUGINS or kind in _MODULES:
+        package = _MODULES.get(kind) or _PLUGINS[kind][0]
         modules = {name: plugins.load(package, name) for name in names(kind)}
         return {
             name: (module.__doc__ or "").partition("\n")[0]

@@ -16,13 +16,15 @@ from cli import main
 from sim.collectives import plan_collective
 from sim.engine.engine import execute
 from sim.errors import InputError
-from sim.predict import MEGATRON_STEPS, _machine_and_chains, _merged, predict, simulate
+from sim.predict import _machine_and_chains, _merged, predict, simulate
 from sim.spec.load import load_scenario, parse_scenario
 from sim.spec.rules.layout import axis_order
 from sim.spec.sections import Scenario
 from topologies import load_cluster
-from workloads.megatron.lower import Grid, Groups, Place, lower
-from workloads.torch.lower import Layout
+from workloads.lowered import Layout, Place, Site
+from workloads.megatron.grid import Grid
+from workloads.megatron.groups import Groups
+from workloads.megatron.lower import lower
 
 SMALL = {
     "kind": "transformer",
@@ -289,12 +291,12 @@ def test_megatron_folds_in_every_order(order: str) -> None:
     """One replica of all that are alike gives the step time of all of them simulated."""
     s = megatron(order, {"dp": 4, "tp": 2, "pp": 2})
     one = simulate(s)
-    lowered = lower(s, one.model, 1.0, Place(8, blocking=False), apart=True)
+    lowered = lower(s, one.model, Site(), apart=True)
     assert len(lowered.graph.programs) == 4 * len(one.lowered.graph.programs)
     machine, _ = _machine_and_chains(s, lowered.graph, one.fabric, one.gpu, one.gpus)
-    assert execute(lowered.graph, machine, MEGATRON_STEPS).finished == pytest.approx(
-        one.run.finished, rel=1e-9
-    )
+    assert execute(
+        lowered.graph, machine, one.run.end[0].shape[0]
+    ).finished == pytest.approx(one.run.finished, rel=1e-9)
 
 
 def test_tensor_parallel_ranks_of_megatron_belong_into_one_host() -> None:

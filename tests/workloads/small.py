@@ -10,8 +10,9 @@ from sim.graph.kernel import Kernel
 from sim.graph.opgraph import COMM, KERNEL, Comm
 from sim.spec.load import parse_scenario
 from sim.spec.sections import Scenario
+from workloads.lowered import Lowered
 from workloads.models.model import load_model
-from workloads.torch.lower import Lowered, lower
+from workloads.torch.lower import lower
 
 LAYERS, HIDDEN, SEQ = 4, 256, 128
 TRANSFORMER = {

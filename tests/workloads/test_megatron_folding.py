@@ -10,10 +10,13 @@ from hypothesis import strategies as st
 
 from sim.analysis.report import step_time
 from sim.engine.engine import execute
-from sim.predict import MEGATRON_STEPS, Simulation, _machine_and_chains, simulate
+from sim.predict import Simulation, _machine_and_chains, simulate
 from sim.spec.load import Scenario, parse_scenario
-from workloads.megatron.folding import Unlike, kinds_of
-from workloads.megatron.lower import Grid, Place, lower
+from workloads.frameworks import megatron
+from workloads.lowered import Place, Site, Unlike
+from workloads.megatron.folding import kinds_of
+from workloads.megatron.grid import Grid
+from workloads.megatron.lower import lower
 from workloads.torch.lower import lower as lower_pytorch
 
 DENSE = {
@@ -75,10 +78,10 @@ def scenario(
 def apart(s: Simulation) -> float:
     """Step time with every replica simulated."""
     place = Place(8 if len(s.gpus) > 8 else len(s.gpus), blocking=False)
-    lowered = lower(s.scenario, s.model, 1.0, place, apart=True)
+    lowered = lower(s.scenario, s.model, Site(place=place), apart=True)
     assert len(lowered.graph.programs) > len(s.lowered.graph.programs)
     machine, _ = _machine_and_chains(s.scenario, lowered.graph, s.fabric, s.gpu, s.gpus)
-    run = execute(lowered.graph, machine, MEGATRON_STEPS)
+    run = execute(lowered.graph, machine, megatron.FRAMEWORK.steps)
     return step_time(
         Simulation(s.scenario, s.model, s.fabric, s.gpu, lowered, run, s.gpus)
     )

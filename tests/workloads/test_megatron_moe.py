@@ -18,7 +18,9 @@ from sim.graph.opgraph import KERNEL
 from sim.predict import predict
 from sim.spec.load import parse_scenario
 from sim.spec.sections import Model, Parallel, Scenario, Training
-from workloads.megatron.lower import Grid, Groups, Place
+from workloads.lowered import Place
+from workloads.megatron.grid import Grid
+from workloads.megatron.groups import Groups
 from workloads.megatron.moe import COUNTS
 from workloads.megatron.spread import busiest, distinct, loads_of
 from workloads.megatron.unit import Unit
@@ -309,8 +311,8 @@ def test_what_does_not_fit_is_refused(parallel: dict[str, Any], text: str) -> No
 
 def test_experts_whole_on_ranks_of_tensor_parallelism() -> None:
     """With etp = 1 expert parallelism spans tensor-parallel ranks; groups cover a stage once."""
-    groups = Groups(Grid(4, 2, 2, cp=1, ep=8, etp=1), Place(8, False))
-    ep, edp = groups._experts("ep", 1), groups._experts("edp", 1)
+    grid = Grid(4, 2, 2, cp=1, ep=8, etp=1)
+    ep, edp = grid.experts("ep", 1), grid.experts("dp", 1)
     assert sorted(sum(ep, ())) == list(range(8, 16)) == sorted(sum(edp, ()))
     assert (
         run(

@@ -19,8 +19,9 @@ from tests.workloads.small import (
     ops,
     volume,
 )
+from workloads.lowered import Lowered
 from workloads.models.model import load_model, stage_parameters
-from workloads.torch.lower import Lowered, lower
+from workloads.torch.lower import lower
 
 UNITS = LAYERS + 1  # blocks, and the root with embedding, final norm and head
 

@@ -8,7 +8,7 @@ from sim.errors import InputError
 from sim.predict import simulate
 from sim.spec.load import parse_scenario
 from tests.workloads.small import lowered
-from workloads.torch.lower import Lowered
+from workloads.lowered import Lowered
 
 
 def kinds(made: Lowered) -> list[str]:

@@ -15,13 +15,18 @@ from pathlib import Path
 from typing import Any
 
 from sim.spec.rules.layout import axis_order, grad_accumulation_of, microbatches_of
-from sim.spec.sections import Megatron, Nccl, Placement, PyTorch, Scenario
+from sim.spec.sections import Nccl, Placement, Scenario
 from topologies import load_cluster
+from workloads.frameworks import framework_of
 from workloads.models.counts import total_parameters
 from workloads.models.model import ModelSpec, load_model
 
 DIGITS = 16
 _AXES = ("dp", "tp", "pp", "cp", "ep")
+TRAINERS = (
+    "megatron",
+    "pytorch",
+)  # sections of which a framework reads all, some or nothing
 
 
 def key_of(scenario: Scenario) -> str:
@@ -50,12 +55,18 @@ def canonical(scenario: Scenario) -> dict[str, Any]:
 
 
 def _trainer(scenario: Scenario) -> dict[str, Any]:
-    """Switches of the framework; the toolkit decides how fast products are under any of them."""
-    pytorch = _unlike(scenario.pytorch, PyTorch())
-    if not scenario.training.megatron:
-        return {"pytorch": pytorch}
-    toolkit = {key: value for key, value in pytorch.items() if key == "cuda"}
-    return {"megatron": _unlike(scenario.megatron, Megatron()), "pytorch": toolkit}
+    """Switches that the framework reads and others may not."""
+    framework = framework_of(scenario)
+    switches = {}
+    for section in TRAINERS:
+        keys, part = framework.read_keys(section), getattr(scenario, section)
+        stated = _unlike(part, type(part)())
+        switches[section] = {
+            name: value
+            for name, value in stated.items()
+            if keys is None or name in keys
+        }
+    return switches
 
 
 def _unlike(section: Any, plain: Any) -> dict[str, Any]:
@@ -129,16 +140,23 @@ def _parallel(scenario: Scenario) -> dict[str, Any]:
     ranks = p.dp * p.cp
     if ranks > 1:
         said["data_parallel"] = p.data_parallel
-    if ranks > 1 and p.data_parallel == "ddp" and not scenario.training.megatron:
+    keys = framework_of(scenario).reads.get("parallel", ())
+    if ranks > 1 and p.data_parallel == "ddp" and "bucket_cap" in keys:
         said |= {"caps": p.bucket_caps, "view": p.gradient_as_bucket_view}
+    if ranks == 1 and "data_parallel" in keys and p.data_parallel != "none":
+        said["data_parallel"] = p.data_parallel
     if p.data_parallel in ("fsdp", "zero3"):
         said |= {"shards": p.fsdp_shards or ranks, "reshard": p.reshard_after_forward}
     if p.tp > 1:
         said["sequence_parallel"] = p.sequence_parallel
     if p.pp > 1:
         said |= {"schedule": p.schedule, "vpp": p.vpp}
-    if p.ep > 1:
-        said |= {"etp": p.etp or p.tp, "imbalance": p.imbalance}
+    if p.ep > 1 or "etp" in keys:
+        experts = {"etp": p.etp or p.tp, "imbalance": p.imbalance}
+        alike = {"etp": p.tp, "imbalance": "uniform"} if p.ep == 1 else {}
+        said |= {
+            key: value for key, value in experts.items() if value != alike.get(key)
+        }
     order = [axis for axis in axis_order(scenario) if axis in said]
     return said | ({"order": order} if len(order) > 1 else {})
 

@@ -17,7 +17,7 @@ from sim.collectives import interval, machine, plan_collective
 from sim.collectives.plan import PROTOS, nccl_of
 from sim.collectives.registry import algorithms
 from sim.costs import load_gpu
-from sim.costs.frameworks import framework_names, host_costs, kernel_gap
+from sim.costs.frameworks import host_costs, kernel_gap, table_names
 from sim.costs.gpu import HARDWARE, Gpu
 from sim.costs.gpu import names as gpu_names
 from sim.costs.interference import BUNDLED
@@ -178,7 +178,7 @@ def _under_load(name: str, gpu: Gpu) -> Iterator[Answer]:
 def of_hosts() -> Iterator[Answer]:
     """Every operation of every framework on the host."""
     yield Answer("from a launch to its kernel", "host", LAUNCH_LATENCY)
-    for framework in framework_names():
+    for framework in table_names():
         yield from (
             Answer(f"{framework} {op}", "host", cost)
             for op, cost in host_costs(framework).items()

@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from sim.graph.kernel import Kernel
-from workloads.torch.tape import Tensor
-
-if TYPE_CHECKING:
-    from workloads.megatron.modules import Shard
-    from workloads.torch.tape import Tape
+from workloads.megatron.shard import Shard
+from workloads.torch.tape import Tape, Tensor
 
 # The fused causal softmax takes rows of up to so many scores, whole blocks of thread blocks at a time
 # (fused_kernels/scaled_upper_triang_masked_softmax.h: four warps, a row each, or two rows of up to 128 scores).

@@ -11,26 +11,9 @@ from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from workloads.megatron.lower import Grid
-
-
-@dataclass(frozen=True)
-class Unlike:
-    """What makes ranks differ.
-
-    Attributes
-    ----------
-    marks : tuple
-        Of every rank, equal for ranks that are alike; empty: all are.
-    slowness : mapping of int to float
-        Time of a kernel on a rank over its model's, where it is not 1.
-    """
-
-    marks: Sequence[Hashable] = ()
-    slowness: Mapping[int, float] | None = None
+from workloads.lowered import Unlike
+from workloads.megatron.grid import Grid
 
 
 @dataclass(frozen=True)

@@ -30,16 +30,15 @@ UNTRANSPOSED = {**QUANTIZING, "delayed": 3.0, "dynamic": 5.0}
 class Numbers:
     """How projections compute and add up.
 
-    ``wide`` is the size in bytes of a gradient in the buffer that accumulates it; ``added`` are bytes moved for an
-    element to add it there where the GEMM does not.
+    ``products`` is the type of quantized operands, "" where they are not; ``wide`` is the size in bytes of a gradient
+    in the buffer that accumulates it; ``added`` are bytes moved for an element to add it there where the GEMM does not.
     """
 
-    fp8: bool
+    products: str
     wide: int
     fused_accumulation: bool
     overlap: bool  # tensor-parallel communication beside the GEMMs
     asynchronous: bool = True  # a gradient's all-reduce beside the weight's gradient
-    fp4: bool = False  # NVFP4 where `fp8` has fp8
     scaling: str = "delayed"  # how fp8 operands get their scales
     transposes: bool = True  # and whether they are written transposed as well
     added: float | None = None  # None: the gradient read, the buffer read and written
@@ -140,10 +139,11 @@ def activate(
 
 def gemm(t: Tape, m: int, n: int, k: int, layout: str, o: Numbers) -> None:
     """A GEMM in the run's number format."""
-    if o.fp8:
+    if o.products:
         moved = float(m * k + n * k + 2 * m * n)
         # Row scales are applied in fp32, as those of blocks are.
-        dtype = "nvfp4" if o.fp4 else "fp8_block" if o.scaling == "rowwise" else "fp8"
+        rows = o.scaling == "rowwise" and o.products == "fp8"
+        dtype = "fp8_block" if rows else o.products
         t.launch(
             Kernel(
                 "gemm",
@@ -163,7 +163,7 @@ def quantize(t: Tape, elements: int, o: Numbers) -> None:
 
     In NVFP4 it is read once more for its scale and rotated (random Hadamard transform): as many bytes.
     """
-    if o.fp8:
+    if o.products:
         t.cpu("quantize")
         t.launch(
             Kernel(
@@ -191,7 +191,7 @@ def column_linear(
     t.cpu("linear")
     quantize(t, x.elements, o)
     if parallel and sequence:
-        _gather_beside(t, float(m * k * (1 if o.fp8 else x.itemsize)), group, o)
+        _gather_beside(t, float(m * k * (1 if o.products else x.itemsize)), group, o)
     gemm(t, m, out_features, k, "nt", o)
     if parallel and sequence:
         t.wait(t.record(STREAM))
@@ -205,7 +205,7 @@ def column_linear(
             begin(
                 t,
                 "all_gather",
-                float(m * k * (1 if o.fp8 else saved.itemsize)),
+                float(m * k * (1 if o.products else saved.itemsize)),
                 group,
                 o.overlap,
             )
@@ -263,7 +263,7 @@ def row_linear(
         quantize(t, g.elements, o)
         if parallel and sequence:
             _gather_beside(
-                t, float(m * out_features * (1 if o.fp8 else g.itemsize)), group, o
+                t, float(m * out_features * (1 if o.products else g.itemsize)), group, o
             )
         grad = t.empty(saved.shape, saved.itemsize)
         gemm(t, m, k, out_features, "nn", o)
@@ -334,6 +334,22 @@ def gather(t: Tape, x: Tensor, group: Group) -> None:
 def reduce(t: Tape, y: Tensor, group: Group, sequence: bool) -> None:
     begin(t, "reduce_scatter" if sequence else "all_reduce", y.size, group)
     t.wait(t.record(STREAM))
+
+
+def again(t: Tape, run: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+    """Keeps only the input of a region, which runs again before its backward (tensor_parallel.checkpoint)."""
+    with t.no_grad():
+        out = run(x)
+    kept = Tensor(x.storage, x.shape, x.itemsize)
+
+    def backward(g: Tensor) -> list[Tensor | None]:
+        kept.requires_grad, kept.name = True, "detached"
+        y = run(kept)
+        t.backward(y, g)
+        grad, kept.grad = kept.grad, None
+        return [grad]
+
+    return t.apply(out, [x], backward)
 
 
 def discarded(

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from workloads.megatron import functional as M
 from workloads.megatron.modules import Layer, Norm
+from workloads.megatron.shard import Shard
+from workloads.models.model import ModelSpec
+from workloads.torch.tape import Tape, Tensor
 from workloads.torch.transformer import Module
-
-if TYPE_CHECKING:
-    from workloads.megatron.modules import Shard
-    from workloads.models.model import ModelSpec
-    from workloads.torch.tape import Tape, Tensor
 
 
 class Further(Module):

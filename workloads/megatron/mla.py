@@ -7,19 +7,17 @@ on every tensor-parallel rank and see its part of the sequence, the expanding on
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from sim.graph.kernel import Kernel
 from workloads.megatron import functional as M
+from workloads.megatron.attention import attend_ring
+from workloads.megatron.core_attention import products
+from workloads.megatron.shard import Shard
+from workloads.models.model import ModelSpec
+from workloads.parallel.group import Group
 from workloads.torch import functional as F
-from workloads.torch.tape import Tensor
+from workloads.torch.tape import Tape, Tensor
 from workloads.torch.transformer import Module
-
-if TYPE_CHECKING:
-    from workloads.megatron.modules import Shard
-    from workloads.models.model import ModelSpec
-    from workloads.parallel.group import Group
-    from workloads.torch.tape import Tape
 
 
 class LatentAttention(Module):
@@ -76,13 +74,13 @@ class LatentAttention(Module):
         q, k = self._expand(t, q, kv)
         if "mla_up_proj" in s.options.recompute_modules:
             q, k = M.replayed(t, q, lambda: self._expand(t, *kept)), M.unsaved(k)
-        from workloads.megatron.modules import again
-
         if not s.recompute_core:
             return M.row_linear(
                 t, self._attend(t, k, q), self.proj, s.group, s.sequence, s.numbers
             )
-        o = again(t, lambda given: self._attend(t, given, None), self._joined(t, q, k))
+        o = M.again(
+            t, lambda given: self._attend(t, given, None), self._joined(t, q, k)
+        )
         return M.row_linear(t, o, self.proj, s.group, s.sequence, s.numbers)
 
     def _expand(self, t: Tape, q: Tensor, kv: Tensor) -> tuple[Tensor, Tensor]:
@@ -114,8 +112,6 @@ class LatentAttention(Module):
 
     def _attend(self, t: Tape, k: Tensor, q: Tensor | None) -> Tensor:
         """The fused kernel, for heads as wide as queries and values are on average."""
-        from workloads.megatron.modules import attend_ring
-
         m, s = self.m, self.s
         y = t.empty((*k.shape[:-1], self.heads * m.v_head_dim), k.itemsize)
         lse = t.empty((s.batch, self.heads, s.tokens), 4)
@@ -156,8 +152,6 @@ class LatentAttention(Module):
 
     def _scores(self, t: Tape, backward: bool) -> None:
         """Batched products around a softmax of all scores: where no fused kernel takes such heads."""
-        from workloads.megatron.core_attention import products
-
         m, s = self.m, self.s
         n, rows = s.batch * self.heads, s.tokens
         size = 2.0 * n * rows * s.seq_len

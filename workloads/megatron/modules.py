@@ -2,46 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
-
 from sim.graph.kernel import Kernel
 from workloads.megatron import functional as M
-from workloads.megatron.core_attention import unfused_attention
+from workloads.megatron.attention import Attention
+from workloads.megatron.feed_forward import FeedForward
 from workloads.megatron.mla import LatentAttention
 from workloads.megatron.moe import Experts
+from workloads.megatron.shard import Shard
+from workloads.models.model import ModelSpec
 from workloads.torch import functional as F
-from workloads.torch.tape import Tensor
+from workloads.torch.tape import Tape, Tensor
 from workloads.torch.transformer import Module
-
-if TYPE_CHECKING:
-    from sim.spec.sections import Megatron
-    from workloads.megatron.spread import Spread
-    from workloads.models.model import ModelSpec
-    from workloads.parallel.group import Group
-    from workloads.torch.tape import Tape
-
-
-@dataclass(frozen=True)
-class Shard:
-    """How a layer is spread: its tensor-parallel group, and the tokens that this rank sees of a microbatch."""
-
-    group: Group
-    sequence: bool
-    options: Megatron
-    numbers: M.Numbers
-    batch: int
-    tokens: int  # of one sample on this rank, after context parallelism
-    seq_len: int
-    context: Group | None = None
-    recompute_core: bool = False  # attention's inner part is run again in backward
-    spread: Spread | None = None  # of experts
-
-    @property
-    def rows(self) -> int:
-        """Sequence positions between tensor-parallel regions."""
-        return self.tokens // (self.group.size if self.sequence else 1)
 
 
 class Norm(Module):
@@ -53,176 +24,6 @@ class Norm(Module):
 
     def forward(self, t: Tape, x: Tensor) -> Tensor:
         return F.norm(t, self.kind, x, self.parameters)
-
-
-class Attention(Module):
-    """One projection for queries, keys and values; attention over this rank's heads; the output projection."""
-
-    def __init__(self, t: Tape, m: ModelSpec, s: Shard, window: int = 0) -> None:
-        super().__init__()
-        n = s.group.size
-        self.m, self.s, self.window = m, s, window
-        self.heads, self.kv = m.heads // n, max(1, m.kv_heads // n)
-        width = (self.heads + 2 * self.kv) * m.head_dim
-        self.qkv = self.add(t, width, m.hidden, name="linear_qkv")
-        self.qkv_bias = (
-            self.add(t, width, name="linear_qkv.bias") if m.qkv_bias else None
-        )
-        self.proj = self.add(t, m.hidden, self.heads * m.head_dim, name="linear_proj")
-        self.proj_bias = (
-            self.add(t, m.hidden, name="linear_proj.bias") if m.bias else None
-        )
-        self.norms = [
-            self.add(t, m.head_dim, name=f"{x}_layernorm") for x in "qk" if m.qk_norm
-        ]
-        if m.sinks:
-            self.add(t, self.heads, name="softmax_offset")
-
-    def forward(self, t: Tape, x: Tensor) -> Tensor:
-        s, m = self.s, self.m
-        y = M.column_linear(t, x, self.qkv, s.group, s.sequence, s.numbers)
-        y = M.bias_add(t, y, self.qkv_bias)
-        turned = y.size * (self.heads + self.kv) / (self.heads + 2 * self.kv)
-        if self.norms:
-            y = M.fused(
-                t,
-                [y, *self.norms],
-                y.shape,
-                2 * turned,
-                3 * turned,
-                parameters=2,
-                kernels=(2, 2),
-            )
-        if m.rotary and s.options.rope_fusion:
-            y = M.fused(
-                t, [M.unsaved(y)], y.shape, 2 * turned, 2 * turned, kernels=(2, 2)
-            )
-        elif m.rotary:  # halves negated and joined, two products, a sum, a copy; backward the same without the copy
-            y = M.fused(
-                t, [M.unsaved(y)], y.shape, 14 * turned, 12 * turned, kernels=(14, 12)
-            )
-        core = (
-            unfused_attention if s.options.attention == "unfused" else flash_attention
-        )
-
-        seen = in_window(s, self.window)
-
-        def attend(qkv: Tensor) -> Tensor:
-            return core(t, qkv, self.heads, self.kv, m.head_dim, seen)
-
-        o = again(t, attend, y) if s.recompute_core else attend(y)
-        return M.row_linear(t, o, self.proj, s.group, s.sequence, s.numbers)
-
-
-def in_window(s: Shard, window: int) -> Shard:
-    """What attention sees that looks back ``window`` tokens: causal blocks along the diagonal with as many scores.
-
-    A kernel works in tiles of 128 keys and takes every tile that a query touches, so blocks are at least two tiles.
-    With context parallelism ranks need keys of their neighbour only, which is left out.
-    """
-    block = max(window, 2 * 128)
-    if not window or block >= s.tokens or s.options.attention == "unfused":
-        return s
-    return replace(
-        s, batch=s.batch * max(1, 2 * s.tokens // block - 1), tokens=block, context=None
-    )
-
-
-def again(t: Tape, run: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
-    """Keeps only the input of a region, which runs again before its backward (tensor_parallel.checkpoint)."""
-    with t.no_grad():
-        out = run(x)
-    kept = Tensor(x.storage, x.shape, x.itemsize)
-
-    def backward(g: Tensor) -> list[Tensor | None]:
-        kept.requires_grad, kept.name = True, "detached"
-        y = run(kept)
-        t.backward(y, g)
-        grad, kept.grad = kept.grad, None
-        return [grad]
-
-    return t.apply(out, [x], backward)
-
-
-def flash_attention(
-    t: Tape, qkv: Tensor, heads: int, kv: int, dim: int, s: Shard
-) -> Tensor:
-    """One kernel forward and one backward: saves queries, keys, values, output and a float per row."""
-    y = t.empty((*qkv.shape[:-1], heads * dim), qkv.itemsize)
-    lse = t.empty((s.batch, heads, s.tokens), 4)
-    t.cpu("attention")
-    attend_ring(t, "attention_fwd", heads, kv, dim, s)
-    saved = y.view(*y.shape)
-    saved.node = None
-
-    def backward(g: Tensor) -> list[Tensor | None]:
-        _ = (g, lse, saved)
-        t.cpu("attention_backward")
-        attend_ring(t, "attention_bwd", heads, kv, dim, s)
-        grad = t.empty(qkv.shape, qkv.itemsize)
-        # dq, dk and dv come as tensors of their own and are put together for the projection's backward.
-        t.launch(Kernel("cat", (grad.elements,), bytes=2 * grad.size))
-        return [grad]
-
-    return t.apply(y, [qkv], backward)
-
-
-# Passes over the queries that a step of a ring needs beside its kernel: halves made contiguous and the output rescaled
-# and added up; backward halves of queries, outputs and gradients, and the sum of their gradients (those of keys and
-# values are added to what travels). Transformer Engine, context_parallel.py; half of them for half a block.
-CORRECTED = (3.0, 5.0)
-
-
-def attend_ring(t: Tape, kind: str, heads: int, kv: int, dim: int, s: Shard) -> None:
-    """Attention of this rank's queries to all keys: with context parallelism in as many steps as ranks.
-
-    Keys and values of the next step travel along a ring beside the current one (and in backward their gradients too).
-    A rank holds two parts of the sequence, one from each end, so that every step of every rank is the same half of its
-    block (Transformer Engine, attn_forward_func_with_cp; Liu et al. 2023). One step costs what a causal kernel over
-    the rank's own tokens does; the first is that, the others are whole blocks of half the keys: the same work.
-    """
-    n = s.context.size if s.context is not None else 1
-    shape = (s.batch, heads, kv, s.tokens, dim)
-    kind = f"flash2_{kind}" if s.options.attention == "flash2" else kind
-    size = 2.0 * s.batch * s.tokens * 2 * kv * dim * (1 if kind.endswith("fwd") else 2)
-    query = 2.0 * s.batch * s.tokens * heads * dim
-    forward = kind.endswith("fwd")
-    for step in range(n):
-        if s.context is not None and step < n - 1:
-            s.context.collective(t, "sendrecv", size, CP_STREAM, "p2p_batch")
-        t.launch(Kernel(kind, shape))
-        if n > 1:
-            moved = (
-                CORRECTED[0] * query if forward else CORRECTED[1] * query + 3.0 * size
-            )
-            t.launch(Kernel("fused", (s.batch * s.tokens * heads * dim,), bytes=moved))
-        if step < n - 1:
-            t.wait(t.record(CP_STREAM))
-
-
-CP_STREAM = "nccl cp"
-
-
-class FeedForward(Module):
-    """One projection up (for gated ones both halves at once), the activation, and one down."""
-
-    def __init__(self, t: Tape, m: ModelSpec, s: Shard) -> None:
-        super().__init__()
-        self.m, self.s = m, s
-        inner = m.ffn // s.group.size
-        up = inner * (2 if m.gated else 1)
-        self.fc1 = self.add(t, up, m.hidden, name="linear_fc1")
-        self.fc1_bias = self.add(t, up, name="linear_fc1.bias") if m.bias else None
-        self.fc2 = self.add(t, m.hidden, inner, name="linear_fc2")
-        self.fc2_bias = (
-            self.add(t, m.hidden, name="linear_fc2.bias") if m.bias else None
-        )
-
-    def forward(self, t: Tape, x: Tensor) -> Tensor:
-        s = self.s
-        y = M.column_linear(t, x, self.fc1, s.group, s.sequence, s.numbers)
-        y = M.activate(t, y, self.fc1_bias, self.m.gated, s.options)
-        return M.row_linear(t, y, self.fc2, s.group, s.sequence, s.numbers)
 
 
 class Layer(Module):
@@ -275,7 +76,7 @@ class Layer(Module):
 
     def _feed_forward(self, t: Tape, x: Tensor) -> Tensor:
         if "mlp" in self.s.options.recompute_modules:
-            return again(t, lambda given: self.ffn.forward(t, given), x)
+            return M.again(t, lambda given: self.ffn.forward(t, given), x)
         return self.ffn.forward(t, x)
 
 

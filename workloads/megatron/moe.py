@@ -10,20 +10,16 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING
 
 from sim.graph.kernel import Kernel
 from workloads.megatron import functional as M
-from workloads.megatron.spread import distinct
-from workloads.torch.tape import Tensor
+from workloads.megatron.feed_forward import FeedForward
+from workloads.megatron.shard import Shard
+from workloads.megatron.spread import Spread, distinct
+from workloads.models.model import ModelSpec
+from workloads.parallel.group import Group
+from workloads.torch.tape import Tape, Tensor
 from workloads.torch.transformer import Module
-
-if TYPE_CHECKING:
-    from workloads.megatron.modules import Shard
-    from workloads.megatron.spread import Spread
-    from workloads.models.model import ModelSpec
-    from workloads.parallel.group import Group
-    from workloads.torch.tape import Tape
 
 STREAM = "nccl ep"
 PREFIX = "experts."  # of the names of parameters that only the expert data-parallel group shares
@@ -46,8 +42,6 @@ class Experts(Module):
     fc2_bias = None  # already added here
 
     def __init__(self, t: Tape, m: ModelSpec, s: Shard, spread: Spread) -> None:
-        from workloads.megatron.modules import FeedForward
-
         super().__init__()
         self.m, self.s, self.spread = m, s, spread
         self.gate = self.add(t, m.experts, m.hidden, name="router")
@@ -90,7 +84,7 @@ class Experts(Module):
             rows = self._dispatch(t, routed, tokens, None)
         apart, fused = (
             "moe_act" in s.options.recompute_modules,
-            s.options.moe_fused_mlp and s.numbers.fp8,
+            s.options.moe_fused_mlp and bool(s.numbers.products),
         )
         together = s.options.moe_grouped_gemm
         y = grouped_linear(
@@ -160,13 +154,11 @@ class Experts(Module):
 
     def _share(self, t: Tape, x: Tensor) -> Tensor:
         """The experts that see every token."""
-        from workloads.megatron.modules import again
-
         shared = self.shared
         if shared is None:
             raise RuntimeError("no shared experts")
         if "shared_experts" in self.s.options.recompute_modules:
-            return again(t, lambda given: shared.forward(t, given), x)
+            return M.again(t, lambda given: shared.forward(t, given), x)
         return shared.forward(t, x)
 
     # -- how tokens reach their experts -------------------------------------------------------------
@@ -369,7 +361,7 @@ def route(t: Tape, x: Tensor, gate: Tensor, o: M.Numbers) -> Tensor:
             t.launch(Kernel("fused", (tokens * experts,), bytes=8.0 * tokens * experts))
         t.cpu("linear_backward")
         M.launch_gemm(t, "gemm", tokens, h, experts, "nn")
-        plain = replace(o, fp8=False)
+        plain = replace(o, products="")
         M.weight_gradient(t, experts, h, tokens, plain, (kept, scores))
         t.launch(
             Kernel("fused", (g.elements,), bytes=3.0 * g.size)
@@ -445,7 +437,7 @@ def grouped_linear(
     t.cpu("linear", len(parts))
     t.cpu("grouped_gemm", experts if together else 0)
     for c in (
-        each if o.fp8 and casts[0] else []
+        each if o.products and casts[0] else []
     ):  # each expert's rows have a scale of their own: found, then applied
         t.launch(Kernel("fused", (c * k,), bytes=2.0 * c * k))
         M.quantize(t, c * k, o)
@@ -457,7 +449,7 @@ def grouped_linear(
     def backward(g: Tensor) -> list[Tensor | None]:
         t.cpu("linear_backward", len(parts))
         t.cpu("grouped_gemm", 2 * experts if together else 0)
-        for c in each if o.fp8 and casts[1] else []:
+        for c in each if o.products and casts[1] else []:
             t.launch(Kernel("fused", (c * n,), bytes=2.0 * c * n))
             M.quantize(t, c * n, o)
         grad = t.empty(saved.shape, saved.itemsize)
@@ -495,7 +487,7 @@ def _grouped(
     longer by what bf16 ones are where they are not single kernels (``fused``); there weight gradients ("tn"), as deep
     as an expert has rows, are one product with the weights' rows of all experts.
     """
-    if not o.fp8:
+    if not o.products:
         mean = max(1, round(sum(rows) / len(rows)))
         shape = {"nt": (mean, n, k), "nn": (mean, n, k), "tn": (n, k, mean)}[layout]
         if len(rows) == 1:
@@ -503,7 +495,7 @@ def _grouped(
             return
         t.launch(Kernel("grouped_gemm", (len(rows), *shape), "bf16", layout))
         return
-    dtype, item = ("nvfp4" if o.fp4 else "fp8"), 1
+    dtype, item = o.products, 1
     total, weights = sum(rows), float(len(rows) * n * k)
     longer = 1.0 if fused or len(rows) == 1 else GROUPED
     if layout == "tn":

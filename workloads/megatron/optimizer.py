@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from sim.graph.kernel import Kernel
+from workloads.megatron.rank import Rank
 from workloads.torch.tape import Storage
-
-if TYPE_CHECKING:
-    from workloads.megatron.stage import Rank
 
 ADAM = 12  # bytes a parameter: fp32 parameter and two moments
 EMBEDDING = "nccl embedding"

@@ -8,13 +8,11 @@ updates are gathered again; both overlap with computation where asked
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
 
 from sim.graph.kernel import Kernel
-
-if TYPE_CHECKING:
-    from workloads.megatron.stage import Rank
-    from workloads.megatron.unit import Pass, Unit
+from workloads.megatron.passes import Pass
+from workloads.megatron.rank import Rank
+from workloads.megatron.unit import Unit
 
 DP = "nccl dp"
 # Parameters of a bucket with overlapping reductions (DistributedDataParallelConfig: 40 million, or 1 million times the

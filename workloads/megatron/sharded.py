@@ -9,14 +9,12 @@ over the copies after they are reduced.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from sim.graph.kernel import Kernel
+from workloads.megatron.passes import Pass
+from workloads.megatron.rank import Rank
+from workloads.megatron.unit import Unit
 from workloads.parallel.group import Group
-
-if TYPE_CHECKING:
-    from workloads.megatron.stage import Rank
-    from workloads.megatron.unit import Pass, Unit
 
 GATHER, REDUCE = "nccl all-gather", "nccl reduce-scatter"
 Place = tuple[int, int]  # stage, and the number of a layer in it

@@ -2,135 +2,60 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from itertools import groupby
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
 
+from sim.spec.sections import Scenario
+from workloads.megatron.engine import Engine
+from workloads.megatron.folding import Kind
 from workloads.megatron.functional import STREAM as TP
-from workloads.megatron.moe import PREFIX
+from workloads.megatron.groups import Groups
 from workloads.megatron.optimizer import optimize, reduce_tied, resident
+from workloads.megatron.passes import Pass
 from workloads.megatron.pipeline import Issued, Pair
-from workloads.megatron.replicated import Replicated
+from workloads.megatron.rank import DataParallel, Place, Rank
 from workloads.megatron.sharded import FullySharded
-from workloads.megatron.unit import Pass, Unit
-from workloads.megatron.zero import Zero, Zero2
+from workloads.megatron.unit import Unit
+from workloads.megatron.units import Units
+from workloads.megatron.zero import Zero2
 from workloads.parallel.group import transfer
 from workloads.schedules.runtime import Batch, Compute, Recv, Wait
 from workloads.torch.tape import Storage, Tape
-
-if TYPE_CHECKING:
-    from sim.spec.sections import Scenario
-    from workloads.megatron.folding import Kind
-    from workloads.megatron.lower import Grid, Groups
-    from workloads.megatron.units import Units
 
 PP = "nccl pp"
 PAIRED = ("layer", "further")  # units with tokens that travel
 ONE_STREAM = ("gpipe", "1f1b")
 
 
-class Rank:
-    """Records the step of one pipeline rank; ``stages`` maps its stages to their layers."""
+class StageStep(Rank):
+    """Records the step of one pipeline rank."""
 
     def __init__(
         self,
         scenario: Scenario,
         model: Units,
-        grid: Grid,
         groups: Groups,
-        stage: int,
-        stages: dict[int, range],
-        owner: Sequence[int],
+        place: Place,
         tape: Tape,
         kind: Kind,
+        engine: Engine,
     ) -> None:
-        self.kind, self.replica = kind, kind.replicas[0]
-        self.s, self.model, self.grid, self.groups, self.stage = (
-            scenario,
-            model,
-            grid,
-            groups,
-            stage,
-        )
-        self.stages, self.owner, self.tape, self.o = (
-            stages,
-            owner,
-            tape,
-            scenario.megatron,
-        )
-        tape.blocking = self.o.launch_blocking
-        self.dp = groups.of("dp", stage, 0)
-        self.tp = groups.of("tp", stage, self.replica)
-        self.edp = groups.of("edp", stage, 0)  # ranks with the same experts
+        super().__init__(scenario, model, groups, place, tape, kind)
+        self.engine = engine
         self.events: dict[int, tuple[int, ...]] = {}
         self.stashed: dict[tuple[int, int], Storage] = {}
-        self.remaining = dict.fromkeys(stages, 0)
+        self.remaining = dict.fromkeys(place.stages, 0)
         self.run = 0
         self.copies: dict[int, list[int]] = {}
         self.put_off: dict[tuple[int, int], Storage] = {}
         self.data = self._data_parallel()
 
-    def _data_parallel(self) -> Replicated | FullySharded:
+    def _data_parallel(self) -> DataParallel:
         p = self.s.parallel
         if p.data_parallel in ("fsdp", "zero3") and self.dp.size > 1:
             return FullySharded(self, min(p.fsdp_shards or self.dp.size, self.dp.size))
         if p.data_parallel == "zero2":
             return Zero2(self)
-        made = Zero if self.s.training.framework == "deepspeed" else Replicated
-        return made(self, sharded=p.data_parallel == "zero1")
-
-    # -- what a stage is made of ------------------------------------------------------------------
-    def parts(self, stage: int, aside: bool = False) -> Iterator[tuple[Unit, int]]:
-        """Units of a stage in the order of the forward pass, with repetitions; ``aside``: see `Model.layer`."""
-        if stage == 0:
-            yield self.model.embedding, 1
-        whole = self.o.recompute_num_layers or 0
-        layers = (
-            self.model.layer(i, aside, n < whole)
-            for n, i in enumerate(self.stages[stage])
-        )
-        for unit, run in groupby(layers):
-            yield unit, len(list(run))
-        if stage == len(self.owner) - 1:
-            for _ in range(self.model.m.mtp_layers):
-                yield self.model.further(aside), 1
-            yield self.model.head, 1 + self.model.m.mtp_layers
-
-    def weights(self, unit: Unit, times: int) -> tuple[int, int]:
-        """Parameters of repetitions of a unit: those that all data-parallel ranks share, and those of experts."""
-        times = (
-            1 if unit.name == "head" else times
-        )  # which multi-token prediction uses again
-        experts = sum(
-            n for name, n in unit.parameters.items() if name.startswith(PREFIX)
-        )
-        return times * (sum(unit.parameters.values()) - experts), times * experts
-
-    def counted(self, stage: int) -> int:
-        """Parameters of a stage on this rank (a tied head is the embedding's copy, or the embedding itself)."""
-        total = sum(sum(self.weights(unit, times)) for unit, times in self.parts(stage))
-        return total - sum(
-            n
-            for unit, _ in self.parts(stage)
-            for name, n in unit.parameters.items()
-            if self._tied_here(name)
-        )
-
-    def _tied_here(self, name: str) -> bool:
-        return name == "head" and self.model.m.tied_embeddings and 0 in self.stages
-
-    @property
-    def parameters(self) -> int:
-        return sum(self.counted(stage) for stage in self.stages)
-
-    @property
-    def experts(self) -> int:
-        """Parameters of experts among them."""
-        return sum(
-            self.weights(unit, times)[1]
-            for stage in self.stages
-            for unit, times in self.parts(stage)
-        )
+        return self.engine.replicated(self, sharded=p.data_parallel == "zero1")
 
     # -- the step ---------------------------------------------------------------------------------
     def record(self, operations: Sequence[Issued], runs: int) -> None:
@@ -262,11 +187,7 @@ class Rank:
         t = self.tape
         t.phase = 1
         t.cpu("backward_call")
-        # DeepSpeed keeps its own output in parts too.
-        self._whole(
-            stage < len(self.owner) - 1,
-            2 if self.s.training.framework == "deepspeed" else 1,
-        )
+        self._whole(stage < len(self.owner) - 1, self.engine.gathers)
         transient = Storage(t.memory, self._transient(stage), "activations")
         self._back(stage, lambda unit: unit.backward)
         del transient, self.stashed[stage, microbatch]
@@ -275,24 +196,6 @@ class Rank:
         """Passes that make gradients of weights, from the last unit on."""
         self.remaining[stage] -= 1
         self.data.backward(stage, which, self.remaining[stage] == 0)
-
-    def emit(self, which: Pass, times: int) -> None:
-        """Repetitions of a unit as two kernels; the host's time beyond its first launch is spent before the second."""
-        t = self.tape
-        if not which.graph.operations:
-            return
-        head, tail = which.chains(times)
-        if t.blocking:
-            # Each kernel begins when the host has come to it and the one before has ended: both times in full.
-            t.host_pending += times * which.host
-            t.cpu("blocked_launch", times * which.launches)
-            t.launch(head, name=which.name)
-            t.launch(tail, name=which.name)
-            return
-        t.host_pending += which.first
-        t.launch(head, name=which.name)
-        t.host_pending += times * which.host - which.first
-        t.launch(tail, name=which.name)
 
     # -- pipeline ---------------------------------------------------------------------------------
     def _whole(self, received: bool, times: int = 1) -> None:
@@ -360,8 +263,3 @@ class Rank:
     @property
     def _chunked(self) -> bool:
         return len(self.owner) > self.grid.pp
-
-    @property
-    def wide(self) -> int:
-        """Bytes of a gradient in the buffer that accumulates and reduces it."""
-        return 4 if self.o.main_grads == "fp32" else 2

@@ -5,24 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cached_property
-from typing import TYPE_CHECKING
 
 from sim.graph.kernel import Kernel
+from sim.spec.sections import Scenario
 from workloads.megatron.functional import Numbers
 from workloads.megatron.further import Further
-from workloads.megatron.modules import Embedding, Head, Layer, Shard
+from workloads.megatron.modules import Embedding, Head, Layer
+from workloads.megatron.shard import Shard
 from workloads.megatron.split import joint
+from workloads.megatron.spread import Spread
 from workloads.megatron.unit import NEVER, Again, Pass, Unit, record
-from workloads.megatron.zero import added_by_zero
+from workloads.models.model import ModelSpec, stage_parameters
 from workloads.parallel.group import Group
-from workloads.torch.tape import Tape
-
-if TYPE_CHECKING:
-    from sim.spec.sections import Scenario
-    from workloads.megatron.spread import Spread
-    from workloads.models.model import ModelSpec
-    from workloads.torch.tape import Tensor
-    from workloads.torch.transformer import Module
+from workloads.precision import precision
+from workloads.torch.tape import Tape, Tensor
+from workloads.torch.transformer import Module
 
 
 class Units:
@@ -36,6 +33,7 @@ class Units:
         cp: Group | None,
         tape: Callable[[], Tape],
         spread: Spread | None = None,
+        added: float | None = None,
     ) -> None:
         s, p = scenario.training, scenario.parallel
         self.m, self.tape, self.options, self.faults = (
@@ -44,16 +42,14 @@ class Units:
             scenario.megatron,
             scenario.faults,
         )
-        o = scenario.megatron
+        o, number = scenario.megatron, precision(s.precision)
         wide = 4 if o.main_grads == "fp32" else 2
-        added = added_by_zero(scenario)
         numbers = Numbers(
-            s.precision in ("fp8", "nvfp4"),
+            number.products,
             wide,
             o.gradient_accumulation_fusion and added is None,
             o.tp_comm_overlap,
             o.async_tensor_model_parallel_allreduce and not o.launch_blocking,
-            s.precision == "nvfp4",
             o.fp8_scaling,
             o.fp8_transposes,
             added,
@@ -61,7 +57,7 @@ class Units:
         self.recompute = Again(
             s.recompute == "full", s.recompute == "products", o.recompute_early_stop
         )
-        self.loss_scaled = s.precision == "fp16"
+        self.loss_scaled = number.scaled_loss
         sequence = p.sequence_parallel and p.tp > 1
         self.shard = Shard(
             tp,
@@ -128,9 +124,9 @@ class Units:
                 "further",
                 self.tape,
                 lambda t: Further(t, self.m, self._shard(aside)),
-                lambda t, net, x: net.forward(t, x),
+                lambda t, net, x: net.forward(t, x),  # type: ignore[attr-defined]
                 self.inner,
-                self.recompute,  # type: ignore[attr-defined]
+                self.recompute,
             )
         return self._further[aside]
 
@@ -164,6 +160,4 @@ class Units:
 
     def whole(self, layers: int) -> int:
         """Parameters of the whole model, without padding."""
-        from workloads.models.model import stage_parameters
-
         return stage_parameters(self.m, layers, True, True)

@@ -11,33 +11,24 @@ it in a pipeline.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
 
 from sim.costs.frameworks import buckets
 from sim.graph.kernel import Kernel
+from sim.spec.sections import Scenario
+from workloads.megatron.passes import Pass
+from workloads.megatron.rank import Rank
 from workloads.megatron.replicated import DP, Replicated
+from workloads.megatron.unit import Unit
 
-if TYPE_CHECKING:
-    from sim.spec.sections import Scenario
-    from workloads.megatron.stage import Rank
-    from workloads.megatron.unit import Pass, Unit
-
-DEEPSPEED = "deepspeed"
+BUCKETS = buckets("deepspeed")
 # Bytes moved for an element of a gradient that backward has made: PyTorch adds it to the parameter's gradient in 16
 # bits; where sums are kept in fp32, that gradient is zeroed before, added to, cast to fp32 in a tensor of its own, and
 # this is added to the sum (BF16_Optimizer.clear_lp_grads, update_hp_grads), in every microbatch.
 ADDED, ADDED_WIDE = 6.0, 2.0 + 6.0 + 6.0 + 12.0
 
 
-def added_by_zero(scenario: Scenario) -> float | None:
-    """Bytes moved for an element of a weight's gradient beyond its GEMM; None where Megatron's own buffer takes it."""
-    if (
-        scenario.parallel.data_parallel == "zero2"
-        and scenario.parallel.dp * scenario.parallel.cp > 1
-    ):
-        return 0.0  # it goes into the bucket
-    if scenario.training.framework != DEEPSPEED:
-        return None
+def added_by_buckets(scenario: Scenario) -> float:
+    """Bytes moved for an element of a weight's gradient beyond its GEMM."""
     return ADDED_WIDE if scenario.megatron.main_grads == "fp32" else ADDED
 
 
@@ -47,7 +38,7 @@ class Zero(Replicated):
     def __init__(self, rank: Rank, sharded: bool) -> None:
         super().__init__(rank, sharded)
         self.bf16 = rank.s.training.precision == "bf16" and rank.o.main_grads == "fp32"
-        self.bucket = self.o.bucket_size or buckets(DEEPSPEED)["reduce"]
+        self.bucket = self.o.bucket_size or BUCKETS["reduce"]
 
     def finish(self) -> None:
         """Buckets are flattened, reduced and copied back one after the other; divided where they are copied."""
@@ -85,7 +76,7 @@ class Zero(Replicated):
             return
         experts = self.rank.experts
         for shared, own in _buckets(
-            self.rank.parameters - experts, experts, buckets(DEEPSPEED)["allgather"]
+            self.rank.parameters - experts, experts, BUCKETS["allgather"]
         ):
             self.t.cpu("zero_bucket")
             self._gather(shared, own)

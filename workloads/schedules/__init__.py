@@ -2,8 +2,9 @@
 
 A schedule is one file of this package with a pure function `actions(rank, ranks, microbatches, chunks)` and the
 constant `PLACEMENT`; its name is its file name with dashes, or its constant `NAME`. Optional: `CHUNKS` (the only number
-of chunks it works with), `problems` (what it cannot run), `FEWER` (frameworks that run it all the same), `steps`
-(actions that the runtime issues as one), `operations` (a runtime of its own; see `workloads.schedules.runtime`).
+of chunks it works with), `problems` (what it cannot run), `FEW` (frameworks may run it all the same with fewer
+microbatches than stages), `steps` (actions that the runtime issues as one), `operations` (a runtime of its own; see
+`workloads.schedules.runtime`).
 """
 
 from __future__ import annotations
@@ -83,7 +84,7 @@ def check(
     microbatches: int,
     chunks: int | None = None,
     where: str = "schedule",
-    framework: str = "",
+    few: bool = False,
 ) -> tuple[Mistake, ...]:
     """Everything that keeps the schedule from running so; `where` is the file that asked for it.
 
@@ -114,7 +115,7 @@ def check(
     if (
         not found
         and hasattr(module, "problems")
-        and framework not in getattr(module, "FEWER", ())
+        and not (few and getattr(module, "FEW", False))
     ):
         found.extend(module.problems(ranks, microbatches, chunks, where))
     return tuple(found)
@@ -152,10 +153,10 @@ def splits_backward(
 
 
 def checked(
-    name: str, ranks: int, microbatches: int, chunks: int | None, framework: str = ""
+    name: str, ranks: int, microbatches: int, chunks: int | None, few: bool = False
 ) -> tuple[ModuleType, int]:
     """The schedule's module and its number of chunks; raises InputError where `check` finds mistakes."""
-    mistakes = check(name, ranks, microbatches, chunks, framework=framework)
+    mistakes = check(name, ranks, microbatches, chunks, few=few)
     if mistakes:
         raise InputError(mistakes)
     module = find(name)

@@ -14,8 +14,8 @@ from workloads.schedules.runtime import Operation, Recorder
 NAME = "1f1b"
 PLACEMENT = "loop"
 CHUNKS = 1
-# Frameworks that run it with fewer microbatches than stages, the last ranks idle in turn.
-FEWER = ("megatron", "deepspeed")
+# Some frameworks run it with fewer microbatches than stages, the last ranks idle in turn.
+FEW = True
 
 
 def problems(

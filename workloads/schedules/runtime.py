@@ -154,7 +154,7 @@ def operations(
     microbatches: int,
     chunks: int | None = None,
     hooks: bool = False,
-    framework: str = "",
+    few: bool = False,
 ) -> tuple[tuple[Operation, ...], ...]:
     """What every pipeline rank issues in one step, in order.
 
@@ -169,7 +169,7 @@ def operations(
     PrestepError
         If no order of sends and receives fits the schedule.
     """
-    module, chunks = checked(name, ranks, microbatches, chunks, framework)
+    module, chunks = checked(name, ranks, microbatches, chunks, few)
     if hasattr(module, "operations"):
         rows = [
             module.operations(rank, ranks, microbatches, chunks)

@@ -19,9 +19,8 @@ def linear(t: Tape, x: Tensor, w: Tensor, bias: Tensor | None = None) -> Tensor:
     m = x.elements // k
     t.cpu("linear")
     t.saves()
-    dtype = (
-        "fp8" if t.fp8 and t.layer >= 0 else ""
-    )  # the blocks' layers by Transformer Engine; the head is plain
+    # the blocks\' layers by Transformer Engine; the head is plain
+    dtype = t.products if t.layer >= 0 else ""
     kind = "gemm" if bias is None or dtype else "gemm_bias"
     quantize(t, dtype, x.elements, w.elements)
     launch_gemm(t, kind, m, out_features, k, "nt", dtype)
@@ -76,7 +75,10 @@ def later(t: Tape, w: Tensor, weight_grad: Callable[[], Tensor]) -> Tensor | Non
 
 
 def quantize(t: Tape, dtype: str, *elements: int) -> None:
-    """Operands of an fp8 product: each read in bf16, written in fp8 as it is and transposed (fp8 takes rows only)."""
+    """Operands of a quantized product: each read in bf16, written as it is and transposed (products take rows only).
+
+    In NVFP4 each is read once more for its scale and rotated (random Hadamard transform): as many bytes as in fp8.
+    """
     for n in elements if dtype else ():
         t.cpu("quantize")
         launch_elementwise(t, "fused", n, 4.0 * n)

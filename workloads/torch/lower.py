@@ -2,65 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
-from typing import TYPE_CHECKING
+from collections.abc import Hashable, Sequence
 
 from sim.costs.frameworks import host_costs
 from sim.errors import InputError, Mistake
 from sim.graph.opgraph import OpGraph
 from sim.spec.rules.layout import axis_order
+from sim.spec.sections import Scenario
+from workloads.lowered import Layout, Lowered
 from workloads.models.model import ModelSpec
-from workloads.torch.rank_step import RankStep
-from workloads.torch.tape import PHASES, Memory, Shared, Tape
-
-if TYPE_CHECKING:
-    from sim.spec.sections import Scenario
-
-
-def strides_of(order: Sequence[str], degrees: Mapping[str, int]) -> dict[str, int]:
-    """Distance of neighbours along each axis; `order` is from the innermost axis outwards."""
-    strides, stride = {}, 1
-    for axis in order:
-        strides[axis] = stride
-        stride *= degrees[axis]
-    return strides
-
-
-@dataclass(frozen=True)
-class Layout:
-    """Ranks as a grid of dp x pp x tp; `order` is from the axis on neighbouring ranks outwards; cp counts as dp."""
-
-    dp: int
-    pp: int
-    tp: int
-    order: tuple[str, ...] = ("tp", "pp", "dp")
-
-    @cached_property
-    def _strides(self) -> dict[str, int]:
-        return strides_of(self.order, vars(self))
-
-    def rank(self, d: int, p: int, t: int) -> int:
-        strides = self._strides
-        return d * strides["dp"] + p * strides["pp"] + t * strides["tp"]
-
-    def where(self, rank: int) -> tuple[int, int, int]:
-        strides = self._strides
-        d, p, t = (
-            rank // strides[axis] % getattr(self, axis) for axis in ("dp", "pp", "tp")
-        )
-        return d, p, t
-
-    def pipeline(self, rank: int) -> tuple[int, ...]:
-        """The ranks of the pipeline that a rank is in, in the order of the stages."""
-        stride = self._strides["pp"]
-        first = rank - rank // stride % self.pp * stride
-        return tuple(first + p * stride for p in range(self.pp))
-
-    @property
-    def world(self) -> int:
-        return self.dp * self.pp * self.tp
+from workloads.torch.rank_step import RankStep, RunBlock
+from workloads.torch.tape import PHASES, Shared, Tape
 
 
 def layout_of(scenario: Scenario) -> Layout:
@@ -74,32 +26,18 @@ def layout_of(scenario: Scenario) -> Layout:
     )
 
 
-@dataclass(frozen=True)
-class Lowered:
-    """The graph with what does not depend on time.
-
-    ``memory`` and ``host_operations`` (how often each host operation runs in a step) are per simulated rank;
-    ``parameters`` counts the whole model; ``made_for`` has the host factor and the speeds of the GPUs.
-    """
-
-    graph: OpGraph
-    memory: dict[int, Memory]
-    host_operations: dict[int, dict[str, float]]
-    parameters: int
-    layout: Layout
-    made_for: tuple[float, Sequence[Hashable]] = (1.0, ())
-
-
 def lower(
     scenario: Scenario,
     model: ModelSpec,
     host_factor: float = 1.0,
     speeds: Sequence[Hashable] = (),
+    run_block: RunBlock | None = None,
 ) -> Lowered:
     """Runs every simulated rank's training step symbolically; ``host_factor`` scales the framework's host costs.
 
     Ranks that do the same are simulated once (data- and tensor-parallel copies), unless one of them is slow.
     ``speeds`` tells ranks of unlike GPUs apart: equal ones are alike; empty, all are.
+    ``run_block`` runs a block where its own operators do not.
     """
     p = scenario.parallel
     if p.cp > 1:
@@ -125,7 +63,9 @@ def lower(
         for name, time in host_costs(scenario.training.framework).items()
     }
     steps = {
-        r: RankStep(scenario, model, layout, Tape(r, shared, costs), replicas)
+        r: RankStep(
+            scenario, model, layout, Tape(r, shared, costs), replicas, run_block
+        )
         for r in simulated
     }
     for step in steps.values():

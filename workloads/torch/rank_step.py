@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import Protocol
 
 from sim.graph.kernel import Kernel
 from sim.spec.rules.layout import grad_accumulation_of, microbatches_of
+from sim.spec.sections import Scenario
+from workloads.lowered import Layout
 from workloads.megatron.unit import Again
 from workloads.models.model import ModelSpec, stage_parameters
 from workloads.parallel import ddp, flat, fsdp
 from workloads.parallel.group import Group
 from workloads.parallel.pipeline import Pipeline, Stage, layers_of_stages
 from workloads.parallel.tensor import TensorParallel
+from workloads.precision import precision
 from workloads.schedules import checked, rank_of_stages
 from workloads.schedules.runtime import operations
 from workloads.torch import functional as F
@@ -20,13 +24,21 @@ from workloads.torch import trainer
 from workloads.torch.tape import Storage, Tape, Tensor
 from workloads.torch.transformer import Block, BlockParallel, Module, Transformer
 
-if TYPE_CHECKING:
-    from sim.spec.sections import Scenario
-    from workloads.torch.lower import Layout
-
 # cuBLAS takes 32 MiB of workspace on Hopper for each thread that calls it, and backward has its own thread
 # (aten/src/ATen/cuda/CublasHandlePool.cpp).
 CUBLAS_WORKSPACE = 2 * 32 * 2.0**20
+
+
+class RunBlock(Protocol):
+    """Runs a transformer's block; ``bucket_cap`` is the size of DDP's buckets, None without DDP."""
+
+    def __call__(
+        self, t: Tape, block: Block, x: Tensor, bucket_cap: float | None
+    ) -> Tensor: ...
+
+
+def _as_written(t: Tape, block: Block, x: Tensor, bucket_cap: float | None) -> Tensor:
+    return block.forward(t, x)
 
 
 class RankStep:
@@ -39,7 +51,9 @@ class RankStep:
         layout: Layout,
         tape: Tape,
         replicas: tuple[tuple[int, ...], ...],
+        run_block: RunBlock | None = None,
     ) -> None:
+        self.run_block = run_block or _as_written
         self.s, self.m, self.layout, self.tape, self.replicas = (
             scenario,
             model,
@@ -48,7 +62,7 @@ class RankStep:
             replicas,
         )
         self.choices = tape.choices = scenario.pytorch
-        tape.fp8 = scenario.training.precision == "fp8"
+        tape.products = precision(scenario.training.precision).products
         self.fold = bool(replicas)
         self.d, self.p, self.t = layout.where(tape.rank)
         self.alike = next((d for d in replicas if self.d in d), (self.d,))
@@ -372,6 +386,9 @@ class RankStep:
         group = self.by_block.get(block)
         return group.forward(x, plain) if group is not None else plain(x)
 
+    def _forward(self, net: Transformer, x: Tensor | tuple[int, int]) -> Tensor:
+        return net.forward(self.tape, x, self._run_block)
+
     def _recomputed(self, block: Block) -> bool:
         how = self.s.training.recompute
         return how in ("full", "products") or (
@@ -384,13 +401,9 @@ class RankStep:
             self.tape.launch(
                 Kernel("spin", (round(faults.slow_per_layer * 1e9),))
             )  # nanoseconds
-        if self.s.training.framework == "pytorch-compiled":
-            from workloads.torch.compiled import compiled_block
-
-            return compiled_block(
-                self.tape, block, x, self.ddp.cap if self.ddp is not None else None
-            )
-        return block.forward(self.tape, x)
+        return self.run_block(
+            self.tape, block, x, self.ddp.cap if self.ddp is not None else None
+        )
 
     # -- with a pipeline ----------------------------------------------------------------------------
     def _pipeline(self) -> Callable[[], None]:
@@ -414,9 +427,7 @@ class RankStep:
                     index == len(owner) - 1,
                     self._parallel(),
                 )
-                stages[index] = Stage(
-                    index, net, lambda x, net=net: net.forward(t, x, self._run_block)
-                )  # type: ignore[misc]
+                stages[index] = Stage(index, net, partial(self._forward, net))
                 averaged = self._averaged(net)
                 stages[index].ddp = self._data_parallel(averaged)
                 self.averaged += averaged

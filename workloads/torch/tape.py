@@ -175,7 +175,7 @@ class Tape:
             False  # the host waits for all that it launches (CUDA_LAUNCH_BLOCKING)
         )
         self.drop: Callable[[Kernel], bool] | None = None  # kernels that are left out
-        self.fp8 = False  # linear layers of blocks compute in fp8
+        self.products = ""  # type in which linear layers of blocks compute; "": 16 bits
         self.choices: PyTorch | None = None  # the trainer's; None: the defaults
         self.host_pending = 0.0
         self.counts: dict[str, float] = defaultdict(

@@ -110,8 +110,8 @@ SCHEMA = Table(
 )
 
 
-def framework_names() -> list[str]:
-    """Names that `training.framework` can have, sorted."""
+def table_names() -> list[str]:
+    """Frameworks that have a table, sorted."""
     return sorted(path.stem for path in HERE.glob("*.toml"))
 
 
@@ -153,6 +153,6 @@ def _read(framework: str) -> dict[str, Any]:
     path = HERE / f"{framework}.toml"
     if not path.exists():
         raise InputError(
-            unknown("scenario", "training.framework", framework, framework_names())
+            unknown("scenario", "training.framework", framework, table_names())
         )
     return schema.read(path, SCHEMA)

@@ -2,49 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Collection, Iterator, Sequence
 
 from sim.errors import Mistake
 from sim.spec.rules import experts as layout_experts
 from sim.spec.rules import model as layout_model
-from sim.spec.rules import trainer
-
-if TYPE_CHECKING:
-    from sim.spec.load import Scenario
+from sim.spec.rules.shape import ModelShape
+from sim.spec.sections import Scenario
+from workloads import schedules
+from workloads.frameworks import Rule, framework_of
 
 ONE_STAGE_SCHEDULES = ("gpipe", "1f1b")
-ORDER = ("tp", "cp", "ep", "pp", "dp")
-MEGATRON_ORDER = ("tp", "cp", "ep", "dp", "pp")
+AXES = ("tp", "cp", "ep", "pp", "dp")
 VPP_SCHEDULES = (
     "interleaved",
     "zero-bubble",
     "zbv",
     "dualpipe",
 )  # named in the advice; others may do too
-
-
-class ModelShape(Protocol):
-    """What the rules need to know of a model (`workloads.models.model.ModelSpec` is one)."""
-
-    @property
-    def kind(self) -> str: ...
-    @property
-    def layers(self) -> int: ...
-    @property
-    def heads(self) -> int: ...
-    @property
-    def kv_heads(self) -> int: ...
-    @property
-    def ffn(self) -> int: ...
-    @property
-    def experts(self) -> int: ...
-    @property
-    def bias(self) -> bool: ...
-    @property
-    def max_positions(self) -> int: ...
-    @property
-    def moe_ffn(self) -> int: ...
 
 
 def microbatches_of(scenario: Scenario) -> int:
@@ -78,13 +53,21 @@ def axis_order(scenario: Scenario) -> tuple[str, ...]:
 
     PyTorch's meshes are written (dp, pp, tp), the last one innermost; Megatron-LM's default is tp-cp-ep-dp-pp.
     """
-    default = MEGATRON_ORDER if scenario.training.megatron else ORDER
-    told = (
-        tuple((scenario.parallel.order or "").lower().split("-"))
-        if scenario.parallel.order
-        else ()
-    )
-    return told + tuple(axis for axis in default if axis not in told)
+    stated = scenario.parallel.order
+    first = tuple(stated.lower().split("-")) if stated else ()
+    default = framework_of(scenario).order
+    return first + tuple(axis for axis in default if axis not in first)
+
+
+def splits_backward(scenario: Scenario) -> bool:
+    """Whether the schedule runs backward passes in halves; one that cannot run is refused elsewhere."""
+    p = scenario.parallel
+    per_run = microbatches_of(scenario) // grad_accumulation_of(scenario)
+    chunks = p.vpp if p.vpp > 1 else None
+    few = framework_of(scenario).few_microbatches
+    if schedules.check(p.schedule, p.pp, per_run, chunks, few=few):
+        return False
+    return schedules.splits_backward(p.schedule, p.pp, per_run, chunks)
 
 
 def _explicit(scenario: Scenario) -> int | None:
@@ -98,7 +81,7 @@ def _explicit(scenario: Scenario) -> int | None:
 
 def check_scenario(scenario: Scenario, skip: Collection[str] = ()) -> list[Mistake]:
     """Mistakes visible in the scenario alone; rules on keys in `skip` (already wrong) are left out."""
-    return _apply(_RULES, skip, scenario)
+    return _apply([*_RULES, *_framework_rules(scenario, skip)], skip, scenario)
 
 
 def check_layout(
@@ -112,12 +95,23 @@ def check_layout(
     if gpus is not None:
         mistakes += _apply(_GPU_RULES, skip, scenario, gpus)
     if model is not None:
-        mistakes += _apply(layout_model.RULES, skip, scenario, model)
+        rules = [*layout_model.RULES, *_framework_rules(scenario, skip, of_model=True)]
+        mistakes += _apply(rules, skip, scenario, model)
     return mistakes
 
 
+def _framework_rules(
+    scenario: Scenario, skip: Collection[str], of_model: bool = False
+) -> tuple[Rule, ...]:
+    """Rules of the framework; none where it is not known which."""
+    if {"training", "training.framework"} & set(skip):
+        return ()
+    framework = framework_of(scenario)
+    return framework.model_rules if of_model else framework.rules
+
+
 def _apply(
-    rules: list[tuple[str, Callable[..., Iterator[Mistake]]]],
+    rules: Sequence[Rule],
     skip: Collection[str],
     *args: object,
 ) -> list[Mistake]:
@@ -273,18 +267,18 @@ def _order(s: Scenario) -> Iterator[Mistake]:
     if s.parallel.order is None:
         return
     told = s.parallel.order.lower().split("-")
-    if sorted(set(told)) != sorted(told) or set(told) - set(ORDER):
-        expected = f"some of {', '.join(ORDER)}, each once, with dashes between"
+    if sorted(set(told)) != sorted(told) or set(told) - set(AXES):
+        expected = f"some of {', '.join(AXES)}, each once, with dashes between"
         yield Mistake(
             s.where,
             "parallel.order",
             f'"{s.parallel.order}"',
             expected,
-            f'such as "{"-".join(ORDER)}"',
+            f'such as "{"-".join(AXES)}"',
         )
         return
     missing = [
-        axis for axis in ORDER if getattr(s.parallel, axis) > 1 and axis not in told
+        axis for axis in AXES if getattr(s.parallel, axis) > 1 and axis not in told
     ]
     if missing:
         found = f'"{s.parallel.order}"'
@@ -294,18 +288,6 @@ def _order(s: Scenario) -> Iterator[Mistake]:
             found,
             f"{', '.join(missing)} in it too: more than one rank",
         )
-    order = axis_order(s)
-    if (
-        s.parallel.ep > 1
-        and order.index("ep") > order.index("dp")
-        and not s.training.megatron
-    ):
-        hint = "experts are spread over neighbours of the data-parallel axis"
-        yield Mistake(
-            s.where, "parallel.order", f'"{s.parallel.order}"', "ep before dp", hint
-        )
-    if s.training.megatron:
-        yield from layout_experts.order(s, order)
 
 
 def _sequence(s: Scenario) -> Iterator[Mistake]:
@@ -376,33 +358,24 @@ _BATCH = (
     "training.global_batch training.micro_batch training.grad_accumulation "
     "training.microbatches parallel.microbatches"
 )
-_RULES: list[tuple[str, Callable[..., Iterator[Mistake]]]] = [
+_RULES: list[Rule] = [
     ("cluster cluster.name cluster.file", _one_cluster),
     ("model model.name model.file model.kind", _one_model),
     (f"training parallel parallel.dp parallel.pp {_BATCH}", _global_batch),
     (f"training parallel parallel.dp parallel.pp {_BATCH}", _microbatches),
     ("parallel parallel.schedule parallel.vpp parallel.pp", _schedule),
     (
-        "parallel parallel.dp parallel.cp parallel.tp parallel.ep parallel.etp training.framework",
+        "parallel parallel.dp parallel.cp parallel.tp parallel.ep parallel.etp",
         layout_experts.ranks,
     ),
     (
         "training parallel training.seq_len parallel.cp parallel.tp parallel.sequence_parallel",
         _sequence,
     ),
-    ("parallel parallel.order parallel.ep parallel.etp training.framework", _order),
+    ("parallel parallel.order", _order),
     ("nccl nccl.min_channels nccl.max_channels", _channels),
-    (
-        "pytorch training training.framework parallel parallel.pp parallel.data_parallel",
-        trainer.trainer,
-    ),
-    (
-        "parallel parallel.fsdp_shards parallel.dp parallel.cp parallel.data_parallel",
-        trainer.shards,
-    ),
-    ("parallel parallel.pp parallel.data_parallel training.framework", trainer.zero2),
 ]
-_GPU_RULES: list[tuple[str, Callable[..., Iterator[Mistake]]]] = [
+_GPU_RULES: list[Rule] = [
     (
         "cluster.gpus parallel parallel.dp parallel.tp parallel.pp parallel.cp",
         _gpu_count,

@@ -1,16 +1,14 @@
-"""Rules that tie a layout to its model: layers and stages, heads, positions, what can be sharded or compiled."""
+"""Rules that tie a layout to its model: layers and stages, heads, positions, what can be sharded."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 from sim.errors import Mistake
-from sim.spec.rules import experts, trainer
-
-if TYPE_CHECKING:
-    from sim.spec.rules.layout import ModelShape
-    from sim.spec.sections import Scenario
+from sim.spec.rules import experts
+from sim.spec.rules.shape import ModelShape
+from sim.spec.sections import Scenario
+from workloads.frameworks import Rule, framework_of
 
 
 def _layers(s: Scenario, model: ModelShape) -> Iterator[Mistake]:
@@ -18,8 +16,7 @@ def _layers(s: Scenario, model: ModelShape) -> Iterator[Mistake]:
     if model.kind != "transformer" or stages == 1:
         return
     uneven = s.parallel.uneven_stages
-    # In Megatron an embedding or a head that counts as a layer may be a stage by itself.
-    ends = s.megatron.account_for_embedding + s.megatron.account_for_loss
+    ends = framework_of(s).layers_beside(s)
     counted = model.layers + ends
     found = (
         f"{model.layers} and {ends} for embedding and loss"
@@ -88,40 +85,17 @@ def _positions(s: Scenario, model: ModelShape) -> Iterator[Mistake]:
         )
 
 
-def _compiled(s: Scenario, model: ModelShape) -> Iterator[Mistake]:
-    split = s.parallel.tp > 1 or s.parallel.ep > 1
-    if s.training.framework == "pytorch-compiled" and (
-        model.kind != "transformer" or split or model.experts or model.bias
-    ):
-        what = (
-            "tp, ep, experts or biases"
-            if model.kind == "transformer"
-            else f"kind {model.kind}"
-        )
-        found = f'"pytorch-compiled" with {what}'
-        hint = "only dense transformer blocks without biases, tp or ep are compiled"
-        yield Mistake(
-            s.where, "training.framework", found, "pytorch-eager or cuda-graph", hint
-        )
-
-
 # Keys a rule rests on -> the rule, as in `sim.spec.rules.layout`.
-RULES: list[tuple[str, Callable[..., Iterator[Mistake]]]] = [
+RULES: list[Rule] = [
     ("parallel.pp parallel.vpp training.framework model.layers", _layers),
     ("parallel.tp model.heads model.kv_heads model.ffn", _tensor),
     (
         "parallel.ep parallel.tp parallel.etp parallel.imbalance model.experts",
         experts.experts,
     ),
-    ("training.framework model", experts.parts),
-    ("training.framework parallel.data_parallel model.experts", trainer.sharded),
     (
         "parallel.tp parallel.pp parallel.cp parallel.data_parallel model.kind",
         _only_transformers,
     ),
     ("training training.seq_len model.max_positions", _positions),
-    (
-        "training training.framework parallel.tp parallel.ep model.bias model.experts model.kind",
-        _compiled,
-    ),
 ]

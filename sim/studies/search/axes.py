@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from sim.errors import InputError, Mistake
+from workloads.frameworks import framework_of
 
 if TYPE_CHECKING:
     from sim.spec.sections import Scenario
@@ -60,13 +61,14 @@ class Axes:
         self, base: Scenario, place: Place, over: Mapping[str, Values]
     ) -> None:
         self.base, self.place, self.over = base, place, over
-        self.megatron = base.training.megatron
+        self.framework = framework_of(base)
 
     def tensor(self) -> Values:
         return self._said("parallel.tp") or divisors(self.place.gpus, self.place.joined)
 
     def context(self) -> Values:
-        most = self.base.training.seq_len // LEAST_TOKENS if self.megatron else 1
+        spread = self.framework.context_parallel
+        most = self.base.training.seq_len // LEAST_TOKENS if spread else 1
         return self._said("parallel.cp") or tuple(
             n for n in divisors(self.place.gpus, max(1, most)) if not n & (n - 1)
         )
@@ -85,21 +87,17 @@ class Axes:
                 yield schedule, vpp
 
     def experts(self, tp: int) -> Iterator[tuple[int, int | None]]:
-        """(ep, etp): with tensor parallelism Megatron's experts may be whole on each rank."""
+        """(ep, etp): with tensor parallelism experts may be whole on each rank."""
         for ep in self._said("parallel.ep") or divisors(max(1, self.place.experts)):
-            split = (
-                (None, 1)
-                if self.megatron and self.place.experts and tp > 1
-                else (None,)
-            )
+            spread = self.place.experts and tp > 1
+            split = self._tried("parallel.etp", (None,)) if spread else (None,)
             for etp in self._said("parallel.etp") or split:
                 yield ep, etp
 
     def replicas(self, dp: int, cp: int) -> Iterator[tuple[str, bool]]:
         """(data_parallel, reshard_after_forward)."""
-        default = (
-            ("ddp", "zero1" if self.megatron else "fsdp") if dp * cp > 1 else ("none",)
-        )
+        ways = self._tried("parallel.data_parallel", ("ddp",))
+        default = ways if dp * cp > 1 else ("none",)
         for way in self._said("parallel.data_parallel") or default:
             twice = (True, False) if way in ("fsdp", "zero3") else (True,)
             for reshard in self._said("parallel.reshard_after_forward") or twice:
@@ -118,14 +116,18 @@ class Axes:
     def recompute(self) -> Values:
         if not self.place.transformer:
             return self._said("training.recompute") or ("none",)
-        return self._said("training.recompute") or (
-            ("none", "selective", "full") if self.megatron else ("none", "full")
+        return self._said("training.recompute") or self._tried(
+            "training.recompute", ("none",)
         )
 
     def allows(self, dp: int) -> bool:
         """Whether so many replicas were asked for, or nothing was said of them."""
         said = self._said("parallel.dp")
         return not said or dp in said
+
+    def _tried(self, key: str, least: Values) -> Values:
+        """What is usual with the framework."""
+        return self.framework.tries.get(key, least)
 
     def _said(self, key: str) -> Values:
         return self.over.get(key, ())

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from sim.graph.opgraph import KERNEL, Chain
+from workloads.frameworks import framework_of
 
 if TYPE_CHECKING:
     from sim.engine.engine import Machine
@@ -69,9 +70,9 @@ def quick(scenario: Scenario, fabric: Fabric) -> float:
     from sim.predict import prepare
     from sim.spec.rules.layout import microbatches_of
 
-    t, p = scenario.training, scenario.parallel
+    p = scenario.parallel
     every = microbatches_of(scenario)
-    if t.megatron:
+    if framework_of(scenario).level:
         few = min(every, FEW)
         plain = replace(p, vpp=1, schedule="1f1b", uneven_stages=True)
         job = prepare(changed_batch(replace(scenario, parallel=plain), few), fabric)
@@ -86,7 +87,7 @@ def quick(scenario: Scenario, fabric: Fabric) -> float:
 
 def sibling(candidate: Candidate) -> Hashable:
     """What `quick` depends on."""
-    if not candidate.scenario.training.megatron:
+    if not framework_of(candidate.scenario).level:
         return candidate.index
     free = ("parallel.vpp", "parallel.schedule", "parallel.data_parallel")
     return tuple(item for item in candidate.chosen if item[0] not in free)
@@ -149,7 +150,7 @@ def _time(job: Prepared, more: int) -> float:
     compute = graph.streams.index("compute")
     busy = [_busy(p, machine, compute, more) for p in graph.programs]
     p = job.scenario.parallel
-    if job.scenario.training.megatron and p.pp > 1:
+    if framework_of(job.scenario).level and p.pp > 1:
         return max(
             *busy,
             _through(graph, machine, compute, more) if p.schedule in LOOPS else 0.0,

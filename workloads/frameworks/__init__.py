@@ -1,0 +1,133 @@
+"""Frameworks: what runs a training step. One module each, which defines FRAMEWORK; its file's name is its name.
+
+Host time by operation and the pause between kernels are tables beside the other costs (`sim.costs.frameworks`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from sim import plugins
+from sim.errors import Mistake, PrestepError
+
+if (
+    TYPE_CHECKING
+):  # what these import takes long, and reading a scenario needs none of it
+    from sim.spec.sections import Scenario
+    from workloads.lowered import Layout, Lowered, Site
+    from workloads.models.model import ModelSpec
+
+#: Keys that a rule rests on (one that is already wrong silences it), and the rule: of a scenario, or of it and a model.
+Rule = tuple[str, Callable[..., Iterator[Mistake]]]
+#: All keys of a section.
+ALL = ("*",)
+
+
+def _nothing(*_: Any) -> Iterator[Any]:
+    return iter(())
+
+
+@dataclass(frozen=True)
+class Framework:
+    """What a framework decides of a step.
+
+    Attributes
+    ----------
+    lower
+        Records the step of a model: what each simulated rank issues.
+    layout
+        Where ranks lie.
+    marks
+        What tells ranks apart: a step that was lowered for equal marks can be run again elsewhere.
+    order
+        Parallel axes from the innermost, where `parallel.order` does not say.
+    precisions, updates
+        Needs of a precision that it meets (`workloads.precision`), and updates of optimizers that it records.
+    recompute, data_parallel
+        Values of those keys that are simulated.
+    reads
+        Keys by section that it reads and others may not; `ALL` of them, or some.
+    rules, model_rules
+        What it cannot run, by keys of the scenario, and of scenario and model.
+    refusals
+        What it could run but is not simulated.
+    tries
+        Values of keys that a search tries, beyond those that every framework has.
+    level
+        Whether every step begins with all ranks level, as where the host reads the gradients' norm.
+    fused_load
+        Whether its elementwise kernels take what the GPU's table says of joined ones (`fused`).
+    few_microbatches
+        Whether its 1F1B runs fewer microbatches than stages.
+    context_parallel
+        Whether sequences are spread over ranks.
+    master
+        Whether the optimizer's state is in fp32, with a copy of the parameters.
+    layers_beside
+        How many of embedding and head count as layers in the cut into stages.
+    caveats
+        What a result should say of the model of it.
+    """
+
+    lower: Callable[[Scenario, ModelSpec, Site], Lowered]
+    layout: Callable[[Scenario], Layout]
+    marks: Callable[[Site], Sequence[Hashable]]
+    order: tuple[str, ...] = ("tp", "cp", "ep", "pp", "dp")
+    precisions: tuple[str, ...] = ()
+    updates: tuple[str, ...] = ("adam",)
+    recompute: tuple[str, ...] = ("none",)
+    data_parallel: tuple[str, ...] = ("none", "ddp", "ddp-no-overlap")
+    reads: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    rules: tuple[Rule, ...] = ()
+    model_rules: tuple[Rule, ...] = ()
+    refusals: Callable[[Scenario], Iterator[Mistake]] = _nothing
+    tries: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
+    level: bool = False
+    fused_load: bool = False
+    few_microbatches: bool = False
+    context_parallel: bool = False
+    master: bool = False
+    layers_beside: Callable[[Scenario], int] = lambda scenario: 0
+    caveats: Callable[[Scenario, ModelSpec], Iterator[str]] = _nothing
+
+    @property
+    def steps(self) -> int:
+        """Steps to simulate; the last one is reported.
+
+        Two bring the host's lead over the GPU to its steady state; where steps begin level, the second is like any
+        other.
+        """
+        return 2 if self.level else 3
+
+    def read_keys(self, section: str) -> tuple[str, ...] | None:
+        """Keys of a section that it reads; None: all of them."""
+        keys = self.reads.get(section, ())
+        return None if keys == ALL else keys
+
+
+def names() -> list[str]:
+    """Names that `training.framework` can have, sorted."""
+    return [name.replace("_", "-") for name in plugins.discover(__name__)]
+
+
+def framework(name: str) -> Framework:
+    """The framework of that name.
+
+    Raises
+    ------
+    InputError
+        If there is none; close names are suggested.
+    """
+    module = plugins.load(__name__, name)
+    if not isinstance(getattr(module, "FRAMEWORK", None), Framework):
+        raise PrestepError(
+            f"{module.__name__}: a framework's module must define FRAMEWORK, a Framework"
+        )
+    return module.FRAMEWORK  # type: ignore[no-any-return]
+
+
+def framework_of(scenario: Scenario) -> Framework:
+    """What a scenario is trained with."""
+    return framework(scenario.training.framework)

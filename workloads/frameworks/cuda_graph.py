@@ -1,0 +1,22 @@
+"""Eager PyTorch whose whole step is captured in one CUDA graph: the same kernels, one launch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from sim.spec.sections import Scenario
+from workloads.frameworks import pytorch_eager
+
+if TYPE_CHECKING:
+    from workloads.models.model import ModelSpec
+
+
+def caveats(s: Scenario, model: ModelSpec) -> Iterator[str]:
+    """What comes before the graph is replayed."""
+    yield "cuda-graph: the whole step is one launch; capture and warm-up are left out"
+    yield from pytorch_eager.caveats(s, model)
+
+
+FRAMEWORK = replace(pytorch_eager.FRAMEWORK, precisions=(), caveats=caveats)

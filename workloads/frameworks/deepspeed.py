@@ -1,0 +1,23 @@
+"""DeepSpeed around Megatron's layers (Megatron-DeepSpeed): its engine calls them and reduces gradients, ZeRO 0 to 2."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from sim.spec.sections import Scenario
+from workloads.frameworks import megatron
+
+if TYPE_CHECKING:
+    from workloads.lowered import Lowered, Site
+    from workloads.models.model import ModelSpec
+
+
+def lower(scenario: Scenario, model: ModelSpec, site: Site) -> Lowered:
+    """As Megatron's, under DeepSpeed's engine."""
+    from workloads.megatron import engine  # it is what takes long to import
+
+    return megatron.lower(scenario, model, site, engine.DEEPSPEED)
+
+
+FRAMEWORK = replace(megatron.FRAMEWORK, lower=lower)

@@ -1,0 +1,221 @@
+"""Megatron-LM: fused layers under tensor, sequence, context, expert, pipeline and data parallelism."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable, Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from sim.errors import Mistake
+from sim.spec.rules.experts import zipf_exponent
+from sim.spec.rules.layout import axis_order, splits_backward
+from sim.spec.rules.shape import ModelShape
+from sim.spec.sections import PyTorch, Scenario
+from workloads.frameworks import ALL, Framework
+
+if TYPE_CHECKING:
+    from workloads.lowered import Layout, Lowered, Site
+    from workloads.megatron.engine import Engine
+    from workloads.models.model import ModelSpec
+
+FSDP = ("fsdp", "zero3")
+VERSIONS = ("version", "cuda")  # keys of [pytorch] that say what PyTorch and CUDA are
+
+
+def lower(
+    scenario: Scenario, model: ModelSpec, site: Site, engine: Engine | None = None
+) -> Lowered:
+    """One rank of each pipeline stage for each kind of replica, its layers as recorded units."""
+    from workloads.megatron import engine as engines  # it is what takes long to import
+    from workloads.megatron import lower
+
+    return lower.lower(scenario, model, site, engine=engine or engines.MEGATRON)
+
+
+def layout(scenario: Scenario) -> Layout:
+    """Where ranks lie."""
+    from workloads.megatron.grid import grid_of
+
+    return grid_of(scenario)
+
+
+def marks(site: Site) -> Sequence[Hashable]:
+    """GPUs, faults and links of hosts."""
+    return tuple(site.unlike.marks)
+
+
+def _trainer(s: Scenario) -> Iterator[Mistake]:
+    for name in PyTorch.__dataclass_fields__:
+        value = getattr(s.pytorch, name)
+        if value != getattr(PyTorch(), name) and name not in VERSIONS:
+            hint = '[megatron] has the switches of framework = "megatron"'
+            yield Mistake(s.where, f"pytorch.{name}", str(value), "nothing", hint)
+
+
+def _shards(s: Scenario) -> Iterator[Mistake]:
+    count, ranks = s.parallel.fsdp_shards, s.parallel.dp * s.parallel.cp
+    if count is None:
+        return
+    if s.parallel.data_parallel not in FSDP:
+        hint = (
+            'framework = "megatron" with data_parallel = "fsdp" has shards of its own'
+        )
+        yield Mistake(s.where, "parallel.fsdp_shards", str(count), "nothing", hint)
+    elif ranks % count:
+        yield Mistake(
+            s.where,
+            "parallel.fsdp_shards",
+            str(count),
+            f"a divisor of dp * cp = {ranks}",
+        )
+
+
+def _zero2(s: Scenario) -> Iterator[Mistake]:
+    if s.parallel.data_parallel == "zero2" and s.parallel.pp > 1:
+        hint = "ZeRO-2 reduces gradients in every microbatch, which DeepSpeed refuses in a pipeline"
+        yield Mistake(
+            s.where, "parallel.data_parallel", '"zero2"', '"zero1" with pp > 1', hint
+        )
+
+
+def _order(s: Scenario) -> Iterator[Mistake]:
+    """Layers with experts lie on a grid of their own, whose pipelines must be the other layers' (`RankGenerator`)."""
+    p = s.parallel
+    etp = p.tp if p.etp is None else p.etp
+    if p.pp == 1 or (p.ep == 1 and etp == p.tp):
+        return
+    order = axis_order(s)
+    inner = order[: order.index("pp")]
+    copies = p.dp * p.cp * p.tp // (p.ep * etp)
+    dense = math.prod(
+        {"tp": p.tp, "cp": p.cp, "dp": p.dp}.get(axis, 1) for axis in inner
+    )
+    spread = math.prod(
+        {"tp": etp, "ep": p.ep, "dp": copies}.get(axis, 1) for axis in inner
+    )
+    if dense != spread:
+        hint = f"{dense} ranks would lie between two stages, and {spread} in layers with experts"
+        yield Mistake(
+            s.where,
+            "parallel.order",
+            f'"{"-".join(order)}"',
+            "an order with pp last",
+            hint,
+        )
+
+
+def _experts(s: Scenario, model: ModelShape) -> Iterator[Mistake]:
+    if not model.experts:
+        return
+    yield from _loads(s, model)
+    if s.parallel.tp > 1 and not s.parallel.sequence_parallel:
+        hint = "Megatron wants it for experts beside tensor parallelism"
+        yield Mistake(s.where, "parallel.sequence_parallel", "false", "true", hint)
+    if s.parallel.etp != 1 and model.moe_ffn % s.parallel.tp:
+        expected = f"a multiple of tp = {s.parallel.tp}, or parallel.etp = 1"
+        yield Mistake(s.where, "model.moe_ffn", str(model.moe_ffn), expected)
+
+
+def _loads(s: Scenario, model: ModelShape) -> Iterator[Mistake]:
+    """The tokens of experts: a known word with a number, or a load for each expert."""
+    loads = s.parallel.imbalance
+    if isinstance(loads, str):
+        if zipf_exponent(loads) is None:
+            yield Mistake(
+                s.where,
+                "parallel.imbalance",
+                f'"{loads}"',
+                'uniform, zipf, "zipf 0.5" or a list of loads',
+            )
+    elif len(loads) != model.experts:
+        yield Mistake(
+            s.where,
+            "parallel.imbalance",
+            f"{len(loads)} loads",
+            f"{model.experts}, one for each expert",
+        )
+    elif min(loads) < 0 or sum(loads) <= 0:
+        yield Mistake(
+            s.where,
+            "parallel.imbalance",
+            str(list(loads))[:60],
+            "no load below 0, and some above",
+        )
+
+
+def _sharded(s: Scenario, model: ModelShape) -> Iterator[Mistake]:
+    if s.parallel.data_parallel in FSDP and model.experts:
+        hint = "sharding a model with experts fully is not simulated yet"
+        yield Mistake(
+            s.where,
+            "parallel.data_parallel",
+            f'"{s.parallel.data_parallel}"',
+            "zero1 or ddp",
+            hint,
+        )
+
+
+def refusals(s: Scenario) -> Iterator[Mistake]:
+    """Backward passes in halves beside what needs whole ones."""
+    p = s.parallel
+    sharded, products = p.data_parallel in FSDP, s.training.recompute == "products"
+    if p.pp > 1 and (sharded or products) and splits_backward(s):
+        beside = (
+            f'data_parallel = "{p.data_parallel}"'
+            if sharded
+            else 'recompute = "products"'
+        )
+        hint = f"a schedule that splits backward is not simulated with {beside}"
+        yield Mistake(
+            s.where,
+            "parallel.schedule",
+            f'"{p.schedule}"',
+            "one whose backward passes are whole",
+            hint,
+        )
+
+
+def layers_beside(s: Scenario) -> int:
+    """In Megatron an embedding or a head that counts as a layer may be a stage by itself."""
+    return s.megatron.account_for_embedding + s.megatron.account_for_loss
+
+
+FRAMEWORK = Framework(
+    lower,
+    layout,
+    marks,
+    order=("tp", "cp", "ep", "dp", "pp"),
+    precisions=("quantized", "scaled loss"),
+    recompute=("none", "selective", "products", "full"),
+    data_parallel=("none", "ddp", "ddp-no-overlap", "zero1", "zero2", *FSDP),
+    reads={
+        "megatron": ALL,
+        "pytorch": ("cuda",),
+        "parallel": ("data_parallel", "etp", "imbalance"),
+    },
+    rules=(
+        ("pytorch training", _trainer),
+        (
+            "parallel parallel.fsdp_shards parallel.dp parallel.cp parallel.data_parallel",
+            _shards,
+        ),
+        ("parallel parallel.pp parallel.data_parallel", _zero2),
+        ("parallel parallel.order parallel.ep parallel.etp", _order),
+    ),
+    model_rules=(
+        ("parallel.tp parallel.etp parallel.imbalance model.experts", _experts),
+        ("parallel.data_parallel model.experts", _sharded),
+    ),
+    refusals=refusals,
+    tries={
+        "parallel.data_parallel": ("ddp", "zero1"),
+        "parallel.etp": (None, 1),
+        "training.recompute": ("none", "selective", "full"),
+    },
+    level=True,
+    fused_load=True,
+    few_microbatches=True,
+    context_parallel=True,
+    master=True,
+    layers_beside=layers_beside,
+)

@@ -1,0 +1,68 @@
+"""PyTorch with `torch.compile` on every block: Inductor's kernels, fewer and larger, and its Python between them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from sim.errors import Mistake
+from sim.spec.rules.shape import ModelShape
+from sim.spec.sections import Scenario
+from workloads.frameworks import pytorch_eager
+
+if TYPE_CHECKING:
+    from workloads.lowered import Lowered, Site
+    from workloads.models.model import ModelSpec
+
+
+def lower(scenario: Scenario, model: ModelSpec, site: Site) -> Lowered:
+    """As eager PyTorch, with compiled blocks."""
+    from workloads.torch.compiled import (
+        compiled_block,  # it is what takes long to import
+    )
+
+    return pytorch_eager.lower(scenario, model, site, compiled_block)
+
+
+def _kernels(s: Scenario) -> Iterator[Mistake]:
+    for key, value in pytorch_eager.stated(s, ("joined_qkv", "attention")):
+        yield Mistake(
+            s.where,
+            key,
+            value,
+            "nothing",
+            "compiled blocks have cuDNN's kernel and projections of their own",
+        )
+
+
+def _dense(s: Scenario, model: ModelShape) -> Iterator[Mistake]:
+    split = s.parallel.tp > 1 or s.parallel.ep > 1
+    if model.kind == "transformer" and not (split or model.experts or model.bias):
+        return
+    what = (
+        "tp, ep, experts or biases"
+        if model.kind == "transformer"
+        else f"kind {model.kind}"
+    )
+    hint = "only dense transformer blocks without biases, tp or ep are compiled"
+    stated = f'"{s.training.framework}" with {what}'
+    yield Mistake(
+        s.where, "training.framework", stated, "pytorch-eager or cuda-graph", hint
+    )
+
+
+EAGER = pytorch_eager.FRAMEWORK
+FRAMEWORK = replace(
+    EAGER,
+    lower=lower,
+    precisions=(),
+    rules=(("pytorch training", _kernels), *EAGER.rules),
+    model_rules=(
+        *EAGER.model_rules,
+        (
+            "training parallel.tp parallel.ep model.bias model.experts model.kind",
+            _dense,
+        ),
+    ),
+)

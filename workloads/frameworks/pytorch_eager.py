@@ -1,0 +1,211 @@
+"""PyTorch, operator by operator: plain modules under DDP, FSDP, tensor and pipeline parallelism."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from sim.errors import Mistake
+from sim.spec.rules.layout import axis_order
+from sim.spec.rules.shape import ModelShape
+from sim.spec.sections import PyTorch, Scenario
+from workloads.frameworks import ALL, Framework
+
+if TYPE_CHECKING:
+    from workloads.lowered import Layout, Lowered, Site
+    from workloads.models.model import ModelSpec
+    from workloads.torch.rank_step import RunBlock
+
+FSDP = ("fsdp", "zero3")
+MEGATRON = 'training.framework = "megatron"'
+# Parts of a transformer that the plain modules of workloads/torch/transformer.py do not have.
+NO_SUCH_PARTS = (
+    "kv_lora_rank",
+    "shared_experts",
+    "dense_layers",
+    "router_bias",
+    "mtp_layers",
+    "window",
+    "sinks",
+    "embedding_norm",
+)
+OF_FSDP = (
+    "fsdp",
+    "reduce_dtype",
+    "reduce_every_microbatch",
+    "prefetch",
+    "limit_all_gathers",
+)
+OF_FLAT_PARAMETERS = ("reduce_every_microbatch", "prefetch", "limit_all_gathers")
+
+
+def lower(
+    scenario: Scenario, model: ModelSpec, site: Site, run_block: RunBlock | None = None
+) -> Lowered:
+    """Every simulated rank's step, recorded; `run_block` runs a block where its own operators do not."""
+    from workloads.torch import lower  # it is what takes long to import
+
+    return lower.lower(scenario, model, site.host_factor, site.speeds, run_block)
+
+
+def layout(scenario: Scenario) -> Layout:
+    """Where ranks lie."""
+    from workloads.torch.lower import layout_of
+
+    return layout_of(scenario)
+
+
+def marks(site: Site) -> Sequence[Hashable]:
+    """GPUs of several kinds."""
+    return site.speeds
+
+
+def stated(s: Scenario, names: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Those keys of [pytorch] that are not the default, with their values."""
+    for name in names:
+        value = getattr(s.pytorch, name)
+        if value != getattr(PyTorch(), name):
+            yield f"pytorch.{name}", str(value)
+
+
+def _trainer(s: Scenario) -> Iterator[Mistake]:
+    """Keys of [pytorch] that the way of parallelism does not have."""
+    if s.parallel.pp > 1:
+        for key, value in stated(s, ("loss", "metrics")):
+            yield Mistake(s.where, key, value, "nothing", "not simulated with pp")
+    if s.parallel.data_parallel not in FSDP:
+        for key, value in stated(s, OF_FSDP):
+            yield Mistake(
+                s.where,
+                key,
+                value,
+                'parallel.data_parallel = "fsdp"',
+                "it is a choice of FSDP's",
+            )
+    elif s.pytorch.fsdp == "2":
+        for key, value in stated(s, OF_FLAT_PARAMETERS):
+            yield Mistake(s.where, key, value, 'pytorch.fsdp = "1"')
+
+
+def _shards(s: Scenario) -> Iterator[Mistake]:
+    if s.parallel.fsdp_shards is not None:
+        hint = (
+            'framework = "megatron" with data_parallel = "fsdp" has shards of its own'
+        )
+        yield Mistake(
+            s.where,
+            "parallel.fsdp_shards",
+            str(s.parallel.fsdp_shards),
+            "nothing",
+            hint,
+        )
+
+
+def _experts(s: Scenario) -> Iterator[Mistake]:
+    p = s.parallel
+    for key, value in (
+        ("etp", p.etp),
+        ("imbalance", None if p.imbalance == "uniform" else p.imbalance),
+    ):
+        if value is not None:
+            yield Mistake(
+                s.where,
+                f"parallel.{key}",
+                str(value),
+                "nothing",
+                f"for {MEGATRON} only",
+            )
+
+
+def _order(s: Scenario) -> Iterator[Mistake]:
+    if s.parallel.order is None or s.parallel.ep == 1:
+        return
+    order = axis_order(s)
+    if order.index("ep") > order.index("dp"):
+        hint = "experts are spread over neighbours of the data-parallel axis"
+        yield Mistake(
+            s.where, "parallel.order", f'"{s.parallel.order}"', "ep before dp", hint
+        )
+
+
+def _whole_experts(s: Scenario, model: ModelShape) -> Iterator[Mistake]:
+    if s.parallel.tp > 1 and model.experts:
+        hint = f"tensor parallelism of experts is simulated with {MEGATRON} only"
+        yield Mistake(
+            s.where, "parallel.tp", str(s.parallel.tp), "1: the model has experts", hint
+        )
+
+
+def _parts(s: Scenario, model: ModelShape) -> Iterator[Mistake]:
+    if model.kind != "transformer":
+        return
+    parts = [
+        f"{key} = {str(getattr(model, key)).lower()}"
+        for key in NO_SUCH_PARTS
+        if getattr(model, key, 0)
+    ]
+    for key, value in (("activation", "relu2"), ("positions", "alibi")):
+        if getattr(model, key, "") == value:
+            parts.append(f'{key} = "{value}"')
+    if getattr(model, "moe_every", 1) > 1:
+        parts.append(f"moe_every = {getattr(model, 'moe_every', 1)}")
+    if parts:
+        yield Mistake(
+            s.where,
+            "model",
+            ", ".join(parts),
+            MEGATRON,
+            "PyTorch's plain modules have no such layers",
+        )
+
+
+def refusals(s: Scenario) -> Iterator[Mistake]:
+    """Sharded stages and sharded experts."""
+    p = s.parallel
+    way, sharded = f'"{p.data_parallel}"', p.data_parallel in FSDP
+    if p.pp > 1 and p.dp > 1 and sharded:
+        hint = "sharded pipeline stages are not simulated yet"
+        yield Mistake(
+            s.where, "parallel.data_parallel", way, "ddp or ddp-no-overlap", hint
+        )
+    if p.ep > 1 and sharded:
+        hint = "sharding experts that are spread over ranks is not simulated yet"
+        yield Mistake(
+            s.where, "parallel.data_parallel", way, "ddp or ddp-no-overlap", hint
+        )
+    elif 1 < p.ep < p.dp and p.data_parallel != "none":
+        hint = "averaging experts over their replicas is not simulated yet"
+        yield Mistake(s.where, "parallel.ep", str(p.ep), f"dp = {p.dp}", hint)
+
+
+def caveats(s: Scenario, model: ModelSpec) -> Iterator[str]:
+    """What a pipeline leaves out."""
+    if model.tied_embeddings and s.parallel.pp > 1:
+        yield "tied embeddings: the last stage has a copy; adding its gradient to the first stage's is left out"
+
+
+FRAMEWORK = Framework(
+    lower,
+    layout,
+    marks,
+    precisions=("quantized",),
+    recompute=("none", "products", "alternate", "full"),
+    data_parallel=("none", "ddp", "ddp-no-overlap", *FSDP),
+    reads={"pytorch": ALL, "parallel": ("bucket_cap", "gradient_as_bucket_view")},
+    rules=(
+        ("pytorch training parallel parallel.pp parallel.data_parallel", _trainer),
+        ("parallel parallel.fsdp_shards", _shards),
+        ("parallel parallel.etp parallel.imbalance", _experts),
+        ("parallel parallel.order parallel.ep", _order),
+    ),
+    model_rules=(
+        ("parallel.tp model.experts", _whole_experts),
+        ("model", _parts),
+    ),
+    refusals=refusals,
+    tries={
+        "parallel.data_parallel": ("ddp", "fsdp"),
+        "training.recompute": ("none", "full"),
+    },
+    caveats=caveats,
+)

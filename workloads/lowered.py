@@ -1,0 +1,127 @@
+"""What lowering takes and gives: where ranks lie, what tells them apart, and the step as a graph of operations."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from sim.graph.opgraph import OpGraph
+from workloads.torch.tape import Memory
+
+
+def strides_of(order: Sequence[str], degrees: Mapping[str, int]) -> dict[str, int]:
+    """Distance of neighbours along each axis; `order` is from the innermost axis outwards."""
+    strides, stride = {}, 1
+    for axis in order:
+        strides[axis] = stride
+        stride *= degrees[axis]
+    return strides
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Ranks as a grid of dp x pp x tp; `order` is from the axis on neighbouring ranks outwards; cp counts as dp."""
+
+    dp: int
+    pp: int
+    tp: int
+    order: tuple[str, ...] = ("tp", "pp", "dp")
+
+    @cached_property
+    def _strides(self) -> dict[str, int]:
+        return strides_of(self.order, vars(self))
+
+    def rank(self, d: int, p: int, t: int) -> int:
+        strides = self._strides
+        return d * strides["dp"] + p * strides["pp"] + t * strides["tp"]
+
+    def where(self, rank: int) -> tuple[int, int, int]:
+        strides = self._strides
+        d, p, t = (
+            rank // strides[axis] % getattr(self, axis) for axis in ("dp", "pp", "tp")
+        )
+        return d, p, t
+
+    def pipeline(self, rank: int) -> tuple[int, ...]:
+        """The ranks of the pipeline that a rank is in, in the order of the stages."""
+        stride = self._strides["pp"]
+        first = rank - rank // stride % self.pp * stride
+        return tuple(first + p * stride for p in range(self.pp))
+
+    @property
+    def world(self) -> int:
+        return self.dp * self.pp * self.tp
+
+
+@dataclass(frozen=True)
+class Unlike:
+    """What makes ranks differ.
+
+    Attributes
+    ----------
+    marks : tuple
+        Of every rank, equal for ranks that are alike; empty: all are.
+    slowness : mapping of int to float
+        Time of a kernel on a rank over its model's, where it is not 1.
+    """
+
+    marks: Sequence[Hashable] = ()
+    slowness: Mapping[int, float] | None = None
+
+
+@dataclass(frozen=True)
+class Place:
+    """Which copies of a group meet it on links."""
+
+    gpus_per_host: int
+    blocking: bool  # links above the hosts are shared by more than they carry
+
+    def beside(
+        self, groups: Sequence[tuple[int, ...]], mine: tuple[int, ...]
+    ) -> list[tuple[int, ...]]:
+        """The copies that share hosts with ``mine``; all of them where the fabric blocks."""
+        if self.blocking:
+            return list(groups)
+        hosts = {rank // self.gpus_per_host for rank in mine}
+        return [
+            g for g in groups if any(rank // self.gpus_per_host in hosts for rank in g)
+        ]
+
+
+@dataclass(frozen=True)
+class Site:
+    """What lowering has to know of the cluster.
+
+    Attributes
+    ----------
+    host_factor : float
+        Time of the host over that of the one on which the framework's costs were fitted.
+    place : Place
+        How ranks share hosts.
+    speeds : sequence
+        Of every rank's GPU, where they are of several kinds; empty: all are alike.
+    unlike : Unlike
+        What tells ranks apart beside their GPUs.
+    """
+
+    host_factor: float = 1.0
+    place: Place = Place(8, blocking=False)
+    speeds: Sequence[Hashable] = ()
+    unlike: Unlike = Unlike()
+
+
+@dataclass(frozen=True)
+class Lowered:
+    """The graph with what does not depend on time.
+
+    ``memory`` and ``host_operations`` (how often each host operation runs in a step) are per simulated rank;
+    ``parameters`` counts the whole model; ``made_for`` has the host factor and what told ranks apart.
+    """
+
+    graph: OpGraph
+    memory: dict[int, Memory]
+    host_operations: dict[int, dict[str, float]]
+    parameters: int
+    layout: Layout
+    made_for: tuple[float, Sequence[Hashable]] = (1.0, ())

@@ -1,0 +1,31 @@
+"""The feed-forward part of Megatron's layers."""
+
+from __future__ import annotations
+
+from workloads.megatron import functional as M
+from workloads.megatron.shard import Shard
+from workloads.models.model import ModelSpec
+from workloads.torch.tape import Tape, Tensor
+from workloads.torch.transformer import Module
+
+
+class FeedForward(Module):
+    """One projection up (for gated ones both halves at once), the activation, and one down."""
+
+    def __init__(self, t: Tape, m: ModelSpec, s: Shard) -> None:
+        super().__init__()
+        self.m, self.s = m, s
+        inner = m.ffn // s.group.size
+        up = inner * (2 if m.gated else 1)
+        self.fc1 = self.add(t, up, m.hidden, name="linear_fc1")
+        self.fc1_bias = self.add(t, up, name="linear_fc1.bias") if m.bias else None
+        self.fc2 = self.add(t, m.hidden, inner, name="linear_fc2")
+        self.fc2_bias = (
+            self.add(t, m.hidden, name="linear_fc2.bias") if m.bias else None
+        )
+
+    def forward(self, t: Tape, x: Tensor) -> Tensor:
+        s = self.s
+        y = M.column_linear(t, x, self.fc1, s.group, s.sequence, s.numbers)
+        y = M.activate(t, y, self.fc1_bias, self.m.gated, s.options)
+        return M.row_linear(t, y, self.fc2, s.group, s.sequence, s.numbers)

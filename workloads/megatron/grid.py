@@ -1,0 +1,91 @@
+"""Where the ranks of a Megatron run lie, and which of them share experts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import product
+
+from networkx.utils import UnionFind
+
+from sim.spec.rules.layout import axis_order
+from sim.spec.sections import Scenario
+from workloads.lowered import Layout, strides_of
+
+
+@dataclass(frozen=True)
+class Grid(Layout):
+    """Ranks as a grid of dp x cp x tp in every stage; `order` has ep too, which lies inside of the first three.
+
+    Layers with experts see the ranks of a stage as a grid of their own: etp x ep x the copies of experts, in the same
+    order (Megatron's ``RankGenerator``, once for the decoder and once for its experts).
+    """
+
+    order: tuple[str, ...] = ("tp", "cp", "ep", "dp", "pp")
+    cp: int = 1
+    ep: int = 1
+    etp: int = 1  # ranks that hold one expert together
+
+    @cached_property
+    def _strides(self) -> dict[str, int]:
+        return strides_of(
+            tuple(axis for axis in self.order if axis != "ep"), vars(self)
+        )
+
+    def rank(self, d: int, p: int, t: int, c: int = 0) -> int:
+        return super().rank(d, p, t) + c * self._strides["cp"]
+
+    def stage(self, p: int) -> list[int]:
+        """Ranks of a pipeline stage, ascending."""
+        return sorted(
+            self.rank(d, p, t, c)
+            for d in range(self.dp)
+            for c in range(self.cp)
+            for t in range(self.tp)
+        )
+
+    @property
+    def world(self) -> int:
+        return self.dp * self.pp * self.tp * self.cp
+
+    @property
+    def expert_degrees(self) -> dict[str, int]:
+        """Ranks along each axis as layers with experts see them; dp: copies of an expert."""
+        copies = self.dp * self.cp * self.tp // (self.ep * self.etp)
+        return {"tp": self.etp, "ep": self.ep, "dp": copies, "pp": self.pp}
+
+    def experts(self, axis: str, p: int) -> list[tuple[int, ...]]:
+        """Groups of a stage along an axis of the experts' grid (tp, ep or dp), in the order of their first ranks."""
+        degrees = {
+            name: degree for name, degree in self.expert_degrees.items() if name != "pp"
+        }
+        strides = strides_of(
+            tuple(name for name in self.order if name in degrees), degrees
+        )
+        across = [
+            range(0, strides[name] * degrees[name], strides[name])
+            for name in degrees
+            if name != axis
+        ]
+        firsts = sorted(sum(place) for place in product(*across))
+        ranks = self.stage(p)
+        return [
+            tuple(ranks[first + i * strides[axis]] for i in range(degrees[axis]))
+            for first in firsts
+        ]
+
+    @cached_property
+    def teams(self) -> tuple[tuple[int, ...], ...]:
+        """Replicas that go together through every layer: those whose ranks share experts."""
+        teams = UnionFind(range(self.dp))
+        if self.ep > 1:
+            for group in (*self.experts("ep", 0), *self.experts("tp", 0)):
+                teams.union(*{self.where(rank)[0] for rank in group})
+        return tuple(sorted(tuple(sorted(team)) for team in teams.to_sets()))
+
+
+def grid_of(scenario: Scenario) -> Grid:
+    """Where the ranks of a Megatron run lie."""
+    p = scenario.parallel
+    etp = p.tp if p.etp is None else p.etp
+    return Grid(p.dp, p.pp, p.tp, axis_order(scenario), cp=p.cp, ep=p.ep, etp=etp)

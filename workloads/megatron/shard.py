@@ -1,0 +1,31 @@
+"""How a layer is spread over ranks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sim.spec.sections import Megatron
+from workloads.megatron.functional import Numbers
+from workloads.megatron.spread import Spread
+from workloads.parallel.group import Group
+
+
+@dataclass(frozen=True)
+class Shard:
+    """How a layer is spread: its tensor-parallel group, and the tokens that this rank sees of a microbatch."""
+
+    group: Group
+    sequence: bool
+    options: Megatron
+    numbers: Numbers
+    batch: int
+    tokens: int  # of one sample on this rank, after context parallelism
+    seq_len: int
+    context: Group | None = None
+    recompute_core: bool = False  # attention's inner part is run again in backward
+    spread: Spread | None = None  # of experts
+
+    @property
+    def rows(self) -> int:
+        """Sequence positions between tensor-parallel regions."""
+        return self.tokens // (self.group.size if self.sequence else 1)

@@ -1,0 +1,46 @@
+"""Values that are understood but not simulated by a scenario's framework: refused, not ignored."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from sim.errors import Mistake
+from sim.spec.sections import Scenario
+from workloads import optimizer, precision
+from workloads.frameworks import Framework, framework_of
+
+
+def refusals(scenario: Scenario) -> Iterator[Mistake]:
+    """What the framework could run but nobody has modelled."""
+    framework = framework_of(scenario)
+    training, parallel = scenario.training, scenario.parallel
+    way = parallel.data_parallel or "none"
+    for key, value, simulated in (
+        ("training.precision", training.precision, precisions_of(framework)),
+        ("training.recompute", training.recompute, framework.recompute),
+        ("training.optimizer", training.optimizer, optimizers_of(framework)),
+        ("parallel.data_parallel", way, framework.data_parallel),
+    ):
+        if value not in simulated:
+            expected = " or ".join(simulated)
+            yield Mistake(
+                scenario.where, key, f'"{value}"', expected, "not simulated yet"
+            )
+    if parallel.cp > 1 and not framework.context_parallel:
+        stated = f'"{parallel.cp}"'
+        yield Mistake(scenario.where, "parallel.cp", stated, "1", "not simulated yet")
+    yield from framework.refusals(scenario)
+
+
+def precisions_of(framework: Framework) -> tuple[str, ...]:
+    """Number formats whose needs a framework meets."""
+    rows = map(precision.precision, precision.names())
+    return tuple(
+        row.name for row in rows if set(row.needs) <= set(framework.precisions)
+    )
+
+
+def optimizers_of(framework: Framework) -> tuple[str, ...]:
+    """Optimizers whose updates a framework records."""
+    rows = map(optimizer.optimizer, optimizer.names())
+    return tuple(row.name for row in rows if row.update in framework.updates)
