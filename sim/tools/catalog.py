@@ -33,6 +33,9 @@ _PLUGINS = {
     "exporters": ("sim.exporters", "write"),
     "routings": ("topologies.policies", "spread"),
 }
+# Names listed among a kind's although they lie elsewhere: kind -> {name: package}.
+# Making a communicator has no plan of bytes: it takes time before the first one.
+_BESIDE = {"collectives": {"creation": "sim.collectives.nccl"}}
 _PROBES = "validation.measure.probes"  # read without PyTorch, which they import
 
 
@@ -62,10 +65,7 @@ def names(kind: str) -> list[str]:
     if kind in _MODULES:
         return [name.replace("_", "-") for name in plugins.discover(_MODULES[kind])]
     if kind in _PLUGINS:
-        also = (
-            ("creation",) if kind == "collectives" else ()
-        )  # no plan of bytes: it costs time before the first one
-        return sorted((*plugins.providers(*_PLUGINS[kind]), *also))
+        return sorted((*plugins.providers(*_PLUGINS[kind]), *_BESIDE.get(kind, {})))
     if kind == "probes":
         return sorted(plugins.discover(_PROBES))
     code = (*_ROWS, *_MODULES, *_PLUGINS, "probes", "schedules")
@@ -89,7 +89,10 @@ def summaries(kind: str) -> dict[str, str]:
         }
     if kind in _PLUGINS or kind in _MODULES:
         package = _MODULES.get(kind) or _PLUGINS[kind][0]
-        modules = {name: plugins.load(package, name) for name in names(kind)}
+        beside = _BESIDE.get(kind, {})
+        modules = {
+            name: plugins.load(beside.get(name, package), name) for name in names(kind)
+        }
         return {
             name: (module.__doc__ or "").partition("\n")[0]
             for name, module in modules.items()
