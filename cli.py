@@ -1,4 +1,6 @@
-"""The command line. Each command is a file of `sim/commands`, found by its name; add a command by adding a file there.
+"""The command line. Each command is a file of `sim/commands` or `validation/commands`, found by its name.
+
+Add a command by adding a file there: its docstring is the command's help, and `command` is what click calls.
 
 stdout is data, stderr is talk. Exit codes: 0 good, 1 outside tolerance, 2 wrong input, 3 a mistake of prestep itself,
 141 who read stdout went away.
@@ -6,30 +8,56 @@ stdout is data, stderr is talk. Exit codes: 0 good, 1 outside tolerance, 2 wrong
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import click
 
 from sim import __version__, plugins
 from sim.commands._completion import completed
 from sim.commands._shared import verbose
-from sim.errors import InputError
 
-COMMANDS = "sim.commands"
+HOME = Path(__file__).parent
+PACKAGES = ("sim.commands", "validation.commands")
 
 
 class Commands(click.Group):
     """The commands by the names of their files; a command is imported when it is asked for."""
 
     def list_commands(self, _: click.Context | None = None) -> list[str]:
-        return [name.replace("_", "-") for name in plugins.discover(COMMANDS)]
+        return sorted(name.replace("_", "-") for name in _packages())
 
     def get_command(self, _: click.Context | None, name: str) -> click.Command | None:
-        try:
-            module = plugins.load(COMMANDS, name)
-        except InputError:
+        package = _packages().get(name.replace("-", "_"))
+        if package is None:
             return None  # click says so, and names what is close
-        found: click.Command = module.command
-        found.name = name
-        return completed(verbose(found))
+        command: click.Command = plugins.load(package, name).command
+        command.name = name
+        return completed(verbose(command))
+
+    def format_commands(
+        self, ctx: click.Context, formatter: click.HelpFormatter
+    ) -> None:
+        """The table of commands in `--help`, from their files' first lines: nothing is imported for it."""
+        packages = _packages()
+        width = formatter.width - 6 - max(map(len, packages))
+        rows = [
+            (name.replace("_", "-"), _help(name, packages[name], width))
+            for name in sorted(packages)
+        ]
+        with formatter.section("Commands"):
+            formatter.write_dl(rows)
+
+
+def _packages() -> dict[str, str]:
+    """The package of every command's file."""
+    return {name: package for package in PACKAGES for name in plugins.discover(package)}
+
+
+def _help(name: str, package: str, width: int) -> str:
+    """The first sentence of a command's file, as far as it fits."""
+    file = HOME.joinpath(*package.split("."), f"{name}.py")
+    _, docstring, _ = file.read_text(encoding="utf-8").split('"""', 2)
+    return click.Command(name, help=docstring).get_short_help_str(width)
 
 
 @click.command(

@@ -10,18 +10,27 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pandas as pd
 
+import topologies
+from sim import exporters
 from sim.analysis.prediction import Result
 from sim.analysis.timeline import Timeline
+from sim.collectives import report as collective_report
 from sim.errors import InputError, PrestepError
+from sim.exporters import _run_files
+from sim.predict import predict
+from sim.replay import report as replay_report
+from sim.replay.replay import replay_files
+from sim.spec.jobs import refuse
+from sim.spec.load import load_scenario
 from sim.spec.sections import Scenario
+from sim.studies import sweep as sweep_study
+from sim.studies import whatif
 from sim.tools.catalog import find_scenario, names
-
-if TYPE_CHECKING:
-    from topologies.fabric import Fabric
+from topologies.fabric import Fabric
 
 __all__ = [
     "InputError",
@@ -64,8 +73,6 @@ def load(
     InputError
         With every mistake in it (`mistakes`).
     """
-    from sim.spec.load import load_scenario
-
     return load_scenario(
         find_scenario(None if scenario is None else str(scenario)), _texts(changes)
     )
@@ -75,9 +82,7 @@ def load_cluster(
     cluster: str | Path, hosts: int | None = None, changes: Changes | None = None
 ) -> Fabric:
     """A cluster by name or file; its `graph` is a NetworkX graph."""
-    from topologies import load_cluster as read
-
-    return read(
+    return topologies.load_cluster(
         str(cluster),
         hosts,
         {key: _text(value) for key, value in (changes or {}).items()},
@@ -93,9 +98,6 @@ def simulate(
 
     Changes belong to a scenario's name or file: one that is loaded has its own.
     """
-    from sim.predict import predict
-    from sim.spec.jobs import refuse
-
     if isinstance(scenario, Scenario) and changes:
         raise PrestepError(
             "simulate: changes of a scenario that is loaded already: give them to load()"
@@ -134,14 +136,12 @@ def tornado(
     factors: Sequence[float] = (0.5, 2.0),
 ) -> pd.DataFrame:
     """Step times (s) with one element at a time at each factor: a row an element, the largest effect first."""
-    from sim.studies import whatif
-
-    found = whatif.tornado(load(scenario), each, factors)
+    table = whatif.tornado(load(scenario), each, factors)
     rows = [
         {c["factor"]: c["step_time"] for c in row["changes"]}
-        for row in found["elements"]
+        for row in table["elements"]
     ]
-    return pd.DataFrame(rows, index=[row["element"] for row in found["elements"]])
+    return pd.DataFrame(rows, index=[row["element"] for row in table["elements"]])
 
 
 def sweep(
@@ -156,15 +156,15 @@ def sweep(
 
     Scripts that use processes guard their entry by `if __name__ == "__main__"`.
     """
-    from sim.studies import sweep as sweeps
-
     path = find_scenario(None if scenario is None else str(scenario))
     listed = {
         key: tuple(_text(value) for value in values) for key, values in grid.items()
     }
-    wanted = sweeps.specs(path, listed, _texts(changes))
+    wanted = sweep_study.specs(path, listed, _texts(changes))
     return pd.read_parquet(
-        sweeps.sweep(wanted, Path(folder), sweeps.executor_of(executor, jobs), jobs)
+        sweep_study.sweep(
+            wanted, Path(folder), sweep_study.executor_of(executor, jobs), jobs
+        )
     )
 
 
@@ -175,15 +175,14 @@ def replay(
 
     With a cluster or changes, `simulated` is what the run would take there.
     """
-    from sim.replay.replay import replay_files
-    from sim.replay.report import as_json
-
-    told = as_json(replay_files(files, cluster=cluster, changes=_texts(changes)))
+    outcome = replay_report.as_json(
+        replay_files(files, cluster=cluster, changes=_texts(changes))
+    )
     rows = [
         (int(rank), step, measured, simulated)
-        for rank, times in told["measured_step_time"].items()
+        for rank, times in outcome["measured_step_time"].items()
         for step, (measured, simulated) in enumerate(
-            zip(times, told["simulated_step_time"][rank], strict=True)
+            zip(times, outcome["simulated_step_time"][rank], strict=True)
         )
     ]
     return pd.DataFrame(rows, columns=["rank", "step", "measured", "simulated"])
@@ -196,9 +195,9 @@ def collective(
 
     `options` are those of the command: min_bytes, max_bytes, algo, proto, hosts, ...
     """
-    from sim.collectives.report import collective as run
-
-    return pd.DataFrame(run(cluster, op, ranks=ranks, **options).to_json())
+    return pd.DataFrame(
+        collective_report.collective(cluster, op, ranks=ranks, **options).to_json()
+    )
 
 
 def spans(result: Result) -> pd.DataFrame:
@@ -216,14 +215,6 @@ def breakdown(result: Result) -> pd.Series[float]:
 
 def save(result: Result, path: str | Path) -> Path:
     """Writes a result: .html (report), .json or .json.gz (trace), .parquet, .md, by the ending."""
-    from sim import exporters
-    from sim.exporters import _run_files
-
     if exporters.name_for(path) != "html" or result.source is None:
         return exporters.write(result, path)
-    from validation.index.measured import lookup
-
-    scenario = result.source.scenario
-    return _run_files.write_report(
-        result, Path(path), scenario, (), lookup(scenario, result.step_time)
-    )
+    return _run_files.write_report(result, Path(path), result.source.scenario, ())

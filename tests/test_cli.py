@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import click
 import pytest
 from click.testing import CliRunner
 
@@ -61,9 +62,16 @@ def good(*arguments: str) -> str:
     return result.stdout
 
 
-def test_help_imports_nothing_heavy() -> None:
-    """`prestep --help` is instant because the libraries are imported by the commands that need them."""
-    code = "import sys, cli; print(sorted({'numpy', 'pandas', 'networkx', 'pyarrow', 'simpy', 'rich'} & set(sys.modules)))"
+HEAVY = {"numpy", "pandas", "networkx", "pyarrow", "simpy", "rich", "matplotlib"}
+
+
+def imported(*arguments: str) -> set[str]:
+    """The modules that a command line has imported when it ends."""
+    code = (
+        "import sys, cli\n"
+        f"cli.main({list(arguments)}, standalone_mode=False)\n"
+        "print('IMPORTED', *sys.modules)"
+    )
     done = subprocess.run(
         [sys.executable, "-c", code],
         cwd=ROOT,
@@ -71,7 +79,31 @@ def test_help_imports_nothing_heavy() -> None:
         text=True,
         check=True,
     )
-    assert done.stdout.strip() == "[]"
+    return set(done.stdout.rpartition("IMPORTED")[2].split())
+
+
+def test_help_imports_no_command() -> None:
+    """`prestep --help` is instant because the table of commands is read from their files."""
+    modules = imported("--help")
+    assert not modules & HEAVY
+    assert not modules & {"sim.commands.run", "validation.commands.validate"}
+
+
+@pytest.mark.parametrize("command", cli.main.list_commands())  # type: ignore[attr-defined]
+def test_help_of_a_command_imports_no_simulator(command: str) -> None:
+    """`prestep COMMAND --help` imports the options alone: what the command does is imported when it is done."""
+    assert not imported(command, "--help") & HEAVY
+
+
+def test_help_says_of_every_command_what_it_says_of_itself() -> None:
+    """The table of `prestep --help` has the short help of every command."""
+    context = click.Context(cli.main, info_name="prestep")
+    formatter = click.HelpFormatter(width=200)
+    cli.main.format_commands(context, formatter)  # type: ignore[attr-defined]
+    table = formatter.getvalue()
+    for name in cli.main.list_commands():  # type: ignore[attr-defined]
+        command = cli.main.get_command(context, name)  # type: ignore[attr-defined]
+        assert command.get_short_help_str(150) in table
 
 
 def test_help_names_every_command() -> None:

@@ -13,6 +13,11 @@ from typing import Any
 
 import click
 
+from sim import progress
+from sim.errors import InputError, Mistake, PrestepError
+from sim.extras import missing
+from sim.tools import crash
+
 EXIT_OUTSIDE, EXIT_INPUT = 1, 2
 EXIT_PIPE = 128 + 13  # as of programs that SIGPIPE ends
 
@@ -24,9 +29,6 @@ def explained(command: Command) -> Command:
 
     @functools.wraps(command)
     def run(*args: Any, **kwargs: Any) -> Any:
-        from sim import progress
-        from sim.errors import PrestepError
-
         try:
             with progress.shown():
                 return command(*args, **kwargs)
@@ -39,14 +41,9 @@ def explained(command: Command) -> Command:
             _close_stdout()
             sys.exit(EXIT_PIPE)
         except Exception as error:
-            from sim.extras import missing
-            from sim.tools import crash
-
-            if (
-                isinstance(error, ImportError)
-                and (absent := missing(error)) is not None
-            ):
-                click.echo(str(absent), err=True)
+            package = missing(error) if isinstance(error, ImportError) else None
+            if package is not None:
+                click.echo(str(package), err=True)
                 sys.exit(EXIT_INPUT)
             if not crash.wanted():
                 raise
@@ -119,10 +116,13 @@ def echo_json(value: object) -> None:
 
 
 def talk(text: str) -> None:
-    from sim import progress
-
     progress.clear()
     click.echo(text, err=True)
+
+
+def misused(option: str, found: str, expected: str, hint: str = "") -> InputError:
+    """The error of an option that does not go with the others."""
+    return InputError(Mistake("command line", option, found, expected, hint))
 
 
 def file_option(*names: str, text: str) -> Callable[[Command], Command]:

@@ -1,4 +1,4 @@
-"""The command `prestep collective`."""
+"""Predict a collective over a range of sizes, in the columns of nccl-tests."""
 
 from __future__ import annotations
 
@@ -6,21 +6,15 @@ from typing import Any
 
 import click
 
-from sim.commands._shared import (
-    as_json,
-    changes,
-    echo_json,
-    explained,
-    file_option,
-    scaled,
-)
+from sim.commands._shared import as_json, changes, explained, file_option, scaled
 
 
 @click.command(
+    help=__doc__,
     epilog="\b\n"
     "Examples:\n"
     "  prestep collective --cluster dgx-h100 --op all_reduce --min-bytes 1M --max-bytes 1G\n"
-    "  prestep collective --cluster dgx-h100 --op all_gather --gpus 0-3 --set nvlink.bandwidth=0.5x\n"
+    "  prestep collective --cluster dgx-h100 --op all_gather --gpus 0-3 --set nvlink.bandwidth=0.5x\n",
 )
 @click.option(
     "--cluster", required=True, metavar="NAME|FILE", help="`prestep list clusters`."
@@ -76,12 +70,7 @@ from sim.commands._shared import (
 @changes
 @as_json
 @explained
-def command(explain: bool, json_: bool, **choices: Any) -> None:
-    """Predict a collective over a range of sizes, in the columns of nccl-tests."""
-    from sim.collectives import report
+def command(**options: Any) -> None:
+    from sim.commands.handlers.collective import collective
 
-    made = report.collective(explain=explain, **choices)
-    if json_:
-        echo_json(made.to_json())
-    else:
-        click.echo(made.render())
+    collective(**options)

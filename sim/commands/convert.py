@@ -1,15 +1,16 @@
-"""The command `prestep convert`."""
+"""Write traces as Chakra (.et), Kineto (.json, .json.gz) or a table (.parquet, .arrow)."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import click
 
 from sim.commands._shared import explained
 
 
-@click.command(epilog="Example: prestep convert run/ -o run.et")
+@click.command(help=__doc__, epilog="Example: prestep convert run/ -o run.et")
 @click.argument(
     "files",
     nargs=-1,
@@ -30,12 +31,7 @@ from sim.commands._shared import explained
     help="Format; default: by the ending.",
 )
 @explained
-def command(files: tuple[Path, ...], output: Path, to: str | None) -> None:
-    """Write traces as Chakra (.et), Kineto (.json, .json.gz) or a table (.parquet, .arrow)."""
-    from workloads import traces
-    from workloads.traces.convert import convert as write
-    from workloads.traces.convert import format_for
+def command(**options: Any) -> None:
+    from sim.commands.handlers.convert import convert
 
-    format_for(output, to or "")
-    for path in write(traces.read(files), output, to or ""):
-        click.echo(f"wrote {path}", err=True)
+    convert(**options)

@@ -1,24 +1,18 @@
-"""The command `prestep doctor`."""
+"""Look at this environment: versions, packages in the way, what is missing; exit 1 if something is wrong."""
 
 from __future__ import annotations
 
-import sys
+from typing import Any
 
 import click
 
-from sim.commands._shared import EXIT_OUTSIDE, as_json, echo_json, explained
+from sim.commands._shared import as_json, explained
 
 
-@click.command(epilog="Example: prestep doctor --json")
+@click.command(help=__doc__, epilog="Example: prestep doctor --json")
 @as_json
 @explained
-def command(json_: bool) -> None:
-    """Look at this environment: versions, packages in the way, what is missing; exit 1 if something is wrong."""
-    from sim.tools import doctor
+def command(**options: Any) -> None:
+    from sim.commands.handlers.doctor import doctor
 
-    findings = doctor.examined()
-    if json_:
-        echo_json(doctor.to_json(findings))
-    else:
-        click.echo("\n".join(map(str, findings)))
-    sys.exit(0 if doctor.to_json(findings)["good"] else EXIT_OUTSIDE)
+    doctor(**options)

@@ -1,8 +1,9 @@
-"""The command `prestep explain`."""
+"""Say in plain words what bounds the step in RESULT (of `run --json`), what would help, and how sure that is."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -10,12 +11,12 @@ from sim.commands._shared import explained
 
 
 @click.command(
-    epilog="Example: prestep run llama1b-ddp4 --json > step.json && prestep explain step.json"
+    help=__doc__,
+    epilog="Example: prestep run llama1b-ddp4 --json > step.json && prestep explain step.json",
 )
 @click.argument("result", type=click.Path(path_type=Path))
 @explained
-def command(result: Path) -> None:
-    """Say in plain words what bounds the step in RESULT (of `run --json`), what would help, and how sure that is."""
-    from sim.analysis import explain
+def command(**options: Any) -> None:
+    from sim.commands.handlers.explain import explain
 
-    click.echo(explain.text(explain.read(result)))
+    explain(**options)

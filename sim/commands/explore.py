@@ -1,15 +1,20 @@
-"""The command `prestep explore`."""
+"""Serve a page on this machine whose sliders change SCENARIO: step time, shares and timeline at once.
+
+Nothing is written and nobody else can reach it; stop it with Ctrl-C.
+"""
 
 from __future__ import annotations
 
-import contextlib
+from typing import Any
 
 import click
 
-from sim.commands._shared import changes, explained, talk
+from sim.commands._shared import changes, explained
 
 
-@click.command(epilog="Example: prestep explore examples/superpod-fsdp.toml --open")
+@click.command(
+    help=__doc__, epilog="Example: prestep explore examples/superpod-fsdp.toml --open"
+)
 @click.argument("scenario", required=False)
 @changes
 @click.option(
@@ -20,23 +25,7 @@ from sim.commands._shared import changes, explained, talk
 )
 @click.option("--open", "open_", is_flag=True, help="Open the page in the browser.")
 @explained
-def command(
-    scenario: str | None, overrides: tuple[str, ...], port: int, open_: bool
-) -> None:
-    """Serve a page on this machine whose sliders change SCENARIO: step time, shares and timeline at once.
+def command(**options: Any) -> None:
+    from sim.commands.handlers.explore import explore
 
-    Nothing is written and nobody else can reach it; stop it with Ctrl-C.
-    """
-    from sim.studies.explorer.answers import Explorer
-    from sim.studies.explorer.server import Server
-    from sim.tools.catalog import find_scenario
-
-    server = Server(Explorer(find_scenario(scenario), overrides), port)
-    click.echo(server.address)
-    talk("Ctrl-C stops it")
-    if open_:
-        import webbrowser
-
-        webbrowser.open(server.address)
-    with contextlib.suppress(KeyboardInterrupt), server:
-        server.serve_forever()
+    explore(**options)

@@ -1,6 +1,8 @@
-"""The command `prestep list`."""
+"""List the names that scenarios and commands take."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import click
 
@@ -25,18 +27,13 @@ KINDS = (
 )
 
 
-@click.command(epilog="Example: prestep list clusters --long")
+@click.command(help=__doc__, epilog="Example: prestep list clusters --long")
 @click.argument("kind", type=click.Choice(KINDS))
 @click.option(
     "-l", "--long", "long_", is_flag=True, help="A line about each, where it has one."
 )
 @explained
-def command(kind: str, long_: bool) -> None:
-    """List the names that scenarios and commands take."""
-    from sim.tools.catalog import names, summaries
+def command(**options: Any) -> None:
+    from sim.commands.handlers.listing import show
 
-    found = names(kind)
-    told = summaries(kind) if long_ else {}
-    width = max((len(name) for name in found), default=0)
-    for name in found:
-        click.echo(f"{name:{width}}  {told[name]}" if told.get(name) else name)
+    show(**options)

@@ -1,8 +1,16 @@
-"""The command `prestep replay`."""
+"""Replay traces of a real run, one file per rank; with changes, say what they would do.
+
+\b
+prestep replay run/                                       as it was
+prestep replay run/ --comm simulated                      transfers on the bundled cluster of its GPU
+prestep replay run/ --cluster dgx-h100 --set dp=8         on another cluster and GPU, with 8 replicas
+prestep replay run/ --set nvlink.bandwidth=0.5x --json    with slower links
+prestep replay run/ --set kernels.gemm=0.5x --steps 2     with faster kernels; one step only
+Changes of a replay: docs/traces.md, "Changes".
+"""
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +20,11 @@ from sim.commands._shared import as_json, changes, explained
 
 
 @click.command(
+    help=__doc__,
     epilog="\b\n"
     "Examples:\n"
     "  prestep replay run/ --set nvlink.bandwidth=0.5x\n"
-    "  prestep replay rank0.json.gz --set parallel.dp=4\n"
+    "  prestep replay rank0.json.gz --set parallel.dp=4\n",
 )
 @click.argument(
     "files",
@@ -66,40 +75,7 @@ from sim.commands._shared import as_json, changes, explained
     help="Write tracks for Perfetto (.json); into a folder, the simulated run as Kineto, one file per rank (for HTA).",
 )
 @explained
-def command(
-    files: tuple[Path, ...],
-    overrides: tuple[str, ...],
-    cluster: str,
-    comm: Any,
-    clock: str,
-    ranks: int | None,
-    steps: str,
-    free: bool,
-    json_: bool,
-    trace: Path | None,
-) -> None:
-    """Replay traces of a real run, one file per rank; with changes, say what they would do.
+def command(**options: Any) -> None:
+    from sim.commands.handlers.replay import replay
 
-    \b
-    prestep replay run/                                       as it was
-    prestep replay run/ --comm simulated                      transfers on the bundled cluster of its GPU
-    prestep replay run/ --cluster dgx-h100 --set dp=8         on another cluster and GPU, with 8 replicas
-    prestep replay run/ --set nvlink.bandwidth=0.5x --json    with slower links
-    prestep replay run/ --set kernels.gemm=0.5x --steps 2     with faster kernels; one step only
-    Changes of a replay: docs/traces.md, "Changes".
-    """
-    from sim.replay import report
-    from sim.replay.replay import replay_files
-    from sim.replay.trace import write_trace
-
-    asked = (*overrides, f"parallel.dp={ranks}") if ranks is not None else overrides
-    outcome = replay_files(files, comm, cluster, asked, clock, free, steps)
-    page = (
-        json.dumps(report.as_json(outcome), indent=2)
-        if json_
-        else report.as_text(outcome)
-    )
-    click.echo(page)
-    if trace is not None:
-        write_trace(outcome, trace)
-        click.echo(f"wrote {trace}", err=True)
+    replay(**options)

@@ -1,16 +1,17 @@
-"""The command `prestep schema`."""
+"""Print the JSON Schema of scenario files."""
 
 from __future__ import annotations
 
+from typing import Any
+
 import click
 
-from sim.commands._shared import echo_json, explained
+from sim.commands._shared import explained
 
 
-@click.command(epilog="Example: prestep schema > scenario.schema.json")
+@click.command(help=__doc__, epilog="Example: prestep schema > scenario.schema.json")
 @explained
-def command() -> None:
-    """Print the JSON Schema of scenario files."""
-    from sim.spec.load import json_schema
+def command(**options: Any) -> None:
+    from sim.commands.handlers.schema import schema
 
-    echo_json(json_schema())
+    schema(**options)

@@ -1,15 +1,15 @@
-"""The command `prestep storage`."""
+"""Throughput and requests per second of SYSTEM by size of request (`prestep list storage`)."""
 
 from __future__ import annotations
 
-import json
+from typing import Any
 
 import click
 
 from sim.commands._shared import as_json, explained
 
 
-@click.command(epilog="Example: prestep storage lustre --threads 32")
+@click.command(help=__doc__, epilog="Example: prestep storage lustre --threads 32")
 @click.argument("system")
 @click.option(
     "--threads",
@@ -20,10 +20,7 @@ from sim.commands._shared import as_json, explained
 )
 @as_json
 @explained
-def command(system: str, threads: int, json_: bool) -> None:
-    """Throughput and requests per second of SYSTEM by size of request (`prestep list storage`)."""
-    from sim.storage import systems
+def command(**options: Any) -> None:
+    from sim.commands.handlers.storage import storage
 
-    found = systems.known(system, "command line", "SYSTEM")
-    table = systems.table_of(found, threads)
-    click.echo(json.dumps(table, indent=2) if json_ else systems.render(found, threads))
+    storage(**options)

@@ -1,17 +1,18 @@
-"""The commands `prestep topology ...`."""
+"""Look at a cluster: named (`prestep list clusters`) or in a file."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import click
 
-from sim.commands._shared import explained, file_option, scaled, talk
+from sim.commands._shared import explained, file_option, scaled
 
 
-@click.group(epilog="Example: prestep topology show dgx-h100")
+@click.group(help=__doc__, epilog="Example: prestep topology show dgx-h100")
 def command() -> None:
-    """Look at a cluster: named (`prestep list clusters`) or in a file."""
+    pass
 
 
 @command.command(epilog="Example: prestep topology show dgx-h100 --picture dgx.svg")
@@ -34,39 +35,22 @@ def command() -> None:
     help="The rings and trees of all GPUs instead, as NCCL's log prints them.",
 )
 @explained
-def show(
-    cluster: str,
-    hosts: int | None,
-    overrides: tuple[str, ...],
-    picture: Path | None,
-    rings: bool,
-) -> None:
+def show(**options: Any) -> None:
     """Print what the cluster is made of."""
-    from sim.collectives.nccl import lines
-    from sim.strict import split_override
-    from topologies import load_cluster
-    from topologies.show import listing
+    from sim.commands.handlers import topology
 
-    fabric = load_cluster(cluster, hosts, dict(map(split_override, overrides)), "--set")
-    click.echo(
-        "\n".join(lines.told(fabric, fabric.gpus, trees=72))
-        if rings
-        else listing.render(fabric)
-    )
-    if picture is not None:
-        listing.picture(fabric, picture)
-        talk(f"wrote {picture}")
+    topology.show(**options)
 
 
 @command.command(epilog="Example: prestep topology check my-cluster.toml")
 @click.argument("cluster", metavar="NAME|FILE")
 @scaled
 @explained
-def check(cluster: str, hosts: int | None) -> None:
+def check(**options: Any) -> None:
     """Check the cluster; exit 2 with every mistake."""
-    from topologies.files.interchange import check_report
+    from sim.commands.handlers import topology
 
-    click.echo(check_report(cluster, hosts))
+    topology.check(**options)
 
 
 @command.command(
@@ -84,17 +68,11 @@ def check(cluster: str, hosts: int | None) -> None:
     help="graphml, json, infragraph; default: by the file's suffix.",
 )
 @explained
-def export_topology(
-    cluster: str, hosts: int | None, output: Path | None, format_: str
-) -> None:
+def export(**options: Any) -> None:
     """Write the graph for other tools."""
-    from topologies import load_cluster
-    from topologies.files.interchange import export_file
+    from sim.commands.handlers import topology
 
-    path = output or Path(f"{Path(cluster).stem}.graphml")
-    for lost in export_file(load_cluster(cluster, hosts), path, format_):
-        talk(f"not carried: {lost}")
-    talk(f"wrote {path}")
+    topology.export(**options)
 
 
 @command.command(
@@ -113,11 +91,8 @@ def export_topology(
     help="nccl_xml, nvidia_smi, slurm, ...; default: by the content.",
 )
 @explained
-def import_topology(file: Path, output: Path | None, format_: str) -> None:
+def import_(**options: Any) -> None:
     """Read a cluster of another tool; the JSON it writes works wherever a cluster's name does."""
-    from topologies.files.interchange import import_file
+    from sim.commands.handlers import topology
 
-    fabric, path, notes = import_file(file, output, format_)
-    for note in notes:
-        talk(note)
-    talk(f"wrote {path}: {len(fabric.hosts)} hosts, {len(fabric.gpus)} GPUs")
+    topology.import_(**options)

@@ -1,26 +1,20 @@
-"""The command `prestep whatif`."""
+"""Predict SCENARIO as it is and with changes, side by side; or find out which element matters most."""
 
 from __future__ import annotations
 
-from pathlib import Path
+from typing import Any
 
 import click
 
-from sim.commands._shared import (
-    as_json,
-    changes,
-    echo_json,
-    explained,
-    file_option,
-    talk,
-)
+from sim.commands._shared import as_json, changes, explained, file_option
 
 
 @click.command(
+    help=__doc__,
     epilog="\b\n"
     "Examples:\n"
     "  prestep whatif llama8b-fsdp4 --set nvlink.bandwidth=2x\n"
-    "  prestep whatif llama1b-ddp4 --each link-kind\n"
+    "  prestep whatif llama1b-ddp4 --each link-kind\n",
 )
 @click.argument("scenario")
 @changes
@@ -36,22 +30,7 @@ from sim.commands._shared import (
 @file_option("--plot", text="Draw what --each found (.svg, .png; .html with plotly).")
 @as_json
 @explained
-def command(
-    scenario: str,
-    overrides: tuple[str, ...],
-    each: tuple[str, ...],
-    factors: str,
-    plot: Path | None,
-    json_: bool,
-) -> None:
-    """Predict SCENARIO as it is and with changes, side by side; or find out which element matters most."""
-    from sim.studies import whatif_command
+def command(**options: Any) -> None:
+    from sim.commands.handlers.whatif import whatif
 
-    if each:
-        table = whatif_command.each(scenario, overrides, each, factors, plot)
-        echo_json(table) if json_ else click.echo(whatif_command.page(table))
-        if plot is not None:
-            talk(f"wrote {whatif_command.draw(table, plot)}")
-        return
-    compared = whatif_command.side_by_side(scenario, overrides, plot)
-    echo_json(compared) if json_ else click.echo(whatif_command.page(compared))
+    whatif(**options)

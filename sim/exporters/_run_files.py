@@ -1,53 +1,20 @@
-"""Files that `prestep run` writes beside what it prints, and the options that choose their parts."""
+"""Files that `prestep run` writes beside what it prints.
+
+Here is sim's only door to `validation`: a report shows the measured runs that are like it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-import click
-
+from sim import exporters
+from sim.analysis.prediction import Result
 from sim.errors import InputError, Mistake
+from sim.spec.sections import Scenario
+from sim.studies import whatif
 from sim.units import parse_duration
-
-if TYPE_CHECKING:
-    from sim.analysis.prediction import Result
-    from sim.spec.sections import Scenario
-
-Command = Callable[..., Any]
-
-
-def options(command: Command) -> Command:
-    """--report, --each, --trace-window, --trace-ranks."""
-    path = click.Path(dir_okay=False, path_type=Path)
-    for made in (
-        click.option(
-            "--trace-ranks",
-            default="",
-            metavar="LIST",
-            help="Only these ranks in the trace: 0-7,16.",
-        ),
-        click.option(
-            "--trace-window",
-            default="",
-            metavar="FROM:TO",
-            help="Only this time in the trace: 0.1s:200ms.",
-        ),
-        click.option(
-            "--each",
-            multiple=True,
-            metavar="WHAT",
-            help="What-ifs for the report: as `whatif --each`.",
-        ),
-        click.option(
-            "--report",
-            type=path,
-            help="Write the report: one HTML file that works offline.",
-        ),
-    ):
-        command = made(command)
-    return command
 
 
 def check(
@@ -91,23 +58,18 @@ def check(
 
 
 def write_report(
-    result: Result,
-    path: Path,
-    scenario: Scenario,
-    each: Sequence[str],
-    known: dict[str, Any] | None = None,
+    result: Result, path: Path, scenario: Scenario, each: Sequence[str]
 ) -> Path:
-    """Write the report, with a tornado of `each`, or the short one; `known` as
-    `validation.index.measured.lookup` has it."""
-    from sim import exporters
-    from sim.studies import whatif
+    """Write the report, with a tornado of `each` or the short one, and the measured runs that are like it."""
+    from validation.index.measured import lookup  # slow: all sets of validation
 
     words = [word.strip() for text in each for word in text.split(",")]
     if words:
         tornado = whatif.tornado(scenario, words, base=result.source)
     else:
         tornado = whatif.short_tornado(scenario, result)
-    return exporters.write(result, path, "html", tornado=tornado, known=known)
+    measured = lookup(scenario, result.step_time)
+    return exporters.write(result, path, "html", tornado=tornado, known=measured)
 
 
 def _window(text: str) -> tuple[float, float]:

@@ -12,8 +12,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from sim.analysis.prediction import Result
-from sim.commands.run import predicted
 from sim.predict import predict
+from sim.spec.load import load_scenario
 from sim.spec.sections import Scenario
 from sim.studies import whatif
 from validation.report import picture
@@ -134,10 +134,8 @@ def whole(reports: Sequence[Report]) -> str:
 
 def printed() -> str:
     """README's question, and what the command prints up to the links."""
-    base, changed = (
-        predicted(str(ROOT / SHOWN), ()),
-        predicted(str(ROOT / SHOWN), (CHANGE,)),
-    )
+    base = predict(load_scenario(ROOT / SHOWN), prices=True)
+    changed = predict(load_scenario(ROOT / SHOWN, (CHANGE,)), prices=True)
     page = whatif.render(whatif.compare(base.to_dict(), changed.to_dict())).partition(
         "\nbusiest links"
     )[0]

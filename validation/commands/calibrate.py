@@ -1,8 +1,9 @@
-"""The command `prestep calibrate`."""
+"""Fit NCCL's constants on a machine to LOGS: nccl-tests (text or JSON), JSON lines of collectives, or CSV."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -10,7 +11,8 @@ from sim.commands._shared import explained
 
 
 @click.command(
-    epilog="Example: prestep calibrate all_reduce.log all_gather.json -o mine.toml --cluster dgx-h100"
+    help=__doc__,
+    epilog="Example: prestep calibrate all_reduce.log all_gather.json -o mine.toml --cluster dgx-h100",
 )
 @click.argument(
     "logs", nargs=-1, required=True, type=click.Path(dir_okay=False, path_type=Path)
@@ -38,15 +40,7 @@ from sim.commands._shared import explained
 )
 @click.option("--force", is_flag=True, help="Replace the file.")
 @explained
-def command(
-    logs: tuple[Path, ...],
-    output: Path,
-    cluster: str,
-    op: str,
-    network: bool,
-    force: bool,
-) -> None:
-    """Fit NCCL's constants on a machine to LOGS: nccl-tests (text or JSON), JSON lines of collectives, or CSV."""
-    from validation.fit import command as body
+def command(**options: Any) -> None:
+    from validation.fit.command import calibrate
 
-    click.echo(body.calibrate(logs, output, cluster, op, force, network))
+    click.echo(calibrate(**options))

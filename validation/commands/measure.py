@@ -1,15 +1,19 @@
-"""The command `prestep measure`."""
+"""Measure this machine: kernels, copies, collectives, training steps, disks; alone or under torchrun.
+
+It changes no setting. `prestep calibrate` makes a cluster file of what it writes.
+"""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import click
 
-from sim.commands._shared import explained, file_option, talk
+from sim.commands._shared import explained, file_option
 
 
-@click.command(epilog="Example: prestep measure -o mine.zip --minutes 5")
+@click.command(help=__doc__, epilog="Example: prestep measure -o mine.zip --minutes 5")
 @click.option(
     "-o",
     "--output",
@@ -52,36 +56,7 @@ from sim.commands._shared import explained, file_option, talk
 )
 @click.option("--force", is_flag=True, help="Replace the file.")
 @explained
-def command(
-    output: Path,
-    minutes: float,
-    gpus: int | None,
-    only: str,
-    without: str,
-    cases: Path | None,
-    no_nvls: bool,
-    rehearse: bool,
-    size_limit: float | None,
-    force: bool,
-) -> None:
-    """Measure this machine: kernels, copies, collectives, training steps, disks; alone or under torchrun.
+def command(**options: Any) -> None:
+    from validation.commands.handlers.measure import measure
 
-    It changes no setting. `prestep calibrate` makes a cluster file of what it writes.
-    """
-    from validation.measure.controller import measure
-    from validation.measure.options import Options, split
-
-    limit = size_limit * 2**20 if size_limit else None
-    options = Options(
-        output,
-        minutes,
-        gpus,
-        split(only),
-        split(without),
-        cases,
-        not no_nvls,
-        rehearse,
-        force,
-        limit,
-    ).checked()
-    measure(options, talk)
+    measure(**options)

@@ -1,0 +1,18 @@
+"""What `prestep collective` does."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from sim.collectives import report
+from sim.commands._shared import echo_json
+
+
+def collective(explain: bool, json_: bool, **choices: Any) -> None:
+    prediction = report.collective(explain=explain, **choices)
+    if json_:
+        echo_json(prediction.to_json())
+    else:
+        click.echo(prediction.render())

@@ -1,0 +1,25 @@
+"""What `prestep explore` does."""
+
+from __future__ import annotations
+
+import contextlib
+import webbrowser
+
+import click
+
+from sim.commands._shared import talk
+from sim.studies.explorer.answers import Explorer
+from sim.studies.explorer.server import Server
+from sim.tools.catalog import find_scenario
+
+
+def explore(
+    scenario: str | None, overrides: tuple[str, ...], port: int, open_: bool
+) -> None:
+    server = Server(Explorer(find_scenario(scenario), overrides), port)
+    click.echo(server.address)
+    talk("Ctrl-C stops it")
+    if open_:
+        webbrowser.open(server.address)
+    with contextlib.suppress(KeyboardInterrupt), server:
+        server.serve_forever()

@@ -1,0 +1,89 @@
+"""What `prestep goodput` reads from a scenario: its step, [checkpoint] and [faults]."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sim.analysis.prediction import Result
+from sim.commands._shared import misused
+from sim.predict import predict
+from sim.reliability.degraded import simulated_speeds
+from sim.reliability.failures import rates_of, takes_of
+from sim.spec.jobs import refuse
+from sim.spec.load import load_scenario
+from sim.spec.sections import Scenario
+from sim.tools.catalog import find_scenario
+
+Options = dict[str, Any]
+
+#: Training stands still for a save, which is durable later; loading one.
+CHECKPOINT: Options = {"save": "2 s", "lag": "30 s", "load": "1 min"}
+SPARES = 32
+
+
+def settings_of(scenario: str, overrides: tuple[str, ...], given: Options) -> Options:
+    """Options, with what the scenario's step, [checkpoint] and [faults] say where nothing was given."""
+    if "replica_gpus" in given or "host_gpus" in given:
+        found = "a scenario too"
+        raise misused("--replica-gpus, --host-gpus", found, "one of them")
+    if "step_time" in given:
+        raise misused("--step-time", "a scenario too", "one of them")
+    loaded = load_scenario(find_scenario(scenario), overrides)
+    refuse(loaded, "goodput")
+    result = predict(loaded)
+    failures = _failures(loaded)
+    speeds = _speeds(loaded, result, bool(given.get("degraded")))
+    settings: Options = (
+        {"gpus": int(result.scenario["gpus"]), "step_time": result.step_time}
+        | _checkpoint(result)
+        | failures
+        | speeds
+    )
+    # options come after what the scenario says of the same component
+    both = {
+        name: (*settings[name], *given.get(name, ())) for name in ("rates", "takes")
+    }
+    return settings | given | both
+
+
+def _checkpoint(result: Result) -> Options:
+    """Times of saving and loading (s), as the step's prediction has them."""
+    checkpoint = result.checkpoint
+    if checkpoint is None:
+        return CHECKPOINT
+    stall = checkpoint["save_stall"]
+    settings = {
+        "save": stall,
+        "lag": checkpoint["time_until_durable"] - stall,
+        "load": checkpoint["load_time"],
+    }
+    if "every" in checkpoint:
+        settings["interval"] = checkpoint["every"] * result.step_time
+    return settings
+
+
+def _failures(loaded: Scenario) -> Options:
+    """What the scenario's [faults] says of failures."""
+    faults = loaded.faults
+    times = {"detect": faults.detect, "repair": faults.repair}
+    rates = tuple(f"{name}={rate}" for name, rate in faults.rates.items())
+    takes = tuple(f"{name}={hosts}" for name, hosts in faults.takes.items())
+    # read here too, so that mistakes name the scenario and not the command line
+    rates_of(1, rates, 1.0, loaded.where, "faults.rates")
+    takes_of(takes, None, loaded.where, "faults.takes")
+    return {
+        **{name: value for name, value in times.items() if value is not None},
+        "rates": rates,
+        "takes": takes,
+        "spares": SPARES if faults.spares is None else faults.spares,
+    }
+
+
+def _speeds(loaded: Scenario, result: Result, degraded: bool) -> Options:
+    """The job's progress with hosts missing, where it goes on without them."""
+    if result.source is None or not (degraded or loaded.faults.degraded):
+        return {}
+    fabric = result.source.fabric
+    hosts = [fabric.host_of(gpu) for gpu in result.source.gpus or fabric.gpus]
+    of_first_host = hosts.count(hosts[0])
+    return {"speeds": simulated_speeds(loaded, result.step_time, of_first_host)}

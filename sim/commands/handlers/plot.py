@@ -1,0 +1,136 @@
+"""What `prestep plot` does: a column of a sweep's results over a key of its grid."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+
+from sim import files
+from sim.commands._shared import talk
+from sim.errors import InputError, Mistake, unknown
+
+COST = "cost_per_token"
+SUFFIXES = (".svg", ".png", ".pdf")
+#: What an axis says of a column, and the factor from the column to what is drawn.
+LABELS = {
+    "step_time": ("step time (s)", 1.0),
+    "mfu": ("MFU (%)", 100.0),
+    COST: ("cost of a million tokens", 1e6),
+    "tokens_per_second_per_gpu": ("tokens/s per GPU", 1.0),
+    "tflops_per_gpu": ("model TFLOP/s per GPU", 1.0),
+    "peak_memory": ("memory of the fullest rank (GiB)", 2.0**-30),
+    "grounded": ("measured or fitted (%)", 100.0),
+}
+SECONDS = ("compute", "exposed_communication", "bubble", "io", "host", "idle")
+
+
+def plot(
+    folder: Path, x: str, y: str, price: float | None, output: Path | None
+) -> None:
+    path = folder / "results.parquet" if folder.is_dir() else folder
+    if not path.is_file():
+        expected = "a folder of `prestep sweep`"
+        raise InputError(Mistake(str(folder), "", "no results.parquet", expected))
+    picture = output or folder / f"{y}.svg"
+    runs = pd.read_parquet(path)
+    if price is not None:
+        # the currency is the price's; there are 3600 seconds in its hour
+        runs[COST] = price / 3600 / runs["tokens_per_second_per_gpu"]
+    mistakes = [*_unknown(runs, x, y), *_misused(y, price, picture)]
+    if mistakes:
+        raise InputError(mistakes)
+    runs = runs[(runs["error"] == "") & runs[y].notna()]
+    if runs.empty:
+        raise InputError(Mistake(str(path), y, "no run that has it", "at least one"))
+    _save(_figure(runs, x, y), picture)
+    talk(f"wrote {picture}")
+
+
+def _keys(runs: pd.DataFrame) -> list[str]:
+    """The keys of the sweep's grid."""
+    names = map(str, runs.columns)
+    return [name.removeprefix("set.") for name in names if name.startswith("set.")]
+
+
+def _unknown(runs: pd.DataFrame, x: str, y: str) -> Iterator[Mistake]:
+    keys = _keys(runs)
+    columns = [*map(str, runs.select_dtypes("number").columns), COST]
+    if x not in keys:
+        yield unknown("command line", "--x", x, keys)
+    if y not in columns:
+        yield unknown("command line", "--y", y, dict.fromkeys(columns))
+
+
+def _misused(y: str, price: float | None, picture: Path) -> Iterator[Mistake]:
+    place = "command line"
+    if y == COST and price is None:
+        expected = "--price of a GPU for an hour beside it"
+        yield Mistake(place, "--y", f"{COST} alone", expected)
+    if y != COST and price is not None:
+        yield Mistake(place, "--price", f"--y {y}", f"--y {COST}")
+    if picture.suffix not in SUFFIXES:
+        expected = "a file that ends in .svg, .png or .pdf"
+        yield Mistake(place, "-o", str(picture), expected)
+
+
+def _figure(runs: pd.DataFrame, x: str, y: str) -> Figure:
+    """A line for every value of the keys that vary beside `x`."""
+    others = [
+        key for key in _keys(runs) if key != x and runs[f"set.{key}"].nunique() > 1
+    ]
+    figure = Figure(figsize=(7.5, 4.5), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.add_subplot()
+    values = list(dict.fromkeys(runs[f"set.{x}"]))
+    ticks = {value: tick for tick, value in enumerate(values)}
+    label, factor = _label(y)
+    for name, line in _lines(runs, others):
+        places = [ticks[value] for value in line[f"set.{x}"]]
+        axes.plot(places, factor * line[y], marker="o", label=name)
+    axes.set_xticks(range(len(values)), values)
+    axes.set(xlabel=x, ylabel=label, ylim=(0, None))
+    _plain(axes)
+    if others:
+        axes.legend(fontsize=8)
+    return figure
+
+
+def _label(y: str) -> tuple[str, float]:
+    words = y.replace("_", " ")
+    return LABELS.get(y, (f"{words} (s)" if y in SECONDS else words, 1.0))
+
+
+def _lines(
+    runs: pd.DataFrame, others: Sequence[str]
+) -> Iterator[tuple[str, pd.DataFrame]]:
+    """Name and runs of each line."""
+    if not others:
+        yield "", runs
+        return
+    groups: Any = runs.groupby([f"set.{key}" for key in others], sort=False)
+    for values, line in groups:
+        pairs = zip(others, values, strict=True)
+        yield ", ".join(f"{key} {value}" for key, value in pairs), line
+
+
+def _plain(axes: Axes) -> None:
+    axes.grid(alpha=0.3)
+    axes.spines[["top", "right"]].set_visible(False)
+
+
+def _save(figure: Figure, picture: Path) -> None:
+    """Without the date, so that the same runs make the same bytes."""
+    picture.parent.mkdir(parents=True, exist_ok=True)
+    metadata = {"Date": None} if picture.suffix == ".svg" else None
+    fixed_names = matplotlib.rc_context(
+        {"svg.hashsalt": "prestep", "svg.fonttype": "none"}
+    )
+    with fixed_names, files.replacing(picture) as beside:
+        figure.savefig(beside, dpi=130, metadata=metadata)

@@ -1,0 +1,50 @@
+"""What `prestep topology ...` does."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from sim.collectives.nccl import lines
+from sim.commands._shared import talk
+from sim.strict import split_override
+from topologies import load_cluster
+from topologies.files.interchange import check_report, export_file, import_file
+from topologies.show import listing
+
+
+def show(
+    cluster: str,
+    hosts: int | None,
+    overrides: tuple[str, ...],
+    picture: Path | None,
+    rings: bool,
+) -> None:
+    changes = dict(map(split_override, overrides))
+    fabric = load_cluster(cluster, hosts, changes, "--set")
+    if rings:
+        click.echo("\n".join(lines.told(fabric, fabric.gpus, trees=72)))
+    else:
+        click.echo(listing.render(fabric))
+    if picture is not None:
+        listing.picture(fabric, picture)
+        talk(f"wrote {picture}")
+
+
+def check(cluster: str, hosts: int | None) -> None:
+    click.echo(check_report(cluster, hosts))
+
+
+def export(cluster: str, hosts: int | None, output: Path | None, format_: str) -> None:
+    path = output or Path(f"{Path(cluster).stem}.graphml")
+    for lost in export_file(load_cluster(cluster, hosts), path, format_):
+        talk(f"not carried: {lost}")
+    talk(f"wrote {path}")
+
+
+def import_(file: Path, output: Path | None, format_: str) -> None:
+    fabric, path, notes = import_file(file, output, format_)
+    for note in notes:
+        talk(note)
+    talk(f"wrote {path}: {len(fabric.hosts)} hosts, {len(fabric.gpus)} GPUs")

@@ -1,0 +1,94 @@
+"""What `prestep whatif` does."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from sim.commands._shared import echo_json, misused, talk
+from sim.errors import InputError, unknown
+from sim.spec.load import load_scenario
+from sim.studies import whatif as study
+from sim.studies.whatif_page import check_suffix, comparison_page, plot, tornado_page
+from sim.tools.catalog import find_scenario
+
+Table = dict[str, Any]
+
+
+def whatif(
+    scenario: str,
+    overrides: tuple[str, ...],
+    each: tuple[str, ...],
+    factors: str,
+    plot: Path | None,
+    json_: bool,
+) -> None:
+    if each:
+        _tornado(scenario, overrides, each, factors, plot, json_)
+    else:
+        _side_by_side(scenario, overrides, plot, json_)
+
+
+def _side_by_side(
+    scenario: str, overrides: Sequence[str], picture: Path | None, json_: bool
+) -> None:
+    """The scenario as it is, and with changes."""
+    path = find_scenario(scenario)
+    base = load_scenario(path)
+    if picture is not None:
+        raise misused("--plot", "--plot alone", "--each, whose bars it draws")
+    if not overrides:
+        hint = "--set nvlink.bandwidth=2x, or --each link-kind"
+        raise misused("--set", "nothing to change", "--set or --each", hint)
+    results = study.results(base, load_scenario(path, overrides))
+    table = study.compare(*(result.to_dict() for result in results))
+    if json_:
+        echo_json(table)
+    else:
+        click.echo(comparison_page(table))
+
+
+def _tornado(
+    scenario: str,
+    overrides: Sequence[str],
+    each: Sequence[str],
+    factors: str,
+    picture: Path | None,
+    json_: bool,
+) -> None:
+    """The scenario, with its changes if there are any, and every element faster and slower."""
+    if picture is not None:
+        check_suffix(picture)
+    words = [word.strip() for text in each for word in text.split(",")]
+    wrong = [word for word in words if word not in study.EACH]
+    if wrong:
+        raise InputError(
+            unknown("command line", "--each", word, study.EACH) for word in wrong
+        )
+    loaded = load_scenario(find_scenario(scenario), overrides)
+    table = study.tornado(loaded, words, _factors(factors))
+    if json_:
+        echo_json(table)
+    else:
+        click.echo(tornado_page(table))
+    if picture is not None:
+        plot(table, picture)
+        talk(f"wrote {picture}")
+
+
+def _factors(text: str) -> list[float]:
+    """`0.5,2` or `0.5x, 2x`."""
+    return [_factor(piece.strip().removesuffix("x"), text) for piece in text.split(",")]
+
+
+def _factor(piece: str, text: str) -> float:
+    try:
+        number = float(piece)
+    except ValueError:
+        number = -1.0
+    if not 0 < number < float("inf"):
+        raise misused("--factors", f'"{text}"', "numbers above 0 such as 0.5,2")
+    return number

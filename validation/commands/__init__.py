@@ -1,0 +1,1 @@
+"""Commands of `prestep` about measurements: files as in `sim.commands`."""

@@ -1,0 +1,43 @@
+"""What `prestep validate` does."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import click
+
+from sim.commands._shared import EXIT_OUTSIDE, echo_json, talk
+from validation import command as body
+
+
+def validate(
+    sets: tuple[str, ...],
+    rows: Path | None,
+    json_: bool,
+    jobs: int,
+    known_misses: Path | None,
+    compare: str | None,
+    only_compare: bool,
+    exact: bool,
+    **files: Path | None,
+) -> None:
+    body.check_exact(exact, compare)
+    if compare:
+        body.check_base(compare)  # before the work, not after
+    reports = body.compare(sets, rows, jobs)
+    compared = body.against_base(reports, compare, rows, jobs) if compare else None
+    judged = [] if only_compare and compare else reports
+    if json_:
+        echo_json(body.as_json(reports, compared))
+    else:
+        click.echo(body.as_text(judged, compared))
+    body.write(reports, talk, compared=compared, **files)
+    worse = body.worse(judged, known_misses, compared, exact)
+    why = "not among the known misses, or worse" if known_misses else "past tolerance"
+    for check in worse:
+        if not check.excusable:
+            talk(f"{check.name}: {check.detail}")
+        elif known_misses or compare:
+            talk(f"{why}: {check.name}: {check.value:.4f} (limit {check.limit:.4f})")
+    sys.exit(EXIT_OUTSIDE if worse else 0)
