@@ -17,6 +17,7 @@ from sim.errors import InputError
 from sim.spec.sections import Nccl
 from tests.validation.lines import written
 from topologies import load_cluster
+from validation import command
 from validation.formats import collective_rows, leafspine
 from validation.formats.collective_rows import read_lines
 from validation.formats.nccl_env import Unpredictable, settings_of
@@ -440,9 +441,9 @@ def test_sets_of_both_kinds_are_one_interface() -> None:
 def test_writers(tmp_path: Path) -> None:
     """Every format is written, and says what failed; several sets are several suites."""
     made = replace(report(case(0.5, name="far"), case(0.01)), skips=())
-    for name in ("markdown", "json", "junit", "plot"):
-        getattr(writers, f"write_{name}")(made, tmp_path / name)
-        assert (tmp_path / name).stat().st_size > 500
+    paths = {name: tmp_path / name for name in ("markdown", "junit", "plot")}
+    command.write([made], lambda _: None, **paths)
+    assert all(path.stat().st_size > 500 for path in paths.values())
     assert ElementTree.parse(tmp_path / "junit").getroot().get("failures") == str(
         len(failed(made))
     )

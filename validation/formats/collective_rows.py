@@ -220,46 +220,31 @@ class _Reader:
         )
 
     def collective(self, record: Mapping[str, Any], where: str) -> None:
-        op, label = (
-            str(record.get("op", "nothing")),
-            str(record.get("label", "default")),
-        )
-        base = op.removesuffix(IN_PLACE)
-        if base not in OPS and op not in ONE_WAY:
-            raise InputError(unknown(where, "op", op, [*OPS, *ONE_WAY]))
-        ranks, size = whole(record, "ranks", where, 2), whole(record, "bytes", where, 1)
-        eager = seconds(record, "s", where)
-        graph = (
-            seconds(record, "graph_s", where)
-            if record.get("graph_s") is not None
-            else None
-        )
-        key = label, op, ranks
-        self.position[key] = self.position.get(key, -1) + 1
-        calls = (
-            whole(record, "iters", where, 1)
-            if graph is None and record.get("iters") is not None
-            else 0
-        )
-        row = Row(
-            label,
-            op,
-            ranks,
-            size,
-            graph or eager,
-            eager,
-            self.position[key] % 2 == 1,
-            where,
-            calls=calls,
-        )
-        row = self._in_its_setting(row, record)
-        if graph is None and size <= EAGER_IS_GPU and not self._slow_network(label):
-            row = replace(
-                row,
-                skip="the host's time, not the GPU's: no graph_s at 4 MiB and below",
-            )
+        row = self._in_its_setting(self._timed(record, where), record)
+        small = record.get("graph_s") is None and row.size <= EAGER_IS_GPU
+        if small and not self._slow_network(row.label):
+            why = "the host's time, not the GPU's: no graph_s at 4 MiB and below"
+            row = replace(row, skip=why)
         count = self.names[row.name] = self.names.get(row.name, 0) + 1
         self.rows.append(replace(row, id=f"{row.name}#{count}") if count > 1 else row)
+
+    def _timed(self, record: Mapping[str, Any], where: str) -> Row:
+        """The row of a record without its setting; every second one of a series is held out."""
+        op = str(record.get("op", "nothing"))
+        label = str(record.get("label", "default"))
+        if op.removesuffix(IN_PLACE) not in OPS and op not in ONE_WAY:
+            raise InputError(unknown(where, "op", op, [*OPS, *ONE_WAY]))
+        ranks, size = whole(record, "ranks", where, 2), whole(record, "bytes", where, 1)
+        time = eager = seconds(record, "s", where)
+        calls = 0
+        if record.get("graph_s") is not None:
+            time = seconds(record, "graph_s", where)
+        elif record.get("iters") is not None:
+            calls = whole(record, "iters", where, 1)
+        key = label, op, ranks
+        self.position[key] = self.position.get(key, -1) + 1
+        held_out = self.position[key] % 2 == 1
+        return Row(label, op, ranks, size, time, eager, held_out, where, calls=calls)
 
     def overlap(self, record: Mapping[str, Any], where: str) -> Overlap:
         row, label = read_overlap(record, where), str(record.get("label", "default"))

@@ -55,27 +55,29 @@ def read_calls(path: Path) -> Iterator[Call]:
         for e in events
         if e.get("cat") == "cpu_op" and "External id" in e["args"]
     }
-    running = sorted(
-        (e for e in events if e.get("cat") in GPU_EVENTS), key=lambda e: e["ts"]
-    )
+    on_gpu = (e for e in events if e.get("cat") in GPU_EVENTS)
+    running = sorted(on_gpu, key=lambda e: e["ts"])
     nccl = [(e["ts"], e["ts"] + e["dur"]) for e in running if "nccl" in e["name"]]
+    backward = _backward_threads(events)
+    for owner, parts in _by_operation(running, ops):
+        op = ops[owner]
+        for kernel, mine in _split(op, parts, op["tid"] in backward):
+            start, end = mine[0]["ts"], mine[-1]["ts"] + mine[-1]["dur"]
+            overlapped = _touches(nccl, start, end)
+            yield Call(kernel, _length(mine), overlapped, len(mine), start * 1e-6)
+
+
+def _by_operation(
+    running: list[Event], ops: dict[int, Event]
+) -> Iterator[tuple[int, list[Event]]]:
+    """Kernels of each operation and stream but NCCL's, by the operation's id."""
     grouped: dict[tuple[int, int], list[Event]] = {}
     for event in running:
         owner = event["args"].get("External id")
         if owner in ops and "nccl" not in event["name"]:
             grouped.setdefault((owner, event["args"]["stream"]), []).append(event)
-    backward = _backward_threads(events)
     for (owner, _), parts in grouped.items():
-        op = ops[owner]
-        for kernel, mine in _split(op, parts, op["tid"] in backward):
-            start, end = mine[0]["ts"], mine[-1]["ts"] + mine[-1]["dur"]
-            yield Call(
-                kernel,
-                _length(mine),
-                _touches(nccl, start, end),
-                len(mine),
-                start * 1e-6,
-            )
+        yield owner, parts
 
 
 def _split(

@@ -77,55 +77,45 @@ def _elementwise(op: Event, names: list[str], backward: bool) -> Kernel | None:
     dims, types, kernel = op["args"]["Input Dims"], op["args"]["Input type"], names[-1]
     count, size = _elements(dims[0]), SIZES.get(types[0], 2)
     plain = "vectorized_elementwise" in kernel
-    if types[0] == "long int" and name in (
-        "remainder",
-        "floor_divide",
-        "div",
-        "mul",
-        "add",
-    ):
+    if types[0] == "long int" and name in INTEGERS:
         return Kernel(name, (count,), "int64", bytes=16.0 * count) if count else None
     if name in ("add", "sub"):
-        return (
-            _flat("add", count, 3 * size)
-            if plain and len(dims) > 1 and dims[0] == dims[1]
-            else None
-        )
+        same = plain and len(dims) > 1 and dims[0] == dims[1]
+        return _flat("add", count, 3 * size) if same else None
     if name == "mul":
-        if "AUnaryFunctor" in kernel:
-            return _flat("div", count, 2 * size)
-        if plain:
-            return _flat("mul", count, 3 * size)
-        row = dims[1][-1:] == [1]
-        return _flat(
-            "mul",
-            count,
-            3 * size,
-            "row" if row else "strided_bwd" if backward else "strided",
-        )
-    if name == "div":
-        return _flat("div", count, 2 * size, "" if plain else "strided")
-    if name in ("silu", "gelu", "neg", "clamp_min"):
-        return _flat(
-            {"clamp_min": "relu"}.get(name, name),
-            count,
-            2 * size,
-            "" if plain else "strided",
-        )
-    if name in ("silu_backward", "gelu_backward", "threshold_backward"):
-        return _flat(name, count, 3 * size, "" if plain else "strided")
+        return _product(dims, kernel, backward, size)
+    if name == "copy":
+        return _copy(kernel, count, size)
     if name == "fill":
         return _flat("fill", count, size)
-    if name == "copy":
-        if "HtoD" in kernel:
-            return _flat("copy_h2d", count, size)
-        return _flat(
-            "copy", count, 2 * size, "" if "Memcpy" in kernel or plain else "strided"
-        )
     if name == "cat":
         layout = "strided" if "CatArrayBatchedCopy<" in kernel else ""
         return _flat("cat", count, 2 * SIZES.get("c10::BFloat16", 2), layout)
+    layout = "" if plain else "strided"
+    if name in ONE_INPUT:
+        return _flat(ONE_INPUT[name], count, 2 * size, layout)
+    if name in ("silu_backward", "gelu_backward", "threshold_backward"):
+        return _flat(name, count, 3 * size, layout)
     return None
+
+
+def _product(dims: Any, kernel: str, backward: bool, size: int) -> Kernel | None:
+    """A product of tensors; one with a number is a division by it."""
+    count = _elements(dims[0])
+    if "AUnaryFunctor" in kernel:
+        return _flat("div", count, 2 * size)
+    if "vectorized_elementwise" in kernel:
+        return _flat("mul", count, 3 * size)
+    if dims[1][-1:] == [1]:
+        return _flat("mul", count, 3 * size, "row")
+    return _flat("mul", count, 3 * size, "strided_bwd" if backward else "strided")
+
+
+def _copy(kernel: str, count: int, size: int) -> Kernel | None:
+    if "HtoD" in kernel:
+        return _flat("copy_h2d", count, size)
+    plain = "Memcpy" in kernel or "vectorized_elementwise" in kernel
+    return _flat("copy", count, 2 * size, "" if plain else "strided")
 
 
 def _fsdp(op: Event, kind: str) -> Kernel | None:
@@ -142,6 +132,15 @@ def _fsdp(op: Event, kind: str) -> Kernel | None:
 
 
 # TorchInductor names a kernel after its operators, in this order of precedence.
+INTEGERS = ("remainder", "floor_divide", "div", "mul", "add")
+# Operators of one tensor, and the kinds of kernel they are.
+ONE_INPUT = {
+    "div": "div",
+    "silu": "silu",
+    "gelu": "gelu",
+    "neg": "neg",
+    "clamp_min": "relu",
+}
 FUSED = (
     ("cat_mul_split_sub", "fused_rope"),
     ("cat_clone_mul_neg", "fused_rope_bwd"),
@@ -178,23 +177,14 @@ def _fused(op: Event) -> Kernel:
     elements = max(map(math.prod, tensors))
     kind = next((kind for word, kind in FUSED if word in op["name"]), "fused")
     full = [dims for dims in tensors if math.prod(dims) == elements]
-    whole = any(len(dims) == 2 for dims in full)
     if kind == "fused_norm_bwd" and len(tensors) == 2:
-        width = tensors[-1][0]
-        partial = len(tensors[0]) > 1
-        return Kernel(
-            "fused_sum" if partial else "fused_cast",
-            (width,),
-            bytes=(66.0 if partial else 6.0) * width,
-        )
-    if (
-        kind == "fused_norm_bwd"
-        and sum(dims[-1] == 1 for dims in tensors) > 1
-        and "triton_red" in op["name"]
-    ):
+        return _of_a_weight(tensors)
+    columns = sum(dims[-1] == 1 for dims in tensors)
+    if kind == "fused_norm_bwd" and columns > 1 and "triton_red" in op["name"]:
         kind = "fused_norm_bwd_weight"
     if kind == "fused_mul" and len(full) == 4:
         kind = "fused_mul_bwd"
+    whole = any(len(dims) == 2 for dims in full)
     counted = {
         "fused_add": len(full) + 1,
         "fused_add_norm": 3 if whole else 4,
@@ -202,6 +192,14 @@ def _fused(op: Event) -> Kernel:
     }
     passes = FUSED_PASSES.get(kind) or counted.get(kind, len(full))
     return Kernel(kind, (elements,), bytes=2.0 * passes * elements)
+
+
+def _of_a_weight(tensors: list[list[int]]) -> Kernel:
+    """What a norm's weight gradient ends with: a sum of its parts, or a cast."""
+    width = tensors[-1][0]
+    if len(tensors[0]) > 1:
+        return Kernel("fused_sum", (width,), bytes=66.0 * width)
+    return Kernel("fused_cast", (width,), bytes=6.0 * width)
 
 
 def _loss(op: Event, kind: str) -> Kernel:

@@ -104,26 +104,32 @@ def in_situ(traces: list[Row], micro: list[Row], gpu: Gpu) -> list[Row]:
     done: list[Row] = []
     for kind in FITTED:
         mine = [row for row in micro if row.kernel.kind == kind]
-        models = _models(kind, [row for row in traces if row.kernel.kind == kind], gpu)
-        shared = [row for row in mine if terms.group(row.kernel)[1:] in models]
-        if not shared:
-            done += mine
-            continue
-        raw = np.array([row.duration for row in shared])
-        known = np.array(
-            [models[terms.group(row.kernel)[1:]](row.kernel) for row in shared]
-        )
-        overhead, factor = _line(known, raw)
-        scatter = float(np.std(np.log(raw / (overhead + factor * known))))
-        print(
-            f"micro {kind}: overhead {overhead * 1e6:.1f} us, factor {factor:.3f}, scatter {100 * scatter:.1f} %"
-        )
-        for row in mine:
-            time = max(row.duration - overhead, 0.3 * row.duration) / factor
-            done.append(
-                replace(row, duration=time, noise=round(max(row.noise, scatter), 3))
-            )
+        done += _in_situ_of(kind, traces, mine, gpu)
     return done + [row for row in micro if row.kernel.kind not in FITTED]
+
+
+def _in_situ_of(kind: str, traces: list[Row], mine: list[Row], gpu: Gpu) -> list[Row]:
+    models = _models(kind, [row for row in traces if row.kernel.kind == kind], gpu)
+    groups = [(row, terms.group(row.kernel)[1:]) for row in mine]
+    shared = [
+        (row, models[group](row.kernel)) for row, group in groups if group in models
+    ]
+    if not shared:
+        return mine
+    raw = np.array([row.duration for row, _ in shared])
+    known = np.array([time for _, time in shared])
+    overhead, factor = _line(known, raw)
+    scatter = float(np.std(np.log(raw / (overhead + factor * known))))
+    print(
+        f"micro {kind}: overhead {overhead * 1e6:.1f} us, factor {factor:.3f}, "
+        f"scatter {100 * scatter:.1f} %"
+    )
+    corrected = []
+    for row in mine:
+        time = max(row.duration - overhead, 0.3 * row.duration) / factor
+        noise = round(max(row.noise, scatter), 3)
+        corrected.append(replace(row, duration=time, noise=noise))
+    return corrected
 
 
 def _models(kind: str, rows: list[Row], gpu: Gpu) -> dict[tuple[str, str], Kriged]:

@@ -53,7 +53,7 @@ _SWITCHES = {
 # They choose no algorithm and cost no time, or say what the cluster file says (which network).
 _SILENT = re.compile(
     r"NCCL_(VERSION|DEBUG\w*|SOCKET_IFNAME|IB_\w+|NET|NET_PLUGIN|MNNVL_ENABLE|LAUNCH_MODE|\w*_DUMP_FILE|TESTS_\w+|HOME"
-    r"|TUNER_PLUGIN|IGNORE_CPU_AFFINITY|SET_THREAD_NAME|BLOCKING_WAIT|ASYNC_ERROR_HANDLING|SOCKET_FAMILY|NVLS_ENABLE)"
+    r"|TUNER_PLUGIN|IGNORE_CPU_AFFINITY|SET_THREAD_NAME|BLOCKING_WAIT|ASYNC_ERROR_HANDLING|SOCKET_FAMILY|NVLS_ENABLE|HOSTID)"
 )
 
 
@@ -90,36 +90,15 @@ def settings_of(
     Unpredictable
         For a list of algorithms, or host ids of which the number is not known.
     """
+    if "NCCL_HOSTID" in env and hostid is None:
+        raise Unpredictable("NCCL_HOSTID is set: not known how many ranks share a host")
     said: dict[str, Any] = {"hostid": hostid}
     ignored = []
     for name, value in env.items():
-        key = _NUMBERS.get(name) or _SWITCHES.get(name)
-        if name in ("NCCL_ALGO", "NCCL_PROTO"):
-            known, target = (
-                (_ALGOS, "algo") if name == "NCCL_ALGO" else (_PROTOS, "proto")
-            )
-            said[target] = _choice(name, value, op, known, where)
-        elif key:
-            said[key] = (
-                _number(name, value, where)
-                if name in _NUMBERS
-                else _number(name, value, where) != 0
-            )
-        elif name == "NCCL_BUFFSIZE":
-            said["buffer_size"] = parse_nccl_size(value, f"{where}: {name}")
-        elif name == "NCCL_NET" and value.lower() == "socket":
-            said["net"] = "socket"
-        elif name == "NCCL_P2P_LEVEL" and value in ("LOC", "0"):
-            said["p2p_disable"] = True
-        elif name == "NCCL_HOSTID" and hostid is None:
-            raise Unpredictable(
-                "NCCL_HOSTID is set: not known how many ranks share a host"
-            )
-        elif (
-            name.startswith("NCCL_")
-            and name != "NCCL_HOSTID"
-            and not _SILENT.fullmatch(name)
-        ):
+        setting = _setting(name, value, op, where)
+        if setting is not None:
+            said[setting[0]] = setting[1]
+        elif name.startswith("NCCL_") and not _SILENT.fullmatch(name):
             ignored.append(f"{name}={value}")
     # NCCL_NVLS_ENABLE=2, the default, means "if there is any": that is for the cluster file to say.
     if env.get("NCCL_NVLS_ENABLE") == "2":
@@ -127,6 +106,25 @@ def settings_of(
     if version:
         said["version"] = version
     return nccl_of(said, where), tuple(ignored)
+
+
+def _setting(name: str, value: str, op: str, where: str) -> tuple[str, Any] | None:
+    """Key and value of [nccl] that a variable stands for; None if it stands for none."""
+    if name == "NCCL_ALGO":
+        return "algo", _choice(name, value, op, _ALGOS, where)
+    if name == "NCCL_PROTO":
+        return "proto", _choice(name, value, op, _PROTOS, where)
+    if name in _NUMBERS:
+        return _NUMBERS[name], _number(name, value, where)
+    if name in _SWITCHES:
+        return _SWITCHES[name], _number(name, value, where) != 0
+    if name == "NCCL_BUFFSIZE":
+        return "buffer_size", parse_nccl_size(value, f"{where}: {name}")
+    if name == "NCCL_NET" and value.lower() == "socket":
+        return "net", "socket"
+    if name == "NCCL_P2P_LEVEL" and value in ("LOC", "0"):
+        return "p2p_disable", True
+    return None
 
 
 def _number(name: str, value: str, where: str) -> int:

@@ -165,30 +165,47 @@ def _from_text(text: str, path: Path) -> tuple[Run, list[tuple[int, int, str, fl
     hosts: set[str] = set()
     columns: dict[str, int] = {}
     for number, line in enumerate(text.splitlines(), 1):
-        where = f"{path.name}:{number}"
         if _COLUMNS.match(line) and "type" not in line:
             columns = _named_columns(line)
-        elif columns and re.match(r"\s*\d[\d_,]*\s+\S", line):
+        elif _is_row(line, columns):
             try:
-                rows.append((number, *_cut(line.split(), columns, where)))
+                cells = _timed(line, columns, f"{path.name}:{number}")
+                rows += [(number, *cell) for cell in cells]
             except InputError as error:
                 mistakes.extend(error.mistakes)
-        elif not line.startswith("#") and (command := _COMMAND.search(line)):
-            _command(line, command[1], run)
-        elif line.startswith("#"):
-            _header(line, run, places, hosts)
-        elif "NCCL" in line:
-            _debug(line, run)
-        elif re.match(r"\s*\d+\s+\d+\s+[a-z]\w*\s+\w+", line):
-            try:
-                rows += [(number, *cell) for cell in _cells(line.split(), where)]
-            except InputError as error:
-                mistakes.extend(error.mistakes)
+        else:
+            _about(line, run, places, hosts)
     if mistakes:
         raise InputError(mistakes)
     run.ranks = len(places) or run.ranks
     run.hosts = max(1, len(hosts))
     return run, rows
+
+
+def _is_row(line: str, columns: Mapping[str, int]) -> bool:
+    """Whether a line is one of times: of a table with named columns, or as nccl-tests prints them."""
+    if columns and re.match(r"\s*\d[\d_,]*\s+\S", line):
+        return True
+    if line.startswith("#") or _COMMAND.search(line) or "NCCL" in line:
+        return False
+    return bool(re.match(r"\s*\d+\s+\d+\s+[a-z]\w*\s+\w+", line))
+
+
+def _timed(
+    line: str, columns: Mapping[str, int], where: str
+) -> list[tuple[int, str, float]]:
+    words = line.split()
+    return [_cut(words, columns, where)] if columns else _cells(words, where)
+
+
+def _about(line: str, run: Run, places: set[tuple[str, str]], hosts: set[str]) -> None:
+    """What a line beside the rows says of the run."""
+    if line.startswith("#"):
+        _header(line, run, places, hosts)
+    elif command := _COMMAND.search(line):
+        _command(line, command[1], run)
+    elif "NCCL" in line:
+        _debug(line, run)
 
 
 def _named_columns(line: str) -> dict[str, int]:

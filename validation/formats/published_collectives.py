@@ -203,62 +203,44 @@ def _row(record: Mapping[str, str], where: str) -> Row:
     size, gpus, nodes = (
         _number(record[key], key, where) for key in ("size_bytes", "gpus", "nodes")
     )
-    empty = Row(
-        "published",
-        op,
-        int(gpus or 0),
-        int(size or 0),
-        1.0,
-        1.0,
-        where=where,
-        id=record["id"] or where,
-    )
+    name = record["id"] or where
+    ranks = int(gpus or 0)
+    row = Row("published", op, ranks, int(size or 0), 1.0, 1.0, where=where, id=name)
     machine = next((one for one in machines() if _fits(one, record)), None)
     if op not in OPS:
-        return replace(empty, skip=f"{op}: not an operation of NCCL")
+        return replace(row, skip=f"{op}: not an operation of NCCL")
     if machine is None:
-        return replace(
-            empty, skip=f'no machine in {MACHINES.name} for "{record["hardware"]}"'
-        )
+        hardware = record["hardware"]
+        return replace(row, skip=f'no machine in {MACHINES.name} for "{hardware}"')
+    row = replace(row, machine=machine.name)
     if not machine.cluster:
-        return replace(
-            empty,
-            machine=machine.name,
-            skip=f"no cluster file: {machine.reason or machine.name}",
-        )
+        reason = machine.reason or machine.name
+        return replace(row, skip=f"no cluster file: {reason}")
     if size is None or gpus is None or (nodes is None and machine.per_host < 1):
-        return replace(
-            empty,
-            machine=machine.name,
-            skip="size, GPUs or nodes are not single numbers",
-        )
-    if (
-        gpus < 2
-        or size < 1
-        or max(gpus, nodes or 1) > MOST
-        or (nodes is not None and nodes < 1)
-    ):
-        raise InputError(
-            Mistake(
-                where,
-                "gpus, nodes, size_bytes",
-                f"{gpus:g}, {nodes}, {size:g}",
-                f"2 to {MOST} GPUs",
-            )
-        )
-    row = _measured(replace(empty, machine=machine.name), record, where)
+        return replace(row, skip="size, GPUs or nodes are not single numbers")
+    few = gpus < 2 or size < 1 or (nodes is not None and nodes < 1)
+    if few or max(gpus, nodes or 1) > MOST:
+        found = f"{gpus:g}, {nodes}, {size:g}"
+        expected = f"2 to {MOST} GPUs"
+        raise InputError(Mistake(where, "gpus, nodes, size_bytes", found, expected))
+    row = _measured(row, record, where)
     if row.skip:
         return row
-    count = int(nodes) if nodes is not None else -(-int(gpus) // machine.per_host)
-    single = count == 1 and machine.one_host
-    row = replace(
+    count = int(nodes) if nodes is not None else -(-ranks // machine.per_host)
+    row = _placed(row, machine, count)
+    return _with_settings(row, record, machine, where)
+
+
+def _placed(row: Row, machine: Machine, hosts: int) -> Row:
+    """The row on so many hosts of the machine's cluster."""
+    single = hosts == 1 and machine.one_host
+    return replace(
         row,
         cluster=machine.one_host if single else machine.cluster,
-        hosts=None if single else count,
-        per_host=-(-int(gpus) // count),
-        known=count in machine.fitted_nodes,
+        hosts=None if single else hosts,
+        per_host=-(-row.ranks // hosts),
+        known=hosts in machine.fitted_nodes,
     )
-    return _with_settings(row, record, machine, where)
 
 
 def _fits(machine: Machine, record: Mapping[str, str]) -> bool:

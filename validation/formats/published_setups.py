@@ -235,31 +235,32 @@ def setup_of(row: Mapping[str, str]) -> Setup:
         If nothing is said of the row's source and hardware, or why it cannot be predicted.
     """
     fitting = [setup for setup in setups() if setup.fits(row)]
-    chosen, guesses = _without_guesses(
-        fitting, int(row["gpus"]) if row.get("gpus", "").isdigit() else 0
-    )
-    joined: dict[str, Any] = {}
-    sections: dict[str, dict[str, Any]] = {}
+    gpus = int(row["gpus"]) if row.get("gpus", "").isdigit() else 0
+    chosen, guesses = _without_guesses(fitting, gpus)
+    joined = _joined(chosen)
+    where = row.get("id") or row.get("source", "")
+    if joined.get("reason"):
+        expected = "a run that can be predicted"
+        raise InputError(Mistake(where, "", joined["reason"], expected))
+    if not (joined.get("hosts") or joined.get("one_host")):
+        hardware = f'"{row.get("hardware", "")}"'
+        raise InputError(Mistake(where, "hardware", hardware, _machines()))
+    return Setup(**joined, guesses=guesses)
+
+
+def _joined(chosen: Sequence[Setup]) -> dict[str, Any]:
+    """What setups say together; of one thing, the last word."""
+    joined: dict[str, Any] = {"sections": {}}
     for setup in chosen:
-        for name in JOINED:
-            if value := getattr(setup, name):
-                joined[name] = value
+        said = {name: getattr(setup, name) for name in JOINED}
+        joined |= {name: value for name, value in said.items() if value}
         if setup.hosts or setup.one_host:
             joined["per_host"] = setup.per_host
         if setup.columns:
             joined["columns"] = {**joined.get("columns", {}), **setup.columns}
         for section, keys in (setup.sections or {}).items():
-            sections.setdefault(section, {}).update(keys)
-    where = row.get("id") or row.get("source", "")
-    if joined.get("reason"):
-        raise InputError(
-            Mistake(where, "", joined["reason"], "a run that can be predicted")
-        )
-    if not (joined.get("hosts") or joined.get("one_host")):
-        raise InputError(
-            Mistake(where, "hardware", f'"{row.get("hardware", "")}"', _machines())
-        )
-    return Setup(**joined, guesses=guesses, sections=sections)
+            joined["sections"].setdefault(section, {}).update(keys)
+    return joined
 
 
 def _without_guesses(

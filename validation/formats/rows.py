@@ -193,44 +193,37 @@ def _row(record: object, where: str) -> Row:
         raise InputError(Mistake(where, "", type(record).__name__, "an object"))
     identity = str(record.get("id", where))
     if "step_s_by_rank" not in record:
-        error = record.get("error")
-        if error is None:
-            raise InputError(
-                Mistake(
-                    where,
-                    "step_s_by_rank",
-                    "nothing",
-                    "seconds of each step by rank, or error",
-                )
-            )
-        return Row(
-            identity,
-            where,
-            record.get("case") or {},
-            int(record.get("world", 0)),
-            error=str(error).strip(),
-        )
+        return _failed(record, identity, where)
     case, world = record.get("case"), record.get("world")
     if not isinstance(case, Mapping):
-        raise InputError(
-            Mistake(where, "case", repr(case), "the configuration, an object")
-        )
+        expected = "the configuration, an object"
+        raise InputError(Mistake(where, "case", repr(case), expected))
     if not isinstance(world, int) or world < 1:
         raise InputError(Mistake(where, "world", repr(world), "the number of GPUs"))
+    env = record.get("env") or {}
+    peaks = record.get("peak_alloc_by_rank") or {}
     return Row(
         identity,
         where,
         case,
         world,
         str(record.get("label", "default")),
-        {str(key): str(value) for key, value in (record.get("env") or {}).items()},
+        {str(key): str(value) for key, value in env.items()},
         _cluster(record.get("cluster"), where),
         _steps(record["step_s_by_rank"], where),
-        {
-            int(rank): float(size)
-            for rank, size in (record.get("peak_alloc_by_rank") or {}).items()
-        },
+        {int(rank): float(size) for rank, size in peaks.items()},
     )
+
+
+def _failed(record: Mapping[str, Any], identity: str, where: str) -> Row:
+    """The row of a run that ended without a measurement."""
+    error = record.get("error")
+    if error is None:
+        expected = "seconds of each step by rank, or error"
+        raise InputError(Mistake(where, "step_s_by_rank", "nothing", expected))
+    world = int(record.get("world", 0))
+    case = record.get("case") or {}
+    return Row(identity, where, case, world, error=str(error).strip())
 
 
 def _cluster(said: object, where: str) -> Mapping[str, Any]:

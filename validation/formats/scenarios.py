@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from sim.errors import InputError, Mistake, unknown
@@ -152,75 +152,66 @@ def _placement(row: Row) -> dict[str, Any]:
 
 
 def _cannot_say(row: Row, partner: bool = False) -> list[Mistake]:
-    case, where = row.case, row.where
-    said = [key for key, value in case.items() if value or key not in UNLESS_SAID]
-    found = [
-        unknown(where, f"case.{key}", key, KEYS) for key in said if key not in KEYS
+    return [
+        *_wrong_case(row),
+        *_wrong_pipeline(row),
+        *(
+            unknown(row.where, f"env.{key}", key, _NCCL)
+            for key in row.env
+            if key not in _NCCL
+        ),
+        *_wrong_label(row, partner),
     ]
+
+
+def _wrong_case(row: Row) -> Iterator[Mistake]:
+    case, where = row.case, row.where
+    for key, value in case.items():
+        if key not in KEYS and (value or key not in UNLESS_SAID):
+            yield unknown(where, f"case.{key}", key, KEYS)
     if case.get("mode") not in MODES:
-        found.append(unknown(where, "case.mode", str(case.get("mode")), MODES))
+        yield unknown(where, "case.mode", str(case.get("mode")), MODES)
     model = str(case.get("model"))
     if model not in MODELS | SIZES and not re.fullmatch(r"seedmlp_[1-9]\d*", model):
-        found.append(
-            unknown(where, "case.model", model, [*MODELS, *SIZES, "seedmlp_<size>"])
-        )
+        known = [*MODELS, *SIZES, "seedmlp_<size>"]
+        yield unknown(where, "case.model", model, known)
     if not isinstance(case.get("mbs"), int):
-        found.append(
-            Mistake(
-                where,
-                "case.mbs",
-                repr(case.get("mbs")),
-                "samples per rank and microbatch",
-            )
-        )
-    if _is_pipeline(case):
-        if case.get("schedule") not in SCHEDULES:
-            found.append(
-                unknown(where, "case.schedule", str(case.get("schedule")), SCHEDULES)
-            )
-        if not isinstance(case.get("microbatches"), int):
-            found.append(
-                Mistake(
-                    where,
-                    "case.microbatches",
-                    repr(case.get("microbatches")),
-                    "a number",
-                )
-            )
+        expected = "samples per rank and microbatch"
+        yield Mistake(where, "case.mbs", repr(case.get("mbs")), expected)
     if case.get("slow") and case.get("mode") == "single":
-        found.append(
-            Mistake(
-                where,
-                "case.slow",
-                "a slow rank",
-                "nothing",
-                "ranks of single run apart",
-            )
-        )
-    found += [
-        unknown(where, f"env.{key}", key, _NCCL) for key in row.env if key not in _NCCL
-    ]
+        apart = "ranks of single run apart"
+        yield Mistake(where, "case.slow", "a slow rank", "nothing", apart)
+
+
+def _wrong_pipeline(row: Row) -> Iterator[Mistake]:
+    case, where = row.case, row.where
+    if not _is_pipeline(case):
+        return
+    schedule, microbatches = case.get("schedule"), case.get("microbatches")
+    if schedule not in SCHEDULES:
+        yield unknown(where, "case.schedule", str(schedule), SCHEDULES)
+    if not isinstance(microbatches, int):
+        yield Mistake(where, "case.microbatches", repr(microbatches), "a number")
+
+
+def _wrong_label(row: Row, partner: bool) -> Iterator[Mistake]:
+    """A label of an emulated cluster that is none, or of a job whose partners are missing."""
     emulated = _emulated(row)
-    if (not emulated and _LOOKS_SO.search(row.label)) or (
-        emulated and int(emulated[2] or 1) not in _SHAPES
-    ):
+    strange = (
+        int(emulated[2] or 1) not in _SHAPES
+        if emulated
+        else bool(_LOOKS_SO.search(row.label))
+    )
+    if strange:
         expected = (
             "such as 4x1-nic16-spine8, 2x2-nic16-spine16 or 4x1-nic16-spine16-n3nic4"
         )
-        found.append(Mistake(where, "label", row.label, expected))
+        yield Mistake(row.where, "label", row.label, expected)
     job = JOB_LABEL.fullmatch(row.label)
     if job and job["how"] != ALONE and not row.beside and not partner:
         expected = "rows of the jobs on the other hosts too, in the same file"
-        found.append(
-            Mistake(
-                where,
-                "label",
-                row.label,
-                expected,
-                f'or "{ALONE}-..." if there was no other',
-            )
-        )
-    return found
+        hint = f'or "{ALONE}-..." if there was no other'
+        yield Mistake(row.where, "label", row.label, expected, hint)
 
 
 def _is_pipeline(case: Mapping[str, Any]) -> bool:
