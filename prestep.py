@@ -13,8 +13,8 @@ from __future__ import annotations
 from sim import __version__
 from sim.api import (
     InputError,
+    Prediction,
     PrestepError,
-    Result,
     Scenario,
     breakdown,
     collective,
@@ -31,6 +31,21 @@ from sim.api import (
 )
 
 __all__ = [
-    "InputError", "PrestepError", "Result", "Scenario", "__version__", "breakdown", "collective", "compare", "load",
-    "load_cluster", "names", "replay", "save", "simulate", "spans", "sweep", "tornado",
+    "InputError",
+    "Prediction",
+    "PrestepError",
+    "Scenario",
+    "__version__",
+    "breakdown",
+    "collective",
+    "compare",
+    "load",
+    "load_cluster",
+    "names",
+    "replay",
+    "save",
+    "simulate",
+    "spans",
+    "sweep",
+    "tornado",
 ]  # fmt: skip

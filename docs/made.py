@@ -30,7 +30,7 @@ pandas DataFrames, values are in seconds, bytes and bytes/s. An introduction is 
 .. currentmodule:: sim.api
 
 %s
-.. autoclass:: sim.analysis.prediction.Result
+.. autoclass:: sim.analysis.prediction.Prediction
    :members:
 
 .. autoexception:: sim.errors.PrestepError

@@ -16,7 +16,7 @@ import pandas as pd
 
 import topologies
 from sim import exporters
-from sim.analysis.prediction import Result
+from sim.analysis.prediction import Prediction
 from sim.analysis.timeline import Timeline
 from sim.collectives import report as collective_report
 from sim.errors import InputError, PrestepError
@@ -34,8 +34,8 @@ from topologies.fabric import Fabric
 
 __all__ = [
     "InputError",
+    "Prediction",
     "PrestepError",
-    "Result",
     "Scenario",
     "breakdown",
     "collective",
@@ -93,7 +93,7 @@ def simulate(
     scenario: Scenario | str | Path | None = None,
     changes: Changes | None = None,
     prices: bool = False,
-) -> Result:
+) -> Prediction:
     """The predicted step; `prices` also says what every busy link is worth.
 
     Changes belong to a scenario's name or file: one that is loaded has its own.
@@ -200,7 +200,7 @@ def collective(
     )
 
 
-def spans(result: Result) -> pd.DataFrame:
+def spans(result: Prediction) -> pd.DataFrame:
     """What ran when: the columns of `sim.analysis.timeline.SPANS`, a row a span (s, bytes)."""
     timeline: Timeline | None = result.timeline
     if timeline is None:
@@ -208,13 +208,13 @@ def spans(result: Result) -> pd.DataFrame:
     return pd.DataFrame({name: timeline[name] for name in timeline.columns})
 
 
-def breakdown(result: Result) -> pd.Series[float]:
+def breakdown(result: Prediction) -> pd.Series[float]:
     """Seconds of the step by share; they sum to its time."""
     return pd.Series(dict(result.breakdown), name="seconds")
 
 
-def save(result: Result, path: str | Path) -> Path:
+def save(result: Prediction, path: str | Path) -> Path:
     """Writes a result: .html (report), .json or .json.gz (trace), .parquet, .md, by the ending."""
-    if exporters.name_for(path) != "html" or result.source is None:
+    if exporters.name_for(path) != "html" or result.details is None:
         return exporters.write(result, path)
-    return _run_files.write_report(result, Path(path), result.source.scenario, ())
+    return _run_files.write_report(result, Path(path), result.details.scenario, ())

@@ -3,35 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from sim.analysis import metrics
 from sim.analysis.prediction import Fallback
+from sim.collectives.plan import Plan
+from sim.costs import Gpu
 from sim.costs.interference import is_known
-from sim.graph.opgraph import COMM, KERNEL, Chain
-
-if TYPE_CHECKING:
-    from sim.collectives.plan import Plan
-    from sim.costs import Gpu
-    from sim.engine.engine import Run
-    from sim.graph.kernel import Kernel
-    from sim.graph.opgraph import Program
-    from sim.planning.chains import Chains
-    from sim.predict import Simulation
+from sim.engine.execution import Run
+from sim.graph.kernel import Kernel
+from sim.graph.opgraph import COMM, KERNEL, Chain, Program
+from sim.planning.planned import Planned
 
 GROUNDED = ("measured", "fitted")
 # Why something has no measurement or fit of its own: (what, grade).
 Reason = tuple[str, str]
 
 
-def evidence_of(simulation: Simulation) -> dict[str, float]:
+def evidence_of(planned: Planned, run: Run) -> dict[str, float]:
     """Evidence grades weighted by the time of kernels and communications in the last step."""
-    kernels = [_kernel_grades(simulation, k) for k in simulation.lowered.graph.kernels]
-    comms = [((plan.evidence, 1.0),) for plan in simulation.run.plans]
+    kernels = [_kernel_grades(planned, k) for k in planned.graph.kernels]
+    comms = [((plan.evidence, 1.0),) for plan in planned.plans]
     grades, times = [], []
-    for p, index, start, end in _last_step(simulation):
+    for p, index, start, end in _last_step(planned, run):
         of = (
             kernels[p.payload[index]]
             if p.kind[index] == KERNEL
@@ -43,30 +38,22 @@ def evidence_of(simulation: Simulation) -> dict[str, float]:
     return metrics.evidence_shares(grades, np.array(times))
 
 
-def _chains(simulation: Simulation) -> Chains:
-    if simulation.chains is None:
-        raise RuntimeError("a graph with chains comes with their times")
-    return simulation.chains
-
-
 def _kernel_grades(
-    simulation: Simulation, kernel: Kernel | Chain
+    planned: Planned, kernel: Kernel | Chain
 ) -> tuple[tuple[str, float], ...]:
     """(grade, share of its time); of a chain those of its kernels and of what it communicates."""
     if not isinstance(kernel, Chain):
         return (
             (
-                "measured"
-                if kernel.kind == "spin"
-                else simulation.gpu.evidence(kernel),
+                "measured" if kernel.kind == "spin" else planned.gpu.evidence(kernel),
                 1.0,
             ),
         )
-    shares: dict[str, float] = {}
-    for inner, share in _chains(simulation).constituents(kernel):
-        for grade, part in _kernel_grades(simulation, inner):
+    chain, shares = planned.chains[kernel.graph], dict[str, float]()
+    for inner, share in chain.constituents():
+        for grade, part in _kernel_grades(planned, inner):
             shares[grade] = shares.get(grade, 0.0) + share * part
-    plans = [plan.evidence for plan in _chains(simulation).plans(kernel)]
+    plans = [plan.evidence for plan in chain.plans]
     for grade in plans:
         shares[grade] = shares.get(grade, 0.0) + max(
             0.0, 1.0 - sum(shares.values())
@@ -76,7 +63,7 @@ def _kernel_grades(
 
 
 def fallbacks_of(
-    simulation: Simulation, host_share: float = 0.0
+    planned: Planned, run: Run, host_share: float = 0.0
 ) -> tuple[Fallback, ...]:
     """What the last step had to do without a measurement or a fit that covers it, most time first.
 
@@ -84,14 +71,12 @@ def fallbacks_of(
     measured, communications on hardware that was not measured or whose choice is not known, and the speed of a host
     that nothing is said of. `host_share` is the share of the step in which GPUs wait for the host (0 to 1).
     """
-    graph = simulation.lowered.graph
-    kernels = [_shares(simulation, k) for k in graph.kernels]
-    comms = [dict.fromkeys(_plan_reasons(plan), 1.0) for plan in simulation.run.plans]
-    beside = {
-        p.rank: _beside(p, simulation.run, i) for i, p in enumerate(graph.programs)
-    }
+    graph = planned.graph
+    kernels = [_shares(planned, k) for k in graph.kernels]
+    comms = [dict.fromkeys(_plan_reasons(plan), 1.0) for plan in planned.plans]
+    beside = {p.rank: _beside(p, run, i) for i, p in enumerate(graph.programs)}
     whole, found = 0.0, dict[Reason, list[float]]()
-    for p, index, start, end in _last_step(simulation):
+    for p, index, start, end in _last_step(planned, run):
         payload, time = int(p.payload[index]), end - start
         if p.kind[index] == KERNEL:
             kernel = graph.kernels[payload]
@@ -114,7 +99,7 @@ def fallbacks_of(
         Fallback(*reason, len(times), sum(times) / (whole or 1.0))
         for reason, times in found.items()
     ]
-    listed += _host(simulation, host_share)
+    listed += _host(planned, host_share)
     return tuple(sorted(listed, key=lambda fallback: (-fallback.share, fallback.what)))
 
 
@@ -123,17 +108,17 @@ def _kernel_reasons(gpu: Gpu, kernel: Kernel) -> Iterator[Reason]:
         yield f"kernel {kernel.kind}: {instead}", gpu.evidence(kernel)
 
 
-def _shares(simulation: Simulation, kernel: Kernel | Chain) -> dict[Reason, float]:
+def _shares(planned: Planned, kernel: Kernel | Chain) -> dict[Reason, float]:
     """Reasons, each with the share of the kernel's time that it holds for; of a chain those of what it is made of."""
     if not isinstance(kernel, Chain):
-        return dict.fromkeys(_kernel_reasons(simulation.gpu, kernel), 1.0)
-    chains, shares = _chains(simulation), dict[Reason, float]()
+        return dict.fromkeys(_kernel_reasons(planned.gpu, kernel), 1.0)
+    chain, shares = planned.chains[kernel.graph], dict[Reason, float]()
     moving = 1.0
-    for inner, part in chains.constituents(kernel):
+    for inner, part in chain.constituents():
         moving -= part
-        for reason, share in _shares(simulation, inner).items():
+        for reason, share in _shares(planned, inner).items():
             shares[reason] = shares.get(reason, 0.0) + share * part
-    plans = chains.plans(kernel)
+    plans = chain.plans
     for plan in plans:  # what is no kernel's time is communication, in equal parts
         for reason in _plan_reasons(plan):
             shares[reason] = shares.get(reason, 0.0) + max(0.0, moving) / len(plans)
@@ -148,25 +133,24 @@ def _plan_reasons(plan: Plan) -> Iterator[Reason]:
         yield f"{name}: {note}", "guess"
 
 
-def _host(simulation: Simulation, share: float) -> list[Fallback]:
-    facts = simulation.fabric.cluster_facts
+def _host(planned: Planned, share: float) -> list[Fallback]:
+    facts = planned.fabric.cluster_facts
     stated = (
-        simulation.scenario.cluster.host_factor is not None
+        planned.scenario.cluster.host_factor is not None
         or facts.host_factor is not None
     )
     if stated or share <= 0:
         return []
     return [
-        Fallback(
-            f"host_factor of {simulation.fabric.name}: taken as 1", "guess", 1, share
-        )
+        Fallback(f"host_factor of {planned.fabric.name}: taken as 1", "guess", 1, share)
     ]
 
 
-def _last_step(simulation: Simulation) -> Iterator[tuple[Program, int, float, float]]:
+def _last_step(
+    planned: Planned, run: Run
+) -> Iterator[tuple[Program, int, float, float]]:
     """(program, operation, start, end) of every kernel and communication of the last step."""
-    run = simulation.run
-    for i, p in enumerate(simulation.lowered.graph.programs):
+    for i, p in enumerate(planned.graph.programs):
         start, end = run.start[i][-1].tolist(), run.end[i][-1].tolist()
         for index in np.flatnonzero((p.kind == KERNEL) | (p.kind == COMM)).tolist():
             yield p, index, start[index], end[index]

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from sim.analysis import metrics
 from sim.analysis.prediction import Link, LinkKind, LinkLoad
+from sim.analysis.shadow_prices import Prices
+from sim.engine.execution import Run
 from sim.engine.traffic import Traffic, means
-
-if TYPE_CHECKING:
-    from sim.analysis.shadow_prices import Prices
-    from sim.predict import Simulation
-    from topologies.core.links import Links
+from topologies.core.links import Links
 
 SHOWN = 8
 PARTS = 40  # equal parts of the last step in a link's profile
@@ -30,7 +27,8 @@ class LinkReport:
 
 
 def link_report(
-    simulation: Simulation,
+    links: Links,
+    run: Run,
     window: tuple[float, float],
     prices: Prices | None = None,
     waiting: float = 0.0,
@@ -40,10 +38,9 @@ def link_report(
     Utilisation and bytes are over the whole run, profiles and times held back over the window. Every step then waits
     for its data for `waiting` seconds, in which the links carry nothing.
     """
-    links, run = simulation.fabric.links, simulation.run
-    steps, window = run.end[0].shape[0], (window[0], window[1] + waiting)
+    window = (window[0], window[1] + waiting)
     used = metrics.link_utilisation(
-        run.carried, links.bandwidth, run.finished + steps * waiting
+        run.carried, links.bandwidth, run.finished + run.steps * waiting
     )
     price = None if prices is None else prices.by_link
 

@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 from sim.analysis.prediction import Memory
+from sim.collectives.plan import Plan
 from sim.collectives.registry import algorithms
-from sim.graph.opgraph import KERNEL, Chain
+from sim.graph.opgraph import KERNEL, Chain, Comm, Program
+from sim.planning.planned import Planned
+from sim.spec.sections import Scenario
+from workloads.lowered import Lowered
 from workloads.parallel.ddp import first_buckets_held
-
-if TYPE_CHECKING:
-    from sim.collectives.plan import Plan
-    from sim.graph.opgraph import Comm, Program
-    from sim.predict import Simulation
-    from sim.spec.sections import Scenario
-    from workloads.lowered import Lowered
 
 # Bytes of a CUDA context with the kernels of PyTorch, cuBLAS and NCCL: guess (400 to 600 MiB on Ampere and Hopper).
 CONTEXT = 512 * 2.0**20
@@ -49,58 +45,52 @@ def fullest(lowered: Lowered, scenario: Scenario) -> Memory:
     return found[min(found, key=lambda rank: (-found[rank].total, rank))]
 
 
-def needed(simulation: Simulation, step: float) -> tuple[float, str]:
+def needed(planned: Planned, step: float) -> tuple[float, str]:
     """Bytes that the fullest rank needs in a step of so many seconds, and the owner of most of them."""
-    alive, beside = (
-        peaks(simulation.lowered, simulation.scenario, step),
-        outside(simulation),
-    )
+    alive, beside = peaks(planned.lowered, planned.scenario, step), outside(planned)
     owners = {rank: {**alive[rank].owners, **beside[rank]} for rank in alive}
     most = max(sorted(owners), key=lambda rank: sum(owners[rank].values()))
     return sum(owners[most].values()), max(owners[most], key=owners[most].__getitem__)
 
 
-def outside(simulation: Simulation) -> dict[int, dict[str, float]]:
+def outside(planned: Planned) -> dict[int, dict[str, float]]:
     """Bytes of device memory that are not the allocator's, by simulated rank: the context, NCCL's buffers."""
     return {
         p.rank: {
             "context": CONTEXT,
-            "communication": sum(_buffers(simulation, p).values()),
+            "communication": sum(_buffers(planned, p).values()),
         }
-        for p in simulation.lowered.graph.programs
+        for p in planned.graph.programs
     }
 
 
-def _buffers(simulation: Simulation, p: Program) -> dict[object, float]:
+def _buffers(planned: Planned, p: Program) -> dict[object, float]:
     """Bytes by communicator: that of its largest plan."""
     found: dict[object, float] = {}
-    for comm, plan in _plans(simulation, p):
+    for comm, plan in _plans(planned, p):
         pair = comm.op == "send"
         key = (comm.axis, pair, comm.groups[0])
-        found[key] = max(found.get(key, 0.0), _bytes(plan, pair, simulation))
+        found[key] = max(found.get(key, 0.0), _bytes(plan, pair, planned))
     return found
 
 
-def _plans(simulation: Simulation, p: Program) -> Iterator[tuple[Comm, Plan]]:
-    graph, run, chains = simulation.lowered.graph, simulation.run, simulation.chains
+def _plans(planned: Planned, p: Program) -> Iterator[tuple[Comm, Plan]]:
+    graph = planned.graph
     for index in sorted({one for part in p.parts for one in part}):
-        yield graph.comms[index], run.plans[index]
-    seen = set()
-    for k in sorted(set(p.payload[p.kind == KERNEL].tolist())):
-        kernel = graph.kernels[k]
-        if (
-            isinstance(kernel, Chain)
-            and chains is not None
-            and id(kernel.graph) not in seen
-        ):
-            seen.add(id(kernel.graph))
-            yield from zip(kernel.graph.comms, chains.plans(kernel), strict=False)
+        yield graph.comms[index], planned.plans[index]
+    kernels = [
+        graph.kernels[k] for k in sorted(set(p.payload[p.kind == KERNEL].tolist()))
+    ]
+    for inner in dict.fromkeys(
+        kernel.graph for kernel in kernels if isinstance(kernel, Chain)
+    ):
+        yield from zip(inner.comms, planned.chains[inner].plans, strict=True)
 
 
-def _bytes(plan: Plan, pair: bool, simulation: Simulation) -> float:
+def _bytes(plan: Plan, pair: bool, planned: Planned) -> float:
     if plan.on_cpu or len(plan.ranks) < 2:
         return 0.0
-    ends = 2 if len({simulation.fabric.host_of(gpu) for gpu in plan.ranks}) > 1 else 1
+    ends = 2 if len({planned.fabric.host_of(gpu) for gpu in plan.ranks}) > 1 else 1
     if pair:
         return plan.channels * SIMPLE
     connections = getattr(algorithms().get(plan.algo), "CONNECTIONS", 1)

@@ -11,10 +11,15 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import numpy as np
 
+    from sim.analysis.allocations import Allocations
     from sim.analysis.critical_path import CriticalPath
+    from sim.analysis.kernels import KernelUse
     from sim.analysis.timeline import Timeline
     from sim.analysis.uncertainty import Uncertainty
-    from sim.predict import Simulation
+    from sim.costs import Gpu
+    from sim.engine.traffic import Traffic
+    from sim.spec.sections import Scenario
+    from topologies.fabric import Fabric
 
 
 # Reserved over allocated memory of PyTorch's caching allocator at its peak: the median over ranks of the training runs
@@ -158,8 +163,42 @@ class Fallback:
         return f"{self.what}: {self.grade}, {times}, {self.share:.1%} of the time"
 
 
+@dataclass(frozen=True, eq=False)
+class Details:
+    """What pictures and traces show of a run beside its timeline.
+
+    Attributes
+    ----------
+    scenario, fabric, gpu : Scenario, Fabric, Gpu
+        What was predicted, on which cluster, of which GPUs.
+    gpus : tuple of str
+        The GPU of every rank.
+    represents : mapping
+        Ranks that each simulated one stands for.
+    traffic, carried : Traffic, np.ndarray
+        What moved on the network when, and the bytes that every link carried.
+    kernels : tuple of KernelUse
+        Of the last step, most time first.
+    allocations : mapping
+        The allocator's log by simulated rank.
+    exchanges_in_layers : bool
+        Ranks exchange bytes within layers whose time has that in it: these bytes are not in `traffic`.
+    """
+
+    scenario: Scenario
+    fabric: Fabric
+    gpu: Gpu
+    gpus: tuple[str, ...]
+    represents: Mapping[int, tuple[int, ...]]
+    traffic: Traffic
+    carried: np.ndarray
+    kernels: tuple[KernelUse, ...]
+    allocations: Mapping[int, Allocations]
+    exchanges_in_layers: bool
+
+
 @dataclass(frozen=True)
-class Result:
+class Prediction:
     """A predicted step.
 
     Attributes
@@ -204,8 +243,8 @@ class Result:
         Seconds a real run took, never used by the prediction.
     uncertainty : Uncertainty or None
         The interval of the step time; see `sim.analysis.uncertainty`.
-    source : Simulation or None
-        The run that it was read from, for exporters that show more of it; not in `to_dict`.
+    details : Details or None
+        What pictures and traces show beside it; not in `to_dict`.
     """
 
     step_time: float
@@ -231,7 +270,7 @@ class Result:
     dataload: Mapping[str, Any] | None = None
     critical_path: CriticalPath | None = field(default=None, repr=False, compare=False)
     uncertainty: Uncertainty | None = field(default=None, repr=False, compare=False)
-    source: Simulation | None = field(default=None, repr=False, compare=False)
+    details: Details | None = field(default=None, repr=False, compare=False)
 
     @property
     def signed_error(self) -> float | None:

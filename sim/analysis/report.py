@@ -3,134 +3,153 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 
-from sim.analysis import metrics
+from sim.analysis import metrics, step_time
+from sim.analysis.allocations import allocations_of
 from sim.analysis.critical_path import critical_path
 from sim.analysis.evidence import evidence_of, fallbacks_of
+from sim.analysis.kernels import kernel_uses
 from sim.analysis.links import link_report
 from sim.analysis.memory import outside, peaks
-from sim.analysis.prediction import Result
+from sim.analysis.prediction import Details, Prediction
+from sim.analysis.shadow_prices import Prices
 from sim.analysis.timeline import Timeline, Words, group_text
 from sim.analysis.uncertainty import uncertainty_of, with_readers
 from sim.costs.kinds import work
+from sim.engine.execution import Run
 from sim.graph.opgraph import COMM, KERNEL, PHASES_COMMUNICATION, SYNC, OpGraph, Program
 from sim.planning.noise import NAMES as JITTERS
+from sim.planning.planned import Planned
 from sim.spec.load import sections_in_use
-from sim.storage import feeding
+from sim.spec.rules.layout import microbatches_of
 from sim.storage.checkpointing import report_of
+from sim.storage.feeding import path_with, with_data
 from workloads.frameworks import framework_of
+from workloads.models.counts import attention_flops, idle_parameters
 
-if TYPE_CHECKING:
-    from sim.analysis.shadow_prices import Prices
-    from sim.engine.engine import Run
-    from sim.predict import Simulation
+Value = TypeVar("Value")
 
 
-def result_of(
-    simulation: Simulation,
+def report(
+    planned: Planned,
+    run: Run,
     prices: Prices | None = None,
-    by_rank: dict[int, float] | None = None,
-) -> Result:
-    """The last simulated step as a :class:`~sim.analysis.prediction.Result`, with the links'
-    shadow prices where they are given.
+    by_rank: Mapping[int, float] | None = None,
+) -> Prediction:
+    """The last executed step as a prediction, with the links' shadow prices where they are given.
 
-    ``by_rank``: step times found otherwise.
+    ``by_rank``: seconds of the step of every rank, where they are not those of the last one.
     """
-    s, graph, run = simulation.scenario, simulation.lowered.graph, simulation.run
-    by_rank = _by_rank(graph, run) if by_rank is None else by_rank
-    computed = _median(by_rank)
-    data = feeding.with_data(simulation, computed)
+    s, graph = planned.scenario, planned.graph
+    by_rank = step_time.by_rank(graph, run) if by_rank is None else by_rank
+    computed = step_time.median(by_rank.values())
+    data = with_data(planned, run, computed)
     step = computed if data is None else data["step_time_with"]
     waiting = step - computed
     if waiting > 0:  # a rank of the median's time has the step's exactly
         by_rank = {rank: step + (time - computed) for rank, time in by_rank.items()}
     timeline = timeline_of(graph, run)
-    last = run.end[0].shape[0] - 1
     windows = {
-        p.rank: metrics.step_window(timeline, p.rank, last) for p in graph.programs
+        p.rank: metrics.step_window(timeline, p.rank, run.steps - 1)
+        for p in graph.programs
     }
-    weights = {p.rank: float(len(graph.represents[p.rank])) for p in graph.programs}
-    shares = metrics.mean_breakdown(timeline, windows, weights)
-    total = sum(shares.values())
-    breakdown = {name: seconds * computed / total for name, seconds in shares.items()}
-    if waiting > 0:
-        breakdown["io"] = breakdown.get("io", 0.0) + waiting
-    gpus = simulation.lowered.layout.world
-    tokens, flops = work_of_step(simulation)
-    peak = simulation.gpu.peak.get(s.training.precision, float("nan"))
-    alive, beside = peaks(simulation.lowered, s, step), outside(simulation)
-    memory = {member: alive[r] for r in alive for member in graph.represents[r]}
-    traffic = link_report(simulation, windows[graph.programs[0].rank], prices, waiting)
+    breakdown = _breakdown(graph, timeline, windows, computed, waiting)
+    gpus = planned.lowered.layout.world
+    tokens, flops = work_of_step(planned)
+    peak = planned.gpu.peak.get(s.training.precision, float("nan"))
+    alive, beside = peaks(planned.lowered, s, step), outside(planned)
+    links = link_report(
+        planned.fabric.links, run, windows[graph.programs[0].rank], prices, waiting
+    )
     path = critical_path(graph, run)
-    sure = with_readers(
+    interval = with_readers(
         uncertainty_of(
-            simulation, path, computed, step if data is None else data["gpu_time"]
+            planned, path, computed, step if data is None else data["gpu_time"]
         ),
         s,
         data,
     )
-    return Result(
+    return Prediction(
         step_time=step,
         step_time_by_rank=dict(sorted(by_rank.items())),
         tokens_per_second_per_gpu=metrics.tokens_per_second(tokens, step, gpus),
         mfu=metrics.flops_utilisation(flops, step, gpus, peak),
         tflops_per_gpu=flops / step / gpus / 1e12,
-        breakdown=breakdown,
-        peak_memory=dict(sorted(memory.items())),
-        memory_capacity=simulation.gpu.memory,
-        outside={member: beside[r] for r in beside for member in graph.represents[r]},
-        links=traffic.links,
-        link_kinds=traffic.kinds,
-        link_loads=traffic.loads,
-        evidence=evidence_of(simulation),
-        fallbacks=fallbacks_of(
-            simulation, shares.get("host", 0.0) / total * (computed / step)
-        ),
-        warnings=(*_warnings(simulation), *sure.warnings),
-        scenario=_summary(simulation),
+        breakdown=breakdown.seconds,
+        peak_memory=_of_every_rank(graph, alive),
+        memory_capacity=planned.gpu.memory,
+        outside=_of_every_rank(graph, beside),
+        links=links.links,
+        link_kinds=links.kinds,
+        link_loads=links.loads,
+        evidence=evidence_of(planned, run),
+        fallbacks=fallbacks_of(planned, run, breakdown.host * (computed / step)),
+        warnings=(*_warnings(planned), *interval.warnings),
+        scenario=_summary(planned),
         measured=s.measured.step_time,
         timeline=timeline,
-        checkpoint=report_of(simulation, step)
+        checkpoint=report_of(planned, run, step)
         if "checkpoint" in sections_in_use(s)
         else None,
         dataload=data,
-        critical_path=feeding.path_with(path, data, computed),
-        uncertainty=sure,
-        source=simulation,
+        critical_path=path_with(path, data, computed),
+        uncertainty=interval,
+        details=_details(planned, run),
     )
 
 
-def step_time(simulation: Simulation) -> float:
-    """Seconds of the last simulated step with its data: the median over ranks."""
-    computed = _median(_by_rank(simulation.lowered.graph, simulation.run))
-    data = feeding.with_data(simulation, computed)
-    return computed if data is None else float(data["step_time_with"])
+class Breakdown(NamedTuple):
+    """Seconds of a step by share, and the share of what it computes in which GPUs wait for their host."""
+
+    seconds: dict[str, float]
+    host: float
 
 
-def _median(by_rank: dict[int, float]) -> float:
-    return float(np.median(list(by_rank.values())))
+def _breakdown(
+    graph: OpGraph,
+    timeline: Timeline,
+    windows: Mapping[int, tuple[float, float]],
+    computed: float,
+    waiting: float,
+) -> Breakdown:
+    """Mean over the ranks; that a step waits for its data is io."""
+    weights = {p.rank: float(len(graph.represents[p.rank])) for p in graph.programs}
+    shares = metrics.mean_breakdown(timeline, windows, weights)
+    total = sum(shares.values())
+    seconds = {name: share * computed / total for name, share in shares.items()}
+    if waiting > 0:
+        seconds["io"] = seconds.get("io", 0.0) + waiting
+    return Breakdown(seconds, shares.get("host", 0.0) / total)
 
 
-def _by_rank(graph: OpGraph, run: Run) -> dict[int, float]:
-    steps = step_times(graph, run)
-    return {
-        member: float(times[-1])
-        for r, times in steps.items()
-        for member in graph.represents[r]
+def _of_every_rank(graph: OpGraph, simulated: Mapping[int, Value]) -> dict[int, Value]:
+    """Values of simulated ranks for all ranks that they stand for, in the order of ranks."""
+    every = {
+        member: value
+        for rank, value in simulated.items()
+        for member in graph.represents[rank]
     }
+    return dict(sorted(every.items()))
 
 
-def step_times(graph: OpGraph, run: Run) -> dict[int, np.ndarray]:
-    """Seconds between the ends of consecutive steps on the compute stream, by simulated rank (steps,)."""
-    compute = graph.streams.index("compute")
-    out = {}
-    for p, end in zip(graph.programs, run.end, strict=True):
-        marks = end[:, (p.stream == compute) & (p.kind == KERNEL)].max(axis=1)
-        out[p.rank] = np.diff(np.concatenate([[0.0], marks]))
-    return out
+def _details(planned: Planned, run: Run) -> Details:
+    graph = planned.graph
+    return Details(
+        scenario=planned.scenario,
+        fabric=planned.fabric,
+        gpu=planned.gpu,
+        gpus=planned.gpus,
+        represents={p.rank: graph.represents[p.rank] for p in graph.programs},
+        traffic=run.traffic,
+        carried=run.carried,
+        kernels=kernel_uses(planned, run),
+        allocations=allocations_of(planned, run),
+        exchanges_in_layers=any(chain.plans for chain in planned.chains.values()),
+    )
 
 
 def timeline_of(graph: OpGraph, run: Run) -> Timeline:
@@ -208,7 +227,7 @@ def _rank_spans(graph: OpGraph, run: Run, index: int, p: Program) -> Timeline:
     )
 
 
-def work_of_step(simulation: Simulation) -> tuple[float, float]:
+def work_of_step(planned: Planned) -> tuple[float, float]:
     """(tokens, model flops) of a whole step over all GPUs; recomputation does not count.
 
     Model flops of a transformer: 6 per parameter (without lookups of tokens and positions) and token, and for causal
@@ -216,30 +235,27 @@ def work_of_step(simulation: Simulation) -> tuple[float, float]:
     the mask).
     Other models: the flops of their kernels.
     """
-    from sim.spec.rules.layout import microbatches_of
-    from workloads.models.counts import attention_flops, idle_parameters
-
-    s, m = simulation.scenario, simulation.model
+    s, m = planned.scenario, planned.model
     samples = s.training.micro_batch * microbatches_of(s) * s.parallel.dp
     if m.kind != "transformer":
-        kernels = simulation.lowered.graph.kernels
+        graph = planned.graph
         flops = sum(
-            math.fsum(work(kernels[k])[0] for k in p.payload[p.kind == KERNEL])
-            * len(simulation.lowered.graph.represents[p.rank])
-            for p in simulation.lowered.graph.programs
+            math.fsum(work(graph.kernels[k])[0] for k in p.payload[p.kind == KERNEL])
+            * len(graph.represents[p.rank])
+            for p in graph.programs
         )
         return float(samples), flops
     tokens = float(samples * s.training.seq_len)
     looked_up = (0 if m.tied_embeddings else m.vocab) + m.max_positions
-    dense = simulation.lowered.parameters - looked_up * m.hidden
+    dense = planned.lowered.parameters - looked_up * m.hidden
     dense += m.mtp_layers * m.vocab * m.hidden - idle_parameters(m)
     return tokens, tokens * (6.0 * dense + 3.0 * attention_flops(m, s.training.seq_len))
 
 
-def _warnings(simulation: Simulation) -> tuple[str, ...]:
-    framework = framework_of(simulation.scenario)
-    found = list(framework.caveats(simulation.scenario, simulation.model))
-    f = simulation.scenario.faults
+def _warnings(planned: Planned) -> tuple[str, ...]:
+    framework = framework_of(planned.scenario)
+    found = list(framework.caveats(planned.scenario, planned.model))
+    f = planned.scenario.faults
     if f.jitter != 1.0 or any(
         getattr(f, f"jitter_{name}") is not None for name in JITTERS
     ):
@@ -255,8 +271,8 @@ SAMPLES = {
 }  # what is counted per second; of other models samples
 
 
-def _summary(simulation: Simulation) -> dict[str, object]:
-    s, p = simulation.scenario, simulation.scenario.parallel
+def _summary(planned: Planned) -> dict[str, object]:
+    s, p = planned.scenario, planned.scenario.parallel
     layout = " x ".join(
         f"{axis} {n}"
         for axis, n in (("dp", p.dp), ("pp", p.pp), ("tp", p.tp), ("ep", p.ep))
@@ -264,14 +280,14 @@ def _summary(simulation: Simulation) -> dict[str, object]:
     )
     return {
         "name": s.where,
-        "cluster": simulation.fabric.name,
-        "gpu": simulation.gpu.name,
-        "gpus": simulation.lowered.layout.world,
-        "model": simulation.model.name,
-        "parameters": simulation.lowered.parameters,
+        "cluster": planned.fabric.name,
+        "gpu": planned.gpu.name,
+        "gpus": planned.lowered.layout.world,
+        "model": planned.model.name,
+        "parameters": planned.lowered.parameters,
         "layout": layout or "single GPU",
         "data_parallel": p.data_parallel,
         "framework": s.training.framework,
         "precision": s.training.precision,
-        "sample": SAMPLES.get(simulation.model.kind, "samples"),
+        "sample": SAMPLES.get(planned.model.kind, "samples"),
     }

@@ -17,12 +17,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from sim.analysis.step_time import step_time
+from sim.engine.engine import execute
+from sim.engine.execution import Run
+from sim.planning.planned import Planned, on_links
 from topologies.edit.overrides import with_overrides
 
 if TYPE_CHECKING:
     from sim.collectives.plan import Plan
-    from sim.predict import Simulation
     from topologies.core.links import Links
+    from topologies.fabric import Fabric
 
 MORE = 0.01
 EQUAL = 1e-6  # relative: links that differ by less are equally tight
@@ -54,30 +58,22 @@ class Prices:
         return {"shadow_price": float(self.by_link[row]), "tied": int(self.tied[row])}
 
 
-def affordable(simulation: Simulation) -> bool:
+def affordable(fabric: Fabric) -> bool:
     """Whether prices are computed without being asked for."""
-    return len(simulation.fabric.links) <= MOST_LINKS
+    return len(fabric.links) <= MOST_LINKS
 
 
-def shadow_prices(simulation: Simulation) -> Prices:
+def shadow_prices(planned: Planned, run: Run) -> Prices:
     """Prices of all links that carried anything, by one more run for every kind that may hold transfers back."""
-    from sim.analysis.report import step_time
-    from sim.predict import rerun
-
-    links = simulation.fabric.links
-    before = step_time(simulation)
+    links = planned.fabric.links
+    before = step_time(planned, run)
     by_kind: dict[str, float] = {}
     by_link, tied = np.zeros(len(links)), np.zeros(len(links), dtype=np.int64)
-    spent = [
-        (plan, time)
-        for plan, time in simulation.run.traffic.seconds()
-        if len(plan.links)
-    ]
+    spent = [(plan, time) for plan, time in run.traffic.seconds() if len(plan.links)]
     for kind in _candidates(links, [plan for plan, _ in spent]):
-        faster = with_overrides(
-            simulation.fabric, {f"{kind}.bandwidth": f"{1 + MORE}x"}
-        )
-        by_kind[kind] = (before - step_time(rerun(simulation, faster))) / MORE
+        more = {f"{kind}.bandwidth": f"{1 + MORE}x"}
+        faster = on_links(planned, with_overrides(planned.fabric, more))
+        by_kind[kind] = (before - step_time(faster, execute(faster, run.steps))) / MORE
         share = _shares(links, kind, spent)
         by_link += share * by_kind[kind]
         for level in np.unique(share[share > 0]):

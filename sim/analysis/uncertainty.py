@@ -12,27 +12,19 @@ import math
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import cache
-from pathlib import Path
-from statistics import NormalDist
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
-from sim import files
 from sim.analysis.critical_path import HOST, CriticalPath, Segment
+from sim.collectives.plan import Plan
 from sim.costs.kinds import STREAM_PASSES
-from sim.graph.opgraph import Chain
+from sim.costs.spreads import NOMINAL, quantile, widths
+from sim.graph.kernel import Kernel
+from sim.graph.opgraph import Chain, Program
+from sim.planning.planned import Planned
+from sim.spec.sections import Scenario
 from sim.storage.systems import known as storage_of
 
-if TYPE_CHECKING:
-    from sim.collectives.plan import Plan
-    from sim.graph.kernel import Kernel
-    from sim.graph.opgraph import Program
-    from sim.predict import Simulation
-    from sim.spec.sections import Scenario
-
-WIDTHS = Path(__file__).parents[1] / "costs" / "uncertainty.toml"
-NOMINAL = 0.9
 GUESS = "guess"
 RUN = "run to run"  # the part that is the state of the machine
 METHOD = "linearised over the critical path; errors of one constant count together"
@@ -101,17 +93,11 @@ class Uncertainty:
         }
 
 
-@cache
-def widths() -> Mapping[str, Mapping[str, float]]:
-    """Relative standard deviations by family and grade, from `costs/uncertainty.toml`."""
-    return files.toml(WIDTHS.read_text(encoding="utf-8"))["spread"]  # type: ignore[no-any-return]
-
-
 def uncertainty_of(
-    simulation: Simulation, path: CriticalPath, computed: float, step: float
+    planned: Planned, path: CriticalPath, computed: float, step: float
 ) -> Uncertainty:
     """The interval of a step of `step` seconds, of which the critical path `path` explains `computed`."""
-    read = _Reader(simulation)
+    read = _Reader(planned)
     seconds: dict[Constant, float] = defaultdict(float)
     scale = computed / (path.length or 1.0)
     for segment in path.segments:
@@ -186,11 +172,6 @@ def _read(scenario: Scenario, data: Mapping[str, Any]) -> dict[Constant, float]:
     }
 
 
-def quantile(nominal: float = NOMINAL) -> float:
-    """Standard deviations on either side of a normal interval."""
-    return NormalDist().inv_cdf((1 + nominal) / 2)
-
-
 def difference(base: Mapping[str, Any], changed: Mapping[str, Any]) -> dict[str, Any]:
     """Interval of the difference of two step times, s, from two `Uncertainty.to_dict()`.
 
@@ -220,21 +201,19 @@ def _name(constant: Constant) -> str:
 class _Reader:
     """Constants under a segment of the path; those of a kernel or a plan are found once."""
 
-    def __init__(self, simulation: Simulation) -> None:
-        self.simulation = simulation
-        self.programs: dict[int, Program] = {
-            p.rank: p for p in simulation.lowered.graph.programs
-        }
+    def __init__(self, planned: Planned) -> None:
+        self.planned = planned
+        self.programs: dict[int, Program] = {p.rank: p for p in planned.graph.programs}
         self.kernels: dict[int, list[tuple[Constant, float]]] = {}
         self.past: dict[Constant, float] = {}
-        facts = simulation.fabric.cluster_facts
+        facts = planned.fabric.cluster_facts
         said = (
-            simulation.scenario.cluster.host_factor is not None
+            planned.scenario.cluster.host_factor is not None
             or facts.host_factor is not None
         )
         self.host = Constant("host", "", "fitted" if said else "guess")
         # Hosts of one kind differ from start to start, those with neighbours the most: the cluster file says how far.
-        own = simulation.scenario.cluster.host_factor is not None
+        own = planned.scenario.cluster.host_factor is not None
         spread = None if own else facts.host_spread
         self.speed = Constant("host", "speed of the host", "fitted")
         self.host_spread = spread or 0.0
@@ -249,12 +228,11 @@ class _Reader:
         if segment.kind == "communication":
             return list(
                 self._plan(
-                    self.simulation.run.plans[program.parts[payload][0]],
-                    segment.duration,
+                    self.planned.plans[program.parts[payload][0]], segment.duration
                 )
             )
         if payload not in self.kernels:
-            kernel = self.simulation.lowered.graph.kernels[payload]
+            kernel = self.planned.graph.kernels[payload]
             self.kernels[payload] = list(self._kernel(kernel))
         return self.kernels[payload]
 
@@ -262,14 +240,12 @@ class _Reader:
         if not isinstance(kernel, Chain):
             yield self._constant(kernel), 1.0
             return
-        chains, rest = self.simulation.chains, 1.0
-        if chains is None:
-            raise RuntimeError("a graph with chains comes with their times")
-        for inner, share in chains.constituents(kernel):
+        chain, rest = self.planned.chains[kernel.graph], 1.0
+        for inner, share in chain.constituents():
             rest -= share
             for constant, part in self._kernel(inner):
                 yield constant, part * share
-        plans = chains.plans(kernel)
+        plans = chain.plans
         for plan in plans:
             for constant, part in self._plan(plan, 0.0):
                 yield constant, part * max(0.0, rest) / len(plans)
@@ -277,7 +253,7 @@ class _Reader:
             yield Constant("pause", "", "measured"), max(0.0, rest)
 
     def _constant(self, kernel: Kernel) -> Constant:
-        gpu = self.simulation.gpu
+        gpu = self.planned.gpu
         if kernel.kind == "spin":
             return Constant("pause", "", "measured")
         family = family_of(kernel.kind) if gpu.like is None else "lent"
@@ -297,7 +273,7 @@ class _Reader:
             if plan.evidence in ("fitted", "datasheet", "guess")
             else "fitted"
         )
-        time = time or plan.duration(self.simulation.fabric.links.bandwidth)
+        time = time or plan.duration(self.planned.fabric.links.bandwidth)
         share = min(1.0, plan.latency / time) if time > 0 else 1.0
         yield Constant("latency", f"latency {plan.algo} {plan.proto}", grade), share
         yield (

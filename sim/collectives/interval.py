@@ -14,10 +14,10 @@ from functools import cache
 from typing import Any
 
 from sim import files
-from sim.analysis.uncertainty import NOMINAL, WIDTHS, quantile
 from sim.collectives.plan import Plan
 from sim.collectives.wires import shaping
 from sim.collectives.wires.network import INSIDE
+from sim.costs.spreads import NOMINAL, WIDTHS, quantile
 
 NETWORK, SHAPED = "network", "shaped"
 PARTS = ("latency", "between", "bandwidth")

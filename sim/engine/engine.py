@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Sequence
 from dataclasses import replace
+from functools import cache
 from heapq import heappop
 from typing import TYPE_CHECKING, Any
 
@@ -18,17 +19,17 @@ import simpy
 from sim import progress
 from sim.costs.power import Meter
 from sim.engine import stuck
-from sim.engine.execution import Machine, Run
+from sim.engine.execution import Run, Timed
 from sim.engine.fluid import Network
 from sim.engine.host_thread import host_thread
 from sim.engine.rendezvous import Meeting, Rank, Running, ended
 from sim.errors import PrestepError
-from sim.graph.opgraph import COMM, KERNEL, SYNC, OpGraph
+from sim.graph.opgraph import COMM, KERNEL, SYNC
 
 if TYPE_CHECKING:
     from sim.collectives.plan import Plan
 
-__all__ = ["Engine", "Machine", "Run", "Stuck", "execute", "execute_together"]
+__all__ = ["Engine", "Run", "Stuck", "Timed", "execute", "execute_together"]
 
 # Gaps between kernels after which a stream counts as resting, so that transfers have the memory to themselves.
 PAUSE = 3
@@ -47,37 +48,36 @@ class Engine:
 
     def __init__(
         self,
-        graph: OpGraph,
-        machine: Machine,
+        timed: Timed,
         steps: int,
         network: Network | None = None,
         start: float = 0.0,
     ) -> None:
-        self.graph, self.machine, self.steps = graph, machine, steps
+        self.timed, self.graph, self.steps = timed, timed.graph, steps
+        graph = timed.graph
         self.env = simpy.Environment() if network is None else network.env
         self.events = 0
         self.network = (
-            Network(self.env, machine.bandwidth) if network is None else network
+            Network(self.env, timed.bandwidth) if network is None else network
         )
-        self.ranks = [
-            Rank(self.env, p, steps, machine.slowdown) for p in graph.programs
-        ]
-        power = machine.power
+        self.slowdown = cache(
+            timed.slowdown
+        )  # of this run: the same few kernels and channels come again and again
+        self.ranks = [Rank(self.env, p, steps, self.slowdown) for p in graph.programs]
+        power = timed.power
         self.meters = (
-            {id(r): Meter(power, machine.budget, start) for r in self.ranks}
+            {id(r): Meter(power, timed.budget, start) for r in self.ranks}
             if power is not None
             else {}
         )
-        self.plans = [machine.plan(c) for c in graph.comms]
+        self.plans = timed.plans
         self.parts = {id(plan): _parts(plan) for plan in self.plans}
         self.meetings: dict[tuple[int, int], Meeting] = {}
-        for other in machine.background:
+        for other in timed.background:
             self.network.begin(other)
         for rank in self.ranks:
             late = (
-                None
-                if machine.noise is None
-                else machine.noise.launches[rank.program.rank]
+                None if timed.noise is None else timed.noise.launches[rank.program.rank]
             )
             self.env.process(host_thread(rank, steps, graph.launch_limit, start, late))
             executed = rank.program.kind != SYNC
@@ -120,17 +120,11 @@ class Engine:
             rank.launch,
         )
         duration = self._durations(rank, ops)
-        gaps = _column(p.gap, self.machine.kernel_gap, n)
-        latencies = _column(p.latency, self.machine.launch_latency, n)
-        idle, grain, slowdown = (
-            self.machine.idle,
-            self.machine.grain,
-            self.machine.slowdown,
-        )
-        beside, usual = self.machine.beside, self.machine.contention
-        noise = (
-            None if self.machine.noise is None else self.machine.noise.kernels[p.rank]
-        )
+        gaps = _column(p.gap, self.timed.kernel_gap, n)
+        latencies = _column(p.latency, self.timed.launch_latency, n)
+        idle, grain, slowdown = self.timed.idle, self.timed.grain, self.slowdown
+        beside, usual = self.timed.beside, self.timed.contention
+        noise = None if self.timed.noise is None else self.timed.noise.kernels[p.rank]
         working, running = rank.working, rank.running
         for base in range(0, self.steps * n, max(1, n)):
             for place, i in enumerate(ops):
@@ -193,15 +187,15 @@ class Engine:
 
     def _durations(self, rank: Rank, ops: list[int]) -> list[float]:
         """Seconds of a stream's kernels on this rank (0 for communication): not of all kernels of the graph."""
-        p, scale = rank.program, self.machine.scale.get(rank.program.rank, 1.0)
-        times = np.append(self.machine.duration * scale, 0.0)
+        p, scale = rank.program, self.timed.scale.get(rank.program.rank, 1.0)
+        times = np.append(self.timed.durations * scale, 0.0)
         return times[np.where(p.kind[ops] == KERNEL, p.payload[ops], -1)].tolist()  # type: ignore[no-any-return]
 
     def _at_power(self, rank: Rank, kernel: int, duration: float) -> float:
         """Seconds of a kernel alone at the clock that the power limit allows; communication beside it comes on top."""
         meter, now = self.meters[id(rank)], self.env.now
-        longer = self.machine.slowdown(kernel, rank.channels) if rank.channels else 1.0
-        if kernel in self.machine.hot:
+        longer = self.slowdown(kernel, rank.channels) if rank.channels else 1.0
+        if kernel in self.timed.hot:
             return meter.product(now, duration * longer) / longer
         meter.other(now, duration * longer)
         return duration
@@ -212,22 +206,17 @@ class Engine:
         """Waits for free SMs, for the peers, and for the bytes."""
         env = self.env
         channels = max((self.plans[c].channels for c in parts), default=0)
-        if (
-            self.machine.exclusive
-            and rank.running
-            and rank.channels == 0
-            and rank.grains
-        ):
+        if self.timed.exclusive and rank.running and rank.channels == 0 and rank.grains:
             yield env.timeout(
                 max(rank.grains.values())
             )  # one of the many kernels that a chain stands for ends
-        elif self.machine.exclusive and rank.running and rank.channels == 0:
+        elif self.timed.exclusive and rank.running and rank.channels == 0:
             # A kernel that fills the GPU leaves no SM for a communication kernel until its last wave drains.
             if rank.kernel_end is None:
                 rank.kernel_end = env.event()
             yield rank.kernel_end
         # Communication kernels of one GPU run one after the other: the next takes over the SMs of the one before.
-        while self.machine.exclusive and rank.transferring:
+        while self.timed.exclusive and rank.transferring:
             yield rank.transferring[0].over(rank)
         rank.start[g] = env.now
         rank.hold(channels)
@@ -258,7 +247,7 @@ class Engine:
 
     def _plan_of(self, step: int, c: int) -> Plan:
         """A communication's plan in that step: with noise its latency and its bytes take so much longer."""
-        plan, noise = self.plans[c], self.machine.noise
+        plan, noise = self.plans[c], self.timed.noise
         if noise is None:
             return plan
         slow = float(noise.bytes[step, c])
@@ -280,7 +269,7 @@ def _parts(plan: Plan) -> tuple[Plan | None, Plan | None]:
     return now, replace(plan, size=plan.buffered)
 
 
-def execute(graph: OpGraph, machine: Machine, steps: int = 3) -> Run:
+def execute(timed: Timed, steps: int = 3) -> Run:
     """Runs ``steps`` training steps back to back.
 
     Raises
@@ -288,16 +277,14 @@ def execute(graph: OpGraph, machine: Machine, steps: int = 3) -> Run:
     Stuck
         If operations wait for each other in a cycle or for a peer that never arrives.
     """
-    engine = Engine(graph, machine, steps)
+    engine = Engine(timed, steps)
     with progress.watch("executing", lambda: ended(engine.ranks)):
         engine.run()
     return _run_of(engine)
 
 
-def execute_together(
-    jobs: Sequence[tuple[OpGraph, Machine, int, float]],
-) -> tuple[Run, ...]:
-    """Runs several graphs on one network: (graph, machine, steps, start of the first step in seconds) each.
+def execute_together(jobs: Sequence[tuple[Timed, int, float]]) -> tuple[Run, ...]:
+    """Runs several graphs on one network: (graph with its times, steps, start of the first step in seconds) each.
 
     What the links carried, the events and the solutions are those of all jobs together.
 
@@ -307,11 +294,8 @@ def execute_together(
         If operations of a job wait for each other in a cycle or for a peer that never arrives.
     """
     env = simpy.Environment()
-    network = Network(env, jobs[0][1].bandwidth)
-    engines = [
-        Engine(graph, machine, steps, network, start)
-        for graph, machine, steps, start in jobs
-    ]
+    network = Network(env, jobs[0][0].bandwidth)
+    engines = [Engine(timed, steps, network, start) for timed, steps, start in jobs]
     with progress.watch(
         "executing",
         lambda: ended([rank for engine in engines for rank in engine.ranks]),
@@ -335,7 +319,7 @@ def _run_of(engine: Engine) -> Run:
         column("start"),
         column("end"),
         tuple(r.ready for r in engine.ranks),
-        tuple(engine.plans),
+        engine.plans,
         engine.network.carried,
         engine.network.traffic,
         engine.events,

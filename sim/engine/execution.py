@@ -1,4 +1,4 @@
-"""What an execution is given beside the operation graph, and what comes out of it."""
+"""What an execution is given, and what comes out of it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from sim.graph.opgraph import Comm
+from sim.graph.opgraph import OpGraph
 
 if TYPE_CHECKING:
     from sim.collectives.plan import Plan
@@ -17,27 +17,34 @@ if TYPE_CHECKING:
     from sim.planning.noise import Noise
 
 
-@dataclass(frozen=True)
-class Machine:
-    """What the engine needs to know of the hardware.
+def undisturbed(kernel: int, channels: int) -> float:
+    """Kernels that take as long beside communication as alone."""
+    return 1.0
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Timed:
+    """An operation graph with how long everything in it takes: all that the engine needs.
 
     Attributes
     ----------
-    duration : np.ndarray
-        Seconds each kernel of the graph takes alone, in the order of ``OpGraph.kernels``.
-    slowdown : callable
-        (kernel index, channels) -> factor >= 1 while communication holds that many SMs.
-    plan : callable
-        Comm -> Plan on this fabric.
-    bandwidth : np.ndarray
+    graph : OpGraph
+        What is executed.
+    durations : np.ndarray, shape (kernels,)
+        Seconds that each of ``graph.kernels`` takes alone.
+    plans : tuple of Plan
+        How each of ``graph.comms`` moves its bytes.
+    bandwidth : np.ndarray, shape (links,)
         Bytes per second of every directed link.
+    slowdown : callable
+        (kernel index, channels) -> factor >= 1 while communication holds that many SMs. A value, no closure.
     contention : float
         Factor >= 1 on the time of a collective that runs beside kernels.
     beside : mapping
         The same beside single kernels, by index, where it is another.
     kernel_gap, launch_latency : float
         Seconds between two kernels of a stream, and from a launch to the start on an idle stream.
-    scale : dict
+    scale : mapping
         Slow ranks: factor on kernel durations by rank, one for all or one per kernel.
     idle : frozenset of int
         Kernels that leave the GPU to others while they run (they spin on one SM): they neither slow nor delay
@@ -46,6 +53,8 @@ class Machine:
         Kernels that stand for many, by index: seconds until the one of them that runs at some moment ends, on average.
     exclusive : bool
         Communication waits for free SMs and runs one after the other on a GPU; recorded starts have that in them.
+    background : tuple of Plan
+        Transfers that are under way from the start and beside everything.
     power : Power or None
         The GPU's power limit: products among the kernels, ``hot``, slow down when it is reached; None: it never is.
     budget : float or None
@@ -54,26 +63,27 @@ class Machine:
         Factors on operations and transfers, drawn (`sim.planning.noise`).
     """
 
-    duration: np.ndarray
-    slowdown: Callable[[int, int], float]
-    plan: Callable[[Comm], Plan]
+    graph: OpGraph
+    durations: np.ndarray
+    plans: tuple[Plan, ...]
     bandwidth: np.ndarray
-    contention: float
-    kernel_gap: float
-    launch_latency: float
-    scale: Mapping[int, float | np.ndarray]
-    idle: frozenset[int] = frozenset()
-    exclusive: bool = True
-    grain: Mapping[int, float] = field(default_factory=dict)
-    background: tuple[Plan, ...] = ()
+    slowdown: Callable[[int, int], float] = undisturbed
+    contention: float = 1.0
     beside: Mapping[int, float] = field(default_factory=dict)
+    kernel_gap: float = 0.0
+    launch_latency: float = 0.0
+    scale: Mapping[int, float | np.ndarray] = field(default_factory=dict)
+    idle: frozenset[int] = frozenset()
+    grain: Mapping[int, float] = field(default_factory=dict)
+    exclusive: bool = True
+    background: tuple[Plan, ...] = ()
     power: Power | None = None
     hot: frozenset[int] = frozenset()
     budget: float | None = None
     noise: Noise | None = None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Run:
     """Times of every operation: arrays of shape (steps, operations) by simulated rank.
 
@@ -90,3 +100,8 @@ class Run:
     events: int
     solves: int
     finished: float
+
+    @property
+    def steps(self) -> int:
+        """How often the graph was executed."""
+        return int(self.end[0].shape[0])

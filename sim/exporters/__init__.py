@@ -13,11 +13,11 @@ from sim.errors import InputError, Mistake
 from sim.plugins import discover, load, load_function
 
 if TYPE_CHECKING:
-    from sim.analysis.prediction import Result
+    from sim.analysis.prediction import Prediction
 
 
 def write(
-    result: Result, path: str | Path, name: str | None = None, **options: Any
+    result: Prediction, path: str | Path, name: str | None = None, **options: Any
 ) -> Path:
     """Write `result` with the exporter `name`, or the one whose suffix `path` has; returns the path.
 

@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from sim import exporters
-from sim.analysis.prediction import Result
+from sim.analysis.prediction import Prediction
 from sim.errors import InputError, Mistake
+from sim.planning.planned import Planned
 from sim.spec.sections import Scenario
 from sim.studies import whatif
 from sim.units import parse_duration
@@ -58,16 +59,23 @@ def check(
 
 
 def write_report(
-    result: Result, path: Path, scenario: Scenario, each: Sequence[str]
+    result: Prediction,
+    path: Path,
+    scenario: Scenario,
+    each: Sequence[str],
+    planned: Planned | None = None,
 ) -> Path:
-    """Write the report, with a tornado of `each` or the short one, and the measured runs that are like it."""
+    """Write the report, with a tornado of `each` or the short one, and the measured runs that are like it.
+
+    `planned`: the scenario's step, where it was planned before.
+    """
     from validation.index.measured import lookup  # slow: all sets of validation
 
     words = [word.strip() for text in each for word in text.split(",")]
     if words:
-        tornado = whatif.tornado(scenario, words, base=result.source)
+        tornado = whatif.tornado(scenario, words, base=planned)
     else:
-        tornado = whatif.short_tornado(scenario, result)
+        tornado = whatif.short_tornado(scenario, result, planned)
     measured = lookup(scenario, result.step_time)
     return exporters.write(result, path, "html", tornado=tornado, known=measured)
 

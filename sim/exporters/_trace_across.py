@@ -8,18 +8,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from sim.analysis.timeline import COMMUNICATION, Timeline, group_ranks
-from sim.exporters._html.over_time import changes_of
 from sim.exporters._trace_events import Event, nanoseconds, streams_of
 
 if TYPE_CHECKING:
-    from sim.analysis.prediction import Result
+    from sim.analysis.prediction import Prediction
 
 LINKS = 1_000_000  # number of the process that has the links' counters: above those of ranks
 MIB = 2.0**20
 FINEST = 2e-3  # of the peak: smaller changes of memory are not worth an event
 
 
-def links(result: Result) -> Iterator[Event]:
+def links(result: Prediction) -> Iterator[Event]:
     """Counters of the busiest links in GB/s, in a process of their own; not in the files of single ranks."""
     if result.link_loads:
         yield {
@@ -103,14 +102,14 @@ def flows(timeline: Timeline) -> Iterator[Event]:
 
 
 def memory(
-    result: Result, rank: int, window: tuple[float, float] | None = None
+    result: Prediction, rank: int, window: tuple[float, float] | None = None
 ) -> Iterator[Event]:
     """A counter of a rank's memory by owner in MiB: what its allocator has handed out, where the GPU computes it."""
-    source = result.source
-    if source is None or rank not in source.lowered.memory:
+    known = {} if result.details is None else result.details.allocations
+    if rank not in known:
         return
-    for step in range(source.run.end[0].shape[0]):
-        found = changes_of(source, rank, step)
+    for step in range(len(known[rank].end)):
+        found = known[rank].changes(step)
         if found is None:
             return
         owners = {

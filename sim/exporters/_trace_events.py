@@ -11,7 +11,7 @@ from sim.analysis.timeline import COMMUNICATION, Timeline
 from sim.exporters import _nccl
 
 if TYPE_CHECKING:
-    from sim.analysis.prediction import Result
+    from sim.analysis.prediction import Prediction
 
 CALL = 4000  # ns drawn for a launch call, about what cudaLaunchKernel takes in the measured H200 traces
 OPERATOR = 50_000  # ns drawn at most for the operator around it
@@ -34,7 +34,7 @@ def streams_of(timeline: Timeline) -> dict[str, int]:
 
 
 def events(
-    result: Result, timeline: Timeline, rank: int, groups: Groups
+    result: Prediction, timeline: Timeline, rank: int, groups: Groups
 ) -> Iterator[Event]:
     """All events of a rank: names of its rows, steps, then span by span in the order of launch."""
     spans = timeline.of_rank(rank)
@@ -107,7 +107,11 @@ def _records(spans: Timeline) -> Iterator[dict[str, Any]]:
 
 
 def _work(
-    result: Result, spans: Timeline, rank: int, streams: dict[str, int], groups: Groups
+    result: Prediction,
+    spans: Timeline,
+    rank: int,
+    streams: dict[str, int],
+    groups: Groups,
 ) -> Iterator[Event]:
     """Operator, launch, arrow and kernel of every span; spans launched at one moment share a graph launch."""
     precision = str(result.scenario.get("precision", "bf16"))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from sim.units import format_bytes, format_duration
 
 if TYPE_CHECKING:
-    from sim.analysis.prediction import Link, Result
+    from sim.analysis.prediction import Link, Prediction
     from sim.analysis.uncertainty import Uncertainty
 
 SHARES = {
@@ -61,7 +61,7 @@ def count(number: float) -> str:
     return f"{number:,.0f}".replace(",", " ") if abs(number) >= 100 else f"{number:.3g}"
 
 
-def headline(result: Result) -> Iterator[tuple[str, str]]:
+def headline(result: Prediction) -> Iterator[tuple[str, str]]:
     """Rows (what, how much) of the first table."""
     yield "step time", format_duration(result.step_time)
     if result.uncertainty is not None:
@@ -91,7 +91,7 @@ def headline(result: Result) -> Iterator[tuple[str, str]]:
         )
 
 
-def tiles(result: Result) -> Iterator[tuple[str, str, str]]:
+def tiles(result: Prediction) -> Iterator[tuple[str, str, str]]:
     """(what, how much, what else is to be said) of the figures that come first."""
     sure, verdict = result.uncertainty, result.out_of_memory
     said = (
@@ -148,7 +148,7 @@ def interval(sure: Uncertainty) -> str:
     return f"{_between(sure)}; {percent(sure.guessed)} of the step rests on guesses"
 
 
-def shares(result: Result) -> Iterator[tuple[str, float, float]]:
+def shares(result: Prediction) -> Iterator[tuple[str, float, float]]:
     """Rows (name, seconds, share of the step), shares of nothing left out."""
     for key, seconds in result.breakdown.items():
         part = seconds / result.step_time if result.step_time else 0.0
@@ -170,7 +170,7 @@ def saved(link: Link) -> str:
     return price(link.shadow_price) + (f" ({link.tied} links)" if link.tied > 1 else "")
 
 
-def memory(result: Result) -> Iterator[tuple[str, float]]:
+def memory(result: Prediction) -> Iterator[tuple[str, float]]:
     """Rows (owner, bytes) of the fullest rank, largest first."""
     if result.fullest_rank is not None:
         owners = result.owners(result.fullest_rank)
@@ -180,7 +180,7 @@ def memory(result: Result) -> Iterator[tuple[str, float]]:
         )
 
 
-def memory_verdict(result: Result) -> str:
+def memory_verdict(result: Prediction) -> str:
     """One line: the peak, on which rank, and whether it fits."""
     verdict = result.out_of_memory
     if verdict is None:
@@ -202,7 +202,7 @@ def memory_verdict(result: Result) -> str:
     return f"OUT OF MEMORY: {of}, {over} too much; the largest part is {verdict.largest_owner}"
 
 
-def title(result: Result) -> str:
+def title(result: Prediction) -> str:
     """`llama3-1b on h200-host-4, dp 4, bf16`: the scenario's summary in one line."""
     said = {
         key: str(value)

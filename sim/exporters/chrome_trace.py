@@ -25,13 +25,13 @@ from sim.exporters import _trace_across as across
 from sim.exporters._trace_events import events
 
 if TYPE_CHECKING:
-    from sim.analysis.prediction import LinkLoad, Result
+    from sim.analysis.prediction import LinkLoad, Prediction
 
 SUFFIXES = (".json", ".json.gz", "/")
 
 
 def write(
-    result: Result,
+    result: Prediction,
     path: str | Path,
     window: tuple[float, float] | None = None,
     ranks: Collection[int] | None = None,
@@ -62,15 +62,17 @@ def write(
 
 
 def _part(
-    result: Result, window: tuple[float, float] | None, ranks: Collection[int] | None
-) -> Result:
+    result: Prediction,
+    window: tuple[float, float] | None,
+    ranks: Collection[int] | None,
+) -> Prediction:
     """The result with a part of its timeline and of its links' loads; a rank that stands for others is asked by any."""
     timeline = result.timeline
     if timeline is None or (window is None and ranks is None):
         return result
     loads = result.link_loads
     if ranks is not None:
-        alike = {} if result.source is None else result.source.lowered.graph.represents
+        alike = {} if result.details is None else result.details.represents
         wanted = [
             r
             for r in timeline.ranks
@@ -93,7 +95,9 @@ def _load_in(load: LinkLoad, window: tuple[float, float]) -> LinkLoad:
 
 
 def render(
-    result: Result, rank: int | None = None, window: tuple[float, float] | None = None
+    result: Prediction,
+    rank: int | None = None,
+    window: tuple[float, float] | None = None,
 ) -> str:
     """The trace as JSON text, one event per line: of one rank, or of all; counters of memory in `window` (seconds)."""
     import msgspec
@@ -124,7 +128,7 @@ def _save(path: Path, text: str) -> None:
         files.write_text(path, text)
 
 
-def _header(result: Result, timeline: Timeline, rank: int | None) -> dict[str, Any]:
+def _header(result: Prediction, timeline: Timeline, rank: int | None) -> dict[str, Any]:
     said = result.scenario
     gpu = {
         "name": str(said.get("gpu", "GPU")),

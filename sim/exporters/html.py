@@ -17,7 +17,7 @@ from sim.exporters import _words as words
 from sim.exporters._html import compared, grounds, sections, shares
 
 if TYPE_CHECKING:
-    from sim.analysis.prediction import Result
+    from sim.analysis.prediction import Prediction
 
 SUFFIXES = (".html", ".htm")
 
@@ -26,7 +26,7 @@ Table = dict[str, Any]
 
 
 def write(
-    result: Result,
+    result: Prediction,
     path: str | Path,
     tornado: Table | None = None,
     known: Table | None = None,
@@ -41,7 +41,7 @@ def write(
 
 
 def render(
-    result: Result, tornado: Table | None = None, known: Table | None = None
+    result: Prediction, tornado: Table | None = None, known: Table | None = None
 ) -> str:
     """The report as HTML text."""
     made = [
@@ -74,7 +74,7 @@ def render(
 
 
 def _sections(
-    result: Result, tornado: Table | None, known: Table | None
+    result: Prediction, tornado: Table | None, known: Table | None
 ) -> Iterator[tuple[str, str, str]]:
     """(anchor, title, HTML) in the order of the page; sections with nothing to say are empty."""
     yield "step", "Where the step goes", shares.breakdown(result)

@@ -11,12 +11,12 @@ from sim.exporters import _words as words
 from sim.units import format_bytes, format_duration
 
 if TYPE_CHECKING:
-    from sim.analysis.prediction import Result
+    from sim.analysis.prediction import Prediction
 
 SUFFIXES = (".md",)
 
 
-def render(result: Result) -> str:
+def render(result: Prediction) -> str:
     """The report as text."""
     parts = [f"# {words.title(result)}", _table(("", ""), words.headline(result))]
     if result.breakdown:
@@ -63,12 +63,12 @@ def render(result: Result) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def write(result: Result, path: str | Path) -> None:
+def write(result: Prediction, path: str | Path) -> None:
     """Write the report to a file."""
     files.write_text(path, render(result))
 
 
-def _links(result: Result) -> list[tuple[str, ...]]:
+def _links(result: Prediction) -> list[tuple[str, ...]]:
     return [
         (
             link.name,

@@ -11,12 +11,12 @@ from sim.analysis.timeline import Timeline
 from sim.errors import PrestepError
 
 if TYPE_CHECKING:
-    from sim.analysis.prediction import Result
+    from sim.analysis.prediction import Prediction
 
 SUFFIXES = (".parquet",)
 
 
-def write(result: Result, path: str | Path) -> None:
+def write(result: Prediction, path: str | Path) -> None:
     """Write the timeline; the result without it is in the file's metadata under `prestep.result` (JSON).
 
     Raises

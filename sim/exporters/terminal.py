@@ -16,14 +16,14 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from sim.analysis.critical_path import CriticalPath
-    from sim.analysis.prediction import Result
+    from sim.analysis.prediction import Prediction
     from sim.studies.shared_cluster import Together
 
 SUFFIXES = (".txt",)
 WIDEST = 100
 
 
-def render(result: Result, width: int | None = None, colour: bool = False) -> str:
+def render(result: Prediction, width: int | None = None, colour: bool = False) -> str:
     """The page as text of at most `width` columns (default: the terminal's, 100 at most)."""
     from rich.console import Console
     from rich.text import Text
@@ -68,12 +68,12 @@ def render_jobs(together: Together) -> str:
     return "\n".join([*lines, "", *pages])
 
 
-def write(result: Result, path: str | Path) -> None:
+def write(result: Prediction, path: str | Path) -> None:
     """Write the page to a file."""
     files.write_text(path, render(result, WIDEST))
 
 
-def _sections(result: Result, width: int) -> list[tuple[str, Table]]:
+def _sections(result: Prediction, width: int) -> list[tuple[str, Table]]:
     sections = [("", _grid(words.headline(result)))]
     if result.breakdown:
         sections.append(("Where the step goes", _breakdown(result, max(8, width - 56))))
@@ -143,7 +143,7 @@ def _bar(share: float, width: int) -> str:
     return "█" * (eighths // 8) + ("", "▏", "▎", "▍", "▌", "▋", "▊", "▉")[eighths % 8]
 
 
-def _breakdown(result: Result, bar: int) -> Table:
+def _breakdown(result: Prediction, bar: int) -> Table:
     table = _table("left", "left", "right", "right", "left")
     for name, seconds, share in words.shares(result):
         table.add_row(
@@ -174,7 +174,7 @@ def _critical(path: CriticalPath, most: int = 5) -> Table:
     return table
 
 
-def _memory(result: Result, bar: int) -> Table:
+def _memory(result: Prediction, bar: int) -> Table:
     from rich.text import Text
 
     verdict = result.out_of_memory
@@ -200,7 +200,7 @@ def _memory(result: Result, bar: int) -> Table:
     return outer
 
 
-def _fallbacks(result: Result, most: int = 5) -> Table:
+def _fallbacks(result: Prediction, most: int = 5) -> Table:
     table = _table("left", "left", "left", "right", "right")
     for f in result.fallbacks[:most]:
         table.add_row("", f.what, f.grade, f"{f.count} x", words.percent(f.share))
@@ -212,7 +212,7 @@ def _fallbacks(result: Result, most: int = 5) -> Table:
     return table
 
 
-def _links(result: Result) -> Table:
+def _links(result: Prediction) -> Table:
     priced = any(link.shadow_price is not None for link in result.links)
     table = _table("left", "left", "right", "right", "right", "left")
     heads = (

@@ -1,0 +1,1 @@
+"""A lowered step on its cluster: how long its kernels take, how its communications go, what slows both."""

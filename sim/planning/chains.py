@@ -1,96 +1,92 @@
-"""How long chains take: each distinct one is executed once, by itself, on the same machine."""
+"""How long chains take: the graph that each repeats, executed once by itself."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from sim.graph.opgraph import KERNEL, Chain, OpGraph
+from sim.engine.engine import execute
+from sim.graph.opgraph import KERNEL, Chain
 
 if TYPE_CHECKING:
     from sim.collectives.plan import Plan
-    from sim.engine.engine import Machine, Run
+    from sim.engine.execution import Timed
     from sim.graph.kernel import Kernel
 
 
-class Times(NamedTuple):
-    """Seconds from one repetition's end to the next one's, and of the last kernel."""
+@dataclass(frozen=True, eq=False)
+class Repetition:
+    """One repetition of a chain's graph beside nothing else.
 
-    period: float
-    last: float
-    run: Run | None
-
-
-class Chains:
-    """Times of chains, by the graph they repeat.
-
-    Parameters
+    Attributes
     ----------
-    machine : callable
-        OpGraph -> Machine for a chain's own graph.
+    timed : Timed
+        The graph with its own durations and plans.
+    period : float
+        Seconds from one repetition's end to the next one's.
+    last : float
+        Seconds of its last kernel.
     """
 
-    def __init__(self, machine: Callable[[OpGraph], Machine]) -> None:
-        self.machine = machine
-        self._known: dict[OpGraph, Times] = {}
-        self._machines: dict[OpGraph, Machine] = {}
+    timed: Timed
+    period: float
+    last: float
 
-    def times(self, graph: OpGraph) -> Times:
-        if graph not in self._known:
-            self._known[graph] = self._execute(graph)
-        return self._known[graph]
+    @property
+    def plans(self) -> tuple[Plan, ...]:
+        """How the chain's own communications go."""
+        return self.timed.plans
 
-    def _execute(self, graph: OpGraph) -> Times:
-        from sim.engine.engine import execute
+    @property
+    def kernels(self) -> list[tuple[int, float]]:
+        """(index into the chain's own kernels, seconds) of every kernel in one repetition."""
+        program = self.timed.graph.programs[0]
+        played = program.payload[program.kind == KERNEL]
+        return list(
+            zip(played.tolist(), self.timed.durations[played].tolist(), strict=True)
+        )
 
-        if not len(graph.programs[0]):
-            return Times(0.0, 0.0, None)
-        run = execute(graph, self._machine(graph), 2)
-        first, second = (float(run.end[0][step].max()) for step in (0, 1))
-        kernels = np.flatnonzero(graph.programs[0].kind == KERNEL)
-        at = kernels[-1] if len(kernels) else -1
-        last = float(run.end[0][1][at] - run.start[0][1][at])
-        return Times(second - first, min(last, second - first), run)
-
-    def _machine(self, graph: OpGraph) -> Machine:
-        if graph not in self._machines:
-            self._machines[graph] = self.machine(graph)
-        return self._machines[graph]
+    @property
+    def grain(self) -> float:
+        """Seconds until the kernel that runs at a random moment of a chain ends: long ones are met more often."""
+        times = np.array([time for _, time in self.kernels])
+        return float((times**2).sum() / (2 * times.sum())) if times.sum() > 0 else 0.0
 
     def duration(self, chain: Chain) -> float:
         """Seconds of one of a chain's two kernels."""
-        period, last, _ = self.times(chain.graph)
-        return last if chain.tail else max(0.0, chain.times * period - last)
+        return (
+            self.last if chain.tail else max(0.0, chain.times * self.period - self.last)
+        )
 
-    def grain(self, chain: Chain) -> float:
-        """Seconds until the kernel that runs at a random moment of a chain ends: long ones are met more often."""
-        times = np.array([time for _, time in self.kernels(chain)])
-        return float((times**2).sum() / (2 * times.sum())) if times.sum() > 0 else 0.0
-
-    def slowdown(self, chain: Chain, channels: int) -> float:
+    def slowdown(self, channels: int) -> float:
         """Factor on a chain beside communication: its kernels by their time; what it communicates stays."""
-        machine, total, longer = self._machine(chain.graph), 0.0, 0.0
-        for index, time in self.kernels(chain):
+        total, longer = 0.0, 0.0
+        factors: dict[int, float] = {}
+        for index, time in self.kernels:
+            if index not in factors:
+                factors[index] = self.timed.slowdown(index, channels)
             total += time
-            longer += time * (machine.slowdown(index, channels) - 1.0)
-        period = max(self.times(chain.graph).period, total)
+            longer += time * (factors[index] - 1.0)
+        period = max(self.period, total)
         return 1.0 + longer / period if period > 0 else 1.0
 
-    def kernels(self, chain: Chain) -> Iterator[tuple[int, float]]:
-        """(index into the chain's own kernels, seconds) of every kernel in one repetition."""
-        machine, p = self._machine(chain.graph), chain.graph.programs[0]
-        for k in p.payload[p.kind == KERNEL].tolist():
-            yield k, float(machine.duration[k])
-
-    def constituents(self, chain: Chain) -> Iterator[tuple[Kernel | Chain, float]]:
+    def constituents(self) -> Iterator[tuple[Kernel | Chain, float]]:
         """(kernel, share of the chain's time); the rest is communication and gaps."""
-        period = self.times(chain.graph).period or 1.0
-        for k, time in self.kernels(chain):
-            yield chain.graph.kernels[k], time / period
+        for index, time in self.kernels:
+            yield self.timed.graph.kernels[index], time / (self.period or 1.0)
 
-    def plans(self, chain: Chain) -> tuple[Plan, ...]:
-        """How the chain's own communications go."""
-        run = self.times(chain.graph).run
-        return () if run is None else run.plans
+
+def repetition(timed: Timed) -> Repetition:
+    """Executes a chain's graph twice: the second time has what the first one leaves behind."""
+    program = timed.graph.programs[0]
+    if not len(program):
+        return Repetition(timed, 0.0, 0.0)
+    run = execute(timed, 2)
+    first, second = (float(run.end[0][step].max()) for step in (0, 1))
+    kernels = np.flatnonzero(program.kind == KERNEL)
+    at = kernels[-1] if len(kernels) else -1
+    last = float(run.end[0][1][at] - run.start[0][1][at])
+    return Repetition(timed, second - first, min(last, second - first))

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import fields, replace
-from functools import cache
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -15,9 +14,11 @@ from sim.collectives.plan import Plan, nccl_of
 from sim.costs import Gpu, load_gpu
 from sim.costs.interference import BUNDLED, Beside, laid_over
 from sim.costs.measured import gpu_of
-from sim.engine.engine import Machine
+from sim.engine.engine import Timed
 from sim.errors import InputError, Mistake, unknown
 from sim.graph.kernel import Kernel
+from sim.graph.opgraph import Chain
+from sim.planning.planned import slowest_of
 from sim.spec.sections import Nccl
 from workloads.traces.kernels import SPIN, kernel_of
 
@@ -125,96 +126,117 @@ def nccl_settings(job: Job, changed: dict[str, str]) -> Nccl:
     return nccl_of(values, "--set nccl")
 
 
-def machine(
-    replay: Replay,
-    fabric: Fabric | None,
-    before: Fabric | None,
-    nccl: Nccl,
-    notes: dict[str, int],
-) -> Machine:
-    """Recorded kernels, and communication as recorded, or on a fabric (`before`: the same without changes)."""
+def timed(
+    replay: Replay, fabric: Fabric | None, before: Fabric | None, nccl: Nccl
+) -> tuple[Timed, int]:
+    """Recorded kernels, and communication as recorded, or on a fabric (`before`: the same without changes).
+
+    Also counts the communications of unknown size, which are played as recorded.
+    """
     draft = replay.draft
-    recorded = {
-        id(comm): m for comm, m in zip(replay.graph.comms, replay.meetings, strict=True)
-    }
-    pure = _fastest(replay.meetings)
-
-    def on(fabric: Fabric, comm: Comm) -> Plan:
-        # NCCL chooses the channels of a transfer by the size of its communicator: the peers are named after the pair.
-        extra = (
-            [r for r in range(draft.world) if r not in comm.groups[0]]
-            if comm.op == "send"
-            else []
-        )
-        members = [fabric.gpus[r] for r in (*comm.groups[0], *extra)]
-        return plan_collective(comm.op, comm.size, members, fabric, nccl, comm.in_place)
-
-    def plan(comm: Comm) -> Plan:
-        meeting = recorded[id(comm)]
-        if fabric is None or before is None or len(comm.groups[0]) < 2:
-            return as_recorded(
-                comm, meeting.duration, CHANNELS if interferes and fabric is None else 0
-            )
-        if comm.size <= 0:
-            text = "collectives of unknown size, played as recorded"
-            notes[text] = notes.get(text, 0) + 1
-            return as_recorded(comm, meeting.duration)
-        planned = on(fabric, comm)
-        if not meeting.members or not meeting.missing:
-            return planned
-        expected = max(pure(meeting), on(before, comm).duration(before.links.bandwidth))
-        if meeting.duration <= LATE * expected:
-            return planned
-        # Ranks that were not recorded came later than the recorded ones, as they would again; but who is late by
-        # its kernels or host catches up while transfers take longer than they did.
-        longer = max(0.0, planned.duration(fabric.links.bandwidth) - expected)
-        return replace(
-            planned,
-            latency=planned.latency + max(0.0, meeting.duration - expected - longer),
-        )
-
-    bandwidth = fabric.links.bandwidth if fabric is not None else np.zeros(0)
     # What the cluster's file of constants says; recorded communication is as it was recorded.
     told = (
         laid_over(constants.of(fabric).tables.get("overlap", {}))
         if fabric is not None
         else BUNDLED
     )
-    beside = told.communication if fabric is not None else 1.0
-    interferes = draft.interferes or draft.relieved
-    known = gpu_of(fabric) if fabric is not None else recorded_gpu(replay.job)
-    gpu = known if interferes else None
-    idle = frozenset(
-        i for i, kernel in enumerate(replay.graph.kernels) if kernel.kind == SPIN
-    )
-    slow = _slowdown(replay, gpu, told)
-    return Machine(
-        replay.duration,
-        slow,
-        plan,
-        bandwidth,
-        beside,
-        0.0,
-        0.0,
-        {},
-        idle,
+    gpu = gpu_of(fabric) if fabric is not None else recorded_gpu(replay.job)
+    kernels = replay.graph.kernels
+    plans, unknown_sizes = _plans(replay, fabric, before, nccl)
+    return Timed(
+        graph=replay.graph,
+        durations=replay.duration,
+        plans=plans,
+        bandwidth=fabric.links.bandwidth if fabric is not None else np.zeros(0),
+        slowdown=Slowdown(
+            kernels, told, gpu.sms if gpu is not None and _interferes(draft) else 0
+        ),
+        contention=told.communication if fabric is not None else 1.0,
+        idle=frozenset(i for i, kernel in enumerate(kernels) if kernel.kind == SPIN),
         exclusive=draft.interferes,
+    ), unknown_sizes
+
+
+def _interferes(draft: Draft) -> bool:
+    """Whether communication slows kernels: those that were recorded have that of recorded communication in them."""
+    return draft.interferes or draft.relieved
+
+
+@dataclass(frozen=True, eq=False)
+class Slowdown:
+    """Factor on a recorded kernel, by index, beside new communication; without `sms` there is none."""
+
+    kernels: Sequence[Kernel | Chain]
+    told: Beside
+    sms: int
+
+    def __call__(self, kernel: int, channels: int) -> float:
+        found = self.kernels[kernel]
+        if not self.sms or isinstance(found, Chain):
+            return 1.0
+        return self.told.slowdown(shaped(found), channels, self.sms)
+
+
+def _plans(
+    replay: Replay, fabric: Fabric | None, before: Fabric | None, nccl: Nccl
+) -> tuple[tuple[Plan, ...], int]:
+    """A plan for every communication, and how many were played as recorded because their size is not known."""
+    plans, unknown_sizes = [], 0
+    held = CHANNELS if _interferes(replay.draft) and fabric is None else 0
+    shortest = _Shortest.of(replay.meetings)
+    for comm, meeting in zip(replay.graph.comms, replay.meetings, strict=True):
+        if fabric is None or before is None or len(comm.groups[0]) < 2:
+            plans.append(as_recorded(comm, meeting.duration, held))
+        elif comm.size <= 0:
+            plans.append(as_recorded(comm, meeting.duration))
+            unknown_sizes += 1
+        else:
+            extra = _late(
+                comm, meeting, fabric, before, replay.draft.world, nccl, shortest
+            )
+            planned = _on(fabric, comm, replay.draft.world, nccl)
+            plans.append(
+                replace(planned, latency=planned.latency + extra)
+                if extra is not None
+                else planned
+            )
+    return tuple(plans), unknown_sizes
+
+
+def _on(fabric: Fabric, comm: Comm, world: int, nccl: Nccl) -> Plan:
+    # NCCL chooses the channels of a transfer by the size of its communicator: the peers are named after the pair.
+    extra = (
+        [r for r in range(world) if r not in comm.groups[0]]
+        if comm.op == "send"
+        else []
     )
+    members = [fabric.gpus[r] for r in (*comm.groups[0], *extra)]
+    return plan_collective(comm.op, comm.size, members, fabric, nccl, comm.in_place)
 
 
-def _slowdown(
-    replay: Replay, gpu: Gpu | None, told: Beside
-) -> Callable[[int, int], float]:
-    """Recorded kernels have the slowdown of recorded communication in them; only new communication slows them."""
-    if gpu is None:
-        return lambda kernel, channels: 1.0
-    sms, kernels = gpu.sms, replay.graph.kernels
-
-    @cache
-    def slow(kernel: Kernel, channels: int) -> float:
-        return told.slowdown(shaped(kernel), channels, sms)
-
-    return lambda kernel, channels: slow(kernels[kernel], channels)
+def _late(
+    comm: Comm,
+    meeting: Meeting,
+    fabric: Fabric,
+    before: Fabric,
+    world: int,
+    nccl: Nccl,
+    shortest: _Shortest,
+) -> float | None:
+    """Seconds that ranks which were not recorded come later than the recorded ones, as they would again; None: not."""
+    if not meeting.members or not meeting.missing:
+        return None
+    expected = max(
+        shortest.duration(meeting),
+        _on(before, comm, world, nccl).duration(before.links.bandwidth),
+    )
+    if meeting.duration <= LATE * expected:
+        return None
+    # Who is late by its kernels or host catches up while transfers take longer than they did.
+    longer = max(
+        0.0, _on(fabric, comm, world, nccl).duration(fabric.links.bandwidth) - expected
+    )
+    return max(0.0, meeting.duration - expected - longer)
 
 
 def as_recorded(comm: Comm, duration: float, channels: int = 0) -> Plan:
@@ -236,29 +258,34 @@ def as_recorded(comm: Comm, duration: float, channels: int = 0) -> Plan:
     )
 
 
-def _fastest(meetings: tuple[Meeting, ...]) -> Callable[[Meeting], float]:
-    """Shortest time that this job's collectives of a kind took, by size: there nobody was waited for."""
-    alike: dict[tuple[object, ...], float] = {}
-    rate: dict[tuple[object, ...], float] = {}
-    for m in meetings:
-        alike[m.op, m.ranks, m.size] = min(
-            alike.get((m.op, m.ranks, m.size), m.duration), m.duration
-        )
-        if m.size >= LARGE and m.duration > 0:
-            rate[m.op, m.ranks] = max(
-                rate.get((m.op, m.ranks), 0.0), m.size / m.duration
+@dataclass(frozen=True)
+class _Shortest:
+    """Shortest times that a job's collectives of a kind took, by size: there nobody was waited for."""
+
+    alike: Mapping[tuple[object, ...], float]
+    rate: Mapping[tuple[object, ...], float]
+
+    @classmethod
+    def of(cls, meetings: Sequence[Meeting]) -> _Shortest:
+        alike: dict[tuple[object, ...], float] = {}
+        rate: dict[tuple[object, ...], float] = {}
+        for m in meetings:
+            alike[m.op, m.ranks, m.size] = min(
+                alike.get((m.op, m.ranks, m.size), m.duration), m.duration
             )
+            if m.size >= LARGE and m.duration > 0:
+                rate[m.op, m.ranks] = max(
+                    rate.get((m.op, m.ranks), 0.0), m.size / m.duration
+                )
+        return cls(alike, rate)
 
-    def fastest(m: Meeting) -> float:
-        known = rate.get((m.op, m.ranks), 0.0)
-        bound = m.size / known if m.size >= LARGE and known > 0 else 0.0
+    def duration(self, m: Meeting) -> float:
+        """Seconds of a collective for which nobody is waited."""
+        shortest = self.alike[m.op, m.ranks, m.size]
+        rate = self.rate.get((m.op, m.ranks), 0.0)
         return (
-            min(alike[m.op, m.ranks, m.size], bound)
-            if bound
-            else alike[m.op, m.ranks, m.size]
+            min(shortest, m.size / rate) if m.size >= LARGE and rate > 0 else shortest
         )
-
-    return fastest
 
 
 def other_gpu(old: Gpu, new: Gpu, draft: Draft) -> Callable[[Node], float]:
@@ -284,8 +311,6 @@ def other_gpu(old: Gpu, new: Gpu, draft: Draft) -> Callable[[Node], float]:
 
 def together(gpu: Gpu, ranks: int) -> Callable[[Node], float]:
     """Factor on the kernels of a GPU that comes to work with others: lower clocks, and waiting for the slowest."""
-    from sim.predict import slowest_of
-
     slowest = slowest_of(ranks, gpu.spread)
     return lambda node: slowest * (gpu.crowded if node.family in ARITHMETIC else 1.0)
 

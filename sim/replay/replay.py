@@ -17,10 +17,10 @@ from sim.graph.kernel import Kernel
 from sim.replay.machine import (
     beside_communication,
     fabric_of,
-    machine,
     nccl_settings,
     other_gpu,
     recorded_gpu,
+    timed,
     together,
 )
 from workloads import traces
@@ -165,11 +165,12 @@ def replay_job(
     notes = dict(job.notes + draft.notes)
     if mode == "recorded":
         fabric = before = None
-    run = execute(
-        replay.graph,
-        machine(replay, fabric, before, nccl_settings(job, asked.nccl), notes),
-        steps=1,
+    played, unknown_sizes = timed(
+        replay, fabric, before, nccl_settings(job, asked.nccl)
     )
+    if unknown_sizes:
+        notes["collectives of unknown size, played as recorded"] = unknown_sizes
+    run = execute(played, steps=1)
     changed = (
         *draft.changes,
         *(

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from sim.engine.execution import Run
 from sim.errors import InputError, Mistake
+from sim.planning.planned import Planned
+from sim.spec.sections import Scenario
 from sim.storage.evidence import shares
 from sim.storage.saving import Checkpointing
 from sim.storage.systems import known
 from sim.units import format_bytes, format_duration
-
-if TYPE_CHECKING:
-    from sim.predict import Simulation
-    from sim.spec.sections import Scenario
 
 
 def mistakes_of(scenario: Scenario) -> list[Mistake]:
@@ -47,7 +46,7 @@ def mistakes_of(scenario: Scenario) -> list[Mistake]:
     return found
 
 
-def report_of(simulation: Simulation, step: float) -> dict[str, Any]:
+def report_of(planned: Planned, run: Run, step: float) -> dict[str, Any]:
     """What [checkpoint] costs, in s and bytes.
 
     `save_stall`: training stands still; `step_time_beside`: mean of the steps while the background writer works, and
@@ -58,7 +57,7 @@ def report_of(simulation: Simulation, step: float) -> dict[str, Any]:
     InputError
         If the storage has no room, cannot be reached, or a save takes longer than the interval.
     """
-    made = Checkpointing(simulation)
+    made = Checkpointing(planned, run)
     save, asked = made.save(), made.asked
     window = max(0.0, save.end - save.stall) if asked.mode in ("async", "peer") else 0.0
     # Work that the writer costs training: all of it while it holds the host, and a share on links that both use.

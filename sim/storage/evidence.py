@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import cache
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from sim.analysis.metrics import evidence_shares
-from sim.storage.systems import REQUEST, THREADS, System, read_table
+from sim.storage.systems import REQUEST, THREADS, System, host_table
 
 if TYPE_CHECKING:
     from sim.engine.storage import Leg
@@ -18,11 +16,6 @@ if TYPE_CHECKING:
 
 # Constants of sim/costs/checkpoint.toml behind each leg; where a leg has links, the slower of both binds it.
 OF_LEG = {"plan": ("plan",), "copy": ("copy", "fresh"), "serialise": ("serialise",)}
-
-
-@cache
-def _table() -> dict[str, Any]:
-    return read_table(Path(__file__).parents[1] / "costs" / "checkpoint.toml")
 
 
 def rests_on(
@@ -80,7 +73,7 @@ def _binding(
 def _worst(names: Sequence[str]) -> tuple[str, str, str]:
     """The least known of constants that work together."""
     order = ("measured", "fitted", "datasheet", "guess")
-    found = [(name, _table()[name][1], _table()[name][2]) for name in names]
+    found = [(name, host_table()[name][1], host_table()[name][2]) for name in names]
     return max(
         found, key=lambda one: order.index(one[1]), default=("nothing", "measured", "")
     )

@@ -4,21 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from sim.analysis.critical_path import IO, CriticalPath, Segment
+from sim.engine.execution import Run
 from sim.errors import InputError, Mistake
 from sim.graph.opgraph import SYNC
+from sim.planning.planned import Planned
 from sim.spec.load import sections_in_use
-from sim.storage.systems import known
+from sim.spec.sections import Scenario
+from sim.storage.systems import constants, known
 from workloads import dataload
 from workloads.dataload import Place, fed
-
-if TYPE_CHECKING:
-    from sim.predict import Simulation
-    from sim.spec.sections import Scenario
 
 
 def mistakes_of(scenario: Scenario) -> list[Mistake]:
@@ -31,12 +30,12 @@ def mistakes_of(scenario: Scenario) -> list[Mistake]:
     return wrong
 
 
-def with_data(simulation: Simulation, computed: float) -> dict[str, Any] | None:
+def with_data(planned: Planned, run: Run, computed: float) -> dict[str, Any] | None:
     """What reading data does to a step that computes for `computed` seconds; None without [dataload]."""
-    s = simulation.scenario
+    s = planned.scenario
     if "dataload" not in sections_in_use(s):
         return None
-    table = fed(s.dataload, s, computed, simulation.model, _place(simulation))
+    table = fed(s.dataload, s, computed, planned.model, _place(planned, run))
     return table | {"step_time_without": computed}
 
 
@@ -60,11 +59,8 @@ def path_with(
     return replace(path, segments=segments, end=end)
 
 
-def _place(simulation: Simulation) -> Place:
-    from sim.storage.saving import constants
-
-    s, fabric, run = simulation.scenario, simulation.fabric, simulation.run
-    gpus = simulation.gpus or fabric.gpus
+def _place(planned: Planned, run: Run) -> Place:
+    s, fabric, gpus = planned.scenario, planned.fabric, planned.gpus
     hosts = [fabric.host_of(gpu) for gpu in gpus]
     rows, usage = fabric.spread(fabric.nearest(gpus[0], "memory"), gpus[0])
     pinned = (
@@ -72,7 +68,7 @@ def _place(simulation: Simulation) -> Place:
         if len(rows)
         else constants()["copy"]
     )
-    programs = simulation.lowered.graph.programs
+    programs = planned.graph.programs
     done = max(
         float(run.end[i][0][p.kind != SYNC].max(initial=0.0))
         for i, p in enumerate(programs)

@@ -14,34 +14,25 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from functools import cache
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
+from sim.analysis.step_time import step_time
+from sim.engine.engine import execute
+from sim.engine.execution import Run
 from sim.engine.storage import Leg, play
 from sim.errors import InputError, Mistake
+from sim.planning.planned import Planned
 from sim.storage.evidence import rests_on
-from sim.storage.systems import REQUEST, THREADS, System, known, read_table
+from sim.storage.systems import REQUEST, THREADS, System, constants, known
 from sim.units import format_bytes
 from topologies.fabric.stores import Stores
 from workloads.checkpoint import Contents, contents, pieces
 
-if TYPE_CHECKING:
-    from sim.predict import Simulation
-
-
 PART = 2.0**23  # bytes of one part of an upload to an object store
 BESIDE = 512  # writers whose bytes are simulated one by one beside the steps
 BACKGROUND = 1e18  # bytes of a transfer that outlasts the steps beside it
-
-
-@cache
-def constants() -> dict[str, float]:
-    """Numbers of hosts and frameworks in SI units, by key."""
-    table = read_table(Path(__file__).parents[1] / "costs" / "checkpoint.toml")
-    return {name: float(entry[0]) for name, entry in table.items()}
 
 
 @dataclass(frozen=True)
@@ -60,22 +51,24 @@ class Save:
 
 
 class Checkpointing:
-    """The save of a simulated scenario."""
+    """The save of a step that was planned and executed."""
 
-    def __init__(self, simulation: Simulation) -> None:
-        self.simulation, self.scenario = simulation, simulation.scenario
+    def __init__(self, planned: Planned, run: Run) -> None:
+        self.planned, self.run, self.scenario = planned, run, planned.scenario
         self.asked = replace(
             self.scenario.checkpoint, mode=self.scenario.checkpoint.mode or "rank0"
         )
         self.system: System = known(
             self.asked.storage or "nvme", self.scenario.where, "checkpoint.storage"
         )
-        self.gpus = simulation.gpus or simulation.fabric.gpus
-        world = simulation.lowered.layout.world
-        self.holds: Contents = contents(
-            self.scenario, simulation.lowered.parameters, world
+        self.gpus, self.fabric, self.world = (
+            planned.gpus,
+            planned.fabric,
+            planned.lowered.layout.world,
         )
-        self.world, self.fabric = world, simulation.fabric
+        self.holds: Contents = contents(
+            self.scenario, planned.lowered.parameters, self.world
+        )
         s = self.system
         self.stores = Stores(
             self.fabric, s.name, s.attach, {"read": s.read, "write": s.write}, s.client
@@ -337,7 +330,7 @@ class Checkpointing:
         ]
         used = np.unique(
             np.concatenate(
-                [p.links for p in self.simulation.run.plans if p.size > 0]
+                [p.links for p in self.planned.plans if p.size > 0]
                 or [np.empty(0, int)]
             )
         )
@@ -348,18 +341,8 @@ class Checkpointing:
         return self._rerun([replace(leg, size=BACKGROUND) for leg in legs], step, hosts)
 
     def _rerun(self, legs: list[Leg], step: float, hosts: float) -> float:
-        from sim.analysis.report import step_time
-        from sim.engine.engine import execute
-        from sim.predict import machine
-
-        s = self.simulation
-        run_on = machine(
-            s.scenario, s.lowered.graph, s.fabric, s.gpu, s.gpus or None, s.chains
+        background = tuple(leg.plan for leg in legs)
+        beside = replace(
+            self.planned, bandwidth=self._in_front(hosts), background=background
         )
-        run_on = replace(
-            run_on,
-            bandwidth=self._in_front(hosts),
-            background=tuple(leg.plan for leg in legs),
-        )
-        run = execute(s.lowered.graph, run_on, s.run.end[0].shape[0])
-        return max(step, step_time(replace(s, run=run)))
+        return max(step, step_time(beside, execute(beside, self.run.steps)))

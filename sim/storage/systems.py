@@ -302,3 +302,14 @@ def render(system: System, threads: int = THREADS) -> str:
         ),
     ]
     return "\n".join(lines)
+
+
+@cache
+def host_table() -> dict[str, Any]:
+    """Numbers of hosts and frameworks that save and load, with grades and sources: `sim/costs/checkpoint.toml`."""
+    return read_table(Path(__file__).parents[1] / "costs" / "checkpoint.toml")
+
+
+def constants() -> dict[str, float]:
+    """The same in SI units, by key."""
+    return {name: float(entry[0]) for name, entry in host_table().items()}

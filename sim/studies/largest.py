@@ -206,11 +206,11 @@ def _beside(
 ) -> dict[int, dict[str, float]]:
     """Bytes beside the allocator's of a step with few microbatches of so many samples."""
     from sim.analysis.memory import outside
-    from sim.predict import simulate
+    from sim.predict import plan
 
     few = (
         scenario.parallel.pp * max(1, scenario.parallel.vpp)
         if scenario.parallel.pp > 1
         else 1
     )
-    return outside(simulate(with_samples(scenario, samples, few), fabric=fabric))
+    return outside(plan(with_samples(scenario, samples, few), fabric))

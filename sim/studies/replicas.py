@@ -9,57 +9,48 @@ import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from sim import progress
+from sim.analysis.step_time import step_time
 from sim.engine.engine import execute
 from sim.planning.noise import jitter_of, noise_of
+from sim.planning.planned import Planned
 from sim.reliability.statistics import CONFIDENCE, interval_of
 from sim.units import format_duration
-
-if TYPE_CHECKING:
-    from sim.predict import Simulation
 
 PERCENTILES = (5, 25, 50, 75, 95, 99)
 
 
 def replicas_of(
-    simulation: Simulation, step: float, replicas: int, seed: int
+    planned: Planned, steps: int, step: float, replicas: int, seed: int
 ) -> dict[str, Any]:
-    """Step times of the replicas (s, in their order) and what they amount to; `step` is without noise."""
-    times = step_times(simulation, step, replicas, seed)
+    """Step times of the replicas (s, in their order) and what they amount to; `step` is without noise.
+
+    Each executes as many `steps` as the run without noise.
+    """
+    times = step_times(planned, steps, step, replicas, seed)
     return summary(times, step, seed) | {
-        "jitter": jitter_of(
-            simulation.scenario.faults, simulation.scenario.where
-        ).to_dict(),
+        "jitter": jitter_of(planned.scenario.faults, planned.scenario.where).to_dict(),
         "step_times": times,
     }
 
 
 def step_times(
-    simulation: Simulation, step: float, replicas: int, seed: int
+    planned: Planned, steps: int, step: float, replicas: int, seed: int
 ) -> list[float]:
     """The step time of every replica, s."""
-    from sim.analysis import report
-    from sim.predict import machine
-
-    s, graph, steps = (
-        simulation,
-        simulation.lowered.graph,
-        simulation.run.end[0].shape[0],
-    )
-    jitter = jitter_of(s.scenario.faults, s.scenario.where)
+    jitter = jitter_of(planned.scenario.faults, planned.scenario.where)
     if jitter.silent:
         return [step] * replicas  # without noise every run is the plain one
-    quiet = machine(s.scenario, graph, s.fabric, s.gpu, s.gpus or None, s.chains)
-    found = []
+    times = []
     for at in progress.track(range(replicas), "replicas"):
-        noise = noise_of(jitter, graph, quiet.duration, steps, (seed, at))
-        run = execute(graph, replace(quiet, noise=noise), steps)
-        found.append(report.step_time(replace(s, run=run)))
-    return found
+        noise = noise_of(jitter, planned.graph, planned.durations, steps, (seed, at))
+        noisy = replace(planned, noise=noise)
+        times.append(step_time(noisy, execute(noisy, steps)))
+    return times
 
 
 def summary(times: Sequence[float], step: float, seed: int) -> dict[str, Any]:

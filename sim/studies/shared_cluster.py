@@ -11,11 +11,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from sim.analysis import metrics
-from sim.analysis.prediction import Link, Result, finite
-from sim.analysis.report import result_of, step_times
+from sim.analysis.prediction import Link, Prediction, finite
+from sim.analysis.report import report
+from sim.analysis.step_time import median, step_times
 from sim.engine.engine import Run, execute, execute_together
 from sim.errors import InputError, Mistake
-from sim.predict import STEPS, Prepared, load_fabric, prepare
+from sim.planning.planned import Planned
+from sim.predict import STEPS, load_fabric, plan
 from sim.spec.placing import placements
 
 if TYPE_CHECKING:
@@ -41,7 +43,7 @@ class Together:
         What a reader has to know, such as a job that ended early.
     """
 
-    results: Mapping[str, Result]
+    results: Mapping[str, Prediction]
     alone: Mapping[str, float]
     links: tuple[Link, ...]
     notes: tuple[str, ...] = ()
@@ -83,23 +85,17 @@ def predict(scenario: Scenario) -> Together:
         With every mistake in every job; or if two want the same GPU.
     """
     fabric = load_fabric(scenario)
-    jobs = _prepared(scenario, fabric)
-    alone = [
-        _step(job, execute(job.lowered.graph, job.machine, STEPS - 1 + MEASURED))
-        for job in jobs
-    ]
+    jobs = _planned(scenario, fabric)
+    alone = [_alone(job) for job in jobs]
     runs, early = _steady(jobs, alone, _starts(jobs, alone))
     end = min(_marks(job, run)[-1] for job, run in zip(jobs, runs, strict=True))
     results = {}
     for job, run in zip(jobs, runs, strict=True):
         window = _window(job, run, end)
-        simulation = job.simulation(_cut(run, window[1] + 1))
-        steps = {
-            member: float(np.median(times[window[0] : window[1] + 1]))
-            for rank, times in step_times(job.lowered.graph, simulation.run).items()
-            for member in job.lowered.graph.represents[rank]
-        }
-        results[job.scenario.name] = result_of(simulation, by_rank=steps)
+        measured = _cut(run, window[1] + 1)
+        results[job.scenario.name] = report(
+            job, measured, by_rank=_by_rank(job, measured, window[0])
+        )
     notes = tuple(
         f"{name} ended before the others had been measured: its steps are too many"
         for name in early
@@ -109,15 +105,15 @@ def predict(scenario: Scenario) -> Together:
     )
 
 
-def _prepared(scenario: Scenario, fabric: Fabric) -> list[Prepared]:
+def _planned(scenario: Scenario, fabric: Fabric) -> list[Planned]:
     placed = placements(scenario, fabric)
-    made: list[Prepared] = []
+    made: list[Planned] = []
     mistakes: list[Mistake] = []
     for job, gpus in zip(scenario.jobs, placed, strict=True):
         routed = replace(fabric.routing, pxn=not job.nccl.pxn_disable)
         try:
             made.append(
-                prepare(
+                plan(
                     job,
                     fabric if routed == fabric.routing else fabric.with_routing(routed),
                     gpus,
@@ -130,7 +126,7 @@ def _prepared(scenario: Scenario, fabric: Fabric) -> list[Prepared]:
     return made
 
 
-def _starts(jobs: Sequence[Prepared], alone: Sequence[float]) -> list[float]:
+def _starts(jobs: Sequence[Planned], alone: Sequence[float]) -> list[float]:
     """When each job begins: as it says, else dealt out over a step.
 
     Jobs of one step time that begin at one instant would compute and communicate together for ever, which no two jobs
@@ -143,7 +139,7 @@ def _starts(jobs: Sequence[Prepared], alone: Sequence[float]) -> list[float]:
 
 
 def _steady(
-    jobs: Sequence[Prepared], alone: Sequence[float], starts: Sequence[float]
+    jobs: Sequence[Planned], alone: Sequence[float], starts: Sequence[float]
 ) -> tuple[tuple[Run, ...], list[str]]:
     """Runs in which every job has done its steps while all others went on, and the names of those that did not.
 
@@ -151,8 +147,7 @@ def _steady(
     """
     least = STEPS - 1 + MEASURED
     most = [
-        max(least, MOST_OPERATIONS // sum(map(len, job.lowered.graph.programs)))
-        for job in jobs
+        max(least, MOST_OPERATIONS // sum(map(len, job.graph.programs))) for job in jobs
     ]
     horizon = max(
         start + least * time for start, time in zip(starts, alone, strict=True)
@@ -164,7 +159,7 @@ def _steady(
     while True:
         runs = execute_together(
             [
-                (job.lowered.graph, job.machine, n, start)
+                (job, n, start)
                 for job, n, start in zip(jobs, counts, starts, strict=True)
             ]
         )
@@ -181,14 +176,14 @@ def _steady(
             )
 
 
-def _marks(job: Prepared, run: Run) -> np.ndarray:
+def _marks(job: Planned, run: Run) -> np.ndarray:
     """When each step had ended on all ranks (steps,)."""
-    ends = [np.cumsum(times) for times in step_times(job.lowered.graph, run).values()]
+    ends = [np.cumsum(times) for times in step_times(job.graph, run).values()]
     marks: np.ndarray = np.max(ends, axis=0)
     return marks
 
 
-def _window(job: Prepared, run: Run, end: float) -> tuple[int, int]:
+def _window(job: Planned, run: Run, end: float) -> tuple[int, int]:
     """First and last step to measure: after the start, and while every job was still at work."""
     marks = _marks(job, run)
     last = max(
@@ -197,16 +192,23 @@ def _window(job: Prepared, run: Run, end: float) -> tuple[int, int]:
     return STEPS - 1, min(last, len(marks) - 1)
 
 
-def _step(job: Prepared, run: Run) -> float:
-    """Median over steps and ranks, as for jobs that run together."""
-    return float(
-        np.median(
-            [
-                times[STEPS - 1 :]
-                for times in step_times(job.lowered.graph, run).values()
-            ]
-        )
-    )
+def _alone(job: Planned) -> float:
+    """Seconds of a job's step with the cluster to itself, as of jobs that run together."""
+    run = execute(job, STEPS - 1 + MEASURED)
+    return median(_by_rank(job, run, STEPS - 1).values())
+
+
+def _by_rank(job: Planned, run: Run, first: int) -> dict[int, float]:
+    """Seconds of a step of every rank: the median over its steps from the `first` on."""
+    steps = {
+        rank: median(times[first:])
+        for rank, times in step_times(job.graph, run).items()
+    }
+    return {
+        member: time
+        for rank, time in steps.items()
+        for member in job.graph.represents[rank]
+    }
 
 
 def _cut(run: Run, steps: int) -> Run:

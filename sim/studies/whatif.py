@@ -9,18 +9,19 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from sim import progress
 from sim.analysis.critical_path import IO
+from sim.analysis.prediction import Prediction
+from sim.analysis.step_time import step_time
+from sim.analysis.uncertainty import difference
 from sim.errors import InputError, Mistake, unknown
+from sim.planning.planned import Planned
+from sim.predict import execute, load_fabric, plan, reported
+from sim.spec.sections import Scenario
 from topologies.edit.overrides import with_overrides
-
-if TYPE_CHECKING:
-    from sim.analysis.prediction import Result
-    from sim.predict import Simulation
-    from sim.spec.sections import Scenario
-    from topologies.fabric import Fabric
+from topologies.fabric import Fabric
 
 Table = dict[str, Any]
 FACTORS = (0.5, 2.0)
@@ -29,7 +30,7 @@ MOST = 64
 
 
 def compare(base: Table, changed: Table) -> Table:
-    """Base against changed, from two `Result.to_dict()`; times in seconds, `speedup` > 1 is faster."""
+    """Base against changed, from two `Prediction.to_dict()`; times in seconds, `speedup` > 1 is faster."""
     before, after = float(base["step_time"]), float(changed["step_time"])
     one, other = _part(base), _part(changed)
     names = {**one["breakdown"], **other["breakdown"]}
@@ -48,8 +49,6 @@ def compare(base: Table, changed: Table) -> Table:
 
 def _interval(base: Table, changed: Table) -> Table | None:
     """Interval of the difference, s: errors of what both rest on cancel. None where a result has none."""
-    from sim.analysis.uncertainty import difference
-
     one, other = base.get("uncertainty"), changed.get("uncertainty")
     return difference(one, other) if one and other else None
 
@@ -82,21 +81,15 @@ def render(comparison: Table) -> str:
 
 
 class Changes:
-    """A scenario's prediction, and those of changed clusters, with as little done again as possible."""
+    """A scenario's planned step, and those of changed clusters, with as little done again as possible."""
 
-    def __init__(self, scenario: Scenario, base: Simulation | None = None) -> None:
-        from sim.predict import simulate
-
+    def __init__(self, scenario: Scenario, base: Planned | None = None) -> None:
         self.scenario = scenario
-        self.base: Simulation = base or simulate(
-            scenario, fabric=self.fabric(scenario.cluster.set)
-        )
+        self.base: Planned = base or plan(scenario, self.fabric(scenario.cluster.set))
 
     @cached_property
     def _cluster(self) -> Fabric:
         """The cluster as its file has it."""
-        from sim.predict import load_fabric
-
         return load_fabric(
             replace(self.scenario, cluster=replace(self.scenario.cluster, set={}))
         )
@@ -105,19 +98,15 @@ class Changes:
         """The scenario's cluster with links and GPUs changed."""
         return with_overrides(self._cluster, overrides) if overrides else self._cluster
 
-    def simulate(self, more: Mapping[str, str]) -> Simulation:
+    def with_cluster(self, more: Mapping[str, str]) -> Planned:
         """The scenario with further changes of its cluster, on top of its own."""
-        from sim.predict import simulate
-
         fabric = with_overrides(self.base.fabric, more)
-        return simulate(self.scenario, fabric=fabric, lowered=self.base.lowered)
+        return plan(self.scenario, fabric, lowered=self.base.lowered)
 
-    def of(self, scenario: Scenario) -> Simulation:
+    def of(self, scenario: Scenario) -> Planned:
         """Another scenario; what it has in common with this one is not made again."""
-        from sim.predict import simulate
-
         if replace(scenario.cluster, set={}) != replace(self.scenario.cluster, set={}):
-            return simulate(scenario)
+            return plan(scenario)
         same = (
             replace(
                 scenario, cluster=self.scenario.cluster, measured=self.scenario.measured
@@ -125,23 +114,16 @@ class Changes:
             == self.scenario
         )
         lowered = self.base.lowered if same else None
-        return simulate(
-            scenario, fabric=self.fabric(scenario.cluster.set), lowered=lowered
-        )
+        return plan(scenario, self.fabric(scenario.cluster.set), lowered=lowered)
 
 
 def results(
     base: Scenario, changed: Scenario, prices: bool = True
-) -> tuple[Result, Result]:
+) -> tuple[Prediction, Prediction]:
     """Both predictions, with shadow prices where the cluster is small enough."""
-    from sim.analysis.report import result_of
-    from sim.analysis.shadow_prices import affordable, shadow_prices
-
     changes = Changes(base)
-    found = [changes.base, changes.of(changed)]
     one, other = (
-        result_of(s, shadow_prices(s) if prices and affordable(s) else None)
-        for s in found
+        reported(p, execute(p), prices) for p in (changes.base, changes.of(changed))
     )
     return one, other
 
@@ -245,11 +227,11 @@ def tornado(
     scenario: Scenario,
     each: Sequence[str],
     factors: Sequence[float] = FACTORS,
-    base: Simulation | None = None,
+    base: Planned | None = None,
 ) -> Table:
     """The step with every element at each of the factors, the largest effect first; times in seconds.
 
-    `base`: the scenario's own simulation, where it is there already.
+    `base`: the scenario's own step, where it was planned before.
     """
     changes = Changes(scenario, base)
     world = changes.base.lowered.layout.world
@@ -258,20 +240,22 @@ def tornado(
             pair for word in each for pair in elements(changes.base.fabric, word, world)
         )
     )
-    return {**_effects(changes, wanted, factors), "each": list(each)}
+    before = step_time(changes.base, execute(changes.base))
+    return {**_effects(changes, before, wanted, factors), "each": list(each)}
 
 
 def _effects(
-    changes: Changes, wanted: Sequence[tuple[str, str]], factors: Sequence[float]
+    changes: Changes,
+    before: float,
+    wanted: Sequence[tuple[str, str]],
+    factors: Sequence[float],
 ) -> Table:
-    from sim.analysis.report import step_time
-
-    before = step_time(changes.base)
     rows = []
     for name, key in progress.track(wanted, "what-ifs"):
         found = []
         for factor in factors:
-            after = step_time(changes.simulate({key: f"{factor:g}x"}))
+            changed = changes.with_cluster({key: f"{factor:g}x"})
+            after = step_time(changed, execute(changed))
             found.append(
                 {"factor": factor, "step_time": after, "difference": after - before}
             )
@@ -293,19 +277,18 @@ SPENT, MOST_UNASKED = 28_000, 6
 
 
 def short_tornado(
-    scenario: Scenario, result: Result, factors: Sequence[float] = FACTORS
+    scenario: Scenario,
+    result: Prediction,
+    base: Planned | None = None,
+    factors: Sequence[float] = FACTORS,
 ) -> Table:
     """The what-ifs that a report has unasked: the GPU and the links that matter most, as many as `SPENT` allows.
 
     Of a large step they are at twice alone; of a larger one none are simulated, and the table has the effect of 1 %
-    more of every kind of link to first order.
+    more of every kind of link to first order. `base`: the scenario's own step, where it was planned before.
     """
-    simulation = result.source
-    if simulation is None:
-        return {}
-    cost = sum(map(len, simulation.lowered.graph.programs)) + len(
-        simulation.fabric.links
-    )
+    changes = Changes(scenario, base)
+    cost = changes.base.graph.operations + len(changes.base.fabric.links)
     most = int(SPENT / cost)
     if most < len(factors):
         return _first_order(result)
@@ -314,10 +297,10 @@ def short_tornado(
     note = (
         "More, latencies and other elements too: prestep run --report FILE --each all."
     )
-    return {**_effects(Changes(scenario, simulation), chosen, tried), "note": note}
+    return {**_effects(changes, result.step_time, chosen, tried), "note": note}
 
 
-def _unasked(result: Result) -> list[tuple[str, str]]:
+def _unasked(result: Prediction) -> list[tuple[str, str]]:
     """The GPU's speed, then kinds of links by what they are worth (by how busy they are, where that is not known)."""
     worth = {kind.kind: abs(kind.shadow_price or 0.0) for kind in result.link_kinds}
     busy = {kind.kind: kind.held for kind in result.link_kinds}
@@ -331,7 +314,7 @@ def _unasked(result: Result) -> list[tuple[str, str]]:
     return [gpu[0], *links[:1], gpu[1], *links[1:]]
 
 
-def _first_order(result: Result) -> Table:
+def _first_order(result: Prediction) -> Table:
     """A table as of `tornado` for 1 % more: of links by their shadow prices, else by the time on the critical path."""
     spent: dict[str, float] = {}
     for part in (

@@ -15,8 +15,8 @@ import pytest
 from sim.collectives import table
 from sim.costs import Kernel
 from sim.costs.gpu import Gpu, load
-from sim.predict import Simulation, simulate
 from sim.spec.load import load_scenario
+from tests.executed import Executed, executed
 from topologies import load_cluster
 
 HERE = Path(__file__).parent
@@ -44,8 +44,8 @@ def gate(case: str, found: dict[str, int]) -> None:
 def test_a_prediction(benchmark: Any, name: str) -> None:
     """A bundled scenario from its file to an executed run of three steps."""
 
-    def run() -> Simulation:
-        return simulate(load_scenario(SCENARIOS / f"{name}.toml"))
+    def run() -> Executed:
+        return executed(load_scenario(SCENARIOS / f"{name}.toml"))
 
     done = benchmark.pedantic(run, rounds=3, warmup_rounds=1)
     graph = done.lowered.graph

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from sim.collectives.plan import Plan
-from sim.engine.engine import Machine
+from sim.engine.engine import Timed
 from sim.graph.kernel import Kernel
 from sim.graph.opgraph import COMM, KERNEL, SYNC, Comm, OpGraph, Program
 
@@ -84,7 +84,7 @@ def _program(
 
 
 def all_reduce(ranks: Sequence[int] = (0, 1), size: float = 10.0) -> Comm:
-    """One that takes `size` microseconds on `machine`, after its latency of 1."""
+    """One that takes `size` microseconds in `timed`, after its latency of 1."""
     return Comm("all_reduce", size, (tuple(ranks),), "dp", len(ranks))
 
 
@@ -105,20 +105,21 @@ def _plan(comm: Comm, channels: int) -> Plan:
     )
 
 
-def machine(made: OpGraph, **changes: Any) -> Machine:
+def timed(made: OpGraph, **changes: Any) -> Timed:
     """Kernels as long as they say; one link of a byte per microsecond; gaps of 1 and launches of 2 microseconds."""
     channels = changes.pop("channels", 4)
     values: dict[str, Any] = {
-        "duration": np.array([k.shape[0] * 1e-9 for k in made.kernels]),
+        "graph": made,
+        "durations": np.array([k.shape[0] * 1e-9 for k in made.kernels]),
         "slowdown": _never,
-        "plan": lambda comm: _plan(comm, channels),
+        "plans": tuple(_plan(comm, channels) for comm in made.comms),
         "bandwidth": np.array([1 / US]),
         "contention": 1.0,
         "kernel_gap": 1 * US,
         "launch_latency": 2 * US,
         "scale": {},
     }
-    return Machine(**{**values, **changes})
+    return Timed(**{**values, **changes})
 
 
 def _never(kernel: int, channels: int) -> float:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sim.analysis.prediction import Link, Memory, Result
+from sim.analysis.prediction import Link, Memory, Prediction
 from sim.analysis.timeline import Timeline
 
 US = 1e-6
@@ -77,7 +77,7 @@ def timeline(ranks: int = 1, steps: int = 1, period: float = 400.0) -> Timeline:
     return Timeline.build(op=range(len(rows)), channels=24, **columns)
 
 
-def result(**changes: Any) -> Result:
+def result(**changes: Any) -> Prediction:
     """A result around `timeline`."""
     values: dict[str, Any] = {
         "step_time": 333e-6,
@@ -102,4 +102,4 @@ def result(**changes: Any) -> Result:
         "measured": 330e-6,
         "timeline": timeline(),
     }
-    return Result(**{**values, **changes})
+    return Prediction(**{**values, **changes})

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from sim.analysis.critical_path import CriticalPath, critical_path
 from sim.engine.engine import execute
-from tests.sim.graphs import US, Op, all_reduce, graph, machine
+from tests.sim.graphs import US, Op, all_reduce, graph, timed
 
 
 def path_of(
@@ -20,7 +20,7 @@ def path_of(
     limit: int = 1024,
 ) -> CriticalPath:
     made = graph(ranks, comms or [], limit)  # type: ignore[arg-type]
-    return critical_path(made, execute(made, machine(made), steps))
+    return critical_path(made, execute(timed(made), steps))
 
 
 def seconds(path: CriticalPath, kind: str) -> float:

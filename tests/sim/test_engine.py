@@ -14,14 +14,14 @@ from sim.analysis.report import timeline_of
 from sim.analysis.timeline import check
 from sim.engine.engine import Run, Stuck, execute
 from sim.graph.opgraph import Comm, OpGraph
-from tests.sim.graphs import US, Op, all_reduce, beside, graph, machine
+from tests.sim.graphs import US, Op, all_reduce, beside, graph, timed
 
 few = settings(max_examples=25, deadline=None)
 REL = 1e-9
 
 
 def run(made: OpGraph, steps: int = 1, **changes: Any) -> Run:
-    return execute(made, machine(made, **changes), steps)
+    return execute(timed(made, **changes), steps)
 
 
 def times(done: Run, rank: int = 0, step: int = 0) -> list[tuple[float, float]]:
@@ -197,8 +197,8 @@ def test_a_sender_is_done_when_the_rest_is_in_its_buffers(buffered: float) -> No
     """Of 10 bytes the last `buffered` may still be on their way; the link carries all, and the receiver has them last."""
     both = [[Op("nccl", comms=(0,)), Op("nccl", work=5.0)] for _ in (0, 1)]
     made = graph(both, [Comm("send", 10.0, ((0, 1),), "pp", 2)])
-    plain = machine(made).plan
-    done = run(made, plan=lambda comm: replace(plain(comm), buffered=buffered))
+    plans = tuple(replace(plan, buffered=buffered) for plan in timed(made).plans)
+    done = run(made, plans=plans)
     assert times(done, 0)[0] == (2, 2 + 1 + 10 - buffered)
     assert times(done, 1)[0] == (2, 13)
     assert times(done, 0)[1][0] == 14 - buffered
@@ -259,7 +259,7 @@ def test_a_kernel_may_end_just_when_one_collective_follows_another(more: float) 
         Op(work=7),
     ]
     made = graph([ops], [all_reduce((0,))] * 2)
-    done = run(made, duration=np.array([7 * US + more]))
+    done = run(made, durations=np.array([7 * US + more]))
     assert times(done)[:2] == [(2, 13), (13, 24)]
     assert done.end[0][0, 2:] == pytest.approx(
         [13 * US + more, 21 * US + 2 * more], rel=1e-6
@@ -271,7 +271,7 @@ def test_a_kernel_may_end_just_when_one_collective_follows_another(more: float) 
 def test_interference_makes_nothing_shorter(made: OpGraph, factor: float) -> None:
     """No kernel is faster than alone, and no communication faster than latency and bytes."""
     done = run(made, 1, slowdown=lambda kernel, channels: factor, contention=factor)
-    alone = machine(made).duration
+    alone = timed(made).durations
     for p, start, end in zip(made.programs, done.start, done.end, strict=True):
         kernels = p.kind == 0
         took = (end - start)[0, kernels]

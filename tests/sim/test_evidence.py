@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from sim.analysis.evidence import _plan_reasons
-from sim.analysis.prediction import Fallback, Result
+from sim.analysis.prediction import Fallback, Prediction
 from sim.costs import Kernel, load_gpu
 from sim.costs.interference import is_known, slowdown
 from sim.predict import predict
@@ -22,7 +22,7 @@ PLAIN = {"name": "llama3-125m-plain", "layers": 2}
 
 def run(
     model: Mapping[str, Any], cluster: Mapping[str, Any], **parallel: Any
-) -> Result:
+) -> Prediction:
     training = (
         {"micro_batch": 4, "seq_len": 2048} if model is PLAIN else {"micro_batch": 64}
     )
@@ -35,7 +35,7 @@ def run(
     return predict(parse_scenario(tables, "fallbacks.toml"))
 
 
-def found(result: Result) -> dict[str, Fallback]:
+def found(result: Prediction) -> dict[str, Fallback]:
     return {fallback.what: fallback for fallback in result.fallbacks}
 
 

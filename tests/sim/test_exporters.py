@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sim.analysis.prediction import Memory, Result
+from sim.analysis.prediction import Memory, Prediction
 from sim.analysis.timeline import SPANS
 from sim.errors import InputError, PrestepError
 from sim.exporters import chrome_trace, markdown, name_for, parquet, terminal, write
@@ -248,7 +248,9 @@ def test_out_of_memory_is_said_aloud() -> None:
 
 def test_a_bare_result_renders() -> None:
     """Only the times are needed."""
-    bare = Result(1.0, {0: 1.0}, 10.0, float("nan"), 0.0, dict.fromkeys(EXPECTED, 0.0))
+    bare = Prediction(
+        1.0, {0: 1.0}, 10.0, float("nan"), 0.0, dict.fromkeys(EXPECTED, 0.0)
+    )
     assert "1 s" in terminal.render(bare) and "| step time | 1 s |" in markdown.render(
         bare
     )

@@ -7,12 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sim.analysis.report import result_of, step_time
 from sim.costs import Kernel, load_gpu
 from sim.costs.changed import AS_MODEL, Speed, changed
 from sim.planning.fleet import fleet_of
-from sim.predict import Simulation, simulate
 from sim.spec.load import parse_scenario
+from tests.executed import Executed, executed, reported, step_time
 from topologies import load_cluster
 from workloads.torch import lower as lowering
 
@@ -31,7 +30,7 @@ MODEL = {
 
 def run(
     *, parallel: dict[str, Any] | None = None, name: str = "h200-host-4", **changes: str
-) -> Simulation:
+) -> Executed:
     """A small step with GPUs changed: `gpu0_flops` is written `gpu[0].flops`."""
     overrides = {key.replace("__", "."): value for key, value in changes.items()}
     overrides = {
@@ -44,7 +43,7 @@ def run(
         "training": {"seq_len": 2048, "micro_batch": 4},
         "parallel": parallel or {"dp": 4, "data_parallel": "fsdp"},
     }
-    return simulate(parse_scenario(tables, "fleet"))
+    return executed(parse_scenario(tables, "fleet"))
 
 
 @pytest.mark.parametrize("factor", [0.5, 0.8, 1.25, 2.0])
@@ -98,7 +97,7 @@ def test_one_slow_gpu_is_simulated_beside_one_of_the_others() -> None:
     one, every, base = run(gpu2__clock="0.5x"), run(gpu__clock="0.5x"), run()
     assert {r: len(m) for r, m in one.lowered.graph.represents.items()} == {0: 3, 2: 1}
     assert step_time(base) < step_time(one) <= step_time(every) * (1 + 1e-9)
-    assert sorted(result_of(one).step_time_by_rank) == [0, 1, 2, 3]
+    assert sorted(reported(one).step_time_by_rank) == [0, 1, 2, 3]
 
 
 @pytest.mark.parametrize(
@@ -120,14 +119,14 @@ def test_partly_folded_and_unfolded_agree(
     )
     assert step_time(folded) == pytest.approx(step_time(unfolded), rel=1e-9)
     assert folded.run.carried == pytest.approx(unfolded.run.carried, rel=1e-9)
-    assert result_of(folded).mfu == pytest.approx(result_of(unfolded).mfu, rel=1e-9)
+    assert reported(folded).mfu == pytest.approx(reported(unfolded).mfu, rel=1e-9)
 
 
 def test_unlike_gpus_in_a_tensor_parallel_group_unfold_every_rank() -> None:
     """They wait for each other inside every layer."""
     slow = run(parallel={"tp": 4}, gpu1__flops="0.05x")
     assert len(slow.lowered.graph.programs) == 4
-    assert result_of(slow).mfu < result_of(run(parallel={"tp": 4})).mfu
+    assert reported(slow).mfu < reported(run(parallel={"tp": 4})).mfu
 
 
 def test_a_gpu_that_no_rank_uses_changes_nothing() -> None:
@@ -135,7 +134,7 @@ def test_a_gpu_that_no_rank_uses_changes_nothing() -> None:
     two = {"dp": 2, "data_parallel": "fsdp"}
     tables = {"model": MODEL, "training": {"micro_batch": 4}, "parallel": two}
     steps = [
-        simulate(
+        executed(
             parse_scenario(
                 {"cluster": {"name": "h200-host-4", "gpus": 2, "set": s}, **tables},
                 "two",

@@ -15,7 +15,7 @@ from click.testing import CliRunner
 
 import cli
 from sim.analysis import metrics
-from sim.analysis.prediction import Result
+from sim.analysis.prediction import Prediction
 from sim.exporters import chrome_trace, html
 from sim.exporters._html.network import heat
 from sim.predict import predict
@@ -26,7 +26,7 @@ EXAMPLES = Path(cli.__file__).parent / "examples"
 
 
 @pytest.fixture(scope="module")
-def pipeline() -> Result:
+def pipeline() -> Prediction:
     return predict(
         load_scenario(
             EXAMPLES / "pipeline-zero-bubble.toml",
@@ -62,7 +62,7 @@ class Balanced(HTMLParser):
         assert self.open.pop() == tag
 
 
-def test_the_page_is_well_formed_and_loads_nothing(pipeline: Result) -> None:
+def test_the_page_is_well_formed_and_loads_nothing(pipeline: Prediction) -> None:
     """Tags close, ids are unique, and no address is in it."""
     page = html.render(pipeline)
     parser = Balanced()
@@ -81,7 +81,7 @@ def test_the_page_is_well_formed_and_loads_nothing(pipeline: Result) -> None:
         assert section in parser.ids
 
 
-def test_spans_of_the_timeline_are_those_of_the_step(pipeline: Result) -> None:
+def test_spans_of_the_timeline_are_those_of_the_step(pipeline: Prediction) -> None:
     """Starts, durations and names of every span of the last step come back from the page's data."""
     found = data(html.render(pipeline), "gantt-data")
     assert pipeline.timeline is not None
@@ -94,15 +94,15 @@ def test_spans_of_the_timeline_are_those_of_the_step(pipeline: Result) -> None:
         assert ends.max() <= found["length"] + 1 and min(row["d"]) >= 0
 
 
-def test_heat_carries_the_bytes_that_the_links_carried(pipeline: Result) -> None:
+def test_heat_carries_the_bytes_that_the_links_carried(pipeline: Prediction) -> None:
     """Use times bandwidth times time, over all links, is what the run carried in the window."""
-    source = pipeline.source
-    assert source is not None and pipeline.timeline is not None
-    whole = (0.0, source.run.finished)
-    found = heat(source, whole)
+    details = pipeline.details
+    assert details is not None and pipeline.timeline is not None
+    end = float(pipeline.timeline["end"].max())
+    found = heat(details, (0.0, end))
     sizes = found.mean.mean(axis=1)
     used = metrics.link_utilisation(
-        source.run.carried, source.fabric.links.bandwidth, source.run.finished
+        details.carried, details.fabric.links.bandwidth, end
     )
     assert found.busiest.mean(axis=1).max() == pytest.approx(used.max(), rel=1e-6)
     assert (found.mean <= found.busiest.max() + 1e-9).all() and (
@@ -111,7 +111,7 @@ def test_heat_carries_the_bytes_that_the_links_carried(pipeline: Result) -> None
     assert found.busiest.max() <= 1 + 1e-9
 
 
-def test_ranks_that_are_alike_are_one_row(pipeline: Result) -> None:
+def test_ranks_that_are_alike_are_one_row(pipeline: Prediction) -> None:
     """What the rows stand for is all ranks, however they are folded."""
     scenario = load_scenario(EXAMPLES / "1b-ddp.toml", ["model.layers=2"])
     found = data(html.render(predict(scenario)), "gantt-data")
@@ -199,7 +199,7 @@ def test_a_part_of_a_trace(tmp_path: Path) -> None:
     assert all(pair["f"]["ts"] >= pair["s"]["ts"] - 1e-3 for pair in pairs.values())
 
 
-def test_a_trace_counts_memory(pipeline: Result) -> None:
+def test_a_trace_counts_memory(pipeline: Prediction) -> None:
     """Of every rank by owner in MiB: in the order of time, never below zero, at most and nearly its peak; in a window
     only what is there."""
     events = json.loads(chrome_trace.render(pipeline))["traceEvents"]
@@ -219,7 +219,7 @@ def test_a_trace_counts_memory(pipeline: Result) -> None:
 
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("chromium") is None, reason="needs chromium")
-def test_a_browser_draws_it(pipeline: Result, tmp_path: Path) -> None:
+def test_a_browser_draws_it(pipeline: Prediction, tmp_path: Path) -> None:
     """The script runs without an error; a click on a span shows its details."""
     page = html.render(pipeline)
     click = """<script>addEventListener("load", () => { const c = document.getElementById("gantt");

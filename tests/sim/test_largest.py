@@ -14,9 +14,10 @@ from click.testing import CliRunner
 
 import cli
 from sim.analysis.memory import EVERY, fullest, outside
-from sim.predict import load_fabric, lowered_on, predict, simulate
+from sim.predict import load_fabric, lowered_on, predict
 from sim.spec.load import parse_scenario
 from sim.studies.largest import FEW, Limit, largest_micro_batch, with_samples
+from tests.executed import executed
 from validation.formats.published_setups import FOLDER
 from validation.sets.published import run_of
 
@@ -120,7 +121,7 @@ def test_communicators_take_memory_beside_the_allocator() -> None:
         {"cluster": {"name": "h200-host-4"}, "model": MODEL, "parallel": {"dp": 4}},
         "four",
     )
-    alone, together = (outside(simulate(s))[0] for s in (one, four))
+    alone, together = (outside(executed(s).planned)[0] for s in (one, four))
     assert alone["communication"] == 0 < together["communication"]
     assert together["communication"] % EVERY == 0
     verdict = predict(four).out_of_memory

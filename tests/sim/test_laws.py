@@ -14,11 +14,13 @@ import numpy as np
 import pytest
 
 import sim.predict
-from sim.analysis.report import result_of, timeline_of, work_of_step
+from sim.analysis.report import timeline_of, work_of_step
 from sim.analysis.timeline import Timeline, check
 from sim.graph.opgraph import COMM, KERNEL
-from sim.predict import LAUNCH_LATENCY, Simulation, load_fabric, simulate, slowest_of
+from sim.planning.planned import LAUNCH_LATENCY, slowest_of
+from sim.predict import load_fabric
 from sim.spec.sections import Scenario
+from tests.executed import Executed, executed, reported
 from tests.workloads.small import EXPERTS, MLP, TRANSFORMER, scenario
 from topologies.fabric import Fabric
 
@@ -63,12 +65,12 @@ def said(way: str) -> Scenario:
 
 
 @lru_cache
-def done(way: str) -> Simulation:
-    return simulate(said(way))
+def done(way: str) -> Executed:
+    return executed(said(way))
 
 
 def step_time(s: Scenario) -> float:
-    return result_of(simulate(s)).step_time
+    return reported(executed(s)).step_time
 
 
 def changed(s: Scenario, **links: str) -> Scenario:
@@ -124,8 +126,8 @@ def test_less_latency_is_never_slower(way: str) -> None:
 def test_never_faster_than_the_roofline(way: str) -> None:
     """Not than all model flops at the peak of all GPUs; nor than a rank's kernels' bytes and flops."""
     d = done(way)
-    result = result_of(d)
-    _, flops = work_of_step(d)
+    result = reported(d)
+    _, flops = work_of_step(d.planned)
     assert result.step_time > flops / (d.gpu.peak["bf16"] * d.lowered.layout.world)
     assert 0 < result.mfu < 1
     spans = result.timeline
@@ -140,9 +142,7 @@ def test_never_faster_than_its_busiest_stream(way: str) -> None:
     """The run takes at least the time of any stream's operations alone: kernels, alpha-beta times of transfers."""
     d = done(way)
     for p, start in zip(d.lowered.graph.programs, d.run.start, strict=True):
-        duration = sim.predict.machine(
-            d.scenario, d.lowered.graph, d.fabric, d.gpu
-        ).duration
+        duration = d.planned.durations
         alone = np.zeros(len(d.lowered.graph.streams))
         for i in range(len(p)):
             if p.kind[i] == KERNEL:
@@ -176,16 +176,14 @@ def test_exposed_communication_is_at_least_its_alpha_beta_time(way: str) -> None
     """Where nothing overlaps, the step is at least its kernels and its transfers, one after the other."""
     d = done(way)
     (p,) = d.lowered.graph.programs
-    duration = sim.predict.machine(
-        d.scenario, d.lowered.graph, d.fabric, d.gpu
-    ).duration
+    duration = d.planned.durations
     alone = float(duration[p.payload[p.kind == KERNEL]].sum())
     alone += sum(
         d.run.plans[c].duration(d.fabric.links.bandwidth)
         for part in p.parts
         for c in part
     )
-    assert result_of(d).step_time >= alone
+    assert reported(d).step_time >= alone
 
 
 def unfolded(way: str) -> Scenario:
@@ -198,9 +196,9 @@ def unfolded(way: str) -> Scenario:
 @every_spread_way
 def test_folded_is_unfolded(way: str) -> None:
     """Simulating one of the ranks that do the same gives, for all of them, what simulating each gives."""
-    folded, all_of_them = result_of(done(way)), simulate(unfolded(way))
+    folded, all_of_them = reported(done(way)), executed(unfolded(way))
     assert len(all_of_them.lowered.graph.programs) == all_of_them.lowered.layout.world
-    apart = result_of(all_of_them)
+    apart = reported(all_of_them)
     assert apart.step_time == pytest.approx(folded.step_time, rel=1e-9)
     assert apart.step_time_by_rank == pytest.approx(folded.step_time_by_rank, rel=1e-9)
     assert all_of_them.run.carried == pytest.approx(done(way).run.carried, rel=1e-9)
@@ -210,7 +208,7 @@ def test_folded_is_unfolded(way: str) -> None:
 @pytest.mark.parametrize("way", ["ddp4", "pp2-dp2", "fsdp2-tp2"])
 def test_the_same_scenario_gives_the_same_bytes(way: str) -> None:
     """Nothing depends on chance: timeline and result are equal to the last bit."""
-    first, second = (result_of(simulate(said(way))) for _ in range(2))
+    first, second = (reported(executed(said(way))) for _ in range(2))
     assert first.timeline is not None and second.timeline is not None
     assert first.timeline.to_arrow().equals(second.timeline.to_arrow())
     assert replace(first, timeline=None) == replace(second, timeline=None)
@@ -223,12 +221,12 @@ def test_parallelism_of_degree_one_is_the_identity(
 ) -> None:
     """One rank needs nobody: no communication, and the time of a single GPU."""
     alone, one = (
-        simulate(scenario(model)),
-        simulate(scenario(model, dp=1, data_parallel=mode)),
+        executed(scenario(model)),
+        executed(scenario(model, dp=1, data_parallel=mode)),
     )
     assert one.lowered.graph.comms == ()
-    assert result_of(one).step_time == result_of(alone).step_time
-    assert result_of(one).peak_memory == result_of(alone).peak_memory
+    assert reported(one).step_time == reported(alone).step_time
+    assert reported(one).peak_memory == reported(alone).peak_memory
 
 
 def placed(fabric: Fabric, order: tuple[int, ...]) -> Fabric:
@@ -247,11 +245,11 @@ def test_placement_on_a_symmetric_host_changes_nothing(
         sim.predict, "load_fabric", lambda s: placed(load_fabric(s), (2, 0, 3, 1))
     )
     assert step_time(said(way)) == pytest.approx(
-        result_of(done(way)).step_time, rel=1e-9
+        reported(done(way)).step_time, rel=1e-9
     )
 
 
-def calls(d: Simulation) -> Iterator[tuple[int, str, int]]:
+def calls(d: Executed) -> Iterator[tuple[int, str, int]]:
     """(rank, stream, communication) in the order in which each rank issues them."""
     for p in d.lowered.graph.programs:
         for i in np.flatnonzero(p.kind == COMM):
@@ -262,7 +260,7 @@ def calls(d: Simulation) -> Iterator[tuple[int, str, int]]:
 @every_spread_way
 def test_every_communication_has_exactly_its_members(way: str) -> None:
     """Each is called once by every member, in one order by all members of a group on a stream."""
-    d = simulate(unfolded(way), steps=1)
+    d = executed(unfolded(way), steps=1)
     comms, callers = d.lowered.graph.comms, defaultdict(list)
     orders: dict[tuple[int, ...], dict[int, list[int]]] = defaultdict(
         lambda: defaultdict(list)
@@ -285,7 +283,7 @@ def test_every_communication_has_exactly_its_members(way: str) -> None:
 @pytest.mark.parametrize("way", ["pp2", "pp2-zero-bubble", "pp2-dp2", "pp2-tp2"])
 def test_bytes_sent_are_bytes_received(way: str) -> None:
     """Activations go down the pipeline and gradients of the same size come back, once per microbatch."""
-    graph = simulate(unfolded(way), steps=1).lowered.graph
+    graph = executed(unfolded(way), steps=1).lowered.graph
     sent: dict[tuple[int, int], float] = defaultdict(float)
     for c in graph.comms:
         if c.op == "send":
@@ -310,16 +308,16 @@ def test_links_carry_the_bytes_of_all_transfers(way: str) -> None:
 def test_a_slow_rank_slows_all_that_wait_for_it() -> None:
     """One GPU at half speed: the step of DDP is longer on every rank, about twice its kernels' time at most."""
     s = said("ddp4")
-    slow = result_of(
-        simulate(replace(s, faults=replace(s.faults, slow_rank=2, slow_factor=2.0)))
+    slow = reported(
+        executed(replace(s, faults=replace(s.faults, slow_rank=2, slow_factor=2.0)))
     )
-    base = result_of(done("ddp4")).step_time
+    base = reported(done("ddp4")).step_time
     assert all(base <= time <= 2 * base for time in slow.step_time_by_rank.values())
 
 
 def drawn() -> str:
     """The last step of a two-layer perceptron on two GPUs, times in microseconds from its first kernel."""
-    d = simulate(
+    d = executed(
         scenario({"kind": "mlp", "sizes": [4096, 4096, 8]}, {"micro_batch": 256}, dp=2)
     )
     last = timeline_of(d.lowered.graph, d.run).of_step(2).sorted()

@@ -14,12 +14,13 @@ from hypothesis import strategies as st
 
 from cli import main
 from sim.collectives import plan_collective
-from sim.engine.engine import execute
 from sim.errors import InputError
-from sim.predict import _machine_and_chains, _merged, predict, simulate
+from sim.planning.planned import _merged, planned
+from sim.predict import predict
 from sim.spec.load import load_scenario, parse_scenario
 from sim.spec.rules.layout import axis_order
 from sim.spec.sections import Scenario
+from tests.executed import executed, of
 from topologies import load_cluster
 from workloads.lowered import Layout, Place, Site
 from workloads.megatron.grid import Grid
@@ -128,9 +129,9 @@ def test_tensor_parallel_ranks_belong_into_one_host() -> None:
 def test_folding_holds_for_every_order(order: str) -> None:
     """All ranks simulated give what one rank of each kind gives."""
     parallel = {"tp": 2, "dp": 2, "data_parallel": "ddp", "order": order}
-    folded = simulate(parse_scenario(TWO | {"parallel": parallel}, "t"))
+    folded = executed(parse_scenario(TWO | {"parallel": parallel}, "t"))
     slow = {"slow_rank": 3, "slow_factor": 1.0}
-    unfolded = simulate(
+    unfolded = executed(
         parse_scenario(TWO | {"parallel": parallel, "faults": slow}, "t")
     )
     assert len(unfolded.run.end) == 4 > len(folded.run.end)
@@ -191,7 +192,7 @@ def test_a_part_of_a_cluster_needs_no_gpus_key(tmp_path: Path) -> None:
         "cluster.hostfile=hosts",
         'placement.gpus=["host1/gpu0", "host3/gpu0"]',
     )
-    runs = [simulate(load_scenario(path, [way])) for way in ways]
+    runs = [executed(load_scenario(path, [way])) for way in ways]
     assert {run.gpus for run in runs} == {("host1/gpu0", "host3/gpu0")}
     assert len({run.run.finished for run in runs}) == 1
     for both in (
@@ -290,13 +291,11 @@ def test_groups_of_every_order_partition_the_ranks(
 def test_megatron_folds_in_every_order(order: str) -> None:
     """One replica of all that are alike gives the step time of all of them simulated."""
     s = megatron(order, {"dp": 4, "tp": 2, "pp": 2})
-    one = simulate(s)
+    one = executed(s)
     lowered = lower(s, one.model, Site(), apart=True)
     assert len(lowered.graph.programs) == 4 * len(one.lowered.graph.programs)
-    machine, _ = _machine_and_chains(s, lowered.graph, one.fabric, one.gpu, one.gpus)
-    assert execute(
-        lowered.graph, machine, one.run.end[0].shape[0]
-    ).finished == pytest.approx(one.run.finished, rel=1e-9)
+    apart = of(planned(s, one.model, lowered, one.fabric, one.gpus))
+    assert apart.run.finished == pytest.approx(one.run.finished, rel=1e-9)
 
 
 def test_tensor_parallel_ranks_of_megatron_belong_into_one_host() -> None:

@@ -6,8 +6,9 @@ import pytest
 
 from sim.errors import InputError
 from sim.exporters.terminal import render
-from sim.predict import predict, simulate
+from sim.predict import predict
 from sim.spec.load import parse_scenario
+from tests.executed import executed
 
 
 def test_every_mistake_of_a_scenario_is_in_the_error() -> None:
@@ -19,7 +20,7 @@ def test_every_mistake_of_a_scenario_is_in_the_error() -> None:
         "parallel": {"dp": 3},
     }
     with pytest.raises(InputError) as error:
-        simulate(parse_scenario(tables, "a.toml"))
+        executed(parse_scenario(tables, "a.toml"))
     assert {mistake.key for mistake in error.value.mistakes} == {
         "parallel",
         "training.precision",

@@ -9,7 +9,7 @@ import pytest
 
 import cli
 from sim.analysis.critical_path import CriticalPath, Segment
-from sim.analysis.prediction import Result
+from sim.analysis.prediction import Prediction
 from sim.exporters import html
 from sim.exporters._html.over_time import COLUMNS, alive, lanes
 from sim.predict import predict
@@ -33,19 +33,18 @@ CASES = {
 
 
 @pytest.fixture(scope="module", params=CASES)
-def result(request: pytest.FixtureRequest) -> Result:
+def result(request: pytest.FixtureRequest) -> Prediction:
     name, changes = CASES[request.param]
     return predict(load_scenario(EXAMPLES / name, changes))
 
 
-def test_the_fullest_moment_is_the_peak(result: Result) -> None:
+def test_the_fullest_moment_is_the_peak(result: Prediction) -> None:
     """The highest sum over the step is the lowered step's peak, with the same owners, and nothing is negative."""
-    assert result.source is not None and result.fullest_rank is not None
-    found = alive(result.source, result.fullest_rank)
+    assert result.details is not None and result.fullest_rank is not None
+    found = alive(result.details, result.fullest_rank)
     assert found is not None
-    memory = result.source.lowered.memory[
-        found.rank if found.rank in result.source.lowered.memory else 0
-    ]
+    logs = result.details.allocations
+    memory = logs[found.rank if found.rank in logs else 0].memory
     total = np.sum(list(found.owners.values()), axis=0)
     assert (
         total.max() == pytest.approx(memory.peak)
@@ -57,7 +56,7 @@ def test_the_fullest_moment_is_the_peak(result: Result) -> None:
     assert found.owners["parameters"].min() > 0
 
 
-def test_the_report_shows_path_and_memory(result: Result) -> None:
+def test_the_report_shows_path_and_memory(result: Prediction) -> None:
     """Both sections stand, and the path's parts are in the table."""
     page = html.render(result)
     assert (

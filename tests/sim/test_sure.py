@@ -11,7 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import cli
-from sim.analysis.uncertainty import quantile
 from sim.collectives import plan_collective
 from sim.collectives.interval import (
     NETWORK,
@@ -22,6 +21,7 @@ from sim.collectives.interval import (
     sure,
     widths,
 )
+from sim.costs.spreads import quantile
 from topologies import load_cluster
 from validation.formats.leafspine import build
 

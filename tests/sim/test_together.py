@@ -9,7 +9,6 @@ import pytest
 from click.testing import CliRunner
 
 from cli import main
-from sim.engine.engine import execute
 from sim.errors import InputError
 from sim.predict import STEPS, load_fabric
 from sim.predict import predict as predict_one
@@ -105,11 +104,8 @@ def test_a_job_that_nobody_slows_goes_on_while_others_slow_each_other() -> None:
     alone = {"placement": {"hosts": ["host2"]}, "parallel": {"dp": 1}}
     cluster = {"name": "h200-leafspine-4x1", "hosts": 6}
     scenario = parse_scenario({**ON, "cluster": cluster, "jobs": [*across, alone]}, "t")
-    jobs = shared_cluster._prepared(scenario, load_fabric(scenario))
-    steps = [
-        shared_cluster._step(job, execute(job.lowered.graph, job.machine, 4))
-        for job in jobs
-    ]
+    jobs = shared_cluster._planned(scenario, load_fabric(scenario))
+    steps = [shared_cluster._alone(job) for job in jobs]
     runs, early = shared_cluster._steady(jobs, steps, [0.0, steps[1] / 3, 0.0])
     marks = [
         shared_cluster._marks(job, run) for job, run in zip(jobs, runs, strict=True)

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from sim.analysis.links import _union, held_by
 from sim.engine.traffic import means
-from sim.predict import simulate
 from sim.spec.load import parse_scenario
+from tests.executed import executed
 from tests.sim.test_network import LINKS, Flow, flow_lists, plan, run, widths
 from topologies import load_cluster
 
@@ -73,7 +73,7 @@ def test_the_narrowest_kind_of_link_holds_transfers_back() -> None:
     held = {}
     for name, rate in (("slow", "100 MB/s"), ("fast", "100 GB/s")):
         cluster = {"name": "h200-leafspine-4x1", "set": {"spine.bandwidth": rate}}
-        done = simulate(parse_scenario({"cluster": cluster, **SMALL}, name))
+        done = executed(parse_scenario({"cluster": cluster, **SMALL}, name))
         held[name] = held_by(
             done.run.traffic, done.fabric.links, (0.0, done.run.finished)
         )
@@ -83,7 +83,7 @@ def test_the_narrowest_kind_of_link_holds_transfers_back() -> None:
 def test_a_run_without_communication_has_no_traffic() -> None:
     """One GPU: nothing moves, and nothing breaks."""
     one = {**SMALL, "parallel": {"dp": 1}}
-    done = simulate(
+    done = executed(
         parse_scenario({"cluster": {"name": "h200-host-4", "gpus": 1}, **one}, "one")
     )
     assert len(done.run.traffic.time) == 0 and done.run.traffic.seconds() == []

@@ -12,15 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cli import main
-from sim.analysis.uncertainty import (
-    Constant,
-    Uncertainty,
-    difference,
-    interval,
-    quantile,
-    widths,
-)
+from sim.analysis.uncertainty import Constant, Uncertainty, difference, interval
 from sim.costs import load_gpu
+from sim.costs.spreads import quantile, widths
 from sim.graph.kernel import Kernel
 
 GEMM, ATTENTION = (

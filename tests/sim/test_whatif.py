@@ -10,14 +10,15 @@ from click.testing import CliRunner, Result
 
 import cli
 from sim import predict
-from sim.analysis.report import step_time
-from sim.analysis.shadow_prices import MORE, shadow_prices
+from sim.analysis.shadow_prices import MORE, Prices, shadow_prices
 from sim.commands import _shared
-from sim.predict import simulate
+from sim.planning.planned import Planned
+from sim.predict import plan
 from sim.spec.load import load_scenario, parse_scenario
 from sim.spec.sections import Scenario
 from sim.studies import whatif as whatifs
 from sim.studies.whatif import EACH, Changes, compare, elements, tornado
+from tests.executed import executed, of, step_time
 from topologies import load_cluster
 from topologies.edit.overrides import with_overrides
 
@@ -49,12 +50,16 @@ def scenario_file(folder: Path, cluster: str, changes: str = "") -> str:
     return str(path)
 
 
+def prices_of(planned: Planned) -> Prices:
+    return shadow_prices(planned, of(planned).run)
+
+
 def whatif(*arguments: str) -> Result:
     return CliRunner().invoke(cli.main, ["whatif", *arguments])
 
 
 def seconds(file: str, *changes: str) -> float:
-    return step_time(simulate(load_scenario(file, changes)))
+    return step_time(executed(load_scenario(file, changes)))
 
 
 @pytest.mark.parametrize("kind", ["spine", "nic", "pcie"])
@@ -62,7 +67,7 @@ def test_a_price_is_what_one_percent_more_bandwidth_saves(
     leafspine: str, kind: str
 ) -> None:
     """The same number comes out of running the changed scenario from its file; only the spine is worth anything."""
-    prices = shadow_prices(simulate(load_scenario(leafspine)))
+    prices = prices_of(plan(load_scenario(leafspine)))
     faster = f"set = {{ {SLOW_SPINE}".replace("1 GB/s", "1.01 GB/s")
     if kind == "spine":
         text = (
@@ -82,10 +87,11 @@ def test_a_price_is_what_one_percent_more_bandwidth_saves(
 def test_the_price_is_the_derivative(leafspine: str) -> None:
     """A much smaller step and one downwards give about the same: the step is smooth in the spine's bandwidth."""
     base, changes = seconds(leafspine), Changes(load_scenario(leafspine))
-    price = shadow_prices(changes.base).by_kind["spine"]
+    price = prices_of(changes.base).by_kind["spine"]
     for factor in (1.0001, 0.999):
         slope = (
-            base - step_time(changes.simulate({"spine.bandwidth": f"{factor}x"}))
+            base
+            - step_time(of(changes.with_cluster({"spine.bandwidth": f"{factor}x"})))
         ) / (factor - 1)
         assert slope == pytest.approx(price, rel=0.03)
 
@@ -98,10 +104,10 @@ def test_only_the_tightest_links_of_a_kind_have_its_price(tmp_path: Path) -> Non
         ("equal", ports),
         ("one", f'{ports}, "nic[host2].bandwidth" = "0.5x"'),
     ):
-        simulation = simulate(
+        planned = plan(
             load_scenario(scenario_file(tmp_path, "h200-leafspine-4x1", changes))
         )
-        prices, links = shadow_prices(simulation), simulation.fabric.links
+        prices, links = prices_of(planned), planned.fabric.links
         rows = [row for row in links.of_kind("nic").tolist() if prices.by_link[row] > 0]
         found[name] = (
             {links.name(row) for row in rows},
@@ -156,9 +162,7 @@ def test_a_report_tries_what_it_can_afford(
     short = whatifs.short_tornado(scenario, result)
     full = {
         row["element"]: row
-        for row in tornado(scenario, ["link-kind", "gpu"], base=result.source)[
-            "elements"
-        ]
+        for row in tornado(scenario, ["link-kind", "gpu"])["elements"]
     }
     assert len(short["elements"]) > 2 and short["factors"] == [0.5, 2.0]
     for row in short["elements"]:
@@ -190,25 +194,17 @@ def test_side_by_side_names_what_bound_the_step(leafspine: str) -> None:
     assert "  spine  1 % faster saves" in before and "  nic  1 % faster saves" in after
 
 
-def test_a_changed_cluster_is_not_lowered_again(
-    leafspine: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_changed_cluster_is_not_lowered_again(leafspine: str) -> None:
     """Links, and GPUs that all change alike: one lowering for all; a GPU that differs from the others: another one."""
-    lowered: list[object] = []
-    original = predict.lower
-    monkeypatch.setattr(
-        predict, "lower", lambda *a, **k: (lowered.append(a), original(*a, **k))[1]
-    )
     changes = Changes(load_scenario(leafspine))
     for more in (
         {"spine.bandwidth": "2x"},
         {"nic.latency": "3x"},
         {"gpu.clock": "0.5x"},
     ):
-        changes.simulate(more)
-    assert len(lowered) == 1
-    changes.simulate({"gpu[1].clock": "0.5x"})
-    assert len(lowered) == 2
+        assert changes.with_cluster(more).lowered is changes.base.lowered
+    apart = changes.with_cluster({"gpu[1].clock": "0.5x"})
+    assert apart.lowered is not changes.base.lowered
 
 
 @pytest.mark.parametrize(
@@ -224,7 +220,7 @@ def test_what_is_kept_changes_no_number(leafspine: str, change: str) -> None:
     """A what-if's step is that of a run with the change from the start."""
     base = load_scenario(leafspine)
     changed = load_scenario(leafspine, [change])
-    assert step_time(Changes(base).of(changed)) == step_time(simulate(changed))
+    assert step_time(of(Changes(base).of(changed))) == step_time(executed(changed))
 
 
 def test_a_change_of_the_scenario_is_compared_too(leafspine: str) -> None:
@@ -234,7 +230,7 @@ def test_a_change_of_the_scenario_is_compared_too(leafspine: str) -> None:
         ["training.micro_batch=32", "spine.bandwidth=2x"],
     ):
         base, changed = load_scenario(leafspine), load_scenario(leafspine, change)
-        assert step_time(Changes(base).of(changed)) == step_time(simulate(changed))
+        assert step_time(of(Changes(base).of(changed))) == step_time(executed(changed))
 
 
 def test_the_tornado_is_sorted_and_agrees_with_runs(leafspine: str) -> None:

@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 import cli
-from sim.analysis.prediction import Result
+from sim.analysis.prediction import Prediction
 from sim.predict import predict
 from sim.spec.load import parse_scenario
 from sim.spec.sections import Scenario
@@ -131,7 +131,7 @@ def test_rows_that_say_how_fast_their_host_was_are_shown_without_it_too(
     assert "instead of that of their host" in summary(reports, untold)
 
 
-def _constant(scenario: Scenario) -> Result:
+def _constant(scenario: Scenario) -> Prediction:
     return result()
 
 

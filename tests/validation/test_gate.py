@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sim.analysis.prediction import Memory, Result
+from sim.analysis.prediction import Memory, Prediction
 from sim.errors import InputError, PrestepError
 from sim.spec.sections import Scenario
 from validation import command
@@ -32,14 +32,14 @@ MEASURED = {
 }
 
 
-def perfect(scenario: Scenario) -> Result:
+def perfect(scenario: Scenario) -> Prediction:
     """A prediction that is the measurement."""
     row = MEASURED[scenario.where]
     memory = {rank: Memory(parameters=size) for rank, size in row.peak_memory.items()}
-    return Result(row.measured, {}, 0.0, 0.0, 0.0, {}, memory)
+    return Prediction(row.measured, {}, 0.0, 0.0, 0.0, {}, memory)
 
 
-def report_of(change: Callable[[Row, Result], Result]) -> Report:
+def report_of(change: Callable[[Row, Prediction], Prediction]) -> Report:
     """The report of perfect predictions, changed."""
     return validate_set(
         "h200",
@@ -122,7 +122,7 @@ def test_noisy_rows_have_their_own_limit() -> None:
 def test_memory_of_one_rank(factor: float, passes: bool) -> None:
     """One rank's peak past 12 % fails."""
 
-    def change(row: Row, made: Result) -> Result:
+    def change(row: Row, made: Prediction) -> Prediction:
         wrong = (
             {0: Memory(parameters=row.peak_memory[0] * factor)}
             if row.name == "8b-ddp4-b2"
@@ -151,7 +151,7 @@ def test_nan_fails() -> None:
 def test_a_row_that_cannot_be_predicted_fails(error: Exception) -> None:
     """An error in one row fails the gate and leaves the other rows in the report."""
 
-    def predict(scenario: Scenario) -> Result:
+    def predict(scenario: Scenario) -> Prediction:
         if MEASURED[scenario.where].name == "8b-ddp4-b2":
             raise error
         return perfect(scenario)
@@ -318,8 +318,8 @@ def test_worker_processes_change_nothing() -> None:
     assert one.to_json() == two.to_json()
 
 
-def always_a_second(scenario: Scenario) -> Result:
-    return Result(1.0, {}, 0.0, 0.0, 0.0, {}, {0: Memory(parameters=1e9)})
+def always_a_second(scenario: Scenario) -> Prediction:
+    return Prediction(1.0, {}, 0.0, 0.0, 0.0, {}, {0: Memory(parameters=1e9)})
 
 
 @given(st.lists(st.floats(-0.9, 9.0), min_size=1))

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from sim.analysis.prediction import Result
+from sim.analysis.prediction import Prediction
 from sim.api import collective
 from sim.predict import predict
 from sim.spec.load import parse_scenario
@@ -17,7 +17,7 @@ from validation.sets.published import read, run_of
 ROWS = {row["id"]: row for row in read(FOLDER / "rows.csv")}
 
 
-def predicted(tables: Any) -> Result:
+def predicted(tables: Any) -> Prediction:
     return predict(parse_scenario(tables, "reference"))
 
 

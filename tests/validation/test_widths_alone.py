@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sim.analysis.uncertainty import quantile
 from sim.collectives.interval import widths
+from sim.costs.spreads import quantile
 from validation.fit.widths_alone import alone_widths, fit
 from validation.report.coverage import parts
 from validation.sets.sets import validate

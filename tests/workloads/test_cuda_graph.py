@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import pytest
 
-from sim.predict import Simulation, predict, simulate
+from sim.predict import predict
 from sim.spec.load import parse_scenario
+from tests.executed import Executed, executed
 from tests.workloads.small import scenario
 
 
-def step(framework: str, **parallel: object) -> Simulation:
+def step(framework: str, **parallel: object) -> Executed:
     tables = {
         "cluster": {"name": "h200-host-4", "gpus": parallel.get("dp", 1)},
         "model": {"kind": "mlp", "sizes": [512, 512, 512, 1]},
         "training": {"micro_batch": 64, "framework": framework},
         "parallel": parallel,
     }
-    return simulate(parse_scenario(tables, "graph.toml"))
+    return executed(parse_scenario(tables, "graph.toml"))
 
 
 @pytest.mark.parametrize("parallel", [{}, {"dp": 4, "data_parallel": "ddp"}])

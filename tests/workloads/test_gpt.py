@@ -6,9 +6,9 @@ import pytest
 
 from sim.analysis.report import work_of_step
 from sim.costs import Kernel
-from sim.predict import simulate
 from sim.spec.load import parse_scenario
 from sim.spec.sections import Model
+from tests.executed import Executed, executed
 from tests.workloads.small import SEQ, lowered, ops
 from workloads.models.model import load_model, stage_parameters
 from workloads.torch.tape import Shared, Tape
@@ -31,7 +31,7 @@ def test_gpt2_has_the_published_number_of_parameters(
     )
 
 
-def small(**parallel: object) -> object:
+def small(**parallel: object) -> Executed:
     model = {
         "kind": "transformer",
         "hidden": 256,
@@ -54,7 +54,7 @@ def small(**parallel: object) -> object:
         | ({"microbatches": 2} if parallel.get("pp") else {}),
         "parallel": parallel,
     }
-    return simulate(parse_scenario(tables, "gpt.toml"))
+    return executed(parse_scenario(tables, "gpt.toml"))
 
 
 def test_every_parameter_is_in_one_bucket_once() -> None:
@@ -62,14 +62,14 @@ def test_every_parameter_is_in_one_bucket_once() -> None:
     simulation = small(gpus=4, dp=4, data_parallel="ddp")
     reduced = sum(
         c.size for c in simulation.lowered.graph.comms if c.op == "all_reduce"
-    )  # type: ignore[attr-defined]
-    assert reduced == 2 * simulation.lowered.parameters  # type: ignore[attr-defined]
+    )
+    assert reduced == 2 * simulation.lowered.parameters
 
 
 def test_the_gradients_of_a_tied_embedding_are_added_once() -> None:
     """One addition of the head's and the lookup's gradient of the whole matrix, before the optimizer."""
     simulation = small()
-    graph = simulation.lowered.graph  # type: ignore[attr-defined]
+    graph = simulation.lowered.graph
     p = graph.programs[0]
     shapes = [
         graph.kernels[k].shape
@@ -89,7 +89,7 @@ def test_the_gradients_of_a_tied_embedding_are_added_once() -> None:
 )
 def test_gpt_runs_in_parallel(layout: dict[str, object]) -> None:
     """Biases and positions do not get in the way of any layout."""
-    assert small(**layout).run.finished > 0  # type: ignore[attr-defined]
+    assert small(**layout).run.finished > 0
 
 
 def kernels(batch: int) -> tuple[list[Kernel], list[Kernel]]:
@@ -164,8 +164,8 @@ def test_biases_and_positions_have_gradients(batch: int) -> None:
 def test_lookups_are_no_model_flops() -> None:
     """6 per parameter of products and norms and token, tied head included; positions and attention apart."""
     simulation = small()
-    tokens, flops = work_of_step(simulation)  # type: ignore[arg-type]
-    spec = simulation.model  # type: ignore[attr-defined]
+    tokens, flops = work_of_step(simulation.planned)
+    spec = simulation.model
     dense = (
         stage_parameters(spec, spec.layers, True, True)
         - spec.max_positions * spec.hidden

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from sim.errors import InputError
 from sim.graph.kernel import Kernel
 from sim.graph.opgraph import COMM, KERNEL, OpGraph
-from sim.predict import predict, simulate
+from sim.predict import predict
+from tests.executed import executed
 from tests.workloads.small import (
     EXPERTS,
     HIDDEN,
@@ -303,14 +304,14 @@ def test_what_is_not_simulated_is_refused(
 ) -> None:
     """A combination that would be predicted as something else is an error that names its key."""
     with pytest.raises(InputError) as error:
-        simulate(scenario(model, **parallel))
+        executed(scenario(model, **parallel))
     assert key in {mistake.key for mistake in error.value.mistakes}
 
 
 def test_the_engine_runs_every_operation_of_every_step() -> None:
     """Three steps back to back: every operation starts and ends once, steps do not overtake each other."""
     s = scenario(dp=4)
-    done = simulate(s, steps=3)
+    done = executed(s, steps=3)
     for start, end in zip(done.run.start, done.run.end, strict=True):
         assert start.shape[0] == 3 and (end >= start).all() and (start >= 0).all()
     assert (

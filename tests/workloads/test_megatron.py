@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from sim.predict import Simulation, predict, simulate, step_time
+from sim.predict import predict, step_time
 from sim.spec.load import Scenario, parse_scenario
+from tests.executed import Executed, executed
 from workloads.models.model import load_model, stage_parameters
 
 GPT = {
@@ -66,18 +67,18 @@ def peak(s: Scenario) -> float:
     return max(memory.total for memory in predict(s).peak_memory.values())
 
 
-def resident(simulation: Simulation, owner: str) -> float:
+def resident(simulation: Executed, owner: str) -> float:
     return sum(m.at_peak[owner] for m in simulation.lowered.memory.values())
 
 
 def test_ranks_hold_the_models_parameters() -> None:
     """Two bytes for each parameter over all stages; the tied head of the last stage is a copy of the embedding."""
     model = load_model(scenario().model, "test")
-    one = simulate(scenario(megatron={"vocab_multiple": 1}))
+    one = executed(scenario(megatron={"vocab_multiple": 1}))
     assert resident(one, "parameters") == pytest.approx(
         2 * stage_parameters(model, 8, True, True), rel=1e-6
     )
-    two = simulate(scenario({"pp": 2}, megatron={"vocab_multiple": 1}))
+    two = executed(scenario({"pp": 2}, megatron={"vocab_multiple": 1}))
     copy = 2 * model.vocab * model.hidden
     assert resident(two, "parameters") == pytest.approx(
         resident(one, "parameters") + copy, rel=1e-6

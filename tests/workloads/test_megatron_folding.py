@@ -8,11 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sim.analysis.report import step_time
-from sim.engine.engine import execute
-from sim.predict import Simulation, _machine_and_chains, simulate
+from sim.planning.planned import planned
 from sim.spec.load import Scenario, parse_scenario
-from workloads.frameworks import megatron
+from tests.executed import Executed, executed, of, step_time
 from workloads.lowered import Place, Site, Unlike
 from workloads.megatron.folding import kinds_of
 from workloads.megatron.grid import Grid
@@ -75,16 +73,12 @@ def scenario(
     )
 
 
-def apart(s: Simulation) -> float:
+def apart(s: Executed) -> float:
     """Step time with every replica simulated."""
     place = Place(8 if len(s.gpus) > 8 else len(s.gpus), blocking=False)
     lowered = lower(s.scenario, s.model, Site(place=place), apart=True)
     assert len(lowered.graph.programs) > len(s.lowered.graph.programs)
-    machine, _ = _machine_and_chains(s.scenario, lowered.graph, s.fabric, s.gpu, s.gpus)
-    run = execute(lowered.graph, machine, megatron.FRAMEWORK.steps)
-    return step_time(
-        Simulation(s.scenario, s.model, s.fabric, s.gpu, lowered, run, s.gpus)
-    )
+    return step_time(of(planned(s.scenario, s.model, lowered, s.fabric, s.gpus)))
 
 
 @settings(max_examples=12, deadline=None, derandomize=True)
@@ -117,7 +111,7 @@ def test_folded_is_unfolded(data: st.DataObject) -> None:
         "schedule": schedule,
         "sequence_parallel": tp > 1,
     }
-    one = simulate(scenario(parallel, **(EXPERTS if moe else {})))
+    one = executed(scenario(parallel, **(EXPERTS if moe else {})))
     assert len(one.lowered.graph.programs) == pp
     if dp * cp // max(ep, cp) > 1:  # else all ranks are in one team
         assert step_time(one) == pytest.approx(apart(one), rel=1e-9)
@@ -148,14 +142,10 @@ def test_pytorch_folded_is_unfolded(data: st.DataObject) -> None:
         },
         "test",
     )
-    one = simulate(s)
+    one = executed(s)
     every = lower_pytorch(s, one.model, 1.0, tuple(range(dp * tp * pp)))
     assert len(every.graph.programs) == dp * tp * pp
-    machine, _ = _machine_and_chains(s, every.graph, one.fabric, one.gpu, one.gpus)
-    run = execute(every.graph, machine, 3)
-    whole = step_time(
-        Simulation(s, one.model, one.fabric, one.gpu, every, run, one.gpus)
-    )
+    whole = step_time(of(planned(s, one.model, every, one.fabric, one.gpus)))
     assert step_time(one) == pytest.approx(whole, rel=1e-9)
 
 
@@ -187,11 +177,11 @@ def test_a_slow_gpu_slows_the_step_by_its_computation() -> None:
     The first fifth counts less: eight equal GPUs already wait for the slowest of them.
     """
     parallel = {"dp": 8}
-    even = step_time(simulate(scenario(parallel, **LARGE)))
+    even = step_time(executed(scenario(parallel, **LARGE)))
 
     def slow(rank: int, factor: float) -> float:
         return step_time(
-            simulate(
+            executed(
                 scenario(parallel, {"slow_rank": rank, "slow_factor": factor}, **LARGE)
             )
         )
@@ -206,8 +196,8 @@ def test_a_slow_gpu_slows_the_step_by_its_computation() -> None:
 def test_a_slow_gpu_slows_its_tensor_parallel_group_alone() -> None:
     """As much as if all ranks of that group were slow."""
     parallel = {"dp": 4, "tp": 2, "sequence_parallel": True}
-    one = simulate(scenario(parallel, sets={"gpu[3].clock": "0.7x"}, **LARGE))
-    two = simulate(
+    one = executed(scenario(parallel, sets={"gpu[3].clock": "0.7x"}, **LARGE))
+    two = executed(
         scenario(
             parallel, sets={"gpu[2].clock": "0.7x", "gpu[3].clock": "0.7x"}, **LARGE
         )
@@ -218,15 +208,15 @@ def test_a_slow_gpu_slows_its_tensor_parallel_group_alone() -> None:
 
 def test_extra_time_in_every_layer() -> None:
     """`slow_per_layer` costs layers times passes; `slow_factor` below one is a faster GPU, for which nobody waits."""
-    even = step_time(simulate(scenario({"dp": 8}, **LARGE)))
+    even = step_time(executed(scenario({"dp": 8}, **LARGE)))
     late = step_time(
-        simulate(
+        executed(
             scenario({"dp": 8}, {"slow_rank": 2, "slow_per_layer": "5 ms"}, **LARGE)
         )
     )
     assert late - even == pytest.approx(4 * 4 * 5e-3, rel=0.05)
     fast = step_time(
-        simulate(scenario({"dp": 8}, {"slow_rank": 2, "slow_factor": 0.5}, **LARGE))
+        executed(scenario({"dp": 8}, {"slow_rank": 2, "slow_factor": 0.5}, **LARGE))
     )
     assert fast == pytest.approx(even, rel=0.02)
 
@@ -234,12 +224,12 @@ def test_extra_time_in_every_layer() -> None:
 def test_a_degraded_link_unfolds_the_replicas_on_its_host() -> None:
     """NVLinks of one host, a NIC of one host: only what lies there is simulated apart, and the step takes longer."""
     parallel = {"dp": 4, "tp": 8, "pp": 2, "sequence_parallel": True}
-    even = simulate(scenario(parallel, **LARGE))
+    even = executed(scenario(parallel, **LARGE))
     for key in ("nvlink[host5].bandwidth", "nic[host5].bandwidth"):
-        worse = simulate(scenario(parallel, **LARGE, sets={key: "0.2x"}))
+        worse = executed(scenario(parallel, **LARGE, sets={key: "0.2x"}))
         assert len(worse.lowered.graph.programs) == 4
         assert step_time(worse) > 1.01 * step_time(even)
-    everywhere = simulate(
+    everywhere = executed(
         scenario(parallel, **LARGE, sets={"nvlink.bandwidth": "0.2x"})
     )
     assert len(everywhere.lowered.graph.programs) == 2

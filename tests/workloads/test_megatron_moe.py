@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sim.analysis.prediction import Result
+from sim.analysis.prediction import Prediction
 from sim.costs.frameworks import host_costs
 from sim.costs.kinds import work
 from sim.errors import InputError
@@ -50,7 +50,7 @@ LATENT = {
 
 def run(
     model: dict[str, Any], parallel: dict[str, Any], hosts: int = 1, **megatron: Any
-) -> Result:
+) -> Prediction:
     """A step on hosts so fast that what the GPUs do decides."""
     tables = {
         "cluster": {"name": "rail-h100", "hosts": hosts, "host_factor": 0.01},

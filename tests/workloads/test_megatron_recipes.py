@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from sim.errors import InputError
-from sim.predict import load_fabric, predict, prepare, step_time
+from sim.predict import plan, predict, step_time
 from sim.spec.load import parse_scenario
 from sim.spec.sections import Scenario
 
@@ -139,22 +139,14 @@ def test_user_buffers_take_no_sm_where_copy_engines_move_them() -> None:
     layout = {"dp": 1, "tp": 8, "sequence_parallel": True, "data_parallel": "none"}
     wide = DENSE | {"hidden": 8192, "heads": 64, "ffn": 28672}
     s = run(wide, parallel=layout, tp_comm_overlap=True)
-    fabric = load_fabric(s)
-    chains = prepare(s, fabric).chains
-    machine = chains.machine
-    from sim.graph.opgraph import Chain
-
-    graphs = {
-        k.graph
-        for k in prepare(s, fabric).lowered.graph.kernels
-        if isinstance(k, Chain)
-    }
-    copied = {c.copied: set() for g in graphs for c in g.comms}  # type: ignore[var-annotated]
-    for graph in graphs:
-        for comm in graph.comms:
-            copied[comm.copied].add(machine(graph).plan(comm).channels)
-    assert copied[True] == {0}
-    assert min(copied[False]) > 0
+    chains = plan(s).chains
+    moved = [
+        pair
+        for graph, chain in chains.items()
+        for pair in zip(graph.comms, chain.plans, strict=True)
+    ]
+    assert {how.channels for comm, how in moved if comm.copied} == {0}
+    assert min(how.channels for comm, how in moved if not comm.copied) > 0
     assert step_time(s) < step_time(run(wide, parallel=layout))
 
 

@@ -8,9 +8,9 @@ import pytest
 from click.testing import CliRunner
 
 from cli import main
-from sim.analysis.report import step_time
-from sim.predict import Simulation, predict, simulate
+from sim.predict import predict
 from sim.spec.load import Scenario, parse_scenario
+from tests.executed import Executed, executed, step_time
 from workloads.schedules import names
 
 WIDE = {
@@ -57,7 +57,7 @@ def scenario(
     )
 
 
-def computed(s: Simulation) -> float:
+def computed(s: Executed) -> float:
     """Flops of all simulated ranks."""
     g = s.lowered.graph
     return sum(
@@ -67,14 +67,14 @@ def computed(s: Simulation) -> float:
     )
 
 
-def kept(s: Simulation) -> list[float]:
+def kept(s: Executed) -> list[float]:
     """GiB of activations at the peak, by stage."""
     return [m.at_peak["activations"] / 2**30 for m in s.lowered.memory.values()]
 
 
 @pytest.fixture(scope="module")
-def runs() -> dict[str, Simulation]:
-    return {name: simulate(scenario(name)) for name in PLAIN}
+def runs() -> dict[str, Executed]:
+    return {name: executed(scenario(name)) for name in PLAIN}
 
 
 @pytest.mark.parametrize("name", sorted(names()))
@@ -83,19 +83,19 @@ def test_every_schedule_runs(name: str) -> None:
     for parallel in ({}, {"dp": 2, "data_parallel": "zero1"}):
         assert (
             step_time(
-                simulate(scenario(name, parallel, layers=8, hidden=1024, ffn=4096))
+                executed(scenario(name, parallel, layers=8, hidden=1024, ffn=4096))
             )
             > 0
         )
 
 
-def test_all_compute_the_same(runs: dict[str, Simulation]) -> None:
+def test_all_compute_the_same(runs: dict[str, Executed]) -> None:
     """The order changes no product: a backward pass in two halves has the flops of the whole."""
     flops = {name: computed(run) for name, run in runs.items()}
     assert max(flops.values()) == pytest.approx(min(flops.values()), rel=1e-9)
 
 
-def test_bubbles(runs: dict[str, Simulation]) -> None:
+def test_bubbles(runs: dict[str, Executed]) -> None:
     """Weight gradients in the bubble make a step shorter, the V of zero bubble shortest; GPipe gains nothing."""
     time = {name: step_time(run) for name, run in runs.items()}
     assert time["gpipe"] == pytest.approx(time["1f1b"], rel=0.03)
@@ -103,7 +103,7 @@ def test_bubbles(runs: dict[str, Simulation]) -> None:
     assert time["interleaved"] < time["1f1b"]
 
 
-def test_stashes(runs: dict[str, Simulation]) -> None:
+def test_stashes(runs: dict[str, Executed]) -> None:
     """GPipe keeps every microbatch, 1F1B as many as stages are left, the others about the same on every stage."""
     peaks = {name: kept(run) for name, run in runs.items()}
     one = peaks["gpipe"][1] / 12
@@ -122,11 +122,11 @@ def test_stashes(runs: dict[str, Simulation]) -> None:
 
 def test_what_waits_for_its_weight_gradient_is_kept() -> None:
     """Between the halves the products' operands stay, and no more than the whole activations."""
-    run = simulate(scenario("zero-bubble"))
-    unit = simulate(scenario("1f1b"))
+    run = executed(scenario("zero-bubble"))
+    unit = executed(scenario("1f1b"))
     assert max(kept(run)) > min(kept(unit))
     full = scenario("zero-bubble", microbatches=24)
-    assert max(kept(simulate(full))) == pytest.approx(max(kept(run)), rel=1e-6)
+    assert max(kept(executed(full))) == pytest.approx(max(kept(run)), rel=1e-6)
 
 
 def test_out_of_memory_names_what_is_too_much() -> None:
@@ -167,7 +167,7 @@ def test_uneven_stages_and_tied_embeddings() -> None:
             hidden=1024,
             ffn=4096,
         )
-        assert step_time(simulate(s)) > 0
+        assert step_time(executed(s)) > 0
 
 
 def test_pipelines_with_few_options_on_the_command_line(tmp_path: Any) -> None:

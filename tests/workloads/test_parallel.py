@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sim.errors import InputError
-from sim.predict import simulate
+from tests.executed import executed
 from tests.workloads.small import (
     EXPERTS,
     HIDDEN,
@@ -272,4 +272,4 @@ def test_experts_are_not_averaged_where_they_are_spread(way: str, pp: int) -> No
 def test_spread_experts_are_not_sharded() -> None:
     """Each rank's experts are others, so there is nothing to gather: refused."""
     with pytest.raises(InputError, match="sharding experts that are spread"):
-        simulate(scenario(EXPERTS, dp=2, ep=2, data_parallel="fsdp"))
+        executed(scenario(EXPERTS, dp=2, ep=2, data_parallel="fsdp"))

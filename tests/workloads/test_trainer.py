@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 
 from sim.errors import InputError
-from sim.predict import predict, simulate, step_time
+from sim.predict import predict, step_time
 from sim.spec.load import parse_scenario
 from sim.spec.sections import Scenario
+from tests.executed import executed
 from tests.workloads.small import (
     LAYERS,
     SEQ,
@@ -231,7 +232,7 @@ def sharded(
 
 
 def moved(s: Scenario, axis: str, op: str) -> float:
-    simulation = simulate(s, 1)
+    simulation = executed(s, 1)
     graph = simulation.lowered.graph
     return sum(
         graph.comms[c].size

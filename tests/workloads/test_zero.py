@@ -8,9 +8,9 @@ import pytest
 
 from sim.errors import InputError
 from sim.graph.opgraph import COMM, Chain
-from sim.predict import predict, prepare, simulate, step_time
+from sim.predict import plan, predict, step_time
 from sim.spec.load import Scenario, parse_scenario
-from topologies import load_cluster
+from tests.executed import executed
 from workloads.megatron.core_attention import softmax_is_fused
 
 MODEL = {
@@ -59,7 +59,7 @@ def scenario(
 
 def sent(s: Scenario, op: str) -> float:
     """Bytes that one rank's collectives of a kind over data-parallel ranks say they move in a step."""
-    graph = simulate(s).lowered.graph
+    graph = executed(s).lowered.graph
     program = graph.programs[0]
     parts = [
         c
@@ -222,7 +222,7 @@ def test_heads_that_fill_no_block_take_a_kernel_for_each_step() -> None:
         s = scenario(
             "none", dp=1, tp=8, training=said, megatron={"attention": "unfused"}
         )
-        kernels = simulate(s).lowered.graph.kernels
+        kernels = executed(s).lowered.graph.kernels
         return {
             k.name: k.graph.operations
             for k in kernels
@@ -240,16 +240,9 @@ def test_fused_kernels_last_as_long_under_deepspeed() -> None:
     """Megatron's layers are the same under DeepSpeed: each of their fused kernels takes the time it has in Megatron."""
 
     def times(framework: str) -> dict[object, float]:
-        job = prepare(
-            scenario("zero1", framework=framework), load_cluster("h200-host-4")
-        )
-        kernels = job.lowered.graph.kernels
-        duration = job.machine.duration
-        return {
-            k: float(t)
-            for k, t in zip(kernels, duration, strict=True)
-            if getattr(k, "kind", "") == "fused"
-        }
+        step = plan(scenario("zero1", framework=framework))
+        timed = zip(step.graph.kernels, step.durations, strict=True)
+        return {k: float(t) for k, t in timed if getattr(k, "kind", "") == "fused"}
 
     deepspeed, megatron = times("deepspeed"), times("megatron")
     shared = deepspeed.keys() & megatron.keys()

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from sim.errors import InputError
-from sim.predict import simulate
 from sim.spec.load import parse_scenario
+from tests.executed import executed
 from tests.workloads.small import lowered
 from workloads.lowered import Lowered
 
@@ -59,4 +59,4 @@ def test_a_slowness_without_a_rank_is_a_mistake(fault: dict[str, object]) -> Non
         "faults": fault,
     }
     with pytest.raises(InputError, match="slow_rank beside it"):
-        simulate(parse_scenario(tables, "slow.toml"))
+        executed(parse_scenario(tables, "slow.toml"))

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from sim.collectives.plan import Plan
-from sim.engine.engine import Machine, execute
+from sim.engine.engine import Timed, execute
 from sim.engine.execution import Run
 from sim.graph.kernel import Kernel
 from sim.graph.opgraph import COMM, KERNEL, Comm, OpGraph, Program
@@ -152,18 +152,14 @@ def play(
         phases=("step",),
         represents={rank: (rank,) for rank in range(len(programs))},
     )
-    machine = Machine(
-        duration=np.array(kernels),
-        slowdown=lambda kernel, channels: 1.0,
-        plan=lambda comm: plans[comm.axis],
+    timed = Timed(
+        graph=graph,
+        durations=np.array(kernels),
+        plans=tuple(plans[comm.axis] for comm in comms),
         bandwidth=fabric.links.bandwidth,
-        contention=1.0,
-        kernel_gap=0.0,
-        launch_latency=0.0,
-        scale={},
         exclusive=False,
     )
-    return execute(graph, machine, 1)
+    return execute(timed, 1)
 
 
 def _program(

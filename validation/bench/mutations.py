@@ -44,7 +44,7 @@ CONSTANTS = {
     "linear on the host": Constant(
         "sim/costs/frameworks/pytorch-eager.toml", r"^linear ="
     ),
-    "launch latency": Constant("sim/predict.py", r"^LAUNCH_LATENCY ="),
+    "launch latency": Constant("sim/planning/planned.py", r"^LAUNCH_LATENCY ="),
     "host factor": Constant(CLUSTER, r"^host_factor ="),
     "NVLink bandwidth": Constant(CLUSTER, r"^bandwidth =", r"^\[nvlink\]"),
     "NVLink latency": Constant(CLUSTER, r"^latency =", r"^\[nvlink\]"),

@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from sim.collectives.plan import Plan
-from sim.engine.engine import Machine, execute
+from sim.engine.engine import Timed, execute
 from sim.graph.kernel import Kernel
-from sim.graph.opgraph import Comm, OpGraph, Program
-from sim.predict import predict
+from sim.graph.opgraph import OpGraph, Program
+from sim.predict import execute as executed
+from sim.predict import plan, reported
 from sim.spec.load import parse_scenario
 from validation.bench import networks
 from validation.bench.case import NAN, Case, Counted
@@ -98,10 +98,9 @@ def step(tables: dict[str, Any], **changes: dict[str, Any]) -> Counted:
         name: {**tables.get(name, {}), **changes.get(name, {})}
         for name in {*tables, *changes}
     }
-    result = predict(parse_scenario(sections, "performance"))
-    if result.source is None:
-        raise ValueError("a prediction without its run")
-    run, graph = result.source.run, result.source.lowered.graph
+    planned = plan(parse_scenario(sections, "performance"))
+    run, graph = executed(planned), planned.graph
+    result = reported(planned, run)
     counts = {
         "programs": len(graph.programs),
         "operations": graph.operations,
@@ -191,28 +190,22 @@ def streams(ranks: int, kernels: int) -> Counted:
         ("forward",),
         {r: (r,) for r in range(ranks)},
     )
-    machine = Machine(
-        np.linspace(1e-5, 2e-5, 8),
-        lambda k, c: 1.0,
-        _no_plan,
-        np.ones(1),
-        1.0,
-        1e-6,
-        2e-6,
-        {},
+    timed = Timed(
+        graph=graph,
+        durations=np.linspace(1e-5, 2e-5, 8),
+        plans=(),
+        bandwidth=np.ones(1),
+        kernel_gap=1e-6,
+        launch_latency=2e-6,
     )
     start = time.process_time()
-    run = execute(graph, machine, 1)
+    run = execute(timed, 1)
     spent = time.process_time() - start
     counts = {"operations": graph.operations, "events": run.events}
     return run.finished, counts | {
         "operations/s": graph.operations / spent,
         "events/s": run.events / spent,
     }
-
-
-def _no_plan(comm: Comm) -> Plan:
-    raise ValueError(f"no communication here: {comm.op}")
 
 
 CURVE = (8, 64, 512, 1024, 2048, 4096, 8192, 16_384, 32_768, 65_536, 131_072)

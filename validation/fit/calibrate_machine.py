@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from sim import files
-from sim.analysis.uncertainty import quantile
 from sim.collectives import machine
 from sim.costs import measured as measured_gpu
 from sim.costs.gpu import names as gpu_names
 from sim.costs.measured import write_rows
+from sim.costs.spreads import quantile
 from sim.errors import InputError, Mistake, PrestepError
 from topologies import load_cluster
 from validation.fit import (

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from sim.analysis.uncertainty import NOMINAL, quantile
+from sim.costs.spreads import NOMINAL, quantile
 from validation.report.interface import Point, Report
 
 # Cases from which a share of `NOMINAL` is known to five points either way, 19 times in 20.

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from sim.analysis.prediction import Result
+from sim.analysis.prediction import Prediction
 from sim.predict import predict
 from sim.spec.load import load_scenario
 from sim.spec.sections import Scenario
@@ -45,7 +45,7 @@ ROOT = Path(__file__).parents[2]
 README, ACCURACY = ROOT / "README.md", ROOT / "docs" / "accuracy.md"
 
 
-def on_bundled_host(scenario: Scenario) -> Result:
+def on_bundled_host(scenario: Scenario) -> Prediction:
     """The prediction of a row's scenario without the host's speed that came with the row."""
     return predict(
         replace(scenario, cluster=replace(scenario.cluster, host_factor=None))

@@ -17,10 +17,10 @@ from sim.collectives.constants import load
 from sim.collectives.plan import Plan
 from sim.costs import load_gpu
 from sim.costs.interference import BUNDLED, Beside
-from sim.engine.engine import Machine, execute
+from sim.engine.engine import Timed, execute
 from sim.graph.kernel import Kernel
 from sim.graph.opgraph import COMM, KERNEL, Comm, OpGraph, Program
-from sim.predict import LAUNCH_LATENCY
+from sim.planning.planned import LAUNCH_LATENCY
 
 PHASES = ("forward", "backward", "optimizer", "communication")
 KERNEL_LAUNCH = 6e-6  # measured: s of the host per eager matrix product; far less than one takes, so of no weight
@@ -70,20 +70,25 @@ def side_by_side(
     """
     facts, ranks = load_gpu(gpu), len(plan.ranks)
     host = load(gpu).tables["host"][plan.op]
-    machine = Machine(
-        np.array([compute]),
-        lambda _, channels: told.slowdown(kernel, channels, facts.sms, compute),
-        lambda _: plan,
-        bandwidth,
-        told.contention(kernel),
-        facts.gap,
-        LAUNCH_LATENCY,
-        _paces(ranks, facts.spread),
-    )
     first, second = (
-        _graph(queue, kernel, plan, ranks, host) for queue in queues(compute, comm)
+        Timed(
+            graph=graph,
+            durations=np.array([compute]),
+            plans=(plan,) * len(graph.comms),
+            bandwidth=bandwidth,
+            slowdown=lambda _, channels: told.slowdown(
+                kernel, channels, facts.sms, compute
+            ),
+            contention=told.contention(kernel),
+            kernel_gap=facts.gap,
+            launch_latency=LAUNCH_LATENCY,
+            scale=_paces(ranks, facts.spread),
+        )
+        for graph in (
+            _graph(queue, kernel, plan, ranks, host) for queue in queues(compute, comm)
+        )
     )
-    return _mean(first, machine, KERNEL), _mean(second, machine, COMM)
+    return _mean(first, KERNEL), _mean(second, COMM)
 
 
 def _paces(ranks: int, spread: float) -> dict[int, float]:
@@ -130,11 +135,13 @@ def _program(rank: int, queue: Queue, host: float) -> Program:
     )
 
 
-def _mean(made: OpGraph, machine: Machine, side: int) -> float:
+def _mean(timed: Timed, side: int) -> float:
     """Seconds per operation of one side from its first launch to its last end, on the slowest rank."""
-    run = execute(made, machine, 1)
+    run = execute(timed, 1)
     means = []
-    for program, launch, end in zip(made.programs, run.launch, run.end, strict=True):
+    for program, launch, end in zip(
+        timed.graph.programs, run.launch, run.end, strict=True
+    ):
         mine = program.kind == side
         means.append((end[0, mine][-1] - launch[0, mine][0]) / mine.sum())
     return float(max(means))

@@ -12,11 +12,10 @@ from contextlib import suppress
 from typing import Any, NamedTuple
 
 from sim import api
-from sim.analysis import uncertainty
 from sim.collectives import interval, machine, plan_collective
 from sim.collectives.plan import PROTOS, nccl_of
 from sim.collectives.registry import algorithms
-from sim.costs import load_gpu
+from sim.costs import load_gpu, spreads
 from sim.costs.frameworks import host_costs, kernel_gap, table_names
 from sim.costs.gpu import HARDWARE, Gpu
 from sim.costs.gpu import names as gpu_names
@@ -27,7 +26,7 @@ from sim.costs.tables import read_rows
 from sim.errors import InputError
 from sim.graph.kernel import Kernel
 from sim.planning.noise import jitter_of
-from sim.predict import LAUNCH_LATENCY, slowest_of
+from sim.planning.planned import LAUNCH_LATENCY, slowest_of
 from sim.reliability import failures
 from sim.spec.sections import Faults
 from sim.storage import systems
@@ -323,7 +322,7 @@ def of_steps() -> Iterator[Answer]:
 
 def of_widths() -> Iterator[Answer]:
     """Intervals of one second that rests on one thing."""
-    for family, grades in uncertainty.widths().items():
+    for family, grades in spreads.widths().items():
         yield from (
             Answer(f"a second of {family}, {grade}", "intervals", width)
             for grade, width in grades.items()

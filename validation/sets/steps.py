@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 
 from sim import progress
-from sim.analysis.prediction import Result
+from sim.analysis import prediction
 from sim.errors import InputError, PrestepError
 from sim.predict import predict as predicted
 from sim.spec.sections import Scenario
@@ -25,7 +25,7 @@ from validation.sets.sets import load_set
 
 __all__ = ["Case", "Prediction", "Report", "predict_row", "validate_set"]
 
-Predict = Callable[[Scenario], Result]
+Predict = Callable[[Scenario], prediction.Prediction]
 
 
 def validate_set(
@@ -145,23 +145,19 @@ def predict_row(row: Row, predict: Predict | None = None) -> Prediction:
     """The prediction of a row; whatever stops it becomes its error, so that one row does not hide the others."""
     try:
         scenario = scenario_of(row)
-        result = (
-            _of_jobs(scenario) if scenario.jobs else (predict or predicted)(scenario)
-        )
+        step = _of_jobs(scenario) if scenario.jobs else (predict or predicted)(scenario)
     except PrestepError as error:
         return Prediction(error=str(error))
     except Exception as error:  # a crash is a failed row, and the gate fails with it
         return Prediction(error=f"{type(error).__name__}: {error}")
-    memory = {rank: memory.total for rank, memory in result.peak_memory.items()}
-    sure = result.uncertainty
+    memory = {rank: memory.total for rank, memory in step.peak_memory.items()}
+    sure = step.uncertainty
     return Prediction(
-        result.step_time,
-        memory,
-        interval=None if sure is None else (sure.low, sure.high),
+        step.step_time, memory, interval=None if sure is None else (sure.low, sure.high)
     )
 
 
-def _of_jobs(scenario: Scenario) -> Result:
+def _of_jobs(scenario: Scenario) -> prediction.Prediction:
     """The result of the row's own job, the first, with those beside it at work."""
     return shared_cluster.predict(scenario).results[scenario.jobs[0].name]
 

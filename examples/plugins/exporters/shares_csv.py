@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from sim.analysis.prediction import Result
+    from sim.analysis.prediction import Prediction
 
 SUFFIXES = (".csv",)
 
 
-def write(result: Result, path: str | Path) -> None:
+def write(result: Prediction, path: str | Path) -> None:
     """One line per share of the step: its name and its seconds."""
     with open(path, "w", newline="", encoding="utf-8") as file:
         csv.writer(file).writerows([("share", "seconds"), *result.breakdown.items()])

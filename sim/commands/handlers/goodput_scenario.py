@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sim.analysis.prediction import Result
+from sim.analysis.prediction import Prediction
 from sim.commands._shared import misused
 from sim.predict import predict
 from sim.reliability.degraded import simulated_speeds
@@ -46,7 +46,7 @@ def settings_of(scenario: str, overrides: tuple[str, ...], given: Options) -> Op
     return settings | given | both
 
 
-def _checkpoint(result: Result) -> Options:
+def _checkpoint(result: Prediction) -> Options:
     """Times of saving and loading (s), as the step's prediction has them."""
     checkpoint = result.checkpoint
     if checkpoint is None:
@@ -79,11 +79,11 @@ def _failures(loaded: Scenario) -> Options:
     }
 
 
-def _speeds(loaded: Scenario, result: Result, degraded: bool) -> Options:
+def _speeds(loaded: Scenario, result: Prediction, degraded: bool) -> Options:
     """The job's progress with hosts missing, where it goes on without them."""
-    if result.source is None or not (degraded or loaded.faults.degraded):
+    details = result.details
+    if details is None or not (degraded or loaded.faults.degraded):
         return {}
-    fabric = result.source.fabric
-    hosts = [fabric.host_of(gpu) for gpu in result.source.gpus or fabric.gpus]
+    hosts = [details.fabric.host_of(gpu) for gpu in details.gpus]
     of_first_host = hosts.count(hosts[0])
     return {"speeds": simulated_speeds(loaded, result.step_time, of_first_host)}

@@ -11,10 +11,10 @@ from typing import Any
 import click
 
 from sim import exporters
-from sim.analysis.prediction import Result
+from sim.analysis.prediction import Prediction
 from sim.commands._shared import EXIT_OUTSIDE, echo_json, misused, talk
 from sim.exporters import _run_files, terminal
-from sim.predict import predict
+from sim.predict import execute, plan, reported
 from sim.serving import serving
 from sim.spec.jobs import refuse
 from sim.spec.load import load_scenario
@@ -51,18 +51,23 @@ def run(
     elif loaded.jobs:
         _run_jobs(loaded, json_, file, strict)
     else:
-        result = predict(loaded, prices=True)
+        planned = plan(loaded)
+        executed = execute(planned)
+        result = reported(planned, executed, prices=True)
         if replicas is not None:
-            result = _repeated(result, replicas, seed or 0)
+            step = result.step_time
+            spread = replicas_of(planned, executed.steps, step, replicas, seed or 0)
+            result = replace(result, replicas=spread)
         click.echo(result.to_json() if json_ else terminal.render(result))
         _write(result, trace, part, timeline)
         if report is not None:
-            talk(f"wrote {_run_files.write_report(result, report, loaded, each)}")
+            page = _run_files.write_report(result, report, loaded, each, planned)
+            talk(f"wrote {page}")
         _refuse_fallbacks([result], strict)
 
 
 def _write(
-    result: Result, trace: Path | None, part: dict[str, Any], timeline: Path | None
+    result: Prediction, trace: Path | None, part: dict[str, Any], timeline: Path | None
 ) -> None:
     """The files of `--trace` and `--timeline`."""
     if trace is not None:
@@ -71,7 +76,7 @@ def _write(
         talk(f"wrote {exporters.write(result, timeline, 'parquet')}")
 
 
-def _refuse_fallbacks(results: Iterable[Result], strict: bool) -> None:
+def _refuse_fallbacks(results: Iterable[Prediction], strict: bool) -> None:
     """With `--strict`, ends the command where a prediction rests on a fallback."""
     refusals = [result.refusal for result in results if result.fallbacks]
     if strict and refusals:
@@ -91,14 +96,6 @@ def _check_replicas(
         expected = "nothing beside --max-micro-batch"
         raise misused("--replicas", str(replicas), expected)
     refuse(loaded, "--replicas")
-
-
-def _repeated(result: Result, replicas: int, seed: int) -> Result:
-    """The result with the distribution of its step over runs with noise."""
-    if result.source is None:
-        raise RuntimeError("a prediction comes with its simulation")
-    spread = replicas_of(result.source, result.step_time, replicas, seed)
-    return replace(result, replicas=spread)
 
 
 def _largest(scenario: Scenario, json_: bool, file: Path | None) -> None:

@@ -10,14 +10,14 @@ from sim.exporters._html.svg import box, drawing, element, label, table
 from sim.units import format_duration
 
 if TYPE_CHECKING:
-    from sim.analysis.prediction import Result
+    from sim.analysis.prediction import Prediction
 
 Known = dict[str, Any]
 _WIDE, _SIDE, _ROW = 1100.0, 230.0, 30.0
 MOST = 6  # measurements of one run that are drawn
 
 
-def measured(result: Result, known: Known | None) -> str:
+def measured(result: Prediction, known: Known | None) -> str:
     """Predicted beside measured; "" where nothing is known of this run or of its like.
 
     `known` is what `validation.index.measured.lookup` found: `cases` of the same run,
@@ -46,7 +46,7 @@ def measured(result: Result, known: Known | None) -> str:
     return "".join(parts)
 
 
-def _bars(result: Result, rows: list[tuple[str, float]]) -> str:
+def _bars(result: Prediction, rows: list[tuple[str, float]]) -> str:
     """The prediction with its interval, and under it every measurement, to one scale from zero."""
     sure = result.uncertainty
     most = 1.12 * max(
@@ -99,7 +99,7 @@ def _bars(result: Result, rows: list[tuple[str, float]]) -> str:
     )
 
 
-def _inside(result: Result, measured: float) -> str:
+def _inside(result: Prediction, measured: float) -> str:
     sure = result.uncertainty
     if sure is None:
         return ""

@@ -9,7 +9,7 @@ import numpy as np
 from sim.analysis.timeline import COMMUNICATION, Timeline
 
 if TYPE_CHECKING:
-    from sim.analysis.prediction import Result
+    from sim.analysis.prediction import Prediction
 
 MOST_RANKS = 24
 MOST_SPANS = 80_000  # in the file; what is beyond is merged
@@ -19,7 +19,7 @@ FINEST = 4000  # merged spans are at least this part of the step apart
 Data = dict[str, Any]
 
 
-def gantt(result: Result) -> Data | None:
+def gantt(result: Prediction) -> Data | None:
     """Rows of the picture; None without a timeline.
 
     ``rows`` have ``rank``, how many ranks it ``stands`` for, ``stream``, and by span: starts ``s`` (each after the one
@@ -81,9 +81,9 @@ class _Table:
         return self.items.setdefault(value, len(self.items))
 
 
-def _weights(result: Result, spans: Timeline) -> dict[int, int]:
+def _weights(result: Prediction, spans: Timeline) -> dict[int, int]:
     """How many ranks each simulated one stands for."""
-    known = {} if result.source is None else result.source.lowered.graph.represents
+    known = {} if result.details is None else result.details.represents
     return {int(rank): len(known.get(int(rank), (rank,))) for rank in spans.ranks}
 
 

@@ -11,7 +11,7 @@ from sim.exporters._html.svg import table
 from sim.units import format_duration
 
 if TYPE_CHECKING:
-    from sim.analysis.prediction import Result
+    from sim.analysis.prediction import Prediction
 
 _GRADE_COLOURS = {
     "measured": "good",
@@ -22,7 +22,7 @@ _GRADE_COLOURS = {
 MOST = 8  # constants that are listed
 
 
-def evidence(result: Result) -> str:
+def evidence(result: Prediction) -> str:
     """What the time rests on, what had to do without a measurement, and warnings."""
     if not result.evidence and not result.fallbacks and not result.warnings:
         return ""
@@ -55,7 +55,7 @@ def evidence(result: Result) -> str:
     )
 
 
-def _uncertainty(result: Result) -> str:
+def _uncertainty(result: Prediction) -> str:
     """The interval of the step time, and the constants that make it as wide as it is."""
     sure = result.uncertainty
     if sure is None:

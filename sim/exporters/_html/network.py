@@ -11,7 +11,8 @@ from topologies.show import labels
 from topologies.show.folding import Folded, class_of, fold
 
 if TYPE_CHECKING:
-    from sim.predict import Simulation
+    from sim.analysis.prediction import Details
+    from sim.engine.traffic import Traffic
     from topologies.fabric import Fabric
 
 PARTS = 80  # equal parts of the last step
@@ -55,18 +56,16 @@ class Heat:
         return labels.title(self.folded.classes[node])
 
 
-def heat(
-    simulation: Simulation, window: tuple[float, float], parts: int = PARTS
-) -> Heat:
+def heat(details: Details, window: tuple[float, float], parts: int = PARTS) -> Heat:
     """The links' use in `window` (seconds) in equal parts."""
-    fabric, run = simulation.fabric, simulation.run
+    fabric, traffic, carried = details.fabric, details.traffic, details.carried
     folded = fold(fabric)
     group, keys = _groups(fabric, folded)
     count = len(keys)
     bandwidth = fabric.links.bandwidth
-    load = run.carried / bandwidth
+    load = carried / bandwidth
     size = np.bincount(group, minlength=count)
-    plans = {id(plan): plan for plan in run.traffic.plans}
+    plans = {id(plan): plan for plan in traffic.plans}
     number = {key: at for at, key in enumerate(plans)}
     mean, hot = np.zeros((len(plans), count)), np.zeros((len(plans), count))
     order = np.lexsort((load, group))
@@ -79,12 +78,9 @@ def heat(
         mine = busiest[of] == plan.links
         hot[at] = np.bincount(of[mine], weights=share[mine], minlength=count)
     rates = _rates(
-        simulation,
-        np.array([number[id(plan)] for plan in run.traffic.plans]),
-        window,
-        parts,
+        traffic, np.array([number[id(plan)] for plan in traffic.plans]), window, parts
     )
-    used = [at for at in range(count) if run.carried[group == at].any()]
+    used = [at for at in range(count) if carried[group == at].any()]
     rows = [(keys[at][0], _direction(folded, *keys[at])) for at in used]
     return Heat(
         folded, _places(folded), rows, (mean.T @ rates)[used], (hot.T @ rates)[used]
@@ -113,10 +109,9 @@ def _groups(
 
 
 def _rates(
-    simulation: Simulation, plan: np.ndarray, window: tuple[float, float], parts: int
+    traffic: Traffic, plan: np.ndarray, window: tuple[float, float], parts: int
 ) -> np.ndarray:
     """Mean payload bytes/s of every plan in every part, shape (plans, parts)."""
-    traffic = simulation.run.traffic
     rows, begin, end = traffic.segments()
     here = (end > window[0]) & (begin < window[1])
     rows, begin, end = rows[here], begin[here], end[here]

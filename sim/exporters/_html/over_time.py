@@ -7,12 +7,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from sim.graph.opgraph import KERNEL
-from workloads.torch.tape import OWNERS
-
 if TYPE_CHECKING:
     from sim.analysis.critical_path import CriticalPath
-    from sim.predict import Simulation
+    from sim.analysis.prediction import Details
 
 PARTS = 240  # of the step, for memory
 COLUMNS = 550  # of the step, for the path: two of the picture's pixels each
@@ -37,48 +34,12 @@ class Alive:
     owners: dict[str, np.ndarray]
 
 
-@dataclass(frozen=True, eq=False)
-class Changes:
-    """Bytes by owner after each change of a rank's allocator in a step, at `time` (s of the run, sorted)."""
-
-    time: np.ndarray
-    owners: dict[str, np.ndarray]
-    begin: float
-    end: float
-
-
-def changes_of(simulation: Simulation, rank: int, step: int = -1) -> Changes | None:
-    """Memory of the simulated rank that stands for `rank`; None where it issued nothing on its compute stream.
-
-    The allocator counts what the host has asked for. It is shown where the GPU computes what was issued with it.
-    """
-    lowered, run = simulation.lowered, simulation.run
-    graph = lowered.graph
-    at = next(
-        i for i, p in enumerate(graph.programs) if rank in graph.represents[p.rank]
+def alive(details: Details, rank: int) -> Alive | None:
+    """Memory of the simulated rank that stands for `rank` over the last step, in equal parts of its time."""
+    simulated = next(
+        one for one, members in details.represents.items() if rank in members
     )
-    program = graph.programs[at]
-    rows = np.flatnonzero(
-        (program.kind == KERNEL) & (program.stream == graph.streams.index("compute"))
-    )
-    memory = lowered.memory[program.rank]
-    # What was freed after the last operation went with the symbolic model itself.
-    log = [entry for entry in memory.log if entry[0] < len(program)]
-    if not len(rows) or not log:
-        return None
-    state = np.cumsum([list(memory.before.values()), *_deltas(log)], axis=0)
-    clock = np.array([0, *(entry[0] for entry in log)])
-    # Operations that were taken back (recomputation ends early) leave numbers that come again.
-    clock = np.minimum.accumulate(clock[::-1])[::-1]
-    start, end = run.start[at][step][rows], run.end[at][step][rows]
-    with_op = np.minimum(np.searchsorted(rows, clock), len(rows) - 1)
-    owners = {owner: state[:, k] for k, owner in enumerate(OWNERS)}
-    return Changes(start[with_op], owners, float(start.min()), float(end.max()))
-
-
-def alive(simulation: Simulation, rank: int) -> Alive | None:
-    """`changes_of` the last step in equal parts of its time."""
-    found = changes_of(simulation, rank)
+    found = details.allocations[simulated].changes()
     if found is None:
         return None
     length = max(found.end - found.begin, 1e-12)
@@ -90,14 +51,6 @@ def alive(simulation: Simulation, rank: int) -> Alive | None:
         if fullest[:, k].max() > 0
     }
     return Alive(rank, found.begin, found.end, owners)
-
-
-def _deltas(log: list[tuple[int, str, float]]) -> np.ndarray:
-    made = np.zeros((len(log), len(OWNERS)))
-    made[np.arange(len(log)), [OWNERS.index(owner) for _, owner, _ in log]] = [
-        size for *_, size in log
-    ]
-    return made
 
 
 def _fullest(part: np.ndarray, state: np.ndarray) -> np.ndarray:

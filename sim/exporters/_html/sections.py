@@ -16,15 +16,13 @@ from sim.exporters._html import (
     pictures_time,
 )
 from sim.exporters._html.gantt import Data, gantt
-from sim.exporters._html.kernels import kernel_uses
 from sim.exporters._html.network import as_data, heat
 from sim.exporters._html.over_time import alive, lanes, path_colour
 from sim.exporters._html.svg import table
-from sim.graph.opgraph import Chain
 from sim.units import format_bytes, format_duration
 
 if TYPE_CHECKING:
-    from sim.analysis.prediction import MemoryVerdict, Result
+    from sim.analysis.prediction import MemoryVerdict, Prediction
 
 _OWNER_COLOURS = {
     "parameters": "forward",
@@ -67,7 +65,7 @@ def legend(keys: list[tuple[str, str]]) -> str:
     return f'<div class="keys">{"".join(items)}</div>'
 
 
-def tiles(result: Result) -> str:
+def tiles(result: Prediction) -> str:
     """The first figures: each a number in large letters, and under it what else is to be said."""
     made = (
         f'<div class="tile"><span>{escape(name)}</span><b>{escape(value)}</b>'
@@ -78,7 +76,7 @@ def tiles(result: Result) -> str:
     return f'<div class="tiles">{"".join(made)}</div>'
 
 
-def timeline(result: Result) -> str:
+def timeline(result: Prediction) -> str:
     """The Gantt chart with its controls."""
     data = gantt(result)
     if data is None:
@@ -138,15 +136,15 @@ def _used(data: Data) -> set[str]:
     return used
 
 
-def network(result: Result) -> str:
+def network(result: Prediction) -> str:
     """The cluster with its links' use, and the use over time."""
-    source, spans = result.source, result.timeline
-    if source is None or spans is None or not result.links:
+    details, spans = result.details, result.timeline
+    if details is None or spans is None or not result.links:
         return ""
     window = metrics.step_window(
-        spans, source.lowered.graph.programs[0].rank, int(spans.steps[-1])
+        spans, next(iter(details.represents)), int(spans.steps[-1])
     )
-    found = heat(source, window)
+    found = heat(details, window)
     length = window[1] - window[0]
     parts = found.mean.shape[1]
     data = {
@@ -166,13 +164,9 @@ def network(result: Result) -> str:
         for link in result.links
     ]
     heads = ("busiest links", "busy", "at most", "carried", "1 % faster saves")
-    played = source.chains is not None and any(
-        isinstance(kernel, Chain) and source.chains.plans(kernel)
-        for kernel in source.lowered.graph.kernels
-    )
     note = "<p>What ranks exchange within a layer is part of the layer's time here, and not among these loads.</p>"
     return (
-        (note if played else "")
+        (note if details.exchanges_in_layers else "")
         + "<p>Alike devices are drawn once. A line is as strong as its busiest link is used, over the whole step or at "
         "the moment of the slider; the rows below show all moments.</p>"
         f'<div class="bar"><label for="moment" class="soft">moment</label>'
@@ -186,16 +180,16 @@ def network(result: Result) -> str:
     )
 
 
-def kernels(result: Result) -> str:
+def kernels(result: Prediction) -> str:
     """Roofline, and the kernels that take most time."""
-    if result.source is None:
+    if result.details is None:
         return ""
-    uses, gpu = kernel_uses(result.source), result.source.gpu
+    uses, gpu = result.details.kernels, result.details.gpu
     whole = sum(use.time for use in uses)
     if not whole:
         return ""
     picture = pictures_kernels.roofline(
-        uses, gpu, result.source.scenario.training.precision
+        uses, gpu, result.details.scenario.training.precision
     )
     others = pictures_kernels.bandwidths(uses, gpu)
     rows = [
@@ -234,7 +228,7 @@ def kernels(result: Result) -> str:
     )
 
 
-def memory(result: Result) -> str:
+def memory(result: Prediction) -> str:
     """The fullest rank's peak by owner, against the GPU's memory."""
     rows, verdict = list(words.memory(result)), result.out_of_memory
     if verdict is None or not rows:
@@ -260,9 +254,9 @@ def memory(result: Result) -> str:
     )
 
 
-def _over_time(result: Result, verdict: MemoryVerdict) -> str:
+def _over_time(result: Prediction, verdict: MemoryVerdict) -> str:
     """The same rank's memory over the last step."""
-    found = None if result.source is None else alive(result.source, verdict.rank)
+    found = None if result.details is None else alive(result.details, verdict.rank)
     if found is None:
         return ""
     room = None if verdict.capacity is None else verdict.capacity - verdict.outside
@@ -280,7 +274,7 @@ def _over_time(result: Result, verdict: MemoryVerdict) -> str:
     )
 
 
-def critical(result: Result) -> str:
+def critical(result: Prediction) -> str:
     """What the end of the step waited for, through all ranks."""
     path = result.critical_path
     if path is None or not path.segments:
@@ -356,7 +350,7 @@ def whatif(tornado: dict[str, Any] | None) -> str:
     return head + pictures.tornado(tornado) + more
 
 
-def scenario(result: Result) -> str:
+def scenario(result: Prediction) -> str:
     """What was run."""
     said = {**result.scenario, "name": Path(str(result.scenario.get("name", ""))).name}
     rows = [

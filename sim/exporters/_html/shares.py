@@ -12,7 +12,7 @@ from sim.exporters._html.svg import table
 from sim.units import format_duration
 
 if TYPE_CHECKING:
-    from sim.analysis.prediction import Result
+    from sim.analysis.prediction import Prediction
 
 _COLOURS = {
     "compute": "forward",
@@ -24,7 +24,7 @@ _COLOURS = {
 _Parts = list[tuple[str, float, str, str]]
 
 
-def breakdown(result: Result) -> str:
+def breakdown(result: Prediction) -> str:
     """Shares of the step, as a bar and a table."""
     parts = _parts(result)
     if not parts:
@@ -40,7 +40,7 @@ def breakdown(result: Result) -> str:
     )
 
 
-def compared(result: Result, before: Result) -> str:
+def compared(result: Prediction, before: Prediction) -> str:
     """Shares of two predictions, one bar above the other to one scale, and their differences."""
     old, new = _parts(before), _parts(result)
     whole = max(result.step_time, before.step_time)
@@ -74,7 +74,7 @@ def _signed(seconds: float) -> str:
     )
 
 
-def _parts(result: Result) -> _Parts:
+def _parts(result: Prediction) -> _Parts:
     return [
         (
             words.share_name(key),

@@ -10,10 +10,10 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from sim.analysis.prediction import Result
-from sim.analysis.report import result_of
+from sim.analysis.prediction import Prediction
 from sim.errors import InputError, Mistake, PrestepError, unknown
 from sim.exporters._html import sections, shares
+from sim.predict import execute, reported
 from sim.spec.jobs import refuse
 from sim.spec.load import load_scenario
 from sim.spec.sections import Scenario
@@ -24,7 +24,7 @@ from sim.units import format_duration
 Answer = dict[str, Any]
 MOST_KEPT = 64  # answers; the largest have half a megabyte
 #: Pieces of the page by the sections of the report that they are, of a result and that of the scenario as it is.
-PIECES: dict[str, Callable[[Result, Result], str]] = {
+PIECES: dict[str, Callable[[Prediction, Prediction], str]] = {
     "tiles": lambda result, base: sections.tiles(result),
     "step": lambda result, base: (
         shares.breakdown(result) if result is base else shares.compared(result, base)
@@ -52,8 +52,8 @@ class Explorer:
         return Changes(self.scenario)
 
     @cached_property
-    def base(self) -> Result:
-        return result_of(self.changes.base)
+    def base(self) -> Prediction:
+        return reported(self.changes.base, execute(self.changes.base))
 
     @cached_property
     def knobs(self) -> tuple[Knob, ...]:
@@ -109,14 +109,13 @@ class Explorer:
         made = [f"cluster.hosts={max(1, -(-gpus // self._hosts))}"]
         return made + ([f"cluster.gpus={gpus}"] if gpus % self._hosts else [])
 
-    def predicted(self, asked: Mapping[str, str]) -> Result:
+    def predicted(self, asked: Mapping[str, str]) -> Prediction:
         """The step as `prestep run` with the same `--set` predicts it."""
         sets = self.sets(asked)
         if not sets:
             return self.base
-        return result_of(
-            self.changes.of(load_scenario(self.path, [*self.overrides, *sets]))
-        )
+        planned = self.changes.of(load_scenario(self.path, [*self.overrides, *sets]))
+        return reported(planned, execute(planned))
 
     @cached_property
     def _answers(self) -> dict[tuple[tuple[str, str], ...], Answer]:

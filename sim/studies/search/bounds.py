@@ -6,19 +6,19 @@ microbatches never take less memory, and a step never takes less than the kernel
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from sim.analysis.step_time import median
 from sim.graph.opgraph import KERNEL, Chain
 from workloads.frameworks import framework_of
 
 if TYPE_CHECKING:
-    from sim.engine.engine import Machine
     from sim.graph.opgraph import OpGraph, Program
-    from sim.predict import Prepared
+    from sim.planning.planned import KernelTimes
     from sim.spec.sections import Scenario
     from sim.studies.search.space import Candidate
     from topologies.fabric import Fabric
@@ -51,13 +51,15 @@ def bound(scenario: Scenario, fabric: Fabric) -> Bound:
         If it is refused after all when its step is recorded.
     """
     from sim.analysis.memory import CONTEXT, fullest
-    from sim.predict import prepare
+    from sim.predict import timed_kernels
     from sim.spec.rules.layout import microbatches_of
 
     few = few_of(scenario)
-    job = prepare(changed_batch(scenario, few), fabric)
-    needed = fullest(job.lowered, job.scenario)
-    time = _time(job, microbatches_of(scenario) - few) * (1 - MARGIN)
+    lowered, times = timed_kernels(changed_batch(scenario, few), fabric)
+    needed = fullest(lowered, scenario)
+    time = _time(scenario, lowered.graph, times, microbatches_of(scenario) - few) * (
+        1 - MARGIN
+    )
     return Bound(needed.total + CONTEXT, needed.largest_owner, time)
 
 
@@ -67,7 +69,7 @@ def quick(scenario: Scenario, fabric: Fabric) -> float:
     Megatron's pipelines meet in every step, so the mean over ranks counts, however layers are cut. Of other frameworks
     one and two layers of each stage are recorded: all layers of a model without experts in some of them are alike.
     """
-    from sim.predict import prepare
+    from sim.predict import timed_kernels
     from sim.spec.rules.layout import microbatches_of
 
     p = scenario.parallel
@@ -75,11 +77,13 @@ def quick(scenario: Scenario, fabric: Fabric) -> float:
     if framework_of(scenario).level:
         few = min(every, FEW)
         plain = replace(p, vpp=1, schedule="1f1b", uneven_stages=True)
-        job = prepare(changed_batch(replace(scenario, parallel=plain), few), fabric)
-        compute = job.lowered.graph.streams.index("compute")
+        lowered, times = timed_kernels(
+            changed_batch(replace(scenario, parallel=plain), few), fabric
+        )
+        compute = lowered.graph.streams.index("compute")
         busy = [
-            _busy(one, job.machine, compute, every - few, body=True)
-            for one in job.lowered.graph.programs
+            _busy(one, times, compute, every - few, body=True)
+            for one in lowered.graph.programs
         ]
         return float(np.mean(busy)) * (1 - MARGIN)
     return _by_layers(scenario, fabric) * (1 - MARGIN)
@@ -94,7 +98,7 @@ def sibling(candidate: Candidate) -> Hashable:
 
 
 def _by_layers(scenario: Scenario, fabric: Fabric) -> float:
-    from sim.predict import prepare
+    from sim.predict import timed_kernels
     from sim.spec.rules.layout import microbatches_of
     from workloads.models.model import load_model
 
@@ -102,21 +106,21 @@ def _by_layers(scenario: Scenario, fabric: Fabric) -> float:
     each, few = model.layers // (p.pp * p.vpp), few_of(scenario)
     if model.kind != "transformer" or model.window or each <= 2:
         return 0.0
-    times = []
+    busy = []
     for layers in (1, 2):
         short = replace(
             scenario, model=replace(scenario.model, layers=layers * p.pp * p.vpp)
         )
-        job = prepare(changed_batch(short, few), fabric)
-        graph, compute = job.lowered.graph, job.lowered.graph.streams.index("compute")
-        busy = [
-            _busy(one, job.machine, compute, microbatches_of(scenario) - few, body=True)
-            for one in graph.programs
-        ]
-        times.append(
-            np.repeat(busy, [len(graph.represents[one.rank]) for one in graph.programs])
+        lowered, times = timed_kernels(changed_batch(short, few), fabric)
+        graph, compute = lowered.graph, lowered.graph.streams.index("compute")
+        more = microbatches_of(scenario) - few
+        busy.append(
+            _of_every_rank(
+                graph,
+                [_busy(one, times, compute, more, body=True) for one in graph.programs],
+            )
         )
-    return float(np.median(times[0] + (each - 1) * (times[1] - times[0])))
+    return median(busy[0] + (each - 1) * (busy[1] - busy[0]))
 
 
 def few_of(scenario: Scenario) -> int:
@@ -140,42 +144,42 @@ def changed_batch(scenario: Scenario, microbatches: int) -> Scenario:
     return replace(scenario, training=replace(scenario.training, global_batch=batch))
 
 
-def _time(job: Prepared, more: int) -> float:
+def _of_every_rank(graph: OpGraph, busy: Sequence[float]) -> np.ndarray:
+    """Seconds of the simulated ranks for all that they stand for."""
+    return np.repeat(
+        busy, [len(graph.represents[program.rank]) for program in graph.programs]
+    )
+
+
+def _time(scenario: Scenario, graph: OpGraph, times: KernelTimes, more: int) -> float:
     """Least seconds of the step with `more` microbatches: the median over ranks, which is what a step time is.
 
     Megatron's pipeline meets at the gradients' norm in every step, so there the slowest rank counts, and the way of
     the first microbatch down to the last rank and of the last one back.
     """
-    graph, machine = job.lowered.graph, job.machine
     compute = graph.streams.index("compute")
-    busy = [_busy(p, machine, compute, more) for p in graph.programs]
-    p = job.scenario.parallel
-    if framework_of(job.scenario).level and p.pp > 1:
+    busy = [_busy(p, times, compute, more) for p in graph.programs]
+    p = scenario.parallel
+    if framework_of(scenario).level and p.pp > 1:
         return max(
-            *busy,
-            _through(graph, machine, compute, more) if p.schedule in LOOPS else 0.0,
+            *busy, _through(graph, times, compute, more) if p.schedule in LOOPS else 0.0
         )
-    weights = [len(graph.represents[p.rank]) for p in graph.programs]
-    return float(np.median(np.repeat(busy, weights)))
+    return median(_of_every_rank(graph, busy))
 
 
 def _kernels(
-    p: Program, machine: Machine, compute: int
+    p: Program, times: KernelTimes, compute: int
 ) -> tuple[np.ndarray, np.ndarray]:
     """Operations of a rank that are kernels on its compute stream, and their seconds alone."""
     at = np.flatnonzero((p.kind == KERNEL) & (p.stream == compute))
-    payload = p.payload[at]
-    scale = machine.scale.get(p.rank, 1.0)
-    return at, machine.duration[payload] * (
-        scale[payload] if isinstance(scale, np.ndarray) else scale
-    )
+    return at, times.of(p.rank, p.payload[at])
 
 
 def _busy(
-    p: Program, machine: Machine, compute: int, more: int, body: bool = False
+    p: Program, times: KernelTimes, compute: int, more: int, body: bool = False
 ) -> float:
     """Seconds of a rank's kernels (`body`: without the optimizer), left out microbatches counted as the shortest."""
-    at, time = _kernels(p, machine, compute)
+    at, time = _kernels(p, times, compute)
     if body:
         at, time = at[p.phase[at] < 2], time[p.phase[at] < 2]
     return float(time.sum()) + more * _shortest(p, at, time)
@@ -187,17 +191,17 @@ def _shortest(p: Program, at: np.ndarray, time: np.ndarray) -> float:
     return float(by_microbatch.min()) if len(by_microbatch) else 0.0
 
 
-def _through(graph: OpGraph, machine: Machine, compute: int, more: int) -> float:
+def _through(graph: OpGraph, times: KernelTimes, compute: int, more: int) -> float:
     """The last rank's work between the first microbatch's way down and the last one's way back up."""
     ends, last = 0.0, graph.programs[-1]
     chain = np.array([isinstance(k, Chain) for k in graph.kernels])
     for p in graph.programs[:-1]:
-        at, time = _kernels(p, machine, compute)
+        at, time = _kernels(p, times, compute)
         own = chain[p.payload[at]] & (p.phase[at] < 2)
         ends += _run(p, at[own], time[own], 0) + _run(
             p, at[own][::-1], time[own][::-1], 1
         )
-    at, time = _kernels(last, machine, compute)
+    at, time = _kernels(last, times, compute)
     own = chain[last.payload[at]]
     return ends + float(time[own].sum()) + more * _shortest(last, at[own], time[own])
 

@@ -24,7 +24,7 @@ from sim.studies.search.space import Candidate, Clusters, space
 from sim.tools.orphans import end_with_parent
 
 if TYPE_CHECKING:
-    from sim.analysis.prediction import Result
+    from sim.analysis.prediction import Prediction
     from sim.spec.sections import Scenario
 
 ROUND = 16
@@ -63,7 +63,7 @@ class Ranked:
     """A layout that fits, and its predicted step."""
 
     candidate: Candidate
-    result: Result
+    result: Prediction
 
 
 @dataclass(frozen=True)

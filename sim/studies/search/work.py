@@ -10,7 +10,7 @@ from sim.studies.search.bounds import Bound, bound, quick
 from sim.studies.search.space import Candidate, Clusters
 
 if TYPE_CHECKING:
-    from sim.analysis.prediction import Result
+    from sim.analysis.prediction import Prediction
 
 _CLUSTERS = Clusters()  # of this process
 
@@ -56,22 +56,19 @@ def bounded(candidate: Candidate) -> Bound | None:
 def simulated(candidate: Candidate) -> tuple[float, float, str]:
     """Seconds of a step, bytes of the fullest rank and their largest owner; inf for one that is refused."""
     from sim.analysis.memory import needed
-    from sim.analysis.report import step_time
-    from sim.predict import simulate
+    from sim.analysis.step_time import step_time
+    from sim.predict import execute, plan
 
-    fabric = _CLUSTERS.fabric(candidate.scenario)
     try:
-        made = simulate(candidate.scenario, fabric=fabric)
-        time = step_time(made)
+        planned = plan(candidate.scenario, _CLUSTERS.fabric(candidate.scenario))
+        time = step_time(planned, execute(planned))
     except PrestepError:
         return float("inf"), 0.0, ""
-    return time, *needed(made, time)
+    return time, *needed(planned, time)
 
 
-def result(candidate: Candidate) -> Result:
-    from sim.analysis.report import result_of
-    from sim.predict import simulate
+def result(candidate: Candidate) -> Prediction:
+    from sim.predict import execute, plan, reported
 
-    return result_of(
-        simulate(candidate.scenario, fabric=_CLUSTERS.fabric(candidate.scenario))
-    )
+    planned = plan(candidate.scenario, _CLUSTERS.fabric(candidate.scenario))
+    return reported(planned, execute(planned))

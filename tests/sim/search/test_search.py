@@ -10,9 +10,8 @@ from typing import Any
 import pytest
 
 from sim.analysis.memory import needed
-from sim.analysis.report import step_time
 from sim.errors import InputError
-from sim.predict import predict, simulate
+from sim.predict import predict
 from sim.spec.load import load_open, load_scenario
 from sim.studies.search import Options, search
 from sim.studies.search.axes import FREE, divisors, read_over
@@ -21,6 +20,7 @@ from sim.studies.search.explore import Found
 from sim.studies.search.scenario_file import text_of, write_scenario
 from sim.studies.search.space import Clusters, space
 from sim.studies.search.words import layout_of, table, to_dict
+from tests.executed import executed, step_time
 
 SMALL = 'kind = "transformer"\nhidden = 1024\nlayers = 4\nheads = 8\nffn = 2816\nvocab = 32000'
 MOE = 'kind = "transformer"\nhidden = 512\nlayers = 4\nheads = 8\nffn = 1024\nvocab = 32000\nexperts = 4\nexperts_per_token = 2'
@@ -111,9 +111,9 @@ def test_bounds_are_never_above_what_is_simulated(tmp_path: Path, name: str) -> 
         fabric = clusters.fabric(candidate.scenario)
         least, made = (
             bound(candidate.scenario, fabric),
-            simulate(candidate.scenario, fabric=fabric),
+            executed(candidate.scenario, fabric=fabric),
         )
-        peak = needed(made, step_time(made))[0]
+        peak = needed(made.planned, step_time(made))[0]
         assert least.time <= step_time(made), layout_of(candidate)
         assert quick(candidate.scenario, fabric) <= step_time(made), layout_of(
             candidate

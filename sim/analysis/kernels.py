@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from sim.costs.kinds import work
+from sim.engine.execution import Run
 from sim.graph.kernel import Kernel
 from sim.graph.opgraph import KERNEL, Chain
-
-if TYPE_CHECKING:
-    from sim.predict import Simulation
+from sim.planning.planned import Planned
 
 
 @dataclass(frozen=True)
@@ -52,22 +50,22 @@ class KernelUse:
         return self.bytes * self.count / self.time
 
 
-def kernel_uses(simulation: Simulation) -> list[KernelUse]:
+def kernel_uses(planned: Planned, run: Run) -> tuple[KernelUse, ...]:
     """The kernels of the last step, most time first."""
-    graph, gpu = simulation.lowered.graph, simulation.gpu
+    graph, gpu = planned.graph, planned.gpu
     total: dict[Kernel, list[float]] = {}
     for i, p in enumerate(graph.programs):
         rows = np.flatnonzero(p.kind == KERNEL)
-        seconds = (simulation.run.end[i][-1] - simulation.run.start[i][-1])[rows]
+        seconds = (run.end[i][-1] - run.start[i][-1])[rows]
         payload, times = p.payload[rows], len(graph.represents[p.rank])
         spent = np.bincount(payload, weights=seconds, minlength=len(graph.kernels))
         often = np.bincount(payload, minlength=len(graph.kernels))
         for at in np.flatnonzero(often).tolist():
-            for kernel, n, share in _parts(simulation, graph.kernels[at]):
+            for kernel, n, share in _parts(planned, graph.kernels[at]):
                 found = total.setdefault(kernel, [0.0, 0.0])
                 found[0] += n * float(often[at]) * times
                 found[1] += share * float(spent[at]) * times
-    made = [
+    uses = [
         KernelUse(
             kernel,
             n,
@@ -79,16 +77,18 @@ def kernel_uses(simulation: Simulation) -> list[KernelUse]:
         for kernel, (n, time) in total.items()
         if time > 0 and kernel.kind != "spin"
     ]
-    return sorted(made, key=lambda use: (-use.time, use.kernel.kind, use.kernel.shape))
+    return tuple(
+        sorted(uses, key=lambda use: (-use.time, use.kernel.kind, use.kernel.shape))
+    )
 
 
 def _parts(
-    simulation: Simulation, kernel: Kernel | Chain
+    planned: Planned, kernel: Kernel | Chain
 ) -> Iterator[tuple[Kernel, float, float]]:
     """(kernel, how often, share of the time); of a chain its own kernels, as often as it repeats."""
     if not isinstance(kernel, Chain):
         yield kernel, 1.0, 1.0
-    elif simulation.chains is not None:
-        for inner, share in simulation.chains.constituents(kernel):
-            if not isinstance(inner, Chain):
-                yield inner, 0.0 if kernel.tail else float(kernel.times), share
+        return
+    for inner, share in planned.chains[kernel.graph].constituents():
+        if not isinstance(inner, Chain):
+            yield inner, 0.0 if kernel.tail else float(kernel.times), share

@@ -1,0 +1,84 @@
+"""What the allocator of a rank has handed out over a step, by owner."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from sim.engine.execution import Run
+from sim.graph.opgraph import KERNEL, Program
+from sim.planning.planned import Planned
+from workloads.torch.tape import OWNERS, Memory
+
+
+@dataclass(frozen=True, eq=False)
+class Changes:
+    """Bytes by owner after each change of a rank's allocator in a step, at `time` (s of the run, sorted)."""
+
+    time: np.ndarray
+    owners: dict[str, np.ndarray]
+    begin: float
+    end: float
+
+
+@dataclass(frozen=True, eq=False)
+class Allocations:
+    """The allocator's log of a simulated rank, and when the rank's operations ran.
+
+    Attributes
+    ----------
+    program : Program
+    memory : Memory
+        What was allocated and freed, by the number of the operation that was issued next.
+    compute : int
+        Number of the compute stream.
+    start, end : np.ndarray, shape (steps, operations)
+        Seconds of the run.
+    """
+
+    program: Program
+    memory: Memory
+    compute: int
+    start: np.ndarray
+    end: np.ndarray
+
+    def changes(self, step: int = -1) -> Changes | None:
+        """Memory over a step; None where the rank issued nothing on its compute stream.
+
+        The allocator counts what the host has asked for. It is shown where the GPU computes what was issued with it.
+        """
+        rows = np.flatnonzero(
+            (self.program.kind == KERNEL) & (self.program.stream == self.compute)
+        )
+        # What was freed after the last operation went with the symbolic model itself.
+        log = [entry for entry in self.memory.log if entry[0] < len(self.program)]
+        if not len(rows) or not log:
+            return None
+        state = np.cumsum([list(self.memory.before.values()), *_deltas(log)], axis=0)
+        clock = np.array([0, *(entry[0] for entry in log)])
+        # Operations that were taken back (recomputation ends early) leave numbers that come again.
+        clock = np.minimum.accumulate(clock[::-1])[::-1]
+        start, end = self.start[step][rows], self.end[step][rows]
+        with_op = np.minimum(np.searchsorted(rows, clock), len(rows) - 1)
+        owners = {owner: state[:, k] for k, owner in enumerate(OWNERS)}
+        return Changes(start[with_op], owners, float(start.min()), float(end.max()))
+
+
+def allocations_of(planned: Planned, run: Run) -> dict[int, Allocations]:
+    """By simulated rank."""
+    graph, memory = planned.graph, planned.lowered.memory
+    compute = graph.streams.index("compute")
+    return {
+        p.rank: Allocations(p, memory[p.rank], compute, run.start[i], run.end[i])
+        for i, p in enumerate(graph.programs)
+        if p.rank in memory
+    }
+
+
+def _deltas(log: list[tuple[int, str, float]]) -> np.ndarray:
+    made = np.zeros((len(log), len(OWNERS)))
+    made[np.arange(len(log)), [OWNERS.index(owner) for _, owner, _ in log]] = [
+        size for *_, size in log
+    ]
+    return made

@@ -1,0 +1,382 @@
+"""From a lowered step and a cluster to a step that can be executed: durations, plans, limits; frozen values."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from statistics import NormalDist
+
+import numpy as np
+
+from sim.collectives import machine as constants
+from sim.collectives import plan_collective
+from sim.collectives.plan import Plan
+from sim.costs import Gpu
+from sim.costs.frameworks import kernel_gap
+from sim.costs.interference import Beside, laid_over
+from sim.costs.measured import gpu_of
+from sim.engine.execution import Timed
+from sim.graph.kernel import Kernel
+from sim.graph.opgraph import Chain, Comm, OpGraph
+from sim.planning.chains import Repetition, repetition
+from sim.planning.fleet import Fleet, fleet_of
+from sim.spec.sections import Scenario
+from topologies.fabric import Fabric
+from workloads.frameworks import framework_of
+from workloads.lowered import Layout, Lowered
+from workloads.models.model import ModelSpec
+
+# Kernels whose time follows the SMs' clock.
+CLOCKED = (
+    "gemm",
+    "gemm_bias",
+    "grouped_gemm",
+    "attention_fwd",
+    "attention_bwd",
+    "flash2_attention_fwd",
+    "flash2_attention_bwd",
+)
+# From the launch call's return to the kernel's start on an idle stream (H200, 125m-ddp4-b4 trace): measured.
+LAUNCH_LATENCY = 2.0e-6
+
+Repetitions = Mapping[OpGraph, Repetition]
+
+
+@dataclass(frozen=True)
+class Hardware:
+    """What the ranks of a scenario run on: ``gpus[r]`` is the GPU of rank r, by name."""
+
+    scenario: Scenario
+    fabric: Fabric
+    fleet: Fleet
+    gpus: tuple[str, ...]
+    layout: Layout
+
+    @property
+    def gpu(self) -> Gpu:
+        return self.fleet.gpu
+
+    @property
+    def beside(self) -> Beside:
+        """What kernels and collectives cost each other here."""
+        return laid_over(constants.of(self.fabric).tables.get("overlap", {}))
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Planned(Timed):
+    """A scenario's step on its cluster, ready to be executed; change a field with `dataclasses.replace`.
+
+    Attributes
+    ----------
+    lowered : Lowered
+        The step without times; its graph is ``graph``.
+    gpu : Gpu
+        What the GPUs of the run have in common.
+    gpus : tuple of str
+        The GPU of every rank.
+    chains : mapping
+        Repetitions of the graphs that chains stand for.
+    """
+
+    scenario: Scenario
+    model: ModelSpec
+    lowered: Lowered
+    fabric: Fabric
+    gpu: Gpu
+    gpus: tuple[str, ...]
+    chains: Repetitions = field(default_factory=dict)
+
+
+@dataclass(frozen=True, eq=False)
+class Slowdown:
+    """Factor on a kernel, by index, while communication holds so many channels."""
+
+    kernels: tuple[Kernel | Chain, ...]
+    beside: Beside
+    sms: int
+    chains: Repetitions
+
+    def __call__(self, kernel: int, channels: int) -> float:
+        found = self.kernels[kernel]
+        if isinstance(found, Chain):
+            return (
+                self.chains[found.graph].slowdown(channels)
+                if found.graph in self.chains
+                else 1.0
+            )
+        return self.beside.slowdown(found, channels, self.sms)
+
+
+@dataclass(frozen=True, eq=False)
+class KernelTimes:
+    """Seconds of every kernel alone, and by rank the factor on them: one for all, or one for each kernel."""
+
+    durations: np.ndarray
+    scale: Mapping[int, float | np.ndarray]
+
+    def of(self, rank: int, kernels: np.ndarray) -> np.ndarray:
+        """Seconds of some kernels on a rank."""
+        scale = self.scale.get(rank, 1.0)
+        times: np.ndarray = self.durations[kernels] * (
+            scale[kernels] if isinstance(scale, np.ndarray) else scale
+        )
+        return times
+
+
+def planned(
+    scenario: Scenario,
+    model: ModelSpec,
+    lowered: Lowered,
+    fabric: Fabric,
+    gpus: tuple[str, ...],
+) -> Planned:
+    """The lowered step on a cluster; ``gpus`` has the GPU of every rank."""
+    hardware = hardware_of(scenario, lowered, fabric, gpus)
+    chains = _repetitions(hardware, lowered.graph)
+    return _planned(
+        hardware, model, lowered, chains, plans_of(hardware, lowered.graph.comms)
+    )
+
+
+def on_links(planned: Planned, fabric: Fabric) -> Planned:
+    """The same step on the same cluster with other links: kernels take as long, communications are planned again."""
+    hardware = hardware_of(planned.scenario, planned.lowered, fabric, planned.gpus)
+    plans = plans_of(hardware, planned.graph.comms)
+    if planned.chains:
+        chains = {
+            graph: repetition(
+                replace(
+                    one.timed,
+                    plans=plans_of(hardware, graph.comms),
+                    bandwidth=fabric.links.bandwidth,
+                )
+            )
+            for graph, one in planned.chains.items()
+        }
+        return _planned(hardware, planned.model, planned.lowered, chains, plans)
+    return replace(
+        planned, fabric=fabric, plans=plans, bandwidth=fabric.links.bandwidth
+    )
+
+
+def kernel_times(
+    scenario: Scenario, lowered: Lowered, fabric: Fabric, gpus: tuple[str, ...]
+) -> KernelTimes:
+    """What the kernels of a step take, without planning its communications."""
+    hardware = hardware_of(scenario, lowered, fabric, gpus)
+    return _kernel_times(
+        hardware,
+        lowered.graph,
+        _repetitions(hardware, lowered.graph),
+        _waiting(hardware),
+    )
+
+
+def hardware_of(
+    scenario: Scenario, lowered: Lowered, fabric: Fabric, gpus: tuple[str, ...]
+) -> Hardware:
+    return Hardware(
+        scenario, fabric, fleet_of(fabric, gpu_of(fabric), gpus), gpus, lowered.layout
+    )
+
+
+def _planned(
+    hardware: Hardware,
+    model: ModelSpec,
+    lowered: Lowered,
+    chains: Repetitions,
+    plans: tuple[Plan, ...],
+) -> Planned:
+    timed = _timed(hardware, lowered.graph, plans, chains, _waiting(hardware))
+    return Planned(
+        **vars(timed),
+        scenario=hardware.scenario,
+        model=model,
+        lowered=lowered,
+        fabric=hardware.fabric,
+        gpu=hardware.gpu,
+        gpus=hardware.gpus,
+        chains=chains,
+    )
+
+
+def _repetitions(hardware: Hardware, graph: OpGraph) -> Repetitions:
+    """Every chain's graph, executed by itself.
+
+    That ranks wait for the slowest of them is counted in the graph that the chain is part of. A chain stands for the
+    middle of a long step: the power that could be drawn beyond the limit was drawn before.
+    """
+    graphs = dict.fromkeys(
+        kernel.graph for kernel in graph.kernels if isinstance(kernel, Chain)
+    )
+    return {
+        inner: repetition(
+            replace(
+                _timed(hardware, inner, plans_of(hardware, inner.comms), {}, 1.0),
+                budget=0.0,
+            )
+        )
+        for inner in graphs
+    }
+
+
+def _waiting(hardware: Hardware) -> float:
+    """Factor on kernels for waiting for the slowest of the ranks that work together."""
+    p = hardware.scenario.parallel
+    return slowest_of(p.dp * p.tp, hardware.gpu.spread)
+
+
+def _timed(
+    hardware: Hardware,
+    graph: OpGraph,
+    plans: tuple[Plan, ...],
+    chains: Repetitions,
+    waiting: float,
+) -> Timed:
+    kernels, gpu, beside = graph.kernels, hardware.gpu, hardware.beside
+    times = _kernel_times(hardware, graph, chains, waiting)
+    held = {i: beside.contention(kernel) for i, kernel in enumerate(kernels)}
+    return Timed(
+        graph=graph,
+        durations=times.durations,
+        plans=plans,
+        bandwidth=hardware.fabric.links.bandwidth,
+        slowdown=Slowdown(kernels, beside, gpu.sms, chains),
+        contention=beside.communication,
+        beside={
+            i: factor for i, factor in held.items() if factor != beside.communication
+        },
+        kernel_gap=_kernel_gap(hardware),
+        launch_latency=LAUNCH_LATENCY,
+        scale=times.scale,
+        idle=frozenset(i for i, kernel in enumerate(kernels) if kernel.kind == "spin"),
+        grain={
+            i: chains[k.graph].grain
+            for i, k in enumerate(kernels)
+            if isinstance(k, Chain) and k.graph in chains
+        },
+        power=gpu.power,
+        hot=frozenset(
+            i for i, k in enumerate(kernels) if not isinstance(k, Chain) and gpu.hot(k)
+        ),
+    )
+
+
+def _kernel_times(
+    hardware: Hardware, graph: OpGraph, chains: Repetitions, waiting: float
+) -> KernelTimes:
+    durations = np.array(
+        [_duration(hardware, kernel, chains) for kernel in graph.kernels]
+    )
+    return KernelTimes(durations, _scale(hardware, graph, waiting))
+
+
+def _duration(hardware: Hardware, kernel: Kernel | Chain, chains: Repetitions) -> float:
+    """Seconds of a kernel on an idle GPU at the clock of a long run."""
+    scenario, gpu, p = hardware.scenario, hardware.gpu, hardware.scenario.parallel
+    if isinstance(kernel, Chain):
+        return chains[kernel.graph].duration(kernel) if kernel.graph in chains else 0.0
+    if kernel.kind == "spin":
+        return kernel.shape[0] * 1e-9
+    if kernel.kind == "fused" and framework_of(scenario).fused_load:
+        return gpu.duration(kernel) * gpu.fused
+    if kernel.kind not in CLOCKED:
+        return gpu.duration(kernel)
+    clock = gpu.crowded if p.dp * p.tp * p.pp * p.cp > 1 else 1.0
+    load = clock * gpu.sustained(kernel) * gpu.toolkit(kernel, scenario.pytorch.cuda)
+    return gpu.duration(kernel) * load
+
+
+def _scale(
+    hardware: Hardware, graph: OpGraph, waiting: float
+) -> dict[int, float | np.ndarray]:
+    """Factor on the kernels of every simulated rank: of its GPU, of the slowest of all, and of [faults]."""
+    faults = hardware.scenario.faults
+    spins = [kernel.kind == "spin" for kernel in graph.kernels]
+    # Chains have been slowed where they were executed.
+    slow = np.array(
+        [
+            1.0 if isinstance(kernel, Chain) else faults.slow_factor
+            for kernel in graph.kernels
+        ]
+    )
+    scale: dict[int, float | np.ndarray] = {}
+    for program in graph.programs:
+        rank = graph.pace.get(program.rank, program.rank)
+        # Which rank is slow was said: it is a GPU like any other, not the slowest of all of them.
+        ratio = hardware.fleet.scale(
+            graph, rank, 1.0 if rank == faults.slow_rank else waiting, spins
+        )
+        scale[program.rank] = ratio * slow if rank == faults.slow_rank else ratio
+    return scale
+
+
+def _kernel_gap(hardware: Hardware) -> float:
+    """Seconds between two kernels of a stream."""
+    if hardware.scenario.cluster.kernel_gap is not None:
+        return hardware.scenario.cluster.kernel_gap
+    captured = kernel_gap(hardware.scenario.training.framework)
+    return hardware.gpu.gap if captured is None else min(hardware.gpu.gap, captured)
+
+
+def plans_of(hardware: Hardware, comms: Sequence[Comm]) -> tuple[Plan, ...]:
+    """How every communication goes; those that are alike have one plan."""
+    made: dict[tuple[object, ...], Plan] = {}
+    plans = []
+    for comm in comms:
+        alike = (comm.op, comm.size, comm.groups, comm.axis, comm.in_place, comm.copied)
+        if alike not in made:
+            merged = _merged([_plan(hardware, comm, group) for group in comm.groups])
+            made[alike] = replace(merged, channels=0) if comm.copied else merged
+        plans.append(made[alike])
+    return tuple(plans)
+
+
+def _plan(hardware: Hardware, comm: Comm, group: tuple[int, ...]) -> Plan:
+    """Of one of the copies of a communication."""
+    # NCCL chooses the channels of a transfer by its communicator: who is idle in it is named after the pair.
+    idle = (
+        [r for r in hardware.layout.pipeline(group[0]) if r not in group]
+        if comm.axis == "pp"
+        else []
+    )
+    members = [hardware.gpus[rank] for rank in (*group, *idle)]
+    return plan_collective(
+        comm.op,
+        comm.size,
+        members,
+        hardware.fabric,
+        hardware.scenario.nccl,
+        comm.in_place,
+    )
+
+
+def _merged(plans: Sequence[Plan]) -> Plan:
+    """One plan for copies that run at the same moment: their usage adds up on the links, and the slowest counts.
+
+    Copies differ where ranks are not placed regularly; whoever waits for one of them waits for all.
+    """
+    first = plans[0]
+    if len(plans) == 1:
+        return first
+    links = np.concatenate([p.links for p in plans])
+    usage = np.concatenate([p.usage for p in plans])
+    unique, inverse = np.unique(links, return_inverse=True)
+    return replace(
+        first,
+        links=unique,
+        usage=np.bincount(inverse, weights=usage),
+        latency=max(p.latency for p in plans),
+        rate_cap=min(p.rate_cap for p in plans),
+    )
+
+
+def slowest_of(gpus: int, spread: float) -> float:
+    """Expected time of the slowest of several GPUs that wait for each other, relative to the average one.
+
+    GPUs of one model differ by ``spread`` (relative standard deviation, taken as normal); the expected maximum is
+    Blom's approximation (Statistical Estimates and Transformed Beta-Variables, 1958).
+    """
+    if gpus <= 1:
+        return 1.0
+    return 1.0 + spread * NormalDist().inv_cdf((gpus - 0.375) / (gpus + 0.25))
