@@ -101,3 +101,10 @@ def test_the_readme_shows_the_main_commands() -> None:
     shown = {command.split()[1] for command in commands()}
     assert shown >= {"run", "whatif", "topology", "validate", "list"}
     assert shown <= set(cli.main.list_commands())
+
+
+def test_the_readme_is_read_in_one_go() -> None:
+    """At most 110 lines, and one picture, of this tree."""
+    text = README.read_text(encoding="utf-8")
+    (picture,) = re.findall(r"^!\[[^\]]+\]\(([^)]+)\)$", text, re.MULTILINE)
+    assert len(text.splitlines()) <= 110 and (ROOT / picture).is_file()
