@@ -20,7 +20,8 @@ from sim.costs import interference, load_gpu
 from sim.costs.frameworks import host_costs, kernel_gap
 from sim.engine import engine
 from sim.graph.opgraph import OpGraph
-from sim.spec.load import SECTIONS, load_scenario, parse_scenario
+from sim.spec.load import load_scenario, parse_scenario
+from sim.spec.sections import SECTIONS
 from sim.studies.whatif import compare
 from sim.units import format_duration
 from tests import pages

@@ -12,7 +12,8 @@ import pytest
 from click.testing import CliRunner
 
 import cli
-from sim.spec.load import SECTIONS, load_scenario, parse_scenario
+from sim.spec.load import load_scenario, parse_scenario
+from sim.spec.sections import SECTIONS
 from topologies import load_cluster
 
 ROOT = Path(cli.__file__).parent

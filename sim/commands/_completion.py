@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import fields
 
 import click
 from click.shell_completion import CompletionItem
+
+from sim.tools.catalog import names
 
 #: Which names a parameter takes, by what it is called.
 KINDS = {
@@ -28,14 +31,14 @@ class Named(click.types.StringParamType):
         self, ctx: click.Context, param: click.Parameter, incomplete: str
     ) -> list[CompletionItem]:
         """The names that begin so; files beside them, or where there is a path already."""
-        found = [
+        items = [
             CompletionItem(name)
             for name in self.offered()
             if name.startswith(incomplete)
         ]
-        return found or (
-            [CompletionItem(incomplete, type="file")] if self.files else []
-        )
+        if items or not self.files:
+            return items
+        return [CompletionItem(incomplete, type="file")]
 
 
 def completed(command: click.Command) -> click.Command:
@@ -56,16 +59,12 @@ def completed(command: click.Command) -> click.Command:
 
 
 def _names(kind: str) -> Iterator[str]:
-    from sim.tools.catalog import names
-
     yield from names(kind)
 
 
 def _keys() -> Iterator[str]:
     """`section.key=` of every key, and the attributes that what-ifs change."""
-    from dataclasses import fields
-
-    from sim.spec.load import SECTIONS
+    from sim.spec.sections import SECTIONS
 
     yield from (
         f"{section}.{entry.name}="

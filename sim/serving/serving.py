@@ -14,24 +14,22 @@ import math
 import statistics
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from sim.collectives import plan_collective
+from sim.costs import Gpu
 from sim.costs.measured import gpu_of
 from sim.engine.storage import Leg, Request, serve
 from sim.errors import InputError, Mistake
 from sim.graph.kernel import Kernel
+from sim.predict import load_fabric
+from sim.spec.sections import Scenario
 from sim.units import format_bandwidth, format_bytes, format_duration
+from topologies.fabric import Fabric
 from workloads.models.counts import active_parameters, attention_flops, total_parameters
-from workloads.models.model import load_model
-
-if TYPE_CHECKING:
-    from sim.costs import Gpu
-    from sim.spec.sections import Scenario
-    from topologies.fabric import Fabric
-    from workloads.models.model import ModelSpec
+from workloads.models.model import ModelSpec, load_model
 
 WEIGHT = 2.0  # bytes
 KV = {"bf16": 2.0, "fp8": 1.0}
@@ -72,7 +70,6 @@ def pools_of(scenario: Scenario) -> Pools:
     InputError
         With everything that does not fit.
     """
-    from sim.predict import load_fabric
 
     i, where, found = scenario.inference, scenario.where, list[Mistake]()
     model, fabric = load_model(scenario.model, where), load_fabric(scenario)

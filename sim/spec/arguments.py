@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from sim import files
+from workloads.megatron.arguments import sections_of
+from workloads.models.model import ARGUMENTS
 
 
 def with_arguments(
@@ -26,7 +28,6 @@ def with_arguments(
         if isinstance(model, Mapping)
         else None
     )
-    from workloads.models.model import ARGUMENTS
 
     if (
         not isinstance(file, str)
@@ -34,7 +35,6 @@ def with_arguments(
         or not (folder / file).is_file()
     ):
         return dict(mapping)
-    from workloads.megatron.arguments import sections_of
 
     tables = dict(mapping)
     for section, keys in sections_of(

@@ -31,6 +31,7 @@ from sim.spec.rules.layout import (
     microbatches_of,
 )
 from sim.spec.sections import (
+    SECTIONS,
     Checkpoint,
     Cluster,
     Dataload,
@@ -70,12 +71,6 @@ __all__ = [
     "sections_in_use",
 ]
 
-_NOT_SECTIONS = ("where", "name", "start", "jobs")
-SECTIONS: dict[str, type] = {
-    name: hint
-    for name, hint in strict.type_hints(Scenario).items()
-    if name not in _NOT_SECTIONS
-}
 _OF_JOBS = tuple(name for name in SECTIONS if name not in ("cluster", "measured"))
 _JOB = re.compile(r"jobs?\[([^\]]+)\]\.(.+)")
 

@@ -6,11 +6,15 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import Any
 
+from sim.collectives.plan import mistakes_of
 from sim.errors import InputError, Mistake
 from sim.spec.placing import allotted, placements
 from sim.spec.rules.layout import check_layout, grad_accumulation_of, microbatches_of
 from sim.spec.sections import Inference, Nccl, Scenario
+from topologies import load_cluster
+from workloads import schedules
 from workloads.frameworks import framework_of
+from workloads.models.model import load_model
 
 
 def wrong_keys(mistakes: Sequence[Mistake]) -> set[str]:
@@ -26,7 +30,6 @@ def cluster_of(scenario: Scenario, mistakes: list[Mistake]) -> Any:
         "cluster.hosts",
     }:
         return None
-    from topologies import load_cluster  # networkx: only when a cluster is wanted
 
     cluster = scenario.cluster
     try:
@@ -52,7 +55,6 @@ def model_of(scenario: Scenario, mistakes: list[Mistake]) -> Any:
     wrong = wrong_keys(mistakes)
     if wrong & {"model", "model.name", "model.file", "model.kind"}:
         return None
-    from workloads.models.model import load_model
 
     try:
         return load_model(scenario.model, scenario.where)
@@ -126,7 +128,6 @@ def pipeline_mistakes(scenario: Scenario, wrong: Collection[str]) -> list[Mistak
     }
     if p.pp == 1 or set(wrong) & (batch | layout):
         return []
-    from workloads import schedules
 
     per_run = microbatches_of(scenario) // grad_accumulation_of(scenario)
     few = framework_of(scenario).few_microbatches
@@ -145,7 +146,6 @@ def pipeline_mistakes(scenario: Scenario, wrong: Collection[str]) -> list[Mistak
 def nccl_mistakes(scenario: Scenario, wrong: set[str]) -> list[Mistake]:
     if scenario.nccl == Nccl():
         return []
-    from sim.collectives.plan import mistakes_of  # here: it imports every algorithm
 
     found = [
         replace(mistake, key=f"nccl.{mistake.key}")

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from sim.errors import InputError, Mistake
-
-if TYPE_CHECKING:
-    from sim.spec.sections import Scenario
+from sim.spec.sections import Scenario
+from topologies.edit.placement import place
 
 
 def ranks_of(scenario: Scenario) -> int:
@@ -59,8 +58,6 @@ def placements(scenario: Scenario, fabric: Any) -> list[tuple[str, ...]]:
 
 
 def _of(job: Scenario, fabric: Any, taken: tuple[str, ...]) -> tuple[str, ...]:
-    from topologies.edit.placement import place
-
     wanted, file = job.placement, job.cluster.hostfile
     where = f"{job.where}: placement"
     if file is not None:

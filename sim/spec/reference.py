@@ -17,7 +17,7 @@ from typing import Any, Literal
 
 from sim import units
 from sim.errors import PrestepError
-from sim.spec.load import SECTIONS
+from sim.spec.sections import SECTIONS
 from sim.strict import type_hints
 from sim.tools import catalog
 

@@ -11,7 +11,7 @@ from typing import Literal
 
 from sim.spec.faults import Faults
 from sim.spec.inference import Inference
-from sim.strict import key, table
+from sim.strict import key, table, type_hints
 
 MIB = 2.0**20
 RecomputedModule = Literal[
@@ -654,3 +654,12 @@ class Scenario:
     name: str = ""
     start: float | None = None
     jobs: tuple[Scenario, ...] = ()
+
+
+_NOT_SECTIONS = ("where", "name", "start", "jobs")
+#: The tables of a scenario's file.
+SECTIONS: dict[str, type] = {
+    name: hint
+    for name, hint in type_hints(Scenario).items()
+    if name not in _NOT_SECTIONS
+}

@@ -5,8 +5,9 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Callable, Iterator
-from concurrent.futures import Executor
+from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor
 from contextlib import AbstractContextManager
+from multiprocessing import forkserver, get_context
 from pathlib import Path
 from typing import Any
 
@@ -42,8 +43,6 @@ def executor_of(name: str, jobs: int) -> Callable[[], AbstractContextManager[Exe
     MissingPackage
         If dask.distributed is not installed.
     """
-    from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
-    from multiprocessing import forkserver, get_context
 
     if name == "threads":
         return lambda: ThreadPoolExecutor(jobs)

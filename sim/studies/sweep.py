@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import hashlib
+import io
 import itertools
 import json
 import os
@@ -22,8 +23,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
+import pyarrow as pa
+
 from sim import __version__
+from sim.analysis.arrow import column
 from sim.errors import InputError, Mistake, PrestepError
+from sim.strict import flatten
 from sim.studies.executors import RETRIES, executor_of
 
 __all__ = [
@@ -153,8 +158,6 @@ def _files(scenario: Path) -> str:
 
 def _named(path: Path) -> list[Path]:
     """A file and those that it names, such as a cluster, its kernels, or what it extends; each once."""
-    from sim.strict import flatten
-
     found: dict[Path, None] = {}
     todo = [path]
     while todo:
@@ -307,12 +310,7 @@ def write_whole(path: Path, data: bytes) -> None:
 
 def _table(wanted: Sequence[Spec], folder: Path) -> Path:
     """results.parquet: a row for every run, its changes as text columns first."""
-    import io
-
-    import pyarrow as pa
     import pyarrow.parquet as pq
-
-    from sim.analysis.arrow import column
 
     axes = list(dict.fromkeys(key for spec in wanted for key, _ in spec.changes))
     rows = []

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from sim.errors import PrestepError
-from sim.spec.load import SECTIONS
 from sim.spec.reference import BEGIN, END, main, tables, written
+from sim.spec.sections import SECTIONS
 
 PAGE = Path(__file__).parents[2] / "docs" / "scenarios.md"
 

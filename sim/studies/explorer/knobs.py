@@ -5,15 +5,15 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, get_args, get_type_hints
+from typing import get_args, get_type_hints
 
 from sim.errors import InputError
 from sim.spec.sections import Parallel, Scenario, Training
+from sim.studies.whatif import EACH
 from sim.tools.catalog import names
-
-if TYPE_CHECKING:
-    from topologies.fabric import Fabric
-    from workloads.models.model import ModelSpec
+from topologies import load_cluster
+from topologies.fabric import Fabric
+from workloads.models.model import ModelSpec
 
 FACTORS = (0.125, 0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 2.0, 4.0, 8.0)
 MOST_GPUS = 1024
@@ -62,8 +62,6 @@ def knobs(scenario: Scenario, fabric: Fabric, model: ModelSpec) -> tuple[Knob, .
 
 def grows(scenario: Scenario, fabric: Fabric) -> bool:
     """Whether the cluster's family scales with its hosts."""
-    from topologies import load_cluster
-
     c = scenario.cluster
     if c.hostfile or c.gpus or scenario.placement.hostfile:
         return False
@@ -81,8 +79,6 @@ def world(p: Parallel) -> int:
 
 def _links(scenario: Scenario, fabric: Fabric) -> Iterator[Knob]:
     """Bandwidths of the kinds and tiers of links, and what a GPU does, as factors of the scenario's."""
-    from sim.studies.whatif import EACH
-
     for group, words in (
         ("Link bandwidths", ("link-kind", "tier")),
         ("GPUs", ("gpu",)),

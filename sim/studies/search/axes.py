@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from sim import strict
 from sim.errors import InputError, Mistake
+from sim.spec.sections import SECTIONS, Scenario
+from sim.studies.sweep import grid_of
 from workloads.frameworks import framework_of
-
-if TYPE_CHECKING:
-    from sim.spec.sections import Scenario
 
 # Keys that a search chooses, in the order in which a layout is named. dp follows from the others.
 KEYS = (
@@ -167,7 +167,6 @@ def read_over(texts: Sequence[str], pinned: Sequence[str] = ()) -> dict[str, Val
     InputError
         For a text without key or values, an unknown key, or a value of the wrong type.
     """
-    from sim.studies.sweep import grid_of
 
     last = {item.partition("=")[0].strip(): item for item in pinned}
     grid = grid_of(
@@ -186,9 +185,6 @@ def read_over(texts: Sequence[str], pinned: Sequence[str] = ()) -> dict[str, Val
 
 
 def _typed(key: str, text: str) -> Any:
-    from sim import strict
-    from sim.spec.load import SECTIONS
-
     section, _, name = key.partition(".")
     if key in FREE and key not in KEYS and key != "training.global_batch":
         hint = "it follows from training.global_batch and the layout"

@@ -14,21 +14,22 @@ from concurrent.futures import ProcessPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from multiprocessing import get_context
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from sim.analysis.prediction import Prediction
+from sim.costs import load_gpu
 from sim.errors import InputError, Mistake
+from sim.spec.sections import Scenario
 from sim.studies.search import work
 from sim.studies.search.axes import Values
 from sim.studies.search.bounds import Bound, sibling
+from sim.studies.search.sampling import sampled
 from sim.studies.search.space import Candidate, Clusters, space
 from sim.tools.orphans import end_with_parent
 
-if TYPE_CHECKING:
-    from sim.analysis.prediction import Prediction
-    from sim.spec.sections import Scenario
-
 ROUND = 16
 MOST = 20_000  # layouts that are looked at one by one; above, --trials samples them
+WORSE = 10.0  # a layout that does not fit costs so many seconds, and more by how much it lacks
 FEWEST = 24  # layouts for which starting processes pays
 Progress = Callable[[str, int, int], None]
 
@@ -124,9 +125,7 @@ def search(
     run = Exploration(options, clusters, progress or (lambda what, done, of: None))
     with run.pool(len(every.candidates)):
         if options.trials is not None and options.trials < len(every.candidates):
-            from sim.studies.search.sampling import sampled
-
-            chosen = sampled(every.candidates, options.trials, run)
+            chosen = sampled(every.candidates, options.trials, run.explore, run.cost)
         else:
             chosen = every.candidates
             run.explore(chosen)
@@ -177,9 +176,19 @@ class Exploration:
         return made
 
     def capacity(self, candidate: Candidate) -> float:
-        from sim.costs import load_gpu
-
         return load_gpu(self.clusters.fabric(candidate.scenario).gpu_model).memory
+
+    def cost(self, candidate: Candidate) -> float:
+        """The step time; of a layout left out its bound; of one that does not fit much more."""
+        index = candidate.index
+        if index in self.times:
+            return self.times[index]
+        if index in self.large:
+            lack = self.large[index].memory / self.capacity(candidate)
+            return WORSE * (1.0 + lack)
+        if index in self.bounds:
+            return self.bounds[index].time
+        return self.quick.get(index, 0.0)
 
     @property
     def threshold(self) -> float:

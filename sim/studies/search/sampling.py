@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from sim.extras import MissingPackage
-
-if TYPE_CHECKING:
-    from sim.studies.search.explore import Exploration
-    from sim.studies.search.space import Candidate
+from sim.studies.search.space import Candidate
 
 SEED = 0  # the same samples every time
 ROUND = 16  # asked for before any is told
-WORSE = 10.0  # a layout that does not fit counts as so many times the longest bound, and by how much it lacks
 
 
 def sampled(
-    candidates: Sequence[Candidate], trials: int, run: Exploration
+    candidates: Sequence[Candidate],
+    trials: int,
+    explore: Callable[[Sequence[Candidate]], None],
+    cost: Callable[[Candidate], float],
 ) -> list[Candidate]:
     """So many of the candidates, each explored: a tree-structured Parzen estimator proposes values by key, and the
-    valid layout that agrees with most of them is taken.
+    valid layout that agrees with most of them is taken. `explore` looks at candidates; `cost` of one that was looked at
+    is what is minimised.
 
     Raises
     ------
@@ -48,9 +48,9 @@ def sampled(
             candidate = _closest(left.values(), wanted)
             del left[candidate.index]
             asked.append((trial, candidate))
-        run.explore([candidate for _, candidate in asked])
+        explore([candidate for _, candidate in asked])
         for trial, candidate in asked:
-            study.tell(trial, _value(candidate, run))
+            study.tell(trial, cost(candidate))
         taken += [candidate for _, candidate in asked]
     return sorted(taken, key=lambda c: c.index)
 
@@ -78,13 +78,3 @@ def _closest(left: Any, wanted: dict[str, Any]) -> Candidate:
 
     best: Candidate = max(left, key=lambda c: (agreed(c), -c.index))
     return best
-
-
-def _value(candidate: Candidate, run: Exploration) -> float:
-    """What is minimised: the step time, of a layout left out its bound, of one that does not fit much more."""
-    index = candidate.index
-    if index in run.times:
-        return run.times[index]
-    if index in run.large:
-        return WORSE * (1.0 + run.large[index].memory / run.capacity(candidate))
-    return run.bounds[index].time if index in run.bounds else run.quick.get(index, 0.0)

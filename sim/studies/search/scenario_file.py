@@ -6,13 +6,11 @@ import json
 import os
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from sim.errors import InputError, Mistake
 from sim.files import write_text
-
-if TYPE_CHECKING:
-    from sim.spec.sections import Scenario
+from sim.spec.sections import SECTIONS, Scenario
 
 UNITS = {"bytes": "B", "bandwidth": "B/s", "duration": "s"}
 
@@ -54,8 +52,6 @@ def _beside(s: Scenario, folder: Path) -> Scenario:
 
 def text_of(scenario: Scenario) -> str:
     """The scenario's sections as TOML."""
-    from sim.spec.load import SECTIONS
-
     lines: list[str] = []
     for name, cls in SECTIONS.items():
         section, plain = getattr(scenario, name), cls()

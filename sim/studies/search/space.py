@@ -6,15 +6,16 @@ import itertools
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from sim.errors import InputError, Mistake
+from sim.predict import load_fabric, not_simulated
+from sim.spec.load import layout_mistakes
+from sim.spec.rules.layout import check_scenario
+from sim.spec.sections import Scenario
 from sim.studies.search.axes import KEYS, Axes, Place, Values, changed
-
-if TYPE_CHECKING:
-    from sim.spec.sections import Scenario
-    from topologies.fabric import Fabric
-    from workloads.models.model import ModelSpec
+from topologies.fabric import Fabric
+from workloads.models.model import ModelSpec, load_model
 
 
 @dataclass(frozen=True)
@@ -48,16 +49,12 @@ class Clusters:
         self._models: dict[str, ModelSpec] = {}
 
     def fabric(self, scenario: Scenario) -> Fabric:
-        from sim.predict import load_fabric
-
         key = repr((replace(scenario.cluster, gpus=None), scenario.nccl.pxn_disable))
         if key not in self._fabrics:
             self._fabrics[key] = load_fabric(scenario)
         return self._fabrics[key]
 
     def model(self, scenario: Scenario) -> ModelSpec:
-        from workloads.models.model import load_model
-
         key = repr(scenario.model)
         if key not in self._models:
             self._models[key] = load_model(scenario.model, scenario.where)
@@ -156,10 +153,6 @@ def _layouts(axes: Axes, gpus: int, batch: int) -> Iterator[dict[str, Any]]:
 
 def _mistake(scenario: Scenario, gpus: int, model: ModelSpec) -> Mistake | None:
     """The first thing that `prestep run` would refuse."""
-    from sim.predict import not_simulated
-    from sim.spec.load import layout_mistakes
-    from sim.spec.rules.layout import check_scenario
-
     found = check_scenario(scenario)
     found = found or layout_mistakes(scenario, gpus, model) or not_simulated(scenario)
     return found[0] if found else None
