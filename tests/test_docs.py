@@ -13,13 +13,13 @@ import pytest
 from click.testing import CliRunner
 
 import cli
-from sim import predict
 from sim.collectives import table
 from sim.commands import _shared
 from sim.costs import interference, load_gpu
 from sim.costs.frameworks import host_costs, kernel_gap
 from sim.engine import engine
 from sim.graph.opgraph import OpGraph
+from sim.planning import planned
 from sim.spec.load import load_scenario, parse_scenario
 from sim.spec.sections import SECTIONS
 from sim.studies.whatif import compare
@@ -228,7 +228,7 @@ def test_the_constants_are_those_of_the_code() -> None:
     known = {
         "pause between kernels of a stream": format_duration(gpu.gap),
         "the same inside a CUDA graph": f"{(kernel_gap('cuda-graph') or 0) * 1e6:g} us",
-        "launch to start on an idle stream": format_duration(predict.LAUNCH_LATENCY),
+        "launch to start on an idle stream": format_duration(planned.LAUNCH_LATENCY),
         "launches outstanding": f"{OpGraph.launch_limit}",
         "host time of an operation": f"{min(costs) * 1e6:.2g} to {max(costs) * 1e6:.3g} us",
         "host_factor of h200-host-4": f"{load_cluster('h200-host-4').facts['host_factor'].value:g}",
