@@ -16,7 +16,9 @@ import cli
 from sim.collectives import table
 from sim.commands import _shared
 from sim.costs import interference, load_gpu
+from sim.costs.frameworks import SCHEMA as FRAMEWORK
 from sim.costs.frameworks import host_costs, kernel_gap
+from sim.costs.schema import Rows
 from sim.engine import engine
 from sim.graph.opgraph import OpGraph
 from sim.planning import planned
@@ -27,6 +29,7 @@ from sim.units import format_duration
 from tests import pages
 from tests.sim.synthetic import EXPECTED, result
 from topologies import load_cluster
+from workloads import optimizer, precision
 from workloads.models.model import load_model
 from workloads.parallel import ddp
 from workloads.torch import rank_step
@@ -83,9 +86,13 @@ def test_every_key_of_a_section_is_on_the_page(section: str) -> None:
         assert f"| `{entry.name}` |" in rows
 
 
+def _rows_with(key: str, tables: dict[str, object]) -> bool:
+    return all(isinstance(row, dict) and key in row for row in tables.values())
+
+
 @pytest.mark.parametrize("text", blocks("toml", PAGES))
 def test_a_toml_block_loads_as_what_it_is(text: str, tmp_path: Path) -> None:
-    """A scenario or a part of one, a cluster, a model, or the head of a validation set."""
+    """A scenario or a part of one, a cluster, a model, a row of a table, or the head of a validation set."""
     tables, path = tomllib.loads(text), tmp_path / "block.toml"
     path.write_text(text, encoding="utf-8")
     (tmp_path / "pretrain.sh").write_text(PRETRAIN, encoding="utf-8")
@@ -101,6 +108,12 @@ def test_a_toml_block_loads_as_what_it_is(text: str, tmp_path: Path) -> None:
             parse_scenario(REST | {"model": {"file": str(path)}}, "block").model,
             "block",
         ).layers
+    elif "inherits" in tables:
+        assert not list(FRAMEWORK.mistakes("block", "", tables))
+    elif _rows_with("moments", tables):
+        assert not list(Rows(optimizer.ROW).mistakes("block", "", tables))
+    elif _rows_with("wire", tables):
+        assert not list(Rows(precision.ROW).mistakes("block", "", tables))
     elif "title" in tables:
         assert tables["rows"]
     elif tables.keys() >= REST.keys() or "jobs" in tables:

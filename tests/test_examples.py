@@ -38,6 +38,7 @@ PACKAGES = {
     "traces": "workloads.traces.readers",
     "topologies": "topologies",
     "collectives": "sim.collectives.algorithms",
+    "frameworks": "workloads.frameworks",
 }
 STEPS = """step,1,first,0,100,-1
 launch,1,launch,0,4,1

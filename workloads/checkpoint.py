@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from sim.spec.sections import Scenario
 from workloads.frameworks import framework_of
+from workloads.models.model import ModelSpec, load_model
 from workloads.optimizer import optimizer
 from workloads.precision import precision
 
@@ -32,12 +33,21 @@ def bytes_of(scenario: Scenario, parameters: int) -> float:
     parameters' own type (torch.optim), or in fp32 beside a copy of the parameters (Megatron-LM).
     """
     each = precision(scenario.training.precision).parameter
-    moments = optimizer(scenario.training.optimizer).moments
-    state = 0
-    if scenario.checkpoint.content == "all" and moments:
-        fp32 = framework_of(scenario).master
-        state = MASTER * (1 + moments) if fp32 else moments * each
-    return float(parameters * (each + state))
+    kept = optimizer(scenario.training.optimizer)
+    if scenario.checkpoint.content != "all" or not kept.moments:
+        return float(parameters * each)
+    fp32 = framework_of(scenario).master
+    moments = kept.moments * parameters
+    if kept.iterations:  # tables of words go by AdamW, with a second moment
+        moments += looked_up(load_model(scenario.model, scenario.where))
+    copies = MASTER * parameters if fp32 else 0
+    return float(parameters * each + copies + moments * (MASTER if fp32 else each))
+
+
+def looked_up(model: ModelSpec) -> int:
+    """Parameters of the embedding, learned positions and the head."""
+    words = model.vocab * (1 if model.tied_embeddings else 2)
+    return model.hidden * (words + model.max_positions)
 
 
 def contents(scenario: Scenario, parameters: int, world: int) -> Contents:

@@ -9,6 +9,8 @@ from sim.spec.sections import Scenario
 from workloads import optimizer, precision
 from workloads.frameworks import Framework, framework_of
 
+REPLICATED = ("none", "ddp", "ddp-no-overlap")
+
 
 def refusals(scenario: Scenario) -> Iterator[Mistake]:
     """What the framework could run but nobody has modelled."""
@@ -29,7 +31,25 @@ def refusals(scenario: Scenario) -> Iterator[Mistake]:
     if parallel.cp > 1 and not framework.context_parallel:
         stated = f'"{parallel.cp}"'
         yield Mistake(scenario.where, "parallel.cp", stated, "1", "not simulated yet")
+    if optimizer.optimizer(training.optimizer).iterations:
+        yield from _whole_matrices(scenario, framework)
     yield from framework.refusals(scenario)
+
+
+def _whole_matrices(scenario: Scenario, framework: Framework) -> Iterator[Mistake]:
+    """Newton-Schulz products need a matrix, or a tensor-parallel part of it, on one rank: gathers are not modelled."""
+    where, parallel = scenario.where, scenario.parallel
+    stated = f'"{scenario.training.optimizer}"'
+    way = parallel.data_parallel or "none"
+    if way not in REPLICATED:
+        hint = f'parallel.data_parallel = "{way}" leaves each rank a part of a matrix'
+        expected = f"an elementwise optimizer, or {' or '.join(REPLICATED)}"
+        yield Mistake(where, "training.optimizer", stated, expected, hint)
+    if parallel.tp > 1 and not framework.blockwise:
+        hint = "parallel.tp leaves each rank a part of a matrix"
+        yield Mistake(
+            where, "training.optimizer", stated, "an elementwise optimizer", hint
+        )
 
 
 def precisions_of(framework: Framework) -> tuple[str, ...]:

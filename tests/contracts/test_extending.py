@@ -26,6 +26,7 @@ FOLDERS = {
     "topologies": "topologies",
     "collectives": "sim/collectives/algorithms",
     "traces": "workloads/traces/readers",
+    "frameworks": "workloads/frameworks",
 }
 EXAMPLES = {name: (folder, code) for folder, name, code in BLOCK.findall(PAGE)}
 
@@ -138,6 +139,91 @@ def test_an_algorithm_runs_over_sockets(house: Path) -> None:
         "doubling",
     )
     assert any("sockets" in note for row in rows for note in row["notes"])
+
+
+def block(section: str) -> str:
+    """The first TOML of a section of the page."""
+    match = re.search(rf"## {section}\n.*?```toml\n(.*?)```", PAGE, re.DOTALL)
+    assert match
+    return match[1]
+
+
+def changed(path: Path, text: str) -> None:
+    """Another text in place of a file that the copy shares with the program."""
+    path.unlink(missing_ok=True)
+    path.write_text(text, encoding="utf-8")
+
+
+PLACED = [
+    ("cluster.name=h200-host-4", "parallel.dp=4"),
+    ("cluster.name=rail-h100", "cluster.hosts=2", "parallel.dp=16"),
+]
+SMALL = ("model.layers=2", "training.global_batch=32")
+
+
+def step(house: Path, *keys: str) -> dict[str, Any]:
+    """The result of the bundled scenario with some keys."""
+    words = [f"--set={key}" for key in (*SMALL, *keys)]
+    answer: dict[str, Any] = json.loads(
+        prestep(house, "run", "llama1b-ddp4", "--json", *words)
+    )
+    return answer
+
+
+@pytest.mark.parametrize("keys", PLACED)
+def test_a_framework_is_a_module_and_a_table(
+    house: Path, keys: tuple[str, ...]
+) -> None:
+    """Two files: a step runs on one host and on many, with host costs of its own."""
+    table = house / "sim" / "costs" / "frameworks" / "libtorch.toml"
+    changed(table, block("A framework"))
+    assert "libtorch" in prestep(house, "list", "frameworks").split()
+    host = ("cluster.host_factor=20",)  # so slow that it decides
+    plain = step(house, *keys, *host)["step_time"]
+    assert (
+        0
+        < step(house, *keys, *host, "training.framework=libtorch")["step_time"]
+        < plain
+    )
+
+
+@pytest.mark.parametrize(
+    "keys", ["training.precision=fp8", "parallel.data_parallel=fsdp"]
+)
+def test_a_framework_refuses_what_it_does_not_say(house: Path, keys: str) -> None:
+    """Values that its module does not name are refused with the key."""
+    words = ["--set=training.framework=libtorch", f"--set={keys}"]
+    with pytest.raises(AssertionError, match=keys.partition("=")[0]):
+        prestep(house, "run", "llama1b-ddp4", *words)
+
+
+def test_a_precision_is_a_row(house: Path) -> None:
+    """One table more: every framework that quantizes takes it."""
+    rows = ROOT / "workloads" / "precisions.toml"
+    text = rows.read_text(encoding="utf-8") + "\n" + block("A precision")
+    changed(house / "workloads" / "precisions.toml", text)
+    assert "mxfp8" in prestep(house, "list", "precisions").split()
+    for framework in ("pytorch-eager", "megatron"):
+        keys = (*PLACED[0], f"training.framework={framework}")
+        eight, wide = (
+            step(house, *keys, f"training.precision={name}")
+            for name in ("mxfp8", "bf16")
+        )
+        assert 0 < eight["step_time"] != wide["step_time"]
+
+
+def test_an_optimizer_is_a_row(house: Path) -> None:
+    """One table more: more iterations take longer, in every framework that makes matrices orthogonal."""
+    rows = ROOT / "workloads" / "optimizers.toml"
+    text = rows.read_text(encoding="utf-8") + "\n" + block("An optimizer")
+    changed(house / "workloads" / "optimizers.toml", text)
+    for framework in ("pytorch-eager", "megatron"):
+        keys = (*PLACED[0], f"training.framework={framework}")
+        times = [
+            step(house, *keys, f"training.optimizer={name}")["step_time"]
+            for name in ("adamw", "muon", "muon-8")
+        ]
+        assert times[0] < times[1] < times[2]
 
 
 @pytest.mark.parametrize("framework", ["pytorch-eager", "megatron"])

@@ -16,7 +16,7 @@ if (
     TYPE_CHECKING
 ):  # what these import takes long, and reading a scenario needs none of it
     from sim.spec.sections import Scenario
-    from workloads.lowered import Layout, Lowered, Site
+    from workloads.lowered import Lowered, Site
     from workloads.models.model import ModelSpec
 
 #: Keys that a rule rests on (one that is already wrong silences it), and the rule: of a scenario, or of it and a model.
@@ -37,8 +37,6 @@ class Framework:
     ----------
     lower
         Records the step of a model: what each simulated rank issues.
-    layout
-        Where ranks lie.
     marks
         What tells ranks apart: a step that was lowered for equal marks can be run again elsewhere.
     order
@@ -65,6 +63,8 @@ class Framework:
         Whether sequences are spread over ranks.
     master
         Whether the optimizer's state is in fp32, with a copy of the parameters.
+    blockwise
+        Whether an orthogonal update takes a tensor-parallel part of a matrix for itself.
     layers_beside
         How many of embedding and head count as layers in the cut into stages.
     caveats
@@ -72,7 +72,6 @@ class Framework:
     """
 
     lower: Callable[[Scenario, ModelSpec, Site], Lowered]
-    layout: Callable[[Scenario], Layout]
     marks: Callable[[Site], Sequence[Hashable]]
     order: tuple[str, ...] = ("tp", "cp", "ep", "pp", "dp")
     precisions: tuple[str, ...] = ()
@@ -89,6 +88,7 @@ class Framework:
     few_microbatches: bool = False
     context_parallel: bool = False
     master: bool = False
+    blockwise: bool = False
     layers_beside: Callable[[Scenario], int] = lambda scenario: 0
     caveats: Callable[[Scenario, ModelSpec], Iterator[str]] = _nothing
 

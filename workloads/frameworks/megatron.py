@@ -14,7 +14,7 @@ from sim.spec.sections import PyTorch, Scenario
 from workloads.frameworks import ALL, Framework
 
 if TYPE_CHECKING:
-    from workloads.lowered import Layout, Lowered, Site
+    from workloads.lowered import Lowered, Site
     from workloads.megatron.engine import Engine
     from workloads.models.model import ModelSpec
 
@@ -30,13 +30,6 @@ def lower(
     from workloads.megatron import lower
 
     return lower.lower(scenario, model, site, engine=engine or engines.MEGATRON)
-
-
-def layout(scenario: Scenario) -> Layout:
-    """Where ranks lie."""
-    from workloads.megatron.grid import grid_of
-
-    return grid_of(scenario)
 
 
 def marks(site: Site) -> Sequence[Hashable]:
@@ -182,10 +175,10 @@ def layers_beside(s: Scenario) -> int:
 
 FRAMEWORK = Framework(
     lower,
-    layout,
     marks,
     order=("tp", "cp", "ep", "dp", "pp"),
     precisions=("quantized", "scaled loss"),
+    updates=("adam", "orthogonal"),
     recompute=("none", "selective", "products", "full"),
     data_parallel=("none", "ddp", "ddp-no-overlap", "zero1", "zero2", *FSDP),
     reads={
@@ -217,5 +210,6 @@ FRAMEWORK = Framework(
     few_microbatches=True,
     context_parallel=True,
     master=True,
+    blockwise=True,  # its default (muon_tp_mode)
     layers_beside=layers_beside,
 )

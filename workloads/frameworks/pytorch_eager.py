@@ -12,7 +12,7 @@ from sim.spec.sections import PyTorch, Scenario
 from workloads.frameworks import ALL, Framework
 
 if TYPE_CHECKING:
-    from workloads.lowered import Layout, Lowered, Site
+    from workloads.lowered import Lowered, Site
     from workloads.models.model import ModelSpec
     from workloads.torch.rank_step import RunBlock
 
@@ -46,13 +46,6 @@ def lower(
     from workloads.torch import lower  # it is what takes long to import
 
     return lower.lower(scenario, model, site.host_factor, site.speeds, run_block)
-
-
-def layout(scenario: Scenario) -> Layout:
-    """Where ranks lie."""
-    from workloads.torch.lower import layout_of
-
-    return layout_of(scenario)
 
 
 def marks(site: Site) -> Sequence[Hashable]:
@@ -186,9 +179,9 @@ def caveats(s: Scenario, model: ModelSpec) -> Iterator[str]:
 
 FRAMEWORK = Framework(
     lower,
-    layout,
     marks,
     precisions=("quantized",),
+    updates=("adam", "orthogonal"),
     recompute=("none", "products", "alternate", "full"),
     data_parallel=("none", "ddp", "ddp-no-overlap", *FSDP),
     reads={"pytorch": ALL, "parallel": ("bucket_cap", "gradient_as_bucket_view")},

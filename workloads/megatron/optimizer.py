@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from sim.graph.kernel import Kernel
+from workloads import orthogonal
 from workloads.megatron.rank import Rank
+from workloads.orthogonal import Matrices
 from workloads.torch.tape import Storage
 
-ADAM = 12  # bytes a parameter: fp32 parameter and two moments
+# Bytes of a parameter in fp32, and of each of its moments; moments that AdamW keeps.
+FP32, ADAMW_MOMENTS = 4, 2
 EMBEDDING = "nccl embedding"
 
 
@@ -14,10 +17,12 @@ def resident(rank: Rank) -> list[Storage]:
     """Parameters, gradient buffer and optimizer states."""
     memory, states = rank.tape.memory, states_of(rank)
     parameters, gradients = rank.data.held(rank.parameters, states)
+    hidden = sum(each.elements for each in matrices_of(rank))
+    moments = ADAMW_MOMENTS * (states - hidden) + rank.optimizer.moments * hidden
     return [
         Storage(memory, float(parameters), "parameters"),
         Storage(memory, float(gradients), "gradients"),
-        Storage(memory, float(ADAM * states), "optimizer"),
+        Storage(memory, float(FP32 * (states + moments)), "optimizer"),
     ]
 
 
@@ -42,8 +47,21 @@ def reduce_tied(rank: Rank) -> None:
         rank.tape.wait(rank.tape.record(EMBEDDING))
 
 
+def matrices_of(rank: Rank) -> list[Matrices]:
+    """Hidden matrices that the optimizer makes orthogonal, each rank the parts that it holds; none under AdamW."""
+    if not rank.optimizer.iterations:
+        return []
+    return [
+        matrices
+        for stage in rank.stages
+        for unit, times in rank.parts(stage)
+        if unit.name != "head"
+        for matrices in unit.matrices * times
+    ]
+
+
 def optimize(rank: Rank) -> None:
-    """Norm of the gradients, Adam on fp32 copies, parameters back to bf16 (and gathered again where sharded)."""
+    """Norm of the gradients, the update in fp32, parameters back to bf16 (and gathered again where sharded)."""
     t, n = rank.tape, states_of(rank)
     tensors = sum(
         times * len(unit.parameters)
@@ -53,20 +71,28 @@ def optimize(rank: Rank) -> None:
     t.phase, t.layer = 2, -1
     t.cpu("optimizer_step")
     t.cpu("optimizer_param", tensors)
-    # Gradients are copied to fp32 where they are not, unscaled in fp16 runs, and their norm is found.
-    copied = (rank.wide + 4) * (rank.wide < 4)
-    t.launch(
-        Kernel(
-            "fused", (n,), bytes=float((copied + 8 * rank.model.loss_scaled + 4) * n)
-        )
-    )
-    if rank.grid.pp * rank.grid.tp > 1:
-        rank.groups.model_parallel(rank.replica).collective(
-            t, "all_reduce", 4.0, "nccl mp"
-        )
-        t.synchronize("nccl mp")  # the norm is read by the host: clip_grad_norm
+    _clip(rank, n)
+    matrices = matrices_of(rank)
+    others = n - sum(each.elements for each in matrices)
     # Adam reads gradient, parameter and moments and writes the last three in fp32, and the parameter in bf16.
     # Megatron clips gradients before it, and reads the fp32 parameters again after it for the copy.
     clipping = 2 * rank.wide + 4 if rank.data.clips else 0
-    t.launch(Kernel("fused", (n,), bytes=float((clipping + rank.wide + 24 + 2) * n)))
+    moved = float((clipping + rank.wide + 24 + 2) * others)
+    t.launch(Kernel("fused", (others,), bytes=moved))
+    if matrices:
+        copied = float((clipping + 2) * (n - others))
+        t.launch(Kernel("fused", (n - others,), bytes=copied))
+        orthogonal.update(t, matrices, rank.optimizer.iterations, wide=4)
     rank.data.updated()
+
+
+def _clip(rank: Rank, n: int) -> None:
+    """Gradients are copied to fp32 where they are not, unscaled in fp16 runs, and their norm is found."""
+    t = rank.tape
+    copied = (rank.wide + 4) * (rank.wide < 4)
+    moved = float((copied + 8 * rank.model.loss_scaled + 4) * n)
+    t.launch(Kernel("fused", (n,), bytes=moved))
+    if rank.grid.pp * rank.grid.tp > 1:
+        group = rank.groups.model_parallel(rank.replica)
+        group.collective(t, "all_reduce", 4.0, "nccl mp")
+        t.synchronize("nccl mp")  # the norm is read by the host: clip_grad_norm

@@ -14,6 +14,7 @@ from workloads.megatron.moe import PREFIX
 from workloads.megatron.passes import Pass
 from workloads.megatron.unit import Unit
 from workloads.megatron.units import Units
+from workloads.optimizer import optimizer
 from workloads.torch.tape import Tape
 
 
@@ -70,6 +71,7 @@ class Rank:
             kind.replicas[0],
             scenario.megatron,
         )
+        self.optimizer = optimizer(scenario.training.optimizer)
         self.stage, self.stages, self.owner = place.stage, place.stages, place.owner
         tape.blocking = self.o.launch_blocking
         self.dp = groups.of("dp", self.stage, 0)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from sim.graph.kernel import Kernel
 from workloads.megatron.passes import Build, Pass, Run, forward, made, part
 from workloads.megatron.split import Halves, halves
+from workloads.orthogonal import Matrices, hidden
 from workloads.torch.tape import Tape, Tensor
 
 if TYPE_CHECKING:
@@ -54,7 +55,7 @@ NEVER = Again()
 class Unit:
     """A layer: both passes, and its bytes: ``stash`` kept from forward to backward, ``transient`` above that at most.
 
-    ``parameters`` counts this rank's parameters by name.
+    ``parameters`` counts this rank's parameters by name; ``matrices`` are those that an orthogonal update takes.
     """
 
     name: str
@@ -64,6 +65,7 @@ class Unit:
     transient: float
     parameters: dict[str, int]
     split: Callable[[], Halves] | None = None
+    matrices: tuple[Matrices, ...] = ()
 
     @cached_property
     def halves(self) -> Halves:
@@ -115,6 +117,7 @@ def record(
         transient,
         counts,
         lambda: halves(name, tape, build, run, shape, recompute.full),
+        tuple(filter(None, (hidden(p.name, p.shape) for p in module.parameters))),
     )
 
 

@@ -9,9 +9,12 @@ from typing import Protocol
 from sim.graph.kernel import Kernel
 from sim.spec.rules.layout import grad_accumulation_of, microbatches_of
 from sim.spec.sections import Scenario
+from workloads import orthogonal
 from workloads.lowered import Layout
 from workloads.megatron.unit import Again
 from workloads.models.model import ModelSpec, stage_parameters
+from workloads.optimizer import optimizer
+from workloads.orthogonal import Matrices, hidden
 from workloads.parallel import ddp, flat, fsdp
 from workloads.parallel.group import Group
 from workloads.parallel.pipeline import Pipeline, Stage, layers_of_stages
@@ -29,6 +32,9 @@ from workloads.torch.transformer import Block, BlockParallel, Module, Transforme
 CUBLAS_WORKSPACE = 2 * 32 * 2.0**20
 
 
+ADAMW_MOMENTS = 2
+
+
 class RunBlock(Protocol):
     """Runs a transformer's block; ``bucket_cap`` is the size of DDP's buckets, None without DDP."""
 
@@ -39,6 +45,10 @@ class RunBlock(Protocol):
 
 def _as_written(t: Tape, block: Block, x: Tensor, bucket_cap: float | None) -> Tensor:
     return block.forward(t, x)
+
+
+def _matrices(p: Tensor) -> Matrices | None:
+    return hidden(p.name, p.shape)
 
 
 class RankStep:
@@ -54,6 +64,7 @@ class RankStep:
         run_block: RunBlock | None = None,
     ) -> None:
         self.run_block = run_block or _as_written
+        self.optimizer = optimizer(scenario.training.optimizer)
         self.s, self.m, self.layout, self.tape, self.replicas = (
             scenario,
             model,
@@ -122,7 +133,7 @@ class RankStep:
         self.optimizer_state = [
             Storage(t.memory, p.elements * self.wide, "optimizer")
             for p in self._stored_parameters()
-            for _ in range(2)
+            for _ in range(self._moments(p))
         ]
         if not self.s.training.set_to_none:
             self._keep_gradients()
@@ -167,6 +178,14 @@ class RankStep:
             shard.name = name
         return [shard for _, shard in shards]
 
+    def _moments(self, p: Tensor) -> int:
+        """Values of optimizer state for each element of a parameter."""
+        return (
+            self.optimizer.moments
+            if _matrices(p) or not self.optimizer.iterations
+            else ADAMW_MOMENTS
+        )
+
     @property
     def wide(self) -> int:
         """Bytes of a stored parameter."""
@@ -176,42 +195,52 @@ class RankStep:
         t = self.tape
         t.phase, t.layer = 2, -1
         sharded = bool(self.sharded) or self.s.parallel.tp > 1
+        suffix = "_dtensor" if sharded else ""
         stored = self._stored_parameters()
         if self.choices.clip_gradients:
             trainer.clip(t, stored, self.wide)
-        suffix = "_dtensor" if sharded else ""
+        iterations = self.optimizer.iterations
+        matrices = [p for p in stored if iterations and _matrices(p)]
+        rest = [p for p in stored if not (iterations and _matrices(p))]
+        self._adamw(rest, suffix)
+        orthogonal.update(
+            t, filter(None, map(_matrices, matrices)), iterations, self.wide
+        )
+        self._zero_gradients(stored, suffix)
+
+    def _adamw(self, stored: list[Tensor], suffix: str) -> None:
+        """One fused kernel for the embedding and one for the rest, or eight kernels for each tensor."""
+        t = self.tape
         t.cpu("optimizer_step" + suffix)
         t.cpu("optimizer_param" + suffix, len(stored))
         for first in range(0, len(stored), 110):  # _foreach_add_ of the step counters
-            t.launch(
-                Kernel(
-                    "add", (len(stored[first : first + 110]),), bytes=4.0 * len(stored)
-                )
-            )
-        launches = max(1, round(sum(p.elements for p in stored) / (320 * 65536)))
-        t.cpu("launch", launches - 1)
+            counters = len(stored[first : first + 110])
+            t.launch(Kernel("add", (counters,), bytes=4.0 * len(stored)))
+        elements = sum(p.elements for p in stored)
+        t.cpu("launch", max(1, round(elements / (320 * 65536))) - 1)
         if not self.choices.fused_optimizer:
             trainer.adam(t, stored, self.wide)
-        for layout, tensors in (
-            ()
-            if not self.choices.fused_optimizer
-            else (
-                ("embedding", [p for p in stored if p.name == "embedding"]),
-                ("", [p for p in stored if p.name != "embedding"]),
-            )
-        ):
+            return
+        embedding = [p for p in stored if p.name == "embedding"]
+        others = [p for p in stored if p.name != "embedding"]
+        for layout, tensors in (("embedding", embedding), ("", others)):
             if tensors:
-                count = (
-                    sum(p.elements for p in tensors) * self.wide // 2
-                )  # fp32 moves twice the bytes
+                # fp32 moves twice the bytes
+                count = sum(p.elements for p in tensors) * self.wide // 2
                 t.launch(Kernel("adamw", (count, len(tensors)), layout=layout))
+
+    def _zero_gradients(self, stored: list[Tensor], suffix: str) -> None:
+        t = self.tape
         t.cpu("zero_grad")
         t.cpu("zero_grad_param" + suffix, len(stored))
         for g in self.sharded:
             g.zero_grad()
         if not self.s.training.set_to_none:
-            kept = (sum(p.elements for p in stored), sum(p.size for p in stored))
-            t.launch(Kernel("fill", (kept[0],), bytes=kept[1]))  # _foreach_zero_
+            elements, size = (
+                sum(p.elements for p in stored),
+                sum(p.size for p in stored),
+            )
+            t.launch(Kernel("fill", (elements,), bytes=size))  # _foreach_zero_
             return
         for p in self.parameters:
             p.grad = None

@@ -1,0 +1,29 @@
+"""PyTorch from C++: eager PyTorch's kernels, launched without Python. Copy it into workloads/frameworks/."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from sim.errors import Mistake
+from sim.spec.sections import Scenario
+from workloads.frameworks import pytorch_eager
+
+EAGER = pytorch_eager.FRAMEWORK
+
+
+def one_stage(scenario: Scenario) -> Iterator[Mistake]:
+    """`torch::distributed` has no pipelines."""
+    stages = scenario.parallel.pp
+    if stages > 1:
+        yield Mistake(
+            scenario.where, "parallel.pp", str(stages), "1", "no pipelines in C++"
+        )
+
+
+FRAMEWORK = replace(
+    EAGER,
+    precisions=(),  # bf16 alone
+    data_parallel=("none", "ddp"),
+    rules=(*EAGER.rules, ("parallel parallel.pp", one_stage)),
+)

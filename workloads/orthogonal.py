@@ -1,0 +1,86 @@
+"""Orthogonal updates (Muon): a hidden matrix's momentum, made orthogonal by Newton-Schulz products in bf16.
+
+Source: Keller Jordan's reference (https://kellerjordan.github.io/posts/muon/) and torch/optim/_muon.py of PyTorch 2.9.
+Embeddings, learned positions, the head, norms and biases go by AdamW.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from sim.graph.kernel import Kernel
+from workloads.torch.functional import launch_gemm
+from workloads.torch.tape import Tape
+
+TABLES = (
+    "embedding",
+    "position",
+    "head",
+)  # matrices whose rows are looked up, or stand for words
+BF16 = 2
+
+
+class Matrices(NamedTuple):
+    """Hidden matrices of one shape."""
+
+    count: int
+    rows: int
+    columns: int
+
+    @property
+    def elements(self) -> int:
+        return self.count * self.rows * self.columns
+
+
+def hidden(name: str, shape: Sequence[int]) -> Matrices | None:
+    """The matrices of a parameter (of three dimensions: one for each expert); None for one that goes by AdamW."""
+    if len(shape) < 2 or len(shape) > 3 or name in TABLES or name.endswith(".bias"):
+        return None
+    return Matrices(shape[0] if len(shape) == 3 else 1, shape[-2], shape[-1])
+
+
+def products(rows: int, columns: int) -> Iterable[tuple[tuple[int, int, int], str]]:
+    """Products of one iteration, as (m, n, k) and layout: X X', its square beside it, and both applied to X.
+
+    The shorter side comes first: a tall matrix is transposed.
+    """
+    short, long = sorted((rows, columns))
+    yield (short, short, long), "nt"
+    yield (short, short, short), "nn"
+    yield (short, long, short), "nn"
+
+
+def orthogonalize(t: Tape, matrices: Matrices, iterations: int) -> None:
+    """Newton-Schulz iterations of each matrix, one after the other; sums are in the products' epilogues (addmm)."""
+    for _ in range(matrices.count):
+        for _ in range(iterations):
+            for (m, n, k), layout in products(matrices.rows, matrices.columns):
+                t.cpu("elementwise_nograd")
+                launch_gemm(t, "gemm", m, n, k, layout)
+
+
+def update(t: Tape, every: Iterable[Matrices], iterations: int, wide: int) -> None:
+    """Momentum, orthogonalization and update; ``wide`` are the bytes of a parameter, gradient or momentum.
+
+    Elementwise kernels of each matrix, tensor by tensor: momentum and Nesterov's look-ahead (two values read, one
+    written), a cast to bf16 where it is not, the norm, the division by it, weight decay, and the update.
+    """
+    for matrices in every:
+        before = [
+            3.0 * wide,
+            3.0 * wide,
+            *([wide + BF16] if wide > BF16 else []),
+            BF16,
+            2 * BF16,
+        ]
+        after = [2.0 * wide, 2.0 * wide + BF16]
+        _elementwise(t, matrices.elements, before)
+        orthogonalize(t, matrices, iterations)
+        _elementwise(t, matrices.elements, after)
+
+
+def _elementwise(t: Tape, elements: int, moved: Iterable[float]) -> None:
+    for each in moved:
+        t.cpu("elementwise_nograd")
+        t.launch(Kernel("fused", (elements,), bytes=float(each * elements)))
