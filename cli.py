@@ -1,6 +1,7 @@
 """The command line. Each command is a file of `sim/commands` or `validation/commands`, found by its name.
 
-Add a command by adding a file there: its docstring is the command's help, and `command` is what click calls.
+Add a command by adding a file there: `command` is what click calls, and the docstring is its help.
+The docstring's first line stands in `prestep --help`.
 
 stdout is data, stderr is talk. Exit codes: 0 good, 1 outside tolerance, 2 wrong input, 3 a mistake of prestep itself,
 141 who read stdout went away.
@@ -8,15 +9,12 @@ stdout is data, stderr is talk. Exit codes: 0 good, 1 outside tolerance, 2 wrong
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import click
 
 from sim import __version__, plugins
 from sim.commands._completion import completed
 from sim.commands._shared import verbose
 
-HOME = Path(__file__).parent
 PACKAGES = ("sim.commands", "validation.commands")
 
 
@@ -38,11 +36,15 @@ class Commands(click.Group):
         self, ctx: click.Context, formatter: click.HelpFormatter
     ) -> None:
         """The table of commands in `--help`, from their files' first lines: nothing is imported for it."""
-        packages = _packages()
-        width = formatter.width - 6 - max(map(len, packages))
+        summaries = {
+            name.replace("_", "-"): outline.summary
+            for package in PACKAGES
+            for name, outline in plugins.outlines(package).items()
+        }
+        width = formatter.width - 6 - max(map(len, summaries))
         rows = [
-            (name.replace("_", "-"), _help(name, packages[name], width))
-            for name in sorted(packages)
+            (name, click.Command(name, help=summary).get_short_help_str(width))
+            for name, summary in sorted(summaries.items())
         ]
         with formatter.section("Commands"):
             formatter.write_dl(rows)
@@ -51,13 +53,6 @@ class Commands(click.Group):
 def _packages() -> dict[str, str]:
     """The package of every command's file."""
     return {name: package for package in PACKAGES for name in plugins.discover(package)}
-
-
-def _help(name: str, package: str, width: int) -> str:
-    """The first sentence of a command's file, as far as it fits."""
-    file = HOME.joinpath(*package.split("."), f"{name}.py")
-    _, docstring, _ = file.read_text(encoding="utf-8").split('"""', 2)
-    return click.Command(name, help=docstring).get_short_help_str(width)
 
 
 @click.command(

@@ -7,13 +7,11 @@ An exporter is a module with ``write(result, path) -> None`` and ``SUFFIXES``, t
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from sim.analysis.prediction import Prediction
 from sim.errors import InputError, Mistake
-from sim.plugins import discover, load, load_function
-
-if TYPE_CHECKING:
-    from sim.analysis.prediction import Prediction
+from sim.plugins import load_function, outlines
 
 
 def write(
@@ -50,8 +48,8 @@ def name_for(path: str | Path) -> str:
     """Exporter for the ending of `path`, the longest that matches; a folder, or no ending, is "/"."""
     suffixes = {
         suffix: name
-        for name in discover(__name__)
-        for suffix in getattr(load(__name__, name), "SUFFIXES", ())
+        for name, outline in outlines(__name__).items()
+        for suffix in outline.constants.get("SUFFIXES", ())
     }
     text = str(path)
     ending = (

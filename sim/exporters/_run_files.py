@@ -16,6 +16,7 @@ from sim.planning.planned import Planned
 from sim.spec.sections import Scenario
 from sim.studies import whatif
 from sim.units import parse_duration
+from validation.index.measured import lookup
 
 
 def check(
@@ -69,8 +70,6 @@ def write_report(
 
     `planned`: the scenario's step, where it was planned before.
     """
-    from validation.index.measured import lookup  # slow: all sets of validation
-
     words = [word.strip() for text in each for word in text.split(",")]
     if words:
         tornado = whatif.tornado(scenario, words, base=planned)

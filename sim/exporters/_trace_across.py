@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
+from sim.analysis.prediction import Prediction
 from sim.analysis.timeline import COMMUNICATION, Timeline, group_ranks
 from sim.exporters._trace_events import Event, nanoseconds, streams_of
-
-if TYPE_CHECKING:
-    from sim.analysis.prediction import Prediction
 
 LINKS = 1_000_000  # number of the process that has the links' counters: above those of ranks
 MIB = 2.0**20

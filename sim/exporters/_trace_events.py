@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
+from sim.analysis.prediction import Prediction
 from sim.analysis.timeline import COMMUNICATION, Timeline
 from sim.exporters import _nccl
-
-if TYPE_CHECKING:
-    from sim.analysis.prediction import Prediction
 
 CALL = 4000  # ns drawn for a launch call, about what cudaLaunchKernel takes in the measured H200 traces
 OPERATOR = 50_000  # ns drawn at most for the operator around it

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from sim.analysis.prediction import Link, Prediction
+from sim.analysis.uncertainty import Uncertainty
 from sim.units import format_bytes, format_duration
-
-if TYPE_CHECKING:
-    from sim.analysis.prediction import Link, Prediction
-    from sim.analysis.uncertainty import Uncertainty
 
 SHARES = {
     "compute": "compute",

@@ -14,18 +14,17 @@ import json
 from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import msgspec
 import numpy as np
 
 from sim import files
+from sim.analysis.prediction import LinkLoad, Prediction
 from sim.analysis.timeline import COMMUNICATION, Timeline, group_ranks
 from sim.errors import PrestepError
 from sim.exporters import _trace_across as across
 from sim.exporters._trace_events import events
-
-if TYPE_CHECKING:
-    from sim.analysis.prediction import LinkLoad, Prediction
 
 SUFFIXES = (".json", ".json.gz", "/")
 
@@ -100,8 +99,6 @@ def render(
     window: tuple[float, float] | None = None,
 ) -> str:
     """The trace as JSON text, one event per line: of one rank, or of all; counters of memory in `window` (seconds)."""
-    import msgspec
-
     timeline = result.timeline
     if timeline is None:
         raise PrestepError("chrome_trace: the result has no timeline")

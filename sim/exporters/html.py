@@ -10,14 +10,12 @@ from collections.abc import Iterator
 from html import escape
 from importlib import resources
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from sim import __version__, files
+from sim.analysis.prediction import Prediction
 from sim.exporters import _words as words
 from sim.exporters._html import compared, grounds, sections, shares
-
-if TYPE_CHECKING:
-    from sim.analysis.prediction import Prediction
 
 SUFFIXES = (".html", ".htm")
 

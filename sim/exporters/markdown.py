@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from sim import files
+from sim.analysis.prediction import Prediction
 from sim.exporters import _words as words
 from sim.units import format_bytes, format_duration
-
-if TYPE_CHECKING:
-    from sim.analysis.prediction import Prediction
 
 SUFFIXES = (".md",)
 

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+import pyarrow.parquet
 
 from sim import files
+from sim.analysis.prediction import Prediction
 from sim.analysis.timeline import Timeline
 from sim.errors import PrestepError
-
-if TYPE_CHECKING:
-    from sim.analysis.prediction import Prediction
 
 SUFFIXES = (".parquet",)
 
@@ -24,8 +23,6 @@ def write(result: Prediction, path: str | Path) -> None:
     PrestepError
         If the result has no timeline.
     """
-    import pyarrow.parquet
-
     if result.timeline is None:
         raise PrestepError(f"{path}: the result has no timeline to write")
     table = result.timeline.to_arrow()
@@ -39,6 +36,4 @@ def write(result: Prediction, path: str | Path) -> None:
 
 def read(path: str | Path) -> Timeline:
     """The timeline of a file that `write` made."""
-    import pyarrow.parquet
-
     return Timeline.from_arrow(pyarrow.parquet.read_table(str(path)))

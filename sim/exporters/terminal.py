@@ -6,18 +6,20 @@ import io
 import shutil
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
 
 from sim import files
+from sim.analysis.critical_path import CriticalPath
+from sim.analysis.prediction import Prediction
 from sim.exporters import _words as words
+from sim.storage.checkpointing import words as saved
+from sim.studies.replicas import words as drawn
+from sim.studies.shared_cluster import Together
 from sim.units import format_bytes, format_duration
-
-if TYPE_CHECKING:
-    from rich.table import Table
-
-    from sim.analysis.critical_path import CriticalPath
-    from sim.analysis.prediction import Prediction
-    from sim.studies.shared_cluster import Together
+from workloads.dataload import words as read
 
 SUFFIXES = (".txt",)
 WIDEST = 100
@@ -25,9 +27,6 @@ WIDEST = 100
 
 def render(result: Prediction, width: int | None = None, colour: bool = False) -> str:
     """The page as text of at most `width` columns (default: the terminal's, 100 at most)."""
-    from rich.console import Console
-    from rich.text import Text
-
     width = width or min(WIDEST, shutil.get_terminal_size((WIDEST, 24)).columns)
     console = Console(
         file=io.StringIO(),
@@ -86,16 +85,10 @@ def _sections(result: Prediction, width: int) -> list[tuple[str, Table]]:
     if result.links:
         sections.append(("Busiest links", _links(result)))
     if result.checkpoint is not None:
-        from sim.storage.checkpointing import words as saved
-
         sections.append(("Checkpoint", _grid(saved(dict(result.checkpoint)))))
     if result.replicas is not None:
-        from sim.studies.replicas import words as drawn
-
         sections.append(("The step with noise", _grid(drawn(result.replicas))))
     if result.dataload is not None:
-        from workloads.dataload import words as read
-
         sections.append(("Data loading", _grid(read(dict(result.dataload)))))
     if result.evidence:
         shares = [
@@ -120,8 +113,6 @@ def _sections(result: Prediction, width: int) -> list[tuple[str, Table]]:
 
 
 def _table(*justify: str) -> Table:
-    from rich.table import Table
-
     table = Table.grid(padding=(0, 2, 0, 0))
     for side in justify:
         table.add_column(justify=side, overflow="fold")  # type: ignore[arg-type]
@@ -129,8 +120,6 @@ def _table(*justify: str) -> Table:
 
 
 def _grid(rows: object, style: str = "") -> Table:
-    from rich.text import Text
-
     listed = [tuple(row) for row in rows]  # type: ignore[attr-defined]
     table = _table(*["left"] * (1 + max((len(row) for row in listed), default=0)))
     for row in listed:
@@ -175,8 +164,6 @@ def _critical(path: CriticalPath, most: int = 5) -> Table:
 
 
 def _memory(result: Prediction, bar: int) -> Table:
-    from rich.text import Text
-
     verdict = result.out_of_memory
     table = _table("left", "left", "right", "right", "left")
     if verdict is not None:

@@ -1,20 +1,13 @@
-"""Answers of a replay beside its steps: its critical path, overlap by axis, and the time if something were free."""
+"""Answers of a replay beside its steps: its critical path, and overlap by axis."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from statistics import mean
-from typing import Any
-
-import numpy as np
 
 from sim.analysis.critical_path import CriticalPath, critical_path
-from sim.replay.replay import Outcome, last_step, of_steps, replay_job
-from workloads.traces.replay import Job
+from sim.replay.outcome import Outcome, last_step
 from workloads.traces.work import GPU, MARK, Op
-
-# A link this many times faster is free; its latency stays.
-FREE = "1000000x"
 
 
 def path(outcome: Outcome) -> CriticalPath:
@@ -134,46 +127,3 @@ def _shared(
         else:
             j += 1
     return total
-
-
-def if_free(
-    job: Job, base: Outcome, cluster: str, changes: Sequence[str]
-) -> list[dict[str, Any]]:
-    """Step time if each kernel family, all communication, each kind of link or the host took no time.
-
-    Rows of {"free", "step_time", "saved"} in seconds, the most saved first.
-    """
-    from sim.replay.report import step_time
-
-    whole, rows = step_time(base), []
-    families = sorted(
-        {
-            node.family
-            for nodes in base.replay.programs
-            for node in nodes
-            if node.kind == GPU
-        }
-    )
-    asked = [
-        (
-            f"{name} kernels" if name != "communication" else name,
-            f"kernels.{name.replace(' ', '_')}=0",
-        )
-        for name in families
-    ]
-    asked += [
-        (f"{kind} links", f"{kind}.bandwidth={FREE}") for kind in _kinds(base)
-    ] + [("host", "host_factor=0")]
-    for what, change in asked:
-        changed = replay_job(job, base.mode, cluster, [*changes, change], base.clock)
-        time = step_time(of_steps(changed, base.steps[-1].step))
-        rows.append({"free": what, "step_time": time, "saved": whole - time})
-    return sorted(rows, key=lambda row: -float(row["saved"]))
-
-
-def _kinds(outcome: Outcome) -> list[str]:
-    """Kinds of the links that carried anything."""
-    if outcome.fabric is None:
-        return []
-    links = outcome.fabric.links
-    return sorted({str(links.kind[i]) for i in np.flatnonzero(outcome.run.carried > 0)})

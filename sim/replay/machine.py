@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -17,17 +16,15 @@ from sim.costs.measured import gpu_of
 from sim.engine.engine import Timed
 from sim.errors import InputError, Mistake, unknown
 from sim.graph.kernel import Kernel
-from sim.graph.opgraph import Chain
+from sim.graph.opgraph import Chain, Comm
 from sim.planning.planned import slowest_of
 from sim.spec.sections import Nccl
+from topologies import load_cluster
+from topologies.fabric import Fabric
+from workloads.traces.draft import Draft, Node
 from workloads.traces.kernels import SPIN, kernel_of
-
-if TYPE_CHECKING:
-    from sim.graph.opgraph import Comm
-    from topologies.fabric import Fabric
-    from workloads.traces.draft import Draft, Node
-    from workloads.traces.matching import Meeting
-    from workloads.traces.replay import Job, Replay
+from workloads.traces.matching import Meeting
+from workloads.traces.replay import Job, Replay
 
 # Clusters that stand for a recorded GPU where none is named: (word in its name, bundled cluster), best first.
 CLUSTERS = (
@@ -59,8 +56,6 @@ def fabric_of(job: Job, world: int, cluster: str, links: dict[str, str]) -> Fabr
     InputError
         If there is none, or it has too few GPUs.
     """
-    from topologies import load_cluster
-
     if not cluster:
         fitting = [name for word, name in CLUSTERS if word in job.device.upper()]
         cluster = next(
@@ -88,8 +83,6 @@ def fabric_of(job: Job, world: int, cluster: str, links: dict[str, str]) -> Fabr
 
 def recorded_gpu(job: Job) -> Gpu | None:
     """The cost tables of the recorded GPU, if prestep knows it."""
-    from topologies import load_cluster
-
     for word, name in CLUSTERS:
         if word in job.device.upper():
             return load_gpu(load_cluster(name).gpu_model)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from math import nan
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any
+
+import numpy as np
 
 from sim.costs import Gpu
 from sim.costs.measured import gpu_of
@@ -23,72 +24,19 @@ from sim.replay.machine import (
     timed,
     together,
 )
+from sim.replay.outcome import Mode, Outcome, StepTime, of_steps
+from topologies.fabric import Fabric
 from workloads import traces
 from workloads.traces import retarget
-from workloads.traces.draft import Draft, Node
+from workloads.traces.draft import Draft
 from workloads.traces.files import uncollected
 from workloads.traces.replay import Job, Replay, assemble, graph_of
 from workloads.traces.work import GPU, MARK, Op
 
-if TYPE_CHECKING:
-    from topologies.fabric import Fabric
-
-Mode = Literal["recorded", "simulated"]
+# A link this many times faster is free; its latency stays.
+FREE = "1000000x"
 # A GPU this far behind its host at the ends of steps is what the step waits for; share of the step.
 BEHIND = 0.1
-
-
-@dataclass(frozen=True)
-class StepTime:
-    """One step of one rank, in seconds: on the host's clock (its annotation), and on the GPU's."""
-
-    rank: int
-    step: str
-    measured_host: float
-    simulated_host: float
-    measured_gpu: float
-    simulated_gpu: float
-
-    def on(self, clock: str) -> tuple[float, float]:
-        """(measured, simulated) on a clock."""
-        return (
-            (self.measured_gpu, self.simulated_gpu)
-            if clock == "gpu"
-            else (self.measured_host, self.simulated_host)
-        )
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """What a replay gives.
-
-    `clock` says which of a step's two lengths is its time: "gpu" where the GPU runs behind its host. `dropped` counts
-    the events of the traces that have no part in the replay, with the reason.
-    """
-
-    replay: Replay
-    run: Run
-    mode: Mode
-    cluster: str
-    steps: tuple[StepTime, ...]
-    clock: str
-    changes: tuple[str, ...] = ()
-    notes: dict[str, int] = field(default_factory=dict)
-    dropped: tuple[dict[str, Any], ...] = ()
-    fabric: Fabric | None = None
-    free: tuple[dict[str, Any], ...] = ()
-
-    @property
-    def worst(self) -> float:
-        """Largest error of a step, relative."""
-        return max(
-            (
-                abs(s / m - 1.0)
-                for m, s in (step.on(self.clock) for step in self.steps)
-                if m > 0
-            ),
-            default=0.0,
-        )
 
 
 def replay_files(
@@ -116,11 +64,8 @@ def replay_files(
         del recordings  # tables of many ranks, needed no more
         outcome = of_steps(replay_job(job, mode, cluster, changes, clock), steps)
         if free:
-            from sim.replay.answers import if_free
-
-            outcome = replace(
-                outcome, free=tuple(if_free(job, outcome, cluster, changes))
-            )
+            rows = _if_free(job, outcome, cluster, changes)
+            outcome = replace(outcome, free=tuple(rows))
     return replace(outcome, dropped=dropped)
 
 
@@ -182,54 +127,6 @@ def replay_job(
     on_cluster = fabric.name if fabric is not None else ""
     return Outcome(
         replay, run, mode, on_cluster, tuple(times), on, changed, notes, fabric=fabric
-    )
-
-
-def of_steps(outcome: Outcome, wanted: str) -> Outcome:
-    """The outcome with some of its steps; answers are about the last of them.
-
-    Raises
-    ------
-    InputError
-        For steps that were not recorded.
-    """
-    known = list(dict.fromkeys(step.step for step in outcome.steps))
-    kept, mistakes = set[str](), list[Mistake]()
-    for part in filter(None, (part.strip() for part in wanted.split(","))):
-        low, dash, high = part.partition("-")
-        ranged = low.isdigit() and (high.isdigit() or not dash)
-        numbers = range(int(low), int(high or low) + 1) if ranged else range(0)
-        found = {name for name in known if name == part or _number_of(name) in numbers}
-        if not found:
-            mistakes.append(
-                Mistake(
-                    "--steps",
-                    part,
-                    "no such step",
-                    ", ".join(known),
-                    "a number, 2-4, or a name",
-                )
-            )
-        kept |= found
-    if mistakes:
-        raise InputError(mistakes)
-    return (
-        replace(outcome, steps=tuple(s for s in outcome.steps if s.step in kept))
-        if wanted
-        else outcome
-    )
-
-
-def _number_of(name: str) -> int:
-    digits = re.findall(r"\d+", name)
-    return int(digits[-1]) if digits else -1
-
-
-def last_step(outcome: Outcome, nodes: Sequence[Node]) -> int:
-    """Number, among a rank's own steps, of the last step that is reported."""
-    name = f"end {outcome.steps[-1].step}"
-    return next(
-        node.op.step for node in nodes if node.kind == MARK and node.op.name == name
     )
 
 
@@ -338,3 +235,39 @@ def _clock(asked: str, replay: Replay, run: Run) -> str:
             if max(behind) > BEHIND * (finish - marks[f"begin {names[k]}"][0]):
                 return "gpu"
     return "host"
+
+
+def _if_free(
+    job: Job, base: Outcome, cluster: str, changes: Sequence[str]
+) -> list[dict[str, Any]]:
+    """Step time if each kernel family, all communication, each kind of link or the host took no time.
+
+    Rows of {"free", "step_time", "saved"} in seconds, the most saved first.
+    """
+    last = base.steps[-1].step
+    rows = []
+    for name, change in _free_changes(base):
+        changed = replay_job(job, base.mode, cluster, [*changes, change], base.clock)
+        time = of_steps(changed, last).step_time
+        saved = base.step_time - time
+        rows.append({"free": name, "step_time": time, "saved": saved})
+    return sorted(rows, key=lambda row: -float(row["saved"]))
+
+
+def _free_changes(outcome: Outcome) -> Iterator[tuple[str, str]]:
+    """What may be free, with the change that makes it so."""
+    nodes = (node for nodes in outcome.replay.programs for node in nodes)
+    for family in sorted({node.family for node in nodes if node.kind == GPU}):
+        name = family if family == "communication" else f"{family} kernels"
+        yield name, f"kernels.{family.replace(' ', '_')}=0"
+    for kind in _kinds(outcome):
+        yield f"{kind} links", f"{kind}.bandwidth={FREE}"
+    yield "host", "host_factor=0"
+
+
+def _kinds(outcome: Outcome) -> list[str]:
+    """Kinds of the links that carried anything."""
+    if outcome.fabric is None:
+        return []
+    links = outcome.fabric.links
+    return sorted({str(links.kind[i]) for i in np.flatnonzero(outcome.run.carried > 0)})

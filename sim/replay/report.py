@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from math import isnan
-from statistics import mean, median
+from statistics import mean
 from typing import Any
 
 import numpy as np
 
 from sim.exporters._words import path_part, percent
 from sim.replay.answers import overlap, path, recorded_ops
-from sim.replay.replay import Outcome, StepTime, last_step
+from sim.replay.outcome import Outcome, StepTime, last_step
 from sim.units import format_duration
 from workloads.traces.work import GPU, Op
 
@@ -25,7 +25,7 @@ def as_json(outcome: Outcome) -> dict[str, Any]:
     return {
         "measured_step_time": _by_rank(outcome, 0, outcome.clock),
         "simulated_step_time": _by_rank(outcome, 1, outcome.clock),
-        "step_time": step_time(outcome),
+        "step_time": outcome.step_time,
         "mean_error": _mean(outcome),
         "worst_error": None if outcome.changes else outcome.worst,
         "clock": outcome.clock,
@@ -51,14 +51,6 @@ def as_json(outcome: Outcome) -> dict[str, Any]:
         "dropped": list(outcome.dropped),
         "operations": outcome.replay.graph.operations,
     }
-
-
-def step_time(outcome: Outcome) -> float:
-    """Simulated seconds of the last step, median over ranks."""
-    last = outcome.steps[-1].step
-    return median(
-        step.on(outcome.clock)[1] for step in outcome.steps if step.step == last
-    )
 
 
 def _by_rank(

@@ -9,7 +9,7 @@ from typing import Any
 
 from sim import files
 from sim.errors import InputError, Mistake
-from sim.replay.replay import Outcome
+from sim.replay.outcome import Outcome
 from workloads.traces.convert import NAMES
 from workloads.traces.draft import Node
 from workloads.traces.work import GPU, MARK

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from sim.analysis.metrics import evidence_shares
+from sim.engine.storage import Leg
 from sim.storage.systems import REQUEST, THREADS, System, host_table
-
-if TYPE_CHECKING:
-    from sim.engine.storage import Leg
-    from topologies.fabric import Fabric
+from topologies.fabric import Fabric
 
 # Constants of sim/costs/checkpoint.toml behind each leg; where a leg has links, the slower of both binds it.
 OF_LEG = {"plan": ("plan",), "copy": ("copy", "fresh"), "serialise": ("serialise",)}

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from sim.analysis.prediction import FRAGMENTATION
+from sim.analysis.memory import outside, peaks
+from sim.analysis.prediction import FRAGMENTATION, Memory
+from sim.costs import load_gpu
+from sim.predict import load_fabric, lowered_on, plan
+from sim.spec.rules.layout import microbatches_of
+from sim.spec.sections import Scenario
 from sim.units import format_bytes
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from sim.analysis.prediction import Memory
-    from sim.spec.sections import Scenario
-    from topologies.fabric import Fabric
+from topologies.fabric import Fabric
 
 MOST = 65_536  # samples; no one GPU has room for more of anything
 FEW = 3  # microbatches without a pipeline; with one, as many as it holds at once
@@ -120,11 +120,6 @@ def largest_micro_batch(scenario: Scenario) -> Limit:
     InputError
         If the layout does not fit the cluster or the model, or asks for what is not simulated.
     """
-    from sim.analysis.memory import peaks
-    from sim.costs import load_gpu
-    from sim.predict import load_fabric, lowered_on
-    from sim.spec.rules.layout import microbatches_of
-
     fabric, count = load_fabric(scenario), microbatches_of(scenario)
     beside = _beside(scenario, fabric, 1)
     known: dict[int, dict[int, Memory]] = {}
@@ -205,9 +200,6 @@ def _beside(
     scenario: Scenario, fabric: Fabric, samples: int
 ) -> dict[int, dict[str, float]]:
     """Bytes beside the allocator's of a step with few microbatches of so many samples."""
-    from sim.analysis.memory import outside
-    from sim.predict import plan
-
     few = (
         scenario.parallel.pp * max(1, scenario.parallel.vpp)
         if scenario.parallel.pp > 1

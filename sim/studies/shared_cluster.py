@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from math import ceil
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -19,10 +19,8 @@ from sim.errors import InputError, Mistake
 from sim.planning.planned import Planned
 from sim.predict import STEPS, load_fabric, plan
 from sim.spec.placing import placements
-
-if TYPE_CHECKING:
-    from sim.spec.sections import Scenario
-    from topologies.fabric import Fabric
+from sim.spec.sections import Scenario
+from topologies.fabric import Fabric
 
 # Steps of the slowest job that are measured, after those that bring it to its steady state: jobs of different step
 # times meet at every phase of each other, so one step says little.

@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import IO, Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from sim import __version__
 from sim.analysis.arrow import column
@@ -250,8 +251,6 @@ def sweep(
     runs.mkdir(parents=True, exist_ok=True)
     with _alone(folder):
         left = [spec for spec in wanted if not (runs / f"{spec.key}.json").exists()]
-        import pyarrow.parquet  # noqa: F401  (for the table: now, while processes start, not after the last run)
-
         tell = progress or (lambda done, of: None)
         through = len(wanted) - len(left)
         tell(through, len(wanted))
@@ -310,8 +309,6 @@ def write_whole(path: Path, data: bytes) -> None:
 
 def _table(wanted: Sequence[Spec], folder: Path) -> Path:
     """results.parquet: a row for every run, its changes as text columns first."""
-    import pyarrow.parquet as pq
-
     axes = list(dict.fromkeys(key for spec in wanted for key, _ in spec.changes))
     rows = []
     for spec in wanted:

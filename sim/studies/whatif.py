@@ -20,6 +20,8 @@ from sim.errors import InputError, Mistake, unknown
 from sim.planning.planned import Planned
 from sim.predict import execute, load_fabric, plan, reported
 from sim.spec.sections import Scenario
+from sim.studies.whatif_page import comparison_page
+from topologies.core.kinds import TIERS
 from topologies.edit.overrides import with_overrides
 from topologies.fabric import Fabric
 
@@ -75,8 +77,6 @@ def _flat(breakdown: Table, prefix: str = "") -> dict[str, float]:
 
 def render(comparison: Table) -> str:
     """The comparison as a table for people."""
-    from sim.studies.whatif_page import comparison_page
-
     return comparison_page(comparison)
 
 
@@ -156,8 +156,6 @@ def _kinds(fabric: Fabric, world: int) -> list[tuple[str, str]]:
 
 
 def _tiers(fabric: Fabric, world: int) -> list[tuple[str, str]]:
-    from topologies.core.kinds import TIERS
-
     present = [
         kind for kind in TIERS if kind in (*fabric.nodes.kinds, *fabric.links.kinds)
     ]

@@ -5,38 +5,38 @@ from __future__ import annotations
 import importlib.util
 import tomllib
 from pathlib import Path
+from typing import Any
 
 from sim import plugins
 from sim.errors import InputError, PrestepError, unknown
 
-# Data files: kind -> (package, folder in it).
-_FOLDERS = {
-    "clusters": ("topologies", "clusters"),
-    "models": ("workloads", "models"),
-    "scenarios": ("workloads", "scenarios"),
-    "storage": ("sim", "costs/storage"),
+# Data files: kind -> (package, pattern of its files in it).
+_FILES = {
+    "clusters": ("topologies", "clusters/*.toml"),
+    "models": ("workloads", "models/*.toml"),
+    "scenarios": ("workloads", "scenarios/*.toml"),
+    "storage": ("sim", "costs/storage/*.toml"),
 }
-# Folders of data: kind -> (package, folder in it, file that makes a folder in there one of the kind).
-_FOLDERS_OF_FOLDERS = {"sets": ("validation", "cases", "set.toml")}
+# Folders of data: kind -> (package, pattern of the file that describes one).
+_FOLDERS = {"sets": ("validation", "cases/*/set.toml")}
 # Tables of one file: kind -> (package, file).
 _ROWS = {
     "precisions": ("workloads", "precisions.toml"),
     "optimizers": ("workloads", "optimizers.toml"),
 }
-# Packages of which every module is one of the kind.
-_MODULES = {"frameworks": "workloads.frameworks"}
-# Code: kind -> (package, function that makes a module a plug-in; other modules there are helpers).
+# Code: kind -> (package, function that makes a module a plug-in; "": every module is one).
 _PLUGINS = {
     "algorithms": ("sim.collectives.algorithms", "estimate"),
     "collectives": ("sim.collectives.algorithms", "plan"),
     "topologies": ("topologies", "build"),
     "exporters": ("sim.exporters", "write"),
     "routings": ("topologies.policies", "spread"),
+    "frameworks": ("workloads.frameworks", ""),
+    "probes": ("validation.measure.probes", ""),
 }
 # Names listed among a kind's although they lie elsewhere: kind -> {name: package}.
 # Making a communicator has no plan of bytes: it takes time before the first one.
 _BESIDE = {"collectives": {"creation": "sim.collectives.nccl"}}
-_PROBES = "validation.measure.probes"  # read without PyTorch, which they import
 
 
 def names(kind: str) -> list[str]:
@@ -48,65 +48,60 @@ def names(kind: str) -> list[str]:
         For a kind that does not exist.
     """
     if kind == "schedules":
+        # frameworks bring schedules along, so they are not a list of files
         from workloads import schedules
 
         return sorted(schedules.names())
-    if kind in _FOLDERS:
-        package, folder = _FOLDERS[kind]
-        return sorted(path.stem for path in (_home(package) / folder).glob("*.toml"))
-    if kind in _FOLDERS_OF_FOLDERS:
-        package, folder, file = _FOLDERS_OF_FOLDERS[kind]
-        return sorted(
-            path.parent.name for path in (_home(package) / folder).glob(f"*/{file}")
-        )
     if kind in _ROWS:
         package, file = _ROWS[kind]
-        return list(tomllib.loads((_home(package) / file).read_text(encoding="utf-8")))
-    if kind in _MODULES:
-        return [name.replace("_", "-") for name in plugins.discover(_MODULES[kind])]
+        return list(_table(_home(package) / file))
+    if kind in _FILES or kind in _FOLDERS:
+        return sorted(_paths(kind))
     if kind in _PLUGINS:
-        return sorted((*plugins.providers(*_PLUGINS[kind]), *_BESIDE.get(kind, {})))
-    if kind == "probes":
-        return sorted(plugins.discover(_PROBES))
-    code = (*_ROWS, *_MODULES, *_PLUGINS, "probes", "schedules")
-    raise InputError(
-        unknown("list", "", kind, [*_FOLDERS, *_FOLDERS_OF_FOLDERS, *code])
-    )
+        return sorted(_outlines(kind))
+    kinds = [*_FILES, *_FOLDERS, *_ROWS, *_PLUGINS, "schedules"]
+    raise InputError(unknown("list", "", kind, kinds))
 
 
 def summaries(kind: str) -> dict[str, str]:
     """A line about each name of a kind: the description of a file, the first sentence of a plug-in."""
-    if kind in _FOLDERS:
-        package, folder = _FOLDERS[kind]
-        files = {path.stem: path for path in (_home(package) / folder).glob("*.toml")}
-        tables = {
-            name: tomllib.loads(path.read_text(encoding="utf-8"))
-            for name, path in files.items()
-        }
+    if kind in _FILES or kind in _FOLDERS:
+        tables = {name: _table(path) for name, path in _paths(kind).items()}
         return {
             name: str(table.get("description") or table.get("title") or "")
             for name, table in tables.items()
         }
-    if kind in _PLUGINS or kind in _MODULES:
-        package = _MODULES.get(kind) or _PLUGINS[kind][0]
-        beside = _BESIDE.get(kind, {})
-        modules = {
-            name: plugins.load(beside.get(name, package), name) for name in names(kind)
-        }
-        return {
-            name: (module.__doc__ or "").partition("\n")[0]
-            for name, module in modules.items()
-        }
-    if kind == "probes":
-        return {name: one.summary for name, one in plugins.outlines(_PROBES).items()}
-    if kind in _FOLDERS_OF_FOLDERS:
-        package, folder, file = _FOLDERS_OF_FOLDERS[kind]
-        paths = {name: _home(package) / folder / name / file for name in names(kind)}
-        return {
-            name: str(tomllib.loads(path.read_text(encoding="utf-8")).get("title", ""))
-            for name, path in paths.items()
-        }
+    if kind in _PLUGINS:
+        return {name: outline.summary for name, outline in _outlines(kind).items()}
     return {}
+
+
+def _paths(kind: str) -> dict[str, Path]:
+    """The file of each name of a kind of data."""
+    if kind in _FILES:
+        package, pattern = _FILES[kind]
+        return {path.stem: path for path in _home(package).glob(pattern)}
+    package, pattern = _FOLDERS[kind]
+    return {path.parent.name: path for path in _home(package).glob(pattern)}
+
+
+def _outlines(kind: str) -> dict[str, plugins.Outline]:
+    """The plug-ins of a kind; none is imported."""
+    package, function = _PLUGINS[kind]
+    outlines = {
+        name: outline
+        for name, outline in plugins.outlines(package).items()
+        if not function or function in outline.functions
+    }
+    for name, other in _BESIDE.get(kind, {}).items():
+        outlines[name] = plugins.outlines(other)[name]
+    if kind == "frameworks":  # as scenarios spell them
+        return {name.replace("_", "-"): one for name, one in outlines.items()}
+    return outlines
+
+
+def _table(path: Path) -> dict[str, Any]:
+    return tomllib.loads(path.read_text(encoding="utf-8"))
 
 
 DEMO = "llama1b-ddp4"

@@ -10,8 +10,8 @@ from typing import Any
 
 from sim import progress
 from sim.errors import InputError, Mistake, PrestepError
-from sim.replay.replay import Mode, replay_files
-from sim.replay.report import step_time
+from sim.replay.outcome import Mode
+from sim.replay.replay import replay_files
 from sim.units import format_duration
 from validation.report.comparison import Comparison
 from validation.report.gate import Check, rows_check
@@ -165,7 +165,7 @@ def validate_set(
                     entry["name"],
                     "retargeted",
                     entry["measured"],
-                    step_time(outcome),
+                    outcome.step_time,
                     entry["limit"],
                 )
             )

@@ -7,8 +7,8 @@ from typing import Any
 from sim.analysis.prediction import Prediction
 from sim.commands._shared import misused
 from sim.predict import predict
-from sim.reliability.degraded import simulated_speeds
 from sim.reliability.failures import rates_of, takes_of
+from sim.reliability.simulated import simulated_speeds
 from sim.spec.jobs import refuse
 from sim.spec.load import load_scenario
 from sim.spec.sections import Scenario

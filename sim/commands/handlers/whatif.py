@@ -12,7 +12,7 @@ from sim.commands._shared import echo_json, misused, talk
 from sim.errors import InputError, unknown
 from sim.spec.load import load_scenario
 from sim.studies import whatif as study
-from sim.studies.whatif_page import check_suffix, comparison_page, plot, tornado_page
+from sim.studies.whatif_page import comparison_page, tornado_page
 from sim.tools.catalog import find_scenario
 
 Table = dict[str, Any]
@@ -61,6 +61,9 @@ def _tornado(
 ) -> None:
     """The scenario, with its changes if there are any, and every element faster and slower."""
     if picture is not None:
+        # matplotlib is slow to import, and a wrong ending is told before the work
+        from sim.studies.whatif_plot import check_suffix, plot
+
         check_suffix(picture)
     words = [word.strip() for text in each for word in text.split(",")]
     wrong = [word for word in words if word not in study.EACH]

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from html import escape
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from sim.analysis.prediction import Prediction
 from sim.exporters import _words as words
 from sim.exporters._html.svg import box, drawing, element, label, table
 from sim.units import format_duration
-
-if TYPE_CHECKING:
-    from sim.analysis.prediction import Prediction
 
 Known = dict[str, Any]
 _WIDE, _SIDE, _ROW = 1100.0, 230.0, 30.0

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
+from sim.analysis.prediction import Prediction
 from sim.analysis.timeline import COMMUNICATION, Timeline
-
-if TYPE_CHECKING:
-    from sim.analysis.prediction import Prediction
 
 MOST_RANKS = 24
 MOST_SPANS = 80_000  # in the file; what is beyond is merged

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from html import escape
-from typing import TYPE_CHECKING
 
+from sim.analysis.prediction import Prediction
 from sim.exporters import _words as words
 from sim.exporters._html import pictures, sections
 from sim.exporters._html.svg import table
 from sim.units import format_duration
-
-if TYPE_CHECKING:
-    from sim.analysis.prediction import Prediction
 
 _GRADE_COLOURS = {
     "measured": "good",

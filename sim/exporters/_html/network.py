@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
+from sim.analysis.prediction import Details
+from sim.engine.traffic import Traffic
+from topologies.fabric import Fabric
 from topologies.show import labels
 from topologies.show.folding import Folded, class_of, fold
-
-if TYPE_CHECKING:
-    from sim.analysis.prediction import Details
-    from sim.engine.traffic import Traffic
-    from topologies.fabric import Fabric
 
 PARTS = 80  # equal parts of the last step
 

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-if TYPE_CHECKING:
-    from sim.analysis.critical_path import CriticalPath
-    from sim.analysis.prediction import Details
+from sim.analysis.critical_path import CriticalPath
+from sim.analysis.prediction import Details
 
 PARTS = 240  # of the step, for memory
 COLUMNS = 550  # of the step, for the path: two of the picture's pixels each

@@ -5,14 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import log10, sqrt
-from typing import TYPE_CHECKING
 
+from sim.analysis.kernels import KernelUse
+from sim.costs import Gpu
 from sim.exporters._html.svg import decades, drawing, element, label
 from sim.units import format_duration
-
-if TYPE_CHECKING:
-    from sim.analysis.kernels import KernelUse
-    from sim.costs import Gpu
 
 _WIDE = 1100.0
 _LEFT, _RIGHT, _TOP, _LOW = 90.0, 1080.0, 14.0, 360.0

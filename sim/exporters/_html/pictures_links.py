@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from itertools import product
 from math import sqrt
-from typing import TYPE_CHECKING
 
+from sim.exporters._html.network import Heat
 from sim.exporters._html.svg import box, drawing, element, label
 from sim.units import format_duration
-
-if TYPE_CHECKING:
-    from sim.exporters._html.network import Heat
 
 _WIDE, _BOX, _HIGH, _ACROSS, _DOWN = 1100.0, 170.0, 44.0, 260.0, 104.0
 _LETTER = 6.7  # width of a letter of a label, about

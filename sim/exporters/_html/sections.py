@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from sim.analysis import metrics
+from sim.analysis.prediction import MemoryVerdict, Prediction
 from sim.exporters import _words as words
 from sim.exporters._html import (
     pictures,
@@ -20,9 +21,6 @@ from sim.exporters._html.network import as_data, heat
 from sim.exporters._html.over_time import alive, lanes, path_colour
 from sim.exporters._html.svg import table
 from sim.units import format_bytes, format_duration
-
-if TYPE_CHECKING:
-    from sim.analysis.prediction import MemoryVerdict, Prediction
 
 _OWNER_COLOURS = {
     "parameters": "forward",

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from sim.analysis import metrics
+from sim.analysis.prediction import Prediction
 from sim.exporters import _words as words
 from sim.exporters._html import pictures
 from sim.exporters._html.sections import legend
 from sim.exporters._html.svg import table
 from sim.units import format_duration
-
-if TYPE_CHECKING:
-    from sim.analysis.prediction import Prediction
 
 _COLOURS = {
     "compute": "forward",

@@ -8,20 +8,20 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from sim.analysis.memory import CONTEXT, fullest
 from sim.analysis.step_time import median
-from sim.graph.opgraph import KERNEL, Chain
+from sim.graph.opgraph import KERNEL, Chain, OpGraph, Program
+from sim.planning.planned import KernelTimes
+from sim.predict import timed_kernels
+from sim.spec.rules.layout import microbatches_of
+from sim.spec.sections import Scenario
+from sim.studies.search.space import Candidate
+from topologies.fabric import Fabric
 from workloads.frameworks import framework_of
-
-if TYPE_CHECKING:
-    from sim.graph.opgraph import OpGraph, Program
-    from sim.planning.planned import KernelTimes
-    from sim.spec.sections import Scenario
-    from sim.studies.search.space import Candidate
-    from topologies.fabric import Fabric
+from workloads.models.model import load_model
 
 # Rounding of sums in another order, and of steps that begin a shade apart.
 MARGIN = 1e-6
@@ -50,10 +50,6 @@ def bound(scenario: Scenario, fabric: Fabric) -> Bound:
     InputError
         If it is refused after all when its step is recorded.
     """
-    from sim.analysis.memory import CONTEXT, fullest
-    from sim.predict import timed_kernels
-    from sim.spec.rules.layout import microbatches_of
-
     few = few_of(scenario)
     lowered, times = timed_kernels(changed_batch(scenario, few), fabric)
     needed = fullest(lowered, scenario)
@@ -69,9 +65,6 @@ def quick(scenario: Scenario, fabric: Fabric) -> float:
     Megatron's pipelines meet in every step, so the mean over ranks counts, however layers are cut. Of other frameworks
     one and two layers of each stage are recorded: all layers of a model without experts in some of them are alike.
     """
-    from sim.predict import timed_kernels
-    from sim.spec.rules.layout import microbatches_of
-
     p = scenario.parallel
     every = microbatches_of(scenario)
     if framework_of(scenario).level:
@@ -98,10 +91,6 @@ def sibling(candidate: Candidate) -> Hashable:
 
 
 def _by_layers(scenario: Scenario, fabric: Fabric) -> float:
-    from sim.predict import timed_kernels
-    from sim.spec.rules.layout import microbatches_of
-    from workloads.models.model import load_model
-
     model, p = load_model(scenario.model, scenario.where), scenario.parallel
     each, few = model.layers // (p.pp * p.vpp), few_of(scenario)
     if model.kind != "transformer" or model.window or each <= 2:
@@ -125,8 +114,6 @@ def _by_layers(scenario: Scenario, fabric: Fabric) -> float:
 
 def few_of(scenario: Scenario) -> int:
     """Microbatches that tell the memory and the work of all: those in flight in a pipeline, where it has more."""
-    from sim.spec.rules.layout import microbatches_of
-
     every, p = microbatches_of(scenario), scenario.parallel
     if p.pp == 1 or p.schedule in ("1f1b", "gpipe"):
         return min(every, max(p.pp, FEW))

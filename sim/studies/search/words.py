@@ -5,16 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from sim.analysis.prediction import finite
 from sim.exporters._words import count, percent, share_name
 from sim.studies.search.axes import KEYS
+from sim.studies.search.explore import Found, Ranked
+from sim.studies.search.space import Candidate
 from sim.units import format_bytes, format_duration
-
-if TYPE_CHECKING:
-    from sim.studies.search.explore import Found, Ranked
-    from sim.studies.search.space import Candidate
 
 ALIKE = 0.002  # of a step time: layouts closer than that are as good as equal
 SHORT = {"training.micro_batch": "mb"}

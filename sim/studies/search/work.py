@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
+from sim.analysis.memory import needed
+from sim.analysis.prediction import Prediction
+from sim.analysis.step_time import step_time
+from sim.costs import load_gpu
 from sim.errors import InputError, PrestepError
+from sim.predict import execute, plan, reported
 from sim.studies.search.bounds import Bound, bound, quick
 from sim.studies.search.space import Candidate, Clusters
-
-if TYPE_CHECKING:
-    from sim.analysis.prediction import Prediction
 
 _CLUSTERS = Clusters()  # of this process
 
@@ -25,8 +26,6 @@ def quickly(candidate: Candidate) -> float:
 
 def limited(family: Sequence[Candidate]) -> list[tuple[int, Bound]]:
     """Bounds that tell how many members of a family fit, in which only the micro batch grows: found by bisection."""
-    from sim.costs import load_gpu
-
     capacity = load_gpu(_CLUSTERS.fabric(family[0].scenario).gpu_model).memory
     found: list[tuple[int, Bound]] = []
     low, high, at = (
@@ -55,10 +54,6 @@ def bounded(candidate: Candidate) -> Bound | None:
 
 def simulated(candidate: Candidate) -> tuple[float, float, str]:
     """Seconds of a step, bytes of the fullest rank and their largest owner; inf for one that is refused."""
-    from sim.analysis.memory import needed
-    from sim.analysis.step_time import step_time
-    from sim.predict import execute, plan
-
     try:
         planned = plan(candidate.scenario, _CLUSTERS.fabric(candidate.scenario))
         time = step_time(planned, execute(planned))
@@ -68,7 +63,5 @@ def simulated(candidate: Candidate) -> tuple[float, float, str]:
 
 
 def result(candidate: Candidate) -> Prediction:
-    from sim.predict import execute, plan, reported
-
     planned = plan(candidate.scenario, _CLUSTERS.fabric(candidate.scenario))
     return reported(planned, execute(planned))

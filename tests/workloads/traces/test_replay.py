@@ -9,7 +9,8 @@ import pytest
 from click.testing import CliRunner
 
 from cli import main
-from sim.replay.replay import Outcome, replay_files
+from sim.replay.outcome import Outcome
+from sim.replay.replay import replay_files
 from tests.workloads.traces import synthetic
 
 pytestmark = pytest.mark.filterwarnings("error")

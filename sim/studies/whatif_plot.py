@@ -1,0 +1,117 @@
+"""A tornado of what-ifs as a picture: .svg and .png by matplotlib, .html by plotly."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+
+from sim import files
+from sim.errors import InputError, Mistake
+from sim.extras import MissingPackage
+from sim.units import format_duration
+
+Table = dict[str, Any]
+SHOWN = 24  # elements
+COLOURS = ("#dc2626", "#2563eb", "#d97706", "#059669")
+
+
+def plot(table: Table, path: Path) -> None:
+    """Draw the tornado: .svg and .png by matplotlib, .html by plotly.
+
+    Raises
+    ------
+    InputError
+        For another kind of file.
+    """
+    check_suffix(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if path.suffix == ".html":
+        _plotly(table, path)
+    else:
+        _matplotlib(table, path)
+
+
+def check_suffix(path: Path) -> None:
+    """Raises InputError for a file that `plot` cannot write."""
+    if path.suffix not in (".svg", ".png", ".html"):
+        raise InputError(
+            Mistake(
+                "command line",
+                "--plot",
+                f'"{path}"',
+                "a file that ends in .svg, .png or .html",
+            )
+        )
+
+
+def _series(table: Table) -> tuple[list[str], list[tuple[str, list[float]]]]:
+    """Names of the elements, the largest effect last, and the differences in ms for every factor."""
+    rows = list(reversed(table["elements"][:SHOWN]))
+    series = [
+        (f"{factor:g}x", [row["changes"][at]["difference"] * 1e3 for row in rows])
+        for at, factor in enumerate(table["factors"])
+    ]
+    return [row["element"] for row in rows], series
+
+
+def _matplotlib(table: Table, path: Path) -> None:
+    names, series = _series(table)
+    figure = Figure(
+        figsize=(8.5, 1.4 + 0.34 * len(names)), facecolor="white", layout="constrained"
+    )
+    FigureCanvasAgg(figure)
+    axes = figure.add_subplot()
+    for number, (factor, values) in enumerate(series):
+        colour = COLOURS[number % len(COLOURS)]
+        axes.barh(names, values, height=0.62, color=colour, alpha=0.85, label=factor)
+    base = format_duration(table["step_time"])
+    axes.set_xlabel(f"change of the step time in ms (base: {base})")
+    _style(axes)
+    _save(figure, path)
+
+
+def _style(axes: Axes) -> None:
+    axes.axvline(0, color="#0f172a", lw=1)
+    axes.spines[["top", "right", "left"]].set_visible(False)
+    axes.tick_params(axis="y", length=0)
+    axes.grid(axis="x", color="#e2e8f0", lw=0.8)
+    axes.set_axisbelow(True)
+    axes.legend(frameon=False, loc="lower right")
+
+
+def _save(figure: Figure, path: Path) -> None:
+    """Without the date, so that the same table makes the same bytes."""
+    metadata = {"Date": None} if path.suffix == ".svg" else None
+    fixed_names = matplotlib.rc_context(
+        {"svg.hashsalt": "prestep", "svg.fonttype": "none"}
+    )
+    with fixed_names, files.replacing(path) as beside:
+        figure.savefig(beside, dpi=130, metadata=metadata)
+
+
+def _plotly(table: Table, path: Path) -> None:
+    try:
+        import plotly.graph_objects as go
+    except ImportError:
+        raise MissingPackage("plotly") from None
+    names, series = _series(table)
+    figure = go.Figure(
+        [
+            go.Bar(y=names, x=values, name=factor, orientation="h")
+            for factor, values in series
+        ]
+    )
+    title = f"Step time {format_duration(table['step_time'])}"
+    figure.update_layout(
+        barmode="overlay",
+        title=title,
+        xaxis_title="change of the step time, ms",
+        template="simple_white",
+    )
+    with files.replacing(path) as beside:
+        figure.write_html(beside, include_plotlyjs=True)
