@@ -269,27 +269,25 @@ def against(
 ) -> Comparison:
     """Two lists of reports of `prestep validate --json`, case by case; sets only of the base are left out."""
     older = {str(report["set"]): _cases(report) for report in base}
+    newer = {str(report["set"]): _cases(report) for report in now}
+    shared = [set_ for set_ in newer if set_ in older]
     pairs: list[Move] = []
     gone, broken, new = list[str](), list[str](), list[str]()
-    for report in now:
-        set_, mine = str(report["set"]), _cases(report)
-        if set_ not in older:
-            continue
-        theirs = older[set_]
+    for set_ in shared:
+        theirs, mine = older[set_], newer[set_]
         gone += [f"{set_} {key[0]}" for key in theirs.keys() - mine.keys()]
         for key, case in mine.items():
             if key not in theirs:
                 new.append(f"{set_} {key[0]}")
-            elif _value(theirs[key]) is not None and _value(case) is None:
+            elif _value(theirs[key]) is None:
+                continue
+            elif _value(case) is None:
                 broken.append(f"{set_} {key[0]}")
-            elif _value(theirs[key]) is not None:
+            else:
                 pairs.append(_pair(set_, key[0], theirs[key], case))
-    unknown = tuple(
-        str(report["set"]) for report in now if str(report["set"]) not in older
-    )
-    return Comparison(
-        name, tuple(pairs), tuple(sorted(gone)), tuple(broken), tuple(new), unknown
-    )
+    unknown = tuple(set_ for set_ in newer if set_ not in older)
+    lists = tuple(sorted(gone)), tuple(broken), tuple(new)
+    return Comparison(name, tuple(pairs), *lists, unknown)
 
 
 def _cases(report: Mapping[str, Any]) -> dict[tuple[str, int], Mapping[str, Any]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from html import escape
 
 from sim.units import format_duration
@@ -40,38 +41,42 @@ def _section(report: Report) -> str:
     points = [
         p for p in report.points if not p.error and p.measured > 0 and p.predicted > 0
     ]
-    colours = {
-        name: PALETTE[at % len(PALETTE)]
-        for at, name in enumerate(dict.fromkeys(p.group for p in points))
-    }
-    key = "".join(
-        f'<span class="key"><i style="background:{c}"></i>{escape(n)}</span>'
-        for n, c in colours.items()
-    )
-    cases = "".join(_table(table) for table in report.case_tables if table.rows)
+    groups = dict.fromkeys(p.group for p in points)
+    colours = {name: PALETTE[at % len(PALETTE)] for at, name in enumerate(groups)}
+    over = f"predicted over measured {report.unit}; bands: 5 % and 15 %"
+    errors = "signed error over measured time; squares: fitted, hollow: noisy"
+    checks = list(map(check_cells, report.checks))
+    failed = "" if report.passed else " class=bad"
     return "\n".join(
         [
-            f"<h2{'' if report.passed else ' class=bad'}>{escape(verdict(report))}</h2>",
-            _figure(
-                _scatter(points, colours),
-                f"predicted over measured {report.unit}; bands: 5 % and 15 %",
-            ),
-            _figure(
-                _residuals(points, colours),
-                "signed error over measured time; squares: fitted, hollow: noisy",
-            ),
-            f"<p>{key}</p>",
-            _table(Table("Checks", CHECK_HEAD, list(map(check_cells, report.checks)))),
+            f"<h2{failed}>{escape(verdict(report))}</h2>",
+            _figure(_scatter(points, colours), over),
+            _figure(_residuals(points, colours), errors),
+            f"<p>{''.join(map(_key, colours.items()))}</p>",
+            _table(Table("Checks", CHECK_HEAD, checks)),
             _table(Table("Slices", GROUP_HEAD, list(group_cells(report)))),
             f"<p>{escape(coverage.line(report))}</p>",
-            f"<details><summary>{len(report.points)} cases, {len(report.skips)} skipped</summary>{cases}"
-            + "".join(
-                f"<p>skipped {escape(s.name)}: {escape(s.reason)}</p>"
-                for s in report.skips
-            )
-            + "</details>",
+            _cases(report),
         ]
     )
+
+
+def _key(group: tuple[str, str]) -> str:
+    """A name and its colour."""
+    name, colour = group
+    square = f'<i style="background:{colour}"></i>'
+    return f'<span class="key">{square}{escape(name)}</span>'
+
+
+def _cases(report: Report) -> str:
+    """All rows, folded away."""
+    counts = f"{len(report.points)} cases, {len(report.skips)} skipped"
+    cases = "".join(_table(table) for table in report.case_tables if table.rows)
+    skips = "".join(
+        f"<p>skipped {escape(skip.name)}: {escape(skip.reason)}</p>"
+        for skip in report.skips
+    )
+    return f"<details><summary>{counts}</summary>{cases}{skips}</details>"
 
 
 def _figure(drawing: str, caption: str) -> str:
@@ -98,71 +103,81 @@ def _mark(text: str) -> str:
 def _scatter(points: Sequence[Point], colours: dict[str, str]) -> str:
     times = [time for point in points for time in (point.measured, point.predicted)]
     low, high = _range(times)
-
-    def x(time: float) -> float:
-        return MARGIN + (math.log10(time) - low) / (high - low) * (WIDTH - MARGIN - 12)
-
-    def y(time: float) -> float:
-        return (
-            HEIGHT
-            - MARGIN
-            - (math.log10(time) - low) / (high - low) * (HEIGHT - MARGIN - 12)
-        )
-
-    first, last = 10**low, 10**high
-    drawn = [
-        f'<polygon fill="{colour}" points="{x(first):.1f},{y(first * (1 - share)):.1f} {x(last):.1f},'
-        f"{y(last * (1 - share)):.1f} {x(last):.1f},{y(last * (1 + share)):.1f} "
-        f'{x(first):.1f},{y(first * (1 + share)):.1f}"/>'
-        for share, colour in BANDS
-    ]
-    drawn.append(_line(x(first), y(first), x(last), y(last)))
+    across = _Axis(low, high, MARGIN, WIDTH - 12)
+    up = _Axis(low, high, HEIGHT - MARGIN, 12)
+    ends = 10**low, 10**high
+    drawn = [_band(across, up, ends, share, colour) for share, colour in BANDS]
+    first, last = ((across(time), up(time)) for time in ends)
+    drawn.append(_line(*first, *last))
+    drawn += _times_across(low, high)
     drawn += [
-        _tick(x(time), HEIGHT - MARGIN + 18, format_duration(time))
+        _tick(MARGIN - 30, up(time) + 4, format_duration(time))
         for time in _decades(low, high)
     ]
     drawn += [
-        _tick(MARGIN - 30, y(time) + 4, format_duration(time))
-        for time in _decades(low, high)
-    ]
-    drawn += [
-        _point(p, x(p.measured), y(p.predicted), colours[p.group]) for p in points
+        _point(p, across(p.measured), up(p.predicted), colours[p.group]) for p in points
     ]
     return _svg(drawn)
 
 
+@dataclass(frozen=True)
+class _Axis:
+    """Places of times from 10**low to 10**high between two of the picture."""
+
+    low: float
+    high: float
+    begin: float
+    end: float
+
+    def __call__(self, time: float) -> float:
+        share = (math.log10(time) - self.low) / (self.high - self.low)
+        return self.begin + share * (self.end - self.begin)
+
+
+def _band(
+    across: _Axis, up: _Axis, ends: tuple[float, float], share: float, colour: str
+) -> str:
+    """What lies within so much of the measured time."""
+    below = [(time, time * (1 - share)) for time in ends]
+    above = [(time, time * (1 + share)) for time in reversed(ends)]
+    corners = [f"{across(x):.1f},{up(y):.1f}" for x, y in below + above]
+    return f'<polygon fill="{colour}" points="{" ".join(corners)}"/>'
+
+
+def _times_across(low: float, high: float) -> list[str]:
+    """Marks under a picture whose horizontal axis is time."""
+    axis = _Axis(low, high, MARGIN, WIDTH - 12)
+    return [
+        _tick(axis(time), HEIGHT - MARGIN + 18, format_duration(time))
+        for time in _decades(low, high)
+    ]
+
+
 def _residuals(points: Sequence[Point], colours: dict[str, str]) -> str:
     low, high = _range([point.measured for point in points])
-    reach = (
-        max([0.2, *(min(2.0, abs(p.predicted / p.measured - 1)) for p in points)])
-        * 1.08
-    )
-
-    def x(time: float) -> float:
-        return MARGIN + (math.log10(time) - low) / (high - low) * (WIDTH - MARGIN - 12)
+    errors = [p.predicted / p.measured - 1 for p in points]
+    largest = max([0.2, *(min(2.0, abs(error)) for error in errors)])
+    reach = 1.08 * largest
+    across = _Axis(low, high, MARGIN, WIDTH - 12)
+    middle, half = (HEIGHT - MARGIN + 12) / 2, (HEIGHT - MARGIN - 12) / 2
 
     def y(error: float) -> float:
-        return (HEIGHT - MARGIN + 12) / 2 - max(-reach, min(reach, error)) / reach * (
-            HEIGHT - MARGIN - 12
-        ) / 2
+        return middle - max(-reach, min(reach, error)) / reach * half
 
     drawn = [
-        f'<rect x="{MARGIN}" width="{WIDTH - MARGIN - 12}" y="{y(share):.1f}" height="{y(-share) - y(share):.1f}" '
-        f'fill="{colour}"/>'
+        f'<rect x="{MARGIN}" width="{WIDTH - MARGIN - 12}" y="{y(share):.1f}" '
+        f'height="{y(-share) - y(share):.1f}" fill="{colour}"/>'
         for share, colour in BANDS
     ]
     drawn.append(_line(MARGIN, y(0), WIDTH - 12, y(0)))
+    drawn += _times_across(low, high)
     drawn += [
-        _tick(x(time), HEIGHT - MARGIN + 18, format_duration(time))
-        for time in _decades(low, high)
+        _tick(MARGIN - 30, y(error) + 4, f"{error:+.0%}")
+        for error in (-largest, -0.15, 0.0, 0.15, largest)
     ]
     drawn += [
-        _tick(MARGIN - 30, y(e) + 4, f"{e:+.0%}")
-        for e in (-reach / 1.08, -0.15, 0.0, 0.15, reach / 1.08)
-    ]
-    drawn += [
-        _point(p, x(p.measured), y(p.predicted / p.measured - 1), colours[p.group])
-        for p in points
+        _point(p, across(p.measured), y(error), colours[p.group])
+        for p, error in zip(points, errors, strict=True)
     ]
     return _svg(drawn)
 

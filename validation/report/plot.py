@@ -17,6 +17,8 @@ from validation.report.interface import Point, Report
 BANDS = ((0.15, "#EFEFEF"), (0.05, "#DCDCDC"))
 NAMED = 6  # the worst rows beyond the wider band carry their names
 JITTER = 0.28
+# Marker, face colour, meaning.
+MARKS = (("o", "grey", "predicted"), ("s", "grey", "fitted"), ("o", "none", "noisy"))
 
 
 def write_plot(report: Report, path: Path) -> None:
@@ -68,52 +70,33 @@ def _title(report: Report) -> str:
 def _scatter(
     axes: Axes, points: list[Point], groups: dict[str, str], unit: str
 ) -> None:
-    times = [
-        time * 1e3
-        for point in points
-        for time in (point.measured, point.predicted)
-        if time > 0
-    ]
+    times = [1e3 * t for p in points for t in (p.measured, p.predicted) if t > 0]
     ends = [min(times, default=1.0) / 1.3, max(times, default=10.0) * 1.3]
     for share, colour in BANDS:
-        low, high = (
-            [end * factor for end in ends] for factor in (1 - share, 1 + share)
-        )
-        axes.fill_between(
-            ends, low, high, color=colour, linewidth=0, label=f"within {share:.0%}"
-        )
+        low, high = ([end * f for end in ends] for f in (1 - share, 1 + share))
+        within = f"within {share:.0%}"
+        axes.fill_between(ends, low, high, color=colour, linewidth=0, label=within)
     axes.plot(ends, ends, color="grey", linewidth=0.8)
     for point in points:
-        axes.scatter(
-            point.measured * 1e3, point.predicted * 1e3, **_mark(point, groups)
-        )
-    for name, colour in groups.items():
-        axes.scatter([], [], s=26, color=colour, label=name)
+        x, y = point.measured * 1e3, point.predicted * 1e3
+        axes.scatter(x, y, **_mark(point, groups))
     labels = {"xlabel": f"measured {unit}, ms", "ylabel": f"predicted {unit}, ms"}
     axes.set(xscale="log", yscale="log", xlim=ends, ylim=ends, **labels)
     for axis in (axes.xaxis, axes.yaxis):
         axis.set_major_formatter("{x:g}")
-    for marker, fill, meaning in (
-        ("o", "grey", "predicted"),
-        ("s", "grey", "fitted"),
-        ("o", "none", "noisy"),
-    ):
-        axes.scatter(
-            [],
-            [],
-            s=26,
-            marker=marker,
-            facecolors=fill,
-            edgecolors="grey",
-            label=meaning,
-        )
     axes.set_aspect("equal")
-    axes.legend(
-        loc="upper left",
-        fontsize=8 if len(groups) <= len(PALETTE) else 6,
-        ncols=2,
-        frameon=False,
-    )
+    _legend(axes, groups)
+
+
+def _legend(axes: Axes, groups: dict[str, str]) -> None:
+    """Colours of the groups, and what the marks mean."""
+    for name, colour in groups.items():
+        axes.scatter([], [], s=26, color=colour, label=name)
+    for marker, fill, meaning in MARKS:
+        look = {"marker": marker, "facecolors": fill, "edgecolors": "grey"}
+        axes.scatter([], [], s=26, label=meaning, **look)
+    size = 8 if len(groups) <= len(PALETTE) else 6
+    axes.legend(loc="upper left", fontsize=size, ncols=2, frameon=False)
 
 
 def _strip(axes: Axes, points: list[Point], groups: dict[str, str]) -> None:

@@ -230,38 +230,26 @@ def compare(label: str, log: Log, where: str, skips: list[Skip]) -> Iterator[Cas
         skips.append(Skip(label, where, str(error)))
         return
     if log.ranks > len(gpus):
-        skips.append(
-            Skip(
-                label,
-                where,
-                f"{log.ranks} ranks on the {len(gpus)} GPUs of {log.cluster}",
-            )
-        )
+        why = f"{log.ranks} ranks on the {len(gpus)} GPUs of {log.cluster}"
+        skips.append(Skip(label, where, why))
         return
+    place = gpus, fabric, wanted
     for (op, size), (algo, proto, channels) in log.choices.items():
+        name = f"{label}/{op}/{size}"
         expected = f"{algo} {proto}" + (f" {channels}" if channels else "")
-        yield _case(
-            f"{label}/{op}/{size}",
-            LOGGED,
-            expected,
-            op,
-            size,
-            (gpus, fabric, wanted),
-            bool(channels),
-        )
+        yield _case(name, LOGGED, expected, op, size, place, bool(channels))
+    for op, size, best in _by_tables(log, model):
+        name = f"{label}/{op}/{size}"
+        yield _case(name, TABLE, best, op, size, place, False)
+
+
+def _by_tables(log: Log, model: Any) -> Iterator[tuple[str, int, str]]:
+    """Operation, size and choice by the log's tables, of sizes that did not run."""
     for op, rows in log.table.items():
         for size in SIZES if rows else ():
             best = by_table(op, size, rows, model)
             if best is not None and (op, size) not in log.choices:
-                yield _case(
-                    f"{label}/{op}/{size}",
-                    TABLE,
-                    best,
-                    op,
-                    size,
-                    (gpus, fabric, wanted),
-                    False,
-                )
+                yield op, size, best
 
 
 def _case(

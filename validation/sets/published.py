@@ -78,41 +78,33 @@ def validate_set(
         If the file cannot be read or lacks columns.
     """
     runs, skips = sort(read(Path(rows) if rows else FOLDER / "rows.csv"))
+    cases: list[Case] = []
+    for run, (time, error) in zip(runs, _predict_all(runs, jobs), strict=True):
+        if isinstance(error, Refusal):
+            skips.append((run.id, error))
+        else:
+            cases.append(_case(run, time, error))
+    title = "Published training steps"
+    return PublishedReport(name, title, tuple(cases), tuple(skips), rows is None)
+
+
+def _case(run: Run, time: float, error: str) -> Case:
+    about = run.id, run.slice, run.group, run.measured
+    return Case(*about, time, error, run.assumed, run.notes)
+
+
+def _predict_all(runs: Sequence[Run], jobs: int) -> list[tuple[float, str]]:
     if jobs == 1 or len(runs) < 2:
-        made = list(map(predict, progress.track(runs, "rows")))
-    else:  # spawned, not forked: Arrow and BLAS have threads of their own
-        with ProcessPoolExecutor(
-            jobs, multiprocessing.get_context("spawn"), end_with_parent
-        ) as pool:
-            # The longest first and one at a time, so that no worker is left alone with a long one at the end.
-            order = sorted(range(len(runs)), key=lambda at: -work(runs[at]))
-            times = progress.track(
-                pool.map(predict, [runs[at] for at in order]), "rows", len(runs)
-            )
-            found = dict(zip(order, times, strict=True))
-        made = [found[at] for at in range(len(runs))]
-    refused = [
-        (run.id, error)
-        for run, (_, error) in zip(runs, made, strict=True)
-        if isinstance(error, Refusal)
-    ]
-    cases = tuple(
-        Case(
-            run.id,
-            run.slice,
-            run.group,
-            run.measured,
-            time,
-            error,
-            run.assumed,
-            run.notes,
-        )
-        for run, (time, error) in zip(runs, made, strict=True)
-        if not isinstance(error, Refusal)
-    )
-    return PublishedReport(
-        name, "Published training steps", cases, (*skips, *refused), rows is None
-    )
+        return list(map(predict, progress.track(runs, "rows")))
+    # Spawned, not forked: Arrow and BLAS have threads of their own.
+    spawn = multiprocessing.get_context("spawn")
+    # The longest first and one at a time, so that no worker is left alone with a long one at the end.
+    order = sorted(range(len(runs)), key=lambda at: -work(runs[at]))
+    with ProcessPoolExecutor(jobs, spawn, end_with_parent) as pool:
+        times = pool.map(predict, [runs[at] for at in order])
+        tracked = progress.track(times, "rows", len(runs))
+        by_place = dict(zip(order, tracked, strict=True))
+    return [by_place[at] for at in range(len(runs))]
 
 
 def read(path: Path) -> list[dict[str, str]]:
@@ -227,25 +219,46 @@ def _assumptions(
 def scenario_of(row: Mapping[str, str], setup: Setup) -> dict[str, Any]:
     """The scenario's tables."""
     sections = {name: dict(keys) for name, keys in (setup.sections or {}).items()}
+    said = {
+        name: sections.pop(name, {})
+        for name in ("cluster", "model", "training", "parallel")
+    }
     gpus, tp, pp, cp = (count(row, name, 1) for name in ("gpus", "tp", "pp", "cp"))
     dp = count(row, "dp", max(1, gpus // (tp * pp * cp)))
     if row.get("dp", "").strip() and dp * tp * pp * cp != gpus:
         found = f"dp {dp} x tp {tp} x pp {pp} x cp {cp} on {gpus} GPUs"
-        raise InputError(
-            Mistake(
-                row["id"], "", found, "a layout whose product is the number of GPUs"
-            )
-        )
-    stages = pp * int(sections.get("parallel", {}).get("vpp", 1))
-    alone = (
-        max(1, whole(row, "global_batch", 0) // dp // stages)
-        if setup.stage_batches
-        else 1
-    )
+        expected = "a layout whose product is the number of GPUs"
+        raise InputError(Mistake(row["id"], "", found, expected))
+    stages = pp * int(said["parallel"].get("vpp", 1))
+    training = _training(row, setup, dp * stages)
+    grid = {"dp": dp, "tp": tp, "pp": pp, "cp": cp, "uneven_stages": True}
+    model = {"vocab": VOCAB, **family_of(row)[0], **said["model"], **_model(row)}
+    made = {
+        "cluster": said["cluster"] | _cluster(gpus, setup),
+        "model": _positions(model, training["seq_len"]),
+        "training": said["training"] | training,
+        "parallel": {
+            "data_parallel": "ddp" if dp * cp > 1 else "none",
+            **said["parallel"],
+            **grid,
+            **_split(row, tp, pp),
+            **_shards(row, said["parallel"], dp * cp),
+        },
+    }
+    vpp = max(1, whole(row, "vpp", 1))
+    if cut := _counted(made["model"].get("layers", 0), pp * vpp):
+        sections["megatron"] = {**cut, **sections.get("megatron", {})}
+    return made | sections
+
+
+def _training(row: Mapping[str, str], setup: Setup, parts: int) -> dict[str, Any]:
+    """[training]; `parts`: replicas times stages, among which a batch of stages is divided."""
+    batch = whole(row, "global_batch", 0)
+    alone = max(1, batch // parts) if setup.stage_batches else 1
     training = {
         "seq_len": whole(row, "seq_len", 0),
         "micro_batch": whole(row, "micro_batch", alone),
-        "global_batch": whole(row, "global_batch", 0),
+        "global_batch": batch,
         **chosen(row, "recompute", RECOMPUTE),
         **chosen(row, "precision", PRECISIONS),
     }
@@ -253,46 +266,21 @@ def scenario_of(row: Mapping[str, str], setup: Setup) -> dict[str, Any]:
         training["recompute"] = setup.selective
     if setup.whole and training.get("recompute") == "full":
         training["recompute"] = setup.whole
-    parallel: dict[str, Any] = {
-        "dp": dp,
-        "tp": tp,
-        "pp": pp,
-        "cp": cp,
-        "uneven_stages": True,
-    }
+    return training
+
+
+def _split(row: Mapping[str, str], tp: int, pp: int) -> dict[str, Any]:
+    """Experts, chunks and sequences, as far as a row says them."""
+    split: dict[str, Any] = {}
     ep, vpp = whole(row, "ep", 1), whole(row, "vpp", 1)
     if ep > 1:
-        parallel["ep"] = ep
+        split["ep"] = ep
     if vpp > 1 and pp > 1:
-        parallel |= {"vpp": vpp, "schedule": "interleaved"}
-    if row.get("sequence_parallel", "").strip():
-        parallel["sequence_parallel"] = (
-            row["sequence_parallel"].strip().lower() == "true" and tp > 1
-        )
-    parallel |= _shards(row, sections.get("parallel", {}), dp * cp)
-    cluster = dict(sections.pop("cluster", {}))
-    cluster |= _cluster(gpus, setup)
-    made = {
-        "cluster": cluster,
-        "model": _positions(
-            {
-                "vocab": VOCAB,
-                **family_of(row)[0],
-                **sections.pop("model", {}),
-                **_model(row),
-            },
-            training["seq_len"],
-        ),
-        "training": {**sections.pop("training", {}), **training},
-        "parallel": {
-            "data_parallel": "ddp" if dp * cp > 1 else "none",
-            **sections.pop("parallel", {}),
-            **parallel,
-        },
-    }
-    if cut := _counted(made["model"].get("layers", 0), pp * (vpp if vpp > 1 else 1)):
-        sections["megatron"] = {**cut, **sections.get("megatron", {})}
-    return made | sections
+        split |= {"vpp": vpp, "schedule": "interleaved"}
+    sequence = row.get("sequence_parallel", "").strip().lower()
+    if sequence:
+        split["sequence_parallel"] = sequence == "true" and tp > 1
+    return split
 
 
 def _counted(layers: int, stages: int) -> dict[str, bool]:
