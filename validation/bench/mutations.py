@@ -220,43 +220,37 @@ def mutated(
 
 def main() -> int:
     """Prints a line for every constant; 1 if one changed nothing that is listed."""
-    parser = argparse.ArgumentParser(prog="python -m validation.bench.mutations")
-    parser.add_argument("names", nargs="*", metavar="NAME")
-    parser.add_argument(
-        "--list",
-        action="store_true",
-        help="names of constants, with --sample those of the sample",
-    )
-    parser.add_argument(
-        "--sample",
-        type=int,
-        default=0,
-        metavar="N",
-        help="N of all constants of the tables",
-    )
-    parser.add_argument("--sets", default=",".join(SAMPLE), help="what is compared")
-    told = parser.parse_args()
-    names = told.names or (sampled(told.sample) if told.sample else list(CONSTANTS))
-    if told.list:
+    options = _options()
+    everything = sampled(options.sample) if options.sample else list(CONSTANTS)
+    names = options.names or everything
+    if options.list:
         print("\n".join(names))
         return 0
-    print(
-        f"{'constant, 10 % more':78}{'cases':>6}{'listed':>8}{'fails':>7}{'differs':>9}"
-    )
+    head = f"{'cases':>6}{'listed':>8}{'fails':>7}{'differs':>9}"
+    print(f"{'constant, 10 % more':78}{head}")
     unseen = 0
-    for name, found in mutated(names, told.sets.split(",")):
+    for name, found in mutated(names, options.sets.split(",")):
         if found is None:
             print(f"{name:78}{'refused':>30}", flush=True)
             continue
         listed = sum(not abs(pair.moved) <= MOVED for pair in found.pairs)
         fails = sum(not check.passed for check in found.checks)
-        print(
-            f"{name:78}{len(found.pairs):6}{listed:8}{fails:7}{found.differing:9}",
-            flush=True,
-        )
+        counts = f"{len(found.pairs):6}{listed:8}{fails:7}{found.differing:9}"
+        print(f"{name:78}{counts}", flush=True)
         unseen += not (listed or fails)
     print(f"{len(names) - unseen} of {len(names)} listed, or refused")
     return 1 if unseen else 0
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m validation.bench.mutations")
+    listed = "names of constants, with --sample those of the sample"
+    sample = "N of all constants of the tables"
+    parser.add_argument("names", nargs="*", metavar="NAME")
+    parser.add_argument("--list", action="store_true", help=listed)
+    parser.add_argument("--sample", type=int, default=0, metavar="N", help=sample)
+    parser.add_argument("--sets", default=",".join(SAMPLE), help="what is compared")
+    return parser.parse_args()
 
 
 if __name__ == "__main__":

@@ -18,6 +18,9 @@ from topologies.files.importers import astra_sim
 GIB = float(1 << 30)  # ASTRA-sim's analytical network takes a GB for 2^30 bytes
 
 
+WIDE = 32  # ports of `plain`'s switches each way
+
+
 def link(bandwidth: float, latency: float, why: str) -> LinkSpec:
     """One link of `bandwidth` bytes/s and `latency` s."""
     return LinkSpec(Quantity(bandwidth, "guess", why), Quantity(latency, "guess", why))
@@ -116,65 +119,55 @@ def three_tiers(hosts: int = 1024) -> Fabric:
 def plain(gpus: int) -> Fabric:
     """Three tiers over GPUs with a NIC each: 32 to a leaf, 32 leaves to a pod, as many cables up as down."""
     port = link(50e9, 1e-6, "a 400 Gbit/s port")
+    pcie = link(48e9, 0.35e-6, "PCIe Gen5 x16")
     builder, part = FabricBuilder(), FabricBuilder()
-    part.link(
-        part.node("gpu0", "gpu"),
-        part.node("nic0", "nic"),
-        "pcie",
-        link(48e9, 0.35e-6, "PCIe Gen5 x16"),
-    )
+    part.link(part.node("gpu0", "gpu"), part.node("nic0", "nic"), "pcie", pcie)
     hosts = [f"host{at}" for at in range(gpus)]
     builder.repeat(part, hosts)
-    leaves = [builder.node(f"leaf{at}", "leaf") for at in range(-(-gpus // 32))]
-    builder.cables(
-        [f"{host}/nic0" for host in hosts],
-        [leaves[at // 32] for at in range(gpus)],
-        "nic",
-        port,
-    )
-    pods = -(-len(leaves) // 32)
+    leaves = [builder.node(f"leaf{at}", "leaf") for at in range(-(-gpus // WIDE))]
+    nics = [f"{host}/nic0" for host in hosts]
+    builder.cables(nics, [leaves[at // WIDE] for at in range(gpus)], "nic", port)
     spines = [
-        [builder.node(f"pod{pod}/spine{at}", "spine") for at in range(32)]
-        for pod in range(pods)
+        [builder.node(f"pod{pod}/spine{at}", "spine") for at in range(WIDE)]
+        for pod in range(-(-len(leaves) // WIDE))
     ]
-    under = [
-        (leaf, spine) for at, leaf in enumerate(leaves) for spine in spines[at // 32]
-    ]
-    builder.cables([a for a, _ in under], [b for _, b in under], "spine", port)
-    cores = [builder.node(f"core{at}", "core") for at in range(32 * 32)]
+    under = [(a, b) for at, a in enumerate(leaves) for b in spines[at // WIDE]]
+    builder.cables(*_columns(under), "spine", port)
+    cores = [builder.node(f"core{at}", "core") for at in range(WIDE * WIDE)]
     over = [
-        (spines[pod][at], cores[32 * at + k])
-        for pod in range(pods)
-        for at in range(32)
-        for k in range(32)
+        (spine, core)
+        for pod in spines
+        for at, spine in enumerate(pod)
+        for core in cores[WIDE * at : WIDE * (at + 1)]
     ]
-    builder.cables([a for a, _ in over], [b for _, b in over], "core", port)
+    builder.cables(*_columns(over), "core", port)
     return builder.finish(f"plain-{gpus}", "h100")
+
+
+def _columns(pairs: Sequence[tuple[str, str]]) -> tuple[list[str], list[str]]:
+    return [a for a, _ in pairs], [b for _, b in pairs]
 
 
 def drawn_in_plain(fabric: Fabric, draw: np.random.Generator) -> list[np.ndarray]:
     """Rows of one path for each GPU of `plain` to a random other, its spine and core drawn."""
     index, size = fabric.links.index, len(fabric.gpus)
-    spine, core, other = (
-        draw.integers(32, size=size),
-        draw.integers(32, size=size),
-        draw.permutation(size),
-    )
-    found = []
-    for a, (b, j, k) in enumerate(
-        zip(other.tolist(), spine.tolist(), core.tolist(), strict=True)
-    ):
-        stops = [f"host{a}/gpu0", f"host{a}/nic0", f"leaf{a // 32}"]
-        if a // 32 != b // 32:
-            pods = a // 1024, b // 1024
-            up = [f"pod{pods[0]}/spine{j}"]
-            stops += (
-                up
-                if pods[0] == pods[1]
-                else [*up, f"core{32 * j + k}", f"pod{pods[1]}/spine{j}"]
-            )
-            stops.append(f"leaf{b // 32}")
-        stops += [f"host{b}/nic0", f"host{b}/gpu0"]
-        if a != b:
-            found.append(np.array([index[pair] for pair in pairwise(stops)]))
-    return found
+    spines, cores = draw.integers(WIDE, size=size), draw.integers(WIDE, size=size)
+    others = draw.permutation(size)
+    drawn = zip(others.tolist(), spines.tolist(), cores.tolist(), strict=True)
+    paths = [_stops(a, b, j, k) for a, (b, j, k) in enumerate(drawn) if a != b]
+    return [np.array([index[pair] for pair in pairwise(stops)]) for stops in paths]
+
+
+def _stops(a: int, b: int, spine: int, core: int) -> list[str]:
+    """Nodes from GPU `a` to GPU `b` of `plain`, over this spine of each pod and this core of the spine."""
+    first, last = f"leaf{a // WIDE}", f"leaf{b // WIDE}"
+    pods = a // WIDE**2, b // WIDE**2
+    up = f"pod{pods[0]}/spine{spine}"
+    between: list[str] = []
+    if pods[0] != pods[1]:
+        between = [up, f"core{WIDE * spine + core}", f"pod{pods[1]}/spine{spine}"]
+    elif first != last:
+        between = [up]
+    tail = [last] if first != last else []
+    begin, end = [f"host{a}/gpu0", f"host{a}/nic0"], [f"host{b}/nic0", f"host{b}/gpu0"]
+    return [*begin, first, *between, *tail, *end]

@@ -20,6 +20,7 @@ from validation.bench.collectives import (
     activity,
     exchange,
     halving_doubling,
+    plan_of,
     play,
     ring,
 )
@@ -94,38 +95,20 @@ def rail_groups(gpus: int, size: float) -> Counted:
 
 def permutation(seed: int = 0) -> Counted:
     """G9: 1,024 flows of 2 MB, each to a host of its own, on paths drawn by hash."""
-    fabric, size = networks.three_tiers(), 2e6
-    order = np.random.default_rng(seed).permutation(len(fabric.gpus))
-    flows = [
-        (fabric.gpus[a], fabric.gpus[b], 0)
-        for a, b in enumerate(order.tolist())
-        if a != b
-    ]
-    plans = {
-        f"{src} to {dst}": Plan(
-            "send",
-            size,
-            (),
-            "",
-            "",
-            0,
-            float(fabric.links.latency[rows].sum()),
-            rows,
-            share,
-            float("inf"),
-            "guess",
-        )
-        for (src, dst, _), (rows, share) in zip(
-            flows, ecmp.paths(fabric, flows, seed), strict=True
-        )
-    }
+    fabric = networks.three_tiers()
+    gpus, bandwidth = fabric.gpus, fabric.links.bandwidth
+    order = np.random.default_rng(seed).permutation(len(gpus)).tolist()
+    flows = [(gpus[a], gpus[b], 0) for a, b in enumerate(order) if a != b]
+    plans = {}
+    for at, (rows, _) in enumerate(ecmp.paths(fabric, flows, seed)):
+        usage = np.bincount(rows, minlength=len(bandwidth))
+        latency = float(fabric.links.latency[rows].sum())
+        plans[f"flow {at}"] = plan_of(2e6, usage, latency)
     run = play(fabric, [[Operation(0, name)] for name in plans], plans)
     ends = np.array([end[0, 0] for end in run.end])
-    empty = np.array([plan.duration(fabric.links.bandwidth) for plan in plans.values()])
-    slow = ends / empty
-    return run.finished, {
-        "flows": len(flows),
-        "solves": run.solves,
+    slow = ends / np.array([plan.duration(bandwidth) for plan in plans.values()])
+    counts = {"flows": len(flows), "solves": run.solves}
+    return run.finished, counts | {
         "median slowdown": float(np.median(slow)),
         "p90 slowdown": float(np.quantile(slow, 0.9)),
         "worst slowdown": float(slow.max()),

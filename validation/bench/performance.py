@@ -18,7 +18,20 @@ import time
 from dataclasses import dataclass
 
 from validation.bench import peers, steps
+from validation.bench.case import Case
 
+HEAD = (
+    "case",
+    "workload",
+    "s (CPU)",
+    "MB",
+    "goal",
+    "predicted",
+    "peer's prediction",
+    "difference",
+    "peer",
+    "counted",
+)
 MODULES = (peers, steps)
 CASES = {name: case for module in MODULES for name, case in module.CASES.items()}
 
@@ -59,35 +72,26 @@ def measure(name: str) -> Measured:
 
 def table(names: list[str], times: int = 3) -> str:
     """Markdown: median of three runs, or so many, beside the peer's figures."""
-    head = "| case | workload | s (CPU) | MB | goal | predicted | peer's prediction | difference | peer | counted |"
-    lines = [head, "|" + " --- |" * 10]
+    lines = [f"| {' | '.join(HEAD)} |", "|" + " --- |" * len(HEAD)]
     for name in names:
-        case, runs = CASES[name], [measure(name) for _ in range(times)]
-        run = sorted(runs, key=lambda one: one.cpu)[times // 2]
-        ours = "" if math.isnan(run.predicted) else f"{1e6 * run.predicted:,.1f} us"
-        theirs = "" if math.isnan(case.predicted) else f"{1e6 * case.predicted:,.1f} us"
-        off = f"{run.predicted / case.predicted - 1:+.1%}" if ours and theirs else ""
-        counts = ", ".join(f"{key} {value:,.4g}" for key, value in run.counts.items())
-        met = (
-            ""
-            if run.cpu <= case.seconds and run.memory <= case.memory
-            else " **missed**"
-        )
-        goal = f"{case.seconds:g} s, {case.memory:g} MB{met}"
-        row = [
-            name,
-            case.title,
-            f"{run.cpu:.2f}",
-            f"{run.memory:.0f}",
-            goal,
-            ours,
-            theirs,
-            off,
-            case.peer,
-            counts,
-        ]
-        lines.append("| " + " | ".join(row) + " |")
+        runs = sorted((measure(name) for _ in range(times)), key=lambda run: run.cpu)
+        cells = _cells(name, CASES[name], runs[times // 2])
+        lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
+
+
+def _cells(name: str, case: Case, run: Measured) -> list[str]:
+    ours, theirs = _microseconds(run.predicted), _microseconds(case.predicted)
+    off = f"{run.predicted / case.predicted - 1:+.1%}" if ours and theirs else ""
+    counts = ", ".join(f"{key} {value:,.4g}" for key, value in run.counts.items())
+    met = run.cpu <= case.seconds and run.memory <= case.memory
+    goal = f"{case.seconds:g} s, {case.memory:g} MB" + ("" if met else " **missed**")
+    used = f"{run.cpu:.2f}", f"{run.memory:.0f}"
+    return [name, case.title, *used, goal, ours, theirs, off, case.peer, counts]
+
+
+def _microseconds(time: float) -> str:
+    return "" if math.isnan(time) else f"{1e6 * time:,.1f} us"
 
 
 if __name__ == "__main__":

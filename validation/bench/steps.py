@@ -172,27 +172,18 @@ def warm_estimate() -> Counted:
 
 def streams(ranks: int, kernels: int) -> Counted:
     """Streams with so many kernels each and nothing between them: what the engine itself costs."""
-    zeros = np.zeros(kernels, dtype=np.int64)
-    host = np.full(kernels, 1e-6)
-    none: tuple[tuple[int, ...], ...] = ((),) * kernels
-    which = np.arange(kernels) % 8
-    programs = tuple(
-        Program(
-            r, zeros, zeros, which, host, none, zeros, zeros, zeros, (), ("",) * kernels
-        )
-        for r in range(ranks)
-    )
+    kinds = 8
     graph = OpGraph(
-        programs,
-        tuple(Kernel("copy", (i + 1,)) for i in range(8)),
-        (),
-        ("compute",),
-        ("forward",),
-        {r: (r,) for r in range(ranks)},
+        tuple(_stream(rank, kernels, kinds) for rank in range(ranks)),
+        tuple(Kernel("copy", (kind + 1,)) for kind in range(kinds)),
+        comms=(),
+        streams=("compute",),
+        phases=("forward",),
+        represents={rank: (rank,) for rank in range(ranks)},
     )
     timed = Timed(
         graph=graph,
-        durations=np.linspace(1e-5, 2e-5, 8),
+        durations=np.linspace(1e-5, 2e-5, kinds),
         plans=(),
         bandwidth=np.ones(1),
         kernel_gap=1e-6,
@@ -201,11 +192,30 @@ def streams(ranks: int, kernels: int) -> Counted:
     start = time.process_time()
     run = execute(timed, 1)
     spent = time.process_time() - start
-    counts = {"operations": graph.operations, "events": run.events}
-    return run.finished, counts | {
+    return run.finished, {
+        "operations": graph.operations,
+        "events": run.events,
         "operations/s": graph.operations / spent,
         "events/s": run.events / spent,
     }
+
+
+def _stream(rank: int, kernels: int, kinds: int) -> Program:
+    """So many kernels in a row, launched every microsecond."""
+    zeros = np.zeros(kernels, dtype=np.int64)
+    return Program(
+        rank,
+        kind=zeros,
+        stream=zeros,
+        payload=np.arange(kernels) % kinds,
+        host=np.full(kernels, 1e-6),
+        deps=((),) * kernels,
+        phase=zeros,
+        layer=zeros,
+        microbatch=zeros,
+        parts=(),
+        names=("",) * kernels,
+    )
 
 
 CURVE = (8, 64, 512, 1024, 2048, 4096, 8192, 16_384, 32_768, 65_536, 131_072)

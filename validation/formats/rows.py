@@ -79,12 +79,15 @@ class Row:
 
     @property
     def spread(self) -> float:
-        """Largest less smallest step over the median, a step's time being its median over ranks."""
-        steps = [
-            statistics.median(times)
-            for times in zip(*self.steps.values(), strict=False)
-        ]
+        """Largest less smallest step over the median."""
+        steps = self.step_times
         return (max(steps) - min(steps)) / statistics.median(steps)
+
+    @property
+    def step_times(self) -> list[float]:
+        """Seconds of each step: the median over ranks."""
+        by_step = zip(*self.steps.values(), strict=False)
+        return [statistics.median(times) for times in by_step]
 
     @property
     def family(self) -> str:

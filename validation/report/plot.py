@@ -93,8 +93,8 @@ def _legend(axes: Axes, groups: dict[str, str]) -> None:
     for name, colour in groups.items():
         axes.scatter([], [], s=26, color=colour, label=name)
     for marker, fill, meaning in MARKS:
-        look = {"marker": marker, "facecolors": fill, "edgecolors": "grey"}
-        axes.scatter([], [], s=26, label=meaning, **look)
+        look: dict[str, Any] = {"facecolors": fill, "edgecolors": "grey"}
+        axes.scatter([], [], s=26, marker=marker, label=meaning, **look)
     size = 8 if len(groups) <= len(PALETTE) else 6
     axes.legend(loc="upper left", fontsize=size, ncols=2, frameon=False)
 
@@ -109,12 +109,9 @@ def _strip(axes: Axes, points: list[Point], groups: dict[str, str]) -> None:
         for place, point in zip(_spread_out(position, len(mine)), mine, strict=True):
             axes.scatter(place, _error(point), **_mark(point, groups))
             places[point.name] = place, _error(point)
-    axes.set(
-        xticks=range(len(groups)),
-        xticklabels=groups,
-        ylabel="signed error, %",
-        xlim=(-0.6, len(groups) - 0.2),
-    )
+    ends = -0.6, len(groups) - 0.2
+    axes.set(xticks=range(len(groups)), xticklabels=groups, xlim=ends)
+    axes.set(ylabel="signed error, %")
     axes.tick_params(axis="x", labelrotation=0 if len(groups) <= len(PALETTE) else 90)
     _name_worst(axes, points, places)
 

@@ -128,33 +128,23 @@ class PublishedReport(Comparison):
         bad = [case.name for case in self.cases if case.error]
         made = [rows_check(self._judged, self._left_out), predicted_check(bad, LISTED)]
         if held.n:
-            made += [
-                Check("mean", held.mape, limits["mape"]),
-                Check("bias", abs(held.bias), limits["bias"]),
-            ]
+            made.append(Check("mean", held.mape, limits["mape"]))
+            made.append(Check("bias", abs(held.bias), limits["bias"]))
         for name in self.slices:
             errors = self.select(name, fitted=False)
             if errors.n > limits["slice_rows"]:
                 made.append(Check(f"{name}: mean", errors.mape, limits["slice_mape"]))
-        low = sorted(
-            (value, name)
-            for name, value in self.sweeps.items()
-            if value < limits["spearman"]
-        )
         if self.sweeps:
-            detail = ", ".join(
-                f"{name.replace('|', ' ')} {value:.2f}" for value, name in low[:4]
-            )
-            made.append(
-                Check(
-                    f"layout sweeps below {limits['spearman']} of rank",
-                    len(low),
-                    0.0,
-                    detail,
-                    share=False,
-                )
-            )
+            made.append(self._order(limits["spearman"]))
         return tuple(made)
+
+    def _order(self, least: float) -> Check:
+        """That measured and predicted times of a sweep of layouts have the same order."""
+        ranks = sorted((value, name) for name, value in self.sweeps.items())
+        low = [(value, name) for value, name in ranks if value < least]
+        named = (f"{name.replace('|', ' ')} {value:.2f}" for value, name in low[:4])
+        title = f"layout sweeps below {least} of rank"
+        return Check(title, len(low), 0.0, ", ".join(named), share=False)
 
     @property
     def _judged(self) -> int:

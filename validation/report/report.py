@@ -103,33 +103,33 @@ def write_junit(report: Report | Iterable[Report], path: Path) -> None:
 
 
 def _suite(report: Report) -> ElementTree.Element:
-    suite = ElementTree.Element("testsuite", name=f"prestep validate {report.name}")
+    name = report.name
+    suite = ElementTree.Element("testsuite", name=f"prestep validate {name}")
     for check in report.checks:
-        element = ElementTree.SubElement(
-            suite, "testcase", classname=f"{report.name}.gate", name=check.name
-        )
+        element = _testcase(suite, f"{name}.gate", check.name)
         if not check.passed:
-            text = (
-                f"{_amount(check, check.value)}, at most {_amount(check, check.limit)}"
-            )
+            value, limit = _amount(check, check.value), _amount(check, check.limit)
+            text = f"{value}, at most {limit}"
             ElementTree.SubElement(element, "failure", message=text).text = check.detail
     for point in report.points:
-        element = ElementTree.SubElement(
-            suite, "testcase", classname=f"{report.name}.{point.group}", name=point.name
-        )
+        element = _testcase(suite, f"{name}.{point.group}", point.name)
         if point.error:
-            ElementTree.SubElement(
+            failure = ElementTree.SubElement(
                 element, "failure", message="not predicted"
-            ).text = point.error
+            )
+            failure.text = point.error
     for skip in report.skips:
-        element = ElementTree.SubElement(
-            suite, "testcase", classname=f"{report.name}.skipped", name=skip.name
-        )
+        element = _testcase(suite, f"{name}.skipped", skip.name)
         ElementTree.SubElement(element, "skipped", message=skip.reason)
-    suite.set("tests", str(len(suite.findall("testcase"))))
-    suite.set("failures", str(len(suite.findall("testcase/failure"))))
-    suite.set("skipped", str(len(suite.findall("testcase/skipped"))))
+    for key, path in (("tests", ""), ("failures", "/failure"), ("skipped", "/skipped")):
+        suite.set(key, str(len(suite.findall(f"testcase{path}"))))
     return suite
+
+
+def _testcase(
+    suite: ElementTree.Element, classname: str, name: str
+) -> ElementTree.Element:
+    return ElementTree.SubElement(suite, "testcase", classname=classname, name=name)
 
 
 def check_cells(check: Check) -> Cells:

@@ -96,42 +96,29 @@ def sources(result: Path, rows: Path, peers: Path = peer.OUTPUT) -> list[Source]
     texts = {row["id"]: row for row in read(rows)}
     times = _peer_times(peers)
     entries = tomllib.loads(PEERS.read_text(encoding="utf-8"))["source"]
-    found: dict[str, list[Case]] = {entry["name"]: [] for entry in entries}
+    by_source: dict[str, list[Case]] = {entry["name"]: [] for entry in entries}
     for case in _cases(result):
-        if case["id"] not in texts:
-            raise InputError(
-                Mistake(
-                    str(result),
-                    case["id"],
-                    "a case",
-                    f"a row of {rows}",
-                    "--rows names the CSV",
-                )
-            )
+        name = case["id"]
+        if name not in texts:
+            where, expected = str(result), f"a row of {rows}"
+            hint = "--rows names the CSV"
+            raise InputError(Mistake(where, name, "a case", expected, hint))
         if case["predicted"] is not None:
-            entry = next(e for e in entries if _fits(e, texts[case["id"]]))
-            found[entry["name"]].append(
-                Case(
-                    case["id"],
-                    case["measured"],
-                    case["predicted"],
-                    bool(case["fitted"]),
-                    bool(case["assumed"]),
-                    times.get(case["id"], {}),
-                )
-            )
-    return [
-        Source(
-            e["name"],
-            tuple(found[e["name"]]),
-            e.get("box"),
-            e.get("rank"),
-            e.get("note", ""),
-            tuple(e.get("claims", ())),
-        )
-        for e in entries
-        if found[e["name"]]
-    ]
+            entry = next(e for e in entries if _fits(e, texts[name]))
+            by_source[entry["name"]].append(_case(case, times.get(name, {})))
+    made = [_source(entry, by_source[entry["name"]]) for entry in entries]
+    return [source for source in made if source.cases]
+
+
+def _case(told: Mapping[str, Any], peers: Mapping[str, float]) -> Case:
+    fitted, assumed = bool(told["fitted"]), bool(told["assumed"])
+    return Case(told["id"], told["measured"], told["predicted"], fitted, assumed, peers)
+
+
+def _source(entry: Mapping[str, Any], cases: Sequence[Case]) -> Source:
+    note, claims = entry.get("note", ""), tuple(entry.get("claims", ()))
+    box, rank = entry.get("box"), entry.get("rank")
+    return Source(entry["name"], tuple(cases), box, rank, note, claims)
 
 
 def _fits(entry: Mapping[str, Any], row: Mapping[str, str]) -> bool:
@@ -179,22 +166,6 @@ def page(found: Sequence[Source], picture: str) -> str:
     """The scoreboard as Markdown."""
     every = Source("all", tuple(case for source in found for case in source.cases))
     rows = [_row(source) for source in found] + [_row(every)]
-    claims = [
-        f"* {s.name}: {c['peer']} {_percent(c['error'])} ({c['cite']})."
-        for s in found
-        for c in s.claims
-    ]
-    worst = sorted(
-        (
-            (abs(c.predicted / c.measured - 1), s.name, c)
-            for s in found
-            for c in s.judged
-        ),
-        key=lambda item: -item[0],
-    )[:5]
-    lines = [
-        f"* {name}, {c.id}: {c.predicted / c.measured - 1:+.1%}" for _, name, c in worst
-    ]
     return "\n".join(
         [
             INTRODUCTION,
@@ -206,14 +177,33 @@ def page(found: Sequence[Source], picture: str) -> str:
             "",
             "Authors of the measurements or of their own tools report:",
             "",
-            *(claims or ["* nothing on these sources."]),
+            *(_claims(found) or ["* nothing on these sources."]),
             "",
             "The judged rows that are farthest off:",
             "",
-            *(lines or ["* none."]),
+            *(_worst(found) or ["* none."]),
             "",
         ]
     )
+
+
+def _claims(found: Sequence[Source]) -> list[str]:
+    return [
+        f"* {s.name}: {c['peer']} {_percent(c['error'])} ({c['cite']})."
+        for s in found
+        for c in s.claims
+    ]
+
+
+def _worst(found: Sequence[Source], most: int = 5) -> list[str]:
+    """The judged rows that are farthest off, a line each."""
+    errors = [
+        (case.predicted / case.measured - 1, source.name, case.id)
+        for source in found
+        for case in source.judged
+    ]
+    errors.sort(key=lambda item: -abs(item[0]))
+    return [f"* {name}, {id_}: {error:+.1%}" for error, name, id_ in errors[:most]]
 
 
 INTRODUCTION = """# Scoreboard
@@ -237,26 +227,22 @@ NOTES = f"""* **rows**: those that are judged, of all that are predicted. No con
 
 
 def _row(s: Source) -> tuple[str, ...]:
-    ours = s.ours
-    rank = rank_correlation(
-        [c.measured for c in s.judged], [c.predicted for c in s.judged]
-    )
     box = "" if s.box is None else s.note or _percent(s.box)
     peers = [s.of_peer(name) for name in peer.EFFICIENCIES]
     cells = [f"{_percent(e.mape)} ({e.n})" if e.n else "" for e in peers]
-    if not ours.n:
-        return s.name, f"0 of {len(s.cases)}", "", "", "", box, *cells, ""
-    ranks = "" if rank is None else f"{rank:.2f}"
-    return (
-        s.name,
-        f"{ours.n} of {len(s.cases)}",
-        _percent(ours.mape),
-        f"{ours.bias:+.1%}".replace("%", " %"),
-        ranks,
-        box + (f" (rank {s.rank})" if s.rank else ""),
-        *cells,
-        ", ".join(f"{c['peer']} {_percent(c['error'])}" for c in s.claims),
+    judged = f"{s.ours.n} of {len(s.cases)}"
+    if not s.ours.n:
+        return s.name, judged, "", "", "", box, *cells, ""
+    pairs = [(case.measured, case.predicted) for case in s.judged]
+    rank = rank_correlation(*map(list, zip(*pairs, strict=True)))
+    ours = (
+        _percent(s.ours.mape),
+        f"{s.ours.bias:+.1%}".replace("%", " %"),
+        "" if rank is None else f"{rank:.2f}",
     )
+    box += f" (rank {s.rank})" if s.rank else ""
+    claims = ", ".join(f"{c['peer']} {_percent(c['error'])}" for c in s.claims)
+    return s.name, judged, *ours, box, *cells, claims
 
 
 def _percent(share: float) -> str:
@@ -299,43 +285,29 @@ def write_picture(found: Sequence[Source], path: Path) -> None:
 def _panel(panel: Any, source: Source) -> None:
     times = [t for c in source.cases for t in (c.measured, c.predicted)]
     ends = [min(times) / 1.3, max(times) * 1.3]
-    panel.fill_between(
-        ends,
-        [0.9 * e for e in ends],
-        [1.1 * e for e in ends],
-        color="#DCDCDC",
-        linewidth=0,
-    )
+    low, high = ([factor * end for end in ends] for factor in (0.9, 1.1))
+    panel.fill_between(ends, low, high, color="#DCDCDC", linewidth=0)
     panel.plot(ends, ends, color="grey", linewidth=0.8)
-    for cases, colour, label in (
-        ([c for c in source.cases if c.fitted], "#BBBBBB", "for fitting"),
-        (
-            [c for c in source.cases if c.assumed and not c.fitted],
-            "#E69F00",
-            "incomplete",
-        ),
-        (source.judged, "#0072B2", "judged"),
-    ):
-        panel.scatter(
-            [c.measured for c in cases],
-            [c.predicted for c in cases],
-            s=6,
-            color=colour,
-            label=label,
-        )
+    fitted = [c for c in source.cases if c.fitted]
+    incomplete = [c for c in source.cases if c.assumed and not c.fitted]
+    _dots(panel, fitted, "#BBBBBB", "for fitting")
+    _dots(panel, incomplete, "#E69F00", "incomplete")
+    _dots(panel, source.judged, "#0072B2", "judged")
     panel.set(xscale="log", yscale="log", xlim=ends, ylim=ends)
-    panel.set_title(
-        f"{source.name}: {_percent(source.ours.mape)}"
-        if source.ours.n
-        else source.name,
-        fontsize=9,
-    )
+    error = f": {_percent(source.ours.mape)}" if source.ours.n else ""
+    panel.set_title(f"{source.name}{error}", fontsize=9)
     for axis in (panel.xaxis, panel.yaxis):
         axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
         axis.set_major_formatter("{x:g}")
         axis.set_minor_formatter(NullFormatter())
     panel.tick_params(labelsize=7)
     panel.set_aspect("equal")
+
+
+def _dots(panel: Any, cases: Sequence[Case], colour: str, label: str) -> None:
+    measured = [case.measured for case in cases]
+    predicted = [case.predicted for case in cases]
+    panel.scatter(measured, predicted, s=6, color=colour, label=label)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

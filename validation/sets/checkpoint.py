@@ -196,26 +196,18 @@ def _cases(row: Any, record: Mapping[str, Any]) -> list[Case]:
 
 def _measured(row: Any, record: Mapping[str, Any]) -> dict[str, float]:
     """Seconds of what a row measured."""
-    at = int(row.case["ckpt"].get("at", AT))
-    steps = [
-        statistics.median(times) for times in zip(*row.steps.values(), strict=False)
-    ]
+    save, steps = row.case["ckpt"], row.step_times
+    at = int(save.get("at", AT))
     marks = record.get("checkpoint_by_rank") or {}
     done = max((int(m.get("async_done_step", at)) for m in marks.values()), default=at)
     ordinary = steps[:at] + steps[max(done, at + 1) + 1 :]
     if at >= len(steps) or not ordinary:
-        raise InputError(
-            Mistake(
-                row.where,
-                "step_s_by_rank",
-                f"{len(steps)} steps",
-                f"more than {at + 1}",
-            )
-        )
-    found = {STALL: steps[at] - statistics.median(ordinary)}
-    if row.case["ckpt"].get("kind") == "dcp_async" and done > at:
-        found[BESIDE] = statistics.fmean(steps[at + 1 : done + 1])
-    return found
+        found, expected = f"{len(steps)} steps", f"more than {at + 1}"
+        raise InputError(Mistake(row.where, "step_s_by_rank", found, expected))
+    times = {STALL: steps[at] - statistics.median(ordinary)}
+    if save.get("kind") == "dcp_async" and done > at:
+        times[BESIDE] = statistics.fmean(steps[at + 1 : done + 1])
+    return times
 
 
 def _predict(row: Any) -> dict[str, Any]:

@@ -187,31 +187,23 @@ def _log(entry: Mapping[str, Any]) -> Log:
     for key, (algo, proto, channels) in entry["choices"].items():
         op, size = key.split()
         _known(op, nccl_log.OPS.values())
-        choices[op, int(size)] = (
-            str(algo),
-            str(proto),
-            None if channels is None else int(channels),
-        )
-    table = {
-        op: {
-            key: (nccl_log.number(row[0]), nccl_log.number(row[1]))
-            for key, row in rows.items()
-        }
-        for op, rows in entry["table"].items()
-    }
-    for op, rows in table.items():
-        _known(op, nccl_log.OPS.values())
-        for key in rows:
-            algo, proto = key.split()
-            _known(algo, algorithms())
-            _known(proto, nccl_log.PROTOS)
-    return Log(
-        entry["cluster"],
-        entry["version"],
-        nccl=dict(entry.get("nccl", {})),
-        table=table,
-        choices=choices,
-    )
+        count = None if channels is None else int(channels)
+        choices[op, int(size)] = (str(algo), str(proto), count)
+    table = {op: _table(op, rows) for op, rows in entry["table"].items()}
+    cluster, version = entry["cluster"], entry["version"]
+    nccl = dict(entry.get("nccl", {}))
+    return Log(cluster, version, nccl=nccl, table=table, choices=choices)
+
+
+def _table(op: str, rows: Mapping[str, Any]) -> dict[str, tuple[float, float]]:
+    """Latency and bandwidth by algorithm and protocol."""
+    _known(op, nccl_log.OPS.values())
+    for key in rows:
+        algo, proto = key.split()
+        _known(algo, algorithms())
+        _known(proto, nccl_log.PROTOS)
+    number = nccl_log.number
+    return {key: (number(row[0]), number(row[1])) for key, row in rows.items()}
 
 
 def _known(word: str, words: Iterable[str]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import multiprocessing
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from functools import partial
@@ -21,7 +21,7 @@ from validation.formats.rows import Row, read_rows
 from validation.formats.scenarios import scenario_of
 from validation.report.steps import Base, Case, Prediction, Report
 from validation.sets.ratios import base_of
-from validation.sets.sets import load_set
+from validation.sets.sets import MeasuredSet, load_set
 
 __all__ = ["Case", "Prediction", "Report", "predict_row", "validate_set"]
 
@@ -52,44 +52,38 @@ def validate_set(
     InputError
         If there is no such set, or a file cannot be read.
     """
-    measured_set = load_set(name)
-    given = measured_set.rows if rows is None else read_rows(rows)
+    chosen = load_set(name)
+    given = chosen.rows if rows is None else read_rows(rows)
     said, skipped = _sort(given)
-    bases = (
-        _bases(said, [*given, *measured_set.bases])
-        if measured_set.ratios
-        else [None] * len(said)
-    )
-    more = _not_among(said, bases)
-    predictions = dict(
-        zip(
-            map(_run, (*said, *more)),
-            _predict_all([*said, *more], jobs, predict),
-            strict=True,
-        )
-    )
-    tolerances, fitted = measured_set.tolerances, measured_set.fitted
+    bases: list[Row | None] = [None] * len(said)
+    if chosen.ratios:
+        bases = _bases(said, [*given, *chosen.bases])
+    every = [*said, *_not_among(said, bases)]
+    made = _predict_all(every, jobs, predict)
+    predictions = dict(zip(map(_run, every), made, strict=True))
+    cases = _cases(said, bases, predictions, chosen)
+    title = chosen.title if rows is None else ""
+    return Report(name, cases, chosen.tolerances, skipped, rows is None, title)
 
-    def noisy(row: Row) -> bool:
-        return row.spread > tolerances.noisy_spread
 
-    cases = tuple(
-        Case(
-            row,
-            predictions[_run(row)],
-            row.configuration in fitted,
-            noisy(row),
-            None if base is None else Base(base, predictions[_run(base)], noisy(base)),
-        )
-        for row, base in zip(said, bases, strict=True)
-    )
-    return Report(
-        name,
-        cases,
-        tolerances,
-        skipped,
-        rows is None,
-        measured_set.title if rows is None else "",
+def _cases(
+    rows: Sequence[Row],
+    bases: Sequence[Row | None],
+    predictions: Mapping[tuple[str, str], Prediction],
+    chosen: MeasuredSet,
+) -> tuple[Case, ...]:
+    fitted, limit = chosen.fitted, chosen.tolerances.noisy_spread
+
+    def of(row: Row, base: Base | None) -> Case:
+        known = row.configuration in fitted
+        return Case(row, predictions[_run(row)], known, row.spread > limit, base)
+
+    def base_case(row: Row) -> Base:
+        return Base(row, predictions[_run(row)], row.spread > limit)
+
+    return tuple(
+        of(row, None if base is None else base_case(base))
+        for row, base in zip(rows, bases, strict=True)
     )
 
 

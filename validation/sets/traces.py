@@ -78,32 +78,28 @@ class TraceReport(Comparison):
 
     @property
     def checks(self) -> tuple[Check, ...]:
-        judged = sum(
-            case.limit is not None or bool(self.limits.get(case.group))
-            for case in self.cases
-        )
+        skipped = [skip.name for skip in self.skips]
+        limited = [case for case in self.cases if case.limit is not None]
+        grouped = [case for case in self.cases if self.limits.get(case.group)]
+        judged = len({case.name for case in (*limited, *grouped)})
         left_out = {
-            "runs not replayed": len(self.skips),
+            "runs not replayed": len(skipped),
             "steps without a limit": len(self.cases) - judged,
         }
-        checks = [rows_check(judged, left_out)]
-        skipped = "; ".join(skip.name for skip in self.skips)
-        checks.append(
-            Check("runs not replayed", len(self.skips), 0.0, skipped, share=False)
+        names = "; ".join(skipped)
+        return (
+            rows_check(judged, left_out),
+            Check("runs not replayed", len(skipped), 0.0, names, share=False),
+            *self._groups(),
+            *(Check(c.name, abs(c.signed_error), c.limit or 0.0) for c in limited),
         )
+
+    def _groups(self) -> Iterator[Check]:
         for group, limits in self.limits.items():
             errors = self.select(group)
             for figure, limit in limits.items() if errors.n else ():
                 value = errors.mape if figure == "mean" else errors.worst
-                checks.append(
-                    Check(f"{group}: {figure}", value, limit, errors.worst_id)
-                )
-        checks += [
-            Check(c.name, abs(c.signed_error), c.limit)
-            for c in self.cases
-            if c.limit is not None
-        ]
-        return tuple(checks)
+                yield Check(f"{group}: {figure}", value, limit, errors.worst_id)
 
     @property
     def case_tables(self) -> Sequence[Table]:
@@ -156,26 +152,17 @@ def validate_set(
                 skips.append(Skip(f"{run}, {mode}", str(folder), str(error)))
     for entry in progress.track(table.get("retarget", ()), "runs on other clusters"):
         if entry["run"] in runs:
-            changes = tuple(entry.get("set", ()))
-            outcome = replay_files(
-                runs[entry["run"]], None, entry.get("cluster", ""), changes
-            )
-            cases.append(
-                Case(
-                    entry["name"],
-                    "retargeted",
-                    entry["measured"],
-                    outcome.step_time,
-                    entry["limit"],
-                )
-            )
-    return TraceReport(
-        name,
-        table["title"] if rows is None else "",
-        tuple(cases),
-        table["limits"],
-        tuple(skips),
-    )
+            cases.append(_retargeted(entry, runs[entry["run"]]))
+    title = table["title"] if rows is None else ""
+    return TraceReport(name, title, tuple(cases), table["limits"], tuple(skips))
+
+
+def _retargeted(entry: Mapping[str, Any], files: list[Path]) -> Case:
+    """A run replayed on another cluster, or changed, beside the measurement of just that."""
+    cluster, changes = entry.get("cluster", ""), tuple(entry.get("set", ()))
+    predicted = replay_files(files, None, cluster, changes).step_time
+    name, measured, limit = entry["name"], entry["measured"], entry["limit"]
+    return Case(name, "retargeted", measured, predicted, limit)
 
 
 def runs_in(folder: Path) -> dict[str, list[Path]]:
