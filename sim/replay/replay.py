@@ -28,6 +28,7 @@ from sim.replay.outcome import Mode, Outcome, StepTime, of_steps
 from topologies.fabric import Fabric
 from workloads import traces
 from workloads.traces import retarget
+from workloads.traces.changes import parse, scale
 from workloads.traces.draft import Draft
 from workloads.traces.files import uncollected
 from workloads.traces.replay import Job, Replay, assemble, graph_of
@@ -85,7 +86,7 @@ def replay_job(
         raise InputError(
             Mistake("traces", "steps", names, "steps that all ranks recorded")
         )
-    asked, draft = retarget.parse(changes), job.draft()
+    asked, draft = parse(changes), job.draft()
     mode = mode or ("simulated" if cluster or asked.communication else "recorded")
     if mode == "recorded" and asked.communication:
         found = "changes of the cluster or its communication"
@@ -151,7 +152,7 @@ def _on_gpu(job: Job, draft: Draft, gpu: Gpu | None, fabric: Fabric | None) -> N
     elif target.name != gpu.name:
         retarget.rescaled(draft, other_gpu(gpu, target, draft), target.name)
     if job.world == 1 and draft.world > 1:
-        retarget.scale(draft, together(target, draft.world))
+        scale(draft, together(target, draft.world))
 
 
 def _step_times(replay: Replay, run: Run) -> list[StepTime]:

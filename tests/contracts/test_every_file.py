@@ -18,7 +18,8 @@ from sim.spec.load import load_scenario, parse_scenario
 from sim.spec.sections import Model
 from sim.tools.catalog import names
 from topologies.core.quantity import GRADES
-from workloads.models.model import load_model, stage_parameters
+from workloads.models.counts import stage_parameters
+from workloads.models.model import load_model
 
 COSTS = Path(sim.costs.__file__).parent
 SCENARIOS = Path(__file__).parents[2] / "workloads" / "scenarios"

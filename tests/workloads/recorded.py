@@ -8,14 +8,15 @@ from dataclasses import dataclass
 
 from sim.spec.sections import Model
 from workloads.models.model import ModelSpec, load_model
+from workloads.parallel.expert import ExpertParallel
 from workloads.parallel.group import Group
 from workloads.torch import functional as F
 from workloads.torch.compiled import compiled_block
 from workloads.torch.convnet import ResNet
 from workloads.torch.mlp import MultilayerPerceptron
-from workloads.torch.moe import ExpertParallel
+from workloads.torch.modules import Module
 from workloads.torch.tape import Shared, Tape, Tensor
-from workloads.torch.transformer import Block, BlockParallel, Module, Transformer
+from workloads.torch.transformer import Block, BlockParallel, Transformer
 
 MIB = 2.0**20
 # One rotary embedding, forward and backward, and the gradients of a projection.

@@ -18,11 +18,11 @@ from sim.spec.sections import Model
 from tests.workloads.small import MLP, communications, lowered, ops, volume
 from workloads.models.model import ModelSpec, load_model
 from workloads.parallel.ddp import DistributedDataParallel
+from workloads.parallel.expert import ExpertParallel
 from workloads.parallel.group import Group
 from workloads.torch import functional as F
 from workloads.torch.convnet import ResNet
 from workloads.torch.mlp import MultilayerPerceptron
-from workloads.torch.moe import ExpertParallel
 from workloads.torch.tape import Shared, Tape, Tensor
 from workloads.torch.transformer import Transformer
 

@@ -10,7 +10,8 @@ from sim.spec.load import parse_scenario
 from sim.spec.sections import Model
 from tests.executed import Executed, executed
 from tests.workloads.small import SEQ, lowered, ops
-from workloads.models.model import load_model, stage_parameters
+from workloads.models.counts import stage_parameters
+from workloads.models.model import load_model
 from workloads.torch.tape import Shared, Tape
 from workloads.torch.transformer import Transformer
 

@@ -9,7 +9,8 @@ import pytest
 from sim.predict import predict, step_time
 from sim.spec.load import Scenario, parse_scenario
 from tests.executed import Executed, executed
-from workloads.models.model import load_model, stage_parameters
+from workloads.models.counts import stage_parameters
+from workloads.models.model import load_model
 
 GPT = {
     "kind": "transformer",

@@ -25,12 +25,13 @@ from tests.workloads.recorded import (
     words,
 )
 from workloads.models.model import load_model
+from workloads.parallel.expert import ExpertParallel
 from workloads.parallel.group import Group
 from workloads.torch import functional as F
 from workloads.torch.convnet import ResNet, broadcast_buffers
-from workloads.torch.moe import ExpertParallel
+from workloads.torch.modules import Module
 from workloads.torch.tape import Shared, Tape, Tensor
-from workloads.torch.transformer import Module, Transformer
+from workloads.torch.transformer import Transformer
 
 
 @pytest.mark.parametrize("name", STEPS)

@@ -21,7 +21,8 @@ from tests.workloads.small import (
     volume,
 )
 from workloads.lowered import Lowered
-from workloads.models.model import load_model, stage_parameters
+from workloads.models.counts import stage_parameters
+from workloads.models.model import load_model
 from workloads.torch.lower import lower
 
 UNITS = LAYERS + 1  # blocks, and the root with embedding, final norm and head

@@ -9,8 +9,8 @@ from workloads.megatron import functional as M
 from workloads.megatron.core_attention import unfused_attention
 from workloads.megatron.shard import Shard
 from workloads.models.model import ModelSpec
+from workloads.torch.modules import Module
 from workloads.torch.tape import Tape, Tensor
-from workloads.torch.transformer import Module
 
 
 class Attention(Module):

@@ -5,8 +5,8 @@ from __future__ import annotations
 from workloads.megatron import functional as M
 from workloads.megatron.shard import Shard
 from workloads.models.model import ModelSpec
+from workloads.torch.modules import Module
 from workloads.torch.tape import Tape, Tensor
-from workloads.torch.transformer import Module
 
 
 class FeedForward(Module):

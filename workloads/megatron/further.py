@@ -6,8 +6,8 @@ from workloads.megatron import functional as M
 from workloads.megatron.modules import Layer, Norm
 from workloads.megatron.shard import Shard
 from workloads.models.model import ModelSpec
+from workloads.torch.modules import Module
 from workloads.torch.tape import Tape, Tensor
-from workloads.torch.transformer import Module
 
 
 class Further(Module):

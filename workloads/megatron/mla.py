@@ -16,8 +16,8 @@ from workloads.megatron.shard import Shard
 from workloads.models.model import ModelSpec
 from workloads.parallel.group import Group
 from workloads.torch import functional as F
+from workloads.torch.modules import Module
 from workloads.torch.tape import Tape, Tensor
-from workloads.torch.transformer import Module
 
 
 class LatentAttention(Module):

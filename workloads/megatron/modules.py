@@ -11,8 +11,8 @@ from workloads.megatron.moe import Experts
 from workloads.megatron.shard import Shard
 from workloads.models.model import ModelSpec
 from workloads.torch import functional as F
+from workloads.torch.modules import Module
 from workloads.torch.tape import Tape, Tensor
-from workloads.torch.transformer import Module
 
 
 class Norm(Module):

@@ -18,8 +18,8 @@ from workloads.megatron.shard import Shard
 from workloads.megatron.spread import Spread, distinct
 from workloads.models.model import ModelSpec
 from workloads.parallel.group import Group
+from workloads.torch.modules import Module
 from workloads.torch.tape import Tape, Tensor
-from workloads.torch.transformer import Module
 
 STREAM = "nccl ep"
 PREFIX = "experts."  # of the names of parameters that only the expert data-parallel group shares

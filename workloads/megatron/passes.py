@@ -12,7 +12,7 @@ from sim.graph.opgraph import Chain, OpGraph, Program
 from workloads.torch.tape import PHASES, Shared, Tape, Tensor
 
 if TYPE_CHECKING:
-    from workloads.torch.transformer import Module
+    from workloads.torch.modules import Module
 
 Build = Callable[[Tape], "Module"]
 Run = Callable[[Tape, "Module", Tensor], Tensor]

@@ -14,7 +14,7 @@ from workloads.orthogonal import Matrices, hidden
 from workloads.torch.tape import Tape, Tensor
 
 if TYPE_CHECKING:
-    from workloads.torch.transformer import Module
+    from workloads.torch.modules import Module
 
 __all__ = ["NEVER", "Again", "Pass", "Unit", "record"]
 

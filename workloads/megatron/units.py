@@ -15,11 +15,12 @@ from workloads.megatron.shard import Shard
 from workloads.megatron.split import joint
 from workloads.megatron.spread import Spread
 from workloads.megatron.unit import NEVER, Again, Pass, Unit, record
-from workloads.models.model import ModelSpec, stage_parameters
+from workloads.models.counts import stage_parameters
+from workloads.models.model import ModelSpec
 from workloads.parallel.group import Group
 from workloads.precision import precision
+from workloads.torch.modules import Module
 from workloads.torch.tape import Tape, Tensor
-from workloads.torch.transformer import Module
 
 
 class Units:

@@ -13,7 +13,6 @@ from typing import Any
 from sim import files, strict
 from sim.errors import InputError, Mistake, unknown
 from sim.spec.sections import Model
-from workloads.models.counts import stage_parameters
 
 __all__ = [
     "MODELS",
@@ -21,7 +20,6 @@ __all__ = [
     "load_model",
     "model_names",
     "read_model",
-    "stage_parameters",
 ]
 
 MODELS = Path(__file__).parent

@@ -114,6 +114,6 @@ class TensorParallel(BlockParallel):
         return out
 
     def feed_forward(self, t: Tape, m: ModelSpec):  # type: ignore[no-untyped-def]
-        from workloads.torch.transformer import FeedForward
+        from workloads.torch.modules import FeedForward
 
         return FeedForward(t, m, self.shards)

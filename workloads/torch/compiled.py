@@ -13,8 +13,9 @@ from functools import partial
 
 from sim.errors import InputError, Mistake
 from workloads.torch.compiled_units import NAMES, UP, Late, Units, unit_parameters, uses
+from workloads.torch.modules import FeedForward
 from workloads.torch.tape import Tape, Tensor
-from workloads.torch.transformer import Block, FeedForward
+from workloads.torch.transformer import Block
 
 # torch.distributed._DEFAULT_FIRST_BUCKET_BYTES: the cut nearest the output comes early.
 FIRST_BUCKET = 2.0**20

@@ -12,8 +12,8 @@ from sim.graph.kernel import Kernel
 from workloads.parallel.group import Group
 from workloads.torch import convolution as C
 from workloads.torch import functional as F
+from workloads.torch.modules import Module
 from workloads.torch.tape import Tape, Tensor
-from workloads.torch.transformer import Module
 
 if TYPE_CHECKING:
     from workloads.models.model import ModelSpec

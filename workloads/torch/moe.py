@@ -8,16 +8,13 @@ rows picked in that order, sent to their experts, and added back with the gate's
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
+from workloads.models.model import ModelSpec
 from workloads.parallel.group import Group
 from workloads.torch import functional as F
 from workloads.torch import indexing as I
+from workloads.torch.modules import FeedForward, Linear, Module
 from workloads.torch.tape import Tape, Tensor
-from workloads.torch.transformer import BlockParallel, FeedForward, Linear, Module
-
-if TYPE_CHECKING:
-    from workloads.models.model import ModelSpec
 
 STREAM = "nccl ep"
 
@@ -124,13 +121,3 @@ def _reshape(t: Tape, x: Tensor, shape: tuple[int, ...]) -> Tensor:
         return [Tensor(g.storage, before, g.itemsize)]
 
     return t.apply(Tensor(x.storage, shape, x.itemsize), [x], backward)
-
-
-class ExpertParallel(BlockParallel):
-    """Blocks whose experts are spread over a group of data-parallel ranks."""
-
-    def __init__(self, group: Group) -> None:
-        self.group = group
-
-    def feed_forward(self, t: Tape, m: ModelSpec) -> MixtureOfExperts | FeedForward:
-        return MixtureOfExperts(t, m, self.group) if m.experts else FeedForward(t, m)

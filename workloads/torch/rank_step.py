@@ -12,10 +12,12 @@ from sim.spec.sections import Scenario
 from workloads import orthogonal
 from workloads.lowered import Layout
 from workloads.megatron.unit import Again
-from workloads.models.model import ModelSpec, stage_parameters
+from workloads.models.counts import stage_parameters
+from workloads.models.model import ModelSpec
 from workloads.optimizer import optimizer
 from workloads.orthogonal import Matrices, hidden
 from workloads.parallel import ddp, flat, fsdp
+from workloads.parallel.expert import ExpertParallel
 from workloads.parallel.group import Group
 from workloads.parallel.pipeline import Pipeline, Stage, layers_of_stages
 from workloads.parallel.tensor import TensorParallel
@@ -24,8 +26,9 @@ from workloads.schedules import checked, rank_of_stages
 from workloads.schedules.runtime import operations
 from workloads.torch import functional as F
 from workloads.torch import trainer
+from workloads.torch.modules import Module
 from workloads.torch.tape import Storage, Tape, Tensor
-from workloads.torch.transformer import Block, BlockParallel, Module, Transformer
+from workloads.torch.transformer import Block, BlockParallel, Transformer
 
 # cuBLAS takes 32 MiB of workspace on Hopper for each thread that calls it, and backward has its own thread
 # (aten/src/ATen/cuda/CublasHandlePool.cpp).
@@ -315,8 +318,6 @@ class RankStep:
         if self.s.parallel.tp > 1:
             return TensorParallel(self.tp_group, self.s.parallel.sequence_parallel)
         if self.m.experts and self.s.parallel.ep > 1:
-            from workloads.torch.moe import ExpertParallel
-
             return ExpertParallel(self.ep_group)
         return BlockParallel()
 

@@ -16,7 +16,8 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from math import inf
 
-from workloads.traces.work import EPS, GPU, SYNC, Op, Row, Work
+from workloads.traces.row import Row
+from workloads.traces.work import EPS, GPU, SYNC, Op, Work
 
 # A start this soon after the end of another stream's operation follows from it, if nothing else explains it.
 SOON = 10e-6

@@ -15,8 +15,8 @@ from workloads.traces.dependencies import connect
 from workloads.traces.draft import Draft, Node, draft_of
 from workloads.traces.kernels import kernel_of
 from workloads.traces.matching import Meeting, match
+from workloads.traces.pairing import pair
 from workloads.traces.schema import Recording
-from workloads.traces.steps import pair
 from workloads.traces.work import GPU, Work, work_of
 
 

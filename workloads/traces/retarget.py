@@ -18,26 +18,18 @@ Short names will do (dp = 8). Anything else is a change of links, as everywhere 
 
 from __future__ import annotations
 
-import re
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable
 
 from sim.errors import InputError, Mistake, unknown
 from sim.units import parse_bytes
+from workloads.traces.buckets import CAP, rebucket, split
+from workloads.traces.changes import Changes, asked_factor, integer, scale
 from workloads.traces.draft import Draft, Node
-from workloads.traces.families import FAMILIES
+from workloads.traces.fuse import fuse
+from workloads.traces.straggler import straggler
 from workloads.traces.work import GPU
 
-KEYS = (
-    "parallel.dp",
-    "parallel.bucket_cap",
-    "parallel.data_parallel",
-    "faults.slow_rank",
-    "faults.slow_factor",
-    "faults.slow_per_layer",
-    "cluster.host_factor",
-)
 # Changes that move communication to beside other kernels.
 MOVES = {
     "parallel.dp",
@@ -46,117 +38,6 @@ MOVES = {
     "faults.slow_rank",
     "cluster.host_factor",
 }
-SECTIONS = ("parallel", "faults", "kernels", "nccl", "training", "model", "cluster")
-
-
-@dataclass
-class Changes:
-    """What `--set` asks for, sorted by who does it."""
-
-    links: dict[str, str] = field(default_factory=dict)
-    nccl: dict[str, str] = field(default_factory=dict)
-    kernels: dict[str, float] = field(default_factory=dict)
-    keys: dict[str, str] = field(default_factory=dict)
-    fused: list[list[str]] = field(default_factory=list)
-
-    @property
-    def communication(self) -> bool:
-        """Whether communication cannot stay as it was recorded."""
-        made = self.keys.get("parallel.data_parallel") == "ddp"
-        return bool(
-            self.links
-            or self.nccl
-            or made
-            or {"parallel.dp", "parallel.bucket_cap"} & set(self.keys)
-        )
-
-
-def parse(changes: Iterable[str]) -> Changes:
-    """Reads `--set` texts.
-
-    Raises
-    ------
-    InputError
-        With every text that is no change of a replay.
-    """
-    found, mistakes = Changes(), list[Mistake]()
-    short = {key.partition(".")[2]: key for key in KEYS}
-    for text in changes:
-        key, equals, value = (part.strip().strip('"') for part in text.partition("="))
-        key = short.get(key, key)
-        section, _, rest = key.partition(".")
-        if not equals or not value:
-            mistakes.append(Mistake("--set", text, "no value", "KEY=VALUE"))
-        elif section == "kernels":
-            families = [name for name, _ in FAMILIES] + ["other"]
-            known = {name.replace(" ", "_"): name for name in families}
-            if value == "fused":
-                parts = [part.strip().replace("-", "_") for part in rest.split("+")]
-                known.pop("communication")
-                mistakes += [
-                    unknown("--set", "kernels", part, known)
-                    for part in parts
-                    if part not in known
-                ]
-                found.fused.append([known[part] for part in parts if part in known])
-            elif rest.replace("-", "_") not in known:
-                mistakes.append(unknown("--set", "kernels", rest, known))
-            else:
-                found.kernels[known[rest.replace("-", "_")]] = _factor(
-                    key, value, mistakes
-                )
-        elif section == "nccl":
-            found.nccl[rest] = value
-        elif key in KEYS:
-            found.keys[key] = value
-        elif section in SECTIONS:
-            hint = "a trace has no such key: its model and layout are as recorded"
-            mistakes.append(replace(unknown("--set", key, key, KEYS), hint=hint))
-        else:
-            found.links[key] = value
-    if mistakes:
-        raise InputError(mistakes)
-    return found
-
-
-def _factor(key: str, value: str, mistakes: list[Mistake]) -> float:
-    match = re.fullmatch(r"([0-9.]+)\s*x?", value)
-    try:
-        return float(match.group(1)) if match else _wrong(key, value, mistakes)
-    except ValueError:
-        return _wrong(key, value, mistakes)
-
-
-def _wrong(key: str, value: str, mistakes: list[Mistake]) -> float:
-    mistakes.append(Mistake("--set", key, f'"{value}"', "a factor such as 0.5x, or 0"))
-    return 1.0
-
-
-def asked_factor(changes: Changes, key: str) -> float:
-    """A factor among the keys."""
-    mistakes: list[Mistake] = []
-    factor = _factor(key, changes.keys[key], mistakes)
-    if mistakes:
-        raise InputError(mistakes)
-    return factor
-
-
-def integer(changes: Changes, key: str, low: int) -> int:
-    """A whole number among the keys."""
-    try:
-        value = int(changes.keys[key])
-    except ValueError:
-        value = low - 1
-    if value < low:
-        raise InputError(
-            Mistake(
-                "--set",
-                key,
-                f'"{changes.keys[key]}"',
-                f"a whole number, at least {low}",
-            )
-        )
-    return value
 
 
 def apply(
@@ -175,9 +56,6 @@ def apply(
     InputError
         For values that are wrong, and changes that this run does not allow.
     """
-    from workloads.traces.buckets import rebucket, split
-    from workloads.traces.fuse import fuse
-    from workloads.traces.straggler import straggler
 
     if changes.keys.keys() & MOVES or changes.links or changes.nccl:
         relieve(draft, beside)
@@ -219,19 +97,6 @@ def apply(
 
 def _every(draft: Draft) -> Iterable[Node]:
     return (node for nodes in draft.programs.values() for node in nodes)
-
-
-def scale(
-    draft: Draft, factor: Callable[[Node], float], only: Sequence[int] | None = None
-) -> None:
-    """Scales kernels; a factor of 0 takes their pauses too."""
-    for rank, nodes in draft.programs.items():
-        for node in nodes:
-            if node.kind == GPU and not node.comms and (only is None or rank in only):
-                times = factor(node)
-                node.duration *= times
-                if times == 0:
-                    node.gap = 0.0
 
 
 def _scale_communication(draft: Draft, factor: float) -> None:
@@ -287,8 +152,6 @@ def _data_parallel_kind(
     if kind == "ddp-no-overlap":
         without_overlap(draft, beside)
     elif draft.meetings and not _overlaps(draft):
-        from workloads.traces.buckets import CAP, rebucket
-
         rebucket(draft, CAP, inline=True)
 
 

@@ -7,9 +7,9 @@ from dataclasses import replace
 
 from sim.errors import InputError, Mistake
 from sim.units import parse_duration
+from workloads.traces.changes import Changes, asked_factor, integer, scale
 from workloads.traces.draft import Draft, Node
 from workloads.traces.kernels import SPIN
-from workloads.traces.retarget import Changes, asked_factor, integer, scale
 from workloads.traces.work import GPU, Op
 
 

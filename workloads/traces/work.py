@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from workloads.traces.collectives import SYNCHRONISING, payload
 from workloads.traces.nodes import UNTIMED
+from workloads.traces.row import Row
 from workloads.traces.schema import GPU_KINDS, Recording
 from workloads.traces.steps import Step, steps_of
 
@@ -21,26 +22,6 @@ GPU, SYNC, MARK = 0, 1, 2
 # A launch call this many times longer than the median one, with this many operations before it, waited for the queue.
 BLOCKED, OUTSTANDING, SHORTEST = 8.0, 256, 50e-6
 EPS = 2e-6  # s; clocks of host and GPU are converted into each other with about this error
-
-
-@dataclass(slots=True)
-class Row:
-    """A row of the table of spans; see `schema`."""
-
-    name: str
-    operator: str
-    stream: int
-    start: float
-    end: float
-    bytes: float
-    collective: str
-    group: str
-    peers: str
-    sequence: int
-    correlation: int
-    target: int
-    shape: str
-    dtype: str
 
 
 @dataclass(slots=True)

@@ -1,0 +1,20 @@
+"""Expert parallelism: blocks whose experts are spread over ranks."""
+
+from __future__ import annotations
+
+from workloads.models.model import ModelSpec
+from workloads.parallel.group import Group
+from workloads.torch.modules import FeedForward
+from workloads.torch.moe import MixtureOfExperts
+from workloads.torch.tape import Tape
+from workloads.torch.transformer import BlockParallel
+
+
+class ExpertParallel(BlockParallel):
+    """Blocks whose experts are spread over a group of data-parallel ranks."""
+
+    def __init__(self, group: Group) -> None:
+        self.group = group
+
+    def feed_forward(self, t: Tape, m: ModelSpec) -> MixtureOfExperts | FeedForward:
+        return MixtureOfExperts(t, m, self.group) if m.experts else FeedForward(t, m)
