@@ -8,7 +8,7 @@ from sim.errors import InputError, Mistake
 from topologies.core.quantity import LinkSpec, Quantity
 from topologies.fabric import Fabric
 from topologies.fabric.builder import FabricBuilder
-from topologies.fabric.wiring import too_few
+from topologies.fabric.wiring import add_network, add_nvlinks, slot, too_few
 from topologies.host import MEMORY, NVLINK4, PCIE5, SOCKET
 
 _EFA = "AWS p5.48xlarge: 32 EFA network interfaces of 100 Gbit/s, 3,200 Gbit/s in all"
@@ -150,9 +150,7 @@ def build(params: Params) -> Fabric:
     """
     builder = FabricBuilder()
     nics = [nic for at in range(params.hosts) for nic in _add_host(builder, params, at)]
-    builder.node("network", "network")
-    for nic in nics:
-        builder.link(nic, "network", "nic", params.nic)
+    add_network(builder, nics, params.nic)
     return builder.finish("aws-p5", params.gpu, "aws_p5")
 
 
@@ -173,22 +171,18 @@ def _add_host(builder: FabricBuilder, params: Params, host: int) -> list[str]:
     nics = []
     for at, gpu in enumerate(gpus):
         switch = node("pcieswitch", at)
-        builder.link(cpus[at * len(cpus) // len(gpus)], switch, "pcie", params.uplink)
+        builder.link(slot(cpus, at, len(gpus)), switch, "pcie", params.uplink)
         builder.link(switch, gpu, "pcie", params.pcie)
-        for nvswitch, count in zip(nvswitches, params.nvlinks, strict=True):
-            builder.link(gpu, nvswitch, "nvlink", params.nvlink, count)
-        mine = [
-            node("nic", at * params.nics_per_gpu + nic)
-            for nic in range(params.nics_per_gpu)
-        ]
-        for nic in mine:
+        add_nvlinks(builder, gpu, nvswitches, params.nvlinks, params.nvlink)
+        own = [node("nic", number) for number in _numbers(at, params.nics_per_gpu)]
+        for nic in own:
             builder.link(switch, nic, "pcie", params.nic_slot)
-        for disk in range(params.nvmes_per_gpu):
-            builder.link(
-                switch,
-                node("nvme", at * params.nvmes_per_gpu + disk),
-                "nvme",
-                params.nvme,
-            )
-        nics += mine
+        for number in _numbers(at, params.nvmes_per_gpu):
+            builder.link(switch, node("nvme", number), "nvme", params.nvme)
+        nics += own
     return nics
+
+
+def _numbers(gpu: int, each: int) -> range:
+    """Numbers, in the host, of the devices beside a GPU."""
+    return range(gpu * each, (gpu + 1) * each)

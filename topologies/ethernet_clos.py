@@ -9,7 +9,14 @@ from topologies import host
 from topologies.core.quantity import LinkSpec, Quantity
 from topologies.fabric import Fabric
 from topologies.fabric.builder import FabricBuilder
-from topologies.fabric.wiring import add_below, add_mesh, add_row, add_spines, too_few
+from topologies.fabric.wiring import (
+    add_below,
+    add_mesh,
+    add_row,
+    add_spines,
+    by_units,
+    too_few,
+)
 
 CABLE = LinkSpec(
     Quantity(48e9, "guess", "as a NIC's port: what NCCL tries at most on 400 Gbit/s"),
@@ -135,19 +142,13 @@ def build(params: Params) -> Fabric:
     nics = host.add_hosts(builder, params, params.hosts)
     leaves = add_row(builder, "leaf", params.racks)
     add_below(builder, nics, leaves, params.hosts_per_rack, params.nic)
-    spines = []
-    for pod, first in enumerate(range(0, params.racks, params.racks_per_pod)):
-        members = leaves[first : first + params.racks_per_pod]
-        spines.append(
-            add_spines(
-                builder,
-                members,
-                params.spines,
-                params.spine,
-                params.cables,
-                f"pod{pod}/",
-            )
+    pods = by_units(leaves, params.racks_per_pod)
+    spines = [
+        add_spines(
+            builder, pod, params.spines, params.spine, params.cables, f"pod{at}/"
         )
+        for at, pod in enumerate(pods)
+    ]
     if len(spines) > 1:
         cores = add_row(builder, "core", params.cores)
         add_mesh(

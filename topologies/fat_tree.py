@@ -15,6 +15,7 @@ from topologies.fabric.wiring import (
     add_mesh,
     add_row,
     add_spines,
+    by_units,
     too_few,
 )
 
@@ -150,12 +151,11 @@ def build(params: Params) -> Fabric:
     nics = host.add_hosts(builder, params, params.hosts)
     leaves = add_row(builder, "leaf", -(-params.hosts // params.hosts_per_leaf))
     add_below(builder, nics, leaves, params.hosts_per_leaf, params.nic)
-    size = params.leaves_per_pod or len(leaves)
-    pods = [leaves[at : at + size] for at in range(0, len(leaves), size)]
-    named = [f"pod{at}/" if params.leaves_per_pod else "" for at in range(len(pods))]
+    pods = by_units(leaves, params.leaves_per_pod or len(leaves))
+    prefixes = [f"pod{at}/" if params.leaves_per_pod else "" for at in range(len(pods))]
     spines = [
         add_spines(builder, pod, params.spines, params.spine, params.cables, prefix)
-        for pod, prefix in zip(pods, named, strict=True)
+        for pod, prefix in zip(pods, prefixes, strict=True)
     ]
     if params.leaves_per_pod:
         _add_core(builder, params, spines)

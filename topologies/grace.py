@@ -8,7 +8,7 @@ from sim.errors import InputError, Mistake
 from topologies.core.quantity import LinkSpec, Quantity
 from topologies.fabric import Fabric
 from topologies.fabric.builder import FabricBuilder
-from topologies.fabric.wiring import too_few
+from topologies.fabric.wiring import add_network, slot, too_few
 from topologies.host import NIC, NVLINK4, PCIE5
 
 _C2C = "NVIDIA Grace Hopper whitepaper: NVLink-C2C 900 GB/s in both directions"
@@ -145,9 +145,7 @@ def build(params: Params) -> Fabric:
             builder, params, f"host{at}", f"host{at}/" if params.hosts > 1 else ""
         )[1]
     if nics:
-        builder.node("network", "network")
-    for nic in nics:
-        builder.link(nic, "network", "nic", params.nic)
+        add_network(builder, nics, params.nic)
     return builder.finish("grace", params.gpu, "grace")
 
 
@@ -166,17 +164,13 @@ def add_board(
         for other in cpus[:at]:
             builder.link(other, cpu, "socket", params.socket)
     for at, gpu in enumerate(gpus):
-        builder.link(cpus[at * params.cpus // params.gpus], gpu, "c2c", params.c2c)
+        builder.link(slot(cpus, at, params.gpus), gpu, "c2c", params.c2c)
         for other in gpus[:at] if params.nvlinks else ():
             builder.link(other, gpu, "nvlink", params.nvlink, params.nvlinks)
     nics = [node("nic", at) for at in range(params.nics)]
     for at, nic in enumerate(nics):
-        builder.link(cpus[at * params.cpus // params.nics], nic, "pcie", params.pcie)
+        builder.link(slot(cpus, at, params.nics), nic, "pcie", params.pcie)
     for at in range(params.nvmes):
-        builder.link(
-            cpus[at * params.cpus // params.nvmes],
-            node("nvme", at),
-            "nvme",
-            params.nvme,
-        )
+        cpu = slot(cpus, at, params.nvmes)
+        builder.link(cpu, node("nvme", at), "nvme", params.nvme)
     return gpus, nics

@@ -9,7 +9,7 @@ from sim.errors import InputError, Mistake
 from topologies.core.quantity import LinkSpec, Quantity
 from topologies.fabric import Fabric
 from topologies.fabric.builder import FabricBuilder
-from topologies.fabric.wiring import too_few
+from topologies.fabric.wiring import add_network, add_nvlinks, add_pairs, slot, too_few
 
 _NVLINK4 = "NVIDIA H100 whitepaper: 18 NVLink4 links of 25 GB/s per direction, 900 GB/s per GPU in both"
 _PCIE5 = "PCI Express 5.0: 32 GT/s, 16 lanes, 128b/130b"
@@ -169,9 +169,7 @@ def build(params: Params) -> Fabric:
     builder = FabricBuilder()
     nics = add_host(builder, params, "host0")
     if nics:
-        builder.node("network", "network")
-    for nic in nics:
-        builder.link(nic, "network", "nic", params.nic)
+        add_network(builder, nics, params.nic)
     return builder.finish("host", params.gpu, "host")
 
 
@@ -184,31 +182,21 @@ def add_host(
         return builder.node(f"{prefix}{kind}{at}", kind, host)
 
     gpus = [node("gpu", at) for at in range(params.gpus)]
-    _add_nvswitches(
-        builder,
-        params,
-        gpus,
-        [node("nvswitch", at) for at in range(len(params.nvlinks))],
-    )
+    nvswitches = [node("nvswitch", at) for at in range(len(params.nvlinks))]
+    for gpu in gpus:
+        add_nvlinks(builder, gpu, nvswitches, params.nvlinks, params.nvlink)
     if params.peer_nvlinks:
-        for at, gpu in enumerate(gpus):
-            for other in gpus[:at]:
-                builder.link(other, gpu, "nvlink", params.nvlink, params.peer_nvlinks)
+        add_pairs(builder, gpus, "nvlink", params.nvlink, params.peer_nvlinks)
     cpus = [node("cpu", at) for at in range(params.sockets)]
     for at, cpu in enumerate(cpus):
         builder.link(cpu, node("memory", at), "memory", params.memory)
-    for at, cpu in enumerate(cpus):
-        for other in cpus[:at]:
-            builder.link(other, cpu, "socket", params.socket)
+    add_pairs(builder, cpus, "socket", params.socket)
     slots = _slots(builder, params, cpus, node)
     nics = [node("nic", at) for at in range(params.nics)]
-    for devices in (gpus, nics):
-        for at, device in enumerate(devices):
-            builder.link(_share(slots, at, len(devices)), device, "pcie", params.pcie)
-    for at in range(params.nvmes):
-        builder.link(
-            _share(slots, at, params.nvmes), node("nvme", at), "nvme", params.nvme
-        )
+    nvmes = [node("nvme", at) for at in range(params.nvmes)]
+    _plug(builder, slots, gpus, "pcie", params.pcie)
+    _plug(builder, slots, nics, "pcie", params.pcie)
+    _plug(builder, slots, nvmes, "nvme", params.nvme)
     return nics
 
 
@@ -219,14 +207,6 @@ def add_hosts(builder: FabricBuilder, params: Params, count: int) -> list[list[s
     hosts = [f"host{at}" for at in range(count)]
     builder.repeat(part, hosts)
     return [[f"{host}/{nic}" for nic in nics] for host in hosts]
-
-
-def _add_nvswitches(
-    builder: FabricBuilder, params: Params, gpus: list[str], switches: list[str]
-) -> None:
-    for gpu in gpus:
-        for switch, count in zip(switches, params.nvlinks, strict=True):
-            builder.link(gpu, switch, "nvlink", params.nvlink, count)
 
 
 def _slots(
@@ -242,11 +222,17 @@ def _slots(
         node("pcieswitch", at)
         for at in range(-(-params.gpus // params.gpus_per_pcie_switch))
     ]
-    for at, switch in enumerate(switches):
-        builder.link(_share(cpus, at, len(switches)), switch, "pcie", params.pcie)
+    _plug(builder, cpus, switches, "pcie", params.pcie)
     return switches
 
 
-def _share(slots: list[str], at: int, count: int) -> str:
-    """The slot of device `at` of `count`, dealt out in blocks: 8 devices over 2 slots are 4 and 4."""
-    return slots[at * len(slots) // count]
+def _plug(
+    builder: FabricBuilder,
+    slots: list[str],
+    devices: list[str],
+    kind: str,
+    link: LinkSpec,
+) -> None:
+    """Deal devices out over slots, in order."""
+    for at, device in enumerate(devices):
+        builder.link(slot(slots, at, len(devices)), device, kind, link)

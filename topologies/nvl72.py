@@ -10,7 +10,7 @@ from topologies import grace
 from topologies.core.quantity import LinkSpec, Quantity
 from topologies.fabric import Fabric
 from topologies.fabric.builder import FabricBuilder
-from topologies.fabric.wiring import add_row, too_few
+from topologies.fabric.wiring import add_nvlinks, add_row, too_few
 from topologies.host import NIC, PCIE5
 
 _SHEET = "NVIDIA GB200 NVL72 datasheet"
@@ -181,8 +181,7 @@ def _add_rack(builder: FabricBuilder, params: Params, rack: int) -> list[str]:
     for host in range(first, min(first + params.hosts_per_rack, params.hosts)):
         gpus, nics = grace.add_board(builder, board, f"host{host}", f"host{host}/")
         for gpu in gpus:
-            for nvswitch, count in zip(nvswitches, params.nvlinks, strict=True):
-                builder.link(gpu, nvswitch, "nvlink", params.nvlink, count)
+            add_nvlinks(builder, gpu, nvswitches, params.nvlinks, params.nvlink)
         for nic, leaf in zip(nics, leaves, strict=True):
             builder.link(nic, leaf, "nic", params.nic)
     return leaves

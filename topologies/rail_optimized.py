@@ -9,7 +9,7 @@ from topologies import host
 from topologies.core.quantity import LinkSpec
 from topologies.fabric import Fabric
 from topologies.fabric.builder import FabricBuilder
-from topologies.fabric.wiring import CABLE, add_rails, add_spines, too_few
+from topologies.fabric.wiring import CABLE, add_rails, add_spines, by_units, too_few
 
 
 @dataclass(frozen=True)
@@ -104,8 +104,7 @@ def build(params: Params) -> Fabric:
     builder = FabricBuilder()
     nics = host.add_hosts(builder, params, params.hosts)
     leaves = []
-    for group in range(-(-params.hosts // params.hosts_per_group)):
-        members = nics[group * params.hosts_per_group :][: params.hosts_per_group]
-        leaves += add_rails(builder, f"group{group}/", members, params.nic)
+    for at, members in enumerate(by_units(nics, params.hosts_per_group)):
+        leaves += add_rails(builder, f"group{at}/", members, params.nic)
     add_spines(builder, leaves, params.spines, params.spine, params.cables)
     return builder.finish("rail-optimized", params.gpu, "rail_optimized")

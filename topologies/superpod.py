@@ -16,6 +16,7 @@ from topologies.fabric.wiring import (
     add_rails,
     add_row,
     add_spines,
+    by_units,
     too_few,
 )
 
@@ -145,10 +146,9 @@ def build(params: Params) -> Fabric:
     """
     builder = FabricBuilder()
     nics = host.add_hosts(builder, params, params.hosts)
-    step = params.hosts_per_unit
     units = [
-        add_rails(builder, f"unit{unit}/", nics[unit * step :][:step], params.nic)
-        for unit in range(params.units)
+        add_rails(builder, f"unit{at}/", members, params.nic)
+        for at, members in enumerate(by_units(nics, params.hosts_per_unit))
     ]
     if params.wired * params.nics <= params.ports:
         _add_spines(builder, params, [leaf for unit in units for leaf in unit])
@@ -160,9 +160,8 @@ def build(params: Params) -> Fabric:
 
 
 def _add_storage(builder: FabricBuilder, params: Params) -> None:
-    step = params.hosts_per_unit
     hosts = [f"host{at}" for at in range(params.hosts)]
-    units = [hosts[first : first + step] for first in range(0, params.hosts, step)]
+    units = by_units(hosts, params.hosts_per_unit)
     sizes = storage_fabric.Storage(
         params.storage_servers, params.storage_ports, params.storage_spines
     )
@@ -171,7 +170,7 @@ def _add_storage(builder: FabricBuilder, params: Params) -> None:
         units,
         params.sockets,
         sizes,
-        step,
+        params.hosts_per_unit,
         params.pcie,
         params.storage,
         params.server,

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import TypeVar
 
 from sim.errors import Mistake
 from topologies.core.quantity import LinkSpec, Quantity
 from topologies.fabric.builder import FabricBuilder
+
+Item = TypeVar("Item")
 
 CABLE = LinkSpec(
     Quantity(
@@ -35,6 +38,48 @@ def add_row(
 ) -> list[str]:
     """Switches of one kind, numbered from `first`: ``pod0/spine0``, ``pod0/spine1``, ..."""
     return [builder.node(f"{prefix}{kind}{first + at}", kind) for at in range(count)]
+
+
+def slot(slots: Sequence[str], at: int, count: int) -> str:
+    """The slot of device `at` of `count`, dealt out in blocks: 8 devices over 2 slots are 4 and 4."""
+    return slots[at * len(slots) // count]
+
+
+def add_pairs(
+    builder: FabricBuilder,
+    nodes: Sequence[str],
+    kind: str,
+    link: LinkSpec,
+    count: int = 1,
+) -> None:
+    """Join every two of some nodes by `count` links."""
+    for at, node in enumerate(nodes):
+        for other in nodes[:at]:
+            builder.link(other, node, kind, link, count)
+
+
+def add_nvlinks(
+    builder: FabricBuilder,
+    gpu: str,
+    nvswitches: Sequence[str],
+    counts: Sequence[int],
+    nvlink: LinkSpec,
+) -> None:
+    """Join a GPU to every NVSwitch, by `counts` links each."""
+    for nvswitch, count in zip(nvswitches, counts, strict=True):
+        builder.link(gpu, nvswitch, "nvlink", nvlink, count)
+
+
+def add_network(builder: FabricBuilder, nics: Sequence[str], port: LinkSpec) -> None:
+    """One network that blocks nothing over all NICs."""
+    builder.node("network", "network")
+    for nic in nics:
+        builder.link(nic, "network", "nic", port)
+
+
+def by_units(items: list[Item], each: int) -> list[list[Item]]:
+    """Units of `each` items, filled one after the other; the last one may be smaller."""
+    return [items[first : first + each] for first in range(0, len(items), each)]
 
 
 def add_below(
