@@ -37,30 +37,13 @@ def pack(
 ) -> str:
     """Packs the rows and files of all ranks; what was packed, in words."""
     rows = _rows(folder)
-    files = {
-        str(path.relative_to(files).as_posix()): path
-        for files in sorted(folder.glob("rank*/files"))
-        for path in sorted(files.rglob("*"))
-        if path.is_file()
-    }
-    left = (
-        (limit or float("inf")) - 100_000 - sum(len(text) for text in rows.values()) / 4
-    )
-    kept: dict[str, Path] = {}
-    for name, path in sorted(
-        files.items(),
-        key=lambda item: (item[0].startswith(TRACES), item[1].stat().st_size),
-    ):
-        size = path.stat().st_size / (1 if name.endswith(".gz") else 4)
-        if size <= left:
-            kept[name], left = path, left - size
+    files = _files(folder)
+    packed = sum(len(text) for text in rows.values()) / 4
+    kept = _within(files, (limit or float("inf")) - 100_000 - packed)
     dropped = sorted(set(files) - set(kept))
     for name in dropped:
-        row = {
-            "probe": "bundle",
-            "what": name,
-            "why": f"{files[name].stat().st_size} bytes, beyond --size-limit",
-        }
+        why = f"{files[name].stat().st_size} bytes, beyond --size-limit"
+        row = {"probe": "bundle", "what": name, "why": why}
         rows["skipped.jsonl"] = rows.get("skipped.jsonl", "") + json.dumps(row) + "\n"
     _write(output, rows, kept, _manifest(rows, kept, about))
     counts = ", ".join(
@@ -68,7 +51,30 @@ def pack(
         for name, text in rows.items()
     )
     more = f"; left out for their size: {', '.join(dropped)}" if dropped else ""
-    return f"wrote {output} ({output.stat().st_size / 2**20:.1f} MiB; rows: {counts}; files: {len(kept)}{more})"
+    size = f"{output.stat().st_size / 2**20:.1f} MiB"
+    return f"wrote {output} ({size}; rows: {counts}; files: {len(kept)}{more})"
+
+
+def _files(folder: Path) -> dict[str, Path]:
+    """Files of all ranks by their name in the bundle."""
+    return {
+        str(path.relative_to(files).as_posix()): path
+        for files in sorted(folder.glob("rank*/files"))
+        for path in sorted(files.rglob("*"))
+        if path.is_file()
+    }
+
+
+def _within(files: Mapping[str, Path], left: float) -> dict[str, Path]:
+    """The files that so many bytes have room for, traces last, the small ones first."""
+    kept: dict[str, Path] = {}
+    sizes = {name: path.stat().st_size for name, path in files.items()}
+    order = sorted(files, key=lambda name: (name.startswith(TRACES), sizes[name]))
+    for name in order:
+        size = sizes[name] / (1 if name.endswith(".gz") else 4)
+        if size <= left:
+            kept[name], left = files[name], left - size
+    return kept
 
 
 def _rows(folder: Path) -> dict[str, str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -167,47 +167,30 @@ def _case(record: Any, where: str, mistakes: list[Mistake]) -> Case:
     inner = record.get("case")
     case = dict(inner if isinstance(inner, Mapping) else record)
     case.setdefault("id", record.get("id", where))
-    for key, good, expected in (
-        ("mode", case.get("mode") in MODES, ", ".join(MODES)),
-        (
-            "model",
-            isinstance(case.get("model"), str),
-            "a model: llama1b, resnet50, seedmlp_1024, ...",
-        ),
-        (
-            "mbs",
-            isinstance(case.get("mbs"), int) and case["mbs"] > 0,
-            "samples per rank and microbatch",
-        ),
-    ):
-        if not good:
-            mistakes.append(Mistake(where, key, repr(case.get(key)), expected))
+    mistakes += _wrong(case, where)
     label = str(record.get("label", "default"))
     env = {str(k): str(v) for k, v in (record.get("env") or {}).items()}
     if label.startswith(CHANNELS) and label[2:].isdigit():
         env.setdefault("NCCL_MAX_NCHANNELS", label[2:])
     elif label != "default":
-        mistakes.append(
-            Mistake(
-                where,
-                "label",
-                label,
-                "default, or ch<number>",
-                "other labels are other machines",
-            )
-        )
-    mistakes += [
-        unknown(where, f"env.{name}", name, SETTINGS)
-        for name in env
-        if name not in SETTINGS
-    ]
+        expected, hint = "default, or ch<number>", "other labels are other machines"
+        mistakes.append(Mistake(where, "label", label, expected, hint))
+    strange = [name for name in env if name not in SETTINGS]
+    mistakes += [unknown(where, f"env.{name}", name, SETTINGS) for name in strange]
     world = record.get("world", case.get("gpus"))
-    return {
-        **case,
-        "_label": label,
-        "_env": env,
-        "_world": int(world) if isinstance(world, int) else None,
-    }
+    ranks = int(world) if isinstance(world, int) else None
+    return {**case, "_label": label, "_env": env, "_world": ranks}
+
+
+def _wrong(case: Mapping[str, Any], where: str) -> Iterator[Mistake]:
+    mode, model, batch = (case.get(key) for key in ("mode", "model", "mbs"))
+    if mode not in MODES:
+        yield Mistake(where, "mode", repr(mode), ", ".join(MODES))
+    if not isinstance(model, str):
+        expected = "a model: llama1b, resnet50, seedmlp_1024, ..."
+        yield Mistake(where, "model", repr(model), expected)
+    if not isinstance(batch, int) or batch <= 0:
+        yield Mistake(where, "mbs", repr(batch), "samples per rank and microbatch")
 
 
 def usual(world: int, memory: float) -> list[Case]:

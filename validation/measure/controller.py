@@ -81,24 +81,19 @@ class _Run:
             if group:
                 seconds = min(max(seconds, WORTH), left)
             if left < (LEAST if group else 1.0):
-                self._skip(
-                    Skip(
-                        stage.probes[0],
-                        stage.name,
-                        f"no time left ({max(0.0, left):.0f} s)",
-                    )
-                )
-                continue
-            self._stage(at, stage, seconds)
-        if (
-            self.place.torchrun and self.place.world > 1
-        ):  # every process has a folder of its own
-            spec = self._spec("collect", 0, {"folder": str(self.folder)})
-            port = launch.free_port(self.place, 4000)
-            until = time.time() + 120
-            launch.run_group(
-                spec, self.place, self.place.world, {}, self.logs, until, port, COLLECT
-            )
+                why = f"no time left ({max(0.0, left):.0f} s)"
+                self._skip(Skip(stage.probes[0], stage.name, why))
+            else:
+                self._stage(at, stage, seconds)
+        if self.place.torchrun and self.place.world > 1:
+            self._collect()
+
+    def _collect(self) -> None:
+        """Brings the rows together: under torchrun every process has a folder of its own."""
+        spec = self._spec("collect", 0, {"folder": str(self.folder)})
+        port = launch.free_port(self.place, 4000)
+        place, until = self.place, time.time() + 120
+        launch.run_group(spec, place, place.world, {}, self.logs, until, port, COLLECT)
 
     def _watched(self, planned: Sequence[Stage]) -> Iterator[Stage]:
         """The stages, and on a terminal how much of the time for them has gone."""
@@ -163,34 +158,40 @@ class _Run:
 
     def _in_group(self, at: int, stage: Stage, until: float) -> dict[str, Any]:
         """The group of a stage; when a process dies, another group does what was not begun yet."""
-        env = environment(self.options, stage.variant)
-        probes, tried = list(zip(stage.probes, stage.weights, strict=True)), set[str]()
+        name = f"{at} {stage.name}"
+        env = {
+            key: self._filled(value, stage)
+            for key, value in environment(self.options, stage.variant).items()
+        }
+        told = launch.names_of(env)
+        left, tried = list(zip(stage.probes, stage.weights, strict=True)), set[str]()
         codes: list[dict[str, int | None]] = []
-        while probes:
-            body = self._body(at, stage, probes, until, sorted(tried))
-            spec = self._spec(f"{at} {stage.name}", len(codes), body)
+        while left:
+            body = self._body(at, stage, left, until, sorted(tried))
+            spec = self._spec(name, len(codes), body)
             port = launch.free_port(self.place, 10 * at + len(codes))
-            files = {name: self._filled(value, stage) for name, value in env.items()}
+            place, end = self.place, until + GRACE
             ended = launch.run_group(
-                spec, self.place, stage.ranks, files, self.logs, until + GRACE, port
+                spec, place, stage.ranks, env, self.logs, end, port
             )
             codes.append({str(rank): code for rank, code in ended.codes.items()})
             if ended.good:
-                return {"good": True, "codes": codes, "env": launch.names_of(files)}
-            self._skip(
-                Skip(
-                    stage.probes[0],
-                    stage.name,
-                    f"a process ended: {codes[-1]}\n{ended.said}",
-                )
-            )
-            begun, done, items = self._progress(f"{at} {stage.name}")
-            again = {name for name in begun - done if items.get(name, set()) - tried}
-            tried |= {item for found in items.values() for item in found}
-            probes = [(n, w) for n, w in probes if n not in begun or n in again]
-            if self.place.torchrun or time.time() > until - LEAST:
+                return {"good": True, "codes": codes, "env": told}
+            why = f"a process ended: {codes[-1]}\n{ended.said}"
+            self._skip(Skip(stage.probes[0], stage.name, why))
+            left = self._not_begun(name, left, tried)
+            if place.torchrun or time.time() > until - LEAST:
                 break
-        return {"good": False, "codes": codes, "env": launch.names_of(env)}
+        return {"good": False, "codes": codes, "env": told}
+
+    def _not_begun(
+        self, name: str, probes: list[tuple[str, float]], tried: set[str]
+    ) -> list[tuple[str, float]]:
+        """Probes that have something left to do; adds what was begun to `tried`."""
+        begun, done, items = self._progress(name)
+        again = {name for name in begun - done if items.get(name, set()) - tried}
+        tried |= {item for found in items.values() for item in found}
+        return [(n, w) for n, w in probes if n not in begun or n in again]
 
     def _body(
         self,

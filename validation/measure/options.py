@@ -8,7 +8,7 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -82,47 +82,32 @@ class Options:
         InputError
             With every option that is wrong.
         """
-        known, where = names(), "command line"
-        chosen = [("--only", n) for n in self.only] + [
-            ("--without", n) for n in self.without
-        ]
-        found = [
-            unknown(where, option, name, known)
-            for option, name in chosen
-            if name not in known
-        ]
-        if not LEAST_MINUTES <= self.minutes <= 24 * 60:
-            found.append(
-                Mistake(
-                    where, "--minutes", f"{self.minutes:g}", f"{LEAST_MINUTES} to 1440"
-                )
-            )
-        if self.gpus is not None and self.gpus < 1:
-            found.append(Mistake(where, "--gpus", str(self.gpus), "at least 1"))
-        if self.output.exists() and not self.force:
-            found.append(
-                Mistake(
-                    str(self.output), "", "a file", "a new one", "--force replaces it"
-                )
-            )
-        if not self.output.resolve().parent.is_dir():
-            found.append(
-                Mistake(
-                    str(self.output), "", "no such folder", "a folder that is there"
-                )
-            )
-        if self.cases is not None and not self.cases.is_file():
-            found.append(
-                Mistake(
-                    str(self.cases),
-                    "",
-                    "no such file",
-                    "training cases (JSON, or JSON lines)",
-                )
-            )
-        if found:
-            raise InputError(found)
+        mistakes = [*self._wrong_numbers(), *self._wrong_files()]
+        if mistakes:
+            raise InputError(mistakes)
         return self
+
+    def _wrong_numbers(self) -> Iterator[Mistake]:
+        known, where = names(), "command line"
+        for option, chosen in (("--only", self.only), ("--without", self.without)):
+            for name in chosen:
+                if name not in known:
+                    yield unknown(where, option, name, known)
+        if not LEAST_MINUTES <= self.minutes <= 24 * 60:
+            expected = f"{LEAST_MINUTES} to 1440"
+            yield Mistake(where, "--minutes", f"{self.minutes:g}", expected)
+        if self.gpus is not None and self.gpus < 1:
+            yield Mistake(where, "--gpus", str(self.gpus), "at least 1")
+
+    def _wrong_files(self) -> Iterator[Mistake]:
+        output = str(self.output)
+        if self.output.exists() and not self.force:
+            yield Mistake(output, "", "a file", "a new one", "--force replaces it")
+        if not self.output.resolve().parent.is_dir():
+            yield Mistake(output, "", "no such folder", "a folder that is there")
+        if self.cases is not None and not self.cases.is_file():
+            expected = "training cases (JSON, or JSON lines)"
+            yield Mistake(str(self.cases), "", "no such file", expected)
 
     def chosen(self) -> tuple[str, ...]:
         """Probes that are to run."""

@@ -121,23 +121,22 @@ def load(name: str) -> Callable[[Any], None]:
 def stages(options: Options, place: Place) -> tuple[list[Stage], list[Skip]]:
     """Stages in their order, and probes that this machine has nothing for."""
     chosen = sorted((probes()[name] for name in options.chosen()), key=_order)
-    host = [probe for probe in chosen if probe.needs == HOST]
-    absent = {probe.name: missing(probe, options, place) for probe in chosen}
-    skips = [Skip(p.name, p.title, absent[p.name]) for p in chosen if absent[p.name]]
+    absent = {probe: missing(probe, options, place) for probe in chosen}
+    skips = [Skip(p.name, p.title, why) for p, why in absent.items() if why]
+    here = [probe for probe in chosen if not absent[probe]]
+    host = [probe for probe in here if probe.needs == HOST]
     settings = [
         (probe, variant)
-        for probe in chosen
-        if probe.needs != HOST and not absent[probe.name]
+        for probe in here
+        if probe.needs != HOST
         for variant in variants_of(probe, options, place)
     ]
-    shared = [(probe, variant) for probe, variant in settings if variant.order == 0]
-    apart = [(probe, variant) for probe, variant in settings if variant.order != 0]
+    shared = [pair for pair in settings if pair[1].order == 0]
+    apart = [pair for pair in settings if pair[1].order != 0]
     apart.sort(key=lambda pair: (pair[1].order, pair[0].name))
-    return [
-        *(Stage(p.name, (p.name,), (p.weight,), Variant(), 1) for p in host),
-        *_together(shared, place),
-        *(_alone(probe, variant, place) for probe, variant in apart),
-    ], skips
+    alone = [Stage(p.name, (p.name,), (p.weight,), Variant(), 1) for p in host]
+    groups = [_alone(probe, variant, place) for probe, variant in apart]
+    return [*alone, *_together(shared, place), *groups], skips
 
 
 def _order(probe: Probe) -> tuple[int, str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from validation.measure import cases
 from validation.measure.options import Options, Place
@@ -27,49 +27,35 @@ def variants(options: Options, place: Place) -> Sequence[Variant]:
     asked = cases.load(options.cases).series if options.cases else ()
     if asked:
         return [
-            Variant(
-                s.label,
-                s.env,
-                s.ranks,
-                25,
-                0.02 * len(s.ops) * len(s.sizes),
-                s.ops,
-                s.sizes,
-            )
+            Variant(s.label, s.env, s.ranks, 25, weight, s.ops, s.sizes)
             for s in asked
+            for weight in (0.02 * len(s.ops) * len(s.sizes),)
         ]
-    found = [Variant(cases=FULL)]
     if options.rehearse:
-        return [
-            *found,
-            Variant(
-                "ch2",
-                {"NCCL_MAX_NCHANNELS": "2"},
-                order=60,
-                weight=0.4,
-                cases=("all_reduce",),
-            ),
-        ]
-    if place.world > 2:
-        found.append(Variant("default", {}, 2, 50, 0.7, FULL))
-    for at, algo in enumerate(("Ring", "Tree")):
+        return [Variant(cases=FULL), _channels(2, 60, 0.4, ("all_reduce",))]
+    return [
+        Variant(cases=FULL),
+        *([Variant("default", {}, 2, 50, 0.7, FULL)] if place.world > 2 else []),
+        *_forced(options, place),
+        *(_channels(n, 70 + at, 0.45, SHORT) for at, n in enumerate((8, 2, 4, 1, 16))),
+    ]
+
+
+def _channels(count: int, order: int, weight: float, ops: tuple[str, ...]) -> Variant:
+    env = {"NCCL_MAX_NCHANNELS": str(count)}
+    return Variant(f"ch{count}", env, None, order, weight, ops)
+
+
+def _forced(options: Options, place: Place) -> Iterator[Variant]:
+    """Rings, trees and NVLS by protocol; two ranks have no tree: it is a line there and back."""
+    for at, algo in enumerate(("Ring", "Tree") if place.world > 2 else ("Ring",)):
         for proto in ("Simple", "LL128", "LL"):
             env = {"NCCL_ALGO": f"allreduce:{algo}", "NCCL_PROTO": proto}
             ops = RINGS if algo == "Ring" and proto != "LL128" else ("all_reduce",)
-            if (
-                place.world > 2 or algo == "Ring"
-            ):  # two ranks: a tree is a line there and back
-                found.append(Variant(f"{algo}-{proto}", env, None, 60 + at, 0.45, ops))
+            yield Variant(f"{algo}-{proto}", env, None, 60 + at, 0.45, ops)
     if place.nodes == 1 and _sharp(options, place):
         env = {"NCCL_ALGO": "allreduce:NVLS", "NCCL_PROTO": "Simple"}
-        found.append(Variant("NVLS-Simple", env, None, 62, 0.45, ("all_reduce",)))
-    for at, n in enumerate((8, 2, 4, 1, 16)):
-        found.append(
-            Variant(
-                f"ch{n}", {"NCCL_MAX_NCHANNELS": str(n)}, None, 70 + at, 0.45, SHORT
-            )
-        )
-    return found
+        yield Variant("NVLS-Simple", env, None, 62, 0.45, ("all_reduce",))
 
 
 def _sharp(options: Options, place: Place) -> bool:
