@@ -12,6 +12,7 @@ from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from topologies.core.grouping import groups, opaque
 from topologies.core.links import Floats, Ints, Links, Nodes
@@ -22,6 +23,8 @@ from topologies.routes.stubs import FAR, Pattern, Stubs, find
 _CHUNK = 1 << 18  # pairs at a time: bounds the memory
 _COST = 1 << 10  # more CPUs than any path passes
 
+Bools = npt.NDArray[np.bool_]
+
 
 class Piece(NamedTuple):
     """Links of several pairs: row `rows[i, j]` carries `share[j]` of the bytes of pair `pairs[i]`."""
@@ -31,6 +34,20 @@ class Piece(NamedTuple):
     share: Floats
 
 
+class Doors(NamedTuple):
+    """Of every pair: its row out and its row in, whether they have one way alone, and how many are as good."""
+
+    leave: Ints
+    enter: Ints
+    single: Bools
+    best: Ints
+
+    def of(self, which: Ints) -> Doors:
+        """The doors of some pairs."""
+        leave, enter, single, best = self
+        return Doors(leave[which], enter[which], single[which], best[which])
+
+
 @dataclass(frozen=True)
 class Core:
     """Pairs (positions of them) that go the same way between two switches."""
@@ -38,6 +55,15 @@ class Core:
     pairs: Ints
     rows: Ints
     share: Floats
+
+
+def _plain(cost: Ints, least: Ints) -> Bools:
+    """Whether CPUs do not matter: the best way has none, or every way has some.
+
+    Where there are ways with a CPU and without, the router chooses: it may prefer a longer one.
+    """
+    by_cpu = np.where(cost // _COST < FAR, cost % _COST > 0, True).all(axis=1)
+    return (least % _COST == 0) | by_cpu
 
 
 class Batch:
@@ -154,87 +180,87 @@ class Batch:
         return np.concatenate(left)
 
     def _between(
-        self, src: Ints, dst: Ints, pairs: Ints, pieces: list[Piece], cores: list[Core], paths: bool = True
-    ) -> Ints:  # fmt: skip
-        """Ways between hosts by the doors they take; returns the pairs that do not have exactly one way to the net."""
+        self,
+        src: Ints,
+        dst: Ints,
+        pairs: Ints,
+        pieces: list[Piece],
+        cores: list[Core],
+        paths: bool = True,
+    ) -> Ints:
+        """Ways between hosts by the doors they take; returns the pairs that do not have exactly one way to the net.
+
+        Without `paths`, cores say only between which switches pairs go.
+        """
         stubs, left = self.stubs, [np.empty(0, dtype=np.int64)]
-        for value, which in groups(
-            (stubs.pattern[src[pairs]] << 20) + stubs.pattern[dst[pairs]]
-        ):
+        patterns = (stubs.pattern[src[pairs]] << 20) + stubs.pattern[dst[pairs]]
+        for value, which in groups(patterns):
             at = pairs[which]
             first, second = stubs.patterns[value >> 20], stubs.patterns[value & 0xFFFFF]
-            leave, enter, good, best = self.doors(first, second, src[at], dst[at])
-            good &= best == 1
+            doors = self.doors(first, second, src[at], dst[at])
+            good = doors.single & (doors.best == 1)
             left.append(at[~good])
-            at, leave, enter = at[good], leave[good], enter[good]
-            width = np.minimum(
-                self.ways(first, src, at, leave, pieces, True),
-                self.ways(second, dst, at, enter, pieces, False),
-            )
+            at, leave, enter = at[good], doors.leave[good], doors.enter[good]
+            out = self.ways(first, src, at, leave, pieces, True)
+            into = self.ways(second, dst, at, enter, pieces, False)
             s = first.ends[0][stubs.member[src[at]], leave]
             t = second.ends[1][stubs.member[dst[at]], enter]
             if paths:
-                cores += self._core(src, dst, at, s, t, width)
-            else:  # only between which switches
-                ends = groups(s * len(stubs.outside) + t)
-                cores += [
-                    Core(at[w], np.array([s[w[0]], t[w[0]]]), np.empty(0))
-                    for _, w in ends
-                ]
+                cores += self._core(src, dst, at, s, t, np.minimum(out, into))
+            else:
+                cores += self._switches(at, s, t)
         return np.concatenate(left)
+
+    def _switches(self, at: Ints, s: Ints, t: Ints) -> list[Core]:
+        """Pairs by the two switches between which they go: a core's rows are those two."""
+        none = np.empty(0)
+        ends = groups(s * len(self.stubs.outside) + t)
+        return [Core(at[w], np.array([s[w[0]], t[w[0]]]), none) for _, w in ends]
 
     def doors(
         self, first: Pattern, second: Pattern, src: Ints, dst: Ints, nth: int = 0
-    ) -> tuple[Ints, Ints, np.ndarray, Ints]:
-        """Out row and in row that each pair takes, whether one way alone leads to them, and how many are as good.
-
-        Of several that are as good, the ``nth``.
-        """
+    ) -> Doors:
+        """The doors that each pair takes; of several that are as good, the ``nth``."""
         stubs = self.stubs
         a, b = stubs.local[src], stubs.local[dst]
-        exits, entries = (
-            first.ends[0][stubs.member[src]],
-            second.ends[1][stubs.member[dst]],
-        )
-        # Pairs of nodes in the same places under the same switches take the same doors.
-        alike = np.concatenate([a[:, None], b[:, None], exits, entries], axis=1)
-        _, one, where = np.unique(opaque(alike), return_index=True, return_inverse=True)
-        a, b, exits, entries = a[one], b[one], exits[one], entries[one]
+        exits = first.ends[0][stubs.member[src]]
+        entries = second.ends[1][stubs.member[dst]]
         if not exits.shape[1] or not entries.shape[1] or not stubs.transit:
             none = np.zeros(len(src), dtype=np.int64)
-            return none, none, np.zeros(len(src), dtype=bool), none
-        enters = np.array(
-            [second.kinds[door] == "cpu" for door in second.doors[1]], dtype=np.int64
+            return Doors(none, none, np.zeros(len(src), dtype=bool), none)
+        # Pairs of nodes in the same places under the same switches take the same doors.
+        places = np.concatenate([a[:, None], b[:, None], exits, entries], axis=1)
+        _, one, which = np.unique(
+            opaque(places), return_index=True, return_inverse=True
         )
-        away, home = first.away[:, a], second.home[:, b]
-        hops = (
-            away[0][:, :, None]
-            + home[0][:, None, :]
-            + self._distance(exits, entries)
-            + 2
-        )
-        cost = hops * _COST + away[1][:, :, None] + (home[1] + enters)[:, None, :]
-        flat = cost.reshape(len(a), -1)
-        least = flat.min(axis=1)
-        as_good = flat == least[:, None]
-        many = as_good.sum(axis=1)
-        best = np.argmax(
-            np.cumsum(as_good, axis=1) == np.minimum(nth + 1, many)[:, None], axis=1
-        )
-        leave, enter = best // entries.shape[1], best % entries.shape[1]
-        at = np.arange(len(a))
+        distance = self._distance(exits[one], entries[one])
+        ends = first.away[:, a[one]], second.home[:, b[one]]
+        doors = self._cheapest(*ends, distance, second.enters, nth)
+        return doors.of(which)
+
+    def _cheapest(
+        self, away: Ints, home: Ints, distance: Ints, enters: Ints, nth: int
+    ) -> Doors:
+        """Doors with the fewest hops, then with the fewest CPUs."""
+        hops = away[0][:, :, None] + home[0][:, None, :] + distance + 2
+        cpus = away[1][:, :, None] + (home[1] + enters)[:, None, :]
+        cost = (hops * _COST + cpus).reshape(len(hops), -1)
+        least = cost.min(axis=1)
+        as_good = cost == least[:, None]
+        best = as_good.sum(axis=1)
+        wanted = np.minimum(nth + 1, best)
+        place = np.argmax(np.cumsum(as_good, axis=1) == wanted[:, None], axis=1)
+        leave, enter = np.divmod(place, hops.shape[2])
+        at = np.arange(len(hops))
         single = (away[2][at, leave] == 1) & (home[2][at, enter] == 1)
-        # No way through a third host is as short. Where there are ways with a CPU and without, the router chooses: it
-        # may prefer a longer one.
-        by_cpu = np.where(flat // _COST < FAR, flat % _COST > 0, True).all(axis=1)
-        direct = (
-            least // _COST
-            < away[0].min(axis=1) + home[0].min(axis=1) + 2 + stubs.transit
-        )
-        good = (
-            single & direct & (least // _COST < FAR) & ((least % _COST == 0) | by_cpu)
-        )
-        return leave[where], enter[where], good[where], many[where]
+        single &= self._direct(away, home, least) & _plain(cost, least)
+        return Doors(leave, enter, single, best)
+
+    def _direct(self, away: Ints, home: Ints, least: Ints) -> Bools:
+        """Whether no way through a third host is as short."""
+        hops = least // _COST
+        around = away[0].min(axis=1) + home[0].min(axis=1) + 2 + self.stubs.transit
+        return (hops < around) & (hops < FAR)
 
     def ways(
         self,

@@ -7,11 +7,13 @@ not in the sender's own host.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from topologies.core.grouping import groups, opaque
 from topologies.core.links import Floats, Ints
-from topologies.routes.batch import Batch, Piece
+from topologies.routes.batch import Batch, Doors, Piece
 from topologies.routes.paths import MAX_PATHS
 
 _CHUNK = 1 << 20  # pairs at a time where classes do not help
@@ -59,51 +61,104 @@ def _far(batch: Batch, senders: Ints, receivers: Ints, amount: float) -> Floats:
     """The part between hosts, of nodes of one pattern each."""
     first, second = _classes(batch, senders), _classes(batch, receivers)
     one, other = (np.unique(labels, return_index=True)[1] for labels in (first, second))
-    src, dst = np.repeat(senders[one], len(other)), np.tile(receivers[other], len(one))
-    patterns = (
-        batch.stubs.patterns[batch.stubs.pattern[src[0]]],
-        batch.stubs.patterns[batch.stubs.pattern[dst[0]]],
-    )
-    leave, enter, good, best = batch.doors(*patterns, src, dst)
-    if not good.all() or (best != best[0]).any():
-        return _pair_by_pair(batch, senders, receivers, amount, between=True)
     shape = len(one), len(other)
+    src, dst = np.repeat(senders[one], shape[1]), np.tile(receivers[other], shape[0])
     away = _strangers(batch, senders, receivers, second, shape[1])
     home = _strangers(batch, receivers, senders, first, shape[0])
-    many = np.stack(
-        [np.bincount(first, weights=column, minlength=shape[0]) for column in away.T],
-        axis=1,
-    ).ravel()
-    total, alike = np.zeros(batch.size), set()
-    # Each of several best doors carries as much, where their ways are as many and as wide.
-    for nth in range(int(best[0])):
-        if nth:
-            leave, enter, good, _ = batch.doors(*patterns, src, dst, nth)
-        s = patterns[0].ends[0][batch.stubs.member[src], leave]
-        t = patterns[1].ends[1][batch.stubs.member[dst], enter]
-        pieces: list[tuple[Piece, Floats]] = []
-        width = np.minimum(
-            _doors(batch, senders, first, leave.reshape(shape), away, True, pieces),
-            _doors(
-                batch, receivers, second, enter.reshape(shape).T, home, False, pieces
-            ).T,
-        ).ravel()
-        ways = np.array([batch.count(int(s[at]), int(t[at])) for at in range(len(src))])
-        alike.add((ways.tobytes(), width.tobytes()))
-        # Of more paths than are kept, which ones are depends on the pair.
-        if (
-            not good.all()
-            or ways.max(initial=0) * int(best[0]) > MAX_PATHS
-            or len(alike) > 1
-        ):
-            return _pair_by_pair(batch, senders, receivers, amount, between=True)
-        for piece, weight in pieces:
+    sides = _Side(senders, first, away, True), _Side(receivers, second, home, False)
+    ways = _equal_doors(batch, sides, src, dst)
+    if ways is None:
+        return _pair_by_pair(batch, senders, receivers, amount, between=True)
+    columns = [np.bincount(first, column, shape[0]) for column in away.T]
+    pairs: Floats = np.stack(columns, axis=1).astype(np.float64).ravel()
+    total = np.zeros(batch.size)
+    for way in ways:
+        way.add(batch, pairs, total)
+    return total * (amount / len(ways))
+
+
+@dataclass(frozen=True, eq=False)
+class _Side:
+    """Senders, or receivers: the class of each, and how many on the other side are not in its host, by class."""
+
+    nodes: Ints
+    labels: Ints
+    strangers: Floats
+    out: bool
+
+
+@dataclass(frozen=True, eq=False)
+class _Way:
+    """How every two classes go by one of their best doors.
+
+    Attributes
+    ----------
+    first, last : array
+        The switches behind the doors.
+    width, count : array
+        Physical links of the narrowest part in the hosts, and paths between the switches.
+    pieces : list of (Piece, array)
+        Links in hosts, and how many pairs use each.
+    """
+
+    first: Ints
+    last: Ints
+    width: Ints
+    count: Ints
+    pieces: list[tuple[Piece, Floats]]
+
+    def like(self, other: _Way) -> bool:
+        """Whether it carries as much as another door."""
+        equal = np.array_equal
+        return equal(self.count, other.count) and equal(self.width, other.width)
+
+    def add(self, batch: Batch, pairs: Floats, total: Floats) -> None:
+        """Adds to `total` one byte for each of `pairs[i]` pairs of the i-th two classes."""
+        for piece, weight in self.pieces:
             each = np.repeat(weight, piece.rows.shape[1])
             total += np.bincount(piece.rows.ravel(), weights=each, minlength=batch.size)
-        for at in np.flatnonzero(many).tolist():
-            rows, share = batch.paths(int(s[at]), int(t[at]), 0, int(width[at]))
-            total[rows] += share * many[at]
-    return total * (amount / int(best[0]))
+        for at in np.flatnonzero(pairs).tolist():
+            first, last = int(self.first[at]), int(self.last[at])
+            rows, share = batch.paths(first, last, 0, int(self.width[at]))
+            total[rows] += share * pairs[at]
+
+
+def _equal_doors(
+    batch: Batch, sides: tuple[_Side, _Side], src: Ints, dst: Ints
+) -> list[_Way] | None:
+    """The ways by each of the best doors; None where classes do not show that all carry equal shares."""
+    stubs = batch.stubs
+    leaving = stubs.patterns[stubs.pattern[src[0]]]
+    entering = stubs.patterns[stubs.pattern[dst[0]]]
+    doors = batch.doors(leaving, entering, src, dst)
+    best = int(doors.best[0])
+    if not doors.single.all() or (doors.best != best).any():
+        return None
+    ways: list[_Way] = []
+    for nth in range(best):
+        doors = batch.doors(leaving, entering, src, dst, nth) if nth else doors
+        first = leaving.ends[0][stubs.member[src], doors.leave]
+        last = entering.ends[1][stubs.member[dst], doors.enter]
+        way = _way(batch, sides, doors, first, last)
+        ways.append(way)
+        # Of more paths than are kept, which ones are depends on the pair.
+        beyond = way.count.max(initial=0) * best > MAX_PATHS
+        if beyond or not doors.single.all() or not way.like(ways[0]):
+            return None
+    return ways
+
+
+def _way(
+    batch: Batch, sides: tuple[_Side, _Side], doors: Doors, first: Ints, last: Ints
+) -> _Way:
+    away, home = sides
+    shape = home.strangers.shape[1], away.strangers.shape[1]
+    pieces: list[tuple[Piece, Floats]] = []
+    out = _in_host(batch, away, doors.leave.reshape(shape), pieces)
+    into = _in_host(batch, home, doors.enter.reshape(shape).T, pieces)
+    ends = zip(first.tolist(), last.tolist(), strict=True)
+    count = np.array([batch.count(one, other) for one, other in ends])
+    return _Way(first, last, np.minimum(out, into.T).ravel(), count, pieces)
 
 
 def _classes(batch: Batch, nodes: Ints) -> Ints:
@@ -131,26 +186,24 @@ def _strangers(
     return np.asarray(np.bincount(labels, minlength=count) - here[where[: len(nodes)]])
 
 
-def _doors(
-    batch: Batch, nodes: Ints, labels: Ints, door: Ints, many: Floats, out: bool,
-    pieces: list[tuple[Piece, Floats]],
-) -> Ints:  # fmt: skip
+def _in_host(
+    batch: Batch, side: _Side, door: Ints, pieces: list[tuple[Piece, Floats]]
+) -> Ints:
     """Adds the ways between nodes and doors, by the class beyond them; returns the narrowest of each two classes."""
-    pattern, width = (
-        batch.stubs.patterns[batch.stubs.pattern[nodes[0]]],
-        np.zeros(door.shape, dtype=np.int64),
-    )
-    for way in range((pattern.out if out else pattern.into).shape[1]):
+    pattern = batch.stubs.patterns[batch.stubs.pattern[side.nodes[0]]]
+    width = np.zeros(door.shape, dtype=np.int64)
+    for way in range((pattern.out if side.out else pattern.into).shape[1]):
         through = door == way
-        weight = (many * through[labels]).sum(axis=1)
+        weight = (side.strangers * through[side.labels]).sum(axis=1)
         at = np.flatnonzero(weight)
-        found: list[Piece] = []
-        narrow = batch.ways(pattern, nodes, at, np.full(len(at), way), found, out)
-        by_node = np.zeros(len(nodes))
+        parts: list[Piece] = []
+        gates = np.full(len(at), way)
+        narrow = batch.ways(pattern, side.nodes, at, gates, parts, side.out)
+        by_node = np.zeros(len(side.nodes))
         by_node[at] = weight[at]
-        pieces += [(piece, by_node[piece.pairs]) for piece in found]
+        pieces += [(piece, by_node[piece.pairs]) for piece in parts]
         by_class = np.zeros(len(door), dtype=np.int64)
-        by_class[labels[at]] = narrow
+        by_class[side.labels[at]] = narrow
         width += through * by_class[:, None]
     return width
 

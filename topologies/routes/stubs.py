@@ -49,6 +49,12 @@ class Pattern:
     away: Ints = field(init=False)
     home: Ints = field(init=False)
 
+    @property
+    def enters(self) -> Ints:
+        """Of every into row: 1 where it enters a CPU."""
+        entered = [self.kinds[door] == "cpu" for door in self.doors[1]]
+        return np.array(entered, dtype=np.int64)
+
     def survey(self) -> None:
         """Hops, CPUs and ways between every node and every door."""
         self.away = self._table(self.doors[0], out=True)
@@ -152,81 +158,125 @@ class Stubs:
 
 def find(nodes: Nodes, links: Links, src: Ints, dst: Ints) -> Stubs:
     """Patterns of all hosts; `src` and `dst` are the rows' ends as positions in `nodes`."""
-    numbers: dict[str, int] = {"": -1}
-    host = np.array(
-        [numbers.setdefault(name, len(numbers) - 1) for name in nodes.hosts],
-        dtype=np.int64,
-    )
-    outside = np.flatnonzero(host < 0)
-    of_nodes = _Grouped(host, len(numbers) - 1)
-    local = of_nodes.place
-    codes = {kind: at for at, kind in enumerate(dict.fromkeys(nodes.kinds))}
-    kind = np.array([codes[name] for name in nodes.kinds], dtype=np.int64)
-    rank = rank_of(links.kind)
-    a, b = host[src], host[dst]
-    inner, out, into = (_Grouped(np.where(mask, of, -1), len(numbers) - 1) for mask, of in (
-        (a == b, a), ((a >= 0) & (b < 0), a), ((b >= 0) & (a < 0), b),
-    ))  # fmt: skip
-    odd = set(a[(a >= 0) & (b >= 0) & (a != b)].tolist()) | set(
-        b[(a >= 0) & (b >= 0) & (a != b)].tolist()
-    )
-    odd |= set(np.where(a < 0, b, a)[((a < 0) != (b < 0)) & (rank < NETWORK)].tolist())
-    found: dict[bytes, Pattern] = {}
-    table = np.stack([local[src], local[dst], rank, links.count])
-    for number in range(len(numbers) - 1):
+    survey = _Survey.of(nodes, links, src, dst)
+    patterns: dict[bytes, Pattern] = {}
+    odd = survey.odd_hosts()
+    for number in range(survey.hosts):
         if number in odd:
             continue
-        at, rows, leave, enter = (
-            group.of(number) for group in (of_nodes, inner, out, into)
-        )
-        if max(len(leave), len(enter)) > MOST_DOORS:
+        if survey.doors(number) > MOST_DOORS:
             odd.add(number)
             continue
+        mark = survey.mark(number)
+        if mark not in patterns:
+            patterns[mark] = survey.pattern(number)
+        patterns[mark].hosts.append(number)
+    return survey.stubs(list(patterns.values()), bool(odd))
+
+
+@dataclass(frozen=True, eq=False)
+class _Survey:
+    """What tells hosts apart: kinds of their nodes, and their links within, out and in.
+
+    Attributes
+    ----------
+    host, kind : array per node
+        Numbers of its host (-1: outside every host) and of its kind.
+    src, dst : array per row
+        Nodes that it leaves and enters.
+    table : array (4, rows)
+        Places of both ends in their hosts, rank of the kind, physical links.
+    members, inner, out, into : _Grouped
+        By host: nodes, rows within, rows out and rows in.
+    """
+
+    nodes: Nodes
+    host: Ints
+    kind: Ints
+    src: Ints
+    dst: Ints
+    table: Ints
+    members: _Grouped
+    inner: _Grouped
+    out: _Grouped
+    into: _Grouped
+
+    @classmethod
+    def of(cls, nodes: Nodes, links: Links, src: Ints, dst: Ints) -> _Survey:
+        host = _numbers(nodes.hosts, {"": -1})
+        hosts = int(host.max(initial=-1)) + 1
+        members = _Grouped(host, hosts)
+        place = members.place
+        table = np.stack([place[src], place[dst], rank_of(links.kind), links.count])
+        a, b = host[src], host[dst]
+        inner = _Grouped(np.where(a == b, a, -1), hosts)
+        out = _Grouped(np.where((a >= 0) & (b < 0), a, -1), hosts)
+        into = _Grouped(np.where((b >= 0) & (a < 0), b, -1), hosts)
+        kind = _numbers(nodes.kinds, {})
+        return cls(nodes, host, kind, src, dst, table, members, inner, out, into)
+
+    @property
+    def hosts(self) -> int:
+        return int(self.host.max(initial=-1)) + 1
+
+    def odd_hosts(self) -> set[int]:
+        """Hosts that are no dead ends: joined to another host, or to a switch by more than a network link."""
+        a, b = self.host[self.src], self.host[self.dst]
+        across = (a >= 0) & (b >= 0) & (a != b)
+        inward = ((a < 0) != (b < 0)) & (self.table[2] < NETWORK)
+        ends = np.concatenate([a[across], b[across], np.maximum(a, b)[inward]])
+        return set(ends.tolist())
+
+    def doors(self, number: int) -> int:
+        """Rows out of a host or into it, whichever are more."""
+        return max(len(self.out.of(number)), len(self.into.of(number)))
+
+    def mark(self, number: int) -> bytes:
+        """The same for hosts that are alike, and for no others."""
         parts = (
-            kind[at],
-            table[:, rows],
-            table[:, leave][[0, 2, 3]],
-            table[:, enter][[1, 2, 3]],
+            self.kind[self.members.of(number)],
+            self.table[:, self.inner.of(number)],
+            self.table[:, self.out.of(number)][[0, 2, 3]],
+            self.table[:, self.into.of(number)][[1, 2, 3]],
         )
-        mark = b"|".join(part.tobytes() for part in parts)
-        if mark not in found:
-            ends = list(zip(*table[:2, rows].tolist(), strict=True))
-            doors = table[0, leave].tolist(), table[1, enter].tolist()
-            widths = table[3, leave].tolist(), table[3, enter].tolist()
-            kinds = [nodes.kinds[node] for node in at.tolist()]
-            found[mark] = Pattern(
-                kinds, ends, doors, table[3, rows].tolist(), widths, []
+        return b"|".join(part.tobytes() for part in parts)
+
+    def pattern(self, number: int) -> Pattern:
+        """The pattern of a host, as yet without any host."""
+        inner = self.table[:, self.inner.of(number)].tolist()
+        out = self.table[:, self.out.of(number)].tolist()
+        into = self.table[:, self.into.of(number)].tolist()
+        kinds = [self.nodes.kinds[at] for at in self.members.of(number).tolist()]
+        ends = list(zip(inner[0], inner[1], strict=True))
+        return Pattern(kinds, ends, (out[0], into[1]), inner[3], (out[3], into[3]), [])
+
+    def stubs(self, patterns: list[Pattern], odd: bool) -> Stubs:
+        """All nodes by their pattern, which gets its rows."""
+        size = len(self.host)
+        pattern, member = np.full(size, -1), np.full(size, -1)
+        place = np.cumsum(self.host < 0) - 1
+        transit = FAR
+        for number, one in enumerate(patterns):
+            one.nodes, one.rows = (
+                self.members.rows(one.hosts),
+                self.inner.rows(one.hosts),
             )
-        found[mark].hosts.append(number)
-    place = np.cumsum(host < 0) - 1
-    return _numbered(
-        list(found.values()),
-        (of_nodes, inner, out, into),
-        local,
-        outside,
-        place,
-        src,
-        dst,
-        bool(odd),
-    )
+            one.out, one.into = self.out.rows(one.hosts), self.into.rows(one.hosts)
+            one.ends = place[self.dst[one.out]], place[self.src[one.into]]
+            one.survey()
+            pattern[one.nodes] = number
+            member[one.nodes] = np.arange(len(one.hosts))[:, None]
+            transit = min(transit, _transit(one))
+        outside = np.flatnonzero(self.host < 0)
+        local = self.members.place
+        return Stubs(patterns, pattern, member, local, outside, 0 if odd else transit)
 
 
-def _numbered(
-    patterns: list[Pattern], groups: tuple[_Grouped, ...], local: Ints, outside: Ints, place: Ints, src: Ints,
-    dst: Ints, odd: bool,
-) -> Stubs:  # fmt: skip
-    pattern, member = np.full(len(local), -1), np.full(len(local), -1)
-    transit = FAR
-    for number, one in enumerate(patterns):
-        one.nodes, one.rows, one.out, one.into = (
-            np.stack([group.of(at) for at in one.hosts]) for group in groups
-        )
-        one.ends = place[dst[one.out]], place[src[one.into]]
-        one.survey()
-        pattern[one.nodes] = number
-        member[one.nodes] = np.arange(len(one.hosts))[:, None]
-        transit = min(transit, _transit(one))
-    return Stubs(patterns, pattern, member, local, outside, 0 if odd else transit)
+def _numbers(texts: tuple[str, ...], numbers: dict[str, int]) -> Ints:
+    """A number for each text by first appearance, from 0; `numbers` has those that are given."""
+    first = len(numbers)
+    each = [numbers.setdefault(text, len(numbers) - first) for text in texts]
+    return np.array(each, dtype=np.int64)
 
 
 def _transit(pattern: Pattern) -> int:
@@ -256,3 +306,7 @@ class _Grouped:
 
     def of(self, number: int) -> Ints:
         return self._order[self._starts[number] : self._starts[number + 1]]
+
+    def rows(self, numbers: list[int]) -> Ints:
+        """Positions of several groups of one size, a line each."""
+        return np.stack([self.of(number) for number in numbers])
