@@ -9,11 +9,9 @@ their error is printed at the end.
 from __future__ import annotations
 
 import argparse
-import csv
 import math
 import statistics
 from collections import Counter, defaultdict
-from collections.abc import Iterable
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -27,6 +25,7 @@ from sim.costs.tables import Kriged, Row, read_rows
 from sim.graph.kernel import Kernel
 from validation.fit.full_clock import HALVES, at_full_clock, of_trace, offset
 from validation.fit.kernels import adamw_launches, fit_gemm, fit_terms
+from validation.formats.kernel_tables import write_rows
 from validation.formats.kineto_kernels import Call, read_adamw_launches, read_calls
 from validation.formats.micro_rows import FITTED, in_situ, kept_apart, micro_rows
 
@@ -109,40 +108,6 @@ def merge(traces: list[Row], micro: list[Row]) -> list[Row]:
             row.kernel.bytes,
         ),
     )
-
-
-def write_rows(path: Path, rows: Iterable[Row]) -> None:
-    with path.open("w", newline="") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(
-            [
-                "kind",
-                "layout",
-                "dtype",
-                "shape",
-                "bytes",
-                "seconds",
-                "noise",
-                "count",
-                "source",
-            ]
-        )
-        for row in rows:
-            k = row.kernel
-            shape = "x".join(map(str, k.shape))
-            writer.writerow(
-                [
-                    k.kind,
-                    k.layout,
-                    k.dtype,
-                    shape,
-                    f"{k.bytes:.0f}" if k.bytes else "",
-                    f"{row.duration:.4g}",
-                    row.noise,
-                    row.count,
-                    row.source,
-                ]
-            )
 
 
 def write_fitted(

@@ -157,17 +157,16 @@ class _Tiles:
 
 def fit_gemm_model(rows: list[Row], gpu: Gpu) -> Callable[[Kernel], float]:
     """The wave model with constants fitted to `rows`."""
-    model = gemm.TileModel(**fit_gemm(rows, gpu))
+    return tile_time(gemm.TileModel(**fit_gemm(rows, gpu)), gpu)
+
+
+def tile_time(model: gemm.TileModel, gpu: Gpu) -> Callable[[Kernel], float]:
+    """Seconds of products on a GPU by a wave model."""
 
     def time(kernel: Kernel) -> float:
         m, n, k = kernel.shape
-        return model.time(
-            (m, n, k),
-            gpu.sms,
-            gpu.roofline.peak_of(kernel.dtype),
-            gpu.bandwidth,
-            work(kernel)[1],
-        )
+        peak = gpu.roofline.peak_of(kernel.dtype)
+        return model.time((m, n, k), gpu.sms, peak, gpu.bandwidth, work(kernel)[1])
 
     return time
 

@@ -22,13 +22,13 @@ from sim.costs.kinds import work
 from sim.costs.tables import Kriged, Row
 from sim.costs.terms import GEMM_AXES, LINEAR, linear
 from sim.graph.kernel import Kernel
-from validation.fit.kernels import fit_terms
+from validation.fit.kernels import fit_terms, tile_time
+from validation.formats.kernel_tables import by_kernel, write_rows
 from validation.formats.published_kernels import (
     LAUNCH,
     Published,
     published,
     rows_of,
-    write_rows,
 )
 
 # Noise of one published time, relative (guess: neighbouring shapes of the grids scatter by about 5 %).
@@ -134,7 +134,7 @@ def fit(rows: Sequence[Published], gpu: Gpu) -> Fit:
     model = TileModel(**best)
     kept = Kriged(
         [r for r, o in zip(net, out, strict=True) if not o],
-        _time(model, gpu),
+        tile_time(model, gpu),
         GEMM_AXES,
         LENGTH,
         spread,
@@ -160,20 +160,6 @@ def fit(rows: Sequence[Published], gpu: Gpu) -> Fit:
         errors[0],
         errors[1],
     )
-
-
-def _time(model: TileModel, gpu: Gpu) -> Callable[[Kernel], float]:
-    def time(kernel: Kernel) -> float:
-        m, n, k = kernel.shape
-        return model.time(
-            (m, n, k),
-            gpu.sms,
-            gpu.roofline.peak_of(kernel.dtype),
-            gpu.bandwidth,
-            work(kernel)[1],
-        )
-
-    return time
 
 
 def _search(
@@ -222,7 +208,7 @@ def sustained(
         burst = BURSTS.get(name, name)
         for dtype, mine in rows_of(gpu, "gemm", source, rows).items():
             fitted = fits[burst, {"fp16": "bf16"}.get(dtype, dtype)]
-            time = _time(TileModel(**fitted.constants), load(burst))
+            time = tile_time(TileModel(**fitted.constants), load(burst))
             ratios = []
             for row in mine:
                 kernel = Kernel("gemm", row.kernel.shape, fitted.dtype, "nt")
@@ -339,7 +325,7 @@ def main() -> None:
         )
         table = [row for f in mine if helps(f) for row in f.rows] + others
         if table:
-            write_rows(HARDWARE / f"{gpu}-published.csv", table)
+            write_rows(HARDWARE / f"{gpu}-published.csv", sorted(table, key=by_kernel))
     print(
         "\nsustained:",
         {

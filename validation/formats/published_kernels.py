@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sim.costs.gpu import HARDWARE
-from sim.costs.tables import Row
 from sim.graph.kernel import Kernel
 
 # Start of a GEMM as steps see it (floor of the H200's fit to traces), s; what a serving stack's call takes beyond it is
@@ -155,46 +154,3 @@ def rows_of(
         if (row.gpu, row.kernel.kind, row.source) == (gpu, kind, source):
             found.setdefault(row.kernel.dtype, []).append(row)
     return found
-
-
-def write_rows(path: Path, rows: Iterable[Row]) -> None:
-    """A table as `sim.costs.tables.read_rows` reads it."""
-    with path.open("w", newline="") as file:
-        write = csv.writer(file, lineterminator="\n")
-        write.writerow(
-            [
-                "kind",
-                "layout",
-                "dtype",
-                "shape",
-                "bytes",
-                "seconds",
-                "noise",
-                "count",
-                "source",
-            ]
-        )
-        for row in sorted(
-            rows,
-            key=lambda r: (
-                r.kernel.kind,
-                r.kernel.dtype,
-                r.kernel.layout,
-                r.kernel.shape,
-            ),
-        ):
-            k = row.kernel
-            shape = "x".join(map(str, k.shape))
-            write.writerow(
-                [
-                    k.kind,
-                    k.layout,
-                    k.dtype,
-                    shape,
-                    "",
-                    f"{row.duration:.4g}",
-                    row.noise,
-                    row.count,
-                    row.source,
-                ]
-            )
