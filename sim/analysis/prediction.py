@@ -6,21 +6,19 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    import numpy as np
+import numpy as np
 
-    from sim.analysis.allocations import Allocations
-    from sim.analysis.critical_path import CriticalPath
-    from sim.analysis.kernels import KernelUse
-    from sim.analysis.timeline import Timeline
-    from sim.analysis.uncertainty import Uncertainty
-    from sim.costs import Gpu
-    from sim.engine.traffic import Traffic
-    from sim.spec.sections import Scenario
-    from topologies.fabric import Fabric
-
+from sim.analysis.allocations import Allocations
+from sim.analysis.critical_path import CriticalPath
+from sim.analysis.kernels import KernelUse
+from sim.analysis.timeline import Timeline
+from sim.analysis.uncertainty import Uncertainty
+from sim.costs import Gpu
+from sim.engine.traffic import Traffic
+from sim.spec.sections import Scenario
+from topologies.fabric import Fabric
 
 # Reserved over allocated memory of PyTorch's caching allocator at its peak: the median over ranks of the training runs
 # in validation/cases/h200 that allocate more than 1 GB (1.00 to 1.46; measured on one machine, other models differ).

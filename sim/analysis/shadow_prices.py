@@ -13,20 +13,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from sim.analysis.step_time import step_time
+from sim.collectives.plan import Plan
 from sim.engine.engine import execute
 from sim.engine.execution import Run
 from sim.planning.planned import Planned, on_links
+from topologies.core.links import Links
 from topologies.edit.overrides import with_overrides
-
-if TYPE_CHECKING:
-    from sim.collectives.plan import Plan
-    from topologies.core.links import Links
-    from topologies.fabric import Fabric
+from topologies.fabric import Fabric
 
 MORE = 0.01
 EQUAL = 1e-6  # relative: links that differ by less are equally tight

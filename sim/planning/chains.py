@@ -4,17 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from sim.collectives.plan import Plan
 from sim.engine.engine import execute
+from sim.engine.execution import Timed
+from sim.graph.kernel import Kernel
 from sim.graph.opgraph import KERNEL, Chain
-
-if TYPE_CHECKING:
-    from sim.collectives.plan import Plan
-    from sim.engine.execution import Timed
-    from sim.graph.kernel import Kernel
 
 
 @dataclass(frozen=True, eq=False)

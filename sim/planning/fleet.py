@@ -5,16 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from sim.costs import Gpu
 from sim.costs.changed import AS_MODEL, Speed, changed
 from sim.graph.opgraph import Chain, OpGraph
-
-if TYPE_CHECKING:
-    from sim.costs import Gpu
-    from topologies.fabric import Fabric
+from topologies.fabric import Fabric
 
 
 @dataclass(frozen=True)

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from sim.costs.changed import Speed
+from sim.planning.fleet import Fleet
+from sim.spec.sections import Faults
+from topologies.fabric import Fabric
 from workloads.lowered import Unlike
-
-if TYPE_CHECKING:
-    from sim.costs.changed import Speed
-    from sim.planning.fleet import Fleet
-    from sim.spec.sections import Faults
-    from topologies.fabric import Fabric
 
 CHANGED = "cluster.set: "  # how the source of a link begins that a what-if has changed (topologies.edit.overrides)
 

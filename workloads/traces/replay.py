@@ -11,6 +11,7 @@ import numpy as np
 
 from sim.graph.kernel import Kernel
 from sim.graph.opgraph import COMM, KERNEL, SYNC, Comm, OpGraph, Program
+from workloads.lowered import Layout, Lowered
 from workloads.traces.dependencies import connect
 from workloads.traces.draft import Draft, Node, draft_of
 from workloads.traces.kernels import kernel_of
@@ -108,12 +109,12 @@ def assemble(recordings: Sequence[Recording]) -> Job:
 
 @dataclass(frozen=True)
 class Replay:
-    """A graph with what the engine needs beside it.
+    """A recorded run, lowered, with what the engine needs beside it.
 
     Attributes
     ----------
-    graph : OpGraph
-        One program per rank that is played.
+    lowered : Lowered
+        One program per rank that is played; memory and parameters are not recorded.
     duration : np.ndarray
         Seconds of every kernel of the graph.
     meetings : tuple of Meeting
@@ -124,12 +125,16 @@ class Replay:
         What it was made from.
     """
 
-    graph: OpGraph
+    lowered: Lowered
     duration: np.ndarray
     meetings: tuple[Meeting, ...]
     programs: tuple[tuple[Node, ...], ...]
     job: Job
     draft: Draft
+
+    @property
+    def graph(self) -> OpGraph:
+        return self.lowered.graph
 
 
 def graph_of(job: Job, draft: Draft) -> Replay:
@@ -168,8 +173,9 @@ def graph_of(job: Job, draft: Draft) -> Replay:
     graph = OpGraph(
         tuple(programs), tuple(kernels), comms, names, phases, represents, draft.queue
     )
+    layout = Layout(draft.world, 1, 1)  # axes are those of the communications
     return Replay(
-        graph,
+        Lowered(graph, {}, {}, 0, layout),
         np.array(durations),
         tuple(meetings),
         tuple(map(tuple, draft.programs.values())),
