@@ -7,7 +7,7 @@ Embeddings, learned positions, the head, norms and biases go by AdamW.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from dataclasses import dataclass
 
 from sim.graph.kernel import Kernel
 from workloads.torch.functional import launch_gemm
@@ -21,7 +21,8 @@ TABLES = (
 BF16 = 2
 
 
-class Matrices(NamedTuple):
+@dataclass(frozen=True)
+class Matrices:
     """Hidden matrices of one shape."""
 
     count: int

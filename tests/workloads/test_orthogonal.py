@@ -12,7 +12,7 @@ from sim.analysis.prediction import Prediction
 from sim.errors import InputError
 from sim.predict import plan, predict
 from sim.spec.load import parse_scenario
-from workloads.orthogonal import hidden, products
+from workloads.orthogonal import Matrices, hidden, products
 
 MODEL = {
     "kind": "transformer", "hidden": 512, "layers": 2, "heads": 8, "ffn": 1024, "vocab": 1024,
@@ -49,8 +49,8 @@ def test_products_work_on_the_shorter_side(rows: int, columns: int) -> None:
 def test_tables_of_words_and_biases_go_by_adamw(name: str) -> None:
     """Only hidden matrices are made orthogonal; experts of one parameter each for itself."""
     assert hidden(name, (64, 64)) is None and hidden("weight", (64,)) is None
-    assert hidden("linear_fc1", (64, 32)) == (1, 64, 32)
-    assert hidden("experts.linear_fc1", (8, 64, 32)) == (8, 64, 32)
+    assert hidden("linear_fc1", (64, 32)) == Matrices(1, 64, 32)
+    assert hidden("experts.linear_fc1", (8, 64, 32)) == Matrices(8, 64, 32)
 
 
 @pytest.mark.parametrize("framework", ["pytorch-eager", "megatron"])

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable
+from functools import partial
 
 from sim.errors import InputError, Mistake, unknown
 from sim.units import parse_bytes
@@ -78,12 +79,7 @@ def apply(
     for families in changes.fused:
         fuse(draft, families)
     for name, factor in changes.kernels.items():
-        scale(
-            draft,
-            lambda node, name=name, factor=factor: (
-                factor if node.family == name else 1.0
-            ),
-        )  # type: ignore[misc]
+        scale(draft, partial(_of_family, name, factor))
         if name == "communication":
             _scale_communication(draft, factor)
         draft.changes.append(f"{name} kernels take {factor:g} of their time")
@@ -93,6 +89,10 @@ def apply(
         for node in _every(draft):
             node.host *= factor
         draft.changes.append(f"host time x {factor:g}")
+
+
+def _of_family(name: str, factor: float, node: Node) -> float:
+    return factor if node.family == name else 1.0
 
 
 def _every(draft: Draft) -> Iterable[Node]:
