@@ -116,39 +116,26 @@ def read(path: str | Path, op: str = "", cluster: str = "") -> list[Row]:
 def _rows(
     run: Run, found: Sequence[tuple[int, int, str, float]], path: Path, cluster: str
 ) -> Iterator[Row]:
-    per_host = run.ranks // max(1, run.hosts)
     where = f"{path.name}:{found[0][0]}"
     try:
         wanted, ignored = settings_of(run.env, run.op, run.version, where)
     except Unpredictable as error:
-        raise InputError(
-            Mistake(where, "NCCL", str(error), "settings that [nccl] can say")
-        ) from None
+        expected = "settings that [nccl] can say"
+        raise InputError(Mistake(where, "NCCL", str(error), expected)) from None
+    place: dict[str, Any] = {
+        "cluster": cluster,
+        "hosts": run.hosts if run.hosts > 1 else None,
+        "per_host": run.ranks // max(1, run.hosts),
+    }
     position: dict[str, int] = {}
     for line, size, side, time in found:
         if size <= 0 or (side == "in_place" and run.op not in DIFFERS):
             continue
         name = run.op + (IN_PLACE if side == "in_place" else "")
         position[name] = position.get(name, -1) + 1
-        row = Row(
-            "nccl-tests",
-            name,
-            run.ranks,
-            size,
-            time,
-            time,
-            position[name] % 2 == 1,
-            f"{path.name}:{line}",
-        )
-        hosts = run.hosts if run.hosts > 1 else None
-        yield replace(
-            row,
-            wanted=wanted,
-            ignored=ignored,
-            cluster=cluster,
-            hosts=hosts,
-            per_host=per_host,
-        )
+        held_out, at = position[name] % 2 == 1, f"{path.name}:{line}"
+        row = Row("nccl-tests", name, run.ranks, size, time, time, held_out, at)
+        yield replace(row, wanted=wanted, ignored=ignored, **place)
 
 
 def _named(text: str) -> str:

@@ -292,6 +292,7 @@ def _machines() -> str:
 
 LIKE_LLAMA = {"gated": True, "activation": "silu", "norm": "rms", "positions": "rope"}
 LIKE_GPT = {"gated": False, "activation": "gelu", "norm": "layer", "positions": "rope"}
+LOOKS_LIKE_EXPERTS = r"moe|expert|x\d+b|-a\d+b|_a\d+b"
 EXPERTS = r"(\d+) experts,? top[- ]?(\d+)(?:,? moe_ffn (\d+))?"  # as the notes of a row have it
 
 
@@ -310,29 +311,22 @@ def family_of(row: Mapping[str, str]) -> tuple[Mapping[str, Any], str]:
     for family in families():
         if re.search(family.name, model, re.IGNORECASE):
             return family.keys, ""
-    plain = (
-        row.get("ffn", "").strip() in ("", str(4 * int(row["hidden"])))
-        if row.get("hidden", "").isdigit()
-        else False
-    )
-    said = re.search(EXPERTS, notes, re.IGNORECASE)
-    if not said and re.search(
-        r"moe|expert|x\d+b|-a\d+b|_a\d+b", f"{model} {notes}", re.IGNORECASE
-    ):
-        raise InputError(
-            Mistake(
-                row.get("id", ""),
-                "model",
-                f'"{model}"',
-                "its experts, in the notes or a [[family]]",
-            )
-        )
-    keys: dict[str, Any] = dict(LIKE_GPT if plain and not said else LIKE_LLAMA)
-    if said:
-        keys |= {"experts": int(said[1]), "experts_per_token": int(said[2])} | (
-            {"moe_ffn": int(said[3])} if said[3] else {}
-        )
-    return (
-        keys,
-        f"family of {model or 'no name'} assumed: {'GPT' if plain and not said else 'Llama'}",
-    )
+    assumed = f"family of {model or 'no name'} assumed"
+    experts = re.search(EXPERTS, notes, re.IGNORECASE)
+    if experts:
+        keys = LIKE_LLAMA | {"experts": int(experts[1])}
+        keys |= {"experts_per_token": int(experts[2])}
+        keys |= {"moe_ffn": int(experts[3])} if experts[3] else {}
+        return keys, f"{assumed}: Llama"
+    if re.search(LOOKS_LIKE_EXPERTS, f"{model} {notes}", re.IGNORECASE):
+        expected = "its experts, in the notes or a [[family]]"
+        raise InputError(Mistake(row.get("id", ""), "model", f'"{model}"', expected))
+    if _is_plain(row):
+        return dict(LIKE_GPT), f"{assumed}: GPT"
+    return dict(LIKE_LLAMA), f"{assumed}: Llama"
+
+
+def _is_plain(row: Mapping[str, str]) -> bool:
+    """Whether the inner width is four times the outer one, or not said."""
+    hidden, inner = row.get("hidden", ""), row.get("ffn", "").strip()
+    return hidden.isdigit() and inner in ("", str(4 * int(hidden)))

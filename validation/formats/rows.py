@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import statistics
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -153,28 +153,24 @@ def paired(rows: list[Row]) -> list[Row]:
     """
     runs: dict[tuple[str, str], dict[str, list[Row]]] = {}
     for row in rows:
-        if (
-            (match := JOB_LABEL.fullmatch(row.label))
-            and match["how"] != ALONE
-            and not row.error
-        ):
-            runs.setdefault((match["how"], match["cluster"]), {}).setdefault(
-                match["hosts"], []
-            ).append(row)
-    beside: dict[int, tuple[Row, ...]] = {}
-    for by_hosts in runs.values():
-        for hosts, mine in by_hosts.items():
-            for at, row in enumerate(mine):
-                others = [
-                    its
-                    for name, its in by_hosts.items()
-                    if not set(hosts_of(name)) & set(hosts_of(hosts))
-                ]
-                beside[id(row)] = tuple(its[min(at, len(its) - 1)] for its in others)
+        match = JOB_LABEL.fullmatch(row.label)
+        if match and match["how"] != ALONE and not row.error:
+            run = runs.setdefault((match["how"], match["cluster"]), {})
+            run.setdefault(match["hosts"], []).append(row)
+    beside = {key: others for run in runs.values() for key, others in _beside(run)}
     return [
         replace(row, beside=beside[id(row)]) if beside.get(id(row)) else row
         for row in rows
     ]
+
+
+def _beside(run: Mapping[str, list[Row]]) -> Iterator[tuple[int, tuple[Row, ...]]]:
+    """What ran beside each row of a run (by `id`), on other hosts than its own."""
+    for hosts, mine in run.items():
+        own = set(hosts_of(hosts))
+        others = [rows for name, rows in run.items() if not own & set(hosts_of(name))]
+        for at, row in enumerate(mine):
+            yield id(row), tuple(rows[min(at, len(rows) - 1)] for rows in others)
 
 
 def hosts_of(text: str) -> list[int]:

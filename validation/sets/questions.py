@@ -222,24 +222,18 @@ def _collectives(name: str, fabric: Any) -> Iterator[Answer]:
     for op, seconds in machine.of(fabric).tables.get("host", {}).items():
         yield Answer(f"{name}: calls of {op} in a row", "collectives", float(seconds))
     gpus = fabric.gpus[: 2 * EIGHT]
-    asked: list[tuple[str, float, dict[str, str]]] = [
-        (op, size, {}) for op in OPS for size in SIZES
-    ]
-    asked += [
-        (op, size, forced) for op, forced in (*FORCED, *BACKENDS) for size in SIZES
-    ]
-    for op, size, forced in asked if len(gpus) > 1 else ():
+    ordinary: list[tuple[str, dict[str, str]]] = [(op, {}) for op in OPS]
+    asked = [*ordinary, *FORCED, *BACKENDS] if len(gpus) > 1 else []
+    for op, forced in asked:
         ranks = (gpus[0], gpus[-1]) if op in ("sendrecv", "put") else gpus
         told = " ".join((op, *forced.values()))
-        try:
-            plan = plan_collective(op, size, ranks, fabric, nccl_of(forced))
-        except InputError:  # what NCCL refuses there
-            continue
-        yield Answer(
-            f"{name}: {told} of {size:g} B",
-            "collectives",
-            plan.duration(fabric.links.bandwidth),
-        )
+        for size in SIZES:
+            try:
+                plan = plan_collective(op, size, ranks, fabric, nccl_of(forced))
+            except InputError:  # what NCCL refuses there
+                continue
+            time = plan.duration(fabric.links.bandwidth)
+            yield Answer(f"{name}: {told} of {size:g} B", "collectives", time)
 
 
 def of_interference() -> Iterator[Answer]:

@@ -67,33 +67,31 @@ def _write(
     """One row of all ranks, as the sets of validation have them."""
     if session.rank != 0:
         return
-    plain = {k: v for k, v in case.items() if not k.startswith("_")}
     row: dict[str, Any] = {
         "id": case["id"],
         "label": session.label,
         "world": session.world,
-        "case": plain,
+        "case": {k: v for k, v in case.items() if not k.startswith("_")},
     }
-    row |= (
-        {"env": case["_env"]} if case.get("_env") and session.label == "default" else {}
-    )
-    failed = {
-        str(rank): one["error"] for rank, one in enumerate(found) if "error" in one
-    }
+    if case.get("_env") and session.label == "default":
+        row["env"] = case["_env"]
+    failed = {rank: one["error"] for rank, one in enumerate(found) if "error" in one}
     if failed:
-        row["error"] = next(iter(failed.values()))
-        row["failed_ranks"] = sorted(map(int, failed))
+        row |= {"error": next(iter(failed.values())), "failed_ranks": sorted(failed)}
         session.skip(str(case["id"]), row["error"])
     else:
-        row |= {
-            f"{key}_by_rank": {
-                str(r): one[key] for r, one in enumerate(found) if key in one
-            }
-            for key in KEPT
-        }
-        row["cpu_step_s_rank0"] = row.pop("cpu_step_s_by_rank").get("0", [])
-        row |= {k: v for k, v in found[0].items() if k not in KEPT}
+        row |= _by_rank(found)
     session.emit("training", **row)
+
+
+def _by_rank(found: list[dict[str, Any]]) -> dict[str, Any]:
+    """Times and memory of all ranks, and what the first says for all."""
+    row: dict[str, Any] = {}
+    for key in KEPT:
+        values = {str(r): one[key] for r, one in enumerate(found) if key in one}
+        row[f"{key}_by_rank"] = values
+    row["cpu_step_s_rank0"] = row.pop("cpu_step_s_by_rank").get("0", [])
+    return row | {k: v for k, v in found[0].items() if k not in KEPT}
 
 
 def _run(session: GroupSession, case: dict[str, Any]) -> dict[str, Any]:
