@@ -25,13 +25,13 @@ BF16 = 2
 class Matrices:
     """Hidden matrices of one shape."""
 
-    count: int
+    number: int
     rows: int
     columns: int
 
     @property
     def elements(self) -> int:
-        return self.count * self.rows * self.columns
+        return self.number * self.rows * self.columns
 
 
 def hidden(name: str, shape: Sequence[int]) -> Matrices | None:
@@ -54,7 +54,7 @@ def products(rows: int, columns: int) -> Iterable[tuple[tuple[int, int, int], st
 
 def orthogonalize(t: Tape, matrices: Matrices, iterations: int) -> None:
     """Newton-Schulz iterations of each matrix, one after the other; sums are in the products' epilogues (addmm)."""
-    for _ in range(matrices.count):
+    for _ in range(matrices.number):
         for _ in range(iterations):
             for (m, n, k), layout in products(matrices.rows, matrices.columns):
                 t.cpu("elementwise_nograd")

@@ -201,4 +201,5 @@ class Kriged:
 
     def leave_one_out(self) -> np.ndarray:
         """Log errors (predicted over measured) of each row when it is left out (closed form)."""
-        return -self.alpha / np.diag(self.inverse)
+        errors: np.ndarray = -self.alpha / np.diag(self.inverse)
+        return errors

@@ -167,6 +167,6 @@ def max_min_rates(
     bandwidth: np.ndarray,
 ) -> list[float]:
     """The same from lists, one entry per activity: `rates` without what holds them."""
-    return rates(
-        Incidence.of(links, usage), np.array(caps, dtype=np.float64), bandwidth
-    )[0].tolist()  # type: ignore[no-any-return]
+    limits = np.array(caps, dtype=np.float64)
+    result, _ = rates(Incidence.of(links, usage), limits, bandwidth)
+    return list(map(float, result))

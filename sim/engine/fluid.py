@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import simpy
-from simpy.core import EventPriority
+from simpy.events import EventPriority
 
 from sim.engine.fair_share import max_min_rates
 from sim.engine.sharing import Sharing

@@ -106,4 +106,5 @@ def means(moments: Floats, level: Floats, edges: Floats) -> Floats:
         [[min(edges[0], moments[0])], moments, [max(edges[-1], moments[-1])]]
     )
     area = np.concatenate([[0.0, 0.0], np.cumsum(level * np.diff(times[1:]))])
-    return np.diff(np.interp(edges, times, area)) / np.diff(edges)
+    averages: Floats = np.diff(np.interp(edges, times, area)) / np.diff(edges)
+    return averages

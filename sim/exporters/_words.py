@@ -39,7 +39,7 @@ def path_part(part: Mapping[str, Any]) -> str:
             if word
         )
     if part["kind"] == "io":
-        return part["family"]
+        return str(part["family"])
     return (
         part["kind"]
         if part["kind"] == part["family"]

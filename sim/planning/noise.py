@@ -26,7 +26,7 @@ from sim.errors import InputError, Mistake
 from sim.graph.opgraph import COMM, KERNEL, Chain, OpGraph, Program
 
 if TYPE_CHECKING:
-    from sim.spec.sections import Faults
+    from sim.spec.faults import Faults
 
 NAMES = ("kernel", "gpu", "launch", "host", "latency", "link")
 MOST = 10.0  # relative standard deviation: beyond, a few draws in a million decide the mean
@@ -228,7 +228,9 @@ def _of_kernels(
     relative = jitter.kernel / np.sqrt(weight[program.payload[at]])
     sigma = np.sqrt(np.log1p(relative**2))
     factors[at] = np.exp(sigma * draw.standard_normal(len(at)) - sigma**2 / 2)
-    return factors * _lognormal(draw.standard_normal(1), jitter.gpu)
+    of_gpu: np.ndarray = _lognormal(draw.standard_normal(1), jitter.gpu)
+    noisy: np.ndarray = factors * of_gpu
+    return noisy
 
 
 def _of_the_slowest(

@@ -8,7 +8,7 @@ import numpy as np
 
 from sim.costs.changed import Speed
 from sim.planning.fleet import Fleet
-from sim.spec.sections import Faults
+from sim.spec.faults import Faults
 from topologies.fabric import Fabric
 from workloads.lowered import Unlike
 

@@ -15,6 +15,7 @@ from sim import files, strict
 from sim.errors import InputError, Mistake, did_you_mean
 from sim.spec import jobs
 from sim.spec.arguments import with_arguments
+from sim.spec.faults import Faults
 from sim.spec.lookup import (
     cluster_of,
     job_mistakes,
@@ -35,7 +36,6 @@ from sim.spec.sections import (
     Checkpoint,
     Cluster,
     Dataload,
-    Faults,
     Measured,
     Megatron,
     Model,

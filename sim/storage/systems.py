@@ -264,7 +264,7 @@ def table_of(system: System, threads: int = THREADS) -> list[dict[str, Any]]:
         row: dict[str, Any] = {"request": size, "threads": threads}
         for op in ("read", "write"):
             for how in ("sequential", "random"):
-                rate = system.throughput(size, threads, op, how == "random")  # type: ignore[arg-type]
+                rate = system.throughput(size, threads, op, how == "random")
                 row[f"{op}_{how}"] = rate if rate != float("inf") else None
         row["random_iops"] = row["read_random"] / size
         rows.append(row)

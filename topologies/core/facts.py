@@ -32,7 +32,7 @@ def _positive(value: object, where: str, key: str) -> float:
 def _switch(value: object, where: str, key: str) -> float:
     if value not in (0, 1):
         raise InputError(Mistake(where, key, repr(value), "0 (no) or 1 (yes)"))
-    return float(value)  # type: ignore[arg-type]
+    return float(value)
 
 
 def _share(value: object, where: str, key: str) -> float:

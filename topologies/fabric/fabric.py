@@ -301,7 +301,7 @@ class Fabric:
         for row in range(len(self.links)):
             edge = {key: column[row] for key, column in columns.items()}
             graph.add_edge(edge.pop("src"), edge.pop("dst"), link=row, **edge)
-        return nx.freeze(graph)  # type: ignore[no-any-return]
+        return nx.freeze(graph)
 
     @classmethod
     def from_graph(

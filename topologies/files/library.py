@@ -8,6 +8,7 @@ from pathlib import Path
 
 from topologies.fabric import Fabric
 from topologies.files import clusterfile
+from topologies.files.bundled import cluster_names
 
 
 @dataclass
@@ -30,10 +31,7 @@ class Library:
 
     def read(self, name_or_file: str | Path, hosts: int | None = None) -> Fabric:
         """As `topologies.files.clusterfile.read`."""
-        if (
-            isinstance(name_or_file, Path)
-            or name_or_file not in clusterfile.cluster_names()
-        ):
+        if isinstance(name_or_file, Path) or name_or_file not in cluster_names():
             return clusterfile.read(name_or_file, hosts)
         key = name_or_file, hosts
         if key not in self.clusters:

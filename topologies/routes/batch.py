@@ -63,7 +63,8 @@ def _plain(cost: Ints, least: Ints) -> Bools:
     Where there are ways with a CPU and without, the router chooses: it may prefer a longer one.
     """
     by_cpu = np.where(cost // _COST < FAR, cost % _COST > 0, True).all(axis=1)
-    return (least % _COST == 0) | by_cpu
+    plain: Bools = (least % _COST == 0) | by_cpu
+    return plain
 
 
 class Batch:
@@ -260,7 +261,8 @@ class Batch:
         """Whether no way through a third host is as short."""
         hops = least // _COST
         around = away[0].min(axis=1) + home[0].min(axis=1) + 2 + self.stubs.transit
-        return (hops < around) & (hops < FAR)
+        direct: Bools = (hops < around) & (hops < FAR)
+        return direct
 
     def ways(
         self,

@@ -41,15 +41,15 @@ class Router:
 
     @cached_property
     def _src(self) -> list[int]:
-        return self.ends[0].tolist()
+        return list(self.ends[0].tolist())
 
     @cached_property
     def _dst(self) -> list[int]:
-        return self.ends[1].tolist()
+        return list(self.ends[1].tolist())
 
     @cached_property
     def _rank(self) -> list[int]:
-        return rank_of(self._links.kind).tolist()
+        return list(rank_of(self._links.kind).tolist())
 
     @cached_property
     def _leaving(self) -> list[list[int]]:

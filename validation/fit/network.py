@@ -100,7 +100,8 @@ def fit(rows: Sequence[Row], fixed: dict[str, float] | None = None) -> NetworkFi
 
     def residuals(x: np.ndarray) -> np.ndarray:
         facts = (fixed or {}) | dict(zip(keys, np.exp(x), strict=True))
-        return weights * np.log(_times(fitted, facts) / measured)
+        residuals: np.ndarray = weights * np.log(_times(fitted, facts) / measured)
+        return residuals
 
     result = least_squares(
         residuals,

@@ -146,9 +146,10 @@ def _backward_threads(events: list[Event]) -> set[int]:
 
 
 def _length(parts: list[Event]) -> float:
-    busy = sum(p["dur"] for p in parts) * 1e-6
+    busy: float = sum(p["dur"] for p in parts) * 1e-6
     gaps = (b["ts"] - a["ts"] - a["dur"] for a, b in pairwise(parts))
-    return busy + sum(min(max(gap * 1e-6, 0.0), INNER_GAP) for gap in gaps)
+    inner: float = sum(min(max(gap * 1e-6, 0.0), INNER_GAP) for gap in gaps)
+    return busy + inner
 
 
 def _touches(intervals: list[tuple[float, float]], start: float, end: float) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Callable
 from typing import Any
 
 from sim.graph.kernel import Kernel
@@ -275,7 +276,7 @@ def _arange(op: Event) -> Kernel:
     return Kernel("arange", (elements,), "int64", bytes=8.0 * elements)
 
 
-TABLE = {
+TABLE: dict[str, Callable[[Event], Kernel | None]] = {
     "aten::mm": lambda op: _gemm(op, 0, "gemm"),
     "aten::addmm": lambda op: _gemm(op, 1, "gemm_bias"),
     "aten::_cudnn_attention_forward": lambda op: _attention(op, "attention_fwd"),

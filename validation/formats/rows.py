@@ -81,7 +81,8 @@ class Row:
     def spread(self) -> float:
         """Largest less smallest step over the median."""
         steps = self.step_times
-        return (max(steps) - min(steps)) / statistics.median(steps)
+        spread: float = (max(steps) - min(steps)) / statistics.median(steps)
+        return spread
 
     @property
     def step_times(self) -> list[float]:

@@ -20,11 +20,12 @@ from pathlib import Path
 from sim import files
 from sim.errors import InputError
 from sim.spec.load import parse_scenario
+from validation.formats.published_setups import FOLDER
 from validation.formats.scenarios import scenario_of
 from validation.index.identity import Kind, key_of, kind_of
 from validation.index.measured import INDEX, Known, index
 from validation.report.published import Case
-from validation.sets.published import FOLDER, read, sort
+from validation.sets.published import read, sort
 from validation.sets.sets import CASES, STEPS, load_set, set_names
 
 

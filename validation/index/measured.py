@@ -122,10 +122,11 @@ def distance(a: Kind, b: Kind) -> float:
         for name, weight in _DIFFERS.items()
         if getattr(a, name) != getattr(b, name)
     )
-    return differ + sum(
+    doublings: float = sum(
         weight * abs(getattr(a, name) - getattr(b, name))
         for name, weight in _DOUBLING.items()
     )
+    return differ + doublings
 
 
 def differences(mine: Kind, other: Kind) -> str:

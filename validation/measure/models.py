@@ -56,7 +56,7 @@ class Attention(nn.Module):
         out = F.scaled_dot_product_attention(
             q, k, v, is_causal=True, enable_gqa=q.shape[1] != k.shape[1]
         )
-        return self.wo(out.transpose(1, 2).reshape(batch, seq, -1))  # type: ignore[no-any-return]
+        return self.wo(out.transpose(1, 2).reshape(batch, seq, -1))
 
 
 class MLP(nn.Module):
@@ -67,7 +67,7 @@ class MLP(nn.Module):
         self.w2 = nn.Linear(ffn, hidden, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.w2(F.silu(self.w1(x)) * self.w3(x))  # type: ignore[no-any-return]
+        return self.w2(F.silu(self.w1(x)) * self.w3(x))
 
 
 class AllToAll(torch.autograd.Function):
@@ -204,7 +204,7 @@ class ThreeLinear(nn.Module):
         )
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.fc3(torch.relu(self.fc2(torch.relu(self.fc1(x)))))  # type: ignore[no-any-return]
+        return self.fc3(torch.relu(self.fc2(torch.relu(self.fc1(x)))))
 
 
 def cross_entropy(out: Tensor, y: Tensor) -> Tensor:

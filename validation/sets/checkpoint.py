@@ -16,7 +16,7 @@ from sim import files, progress
 from sim.errors import InputError, Mistake, PrestepError
 from sim.predict import predict
 from sim.spec.sections import Checkpoint
-from sim.storage.saving import constants
+from sim.storage.systems import constants
 from sim.units import format_duration
 from validation.formats.records import text_of
 from validation.formats.rows import read_rows

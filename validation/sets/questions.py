@@ -28,7 +28,7 @@ from sim.graph.kernel import Kernel
 from sim.planning.noise import jitter_of
 from sim.planning.planned import LAUNCH_LATENCY, slowest_of
 from sim.reliability import failures
-from sim.spec.sections import Faults
+from sim.spec.faults import Faults
 from sim.storage import systems
 from topologies import cluster_names, load_cluster
 

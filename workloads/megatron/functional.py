@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from sim.graph.kernel import Kernel
-from workloads.torch.functional import launch_gemm
+from workloads.torch.functional import launch_gemm as launch_gemm
 from workloads.torch.tape import Tape, Tensor
 
 if TYPE_CHECKING:

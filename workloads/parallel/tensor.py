@@ -33,12 +33,12 @@ class TensorParallel(BlockParallel):
 
     def column(
         self, t: Tape, x: Tensor, w: Tensor, bias: Tensor | None = None
-    ) -> Tensor:  # type: ignore[override]
+    ) -> Tensor:
         """``x`` replicated, ``w`` split by rows; the input's gradient is summed over ranks."""
         t.cpu("dtensor_linear")
         return F.linear(t, self._enter(t, x), w, bias)
 
-    def row(self, t: Tape, x: Tensor, w: Tensor, bias: Tensor | None = None) -> Tensor:  # type: ignore[override]
+    def row(self, t: Tape, x: Tensor, w: Tensor, bias: Tensor | None = None) -> Tensor:
         """``x`` and ``w`` split along the contraction; the output, each rank's share of the bias in it, is summed."""
         t.cpu("dtensor_linear")
         y = F.linear(t, x, w, bias)

@@ -108,9 +108,9 @@ def read_file(path: str | Path, **options: Any) -> Recording:
     InputError
         If the file cannot be read or is of no known format.
     """
-    return plugins.load_function(READERS, format_of(path), "read")(
-        Path(path), **options
-    )  # type: ignore[no-any-return]
+    read_file = plugins.load_function(READERS, format_of(path), "read")
+    recording: Recording = read_file(Path(path), **options)
+    return recording
 
 
 def read(paths: Sequence[str | Path]) -> list[Recording]:

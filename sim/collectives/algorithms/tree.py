@@ -160,7 +160,8 @@ def believed(table: Any, fabric: Any, group: Group, channels: float) -> float:
     bandwidth; Together AI measured 195 on 8 and 32 hosts, and 339 on two where the table makes 321.
     """
     kind = generation(fabric.gpu_model)
-    return 1e9 * channels * table[kind][min(group.nodes, 3) - 1]
+    per_channel: float = table[kind][min(group.nodes, 3) - 1]
+    return 1e9 * channels * per_channel
 
 
 def work(

@@ -18,9 +18,9 @@ def likeness(fabric: Any, host: Sequence[str]) -> tuple[Any, ...]:
 
     Equal for two hosts whose nodes and links, in the fabric's order, are the same but for their names.
     """
-    return paths.once(
-        fabric, ("likeness", tuple(host)), lambda: _likeness(fabric, host)
-    )  # type: ignore[no-any-return]
+    key = ("likeness", tuple(host))
+    found: tuple[Any, ...] = paths.once(fabric, key, lambda: _likeness(fabric, host))
+    return found
 
 
 def _likeness(fabric: Any, host: Sequence[str]) -> tuple[Any, ...]:

@@ -16,9 +16,10 @@ from sim.commands._shared import EXIT_OUTSIDE, echo_json, misused, talk
 from sim.exporters import _run_files, terminal
 from sim.predict import execute, plan, reported
 from sim.serving import serving
+from sim.spec.inference import Inference
 from sim.spec.jobs import refuse
 from sim.spec.load import load_scenario
-from sim.spec.sections import Inference, Scenario
+from sim.spec.sections import Scenario
 from sim.studies import shared_cluster
 from sim.studies.largest import largest_micro_batch
 from sim.studies.replicas import replicas_of

@@ -122,9 +122,10 @@ class Meter:
         """Of the multiprocessors, in Hz."""
         if self._nvml is None:
             return None
-        return (
-            self._nvml.nvmlDeviceGetClockInfo(self._gpu, self._nvml.NVML_CLOCK_SM) * 1e6
+        megahertz = self._nvml.nvmlDeviceGetClockInfo(
+            self._gpu, self._nvml.NVML_CLOCK_SM
         )
+        return float(megahertz * 1e6)
 
     def celsius(self) -> float | None:
         return (

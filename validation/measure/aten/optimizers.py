@@ -151,7 +151,9 @@ def _step(
     kind: Callable[..., Any], options: dict[str, bool], shapes: Shapes, dtype: str
 ) -> Callable[[Tensors], Call]:
     def make(on: Tensors) -> Call:
-        return kind(_with_gradients(on, shapes, dtype), **options).step
+        optimizer = kind(_with_gradients(on, shapes, dtype), **options)
+        step: Call = optimizer.step
+        return step
 
     return make
 
