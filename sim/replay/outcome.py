@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from statistics import median
 from typing import Any, Literal
 
+from sim.analysis.step_time import median
 from sim.engine.engine import Run
 from sim.errors import InputError, Mistake
 from topologies.fabric import Fabric
