@@ -14,6 +14,7 @@ Streams run their operations in order and nothing starts before its launch; that
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
+from dataclasses import dataclass, field
 from math import inf
 
 from workloads.traces.row import Row
@@ -22,6 +23,7 @@ from workloads.traces.work import EPS, GPU, SYNC, Op, Work
 # A start this soon after the end of another stream's operation follows from it, if nothing else explains it.
 SOON = 10e-6
 UNEXPLAINED = 20e-6
+BY_ORDER = "waits of a stream, by their order"
 
 
 def connect(work: Work) -> None:
@@ -47,41 +49,49 @@ def _communication_streams(work: Work) -> set[int]:
     return {stream for stream, only in kinds.items() if only}
 
 
-def _from_events(work: Work, rows: list[Row]) -> None:
-    """Edges of `cuda_sync` events: what a stream runs after the call waits for the last before the record."""
-    called = {
-        row.correlation: row.start
-        for row in work.calls["wait"]
-        if row.operator != "cuda_sync"
-    }
-    recorded = {row.correlation: row.start for row in work.calls["record"]}
-    streams: dict[int, list[int]] = {}
+@dataclass
+class _Launched:
+    """Operations of a stream in the order of their launches."""
+
+    indices: list[int] = field(default_factory=list)
+    issues: list[float] = field(default_factory=list)
+
+    def first_since(self, time: float) -> int | None:
+        """The first operation launched at or after a time."""
+        at = bisect_left(self.issues, time)
+        return self.indices[at] if at < len(self.indices) else None
+
+    def last_until(self, time: float) -> int | None:
+        """The last operation launched at or before a time."""
+        at = bisect_right(self.issues, time)
+        return self.indices[at - 1] if at else None
+
+
+def _by_stream(work: Work) -> dict[int, _Launched]:
+    streams: dict[int, _Launched] = {}
     for index, op in enumerate(work.ops):
         if op.kind == GPU:
-            streams.setdefault(op.stream, []).append(index)
-    issues = {
-        stream: [work.ops[i].issue for i in listed]
-        for stream, listed in streams.items()
-    }
+            launched = streams.setdefault(op.stream, _Launched())
+            launched.indices.append(index)
+            launched.issues.append(op.issue)
+    return streams
+
+
+def _from_events(work: Work, rows: list[Row]) -> None:
+    """Edges of `cuda_sync` events: what a stream runs after the call waits for the last before the record."""
+    calls = [row for row in work.calls["wait"] if row.operator != "cuda_sync"]
+    called = {row.correlation: row.start for row in calls}
+    recorded = {row.correlation: row.start for row in work.calls["record"]}
+    streams = _by_stream(work)
     for row in rows:
-        waits, of = called.get(row.correlation), recorded.get(row.sequence)
-        if (
-            waits is None
-            or of is None
-            or row.stream not in streams
-            or row.target not in streams
-        ):
+        call, record = called.get(row.correlation), recorded.get(row.sequence)
+        waiting, awaited = streams.get(row.stream), streams.get(row.target)
+        if call is None or record is None or waiting is None or awaited is None:
             work.notes["event waits whose calls were not recorded, left out"] += 1
             continue
-        after = bisect_left(issues[row.stream], waits)
-        before = bisect_right(issues[row.target], of) - 1
-        if after < len(issues[row.stream]) and before >= 0:
-            _edge(
-                work,
-                streams[row.target][before],
-                streams[row.stream][after],
-                "event waits",
-            )
+        before, after = awaited.last_until(record), waiting.first_since(call)
+        if before is not None and after is not None:
+            _edge(work, before, after, "event waits")
 
 
 def _edge(work: Work, before: int, after: int, why: str) -> bool:
@@ -149,30 +159,21 @@ def _same_communicator(work: Work) -> None:
 def _from_calls(work: Work, communication: set[int]) -> None:
     """The first operation issued after a wait call waits for what was last issued to the other streams."""
     waits = _waits_of_compute(work)
-    at, known = 0, dict[tuple[int, int], int]()
+    passed, awaited = 0, dict[tuple[int, int], int]()
     issued: dict[int, list[int]] = {}
     for index, op in enumerate(work.ops):
         if op.kind != GPU:
             continue
-        called = -inf
-        while (
-            op.stream not in communication and at < len(waits) and waits[at] <= op.issue
-        ):
-            called, at = waits[at], at + 1
-        if called > -inf:
-            for stream, listed in issued.items():
-                if stream != op.stream:
-                    since = known.get((op.stream, stream), -1)
-                    found = _awaited(
-                        work,
-                        op,
-                        [i for i in listed[-64:] if i > since],
-                        stream in communication,
-                    )
-                    if found >= 0 and _edge(
-                        work, found, index, "waits of a stream, by their order"
-                    ):
-                        known[op.stream, stream] = found
+        others: list[int] = []
+        if op.stream not in communication:
+            before, passed = passed, bisect_right(waits, op.issue, lo=passed)
+            others = [s for s in issued if s != op.stream] if passed > before else []
+        for stream in others:
+            since = awaited.get((op.stream, stream), -1)
+            recent = [i for i in issued[stream][-64:] if i > since]
+            last = _awaited(work, op, recent, stream in communication)
+            if last >= 0 and _edge(work, last, index, BY_ORDER):
+                awaited[op.stream, stream] = last
         issued.setdefault(op.stream, []).append(index)
 
 
@@ -191,29 +192,35 @@ def _awaited(work: Work, op: Op, listed: list[int], communication: bool) -> int:
 
 def _waits_of_compute(work: Work) -> list[float]:
     """Times of wait calls that are not a collective's own: not around its launch, and not NCCL's after it."""
-    launched = {op.correlation for op in work.ops if op.collective}
-    calls = [("wait", r) for r in work.calls["wait"]] + [
-        ("record", r) for r in work.calls["record"]
-    ]
-    calls += [
-        ("nccl" if r.correlation in launched else "launch", r)
-        for r in work.calls["launch"]
-    ]
-    calls.sort(key=lambda call: float(call[1].start))
+    calls = _calls_in_order(work)
     windows = _own_windows(work, [row for kind, row in calls if kind == "nccl"])
     before: dict[int, list[str]] = {}
-    found = []
+    waits = []
     for kind, row in calls:
         recent = before.setdefault(row.stream, ["", ""])
-        if kind == "wait" and recent != ["nccl", "record"]:
-            listed = windows.get(row.stream, [])
-            at = bisect_right(listed, (row.start, inf))
-            if not any(
-                start <= row.start <= end for start, end in listed[max(0, at - 4) : at]
-            ):
-                found.append(row.start)
+        after_nccl = recent == ["nccl", "record"]
+        if kind == "wait" and not after_nccl and not _inside(row, windows):
+            waits.append(row.start)
         before[row.stream] = [recent[1], kind]
-    return found
+    return waits
+
+
+def _calls_in_order(work: Work) -> list[tuple[str, Row]]:
+    """Waits, records and launches by time; launches of collectives are "nccl"."""
+    collectives = {op.correlation for op in work.ops if op.collective}
+    calls = [(kind, row) for kind in ("wait", "record") for row in work.calls[kind]]
+    for row in work.calls["launch"]:
+        calls.append(("nccl" if row.correlation in collectives else "launch", row))
+    calls.sort(key=lambda call: float(call[1].start))
+    return calls
+
+
+def _inside(row: Row, windows: dict[int, list[tuple[float, float]]]) -> bool:
+    """Whether a call lies in one of the last windows that its thread opened before it."""
+    opened = windows.get(row.stream, [])
+    at = bisect_right(opened, (row.start, inf))
+    recent = opened[max(0, at - 4) : at]
+    return any(start <= row.start <= end for start, end in recent)
 
 
 def _own_windows(
@@ -235,50 +242,52 @@ def _own_windows(
 
 def _infer(work: Work, communication: set[int]) -> None:
     """Gaps that nothing explains: the operation waits for the one that ended just before on another stream."""
-    ends = sorted((op.end, i) for i, op in enumerate(work.ops) if op.kind == GPU)
+    ops = work.ops
+    ends = sorted((op.end, i) for i, op in enumerate(ops) if op.kind == GPU)
     last: dict[int, float] = {}
-    for index, op in enumerate(work.ops):
+    for index, op in enumerate(ops):
         if op.kind != GPU:
             continue
-        ready = max(
-            [op.issue, last.get(op.stream, -inf), *(work.ops[d].end for d in op.deps)]
-        )
+        previous = last.get(op.stream, -inf)
+        ready = max([op.issue, previous, *(ops[d].end for d in op.deps)])
         last[op.stream] = op.end
-        if (
-            ready == -inf
-            or op.start - ready < UNEXPLAINED
-            or op.stream in communication
-        ):
+        explained = ready == -inf or op.start - ready < UNEXPLAINED
+        if explained or op.stream in communication:
             continue
-        low, high = (
-            bisect_left(ends, (op.start - SOON, -1)),
-            bisect_right(ends, (op.start + EPS, 1 << 62)),
-        )
-        near = [
-            i
-            for _, i in ends[low:high]
-            if work.ops[i].stream != op.stream and i < index
-        ]
-        if near:
-            _edge(work, near[-1], index, "waits between streams inferred from times")
+        before = _ended_just_before(ops, index, ends)
+        if before >= 0:
+            _edge(work, before, index, "waits between streams inferred from times")
+
+
+def _ended_just_before(ops: list[Op], index: int, ends: list[tuple[float, int]]) -> int:
+    """The last earlier operation of another stream that ended when this one starts; -1 if there is none."""
+    op = ops[index]
+    low = bisect_left(ends, (op.start - SOON, -1))
+    high = bisect_right(ends, (op.start + EPS, 1 << 62))
+    for _, before in reversed(ends[low:high]):
+        if before < index and ops[before].stream != op.stream:
+            return before
+    return -1
 
 
 def _host_waits(work: Work) -> None:
     """What every synchronisation of the host waited for."""
     latest: dict[int, int] = {}
-    done: list[tuple[float, int]] = []
     ends = sorted((op.end, i) for i, op in enumerate(work.ops) if op.kind == GPU)
-    times = [end for end, _ in ends]
     for index, op in enumerate(work.ops):
         if op.kind == GPU:
             latest[op.stream] = index
+        elif op.kind == SYNC and ("Device" in op.name or "Ctx" in op.name):
+            # The whole GPU is waited for: the last operation of every stream.
+            op.deps += [i for i in latest.values() if work.ops[i].end <= op.end + EPS]
         elif op.kind == SYNC:
-            if "Device" in op.name or "Ctx" in op.name:
-                listed = [i for i in latest.values() if work.ops[i].end <= op.end + EPS]
-            else:
-                done = ends[
-                    bisect_left(times, op.start) : bisect_right(times, op.end + EPS)
-                ]
-                listed = [i for _, i in done if i < index][-1:]
-                work.notes["synchronisations that found their work done"] += not listed
-            op.deps.extend(listed)
+            ended = _ended_during(op, index, ends)
+            work.notes["synchronisations that found their work done"] += not ended
+            op.deps += ended[-1:]
+
+
+def _ended_during(op: Op, index: int, ends: list[tuple[float, int]]) -> list[int]:
+    """Earlier operations that ended while the host waited."""
+    low = bisect_left(ends, (op.start, -1))
+    high = bisect_right(ends, (op.end + EPS, 1 << 62))
+    return [i for _, i in ends[low:high] if i < index]

@@ -138,20 +138,10 @@ def _waits(ops: list[Op]) -> tuple[list[float], list[float]]:
     """(gap, latency) of every operation; see the module."""
     gap, latency = [0.0] * len(ops), [0.0] * len(ops)
     ready = _ready(ops)
-    gpu = [(i, op) for i, op in enumerate(ops) if op.kind == GPU]
-    after = [
-        op.start - ready[i] for i, op in gpu if 0 <= op.start - ready[i] < USUAL_GAP
-    ]
-    soon = [
-        op.start - op.issue
-        for i, op in gpu
-        if ready[i] <= op.issue and 0 <= op.start - op.issue < USUAL_LATENCY
-    ]
-    usual_gap, usual_latency = (
-        median(after) if after else 0.0,
-        median(soon) if soon else 0.0,
-    )
-    for i, op in gpu:
+    usual_gap, usual_latency = _usual_waits(ops, ready)
+    for i, op in enumerate(ops):
+        if op.kind != GPU:
+            continue
         since_launch = op.start - op.issue if op.issue > -inf else op.start
         since_ready = max(0.0, op.start - ready[i])
         if ready[i] == -inf or op.issue > ready[i]:
@@ -159,6 +149,22 @@ def _waits(ops: list[Op]) -> tuple[list[float], list[float]]:
         else:
             gap[i], latency[i] = since_ready, min(usual_latency, since_launch)
     return gap, latency
+
+
+def _usual_waits(ops: list[Op], ready: list[float]) -> tuple[float, float]:
+    """The usual gap between kernels, and the usual time from a launch to a start on an idle GPU."""
+    gaps, latencies = list[float](), list[float]()
+    for op, free in zip(ops, ready, strict=True):
+        if op.kind != GPU:
+            continue
+        if 0 <= op.start - free < USUAL_GAP:
+            gaps.append(op.start - free)
+        if free <= op.issue and 0 <= op.start - op.issue < USUAL_LATENCY:
+            latencies.append(op.start - op.issue)
+    return (
+        median(gaps) if gaps else 0.0,
+        median(latencies) if latencies else 0.0,
+    )
 
 
 def _ready(ops: list[Op]) -> list[float]:

@@ -21,6 +21,8 @@ from workloads.traces.work import GPU, Op, Work, fill_payloads
 CONTRADICTING = 0.2
 # Clocks of one run are aligned on collectives, but these many seconds apart they were never one run.
 APART = 3600.0
+# The operator before a gather that has its input in its output.
+IN_PLACE = "aten::_foreach_copy_"
 
 
 @dataclass(slots=True)
@@ -67,23 +69,11 @@ def match(works: list[Work], world: int) -> tuple[list[Meeting], Counter[str]]:
         If the ranks have no collectives in common that could be those of one run.
     """
     notes: Counter[str] = Counter()
-    found: dict[tuple[object, ...], Meeting] = {}
-    for work in works:
-        fill_payloads(work.ops, world)
-        for key, op, meeting in _keys(work, world):
-            known = found.setdefault(key, meeting)
-            if known.size != meeting.size and known.op == meeting.op:
-                notes[
-                    "collectives whose sizes differ between ranks (the largest is taken)"
-                ] += 1
-                known.size = max(known.size, meeting.size)
-            known.members.append((work.rank, op))
+    meetings = _common(works, world, notes)
     timed = all(work.timed for work in works)
     if timed:
-        _align(works, list(found.values()), notes)
-    meetings = (
-        _checked(works, list(found.values()), notes) if timed else list(found.values())
-    )
+        _align(works, meetings, notes)
+        meetings = _checked(works, meetings, notes)
     for index, meeting in enumerate(meetings):
         for _, op in meeting.members:
             op.comms = (*op.comms, index)
@@ -96,9 +86,25 @@ def match(works: list[Work], world: int) -> tuple[list[Meeting], Counter[str]]:
     return meetings, notes
 
 
+def _common(works: list[Work], world: int, notes: Counter[str]) -> list[Meeting]:
+    """Meetings with all ranks that recorded them, in the order of their first record."""
+    meetings: dict[tuple[object, ...], Meeting] = {}
+    for work in works:
+        fill_payloads(work.ops, world)
+        for key, op, own in _keys(work, world):
+            meeting = meetings.setdefault(key, own)
+            if meeting.size != own.size and meeting.op == own.op:
+                notes[
+                    "collectives whose sizes differ between ranks (the largest is taken)"
+                ] += 1
+                meeting.size = max(meeting.size, own.size)
+            meeting.members.append((work.rank, op))
+    return list(meetings.values())
+
+
 def _keys(work: Work, world: int) -> Iterator[tuple[tuple[object, ...], Op, Meeting]]:
     """What a rank takes part in, with a key that its peers find too."""
-    place: Counter[tuple[object, ...]] = Counter()
+    count: Counter[tuple[object, ...]] = Counter()
     names = [name for name, _, _ in work.steps]
     operator = ""
     for op in work.ops:
@@ -107,36 +113,65 @@ def _keys(work: Work, world: int) -> Iterator[tuple[tuple[object, ...], Op, Meet
         before, operator = operator, op.operator
         if not op.collective or op.step < 0:
             continue
-        step = names[op.step]
-        if op.collective == "p2p":
-            for part in op.peers.split(";"):
-                sends = part.startswith("send")
-                peer, size = part[5:].split(":")
-                ends = (work.rank, int(peer)) if sends else (int(peer), work.rank)
-                place[step, ends] += 1
-                yield (
-                    (step, ends, place[step, ends]),
-                    op,
-                    Meeting("send", float(size), ends, "pp", [], step=op.step),
-                )
-            continue
-        group = op.group.partition(":")[2] or op.group
-        ranks = ranks_of(op.group, world)
-        if work.rank not in ranks:
-            ranks = tuple(range(max(world, work.rank + 1)))
-        place[step, group, op.collective] += 1
-        number = place[step, group, op.collective]
-        # FSDP copies its shard into the place it has in the gathered buffer (all_gather_copy_in).
-        in_place = op.collective == "all_gather" and before == "aten::_foreach_copy_"
-        meeting = Meeting(
-            op.collective, op.bytes, ranks, "dp", [], step=op.step, in_place=in_place
-        )
-        yield (step, group, op.collective, number), op, meeting
+        for ends, meeting in _meetings_of(op, before, work.rank, world):
+            place = (names[op.step], *ends)
+            count[place] += 1
+            yield (*place, count[place]), op, meeting
+
+
+def _meetings_of(
+    op: Op, before: str, rank: int, world: int
+) -> Iterator[tuple[tuple[object, ...], Meeting]]:
+    """Transfers or the collective of one kernel, each with what tells it from others of its step."""
+    if op.collective == "p2p":
+        for transfer in _transfers(op, rank):
+            yield (transfer.ranks,), transfer
+        return
+    meeting = _collective(op, rank, world)
+    # FSDP copies its shard into the place it has in the gathered buffer (all_gather_copy_in).
+    meeting.in_place = op.collective == "all_gather" and before == IN_PLACE
+    group = op.group.partition(":")[2] or op.group
+    yield (group, op.collective), meeting
+
+
+def _transfers(op: Op, rank: int) -> Iterator[Meeting]:
+    """Sends and receives of one kernel."""
+    for part in op.peers.split(";"):
+        peer, size = part[5:].split(":")
+        sends = part.startswith("send")
+        ends = (rank, int(peer)) if sends else (int(peer), rank)
+        yield Meeting("send", float(size), ends, "pp", [], step=op.step)
+
+
+def _collective(op: Op, rank: int, world: int) -> Meeting:
+    ranks = ranks_of(op.group, world)
+    if rank not in ranks:
+        ranks = tuple(range(max(world, rank + 1)))
+    return Meeting(op.collective, op.bytes, ranks, "dp", [], step=op.step)
 
 
 def _align(works: list[Work], meetings: list[Meeting], notes: Counter[str]) -> None:
-    """Moves the clocks so that collectives end together; ranks are reached from the first over common ones."""
-    pairs = _end_differences([m for m in meetings if m.op in SYNCHRONISING])
+    """Moves the clocks so that collectives end together."""
+    offset = _offsets(works, _clock_differences(meetings))
+    _related(works, meetings, set(offset))
+    largest = max(map(abs, offset.values()))
+    if largest > APART:
+        raise InputError(_different(works, f"clocks {largest:.0f} s apart"))
+    notes["ranks whose clocks were moved by more than 10 us"] += sum(
+        abs(o) > 1e-5 for o in offset.values()
+    )
+    unreached = len(works) - len(offset)
+    notes["ranks without a collective in common with the others"] += unreached
+    for work in works:
+        if offset.get(work.rank):
+            work.shift(offset[work.rank])
+
+
+def _clock_differences(
+    meetings: list[Meeting],
+) -> dict[tuple[int, int], list[float]]:
+    """How much later every pair of ranks saw the same ends."""
+    differences = _end_differences([m for m in meetings if m.op in SYNCHRONISING])
     # A sender may be done before its receiver comes, so transfers move clocks only where one arrives before it is sent.
     sends = [m for m in meetings if m.op == "send"]
     early = {
@@ -146,28 +181,24 @@ def _align(works: list[Work], meetings: list[Meeting], notes: Counter[str]) -> N
         for rank, _ in m.members
         for other, _ in m.members
     }
-    for pair, differences in _end_differences(sends).items():
-        pairs.setdefault(pair, differences if pair in early else [0.0])
+    for pair, seen in _end_differences(sends).items():
+        differences.setdefault(pair, seen if pair in early else [0.0])
+    return differences
+
+
+def _offsets(
+    works: list[Work], differences: dict[tuple[int, int], list[float]]
+) -> dict[int, float]:
+    """What to add to the clock of every rank that is reached from the first over common meetings."""
     offset = {works[0].rank: 0.0}
     reached = [works[0].rank]
     for rank in reached:
         for work in works:
-            if work.rank not in offset and (rank, work.rank) in pairs:
-                offset[work.rank] = offset[rank] + median(pairs[rank, work.rank])
+            pair = rank, work.rank
+            if work.rank not in offset and pair in differences:
+                offset[work.rank] = offset[rank] + median(differences[pair])
                 reached.append(work.rank)
-    _related(works, meetings, set(offset))
-    largest = max(map(abs, offset.values()))
-    if largest > APART:
-        raise InputError(_different(works, f"clocks {largest:.0f} s apart"))
-    notes["ranks whose clocks were moved by more than 10 us"] += sum(
-        abs(o) > 1e-5 for o in offset.values()
-    )
-    notes["ranks without a collective in common with the others"] += len(works) - len(
-        offset
-    )
-    for work in works:
-        if offset.get(work.rank):
-            work.shift(offset[work.rank])
+    return offset
 
 
 def _before_sent(meeting: Meeting) -> bool:

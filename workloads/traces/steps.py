@@ -19,25 +19,29 @@ Step = tuple[str, float, float]
 
 
 def steps_of(
-    rows: Sequence[Row], every: Sequence[Row], notes: Counter[str]
+    rows: Sequence[Row], timeline: Sequence[Row], notes: Counter[str]
 ) -> list[Step]:
     """Steps (name, start, end) of a rank, s: the profiler's, else ranges named like steps, else the whole recording.
 
     They are those of one thread. A step without a length ends where the next begins, or with the recording.
     """
-    last = max(row.end for row in every)
-    rows = [row for row in rows if row.name.startswith(PROFILED)] or rows
+    last = max(row.end for row in timeline)
+    marked = [row for row in rows if row.name.startswith(PROFILED)]
     if not rows:
-        return [(WHOLE, min(row.start for row in every), last)]
-    if not rows[0].name.startswith(PROFILED):
+        return [(WHOLE, min(row.start for row in timeline), last)]
+    if not marked:
         notes["steps told by names of ranges, as the profiler marked none"] += 1
-    thread = Counter(row.stream for row in rows).most_common(1)[0][0]
-    rows = [row for row in rows if row.stream == thread]
-    ends = [*(row.start for row in rows[1:]), last]
+    ranges = _of_busiest_thread(marked or rows)
+    nexts = [*(row.start for row in ranges[1:]), last]
     notes["steps without a length, ended where the next begins"] += sum(
-        row.end <= row.start for row in rows
+        row.end <= row.start for row in ranges
     )
     return [
-        (r.name, r.start, r.end if r.end > r.start else end)
-        for r, end in zip(rows, ends, strict=True)
+        (row.name, row.start, row.end if row.end > row.start else following)
+        for row, following in zip(ranges, nexts, strict=True)
     ]
+
+
+def _of_busiest_thread(rows: Sequence[Row]) -> list[Row]:
+    thread = Counter(row.stream for row in rows).most_common(1)[0][0]
+    return [row for row in rows if row.stream == thread]

@@ -110,8 +110,8 @@ def work_of(recording: Recording) -> Work:
     """Orders the spans of a recording by when the host issued them."""
     rows = _rows(recording)
     notes: Counter[str] = Counter(recording.repaired)
-    every = [row for kind in (*GPU_KINDS, "launch", "sync") for row in rows[kind]]
-    steps = steps_of(rows["step"], every, notes)
+    timeline = [row for kind in (*GPU_KINDS, "launch", "sync") for row in rows[kind]]
+    steps = steps_of(rows["step"], timeline, notes)
     launches: dict[int, Row] = {}
     for row in rows["launch"]:
         launches.setdefault(row.correlation, row)
@@ -119,29 +119,46 @@ def work_of(recording: Recording) -> Work:
     _describe(ops, rows, launches)
     ops += _queue_waits(ops, rows["launch"], launches, notes)
     ops += _synchronisations(ops, rows["sync"], notes)
-    ops += [
-        Op(
-            SYNC,
-            "blocking copy",
-            op.issue,
-            op.issue,
-            launches[op.correlation].end,
-            thread=op.thread,
-        )
-        for op in ops
-        if op.blocking
-    ]
+    ops += _blocking_copies(ops, launches)
+    ops += _marks(steps)
+    ops.sort(key=_program_order)
+    _assign_steps(ops, steps)
+    gradients = [(row.end, row.bytes) for row in rows["gradient"]]
+    return Work(recording.rank, ops, steps, notes, rows, gradients, recording.path)
+
+
+def _blocking_copies(ops: list[Op], launches: dict[int, Row]) -> list[Op]:
+    """A synchronisation after every launch call that returned only when its work was done."""
+    copies = []
+    for op in ops:
+        if op.blocking:
+            back = launches[op.correlation].end
+            copies.append(
+                Op(SYNC, "blocking copy", op.issue, op.issue, back, thread=op.thread)
+            )
+    return copies
+
+
+def _marks(steps: list[Step]) -> list[Op]:
+    marks = []
     for index, (name, start, end) in enumerate(steps):
-        ops += [Op(MARK, f"begin {name}", start, start, start, step=index)]
-        ops += [Op(MARK, f"end {name}", end, end, end, step=index)]
-    ops.sort(key=lambda op: (op.issue, op.start if op.issue == -inf else 0.0))
+        marks.append(Op(MARK, f"begin {name}", start, start, start, step=index))
+        marks.append(Op(MARK, f"end {name}", end, end, end, step=index))
+    return marks
+
+
+def _program_order(op: Op) -> tuple[float, float]:
+    """By launch; what was launched before the recording goes by its start."""
+    return (op.issue, op.start if op.issue == -inf else 0.0)
+
+
+def _assign_steps(ops: list[Op], steps: list[Step]) -> None:
+    """Gives every operation the step in which it was issued."""
     begins = [start for _, start, _ in steps]
     for op in ops:
         op.finish = op.end
         if op.kind != MARK:
             op.step = bisect_right(begins, op.issue) - 1
-    gradients = [(row.end, row.bytes) for row in rows["gradient"]]
-    return Work(recording.rank, ops, steps, notes, rows, gradients, recording.path)
 
 
 def _rows(recording: Recording) -> dict[str, list[Row]]:
@@ -156,109 +173,133 @@ def _rows(recording: Recording) -> dict[str, list[Row]]:
 
 
 def _values(column: pa.ChunkedArray) -> list[Any]:
-    found = column.combine_chunks()
-    if not pa.types.is_dictionary(found.type):
-        return found.to_pylist()  # type: ignore[no-any-return]
-    words = found.dictionary.to_pylist()
-    return [words[code] for code in found.indices.to_pylist()]
+    values = column.combine_chunks()
+    if not pa.types.is_dictionary(values.type):
+        return values.to_pylist()  # type: ignore[no-any-return]
+    words = values.dictionary.to_pylist()
+    return [words[code] for code in values.indices.to_pylist()]
 
 
 def _gpu_ops(
-    rows: dict[str, list[Row]], launches: dict[int, Any], notes: Counter[str]
+    rows: dict[str, list[Row]], launches: dict[int, Row], notes: Counter[str]
 ) -> list[Op]:
-    """GPU work with its launches; work without one was launched before, or goes with what precedes it."""
-    found = sorted(
+    """GPU work in the order of its starts, with its launches."""
+    recorded = sorted(
         (row for kind in GPU_KINDS for row in rows[kind]), key=lambda row: row.start
     )
     ops, last = list[Op](), dict[int, Op]()
-    for row in found:
-        call, stream = launches.get(row.correlation), row.stream
-        before = last.get(stream)
-        issue = call.start if call else -inf
-        if call is None and before is not None and before.linked:
-            issue = before.issue
-            notes[
-                "GPU operations without a launch, placed after the one before them"
-            ] += 1
-        elif call is None:
-            notes["GPU operations launched before the recording"] += 1
-        if issue > row.start:
-            notes[
-                "GPU operations that start before their launch (launched when they start)"
-            ] += 1
-            issue = row.start
-        if before is not None and issue < before.issue:
-            issue = before.issue
-            notes["launches put into the order of their stream"] += call is not None
-        start, end = float(row.start), float(row.end)
-        if before is not None and start < before.end:
-            notes["GPU operations that overlap the one before on their stream"] += (
-                before.end - start > EPS
-            )
-            start = min(before.end, end)
-        op = Op(
-            GPU,
-            row.name,
-            issue,
-            start,
-            end,
-            stream,
-            row.operator,
-            row.collective,
-            row.group,
-            row.peers,
-            row.sequence,
-            row.bytes,
-            row.correlation,
-            thread=call.stream if call else 0,
-            linked=call is not None or (before is not None and before.linked),
-            shape=row.shape,
-            dtype=row.dtype,
-        )
-        op.blocking = (
-            call is not None and call.end >= op.end and call.end - call.start > SHORTEST
-        )
-        last[stream] = op
+    for row in recorded:
+        call = launches.get(row.correlation)
+        op = _gpu_op(row, call, last.get(row.stream), notes)
+        last[row.stream] = op
         ops.append(op)
     return ops
 
 
+def _gpu_op(row: Row, call: Row | None, before: Op | None, notes: Counter[str]) -> Op:
+    """An operation, its launch call, and the operation before it on its stream."""
+    issue = _issue(row, call, before, notes)
+    start, end = _start(row, before, notes), float(row.end)
+    return Op(
+        GPU,
+        row.name,
+        issue,
+        start,
+        end,
+        row.stream,
+        row.operator,
+        row.collective,
+        row.group,
+        row.peers,
+        row.sequence,
+        row.bytes,
+        row.correlation,
+        thread=call.stream if call else 0,
+        linked=call is not None or (before is not None and before.linked),
+        blocking=_blocks(call, end),
+        shape=row.shape,
+        dtype=row.dtype,
+    )
+
+
+def _issue(row: Row, call: Row | None, before: Op | None, notes: Counter[str]) -> float:
+    """When the host launched it; work without a launch goes with what precedes it, or was launched before."""
+    issue = call.start if call else -inf
+    if call is None and before is not None and before.linked:
+        issue = before.issue
+        notes["GPU operations without a launch, placed after the one before them"] += 1
+    elif call is None:
+        notes["GPU operations launched before the recording"] += 1
+    if issue > row.start:
+        issue = row.start
+        notes[
+            "GPU operations that start before their launch (launched when they start)"
+        ] += 1
+    if before is not None and issue < before.issue:
+        issue = before.issue
+        notes["launches put into the order of their stream"] += call is not None
+    return issue
+
+
+def _start(row: Row, before: Op | None, notes: Counter[str]) -> float:
+    """When it started: not before the end of the operation before it on its stream."""
+    start = float(row.start)
+    if before is None or start >= before.end:
+        return start
+    notes["GPU operations that overlap the one before on their stream"] += (
+        before.end - start > EPS
+    )
+    return min(before.end, float(row.end))
+
+
+def _blocks(call: Row | None, end: float) -> bool:
+    """Whether the launch call returned only after the work had ended."""
+    return call is not None and call.end >= end and call.end - call.start > SHORTEST
+
+
 def _describe(
-    ops: list[Op], rows: dict[str, list[Row]], launches: dict[int, Any]
+    ops: list[Op], rows: dict[str, list[Row]], launches: dict[int, Row]
 ) -> None:
     """What communication kernels do not say themselves, from the calls of the framework around their launch."""
-    windows: dict[int, list[Row]] = defaultdict(list)
+    calls: dict[int, list[Row]] = defaultdict(list)
     for row in rows["communication"]:
-        windows[row.stream].append(row)
-    begun = {
-        thread: [row.start for row in listed] for thread, listed in windows.items()
-    }
+        calls[row.stream].append(row)
+    starts = {thread: [row.start for row in listed] for thread, listed in calls.items()}
     previous: dict[int, float] = {}
-    for op in sorted(
-        (op for op in ops if op.collective and op.correlation in launches),
-        key=lambda op: op.issue,
-    ):
-        call = launches[op.correlation]
-        thread, at = call.stream, call.start
-        listed = windows[thread]
-        until = bisect_right(begun.get(thread, []), at)
-        since = bisect_right(begun.get(thread, []), previous.get(thread, -inf))
-        previous[thread] = at
-        sends = [row.peers for row in listed[since:until] if row.peers]
-        around = [row for row in listed[max(0, until - 4) : until] if row.end >= at]
-        if sends and op.collective in ("all_to_all", "p2p"):
-            op.collective, op.peers = "p2p", ";".join(sends)
-        for row in around:
-            if (
-                row.collective
-                and row.collective not in ("wait", "p2p")
-                and op.collective != "p2p"
-            ):
-                op.collective = row.collective
-            op.group = op.group or (row.group if row.collective != "wait" else "")
-            op.bytes = op.bytes or row.bytes
-            if row.name.startswith("nccl:") and not op.shape:
-                op.shape, op.dtype = row.shape, row.dtype
+    for op in _launched_communication(ops, launches):
+        launch = launches[op.correlation]
+        thread, time = launch.stream, launch.start
+        begun = starts.get(thread, [])
+        since = bisect_right(begun, previous.get(thread, -inf))
+        until = bisect_right(begun, time)
+        previous[thread] = time
+        _take_peers(op, calls[thread][since:until])
+        for call in calls[thread][max(0, until - 4) : until]:
+            if call.end >= time:
+                _take_metadata(op, call)
+
+
+def _launched_communication(ops: list[Op], launches: dict[int, Row]) -> list[Op]:
+    """Communication kernels whose launch was recorded, in the order of their launches."""
+    kernels = [op for op in ops if op.collective and op.correlation in launches]
+    return sorted(kernels, key=lambda op: op.issue)
+
+
+def _take_peers(op: Op, calls: list[Row]) -> None:
+    """Sends and receives of the calls since the last launch are in one kernel."""
+    peers = [row.peers for row in calls if row.peers]
+    if peers and op.collective in ("all_to_all", "p2p"):
+        op.collective, op.peers = "p2p", ";".join(peers)
+
+
+def _take_metadata(op: Op, call: Row) -> None:
+    """What a call that was under way at the launch says of the kernel."""
+    if call.collective not in ("", "wait", "p2p") and op.collective != "p2p":
+        op.collective = call.collective
+    op.group = op.group or (call.group if call.collective != "wait" else "")
+    op.bytes = op.bytes or call.bytes
+    if call.name.startswith("nccl:") and not op.shape:
+        op.shape, op.dtype = call.shape, call.dtype
 
 
 def fill_payloads(ops: list[Op], world: int) -> None:
@@ -269,7 +310,7 @@ def fill_payloads(ops: list[Op], world: int) -> None:
 
 
 def _queue_waits(
-    ops: list[Op], calls: list[Row], launches: dict[int, Any], notes: Counter[str]
+    ops: list[Op], calls: list[Row], launches: dict[int, Row], notes: Counter[str]
 ) -> list[Op]:
     """Launch calls that waited for room in the launch queue: a synchronisation before the launch."""
     if not calls:
@@ -278,46 +319,43 @@ def _queue_waits(
     ends = sorted(op.end for op in ops)
     issued = sorted(op.issue for op in ops)
     waits = []
-    for op in ops:
-        call = launches.get(op.correlation)
-        if call is None or op.issue != call.start or op.blocking:
-            continue
-        took = call.end - call.start
-        if took < max(SHORTEST, BLOCKED * usual):
-            continue
-        outstanding = bisect_right(issued, call.start) - bisect_right(ends, call.start)
+    for op in _slow_launches(ops, launches, max(SHORTEST, BLOCKED * usual)):
+        start, room = op.issue, launches[op.correlation].end - usual
+        outstanding = bisect_right(issued, start) - bisect_right(ends, start)
         if outstanding < OUTSTANDING:
             continue
         waits.append(
-            Op(
-                SYNC,
-                "launch queue full",
-                call.start,
-                call.start,
-                call.end - usual,
-                thread=op.thread,
-            )
+            Op(SYNC, "launch queue full", start, start, room, thread=op.thread)
         )
-        op.issue = call.end - usual
+        op.issue = room
         notes["launches that waited for room in the launch queue"] += 1
     return waits
 
 
+def _slow_launches(
+    ops: list[Op], launches: dict[int, Row], shortest: float
+) -> list[Op]:
+    """Operations whose launch call took at least `shortest`, though it did not wait for their end."""
+    slow = []
+    for op in ops:
+        call = launches.get(op.correlation)
+        launched = call is not None and op.issue == call.start and not op.blocking
+        if call is not None and launched and call.end - call.start >= shortest:
+            slow.append(op)
+    return slow
+
+
 def _synchronisations(ops: list[Op], rows: list[Row], notes: Counter[str]) -> list[Op]:
-    """Calls that hold the host until GPU work is done, and copies that return only then."""
-    syncs = [
-        Op(SYNC, row.name, row.start, row.start, row.end, thread=row.stream)
-        for row in rows
-    ]
+    """Calls that hold the host until GPU work is done."""
     issues = sorted((op.issue, op.thread) for op in ops if op.issue > -inf)
-    kept = []
-    for sync in syncs:
-        first, last = (
-            bisect_right(issues, (sync.start + EPS, 1 << 62)),
-            bisect_right(issues, (sync.end - EPS, 0)),
-        )
-        if any(thread != sync.thread for _, thread in issues[first:last]):
+    syncs = []
+    for row in rows:
+        first = bisect_right(issues, (row.start + EPS, 1 << 62))
+        last = bisect_right(issues, (row.end - EPS, 0))
+        if any(thread != row.stream for _, thread in issues[first:last]):
             notes["synchronisations of one thread while another went on, left out"] += 1
-        else:
-            kept.append(sync)
-    return kept
+            continue
+        syncs.append(
+            Op(SYNC, row.name, row.start, row.start, row.end, thread=row.stream)
+        )
+    return syncs
