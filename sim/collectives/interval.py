@@ -10,14 +10,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cache
 from typing import Any
 
-from sim import files
 from sim.collectives.plan import Plan
 from sim.collectives.wires import shaping
 from sim.collectives.wires.network import INSIDE
-from sim.costs.spreads import NOMINAL, WIDTHS, quantile
+from sim.costs.spreads import NOMINAL, quantile, tables
 
 NETWORK, SHAPED = "network", "shaped"
 PARTS = ("latency", "between", "bandwidth")
@@ -36,10 +34,9 @@ class Sure:
         return {**vars(self), "nominal": NOMINAL}
 
 
-@cache
 def widths() -> Mapping[str, Mapping[str, float]]:
     """Relative standard deviations by place and part."""
-    return files.toml(WIDTHS.read_text(encoding="utf-8"))["alone"]  # type: ignore[no-any-return]
+    return tables()["alone"]
 
 
 def place_of(plan: Plan, fabric: Any) -> str:

@@ -13,13 +13,13 @@ constants may lay others over them in its table ``[overlap]`` (``prestep calibra
 from __future__ import annotations
 
 import math
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+from sim.costs import schema
 from sim.costs.kinds import work
 from sim.errors import Mistake, did_you_mean
 from sim.graph.kernel import Kernel
@@ -120,20 +120,26 @@ class Beside:
         return max(1.0, (math.ceil(tiles / free) + 1) / math.ceil(tiles / sms))
 
 
+FILE = Path(__file__).with_suffix(".toml")
+_FACTOR = schema.Number(above=True)
+_PLAIN = ("communication", "streaming", "default", "reference_channels")
+_KEYS: dict[str, schema.Schema] = {
+    **dict.fromkeys(_PLAIN, _FACTOR),
+    "power": schema.all_of(("free", "least"), _FACTOR),
+    "factor": schema.Named(_FACTOR),
+}
+SCHEMA = schema.Table(_KEYS, _KEYS)
+
+
 @cache
 def _table() -> dict[str, Any]:
-    return tomllib.loads(
-        Path(__file__).with_suffix(".toml").read_text(encoding="utf-8")
-    )
+    return schema.read(FILE, SCHEMA)
 
 
 def _bundled() -> Beside:
     table = _table()
     power = {key: float(table["power"][key]) for key in ("free", "least")}
-    plain = {
-        key: float(table[key])
-        for key in ("communication", "streaming", "default", "reference_channels")
-    }
+    plain = {key: float(table[key]) for key in _PLAIN}
     return Beside(**plain, **power, factor=table["factor"])
 
 

@@ -1,4 +1,4 @@
-"""What the TOML files of GPUs and frameworks may say: types, ranges and keys; every mistake says its place."""
+"""What TOML files of constants (GPUs, frameworks, others) may say: types, ranges and keys; a mistake says its place."""
 
 from __future__ import annotations
 
@@ -10,6 +10,9 @@ from typing import Any, Protocol
 
 from sim import files
 from sim.errors import InputError, Mistake, did_you_mean
+from sim.units import parse_duration
+
+GRADES = ("measured", "fitted", "datasheet", "guess")
 
 
 class Schema(Protocol):
@@ -129,6 +132,50 @@ class Rows:
             return
         for name, entry in value.items():
             yield from self.row.mistakes(where, name, entry)
+
+
+@dataclass(frozen=True)
+class Anything:
+    """What somebody else checks."""
+
+    def mistakes(self, where: str, key: str, value: object) -> Iterator[Mistake]:
+        yield from ()
+
+
+@dataclass(frozen=True)
+class Duration:
+    """A time with its unit: "2 min"."""
+
+    def mistakes(self, where: str, key: str, value: object) -> Iterator[Mistake]:
+        try:
+            parse_duration(value, where, key)
+        except InputError as error:
+            yield from error.mistakes
+
+
+@dataclass(frozen=True)
+class Named:
+    """A table with any names, of values that are all alike."""
+
+    item: Schema
+
+    def mistakes(self, where: str, key: str, value: object) -> Iterator[Mistake]:
+        if not isinstance(value, Mapping):
+            yield Mistake(where, key, repr(value)[:60], "a table")
+            return
+        for name, entry in value.items():
+            yield from self.item.mistakes(where, f"{key}.{name}", entry)
+
+
+def all_of(names: Collection[str], item: Schema) -> Table:
+    """A table that has all of these keys, with values that are all alike."""
+    return Table(dict.fromkeys(names, item), names)
+
+
+def sourced(value: Schema) -> Table:
+    """`{ value = ..., evidence = ..., source = ... }`."""
+    keys = {"value": value, "evidence": Text(GRADES), "source": Text()}
+    return Table(keys, tuple(keys))
 
 
 def numbers_of(cls: type) -> Table:

@@ -7,16 +7,43 @@ from functools import cache
 from pathlib import Path
 from statistics import NormalDist
 
-from sim import files
+from sim.costs import schema
 
 WIDTHS = Path(__file__).parent / "uncertainty.toml"
 NOMINAL = 0.9
 
 
+_SPREAD = schema.Table(dict.fromkeys(schema.GRADES, schema.Number()))
+_ALONE = schema.all_of(("latency", "bandwidth", "between"), schema.Number())
+_FAMILIES = (
+    "run",
+    "gemm",
+    "attention",
+    "memory",
+    "other",
+    "lent",
+    "latency",
+    "bandwidth",
+    "host",
+    "pause",
+)
+_PLACES = ("fitted", "guess", "network", "shaped")
+_KEYS = {
+    "spread": schema.all_of(_FAMILIES, _SPREAD),
+    "alone": schema.all_of(_PLACES, _ALONE),
+}
+SCHEMA = schema.Table(_KEYS, _KEYS)
+
+
 @cache
+def tables() -> Mapping[str, Mapping[str, Mapping[str, float]]]:
+    """Of whole steps by family and grade, and of a collective alone by place and part."""
+    return schema.read(WIDTHS, SCHEMA)
+
+
 def widths() -> Mapping[str, Mapping[str, float]]:
     """Relative standard deviations by family and grade."""
-    return files.toml(WIDTHS.read_text(encoding="utf-8"))["spread"]  # type: ignore[no-any-return]
+    return tables()["spread"]
 
 
 def quantile(nominal: float = NOMINAL) -> float:

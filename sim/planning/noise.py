@@ -12,7 +12,6 @@ communication (of as many as meet there). Transfers of k symmetric groups take t
 from __future__ import annotations
 
 import math
-import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -22,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from sim.costs import schema
 from sim.errors import InputError, Mistake
 from sim.graph.opgraph import COMM, KERNEL, Chain, OpGraph, Program
 
@@ -75,13 +75,14 @@ class Noise:
     bytes: np.ndarray
 
 
+FILE = Path(schema.__file__).with_name("jitter.toml")
+KINDS = ("kernel", "gpu", "launch", "host", "latency", "link")
+SCHEMA = schema.all_of(KINDS, schema.sourced(schema.Number()))
+
+
 @cache
 def _table() -> dict[str, Any]:
-    return tomllib.loads(
-        (Path(__file__).parents[1] / "costs" / "jitter.toml").read_text(
-            encoding="utf-8"
-        )
-    )
+    return schema.read(FILE, SCHEMA)
 
 
 def jitter_of(faults: Faults, where: str = "scenario") -> Jitter:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-import tomllib
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from sim.collectives.nccl import creation
+from sim.costs import schema
 from sim.engine.job import HOUR, Job, young_daly
 from sim.errors import InputError, Mistake, unknown
 from sim.units import format_duration, parse_duration
@@ -18,14 +18,25 @@ WHERE = "command line"
 SHORTEST = 1.0  # failures per second of a job that is worth simulating
 
 
+FILE = Path(schema.__file__).with_name("reliability.toml")
+_OF_A_HOST = ("gpu", "hbm", "nvlink", "nic", "host", "storage", "rack")
+_COUNT = schema.Number(whole=True)
+_TAKES = dict.fromkeys(_OF_A_HOST, _COUNT)
+_TIMES = ("detect", "swap", "start", "repair")
+_KEYS: dict[str, schema.Schema] = {
+    "source": schema.Text(),
+    "gpu_hours": schema.Number(above=True),
+    "counts": schema.all_of((*_OF_A_HOST, "switch", "software"), _COUNT),
+    "takes": schema.Table({**_TAKES, "evidence": schema.Text(schema.GRADES)}, _TAKES),
+    "times": schema.all_of(_TIMES, schema.sourced(schema.Duration())),
+}
+SCHEMA = schema.Table(_KEYS, _KEYS)
+
+
 @cache
 def table() -> dict[str, Any]:
     """The defaults, as their file has them."""
-    return tomllib.loads(
-        (Path(__file__).parents[1] / "costs" / "reliability.toml").read_text(
-            encoding="utf-8"
-        )
-    )
+    return schema.read(FILE, SCHEMA)
 
 
 def rates_of(

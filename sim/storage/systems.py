@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from sim import files
+from sim.costs import schema
 from sim.errors import InputError, Mistake, unknown
 from sim.units import (
     format_bandwidth,
@@ -27,8 +28,11 @@ from sim.units import (
 FOLDER = Path(__file__).parents[1] / "costs" / "storage"
 Op = Literal["read", "write"]
 SOURCED = "{ value = ..., evidence = ..., source = ... }"
+#: What a system says of itself, and what is collected from its numbers.
+NO_NUMBERS = {"name", "description", "attach", "evidence", "source"}
 FLAGS = ("page_cache", "gpudirect", "merges")
 ATTACHED = ("nvme", "block", "network", "storage")
+ENTRY = schema.sourced(schema.Anything())
 _PARSE = {
     "read": parse_bandwidth,
     "write": parse_bandwidth,
@@ -182,7 +186,7 @@ def _read(path: Path) -> System:
         raise InputError(unknown(path.name, "attach", str(words["attach"]), ATTACHED))
     grades = {key: one[1] for key, one in table.items()}
     values: dict[str, Any] = {key: one[0] for key, one in table.items()}
-    fields = set(System.__dataclass_fields__)
+    fields = set(System.__dataclass_fields__) - NO_NUMBERS
     wrong = [
         unknown(path.name, key, key, fields) for key in values if key not in fields
     ]
@@ -218,19 +222,10 @@ def read_table(path: Path) -> dict[str, Any]:
     for key, entry in told.items():
         if isinstance(entry, str):
             found[key] = entry
-        elif not isinstance(entry, dict) or {"value", "evidence", "source"} - set(
-            entry
-        ):
+        elif not isinstance(entry, dict):
             mistakes.append(Mistake(where, key, repr(entry), SOURCED))
-        elif not all(isinstance(entry[part], str) for part in ("evidence", "source")):
-            mistakes.append(
-                Mistake(
-                    where,
-                    key,
-                    repr(entry),
-                    f"{SOURCED} with texts for grade and source",
-                )
-            )
+        elif wrong := [*ENTRY.mistakes(where, key, entry)]:
+            mistakes += wrong
         else:
             try:
                 value = (

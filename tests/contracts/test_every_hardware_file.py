@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import tomllib
 from collections.abc import Iterator, Mapping
@@ -20,8 +21,11 @@ from sim.collectives.nccl.speeds import (
     SPEEDS,
     generation,
 )
-from sim.costs import frameworks, gpu_files, schema
+from sim.costs import frameworks, gpu_files, interference, schema, spreads
 from sim.errors import InputError
+from sim.planning import noise
+from sim.reliability import failures
+from sim.storage import systems
 
 GPU_FILES = sorted(
     path
@@ -31,6 +35,11 @@ GPU_FILES = sorted(
 FILES = [(path, gpu_files.SCHEMA) for path in GPU_FILES]
 FILES += [(path, frameworks.SCHEMA) for path in sorted(frameworks.HERE.glob("*.toml"))]
 
+FILES += [(module.FILE, module.SCHEMA) for module in (interference, noise, failures)]
+FILES += [(spreads.WIDTHS, spreads.SCHEMA)]
+#: Tables whose keys are kinds of kernels, which anybody may add.
+OPEN = {"factor"}
+
 
 def keys_of(
     table: Mapping[str, Any], above: tuple[str, ...] = ()
@@ -38,7 +47,7 @@ def keys_of(
     """Paths of all keys of a table and of the tables in it."""
     for key, value in table.items():
         yield (*above, key)
-        if isinstance(value, dict):
+        if isinstance(value, dict) and key not in OPEN:
             yield from keys_of(value, (*above, key))
 
 
@@ -135,4 +144,35 @@ def test_a_gpu_that_no_file_describes_is_a_mistake(
         result.exit_code != 0
         and "x900" in result.output
         and "Traceback" not in result.output
+    )
+
+
+@pytest.mark.parametrize("path", sorted(systems.FOLDER.glob("*.toml")), ids=str)
+def test_a_misspelt_key_of_a_storage_system_is_reported(
+    path: Path, tmp_path: Path
+) -> None:
+    """Every key of every storage system, with a letter too many, is a mistake that names file and key."""
+    mine = tmp_path / "mine.toml"
+    table = tomllib.loads(path.read_text(encoding="utf-8"))
+    for key in keys_of(table):
+        mine.write_text(toml_of(misspelt(table, key)), encoding="utf-8")
+        with pytest.raises(InputError) as caught:
+            systems.known(str(mine), "scenario.toml", "checkpoint.storage")
+        wrong = {mistake.key.partition(".")[0] for mistake in caught.value.mistakes}
+        assert wrong & {key[0], f"{key[0]}x"}
+
+
+def toml_of(table: Mapping[str, Any]) -> str:
+    """Texts, and tables on a line each."""
+    return "\n".join(
+        f"{key} = {json.dumps(value) if isinstance(value, str) else inline(value)}"
+        for key, value in table.items()
+    )
+
+
+def inline(table: Mapping[str, Any]) -> str:
+    return (
+        "{ "
+        + ", ".join(f"{key} = {json.dumps(value)}" for key, value in table.items())
+        + " }"
     )
