@@ -70,6 +70,12 @@ class _Search:
         pattern = TREE if n == 1 and pattern != RING else pattern
         self.inside = _types(system.between)
         self.between = _types(system.out) if system.nets else (PIX, SYS)
+        self.types_inside = {
+            w.type for row in (*system.between, system.up, system.down) for w in row
+        }
+        self.types_between = {
+            w.type for row in (*system.out, *system.back) for w in row
+        }
         if system.nets:
             self.inside = (self.inside[0], self.between[1])
         if capability < 90:
@@ -87,6 +93,7 @@ class _Search:
         self.total = system.total / 1000
         self.budget = STEPS_ALL
         self.time = 0
+        self.fruitless: dict[Channels, int] = {}
 
     def start(self) -> int:
         n, most = len(self.system.gpus), self.system.most / 1000
@@ -107,10 +114,30 @@ class _Search:
         if self.hopeless(wanted):
             self.time = steps
             return False
+        # With the same ways open and the same best, a walk that found nothing finds nothing again in as many steps.
+        walked = self.in_effect(wanted)
+        if walked in self.fruitless:
+            self.time = self.fruitless[walked]
+        else:
+            self.walk(wanted, steps, walked)
+        return self.time == -1 or self.best.count * self.best.between >= self.total
+
+    def walk(self, wanted: Channels, steps: int, walked: Channels) -> None:
         one = Walk(self.system, wanted, self.best, steps)
         one.run()
+        if one.best is self.best:
+            self.fruitless[walked] = one.time
+        else:
+            self.fruitless.clear()
         self.best, self.time = one.best, one.time
-        return self.time == -1 or self.best.count * self.best.between >= self.total
+
+    def in_effect(self, wanted: Channels) -> Channels:
+        """A try whose limits of distance are the farthest ways that they let through."""
+        return replace(
+            wanted,
+            type_inside=_farthest(self.types_inside, wanted.type_inside),
+            type_between=_farthest(self.types_between, wanted.type_between),
+        )
 
     def hopeless(self, wanted: Channels) -> bool:
         """Whether NVSwitches alone tell that nothing better fits: it spares the walk, and changes no answer.
@@ -237,6 +264,11 @@ class _Search:
                 wanted = replace(wanted, inside=self.speeds[at - 1])
             at -= 1
             self.attempt(wanted)
+
+
+def _farthest(types: set[int], limit: int) -> int:
+    """The farthest of some distances within a limit; LOC: none is."""
+    return max((type_ for type_ in types if type_ <= limit), default=LOC)
 
 
 def _types(ways: list[list[Way]]) -> tuple[int, int]:

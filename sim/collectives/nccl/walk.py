@@ -148,13 +148,17 @@ class Walk:
             else max(way.type, opposite.type)
         )
 
+    def farther(self, way: Way, opposite: Way) -> Way:
+        """A way at the distance that counts."""
+        type_ = self.both(way, opposite)
+        return way if way.type == type_ else replace(way, type=type_)
+
     def back(self, net: int) -> list[Way]:
         """Ways from a net to every GPU."""
         if net not in self.ways_back:
-            ways = enumerate(self.system.back[net])
             self.ways_back[net] = [
-                replace(way, type=self.both(way, self.system.out[g][net]))
-                for g, way in ways
+                self.farther(way, self.system.out[gpu][net])
+                for gpu, way in enumerate(self.system.back[net])
             ]
         return self.ways_back[net]
 
