@@ -7,6 +7,7 @@ equal but for their names, one is searched: what is found has numbers in it and 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from sim.collectives.group import Group
@@ -70,16 +71,11 @@ def _search(group: Group, fabric: Any, wanted: Nccl, host: tuple[str, ...]) -> G
     )
     speeds = (NET_SPEEDS if system.nets else SPEEDS)[kind]
     most = 32 if wanted.release >= (2, 25) else 16
-    key = (system.content, sm, speeds, wanted.cross_nic, most)
-    if key not in _KNOWN:
-        _KNOWN[key] = _graphs(system, sm, speeds, wanted.cross_nic, most)
-    return _KNOWN[key]
+    return _graphs(system, sm, speeds, wanted.cross_nic, most)
 
 
-# A search is a pure function of its key; a cluster has few kinds of hosts, and a process sees few clusters.
-_KNOWN: dict[tuple[Any, ...], Graphs] = {}
-
-
+# A pure function of values; a cluster has few kinds of hosts.
+@lru_cache(maxsize=256)
 def _graphs(
     system: System, sm: int, speeds: tuple[float, ...], cross_nic: int, most: int
 ) -> Graphs:

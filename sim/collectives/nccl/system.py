@@ -8,9 +8,12 @@ NVL72 is one.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
+
+import numpy as np
 
 from sim.collectives.group import Group
 from sim.collectives.nccl.ways import (
@@ -48,43 +51,51 @@ __all__ = [
     "TYPES",
     "System",
     "Way",
+    "nearest",
     "system_of",
 ]
+Ways = tuple[tuple[Way, ...], ...]
+Rows = Sequence[Sequence[Way]]
+# Nodes of a host that lead on: their kind in a fabric, and in NCCL.
+BRIDGES = {"cpu": "cpu", "pcieswitch": "pci"}
 
 
-@dataclass(eq=False)
+@dataclass(frozen=True)
 class System:
-    """One host.
+    """One host; two are equal if the search cannot tell them apart: names do not count.
 
     Attributes
     ----------
-    gpus, nets : list of str
+    gpus, nets : tuple of str
         GPUs of the communicator on it, and its NICs (none on a communicator of one host).
-    room : list of int
-        MB/s left on every directed link; the search takes from it and gives back.
-    speed : list of int
+    room : tuple of int
+        MB/s of every directed link.
+    speed : tuple of int
         MB/s of every net.
-    between, out, back : lists of lists of Way
+    between, out, back : tuples of tuples of Way
         From GPU to GPU, from GPU to net, from net to GPU.
-    up, down : lists of Way
+    up, down : tuples of Way
         From GPU to NVSwitch and back; empty without one.
-    pcie : list of int
+    nvlinks : tuple of tuple of int
+        Links that are NVLinks, of every GPU.
+    pcie : tuple of int
         MB/s of every GPU's PCIe slot.
     amd : bool
         Whether its CPUs are AMD's: a way through them costs no more, and two GPUs talk directly over them.
     """
 
-    gpus: list[str]
-    nets: list[str]
-    room: list[int] = field(default_factory=list)
-    speed: list[int] = field(default_factory=list)
-    between: list[list[Way]] = field(default_factory=list)
-    out: list[list[Way]] = field(default_factory=list)
-    back: list[list[Way]] = field(default_factory=list)
-    up: list[Way] = field(default_factory=list)
-    down: list[Way] = field(default_factory=list)
-    pcie: list[int] = field(default_factory=list)
-    amd: bool = False
+    gpus: tuple[str, ...] = field(compare=False)
+    nets: tuple[str, ...] = field(compare=False)
+    room: tuple[int, ...]
+    speed: tuple[int, ...]
+    between: Ways
+    out: Ways
+    back: Ways
+    up: tuple[Way, ...]
+    down: tuple[Way, ...]
+    nvlinks: tuple[tuple[int, ...], ...]
+    pcie: tuple[int, ...]
+    amd: bool
 
     @property
     def most(self) -> int:
@@ -102,57 +113,39 @@ class System:
         nvlink = [sum(self.room[i] for i in links) for links in self.nvlinks]
         return max(max(pair) for pair in zip(nvlink, self.pcie, strict=True))
 
-    nvlinks: list[list[int]] = field(default_factory=list)
+    @cached_property
+    def preferred(self) -> list[list[int]]:
+        """Nets that every GPU prefers, one per channel in turn."""
+        return [_preferred(self.out, self.back, gpu) for gpu in range(len(self.gpus))]
 
-    @property
-    def content(self) -> tuple[object, ...]:
-        """All but the names: hosts with equal ones are searched alike."""
-
-        def ways(rows: list[list[Way]]) -> tuple[object, ...]:
-            return tuple(
-                tuple((w.type, w.hops, w.speed, w.links, w.cost) for w in row)
-                for row in rows
-            )
-
-        return (
-            len(self.gpus),
-            len(self.nets),
-            tuple(self.room),
-            tuple(self.speed),
-            ways(self.between),
-            ways(self.out),
-            ways(self.back),
-            ways([self.up, self.down]),
-            tuple(self.pcie),
-            tuple(map(tuple, self.nvlinks)),
-            self.amd,
-        )
-
-    def near(self, gpu: int) -> list[int]:
-        """Nets that a GPU prefers, one per channel in turn (ncclTopoGetLocalNet)."""
-        nets = _nearest(self.out[gpu])
-        if not nets:
-            return []
-        sharing = max(1, len(_nearest(self.back[nets[0]])))
-        each = -(-len(nets) // sharing)
-        first = (
-            _mirrored(gpu % sharing, len(nets)) if _power(len(nets)) else gpu % sharing
-        )
-        return [nets[(first + k) % len(nets)] for k in range(each)]
-
-    def owner(self, net: int) -> int | None:
-        """The GPU whose NIC it is."""
-        return next(
-            (gpu for gpu in _nearest(self.back[net]) if net in self.near(gpu)), None
-        )
+    @cached_property
+    def owners(self) -> list[int | None]:
+        """The GPU whose NIC every net is."""
+        return [_owner(self.out, self.back, net) for net in range(len(self.nets))]
 
 
-def _nearest(ways: Sequence[Way]) -> list[int]:
-    """The fastest, and of those the closest."""
-    reached = [way for way in ways if way.type < DIS]
-    if not reached:
+def _preferred(out: Rows, back: Rows, gpu: int) -> list[int]:
+    """Nets that a GPU prefers (ncclTopoGetLocalNet)."""
+    nets = nearest(out[gpu])
+    if not nets:
         return []
-    best = max((way.speed, -way.type) for way in reached)
+    sharing = max(1, len(nearest(back[nets[0]])))
+    each = -(-len(nets) // sharing)
+    place = gpu % sharing
+    first = _mirrored(place, len(nets)) if _power(len(nets)) else place
+    return [nets[(first + k) % len(nets)] for k in range(each)]
+
+
+def _owner(out: Rows, back: Rows, net: int) -> int | None:
+    """The GPU whose NIC a net is."""
+    near = nearest(back[net])
+    return next((gpu for gpu in near if net in _preferred(out, back, gpu)), None)
+
+
+def nearest(ways: Sequence[Way]) -> list[int]:
+    """The fastest, and of those the closest."""
+    ranks = [(way.speed, -way.type) for way in ways if way.type < DIS]
+    best = max(ranks, default=None)
     return [
         at
         for at, way in enumerate(ways)
@@ -178,190 +171,163 @@ def system_of(
     nvlink: float,
     pxn: bool = True,
 ) -> System:
-    """NCCL's view of one of the group's hosts; `kind`: generation of its GPUs, `nvlink`: share of NVLink's wire."""
-    builder, names = Builder(), {}
-    inside = {fabric.host_of(gpu) for gpu in host}
-    nodes = fabric.nodes
-    kinds = {
-        "gpu": "gpu",
-        "cpu": "cpu",
-        "pcieswitch": "pci",
-        "nic": "nic",
-        "nvswitch": "nvs",
-    }
-    for name, what, where in zip(nodes.names, nodes.kinds, nodes.hosts, strict=True):
-        if what in ("cpu", "pcieswitch") and where in inside:
-            names[name] = builder.node(kinds[what])
-    for gpu in host:
-        names[gpu] = builder.node("gpu")
-    nics = (
-        [n for n in nodes.of_kind("nic") if fabric.host_of(n) in inside]
-        if group.nodes > 1
-        else []
-    )
-    names |= {nic: builder.node("nic") for nic in nics}
+    """NCCL's view of one of the group's hosts.
+
+    Parameters
+    ----------
+    host : sequence of str
+        The group's GPUs on it.
+    kind : str
+        Generation of its GPUs.
+    nvlink : float
+        Share of NVLink's wire that NCCL counts on.
+    pxn : bool
+        Whether a GPU may use another GPU's NIC over NVLink.
+    """
     amd = bool(fabric.cluster_facts.amd_cpu)
-    _links(builder, fabric, names, host, kind, nvlink)
-    nets = _nets(builder, fabric, group, names, nics, len(host))
-    made = System(
-        list(host),
-        [name for name, _, _ in nets],
-        speed=[speed for _, _, speed in nets],
+    builder = Builder(intel=not amd)
+    names = _nodes(builder, fabric, group, host)
+    _links(builder, fabric, names, kind, nvlink)
+    nics = [name for name, at in names.items() if builder.nodes[at].kind == "nic"]
+    merged = _merged(group, len(nics), len(host))
+    kept = nics[::merged]
+    nets = [_net(builder, names[nic], group.net.speed / 1e6, merged) for nic in kept]
+    gpus = [names[gpu] for gpu in host]
+    to = {node: builder.ways(node) for node in (*gpus, *nets)}
+    out = [[to[net][gpu] for net in nets] for gpu in gpus]
+    back = [[to[gpu][net] for gpu in gpus] for net in nets]
+    between = _between(builder, gpus, to, group.inside == "shm", amd)
+    if pxn:
+        _relays(between, out, back)
+    nvs = [] if group.inside == "shm" else builder.of_kind("nvs")
+    reach = builder.ways(nvs[0]) if nvs else []
+    return System(
+        gpus=tuple(host),
+        nets=tuple(kept),
+        room=tuple(builder.room),
+        speed=(round(group.net.speed / 1e6),) * len(nets) if nets else (),
+        between=_frozen(between),
+        out=_frozen(out),
+        back=_frozen(back),
+        up=tuple(reach[gpu] for gpu in gpus) if nvs else (),
+        down=tuple(to[gpu][nvs[0]] for gpu in gpus) if nvs else (),
+        nvlinks=tuple(tuple(builder.links_of(gpu, NVL)) for gpu in gpus),
+        pcie=tuple(_slot(builder, gpu) for gpu in gpus),
         amd=amd,
     )
-    _ways(
-        made,
-        builder,
-        [names[gpu] for gpu in host],
-        [node for _, node, _ in nets],
-        group,
-        not amd,
-        pxn,
+
+
+def _frozen(rows: Rows) -> Ways:
+    return tuple(map(tuple, rows))
+
+
+def _slot(builder: Builder, gpu: int) -> int:
+    """MB/s of a GPU's PCIe slot, 0 without one."""
+    return min((builder.room[at] for at in builder.links_of(gpu, PIX)), default=0)
+
+
+def _nodes(
+    builder: Builder, fabric: Any, group: Group, host: Sequence[str]
+) -> dict[str, int]:
+    """Numbers of a host's CPUs and PCIe switches, the group's GPUs, and the NICs if it has several hosts."""
+    hosts = {fabric.host_of(gpu) for gpu in host}
+    columns = zip(
+        fabric.nodes.names, fabric.nodes.kinds, fabric.nodes.hosts, strict=True
     )
-    return made
+    inside = [(name, kind) for name, kind, where in columns if where in hosts]
+    names = {
+        name: builder.node(BRIDGES[kind]) for name, kind in inside if kind in BRIDGES
+    }
+    names |= {gpu: builder.node("gpu") for gpu in host}
+    if group.nodes > 1:
+        names |= {name: builder.node("nic") for name, kind in inside if kind == "nic"}
+    return names
 
 
 def _links(
-    builder: Builder,
-    fabric: Any,
-    names: dict[str, int],
-    host: Sequence[str],
-    kind: str,
-    share: float,
+    builder: Builder, fabric: Any, names: dict[str, int], kind: str, share: float
 ) -> None:
+    """The host's links, several between two nodes as the fastest, and all NVSwitches as one."""
     links = fabric.links
     switch: dict[int, float] = {}
-    seen: dict[tuple[int, int, int], float] = {}
-    mine = set(host)
-    for row in _rows(fabric, names, mine):
-        src, dst, sort, raw = (
-            str(links.src[row]),
-            str(links.dst[row]),
-            str(links.kind[row]),
-            float(links.raw[row]),
+    direct: dict[tuple[int, int, int], float] = {}
+    for row in np.flatnonzero(
+        np.isin(fabric.ends[0], fabric.positions(list(names)))
+    ).tolist():
+        a, b = names[links.src[row]], names.get(links.dst[row])
+        type_, speed = _speed(
+            str(links.kind[row]), float(links.raw[row]), share, kind, fabric
         )
-        a, b = names.get(src), names.get(dst)
-        if sort == "nvlink" and src in mine and b is None:
-            switch[names[src]] = switch.get(names[src], 0.0) + raw * share / 1e6
-        elif a is not None and b is not None and a != b:
-            type_, speed = _speed(sort, raw, share, kind, fabric)
-            if type_ is not None:
-                key = (min(a, b), max(a, b), type_)
-                seen[key] = max(seen.get(key, 0.0), speed)
+        if type_ == NVL and b is None and builder.nodes[a].kind == "gpu":
+            switch[a] = switch.get(a, 0.0) + speed
+        elif type_ is not None and b is not None and a != b:
+            ends = (min(a, b), max(a, b), type_)
+            direct[ends] = max(direct.get(ends, 0.0), speed)
     if switch:
         nvs = builder.node("nvs")
         for gpu, speed in switch.items():
             builder.link(gpu, nvs, NVL, round(speed))
-    for (a, b, type_), speed in seen.items():
+    for (a, b, type_), speed in direct.items():
         builder.link(a, b, type_, round(speed))
-
-
-def _rows(fabric: Any, names: dict[str, int], mine: Iterable[str]) -> list[int]:
-    """Links that begin in the host."""
-    src = fabric.links.src
-    return [row for row in range(len(src)) if src[row] in names]
 
 
 def _speed(
     sort: str, raw: float, share: float, kind: str, fabric: Any
 ) -> tuple[int | None, float]:
-    if sort == "nvlink":
-        return NVL, raw * share / 1e6
-    if sort == "pcie":
-        return PIX, raw * PCIE / 1e6
-    if sort == "c2c":
-        return C2C, raw / 1e6
-    if sort == "socket":
-        return SYS, raw / 1e6 if fabric.family == "nccl_xml" else float(SOCKET[kind])
-    return None, 0.0
+    """Type and MB/s of a kind of link as NCCL has them; (None, 0) of one that it does not follow."""
+    measured = fabric.family == "nccl_xml"
+    speeds = {
+        "nvlink": (NVL, raw * share / 1e6),
+        "pcie": (PIX, raw * PCIE / 1e6),
+        "c2c": (C2C, raw / 1e6),
+        "socket": (SYS, raw / 1e6 if measured else float(SOCKET[kind])),
+    }
+    return speeds.get(sort, (None, 0.0))
 
 
-def _nets(
-    builder: Builder,
-    fabric: Any,
-    group: Group,
-    names: dict[str, int],
-    nics: list[str],
-    gpus: int,
-) -> list[tuple[str, int, int]]:
-    """(name, node, MB/s) of every network; several NICs of one GPU, as on AWS's p5, count as one."""
-    found = []
-    merge = (
-        max(1, len(nics) // max(1, gpus))
-        if len(nics) > gpus and group.net.nics <= gpus
-        else 1
-    )
-    for at in range(0, len(nics), merge):
-        node = builder.node("net")
-        speed = group.net.speed / 1e6
-        for link, _, _ in builder.nodes[
-            names[nics[at]]
-        ].links:  # several slots count as one
-            builder.room[link] *= merge
-            builder.room[builder.reverse[link]] *= merge
-        builder.link(names[nics[at]], node, NET, round(speed))
-        found.append((nics[at], node, round(speed)))
-    return found
+def _merged(group: Group, nics: int, gpus: int) -> int:
+    """How many NICs count as one: several of one GPU, as on AWS's p5."""
+    several = nics > gpus and group.net.nics <= gpus
+    return max(1, nics // max(1, gpus)) if several else 1
 
 
-def _ways(
-    made: System,
-    builder: Builder,
-    gpus: list[int],
-    nets: list[int],
-    group: Group,
-    intel: bool,
-    pxn: bool,
+def _net(builder: Builder, nic: int, speed: float, merged: int) -> int:
+    """The network behind a NIC, which has the PCIe slots of all that count as one."""
+    node = builder.node("net")
+    for link, _, _ in builder.nodes[nic].links:
+        builder.room[link] *= merged
+        builder.room[builder.reverse[link]] *= merged
+    builder.link(nic, node, NET, round(speed))
+    return node
+
+
+def _between(
+    builder: Builder, gpus: list[int], to: dict[int, list[Way]], shm: bool, amd: bool
+) -> list[list[Way]]:
+    """From GPU to GPU; through host memory where they are too far for peer-to-peer, or it is off (`shm`)."""
+    over = {cpu: builder.ways(cpu) for cpu in builder.of_kind("cpu")}
+    farthest = SYS if amd and len(gpus) <= 2 else PXB
+    rows = [[to[other][gpu] for other in gpus] for gpu in gpus]
+    for row, gpu in zip(rows, gpus, strict=True):
+        for k, other in enumerate(gpus):
+            if gpu != other and over and (shm or row[k].type > farthest):
+                reach = (cpu for cpu in over if over[cpu][other].hops)
+                cpu = min(reach, key=lambda cpu: over[cpu][other].hops)
+                row[k] = joined(over[cpu][gpu], to[other][cpu])
+    return rows
+
+
+def _relays(
+    between: list[list[Way]], out: list[list[Way]], back: list[list[Way]]
 ) -> None:
-    to = {node: builder.ways(node, intel) for node in (*gpus, *nets)}
-    cpus = [at for at, node in enumerate(builder.nodes) if node.kind == "cpu"]
-    over = {cpu: builder.ways(cpu, intel) for cpu in cpus}
-    made.room = builder.room
-    made.nvlinks = [
-        [at for at, _, kind in builder.nodes[gpu].links if kind == NVL] for gpu in gpus
-    ]
-    slots = [
-        [at for at, _, kind in builder.nodes[gpu].links if kind == PIX] for gpu in gpus
-    ]
-    made.pcie = [min((builder.room[at] for at in mine), default=0) for mine in slots]
-    farthest = SYS if made.amd and len(gpus) <= 2 else PXB
-    for gpu in gpus:
-        row = []
-        for other in gpus:
-            way = to[other][gpu]
-            if gpu != other and cpus and (way.type > farthest or group.inside == "shm"):
-                cpu = min(
-                    (c for c in cpus if over[c][other].hops),
-                    key=lambda c: over[c][other].hops,
-                )
-                way = joined(over[cpu][gpu], to[other][cpu])
-            row.append(way)
-        made.between.append(row)
-    made.out = [[to[net][gpu] for net in nets] for gpu in gpus]
-    made.back = [[to[gpu][net] for gpu in gpus] for net in nets]
-    nvs = [at for at, node in enumerate(builder.nodes) if node.kind == "nvs"]
-    if nvs and group.inside != "shm":
-        reach = builder.ways(nvs[0], intel)
-        made.up, made.down = (
-            [reach[gpu] for gpu in gpus],
-            [to[gpu][nvs[0]] for gpu in gpus],
-        )
-    if pxn:
-        _relays(made)
-
-
-def _relays(made: System) -> None:
     """PXN: over NVLink to the GPU whose NIC it is, where that is faster or avoids the CPU."""
-    for net in range(len(made.nets)):
-        owner = made.owner(net)
-        for gpu in range(len(made.gpus)):
-            if owner is None or owner == gpu:
-                continue
-            direct, last, first = (
-                made.out[gpu][net],
-                made.out[owner][net],
-                made.between[gpu][owner],
-            )
+    for net in range(len(back)):
+        owner = _owner(out, back, net)
+        if owner is None:
+            continue
+        last = out[owner][net]
+        for gpu, row in enumerate(out):
+            first, direct = between[gpu][owner], row[net]
             better = last.speed > direct.speed or direct.type > PXN
-            if last.type <= P2C and first.type <= NVL and better:
-                made.out[gpu][net] = joined(first, last, PXN)
+            if gpu != owner and last.type <= P2C and first.type <= NVL and better:
+                row[net] = joined(first, last, PXN)

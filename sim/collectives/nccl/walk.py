@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from sim.collectives.nccl.outcome import BALANCED, NVLS, RING, SPLIT, TREE, Channels
-from sim.collectives.nccl.system import DIS, System, Way
+from sim.collectives.nccl.system import System, Way, nearest
 
 STEPS_PCI = 2**10
 FREE, IN_ORDER, AGAIN = range(
@@ -46,6 +46,7 @@ class Walk:
         self.nets: list[list[int]] = []
         self.used: list[set[int]] = []
         self.hops = 0
+        self.room = list(system.room)
         self.speed = list(system.speed)
         self.switched = bool(system.up)
         self.choices: dict[int | None, list[int]] = {}
@@ -60,7 +61,7 @@ class Walk:
 
     def take(self, way: Way, speed: int) -> bool:
         """Takes the speed from every link of a way, or nothing if one has too little."""
-        room = self.system.room
+        room = self.room
         for at, cost in zip(way.links, way.cost, strict=True):
             if room[at] < speed * cost:
                 return False
@@ -70,7 +71,7 @@ class Walk:
         return True
 
     def give(self, way: Way, speed: int) -> None:
-        room = self.system.room
+        room = self.room
         for at, cost in zip(way.links, way.cost, strict=True):
             room[at] += round(speed * cost)
         self.hops -= way.hops
@@ -117,28 +118,33 @@ class Walk:
 
     def begin(self, net: int, count: int, back: int) -> bool:
         """Channels that come in by `net`; whether a head of NVLink SHARP was tried."""
-        owner = self.system.owner(net)
-        way = self.back(net)
         if self.wanted.pattern == NVLS:
-            if owner is None or any(order[0] == owner for order in self.orders[:count]):
-                return False
-            self.enter(way[owner], owner, 0, back, -1, FREE)
-            return True
+            return self.begin_head(net, count, back)
+        ways = self.back(net)
         if count and self.wanted.same:
             first = self.orders[count - 1][0]
-            self.enter(way[first], first, 0, back, -1, AGAIN)
+            self.enter(ways[first], first, 0, back, -1, AGAIN)
             return False
         if count == 0 and not self.switched:
-            kept, self.time = self.time, STEPS_PCI
-            self.enter(way[0], 0, 0, back, -1, IN_ORDER)
-            self.time = -1 if self.time == -1 else kept
-        best = max(((w.speed, -w.type) for w in way if w.type < DIS), default=None)
-        local = [
-            g for g, w in enumerate(way) if w.type < DIS and (w.speed, -w.type) == best
-        ]
-        for gpu in [g for g in local if g == owner] + [g for g in local if g != owner]:
-            self.enter(way[gpu], gpu, 0, back, -1, FREE)
+            self.begin_in_order(ways[0], back)
+        owner = self.system.owners[net]
+        for gpu in sorted(nearest(ways), key=lambda gpu: gpu != owner):
+            self.enter(ways[gpu], gpu, 0, back, -1, FREE)
         return False
+
+    def begin_head(self, net: int, count: int, back: int) -> bool:
+        """A head of NVLink SHARP: the GPU whose NIC it is, unless it is one already."""
+        owner = self.system.owners[net]
+        if owner is None or any(order[0] == owner for order in self.orders[:count]):
+            return False
+        self.enter(self.back(net)[owner], owner, 0, back, -1, FREE)
+        return True
+
+    def begin_in_order(self, way: Way, back: int) -> None:
+        """The GPUs by number, within a budget of its own."""
+        left, self.time = self.time, STEPS_PCI
+        self.enter(way, 0, 0, back, -1, IN_ORDER)
+        self.time = -1 if self.time == -1 else left
 
     def both(self, way: Way, opposite: Way) -> int:
         """The distance that counts: a tree's data goes both ways."""
@@ -170,15 +176,12 @@ class Walk:
 
     def ordered(self, gpu: int | None) -> list[int]:
         gpus = range(len(self.system.gpus)) if gpu is None else (gpu,)
-        found = [net for g in gpus for net in self.system.near(g)]
+        nets = [net for g in gpus for net in self.system.preferred[g]]
         for type_ in range(self.wanted.type_between + 1):
-            found += [
-                n
-                for g in gpus
-                for n, way in enumerate(self.system.out[g])
-                if way.type == type_
-            ]
-        return list(dict.fromkeys(found))
+            for g in gpus:
+                ways = enumerate(self.system.out[g])
+                nets += [net for net, way in ways if way.type == type_]
+        return list(dict.fromkeys(nets))
 
     # steps ----------------------------------------------------------------------------------------------------
 
@@ -208,8 +211,7 @@ class Walk:
         if self.time <= 0:
             return
         self.time -= 1
-        n = len(self.system.gpus)
-        if step == n:
+        if step == len(self.system.gpus):
             self.record()
             return
         here = self.orders[-1]
@@ -219,23 +221,22 @@ class Walk:
             self.leave(gpu, step, first, order)
         elif self.wanted.pattern == NVLS:
             self.head(gpu)
-        elif step < n - 1:
-            for following in self.following(gpu, step, net, order):
-                if following in self.used[-1]:
-                    continue
-                self.enter(
-                    self.system.between[gpu][following],
-                    following,
-                    step + 1,
-                    net,
-                    first,
-                    order,
-                    inside=True,
-                )
+        else:
+            self.onward(gpu, step, net, first, order)
+
+    def onward(self, gpu: int, step: int, net: int, first: int, order: int) -> None:
+        """To the next GPU; from the last back to the first of a ring, or to the end of a chain."""
+        n, between = len(self.system.gpus), self.system.between[gpu]
+        if step < n - 1:
+            used = self.used[-1]
+            for other in self.following(gpu, step, net, order):
+                if other not in used:
+                    self.enter(between[other], other, step + 1, net, first, order, True)
         elif step == first:
-            way = self.system.between[gpu][here[0]]
+            begin = self.orders[-1][0]
+            way = between[begin]
             if way.type <= self.wanted.type_inside and self.take(way, self.inside):
-                self.step(here[0], step + 1, net, -1, order)
+                self.step(begin, step + 1, net, -1, order)
                 self.give(way, self.inside)
         else:
             self.step(gpu, n, -1, -1, order)
@@ -246,11 +247,8 @@ class Walk:
         speed = self.between // 2 if balanced else self.between
         for net in self.choice(gpu):
             way = self.system.out[gpu][net]
-            if self.both(
-                way, self.system.back[net][gpu]
-            ) > self.wanted.type_between or not self.allowed(net, step):
-                continue
-            if not self.take(way, speed):
+            far = self.both(way, self.system.back[net][gpu]) > self.wanted.type_between
+            if far or not self.allowed(net, step) or not self.take(way, speed):
                 continue
             self.nets[-1][1] = net
             self.step(gpu, step, 1 if balanced and step == 0 else -1, first, order)
@@ -272,39 +270,25 @@ class Walk:
 
     def following(self, gpu: int, step: int, net: int, order: int) -> list[int]:
         """GPUs to try next, best first; on NVSwitches only the neighbours by number."""
-        n = len(self.system.gpus)
         if order == IN_ORDER:
             return [step + 1]
         if order == AGAIN:
             return [self.orders[-2][step + 1]]
+        n, ways, used = len(self.system.gpus), self.system.between[gpu], self.used[-1]
         if self.switched:
-            following, before = (gpu + 1) % n, (gpu - 1) % n
-            pair = {
-                RING: [before, following],
-                BALANCED: [following, before],
-                SPLIT: [following, before],
-            }
-            tried = dict.fromkeys(pair.get(self.wanted.pattern, [following]))
-            return [
-                g
-                for g in tried
-                if g not in self.used[-1] and self.system.between[gpu][g].hops
-            ]
-        scored = [
+            after, before = (gpu + 1) % n, (gpu - 1) % n
+            tried = {RING: (before, after), NVLS: (after,), TREE: (after,)}
+            pair = dict.fromkeys(tried.get(self.wanted.pattern, (after, before)))
+            return [other for other in pair if other not in used and ways[other].hops]
+        others = [(k, (gpu + k) % n) for k in range(1, n)]
+        scored = sorted(
             (self.score(gpu, other, k, net >= 0), other)
-            for k in range(1, n)
-            for other in [(gpu + k) % n]
-            if self.system.between[gpu][other].hops and other not in self.used[-1]
-        ]
-        scored.sort()
-        found = [other for _, other in scored]
-        if (
-            net >= 0
-            and net != step + 1
-            and len({score[3:5] for score, _ in scored}) <= 1
-        ):
-            found.reverse()
-        return found
+            for k, other in others
+            if ways[other].hops and other not in used
+        )
+        ranked = [other for _, other in scored]
+        alike = len({score[3:5] for score, _ in scored}) <= 1
+        return ranked[::-1] if net >= 0 and net != step + 1 and alike else ranked
 
     def score(self, gpu: int, other: int, place: int, by_net: bool) -> tuple[int, ...]:
         """Best first: speed and hops from the net that the channel came by, then between the two, then number."""

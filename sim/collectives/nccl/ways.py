@@ -49,9 +49,10 @@ class Node:
 
 
 class Builder:
-    """Nodes and directed links; `type` of a link: NVL, C2C, PIX (PCIe), SYS, NET."""
+    """Nodes and directed links; `type` of a link: NVL, C2C, PIX (PCIe), SYS, NET; `intel`: whose CPUs they are."""
 
-    def __init__(self) -> None:
+    def __init__(self, intel: bool) -> None:
+        self.intel = intel
         self.nodes: list[Node] = []
         self.room: list[int] = []
         self.type: list[int] = []
@@ -70,21 +71,31 @@ class Builder:
             self.nodes[src].links.sort(key=lambda entry: -self.room[entry[0]])
         self.reverse += [len(self.room) - 1, len(self.room) - 2]
 
-    def ways(self, base: int, intel: bool) -> list[Way]:
+    def of_kind(self, kind: str) -> list[int]:
+        """Nodes of a kind."""
+        return [at for at, node in enumerate(self.nodes) if node.kind == kind]
+
+    def links_of(self, node: int, type_: int) -> list[int]:
+        """Links of a type that leave a node, fastest first."""
+        return [at for at, _, kind in self.nodes[node].links if kind == type_]
+
+    def ways(self, base: int) -> list[Way]:
         """From every node to `base`: fewest hops first, a longer way only if it is faster."""
-        found = [Way() for _ in self.nodes]
-        found[base] = Way(LOC, 0, LOCAL)
+        ways = [Way() for _ in self.nodes]
+        ways[base] = Way(LOC, 0, LOCAL)
         nodes = [base]
         while nodes:
             following: list[int] = []
             for node in nodes:
                 for at, other, kind in self.nodes[node].links:
-                    if self._leads_on(base, node, other, kind, found[node]):
-                        self._extend(found, node, at, other, kind, following)
-            nodes = following
+                    if self._leads_on(base, node, other, kind, ways[node]) and (
+                        self._extend(ways, node, at, other, kind)
+                    ):
+                        following.append(other)
+            nodes = list(dict.fromkeys(following))
         return [
-            self._priced(way, self.nodes[at].kind, intel)
-            for at, way in enumerate(found)
+            self._priced(way, node.kind)
+            for way, node in zip(ways, self.nodes, strict=True)
         ]
 
     def _leads_on(self, base: int, node: int, other: int, kind: int, way: Way) -> bool:
@@ -94,34 +105,31 @@ class Builder:
         return kind == NVL and self.nodes[other].kind == "gpu" and way.hops <= 1
 
     def _extend(
-        self,
-        found: list[Way],
-        node: int,
-        at: int,
-        other: int,
-        kind: int,
-        following: list[int],
-    ) -> None:
-        way, known = found[node], found[other]
+        self, ways: list[Way], node: int, at: int, other: int, kind: int
+    ) -> bool:
+        """Whether a link to `node` gives `other` a better way than it has."""
+        way, rival = ways[node], ways[other]
         speed = min(way.speed, self.room[at])
-        if (known.speed and known.hops <= way.hops) or known.speed >= speed:
-            return
-        here, there = self.nodes[node].kind, self.nodes[other].kind
-        type_ = LOC if kind == NET else kind
-        if here == there == "pci":
-            type_ = PXB
-        if kind == PIX and "cpu" in (here, there):
-            type_ = PHB
-        if here == "gpu" and way.type == type_ == NVL and way.hops > 0:
-            type_ = NVB
-        found[other] = Way(
-            max(way.type, type_), way.hops + 1, speed, (self.reverse[at], *way.links)
-        )
-        if other not in following:
-            following.append(other)
+        if (rival.speed and rival.hops <= way.hops) or rival.speed >= speed:
+            return False
+        type_ = max(way.type, self._type(node, other, kind, way))
+        links = (self.reverse[at], *way.links)
+        ways[other] = Way(type_, way.hops + 1, speed, links)
+        return True
 
-    def _priced(self, way: Way, start: str, intel: bool) -> Way:
-        dear = intel and way.type == PHB and start == "gpu"
+    def _type(self, node: int, other: int, kind: int, way: Way) -> int:
+        """The distance that a link makes of the way that it continues."""
+        here, there = self.nodes[node].kind, self.nodes[other].kind
+        if here == "gpu" and way.type == kind == NVL and way.hops > 0:
+            return NVB
+        if kind == PIX and "cpu" in (here, there):
+            return PHB
+        if here == there == "pci":
+            return PXB
+        return LOC if kind == NET else kind
+
+    def _priced(self, way: Way, start: str) -> Way:
+        dear = self.intel and way.type == PHB and start == "gpu"
         cost = tuple(
             INTEL if dear and self.type[at] == PIX else 1.0 for at in way.links
         )
@@ -130,8 +138,10 @@ class Builder:
 
 def joined(first: Way, second: Way, type_: int | None = None) -> Way:
     """Over a node in between."""
-    found = max(first.type, second.type) if type_ is None else type_
-    links, cost = first.links + second.links, first.cost + second.cost
     return Way(
-        found, first.hops + second.hops, min(first.speed, second.speed), links, cost
+        max(first.type, second.type) if type_ is None else type_,
+        first.hops + second.hops,
+        min(first.speed, second.speed),
+        first.links + second.links,
+        first.cost + second.cost,
     )
