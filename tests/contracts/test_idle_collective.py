@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sim import plugins, predict
+from sim import plugins
 from sim.collectives import Plan, plan_collective, table
 from sim.collectives.interval import sure
 from sim.collectives.registry import algorithms
@@ -17,11 +17,13 @@ from sim.costs.measured import gpu_of
 from sim.engine.engine import execute
 from sim.errors import InputError
 from sim.graph.opgraph import Comm
+from sim.planning import planned as step
 from sim.serving import serving
 from sim.spec.sections import Inference, Model, Nccl, Parallel, Scenario
 from tests.sim.graphs import Op, graph
 from topologies.core.quantity import Quantity
 from topologies.fabric import Fabric
+from workloads.lowered import Layout, Lowered
 from workloads.models.model import load_model
 
 FAMILIES = sorted(plugins.providers("topologies", "build"))
@@ -66,9 +68,8 @@ def in_the_engine(
         [[Op("nccl", comms=(0,))] for _ in ranks],
         [Comm(op, size, (ranks,), "dp", len(ranks))],
     )
-    done = execute(
-        made, predict.machine(scenario, made, fabric, gpu_of(fabric), gpus), 1
-    )
+    lowered = Lowered(made, {}, {}, 0, Layout(dp=len(gpus), pp=1, tp=1))
+    done = execute(step.planned(scenario, MODEL, lowered, fabric, gpus), 1)
     # The sender of a message may leave while its last bytes are on their way: the last rank to leave counts.
     return float(max(end[0, 0] for end in done.end) - done.ready[0][0])
 
