@@ -94,6 +94,11 @@ class Fabric:
         return cluster_facts(self.facts)
 
     @cached_property
+    def memory(self) -> dict[str, Any]:
+        """What others derive from this fabric alone, under their names; a copy with anything changed begins anew."""
+        return {}
+
+    @cached_property
     def gpus(self) -> tuple[str, ...]:
         """Names of the GPUs; rank r runs on `gpus[r]` unless it is placed elsewhere."""
         return self.nodes.of_kind("gpu")

@@ -8,6 +8,7 @@ the speed, and a second pass tries to raise the speed. Every search has a budget
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from sim.collectives.nccl.outcome import BALANCED, NVLS, RING, SPLIT, TREE, Channels
@@ -271,7 +272,7 @@ def _farthest(types: set[int], limit: int) -> int:
     return max((type_ for type_ in types if type_ <= limit), default=LOC)
 
 
-def _types(ways: list[list[Way]]) -> tuple[int, int]:
+def _types(ways: Sequence[Sequence[Way]]) -> tuple[int, int]:
     """The closest and the farthest that there is between different nodes."""
     found = [way.type for row in ways for way in row if way.hops and way.type < DIS]
     return (min(found), max(found)) if found else (LOC, LOC)

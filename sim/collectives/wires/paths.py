@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -28,18 +27,13 @@ class Index:
     known: dict[Any, Any] = field(default_factory=dict)
 
 
-_indices: dict[int, tuple[weakref.ref[Any], Index]] = {}
-
-
 def index_of(fabric: Any) -> Index:
-    """The index of `fabric`, made on first use and dropped with it."""
-    key = id(fabric)
-    known = _indices.get(key)
-    if known is not None and known[0]() is fabric:
-        return known[1]
-    index = Index(order={gpu: i for i, gpu in enumerate(fabric.gpus)})
-    _indices[key] = weakref.ref(fabric, lambda _: _indices.pop(key, None)), index
-    return index
+    """The index of `fabric`, made on first use; the fabric holds it, and a changed copy has its own."""
+    memory = fabric.memory
+    if "collectives" not in memory:
+        order = {gpu: i for i, gpu in enumerate(fabric.gpus)}
+        memory["collectives"] = Index(order=order)
+    return memory["collectives"]  # type: ignore[no-any-return]
 
 
 def once(fabric: Any, key: Any, make: Callable[[], T]) -> T:
