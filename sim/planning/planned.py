@@ -18,6 +18,7 @@ from sim.costs.measured import gpu_of
 from sim.engine.execution import Timed
 from sim.graph.kernel import Kernel
 from sim.graph.opgraph import Chain, Comm, OpGraph
+from sim.graph.usage import by_link
 from sim.planning.chains import Repetition, repetition
 from sim.planning.fleet import Fleet, fleet_of
 from sim.spec.sections import Scenario
@@ -359,13 +360,11 @@ def _merged(plans: Sequence[Plan]) -> Plan:
     first = plans[0]
     if len(plans) == 1:
         return first
-    links = np.concatenate([p.links for p in plans])
-    usage = np.concatenate([p.usage for p in plans])
-    unique, inverse = np.unique(links, return_inverse=True)
+    links, usage = by_link([(p.links, p.usage) for p in plans])
     return replace(
         first,
-        links=unique,
-        usage=np.bincount(inverse, weights=usage),
+        links=links,
+        usage=usage,
         latency=max(p.latency for p in plans),
         rate_cap=min(p.rate_cap for p in plans),
     )

@@ -24,6 +24,7 @@ from sim.costs.measured import gpu_of
 from sim.engine.storage import Leg, Request, serve
 from sim.errors import InputError, Mistake
 from sim.graph.kernel import Kernel
+from sim.graph.usage import by_link
 from sim.predict import load_fabric
 from sim.spec.sections import Scenario
 from sim.units import format_bandwidth, format_bytes, format_duration
@@ -198,10 +199,7 @@ def _tier_rate(p: Pools, worker: tuple[str, ...]) -> float:
 
 def _added(parts: list[tuple[np.ndarray, np.ndarray]]) -> tuple[np.ndarray, np.ndarray]:
     """Usage of links added up; each part carries an equal share of the bytes."""
-    rows = np.concatenate([rows for rows, _ in parts])
-    usage = np.concatenate([usage for _, usage in parts]) / len(parts)
-    unique, at = np.unique(rows, return_inverse=True)
-    return unique, np.bincount(at, weights=usage, minlength=len(unique))
+    return by_link([(rows, usage / len(parts)) for rows, usage in parts])
 
 
 def legs_of(

@@ -17,6 +17,7 @@ from sim.collectives.nccl import protocols
 from sim.collectives.nccl.tuning import Model, Rows
 from sim.collectives.plan import Plan, Send
 from sim.collectives.wires import paths, transport
+from sim.graph.usage import by_link
 from sim.spec.sections import Nccl
 
 OPS = ("all_reduce",)
@@ -60,7 +61,7 @@ def plan(
         group,
         fabric,
         work,
-        transport.joined([inner, collnet_direct.wires(fabric, group, heads)]),
+        by_link([inner, collnet_direct.wires(fabric, group, heads)]),
         algo="collnet_chain",
         proto=proto,
         channels=channels,

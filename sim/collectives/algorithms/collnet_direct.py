@@ -18,6 +18,7 @@ from sim.collectives.nccl import protocols
 from sim.collectives.nccl.tuning import Model, Rows
 from sim.collectives.plan import Plan, Send
 from sim.collectives.wires import paths, transport
+from sim.graph.usage import by_link
 from sim.spec.sections import Nccl
 
 OPS = ("all_reduce", "all_gather", "reduce_scatter")
@@ -79,7 +80,7 @@ def _bytes(op: str, fabric: Any, group: Group, heads: int) -> Bytes:
             flows += [
                 (head, gpu, 1 / heads) for gpu in others if op != "reduce_scatter"
             ]
-    return transport.joined(
+    return by_link(
         [paths.gather(fabric, group.expand(fabric, flows)), wires(fabric, group, heads)]
     )
 
@@ -94,7 +95,7 @@ def wires(fabric: Any, group: Group, heads: int) -> Bytes:
                 fabric, host[k], other[k % len(other)], group.outside
             )
             parts.append((links, share / heads))
-    return transport.joined(parts)
+    return by_link(parts)
 
 
 def steps(op: str, n: int, hosts: int = 2) -> list[list[Send]]:

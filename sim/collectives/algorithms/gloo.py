@@ -24,6 +24,7 @@ from sim.collectives.group import Group, group_of
 from sim.collectives.plan import Plan, Send
 from sim.collectives.wires import paths
 from sim.errors import InputError, unknown
+from sim.graph.usage import by_link
 from sim.spec.sections import Nccl
 
 OPS = (
@@ -79,7 +80,7 @@ def plan(
         + max(busiest / pace["rate"], _seconds(fabric, wire))
         + added / pace["reduce"]
     )
-    links, usage = _joined(copies, wire)
+    links, usage = by_link([copies, wire])
     delay = pace["start"] + rounds(op, group.n) * (pace["hop"] + group.remote_latency)
     rate = 1 / spent if spent > 0 else math.inf
     return Plan(
@@ -174,14 +175,6 @@ def _seconds(fabric: Any, used: tuple[np.ndarray, np.ndarray]) -> float:
     """Seconds per payload byte on the fullest link."""
     links, usage = used
     return float(np.max(usage / fabric.links.bandwidth[links])) if len(links) else 0.0
-
-
-def _joined(*parts: tuple[np.ndarray, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-    links, usage = (np.concatenate([part[k] for part in parts]) for k in (0, 1))
-    unique, where = np.unique(links, return_inverse=True)
-    return unique.astype(np.int64), np.bincount(
-        where, weights=usage, minlength=len(unique)
-    )
 
 
 def steps(op: str, n: int) -> list[list[Send]]:

@@ -21,6 +21,7 @@ from sim.collectives.nccl.search import MAX_HEADS
 from sim.collectives.nccl.tuning import Model, Rows
 from sim.collectives.plan import Plan, Send
 from sim.collectives.wires import paths, transport
+from sim.graph.usage import by_link
 from sim.spec.sections import Nccl
 
 OPS = ("all_reduce",)
@@ -128,7 +129,7 @@ def _bytes(fabric: Any, group: Group, heads: int) -> Bytes:
         for k in range(heads)
     ]
     flows = edges + [(b, a, amount) for a, b, amount in edges]
-    return transport.joined([*parts, paths.gather(fabric, group.expand(fabric, flows))])
+    return by_link([*parts, paths.gather(fabric, group.expand(fabric, flows))])
 
 
 def steps(op: str, n: int, hosts: int = 2) -> list[list[Send]]:

@@ -8,6 +8,8 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from sim.graph.usage import by_link
+
 T = TypeVar("T")
 # Above so many flows whole columns are quicker than pair by pair.
 MANY = 32
@@ -56,18 +58,13 @@ def gather(
     fabric: Any, hops: list[tuple[str, str, float]]
 ) -> tuple[np.ndarray, np.ndarray]:
     """Links and bytes on each of flows (source, destination, bytes), summed; links ascending."""
-    if not hops:
-        return np.empty(0, dtype=np.int64), np.empty(0)
     if len(hops) > MANY:
         src, dst, each = zip(*hops, strict=True)
         return used(
             fabric.loads(fabric.positions(src), fabric.positions(dst), np.array(each))
         )
     parts = [(split(fabric, src, dst), amount) for src, dst, amount in hops]
-    links = np.concatenate([links for (links, _), _ in parts])
-    amounts = np.concatenate([share * amount for (_, share), amount in parts])
-    unique, where = np.unique(links, return_inverse=True)
-    return unique, np.bincount(where, weights=amounts, minlength=len(unique))
+    return by_link([(links, share * amount) for (links, share), amount in parts])
 
 
 def used(loads: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

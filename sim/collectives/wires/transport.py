@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from sim.collectives.wires import paths
+from sim.graph.usage import by_link
 
 Flow = tuple[str, str, float]
 # NCCL's speed of a PCIe slot over the slot's wire (src/graph/topo.cc: 48 GB/s for Gen5 x16 of 63 GB/s).
@@ -196,7 +197,7 @@ def halves(
             == fabric.positions([gpu for gpu, _ in pairs])[number]
         )
         parts.append((links[mine], share[mine] * amount))
-    return joined(parts)
+    return by_link(parts)
 
 
 def relays(group: Any) -> bool:
@@ -226,12 +227,3 @@ def relayed(flows: list[Flow], group: Any) -> list[Flow]:
             if pair[0] != pair[1]:
                 total[pair] = total.get(pair, 0.0) + amount
     return [(src, dst, amount) for (src, dst), amount in total.items()]
-
-
-def joined(parts: list[tuple[np.ndarray, np.ndarray]]) -> tuple[np.ndarray, np.ndarray]:
-    """Links and bytes of several pieces, summed by link."""
-    if not parts:
-        return np.empty(0, dtype=np.int64), np.empty(0)
-    links, amounts = (np.concatenate([part[k] for part in parts]) for k in (0, 1))
-    unique, where = np.unique(links, return_inverse=True)
-    return unique, np.bincount(where, weights=amounts, minlength=len(unique))
