@@ -12,7 +12,6 @@ from typing import Literal
 import numpy as np
 
 from sim.errors import InputError, Mistake
-from sim.graph.usage import by_link
 from topologies.core.links import Floats, Ints
 from topologies.fabric import Fabric
 
@@ -128,8 +127,12 @@ class Stores:
                 )
             )
         parts = [self._spread(node, name, op) for name in wanted]
-        rows, usage = by_link(parts)
-        return rows, usage / len(wanted)
+        rows, at = np.unique(
+            np.concatenate([rows for rows, _ in parts]), return_inverse=True
+        )
+        return rows, np.bincount(
+            at, weights=np.concatenate([usage for _, usage in parts])
+        ) / len(wanted)
 
     def _spread(self, node: str, other: str, op: Op) -> tuple[Ints, Floats]:
         rows, usage = (
