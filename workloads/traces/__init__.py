@@ -209,44 +209,33 @@ def _contradictions(recordings: list[Recording]) -> list[Mistake]:
         )
         return [Mistake("traces", "formats", listed, "files of one format", hint)]
     for recording in recordings:
+        path, rank = recording.path, recording.rank
         if recording.count("kernel", "memcpy", "memset") == 0:
             hint = "record with ProfilerActivity.CUDA, and on a machine with a GPU"
-            mistakes.append(
-                Mistake(recording.path, "", "no GPU work", "kernels of a GPU", hint)
-            )
-        if recording.rank in seen:
-            other = seen[recording.rank].path
+            mistakes.append(Mistake(path, "", "no GPU work", "kernels of a GPU", hint))
+        if rank in seen:
+            taken = f"{rank}, as in {seen[rank].path}"
             hint = "files of one run, one per rank"
-            mistakes.append(
-                Mistake(
-                    recording.path,
-                    "rank",
-                    f"{recording.rank}, as in {other}",
-                    "another rank",
-                    hint,
-                )
-            )
-        seen.setdefault(recording.rank, recording)
-        if recording.world and first.world and recording.world != first.world:
-            expected = f"{first.world}, as in {first.path}"
-            mistakes.append(
-                Mistake(
-                    recording.path,
-                    "world size",
-                    str(recording.world),
-                    expected,
-                    "one run at a time",
-                )
-            )
-        if recording.device and first.device and recording.device != first.device:
-            expected = f"{first.device}, as in {first.path}"
-            mistakes.append(
-                Mistake(
-                    recording.path,
-                    "GPU",
-                    recording.device,
-                    expected,
-                    "one run at a time",
-                )
-            )
+            mistakes.append(Mistake(path, "rank", taken, "another rank", hint))
+        seen.setdefault(rank, recording)
+        mistakes += _other_run(recording, first)
     return mistakes
+
+
+def _other_run(recording: Recording, first: Recording) -> list[Mistake]:
+    """What shows that a recording is of another run than the first."""
+    properties = (
+        ("world size", recording.world, first.world),
+        ("GPU", recording.device, first.device),
+    )
+    return [
+        Mistake(
+            recording.path,
+            name,
+            str(own),
+            f"{expected}, as in {first.path}",
+            "one run at a time",
+        )
+        for name, own, expected in properties
+        if own and expected and own != expected
+    ]

@@ -53,7 +53,7 @@ def parse(changes: Iterable[str]) -> Changes:
     InputError
         With every text that is no change of a replay.
     """
-    found, mistakes = Changes(), list[Mistake]()
+    asked, mistakes = Changes(), list[Mistake]()
     short = {key.partition(".")[2]: key for key in KEYS}
     for text in changes:
         key, equals, value = (part.strip().strip('"') for part in text.partition("="))
@@ -62,35 +62,39 @@ def parse(changes: Iterable[str]) -> Changes:
         if not equals or not value:
             mistakes.append(Mistake("--set", text, "no value", "KEY=VALUE"))
         elif section == "kernels":
-            families = [name for name, _ in FAMILIES] + ["other"]
-            known = {name.replace(" ", "_"): name for name in families}
-            if value == "fused":
-                parts = [part.strip().replace("-", "_") for part in rest.split("+")]
-                known.pop("communication")
-                mistakes += [
-                    unknown("--set", "kernels", part, known)
-                    for part in parts
-                    if part not in known
-                ]
-                found.fused.append([known[part] for part in parts if part in known])
-            elif rest.replace("-", "_") not in known:
-                mistakes.append(unknown("--set", "kernels", rest, known))
-            else:
-                found.kernels[known[rest.replace("-", "_")]] = _factor(
-                    key, value, mistakes
-                )
+            _kernels(asked, rest, value, mistakes)
         elif section == "nccl":
-            found.nccl[rest] = value
+            asked.nccl[rest] = value
         elif key in KEYS:
-            found.keys[key] = value
+            asked.keys[key] = value
         elif section in SECTIONS:
             hint = "a trace has no such key: its model and layout are as recorded"
             mistakes.append(replace(unknown("--set", key, key, KEYS), hint=hint))
         else:
-            found.links[key] = value
+            asked.links[key] = value
     if mistakes:
         raise InputError(mistakes)
-    return found
+    return asked
+
+
+def _kernels(asked: Changes, rest: str, value: str, mistakes: list[Mistake]) -> None:
+    """A change of a family of kernels, or a fusion of several."""
+    names = [name for name, _ in FAMILIES] + ["other"]
+    families = {name.replace(" ", "_"): name for name in names}
+    if value == "fused":
+        families.pop("communication")
+        parts = [part.strip().replace("-", "_") for part in rest.split("+")]
+        mistakes += [
+            unknown("--set", "kernels", part, families)
+            for part in parts
+            if part not in families
+        ]
+        asked.fused.append([families[part] for part in parts if part in families])
+    elif rest.replace("-", "_") not in families:
+        mistakes.append(unknown("--set", "kernels", rest, families))
+    else:
+        family = families[rest.replace("-", "_")]
+        asked.kernels[family] = _factor(f"kernels.{rest}", value, mistakes)
 
 
 def _factor(key: str, value: str, mistakes: list[Mistake]) -> float:

@@ -357,26 +357,6 @@ def _kineto(recording: Recording, output: Path, several: bool) -> Path:
 
 def _event(row: dict[str, Any]) -> dict[str, Any]:
     on_gpu = row["kind"] in ("kernel", "memcpy", "memset")
-    args: dict[str, Any] = (
-        {"correlation": row["correlation"]} if row["correlation"] >= 0 else {}
-    )
-    if on_gpu:
-        args |= {"device": row["stream"] >> 32, "stream": row["stream"] & 0xFFFFFFFF}
-        if row["kind"] != "kernel":
-            args["bytes"] = int(row["bytes"])
-    if row["collective"] in NAMES and row["bytes"]:
-        name, _, ranks = row["group"].partition(":")
-        args |= {
-            "Collective name": NAMES[row["collective"]],
-            "dtype": "Byte",
-            "In msg nelems": int(row["bytes"]),
-        }
-        args |= {"Out msg nelems": int(row["bytes"]), "Process Group Name": name}
-        if ranks and ranks[0] != "*":
-            args |= {
-                "Process Group Ranks": f"[{ranks}]",
-                "Group size": ranks.count(",") + 1,
-            }
     return {
         "ph": "X",
         "cat": CATEGORIES.get(row["kind"], "cuda_runtime"),
@@ -385,5 +365,35 @@ def _event(row: dict[str, Any]) -> dict[str, Any]:
         "tid": row["stream"] & 0xFFFFFFFF,
         "ts": round(row["start"] * 1e6, 3),
         "dur": round((row["end"] - row["start"]) * 1e6, 3),
-        "args": args,
+        "args": _arguments(row, on_gpu),
     }
+
+
+def _arguments(row: dict[str, Any], on_gpu: bool) -> dict[str, Any]:
+    args: dict[str, Any] = {}
+    if row["correlation"] >= 0:
+        args["correlation"] = row["correlation"]
+    if on_gpu:
+        args |= {"device": row["stream"] >> 32, "stream": row["stream"] & 0xFFFFFFFF}
+        if row["kind"] != "kernel":
+            args["bytes"] = int(row["bytes"])
+    if row["collective"] in NAMES and row["bytes"]:
+        args |= _metadata(row)
+    return args
+
+
+def _metadata(row: dict[str, Any]) -> dict[str, Any]:
+    """What Kineto says of a collective."""
+    name, _, ranks = row["group"].partition(":")
+    size = int(row["bytes"])
+    metadata: dict[str, Any] = {
+        "Collective name": NAMES[row["collective"]],
+        "dtype": "Byte",
+        "In msg nelems": size,
+        "Out msg nelems": size,
+        "Process Group Name": name,
+    }
+    if ranks and ranks[0] != "*":
+        metadata["Process Group Ranks"] = f"[{ranks}]"
+        metadata["Group size"] = ranks.count(",") + 1
+    return metadata

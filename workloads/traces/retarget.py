@@ -20,7 +20,6 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable
-from functools import partial
 
 from sim.errors import InputError, Mistake, unknown
 from sim.units import parse_bytes
@@ -57,32 +56,13 @@ def apply(
     InputError
         For values that are wrong, and changes that this run does not allow.
     """
-
     if changes.keys.keys() & MOVES or changes.links or changes.nccl:
         relieve(draft, beside)
-    cap = (
-        parse_bytes(changes.keys["parallel.bucket_cap"], "--set", "parallel.bucket_cap")
-        if ("parallel.bucket_cap" in changes.keys)
-        else 0.0
-    )
-    if "parallel.dp" in changes.keys:
-        ranks = integer(changes, "parallel.dp", 1)
-        if not draft.meetings and ranks > 1:
-            split(draft, ranks, cap, copy)
-            cap = 0.0
-        else:
-            data_parallel(draft, ranks, beside)
-    if cap:
-        rebucket(draft, cap)
-    if "parallel.data_parallel" in changes.keys:
-        _data_parallel_kind(draft, changes.keys["parallel.data_parallel"], beside)
+    _data_parallelism(draft, changes, copy, beside)
     for families in changes.fused:
         fuse(draft, families)
     for name, factor in changes.kernels.items():
-        scale(draft, partial(_of_family, name, factor))
-        if name == "communication":
-            _scale_communication(draft, factor)
-        draft.changes.append(f"{name} kernels take {factor:g} of their time")
+        _scale_family(draft, name, factor)
     straggler(draft, changes)
     if "cluster.host_factor" in changes.keys:
         factor = asked_factor(changes, "cluster.host_factor")
@@ -91,8 +71,35 @@ def apply(
         draft.changes.append(f"host time x {factor:g}")
 
 
-def _of_family(name: str, factor: float, node: Node) -> float:
-    return factor if node.family == name else 1.0
+def _data_parallelism(
+    draft: Draft,
+    changes: Changes,
+    copy: Callable[[float], float],
+    beside: Callable[[Node], float],
+) -> None:
+    """The number of ranks, their buckets, and what runs beside their communication."""
+    keys, cap = changes.keys, 0.0
+    if "parallel.bucket_cap" in keys:
+        written = keys["parallel.bucket_cap"]
+        cap = parse_bytes(written, "--set", "parallel.bucket_cap")
+    if "parallel.dp" in keys:
+        ranks = integer(changes, "parallel.dp", 1)
+        if not draft.meetings and ranks > 1:
+            split(draft, ranks, cap, copy)
+            cap = 0.0
+        else:
+            data_parallel(draft, ranks, beside)
+    if cap:
+        rebucket(draft, cap)
+    if "parallel.data_parallel" in keys:
+        _data_parallel_kind(draft, keys["parallel.data_parallel"], beside)
+
+
+def _scale_family(draft: Draft, name: str, factor: float) -> None:
+    scale(draft, lambda node: factor if node.family == name else 1.0)
+    if name == "communication":
+        _scale_communication(draft, factor)
+    draft.changes.append(f"{name} kernels take {factor:g} of their time")
 
 
 def _every(draft: Draft) -> Iterable[Node]:
@@ -211,11 +218,17 @@ def relieve(draft: Draft, beside: Callable[[Node], float]) -> None:
             if node.kind != GPU or node.comms or node.duration <= 0:
                 continue
             first = max(0, bisect_left(starts, node.op.start) - 4)
-            shared = 0.0
-            for start, end in moving[first : bisect_right(starts, node.op.end)]:
-                shared += max(0.0, min(end, node.op.end) - max(start, node.op.start))
-            share = min(1.0, shared / node.duration)
+            last = bisect_right(starts, node.op.end)
+            share = min(1.0, _shared(node, moving[first:last]) / node.duration)
             node.duration *= 1.0 - share + share / beside(node) if share else 1.0
+
+
+def _shared(node: Node, moving: list[tuple[float, float]]) -> float:
+    """Seconds of a kernel with communication beside it."""
+    shared = 0.0
+    for start, end in moving:
+        shared += max(0.0, min(end, node.op.end) - max(start, node.op.start))
+    return shared
 
 
 def rescaled(draft: Draft, factor: Callable[[Node], float], name: str) -> None:

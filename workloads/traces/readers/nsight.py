@@ -132,57 +132,73 @@ def _spans(
     process: int | None,
     counts: Counter[tuple[str, str]],
 ) -> Iterator[Span]:
+    """Spans of a table's rows that are of the process."""
     for row in rows:
         owner = row.get("globalPid", row.get("globalTid", 0)) // PROCESS
         if process is not None and owner % PROCESS != process % PROCESS:
             counts[table.lower(), "of another process"] += 1
-            continue
-        start, end = row["start"] * NS, max(row["start"], row["end"]) * NS
-        stream = (int(row.get("deviceId") or 0) << 32) + int(row.get("streamId") or 0)
-        correlation = int(row.get("correlationId") or -1)
-        if table == "KERNEL":
-            name = words.get(
-                row.get("demangledName"), words.get(row.get("shortName"), "kernel")
-            )
-            found = KERNEL.search(name)
-            op = KERNEL_OPS[found.group(1)] if found else ""
-            yield Span(
-                "kernel",
-                name,
-                stream,
-                start,
-                end,
-                collective=op,
-                correlation=correlation,
-            )
+        elif table == "KERNEL":
+            yield _kernel(row, words)
         elif table in ("MEMCPY", "MEMSET"):
-            what = (
-                f"Memcpy {COPIES.get(row.get('copyKind', 0), '')}".strip()
-                if table == "MEMCPY"
-                else "Memset"
-            )
-            size = float(row.get("bytes") or 0)
-            yield Span(
-                table.lower(),
-                what,
-                stream,
-                start,
-                end,
-                bytes=size,
-                correlation=correlation,
-            )
+            yield _copy(table, row)
         elif table == "RUNTIME":
-            name = re.sub(r"_v\d+$", "", words.get(row.get("nameId"), "")).removesuffix(
-                "_ptsz"
-            )
-            kind = call_kind(name)
-            if kind:
-                thread = int(row.get("globalTid") or 0) % PROCESS
-                yield Span(kind, name, thread, start, end, correlation=correlation)
-            else:
-                counts[f"call {name}", "no launch, wait or synchronisation"] += 1
+            yield from _call(row, words, counts)
         else:
             counts["synchronization", "the call is there too"] += 1
+
+
+def _times(row: dict[str, Any]) -> tuple[float, float]:
+    return row["start"] * NS, max(row["start"], row["end"]) * NS
+
+
+def _stream(row: dict[str, Any]) -> int:
+    return (int(row.get("deviceId") or 0) << 32) + int(row.get("streamId") or 0)
+
+
+def _correlation(row: dict[str, Any]) -> int:
+    return int(row.get("correlationId") or -1)
+
+
+def _kernel(row: dict[str, Any], words: dict[Any, str]) -> Span:
+    short = words.get(row.get("shortName"), "kernel")
+    name = words.get(row.get("demangledName"), short)
+    match = KERNEL.search(name)
+    return Span(
+        "kernel",
+        name,
+        _stream(row),
+        *_times(row),
+        collective=KERNEL_OPS[match.group(1)] if match else "",
+        correlation=_correlation(row),
+    )
+
+
+def _copy(table: str, row: dict[str, Any]) -> Span:
+    name = "Memset"
+    if table == "MEMCPY":
+        name = f"Memcpy {COPIES.get(row.get('copyKind', 0), '')}".strip()
+    return Span(
+        table.lower(),
+        name,
+        _stream(row),
+        *_times(row),
+        bytes=float(row.get("bytes") or 0),
+        correlation=_correlation(row),
+    )
+
+
+def _call(
+    row: dict[str, Any], words: dict[Any, str], counts: Counter[tuple[str, str]]
+) -> Iterator[Span]:
+    """The span of a CUDA call, if a replay has a use for it."""
+    versioned = words.get(row.get("nameId"), "")
+    name = re.sub(r"_v\d+$", "", versioned).removesuffix("_ptsz")
+    kind = call_kind(name)
+    if not kind:
+        counts[f"call {name}", "no launch, wait or synchronisation"] += 1
+        return
+    thread = int(row.get("globalTid") or 0) % PROCESS
+    yield Span(kind, name, thread, *_times(row), correlation=_correlation(row))
 
 
 def _steps(
