@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,17 @@ from sim.errors import InputError, Mistake, unknown
 from sim.units import format_duration, parse_duration
 
 WHERE = "command line"
+TIMES = (
+    "step_time",
+    "save",
+    "lag",
+    "load",
+    "interval",
+    "detect",
+    "swap",
+    "start",
+    "repair",
+)
 SHORTEST = 1.0  # failures per second of a job that is worth simulating
 
 
@@ -84,7 +95,7 @@ def rates_of(
     return {name: rate / 1e6 / HOUR * gpus for name, rate in rates.items()}
 
 
-def job_of(asked: Mapping[str, Any]) -> Job:
+def job_of(options: Mapping[str, Any]) -> Job:
     """A job from options: texts with units, or None for the default.
 
     Raises
@@ -92,99 +103,88 @@ def job_of(asked: Mapping[str, Any]) -> Job:
     InputError
         With everything that is wrong.
     """
-    told, mistakes, s = table(), list[Mistake](), dict[str, float]()
-    defaults = {name: one["value"] for name, one in told["times"].items()}
-    for name in (
-        "step_time",
-        "save",
-        "lag",
-        "load",
-        "interval",
-        "detect",
-        "swap",
-        "start",
-        "repair",
-    ):
-        text = asked.get(name) if asked.get(name) is not None else defaults.get(name)
-        if isinstance(text, float) or text is None:
-            s[name] = text if text is not None else math.nan
-            continue
-        try:
-            s[name] = parse_duration(text, WHERE, f"--{name.replace('_', '-')}")
-        except InputError as error:
-            mistakes += error.mistakes
-            s[name] = 1.0
-    rates, takes = dict[str, float](), dict[str, int]()
+    mistakes: list[Mistake] = []
+    times = _times(options, mistakes)
+    gpus, rates, takes = options["gpus"], dict[str, float](), dict[str, int]()
     try:
-        rates = rates_of(
-            asked["gpus"], asked.get("rates", ()), asked.get("rate_scale", 1.0)
-        )
+        rates = rates_of(gpus, options.get("rates", ()), options.get("rate_scale", 1.0))
     except InputError as error:
         mistakes += error.mistakes
     try:
-        takes = takes_of(asked.get("takes", ()), asked["gpus"])
+        takes = takes_of(options.get("takes", ()), gpus)
     except InputError as error:
         mistakes += error.mistakes
-    if not (math.isfinite(asked["days"]) and asked["days"] > 0):
-        mistakes.append(Mistake(WHERE, "--days", f"{asked['days']:g}", "more than 0"))
-    if s["step_time"] <= 0:
-        mistakes.append(
-            Mistake(
-                WHERE, "--step-time", format_duration(s["step_time"]), "more than 0"
-            )
-        )
     total = math.fsum(rates.values())
-    if total > SHORTEST:
-        found = f"a failure every {format_duration(1 / total)}"
-        mistakes.append(
-            Mistake(
-                WHERE, "--rate", found, "a second between failures of the job at least"
-            )
-        )
-    if math.isnan(s["interval"]):
-        s["interval"] = max(
-            s["step_time"],
-            young_daly(s["save"], 1 / total) if total and s["save"] > 0 else HOUR,
-        )
-    if s["interval"] < max(s["save"], s["lag"]) or s["interval"] <= 0:
-        found, least = (
-            format_duration(s["interval"]),
-            format_duration(max(s["save"], s["lag"])),
-        )
-        mistakes.append(
-            Mistake(
-                WHERE,
-                "--interval",
-                found,
-                f"longer than a save ({least})",
-                "save less often",
-            )
-        )
-    elif s["interval"] < s["step_time"]:
-        mistakes.append(
-            Mistake(
-                WHERE, "--interval", format_duration(s["interval"]), "at least a step"
-            )
-        )
+    if math.isnan(times["interval"]):
+        times["interval"] = _interval(times, total)
+    mistakes += _implausible(options["days"], times["step_time"], total)
+    mistakes += _wrong_interval(times)
     if mistakes:
         raise InputError(mistakes)
-    made = s["start"] + creation.seconds(asked["gpus"])
     return Job(
-        s["step_time"],
-        asked["days"],
-        s["interval"],
-        s["save"],
-        s["lag"],
+        times["step_time"],
+        options["days"],
+        times["interval"],
+        times["save"],
+        times["lag"],
         rates,
         takes,
-        s["detect"],
-        made,
-        s["load"],
-        asked["spares"],
-        s["repair"],
-        s["swap"],
-        tuple(asked.get("speeds", (1.0,))),
+        times["detect"],
+        times["start"] + creation.seconds(gpus),
+        times["load"],
+        options["spares"],
+        times["repair"],
+        times["swap"],
+        tuple(options.get("speeds", (1.0,))),
     )
+
+
+def _times(options: Mapping[str, Any], mistakes: list[Mistake]) -> dict[str, float]:
+    """Seconds by option; those that cannot be read are 1 s and a mistake, one without a default is nan."""
+    defaults = {name: entry["value"] for name, entry in table()["times"].items()}
+    times: dict[str, float] = {}
+    for name in TIMES:
+        value = options.get(name)
+        value = defaults.get(name) if value is None else value
+        if value is None or isinstance(value, float):
+            times[name] = math.nan if value is None else value
+            continue
+        try:
+            times[name] = parse_duration(value, WHERE, f"--{name.replace('_', '-')}")
+        except InputError as error:
+            mistakes += error.mistakes
+            times[name] = 1.0
+    return times
+
+
+def _interval(times: Mapping[str, float], rate: float) -> float:
+    """Young and Daly's interval for so many failures a second, but a step at least."""
+    save = times["save"]
+    best = young_daly(save, 1 / rate) if rate and save > 0 else HOUR
+    return max(times["step_time"], best)
+
+
+def _implausible(days: float, step: float, rate: float) -> Iterator[Mistake]:
+    """Lengths that are none, and failures that leave no time to work."""
+    if not (math.isfinite(days) and days > 0):
+        yield Mistake(WHERE, "--days", f"{days:g}", "more than 0")
+    if step <= 0:
+        yield Mistake(WHERE, "--step-time", format_duration(step), "more than 0")
+    if rate > SHORTEST:
+        found = f"a failure every {format_duration(1 / rate)}"
+        expected = "a second between failures of the job at least"
+        yield Mistake(WHERE, "--rate", found, expected)
+
+
+def _wrong_interval(times: Mapping[str, float]) -> Iterator[Mistake]:
+    """An interval in which a save does not end, or no step does."""
+    interval, least = times["interval"], max(times["save"], times["lag"])
+    found = format_duration(interval)
+    if interval < least or interval <= 0:
+        expected = f"longer than a save ({format_duration(least)})"
+        yield Mistake(WHERE, "--interval", found, expected, "save less often")
+    elif interval < times["step_time"]:
+        yield Mistake(WHERE, "--interval", found, "at least a step")
 
 
 def evidence() -> dict[str, str]:

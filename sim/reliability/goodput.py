@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -166,49 +166,63 @@ def optimal(job: Job, gpus: int, replicas: int, seed: int) -> Optimum:
     return Optimum(at[best], tuple(tried), theory)
 
 
-def render(made: Mapping[str, Any]) -> str:
+def render(table: Mapping[str, Any]) -> str:
     """The page for people."""
-    spread = f"(worst {100 * made['worst']:.2f} %, best {100 * made['best']:.2f} %)"
-    every, stall = (
-        format_duration(made["interval"]),
-        format_duration(made["save_stall"]),
-    )
-    pm = "" if math.isnan(made["half_width"]) else f" ± {100 * made['half_width']:.2f}"
-    mtbf = "never" if made["mtbf"] is None else f"{made['mtbf'] / HOUR:.2f} h"
+    heading = f"{table['gpus']:,} GPUs for {table['days']:g} days, {table['replicas']} replicas"
+    grades = [f"{name} {grade}" for name, grade in table["evidence"].items()]
+    shares = table["shares"].items()
+    counts = table["interruptions_by_component"].items()
     lines = [
-        f"{made['gpus']:,} GPUs for {made['days']:g} days, {made['replicas']} replicas".replace(
-            ",", " "
-        ),
+        heading.replace(",", " "),
         "",
-        f"  effective training time   {100 * made['goodput']:.2f}{pm} %   {spread}",
-        f"  interruptions             {made['interruptions']:.1f}, one every {mtbf}",
-        f"  a save every              {every} (stall {stall})",
-    ]
-    if made["young_daly"] is not None:
-        lines.append(
-            f"  Young and Daly            {format_duration(made['young_daly'])}"
-        )
-    if "optimal_interval" in made:
-        low, high = (format_duration(made[f"optimal_{end}"]) for end in ("low", "high"))
-        lines.append(
-            f"  best interval simulated   {format_duration(made['optimal_interval'])} ({low} to {high})"
-        )
-    lines += ["", "  where the time goes"]
-    lines += [
-        f"    {name:12} {100 * share:6.2f} %" for name, share in made["shares"].items()
-    ]
-    if len(speeds := made["progress_with_hosts_missing"]) > 1:
-        lines += [
-            "",
-            f"  goes on with up to {len(speeds) - 1} hosts missing, at {100 * speeds[-1]:.1f} % of its speed",
-        ]
-    known = ", ".join(f"{name} {grade}" for name, grade in made["evidence"].items())
-    lines += ["", f"  defaults rest on: {known}", "", "  interruptions by component"]
-    lines += [
-        f"    {name:12} {count:6.1f}"
-        for name, count in made["interruptions_by_component"].items()
+        *_totals(table),
+        *_intervals(table),
+        "",
+        "  where the time goes",
+        *(f"    {name:12} {100 * share:6.2f} %" for name, share in shares),
+        *_degraded(table["progress_with_hosts_missing"]),
+        "",
+        f"  defaults rest on: {', '.join(grades)}",
+        "",
+        "  interruptions by component",
+        *(f"    {name:12} {count:6.1f}" for name, count in counts),
     ]
     return "\n".join(lines)
+
+
+def _totals(table: Mapping[str, Any]) -> Iterator[str]:
+    mean, half, worst, best = (
+        100 * table[name] for name in ("goodput", "half_width", "worst", "best")
+    )
+    plus_minus = "" if math.isnan(half) else f" ± {half:.2f}"
+    spread = f"(worst {worst:.2f} %, best {best:.2f} %)"
+    yield f"  effective training time   {mean:.2f}{plus_minus} %   {spread}"
+    mtbf = "never" if table["mtbf"] is None else f"{table['mtbf'] / HOUR:.2f} h"
+    yield f"  interruptions             {table['interruptions']:.1f}, one every {mtbf}"
+
+
+def _intervals(table: Mapping[str, Any]) -> Iterator[str]:
+    every = format_duration(table["interval"])
+    stall = format_duration(table["save_stall"])
+    yield f"  a save every              {every} (stall {stall})"
+    if table["young_daly"] is not None:
+        theory = format_duration(table["young_daly"])
+        yield f"  Young and Daly            {theory}"
+    if "optimal_interval" in table:
+        best, low, high = (
+            format_duration(table[f"optimal_{name}"])
+            for name in ("interval", "low", "high")
+        )
+        yield f"  best interval simulated   {best} ({low} to {high})"
+
+
+def _degraded(speeds: Sequence[float]) -> list[str]:
+    """What is left of the speed without the most hosts that may be missing."""
+    if len(speeds) < 2:
+        return []
+    hosts, speed = len(speeds) - 1, 100 * speeds[-1]
+    line = f"  goes on with up to {hosts} hosts missing, at {speed:.1f} % of its speed"
+    return ["", line]
 
 
 __all__ = [

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 import statistics
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
@@ -21,7 +22,7 @@ import numpy as np
 from sim.collectives import plan_collective
 from sim.costs import Gpu
 from sim.costs.measured import gpu_of
-from sim.engine.storage import Leg, Request, serve
+from sim.engine.storage import Leg, Request, Served, serve
 from sim.errors import InputError, Mistake
 from sim.graph.kernel import Kernel
 from sim.graph.usage import by_link
@@ -33,6 +34,7 @@ from workloads.models.counts import active_parameters, attention_flops, total_pa
 from workloads.models.model import ModelSpec, load_model
 
 WEIGHT = 2.0  # bytes
+BUSIEST = 8  # links that are listed
 KV = {"bf16": 2.0, "fp8": 1.0}
 
 
@@ -297,84 +299,106 @@ def predict(scenario: Scenario) -> dict[str, Any]:
     InputError
         If pools do not fit the cluster, the model its GPUs, or no such way is between them.
     """
-    p, i = pools_of(scenario), scenario.inference
-    prefill, tokens = prefill_time(p), [token_time(p, worker) for worker in p.decode]
-    requests, ways = [], set()
-    for at in range(i.requests):
-        source, target = at % len(p.prefill), at % len(p.decode)
-        way, legs = legs_of(p, p.prefill[source], p.decode[target])
-        ways.add(way)
-        if i.overlap:  # no faster than it is made
-            legs = (replace(legs[0], cap=p.cache / prefill), *legs[1:])
-        early = prefill / p.model.layers if i.overlap else None
-        requests.append(
-            Request(
-                at / i.rate,
-                source,
-                prefill,
-                legs,
-                early,
-                target,
-                tokens[target],
-                (i.output - 1) * tokens[target],
-            )
-        )
-    served, carried = serve(requests, i.decode_batch, p.fabric.links.bandwidth)
+    pools, inference = pools_of(scenario), scenario.inference
+    prefill = prefill_time(pools)
+    tokens = [token_time(pools, worker) for worker in pools.decode]
+    requests, paths = _requests(pools, prefill, tokens)
+    bandwidth = pools.fabric.links.bandwidth
+    served, carried = serve(requests, inference.decode_batch, bandwidth)
     end = max(one.last for one in served)
-    firsts = [one.first - r.arrival for one, r in zip(served, requests, strict=True)]
-    parts = {
-        "queue": [
-            one.begun - r.arrival for one, r in zip(served, requests, strict=True)
-        ],
-        "prefill": [one.prefilled - one.begun for one in served],
-        "transfer": [one.sent - one.prefilled for one in served],
-        "place": [one.placed - one.sent for one in served],
-        "first_step": [one.first - one.placed for one in served],
-    }
-    used = carried / (p.fabric.links.bandwidth * end)
-    order = sorted(
-        np.flatnonzero(carried).tolist(),
-        key=lambda row: (-round(float(used[row]), 12), row),
-    )[:8]
-    alone = [
-        sum(
-            leg.size / min(leg.cap, _rate(p, leg.links, leg.usage))
-            for leg in legs_of(p, a, b)[1]
-        )
-        for a, b in ((p.prefill[0], p.decode[0]),)
-    ]
+    pairs = list(zip(served, requests, strict=True))
+    alone = _transfer_alone(pools)
     return {
-        "time_to_first_token": _spread(firsts),
-        "parts": {name: statistics.fmean(v) for name, v in parts.items()},
+        "time_to_first_token": _spread([one.first - r.arrival for one, r in pairs]),
+        "parts": _parts(pairs),
         "time_per_output_token": statistics.fmean(tokens),
         "prefill_time": prefill,
-        "transfer_alone": alone[0],
-        "kv_bytes": p.cache,
-        "paths": sorted(ways),
-        "tier": i.tier,
-        "requests": i.requests,
+        "transfer_alone": alone,
+        "kv_bytes": pools.cache,
+        "paths": paths,
+        "tier": inference.tier,
+        "requests": inference.requests,
         "seconds": end,
-        "requests_per_second": i.requests / end,
-        "tokens_per_second": i.requests * i.output / end,
-        "links": [
-            {
-                "name": p.fabric.links.name(row),
-                "kind": str(p.fabric.links.kind[row]),
-                "bytes": float(carried[row]),
-                "utilisation": float(used[row]),
-            }
-            for row in order
-        ],
+        "requests_per_second": inference.requests / end,
+        "tokens_per_second": inference.requests * inference.output / end,
+        "links": _busiest(pools.fabric, carried, end),
         "evidence": {
             "prefill": "guess",
             "transfer": "datasheet",
             "decode": "datasheet",
         },
-        "model": p.model.name,
-        "cluster": p.fabric.name,
-        "gpu": p.gpu.name,
-        "transfer_bandwidth": p.cache / alone[0],
+        "model": pools.model.name,
+        "cluster": pools.fabric.name,
+        "gpu": pools.gpu.name,
+        "transfer_bandwidth": pools.cache / alone,
     }
+
+
+def _requests(
+    pools: Pools, prefill: float, tokens: Sequence[float]
+) -> tuple[list[Request], list[str]]:
+    """The requests in the order of their arrival, workers taken in turn; and the paths of their caches."""
+    inference = pools.scenario.inference
+    requests, paths = [], set()
+    for number in range(inference.requests):
+        source, target = number % len(pools.prefill), number % len(pools.decode)
+        path, legs = legs_of(pools, pools.prefill[source], pools.decode[target])
+        paths.add(path)
+        first_layer = None
+        if inference.overlap:
+            # the cache leaves layer by layer, no faster than it is made
+            first_layer = prefill / pools.model.layers
+            legs = (replace(legs[0], cap=pools.cache / prefill), *legs[1:])
+        request = Request(
+            number / inference.rate,
+            source,
+            prefill,
+            legs,
+            first_layer,
+            target,
+            tokens[target],
+            (inference.output - 1) * tokens[target],
+        )
+        requests.append(request)
+    return requests, sorted(paths)
+
+
+def _parts(pairs: Sequence[tuple[Served, Request]]) -> dict[str, float]:
+    """Mean seconds of what a first token waits for."""
+    parts = {
+        "queue": [one.begun - request.arrival for one, request in pairs],
+        "prefill": [one.prefilled - one.begun for one, _ in pairs],
+        "transfer": [one.sent - one.prefilled for one, _ in pairs],
+        "place": [one.placed - one.sent for one, _ in pairs],
+        "first_step": [one.first - one.placed for one, _ in pairs],
+    }
+    return {name: statistics.fmean(seconds) for name, seconds in parts.items()}
+
+
+def _transfer_alone(pools: Pools) -> float:
+    """Seconds of a cache from the first prefill worker to the first decode worker, with the network to itself."""
+    _, legs = legs_of(pools, pools.prefill[0], pools.decode[0])
+    rates = [min(leg.cap, _rate(pools, leg.links, leg.usage)) for leg in legs]
+    return sum(leg.size / rate for leg, rate in zip(legs, rates, strict=True))
+
+
+def _busiest(fabric: Fabric, carried: np.ndarray, end: float) -> list[dict[str, Any]]:
+    """The links that were used most until `end` (s)."""
+    used = carried / (fabric.links.bandwidth * end)
+    # rounded, so that links of equal load stand in the fabric's order
+    rows = sorted(
+        np.flatnonzero(carried).tolist(),
+        key=lambda row: (-round(float(used[row]), 12), row),
+    )
+    return [
+        {
+            "name": fabric.links.name(row),
+            "kind": str(fabric.links.kind[row]),
+            "bytes": float(carried[row]),
+            "utilisation": float(used[row]),
+        }
+        for row in rows[:BUSIEST]
+    ]
 
 
 def _spread(values: list[float]) -> dict[str, float]:
