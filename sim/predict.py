@@ -25,6 +25,8 @@ from sim.spec.placing import allotted, placements
 from sim.spec.rules.layout import check_layout, countable
 from sim.spec.sections import Scenario
 from sim.storage import checkpointing, feeding
+from topologies import load_cluster
+from topologies.core.routing import Routing
 from topologies.fabric import Fabric
 from workloads.frameworks import framework_of
 from workloads.lowered import Lowered, Place, Site
@@ -165,9 +167,6 @@ def _site(
 
 def load_fabric(scenario: Scenario) -> Fabric:
     """The cluster of a scenario with its changes and its routing."""
-    from topologies import load_cluster
-    from topologies.core.routing import Routing
-
     c = scenario.cluster
     fabric = load_cluster(
         c.file or c.name or "h200-host-4", hosts=c.hosts, overrides=c.set

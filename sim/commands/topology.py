@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import click
 
 from sim.commands._shared import explained, file_option, scaled
+
+
+def _handlers() -> ModuleType:
+    from sim.commands.handlers import topology
+
+    return topology
 
 
 @click.group(help=__doc__, epilog="Example: prestep topology show dgx-h100")
@@ -37,9 +44,7 @@ def command() -> None:
 @explained
 def show(**options: Any) -> None:
     """Print what the cluster is made of."""
-    from sim.commands.handlers import topology
-
-    topology.show(**options)
+    _handlers().show(**options)
 
 
 @command.command(epilog="Example: prestep topology check my-cluster.toml")
@@ -48,9 +53,7 @@ def show(**options: Any) -> None:
 @explained
 def check(**options: Any) -> None:
     """Check the cluster; exit 2 with every mistake."""
-    from sim.commands.handlers import topology
-
-    topology.check(**options)
+    _handlers().check(**options)
 
 
 @command.command(
@@ -70,9 +73,7 @@ def check(**options: Any) -> None:
 @explained
 def export(**options: Any) -> None:
     """Write the graph for other tools."""
-    from sim.commands.handlers import topology
-
-    topology.export(**options)
+    _handlers().export(**options)
 
 
 @command.command(
@@ -93,6 +94,4 @@ def export(**options: Any) -> None:
 @explained
 def import_(**options: Any) -> None:
     """Read a cluster of another tool; the JSON it writes works wherever a cluster's name does."""
-    from sim.commands.handlers import topology
-
-    topology.import_(**options)
+    _handlers().import_(**options)
