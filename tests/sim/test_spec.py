@@ -25,7 +25,7 @@ from sim.spec.load import (
 from workloads.models.model import load_model, model_names
 
 SCENARIOS = sorted(
-    (Path(load.__file__).parents[1] / "workloads" / "scenarios").glob("*.toml")
+    (Path(__file__).parents[2] / "workloads" / "scenarios").glob("*.toml")
 )
 BASE: dict[str, Any] = {
     "cluster": {"name": "h200-host-4"},
