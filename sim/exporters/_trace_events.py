@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ HOST_THREAD = 1
 COMPUTE_STREAM = 7  # number of PyTorch's default stream in its traces; the others follow in steps of 4
 Event = dict[str, Any]
 Groups = dict[tuple[str, str], str]
+Work = tuple[Event, str, str]  # arguments, category and name of a span
 
 
 def streams_of(timeline: Timeline) -> dict[str, int]:
@@ -41,7 +43,8 @@ def events(
     used = sorted({(streams[name], name) for name in set(spans["stream"]) - {"host"}})
     yield from _rows(rank, str(result.scenario.get("gpu", "GPU")), used)
     yield from _steps(spans, rank)
-    yield from _work(result, spans, rank, streams, groups)
+    precision = str(result.scenario.get("precision", "bf16"))
+    yield from _work(precision, spans, rank, streams, groups)
 
 
 def _rows(rank: int, gpu: str, streams: list[tuple[int, str]]) -> Iterator[Event]:
@@ -95,118 +98,114 @@ def _records(spans: Timeline) -> Iterator[dict[str, Any]]:
     }
     for name in ("start", "end", "ready"):
         columns[name] = nanoseconds(spans[name]).tolist()
-    known = np.isfinite(spans["launch"])
-    launch = nanoseconds(np.where(known, spans["launch"], 0.0)).tolist()
+    launched = np.isfinite(spans["launch"])
+    launch = nanoseconds(np.where(launched, spans["launch"], 0.0)).tolist()
     columns["launch"] = [
-        at if ok else None for at, ok in zip(launch, known.tolist(), strict=True)
+        at if ok else None for at, ok in zip(launch, launched.tolist(), strict=True)
     ]
     for values in zip(*columns.values(), strict=True):
         yield dict(zip(columns, values, strict=True))
 
 
+def _host_begin(spans: Timeline) -> int:
+    return _origin(_launches(spans)) if len(spans) else 0
+
+
 def _work(
-    result: Prediction,
+    precision: str,
     spans: Timeline,
     rank: int,
     streams: dict[str, int],
     groups: Groups,
 ) -> Iterator[Event]:
     """Operator, launch, arrow and kernel of every span; spans launched at one moment share a graph launch."""
-    precision = str(result.scenario.get("precision", "bf16"))
-    free = _origin(_launches(spans)) if len(spans) else 0
+    free = _host_begin(spans)
     correlation, previous = 0, None
     launches = [*spans["launch"].tolist(), None]
-    for i, row in enumerate(_records(spans)):
+    for row, (moment, following) in zip(
+        _records(spans), pairwise(launches), strict=True
+    ):
         if row["kind"] == "host":
             yield _host_event(row, rank)
             free = max(free, row["end"])
             continue
-        launch, tid = row["launch"], streams[row["stream"]]
-        args, category, name = _describe(row, precision, groups)
+        launch, work = row["launch"], _describe(row, precision, groups)
         if launch is None or launch != previous:
             correlation += 1
             if launch is not None:
-                shared = launches[i] == launches[i + 1]
-                call = (
-                    "cudaGraphLaunch"
-                    if shared
-                    else _CALLS.get(category, "cudaLaunchKernel")
-                )
-                yield from _launch(row, rank, free, correlation, call, args)
+                graph = moment == following
+                yield from _launch(row, rank, free, correlation, graph, work)
                 free = max(free, launch)
             previous = launch
-        ids = {
-            "External id": correlation,
-            "device": rank,
-            "context": 1,
-            "stream": tid,
-            "correlation": correlation,
-        }
-        yield _event(
-            category, name, rank, tid, row["start"], row["end"], {**ids, **args}
-        )
-        if launch is not None:
-            yield {**_arrow("f", correlation, rank, tid, row["start"]), "bp": "e"}
+        yield from _kernel(row, rank, streams[row["stream"]], correlation, work)
+
+
+def _kernel(
+    row: Event, rank: int, stream: int, correlation: int, work: Work
+) -> Iterator[Event]:
+    """The span on its stream, and the arrow that comes from its launch."""
+    args, category, name = work
+    ids = {
+        "External id": correlation,
+        "device": rank,
+        "context": 1,
+        "stream": stream,
+        "correlation": correlation,
+    }
+    start, end = row["start"], row["end"]
+    yield _event(category, name, rank, stream, start, end, {**ids, **args})
+    if row["launch"] is not None:
+        yield {**_arrow("f", correlation, rank, stream, start), "bp": "e"}
 
 
 _CALLS = {"gpu_memcpy": "cudaMemcpyAsync", "gpu_memset": "cudaMemsetAsync"}
 
 
 def _launch(
-    row: Event, rank: int, free: int, correlation: int, call: str, args: Event
+    row: Event, rank: int, free: int, correlation: int, graph: bool, work: Work
 ) -> Iterator[Event]:
     """The operator and the call in it, both ending at the launch time and starting after the previous call."""
+    args, category, _ = work
     end = row["launch"]
+    ids = {"External id": correlation}
     operator = "record_param_comms" if row["kind"] in COMMUNICATION else row["name"]
-    external = {"External id": correlation}
-    shown = {
-        key: value for key, value in args.items() if key not in ("grid", "wait (us)")
-    }
-    yield _event(
-        "cpu_op",
-        operator,
-        rank,
-        HOST_THREAD,
-        max(free, end - OPERATOR),
-        end,
-        {**external, **shown},
-    )
+    shown = {key: args[key] for key in args if key not in ("grid", "wait (us)")}
+    start = max(free, end - OPERATOR)
+    yield _event("cpu_op", operator, rank, HOST_THREAD, start, end, {**ids, **shown})
+    call = "cudaGraphLaunch" if graph else _CALLS.get(category, "cudaLaunchKernel")
+    ids["correlation"] = correlation
     start = max(free, end - CALL)
-    yield _event(
-        "cuda_runtime",
-        call,
-        rank,
-        HOST_THREAD,
-        start,
-        end,
-        {**external, "correlation": correlation},
-    )
+    yield _event("cuda_runtime", call, rank, HOST_THREAD, start, end, ids)
     yield _arrow("s", correlation, rank, HOST_THREAD, start)
 
 
-def _describe(row: Event, precision: str, groups: Groups) -> tuple[Event, str, str]:
-    """Arguments, category and name of a span as the profiler would write them."""
+def _describe(row: Event, precision: str, groups: Groups) -> Work:
+    """A span as the profiler would write it."""
     args: Event = {key: row[key] for key in ("phase", "axis") if row[key]}
     args.update({key: row[key] for key in ("layer", "microbatch") if row[key] >= 0})
     if row["kind"] in COMMUNICATION:
-        op = _nccl.operation(row["kind"], row["name"])
-        group = groups.get((row["group"], row["axis"]), "0")
-        nccl = _nccl.arguments(
-            op, row["bytes"], row["group"], group, row["axis"], precision
-        )
-        ours = {"wait (us)": (row["ready"] - row["start"]) / 1000, **args}
-        return (
-            {"grid": [row["channels"], 1, 1], **nccl, **ours},
-            "kernel",
-            _nccl.kernel_name(op, precision),
-        )
+        return _describe_communication(row, precision, groups, args)
     args.update({key: row[key] for key in ("bytes", "flops") if row[key] > 0})
     if row["kind"] == "copy":
         return args, "gpu_memcpy", _copy_name(row["name"])
-    category = {"Memcpy": "gpu_memcpy", "Memset": "gpu_memset"}.get(
-        row["name"][:6], "kernel"
-    )
+    category = _CATEGORIES.get(row["name"][:6], "kernel")
     return args, category, row["name"]
+
+
+_CATEGORIES = {"Memcpy": "gpu_memcpy", "Memset": "gpu_memset"}
+
+
+def _describe_communication(
+    row: Event, precision: str, groups: Groups, args: Event
+) -> Work:
+    op = _nccl.operation(row["kind"], row["name"])
+    group, axis = row["group"], row["axis"]
+    name = groups.get((group, axis), "0")
+    nccl = _nccl.arguments(op, row["bytes"], group, name, axis, precision)
+    grid = {"grid": [row["channels"], 1, 1]}
+    wait = {"wait (us)": (row["ready"] - row["start"]) / 1000}
+    kernel = _nccl.kernel_name(op, precision)
+    return {**grid, **nccl, **wait, **args}, "kernel", kernel
 
 
 def _copy_name(name: str) -> str:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from sim.analysis.prediction import Link, Prediction
+from sim.analysis.prediction import Link, MemoryVerdict, Prediction
 from sim.analysis.uncertainty import Uncertainty
 from sim.units import format_bytes, format_duration
 
@@ -63,87 +63,97 @@ def headline(result: Prediction) -> Iterator[tuple[str, str]]:
     """Rows (what, how much) of the first table."""
     yield "step time", format_duration(result.step_time)
     if result.uncertainty is not None:
-        yield (
-            f"{result.uncertainty.nominal:.0%} interval".replace("%", " %"),
-            interval(result.uncertainty),
-        )
+        yield nominal(result.uncertainty), interval(result.uncertainty)
     if result.measured is not None and result.signed_error is not None:
-        yield (
-            "measured",
-            f"{format_duration(result.measured)}  (prediction off by {percent(result.signed_error, True)})",
-        )
-    times = result.step_time_by_rank
-    if times and max(times.values()) > 1.001 * min(times.values()):
-        fast, slow = (
-            min(times, key=times.__getitem__),
-            max(times, key=times.__getitem__),
-        )
-        fastest, slowest = format_duration(times[fast]), format_duration(times[slow])
+        measured = format_duration(result.measured)
+        error = percent(result.signed_error, True)
+        yield "measured", f"{measured}  (prediction off by {error})"
+    if extremes := _extremes(result):
+        (fast, fastest), (slow, slowest) = extremes
         yield "ranks", f"fastest {fast}: {fastest}, slowest {slow}: {slowest}"
-    unit = result.scenario.get("sample", "tokens")
-    yield "throughput", f"{count(result.tokens_per_second_per_gpu)} {unit}/s per GPU"
+    throughput, unit = _throughput(result)
+    yield "throughput", f"{throughput} {unit}"
     if math.isfinite(result.mfu):
-        yield (
-            "model flops",
-            f"{result.tflops_per_gpu:.4g} TFLOP/s per GPU, MFU {percent(result.mfu)}",
-        )
+        speed = f"{result.tflops_per_gpu:.4g} TFLOP/s per GPU"
+        yield "model flops", f"{speed}, MFU {percent(result.mfu)}"
 
 
-def tiles(result: Prediction) -> Iterator[tuple[str, str, str]]:
-    """(what, how much, what else is to be said) of the figures that come first."""
-    sure, verdict = result.uncertainty, result.out_of_memory
-    said = (
-        ""
-        if sure is None
-        else f"{sure.nominal:.0%} interval ".replace("%", " %") + _between(sure)
-    )
-    yield "step time", format_duration(result.step_time), said
-    if result.measured is not None and result.signed_error is not None:
-        off = f"the prediction is off by {percent(result.signed_error, True)}"
-        yield "measured", format_duration(result.measured), off
+def _extremes(result: Prediction) -> tuple[tuple[int, str], tuple[int, str]] | None:
+    """(rank, step time) of the fastest and of the slowest; None where all take as long, to a thousandth."""
     times = result.step_time_by_rank
-    if times and max(times.values()) > 1.001 * min(times.values()):
-        fast, slow = (
-            min(times, key=times.__getitem__),
-            max(times, key=times.__getitem__),
-        )
-        least = f"rank {slow}; fastest {format_duration(times[fast])}, rank {fast}"
-        yield "slowest rank", format_duration(times[slow]), least
-    unit = result.scenario.get("sample", "tokens")
-    yield "throughput", count(result.tokens_per_second_per_gpu), f"{unit}/s per GPU"
+    if not times or max(times.values()) <= 1.001 * min(times.values()):
+        return None
+    fast, slow = min(times, key=times.__getitem__), max(times, key=times.__getitem__)
+    return (fast, format_duration(times[fast])), (slow, format_duration(times[slow]))
+
+
+def _throughput(result: Prediction) -> tuple[str, str]:
+    """`97 412`, `tokens/s per GPU`."""
+    sample = result.scenario.get("sample", "tokens")
+    return count(result.tokens_per_second_per_gpu), f"{sample}/s per GPU"
+
+
+Tile = tuple[str, str, str]
+
+
+def tiles(result: Prediction) -> Iterator[Tile]:
+    """(what, how much, what else is to be said) of the figures that come first."""
+    yield from _time_tiles(result)
+    throughput, unit = _throughput(result)
+    yield "throughput", throughput, unit
     if math.isfinite(result.mfu):
-        yield (
-            "MFU",
-            percent(result.mfu),
-            f"{result.tflops_per_gpu:.4g} model TFLOP/s per GPU",
-        )
-    if verdict is not None:
-        of = "" if verdict.capacity is None else f"of {format_bytes(verdict.capacity)} "
-        fits = "" if verdict.fits else ": OUT OF MEMORY"
-        yield (
-            "memory",
-            format_bytes(verdict.needed),
-            f"{of}on rank {verdict.rank}{fits}",
-        )
+        speed = f"{result.tflops_per_gpu:.4g} model TFLOP/s per GPU"
+        yield "MFU", percent(result.mfu), speed
+    if result.out_of_memory is not None:
+        yield _memory_tile(result.out_of_memory)
     if result.evidence:
-        grounded = sum(
-            result.evidence.get(grade, 0.0) for grade in ("measured", "fitted")
-        )
-        guessed = (
-            ""
-            if sure is None
-            else f"{percent(sure.guessed)} of the step rests on guesses"
-        )
-        yield "measured or fitted", percent(grounded), guessed
+        yield _evidence_tile(result)
 
 
-def _between(sure: Uncertainty) -> str:
-    return f"{format_duration(sure.low)} to {format_duration(sure.high)}"
+def _time_tiles(result: Prediction) -> Iterator[Tile]:
+    """The step time, the one that was measured, and the slowest rank's."""
+    spread = result.uncertainty
+    width = f"{nominal(spread)} {_between(spread)}" if spread else ""
+    yield "step time", format_duration(result.step_time), width
+    if result.measured is not None and result.signed_error is not None:
+        error = f"the prediction is off by {percent(result.signed_error, True)}"
+        yield "measured", format_duration(result.measured), error
+    if extremes := _extremes(result):
+        (fast, fastest), (slow, slowest) = extremes
+        yield "slowest rank", slowest, f"rank {slow}; fastest {fastest}, rank {fast}"
 
 
-def interval(sure: Uncertainty) -> str:
+def _memory_tile(verdict: MemoryVerdict) -> Tile:
+    room = "" if verdict.capacity is None else f"of {format_bytes(verdict.capacity)} "
+    fits = "" if verdict.fits else ": OUT OF MEMORY"
+    text = f"{room}on rank {verdict.rank}{fits}"
+    return "memory", format_bytes(verdict.needed), text
+
+
+def _evidence_tile(result: Prediction) -> Tile:
+    grades = ("measured", "fitted")
+    grounded = sum(result.evidence.get(grade, 0.0) for grade in grades)
+    return "measured or fitted", percent(grounded), _guessed(result.uncertainty)
+
+
+def _guessed(interval: Uncertainty | None) -> str:
+    if interval is None:
+        return ""
+    return f"{percent(interval.guessed)} of the step rests on guesses"
+
+
+def nominal(interval: Uncertainty) -> str:
+    """`80 % interval`."""
+    return f"{interval.nominal:.0%} interval".replace("%", " %")
+
+
+def _between(interval: Uncertainty) -> str:
+    return f"{format_duration(interval.low)} to {format_duration(interval.high)}"
+
+
+def interval(uncertainty: Uncertainty) -> str:
     """`70.1 ms to 75.3 ms, 12 % of it on guesses`."""
-    return f"{_between(sure)}; {percent(sure.guessed)} of the step rests on guesses"
+    return f"{_between(uncertainty)}; {_guessed(uncertainty)}"
 
 
 def shares(result: Prediction) -> Iterator[tuple[str, float, float]]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import gzip
 import json
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ from sim.analysis.prediction import LinkLoad, Prediction
 from sim.analysis.timeline import COMMUNICATION, Timeline, group_ranks
 from sim.errors import PrestepError
 from sim.exporters import _trace_across as across
-from sim.exporters._trace_events import events
+from sim.exporters._trace_events import Event, events
 
 SUFFIXES = (".json", ".json.gz", "/")
 
@@ -87,9 +87,9 @@ def _part(
 def _load_in(load: LinkLoad, window: tuple[float, float]) -> LinkLoad:
     """A link's load in a window, with what it carries as the window begins."""
     before = max(0, int(np.searchsorted(load.time, window[0], "right")) - 1)
-    kept = slice(before, int(np.searchsorted(load.time, window[1], "left")))
+    inside = slice(before, int(np.searchsorted(load.time, window[1], "left")))
     return replace(
-        load, time=np.maximum(load.time[kept], window[0]), load=load.load[kept]
+        load, time=np.maximum(load.time[inside], window[0]), load=load.load[inside]
     )
 
 
@@ -102,19 +102,36 @@ def render(
     timeline = result.timeline
     if timeline is None:
         raise PrestepError("chrome_trace: the result has no timeline")
-    ranks = timeline.ranks if rank is None else (rank,)
     header = _header(result, timeline, rank)
-    groups = _groups(timeline)
-    made = [event for r in ranks for event in events(result, timeline, int(r), groups)]
-    made += [event for r in ranks for event in across.memory(result, int(r), window)]
-    if rank is None:
-        made += [*across.flows(timeline), *across.links(result)]
     # json.dumps puts a space after the colon: HolisticTraceAnalysis finds the rank with the pattern `"rank":\s+(\d+)`.
     lines = [
         f"{json.dumps(key)}: {json.dumps(value)}," for key, value in header.items()
     ]
-    body = ",\n".join(msgspec.json.encode(event).decode() for event in made)
+    events_of_ranks = _all_events(result, timeline, rank, window)
+    body = ",\n".join(msgspec.json.encode(event).decode() for event in events_of_ranks)
     return "{\n" + "\n".join(lines) + '\n"traceEvents": [\n' + body + "\n]}\n"
+
+
+def _all_events(
+    result: Prediction,
+    timeline: Timeline,
+    rank: int | None,
+    window: tuple[float, float] | None,
+) -> Iterator[Event]:
+    """Events of one rank; of all, and then what lies across them."""
+    ranks = _ranks(timeline, rank)
+    groups = _groups(timeline)
+    for one in ranks:
+        yield from events(result, timeline, one, groups)
+    for one in ranks:
+        yield from across.memory(result, one, window)
+    if rank is None:
+        yield from across.flows(timeline)
+        yield from across.links(result)
+
+
+def _ranks(timeline: Timeline, rank: int | None) -> list[int]:
+    return [int(one) for one in timeline.ranks] if rank is None else [rank]
 
 
 def _save(path: Path, text: str) -> None:
@@ -126,42 +143,47 @@ def _save(path: Path, text: str) -> None:
 
 
 def _header(result: Prediction, timeline: Timeline, rank: int | None) -> dict[str, Any]:
-    said = result.scenario
     gpu = {
-        "name": str(said.get("gpu", "GPU")),
+        "name": str(result.scenario.get("gpu", "GPU")),
         "totalGlobalMem": int(result.memory_capacity or 0),
     }
-    groups = _groups(timeline)
-    mine = [
-        (text, axis)
-        for text, axis in groups
+    return {
+        "schemaVersion": 1,
+        "deviceProperties": [{"id": one, **gpu} for one in _ranks(timeline, rank)],
+        "distributedInfo": _distributed(result, timeline, rank),
+        "displayTimeUnit": "ms",
+        "baseTimeNanoseconds": 0,
+        "traceName": f"prestep.rank{rank}.json" if rank is not None else "prestep.json",
+    }
+
+
+def _distributed(
+    result: Prediction, timeline: Timeline, rank: int | None
+) -> dict[str, Any]:
+    """The process groups, of one rank those that it is in."""
+    summary = result.scenario
+    groups = [
+        _group(name, group_ranks(text), axis)
+        for (text, axis), name in _groups(timeline).items()
         if rank is None or rank in group_ranks(text)
     ]
     info: dict[str, Any] = {"backend": "nccl"}
     if rank is not None:
         info["rank"] = rank
-    info["world_size"] = int(said.get("gpus", max(timeline.ranks) + 1))
-    info["pg_count"] = len(mine)
-    info["pg_config"] = [
-        {
-            "pg_name": groups[key],
-            "pg_desc": f"mesh_{key[1]}",
-            "pg_size": len(group_ranks(key[0])),
-            "ranks": list(group_ranks(key[0])),
-        }
-        for key in mine
-    ]
-    if "nccl_version" in said:
-        info["nccl_version"] = str(said["nccl_version"])
+    info["world_size"] = int(summary.get("gpus", max(timeline.ranks) + 1))
+    info["pg_count"] = len(groups)
+    info["pg_config"] = groups
+    if "nccl_version" in summary:
+        info["nccl_version"] = str(summary["nccl_version"])
+    return info
+
+
+def _group(name: str, ranks: Collection[int], axis: str) -> dict[str, Any]:
     return {
-        "schemaVersion": 1,
-        "deviceProperties": [
-            {"id": r, **gpu} for r in (timeline.ranks if rank is None else (rank,))
-        ],
-        "distributedInfo": info,
-        "displayTimeUnit": "ms",
-        "baseTimeNanoseconds": 0,
-        "traceName": f"prestep.rank{rank}.json" if rank is not None else "prestep.json",
+        "pg_name": name,
+        "pg_desc": f"mesh_{axis}",
+        "pg_size": len(ranks),
+        "ranks": list(ranks),
     }
 
 

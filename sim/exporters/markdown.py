@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from sim import files
@@ -16,48 +16,54 @@ SUFFIXES = (".md",)
 def render(result: Prediction) -> str:
     """The report as text."""
     parts = [f"# {words.title(result)}", _table(("", ""), words.headline(result))]
-    if result.breakdown:
-        rows = [
-            (name, format_duration(s), words.percent(part))
-            for name, s, part in words.shares(result)
-        ]
-        parts += [
-            "## Where the step goes",
-            _table(("share", "time", "of the step"), rows),
-        ]
-    if result.peak_memory:
-        rows2 = [(owner, format_bytes(size)) for owner, size in words.memory(result)]
-        parts += [
-            "## Memory",
-            f"{words.memory_verdict(result)}.",
-            _table(("owner", "size"), rows2),
-        ]
-    if result.links:
-        parts += [
-            "## Busiest links",
-            _table(("link", "busy", "carried", "1 % faster saves"), _links(result)),
-        ]
-    if result.evidence:
-        rows2 = [
-            (grade, words.percent(share)) for grade, share in result.evidence.items()
-        ]
-        parts += ["## What the time rests on", _table(("evidence", "share"), rows2)]
-    if result.fallbacks:
-        rows3 = [
-            (f.what, f.grade, str(f.count), words.percent(f.share))
-            for f in result.fallbacks
-        ]
-        heads = ("what", "grade", "times", "share")
-        parts += [
-            "## Fallbacks: not covered by a measurement or a fit",
-            _table(heads, rows3),
-        ]
-    if result.warnings:
-        parts += [
-            "## Warnings",
-            "\n".join(f"* {warning}" for warning in result.warnings),
-        ]
+    for heading, body in _sections(result):
+        parts += [f"## {heading}", body]
     return "\n\n".join(parts) + "\n"
+
+
+def _sections(result: Prediction) -> Iterator[tuple[str, str]]:
+    """(heading, body) of what the result has."""
+    if result.breakdown:
+        yield "Where the step goes", _breakdown(result)
+    if result.peak_memory:
+        yield "Memory", _memory(result)
+    if result.links:
+        heads = ("link", "busy", "carried", "1 % faster saves")
+        yield "Busiest links", _table(heads, _links(result))
+    if result.evidence:
+        grades = result.evidence.items()
+        rows = [(grade, words.percent(share)) for grade, share in grades]
+        yield "What the time rests on", _table(("evidence", "share"), rows)
+    if result.fallbacks:
+        yield "Fallbacks: not covered by a measurement or a fit", _fallbacks(result)
+    if result.warnings:
+        yield "Warnings", "\n".join(f"* {warning}" for warning in result.warnings)
+
+
+def _breakdown(result: Prediction) -> str:
+    rows = [
+        (name, format_duration(seconds), words.percent(share))
+        for name, seconds, share in words.shares(result)
+    ]
+    return _table(("share", "time", "of the step"), rows)
+
+
+def _memory(result: Prediction) -> str:
+    rows = [(owner, format_bytes(size)) for owner, size in words.memory(result)]
+    return f"{words.memory_verdict(result)}.\n\n{_table(('owner', 'size'), rows)}"
+
+
+def _fallbacks(result: Prediction) -> str:
+    rows = [
+        (
+            fallback.what,
+            fallback.grade,
+            str(fallback.count),
+            words.percent(fallback.share),
+        )
+        for fallback in result.fallbacks
+    ]
+    return _table(("what", "grade", "times", "share"), rows)
 
 
 def write(result: Prediction, path: str | Path) -> None:

@@ -15,11 +15,11 @@ from sim import files
 from sim.analysis.critical_path import CriticalPath
 from sim.analysis.prediction import Prediction
 from sim.exporters import _words as words
-from sim.storage.checkpointing import words as saved
-from sim.studies.replicas import words as drawn
+from sim.storage import checkpointing
+from sim.studies import replicas
 from sim.studies.shared_cluster import Together
 from sim.units import format_bytes, format_duration
-from workloads.dataload import words as read
+from workloads import dataload
 
 SUFFIXES = (".txt",)
 WIDEST = 100
@@ -52,8 +52,8 @@ def render_jobs(together: Together) -> str:
     width = max(map(len, together.results))
     for name, result in together.results.items():
         alone, step = together.alone[name], result.step_time
-        told = f"{format_duration(step)} a step, {format_duration(alone)} alone: {step / alone:.2f} times as long"
-        lines.append(f"  {name:{width}}  {told}")
+        times = f"{format_duration(step)} a step, {format_duration(alone)} alone: {step / alone:.2f} times as long"
+        lines.append(f"  {name:{width}}  {times}")
     lines += ["", "Busiest links of the cluster", ""]
     for link in together.links:
         lines.append(
@@ -73,42 +73,47 @@ def write(result: Prediction, path: str | Path) -> None:
 
 
 def _sections(result: Prediction, width: int) -> list[tuple[str, Table]]:
+    """(heading, body) of what the result has; the first has no heading."""
+    bar = max(8, width - 56)
     sections = [("", _grid(words.headline(result)))]
     if result.breakdown:
-        sections.append(("Where the step goes", _breakdown(result, max(8, width - 56))))
-    if result.critical_path is not None and result.critical_path.segments:
-        sections.append(
-            ("Critical path through all ranks", _critical(result.critical_path))
-        )
+        sections.append(("Where the step goes", _breakdown(result, bar)))
+    path = result.critical_path
+    if path is not None and path.segments:
+        sections.append(("Critical path through all ranks", _critical(path)))
     if result.peak_memory:
-        sections.append(("Memory", _memory(result, max(8, width - 56))))
+        sections.append(("Memory", _memory(result, bar)))
     if result.links:
         sections.append(("Busiest links", _links(result)))
+    return sections + _extras(result) + _grounds(result)
+
+
+def _extras(result: Prediction) -> list[tuple[str, Table]]:
+    """What a scenario may ask for beside the step."""
+    sections = []
     if result.checkpoint is not None:
-        sections.append(("Checkpoint", _grid(saved(dict(result.checkpoint)))))
+        rows = checkpointing.words(dict(result.checkpoint))
+        sections.append(("Checkpoint", _grid(rows)))
     if result.replicas is not None:
-        sections.append(("The step with noise", _grid(drawn(result.replicas))))
+        sections.append(("The step with noise", _grid(replicas.words(result.replicas))))
     if result.dataload is not None:
-        sections.append(("Data loading", _grid(read(dict(result.dataload)))))
+        sections.append(("Data loading", _grid(dataload.words(dict(result.dataload)))))
+    return sections
+
+
+def _grounds(result: Prediction) -> list[tuple[str, Table]]:
+    """What the times rest on, and what the reader is warned of."""
+    sections = []
     if result.evidence:
-        shares = [
-            f"{grade} {words.percent(share)}"
-            for grade, share in result.evidence.items()
-        ]
-        sections.append(
-            ("The time rests on constants that are", _grid([(", ".join(shares),)]))
-        )
+        grades = result.evidence.items()
+        line = ", ".join(f"{grade} {words.percent(share)}" for grade, share in grades)
+        sections.append(("The time rests on constants that are", _grid([(line,)])))
     if result.fallbacks:
-        sections.append(
-            ("Fallbacks: not covered by a measurement or a fit", _fallbacks(result))
-        )
+        heading = "Fallbacks: not covered by a measurement or a fit"
+        sections.append((heading, _fallbacks(result)))
     if result.warnings:
-        sections.append(
-            (
-                "Warnings",
-                _grid([("!", warning) for warning in result.warnings], style="yellow"),
-            )
-        )
+        rows = [("!", warning) for warning in result.warnings]
+        sections.append(("Warnings", _grid(rows, style="yellow")))
     return sections
 
 

@@ -6,108 +6,117 @@ from html import escape
 from typing import Any
 
 from sim.analysis.prediction import Prediction
+from sim.analysis.uncertainty import Uncertainty
 from sim.exporters import _words as words
-from sim.exporters._html.svg import box, drawing, element, label, table
+from sim.exporters._html.svg import (
+    box,
+    drawing,
+    element,
+    fill,
+    label,
+    table,
+    vertical,
+)
 from sim.units import format_duration
 
-Known = dict[str, Any]
+Measured = dict[str, Any]
 _WIDE, _SIDE, _ROW = 1100.0, 230.0, 30.0
 MOST = 6  # measurements of one run that are drawn
 
 
-def measured(result: Prediction, known: Known | None) -> str:
-    """Predicted beside measured; "" where nothing is known of this run or of its like.
+def measured(result: Prediction, evidence: Measured | None) -> str:
+    """Predicted beside measured; "" where no measurement of this run or of its like exists.
 
-    `known` is what `validation.index.measured.lookup` found: `cases` of the same run,
+    `evidence` is what `validation.index.measured.lookup` returns: `cases` of the same run,
     `neighbours`, and errors of the `family`.
     """
-    cases: list[Known] = known["cases"] if known else []
-    rows = [(f"{case['set']}: {case['row']}", case["measured"]) for case in cases]
-    if result.measured is not None and not any(
-        abs(s / result.measured - 1) < 1e-3 for _, s in rows
-    ):
-        rows.insert(0, ("measured (scenario)", result.measured))
-    parts = [_bars(result, rows[:MOST])] if rows else []
-    if result.measured is not None and result.signed_error is not None:
-        off = words.percent(result.signed_error, True)
-        parts.insert(
-            0,
-            f"<p>The scenario says what was measured, {format_duration(result.measured)}. The prediction does not "
-            f"use it and is off by {off}{_inside(result, result.measured)}.</p>",
-        )
+    cases: list[Measured] = evidence["cases"] if evidence else []
+    rows = _measurements(result, cases)
+    parts = [_scenario_measurement(result)]
+    if rows:
+        parts.append(_bars(result, rows[:MOST]))
     if cases:
         parts.append(_cases(cases))
-    if known and not rows:
+    if evidence and not rows:
         parts.append("<p>Nobody has measured this very run in the validation sets.</p>")
-    if known:
-        parts.append(_family(known["family"]) + _neighbours(known["neighbours"]))
+    if evidence:
+        parts.append(_family(evidence["family"]))
+        parts.append(_neighbours(evidence["neighbours"]))
     return "".join(parts)
 
 
-def _bars(result: Prediction, rows: list[tuple[str, float]]) -> str:
+def _measurements(result: Prediction, cases: list[Measured]) -> list[tuple[str, float]]:
+    """(name, seconds) of the cases, and before them the scenario's own measurement if it is none of them."""
+    rows = [(f"{case['set']}: {case['row']}", case["measured"]) for case in cases]
+    own = result.measured
+    if own is None or any(abs(seconds / own - 1) < 1e-3 for _, seconds in rows):
+        return rows
+    return [("measured (scenario)", own), *rows]
+
+
+def _scenario_measurement(result: Prediction) -> str:
+    if result.measured is None or result.signed_error is None:
+        return ""
+    error = words.percent(result.signed_error, True)
+    return (
+        f"<p>The scenario says what was measured, {format_duration(result.measured)}. The prediction does not "
+        f"use it and is off by {error}{_inside(result, result.measured)}.</p>"
+    )
+
+
+def _bars(result: Prediction, measurements: list[tuple[str, float]]) -> str:
     """The prediction with its interval, and under it every measurement, to one scale from zero."""
-    sure = result.uncertainty
-    most = 1.12 * max(
-        [
-            result.step_time,
-            *(seconds for _, seconds in rows),
-            sure.high if sure else 0.0,
-        ]
-    )
-    scale = (_WIDE - _SIDE) / most
-    drawn = []
-    for at, (name, seconds) in enumerate([("predicted", result.step_time), *rows]):
-        y, wide = at * _ROW, seconds * scale
-        drawn.append(label(name[:36], 0, y + 19))
+    interval = result.uncertainty
+    high = interval.high if interval else 0.0
+    rows = [("predicted", result.step_time), *measurements]
+    scale = (_WIDE - _SIDE) / (1.12 * max([high, *(seconds for _, seconds in rows)]))
+    drawn: list[str] = []
+    for at, (name, seconds) in enumerate(rows):
         colour = "forward" if at == 0 else "tp"
-        drawn.append(
-            box(
-                _SIDE,
-                y + 4,
-                wide,
-                _ROW - 8,
-                f"{name}: {format_duration(seconds)}",
-                style=f"fill:var(--{colour})",
-            )
-        )
-        end = _SIDE + max(wide, sure.high * scale if sure else 0.0)
-        drawn.append(label(format_duration(seconds), end + 8, y + 19, class_="soft"))
-    if sure is not None:
-        low, high, y = _SIDE + sure.low * scale, _SIDE + sure.high * scale, _ROW / 2
-        told = element(
-            "title",
-            f"{sure.nominal:.0%} interval: {words.interval(sure)}".replace("%", " %"),
-        )
-        drawn.append(
-            element(
-                "path",
-                told,
-                d=f"M{low:.1f},{y:.1f}H{high:.1f}M{low:.1f},{y - 7:.1f}v14M{high:.1f},{y - 7:.1f}v14",
-                class_="whisker",
-            )
-        )
-        drawn += [
-            element(
-                "line", x1=x, x2=x, y1=_ROW, y2=_ROW * (len(rows) + 1), class_="limit"
-            )
-            for x in (low, high)
-        ]
-    return drawing(
-        drawn, _WIDE, _ROW * (len(rows) + 1) + 4, "Predicted and measured step times"
-    )
+        drawn += _bar(name, seconds, at * _ROW, scale, colour, high)
+    bottom = _ROW * len(rows)
+    if interval is not None:
+        drawn += _interval(interval, scale, bottom)
+    return drawing(drawn, _WIDE, bottom + 4, "Predicted and measured step times")
+
+
+def _bar(
+    name: str, seconds: float, top: float, scale: float, colour: str, high: float
+) -> list[str]:
+    """A step time; its text stands right of the interval's end `high`, whose line runs through every row."""
+    wide, text = seconds * scale, format_duration(seconds)
+    tooltip = f"{name}: {text}"
+    end = _SIDE + max(wide, high * scale)
+    return [
+        label(name[:36], 0, top + 19),
+        box(_SIDE, top + 4, wide, _ROW - 8, tooltip, style=fill(colour)),
+        label(text, end + 8, top + 19, class_="soft"),
+    ]
+
+
+def _interval(interval: Uncertainty, scale: float, bottom: float) -> list[str]:
+    """The whisker on the prediction's bar, and its ends drawn down through the measurements."""
+    low, high, y = _SIDE + interval.low * scale, _SIDE + interval.high * scale, _ROW / 2
+    bar = f"M{low:.1f},{y:.1f}H{high:.1f}"
+    caps = f"M{low:.1f},{y - 7:.1f}v14M{high:.1f},{y - 7:.1f}v14"
+    tooltip = f"{interval.nominal:.0%} interval: {words.interval(interval)}"
+    tooltip = tooltip.replace("%", " %")
+    return [
+        element("path", element("title", tooltip), d=bar + caps, class_="whisker"),
+        vertical(low, _ROW, bottom, class_="limit"),
+        vertical(high, _ROW, bottom, class_="limit"),
+    ]
 
 
 def _inside(result: Prediction, measured: float) -> str:
-    sure = result.uncertainty
-    if sure is None:
+    interval = result.uncertainty
+    if interval is None:
         return ""
-    where = "within" if sure.low <= measured <= sure.high else "outside"
-    return f"; the measurement is {where} its {sure.nominal:.0%} interval".replace(
-        "%", " %"
-    )
+    where = "within" if interval.low <= measured <= interval.high else "outside"
+    return f"; the measurement is {where} its {words.nominal(interval)}"
 
 
-def _cases(cases: list[Known]) -> str:
+def _cases(cases: list[Measured]) -> str:
     """Measurements of the same run, with the error of this prediction."""
     head = "<p>The same run is in the validation sets (same model, cluster, batch, layout and switches):</p>"
     rows = [
@@ -126,13 +135,13 @@ def _cases(cases: list[Known]) -> str:
     )
 
 
-def _role(case: Known) -> str:
+def _role(case: Measured) -> str:
     """Whether the error counts: constants were fitted to it, or not; and what else is to be known."""
     used = "constants were fitted to it" if case["fitted"] else "not used by any fit"
     return f"{used}; {case['note']}" if case["note"] else used
 
 
-def _family(family: Known | None) -> str:
+def _family(family: Measured | None) -> str:
     if family is None:
         return "<p>No measured step shares its GPU: nothing here says how well it is predicted.</p>"
     shared = ", ".join(family["shared"])
@@ -141,15 +150,15 @@ def _family(family: Known | None) -> str:
         if family["fitted"]
         else "those that no constant was fitted to"
     )
-    told = (
+    text = (
         f"Of {family['n']:,} measured steps with the same {shared} ({family['what']}; {fitted}), "
         f"the predictions are off by {words.percent(family['error'])} in the mean, "
         f"bias {words.percent(family['bias'], True)}, worst {words.percent(family['worst'], True)}."
     )
-    return f"<p>{escape(told)}</p>"
+    return f"<p>{escape(text)}</p>"
 
 
-def _neighbours(cases: list[Known]) -> str:
+def _neighbours(cases: list[Measured]) -> str:
     """The nearest other measured runs."""
     rows = [
         (

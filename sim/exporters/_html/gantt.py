@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -23,50 +24,43 @@ def gantt(result: Prediction) -> Data | None:
     ``rows`` have ``rank``, how many ranks it ``stands`` for, ``stream``, and by span: starts ``s`` (each after the one
     before), durations ``d``, waits ``w`` (all whole ns), names ``n`` and facts ``m`` (indices into the tables).
     """
-    timeline = result.timeline
-    if timeline is None or len(timeline) == 0:
+    if result.timeline is None or len(result.timeline) == 0:
         return None
-    spans = timeline.of_step(int(timeline.steps[-1]))
-    begin, end = float(spans["start"].min()), float(spans["end"].max())
+    spans = _last_step(result.timeline)
+    tables = _tables(spans)
     weights = _weights(result, spans)
-    groups = _alike(spans, (end - begin) * ALIKE)
-    shown = _choose(groups, spans, weights)
-    words, facts, rows = _Table(), _Table(), []
-    room = max(1, MOST_SPANS // max(1, len(shown)))
-    for rank, members in sorted(shown.items()):
-        mine = spans.of_rank(rank)
-        merged = len(mine) > room
-        for stream in dict.fromkeys(
-            sorted(
-                mine["stream"].tolist(), key=lambda s: (s != "compute", s == "host", s)
-            )
-        ):
-            row = mine.select(mine.matches("stream", stream))
-            row = row.select(np.argsort(row["start"], kind="stable"))
-            columns = (
-                _merged(row, begin, (end - begin) / FINEST, words, facts)
-                if merged
-                else None
-            )
-            columns = columns or _columns(row, begin, words, facts)
-            stands = sum(weights[m] for m in members)
-            rows.append(
-                {
-                    "rank": rank,
-                    "stands": stands,
-                    "stream": stream,
-                    "merged": merged,
-                    **columns,
-                }
-            )
+    shown = _choose(_alike(spans, tables.length * ALIKE), spans)
+    stands = _represented(shown, weights)
+    room = MOST_SPANS // len(shown)
+    rows: list[Data] = []
+    for rank in sorted(shown):
+        columns = _rank_rows(spans.of_rank(rank), room, tables)
+        rows += [{"rank": rank, "stands": stands[rank], **row} for row in columns]
     return {
-        "length": round((end - begin) * 1e9),
+        "length": round(tables.length * 1e9),
         "rows": rows,
-        "names": list(words.items),
-        "facts": [list(fact) for fact in facts.items],
+        "names": list(tables.names.items),
+        "facts": [list(fact) for fact in tables.facts.items],
         "ranks": sum(weights.values()),
-        "shown": sum(weights[m] for members in shown.values() for m in members),
+        "shown": sum(stands.values()),
     }
+
+
+def _last_step(timeline: Timeline) -> Timeline:
+    return timeline.of_step(int(timeline.steps[-1]))
+
+
+def _rank_rows(spans: Timeline, room: int, tables: _Tables) -> Iterator[Data]:
+    """A row for each stream of a rank, compute first and the host last; merged where the rank has too many spans."""
+    merged = len(spans) > room
+    columns = _merged if merged else _columns
+    streams = sorted(
+        set(spans["stream"].tolist()), key=lambda s: (s != "compute", s == "host", s)
+    )
+    for stream in streams:
+        row = spans.select(spans.matches("stream", stream))
+        row = row.select(np.argsort(row["start"], kind="stable"))
+        yield {"stream": stream, "merged": merged, **columns(row, tables)}
 
 
 class _Table:
@@ -79,10 +73,25 @@ class _Table:
         return self.items.setdefault(value, len(self.items))
 
 
+class _Tables:
+    """What the rows share: when the step begins and how long it is (seconds), names and facts by number."""
+
+    def __init__(self, begin: float, length: float) -> None:
+        self.begin = begin
+        self.length = length
+        self.names = _Table()
+        self.facts = _Table()
+
+
+def _tables(spans: Timeline) -> _Tables:
+    begin, end = float(spans["start"].min()), float(spans["end"].max())
+    return _Tables(begin, end - begin)
+
+
 def _weights(result: Prediction, spans: Timeline) -> dict[int, int]:
     """How many ranks each simulated one stands for."""
-    known = {} if result.details is None else result.details.represents
-    return {int(rank): len(known.get(int(rank), (rank,))) for rank in spans.ranks}
+    represents = {} if result.details is None else result.details.represents
+    return {int(rank): len(represents.get(int(rank), (rank,))) for rank in spans.ranks}
 
 
 def _alike(spans: Timeline, tolerance: float) -> dict[int, list[int]]:
@@ -102,22 +111,27 @@ def _alike(spans: Timeline, tolerance: float) -> dict[int, list[int]]:
     return {members[0]: members for members in groups.values()}
 
 
-def _choose(
-    groups: dict[int, list[int]], spans: Timeline, weights: dict[int, int]
-) -> dict[int, list[int]]:
+def _represented(
+    groups: dict[int, list[int]], weights: dict[int, int]
+) -> dict[int, int]:
+    """How many ranks each group stands for."""
+    return {rank: sum(weights[m] for m in members) for rank, members in groups.items()}
+
+
+def _choose(groups: dict[int, list[int]], spans: Timeline) -> dict[int, list[int]]:
     """At most MOST_RANKS groups: the one that ends last, the one that ends first, and others evenly between."""
     if len(groups) <= MOST_RANKS:
         return groups
     end = {rank: float(spans["end"][spans["rank"] == rank].max()) for rank in groups}
     ordered = sorted(groups, key=lambda rank: (end[rank], rank))
-    kept = {
+    chosen = {
         ordered[round(i)] for i in np.linspace(0, len(ordered) - 1, MOST_RANKS).tolist()
     }
-    return {rank: members for rank, members in groups.items() if rank in kept}
+    return {rank: members for rank, members in groups.items() if rank in chosen}
 
 
-def _columns(row: Timeline, begin: float, words: _Table, facts: _Table) -> Data:
-    start = _ns(row["start"] - begin)
+def _columns(row: Timeline, tables: _Tables) -> Data:
+    start = _ns(row["start"] - tables.begin)
     waits = np.where(
         row.matches("kind", *COMMUNICATION), _ns(row["ready"] - row["start"]), 0
     )
@@ -125,37 +139,39 @@ def _columns(row: Timeline, begin: float, words: _Table, facts: _Table) -> Data:
     values = zip(*(row[key].tolist() for key in keys), strict=True)
     return {
         "s": np.diff(start, prepend=0).tolist(),
-        "d": (_ns(row["end"] - begin) - start).tolist(),
+        "d": (_ns(row["end"] - tables.begin) - start).tolist(),
         "w": waits.tolist() if waits.any() else [],
-        "n": [words.number(name) for name in row["name"].tolist()],
-        "m": [facts.number(value) for value in values],
+        "n": [tables.names.number(name) for name in row["name"].tolist()],
+        "m": [tables.facts.number(value) for value in values],
     }
 
 
-def _merged(
-    row: Timeline, begin: float, apart: float, words: _Table, facts: _Table
-) -> Data:
-    """Neighbours of one phase and axis that lie closer than `apart` seconds as one span named by its longest."""
+def _merged(row: Timeline, tables: _Tables) -> Data:
+    """Neighbours of one phase and axis that lie close together as one span named by its first."""
+    first, last = _neighbours(row, tables.length / FINEST)
+    lead = row.select(first)
+    columns = _columns(lead, tables)
+    begin = _ns(lead["start"] - tables.begin)
+    end = _ns(row["end"][last] - tables.begin)
+    texts = [
+        f"{name} and {more} more" if more else name
+        for name, more in zip(
+            lead["name"].tolist(), (last - first).tolist(), strict=True
+        )
+    ]
+    names = [tables.names.number(text) for text in texts]
+    return columns | {"d": (end - begin).tolist(), "n": names}
+
+
+def _neighbours(row: Timeline, apart: float) -> tuple[np.ndarray, np.ndarray]:
+    """First and last index of each run of spans of one phase and axis less than `apart` seconds from the next."""
     phase, axis = row.words("phase").codes, row.words("axis").codes
     start, end = row["start"], row["end"]
-    cut = (
-        (np.diff(phase) != 0)
-        | (np.diff(axis) != 0)
-        | (start[1:] - end[:-1] > apart)
-        | (np.diff(start) > apart)
-    )
-    first = np.concatenate([[0], np.flatnonzero(cut) + 1])
+    changes = (np.diff(phase) != 0) | (np.diff(axis) != 0)
+    gaps = (start[1:] - end[:-1] > apart) | (np.diff(start) > apart)
+    first = np.concatenate([[0], np.flatnonzero(changes | gaps) + 1])
     last = np.concatenate([first[1:], [len(row)]]) - 1
-    lead = row.select(first)
-    made = _columns(lead, begin, words, facts)
-    at = _ns(start[first] - begin)
-    made["d"] = (_ns(end[last] - begin) - at).tolist()
-    counts = (last - first + 1).tolist()
-    texts = [
-        f"{name} and {n - 1} more" if n > 1 else name
-        for name, n in zip(lead["name"].tolist(), counts, strict=True)
-    ]
-    return made | {"n": [words.number(text) for text in texts]}
+    return first, last
 
 
 def _ns(seconds: np.ndarray) -> np.ndarray:

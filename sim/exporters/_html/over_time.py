@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import groupby
 
 import numpy as np
 
@@ -11,6 +12,9 @@ from sim.analysis.prediction import Details
 
 PARTS = 240  # of the step, for memory
 COLUMNS = 550  # of the step, for the path: two of the picture's pixels each
+
+
+Stretch = tuple[int, int, str]  # first column, columns, class of colour
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,54 +41,60 @@ def alive(details: Details, rank: int) -> Alive | None:
     simulated = next(
         one for one, members in details.represents.items() if rank in members
     )
-    found = details.allocations[simulated].changes()
-    if found is None:
+    changes = details.allocations[simulated].changes()
+    if changes is None:
         return None
-    length = max(found.end - found.begin, 1e-12)
-    part = ((found.time - found.begin) / length * PARTS).astype(int).clip(0, PARTS - 1)
-    fullest = _fullest(part, np.stack(list(found.owners.values()), axis=1))
+    begin, end = changes.begin, changes.end
+    length = max(end - begin, 1e-12)
+    part = ((changes.time - begin) / length * PARTS).astype(int).clip(0, PARTS - 1)
+    fullest = _fullest(part, np.stack(list(changes.owners.values()), axis=1))
     owners = {
         owner: fullest[:, k]
-        for k, owner in enumerate(found.owners)
+        for k, owner in enumerate(changes.owners)
         if fullest[:, k].max() > 0
     }
-    return Alive(rank, found.begin, found.end, owners)
+    return Alive(rank, begin, end, owners)
 
 
 def _fullest(part: np.ndarray, state: np.ndarray) -> np.ndarray:
     """Of each part the state with most bytes; parts in which nothing changes keep the last of the one before."""
-    total, found = state.sum(axis=1), np.zeros((PARTS, state.shape[1]))
+    total, fullest = state.sum(axis=1), np.zeros((PARTS, state.shape[1]))
     ends = np.searchsorted(part, np.arange(PARTS), side="right")
     first = 0
     for k, last in enumerate(ends.tolist()):
         carried = max(0, first - 1)  # what the part begins with is alive in it too
-        found[k] = state[
+        fullest[k] = state[
             carried + int(total[carried : max(last, carried + 1)].argmax())
         ]
         first = max(first, last)
-    return np.maximum(found, 0.0)
+    return np.maximum(fullest, 0.0)
 
 
-def lanes(path: CriticalPath) -> dict[int, list[tuple[int, int, str]]]:
-    """Stretches of the path by rank: (first column, columns, class of colour); each column is its longest segment's."""
+def lanes(path: CriticalPath) -> dict[int, list[Stretch]]:
+    """Stretches of the path by rank; each column is its longest segment's."""
+    owners = [(rank, colour) for _, rank, colour in _columns(path)]
+    by_rank: dict[int, list[Stretch]] = {}
+    begin = 0
+    for (rank, colour), same in groupby(owners):
+        columns = len(list(same))
+        if rank >= 0:
+            by_rank.setdefault(rank, []).append((begin, columns, colour))
+        begin += columns
+    return dict(sorted(by_rank.items()))
+
+
+def _columns(path: CriticalPath) -> list[tuple[float, int, str]]:
+    """(share covered, rank, class of colour) of the segment that covers most of each column; rank -1 for none."""
     wide = (path.length or 1.0) / COLUMNS
     most: list[tuple[float, int, str]] = [(0.0, -1, "")] * COLUMNS
-    for s in path.segments:
-        first, last = (s.start - path.begin) / wide, (s.end - path.begin) / wide
+    for segment in path.segments:
+        first = (segment.start - path.begin) / wide
+        last = (segment.end - path.begin) / wide
+        colour = path_colour(segment.kind, segment.axis, segment.family)
         for column in range(int(first), min(int(last), COLUMNS - 1) + 1):
             covered = min(last, column + 1) - max(first, column)
-            most[column] = max(
-                most[column], (covered, s.rank, path_colour(s.kind, s.axis, s.family))
-            )
-    made: dict[int, list[tuple[int, int, str]]] = {}
-    begin = 0
-    for column in range(1, COLUMNS + 1):
-        if column == COLUMNS or most[column][1:] != most[begin][1:]:
-            _, rank, colour = most[begin]
-            if rank >= 0:
-                made.setdefault(rank, []).append((begin, column - begin, colour))
-            begin = column
-    return dict(sorted(made.items()))
+            most[column] = max(most[column], (covered, segment.rank, colour))
+    return most
 
 
 _FAMILIES = {

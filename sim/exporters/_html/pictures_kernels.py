@@ -8,11 +8,19 @@ from math import log10, sqrt
 
 from sim.analysis.kernels import KernelUse
 from sim.costs import Gpu
-from sim.exporters._html.svg import decades, drawing, element, label
+from sim.exporters._html.svg import (
+    decades,
+    drawing,
+    element,
+    horizontal,
+    label,
+    vertical,
+)
 from sim.units import format_duration
 
 _WIDE = 1100.0
 _LEFT, _RIGHT, _TOP, _LOW = 90.0, 1080.0, 14.0, 360.0
+_MIDDLE, _LINE_LOW = 26.0, 50.0  # of the picture of bandwidths
 MOST = 150  # kernels in a picture
 _FEW = 3  # powers of ten up to which an axis has 2 and 5 between them
 
@@ -45,54 +53,58 @@ class _Axis:
 
 def roofline(uses: Sequence[KernelUse], gpu: Gpu, dtype: str) -> str:
     """Kernels that calculate: flop/s over flop per byte, area by time, under the GPU's limits for their formats."""
-    shown = [u for u in uses if u.flops > 0 and u.bytes > 0 and u.count > 0]
+    shown = [use for use in uses if min(use.flops, use.bytes, use.count) > 0]
     if not shown:
         return ""
-    present = dict.fromkeys([dtype, *(u.kernel.dtype for u in shown)])
-    peaks = {name: gpu.roofline.peak_of(name) for name in present}
-    ridge = max(peaks.values()) / gpu.bandwidth
-    xs = [u.flops / u.bytes for u in shown]
-    across = decades(min([*xs, ridge / 2]), max([*xs, ridge * 2]))
-    up = decades(
-        max(min(u.speed for u in shown), max(peaks.values()) * 1e-7),
-        max(peaks.values()),
-    )
-    x, y = _Axis(across[0], across[-1], _LEFT, _RIGHT), _Axis(up[0], up[-1], _LOW, _TOP)
-    drawn = _grid(x, y) + [
-        part
-        for name, peak in peaks.items()
-        for part in _bound(x, y, name, peak, gpu.bandwidth)
-    ]
-    longest = max(u.time for u in shown)
-    for u in shown[:MOST]:
-        told = (
-            f"{_name(u)}: {_flops(u.speed)}, {u.flops / u.bytes:.3g} flop/B, "
-            f"{format_duration(u.time / u.count)} each"
-        )
-        drawn.append(_dot(u, x(u.flops / u.bytes), y(u.speed), longest, told, "dot"))
-    said = label(
-        "flop per byte of memory traffic",
-        (_LEFT + _RIGHT) / 2,
-        _LOW + 38,
-        class_="soft",
-        text_anchor="middle",
-    )
-    return drawing([*drawn, said], _WIDE, _LOW + 46, "Roofline of the step's kernels")
+    formats = dict.fromkeys([dtype, *(use.kernel.dtype for use in shown)])
+    peaks = {name: gpu.roofline.peak_of(name) for name in formats}
+    highest = max(peaks.values())
+    x = _intensity_axis(shown, highest / gpu.bandwidth)
+    y = _speed_axis(shown, highest)
+    drawn = _grid(x, y)
+    for name, peak in peaks.items():
+        drawn += _bound(x, y, name, peak, gpu.bandwidth)
+    longest = max(use.time for use in shown)
+    drawn += [_calculation(use, x, y, longest) for use in shown[:MOST]]
+    drawn.append(_caption("flop per byte of memory traffic", _LOW + 38))
+    return drawing(drawn, _WIDE, _LOW + 46, "Roofline of the step's kernels")
+
+
+def _calculation(use: KernelUse, x: _Axis, y: _Axis, longest: float) -> str:
+    """The dot of a kernel in the roofline."""
+    intensity = use.flops / use.bytes
+    each = format_duration(use.time / use.count)
+    tooltip = f"{_name(use)}: {_flops(use.speed)}, {intensity:.3g} flop/B, {each} each"
+    return _dot(use, x(intensity), y(use.speed), longest, tooltip, "dot")
+
+
+def _intensity_axis(shown: Sequence[KernelUse], ridge: float) -> _Axis:
+    """Flop per byte: all kernels, and both sides of the ridge where the limits meet."""
+    values = [use.flops / use.bytes for use in shown]
+    powers = decades(min([*values, ridge / 2]), max([*values, ridge * 2]))
+    return _Axis(powers[0], powers[-1], _LEFT, _RIGHT)
+
+
+def _speed_axis(shown: Sequence[KernelUse], peak: float) -> _Axis:
+    """Flop/s up to the peak; what is slower than a ten-millionth of it lies on the axis."""
+    slowest = min(use.speed for use in shown)
+    powers = decades(max(slowest, peak * 1e-7), peak)
+    return _Axis(powers[0], powers[-1], _LOW, _TOP)
 
 
 def _grid(x: _Axis, y: _Axis) -> list[str]:
     drawn = []
-    for v in x.ticks():
-        drawn.append(element("line", x1=x(v), x2=x(v), y1=_TOP, y2=_LOW, class_="grid"))
+    for tick in x.ticks():
+        at = x(tick)
+        drawn.append(vertical(at, _TOP, _LOW, class_="grid"))
         drawn.append(
-            label(f"{v:g}", x(v), _LOW + 18, class_="soft", text_anchor="middle")
+            label(f"{tick:g}", at, _LOW + 18, class_="soft", text_anchor="middle")
         )
-    for v in y.ticks():
+    for tick in y.ticks():
+        at = y(tick)
+        drawn.append(horizontal(at, _LEFT, _RIGHT, class_="grid"))
         drawn.append(
-            element("line", x1=_LEFT, x2=_RIGHT, y1=y(v), y2=y(v), class_="grid")
-        )
-        drawn.append(
-            label(_flops(v), _LEFT - 8, y(v) + 4, class_="soft", text_anchor="end")
+            label(_flops(tick), _LEFT - 8, at + 4, class_="soft", text_anchor="end")
         )
     return drawn
 
@@ -112,52 +124,58 @@ def _bound(x: _Axis, y: _Axis, name: str, peak: float, bandwidth: float) -> list
 
 def bandwidths(uses: Sequence[KernelUse], gpu: Gpu) -> str:
     """Kernels that only move memory, on one line by the share of the memory's bandwidth that they reach."""
-    shown = [
-        u for u in uses if not u.flops and u.bytes > 0 and u.count > 0 and u.time > 0
-    ][:MOST]
+    shown = [use for use in uses if _only_moves_memory(use)][:MOST]
     if not shown:
         return ""
-    longest, middle, low = max(u.time for u in shown), 26.0, 50.0
-    drawn = [element("line", x1=_LEFT, x2=_RIGHT, y1=middle, y2=middle, class_="grid")]
-    for share in (0.0, 0.25, 0.5, 0.75, 1.0):
-        x = _LEFT + (_RIGHT - _LEFT) * share
-        drawn.append(
-            element(
-                "line",
-                x1=x,
-                x2=x,
-                y1=8,
-                y2=low - 6,
-                class_="grid" if share < 1 else "bound",
-            )
-        )
-        drawn.append(
-            label(
-                f"{100 * share:.0f} %", x, low + 8, class_="soft", text_anchor="middle"
-            )
-        )
-    for u in shown:
-        share = min(1.0, u.rate / gpu.bandwidth)
-        told = f"{_name(u)}: {u.rate / 1e12:.3g} TB/s, {format_duration(u.time / u.count)} each"
-        drawn.append(
-            _dot(
-                u, _LEFT + (_RIGHT - _LEFT) * share, middle, longest, told, "dot vector"
-            )
-        )
+    drawn = _share_scale()
+    longest = max(use.time for use in shown)
+    for use in shown:
+        x = _share_place(min(1.0, use.rate / gpu.bandwidth))
+        each = format_duration(use.time / use.count)
+        tooltip = f"{_name(use)}: {use.rate / 1e12:.3g} TB/s, {each} each"
+        drawn.append(_dot(use, x, _MIDDLE, longest, tooltip, "dot vector"))
     text = f"of the memory's {gpu.bandwidth / 1e12:.3g} TB/s"
-    drawn.append(
-        label(text, (_LEFT + _RIGHT) / 2, low + 26, class_="soft", text_anchor="middle")
+    drawn.append(_caption(text, _LINE_LOW + 26))
+    name = "Share of the memory's bandwidth by kernel"
+    return drawing(drawn, _WIDE, _LINE_LOW + 34, name)
+
+
+def _only_moves_memory(use: KernelUse) -> bool:
+    return not use.flops and use.bytes > 0 and use.count > 0 and use.time > 0
+
+
+def _share_scale() -> list[str]:
+    """The line of shares, with a mark at every quarter."""
+    drawn = [horizontal(_MIDDLE, _LEFT, _RIGHT, class_="grid")]
+    for share in (0.0, 0.25, 0.5, 0.75, 1.0):
+        x, kind = _share_place(share), "grid" if share < 1 else "bound"
+        drawn.append(vertical(x, 8, _LINE_LOW - 6, class_=kind))
+        text = f"{100 * share:.0f} %"
+        drawn.append(label(text, x, _LINE_LOW + 8, class_="soft", text_anchor="middle"))
+    return drawn
+
+
+def _share_place(share: float) -> float:
+    return _LEFT + (_RIGHT - _LEFT) * share
+
+
+def _caption(text: str, y: float) -> str:
+    """What an axis shows, under its middle."""
+    return label(text, (_LEFT + _RIGHT) / 2, y, class_="soft", text_anchor="middle")
+
+
+def _name(use: KernelUse) -> str:
+    return f"{use.kernel.kind} {'x'.join(map(str, use.kernel.shape))}"
+
+
+def _dot(
+    use: KernelUse, x: float, y: float, longest: float, tooltip: str, kind: str
+) -> str:
+    """A kernel whose area grows with its time; `longest` is the time of the largest."""
+    radius = 3 + 13 * sqrt(use.time / longest)
+    return element(
+        "circle", element("title", tooltip), cx=x, cy=y, r=radius, class_=kind
     )
-    return drawing(drawn, _WIDE, low + 34, "Share of the memory's bandwidth by kernel")
-
-
-def _name(u: KernelUse) -> str:
-    return f"{u.kernel.kind} {'x'.join(map(str, u.kernel.shape))}"
-
-
-def _dot(u: KernelUse, x: float, y: float, longest: float, told: str, kind: str) -> str:
-    size = 3 + 13 * sqrt(u.time / longest)
-    return element("circle", element("title", told), cx=x, cy=y, r=size, class_=kind)
 
 
 def _flops(value: float) -> str:

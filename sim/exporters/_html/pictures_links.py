@@ -6,7 +6,7 @@ from itertools import product
 from math import sqrt
 
 from sim.exporters._html.network import Heat
-from sim.exporters._html.svg import box, drawing, element, label
+from sim.exporters._html.svg import box, drawing, element, label, time_axis
 from sim.units import format_duration
 
 _WIDE, _BOX, _HIGH, _ACROSS, _DOWN = 1100.0, 170.0, 44.0, 260.0, 104.0
@@ -14,8 +14,16 @@ _LETTER = 6.7  # width of a letter of a label, about
 #: Of the heat map: width of its names, height of a row.
 SIDE, ROW = 230.0, 22.0
 LEAST = 5e-4  # of a link's bandwidth: less is not drawn
+_TICKS = (
+    (0.0, "start"),
+    (0.25, "middle"),
+    (0.5, "middle"),
+    (0.75, "middle"),
+    (1.0, "end"),
+)
 _SCALE = (0.01, 0.05, 0.1, 0.25, 0.5, 0.75, 1.0)
 
+Point = tuple[float, float]  # x, y
 Frame = tuple[float, float, float, float]  # left, top, right, bottom
 
 
@@ -37,52 +45,74 @@ def scale() -> str:
 
 def cluster(heat: Heat) -> str:
     """The folded cluster; every line twice: a faint one, and over it one as strong as the mean use of the step."""
-    place = _places(heat)
-    use: dict[int, float] = {}
-    for (at, _), busy in zip(heat.rows, heat.busiest, strict=True):
-        use[at] = max(use.get(at, 0.0), float(busy.mean()))
-    wires, texts = [], []
-    taken = [
-        (x - _BOX / 2, y - _HIGH / 2, x + _BOX / 2, y + _HIGH / 2)
-        for x, y in place.values()
-    ]
+    middles, use = _middles(heat), _mean_use(heat)
+    wires, nodes, texts = list[str](), list[str](), list[str]()
+    taken = [_box_frame(middle) for middle in middles.values()]
     for number, edge in enumerate(heat.folded.edges):
-        a, b = edge.ends
-        if a == b:
+        if edge.ends[0] == edge.ends[1]:
             continue
-        first, last = sorted((place[a], place[b]), key=lambda p: (p[1], p[0]))
-        ends: dict[str, object] = {
-            "x1": first[0],
-            "y1": first[1],
-            "x2": last[0],
-            "y2": last[1],
-        }
-        wires.append(element("line", **ends, class_="under", stroke_width=9))
-        told = element(
-            "title",
-            f"{edge.kind}: {heat.label(number)}, busiest link {use.get(number, 0.0):.1%} used",
-        )
-        shown = {
-            "stroke_width": 9,
-            "stroke_opacity": strength(use.get(number, 0.0)),
-            "data_edge": number,
-        }
-        wires.append(element("line", told, **ends, class_="wire", **shown))
-        texts.append(_beside(heat.label(number), first, last, taken))
-    nodes = []
-    for at, (x, y) in place.items():
-        example = heat.folded.classes[at].example
-        nodes.append(
-            box(x - _BOX / 2, y - _HIGH / 2, _BOX, _HIGH, example, class_="node", rx=7)
-        )
-        nodes.append(label(heat.told(at), x, y + 5, class_="node"))
-    high = 30 + _HIGH / 2 + max(y for _, y in place.values())
-    return drawing(
-        [*wires, *nodes, *texts], _WIDE, high, "The cluster, alike devices drawn once"
-    )
+        upper, lower = _upper_first(*(middles[end] for end in edge.ends))
+        wires += _wire(heat, number, use.get(number, 0.0), upper, lower)
+        texts.append(_beside(heat.label(number), upper, lower, taken))
+    for node, middle in middles.items():
+        nodes += _node(heat, node, middle)
+    high = _picture_height(middles)
+    name = "The cluster, alike devices drawn once"
+    return drawing([*wires, *nodes, *texts], _WIDE, high, name)
 
 
-def _places(heat: Heat) -> dict[int, tuple[float, float]]:
+def _picture_height(middles: dict[int, Point]) -> float:
+    return 30 + _HIGH / 2 + max(y for _, y in middles.values())
+
+
+def _upper_first(a: Point, b: Point) -> tuple[Point, Point]:
+    """Two points by height, those of one height from left to right."""
+    return (a, b) if (a[1], a[0]) <= (b[1], b[0]) else (b, a)
+
+
+def _mean_use(heat: Heat) -> dict[int, float]:
+    """Mean use over the step of every edge: of its busiest link, in its busier direction."""
+    use: dict[int, float] = {}
+    for (edge, _), busy in zip(heat.rows, heat.busiest, strict=True):
+        use[edge] = max(use.get(edge, 0.0), float(busy.mean()))
+    return use
+
+
+def _wire(heat: Heat, edge: int, use: float, upper: Point, lower: Point) -> list[str]:
+    """The two lines of an edge; the page's script finds the upper one by its number."""
+    ends = {"x1": upper[0], "y1": upper[1], "x2": lower[0], "y2": lower[1]}
+    kind = heat.folded.edges[edge].kind
+    tooltip = f"{kind}: {heat.label(edge)}, busiest link {use:.1%} used"
+    attributes: dict[str, object] = {
+        **ends,
+        "class_": "wire",
+        "stroke_width": 9,
+        "stroke_opacity": strength(use),
+        "data_edge": edge,
+    }
+    return [
+        element("line", **ends, class_="under", stroke_width=9),
+        element("line", element("title", tooltip), **attributes),
+    ]
+
+
+def _node(heat: Heat, node: int, middle: Point) -> list[str]:
+    """A class of devices: its box and its name."""
+    x, y = middle
+    left, top, _, _ = _box_frame(middle)
+    example = heat.folded.classes[node].example
+    return [
+        box(left, top, _BOX, _HIGH, example, class_="node", rx=7),
+        label(heat.title(node), x, y + 5, class_="node"),
+    ]
+
+
+def _box_frame(middle: Point) -> Frame:
+    x, y = middle
+    return x - _BOX / 2, y - _HIGH / 2, x + _BOX / 2, y + _HIGH / 2
+
+
+def _middles(heat: Heat) -> dict[int, Point]:
     """The middle of every class in the picture."""
     columns = [x for x, _ in heat.places.values()]
     across = min(_ACROSS, (_WIDE - _BOX) / max(1.0, max(columns) - min(columns)))
@@ -93,28 +123,49 @@ def _places(heat: Heat) -> dict[int, tuple[float, float]]:
     }
 
 
-def _beside(
-    text: str, first: tuple[float, float], last: tuple[float, float], taken: list[Frame]
-) -> str:
+def _beside(text: str, upper: Point, lower: Point, taken: list[Frame]) -> str:
     """A label near a line, where it covers least of what is `taken`; it takes its place there."""
-    wide = _LETTER * len(text)
-    level = first[1] == last[1]
-
-    def frame(part: float, side: float) -> Frame:
-        x, y = (first[at] + (last[at] - first[at]) * part for at in (0, 1))
-        if level:  # above or below the boxes: there is little room between them
-            return x - wide / 2, y + side * 34 - 12, x + wide / 2, y + side * 34 + 3
-        left = x + 9 if side > 0 else x - 9 - wide
-        return left, y - 8, left + wide, y + 7
-
-    parts = (0.5, 0.35, 0.65) if level else (0.5, 0.4, 0.6, 0.32, 0.68)
-    sides = (
-        (-1.0, 1.0) if level or last[0] < first[0] else (1.0, -1.0)
-    )  # outside of wires that spread
-    frames = [frame(part, side) for side, part in product(sides, parts)]
-    best = min(frames, key=lambda mine: _covered(mine, taken))
+    frames = _label_frames(_LETTER * len(text), upper, lower)
+    best = min(frames, key=lambda frame: _covered(frame, taken))
     taken.append(best)
-    return label(text, best[0], best[3] - 3, class_="soft halo")
+    left, _, _, bottom = best
+    return label(text, left, bottom - 3, class_="soft halo")
+
+
+def _label_frames(wide: float, upper: Point, lower: Point) -> list[Frame]:
+    """Places for a label `wide` beside a line, the preferred first."""
+    level = upper[1] == lower[1]
+    if level:
+        # Above or below the boxes: there is little room between them.
+        return [
+            _level_frame(wide, _along(upper, lower, part), side)
+            for side, part in product((-1.0, 1.0), (0.5, 0.35, 0.65))
+        ]
+    # Outside of wires that spread.
+    sides = (-1.0, 1.0) if lower[0] < upper[0] else (1.0, -1.0)
+    return [
+        _sloping_frame(wide, _along(upper, lower, part), side)
+        for side, part in product(sides, (0.5, 0.4, 0.6, 0.32, 0.68))
+    ]
+
+
+def _along(upper: Point, lower: Point, part: float) -> Point:
+    """The point at `part` (0 to 1) of the way."""
+    return (
+        upper[0] + (lower[0] - upper[0]) * part,
+        upper[1] + (lower[1] - upper[1]) * part,
+    )
+
+
+def _level_frame(wide: float, point: Point, side: float) -> Frame:
+    x, y = point
+    return x - wide / 2, y + side * 34 - 12, x + wide / 2, y + side * 34 + 3
+
+
+def _sloping_frame(wide: float, point: Point, side: float) -> Frame:
+    x, y = point
+    left = x + 9 if side > 0 else x - 9 - wide
+    return left, y - 8, left + wide, y + 7
 
 
 def _covered(mine: Frame, taken: list[Frame]) -> float:
@@ -131,66 +182,54 @@ def _covered(mine: Frame, taken: list[Frame]) -> float:
 
 def heat_map(heat: Heat, length: float) -> str:
     """Rows of links by class and direction, time from left to right; `length` in seconds."""
+    drawn: list[str] = []
+    for row, name in enumerate(heat.names):
+        top = row * ROW
+        drawn.append(label(name[:36], 0, top + 15))
+        drawn += _cells(heat, row, name, length)
+        drawn.append(_row_frame(top))
+    low = len(heat.rows) * ROW
+    drawn += time_axis(length, SIDE, _WIDE, low + 14, _TICKS)
+    drawn.append(_cursor(low))
+    return drawing(drawn, _WIDE, low + 20, "Use of links over the step")
+
+
+def _cells(heat: Heat, row: int, name: str, length: float) -> list[str]:
+    """The parts of the step in which the links of a row are used."""
     parts = heat.mean.shape[1]
     wide = (_WIDE - SIDE) / parts
-    drawn = []
-    for row, name in enumerate(heat.names):
-        y = row * ROW
-        drawn.append(label(name[:36], 0, y + 15))
-        for at, use in enumerate(heat.busiest[row].tolist()):
-            if use > LEAST:
-                told = f"{name}, from {format_duration(at * length / parts)}: busiest link {use:.1%}"
-                told += f", mean of all {heat.mean[row, at]:.1%}"
-                x = SIDE + at * wide
-                drawn.append(
-                    box(
-                        x,
-                        y + 2,
-                        wide + 0.3,
-                        ROW - 4,
-                        told,
-                        class_="cell",
-                        fill_opacity=strength(use),
-                    )
-                )
-        drawn.append(
-            element(
-                "rect",
-                x=SIDE,
-                y=y + 2,
-                width=_WIDE - SIDE,
-                height=ROW - 4,
-                class_="frame",
+    cells = []
+    for part, use in enumerate(heat.busiest[row].tolist()):
+        if use <= LEAST:
+            continue
+        begin = format_duration(part * length / parts)
+        mean = heat.mean[row, part]
+        tooltip = (
+            f"{name}, from {begin}: busiest link {use:.1%}, mean of all {mean:.1%}"
+        )
+        shade = strength(use)
+        left, top = SIDE + part * wide, row * ROW + 2
+        # A little wider than its part, so that no seam shows between neighbours.
+        cells.append(
+            box(
+                left,
+                top,
+                wide + 0.3,
+                ROW - 4,
+                tooltip,
+                class_="cell",
+                fill_opacity=shade,
             )
         )
-    low = len(heat.rows) * ROW
-    for part, anchor in (
-        (0.0, "start"),
-        (0.25, "middle"),
-        (0.5, "middle"),
-        (0.75, "middle"),
-        (1.0, "end"),
-    ):
-        x = SIDE + part * (_WIDE - SIDE)
-        drawn.append(
-            label(
-                format_duration(part * length),
-                x,
-                low + 14,
-                class_="soft",
-                text_anchor=anchor,
-            )
-        )
-    drawn.append(
-        element(
-            "line",
-            id="cursor",
-            x1=0,
-            x2=0,
-            y1=0,
-            y2=low,
-            class_="now",
-            visibility="hidden",
-        )
-    )
-    return drawing(drawn, _WIDE, low + 20, "Use of links over the step")
+    return cells
+
+
+def _row_frame(top: float) -> str:
+    wide, high = _WIDE - SIDE, ROW - 4
+    return element("rect", x=SIDE, y=top + 2, width=wide, height=high, class_="frame")
+
+
+def _cursor(low: float) -> str:
+    """The line at the slider's moment; the page's script moves it."""
+    ends = {"x1": 0, "x2": 0, "y1": 0, "y2": low}
+    return element("line", id="cursor", **ends, class_="now", visibility="hidden")

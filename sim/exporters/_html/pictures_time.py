@@ -4,46 +4,53 @@ from __future__ import annotations
 
 import numpy as np
 
-from sim.exporters._html.over_time import COLUMNS, PARTS, Alive
-from sim.exporters._html.svg import box, drawing, element, label
-from sim.units import format_bytes, format_duration
+from sim.exporters._html.over_time import COLUMNS, PARTS, Alive, Stretch
+from sim.exporters._html.svg import (
+    box,
+    drawing,
+    element,
+    fill,
+    horizontal,
+    label,
+    time_axis,
+)
+from sim.units import format_bytes
 
 _WIDE, _SIDE, _HIGH, _LANE = 1100.0, 90.0, 220.0, 20.0
 MOST_LANES = 24
+_TICKS = ((0.0, "start"), (0.5, "middle"), (1.0, "end"))
 
 
-def memory(found: Alive, colours: dict[str, str], capacity: float | None) -> str:
+def memory(owned: Alive, colours: dict[str, str], capacity: float | None) -> str:
     """Areas by owner, one on the other; a line where the GPU's memory ends, if that is near."""
-    total = np.sum(list(found.owners.values()), axis=0)
-    whole = float(total.max()) or 1.0
-    near = capacity is not None and capacity < 2.5 * whole
-    top = 1.05 * (max(whole, capacity) if near and capacity is not None else whole)
+    total = np.sum(list(owned.owners.values()), axis=0)
+    peak = float(total.max()) or 1.0
+    limit = capacity if capacity is not None and capacity < 2.5 * peak else None
+    top = 1.05 * max(peak, limit or 0.0)
+    drawn = _areas(owned, colours, top)
+    drawn += _scale(peak, top, "peak", "axis")
+    if limit is not None:
+        drawn += _scale(limit, top, "GPU", "bound")
+    drawn += time_axis(owned.end - owned.begin, _SIDE, _WIDE, _HIGH + 16, _TICKS)
+    name = f"Memory of rank {owned.rank} over the last step by owner"
+    return drawing(drawn, _WIDE, _HIGH + 20, name)
+
+
+def _areas(owned: Alive, colours: dict[str, str], top: float) -> list[str]:
+    """An area for each owner on those before it; `top` is the picture's height in bytes."""
     x = _SIDE + (_WIDE - _SIDE) * np.arange(PARTS + 1) / PARTS
-    drawn, under = [], np.zeros(PARTS)
-    for owner, size in found.owners.items():
+    areas = []
+    under = np.zeros(PARTS)
+    for owner, size in owned.owners.items():
         over = under + size
-        points = [*_edge(x, over, top), *reversed(_edge(x, under, top))]
-        told = element("title", f"{owner}: at most {format_bytes(float(size.max()))}")
-        shape = " ".join(f"{a:.1f},{b:.1f}" for a, b in points)
-        drawn.append(
-            element(
-                "polygon",
-                told,
-                points=shape,
-                style=f"fill:var(--{colours.get(owner, 'other')})",
-            )
-        )
+        corners = [*_edge(x, over, top), *reversed(_edge(x, under, top))]
+        points = " ".join(f"{left:.1f},{height:.1f}" for left, height in corners)
+        most = format_bytes(float(size.max()))
+        tooltip = element("title", f"{owner}: at most {most}")
+        style = fill(colours.get(owner, "other"))
+        areas.append(element("polygon", tooltip, points=points, style=style))
         under = over
-    drawn += _scale(whole, top, "peak", "axis")
-    if near and capacity is not None:
-        drawn += _scale(capacity, top, "GPU", "bound")
-    drawn += _times(found.end - found.begin, _HIGH)
-    return drawing(
-        drawn,
-        _WIDE,
-        _HIGH + 20,
-        f"Memory of rank {found.rank} over the last step by owner",
-    )
+    return areas
 
 
 def _edge(x: np.ndarray, height: np.ndarray, top: float) -> list[tuple[float, float]]:
@@ -56,58 +63,30 @@ def _edge(x: np.ndarray, height: np.ndarray, top: float) -> list[tuple[float, fl
     return [*points, (float(x[PARTS]), points[-1][1])]
 
 
-def _scale(size: float, top: float, what: str, line: str) -> list[str]:
+def _scale(size: float, top: float, name: str, line: str) -> list[str]:
+    """A dashed line at `size` bytes, with its name."""
     y = _HIGH * (1 - size / top)
     return [
-        element(
-            "line", x1=_SIDE, x2=_WIDE, y1=y, y2=y, class_=line, stroke_dasharray="5 4"
-        ),
-        label(what, 0, y + 1, class_="soft"),
+        horizontal(y, _SIDE, _WIDE, class_=line, stroke_dasharray="5 4"),
+        label(name, 0, y + 1, class_="soft"),
         label(format_bytes(size), 0, y + 15, class_="soft"),
     ]
 
 
-def _times(length: float, y: float) -> list[str]:
-    anchors = ((0.0, "start"), (0.5, "middle"), (1.0, "end"))
-    return [
-        label(
-            format_duration(part * length),
-            _SIDE + (_WIDE - _SIDE) * part,
-            y + 16,
-            class_="soft",
-            text_anchor=anchor,
-        )
-        for part, anchor in anchors
-    ]
-
-
-def path(lanes: dict[int, list[tuple[int, int, str]]], length: float) -> str:
+def path(lanes: dict[int, list[Stretch]], length: float) -> str:
     """A row for each rank that the path runs through: where it is at which time."""
-    drawn, wide = [], (_WIDE - _SIDE) / COLUMNS
-    for row, (rank, parts) in enumerate(list(lanes.items())[:MOST_LANES]):
-        y = row * _LANE
-        drawn.append(label(f"rank {rank}", 0, y + 14, class_="soft"))
-        drawn.append(
-            element(
-                "line",
-                x1=_SIDE,
-                x2=_WIDE,
-                y1=y + _LANE / 2,
-                y2=y + _LANE / 2,
-                class_="grid",
-            )
-        )
-        for first, columns, colour in parts:
-            drawn.append(
-                box(
-                    _SIDE + first * wide,
-                    y + 2,
-                    columns * wide,
-                    _LANE - 4,
-                    style=f"fill:var(--{colour})",
-                )
-            )
+    drawn: list[str] = []
+    for row, (rank, stretches) in enumerate(list(lanes.items())[:MOST_LANES]):
+        top = row * _LANE
+        drawn.append(label(f"rank {rank}", 0, top + 14, class_="soft"))
+        drawn.append(horizontal(top + _LANE / 2, _SIDE, _WIDE, class_="grid"))
+        drawn += [_stretch(top, *stretch) for stretch in stretches]
     high = min(len(lanes), MOST_LANES) * _LANE
-    return drawing(
-        [*drawn, *_times(length, high)], _WIDE, high + 20, "The critical path by rank"
-    )
+    drawn += time_axis(length, _SIDE, _WIDE, high + 16, _TICKS)
+    return drawing(drawn, _WIDE, high + 20, "The critical path by rank")
+
+
+def _stretch(top: float, first: int, columns: int, colour: str) -> str:
+    wide = (_WIDE - _SIDE) / COLUMNS
+    left = _SIDE + first * wide
+    return box(left, top + 2, columns * wide, _LANE - 4, style=fill(colour))

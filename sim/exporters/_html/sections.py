@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
 from html import escape
 from pathlib import Path
 from typing import Any
 
 from sim.analysis import metrics
+from sim.analysis.critical_path import CriticalPath
+from sim.analysis.kernels import KernelUse
 from sim.analysis.prediction import MemoryVerdict, Prediction
 from sim.exporters import _words as words
 from sim.exporters._html import (
@@ -17,7 +20,7 @@ from sim.exporters._html import (
     pictures_time,
 )
 from sim.exporters._html.gantt import Data, gantt
-from sim.exporters._html.network import as_data, heat
+from sim.exporters._html.network import Heat, as_data, heat
 from sim.exporters._html.over_time import alive, lanes, path_colour
 from sim.exporters._html.svg import table
 from sim.units import format_bytes, format_duration
@@ -98,7 +101,7 @@ def timeline(result: Prediction) -> str:
         "the next and previous span, ↑ ↓ for other rows."
     )
     return (
-        f"<p>{escape(_told(data))}</p>"
+        f"<p>{escape(_ranks_drawn(data))}</p>"
         f'<div class="bar">{bar}<label hidden>show '
         f'<select id="ranks"><option value="">all ranks</option></select></label>'
         f'<span id="span" class="soft" role="status"></span></div>'
@@ -109,7 +112,7 @@ def timeline(result: Prediction) -> str:
     )
 
 
-def _told(data: Data) -> str:
+def _ranks_drawn(data: Data) -> str:
     length = format_duration(data["length"] / 1e9)
     if data["ranks"] == data["shown"] == len({row["rank"] for row in data["rows"]}):
         return f"The last simulated step, {length} from its first span to its last."
@@ -139,18 +142,38 @@ def network(result: Prediction) -> str:
     details, spans = result.details, result.timeline
     if details is None or spans is None or not result.links:
         return ""
-    window = metrics.step_window(
-        spans, next(iter(details.represents)), int(spans.steps[-1])
+    rank, step = next(iter(details.represents)), int(spans.steps[-1])
+    begin, end = metrics.step_window(spans, rank, step)
+    use = heat(details, (begin, end))
+    return (
+        (_EXCHANGES_IN_LAYERS if details.exchanges_in_layers else "")
+        + _moments(use.mean.shape[1])
+        + pictures_links.cluster(use)
+        + pictures_links.heat_map(use, end - begin)
+        + pictures_links.scale()
+        + _busiest_links(result)
+        + embedded("network-data", _network_data(use, end - begin))
     )
-    found = heat(details, window)
-    length = window[1] - window[0]
-    parts = found.mean.shape[1]
-    data = {
-        **as_data(found),
-        "part": length / parts * 1e9,
-        "left": pictures_links.SIDE,
-        "wide": (1100 - pictures_links.SIDE) / parts,
-    }
+
+
+_EXCHANGES_IN_LAYERS = (
+    "<p>What ranks exchange within a layer is part of the layer's time here, "
+    "and not among these loads.</p>"
+)
+
+
+def _moments(parts: int) -> str:
+    """What the drawing shows, and the slider over the parts of the step."""
+    return (
+        "<p>Alike devices are drawn once. A line is as strong as its busiest link is used, over the whole step or at "
+        "the moment of the slider; the rows below show all moments.</p>"
+        f'<div class="bar"><label for="moment" class="soft">moment</label>'
+        f'<input id="moment" type="range" min="0" max="{parts}" '
+        'value="0"><span id="when" role="status">whole step</span></div>'
+    )
+
+
+def _busiest_links(result: Prediction) -> str:
     rows = [
         (
             link.name,
@@ -162,20 +185,18 @@ def network(result: Prediction) -> str:
         for link in result.links
     ]
     heads = ("busiest links", "busy", "at most", "carried", "1 % faster saves")
-    note = "<p>What ranks exchange within a layer is part of the layer's time here, and not among these loads.</p>"
-    return (
-        (note if details.exchanges_in_layers else "")
-        + "<p>Alike devices are drawn once. A line is as strong as its busiest link is used, over the whole step or at "
-        "the moment of the slider; the rows below show all moments.</p>"
-        f'<div class="bar"><label for="moment" class="soft">moment</label>'
-        f'<input id="moment" type="range" min="0" max="{parts}" '
-        'value="0"><span id="when" role="status">whole step</span></div>'
-        + pictures_links.cluster(found)
-        + pictures_links.heat_map(found, length)
-        + pictures_links.scale()
-        + table(heads, rows)
-        + embedded("network-data", data)
-    )
+    return table(heads, rows)
+
+
+def _network_data(use: Heat, length: float) -> dict[str, Any]:
+    """What the script needs to move the slider: the uses, a part's time in ns, and where the rows lie."""
+    parts = use.mean.shape[1]
+    return {
+        **as_data(use),
+        "part": length / parts * 1e9,
+        "left": pictures_links.SIDE,
+        "wide": (1100 - pictures_links.SIDE) / parts,
+    }
 
 
 def kernels(result: Prediction) -> str:
@@ -186,43 +207,41 @@ def kernels(result: Prediction) -> str:
     whole = sum(use.time for use in uses)
     if not whole:
         return ""
-    picture = pictures_kernels.roofline(
-        uses, gpu, result.details.scenario.training.precision
-    )
-    others = pictures_kernels.bandwidths(uses, gpu)
-    rows = [
-        (
-            use.kernel.kind,
-            " x ".join(map(str, use.kernel.shape)),
-            words.count(use.count),
-            words.percent(use.time / whole),
-            format_duration(use.time / use.count) if use.count else "-",
-            f"{use.speed / 1e12:.3g}" if use.flops else "-",
-            f"{use.rate / 1e12:.3g}",
-            words.percent(use.bound * use.count / use.time),
-            use.evidence,
-        )
-        for use in uses[:15]
-    ]
-    heads = (
-        "kernel",
-        "shape",
-        "times",
-        "of kernel time",
-        "each",
-        "TFLOP/s",
-        "TB/s",
-        "of the roofline",
-        "evidence",
-    )
-    text = "<p>A dot is one kernel and shape; its area is its share of the kernel time.</p>"
-    if others:
-        others = "<p>Kernels that only move memory:</p>" + others
+    precision = result.details.scenario.training.precision
+    picture = pictures_kernels.roofline(uses, gpu, precision)
+    if others := pictures_kernels.bandwidths(uses, gpu):
+        picture += "<p>Kernels that only move memory:</p>" + others
+    if picture:
+        picture = f"<p>A dot is one kernel and shape; its area is its share of the kernel time.</p>{picture}"
+    rows = [_kernel_row(use, whole) for use in uses[:15]]
+    return picture + table(_KERNEL_HEADS, rows, texts=2)
+
+
+_KERNEL_HEADS = (
+    "kernel",
+    "shape",
+    "times",
+    "of kernel time",
+    "each",
+    "TFLOP/s",
+    "TB/s",
+    "of the roofline",
+    "evidence",
+)
+
+
+def _kernel_row(use: KernelUse, whole: float) -> tuple[str, ...]:
+    """Cells under `_KERNEL_HEADS`; `whole` is the time of all kernels."""
     return (
-        (text if picture or others else "")
-        + picture
-        + others
-        + table(heads, rows, texts=2)
+        use.kernel.kind,
+        " x ".join(map(str, use.kernel.shape)),
+        words.count(use.count),
+        words.percent(use.time / whole),
+        format_duration(use.time / use.count) if use.count else "-",
+        f"{use.speed / 1e12:.3g}" if use.flops else "-",
+        f"{use.rate / 1e12:.3g}",
+        words.percent(use.bound * use.count / use.time),
+        use.evidence,
     )
 
 
@@ -254,8 +273,8 @@ def memory(result: Prediction) -> str:
 
 def _over_time(result: Prediction, verdict: MemoryVerdict) -> str:
     """The same rank's memory over the last step."""
-    found = None if result.details is None else alive(result.details, verdict.rank)
-    if found is None:
+    owned = None if result.details is None else alive(result.details, verdict.rank)
+    if owned is None:
         return ""
     room = None if verdict.capacity is None else verdict.capacity - verdict.outside
     text = (
@@ -263,11 +282,11 @@ def _over_time(result: Prediction, verdict: MemoryVerdict) -> str:
         "where the GPU computes what was "
     )
     keys = legend(
-        [(_OWNER_COLOURS.get(owner, "other"), owner) for owner in found.owners]
+        [(_OWNER_COLOURS.get(owner, "other"), owner) for owner in owned.owners]
     )
     return (
         f"<p>{text}issued with it.</p>"
-        + pictures_time.memory(found, _OWNER_COLOURS, room)
+        + pictures_time.memory(owned, _OWNER_COLOURS, room)
         + keys
     )
 
@@ -277,52 +296,62 @@ def critical(result: Prediction) -> str:
     path = result.critical_path
     if path is None or not path.segments:
         return ""
-    told = path.to_dict()
-    parts = [
-        (
-            words.path_part(p),
-            p["seconds"],
-            path_colour(p["kind"], p["axis"], p["family"]),
-            format_duration(p["seconds"]),
-        )
-        for p in told["parts"]
-    ]
-    rows = [
-        (
-            what,
-            words.count(p["count"]),
-            format_duration(p["seconds"]),
-            words.percent(p["share"]),
-        )
-        for p, (what, *_) in zip(told["parts"][:12], parts, strict=False)
-    ]
-    longest = [
-        (
-            p["name"],
-            p["kind"],
-            format_duration(p["seconds"]),
-            words.percent(p["seconds"] / path.length),
-        )
-        for p in told["longest"]
-    ]
-    ranks, strip = len(told["ranks"]), lanes(path)
+    summary = path.to_dict()
+    strip = lanes(path)
+    parts = [_path_part(part) for part in summary["parts"]]
+    colours = dict.fromkeys(colour for _, _, colour, _ in parts)
+    return (
+        _path_head(path, len(summary["ranks"]), len(strip))
+        + pictures.stacked(parts, "Parts of the critical path")
+        + legend([(colour, _PATH_WORDS.get(colour, colour)) for colour in colours])
+        + pictures_time.path(strip, path.length)
+        + _path_parts(summary["parts"][:12])
+        + _longest(summary["longest"], path.length)
+    )
+
+
+def _path_part(part: Mapping[str, Any]) -> tuple[str, float, str, str]:
+    """A part of the path for the bar: what, seconds, class of colour, text."""
+    colour = path_colour(part["kind"], part["axis"], part["family"])
+    seconds = part["seconds"]
+    return words.path_part(part), seconds, colour, format_duration(seconds)
+
+
+def _path_head(path: CriticalPath, ranks: int, lanes: int) -> str:
     head = (
         "<p>What the end of the step waited for, walked back through all ranks; what is not on it has slack. "
         f"{format_duration(path.length)}, {words.count(len(path.segments))} stretches on "
         f"{ranks} simulated rank{'s' if ranks != 1 else ''}.</p>"
     )
-    if len(strip) > pictures_time.MOST_LANES:
+    if lanes > pictures_time.MOST_LANES:
         head += f"<p>The first {pictures_time.MOST_LANES} ranks are drawn.</p>"
-    colours = dict.fromkeys(colour for _, _, colour, _ in parts)
-    keys = legend([(colour, _PATH_WORDS.get(colour, colour)) for colour in colours])
-    return (
-        head
-        + pictures.stacked(parts, "Parts of the critical path")
-        + keys
-        + pictures_time.path(strip, path.length)
-        + table(("part", "stretches", "time", "of the path"), rows)
-        + table(("longest by name", "kind", "time", "of the path"), longest, texts=2)
-    )
+    return head
+
+
+def _path_parts(parts: Sequence[Mapping[str, Any]]) -> str:
+    rows = [
+        (
+            words.path_part(part),
+            words.count(part["count"]),
+            format_duration(part["seconds"]),
+            words.percent(part["share"]),
+        )
+        for part in parts
+    ]
+    return table(("part", "stretches", "time", "of the path"), rows)
+
+
+def _longest(operations: Sequence[Mapping[str, Any]], length: float) -> str:
+    rows = [
+        (
+            operation["name"],
+            operation["kind"],
+            format_duration(operation["seconds"]),
+            words.percent(operation["seconds"] / length),
+        )
+        for operation in operations
+    ]
+    return table(("longest by name", "kind", "time", "of the path"), rows, texts=2)
 
 
 _PATH_WORDS = {
@@ -350,10 +379,13 @@ def whatif(tornado: dict[str, Any] | None) -> str:
 
 def scenario(result: Prediction) -> str:
     """What was run."""
-    said = {**result.scenario, "name": Path(str(result.scenario.get("name", ""))).name}
+    summary = {
+        **result.scenario,
+        "name": Path(str(result.scenario.get("name", ""))).name,
+    }
     rows = [
         (key.replace("_", " "), str(value))
-        for key, value in said.items()
+        for key, value in summary.items()
         if value not in (None, "")
     ]
     return table(("key", "value"), rows, texts=2) if rows else ""

@@ -6,14 +6,16 @@ import math
 from collections.abc import Iterable, Sequence
 from html import escape
 
+from sim.units import format_duration
+
 
 def element(tag: str, text: str = "", /, **attributes: object) -> str:
     """`<tag a="1">text</tag>`; `text` is markup already, attributes are escaped, `_` in their names is `-`."""
-    said = "".join(
+    written = "".join(
         f' {k.rstrip("_").replace("_", "-")}="{escape(_plain(v))}"'
         for k, v in attributes.items()
     )
-    return f"<{tag}{said}>{text}</{tag}>"
+    return f"<{tag}{written}>{text}</{tag}>"
 
 
 def _plain(value: object) -> str:
@@ -28,13 +30,28 @@ def label(text: str, x: float, y: float, **attributes: object) -> str:
     return element("text", escape(text), x=x, y=y, **attributes)
 
 
+def horizontal(y: float, left: float, right: float, **attributes: object) -> str:
+    """A level line."""
+    return element("line", x1=left, x2=right, y1=y, y2=y, **attributes)
+
+
+def vertical(x: float, top: float, bottom: float, **attributes: object) -> str:
+    """An upright line."""
+    return element("line", x1=x, x2=x, y1=top, y2=bottom, **attributes)
+
+
+def fill(colour: str) -> str:
+    """The style that fills a shape with a colour of page.css."""
+    return f"fill:var(--{colour})"
+
+
 def box(
     x: float, y: float, wide: float, high: float, title: str = "", **attributes: object
 ) -> str:
     """A rectangle; `title` is what a pointer over it shows."""
-    told = element("title", escape(title)) if title else ""
+    tooltip = element("title", escape(title)) if title else ""
     return element(
-        "rect", told, x=x, y=y, width=max(wide, 0.0), height=high, **attributes
+        "rect", tooltip, x=x, y=y, width=max(wide, 0.0), height=high, **attributes
     )
 
 
@@ -46,10 +63,10 @@ def drawing(
     Where the window is too narrow for its letters it scrolls.
     """
     view = f"0 0 {_plain(float(wide))} {_plain(float(high))}"
-    made = element(
+    picture = element(
         "svg", "".join(parts), viewBox=view, role="img", aria_label=name, **attributes
     )
-    return f'<div class="scroll" tabindex="0" role="group" aria-label="{escape(name)}">{made}</div>'
+    return f'<div class="scroll" tabindex="0" role="group" aria-label="{escape(name)}">{picture}</div>'
 
 
 def table(
@@ -68,16 +85,34 @@ def table(
         )
 
     body = "".join(f"<tr>{cells('td', row)}</tr>" for row in rows)
-    said = f"<caption>{escape(caption)}</caption>" if caption else ""
+    title = f"<caption>{escape(caption)}</caption>" if caption else ""
     return (
         f'<div class="scroll" tabindex="0" role="group" aria-label="{escape(caption or heads[0] or "table")}">'
-        f"<table>{said}<thead><tr>{cells('th', heads)}</tr></thead><tbody>{body}</tbody></table></div>"
+        f"<table>{title}<thead><tr>{cells('th', heads)}</tr></thead><tbody>{body}</tbody></table></div>"
     )
+
+
+def time_axis(
+    length: float,
+    left: float,
+    right: float,
+    y: float,
+    ticks: Iterable[tuple[float, str]],
+) -> list[str]:
+    """Times under a picture; `length` in seconds, a tick is (part of it, side of the text that lies there)."""
+    return [
+        label(
+            format_duration(part * length),
+            left + part * (right - left),
+            y,
+            class_="soft",
+            text_anchor=anchor,
+        )
+        for part, anchor in ticks
+    ]
 
 
 def decades(low: float, high: float) -> list[float]:
     """Powers of ten that enclose [low, high]."""
-    return [
-        10.0**p
-        for p in range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
-    ]
+    first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
+    return [10.0**power for power in range(first, last + 1)]
