@@ -23,7 +23,7 @@ from sim.graph.kernel import Kernel
 from sim.graph.opgraph import Chain, Program
 from sim.planning.planned import Planned
 from sim.spec.sections import Scenario
-from sim.storage.systems import known as storage_of
+from sim.storage.systems import load_system as storage_of
 
 GUESS = "guess"
 RUN = "run to run"  # the part that is the state of the machine

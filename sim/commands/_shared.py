@@ -47,7 +47,7 @@ def explained(command: Command) -> Command:
                 sys.exit(EXIT_INPUT)
             if not crash.wanted():
                 raise
-            click.echo(crash.told(error), err=True)
+            click.echo(crash.message(error), err=True)
             sys.exit(crash.EXIT_CRASH)
 
     return run

@@ -11,7 +11,7 @@ from sim.planning.planned import Planned
 from sim.spec.sections import Scenario
 from sim.storage.evidence import shares
 from sim.storage.saving import Checkpointing
-from sim.storage.systems import known
+from sim.storage.systems import load_system
 from sim.units import format_bytes, format_duration
 
 
@@ -19,7 +19,7 @@ def mistakes_of(scenario: Scenario) -> list[Mistake]:
     """What is wrong with [checkpoint] before anything is simulated."""
     c, where, found = scenario.checkpoint, scenario.where, []
     try:
-        system = known(c.storage or "nvme", where, "checkpoint.storage")
+        system = load_system(c.storage or "nvme", where, "checkpoint.storage")
     except InputError as error:
         return list(error.mistakes)
     if c.gpudirect and not system.gpudirect:

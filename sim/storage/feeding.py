@@ -15,7 +15,7 @@ from sim.graph.opgraph import SYNC
 from sim.planning.planned import Planned
 from sim.spec.load import sections_in_use
 from sim.spec.sections import Scenario
-from sim.storage.systems import constants, known
+from sim.storage.systems import constants, load_system
 from workloads import dataload
 from workloads.dataload import Place, fed
 
@@ -24,7 +24,7 @@ def mistakes_of(scenario: Scenario) -> list[Mistake]:
     """What is wrong with [dataload] before anything is simulated."""
     wrong, d = dataload.mistakes_of(scenario), scenario.dataload
     try:
-        known(d.storage or "nvme", scenario.where, "dataload.storage")
+        load_system(d.storage or "nvme", scenario.where, "dataload.storage")
     except InputError as error:
         wrong += error.mistakes
     return wrong
@@ -77,7 +77,7 @@ def _place(planned: Planned, run: Run) -> Place:
         float(run.launch[i][0].max(initial=0.0)) for i in range(len(programs))
     )
     system = (
-        known(s.dataload.storage or "nvme", s.where, "dataload.storage")
+        load_system(s.dataload.storage or "nvme", s.where, "dataload.storage")
         if s.dataload.sample is not None
         else None
     )

@@ -25,7 +25,7 @@ from sim.engine.storage import Leg, play
 from sim.errors import InputError, Mistake
 from sim.planning.planned import Planned
 from sim.storage.evidence import rests_on
-from sim.storage.systems import REQUEST, THREADS, System, constants, known
+from sim.storage.systems import REQUEST, THREADS, System, constants, load_system
 from sim.units import format_bytes
 from topologies.fabric.stores import Stores
 from workloads.checkpoint import Contents, contents, pieces
@@ -58,7 +58,7 @@ class Checkpointing:
         self.asked = replace(
             self.scenario.checkpoint, mode=self.scenario.checkpoint.mode or "rank0"
         )
-        self.system: System = known(
+        self.system: System = load_system(
             self.asked.storage or "nvme", self.scenario.where, "checkpoint.storage"
         )
         self.gpus, self.fabric, self.world = (

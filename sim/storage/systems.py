@@ -142,7 +142,7 @@ def names() -> list[str]:
     return sorted(path.stem for path in FOLDER.glob("*.toml"))
 
 
-def known(name_or_file: str, where: str = "storage", key: str = "") -> System:
+def load_system(name_or_file: str, where: str = "storage", key: str = "") -> System:
     """The system of that name, or of a TOML file.
 
     Raises

@@ -15,7 +15,7 @@ EXIT_CRASH = 3
 DEBUG = "PRESTEP_DEBUG"  # set: the traceback itself
 
 
-def told(error: Exception) -> str:
+def message(error: Exception) -> str:
     """The message; the traceback, the command and versions go to a file of which it tells the path."""
     details = "".join(traceback.format_exception(error))
     about = f"prestep {__version__}, Python {platform.python_version()}, {platform.platform()}\n{sys.argv}\n\n{details}"

@@ -157,7 +157,7 @@ def test_a_misspelt_key_of_a_storage_system_is_reported(
     for key in keys_of(table):
         mine.write_text(toml_of(misspelt(table, key)), encoding="utf-8")
         with pytest.raises(InputError) as caught:
-            systems.known(str(mine), "scenario.toml", "checkpoint.storage")
+            systems.load_system(str(mine), "scenario.toml", "checkpoint.storage")
         wrong = {mistake.key.partition(".")[0] for mistake in caught.value.mistakes}
         assert wrong & {key[0], f"{key[0]}x"}
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from sim.engine.storage import Leg, play
 from sim.errors import InputError
-from sim.storage.systems import known, names
+from sim.storage.systems import load_system, names
 
 GIB = 2.0**30
 FIGURES = [
@@ -23,7 +23,7 @@ FIGURES = [
 @pytest.mark.parametrize(("name", "throughput", "iops"), FIGURES)
 def test_published_figures_come_out(name: str, throughput: float, iops: float) -> None:
     """Throughput of 1 MiB requests and requests per second of 4 KiB, 64 threads, are within 5 % of those measured."""
-    system = known(name)
+    system = load_system(name)
     assert system.throughput(2**20, 64) / GIB == pytest.approx(throughput, rel=0.05)
     assert system.throughput(4096, 64, random=True) / 4096 == pytest.approx(
         iops, rel=0.05
@@ -35,7 +35,7 @@ def test_more_is_never_slower(
     name: str, power: int, threads: int, random: bool
 ) -> None:
     """Larger requests and more threads never lower the throughput, and no curve exceeds the system's bandwidth."""
-    system = known(name)
+    system = load_system(name)
     rate = system.throughput(2.0**power, threads, random=random)
     assert 0 < rate <= system.bandwidth("read")
     assert system.throughput(2.0 ** (power + 1), threads, random=random) >= rate
@@ -61,6 +61,6 @@ def test_writers_share_a_link() -> None:
 def test_a_request_without_bytes_is_refused() -> None:
     """Requests need bytes and threads."""
     with pytest.raises(InputError, match="at least one thread"):
-        known("weka").throughput(0, 1)
+        load_system("weka").throughput(0, 1)
     with pytest.raises(InputError, match="did you mean"):
-        known("wekka")
+        load_system("wekka")

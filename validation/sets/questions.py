@@ -269,7 +269,7 @@ def of_interference() -> Iterator[Answer]:
 def of_storage() -> Iterator[Answer]:
     """Every storage system by size of request, with one thread and with 64: seconds of a mebibyte."""
     for name in systems.names():
-        system = systems.known(name)
+        system = systems.load_system(name)
         for threads in (1, 64):
             for row in systems.table_of(system, threads):
                 for key in (

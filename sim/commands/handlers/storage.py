@@ -9,7 +9,7 @@ from sim.storage import systems
 
 
 def storage(system: str, threads: int, json_: bool) -> None:
-    chosen = systems.known(system, "command line", "SYSTEM")
+    chosen = systems.load_system(system, "command line", "SYSTEM")
     if json_:
         echo_json(systems.table_of(chosen, threads))
     else:

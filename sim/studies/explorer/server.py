@@ -92,7 +92,7 @@ class Handler(BaseHTTPRequestHandler):
         ) as error:  # ValueError: more fields than a page has
             return HTTPStatus.BAD_REQUEST, {"mistakes": str(error)}
         except Exception as error:
-            return HTTPStatus.INTERNAL_SERVER_ERROR, {"mistakes": crash.told(error)}
+            return HTTPStatus.INTERNAL_SERVER_ERROR, {"mistakes": crash.message(error)}
 
     def _send(self, status: HTTPStatus, body: bytes, kind: str) -> None:
         self.send_response(status)
