@@ -46,13 +46,9 @@ def outlines(package: str) -> dict[str, Outline]:
     PrestepError
         If the package does not exist.
     """
-    found = {
-        name: importlib.util.find_spec(at) for name, at in discover(package).items()
-    }
     return {
-        name: _outline(Path(spec.origin).read_text(encoding="utf-8"))
-        for name, spec in found.items()
-        if spec is not None and spec.origin is not None
+        name: _outline(path.read_text(encoding="utf-8"))
+        for name, path in _files(package).items()
     }
 
 
@@ -89,19 +85,24 @@ def discover(package: str) -> dict[str, str]:
     PrestepError
         If the package does not exist.
     """
+    return {name: f"{package}.{name}" for name in _files(package)}
+
+
+def _files(package: str) -> dict[str, Path]:
+    """The file of each plug-in, sorted by name."""
     try:
         spec = importlib.util.find_spec(package)
     except ModuleNotFoundError:
         spec = None
     if spec is None or spec.submodule_search_locations is None:
         raise PrestepError(f"{package}: no such package of plug-ins")
-    found = pkgutil.iter_modules(list(spec.submodule_search_locations))
-    names = sorted(
-        entry.name
-        for entry in found
+    names = {
+        entry.name: Path(folder) / f"{entry.name}.py"
+        for folder in spec.submodule_search_locations
+        for entry in pkgutil.iter_modules([folder])
         if not entry.ispkg and not entry.name.startswith("_")
-    )
-    return {name: f"{package}.{name}" for name in names}
+    }
+    return dict(sorted(names.items()))
 
 
 def load(package: str, name: str) -> ModuleType:
