@@ -6,7 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from sim.collectives.group import group_of
+from sim.collectives.nccl.system import system_of
 from sim.errors import InputError
+from sim.spec.sections import Nccl
 from topologies.files import importers
 from topologies.files.importers import nccl_xml
 
@@ -95,6 +98,32 @@ def test_grace_joins_its_gpu_by_c2c_only(tmp_path: Path) -> None:
     links = nccl_xml.read(written(tmp_path, text)).links
     row = links.index["cpu0", "gpu0"]
     assert (links.kind[row], links.bandwidth[row]) == ("c2c", pytest.approx(447e9))
+
+
+@pytest.mark.parametrize(
+    ("vendor", "amd"),
+    [('vendor="AuthenticAMD"', True), ('vendor="GenuineIntel"', False), ("", None)],
+)
+def test_hosts_of_amd_are_searched_as_such(
+    tmp_path: Path, vendor: str, amd: bool | None
+) -> None:
+    """Whose the CPUs are is a fact with the file as its source; NCCL searches AMD's ways differently from Intel's."""
+    text = HOST.replace('vendor="GenuineIntel"', vendor)
+    fabric = importers.read(written(tmp_path, text))
+    assert fabric.cluster_facts.amd_cpu is amd
+    if amd is not None:
+        assert vendor.split('"')[1] in fabric.facts["amd_cpu"].source
+    group = group_of(fabric, fabric.gpus, Nccl())
+    system = system_of(fabric, group, group.hosts[0], "hopper", 0.8)
+    assert system.amd is bool(amd)
+
+
+def test_hosts_of_two_vendors_are_noted(tmp_path: Path) -> None:
+    """One fact holds for the whole cluster: where only some CPUs are AMD's, it is not so, and a note says it."""
+    text = HOST.replace("GenuineIntel", "AuthenticAMD", 1)
+    fabric = importers.read(written(tmp_path, text))
+    assert fabric.cluster_facts.amd_cpu is False
+    assert any("one vendor of CPUs" in note for note in importers.notes(fabric))
 
 
 @pytest.mark.parametrize(

@@ -23,6 +23,8 @@ _MODELS = {
 }  # fmt: skip
 _MODEL_OF_SM = {70: "v100", 80: "a100", 90: "h100", 100: "b200"}
 _SM_OF_MODEL = {"v100": 70, "a100": 80, "b200": 100, "gb200": 100}
+# What CPUID calls AMD, and NCCL with it.
+AMD = "AuthenticAMD"
 _HINTS = {
     "graphs": "this is NCCL_GRAPH_DUMP_FILE, the rings it chose; dump NCCL_TOPO_DUMP_FILE"
 }
@@ -102,11 +104,25 @@ class _Reader:
             "memory", "not in the file; the DIMMs of a DGX H100 on every <cpu>"
         )
         try:
-            return self.source.finish(
-                self.builder.finish(self.source.title, self.model(), "nccl_xml")
-            )
+            fabric = self.builder.finish(self.source.title, self.model(), "nccl_xml")
         except InputError as error:
             raise self.source.checked(error) from None
+        return self.source.finish(
+            fabric.with_facts(fabric.name, {**fabric.facts, **self.vendor(cpus)})
+        )
+
+    def vendor(self, cpus: list[Element]) -> dict[str, Quantity]:
+        """Whether the CPUs are AMD's, where the file says whose they are: NCCL searches their ways differently."""
+        vendors = sorted({cpu.get("vendor", "") for cpu in cpus} - {""})
+        if not vendors:
+            return {}
+        if len(vendors) > 1:
+            self.source.assumed(
+                "one vendor of CPUs",
+                f"{' and '.join(vendors)}; AMD's ways only if all are",
+            )
+        source = f"vendor of <cpu> in NCCL's topology: {', '.join(vendors)}"
+        return {"amd_cpu": Quantity(float(vendors == [AMD]), "datasheet", source)}
 
     def root(self, text: str) -> Element:
         try:
