@@ -104,7 +104,7 @@ class Model:
         None, "first layers that have no experts; default 0", low=0
     )
     moe_every: int | None = key(
-        None, "experts in every so-manieth layer only; default 1", low=1
+        None, "only every n-th layer has experts; default 1: every layer", low=1
     )
     router_bias: bool | None = key(None, "the router has a bias; default false")
     q_lora_rank: int | None = key(
@@ -130,7 +130,9 @@ class Model:
         None, "tokens that attention looks back; default all", low=1
     )
     window_every: int | None = key(
-        None, "with a window, every so-manieth layer sees all; default none does", low=2
+        None,
+        "every n-th layer sees all tokens in spite of the window; default none does",
+        low=2,
     )
     sinks: bool | None = key(
         None, "a learned attention sink for every head; default false"
