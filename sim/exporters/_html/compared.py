@@ -99,8 +99,7 @@ def _interval(interval: Uncertainty, scale: float, bottom: float) -> list[str]:
     low, high, y = _SIDE + interval.low * scale, _SIDE + interval.high * scale, _ROW / 2
     bar = f"M{low:.1f},{y:.1f}H{high:.1f}"
     caps = f"M{low:.1f},{y - 7:.1f}v14M{high:.1f},{y - 7:.1f}v14"
-    tooltip = f"{interval.nominal:.0%} interval: {words.interval(interval)}"
-    tooltip = tooltip.replace("%", " %")
+    tooltip = f"{words.nominal(interval)}: {words.interval(interval)}"
     return [
         element("path", element("title", tooltip), d=bar + caps, class_="whisker"),
         vertical(low, _ROW, bottom, class_="limit"),
