@@ -1,4 +1,4 @@
-"""Files that `prestep run` writes beside what it prints.
+"""The report that `prestep run` writes beside what it prints.
 
 Here is sim's only door to `validation`: a report shows the measured runs that are like it.
 """
@@ -7,56 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from sim import exporters
 from sim.analysis.prediction import Prediction
-from sim.errors import InputError, Mistake
 from sim.planning.planned import Planned
 from sim.spec.sections import Scenario
 from sim.studies import whatif
-from sim.units import parse_duration
 from validation.index.measured import lookup
-
-
-def check(
-    trace: Path | None,
-    report: Path | None,
-    each: Sequence[str],
-    window: str,
-    ranks: str,
-) -> dict[str, Any]:
-    """The exporter's options for the trace, before anything is simulated.
-
-    Raises
-    ------
-    InputError
-        For options that mean nothing without another, and windows or ranks that cannot be read.
-    """
-    mistakes, chosen = [], dict[str, Any]()
-    if each and report is None:
-        mistakes.append(
-            Mistake(
-                "command line",
-                "--each",
-                "--each alone",
-                "--report FILE.html, or `prestep whatif`",
-            )
-        )
-    for name, text in (("--trace-window", window), ("--trace-ranks", ranks)):
-        if text and trace is None:
-            mistakes.append(
-                Mistake("command line", name, f"{name} alone", "--trace FILE")
-            )
-    for name, text, read in (("window", window, _window), ("ranks", ranks, _ranks)):
-        if text:
-            try:
-                chosen[name] = read(text)
-            except InputError as error:
-                mistakes.extend(error.mistakes)
-    if mistakes:
-        raise InputError(mistakes)
-    return chosen
 
 
 def write_report(
@@ -77,42 +34,3 @@ def write_report(
         tornado = whatif.short_tornado(scenario, result, planned)
     measured = lookup(scenario, result.step_time)
     return exporters.write(result, path, "html", tornado=tornado, known=measured)
-
-
-def _window(text: str) -> tuple[float, float]:
-    first, colon, last = text.partition(":")
-    wrong = Mistake(
-        "command line",
-        "--trace-window",
-        f'"{text}"',
-        "FROM:TO with units such as 0.1s:200ms, FROM before TO",
-    )
-    try:
-        begin, end = (
-            parse_duration(part) if part.strip() else none
-            for part, none in ((first, 0.0), (last, float("inf")))
-        )
-    except (ValueError, InputError):
-        raise InputError(wrong) from None
-    if not colon or not begin < end:
-        raise InputError(wrong)
-    return begin, end
-
-
-def _ranks(text: str) -> frozenset[int]:
-    """`0-7,16`."""
-    found: set[int] = set()
-    for piece in text.split(","):
-        first, dash, last = piece.strip().partition("-")
-        if (
-            not first.isdigit()
-            or (dash and not last.isdigit())
-            or (dash and int(last) < int(first))
-        ):
-            raise InputError(
-                Mistake(
-                    "command line", "--trace-ranks", f'"{text}"', "ranks such as 0-7,16"
-                )
-            )
-        found.update(range(int(first), int(last or first) + 1))
-    return frozenset(found)

@@ -14,12 +14,13 @@ from typing import Any
 
 from sim import files, strict
 from sim.errors import InputError, Mistake
-from sim.spec.sections import Cluster, Scenario
+from sim.spec.sections import SECTIONS, Cluster, Scenario
 from sim.strict import key
 
 Tables = dict[str, Any]
 Collect = Callable[[Tables, str], tuple[Scenario, list[Mistake]]]
 KEYS = ("jobs", "job")
+OWN_SECTIONS = tuple(name for name in SECTIONS if name not in ("cluster", "measured"))
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from sim import files, strict
+from sim import strict
 from sim.errors import InputError, Mistake, did_you_mean
 from sim.spec import jobs
 from sim.spec.arguments import with_arguments
@@ -31,6 +31,7 @@ from sim.spec.rules.layout import (
     grad_accumulation_of,
     microbatches_of,
 )
+from sim.spec.scenario_file import tables_of
 from sim.spec.sections import (
     SECTIONS,
     Checkpoint,
@@ -63,7 +64,6 @@ __all__ = [
     "Training",
     "check_layout",
     "grad_accumulation_of",
-    "json_schema",
     "layout_mistakes",
     "load_scenario",
     "microbatches_of",
@@ -71,7 +71,6 @@ __all__ = [
     "sections_in_use",
 ]
 
-_OF_JOBS = tuple(name for name in SECTIONS if name not in ("cluster", "measured"))
 _JOB = re.compile(r"jobs?\[([^\]]+)\]\.(.+)")
 
 
@@ -85,9 +84,16 @@ def load_scenario(path: str | Path, overrides: Sequence[str] = ()) -> Scenario:
     InputError
         With every mistake in the file and the overrides.
     """
+    return scenario_of(tables_of(Path(path)), path, overrides)
+
+
+def scenario_of(
+    tables: Mapping[str, Any], path: str | Path, overrides: Sequence[str] = ()
+) -> Scenario:
+    """The scenario of a file's tables; see `load_scenario`."""
     where, folder = str(path), Path(path).parent
     scenario, mistakes = _collect(
-        with_arguments(_read(Path(path)), folder, overrides), where, overrides
+        with_arguments(tables, folder, overrides), where, overrides
     )
     scenario = _located(scenario, folder, overrides)
     fabric = cluster_of(scenario, mistakes)
@@ -111,7 +117,7 @@ def load_open(
         With every mistake in what is left, and for several jobs.
     """
     where, folder = str(path), Path(path).parent
-    tables = with_arguments(_read(Path(path)), folder, overrides)
+    tables = with_arguments(tables_of(Path(path)), folder, overrides)
     whole = _collect(tables, where, overrides)[0]
     p, batch = whole.parallel, whole.training.global_batch
     batch = batch or whole.training.micro_batch * p.dp * microbatches_of(whole)
@@ -169,30 +175,6 @@ def parse_scenario(
     return _checked(
         *_collect(with_arguments(mapping, Path(), overrides), where, overrides)
     )
-
-
-def json_schema() -> dict[str, Any]:
-    """JSON Schema (2020-12) of the scenario file."""
-    return {
-        "$schema": "https://json-schema.org/draft/2020-12/schema",
-        "title": "prestep scenario",
-        "type": "object",
-        "additionalProperties": False,
-        "required": ["cluster"],
-        "anyOf": [{"required": ["model"]}, {"required": ["jobs"]}],
-        "properties": {
-            **{name: strict.schema(cls) for name, cls in SECTIONS.items()},
-            "jobs": {"type": "array", "minItems": 1, "items": _job_schema()},
-        },
-    }
-
-
-def _job_schema() -> dict[str, Any]:
-    schema = strict.schema(jobs.Job)
-    return schema | {
-        "properties": schema["properties"]
-        | {name: strict.schema(SECTIONS[name]) for name in _OF_JOBS}
-    }
 
 
 def sections_in_use(scenario: Scenario) -> tuple[str, ...]:
@@ -284,7 +266,7 @@ def _override(
                     table[inner] = value
                 continue
             read = strict.read_override(SECTIONS[section], key, value)
-            if told is not None and section in _OF_JOBS:
+            if told is not None and section in jobs.OWN_SECTIONS:
                 of_jobs.append((which, name, read))
             elif isinstance(outer := tables.setdefault(section, {}), dict):
                 outer[key] = read
@@ -299,22 +281,6 @@ def _change_link(tables: dict[str, Any], link: str, value: str) -> None:
     changes = table.get("set", {}) if isinstance(table, dict) else None
     if isinstance(changes, Mapping):  # else the file is wrong here, and reported
         table["set"] = {**dict(strict.flatten(changes)), link: value}
-
-
-def _read(path: Path) -> dict[str, Any]:
-    expected = "a scenario file (TOML)"
-    try:
-        return files.toml(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise InputError(
-            Mistake(str(path), "", "no such file", expected, "`prestep list scenarios`")
-        ) from None
-    except OSError as error:
-        raise InputError(
-            Mistake(str(path), "", (error.strerror or str(error)).lower(), expected)
-        ) from None
-    except ValueError as error:  # not UTF-8, or not TOML
-        raise InputError(Mistake(str(path), "", str(error), expected)) from None
 
 
 def _beside(folder: Path, file: str | None) -> str | None:

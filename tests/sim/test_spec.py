@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sim.errors import InputError
-from sim.spec import load
+from sim.spec import grammar, load
 from sim.spec.load import (
     Scenario,
     check_layout,
@@ -362,7 +362,7 @@ def test_overrides_drop_the_measurement() -> None:
 
 def test_schema_and_sections_have_the_same_keys() -> None:
     """The schema is made from the sections, closed, with a meaning for every key."""
-    schema = load.json_schema()
+    schema = grammar.json_schema()
     assert (
         set(schema["properties"]) == {*load.SECTIONS, "jobs"}
         and not schema["additionalProperties"]

@@ -1,135 +1,30 @@
-"""What `prestep run` does: predicts a step, the steps of several jobs, the largest micro batch, or serving."""
+"""What `prestep run` does before it needs the simulator, which is slow to import: a wrong name is told at once."""
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import click
-
-from sim import exporters
-from sim.analysis.prediction import Prediction
-from sim.commands._shared import EXIT_OUTSIDE, echo_json, misused, talk
-from sim.exporters import _run_files, terminal
-from sim.predict import execute, plan, reported
-from sim.serving import serving
-from sim.spec.inference import Inference
-from sim.spec.jobs import refuse
-from sim.spec.load import load_scenario
-from sim.spec.sections import Scenario
-from sim.studies import shared_cluster
-from sim.studies.largest import largest_micro_batch
-from sim.studies.replicas import replicas_of
+from sim.commands.handlers.run_options import trace_part
+from sim.spec.scenario_file import tables_of
 from sim.tools.catalog import find_scenario
 
 
 def run(
     scenario: str | None,
-    overrides: tuple[str, ...],
-    json_: bool,
     trace: Path | None,
-    timeline: Path | None,
-    strict: bool,
-    replicas: int | None,
-    seed: int | None,
-    max_micro_batch: bool,
     report: Path | None,
     each: tuple[str, ...],
     trace_window: str,
     trace_ranks: str,
+    **options: Any,
 ) -> None:
-    part = _run_files.check(trace, report, each, trace_window, trace_ranks)
-    loaded = load_scenario(find_scenario(scenario), overrides)
-    _check_replicas(replicas, seed, loaded, max_micro_batch)
-    file = trace or timeline or report
-    if max_micro_batch:
-        _largest(loaded, json_, file)
-    elif loaded.inference != Inference():
-        _serve(loaded, json_, file or replicas)
-    elif loaded.jobs:
-        _run_jobs(loaded, json_, file, strict)
-    else:
-        planned = plan(loaded)
-        executed = execute(planned)
-        result = reported(planned, executed, prices=True)
-        if replicas is not None:
-            step = result.step_time
-            spread = replicas_of(planned, executed.steps, step, replicas, seed or 0)
-            result = replace(result, replicas=spread)
-        click.echo(result.to_json() if json_ else terminal.render(result))
-        _write(result, trace, part, timeline)
-        if report is not None:
-            page = _run_files.write_report(result, report, loaded, each, planned)
-            talk(f"wrote {page}")
-        _refuse_fallbacks([result], strict)
+    part = trace_part(trace, report, each, trace_window, trace_ranks)
+    path = find_scenario(scenario)
+    tables = tables_of(path)
 
+    from sim.commands.handlers.run_scenario import run_scenario
 
-def _write(
-    result: Prediction, trace: Path | None, part: dict[str, Any], timeline: Path | None
-) -> None:
-    """The files of `--trace` and `--timeline`."""
-    if trace is not None:
-        talk(f"wrote {exporters.write(result, trace, 'chrome_trace', **part)}")
-    if timeline is not None:
-        talk(f"wrote {exporters.write(result, timeline, 'parquet')}")
-
-
-def _refuse_fallbacks(results: Iterable[Prediction], strict: bool) -> None:
-    """With `--strict`, ends the command where a prediction rests on a fallback."""
-    refusals = [result.refusal for result in results if result.fallbacks]
-    if strict and refusals:
-        talk("\n".join(refusals))
-        sys.exit(EXIT_OUTSIDE)
-
-
-def _check_replicas(
-    replicas: int | None, seed: int | None, loaded: Scenario, largest: bool
-) -> None:
-    if replicas is None:
-        if seed is not None:
-            expected, hint = "--replicas N beside it", "a single run has no noise"
-            raise misused("--seed", str(seed), expected, hint)
-        return
-    if largest:
-        expected = "nothing beside --max-micro-batch"
-        raise misused("--replicas", str(replicas), expected)
-    refuse(loaded, "--replicas")
-
-
-def _largest(scenario: Scenario, json_: bool, file: Path | None) -> None:
-    """`run --max-micro-batch`."""
-    refuse(scenario, "--max-micro-batch")
-    if file is not None:
-        expected = "none: --max-micro-batch predicts no step"
-        raise misused(str(file), "a file", expected)
-    limit = largest_micro_batch(scenario)
-    if json_:
-        echo_json(limit.to_dict())
-    else:
-        click.echo(str(limit))
-    if not limit.micro_batch:
-        sys.exit(EXIT_OUTSIDE)
-
-
-def _serve(scenario: Scenario, json_: bool, other: Path | int | None) -> None:
-    """`run` of a scenario with [inference]."""
-    if other is not None:
-        expected = "a training step for traces and replicas"
-        raise misused(str(other), "[inference]", expected)
-    prediction = serving.predict(scenario)
-    if json_:
-        echo_json(prediction)
-    else:
-        click.echo(serving.render(prediction))
-
-
-def _run_jobs(scenario: Scenario, json_: bool, file: Path | None, strict: bool) -> None:
-    """`run` of several jobs on one cluster."""
-    if file is not None:
-        raise misused(str(file), f"{len(scenario.jobs)} jobs", "one job for a trace")
-    jobs = shared_cluster.predict(scenario)
-    click.echo(jobs.to_json() if json_ else terminal.render_jobs(jobs))
-    _refuse_fallbacks(jobs.results.values(), strict)
+    run_scenario(
+        tables, path, trace=trace, part=part, report=report, each=each, **options
+    )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from sim.commands._shared import echo_json
-from sim.spec.load import json_schema
+from sim.spec.grammar import json_schema
 
 
 def schema() -> None:

@@ -1,0 +1,32 @@
+"""A scenario's file as tables, before anything is checked; quick to import, so that a wrong name is told at once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from sim import files
+from sim.errors import InputError, Mistake
+
+
+def tables_of(path: Path) -> dict[str, Any]:
+    """The tables of a scenario's file.
+
+    Raises
+    ------
+    InputError
+        If there is no such file, or it is no TOML.
+    """
+    expected = "a scenario file (TOML)"
+    try:
+        return files.toml(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise InputError(
+            Mistake(str(path), "", "no such file", expected, "`prestep list scenarios`")
+        ) from None
+    except OSError as error:
+        raise InputError(
+            Mistake(str(path), "", (error.strerror or str(error)).lower(), expected)
+        ) from None
+    except ValueError as error:  # not UTF-8, or not TOML
+        raise InputError(Mistake(str(path), "", str(error), expected)) from None
