@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
-import tomllib
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping
+from dataclasses import MISSING, dataclass, field, fields
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from sim.collectives.nccl.speeds import generation
+from sim.collectives.plan import OPS, PROTOS
 from sim.collectives.registry import algorithms
+from sim.costs import interference, schema
 from sim.errors import PrestepError
 
 FOLDER = Path(__file__).parents[1] / "costs" / "hardware"
+EXTRA = FOLDER / "extra-nccl.toml"
 # The GPU that most constants were measured on.
 REFERENCE = "h200"
 # The measured GPU of each generation, whose constants others of it borrow as a guess; nobody measured Volta.
 MEASURED = {"volta": "h200", "ampere": "a100", "hopper": "h200", "blackwell": "b200"}
-_PROTOS = {"LL", "LL128", "Simple"}
-_GRADES = ("measured", "fitted", "datasheet", "guess")
+# What kernels and collectives cost each other (`sim.costs.interference`).
+OVERLAP = "overlap"
+
+UNITS = ("s", "B", "B/s", "s/B", "1")
+_Keys = Mapping[str, schema.Schema]
 
 # Operations that do to the data on every hop what another does: copy on, or reduce and pass on.
 LIKE = {
@@ -128,6 +133,26 @@ class Pairs:
 
 
 @dataclass(frozen=True)
+class Tcp:
+    """TCP on one kind of host: [socket.tcp]. Seconds, and seconds per byte.
+
+    `taken`: a byte that a thread receives between those it sends. `hop`: a hop over NCCL's own guess of it. `light`:
+    what a message of LL or LL128 costs the thread over one of Simple. 0, 0 and 1 where nothing was fitted to them.
+    """
+
+    send: float
+    receive: float
+    control: float
+    copy: float
+    copy_flags: float
+    stage: float
+    wake: float
+    taken: float = 0.0
+    hop: float = 0.0
+    light: float = 1.0
+
+
+@dataclass(frozen=True)
 class Constants:
     """All of one machine; `tables` keeps the rest of the file (wire, nominal, network, host)."""
 
@@ -157,17 +182,130 @@ class Constants:
         return float(wires.get(kind, wires["other"]))
 
 
+def _needed(kind: type) -> list[str]:
+    """Names of a dataclass's fields without a default."""
+    return [
+        entry.name
+        for entry in fields(kind)
+        if entry.default is MISSING and entry.default_factory is MISSING
+    ]
+
+
+_ANY, _POSITIVE = schema.Number(), schema.Number(above=True)
+_SHARE = schema.Number(above=True, high=1.0)
+# Other operations go by all-reduce's (`Pace.of`).
+_BY_OP = schema.Table(dict.fromkeys(OPS, _POSITIVE), ("all_reduce",))
+_FACTORS = dict.fromkeys(OPS, _ANY)
+_WAYS = ("send", "sendrecv")
+_PACE: dict[str, schema.Schema] = {
+    **{entry.name: _ANY for entry in fields(Pace)},
+    **dict.fromkeys(("fill", "power", "sharp", "cache", "net"), _POSITIVE),
+    **dict.fromkeys(("rate", "link"), _BY_OP),
+    "ends": schema.Table(_FACTORS, ("all_reduce",)),
+    "unaligned": schema.Table(_FACTORS),
+    "evidence": schema.Text(schema.GRADES),
+}
+_PAIRS: dict[str, schema.Schema] = {
+    **{entry.name: _ANY for entry in fields(Pairs)},
+    **dict.fromkeys(("power", "sharp"), _POSITIVE),
+    **dict.fromkeys(("rate", "link"), schema.all_of(_WAYS, _POSITIVE)),
+    "ramp": schema.all_of(_WAYS, _ANY),
+}
+_GLOO: dict[str, schema.Schema] = {
+    **dict.fromkeys(("start", "hop"), _ANY),
+    **dict.fromkeys(("rate", "reduce"), _POSITIVE),
+}
+_PATH: dict[str, schema.Schema] = {"latency": _ANY, "share": _SHARE}
+_PHASES = ("kernels", "alloc", "bootstrap", "topology", "connections")
+_CREATION: dict[str, schema.Schema] = {
+    **dict.fromkeys((*_PHASES, "per_rank", "step"), _ANY),
+    "measured_ranks": schema.Number(1, whole=True),
+}
+_TCP: dict[str, schema.Schema] = {entry.name: _ANY for entry in fields(Tcp)}
+#: What every GPU has alike (extra-nccl.toml), by table and row: keys, and those that a row needs.
+_SHARED: dict[str, dict[str, tuple[_Keys, Collection[str]]]] = {
+    "socket": {"tcp": (_TCP, _needed(Tcp))},
+    "gloo": {"tcp": (_GLOO, _GLOO)},
+    "one_sided": dict.fromkeys(("nvlink", "ibgda", "proxy"), (_PATH, _PATH)),
+    "creation": {"nccl": (_CREATION, _CREATION)},
+}
+_WIRES = ("nvlink", "c2c", "pcie", "socket", "memory", "nvme", "nic", "other")
+_TABLES: Mapping[str, schema.Schema] = {
+    "nominal": schema.Table({"latency": _ANY}),
+    "wire": schema.Table(dict.fromkeys(_WIRES, _SHARE)),
+    "host": schema.Table(_FACTORS),
+    OVERLAP: interference.OVERLAP,
+}
+#: Tables of numbers; the others are tables of rows.
+PLAIN = (*_TABLES, "pairs")
+
+
+def schema_over(known: Mapping[str, Any]) -> schema.Table:
+    """What a file may say that is laid over the tables `known`; a row must have what neither they nor defaults have."""
+
+    def row(keys: _Keys, needed: Collection[str], *path: str) -> schema.Table:
+        before: Mapping[str, Any] = known
+        for name in path:
+            before = before.get(name, {})
+        graded = {**keys, "evidence": schema.Text(schema.GRADES)}
+        return schema.Table(graded, [key for key in needed if key not in before])
+
+    paces = {
+        algo: schema.Table(
+            {proto: row(_PACE, _needed(Pace), algo, proto) for proto in PROTOS}
+        )
+        for algo in algorithms()
+    }
+    shared = {
+        name: schema.Table({key: row(*rules, name, key) for key, rules in rows.items()})
+        for name, rows in _SHARED.items()
+    }
+    missing = [key for key in _needed(Pairs) if key not in known.get("pairs", {})]
+    pairs = schema.Table(_PAIRS, missing)
+    return schema.Table({**paces, **shared, **_TABLES, "pairs": pairs})
+
+
+def own_schema() -> schema.Table:
+    """What the file of a GPU's own constants says."""
+    over = schema_over({})
+    whole = {
+        "nominal": schema.all_of(("latency",), _ANY),
+        "wire": schema.Table(dict.fromkeys(_WIRES, _SHARE), ("other",)),
+    }
+    return schema.Table({**over.keys, **whole}, (*whole, "pairs"))
+
+
+def extra_schema() -> schema.Table:
+    """What extra-nccl.toml says: every number with its unit and what it rests on."""
+    pace = {key: item for key, item in _PACE.items() if key != "evidence"}
+    paces = {
+        algo: schema.Table(dict.fromkeys(PROTOS, _graded_row(pace, _needed(Pace))))
+        for algo in algorithms()
+    }
+    shared = {
+        name: schema.Table(
+            {key: _graded_row(*rules) for key, rules in rows.items()}, rows
+        )
+        for name, rows in _SHARED.items()
+    }
+    return schema.Table({**paces, **shared}, shared)
+
+
+def _graded_row(keys: _Keys, needed: Collection[str]) -> schema.Table:
+    return schema.Table({key: _with_unit(item) for key, item in keys.items()}, needed)
+
+
+def _with_unit(item: schema.Schema) -> schema.Table:
+    keys = {**schema.sourced(item).keys, "unit": schema.Text(UNITS)}
+    return schema.Table(keys, keys)
+
+
 def build(tables: Mapping[str, Any], gpu: str, evidence: str) -> Constants:
     """Constants from the tables of a file."""
-    named = {
-        algo: rows
-        for algo, rows in tables.items()
-        if isinstance(rows, Mapping) and set(rows) <= _PROTOS
-    }
     paces = {
-        (algo, proto): Pace(**rows[proto])
-        for algo, rows in named.items()
-        for proto in rows
+        (algo, proto): Pace(**rows)
+        for algo in algorithms()
+        for proto, rows in tables.get(algo, {}).items()
     }
     return Constants(gpu, evidence, paces, Pairs(**tables["pairs"]), tables)
 
@@ -191,15 +329,13 @@ def load(gpu: str) -> Constants:
     """
     path = file_of(gpu)
     evidence = "fitted" if path == _own_file(gpu) else "guess"
-    extra = tomllib.loads((FOLDER / "extra-nccl.toml").read_text(encoding="utf-8"))
+    extra = schema.read(EXTRA, extra_schema())
     tables = {
         algo: {proto: _graded(rows) for proto, rows in table.items()}
         for algo, table in extra.items()
     }
     tables = own_constants() | tables
-    return build(
-        tables | tomllib.loads(path.read_text(encoding="utf-8")), gpu, evidence
-    )
+    return build(tables | schema.read(path, own_schema()), gpu, evidence)
 
 
 def own_constants() -> dict[str, Any]:
@@ -213,5 +349,6 @@ def own_constants() -> dict[str, Any]:
 
 def _graded(rows: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     """Values of a table of numbers with evidence; the table is worth what its worst number is."""
-    worst = max((str(row["evidence"]) for row in rows.values()), key=_GRADES.index)
+    grades = [str(row["evidence"]) for row in rows.values()]
+    worst = max(grades, key=schema.GRADES.index)
     return {name: row["value"] for name, row in rows.items()} | {"evidence": worst}

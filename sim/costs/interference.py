@@ -21,7 +21,6 @@ from typing import Any
 
 from sim.costs import schema
 from sim.costs.kinds import work
-from sim.errors import Mistake, did_you_mean
 from sim.graph.kernel import Kernel
 
 TILE = (
@@ -129,6 +128,16 @@ _KEYS: dict[str, schema.Schema] = {
     "factor": schema.Named(_FACTOR),
 }
 SCHEMA = schema.Table(_KEYS, _KEYS)
+_AT_LEAST_1 = schema.Number(1.0)
+#: A machine's table [overlap] in a file of NCCL's constants.
+OVERLAP = schema.Table(
+    {
+        **{entry.name: _AT_LEAST_1 for entry in fields(Beside)},
+        **dict.fromkeys(("least", "streaming"), schema.Number()),
+        "factor": schema.Named(_AT_LEAST_1),
+        "evidence": schema.Text(schema.GRADES),
+    }
+)
 
 
 @cache
@@ -154,49 +163,6 @@ def laid_over(rows: Mapping[str, Any]) -> Beside:
         **{key: value for key, value in rows.items() if key != "evidence"}
         | {"factor": factor},
     )
-
-
-def mistakes_of(path: str, rows: Any) -> list[Mistake]:
-    """What is wrong with a table ``[overlap]``: keys that the model does not have, values that are no factor."""
-    if not isinstance(rows, Mapping):
-        return [Mistake(path, "overlap", repr(rows), "a table of numbers")]
-    known = [entry.name for entry in fields(Beside)]
-    found = []
-    for key, value in rows.items():
-        if key not in (*known, "evidence"):
-            hint = did_you_mean(key, known)
-            found.append(
-                Mistake(
-                    path,
-                    f"overlap.{key}",
-                    "an unknown key",
-                    f"one of {', '.join(known)}",
-                    hint,
-                )
-            )
-        elif key == "factor":
-            entries = value.items() if isinstance(value, Mapping) else [("KIND", None)]
-            found += [
-                _no_factor(path, f"overlap.factor.{kind}", one)
-                for kind, one in entries
-                if not _number(one, 1)
-            ]
-        elif key != "evidence" and not _number(value, _LEAST.get(key, 1.0)):
-            found.append(_no_factor(path, f"overlap.{key}", value))
-    return found
-
-
-_LEAST = {"free": 1.0, "least": 0.0, "streaming": 0.0}
-
-
-def _number(value: Any, low: float) -> bool:
-    good = isinstance(value, int | float) and not isinstance(value, bool)
-    return good and math.isfinite(value) and value >= low
-
-
-def _no_factor(path: str, key: str, value: Any) -> Mistake:
-    found = "no table of kinds" if value is None else repr(value)[:60]
-    return Mistake(path, key, found, "a number; factors are at least 1")
 
 
 def slowdown(kernel: Kernel, channels: int, sms: int, alone: float = 0.0) -> float:

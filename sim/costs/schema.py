@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
 from typing import Any, Protocol
 
 from sim import files
 from sim.errors import InputError, Mistake, did_you_mean
-from sim.units import parse_duration
 
 GRADES = ("measured", "fitted", "datasheet", "guess")
 
@@ -23,16 +22,19 @@ class Schema(Protocol):
 
 @dataclass(frozen=True)
 class Number:
-    """A finite number, at least `low`, or above it; a whole one."""
+    """A finite number, at least `low`, or above it, and at most `high`; a whole one."""
 
     low: float = 0.0
     above: bool = False
     whole: bool = False
+    high: float = math.inf
 
     def mistakes(self, where: str, key: str, value: object) -> Iterator[Mistake]:
         if not self._fits(value):
             kind = "a whole number" if self.whole else "a number"
             bound = f"above {self.low:g}" if self.above else f"of at least {self.low:g}"
+            if self.high < math.inf:
+                bound += f", at most {self.high:g}"
             yield Mistake(where, key, repr(value)[:60], f"{kind} {bound}")
 
     def _fits(self, value: object) -> bool:
@@ -40,9 +42,8 @@ class Number:
             value, int if self.whole else int | float
         ):
             return False
-        return math.isfinite(value) and (
-            value > self.low if self.above else value >= self.low
-        )
+        within = value > self.low if self.above else value >= self.low
+        return math.isfinite(value) and within and value <= self.high
 
 
 @dataclass(frozen=True)
@@ -143,14 +144,18 @@ class Anything:
 
 
 @dataclass(frozen=True)
-class Duration:
-    """A time with its unit: "2 min"."""
+class Written:
+    """A quantity above 0 with its unit ("2 min"), as one of the parsers of `sim.units` reads it."""
+
+    parse: Callable[[object, str, str], float]
 
     def mistakes(self, where: str, key: str, value: object) -> Iterator[Mistake]:
         try:
-            parse_duration(value, where, key)
+            number = self.parse(value, where, key)
         except InputError as error:
             yield from error.mistakes
+            return
+        yield from Number(above=True).mistakes(where, key, number)
 
 
 @dataclass(frozen=True)
@@ -195,8 +200,10 @@ def rows(path: Path, row: Table) -> dict[str, dict[str, Any]]:
     return read(path, Rows(row))
 
 
-def read(path: Path, schema: Schema) -> dict[str, Any]:
-    """The table of a file.
+def read(
+    path: Path, schema: Schema, expected: str = "a file in TOML"
+) -> dict[str, Any]:
+    """The table of a file; `expected`: what it should be, for who named another.
 
     Raises
     ------
@@ -205,8 +212,13 @@ def read(path: Path, schema: Schema) -> dict[str, Any]:
     """
     try:
         table = files.toml(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise InputError(Mistake(str(path), "", str(error), "a file in TOML")) from None
+    except FileNotFoundError:
+        raise InputError(Mistake(str(path), "", "no such file", expected)) from None
+    except OSError as error:
+        why = (error.strerror or str(error)).lower()
+        raise InputError(Mistake(str(path), "", why, expected)) from None
+    except ValueError as error:  # not UTF-8, or not TOML
+        raise InputError(Mistake(str(path), "", str(error), expected)) from None
     if mistakes := [*schema.mistakes(str(path), "", table)]:
         raise InputError(mistakes)
     return table

@@ -39,7 +39,7 @@ _KEYS: dict[str, schema.Schema] = {
     "gpu_hours": schema.Number(above=True),
     "counts": schema.all_of((*_OF_A_HOST, "switch", "software"), _COUNT),
     "takes": schema.Table({**_TAKES, "evidence": schema.Text(schema.GRADES)}, _TAKES),
-    "times": schema.all_of(_TIMES, schema.sourced(schema.Duration())),
+    "times": schema.all_of(_TIMES, schema.sourced(schema.Written(parse_duration))),
 }
 SCHEMA = schema.Table(_KEYS, _KEYS)
 

@@ -41,15 +41,23 @@ _PARSE = {
     "latency": parse_duration,
     "metadata": parse_duration,
     "capacity": parse_bytes,
-    "copy": parse_bandwidth,
-    "fresh": parse_bandwidth,
-    "serialise": parse_bandwidth,
-    "load": parse_bandwidth,
-    "writeback": parse_bandwidth,
-    "expire": parse_duration,
-    "memory": parse_bytes,
-    "plan": parse_duration,
 }
+#: Numbers of hosts and frameworks that save and load, and how each of them is read; a share is a number.
+HOST = FOLDER.parent / "checkpoint.toml"
+_PARSE_HOST = {
+    **dict.fromkeys(
+        ("copy", "fresh", "serialise", "load", "writeback"), parse_bandwidth
+    ),
+    **dict.fromkeys(("expire", "plan"), parse_duration),
+    "memory": parse_bytes,
+}
+_HOST_KEYS: dict[str, schema.Schema] = {
+    **{
+        key: schema.sourced(schema.Written(parse)) for key, parse in _PARSE_HOST.items()
+    },
+    "dirty_share": schema.sourced(schema.Number(above=True, high=1.0)),
+}
+HOST_SCHEMA = schema.Table(_HOST_KEYS, _HOST_KEYS)
 REQUEST = 2.0**20  # of sequential access: what kernels merge and frameworks write
 SMALL = 4096.0  # of random access
 THREADS = 64  # requests in flight of a page cache that is written back, and of the fio runs that systems come from
@@ -301,8 +309,16 @@ def render(system: System, threads: int = THREADS) -> str:
 
 @cache
 def host_table() -> dict[str, Any]:
-    """Numbers of hosts and frameworks that save and load, with grades and sources: `sim/costs/checkpoint.toml`."""
-    return read_table(Path(__file__).parents[1] / "costs" / "checkpoint.toml")
+    """The numbers of `HOST` in SI units, with grades and sources."""
+    return {
+        key: (_host_value(key, entry["value"]), entry["evidence"], entry["source"])
+        for key, entry in schema.read(HOST, HOST_SCHEMA).items()
+    }
+
+
+def _host_value(key: str, value: Any) -> float:
+    parse = _PARSE_HOST.get(key)
+    return parse(value, HOST.name, key) if parse else float(value)
 
 
 def constants() -> dict[str, float]:

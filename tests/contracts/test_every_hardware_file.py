@@ -13,7 +13,7 @@ import pytest
 from click.testing import CliRunner
 
 import cli
-from sim.collectives import constants
+from sim.collectives import constants, machine
 from sim.collectives.nccl.speeds import (
     CAPABILITY,
     NET_SPEEDS,
@@ -36,7 +36,23 @@ FILES = [(path, gpu_files.SCHEMA) for path in GPU_FILES]
 FILES += [(path, frameworks.SCHEMA) for path in sorted(frameworks.HERE.glob("*.toml"))]
 
 FILES += [(module.FILE, module.SCHEMA) for module in (interference, noise, failures)]
-FILES += [(spreads.WIDTHS, spreads.SCHEMA)]
+FILES += [(spreads.WIDTHS, spreads.SCHEMA), (systems.HOST, systems.HOST_SCHEMA)]
+# A cluster's own constants of NCCL, by the GPU that they are laid over; the others are whole.
+LAID_OVER = {"alcf-polaris-tcp-nccl": "a100"}
+OWN_NCCL = sorted(
+    path
+    for path in gpu_files.HARDWARE.glob("*-nccl.toml")
+    if path != constants.EXTRA and path.stem not in LAID_OVER
+)
+FILES += [(path, constants.own_schema()) for path in OWN_NCCL]
+FILES += [(constants.EXTRA, constants.extra_schema())]
+FILES += [
+    (
+        gpu_files.HARDWARE / f"{name}.toml",
+        constants.schema_over(constants.load(gpu).tables),
+    )
+    for name, gpu in LAID_OVER.items()
+]
 #: Tables whose keys are kinds of kernels, which anybody may add.
 OPEN = {"factor"}
 
@@ -103,6 +119,78 @@ def test_all_mistakes_of_a_gpus_files_are_reported_together(tmp_path: Path) -> N
     assert 'did you mean "crowded"?' in str(
         caught.value
     ) and 'did you mean "hopper"?' in str(caught.value)
+
+
+WRONG_NCCL = """
+[ring.LL]
+strat = 1e-6
+hop = -1e-6
+rate = { all_reduce = 0, all_gather = "fast" }
+[rnig.LL]
+start = 1e-6
+[wire]
+nvlink = 1.2
+[socket.tcp]
+sned = 1e-6
+[overlap]
+static = 0.5
+"""
+
+
+@pytest.mark.parametrize("way", ["option", "cluster"])
+def test_all_mistakes_of_a_users_constants_of_nccl_are_reported_together(
+    way: str, tmp_path: Path
+) -> None:
+    """Unknown tables and keys, wrong types and values out of range, by the option and by the cluster's key `nccl`."""
+    mine, cluster = tmp_path / "mine.toml", tmp_path / "cluster.toml"
+    mine.write_text(WRONG_NCCL)
+    cluster.write_text('extends = "h200-host-4"\nnccl = "mine.toml"\n')
+    words = ["--cluster", str(cluster)]
+    if way == "option":
+        words = ["--cluster", "h200-host-4", "--nccl-constants", str(mine)]
+    result = CliRunner().invoke(cli.main, ["collective", *words])
+    lines = result.stderr.splitlines()
+    assert result.exit_code == 2
+    assert {line.split("mine.toml: ")[1].partition(": ")[0] for line in lines} == {
+        "ring.LL.strat",
+        "ring.LL.hop",
+        "ring.LL.rate.all_reduce",
+        "ring.LL.rate.all_gather",
+        "rnig",
+        "wire.nvlink",
+        "socket.tcp.sned",
+        "overlap.static",
+    }
+    for word in ("start", "ring", "send"):
+        assert f'did you mean "{word}"?' in result.stderr
+
+
+def test_a_users_constants_of_nccl_may_be_any_part(tmp_path: Path) -> None:
+    """Each number of a GPU's file is a file of its own that changes nothing: the rest stays the GPU's."""
+    before = constants.load("h200")
+    for name, table in before.tables.items():
+        rows = {name: table} if name in constants.PLAIN else table
+        for key, row in rows.items():
+            title = name if name in constants.PLAIN else f"{name}.{key}"
+            mine = tmp_path / f"{title}.toml"
+            for number, value in row.items():
+                mine.write_text(f"[{title}]\n{number} = {literal(value)}\n")
+                laid = machine.load_file(str(mine), "h200")
+                assert ungraded(laid.tables) == ungraded(before.tables)
+
+
+def ungraded(tables: Mapping[str, Any]) -> dict[str, Any]:
+    """The tables without what they rest on, which is the user's where a file says anything of a row."""
+    return {
+        key: ungraded(value) if isinstance(value, Mapping) else value
+        for key, value in tables.items()
+        if key != "evidence"
+    }
+
+
+def literal(value: Any) -> str:
+    """A number, a text, or a table of them on one line."""
+    return inline(value) if isinstance(value, Mapping) else json.dumps(value)
 
 
 def test_every_gpu_has_a_generation_that_nccls_tables_know() -> None:

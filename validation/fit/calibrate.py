@@ -17,7 +17,7 @@ import numpy as np
 
 from sim import files, progress
 from sim.collectives import constants
-from sim.collectives.machine import OVERLAP
+from sim.collectives.constants import OVERLAP
 from sim.errors import InputError, Mistake
 from validation.fit import overlap as fit_overlap
 from validation.fit.collectives import (

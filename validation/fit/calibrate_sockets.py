@@ -20,6 +20,7 @@ from unittest.mock import patch
 import numpy as np
 from scipy.optimize import least_squares
 
+from sim.collectives.constants import Tcp
 from sim.collectives.wires import paths, socket
 from sim.errors import InputError, Mistake
 from topologies import load_cluster
@@ -60,7 +61,7 @@ def rows_of(name: str = SET) -> tuple[list[Row], list[Row]]:
     return fitted, [row for row in small if row not in fitted]
 
 
-def errors(rows: Sequence[Row], tcp: socket.Tcp) -> np.ndarray:
+def errors(rows: Sequence[Row], tcp: Tcp) -> np.ndarray:
     """Logarithms of predicted over measured times with these constants."""
     for row in rows:
         paths.index_of(cluster_of(row)).plans.clear()  # plans with other constants
@@ -68,10 +69,10 @@ def errors(rows: Sequence[Row], tcp: socket.Tcp) -> np.ndarray:
         return np.log([predict_row(row).time / row.time for row in rows])
 
 
-def fit(rows: Sequence[Row], begin: socket.Tcp) -> socket.Tcp:
+def fit(rows: Sequence[Row], begin: Tcp) -> Tcp:
     """The constants that fit the rows best."""
 
-    def at(x: np.ndarray) -> socket.Tcp:
+    def at(x: np.ndarray) -> Tcp:
         return replace(begin, **dict(zip(FITTED, np.exp(x).tolist(), strict=True)))
 
     start = np.log([getattr(begin, name) for name in FITTED])
@@ -108,13 +109,13 @@ def machine_rows(path: Path, name: str) -> tuple[list[Row], list[Row]]:
     return fitted, [row for row in rows if not row.known]
 
 
-def fit_machine(rows: Sequence[Row], begin: socket.Tcp) -> socket.Tcp:
+def fit_machine(rows: Sequence[Row], begin: Tcp) -> Tcp:
     """The constants that fit a machine's rows best."""
     plain = replace(begin, control=1.0)
     start, low, high = (np.log([one[k] for one in MACHINE.values()]) for k in range(3))
     weights = np.array([1.0 if row.size >= MIB else LIGHT for row in rows])
 
-    def at(x: np.ndarray) -> socket.Tcp:
+    def at(x: np.ndarray) -> Tcp:
         return replace(plain, **dict(zip(MACHINE, np.exp(x).tolist(), strict=True)))
 
     result = least_squares(

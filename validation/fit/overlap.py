@@ -16,8 +16,7 @@ import numpy as np
 from scipy.optimize import least_squares
 
 from sim.collectives import plan_collective
-from sim.collectives.constants import Constants
-from sim.collectives.machine import OVERLAP
+from sim.collectives.constants import OVERLAP, Constants
 from sim.collectives.plan import Plan
 from sim.costs import load_gpu
 from sim.costs.interference import (

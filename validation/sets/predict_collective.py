@@ -9,7 +9,7 @@ from functools import lru_cache
 from typing import Any
 
 from sim.collectives import Plan, machine, plan_collective
-from sim.collectives.constants import load
+from sim.collectives.constants import OVERLAP, load
 from sim.collectives.interval import sure
 from sim.collectives.wires import shaping
 from sim.costs.interference import laid_over
@@ -126,7 +126,7 @@ def predict_overlap(row: Overlap) -> tuple[Prediction, Prediction]:
         fabric = cluster_of(alone)
         op, ranks = members(alone, gpus_of(alone, fabric))
         plan = plan_collective(op, alone.size, ranks, fabric, alone.wanted)
-        told = laid_over(machine.of(fabric).tables.get(machine.OVERLAP, {}))
+        told = laid_over(machine.of(fabric).tables.get(OVERLAP, {}))
         times = side_by_side(
             row.kernel,
             row.compute,

@@ -16,12 +16,13 @@ Constants: [socket.tcp] of sim/costs/hardware/extra-nccl.toml; errors: docs/coll
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from sim.collectives import constants, machine
+from sim.collectives import machine
+from sim.collectives.constants import Constants, Tcp
 from sim.collectives.group import Group
 from sim.collectives.nccl import protocols
 from sim.collectives.plan import Plan
@@ -32,26 +33,6 @@ from sim.spec.sections import Nccl
 INLINE = 128.0  # bytes that travel with their header (NCCL_SOCKET_INLINE)
 TASK = 65_536.0  # least bytes of a part that a helper thread takes (NCCL_SOCKET_MIN_TASKSIZE)
 MAX_THREADS, MAX_SOCKETS = 16, 64  # of one connection; NCCL takes what is more as this
-
-
-@dataclass(frozen=True)
-class Tcp:
-    """TCP on one kind of host: [socket.tcp]. Seconds, and seconds per byte.
-
-    `taken`: a byte that a thread receives between those it sends. `hop`: a hop over NCCL's own guess of it. `light`:
-    what a message of LL or LL128 costs the thread over one of Simple. 0, 0 and 1 where nothing was fitted to them.
-    """
-
-    send: float
-    receive: float
-    control: float
-    copy: float
-    copy_flags: float
-    stage: float
-    wake: float
-    taken: float = 0.0
-    hop: float = 0.0
-    light: float = 1.0
 
 
 def tcp_of(fabric: Any) -> Tcp:
@@ -160,7 +141,7 @@ def _inside(fabric: Any, group: Group) -> float:
     return float(np.dot(fabric.links.latency[links] * near, share))
 
 
-def _goodput(plan: Plan, fabric: Any, table: constants.Constants) -> np.ndarray:
+def _goodput(plan: Plan, fabric: Any, table: Constants) -> np.ndarray:
     """Bytes on each link: where the cluster file gives TCP's goodput, headers are counted already."""
     if fabric.cluster_facts.tcp is None:
         return plan.usage
