@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -371,3 +372,75 @@ def test_a_storage_system_is_one_file(house: Path) -> None:
     words = [f"--set={key}" for key in said]
     made = json.loads(prestep(house, "run", "llama1b-ddp4", "--json", *words))
     assert made["step_time"] > 0
+
+
+TOY_IMPORTER = '''"""A toy's format: "toy NAME HOSTS"."""
+
+from pathlib import Path
+
+from topologies import load_cluster
+
+
+def sniff(text):
+    """Whether the file is of this format."""
+    return text.startswith("toy ")
+
+
+def read(path):
+    """The named cluster with so many hosts."""
+    _, name, hosts = Path(path).read_text().split()
+    return load_cluster(name, int(hosts))
+'''
+
+
+def test_a_clusters_format_is_one_file(house: Path, tmp_path: Path) -> None:
+    """A file of that format is recognised by its content, and what is written of it is a cluster."""
+    folder = house / "topologies" / "files" / "importers"
+    (folder / "toy_format.py").write_text(TOY_IMPORTER, encoding="utf-8")
+    (tmp_path / "mine.txt").write_text("toy rail-h100 2\n")
+    made = tmp_path / "mine.json"
+    prestep(house, "topology", "import", str(tmp_path / "mine.txt"), "-o", str(made))
+    named = gathered(house, "--cluster", "rail-h100", "--hosts", "2")
+    read = gathered(house, "--cluster", str(made))
+    assert [row["time"] for row in read] == [row["time"] for row in named]
+
+
+TOY_PROBE = '''"""How long nothing takes."""
+
+TITLE, NEEDS, WEIGHT = "nothing at all", "host", 1.0
+
+
+def measure(session):
+    """One row."""
+    session.emit("toy", kind="toy", s=0.5)
+'''
+
+
+def test_a_probe_is_one_file(house: Path, tmp_path: Path) -> None:
+    """It is listed, can be asked for by its name, and its rows are in the file."""
+    folder = house / "validation" / "measure" / "probes"
+    (folder / "toy_probe.py").write_text(TOY_PROBE, encoding="utf-8")
+    name = "toy_probe"
+    assert name in prestep(house, "list", "probes").split()
+    made = tmp_path / "mine.zip"
+    prestep(house, "measure", "-o", str(made), "--minutes", "0.1", "--only", name)
+    with zipfile.ZipFile(made) as file:
+        [row] = map(json.loads, file.read("toy.jsonl").decode().splitlines())
+    assert (row["kind"], row["s"]) == ("toy", 0.5)
+
+
+def test_a_validation_set_is_one_file_and_its_rows(house: Path) -> None:
+    """With a title and rows it is listed and judged; without fitted.toml no row counts as fitted."""
+    cases = house / "validation" / "cases"
+    (cases / "toy-set").mkdir()
+    with (cases / "h200" / "train_4gpu.jsonl").open(encoding="utf-8") as rows:
+        first = next(rows)
+    (cases / "toy-set" / "train_8gpu.jsonl").write_text(first, encoding="utf-8")
+    (cases / "toy-set" / "set.toml").write_text(
+        block("A validation set"), encoding="utf-8"
+    )
+    assert "toy-set" in prestep(house, "list", "sets").split()
+    report = json.loads(prestep(house, "validate", "toy-set", "--json"))
+    [case] = report["cases"]
+    assert case["id"] == json.loads(first)["id"] and not case["fitted"]
+    assert report["title"] == "Training steps on 8 H100" and report["checks"]

@@ -18,6 +18,8 @@ from validation.report.gate import Tolerances
 from validation.report.interface import Report
 
 CASES = Path(__file__).parents[1] / "cases"
+#: What a set of steps is held to that states no tolerances of its own.
+USUAL_LIMITS = CASES / "h200" / "tolerances.toml"
 STEPS = "steps"
 # The module of each kind of set; set.toml says `kind`, steps where it does not.
 KINDS = {
@@ -42,7 +44,7 @@ class MeasuredSet:
     files : tuple of str
         Files of rows, in the order to report.
     limits : Path
-        Its tolerances: the folder's, or its own where set.toml names them.
+        Its tolerances: the folder's, or its own where set.toml names them; without either those of h200.
     ratios : bool
         Whether ratios of rows to the same step without a change are judged too; `base_files` has more rows for them.
     """
@@ -83,6 +85,8 @@ class MeasuredSet:
             If fitted.toml names a row that no set of the folder has.
         """
         path = self.folder / "fitted.toml"
+        if not path.exists():
+            return ()  # nobody took a constant from any of the rows
         constants: list[dict[str, Any]] = tomllib.loads(
             path.read_text(encoding="utf-8")
         )["constant"]
@@ -171,6 +175,8 @@ def load_set(name: str) -> MeasuredSet:
     limits = (
         CASES / table["limits"] if "limits" in table else folder / "tolerances.toml"
     )
+    if not limits.exists() and "limits" not in table:
+        limits = USUAL_LIMITS
     rows, bases = tuple(table["rows"]), tuple(table.get("bases", ()))
     return MeasuredSet(
         name, table["title"], folder, rows, limits, "bases" in table, bases
