@@ -141,6 +141,6 @@ def test_racks_have_as_many_channels_as_their_nvlinks_allow() -> None:
 def test_a_machine_without_rows_to_fit_to_is_refused(tmp_path: Path) -> None:
     """The fit of sockets names the machines that have rows for it."""
     path = tmp_path / "rows.csv"
-    path.write_text(",".join(calibrate_sockets.published_rows.COLUMNS) + "\n")
+    path.write_text(",".join(calibrate_sockets.published_collectives.COLUMNS) + "\n")
     with pytest.raises(calibrate_sockets.InputError, match="polaris-tcp"):
         calibrate_sockets.machine_rows(path, "sirius-tcp")
