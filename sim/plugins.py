@@ -10,6 +10,7 @@ import contextlib
 import importlib
 import importlib.util
 import pkgutil
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +18,9 @@ from types import ModuleType
 from typing import Any
 
 from sim.errors import InputError, PrestepError, unknown
+
+# CPython 3.11 counts the depth of trees for all threads together, and fails where two parse at once (gh-106905).
+_PARSER = threading.Lock()
 
 
 @dataclass(frozen=True)
@@ -53,7 +57,8 @@ def outlines(package: str) -> dict[str, Outline]:
 
 
 def _outline(text: str) -> Outline:
-    module = ast.parse(text)
+    with _PARSER:
+        module = ast.parse(text)
     functions = [node.name for node in module.body if isinstance(node, ast.FunctionDef)]
     assigned = [node for node in module.body if isinstance(node, ast.Assign)]
     return Outline(
