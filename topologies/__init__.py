@@ -46,8 +46,6 @@ def load_cluster(
         With every mistake in the file; or every override that is wrong or matches nothing.
     """
     # Here, and not above: `prestep --help` and a listing of names need none of it.
-    from topologies.edit.overrides import with_overrides
-    from topologies.files.library import SHARED
+    from topologies.files import library
 
-    fabric = SHARED.read(name_or_file, hosts)
-    return with_overrides(fabric, overrides, where) if overrides else fabric
+    return library.load_cluster(name_or_file, hosts, overrides, where)

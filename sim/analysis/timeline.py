@@ -9,14 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from sim.errors import PrestepError
-
-if TYPE_CHECKING:
-    import pyarrow
 
 TEXT = "text"
 
@@ -166,42 +163,6 @@ class Timeline:
     def steps(self) -> tuple[int, ...]:
         return tuple(int(s) for s in np.unique(self["step"]))
 
-    def to_arrow(self) -> pyarrow.Table:
-        """The same as an Arrow table with the columns of SPANS."""
-        import pyarrow as pa
-
-        arrays = []
-        for column in self.columns.values():
-            if isinstance(column, Words):
-                words = pa.array(column.words, pa.string())
-                arrays.append(
-                    pa.DictionaryArray.from_arrays(
-                        pa.array(column.codes, pa.int32()), words
-                    )
-                )
-            else:
-                arrays.append(pa.array(column))
-        return pa.Table.from_arrays(arrays, schema=arrow_schema())
-
-    @classmethod
-    def from_arrow(cls, table: pyarrow.Table) -> Timeline:
-        """Inverse of `to_arrow`; texts may be plain or dictionary-encoded."""
-        columns: dict[str, Any] = {}
-        for name in table.column_names:
-            column = table.column(name).combine_chunks()
-            if SPANS.get(name) == TEXT:
-                coded = (
-                    column
-                    if hasattr(column, "dictionary")
-                    else column.dictionary_encode()
-                )
-                columns[name] = Words(
-                    coded.indices.to_numpy(), tuple(coded.dictionary.to_pylist())
-                )
-            else:
-                columns[name] = column.to_numpy(zero_copy_only=False)
-        return cls.build(**columns)
-
     @classmethod
     def concatenate(cls, timelines: Iterable[Timeline]) -> Timeline:
         """Rows of all timelines, one after the other."""
@@ -211,20 +172,6 @@ class Timeline:
         return cls.build(
             **{name: np.concatenate([part[name] for part in parts]) for name in SPANS}
         )
-
-
-def arrow_schema() -> pyarrow.Schema:
-    """Arrow schema of SPANS, with units as metadata."""
-    import pyarrow as pa
-
-    types = {TEXT: pa.dictionary(pa.int32(), pa.string())}
-    fields = [
-        pa.field(name, types.get(kind) or pa.from_numpy_dtype(np.dtype(kind)))
-        for name, kind in SPANS.items()
-    ]
-    return pa.schema(
-        fields, metadata={"prestep.spans": "1", "prestep.units": "seconds, bytes"}
-    )
 
 
 def group_text(ranks: Sequence[int]) -> str:

@@ -13,6 +13,7 @@ from sim.collectives.plan import WORDS, mistakes_of
 from sim.errors import InputError, Mistake, unknown
 from sim.spec.sections import Nccl
 from sim.units import parse_nccl_size
+from topologies import load_cluster
 
 
 @dataclass(frozen=True)
@@ -67,8 +68,6 @@ def collective(
     InputError
         For anything wrong with the options, the cluster, or what NCCL would refuse.
     """
-    from topologies import load_cluster
-
     op = op.replace("-", "_")
     sizes = (
         parse_nccl_size(min_bytes, "--min-bytes"),

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from sim import files
-from sim.costs import terms
+from sim.costs import load_gpu, terms
 from sim.costs.gpu import Gpu, parts
 from sim.costs.gpu_files import SCHEMA
 from sim.costs.tables import Row
@@ -47,17 +47,6 @@ FACTS = (
 )
 TABLES = ("gemm", "terms", "adamw", "parts", "correction")
 _KEYS = ("format", "base", "table", "factor", *FACTS, *TABLES)
-COLUMNS = (
-    "kind",
-    "layout",
-    "dtype",
-    "shape",
-    "bytes",
-    "seconds",
-    "noise",
-    "count",
-    "source",
-)
 EXPECTED = "a GPU's file as `prestep calibrate MEASURED.zip -o CLUSTER.toml` writes it"
 
 
@@ -69,8 +58,6 @@ def gpu_of(fabric: Any) -> Gpu:
     InputError
         With every mistake in the fabric's own file.
     """
-    from sim.costs import load_gpu
-
     return load_file(fabric.kernels) if fabric.kernels else load_gpu(fabric.gpu_model)
 
 
@@ -82,6 +69,9 @@ def load_file(path: str) -> Gpu:
     if mistakes := [*_mistakes(path, table)]:
         raise InputError(mistakes)
     facts, rows, like = parts(table["base"])
+    # pyarrow is slow to import, and most clusters have no measurements of their own
+    from sim.costs.measured_rows import read_rows
+
     own = read_rows(where.parent / table["table"])
     facts = {**facts, **{key: table[key] for key in FACTS if key in table}}
     for key in TABLES:
@@ -120,80 +110,6 @@ def borrowed(
 def name_of(kernel: Kernel) -> str:
     """The table of a kernel, as a key of `[factor]`: kind-layout-dtype."""
     return "-".join(filter(None, terms.group(kernel)))
-
-
-def read_rows(path: Path) -> list[Row]:
-    """Rows of a table of measured kernels (Parquet, columns as in `COLUMNS`, seconds and bytes).
-
-    Raises
-    ------
-    InputError
-        If it is no such table.
-    """
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    try:
-        table = pq.read_table(path, columns=list(COLUMNS)).to_pylist()
-        return [_row(one) for one in table]
-    except (OSError, pa.ArrowException, KeyError, TypeError, ValueError) as error:
-        raise InputError(
-            Mistake(
-                str(path), "", str(error).splitlines()[0][:200], "a table of kernels"
-            )
-        ) from None
-
-
-def _row(one: Mapping[str, Any]) -> Row:
-    shape = tuple(int(size) for size in str(one["shape"]).split("x"))
-    time, noise = float(one["seconds"]), float(one["noise"])
-    if not (
-        math.isfinite(time)
-        and time > 0
-        and math.isfinite(noise)
-        and noise > 0
-        and min(shape) > 0
-    ):
-        raise ValueError(
-            f"{one['kind']} {one['shape']}: sizes, seconds and noise must be above 0"
-        )
-    kernel = Kernel(
-        str(one["kind"]),
-        shape,
-        str(one["dtype"]),
-        str(one["layout"]),
-        float(one["bytes"]),
-    )
-    return Row(kernel, time, noise, int(one["count"]), str(one["source"]))
-
-
-def write_rows(path: Path, rows: Iterable[Row]) -> None:
-    """Writes such a table, whole or not at all."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    listed = [
-        (
-            k.kind,
-            k.layout,
-            k.dtype,
-            "x".join(map(str, k.shape)),
-            k.bytes,
-            row.duration,
-            row.noise,
-            row.count,
-            row.source,
-        )
-        for row in rows
-        for k in (row.kernel,)
-    ]
-    columns = (
-        dict(zip(COLUMNS, zip(*listed, strict=True), strict=True)) if listed else {}
-    )
-    with files.replacing(path) as beside:
-        pq.write_table(
-            pa.table({name: list(column) for name, column in columns.items()}), beside
-        )
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pyarrow.parquet
 
 from sim import files
+from sim.analysis.arrow_timeline import from_arrow, to_arrow
 from sim.analysis.prediction import Prediction
 from sim.analysis.timeline import Timeline
 from sim.errors import PrestepError
@@ -25,7 +26,7 @@ def write(result: Prediction, path: str | Path) -> None:
     """
     if result.timeline is None:
         raise PrestepError(f"{path}: the result has no timeline to write")
-    table = result.timeline.to_arrow()
+    table = to_arrow(result.timeline)
     summary = json.dumps(json.loads(result.to_json()))
     table = table.replace_schema_metadata(
         {**(table.schema.metadata or {}), b"prestep.result": summary.encode()}
@@ -36,4 +37,4 @@ def write(result: Prediction, path: str | Path) -> None:
 
 def read(path: str | Path) -> Timeline:
     """The timeline of a file that `write` made."""
-    return Timeline.from_arrow(pyarrow.parquet.read_table(str(path)))
+    return from_arrow(pyarrow.parquet.read_table(str(path)))

@@ -29,6 +29,8 @@ import pyarrow.parquet as pq
 from sim import __version__
 from sim.analysis.arrow import column
 from sim.errors import InputError, Mistake, PrestepError
+from sim.predict import predict
+from sim.spec.load import load_scenario
 from sim.strict import flatten
 from sim.studies.executors import RETRIES, executor_of
 
@@ -192,9 +194,6 @@ def _digests(folder: Path, values: Iterable[str]) -> list[str]:
 
 def run_one(spec: Spec) -> Row:
     """Predicts one run; a mistake in it is its `error`, so that one bad corner of a grid does not end the sweep."""
-    from sim.predict import predict
-    from sim.spec.load import load_scenario
-
     try:
         result = predict(
             load_scenario(

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from sim.analysis.arrow_timeline import to_arrow
 from sim.analysis.report import timeline_of
 from sim.analysis.timeline import check
 from sim.engine.engine import Run, Stuck, execute
@@ -125,7 +126,7 @@ def test_a_communication_begins_when_its_last_rank_has_come(made: OpGraph) -> No
 @given(programs())
 def test_the_same_run_has_the_same_bytes(made: OpGraph) -> None:
     """Nothing depends on chance or on the order of a set: the Arrow tables are equal byte by byte."""
-    first, second = (timeline_of(made, run(made, 2)).to_arrow() for _ in range(2))
+    first, second = (to_arrow(timeline_of(made, run(made, 2))) for _ in range(2))
     assert first.equals(second)
     buffers = [
         [b.to_pybytes() for c in t.columns for k in c.chunks for b in k.buffers() if b]

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from sim.costs import load_gpu
-from sim.costs.measured import load_file, read_rows, write_rows
+from sim.costs.measured import load_file
+from sim.costs.measured_rows import read_rows, write_rows
 from sim.costs.tables import Row
 from sim.errors import InputError
 from sim.graph.kernel import Kernel

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from topologies.edit.overrides import with_overrides
 from topologies.fabric import Fabric
 from topologies.files import clusterfile
 from topologies.files.bundled import cluster_names
@@ -51,3 +53,14 @@ class Library:
 
 #: What `topologies.load_cluster` reads from: one for the process.
 SHARED = Library()
+
+
+def load_cluster(
+    name_or_file: str | Path,
+    hosts: int | None,
+    overrides: Mapping[str, str] | None,
+    where: str,
+) -> Fabric:
+    """As `topologies.load_cluster`."""
+    fabric = SHARED.read(name_or_file, hosts)
+    return with_overrides(fabric, overrides, where) if overrides else fabric

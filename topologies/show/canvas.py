@@ -5,8 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import matplotlib
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.patches import FancyBboxPatch
+
 from sim import files
-from sim.errors import PrestepError
 
 NODE_COLOURS = {
     "nvswitch": "#76b900", "gpu": "#4d7c0f", "pcieswitch": "#b7791f", "cpu": "#1d4ed8", "memory": "#60a5fa",
@@ -23,13 +27,6 @@ DARK = "#0f172a"
 
 def canvas(wide: float, high: float) -> tuple[Any, Any]:
     """A figure of that size in inches, and axes that fill it."""
-    try:
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise PrestepError(
-            "a picture needs matplotlib: pip install matplotlib"
-        ) from None
     figure = Figure(figsize=(wide, high), facecolor="white")
     FigureCanvasAgg(figure)
     axes = figure.add_axes((0.01, 0.01, 0.98, 0.98))
@@ -45,8 +42,6 @@ def box(
     **style: Any,
 ) -> None:
     """A box with round corners; `corner` is the lower left one."""
-    from matplotlib.patches import FancyBboxPatch
-
     shape = f"round,pad=0,rounding_size={rounding}"
     axes.add_patch(FancyBboxPatch(corner, *size, boxstyle=shape, **style))
 
@@ -58,8 +53,6 @@ def node_style(kind: str, edge: float) -> dict[str, Any]:
 
 def save(figure: Any, path: Path) -> None:
     """Without a date and with fixed ids, the same cluster gives the same bytes."""
-    import matplotlib
-
     with (
         matplotlib.rc_context({"svg.hashsalt": "prestep", "svg.fonttype": "none"}),
         files.replacing(path) as beside,

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from matplotlib.lines import Line2D
 
 from sim.units import format_bandwidth
 from topologies.core.links import Ints
@@ -197,8 +198,6 @@ def _title(axes: Any, fabric: Fabric, layout: _Layout) -> None:
 
 
 def _legend(axes: Any, fabric: Fabric) -> None:
-    from matplotlib.lines import Line2D
-
     handles = []
     for kind in fabric.links.kinds:
         rows = fabric.links.of_kind(kind)

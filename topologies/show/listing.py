@@ -8,7 +8,6 @@ from pathlib import Path
 from sim.errors import InputError, Mistake, did_you_mean
 from sim.units import format_bandwidth, format_duration
 from topologies.fabric import Fabric
-from topologies.show.drawing import draw
 from topologies.show.summary import summary
 
 _PICTURES = (".png", ".svg")
@@ -46,7 +45,7 @@ def render(fabric: Fabric, width: int = 132) -> str:
 
 
 def picture(fabric: Fabric, path: str | Path) -> None:
-    """Draw the cluster to a .png or .svg file; needs matplotlib.
+    """Draw the cluster to a .png or .svg file.
 
     Raises
     ------
@@ -54,6 +53,9 @@ def picture(fabric: Fabric, path: str | Path) -> None:
         For another kind of file.
     """
     _check_suffix(Path(path), _PICTURES)
+    # matplotlib is slow to import
+    from topologies.show.drawing import draw
+
     draw(fabric, Path(path))
 
 

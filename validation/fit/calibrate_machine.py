@@ -16,7 +16,7 @@ from sim import files
 from sim.collectives import machine
 from sim.costs import measured as measured_gpu
 from sim.costs.gpu import names as gpu_names
-from sim.costs.measured import write_rows
+from sim.costs.measured_rows import write_rows
 from sim.costs.spreads import quantile
 from sim.errors import InputError, Mistake, PrestepError
 from topologies import load_cluster

@@ -26,10 +26,9 @@ def lower(
     scenario: Scenario, model: ModelSpec, site: Site, engine: Engine | None = None
 ) -> Lowered:
     """One rank of each pipeline stage for each kind of replica, its layers as recorded units."""
-    from workloads.megatron import engine as engines  # it is what takes long to import
-    from workloads.megatron import lower
+    from workloads.megatron import lower  # it is what takes long to import
 
-    return lower.lower(scenario, model, site, engine=engine or engines.MEGATRON)
+    return lower.lower(scenario, model, site, engine=engine)
 
 
 def marks(site: Site) -> Sequence[Hashable]:

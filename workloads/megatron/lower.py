@@ -29,12 +29,13 @@ def lower(
     model: ModelSpec,
     site: Site,
     apart: bool = False,
-    engine: Engine = MEGATRON,
+    engine: Engine | None = None,
 ) -> Lowered:
     """The operation graph of a Megatron step: one rank of each stage for each kind of replica.
 
     ``apart`` simulates every replica, also those that are alike.
     """
+    engine = engine or MEGATRON
     p, grid = scenario.parallel, grid_of(scenario)
     # A step that one CUDA graph replays keeps the host free of operators.
     factor = (

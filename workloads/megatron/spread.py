@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from math import comb
 from typing import TYPE_CHECKING
 
+from sim.spec.rules.experts import zipf_exponent
+
 if TYPE_CHECKING:
     from sim.spec.sections import Parallel
     from workloads.parallel.group import Group
@@ -40,8 +42,6 @@ def loads_of(parallel: Parallel, experts: int) -> tuple[float, ...]:
     By Zipf's law the i-th most popular expert has i^-s; popularity has nothing to do with an expert's rank, so experts
     are dealt by a fixed shuffle (multiples of a stride that has no divisor in common with their number).
     """
-    from sim.spec.rules.experts import zipf_exponent
-
     said = parallel.imbalance
     if not isinstance(said, str):
         return tuple(load * experts / sum(said) for load in said)

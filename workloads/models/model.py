@@ -13,6 +13,8 @@ from typing import Any
 from sim import files, strict
 from sim.errors import InputError, Mistake, unknown
 from sim.spec.sections import Model
+from workloads.megatron.arguments import sections_of
+from workloads.models.hugging_face import translate
 
 __all__ = [
     "MODELS",
@@ -166,12 +168,8 @@ def read_model(path: Path) -> Model:
     except (OSError, ValueError) as error:
         raise InputError(Mistake(str(path), "", str(error), expected)) from None
     if path.suffix == ".json":
-        from workloads.models.hugging_face import translate
-
         table = translate(table, str(path))
     elif arguments:
-        from workloads.megatron.arguments import sections_of
-
         table = sections_of(text, str(path)).get("model", {})
     section, mistakes = strict.build(Model, table, str(path), "", {})
     for key in ("name", "file"):

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from sim.graph.kernel import Kernel
 from workloads.parallel.group import Group
 from workloads.torch import functional as F
+from workloads.torch.modules import FeedForward
 from workloads.torch.tape import Tape, Tensor
 from workloads.torch.transformer import BlockParallel
 
@@ -114,6 +115,4 @@ class TensorParallel(BlockParallel):
         return out
 
     def feed_forward(self, t: Tape, m: ModelSpec):  # type: ignore[no-untyped-def]
-        from workloads.torch.modules import FeedForward
-
         return FeedForward(t, m, self.shards)

@@ -26,6 +26,8 @@ from workloads.schedules import checked, rank_of_stages
 from workloads.schedules.runtime import operations
 from workloads.torch import functional as F
 from workloads.torch import trainer
+from workloads.torch.convnet import ResNet, broadcast_buffers
+from workloads.torch.mlp import MultilayerPerceptron
 from workloads.torch.modules import Module
 from workloads.torch.tape import Storage, Tape, Tensor
 from workloads.torch.transformer import Block, BlockParallel, Transformer
@@ -271,8 +273,6 @@ class RankStep:
         if self.ddp is not None:
             self.ddp.before_forward()
             if self.buffers:
-                from workloads.torch.convnet import broadcast_buffers
-
                 broadcast_buffers(t, self.buffers, self.dp_group, ddp.STREAM)
         loss = forward()
         t.phase = 1
@@ -293,16 +293,12 @@ class RankStep:
             return self._transformer()
         module: Module
         if m.kind == "mlp":
-            from workloads.torch.mlp import MultilayerPerceptron
-
             mlp = MultilayerPerceptron(t, m)
             self.resident.append(
                 Storage(t.memory, 2.0 * batch * (m.sizes[0] + m.sizes[-1]), "buffers")
             )
             module, run = mlp, lambda: F.mse_loss(t, mlp.forward(t, batch))
         else:
-            from workloads.torch.convnet import ResNet
-
             net = ResNet(t, m)
             module, run = net, lambda: F.cross_entropy(t, net.forward(t, batch))
             self.buffers = net.buffers

@@ -543,8 +543,6 @@ class Shared:
         return self.streams.setdefault(name, len(self.streams))
 
     def elementwise(self, kind: str, elements: int, moved: float) -> Kernel:
-        from sim.graph.kernel import Kernel
-
         return Kernel(kind, (elements,), bytes=moved)
 
 

@@ -7,6 +7,7 @@ attention and before the feed-forward network, rotary embedding as elementwise o
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Protocol
 
 from workloads.models.model import ModelSpec
@@ -173,8 +174,6 @@ class BlockParallel:
         return x
 
     def context(self, t: Tape):  # type: ignore[no-untyped-def]
-        from contextlib import nullcontext
-
         return nullcontext()
 
 

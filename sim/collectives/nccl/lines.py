@@ -17,6 +17,7 @@ from sim.collectives.algorithms import nvls, tree
 from sim.collectives.group import Group, group_of
 from sim.collectives.nccl import searched
 from sim.collectives.nccl.graphs import SPLIT, TREE, Channels
+from sim.collectives.nccl.search import search
 from sim.collectives.nccl.system import TYPES
 from sim.spec.sections import Nccl
 
@@ -142,8 +143,6 @@ def told(
 
 
 def _channels(group: Group, fabric: Any, wanted: Nccl) -> int:
-    from sim.collectives.nccl.search import search  # it asks `found` in its turn
-
     return search(group, fabric.gpu_model, wanted, fabric).channels
 
 
