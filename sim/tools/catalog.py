@@ -54,7 +54,7 @@ def names(kind: str) -> list[str]:
         return sorted(schedules.names())
     if kind in _ROWS:
         package, file = _ROWS[kind]
-        return list(_table(_home(package) / file))
+        return sorted(_table(_home(package) / file))
     if kind in _FILES or kind in _FOLDERS:
         return sorted(_paths(kind))
     if kind in _PLUGINS:
