@@ -9,9 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from sim.collectives import Candidate, Plan, backends, candidates, plan_collective
+from sim.collectives import backends
 from sim.collectives.interval import Sure, sure
-from sim.collectives.plan import mistakes_of, nccl_of
+from sim.collectives.nccl.tuner import Candidate, candidates
+from sim.collectives.plan import Plan, mistakes_of, nccl_of
+from sim.collectives.planner import plan_collective
 from sim.errors import InputError, Mistake
 from sim.spec.sections import Nccl
 from sim.units import format_bandwidth, format_bytes, format_duration

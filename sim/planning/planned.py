@@ -9,8 +9,8 @@ from statistics import NormalDist
 import numpy as np
 
 from sim.collectives import machine as constants
-from sim.collectives import plan_collective
 from sim.collectives.plan import Plan
+from sim.collectives.planner import plan_collective
 from sim.costs import Gpu
 from sim.costs.frameworks import kernel_gap
 from sim.costs.interference import Beside, laid_over

@@ -8,8 +8,8 @@ from dataclasses import dataclass, fields, replace
 import numpy as np
 
 from sim.collectives import machine as constants
-from sim.collectives import plan_collective
 from sim.collectives.plan import Plan, nccl_of
+from sim.collectives.planner import plan_collective
 from sim.costs import Gpu, load_gpu
 from sim.costs.interference import BUNDLED, Beside, laid_over
 from sim.costs.measured import gpu_of

@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from sim.collectives import plan_collective
+from sim.collectives.planner import plan_collective
 from sim.costs import Gpu
 from sim.costs.measured import gpu_of
 from sim.engine.storage import Leg, Request, Served, serve

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sim.collectives import plan_collective
+from sim.collectives.planner import plan_collective
 from topologies import load_cluster
 from topologies.routes.batch import Batch
 from validation.bench import peers

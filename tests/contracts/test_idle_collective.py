@@ -10,8 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sim import plugins
-from sim.collectives import Plan, plan_collective, table
+from sim.collectives import table
 from sim.collectives.interval import sure
+from sim.collectives.plan import Plan
+from sim.collectives.planner import plan_collective
 from sim.collectives.registry import algorithms
 from sim.costs.measured import gpu_of
 from sim.engine.engine import execute

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sim.collectives import plan_collective, registry
+from sim.collectives import registry
 from sim.collectives.algorithms import (
     collnet_chain,
     collnet_direct,
@@ -19,6 +19,7 @@ from sim.collectives.algorithms import (
 from sim.collectives.group import group_of
 from sim.collectives.nccl import tuner
 from sim.collectives.plan import OPS, PAIR_OPS, Plan, Send
+from sim.collectives.planner import plan_collective
 from sim.errors import InputError
 from sim.spec.sections import Nccl
 from tests.sim.hosts import cluster
@@ -408,7 +409,7 @@ def test_forced_algorithms_across_hosts(algo: str, hosts: int, busbw: float) -> 
 
 def test_a_send_to_another_host_leaves_its_last_slots_in_the_buffers() -> None:
     """Eight slots of 128 KiB a channel, and no more than the message; inside a host nothing stays behind."""
-    from sim.collectives import plan_collective
+    from sim.collectives.planner import plan_collective
     from topologies import load_cluster
 
     fabric = load_cluster("h200-leafspine-2x2")

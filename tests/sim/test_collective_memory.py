@@ -8,10 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sim.collectives import Plan, plan_collective
 from sim.collectives.group import group_of
 from sim.collectives.nccl import graphs
 from sim.collectives.nccl.system import system_of
+from sim.collectives.plan import Plan
+from sim.collectives.planner import plan_collective
 from sim.collectives.wires import paths
 from topologies import load_cluster
 from topologies.fabric import Fabric

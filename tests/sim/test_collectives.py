@@ -13,10 +13,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sim.collectives import candidates, plan_collective, table
+from sim.collectives import table
 from sim.collectives.algorithms import pairwise, ring, tree
 from sim.collectives.nccl.channels import first_channel, used
+from sim.collectives.nccl.tuner import candidates
 from sim.collectives.plan import OPS, Send
+from sim.collectives.planner import plan_collective
 from sim.errors import InputError
 from sim.spec.sections import Nccl
 from topologies import load_cluster

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from sim.collectives import plan_collective
 from sim.collectives.algorithms import gloo, one_sided
 from sim.collectives.group import group_of
 from sim.collectives.nccl import creation
 from sim.collectives.plan import Plan, nccl_of
+from sim.collectives.planner import plan_collective
 from sim.errors import InputError
 from sim.spec.load import parse_scenario
 from sim.spec.sections import Nccl

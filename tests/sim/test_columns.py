@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from sim.collectives import plan_collective
 from sim.collectives.algorithms import pairwise
 from sim.collectives.group import group_of
 from sim.collectives.plan import Plan
+from sim.collectives.planner import plan_collective
 from sim.collectives.wires import paths, transport
 from sim.spec.sections import Nccl
 from topologies import load_cluster, rail_optimized

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from sim.collectives import plan_collective
 from sim.collectives.algorithms import tree
 from sim.collectives.group import group_of
 from sim.collectives.nccl.search import search
+from sim.collectives.planner import plan_collective
 from sim.collectives.wires.network import Network, network_of
 from sim.errors import InputError
 from sim.spec.sections import Nccl

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cli import main
-from sim.collectives import plan_collective
+from sim.collectives.planner import plan_collective
 from sim.errors import InputError
 from sim.planning.planned import _merged, planned
 from sim.predict import predict

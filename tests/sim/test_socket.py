@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cli import main
-from sim.collectives import plan_collective
 from sim.collectives.group import group_of
+from sim.collectives.planner import plan_collective
 from sim.collectives.wires import socket
 from sim.engine.fluid import cap_of
 from sim.spec.sections import Nccl

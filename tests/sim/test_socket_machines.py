@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from sim.collectives import plan_collective
 from sim.collectives.group import group_of
 from sim.collectives.nccl.search import search
 from sim.collectives.nccl.tuner import model_of
 from sim.collectives.plan import Plan
+from sim.collectives.planner import plan_collective
 from sim.collectives.wires import socket
 from sim.spec.sections import Nccl
 from topologies import load_cluster

@@ -11,7 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import cli
-from sim.collectives import plan_collective
 from sim.collectives.interval import (
     NETWORK,
     PARTS,
@@ -21,6 +20,7 @@ from sim.collectives.interval import (
     sure,
     widths,
 )
+from sim.collectives.planner import plan_collective
 from sim.costs.spreads import quantile
 from topologies import load_cluster
 from validation.formats.leafspine import build

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from sim.collectives import plan_collective
 from sim.collectives.algorithms import tree
 from sim.collectives.group import group_of
 from sim.collectives.nccl import rings, tuner
 from sim.collectives.nccl.search import search
 from sim.collectives.plan import RING_OPS
+from sim.collectives.planner import plan_collective
 from sim.spec.sections import Nccl
 from tests.sim.hosts import cluster, logged
 from topologies import load_cluster

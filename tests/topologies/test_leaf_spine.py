@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sim.collectives import plan_collective
+from sim.collectives.planner import plan_collective
 from sim.errors import InputError
 from sim.spec.sections import Nccl
 from topologies import load_cluster

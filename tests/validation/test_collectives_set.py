@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 import cli
-from sim.collectives import plan_collective
+from sim.collectives.planner import plan_collective
 from sim.errors import InputError
 from sim.spec.sections import Nccl
 from tests.validation.lines import written

@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner
 
 import cli
-from sim.collectives import plan_collective
+from sim.collectives.planner import plan_collective
 from sim.errors import InputError
 from topologies import load_cluster
 from topologies.core.quantity import Quantity

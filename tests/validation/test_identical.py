@@ -20,7 +20,7 @@ ASK = """
 import json
 from sim import api
 from topologies import load_cluster
-from sim.collectives import plan_collective
+from sim.collectives.planner import plan_collective
 told = {}
 for name, changes in (("mlp-ddp4", {}), ("moe-ep4", {}), ("llama1b-ddp4", {"training.framework": "megatron"})):
     result = api.simulate(name, changes)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sim.collectives import plan_collective
+from sim.collectives.planner import plan_collective
 from sim.costs.interference import slowdown
 from sim.graph.kernel import Kernel
 from topologies import load_cluster

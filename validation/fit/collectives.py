@@ -14,11 +14,12 @@ from typing import Any
 import numpy as np
 from scipy.optimize import least_squares
 
-from sim.collectives import constants, plan_collective
+from sim.collectives import constants
 from sim.collectives.algorithms import pairwise
 from sim.collectives.group import group_of
 from sim.collectives.nccl import tuner
 from sim.collectives.plan import PAIR_OPS, Plan
+from sim.collectives.planner import plan_collective
 from sim.collectives.registry import algorithms
 from validation.formats.collective_rows import Row, members
 from validation.sets.predict_collective import cluster_of, gpus_of

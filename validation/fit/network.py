@@ -15,7 +15,7 @@ import numpy as np
 from scipy.optimize import least_squares
 
 from sim import files
-from sim.collectives import plan_collective
+from sim.collectives.planner import plan_collective
 from sim.errors import InputError, Mistake
 from topologies.core.quantity import Quantity
 from validation.formats.collective_rows import IN_PLACE, Row, members

@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 from scipy.optimize import least_squares
 
-from sim.collectives import plan_collective
 from sim.collectives.constants import OVERLAP, Constants
 from sim.collectives.plan import Plan
+from sim.collectives.planner import plan_collective
 from sim.costs import load_gpu
 from sim.costs.interference import (
     PRODUCTS,

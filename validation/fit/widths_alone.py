@@ -12,8 +12,8 @@ import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from sim.collectives import plan_collective
 from sim.collectives.interval import NETWORK, PARTS, SHAPED, latency_share, place_of
+from sim.collectives.planner import plan_collective
 from sim.costs.spreads import NOMINAL, quantile
 from validation.formats.collective_rows import IN_PLACE, Row, members
 from validation.sets import collectives

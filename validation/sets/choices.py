@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from sim import files, progress
-from sim.collectives import plan_collective
 from sim.collectives.group import group_of
 from sim.collectives.nccl import tuner
 from sim.collectives.plan import nccl_of
+from sim.collectives.planner import plan_collective
 from sim.collectives.registry import algorithms
 from sim.errors import InputError, Mistake, PrestepError
 from topologies import load_cluster

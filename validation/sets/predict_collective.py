@@ -8,9 +8,11 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from sim.collectives import Plan, machine, plan_collective
+from sim.collectives import machine
 from sim.collectives.constants import OVERLAP, load
 from sim.collectives.interval import sure
+from sim.collectives.plan import Plan
+from sim.collectives.planner import plan_collective
 from sim.collectives.wires import shaping
 from sim.costs.interference import laid_over
 from sim.errors import InputError, Mistake, PrestepError

@@ -12,8 +12,9 @@ from contextlib import suppress
 from typing import Any, NamedTuple
 
 from sim import api
-from sim.collectives import interval, machine, plan_collective
+from sim.collectives import interval, machine
 from sim.collectives.plan import PROTOS, nccl_of
+from sim.collectives.planner import plan_collective
 from sim.collectives.registry import algorithms
 from sim.costs import load_gpu, spreads
 from sim.costs.frameworks import host_costs, kernel_gap, table_names

@@ -1,0 +1,48 @@
+"""One collective on a fabric: its plan, which the fabric remembers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from sim.collectives import backends
+from sim.collectives.plan import Plan
+from sim.collectives.wires import paths
+from sim.spec.sections import Nccl
+
+
+def plan_collective(
+    op: str,
+    size: float,
+    ranks: Sequence[str],
+    fabric: Any,
+    nccl: Nccl | None = None,
+    in_place: bool = False,
+) -> Plan:
+    """The plan of one collective, remembered: the same operation, size and group give the same object.
+
+    Parameters
+    ----------
+    op : str
+        all_reduce, all_gather, reduce_scatter, broadcast, reduce, all_to_all, gather, scatter, send, recv or sendrecv;
+        with `nccl.backend` "nvshmem" also put and get.
+    size : float
+        Bytes as nccl-tests counts them (gathers, scatters and all-to-all: n times a rank's part).
+    ranks : sequence of str
+        GPU nodes of `fabric`; the first is the root of a broadcast, reduce, gather or scatter.
+    fabric : topologies.fabric.Fabric
+    nccl : sim.spec.sections.Nccl, optional
+    in_place : bool
+        Each rank's part of an all-gather already lies in its output: the first step need not copy it there.
+
+    Raises
+    ------
+    InputError
+        For anything that NCCL would refuse; see `sim.collectives.nccl.tuner.choose`.
+    """
+    wanted = nccl or Nccl()
+    plans = paths.index_of(fabric).plans
+    key = (op, size, tuple(ranks), wanted, in_place)
+    if key not in plans:
+        plans[key] = backends.plan_of(op, size, ranks, fabric, wanted, in_place)
+    return plans[key]  # type: ignore[no-any-return]
