@@ -1,4 +1,4 @@
-"""Gradient buckets of a recorded run: put together anew, or made for a run that had none.
+"""Gradient buckets of a recorded run: formed anew, or made for a run that had none.
 
 A trace of the PyTorch profiler shows every gradient as it is accumulated, with its shape. DDP puts them into buckets in
 that order (`torch/csrc/distributed/c10d/reducer.cpp`): a bucket closes with the gradient that fills it.
@@ -6,7 +6,10 @@ that order (`torch/csrc/distributed/c10d/reducer.cpp`): a bucket closes with the
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from sim.errors import InputError, Mistake
 from workloads.traces.draft import Draft, Node
@@ -20,6 +23,56 @@ ISSUE, SCALE = 90e-6, 20e-6
 STREAM = -1  # the stream that communication runs on where the recording had none
 
 
+class Gradient(NamedTuple):
+    """A recorded gradient.
+
+    Attributes
+    ----------
+    time : float
+        When the host accumulated it, s.
+    size : float
+        Bytes.
+    step : int
+        The step it belongs to.
+    last : bool
+        Whether it is the last gradient of its step.
+    """
+
+    time: float
+    size: float
+    step: int
+    last: bool
+
+
+@dataclass(frozen=True)
+class Bucketing:
+    """How gradients are put into buckets.
+
+    Attributes
+    ----------
+    ranks : int
+        Ranks that reduce each bucket.
+    cap : float
+        Bytes that close a bucket.
+    copy : callable, optional
+        Seconds of the kernel that scales a gradient of so many bytes into its bucket; None if the program has these
+        kernels already.
+    meetings : dict
+        (step, number of the bucket in it) -> the all-reduce, which all ranks share.
+    """
+
+    ranks: int
+    cap: float
+    copy: Callable[[float], float] | None
+    meetings: dict[tuple[int, int], Meeting] = field(default_factory=dict)
+
+    def meeting(self, step: int, number: int, size: float) -> Meeting:
+        """The all-reduce of one bucket of a step."""
+        ranks = tuple(range(self.ranks))
+        meeting = Meeting("all_reduce", size, ranks, "dp", [])
+        return self.meetings.setdefault((step, number), meeting)
+
+
 def split(draft: Draft, ranks: int, cap: float, copy: Callable[[float], float]) -> None:
     """DDP on `ranks` GPUs, from a run of one: a kernel that scales every gradient, and an all-reduce per bucket.
 
@@ -28,18 +81,23 @@ def split(draft: Draft, ranks: int, cap: float, copy: Callable[[float], float]) 
     InputError
         If the trace does not show gradients.
     """
-    _place(draft, ranks, cap or CAP, copy)
+    cap = cap or CAP
+    _place(draft, Bucketing(ranks, cap, copy))
     draft.world, draft.interferes = ranks, True
-    draft.changes.append(
-        f"DDP on {ranks} GPUs, buckets of {(cap or CAP) / 2**20:g} MiB"
-    )
+    draft.changes.append(f"DDP on {ranks} GPUs, buckets of {cap / 2**20:g} MiB")
     draft.notes["ranks that were not recorded: they do what the recorded ones do"] += (
         ranks - 1
     )
 
 
 def rebucket(draft: Draft, cap: float, inline: bool = False) -> None:
-    """Other buckets for the same gradients; `inline`: also those that were each reduced among the kernels."""
+    """Other buckets for the same gradients; `inline`: also those that were each reduced among the kernels.
+
+    Raises
+    ------
+    InputError
+        If the trace shows no all-reduce of gradients, or no gradients.
+    """
     if not _remove(draft, inline):
         raise InputError(
             Mistake(
@@ -49,114 +107,169 @@ def rebucket(draft: Draft, cap: float, inline: bool = False) -> None:
                 "a run with DDP",
             )
         )
-    _place(draft, draft.world, cap, None)
+    _place(draft, Bucketing(draft.world, cap, copy=None))
     draft.changes.append(f"buckets of {cap / 2**20:g} MiB")
 
 
 def _remove(draft: Draft, inline: bool) -> int:
-    """Takes the all-reduces of gradients out: those on a stream of their own, or of a gradient's size."""
-    gone = 0
+    """Takes the all-reduces of gradients out of all programs; how many there were."""
+    count = 0
     for rank, nodes in draft.programs.items():
         sizes = {size for _, size in draft.gradients.get(rank, ())} if inline else set()
-        mixed = {n.stream for n in nodes if n.kind == GPU and not n.op.collective}
-        reduces = [n for n in nodes if n.comms and n.op.collective == "all_reduce"]
-        out = {id(n) for n in reduces if n.stream not in mixed or n.op.bytes in sizes}
-        gone += len(out)
+        reduces = _gradient_reduces(nodes, sizes)
+        count += len(reduces)
         for node in nodes:
-            node.deps = [d for d in node.deps if id(d) not in out]
-        kept, owed = [], 0.0
-        for node in nodes:
-            if id(node) in out:
-                owed += max(0.0, node.host - ISSUE)
-                continue
-            node.host, owed = node.host + owed, 0.0
-            kept.append(node)
-        draft.programs[rank] = kept
-    return gone
+            node.deps = [d for d in node.deps if id(d) not in reduces]
+        draft.programs[rank] = _without(nodes, reduces)
+    return count
 
 
-def _place(
-    draft: Draft, ranks: int, cap: float, copy: Callable[[float], float] | None
-) -> None:
-    meetings: dict[tuple[int, int], Meeting] = {}
+def _gradient_reduces(nodes: list[Node], sizes: set[float]) -> set[int]:
+    """Identities of the all-reduces of gradients: those on a stream of their own, or of a size in `sizes`."""
+    compute = {n.stream for n in nodes if n.kind == GPU and not n.op.collective}
+    reduces = [n for n in nodes if n.comms and n.op.collective == "all_reduce"]
+    return {id(n) for n in reduces if n.stream not in compute or n.op.bytes in sizes}
+
+
+def _without(nodes: list[Node], removed: set[int]) -> list[Node]:
+    """A program without some operations; the node after one takes over its host time, but for that of issuing it."""
+    remaining, owed = list[Node](), 0.0
+    for node in nodes:
+        if id(node) in removed:
+            owed += max(0.0, node.host - ISSUE)
+            continue
+        node.host, owed = node.host + owed, 0.0
+        remaining.append(node)
+    return remaining
+
+
+def _place(draft: Draft, bucketing: Bucketing) -> None:
+    """Puts buckets into the program of every rank."""
     for rank, nodes in draft.programs.items():
-        found = draft.gradients.get(rank, [])
-        if not found:
-            hint = "record CPU activity with shapes (record_shapes=True), or start from a run with DDP"
-            raise InputError(
-                Mistake(
-                    f"rank {rank}",
-                    "gradients",
-                    "none in the trace",
-                    "a training step",
-                    hint,
-                )
+        gradients = _gradients(draft, rank)
+        draft.programs[rank] = _with_buckets(nodes, gradients, bucketing)
+    draft.meetings = [*draft.meetings, *bucketing.meetings.values()]
+
+
+def _gradients(draft: Draft, rank: int) -> list[Gradient]:
+    """The gradients of a rank in the order in which its host accumulated them.
+
+    Raises
+    ------
+    InputError
+        If the trace does not show them.
+    """
+    recorded = sorted(draft.gradients.get(rank, []))
+    if not recorded:
+        hint = "record CPU activity with shapes (record_shapes=True), or start from a run with DDP"
+        raise InputError(
+            Mistake(
+                f"rank {rank}",
+                "gradients",
+                "none in the trace",
+                "a training step",
+                hint,
             )
-        draft.programs[rank] = _with_buckets(
-            nodes, sorted(found), rank, ranks, cap, copy, meetings
         )
-    draft.meetings = [*draft.meetings, *meetings.values()]
+    nodes = draft.programs[rank]
+    steps = [_step_at(nodes, time) for time, _ in recorded]
+    following = [*steps[1:], None]
+    return [
+        Gradient(time, size, step, step != after)
+        for (time, size), step, after in zip(recorded, steps, following, strict=True)
+    ]
+
+
+def _step_at(nodes: list[Node], time: float) -> int:
+    """The step of the first operation that was issued at a time or after it."""
+    return next((n.op.step for n in nodes if n.op.issue >= time), nodes[-1].op.step)
 
 
 def _with_buckets(
-    nodes: list[Node],
-    gradients: list[tuple[float, float]],
-    rank: int,
-    ranks: int,
-    cap: float,
-    copy: Callable[[float], float] | None,
-    meetings: dict[tuple[int, int], Meeting],
+    nodes: list[Node], gradients: list[Gradient], bucketing: Bucketing
 ) -> list[Node]:
     """A program with buckets, each issued when its last gradient is there; the last of a step awaits them."""
-    main = _busiest(nodes)
-    result, at, size, number = list[Node](), 0, 0.0, 0
-    pending, last = list[Node](), None
-    steps = [
-        next((n.op.step for n in nodes if n.op.issue >= time), nodes[-1].op.step)
-        for time, _ in gradients
-    ]
+    program, accumulated = _Program(bucketing, _busiest(nodes)), 0
     for node in nodes:
-        while at < len(gradients) and node.op.issue > gradients[at][0]:
-            time, got = gradients[at]
-            ends = at + 1 == len(gradients) or steps[at + 1] != steps[at]
-            if copy is not None:
-                last = _new("scale gradient", time, main, steps[at], copy(got), SCALE)
-                result.append(last)
-            size, at = size + got, at + 1
-            if size >= cap or ends:
-                key = steps[at - 1], number
-                meeting = meetings.setdefault(
-                    key, Meeting("all_reduce", size, tuple(range(ranks)), "dp", [])
-                )
-                bucket = _new("bucket", time, STREAM, steps[at - 1], 0.0, ISSUE)
-                bucket.op.collective = "all_reduce"
-                bucket.comms, bucket.deps = (
-                    [meeting],
-                    [last] if last is not None else [],
-                )
-                result.append(bucket)
-                pending.append(bucket)
-                size, number = 0.0, 0 if ends else number + 1
-        if node.kind == GPU and node.stream == main:
-            if pending and number == 0:
-                node.deps = [*node.deps, *pending]
-                pending = []
-            last = node
-        result.append(node)
-    return result
+        while (
+            accumulated < len(gradients) and node.op.issue > gradients[accumulated].time
+        ):
+            program.accumulate(gradients[accumulated])
+            accumulated += 1
+        program.follow(node)
+    return program.nodes
+
+
+@dataclass
+class _Program:
+    """A program while buckets are put into it.
+
+    Attributes
+    ----------
+    bucketing : Bucketing
+    main : int
+        The stream of the kernels.
+    nodes : list of Node
+        The program so far.
+    size, number : float, int
+        Bytes in the open bucket, and its number in its step.
+    pending : list of Node
+        All-reduces that the kernels have not awaited.
+    last : Node, optional
+        The last operation of the main stream.
+    """
+
+    bucketing: Bucketing
+    main: int
+    nodes: list[Node] = field(default_factory=list)
+    size: float = 0.0
+    number: int = 0
+    pending: list[Node] = field(default_factory=list)
+    last: Node | None = None
+
+    def accumulate(self, gradient: Gradient) -> None:
+        """Puts a gradient into the open bucket, and closes it if it is full or the step is over."""
+        copy = self.bucketing.copy
+        if copy is not None:
+            seconds = copy(gradient.size)
+            self.last = _new("scale gradient", gradient, self.main, seconds, SCALE)
+            self.nodes.append(self.last)
+        self.size += gradient.size
+        if self.size >= self.bucketing.cap or gradient.last:
+            self._issue(gradient)
+
+    def _issue(self, gradient: Gradient) -> None:
+        """Reduces the bucket that a gradient closes."""
+        meeting = self.bucketing.meeting(gradient.step, self.number, self.size)
+        bucket = _new("bucket", gradient, STREAM, 0.0, ISSUE)
+        bucket.op.collective = "all_reduce"
+        bucket.comms = [meeting]
+        bucket.deps = [self.last] if self.last is not None else []
+        self.nodes.append(bucket)
+        self.pending.append(bucket)
+        self.size = 0.0
+        self.number = 0 if gradient.last else self.number + 1
+
+    def follow(self, node: Node) -> None:
+        """Appends a recorded operation; the first kernel after a step's last bucket awaits all buckets."""
+        if node.kind == GPU and node.stream == self.main:
+            if self.pending and self.number == 0:
+                node.deps = [*node.deps, *self.pending]
+                self.pending = []
+            self.last = node
+        self.nodes.append(node)
 
 
 def _new(
-    name: str, time: float, stream: int, step: int, duration: float, host: float
+    name: str, gradient: Gradient, stream: int, duration: float, host: float
 ) -> Node:
-    op = Op(GPU, name, time, time, time + duration, stream, step=step)
+    """An operation that was not recorded, issued when a gradient is there."""
+    time = gradient.time
+    op = Op(GPU, name, time, time, time + duration, stream, step=gradient.step)
     return Node(op, stream, host=host, gap=0.0, duration=duration)
 
 
 def _busiest(nodes: list[Node]) -> int:
-    """The stream with most kernels."""
-    count: dict[int, int] = {}
-    for node in nodes:
-        if node.kind == GPU and not node.comms:
-            count[node.stream] = count.get(node.stream, 0) + 1
-    return max(count, key=lambda stream: count[stream])
+    """The stream with most kernels; the first of several."""
+    kernels = Counter(n.stream for n in nodes if n.kind == GPU and not n.comms)
+    return max(kernels, key=lambda stream: kernels[stream])

@@ -7,7 +7,7 @@ import math
 import re
 from typing import Any
 
-from workloads.traces.columns import Meta
+from workloads.traces.operators import Meta
 
 OPS = {
     "allreduce": "all_reduce",

@@ -6,13 +6,12 @@ launched it is joined at the end, as operators may stand anywhere in a file.
 
 from __future__ import annotations
 
-from array import array
-from collections.abc import Callable
-from typing import NamedTuple
+from collections.abc import Callable, Iterable
 
 import numpy as np
 import pyarrow as pa
 
+from workloads.traces.operators import Communication, Meta, Operators, Texts
 from workloads.traces.schema import KINDS, SCHEMA
 
 NONE = -(1 << 63)  # no external id
@@ -31,89 +30,8 @@ COLUMNS = {
     "end": np.float64,
     "bytes": np.float64,
 }
-
-
-class Meta(NamedTuple):
-    """What the metadata of a collective says; see the columns of the schema."""
-
-    word: str
-    collective: str = ""
-    bytes: float = 0.0
-    sequence: int = -1
-    peers: str = ""
-    group: str = ""
-
-
-class Texts:
-    """Texts by code, each kept once."""
-
-    def __init__(self) -> None:
-        self.codes: dict[str, int] = {"": 0}
-
-    def code(self, text: str) -> int:
-        """The code of a text; 0 is the empty one."""
-        return self.codes.setdefault(text, len(self.codes))
-
-    def column(self, codes: np.ndarray) -> pa.DictionaryArray:
-        """A text column, which holds only the texts that occur."""
-        words = list(self.codes)
-        used, dense = np.unique(codes, return_inverse=True)
-        return pa.DictionaryArray.from_arrays(
-            pa.array(dense.astype(np.int32)),
-            pa.array([words[int(u)] for u in used], pa.string()),
-        )
-
-
-class Operators:
-    """Operators by external id: name, shapes and types; of two with one id the later counts."""
-
-    def __init__(self) -> None:
-        self.ids, self.places = array("q"), array("q")
-        self.known: dict[tuple[str, bytes, bytes], int] = {("", b"", b""): 0}
-        self.meta: dict[int, Meta] = {}
-        self._shaped: set[int] | None = None
-
-    def add(self, external: int, name: str, dims: bytes, types: bytes) -> None:
-        known = self.known
-        self.ids.append(external)
-        self.places.append(known.setdefault((name, dims, types), len(known)))
-        if external in self.meta:
-            del self.meta[external]
-
-    def names(self) -> dict[int, str]:
-        """External id -> name."""
-        keys = list(self.known)
-        return {
-            external: keys[place][0]
-            for external, place in zip(self.ids, self.places, strict=True)
-        }
-
-    def fill(self, external: int, name: str, dims: bytes, types: bytes) -> None:
-        """Shapes and types of an operator that has none of its own."""
-        if self._shaped is None:
-            keys = list(self.known)
-            pairs = zip(self.ids, self.places, strict=True)
-            self._shaped = {
-                i for i, place in pairs if keys[place][1] not in (b"", b"[]")
-            }
-        if external not in self._shaped:
-            self.ids.append(external)
-            self.places.append(
-                self.known.setdefault((name, dims, types), len(self.known))
-            )
-
-    def of(self, externals: np.ndarray) -> np.ndarray:
-        """Place in `known` of the operator of every id; -1 where there is none."""
-        ids, places = (
-            np.frombuffer(self.ids, np.int64),
-            np.frombuffer(self.places, np.int64),
-        )
-        if not len(ids):
-            return np.full(len(externals), -1)
-        order = np.argsort(ids, kind="stable")
-        at = np.searchsorted(ids[order], externals, "right") - 1
-        found = (at >= 0) & (ids[order][at] == externals)
-        return np.where(found, places[order][at], -1)
+# Columns that come into the table as they were collected.
+PLAIN = ("kind", "name", "stream", "correlation", "target")
 
 
 class Columns:
@@ -191,120 +109,149 @@ class Columns:
         operators: Operators,
         rank: int,
         first: float,
-        communication: Callable[[str, str, Meta | None], Meta],
+        communication: Communication,
         gradient: Callable[[str, str], float],
     ) -> pa.Table:
         """The rows as a table of the schema, in seconds after `first`, in the order of their starts.
 
-        `communication` says what a kernel or call (kind, name, metadata) is of a collective, `gradient` the bytes of
-        one from its shapes and types.
+        Parameters
+        ----------
+        operators : Operators
+            The operators that launched the rows, by external id.
+        rank : int
+            The rank of all rows.
+        first : float
+            The time in the file that becomes 0, microseconds.
+        communication : Communication
+            What a kernel or call is of a collective.
+        gradient : callable
+            Bytes of a gradient from its shapes and types.
         """
         self.pack()
-        kind, own, external, start = map(
-            self.column, ("kind", "own", "external", "start")
-        )
-        order = np.argsort(start, kind="stable")
-        size, sequence = self.column("bytes"), self.column("sequence")
-        operator, shape, dtype = self._described(
-            kind, own, operators.of(external), operators
-        )
-        texts = {
-            name: np.zeros(len(self), np.int64)
-            for name in ("collective", "group", "peers")
-        }
-        self._communication(operators, communication, size, sequence, texts)
-        words = list(self.texts.codes)
-        for row in np.flatnonzero(kind == _KIND["gradient"]).tolist():
-            size[row] = gradient(words[shape[row]], words[dtype[row]])
-        columns = {
-            "kind": kind.astype(np.int64),
-            "name": self.column("name"),
-            "operator": operator,
-            "stream": self.column("stream"),
-            "start": (start - first) * 1e-6,
-            "end": (self.column("end") - first) * 1e-6,
-            "bytes": size,
-            **texts,
-            "sequence": sequence,
-            "correlation": self.column("correlation"),
-            "target": self.column("target"),
-            "shape": shape,
-            "dtype": dtype,
-        }
-        arrays = [pa.array(np.full(len(self), rank, np.int32))]
-        for entry in list(SCHEMA)[1:]:
-            values = columns[entry.name][order]
-            if entry.name == "kind":
-                arrays.append(_KINDS.column(values))
-            else:
-                arrays.append(
-                    self.texts.column(values)
-                    if pa.types.is_dictionary(entry.type)
-                    else pa.array(values)
-                )
-        return pa.Table.from_arrays(arrays, schema=SCHEMA)
+        columns = self._times(first)
+        columns |= {name: self.column(name) for name in PLAIN}
+        columns |= self._described(operators)
+        columns |= self._collectives(operators, communication)
+        self._size_gradients(columns, gradient)
+        order = np.argsort(self.column("start"), kind="stable")
+        ranks = pa.array(np.full(len(self), rank, np.int32))
+        arrays = [
+            self._array(entry, columns[entry.name][order]) for entry in list(SCHEMA)[1:]
+        ]
+        return pa.Table.from_arrays([ranks, *arrays], schema=SCHEMA)
 
-    def _described(
-        self, kind: np.ndarray, own: np.ndarray, of: np.ndarray, operators: Operators
-    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Codes of operator, shapes and types of every row."""
-        shaped = np.isin(kind, [_KIND[k] for k in (*TALK, "gradient")])
-        found = [np.zeros(len(self), np.int64) for _ in range(3)]
-        for rows, places, known in (
-            (own >= 0, own, self.shapes),
-            ((own < 0) & (of >= 0), of, operators.known),
-        ):
-            code = self.texts.code
-            table = np.array(
-                [(code(name), code(_text(d)), code(_text(t))) for name, d, t in known],
-                np.int64,
-            )
-            for k, column in enumerate(found):
-                where = rows if k == 0 else rows & shaped
-                column[where] = table[places[where], k]
-        return found[0], found[1], found[2]
+    def _times(self, first: float) -> dict[str, np.ndarray]:
+        """Start and end of every row in seconds after `first`."""
+        return {name: (self.column(name) - first) * 1e-6 for name in ("start", "end")}
 
-    def _communication(
-        self,
-        operators: Operators,
-        communication: Callable[[str, str, Meta | None], Meta],
-        size: np.ndarray,
-        sequence: np.ndarray,
-        texts: dict[str, np.ndarray],
+    def _size_gradients(
+        self, columns: dict[str, np.ndarray], gradient: Callable[[str, str], float]
     ) -> None:
-        """Fills what rows have to do with collectives: one by one where they say it, else by name."""
-        words, code = list(self.texts.codes), self.texts.code
-        kinds, names = self.column("kind"), self.column("name")
-        talks = np.isin(kinds, [_KIND[k] for k in TALK])
-        said = dict(self.meta)
-        if operators.meta:
-            candidates = talks & (self.column("own") < 0)
-            known = np.isin(
-                self.column("external"), np.fromiter(operators.meta, np.int64)
-            )
-            for row in np.flatnonzero(candidates & known).tolist():
-                said.setdefault(row, operators.meta[int(self.column("external")[row])])
-        unsaid = talks.copy()
-        unsaid[list(said)] = False
-        pairs, which = np.unique(
-            np.stack([kinds[unsaid], names[unsaid]]), axis=1, return_inverse=True
+        """Fills in the bytes of gradients."""
+        words = list(self.texts.codes)
+        shape, dtype = columns["shape"], columns["dtype"]
+        for row in np.flatnonzero(columns["kind"] == _KIND["gradient"]).tolist():
+            columns["bytes"][row] = gradient(words[shape[row]], words[dtype[row]])
+
+    def _array(self, entry: pa.Field, values: np.ndarray) -> pa.Array:
+        """A column of the table."""
+        if entry.name == "kind":
+            return _KINDS.column(values)
+        if pa.types.is_dictionary(entry.type):
+            return self.texts.column(values)
+        return pa.array(values)
+
+    def _described(self, operators: Operators) -> dict[str, np.ndarray]:
+        """Codes of operator, shapes and types of every row: its own, or those of the operator that launched it."""
+        kind, own = self.column("kind"), self.column("own")
+        launching = operators.of(self.column("external"))
+        shaped = np.isin(kind, [_KIND[k] for k in (*TALK, "gradient")])
+        columns = {
+            name: np.zeros(len(self), np.int64)
+            for name in ("operator", "shape", "dtype")
+        }
+        for rows, places, shapes in (
+            (own >= 0, own, self.shapes),
+            ((own < 0) & (launching >= 0), launching, operators.shapes),
+        ):
+            codes = self._codes(shapes)
+            for k, (name, column) in enumerate(columns.items()):
+                where = rows if name == "operator" else rows & shaped
+                column[where] = codes[places[where], k]
+        return columns
+
+    def _codes(self, shapes: Iterable[tuple[str, bytes, bytes]]) -> np.ndarray:
+        """Codes of the texts of operators: a row each, with its name, shapes and types."""
+        code = self.texts.code
+        rows = [(code(name), code(_text(d)), code(_text(t))) for name, d, t in shapes]
+        return np.array(rows, np.int64)
+
+    def _collectives(
+        self, operators: Operators, communication: Communication
+    ) -> dict[str, np.ndarray]:
+        """What rows have to do with collectives: by their metadata where they have it, else by name."""
+        talks = np.isin(self.column("kind"), [_KIND[k] for k in TALK])
+        metadata = self._metadata(operators, talks)
+        unnamed = talks.copy()
+        unnamed[list(metadata)] = False
+        words = list(self.texts.codes)
+        columns = {
+            "bytes": self.column("bytes"),
+            "sequence": self.column("sequence"),
+            "collective": self._by_name(np.flatnonzero(unnamed), words, communication),
+            "group": np.zeros(len(self), np.int64),
+            "peers": np.zeros(len(self), np.int64),
+        }
+        self._by_metadata(metadata, words, communication, columns)
+        return columns
+
+    def _metadata(self, operators: Operators, talks: np.ndarray) -> dict[int, Meta]:
+        """Row -> metadata of its collective: its own, or that of the operator that launched it."""
+        metadata = dict(self.meta)
+        if not operators.meta:
+            return metadata
+        external = self.column("external")
+        described = np.isin(external, np.fromiter(operators.meta, np.int64))
+        inherits = talks & (self.column("own") < 0) & described
+        for row in np.flatnonzero(inherits).tolist():
+            metadata.setdefault(row, operators.meta[int(external[row])])
+        return metadata
+
+    def _by_name(
+        self, rows: np.ndarray, words: list[str], communication: Communication
+    ) -> np.ndarray:
+        """Codes of the collectives of rows without metadata; each (kind, name) is looked at once."""
+        collective = np.zeros(len(self), np.int64)
+        pairs, pair_of = np.unique(
+            np.stack([self.column("kind")[rows], self.column("name")[rows]]),
+            axis=1,
+            return_inverse=True,
         )
-        rows = np.flatnonzero(unsaid)
+        pair_of = pair_of.reshape(-1)
         for k, (kind, name) in enumerate(pairs.T.tolist()):
-            found = communication(KINDS[kind], words[name], None)
-            if found.collective:
-                texts["collective"][rows[which.reshape(-1) == k]] = code(
-                    found.collective
-                )
-        for row, meta in said.items():
-            found = communication(KINDS[kinds[row]], words[names[row]], meta)
+            meta = communication(KINDS[kind], words[name], None)
             if meta.collective:
-                size[row], sequence[row] = found.bytes, found.sequence
-            texts["collective"][row] = code(found.collective)
-            texts["group"][row], texts["peers"][row] = (
-                code(found.group),
-                code(found.peers),
-            )
+                collective[rows[pair_of == k]] = self.texts.code(meta.collective)
+        return collective
+
+    def _by_metadata(
+        self,
+        metadata: dict[int, Meta],
+        words: list[str],
+        communication: Communication,
+        columns: dict[str, np.ndarray],
+    ) -> None:
+        """Fills in the rows whose collective has metadata."""
+        kinds, names = self.column("kind"), self.column("name")
+        code = self.texts.code
+        for row, meta in metadata.items():
+            full = communication(KINDS[kinds[row]], words[names[row]], meta)
+            if meta.collective:
+                columns["bytes"][row] = full.bytes
+                columns["sequence"][row] = full.sequence
+            columns["collective"][row] = code(full.collective)
+            columns["group"][row] = code(full.group)
+            columns["peers"][row] = code(full.peers)
 
 
 def _text(raw: bytes) -> str:

@@ -16,10 +16,11 @@ from sim.errors import InputError, Mistake
 from workloads.traces import chrome
 from workloads.traces.chrome import Args, Event
 from workloads.traces.collectives import communication, metadata
-from workloads.traces.columns import NONE, Columns, Operators
+from workloads.traces.columns import NONE, Columns
 from workloads.traces.files import uncollected
 from workloads.traces.kernels import size
 from workloads.traces.linked import Companion
+from workloads.traces.operators import Operators
 from workloads.traces.schema import GPU_KINDS, KINDS, Recording, dropped_of
 from workloads.traces.steps import NAMED, PROFILED
 
