@@ -23,7 +23,7 @@ from topologies import load_cluster
 from topologies.fabric import Fabric
 from workloads.traces.draft import Draft, Node
 from workloads.traces.kernels import SPIN, kernel_of
-from workloads.traces.matching import Meeting
+from workloads.traces.meeting import Meeting
 from workloads.traces.replay import Job, Replay
 
 # Clusters that stand for a recorded GPU where none is named: (word in its name, bundled cluster), best first.

@@ -10,9 +10,9 @@ from typing import Any
 from sim import files
 from sim.errors import InputError, Mistake
 from sim.replay.outcome import Outcome
-from workloads.traces.convert import NAMES
 from workloads.traces.draft import Node
 from workloads.traces.work import GPU, MARK
+from workloads.traces.writers.kineto import NAMES
 
 LAUNCH, CALL = (
     "cudaLaunchKernel",

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from sim.errors import InputError, Mistake
 from workloads.traces.draft import Draft, Node
-from workloads.traces.matching import Meeting
+from workloads.traces.meeting import Meeting
 from workloads.traces.work import GPU, Op
 
 CAP = 25 * 2**20  # bytes; DDP's bucket_cap_mb

@@ -231,23 +231,27 @@ def _head_before(text: bytes) -> Head:
 def _last_event(data: bytes) -> tuple[int, bool]:
     """End of the last whole event in `data`, which starts between events; and whether the list ends in it."""
     array = np.frombuffer(data, np.uint8)
-    quotes = np.flatnonzero(array == ord('"'))
-    if len(quotes):
-        quotes = quotes[_unescaped(array, quotes)]
-    marks = np.flatnonzero(
-        (array == ord("{"))
-        | (array == ord("}"))
-        | (array == ord("["))
-        | (array == ord("]"))
-    )
-    marks = marks[np.searchsorted(quotes, marks) % 2 == 0]
-    step = np.where((array[marks] == ord("{")) | (array[marks] == ord("[")), 1, -1)
-    depth = np.cumsum(step)
+    marks = _brackets(array)
+    opening = (array[marks] == ord("{")) | (array[marks] == ord("["))
+    depth = np.cumsum(np.where(opening, 1, -1))
     closed = np.flatnonzero(depth < 0)
     if len(closed):
         marks, depth = marks[: closed[0]], depth[: closed[0]]
     ends = marks[depth == 0]
     return (int(ends[-1]) + 1 if len(ends) else 0), bool(len(closed))
+
+
+def _brackets(array: np.ndarray) -> np.ndarray:
+    """Places of the brackets and braces that stand outside of texts."""
+    quotes = np.flatnonzero(array == ord('"'))
+    if len(quotes):
+        quotes = quotes[_unescaped(array, quotes)]
+    marked = np.zeros(len(array), bool)
+    for mark in b"{}[]":
+        marked |= array == mark
+    marks = np.flatnonzero(marked)
+    outside = np.searchsorted(quotes, marks) % 2 == 0
+    return np.asarray(marks[outside])
 
 
 def _unescaped(array: np.ndarray, quotes: np.ndarray) -> np.ndarray:

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from math import inf
 
 from workloads.traces.row import Row
+from workloads.traces.wait_calls import waits_of_compute
 from workloads.traces.work import EPS, GPU, SYNC, Op, Work
 
 # A start this soon after the end of another stream's operation follows from it, if nothing else explains it.
@@ -42,11 +43,10 @@ def connect(work: Work) -> None:
 
 
 def _communication_streams(work: Work) -> set[int]:
-    kinds: dict[int, bool] = {}
-    for op in work.ops:
-        if op.kind == GPU:
-            kinds[op.stream] = kinds.get(op.stream, True) and bool(op.collective)
-    return {stream for stream, only in kinds.items() if only}
+    """Streams on which only communication runs."""
+    streams = {op.stream for op in work.ops if op.kind == GPU}
+    computing = {op.stream for op in work.ops if op.kind == GPU and not op.collective}
+    return streams - computing
 
 
 @dataclass
@@ -158,23 +158,37 @@ def _same_communicator(work: Work) -> None:
 
 def _from_calls(work: Work, communication: set[int]) -> None:
     """The first operation issued after a wait call waits for what was last issued to the other streams."""
-    waits = _waits_of_compute(work)
+    waits = waits_of_compute(work)
     passed, awaited = 0, dict[tuple[int, int], int]()
     issued: dict[int, list[int]] = {}
     for index, op in enumerate(work.ops):
         if op.kind != GPU:
             continue
-        others: list[int] = []
         if op.stream not in communication:
             before, passed = passed, bisect_right(waits, op.issue, lo=passed)
-            others = [s for s in issued if s != op.stream] if passed > before else []
-        for stream in others:
-            since = awaited.get((op.stream, stream), -1)
-            recent = [i for i in issued[stream][-64:] if i > since]
-            last = _awaited(work, op, recent, stream in communication)
-            if last >= 0 and _edge(work, last, index, BY_ORDER):
-                awaited[op.stream, stream] = last
+            if passed > before:
+                _wait_for_others(work, index, issued, communication, awaited)
         issued.setdefault(op.stream, []).append(index)
+
+
+def _wait_for_others(
+    work: Work,
+    index: int,
+    issued: dict[int, list[int]],
+    communication: set[int],
+    awaited: dict[tuple[int, int], int],
+) -> None:
+    """Lets an operation wait for the other streams.
+
+    `awaited` is the last operation of a stream (second) that each stream (first) has waited for.
+    """
+    op = work.ops[index]
+    for stream in [other for other in issued if other != op.stream]:
+        since = awaited.get((op.stream, stream), -1)
+        recent = [i for i in issued[stream][-64:] if i > since]
+        last = _awaited(work, op, recent, stream in communication)
+        if last >= 0 and _edge(work, last, index, BY_ORDER):
+            awaited[op.stream, stream] = last
 
 
 def _awaited(work: Work, op: Op, listed: list[int], communication: bool) -> int:
@@ -188,56 +202,6 @@ def _awaited(work: Work, op: Op, listed: list[int], communication: bool) -> int:
         if not communication:
             break
     return -1
-
-
-def _waits_of_compute(work: Work) -> list[float]:
-    """Times of wait calls that are not a collective's own: not around its launch, and not NCCL's after it."""
-    calls = _calls_in_order(work)
-    windows = _own_windows(work, [row for kind, row in calls if kind == "nccl"])
-    before: dict[int, list[str]] = {}
-    waits = []
-    for kind, row in calls:
-        recent = before.setdefault(row.stream, ["", ""])
-        after_nccl = recent == ["nccl", "record"]
-        if kind == "wait" and not after_nccl and not _inside(row, windows):
-            waits.append(row.start)
-        before[row.stream] = [recent[1], kind]
-    return waits
-
-
-def _calls_in_order(work: Work) -> list[tuple[str, Row]]:
-    """Waits, records and launches by time; launches of collectives are "nccl"."""
-    collectives = {op.correlation for op in work.ops if op.collective}
-    calls = [(kind, row) for kind in ("wait", "record") for row in work.calls[kind]]
-    for row in work.calls["launch"]:
-        calls.append(("nccl" if row.correlation in collectives else "launch", row))
-    calls.sort(key=lambda call: float(call[1].start))
-    return calls
-
-
-def _inside(row: Row, windows: dict[int, list[tuple[float, float]]]) -> bool:
-    """Whether a call lies in one of the last windows that its thread opened before it."""
-    opened = windows.get(row.stream, [])
-    at = bisect_right(opened, (row.start, inf))
-    recent = opened[max(0, at - 4) : at]
-    return any(start <= row.start <= end for start, end in recent)
-
-
-def _own_windows(
-    work: Work, launches: list[Row]
-) -> dict[int, list[tuple[float, float]]]:
-    """Calls of the framework that issue communication, by thread; those that only wait for it are not among them."""
-    starts: dict[int, list[float]] = {}
-    for row in launches:
-        starts.setdefault(row.stream, []).append(row.start)
-    windows: dict[int, list[tuple[float, float]]] = {}
-    for row in work.calls["communication"]:
-        listed = starts.get(row.stream, [])
-        at = bisect_left(listed, row.start)
-        launches_inside = at < len(listed) and listed[at] <= row.end
-        if row.collective not in ("wait", "") or launches_inside:
-            windows.setdefault(row.stream, []).append((row.start, row.end))
-    return windows
 
 
 def _infer(work: Work, communication: set[int]) -> None:

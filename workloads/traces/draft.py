@@ -12,7 +12,7 @@ from math import inf
 from statistics import median
 
 from workloads.traces.families import family
-from workloads.traces.matching import Meeting
+from workloads.traces.meeting import Meeting
 from workloads.traces.work import GPU, SYNC, Op, Work
 
 # Longest times that count as usual: a launch to its start on an idle GPU, and a gap between two kernels, s.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from workloads.traces.draft import Draft, Node
 from workloads.traces.work import GPU
@@ -29,28 +30,43 @@ def fuse(draft: Draft, families: Sequence[str]) -> int:
     return gone
 
 
+@dataclass(frozen=True)
+class _Fused:
+    """A kernel that the next one of its stream may join; `heavy` if it has a matrix product or the like already."""
+
+    head: Node
+    heavy: bool
+
+    def joinable(self, node: Node) -> bool:
+        """Whether a kernel can become a part of this one."""
+        if node.op.step != self.head.op.step or _waits(node):
+            return False
+        return not (self.heavy and node.family in ARITHMETIC)
+
+    def join(self, node: Node) -> _Fused:
+        """Takes a kernel in: it costs nothing of its own any more."""
+        self.head.duration = max(self.head.duration, node.duration)
+        node.duration = node.gap = node.latency = node.host = 0.0
+        return _Fused(self.head, self.heavy or node.family in ARITHMETIC)
+
+
 def _fuse_rank(nodes: Sequence[Node], families: frozenset[str]) -> int:
-    gone, open_ = 0, dict[int, tuple[Node, bool]]()
+    """Fuses the kernels of one rank; how many of them are gone."""
+    gone, growing = 0, dict[int, _Fused]()
     for node in nodes:
         if node.kind != GPU:
             if node.deps:  # the host looks at results: nothing is fused over that
-                open_.clear()
+                growing.clear()
             continue
-        heavy, one = node.family in ARITHMETIC, open_.get(node.stream)
         if node.comms or node.family not in families:
-            open_.pop(node.stream, None)
-        elif (
-            one is None
-            or node.op.step != one[0].op.step
-            or (heavy and one[1])
-            or _waits(node)
-        ):
-            open_[node.stream] = node, heavy
+            growing.pop(node.stream, None)
+            continue
+        fused = growing.get(node.stream)
+        if fused is not None and fused.joinable(node):
+            growing[node.stream] = fused.join(node)
+            gone += 1
         else:
-            head = one[0]
-            head.duration = max(head.duration, node.duration)
-            node.duration = node.gap = node.latency = node.host = 0.0
-            open_[node.stream], gone = (head, one[1] or heavy), gone + 1
+            growing[node.stream] = _Fused(node, node.family in ARITHMETIC)
     return gone
 
 

@@ -18,6 +18,9 @@ import msgspec
 
 from sim.errors import InputError, Mistake
 from workloads.traces import files
+from workloads.traces.columns import Columns
+from workloads.traces.operators import Operators
+from workloads.traces.schema import GPU_KINDS, KINDS
 
 # Share of the operators of an execution trace that must be in the Kineto trace under the same name.
 AGREE = 0.8
@@ -51,11 +54,9 @@ class Companion:
         InputError
             If too few agree to be of the same run.
         """
-        found = _aligned(self.operators, names)
-        if len(found) < AGREE * len(self.operators):
-            share = (
-                f"{len(found)} of {len(self.operators)} operators in {Path(path).name}"
-            )
+        aligned = _aligned(self.operators, names)
+        if len(aligned) < AGREE * len(self.operators):
+            share = f"{len(aligned)} of {len(self.operators)} operators in {Path(path).name}"
             hint = "give the files of one run and rank, recorded at the same time"
             raise InputError(
                 Mistake(
@@ -66,22 +67,78 @@ class Companion:
                     hint,
                 )
             )
-        return found
+        return aligned
 
     def dependencies(
         self, by_external: Mapping[int, Operator]
     ) -> list[tuple[int, int]]:
         """(earlier, later) external ids: the later operator reads what the earlier was the last to write."""
-        last, found = dict[int, int](), list[tuple[int, int]]()
+        writer, pairs = dict[int, int](), list[tuple[int, int]]()
         for external in sorted(by_external):
             op = by_external[external]
-            found += [
-                (last[s], external)
-                for s in sorted(op.reads)
-                if s in last and last[s] != external
+            pairs += [
+                (writer[storage], external)
+                for storage in sorted(op.reads)
+                if storage in writer and writer[storage] != external
             ]
-            last |= dict.fromkeys(op.writes, external)
-        return list(dict.fromkeys(found))
+            writer |= dict.fromkeys(op.writes, external)
+        return list(dict.fromkeys(pairs))
+
+
+class _Launched(NamedTuple):
+    """GPU work that an operator launched."""
+
+    correlation: int
+    stream: int
+
+
+def link(companion: Companion, rows: Columns, operators: Operators, path: str) -> int:
+    """Takes shapes where the profile has none, and rows for data that goes between streams, from an execution trace.
+
+    Returns
+    -------
+    int
+        How many operators of the profile the execution trace describes.
+    """
+    described = companion.by_external(operators.names(), path)
+    for external, op in described.items():
+        operators.fill(external, op.name, op.dims, op.types)
+    rows.pack()
+    launched = _launched(rows)
+    for before, after in companion.dependencies(described):
+        if before in launched and after in launched:
+            _add_data(rows, launched[before][-1], launched[after][0])
+    return len(described)
+
+
+def _launched(rows: Columns) -> dict[int, list[_Launched]]:
+    """External id -> GPU work of that operator."""
+    columns = (
+        rows.column(name).tolist()
+        for name in ("kind", "external", "correlation", "stream")
+    )
+    launched: dict[int, list[_Launched]] = {}
+    for kind, external, correlation, stream in zip(*columns, strict=True):
+        if KINDS[kind] in GPU_KINDS and correlation >= 0:
+            launched.setdefault(external, []).append(_Launched(correlation, stream))
+    return launched
+
+
+def _add_data(rows: Columns, writer: _Launched, reader: _Launched) -> None:
+    """Adds a row for data that one operation writes and another reads, if that is on another stream."""
+    if writer.stream == reader.stream:
+        return
+    first = rows.first
+    rows.add(
+        "data",
+        "data",
+        reader.stream,
+        first,
+        first,
+        correlation=reader.correlation,
+        target=writer.stream,
+        sequence=writer.correlation,
+    )
 
 
 def _shift(names: Mapping[int, str], recorded: Mapping[int, str]) -> int:
@@ -105,21 +162,27 @@ def _aligned(
 ) -> dict[int, Operator]:
     """Operators by external id. The constant moves where only one of the traces counted something."""
     shift = _shift(names, {rf: op.name for rf, op in operators.items()})
-    order, found = sorted(operators), dict[int, Operator]()
+    order, aligned = sorted(operators), dict[int, Operator]()
     for place, rf in enumerate(order):
-        name = operators[rf].name
-        if names.get(rf + shift) != name:
-            ahead = order[place : place + AHEAD]
-            for other in sorted(
-                range(shift - NEAR, shift + NEAR + 1), key=lambda s: abs(s - shift)
-            ):
-                if all(names.get(r + other) == operators[r].name for r in ahead):
-                    shift = other
-                    break
-            else:
+        if names.get(rf + shift) != operators[rf].name:
+            ahead = {r: operators[r].name for r in order[place : place + AHEAD]}
+            moved = _moved(shift, ahead, names)
+            if moved is None:
                 continue
-        found[rf + shift] = operators[rf]
-    return found
+            shift = moved
+        aligned[rf + shift] = operators[rf]
+    return aligned
+
+
+def _moved(
+    shift: int, ahead: Mapping[int, str], names: Mapping[int, str]
+) -> int | None:
+    """The constant nearest to the last one for which the operators ahead agree; None if there is none."""
+    near = range(shift - NEAR, shift + NEAR + 1)
+    for candidate in sorted(near, key=lambda other: abs(other - shift)):
+        if all(names.get(rf + candidate) == name for rf, name in ahead.items()):
+            return candidate
+    return None
 
 
 def companion(path: Path) -> Companion:
@@ -137,12 +200,12 @@ def companion(path: Path) -> Companion:
         raise InputError(
             Mistake(str(path), "", "JSON that ends early", "a whole execution trace")
         ) from None
-    found = {}
+    operators = {}
     for node in nodes:
         rf = _rf(node)
         if rf and "cat" not in node:
-            found[rf] = _operator(node)
-    if not found:
+            operators[rf] = _operator(node)
+    if not operators:
         raise InputError(
             Mistake(
                 str(path),
@@ -151,7 +214,7 @@ def companion(path: Path) -> Companion:
                 "a trace of ExecutionTraceObserver",
             )
         )
-    return Companion(str(path), found)
+    return Companion(str(path), operators)
 
 
 def _rf(node: Mapping[str, Any]) -> int:
@@ -163,29 +226,28 @@ def _rf(node: Mapping[str, Any]) -> int:
 
 
 def _operator(node: Mapping[str, Any]) -> Operator:
-    nested = isinstance(node.get("inputs"), dict)
-    shapes = (
-        node["inputs"].get("shapes", []) if nested else node.get("input_shapes", [])
-    )
-    types = node["inputs"].get("types", []) if nested else node.get("input_types", [])
-    inputs = node["inputs"].get("values", []) if nested else node.get("inputs", [])
-    outputs = (
-        node["outputs"].get("values", [])
-        if isinstance(node.get("outputs"), dict)
-        else node.get("outputs", [])
-    )
+    """An operator of any schema: its arguments lie in "inputs" and "outputs", or beside each other."""
+    inputs, outputs = node.get("inputs", []), node.get("outputs", [])
+    shapes, types = node.get("input_shapes", []), node.get("input_types", [])
+    if isinstance(inputs, dict):
+        shapes, types = inputs.get("shapes", []), inputs.get("types", [])
+        inputs = inputs.get("values", [])
+    if isinstance(outputs, dict):
+        outputs = outputs.get("values", [])
     name = str(node.get("name"))
     reads, writes = frozenset(_storages(inputs)), frozenset(_storages(outputs))
-    plain = [
-        re.sub(r"^(?:GenericList\[)?Tensor\((.*?)\).*$", r"\1", str(t)) for t in types
-    ]
     return Operator(
         name,
         json.dumps(shapes).encode(),
-        json.dumps(plain).encode(),
+        json.dumps([_plain(str(t)) for t in types]).encode(),
         reads,
         writes | reads if name.startswith(TALKS) else writes,
     )
+
+
+def _plain(text: str) -> str:
+    """The type of elements of "Tensor(float)" or "GenericList[Tensor(float),Tensor(float)]"."""
+    return re.sub(r"^(?:GenericList\[)?Tensor\((.*?)\).*$", r"\1", text)
 
 
 def _storages(values: Any) -> Iterable[int]:

@@ -45,73 +45,81 @@ def spans_of(nodes: Sequence[Node], repaired: Counter[str]) -> list[Span]:
         _place(nodes, by_id)
     spans = []
     for node in nodes:
-        end = node.start + node.duration
         if node.host:
             continue
-        op = "" if node.computes else node.collective or _collective(node.name)
-        kind = (
-            "memcpy"
-            if node.name.startswith("Memcpy")
-            else "memset"
-            if node.name.startswith("Memset")
-            else "kernel"
-        )
         parents = [by_id[d] for d in node.deps if d in by_id and by_id[d].host]
-        operator = parents[-1].name if parents else ""
         if parents:
             begun = max(parent.start for parent in parents)
             spans.append(Span("launch", "launch", 0, begun, begun, correlation=node.id))
-        span = Span(
-            kind,
-            node.name,
-            node.thread,
-            node.start,
-            end,
-            operator,
-            node.size,
-            op,
-            node.group,
-            node.peers,
-            correlation=node.id if parents else -1,
-            shape=node.shape,
-            dtype=node.dtype,
-        )
-        spans.append(span)
+        spans.append(_span(node, parents))
     return spans
 
 
-def _collective(name: str) -> str:
-    found = KERNEL.search(name)
-    if found:
-        return KERNEL_OPS[found.group(1)]
-    return (
-        OPS.get(name.removeprefix("nccl:").lower(), "")
-        if name.startswith("nccl:")
-        else ""
+def _span(node: Node, parents: list[Node]) -> Span:
+    """A GPU node, which the last of its parents on the host has launched."""
+    return Span(
+        _kind(node.name),
+        node.name,
+        node.thread,
+        node.start,
+        node.start + node.duration,
+        operator=parents[-1].name if parents else "",
+        bytes=node.size,
+        collective="" if node.computes else node.collective or _collective(node.name),
+        group=node.group,
+        peers=node.peers,
+        correlation=node.id if parents else -1,
+        shape=node.shape,
+        dtype=node.dtype,
     )
 
 
+def _kind(name: str) -> str:
+    """The kind of GPU work, by its name."""
+    if name.startswith("Memcpy"):
+        return "memcpy"
+    return "memset" if name.startswith("Memset") else "kernel"
+
+
+def _collective(name: str) -> str:
+    """The collective that a kernel or an operator of this name runs; "" if none."""
+    kernel = KERNEL.search(name)
+    if kernel:
+        return KERNEL_OPS[kernel.group(1)]
+    if name.startswith("nccl:"):
+        return OPS.get(name.removeprefix("nccl:").lower(), "")
+    return ""
+
+
+@dataclass
+class _Timeline:
+    """Nodes placed on their threads and streams: when each of these is free, and when each node has ended."""
+
+    free: dict[tuple[bool, int], float] = field(default_factory=dict)
+    ends: dict[int, float] = field(default_factory=dict)
+
+    def add(self, node: Node, before: Sequence[int]) -> None:
+        """Starts a node when its thread is free and the nodes before it have ended."""
+        thread = (node.host, node.thread)
+        node.start = max([self.free.get(thread, 0.0), *(self.ends[d] for d in before)])
+        self.free[thread] = self.ends[node.id] = node.start + node.duration
+
+
 def _place(nodes: Sequence[Node], by_id: dict[int, Node]) -> None:
-    free: dict[tuple[bool, int], float] = {}
-    ends: dict[int, float] = {}
+    """Gives every node the earliest start that its dependencies and its thread allow."""
+    timeline = _Timeline()
     waiting = list(nodes)
     while waiting:
-        left = []
+        blocked = []
         for node in waiting:
             before = [d for d in node.deps if d in by_id]
-            if any(d not in ends for d in before):
-                left.append(node)
-                continue
-            thread = (node.host, node.thread)
-            node.start = max([free.get(thread, 0.0), *(ends[d] for d in before)])
-            free[thread] = ends[node.id] = node.start + node.duration
-        if len(left) == len(
-            waiting
-        ):  # a cycle: what is left runs in the order of the file
-            for node in left:
-                node.start = free.get((node.host, node.thread), 0.0)
-                free[node.host, node.thread] = ends[node.id] = (
-                    node.start + node.duration
-                )
-            left = []
-        waiting = left
+            if any(d not in timeline.ends for d in before):
+                blocked.append(node)
+            else:
+                timeline.add(node, before)
+        if len(blocked) == len(waiting):
+            # A cycle: its nodes run in the order of the file.
+            for node in blocked:
+                timeline.add(node, ())
+            return
+        waiting = blocked

@@ -14,11 +14,13 @@ from sim.graph.opgraph import COMM, KERNEL, SYNC, Comm, OpGraph, Program
 from workloads.lowered import Layout, Lowered
 from workloads.traces.dependencies import connect
 from workloads.traces.draft import Draft, Node, draft_of
+from workloads.traces.issue_order import work_of
 from workloads.traces.kernels import kernel_of
-from workloads.traces.matching import Meeting, match
+from workloads.traces.matching import match
+from workloads.traces.meeting import Meeting
 from workloads.traces.pairing import pair
 from workloads.traces.schema import Recording
-from workloads.traces.work import GPU, Work, work_of
+from workloads.traces.work import GPU, Work
 
 
 @dataclass(frozen=True)
@@ -67,8 +69,41 @@ def assemble(recordings: Sequence[Recording]) -> Job:
     InputError
         If the ranks cannot be of one run.
     """
-    origin = min(r.origin for r in recordings)
     world = max([r.world for r in recordings] + [r.rank + 1 for r in recordings])
+    works = _works(recordings)
+    renamed = pair(works)
+    meetings, notes = match(works, world)
+    notes += renamed
+    _start_at_zero(works)
+    for work in works:
+        notes.update(work.notes)
+    if len(works) == 1 and not meetings:
+        notes["ranks of the job that this one did not talk to, left out"] += world - 1
+        world = 1
+    _note_absence(notes, works, world)
+    return Job(
+        tuple(works),
+        tuple(meetings),
+        world,
+        device=next((r.device for r in recordings if r.device), ""),
+        nccl=next((r.nccl for r in recordings if r.nccl), ""),
+        notes=Counter({note: count for note, count in notes.items() if count}),
+    )
+
+
+def _note_absence(notes: Counter[str], works: Sequence[Work], world: int) -> None:
+    """Counts the ranks and the steps that were not recorded."""
+    if len(works) < world:
+        unrecorded = f"ranks of {world} that were not recorded: they do what the recorded ones do"
+        notes[unrecorded] += world - len(works)
+    counts = [len(work.steps) for work in works]
+    uneven = max(counts) - min(counts)
+    notes["steps that not all ranks recorded, left out of the comparison"] += uneven
+
+
+def _works(recordings: Sequence[Recording]) -> list[Work]:
+    """What every rank did, on one clock, with who waits for whom on the rank."""
+    origin = min(r.origin for r in recordings)
     works = []
     for recording in recordings:
         work = work_of(recording)
@@ -76,35 +111,16 @@ def assemble(recordings: Sequence[Recording]) -> Job:
         work.calls.clear()  # rows of the table, needed no more: of many ranks they fill the memory
         work.shift((recording.origin - origin) * 1e-9)
         works.append(work)
-    renamed = pair(works)
-    meetings, notes = match(works, world)
-    notes += renamed
+    return works
+
+
+def _start_at_zero(works: Sequence[Work]) -> None:
+    """Moves all times so that the first operation of any rank is at 0."""
     first = min(
-        min(op.start if op.issue == -inf else op.issue for op in work.ops)
-        for work in works
+        op.start if op.issue == -inf else op.issue for work in works for op in work.ops
     )
     for work in works:
         work.shift(-first)
-        notes.update(work.notes)
-    if len(works) == 1 and not meetings:
-        notes["ranks of the job that this one did not talk to, left out"] += world - 1
-        world = 1
-    if len(works) < world:
-        notes[
-            f"ranks of {world} that were not recorded: they do what the recorded ones do"
-        ] += world - len(works)
-    uneven = max(len(w.steps) for w in works) - min(len(w.steps) for w in works)
-    notes["steps that not all ranks recorded, left out of the comparison"] += uneven
-    device = next((r.device for r in recordings if r.device), "")
-    nccl = next((r.nccl for r in recordings if r.nccl), "")
-    return Job(
-        tuple(works),
-        tuple(meetings),
-        world,
-        device,
-        nccl,
-        Counter({k: n for k, n in notes.items() if n}),
-    )
 
 
 @dataclass(frozen=True)
@@ -139,85 +155,96 @@ class Replay:
 
 def graph_of(job: Job, draft: Draft) -> Replay:
     """The operation graph of a draft: all its steps, once."""
-    used: dict[int, int] = {}
-    meetings, arrivals = list[Meeting](), Counter[int]()
-    streams: dict[int, int] = {}
-    for nodes in draft.programs.values():
-        for node in nodes:
-            if node.kind == GPU:
-                streams.setdefault(node.stream, len(streams))
-            for meeting in node.comms:
-                if id(meeting) not in used:
-                    used[id(meeting)] = len(meetings)
-                    meetings.append(meeting)
-                arrivals[used[id(meeting)]] += 1
-    kernels, durations, programs = list[Kernel](), list[float](), []
-    for rank, nodes in draft.programs.items():
-        programs.append(_program(rank, nodes, used, streams, kernels, durations))
-    played = set(draft.programs)
-    comms = tuple(
-        Comm(
-            m.op,
-            m.size,
-            (m.ranks,),
-            m.axis,
-            arrivals[i],
-            m.in_place,
-            m.sender if m.sender in played else -1,
-        )
-        for i, m in enumerate(meetings)
+    entries = _entries_of(draft)
+    programs = tuple(
+        _program(rank, nodes, entries) for rank, nodes in draft.programs.items()
     )
-    names = tuple(f"stream {stream & 0xFFFFFFFF}" for stream in streams)
-    represents: dict[int, tuple[int, ...]] = {rank: (rank,) for rank in draft.programs}
-    phases = ("compute", "host", "", "communication")
     graph = OpGraph(
-        tuple(programs), tuple(kernels), comms, names, phases, represents, draft.queue
+        programs,
+        tuple(entries.kernels),
+        tuple(_comm(entries, meeting, draft) for meeting in entries.meetings),
+        streams=tuple(f"stream {stream & 0xFFFFFFFF}" for stream in entries.streams),
+        phases=("compute", "host", "", "communication"),
+        represents={rank: (rank,) for rank in draft.programs},
+        launch_limit=draft.queue,
     )
     layout = Layout(draft.world, 1, 1)  # axes are those of the communications
     return Replay(
         Lowered(graph, {}, {}, 0, layout),
-        np.array(durations),
-        tuple(meetings),
+        np.array(entries.durations),
+        tuple(entries.meetings),
         tuple(map(tuple, draft.programs.values())),
         job,
         draft,
     )
 
 
-def _program(
-    rank: int,
-    nodes: list[Node],
-    used: dict[int, int],
-    streams: dict[int, int],
-    kernels: list[Kernel],
-    durations: list[float],
-) -> Program:
-    place = {id(node): i for i, node in enumerate(nodes)}
-    payload, parts = [], list[tuple[int, ...]]()
-    for node in nodes:
-        if node.comms:
-            payload.append(len(parts))
-            parts.append(tuple(used[id(meeting)] for meeting in node.comms))
-        elif node.kind == GPU:
-            payload.append(len(kernels))
-            kernels.append(kernel_of(node.op))
-            durations.append(node.duration)
-        else:
-            payload.append(0)
+@dataclass
+class _Entries:
+    """Tables of the graph, to which the nodes of all programs refer by index.
+
+    Attributes
+    ----------
+    streams : dict
+        Recorded stream -> index.
+    meetings, place, arrivals : list of Meeting, dict, Counter
+        Communications; identity of a meeting -> index; index -> how many nodes arrive at it.
+    kernels, durations : list of Kernel, list of float
+        Kernels and their seconds.
+    """
+
+    streams: dict[int, int] = field(default_factory=dict)
+    meetings: list[Meeting] = field(default_factory=list)
+    place: dict[int, int] = field(default_factory=dict)
+    arrivals: Counter[int] = field(default_factory=Counter)
+    kernels: list[Kernel] = field(default_factory=list)
+    durations: list[float] = field(default_factory=list)
+
+    def arrive(self, meeting: Meeting) -> None:
+        """Counts a node that takes part in a meeting."""
+        index = self.place.setdefault(id(meeting), len(self.meetings))
+        if index == len(self.meetings):
+            self.meetings.append(meeting)
+        self.arrivals[index] += 1
+
+
+def _entries_of(draft: Draft) -> _Entries:
+    """Streams and meetings of all programs, in the order in which they first occur."""
+    entries = _Entries()
+    for nodes in draft.programs.values():
+        for node in nodes:
+            if node.kind == GPU:
+                entries.streams.setdefault(node.stream, len(entries.streams))
+            for meeting in node.comms:
+                entries.arrive(meeting)
+    return entries
+
+
+def _comm(entries: _Entries, meeting: Meeting, draft: Draft) -> Comm:
+    """A meeting as a communication of the graph."""
+    return Comm(
+        meeting.op,
+        meeting.size,
+        (meeting.ranks,),
+        meeting.axis,
+        entries.arrivals[entries.place[id(meeting)]],
+        meeting.in_place,
+        meeting.sender if meeting.sender in draft.programs else -1,
+    )
+
+
+def _program(rank: int, nodes: list[Node], entries: _Entries) -> Program:
+    """The program of a rank; adds its kernels to the entries."""
+    payload, parts = _payload(nodes, entries)
+    streams = [entries.streams[n.stream] if n.kind == GPU else 0 for n in nodes]
     zero = np.zeros(len(nodes), int)
     return Program(
         rank=rank,
-        kind=np.array(
-            [COMM if n.comms else KERNEL if n.kind == GPU else SYNC for n in nodes], int
-        ),
-        stream=np.array(
-            [streams[n.stream] if n.kind == GPU else 0 for n in nodes], int
-        ),
+        kind=np.array([_kind(n) for n in nodes], int),
+        stream=np.array(streams, int),
         payload=np.array(payload, int),
         host=np.array([n.host for n in nodes]),
-        deps=tuple(
-            tuple(place[id(d)] for d in n.deps if id(d) in place) for n in nodes
-        ),
+        deps=_dependencies(nodes),
         phase=zero,
         layer=zero,
         microbatch=np.array([n.op.step for n in nodes], int),
@@ -226,3 +253,34 @@ def _program(
         gap=np.array([n.gap for n in nodes]),
         latency=np.array([n.latency for n in nodes]),
     )
+
+
+def _dependencies(nodes: list[Node]) -> tuple[tuple[int, ...], ...]:
+    """Places in the program of what every node waits for; what was taken out of the program counts no more."""
+    place = {id(node): i for i, node in enumerate(nodes)}
+    return tuple(tuple(place[id(d)] for d in n.deps if id(d) in place) for n in nodes)
+
+
+def _kind(node: Node) -> int:
+    """The kind of a node in the graph."""
+    if node.comms:
+        return COMM
+    return KERNEL if node.kind == GPU else SYNC
+
+
+def _payload(
+    nodes: list[Node], entries: _Entries
+) -> tuple[list[int], list[tuple[int, ...]]]:
+    """Index of every node's kernel or part, and the parts: the communications of one node each."""
+    payload, parts = list[int](), list[tuple[int, ...]]()
+    for node in nodes:
+        if node.comms:
+            payload.append(len(parts))
+            parts.append(tuple(entries.place[id(meeting)] for meeting in node.comms))
+        elif node.kind == GPU:
+            payload.append(len(entries.kernels))
+            entries.kernels.append(kernel_of(node.op))
+            entries.durations.append(node.duration)
+        else:
+            payload.append(0)
+    return payload, parts

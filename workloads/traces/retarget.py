@@ -137,16 +137,21 @@ def data_parallel(draft: Draft, ranks: int, beside: Callable[[Node], float]) -> 
         meeting.ranks = tuple(range(ranks))
         meeting.members = [(rank, op) for rank, op in meeting.members if rank < ranks]
     if ranks == 1:
-        relieve(draft, beside)
-        for node in _every(draft):
-            if node.comms:
-                node.comms, node.duration, node.gap = [], 0.0, 0.0
-        draft.meetings.clear()
+        _without_communication(draft, beside)
     draft.notes["ranks that were not recorded: they do what the recorded ones do"] += (
         max(0, ranks - draft.world)
     )
     draft.changes.append(f"{ranks} data-parallel ranks instead of {draft.world}")
     draft.world = ranks
+
+
+def _without_communication(draft: Draft, beside: Callable[[Node], float]) -> None:
+    """A single rank: communication takes no time, and slows nothing down."""
+    relieve(draft, beside)
+    for node in _every(draft):
+        if node.comms:
+            node.comms, node.duration, node.gap = [], 0.0, 0.0
+    draft.meetings.clear()
 
 
 def _data_parallel_kind(

@@ -14,6 +14,7 @@ from sim.errors import InputError
 from sim.replay.replay import replay_files
 from tests.workloads.traces import synthetic
 from workloads import traces
+from workloads.traces import protobuf
 from workloads.traces.readers import chakra
 
 NAMES = {
@@ -27,18 +28,18 @@ NAMES = {
 def nodes_of(path: Path) -> list[dict[str, Any]]:
     """Nodes of a file as {id, name, type, deps, start, duration, attributes by name, their fields}."""
     messages = list(chakra._messages(path.read_bytes()))
-    assert [number for number, _ in chakra._fields(messages[0])] == [
+    assert [number for number, _ in protobuf.fields(messages[0])] == [
         1
     ]  # GlobalMetadata with a version
     made = []
     for message in messages[1:]:
-        fields = list(chakra._fields(message))
+        fields = list(protobuf.fields(message))
         one = {number: value for number, value in fields if number not in (5, 10)}
         attributes = dict(
             chakra._attribute(value) for number, value in fields if number == 10
         )
         kinds = {
-            chakra._attribute(v)[0]: max(f for f, _ in chakra._fields(v))
+            chakra._attribute(v)[0]: max(f for f, _ in protobuf.fields(v))
             for n, v in fields
             if n == 10
         }

@@ -16,6 +16,7 @@ from sim.errors import InputError
 from sim.replay.replay import replay_files
 from tests.workloads.traces import synthetic
 from workloads import traces
+from workloads.traces import protobuf
 
 
 def convert(folder: Path, output: Path) -> None:
@@ -61,18 +62,20 @@ def test_chakra_without_starts_is_placed_by_its_dependencies(
     for path in tmp_path.glob("run.*.et"):
         kept = []
         for message in chakra._messages(path.read_bytes()):
-            fields = list(chakra._fields(message)) if kept else []
+            fields = list(protobuf.fields(message)) if kept else []
             kept.append(
                 message
                 if not fields
                 else b"".join(
-                    chakra.text(n, v) if isinstance(v, bytes) else chakra.number(n, v)
+                    protobuf.text(n, v)
+                    if isinstance(v, bytes)
+                    else protobuf.number(n, v)
                     for n, v in fields
                     if n != 6
                 )
             )
         (folder / f"{path.name}.gz").write_bytes(
-            gzip.compress(b"".join(map(chakra.message, kept)))
+            gzip.compress(b"".join(map(protobuf.message, kept)))
         )
     outcome = replay_files([folder])
     assert outcome.notes["nodes without a start, placed after what they depend on"] > 0

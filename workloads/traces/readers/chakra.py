@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from sim.errors import InputError, Mistake
-from workloads.traces import files
+from workloads.traces import files, protobuf
 from workloads.traces.nodes import Node, spans_of
 from workloads.traces.schema import Recording, dropped_of, table_of
 
@@ -40,10 +40,10 @@ GROUPS = ".comm_group.json"  # ending of ASTRA-sim's file with the ranks of grou
 def sniff(head: bytes) -> bool:
     """Whether a file begins with a length and a GlobalMetadata message."""
     try:
-        length, at = _varint(head, 0)
+        length, at = protobuf.varint(head, 0)
         if not 0 < length < 1 << 20 or at + length > len(head):
             return False
-        fields = dict(_fields(head[at : at + length]))
+        fields = dict(protobuf.fields(head[at : at + length]))
     except (IndexError, ValueError, struct.error):
         return False
     return (
@@ -161,85 +161,90 @@ def recording(
 
 
 def _node(message: bytes) -> Node | None:
-    found = Node(0, "", True, 0.0)
-    kind, seen = COMP, dict[str, Any]()
-    for number, value in _fields(message):
+    """A node of the file; None for one that stands for no work."""
+    node = Node(0, "", True, 0.0)
+    kind, attributes = COMP, dict[str, Any]()
+    for number, value in protobuf.fields(message):
         if number == 1:
-            found.id = value
+            node.id = value
         elif number == 2:
-            found.name = value.decode("utf-8", "replace")
+            node.name = value.decode("utf-8", "replace")
         elif number == 3:
             kind = value
         elif number in (4, 5):
-            found.deps += [value] if isinstance(value, int) else _packed(value)
+            node.deps += [value] if isinstance(value, int) else protobuf.packed(value)
         elif number == 6 and value:
-            found.start = value * US
+            node.start = value * US
         elif number == 7:
-            found.duration = value * US
+            node.duration = value * US
         elif number == 10:
             name, content = _attribute(value)
-            seen[name] = content
-    return described(found, kind, seen) if kind in (COMP, SEND, RECV, COLL) else None
+            attributes[name] = content
+    if kind not in (COMP, SEND, RECV, COLL):
+        return None
+    return described(node, kind, attributes)
 
 
-def described(found: Node, kind: int, seen: dict[str, Any]) -> Node:
+def described(node: Node, kind: int, attributes: dict[str, Any]) -> Node:
     """A node with what its type and attributes say."""
-    found.host = bool(seen.get("is_cpu_op", kind == COMP and "stream" not in seen))
-    found.computes = kind == COMP
-    found.thread = int(seen.get("stream", seen.get("tid", 0)) or 0)
-    if kind != COMP and not found.host:
-        found.size, found.group = (
-            float(seen.get("comm_size", 0)),
-            f"{seen.get('pg_name', '')}:",
-        )
-        if (
-            kind == COLL
-            and "comm_type" in seen
-            and 0 <= int(seen["comm_type"]) < len(TYPES)
-        ):
-            found.collective = TYPES[int(seen["comm_type"])]
-        elif kind in (SEND, RECV):
-            sign, peer = (
-                ("send>", seen.get("comm_dst", -1))
-                if kind == SEND
-                else ("recv<", seen.get("comm_src", -1))
-            )
-            found.collective, found.peers = "p2p", f"{sign}{peer}:{int(found.size)}"
-    return found
+    on_host = kind == COMP and "stream" not in attributes
+    node.host = bool(attributes.get("is_cpu_op", on_host))
+    node.computes = kind == COMP
+    node.thread = int(attributes.get("stream", attributes.get("tid", 0)) or 0)
+    if kind != COMP and not node.host:
+        _describe_communication(node, kind, attributes)
+    return node
+
+
+def _describe_communication(node: Node, kind: int, attributes: dict[str, Any]) -> None:
+    """Size, group and operation of a collective or a transfer."""
+    node.size = float(attributes.get("comm_size", 0))
+    node.group = f"{attributes.get('pg_name', '')}:"
+    if kind == SEND:
+        node.collective = "p2p"
+        node.peers = f"send>{attributes.get('comm_dst', -1)}:{int(node.size)}"
+    elif kind == RECV:
+        node.collective = "p2p"
+        node.peers = f"recv<{attributes.get('comm_src', -1)}:{int(node.size)}"
+    elif "comm_type" in attributes:
+        type_ = int(attributes["comm_type"])
+        if 0 <= type_ < len(TYPES):
+            node.collective = TYPES[type_]
 
 
 def _grouped(nodes: list[Node]) -> list[Node]:
     """Sends and receives with the same name, dependencies and stream are parts of one kernel."""
-    result, part_of, whole = (
-        list[Node](),
-        dict[int, int](),
-        dict[tuple[object, ...], Node](),
-    )
+    kernels, kernel_of = list[Node](), dict[int, int]()
+    transfers = dict[tuple[object, ...], Node]()
     for node in nodes:
         key = node.name, node.thread, tuple(node.deps)
-        first = whole.get(key) if node.peers else None
-        if first is None:
-            result.append(node)
-            if node.peers:
-                whole[key] = node
+        kernel = transfers.get(key) if node.peers else None
+        if kernel is not None:
+            kernel_of[node.id] = kernel.id
+            _take_part(kernel, node)
             continue
-        part_of[node.id] = first.id
-        first.peers += f";{node.peers}"
-        end = max(first.start + first.duration, node.start + node.duration)
-        first.start = min(first.start, node.start)
-        first.duration = (
-            end - first.start
-            if first.start >= 0
-            else max(first.duration, node.duration)
-        )
-    for node in result:
-        node.deps = list(dict.fromkeys(part_of.get(d, d) for d in node.deps))
-    return result
+        kernels.append(node)
+        if node.peers:
+            transfers[key] = node
+    for node in kernels:
+        node.deps = list(dict.fromkeys(kernel_of.get(d, d) for d in node.deps))
+    return kernels
+
+
+def _take_part(kernel: Node, part: Node) -> None:
+    """Makes a transfer a part of a kernel, which lasts from the first start to the last end."""
+    kernel.peers += f";{part.peers}"
+    end = max(kernel.start + kernel.duration, part.start + part.duration)
+    kernel.start = min(kernel.start, part.start)
+    if kernel.start >= 0:
+        kernel.duration = end - kernel.start
+    else:
+        kernel.duration = max(kernel.duration, part.duration)
 
 
 def _attribute(message: bytes) -> tuple[str, Any]:
     name, content = "", None
-    for number, value in _fields(message):
+    for number, value in protobuf.fields(message):
         if number == 1:
             name = value.decode("utf-8", "replace")
         elif number in (5, 7, 9, 11, 13, 19, 21, 23, 25):
@@ -260,74 +265,8 @@ def _attribute(message: bytes) -> tuple[str, Any]:
 def _messages(data: bytes) -> Iterator[bytes]:
     at = 0
     while at < len(data):
-        length, at = _varint(data, at)
+        length, at = protobuf.varint(data, at)
         if at + length > len(data):
             raise ValueError("cut off")
         yield data[at : at + length]
         at += length
-
-
-def _varint(data: bytes, at: int) -> tuple[int, int]:
-    value, shift = 0, 0
-    while True:
-        byte = data[at]
-        value, at, shift = value | (byte & 127) << shift, at + 1, shift + 7
-        if byte < 128:
-            return value, at
-        if shift > 63:
-            raise ValueError("a number that is too long")
-
-
-def _packed(data: bytes) -> list[int]:
-    values, at = [], 0
-    while at < len(data):
-        value, at = _varint(data, at)
-        values.append(value)
-    return values
-
-
-def _fields(message: bytes) -> Iterator[tuple[int, Any]]:
-    at = 0
-    while at < len(message):
-        key, at = _varint(message, at)
-        wire = key & 7
-        if wire == 0:
-            value, at = _varint(message, at)
-            yield key >> 3, value
-        elif wire == 2:
-            length, at = _varint(message, at)
-            if at + length > len(message):
-                raise ValueError("cut off")
-            yield key >> 3, message[at : at + length]
-            at += length
-        elif wire in (1, 5):
-            size = 8 if wire == 1 else 4
-            yield key >> 3, int.from_bytes(message[at : at + size], "little")
-            at += size
-        else:
-            raise ValueError("no such wire type")
-
-
-def number(field: int, value: int) -> bytes:
-    """A varint field."""
-    return _encoded(field << 3) + _encoded(value & (1 << 64) - 1)
-
-
-def text(field: int, value: bytes | str) -> bytes:
-    """A field of bytes, a text or a message."""
-    raw = value.encode() if isinstance(value, str) else value
-    return _encoded(field << 3 | 2) + _encoded(len(raw)) + raw
-
-
-def message(body: bytes) -> bytes:
-    """A message with its length before it."""
-    return _encoded(len(body)) + body
-
-
-def _encoded(value: int) -> bytes:
-    out = bytearray()
-    while value > 127:
-        out.append(value & 127 | 128)
-        value >>= 7
-    out.append(value)
-    return bytes(out)

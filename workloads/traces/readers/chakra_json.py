@@ -88,15 +88,32 @@ def _objects(path: Path) -> Iterator[dict[str, Any]]:
 def _node(raw: dict[str, Any]) -> Node | None:
     """A node of either form; None for metadata. Keys are compared without their case and underscores."""
     entry = {key.lower().replace("_", ""): value for key, value in raw.items()}
-    kind = entry.get("nodetype", entry.get("type"))
-    kind = (
-        TYPES.get(kind, -1)
-        if isinstance(kind, str) and not kind.isdigit()
-        else int(kind if kind is not None else -1)
-    )
+    kind = _kind(entry)
     if kind not in (chakra.COMP, chakra.SEND, chakra.RECV, chakra.COLL):
         return None
-    seen = {
+    attributes = _attributes(raw, entry)
+    node = Node(int(entry["id"]), str(entry.get("name", "")), True, 0.0)
+    duration = entry.get("runtime", entry.get("durationmicros", 0))
+    node.duration = float(duration or 0) * chakra.US
+    if start := float(entry.get("starttimemicros", 0) or 0):
+        node.start = start * chakra.US
+    node.deps = [
+        int(d) for key in ("datadeps", "ctrldeps") for d in entry.get(key) or []
+    ]
+    return chakra.described(node, kind, attributes)
+
+
+def _kind(entry: dict[str, Any]) -> int:
+    """The type of a node: a name, or a number that may be text; -1 if it has none."""
+    kind = entry.get("nodetype", entry.get("type"))
+    if isinstance(kind, str) and not kind.isdigit():
+        return TYPES.get(kind, -1)
+    return -1 if kind is None else int(kind)
+
+
+def _attributes(raw: dict[str, Any], entry: dict[str, Any]) -> dict[str, Any]:
+    """Attributes of a node: the feeder writes them beside its fields, the jsonizer in a list."""
+    attributes = {
         name: value for name, value in raw.items() if not isinstance(value, dict | list)
     }
     for attribute in entry.get("attr") or []:
@@ -105,19 +122,8 @@ def _node(raw: dict[str, Any]) -> Node | None:
             for key, value in attribute.items()
             if key not in ("name", "docString", "doc_string")
         ]
-        seen[str(attribute.get("name"))] = values[0] if values else None
-    found = Node(int(entry["id"]), str(entry.get("name", "")), True, 0.0)
-    found.duration = (
-        float(entry.get("runtime", entry.get("durationmicros", 0)) or 0) * chakra.US
-    )
-    if start := float(entry.get("starttimemicros", 0) or 0):
-        found.start = start * chakra.US
-    found.deps = [
-        int(d) for key in ("datadeps", "ctrldeps") for d in entry.get(key) or []
-    ]
-    return chakra.described(
-        found, kind, {name: _number(value) for name, value in seen.items()}
-    )
+        attributes[str(attribute.get("name"))] = values[0] if values else None
+    return {name: _number(value) for name, value in attributes.items()}
 
 
 def _number(value: Any) -> Any:

@@ -19,9 +19,10 @@ from workloads.traces.collectives import communication, metadata
 from workloads.traces.columns import NONE, Columns
 from workloads.traces.files import uncollected
 from workloads.traces.kernels import size
-from workloads.traces.linked import Companion
-from workloads.traces.operators import Operators
-from workloads.traces.schema import GPU_KINDS, KINDS, Recording, dropped_of
+from workloads.traces.linked import Companion, link
+from workloads.traces.operators import Meta, Operators
+from workloads.traces.readers.values import integer, number, time
+from workloads.traces.schema import Recording, dropped_of
 from workloads.traces.steps import NAMED, PROFILED
 
 GPU = {
@@ -38,7 +39,6 @@ SYNCS = re.compile(
 )
 WAITS, RECORDS = re.compile(r"StreamWaitEvent"), re.compile(r"EventRecord(WithFlags)?$")
 LAUNCHES = re.compile(r"Launch|Memcpy|Memset|MemPrefetch")
-LARGEST = 1 << 62  # an id that the table can hold
 GRADIENT = "torch::autograd::AccumulateGrad"
 
 
@@ -98,8 +98,12 @@ class _Builder:
             category = _category(event.cat) if isinstance(event.cat, str) else ""
             if category in OPERATORS:
                 self._operator(event)
-            elif category in GPU or category in RUNTIME or category == "cuda_sync":
-                self._span(event, category)
+            elif category in GPU:
+                self._work(event, GPU[category])
+            elif category in RUNTIME:
+                self._call(event)
+            elif category == "cuda_sync":
+                self._recorded_wait(event)
             else:
                 unused["X", category] += 1
         self.rows.pack()
@@ -107,81 +111,85 @@ class _Builder:
             self.dropped[str(what), "not used" if phase else "no span"] += count
 
     def _operator(self, event: Event) -> None:
-        name, args = (
-            event.name if isinstance(event.name, str) else str(event.name),
-            event.args,
-        )
+        name = event.name if isinstance(event.name, str) else str(event.name)
         self.unused_operators += 1
-        kind = _operator_kind(name, event.cat)
+        kind, args = _operator_kind(name, event.cat), event.args
         if args is None:
             if kind:
-                self._row(event, kind, _number(event.tid), name)
+                self._row(event, kind, number(event.tid), name)
             return
-        external = _integer(args.external, args.external_old)
+        external = integer(args.external, args.external_old)
         meta = metadata(args, self.groups) if args.collective is not None else None
         if kind:
-            own = (
-                None if kind == "step" else (name, bytes(args.dims), bytes(args.types))
-            )
-            at = self._row(
-                event, kind, _number(event.tid), name, external=_external(args), own=own
-            )
-            if at >= 0 and meta is not None:
-                self.rows.meta[at] = meta
+            self._operator_row(event, kind, name, args, meta)
         if external is not None:
             self.operators.add(external, name, bytes(args.dims), bytes(args.types))
             if meta is not None:
                 self.operators.meta[external] = meta
 
-    def _span(self, event: Event, category: str) -> None:
-        name, args = (
-            event.name if isinstance(event.name, str) else str(event.name),
-            event.args or _NOTHING,
-        )
-        if category in GPU:
-            device = _number(args.device if args.device is not None else event.pid)
-            stream = _number(args.stream if args.stream is not None else event.tid)
-            kind, thread = GPU[category], _on(device, stream)
-        elif category == "cuda_sync":
-            self._recorded_wait(event, name, args)
-            return
+    def _operator_row(
+        self, event: Event, kind: str, name: str, args: Args, meta: Meta | None
+    ) -> None:
+        """Adds a row for an operator that has one of its own: a step, a gradient, or communication."""
+        own = None if kind == "step" else (name, bytes(args.dims), bytes(args.types))
+        thread = number(event.tid)
+        row = self._row(event, kind, thread, name, external=_external(args), own=own)
+        if row >= 0 and meta is not None:
+            self.rows.meta[row] = meta
+
+    def _work(self, event: Event, kind: str) -> None:
+        """Adds a row for a kernel or a copy on a GPU."""
+        name = event.name if isinstance(event.name, str) else str(event.name)
+        args = event.args or _NOTHING
+        device = number(args.device if args.device is not None else event.pid)
+        stream = number(args.stream if args.stream is not None else event.tid)
+        row = self._span(event, kind, _on(device, stream), name, args)
+        if row >= 0 and kind == "kernel" and args.collective is not None:
+            meta = metadata(args, self.groups)
+            if meta is not None:
+                self.rows.meta[row] = meta
+
+    def _call(self, event: Event) -> None:
+        """Adds a row for a CUDA call, if a replay has a use for it."""
+        name = event.name if isinstance(event.name, str) else str(event.name)
+        kind = call_kind(name)
+        if kind:
+            args = event.args or _NOTHING
+            self._span(event, kind, number(event.tid), name, args)
         else:
-            kind, thread = call_kind(name), _number(event.tid)
-            if not kind:
-                self.dropped[f"call {name}", "no launch, wait or synchronisation"] += 1
-                return
+            self.dropped[f"call {name}", "no launch, wait or synchronisation"] += 1
+
+    def _span(self, event: Event, kind: str, stream: int, name: str, args: Args) -> int:
         size = float(args.bytes) if isinstance(args.bytes, int | float) else 0.0
-        correlation = _integer(args.correlation, None) or -1
-        at = self._row(
+        correlation = integer(args.correlation, None) or -1
+        return self._row(
             event,
             kind,
-            thread,
+            stream,
             name,
             external=_external(args),
             correlation=correlation,
             size=size,
         )
-        if at >= 0 and kind == "kernel" and args.collective is not None:
-            meta = metadata(args, self.groups)
-            if meta is not None:
-                self.rows.meta[at] = meta
 
-    def _recorded_wait(self, event: Event, name: str, args: Args) -> None:
+    def _recorded_wait(self, event: Event) -> None:
         """A `cuda_sync` event says which stream waits for which event; the call of the same correlation waits."""
+        name = event.name if isinstance(event.name, str) else str(event.name)
+        args = event.args or _NOTHING
         if "Wait" not in str(args.sync_kind or name):
             self.dropped["cuda_sync", "the call is there too"] += 1
             return
-        target, record = _integer(args.wait_on, None), _integer(args.record, None)
+        target, record = integer(args.wait_on, None), integer(args.record, None)
         if target is None or record is None or args.stream is None:
             self.dropped["cuda_sync", "does not say which stream waits for which"] += 1
             return
-        device = _number(args.device if args.device is not None else event.pid)
+        device = number(args.device if args.device is not None else event.pid)
         self._row(
             event,
             "wait",
-            _on(device, _number(args.stream)),
+            _on(device, number(args.stream)),
             name,
-            correlation=_integer(args.correlation, None) or -1,
+            correlation=integer(args.correlation, None) or -1,
             own=("cuda_sync", b"", b""),
             target=_on(device, target),
             sequence=record,
@@ -191,7 +199,7 @@ class _Builder:
         self, event: Event, kind: str, stream: int, name: str, **columns: Any
     ) -> int:
         """Adds a row; its place, or -1 if the event has no time."""
-        start, duration = _float(event.ts), _float(event.dur)
+        start, duration = time(event.ts), time(event.dur)
         if start is None or duration is None:
             self.dropped[str(event.cat), "no time"] += 1
             return -1
@@ -201,64 +209,31 @@ class _Builder:
         return self.rows.add(kind, name, stream, start, start + duration, **columns)
 
     def link(self, companion: Companion, path: str) -> None:
-        """Shapes where Kineto has none, and rows for data that goes from one stream to another."""
-        known = companion.by_external(self.operators.names(), path)
-        for external, op in known.items():
-            self.operators.fill(external, op.name, op.dims, op.types)
-        work: dict[int, list[tuple[int, int]]] = {}
-        self.rows.pack()
-        columns = (
-            self.rows.column(name).tolist()
-            for name in ("kind", "external", "correlation", "stream")
-        )
-        for kind, external, correlation, stream in zip(*columns, strict=True):
-            if KINDS[kind] in GPU_KINDS and correlation >= 0:
-                work.setdefault(external, []).append((correlation, stream))
-        for before, after in companion.dependencies(known):
-            if (
-                before in work
-                and after in work
-                and work[before][-1][1] != work[after][0][1]
-            ):
-                (record, other), (waits, stream) = work[before][-1], work[after][0]
-                first = self.rows.first
-                self.rows.add(
-                    "data",
-                    "data",
-                    stream,
-                    first,
-                    first,
-                    correlation=waits,
-                    target=other,
-                    sequence=record,
-                )
-        self.repaired["operators linked with an execution trace"] += len(known)
+        """Takes shapes, and data that goes between streams, from an execution trace of the same run."""
+        linked = link(companion, self.rows, self.operators, path)
+        self.repaired["operators linked with an execution trace"] += linked
 
     def finish(self, path: str, head: chrome.Head) -> Recording:
         """Names operators and collectives, and makes times relative."""
         distributed = _distributed(head)
-        rank, world = (
-            _number(distributed.get("rank"), -1),
-            _number(distributed.get("world_size"), 0),
-        )
+        rank = number(distributed.get("rank"), -1)
         self.dropped[
             "operator", "only its name and shapes are kept, with what it launched"
         ] = self.unused_operators
         first = self.rows.first
         table = self.rows.table(self.operators, rank, first, communication, size)
-        base = _number(head.base, 0)
         return Recording(
             path,
             "kineto",
             rank,
-            world,
-            base + round(first * 1e3),
-            _device(head.devices),
-            str(distributed.get("nccl_version") or ""),
-            self.groups,
-            table,
-            dropped_of(self.dropped, rank),
-            dict(self.repaired),
+            world=number(distributed.get("world_size"), 0),
+            origin=number(head.base, 0) + round(first * 1e3),
+            device=_device(head.devices),
+            nccl=str(distributed.get("nccl_version") or ""),
+            groups=self.groups,
+            spans=table,
+            dropped=dropped_of(self.dropped, rank),
+            repaired=dict(self.repaired),
         )
 
 
@@ -273,22 +248,18 @@ def _category(text: str) -> str:
 @cache
 def _operator_kind(name: str, category: str) -> str:
     """Kind of the row of an operator; empty if it has none of its own."""
-    if name.startswith(PROFILED) or (
-        category.lower() == "user_annotation" and NAMED.match(name)
-    ):
+    annotation = category.lower() == "user_annotation"
+    if name.startswith(PROFILED) or (annotation and NAMED.match(name)):
         return "step"
     if name == GRADIENT:
         return "gradient"
-    return (
-        "communication"
-        if name.startswith(("record_param_comms", "nccl:", GRADIENT))
-        else ""
-    )
+    talks = name.startswith(("record_param_comms", "nccl:", GRADIENT))
+    return "communication" if talks else ""
 
 
 def _external(args: Args) -> int:
-    found = _integer(args.external, args.external_old)
-    return NONE if found is None else found
+    external = integer(args.external, args.external_old)
+    return NONE if external is None else external
 
 
 def _distributed(head: chrome.Head) -> dict[str, Any]:
@@ -325,35 +296,3 @@ def _groups(distributed: dict[str, Any]) -> dict[str, tuple[int, ...]]:
 def _device(devices: Any) -> str:
     first = devices[0] if isinstance(devices, list) and devices else None
     return str(first.get("name") or "") if isinstance(first, dict) else ""
-
-
-def _float(value: Any) -> float | None:
-    if type(value) is float and -1e300 < value < 1e300:
-        return value
-    try:
-        number = float(value)
-    except (TypeError, ValueError):
-        return None
-    return number if abs(number) < 1e300 else None
-
-
-def _integer(value: Any, other: Any) -> int | None:
-    if type(value) is int and -LARGEST < value < LARGEST:
-        return value
-    for candidate in (value, other):
-        try:
-            number = int(candidate)
-        except (TypeError, ValueError, OverflowError):
-            continue
-        if -LARGEST < number < LARGEST:
-            return number
-    return None
-
-
-def _number(value: Any, default: int = 0) -> int:
-    """An id as a number; words ("stream 7", "GPU 0") by the digits they hold, else by their letters."""
-    found = _integer(value, None)
-    if found is not None or value is None:
-        return default if found is None else found
-    digits = re.findall(r"\d+", str(value))
-    return int(digits[0]) % LARGEST if digits else sum(ord(c) for c in str(value))

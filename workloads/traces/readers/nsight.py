@@ -8,6 +8,7 @@ import tempfile
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from workloads.traces.steps import NAMED
 
 NS = 1e-9
 COPIES = {1: "HtoD", 2: "DtoH", 8: "DtoD", 10: "PtoP"}
+ACTIVITIES = ("KERNEL", "MEMCPY", "MEMSET", "RUNTIME", "SYNCHRONIZATION")
 PROCESS = 1 << 24  # globalTid and globalPid: the thread is in the lower 24 bits
 
 
@@ -54,95 +56,107 @@ def read(path: Path) -> Recording:
             ) from None
 
 
-def _read(path: Path, database: sqlite3.Connection) -> Recording:
+@dataclass(frozen=True)
+class _Export:
+    """A database of nsys: its tables, its texts by id, and the process that is read."""
+
+    database: sqlite3.Connection
+    tables: frozenset[str]
+    words: dict[Any, str]
+    process: int | None = None
+
+    def rows(self, kind: str) -> list[dict[str, Any]]:
+        """Rows of an activity that ended."""
+        table = f"CUPTI_ACTIVITY_KIND_{kind}"
+        if table not in self.tables:
+            return []
+        query = f"select * from {table} where end is not null"
+        return [dict(row) for row in self.database.execute(query)]
+
+    def value(self, table: str, column: str) -> Any:
+        """A column of a table's first row; None if there is no such."""
+        if table not in self.tables:
+            return None
+        row = self.database.execute(f"select * from {table}").fetchone()
+        present = row is not None and column in row.keys()  # noqa: SIM118 (a Row is no dict)
+        return row[column] if present else None
+
+    def of_process(self, owner: int) -> bool:
+        """Whether an owner (process, with higher bits of the machine) is the process that is read."""
+        return self.process is None or owner % PROCESS == self.process % PROCESS
+
+
+def _export(path: Path, database: sqlite3.Connection) -> _Export:
+    """Tables and texts of a database.
+
+    Raises
+    ------
+    InputError
+        If it is not of Nsight Systems.
+    """
     database.row_factory = sqlite3.Row
-    tables = {
-        row[0]
-        for row in database.execute(
-            "select name from sqlite_master where type = 'table'"
-        )
-    }
+    listed = database.execute("select name from sqlite_master where type = 'table'")
+    tables = frozenset(row[0] for row in listed)
     if "StringIds" not in tables:
         raise InputError(
             Mistake(
                 str(path), "", "no table StringIds", "an export of nsys (--type sqlite)"
             )
         )
-    words: dict[Any, str] = {
-        row[0]: row[1] for row in database.execute("select id, value from StringIds")
-    }
-    rows = {
-        name: list(_rows(database, tables, name))
-        for name in ("KERNEL", "MEMCPY", "MEMSET", "RUNTIME", "SYNCHRONIZATION")
-    }
+    texts = database.execute("select id, value from StringIds")
+    return _Export(database, tables, {row[0]: row[1] for row in texts})
+
+
+def _read(path: Path, database: sqlite3.Connection) -> Recording:
+    export = _export(path, database)
+    rows = {name: export.rows(name) for name in ACTIVITIES}
     processes = Counter(row.get("globalPid", 0) // PROCESS for row in rows["KERNEL"])
-    process = processes.most_common(1)[0][0] if processes else None
+    if processes:
+        export = replace(export, process=processes.most_common(1)[0][0])
     counts: Counter[tuple[str, str]] = Counter()
-    spans = [
-        span
-        for name in rows
-        for span in _spans(name, rows[name], words, process, counts)
-    ]
-    spans += _steps(database, tables, words, process)
-    first = min((span.start for span in spans), default=0.0)
-    for span in spans:
-        span.start, span.end = span.start - first, span.end - first
-    origin = _one(database, tables, "TARGET_INFO_SESSION_START_TIME", "utcEpochNs") or 0
-    device = str(_one(database, tables, "TARGET_INFO_GPU", "name") or "")
+    spans = [span for name in rows for span in _spans(name, rows[name], export, counts)]
+    spans += _steps(export)
+    first = _start_at_zero(spans)
+    origin = export.value("TARGET_INFO_SESSION_START_TIME", "utcEpochNs") or 0
     return Recording(
         str(path),
         "nsight",
-        -1,
-        0,
-        int(origin) + round(first / NS),
-        device,
-        "",
-        {},
-        table_of(spans, -1),
-        dropped_of(counts, -1),
+        rank=-1,
+        world=0,
+        origin=int(origin) + round(first / NS),
+        device=str(export.value("TARGET_INFO_GPU", "name") or ""),
+        nccl="",
+        groups={},
+        spans=table_of(spans, -1),
+        dropped=dropped_of(counts, -1),
     )
 
 
-def _rows(
-    database: sqlite3.Connection, tables: set[str], name: str
-) -> Iterator[dict[str, Any]]:
-    table = f"CUPTI_ACTIVITY_KIND_{name}"
-    if table in tables:
-        yield from (
-            dict(row)
-            for row in database.execute(f"select * from {table} where end is not null")
-        )
-
-
-def _one(
-    database: sqlite3.Connection, tables: set[str], table: str, column: str
-) -> Any:
-    row = (
-        database.execute(f"select * from {table}").fetchone()
-        if table in tables
-        else None
-    )
-    return row[column] if row is not None and column in row.keys() else None  # noqa: SIM118 (a Row is no dict)
+def _start_at_zero(spans: list[Span]) -> float:
+    """Moves all times so that the first start is 0; when that was."""
+    first = min((span.start for span in spans), default=0.0)
+    for span in spans:
+        span.start, span.end = span.start - first, span.end - first
+    return first
 
 
 def _spans(
     table: str,
     rows: list[dict[str, Any]],
-    words: dict[Any, str],
-    process: int | None,
+    export: _Export,
     counts: Counter[tuple[str, str]],
 ) -> Iterator[Span]:
     """Spans of a table's rows that are of the process."""
     for row in rows:
         owner = row.get("globalPid", row.get("globalTid", 0)) // PROCESS
-        if process is not None and owner % PROCESS != process % PROCESS:
+        if not export.of_process(owner):
             counts[table.lower(), "of another process"] += 1
         elif table == "KERNEL":
-            yield _kernel(row, words)
+            yield _kernel(row, export.words)
         elif table in ("MEMCPY", "MEMSET"):
             yield _copy(table, row)
         elif table == "RUNTIME":
-            yield from _call(row, words, counts)
+            yield from _call(row, export.words, counts)
         else:
             counts["synchronization", "the call is there too"] += 1
 
@@ -201,32 +215,16 @@ def _call(
     yield Span(kind, name, thread, *_times(row), correlation=_correlation(row))
 
 
-def _steps(
-    database: sqlite3.Connection,
-    tables: set[str],
-    words: dict[Any, str],
-    process: int | None,
-) -> Iterator[Span]:
+def _steps(export: _Export) -> Iterator[Span]:
     """NVTX ranges that are named like steps."""
-    if "NVTX_EVENTS" not in tables:
+    if "NVTX_EVENTS" not in export.tables:
         return
-    for row in database.execute(
-        "select * from NVTX_EVENTS where end is not null order by start"
-    ):
+    query = "select * from NVTX_EVENTS where end is not null order by start"
+    for row in export.database.execute(query):
         has_id = "textId" in row.keys()  # noqa: SIM118 (a Row is no dict)
-        text = row["text"] or words.get(row["textId"] if has_id else None, "")
-        if (
-            text
-            and NAMED.match(text)
-            and (
-                process is None
-                or row["globalTid"] // PROCESS % PROCESS == process % PROCESS
-            )
-        ):
-            yield Span(
-                "step",
-                text,
-                row["globalTid"] % PROCESS,
-                row["start"] * NS,
-                row["end"] * NS,
-            )
+        text = row["text"] or export.words.get(row["textId"] if has_id else None, "")
+        if not text or not NAMED.match(text):
+            continue
+        if export.of_process(row["globalTid"] // PROCESS):
+            thread = row["globalTid"] % PROCESS
+            yield Span("step", text, thread, row["start"] * NS, row["end"] * NS)
