@@ -19,7 +19,7 @@ from sim.spec.sections import Nccl
 from validation.formats import leafspine
 from validation.formats.nccl_env import Unpredictable, settings_of
 from validation.formats.overlap_rows import Overlap, read_overlap
-from validation.formats.records import seconds, text_of, whole
+from validation.formats.records import not_json, seconds, text_of, whole
 
 CASES = Path(__file__).parents[1] / "cases" / "h200"
 FILES = tuple(
@@ -168,17 +168,8 @@ def read_lines(path: str | Path, cluster: str = "") -> tuple[list[Row], list[Ove
                 overlaps.append(reader.overlap(record, where))
         except InputError as error:
             mistakes.extend(error.mistakes)
-        except (
-            ValueError
-        ) as error:  # no JSON, nested too deeply, or a number of thousands of digits
-            mistakes.append(
-                Mistake(
-                    where,
-                    "",
-                    getattr(error, "msg", str(error)),
-                    "one JSON object a line",
-                )
-            )
+        except ValueError as error:
+            mistakes.append(not_json(error, where))
     if mistakes:
         raise InputError(mistakes)
     return reader.rows, overlaps
@@ -191,6 +182,9 @@ def _kind(record: object, where: str) -> str:
     if kind not in KINDS:
         raise InputError(unknown(where, "kind", kind, KINDS))
     return kind
+
+
+MEASURED_GPUS = 4  # of the host that rows without a cluster ran on
 
 
 class _Reader:
@@ -230,10 +224,7 @@ class _Reader:
 
     def _timed(self, record: Mapping[str, Any], where: str) -> Row:
         """The row of a record without its setting; every second one of a series is held out."""
-        op = str(record.get("op", "nothing"))
-        label = str(record.get("label", "default"))
-        if op.removesuffix(IN_PLACE) not in OPS and op not in ONE_WAY:
-            raise InputError(unknown(where, "op", op, [*OPS, *ONE_WAY]))
+        label, op = str(record.get("label", "default")), _named_op(record, where)
         ranks, size = whole(record, "ranks", where, 2), whole(record, "bytes", where, 1)
         time = eager = seconds(record, "s", where)
         calls = 0
@@ -241,9 +232,9 @@ class _Reader:
             time = seconds(record, "graph_s", where)
         elif record.get("iters") is not None:
             calls = whole(record, "iters", where, 1)
-        key = label, op, ranks
-        self.position[key] = self.position.get(key, -1) + 1
-        held_out = self.position[key] % 2 == 1
+        series = label, op, ranks
+        self.position[series] = self.position.get(series, -1) + 1
+        held_out = self.position[series] % 2 == 1
         return Row(label, op, ranks, size, time, eager, held_out, where, calls=calls)
 
     def overlap(self, record: Mapping[str, Any], where: str) -> Overlap:
@@ -264,35 +255,40 @@ class _Reader:
         )
 
     def _in_its_setting(self, row: Row, record: Mapping[str, Any]) -> Row:
-        env, version = self.env.get(row.label, ({}, None))
-        if row.label not in self.env:
-            env = _of_label(row.label)
+        """The row with its cluster and NCCL's settings, or why it cannot be predicted."""
+        env, version = self.env.get(row.label) or (_of_label(row.label), None)
         per_host = _per_host(row.label, env, row.ranks)
         emulated = per_host if "NCCL_HOSTID" in env or "FAKE_NODES" in env else None
-        cluster = str(
-            record.get(
-                "cluster", row.label if leafspine.is_label(row.label) else self.cluster
-            )
-        )
-        if cluster:  # pretended hosts are hosts of that cluster
+        if cluster := self._cluster_of(row, record):
             row = replace(row, cluster=cluster, per_host=per_host)
+            # Pretended hosts are hosts of that cluster.
             emulated, env = None, {k: v for k, v in env.items() if k != "NCCL_HOSTID"}
-        elif row.ranks > 4:
-            return replace(
-                row,
-                skip=f"{row.ranks} ranks: the measured host has 4 GPUs (say `cluster`)",
-            )
+        elif row.ranks > MEASURED_GPUS:
+            why = f"{row.ranks} ranks: the measured host has 4 GPUs (say `cluster`)"
+            return replace(row, skip=why)
+        op = _op(row.op)
         try:
-            wanted, ignored = settings_of(
-                env, _op(row.op), version, row.where, emulated
-            )
+            wanted, ignored = settings_of(env, op, version, row.where, emulated)
         except Unpredictable as error:
             return replace(row, skip=str(error))
         return replace(row, wanted=wanted, ignored=ignored)
 
+    def _cluster_of(self, row: Row, record: Mapping[str, Any]) -> str:
+        """The cluster that a record names, else an emulated one by its label, else the file's."""
+        default = row.label if leafspine.is_label(row.label) else self.cluster
+        return str(record.get("cluster", default))
+
+
+def _named_op(record: Mapping[str, Any], where: str) -> str:
+    """The operation of a record, as the harness names it."""
+    op = str(record.get("op", "nothing"))
+    if op.removesuffix(IN_PLACE) not in OPS and op not in ONE_WAY:
+        raise InputError(unknown(where, "op", op, [*OPS, *ONE_WAY]))
+    return op
+
 
 def _of_label(label: str) -> dict[str, str]:
-    """Nccl that a label of the harness stands for where no env line says them: ch4, Ring-LL128."""
+    """Variables that a label of the harness (ch4, Ring-LL128) stands for where no env line gives them."""
     if match := re.fullmatch(r"ch(\d+)", label):
         return {"NCCL_MAX_NCHANNELS": match[1]}
     if match := re.fullmatch(r"(Ring|Tree|NVLS|PAT)-(LL|LL128|Simple)", label):

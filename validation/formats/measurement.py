@@ -6,7 +6,6 @@ that the file chooses.
 
 from __future__ import annotations
 
-import math
 import re
 import zipfile
 import zlib
@@ -19,14 +18,15 @@ from typing import Any
 
 from sim import files
 from sim.errors import InputError, Mistake
+from validation.formats.records import is_positive
 from validation.measure.bundle import FORMAT, MANIFEST, VERSION
 
 EXPECTED = "a zip file that `prestep measure` wrote"
 _MEMBER = re.compile(r"manifest\.json|[a-z_]{1,40}\.jsonl|(traces|nccl)/[\w.-]{1,200}")
 MEMBERS = 4096
-LARGEST = (
-    2 * 2**30
-)  # bytes of all members, unpacked (traces are packed once more inside)
+# Bytes of all members, unpacked; traces are packed once more inside.
+LARGEST = 2 * 2**30
+LARGEST_MANIFEST = 16 * 2**20  # bytes
 
 
 @dataclass(frozen=True)
@@ -76,34 +76,49 @@ class Measured:
         InputError
             With every line that is no JSON object, or where one of `numbers` is no number above 0.
         """
-        path, found, mistakes = self.file(f"{name}.jsonl"), [], list[Mistake]()
-        for at, line in enumerate(path.read_bytes().splitlines() if path else (), 1):
-            where = f"{self.name}: {name}.jsonl:{at}"
+        rows: list[dict[str, Any]] = []
+        mistakes: list[Mistake] = []
+        for where, row in self._objects(name, mistakes):
+            if kind and row.get("kind") != kind:
+                continue
+            mistakes += _wrong_numbers(row, numbers, where)
+            if all(row.get(key) is not None for key in numbers):
+                rows.append(row)
+        if mistakes:
+            raise InputError(mistakes)
+        return rows
+
+    def _objects(
+        self, name: str, mistakes: list[Mistake]
+    ) -> Iterator[tuple[str, dict[str, Any]]]:
+        """The JSON objects of a member, each with its place; lines that are no JSON go to `mistakes`."""
+        path = self.file(f"{name}.jsonl")
+        lines = path.read_bytes().splitlines() if path else []
+        for number, line in enumerate(lines, 1):
+            where = f"{self.name}: {name}.jsonl:{number}"
             try:
-                row = files.json_of(line)
+                value = files.json_of(line)
             except ValueError as error:
                 mistakes.append(Mistake(where, "", str(error), "a JSON object"))
                 continue
-            if not isinstance(row, dict) or (kind and row.get("kind") != kind):
-                continue
-            wrong = [
-                key
-                for key in numbers
-                if row.get(key) is not None and not _positive(row[key])
-            ]
-            mistakes += [
-                Mistake(where, key, repr(row[key])[:60], "a number above 0")
-                for key in wrong
-            ]
-            if all(row.get(key) is not None for key in numbers):
-                found.append(row)
-        if mistakes:
-            raise InputError(mistakes)
-        return found
+            if isinstance(value, dict):
+                yield where, value
 
     def traces(self) -> list[Path]:
         """Kineto traces, in order of their names."""
         return sorted((self.folder / "traces").glob("*.pt.trace.json.gz"))
+
+
+def _wrong_numbers(
+    row: Mapping[str, Any], numbers: Sequence[str], where: str
+) -> list[Mistake]:
+    """The `numbers` of a row that are there but are no number above 0."""
+    values = {key: row[key] for key in numbers if row.get(key) is not None}
+    return [
+        Mistake(where, key, repr(value)[:60], "a number above 0")
+        for key, value in values.items()
+        if not is_positive(value)
+    ]
 
 
 def is_measured(path: Path) -> bool:
@@ -143,60 +158,45 @@ def opened(path: Path) -> Iterator[Measured]:
 
 
 def _manifest(path: Path, file: zipfile.ZipFile) -> dict[str, Any]:
-    if MANIFEST not in file.namelist():
-        raise InputError(Mistake(str(path), "", f"no {MANIFEST} in it", EXPECTED))
-    if file.getinfo(MANIFEST).file_size > 16 * 2**20:
-        raise InputError(Mistake(str(path), MANIFEST, "more than 16 MiB", EXPECTED))
-    try:
-        about = files.json_of(file.read(MANIFEST))
-    except ValueError as error:
-        raise InputError(Mistake(str(path), MANIFEST, str(error), "JSON")) from None
-    if not isinstance(about, dict) or about.get("format") != FORMAT:
-        raise InputError(
-            Mistake(str(path), f"{MANIFEST}: format", repr(about)[:40], f'"{FORMAT}"')
-        )
-    if about.get("version") != VERSION:
-        hint = "measured by another version of prestep"
-        raise InputError(
-            Mistake(
-                str(path),
-                f"{MANIFEST}: version",
-                repr(about.get("version")),
-                str(VERSION),
-                hint,
-            )
-        )
-    if about.get("rehearsal"):
-        raise InputError(
-            Mistake(
-                str(path),
-                "",
-                "a rehearsal on CPUs",
-                "a measurement",
-                "its times mean nothing",
-            )
-        )
-    if not isinstance(about.get("world", 1), int) or not isinstance(
-        about.get("gpus", []), list
-    ):
-        raise InputError(
-            Mistake(
-                str(path),
-                MANIFEST,
-                "world or gpus of another type",
-                "a number and a list",
-            )
-        )
+    """The manifest of a measurement that this version of prestep can read."""
+    about = _manifest_object(path, file)
+    if mistake := _unusable(str(path), about):
+        raise InputError(mistake)
     return about
 
 
-def _positive(value: object) -> bool:
-    return (
-        isinstance(value, int | float)
-        and not isinstance(value, bool)
-        and math.isfinite(value)
-        and value > 0
-    )
+def _manifest_object(path: Path, file: zipfile.ZipFile) -> dict[str, Any]:
+    """The manifest as JSON, if it is one of `prestep measure`."""
+    where = str(path)
+    if MANIFEST not in file.namelist():
+        raise InputError(Mistake(where, "", f"no {MANIFEST} in it", EXPECTED))
+    if file.getinfo(MANIFEST).file_size > LARGEST_MANIFEST:
+        raise InputError(Mistake(where, MANIFEST, "more than 16 MiB", EXPECTED))
+    try:
+        about = files.json_of(file.read(MANIFEST))
+    except ValueError as error:
+        raise InputError(Mistake(where, MANIFEST, str(error), "JSON")) from None
+    if not isinstance(about, dict) or about.get("format") != FORMAT:
+        key = f"{MANIFEST}: format"
+        raise InputError(Mistake(where, key, repr(about)[:40], f'"{FORMAT}"'))
+    return about
+
+
+def _unusable(where: str, about: Mapping[str, Any]) -> Mistake | None:
+    """Why no table can be fitted to a measurement with this manifest."""
+    if about.get("version") != VERSION:
+        key, version = f"{MANIFEST}: version", repr(about.get("version"))
+        hint = "measured by another version of prestep"
+        return Mistake(where, key, version, str(VERSION), hint)
+    if about.get("rehearsal"):
+        hint = "its times mean nothing"
+        return Mistake(where, "", "a rehearsal on CPUs", "a measurement", hint)
+    has_world = isinstance(about.get("world", 1), int)
+    has_gpus = isinstance(about.get("gpus", []), list)
+    if not (has_world and has_gpus):
+        found = "world or gpus of another type"
+        return Mistake(where, MANIFEST, found, "a number and a list")
+    return None
 
 
 def _unpack(path: Path, file: zipfile.ZipFile, folder: Path) -> None:

@@ -34,13 +34,19 @@ def whole(record: Mapping[str, Any], key: str, where: str, low: int) -> int:
 def seconds(record: Mapping[str, Any], key: str, where: str) -> float:
     """A duration of a record, s."""
     value = record.get(key)
-    good = (
-        isinstance(value, int | float)
-        and not isinstance(value, bool)
-        and math.isfinite(value)
-        and value > 0
-    )
-    if not good:
+    if not is_positive(value):
         found = "nothing" if value is None else repr(value)
         raise InputError(Mistake(where, key, found[:60], "seconds, more than 0"))
     return float(value)  # type: ignore[arg-type]
+
+
+def is_positive(value: object) -> bool:
+    """Whether a value is a finite number above 0."""
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return is_number and math.isfinite(value) and value > 0  # type: ignore[arg-type,operator]
+
+
+def not_json(error: ValueError, where: str) -> Mistake:
+    """The mistake of a line that is no JSON, is nested too deeply, or has a number of thousands of digits."""
+    found = getattr(error, "msg", str(error))
+    return Mistake(where, "", found, "one JSON object a line")

@@ -12,6 +12,7 @@ from typing import Any
 
 from sim import files
 from sim.errors import InputError, Mistake
+from validation.formats.records import not_json
 
 # What a case may say that changes neither the step nor how it is predicted.
 BOOKKEEPING = frozenset({"id", "trace", "trace_steps", "steps", "warmup"})
@@ -128,17 +129,8 @@ def read_rows(path: str | Path) -> list[Row]:
         where = f"{path.name}:{number}"
         try:
             rows.append(_row(files.json_of(line), where))
-        except (
-            ValueError
-        ) as error:  # no JSON, nested too deeply, or a number of thousands of digits
-            mistakes.append(
-                Mistake(
-                    where,
-                    "",
-                    getattr(error, "msg", str(error)),
-                    "one JSON object a line",
-                )
-            )
+        except ValueError as error:
+            mistakes.append(not_json(error, where))
         except InputError as error:
             mistakes.extend(error.mistakes)
     if mistakes:
@@ -189,17 +181,13 @@ def _text(path: Path) -> str:
 
 
 def _row(record: object, where: str) -> Row:
+    """The row of one JSON object."""
     if not isinstance(record, Mapping):
         raise InputError(Mistake(where, "", type(record).__name__, "an object"))
     identity = str(record.get("id", where))
     if "step_s_by_rank" not in record:
         return _failed(record, identity, where)
-    case, world = record.get("case"), record.get("world")
-    if not isinstance(case, Mapping):
-        expected = "the configuration, an object"
-        raise InputError(Mistake(where, "case", repr(case), expected))
-    if not isinstance(world, int) or world < 1:
-        raise InputError(Mistake(where, "world", repr(world), "the number of GPUs"))
+    case, world = _configuration(record, where)
     env = record.get("env") or {}
     peaks = record.get("peak_alloc_by_rank") or {}
     return Row(
@@ -207,12 +195,25 @@ def _row(record: object, where: str) -> Row:
         where,
         case,
         world,
-        str(record.get("label", "default")),
-        {str(key): str(value) for key, value in env.items()},
-        _cluster(record.get("cluster"), where),
-        _steps(record["step_s_by_rank"], where),
-        {int(rank): float(size) for rank, size in peaks.items()},
+        label=str(record.get("label", "default")),
+        env={str(key): str(value) for key, value in env.items()},
+        cluster=_cluster(record.get("cluster"), where),
+        steps=_steps(record["step_s_by_rank"], where),
+        peak_memory={int(rank): float(size) for rank, size in peaks.items()},
     )
+
+
+def _configuration(
+    record: Mapping[str, Any], where: str
+) -> tuple[Mapping[str, Any], int]:
+    """What ran, and on how many GPUs."""
+    case, world = record.get("case"), record.get("world")
+    if not isinstance(case, Mapping):
+        expected = "the configuration, an object"
+        raise InputError(Mistake(where, "case", repr(case), expected))
+    if not isinstance(world, int) or world < 1:
+        raise InputError(Mistake(where, "world", repr(world), "the number of GPUs"))
+    return case, world
 
 
 def _failed(record: Mapping[str, Any], identity: str, where: str) -> Row:
@@ -237,27 +238,20 @@ def _cluster(said: object, where: str) -> Mapping[str, Any]:
 
 
 def _steps(by_rank: object, where: str) -> dict[int, tuple[float, ...]]:
+    """Seconds of each step by rank."""
     if not isinstance(by_rank, Mapping) or not by_rank:
-        raise InputError(
-            Mistake(
-                where, "step_s_by_rank", repr(by_rank), "seconds of each step by rank"
-            )
-        )
-    steps: dict[int, tuple[float, ...]] = {}
+        expected = "seconds of each step by rank"
+        raise InputError(Mistake(where, "step_s_by_rank", repr(by_rank), expected))
     for rank, times in by_rank.items():
-        good = (
-            isinstance(times, list)
-            and times
-            and all(isinstance(t, int | float) and t > 0 for t in times)
-        )
-        if not good or not re.fullmatch(r"\d{1,7}", str(rank)):
-            raise InputError(
-                Mistake(
-                    where,
-                    f"step_s_by_rank.{rank}",
-                    repr(times)[:60],
-                    "positive seconds, by number of rank",
-                )
-            )
-        steps[int(rank)] = tuple(map(float, times))
-    return steps
+        if not (re.fullmatch(r"\d{1,7}", str(rank)) and _are_times(times)):
+            key = f"step_s_by_rank.{rank}"
+            expected = "positive seconds, by number of rank"
+            raise InputError(Mistake(where, key, repr(times)[:60], expected))
+    return {int(rank): tuple(map(float, times)) for rank, times in by_rank.items()}
+
+
+def _are_times(times: object) -> bool:
+    """Whether a value is a list of positive numbers."""
+    if not isinstance(times, list) or not times:
+        return False
+    return all(isinstance(time, int | float) and time > 0 for time in times)
