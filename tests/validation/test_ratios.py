@@ -14,8 +14,9 @@ from cli import main
 from sim.errors import InputError
 from sim.spec.sections import Scenario
 from tests.sim.synthetic import result
+from validation.formats.leafspine import GOODPUT
 from validation.formats.rows import Row, paired
-from validation.formats.scenarios import GOODPUT, scenario_of
+from validation.formats.scenarios import scenario_of
 from validation.sets.ratios import base_of
 from validation.sets.sets import CASES
 from validation.sets.steps import validate_set

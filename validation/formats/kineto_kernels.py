@@ -50,21 +50,31 @@ def read_events(path: Path) -> list[Event]:
 def read_calls(path: Path) -> Iterator[Call]:
     """Calls of the profiled steps; kernels launched before profiling began have no operation and are left out."""
     events = read_events(path)
-    ops = {
-        e["args"]["External id"]: e
-        for e in events
-        if e.get("cat") == "cpu_op" and "External id" in e["args"]
-    }
-    on_gpu = (e for e in events if e.get("cat") in GPU_EVENTS)
-    running = sorted(on_gpu, key=lambda e: e["ts"])
-    nccl = [(e["ts"], e["ts"] + e["dur"]) for e in running if "nccl" in e["name"]]
+    operations = _operations(events)
+    on_gpu = [event for event in events if event.get("cat") in GPU_EVENTS]
+    running = sorted(on_gpu, key=lambda event: event["ts"])
+    nccl = [_interval([event]) for event in running if "nccl" in event["name"]]
     backward = _backward_threads(events)
-    for owner, parts in _by_operation(running, ops):
-        op = ops[owner]
+    for owner, parts in _by_operation(running, operations):
+        op = operations[owner]
         for kernel, mine in _split(op, parts, op["tid"] in backward):
-            start, end = mine[0]["ts"], mine[-1]["ts"] + mine[-1]["dur"]
+            start, end = _interval(mine)
             overlapped = _touches(nccl, start, end)
             yield Call(kernel, _length(mine), overlapped, len(mine), start * 1e-6)
+
+
+def _operations(events: list[Event]) -> dict[int, Event]:
+    """Operations of the host by the id that their kernels carry."""
+    return {
+        event["args"]["External id"]: event
+        for event in events
+        if event.get("cat") == "cpu_op" and "External id" in event["args"]
+    }
+
+
+def _interval(parts: list[Event]) -> tuple[float, float]:
+    """Start of the first event and end of the last one, us."""
+    return parts[0]["ts"], parts[-1]["ts"] + parts[-1]["dur"]
 
 
 def _by_operation(
@@ -88,17 +98,20 @@ def _split(
         kernel = classify(op, parts, backward)
         return [] if kernel is None else _without_memset(kernel, parts)
     _, (n, c, h, w), (k, _, r, s) = op["args"]["Input Dims"][:3]
-    shape = (n, c, h, w, k, r, s, json.loads(op["args"]["Concrete Inputs"][4])[0])
-    cut = (
-        0
-        if c < 8
-        else 1 + next(i for i, p in enumerate(parts) if "Memset" not in p["name"])
-    )
+    stride = json.loads(op["args"]["Concrete Inputs"][4])[0]
+    shape = (n, c, h, w, k, r, s, stride)
+    is_image = c < 8
+    cut = 0 if is_image else 1 + _first_that_computes(parts)
     halves = (
         (Kernel("conv_dgrad", shape), parts[:cut]),
         (Kernel("conv_wgrad", shape), parts[cut:]),
     )
     return [(kernel, half) for kernel, half in halves if half]
+
+
+def _first_that_computes(parts: list[Event]) -> int:
+    """Place of the first kernel that is no memset."""
+    return next(at for at, part in enumerate(parts) if "Memset" not in part["name"])
 
 
 def _without_memset(
@@ -122,18 +135,15 @@ def _without_memset(
 def read_adamw_launches(path: Path) -> list[tuple[int, float]]:
     """(chunks, s) of every launch of the fused AdamW."""
     events = read_events(path)
-    ops = {
-        e["args"].get("External id"): e["name"]
-        for e in events
-        if e.get("cat") == "cpu_op"
-    }
-    found = (
-        e
-        for e in events
-        if e.get("cat") == "kernel"
-        and ops.get(e["args"].get("External id")) == "aten::_fused_adamw_"
-    )
-    return [(e["args"]["grid"][0], e["dur"] * 1e-6) for e in found]
+    operations = _operations(events)
+    launches = []
+    for event in events:
+        if event.get("cat") != "kernel":
+            continue
+        owner = operations.get(event["args"].get("External id"))
+        if owner and owner["name"] == "aten::_fused_adamw_":
+            launches.append((event["args"]["grid"][0], event["dur"] * 1e-6))
+    return launches
 
 
 def _backward_threads(events: list[Event]) -> set[int]:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from sim.graph.kernel import Kernel
+from validation.formats.kineto_fused import fused_kernel
 
 SIZES = {
     "c10::BFloat16": 2,
@@ -74,29 +75,51 @@ def _flat(
 
 
 def _elementwise(op: Event, names: list[str], backward: bool) -> Kernel | None:
+    """An operation of each element alone; its last kernel tells how it reads its tensors."""
     name = op["name"].removeprefix("aten::").rstrip("_")
     dims, types, kernel = op["args"]["Input Dims"], op["args"]["Input type"], names[-1]
-    count, size = _elements(dims[0]), SIZES.get(types[0], 2)
-    plain = "vectorized_elementwise" in kernel
+    elements, size = _elements(dims[0]), SIZES.get(types[0], 2)
     if types[0] == "long int" and name in INTEGERS:
-        return Kernel(name, (count,), "int64", bytes=16.0 * count) if count else None
+        return _of_integers(name, elements)
     if name in ("add", "sub"):
-        same = plain and len(dims) > 1 and dims[0] == dims[1]
-        return _flat("add", count, 3 * size) if same else None
+        same = _is_vectorized(kernel) and len(dims) > 1 and dims[0] == dims[1]
+        return _flat("add", elements, 3 * size) if same else None
     if name == "mul":
         return _product(dims, kernel, backward, size)
+    return _moved(name, kernel, elements, size) or _of_one(name, kernel, elements, size)
+
+
+def _is_vectorized(kernel: str) -> bool:
+    """Whether a kernel reads its tensors as flat arrays, not by strides."""
+    return "vectorized_elementwise" in kernel
+
+
+def _of_integers(name: str, elements: int) -> Kernel | None:
+    """Arithmetic of 64-bit indices."""
+    if not elements:
+        return None
+    return Kernel(name, (elements,), "int64", bytes=16.0 * elements)
+
+
+def _moved(name: str, kernel: str, elements: int, size: int) -> Kernel | None:
+    """A copy, a fill or a concatenation."""
     if name == "copy":
-        return _copy(kernel, count, size)
+        return _copy(kernel, elements, size)
     if name == "fill":
-        return _flat("fill", count, size)
+        return _flat("fill", elements, size)
     if name == "cat":
         layout = "strided" if "CatArrayBatchedCopy<" in kernel else ""
-        return _flat("cat", count, 2 * SIZES.get("c10::BFloat16", 2), layout)
-    layout = "" if plain else "strided"
+        return _flat("cat", elements, 2 * SIZES["c10::BFloat16"], layout)
+    return None
+
+
+def _of_one(name: str, kernel: str, elements: int, size: int) -> Kernel | None:
+    """A function of one tensor, or its derivative, which also reads the gradient."""
+    layout = "" if _is_vectorized(kernel) else "strided"
     if name in ONE_INPUT:
-        return _flat(ONE_INPUT[name], count, 2 * size, layout)
-    if name in ("silu_backward", "gelu_backward", "threshold_backward"):
-        return _flat(name, count, 3 * size, layout)
+        return _flat(ONE_INPUT[name], elements, 2 * size, layout)
+    if name in DERIVATIVES:
+        return _flat(name, elements, 3 * size, layout)
     return None
 
 
@@ -105,7 +128,7 @@ def _product(dims: Any, kernel: str, backward: bool, size: int) -> Kernel | None
     count = _elements(dims[0])
     if "AUnaryFunctor" in kernel:
         return _flat("div", count, 2 * size)
-    if "vectorized_elementwise" in kernel:
+    if _is_vectorized(kernel):
         return _flat("mul", count, 3 * size)
     if dims[1][-1:] == [1]:
         return _flat("mul", count, 3 * size, "row")
@@ -115,7 +138,7 @@ def _product(dims: Any, kernel: str, backward: bool, size: int) -> Kernel | None
 def _copy(kernel: str, count: int, size: int) -> Kernel | None:
     if "HtoD" in kernel:
         return _flat("copy_h2d", count, size)
-    plain = "Memcpy" in kernel or "vectorized_elementwise" in kernel
+    plain = "Memcpy" in kernel or _is_vectorized(kernel)
     return _flat("copy", count, 2 * size, "" if plain else "strided")
 
 
@@ -132,7 +155,7 @@ def _fsdp(op: Event, kind: str) -> Kernel | None:
     return Kernel(kind, (count,), "bf16", "", bytes=2.0 * count * size)
 
 
-# TorchInductor names a kernel after its operators, in this order of precedence.
+# Operators of indices.
 INTEGERS = ("remainder", "floor_divide", "div", "mul", "add")
 # Operators of one tensor, and the kinds of kernel they are.
 ONE_INPUT = {
@@ -142,65 +165,8 @@ ONE_INPUT = {
     "neg": "neg",
     "clamp_min": "relu",
 }
-FUSED = (
-    ("cat_mul_split_sub", "fused_rope"),
-    ("cat_clone_mul_neg", "fused_rope_bwd"),
-    ("clone_transpose", "fused_transpose"),
-    ("mul_silu_silu_backward", "fused_silu_mul_bwd"),
-    ("silu_silu_backward", "fused_silu_bwd"),
-    ("mul_silu", "fused_silu_mul"),
-    ("view_silu", "fused_silu"),
-    ("view_mul", "fused_mul"),
-    ("rms_norm_backward", "fused_norm_bwd"),
-    ("rms_norm__unsafe_view_add", "fused_add_norm"),
-    ("rms_norm", "fused_norm"),
-    ("view_add", "fused_add"),
-)
-# Passes over the largest tensor, as the workload counts them (a tensor updated in place is read and written).
-FUSED_PASSES = {
-    "fused_norm": 2,
-    "fused_rope": 2,
-    "fused_rope_bwd": 2,
-    "fused_transpose": 2,
-    "fused_silu": 2,
-    "fused_silu_bwd": 3,
-    "fused_silu_mul": 3,
-    "fused_silu_mul_bwd": 5,
-    "fused_mul": 3,
-    "fused_mul_bwd": 5,
-    "fused_norm_bwd_weight": 7,
-}
-
-
-def _fused(op: Event) -> Kernel:
-    """A TorchInductor kernel. Graphs of a whole block keep views (tokens, width); those of single modules do not."""
-    tensors: list[list[int]] = [dims for dims in op["args"]["Input Dims"] if dims]
-    elements = max(map(math.prod, tensors))
-    kind = next((kind for word, kind in FUSED if word in op["name"]), "fused")
-    full = [dims for dims in tensors if math.prod(dims) == elements]
-    if kind == "fused_norm_bwd" and len(tensors) == 2:
-        return _of_a_weight(tensors)
-    columns = sum(dims[-1] == 1 for dims in tensors)
-    if kind == "fused_norm_bwd" and columns > 1 and "triton_red" in op["name"]:
-        kind = "fused_norm_bwd_weight"
-    if kind == "fused_mul" and len(full) == 4:
-        kind = "fused_mul_bwd"
-    whole = any(len(dims) == 2 for dims in full)
-    counted = {
-        "fused_add": len(full) + 1,
-        "fused_add_norm": 3 if whole else 4,
-        "fused_norm_bwd": 6 if whole else 5,
-    }
-    passes = FUSED_PASSES.get(kind) or counted.get(kind, len(full))
-    return Kernel(kind, (elements,), bytes=2.0 * passes * elements)
-
-
-def _of_a_weight(tensors: list[list[int]]) -> Kernel:
-    """What a norm's weight gradient ends with: a sum of its parts, or a cast."""
-    width = tensors[-1][0]
-    if len(tensors[0]) > 1:
-        return Kernel("fused_sum", (width,), bytes=66.0 * width)
-    return Kernel("fused_cast", (width,), bytes=6.0 * width)
+# Their derivatives, by name.
+DERIVATIVES = ("silu_backward", "gelu_backward", "threshold_backward")
 
 
 def _loss(op: Event, kind: str) -> Kernel:
@@ -327,7 +293,7 @@ def classify(op: Event, parts: list[Event], backward: bool) -> Kernel | None:
     """The `Kernel` that prestep would emit for an aten operation of a trace, or None if prestep has no such kind."""
     try:
         if op["name"].startswith("triton_"):
-            return _fused(op)
+            return fused_kernel(op)
         if op["name"] in TABLE:
             return TABLE[op["name"]](op)
         if op["name"] == "aten::index":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+REHEARSED = ("tiny", "moetiny")
 # Hidden size, layers, heads, key and value heads, feed-forward size, vocabulary.
 SIZES = {
     "llama125m": (768, 12, 12, 12, 2048, 32000),
@@ -21,6 +22,6 @@ SIZES = {
     "moe6w": (2048, 6, 16, 4, 5632, 64000),
     "h4": (256, 4, 8, 4, 512, 1024),
     "h16": (256, 16, 8, 4, 512, 1024),
-    "tiny": (64, 4, 4, 2, 128, 256),  # rehearsals
+    "tiny": (64, 4, 4, 2, 128, 256),
     "moetiny": (64, 2, 4, 4, 64, 256),
 }
