@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 
 from sim.errors import InputError, Mistake
 from sim.files import write_text
-from validation.formats import collective_rows
+from validation.formats import collective_reader
 from validation.formats.rows import read_rows
 from validation.sets.predict_collective import predict_row as predict_collective
 from validation.sets.steps import predict_row
@@ -86,7 +86,7 @@ def predict(folder: Path) -> dict[str, Any]:
     plan = json.loads((folder / "plan.json").read_text(encoding="utf-8"))
     rows = _as_rows(steps_planned(plan), read_rows)
     sized = _as_rows(
-        collectives_planned(plan), lambda path: collective_rows.read_lines(path)[0]
+        collectives_planned(plan), lambda path: collective_reader.read_lines(path)[0]
     )
     other = [row for row in rows if row.label == "default"]
     return {
@@ -118,7 +118,7 @@ def compare(
         else:
             measured = [
                 (row.name, row.time)
-                for row in collective_rows.read_lines(path)[0]
+                for row in collective_reader.read_lines(path)[0]
                 if not row.skip
             ]
             parts = ["collectives"]

@@ -22,7 +22,7 @@ from sim.collectives.planner import plan_collective
 from sim.errors import InputError
 from sim.spec.sections import Nccl
 from topologies import load_cluster
-from validation.formats import collective_rows
+from validation.formats import collective_reader, collective_rows
 
 FABRICS = ("h200-host-2", "h200-host-4", "dgx-h200")
 
@@ -281,7 +281,7 @@ def test_settings_are_honoured() -> None:
 def errors() -> dict[tuple[str, bool], list[float]]:
     """Signed relative errors of the measured rows by series and whether they were held out."""
     found: dict[tuple[str, bool], list[float]] = {}
-    for row in collective_rows.read():
+    for row in collective_reader.read():
         fabric = cluster(f"h200-host-{row.ranks}")
         op, ranks = collective_rows.members(row, fabric.gpus)
         plan = plan_collective(op, row.size, ranks, fabric, row.wanted)
@@ -326,7 +326,7 @@ def test_the_cases_are_there() -> None:
     """The gate reads the measured rows of the repository."""
     assert all(
         Path(file).is_file()
-        for file in (*collective_rows.FILES, collective_rows.UNALIGNED)
+        for file in (*collective_reader.FILES, collective_reader.UNALIGNED)
     )
 
 

@@ -21,8 +21,8 @@ from sim.errors import InputError
 from validation.fit import calibrate
 from validation.fit.calibrate import Calibration, read_logs, render
 from validation.fit.collectives import PACE, free, items_by_block
-from validation.formats import collective_rows
 from validation.formats.collective_rows import Row
+from validation.formats.nccl_env import settings_of
 
 SIZES = [2**k for k in range(3, 33, 2)]
 
@@ -34,7 +34,7 @@ def measured_with(
     tables = copy.deepcopy(dict(constants.load("h200").tables))
     change(tables)
     env = {"NCCL_ALGO": "Ring", "NCCL_PROTO": "LL"}
-    wanted = collective_rows.settings_of(env, op, None, "")[0]
+    wanted = settings_of(env, op, None, "")[0]
     rows = [
         Row("Ring-LL", op, 4, size, 1.0, 1.0, at % 2 == 1, wanted=wanted)
         for at, size in enumerate(sizes)

@@ -19,7 +19,7 @@ from tests.validation.lines import written
 from topologies import load_cluster
 from validation import command
 from validation.formats import collective_rows, leafspine
-from validation.formats.collective_rows import read_lines
+from validation.formats.collective_reader import read_lines
 from validation.formats.nccl_env import Unpredictable, settings_of
 from validation.report import report as writers
 from validation.report.collectives import Case, CollectiveReport, Limits

@@ -16,7 +16,7 @@ from sim.errors import InputError
 from topologies import load_cluster
 from topologies.core.quantity import Quantity
 from validation.fit import network
-from validation.formats import published_collectives
+from validation.formats import published_collectives, published_machines
 from validation.formats.collective_rows import Row
 from validation.sets.collectives import validate_set
 
@@ -131,13 +131,13 @@ def test_only_rows_of_fitted_node_counts_are_fitted_to(tmp_path: Path) -> None:
 def test_at_most_one_node_count_of_a_machine_is_fitted() -> None:
     """No machine gives more than one of its node counts to fits."""
     assert all(
-        len(machine.fitted_nodes) <= 1 for machine in published_collectives.machines()
+        len(machine.fitted_nodes) <= 1 for machine in published_machines.machines()
     )
 
 
 def test_every_cluster_of_the_table_exists() -> None:
     """Every machine has a cluster file that builds, or says why it has none."""
-    for machine in published_collectives.machines():
+    for machine in published_machines.machines():
         assert machine.cluster or machine.reason
         if machine.cluster:
             assert load_cluster(machine.cluster, 2 if machine.one_host else None).gpus

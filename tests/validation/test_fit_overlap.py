@@ -18,7 +18,7 @@ from sim.collectives import constants
 from sim.costs.interference import BUNDLED, laid_over
 from sim.graph.kernel import Kernel
 from validation.fit import overlap
-from validation.formats.collective_rows import read_lines
+from validation.formats.collective_reader import read_lines
 
 TRUE = {"communication": 1.6, "free": 8.3e14}
 PRODUCTS = ("gemm_4096x4096x4096", "gemm_8192x4096x4096")

@@ -9,7 +9,7 @@ import pytest
 
 from sim.errors import InputError
 from sim.spec.sections import Nccl
-from validation.formats import published_collectives
+from validation.formats import published_collectives, published_machines
 from validation.sets import collectives
 from validation.sets.collectives import validate_set
 
@@ -111,6 +111,6 @@ def test_the_suffix_tells_the_format(tmp_path: Path) -> None:
 
 def test_every_machine_is_well_described() -> None:
     """A machine has a cluster or a reason why not, and no two have the same name."""
-    machines = published_collectives.machines()
+    machines = published_machines.machines()
     assert all(machine.cluster or machine.reason for machine in machines)
     assert len({machine.name for machine in machines}) == len(machines)

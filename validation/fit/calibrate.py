@@ -32,7 +32,7 @@ from validation.fit.collectives import (
     literal,
     show,
 )
-from validation.formats import collective_rows, nccl_tests, published_collectives
+from validation.formats import collective_reader, nccl_tests, published_collectives
 from validation.formats.collective_rows import Row
 from validation.formats.overlap_rows import Overlap
 from validation.formats.records import text_of
@@ -131,7 +131,7 @@ def read_files(
             elif stranger := _stranger(text_of(path)):
                 raise InputError(Mistake(path.name, "", *stranger))
             else:
-                found, overlaps = collective_rows.read_lines(path, cluster)
+                found, overlaps = collective_reader.read_lines(path, cluster)
                 rows += [row for row in found if not row.skip]
                 beside += [row for row in overlaps if not row.skip]
         except InputError as error:

@@ -27,7 +27,7 @@ from validation.fit.collectives import (
     literal,
     show,
 )
-from validation.formats import collective_rows
+from validation.formats import collective_reader
 from validation.formats.collective_rows import Row
 
 GPU = "h200"
@@ -99,7 +99,11 @@ def render(tables: dict[str, Any], errors: Errors, rows: Sequence[Row]) -> str:
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument(
-        "files", nargs="*", type=Path, default=collective_rows.FILES, help="JSON lines"
+        "files",
+        nargs="*",
+        type=Path,
+        default=collective_reader.FILES,
+        help="JSON lines",
     )
     parser.add_argument(
         "--fit",
@@ -113,13 +117,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     path = constants.FOLDER / "h200-nccl.toml"
     tables = tomllib.loads(path.read_text(encoding="utf-8"))
-    rows = collective_rows.read(options.files)
+    rows = collective_reader.read(options.files)
     blocks = items_by_block(rows)
     if options.fit:
         for block, items in sorted(blocks.items()):
             fit_block(tables, block, items, GPU, ranges=RANGES)
         for block, items in sorted(
-            items_by_block(collective_rows.read([collective_rows.UNALIGNED])).items()
+            items_by_block(
+                collective_reader.read([collective_reader.UNALIGNED])
+            ).items()
         ):
             fit_block(
                 tables, block, items, GPU, keys=("unaligned",)

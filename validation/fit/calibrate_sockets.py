@@ -24,7 +24,7 @@ from sim.collectives.constants import Tcp
 from sim.collectives.wires import paths, socket
 from sim.errors import InputError, Mistake
 from topologies import load_cluster
-from validation.formats import published_collectives
+from validation.formats import published_collectives, published_machines
 from validation.formats.collective_rows import MIB, Row
 from validation.sets import collectives
 from validation.sets.predict_collective import HOST, cluster_of, predict_row
@@ -96,7 +96,7 @@ def machine_rows(path: Path, name: str) -> tuple[list[Row], list[Row]]:
     fitted = [row for row in rows if row.known]
     if not fitted:
         known = sorted(
-            {one.name for one in published_collectives.machines() if one.fitted_nodes}
+            {one.name for one in published_machines.machines() if one.fitted_nodes}
         )
         raise InputError(
             Mistake(

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from sim import files
 from validation.fit.bootstrap import Estimate, of_ratios
-from validation.formats import collective_rows
+from validation.formats import collective_reader
 from validation.sets.predict_collective import predict_row
 
 LEAST = 3  # rows of an algorithm and protocol below which nothing is said
@@ -22,7 +22,7 @@ def intervals(rows: Path, cluster: Path) -> dict[str, Estimate]:
         The cluster file that was written, which names the constants.
     """
     found: dict[str, list[float]] = defaultdict(list)
-    for row in collective_rows.read_lines(rows, str(cluster))[0]:
+    for row in collective_reader.read_lines(rows, str(cluster))[0]:
         if row.skip or not row.held_out:
             continue
         prediction = predict_row(row)

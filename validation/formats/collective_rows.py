@@ -1,46 +1,22 @@
-"""Measured collectives: the JSON lines of the harness, one row a size, read strictly.
+"""Measured collectives, one row a size.
 
-An `env` line gives the NCCL_* settings of its label to the lines after it. Other ways in: `published_rows` (CSV),
-`nccl_tests` (logs of nccl-tests).
+Readers: `collective_reader` (JSON lines of the harness), `published_collectives` (CSV), `nccl_tests` (its logs).
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from sim import files
-from sim.collectives.plan import OPS
-from sim.errors import InputError, Mistake, unknown
 from sim.spec.sections import Nccl
 from validation.formats import leafspine
-from validation.formats.nccl_env import Unpredictable, settings_of
-from validation.formats.overlap_rows import Overlap, read_overlap
-from validation.formats.records import not_json, seconds, text_of, whole
 
 CASES = Path(__file__).parents[1] / "cases" / "h200"
-FILES = tuple(
-    CASES / name
-    for name in (
-        "collectives_2gpu.jsonl",
-        "collectives_4gpu.jsonl",
-        "collectives_channels_2gpu.jsonl",
-    )
-)
-UNALIGNED = (
-    CASES / "collectives_unaligned.jsonl"
-)  # ranks' parts that do not begin at multiples of 16 bytes
-# Above this size launches are hidden behind the kernels, so eager times are times on the GPU.
-EAGER_IS_GPU = 2**22
 IN_PLACE = "_inplace"
-ONE_WAY = {
-    "send_0_1": 1,
-    "send_0_last": -1,
-}  # the rank that receives; all others are idle
-KINDS = ("env", "collective", "overlap", "end")
+# One-way sends, and the rank that receives; all others are idle.
+ONE_WAY = {"send_0_1": 1, "send_0_last": -1}
 MIB = 2**20
 
 
@@ -136,176 +112,7 @@ def _side(size: int) -> str:
     return "1 MiB and more" if size >= MIB else "below 1 MiB"
 
 
-def read(files: Iterable[Path] = FILES) -> list[Row]:
-    """All rows that can be compared; every second size of a series is held out of fits."""
-    return [row for file in files for row in read_lines(file)[0] if not row.skip]
-
-
-def read_lines(path: str | Path, cluster: str = "") -> tuple[list[Row], list[Overlap]]:
-    """Rows of collectives and of overlap in a file of JSON lines.
-
-    A row's `cluster` names the cluster it ran on, a label such as 4x1-nic16-spine8 an emulated one; others ran on the
-    measured host, or on `cluster`.
-
-    Raises
-    ------
-    InputError
-        With file, line and key of everything that is wrong.
-    """
-    path, reader = Path(path), _Reader(cluster)
-    mistakes: list[Mistake] = []
-    overlaps: list[Overlap] = []
-    for number, line in enumerate(text_of(path).splitlines(), 1):
-        where = f"{path.name}:{number}"
-        try:
-            record = files.json_of(line) if line.strip() else {"kind": "end"}
-            kind = _kind(record, where)
-            if kind == "env":
-                reader.environment(record, where)
-            elif kind == "collective":
-                reader.collective(record, where)
-            elif kind == "overlap":
-                overlaps.append(reader.overlap(record, where))
-        except InputError as error:
-            mistakes.extend(error.mistakes)
-        except ValueError as error:
-            mistakes.append(not_json(error, where))
-    if mistakes:
-        raise InputError(mistakes)
-    return reader.rows, overlaps
-
-
-def _kind(record: object, where: str) -> str:
-    if not isinstance(record, Mapping):
-        raise InputError(Mistake(where, "", type(record).__name__, "an object"))
-    kind = str(record.get("kind", "nothing"))
-    if kind not in KINDS:
-        raise InputError(unknown(where, "kind", kind, KINDS))
-    return kind
-
-
-MEASURED_GPUS = 4  # of the host that rows without a cluster ran on
-
-
-class _Reader:
-    """Keeps what lines say for those after them: environments, and the place in a series."""
-
-    def __init__(self, cluster: str = "") -> None:
-        self.cluster = cluster
-        self.rows: list[Row] = []
-        self.env: dict[str, tuple[dict[str, str], str | None]] = {}
-        self.position: dict[tuple[str, str, int], int] = {}
-        self.names: dict[str, int] = {}
-
-    def environment(self, record: Mapping[str, Any], where: str) -> None:
-        env, version = record.get("env", {}), record.get("nccl")
-        if not isinstance(env, Mapping):
-            raise InputError(Mistake(where, "env", repr(env), "variables by name"))
-        if version is not None and not re.match(r"2\.\d+", str(version)):
-            raise InputError(
-                Mistake(
-                    where, "nccl", repr(version), "a version of NCCL 2, such as 2.28.9"
-                )
-            )
-        named = {str(k): str(v) for k, v in env.items()}
-        self.env[str(record.get("label", "default"))] = (
-            named,
-            None if version is None else str(version),
-        )
-
-    def collective(self, record: Mapping[str, Any], where: str) -> None:
-        row = self._in_its_setting(self._timed(record, where), record)
-        small = record.get("graph_s") is None and row.size <= EAGER_IS_GPU
-        if small and not self._slow_network(row.label):
-            why = "the host's time, not the GPU's: no graph_s at 4 MiB and below"
-            row = replace(row, skip=why)
-        count = self.names[row.name] = self.names.get(row.name, 0) + 1
-        self.rows.append(replace(row, id=f"{row.name}#{count}") if count > 1 else row)
-
-    def _timed(self, record: Mapping[str, Any], where: str) -> Row:
-        """The row of a record without its setting; every second one of a series is held out."""
-        label, op = str(record.get("label", "default")), _named_op(record, where)
-        ranks, size = whole(record, "ranks", where, 2), whole(record, "bytes", where, 1)
-        time = eager = seconds(record, "s", where)
-        calls = 0
-        if record.get("graph_s") is not None:
-            time = seconds(record, "graph_s", where)
-        elif record.get("iters") is not None:
-            calls = whole(record, "iters", where, 1)
-        series = label, op, ranks
-        self.position[series] = self.position.get(series, -1) + 1
-        held_out = self.position[series] % 2 == 1
-        return Row(label, op, ranks, size, time, eager, held_out, where, calls=calls)
-
-    def overlap(self, record: Mapping[str, Any], where: str) -> Overlap:
-        row, label = read_overlap(record, where), str(record.get("label", "default"))
-        row = replace(row, cluster=str(record.get("cluster", self.cluster)))
-        env, version = self.env.get(label, ({}, None))
-        try:
-            return replace(
-                row, wanted=settings_of(env, row.op, version, where, None)[0]
-            )
-        except Unpredictable as error:
-            return replace(row, skip=str(error))
-
-    def _slow_network(self, label: str) -> bool:
-        """Over sockets every call takes longer than its launch."""
-        return (
-            self.env.get(label, ({}, None))[0].get("NCCL_NET", "").lower() == "socket"
-        )
-
-    def _in_its_setting(self, row: Row, record: Mapping[str, Any]) -> Row:
-        """The row with its cluster and NCCL's settings, or why it cannot be predicted."""
-        env, version = self.env.get(row.label) or (_of_label(row.label), None)
-        per_host = _per_host(row.label, env, row.ranks)
-        emulated = per_host if "NCCL_HOSTID" in env or "FAKE_NODES" in env else None
-        if cluster := self._cluster_of(row, record):
-            row = replace(row, cluster=cluster, per_host=per_host)
-            # Pretended hosts are hosts of that cluster.
-            emulated, env = None, {k: v for k, v in env.items() if k != "NCCL_HOSTID"}
-        elif row.ranks > MEASURED_GPUS:
-            why = f"{row.ranks} ranks: the measured host has 4 GPUs (say `cluster`)"
-            return replace(row, skip=why)
-        op = _op(row.op)
-        try:
-            wanted, ignored = settings_of(env, op, version, row.where, emulated)
-        except Unpredictable as error:
-            return replace(row, skip=str(error))
-        return replace(row, wanted=wanted, ignored=ignored)
-
-    def _cluster_of(self, row: Row, record: Mapping[str, Any]) -> str:
-        """The cluster that a record names, else an emulated one by its label, else the file's."""
-        default = row.label if leafspine.is_label(row.label) else self.cluster
-        return str(record.get("cluster", default))
-
-
-def _named_op(record: Mapping[str, Any], where: str) -> str:
-    """The operation of a record, as the harness names it."""
-    op = str(record.get("op", "nothing"))
-    if op.removesuffix(IN_PLACE) not in OPS and op not in ONE_WAY:
-        raise InputError(unknown(where, "op", op, [*OPS, *ONE_WAY]))
-    return op
-
-
-def _of_label(label: str) -> dict[str, str]:
-    """Variables that a label of the harness (ch4, Ring-LL128) stands for where no env line gives them."""
-    if match := re.fullmatch(r"ch(\d+)", label):
-        return {"NCCL_MAX_NCHANNELS": match[1]}
-    if match := re.fullmatch(r"(Ring|Tree|NVLS|PAT)-(LL|LL128|Simple)", label):
-        return {"NCCL_ALGO": f"allreduce:{match[1]}", "NCCL_PROTO": match[2]}
-    return {}
-
-
-def _per_host(label: str, env: Mapping[str, str], ranks: int) -> int | None:
-    """GPUs per host that a label ("2x2-...") or FAKE_NODES says."""
-    match = re.match(r"(\d+)x(\d+)(?!\d)", label)
-    if match and int(match[1]) * int(match[2]) == ranks:
-        return int(match[2])
-    nodes = env.get("FAKE_NODES", "")
-    return max(1, ranks // int(nodes)) if nodes.isdigit() and int(nodes) > 0 else None
-
-
-def _op(op: str) -> str:
+def nccl_op(op: str) -> str:
     return "send" if op in ONE_WAY else op.removesuffix(IN_PLACE)
 
 
@@ -319,4 +126,4 @@ def members(row: Row, gpus: Sequence[str]) -> tuple[str, Sequence[str]]:
             receiver,
             *(gpu for gpu in chosen[1:] if gpu != receiver),
         ]
-    return _op(row.op), chosen
+    return nccl_op(row.op), chosen

@@ -108,28 +108,36 @@ def in_situ(traces: list[Row], micro: list[Row], gpu: Gpu) -> list[Row]:
     return done + [row for row in micro if row.kernel.kind not in FITTED]
 
 
-def _in_situ_of(kind: str, traces: list[Row], mine: list[Row], gpu: Gpu) -> list[Row]:
+def _in_situ_of(kind: str, traces: list[Row], micro: list[Row], gpu: Gpu) -> list[Row]:
+    """The rows of one kind, each as it would have been measured among the kernels of a step."""
     models = _models(kind, [row for row in traces if row.kernel.kind == kind], gpu)
-    groups = [(row, terms.group(row.kernel)[1:]) for row in mine]
-    shared = [
-        (row, models[group](row.kernel)) for row, group in groups if group in models
-    ]
-    if not shared:
-        return mine
-    raw = np.array([row.duration for row, _ in shared])
-    known = np.array([time for _, time in shared])
-    overhead, factor = _line(known, raw)
-    scatter = float(np.std(np.log(raw / (overhead + factor * known))))
+    raw, traced = _shared(micro, models)
+    if not len(raw):
+        return micro
+    overhead, factor = _line(traced, raw)
+    scatter = float(np.std(np.log(raw / (overhead + factor * traced))))
     print(
         f"micro {kind}: overhead {overhead * 1e6:.1f} us, factor {factor:.3f}, "
         f"scatter {100 * scatter:.1f} %"
     )
-    corrected = []
-    for row in mine:
-        time = max(row.duration - overhead, 0.3 * row.duration) / factor
-        noise = round(max(row.noise, scatter), 3)
-        corrected.append(replace(row, duration=time, noise=noise))
-    return corrected
+    return [_corrected(row, overhead, factor, scatter) for row in micro]
+
+
+def _shared(
+    micro: list[Row], models: dict[tuple[str, str], Kriged]
+) -> tuple[np.ndarray, np.ndarray]:
+    """Seconds of the rows that a table of the traces covers: as measured alone, and as that table has them."""
+    groups = [(row, terms.group(row.kernel)[1:]) for row in micro]
+    covered = [(row, models[group]) for row, group in groups if group in models]
+    raw = np.array([row.duration for row, _ in covered])
+    traced = np.array([model(row.kernel) for row, model in covered])
+    return raw, traced
+
+
+def _corrected(row: Row, overhead: float, factor: float, scatter: float) -> Row:
+    """The row without its own overhead, on the scale of the traces, at least as uncertain as the line."""
+    time = max(row.duration - overhead, 0.3 * row.duration) / factor
+    return replace(row, duration=time, noise=round(max(row.noise, scatter), 3))
 
 
 def _models(kind: str, rows: list[Row], gpu: Gpu) -> dict[tuple[str, str], Kriged]:

@@ -97,6 +97,26 @@ def read(text: str, where: str = "log") -> Log:
 def _line(log: Log, line: str, columns: list[str]) -> list[str]:
     """Takes up one line; the columns of the table from there on."""
     body = line.partition("NCCL INFO")[2].strip() or line.strip()
+    if _is_of_the_run(log, line, body):
+        return columns
+    if body.startswith("Algorithm"):
+        return [ALGOS.get(cell.lower(), "") for cell in _table_cells(body)]
+    name = body.split("|")[0].strip()
+    if name in OPS and body.count("|") > 2:
+        _row(log, OPS[name], columns, _table_cells(body))
+    elif match := _CHOICE.search(body):
+        _choice(log, match)
+    return columns
+
+
+def _table_cells(body: str) -> list[str]:
+    """The cells of a line of the table, without its first and empty ones."""
+    cells = [cell.strip() for cell in body.split("|")[1:]]
+    return [cell for cell in cells if cell]
+
+
+def _is_of_the_run(log: Log, line: str, body: str) -> bool:
+    """Takes up a line that tells of the whole run; whether it was one."""
     if match := re.match(r"#\s*cluster:\s*(\S+)", line):
         log.cluster = match[1]
     elif match := re.match(r"NCCL version (2\.\d+\.\d+)", body):
@@ -105,22 +125,7 @@ def _line(log: Log, line: str, columns: list[str]) -> list[str]:
         log.ranks, log.nodes = int(match[1]), int(match[2])
     elif match := re.match(r"NCCL_NVLS_ENABLE set by environment to (\d)", body):
         log.nccl["nvls"] = match[1] != "0"
-    elif body.startswith("Algorithm"):
-        return [
-            ALGOS.get(cell.strip().lower(), "")
-            for cell in body.split("|")[1:]
-            if cell.strip()
-        ]
-    elif (cells := body.split("|"))[0].strip() in OPS and len(cells) > 3:
-        _row(
-            log,
-            OPS[cells[0].strip()],
-            columns,
-            [cell for cell in cells[1:] if cell.strip()],
-        )
-    elif match := _CHOICE.search(body):
-        _choice(log, match)
-    return columns
+    return match is not None
 
 
 def _row(log: Log, op: str, columns: list[str], cells: list[str]) -> None:
@@ -149,12 +154,17 @@ def number(text: str | float) -> float:
 
 
 def _choice(log: Log, match: re.Match[str]) -> None:
+    """Keeps what NCCL chose, by name or by number."""
     op, size, algo, proto, low, high = match.groups()
     if op not in OPS:
         return
-    order = list(dict.fromkeys(ALGOS.values()))
-    name = order[int(algo)] if algo.isdigit() else ALGOS.get(algo.lower(), algo.lower())
-    by_name = {known.lower(): known for known in PROTOS}
-    known = PROTOS[int(proto)] if proto.isdigit() else by_name.get(proto.lower(), proto)
+    algos = list(dict.fromkeys(ALGOS.values()))
+    protos = {name.lower(): name for name in PROTOS}
+    algorithm = (
+        algos[int(algo)] if algo.isdigit() else ALGOS.get(algo.lower(), algo.lower())
+    )
+    protocol = (
+        PROTOS[int(proto)] if proto.isdigit() else protos.get(proto.lower(), proto)
+    )
     channels = int(high) - int(low) + 1 if low is not None else None
-    log.choices[OPS[op], int(size)] = (name, known, channels)
+    log.choices[OPS[op], int(size)] = (algorithm, protocol, channels)

@@ -9,59 +9,36 @@ from __future__ import annotations
 
 import math
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from sim import files
-from sim.errors import InputError, Mistake, unknown
+from sim.errors import InputError, Mistake
+from sim.spec.sections import Nccl
 from validation.formats.collective_rows import IN_PLACE, Row
 from validation.formats.nccl_env import Unpredictable, settings_of
+from validation.formats.nccl_tests_json import from_json
+from validation.formats.nccl_tests_run import SIDES, Run, Timing, named, us, version
 from validation.formats.records import text_of
 
-OPS = {
-    "all_reduce": "all_reduce",
-    "all_gather": "all_gather",
-    "reduce_scatter": "reduce_scatter",
-    "alltoall": "all_to_all",
-    "broadcast": "broadcast",
-    "reduce": "reduce",
-    "gather": "gather",
-    "scatter": "scatter",
-    "sendrecv": "sendrecv",
-}
 # Only these differ in place: the rank's own part need not be copied.
 DIFFERS = ("all_gather", "reduce_scatter")
-SIDES = ("out_of_place", "in_place")
 # A table cut down by hand, as in reports: fewer columns, and perhaps the command above it.
 _COLUMNS = re.compile(r"^[#\s]*size\b[^\n]*\btime\b[^\n]*\balgbw\b", re.MULTILINE)
+_TYPED_COLUMNS = re.compile(r"^#\s+size\s+count\s+type", re.MULTILINE)
+_PROGRAM = re.compile(r"^# nThread \d+ ", re.MULTILINE)
+_RANK = re.compile(r"#\s+Rank\s+(\d+)\s.*?\son\s+(\S+)\s+device\s+\d+\s+\[\S+\]\s*(.*)")
 _COMMAND = re.compile(r"(\w+)_perf\b(.*)")
-
-
-@dataclass
-class Run:
-    """What a log says before its rows."""
-
-    op: str = ""
-    ranks: int = 0
-    hosts: int = 1
-    version: str | None = None
-    gpu: str = ""
-    env: dict[str, str] = field(default_factory=dict)
 
 
 def is_log(text: str) -> bool:
     """Whether a text looks like the output of nccl-tests, in either form."""
-    head = text.lstrip()[:1]
-    if head == "{":
+    if text.lstrip().startswith("{"):
         return '"results"' in text
-    if _COLUMNS.search(text):
-        return True
-    return bool(
-        re.search(r"^#\s+size\s+count\s+type", text, re.MULTILINE)
-        or re.search(r"^# nThread \d+ ", text, re.M)
-    )
+    headers = (_COLUMNS, _TYPED_COLUMNS, _PROGRAM)
+    return any(header.search(text) for header in headers)
 
 
 def read(path: str | Path, op: str = "", cluster: str = "") -> list[Row]:
@@ -81,75 +58,62 @@ def read(path: str | Path, op: str = "", cluster: str = "") -> list[Row]:
     """
     path = Path(path)
     text = text_of(path)
-    run, found = (
-        _from_json(text, path)
-        if text.lstrip().startswith("{")
-        else _from_text(text, path)
-    )
-    run.op = op or run.op or _named(path.stem)
-    mistakes = []
+    is_json = text.lstrip().startswith("{")
+    run, timings = from_json(text, path) if is_json else _from_text(text, path)
+    run.op = op or run.op or named(path.stem)
+    if mistakes := list(_missing(run, timings, path.name)):
+        raise InputError(mistakes)
+    return list(_rows(run, timings, path, cluster))
+
+
+def _missing(run: Run, timings: Sequence[Timing], where: str) -> Iterator[Mistake]:
+    """What a log has to say before its rows can be compared."""
     if not run.op:
         hint = "say --op, or name the file after the program: all_reduce_perf.log"
-        mistakes.append(
-            Mistake(
-                path.name, "op", "no name of a program", "which collective ran", hint
-            )
-        )
+        expected = "which collective ran"
+        yield Mistake(where, "op", "no name of a program", expected, hint)
     if run.ranks < 2:
-        mistakes.append(
-            Mistake(
-                path.name,
-                "ranks",
-                str(run.ranks),
-                'at least 2: the "# Rank" lines of the log',
-            )
-        )
-    if not found:
-        mistakes.append(
-            Mistake(path.name, "", "no row of times", "the output of nccl-tests")
-        )
-    if mistakes:
-        raise InputError(mistakes)
-    return list(_rows(run, found, path, cluster))
+        expected = 'at least 2: the "# Rank" lines of the log'
+        yield Mistake(where, "ranks", str(run.ranks), expected)
+    if not timings:
+        yield Mistake(where, "", "no row of times", "the output of nccl-tests")
 
 
 def _rows(
-    run: Run, found: Sequence[tuple[int, int, str, float]], path: Path, cluster: str
+    run: Run, timings: Sequence[Timing], path: Path, cluster: str
 ) -> Iterator[Row]:
-    where = f"{path.name}:{found[0][0]}"
-    try:
-        wanted, ignored = settings_of(run.env, run.op, run.version, where)
-    except Unpredictable as error:
-        expected = "settings that [nccl] can say"
-        raise InputError(Mistake(where, "NCCL", str(error), expected)) from None
+    """The rows of a run, every second size of a series held out."""
+    wanted, ignored = _settings(run, f"{path.name}:{timings[0].line}")
     place: dict[str, Any] = {
         "cluster": cluster,
         "hosts": run.hosts if run.hosts > 1 else None,
         "per_host": run.ranks // max(1, run.hosts),
     }
-    position: dict[str, int] = {}
-    for line, size, side, time in found:
+    series: Counter[str] = Counter()
+    for line, size, side, time in timings:
         if size <= 0 or (side == "in_place" and run.op not in DIFFERS):
             continue
         name = run.op + (IN_PLACE if side == "in_place" else "")
-        position[name] = position.get(name, -1) + 1
-        held_out, at = position[name] % 2 == 1, f"{path.name}:{line}"
-        row = Row("nccl-tests", name, run.ranks, size, time, time, held_out, at)
+        held_out, where = series[name] % 2 == 1, f"{path.name}:{line}"
+        series[name] += 1
+        row = Row("nccl-tests", name, run.ranks, size, time, time, held_out, where)
         yield replace(row, wanted=wanted, ignored=ignored, **place)
 
 
-def _named(text: str) -> str:
-    """The operation that a program's or file's name holds, the longest that fits."""
-    fits = [name for name in OPS if name in text.lower()]
-    return OPS[max(fits, key=len)] if fits else ""
+def _settings(run: Run, where: str) -> tuple[Nccl, tuple[str, ...]]:
+    """NCCL's settings of a run, and the variables that change nothing."""
+    try:
+        return settings_of(run.env, run.op, run.version, where)
+    except Unpredictable as error:
+        expected = "settings that [nccl] can say"
+        raise InputError(Mistake(where, "NCCL", str(error), expected)) from None
 
 
-def _from_text(text: str, path: Path) -> tuple[Run, list[tuple[int, int, str, float]]]:
+def _from_text(text: str, path: Path) -> tuple[Run, list[Timing]]:
+    """What the text of a log says of its run, and its times."""
     run = Run()
-    rows: list[tuple[int, int, str, float]] = []
+    timings: list[Timing] = []
     mistakes: list[Mistake] = []
-    places: set[tuple[str, str]] = set()
-    hosts: set[str] = set()
     columns: dict[str, int] = {}
     for number, line in enumerate(text.splitlines(), 1):
         if _COLUMNS.match(line) and "type" not in line:
@@ -157,16 +121,16 @@ def _from_text(text: str, path: Path) -> tuple[Run, list[tuple[int, int, str, fl
         elif _is_row(line, columns):
             try:
                 cells = _timed(line, columns, f"{path.name}:{number}")
-                rows += [(number, *cell) for cell in cells]
+                timings += [Timing(number, *cell) for cell in cells]
             except InputError as error:
                 mistakes.extend(error.mistakes)
         else:
-            _about(line, run, places, hosts)
+            _about(line, run)
     if mistakes:
         raise InputError(mistakes)
-    run.ranks = len(places) or run.ranks
-    run.hosts = max(1, len(hosts))
-    return run, rows
+    run.ranks = len(run.places) or run.ranks
+    run.hosts = max(1, len({host for _, host in run.places}))
+    return run, timings
 
 
 def _is_row(line: str, columns: Mapping[str, int]) -> bool:
@@ -185,10 +149,10 @@ def _timed(
     return [_cut(words, columns, where)] if columns else _cells(words, where)
 
 
-def _about(line: str, run: Run, places: set[tuple[str, str]], hosts: set[str]) -> None:
+def _about(line: str, run: Run) -> None:
     """What a line beside the rows says of the run."""
     if line.startswith("#"):
-        _header(line, run, places, hosts)
+        _header(line, run)
     elif command := _COMMAND.search(line):
         _command(line, command[1], run)
     elif "NCCL" in line:
@@ -198,13 +162,13 @@ def _about(line: str, run: Run, places: set[tuple[str, str]], hosts: set[str]) -
 def _named_columns(line: str) -> dict[str, int]:
     """Place of every column, the first of a name, without units (`size(B)` is size); none without size and time."""
     words = [re.sub(r"\(.*?\)", "", word) for word in line.strip("# \t").split()]
-    found = {word: at for at, word in reversed(list(enumerate(words)))}
-    return found if {"size", "time"} <= found.keys() else {}
+    places = {word: at for at, word in reversed(list(enumerate(words)))}
+    return places if {"size", "time"} <= places.keys() else {}
 
 
 def _command(line: str, program: str, run: Run) -> None:
     """`mpirun -np 16 ... all_reduce_perf -b 8 -e 4G -g 8 -t 1`: what ran on how many GPUs."""
-    run.op = run.op or _named(program)
+    run.op = run.op or named(program)
     before, after = line.split(program, 1)
     counts = [re.search(rf"\s{option}\s+(\d+)", after) for option in ("-g", "-t")]
     counts.append(re.search(r"\s(?:-np?|--np|--ntasks)[\s=]+(\d+)", before))
@@ -216,30 +180,22 @@ def _cut(
 ) -> tuple[int, str, float]:
     """(size, side, s) of a row of a table that has these columns."""
     if len(words) <= max(columns["size"], columns["time"]):
-        raise InputError(
-            Mistake(
-                where, "", f"{len(words)} columns", f"the {len(columns)} of the header"
-            )
-        )
-    size = int(re.sub(r"[_,]", "", words[columns["size"]]))
-    return (
-        size,
-        SIDES[0],
-        _us(re.sub(r"[_,]", "", words[columns["time"]]), "time", where),
-    )
+        found, expected = f"{len(words)} columns", f"the {len(columns)} of the header"
+        raise InputError(Mistake(where, "", found, expected))
+    size, time = (re.sub(r"[_,]", "", words[columns[key]]) for key in ("size", "time"))
+    return int(size), SIDES[0], us(time, "time", where)
 
 
-def _header(line: str, run: Run, places: set[tuple[str, str]], hosts: set[str]) -> None:
-    if match := re.match(
-        r"#\s+Rank\s+(\d+)\s.*?\son\s+(\S+)\s+device\s+\d+\s+\[\S+\]\s*(.*)", line
-    ):
-        places.add((match[1], match[2]))
-        hosts.add(match[2])
-        run.gpu = match[3].strip() or run.gpu
+def _header(line: str, run: Run) -> None:
+    """A line that begins with #: a rank's device, the program, NCCL's version."""
+    if match := _RANK.match(line):
+        rank, host, gpu = match.groups()
+        run.places.add((rank, host))
+        run.gpu = gpu.strip() or run.gpu
     elif match := re.match(r"# Collective test starting: (\S+)", line):
-        run.op = _named(match[1])
+        run.op = named(match[1])
     elif match := re.search(r"nccl-library=(\d+)", line):
-        run.version = _version(int(match[1]))
+        run.version = version(int(match[1]))
     elif match := re.match(r"# nThread (\d+) nGpus (\d+)", line):
         run.ranks = int(match[1]) * int(match[2])
 
@@ -254,112 +210,17 @@ def _debug(line: str, run: Run) -> None:
         run.env[match[1]] = match[2]
 
 
-def _version(code: int) -> str:
-    """22809 -> 2.28.9 (NCCL_VERSION_CODE since 2.9)."""
-    return f"{code // 10000}.{code // 100 % 100}.{code % 100}"
-
-
 def _cells(words: Sequence[str], where: str) -> list[tuple[int, str, float]]:
     """(size, side, s) of a row; a side that was not timed is left out."""
     size, times = int(words[0]), words[5:]
+    if len(times) < 4:
+        expected = "size count type redop root, time algbw busbw #wrong"
+        raise InputError(Mistake(where, "", f"{len(words)} columns", expected))
     # Four columns a side, eight with per-iteration timing; a time stamp may follow.
     step = 8 if len(times) >= 16 else 4
-    if len(times) < 4:
-        raise InputError(
-            Mistake(
-                where,
-                "",
-                f"{len(words)} columns",
-                "size count type redop root, time algbw busbw #wrong",
-            )
-        )
-    sides = zip(SIDES, (times[at : at + step] for at in (0, step)), strict=True)
+    sides = {SIDES[0]: times[:step], SIDES[1]: times[step : 2 * step]}
     return [
-        (size, side, _us(cells[0], "time", where))
-        for side, cells in sides
+        (size, side, us(cells[0], "time", where))
+        for side, cells in sides.items()
         if len(cells) >= 4
     ]
-
-
-def _us(value: Any, key: str, where: str) -> float:
-    try:
-        time = float(value)
-    except (TypeError, ValueError):
-        time = math.nan
-    if not (math.isfinite(time) and time > 0):
-        raise InputError(Mistake(where, key, repr(value), "microseconds, more than 0"))
-    return time * 1e-6
-
-
-def _from_json(text: str, path: Path) -> tuple[Run, list[tuple[int, int, str, float]]]:
-    try:
-        report = files.json_of(text)
-    except ValueError as error:
-        line, found = getattr(error, "lineno", 1), getattr(error, "msg", str(error))
-        raise InputError(
-            Mistake(
-                f"{path.name}:{line}", "", found, "a JSON report of nccl-tests (-J)"
-            )
-        ) from None
-    if not isinstance(report.get("results"), list):
-        known = ["version", "args", "env", "nccl_version", "config", "results"]
-        raise InputError(
-            unknown(
-                path.name, "results", "nothing", known, "a list under results, beside"
-            )
-        )
-    rows: list[tuple[int, int, str, float]] = []
-    mistakes: list[Mistake] = []
-    for at, result in enumerate(report["results"]):
-        try:
-            rows += [
-                (at + 1, *cell)
-                for cell in _result(result, f"{path.name}: results[{at}]")
-            ]
-        except InputError as error:
-            mistakes.extend(error.mistakes)
-    if mistakes:
-        raise InputError(mistakes)
-    return _run_of(report), rows
-
-
-def _result(result: Any, where: str) -> list[tuple[int, str, float]]:
-    if not isinstance(result, Mapping) or not isinstance(result.get("size"), int):
-        raise InputError(
-            Mistake(where, "size", repr(result)[:60], "bytes, a whole number")
-        )
-    found = []
-    for side in SIDES:
-        times = result.get(side)
-        if isinstance(times, Mapping):
-            found.append(
-                (
-                    result["size"],
-                    side,
-                    _us(
-                        times.get("time", times.get("cpu_time")), f"{side}.time", where
-                    ),
-                )
-            )
-    return found
-
-
-def _run_of(report: Mapping[str, Any]) -> Run:
-    config = report.get("config") or {}
-    devices = config.get("devices") or report.get("devices") or []
-    per_process = int(config.get("nthreads", 1)) * int(config.get("ngpus", 1))
-    args = report.get("args") or [""]
-    env = dict(
-        entry.split("=", 1)
-        for entry in report.get("env") or []
-        if entry.startswith("NCCL_") and "=" in entry
-    )
-    code = report.get("nccl_version")
-    version = _version(code) if isinstance(code, int) and code else None
-    hosts = {device.get("hostname") for device in devices}
-    gpu = str(devices[0].get("device_info", "")) if devices else ""
-    # With MPI one device of every process is listed.
-    ranks = max(1, len(devices)) * per_process
-    return Run(
-        _named(Path(str(args[0])).name), ranks, max(1, len(hosts)), version, gpu, env
-    )

@@ -11,7 +11,8 @@ from typing import Any
 
 from sim.errors import InputError
 from validation.formats.published_columns import count, number, whole
-from validation.formats.published_setups import Setup, family_of, shape_of
+from validation.formats.published_families import family_of, shape_of
+from validation.formats.published_setups import Setup
 
 Cells = dict[str, str]
 AXES = ("tp", "pp", "cp", "dp")

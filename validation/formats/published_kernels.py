@@ -69,24 +69,30 @@ def published(path: Path = HARDWARE / "published.csv") -> list[Published]:
 
 
 def _kernels(rows: Iterable[dict[str, str]]) -> Iterator[Published]:
+    """The kernels of a table, in its order."""
     for row in rows:
         gpu, dtype = GPUS.get(row["gpu"]), DTYPES.get(row["dtype"])
-        if gpu is not None and row["op"] == "Flash Attention 2.0":
+        if gpu is None:
+            continue
+        if row["op"] == "Flash Attention 2.0":
             yield _flash(gpu, row)
-        if gpu is None or dtype is None or row["op"] not in OPS:
+        if dtype is None or row["op"] not in OPS:
             continue
         fields = dict(part.split("=") for part in row["shape"].replace(",", "").split())
         kernel, flops = OPS[row["op"]](fields, dtype)
-        value = float(row["value"])
-        if row["metric"] == "time":
-            seconds = value * 1e-3
-        elif row["metric"] == "throughput":
-            seconds = flops / (value * 1e12)
-        else:
-            seconds = flops / (value * float(row["unit"].split()[1]) * 1e12)
-        yield Published(
-            gpu, kernel, seconds, row["source"], fields.get("accumulate") == "True"
-        )
+        seconds, accumulate = _seconds(row, flops), fields.get("accumulate") == "True"
+        yield Published(gpu, kernel, seconds, row["source"], accumulate)
+
+
+def _seconds(row: dict[str, str], flops: float) -> float:
+    """The time of a kernel, printed in ms, in TFLOP/s or as a fraction of a peak (in its unit)."""
+    value = float(row["value"])
+    if row["metric"] == "time":
+        return value * 1e-3
+    if row["metric"] == "throughput":
+        return flops / (value * 1e12)
+    peak = float(row["unit"].split()[1])
+    return flops / (value * peak * 1e12)
 
 
 def _flash(gpu: str, row: dict[str, str]) -> Published:

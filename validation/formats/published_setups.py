@@ -15,8 +15,6 @@ from pathlib import Path
 from typing import Any
 
 from sim.errors import InputError, Mistake, did_you_mean
-from sim.spec.sections import Model
-from workloads.models.model import load_model
 
 FOLDER = Path(__file__).parents[1] / "cases" / "published"
 SETUPS = FOLDER / "setups.toml"
@@ -45,7 +43,6 @@ JOINED = (
     "reason",
     "assumed",
 )
-SHAPE = ("layers", "hidden", "heads", "kv_heads", "ffn", "vocab")
 SECTIONS = ("cluster", "model", "training", "parallel", "megatron", "pytorch", "nccl")
 
 
@@ -139,14 +136,6 @@ def _words(row: Mapping[str, str]) -> str:
     return "; ".join(row[name] for name in names if row.get(name))
 
 
-@dataclass(frozen=True)
-class Family:
-    """A kind of model by its name: the keys of a scenario's [model] that no column has."""
-
-    name: str
-    keys: Mapping[str, Any]
-
-
 @lru_cache(maxsize=1)
 def setups() -> tuple[Setup, ...]:
     """All setups, in the order of the file: of those that fit a row, later ones add to and replace earlier ones.
@@ -159,36 +148,7 @@ def setups() -> tuple[Setup, ...]:
     return tuple(
         _setup(table, path, i)
         for path in (GENERIC, SETUPS)
-        for i, table in enumerate(_tables(path, "setup"))
-    )
-
-
-@lru_cache(maxsize=1)
-def families() -> tuple[Family, ...]:
-    """Families of models, the first that fits a name counts."""
-    return (*_named(SETUPS, "family"), *_named(GENERIC, "family"))
-
-
-@lru_cache(maxsize=1)
-def shapes() -> tuple[Family, ...]:
-    """Dimensions of models known by name, the first that fits counts: cells, or `like` for one of workloads/models."""
-    return _named(GENERIC, "shape")
-
-
-def shape_of(model: str) -> dict[str, int]:
-    """The cells layers, hidden, heads, kv_heads, ffn and vocab of a model known by its name; {} for others."""
-    known = next(
-        (one.keys for one in shapes() if re.search(one.name, model, re.IGNORECASE)), {}
-    )
-    if like := known.get("like"):
-        spec = load_model(Model(name=like))
-        return {name: int(getattr(spec, name)) for name in SHAPE if getattr(spec, name)}
-    return {name: int(value) for name, value in known.items()}
-
-
-def _named(path: Path, key: str) -> tuple[Family, ...]:
-    return tuple(
-        Family(table.pop("name"), table) for table in map(dict, _tables(path, key))
+        for i, table in enumerate(tables(path, "setup"))
     )
 
 
@@ -197,7 +157,8 @@ def _read(path: Path) -> dict[str, Any]:
     return tomllib.loads(path.read_text(encoding="utf-8"))
 
 
-def _tables(path: Path, key: str) -> Sequence[Mapping[str, Any]]:
+def tables(path: Path, key: str) -> Sequence[Mapping[str, Any]]:
+    """The tables of a file that have one name, in order."""
     found: Sequence[Mapping[str, Any]] = _read(path).get(key, ())
     return found
 
@@ -288,45 +249,3 @@ def _without_guesses(
 def _machines() -> str:
     known = [setup.hardware for setup in setups() if setup.generic == "cluster"]
     return f"hardware that a [[setup]] fits, of its source or a generic one ({len(known)} kinds in {GENERIC.name})"
-
-
-LIKE_LLAMA = {"gated": True, "activation": "silu", "norm": "rms", "positions": "rope"}
-LIKE_GPT = {"gated": False, "activation": "gelu", "norm": "layer", "positions": "rope"}
-LOOKS_LIKE_EXPERTS = r"moe|expert|x\d+b|-a\d+b|_a\d+b"
-EXPERTS = r"(\d+) experts,? top[- ]?(\d+)(?:,? moe_ffn (\d+))?"  # as the notes of a row have it
-
-
-def family_of(row: Mapping[str, str]) -> tuple[Mapping[str, Any], str]:
-    """Keys of [model] by the model's name, and what was assumed of a name that no family has.
-
-    Such a model is a decoder: with three matrices like Llama's, or two like GPT's where its inner width is four times
-    the outer one. Experts of it must be said in the notes ("MoE 128 experts top8 moe_ffn 1536").
-
-    Raises
-    ------
-    InputError
-        If it has experts and nobody says how many.
-    """
-    model, notes = row.get("model", ""), row.get("notes", "")
-    for family in families():
-        if re.search(family.name, model, re.IGNORECASE):
-            return family.keys, ""
-    assumed = f"family of {model or 'no name'} assumed"
-    experts = re.search(EXPERTS, notes, re.IGNORECASE)
-    if experts:
-        keys = LIKE_LLAMA | {"experts": int(experts[1])}
-        keys |= {"experts_per_token": int(experts[2])}
-        keys |= {"moe_ffn": int(experts[3])} if experts[3] else {}
-        return keys, f"{assumed}: Llama"
-    if re.search(LOOKS_LIKE_EXPERTS, f"{model} {notes}", re.IGNORECASE):
-        expected = "its experts, in the notes or a [[family]]"
-        raise InputError(Mistake(row.get("id", ""), "model", f'"{model}"', expected))
-    if _is_plain(row):
-        return dict(LIKE_GPT), f"{assumed}: GPT"
-    return dict(LIKE_LLAMA), f"{assumed}: Llama"
-
-
-def _is_plain(row: Mapping[str, str]) -> bool:
-    """Whether the inner width is four times the outer one, or not said."""
-    hidden, inner = row.get("hidden", ""), row.get("ffn", "").strip()
-    return hidden.isdigit() and inner in ("", str(4 * int(hidden)))

@@ -10,7 +10,7 @@ from typing import Any
 
 from sim import progress
 from sim.errors import InputError, Mistake
-from validation.formats import collective_rows, published_collectives
+from validation.formats import collective_reader, published_collectives
 from validation.formats.collective_rows import Row
 from validation.formats.overlap_rows import Overlap
 from validation.report.collectives import Case, CollectiveReport, Limits
@@ -50,7 +50,7 @@ class CollectiveSet:
         rows = [
             row
             for file in self.fitted
-            for row in collective_rows.read_lines(self.folder / file)[0]
+            for row in collective_reader.read_lines(self.folder / file)[0]
         ]
         return frozenset(
             row.configuration for row in rows if not row.held_out and not row.skip
@@ -83,7 +83,7 @@ def read(path: str | Path) -> tuple[list[Row], list[Overlap]]:
     """Rows of a file in either format: CSV as published, or the harness's JSON lines."""
     if Path(path).suffix.lower() == ".csv":
         return published_collectives.read_csv(path), []
-    return collective_rows.read_lines(path)
+    return collective_reader.read_lines(path)
 
 
 def validate_set(

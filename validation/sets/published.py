@@ -27,9 +27,10 @@ from validation.formats.published_columns import (
     count,
     whole,
 )
+from validation.formats.published_families import family_of
 from validation.formats.published_fill import VOCAB, complete
 from validation.formats.published_flops import METRICS, step_time_of
-from validation.formats.published_setups import FOLDER, Setup, family_of, setup_of
+from validation.formats.published_setups import FOLDER, Setup, setup_of
 from validation.report.published import Case, PublishedReport
 
 NEEDED = ("gpus", "layers", "hidden", "heads", "seq_len", "global_batch", "tp", "pp")
