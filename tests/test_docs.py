@@ -16,12 +16,10 @@ import cli
 from sim.collectives import table
 from sim.commands import _shared
 from sim.costs import interference, load_gpu
-from sim.costs.frameworks import SCHEMA as FRAMEWORK
-from sim.costs.frameworks import host_costs, kernel_gap
-from sim.costs.schema import Rows
 from sim.engine import engine
 from sim.graph.opgraph import OpGraph
 from sim.planning import planned
+from sim.schema import Rows
 from sim.spec.load import load_scenario, parse_scenario
 from sim.spec.sections import SECTIONS
 from sim.studies.whatif import compare
@@ -30,6 +28,8 @@ from tests import pages
 from tests.sim.synthetic import EXPECTED, result
 from topologies import load_cluster
 from workloads import optimizer, precision
+from workloads.host_costs import SCHEMA as FRAMEWORK
+from workloads.host_costs import host_costs, kernel_gap
 from workloads.models.model import load_model
 from workloads.parallel import ddp
 from workloads.torch import rank_step

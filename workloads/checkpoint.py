@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from sim.spec.sections import Scenario
 from workloads.frameworks import framework_of
+from workloads.job import Job
 from workloads.models.model import ModelSpec, load_model
 from workloads.optimizer import optimizer
 from workloads.precision import precision
@@ -26,7 +26,7 @@ class Contents:
         return self.size / len(self.writers)
 
 
-def bytes_of(scenario: Scenario, parameters: int) -> float:
+def bytes_of(scenario: Job, parameters: int) -> float:
     """Bytes of a checkpoint of a model of `parameters` parameters.
 
     Parameters in the type they are trained in; with `content = "all"` the optimizer's state too: moments in the
@@ -50,7 +50,7 @@ def looked_up(model: ModelSpec) -> int:
     return model.hidden * (words + model.max_positions)
 
 
-def contents(scenario: Scenario, parameters: int, world: int) -> Contents:
+def contents(scenario: Job, parameters: int, world: int) -> Contents:
     """Who writes: rank 0 everything, or every rank its part.
 
     Parts of tensor- and pipeline-parallel ranks and of sharded replicas (FSDP, ZeRO-3) are theirs alone. What replicas

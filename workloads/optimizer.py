@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from sim.costs import schema
-from sim.costs.schema import Number, Table, Text
+from sim import schema
 from sim.errors import InputError, unknown
+from sim.schema import Number, Table, Text
 
 FILE = Path(__file__).with_name("optimizers.toml")
 UPDATES = ("adam", "sgd", "orthogonal")

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from sim.errors import Mistake
-from sim.spec.sections import Scenario
 from workloads import optimizer, precision
 from workloads.frameworks import Framework, framework_of
+from workloads.job import Job
 
 REPLICATED = ("none", "ddp", "ddp-no-overlap")
 
 
-def refusals(scenario: Scenario) -> Iterator[Mistake]:
+def refusals(scenario: Job) -> Iterator[Mistake]:
     """What the framework could run but nobody has modelled."""
     framework = framework_of(scenario)
     training, parallel = scenario.training, scenario.parallel
@@ -36,7 +36,7 @@ def refusals(scenario: Scenario) -> Iterator[Mistake]:
     yield from framework.refusals(scenario)
 
 
-def _whole_matrices(scenario: Scenario, framework: Framework) -> Iterator[Mistake]:
+def _whole_matrices(scenario: Job, framework: Framework) -> Iterator[Mistake]:
     """Newton-Schulz products need a matrix, or a tensor-parallel part of it, on one rank: gathers are not modelled."""
     where, parallel = scenario.where, scenario.parallel
     stated = f'"{scenario.training.optimizer}"'

@@ -25,10 +25,10 @@ from sim.graph.opgraph import COMM, KERNEL, PHASES_COMMUNICATION, SYNC, OpGraph,
 from sim.planning.noise import NAMES as JITTERS
 from sim.planning.planned import Planned
 from sim.spec.load import sections_in_use
-from sim.spec.rules.layout import microbatches_of
 from sim.storage.checkpointing import report_of
 from sim.storage.feeding import path_with, with_data
 from workloads.frameworks import framework_of
+from workloads.job.layout import microbatches_of
 from workloads.models.counts import attention_flops, idle_parameters
 
 Value = TypeVar("Value")

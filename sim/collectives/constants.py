@@ -8,10 +8,11 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from sim import schema
 from sim.collectives.nccl.speeds import generation
 from sim.collectives.plan import OPS, PROTOS
 from sim.collectives.registry import algorithms
-from sim.costs import interference, schema
+from sim.costs import interference
 from sim.errors import PrestepError
 
 FOLDER = Path(__file__).parents[1] / "costs" / "hardware"

@@ -11,9 +11,9 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from sim import schema
 from sim.collectives import constants
 from sim.collectives.constants import OVERLAP, PLAIN, Constants, schema_over
-from sim.costs import schema
 
 EXPECTED = "constants of NCCL (TOML), as `prestep calibrate LOGS -o FILE` writes them"
 

@@ -7,13 +7,14 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from sim.costs import schema, terms
+from sim import schema
+from sim.costs import terms
 from sim.costs.gemm import TileModel
 from sim.costs.kinds import DTYPE_BYTES, KINDS
 from sim.costs.power import Power
-from sim.costs.schema import Items, Number, Table, Text
 from sim.costs.tables import Row, read_rows
 from sim.errors import InputError, Mistake, unknown
+from sim.schema import Items, Number, Table, Text
 
 HARDWARE = Path(__file__).parent / "hardware"
 #: Generations of GPUs that NCCL treats differently, oldest first.

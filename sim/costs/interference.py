@@ -19,7 +19,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from sim.costs import schema
+from sim import schema
 from sim.costs.kinds import work
 from sim.graph.kernel import Kernel
 

@@ -7,7 +7,7 @@ from functools import cache
 from pathlib import Path
 from statistics import NormalDist
 
-from sim.costs import schema
+from sim import schema
 
 WIDTHS = Path(__file__).parent / "uncertainty.toml"
 NOMINAL = 0.9

@@ -15,11 +15,10 @@ from sim import files
 from sim.analysis.critical_path import CriticalPath
 from sim.analysis.prediction import Prediction
 from sim.exporters import _words as words
-from sim.storage import checkpointing
+from sim.storage import checkpointing, dataload
 from sim.studies import replicas
 from sim.studies.shared_cluster import Together
 from sim.units import format_bytes, format_duration
-from workloads import dataload
 
 SUFFIXES = (".txt",)
 WIDEST = 100

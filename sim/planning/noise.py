@@ -21,12 +21,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from sim.costs import schema
+from sim import schema
 from sim.errors import InputError, Mistake
 from sim.graph.opgraph import COMM, KERNEL, Chain, OpGraph, Program
 
 if TYPE_CHECKING:
-    from sim.spec.faults import Faults
+    from workloads.job.faults import Faults
 
 NAMES = ("kernel", "gpu", "launch", "host", "latency", "link")
 MOST = 10.0  # relative standard deviation: beyond, a few draws in a million decide the mean
@@ -75,7 +75,7 @@ class Noise:
     bytes: np.ndarray
 
 
-FILE = Path(schema.__file__).with_name("jitter.toml")
+FILE = Path(__file__).parents[1] / "costs" / "jitter.toml"
 KINDS = ("kernel", "gpu", "launch", "host", "latency", "link")
 SCHEMA = schema.all_of(KINDS, schema.sourced(schema.Number()))
 

@@ -12,7 +12,6 @@ from sim.collectives import machine as constants
 from sim.collectives.plan import Plan
 from sim.collectives.planner import plan_collective
 from sim.costs import Gpu
-from sim.costs.frameworks import kernel_gap
 from sim.costs.interference import Beside, laid_over
 from sim.costs.measured import gpu_of
 from sim.engine.execution import Timed
@@ -24,6 +23,7 @@ from sim.planning.fleet import Fleet, fleet_of
 from sim.spec.sections import Scenario
 from topologies.fabric import Fabric
 from workloads.frameworks import framework_of
+from workloads.host_costs import kernel_gap
 from workloads.lowered import Layout, Lowered
 from workloads.models.model import ModelSpec
 

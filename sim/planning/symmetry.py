@@ -8,8 +8,8 @@ import numpy as np
 
 from sim.costs.changed import Speed
 from sim.planning.fleet import Fleet
-from sim.spec.faults import Faults
 from topologies.fabric import Fabric
+from workloads.job.faults import Faults
 from workloads.lowered import Unlike
 
 CHANGED = "cluster.set: "  # how the source of a link begins that a what-if has changed (topologies.edit.overrides)

@@ -8,8 +8,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from sim import schema
 from sim.collectives.nccl import creation
-from sim.costs import schema
 from sim.engine.job import HOUR, Job, young_daly
 from sim.errors import InputError, Mistake, unknown
 from sim.units import format_duration, parse_duration
@@ -29,7 +29,7 @@ TIMES = (
 SHORTEST = 1.0  # failures per second of a job that is worth simulating
 
 
-FILE = Path(schema.__file__).with_name("reliability.toml")
+FILE = Path(__file__).parents[1] / "costs" / "reliability.toml"
 _OF_A_HOST = ("gpu", "hbm", "nvlink", "nic", "host", "storage", "rack")
 _COUNT = schema.Number(whole=True)
 _TAKES = dict.fromkeys(_OF_A_HOST, _COUNT)

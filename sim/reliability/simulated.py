@@ -10,7 +10,8 @@ import numpy as np
 from sim.errors import InputError, Mistake
 from sim.predict import step_time
 from sim.reliability.degraded import largest_loss, progress_by_hosts
-from sim.spec.sections import Checkpoint, Measured, Scenario
+from sim.spec.sections import Measured, Scenario
+from workloads.job.checkpoint import Checkpoint
 
 
 def simulated_speeds(

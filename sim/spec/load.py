@@ -1,6 +1,6 @@
 """What a run is: the scenario file (TOML; `prestep schema` prints its grammar), read strictly.
 
-The sections are in sim/spec/sections.py, the rules that tie keys together in sim/spec/rules/layout.py.
+The sections are in sim/spec/sections.py and workloads/job; rules on several keys in sim/spec/rules/layout.py.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from sim import strict
 from sim.errors import InputError, Mistake, did_you_mean
 from sim.spec import jobs
 from sim.spec.arguments import with_arguments
-from sim.spec.faults import Faults
 from sim.spec.lookup import (
     cluster_of,
     job_mistakes,
@@ -25,28 +24,25 @@ from sim.spec.lookup import (
     place_mistakes,
     wrong_keys,
 )
-from sim.spec.rules.layout import (
-    check_layout,
-    check_scenario,
-    grad_accumulation_of,
-    microbatches_of,
-)
+from sim.spec.rules.layout import check_layout, check_scenario
 from sim.spec.scenario_file import tables_of
 from sim.spec.sections import (
     SECTIONS,
-    Checkpoint,
     Cluster,
     Dataload,
     Measured,
-    Megatron,
-    Model,
     Nccl,
-    Parallel,
     Placement,
-    PyTorch,
     Scenario,
-    Training,
 )
+from workloads.job.checkpoint import Checkpoint
+from workloads.job.faults import Faults
+from workloads.job.layout import grad_accumulation_of, microbatches_of
+from workloads.job.megatron import Megatron
+from workloads.job.model import Model
+from workloads.job.parallel import Parallel
+from workloads.job.pytorch import PyTorch
+from workloads.job.training import Training
 
 __all__ = [
     "Checkpoint",

@@ -10,11 +10,12 @@ from sim.collectives.plan import mistakes_of
 from sim.errors import InputError, Mistake
 from sim.spec.inference import Inference
 from sim.spec.placing import allotted, placements
-from sim.spec.rules.layout import check_layout, grad_accumulation_of, microbatches_of
+from sim.spec.rules.layout import check_layout
 from sim.spec.sections import Nccl, Scenario
 from topologies import load_cluster
 from workloads import schedules
 from workloads.frameworks import framework_of
+from workloads.job.layout import grad_accumulation_of, microbatches_of
 from workloads.models.model import load_model
 
 

@@ -15,9 +15,9 @@ from sim.graph.opgraph import SYNC
 from sim.planning.planned import Planned
 from sim.spec.load import sections_in_use
 from sim.spec.sections import Scenario
+from sim.storage import dataload
+from sim.storage.dataload import Place, fed
 from sim.storage.systems import constants, load_system
-from workloads import dataload
-from workloads.dataload import Place, fed
 
 
 def mistakes_of(scenario: Scenario) -> list[Mistake]:

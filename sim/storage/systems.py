@@ -14,8 +14,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
-from sim import files
-from sim.costs import schema
+from sim import files, schema
 from sim.errors import InputError, Mistake, unknown
 from sim.units import (
     format_bandwidth,

@@ -10,10 +10,10 @@ from sim.analysis.memory import outside, peaks
 from sim.analysis.prediction import FRAGMENTATION, Memory
 from sim.costs import load_gpu
 from sim.predict import load_fabric, lowered_on, plan
-from sim.spec.rules.layout import microbatches_of
 from sim.spec.sections import Scenario
 from sim.units import format_bytes
 from topologies.fabric import Fabric
+from workloads.job.layout import microbatches_of
 
 MOST = 65_536  # samples; no one GPU has room for more of anything
 FEW = 3  # microbatches without a pipeline; with one, as many as it holds at once

@@ -11,13 +11,13 @@ import pytest
 
 import sim.costs
 from sim.costs import Kernel, load_gpu
-from sim.costs.frameworks import host_costs
 from sim.costs.gpu import names as gpus
 from sim.predict import predict
 from sim.spec.load import load_scenario, parse_scenario
-from sim.spec.sections import Model
 from sim.tools.catalog import names
 from topologies.core.quantity import GRADES
+from workloads.host_costs import host_costs
+from workloads.job.model import Model
 from workloads.models.counts import stage_parameters
 from workloads.models.model import load_model
 

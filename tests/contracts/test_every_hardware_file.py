@@ -13,6 +13,7 @@ import pytest
 from click.testing import CliRunner
 
 import cli
+from sim import schema
 from sim.collectives import constants, machine
 from sim.collectives.nccl.speeds import (
     CAPABILITY,
@@ -21,11 +22,12 @@ from sim.collectives.nccl.speeds import (
     SPEEDS,
     generation,
 )
-from sim.costs import frameworks, gpu_files, interference, schema, spreads
+from sim.costs import gpu_files, interference, spreads
 from sim.errors import InputError
 from sim.planning import noise
 from sim.reliability import failures
 from sim.storage import systems
+from workloads import host_costs
 
 GPU_FILES = sorted(
     path
@@ -33,8 +35,9 @@ GPU_FILES = sorted(
     if not path.stem.endswith("-nccl")
 )
 FILES = [(path, gpu_files.SCHEMA) for path in GPU_FILES]
-FILES += [(path, frameworks.SCHEMA) for path in sorted(frameworks.HERE.glob("*.toml"))]
-
+FILES += [
+    (path, host_costs.SCHEMA) for path in sorted(host_costs.FOLDER.glob("*.toml"))
+]
 FILES += [(module.FILE, module.SCHEMA) for module in (interference, noise, failures)]
 FILES += [(spreads.WIDTHS, spreads.SCHEMA), (systems.HOST, systems.HOST_SCHEMA)]
 # A cluster's own constants of NCCL, by the GPU that they are laid over; the others are whole.

@@ -176,7 +176,7 @@ def test_a_framework_is_a_module_and_a_table(
     house: Path, keys: tuple[str, ...]
 ) -> None:
     """Two files: a step runs on one host and on many, with host costs of its own."""
-    table = house / "sim" / "costs" / "frameworks" / "libtorch.toml"
+    table = house / "workloads" / "frameworks" / "libtorch.toml"
     changed(table, block("A framework"))
     assert "libtorch" in prestep(house, "list", "frameworks").split()
     host = ("cluster.host_factor=20",)  # so slow that it decides

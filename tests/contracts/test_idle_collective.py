@@ -21,10 +21,12 @@ from sim.errors import InputError
 from sim.graph.opgraph import Comm
 from sim.planning import planned as step
 from sim.serving import serving
-from sim.spec.sections import Inference, Model, Nccl, Parallel, Scenario
+from sim.spec.sections import Inference, Nccl, Scenario
 from tests.sim.graphs import Op, graph
 from topologies.core.quantity import Quantity
 from topologies.fabric import Fabric
+from workloads.job.model import Model
+from workloads.job.parallel import Parallel
 from workloads.lowered import Layout, Lowered
 from workloads.models.model import load_model
 

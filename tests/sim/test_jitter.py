@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 from cli import main
 from sim.planning.noise import NAMES, _lognormal, _slowest, jitter_of
-from sim.spec.sections import Faults
+from workloads.job.faults import Faults
 
 RUN = ["run", "llama1b-ddp4", "--json", "--set", "model.layers=2"]
 

@@ -18,10 +18,10 @@ from sim.errors import InputError
 from sim.planning.planned import _merged, planned
 from sim.predict import predict
 from sim.spec.load import load_scenario, parse_scenario
-from sim.spec.rules.layout import axis_order
 from sim.spec.sections import Scenario
 from tests.executed import executed, of
 from topologies import load_cluster
+from workloads.job.layout import axis_order
 from workloads.lowered import Layout, Place, Site
 from workloads.megatron.grid import Grid
 from workloads.megatron.groups import Groups

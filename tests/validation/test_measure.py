@@ -444,8 +444,8 @@ def test_the_usual_cases_can_be_predicted(world: int, memory: float) -> None:
 
 def test_models_have_one_size() -> None:
     """What is measured under a name is what is predicted under it."""
-    from sim.spec.sections import Model
     from validation.formats import scenarios
+    from workloads.job.model import Model
     from workloads.models.model import load_model
 
     for name, sizes in scenarios.SIZES.items():

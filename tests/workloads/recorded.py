@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from sim.spec.sections import Model
+from workloads.job.model import Model
 from workloads.models.model import ModelSpec, load_model
 from workloads.parallel.expert import ExpertParallel
 from workloads.parallel.group import Group

@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sim.errors import InputError
-from sim.spec.sections import Model
 from tests.workloads.recorded import (
     MIB,
     STEPS,
@@ -20,6 +19,7 @@ from tests.workloads.recorded import (
     whole,
     words,
 )
+from workloads.job.model import Model
 from workloads.models.model import load_model
 from workloads.torch import functional as F
 from workloads.torch.compiled import cut

@@ -14,8 +14,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sim.spec.sections import Model
 from tests.workloads.small import MLP, communications, lowered, ops, volume
+from workloads.job.model import Model
 from workloads.models.model import ModelSpec, load_model
 from workloads.parallel.ddp import DistributedDataParallel
 from workloads.parallel.expert import ExpertParallel

@@ -7,9 +7,9 @@ import pytest
 from sim.analysis.report import work_of_step
 from sim.costs import Kernel
 from sim.spec.load import parse_scenario
-from sim.spec.sections import Model
 from tests.executed import Executed, executed
 from tests.workloads.small import SEQ, lowered, ops
+from workloads.job.model import Model
 from workloads.models.counts import stage_parameters
 from workloads.models.model import load_model
 from workloads.torch.tape import Shared, Tape

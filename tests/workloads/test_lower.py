@@ -155,7 +155,7 @@ def test_the_step_frees_what_it_allocates(name: str) -> None:
 
 
 def _free() -> dict[str, float]:
-    from sim.costs.frameworks import host_costs
+    from workloads.host_costs import host_costs
 
     return dict.fromkeys(host_costs("pytorch-compiled"), 0.0)
 

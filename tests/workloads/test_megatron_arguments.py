@@ -10,7 +10,7 @@ from click.testing import CliRunner
 from cli import main
 from sim.errors import InputError
 from sim.spec.load import load_scenario
-from sim.spec.sections import Model
+from workloads.job.model import Model
 from workloads.models.counts import total_parameters
 from workloads.models.model import load_model
 

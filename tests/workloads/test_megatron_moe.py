@@ -11,13 +11,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sim.analysis.prediction import Prediction
-from sim.costs.frameworks import host_costs
 from sim.costs.kinds import work
 from sim.errors import InputError
 from sim.graph.opgraph import KERNEL
 from sim.predict import predict
 from sim.spec.load import parse_scenario
-from sim.spec.sections import Model, Parallel, Scenario, Training
+from sim.spec.sections import Scenario
+from workloads.host_costs import host_costs
+from workloads.job.model import Model
+from workloads.job.parallel import Parallel
+from workloads.job.training import Training
 from workloads.lowered import Place
 from workloads.megatron.grid import Grid
 from workloads.megatron.groups import Groups

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from sim.errors import InputError
-from sim.spec.sections import Model
+from workloads.job.model import Model
 from workloads.models.model import ModelSpec, load_model
 
 LLAMA = {

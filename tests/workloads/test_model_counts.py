@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sim.spec.sections import Model
+from workloads.job.model import Model
 from workloads.models.counts import (
     active_parameters,
     flops_per_token,

@@ -8,7 +8,6 @@ from collections.abc import Callable
 import pytest
 
 from sim.errors import InputError
-from sim.spec.sections import Model
 from tests.workloads.recorded import (
     ATTENTION,
     ATTENTION_BACK,
@@ -24,6 +23,7 @@ from tests.workloads.recorded import (
     transformer,
     words,
 )
+from workloads.job.model import Model
 from workloads.models.model import load_model
 from workloads.parallel.expert import ExpertParallel
 from workloads.parallel.group import Group

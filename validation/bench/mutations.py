@@ -39,10 +39,10 @@ CONSTANTS = {
     "spread between GPUs": Constant(f"{HARDWARE}/h200.toml", r"^spread ="),
     "HBM bandwidth": Constant(f"{HARDWARE}/h200.toml", r"^bandwidth ="),
     "launch on the host": Constant(
-        "sim/costs/frameworks/pytorch-eager.toml", r"^launch ="
+        "workloads/frameworks/pytorch-eager.toml", r"^launch ="
     ),
     "linear on the host": Constant(
-        "sim/costs/frameworks/pytorch-eager.toml", r"^linear ="
+        "workloads/frameworks/pytorch-eager.toml", r"^linear ="
     ),
     "launch latency": Constant("sim/planning/planned.py", r"^LAUNCH_LATENCY ="),
     "host factor": Constant(CLUSTER, r"^host_factor ="),
@@ -68,10 +68,10 @@ CONSTANTS = {
     "power budget": Constant(f"{HARDWARE}/h200.toml", r"^budget ="),
     "power of products": Constant(f"{HARDWARE}/h200.toml", r"^product ="),
     "Megatron's products on the host": Constant(
-        "sim/costs/frameworks/megatron.toml", r"^linear ="
+        "workloads/frameworks/megatron.toml", r"^linear ="
     ),
     "Megatron's experts on the host": Constant(
-        "sim/costs/frameworks/megatron.toml", r"^moe_counts ="
+        "workloads/frameworks/megatron.toml", r"^moe_counts ="
     ),
     "published products of B200": Constant(
         f"{HARDWARE}/b200-published.toml", r"^bf16 = \{", which=2

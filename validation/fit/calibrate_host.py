@@ -17,9 +17,9 @@ from pathlib import Path
 import numpy as np
 from scipy.optimize import least_squares
 
-from sim.costs.frameworks import host_costs
 from validation.formats.rows import Row, read_rows
 from validation.formats.scenarios import scenario_of
+from workloads.host_costs import host_costs
 from workloads.models.model import load_model
 from workloads.torch.lower import lower
 

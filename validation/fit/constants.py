@@ -11,7 +11,7 @@ from pathlib import Path
 HOME = Path(__file__).parents[2]
 TABLES = (
     "sim/costs/hardware/*.toml",
-    "sim/costs/frameworks/*.toml",
+    "workloads/frameworks/*.toml",
     "sim/costs/storage/*.toml",
     "sim/costs/*.toml",
     "topologies/clusters/*.toml",

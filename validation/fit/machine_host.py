@@ -8,11 +8,11 @@ from pathlib import Path
 
 import numpy as np
 
-from sim.costs.frameworks import host_costs
 from sim.errors import InputError
 from validation.fit.bootstrap import Estimate, estimate
 from validation.fit.calibrate_host import counts_of
 from validation.formats.rows import Row, read_rows
+from workloads.host_costs import host_costs
 
 TINY = ("h4", "h16")  # their GPUs wait for the host throughout
 HELD_OUT = 3  # every third case

@@ -19,7 +19,6 @@ from pathlib import Path
 
 from sim.analysis.uncertainty import family_of
 from sim.costs import load_gpu
-from sim.costs.frameworks import host_costs
 from sim.costs.gpu import HARDWARE
 from sim.costs.tables import read_rows
 from topologies import load_cluster
@@ -28,6 +27,7 @@ from validation.fit.widths_alone import alone_widths
 from validation.formats.rows import read_rows as rows_of
 from validation.sets.sets import validate
 from validation.sets.steps import predict_row
+from workloads.host_costs import host_costs
 
 SMALL, LARGE = 2**17, 2**23  # bytes: latency below, bandwidth above
 FOLDS = 3

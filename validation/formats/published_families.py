@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from sim.errors import InputError, Mistake
-from sim.spec.sections import Model
 from validation.formats.published_setups import GENERIC, SETUPS, tables
+from workloads.job.model import Model
 from workloads.models.model import load_model
 
 SHAPE = ("layers", "hidden", "heads", "kv_heads", "ffn", "vocab")

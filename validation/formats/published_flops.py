@@ -9,9 +9,9 @@ from typing import Any
 
 from sim.costs import load_gpu
 from sim.errors import InputError, Mistake
-from sim.spec.sections import Model
 from topologies import load_cluster
 from validation.formats.published_columns import number
+from workloads.job.model import Model
 from workloads.models import counts
 from workloads.models.model import load_model
 

@@ -14,10 +14,10 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from sim.spec.rules.layout import axis_order, grad_accumulation_of, microbatches_of
 from sim.spec.sections import Nccl, Placement, Scenario
 from topologies import load_cluster
 from workloads.frameworks import framework_of
+from workloads.job.layout import axis_order, grad_accumulation_of, microbatches_of
 from workloads.models.counts import total_parameters
 from workloads.models.model import ModelSpec, load_model
 

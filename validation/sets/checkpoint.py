@@ -15,7 +15,6 @@ from typing import Any
 from sim import files, progress
 from sim.errors import InputError, Mistake, PrestepError
 from sim.predict import predict
-from sim.spec.sections import Checkpoint
 from sim.storage.systems import constants
 from sim.units import format_duration
 from validation.formats.records import text_of
@@ -26,6 +25,7 @@ from validation.report.gate import Check, predicted_check, rows_check
 from validation.report.interface import Point, Skip, Table
 from validation.report.summary import Errors, errors_of
 from validation.sets.sets import CASES, asked
+from workloads.job.checkpoint import Checkpoint
 
 STALL, BESIDE = "save stall", "steps beside a save"
 MODES = {"torch_rank0": "rank0", "dcp": "sharded", "dcp_async": "async"}

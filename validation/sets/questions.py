@@ -17,7 +17,6 @@ from sim.collectives.plan import PROTOS, nccl_of
 from sim.collectives.planner import plan_collective
 from sim.collectives.registry import algorithms
 from sim.costs import load_gpu, spreads
-from sim.costs.frameworks import host_costs, kernel_gap, table_names
 from sim.costs.gpu import HARDWARE, Gpu
 from sim.costs.gpu import names as gpu_names
 from sim.costs.interference import BUNDLED
@@ -29,9 +28,10 @@ from sim.graph.kernel import Kernel
 from sim.planning.noise import jitter_of
 from sim.planning.planned import LAUNCH_LATENCY, slowest_of
 from sim.reliability import failures
-from sim.spec.faults import Faults
 from sim.storage import systems
 from topologies import cluster_names, load_cluster
+from workloads.host_costs import host_costs, kernel_gap, table_names
+from workloads.job.faults import Faults
 
 EIGHT = 8  # GPUs that wait for each other
 SIZES = (2.0**13, 2.0**17, 2.0**22, 2.0**26, 2.0**30)  # bytes of a collective

@@ -1,6 +1,6 @@
 """Frameworks: what runs a training step. One module each, which defines FRAMEWORK; its file's name is its name.
 
-Host time by operation and the pause between kernels are tables beside the other costs (`sim.costs.frameworks`).
+Host time by operation and the pause between kernels are tables beside the modules (`workloads.host_costs`).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from sim.errors import Mistake, PrestepError
 if (
     TYPE_CHECKING
 ):  # what these import takes long, and reading a scenario needs none of it
-    from sim.spec.sections import Scenario
+    from workloads.job import Job
     from workloads.lowered import Lowered, Site
     from workloads.models.model import ModelSpec
 
@@ -71,7 +71,7 @@ class Framework:
         What a result should say of the model of it.
     """
 
-    lower: Callable[[Scenario, ModelSpec, Site], Lowered]
+    lower: Callable[[Job, ModelSpec, Site], Lowered]
     marks: Callable[[Site], Sequence[Hashable]]
     order: tuple[str, ...] = ("tp", "cp", "ep", "pp", "dp")
     precisions: tuple[str, ...] = ()
@@ -81,7 +81,7 @@ class Framework:
     reads: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     rules: tuple[Rule, ...] = ()
     model_rules: tuple[Rule, ...] = ()
-    refusals: Callable[[Scenario], Iterator[Mistake]] = _nothing
+    refusals: Callable[[Job], Iterator[Mistake]] = _nothing
     tries: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
     level: bool = False
     fused_load: bool = False
@@ -89,8 +89,8 @@ class Framework:
     context_parallel: bool = False
     master: bool = False
     blockwise: bool = False
-    layers_beside: Callable[[Scenario], int] = lambda scenario: 0
-    caveats: Callable[[Scenario, ModelSpec], Iterator[str]] = _nothing
+    layers_beside: Callable[[Job], int] = lambda scenario: 0
+    caveats: Callable[[Job, ModelSpec], Iterator[str]] = _nothing
 
     @property
     def steps(self) -> int:
@@ -128,6 +128,6 @@ def framework(name: str) -> Framework:
     return module.FRAMEWORK  # type: ignore[no-any-return]
 
 
-def framework_of(scenario: Scenario) -> Framework:
+def framework_of(scenario: Job) -> Framework:
     """What a scenario is trained with."""
     return framework(scenario.training.framework)

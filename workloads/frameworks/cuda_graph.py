@@ -6,14 +6,14 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from sim.spec.sections import Scenario
 from workloads.frameworks import pytorch_eager
+from workloads.job import Job
 
 if TYPE_CHECKING:
     from workloads.models.model import ModelSpec
 
 
-def caveats(s: Scenario, model: ModelSpec) -> Iterator[str]:
+def caveats(s: Job, model: ModelSpec) -> Iterator[str]:
     """What comes before the graph is replayed."""
     yield "cuda-graph: the whole step is one launch; capture and warm-up are left out"
     yield from pytorch_eager.caveats(s, model)

@@ -5,15 +5,15 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from sim.spec.sections import Scenario
 from workloads.frameworks import megatron
+from workloads.job import Job
 
 if TYPE_CHECKING:
     from workloads.lowered import Lowered, Site
     from workloads.models.model import ModelSpec
 
 
-def lower(scenario: Scenario, model: ModelSpec, site: Site) -> Lowered:
+def lower(scenario: Job, model: ModelSpec, site: Site) -> Lowered:
     """As Megatron's, under DeepSpeed's engine."""
     from workloads.megatron import engine  # it is what takes long to import
 

@@ -7,11 +7,12 @@ from collections.abc import Hashable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from sim.errors import Mistake
-from sim.spec.rules.experts import zipf_exponent
-from sim.spec.rules.layout import axis_order, splits_backward
-from sim.spec.rules.shape import ModelShape
-from sim.spec.sections import PyTorch, Scenario
 from workloads.frameworks import ALL, Framework
+from workloads.job import Job
+from workloads.job.experts import zipf_exponent
+from workloads.job.layout import axis_order, splits_backward
+from workloads.job.pytorch import PyTorch
+from workloads.models.shape import ModelShape
 
 if TYPE_CHECKING:
     from workloads.lowered import Lowered, Site
@@ -23,7 +24,7 @@ VERSIONS = ("version", "cuda")  # keys of [pytorch] that say what PyTorch and CU
 
 
 def lower(
-    scenario: Scenario, model: ModelSpec, site: Site, engine: Engine | None = None
+    scenario: Job, model: ModelSpec, site: Site, engine: Engine | None = None
 ) -> Lowered:
     """One rank of each pipeline stage for each kind of replica, its layers as recorded units."""
     from workloads.megatron import lower  # it is what takes long to import
@@ -36,7 +37,7 @@ def marks(site: Site) -> Sequence[Hashable]:
     return tuple(site.unlike.marks)
 
 
-def _trainer(s: Scenario) -> Iterator[Mistake]:
+def _trainer(s: Job) -> Iterator[Mistake]:
     for name in PyTorch.__dataclass_fields__:
         value = getattr(s.pytorch, name)
         if value != getattr(PyTorch(), name) and name not in VERSIONS:
@@ -44,7 +45,7 @@ def _trainer(s: Scenario) -> Iterator[Mistake]:
             yield Mistake(s.where, f"pytorch.{name}", str(value), "nothing", hint)
 
 
-def _shards(s: Scenario) -> Iterator[Mistake]:
+def _shards(s: Job) -> Iterator[Mistake]:
     count, ranks = s.parallel.fsdp_shards, s.parallel.dp * s.parallel.cp
     if count is None:
         return
@@ -62,7 +63,7 @@ def _shards(s: Scenario) -> Iterator[Mistake]:
         )
 
 
-def _zero2(s: Scenario) -> Iterator[Mistake]:
+def _zero2(s: Job) -> Iterator[Mistake]:
     if s.parallel.data_parallel == "zero2" and s.parallel.pp > 1:
         hint = "ZeRO-2 reduces gradients in every microbatch, which DeepSpeed refuses in a pipeline"
         yield Mistake(
@@ -70,7 +71,7 @@ def _zero2(s: Scenario) -> Iterator[Mistake]:
         )
 
 
-def _order(s: Scenario) -> Iterator[Mistake]:
+def _order(s: Job) -> Iterator[Mistake]:
     """Layers with experts lie on a grid of their own, whose pipelines must be the other layers' (`RankGenerator`)."""
     p = s.parallel
     etp = p.tp if p.etp is None else p.etp
@@ -96,7 +97,7 @@ def _order(s: Scenario) -> Iterator[Mistake]:
         )
 
 
-def _experts(s: Scenario, model: ModelShape) -> Iterator[Mistake]:
+def _experts(s: Job, model: ModelShape) -> Iterator[Mistake]:
     if not model.experts:
         return
     yield from _loads(s, model)
@@ -108,7 +109,7 @@ def _experts(s: Scenario, model: ModelShape) -> Iterator[Mistake]:
         yield Mistake(s.where, "model.moe_ffn", str(model.moe_ffn), expected)
 
 
-def _loads(s: Scenario, model: ModelShape) -> Iterator[Mistake]:
+def _loads(s: Job, model: ModelShape) -> Iterator[Mistake]:
     """The tokens of experts: a known word with a number, or a load for each expert."""
     loads = s.parallel.imbalance
     if isinstance(loads, str):
@@ -135,7 +136,7 @@ def _loads(s: Scenario, model: ModelShape) -> Iterator[Mistake]:
         )
 
 
-def _sharded(s: Scenario, model: ModelShape) -> Iterator[Mistake]:
+def _sharded(s: Job, model: ModelShape) -> Iterator[Mistake]:
     if s.parallel.data_parallel in FSDP and model.experts:
         hint = "sharding a model with experts fully is not simulated yet"
         yield Mistake(
@@ -147,7 +148,7 @@ def _sharded(s: Scenario, model: ModelShape) -> Iterator[Mistake]:
         )
 
 
-def refusals(s: Scenario) -> Iterator[Mistake]:
+def refusals(s: Job) -> Iterator[Mistake]:
     """Backward passes in halves beside what needs whole ones."""
     p = s.parallel
     sharded, products = p.data_parallel in FSDP, s.training.recompute == "products"
@@ -167,7 +168,7 @@ def refusals(s: Scenario) -> Iterator[Mistake]:
         )
 
 
-def layers_beside(s: Scenario) -> int:
+def layers_beside(s: Job) -> int:
     """In Megatron an embedding or a head that counts as a layer may be a stage by itself."""
     return s.megatron.account_for_embedding + s.megatron.account_for_loss
 

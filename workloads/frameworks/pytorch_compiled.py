@@ -7,16 +7,16 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from sim.errors import Mistake
-from sim.spec.rules.shape import ModelShape
-from sim.spec.sections import Scenario
 from workloads.frameworks import pytorch_eager
+from workloads.job import Job
+from workloads.models.shape import ModelShape
 
 if TYPE_CHECKING:
     from workloads.lowered import Lowered, Site
     from workloads.models.model import ModelSpec
 
 
-def lower(scenario: Scenario, model: ModelSpec, site: Site) -> Lowered:
+def lower(scenario: Job, model: ModelSpec, site: Site) -> Lowered:
     """As eager PyTorch, with compiled blocks."""
     from workloads.torch.compiled import (
         compiled_block,  # it is what takes long to import
@@ -25,7 +25,7 @@ def lower(scenario: Scenario, model: ModelSpec, site: Site) -> Lowered:
     return pytorch_eager.lower(scenario, model, site, compiled_block)
 
 
-def _kernels(s: Scenario) -> Iterator[Mistake]:
+def _kernels(s: Job) -> Iterator[Mistake]:
     for key, value in pytorch_eager.stated(s, ("joined_qkv", "attention")):
         yield Mistake(
             s.where,
@@ -36,7 +36,7 @@ def _kernels(s: Scenario) -> Iterator[Mistake]:
         )
 
 
-def _dense(s: Scenario, model: ModelShape) -> Iterator[Mistake]:
+def _dense(s: Job, model: ModelShape) -> Iterator[Mistake]:
     split = s.parallel.tp > 1 or s.parallel.ep > 1
     if model.kind == "transformer" and not (split or model.experts or model.bias):
         return

@@ -6,10 +6,11 @@ from collections.abc import Hashable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from sim.errors import Mistake
-from sim.spec.rules.layout import axis_order
-from sim.spec.rules.shape import ModelShape
-from sim.spec.sections import PyTorch, Scenario
 from workloads.frameworks import ALL, Framework
+from workloads.job import Job
+from workloads.job.layout import axis_order
+from workloads.job.pytorch import PyTorch
+from workloads.models.shape import ModelShape
 
 if TYPE_CHECKING:
     from workloads.lowered import Lowered, Site
@@ -40,7 +41,7 @@ OF_FLAT_PARAMETERS = ("reduce_every_microbatch", "prefetch", "limit_all_gathers"
 
 
 def lower(
-    scenario: Scenario, model: ModelSpec, site: Site, run_block: RunBlock | None = None
+    scenario: Job, model: ModelSpec, site: Site, run_block: RunBlock | None = None
 ) -> Lowered:
     """Every simulated rank's step, recorded; `run_block` runs a block where its own operators do not."""
     from workloads.torch import lower  # it is what takes long to import
@@ -53,7 +54,7 @@ def marks(site: Site) -> Sequence[Hashable]:
     return site.speeds
 
 
-def stated(s: Scenario, names: Sequence[str]) -> Iterator[tuple[str, str]]:
+def stated(s: Job, names: Sequence[str]) -> Iterator[tuple[str, str]]:
     """Those keys of [pytorch] that are not the default, with their values."""
     for name in names:
         value = getattr(s.pytorch, name)
@@ -61,7 +62,7 @@ def stated(s: Scenario, names: Sequence[str]) -> Iterator[tuple[str, str]]:
             yield f"pytorch.{name}", str(value)
 
 
-def _trainer(s: Scenario) -> Iterator[Mistake]:
+def _trainer(s: Job) -> Iterator[Mistake]:
     """Keys of [pytorch] that the way of parallelism does not have."""
     if s.parallel.pp > 1:
         for key, value in stated(s, ("loss", "metrics")):
@@ -80,7 +81,7 @@ def _trainer(s: Scenario) -> Iterator[Mistake]:
             yield Mistake(s.where, key, value, 'pytorch.fsdp = "1"')
 
 
-def _shards(s: Scenario) -> Iterator[Mistake]:
+def _shards(s: Job) -> Iterator[Mistake]:
     if s.parallel.fsdp_shards is not None:
         hint = (
             'framework = "megatron" with data_parallel = "fsdp" has shards of its own'
@@ -94,7 +95,7 @@ def _shards(s: Scenario) -> Iterator[Mistake]:
         )
 
 
-def _experts(s: Scenario) -> Iterator[Mistake]:
+def _experts(s: Job) -> Iterator[Mistake]:
     p = s.parallel
     for key, value in (
         ("etp", p.etp),
@@ -110,7 +111,7 @@ def _experts(s: Scenario) -> Iterator[Mistake]:
             )
 
 
-def _order(s: Scenario) -> Iterator[Mistake]:
+def _order(s: Job) -> Iterator[Mistake]:
     if s.parallel.order is None or s.parallel.ep == 1:
         return
     order = axis_order(s)
@@ -121,7 +122,7 @@ def _order(s: Scenario) -> Iterator[Mistake]:
         )
 
 
-def _whole_experts(s: Scenario, model: ModelShape) -> Iterator[Mistake]:
+def _whole_experts(s: Job, model: ModelShape) -> Iterator[Mistake]:
     if s.parallel.tp > 1 and model.experts:
         hint = f"tensor parallelism of experts is simulated with {MEGATRON} only"
         yield Mistake(
@@ -129,7 +130,7 @@ def _whole_experts(s: Scenario, model: ModelShape) -> Iterator[Mistake]:
         )
 
 
-def _parts(s: Scenario, model: ModelShape) -> Iterator[Mistake]:
+def _parts(s: Job, model: ModelShape) -> Iterator[Mistake]:
     if model.kind != "transformer":
         return
     parts = [
@@ -152,7 +153,7 @@ def _parts(s: Scenario, model: ModelShape) -> Iterator[Mistake]:
         )
 
 
-def refusals(s: Scenario) -> Iterator[Mistake]:
+def refusals(s: Job) -> Iterator[Mistake]:
     """Sharded stages and sharded experts."""
     p = s.parallel
     way, sharded = f'"{p.data_parallel}"', p.data_parallel in FSDP
@@ -171,7 +172,7 @@ def refusals(s: Scenario) -> Iterator[Mistake]:
         yield Mistake(s.where, "parallel.ep", str(p.ep), f"dp = {p.dp}", hint)
 
 
-def caveats(s: Scenario, model: ModelSpec) -> Iterator[str]:
+def caveats(s: Job, model: ModelSpec) -> Iterator[str]:
     """What a pipeline leaves out."""
     if model.tied_embeddings and s.parallel.pp > 1:
         yield "tied embeddings: the last stage has a copy; adding its gradient to the first stage's is left out"

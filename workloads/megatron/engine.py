@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from sim.spec.sections import Scenario
+from workloads.job import Job
 from workloads.megatron.replicated import Replicated
 from workloads.megatron.zero import Zero, added_by_buckets
 
@@ -27,7 +27,7 @@ class Engine:
     gathers: int = 1
     owns_gradients: bool = False
 
-    def added(self, scenario: Scenario) -> float | None:
+    def added(self, scenario: Job) -> float | None:
         """Bytes moved for an element of a weight's gradient beyond its GEMM; None: into Megatron's own buffer."""
         p = scenario.parallel
         if p.data_parallel == "zero2" and p.dp * p.cp > 1:

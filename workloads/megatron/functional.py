@@ -11,7 +11,7 @@ from workloads.torch.functional import launch_gemm as launch_gemm
 from workloads.torch.tape import Tape, Tensor
 
 if TYPE_CHECKING:
-    from sim.spec.sections import Megatron
+    from workloads.job.megatron import Megatron
     from workloads.parallel.group import Group
 
 STREAM = "nccl tp"

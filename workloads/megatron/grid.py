@@ -8,8 +8,8 @@ from itertools import product
 
 from networkx.utils import UnionFind
 
-from sim.spec.rules.layout import axis_order
-from sim.spec.sections import Scenario
+from workloads.job import Job
+from workloads.job.layout import axis_order
 from workloads.lowered import Layout, strides_of
 
 
@@ -84,7 +84,7 @@ class Grid(Layout):
         return tuple(sorted(tuple(sorted(team)) for team in teams.to_sets()))
 
 
-def grid_of(scenario: Scenario) -> Grid:
+def grid_of(scenario: Job) -> Grid:
     """Where the ranks of a Megatron run lie."""
     p = scenario.parallel
     etp = p.tp if p.etp is None else p.etp

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sim.spec.sections import Scenario
+from workloads.job import Job
 from workloads.lowered import Place
 from workloads.megatron.folding import Kind
 from workloads.megatron.grid import Grid
@@ -60,7 +60,7 @@ class Groups:
         )
 
     def spread(
-        self, scenario: Scenario, experts: int, stage: int = 0, replica: int = 0
+        self, scenario: Job, experts: int, stage: int = 0, replica: int = 0
     ) -> Spread:
         """How experts lie over the ranks of a stage."""
         p, o, group = (

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sim.costs.frameworks import host_costs
 from sim.graph.opgraph import OpGraph
-from sim.spec.rules.layout import grad_accumulation_of, microbatches_of
-from sim.spec.sections import Scenario
+from workloads.host_costs import host_costs
+from workloads.job import Job
+from workloads.job.layout import grad_accumulation_of, microbatches_of
 from workloads.lowered import Lowered, Site
 from workloads.megatron.engine import MEGATRON, Engine
 from workloads.megatron.folding import Kind, kinds_of
@@ -25,7 +25,7 @@ from workloads.torch.tape import PHASES, Shared, Tape
 
 
 def lower(
-    scenario: Scenario,
+    scenario: Job,
     model: ModelSpec,
     site: Site,
     apart: bool = False,
@@ -96,7 +96,7 @@ class Models:
 
     def __init__(
         self,
-        scenario: Scenario,
+        scenario: Job,
         model: ModelSpec,
         groups: Groups,
         costs: dict[str, float],
@@ -154,7 +154,7 @@ class Models:
         )
 
 
-def _cuts(scenario: Scenario, layers: int, stages: int) -> list[range]:
+def _cuts(scenario: Job, layers: int, stages: int) -> list[range]:
     """Layers of each stage; an embedding or a head that counts as a layer takes the place of one at its end."""
     o = scenario.megatron
     first, last = int(o.account_for_embedding), int(o.account_for_loss)
@@ -167,7 +167,7 @@ def _cuts(scenario: Scenario, layers: int, stages: int) -> list[range]:
     ]
 
 
-def _schedule(scenario: Scenario) -> tuple[tuple[int, ...], Sequence[Sequence[Issued]]]:
+def _schedule(scenario: Job) -> tuple[tuple[int, ...], Sequence[Sequence[Issued]]]:
     """Pipeline rank of every stage, and what each rank issues."""
     p, microbatches = scenario.parallel, microbatches_of(scenario)
     if p.pp == 1:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Protocol
 
-from sim.spec.sections import Scenario
+from workloads.job import Job
 from workloads.megatron.folding import Kind
 from workloads.megatron.groups import Groups
 from workloads.megatron.moe import PREFIX
@@ -52,7 +52,7 @@ class Rank:
 
     def __init__(
         self,
-        scenario: Scenario,
+        scenario: Job,
         model: Units,
         groups: Groups,
         place: Place,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from sim.spec.sections import Megatron
+from workloads.job.megatron import Megatron
 from workloads.megatron.functional import Numbers
 from workloads.megatron.spread import Spread
 from workloads.parallel.group import Group

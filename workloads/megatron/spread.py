@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from math import comb
 from typing import TYPE_CHECKING
 
-from sim.spec.rules.experts import zipf_exponent
+from workloads.job.experts import zipf_exponent
 
 if TYPE_CHECKING:
-    from sim.spec.sections import Parallel
+    from workloads.job.parallel import Parallel
     from workloads.parallel.group import Group
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from sim.spec.sections import Scenario
+from workloads.job import Job
 from workloads.megatron.engine import Engine
 from workloads.megatron.folding import Kind
 from workloads.megatron.functional import STREAM as TP
@@ -31,7 +31,7 @@ class StageStep(Rank):
 
     def __init__(
         self,
-        scenario: Scenario,
+        scenario: Job,
         model: Units,
         groups: Groups,
         place: Place,

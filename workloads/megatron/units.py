@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import cached_property
 
 from sim.graph.kernel import Kernel
-from sim.spec.sections import Scenario
+from workloads.job import Job
 from workloads.megatron.functional import Numbers
 from workloads.megatron.further import Further
 from workloads.megatron.modules import Embedding, Head, Layer
@@ -28,7 +28,7 @@ class Units:
 
     def __init__(
         self,
-        scenario: Scenario,
+        scenario: Job,
         m: ModelSpec,
         tp: Group,
         cp: Group | None,

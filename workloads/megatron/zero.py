@@ -12,9 +12,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from sim.costs.frameworks import buckets
 from sim.graph.kernel import Kernel
-from sim.spec.sections import Scenario
+from workloads.host_costs import buckets
+from workloads.job import Job
 from workloads.megatron.passes import Pass
 from workloads.megatron.rank import Rank
 from workloads.megatron.replicated import DP, Replicated
@@ -27,7 +27,7 @@ BUCKETS = buckets("deepspeed")
 ADDED, ADDED_WIDE = 6.0, 2.0 + 6.0 + 6.0 + 12.0
 
 
-def added_by_buckets(scenario: Scenario) -> float:
+def added_by_buckets(scenario: Job) -> float:
     """Bytes moved for an element of a weight's gradient beyond its GEMM."""
     return ADDED_WIDE if scenario.megatron.main_grads == "fp32" else ADDED
 

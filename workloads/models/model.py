@@ -1,6 +1,6 @@
 """Models: named (models/*.toml), read from a Hugging Face config.json, or written inline in a scenario.
 
-All three are the same keys (`sim.spec.sections.Model`); here what was not said gets its default
+All three are the same keys (`workloads.job.model.Model`); here what was not said gets its default
 and the whole is checked.
 """
 
@@ -12,7 +12,7 @@ from typing import Any
 
 from sim import files, strict
 from sim.errors import InputError, Mistake, unknown
-from sim.spec.sections import Model
+from workloads.job.model import Model
 from workloads.megatron.arguments import sections_of
 from workloads.models.hugging_face import translate
 

@@ -16,7 +16,7 @@ from workloads.parallel.group import Group
 from workloads.torch.tape import Storage, Tape, Tensor
 
 if TYPE_CHECKING:
-    from sim.spec.sections import PyTorch
+    from workloads.job.pytorch import PyTorch
 
 STREAM, UNSHARD = "nccl fsdp", "fsdp unshard"
 IN_FLIGHT = 2  # gathers that the rate limiter allows (_FreeEventQueue, max_num_inflight_all_gathers)

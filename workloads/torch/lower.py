@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 
-from sim.costs.frameworks import host_costs
 from sim.errors import InputError, Mistake
 from sim.graph.opgraph import OpGraph
-from sim.spec.rules.layout import axis_order
-from sim.spec.sections import Scenario
+from workloads.host_costs import host_costs
+from workloads.job import Job
+from workloads.job.layout import axis_order
 from workloads.lowered import Layout, Lowered
 from workloads.models.model import ModelSpec
 from workloads.torch.rank_step import RankStep, RunBlock
 from workloads.torch.tape import PHASES, Shared, Tape
 
 
-def layout_of(scenario: Scenario) -> Layout:
+def layout_of(scenario: Job) -> Layout:
     """Where the ranks of a PyTorch run lie."""
     p = scenario.parallel
     return Layout(
@@ -27,7 +27,7 @@ def layout_of(scenario: Scenario) -> Layout:
 
 
 def lower(
-    scenario: Scenario,
+    scenario: Job,
     model: ModelSpec,
     host_factor: float = 1.0,
     speeds: Sequence[Hashable] = (),
@@ -108,7 +108,7 @@ FEW = 16  # ranks up to which all are simulated when one of them is slow: foldin
 
 
 def _replicas(
-    scenario: Scenario, layout: Layout, speeds: Sequence[Hashable]
+    scenario: Job, layout: Layout, speeds: Sequence[Hashable]
 ) -> tuple[tuple[int, ...], ...]:
     """Data-parallel replicas that do the same, of which the first is simulated; empty: no two ranks are alike."""
     slow = scenario.faults.slow_rank

@@ -7,9 +7,9 @@ from functools import partial
 from typing import Protocol
 
 from sim.graph.kernel import Kernel
-from sim.spec.rules.layout import grad_accumulation_of, microbatches_of
-from sim.spec.sections import Scenario
 from workloads import orthogonal
+from workloads.job import Job
+from workloads.job.layout import grad_accumulation_of, microbatches_of
 from workloads.lowered import Layout
 from workloads.megatron.unit import Again
 from workloads.models.counts import stage_parameters
@@ -61,7 +61,7 @@ class RankStep:
 
     def __init__(
         self,
-        scenario: Scenario,
+        scenario: Job,
         model: ModelSpec,
         layout: Layout,
         tape: Tape,

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from sim.graph.opgraph import Chain
-    from sim.spec.sections import PyTorch
+    from workloads.job.pytorch import PyTorch
 
 OWNERS = ("parameters", "gradients", "optimizer", "activations", "buffers", "workspace")
 PHASES = ("forward", "backward", "optimizer", "communication")
@@ -163,7 +163,7 @@ class Tape:
     shared : Shared
         Tables common to all ranks of the graph.
     costs : dict
-        Seconds of host time by operator name (see ``sim/costs/frameworks``).
+        Seconds of host time by operator name (see ``workloads/frameworks``).
     """
 
     def __init__(self, rank: int, shared: Shared, costs: dict[str, float]) -> None:

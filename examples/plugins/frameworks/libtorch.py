@@ -6,19 +6,17 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from sim.errors import Mistake
-from sim.spec.sections import Scenario
 from workloads.frameworks import pytorch_eager
+from workloads.job import Job
 
 EAGER = pytorch_eager.FRAMEWORK
 
 
-def one_stage(scenario: Scenario) -> Iterator[Mistake]:
+def one_stage(job: Job) -> Iterator[Mistake]:
     """`torch::distributed` has no pipelines."""
-    stages = scenario.parallel.pp
+    stages = job.parallel.pp
     if stages > 1:
-        yield Mistake(
-            scenario.where, "parallel.pp", str(stages), "1", "no pipelines in C++"
-        )
+        yield Mistake(job.where, "parallel.pp", str(stages), "1", "no pipelines in C++")
 
 
 FRAMEWORK = replace(

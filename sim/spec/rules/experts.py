@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from sim.errors import Mistake
-from sim.spec.rules.shape import ModelShape
 from sim.spec.sections import Scenario
+from workloads.models.shape import ModelShape
 
 
 def ranks(s: Scenario) -> Iterator[Mistake]:
@@ -36,15 +36,3 @@ def experts(s: Scenario, model: ModelShape) -> Iterator[Mistake]:
             str(s.parallel.ep),
             f"a divisor of the model's {model.experts} experts",
         )
-
-
-def zipf_exponent(said: str) -> float | None:
-    """Exponent of Zipf's law: 0 for uniform, 1 for zipf where none is said; None for other words."""
-    word, _, number = said.replace(":", " ").strip().lower().partition(" ")
-    if word == "uniform" and not number:
-        return 0.0
-    try:
-        value = float(number or 1.0)
-    except ValueError:
-        return None
-    return value if word == "zipf" and 0 <= value < 10 else None

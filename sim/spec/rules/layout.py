@@ -7,10 +7,10 @@ from collections.abc import Collection, Iterator, Sequence
 from sim.errors import Mistake
 from sim.spec.rules import experts as layout_experts
 from sim.spec.rules import model as layout_model
-from sim.spec.rules.shape import ModelShape
 from sim.spec.sections import Scenario
-from workloads import schedules
 from workloads.frameworks import Rule, framework_of
+from workloads.job.layout import stated_microbatches
+from workloads.models.shape import ModelShape
 
 ONE_STAGE_SCHEDULES = ("gpipe", "1f1b")
 AXES = ("tp", "cp", "ep", "pp", "dp")
@@ -20,63 +20,6 @@ VPP_SCHEDULES = (
     "zbv",
     "dualpipe",
 )  # named in the advice; others may do too
-
-
-def microbatches_of(scenario: Scenario) -> int:
-    """Microbatches that each rank runs in a step, over all runs of the pipeline schedule.
-
-    From training.microbatches and training.grad_accumulation, else global_batch / (micro_batch * dp), else 1.
-    """
-    explicit = _explicit(scenario)
-    if explicit is not None:
-        return explicit
-    training = scenario.training
-    if training.global_batch is None:
-        return 1
-    return max(
-        1, training.global_batch // (training.micro_batch * scenario.parallel.dp)
-    )
-
-
-def grad_accumulation_of(scenario: Scenario) -> int:
-    """Accumulated backward passes per step; with a pipeline, runs of the schedule per step (1 if not said).
-
-    Each run has `microbatches_of(scenario) // grad_accumulation_of(scenario)` microbatches: one without a pipeline.
-    """
-    if scenario.parallel.pp == 1:
-        return microbatches_of(scenario)
-    return scenario.training.grad_accumulation or 1
-
-
-def axis_order(scenario: Scenario) -> tuple[str, ...]:
-    """Parallel axes from the one on neighbouring ranks outwards; axes that were not named follow in the default order.
-
-    PyTorch's meshes are written (dp, pp, tp), the last one innermost; Megatron-LM's default is tp-cp-ep-dp-pp.
-    """
-    stated = scenario.parallel.order
-    first = tuple(stated.lower().split("-")) if stated else ()
-    default = framework_of(scenario).order
-    return first + tuple(axis for axis in default if axis not in first)
-
-
-def splits_backward(scenario: Scenario) -> bool:
-    """Whether the schedule runs backward passes in halves; one that cannot run is refused elsewhere."""
-    p = scenario.parallel
-    per_run = microbatches_of(scenario) // grad_accumulation_of(scenario)
-    chunks = p.vpp if p.vpp > 1 else None
-    few = framework_of(scenario).few_microbatches
-    if schedules.check(p.schedule, p.pp, per_run, chunks, few=few):
-        return False
-    return schedules.splits_backward(p.schedule, p.pp, per_run, chunks)
-
-
-def _explicit(scenario: Scenario) -> int | None:
-    """Microbatches per step as the scenario says them outright, or None."""
-    training, parallel = scenario.training, scenario.parallel
-    per_run = training.microbatches or parallel.microbatches
-    if parallel.pp == 1:
-        return training.grad_accumulation or per_run
-    return None if per_run is None else per_run * (training.grad_accumulation or 1)
 
 
 def check_scenario(scenario: Scenario, skip: Collection[str] = ()) -> list[Mistake]:
@@ -184,7 +127,7 @@ def _global_batch(s: Scenario) -> Iterator[Mistake]:
         expected = f"a multiple of micro_batch * dp = {s.training.micro_batch} * {s.parallel.dp}"
         yield Mistake(s.where, "training.global_batch", str(whole), expected, near)
         return
-    total, runs = _explicit(s), s.training.grad_accumulation or 1
+    total, runs = stated_microbatches(s), s.training.grad_accumulation or 1
     if total is not None and total != whole // samples:
         product = f"{s.training.micro_batch} * {s.parallel.dp} * {total}"
         expected = f"{total * samples} (micro_batch * dp * microbatches = {product})"

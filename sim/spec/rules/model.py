@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 from sim.errors import Mistake
 from sim.spec.rules import experts
-from sim.spec.rules.shape import ModelShape
 from sim.spec.sections import Scenario
 from workloads.frameworks import Rule, framework_of
+from workloads.models.shape import ModelShape
 
 
 def _layers(s: Scenario, model: ModelShape) -> Iterator[Mistake]:

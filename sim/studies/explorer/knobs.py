@@ -8,11 +8,13 @@ from dataclasses import dataclass
 from typing import get_args, get_type_hints
 
 from sim.errors import InputError
-from sim.spec.sections import Parallel, Scenario, Training
+from sim.spec.sections import Scenario
 from sim.studies.whatif import EACH
 from sim.tools.catalog import names
 from topologies import load_cluster
 from topologies.fabric import Fabric
+from workloads.job.parallel import Parallel
+from workloads.job.training import Training
 from workloads.models.model import ModelSpec
 
 FACTORS = (0.125, 0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 2.0, 4.0, 8.0)

@@ -16,11 +16,11 @@ from sim.analysis.step_time import median
 from sim.graph.opgraph import KERNEL, Chain, OpGraph, Program
 from sim.planning.planned import KernelTimes
 from sim.predict import timed_kernels
-from sim.spec.rules.layout import microbatches_of
 from sim.spec.sections import Scenario
 from sim.studies.search.space import Candidate
 from topologies.fabric import Fabric
 from workloads.frameworks import framework_of
+from workloads.job.layout import microbatches_of
 from workloads.models.model import load_model
 
 # Rounding of sums in another order, and of steps that begin a shade apart.

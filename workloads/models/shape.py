@@ -1,4 +1,4 @@
-"""What the rules need to know of a model."""
+"""What rules on a scenario need to know of a model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Frameworks: one TOML each, with what the host spends on their operations and how they launch kernels."""
+"""Host time of a framework's operations, and how it launches kernels: `frameworks/NAME.toml`, beside its plug-in."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from sim.costs import schema
-from sim.costs.schema import Number, Switch, Table, Text
+from sim import schema
 from sim.errors import InputError, unknown
+from sim.schema import Number, Switch, Table, Text
 
-HERE = Path(__file__).parent
+FOLDER = Path(__file__).parent / "frameworks"
 #: What the host spends time on, as lowering names it.
 OPERATIONS = (
     "graph_launch",
@@ -112,7 +112,7 @@ SCHEMA = Table(
 
 def table_names() -> list[str]:
     """Frameworks that have a table, sorted."""
-    return sorted(path.stem for path in HERE.glob("*.toml"))
+    return sorted(path.stem for path in FOLDER.glob("*.toml"))
 
 
 @cache
@@ -150,7 +150,7 @@ def buckets(framework: str) -> dict[str, int]:
 
 
 def _read(framework: str) -> dict[str, Any]:
-    path = HERE / f"{framework}.toml"
+    path = FOLDER / f"{framework}.toml"
     if not path.exists():
         raise InputError(
             unknown("scenario", "training.framework", framework, table_names())

@@ -19,8 +19,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from sim.errors import InputError, Mistake
-from sim.spec.rules.layout import microbatches_of
 from sim.units import format_duration
+from workloads.job.layout import microbatches_of
 
 if TYPE_CHECKING:
     from sim.spec.sections import Dataload, Scenario

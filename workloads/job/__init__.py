@@ -1,0 +1,28 @@
+"""A job: what is trained, and how. One module for each section of a scenario that a framework reads."""
+# ruff: noqa: RUF009 - a section is frozen: all jobs may share the default one
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from workloads.job.checkpoint import Checkpoint
+from workloads.job.faults import Faults
+from workloads.job.megatron import Megatron
+from workloads.job.model import Model
+from workloads.job.parallel import Parallel
+from workloads.job.pytorch import PyTorch
+from workloads.job.training import Training
+
+
+@dataclass(frozen=True)
+class Job:
+    """What a framework reads of a scenario; `where`: the file it came from, for mistakes."""
+
+    model: Model = Model()
+    training: Training = Training()
+    parallel: Parallel = Parallel()
+    megatron: Megatron = Megatron()
+    pytorch: PyTorch = PyTorch()
+    checkpoint: Checkpoint = Checkpoint()
+    faults: Faults = Faults()
+    where: str = "scenario"

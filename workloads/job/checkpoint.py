@@ -1,0 +1,46 @@
+"""The section [checkpoint] of a scenario: saving the model."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from sim.strict import key
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """Saving the model during training."""
+
+    every: int | None = key(None, "steps between checkpoints", low=1)
+    mode: Literal["rank0", "sharded", "async", "peer"] | None = key(
+        None,
+        "torch.save by rank 0 (the default); every rank its shard; the same behind training; into a peer's memory",
+    )
+    storage: str | None = key(
+        None,
+        'where to: "nvme" (the default), "weka", ...; `prestep list storage`, or a file',
+    )
+    content: Literal["all", "model"] = key(
+        "all", "parameters and optimizer state, or parameters alone"
+    )
+    writers: Literal["balanced", "replica0"] = key(
+        "balanced",
+        "sharded, async: who writes what data-parallel replicas share: all, or the first of them",
+    )
+    writer: Literal["thread", "process"] = key(
+        "thread",
+        "async: a thread of the training process, which holds up its launches, or a process of its own",
+    )
+    pinned: bool = key(
+        False, "staged into pinned memory that is kept, not into new pages"
+    )
+    gpudirect: bool = key(
+        False, "from the GPU to the storage without a bounce through the host's memory"
+    )
+    capacity: float | None = key(
+        None, "room for a checkpoint; default: the storage's", unit="bytes", above=0
+    )
+    restore_gpus: int | None = key(
+        None, "GPUs of the run that loads it; default: as many as wrote it", low=1
+    )

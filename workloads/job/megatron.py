@@ -1,0 +1,142 @@
+"""The section [megatron] of a scenario: Megatron-LM's switches."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from sim.strict import key
+
+RecomputedModule = Literal[
+    "core_attn", "layernorm", "mla_up_proj", "mlp", "moe_act", "shared_experts"
+]
+GraphedModule = Literal["attn", "mlp", "moe_router", "full_iteration"]
+
+
+@dataclass(frozen=True)
+class Megatron:
+    """Megatron-LM's switches, named after its command line where it has one."""
+
+    attention: Literal["flash", "flash2", "unfused"] = key(
+        "flash",
+        "one fused kernel (flash2: FlashAttention 2, slower on Hopper), or batched GEMMs around a softmax that write "
+        "all scores (Megatron before 2022-12)",
+    )
+    gradient_accumulation_fusion: bool = key(
+        True, "weight gradients are added into the fp32 buffer by the GEMM itself"
+    )
+    main_grads: Literal["fp32", "bf16"] = key(
+        "fp32", "type in which gradients are accumulated and reduced"
+    )
+    overlap_grad_reduce: bool = key(
+        False, "reduce gradients bucket by bucket beside the last backward pass"
+    )
+    overlap_param_gather: bool = key(
+        False, "gather updated parameters beside the first forward pass"
+    )
+    bucket_size: int | None = key(
+        None,
+        "parameters of a bucket when reduction overlaps; default 40 million, or 1 million per data rank",
+        low=1,
+    )
+    fp8_scaling: Literal["delayed", "dynamic", "rowwise", "mx"] = key(
+        "delayed",
+        "fp8: scales from earlier steps, or found first, one for a tensor, for each row (slower products) or for 32 "
+        "elements (MXFP8)",
+    )
+    fp8_transposes: bool = key(
+        True,
+        "fp8 operands are written transposed as well: Hopper's products need it, Blackwell's do not",
+    )
+    fp8_param_gather: bool = key(False, "FSDP gathers the parameters of layers in fp8")
+    recompute_modules: tuple[RecomputedModule, ...] = key(
+        (),
+        "parts of a layer that run again in backward (selective recomputation names more than attention's core)",
+    )
+    recompute_num_layers: int | None = key(
+        None,
+        "so many layers of each stage run again whole (recompute_method block); the others are kept",
+        low=1,
+    )
+    cuda_graph_scope: tuple[GraphedModule, ...] = key(
+        (),
+        "parts that are captured in CUDA graphs, for whose operators the host spends nothing",
+    )
+    recompute_early_stop: bool = key(
+        False, "recomputation leaves out what backward does not need (PyTorch 2.1)"
+    )
+    tp_comm_overlap: bool = key(
+        False,
+        "split tensor-parallel gathers and GEMMs so that they overlap (user buffers)",
+    )
+    async_tensor_model_parallel_allreduce: bool = key(
+        True,
+        "the all-reduce of an input's gradient runs beside the weight's gradient (Megatron since April 2022)",
+    )
+    overlap_p2p_comm: bool = key(
+        True, "interleaved pipelines send and receive beside their computation"
+    )
+    p2p_sync: bool = key(
+        False,
+        "the host waits for the GPU after each pipeline transfer (Megatron before core 0.3)",
+    )
+    launch_blocking: bool = key(
+        False,
+        "the host waits for the end of all that it launches (CUDA_LAUNCH_BLOCKING=1): nothing overlaps",
+    )
+    scatter_gather_tensors_in_pipeline: bool = key(
+        True,
+        "between stages every tensor-parallel rank sends its part of an activation; else all send all of it",
+    )
+    attention_dropout: float = key(0.0, "share of attention weights dropped", low=0)
+    hidden_dropout: float = key(0.0, "share of hidden values dropped", low=0)
+    vocab_multiple: int = key(
+        128,
+        "the vocabulary is padded to a multiple of it on every rank (make_vocab_size_divisible_by)",
+        low=1,
+    )
+    account_for_embedding: bool = key(
+        False,
+        "the embedding counts as a layer in the cut into stages (account_for_embedding_in_pipeline_split)",
+    )
+    account_for_loss: bool = key(
+        False, "so does the head with the loss (account_for_loss_in_pipeline_split)"
+    )
+    rope_fusion: bool = key(
+        True,
+        "rotation in one kernel; else in eager operators (YaRN with a scale, which the fused kernel lacks)",
+    )
+    bias_fusion: bool = key(
+        True, "bias, activation, dropout and residual in one kernel"
+    )
+    cross_entropy_fusion: bool = key(True, "loss in one pass")
+    moe_token_dispatcher: Literal["alltoall", "allgather", "flex"] = key(
+        "alltoall",
+        "how tokens reach their experts: permuted and sent, gathered by all, or DeepEP's kernels (flex)",
+    )
+    moe_grouped_gemm: bool = key(
+        True,
+        "one grouped GEMM for the experts of a rank; else one expert after the other",
+    )
+    overlap_moe_expert_parallel_comm: bool = key(
+        False,
+        "tokens travel beside the computation of another microbatch (1F1B with all-to-all overlap)",
+    )
+    moe_permute_fusion: bool = key(
+        True, "tokens are permuted by one kernel instead of sorted and indexed"
+    )
+    moe_fused_mlp: bool = key(
+        False,
+        "fp8 experts: activation and quantizing in the grouped GEMMs (cutedsl_fused_grouped_mlp)",
+    )
+    moe_shared_expert_overlap: bool = key(
+        False, "shared experts are computed beside the exchange of tokens"
+    )
+    moe_capacity: float | None = key(
+        None,
+        "most tokens of an expert over the mean (moe_expert_capacity_factor); default none are dropped",
+        above=0,
+    )
+    moe_pad_to_capacity: bool = key(
+        False, "experts are padded to their capacity (moe_pad_expert_input_to_capacity)"
+    )

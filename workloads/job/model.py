@@ -1,0 +1,112 @@
+"""The section [model] of a scenario: what is trained."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from sim.strict import key
+
+
+@dataclass(frozen=True)
+class Model:
+    """What is trained: a named model, a file (TOML, a Hugging Face config.json, or Megatron-LM's arguments as .txt, .sh
+    or .yaml), or inline keys beginning with kind.
+
+    Inline keys beside name or file replace the model's own.
+    """
+
+    name: str | None = key(None, "named model; `prestep list models`")
+    file: str | None = key(
+        None,
+        "TOML model, Hugging Face config.json or Megatron arguments, relative to the scenario",
+    )
+    kind: Literal["transformer", "mlp", "resnet"] | None = key(
+        None, "family, for a model written inline"
+    )
+    hidden: int | None = key(None, "width of the residual stream", low=1)
+    layers: int | None = key(
+        None, "transformer blocks; for a resnet its depth (50)", low=1
+    )
+    heads: int | None = key(None, "query heads", low=1)
+    kv_heads: int | None = key(None, "key and value heads; default heads", low=1)
+    head_dim: int | None = key(None, "width of a head; default hidden / heads", low=1)
+    ffn: int | None = key(
+        None,
+        "inner width of the feed-forward layer; of one expert where moe_ffn is not said",
+        low=1,
+    )
+    vocab: int | None = key(None, "entries of the embedding", low=1)
+    gated: bool | None = key(
+        None, "gated feed-forward (three matrices, SwiGLU); default true"
+    )
+    activation: Literal["silu", "gelu", "relu", "relu2"] | None = key(
+        None, "relu2: squared ReLU; default silu when gated, else gelu; mlp: relu"
+    )
+    tied_embeddings: bool | None = key(
+        None, "output head shares the embedding; default false"
+    )
+    experts: int | None = key(None, "experts of each MoE layer; 0: dense", low=0)
+    experts_per_token: int | None = key(None, "experts that see each token", low=1)
+    moe_ffn: int | None = key(None, "inner width of one expert; default ffn", low=1)
+    shared_experts: int | None = key(
+        None, "experts of the same width that see every token; default 0", low=0
+    )
+    dense_layers: int | None = key(
+        None, "first layers that have no experts; default 0", low=0
+    )
+    moe_every: int | None = key(
+        None, "only every n-th layer has experts; default 1: every layer", low=1
+    )
+    router_bias: bool | None = key(None, "the router has a bias; default false")
+    q_lora_rank: int | None = key(
+        None,
+        "latent attention: width that queries are compressed to; default none",
+        low=1,
+    )
+    kv_lora_rank: int | None = key(
+        None,
+        "latent attention (MLA): width that keys and values are compressed to",
+        low=1,
+    )
+    rope_head_dim: int | None = key(
+        None, "latent attention: rotated part of a head, beside head_dim", low=1
+    )
+    v_head_dim: int | None = key(
+        None, "latent attention: width of a value head; default head_dim", low=1
+    )
+    mtp_layers: int | None = key(
+        None, "further layers that predict later tokens (multi-token prediction)", low=0
+    )
+    window: int | None = key(
+        None, "tokens that attention looks back; default all", low=1
+    )
+    window_every: int | None = key(
+        None,
+        "every n-th layer sees all tokens in spite of the window; default none does",
+        low=2,
+    )
+    sinks: bool | None = key(
+        None, "a learned attention sink for every head; default false"
+    )
+    qk_norm: bool | None = key(
+        None, "norms of queries and keys, head by head; default false"
+    )
+    norm: Literal["rms", "layer"] | None = key(None, "normalisation; default rms")
+    norm_bias: bool | None = key(
+        None, 'norms have a bias; default true for norm = "layer"'
+    )
+    embedding_norm: bool | None = key(None, "a norm after the embedding; default false")
+    bias: bool | None = key(None, "linear layers have a bias; default false, mlp: true")
+    qkv_bias: bool | None = key(
+        None, "queries, keys and values have a bias; default bias"
+    )
+    positions: Literal["rope", "learned", "alibi", "none"] | None = key(
+        None, "position information; default rope"
+    )
+    max_positions: int | None = key(
+        None, "rows of the learned position embedding", low=1
+    )
+    sizes: tuple[int, ...] | None = key(None, "mlp: widths from input to output", low=1)
+    image_size: int | None = key(None, "resnet: pixels on a side; default 224", low=1)
+    classes: int | None = key(None, "resnet: outputs; default 1000", low=1)

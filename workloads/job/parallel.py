@@ -1,0 +1,74 @@
+"""The section [parallel] of a scenario: how it is spread over GPUs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from sim.strict import key
+
+MIB = 2.0**20
+
+
+@dataclass(frozen=True)
+class Parallel:
+    """How it is spread: dp x tp x pp x cp GPUs; ep lives inside dp x cp, as in PyTorch."""
+
+    dp: int = key(1, "data-parallel replicas", low=1)
+    tp: int = key(1, "tensor-parallel ranks", low=1)
+    pp: int = key(1, "pipeline ranks", low=1)
+    cp: int = key(1, "context-parallel ranks", low=1)
+    ep: int = key(1, "expert-parallel ranks", low=1)
+    etp: int | None = key(
+        None,
+        "ranks of one expert, 1 or tp, its default (megatron; with 1, ep lives inside dp x cp x tp)",
+        low=1,
+    )
+    imbalance: str | tuple[float, ...] = key(
+        "uniform",
+        'tokens by expert (megatron): uniform, zipf, "zipf 0.5" (its exponent), or a load for each',
+    )
+    vpp: int = key(1, "pipeline stages per rank", low=1)
+    data_parallel: (
+        Literal["none", "ddp", "ddp-no-overlap", "fsdp", "zero1", "zero2", "zero3"]
+        | None
+    ) = key(None, "how gradients are combined; default ddp if dp > 1, else none")
+    bucket_cap: float | None = key(
+        None,
+        "size of a DDP gradient bucket; default 25 MiB after a first one of 1 MiB",
+        unit="bytes",
+        above=0,
+    )
+    gradient_as_bucket_view: bool = key(True, "DDP gradients are views of the buckets")
+    fsdp_shards: int | None = key(
+        None,
+        "ranks that hold one copy of the parameters under FSDP (megatron); default dp * cp",
+        low=1,
+    )
+    reshard_after_forward: bool = key(
+        True, "FSDP frees gathered parameters after the forward pass"
+    )
+    sequence_parallel: bool = key(
+        False, "tensor parallelism splits the norms along the sequence"
+    )
+    uneven_stages: bool = key(
+        False,
+        "let the first pipeline stages hold one layer more when layers do not divide",
+    )
+    schedule: str = key(
+        "1f1b", "pipeline schedule; `prestep list schedules`", names="schedules"
+    )
+    microbatches: int | None = key(None, "the same as training.microbatches", low=1)
+    order: str | None = key(
+        None,
+        'axes from the innermost, on neighbouring ranks; default "tp-cp-ep-pp-dp", megatron: "tp-cp-ep-dp-pp"',
+    )
+
+    @property
+    def bucket_caps(self) -> tuple[float, float]:
+        """Caps of the first bucket and of the others; saying a cap makes them equal, as in PyTorch."""
+        return (
+            (MIB, 25 * MIB)
+            if self.bucket_cap is None
+            else (self.bucket_cap, self.bucket_cap)
+        )

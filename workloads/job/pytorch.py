@@ -1,0 +1,59 @@
+"""The section [pytorch] of a scenario: PyTorch's switches."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from sim.strict import key
+
+
+@dataclass(frozen=True)
+class PyTorch:
+    """What a trainer on plain PyTorch chooses (frameworks pytorch-eager and pytorch-compiled)."""
+
+    version: Literal["1.13", "2.0", "2.1", "2.3", "2.5", "2.7", "2.11"] = key(
+        "2.11",
+        "before 2.1 recomputation repeats all of a region, before 2.7 layer norms are slow backward",
+    )
+    cuda: Literal["11", "12"] = key(
+        "12", "toolkit: the cuBLAS of 11 is slower on Hopper"
+    )
+    attention: Literal["cudnn", "flash2", "triton"] = key(
+        "cudnn",
+        "kernel: cuDNN's, FlashAttention 2, or FlashAttention in Triton (first version, tokens before heads)",
+    )
+    joined_qkv: bool = key(False, "one projection makes queries, keys and values")
+    loss: Literal["eager", "fused"] = key(
+        "eager", "cross entropy as log_softmax and nll_loss, or in one kernel"
+    )
+    metrics: int = key(
+        0, "further cross entropies of every microbatch, in fp32, for metrics", low=0
+    )
+    master_weights: bool = key(
+        False, "parameters and optimizer in fp32, computation in bf16"
+    )
+    fused_optimizer: bool = key(
+        True, "one kernel for many tensors; else eight for each tensor"
+    )
+    clip_gradients: bool = key(False, "gradients are scaled by their norm")
+    fsdp: Literal["2", "1"] = key(
+        "2", "fully_shard, or FullyShardedDataParallel with flat parameters"
+    )
+    reduce_dtype: Literal["bf16", "fp32"] = key(
+        "bf16", "type in which FSDP reduces gradients"
+    )
+    reduce_every_microbatch: bool = key(
+        False, "gradients are reduced in every microbatch, not in the last alone"
+    )
+    prefetch: Literal["before", "after"] = key(
+        "before",
+        "fsdp = 1: the next gather is issued before or after a module's backward pass",
+    )
+    limit_all_gathers: bool = key(
+        True, "fsdp = 1: the host waits until the module before the last is freed"
+    )
+
+    def since(self, *release: int) -> bool:
+        """Whether this is the release of PyTorch, such as (2, 1), or a later one."""
+        return tuple(map(int, self.version.split("."))) >= release
