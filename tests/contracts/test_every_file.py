@@ -16,7 +16,7 @@ from sim.predict import predict
 from sim.spec.load import load_scenario, parse_scenario
 from sim.tools.catalog import names
 from topologies.core.quantity import GRADES
-from workloads.host_costs import host_costs
+from workloads import host_costs
 from workloads.job.model import Model
 from workloads.models.counts import stage_parameters
 from workloads.models.model import load_model
@@ -25,7 +25,7 @@ COSTS = Path(sim.costs.__file__).parent
 SCENARIOS = Path(__file__).parents[2] / "workloads" / "scenarios"
 HARDWARE = sorted(COSTS.glob("hardware/*.toml"))
 GPUS = gpus()
-FRAMEWORKS = sorted(COSTS.glob("frameworks/*.toml"))
+FRAMEWORKS = sorted(host_costs.FOLDER.glob("*.toml"))
 GRADE = re.compile("|".join(GRADES))
 INLINE = re.compile(rf'evidence = "({GRADE.pattern})", source = "[^"]+"')
 
@@ -118,6 +118,6 @@ def test_every_hardware_file_names_a_source(path: Path) -> None:
 @pytest.mark.parametrize("path", FRAMEWORKS, ids=lambda path: path.name)
 def test_a_framework_costs_every_host_operation(path: Path) -> None:
     """Seconds, none negative, none above a millisecond, for every operation that eager PyTorch has."""
-    costs = host_costs(path.stem)
-    assert costs.keys() >= host_costs("pytorch-eager").keys()
+    costs = host_costs.host_costs(path.stem)
+    assert costs.keys() >= host_costs.host_costs("pytorch-eager").keys()
     assert all(0 <= seconds < 1e-3 for seconds in costs.values())
