@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from sim.graph.opgraph import OpGraph
-from workloads.torch.tape import Memory
+from workloads.torch.memory import Memory
 
 
 def strides_of(order: Sequence[str], degrees: Mapping[str, int]) -> dict[str, int]:

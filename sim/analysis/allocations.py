@@ -9,7 +9,7 @@ import numpy as np
 from sim.engine.execution import Run
 from sim.graph.opgraph import KERNEL, Program
 from sim.planning.planned import Planned
-from workloads.torch.tape import OWNERS, Memory
+from workloads.torch.memory import OWNERS, Memory
 
 
 @dataclass(frozen=True, eq=False)

@@ -15,7 +15,8 @@ from workloads.torch.compiled import compiled_block
 from workloads.torch.convnet import ResNet
 from workloads.torch.mlp import MultilayerPerceptron
 from workloads.torch.modules import Module
-from workloads.torch.tape import Shared, Tape, Tensor
+from workloads.torch.recorder import Shared
+from workloads.torch.tape import Tape, Tensor
 from workloads.torch.transformer import Block, BlockParallel, Transformer
 
 MIB = 2.0**20
@@ -52,14 +53,14 @@ class Step:
         """Kinds launched for a layer, without the memsets that belong to another operation."""
         t = self.tape
         span = (
-            range(self.forward_end, len(t._names))
+            range(self.forward_end, len(t.columns.names))
             if backward
             else range(self.forward_end)
         )
         return [
-            t._names[i]
+            t.columns.names[i]
             for i in span
-            if t._layer[i] == layer and t._names[i] != "memset"
+            if t.columns.layer[i] == layer and t.columns.names[i] != "memset"
         ]
 
 
@@ -72,7 +73,7 @@ def record(build: Callable[[Tape], tuple[Module, Callable[[], Tensor]]]) -> Step
     base = t.memory.now
     t.memory.reset_peak()
     loss = run()
-    step = Step(t, module, len(t._names), t.memory.now - base, base, arrived)
+    step = Step(t, module, len(t.columns.names), t.memory.now - base, base, arrived)
     t.backward(loss, Tensor(None, loss.shape))
     return step
 

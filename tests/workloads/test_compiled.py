@@ -23,7 +23,8 @@ from workloads.job.model import Model
 from workloads.models.model import load_model
 from workloads.torch import functional as F
 from workloads.torch.compiled import cut
-from workloads.torch.tape import Shared, Tape, Tensor
+from workloads.torch.recorder import Shared
+from workloads.torch.tape import Tape, Tensor
 from workloads.torch.transformer import Block, Transformer
 
 
@@ -79,7 +80,7 @@ def moments_of_gradients(run: Callable[[Tape, Block, Tensor], Tensor]) -> int:
     moments: set[int] = set()
 
     def arrive(p: Tensor) -> None:
-        moments.add(len(t._names))
+        moments.add(len(t.columns.names))
 
     for p in net.blocks[0].parameters:
         p.on_grad = arrive

@@ -23,7 +23,8 @@ from workloads.parallel.group import Group
 from workloads.torch import functional as F
 from workloads.torch.convnet import ResNet
 from workloads.torch.mlp import MultilayerPerceptron
-from workloads.torch.tape import Shared, Tape, Tensor
+from workloads.torch.recorder import Shared
+from workloads.torch.tape import Tape, Tensor
 from workloads.torch.transformer import Transformer
 
 MIB = 2.0**20

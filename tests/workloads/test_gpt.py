@@ -12,7 +12,8 @@ from tests.workloads.small import SEQ, lowered, ops
 from workloads.job.model import Model
 from workloads.models.counts import stage_parameters
 from workloads.models.model import load_model
-from workloads.torch.tape import Shared, Tape
+from workloads.torch.recorder import Shared
+from workloads.torch.tape import Tape
 from workloads.torch.transformer import Transformer
 
 

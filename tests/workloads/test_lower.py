@@ -29,7 +29,8 @@ from tests.workloads.small import (
 )
 from workloads.models.model import load_model
 from workloads.torch.rank_step import RankStep
-from workloads.torch.tape import Shared, Tape
+from workloads.torch.recorder import Shared
+from workloads.torch.tape import Tape
 
 RESNET = {"kind": "resnet", "layers": 50, "image_size": 64}
 M4: dict[str, Any] = {"microbatches": 4}

@@ -30,7 +30,8 @@ from workloads.megatron.unit import Unit
 from workloads.megatron.units import Units
 from workloads.models.counts import layer_flops, layer_parameters
 from workloads.models.model import load_model
-from workloads.torch.tape import Shared, Tape
+from workloads.torch.recorder import Shared
+from workloads.torch.tape import Tape
 
 SMALL: dict[str, Any] = {
     "kind": "transformer",

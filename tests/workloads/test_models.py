@@ -30,7 +30,8 @@ from workloads.parallel.group import Group
 from workloads.torch import functional as F
 from workloads.torch.convnet import ResNet, broadcast_buffers
 from workloads.torch.modules import Module
-from workloads.torch.tape import Shared, Tape, Tensor
+from workloads.torch.recorder import Shared
+from workloads.torch.tape import Tape, Tensor
 from workloads.torch.transformer import Transformer
 
 
@@ -125,7 +126,7 @@ def test_expert_memory(ranks: int, peak: int) -> None:
 def test_resnet_kernels() -> None:
     """ResNet-50 launches the operations of trace rn50-ddp4-b128, but for DDP's own, the loss's seed and Adam."""
     step = STEPS["resnet"]()
-    kinds = Counter(step.tape._names)
+    kinds = Counter(step.tape.columns.names)
     expected = {
         "conv_fwd": 53,
         "batchnorm_fwd": 53,
@@ -198,14 +199,14 @@ def test_buffers_are_broadcast_by_type() -> None:
     base = t.memory.now
     broadcast_buffers(t, net.buffers, Group("dp", (0, 1), [(0, 1)], 1), "nccl dp")
     assert [c.size for c in t.shared.rendezvous.comms] == [53120 * 2.0, 53 * 8.0]
-    assert Counter(t._names) == {"cat": 2, "broadcast": 2, "copy": 159}
+    assert Counter(t.columns.names) == {"cat": 2, "broadcast": 2, "copy": 159}
     assert t.memory.now == base
 
 
 def test_perceptron_kernels() -> None:
     """Linear layers with biases: input gradient, weight gradient, bias sum; none for the first layer's input."""
     step = STEPS["mlp"]()
-    names = step.tape._names
+    names = step.tape.columns.names
     assert names[: step.forward_end] == words(
         "gemm_bias relu gemm_bias relu gemm_bias mse_loss sum"
     )

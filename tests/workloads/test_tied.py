@@ -10,7 +10,8 @@ from workloads.models.model import ModelSpec
 from workloads.parallel.ddp import DistributedDataParallel
 from workloads.parallel.group import Group
 from workloads.torch import functional as F
-from workloads.torch.tape import Shared, Tape, Tensor
+from workloads.torch.recorder import Shared
+from workloads.torch.tape import Tape, Tensor
 from workloads.torch.transformer import Transformer
 
 VOCAB, HIDDEN = 4096, 256
@@ -82,7 +83,9 @@ def test_every_backward_pass_fires_the_hook_once() -> None:
         for k in made.tape.shared.kernels
         if k.kind == "add" and k.shape == (VOCAB * HIDDEN,)
     ]
-    launched = sum(made.tape._payload.count(made.tape.shared.kernels[k]) for k in adds)
+    launched = sum(
+        made.tape.columns.payload.count(made.tape.shared.kernels[k]) for k in adds
+    )
     assert launched == 2 + 1  # joined twice, accumulated once
 
 

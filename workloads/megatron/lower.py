@@ -21,7 +21,8 @@ from workloads.models.model import ModelSpec
 from workloads.parallel.pipeline import layers_of_stages
 from workloads.schedules import checked, rank_of_stages
 from workloads.schedules.runtime import Compute, operations
-from workloads.torch.tape import PHASES, Shared, Tape
+from workloads.torch.recorder import PHASES, Shared
+from workloads.torch.tape import Tape
 
 
 def lower(

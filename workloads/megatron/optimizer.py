@@ -6,7 +6,7 @@ from sim.graph.kernel import Kernel
 from workloads import orthogonal
 from workloads.megatron.rank import Rank
 from workloads.orthogonal import Matrices
-from workloads.torch.tape import Storage
+from workloads.torch.memory import Storage
 
 # Bytes of a parameter in fp32, and of each of its moments; moments that AdamW keeps.
 FP32, ADAMW_MOMENTS = 4, 2

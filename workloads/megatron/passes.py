@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from sim.graph.opgraph import Chain, OpGraph, Program
-from workloads.torch.tape import PHASES, Shared, Tape, Tensor
+from workloads.torch.recorder import PHASES, Shared
+from workloads.torch.tape import Tape, Tensor
 
 if TYPE_CHECKING:
     from workloads.torch.modules import Module

@@ -13,7 +13,8 @@ import numpy as np
 
 from sim.graph.opgraph import COMM, KERNEL, Program
 from workloads.megatron.passes import Build, Pass, Run, forward, made, part
-from workloads.torch.tape import Shared, Tape, Tensor
+from workloads.torch.recorder import Shared
+from workloads.torch.tape import Tape, Tensor
 
 
 @dataclass(frozen=True, eq=False)

@@ -19,7 +19,8 @@ from workloads.megatron.units import Units
 from workloads.megatron.zero import Zero2
 from workloads.parallel.group import transfer
 from workloads.schedules.runtime import Batch, Compute, Recv, Wait
-from workloads.torch.tape import Storage, Tape
+from workloads.torch.memory import Storage
+from workloads.torch.tape import Tape
 
 PP = "nccl pp"
 PAIRED = ("layer", "further")  # units with tokens that travel

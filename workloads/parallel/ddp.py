@@ -10,7 +10,8 @@ from __future__ import annotations
 from sim.graph.kernel import Kernel
 from workloads.parallel.group import Group
 from workloads.torch.functional import launch_elementwise
-from workloads.torch.tape import Storage, Tape, Tensor
+from workloads.torch.memory import Storage
+from workloads.torch.tape import Tape, Tensor
 
 STREAM = "nccl dp"
 # Seconds between two looks of NCCL's watchdog thread (torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp,

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 from sim.graph.kernel import Kernel
 from workloads.parallel.fsdp import Context, FullyShard
 from workloads.parallel.group import Group
-from workloads.torch.tape import Storage, Tape, Tensor
+from workloads.torch.memory import Storage
+from workloads.torch.tape import Tape, Tensor
 
 if TYPE_CHECKING:
     from workloads.job.pytorch import PyTorch

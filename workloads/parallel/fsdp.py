@@ -11,7 +11,8 @@ from collections.abc import Callable
 
 from sim.graph.kernel import Kernel
 from workloads.parallel.group import Group
-from workloads.torch.tape import Storage, Tape, Tensor
+from workloads.torch.memory import Storage
+from workloads.torch.tape import Tape, Tensor
 
 COPY_IN, GATHER, REDUCE = "fsdp copy-in", "nccl all-gather", "nccl reduce-scatter"
 

@@ -11,7 +11,8 @@ from workloads.parallel.ddp import DistributedDataParallel
 from workloads.parallel.group import transfer
 from workloads.schedules.runtime import Batch, Compute, Operation, Recv, Wait, executed
 from workloads.torch import functional as F
-from workloads.torch.tape import Backward, Storage, Tape, Tensor
+from workloads.torch.memory import Storage
+from workloads.torch.tape import Backward, Tape, Tensor
 from workloads.torch.transformer import Transformer
 
 STREAM = "nccl pp"

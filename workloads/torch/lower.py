@@ -12,7 +12,8 @@ from workloads.job.layout import axis_order
 from workloads.lowered import Layout, Lowered
 from workloads.models.model import ModelSpec
 from workloads.torch.rank_step import RankStep, RunBlock
-from workloads.torch.tape import PHASES, Shared, Tape
+from workloads.torch.recorder import PHASES, Shared
+from workloads.torch.tape import Tape
 
 
 def layout_of(scenario: Job) -> Layout:

@@ -27,9 +27,10 @@ from workloads.schedules.runtime import operations
 from workloads.torch import functional as F
 from workloads.torch import trainer
 from workloads.torch.convnet import ResNet, broadcast_buffers
+from workloads.torch.memory import Storage
 from workloads.torch.mlp import MultilayerPerceptron
 from workloads.torch.modules import Module
-from workloads.torch.tape import Storage, Tape, Tensor
+from workloads.torch.tape import Tape, Tensor
 from workloads.torch.transformer import Block, BlockParallel, Transformer
 
 # cuBLAS takes 32 MiB of workspace on Hopper for each thread that calls it, and backward has its own thread

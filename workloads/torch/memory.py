@@ -1,0 +1,77 @@
+"""Device memory of a rank while its step is recorded: what is alive, by owner."""
+
+from __future__ import annotations
+
+from collections.abc import Sized
+
+OWNERS = ("parameters", "gradients", "optimizer", "activations", "buffers", "workspace")
+
+
+class Memory:
+    """Bytes alive by owner, in the order the host issues work (as PyTorch's allocator counts them).
+
+    Attributes
+    ----------
+    alive : dict
+        Bytes by owner, now.
+    now, peak : float
+        Bytes of all owners, now and at most.
+    at_peak, before : dict
+        Bytes by owner at the peak, and as the step begins (when the peak was last reset).
+    first_buckets : float
+        Bytes that DDP had before it rebuilt its buckets.
+    issued : Sized
+        The operations issued so far.
+    log : list
+        Since the step began: operations issued, owner, bytes that came or went.
+    """
+
+    def __init__(self) -> None:
+        self.alive = dict.fromkeys(OWNERS, 0.0)
+        self.now = 0.0
+        self.peak = 0.0
+        self.at_peak = dict(self.alive)
+        self.before = dict(self.alive)
+        self.first_buckets = 0.0
+        self.issued: Sized = ()
+        self.log: list[tuple[int, str, float]] = []
+
+    def allocate(self, size: float, owner: str) -> None:
+        """Counts a block that comes."""
+        self.log.append((len(self.issued), owner, size))
+        self.alive[owner] += size
+        self.now += size
+        if self.now > self.peak:
+            self.peak = self.now
+            self.at_peak = dict(self.alive)
+
+    def release(self, size: float, owner: str) -> None:
+        """Counts a block that goes."""
+        self.log.append((len(self.issued), owner, -size))
+        self.alive[owner] -= size
+        self.now -= size
+
+    def reset_peak(self) -> None:
+        """The step begins: what is alive now is the peak so far."""
+        self.peak, self.at_peak = self.now, dict(self.alive)
+        self.before, self.log = dict(self.alive), []
+
+
+class Storage:
+    """A block of device memory, freed when the last tensor that views it goes."""
+
+    __slots__ = ("memory", "owner", "size")
+
+    def __init__(self, memory: Memory, size: float, owner: str) -> None:
+        # The caching allocator hands out multiples of 512 bytes (c10/cuda/CUDACachingAllocator.cpp, kMinBlockSize).
+        self.memory, self.size, self.owner = memory, -(-size // 512) * 512.0, owner
+        memory.allocate(self.size, owner)
+
+    def __del__(self) -> None:
+        self.memory.release(self.size, self.owner)
+
+    def change_owner(self, owner: str) -> None:
+        """Counts the block for another owner from now on."""
+        self.memory.release(self.size, self.owner)
+        self.owner = owner
+        self.memory.allocate(self.size, owner)

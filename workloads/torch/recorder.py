@@ -1,0 +1,288 @@
+"""Records the program of one rank: what its host spends time on, launches and waits for."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from sim.graph.kernel import Kernel
+from sim.graph.opgraph import COMM, KERNEL, SYNC, Program, Rendezvous
+from workloads.torch.memory import Memory
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from sim.graph.opgraph import Chain
+
+PHASES = ("forward", "backward", "optimizer", "communication")
+
+
+class Shared:
+    """Tables that all ranks of one graph have in common: kernels, streams, rendezvous."""
+
+    def __init__(self) -> None:
+        self.kernels: dict[Kernel | Chain, int] = {}
+        self.streams: dict[str, int] = {}
+        self.rendezvous = Rendezvous()
+
+    def kernel(self, kernel: Kernel | Chain) -> int:
+        """The number of a kernel."""
+        return self.kernels.setdefault(kernel, len(self.kernels))
+
+    def stream(self, name: str) -> int:
+        """The number of a stream."""
+        return self.streams.setdefault(name, len(self.streams))
+
+    def elementwise(self, kind: str, elements: int, moved: float) -> Kernel:
+        """A kernel that moves so many bytes."""
+        return Kernel(kind, (elements,), bytes=moved)
+
+
+@dataclass
+class Columns:
+    """The operations issued so far; what the columns mean says `Program`."""
+
+    kind: list[int] = field(default_factory=list)
+    stream: list[int] = field(default_factory=list)
+    payload: list[int] = field(default_factory=list)
+    host: list[float] = field(default_factory=list)
+    deps: list[tuple[int, ...]] = field(default_factory=list)
+    phase: list[int] = field(default_factory=list)
+    layer: list[int] = field(default_factory=list)
+    microbatch: list[int] = field(default_factory=list)
+    names: list[str] = field(default_factory=list)
+
+    def truncate(self, length: int) -> None:
+        """Drops the operations from a place on."""
+        for column in vars(self).values():
+            del column[length:]
+
+    def last_of(self, stream: int) -> int:
+        """The last operation of a stream; 0 if there is none."""
+        # From the end, where it is found at once: this is done for every layer that is run again.
+        places = reversed(range(len(self.stream)))
+        return next((place for place in places if self.stream[place] == stream), 0)
+
+
+@dataclass(frozen=True)
+class _Moment:
+    """A moment to which recording can go back: operations issued, and what the host had done."""
+
+    issued: int
+    counts: dict[str, float]
+    host_pending: float
+
+
+class Recorder:
+    """Records the program of one rank.
+
+    Parameters
+    ----------
+    rank : int
+    shared : Shared
+        Tables common to all ranks of the graph.
+    costs : dict
+        Seconds of host time by operator name (see ``sim/costs/frameworks``).
+
+    Attributes
+    ----------
+    memory : Memory
+    phase, layer, microbatch : int
+        What the next operations belong to.
+    stream : str
+        The stream that kernels are launched on.
+    launching : str
+        The host operation that launches a kernel.
+    captured : bool
+        In a part that a CUDA graph replays.
+    blocking : bool
+        The host waits for all that it launches (CUDA_LAUNCH_BLOCKING).
+    drop : callable, optional
+        Which kernels are left out.
+    counts : dict
+        How often each host operation ran, for calibration.
+    host_pending : float
+        Seconds that the host has spent since the last launch.
+    """
+
+    def __init__(self, rank: int, shared: Shared, costs: dict[str, float]) -> None:
+        self.rank, self.shared, self.costs = rank, shared, costs
+        self.phase, self.layer, self.microbatch = 0, -1, 0
+        self.stream, self.launching = "compute", "launch"
+        self.captured = self.blocking = False
+        self.drop: Callable[[Kernel], bool] | None = None
+        self.counts: dict[str, float] = defaultdict(float)
+        self.host_pending = 0.0
+        self.columns = Columns()
+        self.memory = Memory()
+        self.memory.issued = self.columns.kind
+        self._parts: list[tuple[int, ...]] = []
+        self._last: dict[str, int] = {}
+        self._waits: dict[str, list[int]] = {}
+        self._last_save = _Moment(0, {}, 0.0)
+
+    # -- launches -------------------------------------------------------------------------------
+    def cpu(self, name: str, count: float = 1.0) -> None:
+        """Host time of an operator, spent before the next launch."""
+        if self.captured:
+            return
+        self.counts[name] += count
+        self.host_pending += self.costs[name] * count
+
+    def launch(
+        self, kernel: Kernel | Chain, stream: str | None = None, name: str = ""
+    ) -> int:
+        """A kernel on a stream; returns the operation's index."""
+        if self.drop is not None and isinstance(kernel, Kernel) and self.drop(kernel):
+            self.host_pending = 0.0
+            return self.issued - 1
+        stream = stream or self.stream
+        index = self._add(
+            KERNEL, self.shared.kernel(kernel), stream, name or kernel.kind
+        )
+        if self.blocking:
+            self.synchronize(stream)
+        return index
+
+    def communicate(self, parts: Iterable[int], stream: str, name: str) -> int:
+        """An operation that takes part in the given rendezvous and ends when all of them have ended."""
+        self._parts.append(tuple(parts))
+        return self._add(COMM, len(self._parts) - 1, stream, name)
+
+    def synchronize(
+        self, stream: str = "compute", event: tuple[int, ...] | None = None
+    ) -> int:
+        """The host waits for everything issued on a stream so far, or for an event."""
+        event = self.record(stream) if event is None else event
+        self._waits["host"] = list(event)
+        return self._add(SYNC, 0, "host", "synchronize")
+
+    def _add(self, kind: int, payload: int, stream: str, name: str) -> int:
+        """Issues an operation; its index."""
+        columns = self.columns
+        index = len(columns.kind)
+        columns.kind.append(kind)
+        columns.stream.append(self.shared.stream(stream))
+        columns.payload.append(payload)
+        if not self.captured:
+            self.counts[self.launching] += 1
+            self.host_pending += self.costs[self.launching]
+        columns.host.append(self.host_pending)
+        self.host_pending = 0.0
+        columns.deps.append(tuple(self._waits.pop(stream, ())))
+        columns.phase.append(self.phase)
+        columns.layer.append(self.layer)
+        columns.microbatch.append(self.microbatch)
+        columns.names.append(name)
+        self._last[stream] = index
+        return index
+
+    @property
+    def issued(self) -> int:
+        """Operations so far."""
+        return len(self.columns.kind)
+
+    # -- events ---------------------------------------------------------------------------------
+    def record(self, stream: str | None = None) -> tuple[int, ...]:
+        """An event on a stream: the operations whose end it marks.
+
+        Before the first operation of a stream in this step that is its last one of the previous step, written
+        as a negative number until the step is complete.
+        """
+        stream = stream or self.stream
+        last = self._last.get(stream, -1 - self.shared.stream(stream))
+        return (last, *self._waits.get(stream, ()))
+
+    def wait(self, event: Iterable[int], stream: str | None = None) -> None:
+        """Later operations of a stream start only after the event."""
+        self._waits.setdefault(stream or self.stream, []).extend(event)
+
+    # -- recomputation --------------------------------------------------------------------------
+    def saves(self) -> None:
+        """An operator is about to save an input for backward (recomputation stops after the last such moment)."""
+        self._last_save = _Moment(self.issued, dict(self.counts), self.host_pending)
+
+    def forget_after_last(self, kind: str, first: int) -> None:
+        """Drops what was issued since ``first`` from the last kernel of a kind on."""
+        names = self.columns.names
+        named = [i for i in range(first, len(names)) if names[i].startswith(kind)]
+        if named:
+            self._last_save = _Moment(named[-1], dict(self.counts), 0.0)
+            self.forget()
+
+    def forget(self) -> None:
+        """Takes back what was issued since the last moment at which something was saved."""
+        moment = self._last_save
+        self.columns.truncate(moment.issued)
+        self.counts = defaultdict(float, moment.counts)
+        self.host_pending = moment.host_pending
+        for stream, last in list(self._last.items()):
+            if last >= moment.issued:
+                number = self.shared.streams[stream]
+                self._last[stream] = self.columns.last_of(number)
+
+    @contextmanager
+    def capture(self, captured: bool = True, replay: bool = True) -> Iterator[None]:
+        """What is issued here and its backward are replayed by a CUDA graph, which costs the host one operation.
+
+        Without ``replay`` it belongs to a graph that was paid for.
+        """
+        if captured and replay and not self.captured:
+            self.cpu("graph_replay")
+        before, self.captured = self.captured, self.captured or captured
+        try:
+            yield
+        finally:
+            self.captured = before
+
+    @contextmanager
+    def on_stream(self, stream: str) -> Iterator[None]:
+        """Kernels are launched on another stream."""
+        before, self.stream = self.stream, stream
+        try:
+            yield
+        finally:
+            self.stream = before
+
+    @contextmanager
+    def launching_by(self, operation: str) -> Iterator[None]:
+        """Kernels are launched by another host operation: compiled code has its own launchers."""
+        before, self.launching = self.launching, operation
+        try:
+            yield
+        finally:
+            self.launching = before
+
+    # -- result ---------------------------------------------------------------------------------
+    def program(self) -> Program:
+        """The recorded columns; dependencies on the previous step become negative indices."""
+        columns = self.columns
+        return Program(
+            self.rank,
+            np.array(columns.kind, np.int8),
+            np.array(columns.stream, np.int16),
+            np.array(columns.payload, np.int32),
+            np.array(columns.host, np.float64),
+            self._dependencies(),
+            np.array(columns.phase, np.int8),
+            np.array(columns.layer, np.int16),
+            np.array(columns.microbatch, np.int16),
+            tuple(self._parts),
+            tuple(columns.names),
+        )
+
+    def _dependencies(self) -> tuple[tuple[int, ...], ...]:
+        """What every operation waits for; operations of the previous step have negative indices."""
+        last = {
+            -1 - self.shared.streams[stream]: index - self.issued
+            for stream, index in self._last.items()
+        }
+        return tuple(
+            tuple(d if d >= 0 else last[d] for d in deps if d >= 0 or d in last)
+            for deps in self.columns.deps
+        )
