@@ -10,6 +10,7 @@ import contextlib
 import importlib
 import importlib.util
 import pkgutil
+import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -118,11 +119,19 @@ def load(package: str, name: str) -> ModuleType:
     InputError
         If there is no such plug-in; close names are suggested.
     """
-    known = discover(package)
     key = name.replace("-", "_")
+    imported = sys.modules.get(f"{package}.{key}")
+    if imported is not None and _is_plugin(key, imported):
+        return imported  # its folder need not be read again: kernels ask, too
+    known = discover(package)
     if key not in known:
         raise InputError(unknown(package, "", name, known))
     return importlib.import_module(known[key])
+
+
+def _is_plugin(key: str, module: ModuleType) -> bool:
+    """Whether a module of a package of plug-ins is one of them: public, and no sub-package."""
+    return key[:1] != "_" and "." not in key and not hasattr(module, "__path__")
 
 
 def load_function(package: str, name: str, function: str) -> Callable[..., Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,7 +18,7 @@ def shapes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """A package of two plug-ins, a helper, a private module and a sub-package."""
     package = tmp_path / "shapes_for_test"
     (package / "inner").mkdir(parents=True)
-    for name in ("__init__", "_private", "inner/__init__"):
+    for name in ("__init__", "_private", "inner/__init__", "inner/deep"):
         (package / f"{name}.py").write_text("")
     (package / "fat_tree.py").write_text("def build():\n    return 'tree'\n")
     (package / "torus.py").write_text("def build():\n    return 'torus'\n")
@@ -40,6 +41,14 @@ def test_a_plugin_is_loaded_by_its_name(shapes: str) -> None:
     """Dashes, as in scenario files, are underscores in file names."""
     assert plugins.load(shapes, "fat-tree").build() == "tree"
     assert plugins.load_function(shapes, "torus", "build")() == "torus"
+
+
+@pytest.mark.parametrize("name", ["inner", "inner.deep", "_private"])
+def test_what_is_imported_is_not_for_that_a_plugin(shapes: str, name: str) -> None:
+    """A private module, a sub-package and what is in it are none, whether somebody has imported them or not."""
+    importlib.import_module(f"{shapes}.{name}")
+    with pytest.raises(InputError, match="expected one of fat_tree, helper, torus"):
+        plugins.load(shapes, name)
 
 
 def test_providers_leave_helpers_out(shapes: str) -> None:
