@@ -13,7 +13,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from sim.graph.kernel import Kernel
 
@@ -119,15 +118,6 @@ TYPICAL = TileModel(
 SAME = {"fp16": "bf16", "mxfp8": "fp8"}
 # The format whose factor of sustained load counts.
 SUSTAINED = SAME | {"fp8_block": "fp8", "nvfp4": "fp8"}
-
-
-def models(facts: Mapping[str, Any]) -> dict[str, TileModel]:
-    """Tile models of a GPU's facts: by format from [products], "" for any from [gemm]."""
-    made = {
-        dtype: TileModel(**constants)
-        for dtype, constants in facts.get("products", {}).items()
-    }
-    return made | ({"": TileModel(**facts["gemm"])} if "gemm" in facts else {})
 
 
 def of_dtype(tiles: Mapping[str, TileModel], dtype: str) -> TileModel | None:

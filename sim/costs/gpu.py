@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from sim.costs import gemm, terms
 from sim.costs.adamw import Adamw
+from sim.costs.facts import GpuFacts
 from sim.costs.gpu_files import HARDWARE, facts_of, names, rows_of
 from sim.costs.kernel_tables import KernelTables
 from sim.costs.kinds import STREAM_PASSES, check, work
@@ -27,6 +29,8 @@ class Gpu:
     ----------
     name, sms
         Name ("h200") and number of streaming multiprocessors.
+    facts
+        What the GPU's files state.
     roofline
         Datasheet limits (peak flop/s by dtype, HBM bandwidth, L2 size).
     memory
@@ -53,46 +57,41 @@ class Gpu:
     """
 
     def __init__(
-        self, name: str, facts: dict[str, Any], rows: list[Row], like: Gpu | None = None
+        self, name: str, facts: GpuFacts, rows: list[Row], like: Gpu | None = None
     ) -> None:
         self.name: str = name
         self.like = like
-        self.sms: int = facts["sms"]
-        self.memory: float = float(facts["memory"])
-        self.gap: float = facts["gap"]
-        self.floor: float = facts["floor"]
-        self.spread: float = facts.get("spread", 0.0)
-        self.crowded: float = facts.get("crowded", 1.0)
-        self.fused: float = facts.get("fused", like.fused if like is not None else 1.0)
-        self.unaligned: float = facts.get("unaligned", 1.0)
+        self.facts = facts
+        self.sms = facts.sms
+        self.memory = facts.memory
+        self.gap = facts.gap
+        self.floor = facts.floor
+        self.spread = facts.spread
+        self.crowded = facts.crowded
+        self.fused = self._fused()
+        self.unaligned = facts.unaligned
         self.roofline = Roofline(
-            facts["peak"], facts["bandwidth"], facts["l2_bandwidth"], facts["l2"]
+            dict(facts.peak), facts.bandwidth, facts.l2_bandwidth, facts.l2
         )
-        self.stream: float | None = facts.get("stream")
-        self._efficiency: dict[str, float] = facts["efficiency"]
-        self._facts = facts
+        self.stream = facts.stream
         self.tables = KernelTables(
-            rows, facts, self.bandwidth * self._efficiency["bytes"], self.tile_time
+            rows, facts, self.bandwidth * facts.efficiency["bytes"], self.tile_time
         )
         self._known: dict[Kernel, float] = {}
-        self._tiles = gemm.models(facts)
-        self.power = self._power_limit(facts)
-        self._sustained: dict[str, float] = facts.get("sustained", {})
-        self._adamw = (
-            Adamw(tuple(map(tuple, facts["adamw"]["launch"])), facts["adamw"]["sparse"])
-            if "adamw" in facts
-            else None
-        )
+        self._tiles = facts.tiles
+        self.power = self._power_limit()
 
-    def _power_limit(self, facts: dict[str, Any]) -> Power | None:
-        if "power" in facts:
-            return Power(**facts["power"])
+    def _fused(self) -> float:
+        if self.facts.fused is not None:
+            return self.facts.fused
+        return 1.0 if self.like is None else self.like.fused
+
+    def _power_limit(self) -> Power | None:
+        if self.facts.power is not None:
+            return self.facts.power
         # Times lent by another GPU are those at its highest clock; a GPU with rows of its own has its own load in them.
-        return (
-            self.like.power
-            if self.like is not None and gemm.of_dtype(self._tiles, "bf16") is None
-            else None
-        )
+        lent = self.like is not None and gemm.of_dtype(self._tiles, "bf16") is None
+        return self.like.power if self.like is not None and lent else None
 
     def hot(self, kernel: Kernel) -> bool:
         """Whether a kernel draws more than the power limit: products of 16 bits that fill the GPU."""
@@ -135,7 +134,7 @@ class Gpu:
     def evidence(self, kernel: Kernel) -> str:
         """What a time rests on: "measured" (this shape), "fitted" (this kind), "datasheet", "guess"; under load too."""
         grade, load_key = self._grade(kernel), self._load_key(kernel)
-        if load_key in self._facts.get("guessed_load", ()):
+        if load_key in self.facts.guessed_load:
             return "guess"
         return "fitted" if load_key and grade == "measured" else grade
 
@@ -143,9 +142,9 @@ class Gpu:
         check(kernel)
         if kernel.kind == "bmm":
             return "guess"
-        if kernel.kind == "adamw" and self._adamw is not None:
+        if kernel.kind == "adamw" and self.facts.adamw is not None:
             return "fitted"
-        if kernel.kind in self._efficiency:
+        if kernel.kind in self.facts.efficiency:
             return "fitted"
         model = self.tables.model(terms.group(kernel))
         if (
@@ -178,9 +177,9 @@ class Gpu:
         check(kernel)
         if kernel.kind == "bmm":
             return "one tall GEMM in place of a batch"
-        if kernel.kind == "adamw" and self._adamw is not None:
+        if kernel.kind == "adamw" and self.facts.adamw is not None:
             return ""
-        if kernel.kind in self._efficiency:
+        if kernel.kind in self.facts.efficiency:
             return "no table"
         model = self.tables.model(terms.group(kernel))
         if model is None and self._own_tiles(kernel):
@@ -244,26 +243,28 @@ class Gpu:
     def launches(self, kernel: Kernel) -> int:
         """CUDA kernels that one aten operation starts on the GPU (memsets included)."""
         if kernel.kind == "adamw":
-            return (self._adamw or Adamw(((1.0, 0.0),), 1.0)).launches(
+            return (self.facts.adamw or Adamw(((1.0, 0.0),), 1.0)).launches(
                 kernel.shape[0], kernel.shape[1]
             )
         if kernel.kind in gemm.KINDS:
             # Beyond two waves cuBLAS hands out tiles by an atomic counter, which a memset clears first.
             return 1 + (self.waves(kernel) > DYNAMIC_ABOVE)
-        parts: dict[str, int] = self._facts.get("parts", {})
-        return parts.get(
-            "_".join(filter(None, terms.group(kernel)[:2])), parts.get(kernel.kind, 1)
-        )
+        parts = self.facts.parts
+        table = "_".join(filter(None, terms.group(kernel)[:2]))
+        return parts.get(table, parts.get(kernel.kind, 1))
 
     def _duration(self, kernel: Kernel) -> float:
-        if kernel.kind == "adamw" and self._adamw is not None:
-            return self._adamw.time(
+        if kernel.kind == "adamw" and self.facts.adamw is not None:
+            return self.facts.adamw.time(
                 kernel.shape[0], kernel.shape[1], kernel.layout, self.gap
             )
         if (
-            kernel.kind in self._efficiency
+            kernel.kind in self.facts.efficiency
         ):  # no table, but the share of the arithmetic peak that it reaches
-            shares = {**self._efficiency, "flops": self._efficiency[kernel.kind]}
+            shares = {
+                **self.facts.efficiency,
+                "flops": self.facts.efficiency[kernel.kind],
+            }
             return estimate(self.roofline, kernel, self.floor, shares)
         model = self.tables.model(terms.group(kernel))
         if isinstance(model, Curve):
@@ -275,7 +276,7 @@ class Gpu:
             return self.floor + self._relative(self.like, kernel) * beyond
         if kernel.kind in gemm.KINDS:
             return self.tile_time(kernel)
-        return estimate(self.roofline, kernel, self.floor, self._efficiency)
+        return estimate(self.roofline, kernel, self.floor, self.facts.efficiency)
 
     def _own_tiles(self, kernel: Kernel) -> bool:
         """Whether this GPU has a tile model of its own for the kernel."""
@@ -285,7 +286,7 @@ class Gpu:
             kernel.kind != "grouped_gemm"
             and gemm.of_dtype(self._tiles, kernel.dtype) is not None
         )
-        return fitted or "gemm" in self._facts
+        return fitted or self.facts.gemm is not None
 
     def sustained(self, kernel: Kernel) -> float:
         """Time of a kernel that arithmetic bounds under hours of load over `duration`, where that rests on bursts.
@@ -293,20 +294,20 @@ class Gpu:
         By number format for products; "grouped" and "attention" have factors of their own.
         """
         key = self._load_key(kernel)
-        return self._sustained[key] if key else 1.0
+        return self.facts.sustained[key] if key else 1.0
 
     def toolkit(self, kernel: Kernel, cuda: str) -> float:
         """Time of a product with the cuBLAS of a CUDA release over that of the tables: a share and one for its starts.
 
         The second is over the smallest size of the product: starts of tiles are more of a short or narrow one.
         """
-        known: list[float] = self._facts.get("cuda", {}).get(cuda, [])
-        if not known or kernel.kind not in ("gemm", "gemm_bias"):
+        if cuda not in self.facts.cuda or kernel.kind not in ("gemm", "gemm_bias"):
             return 1.0
-        return known[0] + known[1] / min(kernel.shape)
+        share, of_starts = self.facts.cuda[cuda]
+        return share + of_starts / min(kernel.shape)
 
     def _load_key(self, kernel: Kernel) -> str:
-        if not self._sustained or not self.roofline.arithmetic(kernel):
+        if not self.facts.sustained or not self.roofline.arithmetic(kernel):
             return ""
         keys = [kernel.dtype, gemm.SUSTAINED.get(kernel.dtype, "")]
         if kernel.kind not in ("gemm", "gemm_bias"):
@@ -315,7 +316,7 @@ class Gpu:
                 if kernel.kind == "grouped_gemm"
                 else kernel.kind.removeprefix("flash2_").partition("_")[0]
             ]
-        return next((key for key in keys if key in self._sustained), "")
+        return next((key for key in keys if key in self.facts.sustained), "")
 
     def _relative(self, other: Gpu, kernel: Kernel) -> float:
         """Least time of a kernel here over that on another GPU; of data that both hold in the L2, by its speed.
@@ -361,11 +362,11 @@ def load(name: str, folder: Path = HARDWARE) -> Gpu:
 
 
 def parts(
-    name: str, folder: Path = HARDWARE
-) -> tuple[dict[str, Any], list[Row], Gpu | None]:
-    """Facts of a GPU, its rows, and the one that lends it what it lacks; raises as `load` does."""
-    facts = facts_of(name, folder)
-    like = load(facts["like"], folder) if "like" in facts else None
+    name: str, folder: Path = HARDWARE, over: Mapping[str, Any] | None = None
+) -> tuple[GpuFacts, list[Row], Gpu | None]:
+    """Facts of a GPU, its rows, and the one that lends it what it lacks; `over` and raises as `facts_of`."""
+    facts = facts_of(name, folder, over)
+    like = load(facts.like, folder) if facts.like else None
     return facts, rows_of(name, folder), like
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import Any
 
 from sim.costs import gemm, terms
+from sim.costs.facts import GpuFacts
 from sim.costs.kinds import STREAM_PASSES, work
 from sim.costs.tables import Curve, Kriged, Row
 from sim.graph.kernel import Kernel
@@ -30,11 +30,11 @@ class KernelTables:
     def __init__(
         self,
         rows: Iterable[Row],
-        facts: dict[str, Any],
+        facts: GpuFacts,
         stream: float,
         product: Callable[[Kernel], float],
     ) -> None:
-        self.floor: float = facts["floor"]
+        self.floor = facts.floor
         self.stream, self.product, self._facts = stream, product, facts
         self._rows: dict[Group, list[Row]] = {}
         for row in rows:
@@ -73,15 +73,15 @@ class KernelTables:
                 (work(row.kernel)[1], row.duration, row.noise**-2) for row in rows
             )
             return Curve(points, self.floor, self.stream)
-        correction = self._facts["correction"].get(
-            kind, self._facts["correction"]["default"]
-        )
+        corrections = self._facts.correction
+        correction = corrections.get(kind) or corrections["default"]
+        length, spread = correction.length, correction.spread
         if kind == "gemm":
-            return Kriged(rows, self.product, terms.GEMM_AXES, **correction)
-        coefficients = self._facts["terms"].get("_".join(filter(None, group[:2])))
+            return Kriged(rows, self.product, terms.GEMM_AXES, length, spread)
+        coefficients = self._facts.terms.get("_".join(filter(None, group[:2])))
         if coefficients is None:
             return None
         term, axes = terms.LINEAR[kind]
         return Kriged(
-            rows, partial(terms.linear, term, coefficients), axes, **correction
+            rows, partial(terms.linear, term, coefficients), axes, length, spread
         )

@@ -24,8 +24,8 @@ from typing import Any
 
 from sim import files
 from sim.costs import load_gpu, terms
+from sim.costs.facts import SCHEMA
 from sim.costs.gpu import Gpu, parts
-from sim.costs.gpu_files import SCHEMA
 from sim.costs.tables import Row
 from sim.errors import InputError, Mistake, did_you_mean
 from sim.graph.kernel import Kernel
@@ -68,15 +68,12 @@ def load_file(path: str) -> Gpu:
     table = _read(where)
     if mistakes := [*_mistakes(path, table)]:
         raise InputError(mistakes)
-    facts, rows, like = parts(table["base"])
+    stated = {key: table[key] for key in (*FACTS, *TABLES) if key in table}
+    facts, rows, like = parts(table["base"], over=stated)
     # pyarrow is slow to import, and most clusters have no measurements of their own
     from sim.costs.measured_rows import read_rows
 
     own = read_rows(where.parent / table["table"])
-    facts = {**facts, **{key: table[key] for key in FACTS if key in table}}
-    for key in TABLES:
-        if key in table:
-            facts[key] = {**facts.get(key, {}), **table[key]}
     factors = {
         name: float(entry["value"]) for name, entry in table.get("factor", {}).items()
     }
@@ -139,9 +136,7 @@ def _mistakes(where: str, table: Mapping[str, Any]) -> Iterable[Mistake]:
                 f"one of {', '.join(_KEYS)}",
                 did_you_mean(key, _KEYS),
             )
-        elif key in FACTS and not _positive(value):
-            yield Mistake(where, key, repr(value), "a number above 0")
-        elif key in TABLES:
+        elif key in FACTS or key in TABLES:
             yield from SCHEMA.keys[key].mistakes(where, key, value)
         elif key == "factor" and not isinstance(value, dict):
             yield Mistake(where, key, repr(value)[:60], "a table")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from sim.costs.kinds import work
@@ -50,7 +51,7 @@ class Roofline:
 
 
 def estimate(
-    roofline: Roofline, kernel: Kernel, floor: float, efficiency: dict[str, float]
+    roofline: Roofline, kernel: Kernel, floor: float, efficiency: Mapping[str, float]
 ) -> float:
     """Roofline with efficiencies, for GPUs and kinds without measurements.
 

@@ -7,7 +7,7 @@ unit of it and cannot be negative; the terms, and so the times, grow with every 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from sim.costs.kinds import work
 from sim.graph.kernel import Kernel
@@ -155,6 +155,6 @@ LINEAR: dict[str, tuple[Terms, Terms]] = {
 GEMM_AXES: Terms = _shape_axes
 
 
-def linear(term: Terms, coefficients: list[float], kernel: Kernel) -> float:
+def linear(term: Terms, coefficients: Sequence[float], kernel: Kernel) -> float:
     """Seconds of a kernel by its kind's terms."""
     return sum(a * b for a, b in zip(coefficients, term(kernel), strict=True))

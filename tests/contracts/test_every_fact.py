@@ -1,10 +1,11 @@
-"""Laws of the facts of a cluster file: each one that is accepted is read, and nothing else is."""
+"""Laws of the facts of cluster and GPU files: each one that is accepted is read, and nothing else is."""
 
 from __future__ import annotations
 
 import ast
+import tomllib
 from collections.abc import Iterator
-from dataclasses import fields
+from dataclasses import FrozenInstanceError, fields
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,8 @@ import pytest
 from sim.collectives.group import group_of
 from sim.collectives.nccl import searched
 from sim.collectives.nccl.system import system_of
+from sim.costs.facts import SCHEMA, GpuFacts
+from sim.costs.gpu_files import HARDWARE, facts_of, names
 from sim.spec.sections import Nccl
 from topologies import load_cluster
 from topologies.core.facts import KINDS, ClusterFacts
@@ -133,3 +136,47 @@ def test_the_bundled_amd_hosts_are_searched_as_such() -> None:
         fabric = load_cluster(name)
         group = group_of(fabric, fabric.gpus, Nccl())
         assert system_of(fabric, group, group.hosts[0], "ampere", 0.8).amd
+
+
+def gpu_facts_read(tree: ast.Module) -> set[str]:
+    """Attributes that a module reads of a GPU's facts: `facts.x` or `gpu.facts.x`."""
+    return {
+        node.attr
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Attribute)
+        and (
+            (isinstance(node.value, ast.Name) and node.value.id == "facts")
+            or (
+                isinstance(node.value, ast.Attribute)
+                and node.value.attr in ("facts", "_facts")
+            )
+        )
+    }
+
+
+def test_every_fact_that_a_gpus_file_may_state_is_read() -> None:
+    """A key of a GPU's file is a field of its facts, and somebody reads that field."""
+    stated = set(SCHEMA.keys)
+    assert stated == {entry.name for entry in fields(GpuFacts)} - {"guessed_load"}
+    tiles = {"gemm", "products"}  # read together, as the facts' own `tiles`
+    assert stated - tiles <= set().union(*map(gpu_facts_read, sources("sim/costs")))
+
+
+@pytest.mark.parametrize("name", names())
+def test_a_stated_fact_is_the_typed_one(name: str) -> None:
+    """Each number of a GPU's own file arrives under its name, as the file has it."""
+    table = tomllib.loads((HARDWARE / f"{name}.toml").read_text(encoding="utf-8"))
+    facts = facts_of(name)
+    numbers = {
+        key: value for key, value in table.items() if not isinstance(value, dict)
+    }
+    assert {key: getattr(facts, key) for key in numbers} == numbers
+    assert {**facts.efficiency} == table["efficiency"] and {**facts.peak} == table[
+        "peak"
+    ]
+
+
+def test_facts_of_a_gpu_do_not_change() -> None:
+    """They are values: a what-if makes another one."""
+    with pytest.raises(FrozenInstanceError):
+        facts_of("h200").sms = 1  # type: ignore[misc]

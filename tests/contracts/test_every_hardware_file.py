@@ -22,7 +22,7 @@ from sim.collectives.nccl.speeds import (
     SPEEDS,
     generation,
 )
-from sim.costs import gpu_files, interference, spreads
+from sim.costs import facts, gpu_files, interference, spreads
 from sim.errors import InputError
 from sim.planning import noise
 from sim.reliability import failures
@@ -34,7 +34,7 @@ GPU_FILES = sorted(
     for path in gpu_files.HARDWARE.glob("*.toml")
     if not path.stem.endswith("-nccl")
 )
-FILES = [(path, gpu_files.SCHEMA) for path in GPU_FILES]
+FILES = [(path, facts.SCHEMA) for path in GPU_FILES]
 FILES += [
     (path, host_costs.SCHEMA) for path in sorted(host_costs.FOLDER.glob("*.toml"))
 ]
@@ -100,13 +100,13 @@ def test_all_mistakes_of_a_gpus_files_are_reported_together(tmp_path: Path) -> N
     """Unknown keys, wrong types and values out of range, of the facts and of what was fitted, in one message."""
     for path in gpu_files.HARDWARE.glob("h200*"):
         shutil.copy(path, tmp_path)
-    facts, fitted = tmp_path / "h200.toml", tmp_path / "h200-fitted.toml"
+    stated, fitted = tmp_path / "h200.toml", tmp_path / "h200-fitted.toml"
     text = (
-        facts.read_text()
+        stated.read_text()
         .replace("crowded =", "crowdde =")
         .replace("sms = 132", "sms = -1")
     )
-    facts.write_text(text.replace('generation = "hopper"', 'generation = "hoper"'))
+    stated.write_text(text.replace('generation = "hopper"', 'generation = "hoper"'))
     fitted.write_text(fitted.read_text().replace("sparse = 1.765", 'sparse = "1.765"'))
     with pytest.raises(InputError) as caught:
         gpu_files.facts_of("h200", tmp_path)
@@ -199,8 +199,8 @@ def literal(value: Any) -> str:
 def test_every_gpu_has_a_generation_that_nccls_tables_know() -> None:
     """A GPU's own or that of the GPU it is like; and every generation is in each of NCCL's tables."""
     tables = (SPEEDS, NET_SPEEDS, NVLINK, CAPABILITY, constants.MEASURED)
-    assert all(set(table) == set(gpu_files.GENERATIONS) for table in tables)
-    assert {generation(gpu) for gpu in gpu_files.names()} == set(gpu_files.GENERATIONS)
+    assert all(set(table) == set(facts.GENERATIONS) for table in tables)
+    assert {generation(gpu) for gpu in gpu_files.names()} == set(facts.GENERATIONS)
 
 
 def test_a_gpu_that_is_like_no_other_must_say_its_generation(tmp_path: Path) -> None:

@@ -1,0 +1,226 @@
+"""Facts of a GPU: what its files may state, each with its type, its unit and its limits."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING, dataclass, field, fields
+from typing import Any
+
+from sim import schema
+from sim.costs import terms
+from sim.costs.adamw import Adamw
+from sim.costs.gemm import TileModel
+from sim.costs.kinds import DTYPE_BYTES, KINDS
+from sim.costs.power import Power
+from sim.schema import Items, Number, Schema, Table, Text
+
+#: Generations of GPUs that NCCL treats differently, oldest first.
+GENERATIONS = ("volta", "ampere", "hopper", "blackwell")
+#: The second part of a table's name in [terms] and [parts].
+LAYOUTS = ("nn", "nt", "tn", "padded", "small", "sorted")
+#: Major versions of CUDA whose cuBLAS a file may compare.
+TOOLKITS = tuple(f"{major}" for major in range(9, 20))
+POSITIVE, AT_LEAST_0, COUNT = Number(above=True), Number(), Number(1, whole=True)
+TABLES_OF_KERNELS = (
+    *KINDS,
+    *(f"{kind}_{layout}" for kind in terms.LINEAR for layout in LAYOUTS),
+)
+LAUNCHES = Table(
+    {"sparse": POSITIVE, "launch": Items(Items(AT_LEAST_0, 2))}, ("sparse", "launch")
+)
+
+
+@dataclass(frozen=True)
+class Correction:
+    """How measured rows correct a model between them.
+
+    Attributes
+    ----------
+    length
+        Distance between shapes over which rows count, in octaves.
+    spread
+        Standard deviation of the logarithm of a time about the model.
+    """
+
+    length: float
+    spread: float
+
+
+def _numbers(table: Mapping[str, Any]) -> dict[str, float]:
+    return {key: float(value) for key, value in table.items()}
+
+
+def _rows_of_numbers(table: Mapping[str, Any]) -> dict[str, tuple[float, ...]]:
+    return {key: tuple(map(float, values)) for key, values in table.items()}
+
+
+def _tile_models(table: Mapping[str, Any]) -> dict[str, TileModel]:
+    return {dtype: _tile_model(constants) for dtype, constants in table.items()}
+
+
+def _corrections(table: Mapping[str, Any]) -> dict[str, Correction]:
+    return {kind: Correction(**constants) for kind, constants in table.items()}
+
+
+def _power(table: Mapping[str, Any]) -> Power:
+    return Power(**table)
+
+
+def _tile_model(table: Mapping[str, Any]) -> TileModel:
+    return TileModel(**table)
+
+
+def _adamw(table: Mapping[str, Any]) -> Adamw:
+    launches = tuple((chunks, seconds) for chunks, seconds in table["launch"])
+    return Adamw(launches, table["sparse"])
+
+
+def fact(
+    limits: Schema, read: Callable[[Any], Any] = float, default: Any = MISSING
+) -> Any:
+    """A fact: what a file may say, and how it is read; without a default every GPU must state it."""
+    metadata = {"schema": limits, "read": read}
+    if default == {}:
+        return field(default_factory=dict, metadata=metadata)
+    return field(default=default, metadata=metadata)
+
+
+@dataclass(frozen=True)
+class GpuFacts:
+    """What the files of a GPU state; SI units: bytes, seconds, bytes/s, flop/s.
+
+    Attributes
+    ----------
+    sms
+        Streaming multiprocessors.
+    memory, bandwidth
+        Capacity of the HBM in bytes, and its speed in bytes/s (datasheet).
+    l2, l2_bandwidth
+        Size of the L2 in bytes, and its speed in bytes/s.
+    gap
+        Pause between back-to-back kernels of one stream, s.
+    floor
+        Shortest time of a kernel, s.
+    peak
+        Dense flop/s by number format.
+    efficiency
+        Share of the limits ("flops", "bytes") that kernels without a table reach; by kind, of the arithmetic peak.
+    like
+        A measured GPU of a similar kind, whose tables stand in where this one has none; "": none.
+    generation
+        One of `GENERATIONS`; "": that of `like`.
+    stream
+        HBM bytes/s that a streaming kernel reached; None where nobody measured it.
+    spread
+        Standard deviation of speed between GPUs of the model, relative.
+    crowded
+        Factor on kernels bound by the SMs' clock while other GPUs of the host work too.
+    fused
+        Factor on Megatron's fused elementwise kernels over streams of as many bytes; None: that of `like`.
+    unaligned
+        Factor on a product whose operands' rows are no multiples of 16 bytes.
+    power
+        The power limit; None where it is in the measured times or unknown.
+    sustained
+        Time under hours of load over that of bursts, by number format, "grouped" or "attention".
+    gemm, products
+        Tile models of products: of any number format, and by format.
+    correction
+        How rows correct models between them, by kind; "default" for the others.
+    terms
+        Coefficients of the terms of a kind's time, by table (`sim.costs.terms`), s for a unit of each.
+    adamw
+        Launches of the fused AdamW.
+    parts
+        CUDA kernels that one operation starts, by kind or table; 1 where it is not said.
+    cuda
+        Time of a product with the cuBLAS of a major version over that of the tables: a share, and one over the
+        product's smallest size.
+    guessed_load
+        Which of `sustained` nobody published: no key of a file, but which file it stands in.
+    """
+
+    sms: int = fact(COUNT, int)
+    memory: float = fact(POSITIVE)
+    bandwidth: float = fact(POSITIVE)
+    l2: float = fact(POSITIVE)
+    l2_bandwidth: float = fact(POSITIVE)
+    gap: float = fact(AT_LEAST_0)
+    floor: float = fact(POSITIVE)
+    peak: Mapping[str, float] = fact(
+        Table(dict.fromkeys(DTYPE_BYTES, POSITIVE)), _numbers
+    )
+    efficiency: Mapping[str, float] = fact(
+        Table(dict.fromkeys(("flops", "bytes", *KINDS), POSITIVE), ("flops", "bytes")),
+        _numbers,
+    )
+    like: str = fact(Text(), str, "")
+    generation: str = fact(Text(GENERATIONS), str, "")
+    stream: float | None = fact(POSITIVE, float, None)
+    spread: float = fact(AT_LEAST_0, float, 0.0)
+    crowded: float = fact(POSITIVE, float, 1.0)
+    fused: float | None = fact(POSITIVE, float, None)
+    unaligned: float = fact(POSITIVE, float, 1.0)
+    power: Power | None = fact(schema.numbers_of(Power), _power, None)  # noqa: RUF009
+    sustained: Mapping[str, float] = fact(
+        Table(dict.fromkeys((*DTYPE_BYTES, "grouped", "attention"), POSITIVE)),
+        _numbers,
+        {},
+    )
+    gemm: TileModel | None = fact(schema.numbers_of(TileModel), _tile_model, None)  # noqa: RUF009
+    products: Mapping[str, TileModel] = fact(
+        Table(dict.fromkeys(DTYPE_BYTES, schema.numbers_of(TileModel))),
+        _tile_models,
+        {},
+    )
+    correction: Mapping[str, Correction] = fact(
+        Table(
+            dict.fromkeys(
+                ("default", *KINDS), schema.all_of(("length", "spread"), POSITIVE)
+            )
+        ),
+        _corrections,
+        {},
+    )
+    terms: Mapping[str, tuple[float, ...]] = fact(
+        Table(dict.fromkeys(TABLES_OF_KERNELS, Items(AT_LEAST_0))),
+        _rows_of_numbers,
+        {},
+    )
+    adamw: Adamw | None = fact(LAUNCHES, _adamw, None)  # noqa: RUF009
+    parts: Mapping[str, int] = fact(
+        Table(dict.fromkeys(TABLES_OF_KERNELS, COUNT)), dict, {}
+    )
+    cuda: Mapping[str, tuple[float, ...]] = fact(
+        Table(dict.fromkeys(TOOLKITS, Items(Number(-math.inf), 2))),
+        _rows_of_numbers,
+        {},
+    )
+    guessed_load: tuple[str, ...] = ()
+
+    @property
+    def tiles(self) -> dict[str, TileModel]:
+        """Tile models of products by number format; "": of any."""
+        return dict(self.products) | ({"": self.gemm} if self.gemm else {})
+
+
+_STATED = [entry for entry in fields(GpuFacts) if "schema" in entry.metadata]
+#: What a file of a GPU, or one with fitted or published constants of it, may say.
+SCHEMA = Table({entry.name: entry.metadata["schema"] for entry in _STATED})
+#: What the files of a GPU must say between them.
+NEEDED = tuple(
+    entry.name
+    for entry in _STATED
+    if entry.default is MISSING and entry.default_factory is MISSING
+)
+
+
+def gpu_facts(table: Mapping[str, Any], guessed_load: tuple[str, ...]) -> GpuFacts:
+    """The facts of a checked table (`SCHEMA`) that has what is `NEEDED`."""
+    values = {
+        entry.name: entry.metadata["read"](table[entry.name])
+        for entry in _STATED
+        if entry.name in table
+    }
+    return GpuFacts(**values, guessed_load=guessed_load)
