@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from sim.graph.kernel import Kernel
 from sim.graph.opgraph import KERNEL
 from workloads.torch import functional as F
+from workloads.torch.activation_checkpoint import checkpoint
 from workloads.torch.memory import Memory, Storage
-from workloads.torch.rank_step import checkpoint
 from workloads.torch.recorder import Shared
 from workloads.torch.tape import Tape, Tensor
 

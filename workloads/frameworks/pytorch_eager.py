@@ -15,7 +15,7 @@ from workloads.models.shape import ModelShape
 if TYPE_CHECKING:
     from workloads.lowered import Lowered, Site
     from workloads.models.model import ModelSpec
-    from workloads.torch.rank_step import RunBlock
+    from workloads.torch.run_block import RunBlock
 
 FSDP = ("fsdp", "zero3")
 MEGATRON = 'training.framework = "megatron"'

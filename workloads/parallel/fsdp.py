@@ -148,28 +148,35 @@ class FullyShard:
             return
         t.cpu("fsdp_reduce_param", len(self.parameters))
         t.wait(context.reduced)
+        in_fp32 = t.choices is not None and t.choices.reduce_dtype == "fp32"
+        wide = 2.0 if in_fp32 else 1.0
         context.reduce_input = None
-        t.launch(Kernel("copy_h2d", (4096,), bytes=426000.0))
-        buffer = Storage(t.memory, self.full, "buffers")
-        wide = (
-            2.0 if t.choices is not None and t.choices.reduce_dtype == "fp32" else 1.0
-        )
-        t.launch(
-            Kernel("chunk_cat", (int(self.full / 2),), bytes=(1 + wide) * self.full)
-        )
-        for p in self.parameters:
-            p.grad = None
-        context.reduce_input = buffer
+        context.reduce_input = self._copy_in(wide)
         if self.grad is None:
             self.grad = Storage(t.memory, self.shard, "gradients")
         self.group.collective(t, "reduce_scatter", wide * self.full, REDUCE)
-        if self.keep:  # the new shard is added to the one that zero_grad left, parameter by parameter
-            new = Storage(t.memory, self.shard, "gradients")
-            for p in self.parameters:
-                n = -(-p.elements // self.group.size)
-                t.launch(Kernel("add", (n,), bytes=3.0 * p.itemsize * n), REDUCE)
-            del new
+        if self.keep:
+            self._add_to_kept()
         context.reduced = t.record(REDUCE)
+
+    def _copy_in(self, wide: float) -> Storage:
+        """Copies the gradients into the buffer that is reduced, `wide` times as wide, and frees them."""
+        t = self.t
+        t.launch(Kernel("copy_h2d", (4096,), bytes=426000.0))
+        buffer = Storage(t.memory, self.full, "buffers")
+        elements, moved = int(self.full / 2), (1 + wide) * self.full
+        t.launch(Kernel("chunk_cat", (elements,), bytes=moved))
+        for p in self.parameters:
+            p.grad = None
+        return buffer
+
+    def _add_to_kept(self) -> None:
+        """Adds the new shard to the one that zero_grad left, parameter by parameter."""
+        new = Storage(self.t.memory, self.shard, "gradients")
+        for p in self.parameters:
+            n = -(-p.elements // self.group.size)
+            self.t.launch(Kernel("add", (n,), bytes=3.0 * p.itemsize * n), REDUCE)
+        del new
 
     def keep_gradients(self) -> None:
         """zero_grad(set_to_none=False): the gradients of the step before are there, zeroed."""

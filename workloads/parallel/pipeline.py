@@ -9,7 +9,15 @@ from itertools import pairwise
 from sim.graph.kernel import Kernel
 from workloads.parallel.ddp import DistributedDataParallel
 from workloads.parallel.group import transfer
-from workloads.schedules.runtime import Batch, Compute, Operation, Recv, Wait, executed
+from workloads.schedules.runtime import (
+    Batch,
+    Compute,
+    Operation,
+    Recv,
+    Send,
+    Wait,
+    executed,
+)
 from workloads.torch import functional as F
 from workloads.torch.memory import Storage
 from workloads.torch.tape import Backward, Tape, Tensor
@@ -36,11 +44,14 @@ class Stage:
     retained: dict[int, list[Backward]] = field(default_factory=dict)
 
 
-class Pipeline:
-    """The stages of one pipeline rank.
+@dataclass(frozen=True)
+class Line:
+    """A pipeline as one of its ranks sees it.
 
-    Parameters
+    Attributes
     ----------
+    rank : int
+        The pipeline rank.
     ranks : sequence of int
         Global rank of every pipeline rank.
     owner : sequence of int
@@ -53,39 +64,39 @@ class Pipeline:
         Of one run of the schedule; runs in a step.
     """
 
-    def __init__(
-        self,
-        t: Tape,
-        rank: int,
-        stages: dict[int, Stage],
-        ranks: Sequence[int],
-        owner: Sequence[int],
-        copies: Sequence[int],
-        shape: tuple[int, int, int],
-        microbatches: int,
-        runs: int = 1,
-    ) -> None:
-        self.t, self.rank, self.stages, self.ranks, self.owner = (
-            t,
-            rank,
-            stages,
-            ranks,
-            owner,
-        )
-        self.copies, self.shape, self.step_count = copies, shape, 0
-        self.last_backward = microbatches * runs
+    rank: int
+    ranks: Sequence[int]
+    owner: Sequence[int]
+    copies: Sequence[int]
+    shape: tuple[int, int, int]
+    microbatches: int
+    runs: int = 1
+
+    @property
+    def size(self) -> float:
+        """Bytes of the activation between stages."""
+        return self.shape[0] * self.shape[1] * self.shape[2] * 2.0
+
+
+class Pipeline:
+    """The stages of one pipeline rank."""
+
+    def __init__(self, t: Tape, stages: dict[int, Stage], line: Line) -> None:
+        self.t, self.stages, self.line, self.step_count = t, stages, line, 0
+        self.last_backward = line.microbatches * line.runs
         for wrapped in (s.ddp for s in stages.values() if s.ddp is not None):
             wrapped.sync = False
         self.events: dict[int, tuple[int, ...]] = {}
-        # PipelineStage allocates receive buffers once, one per microbatch and direction (stage.py, _prepare_*_infra).
-        size = shape[0] * shape[1] * shape[2] * 2.0 * microbatches
-        last = len(owner) - 1
-        self.buffers = [
-            Storage(t.memory, size, "buffers")
-            for s in stages
-            for end in (0, last)
-            if s != end and last > 0
-        ]
+        self.buffers = self._receive_buffers()
+
+    def _receive_buffers(self) -> list[Storage]:
+        """Allocated once, one per microbatch and direction (stage.py, _prepare_*_infra)."""
+        last = len(self.line.owner) - 1
+        if last == 0:
+            return []
+        size = self.line.size * self.line.microbatches
+        ends = [end for stage in self.stages for end in (0, last) if stage != end]
+        return [Storage(self.t.memory, size, "buffers") for _ in ends]
 
     def run(self, operations: Sequence[Operation]) -> None:
         """Issues one run of the schedule."""
@@ -139,7 +150,7 @@ class Pipeline:
         del stage.retained[mb]
 
     def _forward(self, stage: Stage, mb: int) -> None:
-        t, (b, s, h) = self.t, self.shape
+        t, (b, s, h) = self.t, self.line.shape
         x: Tensor | tuple[int, int]
         if stage.index == 0:
             x = (b, s)
@@ -157,21 +168,12 @@ class Pipeline:
             stage.losses[mb] = F.cross_entropy(t, y)
 
     def _backward(self, stage: Stage, mb: int, split: bool) -> None:
+        """The backward pass of a microbatch; `split`: gradients of weights are put off."""
         t = self.t
         if split:
             t.deferred = []
         t.cpu("backward_call")
-        out = stage.losses.pop(mb, None)
-        produced = stage.outputs.pop(mb)
-        if out is not None:
-            del produced
-            t.launch(Kernel("fill", (1,), bytes=2.0))
-            t.backward(out, Tensor(None, out.shape))
-        else:
-            after = self.stages.get(stage.index + 1)
-            grad = after.grads.pop(mb) if after else Tensor(None, self.shape)
-            t.backward(produced, grad)
-            del grad
+        self._autograd(stage, mb)
         x = stage.inputs.pop(mb, None)
         if x is not None and x.grad is not None:
             stage.grads[mb], x.grad = x.grad, None
@@ -179,26 +181,41 @@ class Pipeline:
             stage.weights[mb], stage.retained[mb] = t.deferred or [], t.retained
             t.deferred, t.retained = None, []
 
+    def _autograd(self, stage: Stage, mb: int) -> None:
+        """Runs autograd from the loss, or from the output with the gradient that the stage after has sent."""
+        t = self.t
+        loss = stage.losses.pop(mb, None)
+        output = stage.outputs.pop(mb)
+        if loss is not None:
+            del output
+            t.launch(Kernel("fill", (1,), bytes=2.0))
+            t.backward(loss, Tensor(None, loss.shape))
+            return
+        after = self.stages.get(stage.index + 1)
+        grad = after.grads.pop(mb) if after else Tensor(None, self.line.shape)
+        t.backward(output, grad)
+
     def _post(self, batch: Batch) -> None:
-        t, here = self.t, self.ranks[self.rank]
-        size = self.shape[0] * self.shape[1] * self.shape[2] * 2.0
-        parts = []
-        for op in batch.ops:
-            peer = self.ranks[op.peer]
-            ends = (peer, here) if isinstance(op, Recv) else (here, peer)
-            parts.append(
-                transfer(t, *ends, (*op.key, self.step_count), size, self.copies)
-            )
+        """Issues the sends and receives of a batch."""
+        t = self.t
+        parts = [self._transfer(op) for op in batch.ops]
         t.wait(t.record(), STREAM)
         t.cpu("p2p_batch")
         t.cpu("p2p_op", len(batch.ops))
         t.communicate(parts, STREAM, "send_recv")
         self.events[batch.handle] = t.record(STREAM)
-        for op in (
-            batch.ops
-        ):  # the gradient sent to the stage before is not needed here any more
+        for op in batch.ops:
+            # The gradient sent to the stage before is not needed here any more.
             if not isinstance(op, Recv) and op.what == "B":
                 self.stages[op.stage].grads.pop(op.microbatch, None)
+
+    def _transfer(self, op: Send | Recv) -> int:
+        """The rendezvous of a send or a receive."""
+        line = self.line
+        here, peer = line.ranks[line.rank], line.ranks[op.peer]
+        source, target = (peer, here) if isinstance(op, Recv) else (here, peer)
+        tag = (*op.key, self.step_count)
+        return transfer(self.t, source, target, tag, line.size, line.copies)
 
     def _merge_outputs(self) -> None:
         """The last stage concatenates the outputs of all microbatches (schedules.py, _merge_outputs)."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 
 from sim.errors import InputError, Mistake
 from sim.graph.opgraph import OpGraph
@@ -11,8 +11,9 @@ from workloads.job import Job
 from workloads.job.layout import axis_order
 from workloads.lowered import Layout, Lowered
 from workloads.models.model import ModelSpec
-from workloads.torch.rank_step import RankStep, RunBlock
+from workloads.torch.rank_step import RankStep
 from workloads.torch.recorder import PHASES, Shared
+from workloads.torch.run_block import RunBlock
 from workloads.torch.tape import Tape
 
 
@@ -34,74 +35,101 @@ def lower(
     speeds: Sequence[Hashable] = (),
     run_block: RunBlock | None = None,
 ) -> Lowered:
-    """Runs every simulated rank's training step symbolically; ``host_factor`` scales the framework's host costs.
+    """Runs every simulated rank's training step symbolically.
 
     Ranks that do the same are simulated once (data- and tensor-parallel copies), unless one of them is slow.
-    ``speeds`` tells ranks of unlike GPUs apart: equal ones are alike; empty, all are.
-    ``run_block`` runs a block where its own operators do not.
+
+    Parameters
+    ----------
+    scenario : Job
+    model : ModelSpec
+    host_factor : float
+        Scales the framework's host costs.
+    speeds : sequence
+        Of every rank's GPU, equal for GPUs that are alike; empty: all are.
+    run_block : RunBlock, optional
+        Runs a block where its own operators do not.
+
+    Raises
+    ------
+    InputError
+        For context parallelism, which is not simulated.
     """
-    p = scenario.parallel
-    if p.cp > 1:
+    if scenario.parallel.cp > 1:
         raise InputError(
             Mistake(
                 scenario.where,
                 "parallel.cp",
-                str(p.cp),
+                str(scenario.parallel.cp),
                 "1",
                 "context parallelism is not simulated",
             )
         )
     layout = layout_of(scenario)
     replicas = _replicas(scenario, layout, speeds)
-    fold = bool(replicas)
-    simulated = [
-        layout.rank(d[0], s, 0) for d in replicas for s in range(p.pp)
-    ] or list(range(layout.world))
-    alike = {d[0]: d for d in replicas}
-    shared = Shared()
-    costs = {
-        name: time * host_factor
-        for name, time in host_costs(scenario.training.framework).items()
-    }
+    represents = _represents(layout, replicas)
+    shared, costs = Shared(), _costs(scenario, host_factor)
     steps = {
-        r: RankStep(
-            scenario, model, layout, Tape(r, shared, costs), replicas, run_block
+        rank: RankStep(
+            scenario, model, layout, Tape(rank, shared, costs), replicas, run_block
         )
-        for r in simulated
+        for rank in represents
     }
     for step in steps.values():
         step.record()
-    represents = {
-        r: tuple(
-            layout.rank(d, layout.where(r)[1], t)
-            for d in alike[layout.where(r)[0]]
-            for t in range(p.tp)
-        )
-        if fold
-        else (r,)
-        for r in simulated
-    }
-    graph = OpGraph(
-        tuple(s.tape.program() for s in steps.values()),
+    return Lowered(
+        _graph(steps, shared, represents),
+        {rank: step.tape.memory for rank, step in steps.items()},
+        {rank: step.tape.counts for rank, step in steps.items()},
+        _parameters(layout, steps),
+        layout,
+        (host_factor, speeds),
+    )
+
+
+def _graph(
+    steps: Mapping[int, RankStep],
+    shared: Shared,
+    represents: dict[int, tuple[int, ...]],
+) -> OpGraph:
+    """The recorded programs with their common tables."""
+    return OpGraph(
+        tuple(step.tape.program() for step in steps.values()),
         tuple(shared.kernels),
         tuple(shared.rendezvous.comms),
         tuple(shared.streams),
         PHASES,
         represents,
     )
-    counted = [
-        s.parameter_count
-        for r, s in steps.items()
-        if layout.where(r)[0] == layout.where(r)[2] == 0
-    ]
-    memory = {r: s.tape.memory for r, s in steps.items()}
-    return Lowered(
-        graph,
-        memory,
-        {r: s.tape.counts for r, s in steps.items()},
-        sum(counted),
-        layout,
-        (host_factor, speeds),
+
+
+def _costs(scenario: Job, host_factor: float) -> dict[str, float]:
+    """Seconds of host time by operation."""
+    costs = host_costs(scenario.training.framework)
+    return {name: time * host_factor for name, time in costs.items()}
+
+
+def _represents(
+    layout: Layout, replicas: tuple[tuple[int, ...], ...]
+) -> dict[int, tuple[int, ...]]:
+    """Simulated rank -> the ranks that it stands for, itself among them."""
+    if not replicas:
+        return {rank: (rank,) for rank in range(layout.world)}
+    return {
+        layout.rank(alike[0], stage, 0): tuple(
+            layout.rank(d, stage, t) for d in alike for t in range(layout.tp)
+        )
+        for alike in replicas
+        for stage in range(layout.pp)
+    }
+
+
+def _parameters(layout: Layout, steps: Mapping[int, RankStep]) -> int:
+    """Parameters of the whole model: of the stages of one pipeline."""
+    return sum(
+        step.model.parameter_count
+        for rank, step in steps.items()
+        if layout.where(rank)[0] == layout.where(rank)[2] == 0
     )
 
 
@@ -115,18 +143,19 @@ def _replicas(
     slow = scenario.faults.slow_rank
     if slow is not None and layout.world <= FEW:
         return ()
+
+    def mark(rank: int) -> Hashable:
+        return (speeds[rank] if speeds else None, rank == slow)
+
     groups: dict[Hashable, list[int]] = {}
     for d in range(layout.dp):
-        rows = [
-            [layout.rank(d, p, t) for t in range(layout.tp)] for p in range(layout.pp)
-        ]
-        marks = tuple(
-            frozenset((speeds[rank] if speeds else None, rank == slow) for rank in row)
-            for row in rows
+        stages = tuple(
+            frozenset(mark(layout.rank(d, p, t)) for t in range(layout.tp))
+            for p in range(layout.pp)
         )
-        if any(len(mark) > 1 for mark in marks):
+        if any(len(marks) > 1 for marks in stages):
             return ()  # tensor-parallel ranks that differ
-        groups.setdefault(marks, []).append(d)
+        groups.setdefault(stages, []).append(d)
     if len(groups) > 1 and scenario.parallel.ep > 1:
         return ()
     return tuple(map(tuple, groups.values()))

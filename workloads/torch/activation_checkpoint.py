@@ -1,0 +1,76 @@
+"""Activation checkpointing: a region's input is kept, and the region runs again in backward."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from workloads.megatron.unit import Again
+from workloads.torch.tape import Tape, Tensor
+
+
+def checkpoint(
+    t: Tape,
+    forward: Callable[[Tensor], Tensor],
+    x: Tensor,
+    kept_results: Again | None = None,
+) -> Tensor:
+    """Activation checkpointing: keeps the input and runs the region again in backward, or what `kept_results` says.
+
+    What is kept instead of being computed again is not counted as memory.
+    """
+    t.cpu("checkpoint")
+    with t.no_grad():
+        out = forward(x)
+    wanted = x.requires_grad
+    kept = Tensor(x.storage, x.shape, x.itemsize)
+    region = _Region(t, forward, kept, wanted, kept_results)
+    # Without an input that needs a gradient the region's parameters still do.
+    anchor = x if wanted else Tensor(None, x.shape)
+    anchor.requires_grad = True
+    return t.apply(out, [anchor], region.backward)
+
+
+@dataclass
+class _Region:
+    """A checkpointed region.
+
+    Attributes
+    ----------
+    tape : Tape
+    forward : callable
+        Runs the region.
+    kept : Tensor
+        Its input, until it runs again.
+    wanted : bool
+        Whether the input needs a gradient.
+    kept_results : Again, optional
+        What is kept beside the input instead of being computed again.
+    """
+
+    tape: Tape
+    forward: Callable[[Tensor], Tensor]
+    kept: Tensor
+    wanted: bool
+    kept_results: Again | None
+
+    def backward(self, g: Tensor) -> list[Tensor | None]:
+        """Runs the region again, with history, and then its backward pass."""
+        t = self.tape
+        t.cpu("checkpoint_backward")
+        x, self.kept = self.kept, Tensor(None, self.kept.shape)
+        x.requires_grad, x.name = True, "detached"
+        t.phase = 0
+        y = self._again(x)
+        t.phase = 1
+        t.backward(y, g)
+        return [x.grad if self.wanted else None]
+
+    def _again(self, x: Tensor) -> Tensor:
+        """The region's result; since PyTorch 2.1 only what backward needs is computed."""
+        t, results = self.tape, self.kept_results
+        stops_early = t.choices is None or t.choices.since(2, 1)
+        t.drop = results.dropped() if results is not None else None
+        y = t.recompute(lambda: self.forward(x)) if stops_early else self.forward(x)
+        t.drop = None
+        return y

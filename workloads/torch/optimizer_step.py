@@ -1,0 +1,100 @@
+"""The optimizer's part of a step: its state, and the kernels and host operations of its update."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sim.graph.kernel import Kernel
+from workloads import orthogonal
+from workloads.job.pytorch import PyTorch
+from workloads.optimizer import Optimizer
+from workloads.orthogonal import Matrices, hidden
+from workloads.torch import trainer
+from workloads.torch.memory import Storage
+from workloads.torch.tape import Tape, Tensor
+
+ADAMW_MOMENTS = 2
+COUNTERS = 110  # step counters that one _foreach_add_ takes
+
+
+@dataclass(frozen=True)
+class OptimizerStep:
+    """The optimizer of one rank.
+
+    Attributes
+    ----------
+    tape : Tape
+    rule : Optimizer
+        How parameters are updated.
+    choices : PyTorch
+        The trainer's.
+    sharded : bool
+        Parameters are DTensors, whose host operations cost more.
+    """
+
+    tape: Tape
+    rule: Optimizer
+    choices: PyTorch
+    sharded: bool
+
+    @property
+    def wide(self) -> int:
+        """Bytes of a stored parameter."""
+        return 4 if self.choices.master_weights else 2
+
+    def state(self, stored: Sequence[Tensor]) -> list[Storage]:
+        """Memory of the moments of the stored parameters."""
+        memory = self.tape.memory
+        return [
+            Storage(memory, p.elements * self.wide, "optimizer")
+            for p in stored
+            for _ in range(self._moments(p))
+        ]
+
+    def _moments(self, p: Tensor) -> int:
+        """Values of optimizer state for each element of a parameter."""
+        by_rule = _matrices(p) or not self.rule.iterations
+        return self.rule.moments if by_rule else ADAMW_MOMENTS
+
+    def update(self, stored: Sequence[Tensor]) -> None:
+        """Clips gradients if asked for, and updates the stored parameters."""
+        if self.choices.clip_gradients:
+            trainer.clip(self.tape, stored, self.wide)
+        iterations = self.rule.iterations
+        matrices = [p for p in stored if iterations and _matrices(p)]
+        rest = [p for p in stored if not (iterations and _matrices(p))]
+        self._adamw(rest)
+        orthogonal.update(
+            self.tape, filter(None, map(_matrices, matrices)), iterations, self.wide
+        )
+
+    def cpu(self, operation: str, count: float = 1.0) -> None:
+        """A host operation, which costs more for DTensors."""
+        self.tape.cpu(operation + ("_dtensor" if self.sharded else ""), count)
+
+    def _adamw(self, stored: Sequence[Tensor]) -> None:
+        """One fused kernel for the embedding and one for the rest, or eight kernels for each tensor."""
+        t = self.tape
+        self.cpu("optimizer_step")
+        self.cpu("optimizer_param", len(stored))
+        for first in range(0, len(stored), COUNTERS):
+            counters = len(stored[first : first + COUNTERS])
+            t.launch(Kernel("add", (counters,), bytes=4.0 * len(stored)))
+        elements = sum(p.elements for p in stored)
+        t.cpu("launch", max(1, round(elements / (320 * 65536))) - 1)
+        if self.choices.fused_optimizer:
+            self._fused_adamw([p for p in stored if p.name == "embedding"], "embedding")
+            self._fused_adamw([p for p in stored if p.name != "embedding"], "")
+        else:
+            trainer.adam(t, stored, self.wide)
+
+    def _fused_adamw(self, tensors: Sequence[Tensor], layout: str) -> None:
+        """One kernel for all tensors; in fp32 it moves twice the bytes."""
+        if tensors:
+            count = sum(p.elements for p in tensors) * self.wide // 2
+            self.tape.launch(Kernel("adamw", (count, len(tensors)), layout=layout))
+
+
+def _matrices(p: Tensor) -> Matrices | None:
+    return hidden(p.name, p.shape)

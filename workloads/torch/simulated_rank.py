@@ -1,0 +1,99 @@
+"""A rank that is simulated: its place in the layout, its groups, and the ranks that it stands for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+from workloads.lowered import Layout
+from workloads.parallel.group import Group
+
+
+@dataclass(frozen=True)
+class SimulatedRank:
+    """A rank that is simulated.
+
+    Attributes
+    ----------
+    layout : Layout
+    number : int
+        The rank.
+    replicas : tuple of tuples
+        Data-parallel replicas that do the same, of which the first is simulated with the first of its
+        tensor-parallel ranks; empty: every rank is simulated.
+    """
+
+    layout: Layout
+    number: int
+    replicas: tuple[tuple[int, ...], ...]
+
+    @cached_property
+    def where(self) -> tuple[int, int, int]:
+        """Its place on the data-parallel, pipeline and tensor-parallel axes."""
+        return self.layout.where(self.number)
+
+    @property
+    def stage(self) -> int:
+        """Its place in its pipeline."""
+        return self.where[1]
+
+    @cached_property
+    def alike(self) -> tuple[int, ...]:
+        """Data-parallel replicas that do what its own does, with its own."""
+        own = self.where[0]
+        return next((same for same in self.replicas if own in same), (own,))
+
+    def data_parallel(self) -> Group:
+        """The ranks that hold the same parameters."""
+        t, shards = self.where[2], range(self.layout.tp)
+        mine = self._replicas_of(t)
+        if not self.replicas:
+            return Group("dp", mine, [mine], len(mine))
+        # The group is the same for every replica: of a thousand replicas one need be asked.
+        copies = {self._replicas_of(shard) for shard in shards}
+        return Group("dp", mine, sorted(copies), len(self.replicas))
+
+    def tensor_parallel(self) -> Group:
+        """The ranks that hold the other shards of its layers."""
+        mine = self._shards_of(self.where[0])
+        if not self.replicas:
+            return Group("tp", mine, [mine], len(mine))
+        copies = {self._shards_of(replica) for replica in self.alike}
+        return Group("tp", mine, sorted(copies), 1)
+
+    def expert_parallel(self, size: int) -> Group:
+        """The ranks that hold the other experts: `size` neighbours on the data-parallel axis."""
+        mine = self._neighbours(self.where[0] // size * size, size)
+        if not self.replicas:
+            return Group("ep", mine, [mine], size)
+        firsts = range(0, self.layout.dp, size)
+        return Group("ep", mine, [self._neighbours(d, size) for d in firsts], 1)
+
+    def pipeline(self) -> list[int]:
+        """The ranks of its pipeline, in the order of the axis."""
+        d, _, t = self.where
+        return [self.layout.rank(d, p, t) for p in range(self.layout.pp)]
+
+    def pipeline_copies(self) -> list[int]:
+        """How far the pipelines that it stands for are from its own, in ranks; 0 is its own."""
+        d, _, t = self.where
+        if not self.replicas:
+            return [0]
+        own = self.layout.rank(d, 0, t)
+        return [
+            self.layout.rank(replica, 0, shard) - own
+            for replica in self.alike
+            for shard in range(self.layout.tp)
+        ]
+
+    def _replicas_of(self, shard: int) -> tuple[int, ...]:
+        rank, stage = self.layout.rank, self.stage
+        return tuple(rank(d, stage, shard) for d in range(self.layout.dp))
+
+    def _shards_of(self, replica: int) -> tuple[int, ...]:
+        rank, stage = self.layout.rank, self.stage
+        return tuple(rank(replica, stage, t) for t in range(self.layout.tp))
+
+    def _neighbours(self, first: int, count: int) -> tuple[int, ...]:
+        _, stage, t = self.where
+        return tuple(self.layout.rank(first + i, stage, t) for i in range(count))

@@ -1,0 +1,287 @@
+"""The model of one rank in its parallel wrappers: DDP, FSDP, tensor and expert parallelism, checkpointing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from sim.graph.kernel import Kernel
+from workloads.job import Job
+from workloads.models.counts import stage_parameters
+from workloads.models.model import ModelSpec
+from workloads.parallel import ddp, flat, fsdp
+from workloads.parallel.expert import ExpertParallel
+from workloads.parallel.pipeline import Stage
+from workloads.parallel.tensor import TensorParallel
+from workloads.torch import functional as F
+from workloads.torch import trainer
+from workloads.torch.convnet import ResNet, broadcast_buffers
+from workloads.torch.memory import Storage
+from workloads.torch.mlp import MultilayerPerceptron
+from workloads.torch.modules import Module
+from workloads.torch.run_block import BlockRunner, RunBlock
+from workloads.torch.simulated_rank import SimulatedRank
+from workloads.torch.tape import Tape, Tensor
+from workloads.torch.transformer import BlockParallel, Transformer
+
+
+class WrappedModel:
+    """The model of one rank, or its stages of a pipeline, with what makes them parallel.
+
+    Parameters
+    ----------
+    job : Job
+    model : ModelSpec
+    tape : Tape
+        The tape of the rank.
+    rank : SimulatedRank
+    run_block : RunBlock
+        Runs a block.
+
+    Attributes
+    ----------
+    parameter_count : int
+        Parameters of the whole model that this rank stands for.
+    parameters : list of Tensor
+    averaged : list of Tensor
+        Those that all data-parallel ranks share; empty: all.
+    ddp : DistributedDataParallel, optional
+    sharded : list of FullyShard
+        FSDP's groups; `root` is the one of parameters outside the blocks, `context` what the groups share.
+    buffers : list of Tensor
+        Broadcast by DDP before every forward pass.
+    resident : list of Storage
+        Inputs that stay on the device.
+    """
+
+    def __init__(
+        self,
+        job: Job,
+        model: ModelSpec,
+        tape: Tape,
+        rank: SimulatedRank,
+        run_block: RunBlock,
+    ) -> None:
+        self.job, self.spec, self.tape = job, model, tape
+        self.choices, self.mode = job.pytorch, job.parallel.data_parallel
+        self.run_block = BlockRunner(job, tape, run_block)
+        self.dp_group = rank.data_parallel()
+        self.tp_group = rank.tensor_parallel()
+        self.ep_group = rank.expert_parallel(job.parallel.ep)
+        flat_parameters = self.choices.fsdp == "1"
+        self.context = flat.FlatContext() if flat_parameters else fsdp.Context()
+        self.sharded: list[fsdp.FullyShard] = []
+        self.root: fsdp.FullyShard | None = None
+        self.ddp: ddp.DistributedDataParallel | None = None
+        self.parameter_count = 0
+        self.parameters: list[Tensor] = []
+        self.averaged: list[Tensor] = []
+        self.buffers: list[Tensor] = []
+        self.resident: list[Storage] = []
+
+    # -- what a rank holds ----------------------------------------------------------------------
+    def whole(self) -> Callable[[], Tensor]:
+        """Builds the whole model; what runs it forward, to its loss."""
+        if self.spec.kind == "transformer":
+            return self._transformer()
+        return self._mlp() if self.spec.kind == "mlp" else self._resnet()
+
+    def stage(self, index: int, cuts: Sequence[range]) -> Stage:
+        """A stage with its part of the model; `cuts` has the layers of every stage."""
+        first, last = index == 0, index == len(cuts) - 1
+        net = Transformer(
+            self.tape, self.spec, cuts[index], first, last, self._parallel()
+        )
+        averaged = self._averaged(net)
+        self.averaged += averaged
+        self.parameters += net.parameters
+        self.parameter_count += self._count(net)
+        wrapped = self._data_parallel(averaged)
+        return Stage(index, net, partial(self._forward, net), wrapped)
+
+    def _mlp(self) -> Callable[[], Tensor]:
+        t, batch = self.tape, self.job.training.micro_batch
+        mlp = MultilayerPerceptron(t, self.spec)
+        self._keep_on_device(batch * (self.spec.sizes[0] + self.spec.sizes[-1]))
+        self._train(mlp)
+        return lambda: F.mse_loss(t, mlp.forward(t, batch))
+
+    def _resnet(self) -> Callable[[], Tensor]:
+        t, batch = self.tape, self.job.training.micro_batch
+        net = ResNet(t, self.spec)
+        self.buffers = net.buffers
+        self._keep_on_device(batch * 3 * self.spec.image_size**2)
+        self._train(net)
+        return lambda: F.cross_entropy(t, net.forward(t, batch))
+
+    def _keep_on_device(self, elements: int) -> None:
+        """Inputs that stay on the device for the whole run."""
+        self.resident.append(Storage(self.tape.memory, 2.0 * elements, "buffers"))
+
+    def _train(self, module: Module) -> None:
+        """Data parallelism over all parameters of a module."""
+        self.parameter_count = module.parameter_count
+        self.parameters = module.parameters
+        self.ddp = self._data_parallel(module.parameters)
+
+    def _transformer(self) -> Callable[[], Tensor]:
+        t, m = self.tape, self.spec
+        tokens = (self.job.training.micro_batch, self.job.training.seq_len)
+        net = Transformer(t, m, range(m.layers), True, True, self._parallel())
+        self.parameter_count = self._count(net)
+        self.parameters = net.parameters
+        if self.mode in ("fsdp", "zero3") and self.dp_group.size > 1:
+            return self._fully_sharded(net, tokens)
+        self.averaged = self._averaged(net)
+        self.ddp = self._data_parallel(self.averaged)
+        self.run_block.bucket_cap = self.ddp.cap if self.ddp is not None else None
+        return lambda: self._loss(net.forward(t, tokens, self.run_block))
+
+    def _parallel(self) -> BlockParallel:
+        if self.job.parallel.tp > 1:
+            return TensorParallel(self.tp_group, self.job.parallel.sequence_parallel)
+        if self.spec.experts and self.job.parallel.ep > 1:
+            return ExpertParallel(self.ep_group)
+        return BlockParallel()
+
+    def _averaged(self, net: Transformer) -> list[Tensor]:
+        """Parameters that all data-parallel ranks share: not the experts that are spread over them."""
+        if self.job.parallel.ep == 1:
+            return net.parameters
+        local = {
+            id(p) for b in net.blocks for p in getattr(b.ffn, "expert_parameters", [])
+        }
+        return [p for p in net.parameters if id(p) not in local]
+
+    def _count(self, net: Transformer) -> int:
+        """Parameters of the whole model that this rank's stage stands for (sharded ones counted in full)."""
+        return stage_parameters(self.spec, len(net.blocks), net.first, net.last)
+
+    def _data_parallel(
+        self, parameters: list[Tensor]
+    ) -> ddp.DistributedDataParallel | None:
+        if self.mode != "ddp" or self.dp_group.size == 1:
+            return None
+        first, cap = self.job.parallel.bucket_caps
+        view = self.job.parallel.gradient_as_bucket_view
+        return ddp.DistributedDataParallel(
+            self.tape, parameters, self.dp_group, cap, first, view
+        )
+
+    def _fully_sharded(
+        self, net: Transformer, tokens: tuple[int, int]
+    ) -> Callable[[], Tensor]:
+        t = self.tape
+        self.run_block.sharded = {b: self._shard(b.parameters) for b in net.blocks}
+        root = self.root = self._shard(net.root_parameters)
+
+        def run() -> Tensor:
+            return self._loss(
+                root.forward(None, lambda _: net.forward(t, tokens, self.run_block))
+            )
+
+        return run
+
+    def _shard(self, parameters: list[Tensor]) -> fsdp.FullyShard:
+        """Shards the parameters of one module."""
+        reshard = self.job.parallel.reshard_after_forward
+        group: fsdp.FullyShard
+        if isinstance(self.context, flat.FlatContext):
+            group = flat.FlatShard(
+                self.tape,
+                parameters,
+                self.dp_group,
+                self.context,
+                reshard,
+                self.choices,
+            )
+        else:
+            group = fsdp.FullyShard(
+                self.tape, parameters, self.dp_group, self.context, reshard
+            )
+        self.sharded.append(group)
+        return group
+
+    # -- forward --------------------------------------------------------------------------------
+    def _loss(self, logits: Tensor) -> Tensor:
+        t = self.tape
+        for _ in range(self.choices.metrics):
+            trainer.metric(t, logits.elements)
+        return (
+            trainer.fused_cross_entropy(t, logits)
+            if self.choices.loss == "fused"
+            else F.cross_entropy(t, logits)
+        )
+
+    def _forward(self, net: Transformer, x: Tensor | tuple[int, int]) -> Tensor:
+        return net.forward(self.tape, x, self.run_block)
+
+    # -- gradients ------------------------------------------------------------------------------
+    def reduce_now(self, reduce: bool) -> None:
+        """Whether the next backward pass reduces gradients: that of a step's last microbatch does."""
+        self.context.sync = reduce
+        if self.ddp is not None:
+            self.ddp.sync = reduce
+
+    def before_forward(self) -> None:
+        """DDP's hooks before a forward pass."""
+        if self.ddp is None:
+            return
+        self.ddp.before_forward()
+        if self.buffers:
+            broadcast_buffers(self.tape, self.buffers, self.dp_group, ddp.STREAM)
+
+    def after_backward(self) -> None:
+        """What DDP and FSDP do when autograd has returned."""
+        if self.ddp is not None:
+            self.ddp.after_backward()
+        if self.root is not None:
+            self.tape.layer = -1
+            self.root.post_backward()
+            fsdp.finish_backward(self.tape, self.context)
+
+    def keep_gradients(self) -> None:
+        """Gradients that the step before has zeroed and kept: backward adds to them. DDP's lie in its buckets."""
+        for g in self.sharded:
+            g.keep_gradients()
+        if self.sharded:
+            return
+        in_buckets = self.ddp is not None and self.ddp.view
+        for p in self.parameters:
+            p.grad = (
+                Tensor(None, p.shape)
+                if in_buckets
+                else self.tape.empty(p.shape, owner="gradients")
+            )
+
+    def reduce_gradients(self) -> None:
+        """Without overlap: all gradients, one after the other, when backward is done."""
+        if self.mode != "ddp-no-overlap" or self.dp_group.size == 1:
+            return
+        self.tape.phase = 1
+        averaged = self.averaged or self.parameters
+        average = self.job.parallel.pp == 1
+        ddp.reduce_each(self.tape, averaged, self.dp_group, average=average)
+
+    def stored_parameters(self) -> list[Tensor]:
+        """Tensors the optimizer sees: the parameters, or their shards."""
+        if not self.sharded:
+            return self.parameters
+        stored = []
+        for p in (p for group in self.sharded for p in group.parameters):
+            shard = Tensor(None, (-(-p.elements // self.dp_group.size),), p.itemsize)
+            shard.name = p.name
+            stored.append(shard)
+        return stored
+
+    def zero_gradients(self, stored: list[Tensor]) -> None:
+        """Frees gradients, or fills them with zeros."""
+        for g in self.sharded:
+            g.zero_grad()
+        if self.job.training.set_to_none:
+            for p in self.parameters:
+                p.grad = None
+            return
+        elements = sum(p.elements for p in stored)
+        size = sum(p.size for p in stored)
+        self.tape.launch(Kernel("fill", (elements,), bytes=size))  # _foreach_zero_
