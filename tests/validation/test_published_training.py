@@ -6,7 +6,8 @@ import pytest
 
 from sim.errors import InputError
 from validation.formats.published_setups import FOLDER, setup_of
-from validation.sets.published import read, run_of, scenario_of
+from validation.sets.published import read, run_of
+from validation.sets.published_scenarios import scenario_of
 
 ROWS = {row["id"]: row for row in read(FOLDER / "rows.csv")}
 

@@ -52,42 +52,38 @@ def every_constant() -> Iterator[tuple[str, Constant]]:
 
 
 def _of_toml(path: Path) -> Iterator[tuple[str, Constant]]:
-    file, heading = str(path.relative_to(HOME)), ""
+    """Name and place of every number of a TOML file."""
+    heading = ""
     for text in path.read_text(encoding="utf-8").splitlines():
         if text.startswith("["):
             heading = text.partition("]")[0] + "]"
-            continue
-        found = KEY.match(text)
-        if not found or COUNTS.match(text):
-            continue
-        key, plain = (
-            text.partition("=")[0].strip(),
-            WORDS.sub(lambda m: " " * len(m[0]), text),
-        )
-        value = text.partition("=")[2]
-        for number in NUMBER.finditer(plain, found.start(1)) if "=" in plain else ():
-            if (
-                not float(number[0].replace("_", ""))
-                or plain[number.start() - 1].isalpha()
-            ):
-                continue
-            which = [
-                one.start() + len(text) - len(value) for one in NUMBER.finditer(value)
-            ].index(number.start())
-            name = " ".join(
-                filter(
-                    None, (f"{path.stem}:", heading, key, str(which) if which else "")
-                )
-            )
-            yield (
-                name,
-                Constant(
-                    file,
-                    f"^{re.escape(key)}\\s*=",
-                    f"^{re.escape(heading)}" if heading else "",
-                    which,
-                ),
-            )
+        elif KEY.match(text) and not COUNTS.match(text):
+            yield from _of_line(path, heading, text)
+
+
+def _of_line(path: Path, heading: str, text: str) -> Iterator[tuple[str, Constant]]:
+    """The numbers of one line `key = value` that is no count."""
+    key = text.partition("=")[0].strip()
+    file = str(path.relative_to(HOME))
+    line, after = f"^{re.escape(key)}\\s*=", f"^{re.escape(heading)}" if heading else ""
+    for which in _places(text):
+        words = (f"{path.stem}:", heading, key, str(which) if which else "")
+        name = " ".join(word for word in words if word)
+        yield name, Constant(file, line, after, which)
+
+
+def _places(text: str) -> Iterator[int]:
+    """Which of the numbers of a line's value are constants: not zero, and no part of a word or of a remark."""
+    plain = WORDS.sub(lambda words: " " * len(words[0]), text)
+    if "=" not in plain:
+        return
+    value = text.index("=") + 1
+    starts = [number.start() for number in NUMBER.finditer(text[value:])]
+    for number in NUMBER.finditer(plain, KEY.match(text).start(1)):  # type: ignore[union-attr]
+        is_zero = not float(number[0].replace("_", ""))
+        in_word = plain[number.start() - 1].isalpha()
+        if not (is_zero or in_word):
+            yield starts.index(number.start() - value)
 
 
 def sampled(count: int) -> list[str]:

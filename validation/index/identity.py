@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+from collections.abc import Collection
 from dataclasses import asdict, dataclass, fields
 from functools import lru_cache
 from pathlib import Path
@@ -18,15 +19,14 @@ from sim.spec.sections import Nccl, Placement, Scenario
 from topologies import load_cluster
 from workloads.frameworks import framework_of
 from workloads.job.layout import axis_order, grad_accumulation_of, microbatches_of
+from workloads.job.parallel import Parallel
 from workloads.models.counts import total_parameters
 from workloads.models.model import ModelSpec, load_model
 
 DIGITS = 16
 _AXES = ("dp", "tp", "pp", "cp", "ep")
-TRAINERS = (
-    "megatron",
-    "pytorch",
-)  # sections of which a framework reads all, some or nothing
+# Sections of which a framework reads all, some or nothing.
+TRAINERS = ("megatron", "pytorch")
 
 
 def key_of(scenario: Scenario) -> str:
@@ -134,31 +134,39 @@ def _training(scenario: Scenario) -> dict[str, Any]:
 def _parallel(scenario: Scenario) -> dict[str, Any]:
     """The axes, and the switches of those that are there."""
     p = scenario.parallel
-    said: dict[str, Any] = {
-        axis: getattr(p, axis) for axis in _AXES if getattr(p, axis) > 1
-    }
-    ranks = p.dp * p.cp
-    if ranks > 1:
-        said["data_parallel"] = p.data_parallel
+    sizes = {axis: getattr(p, axis) for axis in _AXES}
+    switches: dict[str, Any] = {axis: n for axis, n in sizes.items() if n > 1}
     keys = framework_of(scenario).reads.get("parallel", ())
-    if ranks > 1 and p.data_parallel == "ddp" and "bucket_cap" in keys:
-        said |= {"caps": p.bucket_caps, "view": p.gradient_as_bucket_view}
-    if ranks == 1 and "data_parallel" in keys and p.data_parallel != "none":
-        said["data_parallel"] = p.data_parallel
-    if p.data_parallel in ("fsdp", "zero3"):
-        said |= {"shards": p.fsdp_shards or ranks, "reshard": p.reshard_after_forward}
+    switches |= _replicas(p, keys)
     if p.tp > 1:
-        said["sequence_parallel"] = p.sequence_parallel
+        switches["sequence_parallel"] = p.sequence_parallel
     if p.pp > 1:
-        said |= {"schedule": p.schedule, "vpp": p.vpp}
+        switches |= {"schedule": p.schedule, "vpp": p.vpp}
     if p.ep > 1 or "etp" in keys:
-        experts = {"etp": p.etp or p.tp, "imbalance": p.imbalance}
-        alike = {"etp": p.tp, "imbalance": "uniform"} if p.ep == 1 else {}
-        said |= {
-            key: value for key, value in experts.items() if value != alike.get(key)
-        }
-    order = [axis for axis in axis_order(scenario) if axis in said]
-    return said | ({"order": order} if len(order) > 1 else {})
+        switches |= _experts(p)
+    order = [axis for axis in axis_order(scenario) if axis in switches]
+    return switches | ({"order": order} if len(order) > 1 else {})
+
+
+def _replicas(p: Parallel, keys: Collection[str]) -> dict[str, Any]:
+    """How replicas are kept equal; `keys` of [parallel] are those that the framework reads."""
+    ranks, switches = p.dp * p.cp, dict[str, Any]()
+    is_read = "data_parallel" in keys and p.data_parallel != "none"
+    if ranks > 1 or is_read:
+        switches["data_parallel"] = p.data_parallel
+    if ranks > 1 and p.data_parallel == "ddp" and "bucket_cap" in keys:
+        switches |= {"caps": p.bucket_caps, "view": p.gradient_as_bucket_view}
+    if p.data_parallel in ("fsdp", "zero3"):
+        shards = p.fsdp_shards or ranks
+        switches |= {"shards": shards, "reshard": p.reshard_after_forward}
+    return switches
+
+
+def _experts(p: Parallel) -> dict[str, Any]:
+    """The switches of expert parallelism; without it only those that differ from a dense layer's."""
+    experts = {"etp": p.etp or p.tp, "imbalance": p.imbalance}
+    dense = {"etp": p.tp, "imbalance": "uniform"} if p.ep == 1 else {}
+    return {key: value for key, value in experts.items() if value != dense.get(key)}
 
 
 @dataclass(frozen=True)

@@ -26,6 +26,11 @@ SLICE_HEAD = ("set", "slice", "n", "mean before", "mean now", "grew")
 SLICE_KEYS = ("slice", "family", "group", "kind")
 
 
+# A case of a report by its name and how many of that name came before.
+Key = tuple[str, int]
+Cases = Mapping[Key, Mapping[str, Any]]
+
+
 @dataclass(frozen=True)
 class Move:
     """A case of both versions: predictions in s, signed errors as shares of the measured value.
@@ -270,35 +275,54 @@ def against(
     """Two lists of reports of `prestep validate --json`, case by case; sets only of the base are left out."""
     older = {str(report["set"]): _cases(report) for report in base}
     newer = {str(report["set"]): _cases(report) for report in now}
-    shared = [set_ for set_ in newer if set_ in older]
-    pairs: list[Move] = []
-    gone, broken, new = list[str](), list[str](), list[str]()
-    for set_ in shared:
-        theirs, mine = older[set_], newer[set_]
-        gone += [f"{set_} {key[0]}" for key in theirs.keys() - mine.keys()]
-        for key, case in mine.items():
-            if key not in theirs:
-                new.append(f"{set_} {key[0]}")
-            elif _value(theirs[key]) is None:
-                continue
-            elif _value(case) is None:
-                broken.append(f"{set_} {key[0]}")
-            else:
-                pairs.append(_pair(set_, key[0], theirs[key], case))
-    unknown = tuple(set_ for set_ in newer if set_ not in older)
-    lists = tuple(sorted(gone)), tuple(broken), tuple(new)
-    return Comparison(name, tuple(pairs), *lists, unknown)
+    pairs = [
+        _pair_of(set_, older[set_], newer[set_]) for set_ in newer if set_ in older
+    ]
+    return Comparison(
+        name,
+        tuple(move for pair in pairs for move in pair.moves),
+        gone=tuple(sorted(case for pair in pairs for case in pair.gone)),
+        broken=tuple(case for pair in pairs for case in pair.broken),
+        new=tuple(case for pair in pairs for case in pair.new),
+        unknown=tuple(set_ for set_ in newer if set_ not in older),
+    )
 
 
-def _cases(report: Mapping[str, Any]) -> dict[tuple[str, int], Mapping[str, Any]]:
+@dataclass(frozen=True)
+class _Pair:
+    """Two reports of one set: cases that both predicted, and those that only one has or predicted."""
+
+    moves: list[Move]
+    gone: list[str]
+    broken: list[str]
+    new: list[str]
+
+
+def _pair_of(set_: str, before: Cases, after: Cases) -> _Pair:
+    """Two reports of one set, case by case."""
+    pair = _Pair([], [], [], [])
+    pair.gone.extend(f"{set_} {key[0]}" for key in before.keys() - after.keys())
+    for key, case in after.items():
+        if key not in before:
+            pair.new.append(f"{set_} {key[0]}")
+        elif _value(before[key]) is None:
+            continue
+        elif _value(case) is None:
+            pair.broken.append(f"{set_} {key[0]}")
+        else:
+            pair.moves.append(_move(set_, key[0], before[key], case))
+    return pair
+
+
+def _cases(report: Mapping[str, Any]) -> Cases:
     """By name and how many of that name came before: a table may hold the same configuration twice."""
     seen: Counter[str] = Counter()
-    found = {}
+    cases: dict[Key, Mapping[str, Any]] = {}
     for case in report["cases"]:
         name = str(case.get("id", case.get("name", "")))
-        found[name, seen[name]] = case
+        cases[name, seen[name]] = case
         seen[name] += 1
-    return found
+    return cases
 
 
 def _value(case: Mapping[str, Any]) -> float | None:
@@ -307,7 +331,7 @@ def _value(case: Mapping[str, Any]) -> float | None:
     return None if found is None or case.get("error") else float(found)
 
 
-def _pair(
+def _move(
     set_: str, name: str, before: Mapping[str, Any], now: Mapping[str, Any]
 ) -> Move:
     slice_ = next((str(now[key]) for key in SLICE_KEYS if now.get(key)), "all")
@@ -330,32 +354,16 @@ def _mean(errors: Iterator[float]) -> float:
 
 
 def _cells(move: Move) -> tuple[str, ...]:
-    worse = "worse" if not move.growth <= 1e-6 else ""
-    if (
-        move.error_before == move.error_now == 0.0
-    ):  # an answer of `probes`, of whatever unit
-        return (
-            move.set_,
-            move.name,
-            move.slice,
-            f"{move.before:.6g}",
-            f"{move.now:.6g}",
-            f"{move.moved:+.2%}",
-            "",
-            "",
-            "",
-        )
+    """The cells of a case that moved."""
+    case, moved = (move.set_, move.name, move.slice), f"{move.moved:+.2%}"
+    # An answer of `probes`, of whatever unit, has no error.
+    if move.error_before == move.error_now == 0.0:
+        values = f"{move.before:.6g}", f"{move.now:.6g}"
+        return (*case, *values, moved, "", "", "")
     times = format_duration(move.before), format_duration(move.now)
     errors = f"{move.error_before:+.2%}", f"{move.error_now:+.2%}"
-    return (
-        move.set_,
-        move.name,
-        move.slice,
-        *times,
-        f"{move.moved:+.2%}",
-        *errors,
-        worse,
-    )
+    worse = "worse" if not move.growth <= 1e-6 else ""
+    return (*case, *times, moved, *errors, worse)
 
 
 def _finite(value: float) -> float | None:

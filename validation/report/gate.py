@@ -107,6 +107,15 @@ def predicted_check(names: Collection[str], listed: int | None = None) -> Check:
     )
 
 
+def prediction_checks(
+    cases: int, unpredicted: Collection[str], skipped: int
+) -> tuple[Check, Check]:
+    """What a set of `cases` begins with: some row was judged, and no prediction failed."""
+    left_out = {"skipped": skipped, "not predicted": len(unpredicted)}
+    judged = cases - len(unpredicted)
+    return rows_check(judged, left_out), predicted_check(unpredicted)
+
+
 # A known miss may not grow by more than this share of itself: rounding, not a licence.
 MISS_SLACK = 0.01
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 
@@ -101,23 +101,22 @@ def _mark(text: str) -> str:
 
 
 def _scatter(points: Sequence[Point], colours: dict[str, str]) -> str:
+    """Predicted over measured times."""
     times = [time for point in points for time in (point.measured, point.predicted)]
     low, high = _range(times)
     across = _Axis(low, high, MARGIN, WIDTH - 12)
     up = _Axis(low, high, HEIGHT - MARGIN, 12)
     ends = 10**low, 10**high
-    drawn = [_band(across, up, ends, share, colour) for share, colour in BANDS]
-    first, last = ((across(time), up(time)) for time in ends)
-    drawn.append(_line(*first, *last))
-    drawn += _times_across(low, high)
-    drawn += [
-        _tick(MARGIN - 30, up(time) + 4, format_duration(time))
-        for time in _decades(low, high)
-    ]
-    drawn += [
-        _point(p, across(p.measured), up(p.predicted), colours[p.group]) for p in points
-    ]
-    return _svg(drawn)
+    shapes = [_band(across, up, ends, share, colour) for share, colour in BANDS]
+    shapes.append(_line(across(ends[0]), up(ends[0]), across(ends[1]), up(ends[1])))
+    shapes += _times_across(low, high)
+    shapes += _heights(
+        up, {time: format_duration(time) for time in _decades(low, high)}
+    )
+    for point in points:
+        place = across(point.measured), up(point.predicted)
+        shapes.append(_point(point, *place, colours[point.group]))
+    return _svg(shapes)
 
 
 @dataclass(frozen=True)
@@ -153,33 +152,49 @@ def _times_across(low: float, high: float) -> list[str]:
     ]
 
 
+def _heights(up: Callable[[float], float], values: Mapping[float, str]) -> list[str]:
+    """Marks beside a picture, of values and what is written there."""
+    return [_tick(MARGIN - 30, up(value) + 4, text) for value, text in values.items()]
+
+
 def _residuals(points: Sequence[Point], colours: dict[str, str]) -> str:
+    """Errors over measured times, cut off at the largest that is drawn."""
     low, high = _range([point.measured for point in points])
-    errors = [p.predicted / p.measured - 1 for p in points]
+    errors = [point.predicted / point.measured - 1 for point in points]
     largest = max([0.2, *(min(2.0, abs(error)) for error in errors)])
-    reach = 1.08 * largest
-    across = _Axis(low, high, MARGIN, WIDTH - 12)
-    middle, half = (HEIGHT - MARGIN + 12) / 2, (HEIGHT - MARGIN - 12) / 2
+    across, up = _Axis(low, high, MARGIN, WIDTH - 12), _ErrorAxis(1.08 * largest)
+    shapes = [_strip(up, share, colour) for share, colour in BANDS]
+    shapes.append(_line(MARGIN, up(0), WIDTH - 12, up(0)))
+    shapes += _times_across(low, high)
+    heights = {
+        error: f"{error:+.0%}" for error in (-largest, -0.15, 0.0, 0.15, largest)
+    }
+    shapes += _heights(up, heights)
+    shapes += [
+        _point(point, across(point.measured), up(error), colours[point.group])
+        for point, error in zip(points, errors, strict=True)
+    ]
+    return _svg(shapes)
 
-    def y(error: float) -> float:
-        return middle - max(-reach, min(reach, error)) / reach * half
 
-    drawn = [
-        f'<rect x="{MARGIN}" width="{WIDTH - MARGIN - 12}" y="{y(share):.1f}" '
-        f'height="{y(-share) - y(share):.1f}" fill="{colour}"/>'
-        for share, colour in BANDS
-    ]
-    drawn.append(_line(MARGIN, y(0), WIDTH - 12, y(0)))
-    drawn += _times_across(low, high)
-    drawn += [
-        _tick(MARGIN - 30, y(error) + 4, f"{error:+.0%}")
-        for error in (-largest, -0.15, 0.0, 0.15, largest)
-    ]
-    drawn += [
-        _point(p, across(p.measured), y(error), colours[p.group])
-        for p, error in zip(points, errors, strict=True)
-    ]
-    return _svg(drawn)
+@dataclass(frozen=True)
+class _ErrorAxis:
+    """Heights of signed errors from -reach to reach; larger ones lie on the edge."""
+
+    reach: float
+
+    def __call__(self, error: float) -> float:
+        middle, half = (HEIGHT - MARGIN + 12) / 2, (HEIGHT - MARGIN - 12) / 2
+        return middle - max(-self.reach, min(self.reach, error)) / self.reach * half
+
+
+def _strip(up: _ErrorAxis, share: float, colour: str) -> str:
+    """The band of errors up to a share."""
+    top, height = up(share), up(-share) - up(share)
+    return (
+        f'<rect x="{MARGIN}" width="{WIDTH - MARGIN - 12}" y="{top:.1f}" '
+        f'height="{height:.1f}" fill="{colour}"/>'
+    )
 
 
 def _range(times: Sequence[float]) -> tuple[float, float]:

@@ -70,13 +70,10 @@ def _title(report: Report) -> str:
 def _scatter(
     axes: Axes, points: list[Point], groups: dict[str, str], unit: str
 ) -> None:
+    """Predicted over measured times, ms."""
     times = [1e3 * t for p in points for t in (p.measured, p.predicted) if t > 0]
     ends = [min(times, default=1.0) / 1.3, max(times, default=10.0) * 1.3]
-    for share, colour in BANDS:
-        low, high = ([end * f for end in ends] for f in (1 - share, 1 + share))
-        within = f"within {share:.0%}"
-        axes.fill_between(ends, low, high, color=colour, linewidth=0, label=within)
-    axes.plot(ends, ends, color="grey", linewidth=0.8)
+    _diagonal(axes, ends)
     for point in points:
         x, y = point.measured * 1e3, point.predicted * 1e3
         axes.scatter(x, y, **_mark(point, groups))
@@ -86,6 +83,15 @@ def _scatter(
         axis.set_major_formatter("{x:g}")
     axes.set_aspect("equal")
     _legend(axes, groups)
+
+
+def _diagonal(axes: Axes, ends: list[float]) -> None:
+    """Where predicted is measured, and the bands about it."""
+    for share, colour in BANDS:
+        low, high = ([end * f for end in ends] for f in (1 - share, 1 + share))
+        within = f"within {share:.0%}"
+        axes.fill_between(ends, low, high, color=colour, linewidth=0, label=within)
+    axes.plot(ends, ends, color="grey", linewidth=0.8)
 
 
 def _legend(axes: Axes, groups: dict[str, str]) -> None:
@@ -100,20 +106,26 @@ def _legend(axes: Axes, groups: dict[str, str]) -> None:
 
 
 def _strip(axes: Axes, points: list[Point], groups: dict[str, str]) -> None:
+    """Signed errors by group."""
     for share, colour in BANDS:
         axes.axhspan(-share * 100, share * 100, color=colour, linewidth=0)
     axes.axhline(0, color="grey", linewidth=0.8)
     places: dict[str, tuple[float, float]] = {}
     for position, name in enumerate(groups):
         mine = [point for point in points if point.group == name]
-        for place, point in zip(_spread_out(position, len(mine)), mine, strict=True):
-            axes.scatter(place, _error(point), **_mark(point, groups))
-            places[point.name] = place, _error(point)
+        for x, point in zip(_spread_out(position, len(mine)), mine, strict=True):
+            places[point.name] = x, _error(point)
+            axes.scatter(*places[point.name], **_mark(point, groups))
+    axes.set(ylabel="signed error, %")
+    _name_groups(axes, groups)
+    _name_worst(axes, points, places)
+
+
+def _name_groups(axes: Axes, groups: dict[str, str]) -> None:
+    """Names of the groups along the axis, upright where they are many."""
     ends = -0.6, len(groups) - 0.2
     axes.set(xticks=range(len(groups)), xticklabels=groups, xlim=ends)
-    axes.set(ylabel="signed error, %")
     axes.tick_params(axis="x", labelrotation=0 if len(groups) <= len(PALETTE) else 90)
-    _name_worst(axes, points, places)
 
 
 def _error(point: Point) -> float:

@@ -103,27 +103,29 @@ def write_junit(report: Report | Iterable[Report], path: Path) -> None:
 
 
 def _suite(report: Report) -> ElementTree.Element:
+    """A report as a suite: its checks, its rows, and the rows that were skipped."""
     name = report.name
     suite = ElementTree.Element("testsuite", name=f"prestep validate {name}")
     for check in report.checks:
-        element = _testcase(suite, f"{name}.gate", check.name)
+        case = _testcase(suite, f"{name}.gate", check.name)
         if not check.passed:
             value, limit = _amount(check, check.value), _amount(check, check.limit)
-            text = f"{value}, at most {limit}"
-            ElementTree.SubElement(element, "failure", message=text).text = check.detail
+            _fail(case, f"{value}, at most {limit}", check.detail)
     for point in report.points:
-        element = _testcase(suite, f"{name}.{point.group}", point.name)
+        case = _testcase(suite, f"{name}.{point.group}", point.name)
         if point.error:
-            failure = ElementTree.SubElement(
-                element, "failure", message="not predicted"
-            )
-            failure.text = point.error
+            _fail(case, "not predicted", point.error)
     for skip in report.skips:
-        element = _testcase(suite, f"{name}.skipped", skip.name)
-        ElementTree.SubElement(element, "skipped", message=skip.reason)
+        case = _testcase(suite, f"{name}.skipped", skip.name)
+        ElementTree.SubElement(case, "skipped", message=skip.reason)
     for key, path in (("tests", ""), ("failures", "/failure"), ("skipped", "/skipped")):
         suite.set(key, str(len(suite.findall(f"testcase{path}"))))
     return suite
+
+
+def _fail(case: ElementTree.Element, message: str, detail: str) -> None:
+    """Marks a test case as failed."""
+    ElementTree.SubElement(case, "failure", message=message).text = detail
 
 
 def _testcase(

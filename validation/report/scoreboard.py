@@ -100,14 +100,16 @@ def sources(result: Path, rows: Path, peers: Path = peer.OUTPUT) -> list[Source]
     for case in _cases(result):
         name = case["id"]
         if name not in texts:
-            where, expected = str(result), f"a row of {rows}"
-            hint = "--rows names the CSV"
-            raise InputError(Mistake(where, name, "a case", expected, hint))
+            expected, hint = f"a row of {rows}", "--rows names the CSV"
+            raise InputError(Mistake(str(result), name, "a case", expected, hint))
         if case["predicted"] is not None:
-            entry = next(e for e in entries if _fits(e, texts[name]))
+            entry = next(entry for entry in entries if _fits(entry, texts[name]))
             by_source[entry["name"]].append(_case(case, times.get(name, {})))
-    made = [_source(entry, by_source[entry["name"]]) for entry in entries]
-    return [source for source in made if source.cases]
+    return [
+        _source(entry, by_source[entry["name"]])
+        for entry in entries
+        if by_source[entry["name"]]
+    ]
 
 
 def _case(told: Mapping[str, Any], peers: Mapping[str, float]) -> Case:
@@ -162,10 +164,10 @@ def _peer_times(path: Path) -> dict[str, dict[str, float]]:
         }
 
 
-def page(found: Sequence[Source], picture: str) -> str:
+def page(sources: Sequence[Source], picture: str) -> str:
     """The scoreboard as Markdown."""
-    every = Source("all", tuple(case for source in found for case in source.cases))
-    rows = [_row(source) for source in found] + [_row(every)]
+    every = Source("all", tuple(case for source in sources for case in source.cases))
+    rows = [_row(source) for source in sources] + [_row(every)]
     return "\n".join(
         [
             INTRODUCTION,
@@ -177,29 +179,29 @@ def page(found: Sequence[Source], picture: str) -> str:
             "",
             "Authors of the measurements or of their own tools report:",
             "",
-            *(_claims(found) or ["* nothing on these sources."]),
+            *(_claims(sources) or ["* nothing on these sources."]),
             "",
             "The judged rows that are farthest off:",
             "",
-            *(_worst(found) or ["* none."]),
+            *(_worst(sources) or ["* none."]),
             "",
         ]
     )
 
 
-def _claims(found: Sequence[Source]) -> list[str]:
+def _claims(sources: Sequence[Source]) -> list[str]:
     return [
         f"* {s.name}: {c['peer']} {_percent(c['error'])} ({c['cite']})."
-        for s in found
+        for s in sources
         for c in s.claims
     ]
 
 
-def _worst(found: Sequence[Source], most: int = 5) -> list[str]:
+def _worst(sources: Sequence[Source], most: int = 5) -> list[str]:
     """The judged rows that are farthest off, a line each."""
     errors = [
         (case.predicted / case.measured - 1, source.name, case.id)
-        for source in found
+        for source in sources
         for case in source.judged
     ]
     errors.sort(key=lambda item: -abs(item[0]))
@@ -226,76 +228,87 @@ NOTES = f"""* **rows**: those that are judged, of all that are predicted. No con
   `validation/cases/published/{peer.OUTPUT.name}`."""
 
 
-def _row(s: Source) -> tuple[str, ...]:
-    box = "" if s.box is None else s.note or _percent(s.box)
-    peers = [s.of_peer(name) for name in peer.EFFICIENCIES]
+def _row(source: Source) -> tuple[str, ...]:
+    """The cells of a source."""
+    judged = f"{source.ours.n} of {len(source.cases)}"
+    peers = [source.of_peer(name) for name in peer.EFFICIENCIES]
     cells = [f"{_percent(e.mape)} ({e.n})" if e.n else "" for e in peers]
-    judged = f"{s.ours.n} of {len(s.cases)}"
-    if not s.ours.n:
-        return s.name, judged, "", "", "", box, *cells, ""
-    pairs = [(case.measured, case.predicted) for case in s.judged]
+    box = "" if source.box is None else source.note or _percent(source.box)
+    if not source.ours.n:
+        return source.name, judged, "", "", "", box, *cells, ""
+    box += f" (rank {source.rank})" if source.rank else ""
+    claims = ", ".join(f"{c['peer']} {_percent(c['error'])}" for c in source.claims)
+    return source.name, judged, *_figures(source), box, *cells, claims
+
+
+def _figures(source: Source) -> tuple[str, str, str]:
+    """Mean error, bias and rank correlation over the judged rows."""
+    pairs = [(case.measured, case.predicted) for case in source.judged]
     rank = rank_correlation(*map(list, zip(*pairs, strict=True)))
-    ours = (
-        _percent(s.ours.mape),
-        f"{s.ours.bias:+.1%}".replace("%", " %"),
-        "" if rank is None else f"{rank:.2f}",
-    )
-    box += f" (rank {s.rank})" if s.rank else ""
-    claims = ", ".join(f"{c['peer']} {_percent(c['error'])}" for c in s.claims)
-    return s.name, judged, *ours, box, *cells, claims
+    bias = f"{source.ours.bias:+.1%}".replace("%", " %")
+    return _percent(source.ours.mape), bias, "" if rank is None else f"{rank:.2f}"
 
 
 def _percent(share: float) -> str:
     return f"{100 * share:.1f} %"
 
 
-def write_picture(found: Sequence[Source], path: Path) -> None:
+def write_picture(sources: Sequence[Source], path: Path) -> None:
     """Predicted over measured seconds, a panel for each source; bands of 10 %. The suffix says the format."""
-
-    columns = min(4, max(1, len(found)))
-    lines = -(-len(found) // columns)
+    columns = min(4, max(1, len(sources)))
+    lines = -(-len(sources) // columns)
     figure = Figure(figsize=(3.1 * columns, 3.1 * lines), layout="constrained")
     FigureCanvasAgg(figure)
     panels = figure.subplots(lines, columns, squeeze=False).ravel()
-    for panel, source in zip(panels, found, strict=False):
+    for panel, source in zip(panels, sources, strict=False):
         _panel(panel, source)
-    for panel in panels[len(found) :]:
+    for panel in panels[len(sources) :]:
         panel.set_visible(False)
-    if found:
-        figure.legend(
-            *panels[0].get_legend_handles_labels(),
-            loc="outside upper center",
-            ncols=3,
-            frameon=False,
-        )
+    if sources:
+        marks = panels[0].get_legend_handles_labels()
+        figure.legend(*marks, loc="outside upper center", ncols=3, frameon=False)
     figure.supxlabel("measured step, s")
     figure.supylabel("predicted step, s")
+    _save(figure, path)
+
+
+def _save(figure: Figure, path: Path) -> None:
+    """Writes a picture; the same cases give the same bytes: no dates, no random ids."""
     kind = path.suffix.lstrip(".") or "svg"
-    # The same cases give the same bytes: no dates, no random ids.
+    metadata = {"Date": None} if kind == "svg" else {}
     with (
         matplotlib.rc_context({"svg.hashsalt": "scoreboard"}),
         files.replacing(path) as beside,
-        beside.open("wb") as f,
+        beside.open("wb") as file,
     ):
-        figure.savefig(
-            f, dpi=110, format=kind, metadata={"Date": None} if kind == "svg" else {}
-        )
+        figure.savefig(file, dpi=110, format=kind, metadata=metadata)
 
 
 def _panel(panel: Any, source: Source) -> None:
-    times = [t for c in source.cases for t in (c.measured, c.predicted)]
+    """Predicted over measured steps of one source."""
+    times = [time for case in source.cases for time in (case.measured, case.predicted)]
     ends = [min(times) / 1.3, max(times) * 1.3]
-    low, high = ([factor * end for end in ends] for factor in (0.9, 1.1))
-    panel.fill_between(ends, low, high, color="#DCDCDC", linewidth=0)
-    panel.plot(ends, ends, color="grey", linewidth=0.8)
-    fitted = [c for c in source.cases if c.fitted]
-    incomplete = [c for c in source.cases if c.assumed and not c.fitted]
+    _diagonal(panel, ends)
+    fitted = [case for case in source.cases if case.fitted]
+    incomplete = [case for case in source.cases if case.assumed and not case.fitted]
     _dots(panel, fitted, "#BBBBBB", "for fitting")
     _dots(panel, incomplete, "#E69F00", "incomplete")
     _dots(panel, source.judged, "#0072B2", "judged")
     panel.set(xscale="log", yscale="log", xlim=ends, ylim=ends)
     error = f": {_percent(source.ours.mape)}" if source.ours.n else ""
     panel.set_title(f"{source.name}{error}", fontsize=9)
+    _plain_ticks(panel)
+
+
+def _diagonal(panel: Any, ends: list[float]) -> None:
+    """Where predicted is measured, and the band about it."""
+    low, high = ([factor * end for end in ends] for factor in (0.9, 1.1))
+    panel.fill_between(ends, low, high, color="#DCDCDC", linewidth=0)
+    panel.plot(ends, ends, color="grey", linewidth=0.8)
+
+
+def _plain_ticks(panel: Any) -> None:
+    """Both axes with the same few numbers, written out."""
     for axis in (panel.xaxis, panel.yaxis):
         axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
         axis.set_major_formatter("{x:g}")
@@ -325,9 +338,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--picture", type=Path, default=PICTURE, help=".svg or .png")
     told = parser.parse_args(arguments)
     try:
-        found = sources(told.result, told.rows)
-        write_picture(found, told.picture)
-        files.write_text(told.output, page(found, told.picture.name))
+        compared = sources(told.result, told.rows)
+        write_picture(compared, told.picture)
+        files.write_text(told.output, page(compared, told.picture.name))
     except PrestepError as error:
         print(error, file=sys.stderr)
         sys.exit(2)

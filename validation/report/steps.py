@@ -10,7 +10,7 @@ from typing import Any
 from sim.units import format_duration
 from validation.formats.rows import FAMILIES, Row
 from validation.report.comparison import Comparison, finite
-from validation.report.gate import Check, Tolerances, predicted_check, rows_check
+from validation.report.gate import Check, Tolerances, prediction_checks
 from validation.report.interface import Cells, Interval, Point, Skip, Table
 from validation.report.summary import Errors, errors_of
 
@@ -261,13 +261,9 @@ class Report(Comparison):
         return (*self._counts(), *self._errors())
 
     def _counts(self) -> Iterator[Check]:
-        unpredicted, skipped = (
-            _names(self.unpredicted),
-            [row.name for row in self.skipped],
-        )
-        left_out = {"skipped": len(skipped), "not predicted": len(unpredicted)}
-        yield rows_check(len(self.cases) - len(unpredicted), left_out)
-        yield predicted_check(unpredicted)
+        unpredicted = _names(self.unpredicted)
+        skipped = [row.name for row in self.skipped]
+        yield from prediction_checks(len(self.cases), unpredicted, len(skipped))
         if self.whole:
             yield Check(
                 "rows skipped", len(skipped), 0.0, ", ".join(skipped), share=False

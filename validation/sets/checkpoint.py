@@ -21,7 +21,7 @@ from validation.formats.records import text_of
 from validation.formats.rows import read_rows
 from validation.formats.scenarios import scenario_of
 from validation.report.comparison import Comparison, finite
-from validation.report.gate import Check, predicted_check, rows_check
+from validation.report.gate import Check, prediction_checks
 from validation.report.interface import Point, Skip, Table
 from validation.report.summary import Errors, errors_of
 from validation.sets.sets import CASES, asked
@@ -85,11 +85,7 @@ class CheckpointReport(Comparison):
     @property
     def checks(self) -> tuple[Check, ...]:
         failed = [case.name for case in self.cases if case.error]
-        left_out = {"skipped": len(self.skips), "not predicted": len(failed)}
-        checks = [
-            rows_check(len(self.cases) - len(failed), left_out),
-            predicted_check(failed),
-        ]
+        checks = [*prediction_checks(len(self.cases), failed, len(self.skips))]
         for kind in (STALL, BESIDE):
             errors = self.groups[kind]
             if errors.n:
@@ -198,8 +194,7 @@ def _measured(row: Any, record: Mapping[str, Any]) -> dict[str, float]:
     """Seconds of what a row measured."""
     save, steps = row.case["ckpt"], row.step_times
     at = int(save.get("at", AT))
-    marks = record.get("checkpoint_by_rank") or {}
-    done = max((int(m.get("async_done_step", at)) for m in marks.values()), default=at)
+    done = _written(record, at)
     ordinary = steps[:at] + steps[max(done, at + 1) + 1 :]
     if at >= len(steps) or not ordinary:
         found, expected = f"{len(steps)} steps", f"more than {at + 1}"
@@ -210,18 +205,24 @@ def _measured(row: Any, record: Mapping[str, Any]) -> dict[str, float]:
     return times
 
 
+def _written(record: Mapping[str, Any], at: int) -> int:
+    """The step after which the save of step `at` was complete on all ranks."""
+    marks = record.get("checkpoint_by_rank") or {}
+    steps = [int(mark.get("async_done_step", at)) for mark in marks.values()]
+    return max(steps, default=at)
+
+
 def _predict(row: Any) -> dict[str, Any]:
+    """What prestep says of the save of a row."""
     kind = row.case["ckpt"].get("kind")
     if kind not in MODES:
-        raise InputError(
-            Mistake(row.where, "case.ckpt.kind", repr(kind), " or ".join(MODES))
-        )
-    plain = replace(
-        row, case={key: value for key, value in row.case.items() if key != "ckpt"}
-    )
+        expected = " or ".join(MODES)
+        raise InputError(Mistake(row.where, "case.ckpt.kind", repr(kind), expected))
+    case = {key: value for key, value in row.case.items() if key != "ckpt"}
+    scenario = scenario_of(replace(row, case=case))
     # The harness saves the model alone.
-    asked = Checkpoint(mode=MODES[kind], content="model")  # type: ignore[arg-type]
-    result = predict(replace(scenario_of(plain), checkpoint=asked))
+    save = Checkpoint(mode=MODES[kind], content="model")  # type: ignore[arg-type]
+    result = predict(replace(scenario, checkpoint=save))
     if result.checkpoint is None:
         raise InputError(Mistake(row.where, "case.ckpt", "no prediction", "a save"))
     return dict(result.checkpoint)
@@ -229,17 +230,15 @@ def _predict(row: Any) -> dict[str, Any]:
 
 def _calibration(path: Path) -> tuple[Case, ...]:
     """What the constants make of the rows that they were taken from."""
-    c, cases = constants(), []
+    table = constants()
     rates = {
-        "d2h_s": 1 / (1 / c["copy"] + 1 / c["fresh"]),
-        "save_s": c["serialise"],
-        "sync_s": c["writeback"],
-        "load_warm_s": c["load"],
+        "d2h": 1 / (1 / table["copy"] + 1 / table["fresh"]),
+        "save": table["serialise"],
+        "sync": table["writeback"],
+        "load_warm": table["load"],
     }
-    for record in _records(path):
-        for key, rate in rates.items():
-            name = f"{record['bytes'] >> 20} MiB"
-            cases.append(
-                Case(name, key.removesuffix("_s"), record[key], record["bytes"] / rate)
-            )
-    return tuple(cases)
+    return tuple(
+        Case(f"{row['bytes'] >> 20} MiB", kind, row[f"{kind}_s"], row["bytes"] / rate)
+        for row in _records(path)
+        for kind, rate in rates.items()
+    )

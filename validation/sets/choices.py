@@ -8,7 +8,7 @@ sizes are left out.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +19,14 @@ from sim.collectives.plan import nccl_of
 from sim.collectives.planner import plan_collective
 from sim.collectives.registry import algorithms
 from sim.errors import InputError, Mistake, PrestepError
+from sim.spec.sections import Nccl
 from topologies import load_cluster
+from topologies.fabric import Fabric
 from validation.formats import nccl_log
 from validation.formats.nccl_log import Log
 from validation.formats.records import text_of
 from validation.report.comparison import Comparison
-from validation.report.gate import Check, predicted_check, rows_check
+from validation.report.gate import Check, prediction_checks
 from validation.report.interface import Point, Skip, Table
 from validation.report.summary import Errors, errors_of
 from validation.sets.sets import asked
@@ -78,11 +80,7 @@ class ChoiceReport(Comparison):
     @property
     def checks(self) -> tuple[Check, ...]:
         failed = [case.name for case in self.cases if case.error]
-        left_out = {"skipped": len(self.skips), "not predicted": len(failed)}
-        checks = [
-            rows_check(len(self.cases) - len(failed), left_out),
-            predicted_check(failed),
-        ]
+        checks = [*prediction_checks(len(self.cases), failed, len(self.skips))]
         for kind in (LOGGED, TABLE):
             errors = self._errors(kind)
             if errors.n:
@@ -211,28 +209,50 @@ def _known(word: str, words: Iterable[str]) -> None:
         raise ValueError(f'"{word}", expected one of {", ".join(words)}')
 
 
+@dataclass(frozen=True)
+class _Group:
+    """The GPUs of a log's communicator, their cluster, and NCCL's settings."""
+
+    gpus: Sequence[str]
+    fabric: Fabric
+    nccl: Nccl
+
+    def model(self) -> Any:
+        """What NCCL chooses by."""
+        members = group_of(self.fabric, self.gpus, self.nccl)
+        return tuner.model_of(members, self.fabric, self.nccl)
+
+
 def compare(label: str, log: Log, where: str, skips: list[Skip]) -> Iterator[Case]:
     """Every choice of a log and of its table."""
     try:
-        fabric = load_cluster(log.cluster)
-        wanted = nccl_of({"version": log.version or None} | log.nccl)
-        gpus = fabric.gpus[: log.ranks or len(fabric.gpus)]
-        model = tuner.model_of(group_of(fabric, gpus, wanted), fabric, wanted)
+        group = _group(log)
+        model = group.model()
     except PrestepError as error:
         skips.append(Skip(label, where, str(error)))
         return
-    if log.ranks > len(gpus):
-        why = f"{log.ranks} ranks on the {len(gpus)} GPUs of {log.cluster}"
+    if log.ranks > len(group.gpus):
+        why = f"{log.ranks} ranks on the {len(group.gpus)} GPUs of {log.cluster}"
         skips.append(Skip(label, where, why))
         return
-    place = gpus, fabric, wanted
-    for (op, size), (algo, proto, channels) in log.choices.items():
-        name = f"{label}/{op}/{size}"
-        expected = f"{algo} {proto}" + (f" {channels}" if channels else "")
-        yield _case(name, LOGGED, expected, op, size, place, bool(channels))
+    for (op, size), choice in log.choices.items():
+        case = Case(f"{label}/{op}/{size}", LOGGED, _choice(*choice), "")
+        yield _predicted(case, op, size, group, with_channels=bool(choice[2]))
     for op, size, best in _by_tables(log, model):
-        name = f"{label}/{op}/{size}"
-        yield _case(name, TABLE, best, op, size, place, False)
+        case = Case(f"{label}/{op}/{size}", TABLE, best, "")
+        yield _predicted(case, op, size, group, with_channels=False)
+
+
+def _group(log: Log) -> _Group:
+    """The communicator that wrote a log."""
+    fabric = load_cluster(log.cluster)
+    nccl = nccl_of({"version": log.version or None} | log.nccl)
+    return _Group(fabric.gpus[: log.ranks or len(fabric.gpus)], fabric, nccl)
+
+
+def _choice(algo: str, proto: str, channels: int | None) -> str:
+    """A choice as text, with the channels where a log says them."""
+    return f"{algo} {proto}" + (f" {channels}" if channels else "")
 
 
 def _by_tables(log: Log, model: Any) -> Iterator[tuple[str, int, str]]:
@@ -244,20 +264,16 @@ def _by_tables(log: Log, model: Any) -> Iterator[tuple[str, int, str]]:
                 yield op, size, best
 
 
-def _case(
-    name: str, kind: str, expected: str, op: str, size: int, place: Any, channels: bool
+def _predicted(
+    case: Case, op: str, size: int, group: _Group, with_channels: bool
 ) -> Case:
-    gpus, fabric, wanted = place
+    """The case with prestep's own choice, or why there is none."""
     try:
-        plan = plan_collective(op, float(size), gpus, fabric, wanted)
+        plan = plan_collective(op, float(size), group.gpus, group.fabric, group.nccl)
     except PrestepError as error:
-        return Case(name, kind, expected, "", str(error))
-    return Case(
-        name,
-        kind,
-        expected,
-        f"{plan.algo} {plan.proto}" + (f" {plan.channels}" if channels else ""),
-    )
+        return replace(case, error=str(error))
+    channels = plan.channels if with_channels else None
+    return replace(case, found=_choice(plan.algo, plan.proto, channels))
 
 
 def by_table(

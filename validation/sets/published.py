@@ -8,8 +8,7 @@ from __future__ import annotations
 import csv
 import math
 import multiprocessing
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,17 +20,15 @@ from sim.predict import step_time
 from sim.spec.load import parse_scenario
 from sim.tools.orphans import end_with_parent
 from validation.formats.published_columns import (
-    PRECISIONS,
-    RECOMPUTE,
-    chosen,
     count,
     whole,
 )
 from validation.formats.published_families import family_of
-from validation.formats.published_fill import VOCAB, complete
+from validation.formats.published_fill import complete
 from validation.formats.published_flops import METRICS, step_time_of
 from validation.formats.published_setups import FOLDER, Setup, setup_of
 from validation.report.published import Case, PublishedReport
+from validation.sets.published_scenarios import scenario_of
 
 NEEDED = ("gpus", "layers", "hidden", "heads", "seq_len", "global_batch", "tp", "pp")
 COLUMNS = (
@@ -50,6 +47,10 @@ WHOLE = (
     "micro_batch",
     "dp",
 )  # without these a row is incomplete; what is assumed is said
+
+
+# Rows that agree in these columns ran one configuration.
+GROUP = ("source", "hardware", "layers", "hidden", "gpus", "global_batch")
 
 
 @dataclass(frozen=True)
@@ -154,40 +155,28 @@ def run_of(row: Mapping[str, str]) -> Run:
     """
     setup = setup_of(row)
     cells, filled = complete(row, setup)
-    missing = [name for name in NEEDED if not cells[name].strip()]
-    if missing:
-        raise InputError(
-            Mistake(
-                row["id"], "", f"no {', '.join(missing)}", "a complete configuration"
-            )
-        )
-    if cells["metric_name"] not in METRICS:
-        raise InputError(
-            Mistake(
-                row["id"],
-                "metric_name",
-                f'"{cells["metric_name"]}"',
-                f"one of {', '.join(METRICS)}",
-            )
-        )
+    _check(cells, row["id"])
     scenario = scenario_of(cells, setup)
-
     parse_scenario(scenario, row["id"])
-    group = "|".join(
-        row.get(name, "")
-        for name in ("source", "hardware", "layers", "hidden", "gpus", "global_batch")
-    )
     measured = step_time_of(cells, scenario, setup.counts_recompute)
     assumed, notes = _assumptions(row, cells, setup, filled)
-    return Run(
-        row["id"],
+    name, group = (
         setup.slice or row["source"],
-        group,
-        scenario,
-        measured,
-        assumed,
-        notes,
+        "|".join(row.get(key, "") for key in GROUP),
     )
+    return Run(row["id"], name, group, scenario, measured, assumed, notes)
+
+
+def _check(cells: Mapping[str, str], where: str) -> None:
+    """Refuses a row that lacks part of its configuration, or whose metric is none of ours."""
+    missing = [name for name in NEEDED if not cells[name].strip()]
+    if missing:
+        found = f"no {', '.join(missing)}"
+        raise InputError(Mistake(where, "", found, "a complete configuration"))
+    metric = cells["metric_name"]
+    if metric not in METRICS:
+        expected = f"one of {', '.join(METRICS)}"
+        raise InputError(Mistake(where, "metric_name", f'"{metric}"', expected))
 
 
 def _assumptions(
@@ -197,150 +186,25 @@ def _assumptions(
     filled: Sequence[str],
 ) -> tuple[str, str]:
     """What a row without its whole configuration was completed with, and what else was taken by default."""
-    whole_ = (*NEEDED, *WHOLE)
+    needed = (*NEEDED, *WHOLE)
     assumed = [f"{name} assumed" for name in WHOLE if not cells[name].strip()]
-    assumed += [text for text in filled if text.split()[0] in whole_] + list(
-        setup.guesses
-    )
-    assumed += [text for text in (family_of(cells)[1],) if text]
-    notes = [text for text in filled if text.split()[0] not in whole_]
-    notes += [
-        f"{name} by default"
-        for name in ("ffn", "vocab")
-        if not cells.get(name, "").strip()
-    ]
-    gpus, nodes = count(cells, "gpus", 1), whole(cells, "nodes", 0)
-    if nodes > 1 and gpus % nodes == 0 and gpus // nodes != setup.per_host:
-        notes.append(
-            f"{nodes} hosts of {gpus // nodes} GPUs taken as hosts of {setup.per_host}"
-        )
+    assumed += [text for text in filled if text.split()[0] in needed]
+    assumed += setup.guesses
+    if family := family_of(cells)[1]:
+        assumed.append(family)
+    notes = [text for text in filled if text.split()[0] not in needed]
+    defaults = (name for name in ("ffn", "vocab") if not cells.get(name, "").strip())
+    notes += [f"{name} by default" for name in defaults]
+    notes += _other_hosts(cells, setup)
     return ", ".join(assumed), ", ".join(notes)
 
 
-def scenario_of(row: Mapping[str, str], setup: Setup) -> dict[str, Any]:
-    """The scenario's tables."""
-    sections = {name: dict(keys) for name, keys in (setup.sections or {}).items()}
-    said = {
-        name: sections.pop(name, {})
-        for name in ("cluster", "model", "training", "parallel")
-    }
-    gpus, tp, pp, cp = (count(row, name, 1) for name in ("gpus", "tp", "pp", "cp"))
-    dp = count(row, "dp", max(1, gpus // (tp * pp * cp)))
-    if row.get("dp", "").strip() and dp * tp * pp * cp != gpus:
-        found = f"dp {dp} x tp {tp} x pp {pp} x cp {cp} on {gpus} GPUs"
-        expected = "a layout whose product is the number of GPUs"
-        raise InputError(Mistake(row["id"], "", found, expected))
-    stages = pp * int(said["parallel"].get("vpp", 1))
-    training = _training(row, setup, dp * stages)
-    grid = {"dp": dp, "tp": tp, "pp": pp, "cp": cp, "uneven_stages": True}
-    model = {"vocab": VOCAB, **family_of(row)[0], **said["model"], **_model(row)}
-    made = {
-        "cluster": said["cluster"] | _cluster(gpus, setup),
-        "model": _positions(model, training["seq_len"]),
-        "training": said["training"] | training,
-        "parallel": {
-            "data_parallel": "ddp" if dp * cp > 1 else "none",
-            **said["parallel"],
-            **grid,
-            **_split(row, tp, pp),
-            **_shards(row, said["parallel"], dp * cp),
-        },
-    }
-    vpp = max(1, whole(row, "vpp", 1))
-    if cut := _counted(made["model"].get("layers", 0), pp * vpp):
-        sections["megatron"] = {**cut, **sections.get("megatron", {})}
-    return made | sections
-
-
-def _training(row: Mapping[str, str], setup: Setup, parts: int) -> dict[str, Any]:
-    """[training]; `parts`: replicas times stages, among which a batch of stages is divided."""
-    batch = whole(row, "global_batch", 0)
-    alone = max(1, batch // parts) if setup.stage_batches else 1
-    training = {
-        "seq_len": whole(row, "seq_len", 0),
-        "micro_batch": whole(row, "micro_batch", alone),
-        "global_batch": batch,
-        **chosen(row, "recompute", RECOMPUTE),
-        **chosen(row, "precision", PRECISIONS),
-    }
-    if setup.selective and training.get("recompute") == "selective":
-        training["recompute"] = setup.selective
-    if setup.whole and training.get("recompute") == "full":
-        training["recompute"] = setup.whole
-    return training
-
-
-def _split(row: Mapping[str, str], tp: int, pp: int) -> dict[str, Any]:
-    """Experts, chunks and sequences, as far as a row says them."""
-    split: dict[str, Any] = {}
-    ep, vpp = whole(row, "ep", 1), whole(row, "vpp", 1)
-    if ep > 1:
-        split["ep"] = ep
-    if vpp > 1 and pp > 1:
-        split |= {"vpp": vpp, "schedule": "interleaved"}
-    sequence = row.get("sequence_parallel", "").strip().lower()
-    if sequence:
-        split["sequence_parallel"] = sequence == "true" and tp > 1
-    return split
-
-
-def _counted(layers: int, stages: int) -> dict[str, bool]:
-    """Megatron cuts evenly: where the layers alone cannot be, the embedding and the head count as a layer each."""
-    if layers % stages == 0 or (layers + 2) % stages:
-        return {}
-    return {"account_for_embedding": True, "account_for_loss": True}
-
-
-def _cluster(gpus: int, setup: Setup) -> dict[str, Any]:
-    if gpus <= setup.per_host and setup.one_host:
-        return {
-            "name": setup.one_host,
-            **({"gpus": gpus} if gpus < setup.per_host else {}),
-        }
-    if not setup.hosts:
-        raise InputError(
-            Mistake(
-                setup.slice,
-                "",
-                f"{gpus} GPUs",
-                "a cluster of several hosts in setups.toml",
-            )
-        )
-    return {"name": setup.hosts, "hosts": -(-gpus // setup.per_host), "gpus": gpus}
-
-
-def _model(row: Mapping[str, str]) -> dict[str, Any]:
-    shape = {
-        name: whole(row, name, 0)
-        for name in ("layers", "hidden", "heads", "kv_heads", "ffn", "vocab")
-    }
-    made = {name: value for name, value in shape.items() if value}
-    made.setdefault("ffn", 4 * shape["hidden"])
-    return {"kind": "transformer", **made}
-
-
-def _shards(
-    row: Mapping[str, str], parallel: Mapping[str, Any], ranks: int
-) -> dict[str, int]:
-    """Fewer shards than data-parallel ranks, where the row says so ("FSDP 128" of 1024; "HSDP": within a host)."""
-    text = row.get("zero_or_fsdp", "")
-    said = re.fullmatch(
-        r"(?:FSDP|HSDP)2?(?: shard)? (\d+)", text.strip(), re.IGNORECASE
-    )
-    shards = int(said[1]) if said else 8 if text.strip().upper() == "HSDP" else ranks
-    known = (
-        parallel.get("data_parallel") == "fsdp"
-        and 1 < shards < ranks
-        and ranks % shards == 0
-    )
-    return {"fsdp_shards": shards} if known else {}
-
-
-def _positions(model: dict[str, Any], seq_len: Any) -> dict[str, Any]:
-    """Learned positions are as many as the sequence has, where nobody says more."""
-    if model.get("positions") != "learned":
-        return model
-    return model | {"max_positions": max(seq_len, model.get("max_positions", 0))}
+def _other_hosts(cells: Mapping[str, str], setup: Setup) -> Iterator[str]:
+    """A note where the source's hosts have another number of GPUs than those of the setup."""
+    gpus, nodes = count(cells, "gpus", 1), whole(cells, "nodes", 0)
+    if nodes > 1 and gpus % nodes == 0 and gpus // nodes != setup.per_host:
+        size = gpus // nodes
+        yield f"{nodes} hosts of {size} GPUs taken as hosts of {setup.per_host}"
 
 
 class Refusal(str):

@@ -220,21 +220,32 @@ def _different(links: Any, chosen: Any) -> list[tuple[float, ...]]:
 
 
 def _collectives(name: str, fabric: Any) -> Iterator[Answer]:
+    """Calls of each operation on the GPUs of two hosts at most, by size and by what NCCL is forced to."""
     for op, seconds in machine.of(fabric).tables.get("host", {}).items():
         yield Answer(f"{name}: calls of {op} in a row", "collectives", float(seconds))
     gpus = fabric.gpus[: 2 * EIGHT]
-    ordinary: list[tuple[str, dict[str, str]]] = [(op, {}) for op in OPS]
-    asked = [*ordinary, *FORCED, *BACKENDS] if len(gpus) > 1 else []
-    for op, forced in asked:
+    if len(gpus) < 2:
+        return
+    plain: list[tuple[str, dict[str, str]]] = [(op, {}) for op in OPS]
+    for op, forced in (*plain, *FORCED, *BACKENDS):
         ranks = (gpus[0], gpus[-1]) if op in ("sendrecv", "put") else gpus
-        told = " ".join((op, *forced.values()))
+        call = " ".join((op, *forced.values()))
         for size in SIZES:
-            try:
-                plan = plan_collective(op, size, ranks, fabric, nccl_of(forced))
-            except InputError:  # what NCCL refuses there
-                continue
-            time = plan.duration(fabric.links.bandwidth)
-            yield Answer(f"{name}: {told} of {size:g} B", "collectives", time)
+            time = _time(op, size, ranks, fabric, forced)
+            if time is not None:
+                text = f"{name}: {call} of {size:g} B"
+                yield Answer(text, "collectives", time)
+
+
+def _time(
+    op: str, size: float, ranks: Any, fabric: Any, forced: dict[str, str]
+) -> float | None:
+    """Seconds of one call; None for what NCCL refuses there."""
+    try:
+        plan = plan_collective(op, size, ranks, fabric, nccl_of(forced))
+    except InputError:
+        return None
+    return float(plan.duration(fabric.links.bandwidth))
 
 
 def of_interference() -> Iterator[Answer]:
@@ -284,35 +295,35 @@ def of_storage() -> Iterator[Answer]:
                         yield Answer(told, "storage", 2.0**20 / row[key])
 
 
+VARIED = "llama1b-ddp4"  # the scenario that is run in other ways too
+
+
 def of_steps() -> Iterator[Answer]:
     """Steps of the bundled scenarios, in every way of running them, with the low end of their interval."""
-    asked: list[tuple[str, dict[str, object]]] = [(name, {}) for name in SCENARIOS]
-    asked += [
-        ("llama1b-ddp4", {"training.framework": framework}) for framework in FRAMEWORKS
-    ]
-    asked += [("llama1b-ddp4", {"training.seq_len": 128, "training.micro_batch": 1})]
-    saving: dict[str, object] = {"checkpoint.every": 10_000}
-    asked += [
-        ("llama1b-ddp4", saving | {"checkpoint.mode": mode})
-        for mode in ("rank0", "sharded", "async")
-    ]
-    asked += [
-        ("llama1b-ddp4", saving | {"checkpoint.storage": name})
-        for name in ("weka", "object", "ebs")
-    ]
-    for name, changes in asked:
-        told = " ".join((name, *(f"{key}={value}" for key, value in changes.items())))
+    for name, changes in _runs():
+        text = " ".join((name, *(f"{key}={value}" for key, value in changes.items())))
         result = api.simulate(name, changes)
-        yield Answer(told, "steps", result.step_time)
+        yield Answer(text, "steps", result.step_time)
         if result.uncertainty is not None:
-            yield Answer(
-                f"{told}: spread of its interval",
-                "intervals",
-                result.uncertainty.spread,
-            )
+            spread = f"{text}: spread of its interval"
+            yield Answer(spread, "intervals", result.uncertainty.spread)
         if result.checkpoint is not None:
             for key in ("save_stall", "time_until_durable", "load_time"):
-                yield Answer(f"{told}: {key}", "steps", float(result.checkpoint[key]))
+                yield Answer(f"{text}: {key}", "steps", float(result.checkpoint[key]))
+
+
+def _runs() -> Iterator[tuple[str, dict[str, object]]]:
+    """Scenarios that are run, and what is changed in them."""
+    for name in SCENARIOS:
+        yield name, {}
+    for framework in FRAMEWORKS:
+        yield VARIED, {"training.framework": framework}
+    yield VARIED, {"training.seq_len": 128, "training.micro_batch": 1}
+    saving: dict[str, object] = {"checkpoint.every": 10_000}
+    for mode in ("rank0", "sharded", "async"):
+        yield VARIED, saving | {"checkpoint.mode": mode}
+    for storage in ("weka", "object", "ebs"):
+        yield VARIED, saving | {"checkpoint.storage": storage}
 
 
 def of_widths() -> Iterator[Answer]:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import click
 
 from sim.commands._shared import EXIT_OUTSIDE, echo_json, talk
 from validation import command as body
+from validation.report.gate import Check
 
 
 def validate(
@@ -22,6 +24,7 @@ def validate(
     exact: bool,
     **files: Path | None,
 ) -> None:
+    """Compares, prints, writes the files that are asked for, and exits with 1 where the gate fails."""
     body.check_exact(exact, compare)
     if compare:
         body.check_base(compare)  # before the work, not after
@@ -34,10 +37,15 @@ def validate(
         click.echo(body.as_text(judged, compared))
     body.write(reports, talk, compared=compared, **files)
     worse = body.worse(judged, known_misses, compared, exact)
+    _explain(worse, bool(known_misses), bool(compare))
+    sys.exit(EXIT_OUTSIDE if worse else 0)
+
+
+def _explain(worse: Sequence[Check], known_misses: bool, compare: bool) -> None:
+    """Says which checks made the gate fail, where the tables alone do not."""
     why = "not among the known misses, or worse" if known_misses else "past tolerance"
     for check in worse:
         if not check.excusable:
             talk(f"{check.name}: {check.detail}")
         elif known_misses or compare:
             talk(f"{why}: {check.name}: {check.value:.4f} (limit {check.limit:.4f})")
-    sys.exit(EXIT_OUTSIDE if worse else 0)
