@@ -36,23 +36,31 @@ def pack(
     folder: Path, output: Path, about: Mapping[str, Any], limit: float | None = None
 ) -> str:
     """Packs the rows and files of all ranks; what was packed, in words."""
-    rows = _rows(folder)
-    files = _files(folder)
+    rows, files = _rows(folder), _files(folder)
     packed = sum(len(text) for text in rows.values()) / 4
-    kept = _within(files, (limit or float("inf")) - 100_000 - packed)
-    dropped = sorted(set(files) - set(kept))
+    fitting = _within(files, (limit or float("inf")) - 100_000 - packed)
+    dropped = sorted(set(files) - set(fitting))
     for name in dropped:
-        why = f"{files[name].stat().st_size} bytes, beyond --size-limit"
-        row = {"probe": "bundle", "what": name, "why": why}
-        rows["skipped.jsonl"] = rows.get("skipped.jsonl", "") + json.dumps(row) + "\n"
-    _write(output, rows, kept, _manifest(rows, kept, about))
-    counts = ", ".join(
+        rows["skipped.jsonl"] = rows.get("skipped.jsonl", "") + _too_large(files, name)
+    _write(output, rows, fitting, _manifest(rows, fitting, about))
+    more = f"; left out for their size: {', '.join(dropped)}" if dropped else ""
+    size = f"{output.stat().st_size / 2**20:.1f} MiB"
+    counts = f"rows: {_counts(rows)}; files: {len(fitting)}{more}"
+    return f"wrote {output} ({size}; {counts})"
+
+
+def _too_large(files: Mapping[str, Path], name: str) -> str:
+    """The line that says that a file was left out."""
+    why = f"{files[name].stat().st_size} bytes, beyond --size-limit"
+    return json.dumps({"probe": "bundle", "what": name, "why": why}) + "\n"
+
+
+def _counts(rows: Mapping[str, str]) -> str:
+    """How many rows each file has."""
+    return ", ".join(
         f"{name.removesuffix('.jsonl')} {text.count(chr(10))}"
         for name, text in rows.items()
     )
-    more = f"; left out for their size: {', '.join(dropped)}" if dropped else ""
-    size = f"{output.stat().st_size / 2**20:.1f} MiB"
-    return f"wrote {output} ({size}; rows: {counts}; files: {len(kept)}{more})"
 
 
 def _files(folder: Path) -> dict[str, Path]:

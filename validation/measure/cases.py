@@ -161,6 +161,7 @@ def _lines(text: str) -> list[Any]:
 
 
 def _case(record: Any, where: str, mistakes: list[Mistake]) -> Case:
+    """A case of a file, with the setting that it runs in; what is wrong with it goes to `mistakes`."""
     if not isinstance(record, Mapping):
         mistakes.append(Mistake(where, "", type(record).__name__, "an object"))
         return {}
@@ -168,18 +169,35 @@ def _case(record: Any, where: str, mistakes: list[Mistake]) -> Case:
     case = dict(inner if isinstance(inner, Mapping) else record)
     case.setdefault("id", record.get("id", where))
     mistakes += _wrong(case, where)
-    label = str(record.get("label", "default"))
-    env = {str(k): str(v) for k, v in (record.get("env") or {}).items()}
-    if label.startswith(CHANNELS) and label[2:].isdigit():
-        env.setdefault("NCCL_MAX_NCHANNELS", label[2:])
-    elif label != "default":
-        expected, hint = "default, or ch<number>", "other labels are other machines"
-        mistakes.append(Mistake(where, "label", label, expected, hint))
-    strange = [name for name in env if name not in SETTINGS]
-    mistakes += [unknown(where, f"env.{name}", name, SETTINGS) for name in strange]
+    label, env = _setting(record)
+    mistakes += _wrong_setting(label, env, where)
     world = record.get("world", case.get("gpus"))
     ranks = int(world) if isinstance(world, int) else None
     return {**case, "_label": label, "_env": env, "_world": ranks}
+
+
+def _setting(record: Mapping[str, Any]) -> tuple[str, dict[str, str]]:
+    """Label and variables of a case; a label such as ch4 is a number of channels."""
+    label = str(record.get("label", "default"))
+    env = {str(key): str(value) for key, value in (record.get("env") or {}).items()}
+    if _is_channels(label):
+        env.setdefault("NCCL_MAX_NCHANNELS", label.removeprefix(CHANNELS))
+    return label, env
+
+
+def _is_channels(label: str) -> bool:
+    """Whether a label is a number of channels."""
+    return label.startswith(CHANNELS) and label[2:].isdigit()
+
+
+def _wrong_setting(label: str, env: Mapping[str, str], where: str) -> Iterator[Mistake]:
+    """A label or a variable that no process here can be given."""
+    if label != "default" and not _is_channels(label):
+        expected, hint = "default, or ch<number>", "other labels are other machines"
+        yield Mistake(where, "label", label, expected, hint)
+    for name in env:
+        if name not in SETTINGS:
+            yield unknown(where, f"env.{name}", name, SETTINGS)
 
 
 def _wrong(case: Mapping[str, Any], where: str) -> Iterator[Mistake]:
@@ -193,77 +211,116 @@ def _wrong(case: Mapping[str, Any], where: str) -> Iterator[Mistake]:
         yield Mistake(where, "mbs", repr(batch), "samples per rank and microbatch")
 
 
+HOST_BOUND: Case = {"mbs": 1, "seq": 128, "warmup": 6, "steps": 30}
+EIGHT_B: Case = {
+    "model": "llama8b",
+    "seq": 2048,
+    "mbs": 1,
+    **HEAD,
+    "steps": 6,
+    "trace": [0],
+}
+MOE: Case = {
+    "id": "moe-single-b2",
+    "model": "moe8x",
+    "mode": "single",
+    "mbs": 2,
+    "seq": 2048,
+    **HEAD,
+    "trace": [0],
+}
+
+
 def usual(world: int, memory: float) -> list[Case]:
     """Cases for this many GPUs of this much memory (bytes): bound by the host, by arithmetic, by communication."""
-    n, host = world, {"mbs": 1, "seq": 128, "warmup": 6, "steps": 30}
-    model, short = ("llama1b", "1b") if memory >= MIDDLE else ("llama125m", "125m")
-    one = {"model": model, "seq": 2048 if memory >= MIDDLE else 1024, **HEAD}
-    found: list[Case] = [
-        {"id": "h4-single", "model": "h4", "mode": "single", **host},
-        {"id": f"{short}-single-b2", "mode": "single", "mbs": 2, "trace": [0], **one},
+    # At the end some run again: how fast a host is changes while it is used.
+    cases = [
+        *_first(world, memory),
+        *_split(world, memory),
+        *_more(memory),
+        *_large(world, memory),
+        *_again(world),
     ]
-    if n > 1:
-        found += [
-            {"id": f"{short}-ddp{n}-b2", "mode": "ddp", "mbs": 2, "trace": [0], **one},
-            {
-                "id": f"{short}-fsdp{n}-b2",
-                "mode": "fsdp",
-                "mbs": 2,
-                "trace": [0],
-                **one,
-            },
-            {"id": f"h4-ddp{n}", "model": "h4", "mode": "ddp", **host},
-            {"id": f"h4-fsdp{n}", "model": "h4", "mode": "fsdp", **host},
-        ]
-    if 1 < n <= 8 and short == "1b" and 8 % n == 0:
-        pipe = {"mode": "pp", "mbs": 1, "schedule": "1f1b", "microbatches": max(8, n)}
-        found += [
-            {
-                "id": f"1b-tp{n}-b4",
-                "mode": "tp",
-                "tp": n,
-                "mbs": 4,
-                "trace": [0],
-                **one,
-            },
-            {"id": f"1b-pp{n}-1f1b-m{max(8, n)}", "trace": [0, n - 1], **pipe, **one},
-        ]
-    found += [
-        {"id": "h16-single", "model": "h16", "mode": "single", **host},
-        {"id": f"{short}-single-b4", "mode": "single", "mbs": 4, **one},
+    return cases if memory < MIDDLE else [*cases, MOE]
+
+
+def _model(memory: float) -> tuple[str, Case]:
+    """A short name, and the model that the memory has room for."""
+    if memory >= MIDDLE:
+        return "1b", {"model": "llama1b", "seq": 2048, **HEAD}
+    return "125m", {"model": "llama125m", "seq": 1024, **HEAD}
+
+
+def _traced(name: str, mode: str, batch: int, model: Case, **more: Any) -> Case:
+    """A case of which rank 0 is traced."""
+    return {"id": name, "mode": mode, **more, "mbs": batch, "trace": [0], **model}
+
+
+def _host_bound(name: str, model: str, mode: str) -> Case:
+    """A case whose kernels are so small that the host's launches are its time."""
+    return {"id": name, "model": model, "mode": mode, **HOST_BOUND}
+
+
+def _first(n: int, memory: float) -> list[Case]:
+    """One GPU, then data parallelism: what every machine runs first."""
+    short, model = _model(memory)
+    single = [
+        _host_bound("h4-single", "h4", "single"),
+        _traced(f"{short}-single-b2", "single", 2, model),
     ]
-    if memory >= LARGE:
-        large = {
-            "model": "llama8b",
-            "seq": 2048,
-            "mbs": 1,
-            **HEAD,
-            "steps": 6,
-            "trace": [0],
-        }
-        found.append({"id": "8b-single-b1", "mode": "single", **large})
-        found += [{"id": f"8b-fsdp{n}-b1", "mode": "fsdp", **large}] if n > 1 else []
-    # Again at the end: how fast a host is changes while it is used.
-    again = [
-        ("h4-single", "single"),
-        *([(f"h4-ddp{n}", "ddp"), (f"h16-fsdp{n}", "fsdp")] if n > 1 else []),
+    if n == 1:
+        return single
+    return [
+        *single,
+        _traced(f"{short}-ddp{n}-b2", "ddp", 2, model),
+        _traced(f"{short}-fsdp{n}-b2", "fsdp", 2, model),
+        _host_bound(f"h4-ddp{n}", "h4", "ddp"),
+        _host_bound(f"h4-fsdp{n}", "h4", "fsdp"),
     ]
-    found += [
-        {"id": f"{name}-again", "model": name.partition("-")[0], "mode": mode, **host}
-        for name, mode in again
+
+
+def _split(n: int, memory: float) -> list[Case]:
+    """The model itself cut up, where its layers and heads divide by the GPUs."""
+    short, model = _model(memory)
+    if not (1 < n <= 8 and short == "1b" and 8 % n == 0):
+        return []
+    count = max(8, n)
+    pipe = {"mode": "pp", "mbs": 1, "schedule": "1f1b", "microbatches": count}
+    name = f"1b-pp{n}-1f1b-m{count}"
+    return [
+        _traced(f"1b-tp{n}-b4", "tp", 4, model, tp=n),
+        {"id": name, "trace": [0, n - 1], **pipe, **model},
     ]
-    found.append(
-        {
-            "id": "moe-single-b2",
-            "model": "moe8x",
-            "mode": "single",
-            "mbs": 2,
-            "seq": 2048,
-            **HEAD,
-            "trace": [0],
-        }
-    )
-    return [case for case in found if memory >= MIDDLE or case["model"] != "moe8x"]
+
+
+def _more(memory: float) -> list[Case]:
+    """Other sizes on one GPU."""
+    short, model = _model(memory)
+    return [
+        _host_bound("h16-single", "h16", "single"),
+        {"id": f"{short}-single-b4", "mode": "single", "mbs": 4, **model},
+    ]
+
+
+def _large(n: int, memory: float) -> list[Case]:
+    """The largest model, where there is room for it."""
+    if memory < LARGE:
+        return []
+    single = {"id": "8b-single-b1", "mode": "single", **EIGHT_B}
+    sharded = {"id": f"8b-fsdp{n}-b1", "mode": "fsdp", **EIGHT_B}
+    return [single, sharded] if n > 1 else [single]
+
+
+def _again(n: int) -> list[Case]:
+    """Cases bound by the host, once more."""
+    single = _host_bound("h4-single-again", "h4", "single")
+    if n == 1:
+        return [single]
+    return [
+        single,
+        _host_bound(f"h4-ddp{n}-again", "h4", "ddp"),
+        _host_bound(f"h16-fsdp{n}-again", "h16", "fsdp"),
+    ]
 
 
 def rehearsal(world: int) -> list[Case]:

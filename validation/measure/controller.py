@@ -158,31 +158,46 @@ class _Run:
 
     def _in_group(self, at: int, stage: Stage, until: float) -> dict[str, Any]:
         """The group of a stage; when a process dies, another group does what was not begun yet."""
-        name = f"{at} {stage.name}"
-        env = {
-            key: self._filled(value, stage)
-            for key, value in environment(self.options, stage.variant).items()
-        }
-        told = launch.names_of(env)
+        env = self._environment(stage)
         left, tried = list(zip(stage.probes, stage.weights, strict=True)), set[str]()
         codes: list[dict[str, int | None]] = []
-        while left:
+        good = False
+        while left and not good:
             body = self._body(at, stage, left, until, sorted(tried))
-            spec = self._spec(name, len(codes), body)
-            port = launch.free_port(self.place, 10 * at + len(codes))
-            place, end = self.place, until + GRACE
-            ended = launch.run_group(
-                spec, place, stage.ranks, env, self.logs, end, port
-            )
-            codes.append({str(rank): code for rank, code in ended.codes.items()})
-            if ended.good:
-                return {"good": True, "codes": codes, "env": told}
-            why = f"a process ended: {codes[-1]}\n{ended.said}"
-            self._skip(Skip(stage.probes[0], stage.name, why))
-            left = self._not_begun(name, left, tried)
-            if place.torchrun or time.time() > until - LEAST:
+            ended = self._attempt(at, stage, body, env, len(codes))
+            codes.append(ended.by_rank)
+            good = ended.good
+            if not good:
+                self._report(stage, ended)
+                left = self._not_begun(body["stage"], left, tried)
+            if self.place.torchrun or time.time() > until - LEAST:
                 break
-        return {"good": False, "codes": codes, "env": told}
+        return {"good": good, "codes": codes, "env": launch.names_of(env)}
+
+    def _report(self, stage: Stage, ended: launch.Ended) -> None:
+        """Says which process of a stage ended, and with what last words."""
+        why = f"a process ended: {ended.by_rank}\n{ended.said}"
+        self._skip(Skip(stage.probes[0], stage.name, why))
+
+    def _environment(self, stage: Stage) -> dict[str, str]:
+        """Variables of a stage's processes."""
+        env = environment(self.options, stage.variant)
+        return {key: self._filled(value, stage) for key, value in env.items()}
+
+    def _attempt(
+        self,
+        at: int,
+        stage: Stage,
+        body: dict[str, Any],
+        env: dict[str, str],
+        attempt: int,
+    ) -> launch.Ended:
+        """Runs one group of a stage."""
+        spec = self._spec(body["stage"], attempt, body)
+        port = launch.free_port(self.place, 10 * at + attempt)
+        end = body["until"] + GRACE
+        ranks, place, logs = stage.ranks, self.place, self.logs
+        return launch.run_group(spec, place, ranks, env, logs, end, port)
 
     def _not_begun(
         self, name: str, probes: list[tuple[str, float]], tried: set[str]

@@ -29,7 +29,13 @@ class Ended:
     said: str = ""
 
     @property
+    def by_rank(self) -> dict[str, int | None]:
+        """Exit codes as JSON has them."""
+        return {str(rank): code for rank, code in self.codes.items()}
+
+    @property
     def good(self) -> bool:
+        """Whether every process ended by itself and well."""
         return all(code == 0 for code in self.codes.values())
 
 
@@ -50,18 +56,24 @@ def run_group(
         for rank in mine
         if rank < ranks
     }
+    _wait(list(processes.values()), until)
+    codes = {rank: process.poll() for rank, process in processes.items()}
+    for process in processes.values():
+        _end(process)
+    return Ended(codes, _tails(logs, processes))
+
+
+def _wait(processes: Sequence[subprocess.Popen[bytes]], until: float) -> None:
+    """Waits until all have ended; when one dies, the others are given a little time to end by themselves."""
     died: float | None = None
-    while any(p.poll() is None for p in processes.values()):
+    while any(process.poll() is None for process in processes):
         now = time.time()
-        if died is None and any(p.poll() not in (None, 0) for p in processes.values()):
+        failed = any(process.poll() not in (None, 0) for process in processes)
+        if died is None and failed:
             died = now
         if now > until or (died is not None and now > died + AFTER_A_DEATH):
             break
         time.sleep(0.05)
-    codes = {rank: p.poll() for rank, p in processes.items()}
-    for process in processes.values():
-        _end(process)
-    return Ended(codes, _tails(logs, processes))
 
 
 def _start(
@@ -74,16 +86,31 @@ def _start(
     port: int,
     module: str,
 ) -> subprocess.Popen[bytes]:
-    local = place.local_rank if place.torchrun else rank
-    address = (
-        os.environ.get("MASTER_ADDR", "127.0.0.1") if place.torchrun else "127.0.0.1"
-    )
+    """Starts the process of one rank; what it prints goes to its log."""
+    log = (logs / f"{spec.stem}.rank{rank}.log").open("ab")
+    with log:
+        return subprocess.Popen(
+            [sys.executable, "-m", module, str(spec)],
+            env={**_variables(place, rank, ranks, port), **env},
+            cwd=ROOT,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+
+
+def _variables(place: Place, rank: int, ranks: int, port: int) -> dict[str, str]:
+    """Variables of this process without torchrun's own, and those by which ranks find each other."""
     inherited = {k: v for k, v in os.environ.items() if not k.startswith(_AGENT)}
+    here = "127.0.0.1"
+    address = os.environ.get("MASTER_ADDR", here) if place.torchrun else here
     path = os.pathsep.join(filter(None, (str(ROOT), inherited.get("PYTHONPATH", ""))))
-    mine = {
+    return {
+        **inherited,
         "RANK": str(rank),
         "WORLD_SIZE": str(ranks),
-        "LOCAL_RANK": str(local),
+        "LOCAL_RANK": str(place.local_rank if place.torchrun else rank),
         "LOCAL_WORLD_SIZE": str(min(place.local_world, ranks)),
         "MASTER_ADDR": address,
         "MASTER_PORT": str(port),
@@ -92,17 +119,6 @@ def _start(
         "TOKENIZERS_PARALLELISM": "false",
         "OMP_NUM_THREADS": inherited.get("OMP_NUM_THREADS", "1"),
     }
-    log = (logs / f"{spec.stem}.rank{rank}.log").open("ab")
-    with log:
-        return subprocess.Popen(
-            [sys.executable, "-m", module, str(spec)],
-            env={**inherited, **mine, **env},
-            cwd=ROOT,
-            stdout=log,
-            stderr=subprocess.STDOUT,
-            stdin=subprocess.DEVNULL,
-            start_new_session=True,
-        )
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

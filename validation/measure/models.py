@@ -97,22 +97,31 @@ class Experts(nn.Module):
         self.ex = nn.ModuleList(MLP(hidden, ffn) for _ in range(EXPERTS // ep))
 
     def forward(self, x: Tensor) -> Tensor:
-        batch, seq, hidden = x.shape
-        t = x.reshape(-1, hidden)
+        t = x.reshape(-1, x.shape[-1])
         p = self.gate(t).softmax(-1)
         idx = torch.arange(t.shape[0], device=x.device)
         order = self._pairs(idx).reshape(-1).argsort(stable=True)
-        d = t[order // 2]
-        d = AllToAll.apply(d, self.group) if self.ep > 1 else d
-        n = EXPERTS // self.ep
-        d = d.view(self.ep, n, -1, hidden).transpose(0, 1).reshape(n, -1, hidden)
-        o = torch.stack([expert(d[i]) for i, expert in enumerate(self.ex)])
-        o = o.view(n, self.ep, -1, hidden).transpose(0, 1).reshape(-1, hidden)
-        o = AllToAll.apply(o, self.group) if self.ep > 1 else o
+        o = self._collected(self._computed(self._spread(t[order // 2])))
         y = torch.zeros_like(t)
         w = p.gather(1, self._pairs(idx)).reshape(-1)[order]
         y = y.index_add(0, order // 2, o * w.unsqueeze(1).to(o.dtype))
-        return y.view(batch, seq, hidden)
+        return y.view(x.shape)
+
+    def _spread(self, d: Tensor) -> Tensor:
+        """Tokens in the order of their experts, to (experts of this rank, tokens, hidden)."""
+        n, hidden = EXPERTS // self.ep, d.shape[-1]
+        d = AllToAll.apply(d, self.group) if self.ep > 1 else d
+        return d.view(self.ep, n, -1, hidden).transpose(0, 1).reshape(n, -1, hidden)
+
+    def _computed(self, d: Tensor) -> Tensor:
+        """What the experts of this rank make of their tokens."""
+        return torch.stack([expert(d[i]) for i, expert in enumerate(self.ex)])
+
+    def _collected(self, o: Tensor) -> Tensor:
+        """Back from the experts to the order in which the tokens came."""
+        n, hidden = EXPERTS // self.ep, o.shape[-1]
+        o = o.view(n, self.ep, -1, hidden).transpose(0, 1).reshape(-1, hidden)
+        return AllToAll.apply(o, self.group) if self.ep > 1 else o
 
     def _pairs(self, idx: Tensor) -> Tensor:
         return torch.stack((idx % EXPERTS, (idx + EXPERTS // 2) % EXPERTS), 1)

@@ -230,42 +230,14 @@ def _asked() -> dict[str, Any]:
     )
 
 
+HELP_CASES = "training cases to run in place of the usual ones"
+HELP_REHEARSE = "tiny sizes on CPUs: tries the command"
+HELP_FOLDER = "keep rows and traces here too, unpacked, as they come"
+
+
 def parsed(arguments: Sequence[str] | None = None) -> Options:
     """Options of `python -m validation.measure`, which needs no click."""
-    parser = argparse.ArgumentParser(
-        prog="python -m validation.measure", description=(__doc__ or "").splitlines()[0]
-    )
-    parser.add_argument(
-        "-o", "--output", type=Path, required=True, help="zip file to write"
-    )
-    parser.add_argument(
-        "--minutes", type=float, default=5.0, help="time for everything (5)"
-    )
-    parser.add_argument("--gpus", type=int, help="GPUs of this host to use (all)")
-    parser.add_argument(
-        "--only", default="", help=f"probes, by comma: {', '.join(names())}"
-    )
-    parser.add_argument("--without", default="", help="probes to leave out, by comma")
-    parser.add_argument(
-        "--cases", type=Path, help="training cases to run in place of the usual ones"
-    )
-    parser.add_argument(
-        "--no-nvls", action="store_true", help="keep NVLink multicast off"
-    )
-    parser.add_argument(
-        "--rehearse", action="store_true", help="tiny sizes on CPUs: tries the command"
-    )
-    parser.add_argument("--force", action="store_true", help="replace the file")
-    parser.add_argument(
-        "--size-limit", type=float, metavar="MiB", help="leave out traces beyond"
-    )
-    parser.add_argument(
-        "--folder",
-        type=Path,
-        help="keep rows and traces here too, unpacked, as they come",
-    )
-    o = parser.parse_args(arguments)
-    limit = o.size_limit * 2**20 if o.size_limit else None
+    o = _parser().parse_args(arguments)
     return Options(
         o.output,
         o.minutes,
@@ -276,9 +248,29 @@ def parsed(arguments: Sequence[str] | None = None) -> Options:
         not o.no_nvls,
         o.rehearse,
         o.force,
-        limit,
+        o.size_limit * 2**20 if o.size_limit else None,
         o.folder,
     ).checked()
+
+
+def _parser() -> argparse.ArgumentParser:
+    """The command line."""
+    parser = argparse.ArgumentParser(
+        prog="python -m validation.measure", description=(__doc__ or "").splitlines()[0]
+    )
+    add = parser.add_argument
+    add("-o", "--output", type=Path, required=True, help="zip file to write")
+    add("--minutes", type=float, default=5.0, help="time for everything (5)")
+    add("--gpus", type=int, help="GPUs of this host to use (all)")
+    add("--only", default="", help=f"probes, by comma: {', '.join(names())}")
+    add("--without", default="", help="probes to leave out, by comma")
+    add("--cases", type=Path, help=HELP_CASES)
+    add("--no-nvls", action="store_true", help="keep NVLink multicast off")
+    add("--rehearse", action="store_true", help=HELP_REHEARSE)
+    add("--force", action="store_true", help="replace the file")
+    add("--size-limit", type=float, metavar="MiB", help="leave out traces beyond")
+    add("--folder", type=Path, help=HELP_FOLDER)
+    return parser
 
 
 def split(text: str) -> tuple[str, ...]:

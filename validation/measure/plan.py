@@ -124,26 +124,36 @@ def stages(options: Options, place: Place) -> tuple[list[Stage], list[Skip]]:
     absent = {probe: missing(probe, options, place) for probe in chosen}
     skips = [Skip(p.name, p.title, why) for p, why in absent.items() if why]
     here = [probe for probe in chosen if not absent[probe]]
-    host = [probe for probe in here if probe.needs == HOST]
+    on_host = [
+        Stage(probe.name, (probe.name,), (probe.weight,), Variant(), 1)
+        for probe in here
+        if probe.needs == HOST
+    ]
+    return [*on_host, *_on_gpus(here, options, place)], skips
+
+
+def _on_gpus(here: Sequence[Probe], options: Options, place: Place) -> list[Stage]:
+    """Groups of processes: one as NCCL decides, then one for each setting."""
     settings = [
         (probe, variant)
         for probe in here
         if probe.needs != HOST
         for variant in variants_of(probe, options, place)
     ]
-    shared = [pair for pair in settings if pair[1].order == 0]
-    apart = [pair for pair in settings if pair[1].order != 0]
-    apart.sort(key=lambda pair: (pair[1].order, pair[0].name))
-    alone = [Stage(p.name, (p.name,), (p.weight,), Variant(), 1) for p in host]
-    groups = [_alone(probe, variant, place) for probe, variant in apart]
-    return [*alone, *_together(shared, place), *groups], skips
+    usual = [pair for pair in settings if pair[1].order == 0]
+    special = [pair for pair in settings if pair[1].order != 0]
+    special.sort(key=lambda pair: (pair[1].order, pair[0].name))
+    groups = [_alone(probe, variant, place) for probe, variant in special]
+    return [*_as_nccl_decides(usual, place), *groups]
 
 
 def _order(probe: Probe) -> tuple[int, str]:
     return probe.order, probe.name
 
 
-def _together(shared: Sequence[tuple[Probe, Variant]], place: Place) -> list[Stage]:
+def _as_nccl_decides(
+    shared: Sequence[tuple[Probe, Variant]], place: Place
+) -> list[Stage]:
     """One group of processes for everything that runs as NCCL decides."""
     if not shared:
         return []

@@ -106,10 +106,7 @@ def _scatter(points: Sequence[Point], colours: dict[str, str]) -> str:
     low, high = _range(times)
     across = _Axis(low, high, MARGIN, WIDTH - 12)
     up = _Axis(low, high, HEIGHT - MARGIN, 12)
-    ends = 10**low, 10**high
-    shapes = [_band(across, up, ends, share, colour) for share, colour in BANDS]
-    shapes.append(_line(across(ends[0]), up(ends[0]), across(ends[1]), up(ends[1])))
-    shapes += _times_across(low, high)
+    shapes = [*_diagonal(across, up), *_times_across(low, high)]
     shapes += _heights(
         up, {time: format_duration(time) for time in _decades(low, high)}
     )
@@ -117,6 +114,13 @@ def _scatter(points: Sequence[Point], colours: dict[str, str]) -> str:
         place = across(point.measured), up(point.predicted)
         shapes.append(_point(point, *place, colours[point.group]))
     return _svg(shapes)
+
+
+def _diagonal(across: _Axis, up: _Axis) -> list[str]:
+    """Where predicted is measured, and the bands about it."""
+    first, last = ends = 10**across.low, 10**across.high
+    bands = [_band(across, up, ends, share, colour) for share, colour in BANDS]
+    return [*bands, _line(across(first), up(first), across(last), up(last))]
 
 
 @dataclass(frozen=True)
@@ -163,18 +167,19 @@ def _residuals(points: Sequence[Point], colours: dict[str, str]) -> str:
     errors = [point.predicted / point.measured - 1 for point in points]
     largest = max([0.2, *(min(2.0, abs(error)) for error in errors)])
     across, up = _Axis(low, high, MARGIN, WIDTH - 12), _ErrorAxis(1.08 * largest)
-    shapes = [_strip(up, share, colour) for share, colour in BANDS]
-    shapes.append(_line(MARGIN, up(0), WIDTH - 12, up(0)))
-    shapes += _times_across(low, high)
-    heights = {
-        error: f"{error:+.0%}" for error in (-largest, -0.15, 0.0, 0.15, largest)
-    }
-    shapes += _heights(up, heights)
-    shapes += [
-        _point(point, across(point.measured), up(error), colours[point.group])
-        for point, error in zip(points, errors, strict=True)
-    ]
+    shapes = [*_level(up), *_times_across(low, high)]
+    marks = (-largest, -0.15, 0.0, 0.15, largest)
+    shapes += _heights(up, {error: f"{error:+.0%}" for error in marks})
+    for point, error in zip(points, errors, strict=True):
+        place = across(point.measured), up(error)
+        shapes.append(_point(point, *place, colours[point.group]))
     return _svg(shapes)
+
+
+def _level(up: _ErrorAxis) -> list[str]:
+    """Where the error is nothing, and the bands about it."""
+    strips = [_strip(up, share, colour) for share, colour in BANDS]
+    return [*strips, _line(MARGIN, up(0), WIDTH - 12, up(0))]
 
 
 @dataclass(frozen=True)

@@ -127,27 +127,31 @@ def _in_graph(session: GroupSession, call: Callable[[], Any]) -> float:
 
 def call_of(session: GroupSession, op: str, size: int) -> Callable[[], Any]:
     """A call of an operation on buffers of `size` bytes as nccl-tests counts them."""
-    world, two = session.world, torch.bfloat16 if session.cuda else torch.float16
+    dtype = torch.bfloat16 if session.cuda else torch.float16
     count = max(1, size // 2)
     if op in ("all_gather", "reduce_scatter", "all_to_all"):
-        count = max(world, count // world * world)
-    x = torch.ones(count, device=session.device, dtype=two)
+        count = max(session.world, count // session.world * session.world)
+    x = torch.ones(count, device=session.device, dtype=dtype)
     if op == "all_reduce":
         return lambda: dist.all_reduce(x)
     if op == "broadcast":
         return lambda: dist.broadcast(x, 0)
     if op == "reduce":
         return lambda: dist.reduce(x, 0)
-    if op == "all_gather":
-        part = torch.ones(count // world, device=session.device, dtype=two)
-        return lambda: dist.all_gather_into_tensor(x, part)
-    if op == "reduce_scatter":
-        part = torch.empty(count // world, device=session.device, dtype=two)
-        return lambda: dist.reduce_scatter_tensor(part, x)
+    if op in ("all_gather", "reduce_scatter"):
+        return _of_parts(session, op, x)
     y = torch.empty_like(x)
     if op == "all_to_all":
         return lambda: dist.all_to_all_single(y, x)
     return _messages(session, op, x, y)
+
+
+def _of_parts(session: GroupSession, op: str, x: Any) -> Callable[[], Any]:
+    """A gather or scatter between the whole buffer and this rank's part of it."""
+    part = torch.ones_like(x[: len(x) // session.world])
+    if op == "all_gather":
+        return lambda: dist.all_gather_into_tensor(x, part)
+    return lambda: dist.reduce_scatter_tensor(part, x)
 
 
 def _messages(session: GroupSession, op: str, x: Any, y: Any) -> Callable[[], Any]:

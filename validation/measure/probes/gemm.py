@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -83,35 +83,48 @@ def measure(session: GroupSession) -> None:
 
 
 def _cases(session: GroupSession) -> list[Case]:
+    """Products in the order in which they are timed, the most useful first."""
     if session.tiny:
         return [Case(32, 64, 16, dtype) for dtype in ("bfloat16", "float32")]
     shapes = _shapes()
-    first = [
-        Case(*s, dtype, source="known")
-        for s in KNOWN
+    drawn = random.Random(7)
+    random_ = [Case(*_drawn(drawn), source="random") for _ in range(320)]
+    rest = [*_of_models(shapes), *random_, *_fp8(shapes)]
+    drawn.shuffle(rest)  # what the time cuts off is then a sample of everything
+    return [*_first(), *rest]
+
+
+def _first() -> list[Case]:
+    """Shapes with known times in every number format, then squares."""
+    known = [
+        Case(*shape, dtype, source="known")
+        for shape in KNOWN
         for dtype in ("bfloat16", "float16", "float32")
     ]
-    first += [Case(n, n, n, source="square") for n in SQUARES]
-    forward = [Case(*s) for s in shapes]
-    backward = [
-        one
-        for m, n, k in shapes[::3]
-        for one in (
-            Case(m, k, n, layout="nn", source="model-dgrad"),
-            Case(n, k, m, layout="tn", source="model-wgrad"),
-        )
+    return known + [Case(n, n, n, source="square") for n in SQUARES]
+
+
+def _of_models(shapes: Sequence[tuple[int, int, int]]) -> list[Case]:
+    """Forward products of the models, and the backward ones of every third."""
+    cases = [Case(*shape) for shape in shapes]
+    for m, n, k in shapes[::3]:
+        cases.append(Case(m, k, n, layout="nn", source="model-dgrad"))
+        cases.append(Case(n, k, m, layout="tn", source="model-wgrad"))
+    return cases
+
+
+def _fp8(shapes: Sequence[tuple[int, int, int]]) -> list[Case]:
+    """Products in fp8, scaled as a whole and by blocks of 128."""
+    whole = [*KNOWN, *shapes[::5]]
+    blocks = [
+        (m, n, k)
+        for m, n, k in [*KNOWN, *shapes[::11]]
+        if k % 128 == 0 and n % 128 == 0
     ]
-    low = [Case(*s, "float8_e4m3fn", source="fp8") for s in [*KNOWN, *shapes[::5]]]
-    low += [
-        Case(*s, "fp8_block", source="fp8")
-        for s in [*KNOWN, *shapes[::11]]
-        if s[2] % 128 == 0 and s[1] % 128 == 0
+    return [
+        *(Case(*shape, "float8_e4m3fn", source="fp8") for shape in whole),
+        *(Case(*shape, "fp8_block", source="fp8") for shape in blocks),
     ]
-    drawn = random.Random(7)
-    mixed = [Case(*_drawn(drawn), source="random") for _ in range(320)]
-    body = [*forward, *backward, *mixed, *low]
-    drawn.shuffle(body)  # what the time cuts off is then a sample of everything
-    return first + body
 
 
 def _shapes() -> list[tuple[int, int, int]]:

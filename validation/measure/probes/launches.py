@@ -18,21 +18,8 @@ REPEATS = 5
 
 def measure(session: GroupSession) -> None:
     """Host seconds a call (`cpu_s`) and with the GPU's work (`total_s`): of rank 0 alone, then of all ranks."""
-    device: Any = (
-        torch.cuda.get_device_properties(session.device) if session.cuda else None
-    )
-    if device is not None:
-        session.emit(
-            "micro",
-            kind="device",
-            gpu=session.rank,
-            name=device.name,
-            sms=device.multi_processor_count,
-            mem=device.total_memory,
-            l2=getattr(device, "L2_cache_size", None),
-            torch=torch.__version__,
-            cuda=torch.version.cuda,
-        )
+    if session.cuda:
+        _device(session)
     x, operations = torch.zeros(1, device=session.device), _operations(session)
     if session.rank == 0:
         for count in (20, 50) if session.tiny else (200, 2000):
@@ -44,9 +31,24 @@ def measure(session: GroupSession) -> None:
             _row(session, "synchronize", torch.cuda.synchronize, 200)
     for name in ("linear", "linear_sum_backward") if session.world > 1 else ():
         session.wait()
-        _row(
-            session, f"{name}_all_ranks", operations[name], 20 if session.tiny else 1000
-        )
+        count = 20 if session.tiny else 1000
+        _row(session, f"{name}_all_ranks", operations[name], count)
+
+
+def _device(session: GroupSession) -> None:
+    """A row of the GPU itself."""
+    device: Any = torch.cuda.get_device_properties(session.device)
+    session.emit(
+        "micro",
+        kind="device",
+        gpu=session.rank,
+        name=device.name,
+        sms=device.multi_processor_count,
+        mem=device.total_memory,
+        l2=getattr(device, "L2_cache_size", None),
+        torch=torch.__version__,
+        cuda=torch.version.cuda,
+    )
 
 
 def _operations(session: GroupSession) -> dict[str, Callable[[], Any]]:

@@ -68,24 +68,36 @@ def _row(session: GroupSession, bench: Bench, call: Call, **what: Any) -> None:
 
 def _elementwise(session: GroupSession, n: int) -> Iterator[tuple[str, Call, int]]:
     """Operator, call and bytes moved, over n bf16 elements."""
-    bf = torch.bfloat16
-    a, b = (torch.randn(n, device=session.device, dtype=bf) for _ in range(2))
+    a, b = (
+        torch.randn(n, device=session.device, dtype=torch.bfloat16) for _ in range(2)
+    )
     columns = min(n, 4096)
     rows = a[: max(1, n // 4096) * columns].view(-1, columns)
-    w = torch.ones(columns, device=session.device, dtype=bf)
     yield "add", lambda: a + b, 6 * n
     yield "add_", lambda: a.add_(b), 6 * n
-    yield "silu", lambda: F.silu(a), 4 * n
-    yield "gelu", lambda: F.gelu(a), 4 * n
     yield "mul", lambda: a * b, 6 * n
-    yield "copy", lambda: a.clone(), 4 * n
     yield "to_fp32", lambda: a.float(), 6 * n
-    yield "layer_norm", lambda: F.layer_norm(rows, (columns,), w, w), 4 * n
-    yield "rms_norm", lambda: F.rms_norm(rows, (columns,), w), 4 * n
-    yield "softmax", lambda: torch.softmax(rows, -1), 4 * n
+    for name, call in (*_of_elements(a), *_of_rows(rows)):
+        yield name, call, 4 * n
     yield "zero_", lambda: b.zero_(), 2 * n
     yield "sum", lambda: a.sum(), 2 * n
-    yield "transpose", lambda: rows.t().contiguous(), 4 * n
+
+
+def _of_elements(a: Any) -> Iterator[tuple[str, Call]]:
+    """Operator and call of what reads and writes each element once."""
+    yield "silu", lambda: F.silu(a)
+    yield "gelu", lambda: F.gelu(a)
+    yield "copy", lambda: a.clone()
+
+
+def _of_rows(rows: Any) -> Iterator[tuple[str, Call]]:
+    """Operator and call of what reads a matrix row by row."""
+    columns = rows.shape[1]
+    w = torch.ones_like(rows[0])
+    yield "layer_norm", lambda: F.layer_norm(rows, (columns,), w, w)
+    yield "rms_norm", lambda: F.rms_norm(rows, (columns,), w)
+    yield "softmax", lambda: torch.softmax(rows, -1)
+    yield "transpose", lambda: rows.t().contiguous()
 
 
 def _tables(

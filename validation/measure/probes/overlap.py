@@ -29,15 +29,10 @@ def measure(session: GroupSession) -> None:
     if not session.cuda:
         session.skip("overlap", "needs streams of a GPU")
         return
-    cases = [
-        (shape, op, size)
-        for size in (SIZES[1], SIZES[2], SIZES[0])
-        for shape in (*SHAPES, None)
-        for op in ("all_reduce", *(OTHERS if size == SIZES[1] and shape else ()))
-    ]
+    # A shape's tensors stay until another shape is next.
     kernels: dict[Any, tuple[str, Call]] = {}
     for shape, op, size in session.items(
-        cases, lambda case: f"{case[0]} {case[1]} {case[2]}"
+        _cases(), lambda case: " ".join(map(str, case))
     ):
         if shape not in kernels:
             kernels.clear()
@@ -45,14 +40,19 @@ def measure(session: GroupSession) -> None:
         name, compute = kernels[shape]
         row = _side_by_side(session, compute, call_of(session, op, size))
         if session.rank == 0:
-            about = {
-                "label": session.label,
-                "ranks": session.world,
-                "compute": name,
-                "op": op,
-                "bytes": size,
-            }
+            about = {"label": session.label, "ranks": session.world, "compute": name}
+            about |= {"op": op, "bytes": size}
             session.emit("collectives", kind="overlap", **about, **row)
+
+
+def _cases() -> list[tuple[tuple[int, int, int] | None, str, int]]:
+    """Shape of the product (None: a sum), operation and bytes, the middle size first."""
+    return [
+        (shape, op, size)
+        for size in (SIZES[1], SIZES[2], SIZES[0])
+        for shape in (*SHAPES, None)
+        for op in ("all_reduce", *(OTHERS if size == SIZES[1] and shape else ()))
+    ]
 
 
 def _kernel(

@@ -95,33 +95,44 @@ def _by_rank(found: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _run(session: GroupSession, case: dict[str, Any]) -> dict[str, Any]:
-    begin, slow = time.time(), case.get("slow")
-    models.Block.slow = (
-        int(slow["cycles"])
-        if slow and slow["rank"] == session.rank and session.cuda
-        else 0
-    )
+    """What one rank measured of a case."""
+    begin = time.time()
+    models.Block.slow = _spin(session, case.get("slow"))
     step = steps.build(case, session)
     for _ in range(int(case.get("warmup", 4))):
         step.call()
     session.barrier()
     if session.cuda:
         torch.cuda.reset_peak_memory_stats()
-    found = _timed(session, step.call, int(case.get("steps", 10)))
-    if session.cuda:
-        found |= {
-            "peak_alloc": torch.cuda.max_memory_allocated(),
-            "peak_reserved": torch.cuda.max_memory_reserved(),
-        }
-    found |= step.info
+    row = _timed(session, step.call, int(case.get("steps", 10))) | _peaks(session)
+    row |= step.info
     if step.ddp is not None:
-        said = step.ddp._get_ddp_logging_data()
-        found["ddp_log"] = {
-            key: value for key, value in said.items() if "bucket" in key
-        }
+        row["ddp_log"] = _buckets(step.ddp)
     if case.get("trace"):
         _trace(session, case, step.call)
-    return {**found, "total_s": time.time() - begin}
+    return {**row, "total_s": time.time() - begin}
+
+
+def _spin(session: GroupSession, slow: dict[str, Any] | None) -> int:
+    """GPU cycles that this rank spins at the start of each block."""
+    is_slow = slow and slow["rank"] == session.rank and session.cuda
+    return int(slow["cycles"]) if slow and is_slow else 0
+
+
+def _peaks(session: GroupSession) -> dict[str, int]:
+    """Peak memory since the timed steps began, bytes."""
+    if not session.cuda:
+        return {}
+    return {
+        "peak_alloc": torch.cuda.max_memory_allocated(),
+        "peak_reserved": torch.cuda.max_memory_reserved(),
+    }
+
+
+def _buckets(ddp: Any) -> dict[str, Any]:
+    """What DDP itself tells of its buckets."""
+    log = ddp._get_ddp_logging_data()
+    return {key: value for key, value in log.items() if "bucket" in key}
 
 
 def _timed(session: GroupSession, step: Any, count: int) -> dict[str, Any]:
