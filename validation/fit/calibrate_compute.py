@@ -12,7 +12,8 @@ import argparse
 import math
 import statistics
 from collections import Counter, defaultdict
-from dataclasses import replace
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
@@ -46,38 +47,53 @@ OVERLAPPED_NOISE = 0.05
 SCATTERED = {"nll_loss_fwd": 0.15, "nll_loss_bwd": 0.10}
 
 
+HEAD = (
+    "# Written by validation/fit/calibrate_compute.py; do not edit. Times in s. Grade: fitted.",
+    "",
+    "[gemm]",
+)
+CORRECTION = (
+    "",
+    "[correction]  # Gaussian process on log(measured / base): length in octaves, spread in log time",
+    "default = { length = 3.0, spread = 0.15 }",
+    "gemm = { length = 2.0, spread = 0.12 }",
+)
+
+
 def trace_rows(calls: dict[str, list[Call]]) -> tuple[list[Row], dict[str, int]]:
     """One row per kernel and shape: the median over all traces of the calls that no collective overlapped."""
-    alone: dict[Kernel, list[tuple[str, Call]]] = defaultdict(list)
-    beside: dict[Kernel, list[tuple[str, Call]]] = defaultdict(list)
+    alone, beside = _by_kernel(calls)
+    rows, parts = [], {}
+    for kernel in alone | beside:
+        is_alone = kernel in alone
+        chosen = alone[kernel] if is_alone else beside[kernel]
+        rows.append(_trace_row(kernel, chosen, is_alone))
+        name = "_".join(filter(None, terms.group(kernel)[:2]))
+        parts[name] = round(statistics.median(call.parts for _, call in chosen))
+    return rows, parts
+
+
+Calls = dict[Kernel, list[tuple[str, Call]]]
+
+
+def _by_kernel(calls: dict[str, list[Call]]) -> tuple[Calls, Calls]:
+    """Calls of each kernel with their trace: those that ran alone, and those beside a collective."""
+    alone: Calls = defaultdict(list)
+    beside: Calls = defaultdict(list)
     for trace, mine in calls.items():
         for call in mine:
             (beside if call.overlapped else alone)[call.kernel].append((trace, call))
-    rows, parts = [], {}
-    for kernel in alone | beside:
-        found = alone.get(kernel) or beside[kernel]
-        times = [call.duration for _, call in found]
-        # Overlapped calls are only slower: the fastest tenth is the nearest to running alone.
-        time = (
-            statistics.median(times)
-            if kernel in alone
-            else sorted(times)[len(times) // 10]
-        )
-        note = "" if kernel in alone else " (overlapped)"
-        traces = sorted({trace.split(".")[0] for trace, _ in found})
-        rows.append(
-            Row(
-                kernel,
-                time,
-                _noise(kernel, kernel in alone),
-                len(times),
-                " ".join(traces) + note,
-            )
-        )
-        parts["_".join(filter(None, terms.group(kernel)[:2]))] = round(
-            statistics.median(call.parts for _, call in found)
-        )
-    return rows, parts
+    return alone, beside
+
+
+def _trace_row(kernel: Kernel, calls: list[tuple[str, Call]], alone: bool) -> Row:
+    """The row of a kernel's calls, each with its trace."""
+    times = [call.duration for _, call in calls]
+    # Overlapped calls are only slower: the fastest tenth is the nearest to running alone.
+    time = statistics.median(times) if alone else sorted(times)[len(times) // 10]
+    traces = " ".join(sorted({trace.split(".")[0] for trace, _ in calls}))
+    source = traces if alone else f"{traces} (overlapped)"
+    return Row(kernel, time, _noise(kernel, alone), len(times), source)
 
 
 def _noise(kernel: Kernel, alone: bool) -> float:
@@ -118,41 +134,33 @@ def write_fitted(
     sparse: float,
     parts: dict[str, int],
 ) -> None:
+    """Writes the constants of a GPU that were fitted."""
+    points = ", ".join(f"[{chunks:.0f}, {time:.4g}]" for chunks, time in launches)
     lines = [
-        "# Written by validation/fit/calibrate_compute.py; do not edit. Times in s. Grade: fitted.",
-        "",
-        "[gemm]",
-    ]
-    lines += [f"{name} = {value:.5g}" for name, value in tiles.items()]
-    lines += [
-        "",
-        "[correction]  # Gaussian process on log(measured / base): length in octaves, spread in log time",
-    ]
-    lines += [
-        "default = { length = 3.0, spread = 0.15 }",
-        "gemm = { length = 2.0, spread = 0.12 }",
-    ]
-    # Scattered by the targets: the fit alone.
-    lines += [f"{kind} = {{ length = 3.0, spread = 0.001 }}" for kind in SCATTERED]
-    lines += ["", "[terms]  # see sim/costs/terms.py"]
-    lines += [
-        f"{kind} = [{', '.join(f'{value:.5g}' for value in values)}]"
-        for kind, values in sorted(coefficients.items())
-    ]
-    lines += [
-        "",
-        "[adamw]  # launch = [chunks of 65,536 elements, s]",
-        f"sparse = {sparse:.4g}",
-    ]
-    lines += [
-        "launch = ["
-        + ", ".join(f"[{chunks:.0f}, {time:.4g}]" for chunks, time in launches)
-        + "]"
-    ]
-    lines += ["", "[parts]  # CUDA kernels per operation"] + [
-        f"{kind} = {count}" for kind, count in sorted(parts.items()) if count > 1
+        *HEAD,
+        *(f"{name} = {value:.5g}" for name, value in tiles.items()),
+        *CORRECTION,
+        # Scattered by the targets: the fit alone.
+        *(f"{kind} = {{ length = 3.0, spread = 0.001 }}" for kind in SCATTERED),
+        *("", "[terms]  # see sim/costs/terms.py", *_terms(coefficients)),
+        *("", "[adamw]  # launch = [chunks of 65,536 elements, s]"),
+        *(f"sparse = {sparse:.4g}", f"launch = [{points}]"),
+        *("", "[parts]  # CUDA kernels per operation", *_several(parts)),
     ]
     path.write_text("\n".join(lines) + "\n")
+
+
+def _terms(coefficients: dict[str, list[float]]) -> Iterator[str]:
+    """Coefficients of each kind, as the file has them."""
+    for kind, values in sorted(coefficients.items()):
+        yield f"{kind} = [{', '.join(f'{value:.5g}' for value in values)}]"
+
+
+def _several(parts: dict[str, int]) -> Iterator[str]:
+    """Kinds of more than one CUDA kernel."""
+    for kind, count in sorted(parts.items()):
+        if count > 1:
+            yield f"{kind} = {count}"
 
 
 def _full_clock(calls: dict[str, list[Call]], gpu: Gpu) -> dict[str, list[Call]]:
@@ -200,17 +208,7 @@ def report_held_out(rows: list[Row], name: str, folder: Path) -> None:
     """Error of the written model on the held-out rows by kind; each row weighs the time its calls took."""
     gpu = load(name, folder)
     for trace in sorted({row.source for row in rows}):
-        sums: dict[str, list[float]] = defaultdict(lambda: [0.0, 0.0, 0.0])
-        for row in (row for row in rows if row.source == trace):
-            measured, predicted = (
-                row.duration * row.count,
-                gpu.duration(row.kernel) * row.count,
-            )
-            for key in (row.kernel.kind, "total"):
-                for i, value in enumerate(
-                    (measured, predicted, abs(predicted - measured))
-                ):
-                    sums[key][i] += value
+        sums = _errors([row for row in rows if row.source == trace], gpu)
         print(f"\n{trace}")
         for key, (measured, predicted, wrong) in sorted(
             sums.items(), key=lambda item: -item[1][0]
@@ -219,6 +217,19 @@ def report_held_out(rows: list[Row], name: str, folder: Path) -> None:
             print(
                 f"  {key:22s} {measured * 1e3:9.3f} ms  signed {signed:+6.1f} %  absolute {absolute:5.1f} %"
             )
+
+
+def _errors(rows: list[Row], gpu: Gpu) -> dict[str, list[float]]:
+    """By kind and in total: measured seconds, predicted ones, and those that are wrong."""
+    sums: dict[str, list[float]] = defaultdict(lambda: [0.0, 0.0, 0.0])
+    for row in rows:
+        measured = row.duration * row.count
+        predicted = gpu.duration(row.kernel) * row.count
+        values = measured, predicted, abs(predicted - measured)
+        for key in (row.kernel.kind, "total"):
+            for i, value in enumerate(values):
+                sums[key][i] += value
+    return sums
 
 
 def report_leave_one_out(name: str, folder: Path, rows: list[Row]) -> None:
@@ -245,69 +256,88 @@ def report_leave_one_out(name: str, folder: Path, rows: list[Row]) -> None:
                 )
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("measured", type=Path, nargs="+")
-    parser.add_argument(
-        "--later",
-        type=Path,
-        default=LATER,
-        help="products and attention of another run",
-    )
-    parser.add_argument("--gpu", default="h200")
-    parser.add_argument("--out", type=Path, default=HARDWARE)
-    options = parser.parse_args()
+@dataclass(frozen=True)
+class _Traces:
+    """Calls by trace, and launches of AdamW in the traces that are fitted to."""
+
+    calls: dict[str, list[Call]]
+    launches: list[tuple[int, float]]
+
+    @property
+    def fitted(self) -> dict[str, list[Call]]:
+        """The traces that are fitted to."""
+        return {name: c for name, c in self.calls.items() if name not in HELD_OUT}
+
+    @property
+    def held_out(self) -> dict[str, list[Call]]:
+        """The others."""
+        return {name: c for name, c in self.calls.items() if name in HELD_OUT}
+
+
+def _read_traces(folders: list[Path], gpu: Gpu) -> _Traces:
+    """The traces of the machine at work, products at full clock."""
     calls: dict[str, list[Call]] = {}
-    before = load(options.gpu, options.out)
     launches: list[tuple[int, float]] = []
-    for path in sorted(
-        path
-        for folder in options.measured
-        for path in (folder / "traces").glob("*.pt.trace.json.gz")
-    ):
-        trace = path.name.removesuffix(".pt.trace.json.gz")
-        if not any(word in trace for word in LEFT_OUT):
-            calls[trace] = list(read_calls(path))
-            if trace not in HELD_OUT:
-                launches += read_adamw_launches(path)
-    calls = _full_clock(calls, before)
-    train = {trace: mine for trace, mine in calls.items() if trace not in HELD_OUT}
-    rows, parts = trace_rows(train)
-    files = [folder / "micro.jsonl" for folder in options.measured]
-    gpu = load(options.gpu, options.out)
-    micro = [
+    ending = ".pt.trace.json.gz"
+    paths = [p for folder in folders for p in (folder / "traces").glob(f"*{ending}")]
+    for path in sorted(paths):
+        trace = path.name.removesuffix(ending)
+        if any(word in trace for word in LEFT_OUT):
+            continue
+        calls[trace] = list(read_calls(path))
+        if trace not in HELD_OUT:
+            launches += read_adamw_launches(path)
+    return _Traces(_full_clock(calls, gpu), launches)
+
+
+def _micro(rows: list[Row], folders: list[Path], later: Path, gpu: Gpu) -> list[Row]:
+    """Microbenchmarks of the folders, and of a later run what they lack."""
+    files = [folder / "micro.jsonl" for folder in folders]
+    first = [
         row
         for file in files
         if file.is_file()
         for row in in_situ(rows, micro_rows(file), gpu)
     ]
-    known = {row.kernel for row in micro}
-    later = [
+    measured = {row.kernel for row in first}
+    second = [
         row
-        for row in micro_rows(options.later)
+        for row in micro_rows(later)
         if row.kernel.kind in FITTED and not kept_apart(row.kernel)
     ]
-    micro += [row for row in in_situ(rows, later, gpu) if row.kernel not in known]
-    rows = merge(rows, micro)
-    write_rows(options.out / f"{options.gpu}-kernels.csv", rows)
-    tiles = fit_gemm(rows, gpu)
-    write_fitted(
-        options.out / f"{options.gpu}-fitted.toml",
-        fit_terms(rows),
-        tiles,
-        *adamw_launches(launches),
-        parts,
-    )
+    corrected = in_situ(rows, second, gpu)
+    return first + [row for row in corrected if row.kernel not in measured]
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__)
+    add = parser.add_argument
+    add("measured", type=Path, nargs="+")
+    later = "products and attention of another run"
+    add("--later", type=Path, default=LATER, help=later)
+    add("--gpu", default="h200")
+    add("--out", type=Path, default=HARDWARE)
+    return parser.parse_args()
+
+
+def main() -> None:
+    """Fits, writes the tables, and prints their errors."""
+    options = _options()
+    name, out = options.gpu, options.out
+    traces = _read_traces(options.measured, load(name, out))
+    rows, parts = trace_rows(traces.fitted)
+    gpu = load(name, out)
+    rows = merge(rows, _micro(rows, options.measured, options.later, gpu))
+    write_rows(out / f"{name}-kernels.csv", rows)
+    tiles, fitted = fit_gemm(rows, gpu), out / f"{name}-fitted.toml"
+    launches = adamw_launches(traces.launches)
+    write_fitted(fitted, fit_terms(rows), tiles, *launches, parts)
     print(Counter("micro" if row.source == "micro" else "trace" for row in rows), tiles)
-    held_out = held_out_rows(
-        {trace: mine for trace, mine in calls.items() if trace in HELD_OUT}
-    )
-    write_rows(options.out / f"{options.gpu}-heldout.csv", held_out)
+    held_out = held_out_rows(traces.held_out)
+    write_rows(out / f"{name}-heldout.csv", held_out)
     print("\nleave-one-out")
-    report_leave_one_out(
-        options.gpu, options.out, read_rows(options.out / f"{options.gpu}-kernels.csv")
-    )
-    report_held_out(held_out, options.gpu, options.out)
+    report_leave_one_out(name, out, read_rows(out / f"{name}-kernels.csv"))
+    report_held_out(held_out, name, out)
 
 
 if __name__ == "__main__":

@@ -83,29 +83,14 @@ def rewrite(path: Path, costs: dict[str, float]) -> None:
 
 def main() -> None:
     """Fits, prints fitted and held-out errors, writes the file if asked to."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("rows", type=Path)
-    parser.add_argument("-o", type=Path, dest="out")
-    options = parser.parse_args()
+    options = _options()
     rows = [
         row
         for row in read_rows(options.rows)
         if not row.error and not row.case.get("compile")
     ]
-    counts = [counts_of(row) for row in rows]
-    prior = host_costs("pytorch-eager")
-    kept = [i for i in range(len(rows)) if i % HELD_OUT_EVERY != 1]
-    trial = prior | fit([rows[i] for i in kept], [counts[i] for i in kept], prior)
-    for label, chosen in (
-        ("fitted", kept),
-        ("held out", [i for i in range(len(rows)) if i not in kept]),
-    ):
-        found = errors([rows[i] for i in chosen], [counts[i] for i in chosen], trial)
-        print(
-            f"{label}: n {len(found)}, mean |error| {100 * np.mean([abs(e) for _, e in found]):.1f} %"
-        )
+    counts, prior = [counts_of(row) for row in rows], host_costs("pytorch-eager")
+    _try(rows, counts, prior)
     final = prior | fit(rows, counts, prior)
     for name, error in errors(rows, counts, final):
         print(f"  {name:28s} {100 * error:+6.1f} %")
@@ -113,6 +98,29 @@ def main() -> None:
         print(f"{name:28s} {final[name] * 1e6:8.1f} us")
     if options.out:
         rewrite(options.out, final)
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("rows", type=Path)
+    parser.add_argument("-o", type=Path, dest="out")
+    return parser.parse_args()
+
+
+def _try(
+    rows: list[Row], counts: list[dict[str, float]], prior: dict[str, float]
+) -> None:
+    """Prints the errors of a fit that leaves rows out, on both parts."""
+    places = range(len(rows))
+    used = [i for i in places if i % HELD_OUT_EVERY != 1]
+    trial = prior | fit([rows[i] for i in used], [counts[i] for i in used], prior)
+    others = [i for i in places if i not in used]
+    for label, chosen in (("fitted", used), ("held out", others)):
+        signed = errors([rows[i] for i in chosen], [counts[i] for i in chosen], trial)
+        mean = 100 * np.mean([abs(error) for _, error in signed])
+        print(f"{label}: n {len(signed)}, mean |error| {mean:.1f} %")
 
 
 if __name__ == "__main__":

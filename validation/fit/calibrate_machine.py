@@ -46,6 +46,7 @@ NAMED = {
     "A100 80GB PCIe": "a100-pcie",
     "H100 PCIe": "h100-pcie",
 }
+NO_HOST = "no steps of tiny models: host_factor stays as it was"
 NcclFit = Callable[[Path, Path, str], str]
 
 
@@ -98,6 +99,34 @@ class Paths:
             )
 
 
+@dataclass(frozen=True)
+class Fits:
+    """What a measurement says of the parts of a machine; None or {} where it says nothing."""
+
+    table: machine_gpu.Table | None
+    host: machine_host.Host | None
+    links: Mapping[str, machine_links.Rate]
+
+    @classmethod
+    def of(cls, measured: Measured, below: Any) -> Fits:
+        """Fits to a measurement over the cluster `below`."""
+        facts = {key: fact.value for key, fact in below.facts.items()}
+        table = machine_gpu.fit(measured, below.gpu_model) if measured.model else None
+        host = machine_host.fit(measured.file("training.jsonl"))
+        links = machine_links.rates(measured, facts.get("nvlinks", 0.0), facts)
+        return cls(table, host, links)
+
+    @property
+    def host_note(self) -> str:
+        """What is to be said of the host."""
+        return self.host.summary if self.host else NO_HOST
+
+    @property
+    def link_notes(self) -> list[str]:
+        """What is to be said of links and disks."""
+        return [f"{key}: {rate.source}" for key, rate in self.links.items()]
+
+
 def calibrate(
     path: Path, output: Path, cluster: str, force: bool, fit_nccl: NcclFit
 ) -> str:
@@ -119,82 +148,70 @@ def calibrate(
     paths.refuse(force)
     with opened(path) as measured:
         base = cluster or usual_cluster(measured)
-        below = load_cluster(base)
-        told = [
-            f"{path.name}: {measured.world} x {measured.model}, {measured.when}, over the cluster {base}"
-        ]
-        table = machine_gpu.fit(measured, below.gpu_model) if measured.model else None
-        host = machine_host.fit(measured.file("training.jsonl"))
-        nvlinks = below.facts["nvlinks"].value if "nvlinks" in below.facts else 0.0
-        links = machine_links.rates(
-            measured, nvlinks, {key: fact.value for key, fact in below.facts.items()}
-        )
-        if table:
-            told += ["", "# kernels", *table.notes, table.summary]
-            write_rows(paths.table, table.rows)
-            files.write_text(
-                paths.gpu, machine_gpu.render(table, measured, paths.table.name)
-            )
-        told += [
-            "",
-            "# host",
-            host.summary
-            if host
-            else "no steps of tiny models: host_factor stays as it was",
-        ]
-        if not (table or host or links or measured.file("collectives.jsonl")):
-            found = "; ".join(
-                sorted(
-                    {str(row.get("why", ""))[:80] for row in measured.rows("skipped")}
-                )
-            )
-            raise InputError(
-                Mistake(
-                    path.name,
-                    "",
-                    "nothing that was measured",
-                    "kernels, steps, copies or files",
-                    found[:300],
-                )
-            )
-        told += ["", "# collectives", _nccl(measured, paths, base, fit_nccl)]
-        told += [
-            "",
-            "# links and disks",
-            *(f"{key}: {rate.source}" for key, rate in links.items()),
-        ]
-        nccl = paths.nccl.name if paths.nccl.exists() else ""
-        text = render(
-            measured,
-            _named(base, output),
-            below,
-            paths.gpu.name if table else "",
-            nccl,
-            host,
-            links,
-        )
-        files.write_text(output, text)
-        forget()
-        load_cluster(str(output))  # a file that cannot be read back is no result
-        rows = measured.file("collectives.jsonl")
-        if nccl and rows is not None:
-            told += [
-                "",
-                "# how sure the constants are",
-                machine_nccl.note(paths.nccl, machine_nccl.intervals(rows, output)),
-            ]
-        told += [
-            "",
-            "# training steps, fitted to none of them",
-            machine_steps.table(*machine_steps.judge(measured, output, base)),
-        ]
-    written = [
-        p.name
-        for p in (paths.cluster, paths.gpu, paths.table, paths.nccl)
-        if p.exists()
-    ]
+        notes = _fit(measured, base, paths, fit_nccl)
+    return "\n".join([*notes, "", *_written(paths)])
+
+
+def _fit(measured: Measured, base: str, paths: Paths, fit_nccl: NcclFit) -> list[str]:
+    """Fits every part and writes its file; what is to be said of each."""
+    below = load_cluster(base)
+    fits = Fits.of(measured, below)
+    machine_ = f"{measured.world} x {measured.model}, {measured.when}"
+    notes = [f"{measured.name}: {machine_}, over the cluster {base}"]
+    notes += _write_kernels(fits, measured, paths)
+    notes += ["", "# host", fits.host_note]
+    _refuse_nothing(fits, measured)
+    notes += ["", "# collectives", _nccl(measured, paths, base, fit_nccl)]
+    notes += ["", "# links and disks", *fits.link_notes]
+    output = paths.cluster
+    files.write_text(output, render(measured, base, below, paths, fits))
+    forget()
+    load_cluster(str(output))  # a file that cannot be read back is no result
+    notes += _how_sure(measured, paths)
+    steps = machine_steps.table(*machine_steps.judge(measured, output, base))
+    return [*notes, "", "# training steps, fitted to none of them", steps]
+
+
+def _write_kernels(fits: Fits, measured: Measured, paths: Paths) -> list[str]:
+    """Writes the GPU's file and table, if kernels were measured; what is to be said of them."""
+    if fits.table is None:
+        return []
+    write_rows(paths.table, fits.table.rows)
+    text = machine_gpu.render(fits.table, measured, paths.table.name)
+    files.write_text(paths.gpu, text)
+    return ["", "# kernels", *fits.table.notes, fits.table.summary]
+
+
+def _refuse_nothing(fits: Fits, measured: Measured) -> None:
+    """Refuses a measurement that says nothing of any part, with what it skipped."""
+    collectives = measured.file("collectives.jsonl")
+    if fits.table or fits.host or fits.links or collectives:
+        return
+    reasons = {str(row.get("why", ""))[:80] for row in measured.rows("skipped")}
+    hint = "; ".join(sorted(reasons))[:300]
+    expected = "kernels, steps, copies or files"
+    raise InputError(
+        Mistake(measured.name, "", "nothing that was measured", expected, hint)
+    )
+
+
+def _how_sure(measured: Measured, paths: Paths) -> list[str]:
+    """Intervals of NCCL's constants, if they were fitted."""
+    rows = measured.file("collectives.jsonl")
+    if rows is None or not paths.nccl.exists():
+        return []
+    intervals = machine_nccl.intervals(rows, paths.cluster)
+    note = machine_nccl.note(paths.nccl, intervals)
+    return ["", "# how sure the constants are", note]
+
+
+def _written(paths: Paths) -> tuple[str, str]:
+    """The files that were written, and how the cluster is used."""
+    output = paths.cluster
+    there = (paths.cluster, paths.gpu, paths.table, paths.nccl)
+    names = ", ".join(path.name for path in there if path.exists())
     use = f'to use it: file = "{output}" in a scenario\'s [cluster], or `prestep collective --cluster {output}`'
-    return "\n".join([*told, "", f"wrote {', '.join(written)}", use])
+    return f"wrote {names}", use
 
 
 def forget() -> None:
@@ -254,61 +271,63 @@ def _named(base: str, output: Path) -> str:
     return str(Path(base).resolve()) if base.endswith(".toml") else base
 
 
-def render(
-    measured: Measured,
-    base: str,
-    below: Any,
-    gpu: str,
-    nccl: str,
-    host: machine_host.Host | None,
-    links: Mapping[str, machine_links.Rate],
-) -> str:
-    """The cluster file."""
+def render(measured: Measured, base: str, below: Any, paths: Paths, fits: Fits) -> str:
+    """The cluster file, over the cluster `base`, which is `below`."""
     source = f"prestep measure, {measured.when}"
+    model = measured.model or "no GPU"
     lines = [
         f"# Written by `prestep calibrate` from {measured.name}. Bandwidths are payload, one link, one direction.",
-        f'extends = "{base}"',
-        f'description = "{measured.world} x {measured.model or "no GPU"}, measured {measured.when}"',
+        f'extends = "{_named(base, paths.cluster)}"',
+        f'description = "{measured.world} x {model}, measured {measured.when}"',
     ]
-    lines += [f'kernels = "{gpu}"'] if gpu else []
-    lines += [f'nccl = "{nccl}"'] if nccl else []
-    if (
-        "gpus" in below.facts
-        and below.facts["gpus"].value != _on_a_host(measured)
-        and measured.model
-    ):
-        lines.append(f"gpus = {_entry(_on_a_host(measured), 'measured', source)}")
-    if host:
-        factor = (
-            f"host-bound steps of tiny models over their host operations: {host.factor}"
-        )
-        lines.append(
-            f"host_factor = {_entry(round(host.factor.value, 4), 'fitted', f'{factor}; {source}')}"
-        )
-        spread = max(
-            0.01, math.log(host.factor.high / host.factor.low) / 2 / quantile()
-        )
-        lines.append(
-            f"host_spread = {_entry(round(spread, 4), 'fitted', f'that interval; {source}')}"
-        )
+    lines += [f'kernels = "{paths.gpu.name}"'] if fits.table else []
+    lines += [f'nccl = "{paths.nccl.name}"'] if paths.nccl.exists() else []
+    lines += _gpus(measured, below, source)
+    lines += _host(fits.host, source) if fits.host else []
     if _no_multicast(measured) and below.cluster_facts.nvlink_sharp is not None:
-        lines.append(
-            f"nvlink_sharp = {_entry(0, 'measured', f'measured with NCCL_NVLS_ENABLE=0; {source}')}"
-        )
+        why = f"measured with NCCL_NVLS_ENABLE=0; {source}"
+        lines.append(f"nvlink_sharp = {_entry(0, 'measured', why)}")
     for table in ("nvlink", "pcie", "nvme"):
-        mine = {
-            key: rate
-            for key, rate in links.items()
-            if key.startswith(f"{table}.") and _has(below, table)
-        }
-        if mine:
-            lines += ["", f"[{table}]"]
-        for key, rate in mine.items():
-            value = f"{rate.value / 1e9:.4g} GB/s"
-            lines.append(
-                f"{key.partition('.')[2]} = {_entry(value, 'measured', f'{rate.source}; {source}')}"
-            )
+        if _has(below, table):
+            lines += _rates(table, fits.links, source)
     return "\n".join(lines) + "\n"
+
+
+def _gpus(measured: Measured, below: Any, source: str) -> list[str]:
+    """GPUs of a host, where the cluster below has another number."""
+    gpus = _on_a_host(measured)
+    same = "gpus" not in below.facts or below.facts["gpus"].value == gpus
+    if same or not measured.model:
+        return []
+    return [f"gpus = {_entry(gpus, 'measured', source)}"]
+
+
+def _host(host: machine_host.Host, source: str) -> list[str]:
+    """The host's factor, and how far it spreads."""
+    factor, spread = host.factor, _spread(host)
+    why = f"host-bound steps of tiny models over their host operations: {factor}"
+    value = _entry(round(factor.value, 4), "fitted", f"{why}; {source}")
+    width = _entry(round(spread, 4), "fitted", f"that interval; {source}")
+    return [f"host_factor = {value}", f"host_spread = {width}"]
+
+
+def _spread(host: machine_host.Host) -> float:
+    """Standard deviation of the factor's logarithm, by its interval."""
+    interval = math.log(host.factor.high / host.factor.low)
+    return max(0.01, interval / 2 / quantile())
+
+
+def _rates(
+    table: str, links: Mapping[str, machine_links.Rate], source: str
+) -> list[str]:
+    """A table of the file with the bandwidths that were measured, if any was."""
+    lines = []
+    for key, rate in links.items():
+        if key.startswith(f"{table}."):
+            value = f"{rate.value / 1e9:.4g} GB/s"
+            entry = _entry(value, "measured", f"{rate.source}; {source}")
+            lines.append(f"{key.partition('.')[2]} = {entry}")
+    return ["", f"[{table}]", *lines] if lines else []
 
 
 def _entry(value: object, grade: str, source: str) -> str:

@@ -76,32 +76,35 @@ def fit(rows: Sequence[Row], fixed: dict[str, float] | None = None) -> NetworkFi
     """
     rows = [row for row in rows if (row.hosts or 1) > 1]
     if not rows:
-        raise InputError(
-            Mistake(
-                "calibrate",
-                "--network",
-                "no row of several hosts",
-                "collectives across hosts",
-            )
-        )
-    plain = _times(rows, {})
-    agreed = {"net_rendezvous"} if fixed and "net_eager" in fixed else set()
+        found, expected = "no row of several hosts", "collectives across hosts"
+        raise InputError(Mistake("calibrate", "--network", found, expected))
+    fixed = fixed or {}
+    used = [row for row in rows if not row.held_out]
+    facts = fixed | _optimum(used, _keys(rows, fixed), fixed)
+    return NetworkFit(facts, _errors(rows, facts))
+
+
+def _keys(rows: Sequence[Row], fixed: dict[str, float]) -> list[str]:
+    """Facts that are fitted: those that enough rows rest on."""
+    # Above a size that is given, ranks agree before each message.
+    agreed = {"net_rendezvous"} if "net_eager" in fixed else set()
     touched = [one | agreed if "net_ll" in one else one for one in _touched(rows)]
-    keys = [
-        key
-        for key in RANGE
-        if sum(key in one for one in touched) >= LEAST and key not in (fixed or {})
-    ]
-    used = [at for at, row in enumerate(rows) if not row.held_out]
+    counts = {key: sum(key in one for one in touched) for key in RANGE}
+    return [key for key in RANGE if counts[key] >= LEAST and key not in fixed]
+
+
+def _optimum(
+    rows: Sequence[Row], keys: Sequence[str], fixed: dict[str, float]
+) -> dict[str, float]:
+    """The facts `keys` that fit the rows best."""
     low, high, begin = (np.log([RANGE[key][k] for key in keys]) for k in range(3))
-    fitted = [rows[at] for at in used]
-    measured = np.array([row.time for row in fitted])
-    weights = np.array([1.0 if row.size >= SMALL else LIGHT for row in fitted])
+    measured = np.array([row.time for row in rows])
+    weights = np.array([1.0 if row.size >= SMALL else LIGHT for row in rows])
 
     def residuals(x: np.ndarray) -> np.ndarray:
-        facts = (fixed or {}) | dict(zip(keys, np.exp(x), strict=True))
-        residuals: np.ndarray = weights * np.log(_times(fitted, facts) / measured)
-        return residuals
+        facts = fixed | dict(zip(keys, np.exp(x), strict=True))
+        weighted: np.ndarray = weights * np.log(_times(rows, facts) / measured)
+        return weighted
 
     result = least_squares(
         residuals,
@@ -111,16 +114,21 @@ def fit(rows: Sequence[Row], fixed: dict[str, float] | None = None) -> NetworkFi
         f_scale=0.05,
         diff_step=1e-3,
     )
-    facts = (fixed or {}) | {
-        key: float(v) for key, v in zip(keys, np.exp(result.x), strict=True)
+    return dict(zip(keys, map(float, np.exp(result.x)), strict=True))
+
+
+def _errors(
+    rows: Sequence[Row], facts: dict[str, float]
+) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+    """Signed errors before and after, of rows that were fitted to and of those held out."""
+    measured = np.array([row.time for row in rows])
+    before = _times(rows, {}) / measured - 1
+    after = _times(rows, facts) / measured - 1
+    held_out = np.array([row.held_out for row in rows])
+    return {
+        "fitted": (before[~held_out], after[~held_out]),
+        "held out": (before[held_out], after[held_out]),
     }
-    times = np.array([row.time for row in rows])
-    made = _times(rows, facts)
-    errors = {}
-    for kind, held in (("fitted", False), ("held out", True)):
-        mine = np.array([row.held_out == held for row in rows])
-        errors[kind] = (plain[mine] / times[mine] - 1, made[mine] / times[mine] - 1)
-    return NetworkFit(facts, errors)
 
 
 def _touched(rows: Sequence[Row]) -> list[set[str]]:

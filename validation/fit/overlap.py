@@ -7,9 +7,9 @@ Every third row is held out, so two thirds are fitted.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
@@ -107,27 +107,27 @@ def fit(rows: Sequence[Overlap], table: Constants) -> Fit:
 
     What lacks rows stays as it was, and collectives beside kernels of such a kind move nothing.
     """
-    known = dict(table.tables.get(OVERLAP, {}))
+    own = dict(table.tables.get(OVERLAP, {}))
     items = [_item(row, place, table) for place, row in enumerate(rows)]
     used = [item for item in items if not item.held_out]
-    counts = {
-        name: sum(name in item.touched for item in used)
-        for item in items
-        for name in sorted(item.touched)
-    }
+    counts = _counts(items, used)
     fitted = tuple(sorted(name for name, count in counts.items() if count >= LEAST))
-    short = {
-        name: count for name, count in sorted(counts.items()) if name not in fitted
-    }
     left = tuple(
         f"overlap.{name} ({count} {'row' if count == 1 else 'rows'})"
-        for name, count in short.items()
+        for name, count in sorted(counts.items())
+        if name not in fitted
     )
-    before = _errors(items, known)
+    before = _errors(items, own)
     if not fitted:
-        return Fit(known, (), left, before, before)
-    found = _optimum(used, fitted, known)
-    return Fit(found, fitted, left, before, _errors(items, found))
+        return Fit(own, (), left, before, before)
+    best = _optimum(used, fitted, own)
+    return Fit(best, fitted, left, before, _errors(items, best))
+
+
+def _counts(items: Sequence[Item], used: Sequence[Item]) -> dict[str, int]:
+    """How many rows that are fitted to rest on each constant."""
+    names = (name for item in items for name in sorted(item.touched))
+    return {name: sum(name in item.touched for item in used) for name in names}
 
 
 def _item(row: Overlap, place: int, table: Constants) -> Item:
@@ -165,64 +165,88 @@ def _touched(row: Overlap, plan: Plan, gpu: str) -> frozenset[str]:
     return frozenset({"communication", "free"} if held_down else {"communication"})
 
 
+@dataclass(frozen=True, eq=False)
+class _Search:
+    """Residuals of rows by the logarithms of their constants, and how they change with each."""
+
+    items: Sequence[Item]
+    names: Sequence[str]
+    table: Mapping[str, Any]
+    high: np.ndarray
+
+    @cached_property
+    def settled(self) -> np.ndarray:
+        """Which residuals count: of sides of which all that they rest on is fitted."""
+        return np.array([item.settled(self.names) for item in self.items]).ravel()
+
+    @cached_property
+    def residuals(self) -> Callable[[tuple[float, ...]], np.ndarray]:
+        """Residuals at a point, of which the last two are kept."""
+
+        @lru_cache(maxsize=2)
+        def at(x: tuple[float, ...]) -> np.ndarray:
+            rows = [self.of(item, np.array(x)) for item in self.items]
+            return np.where(self.settled, np.array(rows).ravel(), 0.0)
+
+        return at
+
+    def table_at(self, x: np.ndarray) -> dict[str, Any]:
+        """The table with the constants of a point."""
+        values = np.exp(x).tolist()
+        return _set(self.table, dict(zip(self.names, values, strict=True)))
+
+    def of(self, item: Item, x: np.ndarray) -> list[float]:
+        """Residuals of one row."""
+        return item.residuals(self.table_at(x))
+
+    def slope(self, x: np.ndarray) -> np.ndarray:
+        """Change of the residuals with each constant; only rows that rest on it are run again."""
+        here, columns = self.residuals(tuple(x)).reshape(-1, 2), []
+        for column, name in enumerate(self.names):
+            step = STEP if x[column] + STEP < self.high[column] else -STEP
+            moved = x.copy()
+            moved[column] += step
+            there = [
+                self.of(item, moved) if name in item.touched else old
+                for item, old in zip(self.items, here, strict=True)
+            ]
+            change = (np.array(there) - here).ravel()
+            columns.append(np.where(self.settled, change, 0.0) / step)
+        return np.array(columns).T
+
+
 def _optimum(
-    items: Sequence[Item], names: Sequence[str], known: Mapping[str, Any]
+    items: Sequence[Item], names: Sequence[str], table: Mapping[str, Any]
 ) -> dict[str, Any]:
+    """The table with the constants that fit best, begun at its own."""
     ranges = [_range(name, items) for name in names]
     low, high = (np.log([one[k] for one in ranges]) for k in range(2))
     high += 1e-6
-    begin = np.clip(
-        np.log([_get(known, name) for name in names]), low + 1e-9, high - 1e-9
-    )
-
-    # A side counts if all that it rests on is fitted.
-    settled = np.array([item.settled(names) for item in items]).ravel()
-
-    def one(item: Item, x: np.ndarray) -> list[float]:
-        return item.residuals(
-            _set(known, dict(zip(names, np.exp(x).tolist(), strict=True)))
-        )
-
-    @lru_cache(maxsize=2)
-    def base(x: tuple[float, ...]) -> np.ndarray:
-        return np.where(
-            settled, np.array([one(item, np.array(x)) for item in items]).ravel(), 0.0
-        )
-
-    def slope(x: np.ndarray) -> np.ndarray:
-        here, columns = base(tuple(x)).reshape(-1, 2), []
-        for column, name in enumerate(names):
-            step = STEP if x[column] + STEP < high[column] else -STEP
-            moved = x.copy()
-            moved[column] += step
-            # Only rows that rest on a constant are run again.
-            there = [
-                one(item, moved) if name in item.touched else old
-                for item, old in zip(items, here, strict=True)
-            ]
-            columns.append(
-                np.where(settled, (np.array(there) - here).ravel(), 0.0) / step
-            )
-        return np.array(columns).T
-
+    own = np.log([_get(table, name) for name in names])
+    begin = np.clip(own, low + 1e-9, high - 1e-9)
+    search = _Search(items, names, table, high)
     # Waits for whole kernels make steps of it, so the fit begins twice, also well above.
-    starts = (begin, np.clip(begin + np.log(1.25), low + 1e-9, high - 1e-9))
-    results = [
-        least_squares(
-            lambda x: base(tuple(x)),
-            start,
-            jac=slope,
-            bounds=(low, high),
-            loss="soft_l1",
-            f_scale=0.05,
-            ftol=1e-3,
-            xtol=1e-3,
-            max_nfev=8,
-        )
-        for start in starts
-    ]
-    result = min(results, key=lambda one: float(one.cost))
-    return _set(known, dict(zip(names, np.exp(result.x).tolist(), strict=True)))
+    above = np.clip(begin + np.log(1.25), low + 1e-9, high - 1e-9)
+    results = [_descent(search, start, (low, high)) for start in (begin, above)]
+    best = min(results, key=lambda result: float(result.cost))
+    return search.table_at(best.x)
+
+
+def _descent(
+    search: _Search, start: np.ndarray, bounds: tuple[np.ndarray, np.ndarray]
+) -> Any:
+    """Least squares from a start, in which far-off rows count less."""
+    return least_squares(
+        lambda x: search.residuals(tuple(x)),
+        start,
+        jac=search.slope,
+        bounds=bounds,
+        loss="soft_l1",
+        f_scale=0.05,
+        ftol=1e-3,
+        xtol=1e-3,
+        max_nfev=8,
+    )
 
 
 def _range(name: str, items: Sequence[Item]) -> tuple[float, float]:

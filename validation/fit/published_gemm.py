@@ -66,6 +66,13 @@ def held_out(kernel: Kernel) -> bool:
     return (m + 2 * n + 5 * k) % 3 == 0
 
 
+SPLITS = (1, 2, 4, 8)  # parts that k is split into
+HEAD = (
+    "| GPU | format | fitted | tiles, with table | held out | tiles, with table | table | call | quantizing |",
+    "| --- | --- | --- | --- | --- | --- | --- | --- | --- |",
+)
+
+
 class Times:
     """`TileModel.time` of many kernels at once, as fast as a fit needs it."""
 
@@ -74,21 +81,12 @@ class Times:
         self.m, self.n, self.k = shapes.T[:, :, None]
         self.size = np.array([work(kernel)[1] for kernel in kernels])
         self.gpu, self.peak = gpu, gpu.roofline.peak_of(kernels[0].dtype)
-        tiles = [(a, b) for tile in TILES for a, b in (tile, tile[::-1])]
-        self.area = np.array([[a * b for a, b in tiles for _ in range(4)]], dtype=float)
-        self.split = np.array(
-            [[split for _ in tiles for split in (1, 2, 4, 8)]], dtype=float
-        )
-        a = np.array([[a for a, _ in tiles for _ in range(4)]], dtype=float)
-        b = np.array([[b for _, b in tiles for _ in range(4)]], dtype=float)
-        self.waves = np.ceil(
-            np.ceil(self.m / a) * np.ceil(self.n / b) * self.split / gpu.sms
-        )
-        self.reduce = np.where(
-            self.split == 1,
-            0.0,
-            2e-6 + 8 * self.split * self.m * self.n / gpu.bandwidth,
-        )
+        a, b, self.split = _tilings()
+        self.area = a * b
+        tiles = np.ceil(self.m / a) * np.ceil(self.n / b)
+        self.waves = np.ceil(tiles * self.split / gpu.sms)
+        parts = 2e-6 + 8 * self.split * self.m * self.n / gpu.bandwidth
+        self.reduce = np.where(self.split == 1, 0.0, parts)
 
     def __call__(self, c: dict[str, float]) -> np.ndarray:
         rate = (
@@ -106,60 +104,69 @@ class Times:
         return np.asarray(c["floor"] + np.maximum(tiles.min(axis=1), memory) + quantize)
 
 
+def _tilings() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Every way of cutting a product: both sides of its tile, and the parts that k is split into; a row each."""
+    sides = [(a, b) for tile in TILES for a, b in (tile, tile[::-1])]
+    ways = [(a, b, split) for a, b in sides for split in SPLITS]
+    a, b, split = np.array(ways, dtype=float).T[:, None, :]
+    return a, b, split
+
+
 def fit(rows: Sequence[Published], gpu: Gpu) -> Fit:
     """Constants from the rows that are not held out; errors on both parts."""
     kernels = [row.kernel for row in rows]
-    measured = np.log([row.seconds for row in rows])
     out = np.array([held_out(kernel) for kernel in kernels])
-    times = Times(kernels, gpu)
-    start = STARTS | ({"quantize": 1e-12} if kernels[0].dtype != "bf16" else {})
-    best = _search(
-        lambda c: float(((np.log(times(c)) - measured)[~out] ** 2).mean()), start
-    )
+    measured, times = np.log([row.seconds for row in rows]), Times(kernels, gpu)
+    best = _optimum(times, measured, out, kernels[0].dtype)
     quantize = best.pop("quantize", 0.0)
     call = max(0.0, best["floor"] - LAUNCH)
     base = np.log(times(best | {"quantize": quantize})) - measured
     spread = float(base[~out].std())
     best["floor"] -= call
-    net = tuple(
-        Row(
-            row.kernel,
-            row.seconds - call - quantize * row.kernel.shape[0] * row.kernel.shape[2],
-            NOISE,
-            1,
-            row.source,
-        )
-        for row in rows
+    net = tuple(_net(row, call, quantize) for row in rows)
+    both = _corrected(net, out, tile_time(TileModel(**best), gpu), spread)
+    fitted, others = (_mean_errors(base, both, part) for part in (~out, out))
+    dtype = kernels[0].dtype
+    return Fit(gpu.name, dtype, best, quantize, call, spread, net, fitted, others)
+
+
+def _optimum(
+    times: Times, measured: np.ndarray, out: np.ndarray, dtype: str
+) -> dict[str, float]:
+    """Constants of least squared logarithmic error on the rows that are not held out."""
+    start = STARTS | ({"quantize": 1e-12} if dtype != "bf16" else {})
+    return _search(
+        lambda c: float(((np.log(times(c)) - measured)[~out] ** 2).mean()), start
     )
-    model = TileModel(**best)
-    kept = Kriged(
-        [r for r, o in zip(net, out, strict=True) if not o],
-        tile_time(model, gpu),
-        GEMM_AXES,
-        LENGTH,
-        spread,
-    )
-    both = np.array([math.log(kept(row.kernel) / row.duration) for row in net])
-    both[~out] = kept.leave_one_out()
-    errors = [
-        (
-            int(part.sum()),
-            float(np.abs(base[part]).mean()),
-            float(np.abs(both[part]).mean()),
-        )
-        for part in (~out, out)
-    ]
-    return Fit(
-        gpu.name,
-        kernels[0].dtype,
-        best,
-        quantize,
-        call,
-        spread,
-        net,
-        errors[0],
-        errors[1],
-    )
+
+
+def _net(row: Published, call: float, quantize: float) -> Row:
+    """A row without the call's overhead and the quantizing of its activations."""
+    m, _, k = row.kernel.shape
+    time = row.seconds - call - quantize * m * k
+    return Row(row.kernel, time, NOISE, 1, row.source)
+
+
+def _corrected(
+    rows: Sequence[Row],
+    out: np.ndarray,
+    base: Callable[[Kernel], float],
+    spread: float,
+) -> np.ndarray:
+    """Logarithmic errors with a table of the rows that are not held out, each of those predicted by the others."""
+    used = [row for row, is_out in zip(rows, out, strict=True) if not is_out]
+    table = Kriged(used, base, GEMM_AXES, LENGTH, spread)
+    errors = np.array([math.log(table(row.kernel) / row.duration) for row in rows])
+    errors[~out] = table.leave_one_out()
+    return errors
+
+
+def _mean_errors(
+    base: np.ndarray, both: np.ndarray, part: np.ndarray
+) -> tuple[int, float, float]:
+    """Rows of a part, and their mean errors by tiles alone and with the table."""
+    alone, with_table = np.abs(base[part]).mean(), np.abs(both[part]).mean()
+    return int(part.sum()), float(alone), float(with_table)
 
 
 def _search(
@@ -203,22 +210,26 @@ def sustained(
     fits: dict[tuple[str, str], Fit], rows: Sequence[Published]
 ) -> dict[str, dict[str, tuple[float, int]]]:
     """Median of measured under load over the burst's time, with the number of products, by GPU and format."""
-    found: dict[str, dict[str, tuple[float, int]]] = {}
+    medians: dict[str, dict[str, tuple[float, int]]] = {}
     for name, (gpu, source) in SUSTAINED.items():
         burst = BURSTS.get(name, name)
         for dtype, mine in rows_of(gpu, "gemm", source, rows).items():
             fitted = fits[burst, {"fp16": "bf16"}.get(dtype, dtype)]
-            time = tile_time(TileModel(**fitted.constants), load(burst))
-            ratios = []
-            for row in mine:
-                kernel = Kernel("gemm", row.kernel.shape, fitted.dtype, "nt")
-                if work(kernel)[0] / load(burst).peak[fitted.dtype] > LONG:
-                    ratios.append(row.seconds / time(kernel))
-            found.setdefault(name, {})[fitted.dtype] = (
-                float(np.median(ratios)),
-                len(ratios),
-            )
-    return found
+            ratios = _ratios(mine, fitted, load(burst))
+            median = float(np.median(ratios)), len(ratios)
+            medians.setdefault(name, {})[fitted.dtype] = median
+    return medians
+
+
+def _ratios(rows: Sequence[Published], burst: Fit, gpu: Gpu) -> list[float]:
+    """Measured times of long products over those of a burst."""
+    time = tile_time(TileModel(**burst.constants), gpu)
+    ratios = []
+    for row in rows:
+        kernel = Kernel("gemm", row.kernel.shape, burst.dtype, "nt")
+        if work(kernel)[0] / gpu.peak[burst.dtype] > LONG:
+            ratios.append(row.seconds / time(kernel))
+    return ratios
 
 
 def other_rows(gpus: Sequence[str], rows: Sequence[Published]) -> list[Row]:
@@ -292,6 +303,9 @@ def _turn(kernel: Kernel) -> bool:
     )
 
 
+Factors = dict[str, dict[str, tuple[float, int]]]
+
+
 def main() -> None:
     """Fits, writes and reports."""
     rows = published()
@@ -301,38 +315,34 @@ def main() -> None:
         for dtype, mine in rows_of(gpu, "gemm", "aiconfigurator", rows).items()
     }
     factors = sustained(fits, rows)
-    print(
-        "| GPU | format | fitted | tiles, with table | held out | tiles, with table | table | call | quantizing |"
-    )
-    print("| --- | --- | --- | --- | --- | --- | --- | --- | --- |")
-    for f in fits.values():
-        print(_line(f))
-    for gpu in dict.fromkeys([gpu for gpu, _ in fits] + list(factors)):
-        mine = [f for (name, _), f in fits.items() if name == gpu]
-        others = other_rows(OTHERS[gpu], rows) if gpu in OTHERS else []
-        terms, report = fit_others(others) if others else ({}, "")
-        if report:
-            print(f"\n{gpu}: {report}")
-        mine = [f for f in mine if f.dtype not in OWN.get(gpu, ())]
-        _write(
-            gpu,
-            mine,
-            terms,
-            {
-                f"{d}_block" if gpu == "h200" else d: v
-                for d, v in factors.get(gpu, {}).items()
-            },
-        )
-        table = [row for f in mine if helps(f) for row in f.rows] + others
-        if table:
-            write_rows(HARDWARE / f"{gpu}-published.csv", sorted(table, key=by_kernel))
-    print(
-        "\nsustained:",
-        {
-            gpu: {d: (round(v, 3), n) for d, (v, n) in by.items()}
-            for gpu, by in factors.items()
-        },
-    )
+    print("\n".join([*HEAD, *map(_line, fits.values())]))
+    for gpu in dict.fromkeys([*(gpu for gpu, _ in fits), *factors]):
+        mine = [fit_ for (name, _), fit_ in fits.items() if name == gpu]
+        _write_gpu(gpu, mine, rows, factors.get(gpu, {}))
+    rounded = {
+        gpu: {dtype: (round(value, 3), n) for dtype, (value, n) in by.items()}
+        for gpu, by in factors.items()
+    }
+    print("\nsustained:", rounded)
+
+
+def _write_gpu(
+    gpu: str,
+    fits: Sequence[Fit],
+    rows: Sequence[Published],
+    factors: dict[str, tuple[float, int]],
+) -> None:
+    """Writes the constants and the table of one GPU."""
+    others = other_rows(OTHERS[gpu], rows) if gpu in OTHERS else []
+    terms, report = fit_others(others) if others else ({}, "")
+    if report:
+        print(f"\n{gpu}: {report}")
+    used = [fit_ for fit_ in fits if fit_.dtype not in OWN.get(gpu, ())]
+    name = "{}_block" if gpu == "h200" else "{}"
+    _write(gpu, used, terms, {name.format(d): v for d, v in factors.items()})
+    table = [row for fit_ in used if helps(fit_) for row in fit_.rows] + others
+    if table:
+        write_rows(HARDWARE / f"{gpu}-published.csv", sorted(table, key=by_kernel))
 
 
 def helps(f: Fit) -> bool:
@@ -354,43 +364,55 @@ def _write(
     terms: dict[str, list[float]],
     factors: dict[str, tuple[float, int]],
 ) -> None:
+    """Writes the constants of a GPU; the H200 has terms and corrections of its own."""
     lines = [
         "# Written by validation/fit/published_gemm.py; do not edit. Times in s. Grade: fitted. Source: published.csv"
     ]
-    if fits:
-        lines += [
-            "",
-            "[products]  # tile model by format; a call's overhead and the activations' quantizing are taken off",
-        ]
-        for f in fits:
-            constants = ", ".join(
-                f"{name} = {value:.5g}" for name, value in f.constants.items()
-            )
-            lines.append(f"{f.dtype} = {{ {constants} }}")
-    if gpu != "h200" and (terms or fits):
-        spread = max([f.spread for f in fits if helps(f)], default=0.1)
-        lines += [
-            "",
-            "[correction]  # length in octaves, spread in log time",
-            "default = { length = 3.0, spread = 0.15 }",
-        ]
-        lines.append(f"gemm = {{ length = {LENGTH}, spread = {spread:.3f} }}")
+    lines += _products(fits)
     if gpu != "h200":
-        lines += ["", "[terms]  # see sim/costs/terms.py"] if terms else []
-        lines += [
-            f"{key} = [{', '.join(f'{c:.5g}' for c in values)}]"
-            for key, values in sorted(terms.items())
-        ]
+        lines += _correction(fits) if terms or fits else []
+        lines += _terms(terms)
     if factors:
-        lines += [
-            "",
-            "[sustained]  # time of products under long load over a burst's; median over long products",
-        ]
-        lines += [
-            f"{dtype} = {value:.3f}  # {n} products"
-            for dtype, (value, n) in factors.items()
-        ]
+        why = (
+            "time of products under long load over a burst's; median over long products"
+        )
+        lines += ["", f"[sustained]  # {why}"]
+        for dtype, (value, n) in factors.items():
+            lines.append(f"{dtype} = {value:.3f}  # {n} products")
     (HARDWARE / f"{gpu}-published.toml").write_text("\n".join(lines) + "\n")
+
+
+def _products(fits: Sequence[Fit]) -> list[str]:
+    """The tile model of each number format."""
+    if not fits:
+        return []
+    why = "tile model by format; a call's overhead and the activations' quantizing are taken off"
+    lines = ["", f"[products]  # {why}"]
+    for fit_ in fits:
+        values = (f"{name} = {value:.5g}" for name, value in fit_.constants.items())
+        lines.append(f"{fit_.dtype} = {{ {', '.join(values)} }}")
+    return lines
+
+
+def _correction(fits: Sequence[Fit]) -> list[str]:
+    """How far corrections reach."""
+    spread = max([fit_.spread for fit_ in fits if helps(fit_)], default=0.1)
+    return [
+        "",
+        "[correction]  # length in octaves, spread in log time",
+        "default = { length = 3.0, spread = 0.15 }",
+        f"gemm = {{ length = {LENGTH}, spread = {spread:.3f} }}",
+    ]
+
+
+def _terms(terms: dict[str, list[float]]) -> list[str]:
+    """Coefficients of attention and grouped products."""
+    if not terms:
+        return []
+    lines = ["", "[terms]  # see sim/costs/terms.py"]
+    for key, values in sorted(terms.items()):
+        lines.append(f"{key} = [{', '.join(f'{c:.5g}' for c in values)}]")
+    return lines
 
 
 if __name__ == "__main__":
