@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,6 +11,8 @@ from sim.engine.execution import Run
 from sim.graph.opgraph import KERNEL, Program
 from sim.planning.planned import Planned
 from workloads.torch.memory import OWNERS, Memory
+
+Entry = tuple[int, str, float]  # number of the next operation, owner, bytes
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,21 +51,22 @@ class Allocations:
 
         The allocator counts what the host has asked for. It is shown where the GPU computes what was issued with it.
         """
+        log = self._log()
         rows = np.flatnonzero(
             (self.program.kind == KERNEL) & (self.program.stream == self.compute)
         )
-        # What was freed after the last operation went with the symbolic model itself.
-        log = [entry for entry in self.memory.log if entry[0] < len(self.program)]
         if not len(rows) or not log:
             return None
         state = np.cumsum([list(self.memory.before.values()), *_deltas(log)], axis=0)
-        clock = np.array([0, *(entry[0] for entry in log)])
-        # Operations that were taken back (recomputation ends early) leave numbers that come again.
-        clock = np.minimum.accumulate(clock[::-1])[::-1]
+        issued_with = np.searchsorted(rows, _operations(log))
+        shown_at = np.minimum(issued_with, len(rows) - 1)
         start, end = self.start[step][rows], self.end[step][rows]
-        with_op = np.minimum(np.searchsorted(rows, clock), len(rows) - 1)
         owners = {owner: state[:, k] for k, owner in enumerate(OWNERS)}
-        return Changes(start[with_op], owners, float(start.min()), float(end.max()))
+        return Changes(start[shown_at], owners, float(start.min()), float(end.max()))
+
+    def _log(self) -> list[Entry]:
+        """The log of the step; what was freed after its last operation went with the symbolic model itself."""
+        return [entry for entry in self.memory.log if entry[0] < len(self.program)]
 
 
 def allocations_of(planned: Planned, run: Run) -> dict[int, Allocations]:
@@ -76,9 +80,18 @@ def allocations_of(planned: Planned, run: Run) -> dict[int, Allocations]:
     }
 
 
-def _deltas(log: list[tuple[int, str, float]]) -> np.ndarray:
-    made = np.zeros((len(log), len(OWNERS)))
-    made[np.arange(len(log)), [OWNERS.index(owner) for _, owner, _ in log]] = [
-        size for *_, size in log
-    ]
-    return made
+def _deltas(log: Sequence[Entry]) -> np.ndarray:
+    """Bytes that every entry adds, (entries, owners)."""
+    deltas = np.zeros((len(log), len(OWNERS)))
+    owners = [OWNERS.index(owner) for _, owner, _ in log]
+    deltas[np.arange(len(log)), owners] = [size for *_, size in log]
+    return deltas
+
+
+def _operations(log: Sequence[Entry]) -> np.ndarray:
+    """The operation that each entry was issued with, (1 + entries,): before the first entry, operation 0.
+
+    Operations that were taken back (recomputation ends early) leave numbers that come again.
+    """
+    numbers = np.array([0, *(entry[0] for entry in log)])
+    return np.minimum.accumulate(numbers[::-1])[::-1]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 import numpy as np
 
@@ -24,42 +24,39 @@ Reason = tuple[str, str]
 def evidence_of(planned: Planned, run: Run) -> dict[str, float]:
     """Evidence grades weighted by the time of kernels and communications in the last step."""
     kernels = [_kernel_grades(planned, k) for k in planned.graph.kernels]
-    comms = [((plan.evidence, 1.0),) for plan in planned.plans]
     grades, times = [], []
     for p, index, start, end in _last_step(planned, run):
-        of = (
-            kernels[p.payload[index]]
-            if p.kind[index] == KERNEL
-            else comms[p.parts[p.payload[index]][0]]
-        )
-        for grade, share in of:
+        payload = int(p.payload[index])
+        if p.kind[index] == KERNEL:
+            shares = kernels[payload]
+        else:
+            shares = {planned.plans[p.parts[payload][0]].evidence: 1.0}
+        for grade, share in shares.items():
             grades.append(grade)
             times.append((end - start) * share)
     return metrics.evidence_shares(grades, np.array(times))
 
 
-def _kernel_grades(
-    planned: Planned, kernel: Kernel | Chain
-) -> tuple[tuple[str, float], ...]:
-    """(grade, share of its time); of a chain those of its kernels and of what it communicates."""
-    if not isinstance(kernel, Chain):
-        return (
-            (
-                "measured" if kernel.kind == "spin" else planned.gpu.evidence(kernel),
-                1.0,
-            ),
-        )
+def _kernel_grades(planned: Planned, kernel: Kernel | Chain) -> dict[str, float]:
+    """Shares of its time by grade; of a chain those of its kernels and of what it communicates."""
+    if isinstance(kernel, Chain):
+        return _chain_grades(planned, kernel)
+    if kernel.kind == "spin":
+        return {"measured": 1.0}
+    return {planned.gpu.evidence(kernel): 1.0}
+
+
+def _chain_grades(planned: Planned, kernel: Chain) -> dict[str, float]:
     chain, shares = planned.chains[kernel.graph], dict[str, float]()
     for inner, share in chain.constituents():
-        for grade, part in _kernel_grades(planned, inner):
+        for grade, part in _kernel_grades(planned, inner).items():
             shares[grade] = shares.get(grade, 0.0) + share * part
-    plans = [plan.evidence for plan in chain.plans]
-    for grade in plans:
-        shares[grade] = shares.get(grade, 0.0) + max(
-            0.0, 1.0 - sum(shares.values())
-        ) / len(plans)
+    for plan in chain.plans:
+        rest = max(0.0, 1.0 - sum(shares.values()))
+        grade = plan.evidence
+        shares[grade] = shares.get(grade, 0.0) + rest / len(chain.plans)
     whole = sum(shares.values()) or 1.0
-    return tuple((grade, share / whole) for grade, share in shares.items())
+    return {grade: share / whole for grade, share in shares.items()}
 
 
 def fallbacks_of(
@@ -71,36 +68,43 @@ def fallbacks_of(
     measured, communications on hardware that was not measured or whose choice is not known, and the speed of a host
     that nothing is said of. `host_share` is the share of the step in which GPUs wait for the host (0 to 1).
     """
+    reasons = _reasons_in(planned, run)
+    whole, times = 0.0, dict[Reason, list[float]]()
+    for p, index, start, end in _last_step(planned, run):
+        time = end - start
+        whole += time
+        for reason, share in reasons(p, index).items():
+            times.setdefault(reason, []).append(time * share)
+    fallbacks = [
+        Fallback(*reason, len(parts), sum(parts) / (whole or 1.0))
+        for reason, parts in times.items()
+    ]
+    fallbacks += _host(planned, host_share)
+    return tuple(
+        sorted(fallbacks, key=lambda fallback: (-fallback.share, fallback.what))
+    )
+
+
+def _reasons_in(
+    planned: Planned, run: Run
+) -> Callable[[Program, int], Mapping[Reason, float]]:
+    """The reasons of an operation of a run, each with the share of its time that it holds for."""
     graph = planned.graph
-    kernels = [_shares(planned, k) for k in graph.kernels]
+    kernels = [_shares(planned, kernel) for kernel in graph.kernels]
     comms = [dict.fromkeys(_plan_reasons(plan), 1.0) for plan in planned.plans]
     beside = {p.rank: _beside(p, run, i) for i, p in enumerate(graph.programs)}
-    whole, found = 0.0, dict[Reason, list[float]]()
-    for p, index, start, end in _last_step(planned, run):
-        payload, time = int(p.payload[index]), end - start
-        if p.kind[index] == KERNEL:
-            kernel = graph.kernels[payload]
-            reasons = kernels[payload]
-            if (
-                beside[p.rank][index]
-                and not isinstance(kernel, Chain)
-                and not is_known(kernel)
-            ):
-                reasons = {
-                    **reasons,
-                    (f"kernel {kernel.kind} beside communication", "guess"): 1.0,
-                }
-        else:
-            reasons = comms[p.parts[payload][0]]
-        whole += time
-        for reason, share in reasons.items():
-            found.setdefault(reason, []).append(time * share)
-    listed = [
-        Fallback(*reason, len(times), sum(times) / (whole or 1.0))
-        for reason, times in found.items()
-    ]
-    listed += _host(planned, host_share)
-    return tuple(sorted(listed, key=lambda fallback: (-fallback.share, fallback.what)))
+
+    def reasons(p: Program, index: int) -> Mapping[Reason, float]:
+        payload = int(p.payload[index])
+        if p.kind[index] != KERNEL:
+            return comms[p.parts[payload][0]]
+        kernel = graph.kernels[payload]
+        if not beside[p.rank][index] or isinstance(kernel, Chain) or is_known(kernel):
+            return kernels[payload]
+        crowded = (f"kernel {kernel.kind} beside communication", "guess")
+        return {**kernels[payload], crowded: 1.0}
+
+    return reasons
 
 
 def _kernel_reasons(gpu: Gpu, kernel: Kernel) -> Iterator[Reason]:
@@ -113,15 +117,15 @@ def _shares(planned: Planned, kernel: Kernel | Chain) -> dict[Reason, float]:
     if not isinstance(kernel, Chain):
         return dict.fromkeys(_kernel_reasons(planned.gpu, kernel), 1.0)
     chain, shares = planned.chains[kernel.graph], dict[Reason, float]()
-    moving = 1.0
+    moving = 1.0  # what is no kernel's time is communication, in equal parts
     for inner, part in chain.constituents():
         moving -= part
         for reason, share in _shares(planned, inner).items():
             shares[reason] = shares.get(reason, 0.0) + share * part
-    plans = chain.plans
-    for plan in plans:  # what is no kernel's time is communication, in equal parts
+    each = max(0.0, moving) / len(chain.plans) if chain.plans else 0.0
+    for plan in chain.plans:
         for reason in _plan_reasons(plan):
-            shares[reason] = shares.get(reason, 0.0) + max(0.0, moving) / len(plans)
+            shares[reason] = shares.get(reason, 0.0) + each
     return shares
 
 
@@ -134,16 +138,15 @@ def _plan_reasons(plan: Plan) -> Iterator[Reason]:
 
 
 def _host(planned: Planned, share: float) -> list[Fallback]:
-    facts = planned.fabric.cluster_facts
+    """The speed of the host, where neither the scenario nor the cluster says it and GPUs wait for it."""
     stated = (
-        planned.scenario.cluster.host_factor is not None
-        or facts.host_factor is not None
+        planned.scenario.cluster.host_factor,
+        planned.fabric.cluster_facts.host_factor,
     )
-    if stated or share <= 0:
+    if share <= 0 or any(factor is not None for factor in stated):
         return []
-    return [
-        Fallback(f"host_factor of {planned.fabric.name}: taken as 1", "guess", 1, share)
-    ]
+    what = f"host_factor of {planned.fabric.name}: taken as 1"
+    return [Fallback(what, "guess", 1, share)]
 
 
 def _last_step(
@@ -160,15 +163,17 @@ def _beside(p: Program, run: Run, i: int) -> np.ndarray:
     """Which operations of a rank's last step overlap a communication that holds SMs there."""
     start, end = run.start[i][-1], run.end[i][-1]
     holding = [
-        c
-        for c in np.flatnonzero(p.kind == COMM)
-        if any(run.plans[k].channels for k in p.parts[p.payload[c]])
+        op for op in np.flatnonzero(p.kind == COMM) if _holds_sms(p, run, int(op))
     ]
-    beside = np.zeros(len(p.kind), bool)
-    if holding:
-        # Communications of one GPU run one after the other: in order of start they are in order of end too.
-        first, last = np.sort(start[holding]), np.sort(end[holding])
-        beside = np.searchsorted(first, end, "left") > np.searchsorted(
-            last, start, "right"
-        )
+    if not holding:
+        return np.zeros(len(p.kind), bool)
+    # Communications of one GPU run one after the other: in order of start they are in order of end too.
+    starts, ends = np.sort(start[holding]), np.sort(end[holding])
+    begun = np.searchsorted(starts, end, "left")
+    over = np.searchsorted(ends, start, "right")
+    beside: np.ndarray = begun > over
     return beside
+
+
+def _holds_sms(p: Program, run: Run, op: int) -> bool:
+    return any(run.plans[part].channels for part in p.parts[int(p.payload[op])])

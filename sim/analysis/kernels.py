@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from sim.costs import Gpu
 from sim.costs.kinds import work
 from sim.engine.execution import Run
 from sim.graph.kernel import Kernel
@@ -52,34 +53,44 @@ class KernelUse:
 
 def kernel_uses(planned: Planned, run: Run) -> tuple[KernelUse, ...]:
     """The kernels of the last step, most time first."""
-    graph, gpu = planned.graph, planned.gpu
     total: dict[Kernel, list[float]] = {}
-    for i, p in enumerate(graph.programs):
-        rows = np.flatnonzero(p.kind == KERNEL)
-        seconds = (run.end[i][-1] - run.start[i][-1])[rows]
-        payload, times = p.payload[rows], len(graph.represents[p.rank])
-        spent = np.bincount(payload, weights=seconds, minlength=len(graph.kernels))
-        often = np.bincount(payload, minlength=len(graph.kernels))
-        for at in np.flatnonzero(often).tolist():
-            for kernel, n, share in _parts(planned, graph.kernels[at]):
-                found = total.setdefault(kernel, [0.0, 0.0])
-                found[0] += n * float(often[at]) * times
-                found[1] += share * float(spent[at]) * times
+    for rank in range(len(planned.graph.programs)):
+        for kernel, count, seconds in _of_rank(planned, run, rank):
+            sums = total.setdefault(kernel, [0.0, 0.0])
+            sums[0] += count
+            sums[1] += seconds
     uses = [
-        KernelUse(
-            kernel,
-            n,
-            time,
-            *work(kernel),
-            gpu.roofline.bound(kernel),
-            gpu.evidence(kernel),
-        )
-        for kernel, (n, time) in total.items()
+        _use(planned.gpu, kernel, count, time)
+        for kernel, (count, time) in total.items()
         if time > 0 and kernel.kind != "spin"
     ]
-    return tuple(
-        sorted(uses, key=lambda use: (-use.time, use.kernel.kind, use.kernel.shape))
-    )
+    return tuple(sorted(uses, key=_order))
+
+
+def _use(gpu: Gpu, kernel: Kernel, count: float, time: float) -> KernelUse:
+    bound, evidence = gpu.roofline.bound(kernel), gpu.evidence(kernel)
+    return KernelUse(kernel, count, time, *work(kernel), bound, evidence)
+
+
+def _order(use: KernelUse) -> tuple[float, str, tuple[int, ...]]:
+    return -use.time, use.kernel.kind, use.kernel.shape
+
+
+def _of_rank(
+    planned: Planned, run: Run, i: int
+) -> Iterator[tuple[Kernel, float, float]]:
+    """(kernel, count, seconds) of what a simulated rank ran, for all ranks that it stands for."""
+    graph = planned.graph
+    p = graph.programs[i]
+    rows = np.flatnonzero(p.kind == KERNEL)
+    seconds = (run.end[i][-1] - run.start[i][-1])[rows]
+    kernels, ranks = p.payload[rows], len(graph.represents[p.rank])
+    spent = np.bincount(kernels, weights=seconds, minlength=len(graph.kernels))
+    runs = np.bincount(kernels, minlength=len(graph.kernels))
+    for k in np.flatnonzero(runs).tolist():
+        for kernel, times, share in _parts(planned, graph.kernels[k]):
+            count = times * float(runs[k]) * ranks
+            yield kernel, count, share * float(spent[k]) * ranks
 
 
 def _parts(

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from sim.analysis import metrics
-from sim.analysis.prediction import Link, LinkKind, LinkLoad
+from sim.analysis.link_use import Link, LinkKind, LinkLoad
 from sim.analysis.shadow_prices import Prices
 from sim.engine.execution import Run
 from sim.engine.traffic import Traffic, means
@@ -39,71 +40,91 @@ def link_report(
     for its data for `waiting` seconds, in which the links carry nothing.
     """
     window = (window[0], window[1] + waiting)
-    used = metrics.link_utilisation(
-        run.carried, links.bandwidth, run.finished + run.steps * waiting
-    )
+    duration = run.finished + run.steps * waiting
+    used = metrics.link_utilisation(run.carried, links.bandwidth, duration)
     price = None if prices is None else prices.by_link
-
-    def name(row: int) -> str:
-        return f"{links.src[row]} -> {links.dst[row]}"
-
-    shown = metrics.busiest(name, used, run.carried, price, SHOWN)
-    names = {row: name(row) for row in shown}
-    loads = tuple(
-        LinkLoad(names[row], float(links.bandwidth[row]), *run.traffic.load(row))
-        for row in shown
-    )
+    rows = metrics.busiest(_name_in(links), used, run.carried, price, SHOWN)
+    loads = tuple(_load(links, run.traffic, row) for row in rows)
     edges = np.linspace(*window, PARTS + 1)
-    listed = []
-    for row, load in zip(shown, loads, strict=True):
-        link = Link(
-            names[row],
-            float(used[row]),
-            float(run.carried[row]),
-            kind=str(links.kind[row]),
-        )
-        peak = float(load.load.max(initial=0.0)) / load.bandwidth
-        parts = tuple(
-            np.round(means(load.time, load.load, edges) / load.bandwidth, 6).tolist()
-        )
-        link = replace(link, peak=peak, profile=parts)
-        listed.append(link if prices is None else replace(link, **prices.of(row)))
-    return LinkReport(
-        tuple(listed),
-        _kinds(links, run.traffic, used, run.carried, window, prices),
-        loads,
+    busiest = [
+        _over_time(_link(links, row, used, run.carried), load, edges)
+        for row, load in zip(rows, loads, strict=True)
+    ]
+    kinds = _kinds(links, run, used, window, prices)
+    return LinkReport(_priced(busiest, rows, prices), kinds, loads)
+
+
+def _priced(
+    busiest: Sequence[Link], rows: Sequence[int], prices: Prices | None
+) -> tuple[Link, ...]:
+    """The links of `rows` with their shadow prices, where they are known."""
+    if prices is None:
+        return tuple(busiest)
+    return tuple(
+        replace(link, **prices.of(row)) for link, row in zip(busiest, rows, strict=True)
+    )
+
+
+def _name_in(links: Links) -> Callable[[int], str]:
+    """What a row of `links` is called."""
+    return lambda row: f"{links.src[row]} -> {links.dst[row]}"
+
+
+def _load(links: Links, traffic: Traffic, row: int) -> LinkLoad:
+    name, bandwidth = _name_in(links)(row), float(links.bandwidth[row])
+    return LinkLoad(name, bandwidth, *traffic.load(row))
+
+
+def _link(links: Links, row: int, used: np.ndarray, carried: np.ndarray) -> Link:
+    """A link over the whole run."""
+    return Link(
+        name=_name_in(links)(row),
+        utilisation=float(used[row]),
+        bytes=float(carried[row]),
+        kind=str(links.kind[row]),
+    )
+
+
+def _over_time(link: Link, load: LinkLoad, edges: np.ndarray) -> Link:
+    """The link with its peak, and its profile between the edges (seconds)."""
+    profile = means(load.time, load.load, edges) / load.bandwidth
+    return replace(
+        link,
+        peak=float(load.load.max(initial=0.0)) / load.bandwidth,
+        profile=tuple(np.round(profile, 6).tolist()),
     )
 
 
 def _kinds(
     links: Links,
-    traffic: Traffic,
+    run: Run,
     used: np.ndarray,
-    carried: np.ndarray,
     window: tuple[float, float],
     prices: Prices | None,
 ) -> tuple[LinkKind, ...]:
-    held = held_by(traffic, links, window)
-    found = []
+    """Kinds of links that carried anything."""
+    held = held_by(run.traffic, links, window)
+    kinds = []
     for kind in links.kinds:
         rows = links.of_kind(kind)
-        rows = rows[carried[rows] > 0]
-        if len(rows):
-            price = None if prices is None else prices.by_kind.get(kind, 0.0)
-            total = float(carried[rows].sum())
-            found.append(
-                LinkKind(
-                    kind,
-                    len(rows),
-                    float(used[rows].max()),
-                    total,
-                    held.get(kind, 0.0),
-                    price,
-                )
-            )
-    return tuple(
-        sorted(found, key=lambda k: (-(k.shadow_price or 0.0), -k.held, -k.utilisation))
-    )
+        rows = rows[run.carried[rows] > 0]
+        if not len(rows):
+            continue
+        use = LinkKind(
+            kind=kind,
+            links=len(rows),
+            utilisation=float(used[rows].max()),
+            bytes=float(run.carried[rows].sum()),
+            held=held.get(kind, 0.0),
+            shadow_price=None if prices is None else prices.by_kind.get(kind, 0.0),
+        )
+        kinds.append(use)
+    return tuple(sorted(kinds, key=_rank))
+
+
+def _rank(kind: LinkKind) -> tuple[float, float, float]:
+    """The highest shadow price first, then the longest time held back, then the highest utilisation."""
+    return -(kind.shadow_price or 0.0), -kind.held, -kind.utilisation
 
 
 def held_by(

@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 
-from sim.analysis.prediction import Link
+from sim.analysis.link_use import Link
 from sim.analysis.timeline import COMMUNICATION, Timeline
 from sim.errors import PrestepError
 
@@ -76,15 +76,11 @@ def breakdown(
     layers = _layers(timeline.of_rank(rank))
     if start == end:
         return dict.fromkeys([*layers, "idle"], 0.0)
-    seconds = sweep(list(layers.values()), start, end)
-    shares = {
-        name: float(s) for name, s in zip([*layers, "idle"], seconds, strict=True)
-    }
+    seconds = sweep(list(layers.values()), start, end)[:-1]
+    shares = dict(zip(layers, seconds.tolist(), strict=True))
     # Rounding of a thousand differences goes to the last share, so that the sum is the step.
-    shares["idle"] = max(
-        0.0, (end - start) - sum(s for name, s in shares.items() if name != "idle")
-    )
-    return shares
+    idle = max(0.0, (end - start) - sum(shares.values()))
+    return {**shares, "idle": idle}
 
 
 def mean_breakdown(
@@ -119,10 +115,8 @@ def step_window(timeline: Timeline, rank: int, step: int) -> tuple[float, float]
         If the rank has no GPU work in that step.
     """
     mine = (timeline["rank"] == rank) & ~timeline.matches("kind", "host")
-    now, before = (
-        mine & (timeline["step"] == step),
-        mine & (timeline["step"] == step - 1),
-    )
+    now = mine & (timeline["step"] == step)
+    before = mine & (timeline["step"] == step - 1)
     if not now.any():
         raise PrestepError(f"timeline: rank {rank} has no GPU work in step {step}")
     start = (
@@ -180,13 +174,22 @@ def busiest(
     level = np.round(used, 9)
     rows = np.flatnonzero(carried > 0)
     if most is not None and len(rows) > most:
-        order = np.lexsort((-worth[rows], -level[rows]))
-        last = rows[order[most - 1]]
-        equal = (level[rows] == level[last]) & (worth[rows] >= worth[last])
-        rows = rows[(level[rows] > level[last]) | equal]
-    return sorted(rows.tolist(), key=lambda row: (-level[row], -worth[row], name(row)))[
-        :most
-    ]
+        rows = _among_the_first(rows, level, worth, most)
+    order = sorted(rows.tolist(), key=lambda row: (-level[row], -worth[row], name(row)))
+    return order[:most]
+
+
+def _among_the_first(
+    rows: np.ndarray, level: np.ndarray, worth: np.ndarray, most: int
+) -> np.ndarray:
+    """Rows that are not behind the `most`-th by level and worth."""
+    level_of_row, worth_of_row = level[rows], worth[rows]
+    last = np.lexsort((-worth_of_row, -level_of_row))[most - 1]
+    higher = level_of_row > level_of_row[last]
+    level_with = level_of_row == level_of_row[last]
+    worthy = level_with & (worth_of_row >= worth_of_row[last])
+    among: np.ndarray = rows[higher | worthy]
+    return among
 
 
 def tokens_per_second(tokens: float, step_time: float, gpus: int) -> float:
@@ -218,25 +221,39 @@ def evidence_shares(grades: Sequence[str], seconds: np.ndarray) -> dict[str, flo
 
 def _layers(spans: Timeline) -> dict[str, Intervals]:
     """Shares of one rank's spans with the intervals they cover, in order of priority."""
-    start, end, ready = spans["start"], spans["end"], spans["ready"]
+    start, end = spans["start"], spans["end"]
     on_host = spans.matches("kind", "host")
-    pipeline = spans.matches("kind", *COMMUNICATION) & spans.matches("axis", "pp")
     io = spans.matches("kind", "copy") | (on_host & spans.matches("phase", *IO_PHASES))
-    layers = {"compute": _at(start, end, spans.matches("kind", "kernel"))}
+    return {
+        "compute": _at(start, end, spans.matches("kind", "kernel")),
+        **_exposed(spans),
+        "bubble": _at(start, spans["ready"], _communicates(spans, "pp")),
+        "io": _at(start, end, io),
+        "host": _both(
+            _at(start, end, on_host & ~io), _host_gaps(spans.select(~on_host))
+        ),
+    }
+
+
+def _exposed(spans: Timeline) -> dict[str, Intervals]:
+    """Communication by axis; waiting for the peer of a pipeline transfer is the bubble, other axes' waiting theirs."""
+    layers = {}
     for axis in _axes(spans):
-        here = spans.matches("kind", *COMMUNICATION) & spans.matches("axis", axis)
-        # Waiting for the peer of a pipeline transfer is the bubble; other axes' waiting is theirs.
-        layers[f"exposed_{axis or 'other'}"] = _at(
-            ready if axis == "pp" else start, end, here
-        )
-    layers["bubble"] = _at(start, ready, pipeline)
-    layers["io"] = _at(start, end, io)
-    own, gaps = _at(start, end, on_host & ~io), _host_gaps(spans.select(~on_host))
-    layers["host"] = (
-        np.concatenate([own[0], gaps[0]]),
-        np.concatenate([own[1], gaps[1]]),
-    )
+        begin = spans["ready"] if axis == "pp" else spans["start"]
+        rows = _communicates(spans, axis)
+        layers[f"exposed_{axis or 'other'}"] = _at(begin, spans["end"], rows)
     return layers
+
+
+def _communicates(spans: Timeline, axis: str) -> np.ndarray:
+    moves = spans.matches("kind", *COMMUNICATION)
+    rows: np.ndarray = moves & spans.matches("axis", axis)
+    return rows
+
+
+def _both(one: Intervals, other: Intervals) -> Intervals:
+    begin, end = (np.concatenate(sides) for sides in zip(one, other, strict=True))
+    return begin, end
 
 
 def _at(start: np.ndarray, end: np.ndarray, rows: np.ndarray) -> Intervals:

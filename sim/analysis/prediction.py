@@ -8,91 +8,15 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-import numpy as np
-
-from sim.analysis.allocations import Allocations
 from sim.analysis.critical_path import CriticalPath
-from sim.analysis.kernels import KernelUse
+from sim.analysis.details import Details
+from sim.analysis.link_use import Link, LinkKind, LinkLoad
 from sim.analysis.timeline import Timeline
 from sim.analysis.uncertainty import Uncertainty
-from sim.costs import Gpu
-from sim.engine.traffic import Traffic
-from sim.spec.sections import Scenario
-from topologies.fabric import Fabric
 
 # Reserved over allocated memory of PyTorch's caching allocator at its peak: the median over ranks of the training runs
 # in validation/cases/h200 that allocate more than 1 GB (1.00 to 1.46; measured on one machine, other models differ).
 FRAGMENTATION = 1.12
-
-
-@dataclass(frozen=True)
-class Link:
-    """A directed link of the fabric over a step.
-
-    Attributes
-    ----------
-    utilisation : float
-        Share of what it could have carried, 0 to 1.
-    bytes : float
-        What it carried.
-    shadow_price : float or None
-        Seconds of step time that a relative gain of its bandwidth would save, per unit (0.01 s: 1 % more saves 100 us),
-        together with the links that are as tight as it (`tied` in all): one of several equally tight links alone saves
-        nothing. None: not computed. See `sim.analysis.shadow_prices`.
-    kind : str
-        "nvlink", "nic", ...
-    tied : int
-        Links that share the price.
-    peak : float
-        The highest share of its bandwidth that it carried at any time.
-    profile : tuple of float
-        Share of its bandwidth that it carried in equal parts of the last step.
-    """
-
-    name: str
-    utilisation: float
-    bytes: float
-    shadow_price: float | None = None
-    kind: str = ""
-    tied: int = 0
-    peak: float = 0.0
-    profile: tuple[float, ...] = ()
-
-
-@dataclass(frozen=True)
-class LinkKind:
-    """All links of a kind together.
-
-    Attributes
-    ----------
-    links : int
-        Directed links that carried anything.
-    utilisation : float
-        Of the busiest of them, 0 to 1.
-    bytes : float
-        What all of them carried.
-    held : float
-        Seconds of the last step in which a full link of the kind held a transfer back.
-    shadow_price : float or None
-        Seconds of step time per relative gain of the bandwidth of all links of the kind: 1 % more saves a hundredth.
-    """
-
-    kind: str
-    links: int
-    utilisation: float
-    bytes: float
-    held: float
-    shadow_price: float | None = None
-
-
-@dataclass(frozen=True, eq=False)
-class LinkLoad:
-    """What a link carried over time: from `time[i]` (seconds) on, `load[i]` of its `bandwidth` (bytes/s)."""
-
-    name: str
-    bandwidth: float
-    time: np.ndarray
-    load: np.ndarray
 
 
 @dataclass(frozen=True)
@@ -159,40 +83,6 @@ class Fallback:
     def __str__(self) -> str:
         times = "once" if self.count == 1 else f"{self.count} times"
         return f"{self.what}: {self.grade}, {times}, {self.share:.1%} of the time"
-
-
-@dataclass(frozen=True, eq=False)
-class Details:
-    """What pictures and traces show of a run beside its timeline.
-
-    Attributes
-    ----------
-    scenario, fabric, gpu : Scenario, Fabric, Gpu
-        What was predicted, on which cluster, of which GPUs.
-    gpus : tuple of str
-        The GPU of every rank.
-    represents : mapping
-        Ranks that each simulated one stands for.
-    traffic, carried : Traffic, np.ndarray
-        What moved on the network when, and the bytes that every link carried.
-    kernels : tuple of KernelUse
-        Of the last step, most time first.
-    allocations : mapping
-        The allocator's log by simulated rank.
-    exchanges_in_layers : bool
-        Ranks exchange bytes within layers whose time has that in it: these bytes are not in `traffic`.
-    """
-
-    scenario: Scenario
-    fabric: Fabric
-    gpu: Gpu
-    gpus: tuple[str, ...]
-    represents: Mapping[int, tuple[int, ...]]
-    traffic: Traffic
-    carried: np.ndarray
-    kernels: tuple[KernelUse, ...]
-    allocations: Mapping[int, Allocations]
-    exchanges_in_layers: bool
 
 
 @dataclass(frozen=True)
@@ -273,24 +163,21 @@ class Prediction:
     @property
     def signed_error(self) -> float | None:
         """(predicted - measured) / measured, or None if nothing was measured."""
-        return (
-            None
-            if not self.measured
-            else (self.step_time - self.measured) / self.measured
-        )
+        if not self.measured:
+            return None
+        return (self.step_time - self.measured) / self.measured
 
     @property
     def fullest_rank(self) -> int | None:
         """The rank with the highest peak; the lowest of equals."""
-        known: dict[
-            tuple[int, int], float
-        ] = {}  # folded ranks share their tables: each is added up once
+        totals: dict[tuple[int, int], float] = {}
 
         def total(rank: int) -> float:
+            # Folded ranks share their tables: each is added up once.
             key = id(self.peak_memory[rank]), id(self.outside.get(rank))
-            if key not in known:
-                known[key] = sum(self.owners(rank).values())
-            return known[key]
+            if key not in totals:
+                totals[key] = sum(self.owners(rank).values())
+            return totals[key]
 
         return min(
             self.peak_memory, key=lambda rank: (-total(rank), rank), default=None
@@ -306,78 +193,85 @@ class Prediction:
         rank = self.fullest_rank
         if rank is None:
             return None
-        allocated, capacity = self.peak_memory[rank].total, self.memory_capacity
-        owners, beside = (
-            self.owners(rank),
-            math.fsum(self.outside.get(rank, {}).values()),
-        )
-        needed, largest = allocated + beside, max(owners, key=owners.__getitem__)
-        fits = capacity is None or needed <= capacity
+        owners, capacity = self.owners(rank), self.memory_capacity
+        allocated = self.peak_memory[rank].total
+        outside = math.fsum(self.outside.get(rank, {}).values())
+        needed = allocated + outside
         return MemoryVerdict(
-            fits,
-            rank,
-            needed,
-            capacity,
-            largest,
-            beside,
-            FRAGMENTATION * allocated + beside,
+            fits=capacity is None or needed <= capacity,
+            rank=rank,
+            needed=needed,
+            capacity=capacity,
+            largest_owner=max(owners, key=owners.__getitem__),
+            outside=outside,
+            usual=FRAGMENTATION * allocated + outside,
         )
 
     @property
     def refusal(self) -> str:
         """Why `--strict` does not accept the result: a line for every fallback, and what they amount to."""
-        kinds = f"{len(self.fallbacks)} kind" + ("s" if len(self.fallbacks) > 1 else "")
-        return "\n".join(
-            [
-                *(f"fallback: {f}" for f in self.fallbacks),
-                f"--strict: {kinds} of fallback, see above",
-            ]
-        )
+        plural = "s" if len(self.fallbacks) > 1 else ""
+        lines = [f"fallback: {fallback}" for fallback in self.fallbacks]
+        amount = f"{len(self.fallbacks)} kind{plural} of fallback"
+        return "\n".join([*lines, f"--strict: {amount}, see above"])
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values under the names that scripts rely on; everything but the timeline."""
-        verdict = self.out_of_memory
-        more = {
+        sections = {
             "checkpoint": self.checkpoint,
             "dataload": self.dataload,
             "replicas": self.replicas,
         }
         return {
-            "step_time": self.step_time,
-            "step_time_by_rank": {
-                str(rank): time for rank, time in sorted(self.step_time_by_rank.items())
-            },
-            "measured_step_time": self.measured,
-            "signed_error": self.signed_error,
-            "tokens_per_second_per_gpu": self.tokens_per_second_per_gpu,
-            "mfu": self.mfu,
-            "tflops_per_gpu": self.tflops_per_gpu,
-            "uncertainty": None
-            if self.uncertainty is None
-            else self.uncertainty.to_dict(),
+            **self._speed_to_dict(),
             "breakdown": dict(self.breakdown),
-            "peak_memory": {
-                str(rank): {"total": memory.total, **memory.owners}
-                for rank, memory in sorted(self.peak_memory.items())
-            },
-            "out_of_memory": None if verdict is None else asdict(verdict),
-            "critical_path": None
-            if self.critical_path is None
-            else self.critical_path.to_dict(),
+            **self._memory_to_dict(),
+            "critical_path": _dict_of(self.critical_path),
             "links": [asdict(link) for link in self.links],
             "link_kinds": [asdict(kind) for kind in self.link_kinds],
             "evidence": dict(self.evidence),
             "fallbacks": [asdict(fallback) for fallback in self.fallbacks],
             "warnings": list(self.warnings),
             "scenario": dict(self.scenario),
-            **{name: dict(table) for name, table in more.items() if table is not None},
+            **{
+                name: dict(table)
+                for name, table in sections.items()
+                if table is not None
+            },
+        }
+
+    def _speed_to_dict(self) -> dict[str, Any]:
+        ranks = sorted(self.step_time_by_rank.items())
+        return {
+            "step_time": self.step_time,
+            "step_time_by_rank": {str(rank): time for rank, time in ranks},
+            "measured_step_time": self.measured,
+            "signed_error": self.signed_error,
+            "tokens_per_second_per_gpu": self.tokens_per_second_per_gpu,
+            "mfu": self.mfu,
+            "tflops_per_gpu": self.tflops_per_gpu,
+            "uncertainty": _dict_of(self.uncertainty),
+        }
+
+    def _memory_to_dict(self) -> dict[str, Any]:
+        peaks = {
+            str(rank): {"total": memory.total, **memory.owners}
+            for rank, memory in sorted(self.peak_memory.items())
+        }
+        verdict = self.out_of_memory
+        return {
+            "peak_memory": peaks,
+            "out_of_memory": None if verdict is None else asdict(verdict),
         }
 
     def to_json(self) -> str:
         """`to_dict` as JSON text: seconds, bytes; numbers that are not finite become null."""
-        return json.dumps(
-            finite(self.to_dict()), indent=2, allow_nan=False, default=str
-        )
+        plain = finite(self.to_dict())
+        return json.dumps(plain, indent=2, allow_nan=False, default=str)
+
+
+def _dict_of(value: CriticalPath | Uncertainty | None) -> dict[str, Any] | None:
+    return None if value is None else value.to_dict()
 
 
 def finite(value: Any) -> Any:

@@ -64,20 +64,31 @@ def affordable(fabric: Fabric) -> bool:
 def shadow_prices(planned: Planned, run: Run) -> Prices:
     """Prices of all links that carried anything, by one more run for every kind that may hold transfers back."""
     links = planned.fabric.links
-    before = step_time(planned, run)
     by_kind: dict[str, float] = {}
     by_link, tied = np.zeros(len(links)), np.zeros(len(links), dtype=np.int64)
     spent = [(plan, time) for plan, time in run.traffic.seconds() if len(plan.links)]
+    before = step_time(planned, run)
     for kind in _candidates(links, [plan for plan, _ in spent]):
-        more = {f"{kind}.bandwidth": f"{1 + MORE}x"}
-        faster = on_links(planned, with_overrides(planned.fabric, more))
-        by_kind[kind] = (before - step_time(faster, execute(faster, run.steps))) / MORE
+        price = (before - _step_with_faster(planned, kind, run.steps)) / MORE
         share = _shares(links, kind, spent)
-        by_link += share * by_kind[kind]
-        for level in np.unique(share[share > 0]):
-            same = np.isclose(share, level, rtol=1e-9)
-            tied[same] = int(same.sum()) if by_kind[kind] else 0
+        by_kind[kind] = price
+        by_link += share * price
+        for equals in _equals(share):
+            tied[equals] = int(equals.sum()) if price else 0
     return Prices(by_kind, by_link, tied)
+
+
+def _step_with_faster(planned: Planned, kind: str, steps: int) -> float:
+    """Seconds of the step where all links of a kind have a little more bandwidth."""
+    change = {f"{kind}.bandwidth": f"{1 + MORE}x"}
+    faster = on_links(planned, with_overrides(planned.fabric, change))
+    return step_time(faster, execute(faster, steps))
+
+
+def _equals(share: np.ndarray) -> Iterator[np.ndarray]:
+    """Masks of the links that have the same share, for every share above zero."""
+    for level in np.unique(share[share > 0]):
+        yield np.isclose(share, level, rtol=1e-9)
 
 
 def _tightness(links: Links, plan: Plan) -> np.ndarray:

@@ -6,7 +6,7 @@ Columns are numpy arrays; texts are stored once each with a code per row, as in 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -84,12 +84,7 @@ class Timeline:
         PrestepError
             If a column is unknown or missing, lengths differ, or a kind is not one of KINDS.
         """
-        if unknown := sorted(set(columns) - set(SPANS)):
-            raise PrestepError(
-                f"timeline: unknown columns {', '.join(unknown)}; known: {', '.join(SPANS)}"
-            )
-        if missing := [name for name in REQUIRED if name not in columns]:
-            raise PrestepError(f"timeline: missing columns {', '.join(missing)}")
+        _check_names(columns)
         length = _length(columns)
         filled = {**_DEFAULTS, "ready": columns["start"], **columns}
         made = {
@@ -97,14 +92,7 @@ class Timeline:
             for name, kind in SPANS.items()
         }
         timeline = cls(made)
-        kinds = timeline.words("kind")
-        if strange := sorted(
-            set(np.array(kinds.words, dtype=object)[np.unique(kinds.codes)])
-            - set(KINDS)
-        ):
-            raise PrestepError(
-                f"timeline: kind: found {', '.join(strange)}, expected one of {', '.join(KINDS)}"
-            )
+        _check_kinds(timeline.words("kind"))
         return timeline
 
     def __len__(self) -> int:
@@ -214,54 +202,78 @@ def check(timeline: Timeline, tolerance: float = 1e-12) -> None:
     PrestepError
         Naming the first offending span.
     """
-    start, end, launch, ready = (
-        timeline[name] for name in ("start", "end", "launch", "ready")
-    )
-    _refuse(
-        timeline,
-        ~(np.isfinite(start) & np.isfinite(end)),
-        "has no finite start and end",
-    )
-    _refuse(timeline, end < start - tolerance, "ends before it starts")
-    _refuse(
-        timeline,
-        (ready < start - tolerance) | (ready > end + tolerance),
-        "is ready outside its own time",
-    )
-    _refuse(
-        timeline, launch > start + tolerance, "starts before the host has launched it"
-    )
-    rank, stream = timeline["rank"], timeline.words("stream").codes
+    for broken, why in _broken_laws(timeline, tolerance):
+        _refuse(timeline, broken, why)
+
+
+def _broken_laws(
+    timeline: Timeline, tolerance: float
+) -> Iterator[tuple[np.ndarray, str]]:
+    """(rows that break a law, what they do) for every law."""
+    start, end, ready = timeline["start"], timeline["end"], timeline["ready"]
+    yield ~(np.isfinite(start) & np.isfinite(end)), "has no finite start and end"
+    yield end < start - tolerance, "ends before it starts"
+    outside = (ready < start - tolerance) | (ready > end + tolerance)
+    yield outside, "is ready outside its own time"
+    early = timeline["launch"] > start + tolerance
+    yield early, "starts before the host has launched it"
+    overlaps = _overlaps(timeline, tolerance)
+    yield overlaps, "starts before the previous span of its stream has ended"
+
+
+def _overlaps(timeline: Timeline, tolerance: float) -> np.ndarray:
+    """Which spans start before the one before them on their stream has ended."""
+    start, end, rank = timeline["start"], timeline["end"], timeline["rank"]
+    stream = timeline.words("stream").codes
     order = np.lexsort((end, start, stream, rank))
-    same = (np.diff(rank[order]) == 0) & (np.diff(stream[order]) == 0)
+    same_stream = (np.diff(rank[order]) == 0) & (np.diff(stream[order]) == 0)
+    early = start[order][1:] < end[order][:-1] - tolerance
     overlaps = np.zeros(len(timeline), dtype=bool)
-    overlaps[order[1:]] = same & (start[order][1:] < end[order][:-1] - tolerance)
-    _refuse(
-        timeline, overlaps, "starts before the previous span of its stream has ended"
-    )
+    overlaps[order[1:]] = same_stream & early
+    return overlaps
 
 
 def _refuse(timeline: Timeline, wrong: np.ndarray, why: str) -> None:
     rows = np.flatnonzero(wrong)
-    if len(rows):
-        row = timeline.select(rows[:1])
-        where = (
-            f"rank {row['rank'][0]}, stream {row['stream'][0]}, step {row['step'][0]}"
+    if not len(rows):
+        return
+    first = {name: timeline[name][rows[0]] for name in (*REQUIRED, "step")}
+    where = f"rank {first['rank']}, stream {first['stream']}, step {first['step']}"
+    what = f'"{first["name"]}" [{first["start"]:.9g} s, {first["end"]:.9g} s]'
+    raise PrestepError(f"timeline: {where}: {what} {why} ({len(rows)} such spans)")
+
+
+def _check_names(columns: Mapping[str, Any]) -> None:
+    if unknown := sorted(set(columns) - set(SPANS)):
+        listed, known = ", ".join(unknown), ", ".join(SPANS)
+        raise PrestepError(f"timeline: unknown columns {listed}; known: {known}")
+    if missing := [name for name in REQUIRED if name not in columns]:
+        raise PrestepError(f"timeline: missing columns {', '.join(missing)}")
+
+
+def _check_kinds(kinds: Words) -> None:
+    in_use = {kinds.words[code] for code in np.unique(kinds.codes)}
+    if strange := sorted(in_use - set(KINDS)):
+        listed, expected = ", ".join(strange), ", ".join(KINDS)
+        raise PrestepError(
+            f"timeline: kind: found {listed}, expected one of {expected}"
         )
-        what = f'"{row["name"][0]}" [{row["start"][0]:.9g} s, {row["end"][0]:.9g} s]'
-        raise PrestepError(f"timeline: {where}: {what} {why} ({len(rows)} such spans)")
 
 
 def _length(columns: Mapping[str, Any]) -> int:
+    """Rows of the columns; those that are one value for all rows have none of their own."""
     lengths = {
         name: len(value.codes if isinstance(value, Words) else value)
         for name, value in columns.items()
-        if isinstance(value, Words)
-        or (not isinstance(value, str) and np.ndim(value) > 0)
+        if isinstance(value, Words) or _is_sequence(value)
     }
     if len(set(lengths.values())) > 1:
         raise PrestepError(f"timeline: columns of different lengths: {lengths}")
     return next(iter(lengths.values()), 1)
+
+
+def _is_sequence(value: Any) -> bool:
+    return not isinstance(value, str) and np.ndim(value) > 0
 
 
 def _column(name: str, kind: str, value: Any, length: int) -> np.ndarray | Words:

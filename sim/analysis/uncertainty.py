@@ -51,6 +51,11 @@ class Part:
     spread: float
     octaves: float = 0.0
 
+    @property
+    def error(self) -> float:
+        """Its standard deviation in seconds."""
+        return self.seconds * self.spread
+
 
 @dataclass(frozen=True)
 class Uncertainty:
@@ -117,32 +122,38 @@ def interval(
     `past` has constants that are used past their measured sizes, and by how many octaves: every octave adds the
     constant's own spread once more (guess). `spreads` has those of constants that the machine's file says.
     """
-    known, past = widths(), past or {}
-    found = [
-        Part(
-            _name(c), c.grade, time, spread * (1.0 + past.get(c, 0.0)), past.get(c, 0.0)
-        )
-        for c, time in seconds.items()
-        if time > 0
-        and (spread := spreads[c] if c in spreads else known[c.family][c.grade])
-    ]
-    found.append(Part(RUN, "measured", step, known["run"]["measured"]))
-    parts = tuple(
-        sorted(
-            found,
-            key=lambda part: (-part.seconds * part.spread, part.constant, part.grade),
-        )
-    )
-    spread = (
-        math.hypot(*(part.seconds * part.spread for part in parts)) / step
-        if step
-        else 0.0
-    )
+    parts = _parts(seconds, step, past or {}, spreads)
+    if not step:
+        return Uncertainty(step, step, 0.0, 0.0, parts)
+    spread = math.hypot(*(part.error for part in parts)) / step
+    guessed = math.fsum(part.seconds for part in parts if part.grade == GUESS) / step
     factor = math.exp(quantile() * spread)
-    guessed = (
-        math.fsum(p.seconds for p in parts if p.grade == GUESS) / step if step else 0.0
-    )
     return Uncertainty(step / factor, step * factor, spread, guessed, parts)
+
+
+def _parts(
+    seconds: Mapping[Constant, float],
+    step: float,
+    past: Mapping[Constant, float],
+    spreads: Mapping[Constant, float],
+) -> tuple[Part, ...]:
+    """What adds to the width of a step, the largest contribution first."""
+    known = widths()
+    parts = [Part(RUN, "measured", step, known["run"]["measured"])]
+    for constant, time in seconds.items():
+        if time <= 0:
+            continue
+        family, name, grade = constant
+        spread = spreads[constant] if constant in spreads else known[family][grade]
+        if spread:
+            octaves = past.get(constant, 0.0)
+            wider = spread * (1.0 + octaves)
+            parts.append(Part(name or family, grade, time, wider, octaves))
+    return tuple(sorted(parts, key=_largest_first))
+
+
+def _largest_first(part: Part) -> tuple[float, str, str]:
+    return -part.error, part.constant, part.grade
 
 
 def with_readers(
@@ -192,10 +203,6 @@ def difference(base: Mapping[str, Any], changed: Mapping[str, Any]) -> dict[str,
         "high": middle + half,
         "spread": spread,
     }
-
-
-def _name(constant: Constant) -> str:
-    return constant.name or constant.family
 
 
 class _Reader:

@@ -6,7 +6,8 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from sim.analysis.prediction import Link, MemoryVerdict, Prediction
+from sim.analysis.link_use import Link
+from sim.analysis.prediction import MemoryVerdict, Prediction
 from sim.analysis.uncertainty import Uncertainty
 from sim.units import format_bytes, format_duration
 

@@ -20,7 +20,8 @@ import msgspec
 import numpy as np
 
 from sim import files
-from sim.analysis.prediction import LinkLoad, Prediction
+from sim.analysis.link_use import LinkLoad
+from sim.analysis.prediction import Prediction
 from sim.analysis.timeline import COMMUNICATION, Timeline, group_ranks
 from sim.errors import PrestepError
 from sim.exporters import _trace_across as across

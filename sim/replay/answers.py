@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from statistics import mean
 
-from sim.analysis.critical_path import CriticalPath, critical_path
+from sim.analysis.critical_path import CriticalPath
+from sim.analysis.path_walk import critical_path
 from sim.replay.outcome import Outcome, last_step
 from workloads.traces.work import GPU, MARK, Op
 

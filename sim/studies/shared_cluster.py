@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 
 from sim.analysis import metrics
-from sim.analysis.prediction import Link, Prediction, finite
+from sim.analysis.link_use import Link
+from sim.analysis.prediction import Prediction, finite
 from sim.analysis.report import report
 from sim.analysis.step_time import median, step_times
 from sim.engine.engine import Run, execute, execute_together

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from sim.analysis.prediction import Link, Memory, Prediction
+from sim.analysis.link_use import Link
+from sim.analysis.prediction import Memory, Prediction
 from sim.analysis.timeline import Timeline
 
 US = 1e-6

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sim.analysis.arrow_timeline import to_arrow
-from sim.analysis.report import timeline_of
+from sim.analysis.spans import timeline_of
 from sim.analysis.timeline import check
 from sim.engine.engine import Run, Stuck, execute
 from sim.graph.opgraph import Comm, OpGraph

@@ -15,7 +15,8 @@ import pytest
 
 import sim.predict
 from sim.analysis.arrow_timeline import to_arrow
-from sim.analysis.report import timeline_of, work_of_step
+from sim.analysis.report import work_of_step
+from sim.analysis.spans import timeline_of
 from sim.analysis.timeline import Timeline, check
 from sim.graph.opgraph import COMM, KERNEL
 from sim.planning.planned import LAUNCH_LATENCY, slowest_of

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from sim.analysis.prediction import Details
+from sim.analysis.details import Details
 from sim.collectives.plan import Plan
 from sim.engine.traffic import Traffic
 from topologies.fabric import Fabric

@@ -1,0 +1,49 @@
+"""What pictures and traces show of a run beside its timeline."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from sim.analysis.allocations import Allocations
+from sim.analysis.kernels import KernelUse
+from sim.costs import Gpu
+from sim.engine.traffic import Traffic
+from sim.spec.sections import Scenario
+from topologies.fabric import Fabric
+
+
+@dataclass(frozen=True, eq=False)
+class Details:
+    """What pictures and traces show of a run beside its timeline.
+
+    Attributes
+    ----------
+    scenario, fabric, gpu : Scenario, Fabric, Gpu
+        What was predicted, on which cluster, of which GPUs.
+    gpus : tuple of str
+        The GPU of every rank.
+    represents : mapping
+        Ranks that each simulated one stands for.
+    traffic, carried : Traffic, np.ndarray
+        What moved on the network when, and the bytes that every link carried.
+    kernels : tuple of KernelUse
+        Of the last step, most time first.
+    allocations : mapping
+        The allocator's log by simulated rank.
+    exchanges_in_layers : bool
+        Ranks exchange bytes within layers whose time has that in it: these bytes are not in `traffic`.
+    """
+
+    scenario: Scenario
+    fabric: Fabric
+    gpu: Gpu
+    gpus: tuple[str, ...]
+    represents: Mapping[int, tuple[int, ...]]
+    traffic: Traffic
+    carried: np.ndarray
+    kernels: tuple[KernelUse, ...]
+    allocations: Mapping[int, Allocations]
+    exchanges_in_layers: bool
