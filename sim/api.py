@@ -28,7 +28,9 @@ from sim.spec.jobs import refuse
 from sim.spec.load import load_scenario
 from sim.spec.sections import Scenario
 from sim.studies import sweep as sweep_study
-from sim.studies import whatif
+from sim.studies import tornado as tornado_study
+from sim.studies.executors import executor_of
+from sim.studies.grid import specs
 from sim.tools.catalog import find_scenario, names
 from topologies.fabric import Fabric
 
@@ -136,7 +138,7 @@ def tornado(
     factors: Sequence[float] = (0.5, 2.0),
 ) -> pd.DataFrame:
     """Step times (s) with one element at a time at each factor: a row an element, the largest effect first."""
-    table = whatif.tornado(load(scenario), each, factors)
+    table = tornado_study.tornado(load(scenario), each, factors)
     rows = [
         {c["factor"]: c["step_time"] for c in row["changes"]}
         for row in table["elements"]
@@ -160,12 +162,9 @@ def sweep(
     listed = {
         key: tuple(_text(value) for value in values) for key, values in grid.items()
     }
-    wanted = sweep_study.specs(path, listed, _texts(changes))
-    return pd.read_parquet(
-        sweep_study.sweep(
-            wanted, Path(folder), sweep_study.executor_of(executor, jobs), jobs
-        )
-    )
+    wanted = specs(path, listed, _texts(changes))
+    pool = executor_of(executor, jobs)
+    return pd.read_parquet(sweep_study.sweep(wanted, Path(folder), pool, jobs))
 
 
 def replay(

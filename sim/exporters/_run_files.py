@@ -12,7 +12,7 @@ from sim import exporters
 from sim.analysis.prediction import Prediction
 from sim.planning.planned import Planned
 from sim.spec.sections import Scenario
-from sim.studies import whatif
+from sim.studies.tornado import short_tornado, tornado
 from validation.index.measured import lookup
 
 
@@ -29,8 +29,8 @@ def write_report(
     """
     words = [word.strip() for text in each for word in text.split(",")]
     if words:
-        tornado = whatif.tornado(scenario, words, base=planned)
+        whatifs = tornado(scenario, words, base=planned)
     else:
-        tornado = whatif.short_tornado(scenario, result, planned)
+        whatifs = short_tornado(scenario, result, planned)
     measured = lookup(scenario, result.step_time)
-    return exporters.write(result, path, "html", tornado=tornado, known=measured)
+    return exporters.write(result, path, "html", tornado=whatifs, known=measured)

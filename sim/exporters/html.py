@@ -31,7 +31,7 @@ def write(
 ) -> None:
     """Write the report.
 
-    `tornado` is what `sim.studies.whatif.tornado` found, for the section on what-ifs; `known` what
+    `tornado` is what `sim.studies.tornado.tornado` found, for the section on what-ifs; `known` what
     the validation sets have of
     this run and its like (`validation.index.measured.lookup`).
     """

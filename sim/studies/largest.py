@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -16,6 +16,7 @@ from topologies.fabric import Fabric
 from workloads.job.layout import microbatches_of
 
 MOST = 65_536  # samples; no one GPU has room for more of anything
+OUTSIDE = ("context", "communication")  # owners that are not the allocator's
 FEW = 3  # microbatches without a pipeline; with one, as many as it holds at once
 
 
@@ -35,10 +36,12 @@ class Need:
     @property
     def usual(self) -> float:
         """With what PyTorch's allocator usually leaves unused."""
-        beside = sum(
-            self.owners.get(owner, 0.0) for owner in ("context", "communication")
-        )
-        return FRAGMENTATION * (self.needed - beside) + beside
+        outside = sum(self.owners.get(owner, 0.0) for owner in OUTSIDE)
+        return FRAGMENTATION * (self.needed - outside) + outside
+
+    @property
+    def fits_usually(self) -> bool:
+        return self.usual <= self.capacity
 
     @property
     def largest_owner(self) -> str:
@@ -83,25 +86,23 @@ class Limit:
         }
 
     def __str__(self) -> str:
-        lines = [f"largest micro batch that fits: {self.micro_batch or 'none'}"]
+        return "\n".join(self._lines())
+
+    def _lines(self) -> Iterator[str]:
+        yield f"largest micro batch that fits: {self.micro_batch or 'none'}"
         if self.at is not None:
             free = format_bytes(self.at.capacity - self.at.needed)
-            lines.append(f"  {_line(self.at)}: fits, {free} free")
+            yield f"  {_line(self.at)}: fits, {free} free"
         if self.beyond is not None:
             over = format_bytes(self.beyond.needed - self.beyond.capacity)
-            lines.append(f"  {_line(self.beyond)}: {over} too much")
+            yield f"  {_line(self.beyond)}: {over} too much"
         else:
-            lines.append(f"  more than {MOST} samples were not tried")
+            yield f"  more than {MOST} samples were not tried"
         if self.usual < self.micro_batch:
             unused = f"the {FRAGMENTATION - 1:.0%} that PyTorch's allocator usually leaves unused"
-            lines.append(
-                f"  with {unused} (measured: 0 to 46 %): {self.usual or 'none'}"
-            )
+            yield f"  with {unused} (measured: 0 to 46 %): {self.usual or 'none'}"
         if self.divides is not None and self.divides != self.micro_batch:
-            lines.append(
-                f"  of {self.global_batch} samples a step: {self.divides or 'none'}"
-            )
-        return "\n".join(lines)
+            yield f"  of {self.global_batch} samples a step: {self.divides or 'none'}"
 
 
 def _line(need: Need) -> str:
@@ -120,46 +121,64 @@ def largest_micro_batch(scenario: Scenario) -> Limit:
     InputError
         If the layout does not fit the cluster or the model, or asks for what is not simulated.
     """
-    fabric, count = load_fabric(scenario), microbatches_of(scenario)
-    beside = _beside(scenario, fabric, 1)
-    known: dict[int, dict[int, Memory]] = {}
-
-    def need(samples: int) -> Need:
-        if samples not in known:
-            known[samples] = peaks(
-                lowered_on(
-                    with_samples(scenario, samples, _few(scenario, count)), fabric
-                ),
-                scenario,
-            )
-        every = [
-            {**memory.owners, **beside[rank]}
-            for rank, memory in sorted(known[samples].items())
-        ]
-        owners = max(
-            every, key=lambda of: sum(of.values())
-        )  # the fullest rank with what lies beside its allocator
-        return Need(
-            samples, sum(owners.values()), load_gpu(fabric.gpu_model).memory, owners
-        )
-
-    if most := _last(lambda n: need(n).fits):  # NCCL chooses by size what it connects
-        beside = _beside(scenario, fabric, most)
-        most = _last(lambda n: need(n).fits)
-    usual = _last(lambda n: need(n).usual <= need(n).capacity)
-    whole, dp = scenario.training.global_batch, scenario.parallel.dp
-    divides = None
-    if whole is not None:
-        divides = max(
-            (n for n in range(1, most + 1) if whole % (n * dp) == 0), default=0
-        )
+    memory = _Memory(scenario, load_fabric(scenario))
+    most = _last(lambda samples: memory.need(samples).fits)
+    if most:  # NCCL chooses by size what it connects
+        memory = memory.with_connections_of(most)
+        most = _last(lambda samples: memory.need(samples).fits)
     return Limit(
-        need(most) if most else None,
-        need(most + 1) if most < MOST else None,
-        usual,
-        whole,
-        divides,
+        at=memory.need(most) if most else None,
+        beyond=memory.need(most + 1) if most < MOST else None,
+        usual=_last(lambda samples: memory.need(samples).fits_usually),
+        global_batch=scenario.training.global_batch,
+        divides=_largest_divisor(scenario, most),
     )
+
+
+class _Memory:
+    """Memory of the scenario's layout by micro batch; `connected`: the one whose NCCL buffers count."""
+
+    def __init__(
+        self,
+        scenario: Scenario,
+        fabric: Fabric,
+        connected: int = 1,
+        allocated: dict[int, dict[int, Memory]] | None = None,
+    ) -> None:
+        self.scenario, self.fabric = scenario, fabric
+        self.outside = _outside(scenario, fabric, connected)
+        self._allocated = {} if allocated is None else allocated
+
+    def with_connections_of(self, samples: int) -> _Memory:
+        return _Memory(self.scenario, self.fabric, samples, self._allocated)
+
+    def need(self, samples: int) -> Need:
+        """Of the fullest rank with what lies beside its allocator."""
+        ranks = [
+            {**memory.owners, **self.outside[rank]}
+            for rank, memory in sorted(self._peaks(samples).items())
+        ]
+        owners = max(ranks, key=lambda owners: sum(owners.values()))
+        capacity = load_gpu(self.fabric.gpu_model).memory
+        return Need(samples, sum(owners.values()), capacity, owners)
+
+    def _peaks(self, samples: int) -> dict[int, Memory]:
+        """Bytes of each simulated rank's allocator, lowered once for each micro batch."""
+        if samples not in self._allocated:
+            few = _few(self.scenario, microbatches_of(self.scenario))
+            step = with_samples(self.scenario, samples, few)
+            lowered = lowered_on(step, self.fabric)
+            self._allocated[samples] = peaks(lowered, self.scenario)
+        return self._allocated[samples]
+
+
+def _largest_divisor(scenario: Scenario, most: int) -> int | None:
+    """The largest micro batch that fits and divides the global batch (0: none); None where there is none to divide."""
+    whole, dp = scenario.training.global_batch, scenario.parallel.dp
+    if whole is None:
+        return None
+    fitting = range(1, most + 1)
+    return max((n for n in fitting if whole % (n * dp) == 0), default=0)
 
 
 def _last(fits: Callable[[int], bool]) -> int:
@@ -196,13 +215,10 @@ def with_samples(scenario: Scenario, samples: int, microbatches: int) -> Scenari
     )
 
 
-def _beside(
+def _outside(
     scenario: Scenario, fabric: Fabric, samples: int
 ) -> dict[int, dict[str, float]]:
     """Bytes beside the allocator's of a step with few microbatches of so many samples."""
-    few = (
-        scenario.parallel.pp * max(1, scenario.parallel.vpp)
-        if scenario.parallel.pp > 1
-        else 1
-    )
+    parallel = scenario.parallel
+    few = parallel.pp * max(1, parallel.vpp) if parallel.pp > 1 else 1
     return outside(plan(with_samples(scenario, samples, few), fabric))

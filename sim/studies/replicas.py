@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -75,24 +75,30 @@ def summary(times: Sequence[float], step: float, seed: int) -> dict[str, Any]:
 
 def words(table: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Rows (what, how much) for people."""
-    p, n = table["percentiles"], table["replicas"]
-    known = n > 1
-    pm = f" ± {format_duration(table['half_width'])} (95 % confidence)" if known else ""
-    more = f"{100 * table['slower']:+.2f} % on the step without noise"
-    rows = [("mean step", f"{format_duration(table['mean'])}{pm}, {more}")]
-    if known:
-        share = 100 * table["std"] / table["mean"]
-        middle = f"{format_duration(p['p5'])} to {format_duration(p['p95'])}, median {format_duration(p['p50'])}"
-        rows.append(
-            ("standard deviation", f"{format_duration(table['std'])}, {share:.2f} %")
-        )
-        rows.append(("5 % to 95 %", middle))
-    noise = [
-        f"{name} {100 * one['value']:g} % ({one['evidence']})"
-        for name, one in table["jitter"].items()
-    ]
     return [
-        *rows,
-        ("noise", ", ".join(noise)),
-        ("replicas", f"{n}, seed {table['seed']}"),
+        *_distribution(table),
+        ("noise", ", ".join(_noise(table["jitter"]))),
+        ("replicas", f"{table['replicas']}, seed {table['seed']}"),
     ]
+
+
+def _distribution(table: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Rows of the mean and, of several replicas, of what lies around it."""
+    mean = format_duration(table["mean"])
+    slower = f"{100 * table['slower']:+.2f} % on the step without noise"
+    if table["replicas"] == 1:
+        yield "mean step", f"{mean}, {slower}"
+        return
+    half = format_duration(table["half_width"])
+    yield "mean step", f"{mean} ± {half} (95 % confidence), {slower}"
+    share = 100 * table["std"] / table["mean"]
+    yield "standard deviation", f"{format_duration(table['std'])}, {share:.2f} %"
+    low, median, high = (
+        format_duration(table["percentiles"][name]) for name in ("p5", "p50", "p95")
+    )
+    yield "5 % to 95 %", f"{low} to {high}, median {median}"
+
+
+def _noise(jitter: Mapping[str, Any]) -> Iterator[str]:
+    for name, amount in jitter.items():
+        yield f"{name} {100 * amount['value']:g} % ({amount['evidence']})"

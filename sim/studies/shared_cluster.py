@@ -28,6 +28,7 @@ from topologies.fabric import Fabric
 MEASURED = 6
 # A job much faster than the others repeats its step while they go on, up to so many operations.
 MOST_OPERATIONS = 400_000
+ENDED_EARLY = "ended before the others had been measured: its steps are too many"
 
 
 @dataclass(frozen=True)
@@ -88,41 +89,43 @@ def predict(scenario: Scenario) -> Together:
     alone = [_alone(job) for job in jobs]
     runs, early = _steady(jobs, alone, _starts(jobs, alone))
     end = min(_marks(job, run)[-1] for job, run in zip(jobs, runs, strict=True))
-    results = {}
-    for job, run in zip(jobs, runs, strict=True):
-        window = _window(job, run, end)
-        measured = _cut(run, window[1] + 1)
-        results[job.scenario.name] = report(
-            job, measured, by_rank=_by_rank(job, measured, window[0])
-        )
-    notes = tuple(
-        f"{name} ended before the others had been measured: its steps are too many"
-        for name in early
-    )
+    results = {
+        job.scenario.name: _reported(job, run, end)
+        for job, run in zip(jobs, runs, strict=True)
+    }
     return Together(
-        results, dict(zip(results, alone, strict=True)), _links(fabric, runs[0]), notes
+        results,
+        dict(zip(results, alone, strict=True)),
+        _links(fabric, runs[0]),
+        tuple(f"{name} {ENDED_EARLY}" for name in early),
     )
+
+
+def _reported(job: Planned, run: Run, end: float) -> Prediction:
+    """The prediction of a job's steps until `end`, the last moment at which every job was at work."""
+    first, last = _window(job, run, end)
+    measured = _cut(run, last + 1)
+    return report(job, measured, by_rank=_by_rank(job, measured, first))
 
 
 def _planned(scenario: Scenario, fabric: Fabric) -> list[Planned]:
     placed = placements(scenario, fabric)
-    made: list[Planned] = []
+    planned: list[Planned] = []
     mistakes: list[Mistake] = []
     for job, gpus in zip(scenario.jobs, placed, strict=True):
-        routed = replace(fabric.routing, pxn=not job.nccl.pxn_disable)
         try:
-            made.append(
-                plan(
-                    job,
-                    fabric if routed == fabric.routing else fabric.with_routing(routed),
-                    gpus,
-                )
-            )
+            planned.append(plan(job, _routed(fabric, job), gpus))
         except InputError as error:
             mistakes += error.mistakes
     if mistakes:
         raise InputError(mistakes)
-    return made
+    return planned
+
+
+def _routed(fabric: Fabric, job: Scenario) -> Fabric:
+    """The cluster with the routes that a job's NCCL takes."""
+    routing = replace(fabric.routing, pxn=not job.nccl.pxn_disable)
+    return fabric if routing == fabric.routing else fabric.with_routing(routing)
 
 
 def _starts(jobs: Sequence[Planned], alone: Sequence[float]) -> list[float]:
@@ -145,34 +148,45 @@ def _steady(
     How often a job must repeat its step for that is guessed from the steps alone, then from what came out.
     """
     least = STEPS - 1 + MEASURED
-    most = [
-        max(least, MOST_OPERATIONS // sum(map(len, job.graph.programs))) for job in jobs
-    ]
-    horizon = max(
-        start + least * time for start, time in zip(starts, alone, strict=True)
-    )
-    counts = [
-        min(limit, max(least, ceil((horizon - start) / time) + 1))
-        for start, time, limit in zip(starts, alone, most, strict=True)
-    ]
+    limits = [_most_steps(job, least) for job in jobs]
+    counts = _first_counts(alone, starts, limits, least)
     while True:
-        runs = execute_together(
-            [
-                (job, n, start)
-                for job, n, start in zip(jobs, counts, starts, strict=True)
-            ]
-        )
+        runs = execute_together(list(zip(jobs, counts, starts, strict=True)))
         marks = [_marks(job, run) for job, run in zip(jobs, runs, strict=True)]
         needed = max(ends[least - 1] for ends in marks)
-        early = [at for at, ends in enumerate(marks) if ends[-1] < needed]
-        if all(counts[at] == most[at] for at in early):
+        reached = [float(ends[-1]) for ends in marks]
+        early = [at for at, end in enumerate(reached) if end < needed]
+        if all(counts[at] == limits[at] for at in early):
             return runs, [jobs[at].scenario.name for at in early]
-        for at in (
-            early
-        ):  # a tenth more: with this job at work for longer the others take longer
-            counts[at] = min(
-                most[at], ceil(1.1 * counts[at] * needed / marks[at][-1]) + 1
-            )
+        for at in early:
+            longer = _more_steps(counts[at], needed, reached[at])
+            counts[at] = min(limits[at], longer)
+
+
+def _more_steps(steps: int, needed: float, reached: float) -> int:
+    """Steps of a job that must go on until `needed` and reached less (seconds).
+
+    A tenth more: with this job at work for longer the others take longer.
+    """
+    return ceil(1.1 * steps * needed / reached) + 1
+
+
+def _most_steps(job: Planned, least: int) -> int:
+    """Steps that a job may take, by the operations of each."""
+    operations = sum(map(len, job.graph.programs))
+    return max(least, MOST_OPERATIONS // operations)
+
+
+def _first_counts(
+    alone: Sequence[float], starts: Sequence[float], limits: Sequence[int], least: int
+) -> list[int]:
+    """Steps of every job until all have done the `least`, if nobody slowed anybody."""
+    jobs = list(zip(alone, starts, limits, strict=True))
+    horizon = max(start + least * time for time, start, _ in jobs)
+    return [
+        min(limit, max(least, ceil((horizon - start) / time) + 1))
+        for time, start, limit in jobs
+    ]
 
 
 def _marks(job: Planned, run: Run) -> np.ndarray:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from sim.exporters._words import percent, share_name
@@ -17,35 +17,43 @@ _LEAST = 5e-10  # seconds: less is nothing
 def comparison_page(comparison: Table) -> str:
     """Base and changed side by side: the step, its shares, and the links that bound it."""
     base, changed = comparison["base"], comparison["changed"]
-    lines = [f"{'':32}{'base':>12}{'changed':>12}{'difference':>14}"]
-    lines.append(
-        _row("step time", base["step_time"], changed["step_time"], base["step_time"])
+    return "\n".join(
+        [
+            f"{'':32}{'base':>12}{'changed':>12}{'difference':>14}",
+            *_shares(base, changed),
+            *_interval(comparison.get("difference_interval")),
+            f"{comparison['speedup']:.3f} times as fast",
+            *_bounds("base", base["link_kinds"]),
+            *_links("base", base["links"]),
+            *_bounds("changed", changed["link_kinds"]),
+            *_links("changed", changed["links"]),
+        ]
     )
+
+
+def _shares(base: Table, changed: Table) -> Iterator[str]:
+    """The step time, and where it goes."""
+    step = base["step_time"]
+    yield _row("step time", step, changed["step_time"], step)
     for name in {**base["breakdown"], **changed["breakdown"]}:
-        before, after = (
-            base["breakdown"].get(name, 0.0),
-            changed["breakdown"].get(name, 0.0),
-        )
+        before = base["breakdown"].get(name, 0.0)
+        after = changed["breakdown"].get(name, 0.0)
         if max(before, after) > _LEAST:
-            lines.append(
-                _row(f"  {share_name(name)}", before, after, base["step_time"])
-            )
-    if found := comparison.get("difference_interval"):
-        told = f"{_signed(found['low'])} to {_signed(found['high'])}"
-        lines.append(
-            f"difference, {found['nominal']:.0%} interval: {told}".replace("%", " %")
-        )
-    faster = comparison["speedup"]
-    lines.append(f"{faster:.3f} times as fast")
-    for which, part in (("base", base), ("changed", changed)):
-        lines += _bounds(which, part["link_kinds"]) + _links(which, part["links"])
-    return "\n".join(lines)
+            yield _row(f"  {share_name(name)}", before, after, step)
 
 
 def _row(name: str, before: float, after: float, whole: float) -> str:
     """A share in both runs; the difference also as a part of the base's step."""
     part = percent((after - before) / whole, True) if whole else "-"
-    return f"{name:32}{format_duration(before):>12}{format_duration(after):>12}{_signed(after - before):>14}{part:>10}"
+    times = f"{format_duration(before):>12}{format_duration(after):>12}"
+    return f"{name:32}{times}{_signed(after - before):>14}{part:>10}"
+
+
+def _interval(interval: Table | None) -> Iterator[str]:
+    if interval:
+        low, high = _signed(interval["low"]), _signed(interval["high"])
+        line = f"difference, {interval['nominal']:.0%} interval: {low} to {high}"
+        yield line.replace("%", " %")
 
 
 def _signed(seconds: float) -> str:
@@ -56,23 +64,21 @@ def _signed(seconds: float) -> str:
 
 def _bounds(which: str, kinds: list[Table]) -> list[str]:
     """Kinds of links that the step depends on."""
-    known = [kind for kind in kinds if kind.get("shadow_price") is not None]
-    if not known:
+    priced = [kind for kind in kinds if kind.get("shadow_price") is not None]
+    if not priced:
         return []
-    lines = [f"links that bound the step, {which}:"]
-    for kind in known:
-        price, held = kind["shadow_price"], kind["held"]
-        if abs(price) > _LEAST:
-            held_text = (
-                f", full for {format_duration(held)} of the step"
-                if held > _LEAST
-                else ""
-            )
-            word = "saves" if price > 0 else "costs"
-            lines.append(
-                f"  {kind['kind']}  1 % faster {word} {format_duration(abs(price) / 100)}{held_text}"
-            )
-    return lines if len(lines) > 1 else [f"links that bound the step, {which}: none"]
+    head = f"links that bound the step, {which}:"
+    lines = [_bound(kind) for kind in priced if abs(kind["shadow_price"]) > _LEAST]
+    return [head, *lines] if lines else [f"{head} none"]
+
+
+def _bound(kind: Table) -> str:
+    price, held = kind["shadow_price"], kind["held"]
+    word = "saves" if price > 0 else "costs"
+    line = f"  {kind['kind']}  1 % faster {word} {format_duration(abs(price) / 100)}"
+    if held <= _LEAST:
+        return line
+    return f"{line}, full for {format_duration(held)} of the step"
 
 
 def _links(which: str, links: list[Table]) -> list[str]:
@@ -91,36 +97,35 @@ def _name(link: Table) -> str:
 
 def tornado_page(table: Table) -> str:
     """Bars to the right are slower, to the left faster; one row an element, one column a factor."""
-    factors = [f"{factor:g}x" for factor in table["factors"]]
     rows, rest = table["elements"][:SHOWN], table["elements"][SHOWN:]
-    wide = max([len(row["element"]) for row in rows] + [8]) + 2
-    lines = [
-        f"step time {format_duration(table['step_time'])}; each at {' and '.join(factors)}:",
-        "",
-    ]
-    lines.append(
-        f"{'':{wide}}"
-        + "".join(f"{factor:>12}" for factor in factors)
-        + f"  {'faster':>{HALF}} | slower"
-    )
+    width = max([len(row["element"]) for row in rows] + [8]) + 2
     longest = max((row["effect"] for row in rows), default=0.0) or 1.0
-    for row in rows:
-        numbers = "".join(
-            f"{_signed(change['difference']):>12}" for change in row["changes"]
-        )
-        bar = (
-            "|"
-            if row["effect"] < _LEAST
-            else _bars([change["difference"] for change in row["changes"]], longest)
-        )
-        lines.append(
-            f"{row['element']:{wide}}{numbers}  {bar if bar != '|' else ' ' * HALF + ' |'}".rstrip()
-        )
+    lines = [*_head(table, width), *(_element(row, width, longest) for row in rows)]
     if rest:
-        lines.append(
-            f"{len(rest)} more, of at most {format_duration(rest[0]['effect'])}"
-        )
+        most = format_duration(rest[0]["effect"])
+        lines.append(f"{len(rest)} more, of at most {most}")
     return "\n".join(lines)
+
+
+def _head(table: Table, width: int) -> list[str]:
+    factors = [f"{factor:g}x" for factor in table["factors"]]
+    step = format_duration(table["step_time"])
+    columns = "".join(f"{factor:>12}" for factor in factors)
+    return [
+        f"step time {step}; each at {' and '.join(factors)}:",
+        "",
+        f"{'':{width}}{columns}  {'faster':>{HALF}} | slower",
+    ]
+
+
+def _element(row: Table, width: int, longest: float) -> str:
+    """A row of the tornado; a bar to either side where the step changes at all."""
+    differences = [change["difference"] for change in row["changes"]]
+    numbers = "".join(f"{_signed(difference):>12}" for difference in differences)
+    bars = " " * HALF + " |"
+    if row["effect"] >= _LEAST:
+        bars = _bars(differences, longest)
+    return f"{row['element']:{width}}{numbers}  {bars}".rstrip()
 
 
 def _bars(differences: Iterable[float], longest: float) -> str:

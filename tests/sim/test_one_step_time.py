@@ -14,7 +14,8 @@ from click.testing import CliRunner
 from cli import main
 from sim import api
 from sim.studies.explorer.answers import Explorer
-from sim.studies.sweep import run_one, specs
+from sim.studies.grid import specs
+from sim.studies.sweep import run_one
 
 SCENARIO = """
 [cluster]

@@ -16,7 +16,7 @@ import cli
 from sim.exporters import html
 from sim.predict import predict
 from sim.spec.load import load_scenario
-from sim.studies import whatif
+from sim.studies.tornado import short_tornado
 from validation.index import measured
 
 EXAMPLES = Path(cli.__file__).parent / "examples"
@@ -41,7 +41,7 @@ def page() -> str:
     result = predict(scenario, prices=True)
     return html.render(
         result,
-        whatif.short_tornado(scenario, result),
+        short_tornado(scenario, result),
         measured.lookup(scenario, result.step_time),
     )
 

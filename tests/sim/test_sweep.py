@@ -19,6 +19,7 @@ import cli
 from sim.analysis import arrow
 from sim.errors import InputError
 from sim.studies import executors, sweep
+from sim.studies.grid import grid_of, specs
 from sim.tools.catalog import find_scenario
 
 GRID = ["--grid", "training.micro_batch=64,128", "--grid", "nvlink.bandwidth=1x,0.1x"]
@@ -189,7 +190,7 @@ def test_a_key_depends_on_all_that_the_run_depends_on(tmp_path: Path) -> None:
     )
 
     def keys(grid: dict[str, tuple[str, ...]]) -> set[str]:
-        return {spec.key for spec in sweep.specs(path, grid)}
+        return {spec.key for spec in specs(path, grid)}
 
     one = keys({"a": ("1", "2"), "b": ("3",)})
     assert one == keys({"b": ("3",), "a": ("2", "1")}) and len(one) == 2
@@ -215,7 +216,7 @@ def test_a_key_depends_on_files_that_files_name(tmp_path: Path) -> None:
     grid = {"model.file": ("config.json",)}
 
     def key() -> str:
-        return sweep.specs(scenario, grid)[0].key
+        return specs(scenario, grid)[0].key
 
     first = key()
     below.write_text('extends = "dgx-h200"\n', encoding="utf-8")
@@ -234,14 +235,12 @@ def test_a_wrong_value_is_a_row_with_its_mistake(tmp_path: Path) -> None:
 def test_a_grid_that_says_nothing_is_refused(text: str) -> None:
     """With what was found."""
     with pytest.raises(InputError, match="--grid"):
-        sweep.grid_of([text])
+        grid_of([text])
 
 
 def test_commas_within_brackets_do_not_divide() -> None:
     """Lists can be values."""
-    assert sweep.grid_of(["model.sizes=[1,2],[3,4]"]) == {
-        "model.sizes": ("[1,2]", "[3,4]")
-    }
+    assert grid_of(["model.sizes=[1,2],[3,4]"]) == {"model.sizes": ("[1,2]", "[3,4]")}
 
 
 def test_two_sweeps_do_not_share_a_folder(tmp_path: Path) -> None:
@@ -263,7 +262,7 @@ def test_dask_runs_the_same_sweep(tmp_path: Path) -> None:
     ) as cluster:
         file = tmp_path / "scheduler.json"
         file.write_text(json.dumps({"address": cluster.scheduler_address}))
-        wanted = sweep.specs(
+        wanted = specs(
             find_scenario("mlp-ddp4"),
             {"training.micro_batch": ("8", "16", "32", "64", "128")},
         )
@@ -277,7 +276,7 @@ def test_dask_runs_the_same_sweep(tmp_path: Path) -> None:
         made = sweep.sweep(
             wanted,
             tmp_path / "out",
-            sweep.executor_of(f"dask://{file}", 2),
+            executors.executor_of(f"dask://{file}", 2),
             progress=kill,
         )
         assert (

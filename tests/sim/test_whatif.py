@@ -16,8 +16,10 @@ from sim.planning.planned import Planned
 from sim.predict import plan
 from sim.spec.load import load_scenario, parse_scenario
 from sim.spec.sections import Scenario
-from sim.studies import whatif as whatifs
-from sim.studies.whatif import EACH, Changes, compare, elements, tornado
+from sim.studies import tornado as tornados
+from sim.studies.elements import EACH, elements
+from sim.studies.tornado import tornado
+from sim.studies.whatif import Changes, compare
 from tests.executed import executed, of, step_time
 from topologies import load_cluster
 from topologies.edit.overrides import with_overrides
@@ -159,7 +161,7 @@ def test_a_report_tries_what_it_can_afford(
     """Simulated like `--each` where the step is small; of a larger one 1 % more to first order, nothing above the step."""
     scenario = load_scenario(Path(leafspine))
     result = predict.predict(scenario, prices=True)
-    short = whatifs.short_tornado(scenario, result)
+    short = tornados.short_tornado(scenario, result)
     full = {
         row["element"]: row
         for row in tornado(scenario, ["link-kind", "gpu"])["elements"]
@@ -169,8 +171,8 @@ def test_a_report_tries_what_it_can_afford(
         assert [c["step_time"] for c in row["changes"]] == [
             c["step_time"] for c in full[row["element"]]["changes"]
         ]
-    monkeypatch.setattr(whatifs, "SPENT", 0)
-    first = whatifs.short_tornado(scenario, result)
+    monkeypatch.setattr(tornados, "SPENT", 0)
+    first = tornados.short_tornado(scenario, result)
     changes = {
         row["element"]: row["changes"][0]["difference"] for row in first["elements"]
     }

@@ -15,7 +15,8 @@ from sim.analysis.prediction import Prediction
 from sim.predict import predict
 from sim.spec.load import load_scenario
 from sim.spec.sections import Scenario
-from sim.studies import whatif
+from sim.studies.whatif import compare
+from sim.studies.whatif_page import comparison_page
 from validation.report import picture
 from validation.report.report import markdown
 from validation.report.summary import Errors
@@ -136,7 +137,7 @@ def printed() -> str:
     """README's question, and what the command prints up to the links."""
     base = predict(load_scenario(ROOT / SHOWN), prices=True)
     changed = predict(load_scenario(ROOT / SHOWN, (CHANGE,)), prices=True)
-    page = whatif.render(whatif.compare(base.to_dict(), changed.to_dict())).partition(
+    page = comparison_page(compare(base.to_dict(), changed.to_dict())).partition(
         "\nbusiest links"
     )[0]
     return f"```sh\nprestep whatif {SHOWN} --set {CHANGE}\n```\n\n```text\n{page}\n...\n```"

@@ -49,7 +49,7 @@ def search(
         talk(f"wrote {write}")
 
 
-def _ranking(base: Scenario, batch: int, options: layouts.Options) -> layouts.Found:
+def _ranking(base: Scenario, batch: int, options: layouts.Options) -> layouts.Ranking:
     with progress.count("layouts") as task:
 
         def tell(what: str, done: int, of: int) -> None:

@@ -14,6 +14,8 @@ from sim import progress
 from sim.commands._shared import talk
 from sim.spec.load import load_scenario
 from sim.studies import sweep as study
+from sim.studies.executors import executor_of
+from sim.studies.grid import grid_of, specs
 from sim.tools.catalog import find_scenario
 from sim.units import format_duration
 
@@ -29,10 +31,10 @@ def sweep(
     jobs: int,
 ) -> None:
     path = find_scenario(scenario)
-    values = study.grid_of(grid)
-    pool = study.executor_of(executor, jobs)
+    values = grid_of(grid)
+    pool = executor_of(executor, jobs)
     load_scenario(path)  # mistakes of the file itself are told once, not for every run
-    runs = study.specs(path, values, overrides)
+    runs = specs(path, values, overrides)
     with progress.count("runs", len(runs)) as task:
         results = study.sweep(runs, output, pool, jobs, partial(_tell, task))
     click.echo(summary(results))

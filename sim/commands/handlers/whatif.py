@@ -12,6 +12,8 @@ from sim.commands._shared import echo_json, misused, talk
 from sim.errors import InputError, unknown
 from sim.spec.load import load_scenario
 from sim.studies import whatif as study
+from sim.studies.elements import EACH
+from sim.studies.tornado import tornado
 from sim.studies.whatif_page import comparison_page, tornado_page
 from sim.tools.catalog import find_scenario
 
@@ -66,13 +68,13 @@ def _tornado(
 
         check_suffix(picture)
     words = [word.strip() for text in each for word in text.split(",")]
-    wrong = [word for word in words if word not in study.EACH]
+    wrong = [word for word in words if word not in EACH]
     if wrong:
         raise InputError(
-            unknown("command line", "--each", word, study.EACH) for word in wrong
+            unknown("command line", "--each", word, EACH) for word in wrong
         )
     loaded = load_scenario(find_scenario(scenario), overrides)
-    table = study.tornado(loaded, words, _factors(factors))
+    table = tornado(loaded, words, _factors(factors))
     if json_:
         echo_json(table)
     else:

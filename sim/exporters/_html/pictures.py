@@ -40,7 +40,7 @@ _PALE = ("bubble", "wait", "idle")  # colours that white letters cannot be read 
 
 
 def tornado(table: dict[str, Any], most: int = 24) -> str:
-    """Bars of `sim.studies.whatif.tornado`: to the left faster, to the right slower."""
+    """Bars of `sim.studies.tornado.tornado`: to the left faster, to the right slower."""
     rows = table["elements"][:most]
     changes = [change for row in rows for change in row["changes"]]
     longest = max((abs(change["difference"]) for change in changes), default=0.0)

@@ -9,7 +9,7 @@ from typing import get_args, get_type_hints
 
 from sim.errors import InputError
 from sim.spec.sections import Scenario
-from sim.studies.whatif import EACH
+from sim.studies.elements import EACH
 from sim.tools.catalog import names
 from topologies import load_cluster
 from topologies.fabric import Fabric

@@ -9,7 +9,7 @@ from typing import Any
 from sim import strict
 from sim.errors import InputError, Mistake
 from sim.spec.sections import SECTIONS, Scenario
-from sim.studies.sweep import grid_of
+from sim.studies.grid import grid_of
 from workloads.frameworks import framework_of
 
 # Keys that a search chooses, in the order in which a layout is named. dp follows from the others.

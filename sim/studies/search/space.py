@@ -84,36 +84,47 @@ def space(
     InputError
         If the scenario says where its ranks run, or names a cluster or a model that does not exist.
     """
-    if (
-        any(
-            getattr(base.placement, key)
-            for key in ("gpus", "hosts", "hostfile", "slots")
-        )
-        or base.cluster.hostfile
-    ):
+    _refuse_allocation(base)
+    valid, numbers = Space(), itertools.count()
+    others = {key: values for key, values in over.items() if key not in KEYS}
+    for values in itertools.product(*others.values()):
+        changes = dict(zip(others, values, strict=True))
+        for chosen, made in _scenarios(base, batch, changes, over, clusters):
+            gpus = len(clusters.fabric(made).gpus)
+            mistake = _mistake(made, gpus, clusters.model(made))
+            if mistake:
+                valid.refused[mistake.key] += 1
+                valid.examples.setdefault(mistake.key, mistake)
+            else:
+                choice = (*changes.items(), *chosen.items())
+                valid.candidates.append(Candidate(next(numbers), choice, made))
+    return valid
+
+
+def _refuse_allocation(base: Scenario) -> None:
+    """A search uses the whole cluster: where ranks run follows from the layout."""
+    keys = ("gpus", "hosts", "hostfile", "slots")
+    if base.cluster.hostfile or any(getattr(base.placement, key) for key in keys):
         hint = "[cluster] gpus takes the first so many"
         raise InputError(
             Mistake(base.where, "placement", "an allocation", "the whole cluster", hint)
         )
-    found, numbers = Space(), itertools.count()
-    others = {key: values for key, values in over.items() if key not in KEYS}
-    for values in itertools.product(*others.values()):
-        more = dict(zip(others, values, strict=True))
-        changes = dict(more)
-        samples = changes.pop("training.global_batch", batch)
-        there = changed(base, changes)
-        place = clusters.place(there)
-        model = clusters.model(there)
-        for chosen in _layouts(Axes(there, place, over), place.gpus, samples):
-            made = changed(there, {**chosen, "training.global_batch": samples})
-            if mistake := _mistake(made, len(clusters.fabric(there).gpus), model):
-                found.refused[mistake.key] += 1
-                found.examples.setdefault(mistake.key, mistake)
-            else:
-                found.candidates.append(
-                    Candidate(next(numbers), (*more.items(), *chosen.items()), made)
-                )
-    return found
+
+
+def _scenarios(
+    base: Scenario,
+    batch: int,
+    changes: Mapping[str, Any],
+    over: Mapping[str, Values],
+    clusters: Clusters,
+) -> Iterator[tuple[dict[str, Any], Scenario]]:
+    """(layout, scenario with it) for every layout, valid or not, of the base with other changes."""
+    changes = dict(changes)
+    samples = changes.pop("training.global_batch", batch)
+    without = changed(base, changes)
+    place = clusters.place(without)
+    for chosen in _layouts(Axes(without, place, over), place.gpus, samples):
+        yield chosen, changed(without, {**chosen, "training.global_batch": samples})
 
 
 def _layouts(axes: Axes, gpus: int, batch: int) -> Iterator[dict[str, Any]]:
@@ -122,37 +133,24 @@ def _layouts(axes: Axes, gpus: int, batch: int) -> Iterator[dict[str, Any]]:
         dp, rest = divmod(gpus, tp * cp * pp)
         if rest or not axes.allows(dp):
             continue
-        for (schedule, vpp), (ep, etp), (
-            way,
-            reshard,
-        ), sequence, recompute, samples in itertools.product(
+        choices = itertools.product(
             axes.schedules(pp),
             axes.experts(tp),
             axes.replicas(dp, cp),
             axes.sequence(tp),
             axes.recompute(),
             axes.samples(batch, dp),
-        ):
-            values = (
-                dp,
-                tp,
-                cp,
-                ep,
-                etp,
-                pp,
-                vpp,
-                schedule,
-                way,
-                reshard,
-                sequence,
-                samples,
-                recompute,
-            )
-            yield dict(zip(KEYS, values, strict=True))
+        )
+        for stages, experts, replicas, sequence, recompute, samples in choices:
+            (schedule, vpp), (ep, etp), (way, reshard) = stages, experts, replicas
+            sizes = dp, tp, cp, ep, etp, pp, vpp
+            ways = schedule, way, reshard, sequence, samples, recompute
+            yield dict(zip(KEYS, (*sizes, *ways), strict=True))
 
 
 def _mistake(scenario: Scenario, gpus: int, model: ModelSpec) -> Mistake | None:
     """The first thing that `prestep run` would refuse."""
-    found = check_scenario(scenario)
-    found = found or layout_mistakes(scenario, gpus, model) or not_simulated(scenario)
-    return found[0] if found else None
+    mistakes = check_scenario(scenario)
+    mistakes = mistakes or layout_mistakes(scenario, gpus, model)
+    mistakes = mistakes or not_simulated(scenario)
+    return mistakes[0] if mistakes else None

@@ -1,8 +1,8 @@
-"""What a search found, for people and for programs."""
+"""The ranking of a search, for people and for programs."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from itertools import pairwise
 from typing import Any
@@ -10,7 +10,8 @@ from typing import Any
 from sim.analysis.prediction import finite
 from sim.exporters._words import count, percent, share_name
 from sim.studies.search.axes import KEYS
-from sim.studies.search.explore import Found, Ranked
+from sim.studies.search.exploration import Ranked
+from sim.studies.search.explore import Ranking
 from sim.studies.search.space import Candidate
 from sim.units import format_bytes, format_duration
 
@@ -21,29 +22,38 @@ SHORT = {"training.micro_batch": "mb"}
 def layout_of(candidate: Candidate) -> str:
     """`dp 8 tp 4 pp 2 zero1 sp mb 2 full`: what was chosen, without what is 1 or off."""
     chosen = dict(candidate.chosen)
-    said = [
-        f"{axis} {chosen[f'parallel.{axis}']}"
-        for axis in ("dp", "tp", "cp", "ep", "pp")
-        if chosen[f"parallel.{axis}"] > 1
-    ]
+    others = [f"{key}={value}" for key, value in candidate.chosen if key not in KEYS]
+    words = [*_sizes(chosen), *_stages(chosen), *_ways(chosen), *others]
+    return " ".join(words)
+
+
+def _sizes(chosen: Mapping[str, Any]) -> Iterator[str]:
+    for axis in ("dp", "tp", "cp", "ep", "pp"):
+        if chosen[f"parallel.{axis}"] > 1:
+            yield f"{axis} {chosen[f'parallel.{axis}']}"
     if chosen["parallel.etp"] is not None:
-        said.append(f"etp {chosen['parallel.etp']}")
+        yield f"etp {chosen['parallel.etp']}"
+
+
+def _stages(chosen: Mapping[str, Any]) -> Iterator[str]:
+    schedule = chosen["parallel.schedule"]
     if chosen["parallel.vpp"] > 1:
-        said.append(f"vpp {chosen['parallel.vpp']}")
-    if (
-        chosen["parallel.schedule"] not in ("1f1b", "interleaved")
-        and chosen["parallel.pp"] > 1
-    ):
-        said.append(str(chosen["parallel.schedule"]))
-    way = chosen["parallel.data_parallel"]
-    said += [way] if way != "none" else []
-    said += ["no-reshard"] if not chosen["parallel.reshard_after_forward"] else []
-    said += ["sp"] if chosen["parallel.sequence_parallel"] else []
-    said.append(f"mb {chosen['training.micro_batch']}")
-    recompute = chosen["training.recompute"]
-    said += [f"recompute {recompute}"] if recompute != "none" else []
-    said += [f"{key}={value}" for key, value in candidate.chosen if key not in KEYS]
-    return " ".join(said)
+        yield f"vpp {chosen['parallel.vpp']}"
+    if chosen["parallel.pp"] > 1 and schedule not in ("1f1b", "interleaved"):
+        yield str(schedule)
+
+
+def _ways(chosen: Mapping[str, Any]) -> Iterator[str]:
+    """How replicas share, what is kept, and how much a microbatch has."""
+    if chosen["parallel.data_parallel"] != "none":
+        yield chosen["parallel.data_parallel"]
+    if not chosen["parallel.reshard_after_forward"]:
+        yield "no-reshard"
+    if chosen["parallel.sequence_parallel"]:
+        yield "sp"
+    yield f"mb {chosen['training.micro_batch']}"
+    if chosen["training.recompute"] != "none":
+        yield f"recompute {chosen['training.recompute']}"
 
 
 def reason(this: Ranked, following: Ranked | None) -> str:
@@ -75,18 +85,18 @@ def cost(tokens_per_second: float, price: float) -> float:
     return price / 3600 / tokens_per_second * 1e6
 
 
-def table(found: Found, price: float | None = None) -> str:
+def table(ranking: Ranking, price: float | None = None) -> str:
     """The ranked layouts, each with why, and what became of the others."""
     lines = []
-    if found.ranked:
+    if ranking.ranked:
         head = ["", "layout", "step time", "MFU", "per GPU", "memory"] + (
             ["per 1M"] if price else []
         )
-        rows = [_row(at, one, price) for at, one in enumerate(found.ranked, 1)]
+        rows = [_row(at, one, price) for at, one in enumerate(ranking.ranked, 1)]
         wide = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
         lines.append(_line(head, wide))
         for row, (one, following) in zip(
-            rows, pairwise([*found.ranked, None]), strict=True
+            rows, pairwise([*ranking.ranked, None]), strict=True
         ):
             lines += [
                 _line(row, wide),
@@ -95,8 +105,8 @@ def table(found: Found, price: float | None = None) -> str:
                 else "",
             ]
     else:
-        lines.append("no layout fits" if found.valid else "no layout is possible")
-    return "\n".join([*lines, "", *_rest(found)])
+        lines.append("no layout fits" if ranking.valid else "no layout is possible")
+    return "\n".join([*lines, "", *_rest(ranking)])
 
 
 def _line(cells: Sequence[str], wide: Sequence[int]) -> str:
@@ -124,63 +134,70 @@ def _row(at: int, one: Ranked, price: float | None) -> list[str]:
     )
 
 
-def _rest(found: Found) -> list[str]:
+def _rest(ranking: Ranking) -> list[str]:
     """What became of the layouts that are not ranked."""
-    looked = (
-        f", {found.sampled} of them looked at" if found.sampled < found.valid else ""
-    )
-    lines = [f"{found.valid} valid layouts of {found.batch} samples a step{looked}:"]
-    owners = ", ".join(f"{owner} {n}" for owner, n in found.largest.items())
-    for n, text in (
-        (found.too_large, f"do not fit (largest owner: {owners})"),
-        (found.too_slow, "cannot be among the best: their kernels alone take longer"),
-        (found.simulated, "simulated"),
-    ):
-        if n:
-            lines.append(f"  {n} {text}")
-    if not found.ranked and found.least is not None and found.nearest is not None:
-        needed, owner, capacity = found.least
-        lines.append(
-            f"  nearest: {layout_of(found.nearest)} needs {format_bytes(needed)} of {format_bytes(capacity)}, "
-            f"most of it {owner}"
-        )
-    if found.refused:
-        why = ", ".join(f"{key} {n}" for key, n in found.refused.items())
-        lines.append(
-            f"{sum(found.refused.values())} more combinations are refused ({why})"
-        )
-    if not found.valid:
-        lines += [f"  {mistake}" for mistake in found.examples.values()]
+    lines = [*_counts(ranking), *_nearest(ranking)]
+    if ranking.refused:
+        why = ", ".join(f"{key} {n}" for key, n in ranking.refused.items())
+        refused = sum(ranking.refused.values())
+        lines.append(f"{refused} more combinations are refused ({why})")
+    if not ranking.valid:
+        lines += [f"  {mistake}" for mistake in ranking.examples.values()]
     return lines
 
 
-def to_dict(found: Found, price: float | None = None) -> dict[str, Any]:
+def _counts(ranking: Ranking) -> Iterator[str]:
+    sampled = ""
+    if ranking.sampled < ranking.valid:
+        sampled = f", {ranking.sampled} of them looked at"
+    yield f"{ranking.valid} valid layouts of {ranking.batch} samples a step{sampled}:"
+    if ranking.too_large:
+        owners = ", ".join(f"{owner} {n}" for owner, n in ranking.largest.items())
+        yield f"  {ranking.too_large} do not fit (largest owner: {owners})"
+    if ranking.too_slow:
+        slow = "cannot be among the best: their kernels alone take longer"
+        yield f"  {ranking.too_slow} {slow}"
+    if ranking.simulated:
+        yield f"  {ranking.simulated} simulated"
+
+
+def _nearest(ranking: Ranking) -> Iterator[str]:
+    """The layout that lacks least memory, where none fits."""
+    if ranking.ranked or ranking.least is None or ranking.nearest is None:
+        return
+    needed, owner, capacity = ranking.least
+    memory = f"{format_bytes(needed)} of {format_bytes(capacity)}"
+    layout = layout_of(ranking.nearest)
+    yield f"  nearest: {layout} needs {memory}, most of it {owner}"
+
+
+def to_dict(ranking: Ranking, price: float | None = None) -> dict[str, Any]:
     """The same for programs, in SI units."""
     ranked = [
         _entry(one, following, price)
-        for one, following in pairwise([*found.ranked, None])
+        for one, following in pairwise([*ranking.ranked, None])
         if one is not None
     ]
     nearest = None
-    if found.least is not None and found.nearest is not None:
-        needed, owner, capacity = found.least
+    if ranking.least is not None and ranking.nearest is not None:
+        needed, owner, capacity = ranking.least
         nearest = {
-            "changes": dict(found.nearest.chosen),
-            "layout": layout_of(found.nearest),
+            "changes": dict(ranking.nearest.chosen),
+            "layout": layout_of(ranking.nearest),
             "needed": needed,
             "capacity": capacity,
             "largest_owner": owner,
         }
     counts = {
-        name: getattr(found, name)
+        name: getattr(ranking, name)
         for name in ("valid", "sampled", "simulated", "too_large", "too_slow")
     }
     plain: Mapping[str, Any] = {
         "ranked": ranked,
-        "global_batch": found.batch,
+        "global_batch": ranking.batch,
         **counts,
-        "largest_owner": dict(found.largest),
-        "refused": dict(found.refused),
+        "largest_owner": dict(ranking.largest),
+        "refused": dict(ranking.refused),
         "nearest_that_does_not_fit": nearest,
     }
     made: dict[str, Any] = finite(plain)

@@ -16,7 +16,7 @@ from sim.spec.load import load_open, load_scenario
 from sim.studies.search import Options, search
 from sim.studies.search.axes import FREE, divisors, read_over
 from sim.studies.search.bounds import bound, quick
-from sim.studies.search.explore import Found
+from sim.studies.search.explore import Ranking
 from sim.studies.search.scenario_file import text_of, write_scenario
 from sim.studies.search.space import Clusters, space
 from sim.studies.search.words import layout_of, table, to_dict
@@ -75,12 +75,12 @@ def scenario(tmp_path: Path, name: str) -> tuple[Path, list[str]]:
     return path, sets
 
 
-def found(path: Path, sets: list[str], **options: Any) -> Found:
+def found(path: Path, sets: list[str], **options: Any) -> Ranking:
     base, batch = load_open(path, sets, FREE)
     return search(base, batch, Options(**options))
 
 
-def summary(result: Found) -> list[tuple[str, float]]:
+def summary(result: Ranking) -> list[tuple[str, float]]:
     return [(layout_of(one.candidate), one.result.step_time) for one in result.ranked]
 
 

@@ -1,0 +1,240 @@
+"""Looks at layouts until the fastest that fit are known: memory first, then bounds, then a simulation of the rest.
+
+Layouts are looked at best first, by a bound on their time, in rounds. One whose bound is no better than the last of
+the best so far is left out, which cannot change the result: a bound is never above the step time. Rounds have a fixed
+size, so that what is found, and what was left out, does not depend on the number of processes.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from multiprocessing import get_context
+from typing import Any
+
+from sim.analysis.prediction import Prediction
+from sim.costs import load_gpu
+from sim.studies.search import work
+from sim.studies.search.axes import Values
+from sim.studies.search.bounds import Bound, sibling
+from sim.studies.search.space import Candidate, Clusters
+from sim.tools.orphans import end_with_parent
+
+ROUND = 16
+WORSE = 10.0  # a layout that does not fit costs so many seconds, and more by how much it lacks
+FEWEST = 24  # layouts for which starting processes pays
+Progress = Callable[[str, int, int], None]
+Bounded = tuple[float, int, Candidate]  # (bound on the step time, index, layout)
+
+
+@dataclass(frozen=True)
+class Options:
+    """How to search.
+
+    Attributes
+    ----------
+    top : int
+        Layouts to rank.
+    over : mapping
+        Values by key, in place of the default ones; keys of no layout are combined with all.
+    jobs : int
+        Processes.
+    trials : int or None
+        Layouts to look at, chosen by optuna; None: all.
+    prune : bool
+        False: every layout that fits is simulated (what pruning is tested against).
+    """
+
+    top: int = 10
+    over: Mapping[str, Values] = field(default_factory=dict)
+    jobs: int = 1
+    trials: int | None = None
+    prune: bool = True
+
+
+@dataclass(frozen=True)
+class Ranked:
+    """A layout that fits, and its predicted step."""
+
+    candidate: Candidate
+    result: Prediction
+
+
+class Exploration:
+    """What is known so far: bounds, and step times of what was simulated."""
+
+    def __init__(
+        self, options: Options, clusters: Clusters, progress: Progress
+    ) -> None:
+        self.options, self.clusters, self.progress = options, clusters, progress
+        self.bounds: dict[int, Bound] = {}
+        self.large: dict[int, Bound] = {}
+        self.times: dict[int, float] = {}
+        self.quick: dict[int, float] = {}
+        self.known: dict[int, Candidate] = {}
+        # The largest micro batch that fits, by family.
+        self.limits: dict[object, float] = {}
+        self._map: Callable[[Callable[..., Any], Iterable[Any]], Iterable[Any]] = map
+
+    def pool(self, count: int) -> AbstractContextManager[Any]:
+        """Processes for a search of so many layouts; none for few."""
+        if self.options.jobs == 1 or count < FEWEST:
+            return nullcontext()
+        made = ProcessPoolExecutor(
+            self.options.jobs,
+            mp_context=get_context("forkserver"),
+            initializer=end_with_parent,
+        )
+        self._map = made.map
+        return made
+
+    def capacity(self, candidate: Candidate) -> float:
+        return load_gpu(self.clusters.fabric(candidate.scenario).gpu_model).memory
+
+    def cost(self, candidate: Candidate) -> float:
+        """The step time; of a layout left out its bound; of one that does not fit much more."""
+        index = candidate.index
+        if index in self.times:
+            return self.times[index]
+        if index in self.large:
+            lack = self.large[index].memory / self.capacity(candidate)
+            return WORSE * (1.0 + lack)
+        if index in self.bounds:
+            return self.bounds[index].time
+        return self.quick.get(index, 0.0)
+
+    @property
+    def threshold(self) -> float:
+        """Seconds that a layout must stay under to be ranked."""
+        best = sorted(self.times.values())[: self.options.top]
+        if self.options.prune and len(best) == self.options.top:
+            return best[-1]
+        return float("inf")
+
+    # -- best first -------------------------------------------------------------------------------
+    def explore(self, candidates: Sequence[Candidate]) -> None:
+        """Simulates what may be among the best: by a quick bound, memory, a closer bound."""
+        families = _families(candidates)
+        left = self._quick(candidates)[::-1]  # the lowest bound last
+        ready: list[Bounded] = []
+        while left or ready:
+            front = left[-1][0] if left else float("inf")
+            if min(front, ready[0][0] if ready else front) >= self.threshold:
+                break
+            if ready and ready[0][0] <= front:
+                self._simulate(ready, front)
+            else:
+                following = [left.pop()[2] for _ in range(min(ROUND, len(left)))]
+                for candidate in self._fitting(following, families):
+                    heapq.heappush(ready, self._bounded(candidate))
+            done = len(candidates) - len(left) - len(ready)
+            self.progress(f"{len(self.times)} simulated", done, len(candidates))
+
+    def _bounded(self, candidate: Candidate) -> Bounded:
+        return self.bounds[candidate.index].time, candidate.index, candidate
+
+    def _quick(self, candidates: Sequence[Candidate]) -> list[Bounded]:
+        """Candidates by a bound that takes little to find, shared by those that it cannot tell apart."""
+        groups: dict[object, list[Candidate]] = {}
+        for candidate in candidates:
+            groups.setdefault(sibling(candidate), []).append(candidate)
+        done = 0
+        for part in _chunks(list(groups.values()), 4 * ROUND):
+            bounds = self._map(work.quickly, [group[0] for group in part])
+            for group, time in zip(part, bounds, strict=True):
+                self.quick |= {candidate.index: time for candidate in group}
+            done += sum(map(len, part))
+            self.progress("bounds", done, len(candidates))
+        bounded = [(self.quick[c.index], c.index, c) for c in candidates]
+        return sorted(bounded, key=lambda item: item[:2])
+
+    def _fitting(
+        self, wanted: Sequence[Candidate], families: Mapping[object, list[Candidate]]
+    ) -> list[Candidate]:
+        """Those of the candidates that fit, with their bounds known."""
+        fresh = dict.fromkeys(c.family for c in wanted if c.family not in self.limits)
+        limits = self._map(work.limited, [families[name] for name in fresh])
+        for family, bounds in zip(fresh, limits, strict=True):
+            self._note(family, families[family], bounds)
+        fitting = [
+            c
+            for c in wanted
+            if c.index not in self.large and _samples(c) <= self.limits[c.family]
+        ]
+        missing = [c for c in fitting if c.index not in self.bounds]
+        for candidate, bound in zip(
+            missing, self._map(work.bounded, missing), strict=True
+        ):
+            if bound is not None:
+                self.bounds[candidate.index] = bound
+        return [c for c in fitting if c.index in self.bounds]
+
+    def _note(
+        self,
+        name: object,
+        family: Sequence[Candidate],
+        bounds: Sequence[tuple[int, Bound]],
+    ) -> None:
+        """Keeps the bounds of a family (by place in it), and the largest micro batch that fits."""
+        known = dict(bounds)
+        too_large = [
+            place
+            for place, bound in known.items()
+            if bound.memory > self.capacity(family[place])
+        ]
+        first = min(too_large, default=len(family))
+        self.limits[name] = _samples(family[first - 1]) if first else 0
+        for place, candidate in enumerate(family):
+            if place >= first:
+                self.large[candidate.index] = known.get(place, known[first])
+            elif place in known:
+                self.bounds[candidate.index] = known[place]
+
+    def _simulate(self, ready: list[Bounded], front: float) -> None:
+        """A round of those whose bounds are below all that was not looked at yet."""
+        wanted: list[Candidate] = []
+        while ready and len(wanted) < ROUND and self._may_rank(ready[0][0], front):
+            wanted.append(heapq.heappop(ready)[2])
+        simulated = self._map(work.simulated, wanted)
+        for candidate, (time, needed, owner) in zip(wanted, simulated, strict=True):
+            if needed > self.capacity(candidate):
+                self.large[candidate.index] = Bound(needed, owner, time)
+            elif time < float("inf"):
+                self.times[candidate.index] = time
+                self.known[candidate.index] = candidate
+
+    def _may_rank(self, bound: float, front: float) -> bool:
+        return bound <= front and bound < self.threshold
+
+    # -- what came of it --------------------------------------------------------------------------
+    def nearest(self, candidates: Sequence[Candidate]) -> Candidate | None:
+        """The layout that lacks least memory, of those that do not fit."""
+        large = [c for c in candidates if c.index in self.large]
+        return min(large, key=lambda c: (self._lack(c), c.index), default=None)
+
+    def _lack(self, candidate: Candidate) -> float:
+        return self.large[candidate.index].memory - self.capacity(candidate)
+
+    def results(self) -> tuple[Ranked, ...]:
+        order = sorted(self.times, key=lambda index: (self.times[index], index))
+        best = [self.known[index] for index in order[: self.options.top]]
+        return tuple(Ranked(c, work.result(c)) for c in best)
+
+
+def _families(candidates: Sequence[Candidate]) -> dict[object, list[Candidate]]:
+    families: dict[object, list[Candidate]] = {}
+    for candidate in candidates:
+        families.setdefault(candidate.family, []).append(candidate)
+    return families
+
+
+def _samples(candidate: Candidate) -> int:
+    return candidate.scenario.training.micro_batch
+
+
+def _chunks(items: Sequence[Any], size: int) -> Iterator[Sequence[Any]]:
+    for at in range(0, len(items), size):
+        yield items[at : at + size]
