@@ -26,13 +26,13 @@ from sim.engine.execution import Run
 from sim.graph.opgraph import KERNEL, OpGraph, Program
 from sim.planning.noise import NAMES as JITTERS
 from sim.planning.planned import Planned
-from sim.spec.faults import Faults
 from sim.spec.load import sections_in_use
-from sim.spec.sections import Parallel
 from sim.storage.checkpointing import report_of
 from sim.storage.feeding import path_with, with_data
 from workloads.frameworks import framework_of
+from workloads.job.faults import Faults
 from workloads.job.layout import microbatches_of
+from workloads.job.parallel import Parallel
 from workloads.models.counts import attention_flops, idle_parameters
 from workloads.models.model import ModelSpec
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from statistics import mean
+from typing import NamedTuple
 
 from sim.analysis.critical_path import CriticalPath
 from sim.analysis.path_walk import critical_path
@@ -13,30 +14,43 @@ from workloads.traces.work import GPU, MARK, Op
 
 def path(outcome: Outcome) -> CriticalPath:
     """The critical path of the last step, through all ranks that were played."""
-    programs, run = outcome.replay.programs, outcome.run
+    replay = outcome.replay
+    window = _gpu_window(outcome) if outcome.clock == "gpu" else _host_window(outcome)
+
+    def family(program: int, op: int) -> str:
+        return replay.programs[program][op].family
+
+    return critical_path(replay.graph, outcome.run, *window, family=family)
+
+
+def _host_window(outcome: Outcome) -> tuple[float, float]:
+    """From the first rank's begin of the last step to the last rank's end of it (seconds of the run)."""
     name = outcome.steps[-1].step
-    begins, ends, before, work = [], [], [0.0], [0.0]
-    for index, nodes in enumerate(programs):
-        end = run.end[index][0]
+    begins, ends = [], []
+    for index, nodes in enumerate(outcome.replay.programs):
+        end = outcome.run.end[index][0]
         marks = {node.op.name: i for i, node in enumerate(nodes) if node.kind == MARK}
         begins.append(float(end[marks[f"begin {name}"]]))
         ends.append(float(end[marks[f"end {name}"]]))
-        last = nodes[marks[f"end {name}"]].op.step
-        gpu = [
-            (node.op.step, float(end[i]))
-            for i, node in enumerate(nodes)
-            if node.kind == GPU
-        ]
-        before += [time for step, time in gpu if step < last]
-        work += [time for step, time in gpu if step <= last]
-    window = (
-        (max(before), max(work)) if outcome.clock == "gpu" else (min(begins), max(ends))
-    )
-    if outcome.clock == "gpu" and len(before) == len(programs):
-        window = min(begins), window[1]
-    return critical_path(
-        outcome.replay.graph, run, *window, family=lambda r, i: programs[r][i].family
-    )
+    return min(begins), max(ends)
+
+
+def _gpu_window(outcome: Outcome) -> tuple[float, float]:
+    """From the last end of GPU work before the last step to that of the step itself.
+
+    Where no work comes before, from the first rank's begin of the step.
+    """
+    before, within = [], [0.0]
+    for index, nodes in enumerate(outcome.replay.programs):
+        end, last = outcome.run.end[index][0], last_step(outcome, nodes)
+        for i, node in enumerate(nodes):
+            if node.kind != GPU or node.op.step > last:
+                continue
+            within.append(float(end[i]))
+            if node.op.step < last:
+                before.append(float(end[i]))
+    begin = max(before) if before else _host_window(outcome)[0]
+    return begin, max(within)
 
 
 def recorded_ops(outcome: Outcome, rank: int) -> list[Op]:
@@ -44,9 +58,7 @@ def recorded_ops(outcome: Outcome, rank: int) -> list[Op]:
     name = outcome.steps[-1].step
     for work in outcome.replay.job.works:
         if work.rank == rank:
-            last = next(
-                i for i, (known, _, _) in enumerate(work.steps) if known == name
-            )
+            last = [step for step, _, _ in work.steps].index(name)
             return [op for op in work.ops if op.kind == GPU and op.step == last]
     return []
 
@@ -56,69 +68,78 @@ def overlap(outcome: Outcome) -> dict[str, dict[str, dict[str, float]]]:
 
     Measured and simulated. Where two axes are exposed at the same moment, both count it.
     """
-    found: dict[str, dict[str, dict[str, list[float]]]] = {
-        "measured": {},
-        "simulated": {},
-    }
+    programs = outcome.replay.graph.programs
+    measured = [_recorded_spans(outcome, program.rank) for program in programs]
+    simulated = [_simulated_spans(outcome, index) for index in range(len(programs))]
+    return {"measured": _by_axis(measured), "simulated": _by_axis(simulated)}
+
+
+Spans = list[tuple[float, float]]
+
+
+def _simulated_spans(outcome: Outcome, index: int) -> dict[str, Spans]:
+    """When a rank's GPU was at work in the last step: kernels (""), and communication by axis."""
+    nodes, run = outcome.replay.programs[index], outcome.run
+    start, end = run.start[index][0], run.end[index][0]
+    last = last_step(outcome, nodes)
+    spans: dict[str, Spans] = {}
+    for i, node in enumerate(nodes):
+        if node.kind == GPU and node.op.step == last:
+            axis = (node.comms[0].axis or "all") if node.comms else ""
+            spans.setdefault(axis, []).append((float(start[i]), float(end[i])))
+    return spans
+
+
+def _recorded_spans(outcome: Outcome, rank: int) -> dict[str, Spans]:
+    """The same as it was recorded; nothing of a rank that was not."""
     meetings = outcome.replay.job.meetings
-    for index, nodes in enumerate(outcome.replay.programs):
-        last = last_step(outcome, nodes)
-        gpu = [
-            i
-            for i, node in enumerate(nodes)
-            if node.kind == GPU and node.op.step == last
-        ]
-        run = outcome.run
-        spans = [
-            (float(run.start[index][0][i]), float(run.end[index][0][i])) for i in gpu
-        ]
-        axes = [
-            (nodes[i].comms[0].axis or "all") if nodes[i].comms else "" for i in gpu
-        ]
-        sides = {"simulated": (spans, axes)}
-        if ops := recorded_ops(outcome, outcome.replay.graph.programs[index].rank):
-            was = [
-                (meetings[op.comms[0]].axis or "all") if op.comms else "" for op in ops
-            ]
-            sides["measured"] = [(op.start, op.finish) for op in ops], was
-        for side, (spans, axes) in sides.items():
-            kernels = _merged(
-                [s for s, axis in zip(spans, axes, strict=True) if not axis]
-            )
-            for axis in sorted(set(axes) - {""}):
-                own = _merged(
-                    [s for s, a in zip(spans, axes, strict=True) if a == axis]
-                )
-                hidden = _shared(own, kernels)
-                total = sum(end - start for start, end in own)
-                row = found[side].setdefault(
-                    axis, {"total": [], "hidden": [], "exposed": []}
-                )
-                for key, value in (
-                    ("total", total),
-                    ("hidden", hidden),
-                    ("exposed", total - hidden),
-                ):
-                    row[key].append(value)
-    return {
-        side: {axis: {k: mean(v) for k, v in row.items()} for axis, row in rows.items()}
-        for side, rows in found.items()
-    }
+    spans: dict[str, Spans] = {}
+    for op in recorded_ops(outcome, rank):
+        axis = (meetings[op.comms[0]].axis or "all") if op.comms else ""
+        spans.setdefault(axis, []).append((op.start, op.finish))
+    return spans
 
 
-def _merged(spans: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
-    made: list[tuple[float, float]] = []
+class _Hiding(NamedTuple):
+    """Seconds of communication: in all, beside kernels, and by itself."""
+
+    total: float
+    hidden: float
+    exposed: float
+
+
+def _by_axis(ranks: Sequence[Mapping[str, Spans]]) -> dict[str, dict[str, float]]:
+    """Seconds of communication by axis, mean over the ranks that have any of it."""
+    rows: dict[str, list[_Hiding]] = {}
+    for spans in ranks:
+        kernels = _merged(spans.get("", []))
+        for axis in sorted(set(spans) - {""}):
+            rows.setdefault(axis, []).append(_hiding(_merged(spans[axis]), kernels))
+    return {axis: _mean(listed) for axis, listed in rows.items()}
+
+
+def _mean(rows: Sequence[_Hiding]) -> dict[str, float]:
+    return {name: mean(getattr(row, name) for row in rows) for name in _Hiding._fields}
+
+
+def _hiding(communication: Spans, kernels: Spans) -> _Hiding:
+    total = sum(end - start for start, end in communication)
+    hidden = _shared(communication, kernels)
+    return _Hiding(total, hidden, total - hidden)
+
+
+def _merged(spans: Spans) -> Spans:
+    """The same moments as disjoint spans in order."""
+    merged: Spans = []
     for start, end in sorted(spans):
-        if made and start <= made[-1][1]:
-            made[-1] = made[-1][0], max(made[-1][1], end)
+        if merged and start <= merged[-1][1]:
+            merged[-1] = merged[-1][0], max(merged[-1][1], end)
         else:
-            made.append((start, end))
-    return made
+            merged.append((start, end))
+    return merged
 
 
-def _shared(
-    one: Sequence[tuple[float, float]], other: Sequence[tuple[float, float]]
-) -> float:
+def _shared(one: Spans, other: Spans) -> float:
     """Seconds in both of two lists of disjoint spans in order."""
     total, i, j = 0.0, 0, 0
     while i < len(one) and j < len(other):

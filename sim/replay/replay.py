@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from math import nan
 from pathlib import Path
 from typing import Any
@@ -28,11 +29,11 @@ from sim.replay.outcome import Mode, Outcome, StepTime, of_steps
 from topologies.fabric import Fabric
 from workloads import traces
 from workloads.traces import retarget
-from workloads.traces.changes import parse, scale
-from workloads.traces.draft import Draft
+from workloads.traces.changes import Changes, parse, scale
+from workloads.traces.draft import Draft, Node
 from workloads.traces.files import uncollected
 from workloads.traces.replay import Job, Replay, assemble, graph_of
-from workloads.traces.work import GPU, MARK, Op
+from workloads.traces.work import GPU, MARK, Op, Work
 
 # A link this many times faster is free; its latency stays.
 FREE = "1000000x"
@@ -79,66 +80,85 @@ def replay_job(
 ) -> Outcome:
     """Executes a recorded run, changed or not; see :func:`replay_files`."""
     if not job.steps:
-        names = "; ".join(
-            f"rank {w.rank}: {', '.join(name for name, _, _ in w.steps)}"
-            for w in job.works
-        )
-        raise InputError(
-            Mistake("traces", "steps", names, "steps that all ranks recorded")
-        )
+        raise InputError(_no_common_steps(job))
     asked, draft = parse(changes), job.draft()
-    mode = mode or ("simulated" if cluster or asked.communication else "recorded")
-    if mode == "recorded" and asked.communication:
-        found = "changes of the cluster or its communication"
-        raise InputError(
-            Mistake(
-                "--comm", "", f"recorded, with {found}", "simulated", "leave --comm out"
-            )
-        )
+    mode = _mode(mode, cluster, asked)
     gpu = recorded_gpu(job)
-    retarget.apply(
-        draft, asked, lambda size: _scaling(gpu, size), beside_communication(gpu)
-    )
-    wanted = cluster or (mode == "simulated" and draft.world > 1)
-    fabric = fabric_of(job, draft.world, cluster, asked.links) if wanted else None
-    before = (
-        fabric
-        if not asked.links or fabric is None
-        else fabric_of(job, draft.world, cluster, {})
-    )
+    retarget.apply(draft, asked, partial(_scaling, gpu), beside_communication(gpu))
+    fabric = before = None
+    if cluster or (mode == "simulated" and draft.world > 1):
+        fabric, before = _fabrics(job, draft.world, cluster, asked.links)
     _on_gpu(job, draft, gpu, fabric)
-    replay = graph_of(job, draft)
-    notes = dict(job.notes + draft.notes)
+    replay, nccl = graph_of(job, draft), nccl_settings(job, asked.nccl)
     if mode == "recorded":
         fabric = before = None
-    played, unknown_sizes = timed(
-        replay, fabric, before, nccl_settings(job, asked.nccl)
+    played, unknown_sizes = timed(replay, fabric, before, nccl)
+    outcome = _outcome(replay, execute(played, steps=1), mode, clock, fabric)
+    return replace(
+        outcome,
+        changes=_changes(draft, asked),
+        notes=_notes(job, draft, unknown_sizes),
     )
+
+
+def _outcome(
+    replay: Replay, run: Run, mode: Mode, clock: str, fabric: Fabric | None
+) -> Outcome:
+    """What was executed, with its steps."""
+    return Outcome(
+        replay,
+        run,
+        mode,
+        cluster=fabric.name if fabric is not None else "",
+        steps=tuple(_step_times(replay, run)),
+        clock=_clock(clock, replay, run),
+        fabric=fabric,
+    )
+
+
+def _fabrics(
+    job: Job, world: int, cluster: str, links: dict[str, str]
+) -> tuple[Fabric, Fabric]:
+    """The cluster with changes of its links, and without."""
+    fabric = fabric_of(job, world, cluster, links)
+    return fabric, fabric_of(job, world, cluster, {}) if links else fabric
+
+
+def _no_common_steps(job: Job) -> Mistake:
+    recorded = "; ".join(
+        f"rank {work.rank}: {', '.join(name for name, _, _ in work.steps)}"
+        for work in job.works
+    )
+    return Mistake("traces", "steps", recorded, "steps that all ranks recorded")
+
+
+def _mode(mode: Mode | None, cluster: str, asked: Changes) -> Mode:
+    """Transfers as recorded, unless the cluster or its communication is another."""
+    if mode == "recorded" and asked.communication:
+        conflict = "recorded, with changes of the cluster or its communication"
+        hint = "leave --comm out"
+        raise InputError(Mistake("--comm", "", conflict, "simulated", hint))
+    return mode or ("simulated" if cluster or asked.communication else "recorded")
+
+
+def _changes(draft: Draft, asked: Changes) -> tuple[str, ...]:
+    """What differs from the recorded run, in words."""
+    settings = (*asked.links.items(), *asked.nccl.items())
+    return (*draft.changes, *(f"{key} = {value}" for key, value in settings))
+
+
+def _notes(job: Job, draft: Draft, unknown_sizes: int) -> dict[str, int]:
+    notes = dict(job.notes + draft.notes)
     if unknown_sizes:
         notes["collectives of unknown size, played as recorded"] = unknown_sizes
-    run = execute(played, steps=1)
-    changed = (
-        *draft.changes,
-        *(
-            f"{key} = {value}"
-            for key, value in (*asked.links.items(), *asked.nccl.items())
-        ),
-    )
-    times, on = _step_times(replay, run), _clock(clock, replay, run)
-    on_cluster = fabric.name if fabric is not None else ""
-    return Outcome(
-        replay, run, mode, on_cluster, tuple(times), on, changed, notes, fabric=fabric
-    )
+    return notes
 
 
 def _scaling(gpu: Gpu | None, size: float) -> float:
     """Seconds that a gradient takes to be scaled into its bucket."""
     if gpu is None:
-        raise InputError(
-            Mistake(
-                "traces", "GPU", "one that prestep has no limits for", "a known GPU"
-            )
-        )
+        limits = "one that prestep has no limits for"
+        raise InputError(Mistake("traces", "GPU", limits, "a known GPU"))
     return gpu.duration(Kernel("div", (max(1, int(size / 2)),), bytes=2.0 * size))
 
 
@@ -156,51 +176,64 @@ def _on_gpu(job: Job, draft: Draft, gpu: Gpu | None, fabric: Fabric | None) -> N
 
 
 def _step_times(replay: Replay, run: Run) -> list[StepTime]:
-    job, works = replay.job, {work.rank: work for work in replay.job.works}
-    times = []
-    for index, (program, nodes) in enumerate(
-        zip(replay.graph.programs, replay.programs, strict=True)
-    ):
-        start, end = run.start[index][0].tolist(), run.end[index][0].tolist()
-        work = works.get(program.rank)
-        marks = {n.op.name: start[i] for i, n in enumerate(nodes) if n.kind == MARK}
-        after = _gpu_ends([n.op for n in nodes], end)
-        before = _gpu_ends(work.ops, [op.finish for op in work.ops]) if work else {}
-        for k, (name, begin, finish) in enumerate(
-            work.steps if work else job.works[0].steps
-        ):
-            if name not in job.steps:
-                continue
-            begun, done = marks[f"begin {name}"], marks[f"end {name}"]
-            simulated = after[k] - max(after[k - 1], begun if k == 0 else 0.0)
-            measured = (
-                before[k] - max(before[k - 1], begin if k == 0 else 0.0)
-                if work
-                else nan
-            )
-            times.append(
-                StepTime(
-                    program.rank,
-                    name,
-                    finish - begin if work else nan,
-                    done - begun,
-                    measured,
-                    simulated,
-                )
-            )
-    return times
+    return [
+        step
+        for index in range(len(replay.programs))
+        for step in _steps_of_rank(replay, run, index)
+    ]
+
+
+def _steps_of_rank(replay: Replay, run: Run, index: int) -> Iterator[StepTime]:
+    """Steps of a simulated rank; what is measured is nan where the rank was not recorded."""
+    job, nodes = replay.job, replay.programs[index]
+    rank = replay.graph.programs[index].rank
+    work = next((work for work in job.works if work.rank == rank), None)
+    measured = _measured_steps(work) if work else {}
+    ends = _gpu_ends([node.op for node in nodes], run.end[index][0].tolist())
+    marks = _marks(nodes, run.start[index][0])
+    for k, (name, _, _) in enumerate((work or job.works[0]).steps):
+        if name in job.steps:
+            window = marks[f"begin {name}"], marks[f"end {name}"]
+            host, gpu = _step_on_clocks(ends, k, *window)
+            recorded_host, recorded_gpu = measured.get(name, (nan, nan))
+            yield StepTime(rank, name, recorded_host, host, recorded_gpu, gpu)
+
+
+def _measured_steps(work: Work) -> dict[str, tuple[float, float]]:
+    """Seconds of a recorded rank's steps by name, on both clocks."""
+    ends = _gpu_ends(work.ops, [op.finish for op in work.ops])
+    return {
+        name: _step_on_clocks(ends, k, begin, end)
+        for k, (name, begin, end) in enumerate(work.steps)
+    }
+
+
+def _marks(nodes: Sequence[Node], start: np.ndarray) -> dict[str, float]:
+    """When a simulated rank came to each of its marks ("begin ProfilerStep#2"), in seconds."""
+    return {n.op.name: float(start[i]) for i, n in enumerate(nodes) if n.kind == MARK}
+
+
+def _step_on_clocks(
+    ends: Mapping[int, float], step: int, begin: float, end: float
+) -> tuple[float, float]:
+    """Seconds of a step on (its host's clock, its GPU's), from ends of GPU work as `_gpu_ends` has them.
+
+    The GPU's clock counts from the end of the work before the step, the first step's from its begin.
+    """
+    before = max(ends[step - 1], begin if step == 0 else 0.0)
+    return end - begin, ends[step] - before
 
 
 def _gpu_ends(ops: Sequence[Op], ends: Sequence[float]) -> dict[int, float]:
     """Step -> end of the last GPU work issued in it or before; -1: before the first step."""
-    found = {-1: 0.0} | dict.fromkeys((op.step for op in ops), 0.0)
+    latest = {-1: 0.0} | dict.fromkeys((op.step for op in ops), 0.0)
     for op, end in zip(ops, ends, strict=True):
         if op.kind == GPU:
-            found[op.step] = max(found[op.step], end)
-    latest = 0.0
-    for step in sorted(found):
-        latest = found[step] = max(found[step], latest)
-    return found
+            latest[op.step] = max(latest[op.step], end)
+    reached = 0.0
+    for step in sorted(latest):
+        reached = latest[step] = max(latest[step], reached)
+    return latest
 
 
 def _clock(asked: str, replay: Replay, run: Run) -> str:
@@ -210,32 +243,34 @@ def _clock(asked: str, replay: Replay, run: Run) -> str:
     """
     if asked != "auto":
         return asked
-    for index, nodes in enumerate(replay.programs):
-        start, end = run.start[index][0].tolist(), run.end[index][0].tolist()
-        marks = {
-            n.op.name: (n.op.start, start[i])
-            for i, n in enumerate(nodes)
-            if n.kind == MARK
-        }
-        ops = [n.op for n in nodes]
-        steps = sorted({op.step for op in ops if op.kind == MARK})
-        if len(steps) < 2 and not any(op.step < 0 for op in ops if op.kind == GPU):
-            continue
-        measured, simulated = (
-            _gpu_ends(ops, [op.finish for op in ops]),
-            _gpu_ends(ops, end),
-        )
-        names = {
-            op.step: op.name.removeprefix("end ")
-            for op in ops
-            if op.kind == MARK and op.name[:4] == "end "
-        }
-        for k in steps:
-            finish, done = marks[f"end {names[k]}"]
-            behind = measured[k] - finish, simulated[k] - done
-            if max(behind) > BEHIND * (finish - marks[f"begin {names[k]}"][0]):
-                return "gpu"
+    for nodes, start, end in zip(replay.programs, run.start, run.end, strict=True):
+        if _has_earlier_work(nodes) and _falls_behind(nodes, start[0], end[0]):
+            return "gpu"
     return "host"
+
+
+def _has_earlier_work(nodes: Sequence[Node]) -> bool:
+    """Whether a step has GPU work before it."""
+    steps = {node.op.step for node in nodes if node.op.kind == MARK}
+    return len(steps) > 1 or any(
+        node.op.step < 0 for node in nodes if node.op.kind == GPU
+    )
+
+
+def _falls_behind(nodes: Sequence[Node], start: np.ndarray, end: np.ndarray) -> bool:
+    """Whether the GPU ends a step far behind its host, as recorded or as simulated."""
+    ops = [node.op for node in nodes]
+    measured = _gpu_ends(ops, [op.finish for op in ops])
+    simulated = _gpu_ends(ops, end.tolist())
+    begins = {op.name: op.start for op in ops if op.kind == MARK}
+    for i, op in enumerate(ops):
+        mark, _, name = op.name.partition(" ")
+        if op.kind != MARK or mark != "end":
+            continue
+        behind = measured[op.step] - op.start, simulated[op.step] - float(start[i])
+        if max(behind) > BEHIND * (op.start - begins[f"begin {name}"]):
+            return True
+    return False
 
 
 def _if_free(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +15,10 @@ from workloads.traces.draft import Node
 from workloads.traces.work import GPU, MARK
 from workloads.traces.writers.kineto import NAMES
 
-LAUNCH, CALL = (
-    "cudaLaunchKernel",
-    4e-6,
-)  # s drawn for a launch call, about what it takes in measured traces
+LAUNCH = "cudaLaunchKernel"
+LAUNCH_CALL = 4e-6  # s drawn for a launch call, about what it takes in measured traces
 OWN_STREAM = 1000  # drawn for communication that no recording had
+Event = dict[str, Any]
 
 
 def write_trace(outcome: Outcome, path: Path) -> None:
@@ -46,103 +46,97 @@ def write_trace(outcome: Outcome, path: Path) -> None:
 
 def _save(path: Path, content: dict[str, Any]) -> None:
     text = json.dumps(content).encode()
-    files.write_bytes(
-        path, gzip.compress(text, 5, mtime=0) if path.suffix == ".gz" else text
-    )
+    packed = path.suffix == ".gz"
+    files.write_bytes(path, gzip.compress(text, 5, mtime=0) if packed else text)
 
 
 def _side_by_side(outcome: Outcome) -> dict[str, Any]:
-    events: list[dict[str, Any]] = []
-    for index, nodes in enumerate(outcome.replay.programs):
-        rank, recorded = (
-            outcome.replay.graph.programs[index].rank,
-            index < len(outcome.replay.job.works),
-        )
-        start, end = outcome.run.start[index][0], outcome.run.end[index][0]
-        for side, name in enumerate(("measured", "simulated")):
-            pid = 2 * rank + side
-            label = {"name": f"rank {rank} {name}"}
-            events.append(
-                {"ph": "M", "name": "process_name", "pid": pid, "tid": 0, "args": label}
-            )
-            events.append(
-                {
-                    "ph": "M",
-                    "name": "process_sort_index",
-                    "pid": pid,
-                    "args": {"sort_index": pid},
-                }
-            )
-            for i, node in enumerate(nodes):
-                times = (
-                    (node.op.start, node.op.finish)
-                    if side == 0
-                    else (float(start[i]), float(end[i]))
-                )
-                if node.kind == MARK or (side == 0 and not recorded):
-                    continue
-                events.append(_event(node, pid, *times))
+    recorded = len(outcome.replay.job.works)
+    events: list[Event] = []
+    for index, program in enumerate(outcome.replay.graph.programs):
+        pid = 2 * program.rank
+        events += _labels(pid, f"rank {program.rank} measured")
+        if index < recorded:
+            events += _measured(outcome, index, pid)
+        events += _labels(pid + 1, f"rank {program.rank} simulated")
+        events += _simulated(outcome, index, pid + 1)
     return {"displayTimeUnit": "ms", "traceEvents": events}
+
+
+def _labels(pid: int, name: str) -> Iterator[Event]:
+    """The name of a track, and its place among the others."""
+    label, place = {"name": name}, {"sort_index": pid}
+    yield {"ph": "M", "name": "process_name", "pid": pid, "tid": 0, "args": label}
+    yield {"ph": "M", "name": "process_sort_index", "pid": pid, "args": place}
+
+
+def _measured(outcome: Outcome, index: int, pid: int) -> Iterator[Event]:
+    for node in outcome.replay.programs[index]:
+        if node.kind != MARK:
+            yield _event(node, pid, node.op.start, node.op.finish)
+
+
+def _simulated(outcome: Outcome, index: int, pid: int) -> Iterator[Event]:
+    start, end = outcome.run.start[index][0], outcome.run.end[index][0]
+    for i, node in enumerate(outcome.replay.programs[index]):
+        if node.kind != MARK:
+            yield _event(node, pid, float(start[i]), float(end[i]))
 
 
 def _kineto(outcome: Outcome, index: int) -> dict[str, Any]:
     """The simulated run of one rank as the profiler would have written it; HolisticTraceAnalysis reads it."""
-    job, program, nodes = (
-        outcome.replay.job,
-        outcome.replay.graph.programs[index],
-        outcome.replay.programs[index],
-    )
-    launch, start, end = (
-        times[index][0]
-        for times in (outcome.run.launch, outcome.run.start, outcome.run.end)
-    )
-    begun, events = dict[str, float](), list[dict[str, Any]]()
-    for i, node in enumerate(nodes):
-        if node.kind == MARK:
-            what, _, name = node.op.name.partition(" ")
-            begun.setdefault(name, float(start[i]))
-            if what == "end":
-                events.append(
-                    _call("user_annotation", name, begun[name], float(end[i]))
-                )
-        elif node.kind == GPU:
-            events.append(
-                _call(
-                    "cuda_runtime",
-                    LAUNCH,
-                    launch[i] - CALL,
-                    launch[i],
-                    correlation=i + 1,
-                )
-            )
-            stream = node.stream & 0xFFFFFFFF if node.stream >= 0 else OWN_STREAM
-            made = _event(node, 0, float(start[i]), float(end[i]))
-            made["args"] |= {
-                "device": 0,
-                "stream": stream,
-                "correlation": i + 1,
-            } | _metadata(node)
-            events.append(made | {"tid": stream})
-        else:
-            events.append(
-                _call("cuda_runtime", node.op.name, float(launch[i]), float(end[i]))
-            )
-    first = min(event["ts"] for event in events)
-    for event in events:
-        event["ts"] = round(event["ts"] - first, 3)
-    world = outcome.replay.draft.world
+    replay = outcome.replay
+    distributed = {
+        "backend": "nccl",
+        "rank": replay.graph.programs[index].rank,
+        "world_size": replay.draft.world,
+    }
     return {
         "schemaVersion": 1,
-        "deviceProperties": [{"id": 0, "name": job.device}],
-        "distributedInfo": {
-            "backend": "nccl",
-            "rank": program.rank,
-            "world_size": world,
-        },
+        "deviceProperties": [{"id": 0, "name": replay.job.device}],
+        "distributedInfo": distributed,
         "displayTimeUnit": "ms",
         "baseTimeNanoseconds": 0,
-        "traceEvents": events,
+        "traceEvents": _from_zero(list(_kineto_events(outcome, index))),
     }
+
+
+def _from_zero(events: list[Event]) -> list[Event]:
+    """The events with their times counted from the first (us)."""
+    first = min(event["ts"] for event in events)
+    return [event | {"ts": round(event["ts"] - first, 3)} for event in events]
+
+
+def _kineto_events(outcome: Outcome, index: int) -> Iterator[Event]:
+    run = outcome.run
+    launch, start, end = (times[index][0] for times in (run.launch, run.start, run.end))
+    begun: dict[str, float] = {}
+    for i, node in enumerate(outcome.replay.programs[index]):
+        if node.kind == MARK:
+            mark, _, name = node.op.name.partition(" ")
+            begin = begun.setdefault(name, float(start[i]))
+            if mark == "end":
+                yield _call("user_annotation", name, begin, float(end[i]))
+        elif node.kind == GPU:
+            yield _launch(launch[i], i + 1)
+            yield _kernel(node, i + 1, float(start[i]), float(end[i]))
+        else:
+            yield _call("cuda_runtime", node.op.name, float(launch[i]), float(end[i]))
+
+
+def _launch(time: float, correlation: int) -> Event:
+    """The call that launches GPU work until a moment."""
+    begin = time - LAUNCH_CALL
+    return _call("cuda_runtime", LAUNCH, begin, time, correlation=correlation)
+
+
+def _kernel(node: Node, correlation: int, start: float, end: float) -> Event:
+    """GPU work of which the launch has the same correlation."""
+    stream = node.stream & 0xFFFFFFFF if node.stream >= 0 else OWN_STREAM
+    event = _event(node, 0, start, end)
+    where = {"device": 0, "stream": stream, "correlation": correlation}
+    event["args"] |= where | _metadata(node)
+    return event | {"tid": stream}
 
 
 def _call(

@@ -152,15 +152,21 @@ def _steady(
     counts = _first_counts(alone, starts, limits, least)
     while True:
         runs = execute_together(list(zip(jobs, counts, starts, strict=True)))
-        marks = [_marks(job, run) for job, run in zip(jobs, runs, strict=True)]
-        needed = max(ends[least - 1] for ends in marks)
-        reached = [float(ends[-1]) for ends in marks]
+        needed, reached = _ends(jobs, runs, least)
         early = [at for at, end in enumerate(reached) if end < needed]
         if all(counts[at] == limits[at] for at in early):
             return runs, [jobs[at].scenario.name for at in early]
         for at in early:
             longer = _more_steps(counts[at], needed, reached[at])
             counts[at] = min(limits[at], longer)
+
+
+def _ends(
+    jobs: Sequence[Planned], runs: Sequence[Run], least: int
+) -> tuple[float, list[float]]:
+    """(when all jobs have done the `least` steps, when each has done all of its own), in seconds."""
+    marks = [_marks(job, run) for job, run in zip(jobs, runs, strict=True)]
+    return max(ends[least - 1] for ends in marks), [float(ends[-1]) for ends in marks]
 
 
 def _more_steps(steps: int, needed: float, reached: float) -> int:

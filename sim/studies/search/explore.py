@@ -13,6 +13,7 @@ from sim.studies.search.exploration import Exploration, Options, Progress, Ranke
 from sim.studies.search.sampling import sampled
 from sim.studies.search.space import Candidate, Clusters, space
 
+DEFAULTS = Options()
 MOST = 20_000  # layouts that are looked at one by one; above, --trials samples them
 
 
@@ -53,7 +54,7 @@ class Ranking:
 def search(
     base: Scenario,
     batch: int,
-    options: Options = Options(),
+    options: Options = DEFAULTS,
     progress: Progress | None = None,
 ) -> Ranking:
     """The fastest layouts of `batch` samples a step that fit.
