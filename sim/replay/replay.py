@@ -79,8 +79,7 @@ def replay_job(
     clock: str = "auto",
 ) -> Outcome:
     """Executes a recorded run, changed or not; see :func:`replay_files`."""
-    if not job.steps:
-        raise InputError(_no_common_steps(job))
+    _check_steps(job)
     asked, draft = parse(changes), job.draft()
     mode = _mode(mode, cluster, asked)
     gpu = recorded_gpu(job)
@@ -90,15 +89,12 @@ def replay_job(
         fabric, before = _fabrics(job, draft.world, cluster, asked.links)
     _on_gpu(job, draft, gpu, fabric)
     replay, nccl = graph_of(job, draft), nccl_settings(job, asked.nccl)
-    if mode == "recorded":
+    if mode == "recorded":  # the cluster then says only on which GPU kernels run
         fabric = before = None
     played, unknown_sizes = timed(replay, fabric, before, nccl)
     outcome = _outcome(replay, execute(played, steps=1), mode, clock, fabric)
-    return replace(
-        outcome,
-        changes=_changes(draft, asked),
-        notes=_notes(job, draft, unknown_sizes),
-    )
+    notes = _notes(job, draft, unknown_sizes)
+    return replace(outcome, changes=_changes(draft, asked), notes=notes)
 
 
 def _outcome(
@@ -124,12 +120,15 @@ def _fabrics(
     return fabric, fabric_of(job, world, cluster, {}) if links else fabric
 
 
-def _no_common_steps(job: Job) -> Mistake:
+def _check_steps(job: Job) -> None:
+    if job.steps:
+        return
     recorded = "; ".join(
         f"rank {work.rank}: {', '.join(name for name, _, _ in work.steps)}"
         for work in job.works
     )
-    return Mistake("traces", "steps", recorded, "steps that all ranks recorded")
+    expected = "steps that all ranks recorded"
+    raise InputError(Mistake("traces", "steps", recorded, expected))
 
 
 def _mode(mode: Mode | None, cluster: str, asked: Changes) -> Mode:
@@ -189,14 +188,19 @@ def _steps_of_rank(replay: Replay, run: Run, index: int) -> Iterator[StepTime]:
     rank = replay.graph.programs[index].rank
     work = next((work for work in job.works if work.rank == rank), None)
     measured = _measured_steps(work) if work else {}
-    ends = _gpu_ends([node.op for node in nodes], run.end[index][0].tolist())
     marks = _marks(nodes, run.start[index][0])
+    ends = _simulated_ends(nodes, run.end[index][0])
     for k, (name, _, _) in enumerate((work or job.works[0]).steps):
         if name in job.steps:
-            window = marks[f"begin {name}"], marks[f"end {name}"]
-            host, gpu = _step_on_clocks(ends, k, *window)
+            begin, end = marks[f"begin {name}"], marks[f"end {name}"]
+            host, gpu = _step_on_clocks(ends, k, begin, end)
             recorded_host, recorded_gpu = measured.get(name, (nan, nan))
             yield StepTime(rank, name, recorded_host, host, recorded_gpu, gpu)
+
+
+def _simulated_ends(nodes: Sequence[Node], end: np.ndarray) -> dict[int, float]:
+    """Ends of GPU work by step, as `_gpu_ends` has them."""
+    return _gpu_ends([node.op for node in nodes], end.tolist())
 
 
 def _measured_steps(work: Work) -> dict[str, tuple[float, float]]:
@@ -261,7 +265,7 @@ def _falls_behind(nodes: Sequence[Node], start: np.ndarray, end: np.ndarray) -> 
     """Whether the GPU ends a step far behind its host, as recorded or as simulated."""
     ops = [node.op for node in nodes]
     measured = _gpu_ends(ops, [op.finish for op in ops])
-    simulated = _gpu_ends(ops, end.tolist())
+    simulated = _simulated_ends(nodes, end)
     begins = {op.name: op.start for op in ops if op.kind == MARK}
     for i, op in enumerate(ops):
         mark, _, name = op.name.partition(" ")
