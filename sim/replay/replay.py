@@ -84,9 +84,7 @@ def replay_job(
     mode = _mode(mode, cluster, asked)
     gpu = recorded_gpu(job)
     retarget.apply(draft, asked, partial(_scaling, gpu), beside_communication(gpu))
-    fabric = before = None
-    if cluster or (mode == "simulated" and draft.world > 1):
-        fabric, before = _fabrics(job, draft.world, cluster, asked.links)
+    fabric, before = _fabrics(job, draft.world, cluster, mode, asked.links)
     _on_gpu(job, draft, gpu, fabric)
     replay, nccl = graph_of(job, draft), nccl_settings(job, asked.nccl)
     if mode == "recorded":  # the cluster then says only on which GPU kernels run
@@ -113,9 +111,11 @@ def _outcome(
 
 
 def _fabrics(
-    job: Job, world: int, cluster: str, links: dict[str, str]
-) -> tuple[Fabric, Fabric]:
-    """The cluster with changes of its links, and without."""
+    job: Job, world: int, cluster: str, mode: Mode, links: dict[str, str]
+) -> tuple[Fabric | None, Fabric | None]:
+    """The cluster with changes of its links, and without; (None, None) where nothing is simulated on one."""
+    if not cluster and (mode == "recorded" or world == 1):
+        return None, None
     fabric = fabric_of(job, world, cluster, links)
     return fabric, fabric_of(job, world, cluster, {}) if links else fabric
 
