@@ -19,7 +19,8 @@ from validation.report.published import PublishedReport
 from validation.sets.checkpoint import CheckpointReport
 from validation.sets.choices import ChoiceReport
 from validation.sets.probes import ProbeReport
-from validation.sets.sets import CASES, KINDS, load_set, set_names, told
+from validation.sets.set_file import KINDS
+from validation.sets.sets import CASES, load_set, set_names, set_table
 from validation.sets.steps import Report
 from validation.sets.traces import TraceReport
 
@@ -100,7 +101,7 @@ def test_a_report_without_rows_fails(kind: str) -> None:
 @pytest.mark.parametrize("name", set_names())
 def test_every_bundled_set_is_of_a_kind_that_is_tested(name: str) -> None:
     """A new kind of set needs a row here."""
-    assert told(name).get("kind", "steps") in EMPTY
+    assert set_table(name).get("kind", "steps") in EMPTY
 
 
 @pytest.mark.parametrize(("name", "write"), ROWS.items())

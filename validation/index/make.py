@@ -25,8 +25,10 @@ from validation.formats.scenarios import scenario_of
 from validation.index.identity import Kind, key_of, kind_of
 from validation.index.measured import INDEX, Known, index
 from validation.report.published import Case
+from validation.sets import set_file
 from validation.sets.published import read, sort
-from validation.sets.sets import CASES, STEPS, load_set, set_names
+from validation.sets.set_file import STEPS
+from validation.sets.sets import CASES, load_set, set_names
 
 
 def rows() -> Iterator[Known]:
@@ -40,11 +42,7 @@ def rows() -> Iterator[Known]:
 def _alias(name: str) -> str:
     """The set that this is another name of; "" for one of its own."""
     path = CASES / name / "set.toml"
-    return (
-        str(files.toml(path.read_text(encoding="utf-8")).get("alias", ""))
-        if path.is_file()
-        else ""
-    )
+    return str(set_file.read(path).get("alias", "")) if path.is_file() else ""
 
 
 def _steps(name: str) -> Iterator[Known]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import statistics
-import tomllib
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,7 +11,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
-from sim.errors import InputError, unknown
+from sim import schema
 from sim.units import format_duration
 from validation.report.comparison import Comparison, finite
 from validation.report.gate import Check, predicted_check, rows_check
@@ -24,6 +23,8 @@ PREDICTED = "Rows that no constant was taken from"
 FITTED = "Rows that some constant was taken from (set.toml)"
 CASE_HEAD = ("case", "slice", "measured", "predicted", "error", "runs as", "")
 FIGURES = ("mean", "median", "p90")
+#: What a limits.toml may say: figures by slice.
+LIMITS = schema.Rows(schema.Table(dict.fromkeys(FIGURES, schema.Number(above=True))))
 
 
 @dataclass(frozen=True)
@@ -83,16 +84,8 @@ class Limits:
 
     @classmethod
     def read(cls, path: Path) -> Limits:
-        table = tomllib.loads(path.read_text(encoding="utf-8"))
-        wrong = [
-            unknown(str(path), f"{name}.{key}", key, FIGURES)
-            for name in table
-            for key in table[name]
-            if key not in FIGURES
-        ]
-        if wrong:
-            raise InputError(wrong)
-        return cls(table)
+        """The limits of a limits.toml; raises with every mistake in it."""
+        return cls(schema.read(path, LIMITS, "a set's limits.toml"))
 
     def of(self, slice_: str) -> Mapping[str, float]:
         fits = [key for key in self.table if fnmatchcase(slice_, key)]

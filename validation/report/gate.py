@@ -3,14 +3,27 @@
 from __future__ import annotations
 
 import math
-import tomllib
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sim import files
+from sim import files, schema
 from sim.errors import InputError, Mistake
+from sim.schema import Number, Table
+
+SHARE = Number(above=True)
+#: What a tolerances.toml may say; ratios are judged in some sets only.
+TOLERANCES = Table(
+    {
+        "noisy_spread": SHARE,
+        "step": schema.all_of(("mape", "family_mape", "bias", "worst"), SHARE),
+        "noisy": schema.all_of(("mape",), SHARE),
+        "memory": schema.all_of(("mape", "worst"), SHARE),
+        "ratio": schema.all_of(("worst",), SHARE),
+    },
+    needed=("noisy_spread", "step", "noisy", "memory"),
+)
 
 
 @dataclass(frozen=True)
@@ -29,10 +42,11 @@ class Tolerances:
 
     @classmethod
     def read(cls, path: Path) -> Tolerances:
-        told = tomllib.loads(path.read_text(encoding="utf-8"))
-        step, noisy, memory = told["step"], told["noisy"], told["memory"]
+        """The limits of a tolerances.toml; raises with every mistake in it."""
+        table = schema.read(path, TOLERANCES, "a set's tolerances.toml")
+        step, noisy, memory = table["step"], table["noisy"], table["memory"]
         return cls(
-            told["noisy_spread"],
+            table["noisy_spread"],
             step["mape"],
             step["family_mape"],
             step["bias"],
@@ -40,7 +54,7 @@ class Tolerances:
             noisy["mape"],
             memory["mape"],
             memory["worst"],
-            told.get("ratio", {}).get("worst"),
+            table.get("ratio", {}).get("worst"),
         )
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import tomllib
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -12,6 +11,8 @@ from typing import Any
 
 import numpy as np
 
+from sim import schema
+from sim.schema import Number
 from sim.units import format_duration
 from validation.formats.published_setups import FOLDER
 from validation.report.comparison import Comparison
@@ -20,6 +21,9 @@ from validation.report.interface import Point, Skip, Table
 from validation.report.summary import Errors, errors_of
 
 HEAD = ("case", "slice", "measured", "predicted", "error", "")
+LIMITS = schema.all_of(
+    ("mape", "bias", "slice_rows", "slice_mape", "spearman"), Number(above=True)
+)
 LISTED = 8  # names of rows in a check
 SWEEP = 5  # rows of one model, machine and batch that differ in their layout only
 
@@ -123,7 +127,7 @@ class PublishedReport(Comparison):
 
     @property
     def checks(self) -> tuple[Check, ...]:
-        limits = tomllib.loads((FOLDER / "limits.toml").read_text(encoding="utf-8"))
+        limits = schema.read(FOLDER / "limits.toml", LIMITS)
         held = self.select(fitted=False)
         bad = [case.name for case in self.cases if case.error]
         made = [rows_check(self._judged, self._left_out), predicted_check(bad, LISTED)]

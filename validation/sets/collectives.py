@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -16,7 +16,7 @@ from validation.formats.overlap_rows import Overlap
 from validation.report.collectives import Case, CollectiveReport, Limits
 from validation.report.interface import Skip
 from validation.sets.predict_collective import loadable, predict_overlap, predict_row
-from validation.sets.sets import CASES, told
+from validation.sets.sets import CASES, set_table
 
 PARTS = ("kernels", "collectives")
 
@@ -70,13 +70,24 @@ def load(name: str) -> CollectiveSet:
     InputError
         If there is none, or it is of another kind.
     """
-    table = told(name)
+    table = set_table(name)
     folder = CASES / table.get("base", name)
-    limits = Limits.read(CASES / table.get("limits", f"{name}/limits.toml"))
+    limits = Limits.read(_limits_file(name, table))
     fitted, cases = (tuple(table.get(key, ())) for key in ("fitted", "fitted_cases"))
     return CollectiveSet(
         name, table["title"], folder, tuple(table["rows"]), limits, fitted, cases
     )
+
+
+def _limits_file(name: str, table: Mapping[str, Any]) -> Path:
+    """The file of a set's limits: its own, or the one that its set.toml names."""
+    path: Path = CASES / table.get("limits", f"{name}/limits.toml")
+    if not path.is_file():
+        where = str(CASES / name / "set.toml")
+        expected = "limits.toml beside it, or limits = the file of another set"
+        hint = 'such as "collectives/limits.toml"'
+        raise InputError(Mistake(where, "limits", f"no {path.name}", expected, hint))
+    return path
 
 
 def read(path: str | Path) -> tuple[list[Row], list[Overlap]]:

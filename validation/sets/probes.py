@@ -14,7 +14,7 @@ from validation.report.gate import Check
 from validation.report.interface import Point, Skip, Table
 from validation.report.summary import Errors
 from validation.sets.questions import Answer, answers
-from validation.sets.sets import told
+from validation.sets.sets import set_table
 
 HEAD = ("question", "about", "answer")
 
@@ -127,4 +127,4 @@ def validate_set(
                 f"nothing: {name} has no measurements",
             )
         )
-    return ProbeReport(name, told(name)["title"], tuple(answers()))
+    return ProbeReport(name, set_table(name)["title"], tuple(answers()))

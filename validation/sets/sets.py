@@ -6,31 +6,22 @@ Every kind has a module with `validate_set(name, rows, jobs)` that answers with 
 from __future__ import annotations
 
 import importlib
-import tomllib
 from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sim.errors import InputError, unknown
+from sim.errors import InputError, Mistake, unknown
 from validation.formats.rows import Row, read_rows
 from validation.report.gate import Tolerances
 from validation.report.interface import Report
+from validation.sets import set_file
+from validation.sets.fitted import constants_of
+from validation.sets.set_file import STEPS
 
 CASES = Path(__file__).parents[1] / "cases"
 #: What a set of steps is held to that states no tolerances of its own.
 USUAL_LIMITS = CASES / "h200" / "tolerances.toml"
-STEPS = "steps"
-# The module of each kind of set; set.toml says `kind`, steps where it does not.
-KINDS = {
-    STEPS: "validation.sets.steps",
-    "collectives": "validation.sets.collectives",
-    "choices": "validation.sets.choices",
-    "traces": "validation.sets.traces",
-    "published": "validation.sets.published",
-    "checkpoint": "validation.sets.checkpoint",
-    "probes": "validation.sets.probes",
-}
 
 
 @dataclass(frozen=True)
@@ -82,27 +73,32 @@ class MeasuredSet:
         Raises
         ------
         InputError
-            If fitted.toml names a row that no set of the folder has.
+            If fitted.toml has mistakes, or names rows that no set of the folder has, or files that are not there.
         """
         path = self.folder / "fitted.toml"
         if not path.exists():
             return ()  # nobody took a constant from any of the rows
-        constants: list[dict[str, Any]] = tomllib.loads(
-            path.read_text(encoding="utf-8")
-        )["constant"]
+        constants = constants_of(path)
         known = {
             row.name: row.configuration
             for file in _files_beside(self.folder)
             for row in read_rows(file)
         }
-        used = {row for constant in constants for row in constant.get("rows", ())}
-        if strangers := sorted(used - known.keys()):
-            raise InputError(
-                [unknown(str(path), "rows", row, known) for row in strangers]
-            )
-        whole = {
-            file for constant in constants for file in constant.get("steps_of", ())
-        }
+        used = {row for constant in constants for row in constant.rows}
+        whole = {file for constant in constants for file in constant.steps_of}
+        files = [file.name for file in self.folder.glob("*.jsonl")]
+        wrong = [
+            *(
+                unknown(str(path), "rows", row, known)
+                for row in sorted(used - {*known})
+            ),
+            *(
+                unknown(str(path), "steps_of", file, files)
+                for file in sorted(whole - {*files})
+            ),
+        ]
+        if wrong:
+            raise InputError(wrong)
         return {known[row] for row in used} | {
             row.configuration for f in whole for row in read_rows(self.folder / f)
         }
@@ -110,31 +106,45 @@ class MeasuredSet:
 
 def set_names(kind: str | None = None) -> list[str]:
     """Names of the sets that `prestep validate` takes, sorted; of one kind, or all."""
-    names = sorted(path.parent.name for path in CASES.glob("*/set.toml"))
-    return [name for name in names if kind in (None, kind_of(name))]
+    return [name for name in _folders() if kind in (None, kind_of(name))]
 
 
-def told(name: str) -> dict[str, Any]:
+def set_table(name: str) -> dict[str, Any]:
     """The set.toml of a set, or of the one it is another name of.
 
     Raises
     ------
     InputError
-        If there is none.
+        If there is none, or with every mistake in it.
     """
+    table = set_file.read(_file_of("validate", "", name))
+    if "alias" not in table:
+        return table
+    where = _file_of("validate", "", name)
+    target = set_file.read(_file_of(str(where), "alias", table["alias"]))
+    if "alias" in target:
+        expected = "a set that is no other name itself"
+        raise InputError(
+            Mistake(str(where), "alias", table["alias"], expected, target["alias"])
+        )
+    return target
+
+
+def _file_of(where: str, key: str, name: str) -> Path:
+    """The set.toml of a set that a command or a file names."""
     path = CASES / name / "set.toml"
     if not path.is_file():
-        raise InputError(unknown("validate", "", name, set_names()))
-    table = tomllib.loads(path.read_text(encoding="utf-8"))
-    return told(table["alias"]) if "alias" in table else table
+        raise InputError(unknown(where, key, name, _folders()))
+    return path
+
+
+def _folders() -> list[str]:
+    return sorted(path.parent.name for path in CASES.glob("*/set.toml"))
 
 
 def kind_of(name: str) -> str:
-    """What a set measures: steps, collectives, or choices of NCCL."""
-    kind = str(told(name).get("kind", STEPS))
-    if kind not in KINDS:
-        raise InputError(unknown(f"{name}/set.toml", "kind", kind, KINDS))
-    return kind
+    """What a set measures, one of `validation.sets.set_file.KINDS`."""
+    return str(set_table(name).get("kind", STEPS))
 
 
 def validate(name: str, rows: str | Path | None = None, jobs: int = 1) -> Report:
@@ -145,14 +155,14 @@ def validate(name: str, rows: str | Path | None = None, jobs: int = 1) -> Report
     InputError
         If there is no such set, or a file cannot be read.
     """
-    module = importlib.import_module(KINDS[kind_of(name)])
+    module = importlib.import_module(f"validation.sets.{kind_of(name)}")
     report: Report = module.validate_set(name, rows=rows, jobs=jobs)
     return report
 
 
 def asked(name: str, rows: str | Path | None) -> tuple[dict[str, Any], list[Path], str]:
     """The set.toml of a set, its files of rows or the one named instead, and the title; "" for rows of another's."""
-    table = told(name)
+    table = set_table(name)
     if rows is not None:
         return table, [Path(rows)], ""
     return table, [CASES / name / file for file in table["rows"]], table["title"]
@@ -170,7 +180,7 @@ def load_set(name: str) -> MeasuredSet:
         raise InputError(
             unknown("validate", "", name, set_names(STEPS), "a set of training steps:")
         )
-    table = told(name)
+    table = set_table(name)
     folder = CASES / table.get("base", name)
     limits = (
         CASES / table["limits"] if "limits" in table else folder / "tolerances.toml"

@@ -1,0 +1,91 @@
+"""A set's own file: what `set.toml` may say, by the kind of the set, read strictly."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from sim import schema
+from sim.errors import Mistake, unknown
+from sim.schema import Items, Number, Schema, Table, Text
+
+STEPS = "steps"
+TEXTS = Items(Text())
+#: Limits of errors, as shares of the measured value.
+SHARE = Number(above=True)
+ERRORS = schema.all_of(("mean", "worst"), SHARE)
+RETARGET = Table(
+    {
+        "name": Text(),
+        "run": Text(),
+        "cluster": Text(),
+        "set": TEXTS,
+        "measured": Number(above=True),
+        "of": Text(),
+        "limit": SHARE,
+    },
+    needed=("name", "run", "measured", "limit"),
+)
+
+
+def _kind(needed: tuple[str, ...] = (), **keys: Schema) -> Table:
+    """What a set of a kind may say beside its title; `needed`: what it must."""
+    return Table({"title": Text(), "kind": Text(), **keys}, ("title", *needed))
+
+
+#: Kinds of sets; each has a module of its name in `validation.sets`.
+KINDS: Mapping[str, Table] = {
+    STEPS: _kind(("rows",), rows=TEXTS, base=Text(), limits=Text(), bases=TEXTS),
+    "collectives": _kind(
+        ("rows",),
+        rows=TEXTS,
+        base=Text(),
+        limits=Text(),
+        fitted=TEXTS,
+        fitted_cases=TEXTS,
+    ),
+    "choices": _kind(("rows",), rows=TEXTS),
+    "traces": _kind(
+        ("limits",),
+        limits=Table({"recorded": ERRORS, "simulated": ERRORS}),
+        retarget=Items(RETARGET),
+    ),
+    "published": _kind(),
+    "checkpoint": _kind(
+        ("rows", "calibration", "stall", "beside"),
+        rows=TEXTS,
+        calibration=Text(),
+        stall=SHARE,
+        beside=SHARE,
+    ),
+    "probes": _kind(),
+}
+ALIAS = Table({"alias": Text()})
+
+
+@dataclass(frozen=True)
+class SetFile:
+    """A set.toml: another name of a set, or what its kind may say."""
+
+    def mistakes(self, where: str, key: str, value: object) -> Iterator[Mistake]:
+        table = value if isinstance(value, Mapping) else {}
+        kind = str(table.get("kind", STEPS))
+        if "alias" in table:
+            yield from ALIAS.mistakes(where, key, value)
+        elif kind in KINDS:
+            yield from KINDS[kind].mistakes(where, key, value)
+        else:
+            yield unknown(where, "kind", kind, KINDS)
+
+
+def read(path: Path) -> dict[str, Any]:
+    """The table of a set.toml.
+
+    Raises
+    ------
+    InputError
+        With every mistake in it.
+    """
+    return schema.read(path, SetFile(), "a set.toml")
