@@ -2,10 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+
 from sim.graph.kernel import Kernel
 from workloads.torch.tape import Tape, Tensor
 
-HALVES_BACKWARD = {"add": "", "mul": "strided_bwd", "neg": "strided"}
+# Kernels of a rotary embedding on the halves of each head, with their layouts; a concatenation follows.
+ROPE_FORWARD = (
+    ("mul", "strided"),
+    ("mul", "strided"),
+    ("sub", ""),
+    ("mul", "strided"),
+    ("mul", "strided"),
+    ("add", ""),
+)
+ROPE_BACKWARD = (
+    ("mul", "strided_bwd"),
+    ("mul", "strided_bwd"),
+    ("neg", "strided"),
+    ("mul", "strided_bwd"),
+    ("add", ""),
+    ("mul", "strided_bwd"),
+    ("add", ""),
+)
 
 
 def rope(t: Tape, x: Tensor) -> Tensor:
@@ -16,10 +37,7 @@ def rope(t: Tape, x: Tensor) -> Tensor:
     half = x.elements // 2
     shape, itemsize = x.shape, x.itemsize
     t.cpu("view", 2)
-    for kind in ("mul", "mul", "sub", "mul", "mul", "add"):
-        t.cpu("elementwise")
-        strided = "strided" if kind == "mul" else ""
-        t.launch(Kernel(kind, (half,), layout=strided))
+    _launch_halves(t, "elementwise", ROPE_FORWARD, half)
     # The four products and two sums are alive until the concatenation has been issued.
     temps = [t.empty((*shape[:-1], shape[-1] // 2), itemsize) for _ in range(2)]
     t.cpu("elementwise")
@@ -30,14 +48,21 @@ def rope(t: Tape, x: Tensor) -> Tensor:
     def backward(g: Tensor) -> list[Tensor | None]:
         del g
         t.cpu("view_backward", 4)
-        for kind in ("mul", "mul", "neg", "mul", "add", "mul", "add"):
-            t.cpu("elementwise_backward")
-            t.launch(Kernel(kind, (half,), layout=HALVES_BACKWARD[kind]))
+        _launch_halves(t, "elementwise_backward", ROPE_BACKWARD, half)
         t.cpu("elementwise_backward")
         t.launch(Kernel("cat", (2 * half,)))
         return [t.empty(shape, itemsize)]
 
     return t.apply(y, [x], backward)
+
+
+def _launch_halves(
+    t: Tape, operation: str, kernels: Sequence[tuple[str, str]], elements: int
+) -> None:
+    """Kernels on halves of heads, each launched by a host operation."""
+    for kind, layout in kernels:
+        t.cpu(operation)
+        t.launch(Kernel(kind, (elements,), layout=layout))
 
 
 def heads_view(
@@ -54,9 +79,8 @@ def heads_view(
 
     def backward(g: Tensor) -> list[Tensor | None]:
         t.cpu("view_backward", 2)
-        if not g.local or heads_last(
-            t
-        ):  # marked by the operator that wrote it heads-first
+        # `local` is marked by the operator that wrote the gradient heads-first.
+        if not g.local or heads_last(t):
             return [Tensor(g.storage, shape, g.itemsize)]
         t.launch(Kernel("copy", (g.elements,), layout="strided"))
         return [t.empty(shape, g.itemsize)]
@@ -73,18 +97,56 @@ def attention(t: Tape, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     """Causal scaled-dot-product attention by cuDNN: saves q, k, v, the output and one float per row."""
     if heads_last(t):
         return triton_attention(t, q, k, v)
-    b, h, s, d = q.shape
-    kv = k.shape[1]
-    shape = (b, h, kv, s, d)
-    flops = 2.0 * b * h * s * s * d  # two products, half of them masked
+    flash2 = t.choices is not None and t.choices.attention == "flash2"
+    work = _Work.of(q, k, v, "flash2_attention" if flash2 else "attention")
     t.cpu("attention")
     t.saves()
     t.launch(Kernel("memset", (4,), bytes=4.0))
-    moved = 2 * q.size + k.size + v.size
-    prefix = (
-        "flash2_" if t.choices is not None and t.choices.attention == "flash2" else ""
-    )
-    t.launch(Kernel(f"{prefix}attention_fwd", shape, bytes=moved, flops=flops))
+    t.launch(work.forward)
+    return _attended(t, q, k, v, partial(_backward, work))
+
+
+def _backward(work: _Work, t: Tape, q: Tensor, k: Tensor, v: Tensor) -> list[Tensor]:
+    """cuDNN's backward: the queries' gradient is added up in fp32; grouped keys are expanded to all heads."""
+    t.launch(Kernel("memset", (4,), bytes=4.0))
+    accumulator = t.empty(q.shape, 4)
+    t.launch(work.backward)
+    grouped = k.shape[1] != q.shape[1]
+    expanded = [t.empty(q.shape, q.itemsize) for _ in range(2)] if grouped else []
+    grads = [t.empty(x.shape, x.itemsize) for x in (q, k, v)]
+    del accumulator, expanded
+    return grads
+
+
+@dataclass(frozen=True)
+class _Work:
+    """The two kernels of an attention."""
+
+    forward: Kernel
+    backward: Kernel
+
+    @classmethod
+    def of(cls, q: Tensor, k: Tensor, v: Tensor, name: str) -> _Work:
+        """Kernels `name`_fwd and `name`_bwd; backward moves twice the bytes, and computes five products for two."""
+        b, h, s, d = q.shape
+        shape = (b, h, k.shape[1], s, d)
+        flops = 2.0 * b * h * s * s * d  # two products, half of them masked
+        moved = 2 * q.size + k.size + v.size
+        return cls(
+            Kernel(f"{name}_fwd", shape, bytes=moved, flops=flops),
+            Kernel(f"{name}_bwd", shape, bytes=2 * moved, flops=2.5 * flops),
+        )
+
+
+def _attended(
+    t: Tape,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    gradients: Callable[[Tape, Tensor, Tensor, Tensor], list[Tensor]],
+) -> Tensor:
+    """The output of an attention that was launched; `gradients` launches its backward."""
+    b, h, s, _ = q.shape
     out = t.empty(q.shape, q.itemsize)
     lse = t.empty((b, h, s), 4)
     saved = out.view(*out.shape)
@@ -93,88 +155,73 @@ def attention(t: Tape, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     def backward(g: Tensor) -> list[Tensor | None]:
         t.cpu("attention_backward")
         _ = (saved, lse, g)
-        t.launch(Kernel("memset", (4,), bytes=4.0))
-        dq_acc = t.empty(q.shape, 4)
-        t.launch(
-            Kernel(f"{prefix}attention_bwd", shape, bytes=2 * moved, flops=2.5 * flops)
-        )
-        grads: list[Tensor | None] = []
-        expanded = [t.empty(q.shape, q.itemsize) for _ in range(2)] if kv != h else []
-        for x in (q, k, v):
-            grads.append(t.empty(x.shape, x.itemsize))
-        del dq_acc, expanded
-        for grad in (
-            grads
-        ):  # in the layout of q, k and v: the transposes before them need no copy back
-            if grad is not None:
-                grad.local = False
-        return grads
+        grads = gradients(t, q, k, v)
+        for grad in grads:
+            # In the layout of q, k and v: the transposes before them need no copy back.
+            grad.local = False
+        return [*grads]
 
     return t.apply(out, [q, k, v], backward)
 
 
 def triton_attention(t: Tape, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """The same by FlashAttention in Triton (2022): heads stay behind tokens, so nothing is transposed.
-
-    Backward first sums output times gradient for each row, and adds the queries' gradient up in fp32, which is zeroed
-    before and copied after (flash_attn_triton.py, _flash_attn_backward).
-    """
-    b, h, s, d = q.shape
-    shape, flops = (b, h, k.shape[1], s, d), 2.0 * b * h * s * s * d
-    moved = 2 * q.size + k.size + v.size
+    """The same by FlashAttention in Triton (2022): heads stay behind tokens, so nothing is transposed."""
+    work = _Work.of(q, k, v, "triton_attention")
     t.cpu("attention")
     t.saves()
-    t.launch(Kernel("triton_attention_fwd", shape, bytes=moved, flops=flops))
-    out = t.empty(q.shape, q.itemsize)
-    lse = t.empty((b, h, s), 4)
-    saved = out.view(*out.shape)
-    saved.node = None
+    t.launch(work.forward)
+    return _attended(t, q, k, v, partial(_triton_backward, work))
 
-    def backward(g: Tensor) -> list[Tensor | None]:
-        t.cpu("attention_backward")
-        _ = (saved, lse, g)
-        sums = t.empty(q.shape, 4)
-        t.launch(Kernel("fused", (q.elements,), bytes=2 * q.size))
-        t.launch(Kernel("fused", (q.elements,), bytes=4.0 * q.elements))
-        t.launch(
-            Kernel("triton_attention_bwd", shape, bytes=2 * moved, flops=2.5 * flops)
-        )
-        t.launch(Kernel("fused", (q.elements,), bytes=6.0 * q.elements))
-        grads: list[Tensor | None] = [t.empty(x.shape, x.itemsize) for x in (q, k, v)]
-        del sums
-        for grad in grads:
-            if grad is not None:
-                grad.local = False
-        return grads
 
-    return t.apply(out, [q, k, v], backward)
+def _triton_backward(
+    work: _Work, t: Tape, q: Tensor, k: Tensor, v: Tensor
+) -> list[Tensor]:
+    """Triton's backward (flash_attn_triton.py, _flash_attn_backward).
+
+    It first sums output times gradient for each row, and adds the queries' gradient up in fp32, which is zeroed before
+    and copied after.
+    """
+    sums = t.empty(q.shape, 4)
+    t.launch(Kernel("fused", (q.elements,), bytes=2 * q.size))
+    t.launch(Kernel("fused", (q.elements,), bytes=4.0 * q.elements))
+    t.launch(work.backward)
+    t.launch(Kernel("fused", (q.elements,), bytes=6.0 * q.elements))
+    grads = [t.empty(x.shape, x.itemsize) for x in (q, k, v)]
+    del sums
+    return grads
 
 
 def split_joined(t: Tape, joined: Tensor, widths: list[int]) -> list[Tensor]:
     """Views of a joined projection's output; backward puts their gradients together by one copy."""
-    parts = [
-        Tensor(None, (*joined.shape[:-1], width), joined.itemsize) for width in widths
-    ]
-    shape, itemsize = joined.shape, joined.itemsize
-    seen: list[Tensor] = []
+    split = _Split(t, joined, len(widths))
+    t.cpu("view", len(widths))
+    shapes = [(*joined.shape[:-1], width) for width in widths]
+    first, *others = (Tensor(joined.storage, s, joined.itemsize) for s in shapes)
+    main = t.apply(first, [joined], split.join)
+    return [main, *(t.apply(part, [main], split.keep) for part in others)]
 
-    def first(g: Tensor) -> list[Tensor | None]:
-        t.cpu("view_backward", len(parts))
-        t.launch(Kernel("cat", (joined.elements,), bytes=2 * joined.size))
-        seen.clear()
-        return [t.empty(shape, itemsize)]
 
-    def other(g: Tensor) -> list[Tensor | None]:
-        seen.append(g)
+@dataclass(frozen=True)
+class _Split:
+    """A joined tensor that was split: the gradients of its parts, but for the first, until they are joined."""
+
+    t: Tape
+    joined: Tensor
+    parts: int
+    gradients: list[Tensor] = field(default_factory=list)
+
+    def keep(self, g: Tensor) -> list[Tensor | None]:
+        """Backward of a further part."""
+        self.gradients.append(g)
         return [None]
 
-    t.cpu("view", len(parts))
-    held = joined.storage
-    main = t.apply(Tensor(held, parts[0].shape, itemsize), [joined], first)
-    return [
-        main,
-        *(t.apply(Tensor(held, p.shape, itemsize), [main], other) for p in parts[1:]),
-    ]
+    def join(self, g: Tensor) -> list[Tensor | None]:
+        """Backward of the first part, which runs last."""
+        t, joined = self.t, self.joined
+        t.cpu("view_backward", self.parts)
+        t.launch(Kernel("cat", (joined.elements,), bytes=2 * joined.size))
+        self.gradients.clear()
+        return [t.empty(joined.shape, joined.itemsize)]
 
 
 def merge_heads(t: Tape, x: Tensor) -> Tensor:

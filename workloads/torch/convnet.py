@@ -118,11 +118,14 @@ class ResNet(Module):
         features = EXPANSION * 512
         self.head = self.add(t, m.classes or 1000, features, name="head")
         self.head_bias = self.add(t, m.classes or 1000, name="head.bias")
+        self.buffers = self._buffers()
+
+    def _buffers(self) -> list[Tensor]:
+        """Means and variances of all batch norms, then their counts of batches."""
         norms = [self.stem] + [norm for block in self.blocks for norm in block.norms]
-        self.buffers = [
-            b for n in norms for b in (n.statistics.mean, n.statistics.variance)
-        ]
-        self.buffers += [n.statistics.batches for n in norms]
+        statistics = [norm.statistics for norm in norms]
+        moments = [moment for s in statistics for moment in (s.mean, s.variance)]
+        return [*moments, *(s.batches for s in statistics)]
 
     def forward(self, t: Tape, batch: int) -> Tensor:
         """Class scores (batch, classes) of a batch of images."""

@@ -54,33 +54,30 @@ def batch_norm(
     t: Tape, x: Tensor, weight: Tensor, bias: Tensor, statistics: Statistics
 ) -> Tensor:
     """Batch norm in training: saves its input and the batch's mean and deviation; counts the batch."""
-    channels = x.shape[1]
+    channels, batches = x.shape[1], statistics.batches
     t.cpu("elementwise_nograd")
-    t.launch(
-        Kernel(
-            "add", statistics.batches.shape, "int64", bytes=2 * statistics.batches.size
-        )
-    )
+    t.launch(Kernel("add", batches.shape, "int64", bytes=2 * batches.size))
     t.cpu("batch_norm")
     t.saves()
-    semaphores = max(1, channels // 32)
-    launch_elementwise(t, "fill", semaphores, 4.0 * semaphores)
-    t.launch(Kernel("batchnorm_fwd", (x.elements, channels)))
+    _launch_batch_norm(t, "batchnorm_fwd", x)
     saved = [t.empty((channels,), 4) for _ in range(2)]
 
     def backward(g: Tensor) -> list[Tensor | None]:
         t.cpu("batch_norm_backward")
         _ = (g, saved)
         gx = t.empty(x.shape, x.itemsize)
-        launch_elementwise(t, "fill", semaphores, 4.0 * semaphores)
-        t.launch(Kernel("batchnorm_bwd", (x.elements, channels)))
-        return [
-            gx,
-            t.empty(weight.shape, weight.itemsize),
-            t.empty(bias.shape, bias.itemsize),
-        ]
+        _launch_batch_norm(t, "batchnorm_bwd", x)
+        return [gx, *(t.empty(p.shape, p.itemsize) for p in (weight, bias))]
 
     return t.apply(t.empty(x.shape, x.itemsize), [x, weight, bias], backward)
+
+
+def _launch_batch_norm(t: Tape, kind: str, x: Tensor) -> None:
+    """A kernel over all channels, after its semaphores are zeroed."""
+    channels = x.shape[1]
+    semaphores = max(1, channels // 32)
+    launch_elementwise(t, "fill", semaphores, 4.0 * semaphores)
+    t.launch(Kernel(kind, (x.elements, channels)))
 
 
 def relu_(t: Tape, x: Tensor, backward_layout: str = "") -> Tensor:

@@ -7,6 +7,8 @@ operator says what it saves for backward, because that is what memory is made of
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
 
 from sim.graph.kernel import Kernel
 from workloads.torch.reductions import row_sum_scratch
@@ -16,48 +18,72 @@ from workloads.torch.tape import Tape, Tensor
 def linear(t: Tape, x: Tensor, w: Tensor, bias: Tensor | None = None) -> Tensor:
     """``x @ w.T (+ bias)``: saves its input."""
     out_features, k = w.shape
-    m = x.elements // k
     t.cpu("linear")
     t.saves()
-    # the blocks\' layers by Transformer Engine; the head is plain
+    # The blocks' layers by Transformer Engine; the head is plain.
     dtype = t.products if t.layer >= 0 else ""
     kind = "gemm" if bias is None or dtype else "gemm_bias"
     quantize(t, dtype, x.elements, w.elements)
-    launch_gemm(t, kind, m, out_features, k, "nt", dtype)
+    launch_gemm(t, kind, x.elements // k, out_features, k, "nt", dtype)
     y = t.empty((*x.shape[:-1], out_features), x.itemsize)
-    needs_x = x.requires_grad
-
-    def backward(g: Tensor) -> list[Tensor | None]:
-        t.cpu("linear_backward")
-        quantize(t, dtype, g.elements)
-
-        def weight_grad() -> Tensor:
-            grad = t.empty(w.shape, x_saved.itemsize)
-            launch_gemm(t, "gemm", out_features, k, m, "tn", dtype)
-            _ = g
-            return grad
-
-        def data_grad() -> Tensor | None:
-            if not needs_x:
-                return None
-            grad = t.empty(x_saved.shape, x_saved.itemsize)
-            launch_gemm(t, "gemm", m, k, out_features, "nn", dtype)
-            return grad
-
-        # Autograd computes a node's gradients in the alphabetical order of the operator's argument names:
-        # mm(self, mat2) has the weight's first, addmm(self = bias, mat1, mat2) the input's.
-        if bias is None:
-            gw = later(t, w, weight_grad)
-            return [data_grad(), gw]
-        gx, gw = data_grad(), later(t, w, weight_grad)
-        gb = t.empty(bias.shape, x_saved.itemsize)
-        t.launch(Kernel("sum", (g.elements,), bytes=g.size))
-        t.scratch(row_sum_scratch(m, out_features))
-        return [gx, gb, gw]
-
-    x_saved = x
+    layer = _Linear(t, x, w, bias, dtype, x.requires_grad)
     # The input comes first: its gradient is merged before the leaves' hooks run.
-    return t.apply(y, [x, w] if bias is None else [x, bias, w], backward)
+    inputs = [x, w] if bias is None else [x, bias, w]
+    return t.apply(y, inputs, layer.backward)
+
+
+@dataclass(frozen=True)
+class _Linear:
+    """A linear layer that has run: what its backward needs, and whether the input needs a gradient."""
+
+    t: Tape
+    x: Tensor
+    w: Tensor
+    bias: Tensor | None
+    dtype: str
+    needs_x: bool
+
+    @property
+    def rows(self) -> int:
+        """Rows of the input."""
+        return self.x.elements // self.w.shape[1]
+
+    def backward(self, g: Tensor) -> list[Tensor | None]:
+        """Gradients of the inputs.
+
+        Autograd computes a node's gradients in the alphabetical order of the operator's argument names: mm(self, mat2)
+        has the weight's first, addmm(self = bias, mat1, mat2) the input's.
+        """
+        t = self.t
+        t.cpu("linear_backward")
+        quantize(t, self.dtype, g.elements)
+        weight_grad = partial(self._weight_grad, g)
+        if self.bias is None:
+            gw = later(t, self.w, weight_grad)
+            return [self._data_grad(), gw]
+        gx, gw = self._data_grad(), later(t, self.w, weight_grad)
+        return [gx, self._bias_grad(g, self.bias), gw]
+
+    def _weight_grad(self, g: Tensor) -> Tensor:
+        """The gradient of the weight; `g` stays alive until it is launched."""
+        out_features, k = self.w.shape
+        grad = self.t.empty(self.w.shape, self.x.itemsize)
+        launch_gemm(self.t, "gemm", out_features, k, self.rows, "tn", self.dtype)
+        return grad
+
+    def _data_grad(self) -> Tensor | None:
+        if not self.needs_x:
+            return None
+        out_features, k = self.w.shape
+        grad = self.t.empty(self.x.shape, self.x.itemsize)
+        launch_gemm(self.t, "gemm", self.rows, k, out_features, "nn", self.dtype)
+        return grad
+
+    def _bias_grad(self, g: Tensor, bias: Tensor) -> Tensor:
+        grad = self.t.empty(bias.shape, self.x.itemsize)
+        self.t.launch(Kernel("sum", (g.elements,), bytes=g.size))
+        self.t.scratch(row_sum_scratch(self.rows, self.w.shape[0]))
+        return grad
 
 
 # cuBLAS resets the tile counter of its dynamically scheduled kernels: seen above two tiles (256x128) per SM.
@@ -88,33 +114,19 @@ def launch_gemm(
     t: Tape, kind: str, m: int, n: int, k: int, layout: str, dtype: str = ""
 ) -> None:
     """A GEMM as cuBLAS launches it, in bf16 where nothing is said."""
+    shape, flops = (m, n, k), 2.0 * m * n * k
     if dtype:
         moved = 1.0 * (m * k + n * k) + 2.0 * m * n
-        t.launch(
-            Kernel(
-                kind,
-                (m, n, k),
-                dtype=dtype,
-                layout=layout,
-                flops=2.0 * m * n * k,
-                bytes=moved,
-            )
-        )
+        t.launch(Kernel(kind, shape, dtype, layout, moved, flops))
         return
     if m * n > DYNAMIC_GEMM_OUTPUT:
         t.launch(Kernel("memset", (4,), bytes=4.0))
-    t.launch(
-        Kernel(
-            kind,
-            (m, n, k),
-            layout=layout,
-            flops=2.0 * m * n * k,
-            bytes=2.0 * (m * k + n * k + m * n),
-        )
-    )
+    moved = 2.0 * (m * k + n * k + m * n)
+    t.launch(Kernel(kind, shape, layout=layout, flops=flops, bytes=moved))
 
 
 def launch_elementwise(t: Tape, kind: str, elements: int, moved: float) -> None:
+    """A kernel that moves so many bytes."""
     t.launch(Kernel(kind, (elements,), bytes=moved))
 
 
@@ -169,39 +181,47 @@ def norm(t: Tape, kind: str, x: Tensor, weights: list[Tensor]) -> Tensor:
     t.cpu("norm")
     t.saves()
     t.launch(Kernel(f"{kind}_norm_fwd", (rows, cols), bytes=2 * x.size))
-    stat = t.empty((rows,), 4)
+    layer = _Norm(t, kind, x, weights, t.empty((rows,), 4))
+    return t.apply(t.empty(x.shape, x.itemsize), [x, *weights], layer.backward)
 
-    def backward(g: Tensor) -> list[Tensor | None]:
+
+@dataclass(frozen=True)
+class _Norm:
+    """A norm that has run: what its backward needs."""
+
+    t: Tape
+    kind: str
+    x: Tensor
+    weights: list[Tensor]
+    statistics: Tensor
+
+    def _launch(self, part: str, passes: int) -> None:
+        """A kernel over all rows that moves the input's bytes so often."""
+        rows, cols = self.statistics.elements, self.x.shape[-1]
+        self.t.launch(Kernel(part, (rows, cols), bytes=passes * self.x.size))
+
+    def backward(self, g: Tensor) -> list[Tensor | None]:
+        """Gradients of the input and the weights."""
+        t, kind = self.t, self.kind
         t.cpu("norm_backward")
         split = t.deferred is not None
-        t.launch(
-            Kernel(
-                f"{kind}_norm_bwd" + ("_input" if split else ""),
-                (rows, cols),
-                bytes=3 * x.size,
-            )
-        )
+        self._launch(f"{kind}_norm_bwd" + ("_input" if split else ""), 3)
         if kind == "layer" and t.choices is not None and not t.choices.since(2, 7):
             # The weights' gradient by a kernel of few thread blocks: as long again (fitted, see docs/published.md).
-            t.launch(Kernel("fused", (rows, cols), bytes=3 * x.size))
-        gx = t.empty(x.shape, x.itemsize)
+            self._launch("fused", 3)
+        gx = t.empty(self.x.shape, self.x.itemsize)
+        first, *others = self.weights
+        grad = later(t, first, partial(self._weight_grads, split, g))
+        if grad is None:
+            return [gx, None, *(None for _ in others)]
+        return [gx, grad, *(t.empty(w.shape, w.itemsize) for w in others)]
 
-        def weight_grads() -> Tensor:
-            if split:
-                t.launch(
-                    Kernel(f"{kind}_norm_bwd_weight", (rows, cols), bytes=2 * x.size)
-                )
-            _ = (stat, g)
-            return t.empty(weights[0].shape, weights[0].itemsize)
-
-        first = later(t, weights[0], weight_grads)
-        rest: list[Tensor | None] = [
-            t.empty(w.shape, w.itemsize) if first is not None else None
-            for w in weights[1:]
-        ]
-        return [gx, first, *rest]
-
-    return t.apply(t.empty(x.shape, x.itemsize), [x, *weights], backward)
+    def _weight_grads(self, split: bool, g: Tensor) -> Tensor:
+        """The gradient of the first weight; `split`: by a kernel of its own, until which `g` stays alive."""
+        if split:
+            self._launch(f"{self.kind}_norm_bwd_weight", 2)
+        weight = self.weights[0]
+        return self.t.empty(weight.shape, weight.itemsize)
 
 
 def embedding(t: Tape, ids: tuple[int, int], w: Tensor) -> Tensor:
@@ -243,19 +263,19 @@ def cross_entropy(t: Tape, logits: Tensor) -> Tensor:
     """log_softmax then nll_loss: saves the log-probabilities (as large as the logits)."""
     vocab = logits.shape[-1]
     tokens = logits.elements // vocab
-    shape, itemsize = logits.shape, logits.itemsize
+    rows, itemsize = (tokens, vocab), logits.itemsize
     t.cpu("loss")
-    t.launch(Kernel("log_softmax_fwd", (tokens, vocab), bytes=2 * logits.size))
-    logp = t.empty(shape, itemsize)
-    t.launch(Kernel("nll_loss_fwd", (tokens, vocab), bytes=32.0 * tokens))
+    t.launch(Kernel("log_softmax_fwd", rows, bytes=2 * logits.size))
+    logp = t.empty(logits.shape, itemsize)
+    t.launch(Kernel("nll_loss_fwd", rows, bytes=32.0 * tokens))
 
     def backward(g: Tensor) -> list[Tensor | None]:
         t.cpu("loss_backward")
         launch_elementwise(t, "fill", tokens * vocab, logp.size)
-        picked = t.empty(shape, itemsize)
-        t.launch(Kernel("nll_loss_bwd", (tokens, vocab), bytes=32.0 * tokens))
-        t.launch(Kernel("log_softmax_bwd", (tokens, vocab), bytes=3 * logp.size))
-        out = t.empty(shape, itemsize)
+        picked = t.empty(logp.shape, itemsize)
+        t.launch(Kernel("nll_loss_bwd", rows, bytes=32.0 * tokens))
+        t.launch(Kernel("log_softmax_bwd", rows, bytes=3 * logp.size))
+        out = t.empty(logp.shape, itemsize)
         del picked
         return [out]
 

@@ -54,16 +54,7 @@ def index(t: Tape, x: Tensor, order: Tensor) -> Tensor:
     row = x.elements // x.shape[0]
     t.cpu("index")
     t.saves()
-    if row > 1:
-        t.launch(Kernel("index_select", (order.elements, row, x.shape[0])))
-    else:
-        t.launch(
-            Kernel(
-                "index",
-                (order.elements,),
-                bytes=order.size + 2.0 * order.elements * x.itemsize,
-            )
-        )
+    _launch_index(t, x, order)
     y = t.empty((order.elements, *x.shape[1:]), x.itemsize)
     shape, itemsize = x.shape, x.itemsize
 
@@ -71,17 +62,32 @@ def index(t: Tape, x: Tensor, order: Tensor) -> Tensor:
         t.cpu("index_backward")
         grad = t.empty(shape, itemsize)
         launch_elementwise(t, "fill", grad.elements, grad.size)
-        positions = [
-            integer(t, kind, order.elements)
-            for kind in ("remainder", "mul", "div", "arange")
-        ]
-        scratch = [t.empty(order.shape, INDEX) for _ in range(2)]
-        moved = 2 * g.size + 8 * order.size  # rows read and added; keys sorted first
-        t.launch(Kernel("index_put", (order.elements, row), bytes=moved))
-        del positions, scratch
+        _put_rows(t, g, order, row)
         return [grad]
 
     return t.apply(y, [x], backward)
+
+
+def _launch_index(t: Tape, x: Tensor, order: Tensor) -> None:
+    """Rows by ``index_select``, single elements by ``index``."""
+    row, count = x.elements // x.shape[0], order.elements
+    if row > 1:
+        t.launch(Kernel("index_select", (count, row, x.shape[0])))
+        return
+    moved = order.size + 2.0 * count * x.itemsize
+    t.launch(Kernel("index", (count,), bytes=moved))
+
+
+def _put_rows(t: Tape, g: Tensor, order: Tensor, row: int) -> None:
+    """Adds rows up where ``order`` says: their positions are computed and sorted first."""
+    positions = [
+        integer(t, kind, order.elements)
+        for kind in ("remainder", "mul", "div", "arange")
+    ]
+    scratch = [t.empty(order.shape, INDEX) for _ in range(2)]
+    moved = 2 * g.size + 8 * order.size  # rows read and added; keys sorted first
+    t.launch(Kernel("index_put", (order.elements, row), bytes=moved))
+    del positions, scratch
 
 
 def select(t: Tape, x: Tensor, at: int) -> Tensor:

@@ -57,29 +57,44 @@ class MixtureOfExperts(Module):
         probabilities = I.softmax(t, F.linear(t, flat, self.gate))
         tokens = I.integer(t, "arange", b * s)
         order = I.argsort(t, self._assigned(t, tokens))
+        rows = self._dispatch(t, flat, order)
+        out = self._run_experts(t, rows, column, row)
+        zeros = _zeros_like(t, flat)  # onto which the experts' results are added
+        weights = self._weights(t, probabilities, tokens, order)
+        where = I.integer(t, "floor_divide", order.elements)
+        y = I.index_add(t, zeros.shape[0], I.scale_rows(t, out, weights), where)
+        return _reshape(t, y, (b, s, h))
+
+    def _weights(
+        self, t: Tape, probabilities: Tensor, tokens: Tensor, order: Tensor
+    ) -> Tensor:
+        """The gate's weight of every row, in the order of the rows."""
+        chosen = I.gather(t, probabilities, self._assigned(t, tokens))
+        return I.index(t, chosen, order)
+
+    def _dispatch(self, t: Tape, flat: Tensor, order: Tensor) -> Tensor:
+        """The rows of this rank's experts, (expert, row, hidden), from all ranks of the group."""
         rows = I.index(t, flat, I.integer(t, "floor_divide", order.elements))
         rows = self._exchange(t, rows)
-        n = len(self.local)
-        rows = I.transpose_first(t, rows, self.shards, n, (n, rows.shape[0] // n, h))
+        experts, hidden = len(self.local), flat.shape[-1]
+        shape = (experts, rows.shape[0] // experts, hidden)
+        return I.transpose_first(t, rows, self.shards, experts, shape)
+
+    def _run_experts(
+        self, t: Tape, rows: Tensor, column: Linear, row: Linear
+    ) -> Tensor:
+        """What the experts make of their rows, sent back to the ranks that the rows are from."""
         out = I.stack(
             t,
             [
-                e.forward(t, I.select(t, rows, i), column, row)
-                for i, e in enumerate(self.local)
+                expert.forward(t, I.select(t, rows, i), column, row)
+                for i, expert in enumerate(self.local)
             ],
         )
-        out = I.transpose_first(t, out, n, self.shards, (n * out.shape[1], h))
-        out = self._exchange(t, out)
-        # torch.zeros_like, onto which the experts' results are added
-        t.cpu("elementwise_nograd")
-        zeros = t.empty(flat.shape, flat.itemsize)
-        F.launch_elementwise(t, "fill", zeros.elements, zeros.size)
-        weights = I.index(
-            t, I.gather(t, probabilities, self._assigned(t, tokens)), order
-        )
-        where = I.integer(t, "floor_divide", order.elements)
-        y = I.index_add(t, flat.shape[0], I.scale_rows(t, out, weights), where)
-        return _reshape(t, y, (b, s, h))
+        experts, count, hidden = out.shape
+        shape = (experts * count, hidden)
+        out = I.transpose_first(t, out, experts, self.shards, shape)
+        return self._exchange(t, out)
 
     def _assigned(self, t: Tape, tokens: Tensor) -> Tensor:
         """Expert numbers of every token: ``(token + offset) % experts`` for each choice, stacked."""
@@ -109,6 +124,13 @@ class MixtureOfExperts(Module):
 
         t.cpu("custom_function")
         return t.apply(send(x), [x], backward)
+
+
+def _zeros_like(t: Tape, x: Tensor) -> Tensor:
+    t.cpu("elementwise_nograd")
+    zeros = t.empty(x.shape, x.itemsize)
+    F.launch_elementwise(t, "fill", zeros.elements, zeros.size)
+    return zeros
 
 
 def _reshape(t: Tape, x: Tensor, shape: tuple[int, ...]) -> Tensor:

@@ -29,25 +29,15 @@ class Attention(Module):
 
     def __init__(self, t: Tape, m: ModelSpec, shards: int = 1) -> None:
         super().__init__()
-        self.heads, self.kv, self.head_dim = (
-            m.heads // shards,
-            max(1, m.kv_heads // shards),
-            m.head_dim,
-        )
-        self.rotary = m.rotary
-        self.joined = (
-            self._joined(t, m)
-            if t.choices is not None and t.choices.joined_qkv
-            else None
-        )
+        self.heads, self.kv = m.heads // shards, max(1, m.kv_heads // shards)
+        self.head_dim, self.rotary = m.head_dim, m.rotary
+        joined = t.choices is not None and t.choices.joined_qkv
+        self.joined = self._joined(t, m) if joined else None
         if self.joined is None:
             self._apart(t, m)
         self.wo = self.project(t, m.hidden, self.heads * m.head_dim, "wo", m.bias)
-        self.norms = [
-            self.add(t, m.head_dim, name=name)
-            for name in ("q_norm", "k_norm")
-            if m.qk_norm
-        ]
+        names = ("q_norm", "k_norm") if m.qk_norm else ()
+        self.norms = [self.add(t, m.head_dim, name=name) for name in names]
 
     def _joined(self, t: Tape, m: ModelSpec) -> Tensor:
         return self.project(
@@ -62,37 +52,33 @@ class Attention(Module):
     def forward(
         self, t: Tape, x: Tensor, column: Linear = F.linear, row: Linear = F.linear
     ) -> Tensor:
-        def heads(y: Tensor, count: int) -> Tensor:
-            return heads_view(t, y, y.shape[0], y.shape[1], count, self.head_dim)
-
-        def project(w: Tensor) -> Tensor:
-            return column(
-                t, x, w, self.biases.get(w)
-            )  # with sequence parallelism longer than x
-
         t.cpu("module")
-        if self.joined is not None:
-            widths = [count * self.head_dim for count in (self.heads, self.kv, self.kv)]
-            made = split_joined(t, project(self.joined), widths)
-            q, k, v = (
-                heads(y, count)
-                for y, count in zip(made, (self.heads, self.kv, self.kv), strict=True)
-            )
-        else:
-            q, k, v = (
-                heads(project(self.wq), self.heads),
-                heads(project(self.wk), self.kv),
-                heads(project(self.wv), self.kv),
-            )
+        q, k, v = self._heads(t, x, column)
         if self.norms:  # head by head, before the rotation
-            q, k = (
-                F.norm(t, "rms", q, self.norms[:1]),
-                F.norm(t, "rms", k, self.norms[1:]),
-            )
+            of_q, of_k = self.norms[:1], self.norms[1:]
+            q, k = F.norm(t, "rms", q, of_q), F.norm(t, "rms", k, of_k)
         if self.rotary:
             q, k = rope(t, q), rope(t, k)
         o = attention(t, q, k, v)
         return row(t, merge_heads(t, o), self.wo, self.biases.get(self.wo))
+
+    def _heads(self, t: Tape, x: Tensor, column: Linear) -> list[Tensor]:
+        """Queries, keys and values, (batch, heads, seq, head_dim) each."""
+
+        def project(w: Tensor) -> Tensor:
+            # With sequence parallelism the result is longer than x.
+            return column(t, x, w, self.biases.get(w))
+
+        def heads(y: Tensor, count: int) -> Tensor:
+            return heads_view(t, y, y.shape[0], y.shape[1], count, self.head_dim)
+
+        counts = (self.heads, self.kv, self.kv)
+        if self.joined is None:
+            weights = (self.wq, self.wk, self.wv)
+            return [heads(project(w), n) for w, n in zip(weights, counts, strict=True)]
+        widths = [count * self.head_dim for count in counts]
+        parts = split_joined(t, project(self.joined), widths)
+        return [heads(part, n) for part, n in zip(parts, counts, strict=True)]
 
 
 class Norm(Module):
@@ -200,14 +186,8 @@ class Transformer(Module):
         super().__init__()
         self.spec, self.first, self.last = m, first, last
         self.parallel = parallel or BlockParallel()
-        self.root: list[Tensor] = []
-        # A tied one gets a gradient in every row, by the head: Adam finds no rows of zeros in it.
-        name = "tied embedding" if m.tied_embeddings else "embedding"
-        self.token = self.add(t, m.vocab, m.hidden, name=name) if first else None
-        learned = first and m.positions == "learned"
-        self.position = (
-            self.add(t, m.max_positions, m.hidden, name="position") if learned else None
-        )
+        self.token = self._tokens(t, m) if first else None
+        self.position = self._positions(t, m) if first else None
         self.blocks = [Block(t, m, i, self.parallel) for i in layers]
         for block in self.blocks:
             self.parameters += block.parameters
@@ -215,10 +195,25 @@ class Transformer(Module):
         self.head: Tensor | None = None
         if self.norm is not None:
             self.parameters += self.norm.parameters
-            tied = m.tied_embeddings and self.token is not None
-            self.head = (
-                self.token if tied else self.add(t, m.vocab, m.hidden, name="head")
-            )
+            self.head = self._head(t, m)
+
+    def _tokens(self, t: Tape, m: ModelSpec) -> Tensor:
+        """The embedding of tokens; a tied one gets a gradient in every row, by the head."""
+        # Adam finds no rows of zeros in a tied embedding.
+        name = "tied embedding" if m.tied_embeddings else "embedding"
+        return self.add(t, m.vocab, m.hidden, name=name)
+
+    def _positions(self, t: Tape, m: ModelSpec) -> Tensor | None:
+        """The embedding of positions, if they are learned."""
+        if m.positions != "learned":
+            return None
+        return self.add(t, m.max_positions, m.hidden, name="position")
+
+    def _head(self, t: Tape, m: ModelSpec) -> Tensor:
+        """The output projection, which may be the tokens' embedding."""
+        if m.tied_embeddings and self.token is not None:
+            return self.token
+        return self.add(t, m.vocab, m.hidden, name="head")
 
     @property
     def root_parameters(self) -> list[Tensor]:
