@@ -8,11 +8,12 @@ reduction can start before the whole block's backward has run.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 
 from sim.errors import InputError, Mistake
-from workloads.torch.compiled_units import NAMES, UP, Late, Units, unit_parameters, uses
+from workloads.torch.block_units import NAMES, UP, unit_parameters, uses
+from workloads.torch.compiled_units import Late, Units
 from workloads.torch.modules import FeedForward
 from workloads.torch.tape import Tape, Tensor
 from workloads.torch.transformer import Block
@@ -31,41 +32,12 @@ def compiled_block(
     InputError
         For a block whose projections or experts are spread over ranks.
     """
-    if (
-        not isinstance(block.ffn, FeedForward)
-        or block.parallel.shards > 1
-        or block.attention.biases
-    ):
-        found = (
-            "tensor or expert parallelism"
-            if block.parallel.shards > 1
-            else "a mixture of experts"
-        )
-        found = "projections with biases" if block.attention.biases else found
-        expected = "dense, unsharded blocks without biases"
-        raise InputError(
-            Mistake(
-                "scenario",
-                "training.framework",
-                f"pytorch-compiled with {found}",
-                expected,
-            )
-        )
+    gated = _feed_forward(block).gated
     outer, t.layer = t.layer, block.index
     values = {"x": x}
     del x
-    units = [u for u in range(6) if u != UP or block.ffn.gated]
-    groups = cut(
-        [sum(p.size for p in unit_parameters(block, u)) for u in units], bucket_cap
-    )
-    for i, group in enumerate(groups):
-        later = {
-            name
-            for g in groups[i + 1 :]
-            for u in g
-            for name in uses(units[u], block.ffn.gated)
-        }
-        Graph(t, block, [units[u] for u in group], later | {"y"}).forward(values)
+    for units, later in _graphs(block, gated, bucket_cap):
+        Graph(t, block, units, later | {"y"}).forward(values)
         values = {
             name: value
             for name, value in values.items()
@@ -73,6 +45,42 @@ def compiled_block(
         }
     t.layer = outer
     return values["y"]
+
+
+def _feed_forward(block: Block) -> FeedForward:
+    """The feed-forward part of a block that can be compiled.
+
+    Raises
+    ------
+    InputError
+        If the block cannot: it is spread over ranks, or is a mixture of experts, or has biases.
+    """
+    spread, biases = block.parallel.shards > 1, bool(block.attention.biases)
+    if isinstance(block.ffn, FeedForward) and not spread and not biases:
+        return block.ffn
+    found = "tensor or expert parallelism" if spread else "a mixture of experts"
+    found = "projections with biases" if biases else found
+    expected = "dense, unsharded blocks without biases"
+    raise InputError(
+        Mistake(
+            "scenario",
+            "training.framework",
+            f"pytorch-compiled with {found}",
+            expected,
+        )
+    )
+
+
+def _graphs(
+    block: Block, gated: bool, bucket_cap: float | None
+) -> Iterator[tuple[list[int], set[str]]]:
+    """The units of every graph of a block, with the values that later graphs use."""
+    units = [u for u in range(len(NAMES)) if u != UP or gated]
+    sizes = [sum(p.size for p in unit_parameters(block, u)) for u in units]
+    graphs = [[units[i] for i in group] for group in cut(sizes, bucket_cap)]
+    for i, graph in enumerate(graphs):
+        after = [u for later in graphs[i + 1 :] for u in later]
+        yield graph, {name for u in after for name in uses(u, gated)}
 
 
 def cut(sizes: Sequence[float], cap: float | None) -> list[list[int]]:

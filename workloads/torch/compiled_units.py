@@ -6,35 +6,16 @@ from collections.abc import Callable, Sequence
 
 from sim.graph.kernel import Kernel
 from workloads.torch import functional as F
+from workloads.torch.block_units import DOWN, GATE, MAKES, NORM, OUTPUT, UP, uses
 from workloads.torch.tape import Tape, Tensor
 from workloads.torch.transformer import Block
 
-# Units that are never cut, in forward order, with the values they use and make.
-NORM, ATTENTION, OUTPUT, GATE, UP, DOWN = range(6)
-NAMES = ("norm", "attention", "output", "gate", "up", "down")
-USES = (("x",), ("n1",), ("merged", "x"), ("n2",), ("act", "n2"), ("prod", "x2"))
-MAKES = (("n1",), ("merged",), ("n2", "x2"), ("act",), ("prod",), ("y",))
 # Up to this width Inductor keeps a row on chip and sums the norm's weight gradient in the same kernel
 # (seen at 2048, not at 4096).
 PERSISTENT_WIDTH = 2048
 PARTIALS = 256  # rows of partial sums of a norm's weight gradient
 
 Late = list[Callable[[], None]]
-
-
-def uses(unit: int, gated: bool) -> tuple[str, ...]:
-    return ("act", "x2") if unit == DOWN and not gated else USES[unit]
-
-
-def unit_parameters(block: Block, unit: int) -> list[Tensor]:
-    a, f = block.attention, block.ffn
-    if unit == NORM:
-        return block.norm1.parameters
-    if unit == OUTPUT:
-        return [a.wo, *block.norm2.parameters]
-    if unit == ATTENTION:
-        return [a.wq, a.wk, a.wv]
-    return [{GATE: f.w1, UP: f.w3, DOWN: f.w2}[unit]]  # type: ignore[attr-defined]
 
 
 class Units:
@@ -101,39 +82,31 @@ class Units:
         a, saved = self.block.attention, self.saved
         saved["n1"] = v.pop("n1")
         q, k, saved["v"] = self._linear(a.wq), self._linear(a.wk), self._linear(a.wv)
-        for name, heads, source in (("q", a.heads, q), ("k", a.kv, k)):
-            saved[name] = source
-            if a.rotary:
-                saved[name] = self._new(heads * a.head_dim)
-                self._fused("fused_rope", heads * a.head_dim, 2)
-        del q, k, source
+        saved["q"] = self._rotated(q, a.heads)
+        saved["k"] = self._rotated(k, a.kv)
+        del q, k
+        width = a.heads * a.head_dim
         self.t.launch(self._attention_kernel("attention_fwd"))
-        saved["out"], saved["lse"] = (
-            self._new(a.heads * a.head_dim),
-            self._new(a.heads, 4),
-        )
-        v["merged"] = self._new(a.heads * a.head_dim)
-        self._fused("fused_transpose", a.heads * a.head_dim, 2)
+        saved["out"], saved["lse"] = self._new(width), self._new(a.heads, 4)
+        v["merged"] = self._new(width)
+        self._fused("fused_transpose", width, 2)
+
+    def _rotated(self, x: Tensor, heads: int) -> Tensor:
+        """Queries or keys after the rotary embedding, if the model has one."""
+        a = self.block.attention
+        if not a.rotary:
+            return x
+        rotated = self._new(heads * a.head_dim)
+        self._fused("fused_rope", heads * a.head_dim, 2)
+        return rotated
 
     def _attention_kernel(self, kind: str) -> Kernel:
+        """Backward moves twice the bytes of forward, and computes five products for two."""
         a, (b, s) = self.block.attention, self.rows
-        flops = (
-            2.0
-            * b
-            * a.heads
-            * s
-            * s
-            * a.head_dim
-            * (1.0 if kind == "attention_fwd" else 2.5)
-        )
-        moved = (
-            4.0
-            * b
-            * s
-            * a.head_dim
-            * (a.heads + a.kv)
-            * (1.0 if kind == "attention_fwd" else 2.0)
-        )
+        forward = kind == "attention_fwd"
+        operations, bytes_ = (1.0, 1.0) if forward else (2.5, 2.0)
+        flops = 2.0 * b * a.heads * s * s * a.head_dim * operations
+        moved = 4.0 * b * s * a.head_dim * (a.heads + a.kv) * bytes_
         return Kernel(kind, (b, a.heads, a.kv, s, a.head_dim), bytes=moved, flops=flops)
 
     def forward_output(self, v: dict[str, Tensor]) -> None:
@@ -257,49 +230,68 @@ class Units:
     def backward_attention(
         self, g: dict[str, Tensor], w: list[Tensor], late: Late
     ) -> None:
-        t, a, saved = self.t, self.block.attention, self.saved
-        t.launch(self._attention_kernel("attention_bwd"))
-        widths = {
-            "q": a.heads * a.head_dim,
-            "k": a.kv * a.head_dim,
-            "v": a.kv * a.head_dim,
-        }
-        grads = {name: self._new(width) for name, width in widths.items()}
-        for name in ("merged", "q", "k", "v", "out", "lse"):
-            (g if name == "merged" else saved).pop(name)
-        weights = {"q": a.wq, "k": a.wk, "v": a.wv}
-        found: dict[str, Tensor] = {}
-        order = ("v", "k", "q")
+        self.t.launch(self._attention_kernel("attention_bwd"))
+        grads = {name: self._new(width) for name, width in self._widths().items()}
+        del g["merged"]
+        for name in ("q", "k", "v", "out", "lse"):
+            del self.saved[name]
         if self.whole:
-            self._unrotate(("k", "q"), widths)
-            for name in ("k", "v"):
-                found[name] = self._weight_grad(weights[name], grads[name], saved["n1"])
-            for name in order:
-                g[name] = self._data_grad(weights[name])
-            self._later(late, w, a.wq, grads["q"], saved["n1"])
-            w += [found["k"], found["v"]]
+            self._projections_in_a_block(grads, g, w, late)
         else:
-            for name in order:
-                self._unrotate((name,) if name != "v" else (), widths)
-                found[name] = self._weight_grad(
-                    weights[name], grads.pop(name), saved["n1"]
-                )
-                g[name] = self._data_grad(weights[name])
-            w += [found[name] for name in ("q", "k", "v")]
-        del saved["n1"]
+            self._projections_apart(grads, g, w)
+        del self.saved["n1"]
         if NORM not in self.units:
             self._fused("fused_add", self.width, 4)
             g["n1"] = g.pop("q")
             del g["k"], g["v"]
 
-    def _unrotate(self, names: tuple[str, ...], widths: dict[str, int]) -> None:
+    def _widths(self) -> dict[str, int]:
+        """Widths of queries, keys and values."""
+        a = self.block.attention
+        keys = a.kv * a.head_dim
+        return {"q": a.heads * a.head_dim, "k": keys, "v": keys}
+
+    def _projection(self, name: str) -> Tensor:
+        """The weight that makes queries, keys or values."""
+        a = self.block.attention
+        return {"q": a.wq, "k": a.wk, "v": a.wv}[name]
+
+    def _projections_in_a_block(
+        self,
+        grads: dict[str, Tensor],
+        g: dict[str, Tensor],
+        w: list[Tensor],
+        late: Late,
+    ) -> None:
+        """Backward of the projections in a graph of the whole block: the queries' weight gradient comes late."""
+        self._unrotate("k", "q")
+        n1 = self.saved["n1"]
+        wk = self._weight_grad(self._projection("k"), grads["k"], n1)
+        wv = self._weight_grad(self._projection("v"), grads["v"], n1)
+        for name in ("v", "k", "q"):
+            g[name] = self._data_grad(self._projection(name))
+        self._later(late, w, self._projection("q"), grads["q"], n1)
+        w += [wk, wv]
+
+    def _projections_apart(
+        self, grads: dict[str, Tensor], g: dict[str, Tensor], w: list[Tensor]
+    ) -> None:
+        """Backward of the projections, one after the other."""
+        weights = {}
+        for name in ("v", "k", "q"):
+            if name != "v":
+                self._unrotate(name)
+            weight = self._projection(name)
+            weights[name] = self._weight_grad(weight, grads.pop(name), self.saved["n1"])
+            g[name] = self._data_grad(weight)
+        w += [weights[name] for name in ("q", "k", "v")]
+
+    def _unrotate(self, *names: str) -> None:
         """The rotation's and the transpose's backward in one kernel."""
+        rotary = self.block.attention.rotary
+        kind = "fused_rope_bwd" if rotary else "fused_transpose"
         for name in names:
-            self._fused(
-                "fused_rope_bwd" if self.block.attention.rotary else "fused_transpose",
-                widths[name],
-                2,
-            )
+            self._fused(kind, self._widths()[name], 2)
 
     def backward_norm(self, g: dict[str, Tensor], w: list[Tensor], late: Late) -> None:
         parts = [g.pop(name) for name in ("n1", "q", "k", "v") if name in g]

@@ -1,0 +1,29 @@
+"""Units of a transformer block that a compiler does not cut, with the values they use and make."""
+
+from __future__ import annotations
+
+from workloads.torch.tape import Tensor
+from workloads.torch.transformer import Block
+
+# Units that are never cut, in forward order, with the values they use and make.
+NORM, ATTENTION, OUTPUT, GATE, UP, DOWN = range(6)
+NAMES = ("norm", "attention", "output", "gate", "up", "down")
+USES = (("x",), ("n1",), ("merged", "x"), ("n2",), ("act", "n2"), ("prod", "x2"))
+MAKES = (("n1",), ("merged",), ("n2", "x2"), ("act",), ("prod",), ("y",))
+
+
+def uses(unit: int, gated: bool) -> tuple[str, ...]:
+    """The values that a unit uses."""
+    return ("act", "x2") if unit == DOWN and not gated else USES[unit]
+
+
+def unit_parameters(block: Block, unit: int) -> list[Tensor]:
+    """The parameters of a unit."""
+    a, f = block.attention, block.ffn
+    if unit == NORM:
+        return block.norm1.parameters
+    if unit == OUTPUT:
+        return [a.wo, *block.norm2.parameters]
+    if unit == ATTENTION:
+        return [a.wq, a.wk, a.wv]
+    return [{GATE: f.w1, UP: f.w3, DOWN: f.w2}[unit]]  # type: ignore[attr-defined]
