@@ -170,7 +170,8 @@ def _program(
     plans: Mapping[str, Plan],
 ) -> Program:
     """The columns of a program; adds its collectives, each a meeting of its own, to `comms`."""
-    kind, payload, parts = [], [], []  # type: tuple[list[int], list[int], list[tuple[int, ...]]]
+    kind, payload = [], []
+    parts: list[tuple[int, ...]] = []
     for op in operations:
         if isinstance(op.work, float):
             kind.append(KERNEL)
@@ -181,17 +182,29 @@ def _program(
             parts.append((len(comms),))
             plan = plans[op.work]
             comms.append(Comm(plan.op, plan.size, ((rank,),), op.work, arrivals=1))
-    zeros = np.zeros(len(operations), dtype=np.int64)
+    return _columns(rank, operations, np.array(kind), np.array(payload), parts)
+
+
+def _columns(
+    rank: int,
+    operations: Sequence[Operation],
+    kind: np.ndarray,
+    payload: np.ndarray,
+    parts: Sequence[tuple[int, ...]],
+) -> Program:
+    """A program without host time, phases or layers."""
+    count = len(operations)
+    zeros = np.zeros(count, dtype=np.int64)
     return Program(
         rank,
-        np.array(kind),
+        kind,
         np.array([op.stream for op in operations]),
-        np.array(payload),
-        np.zeros(len(operations)),
+        payload,
+        np.zeros(count),
         tuple(op.after for op in operations),
         zeros,
         zeros,
         zeros,
         tuple(parts),
-        ("",) * len(operations),
+        ("",) * count,
     )

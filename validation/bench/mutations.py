@@ -229,17 +229,22 @@ def main() -> int:
     head = f"{'cases':>6}{'listed':>8}{'fails':>7}{'differs':>9}"
     print(f"{'constant, 10 % more':78}{head}")
     unseen = 0
-    for name, found in mutated(names, options.sets.split(",")):
-        if found is None:
-            print(f"{name:78}{'refused':>30}", flush=True)
-            continue
-        listed = sum(not abs(pair.moved) <= MOVED for pair in found.pairs)
-        fails = sum(not check.passed for check in found.checks)
-        counts = f"{len(found.pairs):6}{listed:8}{fails:7}{found.differing:9}"
+    for name, comparison in mutated(names, options.sets.split(",")):
+        counts, seen = _counts(comparison)
         print(f"{name:78}{counts}", flush=True)
-        unseen += not (listed or fails)
+        unseen += not seen
     print(f"{len(names) - unseen} of {len(names)} listed, or refused")
     return 1 if unseen else 0
+
+
+def _counts(comparison: Comparison | None) -> tuple[str, bool]:
+    """What a changed constant changed, and whether anybody would see it; None: it was refused."""
+    if comparison is None:
+        return f"{'refused':>30}", True
+    listed = sum(not abs(pair.moved) <= MOVED for pair in comparison.pairs)
+    fails = sum(not check.passed for check in comparison.checks)
+    cases, differs = len(comparison.pairs), comparison.differing
+    return f"{cases:6}{listed:8}{fails:7}{differs:9}", bool(listed or fails)
 
 
 def _options() -> argparse.Namespace:

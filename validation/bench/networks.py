@@ -119,29 +119,45 @@ def three_tiers(hosts: int = 1024) -> Fabric:
 def plain(gpus: int) -> Fabric:
     """Three tiers over GPUs with a NIC each: 32 to a leaf, 32 leaves to a pod, as many cables up as down."""
     port = link(50e9, 1e-6, "a 400 Gbit/s port")
-    pcie = link(48e9, 0.35e-6, "PCIe Gen5 x16")
-    builder, part = FabricBuilder(), FabricBuilder()
-    part.link(part.node("gpu0", "gpu"), part.node("nic0", "nic"), "pcie", pcie)
-    hosts = [f"host{at}" for at in range(gpus)]
-    builder.repeat(part, hosts)
+    builder, hosts = FabricBuilder(), [f"host{at}" for at in range(gpus)]
+    builder.repeat(_host(), hosts)
     leaves = [builder.node(f"leaf{at}", "leaf") for at in range(-(-gpus // WIDE))]
     nics = [f"{host}/nic0" for host in hosts]
     builder.cables(nics, [leaves[at // WIDE] for at in range(gpus)], "nic", port)
-    spines = [
-        [builder.node(f"pod{pod}/spine{at}", "spine") for at in range(WIDE)]
-        for pod in range(-(-len(leaves) // WIDE))
-    ]
-    under = [(a, b) for at, a in enumerate(leaves) for b in spines[at // WIDE]]
-    builder.cables(*_columns(under), "spine", port)
+    spines = _spines(builder, -(-len(leaves) // WIDE))
+    up = [(leaf, b) for at, leaf in enumerate(leaves) for b in spines[at // WIDE]]
+    builder.cables(*_columns(up), "spine", port)
     cores = [builder.node(f"core{at}", "core") for at in range(WIDE * WIDE)]
-    over = [
+    builder.cables(*_columns(_to_cores(spines, cores)), "core", port)
+    return builder.finish(f"plain-{gpus}", "h100")
+
+
+def _host() -> FabricBuilder:
+    """A GPU and its NIC."""
+    pcie = link(48e9, 0.35e-6, "PCIe Gen5 x16")
+    host = FabricBuilder()
+    host.link(host.node("gpu0", "gpu"), host.node("nic0", "nic"), "pcie", pcie)
+    return host
+
+
+def _spines(builder: FabricBuilder, pods: int) -> list[list[str]]:
+    """The spines of each pod."""
+    return [
+        [builder.node(f"pod{pod}/spine{at}", "spine") for at in range(WIDE)]
+        for pod in range(pods)
+    ]
+
+
+def _to_cores(
+    spines: Sequence[Sequence[str]], cores: Sequence[str]
+) -> list[tuple[str, str]]:
+    """Cables of each spine to cores of its own, the same in every pod."""
+    return [
         (spine, core)
         for pod in spines
         for at, spine in enumerate(pod)
         for core in cores[WIDE * at : WIDE * (at + 1)]
     ]
-    builder.cables(*_columns(over), "core", port)
-    return builder.finish(f"plain-{gpus}", "h100")
 
 
 def _columns(pairs: Sequence[tuple[str, str]]) -> tuple[list[str], list[str]]:

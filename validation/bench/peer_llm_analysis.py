@@ -24,7 +24,7 @@ from sim.spec.load import parse_scenario
 from sim.spec.sections import Scenario
 from validation.formats.published_setups import FOLDER
 from validation.sets.published import Run, read, sort
-from workloads.models.model import load_model
+from workloads.models.model import ModelSpec, load_model
 
 OUTPUT = FOLDER / "peer_llm_analysis.csv"
 # Our GPUs -> its files; others it does not know.
@@ -79,6 +79,11 @@ def _predicted(peer: Any, run: Run) -> dict[str, str]:
     return {name: f"{seconds:.6g}" for name, seconds in found.items()}
 
 
+# Stages of ZeRO, and levels of recomputing, as llm-analysis counts them.
+ZERO = {"fsdp": 3, "zero3": 3, "zero2": 2, "zero1": 1}
+RECOMPUTE = {"none": 0, "selective": 1, "full": 2}
+
+
 def unsaid(s: Scenario) -> str:
     """What of a scenario llm-analysis has no words for; "" for nothing."""
     if s.parallel.cp > 1:
@@ -95,51 +100,48 @@ def gpu_of(s: Scenario) -> str:
 
 
 def _step(peer: Any, s: Scenario, efficiency: float | None) -> float:
-    from llm_analysis.config import (
-        DtypeConfig,
-        ModelConfig,
-        ParallelismConfig,
-        get_gpu_config_by_name,
-    )
+    """Seconds of a step by llm-analysis."""
+    # Installed for this comparison alone.
+    from llm_analysis import config
 
     m, p, t = load_model(s.model, s.where), s.parallel, s.training
+    analysis = peer.LLMAnalysis(
+        _model(config, s, m),
+        config.get_gpu_config_by_name(GPUS[gpu_of(s)]),
+        config.DtypeConfig(),
+        config.ParallelismConfig(
+            tp_size=p.tp, pp_size=p.pp, dp_size=p.dp, ep_size=p.ep
+        ),
+        flops_efficiency=efficiency,
+    )
+    summary: Mapping[str, Any] = analysis.training(
+        batch_size_per_gpu=t.micro_batch,
+        global_batch_size=t.global_batch,
+        seq_len=t.seq_len,
+        total_num_tokens=1e12,
+        ds_zero=peer.DSZeRO(ZERO.get(p.data_parallel or "", 0)),
+        mlp_gated_linear_units=m.gated,
+        activation_recomputation=peer.ActivationRecomputation(RECOMPUTE[t.recompute]),
+    )
+    return float(summary["latency_per_iter"])
+
+
+def _model(config: Any, s: Scenario, m: ModelSpec) -> Any:
+    """The model in the words of llm-analysis."""
     width = m.moe_ffn if m.experts else m.ffn
-    model = ModelConfig(
+    return config.ModelConfig(
         name=s.where,
         num_layers=m.layers,
         n_head=m.heads,
         hidden_dim=m.hidden,
         vocab_size=m.vocab,
-        max_seq_len=t.seq_len,
+        max_seq_len=s.training.seq_len,
         num_key_value_heads=m.kv_heads,
         ffn_embed_dim=width,
         expansion_ratio=width / m.hidden,
         moe_num_experts=m.experts or 1,
         moe_top_k=m.experts_per_token or 1,
     )
-    layout = ParallelismConfig(tp_size=p.tp, pp_size=p.pp, dp_size=p.dp, ep_size=p.ep)
-    made = peer.LLMAnalysis(
-        model,
-        get_gpu_config_by_name(GPUS[gpu_of(s)]),
-        DtypeConfig(),
-        layout,
-        flops_efficiency=efficiency,
-    )
-    sharded = {"fsdp": 3, "zero3": 3, "zero2": 2, "zero1": 1}.get(
-        p.data_parallel or "", 0
-    )
-    summary: Mapping[str, Any] = made.training(
-        batch_size_per_gpu=t.micro_batch,
-        global_batch_size=t.global_batch,
-        seq_len=t.seq_len,
-        total_num_tokens=1e12,
-        ds_zero=peer.DSZeRO(sharded),
-        mlp_gated_linear_units=m.gated,
-        activation_recomputation=peer.ActivationRecomputation(
-            {"none": 0, "selective": 1, "full": 2}[t.recompute]
-        ),
-    )
-    return float(summary["latency_per_iter"])
 
 
 def main() -> None:

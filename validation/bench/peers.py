@@ -96,22 +96,31 @@ def rail_groups(gpus: int, size: float) -> Counted:
 def permutation(seed: int = 0) -> Counted:
     """G9: 1,024 flows of 2 MB, each to a host of its own, on paths drawn by hash."""
     fabric = networks.three_tiers()
-    gpus, bandwidth = fabric.gpus, fabric.links.bandwidth
-    order = np.random.default_rng(seed).permutation(len(gpus)).tolist()
-    flows = [(gpus[a], gpus[b], 0) for a, b in enumerate(order) if a != b]
+    links = fabric.links
+    flows = _permuted(fabric.gpus, seed)
     plans = {}
     for at, (rows, _) in enumerate(ecmp.paths(fabric, flows, seed)):
-        usage = np.bincount(rows, minlength=len(bandwidth))
-        latency = float(fabric.links.latency[rows].sum())
-        plans[f"flow {at}"] = plan_of(2e6, usage, latency)
+        usage = np.bincount(rows, minlength=len(links.bandwidth))
+        plans[f"flow {at}"] = plan_of(2e6, usage, float(links.latency[rows].sum()))
     run = play(fabric, [[Operation(0, name)] for name in plans], plans)
-    ends = np.array([end[0, 0] for end in run.end])
-    slow = ends / np.array([plan.duration(bandwidth) for plan in plans.values()])
+    alone = np.array([plan.duration(links.bandwidth) for plan in plans.values()])
+    slowdowns = np.array([end[0, 0] for end in run.end]) / alone
     counts = {"flows": len(flows), "solves": run.solves}
-    return run.finished, counts | {
-        "median slowdown": float(np.median(slow)),
-        "p90 slowdown": float(np.quantile(slow, 0.9)),
-        "worst slowdown": float(slow.max()),
+    return run.finished, counts | _quantiles(slowdowns)
+
+
+def _permuted(gpus: Sequence[str], seed: int) -> list[tuple[str, str, int]]:
+    """A flow from each GPU to one of its own, by chance."""
+    order = np.random.default_rng(seed).permutation(len(gpus)).tolist()
+    return [(gpus[a], gpus[b], 0) for a, b in enumerate(order) if a != b]
+
+
+def _quantiles(slowdowns: np.ndarray) -> dict[str, float]:
+    """How much slower flows were than alone."""
+    return {
+        "median slowdown": float(np.median(slowdowns)),
+        "p90 slowdown": float(np.quantile(slowdowns, 0.9)),
+        "worst slowdown": float(slowdowns.max()),
     }
 
 

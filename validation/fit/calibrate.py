@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -115,30 +115,33 @@ def read_files(
     mistakes: list[Mistake] = []
     for path in paths:
         try:
-            if path.suffix.lower() == ".csv":
-                rows += published_collectives.to_fit(path, cluster)
-            elif nccl_tests.is_log(text_of(path)):
-                if not cluster:
-                    raise InputError(
-                        Mistake(
-                            path.name,
-                            "cluster",
-                            "nothing",
-                            "--cluster: where these tests ran",
-                        )
-                    )
-                rows += nccl_tests.read(path, op, cluster)
-            elif stranger := _stranger(text_of(path)):
-                raise InputError(Mistake(path.name, "", *stranger))
-            else:
-                found, overlaps = collective_reader.read_lines(path, cluster)
-                rows += [row for row in found if not row.skip]
-                beside += [row for row in overlaps if not row.skip]
+            collectives, overlaps = _read_file(path, cluster, op)
+            rows += collectives
+            beside += overlaps
         except InputError as error:
             mistakes += [_hinted(mistake) for mistake in error.mistakes]
     if mistakes:
         raise InputError(mistakes)
     return rows, beside
+
+
+def _read_file(path: Path, cluster: str, op: str) -> tuple[list[Row], list[Overlap]]:
+    """Rows of one file: CSV, a log of nccl-tests, or lines of JSON."""
+    if path.suffix.lower() == ".csv":
+        return published_collectives.to_fit(path, cluster), []
+    text = text_of(path)
+    if nccl_tests.is_log(text):
+        if not cluster:
+            expected = "--cluster: where these tests ran"
+            raise InputError(Mistake(path.name, "cluster", "nothing", expected))
+        return nccl_tests.read(path, op, cluster), []
+    if stranger := _stranger(text):
+        raise InputError(Mistake(path.name, "", *stranger))
+    rows, overlaps = collective_reader.read_lines(path, cluster)
+    return (
+        [row for row in rows if not row.skip],
+        [row for row in overlaps if not row.skip],
+    )
 
 
 def _stranger(text: str) -> tuple[str, str, str] | None:
@@ -178,33 +181,49 @@ def calibrate(rows: Sequence[Row], beside: Sequence[Overlap] = ()) -> Calibratio
         If there are no rows, or they are of several kinds of GPU, or their cluster cannot be built.
     """
     gpu = _gpu_of([*rows, *map(alone_of, beside)])
-    known = constants.load(gpu)
-    tables = copy.deepcopy(dict(known.tables))
+    own = constants.load(gpu)
+    tables = copy.deepcopy(dict(own.tables))
     blocks = items_by_block(rows)
     before = errors_of(tables, blocks, gpu)
-    fitted: list[str] = []
-    left: list[str] = []
-    for block, items in progress.track(sorted(blocks.items()), "groups of constants"):
-        name = ".".join(block)
-        done = _fit(tables, block, items, gpu)
-        (fitted if done else left).append(name)
-    if known.evidence == "guess":
+    fitted, left = _fit_blocks(tables, blocks, gpu)
+    if own.evidence == "guess":
         _grade(tables, fitted)
     after = errors_of(tables, blocks, gpu)
     overlap = fit_overlap.fit(beside, constants.build(tables, gpu, "fitted"))
     if overlap.fitted:
         tables[OVERLAP] = overlap.table
     fitted += [f"{OVERLAP}.{name}" for name in overlap.fitted]
+    written = _to_write(tables, fitted, gpu)
+    return Calibration(gpu, written, tuple(fitted), tuple(left), before, after, overlap)
+
+
+def _fit_blocks(
+    tables: dict[str, Any], blocks: dict[Block, list[Item]], gpu: str
+) -> tuple[list[str], list[str]]:
+    """Names of the blocks that were fitted, and of those with too few rows."""
+    fitted: list[str] = []
+    left: list[str] = []
+    for block, items in progress.track(sorted(blocks.items()), "groups of constants"):
+        done = _fit(tables, block, items, gpu)
+        (fitted if done else left).append(".".join(block))
+    return fitted, left
+
+
+def _to_write(
+    tables: dict[str, Any], fitted: Sequence[str], gpu: str
+) -> dict[str, Any]:
+    """Tables of the GPU's file: its own and those that were fitted."""
     touched = {name.partition(".")[0] for name in fitted}
-    alone = touched == {
-        OVERLAP
-    }  # then the file says nothing of collectives by themselves
-    tables = {
+    # A file of overlap alone says nothing of collectives by themselves.
+    alone = touched == {OVERLAP}
+    return {
         name: table
         for name, table in tables.items()
         if name in touched or not (alone or _shared(name, gpu))
     }
-    return Calibration(gpu, tables, tuple(fitted), tuple(left), before, after, overlap)
+
+
+PROTOS = ("LL", "LL128", "Simple")
 
 
 def _shared(name: str, gpu: str) -> bool:
@@ -253,7 +272,7 @@ def _fit(tables: dict[str, Any], block: Block, items: Sequence[Item], gpu: str) 
 def _grade(tables: dict[str, Any], fitted: Sequence[str]) -> None:
     """In the file of a GPU that had none, what was not fitted is another GPU's and says so."""
     for algo, by_proto in tables.items():
-        for proto in ("LL", "LL128", "Simple"):
+        for proto in PROTOS:
             if (
                 isinstance(by_proto, dict)
                 and isinstance(by_proto.get(proto), dict)
@@ -297,33 +316,28 @@ def write(
 
 def render(result: Calibration, logs: Sequence[Path]) -> str:
     """The file: what it rests on in its head, then every table."""
-    names = ", ".join(path.name for path in logs)
-    lines = [
-        f"# NCCL on {result.gpu}: how long its algorithms take. Written by `prestep calibrate` from {names}.",
-        "# Seconds, bytes, bytes/s; the meaning of every name: docs/collectives.md and sim/collectives/constants.py.",
-        f"# Mean |error| of collectives: fitted {result.figure('fitted')}, held out {result.figure('held out')}.",
-        f"# Fitted: {', '.join(result.fitted)}. Everything else is as it was before.",
-    ]
-    if OVERLAP in result.tables:
-        figures = ", ".join(
-            f"{kind} {result.figure(kind, overlap=True)}"
-            for kind in ("fitted", "held out")
-        )
-        lines.insert(
-            3, f"# Kernels and collectives beside each other, mean |error|: {figures}."
-        )
+    lines = [*_head(result, logs)]
     for name, table in result.tables.items():
-        nested = {
-            key: value
-            for key, value in table.items()
-            if key in ("LL", "LL128", "Simple")
-        }
-        for title, part in (
-            {f"{name}.{key}": value for key, value in nested.items()} or {name: table}
-        ).items():
-            lines += [
-                "",
-                f"[{title}]",
-                *(f"{key} = {literal(value)}" for key, value in part.items()),
-            ]
+        for title, part in _parts(name, table).items():
+            lines += ["", f"[{title}]"]
+            lines += [f"{key} = {literal(value)}" for key, value in part.items()]
     return "\n".join(lines) + "\n"
+
+
+def _head(result: Calibration, logs: Sequence[Path]) -> Iterator[str]:
+    """What the constants rest on."""
+    names = ", ".join(path.name for path in logs)
+    yield f"# NCCL on {result.gpu}: how long its algorithms take. Written by `prestep calibrate` from {names}."
+    yield "# Seconds, bytes, bytes/s; the meaning of every name: docs/collectives.md and sim/collectives/constants.py."
+    yield f"# Mean |error| of collectives: fitted {result.figure('fitted')}, held out {result.figure('held out')}."
+    if OVERLAP in result.tables:
+        kinds = ("fitted", "held out")
+        figures = (f"{kind} {result.figure(kind, overlap=True)}" for kind in kinds)
+        yield f"# Kernels and collectives beside each other, mean |error|: {', '.join(figures)}."
+    yield f"# Fitted: {', '.join(result.fitted)}. Everything else is as it was before."
+
+
+def _parts(name: str, table: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+    """A table as the file has it: an algorithm's by protocol, others as they are."""
+    protocols = [key for key in table if key in PROTOS]
+    return {f"{name}.{key}": table[key] for key in protocols} or {name: table}

@@ -64,78 +64,73 @@ def launches(rows: Sequence[Row]) -> dict[str, float]:
 
 def render(tables: dict[str, Any], errors: Errors, rows: Sequence[Row]) -> str:
     """The file of constants, with the errors of the fit in its head."""
-    fitted = [
-        e for (_, kind), values in errors.items() if kind == "fitted" for e in values
-    ]
-    held = [
-        e for (_, kind), values in errors.items() if kind != "fitted" for e in values
-    ]
-    score = (
-        f"# Mean |error|: {np.abs(fitted).mean():.1%} of {len(fitted)} fitted rows, {np.abs(held).mean():.1%} of "
-        f"{len(held)} held-out rows (every second size of each series)."
-    )
-    host = "\n".join(
-        f"{op} = {value:.3g}" for op, value in sorted(launches(rows).items())
-    )
+    host = sorted(launches(rows).items())
     text = HEADER.format(
-        errors=score,
-        host=host,
+        errors=_score(errors),
+        host="\n".join(f"{op} = {value:.3g}" for op, value in host),
         latency=tables["nominal"]["latency"],
         nvlink=tables["wire"]["nvlink"],
         other=tables["wire"]["other"],
     )
-    sections = [
-        (f"{algo}.{proto}", tables[algo][proto])
+    sections = {
+        f"{algo}.{proto}": tables[algo][proto]
         for algo in ("ring", "tree")
         for proto in tables[algo]
-    ]
-    for name, table in [*sections, ("pairs", tables["pairs"])]:
-        text += f"\n[{name}]\n" + "".join(
-            f"{key} = {literal(value)}\n" for key, value in table.items()
-        )
+    }
+    for name, table in {**sections, "pairs": tables["pairs"]}.items():
+        lines = (f"{key} = {literal(value)}\n" for key, value in table.items())
+        text += f"\n[{name}]\n" + "".join(lines)
     return text
 
 
+def _score(errors: Errors) -> str:
+    """Mean errors of fitted rows and of those held out."""
+    parts: dict[bool, list[float]] = {True: [], False: []}
+    for (_, kind), values in errors.items():
+        parts[kind == "fitted"] += values
+    fitted, others = parts[True], parts[False]
+    return (
+        f"# Mean |error|: {np.abs(fitted).mean():.1%} of {len(fitted)} fitted rows, {np.abs(others).mean():.1%} of "
+        f"{len(others)} held-out rows (every second size of each series)."
+    )
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument(
-        "files",
-        nargs="*",
-        type=Path,
-        default=collective_reader.FILES,
-        help="JSON lines",
-    )
-    parser.add_argument(
-        "--fit",
-        action="store_true",
-        help="fit; without it, only score the present constants",
-    )
-    parser.add_argument(
-        "--write", action="store_true", help="write the constants that were fitted"
-    )
-    parser.add_argument("--rows", action="store_true", help="print every row")
-    options = parser.parse_args(arguments)
+    """Scores the constants, after a fit if one is asked for."""
+    options = _parser().parse_args(arguments)
     path = constants.FOLDER / "h200-nccl.toml"
     tables = tomllib.loads(path.read_text(encoding="utf-8"))
     rows = collective_reader.read(options.files)
     blocks = items_by_block(rows)
     if options.fit:
-        for block, items in sorted(blocks.items()):
-            fit_block(tables, block, items, GPU, ranges=RANGES)
-        for block, items in sorted(
-            items_by_block(
-                collective_reader.read([collective_reader.UNALIGNED])
-            ).items()
-        ):
-            fit_block(
-                tables, block, items, GPU, keys=("unaligned",)
-            )  # of another start of the machine: that alone
+        _fit(tables, blocks)
     if options.rows:
         show_rows(tables, blocks)
     errors = errors_of(tables, blocks, GPU)
     print(show(errors))
     if options.write:
         files.write_text(path, render(tables, errors, rows))
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    add, default = parser.add_argument, collective_reader.FILES
+    add("files", nargs="*", type=Path, default=default, help="JSON lines")
+    without = "fit; without it, only score the present constants"
+    add("--fit", action="store_true", help=without)
+    add("--write", action="store_true", help="write the constants that were fitted")
+    add("--rows", action="store_true", help="print every row")
+    return parser
+
+
+def _fit(tables: dict[str, Any], blocks: dict[Block, list[Item]]) -> None:
+    """Fits every block of constants to its rows."""
+    for block, items in sorted(blocks.items()):
+        fit_block(tables, block, items, GPU, ranges=RANGES)
+    # Rows of another start of the machine: of them that constant alone.
+    unaligned = items_by_block(collective_reader.read([collective_reader.UNALIGNED]))
+    for block, items in sorted(unaligned.items()):
+        fit_block(tables, block, items, GPU, keys=("unaligned",))
 
 
 def show_rows(tables: dict[str, Any], blocks: dict[Block, list[Item]]) -> None:

@@ -131,26 +131,36 @@ def fit_machine(rows: Sequence[Row], begin: Tcp) -> Tcp:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
+    """Fits, and prints constants and errors before and after."""
+    options = _options(arguments)
+    begin = socket.tcp_of(load_cluster(HOST))
+    if options.rows:
+        fitted, others = machine_rows(options.rows, options.machine)
+        best, names = fit_machine(fitted, begin), tuple(MACHINE)
+    else:
+        fitted, others = rows_of()
+        best, names = fit(fitted, begin), tuple(FITTED)
+    for name in names:
+        print(f"{name:12} {getattr(begin, name):10.3g} -> {getattr(best, name):10.3g}")
+    for title, tcp in (("before", begin), ("after", best)):
+        _report(f"{title:7} fitted ", fitted, tcp)
+        _report(f"{title:7} others ", others, tcp)
+
+
+def _report(title: str, rows: Sequence[Row], tcp: Tcp) -> None:
+    """Prints the errors of rows, if there are any."""
+    if rows:
+        e = np.expm1(errors(rows, tcp))
+        figures = f"mean {np.abs(e).mean():.1%}, bias {e.mean():+.1%}"
+        print(f"{title} {len(e):3} rows: {figures}")
+
+
+def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--rows", type=Path, help="CSV of published rows")
-    parser.add_argument(
-        "--machine", default="", help="whose of them, as machines.toml names it"
-    )
-    options = parser.parse_args(arguments)
-    begin = socket.tcp_of(load_cluster(HOST))
-    fitted, others = (
-        machine_rows(options.rows, options.machine) if options.rows else rows_of()
-    )
-    found = fit_machine(fitted, begin) if options.rows else fit(fitted, begin)
-    for name in MACHINE if options.rows else FITTED:
-        print(f"{name:12} {getattr(begin, name):10.3g} -> {getattr(found, name):10.3g}")
-    for title, tcp in (("before", begin), ("after", found)):
-        for kind, rows in (("fitted", fitted), ("others", others)):
-            e = np.expm1(errors(rows, tcp)) if rows else np.zeros(0)
-            if len(e):
-                print(
-                    f"{title:7} {kind:7} {len(e):3} rows: mean {np.abs(e).mean():.1%}, bias {e.mean():+.1%}"
-                )
+    whose = "whose of them, as machines.toml names it"
+    parser.add_argument("--machine", default="", help=whose)
+    return parser.parse_args(arguments)
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ choice (sim/collectives/nccl/tuner.py), not fitted.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
@@ -139,48 +140,58 @@ def fit_block(
     for key in block:
         target = target[key]
     used = [item for item in items if not item[0].held_out]
-    paths = [
-        path for path in free(target, keys) if _moves(tables, target, path, used, gpu)
-    ]
+    fit = _BlockFit(tables, target, used, gpu)
+    paths = [path for path in free(target, keys) if fit.moves(path)]
     if not used or not paths:
         return 0
-    within = PACE | dict(ranges)
-    low = np.log([within[path[0]][0] for path in paths])
-    high = np.log([within[path[0]][1] for path in paths])
-    begin = np.clip(
-        np.log([_get(target, path) for path in paths]), low + 1e-6, high - 1e-6
-    )
-
-    def residuals(x: np.ndarray) -> np.ndarray:
-        for path, value in zip(paths, np.exp(x), strict=True):
-            _set(target, path, float(value))
-        table = constants.build(tables, gpu, "fitted")
-        return np.array([np.log(predict(table) / row.time) for row, predict in used])
-
-    result = least_squares(
-        residuals, begin, bounds=(low, high), loss="soft_l1", f_scale=0.05, max_nfev=60
-    )
-    residuals(result.x)
+    fit.minimise(paths, PACE | dict(ranges))
     return len(paths)
 
 
-def _moves(
-    tables: dict[str, Any],
-    target: dict[str, Any],
-    path: Block,
-    used: Sequence[Item],
-    gpu: str,
-) -> bool:
-    """Whether some row rests on a constant; a fit would leave the others anywhere."""
-    value, made = _get(target, path), []
-    for nudged in (value, value * 0.8, value * 1.25):
-        _set(target, path, nudged)
-        table = constants.build(tables, gpu, "fitted")
-        made.append([predict(table) for _, predict in used])
-    _set(target, path, value)
-    return any(
-        not np.allclose(made[0], other, rtol=1e-9, atol=0.0) for other in made[1:]
-    )
+@dataclass(frozen=True)
+class _BlockFit:
+    """The constants of one block, `target` in `tables`, and the rows that they are fitted to."""
+
+    tables: dict[str, Any]
+    target: dict[str, Any]
+    rows: Sequence[Item]
+    gpu: str
+
+    def moves(self, path: Block) -> bool:
+        """Whether some row rests on a constant; a fit would leave the others anywhere."""
+        value, times = _get(self.target, path), []
+        for nudged in (value, value * 0.8, value * 1.25):
+            _set(self.target, path, nudged)
+            table = constants.build(self.tables, self.gpu, "fitted")
+            times.append([predict(table) for _, predict in self.rows])
+        _set(self.target, path, value)
+        first, *others = times
+        return any(not np.allclose(first, o, rtol=1e-9, atol=0.0) for o in others)
+
+    def residuals(self, paths: Sequence[Block], x: np.ndarray) -> np.ndarray:
+        """Logarithms of predicted over measured times; the constants of a point stay in the tables."""
+        for path, value in zip(paths, np.exp(x), strict=True):
+            _set(self.target, path, float(value))
+        table = constants.build(self.tables, self.gpu, "fitted")
+        return np.array(
+            [np.log(predict(table) / row.time) for row, predict in self.rows]
+        )
+
+    def minimise(
+        self, paths: Sequence[Block], ranges: Mapping[str, tuple[float, float]]
+    ) -> None:
+        """Puts the best constants into the tables."""
+        low, high = (np.log([ranges[path[0]][k] for path in paths]) for k in range(2))
+        own = np.log([_get(self.target, path) for path in paths])
+        result = least_squares(
+            lambda x: self.residuals(paths, x),
+            np.clip(own, low + 1e-6, high - 1e-6),
+            bounds=(low, high),
+            loss="soft_l1",
+            f_scale=0.05,
+            max_nfev=60,
+        )
+        self.residuals(paths, result.x)
 
 
 def errors_of(

@@ -43,31 +43,37 @@ def fit_terms(rows: list[Row]) -> dict[str, list[float]]:
 
 
 def _nonnegative(rows: list[Row], term: terms.Terms) -> list[float]:
-    """Least squares of term / time = 1 by active set: drop negative coefficients until none is left."""
-    design = np.array([term(row.kernel) for row in rows]) / np.array(
-        [[row.duration * row.noise] for row in rows]
-    )
+    """Coefficients of term / time = 1, none of them negative."""
+    weights = np.array([[row.duration * row.noise] for row in rows])
+    design = np.array([term(row.kernel) for row in rows]) / weights
     start = STARTS.get(rows[0].kernel.kind, 0.0)
     target = np.array(
         [max(0.2, 1.0 - start / row.duration) / row.noise for row in rows]
     )
-    # A weak pull towards a 1 us start keeps kinds with one or two rows solvable and growing.
-    size = np.abs(design).max(axis=0)
     # One or two shapes cannot tell a start-up time from work: then all of it is work.
-    keep = [i for i in range(0 if len(rows) > 2 else 1, design.shape[1]) if size[i] > 0]
-    while True:
-        scaled = design[:, keep] / size[keep]
-        found = np.linalg.solve(
-            scaled.T @ scaled + 1e-6 * np.eye(len(keep)) * target.mean() ** 2,
-            scaled.T @ target,
-        )
-        if (found >= 0).all():
-            break
-        keep.pop(int(found.argmin()))
+    first = 0 if len(rows) > 2 else 1
     coefficients = [start] + [0.0] * (design.shape[1] - 1)
-    for i, value in zip(keep, found, strict=True):
-        coefficients[i] += float(value / size[i])
+    for column, value in _least_squares(design, target, first).items():
+        coefficients[column] += value
     return coefficients
+
+
+def _least_squares(
+    design: np.ndarray, target: np.ndarray, first: int
+) -> dict[int, float]:
+    """Least squares by active set: columns from `first` on, negative ones dropped until none is left."""
+    size = np.abs(design).max(axis=0)
+    active = [column for column in range(first, design.shape[1]) if size[column] > 0]
+    while True:
+        scaled = design[:, active] / size[active]
+        # A weak pull towards nothing keeps kinds with one or two rows solvable and growing.
+        pull = 1e-6 * np.eye(len(active)) * target.mean() ** 2
+        solution = np.linalg.solve(scaled.T @ scaled + pull, scaled.T @ target)
+        if (solution >= 0).all():
+            break
+        active.pop(int(solution.argmin()))
+    pairs = zip(active, solution, strict=True)
+    return {column: float(value / size[column]) for column, value in pairs}
 
 
 # Where the fit of a tile model starts beyond `gemm.TYPICAL`.
@@ -118,22 +124,25 @@ def _search(
     return best
 
 
+def tilings() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Every way of cutting a product: both sides of its tile, and the parts that k is split into."""
+    sides = [(a, b) for tile in gemm.TILES for a, b in (tile, tile[::-1])]
+    ways = [(a, b, split) for a, b in sides for split in gemm.SPLITS]
+    a, b, split = np.array(ways, float).T
+    return a, b, split
+
+
 class _Tiles:
     """The tile model of many products at once: rows by (tile, split); the same as `gemm.TileModel.time`."""
 
     def __init__(self, rows: list[Row], gpu: Gpu) -> None:
         shapes = np.array([row.kernel.shape for row in rows], float)
         m, n, k = (shapes[:, i : i + 1] for i in range(3))
-        turned = [(a, b) for tile in gemm.TILES for a, b in (tile, tile[::-1])]
-        choices = [(a, b, split) for a, b in turned for split in gemm.SPLITS]
-        a, b, split = (
-            np.array([choice[i] for choice in choices], float) for i in range(3)
-        )
+        a, b, split = tilings()
         self.full = np.ceil(m / a) * np.ceil(n / b) * split / gpu.sms
         self.area, self.depth = a * b, k / split
-        self.reduce = np.where(
-            split == 1, 0.0, 2.0e-6 + 8.0 * split * m * n / gpu.bandwidth
-        )
+        parts = 2.0e-6 + 8.0 * split * m * n / gpu.bandwidth
+        self.reduce = np.where(split == 1, 0.0, parts)
         self.memory = np.array([work(row.kernel)[1] for row in rows]) / gpu.bandwidth
         self.sm_peak = gpu.peak["bf16"] / gpu.sms
 

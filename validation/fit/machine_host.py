@@ -39,7 +39,22 @@ class Host:
 
 def fit(path: Path | None) -> Host | None:
     """The host's factor from rows of training steps; None where no step of a tiny model is among them."""
-    ratios: dict[str, list[float]] = {}
+    middles = _ratios(path)
+    if not middles:
+        return None
+    fitted = [name for at, name in enumerate(middles) if at % HELD_OUT != HELD_OUT - 1]
+    trial = _factor([middles[name] for name in fitted]).value
+    errors = {name: trial / middle - 1 for name, middle in middles.items()}
+    return Host(
+        _factor(list(middles.values())),
+        {name: errors[name] for name in fitted},
+        {name: errors[name] for name in middles if name not in fitted},
+    )
+
+
+def _ratios(path: Path | None) -> dict[str, float]:
+    """Median time of each case over what its host operations cost elsewhere."""
+    ratios: dict[str, float] = {}
     for row in _rows(path):
         try:
             counts = counts_of(row)
@@ -47,20 +62,9 @@ def fit(path: Path | None) -> Host | None:
             continue  # a case that no scenario can say
         costs = host_costs("pytorch-eager")
         expected = sum(costs[name] * count for name, count in counts.items())
-        ratios[row.name] = [
-            time / expected for times in row.steps.values() for time in times
-        ]
-    if not ratios:
-        return None
-    kept = [name for at, name in enumerate(ratios) if at % HELD_OUT != HELD_OUT - 1]
-    middles = {name: float(np.median(values)) for name, values in ratios.items()}
-    trial = _factor([middles[name] for name in kept]).value
-    errors = {name: trial / middle - 1 for name, middle in middles.items()}
-    return Host(
-        _factor(list(middles.values())),
-        {name: errors[name] for name in kept},
-        {name: errors[name] for name in ratios if name not in kept},
-    )
+        times = [time / expected for times in row.steps.values() for time in times]
+        ratios[row.name] = float(np.median(times))
+    return ratios
 
 
 def _rows(path: Path | None) -> list[Row]:

@@ -41,19 +41,22 @@ def judge(
         if not row.error and row.case.get("model") not in TINY
     ]
     traced = {path.name.partition(".")[0] for path in measured.traces()}
-    below = (
-        {"file": str(Path(base).resolve())}
-        if base.endswith(".toml")
-        else {"name": base}
-    )
-    found, reasons = [], []
+    judged, reasons = [], []
     for row in rows[:MOST]:
-        here, under = (_predicted(row, on) for on in ({"file": str(cluster)}, below))
-        if isinstance(here, str) or isinstance(under, str):
-            reasons.append(f"{row.name}: {here if isinstance(here, str) else under}")
+        here = _predicted(row, {"file": str(cluster)})
+        below = _predicted(row, _cluster(base))
+        if isinstance(here, str) or isinstance(below, str):
+            reasons.append(f"{row.name}: {here if isinstance(here, str) else below}")
         else:
-            found.append(Judged(row, here, under, row.id in traced))
-    return found, reasons
+            judged.append(Judged(row, here, below, row.id in traced))
+    return judged, reasons
+
+
+def _cluster(base: str) -> dict[str, str]:
+    """The keys of [cluster] for a name or a file."""
+    if base.endswith(".toml"):
+        return {"file": str(Path(base).resolve())}
+    return {"name": base}
 
 
 def _predicted(row: Row, cluster: Mapping[str, str]) -> float | str:

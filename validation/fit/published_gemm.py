@@ -16,13 +16,13 @@ from functools import partial
 
 import numpy as np
 
-from sim.costs.gemm import TILES, TileModel
+from sim.costs.gemm import TileModel
 from sim.costs.gpu import HARDWARE, Gpu, load
 from sim.costs.kinds import work
 from sim.costs.tables import Kriged, Row
 from sim.costs.terms import GEMM_AXES, LINEAR, linear
 from sim.graph.kernel import Kernel
-from validation.fit.kernels import fit_terms, tile_time
+from validation.fit.kernels import fit_terms, tile_time, tilings
 from validation.formats.kernel_tables import by_kernel, write_rows
 from validation.formats.published_kernels import (
     LAUNCH,
@@ -66,7 +66,6 @@ def held_out(kernel: Kernel) -> bool:
     return (m + 2 * n + 5 * k) % 3 == 0
 
 
-SPLITS = (1, 2, 4, 8)  # parts that k is split into
 HEAD = (
     "| GPU | format | fitted | tiles, with table | held out | tiles, with table | table | call | quantizing |",
     "| --- | --- | --- | --- | --- | --- | --- | --- | --- |",
@@ -81,7 +80,7 @@ class Times:
         self.m, self.n, self.k = shapes.T[:, :, None]
         self.size = np.array([work(kernel)[1] for kernel in kernels])
         self.gpu, self.peak = gpu, gpu.roofline.peak_of(kernels[0].dtype)
-        a, b, self.split = _tilings()
+        a, b, self.split = tilings()
         self.area = a * b
         tiles = np.ceil(self.m / a) * np.ceil(self.n / b)
         self.waves = np.ceil(tiles * self.split / gpu.sms)
@@ -104,40 +103,32 @@ class Times:
         return np.asarray(c["floor"] + np.maximum(tiles.min(axis=1), memory) + quantize)
 
 
-def _tilings() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Every way of cutting a product: both sides of its tile, and the parts that k is split into; a row each."""
-    sides = [(a, b) for tile in TILES for a, b in (tile, tile[::-1])]
-    ways = [(a, b, split) for a, b in sides for split in SPLITS]
-    a, b, split = np.array(ways, dtype=float).T[:, None, :]
-    return a, b, split
-
-
 def fit(rows: Sequence[Published], gpu: Gpu) -> Fit:
     """Constants from the rows that are not held out; errors on both parts."""
-    kernels = [row.kernel for row in rows]
-    out = np.array([held_out(kernel) for kernel in kernels])
-    measured, times = np.log([row.seconds for row in rows]), Times(kernels, gpu)
-    best = _optimum(times, measured, out, kernels[0].dtype)
+    out = np.array([held_out(row.kernel) for row in rows])
+    best, base = _optimum(rows, gpu, out)
+    spread = float(base[~out].std())
     quantize = best.pop("quantize", 0.0)
     call = max(0.0, best["floor"] - LAUNCH)
-    base = np.log(times(best | {"quantize": quantize})) - measured
-    spread = float(base[~out].std())
     best["floor"] -= call
     net = tuple(_net(row, call, quantize) for row in rows)
     both = _corrected(net, out, tile_time(TileModel(**best), gpu), spread)
     fitted, others = (_mean_errors(base, both, part) for part in (~out, out))
-    dtype = kernels[0].dtype
+    dtype = rows[0].kernel.dtype
     return Fit(gpu.name, dtype, best, quantize, call, spread, net, fitted, others)
 
 
 def _optimum(
-    times: Times, measured: np.ndarray, out: np.ndarray, dtype: str
-) -> dict[str, float]:
-    """Constants of least squared logarithmic error on the rows that are not held out."""
-    start = STARTS | ({"quantize": 1e-12} if dtype != "bf16" else {})
-    return _search(
+    rows: Sequence[Published], gpu: Gpu, out: np.ndarray
+) -> tuple[dict[str, float], np.ndarray]:
+    """Constants of least squared logarithmic error on the rows that are not held out, and the errors of all."""
+    kernels = [row.kernel for row in rows]
+    measured, times = np.log([row.seconds for row in rows]), Times(kernels, gpu)
+    start = STARTS | ({"quantize": 1e-12} if kernels[0].dtype != "bf16" else {})
+    best = _search(
         lambda c: float(((np.log(times(c)) - measured)[~out] ** 2).mean()), start
     )
+    return best, np.log(times(best)) - measured
 
 
 def _net(row: Published, call: float, quantize: float) -> Row:

@@ -24,6 +24,7 @@ from sim.costs.tables import read_rows
 from topologies import load_cluster
 from validation.fit.calibrate_host import counts_of, errors, fit
 from validation.fit.widths_alone import alone_widths
+from validation.formats.rows import Row
 from validation.formats.rows import read_rows as rows_of
 from validation.sets.sets import validate
 from validation.sets.steps import predict_row
@@ -31,36 +32,34 @@ from workloads.host_costs import host_costs
 
 SMALL, LARGE = 2**17, 2**23  # bytes: latency below, bandwidth above
 FOLDS = 3
+MEASURED = Path(__file__).parents[1] / "cases" / "h200"
 Line = tuple[str, float, int]
 
 
 def kernels() -> Iterator[Line]:
     """By family and grade, weighted by time: errors of a kind in a trace that no table has seen."""
-    gpu, sums = (
-        load_gpu("h200"),
-        defaultdict[tuple[str, str, str, str], list[float]](lambda: [0.0, 0.0]),
-    )
-    for row in read_rows(HARDWARE / "h200-heldout.csv"):
-        entry = sums[
-            family_of(row.kernel.kind),
-            gpu.evidence(row.kernel),
-            row.kernel.kind,
-            row.source,
+    sums = _held_out_times()
+    for family, grade in sorted({key[:2] for key in sums}):
+        pairs = [
+            (math.log(ours / theirs), theirs)
+            for key, (ours, theirs) in sums.items()
+            if key[:2] == (family, grade)
         ]
+        weight = sum(time for _, time in pairs)
+        squares = sum(error**2 * time for error, time in pairs)
+        yield f"{family} {grade}", math.sqrt(squares / weight), len(pairs)
+
+
+def _held_out_times() -> dict[tuple[str, str, str, str], list[float]]:
+    """Predicted and measured seconds of held-out kernels, by family, grade, kind and trace."""
+    gpu = load_gpu("h200")
+    sums: dict[tuple[str, str, str, str], list[float]] = defaultdict(lambda: [0.0, 0.0])
+    for row in read_rows(HARDWARE / "h200-heldout.csv"):
+        kind, grade = row.kernel.kind, gpu.evidence(row.kernel)
+        entry = sums[family_of(kind), grade, kind, row.source]
         entry[0] += gpu.duration(row.kernel) * row.count
         entry[1] += row.duration * row.count
-    for key in sorted({key[:2] for key in sums}):
-        found = [
-            (math.log(ours / theirs), theirs)
-            for of, (ours, theirs) in sums.items()
-            if of[:2] == key
-        ]
-        weight = sum(time for _, time in found)
-        yield (
-            " ".join(key),
-            math.sqrt(sum(error**2 * time for error, time in found) / weight),
-            len(found),
-        )
+    return sums
 
 
 def collectives() -> Iterator[Line]:
@@ -91,57 +90,46 @@ def _bytes(name: str) -> float:
 
 def host() -> Iterator[Line]:
     """Steps of tiny models, a third held out at a time."""
-    path = Path(__file__).parents[1] / "cases" / "h200" / "host_4gpu.jsonl"
     rows = [
-        row for row in rows_of(path) if not row.error and not row.case.get("compile")
+        row
+        for row in rows_of(MEASURED / "host_4gpu.jsonl")
+        if not row.error and not row.case.get("compile")
     ]
-    counts, prior, found = (
-        [counts_of(row) for row in rows],
-        host_costs("pytorch-eager"),
-        list[float](),
-    )
+    counts, prior = [counts_of(row) for row in rows], host_costs("pytorch-eager")
+    signed: list[float] = []
     for fold in range(FOLDS):
-        kept = [i for i in range(len(rows)) if i % FOLDS != fold]
+        used = [i for i in range(len(rows)) if i % FOLDS != fold]
         out = [i for i in range(len(rows)) if i % FOLDS == fold]
-        costs = prior | fit([rows[i] for i in kept], [counts[i] for i in kept], prior)
-        found += [
-            error
-            for _, error in errors(
-                [rows[i] for i in out], [counts[i] for i in out], costs
-            )
-        ]
-    yield "host fitted", _rms(found), len(found)
+        costs = prior | fit([rows[i] for i in used], [counts[i] for i in used], prior)
+        left = errors([rows[i] for i in out], [counts[i] for i in out], costs)
+        signed += [error for _, error in left]
+    yield "host fitted", _rms(signed), len(signed)
 
 
 def starts() -> Iterator[Line]:
     """Host factors of further starts of the measured machine, and their spread about the bundled one."""
-    folder = Path(__file__).parents[1] / "cases" / "h200"
-    tagged = [
-        json.loads(line)["start"]
-        for line in (folder / "host_starts.jsonl").read_text("utf-8").splitlines()
-    ]
-    rows = [
-        (start, row)
-        for start, row in zip(
-            tagged, rows_of(folder / "host_starts.jsonl"), strict=True
-        )
-    ]
-    rows += [("1", row) for row in rows_of(folder / "host_4gpu.jsonl") if not row.error]
-    found: dict[str, list[float]] = defaultdict(list)
-    for start, row in rows:
+    factors: dict[str, list[float]] = defaultdict(list)
+    for start, row in _rows_by_start():
         plain = predict_row(replace(row, cluster={**row.cluster, "host_factor": 1.0}))
-        found[start].append(math.log(row.measured / plain.step_time))
+        factors[start].append(math.log(row.measured / plain.step_time))
     bundled = math.log(load_cluster("h200-host-4").cluster_facts.host_factor or 1.0)
     middles = {
-        start: math.fsum(logs) / len(logs) for start, logs in sorted(found.items())
+        start: math.fsum(logs) / len(logs) for start, logs in sorted(factors.items())
     }
     for start, middle in middles.items():
-        yield f"host start {start}", math.exp(middle), len(found[start])
-    yield (
-        "host_spread",
-        _rms([0.0, *(middle - bundled for middle in middles.values())]),
-        len(middles) + 1,
-    )
+        yield f"host start {start}", math.exp(middle), len(factors[start])
+    spread = [0.0, *(middle - bundled for middle in middles.values())]
+    yield "host_spread", _rms(spread), len(spread)
+
+
+def _rows_by_start() -> Iterator[tuple[str, Row]]:
+    """Rows of tiny models, each with the start of the machine that it ran after."""
+    path = MEASURED / "host_starts.jsonl"
+    tags = [json.loads(line)["start"] for line in path.read_text("utf-8").splitlines()]
+    yield from zip(tags, rows_of(path), strict=True)
+    for row in rows_of(MEASURED / "host_4gpu.jsonl"):
+        if not row.error:
+            yield "1", row
 
 
 def _rms(errors: list[float]) -> float:
