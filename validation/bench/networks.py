@@ -121,9 +121,7 @@ def plain(gpus: int) -> Fabric:
     port = link(50e9, 1e-6, "a 400 Gbit/s port")
     builder, hosts = FabricBuilder(), [f"host{at}" for at in range(gpus)]
     builder.repeat(_host(), hosts)
-    leaves = [builder.node(f"leaf{at}", "leaf") for at in range(-(-gpus // WIDE))]
-    nics = [f"{host}/nic0" for host in hosts]
-    builder.cables(nics, [leaves[at // WIDE] for at in range(gpus)], "nic", port)
+    leaves = _leaves(builder, hosts, port)
     spines = _spines(builder, -(-len(leaves) // WIDE))
     up = [(leaf, b) for at, leaf in enumerate(leaves) for b in spines[at // WIDE]]
     builder.cables(*_columns(up), "spine", port)
@@ -138,6 +136,15 @@ def _host() -> FabricBuilder:
     host = FabricBuilder()
     host.link(host.node("gpu0", "gpu"), host.node("nic0", "nic"), "pcie", pcie)
     return host
+
+
+def _leaves(builder: FabricBuilder, hosts: Sequence[str], port: LinkSpec) -> list[str]:
+    """The leaves, and the cables of the hosts below them."""
+    count = -(-len(hosts) // WIDE)
+    leaves = [builder.node(f"leaf{at}", "leaf") for at in range(count)]
+    nics = [f"{host}/nic0" for host in hosts]
+    builder.cables(nics, [leaves[at // WIDE] for at in range(len(hosts))], "nic", port)
+    return leaves
 
 
 def _spines(builder: FabricBuilder, pods: int) -> list[list[str]]:
