@@ -12,9 +12,10 @@ from sim import files
 from sim.errors import InputError, Mistake
 from validation.report import baseline, coverage, slices
 from validation.report import report as writers
-from validation.report.against import Comparison, against
+from validation.report.against import Comparison
 from validation.report.gate import Check, new_misses
 from validation.report.interface import Report
+from validation.report.matching import against
 from validation.report.page import page
 from validation.sets.sets import kind_of, validate
 

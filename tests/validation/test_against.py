@@ -13,7 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import cli
-from validation.report.against import CASE_SLACK, MOVED, SLICE_SLACK, against
+from validation.report.against import CASE_SLACK, MOVED, SLICE_SLACK
+from validation.report.matching import against
 from validation.report.summary import rank_correlation
 
 SET = "h200-straggler"

@@ -19,8 +19,9 @@ import cli
 from sim.collectives import constants
 from sim.errors import InputError
 from validation.fit import calibrate
-from validation.fit.calibrate import Calibration, read_logs, render
+from validation.fit.calibrate import Calibration, render
 from validation.fit.collectives import PACE, free, items_by_block
+from validation.fit.logs import read_logs
 from validation.formats.collective_rows import Row
 from validation.formats.nccl_env import settings_of
 

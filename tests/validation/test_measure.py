@@ -17,7 +17,7 @@ from click.testing import CliRunner
 import cli
 from sim import plugins
 from sim.errors import InputError
-from validation.measure import bundle, cases, launch, plan
+from validation.measure import bundle, cases, launch, plan, usual
 from validation.measure.options import PROBES, Options, Place, look, names
 from validation.measure.session import Session
 from validation.measure.sizes import SIZES
@@ -434,7 +434,7 @@ def test_the_usual_cases_can_be_predicted(world: int, memory: float) -> None:
     from validation.formats.rows import Row
     from validation.formats.scenarios import scenario_of
 
-    listed = cases.usual(world, memory)
+    listed = usual.usual(world, memory)
     assert len({case["id"] for case in listed}) == len(listed)
     for case in listed:
         scenario_of(

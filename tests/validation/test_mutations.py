@@ -15,7 +15,8 @@ from validation.bench import mutations
 from validation.bench.mutations import CONSTANTS
 from validation.fit.constants import Constant
 from validation.report import baseline
-from validation.report.against import MOVED, Comparison, Move, against
+from validation.report.against import MOVED, Comparison, Move
+from validation.report.matching import against
 
 
 def report(predicted: float) -> dict[str, object]:

@@ -14,7 +14,7 @@ from click.testing import CliRunner
 import cli
 from sim.errors import InputError
 from validation.fit import constants
-from validation.report.against import against
+from validation.report.matching import against
 from validation.sets import probes as probe_sets
 from validation.sets import questions
 from validation.sets.questions import Answer

@@ -16,7 +16,7 @@ from sim.errors import InputError, PrestepError
 from sim.spec.load import parse_scenario
 from validation.bench import peer_llm_analysis as peer
 from validation.formats.published_setups import FOLDER
-from validation.report import scoreboard
+from validation.report import scoreboard, scoreboard_sources
 from validation.sets.published import read, run_of
 
 
@@ -63,7 +63,8 @@ def board(tmp_path: Path, *arguments: str) -> str:
 def test_only_judged_rows_count(tmp_path: Path) -> None:
     """Rows for fitting, incomplete ones and those that were not predicted are in no figure."""
     found = {
-        s.name: s for s in scoreboard.sources(saved(tmp_path), FOLDER / "rows.csv")
+        s.name: s
+        for s in scoreboard_sources.sources(saved(tmp_path), FOLDER / "rows.csv")
     }
     assert list(found) == ["vTrain, several nodes", "MosaicML, H100", "BigScience"]
     ours = found["vTrain, several nodes"].ours
@@ -100,7 +101,9 @@ def test_llm_analysis_is_judged_on_the_same_rows(tmp_path: Path) -> None:
         abs(float(times[name]["half"]) / 10 - 1)
         for name in ("vtrainM-0003", "vtrainM-0005")
     ]
-    found = scoreboard.sources(saved(tmp_path), FOLDER / "rows.csv")[0].of_peer("half")
+    found = scoreboard_sources.sources(saved(tmp_path), FOLDER / "rows.csv")[0].of_peer(
+        "half"
+    )
     assert found.n == 2 and found.mape == pytest.approx(sum(expected) / 2)
 
 
@@ -127,7 +130,7 @@ def test_what_is_no_result_is_refused(tmp_path: Path, text: str) -> None:
     path = tmp_path / "r.json"
     path.write_text(text)
     with pytest.raises(InputError, match=r"r\.json"):
-        scoreboard.sources(path, FOLDER / "rows.csv")
+        scoreboard_sources.sources(path, FOLDER / "rows.csv")
     with pytest.raises(SystemExit) as stopped:
         scoreboard.main(
             [
@@ -144,15 +147,20 @@ def test_what_is_no_result_is_refused(tmp_path: Path, text: str) -> None:
 def test_cases_of_other_rows_are_refused(tmp_path: Path) -> None:
     """A case that the CSV does not have says which file to name."""
     with pytest.raises(InputError, match="--rows"):
-        scoreboard.sources(saved(tmp_path, [case("other-1", 0.1)]), FOLDER / "rows.csv")
+        scoreboard_sources.sources(
+            saved(tmp_path, [case("other-1", 0.1)]), FOLDER / "rows.csv"
+        )
 
 
 def test_every_source_of_peers_has_rows() -> None:
     """No pattern of peers.toml matches nothing, and every row falls into one."""
     rows = read(FOLDER / "rows.csv")
-    entries = tomllib.loads(scoreboard.PEERS.read_text(encoding="utf-8"))["source"]
+    entries = tomllib.loads(scoreboard_sources.PEERS.read_text(encoding="utf-8"))[
+        "source"
+    ]
     first = {
-        next(e["name"] for e in entries if scoreboard._fits(e, row)) for row in rows
+        next(e["name"] for e in entries if scoreboard_sources._fits(e, row))
+        for row in rows
     }
     assert first == {e["name"] for e in entries}
 

@@ -23,7 +23,8 @@ from typing import Any
 from sim.errors import InputError, PrestepError, unknown
 from validation.fit.constants import NUMBER, Constant, every_constant, sampled
 from validation.report import baseline
-from validation.report.against import MOVED, Comparison, against
+from validation.report.against import MOVED, Comparison
+from validation.report.matching import against
 
 FACTOR = 1.1
 HARDWARE, CLUSTER = "sim/costs/hardware", "topologies/clusters/h200-host-4.toml"

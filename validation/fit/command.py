@@ -10,7 +10,9 @@ from sim.errors import InputError, Mistake
 from validation.fit import calibrate as fitting
 from validation.fit import calibrate_machine
 from validation.fit import network as fit_network
+from validation.fit.logs import read_files
 from validation.formats import measurement
+from validation.formats.collective_rows import Row
 
 
 def calibrate(
@@ -36,20 +38,24 @@ def calibrate(
         raise InputError(
             Mistake(str(output), "", "a file", "a new one", "--force replaces it")
         )
-    rows, beside = fitting.read_files(logs, cluster, op)
+    rows, beside = read_files(logs, cluster, op)
     if network:
-        found = fit_network.fit(rows)
-        fit_network.write(found, cluster, output, logs)
-        left = (
-            f"\n{len(beside)} overlap rows say nothing of a network and were left out"
-            if beside
-            else ""
-        )
-        return f"{found.summary}{left}\nwrote {output}"
-    made = fitting.calibrate(rows, beside)
-    fitting.write(made, output, logs, force)
+        return _network(rows, len(beside), cluster, output, logs)
+    calibration = fitting.calibrate(rows, beside)
+    fitting.write(calibration, output, logs, force)
     use = f"`prestep collective --cluster {cluster or 'CLUSTER'} --nccl-constants {output}`"
-    return f'{made.summary}\nwrote {output}\nto use it: {use}, or the line nccl = "{output.name}" in a cluster file'
+    line = f'the line nccl = "{output.name}" in a cluster file'
+    return f"{calibration.summary}\nwrote {output}\nto use it: {use}, or {line}"
+
+
+def _network(
+    rows: Sequence[Row], beside: int, cluster: str, output: Path, logs: Sequence[Path]
+) -> str:
+    """A cluster file with what NCCL gets out of the network."""
+    fit = fit_network.fit(rows)
+    fit_network.write(fit, cluster, output, logs)
+    left = f"{beside} overlap rows say nothing of a network and were left out"
+    return "\n".join([fit.summary, *([left] if beside else []), f"wrote {output}"])
 
 
 def _machine(

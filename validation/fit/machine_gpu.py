@@ -17,7 +17,8 @@ from sim.costs.measured import FORMAT, borrowed, name_of
 from sim.costs.tables import Row
 from sim.errors import InputError, Mistake
 from validation.fit.bootstrap import Estimate, estimate, of_ratios
-from validation.fit.calibrate_compute import merge, trace_rows
+from validation.fit.calibrate_compute import merge
+from validation.fit.compute_traces import trace_rows
 from validation.formats.kineto_kernels import read_calls
 from validation.formats.measurement import Measured
 from validation.formats.micro_rows import in_situ, micro_rows

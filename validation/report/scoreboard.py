@@ -8,12 +8,8 @@ from, stands beside what peers reach there (cases/published/peers.toml) and besi
 from __future__ import annotations
 
 import argparse
-import csv
-import re
 import sys
-import tomllib
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,15 +19,14 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullFormatter
 
 from sim import files
-from sim.errors import InputError, Mistake, PrestepError
+from sim.errors import PrestepError
 from validation.bench import peer_llm_analysis as peer
 from validation.formats.published_setups import FOLDER
 from validation.report.interface import Table
 from validation.report.report import markdown_table
-from validation.report.summary import Errors, errors_of, rank_correlation
-from validation.sets.published import read
+from validation.report.scoreboard_sources import Case, Source, sources
+from validation.report.summary import rank_correlation
 
-PEERS = FOLDER / "peers.toml"
 ROOT = Path(__file__).parents[2]
 PAGE, PICTURE = ROOT / "docs" / "scoreboard.md", ROOT / "docs" / "scoreboard.svg"
 HEAD = (
@@ -45,123 +40,6 @@ HEAD = (
     "at half peak",
     "its authors",
 )
-
-
-@dataclass(frozen=True)
-class Case:
-    """A predicted row: seconds measured and predicted, and by llm-analysis (by efficiency; empty: it cannot)."""
-
-    id: str
-    measured: float
-    predicted: float
-    fitted: bool
-    assumed: bool
-    peer: Mapping[str, float] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class Source:
-    """Rows of one source, and what peers reach on it."""
-
-    name: str
-    cases: tuple[Case, ...]
-    box: float | None = None
-    rank: float | None = None
-    note: str = ""
-    claims: tuple[Mapping[str, Any], ...] = ()
-
-    @property
-    def judged(self) -> tuple[Case, ...]:
-        """Rows that count: complete ones that no constant was taken from."""
-        return tuple(c for c in self.cases if not c.fitted and not c.assumed)
-
-    @property
-    def ours(self) -> Errors:
-        return errors_of([(c.id, c.predicted / c.measured - 1) for c in self.judged])
-
-    def of_peer(self, efficiency: str) -> Errors:
-        """Errors of llm-analysis on those judged rows that it has words for."""
-        rows = [c for c in self.judged if efficiency in c.peer]
-        return errors_of([(c.id, c.peer[efficiency] / c.measured - 1) for c in rows])
-
-
-def sources(result: Path, rows: Path, peers: Path = peer.OUTPUT) -> list[Source]:
-    """The cases of a saved result by source, in the order of peers.toml; those without a case are left out.
-
-    Raises
-    ------
-    InputError
-        If the result is no JSON of `prestep validate published`, or has cases that `rows` lacks.
-    """
-    texts = {row["id"]: row for row in read(rows)}
-    times = _peer_times(peers)
-    entries = tomllib.loads(PEERS.read_text(encoding="utf-8"))["source"]
-    by_source: dict[str, list[Case]] = {entry["name"]: [] for entry in entries}
-    for case in _cases(result):
-        name = case["id"]
-        if name not in texts:
-            expected, hint = f"a row of {rows}", "--rows names the CSV"
-            raise InputError(Mistake(str(result), name, "a case", expected, hint))
-        if case["predicted"] is not None:
-            entry = next(entry for entry in entries if _fits(entry, texts[name]))
-            by_source[entry["name"]].append(_case(case, times.get(name, {})))
-    return [
-        _source(entry, by_source[entry["name"]])
-        for entry in entries
-        if by_source[entry["name"]]
-    ]
-
-
-def _case(told: Mapping[str, Any], peers: Mapping[str, float]) -> Case:
-    fitted, assumed = bool(told["fitted"]), bool(told["assumed"])
-    return Case(told["id"], told["measured"], told["predicted"], fitted, assumed, peers)
-
-
-def _source(entry: Mapping[str, Any], cases: Sequence[Case]) -> Source:
-    note, claims = entry.get("note", ""), tuple(entry.get("claims", ()))
-    box, rank = entry.get("box"), entry.get("rank")
-    return Source(entry["name"], tuple(cases), box, rank, note, claims)
-
-
-def _fits(entry: Mapping[str, Any], row: Mapping[str, str]) -> bool:
-    return all(
-        re.search(entry.get(key, ""), row.get(key, ""), re.IGNORECASE)
-        for key in ("source", "hardware")
-    )
-
-
-def _cases(path: Path) -> list[dict[str, Any]]:
-    expected = "the output of `prestep validate published --json`"
-    try:
-        told = files.json_of(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise InputError(Mistake(str(path), "", str(error), expected)) from None
-    sets = told if isinstance(told, list) else [told]
-    for one in sets:
-        if (
-            isinstance(one, dict)
-            and one.get("set") == "published"
-            and isinstance(one.get("cases"), list)
-        ):
-            wanted = ("id", "measured", "predicted", "fitted", "assumed")
-            if all(
-                isinstance(case, dict) and all(key in case for key in wanted)
-                for case in one["cases"]
-            ):
-                return list(one["cases"])
-    raise InputError(Mistake(str(path), "", "no cases of the set published", expected))
-
-
-def _peer_times(path: Path) -> dict[str, dict[str, float]]:
-    if not path.is_file():
-        return {}
-    with path.open(encoding="utf-8", newline="") as file:
-        return {
-            row["id"]: {
-                name: float(row[name]) for name in peer.EFFICIENCIES if row[name]
-            }
-            for row in csv.DictReader(file)
-        }
 
 
 def page(sources: Sequence[Source], picture: str) -> str:

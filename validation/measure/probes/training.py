@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch.profiler import ProfilerActivity, profile, schedule
 
-from validation.measure import cases, models, steps
+from validation.measure import models, steps, usual
 from validation.measure.group import GroupSession
 from validation.measure.session import told
 
@@ -46,9 +46,9 @@ def _listed(session: GroupSession) -> list[dict[str, Any]]:
             if case["id"] in session.cases and case["_label"] == session.label
         ]
     if session.tiny:
-        return cases.rehearsal(session.world)
+        return usual.rehearsal(session.world)
 
-    return cases.usual(
+    return usual.usual(
         session.world,
         float(torch.cuda.get_device_properties(session.device).total_memory),
     )
