@@ -64,22 +64,22 @@ def as_json(reports: Sequence[Report], compared: Comparison | None = None) -> An
 
 
 def _covered(report: Report) -> dict[str, Any]:
-    found = coverage.to_json(report)
-    return {"coverage": found} if found else {}
+    covered = coverage.to_json(report)
+    return {"coverage": covered} if covered else {}
 
 
 def as_text(reports: Sequence[Report], compared: Comparison | None = None) -> str:
     """Tables for a terminal, Markdown for a pipe; what moved comes last, or alone decides what a person sees first."""
     on_terminal = sys.stdout.isatty()
-    told = [writers.for_stdout(report, on_terminal) for report in reports]
+    texts = [writers.for_stdout(report, on_terminal) for report in reports]
     if compared is not None:
         width = shutil.get_terminal_size((120, 24)).columns
         tables = list(compared.tables())
-        told.append(
+        texts.append(
             writers.terminal_tables(tables, width) if on_terminal else _moved(compared)
         )
-        told += [compared.verdict] if on_terminal else []
-    return "\n".join(told)
+        texts += [compared.verdict] if on_terminal else []
+    return "\n".join(texts)
 
 
 def _moved(compared: Comparison) -> str:
@@ -119,9 +119,9 @@ def write(
 
         write_plot(reports[0], plot)
     if markdown is not None:
-        told = "\n".join(map(writers.markdown, reports))
+        text = "\n".join(map(writers.markdown, reports))
         files.write_text(
-            markdown, told if compared is None else f"{_moved(compared)}\n{told}"
+            markdown, text if compared is None else f"{_moved(compared)}\n{text}"
         )
     if html is not None:
         files.write_text(

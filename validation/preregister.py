@@ -123,9 +123,11 @@ def compare(
             ]
             parts = ["collectives"]
         for part in parts:
-            known = written[part]
+            predicted = written[part]
             found[part] += [
-                (n, t, known[n]) for n, t in measured if isinstance(known.get(n), float)
+                (n, t, predicted[n])
+                for n, t in measured
+                if isinstance(predicted.get(n), float)
             ]
     return found
 

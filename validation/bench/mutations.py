@@ -133,9 +133,9 @@ def change(folder: Path, constant: Constant, factor: float = FACTOR) -> int:
 
 def _line(text: str, factor: float, which: int = 0) -> str:
     name, _, value = text.partition("=")
-    found = list(NUMBER.finditer(value))[which]
-    number = repr(float(found[0].replace("_", "")) * factor)
-    return f"{name}={value[: found.start()]}{number}{value[found.end() :]}"
+    match = list(NUMBER.finditer(value))[which]
+    number = repr(float(match[0].replace("_", "")) * factor)
+    return f"{name}={value[: match.start()]}{number}{value[match.end() :]}"
 
 
 def _row(text: str, factor: float) -> str:
@@ -159,7 +159,7 @@ def predictions(
     folder: Path, sets: Sequence[str] = tuple(SAMPLE)
 ) -> list[Mapping[str, Any]]:
     """Reports of the sample of the sets as the package in the folder predicts them."""
-    found: list[Mapping[str, Any]] = []
+    reports: list[Mapping[str, Any]] = []
     for name in sets:
         rows = None
         if (sample := SAMPLE[name]) is not None:
@@ -171,8 +171,8 @@ def predictions(
                 ),
                 "utf-8",
             )
-        found += baseline.ask(str(folder), [name], rows, 1) or []
-    return found
+        reports += baseline.ask(str(folder), [name], rows, 1) or []
+    return reports
 
 
 def _sampled(path: Path, step: int) -> str:
@@ -195,9 +195,11 @@ def mutated(
     InputError
         For a name that is neither in `CONSTANTS` nor among those of `every_constant`.
     """
-    known = {**CONSTANTS, **dict(every_constant())}
+    constants = {**CONSTANTS, **dict(every_constant())}
     wrong = [
-        unknown("mutations", "", name, CONSTANTS) for name in names if name not in known
+        unknown("mutations", "", name, CONSTANTS)
+        for name in names
+        if name not in constants
     ]
     wrong += [
         unknown("mutations", "--sets", name, SAMPLE)
@@ -211,12 +213,12 @@ def mutated(
         copied(folder)
         before = predictions(folder, sets)
         for name in names:
-            constant = known[name]
-            kept = (folder / constant.file).read_bytes()
+            constant = constants[name]
+            original = (folder / constant.file).read_bytes()
             change(folder, constant)
             after = predictions(folder, sets)
             yield name, against(before, after, name) if after else None
-            (folder / constant.file).write_bytes(kept)
+            (folder / constant.file).write_bytes(original)
 
 
 def main() -> int:

@@ -150,18 +150,18 @@ def main() -> None:
         "--rows", type=Path, default=FOLDER / "rows.csv", help="Published rows (CSV)."
     )
     parser.add_argument("-o", "--output", type=Path, default=OUTPUT)
-    told = parser.parse_args()
+    options = parser.parse_args()
     try:
-        made = predictions(sort(read(told.rows))[0])
+        made = predictions(sort(read(options.rows))[0])
     except PrestepError as error:
         sys.exit(str(error))
     text = io.StringIO()
     writer = csv.DictWriter(text, COLUMNS, restval="", lineterminator="\n")
     writer.writeheader()
     writer.writerows(made)
-    write_text(told.output, text.getvalue())
+    write_text(options.output, text.getvalue())
     print(
-        f"wrote {told.output}: {sum('reason' not in row for row in made)} of {len(made)} rows",
+        f"wrote {options.output}: {sum('reason' not in row for row in made)} of {len(made)} rows",
         file=sys.stderr,
     )
 

@@ -127,12 +127,12 @@ def _quantiles(slowdowns: np.ndarray) -> dict[str, float]:
 def fair_rates(gpus: int) -> Counted:
     """G10a: max-min rates of one random flow per GPU over three tiers; what was counted has the solution alone."""
     fabric = networks.plain(gpus)
-    found = networks.drawn_in_plain(fabric, np.random.default_rng(1))
-    incidence = Incidence.of(found, [np.ones(len(way)) for way in found])
+    paths = networks.drawn_in_plain(fabric, np.random.default_rng(1))
+    incidence = Incidence.of(paths, [np.ones(len(way)) for way in paths])
     start = time.perf_counter()
-    rates(incidence, np.full(len(found), np.inf), fabric.links.bandwidth)
+    rates(incidence, np.full(len(paths), np.inf), fabric.links.bandwidth)
     return NAN, {
-        "flows": len(found),
+        "flows": len(paths),
         "solution ms": 1e3 * (time.perf_counter() - start),
     }
 

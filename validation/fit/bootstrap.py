@@ -43,8 +43,8 @@ def estimate(
     """
     given = np.asarray(values, float)
     draws = np.random.default_rng(SEED).integers(0, len(given), (DRAWS, len(given)))
-    found = statistic(given[draws])
-    low, high = np.quantile(found, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
+    replicates = statistic(given[draws])
+    low, high = np.quantile(replicates, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
     return Estimate(float(statistic(given)), float(low), float(high), len(given))
 
 

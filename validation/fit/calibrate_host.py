@@ -53,8 +53,8 @@ def fit(
             [matrix @ np.exp(x) / measured - 1.0, PRIOR_WEIGHT * (x - start)]
         )
 
-    found = least_squares(residuals, start)
-    return dict(zip(names, np.exp(found.x).tolist(), strict=True))
+    result = least_squares(residuals, start)
+    return dict(zip(names, np.exp(result.x).tolist(), strict=True))
 
 
 def errors(

@@ -95,7 +95,7 @@ def machine_rows(path: Path, name: str) -> tuple[list[Row], list[Row]]:
     ]
     fitted = [row for row in rows if row.known]
     if not fitted:
-        known = sorted(
+        names = sorted(
             {one.name for one in published_machines.machines() if one.fitted_nodes}
         )
         raise InputError(
@@ -103,7 +103,7 @@ def machine_rows(path: Path, name: str) -> tuple[list[Row], list[Row]]:
                 str(path),
                 "--machine",
                 name,
-                f"a machine with rows to fit to: {', '.join(known)}",
+                f"a machine with rows to fit to: {', '.join(names)}",
             )
         )
     return fitted, [row for row in rows if not row.known]

@@ -119,8 +119,8 @@ def _search(
                         )
                         <= 1.0
                     )
-                    if possible and (found := loss(trial)) < value - 1e-6:
-                        best, value, improved = trial, found, True
+                    if possible and (cost := loss(trial)) < value - 1e-6:
+                        best, value, improved = trial, cost, True
     return best
 
 

@@ -83,7 +83,7 @@ class Table:
         return "\n".join(lines)
 
     def _cell(self, kind: str, part: str) -> str:
-        found = np.array(
+        errors = np.array(
             [
                 e
                 for (k, p), v in self.errors.items()
@@ -92,7 +92,9 @@ class Table:
             ]
         )
         return (
-            f"{np.abs(found).mean():.1%} ({found.mean():+.1%})" if len(found) else "-"
+            f"{np.abs(errors).mean():.1%} ({errors.mean():+.1%})"
+            if len(errors)
+            else "-"
         )
 
     def figure(self, part: str) -> float:
@@ -118,13 +120,13 @@ def fit(measured: Measured, base: str) -> Table | None:
     InputError
         If the base is unknown, or a row is wrong.
     """
-    known = Gpu(base, *parts(base))
-    rows, notes = _rows(measured, known)
+    base_gpu = Gpu(base, *parts(base))
+    rows, notes = _rows(measured, base_gpu)
     if not rows:
         return None
     held = held_out(rows)
     trial_rows = [row for row, out in zip(rows, held, strict=True) if not out]
-    trial = with_rows(base, trial_rows, factors_of(trial_rows, known))
+    trial = with_rows(base, trial_rows, factors_of(trial_rows, base_gpu))
     errors: Errors = defaultdict(list)
     for row, out in zip(rows, held, strict=True):
         kind = row.kernel.kind
@@ -133,12 +135,12 @@ def fit(measured: Measured, base: str) -> Table | None:
         )
         if out:
             errors[kind, "base, held out"].append(
-                known.duration(row.kernel) / row.duration - 1
+                base_gpu.duration(row.kernel) / row.duration - 1
             )
     return Table(
         base,
         rows,
-        factors_of(rows, known),
+        factors_of(rows, base_gpu),
         _facts(measured),
         dict(errors),
         tuple(notes),
@@ -148,7 +150,7 @@ def fit(measured: Measured, base: str) -> Table | None:
 def with_rows(base: str, rows: Sequence[Row], factors: Mapping[str, Estimate]) -> Gpu:
     """The base with these rows over its own."""
     facts, below, like = parts(base)
-    plain = {name: found.value for name, found in factors.items()}
+    plain = {name: factor.value for name, factor in factors.items()}
     return Gpu(base, facts, [*rows, *borrowed(below, rows, plain)], like)
 
 
@@ -162,7 +164,7 @@ def held_out(rows: Sequence[Row]) -> list[bool]:
     return found
 
 
-def factors_of(rows: Sequence[Row], known: Gpu) -> dict[str, Estimate]:
+def factors_of(rows: Sequence[Row], gpu: Gpu) -> dict[str, Estimate]:
     """Time here over the base's by table, where enough rows say so: those of traces, if there are any traces at all.
 
     Microbenchmarks scatter by a tenth about times in a step, as the base's traces have them.
@@ -173,7 +175,7 @@ def factors_of(rows: Sequence[Row], known: Gpu) -> dict[str, Estimate]:
     )
     in_steps = [row for row in rows if row.source != "micro"]
     for row in in_steps or rows:
-        ratio = row.duration / known.duration(row.kernel)
+        ratio = row.duration / gpu.duration(row.kernel)
         grouped[name_of(row.kernel)].append(ratio)
         if (
             row.kernel.kind == "gemm"
@@ -190,14 +192,14 @@ def factors_of(rows: Sequence[Row], known: Gpu) -> dict[str, Estimate]:
     }
 
 
-def _rows(measured: Measured, known: Gpu) -> tuple[list[Row], list[str]]:
+def _rows(measured: Measured, gpu: Gpu) -> tuple[list[Row], list[str]]:
     """Rows of the traces, and of microbenchmarks where they add shapes, brought to times inside a step."""
     calls = {
         path.name.removesuffix(".pt.trace.json.gz"): list(_calls(measured, path))
         for path in measured.traces()
     }
     traced = trace_rows(calls)[0] if calls else []
-    path, said = measured.file("micro.jsonl"), io.StringIO()
+    path, printed = measured.file("micro.jsonl"), io.StringIO()
     micro = []
     if path is not None:
         try:
@@ -208,13 +210,13 @@ def _rows(measured: Measured, known: Gpu) -> tuple[list[Row], list[str]]:
                     f"{measured.name}: micro.jsonl", "", str(error), "rows of `measure`"
                 )
             ) from None
-    with contextlib.redirect_stdout(said):
-        brought = in_situ(traced, micro, known) if traced else micro
+    with contextlib.redirect_stdout(printed):
+        brought = in_situ(traced, micro, gpu) if traced else micro
     notes = [
         f"traces: {len(calls)}, rows of them {len(traced)}",
-        *said.getvalue().splitlines(),
+        *printed.getvalue().splitlines(),
     ]
-    return [row for row in merge(traced, brought) if _known(row, known)], notes
+    return [row for row in merge(traced, brought) if _known(row, gpu)], notes
 
 
 def _calls(measured: Measured, path: Path) -> Any:
@@ -228,10 +230,10 @@ def _calls(measured: Measured, path: Path) -> Any:
         ) from None
 
 
-def _known(row: Row, known: Gpu) -> bool:
+def _known(row: Row, gpu: Gpu) -> bool:
     """Whether prestep can say how long the base takes for it."""
     try:
-        return known.duration(row.kernel) > 0
+        return gpu.duration(row.kernel) > 0
     except InputError:
         return False
 
@@ -283,6 +285,6 @@ def render(table: Table, measured: Measured, parquet: str) -> str:
         *(f"{name} = {value}  # measured" for name, value in table.facts.items()),
         "",
         "[factor]  # time here over the base's, by kind-layout-dtype; low and high: 90 % of bootstrap draws",
-        *(f"{name} = {found.to_toml()}" for name, found in table.factors.items()),
+        *(f"{name} = {factor.to_toml()}" for name, factor in table.factors.items()),
     ]
     return "\n".join(lines) + "\n"

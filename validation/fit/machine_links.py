@@ -37,7 +37,7 @@ def rates(
         Bytes/s on the wire by key ("nvlink.raw"): a copy that seems faster was not timed right, and does not count.
     """
     copies = measured.rows("micro", "copy", ("bytes", "s"))
-    found: dict[str, Rate] = {}
+    by_key: dict[str, Rate] = {}
     for key, mode, links in (
         ("nvlink.bandwidth", "p2p_read", nvlinks),
         ("nvlink.bandwidth", "p2p_write", nvlinks),
@@ -48,10 +48,10 @@ def rates(
         wire = limits.get(f"{key.partition('.')[0]}.raw", math.inf) * links
         if slope is not None and links > 0 and slope.value <= wire:
             over = f" over {links:.0f} links" if links != 1.0 else ""
-            found[key] = Rate(
+            by_key[key] = Rate(
                 slope.value / links, f"copies {mode}: slope {_gb(slope)}{over}"
             )
-    return found | _disks(
+    return by_key | _disks(
         measured.rows(
             "storage", "storage", ("bytes", "write_s", "sync_s", "read_cold_s")
         )

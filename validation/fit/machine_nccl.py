@@ -21,25 +21,25 @@ def intervals(rows: Path, cluster: Path) -> dict[str, Estimate]:
     cluster
         The cluster file that was written, which names the constants.
     """
-    found: dict[str, list[float]] = defaultdict(list)
+    errors: dict[str, list[float]] = defaultdict(list)
     for row in collective_reader.read_lines(rows, str(cluster))[0]:
         if row.skip or not row.held_out:
             continue
         prediction = predict_row(row)
         if not prediction.error:
-            found[f"{prediction.algo} {prediction.proto}"].append(
+            errors[f"{prediction.algo} {prediction.proto}"].append(
                 prediction.time / row.time
             )
     return {
         name: of_ratios(ratios)
-        for name, ratios in sorted(found.items())
+        for name, ratios in sorted(errors.items())
         if len(ratios) >= LEAST
     }
 
 
-def note(path: Path, sure: dict[str, Estimate]) -> str:
+def note(path: Path, intervals: dict[str, Estimate]) -> str:
     """Writes the intervals to the head of the file of constants; what was written."""
-    lines = [f"{name}: {found}" for name, found in sure.items()]
+    lines = [f"{name}: {interval}" for name, interval in intervals.items()]
     if lines:
         head = [
             "# Predicted over measured, held-out rows, with 90 % bootstrap intervals:",

@@ -133,19 +133,19 @@ def _errors(
 
 def _touched(rows: Sequence[Row]) -> list[set[str]]:
     """Facts that each row's time may rest on."""
-    found = []
+    touched = []
     for row in rows:
         plan = _plan(row, cluster_of(row))
         if plan.algo == "pairwise":
             several = row.op in ("all_to_all", "gather", "scatter")
-            found.append(
+            touched.append(
                 {"net_pairs_share", "net_simple", "net_message"}
                 | (set() if several else {"net_channel"})
             )
         else:
             hop = f"net_{plan.proto.lower()}"
-            found.append({"net_share", hop} if row.size >= SMALL else {hop})
-    return found
+            touched.append({"net_share", hop} if row.size >= SMALL else {hop})
+    return touched
 
 
 def _plan(row: Row, fabric: Any) -> Any:
@@ -163,8 +163,8 @@ def _times(rows: Sequence[Row], facts: dict[str, float]) -> np.ndarray:
         fabric = cluster_of(row)
         if id(fabric) not in changed:
             others = {
-                key: known
-                for key, known in fabric.facts.items()
+                key: fact
+                for key, fact in fabric.facts.items()
                 if not key.startswith("net_")
             }
             new = {key: Quantity(value, "fitted", "") for key, value in facts.items()}

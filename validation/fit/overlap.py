@@ -148,7 +148,7 @@ def _item(row: Overlap, place: int, table: Constants) -> Item:
 
 def _touched(row: Overlap, plan: Plan, gpu: str) -> frozenset[str]:
     """Constants that a row's times rest on."""
-    kernel, sms, told = row.kernel, load_gpu(gpu).sms, laid_over({})
+    kernel, sms, beside = row.kernel, load_gpu(gpu).sms, laid_over({})
     if kernel.kind not in PRODUCTS:
         return frozenset(
             {
@@ -161,7 +161,7 @@ def _touched(row: Overlap, plan: Plan, gpu: str) -> frozenset[str]:
         return frozenset({"communication"})
     if m * n <= ROUNDS * sms * TILE:
         return frozenset({"communication", "static"})
-    held_down = told.least <= 2.0 * m * n * k / row.compute <= told.free
+    held_down = beside.least <= 2.0 * m * n * k / row.compute <= beside.free
     return frozenset({"communication", "free"} if held_down else {"communication"})
 
 
@@ -263,11 +263,11 @@ def _rate(row: Overlap) -> float:
 
 
 def _get(table: Mapping[str, Any], name: str) -> float:
-    told = laid_over(table)
+    beside = laid_over(table)
     head, _, kind = name.partition(".")
     if kind:
-        return float(told.factor[kind])
-    return float(getattr(told, head)) or told.communication
+        return float(beside.factor[kind])
+    return float(getattr(beside, head)) or beside.communication
 
 
 def _set(table: Mapping[str, Any], values: Mapping[str, float]) -> dict[str, Any]:

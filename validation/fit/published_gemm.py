@@ -172,8 +172,8 @@ def _search(
                     possible = all(
                         trial[key] >= least for key, least in LEAST.items()
                     ) and (max(trial["efficiency"], trial["memory_efficiency"]) <= 1.0)
-                    if possible and (found := loss(trial)) < value - 1e-9:
-                        best, value, improved = trial, found, True
+                    if possible and (cost := loss(trial)) < value - 1e-9:
+                        best, value, improved = trial, cost, True
     return best
 
 

@@ -42,11 +42,11 @@ def other_rows(gpus: Sequence[str], rows: Sequence[Published]) -> list[Row]:
 def fit_others(rows: list[Row]) -> tuple[dict[str, list[float]], str]:
     """Terms of attention and grouped products from two thirds of the shapes; a line for the report."""
     out = [_turn(row.kernel) for row in rows]
-    kept = [row for row, o in zip(rows, out, strict=True) if not o]
-    found = fit_terms([row for row in kept if row.kernel.kind == "grouped_gemm"])
+    fitted = [row for row, o in zip(rows, out, strict=True) if not o]
+    terms = fit_terms([row for row in fitted if row.kernel.kind == "grouped_gemm"])
     for kind in ("attention_fwd", "attention_bwd"):
-        found[kind] = _scaled(kind, [row for row in kept if row.kernel.kind == kind])
-    return found, "; ".join(_errors(key, found[key], rows) for key in found)
+        terms[kind] = _scaled(kind, [row for row in fitted if row.kernel.kind == kind])
+    return terms, "; ".join(_errors(key, terms[key], rows) for key in terms)
 
 
 def _errors(key: str, coefficients: list[float], rows: list[Row]) -> str:
@@ -58,11 +58,11 @@ def _errors(key: str, coefficients: list[float], rows: list[Row]) -> str:
     ]
     term, axes = LINEAR[mine[0].kernel.kind]
     base = partial(linear, term, coefficients)
-    kept, out = (
+    fitted, out = (
         [row for row in mine if _turn(row.kernel) == part] for part in (False, True)
     )
-    table = Kriged(kept, base, axes, 3.0, 0.15)
-    shown = [f"{len(kept)} fitted {_mean(base, kept):.1%}"]
+    table = Kriged(fitted, base, axes, 3.0, 0.15)
+    shown = [f"{len(fitted)} fitted {_mean(base, fitted):.1%}"]
     if out:
         shown.append(
             f"{len(out)} held out {_mean(base, out):.1%}, with table {_mean(table, out):.1%}"

@@ -144,11 +144,11 @@ def main() -> None:
     """Print everything."""
     parser = argparse.ArgumentParser(prog="python -m validation.fit.widths")
     parser.add_argument("--rows", type=Path, metavar="FILE.csv")
-    told = parser.parse_args()
+    options = parser.parse_args()
     for part in (kernels, collectives, host, starts):
         for name, width, count in part():
             print(f"{name:20} {width:.3f}  ({count})")
-    for place, (widths, rows) in alone_widths(told.rows).items():
+    for place, (widths, rows) in alone_widths(options.rows).items():
         print(
             f"alone {place:14} {', '.join(f'{name} {width:.3f}' for name, width in widths.items())}  ({rows})"
         )

@@ -85,16 +85,16 @@ def fit(samples: Sequence[Sample]) -> Mapping[str, float]:
         "latency": [e for s, e in samples if s > 1 - END],
         "bandwidth": [e for s, e in samples if s < END],
     }
-    known = {part: _ninth(errors) / quantile() for part, errors in ends.items()}
-    known = {
-        part: known["bandwidth"] if math.isnan(width) else width
-        for part, width in known.items()
+    widths = {part: _ninth(errors) / quantile() for part, errors in ends.items()}
+    widths = {
+        part: widths["bandwidth"] if math.isnan(width) else width
+        for part, width in widths.items()
     }
     middle = [(s, e) for s, e in samples if END <= s <= 1 - END]
     # What of each error the two ends leave over, as a width of the middle.
-    left = [_left(share, error, known) for share, error in middle]
+    left = [_left(share, error, widths) for share, error in middle]
     return {
-        part: (known | {"between": _ninth(left) if left else 0.0})[part]
+        part: (widths | {"between": _ninth(left) if left else 0.0})[part]
         for part in PARTS
     }
 

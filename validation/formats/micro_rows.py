@@ -161,23 +161,23 @@ def _models(kind: str, rows: list[Row], gpu: Gpu) -> dict[tuple[str, str], Krige
     }
 
 
-def _line(known: np.ndarray, raw: np.ndarray) -> tuple[float, float]:
+def _line(traced: np.ndarray, raw: np.ndarray) -> tuple[float, float]:
     """Overhead (not negative) and factor of raw = overhead + factor x known, by relative least squares, twice.
 
     The second time leaves out what lies more than a quarter off: shapes for which cuBLAS chose another kernel.
     """
     keep = np.ones(len(raw), bool)
     for _ in range(2):
-        design = np.stack([1.0 / raw[keep], known[keep] / raw[keep]], axis=1)
+        design = np.stack([1.0 / raw[keep], traced[keep] / raw[keep]], axis=1)
         overhead, factor = np.linalg.lstsq(
             design, np.ones(int(keep.sum())), rcond=None
         )[0]
         if overhead < 0:
             overhead, factor = (
                 0.0,
-                float(np.exp(np.log(raw[keep] / known[keep]).mean())),
+                float(np.exp(np.log(raw[keep] / traced[keep]).mean())),
             )
-        keep = np.abs(np.log(raw / (overhead + factor * known))) < 0.25
+        keep = np.abs(np.log(raw / (overhead + factor * traced))) < 0.25
     return float(overhead), float(factor)
 
 

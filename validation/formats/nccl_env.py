@@ -92,20 +92,20 @@ def settings_of(
     """
     if "NCCL_HOSTID" in env and hostid is None:
         raise Unpredictable("NCCL_HOSTID is set: not known how many ranks share a host")
-    said: dict[str, Any] = {"hostid": hostid}
+    settings: dict[str, Any] = {"hostid": hostid}
     ignored = []
     for name, value in env.items():
         setting = _setting(name, value, op, where)
         if setting is not None:
-            said[setting[0]] = setting[1]
+            settings[setting[0]] = setting[1]
         elif name.startswith("NCCL_") and not _SILENT.fullmatch(name):
             ignored.append(f"{name}={value}")
     # NCCL_NVLS_ENABLE=2, the default, means "if there is any": that is for the cluster file to say.
     if env.get("NCCL_NVLS_ENABLE") == "2":
-        said.pop("nvls")
+        settings.pop("nvls")
     if version:
-        said["version"] = version
-    return nccl_of(said, where), tuple(ignored)
+        settings["version"] = version
+    return nccl_of(settings, where), tuple(ignored)
 
 
 def _setting(name: str, value: str, op: str, where: str) -> tuple[str, Any] | None:

@@ -147,10 +147,10 @@ def number(text: str | float) -> float:
     ValueError
         If it is none, or not finite.
     """
-    found = float(text)
-    if not math.isfinite(found):
-        raise ValueError(f"{found} in the table")
-    return found
+    value = float(text)
+    if not math.isfinite(value):
+        raise ValueError(f"{value} in the table")
+    return value
 
 
 def _choice(log: Log, match: re.Match[str]) -> None:

@@ -35,12 +35,12 @@ def number(text: str) -> float:
     ValueError
         If the text is no number.
     """
-    said = re.fullmatch(
+    match = re.fullmatch(
         r"(-?[\d,]*\.?\d+(?:e[+-]?\d+)?)\s*([KMBT]?)", text.strip(), re.IGNORECASE
     )
-    if not said:
+    if not match:
         raise ValueError(text)
-    return float(said[1].replace(",", "")) * SUFFIXES[said[2].upper()]
+    return float(match[1].replace(",", "")) * SUFFIXES[match[2].upper()]
 
 
 def whole(row: Mapping[str, str], name: str, default: int) -> int:
@@ -55,10 +55,10 @@ def whole(row: Mapping[str, str], name: str, default: int) -> int:
     if not text:
         return default
     try:
-        found = number(text)
-        if found != int(found) or abs(found) > MOST:
+        value = number(text)
+        if value != int(value) or abs(value) > MOST:
             raise ValueError
-        return int(found)
+        return int(value)
     except (ValueError, OverflowError):
         raise InputError(
             Mistake(row["id"], name, f'"{text}"', f"a whole number, at most {MOST:g}")

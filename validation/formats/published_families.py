@@ -43,13 +43,13 @@ def shapes() -> tuple[Family, ...]:
 
 def shape_of(model: str) -> dict[str, int]:
     """The cells layers, hidden, heads, kv_heads, ffn and vocab of a model known by its name; {} for others."""
-    known = next(
+    keys = next(
         (one.keys for one in shapes() if re.search(one.name, model, re.IGNORECASE)), {}
     )
-    if like := known.get("like"):
+    if like := keys.get("like"):
         spec = load_model(Model(name=like))
         return {name: int(getattr(spec, name)) for name in SHAPE if getattr(spec, name)}
-    return {name: int(value) for name, value in known.items()}
+    return {name: int(value) for name, value in keys.items()}
 
 
 def _named(path: Path, key: str) -> tuple[Family, ...]:

@@ -29,7 +29,7 @@ def complete(row: Mapping[str, str], setup: Setup) -> tuple[Cells, list[str]]:
         For a cell that is no number.
     """
     cells = dict(row)
-    said: list[str] = []
+    notes: list[str] = []
     for fill in (
         _of_source,
         _of_hosts,
@@ -41,8 +41,8 @@ def complete(row: Mapping[str, str], setup: Setup) -> tuple[Cells, list[str]]:
     ):
         for name, value, word in list(fill(cells, setup)):
             cells[name] = str(value)
-            said.append(f"{name} {value} {word}")
-    return cells, said
+            notes.append(f"{name} {value} {word}")
+    return cells, notes
 
 
 def _empty(cells: Mapping[str, str], name: str) -> bool:
@@ -65,10 +65,10 @@ def _of_hosts(cells: Cells, setup: Setup) -> Filled:
         return
     if not any(_empty(cells, name) for name in ("tp", "pp", "dp")):
         yield "gpus", _product(cells, *AXES), "from the layout"
-    elif said := re.match(r"\s*(\d+)\s*x\s", cells.get("hardware", ""), re.IGNORECASE):
+    elif match := re.match(r"\s*(\d+)\s*x\s", cells.get("hardware", ""), re.IGNORECASE):
         yield (
             "gpus",
-            int(said[1]) * count(cells, "nodes", 1),
+            int(match[1]) * count(cells, "nodes", 1),
             "from the hardware's name",
         )
     elif not _empty(cells, "nodes") and setup.per_host:
@@ -87,8 +87,8 @@ def _of_shape(cells: Cells, setup: Setup) -> Filled:
     shape = shape_of(cells.get("model", ""))
     if not _empty(cells, "layers"):
         shape.pop("vocab", None)
-    known = {name: value for name, value in shape.items() if not _empty(cells, name)}
-    if any(whole(cells, name, 0) != value for name, value in known.items()):
+    given = {name: value for name, value in shape.items() if not _empty(cells, name)}
+    if any(whole(cells, name, 0) != value for name, value in given.items()):
         return
     for name, value in shape.items():
         if _empty(cells, name):
@@ -173,8 +173,10 @@ def _splits(cells: Cells, tp: int) -> bool:
 
 def _of_batch(cells: Cells, setup: Setup) -> Filled:
     """A batch that nobody prints: one microbatch on every replica for each stage."""
-    known = ("gpus", "tp", "pp", "micro_batch")
-    if _empty(cells, "global_batch") and not any(_empty(cells, name) for name in known):
+    needed = ("gpus", "tp", "pp", "micro_batch")
+    if _empty(cells, "global_batch") and not any(
+        _empty(cells, name) for name in needed
+    ):
         replicas = max(1, count(cells, "gpus", 1) // _product(cells, "tp", "pp", "cp"))
         batch = replicas * count(cells, "micro_batch", 1) * count(cells, "pp", 1)
         yield "global_batch", batch, "assumed: one microbatch for each stage"

@@ -124,10 +124,12 @@ def _flops(value: float, metric: str, unit: str, scenario: Mapping[str, Any]) ->
             * TERA[unit.upper() if unit.upper() in TERA else unit or "TFLOP/s"]
         )
 
-    said = scenario["training"].get("precision", "bf16")
+    precision = scenario["training"].get("precision", "bf16")
     gpu = load_gpu(load_cluster(scenario["cluster"]["name"], hosts=1).gpu_model)
     share = value / 100 if unit == "%" or value > 1 else value
-    return share * gpu.peak[said if said in ("fp16", "fp32", "tf32") else "bf16"]
+    return (
+        share * gpu.peak[precision if precision in ("fp16", "fp32", "tf32") else "bf16"]
+    )
 
 
 def flops_per_token(scenario: Mapping[str, Any], recomputed: bool) -> float:

@@ -155,8 +155,8 @@ def rows_of(
     gpu: str, kind: str, source: str, rows: Iterable[Published]
 ) -> dict[str, list[Published]]:
     """Rows of one GPU, kind and source by number format."""
-    found: dict[str, list[Published]] = {}
+    by_format: dict[str, list[Published]] = {}
     for row in rows:
         if (row.gpu, row.kernel.kind, row.source) == (gpu, kind, source):
-            found.setdefault(row.kernel.dtype, []).append(row)
-    return found
+            by_format.setdefault(row.kernel.dtype, []).append(row)
+    return by_format

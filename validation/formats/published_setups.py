@@ -159,12 +159,12 @@ def _read(path: Path) -> dict[str, Any]:
 
 def tables(path: Path, key: str) -> Sequence[Mapping[str, Any]]:
     """The tables of a file that have one name, in order."""
-    found: Sequence[Mapping[str, Any]] = _read(path).get(key, ())
-    return found
+    entries: Sequence[Mapping[str, Any]] = _read(path).get(key, ())
+    return entries
 
 
 def _setup(table: Mapping[str, Any], path: Path, index: int) -> Setup:
-    known = {
+    keys = {
         name
         for name in Setup.__dataclass_fields__
         if name not in ("sections", "guesses")
@@ -173,8 +173,8 @@ def _setup(table: Mapping[str, Any], path: Path, index: int) -> Setup:
         name: table[name] for name in SECTIONS if isinstance(table.get(name), Mapping)
     }
     plain = {name: value for name, value in table.items() if name not in sections}
-    if strange := sorted(plain.keys() - known):
-        hint = did_you_mean(strange[0], [*known, *SECTIONS])
+    if strange := sorted(plain.keys() - keys):
+        hint = did_you_mean(strange[0], [*keys, *SECTIONS])
         raise InputError(
             Mistake(
                 str(path),
@@ -213,8 +213,8 @@ def _joined(chosen: Sequence[Setup]) -> dict[str, Any]:
     """What setups say together; of one thing, the last word."""
     joined: dict[str, Any] = {"sections": {}}
     for setup in chosen:
-        said = {name: getattr(setup, name) for name in JOINED}
-        joined |= {name: value for name, value in said.items() if value}
+        values = {name: getattr(setup, name) for name in JOINED}
+        joined |= {name: value for name, value in values.items() if value}
         if setup.hosts or setup.one_host:
             joined["per_host"] = setup.per_host
         if setup.columns:
@@ -231,21 +231,20 @@ def _without_guesses(
 
     A source that knows one host only leaves larger runs to the generic cluster.
     """
-    known = [setup for setup in fitting if not setup.generic]
+    own = [setup for setup in fitting if not setup.generic]
     settled = {
         "cluster": any(
-            setup.hosts or (setup.one_host and gpus <= setup.per_host)
-            for setup in known
+            setup.hosts or (setup.one_host and gpus <= setup.per_host) for setup in own
         ),
         "framework": any(
-            "framework" in (setup.sections or {}).get("training", {}) for setup in known
+            "framework" in (setup.sections or {}).get("training", {}) for setup in own
         ),
     }
     used = [setup for setup in fitting if setup.generic and not settled[setup.generic]]
     guesses = {setup.generic: setup.assumed or setup.generic for setup in used}
-    return [*used, *known], tuple(guesses.values())
+    return [*used, *own], tuple(guesses.values())
 
 
 def _machines() -> str:
-    known = [setup.hardware for setup in setups() if setup.generic == "cluster"]
-    return f"hardware that a [[setup]] fits, of its source or a generic one ({len(known)} kinds in {GENERIC.name})"
+    generic = [setup.hardware for setup in setups() if setup.generic == "cluster"]
+    return f"hardware that a [[setup]] fits, of its source or a generic one ({len(generic)} kinds in {GENERIC.name})"

@@ -104,14 +104,14 @@ class Row:
     @property
     def configuration(self) -> str:
         """Text that two rows share if they ran the same thing."""
-        told = {
+        case = {
             key: value for key, value in self.case.items() if key not in BOOKKEEPING
         }
         # Ranks of `single` know nothing of each other, unless they share experts.
         world = (
-            1 if told.get("mode") == "single" and told.get("ep", 1) == 1 else self.world
+            1 if case.get("mode") == "single" and case.get("ep", 1) == 1 else self.world
         )
-        return json.dumps([told, world, self.label, dict(self.env)], sort_keys=True)
+        return json.dumps([case, world, self.label, dict(self.env)], sort_keys=True)
 
 
 def read_rows(path: str | Path) -> list[Row]:
@@ -227,14 +227,14 @@ def _failed(record: Mapping[str, Any], identity: str, where: str) -> Row:
     return Row(identity, where, case, world, error=str(error).strip())
 
 
-def _cluster(said: object, where: str) -> Mapping[str, Any]:
+def _cluster(value: object, where: str) -> Mapping[str, Any]:
     """Keys of a scenario's [cluster]: an object, or the name or file of a cluster."""
-    if isinstance(said, str) and said:
-        return {"file" if said.endswith(".toml") else "name": said}
-    if said is None or isinstance(said, Mapping):
-        return said or {}
+    if isinstance(value, str) and value:
+        return {"file" if value.endswith(".toml") else "name": value}
+    if value is None or isinstance(value, Mapping):
+        return value or {}
     expected = "a cluster's name or file, or an object with keys of [cluster]"
-    raise InputError(Mistake(where, "cluster", repr(said), expected))
+    raise InputError(Mistake(where, "cluster", repr(value), expected))
 
 
 def _steps(by_rank: object, where: str) -> dict[int, tuple[float, ...]]:

@@ -39,7 +39,7 @@ def key_of(scenario: Scenario) -> str:
 
 def canonical(scenario: Scenario) -> dict[str, Any]:
     """What the step depends on, by section."""
-    told = {
+    facts = {
         "cluster": _cluster(scenario),
         "model": _model(load_model(scenario.model, scenario.where)),
         "training": _training(scenario),
@@ -50,8 +50,8 @@ def canonical(scenario: Scenario) -> dict[str, Any]:
     }
     plain = Scenario()
     for name in ("faults", "checkpoint", "dataload", "inference"):
-        told[name] = _unlike(getattr(scenario, name), getattr(plain, name))
-    return {name: table for name, table in told.items() if table}
+        facts[name] = _unlike(getattr(scenario, name), getattr(plain, name))
+    return {name: table for name, table in facts.items() if table}
 
 
 def _trainer(scenario: Scenario) -> dict[str, Any]:
@@ -82,18 +82,22 @@ def _unlike(section: Any, plain: Any) -> dict[str, Any]:
 def _cluster(scenario: Scenario) -> dict[str, Any]:
     """The cluster's name, or what its file says; changes of its links; where ranks are told apart, how many hosts."""
     c = scenario.cluster
-    said: dict[str, Any] = {"name": c.name} if c.name else {"file": _digest(c.file)}
+    facts: dict[str, Any] = {"name": c.name} if c.name else {"file": _digest(c.file)}
     if c.set:
-        said["set"] = sorted(c.set.items())
+        facts["set"] = sorted(c.set.items())
     changes = {
         "hosts": c.hosts,
         "host_factor": c.host_factor,
         "kernel_gap": c.kernel_gap,
     }
-    said |= {key: value for key, value in changes.items() if value is not None}
+    facts |= {key: value for key, value in changes.items() if value is not None}
     if c.routing != "adaptive":
-        said |= {"routing": c.routing, "seed": c.routing_seed, "flows": c.routing_flows}
-    return said | ({"hostfile": _digest(c.hostfile)} if c.hostfile else {})
+        facts |= {
+            "routing": c.routing,
+            "seed": c.routing_seed,
+            "flows": c.routing_flows,
+        }
+    return facts | ({"hostfile": _digest(c.hostfile)} if c.hostfile else {})
 
 
 def _digest(file: str | None) -> str:

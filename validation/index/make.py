@@ -88,18 +88,18 @@ def _published() -> Iterator[Known]:
 
 def predictions(reports: Sequence[Path]) -> dict[tuple[str, str], float]:
     """(set, row) -> predicted seconds, of files of `prestep validate --json`."""
-    found: dict[tuple[str, str], float] = {}
+    times: dict[tuple[str, str], float] = {}
     for path in reports:
-        told = json.loads(path.read_text(encoding="utf-8"))
-        for report in told if isinstance(told, list) else [told]:
+        saved = json.loads(path.read_text(encoding="utf-8"))
+        for report in saved if isinstance(saved, list) else [saved]:
             name = _alias(report["set"]) or report["set"]
             cases = {
                 (name, case["id"]): case.get("predicted") for case in report["cases"]
             }
-            found |= {
+            times |= {
                 key: float(time) for key, time in cases.items() if time is not None
             }
-    return found
+    return times
 
 
 def text_of(cases: Sequence[Known], predicted: Mapping[tuple[str, str], float]) -> str:
@@ -112,7 +112,7 @@ def text_of(cases: Sequence[Known], predicted: Mapping[tuple[str, str], float]) 
     )
     for case in cases:
         time = predicted.get((case.set, case.row))
-        told = "" if time is None else f"{time:.6g}"
+        text = "" if time is None else f"{time:.6g}"
         kind = [getattr(case.kind, name) for name in names]
         fitted = "yes" if case.fitted else "no"
         writer.writerow(
@@ -121,7 +121,7 @@ def text_of(cases: Sequence[Known], predicted: Mapping[tuple[str, str], float]) 
                 case.set,
                 case.row,
                 f"{case.measured:.6g}",
-                told,
+                text,
                 fitted,
                 case.note,
                 *kind,

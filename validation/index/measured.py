@@ -131,7 +131,7 @@ def distance(a: Kind, b: Kind) -> float:
 
 def differences(mine: Kind, other: Kind) -> str:
     """In words: `h100, 8 x the GPUs, half the parameters`; of sizes those that are 1.5 times off."""
-    said = [
+    texts = [
         str(getattr(other, name))
         for name in _DIFFERS
         if getattr(mine, name) != getattr(other, name)
@@ -144,10 +144,10 @@ def differences(mine: Kind, other: Kind) -> str:
                 "seq_len": "sequence",
                 "tokens": "tokens per GPU",
             }.get(name, name)
-            said.append(
+            texts.append(
                 f"{factor:.2g}x {what}" if factor >= 1 else f"{what} / {1 / factor:.2g}"
             )
-    return ", ".join(said)
+    return ", ".join(texts)
 
 
 def _told(case: Known, predicted: float) -> dict[str, Any]:

@@ -75,14 +75,14 @@ def _files(folder: Path) -> dict[str, Path]:
 
 def _within(files: Mapping[str, Path], left: float) -> dict[str, Path]:
     """The files that so many bytes have room for, traces last, the small ones first."""
-    kept: dict[str, Path] = {}
+    fitting: dict[str, Path] = {}
     sizes = {name: path.stat().st_size for name, path in files.items()}
     order = sorted(files, key=lambda name: (name.startswith(TRACES), sizes[name]))
     for name in order:
         size = sizes[name] / (1 if name.endswith(".gz") else 4)
         if size <= left:
-            kept[name], left = files[name], left - size
-    return kept
+            fitting[name], left = files[name], left - size
+    return fitting
 
 
 def _rows(folder: Path) -> dict[str, str]:
@@ -94,13 +94,13 @@ def _rows(folder: Path) -> dict[str, str]:
 
 
 def _manifest(
-    rows: Mapping[str, str], kept: Mapping[str, Path], about: Mapping[str, Any]
+    rows: Mapping[str, str], fitting: Mapping[str, Path], about: Mapping[str, Any]
 ) -> dict[str, Any]:
     listed = {
         name: {"rows": text.count("\n"), "what": HOLDS.get(name, "")}
         for name, text in rows.items()
     }
-    listed |= {name: {"bytes": path.stat().st_size} for name, path in kept.items()}
+    listed |= {name: {"bytes": path.stat().st_size} for name, path in fitting.items()}
     now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
     return {
         "format": FORMAT,
@@ -116,7 +116,7 @@ def _manifest(
 def _write(
     output: Path,
     rows: Mapping[str, str],
-    kept: Mapping[str, Path],
+    fitting: Mapping[str, Path],
     manifest: Mapping[str, Any],
 ) -> None:
     """Whole or not at all: written beside, then moved."""
@@ -126,7 +126,7 @@ def _write(
             file.writestr(MANIFEST, json.dumps(manifest, indent=1) + "\n")
             for name, text in rows.items():
                 file.writestr(name, text)
-            for name, path in kept.items():
+            for name, path in fitting.items():
                 if name.endswith(".log"):
                     file.writestr(
                         name,

@@ -87,24 +87,24 @@ def load(path: Path) -> Asked:
     records, series = (
         _of_plan(plan, path.name, mistakes) if isinstance(plan, dict) else (plan, [])
     )
-    found = tuple(
+    objects = tuple(
         _case(record, f"{path.name}:{at}", mistakes)
         for at, record in enumerate(records, 1)
     )
-    if not found and not series and not mistakes:
+    if not objects and not series and not mistakes:
         mistakes.append(Mistake(str(path), "", "no case", "at least one"))
     if mistakes:
         raise InputError(mistakes)
-    return Asked(found, tuple(series))
+    return Asked(objects, tuple(series))
 
 
 def _one_object(text: str) -> bool:
     """Whether the file is one object over several lines, and none of cases."""
     try:
-        found = json.loads(text)
+        value = json.loads(text)
     except ValueError:
         return False
-    return isinstance(found, dict) and "mode" not in found and "case" not in found
+    return isinstance(value, dict) and "mode" not in value and "case" not in value
 
 
 def _of_plan(
@@ -209,7 +209,7 @@ def groups(
     cases: Sequence[Case], world: int
 ) -> list[tuple[str, dict[str, str], int, list[Case]]]:
     """Cases by label, environment and number of GPUs, in their order: each group runs in processes of its own."""
-    found: dict[tuple[Any, ...], tuple[str, dict[str, str], int, list[Case]]] = {}
+    by_setting: dict[tuple[Any, ...], tuple[str, dict[str, str], int, list[Case]]] = {}
     for case in cases:
         label, env, ranks = (
             case.get("_label", "default"),
@@ -217,5 +217,5 @@ def groups(
             case.get("_world") or world,
         )
         key = (label, tuple(sorted(env.items())), ranks)
-        found.setdefault(key, (label, env, ranks, []))[3].append(case)
-    return list(found.values())
+        by_setting.setdefault(key, (label, env, ranks, []))[3].append(case)
+    return list(by_setting.values())

@@ -205,7 +205,7 @@ class _Run:
         """Probes that have something left to do; adds what was begun to `tried`."""
         begun, done, items = self._progress(name)
         again = {name for name in begun - done if items.get(name, set()) - tried}
-        tried |= {item for found in items.values() for item in found}
+        tried |= {item for names in items.values() for item in names}
         return [(n, w) for n, w in probes if n not in begun or n in again]
 
     def _body(
@@ -290,8 +290,8 @@ class _Run:
             "environment": launch.names_of(os.environ),
             "seconds": round(time.time() - self.begin, 1),
         }
-        kept = bundle.pack(
+        words = bundle.pack(
             self.folder, self.options.output, about, self.options.size_limit
         )
-        self.talk(kept)
+        self.talk(words)
         return self.options.output

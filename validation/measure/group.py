@@ -55,9 +55,9 @@ class GroupSession(Session):
         """Every rank's value, on every rank."""
         if self.world == 1:
             return [value]
-        found: list[Any] = [None] * self.world
-        dist.all_gather_object(found, value)
-        return found
+        values: list[Any] = [None] * self.world
+        dist.all_gather_object(values, value)
+        return values
 
     def wait(self) -> None:
         """All ranks meet with idle GPUs, and wait on their hosts.

@@ -88,11 +88,11 @@ class Options:
         return self
 
     def _wrong_numbers(self) -> Iterator[Mistake]:
-        known, where = names(), "command line"
+        probes, where = names(), "command line"
         for option, chosen in (("--only", self.only), ("--without", self.without)):
             for name in chosen:
-                if name not in known:
-                    yield unknown(where, option, name, known)
+                if name not in probes:
+                    yield unknown(where, option, name, probes)
         if not LEAST_MINUTES <= self.minutes <= 24 * 60:
             expected = f"{LEAST_MINUTES} to 1440"
             yield Mistake(where, "--minutes", f"{self.minutes:g}", expected)
@@ -119,12 +119,12 @@ class Options:
 
     def to_json(self) -> dict[str, Any]:
         """Values for the manifest; no path of the machine but names of files."""
-        found = asdict(self) | {
+        options = asdict(self) | {
             "output": self.output.name,
             "cases": self.cases.name if self.cases else None,
         }
-        found.pop("folder")
-        return found
+        options.pop("folder")
+        return options
 
 
 @dataclass(frozen=True)
@@ -161,11 +161,11 @@ def names() -> list[str]:
 
 def look(options: Options, env: Mapping[str, str] = os.environ) -> Place:
     """What there is: GPUs, PyTorch, and this process's place in a job."""
-    found = _asked()
-    gpus = tuple(found.get("gpus", ()))
+    machine = _asked()
+    gpus = tuple(machine.get("gpus", ()))
     if options.rehearse:
         gpus = ()
-    place = Place(gpus, found.get("torch"), found.get("nccl"), found=found)
+    place = Place(gpus, machine.get("torch"), machine.get("nccl"), found=machine)
     if "RANK" in env and "WORLD_SIZE" in env and "MASTER_ADDR" in env:
         rank, world, local, local_world = _ranks(env)
         return Place(
@@ -177,7 +177,7 @@ def look(options: Options, env: Mapping[str, str] = os.environ) -> Place:
             local,
             local_world,
             torchrun=True,
-            found=found,
+            found=machine,
         )
     count = options.gpus or (2 if options.rehearse else max(1, len(gpus)))
     if gpus and count > len(gpus):
@@ -189,19 +189,21 @@ def look(options: Options, env: Mapping[str, str] = os.environ) -> Place:
                 f"at most {len(gpus)}, which this host has",
             )
         )
-    return Place(gpus[:count], place.torch, place.nccl, 0, count, 0, count, found=found)
+    return Place(
+        gpus[:count], place.torch, place.nccl, 0, count, 0, count, found=machine
+    )
 
 
 def _ranks(env: Mapping[str, str]) -> tuple[int, int, int, int]:
     """What torchrun tells: rank, world, and both on this host."""
     names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
-    said = [
+    values = [
         env.get(name, env[other])
         for name, other in zip(names, ("RANK", "WORLD_SIZE") * 2, strict=True)
     ]
     wrong = [
         (name, value)
-        for name, value in zip(names, said, strict=True)
+        for name, value in zip(names, values, strict=True)
         if not value.isdigit()
     ]
     if wrong:
@@ -209,10 +211,10 @@ def _ranks(env: Mapping[str, str]) -> tuple[int, int, int, int]:
             Mistake("environment", name, f'"{value}"', "a number, as torchrun sets it")
             for name, value in wrong
         )
-    rank, world, local, local_world = map(int, said)
+    rank, world, local, local_world = map(int, values)
     if rank >= world or local >= local_world or local_world > world:
         expected = "LOCAL_RANK < LOCAL_WORLD_SIZE <= WORLD_SIZE, RANK < WORLD_SIZE"
-        raise InputError(Mistake("environment", "RANK", ", ".join(said), expected))
+        raise InputError(Mistake("environment", "RANK", ", ".join(values), expected))
     return rank, world, local, local_world
 
 

@@ -136,12 +136,12 @@ def _again(n: int) -> list[Case]:
 def rehearsal(world: int) -> list[Case]:
     """One case of every mode, of tiny models."""
     common = {"model": "tiny", "mbs": 1, "seq": 16, "warmup": 1, "steps": 2}
-    found: list[Case] = [
+    cases: list[Case] = [
         {"id": "tiny-single", "mode": "single", **common, "trace": [0]}
     ]
     if world > 1:
         pipe = {**common, "schedule": "1f1b", "microbatches": max(2, world)}
-        found += [
+        cases += [
             {"id": "tiny-ddp", "mode": "ddp", **common, "trace": True},
             {"id": "tiny-ddp-no", "mode": "ddp_nooverlap", **common},
             {"id": "tiny-fsdp", "mode": "fsdp", **common},
@@ -158,4 +158,4 @@ def rehearsal(world: int) -> list[Case]:
             },
             {"id": "moe-ep", "mode": "ddp", "ep": world, **common, "model": "moetiny"},
         ]
-    return found
+    return cases

@@ -56,7 +56,7 @@ class Move:
         return not (abs(self.moved) <= MOVED and self.growth <= 1e-6)
 
     def to_json(self) -> dict[str, Any]:
-        told = {
+        report = {
             "set": self.set_,
             "id": self.name,
             "slice": self.slice,
@@ -69,7 +69,7 @@ class Move:
         }
         return {
             key: None if isinstance(v, float) and not math.isfinite(v) else v
-            for key, v in told.items()
+            for key, v in report.items()
         }
 
 
@@ -99,9 +99,9 @@ class Comparison:
     @property
     def moves(self) -> list[Move]:
         """Those to tell, the largest growth of an error first."""
-        told = [pair for pair in self.pairs if pair.tells]
+        listed = [pair for pair in self.pairs if pair.tells]
         return sorted(
-            told,
+            listed,
             key=lambda m: (
                 -m.growth if math.isfinite(m.growth) else -math.inf,
                 m.set_,
@@ -131,17 +131,17 @@ class Comparison:
     @property
     def slices(self) -> dict[tuple[str, str], tuple[int, float, float]]:
         """(cases, mean error before, now) by set and slice."""
-        found: dict[tuple[str, str], list[Move]] = {}
+        by_slice: dict[tuple[str, str], list[Move]] = {}
         for pair in self.pairs:
             for name in dict.fromkeys(("all", pair.slice)):
-                found.setdefault((pair.set_, name), []).append(pair)
+                by_slice.setdefault((pair.set_, name), []).append(pair)
         return {
             key: (
                 len(of),
                 _mean(m.error_before for m in of),
                 _mean(m.error_now for m in of),
             )
-            for key, of in found.items()
+            for key, of in by_slice.items()
         }
 
     @property

@@ -69,10 +69,10 @@ def read(path: Path) -> Reports:
         If it holds anything else.
     """
     try:
-        told = json.loads(path.read_text(encoding="utf-8"))
+        report = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
         raise InputError(Mistake(str(path), "", str(error), EXPECTED)) from None
-    return _checked(told, str(path))
+    return _checked(report, str(path))
 
 
 def _checked(told: Any, where: str) -> Reports:

@@ -124,7 +124,7 @@ class CollectiveReport(Comparison):
 
     @property
     def groups(self) -> dict[str, Errors]:
-        found = {
+        groups = {
             "all": self.select(),
             "predicted": self.select(fitted=False),
             "fitted": self.select(fitted=True),
@@ -136,8 +136,8 @@ class CollectiveReport(Comparison):
                 for tail, fitted in parts.items()
             }
             mixed = mine[f"{name}, held out"].n and mine[f"{name}, fitted"].n
-            found |= mine if mixed else {name: mine[name]}
-        return found
+            groups |= mine if mixed else {name: mine[name]}
+        return groups
 
     @property
     def unpredicted(self) -> tuple[Case, ...]:

@@ -72,32 +72,32 @@ def parts(report: Report) -> dict[str, Coverage]:
         "noisy": [p for p in points if p.faint],
     }
     return {
-        name: found
+        name: coverage
         for name, of in chosen.items()
-        if (found := coverage_of(of)) is not None
+        if (coverage := coverage_of(of)) is not None
     }
 
 
 def to_json(report: Report) -> dict[str, Any] | None:
     """`nominal`, and n, inside, share and median_width of each part; None for a set without intervals."""
-    found = parts(report)
+    covered = parts(report)
     return (
-        {"nominal": NOMINAL, **{name: one.to_json() for name, one in found.items()}}
-        if found
+        {"nominal": NOMINAL, **{name: one.to_json() for name, one in covered.items()}}
+        if covered
         else None
     )
 
 
 def line(report: Report) -> str:
     """One line for people; "" for a set without intervals."""
-    found = parts(report)
-    if not found:
+    covered = parts(report)
+    if not covered:
         return ""
-    told = ", ".join(f"{name} {one}" for name, one in found.items())
-    first = next(iter(found.values()))
+    counts = ", ".join(f"{name} {one}" for name, one in covered.items())
+    first = next(iter(covered.values()))
     few = (
         "; so few rows stand for {:.0%} to {:.0%}".format(*first.between)
         if first.n < ENOUGH
         else ""
     )
-    return f"measured within the {NOMINAL:.0%} interval: {told}{few}; median width {first.width:.1%}"
+    return f"measured within the {NOMINAL:.0%} interval: {counts}{few}; median width {first.width:.1%}"

@@ -58,13 +58,13 @@ def reports_of(
 ) -> tuple[list[Report], dict[str, Report]]:
     """Reports of the sets; and, of those whose rows say how fast their host was, the same had they not."""
     reports = [validate_set(name, jobs=jobs) for name in names]
-    told = [
+    texts = [
         r.name
         for r in reports
         if any("host_factor" in case.row.cluster for case in r.cases)
     ]
     return reports, {
-        name: validate_set(name, jobs=jobs, predict=on_bundled_host) for name in told
+        name: validate_set(name, jobs=jobs, predict=on_bundled_host) for name in texts
     }
 
 

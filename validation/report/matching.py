@@ -78,8 +78,8 @@ def _cases(report: Mapping[str, Any]) -> Cases:
 
 def _value(case: Mapping[str, Any]) -> float | None:
     """The prediction; of a choice, whether it is NCCL's."""
-    found = case.get("predicted", case.get("equal"))
-    return None if found is None or case.get("error") else float(found)
+    value = case.get("predicted", case.get("equal"))
+    return None if value is None or case.get("error") else float(value)
 
 
 def _move(
@@ -93,7 +93,7 @@ def _move(
 def _error(case: Mapping[str, Any]) -> float:
     if "equal" in case:
         return float(not case["equal"])
-    found = case.get("signed_error")
-    if found is None and case.get("measured", math.nan) is None:
+    error = case.get("signed_error")
+    if error is None and case.get("measured", math.nan) is None:
         return 0.0
-    return math.nan if found is None else float(found)
+    return math.nan if error is None else float(error)

@@ -214,9 +214,9 @@ def _decades(low: float, high: float) -> list[float]:
 
 def _point(point: Point, x: float, y: float, colour: str) -> str:
     error = point.predicted / point.measured - 1
-    said = f"{point.name}: measured {format_duration(point.measured)}, predicted {format_duration(point.predicted)}"
+    text = f"{point.name}: measured {format_duration(point.measured)}, predicted {format_duration(point.predicted)}"
     look = f'fill="{"none" if point.faint else colour}" stroke="{colour}"'
-    title = f"<title>{escape(said)}, {error:+.1%}</title>"
+    title = f"<title>{escape(text)}, {error:+.1%}</title>"
     if point.fitted:
         return f'<rect x="{x - 3:.1f}" y="{y - 3:.1f}" width="6" height="6" {look}>{title}</rect>'
     return f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3.2" {look}>{title}</circle>'

@@ -50,10 +50,10 @@ def write_plot(report: Report, path: Path) -> None:
 
 def _groups(points: list[Point]) -> dict[str, str]:
     """Groups that have points and their colours: families of steps in their own order, others as they come."""
-    known = dict(zip(FAMILIES, PALETTE, strict=True))
+    colours = dict(zip(FAMILIES, PALETTE, strict=True))
     present = list(dict.fromkeys(point.group for point in points))
-    if set(present) <= set(known):
-        return {name: colour for name, colour in known.items() if name in present}
+    if set(present) <= set(colours):
+        return {name: colour for name, colour in colours.items() if name in present}
     return {name: PALETTE[at % len(PALETTE)] for at, name in enumerate(present)}
 
 

@@ -101,13 +101,13 @@ class PublishedReport(Comparison):
     @cached_property
     def sweeps(self) -> dict[str, float]:
         """Spearman's rank correlation by layout sweep."""
-        found: dict[str, list[Case]] = {}
+        by_sweep: dict[str, list[Case]] = {}
         for case in self.cases:
             if not case.error and not case.assumed:
-                found.setdefault(case.group, []).append(case)
+                by_sweep.setdefault(case.group, []).append(case)
         return {
             name: spearman(cases)
-            for name, cases in found.items()
+            for name, cases in by_sweep.items()
             if len(cases) >= SWEEP
         }
 

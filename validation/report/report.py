@@ -155,14 +155,14 @@ def group_cells(report: Report) -> Iterator[Cells]:
     for name, e in report.groups.items():
         if e.n:
             rank = ranks.get(name)
-            told = "" if rank is None else f"{rank:.3f}"
+            text = "" if rank is None else f"{rank:.3f}"
             yield (
                 name,
                 str(e.n),
                 f"{e.mape:.1%}",
                 f"{e.worst:.1%}",
                 f"{e.bias:+.1%}",
-                told,
+                text,
                 e.worst_id,
             )
 

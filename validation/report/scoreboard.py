@@ -202,9 +202,9 @@ def _dots(panel: Any, cases: Sequence[Case], colour: str, label: str) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    said = (__doc__ or "").partition("\n")[0]
+    summary = (__doc__ or "").partition("\n")[0]
     parser = argparse.ArgumentParser(
-        prog="python -m validation.report.scoreboard", description=said
+        prog="python -m validation.report.scoreboard", description=summary
     )
     parser.add_argument(
         "result", type=Path, help="What `prestep validate published --json` printed."
@@ -214,15 +214,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
     )
     parser.add_argument("-o", "--output", type=Path, default=PAGE)
     parser.add_argument("--picture", type=Path, default=PICTURE, help=".svg or .png")
-    told = parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
     try:
-        compared = sources(told.result, told.rows)
-        write_picture(compared, told.picture)
-        files.write_text(told.output, page(compared, told.picture.name))
+        compared = sources(options.result, options.rows)
+        write_picture(compared, options.picture)
+        files.write_text(options.output, page(compared, options.picture.name))
     except PrestepError as error:
         print(error, file=sys.stderr)
         sys.exit(2)
-    print(f"wrote {told.output} and {told.picture}", file=sys.stderr)
+    print(f"wrote {options.output} and {options.picture}", file=sys.stderr)
 
 
 if __name__ == "__main__":

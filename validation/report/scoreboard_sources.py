@@ -106,10 +106,10 @@ def _fits(entry: Mapping[str, Any], row: Mapping[str, str]) -> bool:
 def _cases(path: Path) -> list[dict[str, Any]]:
     expected = "the output of `prestep validate published --json`"
     try:
-        told = files.json_of(path.read_text(encoding="utf-8"))
+        report = files.json_of(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise InputError(Mistake(str(path), "", str(error), expected)) from None
-    sets = told if isinstance(told, list) else [told]
+    sets = report if isinstance(report, list) else [report]
     for one in sets:
         if (
             isinstance(one, dict)

@@ -184,8 +184,8 @@ class Report(Comparison):
     @property
     def families(self) -> dict[str, Errors]:
         """By family, those with rows that are not noisy."""
-        found = {family: self.select(family=family) for family in FAMILIES}
-        return {family: errors for family, errors in found.items() if errors.n}
+        families = {family: self.select(family=family) for family in FAMILIES}
+        return {family: errors for family, errors in families.items() if errors.n}
 
     @property
     def memory(self) -> Errors:

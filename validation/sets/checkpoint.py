@@ -51,14 +51,14 @@ class Case:
         )
 
     def to_json(self) -> dict[str, Any]:
-        told = {
+        record = {
             "id": self.name,
             "kind": self.kind,
             "measured": self.measured,
             "error": self.error,
         }
         signed, predicted = finite(self.signed, self.predicted)
-        return told | {"predicted": predicted, "signed_error": signed}
+        return record | {"predicted": predicted, "signed_error": signed}
 
 
 @dataclass(frozen=True)
@@ -184,9 +184,9 @@ def _cases(row: Any, record: Mapping[str, Any]) -> list[Case]:
             Case(row.name, kind, value, float("nan"), str(error))
             for kind, value in measured.items()
         ]
-    found = {STALL: made["save_stall"], BESIDE: made["step_time_beside"]}
+    predicted = {STALL: made["save_stall"], BESIDE: made["step_time_beside"]}
     return [
-        Case(row.name, kind, value, found[kind]) for kind, value in measured.items()
+        Case(row.name, kind, value, predicted[kind]) for kind, value in measured.items()
     ]
 
 

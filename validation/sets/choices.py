@@ -164,10 +164,10 @@ def read(path: Path) -> list[tuple[str, Log]]:
         return [(path.stem, log)]
     expected = "an NCCL_DEBUG=INFO log, or JSON as the set's logs.json"
     try:
-        told = files.json_of(text)
-        if not isinstance(told, dict):
-            raise ValueError(f"{str(told)[:20]} instead of logs by name")
-        return [(label, _log(entry)) for label, entry in told.items()]
+        report = files.json_of(text)
+        if not isinstance(report, dict):
+            raise ValueError(f"{str(report)[:20]} instead of logs by name")
+        return [(label, _log(entry)) for label, entry in report.items()]
     except (
         ArithmeticError,
         AttributeError,

@@ -49,7 +49,7 @@ def side_by_side(
     plan: Plan,
     bandwidth: np.ndarray,
     gpu: str,
-    told: Beside = BUNDLED,
+    constants: Beside = BUNDLED,
 ) -> tuple[float, float]:
     """Mean seconds of the kernels and of the collectives beside each other.
 
@@ -76,10 +76,10 @@ def side_by_side(
             durations=np.array([compute]),
             plans=(plan,) * len(graph.comms),
             bandwidth=bandwidth,
-            slowdown=lambda _, channels: told.slowdown(
+            slowdown=lambda _, channels: constants.slowdown(
                 kernel, channels, facts.sms, compute
             ),
-            contention=told.contention(kernel),
+            contention=constants.contention(kernel),
             kernel_gap=facts.gap,
             launch_latency=LAUNCH_LATENCY,
             scale=_paces(ranks, facts.spread),

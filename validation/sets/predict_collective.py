@@ -128,7 +128,7 @@ def predict_overlap(row: Overlap) -> tuple[Prediction, Prediction]:
         fabric = cluster_of(alone)
         op, ranks = members(alone, gpus_of(alone, fabric))
         plan = plan_collective(op, alone.size, ranks, fabric, alone.wanted)
-        told = laid_over(machine.of(fabric).tables.get(OVERLAP, {}))
+        beside = laid_over(machine.of(fabric).tables.get(OVERLAP, {}))
         times = side_by_side(
             row.kernel,
             row.compute,
@@ -136,7 +136,7 @@ def predict_overlap(row: Overlap) -> tuple[Prediction, Prediction]:
             plan,
             fabric.links.bandwidth,
             fabric.gpu_model,
-            told,
+            beside,
         )
     except PrestepError as error:
         return (Prediction(error=str(error)),) * 2

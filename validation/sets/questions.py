@@ -90,7 +90,7 @@ def kernels_to_ask() -> Iterator[Kernel]:
 
 
 def _shapes(fields: str) -> Sequence[tuple[int, ...]]:
-    known: dict[str, Sequence[tuple[int, ...]]] = {
+    listed: dict[str, Sequence[tuple[int, ...]]] = {
         "elements": ((4096,), (2**27,)),
         "rows, columns": ((64, 1024), (16384, 8192)),
         "tokens, vocab": ((64, 1024), (8192, 32768)),
@@ -107,7 +107,7 @@ def _shapes(fields: str) -> Sequence[tuple[int, ...]]:
         "m, n, k": PRODUCTS,
         "batch, m, n, k": ((16, 8192, 512, 512),),
     }
-    return known.get(fields, ())
+    return listed.get(fields, ())
 
 
 def of_gpus(*names: str) -> Iterator[Answer]:
@@ -115,8 +115,8 @@ def of_gpus(*names: str) -> Iterator[Answer]:
     for name in names or gpu_names():
         gpu = load_gpu(name)
         for kernel in kernels_to_ask():
-            told = f"{name} {kernel.kind} {kernel.dtype} {kernel.layout} {'x'.join(map(str, kernel.shape))}"
-            yield Answer(" ".join(told.split()), "kernels", gpu.duration(kernel))
+            text = f"{name} {kernel.kind} {kernel.dtype} {kernel.layout} {'x'.join(map(str, kernel.shape))}"
+            yield Answer(" ".join(text.split()), "kernels", gpu.duration(kernel))
         yield Answer(f"{name}: pause between kernels", "GPUs", gpu.gap)
         yield Answer(
             f"{name}: slowest of {EIGHT}, more than the mean",
@@ -152,9 +152,9 @@ def of_tables() -> Iterator[Answer]:
             kernel = sorted(kernels, key=lambda k: (work(k)[1], k.shape))[
                 len(kernels) // 2
             ]
-            told = " ".join(filter(None, (gpu, *key)))
+            text = " ".join(filter(None, (gpu, *key)))
             yield Answer(
-                f"{told}, of its table", "kernels", load_gpu(gpu).duration(kernel)
+                f"{text}, of its table", "kernels", load_gpu(gpu).duration(kernel)
             )
 
 
@@ -171,8 +171,8 @@ def _under_load(name: str, gpu: Gpu) -> Iterator[Answer]:
         meter = Meter(gpu.power, left=0.0)
         if other:
             meter.other(0.0, other)
-        told = f"{name}: products 20 ms after {'other kernels' if other else 'a pause'}"
-        yield Answer(told, "GPUs", meter.product(wait, 0.1))
+        text = f"{name}: products 20 ms after {'other kernels' if other else 'a pause'}"
+        yield Answer(text, "GPUs", meter.product(wait, 0.1))
 
 
 def of_hosts() -> Iterator[Answer]:
@@ -197,11 +197,11 @@ def of_clusters(*names: str) -> Iterator[Answer]:
         for kind in fabric.links.kinds:
             links = fabric.links.of_kind(kind)
             for at, (latency, *rates) in enumerate(_different(fabric.links, links)):
-                told = f"{kind} {at}" if at else kind
-                yield Answer(f"{name}: 1 B over {told}", "links", latency)
+                where = f"{kind} {at}" if at else kind
+                yield Answer(f"{name}: 1 B over {where}", "links", latency)
                 for what, rate in zip(("payload", "wire"), rates, strict=True):
                     yield Answer(
-                        f"{name}: 1 GiB of {what} over {told}",
+                        f"{name}: 1 GiB of {what} over {where}",
                         "links",
                         latency + 2.0**30 / rate,
                     )
@@ -257,14 +257,14 @@ def of_interference() -> Iterator[Answer]:
             continue
         for shape in _shapes(KINDS[kind][0]):
             kernel = Kernel(kind, shape, "bf16", layout)
-            told = f"{text} {'x'.join(map(str, shape))}"
+            title = f"{text} {'x'.join(map(str, shape))}"
             yield Answer(
-                f"{told}: slower beside a collective",
+                f"{title}: slower beside a collective",
                 "beside",
                 BUNDLED.slowdown(kernel, 24, 132),
             )
             yield Answer(
-                f"a collective: slower beside {told}",
+                f"a collective: slower beside {title}",
                 "beside",
                 BUNDLED.contention(kernel),
             )
@@ -291,8 +291,8 @@ def of_storage() -> Iterator[Answer]:
                     "write_random",
                 ):
                     if row[key]:
-                        told = f"{name}: {key.replace('_', ', ')}, {row['request']:g} B, {threads} threads"
-                        yield Answer(told, "storage", 2.0**20 / row[key])
+                        text = f"{name}: {key.replace('_', ', ')}, {row['request']:g} B, {threads} threads"
+                        yield Answer(text, "storage", 2.0**20 / row[key])
 
 
 VARIED = "llama1b-ddp4"  # the scenario that is run in other ways too
@@ -344,8 +344,8 @@ def of_widths() -> Iterator[Answer]:
 
 def of_reliability() -> Iterator[Answer]:
     """Noise of a step by default, and failures of a job on 16,384 GPUs by what fails."""
-    for name, told in jitter_of(Faults()).to_dict().items():
-        yield Answer(f"noise of {name}", "reliability", float(told["value"]))
+    for name, noise in jitter_of(Faults()).to_dict().items():
+        yield Answer(f"noise of {name}", "reliability", float(noise["value"]))
     asked = {
         "gpus": 16384,
         "step_time": "10 s",

@@ -54,14 +54,14 @@ def validate_set(
     """
     chosen = load_set(name)
     given = chosen.rows if rows is None else read_rows(rows)
-    said, skipped = _sort(given)
-    bases: list[Row | None] = [None] * len(said)
+    predictable, skipped = _sort(given)
+    bases: list[Row | None] = [None] * len(predictable)
     if chosen.ratios:
-        bases = _bases(said, [*given, *chosen.bases])
-    every = [*said, *_not_among(said, bases)]
+        bases = _bases(predictable, [*given, *chosen.bases])
+    every = [*predictable, *_not_among(predictable, bases)]
     made = _predict_all(every, jobs, predict)
     predictions = dict(zip(map(_run, every), made, strict=True))
-    cases = _cases(said, bases, predictions, chosen)
+    cases = _cases(predictable, bases, predictions, chosen)
     title = chosen.title if rows is None else ""
     return Report(name, cases, chosen.tolerances, skipped, rows is None, title)
 
@@ -108,19 +108,19 @@ def _bases(rows: Sequence[Row], among: Sequence[Row]) -> list[Row | None]:
 
 
 def _not_among(rows: Sequence[Row], bases: Sequence[Row | None]) -> list[Row]:
-    known = set(map(_run, rows))
+    configurations = set(map(_run, rows))
     return list(
         {
             _run(row): row
             for row in bases
-            if row is not None and _run(row) not in known
+            if row is not None and _run(row) not in configurations
         }.values()
     )
 
 
 def _sort(rows: Sequence[Row]) -> tuple[list[Row], tuple[Row, ...]]:
     """Rows to predict, and rows that hold no measurement or ran what a scenario cannot say, with the reason."""
-    said, skipped = [], []
+    predictable, skipped = [], []
     for row in rows:
         reason = row.error
         if not reason:
@@ -131,8 +131,8 @@ def _sort(rows: Sequence[Row]) -> tuple[list[Row], tuple[Row, ...]]:
         if reason:
             skipped.append(replace(row, error=reason))
         else:
-            said.append(row)
-    return said, tuple(skipped)
+            predictable.append(row)
+    return predictable, tuple(skipped)
 
 
 def predict_row(row: Row, predict: Predict | None = None) -> Prediction:
@@ -145,9 +145,11 @@ def predict_row(row: Row, predict: Predict | None = None) -> Prediction:
     except Exception as error:  # a crash is a failed row, and the gate fails with it
         return Prediction(error=f"{type(error).__name__}: {error}")
     memory = {rank: memory.total for rank, memory in step.peak_memory.items()}
-    sure = step.uncertainty
+    interval = step.uncertainty
     return Prediction(
-        step.step_time, memory, interval=None if sure is None else (sure.low, sure.high)
+        step.step_time,
+        memory,
+        interval=None if interval is None else (interval.low, interval.high),
     )
 
 

@@ -25,8 +25,8 @@ def planned() -> list[Case]:
     cases = [case for family in FAMILIES for case in family.cases()]
     seen: dict[str, Case] = {}
     for case in cases:
-        known = seen.get(identity(case))
-        if known is None or case.round < known.round:
+        first = seen.get(identity(case))
+        if first is None or case.round < first.round:
             seen[identity(case)] = case
     return sorted(seen.values(), key=lambda case: (case.round, _digest(identity(case))))
 

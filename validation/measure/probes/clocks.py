@@ -26,7 +26,7 @@ def measure(session: GroupSession) -> None:
     try:
         rows = _load(session, begin, seconds)
     finally:
-        said = _stop(sampler)
+        log = _stop(sampler)
     for at, each in rows:
         session.emit(
             "micro",
@@ -38,7 +38,7 @@ def measure(session: GroupSession) -> None:
             s=each,
             gpu=session.rank,
         )
-    for line in said:
+    for line in log:
         cells = [cell.strip() for cell in line.split(",")]
         if len(cells) == len(ASKED):
             session.emit(
@@ -57,7 +57,7 @@ def _load(
     a, b = (
         torch.randn(size, size, device=session.device, dtype=dtype) for _ in range(2)
     )
-    out, found = torch.empty(size, size, device=session.device, dtype=dtype), []
+    out, rows = torch.empty(size, size, device=session.device, dtype=dtype), []
     torch.mm(a, b, out=out)
     session.synchronize()
     while time.time() - begin < seconds:
@@ -66,8 +66,8 @@ def _load(
         for _ in range(count):
             torch.mm(a, b, out=out)
         session.synchronize()
-        found.append((time.time() - begin, (time.perf_counter() - start) / count))
-    return found
+        rows.append((time.time() - begin, (time.perf_counter() - start) / count))
+    return rows
 
 
 def _sampler(session: GroupSession) -> subprocess.Popen[str] | None:

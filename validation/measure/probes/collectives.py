@@ -73,7 +73,7 @@ def sizes(session: GroupSession) -> list[int]:
 
 def one(session: GroupSession, op: str, size: int) -> bool:
     """Measures and writes one size; False where memory ends, on any rank."""
-    found, error = {}, ""
+    times, error = {}, ""
     try:
         call = call_of(session, op, size)
     except torch.OutOfMemoryError as failure:
@@ -81,7 +81,7 @@ def one(session: GroupSession, op: str, size: int) -> bool:
     if session.slowest(1.0 if call is None else 0.0):
         session.skip(f"{op} of {size} bytes and more", f"out of memory {error}")
         return False
-    found = _times(session, op, size, call)  # type: ignore[arg-type]
+    times = _times(session, op, size, call)  # type: ignore[arg-type]
     if session.rank == 0:
         session.emit(
             "collectives",
@@ -90,7 +90,7 @@ def one(session: GroupSession, op: str, size: int) -> bool:
             kind="collective",
             op=op,
             bytes=size,
-            **found,
+            **times,
         )
     return True
 
@@ -104,13 +104,13 @@ def _times(
     times = sorted(
         session.slowest(back_to_back(session, call, count)) for _ in range(3)
     )
-    found = {"s": times[1], "s_min": times[0], "s_max": times[2], "iters": count}
+    row = {"s": times[1], "s_min": times[0], "s_max": times[2], "iters": count}
     if session.cuda and size <= GRAPH_UP_TO and op not in SIMPLE:
         try:
-            found["graph_s"] = _in_graph(session, call)
+            row["graph_s"] = _in_graph(session, call)
         except RuntimeError as error:
-            return {**found, "graph_error": str(error)[:80]}
-    return found
+            return {**row, "graph_error": str(error)[:80]}
+    return row
 
 
 def _in_graph(session: GroupSession, call: Callable[[], Any]) -> float:

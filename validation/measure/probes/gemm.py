@@ -96,12 +96,12 @@ def _cases(session: GroupSession) -> list[Case]:
 
 def _first() -> list[Case]:
     """Shapes with known times in every number format, then squares."""
-    known = [
+    cases = [
         Case(*shape, dtype, source="known")
         for shape in KNOWN
         for dtype in ("bfloat16", "float16", "float32")
     ]
-    return known + [Case(n, n, n, source="square") for n in SQUARES]
+    return cases + [Case(n, n, n, source="square") for n in SQUARES]
 
 
 def _of_models(shapes: Sequence[tuple[int, int, int]]) -> list[Case]:
@@ -129,7 +129,7 @@ def _fp8(shapes: Sequence[tuple[int, int, int]]) -> list[Case]:
 
 def _shapes() -> list[tuple[int, int, int]]:
     """Forward products of the models, by tokens and tensor parallelism."""
-    found: dict[tuple[int, int, int], None] = {}
+    shapes: dict[tuple[int, int, int], None] = {}
     for hidden, ffn, heads, kv, vocab in MODELS.values():
         for tokens in (1024, 2048, 4096, 8192, 16384):
             for tp in (1, 2, 4, 8):
@@ -145,10 +145,10 @@ def _shapes() -> list[tuple[int, int, int]]:
                         and k % 8 == 0
                         and (tp == 1 or tokens in (2048, 8192))
                     ):
-                        found[tokens, n, k] = None
+                        shapes[tokens, n, k] = None
             if hidden <= 4096 and tokens <= 8192:
-                found[tokens, vocab, hidden] = None
-    return list(found)
+                shapes[tokens, vocab, hidden] = None
+    return list(shapes)
 
 
 def _drawn(drawn: random.Random) -> tuple[int, int, int]:

@@ -99,11 +99,11 @@ def _read(handle: int, size: int) -> float:
 def _kind(folder: Path) -> str:
     """Type of the file system, by the longest mount point that holds the folder."""
     mounts = Path("/proc/mounts")
-    found = ("", "unknown")
+    mount = ("", "unknown")
     for line in mounts.read_text().splitlines() if mounts.is_file() else ():
         _, point, kind = line.split()[:3]
         if (str(folder) + "/").startswith(point.rstrip("/") + "/") and len(point) > len(
-            found[0]
+            mount[0]
         ):
-            found = point, kind
-    return found[1]
+            mount = point, kind
+    return mount[1]

@@ -40,7 +40,7 @@ _PRIVATE = re.compile(r"(GPU-|MIG-)[0-9a-f]{8}-[0-9a-f-]+|(?<=GUID: )0x[0-9a-f]+
 
 def measure(session: Session) -> None:
     """One row."""
-    said = {name: _asked(command, session) for name, command in ASKED.items()}
+    answers = {name: _asked(command, session) for name, command in ASKED.items()}
     session.emit(
         "system",
         node=session.rank,
@@ -51,7 +51,7 @@ def measure(session: Session) -> None:
         packages=_packages(),
         memory=_memory(),
         env=_environment(),
-        said={name: text for name, text in said.items() if text},
+        said={name: text for name, text in answers.items() if text},
     )
 
 
@@ -71,13 +71,13 @@ def _asked(command: list[str], session: Session) -> str:
 
 
 def _packages() -> dict[str, str]:
-    found = {}
+    versions = {}
     for name in PACKAGES:
         try:
-            found[name] = metadata.version(name)
+            versions[name] = metadata.version(name)
         except metadata.PackageNotFoundError:
             continue
-    return found
+    return versions
 
 
 def _memory() -> dict[str, int]:
