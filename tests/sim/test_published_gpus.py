@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from sim.costs import Kernel, load_gpu
 from sim.costs.gemm import TileModel
 from sim.costs.gpu import load, names
-from validation.fit.published_gemm import STARTS, Times, fit, held_out
+from validation.fit.published_gemm import fit, held_out
+from validation.fit.published_tiles import STARTS, Times
 from validation.formats.published_kernels import published, rows_of
 
 ROWS = published()

@@ -15,9 +15,9 @@ import cli
 from sim.errors import InputError
 from validation.fit import constants
 from validation.report.matching import against
+from validation.sets import cluster_questions, questions
 from validation.sets import probes as probe_sets
-from validation.sets import questions
-from validation.sets.questions import Answer
+from validation.sets.answer import Answer
 
 QUICK = (
     questions.of_hosts,
@@ -57,7 +57,9 @@ def test_gpus_and_clusters_are_asked_alike() -> None:
     assert ours == theirs
     asked = [
         answer.name
-        for answer in sound(questions.of_clusters("h200-host-4", "h200-leafspine-2x2"))
+        for answer in sound(
+            cluster_questions.of_clusters("h200-host-4", "h200-leafspine-2x2")
+        )
     ]
     assert any("over nvlink" in name for name in asked)
     assert any("all_reduce ring LL128" in name for name in asked)

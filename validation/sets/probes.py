@@ -13,7 +13,8 @@ from sim.errors import InputError, Mistake
 from validation.report.gate import Check
 from validation.report.interface import Point, Skip, Table
 from validation.report.summary import Errors
-from validation.sets.questions import Answer, answers
+from validation.sets.answer import Answer
+from validation.sets.questions import answers
 from validation.sets.sets import set_table
 
 HEAD = ("question", "about", "answer")
