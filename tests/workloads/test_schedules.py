@@ -13,16 +13,7 @@ from hypothesis import strategies as st
 
 from sim.errors import InputError, PrestepError
 from workloads import schedules
-from workloads.schedules import (
-    Action,
-    find,
-    in_flight,
-    placement,
-    rank_of_stages,
-    render,
-    schedule,
-    timetable,
-)
+from workloads.schedules import Action, find, placement, rank_of_stages, schedule
 from workloads.schedules.runtime import (
     Batch,
     Compute,
@@ -33,6 +24,7 @@ from workloads.schedules.runtime import (
     executed,
     operations,
 )
+from workloads.schedules.timetable import in_flight, render, timetable
 
 GOLDENS = Path(__file__).parent / "goldens"
 NAMES = schedules.names()

@@ -9,7 +9,6 @@ microbatches than stages), `steps` (actions that the runtime issues as one), `op
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from functools import cache
 from types import ModuleType
 from typing import NamedTuple
@@ -19,8 +18,6 @@ from sim.errors import InputError, Mistake, PrestepError, unknown
 
 PACKAGE = __name__
 KINDS = "FBIW"
-# The textbook picture: a backward is two slots, or one for the input's gradient and one for the weights'.
-SLOTS: Mapping[str, int] = {"F": 1, "B": 2, "I": 1, "W": 1}
 
 
 class Action(NamedTuple):
@@ -202,95 +199,3 @@ def needs(action: Action, last_stage: int) -> tuple[Action, ...]:
         return (Action(stage, "I", microbatch),)
     own = Action(stage, "F", microbatch)
     return (own,) if stage == last_stage else (own, Action(stage + 1, "I", microbatch))
-
-
-def timetable(
-    rows: Sequence[Sequence[Action]], slots: Mapping[str, float] = SLOTS
-) -> tuple[tuple[tuple[float, Action], ...], ...]:
-    """When each action starts if every one starts as early as it can and sending takes no time.
-
-    `slots` is the duration of each kind, in any unit; the starts are in the same unit.
-
-    Raises
-    ------
-    PrestepError
-        If the rows can never finish; the text says what each rank waits for.
-    """
-    last = max((action.stage for row in rows for action in row), default=0)
-    done: dict[Action, float] = {}
-    times: list[list[tuple[float, Action]]] = [[] for _ in rows]
-    free, position = [0.0] * len(rows), [0] * len(rows)
-    left = sum(map(len, rows))
-    while left:
-        before = left
-        for rank, row in enumerate(rows):
-            while position[rank] < len(row) and all(
-                need in done for need in needs(row[position[rank]], last)
-            ):
-                action = row[position[rank]]
-                start = max([free[rank], *(done[need] for need in needs(action, last))])
-                free[rank] = start + slots[action.kind]
-                times[rank].append((start, action))
-                done[
-                    Action(
-                        action.stage,
-                        "I" if action.kind == "B" else action.kind,
-                        action.microbatch,
-                    )
-                ] = free[rank]
-                position[rank], left = position[rank] + 1, left - 1
-        if left == before:
-            raise PrestepError(_stuck(rows, position, done, last))
-    return tuple(map(tuple, times))
-
-
-def _stuck(
-    rows: Sequence[Sequence[Action]],
-    position: list[int],
-    done: Mapping[Action, float],
-    last: int,
-) -> str:
-    lines = ["the schedule can never finish:"]
-    for rank, row in enumerate(rows):
-        if position[rank] < len(row):
-            action = row[position[rank]]
-            missing = " and ".join(
-                str(need) for need in needs(action, last) if need not in done
-            )
-            lines.append(f"  rank {rank} is at {action}, which waits for {missing}")
-    return "\n".join(lines)
-
-
-def in_flight(rows: Sequence[Sequence[Action]]) -> tuple[int, ...]:
-    """The most (stage, microbatch) pairs whose activations each rank holds at once: F has run, B or W has not."""
-    peaks = []
-    for row in rows:
-        held = peak = 0
-        for action in row:
-            held += {"F": 1, "I": 0}.get(action.kind, -1)
-            peak = max(peak, held)
-        peaks.append(peak)
-    return tuple(peaks)
-
-
-def render(rows: Sequence[Sequence[Action]], slots: Mapping[str, int] = SLOTS) -> str:
-    """The schedule as a table: a line per rank, a column per slot, `.` where the rank is idle.
-
-    An action that takes several slots is followed by `=`. The times are those of `timetable`.
-    """
-    grid = []
-    for row in timetable(rows, slots):
-        line: list[str] = []
-        for start, action in row:
-            line.extend("." * (int(start) - len(line)))
-            line.extend([str(action), *"=" * (int(slots[action.kind]) - 1)])
-        grid.append(line)
-    columns = max(map(len, grid), default=0)
-    width = max((len(cell) for line in grid for cell in line), default=0)
-    lead = len(str(len(grid) - 1))
-    lines = (
-        f"rank {rank:>{lead}} | "
-        + " ".join(f"{cell:<{width}}" for cell in [*line, *"." * (columns - len(line))])
-        for rank, line in enumerate(grid)
-    )
-    return "\n".join(line.rstrip() for line in lines) + "\n"

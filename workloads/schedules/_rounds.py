@@ -7,6 +7,7 @@ i-th backward of the mirrored chunk, both of microbatch k (i // (k v)) + i mod k
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 from sim.errors import Mistake
 from workloads.schedules import Action
@@ -25,31 +26,40 @@ def uneven(name: str, ranks: int, microbatches: int, where: str) -> Iterator[Mis
         yield Mistake(where, "training.microbatches", str(microbatches), expected)
 
 
+@dataclass(frozen=True)
+class _Rounds:
+    """The order in which the microbatches of a rank visit its chunks; `width` of them make a round."""
+
+    rank: int
+    ranks: int
+    chunks: int
+    width: int
+
+    def action(self, kind: str, index: int) -> Action:
+        """The action number `index` of a kind."""
+        chunk = index // self.width % self.chunks
+        local = chunk if kind == "F" else self.chunks - 1 - chunk
+        done = self.width * (index // (self.width * self.chunks))
+        stage = local * self.ranks + self.rank
+        return Action(stage, kind, done + index % self.width)
+
+
 def walk(
     rank: int, ranks: int, microbatches: int, chunks: int, hop: int, split: bool
 ) -> tuple[Action, ...]:
     """The actions of one rank that warms up `hop` forwards more than the next rank; `split`: backwards are I and W."""
     width = microbatches // rounds(ranks, microbatches)
     total = microbatches * chunks
-
-    def action(kind: str, index: int) -> Action:
-        chunk = index // width % chunks
-        local = chunk if kind == "F" else chunks - 1 - chunk
-        return Action(
-            local * ranks + rank,
-            kind,
-            width * (index // (width * chunks)) + index % width,
-        )
-
+    action = _Rounds(rank, ranks, chunks, width).action
     warmup = min((chunks - 1) * width + hop * (ranks - 1 - rank), total)
     order = [action("F", index) for index in range(warmup)]
+    # Rank r holds back r weight gradients, to fill its own bubble at the end.
+    held = min(rank, total) if split else 0
     for index in range(total):
         if warmup + index < total:
             order.append(action("F", warmup + index))
         order.append(action("I" if split else "B", index))
-        # Rank r holds back r weight gradients, to fill its own bubble at the end.
         if split and index >= rank:
             order.append(action("W", index - rank))
-    if split:
-        order.extend(action("W", index) for index in range(max(total - rank, 0), total))
+    order.extend(action("W", index) for index in range(total - held, total))
     return tuple(order)

@@ -45,19 +45,23 @@ def steps(rank: int, ranks: int, microbatches: int, chunks: int = 2) -> Steps:
     order.run("F0", "F1", times=rank + 1)
     order.run("I1", "W", "F1", times=after)
     for index in range(microbatches - 2 * ranks + rank + 1):
-        if index == 0 and rank == ranks - 1:
+        if index == 0 and after == 0:
             order.run("F0", "B1")  # not overlapped: the bubble is smaller so
         else:
             order.run("F0B1")
         order.run("F1B0")
     order.run("B1", "F1B0", times=after)
-    # From the middle of the next phase on, backwards are split and leave their weight gradients for the end.
-    both = ["B1", "B0"] * (rank + 1)
-    middle = 2 * ((rank + 1) // 2) + (rank + 1) % 2
-    order.run(*both[:middle], *(word.replace("B", "I") for word in both[middle:]))
+    order.run(*_last_backwards(rank))
     order.run("W", "I0", times=after)
     order.run("W", times=rank + 1)
     return tuple(order.steps)
+
+
+def _last_backwards(rank: int) -> list[str]:
+    """Backwards of both chunks; from the middle on they are split and leave their weight gradients for the end."""
+    both = ["B1", "B0"] * (rank + 1)
+    middle = 2 * ((rank + 1) // 2) + (rank + 1) % 2
+    return both[:middle] + [word.replace("B", "I") for word in both[middle:]]
 
 
 class _Order:

@@ -46,31 +46,43 @@ def operations(
     """As torch's Schedule1F1B: between warm-up and cool-down every send shares a batch with the opposite receive."""
     record = Recorder(rank, ranks)
     ahead = min(microbatches, ranks - rank)
+    _warm_up(record, ahead)
+    _steady(record, ahead, microbatches)
+    _cool_down(record, microbatches - ahead, microbatches)
+    record.hook("REDUCE_GRAD", rank)
+    return record.done()
+
+
+def _warm_up(record: Recorder, ahead: int) -> None:
+    """Forwards alone; the last result is sent together with the first receive of a gradient."""
     sent = None
     for forward in range(ahead):
         record.wait(record.post(record.receives("F", forward)))
-        record.compute(Action(rank, "F", forward))
+        record.compute(Action(record.rank, "F", forward))
         record.wait(sent)
-        # The last one goes out together with the first receive of a gradient.
         sent = record.post(record.sends("F", forward)) if forward < ahead - 1 else None
+
+
+def _steady(record: Recorder, ahead: int, microbatches: int) -> None:
+    """One backward for each forward, then one more backward."""
     steady = microbatches - ahead
     for backward in range(steady + 1):
         forward = ahead + backward
-        record.wait(
-            record.post(record.sends("F", forward - 1) + record.receives("B", backward))
-        )
-        record.compute(Action(rank, "B", backward))
+        arrives = record.receives("B", backward)
+        record.wait(record.post(record.sends("F", forward - 1) + arrives))
+        record.compute(Action(record.rank, "B", backward))
         if backward < steady:
-            record.wait(
-                record.post(record.sends("B", backward) + record.receives("F", forward))
-            )
-            record.compute(Action(rank, "F", forward))
+            arrives = record.receives("F", forward)
+            record.wait(record.post(record.sends("B", backward) + arrives))
+            record.compute(Action(record.rank, "F", forward))
+
+
+def _cool_down(record: Recorder, steady: int, microbatches: int) -> None:
+    """Backwards alone, after the one of microbatch `steady`."""
     sent = record.post(record.sends("B", steady))
     for backward in range(steady + 1, microbatches):
         record.wait(record.post(record.receives("B", backward)))
-        record.compute(Action(rank, "B", backward))
+        record.compute(Action(record.rank, "B", backward))
         record.wait(sent)
         sent = record.post(record.sends("B", backward))
     record.wait(sent)
-    record.hook("REDUCE_GRAD", rank)
-    return record.done()
