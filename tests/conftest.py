@@ -1,7 +1,59 @@
-"""What all tests share."""
+"""What all tests share: settings of hypothesis, and reports of whole sets, which take minutes and are made once."""
 
+from __future__ import annotations
+
+import fcntl
+import os
+import pickle
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
 from hypothesis import settings
 
 # How long an example takes depends on the machine, not on the program: time is measured by benchmarks.
 settings.register_profile("prestep", deadline=None)
 settings.load_profile("prestep")
+
+#: Name of a set -> the report of its kind.
+ReportOf = Callable[[str], Any]
+
+
+@pytest.fixture(scope="session")
+def run_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One folder of this test run, for all of its processes."""
+    own = tmp_path_factory.getbasetemp()
+    return own.parent if "PYTEST_XDIST_WORKER" in os.environ else own
+
+
+@pytest.fixture(scope="session")
+def report_of(run_folder: Path) -> ReportOf:
+    """The report of a bundled set, as `prestep validate` makes it: by the first process that asks, once in a run."""
+    from validation.sets import sets
+
+    read: dict[str, Any] = {}
+
+    def report(name: str) -> Any:
+        if name not in read:
+            made = run_folder / f"{name}.report"
+            with made.with_suffix(".lock").open("w") as lock:
+                fcntl.flock(lock, fcntl.LOCK_EX)
+                if not made.exists():
+                    made.write_bytes(pickle.dumps(sets.validate(name)))
+            read[name] = pickle.loads(made.read_bytes())
+        return read[name]
+
+    return report
+
+
+@pytest.fixture
+def known_reports(report_of: ReportOf, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`prestep validate SET` takes the report of a bundled set from `report_of`; other rows it predicts."""
+    from validation.sets import sets
+
+    def validate(name: str, rows: Path | None = None, jobs: int = 1) -> Any:
+        bundled = rows is None and name in sets.set_names()
+        return report_of(name) if bundled else sets.validate(name, rows, jobs)
+
+    monkeypatch.setattr("validation.command.validate", validate)

@@ -297,6 +297,7 @@ def test_a_model_that_does_not_fit_is_said_to_be_out_of_memory(tmp_path: Path) -
     assert "OUT OF MEMORY" in text and "the largest part is optimizer" in text
 
 
+@pytest.mark.usefixtures("known_reports")
 def test_validate_exits_1_outside_tolerance_and_prints_json() -> None:
     """Cases and figures under the names that scripts rely on; the exit code is the verdict."""
     result = CliRunner().invoke(
@@ -312,6 +313,7 @@ def test_validate_exits_1_outside_tolerance_and_prints_json() -> None:
     )
 
 
+@pytest.mark.usefixtures("known_reports")
 def test_validate_writes_markdown_to_a_pipe() -> None:
     """A file or a pipe gets Markdown, that pastes into a page."""
     result = CliRunner().invoke(cli.main, ["validate", "h200-straggler", "--jobs", "1"])

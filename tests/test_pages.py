@@ -252,6 +252,7 @@ def pages_to_run() -> list[object]:
     ]
 
 
+@pytest.mark.usefixtures("known_reports")
 @pytest.mark.parametrize("page", pages_to_run())
 def test_a_page_runs_from_top_to_bottom(
     page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -64,6 +64,7 @@ def examples() -> list[Any]:
     ]
 
 
+@pytest.mark.usefixtures("known_reports")
 @pytest.mark.parametrize("command", [marked(command) for command in commands()])
 def test_a_command_of_the_readme_runs(
     command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

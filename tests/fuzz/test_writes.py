@@ -38,6 +38,7 @@ COMMANDS = {
 }
 
 
+@pytest.mark.usefixtures("known_reports")
 @pytest.mark.parametrize("name", COMMANDS)
 def test_an_old_file_survives_a_write_that_fails(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -17,8 +17,8 @@ from sim.collectives.planner import plan_collective
 from sim.collectives.wires import socket
 from sim.engine.fluid import cap_of
 from sim.spec.sections import Nccl
+from tests.conftest import ReportOf
 from topologies import load_cluster
-from validation.sets.collectives import validate_set
 
 FOUR, TWO = load_cluster("h200-leafspine-4x1"), load_cluster("h200-leafspine-2x2")
 KIB = 1024.0
@@ -196,11 +196,9 @@ def test_sockets_instead_of_rdma() -> None:
     assert pair[0] == pair[1]
 
 
-def test_measured_rows_that_no_constant_saw() -> None:
+def test_measured_rows_that_no_constant_saw(report_of: ReportOf) -> None:
     """On the emulated network, rows kept apart from the fit are within 7 % in the mean, below and above 1 MiB."""
-    cases = [
-        one for one in validate_set("collectives-leafspine").cases if not one.fitted
-    ]
+    cases = [one for one in report_of("collectives-leafspine").cases if not one.fitted]
     for small in (True, False):
         errors = [
             abs(one.prediction.time / one.measured - 1)

@@ -111,6 +111,7 @@ def test_rank_correlation(predicted: list[float], rank: float | None) -> None:
     )
 
 
+@pytest.mark.usefixtures("known_reports")
 def test_the_command_compares_with_its_own_json(tmp_path: Path) -> None:
     """`--json` is a base; unchanged it exits 0, with a base that was better it lists the case and exits 1."""
     runner, base = CliRunner(), tmp_path / "base.json"

@@ -15,6 +15,7 @@ import cli
 from sim.collectives.planner import plan_collective
 from sim.errors import InputError
 from sim.spec.sections import Nccl
+from tests.conftest import ReportOf
 from tests.validation.lines import written
 from topologies import load_cluster
 from validation import command
@@ -189,9 +190,9 @@ def test_a_variant_in_place_is_the_operation(tmp_path: Path) -> None:
     assert collective_rows.members(rows[2], gpus) == ("send", gpus)
 
 
-def test_every_second_size_is_held_out(tmp_path: Path) -> None:
+def test_every_second_size_is_held_out(report_of: ReportOf) -> None:
     """Constants saw the first, third, ... size of each series of the files they were fitted to; the report says which."""
-    made = validate_set("collectives")
+    made = report_of("collectives")
     sizes = {(one.ranks, one.op): [] for one in made.cases}  # type: ignore[var-annotated]
     for one in made.cases:
         if one.name.startswith("Tree-LL/"):
@@ -205,10 +206,10 @@ def test_every_second_size_is_held_out(tmp_path: Path) -> None:
     }
 
 
-def test_named_cases_are_fitted() -> None:
+def test_named_cases_are_fitted(report_of: ReportOf) -> None:
     """A set may name further cases that a constant was taken from, by patterns."""
     fitted = {
-        one.name for one in validate_set("collectives-leafspine").cases if one.fitted
+        one.name for one in report_of("collectives-leafspine").cases if one.fitted
     }
     assert len(fitted) == 48 and all("spine16/" in name for name in fitted)
     assert not any(
@@ -219,16 +220,16 @@ def test_named_cases_are_fitted() -> None:
     )
 
 
-def test_no_unseen_row_is_fitted() -> None:
+def test_no_unseen_row_is_fitted(report_of: ReportOf) -> None:
     """The rows that show how good predictions of other sizes are touch no constant, and all of them are compared."""
-    made = validate_set("collectives-unseen")
+    made = report_of("collectives-unseen")
     assert len(made.cases) == 199 and not made.skips and not made.unpredicted
     assert not any(one.fitted for one in made.cases)
 
 
-def test_the_bundled_slices() -> None:
+def test_the_bundled_slices(report_of: ReportOf) -> None:
     """Every slice that has a limit has rows; only the waits beside large kernels are known to be outside."""
-    made = validate_set("collectives")
+    made = report_of("collectives")
     forced = {
         f"{algo}-{proto}"
         for algo in ("Ring", "Tree")
@@ -242,7 +243,7 @@ def test_the_bundled_slices() -> None:
     }
     assert set(made.slices) == forced | slices | {"overlap: collectives"}
     assert not failed(made)
-    assert not failed(validate_set("collectives-unseen"))
+    assert not failed(report_of("collectives-unseen"))
 
 
 def test_limits_are_those_agreed() -> None:
@@ -415,7 +416,7 @@ def test_emulated_networks(tmp_path: Path) -> None:
         leafspine.build("4x0-nic16-spine8")
 
 
-def test_sets_of_both_kinds_are_one_interface() -> None:
+def test_sets_of_both_kinds_are_one_interface(report_of: ReportOf) -> None:
     """A set's kind decides how it is compared; names of both are listed; the wrong kind is refused where steps are meant."""
     assert {"collectives", "collectives-unseen", "published-collectives"} <= set(
         set_names("collectives")
@@ -431,7 +432,7 @@ def test_sets_of_both_kinds_are_one_interface() -> None:
     )
     assert set(set_names()) == {name for kind in kinds for name in set_names(kind)}
     assert kind_of("h200") == "steps"
-    assert validate("collectives-unseen").name == "collectives-unseen"
+    assert report_of("collectives-unseen").name == "collectives-unseen"
     with pytest.raises(InputError, match="h200"):
         load_set("collectives")
     with pytest.raises(InputError, match="collectives"):
@@ -484,6 +485,7 @@ def test_json_keys() -> None:
     assert made["cases"][1]["predicted"] is None
 
 
+@pytest.mark.usefixtures("known_reports")
 def test_the_command(tmp_path: Path) -> None:
     """Several sets in one go; exit 1 outside tolerance, 2 for wrong input."""
     good = written(tmp_path, line(s=4.8e-5, bytes=2**22 + 4))

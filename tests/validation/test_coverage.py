@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import pytest
 
+from tests.conftest import ReportOf
 from validation.report import coverage
 from validation.report.interface import Point
 
@@ -52,15 +53,13 @@ def test_a_set_without_intervals_has_no_line() -> None:
 
 
 @pytest.mark.slow
-def test_intervals_cover_what_they_say() -> None:
+def test_intervals_cover_what_they_say(report_of: ReportOf) -> None:
     """Of the predicted rows of all sets of steps 85 to 95 % lie in their 90 % interval, with and without noisy rows.
 
     One set alone has 25 to 53 rows: there a right interval covers 80 to 98 % (two standard deviations).
     """
-    from validation.sets.sets import validate
-
     names = ("h200", "h200-unseen", "h200-preregistered", "h200-preregistered-2")
-    points = [p for name in names for p in validate(name).points if not p.fitted]
+    points = [p for name in names for p in report_of(name).points if not p.fitted]
     for rows in (points, [p for p in points if not p.faint]):
         found = coverage.coverage_of(rows)
         assert found is not None

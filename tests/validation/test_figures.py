@@ -13,6 +13,7 @@ from sim.analysis.prediction import Prediction
 from sim.predict import predict
 from sim.spec.load import parse_scenario
 from sim.spec.sections import Scenario
+from tests.conftest import ReportOf
 from tests.sim.synthetic import result
 from validation.report import figures, picture
 from validation.report.figures import (
@@ -33,7 +34,7 @@ from validation.report.figures import (
     whole,
     written,
 )
-from validation.sets.steps import Report, validate_set
+from validation.sets.steps import Predict, Report, validate_set
 
 
 def test_figures_replace_what_is_between_the_markers() -> None:
@@ -73,9 +74,10 @@ def test_what_commands_print_is_shown_as_printed(
 
 
 @pytest.fixture(scope="module")
-def straggler() -> Report:
+def straggler(report_of: ReportOf) -> Report:
     """A set of four rows."""
-    return validate_set("h200-straggler")
+    report: Report = report_of("h200-straggler")
+    return report
 
 
 def test_the_summary_tells_every_failed_check(straggler: Report) -> None:
@@ -184,8 +186,22 @@ def test_parts_that_nothing_covers_are_what_is_left() -> None:
 
 
 @pytest.mark.slow
-def test_the_pages_have_the_figures_of_this_tree() -> None:
+def test_the_pages_have_the_figures_of_this_tree(
+    report_of: ReportOf, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """`python -m validation.report.figures` was run after the last change of a prediction."""
+
+    def predicted_once(
+        name: str, jobs: int = 1, predict: Predict | None = None
+    ) -> Report:
+        report: Report = (
+            report_of(name)
+            if predict is None
+            else validate_set(name, jobs=jobs, predict=predict)
+        )
+        return report
+
+    monkeypatch.setattr(figures, "validate_set", predicted_once)
     readme, accuracy = (
         README.read_text(encoding="utf-8"),
         ACCURACY.read_text(encoding="utf-8"),

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from sim.analysis.prediction import Memory, Prediction
 from sim.errors import InputError, PrestepError
 from sim.spec.sections import Scenario
+from tests.conftest import ReportOf
 from validation import command
 from validation.formats.rows import FAMILIES, Row, read_rows
 from validation.report import report as writers
@@ -363,9 +364,9 @@ def test_json_keys() -> None:
 
 
 @pytest.mark.slow
-def test_the_real_set() -> None:
+def test_the_real_set(report_of: ReportOf) -> None:
     """Every measured row is predicted, and no check fails that is not written down as a known miss."""
-    report = validate_set("h200", jobs=2)
+    report = report_of("h200")
     assert not report.unpredicted
     assert not new_misses(report.checks, KNOWN_MISSES), writers.terminal(report)
 

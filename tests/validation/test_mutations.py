@@ -87,6 +87,7 @@ def test_exact_needs_a_base() -> None:
     assert "--exact: found no --compare" in done.stderr
 
 
+@pytest.mark.usefixtures("known_reports")
 def test_exact_refuses_what_the_gate_lets_pass(tmp_path: Path) -> None:
     """The same predictions exit 0; one that moved by a billionth exits 0 without --exact and 1 with it."""
     base, args = (

@@ -161,6 +161,7 @@ def test_a_sample_of_constants_is_always_the_same_and_grows() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("known_reports")
 def test_the_whole_set_has_answers() -> None:
     """What `prestep validate probes` asks, every question once."""
     assert CliRunner().invoke(cli.main, ["validate", "probes"]).exit_code == 0

@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from sim.collectives.interval import widths
 from sim.costs.spreads import quantile
+from tests.conftest import ReportOf
 from validation.fit.widths_alone import alone_widths, fit
 from validation.report.coverage import parts
-from validation.sets.sets import validate
 
 SAMPLES = st.lists(
     st.tuples(st.floats(0, 1), st.floats(0, 2)), min_size=30, max_size=60
@@ -44,6 +44,7 @@ def test_the_table_holds_what_the_rows_give() -> None:
 @pytest.mark.parametrize("name", ["collectives-unseen", "collectives-preregistered"])
 def test_intervals_of_rows_that_no_width_has_seen_cover_what_they_say(
     name: str,
+    report_of: ReportOf,
 ) -> None:
     """Of the predicted rows, 85 to 95 % lie in their 90 % interval."""
-    assert 0.85 <= parts(validate(name))["predicted"].share <= 0.95
+    assert 0.85 <= parts(report_of(name))["predicted"].share <= 0.95
