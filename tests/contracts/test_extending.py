@@ -49,14 +49,20 @@ def house(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def prestep(house: Path, *words: str) -> str:
     """What a command of the extended program prints."""
-    environment = {
-        **os.environ,
-        "PYTHONPATH": str(house),
-        "PYTHONDONTWRITEBYTECODE": "1",
-    }
-    command = [sys.executable, "-m", "cli", *words]
+    return python(house, "-m", "cli", *words)
+
+
+def python(house: Path, *words: str) -> str:
+    """What Python prints with the extended program; the copy is compiled once, for all commands."""
+    environment = {**os.environ, "PYTHONPATH": str(house)}
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)
     run = subprocess.run(
-        command, cwd=house, env=environment, capture_output=True, text=True, check=False
+        [sys.executable, *words],
+        cwd=house,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert run.returncode == 0, run.stderr
     return run.stdout
@@ -310,15 +316,7 @@ def test_an_exporter_is_one_file(house: Path) -> None:
         "from sim.exporters import write; from sim.predict import predict; from sim.spec.load import load_scenario;"
         "write(predict(load_scenario('workloads/scenarios/mlp-ddp4.toml')), 'shares.csv')"
     )
-    environment = {**os.environ, "PYTHONPATH": str(house)}
-    run = subprocess.run(
-        [sys.executable, "-c", code],
-        cwd=house,
-        env=environment,
-        capture_output=True,
-        text=True,
-    )
-    assert run.returncode == 0, run.stderr
+    python(house, "-c", code)
     assert (house / "shares.csv").read_text().startswith("share,seconds")
 
 

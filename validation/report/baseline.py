@@ -148,7 +148,7 @@ def ask(
         str(jobs),
         *more,
     ]
-    env = {**os.environ, "PYTHONPATH": folder, "PYTHONDONTWRITEBYTECODE": "1"}
+    env = {**os.environ, "PYTHONPATH": folder}
     done = subprocess.run(asked, cwd=folder, env=env, capture_output=True, check=False)
     if done.returncode not in (0, 1):
         return None
