@@ -11,6 +11,8 @@ from click.testing import CliRunner
 
 import cli
 from sim.errors import InputError, PrestepError
+from tests.conftest import ReportOf
+from validation import command
 from validation.bench import mutations
 from validation.bench.mutations import CONSTANTS
 from validation.fit.constants import Constant
@@ -108,7 +110,7 @@ def test_exact_refuses_what_the_gate_lets_pass(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_sample_of_constants_is_caught() -> None:
+def test_a_sample_of_constants_is_caught(report_of: ReportOf) -> None:
     """Some of every kind are listed by the questions alone; 10 % more of a fitted one also fails on measured rows."""
     names = [
         "launch on the host",
@@ -117,7 +119,8 @@ def test_a_sample_of_constants_is_caught() -> None:
         "peak of H100",
         "object store",
     ]
-    for name, found in mutations.mutated(names, ["probes"]):
+    now = [command.as_json([report_of("probes")])]
+    for name, found in mutations.mutated(names, ["probes"], now):
         assert found is not None, name
         assert any(abs(move.moved) > MOVED for move in found.moves), name
     ((_, found),) = mutations.mutated(["kernel times: products"], ["h200"])

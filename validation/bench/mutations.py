@@ -184,11 +184,13 @@ def _sampled(path: Path, step: int) -> str:
 
 
 def mutated(
-    names: Sequence[str], sets: Sequence[str] = tuple(SAMPLE)
+    names: Sequence[str],
+    sets: Sequence[str] = tuple(SAMPLE),
+    now: Sequence[Mapping[str, Any]] | None = None,
 ) -> Iterator[tuple[str, Comparison | None]]:
     """The comparison of every named constant's change with what is predicted now, as it is found.
 
-    None where the changed package refuses to predict anything.
+    None where the changed package refuses to predict anything. `now`: reports of the same sample, where there are some.
 
     Raises
     ------
@@ -211,7 +213,7 @@ def mutated(
     with tempfile.TemporaryDirectory(prefix="prestep-mutation-") as text:
         folder = Path(text)
         copied(folder)
-        before = predictions(folder, sets)
+        before = predictions(folder, sets) if now is None else now
         for name in names:
             constant = constants[name]
             original = (folder / constant.file).read_bytes()
