@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import functools
 import importlib
 import importlib.util
 import pkgutil
@@ -57,6 +58,7 @@ def outlines(package: str) -> dict[str, Outline]:
     }
 
 
+@functools.cache  # of the same text; every scenario asks which frameworks and routings there are
 def _outline(text: str) -> Outline:
     with _PARSER:
         module = ast.parse(text)

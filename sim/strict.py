@@ -7,6 +7,7 @@ limits, units and meaning. The JSON Schema comes from the same fields, so the tw
 from __future__ import annotations
 
 import difflib
+import functools
 import math
 import tomllib
 import types
@@ -54,10 +55,13 @@ def table(doc: str) -> Any:
     return field(default_factory=dict, hash=False, metadata=told)
 
 
-def type_hints(cls: type) -> dict[str, Any]:
+@functools.cache  # annotations are texts, and every one is compiled
+def type_hints(cls: type) -> Mapping[str, Any]:
     """Types of the keys of a section, without the `| None` that marks "not said"."""
     hints = typing.get_type_hints(cls)
-    return {name: _without_none(hint) for name, hint in hints.items()}
+    return types.MappingProxyType(
+        {name: _without_none(hint) for name, hint in hints.items()}
+    )
 
 
 def _without_none(hint: Any) -> Any:
@@ -84,7 +88,7 @@ def build(
     mistakes: list[Mistake] = []
     values: dict[str, Any] = {}
     known = {entry.name: entry for entry in fields(cls)}  # type: ignore[arg-type]
-    hints = type_hints(cls)
+    hints = type_hints(cls)  # type: ignore[arg-type]
     for name, value in mapping.items():
         dotted = f"{section}.{name}" if section else name
         place = origins.get(dotted, where)
