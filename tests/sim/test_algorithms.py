@@ -251,9 +251,9 @@ REASONS = [
     # algorithm, hosts, GPUs, cluster, settings, words of the reason
     ("nvls", 1, 8, {}, {}, "does not say"),
     ("nvls", 1, 8, {}, {"nvls": False}, "switched off"),
-    ("nvls", 1, 8, {"switches": ()}, {"nvls": True}, "NVSwitch"),
+    ("nvls", 1, 4, {"switches": ()}, {"nvls": True}, "NVSwitch"),
     ("nvls", 1, 8, {"gpu": "a100"}, {"nvls": True}, "Hopper"),
-    ("nvls", 1, 8, {}, {"nvls": True, "p2p_disable": True}, "P2P"),
+    ("nvls", 1, 4, {}, {"nvls": True, "p2p_disable": True}, "P2P"),
     ("nvls", 2, 8, {}, {"nvls": True}, "between hosts"),
     ("nvls_tree", 1, 8, {}, {"nvls": True}, "two hosts"),
     ("nvls_tree", 2, 1, {}, {"nvls": True}, "two GPUs"),
@@ -262,7 +262,7 @@ REASONS = [
     (
         "collnet_direct",
         2,
-        8,
+        4,
         {"facts": ("sharp",), "switches": ()},
         {"collnet": True},
         "NVSwitch",
