@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,12 +14,13 @@ from sim.analysis.memory import needed
 from sim.errors import InputError
 from sim.predict import predict
 from sim.spec.load import load_open, load_scenario
-from sim.studies.search import Options, search
+from sim.spec.sections import Scenario
+from sim.studies.search import Options, search, work
 from sim.studies.search.axes import FREE, divisors, read_over
 from sim.studies.search.bounds import bound, quick
 from sim.studies.search.explore import Ranking
 from sim.studies.search.scenario_file import text_of, write_scenario
-from sim.studies.search.space import Clusters, space
+from sim.studies.search.space import Candidate, Clusters, space
 from sim.studies.search.words import layout_of, table, to_dict
 from tests.executed import executed, step_time
 
@@ -66,6 +68,35 @@ FEWER = {
 }
 
 
+@pytest.fixture(scope="module")
+def remembered() -> dict[str, Callable[[Candidate], Any]]:
+    """What a search asks of a layout, by the name of the question."""
+    names = ("quickly", "bounded", "simulated")
+    return {name: once(getattr(work, name)) for name in names}
+
+
+@pytest.fixture
+def known_layouts(
+    remembered: dict[str, Callable[[Candidate], Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Searches of one process find out once what a layout takes, and share it."""
+    for name, function in remembered.items():
+        monkeypatch.setattr(work, name, function)
+
+
+def once(function: Callable[[Candidate], Any]) -> Callable[[Candidate], Any]:
+    """The same function of a layout, remembered by what the layout is; where its file lies does not count."""
+    known: dict[Scenario, Any] = {}
+
+    def remembered(candidate: Candidate) -> Any:
+        layout = replace(candidate.scenario, where="")
+        if layout not in known:
+            known[layout] = function(candidate)
+        return known[layout]
+
+    return remembered
+
+
 def scenario(tmp_path: Path, name: str) -> tuple[Path, list[str]]:
     cluster, model, training, sets = CASES[name]
     path = tmp_path / "s.toml"
@@ -84,6 +115,7 @@ def summary(result: Ranking) -> list[tuple[str, float]]:
     return [(layout_of(one.candidate), one.result.step_time) for one in result.ranked]
 
 
+@pytest.mark.usefixtures("known_layouts")
 @pytest.mark.parametrize("name", CASES)
 def test_the_best_found_are_those_of_brute_force(tmp_path: Path, name: str) -> None:
     """Pruning leaves the ranking as simulating every layout gives it."""
@@ -194,6 +226,7 @@ def test_models_of_other_kinds_have_neither_layers_nor_recomputation(
     assert max(one["training.micro_batch"] for one in chosen) == 256
 
 
+@pytest.mark.usefixtures("known_layouts")
 def test_what_was_found_runs(tmp_path: Path) -> None:
     """The written scenario is the found one: `prestep run` predicts the same step."""
     path, sets = scenario(tmp_path, "megatron")
@@ -218,6 +251,7 @@ def test_quantities_are_written_with_units(tmp_path: Path) -> None:
     assert load_scenario(target, ["cluster.gpus=1"]).parallel.bucket_cap == 100 * 2**20
 
 
+@pytest.mark.usefixtures("known_layouts")
 def test_samples_of_a_space(tmp_path: Path) -> None:
     """With so many trials only, the same layouts are looked at every time, and all counts are of those."""
     pytest.importorskip("optuna", reason="an extra")
