@@ -341,8 +341,10 @@ def test_the_host_of_no_rows_stays_unknown(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_what_real_gpus_recorded_calibrates(tmp_path: Path) -> None:
     """The shipped measurement: better on held-out kernels than the known GPU, its steps within 4 % on average."""
-    shipped = Path(cli.__file__).parent / "examples" / "measured" / "h200x4.zip"
-    result = run(shipped, "-o", tmp_path / "mine.toml")
+    home, shipped = Path(cli.__file__).parent, "examples/measured/h200x4.zip"
+    page = (home / "docs" / "measure.md").read_text(encoding="utf-8")
+    assert f"\nprestep calibrate {shipped} -o mine.toml\n" in page
+    result = run(home / shipped, "-o", tmp_path / "mine.toml")
     assert result.exit_code == 0, result.output
     lines = result.output.splitlines()
     products = next(line for line in lines if line.startswith("gemm")).split()
