@@ -8,7 +8,14 @@ from sim.errors import InputError, Mistake
 from topologies.core.quantity import LinkSpec, Quantity
 from topologies.fabric import Fabric
 from topologies.fabric.builder import FabricBuilder
-from topologies.fabric.wiring import add_network, add_nvlinks, slot, too_few
+from topologies.fabric.wiring import (
+    HostNodes,
+    add_cpus,
+    add_network,
+    add_nvlinks,
+    slot,
+    too_few,
+)
 from topologies.host import MEMORY, NVLINK4, PCIE5, SOCKET
 
 _EFA = "AWS p5.48xlarge: 32 EFA network interfaces of 100 Gbit/s, 3,200 Gbit/s in all"
@@ -157,29 +164,28 @@ def build(params: Params) -> Fabric:
 def _add_host(builder: FabricBuilder, params: Params, host: int) -> list[str]:
     """One host's nodes and inner links; returns its NICs."""
     prefix = f"host{host}/" if params.hosts > 1 else ""
-
-    def node(kind: str, at: int) -> str:
-        return builder.node(f"{prefix}{kind}{at}", kind, f"host{host}")
-
-    gpus = [node("gpu", at) for at in range(params.gpus)]
-    nvswitches = [node("nvswitch", at) for at in range(len(params.nvlinks))]
-    cpus = [node("cpu", at) for at in range(params.sockets)]
-    for at, cpu in enumerate(cpus):
-        builder.link(cpu, node("memory", at), "memory", params.memory)
-        for other in cpus[:at]:
-            builder.link(other, cpu, "socket", params.socket)
+    nodes = HostNodes(builder, f"host{host}", prefix)
+    gpus = nodes.row("gpu", params.gpus)
+    nvswitches = nodes.row("nvswitch", len(params.nvlinks))
+    cpus = add_cpus(nodes, params.sockets, params.memory, params.socket)
     nics = []
-    for at, gpu in enumerate(gpus):
-        switch = node("pcieswitch", at)
-        builder.link(slot(cpus, at, len(gpus)), switch, "pcie", params.uplink)
+    for number, gpu in enumerate(gpus):
+        switch = nodes.one("pcieswitch", number)
+        cpu = slot(cpus, number, len(gpus))
+        builder.link(cpu, switch, "pcie", params.uplink)
         builder.link(switch, gpu, "pcie", params.pcie)
         add_nvlinks(builder, gpu, nvswitches, params.nvlinks, params.nvlink)
-        own = [node("nic", number) for number in _numbers(at, params.nics_per_gpu)]
-        for nic in own:
-            builder.link(switch, nic, "pcie", params.nic_slot)
-        for number in _numbers(at, params.nvmes_per_gpu):
-            builder.link(switch, node("nvme", number), "nvme", params.nvme)
-        nics += own
+        nics += _add_devices(nodes, params, switch, number)
+    return nics
+
+
+def _add_devices(nodes: HostNodes, params: Params, switch: str, gpu: int) -> list[str]:
+    """NICs and disks under the PCIe switch of GPU number `gpu`; returns the NICs."""
+    nics = [nodes.one("nic", number) for number in _numbers(gpu, params.nics_per_gpu)]
+    for nic in nics:
+        nodes.builder.link(switch, nic, "pcie", params.nic_slot)
+    for number in _numbers(gpu, params.nvmes_per_gpu):
+        nodes.builder.link(switch, nodes.one("nvme", number), "nvme", params.nvme)
     return nics
 
 

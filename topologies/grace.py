@@ -8,7 +8,14 @@ from sim.errors import InputError, Mistake
 from topologies.core.quantity import LinkSpec, Quantity
 from topologies.fabric import Fabric
 from topologies.fabric.builder import FabricBuilder
-from topologies.fabric.wiring import add_network, slot, too_few
+from topologies.fabric.wiring import (
+    HostNodes,
+    add_cpus,
+    add_network,
+    plug,
+    slot,
+    too_few,
+)
 from topologies.host import NIC, NVLINK4, PCIE5
 
 _C2C = "NVIDIA Grace Hopper whitepaper: NVLink-C2C 900 GB/s in both directions"
@@ -139,11 +146,12 @@ def build(params: Params) -> Fabric:
     NVIDIA Grace Hopper Superchip Architecture whitepaper; NVIDIA GB200 NVL Multi-Node Tuning Guide.
     """
     builder = FabricBuilder()
-    nics = []
-    for at in range(params.hosts):
-        nics += add_board(
-            builder, params, f"host{at}", f"host{at}/" if params.hosts > 1 else ""
-        )[1]
+    nics: list[str] = []
+    for number in range(params.hosts):
+        host = f"host{number}"
+        prefix = f"{host}/" if params.hosts > 1 else ""
+        _, board_nics = add_board(builder, params, host, prefix)
+        nics += board_nics
     if nics:
         add_network(builder, nics, params.nic)
     return builder.finish("grace", params.gpu, "grace")
@@ -153,24 +161,23 @@ def add_board(
     builder: FabricBuilder, params: Params, host: str, prefix: str = ""
 ) -> tuple[list[str], list[str]]:
     """Add one board's nodes and inner links to a larger cluster. Returns its GPUs (for NVSwitches) and NICs."""
-
-    def node(kind: str, at: int) -> str:
-        return builder.node(f"{prefix}{kind}{at}", kind, host)
-
-    gpus = [node("gpu", at) for at in range(params.gpus)]
-    cpus = [node("cpu", at) for at in range(params.cpus)]
-    for at, cpu in enumerate(cpus):
-        builder.link(cpu, node("memory", at), "memory", params.memory)
-        for other in cpus[:at]:
-            builder.link(other, cpu, "socket", params.socket)
-    for at, gpu in enumerate(gpus):
-        builder.link(slot(cpus, at, params.gpus), gpu, "c2c", params.c2c)
-        for other in gpus[:at] if params.nvlinks else ():
-            builder.link(other, gpu, "nvlink", params.nvlink, params.nvlinks)
-    nics = [node("nic", at) for at in range(params.nics)]
-    for at, nic in enumerate(nics):
-        builder.link(slot(cpus, at, params.nics), nic, "pcie", params.pcie)
-    for at in range(params.nvmes):
-        cpu = slot(cpus, at, params.nvmes)
-        builder.link(cpu, node("nvme", at), "nvme", params.nvme)
+    nodes = HostNodes(builder, host, prefix)
+    gpus = nodes.row("gpu", params.gpus)
+    cpus = add_cpus(nodes, params.cpus, params.memory, params.socket)
+    _join_gpus(builder, params, cpus, gpus)
+    nics = nodes.row("nic", params.nics)
+    plug(builder, cpus, nics, "pcie", params.pcie)
+    nvmes = nodes.row("nvme", params.nvmes)
+    plug(builder, cpus, nvmes, "nvme", params.nvme)
     return gpus, nics
+
+
+def _join_gpus(
+    builder: FabricBuilder, params: Params, cpus: list[str], gpus: list[str]
+) -> None:
+    """Every GPU on the C2C link of its CPU, and on NVLinks to the GPUs before it."""
+    for number, gpu in enumerate(gpus):
+        builder.link(slot(cpus, number, len(gpus)), gpu, "c2c", params.c2c)
+        if params.nvlinks:
+            for other in gpus[:number]:
+                builder.link(other, gpu, "nvlink", params.nvlink, params.nvlinks)

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from sim.errors import InputError, Mistake
 from topologies.core.quantity import LinkSpec, Quantity
 from topologies.fabric import Fabric
 from topologies.fabric.builder import FabricBuilder
-from topologies.fabric.wiring import add_network, add_nvlinks, add_pairs, slot, too_few
+from topologies.fabric.wiring import (
+    HostNodes,
+    add_cpus,
+    add_network,
+    add_nvlinks,
+    add_pairs,
+    plug,
+    too_few,
+)
 
 _NVLINK4 = "NVIDIA H100 whitepaper: 18 NVLink4 links of 25 GB/s per direction, 900 GB/s per GPU in both"
 _PCIE5 = "PCI Express 5.0: 32 GT/s, 16 lanes, 128b/130b"
@@ -177,27 +184,26 @@ def add_host(
     builder: FabricBuilder, params: Params, host: str, prefix: str = ""
 ) -> list[str]:
     """Add one host's nodes and inner links to a larger cluster; names get `prefix`. Returns its NICs, to be cabled."""
-
-    def node(kind: str, at: int) -> str:
-        return builder.node(f"{prefix}{kind}{at}", kind, host)
-
-    gpus = [node("gpu", at) for at in range(params.gpus)]
-    nvswitches = [node("nvswitch", at) for at in range(len(params.nvlinks))]
-    for gpu in gpus:
-        add_nvlinks(builder, gpu, nvswitches, params.nvlinks, params.nvlink)
-    if params.peer_nvlinks:
-        add_pairs(builder, gpus, "nvlink", params.nvlink, params.peer_nvlinks)
-    cpus = [node("cpu", at) for at in range(params.sockets)]
-    for at, cpu in enumerate(cpus):
-        builder.link(cpu, node("memory", at), "memory", params.memory)
-    add_pairs(builder, cpus, "socket", params.socket)
-    slots = _slots(builder, params, cpus, node)
-    nics = [node("nic", at) for at in range(params.nics)]
-    nvmes = [node("nvme", at) for at in range(params.nvmes)]
-    _plug(builder, slots, gpus, "pcie", params.pcie)
-    _plug(builder, slots, nics, "pcie", params.pcie)
-    _plug(builder, slots, nvmes, "nvme", params.nvme)
+    nodes = HostNodes(builder, host, prefix)
+    gpus = nodes.row("gpu", params.gpus)
+    _join_gpus(nodes, params, gpus)
+    cpus = add_cpus(nodes, params.sockets, params.memory, params.socket)
+    slots = _slots(nodes, params, cpus)
+    nics = nodes.row("nic", params.nics)
+    nvmes = nodes.row("nvme", params.nvmes)
+    plug(builder, slots, gpus, "pcie", params.pcie)
+    plug(builder, slots, nics, "pcie", params.pcie)
+    plug(builder, slots, nvmes, "nvme", params.nvme)
     return nics
+
+
+def _join_gpus(nodes: HostNodes, params: Params, gpus: list[str]) -> None:
+    """NVLinks between the GPUs: through NVSwitches, or from one to another."""
+    nvswitches = nodes.row("nvswitch", len(params.nvlinks))
+    for gpu in gpus:
+        add_nvlinks(nodes.builder, gpu, nvswitches, params.nvlinks, params.nvlink)
+    if params.peer_nvlinks:
+        add_pairs(nodes.builder, gpus, "nvlink", params.nvlink, params.peer_nvlinks)
 
 
 def add_hosts(builder: FabricBuilder, params: Params, count: int) -> list[list[str]]:
@@ -209,30 +215,10 @@ def add_hosts(builder: FabricBuilder, params: Params, count: int) -> list[list[s
     return [[f"{host}/{nic}" for nic in nics] for host in hosts]
 
 
-def _slots(
-    builder: FabricBuilder,
-    params: Params,
-    cpus: list[str],
-    node: Callable[[str, int], str],
-) -> list[str]:
+def _slots(nodes: HostNodes, params: Params, cpus: list[str]) -> list[str]:
     """What devices plug into: PCIe switches under the CPUs, or the CPUs themselves."""
     if not params.gpus_per_pcie_switch:
         return cpus
-    switches = [
-        node("pcieswitch", at)
-        for at in range(-(-params.gpus // params.gpus_per_pcie_switch))
-    ]
-    _plug(builder, cpus, switches, "pcie", params.pcie)
+    switches = nodes.row("pcieswitch", -(-params.gpus // params.gpus_per_pcie_switch))
+    plug(nodes.builder, cpus, switches, "pcie", params.pcie)
     return switches
-
-
-def _plug(
-    builder: FabricBuilder,
-    slots: list[str],
-    devices: list[str],
-    kind: str,
-    link: LinkSpec,
-) -> None:
-    """Deal devices out over slots, in order."""
-    for at, device in enumerate(devices):
-        builder.link(slot(slots, at, len(devices)), device, kind, link)

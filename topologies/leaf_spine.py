@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 from sim.errors import InputError, Mistake
 from topologies import host
 from topologies.core.quantity import LinkSpec, Quantity
 from topologies.fabric import Fabric
 from topologies.fabric.builder import FabricBuilder
-from topologies.fabric.wiring import add_row, too_few
+from topologies.fabric.wiring import add_row, slot, too_few
 
 SPINE = LinkSpec(
     Quantity(48e9, "guess", "as the NIC's port"),
@@ -86,12 +86,8 @@ def build(params: Params) -> Fabric:
         builder.node("spine0", "spine")
         for leaf in leaves:
             builder.link(leaf, "spine0", "spine", params.spine)
-    one = host.Params(
-        **{entry.name: getattr(params, entry.name) for entry in fields(host.Params)}
-    )
-    for at in range(params.hosts):
-        for nic in host.add_host(builder, one, f"host{at}", f"host{at}/"):
-            builder.link(
-                nic, leaves[at * params.leaves // params.hosts], "nic", params.nic
-            )
+    for number in range(params.hosts):
+        leaf = slot(leaves, number, params.hosts)
+        for nic in host.add_host(builder, params, f"host{number}", f"host{number}/"):
+            builder.link(nic, leaf, "nic", params.nic)
     return builder.finish("leaf-spine", params.gpu, "leaf_spine")

@@ -160,21 +160,20 @@ def build(params: Params) -> Fabric:
 
 
 def _add_storage(builder: FabricBuilder, params: Params) -> None:
-    hosts = [f"host{at}" for at in range(params.hosts)]
+    """The storage fabric beside the compute fabric."""
+    hosts = [f"host{number}" for number in range(params.hosts)]
     units = by_units(hosts, params.hosts_per_unit)
-    sizes = storage_fabric.Storage(
-        params.storage_servers, params.storage_ports, params.storage_spines
+    storage = storage_fabric.Storage(
+        servers=params.storage_servers,
+        ports=params.storage_ports,
+        spines=params.storage_spines,
+        cpus=params.sockets,
+        hosts_per_unit=params.hosts_per_unit,
+        slot=params.pcie,
+        port=params.storage,
+        server=params.server,
     )
-    storage_fabric.add(
-        builder,
-        units,
-        params.sockets,
-        sizes,
-        params.hosts_per_unit,
-        params.pcie,
-        params.storage,
-        params.server,
-    )
+    storage_fabric.add(builder, units, storage)
 
 
 def _add_spines(builder: FabricBuilder, params: Params, leaves: list[str]) -> None:

@@ -67,30 +67,37 @@ class FabricBuilder:
 
     def repeat(self, part: FabricBuilder, hosts: Sequence[str]) -> None:
         """Add a copy of `part` for every host: its nodes are of that host, and their names start with `host0/`."""
-        start, size, copies = len(self._names), len(part._names), len(hosts)
-        first = len(self._values["kind"])
-        self._names.extend([f"{host}/{name}" for host in hosts for name in part._names])
-        self._kinds.extend(part._kinds * copies)
-        self._hosts.extend([host for host in hosts for _ in range(size)])
-        self._index.update(
-            zip(self._names[start:], range(start, start + size * copies), strict=True)
-        )
+        first_node = len(self._names)
+        first_value = len(self._values["kind"])
+        self._repeat_nodes(part, hosts)
         for key, values in part._values.items():
             self._values[key].extend(values)
-        self._alike.append(np.tile(part._rows(), copies) + first)
+        self._alike.append(np.tile(part._rows(), len(hosts)) + first_value)
         for key in _ENDS:
-            inside = part._positions(key)
-            if (inside < 0).any():  # a link to what is no node: `finish` says so
-                named = [
-                    name for names in part._ends[key] for name in part._named(names)
-                ]
-                self._ends[key].append(
-                    [f"{host}/{name}" for host in hosts for name in named]
-                )
-            else:
-                self._ends[key].append(
-                    (inside + start + size * np.arange(copies)[:, None]).ravel()
-                )
+            self._ends[key].append(part._repeated_ends(key, hosts, first_node))
+
+    def _repeat_nodes(self, part: FabricBuilder, hosts: Sequence[str]) -> None:
+        """The nodes of `part`, once for every host."""
+        first = len(self._names)
+        each = len(part._names)
+        names = [f"{host}/{name}" for host in hosts for name in part._names]
+        self._names.extend(names)
+        self._kinds.extend(part._kinds * len(hosts))
+        self._hosts.extend([host for host in hosts for _ in range(each)])
+        self._index.update(zip(names, range(first, first + len(names)), strict=True))
+
+    def _repeated_ends(
+        self, key: str, hosts: Sequence[str], first: int
+    ) -> Sequence[str] | Ints:
+        """One end of all rows in a copy for each host, where the first copy's nodes begin at position `first`."""
+        inside = self._positions(key)
+        if (inside < 0).any():
+            # A link leads to a name that is no node: keep the names, so that `finish` can say which.
+            names = self._names_at(key)
+            return [f"{host}/{name}" for host in hosts for name in names]
+        copies = first + len(self._names) * np.arange(len(hosts))
+        positions: Ints = (inside + copies[:, None]).ravel()
+        return positions
 
     def _rows(self) -> Ints:
         return (
@@ -111,28 +118,28 @@ class FabricBuilder:
             else np.empty(0, dtype=np.int64)
         )
 
-    def _named(self, names: Sequence[str] | Ints) -> Sequence[str]:
-        return (
-            [self._names[at] for at in names.tolist()]
-            if isinstance(names, np.ndarray)
-            else names
-        )
+    def _names_at(self, key: str) -> list[str]:
+        """Names at one end of all rows."""
+        names: list[str] = []
+        for part in self._ends[key]:
+            if isinstance(part, np.ndarray):
+                names.extend(self._names[at] for at in part.tolist())
+            else:
+                names.extend(part)
+        return names
 
     def _texts(self, key: str, positions: Ints) -> Texts:
         """Names at one end of all rows: all rows of a node share one text."""
         texts: Texts = np.array(self._names, dtype=object)[positions]
         if (positions < 0).any():
-            texts[:] = [
-                name for names in self._ends[key] for name in self._named(names)
-            ]
+            texts[:] = self._names_at(key)
         return texts
 
     def finish(self, name: str, gpu_model: str, family: str = "") -> Fabric:
         """The checked fabric; raises InputError with everything that is wrong with it."""
         nodes = Nodes(tuple(self._names), tuple(self._kinds), tuple(self._hosts))
-        nodes.__dict__["index"] = dict(
-            self._index
-        )  # the cached property: as it would make it
+        # The cached property, as it would make it.
+        nodes.__dict__["index"] = dict(self._index)
         rows, ends = self._rows(), {key: self._positions(key) for key in _ENDS}
         alike = {
             key: np.array(values, dtype=TYPES.get(key, np.str_))[rows]

@@ -317,25 +317,13 @@ class Fabric:
         Edges need `kind`, `bandwidth` (bytes/s) and `latency` (s); `count` is 1, `raw` the bandwidth and both grades
         "guess" unless given.
         """
-        given = [(src, dst, data) for src, dst, data in graph.edges(data=True)]
-        order = sorted(range(len(given)), key=lambda at: given[at][2].get("link", at))
-        rows = [_edge(*given[at]) for at in order]
-        names = tuple(map(str, graph.nodes))
-        kinds, hosts = (
-            tuple(str(data.get(key, "")) for data in graph.nodes.values())
-            for key in ("kind", "host")
-        )
-        links = Links.of(
-            {key: [row[key] for row in rows] for key in Links.__dataclass_fields__}
-        )
-        model = gpu_model or str(graph.graph.get("gpu_model", ""))
-        title = name or str(graph.graph.get("name", "graph"))
+        attributes = graph.graph
         return cls(
-            title,
-            Nodes(names, kinds, hosts),
-            links,
-            model,
-            str(graph.graph.get("family", "")),
+            name or str(attributes.get("name", "graph")),
+            _graph_nodes(graph),
+            _graph_links(graph),
+            gpu_model or str(attributes.get("gpu_model", "")),
+            str(attributes.get("family", "")),
         )
 
     def with_columns(self, **fields: Any) -> Fabric:
@@ -370,7 +358,25 @@ class Fabric:
         return self.with_columns(kernels=path)
 
 
+def _graph_nodes(graph: nx.MultiDiGraph[str]) -> Nodes:
+    """A NetworkX graph's nodes, in its order."""
+    names = tuple(map(str, graph.nodes))
+    kinds = tuple(str(data.get("kind", "")) for data in graph.nodes.values())
+    hosts = tuple(str(data.get("host", "")) for data in graph.nodes.values())
+    return Nodes(names, kinds, hosts)
+
+
+def _graph_links(graph: nx.MultiDiGraph[str]) -> Links:
+    """A NetworkX graph's edges, in the order of their attribute `link` or else their own."""
+    edges = list(graph.edges(data=True))
+    order = sorted(range(len(edges)), key=lambda at: edges[at][2].get("link", at))
+    rows = [_edge(*edges[at]) for at in order]
+    columns = {key: [row[key] for row in rows] for key in Links.__dataclass_fields__}
+    return Links.of(columns)
+
+
 def _edge(src: str, dst: str, data: Mapping[str, Any]) -> dict[str, Any]:
+    """One row of `Links`, with what the edge does not say filled in."""
     bandwidth = float(data.get("bandwidth", 0.0))
     defaults = {"kind": "", "count": 1, "raw": bandwidth, "latency": 0.0}
     graded = {"evidence": "guess", "latency_evidence": "guess", "source": ""}

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from topologies.core.quantity import LinkSpec, Quantity
 from topologies.fabric.builder import FabricBuilder
+from topologies.fabric.wiring import add_row
 
 _RA = "NVIDIA DGX SuperPOD reference architecture, DGX H100 (RA-11333-001)"
 
@@ -42,7 +43,7 @@ SERVER = LinkSpec(
 
 @dataclass(frozen=True)
 class Storage:
-    """How much of it a unit of hosts has.
+    """What is built for every unit of hosts.
 
     Attributes
     ----------
@@ -52,6 +53,12 @@ class Storage:
         Of each host, the i-th under the unit's i-th storage leaf; dealt out over the host's CPUs.
     spines
         Storage spines over the leaves of all units.
+    cpus
+        Sockets of a host, ``host0/cpu0`` and so on.
+    hosts_per_unit
+        Hosts of a full unit: what its switches are cabled for.
+    slot, port, server
+        One PCIe slot of a host, one cable of the network, and what one server takes (bandwidth) and gives (upstream).
     blocking
         Host ports of a storage leaf for three cables up: 4 lets three quarters of them up at once.
     """
@@ -59,14 +66,28 @@ class Storage:
     servers: int
     ports: int
     spines: int
+    cpus: int
+    hosts_per_unit: int
+    slot: LinkSpec
+    port: LinkSpec
+    server: LinkSpec
     blocking: int = 4
+
+    @property
+    def cables_up(self) -> int:
+        """From one of the hosts' leaves to one spine."""
+        return max(1, self.hosts_per_unit * 3 // self.blocking // self.spines)
+
+    @property
+    def server_cables(self) -> int:
+        """From the servers' leaf to one spine."""
+        return max(1, self.servers // self.spines)
 
 
 def add(
-    builder: FabricBuilder, units: Sequence[Sequence[str]], cpus: int, sizes: Storage, full: int,
-    slot: LinkSpec, port: LinkSpec, server: LinkSpec,
-) -> None:  # fmt: skip
-    r"""Join the hosts of every unit to storage servers.
+    builder: FabricBuilder, units: Sequence[Sequence[str]], storage: Storage
+) -> None:
+    r"""Join the hosts of every unit (`units` has their names) to storage servers.
 
     ::
 
@@ -82,46 +103,43 @@ def add(
 
     Host memory of host 0 writes over ``host0/memory0 > host0/cpu0 > host0/storage_nic0 > unit0/storage_leaf0 >
     storage_spine0 > unit0/storage_leaf2 > storage0``.
-
-    Parameters
-    ----------
-    units
-        Names of the hosts of each unit.
-    cpus
-        Sockets of a host, ``host0/cpu0`` and so on.
-    full
-        Hosts of a full unit: what its switches are cabled for.
-    slot, port, server
-        One PCIe slot of a host, one cable of the network, and what one server takes (bandwidth) and gives (upstream).
     """
-    spines = [
-        builder.node(f"storage_spine{at}", "storage_spine")
-        for at in range(sizes.spines)
-    ]
-    up = max(1, full * 3 // sizes.blocking // sizes.spines)
+    spines = add_row(builder, "storage_spine", storage.spines)
     for unit, hosts in enumerate(units):
-        for rail in range(sizes.ports):
-            leaf = builder.node(f"unit{unit}/storage_leaf{rail}", "storage_leaf")
-            nics = [
-                builder.node(f"{host}/storage_nic{rail}", "storage_nic", host)
-                for host in hosts
-            ]
-            sockets = [f"{host}/cpu{rail * cpus // sizes.ports}" for host in hosts]
-            builder.cables(sockets, nics, "pcie", slot)
-            builder.cables(nics, [leaf] * len(nics), "storage", port)
-            builder.cables([leaf] * len(spines), spines, "storage", port, up)
-        devices = builder.node(f"unit{unit}/storage_leaf{sizes.ports}", "storage_leaf")
-        builder.cables(
-            spines,
-            [devices] * len(spines),
-            "storage",
-            port,
-            max(1, sizes.servers // sizes.spines),
-        )
-        for at in range(sizes.servers):
-            builder.link(
-                devices,
-                builder.node(f"storage{unit * sizes.servers + at}", "storage"),
-                "server",
-                server,
-            )
+        for rail in range(storage.ports):
+            _add_ports(builder, hosts, rail, f"unit{unit}/", spines, storage)
+        _add_servers(builder, unit, spines, storage)
+
+
+def _add_ports(
+    builder: FabricBuilder,
+    hosts: Sequence[str],
+    rail: int,
+    prefix: str,
+    spines: Sequence[str],
+    storage: Storage,
+) -> None:
+    """A storage leaf of one unit, with the port number `rail` of each of its hosts."""
+    leaf = builder.node(f"{prefix}storage_leaf{rail}", "storage_leaf")
+    nics = [
+        builder.node(f"{host}/storage_nic{rail}", "storage_nic", host) for host in hosts
+    ]
+    socket = rail * storage.cpus // storage.ports
+    sockets = [f"{host}/cpu{socket}" for host in hosts]
+    builder.cables(sockets, nics, "pcie", storage.slot)
+    builder.cables(nics, [leaf] * len(nics), "storage", storage.port)
+    leaves = [leaf] * len(spines)
+    builder.cables(leaves, spines, "storage", storage.port, storage.cables_up)
+
+
+def _add_servers(
+    builder: FabricBuilder, unit: int, spines: Sequence[str], storage: Storage
+) -> None:
+    """The storage servers of one unit, under a leaf of their own."""
+    leaf = builder.node(f"unit{unit}/storage_leaf{storage.ports}", "storage_leaf")
+    leaves = [leaf] * len(spines)
+    builder.cables(spines, leaves, "storage", storage.port, storage.server_cables)
+    first = unit * storage.servers
+    for number in range(first, first + storage.servers):
+        server = builder.node(f"storage{number}", "storage")
+        builder.link(leaf, server, "server", storage.server)

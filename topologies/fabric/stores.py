@@ -63,24 +63,19 @@ class Stores:
         """
         host = self.fabric.host_of(node) or node
         rows, usage = self._inside(node, op)
-        whole = self.limits[op]
-        extra: list[tuple[str, str, float]] = []
-        shared = self.attach in ("network", "storage")
         port = f"{host}/{self.name}"
+        added = []
         if self.client is not None:
-            extra.append((host, port, self.client))
-        if whole is not None:
-            extra.append(
-                (self.name if shared else port, f"{op}", whole)
-                if shared
-                else (port, op, whole)
-            )
-        added = [
-            self._row(src, f"{dst}:{op}" if src == host else dst, rate)
-            for src, dst, rate in extra
-        ]
-        return np.concatenate([rows, np.array(added, dtype=np.int64)]), np.concatenate(
-            [usage, np.ones(len(added))]
+            added.append(self._row(host, f"{port}:{op}", self.client))
+        limit = self.limits[op]
+        if limit is not None:
+            # Over a network all hosts share what the system gives; disks and volumes are each host's own.
+            shared = self.attach in ("network", "storage")
+            added.append(self._row(self.name if shared else port, op, limit))
+        added_rows = np.array(added, dtype=np.int64)
+        return (
+            np.concatenate([rows, added_rows]),
+            np.concatenate([usage, np.ones(len(added))]),
         )
 
     def _row(self, src: str, dst: str, rate: float) -> int:
@@ -91,48 +86,59 @@ class Stores:
 
     def _inside(self, node: str, op: Op) -> tuple[Ints, Floats]:
         """The part of the way on the cluster's own links."""
-        fabric, host = self.fabric, self.fabric.host_of(node)
         if self.attach == "block":
-            return self._spread(node, fabric.nearest(node, "cpu"), op)
+            return self._spread(node, self.fabric.nearest(node, "cpu"), op)
         if self.attach == "network":
-            nic = fabric.nearest(node, "nic")
-            rows, usage = self._spread(node, nic, op)
-            ends = fabric.ends
-            here = fabric.node_index(nic)
-            away = np.array(
-                [
-                    fabric.nodes.hosts[at] != fabric.host_of(nic)
-                    for at in ends[1 if op == "write" else 0]
-                ]
-            )
-            out = np.flatnonzero((ends[0 if op == "write" else 1] == here) & away)[:1]
-            return np.concatenate([rows, out]), np.concatenate(
-                [usage, np.ones(len(out))]
-            )
-        wanted = [
-            name
-            for name, kind, at in zip(
-                fabric.nodes.names, fabric.nodes.kinds, fabric.nodes.hosts, strict=True
-            )
-            if kind == self.attach and (kind == "storage" or at == host)
-        ]
-        if not wanted:
-            what = (
-                "no disk (nvmes = 0)" if self.attach == "nvme" else "no storage servers"
-            )
-            hint = "choose another storage, such as weka or ebs, or a cluster that has them"
-            raise InputError(
-                Mistake(
-                    fabric.name, self.name, what, f"nodes of kind {self.attach}", hint
-                )
-            )
-        parts = [self._spread(node, name, op) for name in wanted]
-        rows, at = np.unique(
-            np.concatenate([rows for rows, _ in parts]), return_inverse=True
+            return self._to_port(node, op)
+        return self._to_devices(self._devices(node), node, op)
+
+    def _to_port(self, node: str, op: Op) -> tuple[Ints, Floats]:
+        """The way to the nearest NIC, and the first of its links out of the host."""
+        fabric = self.fabric
+        nic = fabric.nearest(node, "nic")
+        host = fabric.host_of(nic)
+        rows, usage = self._spread(node, nic, op)
+        src, dst = fabric.ends
+        near, far = (src, dst) if op == "write" else (dst, src)
+        outside = np.array([fabric.nodes.hosts[at] != host for at in far])
+        ports = np.flatnonzero((near == fabric.node_index(nic)) & outside)[:1]
+        return (
+            np.concatenate([rows, ports]),
+            np.concatenate([usage, np.ones(len(ports))]),
         )
-        return rows, np.bincount(
-            at, weights=np.concatenate([usage for _, usage in parts])
-        ) / len(wanted)
+
+    def _devices(self, node: str) -> list[str]:
+        """The disks of the node's host, or the cluster's storage servers."""
+        nodes, host = self.fabric.nodes, self.fabric.host_of(node)
+        devices = [
+            name
+            for name, kind, place in zip(
+                nodes.names, nodes.kinds, nodes.hosts, strict=True
+            )
+            if kind == self.attach and (kind == "storage" or place == host)
+        ]
+        if not devices:
+            raise InputError(self._nowhere())
+        return devices
+
+    def _nowhere(self) -> Mistake:
+        disk = self.attach == "nvme"
+        missing = "no disk (nvmes = 0)" if disk else "no storage servers"
+        return Mistake(
+            self.fabric.name,
+            self.name,
+            missing,
+            f"nodes of kind {self.attach}",
+            "choose another storage, such as weka or ebs, or a cluster that has them",
+        )
+
+    def _to_devices(self, devices: list[str], node: str, op: Op) -> tuple[Ints, Floats]:
+        """The ways to all devices, with the bytes in equal shares over them."""
+        ways = [self._spread(node, device, op) for device in devices]
+        all_rows = np.concatenate([rows for rows, _ in ways])
+        all_usage = np.concatenate([usage for _, usage in ways])
+        rows, at = np.unique(all_rows, return_inverse=True)
+        return rows, np.bincount(at, weights=all_usage) / len(devices)
 
     def _spread(self, node: str, other: str, op: Op) -> tuple[Ints, Floats]:
         rows, usage = (

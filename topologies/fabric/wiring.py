@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import TypeVar
 
 from sim.errors import Mistake
@@ -33,6 +34,23 @@ def too_few(family: str, params: object, least: Mapping[str, int]) -> list[Mista
     ]
 
 
+@dataclass(frozen=True)
+class HostNodes:
+    """Adds the nodes of one host to a cluster; `prefix` comes before their names: ``host0/gpu3``."""
+
+    builder: FabricBuilder
+    host: str
+    prefix: str = ""
+
+    def one(self, kind: str, number: int) -> str:
+        """One node, named by its kind and number."""
+        return self.builder.node(f"{self.prefix}{kind}{number}", kind, self.host)
+
+    def row(self, kind: str, count: int) -> list[str]:
+        """Nodes of one kind, numbered from 0."""
+        return [self.one(kind, number) for number in range(count)]
+
+
 def add_row(
     builder: FabricBuilder, kind: str, count: int, prefix: str = "", first: int = 0
 ) -> list[str]:
@@ -40,9 +58,33 @@ def add_row(
     return [builder.node(f"{prefix}{kind}{first + at}", kind) for at in range(count)]
 
 
+def add_cpus(
+    nodes: HostNodes, count: int, memory: LinkSpec, socket: LinkSpec
+) -> list[str]:
+    """A host's CPUs, each with its own memory, and a link between every two of them."""
+    cpus = nodes.row("cpu", count)
+    for number, cpu in enumerate(cpus):
+        nodes.builder.link(cpu, nodes.one("memory", number), "memory", memory)
+        for other in cpus[:number]:
+            nodes.builder.link(other, cpu, "socket", socket)
+    return cpus
+
+
 def slot(slots: Sequence[str], at: int, count: int) -> str:
     """The slot of device `at` of `count`, dealt out in blocks: 8 devices over 2 slots are 4 and 4."""
     return slots[at * len(slots) // count]
+
+
+def plug(
+    builder: FabricBuilder,
+    slots: Sequence[str],
+    devices: Sequence[str],
+    kind: str,
+    link: LinkSpec,
+) -> None:
+    """Deal devices out over slots in equal blocks, in order."""
+    for at, device in enumerate(devices):
+        builder.link(slot(slots, at, len(devices)), device, kind, link)
 
 
 def add_pairs(
