@@ -10,7 +10,6 @@ from topologies.fabric import Fabric
 from topologies.fabric.builder import FabricBuilder
 from topologies.fabric.wiring import (
     HostNodes,
-    add_cpus,
     add_network,
     plug,
     slot,
@@ -163,13 +162,23 @@ def add_board(
     """Add one board's nodes and inner links to a larger cluster. Returns its GPUs (for NVSwitches) and NICs."""
     nodes = HostNodes(builder, host, prefix)
     gpus = nodes.row("gpu", params.gpus)
-    cpus = add_cpus(nodes, params.cpus, params.memory, params.socket)
+    cpus = _add_cpus(nodes, params)
     _join_gpus(builder, params, cpus, gpus)
     nics = nodes.row("nic", params.nics)
     plug(builder, cpus, nics, "pcie", params.pcie)
     nvmes = nodes.row("nvme", params.nvmes)
     plug(builder, cpus, nvmes, "nvme", params.nvme)
     return gpus, nics
+
+
+def _add_cpus(nodes: HostNodes, params: Params) -> list[str]:
+    """CPUs, each with its memory and linked to those before it."""
+    cpus = nodes.row("cpu", params.cpus)
+    for number, cpu in enumerate(cpus):
+        nodes.builder.link(cpu, nodes.one("memory", number), "memory", params.memory)
+        for other in cpus[:number]:
+            nodes.builder.link(other, cpu, "socket", params.socket)
+    return cpus
 
 
 def _join_gpus(

@@ -15,6 +15,12 @@ def opaque(table: Ints) -> np.ndarray:
     ).ravel()
 
 
+def distinct(table: Ints) -> tuple[Ints, Ints]:
+    """The first of all rows that are equal, and for every row the place of its equal among those."""
+    _, first, which = np.unique(opaque(table), return_index=True, return_inverse=True)
+    return first, which
+
+
 def groups(key: Ints) -> list[tuple[int, Ints]]:
     """Every value of `key` and where it stands."""
     order = np.argsort(key, kind="stable")

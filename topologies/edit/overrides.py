@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -28,6 +28,9 @@ GPU_ATTRIBUTES = ("flops", "hbm_bandwidth", "clock")
 ATTRIBUTES = (*LINK_ATTRIBUTES, *GPU_ATTRIBUTES)
 OFF = "off"
 LARGEST = 1e12  # factor: enough for "as if it were free"
+_TAKE_AWAY = 'to take it away: selector = "off"'
+# What reads a value with its unit, and an example; the others are bandwidths.
+_UNITS = {"latency": (parse_duration, "1 us"), "flops": (parse_rate, "900 TFLOP/s")}
 _FACTOR = re.compile(r"\s*(\d+\.?\d*(?:[eE][+-]?\d+)?|\.\d+)\s*(x|%)\s*")
 
 
@@ -65,42 +68,71 @@ def is_off(text: str) -> bool:
 def _changed(fabric: Fabric, key: str, text: str, where: str) -> Fabric:
     """One override; a wrong selector and a wrong value are both reported."""
     if is_off(text):
-        found = _found(fabric, key, key, where)
-        return switched.off(fabric, found.cables(fabric), found.nodes, key, where)
-    selector, attribute = _split(fabric, key, where)
-    mistakes: list[Mistake] = []
-    found = resolve(fabric, selector)
-    if not found:
-        mistakes.append(missing(fabric, selector, key, where))
-    if attribute not in ATTRIBUTES:
-        hint = did_you_mean(attribute, ATTRIBUTES)
-        mistakes.append(
-            Mistake(
-                where,
-                key,
-                f'the attribute "{attribute}"',
-                f"one of {', '.join(ATTRIBUTES)}",
-                hint,
-            )
-        )
-        raise InputError(mistakes)
+        selection = resolve(fabric, key)
+        if not selection:
+            raise InputError(missing(fabric, key, key, where))
+        cables = selection.cables(fabric)
+        return switched.off(fabric, cables, selection.nodes, key, where)
+    override = _Override(where, key, text, *_split(fabric, key, where))
+    selection = resolve(fabric, override.selector)
+    factor, value = _checked(fabric, override, selection)
+    attribute = override.attribute
+    if attribute in GPU_ATTRIBUTES:
+        change = GpuChange(_gpus(fabric, selection), attribute, factor, value)
+        return _with_gpu_change(fabric, change)
+    source = f"{where}: {key} = {text}"
+    links = _replaced(fabric.links, selection.rows, attribute, factor, value, source)
+    changed = fabric.with_columns(links=links)
+    return changed.with_routes_of(fabric) if attribute == "bandwidth" else changed
+
+
+def _with_gpu_change(fabric: Fabric, change: GpuChange) -> Fabric:
+    changed = fabric.with_columns(gpu_changes=(*fabric.gpu_changes, change))
+    return changed.with_routes_of(fabric)
+
+
+@dataclass(frozen=True)
+class _Override:
+    """`key = text` in `where`; the key is `selector.attribute`."""
+
+    where: str
+    key: str
+    text: str
+    selector: str
+    attribute: str
+
+    def mistake(self, found: str, expected: str, hint: str = "") -> Mistake:
+        """A mistake in it."""
+        return Mistake(self.where, self.key, found, expected, hint)
+
+
+def _checked(
+    fabric: Fabric, override: _Override, selection: Selection
+) -> tuple[float | None, float | None]:
+    """Factor and value of an override (see `_value`), or all that is wrong with it."""
+    mistakes = []
+    if not selection:
+        selector = override.selector
+        mistakes.append(missing(fabric, selector, override.key, override.where))
+    if override.attribute not in ATTRIBUTES:
+        raise InputError([*mistakes, _no_attribute(override)])
     try:
-        factor, value = _value(attribute, text, where, key)
+        factor, value = _value(override)
     except InputError as error:
         raise InputError([*mistakes, *error.mistakes]) from None
-    mistakes += _unfit(fabric, selector, found, attribute, key, where) if found else []
+    if selection:
+        mistakes += _unfit(fabric, override, selection)
     if mistakes:
         raise InputError(mistakes)
-    if attribute in GPU_ATTRIBUTES:
-        change = GpuChange(_gpus(fabric, found), attribute, factor, value)
-        return fabric.with_columns(
-            gpu_changes=(*fabric.gpu_changes, change)
-        ).with_routes_of(fabric)
-    source = f"{where}: {key} = {text}"
-    changed = fabric.with_columns(
-        links=_replaced(fabric.links, found.rows, attribute, factor, value, source)
+    return factor, value
+
+
+def _no_attribute(override: _Override) -> Mistake:
+    return override.mistake(
+        f'the attribute "{override.attribute}"',
+        f"one of {', '.join(ATTRIBUTES)}",
+        did_you_mean(override.attribute, ATTRIBUTES),
     )
-    return changed.with_routes_of(fabric) if attribute == "bandwidth" else changed
 
 
 def _split(fabric: Fabric, key: str, where: str) -> tuple[str, str]:
@@ -121,112 +153,63 @@ def _split(fabric: Fabric, key: str, where: str) -> tuple[str, str]:
     )
 
 
-def _found(fabric: Fabric, selector: str, key: str, where: str) -> Selection:
-    found = resolve(fabric, selector)
-    if not found:
-        raise InputError(missing(fabric, selector, key, where))
-    return found
+def _gpus(fabric: Fabric, selection: Selection) -> tuple[str, ...]:
+    kinds, index = fabric.nodes.kinds, fabric.nodes.index
+    return tuple(name for name in selection.nodes if kinds[index[name]] == "gpu")
 
 
-def _gpus(fabric: Fabric, found: Selection) -> tuple[str, ...]:
-    return tuple(
-        name
-        for name in found.nodes
-        if fabric.nodes.kinds[fabric.nodes.index[name]] == "gpu"
-    )
-
-
-def _unfit(
-    fabric: Fabric,
-    selector: str,
-    found: Selection,
-    attribute: str,
-    key: str,
-    where: str,
-) -> list[Mistake]:
+def _unfit(fabric: Fabric, override: _Override, selection: Selection) -> list[Mistake]:
     """An attribute that what was selected does not have."""
-    gpus = _gpus(fabric, found)
-    if attribute in GPU_ATTRIBUTES and not gpus:
-        hint = f"gpu.{attribute}, gpu[3].{attribute}, gpu[{(fabric.hosts or ('host0',))[0]}].{attribute}"
+    selector, attribute = override.selector, override.attribute
+    if attribute in GPU_ATTRIBUTES and not _gpus(fabric, selection):
+        host = (fabric.hosts or ("host0",))[0]
         return [
-            Mistake(
-                where,
-                key,
+            override.mistake(
                 f'"{selector}", which is no GPU',
                 f"GPUs: only they have {attribute}",
-                hint,
+                f"gpu.{attribute}, gpu[3].{attribute}, gpu[{host}].{attribute}",
             )
         ]
     if attribute in LINK_ATTRIBUTES and re.fullmatch(r"gpu(\[.*\])?", selector):
         links = ", ".join(f"{kind}.{attribute}" for kind in fabric.links.kinds[:3])
-        return [
-            Mistake(
-                where,
-                key,
-                f"{attribute} of a GPU",
-                f"one of {', '.join(GPU_ATTRIBUTES)}",
-                f"links: {links}",
-            )
-        ]
-    if attribute in LINK_ATTRIBUTES and not len(found.rows):
-        return [
-            Mistake(
-                where, key, f'"{selector}", which has no link', "something with links"
-            )
-        ]
+        found, expected = f"{attribute} of a GPU", f"one of {', '.join(GPU_ATTRIBUTES)}"
+        return [override.mistake(found, expected, f"links: {links}")]
+    if attribute in LINK_ATTRIBUTES and not len(selection.rows):
+        found = f'"{selector}", which has no link'
+        return [override.mistake(found, "something with links")]
     return []
 
 
-def _value(
-    attribute: str, text: str, where: str, key: str
-) -> tuple[float | None, float | None]:
+def _value(override: _Override) -> tuple[float | None, float | None]:
     """(factor, None) or (None, quantity)."""
+    attribute, text = override.attribute, override.text
     if match := _FACTOR.fullmatch(text):
         factor = float(match[1]) / (100.0 if match[2] == "%" else 1.0)
         if not factor <= LARGEST or (factor == 0 and attribute != "latency"):
-            hint = 'to take it away: selector = "off"' if factor == 0 else ""
-            raise InputError(
-                Mistake(
-                    where,
-                    key,
-                    f'"{text}"',
-                    f"a factor above 0, at most {LARGEST:g}",
-                    hint,
-                )
-            )
+            hint = _TAKE_AWAY if factor == 0 else ""
+            expected = f"a factor above 0, at most {LARGEST:g}"
+            raise InputError(override.mistake(f'"{text}"', expected, hint))
         return factor, None
     if attribute == "clock":
-        raise InputError(
-            Mistake(
-                where,
-                key,
-                f'"{text}"',
-                'a factor such as "0.9x"',
-                "of the clock it usually has",
-            )
-        )
-    examples = {
-        "latency": (parse_duration, "1 us"),
-        "flops": (parse_rate, "900 TFLOP/s"),
-    }
-    parse, example = examples.get(attribute, (parse_bandwidth, "100 GB/s"))
+        expected, hint = 'a factor such as "0.9x"', "of the clock it usually has"
+        raise InputError(override.mistake(f'"{text}"', expected, hint))
+    number = _number(override)
+    if number == 0 and attribute != "latency":
+        expected = f"a {attribute} above 0"
+        raise InputError(override.mistake(f'"{text}"', expected, _TAKE_AWAY))
+    return None, number
+
+
+def _number(override: _Override) -> float:
+    """A value with its unit."""
+    attribute = override.attribute
+    parse, example = _UNITS.get(attribute, (parse_bandwidth, "100 GB/s"))
     try:
-        number = parse(text, where, key)
+        return parse(override.text, override.where, override.key)
     except InputError as error:
         [first] = error.mistakes
         expected = f'a factor such as "2x" or a {attribute} such as "{example}"'
         raise InputError(replace(first, expected=expected)) from None
-    if number == 0 and attribute != "latency":
-        raise InputError(
-            Mistake(
-                where,
-                key,
-                f'"{text}"',
-                f"a {attribute} above 0",
-                'to take it away: selector = "off"',
-            )
-        )
-    return None, number
 
 
 def _replaced(

@@ -87,39 +87,37 @@ def place(
         a GPU for two ranks or two jobs.
     """
     _one_way(wanted, where)
-    hosts = fabric.gpus_by_host
+    others = frozenset(taken)
     if wanted.gpus is not None:
-        return _listed(fabric, ranks, wanted.gpus, where, frozenset(taken))
-    if wanted.hostfile is not None:
-        lines = read(wanted.hostfile)
-        if _one_rank_a_line(lines):
-            return _listed(
-                fabric, ranks, _by_line(hosts, lines), where, frozenset(taken)
-            )
-        slots = _all_slots(hosts, lines)
-    elif wanted.hosts is not None:
-        names = [
-            host for text in wanted.hosts for host in expand(text, f"{where}.hosts")
-        ]
-        slots = _all_slots(
-            hosts, [Line(host, wanted.slots, f"{where}.hosts") for host in names]
-        )
+        return _listed(fabric, ranks, wanted.gpus, where, others)
+    lines = _lines(wanted, where)
+    if wanted.hostfile is not None and _one_rank_a_line(lines):
+        gpus = _by_line(fabric.gpus_by_host, lines)
+        return _listed(fabric, ranks, gpus, where, others)
+    if wanted.hostfile is None and wanted.hosts is None:
+        slots = _free(fabric.gpus_by_host, wanted.slots, where, others)
     else:
-        slots = _free(hosts, wanted.slots, where, frozenset(taken))
-    _each_once(slots, frozenset(taken))
+        slots = _all_slots(fabric.gpus_by_host, lines)
+    _each_once(slots, others)
     places = _sorted(fabric, slots, wanted, where)
     if ranks > len(places):
-        found = f"{ranks} ranks for {len(places)} GPUs of {len(slots)} hosts: rank {len(places)} has none"
-        raise InputError(
-            Mistake(
-                where,
-                "",
-                found,
-                f"at most {len(places)} ranks",
-                "name more hosts, or more slots",
-            )
-        )
+        raise InputError(_too_many(ranks, len(places), len(slots), where))
     return places[:ranks]
+
+
+def _too_many(ranks: int, gpus: int, hosts: int, where: str) -> Mistake:
+    found = f"{ranks} ranks for {gpus} GPUs of {hosts} hosts: rank {gpus} has none"
+    hint = "name more hosts, or more slots"
+    return Mistake(where, "", found, f"at most {gpus} ranks", hint)
+
+
+def _lines(wanted: Wanted, where: str) -> list[Line]:
+    """The hosts that are named, in a hostfile or in the scenario."""
+    if wanted.hostfile is not None:
+        return list(read(wanted.hostfile))
+    said = f"{where}.hosts"
+    names = [host for text in wanted.hosts or () for host in expand(text, said)]
+    return [Line(host, wanted.slots, said) for host in names]
 
 
 def leaves_of(fabric: Fabric) -> dict[str, str]:
@@ -166,38 +164,35 @@ def _one_way(wanted: Wanted, where: str) -> None:
 
 def _listed(
     fabric: Fabric, ranks: int, gpus: Sequence[str], where: str, taken: frozenset[str]
-) -> tuple[str, ...]:  # fmt: skip
+) -> tuple[str, ...]:
     """An explicit list."""
-    known, seen, mistakes = set(fabric.gpus), {}, []  # type: tuple[set[str], dict[str, int], list[Mistake]]
-    for rank, gpu in enumerate(gpus):
-        if gpu not in known:
-            expected = f"a GPU of the cluster, such as {fabric.gpus[0]}"
-            hint = did_you_mean(gpu, known)
-            mistakes.append(
-                Mistake(where, f"gpus, rank {rank}", f'"{gpu}"', expected, hint)
-            )
-        elif gpu in taken:
-            mistakes.append(
-                Mistake(
-                    where,
-                    f"gpus, rank {rank}",
-                    f"{gpu}, of another job",
-                    "a GPU of its own",
-                )
-            )
-        elif gpu in seen:
-            found = f"{gpu}, where rank {seen[gpu]} is"
-            mistakes.append(
-                Mistake(where, f"gpus, rank {rank}", found, "a GPU of its own")
-            )
-        seen.setdefault(gpu, rank)
+    mistakes = list(_wrong_gpus(fabric, gpus, where, taken))
     if len(gpus) != ranks:
-        mistakes.append(
-            Mistake(where, "gpus", f"{len(gpus)} GPUs", f"{ranks}, one for every rank")
-        )
+        expected = f"{ranks}, one for every rank"
+        mistakes.append(Mistake(where, "gpus", f"{len(gpus)} GPUs", expected))
     if mistakes:
         raise InputError(mistakes)
     return tuple(gpus)
+
+
+def _wrong_gpus(
+    fabric: Fabric, gpus: Sequence[str], where: str, taken: frozenset[str]
+) -> Iterator[Mistake]:
+    """GPUs of a list that are not there, or that another job or rank has."""
+    known = set(fabric.gpus)
+    rank_on: dict[str, int] = {}
+    for rank, gpu in enumerate(gpus):
+        key = f"gpus, rank {rank}"
+        if gpu not in known:
+            expected = f"a GPU of the cluster, such as {fabric.gpus[0]}"
+            hint = did_you_mean(gpu, known)
+            yield Mistake(where, key, f'"{gpu}"', expected, hint)
+        elif gpu in taken:
+            yield Mistake(where, key, f"{gpu}, of another job", "a GPU of its own")
+        elif gpu in rank_on:
+            found = f"{gpu}, where rank {rank_on[gpu]} is"
+            yield Mistake(where, key, found, "a GPU of its own")
+        rank_on.setdefault(gpu, rank)
 
 
 def _all_slots(hosts: Hosts, lines: Sequence[Line]) -> list[Slots]:
@@ -313,32 +308,28 @@ def _sorted(
 ) -> tuple[str, ...]:
     """GPUs in the order of ranks."""
     if wanted.by == "rail":
-        width = max((len(one.gpus) for one in slots), default=0)
-        return tuple(
-            one.gpus[at] for at in range(width) for one in slots if at < len(one.gpus)
-        )
+        rails = zip_longest(*(one.gpus for one in slots))
+        return tuple(gpu for rail in rails for gpu in rail if gpu is not None)
     if wanted.by in ("leaf", "scattered"):
-        leaves = leaves_of(fabric)
-        under: dict[str, list[Slots]] = {}
-        for one in slots:
-            under.setdefault(leaves.get(one.host, ""), []).append(one)
-        if wanted.leaves is not None and wanted.leaves > len(under):
-            found = f"{wanted.leaves}"
-            raise InputError(
-                Mistake(
-                    f"{where}.leaves",
-                    "",
-                    found,
-                    f"at most {len(under)}, those over the hosts",
-                )
-            )
-        groups = list(under.values())[: wanted.leaves]
-        slots = (
-            [one for group in groups for one in group]
-            if wanted.by == "leaf"
-            else list(_dealt(groups))
-        )
+        groups = _by_leaf(fabric, slots, wanted.leaves, where)
+        in_turn = list(_dealt(groups))
+        leaf_by_leaf = [one for group in groups for one in group]
+        slots = leaf_by_leaf if wanted.by == "leaf" else in_turn
     return tuple(gpu for one in slots for gpu in one.gpus)
+
+
+def _by_leaf(
+    fabric: Fabric, slots: list[Slots], most: int | None, where: str
+) -> list[list[Slots]]:
+    """Hosts in groups under one leaf each, of at most so many leaves."""
+    leaves = leaves_of(fabric)
+    under: dict[str, list[Slots]] = {}
+    for one in slots:
+        under.setdefault(leaves.get(one.host, ""), []).append(one)
+    if most is not None and most > len(under):
+        expected = f"at most {len(under)}, those over the hosts"
+        raise InputError(Mistake(f"{where}.leaves", "", f"{most}", expected))
+    return list(under.values())[:most]
 
 
 def _dealt(groups: Sequence[Sequence[Slots]]) -> Iterator[Slots]:

@@ -18,7 +18,7 @@ selector                                 what it means
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
@@ -71,51 +71,62 @@ def resolve(fabric: Fabric, selector: str) -> Selection:
     if selector in nodes.kinds:
         return _of_kind(fabric, selector, nodes.of_kind(selector))
     if selector in nodes.index:
-        return Selection(_at(fabric, [selector]), (selector,))
+        return _whole(fabric, [selector])
     if selector in fabric.hosts:
-        inside = _inside(fabric, selector)
-        return Selection(_at(fabric, inside), tuple(inside))
+        return _whole(fabric, _inside(fabric, selector))
     return Selection(_link(fabric, selector))
 
 
 def missing(fabric: Fabric, selector: str, key: str, where: str) -> Mistake:
     """The mistake of a selector that means nothing on this fabric, with what comes close."""
-    links, nodes, part = fabric.links, fabric.nodes, _PART.fullmatch(selector.strip())
-    if ends := _ends_told(
-        fabric, part[2] if part and part[1].strip() == "link" else selector
-    ):
-        expected = f"a link of {fabric.name}, such as {links.name(0)}"
-        return Mistake(where, key, f'"{selector}", which is no link', expected, ends)
-    kinds = list(dict.fromkeys([*links.kinds, *nodes.kinds, "link"]))
-    if part and part[1].strip() in kinds:
-        kind = part[1].strip()
-        count = len(nodes.of_kind(kind))
-        numbers = f", or a number from 0 to {count - 1}" if count else ""
-        hint = did_you_mean(
-            part[2], [*fabric.hosts[:_MOST_NAMES], *nodes.names[:_MOST_NAMES]]
-        )
-        what = (
-            "link by its ends, such as " + links.name(0)
-            if kind == "link"
-            else f"{kind}"
-        )
-        return Mistake(
-            where,
-            key,
-            f'"{selector}"',
-            f"a host or a node of {fabric.name} with {what}{numbers}",
-            hint or _some(fabric),
-        )
-    known = [*kinds, *fabric.hosts[:_MOST_NAMES], *nodes.names[:_MOST_NAMES]]
-    known += links.names(range(min(len(links), _MOST_NAMES)))
-    hint = did_you_mean(part[1] if part else selector, known)
-    expected = f"a kind ({', '.join(kinds)}), a link such as {links.name(0)}, or a host or node of {fabric.name}"
-    return Mistake(
-        where, key, f'"{selector}", which matches no link and no device', expected, hint
+    part = _PART.fullmatch(selector.strip())
+    kind, inside = (part[1].strip(), part[2]) if part else ("", "")
+    if hint := _wrong_end(fabric, inside if kind == "link" else selector):
+        expected = f"a link of {fabric.name}, such as {fabric.links.name(0)}"
+        return Mistake(where, key, f'"{selector}", which is no link', expected, hint)
+    if kind in _kinds(fabric):
+        hint = did_you_mean(inside, _some_names(fabric)) or _some_hosts(fabric)
+        return Mistake(where, key, f'"{selector}"', _bracketed(fabric, kind), hint)
+    found = f'"{selector}", which matches no link and no device'
+    hint = _close_to(fabric, part[1] if part else selector)
+    return Mistake(where, key, found, _anything(fabric), hint)
+
+
+def _close_to(fabric: Fabric, name: str) -> str:
+    """A kind, host, node or link of nearly that name."""
+    links = fabric.links.names(range(min(len(fabric.links), _MOST_NAMES)))
+    return did_you_mean(name, [*_kinds(fabric), *_some_names(fabric), *links])
+
+
+def _some_names(fabric: Fabric) -> list[str]:
+    """Names of hosts and nodes among which to look for a close one."""
+    return [*fabric.hosts[:_MOST_NAMES], *fabric.nodes.names[:_MOST_NAMES]]
+
+
+def _kinds(fabric: Fabric) -> list[str]:
+    """Kinds of links and nodes that a selector may name."""
+    return list(dict.fromkeys([*fabric.links.kinds, *fabric.nodes.kinds, "link"]))
+
+
+def _anything(fabric: Fabric) -> str:
+    """What a selector may be."""
+    kinds = ", ".join(_kinds(fabric))
+    link = fabric.links.name(0)
+    return (
+        f"a kind ({kinds}), a link such as {link}, or a host or node of {fabric.name}"
     )
 
 
-def _ends_told(fabric: Fabric, text: str) -> str:
+def _bracketed(fabric: Fabric, kind: str) -> str:
+    """What may stand in the brackets after a kind."""
+    count = len(fabric.nodes.of_kind(kind))
+    numbers = f", or a number from 0 to {count - 1}" if count else ""
+    link = f"link by its ends, such as {fabric.links.name(0)}"
+    thing = link if kind == "link" else kind
+    return f"a host or a node of {fabric.name} with {thing}{numbers}"
+
+
+def _wrong_end(fabric: Fabric, text: str) -> str:
     """What is wrong with `a->b`: an end that is no node, or where the first one's links lead; "" for other texts."""
     arrow = next((sign for sign in ("->", ">") if sign in text), None)
     if arrow is None:
@@ -123,16 +134,19 @@ def _ends_told(fabric: Fabric, text: str) -> str:
     ends = [piece.strip() for piece in text.split(arrow, 1)]
     for end in ends:
         if end not in fabric.nodes.index:
-            return (
-                did_you_mean(end, fabric.nodes.names[:_MOST_NAMES])
-                or f'there is no node "{end}"'
-            )
+            close = did_you_mean(end, fabric.nodes.names[:_MOST_NAMES])
+            return close or f'there is no node "{end}"'
     near = fabric.links.dst[fabric.links.src == ends[0]].tolist()
-    return f"{ends[0]} has links to {', '.join(near[:4])}{', ...' if len(near) > 4 else ''}"
+    return f"{ends[0]} has links to {_first(near, 4)}"
 
 
-def _some(fabric: Fabric) -> str:
-    return f"hosts: {', '.join(fabric.hosts[:3])}{', ...' if len(fabric.hosts) > 3 else ''}"
+def _first(names: Sequence[str], count: int) -> str:
+    """The first of some names, and dots where there are more."""
+    return f"{', '.join(names[:count])}{', ...' if len(names) > count else ''}"
+
+
+def _some_hosts(fabric: Fabric) -> str:
+    return f"hosts: {_first(fabric.hosts, 3)}"
 
 
 def _part(fabric: Fabric, kind: str, where: str) -> Selection:
@@ -144,18 +158,20 @@ def _part(fabric: Fabric, kind: str, where: str) -> Selection:
         return _NONE
     devices = _devices(fabric, kind, where)
     if kind == "host":
-        inside = [node for host in devices for node in _inside(fabric, host)]
-        return Selection(_at(fabric, inside), tuple(inside))
-    if kind in links.kinds:
-        rows = links.of_kind(kind)
-        near = _at(fabric, devices or _inside(fabric, where))
-        return Selection(
-            rows[np.isin(rows, near)],
-            tuple(n for n in devices if fabric.nodes.kinds[nodes.index[n]] == kind),
-        )
+        return _whole(fabric, [n for host in devices for n in _inside(fabric, host)])
+    if kind not in links.kinds and kind != "link":
+        return _of_kind(fabric, kind, devices) if devices else _NONE
+    near = _at(fabric, devices or _inside(fabric, where))
     if kind == "link":
-        return Selection(_at(fabric, devices or _inside(fabric, where)))
-    return _of_kind(fabric, kind, devices) if devices else _NONE
+        return Selection(near)
+    rows = links.of_kind(kind)
+    own = tuple(name for name in devices if name in nodes.of_kind(kind))
+    return Selection(rows[np.isin(rows, near)], own)
+
+
+def _whole(fabric: Fabric, nodes: list[str]) -> Selection:
+    """Some nodes and every link at one of them."""
+    return Selection(_at(fabric, nodes), tuple(nodes))
 
 
 def _devices(fabric: Fabric, kind: str, where: str) -> list[str]:

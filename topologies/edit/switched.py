@@ -9,7 +9,7 @@ import numpy as np
 
 from sim.errors import InputError, Mistake
 from topologies.core.checks import components
-from topologies.core.links import Ints, Links, Nodes
+from topologies.core.links import Bools, Ints, Links, Nodes
 from topologies.fabric import Fabric
 
 # Devices that are of use with a single link, or none.
@@ -28,40 +28,34 @@ def off(
         If a GPU is among the devices, or GPUs cannot reach each other any more; names their ranks.
     """
     gone = set(devices)
-    lost = [rank for rank, gpu in enumerate(fabric.gpus) if gpu in gone]
-    if lost:
-        expected = "every rank with its GPU"
+    ranks = [rank for rank, gpu in enumerate(fabric.gpus) if gpu in gone]
+    if ranks:
+        found = f"off, which takes away {_ranks(ranks, fabric)}"
         hint = (
             "fewer GPUs: cluster.hosts or cluster.gpus; a slower one: gpu[3].clock=0.5x"
         )
-        raise InputError(
-            Mistake(
-                where,
-                key,
-                f"off, which takes away {_ranks(lost, fabric)}",
-                expected,
-                hint,
-            )
-        )
+        expected = "every rank with its GPU"
+        raise InputError(Mistake(where, key, found, expected, hint))
     keep = np.ones(len(fabric.links), dtype=bool)
     keep[rows] = False
     gone |= _dead_ends(fabric, keep)
     _check_reach(fabric, keep, key, where)
-    names = zip(fabric.nodes.names, fabric.nodes.kinds, fabric.nodes.hosts, strict=True)
-    columns = list(zip(*[row for row in names if row[0] not in gone], strict=True))
-    nodes = Nodes(*(tuple(column) for column in columns))
-    links = Links(
-        **{
-            entry.name: getattr(fabric.links, entry.name)[keep]
-            for entry in fields(Links)
-        }
-    )
-    return fabric.with_columns(nodes=nodes, links=links)
+    return _without(fabric, gone, keep)
 
 
-def _dead_ends(
-    fabric: Fabric, keep: np.ndarray[tuple[int, ...], np.dtype[np.bool_]]
-) -> set[str]:
+def _without(fabric: Fabric, gone: set[str], keep: Bools) -> Fabric:
+    """The fabric without some nodes, and with some of its links."""
+    nodes = fabric.nodes
+    rows = zip(nodes.names, nodes.kinds, nodes.hosts, strict=True)
+    left = [row for row in rows if row[0] not in gone]
+    names, kinds, hosts = zip(*left, strict=True)
+    columns = {
+        entry.name: getattr(fabric.links, entry.name)[keep] for entry in fields(Links)
+    }
+    return fabric.with_columns(nodes=Nodes(names, kinds, hosts), links=Links(**columns))
+
+
+def _dead_ends(fabric: Fabric, keep: Bools) -> set[str]:
     """Switches and NICs that lost links and lead nowhere: their last cable goes too (`keep` is changed)."""
     src, dst = fabric.ends
     first, gone = np.bincount(src, minlength=len(fabric.nodes)), set[int]()
@@ -80,7 +74,7 @@ def _dead_ends(
 
 def _check_reach(
     fabric: Fabric,
-    keep: np.ndarray[tuple[int, ...], np.dtype[np.bool_]],
+    keep: Bools,
     key: str,
     where: str,
 ) -> None:

@@ -65,8 +65,7 @@ def add_cpus(
     cpus = nodes.row("cpu", count)
     for number, cpu in enumerate(cpus):
         nodes.builder.link(cpu, nodes.one("memory", number), "memory", memory)
-        for other in cpus[:number]:
-            nodes.builder.link(other, cpu, "socket", socket)
+    add_pairs(nodes.builder, cpus, "socket", socket)
     return cpus
 
 

@@ -39,10 +39,9 @@ Table = dict[str, Any]
 _BESIDE = ("nccl", "kernels")  # files that lie beside it
 _HEADER = ("family", "extends", "description", *_BESIDE)
 _GRADED = {"value", "evidence", "source"}
-MOST, MOST_GPUS = (
-    2**18,
-    2**18,
-)  # of anything that a family counts, and of GPUs: so many take 1.3 GB
+# Of anything that a family counts, and of GPUs: so many take 1.3 GB.
+MOST = 2**18
+MOST_GPUS = 2**18
 _LINK = {
     "bandwidth": parse_bandwidth,
     "latency": parse_duration,
@@ -65,22 +64,28 @@ def read(name_or_file: str | Path, hosts: int | None = None) -> Fabric:
     reader.mistakes += _too_many(where, family, values)
     if reader.mistakes:
         raise InputError(reader.mistakes)
+    fabric = _built(where, family, values).with_facts(path.stem, reader.facts)
+    if "kernels" in table:
+        fabric = fabric.with_kernels(str(table["kernels"]))
+    if "nccl" in table:
+        fabric = fabric.with_constants(str(table["nccl"]))
+    return fabric
+
+
+def _built(where: str, family: ModuleType, values: Mapping[str, Any]) -> Fabric:
+    """The family's cluster; its mistakes are the file's."""
     try:
         fabric: Fabric = family.build(family.Params(**values))
     except InputError as error:
-        raise InputError(
-            [dataclasses.replace(mistake, where=where) for mistake in error.mistakes]
-        ) from None
-    made = fabric.with_facts(path.stem, reader.facts)
-    made = made.with_kernels(str(table["kernels"])) if "kernels" in table else made
-    return made.with_constants(str(table["nccl"])) if "nccl" in table else made
+        mistakes = [dataclasses.replace(one, where=where) for one in error.mistakes]
+        raise InputError(mistakes) from None
+    return fabric
 
 
 def _foreign(path: Path) -> bool:
     """Whether this is a file of another tool: imported JSON, GraphML, NCCL's XML, ..."""
-    return path.suffix not in ("", ".toml") and os.path.isfile(
-        path
-    )  # False for names no system takes
+    # os.path.isfile: False, and no error, for names that no system takes.
+    return path.suffix not in ("", ".toml") and os.path.isfile(path)
 
 
 def _imported(path: Path, hosts: int | None) -> Fabric:

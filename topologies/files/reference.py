@@ -71,36 +71,38 @@ def written(page: str) -> str:
 
 def _family(name: str, module: ModuleType, host: ModuleType) -> str:
     """One family: what it is, and its keys; of one that has a host's keys, those that it adds or changes."""
-    below = (
-        {entry.name: entry.default for entry in dataclasses.fields(host.Params)}
-        if module is not host
-        else {}
-    )
-    inherits = issubclass(module.Params, host.Params)
-    meanings = (
-        _meanings(module.Params)
-        if not inherits
-        else {**_meanings(host.Params), **_meanings(module.Params)}
-    )
-    hints = typing.get_type_hints(module.Params)
-    entries = dataclasses.fields(module.Params)
-    shown = [
-        entry
-        for entry in entries
-        if not inherits or below.get(entry.name, ...) != entry.default
-    ]
-    told = [meanings[entry.name] for entry in shown]
-    said = [
-        "the same" if text in told[at - 1 : at] else _cell(text)
-        for at, text in enumerate(told)
-    ]
-    rows = [
-        f"| `{entry.name}` | {_type(hints[entry.name])} | {_default(entry.default)} | {text} |"
-        for entry, text in zip(shown, said, strict=True)
-    ]
-    also = "\n\nThe keys of `host`, and:" if inherits and module is not host else ""
+    extends = module is not host and issubclass(module.Params, host.Params)
     about = (inspect.getdoc(module) or "").splitlines()[0]
+    also = "\n\nThe keys of `host`, and:" if extends else ""
+    rows = _rows(module.Params, host.Params if extends else None)
     return "\n".join([f'### family = "{name}"', "", f"{about}{also}", "", HEAD, *rows])
+
+
+def _rows(params: type, base: type | None) -> list[str]:
+    """A row for each key, or for those that `params` adds to `base` or changes."""
+    meanings = _meanings(params)
+    entries = dataclasses.fields(params)
+    if base is not None:
+        meanings = _meanings(base) | meanings
+        defaults = {entry.name: entry.default for entry in dataclasses.fields(base)}
+        entries = tuple(
+            entry for entry in entries if defaults.get(entry.name, ...) != entry.default
+        )
+    hints = typing.get_type_hints(params)
+    rows = []
+    before = None
+    for entry in entries:
+        meaning = meanings[entry.name]
+        text = "the same" if meaning == before else _cell(meaning)
+        before = meaning
+        cells = (
+            f"`{entry.name}`",
+            _type(hints[entry.name]),
+            _default(entry.default),
+            text,
+        )
+        rows.append(f"| {' | '.join(cells)} |")
+    return rows
 
 
 def _meanings(params: type) -> dict[str, str]:

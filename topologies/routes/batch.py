@@ -7,23 +7,26 @@ cannot be shown, from hop counts, to be all of the shortest paths are left to th
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
-from topologies.core.grouping import groups, opaque
-from topologies.core.links import Floats, Ints, Links, Nodes
-from topologies.routes.paths import MAX_PATHS, STRIDE, chosen
+from topologies.core.grouping import distinct, groups
+from topologies.core.links import Bools, Floats, Ints, Links, Nodes
+from topologies.routes.doors import Choice, Doors, no_doors
+from topologies.routes.net import Net
+from topologies.routes.paths import MAX_PATHS, STRIDE
+from topologies.routes.pattern import FAR, Pattern
 from topologies.routes.router import Router
-from topologies.routes.stubs import FAR, Pattern, Stubs, find
+from topologies.routes.stubs import Stubs, find
 
 _CHUNK = 1 << 18  # pairs at a time: bounds the memory
-_COST = 1 << 10  # more CPUs than any path passes
-
-Bools = npt.NDArray[np.bool_]
+# Several numbers packed into one key: this many bits are enough for a pattern, a place in a host, and a door.
+_BITS = 20
+_TWICE = 2 * _BITS
+_MASK = (1 << _BITS) - 1
 
 
 class Piece(NamedTuple):
@@ -34,20 +37,6 @@ class Piece(NamedTuple):
     share: Floats
 
 
-class Doors(NamedTuple):
-    """Of every pair: its row out and its row in, whether they have one way alone, and how many are as good."""
-
-    leave: Ints
-    enter: Ints
-    single: Bools
-    best: Ints
-
-    def of(self, which: Ints) -> Doors:
-        """The doors of some pairs."""
-        leave, enter, single, best = self
-        return Doors(leave[which], enter[which], single[which], best[which])
-
-
 @dataclass(frozen=True)
 class Core:
     """Pairs (positions of them) that go the same way between two switches."""
@@ -56,15 +45,33 @@ class Core:
     rows: Ints
     share: Floats
 
+    def piece(self) -> Piece:
+        """The same links, written out for every pair."""
+        shape = len(self.pairs), len(self.rows)
+        return Piece(self.pairs, np.broadcast_to(self.rows, shape), self.share)
 
-def _plain(cost: Ints, least: Ints) -> Bools:
-    """Whether CPUs do not matter: the best way has none, or every way has some.
 
-    Where there are ways with a CPU and without, the router chooses: it may prefer a longer one.
+@dataclass(frozen=True, eq=False)
+class _Trips:
+    """Pairs with one way alone to the switches.
+
+    Attributes
+    ----------
+    pairs
+        Positions of them.
+    first, last
+        The switch at which each comes out of its host, and the one from which it goes into the other.
+    width
+        Physical links of the narrowest part in the two hosts.
+    pieces
+        The parts in the hosts, doors included.
     """
-    by_cpu = np.where(cost // _COST < FAR, cost % _COST > 0, True).all(axis=1)
-    plain: Bools = (least % _COST == 0) | by_cpu
-    return plain
+
+    pairs: Ints
+    first: Ints
+    last: Ints
+    width: Ints
+    pieces: list[Piece]
 
 
 class Batch:
@@ -72,9 +79,6 @@ class Batch:
 
     def __init__(self, nodes: Nodes, links: Links, router: Router) -> None:
         self._nodes, self._links, self._router = nodes, links, router
-        self._hops: dict[int, Ints] = {}
-        self._cores: dict[tuple[int, int, int, int], tuple[Ints, Floats]] = {}
-        self._routes: dict[tuple[int, int], Ints] = {}
 
     @property
     def size(self) -> int:
@@ -83,8 +87,14 @@ class Batch:
 
     @cached_property
     def stubs(self) -> Stubs:
+        """The hosts by pattern."""
         src, dst = self._router.ends
         return find(self._nodes, self._links, src, dst)
+
+    @cached_property
+    def net(self) -> Net:
+        """The switches between the hosts."""
+        return Net(self._nodes, self._links, self._router.ends, self.stubs.outside)
 
     def loads(self, src: Ints, dst: Ints, amount: Floats) -> Floats:
         """Bytes on every row of `links` when `amount[i]` bytes go from `src[i]` to `dst[i]`."""
@@ -92,312 +102,217 @@ class Batch:
         for start in range(0, len(src), _CHUNK):
             part = slice(start, start + _CHUNK)
             pieces, cores = self.resolve(src[part], dst[part])
-            bytes_ = amount[part]
+            sent = amount[part]
             for piece in pieces:
-                rows, each = (
-                    piece.rows.ravel(),
-                    np.multiply.outer(bytes_[piece.pairs], piece.share).ravel(),
-                )
+                each = np.multiply.outer(sent[piece.pairs], piece.share).ravel()
+                rows = piece.rows.ravel()
                 total += np.bincount(rows, weights=each, minlength=len(total))
             for core in cores:
-                total[core.rows] += core.share * bytes_[core.pairs].sum()
+                total[core.rows] += core.share * sent[core.pairs].sum()
         return total
 
     def spreads(self, src: Ints, dst: Ints) -> tuple[Ints, Ints, Floats]:
         """(pair, row, share) of every link that the pairs use, sorted by pair, then by row."""
         pieces, cores = self.resolve(src, dst)
-        pieces += [
-            Piece(
-                c.pairs, np.broadcast_to(c.rows, (len(c.pairs), len(c.rows))), c.share
-            )
-            for c in cores
-        ]
+        pieces += [core.piece() for core in cores]
         if not pieces:
             return np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64), np.empty(0)
-        pair = np.concatenate(
-            [np.repeat(piece.pairs, piece.rows.shape[1]) for piece in pieces]
-        )
-        row = np.concatenate([piece.rows.ravel() for piece in pieces])
-        share = np.concatenate(
-            [np.tile(piece.share, len(piece.pairs)) for piece in pieces]
-        )
+        pairs = [np.repeat(piece.pairs, piece.rows.shape[1]) for piece in pieces]
+        rows = [piece.rows.ravel() for piece in pieces]
+        shares = [np.tile(piece.share, len(piece.pairs)) for piece in pieces]
+        pair, row = np.concatenate(pairs), np.concatenate(rows)
+        share = np.concatenate(shares)
         order = np.lexsort((row, pair))
         return pair[order], row[order], share[order]
 
     def resolve(self, src: Ints, dst: Ints) -> tuple[list[Piece], list[Core]]:
-        stubs = self.stubs
-        known = (stubs.pattern[src] >= 0) & (stubs.pattern[dst] >= 0) & (src != dst)
-        near = (
-            known
-            & (stubs.pattern[src] == stubs.pattern[dst])
-            & (stubs.member[src] == stubs.member[dst])
-        )
-        pieces, cores = [], []  # type: tuple[list[Piece], list[Core]]
-        left = [np.flatnonzero(~known & (src != dst))]
-        left.append(self._inside(src, dst, np.flatnonzero(near), pieces))
-        left.append(
-            self._between(src, dst, np.flatnonzero(known & ~near), pieces, cores)
-        )
-        for at in np.concatenate(left).tolist():
-            rows, share = self._router.spread(int(src[at]), int(dst[at]))
-            pieces.append(Piece(np.array([at]), rows[None, :], share))
+        """The links of all pairs: in hosts, or wherever the router finds them; and between switches."""
+        moves = src != dst
+        in_patterns = self._in_patterns(src, dst) & moves
+        near = in_patterns & self._same_host(src, dst)
+        pieces, longer = self._inside(src, dst, np.flatnonzero(near))
+        trips, several = self._trips(src, dst, np.flatnonzero(in_patterns & ~near))
+        pieces += [piece for trip in trips for piece in trip.pieces]
+        cores = [core for trip in trips for core in self._cores(src, dst, trip)]
+        left = np.concatenate([np.flatnonzero(~in_patterns & moves), longer, several])
+        pieces += [self._routed(src, dst, at) for at in left.tolist()]
         return pieces, cores
 
-    def _inside(self, src: Ints, dst: Ints, pairs: Ints, pieces: list[Piece]) -> Ints:
-        """Ways in a host, found in the first of its pattern; returns the pairs for which leaving it may be as short."""
-        stubs, left = self.stubs, [np.empty(0, dtype=np.int64)]
-        key = (
-            (stubs.pattern[src[pairs]] << 40)
-            + (stubs.local[src[pairs]] << 20)
-            + stubs.local[dst[pairs]]
-        )
-        for value, which in groups(key):
+    def _routed(self, src: Ints, dst: Ints, at: int) -> Piece:
+        """All links of one pair, as the router finds them."""
+        rows, share = self._router.spread(int(src[at]), int(dst[at]))
+        return Piece(np.array([at]), rows[None, :], share)
+
+    def _in_patterns(self, src: Ints, dst: Ints) -> Bools:
+        """Whether both nodes are in hosts that are dead ends of the network."""
+        pattern = self.stubs.pattern
+        both: Bools = (pattern[src] >= 0) & (pattern[dst] >= 0)
+        return both
+
+    def _same_host(self, src: Ints, dst: Ints) -> Bools:
+        pattern, member = self.stubs.pattern, self.stubs.member
+        same: Bools = (pattern[src] == pattern[dst]) & (member[src] == member[dst])
+        return same
+
+    def _inside(self, src: Ints, dst: Ints, pairs: Ints) -> tuple[list[Piece], Ints]:
+        """Ways in a host, found in the first of its pattern; and the pairs for which leaving it may be as short."""
+        stubs = self.stubs
+        pieces = []
+        left = [np.empty(0, dtype=np.int64)]
+        places = (stubs.local[src[pairs]] << _BITS) + stubs.local[dst[pairs]]
+        for value, which in groups((stubs.pattern[src[pairs]] << _TWICE) + places):
             at = pairs[which]
-            pattern, a, b = (
-                stubs.patterns[value >> 40],
-                (value >> 20) & 0xFFFFF,
-                value & 0xFFFFF,
-            )
-            rows, share = self._router.spread(
-                int(pattern.nodes[0, a]), int(pattern.nodes[0, b])
-            )
-            hops = len(
-                self._router.route(int(pattern.nodes[0, a]), int(pattern.nodes[0, b]))
-            )
-            outside = (
-                int(
-                    pattern.away[0, a].min(initial=FAR)
-                    + pattern.home[0, b].min(initial=FAR)
-                )
-                + 2
-            )
-            local = np.searchsorted(pattern.rows[0], rows)
-            if hops >= outside:
+            host = stubs.patterns[value >> _TWICE]
+            way = self._way_inside(host, (value >> _BITS) & _MASK, value & _MASK)
+            if way is None:
                 left.append(at)
-            else:
-                pieces.append(
-                    Piece(at, pattern.rows[stubs.member[src[at]]][:, local], share)
-                )
-        return np.concatenate(left)
+                continue
+            rows, share = way
+            host_rows = host.rows[stubs.member[src[at]]]
+            pieces.append(Piece(at, host_rows[:, rows], share))
+        return pieces, np.concatenate(left)
 
-    def _between(
-        self,
-        src: Ints,
-        dst: Ints,
-        pairs: Ints,
-        pieces: list[Piece],
-        cores: list[Core],
-        paths: bool = True,
-    ) -> Ints:
-        """Ways between hosts by the doors they take; returns the pairs that do not have exactly one way to the net.
+    def _way_inside(
+        self, host: Pattern, start: int, end: int
+    ) -> tuple[Ints, Floats] | None:
+        """Places of the rows between two nodes of a host, and the share of each; None where it may be left."""
+        src, dst = int(host.nodes[0, start]), int(host.nodes[0, end])
+        rows, share = self._router.spread(src, dst)
+        hops = len(self._router.route(src, dst))
+        to_door = host.away[0, start].min(initial=FAR)
+        from_door = host.home[0, end].min(initial=FAR)
+        if hops >= int(to_door + from_door) + 2:
+            return None
+        return np.searchsorted(host.rows[0], rows), share
 
-        Without `paths`, cores say only between which switches pairs go.
-        """
-        stubs, left = self.stubs, [np.empty(0, dtype=np.int64)]
-        patterns = (stubs.pattern[src[pairs]] << 20) + stubs.pattern[dst[pairs]]
+    def _trips(self, src: Ints, dst: Ints, pairs: Ints) -> tuple[list[_Trips], Ints]:
+        """Ways between hosts by the doors they take; and the pairs that do not have exactly one way to the net."""
+        stubs = self.stubs
+        trips = []
+        left = [np.empty(0, dtype=np.int64)]
+        patterns = (stubs.pattern[src[pairs]] << _BITS) + stubs.pattern[dst[pairs]]
         for value, which in groups(patterns):
             at = pairs[which]
-            first, second = stubs.patterns[value >> 20], stubs.patterns[value & 0xFFFFF]
-            doors = self.doors(first, second, src[at], dst[at])
+            hosts = stubs.patterns[value >> _BITS], stubs.patterns[value & _MASK]
+            doors = self.doors(*hosts, src[at], dst[at])
             good = doors.single & (doors.best == 1)
             left.append(at[~good])
-            at, leave, enter = at[good], doors.leave[good], doors.enter[good]
-            out = self.ways(first, src, at, leave, pieces, True)
-            into = self.ways(second, dst, at, enter, pieces, False)
-            s = first.ends[0][stubs.member[src[at]], leave]
-            t = second.ends[1][stubs.member[dst[at]], enter]
-            if paths:
-                cores += self._core(src, dst, at, s, t, np.minimum(out, into))
-            else:
-                cores += self._switches(at, s, t)
-        return np.concatenate(left)
+            trips.append(self._by_doors(hosts, src, dst, at[good], doors.of(good)))
+        return trips, np.concatenate(left)
 
-    def _switches(self, at: Ints, s: Ints, t: Ints) -> list[Core]:
-        """Pairs by the two switches between which they go: a core's rows are those two."""
-        none = np.empty(0)
-        ends = groups(s * len(self.stubs.outside) + t)
-        return [Core(at[w], np.array([s[w[0]], t[w[0]]]), none) for _, w in ends]
+    def _by_doors(
+        self,
+        hosts: tuple[Pattern, Pattern],
+        src: Ints,
+        dst: Ints,
+        at: Ints,
+        doors: Doors,
+    ) -> _Trips:
+        """The ways of some pairs between hosts of two patterns, by the doors that each takes."""
+        out, width_out = self.ways(hosts[0], src, at, doors.leave, True)
+        into, width_in = self.ways(hosts[1], dst, at, doors.enter, False)
+        first, last = self.switches(hosts, src[at], dst[at], doors)
+        width = np.minimum(width_out, width_in)
+        return _Trips(at, first, last, width, out + into)
+
+    def switches(
+        self, hosts: tuple[Pattern, Pattern], src: Ints, dst: Ints, doors: Doors
+    ) -> tuple[Ints, Ints]:
+        """The switch behind the door out of each pair, and the one behind its door in."""
+        member = self.stubs.member
+        first = hosts[0].ends[0][member[src], doors.leave]
+        last = hosts[1].ends[1][member[dst], doors.enter]
+        return first, last
 
     def doors(
         self, first: Pattern, second: Pattern, src: Ints, dst: Ints, nth: int = 0
     ) -> Doors:
         """The doors that each pair takes; of several that are as good, the ``nth``."""
         stubs = self.stubs
-        a, b = stubs.local[src], stubs.local[dst]
+        if not (first.doors[0] and second.doors[1] and stubs.transit):
+            return no_doors(len(src))
         exits = first.ends[0][stubs.member[src]]
         entries = second.ends[1][stubs.member[dst]]
-        if not exits.shape[1] or not entries.shape[1] or not stubs.transit:
-            none = np.zeros(len(src), dtype=np.int64)
-            return Doors(none, none, np.zeros(len(src), dtype=bool), none)
         # Pairs of nodes in the same places under the same switches take the same doors.
-        places = np.concatenate([a[:, None], b[:, None], exits, entries], axis=1)
-        _, one, which = np.unique(
-            opaque(places), return_index=True, return_inverse=True
-        )
-        distance = self._distance(exits[one], entries[one])
-        ends = first.away[:, a[one]], second.home[:, b[one]]
-        doors = self._cheapest(*ends, distance, second.enters, nth)
-        return doors.of(which)
-
-    def _cheapest(
-        self, away: Ints, home: Ints, distance: Ints, enters: Ints, nth: int
-    ) -> Doors:
-        """Doors with the fewest hops, then with the fewest CPUs."""
-        hops = away[0][:, :, None] + home[0][:, None, :] + distance + 2
-        cpus = away[1][:, :, None] + (home[1] + enters)[:, None, :]
-        cost = (hops * _COST + cpus).reshape(len(hops), -1)
-        least = cost.min(axis=1)
-        as_good = cost == least[:, None]
-        best = as_good.sum(axis=1)
-        wanted = np.minimum(nth + 1, best)
-        place = np.argmax(np.cumsum(as_good, axis=1) == wanted[:, None], axis=1)
-        leave, enter = np.divmod(place, hops.shape[2])
-        at = np.arange(len(hops))
-        single = (away[2][at, leave] == 1) & (home[2][at, enter] == 1)
-        single &= self._direct(away, home, least) & _plain(cost, least)
-        return Doors(leave, enter, single, best)
-
-    def _direct(self, away: Ints, home: Ints, least: Ints) -> Bools:
-        """Whether no way through a third host is as short."""
-        hops = least // _COST
-        around = away[0].min(axis=1) + home[0].min(axis=1) + 2 + self.stubs.transit
-        direct: Bools = (hops < around) & (hops < FAR)
-        return direct
+        places = stubs.local[np.stack([src, dst], axis=1)]
+        one, which = distinct(np.hstack([places, exits, entries]))
+        distance = self.net.distance(exits[one], entries[one])
+        away, home = first.away[:, places[one, 0]], second.home[:, places[one, 1]]
+        choice = Choice(away, home, distance, second.enters, stubs.transit)
+        return choice.cheapest(nth).of(which)
 
     def ways(
-        self,
-        pattern: Pattern,
-        node: Ints,
-        at: Ints,
-        door: Ints,
-        pieces: list[Piece],
-        out: bool,
-    ) -> Ints:
-        """Adds the rows from nodes to their doors (or back), doors included; returns the narrowest of each."""
-        stubs = self.stubs
+        self, pattern: Pattern, node: Ints, at: Ints, door: Ints, out: bool
+    ) -> tuple[list[Piece], Ints]:
+        """The rows from nodes to their doors (or back), doors included; and the narrowest of each."""
+        local, member = self.stubs.local[node[at]], self.stubs.member[node[at]]
+        pieces = []
         width = np.zeros(len(at), dtype=np.int64)
-        for value, which in groups((stubs.local[node[at]] << 20) + door):
-            rows = pattern.way(value >> 20, value & 0xFFFFF, out)
-            width[which] = pattern.width_of(rows, value & 0xFFFFF, out)
-            hosts = stubs.member[node[at[which]]]
-            gates = (pattern.out if out else pattern.into)[hosts, value & 0xFFFFF]
-            where = np.concatenate(
-                [pattern.rows[hosts][:, rows], gates[:, None]], axis=1
-            )
-            pieces.append(Piece(at[which], where, np.ones(where.shape[1])))
-        return width
+        for value, which in groups((local << _BITS) + door):
+            number = value & _MASK
+            inner = pattern.way(value >> _BITS, number, out)
+            width[which] = pattern.width_of(inner, number, out)
+            rows = pattern.rows_of(member[which], inner, number, out)
+            pieces.append(Piece(at[which], rows, np.ones(rows.shape[1])))
+        return pieces, width
 
-    @cached_property
-    def _net(self) -> tuple[Router, Ints]:
-        """A router over the switches alone, and its rows as rows of the cluster."""
-        outside = self.stubs.outside
-        place = np.full(len(self._nodes), -1)
-        place[outside] = np.arange(len(outside))
-        src, dst = self._router.ends
-        rows = np.flatnonzero((place[src] >= 0) & (place[dst] >= 0))
-        columns = {
-            key: getattr(self._links, key)[rows] for key in Links.__dataclass_fields__
-        }
-        texts = (self._nodes.names, self._nodes.kinds, self._nodes.hosts)
-        nodes = Nodes(*(tuple(text[at] for at in outside.tolist()) for text in texts))
-        return Router(nodes, replace(self._links, **columns)), rows
-
-    def _distance(self, exits: Ints, entries: Ints) -> Ints:
-        """Hops between switches, for every exit and every entry of every pair."""
-        net, _ = self._net
-        starts, where = np.unique(exits, return_inverse=True)
-        for start in starts.tolist():
-            if start not in self._hops:
-                self._hops[start] = net.hops(start)
-        table = np.stack([self._hops[start] for start in starts.tolist()])
-        return table[where.reshape(exits.shape)[:, :, None], entries[:, None, :]]
-
-    def _core(
-        self, src: Ints, dst: Ints, at: Ints, s: Ints, t: Ints, width: Ints
-    ) -> list[Core]:
+    def _cores(self, src: Ints, dst: Ints, trips: _Trips) -> list[Core]:
         """Pairs by the switches between which they go, and by the paths they take there."""
-        size = len(self.stubs.outside)
-        found, where = np.unique(s * size + t, return_inverse=True)
-        ways = [self.count(int(value) // size, int(value) % size) for value in found]
-        step = np.maximum(1, np.array(ways, dtype=np.int64) // MAX_PATHS)
-        # Of more paths than are kept, which ones are depends on the two ends; it repeats with the step.
-        shift = (src[at] * STRIDE + dst[at]) % step[where] if len(at) else where
+        ends = trips.first * len(self.stubs.outside) + trips.last
+        shift = self._shifts(src[trips.pairs], dst[trips.pairs], ends)
+        _, where = np.unique(ends, return_inverse=True)
         # On paths of equal width the narrower ends change nothing.
-        key = (where * int(shift.max(initial=0) + 1) + shift) * int(
-            width.max(initial=0) + 1
-        ) + width
+        key = _packed(_packed(where, shift), trips.width)
+        columns = np.stack([trips.first, trips.last, shift, trips.width], axis=1)
         cores = []
         for _, which in groups(key):
-            one = which[0]
-            rows, share = self.paths(
-                int(s[one]), int(t[one]), int(shift[one]), int(width[one])
-            )
+            s, t, shifted, width = columns[which[0]].tolist()
+            rows, share = self.net.paths(s, t, shifted, width)
             if len(rows):
-                cores.append(Core(at[which], rows, share))
+                cores.append(Core(trips.pairs[which], rows, share))
         return cores
+
+    def _shifts(self, src: Ints, dst: Ints, ends: Ints) -> Ints:
+        """Of more paths than are kept, which ones are: a number that depends on the pair, and repeats with the step."""
+        size = len(self.stubs.outside)
+        switches, where = np.unique(ends, return_inverse=True)
+        count = [self.net.count(*divmod(value, size)) for value in switches.tolist()]
+        step = np.maximum(1, np.array(count, dtype=np.int64) // MAX_PATHS)
+        shifts: Ints = (src * STRIDE + dst) % step[where]
+        return shifts
 
     def drawn(self, src: Ints, dst: Ints, draw: Floats) -> list[Ints | None]:
         """One path of each pair, rows ascending: the `draw`-th (from 0 to below 1) of all that are equally good.
 
         None where hop counts do not show that the ways to the switches are the only ones.
         """
-        found: list[Ints | None] = [None] * len(src)
-        stubs = self.stubs
-        apart = (stubs.pattern[src] != stubs.pattern[dst]) | (
-            stubs.member[src] != stubs.member[dst]
-        )
-        pieces, cores = [], []  # type: tuple[list[Piece], list[Core]]
-        pairs = np.flatnonzero(
-            apart & (stubs.pattern[src] >= 0) & (stubs.pattern[dst] >= 0)
-        )
-        left = set(self._between(src, dst, pairs, pieces, cores, paths=False).tolist())
-        ways: dict[int, list[int]] = {
-            int(at): [] for at in pairs if int(at) not in left
-        }
-        for piece in pieces:
-            for at, rows in zip(piece.pairs.tolist(), piece.rows.tolist(), strict=True):
-                ways[at] += rows
-        net, rows = self._net
-        for core in cores:
-            s, t = (int(end) for end in core.rows)
+        paths: list[Ints | None] = [None] * len(src)
+        apart = self._in_patterns(src, dst) & ~self._same_host(src, dst)
+        trips, _ = self._trips(src, dst, np.flatnonzero(apart))
+        for trip in trips:
+            ways: dict[int, list[int]] = {at: [] for at in trip.pairs.tolist()}
+            for piece in trip.pieces:
+                lines = zip(piece.pairs.tolist(), piece.rows.tolist(), strict=True)
+                for at, rows in lines:
+                    ways[at] += rows
+            self._draw_switches(trip, draw, ways)
+            for at, way in ways.items():
+                paths[at] = np.array(sorted(way), dtype=np.int64)
+        return paths
+
+    def _draw_switches(
+        self, trip: _Trips, draw: Floats, ways: dict[int, list[int]]
+    ) -> None:
+        """Adds to each pair's way the path between the switches that is drawn for it."""
+        for value, which in groups(trip.first * len(self.stubs.outside) + trip.last):
+            s, t = divmod(value, len(self.stubs.outside))
             if s == t:
                 continue
-            total, path = net.numbered(s, t)
-            for at in core.pairs.tolist():
-                ways[at] += rows[path(int(draw[at] * total))].tolist()
-        for at, way in ways.items():
-            found[at] = np.array(sorted(way), dtype=np.int64)
-        return found
+            total, path = self.net.numbered(s, t)
+            for at in trip.pairs[which].tolist():
+                ways[at] += path(int(draw[at] * total)).tolist()
 
-    def count(self, s: int, t: int) -> int:
-        """Equally good paths between two switches."""
-        return 1 if s == t else len(self._all(s, t))
 
-    def _all(self, s: int, t: int) -> Ints:
-        """All paths between two switches in link order, one in each line, as rows of the cluster."""
-        if (s, t) not in self._routes:
-            net, rows = self._net
-            if self._hops[s][t] == 2 and net.alike:
-                self._routes[s, t] = rows[net.over_one(s, t)]
-            else:
-                total, path = net.numbered(s, t)
-                self._routes[s, t] = rows[
-                    np.array([path(at) for at in range(total)], dtype=np.int64)
-                ]
-        return self._routes[s, t]
-
-    def paths(self, s: int, t: int, shift: int, width: int) -> tuple[Ints, Floats]:
-        """Rows between two switches and the share of each; `width` bounds the physical links of a path."""
-        key = (s, t, shift, width)
-        if s == t:
-            return np.empty(0, dtype=np.int64), np.empty(0)
-        if key not in self._cores:
-            ways = self._all(s, t)
-            if len(ways) > MAX_PATHS:
-                ways = ways[chosen(len(ways), shift)]
-            count = np.minimum(self._links.count[ways].min(axis=1), width)
-            unique, where = np.unique(ways, return_inverse=True)
-            each = np.repeat(count / count.sum(), ways.shape[1])
-            share: Floats = np.bincount(where.ravel(), weights=each).astype(np.float64)
-            self._cores[key] = unique, share
-        return self._cores[key]
+def _packed(high: Ints, low: Ints) -> Ints:
+    """Two columns of numbers from 0 as one number each."""
+    return high * int(low.max(initial=0) + 1) + low

@@ -11,10 +11,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from topologies.core.grouping import groups, opaque
+from topologies.core.grouping import distinct, groups
 from topologies.core.links import Floats, Ints
-from topologies.routes.batch import Batch, Doors, Piece
+from topologies.routes.batch import Batch, Piece
+from topologies.routes.doors import Doors
 from topologies.routes.paths import MAX_PATHS
+from topologies.routes.pattern import Pattern
 
 _CHUNK = 1 << 20  # pairs at a time where classes do not help
 
@@ -59,22 +61,33 @@ def _host(batch: Batch, nodes: Ints) -> Ints:
 
 def _far(batch: Batch, senders: Ints, receivers: Ints, amount: float) -> Floats:
     """The part between hosts, of nodes of one pattern each."""
-    first, second = _classes(batch, senders), _classes(batch, receivers)
-    one, other = (np.unique(labels, return_index=True)[1] for labels in (first, second))
-    shape = len(one), len(other)
-    src, dst = np.repeat(senders[one], shape[1]), np.tile(receivers[other], shape[0])
-    away = _strangers(batch, senders, receivers, second, shape[1])
-    home = _strangers(batch, receivers, senders, first, shape[0])
-    sides = _Side(senders, first, away, True), _Side(receivers, second, home, False)
-    ways = _equal_doors(batch, sides, src, dst)
+    sides = _sides(batch, senders, receivers)
+    ways = _equal_doors(batch, sides)
     if ways is None:
         return _pair_by_pair(batch, senders, receivers, amount, between=True)
-    columns = [np.bincount(first, column, shape[0]) for column in away.T]
-    pairs: Floats = np.stack(columns, axis=1).astype(np.float64).ravel()
+    pairs = _pairs_by_class(sides[0])
     total = np.zeros(batch.size)
     for way in ways:
         way.add(batch, pairs, total)
     return total * (amount / len(ways))
+
+
+def _sides(batch: Batch, senders: Ints, receivers: Ints) -> tuple[_Side, _Side]:
+    """Both sides of an exchange by class."""
+    first, second = _classes(batch, senders), _classes(batch, receivers)
+    away = _strangers(batch, senders, receivers, second)
+    home = _strangers(batch, receivers, senders, first)
+    return _Side(senders, first, away, True), _Side(receivers, second, home, False)
+
+
+def _pairs_by_class(senders: _Side) -> Floats:
+    """How many pairs of different hosts there are of every two classes, one after the other."""
+    count = len(senders.members)
+    columns = [
+        np.bincount(senders.labels, column, count) for column in senders.strangers.T
+    ]
+    pairs: Floats = np.stack(columns, axis=1).astype(np.float64).ravel()
+    return pairs
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,6 +98,12 @@ class _Side:
     labels: Ints
     strangers: Floats
     out: bool
+
+    @property
+    def members(self) -> Ints:
+        """One node of each class."""
+        _, first = np.unique(self.labels, return_index=True)
+        return self.nodes[first]
 
 
 @dataclass(frozen=True, eq=False)
@@ -119,33 +138,40 @@ class _Way:
             total += np.bincount(piece.rows.ravel(), weights=each, minlength=batch.size)
         for at in np.flatnonzero(pairs).tolist():
             first, last = int(self.first[at]), int(self.last[at])
-            rows, share = batch.paths(first, last, 0, int(self.width[at]))
+            rows, share = batch.net.paths(first, last, 0, int(self.width[at]))
             total[rows] += share * pairs[at]
 
 
-def _equal_doors(
-    batch: Batch, sides: tuple[_Side, _Side], src: Ints, dst: Ints
-) -> list[_Way] | None:
+def _equal_doors(batch: Batch, sides: tuple[_Side, _Side]) -> list[_Way] | None:
     """The ways by each of the best doors; None where classes do not show that all carry equal shares."""
-    stubs = batch.stubs
-    leaving = stubs.patterns[stubs.pattern[src[0]]]
-    entering = stubs.patterns[stubs.pattern[dst[0]]]
-    doors = batch.doors(leaving, entering, src, dst)
+    src, dst = _one_of_each(*sides)
+    hosts = _pattern(batch, src), _pattern(batch, dst)
+    doors = batch.doors(*hosts, src, dst)
     best = int(doors.best[0])
     if not doors.single.all() or (doors.best != best).any():
         return None
     ways: list[_Way] = []
     for nth in range(best):
-        doors = batch.doors(leaving, entering, src, dst, nth) if nth else doors
-        first = leaving.ends[0][stubs.member[src], doors.leave]
-        last = entering.ends[1][stubs.member[dst], doors.enter]
-        way = _way(batch, sides, doors, first, last)
+        doors = batch.doors(*hosts, src, dst, nth) if nth else doors
+        way = _way(batch, sides, doors, *batch.switches(hosts, src, dst, doors))
         ways.append(way)
         # Of more paths than are kept, which ones are depends on the pair.
         beyond = way.count.max(initial=0) * best > MAX_PATHS
         if beyond or not doors.single.all() or not way.like(ways[0]):
             return None
     return ways
+
+
+def _one_of_each(senders: _Side, receivers: _Side) -> tuple[Ints, Ints]:
+    """One pair of nodes for every two classes."""
+    first, second = senders.members, receivers.members
+    return np.repeat(first, len(second)), np.tile(second, len(first))
+
+
+def _pattern(batch: Batch, nodes: Ints) -> Pattern:
+    """The pattern that the hosts of some nodes have in common."""
+    patterns = batch.stubs.patterns
+    return patterns[int(batch.stubs.pattern[nodes[0]])]
 
 
 def _way(
@@ -157,53 +183,45 @@ def _way(
     out = _in_host(batch, away, doors.leave.reshape(shape), pieces)
     into = _in_host(batch, home, doors.enter.reshape(shape).T, pieces)
     ends = zip(first.tolist(), last.tolist(), strict=True)
-    count = np.array([batch.count(one, other) for one, other in ends])
+    count = np.array([batch.net.count(one, other) for one, other in ends])
     return _Way(first, last, np.minimum(out, into.T).ravel(), count, pieces)
 
 
 def _classes(batch: Batch, nodes: Ints) -> Ints:
     """A number from 0 for each class of nodes of one pattern: place in the host, and switches of the host."""
-    pattern = batch.stubs.patterns[batch.stubs.pattern[nodes[0]]]
     member = batch.stubs.member[nodes]
-    alike = [
-        batch.stubs.local[nodes][:, None],
-        *(ends[member] for ends in pattern.ends),
-    ]
-    return np.asarray(
-        np.unique(opaque(np.concatenate(alike, axis=1)), return_inverse=True)[1]
-    )
+    places = batch.stubs.local[nodes][:, None]
+    switches = [ends[member] for ends in _pattern(batch, nodes).ends]
+    _, labels = distinct(np.concatenate([places, *switches], axis=1))
+    return np.asarray(labels)
 
 
-def _strangers(
-    batch: Batch, nodes: Ints, others: Ints, labels: Ints, count: int
-) -> Floats:
-    """Of every node: how many of `others` in each class are not in its host."""
-    hosts, where = np.unique(
-        np.concatenate([_host(batch, nodes), _host(batch, others)]), return_inverse=True
-    )
-    here = np.zeros((len(hosts), count))
+def _strangers(batch: Batch, nodes: Ints, others: Ints, labels: Ints) -> Floats:
+    """Of every node: how many of `others` in each class (`labels`) are not in its host."""
+    both = np.concatenate([_host(batch, nodes), _host(batch, others)])
+    hosts, where = np.unique(both, return_inverse=True)
+    in_class = np.bincount(labels)
+    here = np.zeros((len(hosts), len(in_class)))
     np.add.at(here, (where[len(nodes) :], labels), 1.0)
-    return np.asarray(np.bincount(labels, minlength=count) - here[where[: len(nodes)]])
+    return np.asarray(in_class - here[where[: len(nodes)]])
 
 
 def _in_host(
     batch: Batch, side: _Side, door: Ints, pieces: list[tuple[Piece, Floats]]
 ) -> Ints:
     """Adds the ways between nodes and doors, by the class beyond them; returns the narrowest of each two classes."""
-    pattern = batch.stubs.patterns[batch.stubs.pattern[side.nodes[0]]]
+    pattern = _pattern(batch, side.nodes)
+    doors = pattern.doors[0 if side.out else 1]
     width = np.zeros(door.shape, dtype=np.int64)
-    for way in range((pattern.out if side.out else pattern.into).shape[1]):
-        through = door == way
+    for number in range(len(doors)):
+        through = door == number
         weight = (side.strangers * through[side.labels]).sum(axis=1)
         at = np.flatnonzero(weight)
-        parts: list[Piece] = []
-        gates = np.full(len(at), way)
-        narrow = batch.ways(pattern, side.nodes, at, gates, parts, side.out)
-        by_node = np.zeros(len(side.nodes))
-        by_node[at] = weight[at]
-        pieces += [(piece, by_node[piece.pairs]) for piece in parts]
+        gates = np.full(len(at), number)
+        parts, narrowest = batch.ways(pattern, side.nodes, at, gates, side.out)
+        pieces += [(piece, weight[piece.pairs]) for piece in parts]
         by_class = np.zeros(len(door), dtype=np.int64)
-        by_class[side.labels[at]] = narrow
+        by_class[side.labels[at]] = narrowest
         width += through * by_class[:, None]
     return width
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
@@ -24,6 +25,49 @@ from topologies.routes.paths import STRIDE, chosen, summed
 _NO_CPU = ENDPOINTS | {"cpu"}
 
 FAR = 1 << 30  # hops to what cannot be reached
+Onward = dict[int, list[int]]  # by node: the rows that lead on along shortest paths
+
+
+@dataclass(eq=False)
+class _Ball:
+    """The nodes around one end of a path, grown hop by hop.
+
+    Attributes
+    ----------
+    edge
+        Nodes that the last hop reached.
+    hops
+        Of every node in the ball, from its middle.
+    links, ends
+        By node the rows that lead away from the middle, and by row the node to which it leads.
+    rows
+        By node the rows by which it is reached.
+    """
+
+    edge: list[int]
+    hops: dict[int, int]
+    links: list[list[int]]
+    ends: list[int]
+    rows: Onward = field(default_factory=dict)
+
+    def grow(
+        self, kinds: tuple[str, ...], closed: frozenset[str], both: tuple[int, int]
+    ) -> None:
+        """One hop more; nodes of the `closed` kinds are left out, except for the two ends of the path."""
+        hops, ends, rows = self.hops, self.ends, self.rows
+        grown: list[int] = []
+        for node in self.edge:
+            away = hops[node] + 1
+            for row in self.links[node]:
+                end = ends[row]
+                if end not in hops:
+                    if kinds[end] in closed and end not in both:
+                        continue
+                    hops[end] = away
+                    grown.append(end)
+                if hops[end] == away:
+                    rows.setdefault(end, []).append(row)
+        self.edge = grown
 
 
 class Router:
@@ -85,14 +129,14 @@ class Router:
         """Hops from `src` to every node; very many to one that it cannot reach."""
         starts, count, ends = self._fan
         hops = np.full(len(self._nodes), FAR, dtype=np.int64)
-        hops[src], edge, step = 0, np.array([src]), 0
+        hops[src] = 0
+        edge = np.array([src])
+        step = 0
         while len(edge):
             step += 1
             many = count[edge]
-            rows = np.repeat(starts[edge] - np.cumsum(many) + many, many) + np.arange(
-                many.sum()
-            )
-            met = ends[rows]
+            first = np.repeat(starts[edge] - np.cumsum(many) + many, many)
+            met = ends[first + np.arange(many.sum())]
             hops[met[hops[met] > step]] = step
             edge = np.flatnonzero((hops == step) & self._forwards)
         return hops
@@ -121,38 +165,58 @@ class Router:
         return onward, ways
 
     def _best(
-        self, onward: dict[int, list[int]], src: int, dst: int
-    ) -> tuple[dict[int, list[int]], dict[int, int], bool]:  # fmt: skip
+        self, onward: Onward, src: int, dst: int
+    ) -> tuple[Onward, dict[int, int], bool]:
         """`_ways` of those among `onward`, and whether they leave the host by way of a CPU."""
+        back = self._backwards(onward, src, dst)
+        worst = self._worst_link(onward, back, dst)[src]
+        best, ways, cpus = self._fewest_cpus(onward, back, dst, worst)
+        return best, ways, worst == NETWORK and cpus[src] > 0
+
+    def _backwards(self, onward: Onward, src: int, dst: int) -> list[int]:
+        """Nodes on the paths, those nearest to `dst` first; `dst` itself is left out."""
+        ends = self._dst
         layers = [[src]]
         while layers[-1] != [dst]:
-            layers.append(
-                list(
-                    dict.fromkeys(
-                        self._dst[row] for node in layers[-1] for row in onward[node]
-                    )
-                )
-            )
-        back = [node for layer in reversed(layers[:-1]) for node in layer]
+            following = [ends[row] for node in layers[-1] for row in onward[node]]
+            layers.append(list(dict.fromkeys(following)))
+        return [node for layer in reversed(layers[:-1]) for node in layer]
+
+    def _worst_link(self, onward: Onward, back: list[int], dst: int) -> dict[int, int]:
+        """By node: the rank of the worst link on the best path from there."""
+        rank, ends = self._rank, self._dst
         worst = {dst: 0}
         for node in back:
-            worst[node] = min(
-                max(self._rank[row], worst[self._dst[row]]) for row in onward[node]
-            )
-        cpus, ways, kept = {dst: 0}, {dst: 1}, {}  # type: tuple[dict[int, int], dict[int, int], dict[int, list[int]]]
+            worst[node] = min(max(rank[row], worst[ends[row]]) for row in onward[node])
+        return worst
+
+    def _fewest_cpus(
+        self, onward: Onward, back: list[int], dst: int, worst: int
+    ) -> tuple[Onward, dict[int, int], dict[int, int]]:
+        """By node: rows that pass the fewest CPUs, without a link beyond `worst`; number of those paths; CPUs."""
+        best: Onward = {}
+        ways, cpus = {dst: 1}, {dst: 0}
         for node in back:
-            passed = {
-                row: cpus[self._dst[row]] + (self._nodes.kinds[self._dst[row]] == "cpu")
-                for row in sorted(onward[node])
-                if self._rank[row] <= worst[src] and self._dst[row] in cpus
-            }
-            if passed:
-                cpus[node] = min(passed.values())
-                kept[node] = [
-                    row for row, count in passed.items() if count == cpus[node]
-                ]
-                ways[node] = sum(ways[self._dst[row]] for row in kept[node])
-        return kept, ways, worst[src] == NETWORK and cpus[src] > 0
+            passed = self._cpus_passed(sorted(onward[node]), cpus, worst)
+            if not passed:
+                continue
+            fewest = min(passed.values())
+            rows = [row for row, count in passed.items() if count == fewest]
+            cpus[node], best[node] = fewest, rows
+            ways[node] = sum(ways[self._dst[row]] for row in rows)
+        return best, ways, cpus
+
+    def _cpus_passed(
+        self, rows: list[int], cpus: dict[int, int], worst: int
+    ) -> dict[int, int]:
+        """CPUs on the way by each of some rows, where `cpus` has those from the nodes that they enter."""
+        ends, kinds = self._dst, self._nodes.kinds
+        passed: dict[int, int] = {}
+        for row in rows:
+            end = ends[row]
+            if self._rank[row] <= worst and end in cpus:
+                passed[row] = cpus[end] + (kinds[end] == "cpu")
+        return passed
 
     def _path(
         self,
@@ -174,74 +238,41 @@ class Router:
             node = self._dst[row]
         return path
 
-    def _onward(
-        self, src: int, dst: int, closed: frozenset[str] = ENDPOINTS
-    ) -> dict[int, list[int]]:
+    def _onward(self, src: int, dst: int, closed: frozenset[str] = ENDPOINTS) -> Onward:
         """The rows that leave each node on the shortest paths: balls grow around both ends until they touch.
 
         No path leads through nodes of the `closed` kinds.
         """
-        ahead, behind = {src: 0}, {dst: 0}
-        reached: dict[
-            int, list[int]
-        ] = {}  # rows by which a node of the front ball is reached
-        onward: dict[
-            int, list[int]
-        ] = {}  # rows that lead on from a node of the back ball
-        front, back = [src], [dst]
+        front = _Ball([src], {src: 0}, self._leaving, self._dst)
+        back = _Ball([dst], {dst: 0}, self._entering, self._src)
         meeting: list[int] = []
         while not meeting:
-            if len(front) <= len(back):
-                front = self._grow(
-                    front, ahead, self._leaving, self._dst, reached, (src, dst), closed
-                )
-                meeting = [node for node in front if node in behind]
-            else:
-                back = self._grow(
-                    back, behind, self._entering, self._src, onward, (src, dst), closed
-                )
-                meeting = [node for node in back if node in ahead]
-            if not front or not back:
-                found = (
-                    f"no path from {self._nodes.names[src]} to {self._nodes.names[dst]}"
-                )
-                raise InputError(
-                    Mistake(
-                        "routing",
-                        "",
-                        found,
-                        "a link between their parts of the cluster",
-                    )
-                )
+            smaller = len(front.edge) <= len(back.edge)
+            ball, other = (front, back) if smaller else (back, front)
+            ball.grow(self._nodes.kinds, closed, (src, dst))
+            meeting = [node for node in ball.edge if node in other.hops]
+            if not ball.edge:
+                raise InputError(self._no_path(src, dst))
+        self._add_front(back.rows, front.rows, meeting)
+        return back.rows
+
+    def _no_path(self, src: int, dst: int) -> Mistake:
+        names = self._nodes.names
+        expected = "a link between their parts of the cluster"
+        return Mistake(
+            "routing", "", f"no path from {names[src]} to {names[dst]}", expected
+        )
+
+    def _add_front(self, onward: Onward, reached: Onward, meeting: list[int]) -> None:
+        """Adds the rows from the source to where the balls touch; `reached` has them by the node they enter."""
         seen, todo = set(meeting), list(meeting)
-        while todo:  # from where the balls touch back to the source
+        while todo:
             for row in reached.get(todo.pop(), ()):
                 node = self._src[row]
                 onward.setdefault(node, []).append(row)
                 if node not in seen:
                     seen.add(node)
                     todo.append(node)
-        return onward
-
-    def _grow(
-        self, edge: list[int], known: dict[int, int], links: list[list[int]], ends: list[int],
-        rows: dict[int, list[int]], both: tuple[int, int], closed: frozenset[str],
-    ) -> list[int]:  # fmt: skip
-        """One hop more around an end; `rows` collects how each new node hangs together with the one before."""
-        grown: list[int] = []
-        for node in edge:
-            hops = known[node] + 1
-            for row in links[node]:
-                end = ends[row]
-                if end not in known:
-                    # What no path leads through is left out, except for the two ends of this one.
-                    if self._nodes.kinds[end] in closed and end not in both:
-                        continue
-                    known[end] = hops
-                    grown.append(end)
-                if known[end] == hops:
-                    rows.setdefault(end, []).append(row)
-        return grown
 
     @cached_property
     def alike(self) -> bool:

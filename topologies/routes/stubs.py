@@ -7,130 +7,15 @@ switches, and one way in.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 
-from topologies.core.kinds import ENDPOINTS, NETWORK, rank_of
+from topologies.core.kinds import NETWORK, rank_of
 from topologies.core.links import Ints, Links, Nodes
+from topologies.routes.pattern import FAR, Pattern
 
 MOST_DOORS = 64  # links out of a host, beyond which it is a network of its own
-FAR = 1 << 20  # hops to what cannot be reached
-Way = tuple[int, int, int, Ints, int]
-
-
-@dataclass(eq=False)
-class Pattern:
-    """Hosts that are alike: `rows[i]` are the inner rows of the i-th of them, in the order common to all.
-
-    Attributes
-    ----------
-    nodes : array (hosts, nodes of one host)
-        Positions in the fabric's nodes.
-    rows, out, into : array (hosts, rows of one host)
-        Rows of links inside a host, out of it, and into it.
-    ends : array (hosts, out), array (hosts, into)
-        Positions, among the nodes outside every host, that rows leave to and come from.
-    away, home : array (nodes, out or into) of hops, of CPUs, and of the number of best ways
-        From a node to where an out row begins; from where an into row ends to a node.
-    """
-
-    kinds: list[str]
-    inner: list[tuple[int, int]]
-    doors: tuple[list[int], list[int]]
-    width: list[int]
-    door_width: tuple[list[int], list[int]]
-    hosts: list[int]
-    nodes: Ints = field(init=False)
-    rows: Ints = field(init=False)
-    out: Ints = field(init=False)
-    into: Ints = field(init=False)
-    ends: tuple[Ints, Ints] = field(init=False)
-    away: Ints = field(init=False)
-    home: Ints = field(init=False)
-
-    @property
-    def enters(self) -> Ints:
-        """Of every into row: 1 where it enters a CPU."""
-        entered = [self.kinds[door] == "cpu" for door in self.doors[1]]
-        return np.array(entered, dtype=np.int64)
-
-    def survey(self) -> None:
-        """Hops, CPUs and ways between every node and every door."""
-        self.away = self._table(self.doors[0], out=True)
-        self.home = self._table(self.doors[1], out=False)
-
-    def _table(self, doors: list[int], out: bool) -> Ints:
-        found = [self._from(door, out) for door in doors]
-        shape = (3, len(self.kinds), len(doors))
-        return (
-            np.array(found, dtype=np.int64).transpose(1, 2, 0)
-            if doors
-            else np.zeros(shape, dtype=np.int64)
-        )
-
-    def _edges(self, out: bool) -> list[list[tuple[int, int]]]:
-        """By node: the nodes from which a row leads to it (or to which one leads from it), and that row."""
-        near: list[list[tuple[int, int]]] = [[] for _ in self.kinds]
-        for row, (src, dst) in enumerate(self.inner):
-            near[dst if out else src].append((src if out else dst, row))
-        return near
-
-    def _from(self, door: int, out: bool) -> tuple[list[int], list[int], list[int]]:
-        """Hops, CPUs entered and number of best ways between every node and a door."""
-        size, near = len(self.kinds), self._edges(out)
-        hops, cpus, ways = [FAR] * size, [0] * size, [0] * size
-        hops[door], ways[door], edge = 0, 1, [door]
-        if self.kinds[door] in ENDPOINTS:
-            return hops, cpus, ways
-        while edge:
-            following: list[int] = []
-            for node in edge:
-                if self.kinds[node] in ENDPOINTS:
-                    continue
-                for other, _ in near[node]:
-                    # Out: the step enters `node`; home: it enters `other`.
-                    passed = cpus[node] + (self.kinds[node if out else other] == "cpu")
-                    if hops[other] == FAR:
-                        hops[other], cpus[other], ways[other] = (
-                            hops[node] + 1,
-                            passed,
-                            ways[node],
-                        )
-                        following.append(other)
-                    elif hops[other] == hops[node] + 1 and passed <= cpus[other]:
-                        ways[other] = ways[node] + (
-                            ways[other] if passed == cpus[other] else 0
-                        )
-                        cpus[other] = passed
-            edge = following
-        return hops, cpus, ways
-
-    def way(self, node: int, door: int, out: bool) -> list[int]:
-        """Inner rows of the only best way between a node and a door (its number), and nothing for the door's node."""
-        at, rows, near = node, [], self._edges(not out)
-        table = self.away if out else self.home
-        hops, cpus = table[0, :, door].tolist(), table[1, :, door].tolist()
-        target = self.doors[0 if out else 1][door]
-        while at != target:
-            for other, row in near[at]:
-                enters = self.kinds[other if out else at] == "cpu"
-                through = other == target or self.kinds[other] not in ENDPOINTS
-                if (
-                    through
-                    and hops[other] == hops[at] - 1
-                    and cpus[other] + enters == cpus[at]
-                ):
-                    rows.append(row)
-                    at = other
-                    break
-        return rows
-
-    def width_of(self, rows: list[int], door: int, out: bool) -> int:
-        """Physical links of the narrowest of these rows and the door's."""
-        return min(
-            [self.door_width[0 if out else 1][door], *(self.width[row] for row in rows)]
-        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -251,25 +136,27 @@ class _Survey:
         return Pattern(kinds, ends, (out[0], into[1]), inner[3], (out[3], into[3]), [])
 
     def stubs(self, patterns: list[Pattern], odd: bool) -> Stubs:
-        """All nodes by their pattern, which gets its rows."""
+        """All nodes by their pattern, which gets its rows; `odd`: some hosts are no dead ends."""
         size = len(self.host)
         pattern, member = np.full(size, -1), np.full(size, -1)
-        place = np.cumsum(self.host < 0) - 1
-        transit = FAR
         for number, one in enumerate(patterns):
-            one.nodes, one.rows = (
-                self.members.rows(one.hosts),
-                self.inner.rows(one.hosts),
-            )
-            one.out, one.into = self.out.rows(one.hosts), self.into.rows(one.hosts)
-            one.ends = place[self.dst[one.out]], place[self.src[one.into]]
-            one.survey()
+            self._place(one)
             pattern[one.nodes] = number
             member[one.nodes] = np.arange(len(one.hosts))[:, None]
-            transit = min(transit, _transit(one))
+        transit = 0 if odd else min(map(_transit, patterns), default=FAR)
         outside = np.flatnonzero(self.host < 0)
-        local = self.members.place
-        return Stubs(patterns, pattern, member, local, outside, 0 if odd else transit)
+        return Stubs(patterns, pattern, member, self.members.place, outside, transit)
+
+    def _place(self, pattern: Pattern) -> None:
+        """Give a pattern the nodes and rows of its hosts."""
+        outside = np.cumsum(self.host < 0) - 1
+        pattern.nodes = self.members.rows(pattern.hosts)
+        pattern.rows = self.inner.rows(pattern.hosts)
+        pattern.out = self.out.rows(pattern.hosts)
+        pattern.into = self.into.rows(pattern.hosts)
+        leaving, entering = self.dst[pattern.out], self.src[pattern.into]
+        pattern.ends = outside[leaving], outside[entering]
+        pattern.survey()
 
 
 def _numbers(texts: tuple[str, ...], numbers: dict[str, int]) -> Ints:
@@ -281,14 +168,12 @@ def _numbers(texts: tuple[str, ...], numbers: dict[str, int]) -> Ints:
 
 def _transit(pattern: Pattern) -> int:
     """Fewest hops from a switch through a host of this pattern to another switch."""
+    exits, entries = pattern.ends
     fewest = FAR
     for leave in range(pattern.out.shape[1]):
         for enter, door in enumerate(pattern.doors[1]):
             hops = int(pattern.away[0, door, leave]) + 2
-            if (
-                hops < fewest
-                and (pattern.ends[0][:, leave] != pattern.ends[1][:, enter]).any()
-            ):
+            if hops < fewest and (exits[:, leave] != entries[:, enter]).any():
                 fewest = hops
     return fewest
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -65,28 +66,33 @@ def draw(fabric: Fabric, path: Path) -> None:
 
 def _layout(fabric: Fabric) -> _Layout:
     """GPUs in columns of equal width; every other node in the middle of what it joins."""
-    kinds = list(dict.fromkeys(fabric.nodes.kinds))
-    named = {kind for layer in _LAYERS for kind in layer}
-    layers = [*_LAYERS, *((kind,) for kind in kinds if kind not in named)]
-    rows = [
-        row
-        for row in (
-            [n for kind in layer for n in fabric.nodes.of_kind(kind)]
-            for layer in layers
-        )
-        if row
-    ]
+    rows = _rows(fabric)
     width = float(max(len(row) for row in rows))
-    x = {
-        name: (at + 0.5) * width / len(fabric.gpus) - 0.5
-        for at, name in enumerate(fabric.gpus)
-    }
+    x = _evenly(fabric.gpus, width)
     middle = next(at for at, row in enumerate(rows) if row[0] in x)
     # Downwards from the GPUs, then upwards, so that each layer finds neighbours that have their place.
     for row in [*rows[middle + 1 :], *reversed(rows[:middle])]:
         x |= _placed(row, _wanted(fabric, row, x, width), width)
     y = {name: -_HEIGHT * at for at, row in enumerate(rows) for name in row}
     return _Layout(x, y, max(x.values()) + 1)
+
+
+def _rows(fabric: Fabric) -> list[list[str]]:
+    """The nodes of every layer that has some, top to bottom."""
+    named = {kind for layer in _LAYERS for kind in layer}
+    others = [kind for kind in dict.fromkeys(fabric.nodes.kinds) if kind not in named]
+    layers = [*_LAYERS, *((kind,) for kind in others)]
+    rows = [
+        [n for kind in layer for n in fabric.nodes.of_kind(kind)] for layer in layers
+    ]
+    return [row for row in rows if row]
+
+
+def _evenly(names: Sequence[str], width: float) -> dict[str, float]:
+    """Places at equal distances over a width."""
+    return {
+        name: (at + 0.5) * width / len(names) - 0.5 for at, name in enumerate(names)
+    }
 
 
 def _wanted(
@@ -109,24 +115,24 @@ def _wanted(
 
 
 def _placed(row: list[str], wanted: dict[str, float], width: float) -> dict[str, float]:
-    """At least one unit apart and as near to what they want as can be (isotonic regression); else evenly."""
+    """At least one unit apart and as near to what they want as can be; else evenly."""
     order = sorted(row, key=lambda name: wanted[name])
     spread = wanted[order[-1]] - wanted[order[0]]
     if spread < 1e-9 and len(row) > 2:
-        return {
-            name: (at + 0.5) * width / len(row) - 0.5 for at, name in enumerate(order)
-        }
+        return _evenly(order, width)
+    levels = _rising([wanted[name] - at for at, name in enumerate(order)])
+    return {name: levels[at] + at for at, name in enumerate(order)}
+
+
+def _rising(values: list[float]) -> list[float]:
+    """The nearest numbers that never fall (isotonic regression): blocks that would fall take their mean."""
     blocks: list[list[float]] = []
-    for at, name in enumerate(order):
-        blocks.append([wanted[name] - at])
+    for value in values:
+        blocks.append([value])
         while len(blocks) > 1 and np.mean(blocks[-2]) > np.mean(blocks[-1]):
             last = blocks.pop()
             blocks[-1].extend(last)
-    levels = [float(np.mean(block)) for block in blocks for _ in block]
-    return {
-        name: level + at
-        for at, (name, level) in enumerate(zip(order, levels, strict=True))
-    }
+    return [float(np.mean(block)) for block in blocks for _ in block]
 
 
 def _draw_links(axes: Any, fabric: Fabric, layout: _Layout) -> None:

@@ -78,35 +78,32 @@ def class_of(fabric: Fabric, most: int = MOST) -> Ints:
 
 def _colours(fabric: Fabric, src: Ints, dst: Ints) -> list[Ints]:
     """Colours after every round: numbers from 0 in order of first appearance."""
-    links, nodes = fabric.links, fabric.nodes
-    inside = np.array([bool(host) for host in nodes.hosts])
-    kinds = _numbered(
-        np.array(
-            [f"{kind}/{here}" for kind, here in zip(nodes.kinds, inside, strict=True)]
-        )
-    )
-    look = [
-        links.kind,
-        links.count.astype(np.str_),
-        np.round(links.bandwidth, -3).astype(np.str_),
-    ]
-    label = _numbered(
-        np.char.add(
-            np.char.add(np.char.add(look[0], "/"), np.char.add(look[1], "/")), look[2]
-        )
-    )
-    found = [kinds]
+    label = _link_labels(fabric).astype(np.uint64) * np.uint64(len(fabric.nodes))
+    colours = [_kinds(fabric)]
     for _ in range(ROUNDS):
-        seen = _mixed(
-            label.astype(np.uint64) * np.uint64(len(nodes))
-            + found[-1][dst].astype(np.uint64)
-        )
-        around = np.zeros(len(nodes), dtype=np.uint64)
-        np.add.at(around, src, seen)
-        found.append(_numbered(_mixed(around + _mixed(found[-1].astype(np.uint64)))))
-        if found[-1].max() == found[-2].max():
+        before = colours[-1].astype(np.uint64)
+        around = np.zeros(len(before), dtype=np.uint64)
+        np.add.at(around, src, _mixed(label + before[dst]))
+        colours.append(_numbered(_mixed(around + _mixed(before))))
+        if colours[-1].max() == colours[-2].max():
             break
-    return found
+    return colours
+
+
+def _kinds(fabric: Fabric) -> Ints:
+    """A number for every node by its kind, and by whether it is in a host."""
+    nodes = fabric.nodes
+    pairs = zip(nodes.kinds, nodes.hosts, strict=True)
+    return _numbered(np.array([f"{kind}/{bool(host)}" for kind, host in pairs]))
+
+
+def _link_labels(fabric: Fabric) -> Ints:
+    """A number for every link by its kind, count and bandwidth."""
+    links = fabric.links
+    label = links.kind
+    for column in (links.count, np.round(links.bandwidth, -3)):
+        label = np.char.add(np.char.add(label, "/"), column.astype(np.str_))
+    return _numbered(label)
 
 
 def _mixed(values: np.ndarray) -> np.ndarray:

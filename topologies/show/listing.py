@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 from sim.errors import InputError, Mistake, did_you_mean
 from sim.units import format_bandwidth, format_duration
@@ -15,33 +17,50 @@ _SHOWN = 3
 _PATHS = 8
 _NUMBERS = ("count", "each", "towards CPU", "on the wire", "latency")
 _LINK_COLUMNS = ("links", *_NUMBERS, "evidence (bandwidth, latency)", "between")
-_Group = tuple[str, float, float, tuple[float, float], str, str]
+
+
+class _Group(NamedTuple):
+    """What the links in one row of the listing have in common: bandwidth of one towards the device and back, ..."""
+
+    kind: str
+    down: float
+    up: float
+    latencies: tuple[float, float]
+    evidence: str
+    latency_evidence: str
 
 
 def render(fabric: Fabric, width: int = 132) -> str:
     """The cluster as text: nodes and links by kind, one route, and the numbers' sources; cut at `width` columns."""
-    gpus, hosts, model = (
-        len(fabric.gpus),
-        len(fabric.hosts),
-        fabric.gpu_model or "unknown GPU",
-    )
-    head = f"{fabric.name}: {gpus} GPUs ({model}) in {hosts} host{'s' if hosts != 1 else ''}"
-    lines = [
-        head,
-        "",
-        *_table(["nodes", "count", "names"], _nodes(fabric)),
-        "",
-        *_links(fabric),
+    parts = [
+        [_heading(fabric)],
+        _table(["nodes", "count", "names"], _nodes(fabric)),
+        _links(fabric),
+        _summary(fabric),
     ]
-    told = summary(fabric)
-    wide = max((len(what) for what, _ in told), default=0) + 2
-    lines += ["", *(f"{what:{wide}}{much}" for what, much in told)] if told else []
-    if gpus > 1:
-        lines += ["", *_route(fabric, fabric.gpus[0], fabric.gpus[-1])]
-    lines += ["", *_facts(fabric)] if fabric.facts else []
-    return "\n".join(
-        line if len(line) <= width else line[: width - 3] + "..." for line in lines
-    )
+    if len(fabric.gpus) > 1:
+        parts.append(_route(fabric, fabric.gpus[0], fabric.gpus[-1]))
+    if fabric.facts:
+        parts.append(_facts(fabric))
+    text = "\n\n".join("\n".join(part) for part in parts if part)
+    return "\n".join(_cut(line, width) for line in text.split("\n"))
+
+
+def _heading(fabric: Fabric) -> str:
+    hosts = len(fabric.hosts)
+    model = fabric.gpu_model or "unknown GPU"
+    plural = "s" if hosts != 1 else ""
+    return f"{fabric.name}: {len(fabric.gpus)} GPUs ({model}) in {hosts} host{plural}"
+
+
+def _summary(fabric: Fabric) -> list[str]:
+    rows = summary(fabric)
+    widest = max((len(name) for name, _ in rows), default=0) + 2
+    return [f"{name:{widest}}{value}" for name, value in rows]
+
+
+def _cut(line: str, width: int) -> str:
+    return line if len(line) <= width else line[: width - 3] + "..."
 
 
 def picture(fabric: Fabric, path: str | Path) -> None:
@@ -99,56 +118,66 @@ def _nodes(fabric: Fabric) -> Iterator[list[str]]:
 
 def _links(fabric: Fabric) -> list[str]:
     """One row for each kind of link with the same numbers; a changed link gets a row of its own, and its name."""
-    links = fabric.links
     groups: dict[_Group, list[int]] = {}
+    links = fabric.links
     for row in range(len(links)):
         back = links.index[links.dst[row], links.src[row]]
-        if back < row:
-            continue
-        one = [round(links.bandwidth[at] / links.count[at], 3) for at in (row, back)]
-        delays = float(links.latency[row]), float(links.latency[back])
-        grades = str(links.evidence[row]), str(links.latency_evidence[row])
-        key = (str(links.kind[row]), one[0], one[1], delays, *grades)
-        groups.setdefault(key, []).append(row)
-    several = {
-        kind for kind in links.kinds if sum(key[0] == kind for key in groups) > 1
-    }
+        if row <= back:
+            groups.setdefault(_group(fabric, row, back), []).append(row)
+    of_kind = Counter(group.kind for group in groups)
     body = [
-        _link_row(fabric, key, rows, key[0] in several) for key, rows in groups.items()
+        _link_row(fabric, group, rows, named=of_kind[group.kind] > 1)
+        for group, rows in groups.items()
     ]
     note = "bandwidth: payload of one physical link in one direction; on the wire: as the datasheet has it"
     return [*_table([*_LINK_COLUMNS], body), note]
 
 
-def _link_row(fabric: Fabric, key: _Group, rows: list[int], name: bool) -> list[str]:
-    kind, down, up, (delay, back), grade, delay_grade = key
+def _group(fabric: Fabric, row: int, back: int) -> _Group:
+    """The numbers of a link; `back` is the row of its other direction."""
     links = fabric.links
-    kind_of = dict(zip(fabric.nodes.names, fabric.nodes.kinds, strict=True))
-    ends = ", ".join(
-        dict.fromkeys(
-            f"{kind_of[links.src[row]]}-{kind_of[links.dst[row]]}" for row in rows
-        )
+    down, up = (round(links.bandwidth[at] / links.count[at], 3) for at in (row, back))
+    return _Group(
+        str(links.kind[row]),
+        down,
+        up,
+        (float(links.latency[row]), float(links.latency[back])),
+        str(links.evidence[row]),
+        str(links.latency_evidence[row]),
     )
-    if name:
-        ends = ", ".join(links.names(rows[:_SHOWN])) + (
-            ", ..." if len(rows) > _SHOWN else ""
-        )
-    latency = format_duration(delay) + (
-        "" if delay == back else f" / {format_duration(back)}"
-    )
-    wire = format_bandwidth(links.raw[rows[0]] / links.count[rows[0]])
-    upward = "same" if down == up else format_bandwidth(up)
-    count = str(int(links.count[rows].sum()))
+
+
+def _link_row(fabric: Fabric, group: _Group, rows: list[int], named: bool) -> list[str]:
+    """One row of the table; `named`: with the names of its links instead of the kinds of their ends."""
+    links = fabric.links
+    upward = "same" if group.down == group.up else format_bandwidth(group.up)
+    delay, back = group.latencies
+    latency = format_duration(delay)
+    if delay != back:
+        latency += f" / {format_duration(back)}"
     return [
-        kind,
-        count,
-        format_bandwidth(down),
+        group.kind,
+        str(int(links.count[rows].sum())),
+        format_bandwidth(group.down),
         upward,
-        wire,
+        format_bandwidth(links.raw[rows[0]] / links.count[rows[0]]),
         latency,
-        f"{grade}, {delay_grade}",
-        ends,
+        f"{group.evidence}, {group.latency_evidence}",
+        _names(fabric, rows) if named else _ends(fabric, rows),
     ]
+
+
+def _names(fabric: Fabric, rows: list[int]) -> str:
+    shown = ", ".join(fabric.links.names(rows[:_SHOWN]))
+    return f"{shown}, ..." if len(rows) > _SHOWN else shown
+
+
+def _ends(fabric: Fabric, rows: list[int]) -> str:
+    """The kinds of nodes that some links join."""
+    kinds = fabric.nodes.kinds
+    src, dst = (ends[rows].tolist() for ends in fabric.ends)
+    pairs = [f"{kinds[a]}-{kinds[b]}" for a, b in zip(src, dst, strict=True)]
+    return ", ".join(dict.fromkeys(pairs))
 
 
 def _route(fabric: Fabric, src: str, dst: str) -> list[str]:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
+from typing import TYPE_CHECKING
 
 from sim.errors import InputError, Mistake
 from topologies.core.kinds import STORAGE_LINKS
 from topologies.fabric import Fabric
+
+if TYPE_CHECKING:
+    import networkx as nx
 
 
 def bisection(fabric: Fabric, kinds: Collection[str] = (), wire: bool = True) -> float:
@@ -28,29 +32,40 @@ def bisection(fabric: Fabric, kinds: Collection[str] = (), wire: bool = True) ->
     -----
     A maximum flow from a source before one half to a sink behind the other, once in each direction.
     """
-    import networkx as nx
-
     half = len(fabric.gpus) // 2
     if not half:
         raise InputError(Mistake(fabric.name, "bisection", "1 GPU", "at least 2"))
+    graph = _capacities(fabric, kinds, wire)
+    first, second = fabric.gpus[:half], fabric.gpus[half:]
+    return _flow(graph, first, second) + _flow(graph, second, first)
+
+
+def _capacities(
+    fabric: Fabric, kinds: Collection[str], wire: bool
+) -> nx.DiGraph[object]:
+    """The links of some kinds (of all when empty) with their bytes/s."""
+    import networkx as nx
+
     links = fabric.links
     rate = links.raw if wire else links.bandwidth
     graph: nx.DiGraph[object] = nx.DiGraph()
+    for row, kind in enumerate(links.kind.tolist()):
+        # Storage has a network of its own, by which no GPU sends to another.
+        if kind in kinds if kinds else kind not in STORAGE_LINKS:
+            ends = str(links.src[row]), str(links.dst[row])
+            graph.add_edge(*ends, capacity=float(rate[row]))
+    return graph
+
+
+def _flow(
+    graph: nx.DiGraph[object], senders: Sequence[str], receivers: Sequence[str]
+) -> float:
+    """The most bytes/s from all senders together to all receivers."""
+    import networkx as nx
+
     # Objects, not names: no node of a cluster can be mistaken for them.
     source, sink = object(), object()
-    for row in range(len(links)):
-        # Storage has a network of its own, by which no GPU sends to another.
-        if links.kind[row] in kinds if kinds else links.kind[row] not in STORAGE_LINKS:
-            graph.add_edge(
-                str(links.src[row]), str(links.dst[row]), capacity=float(rate[row])
-            )
-    total = 0.0
-    for senders, receivers in (
-        (fabric.gpus[:half], fabric.gpus[half:]),
-        (fabric.gpus[half:], fabric.gpus[:half]),
-    ):
-        way = graph.copy()
-        way.add_edges_from((source, gpu) for gpu in senders)
-        way.add_edges_from((gpu, sink) for gpu in receivers)
-        total += float(nx.maximum_flow_value(way, source, sink))
-    return total
+    flow = graph.copy()
+    flow.add_edges_from((source, gpu) for gpu in senders)
+    flow.add_edges_from((gpu, sink) for gpu in receivers)
+    return float(nx.maximum_flow_value(flow, source, sink))

@@ -36,28 +36,31 @@ class Oversubscription:
 
 def oversubscription(fabric: Fabric) -> list[Oversubscription]:
     """Every tier with links down and up, lowest first; wire rates."""
-    links, kinds = fabric.links, np.array(fabric.nodes.kinds)
-    order = {kind: at for at, kind in enumerate(TIERS)}
-    level = np.array([order.get(kind, -1) for kind in fabric.nodes.kinds])
-    src, dst = links.ends(fabric.nodes)
-    # Two leaves may be joined by a link of kind "spine" without a switch of that name.
-    above = np.maximum(
-        level[dst], [order.get(kind, -1) for kind in links.kind.tolist()]
-    )
-    rising, here = above > level[src], level[dst] > level[src]
-    up = np.bincount(src[rising], links.raw[rising], len(kinds))
-    down = np.bincount(dst[here], links.raw[here], len(kinds))
-    found = []
+    kinds = np.array(fabric.nodes.kinds)
+    up, down = _rates_up_and_down(fabric)
+    tiers = []
     for kind in TIERS:
-        rows = np.flatnonzero((kinds == kind) & (up > 0) & (down > 0))
-        if len(rows):
-            ratio = down[rows] / up[rows]
-            found.append(
-                Oversubscription(
-                    kind, len(rows), float(ratio.min()), float(ratio.max())
-                )
-            )
-    return found
+        switches = np.flatnonzero((kinds == kind) & (up > 0) & (down > 0))
+        if len(switches):
+            ratio = down[switches] / up[switches]
+            least, most = float(ratio.min()), float(ratio.max())
+            tiers.append(Oversubscription(kind, len(switches), least, most))
+    return tiers
+
+
+def _rates_up_and_down(fabric: Fabric) -> tuple[np.ndarray, np.ndarray]:
+    """Bytes/s that each node can send to the tiers above it, and that it can be sent from below."""
+    links, kinds = fabric.links, fabric.nodes.kinds
+    order = {kind: at for at, kind in enumerate(TIERS)}
+    level = np.array([order.get(kind, -1) for kind in kinds])
+    link_level = np.array([order.get(kind, -1) for kind in links.kind.tolist()])
+    src, dst = fabric.ends
+    # Two leaves may be joined by a link of kind "spine" without a switch of that name.
+    rising = np.maximum(level[dst], link_level) > level[src]
+    arriving = level[dst] > level[src]
+    up = np.bincount(src[rising], links.raw[rising], len(kinds))
+    down = np.bincount(dst[arriving], links.raw[arriving], len(kinds))
+    return up, down
 
 
 def diameter(fabric: Fabric) -> tuple[int, float, str, str]:
@@ -66,17 +69,19 @@ def diameter(fabric: Fabric) -> tuple[int, float, str, str]:
     Looked for from one GPU of each class of alike ones (`topologies.show.folding`).
     """
     starts = [c.example for c in fold(fabric, 64).classes if c.kind == "gpu"]
-    best: tuple[int, float, str, str] = (0, 0.0, fabric.gpus[0], fabric.gpus[0])
+    longest: tuple[int, float, str, str] = (0, 0.0, fabric.gpus[0], fabric.gpus[0])
+    gpus = fabric.positions(fabric.gpus)
     src, dst = fabric.ends
     order = np.argsort(src, kind="stable")
     first = np.searchsorted(src[order], np.arange(len(fabric.nodes) + 1))
     for start in starts:
-        hops = _hops(fabric, fabric.nodes.index[start], dst[order], first)
-        far = max(fabric.gpus, key=lambda gpu: hops[fabric.nodes.index[gpu]])
-        steps = int(hops[fabric.nodes.index[far]])
-        if steps > best[0]:
-            best = (steps, fabric.latency(fabric.route(start, far)), start, far)
-    return best
+        hops = _hops(fabric, fabric.node_index(start), dst[order], first)[gpus]
+        far = fabric.gpus[int(hops.argmax())]
+        links = int(hops.max())
+        if links > longest[0]:
+            latency = fabric.latency(fabric.route(start, far))
+            longest = (links, latency, start, far)
+    return longest
 
 
 def _hops(

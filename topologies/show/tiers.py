@@ -9,7 +9,7 @@ import numpy as np
 from sim.errors import InputError, Mistake
 from topologies.core.checks import components
 from topologies.core.kinds import STORAGE_LINKS, TIERS
-from topologies.core.links import Ints, Texts
+from topologies.core.links import Bools, Floats, Ints, Texts
 from topologies.fabric import Fabric
 
 
@@ -47,35 +47,58 @@ def tiers(fabric: Fabric, wire: bool = True) -> list[Tier]:
     Austin et al., How to Scale Your Model, chapter 12: bandwidth = min over depths of D W / (D - 1), which is
     min(514, 413, 17,100) GB/s for 1,024 GPUs of a DGX H100 SuperPOD.
     """
-    kinds = np.array(fabric.nodes.kinds)
+    wiring = _wiring(fabric, wire)
+    present = [kind for kind in TIERS if kind in wiring.kinds]
+    levels = [_tier(wiring, present[at:]) for at in range(len(present))]
+    return [level for level in levels if level.children > 1]
+
+
+@dataclass(frozen=True, eq=False)
+class _Wiring:
+    """What joins GPUs: kinds of the nodes, and the ends, kinds and rates of the links."""
+
+    kinds: Texts
+    src: Ints
+    dst: Ints
+    link_kind: Texts
+    rate: Floats
+
+
+def _wiring(fabric: Fabric, wire: bool) -> _Wiring:
+    links = fabric.links
     # The storage fabric joins hosts too, but not for collectives.
-    kept = np.flatnonzero(~np.isin(fabric.links.kind, list(STORAGE_LINKS)))
-    src, dst = (ends[kept] for ends in fabric.ends)
-    rate, link_kind = (
-        (fabric.links.raw if wire else fabric.links.bandwidth)[kept],
-        fabric.links.kind[kept],
-    )
-    gpus = np.flatnonzero(kinds == "gpu")
-    found = []
-    present = [kind for kind in TIERS if kind in kinds]
-    for at, kind in enumerate(present):
-        above = np.isin(kinds, present[at + 1 :])
+    rows = np.flatnonzero(~np.isin(links.kind, list(STORAGE_LINKS)))
+    src, dst = fabric.ends
+    rate = links.raw if wire else links.bandwidth
+    kinds = np.array(fabric.nodes.kinds)
+    return _Wiring(kinds, src[rows], dst[rows], links.kind[rows], rate[rows])
+
+
+def _tier(wiring: _Wiring, kinds: list[str]) -> Tier:
+    """The level of the first of some kinds of switches; the others are above it."""
+    kind, *higher = kinds
+    src, dst = wiring.src, wiring.dst
+    above = np.isin(wiring.kinds, higher)
+    inside = ~(above[src] | above[dst])
+    below = parts(wiring.kinds, src, dst, kinds)
+    if kind == "nvswitch":
         # Level one is NVLink alone: PCIe joins the GPUs of a host too, but not for bandwidth.
-        below = parts(kinds, src, dst, [] if kind == "nvswitch" else present[at:])
-        inside = ~(above[src] | above[dst]) & (
-            (link_kind == "nvlink") if kind == "nvswitch" else True
-        )
-        group = components(len(kinds), src[inside], dst[inside])
-        children = _most_children(group[gpus], below[gpus])
-        if children > 1:
-            into = inside & (kinds[dst] == kind) & (kinds[src] != kind)
-            egress = np.bincount(
-                below[src[into]], weights=rate[into], minlength=len(kinds)
-            )
-            found.append(
-                Tier(kind, children, float(egress[np.unique(below[gpus])].min()))
-            )
-    return found
+        inside &= wiring.link_kind == "nvlink"
+        below = parts(wiring.kinds, src, dst, [])
+    gpus = np.flatnonzero(wiring.kinds == "gpu")
+    group = components(len(wiring.kinds), src[inside], dst[inside])
+    egress = _egress(wiring, kind, inside, below)
+    least = egress[np.unique(below[gpus])].min()
+    return Tier(kind, _most_children(group[gpus], below[gpus]), float(least))
+
+
+def _egress(wiring: _Wiring, kind: str, inside: Bools, below: Ints) -> Floats:
+    """Bytes/s from every part below into the switches of a kind."""
+    kinds, src = wiring.kinds, wiring.src
+    into = inside & (kinds[wiring.dst] == kind) & (kinds[src] != kind)
+    egress = np.zeros(len(kinds))
+    np.add.at(egress, below[src[into]], wiring.rate[into])
+    return egress
 
 
 def all_gather_bandwidth(fabric: Fabric, wire: bool = True) -> float:

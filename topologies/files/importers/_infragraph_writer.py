@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,8 @@ import numpy as np
 from topologies.fabric import Fabric
 
 _CHOICES = {"gpu": "xpu", "cpu": "cpu", "nic": "nic", "memory": "memory"}
+_Key = tuple[str, float, float]  # what tells links apart: kind, bandwidth, latency
+_Edges = tuple[tuple[str, str, _Key], ...]  # links between two components of a device
 _LOST = (
     "grades and sources of numbers",
     "wire rates apart from payload: bandwidth is the payload",
@@ -38,48 +41,50 @@ class _Writer:
         self.instances: Counter[str] = Counter()
 
     def data(self) -> dict[str, Any]:
-        nodes = self.fabric.nodes
-        for host, names in _by_host(self.fabric).items():
-            counts: Counter[str] = Counter()
-            for name in names:
-                kind = nodes.kinds[nodes.index[name]]
-                self.local[name] = f"{kind}[{counts[kind]}]"
-                counts[kind] += 1
-            if not host:
-                for name in names:
-                    kind = nodes.kinds[nodes.index[name]]
-                    self.local[name] = f"{kind}[0]"
-                    self.place([name], f"{kind}-device", kind)
+        """The whole object."""
+        hosts = _by_host(self.fabric)
+        self.number(hosts)
+        for name in hosts.get("", []):
+            kind = self.kind(name)
+            self.local[name] = f"{kind}[0]"
+            self.place([name], f"{kind}-device", kind)
         inner, outer = self.rows()
-        for host, names in _by_host(self.fabric).items():
+        for host, names in hosts.items():
             if host:
                 self.host(names, inner.get(host, []))
         return {
             "name": self.fabric.name.replace("/", "-") or "cluster",
             "devices": list(self.devices.values()),
-            "links": [
-                self.links[key]
-                for key in dict.fromkeys(self.key(row) for row in outer)
-                if self.link_of(key)
-            ],
+            "links": self.definitions(self.key(row) for row in outer),
             "instances": [
-                {
-                    "name": name,
-                    "device": name if name.startswith("host") else f"{name}-device",
-                    "count": count,
-                }
-                for name, count in self.instances.items()
+                _instance(name, count) for name, count in self.instances.items()
             ],
-            "edges": [
-                {
-                    "ep1": self.end(row, "src"),
-                    "ep2": self.end(row, "dst"),
-                    "scheme": "one2one",
-                    "link": self.link(row),
-                }
-                for row in outer
-            ],
+            "edges": [self.edge(row) for row in outer],
         }
+
+    def kind(self, name: str) -> str:
+        return self.fabric.nodes.kinds[self.fabric.nodes.index[name]]
+
+    def number(self, hosts: dict[str, list[str]]) -> None:
+        """Count the components of each host by kind."""
+        for names in hosts.values():
+            counts: Counter[str] = Counter()
+            for name in names:
+                kind = self.kind(name)
+                self.local[name] = f"{kind}[{counts[kind]}]"
+                counts[kind] += 1
+
+    def definitions(self, keys: Iterable[_Key]) -> list[dict[str, Any]]:
+        """The links of some numbers, each once."""
+        unique = list(dict.fromkeys(keys))
+        for key in unique:
+            self.link_of(key)
+        return [self.links[key] for key in unique]
+
+    def edge(self, row: int) -> dict[str, Any]:
+        """A link between instances."""
+        ends = self.end(row, "src"), self.end(row, "dst")
+        return _edge(*ends, self.link_of(self.key(row)))
 
     def rows(self) -> tuple[dict[str, list[int]], list[int]]:
         """Rows inside each host and between them, one direction of each link."""
@@ -99,39 +104,32 @@ class _Writer:
         return inner, outer
 
     def host(self, names: list[str], rows: list[int]) -> None:
-        links = self.fabric.links
+        """An instance of the device that hosts like this one share, defined when the first of them comes."""
+        links, local = self.fabric.links, self.local
         edges = tuple(
-            (self.local[links.src[row]], self.local[links.dst[row]], self.key(row))
+            (local[links.src[row]], local[links.dst[row]], self.key(row))
             for row in rows
         )
-        parts = Counter(self.local[name].partition("[")[0] for name in names)
-        signature = tuple(parts.items()), edges
+        parts = tuple(Counter(self.kind(name) for name in names).items())
+        signature = parts, edges
         if signature not in self.devices:
-            device = (
-                f"host-{len([one for one in self.devices if isinstance(one, tuple)])}"
-            )
-            used = {
-                key: self.links[key]
-                for key in dict.fromkeys(key for _, _, key in edges)
-                if self.link_of(key)
-            }
-            self.devices[signature] = {
-                "name": device,
-                "components": [
-                    _component(kind, count) for kind, count in parts.items()
-                ],
-                "links": list(used.values()),
-                "edges": [
-                    {
-                        "ep1": {"component": a},
-                        "ep2": {"component": b},
-                        "scheme": "one2one",
-                        "link": self.link_of(key),
-                    }
-                    for a, b, key in edges
-                ],
-            }
+            number = sum(isinstance(one, tuple) for one in self.devices)
+            self.devices[signature] = self.device(f"host-{number}", parts, edges)
         self.place(names, self.devices[signature]["name"], "")
+
+    def device(
+        self, name: str, parts: Iterable[tuple[str, int]], edges: _Edges
+    ) -> dict[str, Any]:
+        """A device of components (kind and count) and the links between them."""
+        return {
+            "name": name,
+            "components": [_component(kind, count) for kind, count in parts],
+            "links": self.definitions(key for _, _, key in edges),
+            "edges": [
+                _edge({"component": a}, {"component": b}, self.link_of(key))
+                for a, b, key in edges
+            ],
+        }
 
     def place(self, names: list[str], device: str, kind: str) -> None:
         """Give nodes their instance; a node outside hosts makes a device of one component."""
@@ -140,14 +138,9 @@ class _Writer:
             self.of[name] = f"{instance}[{self.instances[instance]}]"
         self.instances[instance] += 1
         if kind and kind not in self.devices:
-            self.devices[kind] = {
-                "name": device,
-                "components": [_component(kind, 1)],
-                "links": [],
-                "edges": [],
-            }
+            self.devices[kind] = self.device(device, [(kind, 1)], ())
 
-    def key(self, row: int) -> tuple[str, float, float]:
+    def key(self, row: int) -> _Key:
         links = self.fabric.links
         return (
             str(links.kind[row]),
@@ -155,10 +148,7 @@ class _Writer:
             float(links.latency[row]),
         )
 
-    def link(self, row: int) -> str:
-        return self.link_of(self.key(row))
-
-    def link_of(self, key: tuple[str, float, float]) -> str:
+    def link_of(self, key: _Key) -> str:
         """The name of the link with these numbers, defined when it is first asked for: kind, two dashes, number."""
         kind, bandwidth, latency = key
         if key not in self.links:
@@ -184,6 +174,15 @@ def _by_host(fabric: Fabric) -> dict[str, list[str]]:
     for name, host in zip(fabric.nodes.names, fabric.nodes.hosts, strict=True):
         hosts.setdefault(host, []).append(name)
     return hosts
+
+
+def _edge(one: dict[str, str], other: dict[str, str], link: str) -> dict[str, Any]:
+    return {"ep1": one, "ep2": other, "scheme": "one2one", "link": link}
+
+
+def _instance(name: str, count: int) -> dict[str, Any]:
+    device = name if name.startswith("host") else f"{name}-device"
+    return {"name": name, "device": device, "count": count}
 
 
 def _component(kind: str, count: int) -> dict[str, Any]:

@@ -69,6 +69,7 @@ def read(path: str | Path) -> Fabric:
 
 
 def _devices(source: Source, text: str) -> dict[str, _Device]:
+    """The switches and adapters with their cables, by GUID."""
     devices: dict[str, _Device] = {}
     current: _Device | None = None
     for number, line in enumerate(text.splitlines(), 1):
@@ -76,74 +77,86 @@ def _devices(source: Source, text: str) -> dict[str, _Device]:
             current = _Device(match[3], match[1], match[4], number)
             devices[match[3]] = current
         elif line.startswith(("Switch", "Ca\t", "Ca ")):
-            source.fail(
-                f"line {number}",
-                f'"{line[:50]}"',
-                'Switch or Ca, ports, "GUID" # "description"',
-            )
+            expected = 'Switch or Ca, ports, "GUID" # "description"'
+            source.fail(f"line {number}", f'"{line[:50]}"', expected)
         elif line.startswith("["):
-            port = _PORT.match(line)
-            if port is None or current is None:
-                source.fail(
-                    f"line {number}",
-                    f'"{line[:50]}"',
-                    '[port] "GUID"[port] # "description" ... 4xNDR',
-                )
-            rate = _RATE.search(port[4] or "")
-            if rate is None or rate[2] not in _LANE:
-                known = ", ".join(_LANE)
-                source.fail(
-                    f"line {number}",
-                    f'"{(port[4] or "")[-20:]}"',
-                    f"a width and a speed of {known}: 4xNDR",
-                )
-            current.ports[int(port[1])] = port[2], int(port[3]), rate[0].strip()
+            _add_port(source, current, number, line)
     for device in devices.values():
-        for number, (peer, _, _) in device.ports.items():
+        for port, (peer, _, _) in device.ports.items():
             if peer not in devices:
-                source.fail(
-                    f"line {device.line}: {device.guid}[{number}]",
-                    f'a cable to "{peer}"',
-                    "a listed device",
-                )
+                where = f"line {device.line}: {device.guid}[{port}]"
+                source.fail(where, f'a cable to "{peer}"', "a listed device")
     return devices
 
 
+def _add_port(source: Source, device: _Device | None, number: int, line: str) -> None:
+    """One line of a device: its port, and what it leads to."""
+    where, port = f"line {number}", _PORT.match(line)
+    if port is None or device is None:
+        expected = '[port] "GUID"[port] # "description" ... 4xNDR'
+        source.fail(where, f'"{line[:50]}"', expected)
+    description = port[4] or ""
+    rate = _RATE.search(description)
+    if rate is None or rate[2] not in _LANE:
+        expected = f"a width and a speed of {', '.join(_LANE)}: 4xNDR"
+        source.fail(where, f'"{description[-20:]}"', expected)
+    device.ports[int(port[1])] = port[2], int(port[3]), rate[0].strip()
+
+
 def _build(source: Source, devices: dict[str, _Device]) -> Fabric:
+    """Hosts, switches by their tier, and cables."""
+    adapters = _adapters(source, devices)
+    builder = FabricBuilder()
+    names = _add_hosts(source, builder, adapters)
+    names |= _add_switches(builder, devices, _tiers(devices, adapters))
+    _add_cables(source, builder, devices, names)
+    return builder.finish(source.title, "h100", "ibnetdiscover")
+
+
+def _adapters(source: Source, devices: dict[str, _Device]) -> list[_Device]:
+    """The channel adapters of hosts."""
     adapters = [
         one
         for one in devices.values()
         if one.kind == "Ca" and one.ports and not _aggregation(source, one)
     ]
-    switches = [one for one in devices.values() if one.kind == "Switch"]
     for one in devices.values():
         if one.kind == "Rt":
             source.dropped("routers", "InfiniBand routers lead to other fabrics")
     if not adapters:
-        source.fail(
-            "", "no channel adapter", 'at least one Ca with a cable: "Ca 1 ..."'
-        )
+        expected = 'at least one Ca with a cable: "Ca 1 ..."'
+        source.fail("", "no channel adapter", expected)
+    return adapters
+
+
+def _add_hosts(
+    source: Source, builder: FabricBuilder, adapters: list[_Device]
+) -> dict[str, str]:
+    """Hosts in the order of their names; the names of their NICs, by the adapters' GUIDs."""
     hosts: dict[str, list[_Device]] = {}
     for one in adapters:
         hosts.setdefault(_host(source, one), []).append(one)
-    builder = FabricBuilder()
-    names = {}
+    names: dict[str, str] = {}
     for host in sorted(hosts, key=_natural):
-        mine = sorted(hosts[host], key=lambda one: _natural(one.title))
-        for one, nic in zip(
-            mine, add_assumed_host(builder, source, host, len(mine)), strict=True
-        ):
-            names[one.guid] = nic
-    tiers = _tiers(devices, adapters)
-    twice = Counter(one.title for one in switches)
+        own = sorted(hosts[host], key=lambda one: _natural(one.title))
+        nics = add_assumed_host(builder, source, host, len(own))
+        names |= {one.guid: nic for one, nic in zip(own, nics, strict=True)}
+    return names
+
+
+def _add_switches(
+    builder: FabricBuilder, devices: dict[str, _Device], tiers: dict[str, int]
+) -> dict[str, str]:
+    """Switches by their descriptions, or by their GUIDs where two have the same; their names by GUID."""
+    switches = [one for one in devices.values() if one.kind == "Switch"]
+    count = Counter(one.title for one in switches)
+    names = {}
     for one in switches:
         title = one.title.removeprefix("MF0;").partition(":")[0]
-        names[one.guid] = builder.node(
-            title if title and twice[one.title] == 1 else one.guid,
-            _TIERS[min(tiers.get(one.guid, 0), 2)],
-        )
-    _add_cables(source, builder, devices, names)
-    return builder.finish(source.title, "h100", "ibnetdiscover")
+        name = title if title and count[one.title] == 1 else one.guid
+        kind = _TIERS[min(tiers.get(one.guid, 0), 2)]
+        names[one.guid] = builder.node(name, kind)
+    return names
 
 
 def _aggregation(source: Source, adapter: _Device) -> bool:
@@ -209,34 +222,42 @@ def _add_cables(
     devices: dict[str, _Device],
     names: dict[str, str],
 ) -> None:
-    """One link for all cables between two devices; both ends list a cable, so the first end counts."""
-    counts: Counter[tuple[str, str, str]] = Counter()
-    seen = set()
-    for one in devices.values():
-        for number, (peer, there, rate) in one.ports.items():
-            if one.guid in names and peer in names and (peer, there) not in seen:
-                seen.add((one.guid, number))
-                counts[one.guid, peer, rate] += 1
-    pairs: dict[tuple[str, str], list[str]] = {}
-    for (a, b, rate), count in counts.items():
-        # The same two devices may be listed from either end.
-        key = (b, a) if (b, a) in pairs else (a, b)
-        pairs.setdefault(key, []).extend([rate] * count)
-    for (a, b), rates in pairs.items():
+    """One link for all cables between two devices."""
+    for (a, b), rates in _cables(devices, names).items():
         kind = "nic" if "Ca" in (devices[a].kind, devices[b].kind) else "spine"
-        each = sum(_bytes_per_second(rate) for rate in rates) / len(rates)
+        mean = sum(_bytes_per_second(rate) for rate in rates) / len(rates)
         if len(set(rates)) > 1:
-            source.assumed(
-                "cables of different speeds",
-                "two devices joined by several; the mean stands for each",
-            )
-        spec = _rates.port(
-            each,
-            "datasheet",
-            f"ibnetdiscover: {rates[0]}",
-            "nic" if kind == "nic" else "switch",
-        )
+            why = "two devices joined by several; the mean stands for each"
+            source.assumed("cables of different speeds", why)
+        end = "nic" if kind == "nic" else "switch"
+        spec = _rates.port(mean, "datasheet", f"ibnetdiscover: {rates[0]}", end)
         builder.link(names[a], names[b], kind, spec, len(rates))
+
+
+def _cables(
+    devices: dict[str, _Device], names: dict[str, str]
+) -> dict[tuple[str, str], list[str]]:
+    """Rates of all cables between two devices, whichever of them is listed first."""
+    pairs: dict[tuple[str, str], list[str]] = {}
+    for (a, b, rate), count in _counted(devices, names).items():
+        ends = (b, a) if (b, a) in pairs else (a, b)
+        pairs.setdefault(ends, []).extend([rate] * count)
+    return pairs
+
+
+def _counted(
+    devices: dict[str, _Device], names: dict[str, str]
+) -> Counter[tuple[str, str, str]]:
+    """Cables by their ends and rate; both ends list a cable, so the first end counts."""
+    counts: Counter[tuple[str, str, str]] = Counter()
+    counted = set()
+    for one in devices.values():
+        for port, (peer, there, rate) in one.ports.items():
+            named = one.guid in names and peer in names
+            if named and (peer, there) not in counted:
+                counted.add((one.guid, port))
+                counts[one.guid, peer, rate] += 1
+    return counts
 
 
 def _bytes_per_second(rate: str) -> float:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import product
 from pathlib import Path
@@ -12,18 +12,12 @@ from typing import Any
 
 from sim import files
 from sim.errors import InputError, did_you_mean
-from topologies.core.quantity import LinkSpec, Quantity
+from topologies.core.quantity import LinkSpec
 from topologies.fabric import Fabric
 from topologies.fabric.builder import FabricBuilder
-from topologies.files.importers import _infragraph_writer, _rates, _yaml
+from topologies.files.importers import _infragraph_links, _infragraph_writer, _yaml
 from topologies.files.importers._text import MOST, Source, text_of
 
-_UNITS = {
-    "gigabits_per_second": 1e9 / 8,
-    "gigabytes_per_second": 1e9,
-    "gigatransfers_per_second": 1e9 / 8,
-}
-_SECONDS = {"ms": 1e-3, "us": 1e-6, "ns": 1e-9}
 _KINDS = {
     "xpu": "gpu",
     "cpu": "cpu",
@@ -32,15 +26,7 @@ _KINDS = {
     "port": "port",
     "switch": "switch",
 }
-# What a link or a switch is, told from its name: InfraGraph has no kinds of links.
-_WORDS = {
-    "nvl": "nvlink",
-    "xgmi": "nvlink",
-    "c2c": "c2c",
-    "pcie": "pcie",
-    "mem": "memory",
-    "fabric": "socket",
-}
+# What a switch is, told from its name.
 _SWITCHES = {
     "nvlsw": "nvswitch",
     "nvsw": "nvswitch",
@@ -68,15 +54,17 @@ def write(fabric: Fabric, path: str | Path) -> list[str]:
     return lost
 
 
+_Ends = Callable[[str, Mapping[str, Any]], list[str]]  # the nodes at one end of an edge
+
+
 @dataclass
 class _Device:
+    """A device: components by name, each with its count and kind ("device" to nest), links by name, and edges."""
+
     name: str
-    components: dict[str, tuple[int, str]] = field(
-        default_factory=dict
-    )  # name -> (count, kind; "device" to nest)
+    components: dict[str, tuple[int, str]] = field(default_factory=dict)
     links: dict[str, dict[str, Any]] = field(default_factory=dict)
     edges: list[Any] = field(default_factory=list)
-    notes: dict[str, str] = field(default_factory=dict)
 
 
 def read(path: str | Path) -> Fabric:
@@ -117,111 +105,99 @@ def read(path: str | Path) -> Fabric:
 
 
 class _Expander:
+    """The nodes and links of a file, under construction."""
+
     def __init__(self, source: Source, data: Mapping[str, Any]) -> None:
         self.source, self.data = source, data
-        self.devices = {
-            one["name"]: self.device(one) for one in self.table("devices", "name")
-        }
-        self.instances: dict[str, tuple[str, int]] = {}
-        for one in self.table("instances", "name", "device"):
-            count = source.whole(f"instance {one['name']}.count", one.get("count", 1))
-            self.known(
-                f"instance {one['name']}.device",
-                one["device"],
-                self.devices,
-                "a device",
-            )
-            self.instances[one["name"]] = one["device"], count
-        self.links = {
-            one["name"]: one for one in self.table("links", "name", optional=True)
-        }
+        devices = self.table("devices", "name")
+        self.devices = {one["name"]: self.device(one) for one in devices}
+        self.instances = dict(
+            map(self.instance, self.table("instances", "name", "device"))
+        )
+        links = self.table("links", "name", optional=True)
+        self.links = {one["name"]: one for one in links}
         self.kinds: dict[str, tuple[str, str]] = {}  # node -> (kind, host)
         self.pairs: dict[tuple[str, str], list[tuple[str, LinkSpec]]] = {}
 
     def table(
         self, key: str, *needed: str, optional: bool = False
     ) -> list[dict[str, Any]]:
+        """A list of mappings, each with the keys that it needs."""
         value = self.data.get(key)
         if value is None and optional:
             return []
         if not isinstance(value, list):
-            self.source.fail(
-                key, "nothing" if value is None else repr(value)[:40], "a list"
-            )
+            found = "nothing" if value is None else repr(value)[:40]
+            self.source.fail(key, found, "a list")
         for at, one in enumerate(value):
             for name in needed:
                 if not isinstance(one, dict) or name not in one:
-                    self.source.fail(
-                        f"{key}[{at}]", f'no "{name}"', f"{' and '.join(needed)}"
-                    )
+                    expected = " and ".join(needed)
+                    self.source.fail(f"{key}[{at}]", f'no "{name}"', expected)
         return value
 
     def known(self, where: str, name: str, table: Mapping[str, Any], what: str) -> None:
         if name not in table:
-            self.source.fail(
-                where,
-                f'"{name}"',
-                f"{what} of the file",
-                did_you_mean(str(name), table),
-            )
+            hint = did_you_mean(str(name), table)
+            self.source.fail(where, f'"{name}"', f"{what} of the file", hint)
+
+    def instance(self, entry: dict[str, Any]) -> tuple[str, tuple[str, int]]:
+        """Its name; its device and how many there are."""
+        name, device = entry["name"], entry["device"]
+        count = self.source.whole(f"instance {name}.count", entry.get("count", 1))
+        self.known(f"instance {name}.device", device, self.devices, "a device")
+        return name, (device, count)
 
     def device(self, entry: dict[str, Any]) -> _Device:
         device = _Device(entry["name"], edges=entry.get("edges") or [])
+        where = f"device {device.name}"
         if "connections" in entry:
-            self.source.fail(
-                f"device {device.name}",
-                '"connections"',
-                '"edges": InfraGraph 0.5 or newer',
-            )
+            expected = '"edges": InfraGraph 0.5 or newer'
+            self.source.fail(where, '"connections"', expected)
         for part in entry.get("components") or []:
-            where = f"device {device.name}, component {part.get('name')}"
-            choice = part.get("choice") or part.get("type")
-            kind = (
-                str((part.get("custom") or {}).get("type") or choice)
-                if choice == "custom"
-                else choice
-            )
-            if kind is None or "name" not in part:
-                self.source.fail(
-                    where,
-                    "no choice" if kind is None else "no name",
-                    "name, count and choice",
-                )
-            count = self.source.whole(f"{where}.count", part.get("count", 1))
-            device.components[part["name"]] = count, self.kind(part["name"], str(kind))
+            component = self.component(f"{where}, component {part.get('name')}", part)
+            device.components[part["name"]] = component
         device.links = {one["name"]: one for one in entry.get("links") or []}
         return device
 
-    def kind(self, name: str, choice: str) -> str:
-        if choice == "switch":
-            return next(
-                (kind for word, kind in _SWITCHES.items() if word in name.lower()),
-                "switch",
-            )
-        return _KINDS.get(choice, choice)
+    def component(self, where: str, part: Mapping[str, Any]) -> tuple[int, str]:
+        """How many, and of what kind."""
+        choice = part.get("choice") or part.get("type")
+        if choice == "custom":
+            choice = str((part.get("custom") or {}).get("type") or choice)
+        if choice is None or "name" not in part:
+            found = "no choice" if choice is None else "no name"
+            self.source.fail(where, found, "name, count and choice")
+        count = self.source.whole(f"{where}.count", part.get("count", 1))
+        return count, _kind(part["name"], str(choice))
 
     def fabric(self) -> Fabric:
+        """The cluster of all instances and edges."""
         for name, (device, count) in self.instances.items():
             gpus = self.has_gpu(device)
             for at in range(count):
-                self.expand(f"{name}.{at}", device, f"{name}.{at}" if gpus else "")
+                prefix = f"{name}.{at}"
+                self.expand(prefix, device, prefix if gpus else "")
         for at, edge in enumerate(self.data.get("edges") or []):
             self.edge(f"edges[{at}]", edge, self.links, self.instance_ends)
+        title = str(self.data.get("name") or self.source.title)
+        self.source.assumed("GPU model", "InfraGraph has none; H100")
+        return self.built().finish(title, "h100", "infragraph")
+
+    def built(self) -> FabricBuilder:
+        """Nodes that have a link, and the links."""
         builder = FabricBuilder()
         used = {end for pair in self.pairs for end in pair}
         for node, (kind, host) in self.kinds.items():
             if node in used:
                 builder.node(node, kind, host)
             else:
-                self.source.dropped(
-                    "components without a link", "nothing can reach them"
-                )
-        for (a, b), specs in self.pairs.items():
-            builder.link(a, b, specs[0][0], specs[0][1], len(specs))
-        self.source.assumed("GPU model", "InfraGraph has none; H100")
-        return builder.finish(
-            str(self.data.get("name") or self.source.title), "h100", "infragraph"
-        )
+                why = "nothing can reach them"
+                self.source.dropped("components without a link", why)
+        for (a, b), links in self.pairs.items():
+            kind, spec = links[0]
+            builder.link(a, b, kind, spec, len(links))
+        return builder
 
     def has_gpu(self, device: str) -> bool:
         parts = self.devices[device].components
@@ -234,188 +210,134 @@ class _Expander:
         self, prefix: str, device: str, host: str, above: tuple[str, ...] = ()
     ) -> None:
         """Nodes and edges of one device; components of the kind `device` are devices again."""
+        where = f"device {device}"
+        path = (*above, device)
         if device in above:
-            self.source.fail(
-                f"device {device}",
-                " > ".join([*above, device]),
-                "devices that do not contain themselves",
-            )
-        this = self.devices[device]
-        for name, (count, kind) in this.components.items():
+            expected = "devices that do not contain themselves"
+            self.source.fail(where, " > ".join(path), expected)
+        for name, (count, kind) in self.devices[device].components.items():
             for at in range(count):
+                inner = f"{prefix}.{name}.{at}"
                 if kind == "device":
                     self.known(
-                        f"device {device}, component {name}",
-                        name,
-                        self.devices,
-                        "a device",
+                        f"{where}, component {name}", name, self.devices, "a device"
                     )
-                    self.expand(f"{prefix}.{name}.{at}", name, host, (*above, device))
+                    self.expand(inner, name, host, path)
                 else:
-                    self.kinds[f"{prefix}.{name}.{at}"] = kind, host
+                    self.kinds[inner] = kind, host
                 if len(self.kinds) > MOST:
-                    self.source.fail(
-                        f"device {device}",
-                        f"more than {MOST:,} components in all",
-                        "a cluster that exists",
-                    )
+                    found = f"more than {MOST:,} components in all"
+                    self.source.fail(where, found, "a cluster that exists")
+        self.inner_edges(prefix, self.devices[device])
+
+    def inner_edges(self, prefix: str, device: _Device) -> None:
+        """The edges between the components of a device, whose nodes begin with `prefix`."""
 
         def ends(where: str, end: Mapping[str, Any]) -> list[str]:
-            text = ".".join(
-                str(end[key]) for key in ("device", "component") if end.get(key)
-            )
-            return [f"{prefix}.{one}" for one in self.components(where, device, text)]
+            keys = [key for key in ("device", "component") if end.get(key)]
+            text = ".".join(str(end[key]) for key in keys)
+            names = self.components(where, device.name, text)
+            return [f"{prefix}.{name}" for name in names]
 
-        for at, edge in enumerate(this.edges):
-            self.edge(f"device {device}, edges[{at}]", edge, this.links, ends)
+        for at, edge in enumerate(device.edges):
+            self.edge(f"device {device.name}, edges[{at}]", edge, device.links, ends)
 
     def instance_ends(self, where: str, end: Mapping[str, Any]) -> list[str]:
+        """`{instance: host[0:2].board, component: nic[0]}` -> the nodes of those instances."""
         if "instance" not in end:
             self.source.fail(where, "no instance", "instance and component")
         first, _, rest = str(end["instance"]).partition(".")
-        name, indexes = self.element(
-            where, first, {key: count for key, (_, count) in self.instances.items()}
-        )
-        text = ".".join(
-            part for part in (rest, str(end.get("component") or "")) if part
-        )
+        counts = {key: count for key, (_, count) in self.instances.items()}
+        name, indexes = self.element(where, first, counts)
+        parts = (rest, str(end.get("component") or ""))
+        text = ".".join(part for part in parts if part)
         below = self.components(where, self.instances[name][0], text)
         return [f"{name}.{at}.{one}" for at in indexes for one in below]
 
     def components(self, where: str, device: str, text: str) -> list[str]:
         """`cx5[0:2].port[0]` -> cx5.0.port.0, cx5.1.port.0."""
-        found = [""]
+        names = [""]
         for part in text.split("."):
-            counts = {
-                name: count
-                for name, (count, _) in self.devices[device].components.items()
-            }
+            components = self.devices[device].components
+            counts = {name: count for name, (count, _) in components.items()}
             name, indexes = self.element(where, part, counts)
-            found = [
-                f"{head}.{name}.{at}".lstrip(".") for head in found for at in indexes
+            names = [
+                f"{head}.{name}.{at}".lstrip(".") for head in names for at in indexes
             ]
             device = name if name in self.devices else device
-        return found
+        return names
 
     def element(
         self, where: str, text: str, counts: Mapping[str, int]
     ) -> tuple[str, list[int]]:
+        """`nic[0:2]` -> the name and the numbers that are meant, of so many."""
         match = _ELEMENT.fullmatch(text)
-        name = match[1] if match else text
+        name, part = (match[1], match[2] or "") if match else (text, "")
         self.known(where, name, counts, "a component or an instance")
-        count, part = counts[name], (match[2] or "" if match else "").strip()
         try:
-            if not part:
-                return name, list(range(count))
-            if ":" not in part:
-                return name, [range(count)[int(part)]]
-            numbers = [int(one) if one.strip() else None for one in part.split(":")]
-            if any(one is not None and abs(one) > count for one in numbers[:2]):
-                raise IndexError
-            return name, list(range(count)[slice(*numbers)])
+            return name, _indexes(part.strip(), counts[name])
         except (ValueError, IndexError):
-            self.source.fail(where, f'"{text}"', f"an index or a slice of {count}")
+            expected = f"an index or a slice of {counts[name]}"
+            self.source.fail(where, f'"{text}"', expected)
 
     def edge(
-        self, where: str, edge: Mapping[str, Any], links: Mapping[str, Any], ends: Any
+        self, where: str, edge: Mapping[str, Any], links: Mapping[str, Any], ends: _Ends
     ) -> None:
+        """Links between the nodes at the two ends of an edge."""
         for key in ("ep1", "ep2", "link"):
             if not isinstance(edge, dict) or key not in edge:
                 self.source.fail(where, f'no "{key}"', "ep1, ep2, link")
         self.known(f"{where}.link", edge["link"], links, "a link")
         left, right = (ends(f"{where}.{key}", edge[key]) for key in ("ep1", "ep2"))
         scheme = edge.get("scheme", "one2one")
+        for a, b in self.partners(where, scheme, left, right):
+            if a != b and not (scheme == "many2many" and (b, a) in self.pairs):
+                self.join(where, links[edge["link"]], a, b)
+
+    def partners(
+        self, where: str, scheme: str, left: list[str], right: list[str]
+    ) -> Iterable[tuple[str, str]]:
+        """The nodes that an edge joins, two by two."""
         if scheme not in ("one2one", "many2many"):
             self.source.fail(f"{where}.scheme", f'"{scheme}"', "one2one or many2many")
-        if scheme == "one2one" and len(left) != len(right):
-            self.source.dropped(
-                "ends without a partner", "one2one between lists of different lengths"
-            )
-        if scheme == "many2many" and len(left) * len(right) > MOST:
-            self.source.fail(
-                where, f"{len(left):,} x {len(right):,} links", f"at most {MOST:,}"
-            )
-        for a, b in (
-            zip(left, right, strict=False)
-            if scheme == "one2one"
-            else product(left, right)
-        ):
-            if a == b or ((b, a) in self.pairs and scheme == "many2many"):
-                continue
-            for end in (a, b):
-                if end not in self.kinds:
-                    self.source.fail(
-                        where, f'"{end}"', "a component that is no device of devices"
-                    )
-            pair = (b, a) if (b, a) in self.pairs else (a, b)
-            self.pairs.setdefault(pair, []).append(
-                self.link(where, links[edge["link"]], a, b)
-            )
+        if scheme == "one2one":
+            if len(left) != len(right):
+                why = "one2one between lists of different lengths"
+                self.source.dropped("ends without a partner", why)
+            return zip(left, right, strict=False)
+        if len(left) * len(right) > MOST:
+            found = f"{len(left):,} x {len(right):,} links"
+            self.source.fail(where, found, f"at most {MOST:,}")
+        return product(left, right)
 
-    def link(
-        self, where: str, link: Mapping[str, Any], a: str, b: str
-    ) -> tuple[str, LinkSpec]:
-        name = str(link["name"])
-        kinds = {self.kinds[a][0], self.kinds[b][0]}
-        lower = name.lower()
-        kind = (
-            lower.partition("--")[0]
-            if "--" in lower
-            else next((k for w, k in _WORDS.items() if w in lower), name)
-        )
-        if "--" not in lower and kinds == {"gpu", "nvswitch"}:
-            kind = "nvlink"
-        if "--" not in lower and kind == "socket" and kinds != {"cpu"}:
-            kind = name
-        given = link.get("physical") or {}
-        default = _default(kind)
-        rate = self.quantity(
-            f"{where}, link {name}.bandwidth", given.get("bandwidth"), _UNITS
-        )
-        delay = self.quantity(
-            f"{where}, link {name}.latency", given.get("latency"), _SECONDS
-        )
-        if rate is None:
-            self.source.assumed(
-                f"bandwidth of {name}",
-                f"not in the file; {default.bandwidth.value / 1e9:g} GB/s",
-            )
-        if delay is None:
-            self.source.assumed(
-                f"latency of {name}",
-                "not in the file; of the order of a hop of its kind",
-            )
-        why = f"InfraGraph, link {name}"
-        return kind, LinkSpec(
-            Quantity(rate, "guess", why) if rate else default.bandwidth,
-            Quantity(delay, "guess", why) if delay is not None else default.latency,
-            raw=None if rate else default.raw,
-        )
-
-    def quantity(
-        self, where: str, given: object, units: Mapping[str, float]
-    ) -> float | None:
-        if not isinstance(given, dict):
-            return None
-        unit: Any = given.get("choice") or next(
-            (key for key in given if key in units), None
-        )
-        if unit not in units or unit not in given:
-            self.source.fail(
-                where, repr(given)[:60], f"one of {', '.join(units)} with its number"
-            )
-        if units is _SECONDS and given[unit] == 0:
-            return 0.0
-        return self.source.positive(where, given[unit]) * units[unit]
+    def join(self, where: str, link: Mapping[str, Any], a: str, b: str) -> None:
+        """One link between two nodes."""
+        for end in (a, b):
+            if end not in self.kinds:
+                expected = "a component that is no device of devices"
+                self.source.fail(where, f'"{end}"', expected)
+        ends = {self.kinds[a][0], self.kinds[b][0]}
+        kind = _infragraph_links.kind_of(str(link["name"]), ends)
+        spec = _infragraph_links.spec_of(self.source, where, link, kind)
+        pair = (b, a) if (b, a) in self.pairs else (a, b)
+        self.pairs.setdefault(pair, []).append((kind, spec))
 
 
-def _default(kind: str) -> LinkSpec:
-    if kind == "nvlink":
-        one = _rates.nvlink(90)
-        return LinkSpec(
-            Quantity(one.bandwidth.value * 18, "guess", "all NVLinks of an H100"),
-            one.latency,
-        )
-    if kind in ("pcie", "socket", "memory"):
-        return _rates.pcie(32.0, 16, "guess")
-    return _rates.port(48e9, "guess", "a 400 Gbit/s port")
+def _kind(name: str, choice: str) -> str:
+    """The kind of the nodes of a component."""
+    if choice == "switch":
+        words = _SWITCHES.items()
+        return next((kind for word, kind in words if word in name.lower()), "switch")
+    return _KINDS.get(choice, choice)
+
+
+def _indexes(part: str, count: int) -> list[int]:
+    """`2`, `0:2` or nothing, as Python counts -> the numbers; IndexError beyond `count`."""
+    if not part:
+        return list(range(count))
+    if ":" not in part:
+        return [range(count)[int(part)]]
+    numbers = [int(one) if one.strip() else None for one in part.split(":")]
+    if any(one is not None and abs(one) > count for one in numbers[:2]):
+        raise IndexError
+    return list(range(count)[slice(*numbers)])

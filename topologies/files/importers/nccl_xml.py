@@ -225,6 +225,7 @@ class _Reader:
         return name
 
     def pci(self, pci: Element, above: str, host: str) -> None:
+        """A PCI device and what is below it, under the node `above`."""
         self.need(pci, "busid")
         spec = self.slot(pci)
         if _is_gpu(pci):
@@ -234,23 +235,29 @@ class _Reader:
         elif (nic := pci.find("nic")) is not None:
             self.nic(nic, above, host, spec)
         elif self.need(pci, "class").lower().startswith("0x0604") or pci.findall("pci"):
-            name = self.node("pcieswitch", host)
-            self.builder.link(above, name, "pcie", spec)
-            for inner in pci.findall("pci"):
-                self.pci(inner, name, host)
-                if self.slot(inner).bandwidth.value > spec.bandwidth.value:
-                    why = "less than below it: taken as it is, but an idle PCIe link reports less than it can do"
-                    self.source.assumed("speed of a PCIe switch", why)
+            self.pcie_switch(pci, above, host, spec)
         elif pci.get("class", "").lower().startswith("0x02"):
-            name = self.node("nic", host)
-            self.builder.link(above, name, "pcie", spec)
-            why = "no <net> in the file; as fast as its PCIe slot"
-            self.source.assumed("speed of a NIC", why)
-            self.nics.append((name, _rates.port(spec.bandwidth.value, "guess", why), 1))
+            self.bare_nic(above, host, spec)
         else:
-            self.source.dropped(
-                f"PCI devices of class {pci.get('class')}", "no GPU, NIC or switch"
-            )
+            kind = f"PCI devices of class {pci.get('class')}"
+            self.source.dropped(kind, "no GPU, NIC or switch")
+
+    def bare_nic(self, above: str, host: str, spec: LinkSpec) -> None:
+        """A network device of which the file does not say what its ports are."""
+        name = self.node("nic", host)
+        self.builder.link(above, name, "pcie", spec)
+        why = "no <net> in the file; as fast as its PCIe slot"
+        self.source.assumed("speed of a NIC", why)
+        self.nics.append((name, _rates.port(spec.bandwidth.value, "guess", why), 1))
+
+    def pcie_switch(self, pci: Element, above: str, host: str, spec: LinkSpec) -> None:
+        name = self.node("pcieswitch", host)
+        self.builder.link(above, name, "pcie", spec)
+        for inner in pci.findall("pci"):
+            self.pci(inner, name, host)
+            if self.slot(inner).bandwidth.value > spec.bandwidth.value:
+                why = "less than below it: taken as it is, but an idle PCIe link reports less than it can do"
+                self.source.assumed("speed of a PCIe switch", why)
 
     def slot(self, pci: Element) -> LinkSpec:
         """The PCIe link above a device. Width 0 is how NCCL writes a virtual slot; it takes it as 16 lanes."""
@@ -328,34 +335,29 @@ class _Reader:
 
     def nvlinks(self) -> None:
         """Links to NVSwitches (class 0x0680), and between GPUs (each of the two lists the other)."""
-        if not any(gpu.nvlinks for gpu in self.gpus):
-            self.source.assumed(
-                "no NVLink",
-                "none in the file: a static file leaves it to NCCL, which asks the driver",
-            )
-        by_busid = {gpu.busid: gpu.name for gpu in self.gpus}
-        targets = sorted(
-            {
-                target
-                for gpu in self.gpus
-                for target, kind, _ in gpu.nvlinks
-                if kind.startswith("0x0680")
-            }
-        )
-        switches = {target: self.node("nvswitch", "") for target in targets}
-        pairs: dict[tuple[str, str], int] = {}
+        links = [(gpu, *link) for gpu in self.gpus for link in gpu.nvlinks]
+        if not links:
+            why = "none in the file: a static file leaves it to NCCL, which asks the driver"
+            self.source.assumed("no NVLink", why)
+        targets = {target for _, target, kind, _ in links if kind.startswith("0x0680")}
+        switches = {target: self.node("nvswitch", "") for target in sorted(targets)}
+        sm = {gpu.name: gpu.sm for gpu in self.gpus}
+        for (src, dst), count in self.nvlink_counts(switches).items():
+            self.builder.link(src, dst, "nvlink", _rates.nvlink(sm[src]), count)
+
+    def nvlink_counts(self, switches: dict[str, str]) -> Counter[tuple[str, str]]:
+        """Physical links between every two devices; `switches` has the NVSwitches by what GPUs call them."""
+        ends = {gpu.busid: gpu.name for gpu in self.gpus} | switches
+        pairs: Counter[tuple[str, str]] = Counter()
         for gpu in self.gpus:
             for target, kind, count in gpu.nvlinks:
-                end = switches.get(target) or by_busid.get(target)
+                end = ends.get(target)
                 if end is None:
-                    self.source.dropped(
-                        "NVLinks to devices that are not in the file", f"class {kind}"
-                    )
+                    what = "NVLinks to devices that are not in the file"
+                    self.source.dropped(what, f"class {kind}")
                 elif target in switches or (end, gpu.name) not in pairs:
-                    pairs[gpu.name, end] = pairs.get((gpu.name, end), 0) + count
-        sm = {gpu.name: gpu.sm for gpu in self.gpus}
-        for (src, dst), count in pairs.items():
-            self.builder.link(src, dst, "nvlink", _rates.nvlink(sm[src]), count)
+                    pairs[gpu.name, end] += count
+        return pairs
 
     def model(self) -> str:
         [(model, _)] = self.models.most_common(1)

@@ -8,6 +8,7 @@ from collections import Counter
 from pathlib import Path
 
 from sim.errors import InputError
+from topologies.core.quantity import LinkSpec
 from topologies.fabric import Fabric
 from topologies.fabric.builder import FabricBuilder
 from topologies.files.importers import _rates
@@ -21,6 +22,9 @@ _CLOSE = ("PXB", "PIX")  # below one PCIe switch
 _SAME_CPU = ("NODE", "PHB", *_CLOSE)
 # NVLinks that a GPU of each generation has: total -> (compute capability, PCIe speed in GT/s)
 _GENERATIONS = {4: (60, 8.0), 6: (70, 8.0), 12: (80, 16.0), 18: (90, 32.0)}
+_LINKS = {sm: links for links, (sm, _) in _GENERATIONS.items()}
+_MODELS = {60: "p100", 70: "v100", 80: "a100", 90: "h100"}
+Matrix = dict[str, dict[str, str]]  # by row, then by column
 
 
 def sniff(text: str) -> bool:
@@ -48,111 +52,185 @@ def read(path: str | Path) -> Fabric:
     source = Source(path)
     matrix, affinity = _matrix(source, text_of(path))
     try:
-        return source.finish(_build(source, matrix, affinity))
+        return source.finish(_Host(source, matrix, affinity).fabric())
     except InputError as error:
         raise source.checked(error) from None
 
 
-def _matrix(
-    source: Source, text: str
-) -> tuple[dict[str, dict[str, str]], dict[str, str]]:
+def _matrix(source: Source, text: str) -> tuple[Matrix, dict[str, str]]:
     """Entries by row and column, and the NUMA node of every GPU."""
     rows = [line.split() for line in _ANSI.sub("", text).splitlines() if line.strip()]
-    header = next((row for row in rows if row[0] == "GPU0" and "X" not in row), None)
-    if header is None:
-        source.fail(
-            "", "no header that starts with GPU0", "the output of nvidia-smi topo -m"
-        )
+    header = _header(source, rows)
     # "CPU Affinity", "GPU NUMA ID" and the like follow the devices.
     columns = list(itertools.takewhile(_DEVICE.fullmatch, header))
-    matrix, affinity = {}, {}
+    width = len(columns)
+    matrix: Matrix = {}
+    affinity: dict[str, str] = {}
     for row in rows:
-        if row[0] not in columns or row is header or row[0] in matrix:
+        name, *cells = row
+        if name not in columns or row is header or name in matrix:
             continue
-        entries = row[1 : len(columns) + 1]
-        if len(entries) < len(columns):
-            source.fail(
-                f"row {row[0]}",
-                f"{len(entries)} entries",
-                f"{len(columns)}, one for each column",
-            )
-        for column, entry in zip(columns, entries, strict=True):
-            if entry not in _PATHS and not re.fullmatch(r"NV[1-9]\d*", entry):
-                source.fail(
-                    f"row {row[0]}, column {column}",
-                    f'"{entry}"',
-                    f"NV#, {', '.join(_PATHS)}",
-                )
-        matrix[row[0]] = dict(zip(columns, entries, strict=True))
-        rest = row[len(columns) + 1 :]
-        if len(rest) > 1 and rest[1].isdigit():
-            affinity[row[0]] = rest[1]
-    missing = [name for name in columns if name not in matrix]
-    if missing:
-        source.fail(f"row {missing[0]}", "no such row", "a row for every column")
+        matrix[name] = _row(source, name, cells[:width], columns)
+        if len(cells) > width + 1 and cells[width + 1].isdigit():
+            affinity[name] = cells[width + 1]
+    for name in columns:
+        if name not in matrix:
+            source.fail(f"row {name}", "no such row", "a row for every column")
     return matrix, affinity
 
 
-def _build(
-    source: Source, matrix: dict[str, dict[str, str]], affinity: dict[str, str]
-) -> Fabric:
-    gpus = [name for name in matrix if name.startswith("GPU")]
-    others = [name for name in matrix if not name.startswith("GPU")]
-    links = max(
-        (sum(_nvlinks(matrix[gpu][other]) for other in gpus) for gpu in gpus), default=0
-    )
-    sm, speed = _generation(source, matrix, gpus, links)
-    builder = FabricBuilder()
-    names = {
-        gpu: builder.node(f"gpu{at}", "gpu", "host0") for at, gpu in enumerate(gpus)
-    }
-    names |= {
-        nic: builder.node(f"nic{at}", "nic", "host0") for at, nic in enumerate(others)
-    }
-    _add_tree(builder, source, matrix, affinity, names, speed)
-    _add_nvlinks(builder, source, matrix, gpus, names, sm)
-    if others:
-        builder.node("network", "network")
-        source.assumed("speed of NICs", "not in the matrix; 400 Gbit/s")
-    for nic in others:
-        builder.link(names[nic], "network", "nic", NIC)
-    source.assumed(
-        "latencies", "not in the matrix; of the order of a hop of their kind"
-    )
-    source.assumed(
-        "memory and links between sockets", "not in the matrix; those of a DGX H100"
-    )
-    model = {60: "p100", 70: "v100", 80: "a100", 90: "h100"}[sm]
-    source.assumed("GPU model", f"not in the matrix; {model} has as many NVLinks")
-    return builder.finish(source.title, model, "nvidia_smi")
+def _header(source: Source, rows: list[list[str]]) -> list[str]:
+    headers = [row for row in rows if row[0] == "GPU0" and "X" not in row]
+    if not headers:
+        expected = "the output of nvidia-smi topo -m"
+        source.fail("", "no header that starts with GPU0", expected)
+    return headers[0]
 
 
-def _nvlinks(entry: str) -> int:
-    return int(entry[2:]) if entry.startswith("NV") else 0
-
-
-def _generation(
-    source: Source, matrix: dict[str, dict[str, str]], gpus: list[str], links: int
-) -> tuple[int, float]:
-    """Compute capability and PCIe speed of the GPUs with as many NVLinks as the widest path, or as all together."""
-    widest = max((_nvlinks(matrix[a][b]) for a in gpus for b in gpus), default=0)
-    total = links if links in _GENERATIONS else widest
-    sm, speed = next(
-        (found for known, found in _GENERATIONS.items() if known >= total),
-        _GENERATIONS[18],
-    )
-    if not total:
-        sm, speed = _GENERATIONS[12]
-    source.assumed(
-        "rates",
-        f"not in the matrix; NVLink of sm{sm} and PCIe of {speed:g} GT/s, 16 lanes",
-    )
-    return sm, speed
-
-
-def _groups(
-    names: list[str], matrix: dict[str, dict[str, str]], paths: tuple[str, ...]
+def _row(
+    source: Source, name: str, entries: list[str], columns: list[str]
 ) -> dict[str, str]:
+    """The entries of a row by column."""
+    if len(entries) < len(columns):
+        expected = f"{len(columns)}, one for each column"
+        source.fail(f"row {name}", f"{len(entries)} entries", expected)
+    for column, entry in zip(columns, entries, strict=True):
+        if entry not in _PATHS and not re.fullmatch(r"NV[1-9]\d*", entry):
+            where = f"row {name}, column {column}"
+            source.fail(where, f'"{entry}"', f"NV#, {', '.join(_PATHS)}")
+    return dict(zip(columns, entries, strict=True))
+
+
+class _Host:
+    """The host of a matrix, under construction."""
+
+    def __init__(
+        self, source: Source, matrix: Matrix, affinity: dict[str, str]
+    ) -> None:
+        self.source, self.matrix, self.affinity = source, matrix, affinity
+        self.gpus = [name for name in matrix if name.startswith("GPU")]
+        self.nics = [name for name in matrix if not name.startswith("GPU")]
+        self.builder = FabricBuilder()
+        gpus = {name: self.node("gpu", at) for at, name in enumerate(self.gpus)}
+        nics = {name: self.node("nic", at) for at, name in enumerate(self.nics)}
+        self.names = gpus | nics
+
+    def node(self, kind: str, number: int) -> str:
+        return self.builder.node(f"{kind}{number}", kind, "host0")
+
+    def fabric(self) -> Fabric:
+        sm, speed = self.generation()
+        self.add_tree(_rates.pcie(speed, 16, "guess"))
+        self.add_nvlinks(sm)
+        self.add_network()
+        note = self.source.assumed
+        note("latencies", "not in the matrix; of the order of a hop of their kind")
+        note(
+            "memory and links between sockets", "not in the matrix; those of a DGX H100"
+        )
+        model = _MODELS[sm]
+        note("GPU model", f"not in the matrix; {model} has as many NVLinks")
+        return self.builder.finish(self.source.title, model, "nvidia_smi")
+
+    def add_network(self) -> None:
+        if self.nics:
+            self.builder.node("network", "network")
+            self.source.assumed("speed of NICs", "not in the matrix; 400 Gbit/s")
+        for nic in self.nics:
+            self.builder.link(self.names[nic], "network", "nic", NIC)
+
+    def nvlinks(self, a: str, b: str) -> int:
+        entry = self.matrix[a][b]
+        return int(entry[2:]) if entry.startswith("NV") else 0
+
+    def generation(self) -> tuple[int, float]:
+        """Compute capability and PCIe speed of the GPUs with as many NVLinks as the widest path, or as all together."""
+        counts = [[self.nvlinks(a, b) for b in self.gpus] for a in self.gpus]
+        links = max(map(sum, counts), default=0)
+        widest = max(itertools.chain(*counts), default=0)
+        total = links if links in _GENERATIONS else widest
+        enough = [most for most in _GENERATIONS if most >= total]
+        sm, speed = _GENERATIONS[enough[0] if enough else 18]
+        if not total:
+            sm, speed = _GENERATIONS[12]
+        self.source.assumed(
+            "rates",
+            f"not in the matrix; NVLink of sm{sm} and PCIe of {speed:g} GT/s, 16 lanes",
+        )
+        return sm, speed
+
+    def add_tree(self, pcie: LinkSpec) -> None:
+        """CPUs with their memory, PCIe switches for devices that are PIX or PXB apart, and devices below them."""
+        homes = self.homes()
+        cpus = self.add_cpus(list(dict.fromkeys(homes.values())))
+        below = _groups(list(self.matrix), self.matrix, _CLOSE)
+        sizes = Counter(below.values())
+        switches: dict[str, str] = {}
+        for name, top in below.items():
+            cpu = cpus[homes[name]]
+            if sizes[top] > 1 and top not in switches:
+                switches[top] = self.node("pcieswitch", len(switches))
+                self.builder.link(cpu, switches[top], "pcie", pcie)
+            self.builder.link(switches.get(top, cpu), self.names[name], "pcie", pcie)
+        if any("PXB" in row.values() for row in self.matrix.values()):
+            self.source.assumed(
+                "PXB", "several bridges between two devices; one PCIe switch here"
+            )
+
+    def homes(self) -> dict[str, str]:
+        """The NUMA node of each device: by its affinity, else by what is not SYS apart."""
+        near = _groups(list(self.matrix), self.matrix, _SAME_CPU)
+        numa = {near[name]: node for name, node in reversed(self.affinity.items())}
+        return {
+            name: self.affinity.get(name) or numa.get(first, f"of {first}")
+            for name, first in near.items()
+        }
+
+    def add_cpus(self, numa_nodes: list[str]) -> dict[str, str]:
+        cpus = {node: self.node("cpu", at) for at, node in enumerate(numa_nodes)}
+        names = list(cpus.values())
+        for at, cpu in enumerate(names):
+            self.builder.link(cpu, self.node("memory", at), "memory", MEMORY)
+            for other in names[:at]:
+                self.builder.link(other, cpu, "socket", SOCKET)
+        return cpus
+
+    def add_nvlinks(self, sm: int) -> None:
+        """Links from GPU to GPU, or to one NVSwitch that stands for all."""
+        counts = self.checked_nvlinks()
+        nvlink = _rates.nvlink(sm)
+        if self.switched(set(counts.values()), sm):
+            self.source.assumed(
+                "NVSwitches", "hidden in the matrix; one stands for all of them"
+            )
+            switch, each = self.node("nvswitch", 0), max(counts.values())
+            for gpu in self.gpus:
+                self.builder.link(self.names[gpu], switch, "nvlink", nvlink, each)
+            return
+        for (a, b), count in counts.items():
+            if count:
+                self.builder.link(self.names[a], self.names[b], "nvlink", nvlink, count)
+
+    def checked_nvlinks(self) -> dict[tuple[str, str], int]:
+        """NVLinks between every two GPUs, for which both rows of the matrix must say the same."""
+        pairs = list(itertools.combinations(self.gpus, 2))
+        for a, b in pairs:
+            if self.nvlinks(a, b) != self.nvlinks(b, a):
+                where, found = f"row {b}, column {a}", f'"{self.matrix[b][a]}"'
+                expected = f'"{self.matrix[a][b]}", as in row {a}, column {b}'
+                self.source.fail(where, found, expected)
+        return {(a, b): self.nvlinks(a, b) for a, b in pairs}
+
+    def switched(self, counts: set[int], sm: int) -> bool:
+        """Whether all pairs have as many links as only a switch can give them."""
+        if len(counts) != 1 or counts == {0}:
+            return False
+        [each] = counts
+        most = _LINKS[sm]
+        return (each == most and sm >= 80) or each * (len(self.gpus) - 1) > most
+
+
+def _groups(names: list[str], matrix: Matrix, paths: tuple[str, ...]) -> dict[str, str]:
     """For every device the first one it hangs together with over `paths`."""
     first = {name: name for name in names}
     for name in names:
@@ -163,84 +241,3 @@ def _groups(
                     key: low if value == high else value for key, value in first.items()
                 }
     return first
-
-
-def _add_tree(
-    builder: FabricBuilder,
-    source: Source,
-    matrix: dict[str, dict[str, str]],
-    affinity: dict[str, str],
-    names: dict[str, str],
-    speed: float,
-) -> None:
-    """CPUs by NUMA affinity (else by what is not SYS apart), PCIe switches by PIX and PXB."""
-    devices = list(matrix)
-    near = _groups(devices, matrix, _SAME_CPU)
-    numa = {near[name]: node for name, node in reversed(affinity.items())}
-    home = {
-        name: affinity.get(name) or numa.get(near[name], f"of {near[name]}")
-        for name in devices
-    }
-    cpus = {
-        node: builder.node(f"cpu{at}", "cpu", "host0")
-        for at, node in enumerate(dict.fromkeys(home.values()))
-    }
-    for at, cpu in enumerate(cpus.values()):
-        builder.link(
-            cpu, builder.node(f"memory{at}", "memory", "host0"), "memory", MEMORY
-        )
-        for other in list(cpus.values())[:at]:
-            builder.link(other, cpu, "socket", SOCKET)
-    below = _groups(devices, matrix, _CLOSE)
-    sizes, switches = Counter(below.values()), dict[str, str]()
-    spec = _rates.pcie(speed, 16, "guess")
-    for name in devices:
-        top = below[name]
-        if sizes[top] > 1 and top not in switches:
-            switches[top] = builder.node(
-                f"pcieswitch{len(switches)}", "pcieswitch", "host0"
-            )
-            builder.link(cpus[home[name]], switches[top], "pcie", spec)
-        builder.link(switches.get(top, cpus[home[name]]), names[name], "pcie", spec)
-    if any("PXB" in row.values() for row in matrix.values()):
-        source.assumed(
-            "PXB", "several bridges between two devices; one PCIe switch here"
-        )
-
-
-def _add_nvlinks(
-    builder: FabricBuilder,
-    source: Source,
-    matrix: dict[str, dict[str, str]],
-    gpus: list[str],
-    names: dict[str, str],
-    sm: int,
-) -> None:
-    pairs = {
-        (a, b): _nvlinks(matrix[a][b])
-        for at, a in enumerate(gpus)
-        for b in gpus[at + 1 :]
-    }
-    counts = set(pairs.values())
-    for (a, b), count in pairs.items():
-        if _nvlinks(matrix[b][a]) != count:
-            source.fail(
-                f"row {b}, column {a}",
-                f'"{matrix[b][a]}"',
-                f'"{matrix[a][b]}", as in row {a}, column {b}',
-            )
-    most = {60: 4, 70: 6, 80: 12, 90: 18}[sm]
-    switched = (
-        len(counts) == 1
-        and counts != {0}
-        and ((counts == {most} and sm >= 80) or max(counts) * (len(gpus) - 1) > most)
-    )
-    if switched:
-        source.assumed("NVSwitches", "hidden in the matrix; one stands for all of them")
-        switch = builder.node("nvswitch0", "nvswitch", "host0")
-        for gpu in gpus:
-            builder.link(names[gpu], switch, "nvlink", _rates.nvlink(sm), max(counts))
-        return
-    for (a, b), count in pairs.items():
-        if count:
-            builder.link(names[a], names[b], "nvlink", _rates.nvlink(sm), count)

@@ -79,82 +79,86 @@ def read(path: str | Path, gpus: int = 8) -> Fabric:
 
 
 def _from_conf(source: Source, text: str) -> dict[str, _Switch]:
+    """The switches of a topology.conf."""
     switches: dict[str, _Switch] = {}
     blocks = []
     for number, line in enumerate(text.splitlines(), 1):
-        bare = line.partition("#")[0].strip()
-        if not bare:
+        words = line.partition("#")[0].split()
+        if not words:
             continue
-        where, values = f"line {number}", {}
-        for word in bare.split():
-            key, equals, value = word.partition("=")
-            if not equals or key.lower() not in _KEYS:
-                source.fail(
-                    where,
-                    f'"{word}"',
-                    f"one of {', '.join(_KEYS)} with =",
-                    did_you_mean(key.lower(), _KEYS),
-                )
-            values[key.lower()] = value
-        if "linkspeed" in values:
-            source.dropped(
-                "LinkSpeed", "a number without a unit, which Slurm does not use either"
-            )
+        where = f"line {number}"
+        values = _values(source, where, words)
         if "blocksizes" in values:
-            source.dropped("BlockSizes", "how Slurm places jobs, not a link")
             continue
         name = values.get("switchname") or values.get("blockname") or ""
         if "blockname" in values:
             blocks.append(name)
-        _add(
-            source,
-            switches,
-            where,
-            name,
-            values.get("switches", ""),
-            values.get("nodes", ""),
-        )
+        below, nodes = values.get("switches", ""), values.get("nodes", "")
+        _add(source, switches, where, name, below, nodes)
     return _under_one(source, switches, blocks)
 
 
+def _values(source: Source, where: str, words: list[str]) -> dict[str, str]:
+    """The words `Key=value` of a line, by key."""
+    values = {}
+    for word in words:
+        key, equals, value = word.partition("=")
+        if not equals or key.lower() not in _KEYS:
+            expected = f"one of {', '.join(_KEYS)} with ="
+            hint = did_you_mean(key.lower(), _KEYS)
+            source.fail(where, f'"{word}"', expected, hint)
+        values[key.lower()] = value
+    if "linkspeed" in values:
+        why = "a number without a unit, which Slurm does not use either"
+        source.dropped("LinkSpeed", why)
+    if "blocksizes" in values:
+        source.dropped("BlockSizes", "how Slurm places jobs, not a link")
+    return values
+
+
 def _from_yaml(source: Source, text: str) -> dict[str, _Switch]:
-    topologies = _yaml.parse(source, text)
-    chosen = [
+    """The switches of a topology.yaml: those of its default topology, or of its first."""
+    topology = _default_topology(source, _yaml.parse(source, text))
+    if "tree" in topology:
+        part, key, kind = "tree", "switches", "switch"
+    else:
+        part, key, kind = "block", "blocks", "block"
+    inside = topology[part]
+    entries = inside.get(key) if isinstance(inside, dict) else None
+    if not isinstance(entries, list):
+        expected = f"a list with {kind}, nodes, children"
+        source.fail(f"{part}.{key}", repr(entries), expected)
+    switches: dict[str, _Switch] = {}
+    for at, entry in enumerate(entries):
+        _add_entry(source, switches, f"{part}.{key}[{at}]", entry, kind)
+    return _under_one(source, switches, list(switches) if part == "block" else [])
+
+
+def _add_entry(
+    source: Source, switches: dict[str, _Switch], where: str, entry: Any, kind: str
+) -> None:
+    """One switch or block of a YAML file."""
+    if not isinstance(entry, dict) or kind not in entry:
+        source.fail(where, f'no "{kind}"', f"a {kind} with its name")
+    texts = [str(entry.get(name) or "") for name in (kind, "children", "nodes")]
+    _add(source, switches, where, *texts)
+
+
+def _default_topology(source: Source, topologies: Any) -> dict[str, Any]:
+    """The topology of a tree or of blocks that jobs get unless they choose another."""
+    usable = [
         one
         for one in topologies
         if isinstance(one, dict) and ("tree" in one or "block" in one)
     ]
-    if not chosen:
+    if not usable:
         source.fail("topology", "no tree and no block", "a topology with one of them")
-    one: dict[str, Any] = next(
-        (one for one in chosen if one.get("cluster_default")), chosen[0]
-    )
+    defaults = [one for one in usable if one.get("cluster_default")]
+    chosen: dict[str, Any] = [*defaults, *usable][0]
     if len(topologies) > 1:
-        source.dropped(
-            "other topologies",
-            f"the file has {len(topologies)}; this is {one.get('topology')}",
-        )
-    part, key, child = (
-        ("tree", "switches", "switch")
-        if "tree" in one
-        else ("block", "blocks", "block")
-    )
-    inside = one[part]
-    entries = inside.get(key) if isinstance(inside, dict) else None
-    if not isinstance(entries, list):
-        source.fail(
-            f"{part}.{key}", repr(entries), f"a list with {child}, nodes, children"
-        )
-    switches: dict[str, _Switch] = {}
-    for at, entry in enumerate(entries):
-        where = f"{part}.{key}[{at}]"
-        if not isinstance(entry, dict) or child not in entry:
-            source.fail(where, f'no "{child}"', f"a {child} with its name")
-        name, children, nodes = (
-            str(entry.get(key) or "") for key in (child, "children", "nodes")
-        )
-        _add(source, switches, where, name, children, nodes)
-    return _under_one(source, switches, list(switches) if part == "block" else [])
+        why = f"the file has {len(topologies)}; this is {chosen.get('topology')}"
+        source.dropped("other topologies", why)
+    return chosen
 
 
 def _add(
@@ -223,35 +227,45 @@ def _numbers(source: Source, where: str, piece: str) -> list[str]:
 
 
 def _build(source: Source, switches: dict[str, _Switch], gpus: int) -> Fabric:
+    """Hosts under their leaves, and the tree of switches above."""
+    _check_defined(source, switches)
+    heights = {name: _height(source, switches, name, ()) for name in switches}
+    builder = FabricBuilder()
+    cables = _add_hosts(builder, source, switches, gpus)
+    kinds = {0: "leaf", 1: "spine"}
+    for name in switches:
+        builder.node(name, kinds.get(heights[name], "core"))
+    ports = dict.fromkeys(switches, 0)
+    for nic, leaf in cables:
+        builder.link(nic, leaf, "nic", NIC)
+        ports[leaf] += 1
+    _add_uplinks(source, builder, switches, heights, ports)
+    return builder.finish(source.title, "h100", "slurm")
+
+
+def _check_defined(source: Source, switches: dict[str, _Switch]) -> None:
+    """Switches over switches that the file does not define are a mistake."""
     for switch in switches.values():
         for name in switch.switches:
             if name not in switches:
                 hint = did_you_mean(name, switches)
-                source.fail(
-                    f"{switch.line}: {switch.name}",
-                    f'the switch "{name}"',
-                    "a switch of the file",
-                    hint,
-                )
-    heights = {name: _height(source, switches, name, ()) for name in switches}
+                where, found = f"{switch.line}: {switch.name}", f'the switch "{name}"'
+                source.fail(where, found, "a switch of the file", hint)
+
+
+def _add_hosts(
+    builder: FabricBuilder, source: Source, switches: dict[str, _Switch], gpus: int
+) -> list[tuple[str, str]]:
+    """A host for each node; returns its NICs with the leaf of each, dealt out where a node is under several."""
     leaves: dict[str, list[str]] = {}
     for switch in switches.values():
         for node in switch.nodes:
             leaves.setdefault(node, []).append(switch.name)
-    builder, ports = FabricBuilder(), dict.fromkeys(switches, 0)
-    cables: list[tuple[str, str]] = []
+    cables = []
     for node, above in leaves.items():
-        for at, nic in enumerate(add_assumed_host(builder, source, node, gpus)):
-            # Nodes under several leaves: NICs are dealt out.
-            cables.append((nic, above[at % len(above)]))
-            ports[above[at % len(above)]] += 1
-    kinds = {0: "leaf", 1: "spine"}
-    for name in switches:
-        builder.node(name, kinds.get(heights[name], "core"))
-    for nic, leaf in cables:
-        builder.link(nic, leaf, "nic", NIC)
-    _add_uplinks(source, builder, switches, heights, ports)
-    return builder.finish(source.title, "h100", "slurm")
+        nics = add_assumed_host(builder, source, node, gpus)
+        cables += [(nic, above[at % len(above)]) for at, nic in enumerate(nics)]
+    return cables
 
 
 def _height(

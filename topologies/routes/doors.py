@@ -1,0 +1,98 @@
+"""Doors: the links by which pairs of nodes leave one host and enter another."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from topologies.core.links import Bools, Ints
+from topologies.routes.pattern import FAR
+
+_COST = 1 << 10  # more CPUs than any path passes
+
+
+class Doors(NamedTuple):
+    """Of every pair: its row out and its row in, whether they have one way alone, and how many are as good."""
+
+    leave: Ints
+    enter: Ints
+    single: Bools
+    best: Ints
+
+    def of(self, which: Ints) -> Doors:
+        """The doors of some pairs."""
+        leave, enter, single, best = self
+        return Doors(leave[which], enter[which], single[which], best[which])
+
+
+def no_doors(pairs: int) -> Doors:
+    """For pairs of hosts that the network does not join, or not by doors alone."""
+    zeros = np.zeros(pairs, dtype=np.int64)
+    return Doors(zeros, zeros, np.zeros(pairs, dtype=bool), zeros)
+
+
+@dataclass(frozen=True, eq=False)
+class Choice:
+    """The doors among which pairs choose.
+
+    Attributes
+    ----------
+    away, home : array (3, pairs, doors)
+        Hops, CPUs and number of best ways from the first node to each door, and from each door to the second.
+    distance : array (pairs, doors out, doors in)
+        Hops between the switches behind the doors.
+    enters : array (doors in)
+        1 where a door leads into a CPU.
+    transit : int
+        Fewest hops through a host from one switch to another.
+    """
+
+    away: Ints
+    home: Ints
+    distance: Ints
+    enters: Ints
+    transit: int
+
+    def cheapest(self, nth: int) -> Doors:
+        """The doors with the fewest hops, then with the fewest CPUs; of several as good the ``nth``."""
+        cost = self._cost()
+        pairs = np.arange(len(cost))
+        least = cost.min(axis=1)
+        as_good = cost == least[:, None]
+        best = as_good.sum(axis=1)
+        wanted = np.minimum(nth + 1, best)
+        place = np.argmax(np.cumsum(as_good, axis=1) == wanted[:, None], axis=1)
+        leave, enter = np.divmod(place, self.home.shape[2])
+        single = self.away[2][pairs, leave] == 1
+        single &= self.home[2][pairs, enter] == 1
+        single &= self._direct(least) & _plain(cost, least)
+        return Doors(leave, enter, single, best)
+
+    def _cost(self) -> Ints:
+        """Hops and CPUs of every pair by every two doors, as one number."""
+        hops = self.away[0][:, :, None] + self.home[0][:, None, :] + self.distance + 2
+        cpus = self.away[1][:, :, None] + (self.home[1] + self.enters)[:, None, :]
+        cost: Ints = (hops * _COST + cpus).reshape(len(hops), -1)
+        return cost
+
+    def _direct(self, least: Ints) -> Bools:
+        """Whether no way through a third host is as short."""
+        hops = least // _COST
+        to_door = self.away[0].min(axis=1)
+        from_door = self.home[0].min(axis=1)
+        around = to_door + from_door + 2 + self.transit
+        direct: Bools = (hops < around) & (hops < FAR)
+        return direct
+
+
+def _plain(cost: Ints, least: Ints) -> Bools:
+    """Whether CPUs do not matter: the best way has none, or every way has some.
+
+    Where there are ways with a CPU and without, the router chooses: it may prefer a longer one.
+    """
+    reachable = cost // _COST < FAR
+    by_cpu = np.where(reachable, cost % _COST > 0, True).all(axis=1)
+    plain: Bools = (least % _COST == 0) | by_cpu
+    return plain
