@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from sim import schema
 from sim.collectives.nccl import creation
@@ -27,6 +27,7 @@ TIMES = (
     "repair",
 )
 SHORTEST = 1.0  # failures per second of a job that is worth simulating
+Number = TypeVar("Number", int, float)
 
 
 FILE = Path(__file__).parents[1] / "costs" / "reliability.toml"
@@ -64,35 +65,40 @@ def rates_of(
     InputError
         With every rate that is none.
     """
-    told, mistakes = table(), list[Mistake]()
+    defaults = table()
+    mistakes: list[Mistake] = []
     rates = {
-        name: count / told["gpu_hours"] * 1e6 * scale
-        for name, count in told["counts"].items()
+        name: count / defaults["gpu_hours"] * 1e6 * scale
+        for name, count in defaults["counts"].items()
     }
     if not (math.isfinite(scale) and scale >= 0):
-        mistakes.append(
-            Mistake(
-                WHERE, "--rate-scale", f"{scale:g}", "a number that is not negative"
-            )
-        )
+        expected = "a number that is not negative"
+        mistakes.append(Mistake(WHERE, "--rate-scale", f"{scale:g}", expected))
     for item in given:
         name, _, value = item.partition("=")
-        expected = "NAME=failures per million GPU-hours, such as gpu=9"
         if name not in rates:
             mistakes.append(unknown(where, key, name, rates))
             continue
         try:
-            rates[name] = float(value)
-        except ValueError:
-            mistakes.append(Mistake(where, key, f'"{item}"', expected))
-            continue
-        if not (math.isfinite(rates[name]) and rates[name] >= 0):
-            mistakes.append(
-                Mistake(where, key, f'"{item}"', f"{expected}, not negative")
-            )
+            rates[name] = _rate(item, value, where, key)
+        except InputError as error:
+            mistakes += error.mistakes
     if mistakes:
         raise InputError(mistakes)
     return {name: rate / 1e6 / HOUR * gpus for name, rate in rates.items()}
+
+
+def _rate(item: str, value: str, where: str, key: str) -> float:
+    """The rate that an option `item` says."""
+    expected = "NAME=failures per million GPU-hours, such as gpu=9"
+    try:
+        rate = float(value)
+    except ValueError:
+        raise InputError(Mistake(where, key, f'"{item}"', expected)) from None
+    if not (math.isfinite(rate) and rate >= 0):
+        expected = f"{expected}, not negative"
+        raise InputError(Mistake(where, key, f'"{item}"', expected))
+    return rate
 
 
 def job_of(options: Mapping[str, Any]) -> Job:
@@ -105,15 +111,9 @@ def job_of(options: Mapping[str, Any]) -> Job:
     """
     mistakes: list[Mistake] = []
     times = _times(options, mistakes)
-    gpus, rates, takes = options["gpus"], dict[str, float](), dict[str, int]()
-    try:
-        rates = rates_of(gpus, options.get("rates", ()), options.get("rate_scale", 1.0))
-    except InputError as error:
-        mistakes += error.mistakes
-    try:
-        takes = takes_of(options.get("takes", ()), gpus)
-    except InputError as error:
-        mistakes += error.mistakes
+    gpus, scale = options["gpus"], options.get("rate_scale", 1.0)
+    rates = _or_none(rates_of, mistakes, gpus, options.get("rates", ()), scale)
+    takes = _or_none(takes_of, mistakes, options.get("takes", ()), gpus)
     total = math.fsum(rates.values())
     if math.isnan(times["interval"]):
         times["interval"] = _interval(times, total)
@@ -135,8 +135,24 @@ def job_of(options: Mapping[str, Any]) -> Job:
         options["spares"],
         times["repair"],
         times["swap"],
-        tuple(options.get("speeds", (1.0,))),
+        _speeds(options),
     )
+
+
+def _speeds(options: Mapping[str, Any]) -> tuple[float, ...]:
+    """Progress with 0, 1, ... hosts missing."""
+    return tuple(options.get("speeds", (1.0,)))
+
+
+def _or_none(
+    read: Callable[..., dict[str, Number]], mistakes: list[Mistake], *options: Any
+) -> dict[str, Number]:
+    """What `read` makes of some options; nothing, and its mistakes, where they are wrong."""
+    try:
+        return read(*options)
+    except InputError as error:
+        mistakes += error.mistakes
+        return {}
 
 
 def _times(options: Mapping[str, Any], mistakes: list[Mistake]) -> dict[str, float]:

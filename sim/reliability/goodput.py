@@ -14,6 +14,17 @@ from sim.reliability.failures import evidence, job_of, rates_of
 from sim.reliability.statistics import CONFIDENCE, interval_of
 from sim.units import format_duration
 
+# What a job's time goes into.
+_PARTS = (
+    "useful",
+    "lost",
+    "saving",
+    "detecting",
+    "waiting",
+    "restarting",
+    "degraded",
+)
+
 
 @dataclass(frozen=True)
 class Goodput:
@@ -31,26 +42,28 @@ class Goodput:
 
     def to_json(self) -> dict[str, Any]:
         """Seconds, shares; means over replicas with the half width of their 95 % confidence interval."""
-        values = [o.goodput for o in self.outcomes]
-        mean, half = interval_of(values)
-        parts = (
-            "useful",
-            "lost",
-            "saving",
-            "detecting",
-            "waiting",
-            "restarting",
-            "degraded",
-        )
-        counts = {
-            n: statistics.fmean((o.failures or {})[n] for o in self.outcomes)
-            for n in self.job.rates
+        return {
+            **self._goodput(),
+            "gpus": self.gpus,
+            "days": self.job.days,
+            "mtbf": self.mtbf if math.isfinite(self.mtbf) else None,
+            **self._interruptions(),
+            "shares": {part: self._share(part) for part in _PARTS},
+            **self._times(),
+            "evidence": evidence(),
+            "takes": {name: hosts for name, hosts in self.job.takes.items() if hosts},
+            "progress_with_hosts_missing": list(self.job.speeds),
         }
-        best = (
-            young_daly(self.job.stall, self.mtbf)
-            if self.job.rates and self.job.stall > 0
-            else None
-        )
+
+    @property
+    def values(self) -> list[float]:
+        """Effective training time of each replica."""
+        return [outcome.goodput for outcome in self.outcomes]
+
+    def _goodput(self) -> dict[str, Any]:
+        """Effective training time over the replicas."""
+        values = self.values
+        mean, half = interval_of(values)
         return {
             "goodput": mean,
             "confidence": CONFIDENCE,
@@ -60,25 +73,37 @@ class Goodput:
             "worst": min(values),
             "best": max(values),
             "replicas": len(values),
-            "gpus": self.gpus,
-            "days": self.job.days,
-            "mtbf": self.mtbf if math.isfinite(self.mtbf) else None,
+        }
+
+    def _interruptions(self) -> dict[str, Any]:
+        """Mean number of failures, in all and by component."""
+        failures = [outcome.failures or {} for outcome in self.outcomes]
+        counts = {
+            name: statistics.fmean(one[name] for one in failures)
+            for name in self.job.rates
+        }
+        return {
             "interruptions": math.fsum(counts.values()),
             "interruptions_by_component": counts,
-            "shares": {
-                p: statistics.fmean(getattr(o, p) / o.total for o in self.outcomes)
-                for p in parts
-            },
-            "interval": self.job.interval,
-            "young_daly": best,
-            "save_stall": self.job.stall,
-            "restart": self.job.restart,
-            "load_time": self.job.load,
-            "step_time": self.job.step,
-            "effective_step_time": self.job.step / mean if mean > 0 else None,
-            "evidence": evidence(),
-            "takes": {name: hosts for name, hosts in self.job.takes.items() if hosts},
-            "progress_with_hosts_missing": list(self.job.speeds),
+        }
+
+    def _share(self, part: str) -> float:
+        """Mean share of the time that goes into a part."""
+        return statistics.fmean(getattr(one, part) / one.total for one in self.outcomes)
+
+    def _times(self) -> dict[str, Any]:
+        """What the job was told, and the interval of theory."""
+        job = self.job
+        mean, _ = interval_of(self.values)
+        fails = job.rates and job.stall > 0
+        return {
+            "interval": job.interval,
+            "young_daly": young_daly(job.stall, self.mtbf) if fails else None,
+            "save_stall": job.stall,
+            "restart": job.restart,
+            "load_time": job.load,
+            "step_time": job.step,
+            "effective_step_time": job.step / mean if mean > 0 else None,
         }
 
 
@@ -147,23 +172,27 @@ class Optimum:
 def optimal(job: Job, gpus: int, replicas: int, seed: int) -> Optimum:
     """The interval of the highest goodput among multiples of Young and Daly's."""
     total = math.fsum(job.rates.values())
-    centre = (
-        young_daly(job.stall, 1 / total) if total and job.stall > 0 else job.interval
-    )
+    fails = total and job.stall > 0
     least = max(job.step, job.stall, job.lag)
-    at = sorted({max(least, centre * 2.0 ** (k / 2)) for k in range(-6, 7)})
-    runs = [
-        simulate(replace(job, interval=one), gpus, replicas, seed).outcomes
-        for one in progress.track(at, "intervals")
+    centre = young_daly(job.stall, 1 / total) if fails else job.interval
+    intervals = sorted({max(least, centre * 2.0 ** (k / 2)) for k in range(-6, 7)})
+    values = [
+        simulate(replace(job, interval=interval), gpus, replicas, seed).values
+        for interval in progress.track(intervals, "intervals")
     ]
-    values = [[o.goodput for o in outcomes] for outcomes in runs]
-    best = max(range(len(at)), key=lambda i: statistics.fmean(values[i]))
-    tried = []
-    for interval, found in zip(at, values, strict=True):
-        behind = interval_of([b - v for b, v in zip(values[best], found, strict=True)])
-        tried.append(Tried(interval, *interval_of(found), *behind))
+    means = [statistics.fmean(goodputs) for goodputs in values]
+    best = means.index(max(means))
+    tried = tuple(
+        _tried(*pair, values[best]) for pair in zip(intervals, values, strict=True)
+    )
     theory = min(tried, key=lambda one: abs(one.interval - max(least, centre)))
-    return Optimum(at[best], tuple(tried), theory)
+    return Optimum(intervals[best], tried, theory)
+
+
+def _tried(interval: float, values: list[float], best: list[float]) -> Tried:
+    """An interval beside the best one, replica by replica."""
+    behind = [b - v for b, v in zip(best, values, strict=True)]
+    return Tried(interval, *interval_of(values), *interval_of(behind))
 
 
 def render(table: Mapping[str, Any]) -> str:

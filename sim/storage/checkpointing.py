@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import Any
 
 from sim.engine.execution import Run
@@ -10,40 +11,33 @@ from sim.errors import InputError, Mistake
 from sim.planning.planned import Planned
 from sim.spec.sections import Scenario
 from sim.storage.evidence import shares
-from sim.storage.saving import Checkpointing
+from sim.storage.saving import Checkpointing, Save
 from sim.storage.systems import load_system
 from sim.units import format_bytes, format_duration
+
+_TIMES = ("save_stall", "step_time_beside", "time_until_durable", "load_time")
 
 
 def mistakes_of(scenario: Scenario) -> list[Mistake]:
     """What is wrong with [checkpoint] before anything is simulated."""
-    c, where, found = scenario.checkpoint, scenario.where, []
+    c, where = scenario.checkpoint, scenario.where
     try:
         system = load_system(c.storage or "nvme", where, "checkpoint.storage")
     except InputError as error:
         return list(error.mistakes)
+    mistakes = []
     if c.gpudirect and not system.gpudirect:
+        key, expected = "checkpoint.gpudirect", f"false with {system.name}"
         hint = "leave gpudirect out: bytes bounce through the host's memory"
-        found.append(
-            Mistake(
-                where, "checkpoint.gpudirect", "true", f"false with {system.name}", hint
-            )
-        )
+        mistakes.append(Mistake(where, key, "true", expected, hint))
     if c.gpudirect and c.mode == "peer":
-        found.append(
-            Mistake(where, "checkpoint.gpudirect", "true", "false with mode peer")
-        )
+        key, expected = "checkpoint.gpudirect", "false with mode peer"
+        mistakes.append(Mistake(where, key, "true", expected))
     if c.writers == "replica0" and c.mode in (None, "rank0"):
-        found.append(
-            Mistake(
-                where,
-                "checkpoint.writers",
-                "replica0",
-                "mode sharded or async",
-                "rank 0 writes all",
-            )
-        )
-    return found
+        key, expected = "checkpoint.writers", "mode sharded or async"
+        hint = "rank 0 writes all"
+        mistakes.append(Mistake(where, key, "replica0", expected, hint))
+    return mistakes
 
 
 def report_of(planned: Planned, run: Run, step: float) -> dict[str, Any]:
@@ -57,86 +51,93 @@ def report_of(planned: Planned, run: Run, step: float) -> dict[str, Any]:
     InputError
         If the storage has no room, cannot be reached, or a save takes longer than the interval.
     """
-    made = Checkpointing(planned, run)
-    save, asked = made.save(), made.asked
-    window = max(0.0, save.end - save.stall) if asked.mode in ("async", "peer") else 0.0
-    # Work that the writer costs training: all of it while it holds the host, and a share on links that both use.
-    taken = (
-        save.host_held
-        + max(0.0, window - save.host_held) * (1 - step / made.beside(step))
-        if window
-        else 0.0
-    )
-    steps = math.ceil(max(0.0, window - taken) / step)
-    beside = step + taken / steps if steps else step
+    checkpointing = Checkpointing(planned, run)
+    save = checkpointing.save()
+    background = _background(checkpointing, save, step)
     report: dict[str, Any] = {
-        "mode": asked.mode,
-        "storage": made.system.name,
-        "bytes": made.holds.size,
-        "writers": len(made.holds.writers),
+        "mode": checkpointing.asked.mode,
+        "storage": checkpointing.system.name,
+        "bytes": checkpointing.holds.size,
+        "writers": len(checkpointing.holds.writers),
         "save_stall": save.stall,
-        "background": window,
-        "steps_beside": steps,
-        "step_time_beside": beside,
-        "background_slowdown": beside / step - 1.0,
+        "background": background.window,
+        "steps_beside": background.steps,
+        "step_time_beside": background.step,
+        "background_slowdown": background.step / step - 1.0,
         "time_until_durable": save.durable,
-        "load_time": made.load(),
+        "load_time": checkpointing.load(),
         "legs": save.legs,
         "rests_on": save.rests_on,
         "evidence": shares(save.rests_on),
     }
-    if asked.every is not None:
-        extra = save.stall + max(0, min(steps, asked.every)) * (beside - step)
-        if asked.every * step < max(save.stall, window):
-            found = f"{asked.every} steps, {format_duration(asked.every * step)}"
-            busy = format_duration(max(save.stall, window))
-            raise InputError(
-                Mistake(
-                    made.scenario.where,
-                    "checkpoint.every",
-                    found,
-                    f"longer than a save ({busy})",
-                    f"every = {math.ceil(max(save.stall, window) / step)} or more, or faster storage",
-                )
-            )
-        report |= {
-            "every": asked.every,
-            "interval": asked.every * step + extra,
-            "step_time_with": step + extra / asked.every,
-        }
-    return report
+    every = checkpointing.asked.every
+    if every is None:
+        return report
+    return report | _interval(planned.scenario.where, every, save, background, step)
+
+
+@dataclass(frozen=True)
+class _Background:
+    """The writer beside training: seconds that it works, steps meanwhile, and their mean step time (s)."""
+
+    window: float
+    steps: int
+    step: float
+
+
+def _background(checkpointing: Checkpointing, save: Save, step: float) -> _Background:
+    """What goes on beside training after a save has let it go on."""
+    if checkpointing.asked.mode not in ("async", "peer"):
+        return _Background(0.0, 0, step)
+    window = max(0.0, save.end - save.stall)
+    # Work that the writer costs training: all of it while it holds the host, and a share on links that both use.
+    taken = 0.0
+    if window:
+        shared = max(0.0, window - save.host_held)
+        taken = save.host_held + shared * (1 - step / checkpointing.beside(step))
+    steps = math.ceil(max(0.0, window - taken) / step)
+    return _Background(window, steps, step + taken / steps if steps else step)
+
+
+def _interval(
+    where: str, every: int, save: Save, background: _Background, step: float
+) -> dict[str, Any]:
+    """The time between two saves, and the mean of its steps with all that saving costs."""
+    busy = max(save.stall, background.window)
+    if every * step < busy:
+        found = f"{every} steps, {format_duration(every * step)}"
+        expected = f"longer than a save ({format_duration(busy)})"
+        hint = f"every = {math.ceil(busy / step)} or more, or faster storage"
+        raise InputError(Mistake(where, "checkpoint.every", found, expected, hint))
+    slower = max(0, min(background.steps, every)) * (background.step - step)
+    extra = save.stall + slower
+    return {
+        "every": every,
+        "interval": every * step + extra,
+        "step_time_with": step + extra / every,
+    }
 
 
 def words(report: dict[str, Any]) -> list[tuple[str, str]]:
     """Rows (what, how much) for people."""
+    times = {key: format_duration(report[key]) for key in _TIMES}
+    written = f"{format_bytes(report['bytes'])} by {report['writers']} ranks"
     rows = [
-        (
-            "to",
-            f"{report['storage']}, {format_bytes(report['bytes'])} by {report['writers']} ranks ({report['mode']})",
-        ),
-        ("training stands still", format_duration(report["save_stall"])),
+        ("to", f"{report['storage']}, {written} ({report['mode']})"),
+        ("training stands still", times["save_stall"]),
     ]
     if report["steps_beside"]:
         slower = f"{100 * report['background_slowdown']:.1f} % slower"
-        rows.append(
-            (
-                "steps beside",
-                f"{report['steps_beside']} of {format_duration(report['step_time_beside'])}, {slower}",
-            )
-        )
-    rows += [
-        ("durable after", format_duration(report["time_until_durable"])),
-        ("load", format_duration(report["load_time"])),
-    ]
-    grades = [
-        f"{grade} {100 * share:.0f} %" for grade, share in report["evidence"].items()
-    ]
-    rows.append(("the save rests on", ", ".join(grades)))
+        steps = f"{report['steps_beside']} of {times['step_time_beside']}"
+        rows.append(("steps beside", f"{steps}, {slower}"))
+    rows.append(("durable after", times["time_until_durable"]))
+    rows.append(("load", times["load_time"]))
+    rows.append(("the save rests on", _percentages(report["evidence"])))
     if "step_time_with" in report:
-        rows.append(
-            (
-                f"every {report['every']} steps",
-                f"{format_duration(report['step_time_with'])} a step",
-            )
-        )
+        step = format_duration(report["step_time_with"])
+        rows.append((f"every {report['every']} steps", f"{step} a step"))
     return rows
+
+
+def _percentages(parts: dict[str, float]) -> str:
+    return ", ".join(f"{name} {100 * share:.0f} %" for name, share in parts.items())

@@ -18,6 +18,7 @@ from sim.spec.sections import Scenario
 from sim.storage import dataload
 from sim.storage.dataload import Place, fed
 from sim.storage.systems import constants, load_system
+from topologies.fabric import Fabric
 
 
 def mistakes_of(scenario: Scenario) -> list[Mistake]:
@@ -49,10 +50,8 @@ def path_with(
     """
     if data is None or data["exposed"] <= 0 or not path.segments:
         return path
-    rank, end = (
-        path.segments[-1].rank,
-        path.begin + path.length * data["step_time_with"] / (computed or 1.0),
-    )
+    rank = path.segments[-1].rank
+    end = path.begin + path.length * data["step_time_with"] / (computed or 1.0)
     begun = path.begin if data["input_bound"] else path.end
     waiting = Segment(rank, IO, "data", begun, end, "data loading")
     segments = (waiting,) if data["input_bound"] else (*path.segments, waiting)
@@ -60,32 +59,30 @@ def path_with(
 
 
 def _place(planned: Planned, run: Run) -> Place:
+    """Where the data goes: ranks of the host, rates of its copies, and when the step is launched and done."""
     s, fabric, gpus = planned.scenario, planned.fabric, planned.gpus
     hosts = [fabric.host_of(gpu) for gpu in gpus]
-    rows, usage = fabric.spread(fabric.nearest(gpus[0], "memory"), gpus[0])
-    pinned = (
-        float(np.min(fabric.links.bandwidth[rows] / usage))
-        if len(rows)
-        else constants()["copy"]
-    )
+    pinned = _pinned_rate(fabric, gpus[0])
     programs = planned.graph.programs
-    done = max(
-        float(run.end[i][0][p.kind != SYNC].max(initial=0.0))
-        for i, p in enumerate(programs)
-    )
-    launched = max(
-        float(run.launch[i][0].max(initial=0.0)) for i in range(len(programs))
-    )
-    system = (
-        load_system(s.dataload.storage or "nvme", s.where, "dataload.storage")
-        if s.dataload.sample is not None
-        else None
-    )
+    done = [run.end[i][0][p.kind != SYNC] for i, p in enumerate(programs)]
+    launched = [run.launch[i][0] for i in range(len(programs))]
+    system = None
+    if s.dataload.sample is not None:
+        name = s.dataload.storage or "nvme"
+        system = load_system(name, s.where, "dataload.storage")
     return Place(
         hosts.count(hosts[0]),
         min(constants()["copy"], pinned),
         pinned,
-        launched,
-        done,
+        max(float(times.max(initial=0.0)) for times in launched),
+        max(float(times.max(initial=0.0)) for times in done),
         system,
     )
+
+
+def _pinned_rate(fabric: Fabric, gpu: str) -> float:
+    """Bytes/s of a copy from pinned memory to a GPU."""
+    rows, usage = fabric.spread(fabric.nearest(gpu, "memory"), gpu)
+    if not len(rows):
+        return constants()["copy"]
+    return float(np.min(fabric.links.bandwidth[rows] / usage))

@@ -55,127 +55,100 @@ class Checkpointing:
 
     def __init__(self, planned: Planned, run: Run) -> None:
         self.planned, self.run, self.scenario = planned, run, planned.scenario
-        self.asked = replace(
-            self.scenario.checkpoint, mode=self.scenario.checkpoint.mode or "rank0"
-        )
-        self.system: System = load_system(
-            self.asked.storage or "nvme", self.scenario.where, "checkpoint.storage"
-        )
-        self.gpus, self.fabric, self.world = (
-            planned.gpus,
-            planned.fabric,
-            planned.lowered.layout.world,
-        )
-        self.holds: Contents = contents(
-            self.scenario, planned.lowered.parameters, self.world
-        )
+        self.gpus, self.fabric = planned.gpus, planned.fabric
+        self.world = planned.lowered.layout.world
+        asked, where = self.scenario.checkpoint, self.scenario.where
+        self.asked = replace(asked, mode=asked.mode or "rank0")
+        name = self.asked.storage or "nvme"
+        self.system: System = load_system(name, where, "checkpoint.storage")
+        parameters = planned.lowered.parameters
+        self.holds: Contents = contents(self.scenario, parameters, self.world)
         s = self.system
-        self.stores = Stores(
-            self.fabric, s.name, s.attach, {"read": s.read, "write": s.write}, s.client
-        )
+        limits = {"read": s.read, "write": s.write}
+        self.stores = Stores(self.fabric, s.name, s.attach, limits, s.client)
         self._check_room()
 
     def _check_room(self) -> None:
         room = self.asked.capacity or self.system.capacity
-        hosts = len({self.fabric.host_of(self.gpus[r]) for r in self.holds.writers})
-        need = (
-            self.holds.size / hosts
-            if self.system.attach in ("nvme", "block")
-            else self.holds.size
-        )
+        need = self.holds.size
+        if self.system.attach in ("nvme", "block"):
+            need /= len(self._hosts(self.holds.writers))
         if room is not None and need > room:
-            hint = 'more hosts to write, content = "model", or another storage'
+            where, key = self.scenario.where, "checkpoint.storage"
             found = f"{format_bytes(need)} for {self.system.name}"
-            raise InputError(
-                Mistake(
-                    self.scenario.where,
-                    "checkpoint.storage",
-                    found,
-                    f"at most {format_bytes(room)}",
-                    hint,
-                )
-            )
+            expected = f"at most {format_bytes(room)}"
+            hint = 'more hosts to write, content = "model", or another storage'
+            raise InputError(Mistake(where, key, found, expected, hint))
 
     def save(self) -> Save:
         """The save, alone on the links."""
         writers = self._simulated(self.holds.writers)
         flows = [self._legs(rank) for rank in writers]
-        scale = len(self._hosts(self.holds.writers)) / len(self._hosts(writers))
-        ends = play(flows, self._bandwidth(scale))
-        last = max(range(len(flows)), key=lambda at: ends[at][-1])
-        legs = {leg.name: end for leg, end in zip(flows[last], ends[last], strict=True)}
-        stalls = [
-            max(
-                [0.0]
-                + [
-                    e
-                    for leg, e in zip(f, end, strict=True)
-                    if leg.name in self._blocking
-                ]
-            )
-            for f, end in zip(flows, ends, strict=True)
-        ]
-        end = max(e[-1] for e in ends)
-        held = 0.0
-        if (
-            self.asked.mode == "async"
-            and self.asked.writer == "thread"
-            and "serialise" in legs
-        ):
-            held = legs["serialise"] - max(
-                v for k, v in legs.items() if v < legs["serialise"]
-            )
-        durable = end
-        if (
-            self.asked.mode == "rank0"
-            and self.system.page_cache
-            and not self.asked.gpudirect
-        ):
-            durable += constants()["expire"] + self.holds.size / self._sync_rate(
-                self.holds.writers[0]
-            )
-        rows = rests_on(
-            flows[last], legs, self.system, self.fabric, self._bandwidth(scale)
+        bandwidth = self._bandwidth(
+            len(self._hosts(self.holds.writers)) / len(self._hosts(writers))
         )
-        return Save(max(stalls), end, durable, held, legs, rows)
+        ends = play(flows, bandwidth)
+        slowest = max(range(len(flows)), key=lambda at: ends[at][-1])
+        names = [leg.name for leg in flows[slowest]]
+        legs = dict(zip(names, ends[slowest], strict=True))
+        stall = max(map(self._stall, flows, ends))
+        end = max(times[-1] for times in ends)
+        rows = rests_on(flows[slowest], legs, self.system, self.fabric, bandwidth)
+        durable = end + self._written_back()
+        return Save(stall, end, durable, self._host_held(legs), legs, rows)
+
+    def _stall(self, legs: list[Leg], ends: list[float]) -> float:
+        """When the last leg that training waits for is over."""
+        blocking = self._blocking
+        pairs = zip(legs, ends, strict=True)
+        return max([0.0, *(end for leg, end in pairs if leg.name in blocking)])
+
+    def _host_held(self, legs: dict[str, float]) -> float:
+        """Seconds for which a writer in a thread of the training process keeps the host."""
+        thread = self.asked.mode == "async" and self.asked.writer == "thread"
+        if not thread or "serialise" not in legs:
+            return 0.0
+        end = legs["serialise"]
+        return end - max(time for time in legs.values() if time < end)
+
+    def _written_back(self) -> float:
+        """Seconds until pages that nobody syncs are on the disk."""
+        unsynced = self.asked.mode == "rank0" and not self.asked.gpudirect
+        if not unsynced or not self.system.page_cache:
+            return 0.0
+        rate = self._sync_rate(self.holds.writers[0])
+        return constants()["expire"] + self.holds.size / rate
 
     def load(self) -> float:
         """Seconds until all GPUs of the run that restarts have their state: files opened, read, copied to the GPU."""
-        c, s = constants(), self.system
         gpus = self.asked.restore_gpus or self.world
-        replicated = self.scenario.parallel.data_parallel not in ("fsdp", "zero3")
         p = self.scenario.parallel
+        replicated = p.data_parallel not in ("fsdp", "zero3")
         each = self.holds.size / (p.tp * p.pp if replicated else gpus)
+        files = 1
+        if self.asked.mode != "rank0":
+            files = pieces(len(self.holds.writers), gpus)
         readers = self._simulated(tuple(range(min(gpus, self.world))))
-        opened = (
-            pieces(len(self.holds.writers), gpus) if self.asked.mode != "rank0" else 1
-        )
-        flows = []
-        for rank in readers:
-            gpu = self.gpus[rank]
-            memory = self.fabric.nearest(gpu, "memory")
-            way, up = self.stores.path(memory, "read"), self.fabric.spread(memory, gpu)
-            cap = min(s.throughput(REQUEST, max(1, s.threads), "read"), c["load"])
-            read = Leg("read", each, cap, s.metadata * opened + s.latency, *way)
-            flows.append([read, Leg("to_gpu", each, c["copy"], 0.0, *up)])
-        hosts = (
-            max(1.0, gpus / self.world)
-            * len(self._hosts(tuple(range(self.world))))
-            / len(self._hosts(readers))
-        )
+        flows = [self._reading(rank, each, files) for rank in readers]
+        everybody = len(self._hosts(tuple(range(self.world))))
+        hosts = max(1.0, gpus / self.world) * everybody / len(self._hosts(readers))
         return max(end[-1] for end in play(flows, self._bandwidth(hosts)))
+
+    def _reading(self, rank: int, size: float, files: int) -> list[Leg]:
+        """What one reader does: opens so many files, reads its bytes and copies them to its GPU."""
+        c, s, gpu = constants(), self.system, self.gpus[rank]
+        memory = self.fabric.nearest(gpu, "memory")
+        way, up = self.stores.path(memory, "read"), self.fabric.spread(memory, gpu)
+        cap = min(s.throughput(REQUEST, max(1, s.threads), "read"), c["load"])
+        read = Leg("read", size, cap, s.metadata * files + s.latency, *way)
+        return [read, Leg("to_gpu", size, c["copy"], 0.0, *up)]
 
     @property
     def _blocking(self) -> tuple[str, ...]:
         """Legs that training waits for."""
-        behind = self.asked.mode in ("async", "peer")
-        if behind and self.asked.gpudirect:
-            return ("plan",)
-        return (
-            ("plan", "collect", "copy")
-            if behind
-            else ("plan", "collect", "copy", "serialise", "full", "sync", "direct")
-        )
+        if self.asked.mode not in ("async", "peer"):
+            return ("plan", "collect", "copy", "serialise", "full", "sync", "direct")
+        return ("plan",) if self.asked.gpudirect else ("plan", "collect", "copy")
 
     def _hosts(self, ranks: tuple[int, ...]) -> set[str]:
         return {self.fabric.host_of(self.gpus[rank]) for rank in ranks}
@@ -198,75 +171,65 @@ class Checkpointing:
 
     def _bandwidth(self, hosts: float) -> np.ndarray:
         """Bytes/s of links; those that hosts share have one part in `hosts` of theirs, as all of them write at once."""
-        rates, own = self._in_front(hosts), len(self.fabric.links)
-        if hosts <= 1:
-            return rates
-        if self.system.attach == "storage":
-            inside = [self.fabric.nodes.hosts[at] for at in self.fabric.ends[0]]
-            outside = np.array(
-                [
-                    not (a and self.fabric.nodes.hosts[b])
-                    for a, b in zip(inside, self.fabric.ends[1], strict=True)
-                ]
-            )
-            one_end = np.array(
-                [
-                    bool(a) != bool(self.fabric.nodes.hosts[b])
-                    for a, b in zip(inside, self.fabric.ends[1], strict=True)
-                ]
-            )
-            rates[:own][outside & ~one_end] /= hosts
+        rates = self._in_front(hosts)
+        if hosts > 1 and self.system.attach == "storage":
+            # A link with neither end in a host is everybody's.
+            inside = np.array([bool(host) for host in self.fabric.nodes.hosts])
+            src, dst = (inside[ends] for ends in self.fabric.ends)
+            rates[: len(src)][~src & ~dst] /= hosts
         return rates
 
     def _sync_rate(self, rank: int) -> float:
         """Bytes/s at which one host's page cache is written back."""
-        rows, usage = self.stores.path(
-            self.fabric.nearest(self.gpus[rank], "memory"), "write"
-        )
-        limit = (
-            float(np.min(self.stores.bandwidth[rows] / usage))
-            if len(rows)
-            else math.inf
-        )
+        memory = self.fabric.nearest(self.gpus[rank], "memory")
+        rows, usage = self.stores.path(memory, "write")
+        rates = self.stores.bandwidth[rows] / usage
+        limit = float(np.min(rates)) if len(rows) else math.inf
         return min(limit, self.system.throughput(REQUEST, THREADS, "write"))
 
     def _legs(self, rank: int) -> list[Leg]:
         """What one writer does, in order."""
-        c, s, asked = constants(), self.system, self.asked
-        gpu, size = self.gpus[rank], self.holds.share
+        asked, size, gpu = self.asked, self.holds.share, self.gpus[rank]
         memory = self.fabric.nearest(gpu, "memory")
-        legs = [] if asked.mode == "rank0" else [Leg("plan", latency=c["plan"])]
-        if asked.mode == "rank0" and (collected := self._collect(gpu)) is not None:
-            legs.append(collected)
+        legs = self._before(gpu)
         if asked.gpudirect:
-            way, cap = (
-                self.stores.path(gpu, "write"),
-                s.throughput(REQUEST, s.threads, "write"),
-            )
-            return [*legs, Leg("direct", size, cap, s.metadata + s.latency, *way)]
-        cap = math.inf if asked.pinned else 1 / (1 / c["copy"] + 1 / c["fresh"])
-        legs.append(Leg("copy", size, cap, 0.0, *self.fabric.spread(gpu, memory)))
+            return [*legs, self._written("direct", gpu, REQUEST)]
+        legs.append(self._copy(gpu, memory))
         if asked.mode == "peer":
             return [*legs, Leg("send", size, math.inf, 0.0, *self._to_peer(memory))]
-        if not s.page_cache:
-            way, cap = (
-                self.stores.path(memory, "write"),
-                s.throughput(PART, s.threads, "write"),
-            )
-            return [*legs, Leg("sync", size, cap, s.metadata + s.latency, *way)]
-        return legs + self._through_page_cache(rank, memory, size)
+        if not self.system.page_cache:
+            return [*legs, self._written("sync", memory, PART)]
+        return legs + self._through_page_cache(memory, size)
 
-    def _through_page_cache(self, rank: int, memory: str, size: float) -> list[Leg]:
+    def _written(self, name: str, node: str, request: float) -> Leg:
+        """From a node to the storage at once, in requests of so many bytes."""
+        s = self.system
+        cap = s.throughput(request, s.threads, "write")
+        way = self.stores.path(node, "write")
+        return Leg(name, self.holds.share, cap, s.metadata + s.latency, *way)
+
+    def _before(self, gpu: str) -> list[Leg]:
+        """What comes before a writer's first byte: a plan, or parts of other ranks."""
+        if self.asked.mode != "rank0":
+            return [Leg("plan", latency=constants()["plan"])]
+        collected = self._collect(gpu)
+        return [] if collected is None else [collected]
+
+    def _copy(self, gpu: str, memory: str) -> Leg:
+        """From the GPU to the host's memory; pages that are not pinned are fresh, and cost their first touch."""
+        c = constants()
+        cap = math.inf if self.asked.pinned else 1 / (1 / c["copy"] + 1 / c["fresh"])
+        way = self.fabric.spread(gpu, memory)
+        return Leg("copy", self.holds.share, cap, 0.0, *way)
+
+    def _through_page_cache(self, memory: str, size: float) -> list[Leg]:
+        """Into the page cache of the writer's host, and on to the storage."""
         c, s = constants(), self.system
-        beside = sum(
-            self.fabric.host_of(self.gpus[r]) == self.fabric.host_of(memory)
-            for r in self.holds.writers
-        )
-        room = c["dirty_share"] * c["memory"] / beside
-        way, cap = (
-            self.stores.path(memory, "write"),
-            s.throughput(REQUEST, THREADS, "write"),
-        )
+        host = self.fabric.host_of(memory)
+        hosts = [self.fabric.host_of(self.gpus[rank]) for rank in self.holds.writers]
+        room = c["dirty_share"] * c["memory"] / hosts.count(host)
+        way = self.stores.path(memory, "write")
+        cap = s.throughput(REQUEST, THREADS, "write")
         legs = [Leg("serialise", min(size, room), c["serialise"], s.metadata)]
         if size > room:  # what the page cache cannot hold waits for the disk
             legs.append(Leg("full", size - room, min(cap, c["serialise"]), 0.0, *way))
@@ -282,37 +245,27 @@ class Checkpointing:
             return None
         others = [g for g in self.gpus[: self.world] if g != gpu][: parts - 1]
         each = self.holds.size / parts
-        index = self.fabric.positions(others)
-        load = self.fabric.loads(
-            index,
-            np.full(len(others), self.fabric.node_index(gpu)),
-            np.full(len(others), each),
-        )
+        src = self.fabric.positions(others)
+        dst = np.full(len(others), self.fabric.node_index(gpu))
+        load = self.fabric.loads(src, dst, np.full(len(others), each))
         rows = np.flatnonzero(load > 0)
         size = each * len(others)
         return Leg("collect", size, math.inf, 0.0, rows, load[rows] / size)
 
     def _to_peer(self, memory: str) -> tuple[np.ndarray, np.ndarray]:
-        hosts = sorted(
-            self._hosts(tuple(range(self.world))), key=self.fabric.hosts.index
-        )
+        """The way to the memory of the next host, around the job's hosts."""
+        ranks = tuple(range(self.world))
+        hosts = sorted(self._hosts(ranks), key=self.fabric.hosts.index)
         if len(hosts) < 2:
-            found, hint = "one host", "a copy on the host that fails is lost with it"
-            raise InputError(
-                Mistake(
-                    self.scenario.where,
-                    "checkpoint.mode",
-                    f"peer on {found}",
-                    "two hosts or more",
-                    hint,
-                )
+            where, hint = (
+                self.scenario.where,
+                "a copy on the host that fails is lost with it",
             )
+            found, expected = "peer on one host", "two hosts or more"
+            raise InputError(Mistake(where, "checkpoint.mode", found, expected, hint))
         here = hosts.index(self.fabric.host_of(memory))
-        other = next(
-            g
-            for g in self.gpus
-            if self.fabric.host_of(g) == hosts[(here + 1) % len(hosts)]
-        )
+        following = hosts[(here + 1) % len(hosts)]
+        other = next(gpu for gpu in self.gpus if self.fabric.host_of(gpu) == following)
         return self.fabric.spread(memory, self.fabric.nearest(other, "memory"))
 
     def beside(self, step: float) -> float:
@@ -322,23 +275,18 @@ class Checkpointing:
         # On the steps' links everybody's bytes count: those of all writers, or of very many the first host's.
         many = len(self.holds.writers) > BESIDE
         writers = self._simulated(self.holds.writers) if many else self.holds.writers
-        legs = [leg for rank in writers for leg in self._legs(rank)]
+        plans = [plan.links for plan in self.planned.plans if plan.size > 0]
+        used = np.unique(np.concatenate([*plans, np.empty(0, int)]))
         legs = [
-            leg
-            for leg in legs
-            if leg.name in ("sync", "send", "direct") and len(leg.links)
+            replace(leg, size=BACKGROUND)
+            for rank in writers
+            for leg in self._legs(rank)
+            if leg.name in ("sync", "send", "direct") and np.isin(leg.links, used).any()
         ]
-        used = np.unique(
-            np.concatenate(
-                [p.links for p in self.planned.plans if p.size > 0]
-                or [np.empty(0, int)]
-            )
-        )
-        legs = [leg for leg in legs if np.isin(leg.links, used).any()]
         if not legs:
             return step
         hosts = len(self._hosts(self.holds.writers)) / len(self._hosts(writers))
-        return self._rerun([replace(leg, size=BACKGROUND) for leg in legs], step, hosts)
+        return self._rerun(legs, step, hosts)
 
     def _rerun(self, legs: list[Leg], step: float, hosts: float) -> float:
         background = tuple(leg.plan for leg in legs)

@@ -175,42 +175,57 @@ def _bundled(path: Path) -> System:
 
 
 def _read(path: Path) -> System:
+    """The system of a file, every mistake in which is reported."""
     table = read_table(path)
-    words = {key: table.pop(key, None) for key in ("description", "attach")}
-    absent = [
-        Mistake(path.name, key, "nothing", "a text")
-        for key, word in words.items()
-        if not isinstance(word, str)
-    ]
-    texts = [
-        Mistake(path.name, key, repr(one), SOURCED)
-        for key, one in table.items()
-        if isinstance(one, str)
-    ]
-    if absent or texts:
-        raise InputError(absent + texts)
-    if words["attach"] not in ATTACHED:
-        raise InputError(unknown(path.name, "attach", str(words["attach"]), ATTACHED))
-    grades = {key: one[1] for key, one in table.items()}
-    values: dict[str, Any] = {key: one[0] for key, one in table.items()}
-    fields = set(System.__dataclass_fields__) - NO_NUMBERS
-    wrong = [
-        unknown(path.name, key, key, fields) for key in values if key not in fields
-    ]
-    wrong += [
-        Mistake(path.name, key, "nothing", "a number with its source")
-        for key in ("latency", "metadata", "thread")
-        if key not in values
-    ]
-    if wrong:
-        raise InputError(wrong)
-    for flag in FLAGS:
-        if flag in values:
-            values[flag] = bool(values[flag])
-    sources = {key: one[2] for key, one in table.items()}
+    description, attach = (table.pop(key, None) for key in ("description", "attach"))
+    mistakes = _wrong_texts(path.name, description, attach, table)
+    if mistakes:
+        raise InputError(mistakes)
+    if attach not in ATTACHED:
+        raise InputError(unknown(path.name, "attach", str(attach), ATTACHED))
+    mistakes = _wrong_keys(path.name, table)
+    if mistakes:
+        raise InputError(mistakes)
+    values: dict[str, Any] = {key: entry[0] for key, entry in table.items()}
+    values |= {flag: bool(values[flag]) for flag in FLAGS if flag in values}
     return System(
-        path.stem, **words, **values | {"evidence": grades, "source": sources}
+        path.stem,
+        description=description,
+        attach=attach,
+        evidence={key: entry[1] for key, entry in table.items()},
+        source={key: entry[2] for key, entry in table.items()},
+        **values,
     )
+
+
+def _wrong_texts(
+    where: str, description: object, attach: object, table: Mapping[str, Any]
+) -> list[Mistake]:
+    """Texts that are none, and texts where a number should be."""
+    texts = {"description": description, "attach": attach}
+    absent = [
+        Mistake(where, key, "nothing", "a text")
+        for key, text in texts.items()
+        if not isinstance(text, str)
+    ]
+    return absent + [
+        Mistake(where, key, repr(entry), SOURCED)
+        for key, entry in table.items()
+        if isinstance(entry, str)
+    ]
+
+
+def _wrong_keys(where: str, table: Mapping[str, Any]) -> list[Mistake]:
+    """Numbers that a system does not have, and those that every system needs."""
+    fields = set(System.__dataclass_fields__) - NO_NUMBERS
+    superfluous = [
+        unknown(where, key, key, fields) for key in table if key not in fields
+    ]
+    return superfluous + [
+        Mistake(where, key, "nothing", "a number with its source")
+        for key in ("latency", "metadata", "thread")
+        if key not in table
+    ]
 
 
 def read_table(path: Path) -> dict[str, Any]:
@@ -221,41 +236,44 @@ def read_table(path: Path) -> dict[str, Any]:
     InputError
         With every mistake.
     """
-    where, found, mistakes = path.name, dict[str, Any](), list[Mistake]()
     try:
-        told = files.toml(path.read_text(encoding="utf-8"))
+        document = files.toml(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise InputError(Mistake(where, "", str(error), "a TOML file")) from None
-    for key, entry in told.items():
-        if isinstance(entry, str):
-            found[key] = entry
-        elif not isinstance(entry, dict):
-            mistakes.append(Mistake(where, key, repr(entry), SOURCED))
-        elif wrong := [*ENTRY.mistakes(where, key, entry)]:
-            mistakes += wrong
-        else:
-            try:
-                value = (
-                    _PARSE[key](entry["value"], where, key)
-                    if key in _PARSE
-                    else entry["value"]
-                )
-            except InputError as error:
-                mistakes.extend(error.mistakes)
-                continue
-            number = isinstance(value, int | float) and 0 <= value < math.inf
-            if (
-                not number
-                or (value == 0 and key not in FLAGS)
-                or (key == "threads" and int(value) != value)
-            ):
-                mistakes.append(
-                    Mistake(where, key, repr(entry["value"]), "a positive number")
-                )
-            found[key] = value, entry["evidence"], entry["source"]
+        raise InputError(Mistake(path.name, "", str(error), "a TOML file")) from None
+    table: dict[str, Any] = {}
+    mistakes: list[Mistake] = []
+    for key, entry in document.items():
+        try:
+            table[key] = _entry(path.name, key, entry)
+        except InputError as error:
+            mistakes.extend(error.mistakes)
     if mistakes:
         raise InputError(mistakes)
-    return found
+    return table
+
+
+def _entry(where: str, key: str, entry: Any) -> str | tuple[Any, str, str]:
+    """A text, or a number in SI units with its grade and source."""
+    if isinstance(entry, str):
+        return entry
+    if not isinstance(entry, dict):
+        raise InputError(Mistake(where, key, repr(entry), SOURCED))
+    if mistakes := [*ENTRY.mistakes(where, key, entry)]:
+        raise InputError(mistakes)
+    written = entry["value"]
+    value = _PARSE[key](written, where, key) if key in _PARSE else written
+    if not _fits(key, value):
+        raise InputError(Mistake(where, key, repr(written), "a positive number"))
+    return value, entry["evidence"], entry["source"]
+
+
+def _fits(key: str, value: object) -> bool:
+    """Whether a number is positive and finite; flags may be 0, threads are whole."""
+    if not isinstance(value, int | float) or not 0 <= value < math.inf:
+        return False
+    if value == 0 and key not in FLAGS:
+        return False
+    return key != "threads" or int(value) == value
 
 
 def table_of(system: System, threads: int = THREADS) -> list[dict[str, Any]]:
@@ -273,37 +291,38 @@ def table_of(system: System, threads: int = THREADS) -> list[dict[str, Any]]:
     return rows
 
 
+# Headings of the curve, and what stands below each.
+_COLUMNS = (
+    ("request", "request"),
+    ("read", "read_sequential"),
+    ("random", "read_random"),
+    ("requests/s", "random_iops"),
+    ("written", "write_sequential"),
+    ("random", "write_random"),
+)
+
+
 def render(system: System, threads: int = THREADS) -> str:
     """The curve for people."""
     lines = [f"{system.name}: {system.description}", f"one host, {threads} threads", ""]
-    heads = ("request", "read", "random", "requests/s", "written", "random")
-    lines.append("".join(f"{head:>14}" for head in heads))
+    lines.append("".join(f"{head:>14}" for head, _ in _COLUMNS))
     for row in table_of(system, threads):
-        cells = [format_bytes(row["request"])]
-        for key in (
-            "read_sequential",
-            "read_random",
-            "random_iops",
-            "write_sequential",
-            "write_random",
-        ):
-            value = row[key]
-            cells.append(
-                "-"
-                if value is None
-                else f"{value:,.0f}"
-                if key.endswith("iops")
-                else format_bandwidth(value)
-            )
+        cells = [_cell(key, row[key]) for _, key in _COLUMNS]
         lines.append("".join(f"{cell:>14}" for cell in cells))
-    lines += [
-        "",
-        *(
-            f"{key}: {grade}, {system.source[key]}"
-            for key, grade in system.evidence.items()
-        ),
-    ]
+    lines.append("")
+    for key, grade in system.evidence.items():
+        lines.append(f"{key}: {grade}, {system.source[key]}")
     return "\n".join(lines)
+
+
+def _cell(key: str, value: float | None) -> str:
+    if value is None:
+        return "-"
+    if key == "request":
+        return format_bytes(value)
+    if key == "random_iops":
+        return f"{value:,.0f}"
+    return format_bandwidth(value)
 
 
 @cache
