@@ -111,8 +111,9 @@ def job_of(options: Mapping[str, Any]) -> Job:
     """
     mistakes: list[Mistake] = []
     times = _times(options, mistakes)
-    gpus, scale = options["gpus"], options.get("rate_scale", 1.0)
-    rates = _or_none(rates_of, mistakes, gpus, options.get("rates", ()), scale)
+    gpus, rate = options["gpus"], options.get("rates", ())
+    scale = options.get("rate_scale", 1.0)
+    rates = _or_none(rates_of, mistakes, gpus, rate, scale)
     takes = _or_none(takes_of, mistakes, options.get("takes", ()), gpus)
     total = math.fsum(rates.values())
     if math.isnan(times["interval"]):

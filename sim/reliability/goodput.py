@@ -173,20 +173,24 @@ def optimal(job: Job, gpus: int, replicas: int, seed: int) -> Optimum:
     """The interval of the highest goodput among multiples of Young and Daly's."""
     total = math.fsum(job.rates.values())
     fails = total and job.stall > 0
-    least = max(job.step, job.stall, job.lag)
     centre = young_daly(job.stall, 1 / total) if fails else job.interval
-    intervals = sorted({max(least, centre * 2.0 ** (k / 2)) for k in range(-6, 7)})
+    intervals = _around(centre, least=max(job.step, job.stall, job.lag))
     values = [
         simulate(replace(job, interval=interval), gpus, replicas, seed).values
         for interval in progress.track(intervals, "intervals")
     ]
     means = [statistics.fmean(goodputs) for goodputs in values]
     best = means.index(max(means))
-    tried = tuple(
-        _tried(*pair, values[best]) for pair in zip(intervals, values, strict=True)
-    )
-    theory = min(tried, key=lambda one: abs(one.interval - max(least, centre)))
+    pairs = zip(intervals, values, strict=True)
+    tried = tuple(_tried(interval, own, values[best]) for interval, own in pairs)
+    nearest = max(job.step, job.stall, job.lag, centre)
+    theory = min(tried, key=lambda one: abs(one.interval - nearest))
     return Optimum(intervals[best], tried, theory)
+
+
+def _around(centre: float, least: float) -> list[float]:
+    """Multiples of an interval from an eighth to eight times, by the square root of two."""
+    return sorted({max(least, centre * 2.0 ** (k / 2)) for k in range(-6, 7)})
 
 
 def _tried(interval: float, values: list[float], best: list[float]) -> Tried:
