@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from sim.costs import gemm, terms
+from sim.costs import aten, gemm, terms
 from sim.costs.adamw import Adamw
 from sim.costs.facts import GpuFacts
-from sim.costs.gpu_files import HARDWARE, facts_of, names, rows_of
+from sim.costs.gpu_files import HARDWARE, aten_of, facts_of, names, rows_of
 from sim.costs.kernel_tables import KernelTables
 from sim.costs.kinds import STREAM_PASSES, check, work
 from sim.costs.power import FILLS_ABOVE, Power
 from sim.costs.roofline import Roofline, estimate
-from sim.costs.tables import Curve, Kriged, Row
+from sim.costs.tables import NEAR, Curve, Kriged, Row
 from sim.graph.kernel import Kernel
 
 DYNAMIC_ABOVE = 2.0  # waves; measured: GEMMs of <= 1.94 waves have no memset in the traces, of >= 3.88 all have
@@ -57,9 +58,16 @@ class Gpu:
     """
 
     def __init__(
-        self, name: str, facts: GpuFacts, rows: list[Row], like: Gpu | None = None
+        self,
+        name: str,
+        facts: GpuFacts,
+        rows: list[Row],
+        like: Gpu | None = None,
+        operations: Path | None = None,
     ) -> None:
+        """`operations`: the file of measured ATen operations, read when one is asked for."""
         self.name: str = name
+        self._operations = operations
         self.like = like
         self.facts = facts
         self.sms = facts.sms
@@ -93,11 +101,25 @@ class Gpu:
         lent = self.like is not None and gemm.of_dtype(self._tiles, "bf16") is None
         return self.like.power if self.like is not None and lent else None
 
+    @cached_property
+    def _aten(self) -> aten.AtenTables | None:
+        """What was measured of ATen operations on this GPU; None where nobody did."""
+        if self._operations is None:
+            return None
+        rows = aten.read(self._operations)
+        return aten.AtenTables(rows, self.tile_time, self.roofline)
+
+    def _surface(self, kernel: Kernel) -> tuple[aten.Surface, bool] | None:
+        """Where an ATen operation is read, and whether in its own group; None for other kernels and without tables."""
+        if not kernel.kind.startswith(aten.PREFIX) or self._aten is None:
+            return None
+        return self._aten.surface(kernel)
+
     def hot(self, kernel: Kernel) -> bool:
         """Whether a kernel draws more than the power limit: products of 16 bits that fill the GPU."""
         if (
             self.power is None
-            or kernel.kind not in gemm.KINDS
+            or not (kernel.kind in gemm.KINDS or aten.is_product(kernel))
             or gemm.SAME.get(kernel.dtype, kernel.dtype) != "bf16"
         ):
             return False
@@ -126,10 +148,25 @@ class Gpu:
             check(kernel)
             if kernel.kind == "bmm":
                 return self.duration(gemm.one_product(kernel))
+            if (surface := self._surface(kernel)) is not None:
+                pauses = (surface[0].starts(kernel) - 1) * self.gap
+                known = self._known[kernel] = self.running(kernel) + pauses
+                return known
             known = self._known[kernel] = max(
                 self._duration(kernel), self.roofline.bound(kernel), self.floor
             )
         return known
+
+    def running(self, kernel: Kernel) -> float:
+        """Seconds for which the CUDA kernels of an operation run, without the pauses between them.
+
+        Operands that repeat within an operation may be read faster than its bytes say: no roofline bounds measured
+        ones.
+        """
+        surface = self._surface(kernel)
+        if surface is None:
+            return self.duration(kernel)
+        return max(surface[0].seconds(kernel), self.floor)
 
     def evidence(self, kernel: Kernel) -> str:
         """What a time rests on: "measured" (this shape), "fitted" (this kind), "datasheet", "guess"; under load too."""
@@ -142,6 +179,8 @@ class Gpu:
         check(kernel)
         if kernel.kind == "bmm":
             return "guess"
+        if (read := self._surface(kernel)) is not None:
+            return _grade_of(kernel, *read)
         if kernel.kind == "adamw" and self.facts.adamw is not None:
             return "fitted"
         if kernel.kind in self.facts.efficiency:
@@ -177,6 +216,8 @@ class Gpu:
         check(kernel)
         if kernel.kind == "bmm":
             return "one tall GEMM in place of a batch"
+        if (read := self._surface(kernel)) is not None:
+            return _in_place(kernel, *read)
         if kernel.kind == "adamw" and self.facts.adamw is not None:
             return ""
         if kernel.kind in self.facts.efficiency:
@@ -203,6 +244,8 @@ class Gpu:
         """Octaves by which a kernel lies past the sizes in the table it is read from; 0 where that reaches it."""
         if not self.stands_on(kernel).startswith("extrapolation"):
             return 0.0
+        if (read := self._surface(kernel)) is not None:
+            return read[0].past(kernel)
         model = self.tables.model(terms.group(kernel))
         if model is None:
             return 0.0
@@ -235,7 +278,7 @@ class Gpu:
         It tells how a GEMM fares beside a collective that holds SMs: up to `DYNAMIC_ABOVE` waves its tiles are bound
         to CTAs beforehand, so those without an SM run after the others (twice the time); beyond, free SMs share them.
         """
-        if kernel.kind in gemm.KINDS:
+        if kernel.kind in gemm.KINDS or aten.is_product(kernel):
             count, shape = gemm.products(kernel)
             return gemm.waves(shape, self.sms) * count
         return work(kernel)[1] / (self.sms * 64 * 1024)
@@ -246,6 +289,8 @@ class Gpu:
             return (self.facts.adamw or Adamw(((1.0, 0.0),), 1.0)).launches(
                 kernel.shape[0], kernel.shape[1]
             )
+        if (surface := self._surface(kernel)) is not None:
+            return surface[0].starts(kernel)
         if kernel.kind in gemm.KINDS:
             # Beyond two waves cuBLAS hands out tiles by an atomic counter, which a memset clears first.
             return 1 + (self.waves(kernel) > DYNAMIC_ABOVE)
@@ -347,6 +392,20 @@ class Gpu:
         )
 
 
+def _grade_of(kernel: Kernel, surface: aten.Surface, own: bool) -> str:
+    """Evidence of an ATen operation: its own table's, else a guess."""
+    if not own:
+        return "guess"
+    return "measured" if surface.measured(kernel) else "fitted"
+
+
+def _in_place(kernel: Kernel, surface: aten.Surface, own: bool) -> str:
+    """What replaces a measurement of an ATen operation; "" where its own table reaches it."""
+    if not own:
+        return "the table of operations like it"
+    return "extrapolation of its table" if surface.past(kernel) > NEAR else ""
+
+
 def load(name: str, folder: Path = HARDWARE) -> Gpu:
     """The GPU `name` from `folder`: `<name>.toml` with facts and, where measured, `-fitted.toml` and `-kernels.csv`.
 
@@ -358,7 +417,7 @@ def load(name: str, folder: Path = HARDWARE) -> Gpu:
         If there is no such GPU.
     """
     facts, rows, like = parts(name, folder)
-    return Gpu(name.lower(), facts, rows, like)
+    return Gpu(name.lower(), facts, rows, like, aten_of(name, folder))
 
 
 def parts(

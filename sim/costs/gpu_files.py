@@ -96,3 +96,9 @@ def rows_of(name: str, folder: Path = HARDWARE) -> list[Row]:
         folder / f"{name.lower()}-{part}.csv" for part in ("kernels", "published")
     ]
     return [row for path in tables if path.is_file() for row in read_rows(path)]
+
+
+def aten_of(name: str, folder: Path = HARDWARE) -> Path | None:
+    """The file of ATen operations measured on a GPU; None where there is none."""
+    path = folder / f"{name.lower()}-aten.csv"
+    return path if path.is_file() else None

@@ -26,6 +26,7 @@ from sim import files
 from sim.costs import load_gpu, terms
 from sim.costs.facts import SCHEMA
 from sim.costs.gpu import Gpu, parts
+from sim.costs.gpu_files import aten_of
 from sim.costs.tables import Row
 from sim.errors import InputError, Mistake, did_you_mean
 from sim.graph.kernel import Kernel
@@ -77,7 +78,13 @@ def load_file(path: str) -> Gpu:
     factors = {
         name: float(entry["value"]) for name, entry in table.get("factor", {}).items()
     }
-    return Gpu(table["base"], facts, [*own, *borrowed(rows, own, factors)], like)
+    return Gpu(
+        table["base"],
+        facts,
+        [*own, *borrowed(rows, own, factors)],
+        like,
+        aten_of(table["base"]),
+    )
 
 
 def borrowed(

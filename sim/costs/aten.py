@@ -1,0 +1,316 @@
+"""Times of ATen operations (kinds "aten ..."), read between measured ones of the same kind, layout and types.
+
+A base that grows with what the hardware must do is corrected by what rows near it say, in octaves of the sizes. Beyond
+the rows the correction of the nearest edge holds, so a time grows as its base does. Where a kind, layout or type has no
+rows, those of the likest stand in; where the kind has none at all, all streams by their bytes do.
+"""
+
+from __future__ import annotations
+
+import csv
+import math
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from sim.costs.roofline import Roofline
+from sim.graph.kernel import Kernel
+
+PREFIX = "aten "
+#: The kind that stands for all operations over elements.
+STREAM = "aten stream"
+#: Kinds that run as another does, where they have no rows themselves.
+LIKE = {
+    "aten addmm": "aten mm",
+    "aten baddbmm": "aten bmm",
+    "aten addbmm": "aten bmm",
+    "aten _safe_softmax": "aten _softmax",
+    "aten _foreach_sub_": "aten _foreach_add_",
+    "aten _fused_adam_": "aten _fused_adamw_",
+}
+PRODUCTS = (
+    "aten mm",
+    "aten addmm",
+    "aten bmm",
+    "aten baddbmm",
+    "aten _scaled_mm",
+    "aten _grouped_mm",
+)
+BATCHED = ("aten bmm", "aten baddbmm")
+#: Types that run at the same speed, where one has no rows.
+ALIKE = {"fp16": "bf16", "bf16": "fp16", "int32": "fp32", "fp32": "int32"}
+#: Where corrections start: the shortest operation, s, and shares of the datasheet's limits (guesses).
+FLOOR, MEMORY, ARITHMETIC = 1.5e-6, 0.88, 0.6
+NOISE = 0.03  # measured: repetitions on another start of the machine differ by 3.5 % on the mean
+KINDS_DIFFER = 0.2  # guess: streams of as many bytes and elements by another name
+SAME = 1e-6  # octaves within which two positions are one
+
+
+@dataclass(frozen=True)
+class AtenRow:
+    """One measured operation: seconds of its CUDA kernels, summed, and their count."""
+
+    kernel: Kernel
+    seconds: float
+    launches: int
+
+
+def read(path: Path) -> list[AtenRow]:
+    """Rows of a table: kind, layout, types, shape (sizes joined by x), bytes, flops, microseconds, launches."""
+    with path.open(newline="") as file:
+        return [_row(fields) for fields in csv.DictReader(file)]
+
+
+def _row(fields: dict[str, str]) -> AtenRow:
+    kernel = Kernel(
+        PREFIX + fields["kind"],
+        tuple(int(size) for size in fields["shape"].split("x")),
+        fields["dtype"],
+        fields["layout"],
+        float(fields["bytes"]),
+        float(fields["flops"] or 0),
+    )
+    return AtenRow(kernel, float(fields["us"]) * 1e-6, int(fields["launches"]))
+
+
+def _octaves(*sizes: float) -> tuple[float, ...]:
+    return tuple(math.log2(max(size, 1.0)) for size in sizes)
+
+
+def _attention_axes(kernel: Kernel) -> tuple[float, ...]:
+    batch, heads, kv_heads, length, kv_length, dim = kernel.shape
+    lanes = 0.4 * math.log2(
+        batch * heads
+    )  # batches scale: what another one tells is worth more
+    return lanes, *_octaves(length, kv_length, dim), 0.3 * (heads != kv_heads)
+
+
+def _convolution_axes(kernel: Kernel) -> tuple[float, ...]:
+    n, c, h, w, k, r, _, stride, groups = kernel.shape
+    sizes = _octaves(h * w / stride**2, c, k, r, stride, groups)
+    return 0.3 * math.log2(n), *sizes
+
+
+def axes(kernel: Kernel) -> tuple[float, ...]:
+    """Position of a kernel among the rows of its kind, in octaves."""
+    if "attention" in kernel.kind and len(kernel.shape) == 6:
+        return _attention_axes(kernel)
+    if "convolution" in kernel.kind and len(kernel.shape) == 9:
+        return _convolution_axes(kernel)
+    if kernel.kind in BATCHED:
+        return 0.3 * math.log2(kernel.shape[0]), *_octaves(*kernel.shape[1:])
+    if len(kernel.shape) == 1:
+        return *_octaves(kernel.shape[0]), math.log2(kernel.bytes / kernel.shape[0])
+    return _octaves(*kernel.shape)
+
+
+class Surface:
+    """`base(kernel)` times a correction through the rows of one group (Gaussian-process regression, Matern 3/2).
+
+    Parameters
+    ----------
+    rows
+        Measured operations; those at one position count as their mean.
+    base
+        Seconds of a kernel before the correction.
+    length, spread, noise
+        Octaves over which corrections stay alike, their standard deviation in log time, and that of a row.
+    """
+
+    def __init__(
+        self,
+        rows: Iterable[AtenRow],
+        base: Callable[[Kernel], float],
+        length: float,
+        spread: float,
+        noise: float,
+    ) -> None:
+        self.base, self.length, self.spread = base, length, spread
+        at: dict[tuple[float, ...], list[AtenRow]] = {}
+        for row in rows:
+            at.setdefault(axes(row.kernel), []).append(row)
+        self.points = np.array(list(at))
+        self.low, self.high = self.points.min(axis=0), self.points.max(axis=0)
+        self.launches = [
+            round(_mean(row.launches for row in mine)) for mine in at.values()
+        ]
+        residual = np.array(
+            [
+                _mean(math.log(row.seconds / base(row.kernel)) for row in mine)
+                for mine in at.values()
+            ]
+        )
+        variance = np.array([noise**2 / len(mine) for mine in at.values()])
+        weights = 1.0 / (variance + spread**2)
+        self.mean = float((weights * residual).sum() / weights.sum())
+        near = self._near(self.points[:, None, :] - self.points[None, :, :])
+        self.alpha = np.linalg.solve(near + np.diag(variance), residual - self.mean)
+
+    def _near(self, difference: np.ndarray) -> np.ndarray:
+        distance = np.sqrt((difference**2).sum(axis=-1)) * (math.sqrt(3) / self.length)
+        return self.spread**2 * (1.0 + distance) * np.exp(-distance)  # type: ignore[no-any-return]
+
+    def fits(self, kernel: Kernel) -> bool:
+        """Whether the kernel has as many sizes as the rows."""
+        return len(axes(kernel)) == len(self.low)
+
+    def seconds(self, kernel: Kernel) -> float:
+        """Of a kernel: its base with the correction at its position, or at the nearest edge of the rows."""
+        at = np.clip(np.array(axes(kernel)), self.low, self.high)
+        correction = self.mean + float(self._near(self.points - at) @ self.alpha)
+        return self.base(kernel) * math.exp(correction)
+
+    def _distances(self, kernel: Kernel) -> np.ndarray:
+        distances: np.ndarray = np.abs(self.points - np.array(axes(kernel))).max(axis=1)
+        return distances
+
+    def measured(self, kernel: Kernel) -> bool:
+        """Whether a row has this very position."""
+        nearest = float(self._distances(kernel).min())
+        return nearest < SAME
+
+    def past(self, kernel: Kernel) -> float:
+        """Octaves from the rows to the kernel, on the axis on which it is furthest outside."""
+        at = np.array(axes(kernel))
+        return float(max(0.0, (self.low - at).max(), (at - self.high).max()))
+
+    def starts(self, kernel: Kernel) -> int:
+        """CUDA kernels that the nearest row launches."""
+        return self.launches[int(self._distances(kernel).argmin())]
+
+
+def _mean(values: Iterable[float]) -> float:
+    members = list(values)
+    return sum(members) / len(members)
+
+
+Group = tuple[str, str, str]
+
+
+class AtenTables:
+    """Surfaces of one GPU by (kind, layout, types), and which one stands in for a group without rows."""
+
+    def __init__(
+        self,
+        rows: list[AtenRow],
+        product: Callable[[Kernel], float],
+        roofline: Roofline,
+    ) -> None:
+        """`product`: seconds of a "gemm" or a "grouped_gemm" by its tiles."""
+        self._product, self._roofline = product, roofline
+        self._groups: dict[Group, list[AtenRow]] = {}
+        for row in rows:
+            key = row.kernel.kind, row.kernel.layout, row.kernel.dtype
+            self._groups.setdefault(key, []).append(row)
+        self._surfaces: dict[Group, Surface] = {}
+
+    def surface(self, kernel: Kernel) -> tuple[Surface, bool]:
+        """Where a kernel is read, and whether that is its own group."""
+        own = kernel.kind, kernel.layout, kernel.dtype
+        for group in (*self._likest(own), *self._stream(own)):
+            surface = self._of(group)
+            if surface.fits(kernel):
+                return surface, group == own
+        return self._of((STREAM, "", "")), False
+
+    def _likest(self, own: Group) -> Iterator[Group]:
+        """Groups with rows of the kind, or of one that runs alike: own types first, then likely ones.
+
+        Another layout stands in for kinds with sizes of their own; over elements, streams of the same layout do.
+        """
+        kind, layout, dtype = own
+        for name in (kind, LIKE.get(kind, "")):
+            mine = [group for group in self._groups if group[0] == name]
+            if any(
+                len(rows[0].kernel.shape) == 1
+                for rows in map(self._groups.__getitem__, mine)
+            ):
+                mine = [group for group in mine if group[1] == layout]
+            yield from sorted(mine, key=lambda group: _unlike(group, layout, dtype))
+
+    def _stream(self, own: Group) -> Iterator[Group]:
+        """Streams of the layout, of one type or of several."""
+        for layout in (own[1], "strided"):
+            for mixed in (_mixed(own[2]), "", "mixed"):
+                if any(_is_stream(group, layout, mixed) for group in self._groups):
+                    yield STREAM, layout, mixed
+
+    def _of(self, group: Group) -> Surface:
+        if group not in self._surfaces:
+            rows = self._groups.get(group) or [
+                row
+                for stream in self._groups
+                if _is_stream(stream, *group[1:])
+                for row in self._groups[stream]
+            ]
+            self._surfaces[group] = Surface(rows, self._base, *_smoothness(group[0]))
+        return self._surfaces[group]
+
+    def _base(self, kernel: Kernel) -> float:
+        """What the kernel must at least do: its product by tiles, else arithmetic and bytes."""
+        if is_product(kernel):
+            return self._product(_as_gemm(kernel))
+        memory = kernel.bytes / (MEMORY * self._roofline.bandwidth)
+        peak = self._roofline.peak_of(kernel.dtype)
+        return FLOOR + max(memory, kernel.flops / (ARITHMETIC * peak))
+
+
+def _unlike(group: Group, layout: str, dtype: str) -> tuple[bool, ...]:
+    """How far a group is from a layout and types; the smaller the liker."""
+    other = group[2]
+    return (
+        group[1] != layout,
+        group[1][:2] != layout[:2],
+        other != dtype,
+        other != ALIKE.get(dtype),
+        _mixed(other) != _mixed(dtype),
+    )
+
+
+def _mixed(dtype: str) -> str:
+    """ "mixed" where an operation reads or writes several types, which it then does not do in vectors."""
+    return "mixed" if "," in dtype or ">" in dtype else ""
+
+
+def _is_stream(group: Group, layout: str, mixed: str) -> bool:
+    """Whether a group is among the streams of a layout."""
+    return group[0] in STREAMS and group[1] == layout and _mixed(group[2]) == mixed
+
+
+def is_product(kernel: Kernel) -> bool:
+    """Whether an ATen operation is a matrix product of known sizes."""
+    return kernel.kind in PRODUCTS and len(kernel.shape) in (3, 4)
+
+
+def _as_gemm(kernel: Kernel) -> Kernel:
+    kind = "gemm" if len(kernel.shape) == 3 else "grouped_gemm"
+    return Kernel(kind, kernel.shape, kernel.dtype, kernel.layout[:2])
+
+
+def _smoothness(kind: str) -> tuple[float, float, float]:
+    """Length, spread and noise of a kind's corrections."""
+    if kind in PRODUCTS:
+        return 1.5, 0.25, NOISE
+    if kind == STREAM:
+        return 8.0, 0.4, KINDS_DIFFER
+    return (8.0, 0.8, NOISE) if "attention" in kind else (5.0, 0.4, NOISE)
+
+
+STREAMS = tuple(
+    PREFIX + name
+    for name in (
+        "add",
+        "mul",
+        "sub",
+        "div",
+        "neg",
+        "copy",
+        "relu",
+        "silu",
+        "where",
+        "maximum",
+        "addcmul",
+    )
+)

@@ -1,0 +1,305 @@
+"""Kernels of captured operations, and what they cost."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sim.costs import load_gpu as load
+from sim.costs.gpu import Gpu
+from sim.graph.kernel import Kernel
+from workloads.capture.kernels import views
+from workloads.capture.kernels.launched import RULES, kernels_of
+from workloads.capture.kernels.tensors import layout_beside
+from workloads.capture.operation import Argument, Operand, Operation
+
+GPUS = ("h100", "h200", "a100", "b200")
+SEQUENCE = Operand("bf16", (2, 2048, 1024))
+ROWS = Operand("bf16", (4096, 1024))
+SCORES = Operand("fp32", (4096, 32000))
+IMAGE = Operand("bf16", (8, 64, 56, 56), (200704, 1, 3584, 64))
+INDICES = Operand("int64", (2, 2048))
+HEADS = Operand("bf16", (2, 16, 2048, 64))
+#: Share by which a quicker time of a larger operation is noise of the table (repetitions differ by 3.5 % on the mean).
+NOISE = 0.12
+
+
+def call(
+    name: str, *arguments: Argument, results: tuple[Operand, ...] = ()
+) -> Operation:
+    return Operation(f"aten.{name}.default", arguments, (), results)
+
+
+COMMON = [
+    call(
+        "mm",
+        ROWS,
+        Operand("bf16", (1024, 512), (1, 1024)),
+        results=(Operand("bf16", (4096, 512)),),
+    ),
+    call(
+        "addmm",
+        Operand("bf16", (512,)),
+        ROWS,
+        Operand("bf16", (1024, 512)),
+        results=(Operand("bf16", (4096, 512)),),
+    ),
+    call(
+        "bmm",
+        Operand("fp32", (32, 128, 64)),
+        Operand("fp32", (32, 64, 128)),
+        results=(Operand("fp32", (32, 128, 128)),),
+    ),
+    call(
+        "_scaled_dot_product_flash_attention",
+        HEADS,
+        HEADS,
+        HEADS,
+        0.0,
+        True,
+        results=(HEADS,),
+    ),
+    call(
+        "_scaled_dot_product_cudnn_attention",
+        HEADS,
+        HEADS,
+        HEADS,
+        None,
+        True,
+        0.0,
+        True,
+        results=(HEADS,),
+    ),
+    call(
+        "convolution",
+        IMAGE,
+        Operand("bf16", (64, 64, 3, 3)),
+        None,
+        (1, 1),
+        (1, 1),
+        (1, 1),
+        False,
+        (0, 0),
+        1,
+        results=(IMAGE,),
+    ),
+    call(
+        "native_layer_norm",
+        SEQUENCE,
+        (1024,),
+        Operand("bf16", (1024,)),
+        results=(SEQUENCE,),
+    ),
+    call("_softmax", SCORES, -1, False, results=(SCORES,)),
+    call("_log_softmax", SCORES, 1, False, results=(SCORES,)),
+    call(
+        "nll_loss_forward",
+        SCORES,
+        Operand("int64", (4096,)),
+        None,
+        1,
+        -100,
+        results=(Operand("fp32", ()),),
+    ),
+    call("embedding", Operand("bf16", (32000, 1024)), INDICES, results=(SEQUENCE,)),
+    call(
+        "embedding_dense_backward",
+        SEQUENCE,
+        INDICES,
+        32000,
+        -1,
+        False,
+        results=(Operand("bf16", (32000, 1024)),),
+    ),
+    call("add", SEQUENCE, SEQUENCE, results=(SEQUENCE,)),
+    call("mul", SEQUENCE, Operand("bf16", (1024,)), results=(SEQUENCE,)),
+    call("silu", SEQUENCE, results=(SEQUENCE,)),
+    call(
+        "pow",
+        Operand("fp32", (4096, 1024)),
+        2,
+        results=(Operand("fp32", (4096, 1024)),),
+    ),
+    call(
+        "mul",
+        Operand("complex64", (4096, 32)),
+        Operand("complex64", (4096, 32)),
+        results=(Operand("complex64", (4096, 32)),),
+    ),
+    call("mean", SEQUENCE, (-1,), True, results=(Operand("bf16", (2, 2048, 1)),)),
+    call("sum", SEQUENCE, (0, 1), results=(Operand("bf16", (1024,)),)),
+    call("cumsum", SEQUENCE, -1, results=(SEQUENCE,)),
+    call("_to_copy", SEQUENCE, results=(Operand("fp32", SEQUENCE.shape),)),
+    call(
+        "clone",
+        Operand("bf16", (2, 16, 2048, 64), (2097152, 64, 1024, 1)),
+        results=(HEADS,),
+    ),
+    call("copy_", ROWS, Operand("bf16", ROWS.shape, device="cpu"), results=(ROWS,)),
+    call("cat", (ROWS, ROWS), 1, results=(Operand("bf16", (4096, 2048)),)),
+    call("zeros", (4096,), results=(Operand("fp32", (4096,)),)),
+    call("masked_fill", SCORES, Operand("bool", (4096, 32000)), 0.0, results=(SCORES,)),
+    call(
+        "index",
+        ROWS,
+        (Operand("int64", (77,)),),
+        results=(Operand("bf16", (77, 1024)),),
+    ),
+    call(
+        "gather",
+        SCORES,
+        1,
+        Operand("int64", (4096, 1)),
+        results=(Operand("fp32", (4096, 1)),),
+    ),
+    call(
+        "topk",
+        SCORES,
+        8,
+        results=(Operand("fp32", (4096, 8)), Operand("int64", (4096, 8))),
+    ),
+    call("sort", Operand("int64", (4096,)), results=(Operand("int64", (4096,)),)),
+    call("_foreach_add_", (ROWS, ROWS), 1.0, results=()),
+    call("_fused_adamw_", *((ROWS, ROWS),) * 4, results=()),
+    call("_local_scalar_dense", Operand("fp32", ())),
+    call("nobody_knows_it", ROWS, results=(ROWS,)),
+]
+
+
+def seconds(gpu: Gpu, operation: Operation) -> float:
+    return sum(gpu.duration(kernel) for kernel in kernels_of(operation))
+
+
+@pytest.mark.parametrize("name", GPUS)
+def test_common_operations_cost_something(name: str) -> None:
+    """Every operation that computes or copies is kernels with times, on every GPU, whether anybody measured it."""
+    gpu = load(name)
+    for operation in COMMON:
+        assert 0.0 < seconds(gpu, operation) < 1.0, operation.name
+
+
+def test_views_launch_nothing() -> None:
+    """Other views of memory, and memory without contents, launch no kernel."""
+    for name in views.NAMES:
+        assert kernels_of(call(name, ROWS, results=(ROWS,))) == ()
+
+
+def test_every_rule_gives_kernels() -> None:
+    """Every operation with a rule that is no view launches something for an ordinary tensor."""
+    for name in sorted(set(RULES) - set(views.NAMES)):
+        assert (
+            kernels_of(call(name, ROWS, results=(ROWS,)))
+            or "foreach" in name
+            or "_fused" in name
+        )
+
+
+def test_nothing_on_the_host() -> None:
+    """Operations on tensors of the host launch nothing."""
+    here = Operand("fp32", (64,), device="cpu")
+    assert kernels_of(call("add", here, here, results=(here,))) == ()
+
+
+def test_an_unknown_operation_is_a_guess_of_its_bytes() -> None:
+    """An operation that nobody knows moves all its tensors, and says that it is a guess."""
+    (kernel,) = kernels_of(call("nobody_knows_it", ROWS, ROWS, results=(ROWS,)))
+    assert kernel.bytes == 3 * ROWS.bytes
+    for name in GPUS:
+        gpu = load(name)
+        assert gpu.evidence(kernel) == "guess"
+        assert gpu.duration(kernel) >= kernel.bytes / 8.1e12
+
+
+def test_measured_operations_say_so() -> None:
+    """A row of the table is read as it was measured, and graded so."""
+    gpu = load("h200")
+    kernel = Kernel("aten add", (16777216,), "bf16", "", 3 * 2 * 16777216.0)
+    assert gpu.evidence(kernel) == "measured"
+    assert gpu.duration(kernel) == pytest.approx(24e-6, rel=0.15)
+
+
+@pytest.mark.parametrize("name", ("h100", "h200"))
+@given(
+    kind=st.sampled_from(("add", "mul", "silu", "copy", "exp", "never")),
+    layout=st.sampled_from(("", "row", "strided", "transposed")),
+    dtype=st.sampled_from(("bf16", "fp32")),
+    octave=st.floats(10, 30),
+)
+@settings(max_examples=60, deadline=None)
+def test_more_elements_are_never_faster(
+    name: str, kind: str, layout: str, dtype: str, octave: float
+) -> None:
+    """Twice the elements never take less time, but for the table's noise."""
+    count = int(2**octave)
+    size = 6 if dtype == "bf16" else 12
+    small, large = (
+        load(name).duration(
+            Kernel(f"aten {kind}", (n,), dtype, layout, float(size * n))
+        )
+        for n in (count, 2 * count)
+    )
+    assert large >= small * (1 - NOISE)
+
+
+@given(rows=st.integers(6, 14), columns=st.integers(6, 14), depth=st.integers(6, 13))
+@settings(max_examples=60, deadline=None)
+def test_larger_products_are_never_faster(rows: int, columns: int, depth: int) -> None:
+    """A product of twice the depth never takes less time, but for the table's noise."""
+    gpu = load("h200")
+    times = [
+        gpu.duration(
+            Kernel(
+                "aten mm",
+                (m, n, k),
+                "bf16",
+                "nt",
+                2.0 * (m * k + n * k + m * n),
+                2.0 * m * n * k,
+            )
+        )
+        for m, n, k in (
+            (2**rows, 2**columns, 2**depth),
+            (2**rows, 2**columns, 2 ** (depth + 1)),
+        )
+    ]
+    assert times[1] >= times[0] * (1 - NOISE)
+
+
+def test_layouts() -> None:
+    """An operand's layout is how it lies in the order in which the result is written."""
+    result = Operand("bf16", (4, 8, 16))
+    assert layout_beside(Operand("bf16", (4, 8, 16)), result) == ""
+    assert layout_beside(Operand("bf16", (16,)), result) == "row"
+    assert layout_beside(Operand("bf16", (4, 8, 1)), result) == "column"
+    assert layout_beside(Operand("bf16", (4, 8, 16), (256, 32, 1)), result) == "strided"
+    assert (
+        layout_beside(Operand("bf16", (4, 8, 16), (1, 64, 4)), result) == "transposed"
+    )
+    last = Operand("bf16", (2, 3, 4, 4), (48, 1, 12, 3))
+    assert layout_beside(last, last) == ""
+
+
+def test_products_have_the_layout_of_their_strides() -> None:
+    """A weight stored by rows and transposed is "nt", a gradient of it "tn"."""
+    weight = Operand("bf16", (1024, 512), (1, 1024))
+    (forward,) = kernels_of(call("mm", ROWS, weight))
+    assert (forward.kind, forward.shape, forward.layout) == (
+        "aten mm",
+        (4096, 512, 1024),
+        "nt",
+    )
+    transposed = Operand("bf16", (1024, 4096), (1, 1024))
+    (gradient,) = kernels_of(call("mm", transposed, Operand("bf16", (4096, 512))))
+    assert (gradient.shape, gradient.layout) == ((1024, 512, 4096), "tn")
+
+
+def test_tensor_cores_of_fp32_only_where_allowed() -> None:
+    """A product of fp32 runs as TF32 where the program allowed it, and is then quicker."""
+    sides = Operand("fp32", (4096, 4096))
+    exact = Operation("aten.mm.default", (sides, sides), (), (sides,))
+    allowed = Operation(
+        "aten.mm.default", (sides, sides), (("allow_tf32", True),), (sides,)
+    )
+    gpu = load("h100")
+    assert seconds(gpu, allowed) < 0.3 * seconds(gpu, exact)

@@ -1,0 +1,89 @@
+"""Fused attention by backend: cuDNN, FlashAttention, memory-efficient. The one in separate operations is no family."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sim.graph.kernel import Kernel
+from workloads.capture.kernels.tensors import argument, launched, tensor
+from workloads.capture.operation import Operand, Operation
+
+
+@dataclass(frozen=True)
+class Call:
+    """Where an attention operation has what decides its time.
+
+    Attributes
+    ----------
+    query
+        Place of the query among the arguments; key and value follow.
+    bias
+        Place of a bias over the scores, a mask's too; None where there is none.
+    dropout
+        Place of the share of scores that are dropped.
+    causal
+        Which flag among the arguments says that it is causal.
+    products
+        Matrix products over the scores.
+    """
+
+    query: int
+    bias: int | None
+    dropout: int
+    causal: int
+    products: int
+
+
+CALLS = {
+    "_scaled_dot_product_cudnn_attention": Call(0, 3, 5, 1, 2),
+    "_scaled_dot_product_efficient_attention": Call(0, 3, 5, 1, 2),
+    "_scaled_dot_product_flash_attention": Call(0, None, 3, 0, 2),
+    "_scaled_dot_product_cudnn_attention_backward": Call(1, 8, 13, 0, 5),
+    "_scaled_dot_product_efficient_attention_backward": Call(1, 4, 9, 0, 5),
+    "_scaled_dot_product_flash_attention_backward": Call(1, None, 10, 0, 5),
+}
+
+
+def fused(operation: Operation) -> tuple[Kernel, ...]:
+    """Scores, softmax and values, or their gradients; (batch, heads, key heads, queries, keys, head's width)."""
+    call = CALLS[operation.name.split(".")[1]]
+    query, key = tensor(operation, call.query), tensor(operation, call.query + 1)
+    if query is None or key is None or len(query.shape) != 4:
+        return launched(operation, (1,))
+    batch, heads, length, dim = query.shape
+    kv_heads, kv_length = key.shape[1:3]
+    causal = _causal(operation, call)
+    scores = float(batch * heads * length * kv_length) * (0.5 if causal else 1.0)
+    shape = (batch, heads, kv_heads, length, kv_length, dim)
+    layout = "_".join(_marks(operation, call, causal))
+    flops = 2.0 * call.products * scores * dim
+    return launched(operation, shape, layout, query.dtype, flops=flops)
+
+
+def _marks(operation: Operation, call: Call, causal: bool) -> list[str]:
+    """What sets a kernel apart from the plain one."""
+    dropout = argument(operation, call.dropout, "dropout_p")
+    marks = {
+        "causal": causal,
+        "mask": _masked(operation, call),
+        "dropout": isinstance(dropout, float) and dropout > 0,
+    }
+    return [mark for mark, present in marks.items() if present]
+
+
+def _causal(operation: Operation, call: Call) -> bool:
+    named = dict(operation.options).get("is_causal")
+    flags = [value for value in operation.arguments if isinstance(value, bool)]
+    if isinstance(named, bool):
+        return named
+    return len(flags) > call.causal and flags[call.causal]
+
+
+def _masked(operation: Operation, call: Call) -> bool:
+    place = call.bias
+    return place is not None and isinstance(
+        argument(operation, place, "attn_bias"), Operand
+    )
+
+
+RULES = dict.fromkeys(CALLS, fused)

@@ -1,0 +1,70 @@
+"""Operations over lists of tensors: foreach arithmetic and fused optimizers."""
+
+from __future__ import annotations
+
+from sim.graph.kernel import Kernel
+from workloads.capture.kernels.tensors import launched, on_gpu, words
+from workloads.capture.operation import Argument, Operand, Operation
+
+#: Lists that a fused optimizer reads and writes, over the bytes of the parameters; gradients are read alone.
+FUSED = ("_fused_adam", "_fused_adamw", "_fused_sgd", "_fused_adagrad")
+
+
+def _lists(operation: Operation) -> list[tuple[Operand, ...]]:
+    values: tuple[Argument, ...] = (
+        *operation.arguments,
+        *(value for _, value in operation.options),
+    )
+    lists = [
+        on_gpu(each for each in value if isinstance(each, Operand))
+        for value in values
+        if isinstance(value, tuple)
+    ]
+    return [each for each in lists if each]
+
+
+def _amount(tensors: tuple[Operand, ...]) -> float:
+    return float(sum(each.bytes for each in tensors))
+
+
+def lists(operation: Operation) -> tuple[Kernel, ...]:
+    """(tensors, elements) of the first list; the layout says how many lists are read."""
+    read = _lists(operation)
+    if not read:
+        return ()
+    writes = on_gpu(operation.results) or read[0]
+    size = sum(map(_amount, read)) + _amount(writes)
+    return _over(operation, read, size)
+
+
+def optimizer(operation: Operation) -> tuple[Kernel, ...]:
+    """A fused optimizer: its big lists read, all but the gradients written."""
+    read = _lists(operation)
+    if not read:
+        return ()
+    count = sum(each.elements for each in read[0])
+    big = [each for each in read if sum(one.elements for one in each) == count]
+    size = sum(map(_amount, big)) * 2 - (_amount(big[1]) if len(big) > 1 else 0.0)
+    return _over(operation, big, size)
+
+
+def _over(
+    operation: Operation, read: list[tuple[Operand, ...]], size: float
+) -> tuple[Kernel, ...]:
+    shape = (len(read[0]), sum(each.elements for each in read[0]))
+    dtype = ",".join(sorted({each.dtype for each in read[0]}))
+    layout = "" if len(read) == 1 else str(len(read))
+    return launched(operation, shape, layout, dtype, size=size)
+
+
+NAMES = words(
+    "abs add addcdiv addcmul ceil clamp_max clamp_min copy cos div erf exp expm1 floor frac lerp lgamma "
+    "log log10 log1p log2 max maximum minimum mul neg norm pow reciprocal round rsqrt sigmoid sign sin "
+    "sqrt sub tan tanh trunc zero"
+)
+RULES = {
+    **dict.fromkeys((f"_foreach_{name}" for name in NAMES), lists),
+    **dict.fromkeys((f"_foreach_{name}_" for name in NAMES), lists),
+    "_amp_foreach_non_finite_check_and_unscale_": lists,
+    **dict.fromkeys((*FUSED, *(f"{name}_" for name in FUSED)), optimizer),
+}

@@ -1,0 +1,86 @@
+"""Softmax and losses over rows of logits."""
+
+from __future__ import annotations
+
+from sim.graph.kernel import Kernel
+from workloads.capture.kernels.tensors import (
+    argument,
+    first,
+    integers,
+    launched,
+    moved,
+    tensor,
+    types,
+)
+from workloads.capture.operation import ELEMENT_BYTES, Operation
+
+
+def _over_rows(operation: Operation, at: int) -> tuple[Kernel, ...]:
+    scores = first(operation)
+    dimension = (integers(argument(operation, at, "dim")) or (-1,))[0]
+    columns = scores.shape[dimension] if scores.shape else 1
+    inner = dimension in (-1, len(scores.shape) - 1)
+    shape = (scores.elements // max(1, columns), columns)
+    return launched(operation, shape, "" if inner else "outer")
+
+
+def softmax(operation: Operation) -> tuple[Kernel, ...]:
+    """_softmax(scores, dimension, ...)."""
+    return _over_rows(operation, 1)
+
+
+def softmax_backward(operation: Operation) -> tuple[Kernel, ...]:
+    """_softmax_backward_data(gradient, output, dimension, type)."""
+    return _over_rows(operation, 2)
+
+
+def picked(operation: Operation) -> tuple[Kernel, ...]:
+    """nll_loss_forward: one score of each row is read, a cache line each."""
+    scores = first(operation)
+    columns = scores.shape[-1] if scores.shape else 1
+    rows = scores.elements // max(1, columns)
+    return launched(operation, (rows, columns), dtype=scores.dtype, size=40.0 * rows)
+
+
+def spread(operation: Operation) -> tuple[Kernel, ...]:
+    """nll_loss_backward(gradient, scores, ...): all scores' gradients are zeroed, one of each row written."""
+    scores = tensor(operation, 1) or first(operation)
+    columns = scores.shape[-1] if scores.shape else 1
+    rows = scores.elements // max(1, columns)
+    size = float(scores.elements * ELEMENT_BYTES[scores.dtype])
+    return launched(operation, (rows, columns), dtype=scores.dtype, size=size)
+
+
+def elements(operation: Operation) -> tuple[Kernel, ...]:
+    """Losses of single elements, reduced."""
+    size = moved(operation.operands, operation.results)
+    count = max(each.elements for each in operation.operands)
+    return launched(operation, (count,), dtype=types(operation), size=size)
+
+
+RULES = {
+    "_softmax": softmax,
+    "_log_softmax": softmax,
+    "_safe_softmax": softmax,
+    "_masked_softmax": softmax,
+    "_softmax_backward_data": softmax_backward,
+    "_log_softmax_backward_data": softmax_backward,
+    "nll_loss_forward": picked,
+    "nll_loss2d_forward": picked,
+    "nll_loss_backward": spread,
+    "nll_loss2d_backward": spread,
+    **dict.fromkeys(
+        (
+            "mse_loss",
+            "mse_loss_backward",
+            "smooth_l1_loss",
+            "smooth_l1_loss_backward",
+            "huber_loss",
+            "huber_loss_backward",
+            "binary_cross_entropy",
+            "binary_cross_entropy_backward",
+            "binary_cross_entropy_with_logits",
+        ),
+        elements,
+    ),
+}

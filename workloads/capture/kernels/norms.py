@@ -1,0 +1,64 @@
+"""Normalisation over rows (layer, RMS) and over channels (batch, group)."""
+
+from __future__ import annotations
+
+from math import prod
+
+from sim.graph.kernel import Kernel
+from workloads.capture.kernels.convolution import memory_format
+from workloads.capture.kernels.tensors import argument, first, integers, launched
+from workloads.capture.operation import Operation
+
+
+def _over_rows(operation: Operation, at: int) -> tuple[Kernel, ...]:
+    whole = first(operation)
+    width = prod(integers(argument(operation, at))) or whole.shape[-1]
+    return launched(
+        operation, (whole.elements // max(1, width), width), dtype=whole.dtype
+    )
+
+
+def forward(operation: Operation) -> tuple[Kernel, ...]:
+    """native_layer_norm(input, normalized shape, ...)."""
+    return _over_rows(operation, 1)
+
+
+def backward(operation: Operation) -> tuple[Kernel, ...]:
+    """native_layer_norm_backward(gradient, input, normalized shape, ...)."""
+    return _over_rows(operation, 2)
+
+
+def channels(operation: Operation) -> tuple[Kernel, ...]:
+    """Batch normalisation: (elements, channels)."""
+    image = first(operation)
+    layout = memory_format(image)
+    return launched(operation, (image.elements, image.shape[1]), layout, image.dtype)
+
+
+def groups(operation: Operation) -> tuple[Kernel, ...]:
+    """Group normalisation: (batch, channels, elements of a channel)."""
+    image = first(operation)
+    shape = (*image.shape[:2], prod(image.shape[2:]))
+    return launched(operation, shape, memory_format(image), image.dtype)
+
+
+RULES = {
+    "native_layer_norm": forward,
+    "native_layer_norm_backward": backward,
+    "_fused_rms_norm": forward,
+    "_fused_rms_norm_backward": backward,
+    **dict.fromkeys(
+        (
+            "native_batch_norm",
+            "native_batch_norm_backward",
+            "cudnn_batch_norm",
+            "cudnn_batch_norm_backward",
+            "_native_batch_norm_legit",
+            "_batch_norm_with_update",
+            "batch_norm_backward",
+        ),
+        channels,
+    ),
+    "native_group_norm": groups,
+    "native_group_norm_backward": groups,
+}

@@ -1,0 +1,102 @@
+"""Matrix products: cuBLAS, with the layout that the operands' strides ask for."""
+
+from __future__ import annotations
+
+import math
+from math import prod
+
+from sim.graph.kernel import Kernel
+from workloads.capture.kernels.tensors import format_of, launched, strides_of, tensor
+from workloads.capture.operation import ELEMENT_BYTES, Operand, Operation
+
+
+def layout(left: Operand, right: Operand) -> str:
+    """As BLAS says it of row-major operands: "nt" is x w^T with both stored by rows, "nn", "tn"."""
+    return _rows_first(left, "n", "t") + _rows_first(right, "n", "t")
+
+
+def _rows_first(matrix: Operand, yes: str, no: str) -> str:
+    rows, columns = strides_of(matrix)[-2:]
+    by_columns = rows == 1 and columns != 1 and matrix.shape[-2] > 1
+    return no if by_columns else yes
+
+
+def alignment(left: Operand, right: Operand) -> str:
+    """ "" where rows of all three matrices start at multiples of 16 bytes, else "_even" (of 4 bytes) or "_odd"."""
+    kept = layout(left, right)
+    m, k, n = left.shape[-2], left.shape[-1], right.shape[-1]
+    ends = (m if kept[0] == "t" else k, k if kept[1] == "t" else n, n)
+    size = ELEMENT_BYTES[left.dtype]
+    worst = min(math.gcd(end * size, 16) for end in ends)
+    return "" if worst == 16 else "_even" if worst >= 4 else "_odd"
+
+
+def _product(
+    operation: Operation, left: Operand | None, right: Operand | None
+) -> tuple[Kernel, ...]:
+    if left is None or right is None or len(left.shape) < 2 or len(right.shape) < 2:
+        return launched(operation, (1,))
+    m, k = left.shape[-2:]
+    n = right.shape[-1]
+    batch = prod(left.shape[:-2])
+    shape = (m, n, k) if len(left.shape) == 2 else (batch, m, n, k)
+    dtype = format_of(left, operation)
+    out = operation.results[0].dtype if operation.results else left.dtype
+    wide = "_fp32" if out == "fp32" and dtype not in ("fp32", "tf32") else ""
+    return launched(
+        operation,
+        shape,
+        layout(left, right) + wide + alignment(left, right),
+        dtype,
+        flops=2.0 * batch * m * n * k,
+    )
+
+
+def two(operation: Operation) -> tuple[Kernel, ...]:
+    """mm, bmm: left and right."""
+    return _product(operation, tensor(operation, 0), tensor(operation, 1))
+
+
+def added(operation: Operation) -> tuple[Kernel, ...]:
+    """addmm, baddbmm: what is added, left and right."""
+    return _product(operation, tensor(operation, 1), tensor(operation, 2))
+
+
+def grouped(operation: Operation) -> tuple[Kernel, ...]:
+    """_grouped_mm: rows of one operand belong to the experts of the other."""
+    left, right = tensor(operation, 0), tensor(operation, 1)
+    if left is None or right is None:
+        return launched(operation, (1,))
+    experts = max(left.shape[:-2] + right.shape[:-2], default=1)
+    m, k, n = left.shape[-2], left.shape[-1], right.shape[-1]
+    if len(left.shape) == len(right.shape) == 2:
+        experts = operation.results[0].shape[0] if operation.results else 1
+    dtype = format_of(left, operation)
+    return launched(
+        operation, (experts, m, n, k), layout(left, right), dtype, flops=2.0 * m * n * k
+    )
+
+
+def vectors(operation: Operation) -> tuple[Kernel, ...]:
+    """dot, mv: bound by memory."""
+    return launched(operation, operation.operands[0].shape)
+
+
+RULES = {
+    "mm": two,
+    "bmm": two,
+    "_int_mm": two,
+    "_scaled_mm": two,
+    "addmm": added,
+    "addmm_": added,
+    "baddbmm": added,
+    "baddbmm_": added,
+    "addbmm": added,
+    "_addmm_activation": added,
+    "_grouped_mm": grouped,
+    "_scaled_grouped_mm": grouped,
+    "dot": vectors,
+    "vdot": vectors,
+    "mv": vectors,
+    "addmv": vectors,
+}

@@ -1,0 +1,72 @@
+"""Sums, means, extremes and norms over dimensions; sums along one."""
+
+from __future__ import annotations
+
+from math import prod
+
+from sim.graph.kernel import Kernel
+from workloads.capture.kernels.tensors import (
+    argument,
+    base,
+    first,
+    integers,
+    launched,
+    strides_of,
+    words,
+)
+from workloads.capture.operation import Operation
+
+#: Place of the dimensions among the arguments, where it is not the second.
+DIMENSIONS = {"linalg_vector_norm": 2, "norm": 2}
+NAMES = words(
+    "all amax amin aminmax any argmax argmin count_nonzero linalg_vector_norm logsumexp max mean median "
+    "min nansum norm prod std std_mean sum var var_mean"
+)
+
+
+def reduction(operation: Operation) -> tuple[Kernel, ...]:
+    """(results, elements of each); "outer" where neighbours in memory belong to different results."""
+    whole = first(operation)
+    if len([each for each in operation.operands if each.elements > 1]) > 1:
+        return launched(operation, (whole.elements,))  # max and min of two tensors
+    rank = len(whole.shape)
+    given = integers(argument(operation, DIMENSIONS.get(base(operation), 1), "dim"))
+    dims = {at % rank for at in given} if rank else set()
+    dims = dims or set(range(rank))
+    columns = prod(whole.shape[at] for at in dims)
+    rows = whole.elements // max(1, columns)
+    layout = "outer" if rows > 1 and not _innermost(operation, dims) else ""
+    return launched(operation, (rows, columns), layout)
+
+
+def _innermost(operation: Operation, dims: set[int]) -> bool:
+    """Whether a reduced dimension has neighbours in memory."""
+    whole = first(operation)
+    pairs = zip(range(len(whole.shape)), whole.shape, strides_of(whole), strict=True)
+    steps = {at: stride for at, size, stride in pairs if size > 1}
+    if not steps:
+        return True
+    return min(steps, key=lambda at: steps[at]) in dims
+
+
+def scan(operation: Operation) -> tuple[Kernel, ...]:
+    """cumsum and its like along a dimension: (lines, length)."""
+    whole = first(operation)
+    at = (integers(argument(operation, 1, "dim")) or (-1,))[0]
+    length = whole.shape[at] if whole.shape else 1
+    inner = at in (-1, len(whole.shape) - 1)
+    shape = (whole.elements // max(1, length), length)
+    return launched(
+        operation,
+        shape,
+        "" if inner else "outer",
+        kind=base(operation).removesuffix("_"),
+    )
+
+
+RULES = {
+    **dict.fromkeys(NAMES, reduction),
+    **dict.fromkeys(
+        ("cumsum", "cumsum_", "cumprod", "logcumsumexp", "cummax", "cummin"), scan
+    ),
+}
