@@ -113,29 +113,23 @@ def fed(
     """
     if wrong := mistakes_of(scenario):
         raise InputError(wrong)
-    batches, samples = microbatches_of(scenario), scenario.training.micro_batch
-    batch, storage = _batch_time(asked, samples, place)
+    batches, training = microbatches_of(scenario), scenario.training
+    batch, storage = _batch_time(asked, training.micro_batch, place)
     read = max(batches * batch / max(1, asked.workers), batches * storage)
-    rate = {
-        "pageable": place.pageable,
-        "pinned": place.pinned,
-        "beside": place.pinned,
-    }.get(asked.copy or "", 0.0)
-    copy = (
-        batches * samples * sample_bytes(model, scenario.training.seq_len) / rate
-        if rate
-        else 0.0
-    )
+    size = sample_bytes(model, training.seq_len)
+    rate = _copy_rate(asked, place)
+    copy = batches * training.micro_batch * size / rate if rate else 0.0
     gpu, readers = _sides(asked, step, read, copy, place)
     total = max(gpu, readers)
+    exposed = total - step
     return {
         "batches": batches,
         "batch_time": batch,
         "read_time": read,
         "copy_time": copy,
         "prefetched": asked.workers * asked.prefetch,
-        "exposed": total - step,
-        "share": (total - step) / total,
+        "exposed": exposed,
+        "share": exposed / total,
         "step_time_with": total,
         "gpu_time": gpu,
         "readers_time": readers,
@@ -143,6 +137,13 @@ def fed(
         "bound_by": "storage" if batches * storage >= read > 0 else "workers",
         "first_batch": batch,
     }
+
+
+def _copy_rate(asked: Dataload, place: Place) -> float:
+    """Bytes/s of copies to the GPU; 0 if there are none."""
+    if asked.copy == "pageable":
+        return place.pageable
+    return place.pinned if asked.copy in ("pinned", "beside") else 0.0
 
 
 def _sides(

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
 
 
 def norm_parameters(m: ModelSpec, width: int) -> int:
+    """Of a norm over that width."""
     return width * (2 if m.norm_bias else 1)
 
 
@@ -38,6 +39,7 @@ def feed_forward_parameters(m: ModelSpec, width: int) -> int:
 
 
 def router_parameters(m: ModelSpec) -> int:
+    """Of the projection that scores experts."""
     return m.hidden * m.experts + (m.experts if m.router_bias else 0)
 
 
@@ -46,18 +48,11 @@ def layer_parameters(m: ModelSpec, experts: bool, used: int | None = None) -> in
     total = attention_parameters(m) + 2 * norm_parameters(m, m.hidden)
     if not experts:
         return total + feed_forward_parameters(m, m.ffn)
-    shared = (
-        feed_forward_parameters(m, m.moe_ffn * m.shared_experts)
-        if m.shared_experts
-        else 0
-    )
+    if m.shared_experts:
+        total += feed_forward_parameters(m, m.moe_ffn * m.shared_experts)
     counted = m.experts if used is None else used
-    return (
-        total
-        + router_parameters(m)
-        + shared
-        + counted * feed_forward_parameters(m, m.moe_ffn)
-    )
+    routed = counted * feed_forward_parameters(m, m.moe_ffn)
+    return total + router_parameters(m) + routed
 
 
 def prediction_parameters(m: ModelSpec) -> int:
@@ -90,19 +85,16 @@ def stage_parameters(
 
 
 def total_parameters(m: ModelSpec) -> int:
+    """Of the whole model."""
     return stage_parameters(m, m.layers, True, True)
 
 
 def idle_parameters(m: ModelSpec) -> int:
     """Parameters of experts that a token does not see."""
-    layers = sum(map(m.has_experts, range(m.layers))) + (
-        m.mtp_layers if m.experts else 0
-    )
-    return (
-        layers
-        * (m.experts - m.experts_per_token)
-        * feed_forward_parameters(m, m.moe_ffn)
-    )
+    layers = sum(map(m.has_experts, range(m.layers)))
+    layers += m.mtp_layers if m.experts else 0
+    idle = m.experts - m.experts_per_token
+    return layers * idle * feed_forward_parameters(m, m.moe_ffn)
 
 
 def active_parameters(m: ModelSpec) -> int:
@@ -121,9 +113,8 @@ def pairs(m: ModelSpec, layer: int, seq: int, causal: bool = True) -> float:
 def attention_flops(m: ModelSpec, seq: int, causal: bool = True) -> float:
     """Of scores and their products with values, forward, for one token and all layers."""
     value = m.v_head_dim if m.latent else m.head_dim
-    keys = sum(
-        pairs(m, i, seq, causal) for i in range(m.layers)
-    ) + m.mtp_layers * pairs(m, m.layers, seq, causal)
+    layers = sum(pairs(m, i, seq, causal) for i in range(m.layers))
+    keys = layers + m.mtp_layers * pairs(m, m.layers, seq, causal)
     return 2.0 * m.heads * (m.query_dim + value) * keys
 
 
@@ -131,25 +122,29 @@ def layer_flops(m: ModelSpec, layer: int, seq: int, causal: bool = True) -> floa
     """Of a layer's matrix products, forward, for one token: 2 for each weight met, and its attention."""
     value = m.v_head_dim if m.latent else m.head_dim
     scores = 2.0 * m.heads * (m.query_dim + value) * pairs(m, layer, seq, causal)
-    q, kv = m.heads * m.query_dim, m.kv_heads * m.head_dim
-    if m.latent:
-        weights = (q + m.hidden) * m.q_lora_rank if m.q_lora_rank else m.hidden * q
-        weights += m.hidden * (m.kv_lora_rank + m.rope_head_dim)
-        weights += (
-            m.kv_lora_rank * m.heads * (m.head_dim + m.v_head_dim)
-            + m.heads * m.v_head_dim * m.hidden
-        )
-    else:
-        weights = 2 * m.hidden * (q + kv)
-    matrices = m.hidden * (3 if m.gated else 2)
-    if m.has_experts(layer):
-        weights += (
-            matrices * m.moe_ffn * (m.experts_per_token + m.shared_experts)
-            + m.hidden * m.experts
-        )
-    else:
-        weights += matrices * m.ffn
+    weights = _attention_weights(m) + _feed_forward_weights(m, layer)
     return 2.0 * weights + scores
+
+
+def _attention_weights(m: ModelSpec) -> int:
+    """Weights of an attention's projections, without biases."""
+    q, kv = m.heads * m.query_dim, m.kv_heads * m.head_dim
+    if not m.latent:
+        return 2 * m.hidden * (q + kv)
+    queries = (q + m.hidden) * m.q_lora_rank if m.q_lora_rank else m.hidden * q
+    down = m.hidden * (m.kv_lora_rank + m.rope_head_dim)
+    up = m.kv_lora_rank * m.heads * (m.head_dim + m.v_head_dim)
+    output = m.heads * m.v_head_dim * m.hidden
+    return queries + down + up + output
+
+
+def _feed_forward_weights(m: ModelSpec, layer: int) -> int:
+    """Weights that a token meets in a layer's feed-forward network, or in its router and experts."""
+    matrices = m.hidden * (3 if m.gated else 2)
+    if not m.has_experts(layer):
+        return matrices * m.ffn
+    experts = m.experts_per_token + m.shared_experts
+    return matrices * m.moe_ffn * experts + m.hidden * m.experts
 
 
 def flops_per_token(

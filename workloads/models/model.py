@@ -234,115 +234,102 @@ _PLAIN = (
 
 
 def _transformer(s: Model, name: str, where: str) -> tuple[ModelSpec, list[Mistake]]:
-    gated = s.gated if s.gated is not None else True
-    heads, hidden, experts = s.heads or 0, s.hidden or 0, s.experts or 0
     spec = ModelSpec(
         name=name,
         kind="transformer",
-        hidden=hidden,
+        hidden=s.hidden or 0,
         layers=s.layers or 0,
-        heads=heads,
-        kv_heads=s.kv_heads or heads,
-        head_dim=s.head_dim or hidden // heads,
-        ffn=s.ffn or 0,
         vocab=s.vocab or 0,
-        gated=gated,
-        activation=s.activation or ("silu" if gated else "gelu"),
         tied_embeddings=bool(s.tied_embeddings),
-        experts=experts,
-        experts_per_token=(s.experts_per_token or 1) if experts else 0,
         norm=s.norm or "rms",
+        norm_bias=s.norm_bias if s.norm_bias is not None else s.norm == "layer",
         bias=bool(s.bias),
         positions=s.positions or "rope",
         max_positions=s.max_positions or 0,
-        moe_ffn=(s.moe_ffn or s.ffn or 0) if experts else 0,
-        moe_every=s.moe_every or 1,
-        v_head_dim=(s.v_head_dim or s.head_dim or hidden // heads)
-        if s.kv_lora_rank
-        else 0,
-        norm_bias=s.norm_bias if s.norm_bias is not None else s.norm == "layer",
-        qkv_bias=s.qkv_bias if s.qkv_bias is not None else bool(s.bias),
+        **_attention(s),
+        **_feed_forward(s),
         **{key: getattr(s, key) or type(getattr(ModelSpec, key))() for key in _PLAIN},
     )
     return spec, _check_transformer(s, spec, where) + _check_parts(s, spec, where)
 
 
+def _attention(s: Model) -> dict[str, Any]:
+    """Heads, and their width: an equal part of the model's if it is not said."""
+    heads = s.heads or 0
+    head_dim = s.head_dim or (s.hidden or 0) // heads
+    return {
+        "heads": heads,
+        "kv_heads": s.kv_heads or heads,
+        "head_dim": head_dim,
+        "v_head_dim": (s.v_head_dim or head_dim) if s.kv_lora_rank else 0,
+        "qkv_bias": s.qkv_bias if s.qkv_bias is not None else bool(s.bias),
+    }
+
+
+def _feed_forward(s: Model) -> dict[str, Any]:
+    """The feed-forward network, gated if nothing is said, and its experts."""
+    gated = s.gated if s.gated is not None else True
+    experts = s.experts or 0
+    return {
+        "ffn": s.ffn or 0,
+        "gated": gated,
+        "activation": s.activation or ("silu" if gated else "gelu"),
+        "experts": experts,
+        "experts_per_token": (s.experts_per_token or 1) if experts else 0,
+        "moe_ffn": (s.moe_ffn or s.ffn or 0) if experts else 0,
+        "moe_every": s.moe_every or 1,
+    }
+
+
 def _check_transformer(said: Model, spec: ModelSpec, where: str) -> list[Mistake]:
+    """Numbers that do not fit each other."""
     mistakes = []
+
+    def wrong(key: str, value: object, expected: str, hint: str = "") -> None:
+        mistakes.append(Mistake(where, f"model.{key}", str(value), expected, hint))
+
     if said.head_dim is None and spec.hidden % spec.heads:
         expected = f"a multiple of heads = {spec.heads}"
-        mistakes.append(
-            Mistake(
-                where, "model.hidden", str(spec.hidden), expected, "or give head_dim"
-            )
-        )
+        wrong("hidden", spec.hidden, expected, "or give head_dim")
     if spec.heads % spec.kv_heads:
-        expected = f"a divisor of heads = {spec.heads}"
-        mistakes.append(Mistake(where, "model.kv_heads", str(spec.kv_heads), expected))
+        wrong("kv_heads", spec.kv_heads, f"a divisor of heads = {spec.heads}")
     if spec.experts_per_token > spec.experts:
         expected = f"at most experts = {spec.experts}"
-        mistakes.append(
-            Mistake(
-                where, "model.experts_per_token", str(spec.experts_per_token), expected
-            )
-        )
+        wrong("experts_per_token", spec.experts_per_token, expected)
     if said.experts_per_token is not None and not spec.experts:
-        mistakes.append(
-            Mistake(
-                where,
-                "model.experts_per_token",
-                str(said.experts_per_token),
-                "experts beside it",
-            )
-        )
+        wrong("experts_per_token", said.experts_per_token, "experts beside it")
     if (spec.positions == "learned") != (spec.max_positions > 0):
         expected = 'positions = "learned" and max_positions together'
-        mistakes.append(
-            Mistake(
-                where,
-                "model.max_positions",
-                str(said.max_positions or "nothing"),
-                expected,
-            )
-        )
+        wrong("max_positions", said.max_positions or "nothing", expected)
     return mistakes
+
+
+# Keys that count only where another key is given.
+_NEEDS = {
+    "experts": (
+        "moe_ffn",
+        "shared_experts",
+        "dense_layers",
+        "moe_every",
+        "router_bias",
+    ),
+    "kv_lora_rank": ("q_lora_rank", "rope_head_dim", "v_head_dim"),
+    "window": ("window_every",),
+}
 
 
 def _check_parts(said: Model, spec: ModelSpec, where: str) -> list[Mistake]:
     """Keys of experts without experts, of latent attention without its rank, of a pattern that leaves nothing."""
-    mistakes = []
-    needs = {
-        "experts": (
-            "moe_ffn",
-            "shared_experts",
-            "dense_layers",
-            "moe_every",
-            "router_bias",
-        ),
-        "kv_lora_rank": ("q_lora_rank", "rope_head_dim", "v_head_dim"),
-        "window": ("window_every",),
-    }
-    for base, keys in needs.items():
-        for key in keys:
-            if getattr(said, key) and not getattr(spec, base):
-                mistakes.append(
-                    Mistake(
-                        where,
-                        f"model.{key}",
-                        str(getattr(said, key)),
-                        f"{base} beside it",
-                    )
-                )
+    mistakes = [
+        Mistake(where, f"model.{key}", str(getattr(said, key)), f"{base} beside it")
+        for base, keys in _NEEDS.items()
+        for key in keys
+        if getattr(said, key) and not getattr(spec, base)
+    ]
     if spec.experts and not any(map(spec.has_experts, range(spec.layers))):
         found = f"dense_layers = {spec.dense_layers}, moe_every = {spec.moe_every}"
-        mistakes.append(
-            Mistake(
-                where,
-                "model.dense_layers",
-                found,
-                f"a layer with experts among {spec.layers}",
-            )
-        )
+        expected = f"a layer with experts among {spec.layers}"
+        mistakes.append(Mistake(where, "model.dense_layers", found, expected))
     if spec.latent and spec.kv_heads != spec.heads:
         expected = f"{spec.heads}, as heads: latent attention has a key for each"
         mistakes.append(Mistake(where, "model.kv_heads", str(spec.kv_heads), expected))
@@ -381,23 +368,21 @@ def _resnet(s: Model, name: str, where: str) -> tuple[ModelSpec, list[Mistake]]:
     ), mistakes
 
 
+# Keys that a model of a kind has.
+_REFERENCE = {"kind", "name", "file"}
+_OWN = {
+    "transformer": {entry.name for entry in fields(Model)}
+    - {"sizes", "image_size", "classes"},
+    "mlp": {"sizes", "activation", "bias"},
+    "resnet": {"layers", "image_size", "classes"},
+}
+
+
 def _foreign(said: Model, spec: ModelSpec, where: str) -> list[Mistake]:
     """Keys that a model of this kind would ignore."""
-    own: dict[str, set[str]] = {
-        "transformer": {entry.name for entry in fields(Model)}
-        - {"sizes", "image_size", "classes"},
-        "mlp": {"sizes", "activation", "bias"},
-        "resnet": {"layers", "image_size", "classes"},
-    }
-    given: dict[str, Any] = {
-        entry.name: getattr(said, entry.name) for entry in fields(Model)
-    }
-    foreign = [
-        k
-        for k, v in given.items()
-        if v is not None and k not in own[spec.kind] | {"kind", "name", "file"}
-    ]
+    given = [e.name for e in fields(Model) if getattr(said, e.name) is not None]
     return [
         Mistake(where, f"model.{key}", "a key", f"no such key for a {spec.kind}")
-        for key in foreign
+        for key in given
+        if key not in _OWN[spec.kind] | _REFERENCE
     ]
