@@ -113,12 +113,10 @@ def fed(
     """
     if wrong := mistakes_of(scenario):
         raise InputError(wrong)
-    batches, training = microbatches_of(scenario), scenario.training
-    batch, storage = _batch_time(asked, training.micro_batch, place)
+    batches = microbatches_of(scenario)
+    batch, storage = _batch_time(asked, scenario.training.micro_batch, place)
     read = max(batches * batch / max(1, asked.workers), batches * storage)
-    size = sample_bytes(model, training.seq_len)
-    rate = _copy_rate(asked, place)
-    copy = batches * training.micro_batch * size / rate if rate else 0.0
+    copy = _copy_time(asked, scenario, model, place)
     gpu, readers = _sides(asked, step, read, copy, place)
     total = max(gpu, readers)
     exposed = total - step
@@ -137,6 +135,16 @@ def fed(
         "bound_by": "storage" if batches * storage >= read > 0 else "workers",
         "first_batch": batch,
     }
+
+
+def _copy_time(
+    asked: Dataload, scenario: Scenario, model: ModelSpec, place: Place
+) -> float:
+    """Seconds of copying the samples of a step to the GPU."""
+    samples = microbatches_of(scenario) * scenario.training.micro_batch
+    rate = _copy_rate(asked, place)
+    size = sample_bytes(model, scenario.training.seq_len)
+    return samples * size / rate if rate else 0.0
 
 
 def _copy_rate(asked: Dataload, place: Place) -> float:

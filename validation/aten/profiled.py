@@ -70,13 +70,8 @@ class Profiled:
     @property
     def unseen(self) -> bool:
         """Whether the trace shows none of its tensors: those of long lists."""
-        return (
-            (not self.operation.operands
-            and "_" in self.operation.name[5:7])
-            or (
-                not self.operation.operands
-                and self.operation.name == "aten.stack.default"
-            )
+        return (not self.operation.operands and "_" in self.operation.name[5:7]) or (
+            not self.operation.operands and self.operation.name == "aten.stack.default"
         )
 
 
