@@ -2,7 +2,7 @@
 
 All activities grow at the same payload rate until a link fills or a cap is reached; those are frozen and the rest go
 on (progressive filling; Bertsekas and Gallager, Data Networks, section 6.5.2). Here every link that is the tightest of
-all its activities is frozen in the same round, wherever it is: what others do elsewhere can only leave it more room.
+all its activities is frozen in the same round, wherever it is: what happens elsewhere can only leave it more room.
 100,000 random flows over a three-tier fat tree take about seven rounds instead of hundreds.
 """
 
@@ -94,41 +94,65 @@ def rates(
     counts = np.diff(incidence.start)
     if not (incidence.usage > 0).all() or not counts.all():
         return _without_empty(incidence, caps, bandwidth)
-    used, link, free = _columns(incidence.links, bandwidth)
-    result, bound = (
-        np.array(caps, dtype=np.float64),
-        np.full(len(caps), -1, dtype=np.int64),
-    )
-    here, caps = np.arange(len(caps)), result.copy()
-    start, usage, act = incidence.start[:-1], incidence.usage, incidence.activity
-    while len(here):
-        weight = np.bincount(link, usage, len(free))
+    filling = _Filling(incidence, caps, bandwidth)
+    while len(filling.growing):
+        filling.fill()
+    return filling.rates, filling.bound
+
+
+class _Filling:
+    """Progressive filling: the activities that still grow, with their entries, and what the links have free."""
+
+    def __init__(
+        self, incidence: Incidence, caps: np.ndarray, bandwidth: np.ndarray
+    ) -> None:
+        self.rates = np.array(caps, dtype=np.float64)
+        self.bound = np.full(len(caps), -1, dtype=np.int64)
+        self.used, self.link, self.free = _columns(incidence.links, bandwidth)
+        self.growing, self.caps = np.arange(len(caps)), self.rates.copy()
+        self.start, self.usage = incidence.start[:-1], incidence.usage
+        self.activity = incidence.activity
+
+    def fill(self) -> None:
+        """Fills until every link that is the tightest of all its activities is full, and freezes those."""
         with np.errstate(divide="ignore", invalid="ignore"):
-            level = (free / weight)[link]
-        least = np.minimum(np.minimum.reduceat(level, start), caps)
-        # A link waits as long as one of its activities is held lower elsewhere.
-        waits = np.zeros(len(free), dtype=bool)
-        waits[link[level > least[act] * (1 + EQUAL)]] = True
-        full = ~waits[link]
-        by_link = np.logical_or.reduceat(full, start)
-        frozen = by_link | (caps <= least)
+            weight = np.bincount(self.link, self.usage, len(self.free))
+            level = (self.free / weight)[self.link]
+        lowest = np.minimum(np.minimum.reduceat(level, self.start), self.caps)
+        full = self._full(level, lowest)
+        frozen = np.logical_or.reduceat(full, self.start) | (self.caps <= lowest)
         if not frozen.any():  # nothing but numbers that are not finite
             frozen[:] = True
-        result[here[frozen]] = least[frozen]
-        first = np.flatnonzero(full)
-        holder = act[first]
-        bound[here[holder[::-1]]] = (
-            used[link[first[::-1]]] if used is not None else link[first[::-1]]
-        )
-        gone = frozen[act]
-        free -= np.bincount(link[gone], usage[gone] * least[act[gone]], len(free))
-        np.maximum(free, 0.0, out=free)
-        stay = ~gone
-        number = np.cumsum(~frozen) - 1
-        link, usage, act = link[stay], usage[stay], number[act[stay]]
-        here, caps = here[~frozen], caps[~frozen]
-        start = np.flatnonzero(np.diff(act, prepend=-1))
-    return result, bound
+        self.rates[self.growing[frozen]] = lowest[frozen]
+        self._bind(full)
+        self._freeze(frozen, lowest)
+
+    def _full(self, level: np.ndarray, lowest: np.ndarray) -> np.ndarray:
+        """Entries whose link fills now; a link waits while one of its activities is held lower elsewhere."""
+        waits = np.zeros(len(self.free), dtype=bool)
+        held_elsewhere = level > lowest[self.activity] * (1 + EQUAL)
+        waits[self.link[held_elsewhere]] = True
+        full: np.ndarray = ~waits[self.link]
+        return full
+
+    def _bind(self, full: np.ndarray) -> None:
+        """Notes the first full link of every activity that has one (backwards: the last to be written stays)."""
+        entries = np.flatnonzero(full)[::-1]
+        links = self.link[entries]
+        activities = self.growing[self.activity[entries]]
+        self.bound[activities] = links if self.used is None else self.used[links]
+
+    def _freeze(self, frozen: np.ndarray, lowest: np.ndarray) -> None:
+        """Takes the frozen activities' share from the links, and then the activities out."""
+        gone = frozen[self.activity]
+        taken = self.usage[gone] * lowest[self.activity[gone]]
+        self.free -= np.bincount(self.link[gone], taken, len(self.free))
+        np.maximum(self.free, 0.0, out=self.free)
+        stay, number = ~gone, np.cumsum(~frozen) - 1
+        self.link, self.usage = self.link[stay], self.usage[stay]
+        self.activity = number[self.activity[stay]]
+        self.growing, self.caps = self.growing[~frozen], self.caps[~frozen]
+        self.start = np.flatnonzero(np.diff(self.activity, prepend=-1))
 
 
 def _columns(
@@ -144,19 +168,17 @@ def _columns(
 def _without_empty(
     incidence: Incidence, caps: np.ndarray, bandwidth: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The same where some activities use no link: those run at their caps."""
+    """`rates` where some activities use no link: those run at their caps."""
     real = incidence.usage > 0
     act = incidence.activity[real]
     counts = np.bincount(act, minlength=len(caps))
-    result, bound = (
-        np.array(caps, dtype=np.float64),
-        np.full(len(caps), -1, dtype=np.int64),
-    )
-    some = counts > 0
-    if some.any():
-        start = np.concatenate([[0], np.cumsum(counts[some])])
+    result = np.array(caps, dtype=np.float64)
+    bound = np.full(len(caps), -1, dtype=np.int64)
+    on_links = counts > 0
+    if on_links.any():
+        start = np.concatenate([[0], np.cumsum(counts[on_links])])
         rest = Incidence(start, incidence.links[real], incidence.usage[real])
-        result[some], bound[some] = rates(rest, result[some], bandwidth)
+        result[on_links], bound[on_links] = rates(rest, result[on_links], bandwidth)
     return result, bound
 
 
@@ -166,7 +188,7 @@ def max_min_rates(
     caps: Sequence[float],
     bandwidth: np.ndarray,
 ) -> list[float]:
-    """The same from lists, one entry per activity: `rates` without what holds them."""
+    """Payload rates alone, from lists with one entry per activity; see `rates`."""
     limits = np.array(caps, dtype=np.float64)
     result, _ = rates(Incidence.of(links, usage), limits, bandwidth)
     return list(map(float, result))

@@ -21,34 +21,39 @@ def host_thread(
     """Computes launch times ahead of simulated time; waits only where the real thread would.
 
     The thread blocks when ``limit`` launches are outstanding (the CUDA launch queue is full) and at
-    explicit synchronisations. Between those its clock simply adds up host costs, from ``start`` on;
-    ``noise`` has a factor on each of them (shape (steps * operations,)).
+    explicit synchronisations. Between those its clock adds up host costs from ``start`` on; ``noise`` has a factor
+    on each of them (shape (steps * operations,)).
     """
     program = rank.program
     n = len(program)
-    cost = program.host.tolist()
-    sync = program.kind == SYNC
+    cost, sync = program.host.tolist(), (program.kind == SYNC).tolist()
     clock = start
-    for step in range(steps):
-        base = step * n
-        for i in range(n):
-            g = base + i
-            if g >= limit:
-                queued = g - limit
-                if rank.end[queued] < 0:
-                    rank.publish(g)
-                    yield rank.ended(queued)
-                clock = max(clock, rank.end[queued])
-            clock += cost[i] if noise is None else cost[i] * noise[g]
-            rank.launch[g] = clock
-            if sync[i]:
+    for g in range(steps * n):
+        queued = g - limit
+        if queued >= 0:
+            if rank.end[queued] < 0:
                 rank.publish(g)
-                for d in program.deps[i]:
-                    if base + d < 0:
-                        continue
-                    if rank.end[base + d] < 0:
-                        yield rank.ended(base + d)
-                    clock = max(clock, rank.end[base + d])
-                rank.start[g] = rank.launch[g]
-                rank.finish(g, clock)
+                yield rank.ended(queued)
+            clock = max(clock, rank.end[queued])
+        i = g % n
+        clock += cost[i] if noise is None else cost[i] * noise[g]
+        rank.launch[g] = clock
+        if sync[i]:
+            rank.publish(g)
+            clock = yield from _synchronize(rank, g, clock)
     rank.publish(steps * n)
+
+
+def _synchronize(rank: Rank, g: int, clock: float) -> Generator[Any, Any, float]:
+    """Waits at `clock` for all that synchronisation `g` names; when the thread goes on (s)."""
+    i = g % len(rank.program)
+    for d in rank.program.deps[i]:
+        awaited = g - i + d
+        if awaited < 0:
+            continue
+        if rank.end[awaited] < 0:
+            yield rank.ended(awaited)
+        clock = max(clock, rank.end[awaited])
+    rank.start[g] = rank.launch[g]
+    rank.finish(g, clock)
+    return clock

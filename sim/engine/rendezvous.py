@@ -1,7 +1,7 @@
 """What meets in a run: a simulated rank with its running kernels, and one communication of several ranks.
 
-Kernels and transfers on one GPU disturb each other both ways, and each is told when the other comes or goes: a
-kernel when communication takes or gives back SMs, a transfer when the kernels beside it change.
+Kernels and transfers on one GPU slow each other. A kernel changes its speed when communication takes or gives back
+SMs; a transfer changes its own when the kernels beside it change.
 """
 
 from __future__ import annotations
@@ -19,12 +19,15 @@ from sim.graph.opgraph import Program
 if TYPE_CHECKING:
     from sim.collectives.plan import Plan
 
+# Seconds of a kernel that are no more than rounding errors: it ends at once.
+ROUNDING = 1e-12
+
 
 class Running:
     """A kernel under way; its speed follows the SMs that communication leaves it.
 
-    Its end is an event; when that comes sooner or later than thought, whoever waits for it is moved to another event,
-    which is cheaper than to interrupt a process.
+    Its end is an event. When the end moves, those who wait for it are moved to another event, which is cheaper than
+    to interrupt a process.
     """
 
     __slots__ = ("end", "kernel", "left", "since", "speed")
@@ -41,11 +44,11 @@ class Running:
         )
 
     def adapt(self, speed: float) -> None:
-        """It runs at another speed from now on."""
+        """Runs at another speed from now on."""
         env = self.end.env
         self.left -= (env.now - self.since) * self.speed
         self.since, self.speed = env.now, speed
-        if self.left > 1e-12:
+        if self.left > ROUNDING:
             end: simpy.Event = env.timeout(self.left / speed)
         else:  # it ends at this moment
             end = simpy.Event(env)
@@ -56,7 +59,7 @@ class Running:
 
 
 def ended(ranks: Sequence[Rank]) -> float:
-    """Share of the ranks' operations that have ended, 0 to 1: how far a run is, for who watches it."""
+    """Share of the ranks' operations that have ended, 0 to 1: how far the run is."""
     ends = [np.array(rank.end) for rank in ranks]
     return sum(int((end >= 0).sum()) for end in ends) / (sum(map(len, ends)) or 1)
 
@@ -76,18 +79,17 @@ class Rank:
         self.launch = [0.0] * total
         self.start = [-1.0] * total
         self.end = [-1.0] * total
-        self.ready: dict[
-            int, float
-        ] = {}  # communication: when the last peer had arrived
+        # When the last peer of a communication had arrived.
+        self.ready: dict[int, float] = {}
         self.issued = 0
         self.channels = 0
+        # By stream, as all below.
         self.running: dict[int, Running] = {}
-        self.grains: dict[
-            int, float
-        ] = {}  # streams on which a chain runs: when one of its kernels ends, on average
-        self.transferring: list[Meeting] = []
-        # Streams with a kernel running or coming right after the last one: how much longer transfers take beside it.
+        # A chain of kernels that runs: seconds after which one of them ends, on average.
+        self.grains: dict[int, float] = {}
+        # A kernel that runs, or comes right after the last one: how much longer transfers take beside it.
         self.working: dict[int, float] = {}
+        self.transferring: list[Meeting] = []
         self.kernel_end: simpy.Event | None = None
         self._waiters: dict[int, simpy.Event] = {}
         self._issue: simpy.Event | None = None
@@ -128,6 +130,14 @@ class Rank:
         if stream in self.working:
             del self.working[stream]
             self._adapt()
+
+    def free_sms(self, stream: int) -> None:
+        """A stream's kernel has ended: a communication that waited for its SMs may start."""
+        if self.grains:
+            self.grains.pop(stream, None)
+        if self.kernel_end is not None:
+            self.kernel_end.succeed()
+            self.kernel_end = None
 
     def _adapt(self) -> None:
         for meeting in self.transferring:

@@ -1,4 +1,4 @@
-"""Which transfers share links, and the rates of those that do, remembered: a step asks for the same ones many times.
+"""Which transfers share links, and the rates of those that do, remembered: a step asks for the same ones often.
 
 A transfer's *shape* is its links with the bytes on each. Its rate depends on nothing but the shapes and the caps of
 those with which it shares links, directly or through others; ten thousand transfers of a pipeline have a few dozen.
@@ -35,26 +35,24 @@ Solution = tuple[list[float], list[int]]
 
 
 class _Near(dict[int, bool]):
-    """Whether a shape shares a link with another, found when it is asked for."""
+    """Whether a shape shares a link with each other shape, by its number; decided on the first question."""
 
     def __init__(self, shapes: Shapes, mine: int) -> None:
         super().__init__()
         self.shapes, self.mine = shapes, mine
 
     def __missing__(self, other: int) -> bool:
-        self[other] = self.shapes.near[other][self.mine] = found = self.shapes.meet(
-            self.mine, other
-        )
-        return found
+        near = self.shapes.meet(self.mine, other)
+        self[other] = self.shapes.near[other][self.mine] = near
+        return near
 
 
 class Shapes:
     """The shapes of a run's transfers, numbered, and which of them share links."""
 
     def __init__(self, links: int) -> None:
-        self.plans: list[
-            Plan
-        ] = []  # one of every shape; keeps the arrays whose ids are keys
+        # One of every shape; it keeps the arrays alive whose ids are keys.
+        self.plans: list[Plan] = []
         self.near: list[_Near] = []
         self._numbers: dict[tuple[int, int], int] = {}
         self._mark = np.zeros(links, dtype=bool)
@@ -72,9 +70,9 @@ class Shapes:
         """Whether two shapes have a link in common."""
         links = self.plans[one].links
         self._mark[links] = True
-        found = bool(self._mark[self.plans[other].links].any())
+        common = self._mark[self.plans[other].links].any()
         self._mark[links] = False
-        return found
+        return bool(common)
 
 
 class Sharing:
@@ -84,7 +82,7 @@ class Sharing:
         self.bandwidth = bandwidth
         self.shapes = Shapes(len(bandwidth))
         self.solves = 0
-        self._known: dict[tuple[tuple[int, float], ...], Solution] = {}
+        self._solutions: dict[tuple[tuple[int, float], ...], Solution] = {}
 
     def leaves_room(self, shape: int, active: Mapping[int, T]) -> bool:
         """Whether any of those in flight may share a link with a shape."""
@@ -103,65 +101,71 @@ class Sharing:
         """
         if len(active) > MANY:
             return self._reached_of_many(list(active.values()), changed, left)
-        rest, near = list(active.values()), self.shapes.near
+        rest, groups = list(active.values()), []
+        for seed in self._seeds(rest, changed, left):
+            if seed in rest:
+                group, rest = self._connected(seed, rest)
+                groups.append(sorted(group, key=_number))
+        return groups
+
+    def _seeds(
+        self, active: list[T], changed: Iterable[T], left: Iterable[int]
+    ) -> list[T]:
+        """What changed, and those that shared a link with a shape that left."""
         seeds = list(changed)
         for shape in left:
-            seeds += [a for a in rest if near[shape][a.shape]]
-        groups = []
-        for seed in seeds:
-            if seed not in rest:
-                continue
-            rest.remove(seed)
-            group, todo = [seed], [seed]
-            while todo and rest:
-                touched = near[todo.pop().shape]
-                if found := [a for a in rest if touched[a.shape]]:
-                    rest = [a for a in rest if not touched[a.shape]]
-                    group += found
-                    todo += found
-            group.sort(key=_number)
-            groups.append(group)
-        return groups
+            near = self.shapes.near[shape]
+            seeds += [a for a in active if near[a.shape]]
+        return seeds
+
+    def _connected(self, seed: T, active: list[T]) -> tuple[list[T], list[T]]:
+        """Those that share links with the seed, directly or through others; and the rest."""
+        rest = [a for a in active if a is not seed]
+        group, todo = [seed], [seed]
+        while todo and rest:
+            near = self.shapes.near[todo.pop().shape]
+            if neighbours := [a for a in rest if near[a.shape]]:
+                rest = [a for a in rest if not near[a.shape]]
+                group += neighbours
+                todo += neighbours
+        return group, rest
 
     def _reached_of_many(
         self, active: list[T], changed: Iterable[T], left: Iterable[int]
     ) -> list[list[T]]:
-        uses, numbers = self._uses(active), {a.number for a in changed}
+        """`reached`, in columns and in one group."""
+        numbers = {a.number for a in changed}
         reached = np.fromiter((a.number in numbers for a in active), bool, len(active))
-        mark = np.zeros(len(self.bandwidth), dtype=bool)
+        touched = np.zeros(len(self.bandwidth), dtype=bool)
         for shape in left:
-            mark[self.shapes.plans[shape].links] = True
-        act, count = uses.activity, -1
-        mark[uses.links[reached[act]]] = True
-        while count != (count := int(reached.sum())):
-            reached |= np.bincount(act[mark[uses.links]], minlength=len(reached)) > 0
-            mark[uses.links[reached[act]]] = True
+            touched[self.shapes.plans[shape].links] = True
+        _spread(self._uses(active), reached, touched)
         group = [active[at] for at in np.flatnonzero(reached).tolist()]
         return [group] if group else []
 
-    def _uses(self, together: Sequence[Sharer]) -> Incidence:
-        plans = [self.shapes.plans[a.shape] for a in together]
+    def _uses(self, sharers: Sequence[Sharer]) -> Incidence:
+        plans = [self.shapes.plans[a.shape] for a in sharers]
         return Incidence.of([p.links for p in plans], [p.usage for p in plans])
 
-    def rates(self, together: Sequence[Sharer]) -> Solution:
+    def rates(self, sharers: Sequence[Sharer]) -> Solution:
         """Payload bytes/s of all that share links, and what holds each: a link, or -1 for its own cap."""
-        if len(together) > MANY:
-            return self._solved(together)
-        key = tuple([(a.shape, a.cap) for a in together])
-        found = self._known.get(key)
-        if found is None:
-            if len(self._known) >= REMEMBERED:
-                self._known.clear()
-            found = self._known[key] = self._solved(together)
-        return found
+        if len(sharers) > MANY:
+            return self._solved(sharers)
+        key = tuple([(a.shape, a.cap) for a in sharers])
+        solution = self._solutions.get(key)
+        if solution is None:
+            if len(self._solutions) >= REMEMBERED:
+                self._solutions.clear()
+            solution = self._solutions[key] = self._solved(sharers)
+        return solution
 
-    def _solved(self, together: Sequence[Sharer]) -> Solution:
+    def _solved(self, sharers: Sequence[Sharer]) -> Solution:
         self.solves += 1
-        if len(together) == 1:
-            return self._alone(self.shapes.plans[together[0].shape], together[0].cap)
-        caps = np.array([a.cap for a in together], dtype=np.float64)
-        found, bound = rates(self._uses(together), caps, self.bandwidth)
-        return found.tolist(), bound.tolist()
+        if len(sharers) == 1:
+            return self._alone(self.shapes.plans[sharers[0].shape], sharers[0].cap)
+        caps = np.array([a.cap for a in sharers], dtype=np.float64)
+        solved, bound = rates(self._uses(sharers), caps, self.bandwidth)
+        return solved.tolist(), bound.tolist()
 
     def _alone(self, plan: Plan, cap: float) -> Solution:
         """One that shares its links with nobody."""
@@ -172,6 +176,16 @@ class Sharing:
             if width[narrowest] < cap:
                 return [float(width[narrowest])], [int(plan.links[narrowest])]
         return [float(cap)], [-1]
+
+
+def _spread(uses: Incidence, reached: np.ndarray, touched: np.ndarray) -> None:
+    """Marks, in place, all activities reached from those marked and from the touched links."""
+    activity, count = uses.activity, -1
+    touched[uses.links[reached[activity]]] = True
+    while count != (count := int(reached.sum())):
+        on_touched = activity[touched[uses.links]]
+        reached |= np.bincount(on_touched, minlength=len(reached)) > 0
+        touched[uses.links[reached[activity]]] = True
 
 
 def _number(sharer: Sharer) -> int:

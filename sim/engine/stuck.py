@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from sim.graph.opgraph import COMM, SYNC, Comm, OpGraph
+from sim.graph.opgraph import COMM, SYNC, Comm, OpGraph, Program
 
 if TYPE_CHECKING:
     from sim.engine.rendezvous import Meeting, Rank
@@ -36,6 +36,7 @@ class _Waiting:
         }
 
     def _heads(self, r: int) -> list[Head]:
+        """The first unfinished operation of each stream of a rank."""
         program, end = self.ranks[r].program, self.ranks[r].end
         heads: dict[int, Head] = {}
         for at, time in enumerate(end):
@@ -77,7 +78,7 @@ class _Waiting:
         step, i = divmod(head.at, n)
         if rank.program.kind[i] != COMM:
             return []
-        found = []
+        incomplete = []
         for c in rank.program.parts[int(rank.program.payload[i])]:
             meeting = self.meetings.get((step, c))
             here = [id(r) for r in meeting.ranks] if meeting else []
@@ -88,10 +89,11 @@ class _Waiting:
                     if id(other) not in here
                     for at in self._takes_part(r, c, step)
                 ]
-                found.append((self.graph.comms[c], away))
-        return found
+                incomplete.append((self.graph.comms[c], away))
+        return incomplete
 
     def _takes_part(self, r: int, c: int, step: int) -> list[int]:
+        """Operations of a rank, not ended, that are its side of a communication."""
         p = self.ranks[r].program
         return [
             step * len(p) + i
@@ -103,48 +105,44 @@ class _Waiting:
 
     def waits_for(self, head: Head) -> list[Head]:
         """Heads that must end, or start, before this one can go on."""
-        found = [self._head_of(head.rank, at) for at in self._unfinished(head)]
-        if not found:
-            found = [
-                self._head_of(r, at)
-                for _, away in self._missing(head)
-                for r, at in away
-            ]
-        if not found and self.ranks[head.rank].issued <= head.at:
-            found = self._host_of(head)
-        return [other for other in found if other != head]
+        awaited = [self._head_of(head.rank, at) for at in self._unfinished(head)]
+        if not awaited:
+            absent = [peer for _, away in self._missing(head) for peer in away]
+            awaited = [self._head_of(r, at) for r, at in absent]
+        if not awaited and self.ranks[head.rank].issued <= head.at:
+            awaited = self._host_of(head)
+        return [other for other in awaited if other != head]
 
     def describe(self, head: Head) -> str:
+        """What a head is and what it waits for, in a line."""
         rank = self.ranks[head.rank]
         program = rank.program
         step, i = divmod(head.at, len(program))
         stream = self.graph.streams[head.stream]
         what = f"rank {program.rank}, stream {stream}: operation {i} ({program.names[i]}) of step {step}"
         if waits := self._unfinished(head):
-            names = [
-                f"{at % len(program)} ({program.names[at % len(program)]})"
-                for at in waits
-            ]
-            return f"{what} waits for operations {', '.join(names)}"
+            return f"{what} waits for operations {_listed(program, waits)}"
         if rank.issued <= head.at and program.kind[i] != SYNC:
             return f"{what} waits for its host thread to launch it"
         if missing := self._missing(head):
-            told = []
-            for comm, away in missing:
-                peers = ", ".join(
-                    dict.fromkeys(f"rank {self.ranks[r].program.rank}" for r, _ in away)
-                )
-                got = (
-                    comm.arrivals - len({r for r, _ in away})
-                    if away
-                    else comm.arrivals - 1
-                )
-                who = f"; not there: {peers}" if peers else "; nobody else takes part"
-                told.append(
-                    f"{comm.op} of {comm.size:.0f} bytes in {comm.groups[0]}: {got}/{comm.arrivals}{who}"
-                )
-            return f"{what} waits for peers: {'; '.join(told)}"
+            peers = [self._describe_missing(comm, away) for comm, away in missing]
+            return f"{what} waits for peers: {'; '.join(peers)}"
         return f"{what} waits for its stream"
+
+    def _describe_missing(self, comm: Comm, away: list[tuple[int, int]]) -> str:
+        """A communication, how many have come to it, and which ranks have not."""
+        absent = {r for r, _ in away}
+        arrived = comm.arrivals - len(absent) if away else comm.arrivals - 1
+        peers = dict.fromkeys(f"rank {self.ranks[r].program.rank}" for r, _ in away)
+        who = f"not there: {', '.join(peers)}" if peers else "nobody else takes part"
+        where = f"{comm.op} of {comm.size:.0f} bytes in {comm.groups[0]}"
+        return f"{where}: {arrived}/{comm.arrivals}; {who}"
+
+
+def _listed(program: Program, operations: Sequence[int]) -> str:
+    """Operations, counted over steps, by their numbers and names in a step."""
+    numbers = [at % len(program) for at in operations]
+    return ", ".join(f"{i} ({program.names[i]})" for i in numbers)
 
 
 def explain(
@@ -165,6 +163,7 @@ def explain(
 
 
 def _cycle(waiting: _Waiting) -> list[Head]:
+    """Heads that wait for each other in a circle; none if there is no such circle."""
     import networkx as nx
 
     graph = nx.DiGraph(

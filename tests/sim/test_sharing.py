@@ -35,7 +35,24 @@ def test_columns_and_pairs_find_the_same(
         columns, solved = run(bandwidth, repeated)
     assert ends == pytest.approx(columns, rel=1e-12)
     assert network.carried == pytest.approx(solved.carried, rel=1e-12)
-    assert network.solves <= solved.solves
+
+
+@few
+@given(flow_lists, st.lists(st.integers(0, 5), min_size=1, max_size=12), widths)
+def test_memory_saves_solutions_and_changes_nothing(
+    flows: list[Flow], again: list[int], bandwidth: list[float]
+) -> None:
+    """With solutions remembered, transfers end at the very same times, and no more solutions are needed."""
+    repeated = [
+        Flow(flows[at % len(flows)].begin + k, flows[at % len(flows)].plan)
+        for k, at in enumerate(again)
+    ]
+    ends, network = run(bandwidth, repeated)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sharing, "REMEMBERED", 0)
+        anew, forgetful = run(bandwidth, repeated)
+    assert ends == anew
+    assert network.solves <= forgetful.solves
 
 
 @few
@@ -104,4 +121,4 @@ def test_no_more_is_remembered_than_allowed(monkeypatch: pytest.MonkeyPatch) -> 
         )
     )
     env.run()
-    assert network.solves == 50 and len(network.sharing._known) <= 8
+    assert network.solves == 50 and len(network.sharing._solutions) <= 8
