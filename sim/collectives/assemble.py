@@ -47,21 +47,10 @@ def assemble(
     table = table or machine.of(fabric)
     pace = table.pace(algo, proto)
     delay = protocols.latency(work, group, between, proto, threads, pace, table)
-    delay += work.remote_hops * group.network.agreed(
-        proto, work.step * protocols.WIRE[proto], channels
-    )
+    wire_bytes = work.step * protocols.WIRE[proto]
+    delay += work.remote_hops * group.network.agreed(proto, wire_bytes, channels)
+    links, usage = _usage(flows, fabric, group, table, proto)
     moving = protocols.transfer(work, size, group, op, proto, pace, table)
-    links, data = (
-        paths.gather(fabric, group.expand(fabric, flows))
-        if isinstance(flows, list)
-        else flows
-    )
-    headers = protocols.WIRE[proto] / wires(
-        links, fabric, lambda kind: group.network.wire(table, kind)
-    )
-    rate = size / moving if moving > 0 else float("inf")
-    known = group.nodes == 1 and group.inside == "auto" and table.evidence != "guess"
-    evidence = (pace.evidence or table.evidence) if known else "guess"
     return Plan(
         op,
         size,
@@ -71,7 +60,29 @@ def assemble(
         channels,
         delay,
         links,
-        data * headers,
-        rate,
-        evidence,
+        usage,
+        size / moving if moving > 0 else float("inf"),
+        _evidence(group, pace, table),
     )
+
+
+def _usage(
+    flows: list[tuple[str, str, float]] | Bytes,
+    fabric: Any,
+    group: Group,
+    table: files.Constants,
+    proto: str,
+) -> Bytes:
+    """Links, and the bytes on each with flags and packet headers."""
+    if isinstance(flows, list):
+        flows = paths.gather(fabric, group.expand(fabric, flows))
+    links, data = flows
+    wire = wires(links, fabric, lambda kind: group.network.wire(table, kind))
+    return links, data * (protocols.WIRE[proto] / wire)
+
+
+def _evidence(group: Group, pace: files.Pace, table: files.Constants) -> str:
+    """Constants were measured inside a host: between hosts, and through a host's memory, they are a guess."""
+    if group.nodes > 1 or group.inside != "auto" or table.evidence == "guess":
+        return "guess"
+    return pace.evidence or table.evidence

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -115,15 +115,12 @@ def _check(fabric: Any, index: paths.Index, ranks: tuple[str, ...]) -> None:
         for rank in ranks
         if rank not in index.order
     ]
-    twice = (
-        [rank for rank in dict.fromkeys(ranks) if ranks.count(rank) > 1]
-        if len(set(ranks)) < len(ranks)
-        else []
-    )
-    mistakes += [
-        Mistake(fabric.name, "ranks", f"{rank} twice", "every GPU once")
-        for rank in twice
-    ]
+    if len(set(ranks)) < len(ranks):
+        twice = [rank for rank in dict.fromkeys(ranks) if ranks.count(rank) > 1]
+        mistakes += [
+            Mistake(fabric.name, "ranks", f"{rank} twice", "every GPU once")
+            for rank in twice
+        ]
     if not ranks:
         mistakes.append(Mistake(fabric.name, "ranks", "no GPU", "at least one"))
     if mistakes:
@@ -149,52 +146,68 @@ def _hosts(
 
 def _build(fabric: Any, ranks: tuple[str, ...], wanted: Nccl) -> Group:
     hosts = _hosts(fabric, ranks, wanted)
-    pairs = [
-        (g[i], g[(i + 1) % len(g)]) for g in hosts if len(g) > 1 for i in range(len(g))
-    ]
-    between = [
-        (a[k % len(a)], b[k % len(b)])
-        for a, b in zip(hosts, hosts[1:] + hosts[:1], strict=True)
-        if len(hosts) > 1
-        for k in range(max(len(a), len(b)))
-    ]
     machines = {fabric.host_of(host[0]) for host in hosts}
     inside = "shm" if wanted.p2p_disable else "auto"
     outside = "net" if len(machines) < len(hosts) else "auto"
-    local, local_wire, local_kind, local_latency = _slowest(fabric, pairs, inside)
-    remote, _, remote_kind, remote_latency = _slowest(fabric, between, outside)
-    net = transport.network(fabric, hosts, outside, wanted.net_speed)
+    local = _slowest(fabric, _neighbours(hosts), inside)
+    remote = _slowest(fabric, _across(hosts), outside)
     return Group(
         ranks,
         hosts,
-        local,
-        remote,
-        local_wire,
-        local_latency,
-        remote_latency,
-        local_kind,
-        remote_kind,
-        inside,
-        outside,
-        net,
-        network_of(fabric),
+        local=local.bandwidth,
+        remote=remote.bandwidth,
+        local_wire=local.wire,
+        local_latency=local.latency,
+        remote_latency=remote.latency,
+        local_kind=local.kind,
+        remote_kind=remote.kind,
+        inside=inside,
+        outside=outside,
+        net=transport.network(fabric, hosts, outside, wanted.net_speed),
+        network=network_of(fabric),
     )
 
 
-def _slowest(
-    fabric: Any, pairs: list[tuple[str, str]], route: str
-) -> tuple[float, float, str, float]:
-    """Bandwidth, wire and kind of the narrowest of these ways, and the longest latency; (inf, inf, "", 0) of none."""
-    best, wire, kind, delay = float("inf"), float("inf"), "", 0.0
+def _neighbours(hosts: tuple[tuple[str, ...], ...]) -> list[tuple[str, str]]:
+    """Each GPU with the next one of its host, round and round."""
+    return [
+        pair
+        for host in hosts
+        if len(host) > 1
+        for pair in zip(host, host[1:] + host[:1], strict=True)
+    ]
+
+
+def _across(hosts: tuple[tuple[str, ...], ...]) -> list[tuple[str, str]]:
+    """GPUs of each host with those of the next one; the smaller host's are taken again."""
+    if len(hosts) < 2:
+        return []
+    return [
+        (a[k % len(a)], b[k % len(b)])
+        for a, b in zip(hosts, hosts[1:] + hosts[:1], strict=True)
+        for k in range(max(len(a), len(b)))
+    ]
+
+
+class _Slowest(NamedTuple):
+    """Bandwidth, wire and kind of the narrowest of several ways, and the longest latency; defaults: of none."""
+
+    bandwidth: float = float("inf")
+    wire: float = float("inf")
+    kind: str = ""
+    latency: float = 0.0
+
+
+def _slowest(fabric: Any, pairs: list[tuple[str, str]], route: str) -> _Slowest:
     number, links, share = transport.ways(fabric, pairs, route)
     if not len(links):
-        return best, wire, kind, delay
+        return _Slowest()
+    delay = fabric.links.latency[links] * share
+    latency = float(np.bincount(number, weights=delay).max())
     width = fabric.links.bandwidth[links] / share
-    slot = int(np.argmin(width))
-    if width[slot] < best:
-        best, kind = float(width[slot]), str(fabric.links.kind[links[slot]])
-        wire = float(fabric.links.raw[links[slot]] / share[slot])
-    delay = float(
-        np.bincount(number, weights=fabric.links.latency[links] * share).max()
-    )
-    return best, wire, kind, delay
+    narrowest = int(np.argmin(width))
+    if width[narrowest] == float("inf"):
+        return _Slowest(latency=latency)
+    wire = float(fabric.links.raw[links[narrowest]] / share[narrowest])
+    kind = str(fabric.links.kind[links[narrowest]])
+    return _Slowest(float(width[narrowest]), wire, kind, latency)

@@ -108,20 +108,33 @@ def nccl_of(values: Mapping[str, Any], where: str = "nccl") -> Nccl:
         by_lower = {proto.lower(): proto for proto in PROTOS}
         said["proto"] = by_lower.get(str(said["proto"]).lower(), said["proto"])
     nccl = Nccl(**said)
+    check(nccl, where)
+    return nccl
+
+
+def check(nccl: Nccl, where: str = "nccl") -> None:
+    """Raises all that is wrong with the settings.
+
+    Raises
+    ------
+    InputError
+        With every setting that NCCL does not have, or that contradicts another.
+    """
     if mistakes := mistakes_of(nccl, where):
         raise InputError(mistakes)
-    return nccl
 
 
 def mistakes_of(nccl: Nccl, where: str = "nccl") -> list[Mistake]:
     """What NCCL does not have, or what contradicts itself."""
+    return _unknown(nccl, where) + _contradictions(nccl, where)
+
+
+def _unknown(nccl: Nccl, where: str) -> list[Mistake]:
+    """Settings whose values NCCL does not have."""
     mistakes = []
     if not re.match(r"2\.\d+(\.\d+)*$", nccl.version):
-        mistakes.append(
-            Mistake(
-                where, "version", nccl.version, "a version of NCCL 2, such as 2.28.9"
-            )
-        )
+        expected = "a version of NCCL 2, such as 2.28.9"
+        mistakes.append(Mistake(where, "version", nccl.version, expected))
     if nccl.algo is not None and nccl.algo not in algorithms():
         mistakes.append(unknown(where, "algo", nccl.algo, list(algorithms())))
     if nccl.proto is not None and nccl.proto not in PROTOS:
@@ -133,19 +146,21 @@ def mistakes_of(nccl: Nccl, where: str = "nccl") -> list[Mistake]:
     ]
     if nccl.cross_nic not in (0, 1, 2):
         mistakes.append(Mistake(where, "cross_nic", str(nccl.cross_nic), "0, 1 or 2"))
+    return mistakes
+
+
+def _contradictions(nccl: Nccl, where: str) -> list[Mistake]:
+    """Settings that exclude each other."""
+    mistakes = []
     low, high = nccl.min_channels, nccl.max_channels
     if low is not None and high is not None and low > high:
-        mistakes.append(
-            Mistake(where, "min_channels", str(low), f"at most max_channels, {high}")
-        )
+        expected = f"at most max_channels, {high}"
+        mistakes.append(Mistake(where, "min_channels", str(low), expected))
     if nccl.backend == "gloo":
-        forced = [
-            key
-            for key in ("algo", "proto", "min_channels", "max_channels")
-            if getattr(nccl, key) is not None
-        ]
         why = 'nothing beside backend = "gloo": it is NCCL\'s'
         mistakes += [
-            Mistake(where, key, str(getattr(nccl, key)), why) for key in forced
+            Mistake(where, key, str(getattr(nccl, key)), why)
+            for key in ("algo", "proto", "min_channels", "max_channels")
+            if getattr(nccl, key) is not None
         ]
     return mistakes

@@ -9,7 +9,7 @@ from typing import Any
 
 from sim.collectives import backends, machine, request, table
 from sim.collectives.nccl import creation, lines
-from sim.collectives.plan import WORDS, mistakes_of
+from sim.collectives.plan import WORDS, check
 from sim.errors import InputError, Mistake, unknown
 from sim.spec.sections import Nccl
 from sim.units import parse_nccl_size
@@ -69,44 +69,44 @@ def collective(
         For anything wrong with the options, the cluster, or what NCCL would refuse.
     """
     op = op.replace("-", "_")
-    sizes = (
-        parse_nccl_size(min_bytes, "--min-bytes"),
-        parse_nccl_size(max_bytes, "--max-bytes"),
-    )
+    smallest = parse_nccl_size(min_bytes, "--min-bytes")
+    largest = parse_nccl_size(max_bytes, "--max-bytes")
     nccl, links = request.split(overrides)
     nccl = _backend(nccl, backend)
-    backends.check(nccl.backend, op)
-    _contradictions(nccl.backend, op, forced, ranks, gpus)
-    if mistakes := mistakes_of(nccl, "--set"):
-        raise InputError(mistakes)
-    fabric = load_cluster(cluster, hosts, links, "--set")
-    if constants is not None:
-        fabric = fabric.with_constants(str(constants))
-    machine.of(fabric)  # its file's mistakes before anything else
+    _check(nccl, op, forced, ranks, gpus)
+    fabric = _fabric(cluster, hosts, links, constants)
     group = request.gpus(gpus, fabric) if gpus else ()
     if op == backends.CREATION:
-        return _creation(
-            fabric,
-            ranks or len(group) or len(fabric.gpus),
-            explain,
-            asked_for=bool(ranks or gpus),
-        )
+        return _creation(fabric, ranks or len(group), explain)
     rows = table.sweep(
         fabric,
         op=op,
         ranks=ranks,
-        min_bytes=sizes[0],
-        max_bytes=sizes[1],
+        min_bytes=smallest,
+        max_bytes=largest,
         nccl=nccl,
         gpus=group,
         **forced,
     )
-    head = (
-        lines.told(fabric, rows[0].plan.ranks, nccl)
-        if explain and nccl.backend == "nccl"
-        else []
-    )
-    return Sweep(rows, explain, tuple(head))
+    return Sweep(rows, explain, _channels(fabric, rows, nccl) if explain else ())
+
+
+def _fabric(
+    cluster: str, hosts: int | None, links: Mapping[str, str], constants: Path | None
+) -> Any:
+    """The cluster's fabric, with the constants of a file where one is given."""
+    fabric = load_cluster(cluster, hosts, links, "--set")
+    if constants is not None:
+        fabric = fabric.with_constants(str(constants))
+    machine.of(fabric)  # the mistakes of its file come before anything else
+    return fabric
+
+
+def _channels(fabric: Any, rows: Sequence[table.Row], nccl: Nccl) -> tuple[str, ...]:
+    """NCCL's lines about the communicator of some rows; other backends have no channels."""
+    if nccl.backend != "nccl":
+        return ()
+    return tuple(lines.printed(fabric, rows[0].plan.ranks, nccl))
 
 
 def _backend(nccl: Nccl, backend: str | None) -> Nccl:
@@ -117,6 +117,15 @@ def _backend(nccl: Nccl, backend: str | None) -> Nccl:
             unknown("command line", "--backend", backend, WORDS["backend"])
         )
     return replace(nccl, backend=backend.lower())  # type: ignore[arg-type]
+
+
+def _check(
+    nccl: Nccl, op: str, forced: Mapping[str, Any], ranks: int | None, gpus: str
+) -> None:
+    """Raises what is wrong with the operation, the options, and the settings, in this order."""
+    backends.check(nccl.backend, op)
+    _contradictions(nccl.backend, op, forced, ranks, gpus)
+    check(nccl, "--set")
 
 
 def _contradictions(
@@ -146,11 +155,11 @@ def _contradictions(
         raise InputError(wrong)
 
 
-def _creation(fabric: Any, ranks: int, explain: bool, asked_for: bool) -> Creation:
+def _creation(fabric: Any, ranks: int, explain: bool) -> Creation:
+    """Costs of a communicator of `ranks`; 0: of all counts up to the whole cluster."""
     if ranks > len(fabric.gpus):
         expected = f"at most the {len(fabric.gpus)} GPUs of {fabric.name}"
         raise InputError(Mistake("command line", "--ranks", str(ranks), expected))
-    wanted = [ranks] if asked_for else creation.counts(ranks)
-    return Creation(
-        [creation.cost(count, fabric.gpu_model) for count in wanted], explain
-    )
+    wanted = [ranks] if ranks else creation.counts(len(fabric.gpus))
+    costs = [creation.cost(count, fabric.gpu_model) for count in wanted]
+    return Creation(costs, explain)

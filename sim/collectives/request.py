@@ -48,36 +48,37 @@ def gpus(text: str, fabric: Any) -> tuple[str, ...]:
     InputError
         With every entry that is no GPU of the cluster, and for fewer than two.
     """
-    names = fabric.gpus
-    found: list[str] = []
+    chosen: list[str] = []
     mistakes: list[Mistake] = []
     for entry in filter(None, (part.strip() for part in text.split(","))):
-        first, last = _range(entry)
-        if entry in names:
-            found.append(entry)
-        elif first is None:
-            mistakes.append(unknown(WHERE, "--gpus", entry, names))
-        elif not first <= last < len(names):
-            mistakes.append(
-                Mistake(
-                    WHERE, "--gpus", f'"{entry}"', f"numbers from 0 to {len(names) - 1}"
-                )
-            )
+        listed = _listed(entry, fabric.gpus)
+        if isinstance(listed, Mistake):
+            mistakes.append(listed)
         else:
-            found += names[first : last + 1]
+            chosen += listed
     mistakes += [
         Mistake(WHERE, "--gpus", f"{name} twice", "every GPU once")
-        for name in sorted(_twice(found))
+        for name in sorted(_twice(chosen))
     ]
-    if len(found) < 2 and not mistakes:
-        mistakes.append(
-            Mistake(
-                WHERE, "--gpus", f'"{text}"', "at least two GPUs, such as 0,1 or 0-3"
-            )
-        )
+    if len(chosen) < 2 and not mistakes:
+        enough = "at least two GPUs, such as 0,1 or 0-3"
+        mistakes.append(Mistake(WHERE, "--gpus", f'"{text}"', enough))
     if mistakes:
         raise InputError(mistakes)
-    return tuple(found)
+    return tuple(chosen)
+
+
+def _listed(entry: str, names: Sequence[str]) -> Sequence[str] | Mistake:
+    """The GPUs of one entry: a name, a number or a range of numbers."""
+    if entry in names:
+        return [entry]
+    first, last = _range(entry)
+    if first is None:
+        return unknown(WHERE, "--gpus", entry, names)
+    if not first <= last < len(names):
+        numbers = f"numbers from 0 to {len(names) - 1}"
+        return Mistake(WHERE, "--gpus", f'"{entry}"', numbers)
+    return names[first : last + 1]
 
 
 def _range(entry: str) -> tuple[int | None, int]:
@@ -85,5 +86,5 @@ def _range(entry: str) -> tuple[int | None, int]:
     return (None, 0) if match is None else (int(match[1]), int(match[2] or match[1]))
 
 
-def _twice(found: Sequence[str]) -> set[str]:
-    return {name for name in found if found.count(name) > 1}
+def _twice(names: Sequence[str]) -> set[str]:
+    return {name for name in names if names.count(name) > 1}

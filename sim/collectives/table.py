@@ -12,7 +12,7 @@ import numpy as np
 from sim.collectives import backends
 from sim.collectives.interval import Sure, sure
 from sim.collectives.nccl.tuner import Candidate, candidates
-from sim.collectives.plan import Plan, mistakes_of, nccl_of
+from sim.collectives.plan import Plan, check, nccl_of
 from sim.collectives.planner import plan_collective
 from sim.errors import InputError, Mistake
 from sim.spec.sections import Nccl
@@ -99,22 +99,26 @@ def sweep(
     """
     wanted = _wanted(nccl, algo, proto, channels)
     backends.check(wanted.backend, op)
-    wrong = []
-    if not 0 < min_bytes <= max_bytes:
-        expected = f"more than 0, at most {format_bytes(max_bytes)}"
-        wrong.append(
-            Mistake("command line", "--min-bytes", format_bytes(min_bytes), expected)
-        )
-    if ranks is not None and ranks > len(fabric.gpus):
-        expected = f"at most the {len(fabric.gpus)} GPUs of {fabric.name}"
-        wrong.append(Mistake("command line", "--ranks", str(ranks), expected))
-    if wrong:
-        raise InputError(wrong)
+    _check(fabric, ranks, min_bytes, max_bytes)
     group = tuple(gpus) or fabric.gpus[: ranks or len(fabric.gpus)]
     sizes = [min_bytes]
     while sizes[-1] * 2 <= max_bytes:
         sizes.append(sizes[-1] * 2)
     return [_row(op, size, group, fabric, wanted) for size in sizes]
+
+
+def _check(fabric: Any, ranks: int | None, min_bytes: float, max_bytes: float) -> None:
+    """Raises what is wrong with the sizes and the number of ranks."""
+    where, mistakes = "command line", []
+    if not 0 < min_bytes <= max_bytes:
+        smallest, largest = format_bytes(min_bytes), format_bytes(max_bytes)
+        expected = f"more than 0, at most {largest}"
+        mistakes.append(Mistake(where, "--min-bytes", smallest, expected))
+    if ranks is not None and ranks > len(fabric.gpus):
+        expected = f"at most the {len(fabric.gpus)} GPUs of {fabric.name}"
+        mistakes.append(Mistake(where, "--ranks", str(ranks), expected))
+    if mistakes:
+        raise InputError(mistakes)
 
 
 def _wanted(
@@ -129,8 +133,7 @@ def _wanted(
     }
     said = {name: value for name, value in options.items() if value is not None}
     nccl = nccl or Nccl()
-    if mistakes := mistakes_of(nccl, "--set"):
-        raise InputError(mistakes)
+    check(nccl, "--set")
     return nccl_of(vars(nccl) | said, "command line")
 
 
@@ -197,21 +200,26 @@ def render(rows: Sequence[Row], explain: bool = False) -> str:
     )
     lines = [f"{columns} {'algbw':>10} {'busbw':>10}  bound by"]
     for row in rows:
-        p = row.plan
-        lines.append(
-            f"{format_bytes(p.size):>10} {p.algo:>9} {p.proto:>6} {p.channels:8} {format_duration(row.time):>10} "
-            f"{_width(row):>6} {format_bandwidth(row.algbw):>10} {format_bandwidth(row.busbw):>10}  {row.bottleneck}"
-        )
+        lines.append(_line(row))
         if explain:
             lines += _explained(row)
-    notes = sorted({note for row in rows for note in row.plan.notes})
     evidence = sorted({row.plan.evidence for row in rows})
     lines.append(f"evidence: {', '.join(evidence)}")
     if any(row.interval for row in rows):
         lines.append(
             "90%: nine in ten measured times lie between the predicted one divided by and times 1 + this"
         )
+    notes = sorted({note for row in rows for note in row.plan.notes})
     return "\n".join([*lines, *(f"note: {note}" for note in notes)])
+
+
+def _line(row: Row) -> str:
+    plan, time = row.plan, format_duration(row.time)
+    algbw, busbw = format_bandwidth(row.algbw), format_bandwidth(row.busbw)
+    return (
+        f"{format_bytes(plan.size):>10} {plan.algo:>9} {plan.proto:>6} {plan.channels:8} "
+        f"{time:>10} {_width(row):>6} {algbw:>10} {busbw:>10}  {row.bottleneck}"
+    )
 
 
 def _width(row: Row) -> str:

@@ -95,7 +95,7 @@ def test_the_search_answers_what_nccl_dumped(case: str) -> None:
 def test_rings_and_trees_are_the_log_s_line_by_line(case: str) -> None:
     """The "Channel" lines and every rank's parent on every channel, first and second trees."""
     fabric, log = logged(case), LOGS[case]
-    told = lines.told(fabric, fabric.gpus, trees=99)
+    told = lines.printed(fabric, fabric.gpus, trees=99)
     orders = [order for count, order in log["rings"] for _ in range(count)]
     total = len(orders)
     expected = [
@@ -119,7 +119,7 @@ def test_children_are_printed_in_nccl_s_order() -> None:
     """Two hosts of two: the log's "Trees" lines of all four ranks, the chain's child before the network's."""
     fabric = logged("2x2")
     assert [
-        line for line in lines.told(fabric, fabric.gpus) if line.startswith("Trees")
+        line for line in lines.printed(fabric, fabric.gpus) if line.startswith("Trees")
     ] == [
         "Trees [0] 1/2/-1->0->-1 [1] 1/-1/-1->0->2",
         "Trees [0] -1/-1/-1->1->0 [1] -1/-1/-1->1->0",
@@ -304,7 +304,7 @@ def test_hosts_with_fewer_gpus_give_all_of_them_fewer_channels() -> None:
     )
     told = [
         line
-        for line in lines.told(fabric, fabric.gpus[:15])
+        for line in lines.printed(fabric, fabric.gpus[:15])
         if line.startswith("Channel")
     ]
     assert len(told) == 28 and told[0].endswith(": 0 7 6 5 4 3 2 1 8 14 13 12 11 10 9")

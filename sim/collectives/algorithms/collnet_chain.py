@@ -7,6 +7,7 @@ a chain sends and receives everything twice.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 from sim.collectives.algorithms import collnet_direct
@@ -39,28 +40,15 @@ def plan(
     """Chains in the hosts of `ranks`, added up in the network."""
     wanted = nccl or Nccl()
     group = group_of(fabric, ranks, wanted)
-    longest = max(len(host) for host in group.hosts)
-    heads = max(1, min(group.net.nics, longest))
-    share = size / channels
-    chunk = min(share, protocols.slot(proto, wanted.buffer_size))
-    inside = 2 * (longest - 1)
-    fill = max(0, inside - 1) * chunk
-    work = protocols.Work(
-        inside, 1, chunk, 2 * share, size * min(2, longest - 1), size / heads, fill
-    )
-    flows: list[transport.Flow] = []
-    for host in group.hosts:
-        for k in range(heads):
-            chain = host[k:] + host[:k]
-            pairs = [(chain[i + 1], chain[i], 1 / heads) for i in range(len(chain) - 1)]
-            flows += pairs + [(b, a, amount) for a, b, amount in pairs]
-    inner = paths.gather(fabric, group.expand(fabric, flows))
+    heads = max(1, min(group.net.nics, _longest(group)))
+    slot = protocols.slot(proto, wanted.buffer_size)
+    inner = paths.gather(fabric, group.expand(fabric, _flows(group, heads)))
     return assemble(
         op,
         size,
         group,
         fabric,
-        work,
+        _work(size, group, heads, channels, slot),
         by_link([inner, collnet_direct.wires(fabric, group, heads)]),
         algo="collnet_chain",
         proto=proto,
@@ -69,6 +57,34 @@ def plan(
         table=table,
         between=ROWS.between_hosts(proto),
     )
+
+
+def _longest(group: Group) -> int:
+    """GPUs of the largest host."""
+    return max(len(host) for host in group.hosts)
+
+
+def _work(
+    size: float, group: Group, heads: int, channels: int, slot: float
+) -> protocols.Work:
+    """Hops up and down the longest chain, one through the network, and the filling of the pipeline."""
+    longest, share = _longest(group), size / channels
+    chunk = min(share, slot)
+    inside = 2 * (longest - 1)
+    fill = max(0, inside - 1) * chunk
+    local = size * min(2, longest - 1)
+    return protocols.Work(inside, 1, chunk, 2 * share, local, size / heads, fill)
+
+
+def _flows(group: Group, heads: int) -> list[transport.Flow]:
+    """Both directions of each host's chains: one chain for every head, which is its first GPU."""
+    flows: list[transport.Flow] = []
+    for host in group.hosts:
+        for k in range(heads):
+            chain = host[k:] + host[:k]
+            pairs = [(b, a, 1 / heads) for a, b in pairwise(chain)]
+            flows += pairs + [(b, a, amount) for a, b, amount in pairs]
+    return flows
 
 
 def steps(op: str, n: int, hosts: int = 2) -> list[list[Send]]:

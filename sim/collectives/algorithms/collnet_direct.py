@@ -106,28 +106,29 @@ def steps(op: str, n: int, hosts: int = 2) -> list[list[Send]]:
     local = n // hosts
     place = [[h * local + k for k in range(local)] for h in range(hosts)]
     if op == "all_gather":
-        return [
-            [Send(r, n, r, False) for r in range(n)],
-            [
-                Send(n, head, c, False)
-                for host in place
-                for k, head in enumerate(host)
-                for c in range(k, n, local)
-            ],
-            _fan(place, range(n), into=False, reduce=False),
-        ]
+        return _gather_steps(place, n)
     chunks = range(local) if op == "all_reduce" else range(n)
     heads = [(c, host[c % local]) for host in place for c in chunks]
-    up = [
-        _fan(place, chunks, into=True, reduce=True),
-        [Send(head, n, c, True) for c, head in heads],
-    ]
+    handed = _fan(place, chunks, into=True, reduce=True)
+    added = [Send(head, n, c, True) for c, head in heads]
     if op == "reduce_scatter":
-        return [*up, [Send(n, c, c, False) for c in chunks]]
+        return [handed, added, [Send(n, c, c, False) for c in chunks]]
+    received = [Send(n, head, c, False) for c, head in heads]
+    return [handed, added, received, _fan(place, chunks, into=False, reduce=False)]
+
+
+def _gather_steps(place: list[list[int]], n: int) -> list[list[Send]]:
+    """Every rank sends its chunk to the network; the heads take those of their place, and pass them on."""
+    received = [
+        Send(n, head, c, False)
+        for host in place
+        for k, head in enumerate(host)
+        for c in range(k, n, len(host))
+    ]
     return [
-        *up,
-        [Send(n, head, c, False) for c, head in heads],
-        _fan(place, chunks, into=False, reduce=False),
+        [Send(r, n, r, False) for r in range(n)],
+        received,
+        _fan(place, range(n), into=False, reduce=False),
     ]
 
 

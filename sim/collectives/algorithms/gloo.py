@@ -61,31 +61,38 @@ def plan(
     """
     if op not in OPS:
         raise InputError(unknown("gloo", "op", op, OPS))
-    group = group_of(fabric, ranks, nccl or Nccl())
+    return _plan(op, size, ranks, fabric, group_of(fabric, ranks, nccl), on_gpu)
+
+
+def _plan(
+    op: str, size: float, ranks: Sequence[str], fabric: Any, group: Group, on_gpu: bool
+) -> Plan:
     pace = machine.of(fabric).tables["gloo"]["tcp"]
-    memory = {gpu: fabric.nearest(gpu, "memory") for gpu in group.ranks}
+    memory = _memory(fabric, group)
     copies = paths.gather(fabric, _copies(op, ranks, memory) if on_gpu else [])
-    wire = paths.gather(
-        fabric,
-        [
-            (memory[a], memory[b], x)
-            for a, b, x in _flows(op, ranks)
-            if memory[a] != memory[b]
-        ],
-    )
-    busiest, added = amounts(op, group.n)
+    wire = paths.gather(fabric, _between_memories(op, ranks, memory))
     # The copies, the sockets and the additions follow each other: a segment at a time, in one thread.
-    spent = (
-        _seconds(fabric, copies)
-        + max(busiest / pace["rate"], _seconds(fabric, wire))
-        + added / pace["reduce"]
-    )
-    links, usage = by_link([copies, wire])
-    delay = pace["start"] + rounds(op, group.n) * (pace["hop"] + group.remote_latency)
-    rate = 1 / spent if spent > 0 else math.inf
+    copying, sending = _seconds(fabric, copies), _seconds(fabric, wire)
+    busiest, added = amounts(op, group.n)
+    spent = copying + max(busiest / pace["rate"], sending) + added / pace["reduce"]
+    hops = rounds(op, group.n) * (pace["hop"] + group.remote_latency)
     return Plan(
-        op, size, tuple(ranks), "gloo", "TCP", 0, delay, links, usage, rate, "guess"
+        op,
+        size,
+        tuple(ranks),
+        "gloo",
+        "TCP",
+        0,
+        pace["start"] + hops,
+        *by_link([copies, wire]),
+        1 / spent if spent else math.inf,
+        "guess",
     )
+
+
+def _memory(fabric: Any, group: Group) -> dict[str, str]:
+    """The host memory nearest to every GPU."""
+    return {gpu: fabric.nearest(gpu, "memory") for gpu in group.ranks}
 
 
 def amounts(op: str, n: int) -> tuple[float, float]:
@@ -132,39 +139,47 @@ def _copies(op: str, ranks: Sequence[str], memory: dict[str, str]) -> list[Flow]
             "send": (float(root), float(at == 1)),
             "recv": (float(at == 1), float(root)),
         }.get(op, (1.0, 1.0))
-        flows += [(gpu, memory[gpu], down)] * (down > 0) + [(memory[gpu], gpu, up)] * (
-            up > 0
-        )
+        if down > 0:
+            flows.append((gpu, memory[gpu], down))
+        if up > 0:
+            flows.append((memory[gpu], gpu, up))
     return flows
+
+
+def _between_memories(
+    op: str, ranks: Sequence[str], memory: dict[str, str]
+) -> list[Flow]:
+    """What travels between the memories of different hosts, per payload byte."""
+    flows = [(memory[a], memory[b], amount) for a, b, amount in _flows(op, ranks)]
+    return [(a, b, amount) for a, b, amount in flows if a != b]
 
 
 def _flows(op: str, ranks: Sequence[str]) -> list[Flow]:
     """What travels between ranks, per payload byte."""
-    n, root = len(ranks), ranks[0]
-    edges = list(zip(ranks, (*ranks[1:], ranks[0]), strict=True)) if n > 1 else []
-    if op in RINGS:
-        return [(a, b, ring.sent(op, n)) for a, b in edges]
+    n, root, others = len(ranks), ranks[0], ranks[1:]
     if op == "broadcast":
-        return [
-            (ranks[s.src], ranks[s.dst], 1.0) for sends in steps(op, n) for s in sends
-        ]
-    if op == "reduce":
-        return [(a, b, (n - 1) / n) for a, b in edges] + [
-            (a, root, 1 / n) for a in ranks[1:]
-        ]
+        sends = [send for round_ in steps(op, n) for send in round_]
+        return [(ranks[s.src], ranks[s.dst], 1.0) for s in sends]
     if op == "all_to_all":
         return [(a, b, 1 / n) for a in ranks for b in ranks if a != b]
-    if op in ("gather", "scatter"):
-        return [
-            (a, root, 1 / n) if op == "gather" else (root, a, 1 / n) for a in ranks[1:]
-        ]
-    return (
-        [(a, b, 1.0) for a, b in edges]
-        if op == "sendrecv"
-        else [_pair(op, ranks)]
-        if n > 1
-        else []
-    )
+    if op == "gather":
+        return [(a, root, 1 / n) for a in others]
+    if op == "scatter":
+        return [(root, a, 1 / n) for a in others]
+    if op in ("send", "recv"):
+        return [_pair(op, ranks)] if n > 1 else []
+    return _around(op, ranks)
+
+
+def _around(op: str, ranks: Sequence[str]) -> list[Flow]:
+    """What travels round a ring of ranks; a reduce is collected at the root afterwards."""
+    n, root = len(ranks), ranks[0]
+    edges = list(zip(ranks, (*ranks[1:], root), strict=True)) if n > 1 else []
+    if op == "reduce":
+        collected = [(a, root, 1 / n) for a in ranks[1:]]
+        return [(a, b, (n - 1) / n) for a, b in edges] + collected
+    share = ring.sent(op, n) if op in RINGS else 1.0
+    return [(a, b, share) for a, b in edges]
 
 
 def _pair(op: str, ranks: Sequence[str]) -> Flow:

@@ -52,29 +52,16 @@ def plan(
 ) -> Plan:
     """NVLink SHARP in the hosts of `ranks` and trees between them, with all of its `channels` channels."""
     group = group_of(fabric, ranks, nccl or Nccl())
-    heads = _heads(group)
-    share = size / channels
-    remote = 2 * tree.depth(group.nodes)
+    heads, share = _heads(group), size / channels
     chunk = min(share / heads, chunk_of(size, group, channels))
-    fill = max(0, remote - 1) * chunk
-    work = protocols.Work(
-        1,
-        remote,
-        min(share, CHUNK),
-        share,
-        size * (1 + 1 / heads),
-        size * tree.busiest(group.nodes) / heads,
-        fill,
-    )
+    key = ("nvls_tree", group, heads)
     plan = assemble(
         op,
         size,
         group,
         fabric,
-        work,
-        paths.once(
-            fabric, ("nvls_tree", group, heads), lambda: _bytes(fabric, group, heads)
-        ),
+        _work(size, group, channels, chunk),
+        paths.once(fabric, key, lambda: _bytes(fabric, group, heads)),
         algo="nvls_tree",
         proto=proto,
         channels=channels,
@@ -82,14 +69,34 @@ def plan(
         table=table,
         between=ROWS.between_hosts(proto),
     )
-    most = tree.believed(MAX, fabric, group, heads) * group.n / (2 * (group.n - 1))
     # The first chunks of all channels share a head's NIC at every level of the tree.
-    filling = max(0, remote - 1) * chunk * channels / group.remote
+    filling = max(0, _levels(group) - 1) * chunk * channels / group.remote
     return replace(
         plan,
         latency=plan.latency + tree.waits(group) + filling,
-        rate_cap=min(plan.rate_cap, most),
+        rate_cap=min(plan.rate_cap, _believed(fabric, group)),
     )
+
+
+def _believed(fabric: Any, group: Group) -> float:
+    """Payload bytes/s that NCCL's table gives the trees."""
+    bus = tree.believed(MAX, fabric, group, _heads(group))
+    return bus * group.n / (2 * (group.n - 1))
+
+
+def _levels(group: Group) -> int:
+    """Hops between hosts, up and down the tree."""
+    return 2 * tree.depth(group.nodes)
+
+
+def _work(size: float, group: Group, channels: int, chunk: float) -> protocols.Work:
+    """One hop through the switches, those between hosts, and the filling of the pipeline with chunks."""
+    heads, remote, share = _heads(group), _levels(group), size / channels
+    local_bytes = size * (1 + 1 / heads)
+    remote_bytes = size * tree.busiest(group.nodes) / heads
+    fill = max(0, remote - 1) * chunk
+    step = min(share, CHUNK)
+    return protocols.Work(1, remote, step, share, local_bytes, remote_bytes, fill)
 
 
 def chunk_of(size: float, group: Group, channels: int) -> float:
@@ -108,28 +115,34 @@ def _heads(group: Group) -> int:
 
 
 def _bytes(fabric: Any, group: Group, heads: int) -> Bytes:
-    # A GPU that heads no slice only hands in the data and takes the result; heads move their slice once more.
+    """Links, and bytes on each per payload byte: through the switches, heads once more, and the trees."""
     slices = [
         tuple(tree.turned(host, k, heads)[0] for k in range(heads))
         for host in group.hosts
     ]
-    parts = [nvls.switched(fabric, group.hosts, 1.0, 1.0)]
-    led = [
-        (gpu, host)
+    # A GPU that heads no slice only hands in the data and takes the result; heads move their slice once more.
+    pairs = [
+        (gpu, host[(host.index(gpu) + 1) % len(host)])
         for host, leading in zip(group.hosts, slices, strict=True)
         for gpu in leading
     ]
-    pairs = [(gpu, host[(host.index(gpu) + 1) % len(host)]) for gpu, host in led]
-    parts.append(transport.halves(fabric, pairs, 1 / heads, 1 / heads))
-    first = tree.binary_tree(group.nodes)
+    through = nvls.switched(fabric, group.hosts, 1.0, 1.0)
+    own = transport.halves(fabric, pairs, 1 / heads, 1 / heads)
+    flows = _flows(slices, heads)
+    return by_link([through, own, paths.gather(fabric, group.expand(fabric, flows))])
+
+
+def _flows(slices: list[tuple[str, ...]], heads: int) -> list[transport.Flow]:
+    """Both directions of both trees' edges, between the heads of each slice; `slices` has the heads by host."""
+    hosts = len(slices)
+    first = tree.binary_tree(hosts)
     edges = [
         (slices[child][k], slices[parent][k], 0.5 / heads)
-        for edge in (first, tree.mirrored(first, group.nodes))
+        for edge in (first, tree.mirrored(first, hosts))
         for child, parent in edge
         for k in range(heads)
     ]
-    flows = edges + [(b, a, amount) for a, b, amount in edges]
-    return by_link([*parts, paths.gather(fabric, group.expand(fabric, flows))])
+    return edges + [(b, a, amount) for a, b, amount in edges]
 
 
 def steps(op: str, n: int, hosts: int = 2) -> list[list[Send]]:
@@ -137,27 +150,31 @@ def steps(op: str, n: int, hosts: int = 2) -> list[list[Send]]:
     local = n // hosts
     place = [[h * local + k for k in range(local)] for h in range(hosts)]
     chunks = range(2 * local)
-    into = [
-        Send(r, n + h, c, True) for h in range(hosts) for r in place[h] for c in chunks
-    ]
-    own = [
-        Send(n + h, place[h][c // 2], c, False) for h in range(hosts) for c in chunks
-    ]
-    store = [
-        Send(place[h][c // 2], n + h, c, False) for h in range(hosts) for c in chunks
-    ]
-    spread = [
-        Send(n + h, r, c, False) for h in range(hosts) for r in place[h] for c in chunks
-    ]
-    across = [
-        [
-            Send(place[s.src][k], place[s.dst][k], 2 * k + s.chunk, s.reduce)
-            for s in sends
-            for k in range(local)
-        ]
-        for sends in tree.steps(op, hosts)
-    ]
+    # Head or rank, and the switch of its host, for every chunk.
+    heads = [(place[h][c // 2], n + h, c) for h in range(hosts) for c in chunks]
+    everyone = [(r, n + h, c) for h in range(hosts) for r in place[h] for c in chunks]
+    into, _ = _sends(everyone, reduce=True)
+    store, own = _sends(heads)
+    _, spread = _sends(everyone)
+    across = [_by_place(sends, place) for sends in tree.steps(op, hosts)]
     return [into, own, *across, store, spread]
+
+
+def _sends(
+    ends: list[tuple[int, int, int]], reduce: bool = False
+) -> tuple[list[Send], list[Send]]:
+    """Transfers of chunks from ranks to switches, and the other way."""
+    up = [Send(rank, switch, c, reduce) for rank, switch, c in ends]
+    return up, [Send(switch, rank, c, reduce) for rank, switch, c in ends]
+
+
+def _by_place(sends: list[Send], place: list[list[int]]) -> list[Send]:
+    """A round between hosts as rounds between their GPUs of the same place; each has two chunks of its own."""
+    return [
+        Send(place[s.src][k], place[s.dst][k], 2 * k + s.chunk, s.reduce)
+        for s in sends
+        for k in range(len(place[0]))
+    ]
 
 
 def runs_on(op: str, group: Group, fabric: Any, wanted: Nccl) -> str | None:

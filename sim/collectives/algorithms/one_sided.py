@@ -8,7 +8,7 @@ sim/costs/hardware/extra-nccl.toml, all guesses. NCCL never chooses it: a caller
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -47,42 +47,31 @@ def plan(
     wanted = nccl or Nccl()
     transport = transport or wanted.transport
     op = SAME.get(op, op)
-    mistakes = [] if op in OPS else [unknown("one_sided", "op", op, OPS)]
-    mistakes += (
-        []
-        if transport in TRANSPORTS
-        else [unknown("one_sided", "transport", transport, TRANSPORTS)]
-    )
-    if len(ranks) < 2:
-        mistakes.append(
-            Mistake("one_sided", "ranks", f"{len(ranks)} ranks", "at least two")
-        )
-    if mistakes:
-        raise InputError(mistakes)
+    _check(op, transport, ranks)
     group = group_of(fabric, ranks, wanted)
     if reason := runs_on(op, group, fabric, wanted):
         raise InputError(Mistake("nccl", "p2p_disable", "true", reason))
+    return _put(op, size, ranks, fabric, group, transport)
+
+
+def _put(
+    op: str,
+    size: float,
+    ranks: Sequence[str],
+    fabric: Any,
+    group: Group,
+    transport: str,
+) -> Plan:
+    """The plan of what was found to be possible."""
     table = machine.of(fabric)
-    place = {gpu: h for h, host in enumerate(group.hosts) for gpu in host}
-    pairs, share = _pairs(op, ranks)
-    far = any(place[a] != place[b] for a, b in pairs)
     pace = table.tables["one_sided"]
-    links, data = paths.gather(
-        fabric, group.expand(fabric, [(a, b, share) for a, b in pairs])
-    )
-    # What is reached of a link: less on NVLink, where threads store, than on a NIC that copies by itself.
-    inside = fabric.links.kind[links] == "nvlink"
-    reached = np.where(inside, pace["nvlink"]["share"], pace[transport]["share"])
-    wire = np.array([table.wire(str(kind)) for kind in fabric.links.kind[links]])
-    route = group.remote_latency if far else group.local_latency
-    delay = pace[transport if far else "nvlink"]["latency"] + route * (
-        2 if op == "get" else 1
-    )
-    rate = (
-        float(np.min(fabric.links.bandwidth[links] * wire * reached / data))
-        if len(links)
-        else float("inf")
-    )
+    pairs, flows = _flows(op, ranks)
+    links, data = paths.gather(fabric, group.expand(fabric, flows))
+    kinds = fabric.links.kind[links]
+    wire = np.array([table.wire(str(kind)) for kind in kinds])
+    widths = fabric.links.bandwidth[links] * wire
+    rates = widths * _reached(kinds, pace, transport) / data
+    far = _leaves_host(group, pairs)
     way = transport if far else "nvlink"
     return Plan(
         op,
@@ -91,12 +80,53 @@ def plan(
         "one_sided",
         way,
         0,
-        delay,
+        pace[way]["latency"] + _route(op, group, far),
         links,
         data / wire,
-        rate,
+        float(np.min(rates)) if len(links) else float("inf"),
         "guess",
     )
+
+
+def _reached(kinds: np.ndarray, pace: Mapping[str, Any], transport: str) -> np.ndarray:
+    """Shares of links that puts reach: less on NVLink, where threads store, than on a NIC that copies by itself."""
+    inside, outside = pace["nvlink"]["share"], pace[transport]["share"]
+    reached: np.ndarray = np.where(kinds == "nvlink", inside, outside)
+    return reached
+
+
+def _check(op: str, transport: str, ranks: Sequence[str]) -> None:
+    """Raises all that is wrong with what was asked for."""
+    mistakes = []
+    if op not in OPS:
+        mistakes.append(unknown("one_sided", "op", op, OPS))
+    if transport not in TRANSPORTS:
+        mistakes.append(unknown("one_sided", "transport", transport, TRANSPORTS))
+    if len(ranks) < 2:
+        counted = f"{len(ranks)} ranks"
+        mistakes.append(Mistake("one_sided", "ranks", counted, "at least two"))
+    if mistakes:
+        raise InputError(mistakes)
+
+
+def _leaves_host(group: Group, pairs: Sequence[tuple[str, str]]) -> bool:
+    """Whether any pair is of two hosts."""
+    place = {gpu: h for h, host in enumerate(group.hosts) for gpu in host}
+    return any(place[a] != place[b] for a, b in pairs)
+
+
+def _route(op: str, group: Group, far: bool) -> float:
+    """Seconds of the links' latency: a get asks first, so it waits for the route twice."""
+    route = group.remote_latency if far else group.local_latency
+    return route * (2 if op == "get" else 1)
+
+
+def _flows(
+    op: str, ranks: Sequence[str]
+) -> tuple[list[tuple[str, str]], list[tuple[str, str, float]]]:
+    """Who writes to whom; and the same with the bytes per byte of the size."""
+    pairs, share = _pairs(op, ranks)
+    return pairs, [(a, b, share) for a, b in pairs]
 
 
 def _pairs(op: str, ranks: Sequence[str]) -> tuple[list[tuple[str, str]], float]:

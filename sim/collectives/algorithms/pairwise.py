@@ -7,6 +7,8 @@ a CTA that carries parts of several messages shares its threads among them (src/
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -56,121 +58,162 @@ def plan(
     group = group_of(fabric, ranks, wanted)
     table = table or machine.of(fabric)
     graph = rules.search(group, fabric.gpu_model, wanted, fabric)
-    message = size / group.n if op in MANY else size
-    parts = rules.message_channels(
-        message, group.n, graph, group.nodes, wanted.buffer_size
-    )
-    load = _load(op, message, group, graph, parts, table.pairs.self_copy)
-    slow = _slower(op, message, group, graph, parts, wanted)
-    ends = () if op == "all_to_all" else tuple(ranks)
-    key = ("pairwise", op, group, ends, wanted.pxn_disable)
-    links, data = paths.once(
-        fabric, key, lambda: _bytes(op, fabric, group, ranks, not wanted.pxn_disable)
-    )
-    usage = data / wires(
-        links, fabric, lambda kind: group.network.wire(table, kind, pairs=True)
-    )
-    moving = _transfer(
-        op, size, load, message / parts, links, data, fabric, table, group, slow
-    )
+    return _plan(Messages(op, size, group, graph, table, wanted), ranks, fabric)
+
+
+@dataclass(frozen=True, eq=False)
+class Messages:
+    """An operation as messages between pairs of ranks, each cut in parts, one per channel.
+
+    Attributes
+    ----------
+    size : float
+        Bytes as nccl-tests counts them.
+    graph : Graph
+        Channels that NCCL's search gives the group.
+    """
+
+    op: str
+    size: float
+    group: Group
+    graph: rules.Graph
+    table: files.Constants
+    wanted: Nccl
+
+    @property
+    def message(self) -> float:
+        """Bytes of one message."""
+        return self.size / self.group.n if self.op in MANY else self.size
+
+    @cached_property
+    def parts(self) -> int:
+        """Parts of a message, hence channels that carry it."""
+        group, buffer = self.group, self.wanted.buffer_size
+        return rules.message_channels(
+            self.message, group.n, self.graph, group.nodes, buffer
+        )
+
+    def wire(self, kind: str) -> float:
+        """Share of a link's payload bandwidth that messages can use, by its kind."""
+        return self.group.network.wire(self.table, kind, pairs=True)
+
+    @property
+    def proto(self) -> str:
+        """LL for small messages inside a host."""
+        small = self.message <= self.parts * rules.P2P_LL_BYTES
+        return "LL" if small and self.group.nodes == 1 else "Simple"
+
+    @property
+    def buffered(self) -> float:
+        """Last bytes of a message to another host that its channels' buffers hold."""
+        return min(self.size, float(self.parts * SLOTS * NET_CHUNK))
+
+    def load(self, self_copy: float, begin: int = 0) -> np.ndarray:
+        """Bytes each CTA of one GPU moves from round `begin` on."""
+        load, ctas = np.zeros(self.graph.p2p), self.graph.p2p
+        if self.op not in MANY:
+            rounds = [(1, 1.0)]
+        elif self.group.n == 1:
+            return load
+        else:
+            rounds = [(r, 1.0 if r else self_copy) for r in range(begin, self.group.n)]
+        # Beyond the channels' number rounds share CTAs evenly: no need to walk through thousands of them.
+        for round_, weight in rounds[: 4 * ctas]:
+            first = rules.first_channel(round_, ctas)
+            for part in range(self.parts):
+                load[(first + part) % ctas] += weight * self.message / self.parts
+        if len(rounds) > 4 * ctas:
+            load *= len(rounds) / (4 * ctas)
+        return load
+
+    def transfer(self, load: np.ndarray, link: float) -> float:
+        """Seconds of moving the bytes through the fullest CTA and the fullest link, which is busy for `link` s."""
+        pairs, group, size = self.table.pairs, self.group, self.size
+        way = "sendrecv" if self.op in ("sendrecv", "all_to_all") else "send"
+        channel = float(load.max()) / pairs.rate[way]
+        if self.op in MANY and not aligned(size, group.n):
+            channel *= pairs.unaligned
+        remote = self._remote_channel()
+        # Where the file says what a channel carries over the network, a single message goes by that and not by NVLink.
+        single = group.network.channel and self.op not in MANY and remote
+        channel = remote if single else max(channel, remote)
+        link /= pairs.link[way]
+        if group.nodes == 1:
+            link *= 1 + (pairs.ramp[way] / size) ** pairs.power
+        part = self.message / self.parts
+        beyond = part / (part + pairs.grain)
+        return beyond * joined(
+            channel, link, sharpness(pairs.sharp, pairs.settle, size)
+        )
+
+    def _remote_channel(self) -> float:
+        """Seconds of the fullest channel over the network, where one carries less than inside a host.
+
+        What it carries is the cluster file's to say; since 2.29 NCCL itself counts on 14 GB/s, as is found there.
+        """
+        group = self.group
+        nccls_own = NET_PER_CHANNEL * 1e9 if self.wanted.release >= (2, 29) else 0.0
+        rate = group.network.channel or nccls_own
+        if group.nodes < 2 or not rate:
+            return 0.0
+        # Rounds begin with the ranks of the own host (src/enqueue.cc): what remains goes over the network.
+        near = min(len(host) for host in group.hosts) if self.op in MANY else 1
+        return float(self.load(0.0, near).max()) / rate
+
+    def latency(self, channels: int) -> float:
+        """Seconds of launch, of the hop, and of the proxy, which posts every part to another host."""
+        pairs, group = self.table.pairs, self.group
+        launch = pairs.start + pairs.channel * max(0, channels - 1)
+        if group.nodes > 1:
+            hop = net_hop(ring_step("Simple"), "Simple", group)
+            delay = launch + hop + group.remote_latency
+        else:
+            nominal = float(self.table.tables["nominal"]["latency"])
+            delay = launch + max(0.0, group.local_latency - nominal)
+        return delay + group.network.message * self.parts * self._posted()
+
+    def _posted(self) -> int:
+        """Messages to other hosts that the busiest rank's proxy posts."""
+        if self.group.nodes < 2:
+            return 0
+        near = min(len(host) for host in self.group.hosts)
+        return self.group.n - near if self.op in MANY else 1
+
+
+def _plan(messages: Messages, ranks: Sequence[str], fabric: Any) -> Plan:
+    op, size, group = messages.op, messages.size, messages.group
+    links, data = _used(messages, ranks, fabric)
+    wire = wires(links, fabric, messages.wire)
+    load = messages.load(messages.table.pairs.self_copy)
+    moving = 0.0
+    if size > 0 and len(links):
+        link_times = size * data / (fabric.links.bandwidth[links] * wire)
+        moving = messages.transfer(load, float(np.max(link_times)))
     count = int(np.count_nonzero(load))
-    delay = _latency(group, count, table) + group.network.message * parts * _posted(
-        op, group
-    )
-    small = message <= parts * rules.P2P_LL_BYTES and group.nodes == 1
-    evidence = table.evidence if group.nodes == 1 else "guess"
-    rate = size / moving if moving > 0 else float("inf")
-    away = op == "send" and fabric.host_of(ranks[0]) != fabric.host_of(ranks[1])
     return Plan(
         op,
         size,
         tuple(ranks),
         "pairwise",
-        "LL" if small else "Simple",
+        messages.proto,
         count,
-        delay,
+        messages.latency(count),
         links,
-        usage,
-        rate,
-        evidence,
-        buffered=min(size, float(parts * SLOTS * NET_CHUNK)) if away else 0.0,
+        data / wire,
+        size / moving if moving > 0 else float("inf"),
+        messages.table.evidence if group.nodes == 1 else "guess",
+        buffered=messages.buffered if _leaves_host(op, ranks, fabric) else 0.0,
     )
 
 
-def _load(
-    op: str,
-    message: float,
-    group: Group,
-    graph: rules.Graph,
-    parts: int,
-    self_copy: float,
-    begin: int = 0,
-) -> np.ndarray:
-    """Bytes each CTA of one GPU moves from round `begin` on."""
-    load = np.zeros(graph.p2p)
-    rounds = (
-        [(r, 1.0 if r else self_copy) for r in range(begin, group.n)]
-        if op in MANY
-        else [(1, 1.0)]
+def _used(messages: Messages, ranks: Sequence[str], fabric: Any) -> Bytes:
+    """`_bytes`, counted once for each group; of an all-to-all the order of ranks does not matter."""
+    op, group, without_pxn = messages.op, messages.group, messages.wanted.pxn_disable
+    ends = () if op == "all_to_all" else tuple(ranks)
+    key = ("pairwise", op, group, ends, without_pxn)
+    return paths.once(
+        fabric, key, lambda: _bytes(op, fabric, group, ranks, not without_pxn)
     )
-    if op in MANY and group.n == 1:
-        return load
-    # Beyond the channels' number rounds share CTAs evenly: no need to walk through thousands of them.
-    for round_, weight in rounds[: 4 * graph.p2p]:
-        first = rules.first_channel(round_, graph.p2p)
-        for part in range(parts):
-            load[(first + part) % graph.p2p] += weight * message / parts
-    if len(rounds) > 4 * graph.p2p:
-        load *= len(rounds) / (4 * graph.p2p)
-    return load
-
-
-def _transfer(
-    op: str,
-    size: float,
-    load: np.ndarray,
-    part: float,
-    links: np.ndarray,
-    data: np.ndarray,
-    fabric: Any,
-    table: files.Constants,
-    group: Group,
-    slow: float,
-) -> float:
-    """Seconds of moving the bytes through the fullest CTA and the fullest link."""
-    if size <= 0 or not len(links):
-        return 0.0
-    pairs, way = table.pairs, "sendrecv" if op in ("sendrecv", "all_to_all") else "send"
-    channel = float(load.max()) / pairs.rate[way]
-    if op in MANY and not aligned(size, group.n):
-        channel *= pairs.unaligned
-    # Where the file says what a channel carries over the network, a single message goes by that and not by NVLink.
-    channel = (
-        slow
-        if group.network.channel and op not in MANY and slow
-        else max(channel, slow)
-    )
-    wire = wires(
-        links, fabric, lambda kind: group.network.wire(table, kind, pairs=True)
-    )
-    link = (
-        float(np.max(size * data / (fabric.links.bandwidth[links] * wire)))
-        / pairs.link[way]
-    )
-    if group.nodes == 1:
-        link *= 1 + (pairs.ramp[way] / size) ** pairs.power
-    beyond = part / (part + pairs.grain)
-    return beyond * joined(channel, link, sharpness(pairs.sharp, pairs.settle, size))
-
-
-def _latency(group: Group, channels: int, table: files.Constants) -> float:
-    pairs, nominal = table.pairs, float(table.tables["nominal"]["latency"])
-    delay = pairs.start + pairs.channel * max(0, channels - 1)
-    if group.nodes > 1:
-        return (
-            delay + net_hop(ring_step("Simple"), "Simple", group) + group.remote_latency
-        )
-    return delay + max(0.0, group.local_latency - nominal)
 
 
 def _bytes(
@@ -202,29 +245,9 @@ def _exchanged(fabric: Any, group: Group, relay: bool) -> np.ndarray:
     )
 
 
-def _posted(op: str, group: Group) -> int:
-    """Messages to other hosts that the busiest rank's proxy posts."""
-    if group.nodes < 2:
-        return 0
-    return group.n - min(len(host) for host in group.hosts) if op in MANY else 1
-
-
-def _slower(
-    op: str, message: float, group: Group, graph: rules.Graph, parts: int, wanted: Nccl
-) -> float:
-    """Seconds of the fullest channel over the network, where one carries less than inside a host.
-
-    What it carries is the cluster file's to say; since 2.29 NCCL itself counts on 14 GB/s, as is found there.
-    """
-    rate = group.network.channel or (
-        NET_PER_CHANNEL * 1e9 if wanted.release >= (2, 29) else 0.0
-    )
-    if group.nodes < 2 or not rate:
-        return 0.0
-    # Rounds begin with the ranks of the own host (src/enqueue.cc): what remains goes over the network.
-    near = min(len(host) for host in group.hosts) if op in MANY else 1
-    away = _load(op, message, group, graph, parts, 0.0, near)
-    return float(away.max()) / rate
+def _leaves_host(op: str, ranks: Sequence[str], fabric: Any) -> bool:
+    """Whether it is a single message to another host."""
+    return op == "send" and fabric.host_of(ranks[0]) != fabric.host_of(ranks[1])
 
 
 def _flows(op: str, group: Group, ranks: Sequence[str]) -> list[tuple[str, str, float]]:

@@ -23,6 +23,7 @@ from sim.spec.sections import Nccl
 __all__ = ["OPS", "PROTOS"]
 OPS = RING_OPS
 ORDER = 1
+PIPELINES = ("broadcast", "reduce")  # along the ring, from or to a root
 ROWS = Rows(
     base=(6.6, 14.0, 8.4), nvlink=(0.6, 1.9, 3.4), pci=(1.0, 2.5, 5.7), net=RING_NET
 )
@@ -55,21 +56,10 @@ def plan(
     table = table or machine.of(fabric)
     pace = table.pace("ring", proto)
     count, threads = rules.used(op, size, group.n, "ring", proto, channels)
-    root = ranks[0] if op in ("broadcast", "reduce") else ""
-    key = ("ring", group, op, root, wanted.cross_nic)
-    flows = paths.once(
-        fabric, key, lambda: _bytes(op, fabric, group, root, wanted.cross_nic)
-    )
-    task = work(
-        op,
-        size,
-        group,
-        proto,
-        count,
-        pace,
-        protocols.slot(proto, wanted.buffer_size),
-        in_place,
-    )
+    root = ranks[0] if op in PIPELINES else ""
+    flows = _flows(op, fabric, group, root, wanted.cross_nic)
+    slot = protocols.slot(proto, wanted.buffer_size)
+    task = work(op, size, group, proto, count, pace, slot, in_place)
     return assemble(
         op,
         size,
@@ -84,6 +74,12 @@ def plan(
         table=table,
         between=ROWS.between_hosts(proto),
     )
+
+
+def _flows(op: str, fabric: Any, group: Group, root: str, cross_nic: int) -> Bytes:
+    """`_bytes`, counted once for each group."""
+    key = ("ring", group, op, root, cross_nic)
+    return paths.once(fabric, key, lambda: _bytes(op, fabric, group, root, cross_nic))
 
 
 def _bytes(op: str, fabric: Any, group: Group, root: str, cross_nic: int) -> Bytes:
@@ -103,7 +99,7 @@ def _bytes(op: str, fabric: Any, group: Group, root: str, cross_nic: int) -> Byt
 
 def sent(op: str, n: int) -> float:
     """Bytes each rank sends per payload byte."""
-    if op in ("broadcast", "reduce"):
+    if op in PIPELINES:
         return 1.0 if n > 1 else 0.0
     return (2 if op == "all_reduce" else 1) * (n - 1) / n
 
@@ -119,38 +115,17 @@ def work(
     in_place: bool = False,
 ) -> protocols.Work:
     """Steps, bytes per step and channel, primitives and link bytes of a ring."""
-    n, nodes = group.n, group.nodes
-    between = size * sent(op, n) / max(1.0, _ways(group))
-    if op in ("broadcast", "reduce"):
-        share = size / channels
-        chunk = min(share, slot or protocols.slot(proto))
-        remote = nodes - 1
-        # A rank relays what it receives: all bytes pass once; the pipeline fills over the ranks in between.
-        fill = max(0, n - 2) * chunk
-        return protocols.Work(
-            pace.depth * (n - 1 - remote),
-            remote,
-            chunk,
-            share,
-            size * (n > 1),
-            between * (nodes > 1),
-            fill,
-        )
-    rounds = 2 if op == "all_reduce" else 1
+    if op in PIPELINES:
+        return _pipeline(size, group, channels, pace, slot or protocols.slot(proto))
+    n = group.n
+    rounds = _rounds(op)
     hops = rounds * (n - 1)
     ends = pace.of(pace.ends, op)
-    # An all-gather's first primitive copies the rank's own part to its output while it sends it, which is as much
-    # work as passing a part on; in place it only sends.
-    first = (
-        ends if op != "all_gather" else min(1.0, ends) if in_place else max(1.0, ends)
-    )
-    apart = 1.0 if protocols.aligned(size, n) else pace.unaligned.get(op, 1.0)
-    primitives = apart * (hops - 1 + first + ends)
-    remote = crossed(group, rounds)
-    filled = min(1.0, size / (16 * n)) if op == "all_reduce" and proto == "LL" else 1.0
-    local = (hops - remote) * (1 - EMPTY_STEP * (1 - filled))
+    apart = _apart(op, size, n, pace)
     step = size / n / channels
-    silent = apart * ends * step  # the last primitive only receives
+    primitives = apart * (hops - 1 + _first(op, ends, in_place) + ends)
+    remote = crossed(group, rounds)
+    local = (hops - remote) * _filled(op, size, n, proto)
     amount = size * sent(op, n)
     return protocols.Work(
         local,
@@ -158,9 +133,61 @@ def work(
         step,
         primitives * step,
         amount,
-        between * (nodes > 1),
-        silent=silent,
+        _between_hosts(amount, group),
+        silent=apart * ends * step,  # the last primitive only receives
     )
+
+
+def _pipeline(
+    size: float, group: Group, channels: int, pace: Pace, slot: float
+) -> protocols.Work:
+    """A broadcast or a reduce: a rank relays what it receives, so all bytes pass every hop once."""
+    n, remote = group.n, group.nodes - 1
+    share = size / channels
+    chunk = min(share, slot)
+    fill = max(0, n - 2) * chunk  # the pipeline fills over the ranks in between
+    amount = size * (n > 1)
+    return protocols.Work(
+        pace.depth * (n - 1 - remote),
+        remote,
+        chunk,
+        share,
+        amount,
+        _between_hosts(amount, group),
+        fill,
+    )
+
+
+def _between_hosts(amount: float, group: Group) -> float:
+    """Bytes on a link between hosts when each rank sends `amount`, spread over the cycles."""
+    return amount / max(1.0, _ways(group)) * (group.nodes > 1)
+
+
+def _rounds(op: str) -> int:
+    """Times that data goes round: an all-reduce reduces and then gathers."""
+    return 2 if op == "all_reduce" else 1
+
+
+def _apart(op: str, size: float, n: int, pace: Pace) -> float:
+    """Factor on the work of parts that do not begin at a multiple of 16 bytes."""
+    return 1.0 if protocols.aligned(size, n) else pace.unaligned.get(op, 1.0)
+
+
+def _filled(op: str, size: float, n: int, proto: str) -> float:
+    """Share of a hop's time that a step takes on average; less than 1 where some steps have nothing to send."""
+    filled = min(1.0, size / (16 * n)) if op == "all_reduce" and proto == "LL" else 1.0
+    return 1 - EMPTY_STEP * (1 - filled)
+
+
+def _first(op: str, ends: float, in_place: bool) -> float:
+    """Work of a chunk's first primitive, in steps.
+
+    An all-gather's copies the rank's own part to its output while it sends it, which is as much work as passing a part
+    on; in place it only sends.
+    """
+    if op != "all_gather":
+        return ends
+    return min(1.0, ends) if in_place else max(1.0, ends)
 
 
 def crossed(group: Group, rounds: int) -> int:
@@ -224,31 +251,31 @@ def estimate(op: str, proto: str, model: Model) -> tuple[float, float]:
 
 
 def _latency(op: str, proto: str, model: Model) -> float:
-    n, nodes = model.group.n, model.group.nodes
-    if op in ("broadcast", "reduce"):
-        steps = 1 if model.graph.same else n
-        # Where GPUs differ NCCL counts on a tree's step under Simple.
-        rows = (
-            ROWS if model.graph.same or proto != "Simple" else tree.rows(model.release)
-        )
-        step = rows.net[PROTOS.index(proto)] if nodes > 1 else model.inside(rows, proto)
-        return model.base(ROWS, proto) + steps * step
+    """Microseconds in NCCL's table."""
+    if op in PIPELINES:
+        return _pipeline_latency(proto, model)
+    nodes = model.group.nodes
     remote = (2 if op == "all_reduce" else 1) * (nodes - 1) if nodes > 1 else 0
     if op == "all_reduce" and nodes > 1 and model.release < (2, 21):
         remote = 2 * nodes  # so the source of 2.18 and 2.20 has it
     inside = model.inside(ROWS, proto)
     if nodes > 1:
-        inside = max(
-            inside,
-            NET_OVERHEAD
-            * (2 if model.group.network.amd else 1)
-            * (3 if proto == "Simple" else 1),
-        )
-    return (
-        model.base(ROWS, proto)
-        + (model.steps(op) - remote) * inside
-        + remote * model.between(ROWS, proto)
-    )
+        amd = 2 if model.group.network.amd else 1
+        fences = 3 if proto == "Simple" else 1
+        inside = max(inside, NET_OVERHEAD * amd * fences)
+    local = (model.steps(op) - remote) * inside
+    return model.base(ROWS, proto) + local + remote * model.between(ROWS, proto)
+
+
+def _pipeline_latency(proto: str, model: Model) -> float:
+    """Microseconds of a broadcast or a reduce; where GPUs differ NCCL counts on a tree's step under Simple."""
+    same = model.graph.same
+    rows = ROWS if same or proto != "Simple" else tree.rows(model.release)
+    if model.group.nodes > 1:
+        step = rows.net[PROTOS.index(proto)]
+    else:
+        step = model.inside(rows, proto)
+    return model.base(ROWS, proto) + (1 if same else model.group.n) * step
 
 
 def corrected(op: str, size: float, proto: str, model: Model) -> tuple[float, float]:

@@ -11,6 +11,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
+from itertools import pairwise
 from typing import Any
 
 from sim.collectives.assemble import assemble
@@ -229,16 +230,11 @@ def busiest(nodes: int) -> float:
 def _flows(group: Group) -> list[tuple[str, str, float]]:
     """Both directions of every edge, for each rotation of the hosts' chains and each of the two trees."""
     rotations = max(1, min(group.net.nics, *(len(host) for host in group.hosts)))
-    first = binary_tree(group.nodes)
-    trees = (first, mirrored(first, group.nodes)) if group.nodes > 1 else ((),)
+    trees = _trees(group.nodes)
     flows: list[tuple[str, str, float]] = []
     for k in range(rotations):
         chains = [turned(host, k, rotations) for host in group.hosts]
-        edges = [
-            (chain[i + 1], chain[i], 1 / rotations)
-            for chain in chains
-            for i in range(len(chain) - 1)
-        ]
+        edges = [(child, parent, 1 / rotations) for child, parent in _down(chains)]
         share = 1 / rotations / len(trees)
         edges += [
             (chains[child][0], chains[parent][0], share)
@@ -247,6 +243,17 @@ def _flows(group: Group) -> list[tuple[str, str, float]]:
         ]
         flows += edges + [(b, a, amount) for a, b, amount in edges]
     return flows
+
+
+def _trees(nodes: int) -> tuple[tuple[tuple[int, int], ...], ...]:
+    """The two trees over the hosts; one without edges for a single host."""
+    first = binary_tree(nodes)
+    return (first, mirrored(first, nodes)) if nodes > 1 else ((),)
+
+
+def _down(chains: Sequence[tuple[str, ...]]) -> list[tuple[str, str]]:
+    """(child, parent) of all chains: each GPU after the first hangs on the one before it."""
+    return [(child, parent) for chain in chains for parent, child in pairwise(chain)]
 
 
 def turned(host: tuple[str, ...], k: int, rotations: int) -> tuple[str, ...]:
@@ -263,24 +270,28 @@ def parents(group: Group, channels: int) -> list[dict[str, str]]:
     """
     count = max(1, channels // 2)
     first = binary_tree(group.nodes)
-    found = []
+    second = mirrored(first, group.nodes)
+    by_channel = []
     for channel in range(channels):
-        k, tree = (
-            channel % count,
-            first if channel < count else mirrored(first, group.nodes),
-        )
-        nics = max(1, group.net.nics)
-        chains = [
-            host[k % nics % len(host) :] + host[: k % nics % len(host)]
-            for host in group.hosts
-        ]
+        k = channel % count
+        chains = _chains(group, k)
         if group.n == 2 and group.nodes == 1 and k >= count / 2:
             chains = [chains[0][::-1]]
-        up = {chain[i + 1]: chain[i] for chain in chains for i in range(len(chain) - 1)}
-        found.append(
-            up | {chains[child][0]: chains[parent][0] for child, parent in tree}
-        )
-    return found
+        heads = [chain[0] for chain in chains]
+        tree = first if channel < count else second
+        across = {heads[child]: heads[parent] for child, parent in tree}
+        by_channel.append(dict(_down(chains)) | across)
+    return by_channel
+
+
+def _chains(group: Group, channel: int) -> list[tuple[str, ...]]:
+    """Each host's GPUs from that one on which the channel's NIC turns to."""
+    nic = channel % max(1, group.net.nics)
+    starts = [nic % len(host) for host in group.hosts]
+    return [
+        host[start:] + host[:start]
+        for host, start in zip(group.hosts, starts, strict=True)
+    ]
 
 
 def steps(op: str, n: int) -> list[list[Send]]:
@@ -301,6 +312,7 @@ def steps(op: str, n: int) -> list[list[Send]]:
 
 
 def _levels(tree: tuple[tuple[int, int], ...]) -> dict[int, int]:
+    """Edges from the root to every other host."""
     parent = dict(tree)
     level = {}
     for child in parent:
@@ -330,9 +342,8 @@ def estimate(op: str, proto: str, model: Model) -> tuple[float, float]:
     if model.graph.pattern == 3:
         bus *= 0.85
     own = rows(model.release)
-    hops = (model.local - 1) * model.inside(own, proto) + int(
-        math.log2(nodes)
-    ) * model.between(own, proto)
+    inside = (model.local - 1) * model.inside(own, proto)
+    hops = inside + int(math.log2(nodes)) * model.between(own, proto)
     return model.base(own, proto) + 2 * hops, bus * 0.5
 
 

@@ -44,6 +44,8 @@ def compute(
 
 
 class _Search:
+    """The search for one pattern: its best answer so far, and what is left of its budget."""
+
     def __init__(
         self,
         system: System,
@@ -54,36 +56,28 @@ class _Search:
         least: int,
         most: int,
     ) -> None:
-        n = len(system.gpus)
-        self.system, self.capability, self.speeds = (
-            system,
-            capability,
-            tuple(float(s) for s in speeds),
-        )
-        self.asked = (
-            cross_nic
-            if len(system.nets) > 1 and pattern in (RING, BALANCED, SPLIT)
-            else 0
-        )
+        self.system, self.capability = system, capability
+        self.speeds = tuple(float(speed) for speed in speeds)
+        crosses = len(system.nets) > 1 and pattern in (RING, BALANCED, SPLIT)
+        self.asked = cross_nic if crosses else 0
+        self.same = pattern != NVLS
+        self.inside, self.between = _limits(system, capability)
+        self.types_inside = _all_types((*system.between, system.up, system.down))
+        self.types_between = _all_types((*system.out, *system.back))
+        self.best = self.nothing(pattern, least, most)
+        self.total = system.total / 1000
+        self.budget = STEPS_ALL
+        self.time = 0
+        self.fruitless: dict[Channels, int] = {}
+
+    def nothing(self, pattern: int, least: int, most: int) -> Channels:
+        """The answer before the search: no channel, and the closest ways to try."""
+        n = len(self.system.gpus)
         if pattern == NVLS:
             most = min(32, n)
-            least = least if system.nets else most
-        pattern = TREE if n == 1 and pattern != RING else pattern
-        self.inside = _types(system.between)
-        self.between = _types(system.out) if system.nets else (PIX, SYS)
-        self.types_inside = {
-            w.type for row in (*system.between, system.up, system.down) for w in row
-        }
-        self.types_between = {
-            w.type for row in (*system.out, *system.back) for w in row
-        }
-        if system.nets:
-            self.inside = (self.inside[0], self.between[1])
-        if capability < 90:
-            self.between = (self.between[0], SYS)
-        self.same = pattern != NVLS
-        self.best = Channels(
-            pattern,
+            least = least if self.system.nets else most
+        return Channels(
+            TREE if n == 1 and pattern != RING else pattern,
             type_inside=self.inside[0],
             type_between=self.between[0],
             cross=int(self.asked == 1),
@@ -91,18 +85,13 @@ class _Search:
             least=least,
             most=most,
         )
-        self.total = system.total / 1000
-        self.budget = STEPS_ALL
-        self.time = 0
-        self.fruitless: dict[Channels, int] = {}
 
     def start(self) -> int:
+        """The fastest speed that the links may have room for, by its place."""
         n, most = len(self.system.gpus), self.system.most / 1000
-        roomy = (
-            self.total * n / (n - 1)
-            if n > 1 and self.best.pattern != RING
-            else self.total
-        )
+        roomy = self.total
+        if n > 1 and self.best.pattern != RING:
+            roomy = self.total * n / (n - 1)
         for at, speed in enumerate(self.speeds):
             if speed <= most and speed * self.best.least <= roomy:
                 return at
@@ -124,6 +113,7 @@ class _Search:
         return self.time == -1 or self.best.count * self.best.between >= self.total
 
     def walk(self, wanted: Channels, steps: int, walked: Channels) -> None:
+        """Walks once, and remembers a try that found nothing."""
         one = Walk(self.system, wanted, self.best, steps)
         one.run()
         if one.best is self.best:
@@ -145,28 +135,22 @@ class _Search:
 
         Every channel takes its speed from every GPU's NVLinks, and all hops are alike there.
         """
-        if (
-            self.system.nets
-            or not self.system.up
-            or wanted.pattern == NVLS
-            or wanted.type_inside > NVL
-        ):
+        system, best = self.system, self.best
+        if system.nets or not system.up:
             return False
-        least = min(
-            sum(self.system.room[at] for at in links) for links in self.system.nvlinks
-        )
-        ring = wanted.pattern == RING
-        fits = (
-            min(wanted.most, int(least / 1000 / wanted.inside + 1e-9))
-            if ring
-            else wanted.most
-        )
-        return (
-            fits < wanted.least
-            or fits * wanted.inside <= self.best.count * self.best.inside
-        )
+        if wanted.pattern == NVLS or wanted.type_inside > NVL:
+            return False
+        fits = wanted.most
+        if wanted.pattern == RING:
+            narrowest = min(
+                sum(system.room[at] for at in links) for links in system.nvlinks
+            )
+            fits = min(fits, int(narrowest / 1000 / wanted.inside + 1e-9))
+        no_better = fits * wanted.inside <= best.count * best.inside
+        return fits < wanted.least or no_better
 
     def run(self) -> Channels:
+        """The channels, after both passes."""
         self.first()
         self.best = _doubled(self.best, self.capability)
         if self.best.count:
@@ -184,87 +168,102 @@ class _Search:
             if following is None:
                 if self.budget < 0 and self.best.count:
                     return
-                slower = at + 1 < len(self.speeds)
-                if not slower or (
-                    self.best.count and self.speeds[at + 1] / self.best.between <= 0.49
-                ):
-                    return
                 at += 1
-                following = replace(
-                    wanted,
-                    pattern=self.best.pattern,
-                    same=self.same,
-                    type_inside=self.inside[0],
-                    type_between=self.between[0],
-                    cross=int(self.asked == 1),
-                    inside=self.speeds[at],
-                    between=self.speeds[at],
-                )
+                if not self.worth_trying(at):
+                    return
+                following = self.at_speed(wanted, self.speeds[at])
             wanted = following
+
+    def worth_trying(self, at: int) -> bool:
+        """Whether there is such a speed, and it is not far below that of the best answer so far."""
+        if at >= len(self.speeds):
+            return False
+        return not self.best.count or self.speeds[at] / self.best.between > 0.49
+
+    def at_speed(self, wanted: Channels, speed: float) -> Channels:
+        """The least permissive try at a speed."""
+        return replace(
+            wanted,
+            pattern=self.best.pattern,
+            same=self.same,
+            type_inside=self.inside[0],
+            type_between=self.between[0],
+            cross=int(self.asked == 1),
+            inside=speed,
+            between=speed,
+        )
 
     def relaxed(self, wanted: Channels) -> Channels | None:
         """The next, more permissive try at the same speed; None: there is none."""
-        found = self.best
         if wanted.same and not (self.system.amd and wanted.type_inside == SYS):
             return replace(wanted, same=False)
         wanted = replace(wanted, same=self.same)
         self.budget = self.budget + self.time if self.time != -1 else STEPS_ALL
-        if self.budget < 0 and found.count:
+        if self.budget < 0 and self.best.count:
             return None
         if self.capability >= 90 and wanted.pattern == BALANCED:
             return replace(wanted, pattern=TREE)
         # NCCL goes back to the pattern of the best answer so far.
-        wanted = replace(wanted, pattern=found.pattern)
-        farthest = wanted.type_between if self.system.nets else self.inside[1]
-        if wanted.type_inside < farthest and (
-            not found.count or wanted.type_inside < found.type_inside
-        ):
+        return self.farther(replace(wanted, pattern=self.best.pattern))
+
+    def farther(self, wanted: Channels) -> Channels | None:
+        """The next try with longer ways: inside the host, then to the nets, then with crossed NICs."""
+        best, nets = self.best, self.system.nets
+        farthest = wanted.type_between if nets else self.inside[1]
+        worth = not best.count or wanted.type_inside < best.type_inside
+        if wanted.type_inside < farthest and worth:
             return replace(wanted, type_inside=wanted.type_inside + 1)
         wanted = replace(wanted, type_inside=self.inside[0])
-        worth = not found.count or wanted.type_between < max(found.type_between, PXN)
-        if self.system.nets and wanted.type_between < self.between[1] and worth:
+        worth = not best.count or wanted.type_between < max(best.type_between, PXN)
+        if nets and wanted.type_between < self.between[1] and worth:
             return replace(wanted, type_between=wanted.type_between + 1)
         wanted = replace(wanted, type_between=self.between[0])
-        if self.asked == 2 and wanted.cross == 0 and found.pattern in (RING, BALANCED):
+        if self.asked == 2 and wanted.cross == 0 and best.pattern in (RING, BALANCED):
             return replace(wanted, cross=2)
         return None
 
     def second(self) -> None:
         """Up again with as many channels: rings as a whole, trees inside the host, NVLink SHARP between hosts."""
-        at = next(
-            (k for k, s in enumerate(self.speeds) if s <= self.best.between),
-            len(self.speeds) - 1,
-        )
-        wanted = replace(
-            self.best,
-            inside=self.speeds[at],
-            between=self.speeds[at],
-            least=self.best.count,
-        )
+        slower = (k for k, s in enumerate(self.speeds) if s <= self.best.between)
+        at = next(slower, len(self.speeds) - 1)
+        speed, count = self.speeds[at], self.best.count
+        wanted = replace(self.best, inside=speed, between=speed, least=count)
         self.time = -1
         while self.time != 0 and at > 0:
-            if self.best.pattern == RING:
-                wanted = replace(
-                    wanted, inside=self.speeds[at - 1], between=self.speeds[at - 1]
-                )
-            elif self.best.pattern == NVLS:
-                if not (
-                    wanted.between == self.best.between
-                    and wanted.between < 2 * wanted.inside
-                ):
-                    return
-                wanted = replace(
-                    wanted, between=self.speeds[at - 1], most=self.best.count
-                )
-            else:
-                if not (
-                    wanted.inside == self.best.inside
-                    and wanted.inside < 2 * wanted.between
-                ):
-                    return
-                wanted = replace(wanted, inside=self.speeds[at - 1])
             at -= 1
+            faster = self.raised(wanted, self.speeds[at])
+            if faster is None:
+                return
+            wanted = faster
             self.attempt(wanted)
+
+    def raised(self, wanted: Channels, speed: float) -> Channels | None:
+        """The same with a higher speed; None: the best answer so far was not raised, or more than doubled."""
+        best = self.best
+        if best.pattern == RING:
+            return replace(wanted, inside=speed, between=speed)
+        if best.pattern == NVLS:
+            doubled = wanted.between >= 2 * wanted.inside
+            if wanted.between != best.between or doubled:
+                return None
+            return replace(wanted, between=speed, most=best.count)
+        doubled = wanted.inside >= 2 * wanted.between
+        if wanted.inside != best.inside or doubled:
+            return None
+        return replace(wanted, inside=speed)
+
+
+def _limits(system: System, capability: int) -> tuple[tuple[int, int], tuple[int, int]]:
+    """The closest and the farthest distance to try between GPUs, and between GPUs and nets."""
+    inside = _types(system.between)
+    between = _types(system.out) if system.nets else (PIX, SYS)
+    if system.nets:
+        inside = (inside[0], between[1])
+    return inside, (between if capability >= 90 else (between[0], SYS))
+
+
+def _all_types(ways: Sequence[Sequence[Way]]) -> set[int]:
+    return {way.type for row in ways for way in row}
 
 
 def _farthest(types: set[int], limit: int) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -24,46 +24,50 @@ def likeness(fabric: Any, host: Sequence[str]) -> tuple[Any, ...]:
 
 
 def _likeness(fabric: Any, host: Sequence[str]) -> tuple[Any, ...]:
-    codes, by_node, by_row, (src, dst) = paths.once(
-        fabric, ("rows of hosts",), lambda: _rows(fabric)
-    )
-    inside = [codes[name] for name in dict.fromkeys(map(fabric.host_of, host))]
+    rows = paths.once(fabric, ("rows of hosts",), lambda: _rows(fabric))
+    hosts = [rows.codes[name] for name in dict.fromkeys(map(fabric.host_of, host))]
     kinds = fabric.nodes.kinds
-    nodes = np.sort(np.concatenate([by_node[code] for code in inside])).tolist()
+    inside = np.sort(np.concatenate([rows.nodes[code] for code in hosts])).tolist()
     gpus = [fabric.node_index(gpu) for gpu in host]
-    taken = [node for node in nodes if kinds[node] in PARTS] + gpus
-    number = {node: at for at, node in enumerate(taken)}
-    links, rows = (
-        fabric.links,
-        np.sort(np.concatenate([by_row[code] for code in inside])).tolist(),
-    )
-    edges = tuple(
-        (number[a], number.get(b, -1), str(links.kind[row]), float(links.raw[row]))
-        for row, a, b in zip(rows, src[rows].tolist(), dst[rows].tolist(), strict=True)
+    nodes = [node for node in inside if kinds[node] in PARTS] + gpus
+    links = np.sort(np.concatenate([rows.links[code] for code in hosts]))
+    edges = _edges(fabric, links, {node: at for at, node in enumerate(nodes)})
+    return tuple(kinds[node] for node in nodes), len(gpus), edges
+
+
+def _edges(fabric: Any, links: np.ndarray, number: dict[int, int]) -> tuple[Any, ...]:
+    """Ends, kinds and speeds of the links that leave numbered nodes; -1 is a node without a number."""
+    src, dst = (ends[links].tolist() for ends in fabric.ends)
+    return tuple(
+        (
+            number[a],
+            number.get(b, -1),
+            str(fabric.links.kind[i]),
+            float(fabric.links.raw[i]),
+        )
+        for i, a, b in zip(links.tolist(), src, dst, strict=True)
         if a in number
     )
-    return tuple(kinds[node] for node in taken), len(gpus), edges
 
 
-def _rows(
-    fabric: Any,
-) -> tuple[
-    dict[str, int], list[np.ndarray], list[np.ndarray], tuple[np.ndarray, np.ndarray]
-]:
-    """Number of every host, positions of its nodes and rows of the links that leave them, and the ends of all rows."""
+class _Rows(NamedTuple):
+    """Number of every host by its name; positions of its nodes, and rows of the links that leave them, by number."""
+
+    codes: dict[str, int]
+    nodes: list[np.ndarray]
+    links: list[np.ndarray]
+
+
+def _rows(fabric: Any) -> _Rows:
     codes: dict[str, int] = {}
     of_node = np.array(
         [codes.setdefault(host, len(codes)) for host in fabric.nodes.hosts]
     )
-    src, dst = fabric.ends
-    return (
-        codes,
-        _grouped(of_node, len(codes)),
-        _grouped(of_node[src], len(codes)),
-        (src, dst),
-    )
+    of_link = of_node[fabric.ends[0]]
+    return _Rows(codes, _grouped(of_node, len(codes)), _grouped(of_link, len(codes)))
 
 
 def _grouped(codes: np.ndarray, count: int) -> list[np.ndarray]:
+    """Positions of every code, in their order."""
     order = np.argsort(codes, kind="stable")
     return np.split(order, np.cumsum(np.bincount(codes, minlength=count))[:-1])

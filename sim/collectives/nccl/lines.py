@@ -77,29 +77,37 @@ def _tree(
     chains = [
         [first[h] + gpu for gpu in graphs[h].tree.orders[c]] for h in range(group.nodes)
     ]
-    for chain in chains:
-        for above, below in pairwise(chain):
-            parent[below] = above
-            children[above].append(below)
-    edges = tree.binary_tree(group.nodes)
-    if half:
-        edges = tree.mirrored(edges, group.nodes)
-    ports = [_ports(graphs[h].tree, chains[h]) for h in range(group.nodes)]
-    for child, above in sorted(
-        edges, key=lambda edge: (edge[1], _place(edge, group.nodes, half))
-    ):
-        hand = ports[above][_place((child, above), group.nodes, half)]
-        parent[chains[child][0]] = hand
-        children[hand].append(chains[child][0])
+    edges = [edge for chain in chains for edge in pairwise(chain)]
+    edges += _between_hosts(chains, graphs, half)
+    for above, below in edges:
+        parent[below] = above
+        children[above].append(below)
     return tuple(parent), tuple(map(tuple, children))
 
 
-def _ports(found_: Channels, chain: list[int]) -> tuple[int, int]:
+def _between_hosts(
+    chains: list[list[int]], graphs: Sequence[searched.Graphs], half: int
+) -> list[tuple[int, int]]:
+    """Ranks (above, below) on the edges of the binary tree over the hosts, the first child of a host first."""
+    nodes = len(chains)
+    edges = tree.binary_tree(nodes)
+    if half:
+        edges = tree.mirrored(edges, nodes)
+    places = {edge: _place(edge, nodes, half) for edge in edges}
+    ranks = []
+    for edge in sorted(edges, key=lambda edge: (edge[1], places[edge])):
+        child, above = edge
+        port = _ports(graphs[above].tree, chains[above])[places[edge]]
+        ranks.append((port, chains[child][0]))
+    return ranks
+
+
+def _ports(graph: Channels, chain: list[int]) -> tuple[int, int]:
     """GPUs that talk to the first and to the second child among the hosts."""
     second = chain[1] if len(chain) > 1 else chain[0]
     return (
-        chain[0] if found_.pattern == TREE else second,
-        second if found_.pattern == SPLIT else chain[0],
+        chain[0] if graph.pattern == TREE else second,
+        second if graph.pattern == SPLIT else chain[0],
     )
 
 
@@ -114,7 +122,7 @@ def _place(edge: tuple[int, int], nodes: int, half: int) -> int:
     return int(child > above)
 
 
-def told(
+def printed(
     fabric: Any, ranks: Sequence[str], nccl: Nccl | None = None, trees: int = 8
 ) -> list[str]:
     """The lines of NCCL's log about a communicator, at most `trees` ranks of them."""
@@ -122,24 +130,29 @@ def told(
     group = group_of(fabric, ranks, wanted)
     if group.n < 2:
         return []
-    graphs, channels = (
-        searched.every_host(group, fabric, wanted),
-        _channels(group, fabric, wanted),
-    )
-    made = links(group, graphs, channels)
-    sharp = graphs[0].nvls if nvls.missing(group, fabric, wanted) is None else None
-    lines = [
-        _pattern(g)
-        for g in (graphs[0].ring, graphs[0].tree, sharp)
-        if g is not None and g.count
+    graphs = searched.every_host(group, fabric, wanted)
+    channels = _channels(group, fabric, wanted)
+    connected = links(group, graphs, channels)
+    sharp = nvls.missing(group, fabric, wanted) is None
+    rings = [
+        f"Channel {c:02}/{channels:02} : {_ranks(ring)}"
+        for c, ring in enumerate(connected.rings)
     ]
-    for c, ring in enumerate(made.rings):
-        shown = " ".join(map(str, ring[:WIDE])) + (
-            f" ... ({group.n} ranks)" if group.n > WIDE else ""
-        )
-        lines.append(f"Channel {c:02}/{channels:02} : {shown}")
-    lines += [_trees(made, rank) for rank in range(min(trees, group.n))]
-    return lines + ([f"... ({group.n} ranks)"] if group.n > trees else [])
+    shown = [_trees(connected, rank) for rank in range(min(trees, group.n))]
+    rest = [f"... ({group.n} ranks)"] if group.n > trees else []
+    return _patterns(graphs[0], sharp) + rings + shown + rest
+
+
+def _patterns(graphs: searched.Graphs, sharp: bool) -> list[str]:
+    """What the search found on a host; for NVLink SHARP only where it can run."""
+    searches = (graphs.ring, graphs.tree, graphs.nvls if sharp else None)
+    return [_pattern(one) for one in searches if one is not None and one.count]
+
+
+def _ranks(ring: tuple[int, ...]) -> str:
+    """Ranks of a ring in their order, the first of many."""
+    more = f" ... ({len(ring)} ranks)" if len(ring) > WIDE else ""
+    return " ".join(map(str, ring[:WIDE])) + more
 
 
 def _channels(group: Group, fabric: Any, wanted: Nccl) -> int:
@@ -154,11 +167,10 @@ def _pattern(graph: Channels) -> str:
     )
 
 
-def _trees(made: Links, rank: int) -> str:
+def _trees(connected: Links, rank: int) -> str:
+    """A rank's children, itself and its parent on every channel."""
     parts = []
-    for c in range(len(made.parents)):
-        below = (*made.children[c][rank], *(-1,) * ARITY)[:ARITY]
-        parts.append(
-            f"[{c}] {'/'.join(map(str, below))}->{rank}->{made.parents[c][rank]}"
-        )
+    for c, parents in enumerate(connected.parents):
+        below = (*connected.children[c][rank], *(-1,) * ARITY)[:ARITY]
+        parts.append(f"[{c}] {'/'.join(map(str, below))}->{rank}->{parents[rank]}")
     return "Trees " + " ".join(parts)

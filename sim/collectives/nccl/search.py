@@ -9,11 +9,13 @@ memory) it is searched edge by edge: `sim.collectives.nccl.graphs`.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from sim.collectives.group import Group
 from sim.collectives.nccl import searched
+from sim.collectives.nccl.outcome import Channels
 from sim.collectives.nccl.speeds import (
     NET_SPEEDS,
     NVLINK,
@@ -38,9 +40,8 @@ __all__ = [
 
 MAX_GRAPH_CHANNELS = 32
 MAX_HEADS = 32
-NET_PER_CHANNEL = (
-    14.0  # GB/s of a NIC that one channel of messages is meant for, since 2.29
-)
+# GB/s of a NIC that one channel of messages is meant for, since 2.29.
+NET_PER_CHANNEL = 14.0
 
 
 @dataclass(frozen=True)
@@ -87,46 +88,51 @@ def search(group: Group, gpu: str, settings: Nccl, fabric: Any = None) -> Graph:
 
     Without the `fabric` hosts without NVSwitches are taken for hosts with them.
     """
-    kind = generation(gpu)
     if fabric is not None and not switched(group, fabric):
         return _searched(group, fabric, settings)
+    return _switched(group, generation(gpu), settings, fabric)
+
+
+def _switched(group: Group, kind: str, settings: Nccl, fabric: Any) -> Graph:
+    """`search` where bandwidths alone decide."""
     nvlink = "nvlink" in group.local_kind
     share = nvlink_share(kind, settings.release) if nvlink else PCIE
-    inside = (
-        group.local_wire * share / 1e9 if group.local_wire < float("inf") else 5000.0
-    )
+    inside = _believed(group, share)
     if group.nodes > 1:
         count, ring, tree, inter = _across(group, kind, inside)
     else:
-        count, ring = _best(inside, SPEEDS[kind], kind)
-        # Two GPUs: a chain uses only one direction per tree, so the second pass doubles it.
-        tree, inter = (2 * ring if group.n == 2 else ring), ring
-    channels = 2 * count
-    if (
-        group.nodes > 1
-        and kind in ("hopper", "blackwell")
-        and ring > 45
-        and channels < 16
-    ):
-        channels *= 2
-    channels = _limited(settings, channels)
-    heads, nvls, nvls_inter, ctas = _multicast(group, kind, inside, settings)
-    return Graph(
+        count, ring, tree, inter = _alone(group, kind, inside)
+    channels = _channels(group, kind, count, ring, settings)
+    p2p, per_peer = _messages(group, settings, channels)
+    graph = Graph(
         count,
         ring,
         tree,
         inter,
         channels,
-        *_messages(group, settings, channels),
-        pattern=3 if group.nodes > 1 and not _balanced(group, kind, fabric) else 1,
+        p2p,
+        per_peer,
+        pattern=1 if group.nodes == 1 or _balanced(group, kind, fabric) else 3,
         same=group.nodes == 1 or group.net.nics == 1 or group.per_node == 1,
-        heads=heads,
-        nvls=nvls,
-        nvls_inter=nvls_inter,
-        nvls_channels=ctas,
         nvlink=nvlink,
         ll128=(nvlink or group.per_node == 1) and group.net.trusted(settings.release),
     )
+    return _with_multicast(graph, group, kind, inside, settings)
+
+
+def _believed(group: Group, share: float) -> float:
+    """GB/s of a GPU's links, of whose wire NCCL counts on a share; a GPU alone has its own memory."""
+    wire = group.local_wire
+    return wire * share / 1e9 if wire < float("inf") else 5000.0
+
+
+def _channels(group: Group, kind: str, count: int, ring: float, settings: Nccl) -> int:
+    """Channels of collectives: twice those found, and four times where fast ones are few (connect.cc)."""
+    channels = 2 * count
+    recent = kind in ("hopper", "blackwell")
+    if group.nodes > 1 and recent and ring > 45 and channels < 16:
+        channels *= 2
+    return _limited(settings, channels)
 
 
 def switched(group: Group, fabric: Any) -> bool:
@@ -144,30 +150,17 @@ def switched(group: Group, fabric: Any) -> bool:
 
 
 def _searched(group: Group, fabric: Any, settings: Nccl) -> Graph:
-    """The same, searched edge by edge; of every figure the least that some host finds (init.cc)."""
-    kind, graphs = (
-        generation(fabric.gpu_model),
-        searched.every_host(group, fabric, settings),
-    )
-    rings, trees = [g.ring for g in graphs], [g.tree for g in graphs]
-    ring, tree = (min(one, key=lambda g: g.count * g.inside) for one in (rings, trees))
-    count = min(g.count for g in (*rings, *trees))
-    channels = 2 * count
-    if (
-        group.nodes > 1
-        and kind in ("hopper", "blackwell")
-        and ring.inside > 45
-        and channels < 16
-    ):
-        channels *= 2
-    channels = _limited(settings, channels)
-    inside = group.local_wire * nvlink_share(kind, settings.release) / 1e9
-    heads, nvls, nvls_inter, ctas = (0, 0.0, 0.0, 0)
-    if graphs[0].nvls is not None:
-        heads, nvls, nvls_inter, ctas = _multicast(group, kind, inside, settings)
+    """`search`, edge by edge; of every figure the least that some host finds (init.cc)."""
+    kind = generation(fabric.gpu_model)
+    graphs = searched.every_host(group, fabric, settings)
+    ring = min((g.ring for g in graphs), key=_bandwidth)
+    tree = min((g.tree for g in graphs), key=_bandwidth)
+    count = _least(graphs)
+    channels = _channels(group, kind, count, ring.inside, settings)
     p2p, per_peer = _messages(group, settings, channels)
     near = ring.type_inside <= NVB
-    return Graph(
+    near_nics = group.nodes == 1 or ring.type_between <= PXB
+    graph = Graph(
         count,
         ring.inside,
         tree.inside,
@@ -178,12 +171,26 @@ def _searched(group: Group, fabric: Any, settings: Nccl) -> Graph:
         pattern=tree.pattern,
         same=ring.same,
         nvlink=ring.type_inside == NVL,
-        heads=heads,
-        nvls=nvls,
-        nvls_inter=nvls_inter,
-        nvls_channels=ctas,
-        ll128=near and (group.nodes == 1 or ring.type_between <= PXB),
+        ll128=near and near_nics,
     )
+    if graphs[0].nvls is None:
+        return graph
+    return _with_multicast(graph, group, kind, _nvlink(group, kind, settings), settings)
+
+
+def _nvlink(group: Group, kind: str, settings: Nccl) -> float:
+    """GB/s of a GPU's NVLinks that NCCL counts on."""
+    return group.local_wire * nvlink_share(kind, settings.release) / 1e9
+
+
+def _least(graphs: Sequence[searched.Graphs]) -> int:
+    """The fewest channels that any search for rings or trees found."""
+    return min(min(g.ring.count, g.tree.count) for g in graphs)
+
+
+def _bandwidth(channels: Channels) -> float:
+    """GB/s of all channels together inside a host."""
+    return channels.count * channels.inside
 
 
 def _balanced(group: Group, kind: str, fabric: Any) -> bool:
@@ -207,32 +214,43 @@ def _balanced(group: Group, kind: str, fabric: Any) -> bool:
 
 def _across(group: Group, kind: str, inside: float) -> tuple[int, float, float, float]:
     """Channels, GB/s of a ring's and a tree's channel in a host, and between hosts: one channel per NIC."""
-    nics, local = (
-        min(MAX_GRAPH_CHANNELS, max(1, group.net.nics)),
-        max(1, int(group.per_node)),
-    )
-    # Of g GPUs in a row each passes on all but one in g channels.
-    room = inside / nics * local / max(1, local - 1)
-    fits = min(group.net.speed / 1e9, room)
-    speeds = NET_SPEEDS[kind]
-    speed = next((s for s in speeds if s <= fits + 1e-9), float(speeds[-1]))
-    count = nics
-    if (
-        group.net.nics > MAX_GRAPH_CHANNELS
-    ):  # a rack of NVL72: the GPUs' NVLinks, not the NICs, say how many
-        whole = inside * local / max(1, local - 1)
-        fast = [s for s in speeds if s <= group.net.speed / 1e9 + 1e-9]
-        fit = {s: min(MAX_GRAPH_CHANNELS, int(whole / s + 1e-9)) for s in fast}
-        speed = max(fast, key=lambda s: (fit[s] * s, s))
-        count = fit[speed]
+    local = max(1, int(group.per_node))
+    if group.net.nics > MAX_GRAPH_CHANNELS:
+        count, speed = _of_rack(group, kind, inside * local / max(1, local - 1))
+    else:
+        count = max(1, group.net.nics)
+        # Of g GPUs in a row each passes on all but one in g channels.
+        room = inside / count * local / max(1, local - 1)
+        speed = _fastest(min(group.net.speed / 1e9, room), NET_SPEEDS[kind])
     if _divisible(speed, count, kind):
         count, speed = 2 * count, speed / 2
     # Second pass: inside a host a tree may be up to twice as fast as between hosts.
     roomy = inside / count * local / (local - 1) if local > 1 else 5000.0
-    tree = max(
-        [float(speed), *(float(s) for s in speeds if s <= min(2 * speed, roomy) + 1e-9)]
-    )
-    return count, float(speed), tree, float(speed)
+    return count, speed, _raised(speed, min(2 * speed, roomy), kind), speed
+
+
+def _raised(speed: float, most: float, kind: str) -> float:
+    """The highest of a speed and those of NCCL's that are at most `most` (GB/s)."""
+    return max([speed, *(float(s) for s in NET_SPEEDS[kind] if s <= most + 1e-9)])
+
+
+def _alone(group: Group, kind: str, inside: float) -> tuple[int, float, float, float]:
+    """`_across` of a single host. Of two GPUs a chain uses one direction per tree: the second pass doubles it."""
+    count, ring = _best(inside, SPEEDS[kind], kind)
+    return count, ring, (2 * ring if group.n == 2 else ring), ring
+
+
+def _of_rack(group: Group, kind: str, inside: float) -> tuple[int, float]:
+    """Channels and GB/s of a rack of NVL72: the GPUs' NVLinks, not the NICs, say how many."""
+    speeds = [s for s in NET_SPEEDS[kind] if s <= group.net.speed / 1e9 + 1e-9]
+    fit = {s: min(MAX_GRAPH_CHANNELS, int(inside / s + 1e-9)) for s in speeds}
+    speed = max(speeds, key=lambda s: (fit[s] * s, s))
+    return fit[speed], float(speed)
+
+
+def _fastest(most: float, speeds: Sequence[float]) -> float:
+    """The fastest of NCCL's speeds that is at most so fast, or its slowest (GB/s)."""
+    return float(next((s for s in speeds if s <= most + 1e-9), speeds[-1]))
 
 
 def _divisible(speed: float, count: int, kind: str) -> bool:
@@ -253,26 +271,36 @@ def _best(bandwidth: float, speeds: tuple[int, ...], kind: str) -> tuple[int, fl
     return (2 * count, speed / 2) if _divisible(speed, count, kind) else (count, speed)
 
 
-def _multicast(
-    group: Group, kind: str, inside: float, settings: Nccl
-) -> tuple[int, float, float, int]:
-    """Heads, GB/s of each in a host and between hosts, and CTAs of NVLink SHARP; a head loads its GPU twice."""
-    local = int(group.per_node)
+def _with_multicast(
+    graph: Graph, group: Group, kind: str, inside: float, settings: Nccl
+) -> Graph:
+    """The graph with what NVLink SHARP gets, where GPUs have it; a head loads its GPU twice."""
+    local, many = int(group.per_node), group.nodes > 1
     if local < 2 or kind not in ("hopper", "blackwell"):
-        return 0, 0.0, 0.0, 0
-    heads = min(MAX_HEADS, local, group.net.nics if group.nodes > 1 else local)
-    speeds = NET_SPEEDS[kind] if group.nodes > 1 else SPEEDS[kind]
+        return graph
+    heads = min(MAX_HEADS, local, group.net.nics if many else local)
+    speeds = NET_SPEEDS[kind] if many else SPEEDS[kind]
     # Between hosts the search begins at what a NIC does.
-    fits = min(inside / (heads + 1), group.net.speed / 1e9)
-    speed = next((float(s) for s in speeds if s <= fits + 1e-9), float(speeds[-1]))
-    most = min(2 * speed, group.net.speed / 1e9)
-    between = next((float(s) for s in speeds if s <= most + 1e-9), float(speeds[-1]))
-    ctas = 16 if kind == "hopper" else 24 if group.nodes == 1 else 32
+    nic = group.net.speed / 1e9
+    speed = _fastest(min(inside / (heads + 1), nic), speeds)
+    return replace(
+        graph,
+        heads=heads,
+        nvls=speed,
+        nvls_inter=_fastest(min(2 * speed, nic), speeds),
+        nvls_channels=_multicast_channels(kind, many, settings),
+    )
+
+
+def _multicast_channels(kind: str, many: bool, settings: Nccl) -> int:
+    """CTAs of NVLink SHARP, within the limits of the settings."""
+    ctas = 16 if kind == "hopper" else 32 if many else 24
     low, high = settings.min_channels or 1, settings.max_ctas or 64
-    return heads, speed, between, max(1, min(max(ctas, min(low, high)), high))
+    return max(1, min(max(ctas, min(low, high)), high))
 
 
 def _limited(settings: Nccl, channels: int) -> int:
+    """Channels within the limits of the release and of the settings."""
     most = most_channels(settings.release)
     channels = max(
         1, min(channels, settings.max_channels or most, settings.max_ctas or most)

@@ -8,7 +8,7 @@ NVL72 is one.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -184,46 +184,80 @@ def system_of(
     pxn : bool
         Whether a GPU may use another GPU's NIC over NVLink.
     """
-    amd = bool(fabric.cluster_facts.amd_cpu)
-    builder = Builder(intel=not amd)
+    builder = Builder(intel=not fabric.cluster_facts.amd_cpu)
     names = _nodes(builder, fabric, group, host)
     _links(builder, fabric, names, kind, nvlink)
-    nics = [name for name, at in names.items() if builder.nodes[at].kind == "nic"]
-    merged = _merged(group, len(nics), len(host))
-    kept = nics[::merged]
-    nets = [_net(builder, names[nic], group.net.speed / 1e6, merged) for nic in kept]
+    nics, nets = _nets(builder, names, group, len(host))
     gpus = [names[gpu] for gpu in host]
-    to = {node: builder.ways(node) for node in (*gpus, *nets)}
-    out = [[to[net][gpu] for net in nets] for gpu in gpus]
-    back = [[to[gpu][net] for gpu in gpus] for net in nets]
-    between = _between(builder, gpus, to, group.inside == "shm", amd)
+    ways = {node: builder.ways(node) for node in (*gpus, *nets)}
+    between, out, back = _ways(builder, gpus, nets, ways, group, pxn)
+    up, down = _switched(builder, gpus, ways) if group.inside != "shm" else ((), ())
+    return System(
+        tuple(host),
+        tuple(nics),
+        tuple(builder.room),
+        tuple(round(group.net.speed / 1e6) for _ in nets),
+        between,
+        out,
+        back,
+        up,
+        down,
+        *_slots(builder, gpus),
+        amd=not builder.intel,
+    )
+
+
+def _ways(
+    builder: Builder,
+    gpus: list[int],
+    nets: list[int],
+    ways: dict[int, list[Way]],
+    group: Group,
+    pxn: bool,
+) -> tuple[Ways, Ways, Ways]:
+    """From GPU to GPU, from GPU to net, and from net to GPU; `ways` lead to every node from all others."""
+    between = _between(builder, gpus, ways, group.inside == "shm")
+    out = [[ways[net][gpu] for net in nets] for gpu in gpus]
+    back = [[ways[gpu][net] for gpu in gpus] for net in nets]
     if pxn:
         _relays(between, out, back)
-    nvs = [] if group.inside == "shm" else builder.of_kind("nvs")
-    reach = builder.ways(nvs[0]) if nvs else []
-    return System(
-        gpus=tuple(host),
-        nets=tuple(kept),
-        room=tuple(builder.room),
-        speed=(round(group.net.speed / 1e6),) * len(nets) if nets else (),
-        between=_frozen(between),
-        out=_frozen(out),
-        back=_frozen(back),
-        up=tuple(reach[gpu] for gpu in gpus) if nvs else (),
-        down=tuple(to[gpu][nvs[0]] for gpu in gpus) if nvs else (),
-        nvlinks=tuple(tuple(builder.links_of(gpu, NVL)) for gpu in gpus),
-        pcie=tuple(_slot(builder, gpu) for gpu in gpus),
-        amd=amd,
-    )
+    return _frozen(between), _frozen(out), _frozen(back)
+
+
+def _nets(
+    builder: Builder, names: dict[str, int], group: Group, gpus: int
+) -> tuple[list[str], list[int]]:
+    """NICs that count, and the nodes of the networks behind them."""
+    nics = [name for name, at in names.items() if builder.nodes[at].kind == "nic"]
+    merged = _merged(group, len(nics), gpus)
+    counted = nics[::merged]
+    speed = group.net.speed / 1e6
+    return counted, [_net(builder, names[nic], speed, merged) for nic in counted]
+
+
+def _switched(
+    builder: Builder, gpus: list[int], ways: dict[int, list[Way]]
+) -> tuple[tuple[Way, ...], tuple[Way, ...]]:
+    """Ways from every GPU to the NVSwitch and back; none without one."""
+    switches = builder.of_kind("nvs")
+    if not switches:
+        return (), ()
+    reach = builder.ways(switches[0])
+    up = tuple(reach[gpu] for gpu in gpus)
+    return up, tuple(ways[gpu][switches[0]] for gpu in gpus)
 
 
 def _frozen(rows: Rows) -> Ways:
     return tuple(map(tuple, rows))
 
 
-def _slot(builder: Builder, gpu: int) -> int:
-    """MB/s of a GPU's PCIe slot, 0 without one."""
-    return min((builder.room[at] for at in builder.links_of(gpu, PIX)), default=0)
+def _slots(
+    builder: Builder, gpus: list[int]
+) -> tuple[tuple[tuple[int, ...], ...], tuple[int, ...]]:
+    """NVLinks of every GPU, and MB/s of its PCIe slot: 0 without one."""
+    nvlinks = tuple(tuple(builder.links_of(gpu, NVL)) for gpu in gpus)
+    slots = [[builder.room[at] for at in builder.links_of(gpu, PIX)] for gpu in gpus]
+    return nvlinks, tuple(min(rooms, default=0) for rooms in slots)
 
 
 def _nodes(
@@ -248,33 +282,42 @@ def _links(
     builder: Builder, fabric: Any, names: dict[str, int], kind: str, share: float
 ) -> None:
     """The host's links, several between two nodes as the fastest, and all NVSwitches as one."""
-    links = fabric.links
-    switch: dict[int, float] = {}
+    to_switch: dict[int, float] = {}
     direct: dict[tuple[int, int, int], float] = {}
-    for row in np.flatnonzero(
-        np.isin(fabric.ends[0], fabric.positions(list(names)))
-    ).tolist():
-        a, b = names[links.src[row]], names.get(links.dst[row])
-        type_, speed = _speed(
-            str(links.kind[row]), float(links.raw[row]), share, kind, fabric
-        )
-        if type_ == NVL and b is None and builder.nodes[a].kind == "gpu":
-            switch[a] = switch.get(a, 0.0) + speed
-        elif type_ is not None and b is not None and a != b:
-            ends = (min(a, b), max(a, b), type_)
+    for a, b, type_, speed in _leaving(fabric, names, kind, share):
+        if b is not None:
+            ends = _ends(a, b, type_)
             direct[ends] = max(direct.get(ends, 0.0), speed)
-    if switch:
-        nvs = builder.node("nvs")
-        for gpu, speed in switch.items():
-            builder.link(gpu, nvs, NVL, round(speed))
+        elif type_ == NVL and builder.nodes[a].kind == "gpu":
+            to_switch[a] = to_switch.get(a, 0.0) + speed
+    if to_switch:
+        switch = builder.node("nvs")
+        for gpu, speed in to_switch.items():
+            builder.link(gpu, switch, NVL, round(speed))
     for (a, b, type_), speed in direct.items():
         builder.link(a, b, type_, round(speed))
 
 
-def _speed(
-    sort: str, raw: float, share: float, kind: str, fabric: Any
-) -> tuple[int | None, float]:
-    """Type and MB/s of a kind of link as NCCL has them; (None, 0) of one that it does not follow."""
+def _ends(a: int, b: int, type_: int) -> tuple[int, int, int]:
+    """A link without direction."""
+    return min(a, b), max(a, b), type_
+
+
+def _leaving(
+    fabric: Any, names: dict[str, int], kind: str, share: float
+) -> Iterator[tuple[int, int | None, int, float]]:
+    """Links that NCCL follows from the host's nodes: ends (None: not of these nodes), type and MB/s."""
+    leaving = np.isin(fabric.ends[0], fabric.positions(list(names)))
+    for row in np.flatnonzero(leaving).tolist():
+        a, b = names[fabric.links.src[row]], names.get(fabric.links.dst[row])
+        type_, speed = _speed(fabric, row, share, kind)
+        if type_ is not None and a != b:
+            yield a, b, type_, speed
+
+
+def _speed(fabric: Any, row: int, share: float, kind: str) -> tuple[int | None, float]:
+    """Type and MB/s of a link as NCCL has them; (None, 0) of one that it does not follow."""
+    raw = float(fabric.links.raw[row])
     measured = fabric.family == "nccl_xml"
     speeds = {
         "nvlink": (NVL, raw * share / 1e6),
@@ -282,7 +325,7 @@ def _speed(
         "c2c": (C2C, raw / 1e6),
         "socket": (SYS, raw / 1e6 if measured else float(SOCKET[kind])),
     }
-    return speeds.get(sort, (None, 0.0))
+    return speeds.get(str(fabric.links.kind[row]), (None, 0.0))
 
 
 def _merged(group: Group, nics: int, gpus: int) -> int:
@@ -302,11 +345,11 @@ def _net(builder: Builder, nic: int, speed: float, merged: int) -> int:
 
 
 def _between(
-    builder: Builder, gpus: list[int], to: dict[int, list[Way]], shm: bool, amd: bool
+    builder: Builder, gpus: list[int], to: dict[int, list[Way]], shm: bool
 ) -> list[list[Way]]:
     """From GPU to GPU; through host memory where they are too far for peer-to-peer, or it is off (`shm`)."""
     over = {cpu: builder.ways(cpu) for cpu in builder.of_kind("cpu")}
-    farthest = SYS if amd and len(gpus) <= 2 else PXB
+    farthest = SYS if not builder.intel and len(gpus) <= 2 else PXB
     rows = [[to[other][gpu] for other in gpus] for gpu in gpus]
     for row, gpu in zip(rows, gpus, strict=True):
         for k, other in enumerate(gpus):

@@ -60,6 +60,7 @@ def table(
 def _runnable(
     op: str, model: Model, fabric: Any, wanted: Nccl
 ) -> list[tuple[str, str]]:
+    """Algorithms with their protocols that can run an operation there, in NCCL's order."""
     return [
         (name, proto)
         for name, module in algorithms().items()
@@ -117,23 +118,40 @@ def choose(
     group = group_of(fabric, ranks, wanted)
     _check(op, size, group)
     if op in PAIR_OPS:
-        return _carried(
-            pairwise.plan(op, size, ranks, fabric, wanted), group, fabric, wanted
-        )
+        messages = pairwise.plan(op, size, ranks, fabric, wanted)
+        return _carried(messages, group, fabric, wanted)
     if group.n == 1:
         return ring.plan(op, size, ranks, fabric, wanted, "Simple", 1)
+    return _chosen(op, size, ranks, fabric, wanted, group, in_place)
+
+
+def _chosen(
+    op: str,
+    size: float,
+    ranks: Sequence[str],
+    fabric: Any,
+    wanted: Nccl,
+    group: Group,
+    in_place: bool,
+) -> Plan:
+    """The plan of the best candidate."""
     rows, notes = _allowed(op, size, group, ranks, fabric, wanted)
-    graph = model_of(group, fabric, wanted).graph
-    module = algorithms()[rows[0].algo]
-    channels = getattr(graph, getattr(module, "CHANNELS", "channels"))
-    own = {"in_place": True} if in_place and module is ring else {}
-    plan: Plan = module.plan(
-        op, size, ranks, fabric, wanted, rows[0].proto, channels, **own
-    )
+    algo, proto = rows[0].algo, rows[0].proto
+    channels = _channels(algo, group, fabric, wanted)
+    own = {"in_place": True} if in_place and algo == "ring" else {}
+    module = algorithms()[algo]
+    plan: Plan = module.plan(op, size, ranks, fabric, wanted, proto, channels, **own)
     plan = _carried(plan, group, fabric, wanted)
-    return replace(
-        plan, notes=(*plan.notes, *notes, *_notes(op, group, fabric, wanted))
-    )
+    notes += _notes(op, group, fabric, wanted)
+    return replace(plan, notes=(*plan.notes, *notes))
+
+
+def _channels(algo: str, group: Group, fabric: Any, wanted: Nccl) -> int:
+    """Channels of an algorithm: those of all collectives, or its own."""
+    graph = model_of(group, fabric, wanted).graph
+    attribute = getattr(algorithms()[algo], "CHANNELS", "channels")
+    channels: int = getattr(graph, attribute)
+    return channels
 
 
 def _carried(plan: Plan, group: Group, fabric: Any, wanted: Nccl) -> Plan:
@@ -152,33 +170,48 @@ def _allowed(
     if algo is not None and op not in algorithms()[algo].OPS:
         notes.append(f"{op} has no {algo}: it runs on the ring")
         algo = "ring"
-    found = [
-        row
-        for row in rows
-        if row.algo == (algo or row.algo) and row.proto == (wanted.proto or row.proto)
-    ]
-    if found:
-        return found, notes
-    module = algorithms().get(algo or "")
-    reason = module.runs_on(op, group, fabric, wanted) if module else None
-    if reason is None and module and not any(row.algo == algo for row in rows):
-        reason = f"NCCL's model gives {algo} no bandwidth here"
-    key, value, why = "algo", algo, reason
-    if reason is None:
+    same_proto = [row for row in rows if row.proto == (wanted.proto or row.proto)]
+    if wanted_rows := [row for row in same_proto if row.algo == (algo or row.algo)]:
+        return wanted_rows, notes
+    notes.append(_ignored(op, algo, rows, group, fabric, wanted))
+    instead = [row for row in same_proto if row.algo in ("ring", "tree")]
+    return instead or rows, notes
+
+
+def _ignored(
+    op: str,
+    algo: str | None,
+    rows: Sequence[Candidate],
+    group: Group,
+    fabric: Any,
+    wanted: Nccl,
+) -> str:
+    """A note on a forced algorithm or protocol that cannot run: old releases ignore it, new ones refuse."""
+    key, value, why = "algo", algo, _reason(op, algo, rows, group, fabric, wanted)
+    if why is None:
         key, value, why = "proto", wanted.proto, f"{algo or op} has no {wanted.proto}"
     if wanted.release >= STRICT:
         hint = "NCCL refuses it too, since 2.24"
-        raise InputError(
-            Mistake(
-                "nccl", key, str(value), f"what can run on {fabric.name}: {why}", hint
-            )
-        )
-    same = [
-        row
-        for row in rows
-        if row.proto == (wanted.proto or row.proto) and row.algo in ("ring", "tree")
-    ]
-    return same or rows, [*notes, f"{value} was asked for and ignored: {why}"]
+        expected = f"what can run on {fabric.name}: {why}"
+        raise InputError(Mistake("nccl", key, str(value), expected, hint))
+    return f"{value} was asked for and ignored: {why}"
+
+
+def _reason(
+    op: str,
+    algo: str | None,
+    rows: Sequence[Candidate],
+    group: Group,
+    fabric: Any,
+    wanted: Nccl,
+) -> str | None:
+    """Why an algorithm is not among the candidates; None: it is, or none was asked for."""
+    if not algo:
+        return None
+    reason: str | None = algorithms()[algo].runs_on(op, group, fabric, wanted)
+    if reason is None and not any(row.algo == algo for row in rows):
+        return f"NCCL's model gives {algo} no bandwidth here"
+    return reason
 
 
 def _notes(op: str, group: Group, fabric: Any, wanted: Nccl) -> tuple[str, ...]:

@@ -15,9 +15,8 @@ from sim.collectives.nccl.outcome import BALANCED, NVLS, RING, SPLIT, TREE, Chan
 from sim.collectives.nccl.system import System, Way, nearest
 
 STEPS_PCI = 2**10
-FREE, IN_ORDER, AGAIN = range(
-    3
-)  # how the next GPU is chosen: by score, by number, as in the channel before
+# How the next GPU is chosen: by score, by number, as in the channel before.
+FREE, IN_ORDER, AGAIN = range(3)
 
 
 @contextlib.contextmanager
@@ -38,10 +37,8 @@ class Walk:
         self, system: System, wanted: Channels, best: Channels, steps: int
     ) -> None:
         self.system, self.wanted, self.best, self.time = system, wanted, best, steps
-        self.inside, self.between = (
-            round(wanted.inside * 1000),
-            round(wanted.between * 1000),
-        )
+        self.inside = round(wanted.inside * 1000)
+        self.between = round(wanted.between * 1000)
         self.orders: list[list[int]] = []
         self.nets: list[list[int]] = []
         self.used: list[set[int]] = []
@@ -53,6 +50,7 @@ class Walk:
         self.ways_back: dict[int, list[Way]] = {}
 
     def run(self) -> None:
+        """Walks all ways until the budget is spent or the answer is perfect."""
         levels = 4 * (len(self.system.gpus) + 4) * (self.wanted.most + 1)
         with _deep(levels):
             self.channel()
@@ -71,6 +69,7 @@ class Walk:
         return True
 
     def give(self, way: Way, speed: int) -> None:
+        """Gives back what `take` took."""
         room = self.room
         for at, cost in zip(way.links, way.cost, strict=True):
             room[at] += round(speed * cost)
@@ -100,6 +99,7 @@ class Walk:
         self.used.pop()
 
     def from_nets(self, count: int) -> None:
+        """Channels that come in by each net that has room."""
         pattern, n = self.wanted.pattern, len(self.system.gpus)
         back = {RING: n - 1, SPLIT: 1}.get(pattern, 0)
         speed = int(self.between / 1000) * 1000  # NCCL keeps whole GB/s here
@@ -208,6 +208,7 @@ class Walk:
             self.give(way, speed)
 
     def step(self, gpu: int, step: int, net: int, first: int, order: int) -> None:
+        """A GPU as the channel's next, within the budget of steps."""
         if self.time <= 0:
             return
         self.time -= 1
@@ -274,21 +275,31 @@ class Walk:
             return [step + 1]
         if order == AGAIN:
             return [self.orders[-2][step + 1]]
-        n, ways, used = len(self.system.gpus), self.system.between[gpu], self.used[-1]
+        ways, used = self.system.between[gpu], self.used[-1]
         if self.switched:
-            after, before = (gpu + 1) % n, (gpu - 1) % n
-            tried = {RING: (before, after), NVLS: (after,), TREE: (after,)}
-            pair = dict.fromkeys(tried.get(self.wanted.pattern, (after, before)))
+            pair = self.neighbours(gpu)
             return [other for other in pair if other not in used and ways[other].hops]
+        return self.ranked(gpu, net >= 0, step + 1 == net)
+
+    def neighbours(self, gpu: int) -> list[int]:
+        """The GPUs before and after one by number, in the order in which a pattern tries them."""
+        n = len(self.system.gpus)
+        after, before = (gpu + 1) % n, (gpu - 1) % n
+        tried = {RING: (before, after), NVLS: (after,), TREE: (after,)}
+        return list(dict.fromkeys(tried.get(self.wanted.pattern, (after, before))))
+
+    def ranked(self, gpu: int, by_net: bool, at_net: bool) -> list[int]:
+        """All other GPUs, best first; backwards where the way between them decides nothing and no net is next."""
+        n, ways, used = len(self.system.gpus), self.system.between[gpu], self.used[-1]
         others = [(k, (gpu + k) % n) for k in range(1, n)]
         scored = sorted(
-            (self.score(gpu, other, k, net >= 0), other)
+            (self.score(gpu, other, k, by_net), other)
             for k, other in others
             if ways[other].hops and other not in used
         )
         ranked = [other for _, other in scored]
         alike = len({score[3:5] for score, _ in scored}) <= 1
-        return ranked[::-1] if net >= 0 and net != step + 1 and alike else ranked
+        return ranked[::-1] if by_net and not at_net and alike else ranked
 
     def score(self, gpu: int, other: int, place: int, by_net: bool) -> tuple[int, ...]:
         """Best first: speed and hops from the net that the channel came by, then between the two, then number."""
@@ -333,6 +344,7 @@ class Walk:
             self.channel()
 
     def better(self) -> bool:
+        """Whether the channels so far are better than the best set: more bandwidth, or fewer hops."""
         count, best = len(self.orders), self.best
         if count < self.wanted.least:
             return False

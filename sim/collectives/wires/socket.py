@@ -54,67 +54,86 @@ def over(plan: Plan, group: Group, fabric: Any, wanted: Nccl) -> Plan:
     """The plan as sockets carry it: its latency, the rate its proxy threads reach, and goodput on the links."""
     traffic = traffic_of(plan, group, fabric, wanted)
     if traffic is None:
-        note = f"{plan.algo} does not say what sockets carry of it: predicted as if by RDMA"
-        return plan if counter(plan.algo) else replace(plan, notes=(*plan.notes, note))
-    table = machine.of(fabric)
-    tcp = tcp_of(fabric)
-    pace = table.paces.get((plan.algo, plan.proto))
-    start, step = (table.pairs.start, 0.0) if pace is None else (pace.start, pace.hop)
+        return _without_traffic(plan)
+    return _by_sockets(plan, traffic, group, fabric, wanted)
+
+
+def _by_sockets(
+    plan: Plan, traffic: Traffic, group: Group, fabric: Any, wanted: Nccl
+) -> Plan:
+    tcp, usage = tcp_of(fabric), _goodput(plan, fabric, machine.of(fabric))
     each, own = message_time(traffic, plan.proto, tcp, wanted)
-    own += max(0.0, group.remote_latency - _inside(fabric, group))
-    busy = traffic.rounds * each
-    plan = replace(
-        plan,
-        usage=_goodput(plan, fabric, table),
-        rate_cap=plan.size / busy,
-        latency=0.0,
-    )
+    own += _outside(fabric, group)
+    rate = plan.size / (traffic.rounds * each)
+    plan = replace(plan, usage=usage, rate_cap=rate, latency=0.0)
     moving = plan.duration(fabric.links.bandwidth)
+    delay = _delay(plan, traffic, fabric, each, own, moving)
+    # A pause between loops is idle time of a port, which others can use: it lowers this operation's rate, no more.
+    pause = _pause(traffic, plan.proto, tcp, own, wanted) - shaping.refill(plan, fabric)
+    rate = plan.size / (moving + traffic.loops * max(0.0, pause))
+    return replace(plan, latency=delay, rate_cap=rate, on_cpu=True)
+
+
+def _delay(
+    plan: Plan, traffic: Traffic, fabric: Any, each: float, own: float, moving: float
+) -> float:
+    """Seconds that the operation takes beside the time for which its bytes are moving."""
+    start, step = _start_and_step(plan, machine.of(fabric))
     fixed = start + traffic.local * step
     if shaping.bucket(fabric):
-        path = max(fixed + traffic.remote * (own + each), start + busy)
-        delay = max(0.0, path - moving)
-    else:
-        # While one slice is on the wire the next is prepared: of a hop only what is longer than that costs time.
-        hidden = moving / traffic.rounds * (1 - 1 / traffic.slices)
-        delay = fixed + traffic.remote * max(0.0, own - hidden)
-    # A pause between loops is idle time of a port, which others can use: it lowers this operation's rate, no more.
-    idle = traffic.loops * max(
-        0.0,
-        _pause(traffic, plan.proto, tcp, own, wanted) - shaping.refill(plan, fabric),
-    )
-    return replace(
-        plan, latency=delay, rate_cap=plan.size / (moving + idle), on_cpu=True
-    )
+        path = fixed + traffic.remote * (own + each)
+        return max(0.0, max(path, start + traffic.rounds * each) - moving)
+    return fixed + traffic.remote * _visible(traffic, own, moving)
+
+
+def _visible(traffic: Traffic, own: float, moving: float) -> float:
+    """Seconds of a hop that the wire does not hide: while one slice is on it the next is prepared."""
+    hidden = moving / traffic.rounds * (1 - 1 / traffic.slices)
+    return max(0.0, own - hidden)
+
+
+def _without_traffic(plan: Plan) -> Plan:
+    """The plan of an operation that needs no socket, or of an algorithm that does not say what sockets carry."""
+    if counter(plan.algo):
+        return plan
+    note = f"{plan.algo} does not say what sockets carry of it: predicted as if by RDMA"
+    return replace(plan, notes=(*plan.notes, note))
+
+
+def _start_and_step(plan: Plan, table: Constants) -> tuple[float, float]:
+    """Seconds of launch, and of a hop inside a host."""
+    pace = table.paces.get((plan.algo, plan.proto))
+    return (table.pairs.start, 0.0) if pace is None else (pace.start, pace.hop)
 
 
 def _pause(traffic: Traffic, proto: str, tcp: Tcp, own: float, wanted: Nccl) -> float:
     """Seconds from the arrival of a loop's last slice until the first of the next loop is on its way."""
     lanes, _ = helpers(traffic.part, wanted)
-    return (
-        own
-        + tcp.send
-        + tcp.receive
-        + traffic.part * (tcp.copy if proto == "Simple" else tcp.copy_flags) / lanes
-    )
+    copied = traffic.part * _copy(proto, tcp) / lanes
+    return own + tcp.send + tcp.receive + copied
+
+
+def _copy(proto: str, tcp: Tcp) -> float:
+    """Seconds per byte that a thread copies."""
+    return tcp.copy if proto == "Simple" else tcp.copy_flags
 
 
 def message_time(
     traffic: Traffic, proto: str, tcp: Tcp, wanted: Nccl
 ) -> tuple[float, float]:
     """Seconds of one round in the busiest thread, and of the rest of one hop without its links."""
-    one = (tcp.send + (tcp.receive if traffic.shared else 0.0)) * (
-        1.0 if proto == "Simple" else tcp.light
-    )
+    light = 1.0 if proto == "Simple" else tcp.light
+    one = (tcp.send + (tcp.receive if traffic.shared else 0.0)) * light
     own = protocols.ring_step(proto) + tcp.hop
     if traffic.part <= INLINE:
-        each = (traffic.data + traffic.empty) * tcp.control * one
-        return each, own
+        return (traffic.data + traffic.empty) * tcp.control * one, own
     lanes, wake = helpers(traffic.part, wanted)
-    copy = (tcp.copy if proto == "Simple" else tcp.copy_flags) / lanes
+    copy = _copy(proto, tcp) / lanes
+    if traffic.shared or traffic.both:
+        copy += tcp.taken / lanes
+    messages = (traffic.data + tcp.control * traffic.empty) * one
     stage = tcp.stage / lanes if proto == "Simple" else 0.0
-    copy += tcp.taken / lanes if traffic.shared or traffic.both else 0.0
-    each = (traffic.data + tcp.control * traffic.empty) * one + traffic.amount * copy
+    each = messages + traffic.amount * copy
     return each, own + traffic.part * stage + wake * tcp.wake
 
 
@@ -131,14 +150,15 @@ def helpers(part: float, wanted: Nccl) -> tuple[float, float]:
     return float(max(1, min(threads, tasks))), 2.0
 
 
-def _inside(fabric: Any, group: Group) -> float:
-    """Seconds of the links between GPU and NIC on both ends: NCCL's own hop counts them."""
+def _outside(fabric: Any, group: Group) -> float:
+    """Seconds of the links between the NICs: NCCL's own hop counts those between GPU and NIC on both ends."""
     src, dst = group.hosts[0][0], group.hosts[1][0]
     links, share = transport.between(fabric, src, dst, group.outside)
     near = np.array(
         [fabric.links.kind[i] in ("pcie", "socket", "c2c", "memory") for i in links]
     )
-    return float(np.dot(fabric.links.latency[links] * near, share))
+    inside = float(np.dot(fabric.links.latency[links] * near, share))
+    return max(0.0, group.remote_latency - inside)
 
 
 def _goodput(plan: Plan, fabric: Any, table: Constants) -> np.ndarray:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from sim.collectives import machine
 from sim.collectives.algorithms import tree
@@ -63,14 +63,12 @@ class Traffic:
 def traffic_of(plan: Plan, group: Group, fabric: Any, wanted: Nccl) -> Traffic | None:
     """What the sockets carry; None for what needs no socket, or an algorithm that sockets cannot run."""
     count = counter(plan.algo)
-    near = plan.algo == "pairwise" and all(
-        _host(group, a) == _host(group, b) for a, b in _edges(plan)
-    )
-    return (
-        None
-        if count is None or plan.size <= 0 or near
-        else count(plan, group, fabric, wanted)
-    )
+    if count is None or plan.size <= 0:
+        return None
+    edges = _edges(plan) if plan.algo == "pairwise" else []
+    if edges and all(_host(group, a) == _host(group, b) for a, b in edges):
+        return None
+    return count(plan, group, fabric, wanted)
 
 
 def counter(algo: str) -> Callable[[Plan, Group, Any, Nccl], Traffic] | None:
@@ -81,39 +79,57 @@ def counter(algo: str) -> Callable[[Plan, Group, Any, Nccl], Traffic] | None:
 def _ring(plan: Plan, group: Group, fabric: Any, wanted: Nccl) -> Traffic:
     if plan.op in ("broadcast", "reduce"):
         return _chain(plan, group, fabric, wanted)
-    n, nodes = group.n, group.nodes
+    n, ways = group.n, _ways(group, wanted)
     hops = (2 if plan.op == "all_reduce" else 1) * (n - 1)
     # Operations that follow each other start where a rank is ready: on average they see each kind of hop in turn.
-    remote = hops * nodes / n
-    ways = _ways(group, wanted)
-    shared = min(len(host) for host in group.hosts) < 2 * ways or _crossed(
-        group, fabric, wanted
-    )
-    share = plan.size / n / plan.channels
-    width = protocols.WIRE[plan.proto]
+    remote = hops * group.nodes / n
     slot = protocols.slot(plan.proto, wanted.buffer_size)
-    if plan.proto != "Simple":
-        share = max(share, SMALLEST)
-        loops = max(1, math.ceil(share / slot))
-        part, data, empty = width * share / loops, 1, 0
-    else:
-        loops = max(1, math.ceil(share / (CHUNK_SLOTS * slot)))
-        chunk = share / loops
-        data = 2 if chunk > LEAST * slot else 1
-        part, empty = min(chunk, max(chunk / 2, LEAST * slot)), 2 - data
-    count = max(1.0, plan.channels / ways)
+    loop = _loop(plan.size / n / plan.channels, plan.proto, slot)
+    rings_per_way = max(1.0, plan.channels / ways)
     return Traffic(
-        remote * loops,
-        (hops - remote) * loops,
-        hops * loops,
-        data * count,
-        empty * count,
-        part,
-        width * share / loops * plan.channels / ways,
-        shared,
-        loops,
-        data,
+        remote * loop.times,
+        (hops - remote) * loop.times,
+        hops * loop.times,
+        loop.data * rings_per_way,
+        loop.empty * rings_per_way,
+        loop.part,
+        loop.amount * plan.channels / ways,
+        _both_ways(group, fabric, wanted),
+        loop.times,
+        loop.data,
     )
+
+
+def _both_ways(group: Group, fabric: Any, wanted: Nccl) -> bool:
+    """Whether a rank receives for one ring while it sends for another."""
+    smallest_host = min(len(host) for host in group.hosts)
+    few = smallest_host < 2 * _ways(group, wanted)
+    return few or _crossed(group, fabric, wanted)
+
+
+class _Loop(NamedTuple):
+    """How a ring cuts a channel's share: times that it goes round, messages with data and without in each, bytes of
+    the largest message and of all, flags included.
+    """
+
+    times: int
+    data: int
+    empty: int
+    part: float
+    amount: float
+
+
+def _loop(share: float, proto: str, slot: float) -> _Loop:
+    width = protocols.WIRE[proto]
+    if proto != "Simple":
+        share = max(share, SMALLEST)
+        times = max(1, math.ceil(share / slot))
+        return _Loop(times, 1, 0, width * share / times, width * share / times)
+    times = max(1, math.ceil(share / (CHUNK_SLOTS * slot)))
+    chunk = share / times
+    data = 2 if chunk > LEAST * slot else 1
+    part = min(chunk, max(chunk / 2, LEAST * slot))
+    return _Loop(times, data, 2 - data, part, width * share / times)
 
 
 def _ways(group: Group, wanted: Nccl) -> int:
@@ -204,27 +220,34 @@ def _edges(plan: Plan) -> list[tuple[str, str]]:
 
 
 def _pairs(plan: Plan, group: Group, fabric: Any, wanted: Nccl) -> Traffic:
-    n, op = group.n, plan.op
-    place = {gpu: number for number, host in enumerate(group.hosts) for gpu in host}
+    n, op, buffer = group.n, plan.op, wanted.buffer_size
     per_host = min(len(host) for host in group.hosts)
     many = op in ("all_to_all", "gather", "scatter")
     message = plan.size / n if many else plan.size
-    peers = n - per_host if many else 1
     graph = rules.search(group, fabric.gpu_model, wanted)
-    parts = rules.message_channels(message, n, graph, group.nodes, wanted.buffer_size)
-    limit = min(
-        float(rules.P2P_CHUNK["network"]), protocols.slot("Simple", wanted.buffer_size)
-    )
-    chunks = max(1, math.ceil(message / parts / limit))
+    parts = rules.message_channels(message, n, graph, group.nodes, buffer)
+    chunks = max(1, math.ceil(message / parts / _largest_chunk(buffer)))
     part = message / parts / chunks
-    # A shift round the ring: ranks whose partners are near run ahead, so that not every time a hop is waited for; how
-    # far they can is not known beyond two GPUs a host (guess).
-    far = [place[a] != place[b] for a, b in _edges(plan)]
-    remote = max(0.5, sum(far) / len(far)) if op == "sendrecv" else 1.0
+    peers = n - per_host if many else 1
+    remote = _waited(plan, group) if op == "sendrecv" else 1.0
     shared = op == "all_to_all" or (op == "sendrecv" and per_host == 1)
-    return Traffic(
-        remote, 0.0, chunks, peers * parts, 0.0, part, part * peers * parts, shared
-    )
+    amount = part * peers * parts
+    return Traffic(remote, 0.0, chunks, peers * parts, 0.0, part, amount, shared)
+
+
+def _largest_chunk(buffer: float | None) -> float:
+    """Bytes of a message that one step over the network carries at most."""
+    return min(float(rules.P2P_CHUNK["network"]), protocols.slot("Simple", buffer))
+
+
+def _waited(plan: Plan, group: Group) -> float:
+    """Hops between hosts that a rank waits for in a shift round the ring.
+
+    Ranks whose partners are near run ahead, so that not every time a hop is waited for; how far they can is not known
+    beyond two GPUs a host (guess).
+    """
+    far = [_host(group, a) != _host(group, b) for a, b in _edges(plan)]
+    return max(0.5, sum(far) / len(far))
 
 
 TRAFFIC: dict[str, Callable[[Plan, Group, Any, Nccl], Traffic]] = {

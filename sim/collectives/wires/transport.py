@@ -67,6 +67,7 @@ def expand(fabric: Any, flows: list[Flow], route: str) -> list[Flow]:
 
 
 def _stations(fabric: Any, src: str, dst: str, route: str) -> tuple[str, ...]:
+    """What lies between two GPUs of one machine: its memory, or a NIC, the switch behind it and a NIC."""
     if route == "shm":
         return (fabric.nearest(src, "memory"),)
     out, back = fabric.nearest(src, "nic"), fabric.nearest(dst, "nic")
@@ -106,51 +107,79 @@ def ways(
     )
 
 
+@dataclass(frozen=True)
+class _WayOut:
+    """One GPU's way to another host.
+
+    Attributes
+    ----------
+    nics : tuple of int
+        Links by which it leaves its host.
+    speed, port : float
+        Bytes/s of the way, NIC or PCIe slot; and of the narrowest single link of it, if all bytes took that one.
+    near, c2c : bool
+        As in `Net`.
+    """
+
+    nics: tuple[int, ...]
+    speed: float
+    port: float
+    near: bool
+    c2c: bool
+
+
 def network(
     fabric: Any, hosts: tuple[tuple[str, ...], ...], route: str, seen: float | None
 ) -> Net:
     """NICs of the first host as NCCL sees them; `seen` is a speed that the driver reports instead of the true one."""
     if len(hosts) < 2:
         return NO_NET
-    nics: set[tuple[int, ...]] = set()
-    speed, single, slots, near, c2c = (
-        float("inf"),
-        float("inf"),
-        float("inf"),
-        True,
-        False,
+    here, there = hosts[0], hosts[1]
+    ways_out = [
+        _way_out(fabric, gpu, there[k % len(there)], route)
+        for k, gpu in enumerate(here)
+    ]
+    ports = {link for way in ways_out for link in way.nics}
+    # GPUs that share several NICs (GB200: two and two) use each as one; several NICs of one GPU (p5) count as one.
+    if len(ports) <= len(here):
+        nics, speeds = len(ports), [way.port for way in ways_out]
+    else:
+        nics, speeds = (
+            len({way.nics for way in ways_out}),
+            [way.speed for way in ways_out],
+        )
+    return Net(
+        nics,
+        min(speeds) if seen is None else min(seen, *speeds),
+        near=all(way.near for way in ways_out),
+        c2c=any(way.c2c for way in ways_out),
     )
-    for k, gpu in enumerate(hosts[0]):
-        links, share = between(fabric, gpu, hosts[1][k % len(hosts[1])], route)
-        out = [j for j, i in enumerate(links) if _leaves(fabric, int(i), gpu)]
-        if not out:  # no NIC in the graph: the GPU's own way out
-            out = [0]
-        nics.add(tuple(int(links[j]) for j in out))
-        speed = min(speed, *(float(fabric.links.raw[links[j]] / share[j]) for j in out))
-        single = min([single, *(float(fabric.links.raw[links[j]]) for j in out)])
-        slot = [j for j, i in enumerate(links) if fabric.links.kind[i] == "pcie"]
-        speed = min(
-            [
-                speed,
-                *(PCIE * float(fabric.links.raw[links[j]] / share[j]) for j in slot),
-            ]
-        )
-        slots = min([slots, *(PCIE * float(fabric.links.raw[links[j]]) for j in slot)])
-        near &= _near(fabric, links, gpu)
-        c2c |= "c2c" in fabric.links.kind[links]
-    each = {link for links in nics for link in links}
-    if len(each) <= len(hosts[0]):
-        # GPUs that share several NICs (GB200: two and two) use each as one; several NICs of one GPU (p5) count as one.
-        return Net(
-            len(each),
-            min(single, slots) if seen is None else min(seen, single, slots),
-            near,
-            c2c,
-        )
-    return Net(len(nics), speed if seen is None else min(seen, speed), near, c2c)
+
+
+def _way_out(fabric: Any, gpu: str, peer: str, route: str) -> _WayOut:
+    links, share = between(fabric, gpu, peer, route)
+    raw, kinds = fabric.links.raw[links], fabric.links.kind[links]
+    nics = [j for j, i in enumerate(links) if _leaves(fabric, int(i), gpu)]
+    if not nics:  # no NIC in the graph: the GPU's own way out
+        nics = [0]
+    slots = [j for j, kind in enumerate(kinds) if kind == "pcie"]
+    return _WayOut(
+        tuple(int(links[j]) for j in nics),
+        _slowest(raw / share, nics, slots),
+        _slowest(raw, nics, slots),
+        _near(fabric, links, gpu),
+        "c2c" in kinds,
+    )
+
+
+def _slowest(width: np.ndarray, nics: list[int], slots: list[int]) -> float:
+    """Bytes/s of the slowest of some NICs and PCIe slots, at positions of `width`."""
+    wires = [float(width[j]) for j in nics]
+    return min(wires + [PCIE * float(width[j]) for j in slots])
 
 
 def _leaves(fabric: Any, link: int, gpu: str) -> bool:
+    """Whether a link goes from a NIC of the GPU's host to the network."""
     src = fabric.node_index(fabric.links.src[link])
     outside = fabric.links.kind[link] not in (
         "pcie",

@@ -24,7 +24,7 @@ def show(
     changes = dict(map(split_override, overrides))
     fabric = load_cluster(cluster, hosts, changes, "--set")
     if rings:
-        click.echo("\n".join(lines.told(fabric, fabric.gpus, trees=72)))
+        click.echo("\n".join(lines.printed(fabric, fabric.gpus, trees=72)))
     else:
         click.echo(listing.render(fabric))
     if picture is not None:
