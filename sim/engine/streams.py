@@ -6,6 +6,7 @@ from collections.abc import Callable, Generator
 from typing import Any
 
 import numpy as np
+import simpy
 
 from sim.costs.power import Meter
 from sim.engine.execution import Timed
@@ -53,74 +54,88 @@ class Stream:
         meter: Meter | None,
         meetings: Meetings,
     ) -> None:
+        program, n = rank.program, len(rank.program)
         self.rank, self.number, self.ops = rank, number, ops
         self.timed, self.slowdown = timed, slowdown
         self.meter, self.meetings = meter, meetings
+        self.kind, self.payload = program.kind.tolist(), program.payload.tolist()
+        self.gap = _column(program.gap, timed.kernel_gap, n)
+        self.latency = _column(program.latency, timed.launch_latency, n)
+        self.noise = None if timed.noise is None else timed.noise.kernels[program.rank]
 
     def process(self, steps: int) -> Generator[Any, Any, None]:
-        """Runs the operations of all steps. The loop is flat, as every call counts at a kernel a microsecond."""
-        rank, stream, timeout = self.rank, self.number, self.rank.env.timeout
+        """Runs the operations of all steps; plain calls beside it cost less than generators within generators."""
+        rank, timeout, kind = self.rank, self.rank.env.timeout, self.kind
+        duration, idle = self._durations(), self.timed.idle
         program, n = rank.program, len(rank.program)
-        kind, payload = program.kind.tolist(), program.payload.tolist()
-        duration, noise, idle = self._durations(), self._noise(), self.timed.idle
-        gaps = _column(program.gap, self.timed.kernel_gap, n)
-        latencies = _column(program.latency, self.timed.launch_latency, n)
         for base in range(0, steps * n, max(1, n)):
             for place, i in enumerate(self.ops):
                 g = base + i
-                while rank.issued <= g:
-                    rank.rest(stream)
-                    yield rank.issue()
-                for d in program.deps[i]:
-                    if base + d >= 0 and rank.end[base + d] < 0:
-                        rank.rest(stream)
-                        yield rank.ended(base + d)
-                yield timeout(self._pause(gaps[i], rank.launch[g] + latencies[i]))
+                while (awaited := self._awaited(base, i)) is not None:
+                    yield awaited
+                yield timeout(self._pause(g, i))
                 if kind[i] == KERNEL:
-                    rank.start[g] = rank.env.now
-                    time = duration[place]
-                    if noise is not None:
-                        time *= noise[g]
-                    if payload[i] in idle:
-                        rank.rest(stream)
-                        yield timeout(time)
-                    else:
-                        running = self._begin(payload[i], time)
-                        if running is not None:
-                            yield running.end
-                            del rank.running[stream]
-                        rank.free_sms(stream)
+                    end = self._begin(g, self.payload[i], duration[place])
+                    if end is not None:
+                        yield end
+                    if self.payload[i] not in idle:
+                        rank.running.pop(self.number, None)
+                        rank.free_sms(self.number)
                 elif kind[i] == COMM:
-                    comms = program.parts[payload[i]]
+                    comms = program.parts[self.payload[i]]
                     yield from self.meetings.communicate(rank, g, base // n, comms)
                 rank.finish(g, rank.env.now)
 
-    def _pause(self, gap: float, launched: float) -> float:
+    def _awaited(self, base: int, i: int) -> simpy.Event | None:
+        """What an operation still waits for: its launch, or another operation's end."""
+        rank = self.rank
+        if rank.issued <= base + i:
+            rank.rest(self.number)
+            return rank.issue()
+        for d in rank.program.deps[i]:
+            if base + d >= 0 and rank.end[base + d] < 0:
+                rank.rest(self.number)
+                return rank.ended(base + d)
+        return None
+
+    def _pause(self, g: int, i: int) -> float:
         """Seconds until the next operation starts: the gap after the last one, or longer if its launch comes later."""
-        now = self.rank.env.now
+        gap, now = self.gap[i], self.rank.env.now
+        launched = self.rank.launch[g] + self.latency[i]
         if now + gap >= launched:
             return gap
         if now + PAUSE * gap < launched:
             self.rank.rest(self.number)
         return launched - now
 
-    def _begin(self, kernel: int, time: float) -> Running | None:
-        """Starts a kernel that takes `time` s alone; None if that is no longer than a rounding error."""
+    def _begin(self, g: int, kernel: int, time: float) -> simpy.Event | None:
+        """Starts operation `g`, a kernel of `time` s alone; its end, or None if it ends at once."""
+        rank, env = self.rank, self.rank.env
+        rank.start[g] = env.now
+        if self.noise is not None:
+            time *= self.noise[g]
+        if kernel in self.timed.idle:
+            rank.rest(self.number)
+            return env.timeout(time)
+        self._occupy(kernel)
+        if self.meter is not None:
+            time = self._at_power(self.meter, kernel, time)
+        if time <= ROUNDING:
+            return None
+        channels = rank.channels
+        speed = 1.0 / self.slowdown(kernel, channels) if channels else 1.0
+        end = env.timeout(time / speed)
+        rank.running[self.number] = Running(end, kernel, time, env.now, speed)
+        return end
+
+    def _occupy(self, kernel: int) -> None:
+        """Tells the rank's communications that a kernel runs."""
         rank, stream, timed = self.rank, self.number, self.timed
         contention = timed.beside.get(kernel, timed.contention)
         if rank.working.get(stream) != contention:
             rank.work(stream, contention)
         if kernel in timed.grain:
             rank.grains[stream] = timed.grain[kernel]
-        if self.meter is not None:
-            time = self._at_power(self.meter, kernel, time)
-        if time <= ROUNDING:
-            return None
-        env, channels = rank.env, rank.channels
-        speed = 1.0 / self.slowdown(kernel, channels) if channels else 1.0
-        running = Running(env.timeout(time / speed), kernel, time, env.now, speed)
-        rank.running[stream] = running
-        return running
 
     def _at_power(self, meter: Meter, kernel: int, duration: float) -> float:
         """Seconds of a kernel alone at the clock that the power limit allows; communication beside it comes on top."""
@@ -139,11 +154,6 @@ class Stream:
         is_kernel = program.kind[self.ops] == KERNEL
         kernels = np.where(is_kernel, program.payload[self.ops], -1)
         return times[kernels].tolist()  # type: ignore[no-any-return]
-
-    def _noise(self) -> list[float] | None:
-        """Factors on the times of this rank's kernels, by operation counted over steps."""
-        noise = self.timed.noise
-        return None if noise is None else noise.kernels[self.rank.program.rank]
 
 
 def _column(values: np.ndarray | None, default: float, length: int) -> list[float]:
