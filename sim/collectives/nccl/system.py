@@ -191,7 +191,6 @@ def system_of(
     gpus = [names[gpu] for gpu in host]
     ways = {node: builder.ways(node) for node in (*gpus, *nets)}
     between, out, back = _ways(builder, gpus, nets, ways, group, pxn)
-    up, down = _switched(builder, gpus, ways) if group.inside != "shm" else ((), ())
     return System(
         tuple(host),
         tuple(nics),
@@ -200,8 +199,7 @@ def system_of(
         between,
         out,
         back,
-        up,
-        down,
+        *_switched(builder, gpus, ways, group),
         *_slots(builder, gpus),
         amd=not builder.intel,
     )
@@ -236,11 +234,11 @@ def _nets(
 
 
 def _switched(
-    builder: Builder, gpus: list[int], ways: dict[int, list[Way]]
+    builder: Builder, gpus: list[int], ways: dict[int, list[Way]], group: Group
 ) -> tuple[tuple[Way, ...], tuple[Way, ...]]:
-    """Ways from every GPU to the NVSwitch and back; none without one."""
+    """Ways from every GPU to the NVSwitch and back; none without one, or through the host's memory."""
     switches = builder.of_kind("nvs")
-    if not switches:
+    if not switches or group.inside == "shm":
         return (), ()
     reach = builder.ways(switches[0])
     up = tuple(reach[gpu] for gpu in gpus)
