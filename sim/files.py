@@ -30,47 +30,42 @@ def replacing(path: str | Path) -> Iterator[Path]:
         If the folder is not there or cannot be written to, or `path` is a folder.
     """
     target = Path(path)
-    if (
-        target.exists() and not target.is_file()
-    ):  # /dev/stdout, a pipe: nothing to keep whole
-        if target.is_dir():
-            raise InputError(Mistake(str(path), "", "a folder", "a file to write"))
-        yield target
+    if target.is_dir():
+        raise InputError(Mistake(str(path), "", "a folder", "a file to write"))
+    if target.exists() and not target.is_file():
+        yield target  # /dev/stdout, a pipe: nothing to keep whole
         return
     real = Path(os.path.realpath(target))
-    suffix = "".join(target.suffixes[-2:])
     try:
-        handle, name = tempfile.mkstemp(
-            dir=real.parent, prefix=f".{target.name[:40]}.", suffix=suffix
-        )
+        beside = _empty_file(real.parent, target)
     except OSError as error:
-        raise InputError(
-            Mistake(
-                str(path),
-                "",
-                error.strerror or str(error),
-                "a file that can be written",
-            )
-        ) from None
-    os.close(handle)
-    beside = Path(name)
+        raise _unwritable(path, error) from None
     try:
         yield beside
-        os.chmod(
-            beside, real.stat().st_mode & 0o777 if real.exists() else 0o666 & ~_umask()
-        )
+        os.chmod(beside, _mode(real))
         os.replace(beside, real)
     except OSError as error:
-        raise InputError(
-            Mistake(
-                str(path),
-                "",
-                error.strerror or str(error),
-                "a file that can be written",
-            )
-        ) from None
+        raise _unwritable(path, error) from None
     finally:
         beside.unlink(missing_ok=True)
+
+
+def _empty_file(folder: Path, target: Path) -> Path:
+    """A new hidden file in a folder, with the beginning of a file's name and its suffix."""
+    prefix, suffix = f".{target.name[:40]}.", "".join(target.suffixes[-2:])
+    handle, name = tempfile.mkstemp(dir=folder, prefix=prefix, suffix=suffix)
+    os.close(handle)
+    return Path(name)
+
+
+def _mode(file: Path) -> int:
+    """Permissions of a file, or those of a new one."""
+    return file.stat().st_mode & 0o777 if file.exists() else 0o666 & ~_umask()
+
+
+def _unwritable(path: str | Path, error: OSError) -> InputError:
+    found = error.strerror or str(error)
+    return InputError(Mistake(str(path), "", found, "a file that can be written"))
 
 
 def write_text(path: str | Path, text: str) -> None:

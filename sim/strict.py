@@ -87,81 +87,73 @@ def build(
         return cls(), [Mistake(where, section, repr(mapping), "a table of keys")]
     mistakes: list[Mistake] = []
     values: dict[str, Any] = {}
-    known = {entry.name: entry for entry in fields(cls)}  # type: ignore[arg-type]
+    entries = {entry.name: entry for entry in fields(cls)}  # type: ignore[arg-type]
     hints = type_hints(cls)  # type: ignore[arg-type]
     for name, value in mapping.items():
         dotted = f"{section}.{name}" if section else name
         place = origins.get(dotted, where)
-        if name not in known:
-            hint = did_you_mean(name, known) or f"keys: {', '.join(known)}"
-            mistakes.append(
-                Mistake(
-                    place,
-                    dotted,
-                    "unknown key",
-                    f"a key of [{section}]" if section else "a key",
-                    hint,
-                )
-            )
+        if name not in entries:
+            mistakes.append(_unknown_key(name, entries, place, section))
             continue
         try:
-            values[name] = _value(known[name], hints[name], value, place, dotted)
+            values[name] = _value(entries[name], hints[name], value, place, dotted)
         except InputError as error:
             mistakes.extend(error.mistakes)
     return cls(**values), mistakes
+
+
+def _unknown_key(
+    name: str, entries: Collection[str], where: str, section: str
+) -> Mistake:
+    hint = did_you_mean(name, entries) or f"keys: {', '.join(entries)}"
+    dotted, expected = name, "a key"
+    if section:
+        dotted, expected = f"{section}.{name}", f"a key of [{section}]"
+    return Mistake(where, dotted, "unknown key", expected, hint)
 
 
 def _value(entry: Field[Any], hint: Any, value: object, where: str, dotted: str) -> Any:
     unit, kind = entry.metadata["unit"], entry.metadata["names"]
     if kind:
         return _choice(tuple(catalog.names(kind)), value, where, dotted)
-    converted = (
-        _PARSERS[unit](value, where, dotted)
-        if unit
-        else _typed(hint, value, where, dotted)
-    )
-    low, above = entry.metadata["low"], entry.metadata["above"]
+    if unit:
+        converted = _PARSERS[unit](value, where, dotted)
+    else:
+        converted = _typed(hint, value, where, dotted)
     for item in converted if isinstance(converted, tuple) else (converted,):
-        if isinstance(item, float) and not math.isfinite(item):
-            raise InputError(Mistake(where, dotted, str(value), "a finite number"))
-        if low is not None and item < low:
-            raise InputError(Mistake(where, dotted, str(value), f"at least {low:g}"))
-        if above is not None and item <= above:
-            raise InputError(Mistake(where, dotted, str(value), f"more than {above:g}"))
+        if limit := _limit(item, entry.metadata["low"], entry.metadata["above"]):
+            raise InputError(Mistake(where, dotted, str(value), limit))
     return converted
 
 
+def _limit(item: Any, low: float | None, above: float | None) -> str:
+    """What a value should be that is out of its limits; empty for all others."""
+    if isinstance(item, float) and not math.isfinite(item):
+        return "a finite number"
+    if low is not None and item < low:
+        return f"at least {low:g}"
+    if above is not None and item <= above:
+        return f"more than {above:g}"
+    return ""
+
+
 def _typed(hint: Any, value: object, where: str, dotted: str) -> Any:
-    origin = typing.get_origin(hint)
+    origin, parts = typing.get_origin(hint), typing.get_args(hint)
     if origin is Literal:
-        return _choice(typing.get_args(hint), value, where, dotted)
+        return _choice(parts, value, where, dotted)
     if origin is typing.Union:  # a text or a list
-        parts = typing.get_args(hint)
-        return _typed(
-            next(p for p in parts if (p is str) != isinstance(value, list | tuple)),
-            value,
-            where,
-            dotted,
-        )
+        listed = isinstance(value, list | tuple)
+        part = next(part for part in parts if (part is str) != listed)
+        return _typed(part, value, where, dotted)
     if origin is tuple:
         if not isinstance(value, list | tuple):
-            example = _example(typing.get_args(hint)[0])
-            raise InputError(
-                Mistake(where, dotted, repr(value), f"a list such as {example}")
-            )
-        return tuple(
-            _typed(typing.get_args(hint)[0], item, where, dotted) for item in value
-        )
+            expected = f"a list such as {_example(parts[0])}"
+            raise InputError(Mistake(where, dotted, repr(value), expected))
+        return tuple(_typed(parts[0], item, where, dotted) for item in value)
     if origin is dict:
         if not isinstance(value, Mapping):
-            raise InputError(
-                Mistake(
-                    where,
-                    dotted,
-                    repr(value),
-                    'a table such as { "nvlink.bandwidth" = "2x" }',
-                )
-            )
+            expected = 'a table such as { "nvlink.bandwidth" = "2x" }'
+            raise InputError(Mistake(where, dotted, repr(value), expected))
         return dict(flatten(value))
     return _scalar(hint, value, where, dotted)
 

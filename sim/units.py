@@ -37,7 +37,7 @@ _QUANTITY = re.compile(
     r"\s*([+-]?(?:\d[\d_]*\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*(.*?)\s*"
 )
 
-
+# Sums of squares of larger numbers leave what a float can hold.
 LARGEST = 1e30
 
 
@@ -46,40 +46,34 @@ def _parse(
 ) -> tuple[float, str]:
     expected = f'a quantity with a unit such as "{example}"'
     if not isinstance(text, str):
-        raise InputError(
-            Mistake(
-                where,
-                key,
-                repr(text),
-                expected,
-                f'write "{text} {example.split()[-1]}"',
-            )
-        )
+        hint = f'write "{text} {example.split()[-1]}"'
+        raise InputError(Mistake(where, key, repr(text), expected, hint))
     match = _QUANTITY.fullmatch(text)
     if match is None:
         raise InputError(Mistake(where, key, f'"{text}"', expected))
     number, unit = float(match[1].replace("_", "")), match[2]
     if unit not in units:
-        hint = (
-            did_you_mean(unit, units)
-            if unit
-            else f"the unit is missing; units: {', '.join(list(units)[:8])}, ..."
-        )
+        hint = _hint(unit, units)
         raise InputError(Mistake(where, key, f'"{text}"', expected, hint))
-    if not math.isfinite(number) or number < 0:
-        raise InputError(
-            Mistake(where, key, f'"{text}"', "a finite quantity that is not negative")
-        )
-    if number > LARGEST:  # sums of squares of such numbers leave what a float can hold
-        raise InputError(
-            Mistake(
-                where,
-                key,
-                f'"{text}"',
-                f"a quantity of at most {LARGEST:g} of its unit",
-            )
-        )
+    if limit := _limit(number):
+        raise InputError(Mistake(where, key, f'"{text}"', limit))
     return number, unit
+
+
+def _hint(unit: str, units: dict[str, float]) -> str:
+    """What to write instead of a unit that is unknown or missing."""
+    if unit:
+        return did_you_mean(unit, units)
+    return f"the unit is missing; units: {', '.join(list(units)[:8])}, ..."
+
+
+def _limit(number: float) -> str:
+    """What a number should be that no quantity can be; empty for all others."""
+    if not math.isfinite(number) or number < 0:
+        return "a finite quantity that is not negative"
+    if number > LARGEST:
+        return f"a quantity of at most {LARGEST:g} of its unit"
+    return ""
 
 
 def parse_bytes(text: object, where: str = "quantity", key: str = "") -> float:

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from statistics import NormalDist
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -136,29 +136,34 @@ def noise_of(
         draw = np.random.default_rng([*seed, at])
         alike = len(graph.represents[program.rank])
         parts = list(_segments(program, graph)) if alike > 1 else []
-        rows, hosts = [], []
+        of_kernels, of_host = [], []
         for _ in range(steps):
-            rows.append(
+            of_kernels.append(
                 _of_kernels(draw, program, jitter, duration, weight, alike, parts)
             )
-            held = _lognormal(_slowest(draw, 1, alike), jitter.host)
-            hosts.append(
-                held * _lognormal(draw.standard_normal(len(program)), jitter.launch)
-            )
-        kernels[program.rank] = np.concatenate(rows).tolist()
-        launches[program.rank] = np.concatenate(hosts).tolist()
+            of_host.append(_of_launches(draw, len(program), jitter, alike))
+        kernels[program.rank] = np.concatenate(of_kernels).tolist()
+        launches[program.rank] = np.concatenate(of_host).tolist()
     draw = np.random.default_rng([*seed, len(graph.programs)])
+    latency = _lognormal(_of_transfers(draw, graph, steps), jitter.latency)
+    link = _lognormal(_of_transfers(draw, graph, steps), jitter.link)
+    return Noise(kernels, launches, latency, link)
+
+
+def _of_launches(
+    draw: np.random.Generator, operations: int, jitter: Jitter, alike: int
+) -> np.ndarray:
+    """Factors on the launches of a step: one of the host for all, and one of each."""
+    host = _lognormal(_slowest(draw, 1, alike), jitter.host)
+    each = _lognormal(draw.standard_normal(operations), jitter.launch)
+    factors: np.ndarray = host * each
+    return factors
+
+
+def _of_transfers(draw: np.random.Generator, graph: OpGraph, steps: int) -> np.ndarray:
+    """Normal draws, shape (steps, communications): each the slowest of its groups."""
     groups = np.array([max(1, len(comm.groups)) for comm in graph.comms], dtype=float)
-    late, slow = (
-        np.array([_slowest(draw, len(groups), groups) for _ in range(steps)])
-        for _ in range(2)
-    )
-    return Noise(
-        kernels,
-        launches,
-        _lognormal(late, jitter.latency),
-        _lognormal(slow, jitter.link),
-    )
+    return np.array([_slowest(draw, len(groups), groups) for _ in range(steps)])
 
 
 def _kernels_in(kernel: Any) -> int:
@@ -252,24 +257,39 @@ def _of_the_slowest(
     common = float(_slowest(draw, 1, alike)[0])
     sums = []
     for ops, met in parts:
-        times = duration[program.payload[ops]]
-        total = float(times.sum())
-        own = (
-            float(np.sqrt((times**2 / weight[program.payload[ops]]).sum()))
-            * jitter.kernel
-            / total
-            if total
-            else 0.0
-        )
-        sums.append((ops, total, own, float(_slowest(draw, 1, min(met, alike))[0])))
-    for at, (ops, _, own, z) in enumerate(sums):
+        kernels = program.payload[ops]
+        total, own = _sum(duration[kernels], weight[kernels], jitter)
+        sums.append(_Sum(ops, total, own, float(_slowest(draw, 1, min(met, alike))[0])))
+    across = _across_steps(sums, gpu)
+    for at, one in enumerate(sums):
+        own = one.spread
         if gpu + own > 0:
-            shift = (gpu * common + own * z) * math.hypot(gpu, own) / (gpu + own)
-            if at in (0, len(sums) - 1) and len(sums) > 1:
-                ends = [
-                    total * math.hypot(gpu, spread)
-                    for _, total, spread, _ in (sums[0], sums[-1])
-                ]
-                shift *= math.hypot(*ends) / sum(ends) if any(ends) else 1.0
-            factors[ops] = max(LEAST, 1.0 + shift)
+            shift = (gpu * common + own * one.z) * math.hypot(gpu, own) / (gpu + own)
+            if at in (0, len(sums) - 1):
+                shift *= across
+            factors[one.ops] = max(LEAST, 1.0 + shift)
     return factors
+
+
+class _Sum(NamedTuple):
+    """Kernels between two waits: seconds together, the relative spread of that, and the slowest rank's normal draw."""
+
+    ops: np.ndarray
+    total: float
+    spread: float
+    z: float
+
+
+def _sum(times: np.ndarray, weight: np.ndarray, jitter: Jitter) -> tuple[float, float]:
+    """Seconds of some kernels together, and its relative spread by the noise of each."""
+    total = float(times.sum())
+    squares = float(np.sqrt((times**2 / weight).sum()))
+    return total, squares * jitter.kernel / total if total else 0.0
+
+
+def _across_steps(sums: list[_Sum], gpu: float) -> float:
+    """Factor on the shifts of the first and the last sum of a step, which are one sum of two independent draws."""
+    if len(sums) < 2:
+        return 1.0
+    ends = [one.total * math.hypot(gpu, one.spread) for one in (sums[0], sums[-1])]
+    return math.hypot(*ends) / sum(ends) if any(ends) else 1.0

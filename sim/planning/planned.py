@@ -236,7 +236,6 @@ def _timed(
 ) -> Timed:
     kernels, gpu, beside = graph.kernels, hardware.gpu, hardware.beside
     times = _kernel_times(hardware, graph, chains, waiting)
-    held = {i: beside.contention(kernel) for i, kernel in enumerate(kernels)}
     return Timed(
         graph=graph,
         durations=times.durations,
@@ -244,23 +243,33 @@ def _timed(
         bandwidth=hardware.fabric.links.bandwidth,
         slowdown=Slowdown(kernels, beside, gpu.sms, chains),
         contention=beside.communication,
-        beside={
-            i: factor for i, factor in held.items() if factor != beside.communication
-        },
+        beside=_contention(hardware, graph),
         kernel_gap=_kernel_gap(hardware),
         launch_latency=LAUNCH_LATENCY,
         scale=times.scale,
         idle=frozenset(i for i, kernel in enumerate(kernels) if kernel.kind == "spin"),
-        grain={
-            i: chains[k.graph].grain
-            for i, k in enumerate(kernels)
-            if isinstance(k, Chain) and k.graph in chains
-        },
+        grain=_grain(graph, chains),
         power=gpu.power,
         hot=frozenset(
             i for i, k in enumerate(kernels) if not isinstance(k, Chain) and gpu.hot(k)
         ),
     )
+
+
+def _contention(hardware: Hardware, graph: OpGraph) -> dict[int, float]:
+    """Factors on collectives beside single kernels, by index, where they are not the usual one."""
+    beside = hardware.beside
+    factors = {i: beside.contention(kernel) for i, kernel in enumerate(graph.kernels)}
+    return {i: f for i, f in factors.items() if f != beside.communication}
+
+
+def _grain(graph: OpGraph, chains: Repetitions) -> dict[int, float]:
+    """Seconds until one of the kernels of a chain ends, on average, by the chain's index."""
+    return {
+        i: chains[k.graph].grain
+        for i, k in enumerate(graph.kernels)
+        if isinstance(k, Chain) and k.graph in chains
+    }
 
 
 def _kernel_times(

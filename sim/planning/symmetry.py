@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Collection, Hashable, Sequence
 
 import numpy as np
 
@@ -46,33 +46,53 @@ def _slowness(speed: Speed) -> float:
 
 def _changed_hosts(fabric: Fabric) -> dict[str, frozenset[Hashable]]:
     """What was changed of each host's links, and of those of the switches it hangs on; names without the host's."""
-    links, nodes = fabric.links, fabric.nodes
-    changed = [
-        source for source in set(links.source.tolist()) if source.startswith(CHANGED)
-    ]
+    rows = _changed_rows(fabric)
+    by_host: dict[str, set[Hashable]] = {}
+    by_switch: dict[int, set[Hashable]] = {}
+    hosts, kinds = fabric.nodes.hosts, fabric.links.kind
+    for row, a, b in zip(rows, *_ends(fabric, rows), strict=True):
+        width = float(fabric.links.bandwidth[row])
+        mark = (_bare_name(fabric, a), _bare_name(fabric, b), str(kinds[row]), width)
+        for host in {hosts[a], hosts[b]} - {""}:
+            by_host.setdefault(host, set()).add(mark)
+        if not hosts[a] and not hosts[b]:
+            text = f"{kinds[row]} {fabric.links.bandwidth[row]}"
+            for switch in (a, b):
+                by_switch.setdefault(switch, set()).add(text)
+    for switch, host in _hung_on(fabric, by_switch):
+        by_host.setdefault(host, set()).update(by_switch[switch])
+    return {host: frozenset(marks) for host, marks in by_host.items()}
+
+
+def _changed_rows(fabric: Fabric) -> list[int]:
+    """Links that a what-if has changed."""
+    sources = set(fabric.links.source.tolist())
+    changed = [source for source in sources if source.startswith(CHANGED)]
     if not changed:
-        return {}
-    rows = np.flatnonzero(np.isin(links.source.astype(object), changed))
-    found: dict[str, set[Hashable]] = {}
+        return []
+    rows: list[int] = np.flatnonzero(
+        np.isin(fabric.links.source.astype(object), changed)
+    ).tolist()
+    return rows
+
+
+def _ends(fabric: Fabric, rows: list[int]) -> tuple[list[int], list[int]]:
     src, dst = fabric.ends
-    switches: dict[int, set[str]] = {}
-    for row, a, b in zip(
-        rows.tolist(), src[rows].tolist(), dst[rows].tolist(), strict=True
-    ):
-        ends = tuple(
-            nodes.names[n].rpartition("/")[2] if nodes.hosts[n] else nodes.kinds[n]
-            for n in (a, b)
-        )
-        mark = (*ends, str(links.kind[row]), float(links.bandwidth[row]))
-        for host in {nodes.hosts[a], nodes.hosts[b]} - {""}:
-            found.setdefault(host, set()).add(mark)
-        if not nodes.hosts[a] and not nodes.hosts[b]:
-            for node in (a, b):
-                switches.setdefault(node, set()).add(
-                    f"{links.kind[row]} {links.bandwidth[row]}"
-                )
-    if switches:
-        for row in np.flatnonzero(np.isin(src, list(switches))).tolist():
-            if host := nodes.hosts[int(dst[row])]:
-                found.setdefault(host, set()).update(switches[int(src[row])])
-    return {host: frozenset(marks) for host, marks in found.items()}
+    return src[rows].tolist(), dst[rows].tolist()
+
+
+def _bare_name(fabric: Fabric, node: int) -> str:
+    """A node's name without its host's; the kind of one that is outside of hosts."""
+    nodes = fabric.nodes
+    inside = nodes.hosts[node]
+    return nodes.names[node].rpartition("/")[2] if inside else nodes.kinds[node]
+
+
+def _hung_on(fabric: Fabric, switches: Collection[int]) -> list[tuple[int, str]]:
+    """Every link from one of some switches to a host: the switch and the host."""
+    if not switches:
+        return []
+    rows = np.flatnonzero(np.isin(fabric.ends[0], list(switches))).tolist()
+    ends = zip(*_ends(fabric, rows), strict=True)
+    pairs = [(switch, fabric.nodes.hosts[node]) for switch, node in ends]
+    return [(switch, host) for switch, host in pairs if host]
