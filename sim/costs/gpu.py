@@ -299,17 +299,12 @@ class Gpu:
         return parts.get(table, parts.get(kernel.kind, 1))
 
     def _duration(self, kernel: Kernel) -> float:
+        efficiency = self.facts.efficiency
         if kernel.kind == "adamw" and self.facts.adamw is not None:
-            return self.facts.adamw.time(
-                kernel.shape[0], kernel.shape[1], kernel.layout, self.gap
-            )
-        if (
-            kernel.kind in self.facts.efficiency
-        ):  # no table, but the share of the arithmetic peak that it reaches
-            shares = {
-                **self.facts.efficiency,
-                "flops": self.facts.efficiency[kernel.kind],
-            }
+            elements, tensors = kernel.shape[:2]
+            return self.facts.adamw.time(elements, tensors, kernel.layout, self.gap)
+        if kernel.kind in efficiency:  # no table, but the share of the peak it reaches
+            shares = {**efficiency, "flops": efficiency[kernel.kind]}
             return estimate(self.roofline, kernel, self.floor, shares)
         model = self.tables.model(terms.group(kernel))
         if isinstance(model, Curve):
@@ -321,7 +316,7 @@ class Gpu:
             return self.floor + self._relative(self.like, kernel) * beyond
         if kernel.kind in gemm.KINDS:
             return self.tile_time(kernel)
-        return estimate(self.roofline, kernel, self.floor, self.facts.efficiency)
+        return estimate(self.roofline, kernel, self.floor, efficiency)
 
     def _own_tiles(self, kernel: Kernel) -> bool:
         """Whether this GPU has a tile model of its own for the kernel."""

@@ -64,13 +64,18 @@ def _tables_of(name: str, folder: Path) -> tuple[dict[str, Any], dict[str, Any]]
     if mistakes:
         raise InputError(mistakes)
     stated = tables[""] | tables["-fitted"]
+    _check_complete(path, stated)
+    return stated, tables["-published"]
+
+
+def _check_complete(path: Path, stated: Mapping[str, Any]) -> None:
+    """Raises what the files of a GPU lack; its generation may be that of the GPU it is like."""
     needed = NEEDED if "like" in stated else (*NEEDED, "generation")
     lacking = [key for key in needed if key not in stated]
     if lacking:
         raise InputError(
             [Mistake(str(path), key, "nothing", _expected(key)) for key in lacking]
         )
-    return stated, tables["-published"]
 
 
 def _expected(key: str) -> str:

@@ -73,6 +73,11 @@ class KernelTables:
                 (work(row.kernel)[1], row.duration, row.noise**-2) for row in rows
             )
             return Curve(points, self.floor, self.stream)
+        return self._kriged(group, rows)
+
+    def _kriged(self, group: Group, rows: list[Row]) -> Kriged | None:
+        """A model of the kind, corrected through its rows; None for a kind without a model."""
+        kind = group[0]
         corrections = self._facts.correction
         correction = corrections.get(kind) or corrections["default"]
         length, spread = correction.length, correction.spread
@@ -82,6 +87,5 @@ class KernelTables:
         if coefficients is None:
             return None
         term, axes = terms.LINEAR[kind]
-        return Kriged(
-            rows, partial(terms.linear, term, coefficients), axes, length, spread
-        )
+        model = partial(terms.linear, term, coefficients)
+        return Kriged(rows, model, axes, length, spread)

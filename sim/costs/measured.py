@@ -124,44 +124,34 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def _mistakes(where: str, table: Mapping[str, Any]) -> Iterable[Mistake]:
+    """Everything wrong with a file."""
     if table.get("format") != FORMAT:
         yield Mistake(where, "format", repr(table.get("format")), f"{FORMAT}", EXPECTED)
     for key in ("base", "table"):
         if not isinstance(table.get(key), str) or not table[key]:
             yield Mistake(where, key, repr(table.get(key)), "a name")
-    if (
-        isinstance(table.get("table"), str)
-        and Path(table["table"]).name != table["table"]
-    ):
-        yield Mistake(where, "table", f'"{table["table"]}"', "a file beside this one")
+    file = table.get("table")
+    if isinstance(file, str) and Path(file).name != file:
+        yield Mistake(where, "table", f'"{file}"', "a file beside this one")
     for key, value in table.items():
         if key not in _KEYS:
-            yield Mistake(
-                where,
-                key,
-                "an unknown key",
-                f"one of {', '.join(_KEYS)}",
-                did_you_mean(key, _KEYS),
-            )
+            expected, hint = f"one of {', '.join(_KEYS)}", did_you_mean(key, _KEYS)
+            yield Mistake(where, key, "an unknown key", expected, hint)
         elif key in FACTS or key in TABLES:
             yield from SCHEMA.keys[key].mistakes(where, key, value)
-        elif key == "factor" and not isinstance(value, dict):
-            yield Mistake(where, key, repr(value)[:60], "a table")
         elif key == "factor":
-            wrong = [
-                n
-                for n, entry in value.items()
-                if not isinstance(entry, dict) or not _positive(entry.get("value"))
-            ]
-            yield from (
-                Mistake(
-                    where,
-                    f"factor.{n}",
-                    repr(value[n])[:60],
-                    "{ value = ..., low, high, rows }",
-                )
-                for n in wrong
-            )
+            yield from _wrong_factors(where, value)
+
+
+def _wrong_factors(where: str, factors: object) -> Iterable[Mistake]:
+    """What is wrong with the table of factors."""
+    if not isinstance(factors, dict):
+        yield Mistake(where, "factor", repr(factors)[:60], "a table")
+        return
+    for name, entry in factors.items():
+        if not isinstance(entry, dict) or not _positive(entry.get("value")):
+            expected = "{ value = ..., low, high, rows }"
+            yield Mistake(where, f"factor.{name}", repr(entry)[:60], expected)
 
 
 def _positive(value: object) -> bool:

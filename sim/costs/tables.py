@@ -11,6 +11,7 @@ import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -109,26 +110,41 @@ def _isotonic(
     points: list[tuple[float, float, float]],
 ) -> tuple[list[float], list[float]]:
     """Pool adjacent violators on log time, after merging equal sizes."""
-    blocks: list[list[float]] = []  # [weight, sum of weight * log time, members]
-    merged: dict[float, list[float]] = {}
-    for size, time, weight in points:
-        entry = merged.setdefault(size, [0.0, 0.0])
-        entry[0] += weight
-        entry[1] += weight * math.log(time)
-    for weight, total in merged.values():
-        blocks.append([weight, total, 1])
-        while (
-            len(blocks) > 1
-            and blocks[-2][1] / blocks[-2][0] > blocks[-1][1] / blocks[-1][0]
-        ):
+    blocks: list[_Block] = []
+    merged = _merged(points)
+    for block in merged.values():
+        blocks.append(block)
+        while len(blocks) > 1 and blocks[-2].mean > blocks[-1].mean:
             last = blocks.pop()
-            blocks[-1] = [a + b for a, b in zip(blocks[-1], last, strict=True)]
-    times = [
-        math.exp(total / weight)
-        for weight, total, members in blocks
-        for _ in range(int(members))
-    ]
+            blocks[-1] = blocks[-1].pooled(last)
+    times = [math.exp(block.mean) for block in blocks for _ in range(block.members)]
     return list(merged), times
+
+
+class _Block(NamedTuple):
+    """Sizes that share one time: their weight, the sum of weight times log time, and how many they are."""
+
+    weight: float
+    total: float
+    members: int
+
+    @property
+    def mean(self) -> float:
+        return self.total / self.weight
+
+    def pooled(self, other: _Block) -> _Block:
+        members = self.members + other.members
+        return _Block(self.weight + other.weight, self.total + other.total, members)
+
+
+def _merged(points: list[tuple[float, float, float]]) -> dict[float, _Block]:
+    """One block for every size, in the order in which they come."""
+    merged: dict[float, _Block] = {}
+    for size, time, weight in points:
+        before = merged.get(size, _Block(0.0, 0.0, 1))
+        total = before.total + weight * math.log(time)
+        merged[size] = _Block(before.weight + weight, total, 1)
+    return merged
 
 
 class Kriged:
@@ -162,11 +178,14 @@ class Kriged:
         self.noise = np.array([row.noise for row in rows]) ** 2
         weights = 1.0 / (self.noise + spread**2)
         self.mean = float((weights * self.residual).sum() / weights.sum())
-        covariance = self._kernel(
-            self.points[:, None, :] - self.points[None, :, :]
-        ) + np.diag(self.noise)
-        self.inverse = np.linalg.inv(covariance)
+        self.inverse = np.linalg.inv(self._covariance())
         self.alpha = self.inverse @ (self.residual - self.mean)
+
+    def _covariance(self) -> np.ndarray:
+        """Covariance of the rows' corrections, noise included; shape (rows, rows)."""
+        apart = self.points[:, None, :] - self.points[None, :, :]
+        covariance: np.ndarray = self._kernel(apart) + np.diag(self.noise)
+        return covariance
 
     def _kernel(self, difference: np.ndarray) -> np.ndarray:
         distance = np.sqrt((difference**2).sum(axis=-1)) * (math.sqrt(3) / self.length)
