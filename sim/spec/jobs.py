@@ -20,6 +20,7 @@ from sim.strict import key
 Tables = dict[str, Any]
 Collect = Callable[[Tables, str], tuple[Scenario, list[Mistake]]]
 KEYS = ("jobs", "job")
+JOB_KEYS = ("name", "scenario", "start")
 OWN_SECTIONS = tuple(name for name in SECTIONS if name not in ("cluster", "measured"))
 
 
@@ -72,101 +73,77 @@ def build(
 
     `shared` are the tables outside of [[jobs]]; `collect` makes a scenario of tables.
     """
-    made: list[Scenario] = []
+    built: list[Scenario] = []
     mistakes: list[Mistake] = []
     # Which GPUs a job uses its placement says, not the first so many.
     cluster = replace(cluster, gpus=None, hostfile=None)
-    common = {
-        name: table
-        for name, table in shared.items()
-        if name not in ("cluster", "measured")
-    }
+    common = _without_cluster(shared)
     for number, table in enumerate(jobs):
-        told, wrong = strict.build(
-            Job,
-            {
-                name: table.pop(name)
-                for name in list(table)
-                if name in ("name", "scenario", "start")
-            },
-            where,
-            f"jobs[{number}]",
-            {},
-        )
-        name = told.name or f"job{number}"
+        own = {name: table.pop(name) for name in list(table) if name in JOB_KEYS}
+        job, wrong = strict.build(Job, own, where, f"jobs[{number}]", {})
+        name = job.name or f"job{number}"
         place = f"{where}, {name}"
-        base, unread = _file(where, told.scenario, place)
+        base, unread = _file(where, job.scenario, place)
         if "cluster" in table:
-            wrong.append(
-                Mistake(
-                    place,
-                    "cluster",
-                    "a section",
-                    "nothing: all jobs share the scenario's [cluster]",
-                )
-            )
+            expected = "nothing: all jobs share the scenario's [cluster]"
+            wrong.append(Mistake(place, "cluster", "a section", expected))
         # Read and checked with every job's own sections; the cluster is put in afterwards.
-        tables = _laid(_laid(common, base), table) | {
-            "cluster": {"name": cluster.name or "of the scenario"}
-        }
-        scenario, found = collect(tables, place)
-        made.append(replace(scenario, cluster=cluster, name=name, start=told.start))
-        mistakes += [
-            *wrong,
-            *(unread or found),
-        ]  # without its file everything would be missing
-    names = [job.name for job in made]
-    mistakes += [
-        Mistake(where, "jobs", f'two jobs named "{name}"', "names that differ")
-        for name in dict.fromkeys(names)
-        if names.count(name) > 1
-    ]
-    return tuple(made), mistakes
+        named = {"cluster": {"name": cluster.name or "of the scenario"}}
+        scenario, found = collect(_laid(_laid(common, base), table) | named, place)
+        built.append(replace(scenario, cluster=cluster, name=name, start=job.start))
+        # Without its file everything would be missing.
+        mistakes += wrong + (unread or found)
+    return tuple(built), mistakes + _same_names(built, where)
 
 
-def _file(where: str, file: str | None, place: str) -> tuple[Tables, list[Mistake]]:
-    """Sections of a job's scenario file, with its own relative paths made good."""
-    if file is None:
-        return {}, []
-    path = Path(where).parent / file
-    try:
-        tables = files.toml(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        found = (
-            "no such file"
-            if isinstance(error, FileNotFoundError)
-            else str(error.strerror).lower()
-        )
-        return {}, [
-            Mistake(
-                place,
-                "scenario",
-                f'"{file}": {found}',
-                "a scenario file beside this one",
-            )
-        ]
-    except ValueError as error:
-        return {}, [
-            Mistake(place, "scenario", f'"{file}": {error}', "a scenario file (TOML)")
-        ]
-    if any(name in tables for name in KEYS):
-        return {}, [
-            Mistake(
-                place,
-                "scenario",
-                f'"{file}" with jobs of its own',
-                "a scenario of one job",
-            )
-        ]
-    for section, name in (("model", "file"), ("placement", "hostfile")):
-        table = tables.get(section)
-        if isinstance(table, dict) and isinstance(table.get(name), str):
-            tables[section] = table | {name: str(Path(file).parent / table[name])}
+def _without_cluster(tables: Mapping[str, Any]) -> Tables:
+    """Sections that a job can have."""
     return {
         name: table
         for name, table in tables.items()
         if name not in ("cluster", "measured")
-    }, []
+    }
+
+
+def _same_names(jobs: list[Scenario], where: str) -> list[Mistake]:
+    names = [job.name for job in jobs]
+    return [
+        Mistake(where, "jobs", f'two jobs named "{name}"', "names that differ")
+        for name in dict.fromkeys(names)
+        if names.count(name) > 1
+    ]
+
+
+def _file(where: str, file: str | None, place: str) -> tuple[Tables, list[Mistake]]:
+    """Sections of a job's scenario file, with its own relative paths made good; or why it cannot be read."""
+    if file is None:
+        return {}, []
+    found, expected = f'"{file}" with jobs of its own', "a scenario of one job"
+    tables: Tables = {}
+    try:
+        tables = files.toml((Path(where).parent / file).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        found = f'"{file}": no such file'
+        expected = "a scenario file beside this one"
+    except OSError as error:
+        found = f'"{file}": {str(error.strerror).lower()}'
+        expected = "a scenario file beside this one"
+    except ValueError as error:
+        found, expected = f'"{file}": {error}', "a scenario file (TOML)"
+    else:
+        if not any(name in tables for name in KEYS):
+            return _without_cluster(_from_here(tables, file)), []
+    return {}, [Mistake(place, "scenario", found, expected)]
+
+
+def _from_here(tables: Tables, file: str) -> Tables:
+    """Tables of a file whose relative paths lead from this scenario's folder."""
+    folder, led = Path(file).parent, dict(tables)
+    for section, name in (("model", "file"), ("placement", "hostfile")):
+        table = led.get(section)
+        if isinstance(table, dict) and isinstance(table.get(name), str):
+            led[section] = table | {name: str(folder / table[name])}
+    return led
 
 
 def _laid(below: Mapping[str, Any], above: Mapping[str, Any]) -> Tables:

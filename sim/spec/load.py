@@ -114,28 +114,12 @@ def load_open(
     """
     where, folder = str(path), Path(path).parent
     tables = with_arguments(tables_of(Path(path)), folder, overrides)
-    whole = _collect(tables, where, overrides)[0]
-    p, batch = whole.parallel, whole.training.global_batch
-    batch = batch or whole.training.micro_batch * p.dp * microbatches_of(whole)
-    kept = {
-        name: {key: v for key, v in table.items() if f"{name}.{key}" not in free}
-        if isinstance(table, dict)
-        else table
-        for name, table in tables.items()
-    }
-    scenario, mistakes = _collect(
-        kept, where, [o for o in overrides if o.partition("=")[0].strip() not in free]
-    )
+    batch = _samples(_collect(tables, where, overrides)[0])
+    fixed = [o for o in overrides if o.partition("=")[0].strip() not in free]
+    scenario, mistakes = _collect(_without(tables, free), where, fixed)
     if scenario.jobs:
-        raise InputError(
-            Mistake(
-                where,
-                "jobs",
-                f"{len(scenario.jobs)} jobs",
-                "one",
-                "layouts are of one job",
-            )
-        )
+        found, hint = f"{len(scenario.jobs)} jobs", "layouts are of one job"
+        raise InputError(Mistake(where, "jobs", found, "one", hint))
     scenario = _located(scenario, folder, overrides)
     fabric = cluster_of(scenario, mistakes)
     model_of(scenario, mistakes)
@@ -144,6 +128,24 @@ def load_open(
         expected = f"at most {len(fabric.gpus)}, the GPUs of the cluster"
         mistakes.append(Mistake(where, "cluster.gpus", str(gpus), expected))
     return _checked(scenario, mistakes), batch
+
+
+def _samples(scenario: Scenario) -> int:
+    """Samples of a step."""
+    training = scenario.training
+    if training.global_batch:
+        return training.global_batch
+    return training.micro_batch * scenario.parallel.dp * microbatches_of(scenario)
+
+
+def _without(tables: Mapping[str, Any], keys: Collection[str]) -> dict[str, Any]:
+    """Tables without some of their keys (dotted)."""
+    return {
+        name: {key: v for key, v in table.items() if f"{name}.{key}" not in keys}
+        if isinstance(table, dict)
+        else table
+        for name, table in tables.items()
+    }
 
 
 def _located(scenario: Scenario, folder: Path, overrides: Sequence[str]) -> Scenario:
@@ -187,43 +189,55 @@ def _collect(
     tables: dict[str, Any] = {
         name: dict(v) if isinstance(v, Mapping) else v for name, v in mapping.items()
     }
-    told, mistakes = jobs.split(tables, where)
-    origins, wrong = _override(tables, overrides, told)
-    mistakes += wrong
-    for name in tables:
-        if name not in SECTIONS:
-            hint = (
-                did_you_mean(name, SECTIONS)
-                or f"sections: {', '.join([*SECTIONS, 'jobs'])}"
-            )
-            mistakes.append(
-                Mistake(where, name, "unknown section", "a section of a scenario", hint)
-            )
+    stated_jobs, mistakes = jobs.split(tables, where)
+    origins, wrong = _override(tables, overrides, stated_jobs)
+    mistakes += wrong + _unknown_sections(tables, where)
     sections: dict[str, Any] = {}
     for name, cls in SECTIONS.items():
-        sections[name], wrong = strict.build(
-            cls, tables.get(name, {}), where, name, origins
-        )
+        table = tables.get(name, {})
+        sections[name], wrong = strict.build(cls, table, where, name, origins)
         mistakes += wrong
     scenario = _defaults(Scenario(**sections, where=where))
-    if told is None:
+    if stated_jobs is None:
         return scenario, mistakes + check_scenario(scenario, skip=wrong_keys(mistakes))
     rules = {"model", "training", "parallel"}  # the jobs' own
     mistakes += check_scenario(scenario, skip=wrong_keys(mistakes) | rules)
-    sections_wrong = {mistake.key.partition(".")[0] for mistake in mistakes}
-    shared = {
-        name: table
-        for name, table in tables.items()
-        if name in SECTIONS and name not in sections_wrong
-    }
-    made, wrong = jobs.build(
-        told,
+    shared = _right_sections(tables, mistakes)
+    built, wrong = jobs.build(
+        stated_jobs,
         shared,
         scenario.cluster,
         where,
         lambda table, place: _collect(table, place, ()),
     )
-    return replace(scenario, jobs=made), mistakes + wrong
+    return replace(scenario, jobs=built), mistakes + wrong
+
+
+def _unknown_sections(tables: Mapping[str, Any], where: str) -> list[Mistake]:
+    expected, sections = "a section of a scenario", ", ".join([*SECTIONS, "jobs"])
+    return [
+        Mistake(
+            where,
+            name,
+            "unknown section",
+            expected,
+            did_you_mean(name, SECTIONS) or f"sections: {sections}",
+        )
+        for name in tables
+        if name not in SECTIONS
+    ]
+
+
+def _right_sections(
+    tables: Mapping[str, Any], mistakes: Sequence[Mistake]
+) -> dict[str, Any]:
+    """Sections in which no mistake was found."""
+    wrong = {mistake.key.partition(".")[0] for mistake in mistakes}
+    return {
+        name: table
+        for name, table in tables.items()
+        if name in SECTIONS and name not in wrong
+    }
 
 
 def _defaults(scenario: Scenario) -> Scenario:
@@ -234,7 +248,9 @@ def _defaults(scenario: Scenario) -> Scenario:
 
 
 def _override(
-    tables: dict[str, Any], overrides: Sequence[str], told: list[dict[str, Any]] | None
+    tables: dict[str, Any],
+    overrides: Sequence[str],
+    stated_jobs: list[dict[str, Any]] | None,
 ) -> tuple[dict[str, str], list[Mistake]]:
     """Writes `--set` items into the tables, and those of the jobs; returns where each key came from, and mistakes."""
     origins: dict[str, str] = {}
@@ -245,31 +261,41 @@ def _override(
             name, value = strict.split_override(
                 f"cluster.{item}" if item.startswith("routing=") else item
             )
-            which = ""
-            if told is not None and (match := _JOB.fullmatch(name)):
-                which, name = match[1], match[2]
+            job, name = _job_and_key(name) if stated_jobs is not None else ("", name)
             section, _, key = name.partition(".")
-            if section not in SECTIONS or name.startswith("cluster.set."):
-                _change_link(tables, strict.link_key(name, SECTIONS), value)
-                continue
-            head, _, inner = key.partition(".")
-            if inner and strict.holds_table(
-                SECTIONS[section], head
-            ):  # faults.rates.gpu=9
-                outer = tables.setdefault(section, {})
-                table = outer.setdefault(head, {}) if isinstance(outer, dict) else None
-                if isinstance(table, dict):  # else it is a mistake that is told later
-                    table[inner] = value
+            if _written_inside(tables, name, value):
                 continue
             read = strict.read_override(SECTIONS[section], key, value)
-            if told is not None and section in jobs.OWN_SECTIONS:
-                of_jobs.append((which, name, read))
+            if stated_jobs is not None and section in jobs.OWN_SECTIONS:
+                of_jobs.append((job, name, read))
             elif isinstance(outer := tables.setdefault(section, {}), dict):
                 outer[key] = read
                 origins[f"{section}.{key}"] = "--set"
         except InputError as error:
             mistakes.extend(error.mistakes)
-    return origins, mistakes + jobs.overridden(told or [], of_jobs)
+    return origins, mistakes + jobs.overridden(stated_jobs or [], of_jobs)
+
+
+def _job_and_key(name: str) -> tuple[str, str]:
+    """The job that a key names, or "" for all, and the rest of the key."""
+    match = _JOB.fullmatch(name)
+    return (match[1], match[2]) if match else ("", name)
+
+
+def _written_inside(tables: dict[str, Any], name: str, value: str) -> bool:
+    """Writes a change of a link, or a key of a table in a section (faults.rates.gpu); whether it was one of these."""
+    section, _, key = name.partition(".")
+    if section not in SECTIONS or name.startswith("cluster.set."):
+        _change_link(tables, strict.link_key(name, SECTIONS), value)
+        return True
+    head, _, inner = key.partition(".")
+    if not inner or not strict.holds_table(SECTIONS[section], head):
+        return False
+    outer = tables.setdefault(section, {})
+    table = outer.setdefault(head, {}) if isinstance(outer, dict) else None
+    if isinstance(table, dict):  # else it is a mistake that is reported later
+        table[inner] = value
+    return True
 
 
 def _change_link(tables: dict[str, Any], link: str, value: str) -> None:

@@ -127,24 +127,23 @@ def _global_batch(s: Scenario) -> Iterator[Mistake]:
         expected = f"a multiple of micro_batch * dp = {s.training.micro_batch} * {s.parallel.dp}"
         yield Mistake(s.where, "training.global_batch", str(whole), expected, near)
         return
+    yield from _steps_of_batch(s, whole // samples)
+
+
+def _steps_of_batch(s: Scenario, steps: int) -> Iterator[Mistake]:
+    """Whether the stated microbatches make `steps` of them, as the global batch wants."""
+    key = "training.global_batch"
     total, runs = stated_microbatches(s), s.training.grad_accumulation or 1
-    if total is not None and total != whole // samples:
-        product = f"{s.training.micro_batch} * {s.parallel.dp} * {total}"
-        expected = f"{total * samples} (micro_batch * dp * microbatches = {product})"
-        yield Mistake(
-            s.where,
-            "training.global_batch",
-            str(whole),
-            expected,
-            "leave one of the two out",
-        )
-    elif s.parallel.pp > 1 and (whole // samples) % runs:
-        yield Mistake(
-            s.where,
-            "training.grad_accumulation",
-            str(runs),
-            f"a divisor of {whole // samples} microbatches",
-        )
+    if total is not None and total != steps:
+        micro_batch, dp = s.training.micro_batch, s.parallel.dp
+        product = f"{micro_batch} * {dp} * {total}"
+        batch = total * micro_batch * dp
+        expected = f"{batch} (micro_batch * dp * microbatches = {product})"
+        whole = str(s.training.global_batch)
+        yield Mistake(s.where, key, whole, expected, "leave one of the two out")
+    elif s.parallel.pp > 1 and steps % runs:
+        expected = f"a divisor of {steps} microbatches"
+        yield Mistake(s.where, "training.grad_accumulation", str(runs), expected)
 
 
 def _microbatches(s: Scenario) -> Iterator[Mistake]:
