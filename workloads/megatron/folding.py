@@ -8,7 +8,7 @@ blocks meet once a step, when gradients are reduced.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -42,39 +42,50 @@ class Kind:
 
 def kinds_of(grid: Grid, unlike: Unlike, apart: bool = False) -> list[Kind]:
     """Kinds of blocks, in the order of their first; ``apart``: every block is of a kind of its own."""
-    usual = Counter(unlike.marks).most_common(1)[0][0] if unlike.marks else None
-    odd = {rank: mark for rank, mark in enumerate(unlike.marks) if mark != usual}
-    blocks = grid.teams
-    block_of = {d: block for block, replicas in enumerate(blocks) for d in replicas}
+    odd = _odd_marks(unlike)
+    teams = _odd_teams(grid, odd)
+    alike: dict[Hashable, list[int]] = {}
+    for block in range(len(grid.teams)):
+        marks = tuple(
+            frozenset(odd[rank] for rank in teams.get((block, stage), ()))
+            for stage in range(grid.pp)
+        )
+        alike.setdefault((marks, block) if apart else marks, []).append(block)
+    return [_kind(grid, unlike, blocks, teams) for blocks in alike.values()]
+
+
+def _odd_marks(unlike: Unlike) -> dict[int, Hashable]:
+    """Marks of the ranks that differ from most."""
+    if not unlike.marks:
+        return {}
+    usual = Counter(unlike.marks).most_common(1)[0][0]
+    return {rank: mark for rank, mark in enumerate(unlike.marks) if mark != usual}
+
+
+def _odd_teams(grid: Grid, odd: Iterable[int]) -> dict[tuple[int, int], list[int]]:
+    """The odd ranks by their team: (block, stage)."""
+    block_of = {d: block for block, ds in enumerate(grid.teams) for d in ds}
     teams: dict[tuple[int, int], list[int]] = {}
     for rank in odd:
         d, stage, _ = grid.where(rank)
         teams.setdefault((block_of[d], stage), []).append(rank)
-    touched = {block for block, _ in teams}
-    alike: dict[Hashable, list[int]] = {}
-    nothing = (frozenset[Hashable](),) * grid.pp
-    for block in range(len(blocks)):
-        marks: Hashable = nothing
-        if block in touched:
-            marks = tuple(
-                frozenset(odd[r] for r in teams.get((block, stage), ()))
-                for stage in range(grid.pp)
-            )
-        alike.setdefault((marks, block) if apart else marks, []).append(block)
-    size, slowness = len(blocks[0]) * grid.cp * grid.tp, unlike.slowness or {}
-    kinds = []
-    for same in alike.values():
-        unusual = [teams.get((same[0], stage), []) for stage in range(grid.pp)]
-        replicas = tuple(d for block in same for d in blocks[block])
-        pacers = tuple(_pacer(ranks, size, slowness) for ranks in unusual)
-        kinds.append(
-            Kind(
-                replicas,
-                tuple(frozenset(odd[r] for r in ranks) for ranks in unusual),
-                pacers,
-            )
-        )
-    return kinds
+    return teams
+
+
+def _kind(
+    grid: Grid,
+    unlike: Unlike,
+    blocks: Sequence[int],
+    teams: Mapping[tuple[int, int], list[int]],
+) -> Kind:
+    """The kind of blocks that are alike; the first says how."""
+    size, slowness = len(grid.teams[0]) * grid.cp * grid.tp, unlike.slowness or {}
+    unusual = [teams.get((blocks[0], stage), []) for stage in range(grid.pp)]
+    return Kind(
+        replicas=tuple(d for block in blocks for d in grid.teams[block]),
+        odd=tuple(frozenset(unlike.marks[r] for r in ranks) for ranks in unusual),
+        pacers=tuple(_pacer(ranks, size, slowness) for ranks in unusual),
+    )
 
 
 def _pacer(odd: Sequence[int], size: int, slowness: Mapping[int, float]) -> int:

@@ -26,27 +26,25 @@ class Groups:
 
         Groups over all replicas have an arrival for each kind of them.
         """
-        g, me = self.grid, self.grid.rank(replica, stage, 0)
+        me = self.grid.rank(replica, stage, 0)
+        groups = self._all(axis, stage)
+        mine = next(group for group in groups if me in group)
+        arrivals = self.kinds if axis in ("dp", "edp") else 1
+        name = "tp" if axis == "etp" else axis
+        return Group(name, mine, self._beside(groups, mine), arrivals)
+
+    def _all(self, axis: str, stage: int) -> Sequence[tuple[int, ...]]:
+        """All groups of an axis in a stage."""
+        g = self.grid
         ds, cs, ts = range(g.dp), range(g.cp), range(g.tp)
         if axis == "tp":
-            groups = [tuple(g.rank(d, stage, t, c) for t in ts) for d in ds for c in cs]
-        elif axis == "cp":
-            groups = [tuple(g.rank(d, stage, t, c) for c in cs) for d in ds for t in ts]
-        elif axis == "dp":
-            groups = [
-                tuple(sorted(g.rank(d, stage, t, c) for d in ds for c in cs))
-                for t in ts
-            ]
-        else:
-            groups = g.experts(EXPERT_AXES[axis], stage)
-        mine = next(group for group in groups if me in group)
-        name = "tp" if axis == "etp" else axis
-        return Group(
-            name,
-            mine,
-            self._beside(groups, mine),
-            self.kinds if axis in ("dp", "edp") else 1,
-        )
+            return [tuple(g.rank(d, stage, t, c) for t in ts) for d in ds for c in cs]
+        if axis == "cp":
+            return [tuple(g.rank(d, stage, t, c) for c in cs) for d in ds for t in ts]
+        if axis == "dp":
+            replicas = [[g.rank(d, stage, t, c) for d in ds for c in cs] for t in ts]
+            return [tuple(sorted(ranks)) for ranks in replicas]
+        return g.experts(EXPERT_AXES[axis], stage)
 
     def _beside(
         self, groups: Sequence[tuple[int, ...]], mine: tuple[int, ...]

@@ -11,7 +11,7 @@ from workloads.job.layout import grad_accumulation_of, microbatches_of
 from workloads.lowered import Lowered, Site
 from workloads.megatron.engine import MEGATRON, Engine
 from workloads.megatron.folding import Kind, kinds_of
-from workloads.megatron.grid import grid_of
+from workloads.megatron.grid import Grid, grid_of
 from workloads.megatron.groups import Groups
 from workloads.megatron.pipeline import Issued, in_order, interleaved
 from workloads.megatron.rank import Place
@@ -37,58 +37,61 @@ def lower(
     ``apart`` simulates every replica, also those that are alike.
     """
     engine = engine or MEGATRON
-    p, grid = scenario.parallel, grid_of(scenario)
-    # A step that one CUDA graph replays keeps the host free of operators.
-    factor = (
-        0.0
-        if "full_iteration" in scenario.megatron.cuda_graph_scope
-        else site.host_factor
-    )
-    costs = {
-        name: time * factor
-        for name, time in host_costs(scenario.training.framework).items()
-    }
+    grid, costs = grid_of(scenario), _host_costs(scenario, site)
     kinds = kinds_of(grid, site.unlike, apart)
     groups = Groups(grid, site.place, len(kinds))
     models = Models(scenario, model, groups, costs, kinds, engine)
     owner, rows = _schedule(scenario)
+    runs = grad_accumulation_of(scenario) if grid.pp > 1 else 1
     cuts = _cuts(scenario, model.layers, len(owner))
-    shared, ranks, represents, pace = Shared(), [], {}, {}
+    shared, ranks = Shared(), []
     for kind in kinds:
-        for stage in range(p.pp):
+        for stage in range(grid.pp):
             tape = Tape(grid.rank(kind.replicas[0], stage, 0), shared, costs)
-            mine = Place(
-                stage, {i: cuts[i] for i, at in enumerate(owner) if at == stage}, owner
-            )
-            rank = StageStep(
-                scenario, models.of(kind, stage), groups, mine, tape, kind, engine
-            )
-            rank.record(rows[stage], grad_accumulation_of(scenario) if p.pp > 1 else 1)
-            ranks.append(rank)
-            represents[tape.rank] = tuple(
-                grid.rank(d, stage, t, c)
-                for d in kind.replicas
-                for c in range(p.cp)
-                for t in range(p.tp)
-            )
-            if kind.pacers[stage] >= 0:
-                pace[tape.rank] = kind.pacers[stage]
-    graph = OpGraph(
-        tuple(r.tape.program() for r in ranks),
+            layers = {i: cuts[i] for i, rank in enumerate(owner) if rank == stage}
+            place, units = Place(stage, layers, owner), models.of(kind, stage)
+            step = StageStep(scenario, units, groups, place, tape, kind, engine)
+            step.record(rows[stage], runs)
+            ranks.append(step)
+    return Lowered(
+        _graph(ranks, grid, shared),
+        {step.tape.rank: step.tape.memory for step in ranks},
+        {step.tape.rank: step.tape.counts for step in ranks},
+        models.usual.whole(model.layers),
+        grid,
+        (site.host_factor, tuple(site.unlike.marks)),
+    )
+
+
+def _host_costs(scenario: Job, site: Site) -> dict[str, float]:
+    """Seconds of the host by operation; a step that one CUDA graph replays keeps it free of operators."""
+    captured = "full_iteration" in scenario.megatron.cuda_graph_scope
+    factor = 0.0 if captured else site.host_factor
+    costs = host_costs(scenario.training.framework)
+    return {name: time * factor for name, time in costs.items()}
+
+
+def _graph(ranks: Sequence[StageStep], grid: Grid, shared: Shared) -> OpGraph:
+    """The recorded ranks as one graph, each with those that it stands for and the one whose speed it has."""
+    pacers = {step.tape.rank: step.kind.pacers[step.stage] for step in ranks}
+    return OpGraph(
+        tuple(step.tape.program() for step in ranks),
         tuple(shared.kernels),
         tuple(shared.rendezvous.comms),
         tuple(shared.streams),
         PHASES,
-        represents,
-        pace=pace,
+        {step.tape.rank: _represented(step.kind, step.stage, grid) for step in ranks},
+        pace={rank: pacer for rank, pacer in pacers.items() if pacer >= 0},
     )
-    return Lowered(
-        graph,
-        {r.tape.rank: r.tape.memory for r in ranks},
-        {r.tape.rank: r.tape.counts for r in ranks},
-        models.usual.whole(model.layers),
-        grid,
-        (site.host_factor, tuple(site.unlike.marks)),
+
+
+def _represented(kind: Kind, stage: int, grid: Grid) -> tuple[int, ...]:
+    """Ranks of a stage in all replicas of a kind."""
+    return tuple(
+        grid.rank(d, stage, t, c)
+        for d in kind.replicas
+        for c in range(grid.cp)
+        for t in range(grid.tp)
     )
 
 
@@ -172,20 +175,20 @@ def _schedule(scenario: Job) -> tuple[tuple[int, ...], Sequence[Sequence[Issued]
     """Pipeline rank of every stage, and what each rank issues."""
     p, microbatches = scenario.parallel, microbatches_of(scenario)
     if p.pp == 1:
-        return (0,), [
-            [Compute(0, kind, i) for i in range(microbatches) for kind in "FB"]
-        ]
+        turns = [Compute(0, kind, i) for i in range(microbatches) for kind in "FB"]
+        return (0,), [turns]
     microbatches //= grad_accumulation_of(scenario)
-    module, chunks = checked(
-        p.schedule, p.pp, microbatches, p.vpp if p.vpp > 1 else None, few=True
-    )
+    virtual = p.vpp if p.vpp > 1 else None
+    module, chunks = checked(p.schedule, p.pp, microbatches, virtual, few=True)
     owner = rank_of_stages(module.PLACEMENT, p.pp, chunks)
     if p.schedule == "1f1b":
         return owner, operations(p.schedule, p.pp, microbatches, chunks, few=True)
     if p.schedule != "interleaved":
         return owner, in_order(module, p.pp, microbatches, chunks, owner)
-    actions = [module.actions(rank, p.pp, microbatches, chunks) for rank in range(p.pp)]
     overlap = scenario.megatron.overlap_p2p_comm
     return owner, [
-        interleaved(rank, row, owner, overlap) for rank, row in enumerate(actions)
+        interleaved(
+            rank, module.actions(rank, p.pp, microbatches, chunks), owner, overlap
+        )
+        for rank in range(p.pp)
     ]

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from sim.graph.opgraph import COMM, KERNEL, Program
+from sim.graph.opgraph import COMM, KERNEL, OpGraph, Program
 from workloads.megatron.passes import Build, Pass, Run, forward, made, part
 from workloads.torch.recorder import Shared
 from workloads.torch.tape import Tape, Tensor
@@ -64,43 +64,48 @@ def joint(first: Pass, second: Pass) -> Pass:
     """One pass of two microbatches: the second's computation follows the first's, communication of both runs beside."""
     shared = Shared()
     shared.rendezvous.comms = [*first.graph.comms, *second.graph.comms]
-    parts: list[tuple[int, ...]] = []
-    columns: dict[str, list[np.ndarray]] = {}
-    deps: tuple[tuple[int, ...], ...] = ()
-    for graph, passed in ((first.graph, 0), (second.graph, len(first.graph.comms))):
-        p, here = graph.programs[0], len(deps)
-        kernels = np.array([shared.kernel(k) for k in graph.kernels], dtype=np.int64)
-        streams = np.array(
-            [shared.stream(name) for name in graph.streams], dtype=np.int64
-        )
-        payload = np.where(p.kind == COMM, p.payload + len(parts), p.payload)
-        if (p.kind == KERNEL).any():
-            payload[p.kind == KERNEL] = kernels[p.payload[p.kind == KERNEL]]
-        parts += [tuple(c + passed for c in part) for part in p.parts]
-        deps += tuple(tuple(d + here for d in dep) for dep in p.deps)
-        for key, values in (
-            ("kind", p.kind),
-            ("stream", streams[p.stream]),
-            ("payload", payload),
-            ("phase", p.phase),
-            ("layer", p.layer),
-            ("microbatch", p.microbatch),
-        ):
-            columns.setdefault(key, []).append(values)
-    one, other = first.graph.programs[0], second.graph.programs[0]
-    column = {key: np.concatenate(both) for key, both in columns.items()}
-    program = Program(
-        one.rank,
-        column["kind"],
-        column["stream"],
-        column["payload"],
-        np.zeros(len(deps)),
-        deps,
-        column["phase"],
-        column["layer"],
-        column["microbatch"],
-        tuple(parts),
-        (*one.names, *other.names),
+    one = _moved(first.graph, shared, 0, 0, 0)
+    other = _moved(
+        second.graph, shared, len(one), len(one.parts), len(first.graph.comms)
     )
-    both = made(f"{first.name} and {second.name}", program, shared)
+    both = made(f"{first.name} and {second.name}", _joined(one, other), shared)
     return replace(both, first=first.first, host=first.host + second.host)
+
+
+def _moved(graph: OpGraph, shared: Shared, ops: int, parts: int, comms: int) -> Program:
+    """A graph's program with its indices as in a larger graph, behind so many operations, parts and rendezvous."""
+    p = graph.programs[0]
+    kernels = np.array([shared.kernel(k) for k in graph.kernels], dtype=np.int64)
+    streams = np.array([shared.stream(name) for name in graph.streams], dtype=np.int64)
+    payload = np.where(p.kind == COMM, p.payload + parts, p.payload)
+    computes = p.kind == KERNEL
+    if computes.any():
+        payload[computes] = kernels[p.payload[computes]]
+    return replace(
+        p,
+        stream=streams[p.stream],
+        payload=payload,
+        parts=tuple(tuple(c + comms for c in part) for part in p.parts),
+        deps=tuple(tuple(d + ops for d in dep) for dep in p.deps),
+    )
+
+
+def _joined(one: Program, other: Program) -> Program:
+    """The operations of both, without times of the host."""
+
+    def both(column: str) -> np.ndarray:
+        return np.concatenate([getattr(one, column), getattr(other, column)])
+
+    return Program(
+        one.rank,
+        both("kind"),
+        both("stream"),
+        both("payload"),
+        host=np.zeros(len(one) + len(other)),
+        deps=one.deps + other.deps,
+        phase=both("phase"),
+        layer=both("layer"),
+        microbatch=both("microbatch"),
+        parts=one.parts + other.parts,
+        names=(*one.names, *other.names),
+    )

@@ -18,13 +18,14 @@ from workloads.megatron.unit import Unit
 from workloads.megatron.units import Units
 from workloads.megatron.zero import Zero2
 from workloads.parallel.group import transfer
-from workloads.schedules.runtime import Batch, Compute, Recv, Wait
+from workloads.schedules.runtime import Batch, Compute, Recv, Send, Wait
 from workloads.torch.memory import Storage
 from workloads.torch.tape import Tape
 
 PP = "nccl pp"
 PAIRED = ("layer", "further")  # units with tokens that travel
 ONE_STREAM = ("gpipe", "1f1b")
+Part = tuple[Unit, int]  # a unit, and how often it runs
 
 
 class StageStep(Rank):
@@ -119,13 +120,7 @@ class StageStep(Rank):
     def _pair(self, pair: Pair) -> None:
         """A forward and a backward pass whose tokens travel beside the other's computation, layer by layer."""
         f, b, t = pair.forward, pair.backward, self.tape
-        reduces = self.remaining[b.stage] == 1 and self.o.overlap_grad_reduce
-        if (
-            not self.model.exchanges
-            or b.kind != "B"
-            or reduces
-            or self.data.waits(f.stage)
-        ):
+        if not self._overlaps(f, b):
             self._compute(f)
             self._compute(b)
             return
@@ -133,21 +128,28 @@ class StageStep(Rank):
         t.phase, t.microbatch = 1, b.microbatch
         t.cpu("pp_action")
         t.cpu("backward_call")
-        kept = sum(
-            unit.stash * times for unit, times in self.parts(f.stage, aside=True)
-        )
-        self.stashed[f.stage, f.microbatch] = Storage(t.memory, kept, "activations")
+        ahead = list(self.parts(f.stage, aside=True))
+        back = list(self.parts(b.stage, aside=True))[::-1]
+        stash = sum(unit.stash * times for unit, times in ahead)
+        self.stashed[f.stage, f.microbatch] = Storage(t.memory, stash, "activations")
         transient = Storage(t.memory, self._transient(b.stage), "activations")
-        ahead, back = (
-            list(self.parts(f.stage, aside=True)),
-            list(self.parts(b.stage, aside=True))[::-1],
+        self._interleave(ahead, back)
+        del transient, self.stashed[b.stage, b.microbatch]
+
+    def _overlaps(self, forward: Compute, backward: Compute) -> bool:
+        """Whether tokens of either pass travel beside the other: a whole backward pass, without reductions of its own."""
+        reduces = self.remaining[backward.stage] == 1 and self.o.overlap_grad_reduce
+        return (
+            self.model.exchanges
+            and backward.kind == "B"
+            and not reduces
+            and not self.data.waits(forward.stage)
         )
+
+    def _interleave(self, ahead: list[Part], back: list[Part]) -> None:
+        """Units with tokens that travel run in pairs, a forward with a backward pass; the others alone, before them."""
         while ahead or back:
-            alone = next(
-                (row for row in (ahead, back) if row and row[0][0].name not in PAIRED),
-                None,
-            )
-            alone = alone or (None if ahead and back else ahead or back)
+            alone = _without_partner(ahead, back)
             if alone is not None:
                 unit, times = alone.pop(0)
                 self.emit(unit.forward if alone is ahead else unit.backward, times)
@@ -155,11 +157,8 @@ class StageStep(Rank):
             (one, n), (other, m) = ahead[0], back[0]
             times = min(n, m)
             self.emit(self.model.joint(one.forward, other.backward), times)
-            ahead[:1], back[:1] = (
-                [(one, n - times)] if n > times else [],
-                [(other, m - times)] if m > times else [],
-            )
-        del transient, self.stashed[b.stage, b.microbatch]
+            ahead[:1] = [(one, n - times)] if n > times else []
+            back[:1] = [(other, m - times)] if m > times else []
 
     def _transient(self, stage: int) -> float:
         return max((u.transient for u, _ in self.parts(stage)), default=0.0)
@@ -213,41 +212,31 @@ class StageStep(Rank):
     @property
     def parts_sent(self) -> int:
         """Tensor-parallel ranks that each send a part of an activation that all of them have."""
-        return (
-            1
-            if self.model.shard.sequence
-            or not self.o.scatter_gather_tensors_in_pipeline
-            else self.grid.tp
-        )
+        scatters = self.o.scatter_gather_tensors_in_pipeline
+        return self.grid.tp if scatters and not self.model.shard.sequence else 1
 
     def _post(self, batch: Batch) -> None:
-        t, grid = self.tape, self.grid
-        rows, b, h = self.model.inner
-        # Each tensor rank sends its part, gathered there by NVLink.
-        split = (
-            1
-            if self.model.shard.sequence
-            or not self.o.scatter_gather_tensors_in_pipeline
-            else grid.tp
-        )
-        size, parts = rows * b * h * 2.0 / split, []
-        here = grid.rank(self.replica, self.stage, 0)
-        for op in batch.ops:
-            peer = grid.rank(self.replica, op.peer, 0)
-            ends = (peer, here) if isinstance(op, Recv) else (here, peer)
-            if op.peer not in self.copies:
-                self.copies[op.peer] = self.groups.transfer_copies(
-                    here, peer, self.kind
-                )
-            parts.append(
-                transfer(t, *ends, (*op.key, self.run), size, self.copies[op.peer])
-            )
+        t = self.tape
+        parts = [self._transfer(op) for op in batch.ops]
         stream = self._stream(batch)
         t.wait(t.record(), stream)
         t.cpu("p2p_batch")
         t.cpu("p2p_op", len(batch.ops))
         t.communicate(parts, stream, "send_recv")
         self.events[batch.handle] = t.record(stream)
+
+    def _transfer(self, op: Send | Recv) -> int:
+        """The rendezvous of an activation with another stage; each tensor rank sends its part of it."""
+        rows, b, h = self.model.inner
+        size = rows * b * h * 2.0 / self.parts_sent
+        here = self.grid.rank(self.replica, self.stage, 0)
+        peer = self.grid.rank(self.replica, op.peer, 0)
+        ends = (peer, here) if isinstance(op, Recv) else (here, peer)
+        if op.peer not in self.copies:
+            copies = self.groups.transfer_copies(here, peer, self.kind)
+            self.copies[op.peer] = copies
+        key = (*op.key, self.run)
+        return transfer(self.tape, *ends, key, size, self.copies[op.peer])
 
     def _stream(self, batch: Batch) -> str:
         """With overlap each peer and direction has its own communicator, so that none blocks another."""
@@ -264,3 +253,11 @@ class StageStep(Rank):
     @property
     def _chunked(self) -> bool:
         return len(self.owner) > self.grid.pp
+
+
+def _without_partner(ahead: list[Part], back: list[Part]) -> list[Part] | None:
+    """The list whose first unit runs alone: it is none that travels, or the other list is at its end."""
+    for parts in (ahead, back):
+        if parts and parts[0][0].name not in PAIRED:
+            return parts
+    return None if ahead and back else ahead or back

@@ -97,28 +97,27 @@ def record(
     t.backward(y, Tensor(None, y.shape))
     whole, shared = t.program(), t.shared
     transient = max(0.0, t.memory.peak - before - stash)
-    ahead, back = part(whole, 0, cut), part(whole, cut, len(whole))
-    if shortened:
-        ahead, back = part(whole, 0, cut), part(whole, cut, len(whole))
-        stash, transient = (
-            (output, transient + stash) if recompute.full else (stash, transient)
-        )
-    elif recompute:
-        back = part(whole, 0, len(whole))
+    if recompute.full:
         stash, transient = output, transient + stash
-    counts: dict[str, int] = {}
-    for p in module.parameters:
-        counts[p.name] = counts.get(p.name, 0) + p.elements
+    again = recompute.full and not shortened  # backward begins with all of forward
+    back = part(whole, 0 if again else cut, len(whole))
     return Unit(
         name,
-        made(f"{name} forward", ahead, shared),
+        made(f"{name} forward", part(whole, 0, cut), shared),
         made(f"{name} backward", back, shared),
         stash,
         transient,
-        counts,
+        _parameter_counts(module),
         lambda: halves(name, tape, build, run, shape, recompute.full),
         tuple(filter(None, (hidden(p.name, p.shape) for p in module.parameters))),
     )
+
+
+def _parameter_counts(module: Module) -> dict[str, int]:
+    counts: dict[str, int] = {}
+    for p in module.parameters:
+        counts[p.name] = counts.get(p.name, 0) + p.elements
+    return counts
 
 
 def _repeat(

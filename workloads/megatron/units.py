@@ -36,46 +36,29 @@ class Units:
         spread: Spread | None = None,
         added: float | None = None,
     ) -> None:
-        s, p = scenario.training, scenario.parallel
-        self.m, self.tape, self.options, self.faults = (
-            m,
-            tape,
-            scenario.megatron,
-            scenario.faults,
-        )
-        o, number = scenario.megatron, precision(s.precision)
-        wide = 4 if o.main_grads == "fp32" else 2
-        numbers = Numbers(
-            number.products,
-            wide,
-            o.gradient_accumulation_fusion and added is None,
-            o.tp_comm_overlap,
-            o.async_tensor_model_parallel_allreduce and not o.launch_blocking,
-            o.fp8_scaling,
-            o.fp8_transposes,
-            added,
-        )
+        s, o = scenario.training, scenario.megatron
+        self.m, self.tape = m, tape
+        self.options, self.faults = o, scenario.faults
         self.recompute = Again(
             s.recompute == "full", s.recompute == "products", o.recompute_early_stop
         )
-        self.loss_scaled = number.scaled_loss
-        sequence = p.sequence_parallel and p.tp > 1
+        self.loss_scaled = precision(s.precision).scaled_loss
         self.shard = Shard(
             tp,
-            sequence,
+            scenario.parallel.sequence_parallel and scenario.parallel.tp > 1,
             o,
-            numbers,
+            _numbers(scenario, added),
             s.micro_batch,
-            s.seq_len // p.cp,
+            s.seq_len // scenario.parallel.cp,
             s.seq_len,
             cp,
             s.recompute == "selective" or "core_attn" in o.recompute_modules,
             spread,
         )
+        self.inner = (self.shard.rows, s.micro_batch, m.hidden)
         self._layers: dict[tuple[bool, int, bool, bool], Unit] = {}
         self._further: dict[bool, Unit] = {}
         self._joint: dict[tuple[Pass, Pass], Pass] = {}
-        self.inner = (self.shard.rows, s.micro_batch, m.hidden)
 
     def layer(self, index: int, aside: bool = False, whole: bool = False) -> Unit:
         """The unit of a layer: layers of one kind (experts or none, how far they look back) share it.
@@ -162,3 +145,18 @@ class Units:
     def whole(self, layers: int) -> int:
         """Parameters of the whole model, without padding."""
         return stage_parameters(self.m, layers, True, True)
+
+
+def _numbers(scenario: Job, added: float | None) -> Numbers:
+    """How projections compute; ``added`` as in `Numbers`, where an engine accumulates gradients its own way."""
+    o = scenario.megatron
+    return Numbers(
+        products=precision(scenario.training.precision).products,
+        wide=4 if o.main_grads == "fp32" else 2,
+        fused_accumulation=o.gradient_accumulation_fusion and added is None,
+        overlap=o.tp_comm_overlap,
+        asynchronous=o.async_tensor_model_parallel_allreduce and not o.launch_blocking,
+        scaling=o.fp8_scaling,
+        transposes=o.fp8_transposes,
+        added=added,
+    )
