@@ -43,21 +43,35 @@ def lower(
     models = Models(scenario, model, groups, costs, kinds, engine)
     owner, rows = _schedule(scenario)
     runs = grad_accumulation_of(scenario) if grid.pp > 1 else 1
-    cuts = _cuts(scenario, model.layers, len(owner))
+    places = _places(owner, grid.pp, _cuts(scenario, model.layers, len(owner)))
     shared, ranks = Shared(), []
     for kind in kinds:
-        for stage in range(grid.pp):
-            tape = Tape(grid.rank(kind.replicas[0], stage, 0), shared, costs)
-            layers = {i: cuts[i] for i, rank in enumerate(owner) if rank == stage}
-            place, units = Place(stage, layers, owner), models.of(kind, stage)
+        for place in places:
+            rank = grid.rank(kind.replicas[0], place.stage, 0)
+            tape, units = Tape(rank, shared, costs), models.of(kind, place.stage)
             step = StageStep(scenario, units, groups, place, tape, kind, engine)
-            step.record(rows[stage], runs)
+            step.record(rows[place.stage], runs)
             ranks.append(step)
+    parameters = models.usual.whole(model.layers)
+    return _lowered(ranks, grid, shared, parameters, site)
+
+
+def _places(owner: tuple[int, ...], pp: int, cuts: Sequence[range]) -> list[Place]:
+    """The pipeline ranks, each with the layers of its stages."""
+    return [
+        Place(rank, {i: cuts[i] for i, at in enumerate(owner) if at == rank}, owner)
+        for rank in range(pp)
+    ]
+
+
+def _lowered(
+    ranks: Sequence[StageStep], grid: Grid, shared: Shared, parameters: int, site: Site
+) -> Lowered:
     return Lowered(
         _graph(ranks, grid, shared),
         {step.tape.rank: step.tape.memory for step in ranks},
         {step.tape.rank: step.tape.counts for step in ranks},
-        models.usual.whole(model.layers),
+        parameters,
         grid,
         (site.host_factor, tuple(site.unlike.marks)),
     )
@@ -175,8 +189,7 @@ def _schedule(scenario: Job) -> tuple[tuple[int, ...], Sequence[Sequence[Issued]
     """Pipeline rank of every stage, and what each rank issues."""
     p, microbatches = scenario.parallel, microbatches_of(scenario)
     if p.pp == 1:
-        turns = [Compute(0, kind, i) for i in range(microbatches) for kind in "FB"]
-        return (0,), [turns]
+        return (0,), [_in_turns(microbatches)]
     microbatches //= grad_accumulation_of(scenario)
     virtual = p.vpp if p.vpp > 1 else None
     module, chunks = checked(p.schedule, p.pp, microbatches, virtual, few=True)
@@ -186,9 +199,12 @@ def _schedule(scenario: Job) -> tuple[tuple[int, ...], Sequence[Sequence[Issued]
     if p.schedule != "interleaved":
         return owner, in_order(module, p.pp, microbatches, chunks, owner)
     overlap = scenario.megatron.overlap_p2p_comm
+    actions = [module.actions(rank, p.pp, microbatches, chunks) for rank in range(p.pp)]
     return owner, [
-        interleaved(
-            rank, module.actions(rank, p.pp, microbatches, chunks), owner, overlap
-        )
-        for rank in range(p.pp)
+        interleaved(rank, row, owner, overlap) for rank, row in enumerate(actions)
     ]
+
+
+def _in_turns(microbatches: int) -> list[Issued]:
+    """Without a pipeline: each microbatch forward, then backward."""
+    return [Compute(0, kind, i) for i in range(microbatches) for kind in "FB"]

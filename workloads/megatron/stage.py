@@ -137,7 +137,7 @@ class StageStep(Rank):
         del transient, self.stashed[b.stage, b.microbatch]
 
     def _overlaps(self, forward: Compute, backward: Compute) -> bool:
-        """Whether tokens of either pass travel beside the other: a whole backward pass, without reductions of its own."""
+        """Whether tokens of either pass travel beside the other: in whole backward passes that reduce nothing."""
         reduces = self.remaining[backward.stage] == 1 and self.o.overlap_grad_reduce
         return (
             self.model.exchanges

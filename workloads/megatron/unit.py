@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
 from sim.graph.kernel import Kernel
@@ -34,6 +34,11 @@ class Again:
 
     def __bool__(self) -> bool:
         return self.full or self.products
+
+    @property
+    def shortened(self) -> bool:
+        """Only a part of the forward pass runs again."""
+        return self.products or (self.full and self.early)
 
     def dropped(self) -> Callable[[Kernel], bool]:
         """Which kernels of the forward pass are not repeated, asked in their order."""
@@ -88,10 +93,8 @@ def record(
     With ``recompute`` only the input is kept, and backward begins with forward again.
     """
     t, module, _, y, before = forward(tape, build, run, shape)
-    cut, stash = t.issued, t.memory.now - before
-    output = y.size
-    shortened = recompute.products or (recompute.full and recompute.early)
-    if shortened:
+    cut, stash, output = t.issued, t.memory.now - before, y.size
+    if recompute.shortened:
         _repeat(t, run, module, shape, recompute)
     t.phase = 1
     t.backward(y, Tensor(None, y.shape))
@@ -99,7 +102,9 @@ def record(
     transient = max(0.0, t.memory.peak - before - stash)
     if recompute.full:
         stash, transient = output, transient + stash
-    again = recompute.full and not shortened  # backward begins with all of forward
+    again = (
+        recompute.full and not recompute.shortened
+    )  # backward begins with all of forward
     back = part(whole, 0 if again else cut, len(whole))
     return Unit(
         name,
@@ -108,9 +113,15 @@ def record(
         stash,
         transient,
         _parameter_counts(module),
-        lambda: halves(name, tape, build, run, shape, recompute.full),
-        tuple(filter(None, (hidden(p.name, p.shape) for p in module.parameters))),
+        partial(halves, name, tape, build, run, shape, recompute.full),
+        _matrices(module),
     )
+
+
+def _matrices(module: Module) -> tuple[Matrices, ...]:
+    """The parameters that an orthogonal update takes."""
+    matrices = (hidden(p.name, p.shape) for p in module.parameters)
+    return tuple(filter(None, matrices))
 
 
 def _parameter_counts(module: Module) -> dict[str, int]:

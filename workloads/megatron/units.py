@@ -43,18 +43,7 @@ class Units:
             s.recompute == "full", s.recompute == "products", o.recompute_early_stop
         )
         self.loss_scaled = precision(s.precision).scaled_loss
-        self.shard = Shard(
-            tp,
-            scenario.parallel.sequence_parallel and scenario.parallel.tp > 1,
-            o,
-            _numbers(scenario, added),
-            s.micro_batch,
-            s.seq_len // scenario.parallel.cp,
-            s.seq_len,
-            cp,
-            s.recompute == "selective" or "core_attn" in o.recompute_modules,
-            spread,
-        )
+        self.shard = _shard(scenario, tp, cp, spread, added)
         self.inner = (self.shard.rows, s.micro_batch, m.hidden)
         self._layers: dict[tuple[bool, int, bool, bool], Unit] = {}
         self._further: dict[bool, Unit] = {}
@@ -145,6 +134,29 @@ class Units:
     def whole(self, layers: int) -> int:
         """Parameters of the whole model, without padding."""
         return stage_parameters(self.m, layers, True, True)
+
+
+def _shard(
+    scenario: Job,
+    tp: Group,
+    cp: Group | None,
+    spread: Spread | None,
+    added: float | None,
+) -> Shard:
+    """The part of a layer that one rank has."""
+    s, p, o = scenario.training, scenario.parallel, scenario.megatron
+    return Shard(
+        tp,
+        p.sequence_parallel and p.tp > 1,
+        o,
+        _numbers(scenario, added),
+        s.micro_batch,
+        s.seq_len // p.cp,
+        s.seq_len,
+        cp,
+        s.recompute == "selective" or "core_attn" in o.recompute_modules,
+        spread,
+    )
 
 
 def _numbers(scenario: Job, added: float | None) -> Numbers:
