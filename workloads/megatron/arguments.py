@@ -255,22 +255,9 @@ def _read_yaml(text: str) -> dict[str, list[str]]:
 
 def _read_shell(text: str) -> dict[str, list[str]]:
     """Every ``--name value ...`` of a script, with its own variables put in."""
-    lines = re.sub(r"\\\s*\n", " ", text)
-    lines = "\n".join(re.sub(r"(^|\s)#.*$", "", line) for line in lines.splitlines())
-    variables: dict[str, str] = {}
-    for name, value in re.findall(
-        r"^\s*(?:export\s+)?([A-Za-z_]\w*)=([^\s()]+)\s*;?\s*$", lines, re.MULTILINE
-    ):
-        variables[name] = _put_in(value.strip("\"'"), variables)
-    try:
-        words = shlex.split(
-            _put_in(lines, variables).replace("(", " ( ").replace(")", " ) ")
-        )
-    except ValueError:
-        words = _put_in(lines, variables).replace('"', " ").replace("'", " ").split()
     given: dict[str, list[str]] = {}
     current: list[str] | None = None
-    for word in (part for one in words for part in one.split()):
+    for word in _shell_words(text):
         if word.startswith("--") and len(word) > 2:
             name, _, value = word[2:].partition("=")
             current = given.setdefault(name.replace("_", "-"), [])
@@ -280,6 +267,27 @@ def _read_shell(text: str) -> dict[str, list[str]]:
         elif current is not None and not (word in "()" and not current):
             current.append(word)
     return {name: _without_brackets(values) for name, values in given.items()}
+
+
+def _shell_words(text: str) -> list[str]:
+    """Words of a script without its comments, with its own variables put in; brackets are words of their own."""
+    lines = re.sub(r"\\\s*\n", " ", text)
+    lines = "\n".join(re.sub(r"(^|\s)#.*$", "", line) for line in lines.splitlines())
+    script = _put_in(lines, _variables(lines))
+    try:
+        words = shlex.split(script.replace("(", " ( ").replace(")", " ) "))
+    except ValueError:
+        words = script.replace('"', " ").replace("'", " ").split()
+    return [part for word in words for part in word.split()]
+
+
+def _variables(lines: str) -> dict[str, str]:
+    """Simple variables that a script sets, by name; each may use those before it."""
+    pattern = r"^\s*(?:export\s+)?([A-Za-z_]\w*)=([^\s()]+)\s*;?\s*$"
+    variables: dict[str, str] = {}
+    for name, value in re.findall(pattern, lines, re.MULTILINE):
+        variables[name] = _put_in(value.strip("\"'"), variables)
+    return variables
 
 
 def _without_brackets(values: list[str]) -> list[str]:

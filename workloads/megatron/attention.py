@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 from sim.graph.kernel import Kernel
 from workloads.megatron import functional as M
@@ -37,39 +38,42 @@ class Attention(Module):
             self.add(t, self.heads, name="softmax_offset")
 
     def forward(self, t: Tape, x: Tensor) -> Tensor:
-        s, m = self.s, self.m
+        s = self.s
         y = M.column_linear(t, x, self.qkv, s.group, s.sequence, s.numbers)
         y = M.bias_add(t, y, self.qkv_bias)
-        turned = y.size * (self.heads + self.kv) / (self.heads + 2 * self.kv)
-        if self.norms:
-            y = M.fused(
-                t,
-                [y, *self.norms],
-                y.shape,
-                2 * turned,
-                3 * turned,
-                parameters=2,
-                kernels=(2, 2),
-            )
-        if m.rotary and s.options.rope_fusion:
-            y = M.fused(
-                t, [M.unsaved(y)], y.shape, 2 * turned, 2 * turned, kernels=(2, 2)
-            )
-        elif m.rotary:  # halves negated and joined, two products, a sum, a copy; backward the same without the copy
-            y = M.fused(
-                t, [M.unsaved(y)], y.shape, 14 * turned, 12 * turned, kernels=(14, 12)
-            )
-        core = (
-            unfused_attention if s.options.attention == "unfused" else flash_attention
-        )
-
-        seen = in_window(s, self.window)
-
-        def attend(qkv: Tensor) -> Tensor:
-            return core(t, qkv, self.heads, self.kv, m.head_dim, seen)
-
+        y = self._turned(t, y)
+        attend = partial(self._attend, t)
         o = M.again(t, attend, y) if s.recompute_core else attend(y)
         return M.row_linear(t, o, self.proj, s.group, s.sequence, s.numbers)
+
+    def _turned(self, t: Tape, y: Tensor) -> Tensor:
+        """Queries and keys normed and rotated, where the model does that."""
+        turned = y.size * (self.heads + self.kv) / (self.heads + 2 * self.kv)
+        if self.norms:
+            inputs, shape = [y, *self.norms], y.shape
+            y = M.fused(
+                t, inputs, shape, 2 * turned, 3 * turned, parameters=2, kernels=(2, 2)
+            )
+        if not self.m.rotary:
+            return y
+        if self.s.options.rope_fusion:
+            forward, backward = 2, 2
+        else:  # halves negated and joined, two products, a sum, a copy; backward the same without the copy
+            forward, backward = 14, 12
+        return M.fused(
+            t,
+            [M.unsaved(y)],
+            y.shape,
+            forward * turned,
+            backward * turned,
+            kernels=(forward, backward),
+        )
+
+    def _attend(self, t: Tape, qkv: Tensor) -> Tensor:
+        unfused = self.s.options.attention == "unfused"
+        core = unfused_attention if unfused else flash_attention
+        seen = in_window(self.s, self.window)
+        return core(t, qkv, self.heads, self.kv, self.m.head_dim, seen)
 
 
 def in_window(s: Shard, window: int) -> Shard:

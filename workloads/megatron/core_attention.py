@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from sim.graph.kernel import Kernel
 from workloads.megatron.shard import Shard
 from workloads.torch.tape import Tape, Tensor
@@ -35,48 +37,89 @@ def unfused_attention(
     t: Tape, qkv: Tensor, heads: int, kv: int, dim: int, s: Shard
 ) -> Tensor:
     """Batched GEMMs around a masked softmax that holds all scores in memory (CoreAttention)."""
-    n, rows = s.batch * heads, s.tokens
-    count = n * rows * s.seq_len
-    scores = 2.0 * count
-    mask = scores / 2 if s.options.attention_dropout else 0.0
-    fused = softmax_is_fused(n, rows, s.seq_len)
+    core = _Scores.of(heads, dim, s)
     _ = kv
     t.cpu("unfused_attention")
-    products(t, n, rows, dim, s.seq_len, ("nt",))
-    probabilities = t.empty((n, rows, s.seq_len), qkv.itemsize)
-    # The causal kernel reads the scores up to the diagonal and writes all.
-    softmax(
-        t,
-        count,
-        (1.5 * scores,) if fused else tuple(step * count for step in STEPS),
-        "elementwise",
-    )
-    kept = None if fused else t.empty((n, rows, s.seq_len), 4)  # the softmax in fp32
-    dropped = (
-        t.empty((n, rows, s.seq_len), 3) if mask else None
-    )  # values and a byte of mask
-    if mask:
-        t.launch(Kernel("fused", (count,), bytes=2 * scores + mask))
-    products(t, n, rows, dim, s.seq_len, ("nn",))
+    core.products(t, "nt")
+    probabilities = t.empty(core.shape, qkv.itemsize)
+    softmax(t, core.count, core.softmax_bytes, "elementwise")
+    kept = None if core.fused else t.empty(core.shape, 4)  # the softmax in fp32
+    # Values and a byte of mask.
+    dropped = t.empty(core.shape, 3) if core.mask else None
+    core.drop(t)
+    core.products(t, "nn")
     y = t.empty((*qkv.shape[:-1], heads * dim), qkv.itemsize)
     t.launch(Kernel("copy", (y.elements,), layout="strided"))
 
     def backward(g: Tensor) -> list[Tensor | None]:
         _ = (g, probabilities, dropped, kept)
         t.cpu("unfused_attention_backward")
-        products(t, n, rows, dim, s.seq_len, ("tn", "nt"))
-        if mask:
-            t.launch(Kernel("fused", (count,), bytes=2 * scores + mask))
-        moved = (
-            (2.0 * scores,) if fused else tuple(step * count for step in STEPS_BACKWARD)
-        )
-        softmax(t, count, moved, "elementwise_backward")
-        products(t, n, rows, dim, s.seq_len, ("nn", "tn"))
+        core.products(t, "tn", "nt")
+        core.drop(t)
+        softmax(t, core.count, core.softmax_backward_bytes, "elementwise_backward")
+        core.products(t, "nn", "tn")
         grad = t.empty(qkv.shape, qkv.itemsize)
         t.launch(Kernel("cat", (grad.elements,), bytes=2 * grad.size))
         return [grad]
 
     return t.apply(y, [qkv], backward)
+
+
+@dataclass(frozen=True)
+class _Scores:
+    """The scores of ``n`` samples and heads, (rows, columns) each, of queries and keys ``dim`` wide.
+
+    ``fused``: one kernel makes their softmax; ``mask`` is the bytes of a dropout mask, 0 without dropout.
+    """
+
+    n: int
+    rows: int
+    columns: int
+    dim: int
+    fused: bool
+    mask: float
+
+    @classmethod
+    def of(cls, heads: int, dim: int, s: Shard) -> _Scores:
+        n, rows, columns = s.batch * heads, s.tokens, s.seq_len
+        fused = softmax_is_fused(n, rows, columns)
+        mask = float(n * rows * columns) if s.options.attention_dropout else 0.0
+        return cls(n, rows, columns, dim, fused, mask)
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        return self.n, self.rows, self.columns
+
+    @property
+    def count(self) -> int:
+        return self.n * self.rows * self.columns
+
+    @property
+    def size(self) -> float:
+        """Bytes of all scores."""
+        return 2.0 * self.count
+
+    @property
+    def softmax_bytes(self) -> tuple[float, ...]:
+        """Of each of its kernels; the causal one reads the scores up to the diagonal and writes all."""
+        if self.fused:
+            return (1.5 * self.size,)
+        return tuple(step * self.count for step in STEPS)
+
+    @property
+    def softmax_backward_bytes(self) -> tuple[float, ...]:
+        if self.fused:
+            return (2.0 * self.size,)
+        return tuple(step * self.count for step in STEPS_BACKWARD)
+
+    def products(self, t: Tape, *layouts: str) -> None:
+        products(t, self.n, self.rows, self.dim, self.columns, layouts)
+
+    def drop(self, t: Tape) -> None:
+        """Dropout, forward or backward."""
+        if self.mask:
+            moved = 2 * self.size + self.mask
+            t.launch(Kernel("fused", (self.count,), bytes=moved))
 
 
 def softmax(t: Tape, count: int, moved: tuple[float, ...], host: str) -> None:

@@ -61,24 +61,28 @@ def fused(
     """
     t.cpu("fused")
     y = t.empty(shape, inputs[0].itemsize)
-    for _ in range(kernels[0]):
-        t.launch(Kernel("fused", (y.elements,), bytes=forward / kernels[0]))
+    _parts_of(t, y, forward, kernels[0])
     kept = t.empty((max(1, int(saved)),), 1) if saved else None
     shapes = [(x.shape, x.itemsize) for x in inputs]
-    first = len(inputs) - parameters
 
     def back(g: Tensor) -> list[Tensor | None]:
         _ = (kept, inputs)
         t.cpu("fused_backward")
-        for _ in range(kernels[1]):
-            t.launch(Kernel("fused", (g.elements,), bytes=backward / kernels[1]))
-        grads: list[Tensor | None] = [t.empty(*shapes[i]) for i in range(first)]
-        for i in range(first, len(shapes)):
+        _parts_of(t, g, backward, kernels[1])
+        first = len(shapes) - parameters
+        grads: list[Tensor | None] = [t.empty(*shape) for shape in shapes[:first]]
+        for shape in shapes[first:]:
             t.launch(Kernel("sum", (g.elements,), bytes=g.size))
-            grads.append(t.empty(*shapes[i]))
+            grads.append(t.empty(*shape))
         return grads
 
     return t.apply(y, inputs, back)
+
+
+def _parts_of(t: Tape, x: Tensor, size: float, count: int) -> None:
+    """Launches so many kernels over the elements of a tensor, which move ``size`` bytes together."""
+    for _ in range(count):
+        t.launch(Kernel("fused", (x.elements,), bytes=size / count))
 
 
 def bias_add(t: Tape, x: Tensor, bias: Tensor | None) -> Tensor:
@@ -184,95 +188,122 @@ def column_linear(
     reduce-scattered) while the weight's gradient is computed; ``x`` is gathered again beside the input's GEMM
     (tensor_parallel/layers.py, LinearWithGradAccumulationAndAsyncCommunication).
     """
-    n, parallel = group.size, group.size > 1
-    out_features, k = w.shape
-    whole = (x.shape[0] * (n if sequence else 1), *x.shape[1:])
-    m = x.elements * (n if sequence else 1) // k
+    n, k = w.shape
+    parts = group.size if sequence else 1
+    whole = (x.shape[0] * parts, *x.shape[1:])
+    m = x.elements * parts // k
+    column = _Column(x, w, group, sequence and group.size > 1, o, m, x.requires_grad)
     t.cpu("linear")
     quantize(t, x.elements, o)
-    if parallel and sequence:
-        _gather_beside(t, float(m * k * (1 if o.products else x.itemsize)), group, o)
-    gemm(t, m, out_features, k, "nt", o)
-    if parallel and sequence:
+    if column.gathers:
+        _gather_beside(t, column.gathered, group, o)
+    gemm(t, m, n, k, "nt", o)
+    if column.gathers:
         t.wait(t.record(STREAM))
-    y = t.empty((*whole[:-1], out_features), x.itemsize)
-    needs, saved = x.requires_grad, x
+    y = t.empty((*whole[:-1], n), x.itemsize)
+    return t.apply(y, [x, w], lambda g: column.backward(t, g, whole))
 
-    def backward(g: Tensor) -> list[Tensor | None]:
+
+@dataclass(frozen=True, eq=False)
+class _Column:
+    """A projection whose weight's rows are spread over the group; the input has ``m`` rows on all ranks together.
+
+    ``gathers``: each rank has a part of the input; ``needs``: the input's gradient is wanted.
+    """
+
+    x: Tensor
+    w: Tensor
+    group: Group
+    gathers: bool
+    o: Numbers
+    m: int
+    needs: bool
+
+    @property
+    def gathered(self) -> float:
+        """Bytes of the whole input, as the products take it."""
+        k = self.w.shape[1]
+        return float(self.m * k * (1 if self.o.products else self.x.itemsize))
+
+    def backward(
+        self, t: Tape, g: Tensor, whole: tuple[int, ...]
+    ) -> list[Tensor | None]:
+        """Gradients of the input and the weight; ``whole`` is the shape of the whole input."""
+        (n, k), m, o, operand = self.w.shape, self.m, self.o, self.x
         t.cpu("linear_backward")
-        quantize(t, m * out_features, o)
-        if parallel and sequence:
-            begin(
-                t,
-                "all_gather",
-                float(m * k * (1 if o.products else saved.itemsize)),
-                group,
-                o.overlap,
-            )
-        gathered = t.empty(whole, saved.itemsize) if sequence and parallel else None
+        quantize(t, m * n, o)
+        if self.gathers:
+            begin(t, "all_gather", self.gathered, self.group, o.overlap)
+            operand = t.empty(whole, self.x.itemsize)
         grad = None
-        if needs:
-            grad = t.empty(whole, saved.itemsize)
-            gemm(t, m, k, out_features, "nn", o)
-        if parallel and sequence:
+        if self.needs:
+            grad = t.empty(whole, self.x.itemsize)
+            gemm(t, m, k, n, "nn", o)
+        if self.gathers:
             t.wait(t.record(STREAM))
-        if parallel and needs:
-            begin(
-                t,
-                "reduce_scatter" if sequence else "all_reduce",
-                float(m * k * saved.itemsize),
-                group,
-            )
-        if not o.asynchronous:
+        self._reduce_beside(t)
+        weight_gradient(t, n, k, m, o, (g, operand))
+        if self._reduces:
             t.wait(t.record(STREAM))
-        weight_gradient(
-            t, out_features, k, m, o, (g, saved if gathered is None else gathered)
-        )
-        if parallel and needs:
-            t.wait(t.record(STREAM))
-        _ = (g, gathered)
-        if grad is not None and sequence and parallel:
-            grad = t.empty(saved.shape, saved.itemsize)
-        return [grad, Tensor(None, w.shape)]
+        if grad is not None and self.gathers:
+            grad = t.empty(self.x.shape, self.x.itemsize)
+        return [grad, Tensor(None, self.w.shape)]
 
-    return t.apply(y, [x, w], backward)
+    @property
+    def _reduces(self) -> bool:
+        """The input's gradient is a sum over the group."""
+        return self.needs and self.group.size > 1
+
+    def _reduce_beside(self, t: Tape) -> None:
+        """Sums the input's gradient beside the weight's; not asynchronous, before it."""
+        if self._reduces:
+            op = "reduce_scatter" if self.gathers else "all_reduce"
+            size = float(self.m * self.w.shape[1] * self.x.itemsize)
+            begin(t, op, size, self.group)
+        if not self.o.asynchronous:
+            t.wait(t.record(STREAM))
 
 
 def row_linear(
     t: Tape, x: Tensor, w: Tensor, group: Group, sequence: bool, o: Numbers
 ) -> Tensor:
     """``x @ w.T`` with the columns of ``w`` spread over the group: outputs are summed (or reduce-scattered)."""
-    n, parallel = group.size, group.size > 1
-    out_features, k = w.shape
+    n, k = w.shape
     m = x.elements // k
+    scatters = sequence and group.size > 1
     t.cpu("linear")
     quantize(t, x.elements, o)
-    y = t.empty((*x.shape[:-1], out_features), x.itemsize)
-    if parallel and sequence and o.overlap:
-        _scatter_beside(t, m, out_features, k, group, o)
+    y = t.empty((*x.shape[:-1], n), x.itemsize)
+    if scatters and o.overlap:
+        _scatter_beside(t, m, n, k, group, o)
     else:
-        gemm(t, m, out_features, k, "nt", o)
-        if parallel:
+        gemm(t, m, n, k, "nt", o)
+        if group.size > 1:
             reduce(t, y, group, sequence)
-    if parallel and sequence:
-        y = t.empty((x.shape[0] // n, *x.shape[1:-1], out_features), x.itemsize)
-    saved = x
+    if scatters:
+        y = t.empty((x.shape[0] // group.size, *x.shape[1:-1], n), x.itemsize)
+    return t.apply(
+        y, [x, w], lambda g: _row_gradients(t, g, x, w, group if scatters else None, o)
+    )
 
-    def backward(g: Tensor) -> list[Tensor | None]:
-        t.cpu("linear_backward")
-        quantize(t, g.elements, o)
-        if parallel and sequence:
-            _gather_beside(
-                t, float(m * out_features * (1 if o.products else g.itemsize)), group, o
-            )
-        grad = t.empty(saved.shape, saved.itemsize)
-        gemm(t, m, k, out_features, "nn", o)
-        if parallel and sequence:
-            t.wait(t.record(STREAM))
-        weight_gradient(t, out_features, k, m, o, (g, saved))
-        return [grad, Tensor(None, w.shape)]
 
-    return t.apply(y, [x, w], backward)
+def _row_gradients(
+    t: Tape, g: Tensor, x: Tensor, w: Tensor, gathered: Group | None, o: Numbers
+) -> list[Tensor | None]:
+    """Gradients of the input and the weight; the output's is ``gathered`` over a group where each rank has a part."""
+    n, k = w.shape
+    m = x.elements // k
+    t.cpu("linear_backward")
+    quantize(t, g.elements, o)
+    if gathered is not None:
+        size = float(m * n * (1 if o.products else g.itemsize))
+        _gather_beside(t, size, gathered, o)
+    grad = t.empty(x.shape, x.itemsize)
+    gemm(t, m, k, n, "nn", o)
+    if gathered is not None:
+        t.wait(t.record(STREAM))
+    weight_gradient(t, n, k, m, o, (g, x))
+    return [grad, Tensor(None, w.shape)]
 
 
 def _gather_beside(t: Tape, size: float, group: Group, o: Numbers) -> None:

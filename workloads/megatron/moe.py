@@ -436,40 +436,39 @@ def grouped_linear(
     parts = [each] if together else [[c] for c in each]
     t.cpu("linear", len(parts))
     t.cpu("grouped_gemm", experts if together else 0)
-    for c in (
-        each if o.products and casts[0] else []
-    ):  # each expert's rows have a scale of their own: found, then applied
-        t.launch(Kernel("fused", (c * k,), bytes=2.0 * c * k))
-        M.quantize(t, c * k, o)
+    if casts[0]:
+        _quantize_each(t, each, k, o)
     for part in parts:
         _grouped(t, part, n, k, "nt", o, fused)
     y = t.empty((*x.shape[:-1], n), x.itemsize)
-    saved = x
 
     def backward(g: Tensor) -> list[Tensor | None]:
         t.cpu("linear_backward", len(parts))
         t.cpu("grouped_gemm", 2 * experts if together else 0)
-        for c in each if o.products and casts[1] else []:
-            t.launch(Kernel("fused", (c * n,), bytes=2.0 * c * n))
-            M.quantize(t, c * n, o)
-        grad = t.empty(saved.shape, saved.itemsize)
+        if casts[1]:
+            _quantize_each(t, each, n, o)
+        grad = t.empty(x.shape, x.itemsize)
         for part in parts:
             _grouped(t, part, k, n, "nn", o, fused)
-            M.later(t, partial(_grouped, t, part, n, k, "tn", o, fused), (g, saved))
+            M.later(t, partial(_grouped, t, part, n, k, "tn", o, fused), (g, x))
         if not o.fused_accumulation:
-            added = Kernel(
-                "fused",
-                (experts * n * k,),
-                bytes=float(experts * n * k * (2 + 2 * o.wide)),
-            )
-            M.later(t, lambda: _launch(t, added), ())
+            M.later(t, partial(_accumulate, t, experts * n * k, o), ())
         return [grad, Tensor(None, w.shape)]
 
     return t.apply(y, [x, w], backward)
 
 
-def _launch(t: Tape, kernel: Kernel) -> None:
-    t.launch(kernel)
+def _quantize_each(t: Tape, rows: Sequence[int], width: int, o: M.Numbers) -> None:
+    """In fp8 each expert's rows have a scale of their own: found, then applied."""
+    for count in rows if o.products else ():
+        t.launch(Kernel("fused", (count * width,), bytes=2.0 * count * width))
+        M.quantize(t, count * width, o)
+
+
+def _accumulate(t: Tape, elements: int, o: M.Numbers) -> None:
+    """Adds a gradient to the buffer that accumulates it."""
+    moved = float(elements * (2 + 2 * o.wide))
+    t.launch(Kernel("fused", (elements,), bytes=moved))
 
 
 def _grouped(
@@ -488,20 +487,25 @@ def _grouped(
     as an expert has rows, are one product with the weights' rows of all experts.
     """
     if not o.products:
-        mean = max(1, round(sum(rows) / len(rows)))
-        shape = {"nt": (mean, n, k), "nn": (mean, n, k), "tn": (n, k, mean)}[layout]
-        if len(rows) == 1:
-            M.launch_gemm(t, "gemm", *shape, layout)
-            return
-        t.launch(Kernel("grouped_gemm", (len(rows), *shape), "bf16", layout))
+        _grouped_bf16(t, rows, n, k, layout)
         return
-    dtype, item = o.products, 1
     total, weights = sum(rows), float(len(rows) * n * k)
     longer = 1.0 if fused or len(rows) == 1 else GROUPED
     if layout == "tn":
         shape = (round(len(rows) * n * longer), k, max(1, round(total / len(rows))))
-        moved = item * total * (n + k) + 2 * o.wide * weights
+        moved = total * (n + k) + 2 * o.wide * weights
     else:
         shape = (round(sum(-(-c // TILE) * TILE for c in rows) * longer), n, k)
-        moved = item * (total * k + weights) + 2.0 * total * n
-    t.launch(Kernel("gemm", shape, dtype, "nt", bytes=moved, flops=2.0 * total * n * k))
+        moved = total * k + weights + 2.0 * total * n
+    flops = 2.0 * total * n * k
+    t.launch(Kernel("gemm", shape, o.products, "nt", bytes=moved, flops=flops))
+
+
+def _grouped_bf16(t: Tape, rows: Sequence[int], n: int, k: int, layout: str) -> None:
+    """As grouped GEMMs were measured: every expert has the mean of the rows."""
+    mean = max(1, round(sum(rows) / len(rows)))
+    shape = (n, k, mean) if layout == "tn" else (mean, n, k)
+    if len(rows) == 1:
+        M.launch_gemm(t, "gemm", *shape, layout)
+        return
+    t.launch(Kernel("grouped_gemm", (len(rows), *shape), "bf16", layout))
