@@ -43,7 +43,7 @@ def lower(
     models = Models(scenario, model, groups, costs, kinds, engine)
     owner, rows = _schedule(scenario)
     runs = grad_accumulation_of(scenario) if grid.pp > 1 else 1
-    places = _places(owner, grid.pp, _cuts(scenario, model.layers, len(owner)))
+    places = _places(scenario, model, owner)
     shared, ranks = Shared(), []
     for kind in kinds:
         for place in places:
@@ -56,11 +56,12 @@ def lower(
     return _lowered(ranks, grid, shared, parameters, site)
 
 
-def _places(owner: tuple[int, ...], pp: int, cuts: Sequence[range]) -> list[Place]:
-    """The pipeline ranks, each with the layers of its stages."""
+def _places(scenario: Job, model: ModelSpec, owner: tuple[int, ...]) -> list[Place]:
+    """The pipeline ranks, each with the layers of its stages; ``owner`` is the rank of every stage."""
+    cuts = _cuts(scenario, model.layers, len(owner))
     return [
         Place(rank, {i: cuts[i] for i, at in enumerate(owner) if at == rank}, owner)
-        for rank in range(pp)
+        for rank in range(scenario.parallel.pp)
     ]
 
 

@@ -105,30 +105,31 @@ class Embedding(Module):
         self.parameters += self.norm.parameters if self.norm is not None else []
 
     def forward(self, t: Tape) -> Tensor:
-        m, s = self.m, self.s
-        x = F.embedding(t, (s.tokens, s.batch), self.token)
+        s, shape = self.s, (self.s.tokens, self.s.batch)
+        x = F.embedding(t, shape, self.token)
         if s.group.size > 1:
-            t.launch(
-                Kernel("fused", (x.elements,), bytes=2 * x.size)
-            )  # rows of other ranks' words are zeroed
+            # Rows of other ranks' words are zeroed.
+            t.launch(Kernel("fused", (x.elements,), bytes=2 * x.size))
             M.reduce(t, x, s.group, s.sequence)
         if self.position is not None:
-            x = F.add(t, x, F.embedding(t, (s.tokens, s.batch), self.position))
+            x = F.add(t, x, F.embedding(t, shape, self.position))
         if self.norm is not None:
             x = self.norm.forward(t, x)
         if s.options.hidden_dropout:
-            x = M.fused(
-                t, [M.unsaved(x)], x.shape, 2.5 * x.size, 2.5 * x.size, x.elements
-            )
-        if s.sequence:
-            part = t.empty((s.rows, s.batch, m.hidden))
-            whole = x.size
-            x = t.apply(
-                part,
-                [x],
-                lambda g: [t.empty((s.tokens, s.batch, m.hidden))] if whole else [None],
-            )
-        return x
+            moved = 2.5 * x.size
+            x = M.fused(t, [M.unsaved(x)], x.shape, moved, moved, x.elements)
+        return self._part(t, x) if s.sequence else x
+
+    def _part(self, t: Tape, x: Tensor) -> Tensor:
+        """This rank's part of the sequence."""
+        s, hidden = self.s, self.m.hidden
+        part = t.empty((s.rows, s.batch, hidden))
+        lies = x.size > 0
+
+        def backward(g: Tensor) -> list[Tensor | None]:
+            return [t.empty((s.tokens, s.batch, hidden)) if lies else None]
+
+        return t.apply(part, [x], backward)
 
 
 class Head(Module):
@@ -157,18 +158,21 @@ class Head(Module):
 # backward: one-hot subtraction with scaling, and the cast back (tensor_parallel/cross_entropy.py). In bytes a logit.
 LOSS_STEPS = (6.0, 4.0, 8.0, 8.0, 4.0, 8.0)
 LOSS_BACKWARD = (8.0, 8.0, 6.0)
+FUSED_LOSS_STEPS, FUSED_LOSS_BACKWARD = (6.0, 8.0, 8.0), (10.0,)
+# After which of the steps ranks sum up, without fusion and with it.
+REDUCED = {False: (1, 3, 4), True: (1, 2)}
 
 
 def cross_entropy(t: Tape, logits: Tensor, s: Shard) -> Tensor:
     """Vocabulary-parallel cross entropy in fp32: three small all-reduces; saves the probabilities."""
-    tokens, n = s.tokens * s.batch, logits.elements
+    n, fused = logits.elements, s.options.cross_entropy_fusion
     t.cpu("loss", 3)
-    fused = s.options.cross_entropy_fusion
-    for i, moved in enumerate((6.0, 8.0, 8.0) if fused else LOSS_STEPS):
+    for i, moved in enumerate(FUSED_LOSS_STEPS if fused else LOSS_STEPS):
         t.launch(Kernel("fused", (n,), bytes=moved * n))
-        if s.group.size > 1 and i in ((1, 2) if fused else (1, 3, 4)):
+        if s.group.size > 1 and i in REDUCED[fused]:
+            both = fused and i == 2  # two values a token in one all-reduce
             M.begin(
-                t, "all_reduce", tokens * (8.0 if fused and i == 2 else 4.0), s.group
+                t, "all_reduce", s.tokens * s.batch * (8.0 if both else 4.0), s.group
             )
             t.wait(t.record(M.STREAM))
     probabilities = t.empty(logits.shape, 4)
@@ -177,7 +181,7 @@ def cross_entropy(t: Tape, logits: Tensor, s: Shard) -> Tensor:
     def backward(g: Tensor) -> list[Tensor | None]:
         _ = (g, probabilities)
         t.cpu("loss_backward")
-        for moved in (10.0,) if fused else LOSS_BACKWARD:
+        for moved in FUSED_LOSS_BACKWARD if fused else LOSS_BACKWARD:
             t.launch(Kernel("fused", (n,), bytes=moved * n))
         return [t.empty(shape, itemsize)]
 

@@ -68,16 +68,17 @@ def _issued(items: Sequence[Item]) -> tuple[Issued, ...]:
                 sent.append(batches)
             batches += 1
             continue
-        needs = [
-            received.pop(
-                ({"F": "F", "W": "W"}.get(a.kind, "B"), a.stage, a.microbatch), None
-            )
-            for a in item
-        ]
+        needs = [received.pop(_input(action), None) for action in item]
         made += [Wait(handle) for handle in needs if handle is not None]
         computed = [Compute(*action) for action in item]
         made += [Pair(*computed)] if len(computed) == 2 else computed
     return (*made, *(Wait(handle) for handle in reversed(sent)))
+
+
+def _input(action: Action) -> tuple[str, int, int]:
+    """What an action takes from another stage: (what, stage, microbatch); both halves of a backward pass take "B"."""
+    what = action.kind if action.kind in "FW" else "B"
+    return what, action.stage, action.microbatch
 
 
 def interleaved(

@@ -40,6 +40,11 @@ class Again:
         """Only a part of the forward pass runs again."""
         return self.products or (self.full and self.early)
 
+    @property
+    def from_input(self) -> bool:
+        """Backward begins with all of the forward pass."""
+        return self.full and not self.shortened
+
     def dropped(self) -> Callable[[Kernel], bool]:
         """Which kernels of the forward pass are not repeated, asked in their order."""
         seen = 0
@@ -102,10 +107,7 @@ def record(
     transient = max(0.0, t.memory.peak - before - stash)
     if recompute.full:
         stash, transient = output, transient + stash
-    again = (
-        recompute.full and not recompute.shortened
-    )  # backward begins with all of forward
-    back = part(whole, 0 if again else cut, len(whole))
+    back = part(whole, 0 if recompute.from_input else cut, len(whole))
     return Unit(
         name,
         made(f"{name} forward", part(whole, 0, cut), shared),
