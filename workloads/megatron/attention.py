@@ -19,21 +19,19 @@ class Attention(Module):
 
     def __init__(self, t: Tape, m: ModelSpec, s: Shard, window: int = 0) -> None:
         super().__init__()
-        n = s.group.size
+        n, dim = s.group.size, m.head_dim
         self.m, self.s, self.window = m, s, window
         self.heads, self.kv = m.heads // n, max(1, m.kv_heads // n)
-        width = (self.heads + 2 * self.kv) * m.head_dim
+        width = (self.heads + 2 * self.kv) * dim
         self.qkv = self.add(t, width, m.hidden, name="linear_qkv")
-        self.qkv_bias = (
-            self.add(t, width, name="linear_qkv.bias") if m.qkv_bias else None
-        )
-        self.proj = self.add(t, m.hidden, self.heads * m.head_dim, name="linear_proj")
-        self.proj_bias = (
-            self.add(t, m.hidden, name="linear_proj.bias") if m.bias else None
-        )
-        self.norms = [
-            self.add(t, m.head_dim, name=f"{x}_layernorm") for x in "qk" if m.qk_norm
-        ]
+        self.qkv_bias = self.proj_bias = None
+        if m.qkv_bias:
+            self.qkv_bias = self.add(t, width, name="linear_qkv.bias")
+        self.proj = self.add(t, m.hidden, self.heads * dim, name="linear_proj")
+        if m.bias:
+            self.proj_bias = self.add(t, m.hidden, name="linear_proj.bias")
+        normed = "qk" if m.qk_norm else ""
+        self.norms = [self.add(t, dim, name=f"{x}_layernorm") for x in normed]
         if m.sinks:
             self.add(t, self.heads, name="softmax_offset")
 

@@ -45,22 +45,20 @@ class Experts(Module):
         super().__init__()
         self.m, self.s, self.spread = m, s, spread
         self.gate = self.add(t, m.experts, m.hidden, name="router")
-        self.gate_bias = (
-            self.add(t, m.experts, name="router.bias") if m.router_bias else None
-        )
+        self.gate_bias = self.fc1_bias = self.down_bias = None
+        if m.router_bias:
+            self.gate_bias = self.add(t, m.experts, name="router.bias")
         local = m.experts // spread.group.size
-        inner = m.moe_ffn // (spread.tensor.size if spread.tensor is not None else 1)
+        inner = m.moe_ffn // self._shards
         up = inner * (2 if m.gated else 1)
         self.fc1 = self.add(t, local, up, m.hidden, name=f"{PREFIX}linear_fc1")
-        self.fc1_bias = (
-            self.add(t, local, up, name=f"{PREFIX}linear_fc1.bias") if m.bias else None
-        )
+        if m.bias:
+            self.fc1_bias = self.add(t, local, up, name=f"{PREFIX}linear_fc1.bias")
         self.fc2 = self.add(t, local, m.hidden, inner, name=f"{PREFIX}linear_fc2")
-        self.down_bias = (
-            self.add(t, local, m.hidden, name=f"{PREFIX}linear_fc2.bias")
-            if m.bias
-            else None
-        )
+        if m.bias:
+            self.down_bias = self.add(
+                t, local, m.hidden, name=f"{PREFIX}linear_fc2.bias"
+            )
         self.shared = None
         if m.shared_experts:
             self.shared = FeedForward(
