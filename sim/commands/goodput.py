@@ -2,11 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import click
 
 from sim.commands._shared import as_json, changes, explained
+
+_TIMES = {
+    "--interval": "Work between saves; default: the scenario's, else Young-Daly's.",
+    "--save": "Training stands still for a save; default: the scenario's, else 2 s.",
+    "--lag": "From there until it is durable; default: the scenario's, else 30 s.",
+    "--load": "Load a checkpoint; default: the scenario's, else 1 min.",
+    "--detect": "Until a failure is noticed.",
+    "--swap": "Bring in a spare host.",
+    "--start": "Start processes, without communicators and loading.",
+    "--repair": "Until a broken host is a spare again.",
+}
+
+
+def _times(command: Callable[..., None]) -> Callable[..., None]:
+    """Adds the options of `_TIMES` to a command."""
+    for name, text in reversed(_TIMES.items()):
+        command = click.option(name, metavar="TIME", help=text)(command)
+    return command
 
 
 @click.command(
@@ -26,34 +45,7 @@ from sim.commands._shared import as_json, changes, explained
 @click.option(
     "--days", type=float, default=54.0, show_default=True, help="Length of the run."
 )
-@click.option(
-    "--interval",
-    metavar="TIME",
-    help="Work between saves; default: the scenario's, else Young-Daly's.",
-)
-@click.option(
-    "--save",
-    metavar="TIME",
-    help="Training stands still for a save; default: the scenario's, else 2 s.",
-)
-@click.option(
-    "--lag",
-    metavar="TIME",
-    help="From there until it is durable; default: the scenario's, else 30 s.",
-)
-@click.option(
-    "--load",
-    metavar="TIME",
-    help="Load a checkpoint; default: the scenario's, else 1 min.",
-)
-@click.option("--detect", metavar="TIME", help="Until a failure is noticed.")
-@click.option("--swap", metavar="TIME", help="Bring in a spare host.")
-@click.option(
-    "--start",
-    metavar="TIME",
-    help="Start processes, without communicators and loading.",
-)
-@click.option("--repair", metavar="TIME", help="Until a broken host is a spare again.")
+@_times
 @click.option(
     "--spares",
     type=click.IntRange(0),

@@ -111,20 +111,19 @@ def job_of(options: Mapping[str, Any]) -> Job:
     """
     mistakes: list[Mistake] = []
     times = _times(options, mistakes)
-    gpus, rate = options["gpus"], options.get("rates", ())
+    gpus, days = options["gpus"], options["days"]
     scale = options.get("rate_scale", 1.0)
-    rates = _or_none(rates_of, mistakes, gpus, rate, scale)
+    rates = _or_none(rates_of, mistakes, gpus, options.get("rates", ()), scale)
     takes = _or_none(takes_of, mistakes, options.get("takes", ()), gpus)
     total = math.fsum(rates.values())
-    if math.isnan(times["interval"]):
-        times["interval"] = _interval(times, total)
-    mistakes += _implausible(options["days"], times["step_time"], total)
+    times["interval"] = _interval(times, total)
+    mistakes += _implausible(days, times["step_time"], total)
     mistakes += _wrong_interval(times)
     if mistakes:
         raise InputError(mistakes)
     return Job(
         times["step_time"],
-        options["days"],
+        days,
         times["interval"],
         times["save"],
         times["lag"],
@@ -175,7 +174,9 @@ def _times(options: Mapping[str, Any], mistakes: list[Mistake]) -> dict[str, flo
 
 
 def _interval(times: Mapping[str, float], rate: float) -> float:
-    """Young and Daly's interval for so many failures a second, but a step at least."""
+    """The interval that is asked for; else Young and Daly's for so many failures a second, but a step at least."""
+    if not math.isnan(times["interval"]):
+        return times["interval"]
     save = times["save"]
     best = young_daly(save, 1 / rate) if rate and save > 0 else HOUR
     return max(times["step_time"], best)

@@ -171,10 +171,8 @@ class Optimum:
 
 def optimal(job: Job, gpus: int, replicas: int, seed: int) -> Optimum:
     """The interval of the highest goodput among multiples of Young and Daly's."""
-    total = math.fsum(job.rates.values())
-    fails = total and job.stall > 0
-    centre = young_daly(job.stall, 1 / total) if fails else job.interval
-    intervals = _around(centre, least=max(job.step, job.stall, job.lag))
+    least, centre = max(job.step, job.stall, job.lag), _theory(job)
+    intervals = _around(centre, least)
     values = [
         simulate(replace(job, interval=interval), gpus, replicas, seed).values
         for interval in progress.track(intervals, "intervals")
@@ -183,9 +181,15 @@ def optimal(job: Job, gpus: int, replicas: int, seed: int) -> Optimum:
     best = means.index(max(means))
     pairs = zip(intervals, values, strict=True)
     tried = tuple(_tried(interval, own, values[best]) for interval, own in pairs)
-    nearest = max(job.step, job.stall, job.lag, centre)
-    theory = min(tried, key=lambda one: abs(one.interval - nearest))
+    theory = min(tried, key=lambda one: abs(one.interval - max(least, centre)))
     return Optimum(intervals[best], tried, theory)
+
+
+def _theory(job: Job) -> float:
+    """Young and Daly's interval; the job's own where nothing fails or a save costs nothing."""
+    total = math.fsum(job.rates.values())
+    fails = total and job.stall > 0
+    return young_daly(job.stall, 1 / total) if fails else job.interval
 
 
 def _around(centre: float, least: float) -> list[float]:

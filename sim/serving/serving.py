@@ -12,139 +12,25 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from itertools import pairwise
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from sim.collectives.planner import plan_collective
-from sim.costs import Gpu
-from sim.costs.measured import gpu_of
-from sim.engine.storage import Leg, Request, Served, serve
-from sim.errors import InputError, Mistake
+from sim.engine.storage import Request, Served, serve
 from sim.graph.kernel import Kernel
-from sim.graph.usage import by_link
-from sim.predict import load_fabric
+from sim.serving.pools import WEIGHT, Pools, pools_of
+from sim.serving.transfer import added, legs_of
+from sim.spec.inference import Inference
 from sim.spec.sections import Scenario
 from sim.units import format_bandwidth, format_bytes, format_duration
 from topologies.fabric import Fabric
 from workloads.models.counts import active_parameters, attention_flops, total_parameters
-from workloads.models.model import ModelSpec, load_model
 
-WEIGHT = 2.0  # bytes
 BUSIEST = 8  # links that are listed
-KV = {"bf16": 2.0, "fp8": 1.0}
-
-
-@dataclass(frozen=True)
-class Pools:
-    """A scenario's pools: the GPUs of every prefill and every decode worker."""
-
-    scenario: Scenario
-    fabric: Fabric
-    model: ModelSpec
-    gpu: Gpu
-    prefill: tuple[tuple[str, ...], ...]
-    decode: tuple[tuple[str, ...], ...]
-
-    @property
-    def cache(self) -> float:
-        """Bytes of the KV cache of a prompt."""
-        return self.per_token * self.scenario.inference.prompt
-
-    @property
-    def per_token(self) -> float:
-        m = self.model
-        width = (
-            m.kv_lora_rank + m.rope_head_dim
-            if m.latent
-            else 2 * m.kv_heads * m.head_dim
-        )
-        return m.layers * width * KV[self.scenario.inference.kv_dtype]
-
-
-def pools_of(scenario: Scenario) -> Pools:
-    """The pools on the scenario's cluster.
-
-    Raises
-    ------
-    InputError
-        With everything that does not fit.
-    """
-
-    i, where, found = scenario.inference, scenario.where, list[Mistake]()
-    model, fabric = load_model(scenario.model, where), load_fabric(scenario)
-    if model.kind != "transformer":
-        found.append(
-            Mistake(
-                where,
-                "inference",
-                f"a {model.kind}",
-                "a transformer, which has a KV cache",
-            )
-        )
-    for name in ("prefill", "decode"):
-        gpus, tp = getattr(i, f"{name}_gpus"), getattr(i, f"{name}_tp")
-        if gpus is None:
-            found.append(
-                Mistake(where, f"inference.{name}_gpus", "nothing", "a number of GPUs")
-            )
-        elif gpus % tp:
-            found.append(
-                Mistake(
-                    where,
-                    f"inference.{name}_tp",
-                    str(tp),
-                    f"a divisor of {name}_gpus = {gpus}",
-                )
-            )
-    need = (i.prefill_gpus or 0) + (i.decode_gpus or 0)
-    if need > len(fabric.gpus):
-        found.append(
-            Mistake(
-                where,
-                "inference.decode_gpus",
-                f"{need} GPUs in all",
-                f"at most {len(fabric.gpus)}",
-            )
-        )
-    if found:
-        raise InputError(found)
-    gpus, first = fabric.gpus, i.prefill_gpus or 0
-
-    def workers(start: int, end: int, tp: int) -> tuple[tuple[str, ...], ...]:
-        return tuple(tuple(gpus[at : at + tp]) for at in range(start, end, tp))
-
-    made = Pools(
-        scenario,
-        fabric,
-        model,
-        gpu_of(fabric),
-        workers(0, first, i.prefill_tp),
-        workers(first, need, i.decode_tp),
-    )
-    _check_room(made)
-    return made
-
-
-def _check_room(p: Pools) -> None:
-    """Weights, and the caches of a batch where they lie in HBM, fit a decode worker."""
-    i, room = p.scenario.inference, p.gpu.memory * p.scenario.inference.decode_tp
-    weights = total_parameters(p.model) * WEIGHT
-    caches = (
-        i.decode_batch * (i.prompt + i.output) * p.per_token if i.tier == "hbm" else 0.0
-    )
-    if weights + caches > room:
-        found = (
-            f"{format_bytes(weights)} of weights and {format_bytes(caches)} of KV cache"
-        )
-        hint = 'a smaller decode_batch, more decode_tp, or tier = "cpu"'
-        expected = f"at most {format_bytes(room)}, the memory of a decode worker"
-        raise InputError(
-            Mistake(p.scenario.where, "inference.decode_batch", found, expected, hint)
-        )
+_EVIDENCE = {"prefill": "guess", "transfer": "datasheet", "decode": "datasheet"}
 
 
 def prefill_time(p: Pools) -> float:
@@ -196,96 +82,7 @@ def _tier_rate(p: Pools, worker: tuple[str, ...]) -> float:
     """Bytes/s at which a worker's GPUs read their caches from the tier, all at once."""
     kind = "memory" if p.scenario.inference.tier == "cpu" else "nvme"
     parts = [p.fabric.spread(p.fabric.nearest(gpu, kind), gpu) for gpu in worker]
-    return _rate(p, *_added(parts))
-
-
-def _added(parts: list[tuple[np.ndarray, np.ndarray]]) -> tuple[np.ndarray, np.ndarray]:
-    """Usage of links added up; each part carries an equal share of the bytes."""
-    return by_link([(rows, usage / len(parts)) for rows, usage in parts])
-
-
-def legs_of(
-    p: Pools, source: tuple[str, ...], target: tuple[str, ...]
-) -> tuple[str, tuple[Leg, ...]]:
-    """The way that was taken, and the legs of a cache from a prefill worker to a decode worker.
-
-    Raises
-    ------
-    InputError
-        If there is no such way between them.
-    """
-    many = max(len(source), len(target))
-    pairs = [
-        (source[k * len(source) // many], target[k * len(target) // many])
-        for k in range(many)
-    ]
-    fabric, path = p.fabric, p.scenario.inference.path
-    ways = [fabric.spread(a, b) for a, b in pairs]
-    kinds = {str(fabric.links.kind[row]) for rows, _ in ways for row in rows}
-    nvlink = bool(kinds) and all(
-        kind.startswith(("nvlink", "nvswitch", "c2c")) for kind in kinds
-    )
-    if path == "nvlink" and not nvlink:
-        raise _no_way(
-            p, f"links of {', '.join(sorted(kinds))}", "GPUs that NVLink connects"
-        )
-    if path == "auto":
-        path = "nvlink" if nvlink else "rdma"
-    if path == "nvlink":
-        return path, (
-            Leg("nvlink", p.cache, links=_added(ways)[0], usage=_added(ways)[1]),
-        )
-    if path == "rdma":
-        return path, (
-            _leg(
-                "rdma",
-                p,
-                [
-                    _chain(
-                        fabric, a, fabric.nearest(a, "nic"), fabric.nearest(b, "nic"), b
-                    )
-                    for a, b in pairs
-                ],
-            ),
-        )
-    kind = "memory" if path == "host" else "nvme"
-    down = [(a, fabric.nearest(a, kind)) for a, _ in pairs]
-    up = [(fabric.nearest(b, kind), b) for _, b in pairs]
-    between = [(x, y) for (_, x), (y, _) in zip(down, up, strict=True) if x != y]
-    if path == "nvme" and any(
-        fabric.host_of(x) != fabric.host_of(y) for x, y in between
-    ):
-        raise _no_way(
-            p, "pools on different hosts", "pools on one host, whose disks both reach"
-        )
-    legs = [_leg(f"to {kind}", p, [fabric.spread(a, b) for a, b in down])]
-    if path == "host" and between:
-        legs.append(_leg("between hosts", p, [fabric.spread(a, b) for a, b in between]))
-    return path, (*legs, _leg(f"from {kind}", p, [fabric.spread(a, b) for a, b in up]))
-
-
-def _no_way(p: Pools, found: str, expected: str) -> InputError:
-    return InputError(
-        Mistake(
-            p.scenario.where,
-            "inference.path",
-            f"{p.scenario.inference.path}: {found}",
-            expected,
-        )
-    )
-
-
-def _leg(name: str, p: Pools, parts: list[tuple[np.ndarray, np.ndarray]]) -> Leg:
-    links, usage = _added(parts)
-    return Leg(name, p.cache, links=links, usage=usage)
-
-
-def _chain(fabric: Fabric, *nodes: str) -> tuple[np.ndarray, np.ndarray]:
-    """Links from node to node in turn."""
-    ways = [fabric.spread(a, b) for a, b in pairwise(nodes) if a != b]
-    return np.concatenate([rows for rows, _ in ways]), np.concatenate(
-        [usage for _, usage in ways]
-    )
+    return _rate(p, *added(parts))
 
 
 def predict(scenario: Scenario) -> dict[str, Any]:
@@ -317,20 +114,29 @@ def predict(scenario: Scenario) -> dict[str, Any]:
         "kv_bytes": pools.cache,
         "paths": paths,
         "tier": inference.tier,
+        **_throughput(inference, end),
+        "links": _busiest(pools.fabric, carried, end),
+        "evidence": dict(_EVIDENCE),
+        **_names(pools),
+        "transfer_bandwidth": pools.cache / alone,
+    }
+
+
+def _names(pools: Pools) -> dict[str, str]:
+    return {
+        "model": pools.model.name,
+        "cluster": pools.fabric.name,
+        "gpu": pools.gpu.name,
+    }
+
+
+def _throughput(inference: Inference, end: float) -> dict[str, Any]:
+    """Requests and tokens a second, over all `end` seconds."""
+    return {
         "requests": inference.requests,
         "seconds": end,
         "requests_per_second": inference.requests / end,
         "tokens_per_second": inference.requests * inference.output / end,
-        "links": _busiest(pools.fabric, carried, end),
-        "evidence": {
-            "prefill": "guess",
-            "transfer": "datasheet",
-            "decode": "datasheet",
-        },
-        "model": pools.model.name,
-        "cluster": pools.fabric.name,
-        "gpu": pools.gpu.name,
-        "transfer_bandwidth": pools.cache / alone,
     }
 
 
@@ -406,28 +212,47 @@ def _spread(values: list[float]) -> dict[str, float]:
     return {"mean": statistics.fmean(values), "min": low, "median": middle, "p99": high}
 
 
-def render(made: dict[str, Any]) -> str:
+def render(prediction: dict[str, Any]) -> str:
     """The page for people."""
-    first, parts = made["time_to_first_token"], made["parts"]
+    parts = prediction["parts"].items()
+    links = prediction["links"]
+    grades = prediction["evidence"].items()
     lines = [
-        f"{made['model']} on {made['cluster']}: {made['requests']} requests, prefill and decode apart",
-        "",
-        f"  time to first token    {format_duration(first['mean'])} (median {format_duration(first['median'])}, "
-        f"99 % {format_duration(first['p99'])})",
-        *(f"    {name:20} {format_duration(time)}" for name, time in parts.items()),
-        f"  time per output token  {format_duration(made['time_per_output_token'])} (KV cache in {made['tier']})",
-        f"  KV cache of a prompt   {format_bytes(made['kv_bytes'])} by {', '.join(made['paths'])}, alone "
-        f"{format_duration(made['transfer_alone'])} ({format_bandwidth(made['transfer_bandwidth'])})",
-        f"  throughput             {made['requests_per_second']:.3g} requests/s, "
-        f"{made['tokens_per_second']:.0f} tokens/s",
+        *_heading(prediction),
+        *(f"    {name:20} {format_duration(time)}" for name, time in parts),
+        *_rates(prediction),
         "",
         "  busiest links",
         *(
             f"    {one['name']:30} {100 * one['utilisation']:5.1f} %  {format_bytes(one['bytes'])}"
-            for one in made["links"]
+            for one in links
         ),
         "",
-        "  rests on: "
-        + ", ".join(f"{what} {grade}" for what, grade in made["evidence"].items()),
+        f"  rests on: {', '.join(f'{name} {grade}' for name, grade in grades)}",
     ]
     return "\n".join(lines)
+
+
+def _heading(prediction: dict[str, Any]) -> Iterator[str]:
+    """What was asked, and the time to the first token."""
+    model, cluster = prediction["model"], prediction["cluster"]
+    yield f"{model} on {cluster}: {prediction['requests']} requests, prefill and decode apart"
+    yield ""
+    times = prediction["time_to_first_token"]
+    mean, median, p99 = (
+        format_duration(times[name]) for name in ("mean", "median", "p99")
+    )
+    yield f"  time to first token    {mean} (median {median}, 99 % {p99})"
+
+
+def _rates(prediction: dict[str, Any]) -> Iterator[str]:
+    """What a token takes, a cache on its way, and all requests together."""
+    token = format_duration(prediction["time_per_output_token"])
+    yield f"  time per output token  {token} (KV cache in {prediction['tier']})"
+    size, paths = format_bytes(prediction["kv_bytes"]), ", ".join(prediction["paths"])
+    alone = format_duration(prediction["transfer_alone"])
+    bandwidth = format_bandwidth(prediction["transfer_bandwidth"])
+    yield f"  KV cache of a prompt   {size} by {paths}, alone {alone} ({bandwidth})"
+    requests = f"{prediction['requests_per_second']:.3g} requests/s"
+    tokens = f"{prediction['tokens_per_second']:.0f} tokens/s"
+    yield f"  throughput             {requests}, {tokens}"

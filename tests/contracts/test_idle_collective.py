@@ -21,6 +21,7 @@ from sim.errors import InputError
 from sim.graph.opgraph import Comm
 from sim.planning import planned as step
 from sim.serving import serving
+from sim.serving.pools import WEIGHT, Pools
 from sim.spec.sections import Inference, Nccl, Scenario
 from tests.sim.graphs import Op, graph
 from topologies.core.quantity import Quantity
@@ -124,9 +125,9 @@ def test_serving_reduces_in_the_time_of_the_table(family: str) -> None:
     fabric = small(family)
     scenario = Scenario(inference=Inference(), nccl=ABLE)
     for gpus in groups(fabric):
-        pools = serving.Pools(scenario, fabric, MODEL, gpu_of(fabric), (gpus,), (gpus,))
+        pools = Pools(scenario, fabric, MODEL, gpu_of(fabric), (gpus,), (gpus,))
         for tokens in (1, 4096):
-            size = tokens * MODEL.hidden * serving.WEIGHT
+            size = tokens * MODEL.hidden * WEIGHT
             plan = plan_collective("all_reduce", size, gpus, fabric, ABLE)
             assert serving.reduce_time(pools, tokens, gpus) == plan.duration(
                 fabric.links.bandwidth

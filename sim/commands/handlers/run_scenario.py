@@ -14,6 +14,7 @@ from sim import exporters
 from sim.analysis.prediction import Prediction
 from sim.commands._shared import EXIT_OUTSIDE, echo_json, misused, talk
 from sim.exporters import terminal
+from sim.planning.planned import Planned
 from sim.predict import execute, plan, reported
 from sim.serving import serving
 from sim.spec.inference import Inference
@@ -52,21 +53,27 @@ def run_scenario(
         _run_jobs(loaded, json_, file, strict)
     else:
         planned = plan(loaded)
-        executed = execute(planned)
-        result = reported(planned, executed, prices=True)
-        if replicas is not None:
-            step = result.step_time
-            spread = replicas_of(planned, executed.steps, step, replicas, seed or 0)
-            result = replace(result, replicas=spread)
-        click.echo(result.to_json() if json_ else terminal.render(result))
+        result = _predicted(planned, replicas, seed)
+        _show(result, json_)
         _write(result, trace, part, timeline)
         if report is not None:
-            # what-ifs and measured runs are slow to import
-            from sim.exporters._run_files import write_report
-
-            page = write_report(result, report, loaded, each, planned)
-            talk(f"wrote {page}")
+            _write_report(result, report, loaded, each, planned)
         _refuse_fallbacks([result], strict)
+
+
+def _show(result: Prediction, json_: bool) -> None:
+    click.echo(result.to_json() if json_ else terminal.render(result))
+
+
+def _predicted(planned: Planned, replicas: int | None, seed: int | None) -> Prediction:
+    """The step, with as many runs with noise as are asked for."""
+    executed = execute(planned)
+    result = reported(planned, executed, prices=True)
+    if replicas is None:
+        return result
+    step = result.step_time
+    spread = replicas_of(planned, executed.steps, step, replicas, seed or 0)
+    return replace(result, replicas=spread)
 
 
 def _write(
@@ -77,6 +84,21 @@ def _write(
         talk(f"wrote {exporters.write(result, trace, 'chrome_trace', **part)}")
     if timeline is not None:
         talk(f"wrote {exporters.write(result, timeline, 'parquet')}")
+
+
+def _write_report(
+    result: Prediction,
+    report: Path,
+    scenario: Scenario,
+    each: tuple[str, ...],
+    planned: Planned,
+) -> None:
+    """The file of `--report`."""
+    # what-ifs and measured runs are slow to import
+    from sim.exporters._run_files import write_report
+
+    page = write_report(result, report, scenario, each, planned)
+    talk(f"wrote {page}")
 
 
 def _refuse_fallbacks(results: Iterable[Prediction], strict: bool) -> None:
