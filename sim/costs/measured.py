@@ -127,12 +127,7 @@ def _mistakes(where: str, table: Mapping[str, Any]) -> Iterable[Mistake]:
     """Everything wrong with a file."""
     if table.get("format") != FORMAT:
         yield Mistake(where, "format", repr(table.get("format")), f"{FORMAT}", EXPECTED)
-    for key in ("base", "table"):
-        if not isinstance(table.get(key), str) or not table[key]:
-            yield Mistake(where, key, repr(table.get(key)), "a name")
-    file = table.get("table")
-    if isinstance(file, str) and Path(file).name != file:
-        yield Mistake(where, "table", f'"{file}"', "a file beside this one")
+    yield from _wrong_names(where, table)
     for key, value in table.items():
         if key not in _KEYS:
             expected, hint = f"one of {', '.join(_KEYS)}", did_you_mean(key, _KEYS)
@@ -141,6 +136,16 @@ def _mistakes(where: str, table: Mapping[str, Any]) -> Iterable[Mistake]:
             yield from SCHEMA.keys[key].mistakes(where, key, value)
         elif key == "factor":
             yield from _wrong_factors(where, value)
+
+
+def _wrong_names(where: str, table: Mapping[str, Any]) -> Iterable[Mistake]:
+    """What is wrong with the names of the GPU below and of the table."""
+    for key in ("base", "table"):
+        if not isinstance(table.get(key), str) or not table[key]:
+            yield Mistake(where, key, repr(table.get(key)), "a name")
+    file = table.get("table")
+    if isinstance(file, str) and Path(file).name != file:
+        yield Mistake(where, "table", f'"{file}"', "a file beside this one")
 
 
 def _wrong_factors(where: str, factors: object) -> Iterable[Mistake]:

@@ -133,17 +133,15 @@ def noise_of(
     weight = np.array([_kernels_in(kernel) for kernel in graph.kernels], dtype=float)
     kernels, launches = dict[int, list[float]](), dict[int, list[float]]()
     for at, program in enumerate(graph.programs):
-        draw = np.random.default_rng([*seed, at])
-        alike = len(graph.represents[program.rank])
+        draw, rank = np.random.default_rng([*seed, at]), program.rank
+        alike = len(graph.represents[rank])
         parts = list(_segments(program, graph)) if alike > 1 else []
-        of_kernels, of_host = [], []
+        kernels[rank], launches[rank] = [], []
         for _ in range(steps):
-            of_kernels.append(
-                _of_kernels(draw, program, jitter, duration, weight, alike, parts)
-            )
-            of_host.append(_of_launches(draw, len(program), jitter, alike))
-        kernels[program.rank] = np.concatenate(of_kernels).tolist()
-        launches[program.rank] = np.concatenate(of_host).tolist()
+            kernels[rank] += _of_kernels(
+                draw, program, jitter, duration, weight, alike, parts
+            ).tolist()
+            launches[rank] += _of_launches(draw, len(program), jitter, alike).tolist()
     draw = np.random.default_rng([*seed, len(graph.programs)])
     latency = _lognormal(_of_transfers(draw, graph, steps), jitter.latency)
     link = _lognormal(_of_transfers(draw, graph, steps), jitter.link)

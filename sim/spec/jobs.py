@@ -84,9 +84,7 @@ def build(
         name = job.name or f"job{number}"
         place = f"{where}, {name}"
         base, unread = _file(where, job.scenario, place)
-        if "cluster" in table:
-            expected = "nothing: all jobs share the scenario's [cluster]"
-            wrong.append(Mistake(place, "cluster", "a section", expected))
+        wrong += _own_cluster(table, place)
         # Read and checked with every job's own sections; the cluster is put in afterwards.
         named = {"cluster": {"name": cluster.name or "of the scenario"}}
         scenario, found = collect(_laid(_laid(common, base), table) | named, place)
@@ -103,6 +101,14 @@ def _without_cluster(tables: Mapping[str, Any]) -> Tables:
         for name, table in tables.items()
         if name not in ("cluster", "measured")
     }
+
+
+def _own_cluster(table: Tables, place: str) -> list[Mistake]:
+    """A mistake where a job has a cluster of its own."""
+    if "cluster" not in table:
+        return []
+    expected = "nothing: all jobs share the scenario's [cluster]"
+    return [Mistake(place, "cluster", "a section", expected)]
 
 
 def _same_names(jobs: list[Scenario], where: str) -> list[Mistake]:

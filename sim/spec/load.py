@@ -117,17 +117,28 @@ def load_open(
     batch = _samples(_collect(tables, where, overrides)[0])
     fixed = [o for o in overrides if o.partition("=")[0].strip() not in free]
     scenario, mistakes = _collect(_without(tables, free), where, fixed)
-    if scenario.jobs:
-        found, hint = f"{len(scenario.jobs)} jobs", "layouts are of one job"
-        raise InputError(Mistake(where, "jobs", found, "one", hint))
+    _refuse_jobs(scenario, where)
     scenario = _located(scenario, folder, overrides)
     fabric = cluster_of(scenario, mistakes)
     model_of(scenario, mistakes)
     mistakes += nccl_mistakes(scenario, wrong_keys(mistakes))
-    if fabric is not None and (gpus := scenario.cluster.gpus or 1) > len(fabric.gpus):
-        expected = f"at most {len(fabric.gpus)}, the GPUs of the cluster"
-        mistakes.append(Mistake(where, "cluster.gpus", str(gpus), expected))
+    if fabric is not None:
+        mistakes += _too_many_gpus(scenario, len(fabric.gpus))
     return _checked(scenario, mistakes), batch
+
+
+def _too_many_gpus(scenario: Scenario, most: int) -> list[Mistake]:
+    gpus = scenario.cluster.gpus or 1
+    if gpus <= most:
+        return []
+    expected = f"at most {most}, the GPUs of the cluster"
+    return [Mistake(scenario.where, "cluster.gpus", str(gpus), expected)]
+
+
+def _refuse_jobs(scenario: Scenario, where: str) -> None:
+    if scenario.jobs:
+        found, hint = f"{len(scenario.jobs)} jobs", "layouts are of one job"
+        raise InputError(Mistake(where, "jobs", found, "one", hint))
 
 
 def _samples(scenario: Scenario) -> int:
@@ -192,12 +203,8 @@ def _collect(
     stated_jobs, mistakes = jobs.split(tables, where)
     origins, wrong = _override(tables, overrides, stated_jobs)
     mistakes += wrong + _unknown_sections(tables, where)
-    sections: dict[str, Any] = {}
-    for name, cls in SECTIONS.items():
-        table = tables.get(name, {})
-        sections[name], wrong = strict.build(cls, table, where, name, origins)
-        mistakes += wrong
-    scenario = _defaults(Scenario(**sections, where=where))
+    scenario, wrong = _sections(tables, where, origins)
+    mistakes += wrong
     if stated_jobs is None:
         return scenario, mistakes + check_scenario(scenario, skip=wrong_keys(mistakes))
     rules = {"model", "training", "parallel"}  # the jobs' own
@@ -211,6 +218,19 @@ def _collect(
         lambda table, place: _collect(table, place, ()),
     )
     return replace(scenario, jobs=built), mistakes + wrong
+
+
+def _sections(
+    tables: Mapping[str, Any], where: str, origins: Mapping[str, str]
+) -> tuple[Scenario, list[Mistake]]:
+    """A scenario of all sections, and the mistakes in each of them."""
+    sections: dict[str, Any] = {}
+    mistakes: list[Mistake] = []
+    for name, cls in SECTIONS.items():
+        table = tables.get(name, {})
+        sections[name], wrong = strict.build(cls, table, where, name, origins)
+        mistakes += wrong
+    return _defaults(Scenario(**sections, where=where)), mistakes
 
 
 def _unknown_sections(tables: Mapping[str, Any], where: str) -> list[Mistake]:
