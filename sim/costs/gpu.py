@@ -312,11 +312,15 @@ class Gpu:
         if isinstance(model, Kriged):
             return model(kernel)
         if self.like is not None and not self._own_tiles(kernel):
-            beyond = max(0.0, self.like.duration(kernel) - self.like.floor)
-            return self.floor + self._relative(self.like, kernel) * beyond
+            return self._as_like(self.like, kernel)
         if kernel.kind in gemm.KINDS:
             return self.tile_time(kernel)
         return estimate(self.roofline, kernel, self.floor, efficiency)
+
+    def _as_like(self, like: Gpu, kernel: Kernel) -> float:
+        """Seconds by a similar GPU: its time beyond its least, as the limits of the two differ."""
+        beyond = max(0.0, like.duration(kernel) - like.floor)
+        return self.floor + self._relative(like, kernel) * beyond
 
     def _own_tiles(self, kernel: Kernel) -> bool:
         """Whether this GPU has a tile model of its own for the kernel."""

@@ -143,9 +143,7 @@ def noise_of(
             ).tolist()
             launches[rank] += _of_launches(draw, len(program), jitter, alike).tolist()
     draw = np.random.default_rng([*seed, len(graph.programs)])
-    latency = _lognormal(_of_transfers(draw, graph, steps), jitter.latency)
-    link = _lognormal(_of_transfers(draw, graph, steps), jitter.link)
-    return Noise(kernels, launches, latency, link)
+    return Noise(kernels, launches, *_of_transfers(draw, graph, steps, jitter))
 
 
 def _of_launches(
@@ -158,10 +156,16 @@ def _of_launches(
     return factors
 
 
-def _of_transfers(draw: np.random.Generator, graph: OpGraph, steps: int) -> np.ndarray:
-    """Normal draws, shape (steps, communications): each the slowest of its groups."""
+def _of_transfers(
+    draw: np.random.Generator, graph: OpGraph, steps: int, jitter: Jitter
+) -> tuple[np.ndarray, np.ndarray]:
+    """Factors on the latency and on the bytes of transfers: each draw is the slowest of the transfer's groups."""
     groups = np.array([max(1, len(comm.groups)) for comm in graph.comms], dtype=float)
-    return np.array([_slowest(draw, len(groups), groups) for _ in range(steps)])
+    latency, link = (
+        np.array([_slowest(draw, len(groups), groups) for _ in range(steps)])
+        for _ in range(2)
+    )
+    return _lognormal(latency, jitter.latency), _lognormal(link, jitter.link)
 
 
 def _kernels_in(kernel: Any) -> int:
