@@ -122,7 +122,7 @@ def test_only_rows_of_fitted_node_counts_are_fitted_to(tmp_path: Path) -> None:
     """A CSV gives the fit only the node counts that the table of machines gives to fits."""
     rows = published_collectives.to_fit(table(tmp_path), "alcf-sophia")
     assert {row.held_out for row in rows} == {True, False} and all(
-        row.known for row in rows
+        row.fitted for row in rows
     )
     with pytest.raises(InputError, match="no row to fit to"):
         published_collectives.to_fit(table(tmp_path), "dgx-h100")

@@ -93,7 +93,7 @@ def machine_rows(path: Path, name: str) -> tuple[list[Row], list[Row]]:
         for row in published_collectives.read_csv(path)
         if row.machine == name and not row.skip
     ]
-    fitted = [row for row in rows if row.known]
+    fitted = [row for row in rows if row.fitted]
     if not fitted:
         names = sorted(
             {one.name for one in published_machines.machines() if one.fitted_nodes}
@@ -106,7 +106,7 @@ def machine_rows(path: Path, name: str) -> tuple[list[Row], list[Row]]:
                 f"a machine with rows to fit to: {', '.join(names)}",
             )
         )
-    return fitted, [row for row in rows if not row.known]
+    return fitted, [row for row in rows if not row.fitted]
 
 
 def fit_machine(rows: Sequence[Row], begin: Tcp) -> Tcp:

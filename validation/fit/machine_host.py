@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -28,13 +28,13 @@ class Host:
 
     @property
     def summary(self) -> str:
-        def told(errors: dict[str, float]) -> str:
-            return (
-                ", ".join(f"{name} {error:+.1%}" for name, error in errors.items())
-                or "no rows"
-            )
+        """The factor, and errors of both parts."""
+        return f"host_factor {self.factor}; fitted: {_listed(self.fitted)}; held out: {_listed(self.held_out)}"
 
-        return f"host_factor {self.factor}; fitted: {told(self.fitted)}; held out: {told(self.held_out)}"
+
+def _listed(errors: Mapping[str, float]) -> str:
+    """Errors by row."""
+    return ", ".join(f"{name} {e:+.1%}" for name, e in errors.items()) or "no rows"
 
 
 def fit(path: Path | None) -> Host | None:

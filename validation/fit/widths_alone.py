@@ -50,7 +50,7 @@ def _samples(
     name: str, rows: Path | None, fitted: bool, place: str = ""
 ) -> Iterator[Sample]:
     chosen = collectives.load(name)
-    known = chosen.known()
+    configurations = chosen.fitted_configurations()
     for path in (
         [chosen.folder / file for file in chosen.files] if rows is None else [rows]
     ):
@@ -58,7 +58,7 @@ def _samples(
             if (
                 row.skip
                 or loadable(row)
-                or chosen.taken(row, known) != fitted
+                or chosen.taken(row, configurations) != fitted
                 or (rows and not for_widths(row))
             ):
                 continue
@@ -99,8 +99,8 @@ def fit(samples: Sequence[Sample]) -> Mapping[str, float]:
     }
 
 
-def _left(share: float, error: float, known: Mapping[str, float]) -> float:
-    ends = math.hypot(share * known["latency"], (1 - share) * known["bandwidth"])
+def _left(share: float, error: float, widths: Mapping[str, float]) -> float:
+    ends = math.hypot(share * widths["latency"], (1 - share) * widths["bandwidth"])
     more = (error / quantile()) ** 2 - ends**2
     return math.sqrt(max(0.0, more)) / (4 * share * (1 - share))
 

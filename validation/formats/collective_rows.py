@@ -44,7 +44,7 @@ class Row:
         Hosts of the cluster, and GPUs used on each; None: one host, the first GPUs.
     machine : str
         Group to report it in; "": the measured host.
-    known : bool
+    fitted : bool
         Whether constants were fitted to this size of this machine (set by readers of other machines).
     ignored : tuple of str
         Variables of the run that the prediction leaves out.
@@ -67,7 +67,7 @@ class Row:
     hosts: int | None = None
     per_host: int | None = None
     machine: str = ""
-    known: bool = False
+    fitted: bool = False
     ignored: tuple[str, ...] = ()
     skip: str = ""
     id: str = ""

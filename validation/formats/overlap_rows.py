@@ -12,16 +12,7 @@ from sim.errors import InputError, Mistake, unknown
 from sim.graph.kernel import Kernel
 from sim.spec.sections import Nccl
 from validation.formats.records import seconds, whole
-
-OPS = (
-    "all_reduce",
-    "all_gather",
-    "reduce_scatter",
-    "all_to_all",
-    "broadcast",
-    "reduce",
-    "sendrecv",
-)
+from validation.measure.cases import COLLECTIVES
 
 
 @dataclass(frozen=True)
@@ -52,8 +43,8 @@ def read_overlap(record: Mapping[str, Any], where: str) -> Overlap:
         str(record.get("op", "nothing")),
         str(record.get("compute", "nothing")),
     )
-    if op not in OPS:
-        raise InputError(unknown(where, "op", op, OPS))
+    if op not in COLLECTIVES:
+        raise InputError(unknown(where, "op", op, COLLECTIVES))
     kernel = _kernel(compute, where)
     times = (
         seconds(record, f"{side}_s", where)

@@ -97,7 +97,7 @@ def to_fit(path: str | Path, cluster: str) -> list[Row]:
     rows: list[Row] = []
     sizes: dict[tuple[object, ...], list[int]] = {}
     for row in read_csv(path):
-        if row.skip or not row.known or row.cluster != cluster:
+        if row.skip or not row.fitted or row.cluster != cluster:
             continue
         series = sizes.setdefault((row.machine, row.op, row.ranks, row.wanted), [])
         if row.size not in series:
@@ -183,7 +183,7 @@ def _placed(row: Row, machine: Machine, hosts: int) -> Row:
         cluster=machine.one_host if single else machine.cluster,
         hosts=None if single else hosts,
         per_host=-(-row.ranks // hosts),
-        known=hosts in machine.fitted_nodes,
+        fitted=hosts in machine.fitted_nodes,
     )
 
 

@@ -25,7 +25,7 @@ class Series:
 
 
 MODES = ("single", "ddp", "ddp_nooverlap", "fsdp", "fsdptp", "tp", "pp", "ppdp")
-OPS = (
+COLLECTIVES = (
     "all_reduce",
     "all_gather",
     "reduce_scatter",
@@ -33,9 +33,8 @@ OPS = (
     "broadcast",
     "reduce",
     "sendrecv",
-    "send_0_1",
-    "send_0_last",
 )
+OPS = (*COLLECTIVES, "send_0_1", "send_0_last")
 # Collectives of a step wait for the host's: these labels of rows are settings of NCCL.
 CHANNELS = "ch"
 # Variables that a file may set: numbers and names of NCCL's, nothing that loads a library or names a file.

@@ -66,7 +66,7 @@ class _Run:
         self.logs = folder / "logs"
         self.logs.mkdir(exist_ok=True)
         self.cases = list(cases.load(options.cases).training) if options.cases else None
-        self.told: list[dict[str, Any]] = []
+        self.stages_run: list[dict[str, Any]] = []
         self.end = begin + 60 * options.minutes - min(PACKING, 6 * options.minutes)
 
     def everything(self) -> None:
@@ -121,7 +121,7 @@ class _Run:
         else:
             ended = self._in_group(at, stage, begin + seconds)
         took = time.time() - begin
-        self.told.append(
+        self.stages_run.append(
             {
                 "stage": stage.name,
                 "seconds": round(took, 1),
@@ -176,7 +176,7 @@ class _Run:
 
     def _report(self, stage: Stage, ended: launch.Ended) -> None:
         """Says which process of a stage ended, and with what last words."""
-        why = f"a process ended: {ended.by_rank}\n{ended.said}"
+        why = f"a process ended: {ended.by_rank}\n{ended.output}"
         self._skip(Skip(stage.probes[0], stage.name, why))
 
     def _environment(self, stage: Stage) -> dict[str, str]:
@@ -281,11 +281,11 @@ class _Run:
             "nodes": place.nodes,
             "torch": place.torch,
             "nccl": place.nccl,
-            "cuda": place.found.get("cuda"),
-            "cudnn": place.found.get("cudnn"),
+            "cuda": place.about.get("cuda"),
+            "cudnn": place.about.get("cudnn"),
             "python": sys.version.split()[0],
             "options": self.options.to_json(),
-            "stages": self.told,
+            "stages": self.stages_run,
             "rehearsal": self.options.rehearse,
             "environment": launch.names_of(os.environ),
             "seconds": round(time.time() - self.begin, 1),

@@ -23,10 +23,10 @@ AFTER_A_DEATH = 6.0  # s that the others are given to end by themselves
 
 @dataclass(frozen=True)
 class Ended:
-    """How a group ended: exit codes by rank (None: it was ended), and the end of what they said."""
+    """How a group ended: exit codes by rank (None: it was ended), and the end of their output."""
 
     codes: Mapping[int, int | None]
-    said: str = ""
+    output: str = ""
 
     @property
     def by_rank(self) -> dict[str, int | None]:

@@ -142,7 +142,7 @@ class Place:
     local_rank: int = 0
     local_world: int = 1
     torchrun: bool = False
-    found: Mapping[str, Any] = field(default_factory=dict)
+    about: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def nodes(self) -> int:
@@ -165,7 +165,7 @@ def look(options: Options, env: Mapping[str, str] = os.environ) -> Place:
     gpus = tuple(machine.get("gpus", ()))
     if options.rehearse:
         gpus = ()
-    place = Place(gpus, machine.get("torch"), machine.get("nccl"), found=machine)
+    place = Place(gpus, machine.get("torch"), machine.get("nccl"), about=machine)
     if "RANK" in env and "WORLD_SIZE" in env and "MASTER_ADDR" in env:
         rank, world, local, local_world = _ranks(env)
         return Place(
@@ -177,7 +177,7 @@ def look(options: Options, env: Mapping[str, str] = os.environ) -> Place:
             local,
             local_world,
             torchrun=True,
-            found=machine,
+            about=machine,
         )
     count = options.gpus or (2 if options.rehearse else max(1, len(gpus)))
     if gpus and count > len(gpus):
@@ -190,7 +190,7 @@ def look(options: Options, env: Mapping[str, str] = os.environ) -> Place:
             )
         )
     return Place(
-        gpus[:count], place.torch, place.nccl, 0, count, 0, count, found=machine
+        gpus[:count], place.torch, place.nccl, 0, count, 0, count, about=machine
     )
 
 

@@ -176,7 +176,7 @@ def missing(probe: Probe, options: Options, place: Place) -> str:
     if probe.needs == HOST:
         return ""
     if place.torch is None:
-        why = place.found.get("error") or "not installed"
+        why = place.about.get("error") or "not installed"
         return f"no PyTorch here ({why}): {EXTRAS['torch'].install}"
     if not place.gpus and not options.rehearse:
         return "no GPU here"

@@ -117,7 +117,7 @@ class Session:
         self.mark("end", name)
 
 
-def told(error: BaseException, frames: int = 3) -> str:
+def described(error: BaseException, frames: int = 3) -> str:
     """An error in a line or two: its kind, its text, and where it was, without the folders of this machine."""
     places = traceback.extract_tb(error.__traceback__)[-frames:]
     at = ", ".join(

@@ -16,7 +16,7 @@ import torch.distributed as dist
 
 from validation.measure.group import GroupSession
 from validation.measure.plan import load
-from validation.measure.session import told
+from validation.measure.session import described
 
 # s after which a collective of a training step is stuck: the process ends, and the controller goes on without the case.
 # Probes of single GPUs may keep others waiting for as long as the stage lasts.
@@ -61,7 +61,7 @@ def run(session: GroupSession, name: str) -> None:
             "skipped",
             probe=name,
             what=name,
-            why=told(error),
+            why=described(error),
             label=session.label,
             rank=session.rank,
         )

@@ -45,7 +45,7 @@ class CollectiveSet:
     fitted: tuple[str, ...] = ()
     fitted_cases: tuple[str, ...] = ()
 
-    def known(self) -> frozenset[tuple[Any, ...]]:
+    def fitted_configurations(self) -> frozenset[tuple[Any, ...]]:
         """Configurations that constants were fitted to: rows run again elsewhere are no less fitted."""
         rows = [
             row
@@ -56,10 +56,10 @@ class CollectiveSet:
             row.configuration for row in rows if not row.held_out and not row.skip
         )
 
-    def taken(self, row: Row, known: frozenset[tuple[Any, ...]]) -> bool:
-        """Whether some constant was taken from a row; `known` as `known()` has it."""
+    def taken(self, row: Row, configurations: frozenset[tuple[Any, ...]]) -> bool:
+        """Whether some constant was taken from a row; `configurations` as `fitted_configurations` has them."""
         named = any(fnmatchcase(row.name, one) for one in self.fitted_cases)
-        return row.known or row.configuration in known or named
+        return row.fitted or row.configuration in configurations or named
 
 
 def load(name: str) -> CollectiveSet:
@@ -119,7 +119,7 @@ def validate_set(
     chosen = load(name)
     cases: list[Case] = []
     skips: list[Skip] = []
-    known = chosen.known()
+    configurations = chosen.fitted_configurations()
     for path in (
         [chosen.folder / file for file in chosen.files]
         if rows is None
@@ -135,7 +135,7 @@ def validate_set(
                     "rows of kind collective or overlap",
                 )
             )
-        cases += _compared(found, chosen, known, skips)
+        cases += _compared(found, chosen, configurations, skips)
         skips += [Skip(row.name, row.where, row.skip) for row in beside if row.skip]
         cases += [
             case
@@ -155,7 +155,7 @@ def validate_set(
 def _compared(
     rows: Iterable[Row],
     chosen: CollectiveSet,
-    known: frozenset[tuple[Any, ...]],
+    configurations: frozenset[tuple[Any, ...]],
     skips: list[Skip],
 ) -> Iterator[Case]:
     reasons: dict[tuple[Any, ...], str] = {}
@@ -165,7 +165,7 @@ def _compared(
         if reason:
             skips.append(Skip(row.name, row.where, reason))
             continue
-        fitted = chosen.taken(row, known)
+        fitted = chosen.taken(row, configurations)
         prediction = predict_row(row)
         yield Case(
             row.name,

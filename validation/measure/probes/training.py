@@ -14,7 +14,7 @@ from torch.profiler import ProfilerActivity, profile, schedule
 
 from validation.measure import models, steps, usual
 from validation.measure.group import GroupSession
-from validation.measure.session import told
+from validation.measure.session import described
 
 TITLE, NEEDS, WEIGHT, ORDER = "training steps", "gpu", 130.0, 60
 KEPT = ("step_s", "cpu_step_s", "peak_alloc", "peak_reserved")
@@ -58,7 +58,7 @@ def _tried(session: GroupSession, case: dict[str, Any]) -> dict[str, Any]:
     try:
         return _run(session, case)
     except Exception as error:
-        return {"error": told(error)}
+        return {"error": described(error)}
 
 
 def _write(

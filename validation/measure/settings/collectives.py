@@ -8,16 +8,7 @@ from validation.measure import cases
 from validation.measure.options import Options, Place
 from validation.measure.plan import Variant, environment
 
-FULL = (
-    "all_reduce",
-    "all_gather",
-    "reduce_scatter",
-    "all_to_all",
-    "broadcast",
-    "reduce",
-    "sendrecv",
-    "send_0_1",
-)
+FULL = (*cases.COLLECTIVES, "send_0_1")
 SHORT = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "sendrecv")
 RINGS = ("all_reduce", "all_gather", "reduce_scatter")
 
