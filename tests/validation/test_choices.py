@@ -12,7 +12,7 @@ from click.testing import CliRunner
 import cli
 from sim.errors import InputError
 from validation.formats import nccl_log
-from validation.sets import choices
+from validation.sets import choices, saved_choices
 from validation.sets.sets import validate
 
 LOG = """# cluster: h200-host-4
@@ -113,7 +113,7 @@ def test_what_is_no_log_is_told(tmp_path: Path, text: str, said: str) -> None:
     path = tmp_path / "x.json"
     path.write_text(text)
     with pytest.raises(InputError, match=said):
-        choices.read(path)
+        saved_choices.read(path)
 
 
 def test_a_log_of_more_ranks_than_the_cluster_has_is_skipped(tmp_path: Path) -> None:

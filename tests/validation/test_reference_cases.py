@@ -10,7 +10,7 @@ from sim.analysis.prediction import Prediction
 from sim.api import collective
 from sim.predict import predict
 from sim.spec.load import parse_scenario
-from validation.bench.steps import DEEPSEEK
+from validation.bench.large import DEEPSEEK
 from validation.formats.published_setups import FOLDER
 from validation.sets.published import read, run_of
 

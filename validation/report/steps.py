@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from sim.units import format_duration
 from validation.formats.rows import FAMILIES, Row
-from validation.report.comparison import Comparison, finite
+from validation.report.comparison import Comparison
 from validation.report.gate import Check, Tolerances, prediction_checks
-from validation.report.interface import Cells, Interval, Point, Skip, Table
+from validation.report.interface import Cells, Point, Skip, Table
+from validation.report.step_cases import Base, Case
 from validation.report.summary import Errors, errors_of
 
 PREDICTED = "Rows that no constant was taken from"
@@ -19,119 +19,6 @@ FITTED = "Rows that some constant was taken from (fitted.toml)"
 RATIOS = "Step times over those of the same step without the change"
 RATIO_HEAD = ("case", "base", "measured", "predicted", "error", "")
 CASE_HEAD = ("case", "family", "measured", "predicted", "error", "memory", "")
-
-
-@dataclass(frozen=True)
-class Prediction:
-    """Seconds and peak bytes by rank, and between which seconds a measurement should lie; or why there is none."""
-
-    step_time: float = float("nan")
-    peak_memory: Mapping[int, float] = field(default_factory=dict)
-    error: str = ""
-    interval: Interval | None = None
-
-
-@dataclass(frozen=True)
-class Base:
-    """The same step without the change that a row is about: what its ratio is formed with."""
-
-    row: Row
-    prediction: Prediction
-    noisy: bool
-
-
-@dataclass(frozen=True)
-class Case:
-    """A row and its prediction. `fitted`: some constant was taken from what this row measured."""
-
-    row: Row
-    prediction: Prediction
-    fitted: bool
-    noisy: bool
-    base: Base | None = None
-
-    @property
-    def measured_ratio(self) -> float:
-        """Step time over that of the base; nan without one."""
-        return self.row.measured / self.base.row.measured if self.base else math.nan
-
-    @property
-    def predicted_ratio(self) -> float:
-        return (
-            self.prediction.step_time / self.base.prediction.step_time
-            if self.base
-            else math.nan
-        )
-
-    @property
-    def ratio_error(self) -> float:
-        """Signed error of the ratio, as a share of the measured one."""
-        return self.predicted_ratio / self.measured_ratio - 1
-
-    @property
-    def signed_error(self) -> float:
-        """(predicted - measured) / measured."""
-        return self.prediction.step_time / self.row.measured - 1
-
-    @property
-    def memory_errors(self) -> dict[int, float]:
-        """Signed error of peak memory by rank, for the ranks that have both.
-
-        Ranks with the same prediction do the same work, and whether they run out of memory is decided by the
-        fullest: all of them are compared with it. (Replicas differ by what a watchdog thread has released.)
-        """
-        predicted, measured = self.prediction.peak_memory, self.row.peak_memory
-        both = {
-            rank: size
-            for rank, size in measured.items()
-            if rank in predicted and size > 0
-        }
-        fullest: dict[float, float] = {}
-        for rank, size in both.items():
-            fullest[predicted[rank]] = max(size, fullest.get(predicted[rank], 0.0))
-        return {rank: predicted[rank] / fullest[predicted[rank]] - 1 for rank in both}
-
-    @property
-    def peak_memory_error(self) -> float | None:
-        """Signed error of the rank that is furthest off; None if there is none to compare."""
-        return max(self.memory_errors.values(), key=abs, default=None)
-
-    def to_json(self) -> dict[str, Any]:
-        predicted, signed = finite(self.prediction.step_time, self.signed_error)
-        return {
-            "id": self.row.name,
-            "where": self.row.where,
-            "family": self.row.family,
-            "world": self.row.world,
-            "measured": self.row.measured,
-            "predicted": predicted,
-            "signed_error": signed,
-            "interval": self.prediction.interval,
-            "spread": self.row.spread,
-            "noisy": self.noisy,
-            "fitted": self.fitted,
-            "measured_peak_memory": {
-                str(rank): size for rank, size in self.row.peak_memory.items()
-            },
-            "predicted_peak_memory": {
-                str(rank): size for rank, size in self.prediction.peak_memory.items()
-            },
-            "peak_memory_error": self.peak_memory_error,
-            "error": self.prediction.error,
-            **self._ratio(),
-        }
-
-    def _ratio(self) -> dict[str, Any]:
-        if self.base is None:
-            return {}
-        told = {
-            "measured_ratio": self.measured_ratio,
-            "predicted_ratio": self.predicted_ratio,
-            "ratio_error": self.ratio_error,
-        }
-        return {"base": self.base.row.name} | {
-            k: v if math.isfinite(v) else None for k, v in told.items()
-        }
 
 
 @dataclass(frozen=True)

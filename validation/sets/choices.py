@@ -7,28 +7,27 @@ sizes are left out.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from sim import files, progress
+from sim import progress
 from sim.collectives.group import group_of
 from sim.collectives.nccl import tuner
 from sim.collectives.plan import nccl_of
 from sim.collectives.planner import plan_collective
 from sim.collectives.registry import algorithms
-from sim.errors import InputError, Mistake, PrestepError
+from sim.errors import PrestepError
 from sim.spec.sections import Nccl
 from topologies import load_cluster
 from topologies.fabric import Fabric
-from validation.formats import nccl_log
 from validation.formats.nccl_log import Log
-from validation.formats.records import text_of
 from validation.report.comparison import Comparison
 from validation.report.gate import Check, prediction_checks
 from validation.report.interface import Point, Skip, Table
 from validation.report.summary import Errors, errors_of
+from validation.sets.saved_choices import read
 from validation.sets.sets import asked
 
 LIMIT = 0.05  # share of sizes that may differ
@@ -143,70 +142,6 @@ def validate_set(
     for label, log in progress.track(read(path), "logs"):
         cases += compare(label, log, str(path.name), skips)
     return ChoiceReport(name, title, tuple(cases), tuple(skips))
-
-
-def read(path: Path) -> list[tuple[str, Log]]:
-    """(label, log) of a file of either form."""
-    text = text_of(path)
-    if nccl_log.is_log(text):
-        log = nccl_log.read(text, path.name)
-        if not log.cluster:
-            hint = "put it above the log"
-            raise InputError(
-                Mistake(
-                    path.name,
-                    "",
-                    "no cluster",
-                    "a line `# cluster: NAME` (or a file)",
-                    hint,
-                )
-            )
-        return [(path.stem, log)]
-    expected = "an NCCL_DEBUG=INFO log, or JSON as the set's logs.json"
-    try:
-        report = files.json_of(text)
-        if not isinstance(report, dict):
-            raise ValueError(f"{str(report)[:20]} instead of logs by name")
-        return [(label, _log(entry)) for label, entry in report.items()]
-    except (
-        ArithmeticError,
-        AttributeError,
-        KeyError,
-        TypeError,
-        ValueError,
-        RecursionError,
-    ) as error:
-        found = f"no {error}" if isinstance(error, KeyError) else str(error)
-        raise InputError(Mistake(path.name, "", found[:80], expected)) from None
-
-
-def _log(entry: Mapping[str, Any]) -> Log:
-    choices = {}
-    for key, (algo, proto, channels) in entry["choices"].items():
-        op, size = key.split()
-        _known(op, nccl_log.OPS.values())
-        count = None if channels is None else int(channels)
-        choices[op, int(size)] = (str(algo), str(proto), count)
-    table = {op: _table(op, rows) for op, rows in entry["table"].items()}
-    cluster, version = entry["cluster"], entry["version"]
-    nccl = dict(entry.get("nccl", {}))
-    return Log(cluster, version, nccl=nccl, table=table, choices=choices)
-
-
-def _table(op: str, rows: Mapping[str, Any]) -> dict[str, tuple[float, float]]:
-    """Latency and bandwidth by algorithm and protocol."""
-    _known(op, nccl_log.OPS.values())
-    for key in rows:
-        algo, proto = key.split()
-        _known(algo, algorithms())
-        _known(proto, nccl_log.PROTOS)
-    number = nccl_log.number
-    return {key: (number(row[0]), number(row[1])) for key, row in rows.items()}
-
-
-def _known(word: str, words: Iterable[str]) -> None:
-    if word not in words:
-        raise ValueError(f'"{word}", expected one of {", ".join(words)}')
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,8 @@ from sim.studies import shared_cluster
 from sim.tools.orphans import end_with_parent
 from validation.formats.rows import Row, read_rows
 from validation.formats.scenarios import scenario_of
-from validation.report.steps import Base, Case, Prediction, Report
+from validation.report.step_cases import Base, Case, Prediction
+from validation.report.steps import Report
 from validation.sets.ratios import base_of
 from validation.sets.sets import MeasuredSet, load_set
 
