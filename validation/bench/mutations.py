@@ -183,6 +183,24 @@ def _sampled(path: Path, step: int) -> str:
     )
 
 
+def _check(
+    names: Sequence[str], constants: Mapping[str, Constant], sets: Sequence[str]
+) -> None:
+    """Refuses names of no constant, and of no set."""
+    wrong = [
+        unknown("mutations", "", name, CONSTANTS)
+        for name in names
+        if name not in constants
+    ]
+    wrong += [
+        unknown("mutations", "--sets", name, SAMPLE)
+        for name in sets
+        if name not in SAMPLE
+    ]
+    if wrong:
+        raise InputError(wrong)
+
+
 def mutated(
     names: Sequence[str],
     sets: Sequence[str] = tuple(SAMPLE),
@@ -198,18 +216,7 @@ def mutated(
         For a name that is neither in `CONSTANTS` nor among those of `every_constant`.
     """
     constants = {**CONSTANTS, **dict(every_constant())}
-    wrong = [
-        unknown("mutations", "", name, CONSTANTS)
-        for name in names
-        if name not in constants
-    ]
-    wrong += [
-        unknown("mutations", "--sets", name, SAMPLE)
-        for name in sets
-        if name not in SAMPLE
-    ]
-    if wrong:
-        raise InputError(wrong)
+    _check(names, constants, sets)
     with tempfile.TemporaryDirectory(prefix="prestep-mutation-") as text:
         folder = Path(text)
         copied(folder)

@@ -38,11 +38,10 @@ def _gemm(op: Event, first: int, kind: str) -> Kernel | None:
 
 
 def _elements(dims: Any) -> int:
-    return (
-        math.prod(dims)
-        if not dims or isinstance(dims[0], int)
-        else sum(_elements(d) for d in dims)
-    )
+    """Elements of a tensor, or of a list of them."""
+    if not dims or isinstance(dims[0], int):
+        return math.prod(dims)
+    return sum(_elements(part) for part in dims)
 
 
 def _attention(op: Event, kind: str) -> Kernel:
@@ -176,50 +175,39 @@ def _loss(op: Event, kind: str) -> Kernel:
 
 
 def _embedding(op: Event, kind: str) -> Kernel | None:
+    """Rows of a table; a gather of few columns is none of an embedding."""
     dims, args = op["args"]["Input Dims"], op["args"]
     if kind == "embedding_bwd":
-        return Kernel(
-            kind, (_elements(dims[1]), dims[0][-1], int(args["Concrete Inputs"][2]))
-        )
-    if len(dims) < 3 or dims[2] == [] or dims[2][-1] < 64:
-        return (
-            _flat("gather", _elements(dims[2]), 4)
-            if len(dims) > 2 and dims[2]
-            else None
-        )
+        vocabulary = int(args["Concrete Inputs"][2])
+        return Kernel(kind, (_elements(dims[1]), dims[0][-1], vocabulary))
+    if len(dims) < 3 or dims[2] == []:
+        return None
+    if dims[2][-1] < 64:
+        return _flat("gather", _elements(dims[2]), 4)
     return Kernel(kind, (dims[2][0], dims[2][1], dims[0][0]))
 
 
 def _image(op: Event, kind: str) -> Kernel:
+    """A normalization or pooling of images."""
     dims = op["args"]["Input Dims"][1 if kind == "maxpool_bwd" else 0]
-    return Kernel(
-        kind,
-        (math.prod(dims), dims[1])
-        if kind.startswith("batchnorm")
-        else (math.prod(dims),),
-    )
+    elements = math.prod(dims)
+    by_channel = kind.startswith("batchnorm")
+    return Kernel(kind, (elements, dims[1]) if by_channel else (elements,))
 
 
 def _reduce(op: Event, kind: str) -> Kernel | None:
+    """A sum or mean, of rows where it is over the last axis alone."""
     dims, args = op["args"]["Input Dims"][0], op["args"]
     if len(dims) == 4:
         return _image(op, "avgpool")
-    dtype = DTYPES.get(args["Input type"][0], "bf16")
-    over = args["Concrete Inputs"][1] or "[]"
-    layout = (
-        "row"
-        if len(dims) > 1
-        and json.loads(over) in ([len(dims) - 1], [-1])
-        and dims[-1] > 1
-        else ""
-    )
-    return Kernel(
-        kind,
-        (math.prod(dims),),
-        dtype,
-        layout,
-        bytes=float(math.prod(dims) * SIZES[args["Input type"][0]]),
-    )
+    dtype = args["Input type"][0]
+    axes = args["Concrete Inputs"][1] or "[]"
+    last = [len(dims) - 1], [-1]
+    by_row = len(dims) > 1 and json.loads(axes) in last and dims[-1] > 1
+    elements = math.prod(dims)
+    moved = float(elements * SIZES[dtype])
+    layout = "row" if by_row else ""
+    return Kernel(kind, (elements,), DTYPES.get(dtype, "bf16"), layout, bytes=moved)
 
 
 def _index(op: Event, parts: list[Event]) -> Kernel:
