@@ -43,7 +43,17 @@ BATCHED = ("aten bmm", "aten baddbmm")
 ALIKE = {"fp16": "bf16", "bf16": "fp16", "int32": "fp32", "fp32": "int32"}
 #: Where corrections start: the shortest operation, s, and shares of the datasheet's limits (guesses).
 FLOOR, MEMORY, ARITHMETIC = 1.5e-6, 0.88, 0.6
+#: Elements/s that are not read in vectors (guess from the rows of such layouts).
+ONE_BY_ONE = 0.36e12
+#: Seconds of a key in a block of threads of fused attention (guess from the smallest rows).
+KEY = 4e-9
+#: multi_tensor_apply: elements of a chunk, chunks and tensors of a launch (tensors by lists; PyTorch's source).
+CHUNK, CHUNKS, TENSORS = 65536, 320, (110, 64, 48, 36, 30)
+#: Kinds that run so; bytes/s of one block of threads and seconds of a launch (guesses where corrections start).
+LISTS = ("aten _foreach", "aten _fused_adam", "aten _fused_sgd", "aten _amp_foreach")
+BLOCK, LAUNCH = 50e9, 1.5e-6
 NOISE = 0.03  # measured: repetitions on another start of the machine differ by 3.5 % on the mean
+JITTER = 0.3e-6  # guess, s: that by which the shortest kernels differ
 KINDS_DIFFER = 0.2  # guess: streams of as many bytes and elements by another name
 SAME = 1e-6  # octaves within which two positions are one
 
@@ -95,7 +105,7 @@ def _convolution_axes(kernel: Kernel) -> tuple[float, ...]:
 
 def axes(kernel: Kernel) -> tuple[float, ...]:
     """Position of a kernel among the rows of its kind, in octaves."""
-    if "attention" in kernel.kind and len(kernel.shape) == 6:
+    if _is_attention(kernel):
         return _attention_axes(kernel)
     if "convolution" in kernel.kind and len(kernel.shape) == 9:
         return _convolution_axes(kernel)
@@ -142,7 +152,7 @@ class Surface:
                 for mine in at.values()
             ]
         )
-        variance = np.array([noise**2 / len(mine) for mine in at.values()])
+        variance = np.array([_variance(mine, noise) for mine in at.values()])
         weights = 1.0 / (variance + spread**2)
         self.mean = float((weights * residual).sum() / weights.sum())
         near = self._near(self.points[:, None, :] - self.points[None, :, :])
@@ -179,6 +189,12 @@ class Surface:
     def starts(self, kernel: Kernel) -> int:
         """CUDA kernels that the nearest row launches."""
         return self.launches[int(self._distances(kernel).argmin())]
+
+
+def _variance(rows: list[AtenRow], noise: float) -> float:
+    """Of the log of the mean time of rows at one position."""
+    shortest = min(row.seconds for row in rows)
+    return (noise**2 + (JITTER / shortest) ** 2) / len(rows)
 
 
 def _mean(values: Iterable[float]) -> float:
@@ -220,15 +236,13 @@ class AtenTables:
 
         Another layout stands in for kinds with sizes of their own; over elements, streams of the same layout do.
         """
-        kind, layout, dtype = own
-        for name in (kind, LIKE.get(kind, "")):
-            mine = [group for group in self._groups if group[0] == name]
-            if any(
-                len(rows[0].kernel.shape) == 1
-                for rows in map(self._groups.__getitem__, mine)
-            ):
-                mine = [group for group in mine if group[1] == layout]
-            yield from sorted(mine, key=lambda group: _unlike(group, layout, dtype))
+        kind, layout, _ = own
+        names = (kind, LIKE.get(kind, kind))
+        mine = [group for group in self._groups if group[0] in names]
+        sizes = [self._groups[group][0].kernel.shape for group in mine]
+        if any(len(shape) == 1 for shape in sizes):
+            mine = [group for group in mine if group[1] == layout]
+        yield from sorted(mine, key=lambda group: _unlike(group, own))
 
     def _stream(self, own: Group) -> Iterator[Group]:
         """Streams of the layout, of one type or of several."""
@@ -253,16 +267,61 @@ class AtenTables:
         if is_product(kernel):
             return self._product(_as_gemm(kernel))
         memory = kernel.bytes / (MEMORY * self._roofline.bandwidth)
-        peak = self._roofline.peak_of(kernel.dtype)
-        return FLOOR + max(memory, kernel.flops / (ARITHMETIC * peak))
+        arithmetic = kernel.flops / (ARITHMETIC * self._roofline.peak_of(kernel.dtype))
+        if _is_attention(kernel):
+            arithmetic = max(arithmetic * _padding(kernel), _one_block(kernel))
+        return FLOOR + max(memory, arithmetic, _by_element(kernel), _by_chunk(kernel))
 
 
-def _unlike(group: Group, layout: str, dtype: str) -> tuple[bool, ...]:
-    """How far a group is from a layout and types; the smaller the liker."""
+def _is_attention(kernel: Kernel) -> bool:
+    return "attention" in kernel.kind and len(kernel.shape) == 6
+
+
+def _padding(kernel: Kernel) -> float:
+    """Arithmetic of fused attention over that of its scores: tiles of 64 columns and 128 rows are filled up."""
+    *_, length, kv_length, dim = kernel.shape
+    filled = (
+        64 * math.ceil(dim / 64),
+        *(128 * math.ceil(n / 128) for n in (length, kv_length)),
+    )
+    return math.prod(filled) / (dim * length * kv_length)
+
+
+def _one_block(kernel: Kernel) -> float:
+    """Seconds of a block of threads, which goes through all keys one tile after the other."""
+    ways = 2.5 if kernel.kind.endswith("backward") else 1.0
+    return ways * kernel.shape[4] * KEY
+
+
+def _by_element(kernel: Kernel) -> float:
+    """What elements take that are read one by one: of several types, or in another order than the result's."""
+    one_by_one = kernel.layout or _mixed(kernel.dtype)
+    return (
+        kernel.shape[0] / ONE_BY_ONE if len(kernel.shape) == 1 and one_by_one else 0.0
+    )
+
+
+def _by_chunk(kernel: Kernel) -> float:
+    """What launches over a list take, each as long as its longest chunk; as many as tensors and chunks need."""
+    if not kernel.kind.startswith(LISTS):
+        return 0.0
+    tensors, elements = kernel.shape
+    lists = int(kernel.layout or 1)
+    chunk = min(CHUNK, elements / tensors)
+    chunks = tensors * math.ceil(elements / tensors / CHUNK)
+    launches = math.ceil(max(tensors / TENSORS[min(lists, 5) - 1], chunks / CHUNKS))
+    block = chunk * kernel.bytes / elements / BLOCK
+    return launches * (LAUNCH + block)
+
+
+def _unlike(group: Group, own: Group) -> tuple[bool, ...]:
+    """How far a group is from a kind, a layout and types; the smaller the liker."""
+    kind, layout, dtype = own
     other = group[2]
     return (
         group[1] != layout,
         group[1][:2] != layout[:2],
+        group[0] != kind,
         other != dtype,
         other != ALIKE.get(dtype),
         _mixed(other) != _mixed(dtype),

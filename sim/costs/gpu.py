@@ -107,7 +107,8 @@ class Gpu:
         if self._operations is None:
             return None
         rows = aten.read(self._operations)
-        return aten.AtenTables(rows, self.tile_time, self.roofline)
+        lender = self.like or self  # its tiles were fitted to more products
+        return aten.AtenTables(rows, lender.tile_time, self.roofline)
 
     def _surface(self, kernel: Kernel) -> tuple[aten.Surface, bool] | None:
         """Where an ATen operation is read, and whether in its own group; None for other kernels and without tables."""

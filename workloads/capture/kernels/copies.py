@@ -36,6 +36,25 @@ def copied(source: Operand, target: Operand) -> tuple[Kernel, ...]:
     )
 
 
+def packed(operation: Operation, *places: int) -> tuple[Kernel, ...]:
+    """The copies that an operation makes first of operands with gaps or in another order, at these places."""
+    operands = (tensor(operation, place) for place in places)
+    return tuple(
+        kernel
+        for operand in operands
+        if operand is not None and operand.strides and not _in_order(operand)
+        for kernel in copied(
+            operand, Operand(operand.dtype, operand.shape, device=operand.device)
+        )
+    )
+
+
+def _in_order(operand: Operand) -> bool:
+    """Whether elements follow each other in memory; strides of single ones do not count."""
+    pairs = zip(operand.shape, operand.strides, contiguous(operand.shape), strict=True)
+    return all(stride == own for size, stride, own in pairs if size > 1)
+
+
 def filled(target: Operand) -> tuple[Kernel, ...]:
     """What sets a tensor to one value."""
     if target.device == "cpu" or not target.elements:

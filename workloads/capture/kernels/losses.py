@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from sim.graph.kernel import Kernel
+from workloads.capture.kernels.copies import packed
 from workloads.capture.kernels.tensors import (
     argument,
     first,
@@ -21,7 +22,8 @@ def _over_rows(operation: Operation, at: int) -> tuple[Kernel, ...]:
     columns = scores.shape[dimension] if scores.shape else 1
     inner = dimension in (-1, len(scores.shape) - 1)
     shape = (scores.elements // max(1, columns), columns)
-    return launched(operation, shape, "" if inner else "outer")
+    kernels = launched(operation, shape, "" if inner else "outer")
+    return *packed(operation, *range(at)), *kernels
 
 
 def softmax(operation: Operation) -> tuple[Kernel, ...]:

@@ -6,16 +6,25 @@ from math import prod
 
 from sim.graph.kernel import Kernel
 from workloads.capture.kernels.convolution import memory_format
+from workloads.capture.kernels.copies import packed
 from workloads.capture.kernels.tensors import argument, first, integers, launched
 from workloads.capture.operation import Operation
 
 
 def _over_rows(operation: Operation, at: int) -> tuple[Kernel, ...]:
+    """Rows next to each other, copied so first where they are not: the tensors before the normalized shape."""
     whole = first(operation)
     width = prod(integers(argument(operation, at))) or whole.shape[-1]
-    return launched(
-        operation, (whole.elements // max(1, width), width), dtype=whole.dtype
+    shape = whole.elements // max(1, width), width
+    copies = packed(operation, *range(at))
+    return *copies, *launched(
+        operation, shape, dtype=whole.dtype, size=_bytes(operation)
     )
+
+
+def _bytes(operation: Operation) -> float:
+    """As if all tensors were packed."""
+    return float(sum(each.bytes for each in (*operation.operands, *operation.results)))
 
 
 def forward(operation: Operation) -> tuple[Kernel, ...]:

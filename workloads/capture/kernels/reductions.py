@@ -14,7 +14,7 @@ from workloads.capture.kernels.tensors import (
     strides_of,
     words,
 )
-from workloads.capture.operation import Operation
+from workloads.capture.operation import Operand, Operation
 
 #: Place of the dimensions among the arguments, where it is not the second.
 DIMENSIONS = {"linalg_vector_norm": 2, "norm": 2}
@@ -35,8 +35,24 @@ def reduction(operation: Operation) -> tuple[Kernel, ...]:
     dims = dims or set(range(rank))
     columns = prod(whole.shape[at] for at in dims)
     rows = whole.elements // max(1, columns)
-    layout = "outer" if rows > 1 and not _innermost(operation, dims) else ""
-    return launched(operation, (rows, columns), layout)
+    across = rows > 1 and not _innermost(operation, dims)
+    kernels = launched(operation, (rows, columns), "outer" if across else "")
+    return *(_gathered(whole, dims) if across else ()), *kernels
+
+
+def _gathered(whole: Operand, dims: set[int]) -> tuple[Kernel, ...]:
+    """Reading across, where what is reduced does not lie in front in one piece: as a copy that turns it round."""
+    if not whole.strides and dims == set(range(len(dims))):
+        return ()
+    call = Operation("aten.copy_.default", (whole,))
+    return launched(
+        call,
+        (whole.elements,),
+        "transposed",
+        whole.dtype,
+        "copy",
+        size=2.0 * whole.bytes,
+    )
 
 
 def _innermost(operation: Operation, dims: set[int]) -> bool:
