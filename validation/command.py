@@ -24,7 +24,10 @@ Talk = Callable[[str], None]
 
 
 def compare(
-    sets: Sequence[str], rows: Path | None = None, jobs: int = 1
+    sets: Sequence[str],
+    rows: Path | None = None,
+    jobs: int = 1,
+    cluster: str | None = None,
 ) -> list[Report]:
     """Reports of the sets, in order; without one, of the set of training steps.
 
@@ -49,7 +52,8 @@ def compare(
                 rows,
                 "rows of measurements (JSON lines, or CSV for collectives), or a folder of traces",
             )
-    return [validate(name, rows, jobs) for name in chosen]
+    where = {} if cluster is None else {"cluster": cluster}
+    return [validate(name, rows, jobs, **where) for name in chosen]
 
 
 def as_json(reports: Sequence[Report], compared: Comparison | None = None) -> Any:

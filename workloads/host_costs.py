@@ -97,6 +97,10 @@ OPERATIONS = (
     "zero_param",
     "grouped_gemm",
     "moe_counts",
+    "python_call",
+    "operation",
+    "operation_backward",
+    "event",
 )
 SCHEMA = Table(
     {

@@ -98,6 +98,22 @@ def changes(command: Command) -> Command:
     )(command)
 
 
+def on_cluster(command: Command) -> Command:
+    """The option --cluster: one more change, made before those of --set."""
+
+    @functools.wraps(command)
+    def changed(
+        *arguments: Any, cluster: str | None, overrides: tuple[str, ...], **options: Any
+    ) -> Any:
+        if cluster is not None:
+            key = "file" if cluster.endswith(".toml") else "name"
+            overrides = (f"cluster.{key}={cluster}", *overrides)
+        return command(*arguments, overrides=overrides, **options)
+
+    text = "Cluster, by name or file (.toml), in place of the scenario's."
+    return click.option("--cluster", metavar="NAME|FILE", help=text)(changed)
+
+
 def as_json(command: Command) -> Command:
     """The option --json."""
     return click.option(

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from sim.commands._shared import as_json, changes, explained, file_option
+from sim.commands._shared import as_json, changes, explained, file_option, on_cluster
 
 
 @click.command(
@@ -64,6 +64,7 @@ from sim.commands._shared import as_json, changes, explained, file_option
     is_flag=True,
     help="Find the largest micro batch that fits; exit 1 if none does.",
 )
+@on_cluster
 @explained
 def command(**options: Any) -> None:
     from sim.commands.handlers.run import run

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from sim.commands._shared import as_json, changes, explained, file_option
+from sim.commands._shared import as_json, changes, explained, file_option, on_cluster
 
 
 @click.command(
@@ -29,6 +29,7 @@ from sim.commands._shared import as_json, changes, explained, file_option
 )
 @file_option("--plot", text="Draw what --each found (.svg, .png; .html with plotly).")
 @as_json
+@on_cluster
 @explained
 def command(**options: Any) -> None:
     from sim.commands.handlers.whatif import whatif

@@ -8,6 +8,9 @@ from typing import Any
 from sim import files
 from sim.errors import InputError, Mistake
 
+#: What recorded programs are called.
+CAPTURE = ".capture"
+
 
 def tables_of(path: Path) -> dict[str, Any]:
     """The tables of a scenario's file.
@@ -17,7 +20,9 @@ def tables_of(path: Path) -> dict[str, Any]:
     InputError
         If there is no such file, or it is no TOML.
     """
-    expected = "a scenario file (TOML)"
+    if path.suffix == CAPTURE:
+        return _captured(path)
+    expected = "a scenario file (TOML), or a recorded program (.capture)"
     try:
         return files.toml(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -30,3 +35,16 @@ def tables_of(path: Path) -> dict[str, Any]:
         ) from None
     except ValueError as error:  # not UTF-8, or not TOML
         raise InputError(Mistake(str(path), "", str(error), expected)) from None
+
+
+def _captured(path: Path) -> dict[str, Any]:
+    """The scenario of a recorded program: as many ranks as it was captured for."""
+    from workloads.capture import recording  # most scenarios are no recordings
+
+    world = recording.read(path).world
+    return {
+        "cluster": {"gpus": world},
+        "model": {"file": path.name},
+        "training": {"framework": "captured", "seq_len": 1, "micro_batch": 1},
+        "parallel": {"dp": world, "data_parallel": "none"},
+    }

@@ -32,6 +32,7 @@ EMPTY = {
     "published": lambda: PublishedReport("published", "", ()),
     "checkpoint": lambda: CheckpointReport("checkpoint", "", {}, ()),
     "probes": lambda: ProbeReport("probes", "", ()),
+    "programs": lambda: Report("frameworks", (), load_set("h200").tolerances),
 }
 
 

@@ -17,6 +17,11 @@ from sim.commands._shared import as_json, explained, file_option
     type=click.Path(path_type=Path),
     help="Predict these instead, in the format of the set.",
 )
+@click.option(
+    "--cluster",
+    metavar="NAME",
+    help="Where programs were measured (sets frameworks and zoo).",
+)
 @as_json
 @file_option("--junit", text="Write JUnit XML.")
 @file_option("--plot", text="Write a scatter plot (PNG).")

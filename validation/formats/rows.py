@@ -17,6 +17,13 @@ from validation.formats.records import not_json
 # What a case may say that changes neither the step nor how it is predicted.
 BOOKKEEPING = frozenset({"id", "trace", "trace_steps", "steps", "warmup"})
 FAMILIES = ("single", "ddp", "fsdp", "tp", "pp", "moe", "cnn", "mlp")
+PROGRAMS = (
+    "hf",
+    "mcore",
+    "ds",
+    "titan",
+    "tv",
+)  # families of programs that others wrote
 _FAMILY_OF_MODEL = {"moe": "moe", "resnet": "cnn", "seedmlp": "mlp"}
 # The mode with the most of its own mechanism names the family: DTensor for fsdp x tp, the schedule for pp x dp.
 _FAMILY_OF_MODE = {"ddp_nooverlap": "ddp", "fsdptp": "tp", "ppdp": "pp"}
@@ -93,6 +100,11 @@ class Row:
 
     @property
     def family(self) -> str:
+        """What the step has most of its own: its model or its parallelism; of a program its framework."""
+        if "fw" in self.case:
+            return str(self.case["fw"])
+        if "prog" in self.case:
+            return str(self.case["prog"]).partition(":")[0]
         model, mode = str(self.case.get("model", "")), str(self.case.get("mode", ""))
         by_model = [
             family

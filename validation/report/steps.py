@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sim.units import format_duration
-from validation.formats.rows import FAMILIES, Row
+from validation.formats.rows import FAMILIES, PROGRAMS, Row
 from validation.report.comparison import Comparison
 from validation.report.gate import Check, Tolerances, prediction_checks
 from validation.report.interface import Cells, Point, Skip, Table
@@ -71,7 +71,8 @@ class Report(Comparison):
     @property
     def families(self) -> dict[str, Errors]:
         """By family, those with rows that are not noisy."""
-        families = {family: self.select(family=family) for family in FAMILIES}
+        names = (*FAMILIES, *PROGRAMS)
+        families = {family: self.select(family=family) for family in names}
         return {family: errors for family, errors in families.items() if errors.n}
 
     @property

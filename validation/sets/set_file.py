@@ -35,6 +35,18 @@ def _kind(needed: tuple[str, ...] = (), **keys: Schema) -> Table:
     return Table({"title": Text(), "kind": Text(), **keys}, ("title", *needed))
 
 
+@dataclass(frozen=True)
+class Texts:
+    """A table of texts under any names."""
+
+    def mistakes(self, where: str, key: str, value: object) -> Iterator[Mistake]:
+        table = value if isinstance(value, Mapping) else {}
+        if not table:
+            yield Mistake(where, key, "nothing", "a table of texts")
+        for name, text in table.items():
+            yield from Text().mistakes(where, f"{key}.{name}", text)
+
+
 #: Kinds of sets; each has a module of its name in `validation.sets`.
 KINDS: Mapping[str, Table] = {
     STEPS: _kind(("rows",), rows=TEXTS, base=Text(), limits=Text(), bases=TEXTS),
@@ -61,6 +73,7 @@ KINDS: Mapping[str, Table] = {
         beside=SHARE,
     ),
     "probes": _kind(),
+    "programs": _kind(("rows", "clusters"), rows=TEXTS, clusters=Texts(), fitted=TEXTS),
 }
 ALIAS = Table({"alias": Text()})
 

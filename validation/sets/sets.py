@@ -147,8 +147,15 @@ def kind_of(name: str) -> str:
     return str(set_table(name).get("kind", STEPS))
 
 
-def validate(name: str, rows: str | Path | None = None, jobs: int = 1) -> Report:
+def validate(
+    name: str,
+    rows: str | Path | None = None,
+    jobs: int = 1,
+    cluster: str | None = None,
+) -> Report:
     """Predicts a set of any kind, or other rows in the format that the set came in, and compares.
+
+    `cluster`: where programs were measured, if their file's name does not say.
 
     Raises
     ------
@@ -156,8 +163,16 @@ def validate(name: str, rows: str | Path | None = None, jobs: int = 1) -> Report
         If there is no such set, or a file cannot be read.
     """
     module = importlib.import_module(f"validation.sets.{kind_of(name)}")
-    report: Report = module.validate_set(name, rows=rows, jobs=jobs)
+    where = {} if cluster is None else {"cluster": _of_programs(name, cluster)}
+    report: Report = module.validate_set(name, rows=rows, jobs=jobs, **where)
     return report
+
+
+def _of_programs(name: str, cluster: str) -> str:
+    if kind_of(name) != "programs":
+        expected = "nothing: its rows say where they were measured"
+        raise InputError(Mistake(name, "--cluster", cluster, expected))
+    return cluster
 
 
 def asked(name: str, rows: str | Path | None) -> tuple[dict[str, Any], list[Path], str]:

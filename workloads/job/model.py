@@ -19,9 +19,10 @@ class Model:
     name: str | None = key(None, "named model; `prestep list models`")
     file: str | None = key(
         None,
-        "TOML model, Hugging Face config.json or Megatron arguments, relative to the scenario",
+        "TOML model, Hugging Face config.json, Megatron arguments or a recorded program (.capture), relative to the "
+        "scenario",
     )
-    kind: Literal["transformer", "mlp", "resnet"] | None = key(
+    kind: Literal["transformer", "mlp", "resnet", "captured"] | None = key(
         None, "family, for a model written inline"
     )
     hidden: int | None = key(None, "width of the residual stream", low=1)

@@ -31,6 +31,7 @@ _REQUIRED = {
     "transformer": ("hidden", "layers", "heads", "ffn", "vocab"),
     "mlp": ("sizes",),
     "resnet": ("layers",),
+    "captured": (),
 }
 
 
@@ -152,6 +153,8 @@ def load_model(section: Model, where: str = "scenario") -> ModelSpec:
 
 def read_model(path: Path) -> Model:
     """The keys in a TOML model, a Hugging Face config.json or a file of Megatron's arguments."""
+    if path.suffix == ".capture":
+        return Model(kind="captured")  # its framework reads it
     expected = "a TOML model, a Hugging Face config.json or Megatron's arguments (.txt, .sh, .yaml)"
     arguments = path.suffix in ARGUMENTS
     try:
@@ -206,14 +209,21 @@ def _complete(section: Model, name: str, where: str) -> ModelSpec:
     ]
     if mistakes:
         raise InputError(mistakes)
-    complete = {"transformer": _transformer, "mlp": _mlp, "resnet": _resnet}[
-        section.kind
-    ]
+    complete = {
+        "transformer": _transformer,
+        "mlp": _mlp,
+        "resnet": _resnet,
+        "captured": _captured,
+    }[section.kind]
     spec, mistakes = complete(section, name, where)
     mistakes += _foreign(section, spec, where)
     if mistakes:
         raise InputError(mistakes)
     return spec
+
+
+def _captured(s: Model, name: str, where: str) -> tuple[ModelSpec, list[Mistake]]:
+    return ModelSpec(name=name, kind="captured"), []
 
 
 # Keys of a transformer that are taken as they are said; nothing said is 0 or false.
@@ -375,6 +385,7 @@ _OWN = {
     - {"sizes", "image_size", "classes"},
     "mlp": {"sizes", "activation", "bias"},
     "resnet": {"layers", "image_size", "classes"},
+    "captured": set(),
 }
 
 

@@ -22,13 +22,14 @@ def validate(
     compare: str | None,
     only_compare: bool,
     exact: bool,
+    cluster: str | None = None,
     **files: Path | None,
 ) -> None:
     """Compares, prints, writes the files that are asked for, and exits with 1 where the gate fails."""
     body.check_exact(exact, compare)
     if compare:
         body.check_base(compare)  # before the work, not after
-    reports = body.compare(sets, rows, jobs)
+    reports = body.compare(sets, rows, jobs, cluster)
     compared = body.against_base(reports, compare, rows, jobs) if compare else None
     judged = [] if only_compare and compare else reports
     if json_:

@@ -1,0 +1,76 @@
+"""Captures a program for the GPU of a cluster and writes the recording: what the command and validation share."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from sim import files
+from sim.costs.gpu_files import facts_of, generation_of
+from sim.extras import MissingPackage
+from topologies import load_cluster
+from workloads.capture import recording
+from workloads.capture.program import Device, Job, capture
+
+#: Compute capability by generation.
+CAPABILITIES = {
+    "volta": (7, 0),
+    "ampere": (8, 0),
+    "hopper": (9, 0),
+    "blackwell": (10, 0),
+}
+
+
+def captured(
+    command: tuple[str, ...],
+    output: Path,
+    *,
+    world: int = 1,
+    gpus_per_host: int = 8,
+    gpu: str | None = None,
+    cluster: str | None = None,
+    step: int = 3,
+    quiet: bool = False,
+    tell: Callable[[str], None] = lambda line: None,
+) -> dict[str, Any]:
+    """Runs a program as `world` ranks would, one after the other, and writes its recording.
+
+    Parameters
+    ----------
+    command
+        The script and its arguments.
+    gpu
+        The GPU that the program is told it has; default: that of the cluster, or an H200.
+    quiet
+        The program's own prints are not shown.
+
+    Returns
+    -------
+    dict
+        The tables of the recording.
+
+    Raises
+    ------
+    InputError
+        If there is no such GPU or cluster, or the program fails.
+    MissingPackage
+        If PyTorch is not installed.
+    """
+    if importlib.util.find_spec("torch") is None:
+        raise MissingPackage("torch")
+    if gpu is None:
+        gpu = load_cluster(cluster).gpu_model if cluster is not None else "h200"
+    job = Job(command, world, gpus_per_host, device(gpu), step, quiet)
+    tables = capture(job, tell)
+    with files.replacing(output) as beside:
+        recording.write(beside, tables)
+    return tables
+
+
+def device(gpu: str) -> Device:
+    """What the program is told of a GPU."""
+    facts = facts_of(gpu)
+    capability = CAPABILITIES[generation_of(gpu)]
+    return Device(gpu, capability, facts.sms, int(facts.memory), int(facts.l2))

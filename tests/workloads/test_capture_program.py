@@ -1,0 +1,152 @@
+"""Programs run without a GPU: what the recorder writes down of them. Needs PyTorch, which CI installs for these alone."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch")
+
+from sim.errors import InputError
+from sim.predict import predict
+from sim.spec.load import load_scenario
+from sim.tools.program_capture import captured
+from workloads.capture import recording
+from workloads.capture.recording import RankRecording, Recording
+
+pytestmark = pytest.mark.slow
+
+HEAD = """
+import os, sys, torch, torch.distributed as dist
+world, rank = int(os.environ["WORLD_SIZE"]), int(os.environ["RANK"])
+device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
+torch.cuda.set_device(device)
+if world > 1: dist.init_process_group("nccl", device_id=device)
+torch.manual_seed(0)
+model = torch.nn.Sequential(torch.nn.Linear(256, 1024), torch.nn.GELU(), torch.nn.Linear(1024, 256)).to(device)
+"""
+STEPS = """
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, fused=True)
+data = torch.utils.data.DataLoader(torch.arange(64), batch_size=8)
+for batch in data:
+    x = torch.randn(len(batch), 256).to(device)
+    with torch.autocast("cuda", torch.bfloat16):
+        loss = model(x).square().mean()
+    loss.backward()
+    optimizer.step(); optimizer.zero_grad()
+    ASK
+print("ended with", type(loss.item()).__name__)
+sys.exit(CODE)
+"""
+
+
+def script(folder: Path, wrap: str = "", ask: str = "", code: int = 0) -> Path:
+    path = folder / "train.py"
+    body = STEPS.replace("ASK", ask or "pass").replace("CODE", str(code))
+    path.write_text(HEAD + wrap + body)
+    return path
+
+
+def capture(path: Path, world: int = 1) -> Recording:
+    out = path.with_suffix(".capture")
+    captured((str(path),), out, world=world, quiet=True)
+    return recording.read(out)
+
+
+def named(recorded: Recording, rank: RankRecording) -> list[str]:
+    return [
+        recorded.operations[event.values["operation"]].name
+        for event in rank.events
+        if event.kind == "operate"
+    ]
+
+
+def test_a_step_of_a_program_has_its_kernels(tmp_path: Path) -> None:
+    """Under autocast two linear layers are six products of halves, one of which has no gradient to send on."""
+    recorded = capture(script(tmp_path))
+    names = named(recorded, recorded.ranks[0])
+    assert sum(name.startswith(("aten.mm.", "aten.addmm.")) for name in names) == 5
+    assert names.count("aten._fused_adamw_.default") == 1
+    assert recorded.parameters == 256 * 1024 * 2 + 1024 + 256
+    product = next(o for o in recorded.operations if o.name.startswith("aten.addmm."))
+    assert product.operands[1].dtype == "bf16"
+
+
+def test_reads_of_data_are_recorded_and_counted(tmp_path: Path) -> None:
+    """`.item()` stops the host; what it gives is assumed, and said."""
+    recorded = capture(script(tmp_path, ask="loss.item()"))
+    assert any(event.kind == "read" for event in recorded.ranks[0].events)
+    assert recorded.assumed
+
+
+def test_ddp_reduces_its_gradients_beside_backward(tmp_path: Path) -> None:
+    """All-reduces have the bytes of the gradients, and all ranks are one."""
+    wrap = "model = torch.nn.parallel.DistributedDataParallel(model, device_ids=[0])"
+    recorded = capture(script(tmp_path, wrap), world=4)
+    assert [rank.represents for rank in recorded.ranks] == [(0, 1, 2, 3)]
+    reduced = [e for e in recorded.ranks[0].events if e.kind == "communicate"]
+    assert sum(e.values["bytes"] for e in reduced) == 4 * recorded.parameters
+    assert {e.values["kind"] for e in reduced} == {"all_reduce"}
+
+
+def test_fsdp_gathers_on_streams_of_its_own(tmp_path: Path) -> None:
+    """Gathers and reductions of a sharded layer, with the events that order them; whatever the size of the world."""
+    wrap = (
+        "from torch.distributed.fsdp import fully_shard\n"
+        "for part in (model[0], model[2]): fully_shard(part)\n"
+        "fully_shard(model)"
+    )
+    recorded = capture(script(tmp_path, wrap), world=64)
+    kinds = [
+        e.values["kind"] for e in recorded.ranks[0].events if e.kind == "communicate"
+    ]
+    assert kinds.count("reduce_scatter") == 2
+    assert kinds.count("all_gather") >= 2
+    streams = {
+        e.values["stream"] for e in recorded.ranks[0].events if e.kind == "communicate"
+    }
+    assert 0 not in streams
+    path = tmp_path / "train.capture"
+    overrides = ["cluster.name=dgx-h100", "cluster.hosts=8"]
+    predicted = predict(load_scenario(path, overrides))
+    assert predicted.step_time > 0
+    assert len(predicted.step_time_by_rank) == 64
+
+
+def test_a_program_that_never_steps_is_told_so(tmp_path: Path) -> None:
+    """The message says what was missing."""
+    path = tmp_path / "idle.py"
+    path.write_text("import torch; print(torch.ones(2, device='cuda').sum())")
+    with pytest.raises(InputError, match="weights updated 0 times"):
+        capture(path)
+
+
+def test_a_crash_is_the_program_s_own(tmp_path: Path) -> None:
+    """Its last line is in the message."""
+    path = tmp_path / "broken.py"
+    path.write_text("raise ValueError('no data here')")
+    with pytest.raises(InputError, match="no data here"):
+        capture(path)
+
+
+def test_an_exit_code_of_zero_is_a_good_end(tmp_path: Path) -> None:
+    """A script that ends with sys.exit(0) was recorded, one with another code failed."""
+    assert capture(script(tmp_path)).step == 3
+    with pytest.raises(InputError, match="exit code 7"):
+        capture(script(tmp_path, code=7))
+
+
+def test_recordings_need_no_pytorch_to_be_read(tmp_path: Path) -> None:
+    """Who predicts need not have what was needed to capture."""
+    import subprocess
+
+    capture(script(tmp_path))
+    code = (
+        "import sys; from sim.spec.load import load_scenario; from sim.predict import predict;"
+        "predict(load_scenario('train.capture', ['cluster.name=h200-host-4']));"
+        "sys.exit('torch' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=False)
+    assert done.returncode == 0

@@ -1,0 +1,251 @@
+"""A recorded program: its file, and the graph that is made of it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sim.errors import InputError
+from sim.predict import STEPS, predict
+from sim.spec.load import load_scenario
+from workloads.capture import recording
+from workloads.capture.copies import copies
+from workloads.capture.lower import lower
+from workloads.host_costs import host_costs
+
+SIZE = 4096
+
+
+def matrix(rows: int = SIZE, columns: int = SIZE) -> dict[str, Any]:
+    return {"dtype": "bf16", "shape": [rows, columns]}
+
+
+def product() -> list[Any]:
+    return ["aten.mm.default", [matrix(), matrix()], {}, [matrix()]]
+
+
+def all_reduce(number: int, size: int = 1 << 28, stream: int = 0) -> list[Any]:
+    return ["communicate", stream, number, "all_reduce", "0:0", size, "bf16", -1, 0, 0]
+
+
+def tables(events: list[list[Any]], world: int = 1) -> dict[str, Any]:
+    """A recording in which every rank does the same."""
+    return {
+        "format": recording.FORMAT,
+        "version": recording.VERSION,
+        "world": world,
+        "operations": [product()],
+        "ranks": [
+            {"rank": 0, "represents": list(range(world)), "events": events, "alive": {}}
+        ],
+        "groups": {"0:0": list(range(world))},
+        "parameters": SIZE * SIZE,
+        "step": 3,
+        "gpu": "h200",
+        "assumed": {},
+        "compiled": [],
+        "command": ["train.py"],
+        "versions": {"torch": "2.11.0"},
+    }
+
+
+Recorded = Callable[..., Path]
+
+
+@pytest.fixture
+def recorded(tmp_path: Path) -> Recorded:
+    def written(events: list[list[Any]], world: int = 1) -> Path:
+        path = tmp_path / f"{len(list(tmp_path.iterdir()))}.capture"
+        recording.write(path, tables(events, world))
+        return path
+
+    return written
+
+
+def step_time(path: Path, *overrides: str) -> float:
+    scenario = load_scenario(path, ["cluster.name=h200-host-4", *overrides])
+    return predict(scenario).step_time
+
+
+COMPUTE = [["operate", 0, 0, 0, 0]] * 20
+
+
+def test_a_recording_is_read_as_it_was_written(recorded: Recorded) -> None:
+    """Events, operations and groups come back by name."""
+    read = recording.read(recorded([*COMPUTE, all_reduce(1)], world=4))
+    assert read.world == 4
+    assert [event.kind for event in read.ranks[0].events][-1] == "communicate"
+    assert read.ranks[0].events[-1].values["bytes"] == 1 << 28
+    assert read.operations[0].operands[0].shape == (SIZE, SIZE)
+
+
+def test_the_same_tables_make_the_same_bytes(tmp_path: Path) -> None:
+    """No time of day is kept in the file."""
+    one, other = tmp_path / "one.capture", tmp_path / "other.capture"
+    recording.write(one, tables(COMPUTE))
+    recording.write(other, tables(COMPUTE))
+    assert one.read_bytes() == other.read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        (b"no gzip", "prestep capture"),
+        (None, "no such file"),
+        ({"format": "something else"}, "format"),
+        ({"version": 99}, "capture the program again"),
+        ({"ranks": [{"rank": 0}]}, "KeyError"),
+        (
+            {
+                "ranks": [
+                    {
+                        "rank": 0,
+                        "represents": [0],
+                        "events": [["dance", 0]],
+                        "alive": {},
+                    }
+                ]
+            },
+            "dance",
+        ),
+    ],
+)
+def test_a_file_that_is_none_of_ours_is_a_located_mistake(
+    tmp_path: Path, content: object, told: str
+) -> None:
+    """Whatever is wrong with the file, the message names it and says what was expected."""
+    path = tmp_path / "job.capture"
+    if isinstance(content, bytes):
+        path.write_bytes(content)
+    elif isinstance(content, dict):
+        recording.write(path, tables([]) | content)
+    with pytest.raises(InputError) as caught:
+        recording.read(path)
+    assert str(path) in str(caught.value)
+    assert told in str(caught.value)
+
+
+def test_a_step_is_the_sum_of_its_kernels_where_nothing_else_counts(
+    recorded: Recorded,
+) -> None:
+    """Twice the kernels on one stream take twice the time."""
+    once, twice = step_time(recorded(COMPUTE)), step_time(recorded(COMPUTE * 2))
+    assert twice == pytest.approx(2 * once, rel=0.03)
+
+
+def test_communication_that_nobody_waits_for_runs_beside_kernels(
+    recorded: Recorded,
+) -> None:
+    """A collective is hidden by the kernels between it and its wait, and exposed without them."""
+    after = ["wait_collective", 0, 1, 0]
+    beside = step_time(recorded([all_reduce(1), *COMPUTE, after, *COMPUTE[:1]], 4))
+    before = step_time(recorded([all_reduce(1), after, *COMPUTE, *COMPUTE[:1]], 4))
+    assert beside < before
+    assert beside >= step_time(recorded([*COMPUTE, *COMPUTE[:1]]))
+
+
+def test_links_carry_the_bytes_of_a_recorded_all_reduce(recorded: Recorded) -> None:
+    """Conservation: twice the payload is twice the bytes, and a GPU sends what its part of a ring is, and headers."""
+
+    def carried(size: int) -> dict[str, float]:
+        events = [*COMPUTE, all_reduce(1, size), ["wait_collective", 0, 1, 0]]
+        scenario = load_scenario(recorded(events, 4), ["cluster.name=h200-host-4"])
+        return {link.name: link.bytes for link in predict(scenario).links}
+
+    once, twice = carried(1 << 28), carried(1 << 29)
+    assert {name: 2 * size for name, size in once.items()} == pytest.approx(
+        twice, rel=1e-6
+    )
+    sent = sum(size for name, size in once.items() if name.startswith("gpu0 "))
+    least = 2 * 3 / 4 * (1 << 28)  # of a ring of four
+    assert least <= sent / STEPS <= 1.15 * least
+
+
+def test_a_faster_link_shortens_exposed_communication(recorded: Recorded) -> None:
+    """What-ifs of links hold for recorded programs."""
+    path = recorded(
+        [*COMPUTE, all_reduce(1), ["wait_collective", 0, 1, 0], *COMPUTE], 4
+    )
+    assert step_time(path, "nvlink.bandwidth=2x") < step_time(path)
+
+
+def test_one_rank_needs_no_network(recorded: Recorded) -> None:
+    """A group of one does not communicate."""
+    alone = step_time(recorded([*COMPUTE, all_reduce(1), ["wait_collective", 0, 1, 0]]))
+    assert alone == pytest.approx(step_time(recorded(COMPUTE)), rel=0.02)
+
+
+def test_waiting_for_the_host_is_longer_where_it_reads_a_value(
+    recorded: Recorded,
+) -> None:
+    """A read of data stops the host until the GPU has come to it."""
+    python = [["operate", 0, 0, 0, 3000]] * 20
+    reads = [["read", 0, "aten.item", 0]]
+    without, with_reads = (
+        recorded(python),
+        recorded([e for p in python for e in (p, *reads)]),
+    )
+    assert step_time(with_reads) > step_time(without)
+
+
+def test_memory_is_what_lives_at_once(recorded: Recorded) -> None:
+    """Storages that follow each other need the room of one; what was there before stays."""
+    one = ["allocate", 1, 1 << 20, 0, 0], ["free", 1, 0]
+    other = ["allocate", 2, 1 << 20, 0, 0], ["free", 2, 0]
+    apart = recording.read(recorded([*one, *other, *COMPUTE]))
+    together = recording.read(recorded([one[0], other[0], one[1], other[1], *COMPUTE]))
+    costs = host_costs("captured")
+    assert lower(apart, costs).memory[0].peak == 1 << 20
+    assert lower(together, costs).memory[0].peak == 2 << 20
+
+
+@pytest.mark.parametrize("stride", [1, 2, 4])
+@pytest.mark.parametrize("size", [2, 4])
+def test_copies_of_a_line_part_the_world(stride: int, size: int) -> None:
+    """Every rank is in one copy of a group, and the group is among them."""
+    world = 32
+    members = tuple(range(0, stride * size, stride))
+    lines = copies(members, world)
+    assert members in lines
+    assert sorted(rank for line in lines for rank in line) == list(range(world))
+
+
+def test_ranks_that_form_no_line_stand_alone() -> None:
+    """A group at unequal distances has no copies that could be told from it."""
+    assert copies((0, 1, 5), 8) == ((0, 1, 5),)
+
+
+def test_a_recording_is_a_scenario_by_its_name(recorded: Recorded) -> None:
+    """`prestep run job.capture` has as many ranks as the program was captured for."""
+    scenario = load_scenario(recorded(COMPUTE, world=4), ["cluster.name=h200-host-4"])
+    assert scenario.parallel.dp == 4
+    assert scenario.training.framework == "captured"
+
+
+def test_an_assumed_value_is_said(tmp_path: Path) -> None:
+    """The report warns of what the program read and nobody computed."""
+    path = tmp_path / "job.capture"
+    recording.write(path, tables(COMPUTE) | {"assumed": {"aten.item": 3}})
+    scenario = load_scenario(path, ["cluster.name=h200-host-4"])
+    assert any("aten.item" in warning for warning in predict(scenario).warnings)
+
+
+def test_an_operation_that_nobody_knows_is_not_free(tmp_path: Path) -> None:
+    """It takes at least as long as its bytes."""
+    unknown = ["custom.magic.default", [matrix()], {}, [matrix()]]
+    path = tmp_path / "job.capture"
+    recording.write(path, tables(COMPUTE) | {"operations": [unknown]})
+    least = 20 * 2 * 2 * SIZE * SIZE / 4.8e12
+    assert step_time(path) > least
+
+
+def test_the_file_is_json_in_gzip(recorded: Recorded) -> None:
+    """Other tools may read it: every event by its kind and values."""
+    import gzip
+
+    table = json.loads(gzip.decompress(recorded(COMPUTE).read_bytes()))
+    assert table["ranks"][0]["events"][0] == ["operate", 0, 0, 0, 0]

@@ -1,0 +1,23 @@
+"""The process groups that do on other ranks what a group of this rank does here."""
+
+from __future__ import annotations
+
+
+def copies(members: tuple[int, ...], world: int) -> tuple[tuple[int, ...], ...]:
+    """The group and its like on the other ranks, where ranks form a grid; else the group alone.
+
+    A group of n ranks at equal distances s is a line of a grid: its copies begin at every rank of a block of s, in
+    every block of n * s.
+    """
+    if len(members) < 2:
+        return (members,)
+    stride = members[1] - members[0]
+    line = tuple(range(members[0], members[0] + stride * len(members), stride))
+    block = stride * len(members)
+    if line != members or world % block:
+        return (members,)
+    return tuple(
+        tuple(start + offset + stride * i for i in range(len(members)))
+        for start in range(0, world, block)
+        for offset in range(stride)
+    )

@@ -1,0 +1,241 @@
+"""A recorded step as a graph of operations: the same value that lowering a model gives."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from typing import Any
+
+from sim.graph.kernel import Kernel
+from sim.graph.opgraph import OpGraph
+from workloads.capture.copies import copies
+from workloads.capture.kernels.launched import kernels_of
+from workloads.capture.recording import Event, RankRecording, Recording
+from workloads.lowered import Layout, Lowered
+from workloads.torch.recorder import PHASES, Recorder, Shared
+
+FORWARD, BACKWARD, OPTIMIZER, COMMUNICATION = range(4)
+#: Operations that update weights, by the beginning of their names.
+UPDATES = ("aten._fused_", "aten._foreach_", "aten.addcdiv", "aten.lerp")
+
+
+def lower(
+    recording: Recording,
+    costs: Mapping[str, float],
+    host_factor: float = 1.0,
+    speeds: Sequence[Hashable] = (),
+) -> Lowered:
+    """The step of every recorded rank.
+
+    Parameters
+    ----------
+    costs
+        Seconds of host time by what the host does: frameworks/captured.toml.
+    host_factor
+        Time of this host over that of the one on which the costs were fitted.
+    """
+    shared = Shared()
+    scaled = {name: time * host_factor for name, time in costs.items()}
+    kernels = tuple(kernels_of(operation) for operation in recording.operations)
+    programs = {
+        rank.rank: _RankProgram(
+            rank, recording, kernels, Recorder(rank.rank, shared, scaled)
+        )
+        for rank in recording.ranks
+    }
+    for program in programs.values():
+        program.replay()
+    graph = OpGraph(
+        tuple(p.recorder.program() for p in programs.values()),
+        tuple(shared.kernels),
+        tuple(shared.rendezvous.comms),
+        tuple(shared.streams),
+        PHASES,
+        {rank.rank: rank.represents for rank in recording.ranks},
+    )
+    return Lowered(
+        graph,
+        {rank: p.recorder.memory for rank, p in programs.items()},
+        {rank: p.recorder.counts for rank, p in programs.items()},
+        recording.parameters,
+        Layout(recording.world, 1, 1),
+        (host_factor, speeds),
+    )
+
+
+class _RankProgram:
+    """Plays the events of a rank once more, into the columns of its program."""
+
+    def __init__(
+        self,
+        rank: RankRecording,
+        recording: Recording,
+        kernels: tuple[tuple[Kernel, ...], ...],
+        recorder: Recorder,
+    ) -> None:
+        self.rank, self.recording, self.kernels = rank, recording, kernels
+        self.recorder = recorder
+        self.simulated = {r.rank for r in recording.ranks}
+        self.recorded: dict[int, tuple[int, ...]] = {}  # CUDA events, by number
+        self.communicated: dict[int, tuple[int, ...]] = {}  # ends of communications
+        self.sequence: dict[Hashable, int] = {}  # communications of a kind so far
+        self.storages: dict[int, float] = {}
+        self.play: dict[str, Callable[[Mapping[str, Any]], None]] = {
+            "operate": self._operate,
+            "communicate": self._communicate,
+            "wait_collective": self._wait_collective,
+            "record": self._record,
+            "wait": self._wait,
+            "host_waits_event": self._host_waits_event,
+            "host_waits_stream": self._host_waits_stream,
+            "host_waits_all": self._host_waits_all,
+            "read": self._read,
+            "barrier": self._host_waits_all,
+            "allocate": self._allocate,
+            "free": self._free,
+        }
+
+    def replay(self) -> None:
+        memory = self.recorder.memory
+        for number, size in self.rank.alive.items():
+            self._take(number, size, "parameters")
+        memory.reset_peak()
+        for event in self.rank.events:
+            self._host(event)
+            self.play[event.kind](event.values)
+
+    def _host(self, event: Event) -> None:
+        """Python before the event."""
+        self.recorder.cpu("python_call", event.calls)
+
+    def _operate(self, values: Mapping[str, Any]) -> None:
+        number, backward = values["operation"], values["backward"]
+        operation = self.recording.operations[number]
+        recorder = self.recorder
+        recorder.phase = _phase(operation.name, bool(backward))
+        recorder.cpu("operation_backward" if backward else "operation")
+        for kernel in self.kernels[number]:
+            recorder.launch(kernel, _stream(values["stream"]), operation.name)
+
+    # -- communication ------------------------------------------------------------------------
+    def _communicate(self, values: Mapping[str, Any]) -> None:
+        recorder = self.recorder
+        recorder.phase = COMMUNICATION
+        recorder.cpu("collective")
+        group, kind = values["group"], values["kind"]
+        members = self.recording.groups[group]
+        if len(members) == 1:
+            self.communicated[values["number"]] = recorder.record(
+                _stream(values["stream"])
+            )
+            return
+        stream = f"nccl {group}"
+        recorder.wait(recorder.record(_stream(values["stream"])), stream)
+        part = self._joined(values, kind, members)
+        recorder.communicate([part], stream, kind)
+        self.communicated[values["number"]] = recorder.record(stream)
+
+    def _joined(
+        self, values: Mapping[str, Any], kind: str, members: tuple[int, ...]
+    ) -> int:
+        if kind in ("send", "recv"):
+            return self._transfer(values, kind, members)
+        sequence = self._next((values["group"],))
+        groups = copies(members, self.recording.world)
+        key = (members if len(groups) == 1 else groups, sequence)
+        arrivals = sum(1 for rank in self.simulated if any(rank in g for g in groups))
+        return self.recorder.shared.rendezvous.join(
+            key,
+            kind,
+            float(values["bytes"]),
+            groups,
+            _axis(members, self.recording.world),
+            arrivals,
+        )
+
+    def _transfer(
+        self, values: Mapping[str, Any], kind: str, members: tuple[int, ...]
+    ) -> int:
+        me, peer = self.rank.rank, members[values["peer"]]
+        sender, receiver = (me, peer) if kind == "send" else (peer, me)
+        sequence = self._next((sender, receiver, values["tag"]))
+        pairs = tuple(
+            (sender + shift, receiver + shift)
+            for shift in (r - me for r in self.rank.represents)
+        )
+        arrivals = sum(1 for rank in (sender, receiver) if rank in self.simulated)
+        return self.recorder.shared.rendezvous.join(
+            ("p2p", sender, receiver, values["tag"], sequence),
+            "send",
+            float(values["bytes"]),
+            pairs,
+            "pp",
+            arrivals,
+        )
+
+    def _next(self, key: Hashable) -> int:
+        self.sequence[key] = self.sequence.get(key, 0) + 1
+        return self.sequence[key]
+
+    def _wait_collective(self, values: Mapping[str, Any]) -> None:
+        self.recorder.wait(
+            self.communicated.get(values["number"], ()), _stream(values["stream"])
+        )
+
+    # -- events ----------------------------------------------------------------------------------
+    def _record(self, values: Mapping[str, Any]) -> None:
+        self.recorder.cpu("event")
+        self.recorded[values["event"]] = self.recorder.record(_stream(values["stream"]))
+
+    def _wait(self, values: Mapping[str, Any]) -> None:
+        self.recorder.cpu("event")
+        self.recorder.wait(
+            self.recorded.get(values["event"], ()), _stream(values["stream"])
+        )
+
+    def _host_waits_event(self, values: Mapping[str, Any]) -> None:
+        self.recorder.synchronize(event=self.recorded.get(values["event"], ()))
+
+    def _host_waits_stream(self, values: Mapping[str, Any]) -> None:
+        self.recorder.synchronize(_stream(values["stream"]))
+
+    def _host_waits_all(self, _: Mapping[str, Any]) -> None:
+        for stream in list(self.recorder.shared.streams):
+            if stream != "host":
+                self.recorder.synchronize(stream)
+
+    def _read(self, values: Mapping[str, Any]) -> None:
+        recorder, stream = self.recorder, _stream(values["stream"])
+        recorder.phase = FORWARD
+        recorder.launch(Kernel("copy_h2d", (8,), bytes=8.0), stream, "read by the host")
+        recorder.synchronize(stream)
+
+    # -- memory ----------------------------------------------------------------------------------
+    def _take(self, number: int, size: float, owner: str) -> None:
+        rounded = -(-size // 512) * 512.0
+        self.storages[number] = rounded
+        self.recorder.memory.allocate(rounded, owner)
+
+    def _allocate(self, values: Mapping[str, Any]) -> None:
+        self._take(values["storage"], values["bytes"], "activations")
+
+    def _free(self, values: Mapping[str, Any]) -> None:
+        number = values["storage"]
+        owner = "parameters" if number in self.rank.alive else "activations"
+        self.recorder.memory.release(self.storages.pop(number), owner)
+
+
+def _stream(number: int) -> str:
+    return f"stream {number}" if number else "compute"
+
+
+def _phase(name: str, backward: bool) -> int:
+    if backward:
+        return BACKWARD
+    return OPTIMIZER if name.startswith(UPDATES) else FORWARD
+
+
+def _axis(members: tuple[int, ...], world: int) -> str:
+    """The parallel axis that a group most likely belongs to: neighbours in a part of the world share layers."""
+    if len(members) == world:
+        return "dp"
+    return "tp" if members[-1] - members[0] == len(members) - 1 else "dp"

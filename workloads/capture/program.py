@@ -1,0 +1,254 @@
+"""Captures a program: runs it once for every rank that may differ, and joins what was recorded."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from sim.errors import InputError, Mistake
+from workloads.capture.copies import copies
+from workloads.capture.recording import FORMAT, VERSION
+
+RECORDER = "workloads.capture.record"
+
+
+@dataclass(frozen=True)
+class Device:
+    """The GPU that the program is told it has: what `torch.cuda.get_device_properties` answers.
+
+    Attributes
+    ----------
+    name
+        As prestep calls it ("h200").
+    capability
+        Major and minor compute capability.
+    memory
+        Bytes.
+    """
+
+    name: str
+    capability: tuple[int, int]
+    multiprocessors: int
+    memory: int
+    l2: int
+
+    def properties(self) -> dict[str, Any]:
+        return {
+            "name": f"NVIDIA {self.name.upper()}",
+            "major": self.capability[0],
+            "minor": self.capability[1],
+            "total_memory": self.memory,
+            "multi_processor_count": self.multiprocessors,
+            "L2_cache_size": self.l2,
+            "warp_size": 32,
+            "max_threads_per_multi_processor": 2048,
+            "regs_per_multiprocessor": 65536,
+            "shared_memory_per_block_optin": 232448,
+            "gcnArchName": "",
+            "is_integrated": False,
+            "is_multi_gpu_board": False,
+        }
+
+
+@dataclass(frozen=True)
+class Job:
+    """What is captured: a script with its arguments, on `world` ranks, `gpus` of them on a host."""
+
+    command: tuple[str, ...]
+    world: int
+    gpus: int
+    device: Device
+    step: int
+    quiet: bool = False
+
+
+def capture(
+    job: Job, tell: Callable[[str], None] = lambda line: None
+) -> dict[str, Any]:
+    """The tables of the recording of a program; see `workloads.capture.recording`.
+
+    Rank 0 is run first, then the ranks that it sends to or receives from, and theirs: the stages of a pipeline.
+    All others do what a rank that was run does, which the last rank of all is run to confirm.
+
+    Raises
+    ------
+    InputError
+        If a rank fails, or never updates weights twice.
+    """
+    recorded: dict[int, dict[str, Any]] = {}
+    todo = [0]
+    with tempfile.TemporaryDirectory(prefix="prestep-capture-") as folder:
+        while todo:
+            rank = todo.pop(0)
+            if rank in recorded:
+                continue
+            tell(f"rank {rank} of {job.world}")
+            recorded[rank] = _run(
+                job, rank, Path(folder) / f"{rank}.json.gz", job.quiet or rank > 0
+            )
+            todo += [peer for peer in _peers(recorded[rank]) if peer not in recorded]
+        last = job.world - 1
+        if last not in recorded and not any(_peers(r) for r in recorded.values()):
+            tell(f"rank {last} of {job.world}")
+            recorded[last] = _run(job, last, Path(folder) / f"{last}.json.gz", True)
+    return _joined(job, recorded)
+
+
+def _run(job: Job, rank: int, out: Path, quiet: bool) -> dict[str, Any]:
+    """What one rank recorded; its prints go where the program's own would, those of other ranks than 0 nowhere."""
+    command = [
+        *(sys.executable, "-m", RECORDER, "--out", str(out), "--step", str(job.step)),
+        *("--gpus", str(job.gpus), "--gpu", json.dumps(job.device.properties()), "--"),
+        *job.command,
+    ]
+    sink = subprocess.DEVNULL if quiet else None
+    said = subprocess.PIPE if job.quiet else None
+    done = subprocess.run(
+        command, env=_environment(job, rank), stdout=sink, stderr=said, check=False
+    )
+    if done.returncode:
+        last = (done.stderr or b"").decode(errors="replace").strip().splitlines()[-1:]
+        raise InputError(
+            Mistake(
+                job.command[0],
+                f"rank {rank}",
+                f"ended with exit code {done.returncode}",
+                "a program that runs to its end",
+                last[0] if last else "what it printed is above",
+            )
+        )
+    import gzip
+
+    recorded: dict[str, Any] = json.loads(gzip.decompress(out.read_bytes()))
+    if not recorded["events"]:
+        raise InputError(
+            Mistake(
+                job.command[0],
+                f"rank {rank}",
+                f"weights updated {recorded['steps']} times after gradients were computed",
+                "at least two steps of a torch.optim optimizer",
+                "let the script train a few steps",
+            )
+        )
+    return recorded
+
+
+def _environment(job: Job, rank: int) -> dict[str, str]:
+    """What torchrun sets, and where prestep is."""
+    here = str(Path(__file__).resolve().parents[2])
+    path = os.pathsep.join(filter(None, (here, os.environ.get("PYTHONPATH", ""))))
+    local = rank % job.gpus
+    return {
+        **os.environ,
+        "PYTHONPATH": path,
+        "RANK": str(rank),
+        "WORLD_SIZE": str(job.world),
+        "LOCAL_RANK": str(local),
+        "LOCAL_WORLD_SIZE": str(min(job.gpus, job.world)),
+        "GROUP_RANK": str(rank // job.gpus),
+        "NODE_RANK": str(rank // job.gpus),
+        "MASTER_ADDR": "localhost",
+        "MASTER_PORT": "29500",
+    }
+
+
+def _peers(recorded: Mapping[str, Any]) -> list[int]:
+    """Ranks that one sends to or receives from."""
+    found: set[int] = set()
+    for kind, *values in recorded["events"]:
+        if kind == "communicate" and values[2] in ("send", "recv"):
+            found.add(recorded["groups"][values[3]][values[6]])
+    return sorted(found)
+
+
+# -- joining -----------------------------------------------------------------------------------
+
+
+def _joined(job: Job, recorded: Mapping[int, Mapping[str, Any]]) -> dict[str, Any]:
+    table: dict[str, int] = {}
+    classes = _classes(job.world, recorded)
+    ranks = []
+    groups: dict[str, list[int]] = {}
+    for rank, represents in classes.items():
+        one = recorded[rank]
+        names = {name: f"{rank}:{name}" for name in one["groups"]}
+        groups.update({names[name]: members for name, members in one["groups"].items()})
+        places = [table.setdefault(text, len(table)) for text in one["operations"]]
+        ranks.append(
+            {
+                "rank": rank,
+                "represents": list(represents),
+                "events": [
+                    _renumbered(event, places, names) for event in one["events"]
+                ],
+                "alive": one["alive"],
+            }
+        )
+    first = recorded[min(recorded)]
+    return {
+        "format": FORMAT,
+        "version": VERSION,
+        "world": job.world,
+        "operations": [json.loads(text) for text in table],
+        "ranks": ranks,
+        "groups": groups,
+        "parameters": first["parameters"],
+        "step": first["step"],
+        "gpu": job.device.name,
+        "assumed": first["assumed"],
+        "compiled": first["compiled"],
+        "command": list(job.command),
+        "versions": {"torch": first["torch"]},
+    }
+
+
+def _renumbered(
+    event: Sequence[Any], places: Sequence[int], names: Mapping[str, str]
+) -> list[Any]:
+    row = list(event)
+    if row[0] == "operate":
+        row[2] = places[row[2]]
+    elif row[0] == "communicate":
+        row[4] = names[row[4]]
+    return row
+
+
+def _classes(
+    world: int, recorded: Mapping[int, Mapping[str, Any]]
+) -> dict[int, tuple[int, ...]]:
+    """The ranks that each recorded rank stands for.
+
+    Without a pipeline all ranks do what rank 0 does, unless the last one did something else: then it is on its own.
+    In a pipeline a rank stands for those at its place in the copies of the pipeline.
+    """
+    pipeline = tuple(sorted(recorded))
+    if any(_peers(r) for r in recorded.values()):
+        lines = copies(pipeline, world)
+        return {
+            rank: tuple(line[i] for line in lines) for i, rank in enumerate(pipeline)
+        }
+    last = world - 1
+    if last in recorded and last and not _same(recorded[0], recorded[last]):
+        return {0: tuple(range(last)), last: (last,)}
+    return {0: tuple(range(world))}
+
+
+def _same(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    """Whether two ranks asked for the same operations and communications in the same order."""
+    return _asked(one) == _asked(other)
+
+
+def _asked(recorded: Mapping[str, Any]) -> list[Any]:
+    operations = recorded["operations"]
+    return [
+        operations[values[1]] if kind == "operate" else (values[2], values[4])
+        for kind, *values in recorded["events"]
+        if kind in ("operate", "communicate")
+    ]

@@ -1,0 +1,1 @@
+"""Runs a program without a GPU and writes down what it asks of one. Needs PyTorch (`prestep[capture]`)."""

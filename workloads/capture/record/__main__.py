@@ -1,0 +1,58 @@
+"""`python -m workloads.capture.record --out FILE --gpu NAME --step K -- SCRIPT ARGS`, started as torchrun would."""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import json
+import os
+import runpy
+import sys
+from types import SimpleNamespace
+from typing import Any
+
+
+def main() -> None:
+    options, script, arguments = _read_command_line()
+    import torch
+
+    from workloads.capture.record import collectives, stand_in, steps
+    from workloads.capture.record.dispatch import Names, Recorder
+
+    properties = SimpleNamespace(**json.loads(options.gpu))
+    fake = stand_in.install(properties, options.gpus, int(os.environ["LOCAL_RANK"]))
+    recorder = Recorder(fake)
+    collectives.install(recorder.works)
+    kept = steps.watch(recorder, options.step)
+    sys.argv = [script, *arguments]
+    sys.path.insert(0, os.path.dirname(os.path.abspath(script)))
+    ending: Any = None
+    try:
+        with Names(hopper=properties.major >= 9), recorder:
+            runpy.run_path(script, run_name="__main__")
+    except SystemExit as stop:
+        ending = stop.code
+    finally:
+        kept.finish()
+        _write(options.out, kept, torch.__version__)
+    sys.exit(ending)
+
+
+def _read_command_line() -> tuple[argparse.Namespace, str, list[str]]:
+    parser = argparse.ArgumentParser(prog="workloads.capture.record")
+    parser.add_argument("--out", required=True)
+    parser.add_argument("--gpu", required=True, help="properties of the GPU as JSON")
+    parser.add_argument("--gpus", type=int, default=8, help="GPUs of a host")
+    parser.add_argument("--step", type=int, default=3, help="which step is kept")
+    parser.add_argument("command", nargs="+")
+    options = parser.parse_args()
+    return options, options.command[0], options.command[1:]
+
+
+def _write(path: str, kept: Any, version: str) -> None:
+    with gzip.open(path, "wt", encoding="utf-8") as file:
+        json.dump({**kept.recording(), "torch": version}, file, separators=(",", ":"))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,205 @@
+"""Communication of a program: process groups that connect nobody, and what was asked of them."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch._C import _distributed_c10d as c10d
+from torch.distributed import distributed_c10d
+
+from workloads.capture.record.log import Log
+from workloads.capture.record.streams import Streams
+
+#: Operations of process groups: their names in nccl-tests, and which argument has the bytes of that convention.
+KINDS = {
+    "allreduce_": ("all_reduce", 0),
+    "allreduce_coalesced_": ("all_reduce", 0),
+    "broadcast_": ("broadcast", 0),
+    "reduce_": ("reduce", 0),
+    "allgather_": ("all_gather", 0),
+    "_allgather_base_": ("all_gather", 0),
+    "allgather_coalesced_": ("all_gather", 0),
+    "allgather_into_tensor_coalesced_": ("all_gather", 0),
+    "reduce_scatter_": ("reduce_scatter", 1),
+    "_reduce_scatter_base_": ("reduce_scatter", 1),
+    "reduce_scatter_tensor_coalesced_": ("reduce_scatter", 1),
+    "alltoall_base_": ("all_to_all", 1),
+    "alltoall_": ("all_to_all", 1),
+    "gather_": ("gather", 1),
+    "scatter_": ("scatter", 0),
+    "send": ("send", 0),
+    "recv_": ("recv", 0),
+    "barrier": ("barrier", None),
+    "all_reduce": ("all_reduce", 0),
+    "all_reduce_": ("all_reduce", 0),
+    "all_gather_into_tensor": ("all_gather", "result"),
+    "all_gather_into_tensor_out": ("all_gather", "result"),
+    "reduce_scatter_tensor": ("reduce_scatter", 0),
+    "all_to_all_single": ("all_to_all", 0),
+    "broadcast": ("broadcast", 0),
+}
+FUNCTIONAL = ("_c10d_functional", "_c10d_functional_autograd")
+
+
+class Works:
+    """Handles of what was asked and not waited for, and which tensors wait for which."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.groups: dict[str, list[int]] = {}  # ranks of the groups that communicated
+        self.handles: list[Handle] = []  # C++ does not keep what belongs to Python
+        self.by_storage: dict[int, int] = {}
+        self.unawaited: dict[
+            int, bool
+        ] = {}  # number -> whether Python code asked for it
+
+    def next(self) -> int:
+        self.count += 1
+        self.unawaited[self.count] = False
+        return self.count
+
+    def wait(self, number: int) -> None:
+        self.unawaited.pop(number, None)
+        Log.current.add("wait_collective", Streams.now.number, number)
+
+    def settle(self) -> None:
+        """What C++ waits for when backward ends (DistributedDataParallel), Python is not told of: wait for all."""
+        for number in list(self.unawaited):
+            self.wait(number)
+
+
+class Handle(dist.Work):
+    """What a program holds of a communication that it asked for; waiting for it is written down."""
+
+    def __init__(self, works: Works, number: int, tensors: list[torch.Tensor]) -> None:
+        super().__init__()
+        self.works, self.number, self.tensors = works, number, tensors
+
+    def wait(self, timeout: Any = None) -> bool:
+        self.works.wait(self.number)
+        return True
+
+    def is_completed(self) -> bool:
+        return True
+
+    def is_success(self) -> bool:
+        return True
+
+    def result(self) -> list[torch.Tensor]:
+        return self.tensors
+
+    def get_future(self) -> Any:
+        done = torch.futures.Future()
+        done.set_result(self.tensors)
+        return done
+
+
+def record(
+    function: Any, arguments: tuple[Any, ...], run: Any, works: Works, see: Any
+) -> Any:
+    """Writes a communication down and returns what the program expects of it; ``run`` calls functional ones."""
+    namespace, _, name = function._schema.name.partition("::")
+    if name == "wait_tensor":
+        number = works.by_storage.get(see(arguments[0]), 0)
+        if number:
+            works.wait(number)
+        return run()
+    kind, place = KINDS.get(name, (name, 0))
+    functional = namespace in FUNCTIONAL
+    result = run() if functional else None
+    if kind == "barrier":
+        Log.current.add("barrier")
+        return _handle(works, works.next(), [])
+    tensors = _tensors(result if place == "result" else arguments[place or 0])
+    peer, tag = (
+        (int(arguments[2]), int(arguments[3])) if kind in ("send", "recv") else (-1, 0)
+    )
+    number = works.next()
+    Log.current.add(
+        "communicate",
+        Streams.now.number,
+        number,
+        kind,
+        _group(arguments, functional, works),
+        sum(t.numel() * t.element_size() for t in tensors),
+        str(tensors[0].dtype).removeprefix("torch.") if tensors else "uint8",
+        peer,
+        tag,
+    )
+    if functional:
+        for tensor in _tensors(result):
+            works.by_storage[see(tensor)] = number
+        return result
+    handle = _handle(works, number, _tensors(arguments[0]))
+    returned = len(function._schema.returns)
+    if returned == 1:
+        return handle
+    return arguments[0], handle
+
+
+def _tensors(argument: Any) -> list[torch.Tensor]:
+    return [
+        t
+        for t in torch.utils._pytree.tree_leaves(argument)
+        if isinstance(t, torch.Tensor)
+    ]
+
+
+def _handle(works: Works, number: int, tensors: list[torch.Tensor]) -> Any:
+    handle = Handle(works, number, tensors)
+    works.handles.append(handle)
+    return handle.boxed()
+
+
+def _group(arguments: tuple[Any, ...], functional: bool, works: Works) -> str:
+    """The name of the group that communicates; its ranks are noted."""
+    names = {name: group for group, name in distributed_c10d._world.pg_names.items()}
+    name = next((a for a in arguments if isinstance(a, str) and a in names), "0")
+    if not functional:
+        boxed = [a for a in arguments if isinstance(a, torch.ScriptObject)]
+        groups = [a for a in boxed if "ProcessGroup" in str(a._type())]
+        name = str(c10d.ProcessGroup.unbox(groups[0]).group_name)
+    if name not in works.groups:
+        works.groups[name] = list(distributed_c10d._world.pg_group_ranks[names[name]])
+    return name
+
+
+def install(works: Works) -> None:
+    """Process groups connect nobody; handles write down who waits; objects gathered from others are this rank's own."""
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    init, new_group = dist.init_process_group, dist.new_group
+
+    @functools.wraps(init)
+    def alone(
+        backend: Any = None, *_: Any, rank: int = -1, world_size: int = -1, **__: Any
+    ) -> None:
+        import os
+
+        rank = int(os.environ["RANK"]) if rank < 0 else rank
+        world = int(os.environ["WORLD_SIZE"]) if world_size < 0 else world_size
+        init("fake", store=FakeStore(), rank=rank, world_size=world)
+
+    @functools.wraps(new_group)
+    def group(ranks: Any = None, *_: Any, **options: Any) -> Any:
+        for name in ("timeout", "backend", "pg_options", "device_id"):
+            options.pop(name, None)
+        return new_group(ranks, backend="fake", **options)
+
+    def objects(gathered: list[Any], own: Any, *_: Any, **__: Any) -> None:
+        gathered[:] = [own] * len(gathered)
+
+    for module in (dist, distributed_c10d):
+        module.init_process_group = alone
+        module.new_group = group
+        module.all_gather_object = objects
+        module.broadcast_object_list = lambda *args, **options: None
+        module.barrier = lambda *args, **options: Log.current.add("barrier")
+        module.is_nccl_available = lambda: True
+    # All ranks run the same program: there is nothing to compare before its first step.
+    for module in (dist, distributed_c10d, dist.utils):
+        if hasattr(module, "_verify_params_across_processes"):
+            module._verify_params_across_processes = lambda *args, **options: None

@@ -1,0 +1,142 @@
+"""What `torch.cuda` answers where there is no GPU: what the GPU that is meant would, as far as a program can see it."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+
+from workloads.capture.record.log import Log
+from workloads.capture.record.streams import Event, Stream, Streams, Within
+
+#: Functions that have nothing to do here.
+IDLE = (
+    "_lazy_init",
+    "init",
+    "set_device",
+    "empty_cache",
+    "ipc_collect",
+    "manual_seed",
+    "manual_seed_all",
+    "seed",
+    "set_rng_state",
+    "set_rng_state_all",
+    "reset_peak_memory_stats",
+    "reset_max_memory_allocated",
+    "reset_accumulated_memory_stats",
+    "set_per_process_memory_fraction",
+)
+#: Figures of memory, which nobody knows before the recording is run.
+MEMORY = (
+    "memory_allocated",
+    "memory_reserved",
+    "max_memory_allocated",
+    "max_memory_reserved",
+    "utilization",
+)
+
+
+def answer(properties: SimpleNamespace, gpus: int, local_rank: int) -> None:
+    """Gives `torch.cuda` its answers, for this process.
+
+    Parameters
+    ----------
+    properties
+        What `get_device_properties` gives.
+    gpus, local_rank
+        GPUs of the host, and which of them is this process's.
+    """
+    answers = {
+        **dict.fromkeys(IDLE, _nothing),
+        **dict.fromkeys(MEMORY, lambda device=None: 0),
+        **_of_devices(properties, gpus, local_rank),
+        **_of_streams(),
+        **_of_memory(properties, gpus),
+    }
+    cuda = torch.cuda
+    # Its own modules hold the functions by name, too.
+    for module in (cuda, cuda.random, cuda.memory, cuda.streams, cuda.graphs):
+        for name, value in answers.items():
+            if module is cuda or hasattr(module, name):
+                setattr(module, name, value)
+    for name in ("range_push", "range_pop", "mark"):
+        setattr(cuda.nvtx, name, _nothing)
+    cuda.default_generators = (_generator(),) * gpus
+    torch._C._cuda_getDevice = answers["current_device"]
+    torch._C._cuda_setDevice = _nothing
+    torch._C._get_accelerator = lambda check=None: torch.device("cuda")
+    torch.accelerator.current_accelerator = _accelerator
+    torch.accelerator.is_available = lambda: True
+    torch.version.cuda = torch.version.cuda or "13.0"
+
+
+def _nothing(*_: Any, **__: Any) -> None:
+    return None
+
+
+def _accelerator(check_available: bool = False) -> torch.device:
+    return torch.device("cuda")
+
+
+def _of_devices(
+    properties: SimpleNamespace, gpus: int, local_rank: int
+) -> dict[str, Any]:
+    capability = properties.major, properties.minor
+    return {
+        "is_available": lambda: True,
+        "is_initialized": lambda: True,
+        "device_count": lambda: gpus,
+        "current_device": lambda: local_rank,
+        "get_device_name": lambda device=None: properties.name,
+        "get_device_capability": lambda device=None: capability,
+        "get_device_properties": lambda device=None: properties,
+        "is_bf16_supported": lambda including_emulation=True: properties.major >= 8,
+        "get_arch_list": lambda: [f"sm_{properties.major}{properties.minor}"],
+        "can_device_access_peer": lambda *args: True,
+        "is_current_stream_capturing": lambda: False,
+    }
+
+
+def _of_streams() -> dict[str, Any]:
+    return {
+        "Stream": Stream,
+        "Event": Event,
+        "ExternalStream": Stream,
+        "stream": Within,
+        "StreamContext": Within,
+        "current_stream": lambda device=None: Streams.now,
+        "default_stream": lambda device=None: Streams.default,
+        "set_stream": Streams.switch,
+        "synchronize": lambda device=None: Log.current.add("host_waits_all"),
+    }
+
+
+def _of_memory(properties: SimpleNamespace, gpus: int) -> dict[str, Any]:
+    whole = properties.total_memory
+    return {
+        "mem_get_info": lambda device=None: (whole, whole),
+        "memory_stats": lambda device=None: {},
+        "memory_snapshot": lambda *args, **options: [],
+        "initial_seed": lambda: 0,
+        "get_rng_state": lambda device=None: _seed(),
+        "get_rng_state_all": lambda: [_seed()] * gpus,
+    }
+
+
+def _seed() -> torch.Tensor:
+    """The state of a generator of random numbers."""
+    return torch.zeros(16, dtype=torch.uint8, device="cpu")
+
+
+def _generator() -> SimpleNamespace:
+    """A GPU's generator of random numbers."""
+    return SimpleNamespace(
+        initial_seed=lambda: 0,
+        seed=lambda: 0,
+        manual_seed=_nothing,
+        get_state=_seed,
+        set_state=_nothing,
+        get_offset=lambda: 0,
+        set_offset=_nothing,
+    )

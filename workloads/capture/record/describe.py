@@ -1,0 +1,69 @@
+"""An ATen call as plain values, ready for the recording's table of operations."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+DTYPES = {
+    torch.float64: "fp64",
+    torch.float32: "fp32",
+    torch.bfloat16: "bf16",
+    torch.float16: "fp16",
+    torch.float8_e4m3fn: "fp8_e4m3",
+    torch.float8_e5m2: "fp8_e5m2",
+    torch.complex64: "complex64",
+    torch.int64: "int64",
+    torch.int32: "int32",
+    torch.int16: "int16",
+    torch.int8: "int8",
+    torch.uint8: "uint8",
+    torch.bool: "bool",
+}
+
+
+def call(function: Any, arguments: Any, options: Any, results: Any) -> list[Any]:
+    """[name, arguments, options, results]; a tensor is {"dtype", "shape", "strides" unless contiguous, "device"}."""
+    returned = [
+        t
+        for t in torch.utils._pytree.tree_leaves(results)
+        if isinstance(t, torch.Tensor)
+    ]
+    name = f"{function._schema.name.replace('::', '.')}.{function._overloadname}"
+    return [
+        name,
+        [argument(a) for a in arguments],
+        {
+            key: argument(value)
+            for key, value in sorted(options.items())
+            if key != "device"
+        },
+        [tensor(t) for t in returned],
+    ]
+
+
+def argument(value: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        return tensor(value)
+    if isinstance(value, (list, tuple)):
+        return [argument(v) for v in value]
+    if isinstance(value, torch.dtype):
+        return DTYPES.get(value, str(value).removeprefix("torch."))
+    if value is None or isinstance(value, (bool, int, str)):
+        return value
+    if isinstance(value, float):
+        return value if value == value and abs(value) != float("inf") else str(value)
+    return str(value)
+
+
+def tensor(value: torch.Tensor) -> dict[str, Any]:
+    described: dict[str, Any] = {
+        "dtype": DTYPES.get(value.dtype, str(value.dtype).removeprefix("torch.")),
+        "shape": [int(size) for size in value.shape],
+    }
+    if not value.is_contiguous():
+        described["strides"] = [int(s) for s in value.stride()]
+    if value.device.type == "cpu":
+        described["device"] = "cpu"
+    return described

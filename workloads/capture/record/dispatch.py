@@ -1,0 +1,280 @@
+"""Every operation of the program passes here: what touches the device is written down and done to fake tensors."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import (
+    DynamicOutputShapeException,
+    FakeTensor,
+    FakeTensorMode,
+)
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from workloads.capture.record import attention, collectives, describe, values
+from workloads.capture.record.log import Log
+from workloads.capture.record.stand_in import INSIDE, inward
+from workloads.capture.record.storages import Storages
+from workloads.capture.record.streams import Streams
+
+aten = torch.ops.aten
+COMMUNICATION = ("c10d", *collectives.FUNCTIONAL)
+READS = (
+    aten._local_scalar_dense.default,
+    aten.item.default,
+    aten.is_nonzero.default,
+    aten.equal.default,
+)
+MAKERS = (
+    aten.empty.memory_format,
+    aten.zeros.default,
+    aten.ones.default,
+    aten.randn.default,
+)
+LARGE = (
+    1 << 20
+)  # elements of a tensor on the host from which on it is fake: models are built there, too
+
+
+class Names(TorchFunctionMode):
+    """Devices that programs name, and attention, before PyTorch's C++ sees them."""
+
+    def __init__(self, hopper: bool) -> None:
+        super().__init__()
+        self.hopper = hopper
+
+    def __torch_function__(
+        self, function: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        options = dict(kwargs or {})
+        if options.get("device") is not None:
+            options["device"] = self._device(options["device"])
+        name = getattr(function, "__name__", "")
+        if name == "cuda":
+            return args[0].to(INSIDE)
+        if name == "to":
+            args = tuple(inward(a) for a in args)
+        elif name == "tensor" and args and isinstance(args[0], (list, tuple)):
+            args = (_numbers(args[0]), *args[1:])
+        elif name == "record_stream":
+            return None
+        elif (
+            name == "scaled_dot_product_attention"
+            and args
+            and args[0].device.type == "cuda"
+        ):
+            return attention.choose(*args, **options, hopper=self.hopper)
+        elif name == "dropout" and args[0].device.type == "cuda":
+            return _dropout(*args, **options)
+        elif name == "softmax" and args[0].device.type == "cuda":
+            return _softmax(function, args, options)
+        elif name == "pin_memory":
+            return args[0]
+        return function(*args, **options)
+
+    def _device(self, device: Any) -> Any:
+        return (
+            INSIDE
+            if isinstance(device, int) and not isinstance(device, bool)
+            else inward(device)
+        )
+
+
+def _numbers(values: Any) -> Any:
+    """A list of tensors as numbers: `torch.tensor` reads them where nobody can step in."""
+    if isinstance(values, (list, tuple)):
+        return [_numbers(value) for value in values]
+    return values.item() if isinstance(values, FakeTensor) else values
+
+
+def _dropout(
+    input: torch.Tensor, p: float = 0.5, training: bool = True, inplace: bool = False
+) -> torch.Tensor:
+    """CUDA's dropout is one kernel."""
+    return torch.native_dropout(input, p, True)[0] if training and p > 0 else input
+
+
+def _softmax(function: Any, args: Any, options: Any) -> Any:
+    """CUDA's softmax of halves to fp32 converts as it goes."""
+    half = args[0].dtype in attention.HALVES and options.get("dtype") == torch.float32
+    if not half:
+        return function(*args, **options)
+    dim = options.get("dim", args[1] if len(args) > 1 else -1)
+    return torch._softmax(args[0], dim, True)
+
+
+class Recorder(TorchDispatchMode):
+    """Runs operations on fake tensors and writes them down.
+
+    Attributes
+    ----------
+    table
+        Number of each distinct operation, by its description as JSON.
+    assumed
+        How often a value was asked for that nobody knows, by what asked.
+    """
+
+    def __init__(self, fake: FakeTensorMode) -> None:
+        super().__init__()
+        self.fake = fake
+        self.storages = Storages()
+        self.works = collectives.Works()
+        self.table: dict[str, int] = {}
+        self.assumed: Counter[str] = Counter()
+        self.here: Callable[[], None] = lambda: (
+            None
+        )  # called on the thread of an operation
+        self.busy = False  # inside PyTorch's own handling of fake tensors
+
+    def __torch_dispatch__(
+        self, function: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        options = dict(kwargs or {})
+        if function is torch.ops.prim.device.default:
+            # Asked by C++, which has to know the device inside.
+            return (
+                torch.device("meta")
+                if self.fake.in_kernel_invocation
+                else args[0].fake_device
+            )
+        if options.get("device") is not None:
+            options["device"] = inward(options["device"])
+        outer, self.busy = self.busy, True
+        try:
+            return self._handle(function, args, options)
+        finally:
+            self.busy = outer
+
+    def _handle(self, function: Any, args: Any, options: Any) -> Any:
+        tensors = [
+            t
+            for t in torch.utils._pytree.arg_tree_leaves(*args, **options)
+            if isinstance(t, torch.Tensor)
+        ]
+        on_device = options.get("device") == INSIDE or any(
+            t.device.type == "cuda" for t in tensors
+        )
+        if function.namespace in COMMUNICATION:
+            return self._communicate(function, args, options)
+        if not on_device and not any(isinstance(t, FakeTensor) for t in tensors):
+            return self._on_host(function, args, options)
+        if not on_device:
+            return self._fake(function, args, options)
+        return self._on_device(function, args, options, tensors)
+
+    def _on_host(self, function: Any, args: Any, options: Any) -> Any:
+        """Real, but for tensors so large that they can only be weights or data."""
+        sizes = (
+            args[0] if args and isinstance(args[0], (list, tuple, torch.Size)) else ()
+        )
+        count = 1
+        for size in sizes:
+            count *= size if isinstance(size, int) else 1
+        if count >= LARGE and function in MAKERS:
+            return self._fake(function, args, options)
+        return function(*args, **options)
+
+    def _fake(self, function: Any, args: Any, options: Any) -> Any:
+        with self.fake:
+            return function(*args, **options)
+
+    def _on_device(
+        self, function: Any, args: Any, options: Any, tensors: list[torch.Tensor]
+    ) -> Any:
+        if function in READS:
+            return self._read(function, args)
+        if function in (aten._to_copy.default, aten.copy_.default) and self._to_host(
+            function, args, options
+        ):
+            return self._copied_to_host(function, args, options)
+        try:
+            results = self._fake(function, args, options)
+        except DynamicOutputShapeException:
+            results = self._of_unknown_size(function, args)
+        for tensor in torch.utils._pytree.tree_leaves(results):
+            if isinstance(tensor, FakeTensor) and tensor.device.type == "cuda":
+                self.storages.see(tensor)
+        values.compute(function, args, options, results)
+        self._write(function, args, options, results)
+        return results
+
+    def _write(self, function: Any, args: Any, options: Any, results: Any) -> None:
+        log = Log.current
+        backward = torch._C._current_autograd_node() is not None
+        log.backward = log.backward or backward
+        if backward:
+            self.here()
+        if not log.open:
+            return
+        described = json.dumps(
+            describe.call(function, args, options, results), separators=(",", ":")
+        )
+        number = self.table.setdefault(described, len(self.table))
+        log.add("operate", Streams.now.number, number, int(backward))
+
+    def _communicate(self, function: Any, args: Any, options: Any) -> Any:
+        def run() -> Any:
+            return self._fake(function, args, options)
+
+        return collectives.record(function, args, run, self.works, self.storages.see)
+
+    # -- what the program wants to know ------------------------------------------------------
+    def _read(self, function: Any, args: Any) -> Any:
+        Log.current.add("read", Streams.now.number, function._schema.name)
+        known = [values.value_of(t) for t in args if isinstance(t, torch.Tensor)]
+        if all(value is not None for value in known):
+            return function(*known)
+        self.assumed[function._schema.name.replace("::", ".")] += 1
+        if function is aten.equal.default:
+            return False
+        return function(values.stand_in(args[0]))
+
+    def _to_host(self, function: Any, args: Any, options: Any) -> bool:
+        if function is aten.copy_.default:
+            return bool(args[0].device.type == "cpu")
+        return str(options.get("device")) == "cpu"
+
+    def _copied_to_host(self, function: Any, args: Any, options: Any) -> Any:
+        source = args[1] if function is aten.copy_.default else args[0]
+        Log.current.add("read", Streams.now.number, function._schema.name)
+        value = values.value_of(source)
+        if value is None:
+            self.assumed["copy to the host"] += 1
+            value = values.stand_in(source)
+        if function is aten.copy_.default:
+            return args[0] if isinstance(args[0], FakeTensor) else args[0].copy_(value)
+        return function(value, **options)
+
+    def _of_unknown_size(self, function: Any, args: Any) -> Any:
+        """How many elements a condition selects is known if the condition is; else it is assumed to be half of them."""
+        operands = [values.value_of(t) for t in args if isinstance(t, torch.Tensor)]
+        if all(value is not None for value in operands):
+            real = function(*torch.utils._pytree.tree_map(values._on_host, args))
+            return torch.utils._pytree.tree_map(self._to_device, real)
+        self.assumed[function._schema.name.replace("::", ".")] += 1
+        tensor = args[0]
+        half = max(1, tensor.numel() // 2)
+        if function is aten.nonzero.default:
+            with self.fake:
+                return torch.empty(
+                    (half, tensor.dim()), dtype=torch.int64, device=INSIDE
+                )
+        if function is aten.masked_select.default:
+            with self.fake:
+                return torch.empty((half,), dtype=tensor.dtype, device=INSIDE)
+        raise NotImplementedError(
+            f"{function}: how large its result is depends on data that nobody computes"
+        )
+
+    def _to_device(self, value: Any) -> Any:
+        if not isinstance(value, torch.Tensor):
+            return value
+        with self.fake:
+            made = torch.empty(tuple(value.shape), dtype=value.dtype, device=INSIDE)
+        made._value = value
+        return made

@@ -1,0 +1,184 @@
+"""A GPU that is not there: tensors "on cuda" are fake ones on PyTorch's device for backends written in Python.
+
+Programs see devices called "cuda" and a `torch.cuda` that answers. Inside, tensors lie on a backend of our own: PyTorch
+can run autograd for it without a driver, which it can not for "cuda".
+"""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.utils import backend_registration
+
+from workloads.capture.record import autocast, cuda
+from workloads.capture.record.log import Log
+from workloads.capture.record.streams import SHOWN
+
+NAME = "standin"
+backend_registration._setup_privateuseone_for_python_backend(
+    NAME, backend_module=backend_registration._DummyBackendModule()
+)
+INSIDE = torch.device(NAME, 0)
+
+
+def inward(device: Any) -> Any:
+    """The device inside for one that a program names; other values as they are."""
+    if isinstance(device, torch.device):
+        return INSIDE if device.type == "cuda" else device
+    if isinstance(device, str) and device.startswith("cuda"):
+        return INSIDE
+    return device
+
+
+def outward(device: torch.device) -> torch.device:
+    return SHOWN if device.type == NAME else device
+
+
+def install(properties: SimpleNamespace, gpus: int, local_rank: int) -> FakeTensorMode:
+    """Puts the stand-in in CUDA's place, for this process; returns the mode in which its tensors live."""
+    # PyTorch's compiler looks at torch.cuda as it is imported, here: before that answers for a GPU.
+    fake = FakeTensorMode(allow_non_fake_inputs=True, allow_fallback_kernels=False)
+    # Constants are made on the host and moved as a program would, not by C++ on a device that is not there.
+    FakeTensorMode.avoid_device_init = property(lambda mode: True)
+    torch._C._set_only_lift_cpu_tensors(True)
+    _import_without_extensions()
+    _own_kernels()
+    _rename_devices()
+    cuda.answer(properties, gpus, local_rank)
+    autocast.install(NAME)
+    _compile_nothing()
+    _move_modules_by_replacing()
+    return fake
+
+
+#: Operators that CUDA has kernels for, while other backends run them as several operators.
+WHOLE = (
+    "silu_backward",
+    "mish_backward",
+    "_fused_rms_norm",
+    "_fused_rms_norm_backward",
+)
+_library = torch.library.Library("aten", "IMPL")
+
+
+def _own_kernels() -> None:
+    """Operators that CUDA runs whole are whole here."""
+
+    def never(*_: Any) -> Any:
+        raise NotImplementedError("a fake tensor's operators do not compute")
+
+    for name in WHOLE:
+        _library.impl(name, never, "PrivateUse1")
+
+
+def _import_without_extensions() -> None:
+    """A package is imported though its compiled operators can not be loaded, as torchvision's for CUDA."""
+    register = torch.library.register_fake
+
+    def registered(operator: Any, *arguments: Any, **options: Any) -> Any:
+        decorate = register(operator, *arguments, **options)
+
+        def decorated(function: Any) -> Any:
+            try:
+                return decorate(function)
+            except RuntimeError as error:
+                if "does not exist" not in str(error):
+                    raise
+                return function
+
+        return decorated if callable(decorate) else decorate
+
+    torch.library.register_fake = registered
+
+
+class _Nobody:
+    """No tensor is one."""
+
+
+def _rename_devices() -> None:
+    """Fake tensors inside say that they are on cuda."""
+    normalize = FakeTensor._normalize_fake_device
+
+    def device(tensor: FakeTensor) -> torch.device:
+        if tensor.fake_mode.in_kernel_invocation:
+            return torch.device("meta")
+        return outward(tensor._fake_device)
+
+    kind = torch.Tensor.type
+
+    def named_type(tensor: torch.Tensor, dtype: Any = None, **options: Any) -> Any:
+        if dtype is None:
+            return kind(tensor).replace(f"torch.{NAME}", "torch.cuda")
+        return kind(tensor, dtype, **options)
+
+    torch.Tensor.type = named_type
+    # Programs that ask whether a tensor is fake would build what they need for tracing, such as whole masks.
+    torch._subclasses.FakeTensor = _Nobody
+    FakeTensor._normalize_fake_device = staticmethod(lambda d: normalize(inward(d)))
+    FakeTensor.device = property(device)
+    torch.Tensor.is_cuda = property(lambda tensor: tensor.device.type == "cuda")
+    torch.Tensor.get_device = lambda tensor: (
+        -1 if tensor.device.type == "cpu" else tensor.device.index
+    )
+
+
+def _compile_nothing() -> None:
+    """Compiled code runs as it is written, operator by operator; how often that was asked for is counted."""
+
+    def compiled(model: Any = None, **_: Any) -> Any:
+        if model is None:
+            return compiled
+        Log.compiled.append(getattr(model, "__qualname__", type(model).__name__))
+        return model
+
+    torch.compile = compiled
+
+
+def _move_modules_by_replacing() -> None:
+    """`module.to(...)` gives new parameters: a fake tensor can not take the place of a real one in the same object.
+
+    Parameters that several modules share stay shared.
+    """
+    apply = torch.nn.Module._apply
+
+    def replaced(
+        module: torch.nn.Module, function: Any, recurse: bool = True
+    ) -> torch.nn.Module:
+        moved: dict[int, tuple[Any, Any]] = {}
+        for part in module.modules() if recurse else (module,):
+            if any(_is_wrapper(p) for p in part._parameters.values()):
+                apply(part, function, False)
+                continue
+            for name, parameter in part._parameters.items():
+                if parameter is not None:
+                    part._parameters[name] = _moved(parameter, function, moved)
+            for name, buffer in part._buffers.items():
+                if buffer is not None:
+                    part._buffers[name] = function(buffer)
+        return module
+
+    torch.nn.Module._apply = replaced
+
+
+def _is_wrapper(parameter: Any) -> bool:
+    """A tensor made of other tensors, such as DTensor."""
+    return (
+        parameter is not None
+        and torch.utils._python_dispatch.is_traceable_wrapper_subclass(parameter)
+    )
+
+
+def _moved(parameter: Any, function: Any, moved: dict[int, tuple[Any, Any]]) -> Any:
+    if id(parameter) not in moved:
+        with torch.no_grad():
+            content = function(parameter)
+        if content is parameter:
+            moved[id(parameter)] = parameter, parameter
+        else:
+            new = torch.nn.Parameter(content, parameter.requires_grad)
+            new.__dict__.update(parameter.__dict__)
+            moved[id(parameter)] = parameter, new
+    return moved[id(parameter)][1]

@@ -1,0 +1,119 @@
+"""Which part of a program's run is one step: from one update of the weights to the next."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch.optim.optimizer import register_optimizer_step_post_hook
+
+from workloads.capture.record.dispatch import Recorder
+from workloads.capture.record.log import Log
+
+OURS = (
+    "/workloads/capture/record/",
+    "/torch/_subclasses/",
+    "/torch/utils/_python_dispatch",
+    "/torch/overrides",
+)
+
+
+@dataclass
+class Steps:
+    """The steps of a run as they end; one of them is kept.
+
+    A step ends where an optimizer has updated its first weights after gradients were computed. So it begins with what
+    is left of one update (other groups of weights, zeroing gradients) and ends within the next one.
+    """
+
+    recorder: Recorder
+    wanted: int
+    ended: int = 0
+    events: list[Any] = field(default_factory=list)
+    before: dict[int, tuple[int, int]] = field(default_factory=dict)
+    kept: tuple[int, list[Any], dict[int, tuple[int, int]]] | None = None
+    weights: dict[int, int] = field(default_factory=dict)  # by optimizer
+    counting: bool = False
+
+    def boundary(self) -> None:
+        if self.kept is not None and self.kept[0] >= self.wanted:
+            return
+        self.ended += 1
+        log = Log.current
+        if self.ended > 1:
+            self.kept = self.ended, log.events, self.before
+        self.before = dict(self.recorder.storages.alive)
+        log.events, log.backward, log.calls = [], False, 0
+        if self.ended == self.wanted:
+            log.open = False
+        self.counting = self.ended == self.wanted - 1
+        sys.setprofile(self._count if self.counting else None)
+
+    def here(self) -> None:
+        """Counts calls of this thread, too: backward runs in one of its own."""
+        if self.counting and sys.getprofile() is None:
+            sys.setprofile(self._count)
+        elif not self.counting and sys.getprofile() is not None:
+            sys.setprofile(None)
+
+    def _count(self, frame: Any, event: str, _: Any) -> None:
+        """Python's calls, as a measure of the host's work."""
+        if event == "call" and not self.recorder.busy:
+            name = frame.f_code.co_filename
+            if not any(part in name for part in OURS):
+                Log.current.calls += 1
+
+    def finish(self) -> None:
+        sys.setprofile(None)
+
+    def recording(self) -> dict[str, Any]:
+        import os
+
+        step, events, before = self.kept or (0, [], {})
+        return {
+            "rank": int(os.environ["RANK"]),
+            "step": step,
+            "steps": self.ended,
+            "operations": list(self.recorder.table),
+            "events": events,
+            "alive": {str(number): size for number, (size, _) in before.items()},
+            "groups": self.recorder.works.groups,
+            "parameters": sum(self.weights.values()),
+            "assumed": dict(self.recorder.assumed),
+            "compiled": sorted(set(Log.compiled)),
+        }
+
+
+def watch(recorder: Recorder, wanted: int) -> Steps:
+    """Follows the optimizers of the program from now on."""
+    steps = Steps(recorder, wanted)
+
+    def updated(optimizer: Any, *_: Any) -> None:
+        if id(optimizer) not in steps.weights:
+            groups = optimizer.param_groups
+            steps.weights[id(optimizer)] = sum(
+                p.numel() for g in groups for p in g["params"]
+            )
+        if Log.current.backward:
+            Log.current.backward = False
+            steps.boundary()
+
+    recorder.here = steps.here
+    register_optimizer_step_post_hook(updated)
+    _settle_after_backward(recorder)
+    return steps
+
+
+def _settle_after_backward(recorder: Recorder) -> None:
+    """What DistributedDataParallel's C++ asked for is waited for when backward ends."""
+    engine = torch.autograd.graph._engine_run_backward
+
+    def run(*arguments: Any, **options: Any) -> Any:
+        result = engine(*arguments, **options)
+        recorder.works.settle()
+        return result
+
+    torch.autograd.graph._engine_run_backward = run
+    torch.autograd._engine_run_backward = run

@@ -1,0 +1,64 @@
+"""When device memory is taken and given back: a storage lives until Python drops the last tensor that views it."""
+
+from __future__ import annotations
+
+import itertools
+import weakref
+from typing import Any
+
+import torch
+
+from workloads.capture.record.log import Log
+from workloads.capture.record.streams import Streams
+
+
+class Storages:
+    """Every storage on the device that is alive now, by number."""
+
+    def __init__(self) -> None:
+        self.alive: dict[int, tuple[int, int]] = {}  # number -> bytes, stream
+        self._numbers = itertools.count(1)
+        self._seen: dict[
+            int, tuple[int, Any]
+        ] = {}  # id of the storage's object -> number, weak reference
+        self._watch_resizing()
+
+    def see(self, tensor: torch.Tensor) -> int:
+        """The number of a tensor's storage; a new one is counted as taken."""
+        storage = tensor.untyped_storage()
+        key = id(storage)
+        if key in self._seen:
+            return self._seen[key][0]
+        number = next(self._numbers)
+        self._seen[key] = number, weakref.ref(storage, lambda _: self._gone(key))
+        self._take(number, storage.nbytes())
+        return number
+
+    def _take(self, number: int, size: int) -> None:
+        self.alive[number] = size, Streams.now.number
+        Log.current.add("allocate", number, size, Streams.now.number)
+
+    def _give_back(self, number: int) -> None:
+        del self.alive[number]
+        Log.current.add("free", number)
+
+    def _gone(self, key: int) -> None:
+        number, _ = self._seen.pop(key)
+        if number in self.alive:
+            self._give_back(number)
+
+    def _watch_resizing(self) -> None:
+        """FSDP frees and takes the memory of gathered parameters by resizing their storages."""
+        resize = torch.UntypedStorage.resize_
+
+        def resized(storage: torch.UntypedStorage, size: int) -> Any:
+            result = resize(storage, size)
+            entry = self._seen.get(id(storage))
+            if entry is not None and self.alive.get(entry[0], (0, 0))[0] != size:
+                if entry[0] in self.alive:
+                    self._give_back(entry[0])
+                if size:
+                    self._take(entry[0], size)
+            return result
+
+        torch.UntypedStorage.resize_ = resized

@@ -1,0 +1,209 @@
+"""A recorded step as values: what each rank asked of its GPU, in order; and the file it is kept in.
+
+The file is JSON, compressed: `{"format": "prestep capture", "version": 1, "world", "operations", "ranks", ...}`. Every
+distinct operation stands in the file once; events name it by number.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from sim.errors import InputError, Mistake
+from workloads.capture.operation import Argument, Operand, Operation
+
+FORMAT, VERSION = "prestep capture", 1
+EXPECTED = "a file that `prestep capture` wrote"
+
+#: Kinds of events and their values; each ends with the number of Python calls since the event before.
+EVENTS = {
+    "operate": ("stream", "operation", "backward"),
+    "communicate": (
+        "stream",
+        "number",
+        "kind",
+        "group",
+        "bytes",
+        "dtype",
+        "peer",
+        "tag",
+    ),
+    "wait_collective": ("stream", "number"),
+    "record": ("stream", "event"),
+    "wait": ("stream", "event"),
+    "host_waits_event": ("event",),
+    "host_waits_stream": ("stream",),
+    "host_waits_all": (),
+    "read": ("stream", "operation"),
+    "barrier": (),
+    "allocate": ("storage", "bytes", "stream"),
+    "free": ("storage",),
+}
+
+
+@dataclass(frozen=True)
+class Event:
+    """One thing that a rank's host did.
+
+    Attributes
+    ----------
+    kind
+        A key of `EVENTS`.
+    values
+        By the names there.
+    calls
+        Calls of Python functions since the event before.
+    """
+
+    kind: str
+    values: Mapping[str, Any]
+    calls: int
+
+
+@dataclass(frozen=True)
+class RankRecording:
+    """The step of one rank; `represents`: the ranks that do the same, itself among them.
+
+    `alive` has the bytes of every storage that the step found, by number.
+    """
+
+    rank: int
+    represents: tuple[int, ...]
+    events: tuple[Event, ...]
+    alive: Mapping[int, int]
+
+
+@dataclass(frozen=True)
+class Recording:
+    """A step of a program on `world` ranks.
+
+    Attributes
+    ----------
+    groups
+        Ranks of every process group, by name.
+    parameters
+        Weights that the optimizers of one rank update; sharded ones whole.
+    gpu
+        The GPU that the program was told it has ("h200").
+    assumed
+        Values that the program read and nobody computes, and how often.
+    compiled
+        Functions and modules that the program asked to have compiled: recorded operator by operator.
+    command
+        The script and its arguments.
+    versions
+        Of PyTorch and prestep.
+    """
+
+    world: int
+    operations: tuple[Operation, ...]
+    ranks: tuple[RankRecording, ...]
+    groups: Mapping[str, tuple[int, ...]]
+    parameters: int
+    step: int
+    gpu: str
+    assumed: Mapping[str, int] = field(default_factory=dict)
+    compiled: tuple[str, ...] = ()
+    command: tuple[str, ...] = ()
+    versions: Mapping[str, str] = field(default_factory=dict)
+
+
+def is_recording(path: Path) -> bool:
+    """Whether a file is meant as a recording, by its name."""
+    return path.suffix == ".capture"
+
+
+def read(path: Path) -> Recording:
+    """The recording in a file.
+
+    Raises
+    ------
+    InputError
+        If there is no such file, or it is none of ours.
+    """
+    try:
+        table = json.loads(gzip.decompress(path.read_bytes()))
+    except FileNotFoundError:
+        raise InputError(Mistake(str(path), "", "no such file", EXPECTED)) from None
+    except (OSError, ValueError, EOFError) as error:
+        raise InputError(Mistake(str(path), "", str(error), EXPECTED)) from None
+    if not isinstance(table, dict) or table.get("format") != FORMAT:
+        raise InputError(Mistake(str(path), "format", "another file", EXPECTED))
+    if table.get("version") != VERSION:
+        hint = "capture the program again"
+        raise InputError(
+            Mistake(str(path), "version", str(table.get("version")), str(VERSION), hint)
+        )
+    try:
+        return _recording(table)
+    except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
+        found = f"{type(error).__name__}: {error}"
+        raise InputError(Mistake(str(path), "", found, EXPECTED)) from None
+
+
+def write(path: Path, recording: Mapping[str, Any]) -> None:
+    """Keeps a recording, given as the tables of the file."""
+    text = json.dumps(recording, separators=(",", ":"), sort_keys=True)
+    path.write_bytes(gzip.compress(text.encode(), mtime=0))
+
+
+def _recording(table: Mapping[str, Any]) -> Recording:
+    return Recording(
+        world=int(table["world"]),
+        operations=tuple(_operation(entry) for entry in table["operations"]),
+        ranks=tuple(_rank(entry) for entry in table["ranks"]),
+        groups={name: tuple(ranks) for name, ranks in table["groups"].items()},
+        parameters=int(table["parameters"]),
+        step=int(table["step"]),
+        gpu=str(table["gpu"]),
+        assumed=dict(table["assumed"]),
+        compiled=tuple(table["compiled"]),
+        command=tuple(table["command"]),
+        versions=dict(table["versions"]),
+    )
+
+
+def _rank(entry: Mapping[str, Any]) -> RankRecording:
+    return RankRecording(
+        rank=int(entry["rank"]),
+        represents=tuple(entry["represents"]),
+        events=tuple(_event(row) for row in entry["events"]),
+        alive={int(number): int(size) for number, size in entry["alive"].items()},
+    )
+
+
+def _event(row: Sequence[Any]) -> Event:
+    kind, *values, calls = row
+    names = EVENTS[kind]
+    return Event(kind, dict(zip(names, values, strict=True)), int(calls))
+
+
+def _operation(entry: Sequence[Any]) -> Operation:
+    name, arguments, options, results = entry
+    return Operation(
+        name,
+        tuple(_argument(a) for a in arguments),
+        tuple((key, _argument(value)) for key, value in options.items()),
+        tuple(_operand(r) for r in results),
+    )
+
+
+def _argument(value: Any) -> Argument:
+    if isinstance(value, dict):
+        return _operand(value)
+    if isinstance(value, list):
+        return tuple(_argument(v) for v in value)
+    return value  # type: ignore[no-any-return]
+
+
+def _operand(value: Mapping[str, Any]) -> Operand:
+    return Operand(
+        value["dtype"],
+        tuple(value["shape"]),
+        tuple(value.get("strides", ())),
+        value.get("device", "cuda"),
+    )

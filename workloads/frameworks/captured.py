@@ -1,0 +1,45 @@
+"""A program recorded by `prestep capture`: its step is read from a file, whatever framework it uses."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from workloads.frameworks import Framework
+from workloads.job import Job
+
+if TYPE_CHECKING:
+    from workloads.lowered import Lowered, Site
+    from workloads.models.model import ModelSpec
+
+
+def lower(scenario: Job, model: ModelSpec, site: Site) -> Lowered:
+    """The recorded step of every rank that was run."""
+    from workloads.capture import lower, recording  # they take long to import
+    from workloads.host_costs import host_costs
+
+    recorded = recording.read(Path(scenario.model.file or ""))
+    return lower.lower(recorded, host_costs("captured"), site.host_factor, site.speeds)
+
+
+def marks(site: Site) -> Sequence[Hashable]:
+    """GPUs of several kinds."""
+    return site.speeds
+
+
+def caveats(scenario: Job, model: ModelSpec) -> Iterator[str]:
+    """Values that the program read, and nobody knew."""
+    from workloads.capture import recording
+
+    recorded = recording.read(Path(scenario.model.file or ""))
+    for what, count in sorted(recorded.assumed.items()):
+        yield f"capture: {what}: the program read a value that nobody computed, {count} times: 1, or no, was assumed"
+    if recorded.compiled:
+        names = ", ".join(recorded.compiled[:3])
+        more = len(recorded.compiled) - 3
+        names += f" and {more} more" if more > 0 else ""
+        yield f"capture: {names}: compiled on a GPU, recorded operator by operator: too slow here"
+
+
+FRAMEWORK = Framework(lower, marks, data_parallel=("none",), caveats=caveats)
