@@ -16,7 +16,7 @@ import cli
 from sim.collectives import table
 from sim.commands import _shared
 from sim.costs import interference, load_gpu
-from sim.engine import engine
+from sim.engine import streams
 from sim.graph.opgraph import OpGraph
 from sim.planning import planned
 from sim.schema import Rows
@@ -252,7 +252,7 @@ def test_the_constants_are_those_of_the_code() -> None:
         "GEMM of up to two waves beside communication": f"{interference.STATIC:g}",
         "products free of the power limit": f"{interference._table()['power']['free'] / 1e12:g} Tflop/s",
         "slowest product that power holds down": f"{interference._table()['power']['least'] / 1e12:g} Tflop/s",
-        "pauses until a stream rests": f"{engine.PAUSE}",
+        "pauses until a stream rests": f"{streams.PAUSE}",
         "NCCL watchdog's period": f"{ddp.WATCHDOG_PERIOD:g} s",
         "cuBLAS workspace": f"{rank_step.CUBLAS_WORKSPACE / 2**20:g} MiB",
     }
