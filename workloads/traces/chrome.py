@@ -250,8 +250,9 @@ def _brackets(array: np.ndarray) -> np.ndarray:
     for mark in b"{}[]":
         marked |= array == mark
     marks = np.flatnonzero(marked)
-    outside = np.searchsorted(quotes, marks) % 2 == 0
-    return np.asarray(marks[outside])
+    before = np.searchsorted(quotes, marks)
+    before &= 1  # in place: where texts are full of brackets, each such array is as large as the text
+    return np.asarray(marks[before == 0])
 
 
 def _unescaped(array: np.ndarray, quotes: np.ndarray) -> np.ndarray:
