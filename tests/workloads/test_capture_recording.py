@@ -249,3 +249,39 @@ def test_the_file_is_json_in_gzip(recorded: Recorded) -> None:
 
     table = json.loads(gzip.decompress(recorded(COMPUTE).read_bytes()))
     assert table["ranks"][0]["events"][0] == ["operate", 0, 0, 0, 0]
+
+
+def transfer(number: int, kind: str, peer: int) -> list[Any]:
+    return ["communicate", 0, number, kind, "0:0", 1 << 24, "bf16", peer, 0, 0]
+
+
+def test_ranks_that_send_to_each_other_at_once_do_not_wait_for_ever(
+    tmp_path: Path,
+) -> None:
+    """Transfers of a batch run together: two ranks that each send first and receive then come to an end."""
+
+    def rank(own: int, peer: int) -> dict[str, Any]:
+        batch = [transfer(1, "send", peer), transfer(2, "recv", peer)]
+        waits = [["wait_collective", 0, number, 0] for number in (1, 2)]
+        events = [*COMPUTE, ["batch", 0], *batch, ["batch_end", 0], *waits, *COMPUTE]
+        return {"rank": own, "represents": [own], "events": events, "alive": {}}
+
+    path = tmp_path / "job.capture"
+    recording.write(path, tables([], 2) | {"ranks": [rank(0, 1), rank(1, 0)]})
+    alone = step_time(recorded_alone(tmp_path))
+    assert alone < step_time(path) < 1.5 * alone
+
+
+def recorded_alone(folder: Path) -> Path:
+    path = folder / "alone.capture"
+    recording.write(path, tables([*COMPUTE, *COMPUTE]))
+    return path
+
+
+def test_groups_with_the_same_ranks_are_apart(recorded: Recorded) -> None:
+    """Two communications of the same kind and size are two, whatever their groups are called."""
+    once = [*COMPUTE, all_reduce(1), ["wait_collective", 0, 1, 0]]
+    twice = [*once, all_reduce(2), ["wait_collective", 0, 2, 0]]
+    less = step_time(recorded([*COMPUTE], 4))
+    one, two = step_time(recorded(once, 4)) - less, step_time(recorded(twice, 4)) - less
+    assert two == pytest.approx(2 * one, rel=0.1)

@@ -79,6 +79,8 @@ class _RankProgram:
         self.communicated: dict[int, tuple[int, ...]] = {}  # ends of communications
         self.sequence: dict[Hashable, int] = {}  # communications of a kind so far
         self.storages: dict[int, float] = {}
+        self.batch: dict[int, int] | None = None  # transfers asked for at once
+        self.asked_on = "compute"  # the stream that a communication follows
         self.play: dict[str, Callable[[Mapping[str, Any]], None]] = {
             "operate": self._operate,
             "communicate": self._communicate,
@@ -90,6 +92,8 @@ class _RankProgram:
             "host_waits_all": self._host_waits_all,
             "read": self._read,
             "barrier": self._host_waits_all,
+            "batch": self._open_batch,
+            "batch_end": self._close_batch,
             "allocate": self._allocate,
             "free": self._free,
         }
@@ -122,26 +126,48 @@ class _RankProgram:
         recorder.phase = COMMUNICATION
         recorder.cpu("collective")
         group, kind = values["group"], values["kind"]
+        self.asked_on = _stream(values["stream"])
         members = self.recording.groups[group]
         if len(members) == 1:
             self.communicated[values["number"]] = recorder.record(
                 _stream(values["stream"])
             )
             return
-        stream = f"nccl {group}"
-        recorder.wait(recorder.record(_stream(values["stream"])), stream)
         part = self._joined(values, kind, members)
-        recorder.communicate([part], stream, kind)
-        self.communicated[values["number"]] = recorder.record(stream)
+        if self.batch is not None:
+            self.batch[values["number"]] = part
+            return
+        stream = f"nccl {group}"
+        if kind in ("send", "recv"):
+            # Every pair of ranks has a communicator of its own, unless transfers are batched.
+            stream = f"{stream} {members[values['peer']]}"
+        self._issue({values["number"]: part}, stream, kind)
+
+    def _issue(self, parts: Mapping[int, int], stream: str, name: str) -> None:
+        """One launch that takes part in all of ``parts``, after what the stream that asked for it has now."""
+        recorder = self.recorder
+        recorder.wait(recorder.record(self.asked_on), stream)
+        recorder.communicate(parts.values(), stream, name)
+        end = recorder.record(stream)
+        self.communicated.update(dict.fromkeys(parts, end))
+
+    def _open_batch(self, _: Mapping[str, Any]) -> None:
+        self.batch = {}
+
+    def _close_batch(self, _: Mapping[str, Any]) -> None:
+        batch, self.batch = self.batch, None
+        if batch:
+            self._issue(batch, "nccl batch", "send and receive")
 
     def _joined(
         self, values: Mapping[str, Any], kind: str, members: tuple[int, ...]
     ) -> int:
         if kind in ("send", "recv"):
             return self._transfer(values, kind, members)
-        sequence = self._next((values["group"],))
         groups = copies(members, self.recording.world)
-        key = (members if len(groups) == 1 else groups, sequence)
+        # Groups of other names may have the same ranks: what all of them do alike is counted together.
+        alike = (groups, kind, values["bytes"])
+        key = (*alike, self._next(alike))
         arrivals = sum(1 for rank in self.simulated if any(rank in g for g in groups))
         return self.recorder.shared.rendezvous.join(
             key,

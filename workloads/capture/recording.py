@@ -40,6 +40,8 @@ EVENTS = {
     "host_waits_all": (),
     "read": ("stream", "operation"),
     "barrier": (),
+    "batch": (),
+    "batch_end": (),
     "allocate": ("storage", "bytes", "stream"),
     "free": ("storage",),
 }
