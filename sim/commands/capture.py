@@ -17,7 +17,7 @@ from sim.errors import InputError, Mistake
     "Examples:\n"
     "  prestep capture -o job.capture -- train.py --config my.yaml\n"
     "  prestep capture --world 64 -o job.capture -- train.py\n"
-    "  prestep run job.capture --set cluster.name=dgx-h100 --set cluster.hosts=8\n",
+    "  prestep run job.capture --cluster rail-h100 --set cluster.hosts=8\n",
 )
 @click.option(
     "--world",

@@ -109,7 +109,7 @@ def test_fsdp_gathers_on_streams_of_its_own(tmp_path: Path) -> None:
     }
     assert 0 not in streams
     path = tmp_path / "train.capture"
-    overrides = ["cluster.name=dgx-h100", "cluster.hosts=8"]
+    overrides = ["cluster.name=rail-h100", "cluster.hosts=8"]
     predicted = predict(load_scenario(path, overrides))
     assert predicted.step_time > 0
     assert len(predicted.step_time_by_rank) == 64

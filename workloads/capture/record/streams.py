@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import itertools
+import os
 from typing import Any, ClassVar
 
 import torch
 
 from workloads.capture.record.log import Log
 
-#: The device that programs see.
-SHOWN = torch.device("cuda", 0)
+#: The device that programs see: the one of their local rank.
+SHOWN = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
 _numbers = itertools.count(1)
 
 
