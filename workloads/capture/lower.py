@@ -33,32 +33,33 @@ def lower(
     host_factor
         Time of this host over that of the one on which the costs were fitted.
     """
-    shared = Shared()
     scaled = {name: time * host_factor for name, time in costs.items()}
     kernels = tuple(kernels_of(operation) for operation in recording.operations)
-    programs = {
-        rank.rank: _RankProgram(
-            rank, recording, kernels, Recorder(rank.rank, shared, scaled)
-        )
-        for rank in recording.ranks
-    }
-    for program in programs.values():
-        program.replay()
-    graph = OpGraph(
-        tuple(p.recorder.program() for p in programs.values()),
-        tuple(shared.kernels),
-        tuple(shared.rendezvous.comms),
-        tuple(shared.streams),
-        PHASES,
-        {rank.rank: rank.represents for rank in recording.ranks},
-    )
+    shared, programs = Shared(), {}
+    for rank in recording.ranks:
+        recorder = Recorder(rank.rank, shared, scaled)
+        programs[rank.rank] = _RankProgram(rank, recording, kernels, recorder)
+        programs[rank.rank].replay()
     return Lowered(
-        graph,
+        _graph(recording, shared, programs),
         {rank: p.recorder.memory for rank, p in programs.items()},
         {rank: p.recorder.counts for rank, p in programs.items()},
         recording.parameters,
         Layout(recording.world, 1, 1),
         (host_factor, speeds),
+    )
+
+
+def _graph(
+    recording: Recording, shared: Shared, programs: Mapping[int, _RankProgram]
+) -> OpGraph:
+    return OpGraph(
+        tuple(program.recorder.program() for program in programs.values()),
+        tuple(shared.kernels),
+        tuple(shared.rendezvous.comms),
+        tuple(shared.streams),
+        PHASES,
+        {rank.rank: rank.represents for rank in recording.ranks},
     )
 
 
@@ -81,22 +82,6 @@ class _RankProgram:
         self.storages: dict[int, float] = {}
         self.batch: dict[int, int] | None = None  # transfers asked for at once
         self.asked_on = "compute"  # the stream that a communication follows
-        self.play: dict[str, Callable[[Mapping[str, Any]], None]] = {
-            "operate": self._operate,
-            "communicate": self._communicate,
-            "wait_collective": self._wait_collective,
-            "record": self._record,
-            "wait": self._wait,
-            "host_waits_event": self._host_waits_event,
-            "host_waits_stream": self._host_waits_stream,
-            "host_waits_all": self._host_waits_all,
-            "read": self._read,
-            "barrier": self._host_waits_all,
-            "batch": self._open_batch,
-            "batch_end": self._close_batch,
-            "allocate": self._allocate,
-            "free": self._free,
-        }
 
     def replay(self) -> None:
         memory = self.recorder.memory
@@ -105,7 +90,7 @@ class _RankProgram:
         memory.reset_peak()
         for event in self.rank.events:
             self._host(event)
-            self.play[event.kind](event.values)
+            PLAY[event.kind](self, event.values)
 
     def _host(self, event: Event) -> None:
         """Python before the event."""
@@ -248,6 +233,25 @@ class _RankProgram:
         number = values["storage"]
         owner = "parameters" if number in self.rank.alive else "activations"
         self.recorder.memory.release(self.storages.pop(number), owner)
+
+
+#: What each kind of event does to the program.
+PLAY: dict[str, Callable[[_RankProgram, Mapping[str, Any]], None]] = {
+    "operate": _RankProgram._operate,
+    "communicate": _RankProgram._communicate,
+    "wait_collective": _RankProgram._wait_collective,
+    "record": _RankProgram._record,
+    "wait": _RankProgram._wait,
+    "host_waits_event": _RankProgram._host_waits_event,
+    "host_waits_stream": _RankProgram._host_waits_stream,
+    "host_waits_all": _RankProgram._host_waits_all,
+    "read": _RankProgram._read,
+    "barrier": _RankProgram._host_waits_all,
+    "batch": _RankProgram._open_batch,
+    "batch_end": _RankProgram._close_batch,
+    "allocate": _RankProgram._allocate,
+    "free": _RankProgram._free,
+}
 
 
 def _stream(number: int) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 import subprocess
@@ -82,23 +83,27 @@ def capture(
     InputError
         If a rank fails, or never updates weights twice.
     """
-    recorded: dict[int, dict[str, Any]] = {}
-    todo = [0]
     with tempfile.TemporaryDirectory(prefix="prestep-capture-") as folder:
-        while todo:
-            rank = todo.pop(0)
-            if rank in recorded:
-                continue
+
+        def run(rank: int) -> dict[str, Any]:
             tell(f"rank {rank} of {job.world}")
-            recorded[rank] = _run(
+            return _run(
                 job, rank, Path(folder) / f"{rank}.json.gz", job.quiet or rank > 0
             )
-            todo += [peer for peer in _peers(recorded[rank]) if peer not in recorded]
+
+        recorded = {0: run(0)}
+        while pending := _unheard(recorded):
+            recorded[pending[0]] = run(pending[0])
         last = job.world - 1
-        if last not in recorded and not any(_peers(r) for r in recorded.values()):
-            tell(f"rank {last} of {job.world}")
-            recorded[last] = _run(job, last, Path(folder) / f"{last}.json.gz", True)
+        if len(recorded) == 1 and last:
+            recorded[last] = run(last)
     return _joined(job, recorded)
+
+
+def _unheard(recorded: Mapping[int, Mapping[str, Any]]) -> list[int]:
+    """Ranks that a rank that was run sends to or receives from, and that were not run themselves."""
+    peers = {peer for one in recorded.values() for peer in _peers(one)}
+    return sorted(peers - recorded.keys())
 
 
 def _run(job: Job, rank: int, out: Path, quiet: bool) -> dict[str, Any]:
@@ -114,30 +119,28 @@ def _run(job: Job, rank: int, out: Path, quiet: bool) -> dict[str, Any]:
         command, env=_environment(job, rank), stdout=sink, stderr=said, check=False
     )
     if done.returncode:
-        last = (done.stderr or b"").decode(errors="replace").strip().splitlines()[-1:]
-        raise InputError(
-            Mistake(
-                job.command[0],
-                f"rank {rank}",
-                f"ended with exit code {done.returncode}",
-                "a program that runs to its end",
-                last[0] if last else "what it printed is above",
-            )
-        )
-    import gzip
-
+        raise _failed(job, rank, done)
     recorded: dict[str, Any] = json.loads(gzip.decompress(out.read_bytes()))
     if not recorded["events"]:
-        raise InputError(
-            Mistake(
-                job.command[0],
-                f"rank {rank}",
-                f"weights updated {recorded['steps']} times after gradients were computed",
-                "at least two steps of a torch.optim optimizer",
-                "let the script train a few steps",
-            )
-        )
+        raise _never_stepped(job, rank, recorded["steps"])
     return recorded
+
+
+def _failed(
+    job: Job, rank: int, done: subprocess.CompletedProcess[bytes]
+) -> InputError:
+    printed = (done.stderr or b"").decode(errors="replace").strip().splitlines()
+    found = f"ended with exit code {done.returncode}"
+    expected = "a program that runs to its end"
+    hint = printed[-1] if printed else "what it printed is above"
+    return InputError(Mistake(job.command[0], f"rank {rank}", found, expected, hint))
+
+
+def _never_stepped(job: Job, rank: int, steps: int) -> InputError:
+    found = f"weights updated {steps} times after gradients were computed"
+    expected = "at least two steps of a torch.optim optimizer"
+    hint = "let the script train a few steps"
+    return InputError(Mistake(job.command[0], f"rank {rank}", found, expected, hint))
 
 
 def _environment(job: Job, rank: int) -> dict[str, str]:
@@ -174,23 +177,10 @@ def _peers(recorded: Mapping[str, Any]) -> list[int]:
 def _joined(job: Job, recorded: Mapping[int, Mapping[str, Any]]) -> dict[str, Any]:
     table: dict[str, int] = {}
     classes = _classes(job.world, recorded)
-    ranks = []
-    groups: dict[str, list[int]] = {}
-    for rank, represents in classes.items():
-        one = recorded[rank]
-        names = {name: f"{rank}:{name}" for name in one["groups"]}
-        groups.update({names[name]: members for name, members in one["groups"].items()})
-        places = [table.setdefault(text, len(table)) for text in one["operations"]]
-        ranks.append(
-            {
-                "rank": rank,
-                "represents": list(represents),
-                "events": [
-                    _renumbered(event, places, names) for event in one["events"]
-                ],
-                "alive": one["alive"],
-            }
-        )
+    ranks = [
+        _rank(rank, represents, recorded[rank], table)
+        for rank, represents in classes.items()
+    ]
     first = recorded[min(recorded)]
     return {
         "format": FORMAT,
@@ -198,14 +188,38 @@ def _joined(job: Job, recorded: Mapping[int, Mapping[str, Any]]) -> dict[str, An
         "world": job.world,
         "operations": [json.loads(text) for text in table],
         "ranks": ranks,
-        "groups": groups,
-        "parameters": first["parameters"],
-        "step": first["step"],
+        "groups": {
+            _group(rank, name): members
+            for rank in classes
+            for name, members in recorded[rank]["groups"].items()
+        },
         "gpu": job.device.name,
-        "assumed": first["assumed"],
-        "compiled": first["compiled"],
         "command": list(job.command),
         "versions": {"torch": first["torch"]},
+        **{key: first[key] for key in ("parameters", "step", "assumed", "compiled")},
+    }
+
+
+def _group(rank: int, name: str) -> str:
+    """Groups of several ranks may have the same name, and other members."""
+    return f"{rank}:{name}"
+
+
+def _rank(
+    rank: int,
+    represents: tuple[int, ...],
+    recorded: Mapping[str, Any],
+    table: dict[str, int],
+) -> dict[str, Any]:
+    """A rank's part of the file; its operations are added to the ``table`` of all ranks."""
+    names = {name: _group(rank, name) for name in recorded["groups"]}
+    places = [table.setdefault(text, len(table)) for text in recorded["operations"]]
+    events = [_renumbered(event, places, names) for event in recorded["events"]]
+    return {
+        "rank": rank,
+        "represents": list(represents),
+        "events": events,
+        "alive": recorded["alive"],
     }
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from workloads.frameworks import Framework
+from workloads.host_costs import host_costs
 from workloads.job import Job
 
 if TYPE_CHECKING:
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
 def lower(scenario: Job, model: ModelSpec, site: Site) -> Lowered:
     """The recorded step of every rank that was run."""
     from workloads.capture import lower, recording  # they take long to import
-    from workloads.host_costs import host_costs
 
     recorded = recording.read(Path(scenario.model.file or ""))
     return lower.lower(recorded, host_costs("captured"), site.host_factor, site.speeds)

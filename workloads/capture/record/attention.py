@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -10,62 +11,117 @@ aten = torch.ops.aten
 HALVES = (torch.float16, torch.bfloat16)
 
 
-def choose(
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    attn_mask: torch.Tensor | None = None,
-    dropout_p: float = 0.0,
-    is_causal: bool = False,
-    scale: float | None = None,
-    enable_gqa: bool = False,
-    *,
-    hopper: bool,
-) -> Any:
+@dataclass(frozen=True)
+class Call:
+    """What a program asks of `scaled_dot_product_attention`; (batch, heads, length, width) of query, key and value."""
+
+    query: torch.Tensor
+    key: torch.Tensor
+    value: torch.Tensor
+    attn_mask: torch.Tensor | None = None
+    dropout_p: float = 0.0
+    is_causal: bool = False
+    scale: float | None = None
+    enable_gqa: bool = False
+
+    @property
+    def half(self) -> bool:
+        return self.query.dtype in HALVES
+
+    @property
+    def width(self) -> int:
+        return int(self.query.shape[-1])
+
+    @property
+    def plain(self) -> bool:
+        """Batches of heads, all equally wide."""
+        return self.query.dim() == 4 and self.width == self.value.shape[-1]
+
+    @property
+    def gradients(self) -> bool:
+        tensors = self.query, self.key, self.value
+        return torch.is_grad_enabled() and any(t.requires_grad for t in tensors)
+
+    @property
+    def grouped(self) -> bool:
+        """Several query heads share a key head."""
+        return self.enable_gqa and self.query.shape[1] != self.key.shape[1]
+
+
+def choose(call: Call, hopper: bool) -> Any:
     """`scaled_dot_product_attention` as CUDA would dispatch it (aten/src/ATen/native/transformers/cuda/sdp_utils.cpp).
 
     Halves go to cuDNN on Hopper and later, else to FlashAttention without a mask; what is left to the memory-efficient
     kernels where shapes allow it. Recorded on H100 and H200 with PyTorch 2.11: cuDNN is taken first.
     """
-    half, width = query.dtype in HALVES, query.shape[-1]
-    fits = query.dim() == 4 and width == value.shape[-1]
-    gradients = torch.is_grad_enabled() and any(
-        t.requires_grad for t in (query, key, value)
-    )
-    if half and hopper and fits and width <= 128 and width % 8 == 0:
-        return aten._scaled_dot_product_cudnn_attention(
-            query,
-            key,
-            value,
-            attn_mask,
-            gradients,
-            dropout_p,
-            is_causal,
-            False,
-            scale=scale,
-        )[0]
-    if half and fits and attn_mask is None and width <= 256 and width % 8 == 0:
-        return aten._scaled_dot_product_flash_attention(
-            query, key, value, dropout_p, is_causal, False, scale=scale
-        )[0]
-    if fits and (not enable_gqa or query.shape[1] == key.shape[1]) and width % 4 == 0:
-        bias = attn_mask
-        if bias is not None:
-            bias = bias.expand(*query.shape[:3], key.shape[2])
-            if bias.dtype == torch.bool:
-                bias = torch.zeros_like(bias, dtype=query.dtype).masked_fill_(
-                    bias.logical_not(), float("-inf")
-                )
-        return aten._scaled_dot_product_efficient_attention(
-            query, key, value, bias, gradients, dropout_p, is_causal, scale=scale
-        )[0]
+    aligned = call.plain and call.half and call.width % 8 == 0
+    if aligned and hopper and call.width <= 128:
+        return _cudnn(call)
+    if aligned and call.attn_mask is None and call.width <= 256:
+        return _flash(call)
+    if call.plain and not call.grouped and call.width % 4 == 0:
+        return _efficient(call)
+    return _math(call)
+
+
+def _cudnn(call: Call) -> Any:
+    return aten._scaled_dot_product_cudnn_attention(
+        call.query,
+        call.key,
+        call.value,
+        call.attn_mask,
+        call.gradients,
+        call.dropout_p,
+        call.is_causal,
+        False,
+        scale=call.scale,
+    )[0]
+
+
+def _flash(call: Call) -> Any:
+    return aten._scaled_dot_product_flash_attention(
+        call.query,
+        call.key,
+        call.value,
+        call.dropout_p,
+        call.is_causal,
+        False,
+        scale=call.scale,
+    )[0]
+
+
+def _efficient(call: Call) -> Any:
+    return aten._scaled_dot_product_efficient_attention(
+        call.query,
+        call.key,
+        call.value,
+        _bias(call),
+        call.gradients,
+        call.dropout_p,
+        call.is_causal,
+        scale=call.scale,
+    )[0]
+
+
+def _bias(call: Call) -> torch.Tensor | None:
+    """The mask as numbers that are added to the scores, for every head."""
+    if call.attn_mask is None:
+        return None
+    mask = call.attn_mask.expand(*call.query.shape[:3], call.key.shape[2])
+    if mask.dtype != torch.bool:
+        return mask
+    zeros = torch.zeros_like(mask, dtype=call.query.dtype)
+    return zeros.masked_fill_(mask.logical_not(), float("-inf"))
+
+
+def _math(call: Call) -> Any:
     return aten._scaled_dot_product_attention_math(
-        query,
-        key,
-        value,
-        attn_mask,
-        dropout_p,
-        is_causal,
-        scale=scale,
-        enable_gqa=enable_gqa,
+        call.query,
+        call.key,
+        call.value,
+        call.attn_mask,
+        call.dropout_p,
+        call.is_causal,
+        scale=call.scale,
+        enable_gqa=call.enable_gqa,
     )[0]

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import functools
+import os
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch._C import _distributed_c10d as c10d
 from torch.distributed import distributed_c10d
+from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from workloads.capture.record.log import Log
 from workloads.capture.record.streams import Streams
@@ -65,6 +67,11 @@ class Works:
         self.unawaited.pop(number, None)
         Log.current.add("wait_collective", Streams.now.number, number)
 
+    def wait_for_tensor(self, storage: int) -> None:
+        """Waits for the functional collective whose result lies in a storage."""
+        if storage in self.by_storage:
+            self.wait(self.by_storage[storage])
+
     def settle(self) -> None:
         """What C++ waits for when backward ends (DistributedDataParallel), Python is not told of: wait for all."""
         for number in list(self.unawaited):
@@ -100,44 +107,53 @@ class Handle(dist.Work):
 def record(
     function: Any, arguments: tuple[Any, ...], run: Any, works: Works, see: Any
 ) -> Any:
-    """Writes a communication down and returns what the program expects of it; ``run`` calls functional ones."""
+    """Writes a communication down and returns what the program expects of it.
+
+    Parameters
+    ----------
+    run
+        Calls the operation on fake tensors; for functional collectives, whose results are new tensors.
+    see
+        The number of a tensor's storage.
+    """
     namespace, _, name = function._schema.name.partition("::")
+    kind = KINDS.get(name, (name, 0))[0]
     if name == "wait_tensor":
-        number = works.by_storage.get(see(arguments[0]), 0)
-        if number:
-            works.wait(number)
+        works.wait_for_tensor(see(arguments[0]))
         return run()
-    kind, place = KINDS.get(name, (name, 0))
-    functional = namespace in FUNCTIONAL
-    result = run() if functional else None
     if kind == "barrier":
         Log.current.add("barrier")
         return _handle(works, works.next(), [])
-    tensors = _tensors(result if place == "result" else arguments[place or 0])
-    peer, tag = (
-        (int(arguments[2]), int(arguments[3])) if kind in ("send", "recv") else (-1, 0)
-    )
+    if namespace in FUNCTIONAL:
+        result = run()
+        number = _communicate(name, arguments, result, works)
+        works.by_storage.update((see(t), number) for t in _tensors(result))
+        return result
+    number = _communicate(name, arguments, None, works)
+    handle = _handle(works, number, _tensors(arguments[0]))
+    return handle if len(function._schema.returns) == 1 else (arguments[0], handle)
+
+
+def _communicate(
+    name: str, arguments: tuple[Any, ...], result: Any, works: Works
+) -> int:
+    """Writes one communication down; its number. ``result`` is None where the operation writes to its arguments."""
+    kind, place = KINDS.get(name, (name, 0))
+    tensors = _tensors(arguments[place] if isinstance(place, int) else result)
+    transfer = kind in ("send", "recv")
     number = works.next()
     Log.current.add(
         "communicate",
         Streams.now.number,
         number,
         kind,
-        _group(arguments, functional, works),
+        _group(arguments, result is not None, works),
         sum(t.numel() * t.element_size() for t in tensors),
         str(tensors[0].dtype).removeprefix("torch.") if tensors else "uint8",
-        peer,
-        tag,
+        int(arguments[2]) if transfer else -1,
+        int(arguments[3]) if transfer else 0,
     )
-    if functional:
-        for tensor in _tensors(result):
-            works.by_storage[see(tensor)] = number
-        return result
-    handle = _handle(works, number, _tensors(arguments[0]))
-    returned = len(function._schema.returns)
-    if returned == 1:
-        return handle
-    return arguments[0], handle
+    return number
 
 
 def _tensors(argument: Any) -> list[torch.Tensor]:
@@ -168,20 +184,41 @@ def _group(arguments: tuple[Any, ...], functional: bool, works: Works) -> str:
 
 
 def install(works: Works) -> None:
-    """Process groups connect nobody; handles write down who waits; objects gathered from others are this rank's own."""
-    from torch.testing._internal.distributed.fake_pg import FakeStore
+    """Process groups connect nobody; what they would exchange before the first step is this rank's own."""
+    answers = {
+        "init_process_group": _alone(dist.init_process_group),
+        "new_group": _unconnected(dist.new_group),
+        "batch_isend_irecv": _batch,
+        "all_gather_object": _own_objects,
+        "broadcast_object_list": lambda *args, **options: None,
+        "barrier": lambda *args, **options: Log.current.add("barrier"),
+        "is_nccl_available": lambda: True,
+    }
+    for module in (dist, distributed_c10d):
+        for name, answer in answers.items():
+            setattr(module, name, answer)
+    # All ranks run the same program: there is nothing to compare before its first step.
+    for module in (dist, distributed_c10d, dist.utils):
+        if hasattr(module, "_verify_params_across_processes"):
+            module._verify_params_across_processes = lambda *args, **options: None
 
-    init, new_group = dist.init_process_group, dist.new_group
+
+def _alone(init: Any) -> Any:
+    """`init_process_group` for a process that is the only one, whatever the size of the world."""
 
     @functools.wraps(init)
     def alone(
         backend: Any = None, *_: Any, rank: int = -1, world_size: int = -1, **__: Any
     ) -> None:
-        import os
-
         rank = int(os.environ["RANK"]) if rank < 0 else rank
         world = int(os.environ["WORLD_SIZE"]) if world_size < 0 else world_size
         init("fake", store=FakeStore(), rank=rank, world_size=world)
+
+    return alone
+
+
+def _unconnected(new_group: Any) -> Any:
+    """`new_group` whatever backend and timeout were asked for."""
 
     @functools.wraps(new_group)
     def group(ranks: Any = None, *_: Any, **options: Any) -> Any:
@@ -189,25 +226,16 @@ def install(works: Works) -> None:
             options.pop(name, None)
         return new_group(ranks, backend="fake", **options)
 
-    def objects(gathered: list[Any], own: Any, *_: Any, **__: Any) -> None:
-        gathered[:] = [own] * len(gathered)
+    return group
 
-    def batch(transfers: list[Any]) -> list[Any]:
-        # NCCL runs what is asked for in a batch at once, whatever its order.
-        Log.current.add("batch")
-        handles = [t.op(t.tensor, t.peer, t.group, t.tag) for t in transfers]
-        Log.current.add("batch_end")
-        return handles
 
-    for module in (dist, distributed_c10d):
-        module.batch_isend_irecv = batch
-        module.init_process_group = alone
-        module.new_group = group
-        module.all_gather_object = objects
-        module.broadcast_object_list = lambda *args, **options: None
-        module.barrier = lambda *args, **options: Log.current.add("barrier")
-        module.is_nccl_available = lambda: True
-    # All ranks run the same program: there is nothing to compare before its first step.
-    for module in (dist, distributed_c10d, dist.utils):
-        if hasattr(module, "_verify_params_across_processes"):
-            module._verify_params_across_processes = lambda *args, **options: None
+def _own_objects(gathered: list[Any], own: Any, *_: Any, **__: Any) -> None:
+    gathered[:] = [own] * len(gathered)
+
+
+def _batch(transfers: list[Any]) -> list[Any]:
+    """`batch_isend_irecv`: NCCL runs what is asked for in a batch at once, whatever its order."""
+    Log.current.add("batch")
+    handles = [t.op(t.tensor, t.peer, t.group, t.tag) for t in transfers]
+    Log.current.add("batch_end")
+    return handles

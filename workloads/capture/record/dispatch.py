@@ -55,26 +55,14 @@ class Names(TorchFunctionMode):
         if options.get("device") is not None:
             options["device"] = self._device(options["device"])
         name = getattr(function, "__name__", "")
-        if name == "cuda":
-            return args[0].to(INSIDE)
-        if name == "to":
-            args = tuple(inward(a) for a in args)
-        elif name == "tensor" and args and isinstance(args[0], (list, tuple)):
-            args = (_numbers(args[0]), *args[1:])
-        elif name == "record_stream":
-            return None
-        elif (
-            name == "scaled_dot_product_attention"
-            and args
-            and args[0].device.type == "cuda"
-        ):
-            return attention.choose(*args, **options, hopper=self.hopper)
-        elif name == "dropout" and args[0].device.type == "cuda":
-            return _dropout(*args, **options)
-        elif name == "softmax" and args[0].device.type == "cuda":
-            return _softmax(function, args, options)
-        elif name == "pin_memory":
-            return args[0]
+        rule = RULES.get(name)
+        if rule is not None:
+            return rule(function, args, options)
+        on_device = bool(args) and _is_on_device(args[0])
+        if on_device and name == "scaled_dot_product_attention":
+            return attention.choose(attention.Call(*args, **options), self.hopper)
+        if on_device and name in AS_ON_CUDA:
+            return AS_ON_CUDA[name](function, args, options)
         return function(*args, **options)
 
     def _device(self, device: Any) -> Any:
@@ -85,18 +73,31 @@ class Names(TorchFunctionMode):
         )
 
 
+def _is_on_device(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and value.device.type == "cuda"
+
+
+def _to(function: Any, args: Any, options: Any) -> Any:
+    return function(*(inward(argument) for argument in args), **options)
+
+
+def _tensor(function: Any, args: Any, options: Any) -> Any:
+    """`torch.tensor` of a list of tensors reads them where nobody can step in: here, before."""
+    return function(*(_numbers(argument) for argument in args), **options)
+
+
 def _numbers(values: Any) -> Any:
-    """A list of tensors as numbers: `torch.tensor` reads them where nobody can step in."""
     if isinstance(values, (list, tuple)):
         return [_numbers(value) for value in values]
     return values.item() if isinstance(values, FakeTensor) else values
 
 
-def _dropout(
-    input: torch.Tensor, p: float = 0.5, training: bool = True, inplace: bool = False
-) -> torch.Tensor:
+def _dropout(_: Any, args: Any, options: Any) -> Any:
     """CUDA's dropout is one kernel."""
-    return torch.native_dropout(input, p, True)[0] if training and p > 0 else input
+    named = dict(zip(("input", "p", "training"), args, strict=False)) | options
+    share, training = named.get("p", 0.5), named.get("training", True)
+    kept = named["input"]
+    return torch.native_dropout(kept, share, True)[0] if training and share else kept
 
 
 def _softmax(function: Any, args: Any, options: Any) -> Any:
@@ -106,6 +107,21 @@ def _softmax(function: Any, args: Any, options: Any) -> Any:
         return function(*args, **options)
     dim = options.get("dim", args[1] if len(args) > 1 else -1)
     return torch._softmax(args[0], dim, True)
+
+
+#: Functions that programs call with devices or values that PyTorch's C++ would not understand.
+RULES: dict[str, Callable[[Any, Any, Any], Any]] = {
+    "cuda": lambda function, args, options: args[0].to(INSIDE),
+    "to": _to,
+    "tensor": _tensor,
+    "record_stream": lambda function, args, options: None,
+    "pin_memory": lambda function, args, options: args[0],
+}
+#: Functions that run other kernels on CUDA than on a backend written in Python.
+AS_ON_CUDA: dict[str, Callable[[Any, Any, Any], Any]] = {
+    "dropout": _dropout,
+    "softmax": _softmax,
+}
 
 
 class Recorder(TorchDispatchMode):

@@ -94,18 +94,30 @@ def _import_without_extensions() -> None:
     torch.library.register_fake = registered
 
 
+def _made_inside(new: Any) -> Any:
+    """A fake tensor's constructor (class, mode, content, device) that takes the device a program names."""
+
+    def made(
+        cls: Any, mode: Any, content: Any, device: Any, *others: Any, **options: Any
+    ) -> Any:
+        return new(cls, mode, content, inward(device), *others, **options)
+
+    return made
+
+
 class _Nobody:
     """No tensor is one."""
 
 
 def _rename_devices() -> None:
     """Fake tensors inside say that they are on cuda."""
-    normalize = FakeTensor._normalize_fake_device
+    # PyTorch 2.13 has one place where devices are made uniform, older releases have none.
+    normalize = getattr(FakeTensor, "_normalize_fake_device", None)
 
     def device(tensor: FakeTensor) -> torch.device:
         if tensor.fake_mode.in_kernel_invocation:
             return torch.device("meta")
-        return outward(tensor._fake_device)
+        return outward(tensor.fake_device)
 
     kind = torch.Tensor.type
 
@@ -117,7 +129,10 @@ def _rename_devices() -> None:
     torch.Tensor.type = named_type
     # Programs that ask whether a tensor is fake would build what they need for tracing, such as whole masks.
     torch._subclasses.FakeTensor = _Nobody
-    FakeTensor._normalize_fake_device = staticmethod(lambda d: normalize(inward(d)))
+    if normalize is None:
+        FakeTensor.__new__ = staticmethod(_made_inside(FakeTensor.__new__))
+    else:
+        FakeTensor._normalize_fake_device = staticmethod(lambda d: normalize(inward(d)))
     FakeTensor.device = property(device)
     torch.Tensor.is_cuda = property(lambda tensor: tensor.device.type == "cuda")
     torch.Tensor.get_device = lambda tensor: (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from dataclasses import dataclass, field
 from typing import Any
@@ -69,8 +70,6 @@ class Steps:
         sys.setprofile(None)
 
     def recording(self) -> dict[str, Any]:
-        import os
-
         step, events, before = self.kept or (0, [], {})
         return {
             "rank": int(os.environ["RANK"]),

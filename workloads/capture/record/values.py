@@ -26,49 +26,50 @@ def value_of(tensor: Any) -> torch.Tensor | None:
 def stand_in(tensor: torch.Tensor) -> torch.Tensor:
     """A real tensor on the host in place of one whose values nobody knows."""
     if tensor.dtype == torch.bool:
-        return torch.zeros(tuple(tensor.shape), dtype=torch.bool, device="cpu")
+        return _noes(tensor)
     return torch.ones(tuple(tensor.shape), dtype=tensor.dtype, device="cpu")
+
+
+def _noes(tensor: torch.Tensor) -> torch.Tensor:
+    return torch.zeros(tuple(tensor.shape), dtype=torch.bool, device="cpu")
 
 
 def compute(function: Any, arguments: Any, options: Any, results: Any) -> None:
     """Gives results their values where all operands have theirs, and takes them away where one changed in place."""
-    written = _written(function, arguments, options)
-    tensors = [
-        t
-        for t in torch.utils._pytree.arg_tree_leaves(*arguments, **options)
-        if isinstance(t, torch.Tensor)
-    ]
-    outputs = [
-        t for t in torch.utils._pytree.tree_leaves(results) if isinstance(t, FakeTensor)
-    ]
+    outputs = [t for t in _leaves(results) if isinstance(t, FakeTensor)]
     name = function._schema.name.partition("::")[2]
     if name in NEVER and outputs and outputs[0].numel() <= LARGEST:
-        outputs[0]._value = torch.zeros(
-            tuple(outputs[0].shape), dtype=torch.bool, device="cpu"
-        )
-        return
-    known = all(value_of(t) is not None and t.numel() <= LARGEST for t in tensors)
-    small = all(t.numel() <= LARGEST for t in outputs)
-    if not (known and small and outputs):
-        for tensor in written:
+        outputs[0]._value = _noes(outputs[0])
+    elif outputs and _computable((arguments, options), outputs):
+        _compute(function, arguments, options, results)
+    else:
+        for tensor in _written(function, arguments, options):
             if isinstance(tensor, FakeTensor):
                 tensor._value = None
-        return
-    real = torch.utils._pytree.tree_map(_on_host, (arguments, options))
+
+
+def _leaves(values: Any) -> list[Any]:
+    leaves: list[Any] = torch.utils._pytree.tree_leaves(values)
+    return leaves
+
+
+def _computable(operands: Any, outputs: list[Any]) -> bool:
+    """Whether all operands have values, and nothing is large."""
+    tensors = [t for t in _leaves(operands) if isinstance(t, torch.Tensor)]
+    known = all(value_of(tensor) is not None for tensor in tensors)
+    return known and all(t.numel() <= LARGEST for t in (*tensors, *outputs))
+
+
+def _compute(function: Any, arguments: Any, options: Any, results: Any) -> None:
+    """Runs the operation on the host and hangs what it gives on the fake results."""
+    on_host = torch.utils._pytree.tree_map(_on_host, (arguments, options))
     try:
-        computed = function(*real[0], **real[1])
+        computed = function(*on_host[0], **on_host[1])
     except (RuntimeError, NotImplementedError, TypeError):
-        return
-    for output, value in zip(
-        torch.utils._pytree.tree_leaves(results),
-        torch.utils._pytree.tree_leaves(computed),
-        strict=True,
-    ):
-        if (
-            isinstance(output, FakeTensor)
-            and isinstance(value, torch.Tensor)
-            and output.shape == value.shape
-        ):
+        return  # an operation that only the device has
+    for output, value in zip(_leaves(results), _leaves(computed), strict=True):
+        pair = isinstance(output, FakeTensor) and isinstance(value, torch.Tensor)
+        if pair and output.shape == value.shape:
             output._value = value
 
 
