@@ -32,7 +32,7 @@ EXTRAS = {
     "plotly": Extra(
         "a plot of what-ifs in .html (.svg and .png need nothing)", "pip install plotly"
     ),
-    "torch": Extra("prestep capture and measure", "pip install 'prestep[capture]'"),
+    "torch": Extra("prestep capture", "pip install 'prestep[capture]'"),
 }
 
 

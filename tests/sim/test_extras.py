@@ -23,6 +23,7 @@ COMMANDS = {
         ["calibrate", str(LOG), "-o", "mine.toml", "--network"],
         ["calibrate", "measured.zip", "-o", "mine.toml"],
     ],
+    "torch": [["capture", "-o", "x.capture", "--", str(ROOT / "cli.py")]],
     "optuna": [["search", "llama1b-ddp4", "--trials", "4"]],
     "distributed": [
         [

@@ -150,3 +150,22 @@ def test_recordings_need_no_pytorch_to_be_read(tmp_path: Path) -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=False)
     assert done.returncode == 0
+
+
+def test_handles_of_communications_keep_no_memory(tmp_path: Path) -> None:
+    """What a step took for gathers and reductions is given back in it: nothing piles up over steps."""
+    wrap = (
+        "from torch.distributed.fsdp import fully_shard\n"
+        "for part in (model[0], model[2]): fully_shard(part)\n"
+        "fully_shard(model)"
+    )
+    step = capture(script(tmp_path, wrap), world=2).ranks[0]
+    taken = sum(e.values["bytes"] for e in step.events if e.kind == "allocate")
+    sizes = {
+        e.values["storage"]: e.values["bytes"]
+        for e in step.events
+        if e.kind == "allocate"
+    }
+    sizes |= dict(step.alive)
+    freed = sum(sizes[e.values["storage"]] for e in step.events if e.kind == "free")
+    assert freed == pytest.approx(taken, rel=0.02)

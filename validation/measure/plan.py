@@ -10,7 +10,6 @@ from typing import Any
 
 from sim import plugins
 from sim.errors import PrestepError
-from sim.extras import EXTRAS
 from validation.measure.options import PROBES, Options, Place
 
 SETTINGS = "validation.measure.settings"
@@ -177,7 +176,7 @@ def missing(probe: Probe, options: Options, place: Place) -> str:
         return ""
     if place.torch is None:
         why = place.about.get("error") or "not installed"
-        return f"no PyTorch here ({why}): {EXTRAS['torch'].install}"
+        return f"no PyTorch here ({why}): pip install torch"
     if not place.gpus and not options.rehearse:
         return "no GPU here"
     if probe.needs == "gpus" and place.world < 2:

@@ -87,6 +87,7 @@ class Handle(dist.Work):
 
     def wait(self, timeout: Any = None) -> bool:
         self.works.wait(self.number)
+        self.tensors = []  # the handle outlives them
         return True
 
     def is_completed(self) -> bool:
@@ -101,6 +102,7 @@ class Handle(dist.Work):
     def get_future(self) -> Any:
         done = torch.futures.Future()
         done.set_result(self.tensors)
+        self.tensors = []
         return done
 
 
