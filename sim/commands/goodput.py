@@ -8,6 +8,8 @@ from typing import Any
 import click
 
 from sim.commands._shared import as_json, changes, explained
+from sim.spec.scenario_file import tables_of
+from sim.tools.catalog import find_scenario
 
 _TIMES = {
     "--interval": "Work between saves; default: the scenario's, else Young-Daly's.",
@@ -105,7 +107,10 @@ def _times(command: Callable[..., None]) -> Callable[..., None]:
 )
 @as_json
 @explained
-def command(**options: Any) -> None:
+def command(scenario: str | None, **options: Any) -> None:
+    if scenario is not None:
+        tables_of(find_scenario(scenario))  # a wrong name is told at once
+
     from sim.commands.handlers.goodput import goodput
 
-    goodput(**options)
+    goodput(scenario, **options)
