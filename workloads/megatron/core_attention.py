@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from sim.graph.kernel import Kernel
-from workloads.megatron.shard import Shard
+from workloads.megatron.shard import Heads, Shard
 from workloads.torch.tape import Tape, Tensor
 
 # The fused causal softmax takes rows of up to so many scores, whole blocks of thread blocks at a time
@@ -33,31 +33,16 @@ def softmax_is_fused(batches: int, rows: int, columns: int) -> bool:
     )
 
 
-def unfused_attention(
-    t: Tape, qkv: Tensor, heads: int, kv: int, dim: int, s: Shard
-) -> Tensor:
+def unfused_attention(t: Tape, qkv: Tensor, heads: Heads, s: Shard) -> Tensor:
     """Batched GEMMs around a masked softmax that holds all scores in memory (CoreAttention)."""
-    core = _Scores.of(heads, dim, s)
-    _ = kv
-    t.cpu("unfused_attention")
-    core.products(t, "nt")
-    probabilities = t.empty(core.shape, qkv.itemsize)
-    softmax(t, core.count, core.softmax_bytes, "elementwise")
-    kept = None if core.fused else t.empty(core.shape, 4)  # the softmax in fp32
-    # Values and a byte of mask.
-    dropped = t.empty(core.shape, 3) if core.mask else None
-    core.drop(t)
-    core.products(t, "nn")
-    y = t.empty((*qkv.shape[:-1], heads * dim), qkv.itemsize)
+    scores = _Scores.of(heads, s)
+    saved = scores.forward(t, qkv.itemsize)
+    y = t.empty((*qkv.shape[:-1], heads.queries * heads.dim), qkv.itemsize)
     t.launch(Kernel("copy", (y.elements,), layout="strided"))
 
     def backward(g: Tensor) -> list[Tensor | None]:
-        _ = (g, probabilities, dropped, kept)
-        t.cpu("unfused_attention_backward")
-        core.products(t, "tn", "nt")
-        core.drop(t)
-        softmax(t, core.count, core.softmax_backward_bytes, "elementwise_backward")
-        core.products(t, "nn", "tn")
+        _ = (g, saved)
+        scores.backward(t)
         grad = t.empty(qkv.shape, qkv.itemsize)
         t.launch(Kernel("cat", (grad.elements,), bytes=2 * grad.size))
         return [grad]
@@ -80,11 +65,12 @@ class _Scores:
     mask: float
 
     @classmethod
-    def of(cls, heads: int, dim: int, s: Shard) -> _Scores:
-        n, rows, columns = s.batch * heads, s.tokens, s.seq_len
+    def of(cls, heads: Heads, s: Shard) -> _Scores:
+        """Of a rank's queries and all keys."""
+        n, rows, columns = s.batch * heads.queries, s.tokens, s.seq_len
         fused = softmax_is_fused(n, rows, columns)
         mask = float(n * rows * columns) if s.options.attention_dropout else 0.0
-        return cls(n, rows, columns, dim, fused, mask)
+        return cls(n, rows, columns, heads.dim, fused, mask)
 
     @property
     def shape(self) -> tuple[int, int, int]:
@@ -112,10 +98,32 @@ class _Scores:
             return (2.0 * self.size,)
         return tuple(step * self.count for step in STEPS_BACKWARD)
 
-    def products(self, t: Tape, *layouts: str) -> None:
+    def forward(self, t: Tape, itemsize: int) -> list[Tensor]:
+        """Scores, their softmax, dropout, and the values that they weigh; what backward needs of it."""
+        t.cpu("unfused_attention")
+        self._products(t, "nt")
+        saved = [t.empty(self.shape, itemsize)]
+        softmax(t, self.count, self.softmax_bytes, "elementwise")
+        if not self.fused:
+            saved.append(t.empty(self.shape, 4))  # the softmax in fp32
+        if self.mask:
+            saved.append(t.empty(self.shape, 3))  # values and a byte of mask
+        self._drop(t)
+        self._products(t, "nn")
+        return saved
+
+    def backward(self, t: Tape) -> None:
+        """The same the other way round, two products for each."""
+        t.cpu("unfused_attention_backward")
+        self._products(t, "tn", "nt")
+        self._drop(t)
+        softmax(t, self.count, self.softmax_backward_bytes, "elementwise_backward")
+        self._products(t, "nn", "tn")
+
+    def _products(self, t: Tape, *layouts: str) -> None:
         products(t, self.n, self.rows, self.dim, self.columns, layouts)
 
-    def drop(self, t: Tape) -> None:
+    def _drop(self, t: Tape) -> None:
         """Dropout, forward or backward."""
         if self.mask:
             moved = 2 * self.size + self.mask
@@ -133,15 +141,12 @@ def products(
     t: Tape, n: int, rows: int, dim: int, columns: int, layouts: tuple[str, ...]
 ) -> None:
     """Batched products of attention: ``n`` of (rows, columns) scores with ``dim`` wide heads, as one tall GEMM each."""
+    shapes = {
+        "nt": (n * rows, columns, dim),
+        "nn": (n * rows, dim, columns),
+        "tn": (n * columns, dim, rows),
+    }
+    flops = 2.0 * n * rows * columns * dim
     for layout in layouts:
-        if layout == "nt":
-            shape = (n * rows, columns, dim)
-        elif layout == "nn":
-            shape = (n * rows, dim, columns)
-        else:
-            shape = (n * columns, dim, rows)
-        t.launch(
-            Kernel(
-                "bmm", (n, *shape), layout=layout, flops=2.0 * n * rows * columns * dim
-            )
-        )
+        shape = (n, *shapes[layout])
+        t.launch(Kernel("bmm", shape, layout=layout, flops=flops))

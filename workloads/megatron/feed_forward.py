@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from workloads.megatron import functional as M
+from workloads.megatron.elementwise import activate
+from workloads.megatron.linear import column_linear, row_linear
 from workloads.megatron.shard import Shard
 from workloads.models.model import ModelSpec
 from workloads.torch.modules import Module
@@ -18,14 +19,12 @@ class FeedForward(Module):
         inner = m.ffn // s.group.size
         up = inner * (2 if m.gated else 1)
         self.fc1 = self.add(t, up, m.hidden, name="linear_fc1")
-        self.fc1_bias = self.add(t, up, name="linear_fc1.bias") if m.bias else None
+        self.fc1_bias = self.add_if(t, m.bias, up, name="linear_fc1.bias")
         self.fc2 = self.add(t, m.hidden, inner, name="linear_fc2")
-        self.fc2_bias = (
-            self.add(t, m.hidden, name="linear_fc2.bias") if m.bias else None
-        )
+        self.fc2_bias = self.add_if(t, m.bias, m.hidden, name="linear_fc2.bias")
 
     def forward(self, t: Tape, x: Tensor) -> Tensor:
         s = self.s
-        y = M.column_linear(t, x, self.fc1, s.group, s.sequence, s.numbers)
-        y = M.activate(t, y, self.fc1_bias, self.m.gated, s.options)
-        return M.row_linear(t, y, self.fc2, s.group, s.sequence, s.numbers)
+        y = column_linear(t, x, self.fc1, s.group, s.sequence, s.numbers)
+        y = activate(t, y, self.fc1_bias, self.m.gated, s.options)
+        return row_linear(t, y, self.fc2, s.group, s.sequence, s.numbers)

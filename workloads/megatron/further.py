@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from workloads.megatron import functional as M
+from workloads.megatron.elementwise import fused, unsaved
+from workloads.megatron.linear import column_linear
 from workloads.megatron.modules import Layer, Norm
 from workloads.megatron.shard import Shard
+from workloads.megatron.tensor_parallel import gather
 from workloads.models.model import ModelSpec
 from workloads.torch.modules import Module
 from workloads.torch.tape import Tape, Tensor
@@ -16,31 +18,34 @@ class Further(Module):
 
     def __init__(self, t: Tape, m: ModelSpec, s: Shard) -> None:
         super().__init__()
-        self.s, self.norms = s, [Norm(t, m) for _ in range(3)]
-        for norm in self.norms:
+        self.s = s
+        self.state_norm, self.word_norm, self.last_norm = (Norm(t, m) for _ in range(3))
+        for norm in (self.state_norm, self.word_norm, self.last_norm):
             self.parameters += norm.parameters
-        self.joined = self.add(
-            t, m.hidden // s.group.size, 2 * m.hidden, name="eh_proj"
-        )
+        columns = m.hidden // s.group.size
+        self.joined = self.add(t, columns, 2 * m.hidden, name="eh_proj")
         self.layer = Layer(t, m, s, bool(m.experts))
         self.parameters += self.layer.parameters
 
     def forward(self, t: Tape, x: Tensor) -> Tensor:
-        s, (state, word, last) = self.s, self.norms
-        a, b = state.forward(t, x), word.forward(t, M.unsaved(x))
-        both = M.fused(
-            t,
-            [M.unsaved(a), M.unsaved(b)],
-            (*x.shape[:-1], 2 * x.shape[-1]),
-            4 * x.size,
-            4 * x.size,
-        )
-        y = M.column_linear(t, both, self.joined, s.group, s.sequence, s.numbers)
+        state = self.state_norm.forward(t, x)
+        word = self.word_norm.forward(t, unsaved(x))
+        both = _beside(t, state, word)
+        y = self._projected(t, both, x.shape)
+        return self.last_norm.forward(t, self.layer.forward(t, y))
+
+    def _projected(self, t: Tape, x: Tensor, shape: tuple[int, ...]) -> Tensor:
+        """One state of both, of the given shape."""
+        s = self.s
+        y = column_linear(t, x, self.joined, s.group, s.sequence, s.numbers)
         if s.group.size > 1:
-            M.gather(
-                t, y, s.group
-            )  # its columns are joined, and the sequence split again
-        y = t.apply(
-            t.empty(x.shape), [y], lambda g: [t.empty((y.shape[0], *y.shape[1:]))]
-        )
-        return last.forward(t, self.layer.forward(t, y))
+            # Its columns are joined, and the sequence split again.
+            gather(t, y, s.group)
+        return t.apply(t.empty(shape), [y], lambda g: [t.empty(shape)])
+
+
+def _beside(t: Tape, state: Tensor, word: Tensor) -> Tensor:
+    """Two states of a token beside each other."""
+    shape = (*state.shape[:-1], 2 * state.shape[-1])
+    moved = 4 * state.size
+    return fused(t, [unsaved(state), unsaved(word)], shape, moved, moved)

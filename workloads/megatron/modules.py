@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
+
 from sim.graph.kernel import Kernel
-from workloads.megatron import functional as M
+from workloads.job.megatron import GraphedModule
 from workloads.megatron.attention import Attention
+from workloads.megatron.cross_entropy import cross_entropy
+from workloads.megatron.elementwise import bias_dropout_add, fused, unsaved
 from workloads.megatron.feed_forward import FeedForward
+from workloads.megatron.linear import column_linear
 from workloads.megatron.mla import LatentAttention
 from workloads.megatron.moe import Experts
+from workloads.megatron.recomputation import again, discarded
 from workloads.megatron.shard import Shard
+from workloads.megatron.tensor_parallel import reduce
 from workloads.models.model import ModelSpec
 from workloads.torch import functional as F
 from workloads.torch.modules import Module
@@ -52,22 +59,23 @@ class Layer(Module):
         t.cpu("module", 4)
         with t.capture("attn" in o.cuda_graph_scope):
             y = self.attention.forward(t, self._norm(t, self.norm1, x))
-            x = M.bias_dropout_add(t, y, self.attention.proj_bias, x, o)
-        if isinstance(self.ffn, Experts):  # one graph holds what is captured of a layer
-            with t.capture(
-                "moe_router" in o.cuda_graph_scope, "attn" not in o.cuda_graph_scope
-            ):
+            x = bias_dropout_add(t, y, self.attention.proj_bias, x, o)
+        if isinstance(self.ffn, Experts):
+            with self._captured(t, "moe_router"):
                 y = self._norm(t, self.norm2, x)
             y = self.ffn.forward(t, y)
         else:
-            with t.capture(
-                "mlp" in o.cuda_graph_scope, "attn" not in o.cuda_graph_scope
-            ):
+            with self._captured(t, "mlp"):
                 y = self._feed_forward(t, self._norm(t, self.norm2, x))
-        return M.bias_dropout_add(t, y, self.ffn.fc2_bias, x, o)
+        return bias_dropout_add(t, y, self.ffn.fc2_bias, x, o)
+
+    def _captured(self, t: Tape, part: GraphedModule) -> AbstractContextManager[None]:
+        """A part behind attention; one graph holds what is captured of a layer."""
+        scope = self.s.options.cuda_graph_scope
+        return t.capture(part in scope, "attn" not in scope)
 
     def _norm(self, t: Tape, norm: Norm, x: Tensor) -> Tensor:
-        return M.discarded(
+        return discarded(
             t,
             lambda given: norm.forward(t, given),
             x,
@@ -76,7 +84,7 @@ class Layer(Module):
 
     def _feed_forward(self, t: Tape, x: Tensor) -> Tensor:
         if "mlp" in self.s.options.recompute_modules:
-            return M.again(t, lambda given: self.ffn.forward(t, given), x)
+            return again(t, lambda given: self.ffn.forward(t, given), x)
         return self.ffn.forward(t, x)
 
 
@@ -86,20 +94,23 @@ def padded_vocab(vocab: int, shards: int, multiple: int) -> int:
     return -(-vocab // unit) * unit
 
 
+def local_vocab(m: ModelSpec, s: Shard) -> int:
+    """Words of one tensor-parallel rank."""
+    shards = s.group.size
+    return padded_vocab(m.vocab, shards, s.options.vocab_multiple) // shards
+
+
 class Embedding(Module):
     """Rows of the vocabulary spread over the group: looked up where they lie, summed over ranks."""
 
     def __init__(self, t: Tape, m: ModelSpec, s: Shard) -> None:
         super().__init__()
         self.m, self.s = m, s
-        self.vocab = (
-            padded_vocab(m.vocab, s.group.size, s.options.vocab_multiple)
-            // s.group.size
-        )
+        self.vocab = local_vocab(m, s)
         self.token = self.add(t, self.vocab, m.hidden, name="embedding")
         learned = m.positions == "learned"
-        self.position = (
-            self.add(t, m.max_positions, m.hidden, name="position") if learned else None
+        self.position = self.add_if(
+            t, learned, m.max_positions, m.hidden, name="position"
         )
         self.norm = Norm(t, m) if m.embedding_norm else None
         self.parameters += self.norm.parameters if self.norm is not None else []
@@ -110,14 +121,14 @@ class Embedding(Module):
         if s.group.size > 1:
             # Rows of other ranks' words are zeroed.
             t.launch(Kernel("fused", (x.elements,), bytes=2 * x.size))
-            M.reduce(t, x, s.group, s.sequence)
+            reduce(t, x, s.group, s.sequence)
         if self.position is not None:
             x = F.add(t, x, F.embedding(t, shape, self.position))
         if self.norm is not None:
             x = self.norm.forward(t, x)
         if s.options.hidden_dropout:
             moved = 2.5 * x.size
-            x = M.fused(t, [M.unsaved(x)], x.shape, moved, moved, x.elements)
+            x = fused(t, [unsaved(x)], x.shape, moved, moved, x.elements)
         return self._part(t, x) if s.sequence else x
 
     def _part(self, t: Tape, x: Tensor) -> Tensor:
@@ -140,49 +151,12 @@ class Head(Module):
         self.m, self.s = m, s
         self.norm = Norm(t, m)
         self.parameters += self.norm.parameters
-        self.vocab = (
-            padded_vocab(m.vocab, s.group.size, s.options.vocab_multiple)
-            // s.group.size
-        )
+        self.vocab = local_vocab(m, s)
         self.weight = self.add(t, self.vocab, m.hidden, name="head")
 
     def forward(self, t: Tape, x: Tensor) -> Tensor:
         s = self.s
-        logits = M.column_linear(
+        logits = column_linear(
             t, self.norm.forward(t, x), self.weight, s.group, s.sequence, s.numbers
         )
         return cross_entropy(t, logits, s)
-
-
-# Passes over the fp32 logits by vocab_parallel_cross_entropy: cast, maximum, subtraction, exponential, sum, division;
-# backward: one-hot subtraction with scaling, and the cast back (tensor_parallel/cross_entropy.py). In bytes a logit.
-LOSS_STEPS = (6.0, 4.0, 8.0, 8.0, 4.0, 8.0)
-LOSS_BACKWARD = (8.0, 8.0, 6.0)
-FUSED_LOSS_STEPS, FUSED_LOSS_BACKWARD = (6.0, 8.0, 8.0), (10.0,)
-# After which of the steps ranks sum up, without fusion and with it.
-REDUCED = {False: (1, 3, 4), True: (1, 2)}
-
-
-def cross_entropy(t: Tape, logits: Tensor, s: Shard) -> Tensor:
-    """Vocabulary-parallel cross entropy in fp32: three small all-reduces; saves the probabilities."""
-    n, fused = logits.elements, s.options.cross_entropy_fusion
-    t.cpu("loss", 3)
-    for i, moved in enumerate(FUSED_LOSS_STEPS if fused else LOSS_STEPS):
-        t.launch(Kernel("fused", (n,), bytes=moved * n))
-        if s.group.size > 1 and i in REDUCED[fused]:
-            both = fused and i == 2  # two values a token in one all-reduce
-            M.begin(
-                t, "all_reduce", s.tokens * s.batch * (8.0 if both else 4.0), s.group
-            )
-            t.wait(t.record(M.STREAM))
-    probabilities = t.empty(logits.shape, 4)
-    shape, itemsize = logits.shape, logits.itemsize
-
-    def backward(g: Tensor) -> list[Tensor | None]:
-        _ = (g, probabilities)
-        t.cpu("loss_backward")
-        for moved in FUSED_LOSS_BACKWARD if fused else LOSS_BACKWARD:
-            t.launch(Kernel("fused", (n,), bytes=moved * n))
-        return [t.empty(shape, itemsize)]
-
-    return t.apply(t.empty((1,), 4), [logits], backward)

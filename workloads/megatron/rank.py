@@ -10,8 +10,8 @@ from typing import Protocol
 from workloads.job import Job
 from workloads.megatron.folding import Kind
 from workloads.megatron.groups import Groups
-from workloads.megatron.moe import PREFIX
 from workloads.megatron.passes import Pass
+from workloads.megatron.spread import EXPERTS_PREFIX
 from workloads.megatron.unit import Unit
 from workloads.megatron.units import Units
 from workloads.optimizer import optimizer
@@ -100,7 +100,7 @@ class Rank:
             1 if unit.name == "head" else times
         )  # which multi-token prediction uses again
         experts = sum(
-            n for name, n in unit.parameters.items() if name.startswith(PREFIX)
+            n for name, n in unit.parameters.items() if name.startswith(EXPERTS_PREFIX)
         )
         return times * (sum(unit.parameters.values()) - experts), times * experts
 

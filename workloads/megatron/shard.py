@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from workloads.job.megatron import Megatron
-from workloads.megatron.functional import Numbers
+from workloads.megatron.gemm import Numbers
 from workloads.megatron.spread import Spread
 from workloads.parallel.group import Group
 
@@ -29,3 +29,12 @@ class Shard:
     def rows(self) -> int:
         """Sequence positions between tensor-parallel regions."""
         return self.tokens // (self.group.size if self.sequence else 1)
+
+
+@dataclass(frozen=True)
+class Heads:
+    """Attention heads of one rank: of queries, of keys and values, and the elements of each."""
+
+    queries: int
+    keys: int
+    dim: int

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import comb
-from typing import TYPE_CHECKING
 
 from workloads.job.experts import zipf_exponent
+from workloads.job.parallel import Parallel
+from workloads.parallel.group import Group
 
-if TYPE_CHECKING:
-    from workloads.job.parallel import Parallel
-    from workloads.parallel.group import Group
+# Of the names of parameters that only the expert data-parallel group shares.
+EXPERTS_PREFIX = "experts."
 
 
 @dataclass(frozen=True)

@@ -7,13 +7,13 @@ from collections.abc import Callable, Sequence
 from workloads.job import Job
 from workloads.megatron.engine import Engine
 from workloads.megatron.folding import Kind
-from workloads.megatron.functional import STREAM as TP
 from workloads.megatron.groups import Groups
 from workloads.megatron.optimizer import optimize, reduce_tied, resident
 from workloads.megatron.passes import Pass
 from workloads.megatron.pipeline import Issued, Pair
 from workloads.megatron.rank import DataParallel, Place, Rank
 from workloads.megatron.sharded import FullySharded
+from workloads.megatron.tensor_parallel import STREAM as TP
 from workloads.megatron.unit import Unit
 from workloads.megatron.units import Units
 from workloads.megatron.zero import Zero2

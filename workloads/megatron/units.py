@@ -8,8 +8,8 @@ from functools import cached_property
 
 from sim.graph.kernel import Kernel
 from workloads.job import Job
-from workloads.megatron.functional import Numbers
 from workloads.megatron.further import Further
+from workloads.megatron.gemm import Numbers
 from workloads.megatron.modules import Embedding, Head, Layer
 from workloads.megatron.shard import Shard
 from workloads.megatron.split import joint

@@ -40,6 +40,12 @@ class Module:
         self.parameters.append(p)
         return p
 
+    def add_if(
+        self, t: Tape, wanted: bool, *shape: int, name: str = ""
+    ) -> Tensor | None:
+        """A parameter that not every model has."""
+        return self.add(t, *shape, name=name) if wanted else None
+
     @property
     def parameter_count(self) -> int:
         return sum(p.elements for p in self.parameters)

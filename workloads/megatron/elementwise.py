@@ -1,0 +1,115 @@
+"""Megatron's fused elementwise work on the symbolic tape: bias, dropout, residual sums and activations."""
+
+from __future__ import annotations
+
+from sim.graph.kernel import Kernel
+from workloads.job.megatron import Megatron
+from workloads.torch.tape import Tape, Tensor
+
+Size = tuple[tuple[int, ...], int]  # a tensor's shape, and the bytes of an element
+
+
+def fused(
+    t: Tape,
+    inputs: list[Tensor],
+    shape: tuple[int, ...],
+    forward: float,
+    backward: float,
+    saved: float = 0.0,
+    parameters: int = 0,
+    kernels: tuple[int, int] = (1, 1),
+) -> Tensor:
+    """Elementwise work in one kernel (or ``kernels`` of equal parts): moves ``forward`` and ``backward`` bytes.
+
+    Inputs are saved for backward as long as they have a storage, plus ``saved`` bytes (dropout masks, statistics). The
+    last ``parameters`` inputs are parameters, whose gradients are column sums of the output's.
+    """
+    t.cpu("fused")
+    y = t.empty(shape, inputs[0].itemsize)
+    _launch_parts(t, y, forward, kernels[0])
+    mask = t.empty((max(1, int(saved)),), 1) if saved else None
+    sizes = [(x.shape, x.itemsize) for x in inputs]
+
+    def back(g: Tensor) -> list[Tensor | None]:
+        _ = (mask, inputs)
+        t.cpu("fused_backward")
+        _launch_parts(t, g, backward, kernels[1])
+        return _gradients(t, g, sizes, parameters)
+
+    return t.apply(y, inputs, back)
+
+
+def _launch_parts(t: Tape, x: Tensor, size: float, count: int) -> None:
+    """Launches so many kernels over the elements of a tensor, which move ``size`` bytes together."""
+    for _ in range(count):
+        t.launch(Kernel("fused", (x.elements,), bytes=size / count))
+
+
+def _gradients(
+    t: Tape, g: Tensor, sizes: list[Size], parameters: int
+) -> list[Tensor | None]:
+    """Gradients of inputs of these sizes; those of the last ``parameters`` are summed over the output's columns."""
+    activations = len(sizes) - parameters
+    grads: list[Tensor | None] = [t.empty(*size) for size in sizes[:activations]]
+    for size in sizes[activations:]:
+        t.launch(Kernel("sum", (g.elements,), bytes=g.size))
+        grads.append(t.empty(*size))
+    return grads
+
+
+def unsaved(x: Tensor) -> Tensor:
+    """The same value for an operator that does not save it."""
+    y = Tensor(None, x.shape, x.itemsize, x.node)
+    y.requires_grad = x.requires_grad
+    return y
+
+
+def bias_add(t: Tape, x: Tensor, bias: Tensor | None) -> Tensor:
+    """``x + bias`` as a kernel of its own (Megatron's linear layers do not use the GEMM's epilogue)."""
+    if bias is None:
+        return x
+    return fused(t, [x, bias], x.shape, 2 * x.size, 0.0, parameters=1, kernels=(1, 0))
+
+
+def bias_dropout_add(
+    t: Tape, x: Tensor, bias: Tensor | None, residual: Tensor, o: Megatron
+) -> Tensor:
+    """``residual + dropout(x + bias)``: one kernel where fused, else one each."""
+    biases = [] if bias is None else [bias]
+    dropout = o.hidden_dropout > 0
+    mask = x.elements if dropout else 0.0
+    kernels = 1 if o.bias_fusion else 1 + len(biases) + dropout
+    between = (kernels - 1) * 2 * x.size  # written by one kernel, read by the next
+    forward = 3 * x.size + mask + between
+    backward = 2 * x.size + mask if dropout or biases else 0.0
+    return fused(
+        t,
+        [unsaved(x), unsaved(residual), *biases],
+        x.shape,
+        forward,
+        backward,
+        saved=mask,
+        parameters=len(biases),
+        kernels=(kernels, 1 if backward else 0),
+    )
+
+
+def activate(
+    t: Tape, x: Tensor, bias: Tensor | None, gated: bool, o: Megatron
+) -> Tensor:
+    """Bias and GELU, or SwiGLU, as one kernel: saves its input."""
+    halves = 2 if gated else 1
+    shape = (*x.shape[:-1], x.shape[-1] // halves)
+    output = x.size / halves
+    biases = [] if bias is None else [bias]
+    kernels = 1 if o.bias_fusion or bias is None else 2
+    between = (kernels - 1) * 2 * x.size
+    return fused(
+        t,
+        [x, *biases],
+        shape,
+        x.size + output + between,
+        x.size + output + x.size,
+        parameters=len(biases),
+        kernels=(kernels, 1),
+    )

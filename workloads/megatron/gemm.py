@@ -1,0 +1,67 @@
+"""GEMMs in a run's number format, and the quantizing of their operands."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sim.graph.kernel import Kernel
+from workloads.torch.functional import launch_gemm
+from workloads.torch.tape import Tape
+
+# Bytes an element that quantizing moves: read, written and written transposed; with dynamic scales the largest value is
+# found before, and the transposed copy is made from the fp8 one; by rows and by columns both from bf16 (torchao); MXFP8
+# by rows and by columns at once, with scales that are put in the products' order afterwards: 4.2 bytes, but rows for
+# fitting of Llama 3 8B on GB200 take longer than with a scale for each tensor by as many as here (fitted).
+QUANTIZING = {"delayed": 4.0, "dynamic": 7.0, "rowwise": 10.0, "mx": 8.0}
+# The same where products take operands of any layout.
+UNTRANSPOSED = {**QUANTIZING, "delayed": 3.0, "dynamic": 5.0}
+
+
+@dataclass(frozen=True)
+class Numbers:
+    """How projections compute and add up.
+
+    ``products`` is the type of quantized operands, "" where they are not; ``wide`` is the size in bytes of a gradient
+    in the buffer that accumulates it; ``added`` are bytes moved for an element to add it there where the GEMM does not.
+    """
+
+    products: str
+    wide: int
+    fused_accumulation: bool
+    overlap: bool  # tensor-parallel communication beside the GEMMs
+    asynchronous: bool = True  # a gradient's all-reduce beside the weight's gradient
+    scaling: str = "delayed"  # how fp8 operands get their scales
+    transposes: bool = True  # and whether they are written transposed as well
+    added: float | None = None  # None: the gradient read, the buffer read and written
+
+    @property
+    def quantizing(self) -> float:
+        """Bytes moved to quantize an element of an operand."""
+        return (QUANTIZING if self.transposes else UNTRANSPOSED)[self.scaling]
+
+    def operand_size(self, itemsize: int) -> int:
+        """Bytes of an element as products take it."""
+        return 1 if self.products else itemsize
+
+
+def gemm(t: Tape, m: int, n: int, k: int, layout: str, o: Numbers) -> None:
+    """A GEMM in the run's number format."""
+    if not o.products:
+        launch_gemm(t, "gemm", m, n, k, layout)
+        return
+    # Row scales are applied in fp32, as those of blocks are.
+    by_rows = o.scaling == "rowwise" and o.products == "fp8"
+    dtype = "fp8_block" if by_rows else o.products
+    moved = float(m * k + n * k + 2 * m * n)
+    flops = 2.0 * m * n * k
+    t.launch(Kernel("gemm", (m, n, k), dtype, "nt", bytes=moved, flops=flops))
+
+
+def quantize(t: Tape, elements: int, o: Numbers) -> None:
+    """An operand of an fp8 GEMM: read in bf16, written in fp8 as it is and transposed (fp8 GEMMs take rows only).
+
+    In NVFP4 it is read once more for its scale and rotated (random Hadamard transform): as many bytes.
+    """
+    if o.products:
+        t.cpu("quantize")
+        t.launch(Kernel("fused", (elements,), bytes=o.quantizing * elements))

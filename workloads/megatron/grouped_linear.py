@@ -1,0 +1,144 @@
+"""Projections of experts: several weights, each with rows of its own (megatron/core/transformer/moe/experts.py)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from math import ceil
+
+from sim.graph.kernel import Kernel
+from workloads.megatron.gemm import Numbers, quantize
+from workloads.megatron.weight_gradients import later
+from workloads.torch.functional import launch_gemm
+from workloads.torch.tape import Tape, Tensor
+
+# Rows of an expert are computed in whole tiles: grouped GEMMs of CUTLASS and cuBLAS begin a tile for every expert.
+TILE = 128
+# Products of experts one after the other on a few streams, over one product of all rows: in bf16 1.2 (A100) and 1.4
+# (B200, of small experts 1.3 to 1.6), measured by SimuMax; for fp8 a guess.
+GROUPED = 1.25
+
+
+@dataclass(frozen=True)
+class GroupedLinear:
+    """Products of a rank's experts.
+
+    Attributes
+    ----------
+    counts : sequence of float
+        Rows of each local expert.
+    numbers : Numbers
+        Types of operands and gradients.
+    grouped : bool
+        One grouped GEMM computes all experts; else one GEMM after the other.
+    single : bool
+        The GEMMs are single kernels with epilogues of their own.
+    """
+
+    counts: Sequence[float]
+    numbers: Numbers
+    grouped: bool
+    single: bool
+
+    @property
+    def rows(self) -> list[int]:
+        """Whole rows of each local expert."""
+        return [max(1, round(count)) for count in self.counts]
+
+    @property
+    def groups(self) -> list[list[int]]:
+        """Rows of the experts that one launch computes."""
+        return [self.rows] if self.grouped else [[count] for count in self.rows]
+
+    def linear(self, t: Tape, x: Tensor, w: Tensor, casts: tuple[bool, bool]) -> Tensor:
+        """``x[rows of e] @ w[e].T`` for every local expert e.
+
+        ``casts``: whether the operands of the forward and of the backward pass are quantized here, in fp8.
+        """
+        experts, n, k = w.shape
+        t.cpu("linear", len(self.groups))
+        t.cpu("grouped_gemm", experts if self.grouped else 0)
+        if casts[0]:
+            self._quantize(t, k)
+        for rows in self.groups:
+            self._product(t, rows, n, k, "nt")
+        y = t.empty((*x.shape[:-1], n), x.itemsize)
+        return t.apply(y, [x, w], lambda g: self._backward(t, g, x, w, casts[1]))
+
+    def _backward(
+        self, t: Tape, g: Tensor, x: Tensor, w: Tensor, casts: bool
+    ) -> list[Tensor | None]:
+        """Gradients of the rows and of the weights."""
+        experts, n, k = w.shape
+        t.cpu("linear_backward", len(self.groups))
+        t.cpu("grouped_gemm", 2 * experts if self.grouped else 0)
+        if casts:
+            self._quantize(t, n)
+        grad = t.empty(x.shape, x.itemsize)
+        for rows in self.groups:
+            self._product(t, rows, k, n, "nn")
+            later(t, partial(self._product, t, rows, n, k, "tn"), (g, x))
+        if not self.numbers.fused_accumulation:
+            later(t, partial(self._accumulate, t, w.elements), ())
+        return [grad, Tensor(None, w.shape)]
+
+    def _quantize(self, t: Tape, width: int) -> None:
+        """In fp8 each expert's rows have a scale of their own: found, then applied."""
+        if not self.numbers.products:
+            return
+        for count in self.rows:
+            elements = count * width
+            t.launch(Kernel("fused", (elements,), bytes=2.0 * elements))
+            quantize(t, elements, self.numbers)
+
+    def _accumulate(self, t: Tape, elements: int) -> None:
+        """Adds a gradient to the buffer that accumulates it."""
+        moved = float(elements * (2 + 2 * self.numbers.wide))
+        t.launch(Kernel("fused", (elements,), bytes=moved))
+
+    def _product(
+        self, t: Tape, rows: Sequence[int], n: int, k: int, layout: str
+    ) -> None:
+        """Products of experts with so many rows each; flops and bytes are the rows' own.
+
+        In bf16 as grouped GEMMs were measured, rows of the mean. In fp8, where none were, as one GEMM of whole tiles,
+        longer by what bf16 ones are where they are not single kernels.
+        """
+        if not self.numbers.products:
+            _measured(t, rows, n, k, layout)
+            return
+        one = self.single or len(rows) == 1
+        longer = 1.0 if one else GROUPED
+        total, weights = sum(rows), float(len(rows) * n * k)
+        if layout == "tn":
+            shape = _weights_shape(rows, n, k, longer)
+            moved = total * (n + k) + 2 * self.numbers.wide * weights
+        else:
+            shape = (round(_tiled(rows) * longer), n, k)
+            moved = total * k + weights + 2.0 * total * n
+        flops, dtype = 2.0 * total * n * k, self.numbers.products
+        t.launch(Kernel("gemm", shape, dtype, "nt", bytes=moved, flops=flops))
+
+
+def _weights_shape(
+    rows: Sequence[int], n: int, k: int, longer: float
+) -> tuple[int, int, int]:
+    """Weight gradients, as deep as an expert has rows, are one product with the weights' rows of all experts."""
+    mean = max(1, round(sum(rows) / len(rows)))
+    return round(len(rows) * n * longer), k, mean
+
+
+def _tiled(rows: Sequence[int]) -> int:
+    """Rows of whole tiles."""
+    return sum(ceil(count / TILE) * TILE for count in rows)
+
+
+def _measured(t: Tape, rows: Sequence[int], n: int, k: int, layout: str) -> None:
+    """As grouped GEMMs were measured: every expert has the mean of the rows."""
+    mean = max(1, round(sum(rows) / len(rows)))
+    shape = (n, k, mean) if layout == "tn" else (mean, n, k)
+    if len(rows) == 1:
+        launch_gemm(t, "gemm", *shape, layout)
+        return
+    t.launch(Kernel("grouped_gemm", (len(rows), *shape), "bf16", layout))

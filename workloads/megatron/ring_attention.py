@@ -1,0 +1,65 @@
+"""Attention in a ring: keys and values of the next step travel beside the current one (context parallelism)."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from sim.graph.kernel import Kernel
+from workloads.megatron.shard import Heads, Shard
+from workloads.torch.tape import Tape
+
+STREAM = "nccl cp"
+# Passes over the queries that a step of a ring needs beside its kernel: halves made contiguous and the output rescaled
+# and added up; backward halves of queries, outputs and gradients, and the sum of their gradients (those of keys and
+# values are added to what travels). Transformer Engine, context_parallel.py; half of them for half a block.
+CORRECTED = {"fwd": 3.0, "bwd": 5.0}
+# Tensors as large as the keys that travel: keys and values, backward their gradients too.
+TRAVELLING = {"fwd": 2, "bwd": 4}
+
+Way = Literal["fwd", "bwd"]
+
+
+def attend_ring(t: Tape, way: Way, heads: Heads, s: Shard) -> None:
+    """Attention of this rank's queries to all keys: with context parallelism in as many steps as ranks.
+
+    Keys and values of the next step travel along a ring beside the current one (and in backward their gradients too).
+    A rank holds two parts of the sequence, one from each end, so that every step of every rank is the same half of its
+    block (Transformer Engine, attn_forward_func_with_cp; Liu et al. 2023). One step costs what a causal kernel over
+    the rank's own tokens does; the first is that, the others are whole blocks of half the keys: the same work.
+    """
+    block = _block(way, heads, s)
+    if s.context is None or s.context.size == 1:
+        t.launch(block)
+        return
+    correction = _correction(way, heads, s)
+    last = s.context.size - 1
+    for step in range(s.context.size):
+        if step < last:
+            size = _travelling(way, heads, s)
+            s.context.collective(t, "sendrecv", size, STREAM, "p2p_batch")
+        t.launch(block)
+        t.launch(correction)
+        if step < last:
+            t.wait(t.record(STREAM))
+
+
+def _block(way: Way, heads: Heads, s: Shard) -> Kernel:
+    """The kernel of one step."""
+    generation = "flash2_" if s.options.attention == "flash2" else ""
+    shape = (s.batch, heads.queries, heads.keys, s.tokens, heads.dim)
+    return Kernel(f"{generation}attention_{way}", shape)
+
+
+def _correction(way: Way, heads: Heads, s: Shard) -> Kernel:
+    """What puts a step's part into the whole."""
+    elements = s.batch * s.tokens * heads.queries * heads.dim
+    moved = CORRECTED[way] * 2.0 * elements
+    if way == "bwd":
+        moved += 3.0 * _travelling(way, heads, s)
+    return Kernel("fused", (elements,), bytes=moved)
+
+
+def _travelling(way: Way, heads: Heads, s: Shard) -> float:
+    """Bytes that a rank sends to the next in one step."""
+    keys = s.batch * s.tokens * heads.keys * heads.dim
+    return 2.0 * keys * TRAVELLING[way]

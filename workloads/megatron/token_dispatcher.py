@@ -1,0 +1,163 @@
+"""How tokens reach their experts and come back (megatron/core/transformer/moe/token_dispatcher.py)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+
+from workloads.megatron.shard import Shard
+from workloads.megatron.spread import Spread, distinct
+from workloads.megatron.token_exchange import TokenExchange
+from workloads.megatron.token_permutation import reorder, scatter, select
+from workloads.models.model import ModelSpec
+from workloads.torch.tape import Tape, Tensor
+
+ITEM = 2.0  # bytes of an element
+# Without fusion rows of received tokens are sorted and indexed.
+UNFUSED_KERNELS = 3
+
+
+@dataclass(frozen=True)
+class TokenDispatcher:
+    """The way of one rank's tokens: permuted and sent, gathered by all, or sent by DeepEP's kernels (flex)."""
+
+    m: ModelSpec
+    s: Shard
+    spread: Spread
+
+    @property
+    def shards(self) -> int:
+        """Ranks that hold one expert together."""
+        return self.spread.tensor.size if self.spread.tensor is not None else 1
+
+    @property
+    def tokens(self) -> int:
+        """Of this rank."""
+        return self.s.rows * self.s.batch
+
+    @property
+    def copies(self) -> int:
+        """Of this rank's tokens, one for each expert that they chose."""
+        return self.tokens * self.m.experts_per_token
+
+    @property
+    def counts(self) -> tuple[float, ...]:
+        """Rows of each local expert."""
+        chosen = self.copies * self.shards * self.spread.group.size
+        mean = chosen / self.m.experts
+        return tuple(mean * load for load in self.spread.loads)
+
+    @property
+    def rows(self) -> int:
+        """Of all local experts."""
+        return max(1, round(sum(self.counts)))
+
+    @property
+    def received(self) -> int:
+        """Rows that an exchange brings here: DeepEP sends a token once to a rank with experts it chose."""
+        if self._way == "alltoall":
+            return max(1, self.rows // self.shards)
+        ranks: float = self.spread.group.size
+        if self._way == "flex":
+            ranks = self._distinct(self.spread.group.size)
+        return max(1, round(self.tokens * ranks))
+
+    def dispatch(
+        self, t: Tape, x: Tensor, meanwhile: Callable[[], None] | None
+    ) -> Tensor:
+        """Tokens of all ranks that chose experts here, in the order of the experts."""
+        hidden, here = self.m.hidden, self.received
+        if self._way == "alltoall":
+            x = self._permute(t, x)
+        x = self._exchange.to_experts(t, x, (here, hidden), meanwhile)
+        if self._shards_exchange is not None:
+            here *= self.shards
+            x = self._shards_exchange.to_experts(t, x, (here, hidden))
+        return self._sort(t, x, self.rows) if self._sorts else x
+
+    def combine(self, t: Tape, y: Tensor, shape: tuple[int, ...]) -> Tensor:
+        """Results back to where the tokens came from, added up with the router's weights."""
+        hidden, here = self.m.hidden, self.received
+        if self._sorts:
+            y = self._sort(t, y, here * self.shards)
+        if self._shards_exchange is not None:
+            y = self._shards_exchange.from_experts(t, y, (here, hidden))
+        if self._way == "alltoall":
+            y = self._exchange.from_experts(t, y, (self.copies, hidden))
+            return self._unpermute(t, y, shape)
+        y = self._exchange.from_experts(t, y, (self.tokens, hidden))
+        tokens = Tensor(y.storage, shape, y.itemsize, y.node)
+        tokens.requires_grad = y.requires_grad
+        return tokens
+
+    @property
+    def _way(self) -> str:
+        return self.s.options.moe_token_dispatcher
+
+    def _distinct(self, places: int) -> float:
+        """Ranks, or hosts, that have an expert which a token chose."""
+        return distinct(places, self.m.experts, self.m.experts_per_token)
+
+    @cached_property
+    def _exchange(self) -> TokenExchange:
+        """With all expert-parallel ranks."""
+        aside = self.s.options.overlap_moe_expert_parallel_comm
+        if self._way == "allgather":
+            size = ITEM * self.m.hidden * self.tokens * self.spread.group.size
+            forth, back = "all_gather", "reduce_scatter"
+        else:
+            size = self._sent
+            forth = back = "all_to_all"
+        return TokenExchange(self.spread.group, forth, back, size, aside)
+
+    @property
+    def _sent(self) -> float:
+        """Bytes that a rank sends; DeepEP sends a token once to each host, on one host once to each rank."""
+        copies = float(self.m.experts_per_token)
+        if self._way == "flex":
+            spread = self.spread
+            copies = self._distinct(
+                spread.hosts if spread.hosts > 1 else spread.group.size
+            )
+        loads = self.spread.loads
+        return ITEM * self.m.hidden * self.tokens * copies * sum(loads) / len(loads)
+
+    @cached_property
+    def _shards_exchange(self) -> TokenExchange | None:
+        """With the ranks that hold the same experts together: each needs the tokens of all."""
+        if self.spread.tensor is None:
+            return None
+        size = ITEM * self.received * self.shards * self.m.hidden
+        return TokenExchange(self.spread.tensor, "all_gather", "reduce_scatter", size)
+
+    @property
+    def _sorts(self) -> bool:
+        """Whether rows arrive in another order than the experts'."""
+        several = len(self.spread.loads) > 1 and self.spread.group.size > 1
+        return several or self._way != "alltoall"
+
+    def _sort(self, t: Tape, x: Tensor, rows: int) -> Tensor:
+        """Rows between the order of arrival and that of the experts, ``rows`` afterwards."""
+        received = self.received * self.shards
+        moved = ITEM * (received + self.rows) * self.m.hidden
+        kernels = 1 if self.s.options.moe_permute_fusion else UNFUSED_KERNELS
+        return reorder(t, x, (rows, self.m.hidden), moved, kernels)
+
+    def _permute(self, t: Tape, x: Tensor) -> Tensor:
+        """A copy of each token for each of its experts, in their order."""
+        shape = (self.copies, self.m.hidden)
+        if not self.s.options.moe_permute_fusion:
+            return select(t, x, shape)
+        return reorder(t, x, shape, self._permuted_bytes, 1)
+
+    def _unpermute(self, t: Tape, y: Tensor, shape: tuple[int, ...]) -> Tensor:
+        """The copies of each token added up with the router's weights."""
+        if not self.s.options.moe_permute_fusion:
+            return scatter(t, y, shape)
+        return reorder(t, y, shape, self._permuted_bytes, 1)
+
+    @property
+    def _permuted_bytes(self) -> float:
+        """Of tokens and of their copies."""
+        return ITEM * (self.tokens + self.copies) * self.m.hidden

@@ -1,0 +1,36 @@
+"""Gradients of weights: added up in a buffer, at once or when a schedule that splits backward asks for them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from sim.graph.kernel import Kernel
+from workloads.megatron.gemm import Numbers, gemm
+from workloads.torch.tape import Tape, Tensor
+
+
+def weight_gradient(
+    t: Tape, n: int, k: int, m: int, o: Numbers, operands: tuple[Tensor, ...] = ()
+) -> None:
+    """The weight's gradient, added to the buffer that accumulates it; put off, it keeps its operands till then."""
+    later(t, lambda: _add_product(t, n, k, m, o), operands)
+
+
+def later(t: Tape, launch: Callable[[], None], operands: tuple[Tensor, ...]) -> None:
+    """Runs ``launch`` now, or, where weight gradients are put off, when they come; ``operands`` live till then."""
+    if t.deferred is None:
+        launch()
+        return
+
+    def put_off(_: tuple[Tensor, ...] = operands) -> None:
+        launch()
+
+    t.deferred.append(put_off)
+
+
+def _add_product(t: Tape, n: int, k: int, m: int, o: Numbers) -> None:
+    """The product of gradients and inputs, and its sum with the buffer where the GEMM does not add."""
+    gemm(t, n, k, m, "tn", o)
+    moved = float(2 + 2 * o.wide) if o.added is None else o.added
+    if not o.fused_accumulation and moved:
+        t.launch(Kernel("fused", (n * k,), bytes=n * k * moved))
