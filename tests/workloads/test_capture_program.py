@@ -169,3 +169,24 @@ def test_handles_of_communications_keep_no_memory(tmp_path: Path) -> None:
     sizes |= dict(step.alive)
     freed = sum(sizes[e.values["storage"]] for e in step.events if e.kind == "free")
     assert freed == pytest.approx(taken, rel=0.02)
+
+
+def test_compiled_functions_are_regions(tmp_path: Path) -> None:
+    """A compiled model is recorded operator by operator, in a region for its call and one for its backward."""
+    recorded = capture(
+        script(tmp_path, "model.compile(); model = torch.compile(model)")
+    )
+    events = recorded.ranks[0].events
+    begun = [e.values["backward"] for e in events if e.kind == "region"]
+    assert begun[0] == 0
+    assert set(begun[1:]) == {1}
+    inside = [e for e in events if e.kind == "operate_compiled"]
+    assert any(e.values["backward"] for e in inside)
+    assert all(e.values["writes"] for e in inside if not e.values["backward"])
+    assert recorded.compiled == ("Sequential",)
+
+
+def test_large_weights_made_on_the_host_move_to_the_gpu(tmp_path: Path) -> None:
+    """They are not computed there either, but lie where the program put them."""
+    wrap = "big = torch.nn.Linear(2048, 1024).to(device); print(big(torch.ones(1, 2048, device=device)).device)"
+    assert capture(script(tmp_path, wrap)).parameters

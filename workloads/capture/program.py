@@ -227,7 +227,7 @@ def _renumbered(
     event: Sequence[Any], places: Sequence[int], names: Mapping[str, str]
 ) -> list[Any]:
     row = list(event)
-    if row[0] == "operate":
+    if row[0] in ("operate", "operate_compiled"):
         row[2] = places[row[2]]
     elif row[0] == "communicate":
         row[4] = names[row[4]]
@@ -262,7 +262,7 @@ def _same(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
 def _asked(recorded: Mapping[str, Any]) -> list[Any]:
     operations = recorded["operations"]
     return [
-        operations[values[1]] if kind == "operate" else (values[2], values[4])
+        (values[2], values[4]) if kind == "communicate" else operations[values[1]]
         for kind, *values in recorded["events"]
-        if kind in ("operate", "communicate")
+        if kind in ("operate", "operate_compiled", "communicate")
     ]

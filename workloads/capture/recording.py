@@ -22,6 +22,9 @@ EXPECTED = "a file that `prestep capture` wrote"
 #: Kinds of events and their values; each ends with the number of Python calls since the event before.
 EVENTS = {
     "operate": ("stream", "operation", "backward"),
+    "operate_compiled": ("stream", "operation", "backward", "reads", "writes"),
+    "region": ("number", "backward"),
+    "region_end": ("number", "results"),
     "communicate": (
         "stream",
         "number",
@@ -94,7 +97,7 @@ class Recording:
     assumed
         Values that the program read and nobody computes, and how often.
     compiled
-        Functions and modules that the program asked to have compiled: recorded operator by operator.
+        Functions and modules that the program asked to have compiled: their operations are recorded in regions.
     command
         The script and its arguments.
     versions

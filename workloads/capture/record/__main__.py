@@ -16,13 +16,14 @@ def main() -> None:
     options, script, arguments = _read_command_line()
     import torch
 
-    from workloads.capture.record import collectives, stand_in, steps
+    from workloads.capture.record import collectives, regions, stand_in, steps
     from workloads.capture.record.dispatch import Names, Recorder
 
     properties = SimpleNamespace(**json.loads(options.gpu))
     fake = stand_in.install(properties, options.gpus, int(os.environ["LOCAL_RANK"]))
     recorder = Recorder(fake)
     collectives.install(recorder.works)
+    regions.install(recorder.storages)
     kept = steps.watch(recorder, options.step)
     sys.argv = [script, *arguments]
     sys.path.insert(0, os.path.dirname(os.path.abspath(script)))

@@ -18,6 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from workloads.capture.record import attention, collectives, describe, values
 from workloads.capture.record.log import Log
+from workloads.capture.record.regions import Regions
 from workloads.capture.record.stand_in import INSIDE, inward
 from workloads.capture.record.storages import Storages
 from workloads.capture.record.streams import Streams
@@ -231,7 +232,23 @@ class Recorder(TorchDispatchMode):
             describe.call(function, args, options, results), separators=(",", ":")
         )
         number = self.table.setdefault(described, len(self.table))
-        log.add("operate", Streams.now.number, number, int(backward))
+        Regions.enter()
+        done = (Streams.now.number, number, int(backward))
+        if Regions.written is None:
+            log.add("operate", *done)
+        else:
+            log.add("operate_compiled", *done, *self._places(args, options, results))
+
+    def _places(self, args: Any, options: Any, results: Any) -> list[list[list[int]]]:
+        """Where the tensors lie that an operation reads and those that it returns, in the order of its description."""
+        leaves = torch.utils._pytree.arg_tree_leaves(
+            *args, **dict(sorted(options.items()))
+        )
+        returned = torch.utils._pytree.tree_leaves(results)
+        return [
+            [self.storages.place(t) for t in tensors if isinstance(t, torch.Tensor)]
+            for tensors in (leaves, returned)
+        ]
 
     def _communicate(self, function: Any, args: Any, options: Any) -> Any:
         def run() -> Any:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, ClassVar
+
+#: Events that say nothing about where the program is: memory is given back wherever Python drops a tensor.
+ASIDE = ("allocate", "free", "region", "region_end")
 
 
 class Log:
@@ -10,6 +14,8 @@ class Log:
 
     Attributes
     ----------
+    arrive
+        Called before an event, to write down that the program came to another region.
     events
         Rows of the recording; see `workloads.capture.recording` for their columns.
     open
@@ -18,6 +24,7 @@ class Log:
 
     current: ClassVar[Log]
     compiled: ClassVar[list[str]] = []  # what the program asked to have compiled
+    arrive: ClassVar[Callable[[], None]] = staticmethod(lambda: None)
 
     def __init__(self) -> None:
         self.events: list[tuple[Any, ...]] = []
@@ -26,6 +33,8 @@ class Log:
         self.calls = 0  # calls of Python functions since the last event
 
     def add(self, kind: str, *values: Any) -> None:
+        if kind not in ASIDE:
+            Log.arrive()
         if self.open:
             self.events.append((kind, *values, self.calls))
             self.calls = 0

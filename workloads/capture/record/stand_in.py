@@ -14,7 +14,6 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils import backend_registration
 
 from workloads.capture.record import autocast, cuda
-from workloads.capture.record.log import Log
 from workloads.capture.record.streams import SHOWN
 
 NAME = "standin"
@@ -49,7 +48,6 @@ def install(properties: SimpleNamespace, gpus: int, local_rank: int) -> FakeTens
     _rename_devices()
     cuda.answer(properties, gpus, local_rank)
     autocast.install(NAME)
-    _compile_nothing()
     _move_modules_by_replacing()
     return fake
 
@@ -140,18 +138,6 @@ def _rename_devices() -> None:
     )
 
 
-def _compile_nothing() -> None:
-    """Compiled code runs as it is written, operator by operator; how often that was asked for is counted."""
-
-    def compiled(model: Any = None, **_: Any) -> Any:
-        if model is None:
-            return compiled
-        Log.compiled.append(getattr(model, "__qualname__", type(model).__name__))
-        return model
-
-    torch.compile = compiled
-
-
 def _move_modules_by_replacing() -> None:
     """`module.to(...)` gives new parameters: a fake tensor can not take the place of a real one in the same object.
 
@@ -182,6 +168,7 @@ def _is_wrapper(parameter: Any) -> bool:
     """A tensor made of other tensors, such as DTensor."""
     return (
         parameter is not None
+        and not isinstance(parameter, FakeTensor)
         and torch.utils._python_dispatch.is_traceable_wrapper_subclass(parameter)
     )
 
@@ -194,6 +181,7 @@ def _moved(parameter: Any, function: Any, moved: dict[int, tuple[Any, Any]]) -> 
             moved[id(parameter)] = parameter, parameter
         else:
             new = torch.nn.Parameter(content, parameter.requires_grad)
-            new.__dict__.update(parameter.__dict__)
+            # What the program hung on it; not where a fake tensor says it lies.
+            new.__dict__.update({**parameter.__dict__, **new.__dict__})
             moved[id(parameter)] = parameter, new
     return moved[id(parameter)][1]

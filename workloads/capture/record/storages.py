@@ -34,6 +34,12 @@ class Storages:
         self._take(number, storage.nbytes())
         return number
 
+    def place(self, tensor: torch.Tensor) -> list[int]:
+        """Number of a tensor's storage and where in it the tensor begins; 0 for one on the host."""
+        if tensor.device.type != "cuda":
+            return [0, 0]
+        return [self.see(tensor), int(tensor.storage_offset())]
+
     def _take(self, number: int, size: int) -> None:
         self.alive[number] = size, Streams.now.number
         Log.current.add("allocate", number, size, Streams.now.number)

@@ -1,0 +1,146 @@
+"""Compiled functions: which operations a call of one runs, and which the autograd nodes that the call made.
+
+`torch.compile` compiles nothing here. Its functions run as they are written, inside a region that is written down with
+the storages that each operation reads and writes: enough to tell later what a compiler joins.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, ClassVar
+
+import torch
+
+from workloads.capture.record.log import Log
+from workloads.capture.record.storages import Storages
+
+KEY = "prestep region"  # in the metadata of autograd nodes
+Place = tuple[int, bool]  # number of a region, whether in its backward
+
+
+class Regions:
+    """Where the program is now: in which call of a compiled function, or in whose backward.
+
+    Attributes
+    ----------
+    calling
+        Number of the call that runs; None outside of any.
+    written
+        The region that the recording is in: it changes with the next operation.
+    """
+
+    numbers: ClassVar[Iterator[int]] = itertools.count(1)
+    calling: ClassVar[int | None] = None
+    written: ClassVar[Place | None] = None
+
+    @classmethod
+    def enter(cls) -> None:
+        """Before an operation: opens or closes the region that it belongs to."""
+        place = cls._place()
+        if place == cls.written:
+            return
+        if cls.written is not None:
+            Log.current.add("region_end", cls.written[0], [])
+        if place is not None:
+            Log.current.add("region", place[0], int(place[1]))
+        cls.written = place
+
+    @classmethod
+    def _place(cls) -> Place | None:
+        if cls.calling is not None:
+            return cls.calling, False
+        node = torch._C._current_autograd_node()
+        number = None if node is None else node.metadata.get(KEY)
+        return None if number is None else (number, True)
+
+    @classmethod
+    @contextmanager
+    def call(cls) -> Iterator[int]:
+        """A call of a compiled function, which is the outermost one."""
+        number = cls.calling = next(cls.numbers)
+        try:
+            yield number
+        finally:
+            cls.calling = None
+
+    @classmethod
+    def leave(cls, storages: list[int]) -> None:
+        """After a call: its results are what has to be in memory."""
+        if cls.written is not None and not cls.written[1]:
+            Log.current.add("region_end", cls.written[0], storages)
+            cls.written = None
+
+
+def compiled(function: Callable[..., Any], see: Callable[[Any], int]) -> Any:
+    """A function whose calls are regions; ``see`` gives the number of a tensor's storage."""
+
+    @functools.wraps(function)
+    def called(*arguments: Any, **options: Any) -> Any:
+        if Regions.calling is not None:
+            return function(*arguments, **options)
+        first = torch._C._autograd._get_sequence_nr()
+        with Regions.call() as number:
+            results = function(*arguments, **options)
+        tensors = _on_device(results)
+        _claim(tensors, number, first)
+        Regions.leave([see(part) for tensor in tensors for part in _parts(tensor)])
+        return results
+
+    return called
+
+
+def _on_device(results: Any) -> list[torch.Tensor]:
+    leaves = torch.utils._pytree.tree_leaves(results)
+    return [leaf for leaf in leaves if isinstance(leaf, torch.Tensor) and leaf.is_cuda]
+
+
+def _parts(tensor: torch.Tensor) -> list[torch.Tensor]:
+    """The tensors that one is made of, such as the part of a DTensor that is here."""
+    if not torch.utils._python_dispatch.is_traceable_wrapper_subclass(tensor):
+        return [tensor]
+    names, _ = tensor.__tensor_flatten__()
+    return [part for name in names for part in _parts(getattr(tensor, name))]
+
+
+def _claim(results: list[torch.Tensor], number: int, first: int) -> None:
+    """The autograd nodes behind ``results`` that are no older than the call belong to it."""
+    pending = [tensor.grad_fn for tensor in results]
+    while pending:
+        node = pending.pop()
+        if node is None or KEY in node.metadata or not _made_since(node, first):
+            continue
+        node.metadata[KEY] = number
+        pending += [source for source, _ in node.next_functions]
+
+
+def _made_since(node: Any, first: int) -> bool:
+    """Nodes are numbered as they are made; those that accumulate gradients of weights belong to nobody."""
+    return "AccumulateGrad" not in node.name() and node._sequence_nr() >= first
+
+
+def _name_of(model: Any) -> str:
+    """Of a function, or of the class of a module; `module.compile()` compiles the method that calls it."""
+    owner = getattr(model, "__self__", model)
+    if isinstance(owner, torch.nn.Module):
+        return type(owner).__name__
+    return getattr(model, "__qualname__", type(model).__name__)
+
+
+def install(storages: Storages) -> None:
+    """`torch.compile` marks regions from now on."""
+
+    def compile_(model: Any = None, **_: Any) -> Any:
+        if model is None:
+            return compile_
+        Log.compiled.append(_name_of(model))
+        if isinstance(model, torch.nn.Module):
+            # The module stays what it is: a wrapper would rename its parameters.
+            model._compiled_call_impl = compiled(model._call_impl, storages.see)
+            return model
+        return compiled(model, storages.see) if callable(model) else model
+
+    torch.compile = compile_
+    Log.arrive = staticmethod(Regions.enter)
