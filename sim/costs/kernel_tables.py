@@ -57,10 +57,19 @@ class KernelTables:
                 rows
                 for at in layouts
                 for d in dtypes
-                if (rows := self._rows.get((kind, at, d)))
+                if (rows := self._pooled((kind, at, d)))
             ),
             [],
         )
+
+    def _pooled(self, group: Group) -> list[Row]:
+        """Rows of a kind, or of all kinds that it stands for."""
+        kind, layout, dtype = group
+        return [
+            row
+            for each in terms.POOLED.get(kind, (kind,))
+            for row in self._rows.get((each, layout, dtype), ())
+        ]
 
     def _build(self, group: Group) -> Curve | Kriged | None:
         rows, kind = self.rows(group), group[0]

@@ -65,6 +65,8 @@ STREAM_PASSES = {
     "mse_backward": 4.0,
     # TorchInductor's; the workload knows how many tensors a graph joins and says the bytes itself
     "fused": 2.0,
+    "fused_pointwise": 2.0,
+    "fused_reduction": 2.0,
     "fused_norm": 2.0,
     "fused_rope": 2.0,
     "fused_rope_bwd": 2.0,

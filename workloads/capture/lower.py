@@ -8,6 +8,9 @@ from typing import Any
 from sim.graph.kernel import Kernel
 from sim.graph.opgraph import OpGraph
 from workloads.capture.copies import copies
+from workloads.capture.fusion.compile import Compiler
+from workloads.capture.fusion.regions import arrange
+from workloads.capture.fusion.residence import Residence
 from workloads.capture.kernels.launched import kernels_of
 from workloads.capture.recording import Event, RankRecording, Recording
 from workloads.lowered import Layout, Lowered
@@ -35,10 +38,11 @@ def lower(
     """
     scaled = {name: time * host_factor for name, time in costs.items()}
     kernels = tuple(kernels_of(operation) for operation in recording.operations)
+    compiler = Compiler(recording.operations, kernels)
     shared, programs = Shared(), {}
     for rank in recording.ranks:
         recorder = Recorder(rank.rank, shared, scaled)
-        programs[rank.rank] = _RankProgram(rank, recording, kernels, recorder)
+        programs[rank.rank] = _RankProgram(rank, recording, compiler, recorder)
         programs[rank.rank].replay()
     return Lowered(
         _graph(recording, shared, programs),
@@ -70,10 +74,10 @@ class _RankProgram:
         self,
         rank: RankRecording,
         recording: Recording,
-        kernels: tuple[tuple[Kernel, ...], ...],
+        compiler: Compiler,
         recorder: Recorder,
     ) -> None:
-        self.rank, self.recording, self.kernels = rank, recording, kernels
+        self.rank, self.recording, self.kernels = rank, recording, compiler.kernels
         self.recorder = recorder
         self.simulated = {r.rank for r in recording.ranks}
         self.recorded: dict[int, tuple[int, ...]] = {}  # CUDA events, by number
@@ -82,13 +86,20 @@ class _RankProgram:
         self.storages: dict[int, float] = {}
         self.batch: dict[int, int] | None = None  # transfers asked for at once
         self.asked_on = "compute"  # the stream that a communication follows
+        arranged = arrange(rank.events)
+        self.events = arranged.events
+        self.compiled = {
+            number: compiler.compile(region, rank.alive)
+            for number, region in arranged.regions.items()
+        }
+        self.residence = Residence(self.compiled)
 
     def replay(self) -> None:
         memory = self.recorder.memory
         for number, size in self.rank.alive.items():
             self._take(number, size, "parameters")
         memory.reset_peak()
-        for event in self.rank.events:
+        for event in self.events:
             self._host(event)
             PLAY[event.kind](self, event.values)
 
@@ -104,6 +115,30 @@ class _RankProgram:
         recorder.cpu("operation_backward" if backward else "operation")
         for kernel in self.kernels[number]:
             recorder.launch(kernel, _stream(values["stream"]), operation.name)
+
+    # -- compiled functions -------------------------------------------------------------------
+    def _enter(self, values: Mapping[str, Any]) -> None:
+        """A call of a compiled function, or its backward."""
+        backward = bool(values["backward"])
+        self.recorder.cpu("compiled_backward" if backward else "compiled_forward")
+        if backward:
+            taken = self.residence.begin_backward(values["number"])
+            for number, size in taken.items():
+                self._take(number, size, "activations")
+
+    def _leave(self, values: Mapping[str, Any]) -> None:
+        for number in self.residence.end(values["number"]):
+            self._give_back(number)
+
+    def _piece(self, values: Mapping[str, Any]) -> None:
+        """The kernels of compiled operations, one after the other."""
+        compiled, backward = self.compiled[values["number"]], bool(values["backward"])
+        pieces = compiled.backward if backward else compiled.forward
+        recorder = self.recorder
+        recorder.phase = BACKWARD if backward else FORWARD
+        with recorder.launching_by("compiled_launch"):
+            for launch in pieces[values["place"]]:
+                recorder.launch(launch.kernel, _stream(values["stream"]), launch.name)
 
     # -- communication ------------------------------------------------------------------------
     def _communicate(self, values: Mapping[str, Any]) -> None:
@@ -227,10 +262,14 @@ class _RankProgram:
         self.recorder.memory.allocate(rounded, owner)
 
     def _allocate(self, values: Mapping[str, Any]) -> None:
-        self._take(values["storage"], values["bytes"], "activations")
+        if self.residence.takes(values["storage"], values["bytes"]):
+            self._take(values["storage"], values["bytes"], "activations")
 
     def _free(self, values: Mapping[str, Any]) -> None:
-        number = values["storage"]
+        if self.residence.gives_back(values["storage"]):
+            self._give_back(values["storage"])
+
+    def _give_back(self, number: int) -> None:
         owner = "parameters" if number in self.rank.alive else "activations"
         self.recorder.memory.release(self.storages.pop(number), owner)
 
@@ -238,6 +277,9 @@ class _RankProgram:
 #: What each kind of event does to the program.
 PLAY: dict[str, Callable[[_RankProgram, Mapping[str, Any]], None]] = {
     "operate": _RankProgram._operate,
+    "region": _RankProgram._enter,
+    "region_end": _RankProgram._leave,
+    "piece": _RankProgram._piece,
     "communicate": _RankProgram._communicate,
     "wait_collective": _RankProgram._wait_collective,
     "record": _RankProgram._record,

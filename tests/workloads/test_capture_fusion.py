@@ -1,0 +1,369 @@
+"""Compiled functions of a recording: what becomes one kernel, what it moves, and what stays in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sim.predict import predict
+from sim.spec.load import load_scenario
+from workloads.capture import recording
+from workloads.capture.fusion.compile import Compiled, Compiler
+from workloads.capture.fusion.join import Launch
+from workloads.capture.fusion.nodes import Step
+from workloads.capture.fusion.regions import Region, arrange
+from workloads.capture.fusion.residence import Residence
+from workloads.capture.kernels.launched import kernels_of
+from workloads.capture.operation import Operand, Operation
+from workloads.capture.recording import Event
+
+SIZE = 1024
+TENSOR = Operand("bf16", (SIZE, SIZE))
+BYTES = float(TENSOR.bytes)
+
+
+def pointwise(name: str, operands: int) -> Operation:
+    return Operation(f"aten.{name}.default", (TENSOR,) * operands, (), (TENSOR,))
+
+
+OPERATIONS = (
+    pointwise("silu", 1),
+    pointwise("mul", 2),
+    pointwise("mm", 2),
+    pointwise("t", 1),
+    Operation("aten.sum.dim_IntList", (TENSOR, (1,)), (), (Operand("bf16", (SIZE,)),)),
+    Operation(
+        "aten.cat.default",
+        ((TENSOR, TENSOR), 1),
+        (),
+        (Operand("bf16", (SIZE, 2 * SIZE)),),
+    ),
+    Operation("aten._softmax.default", (TENSOR, -1, False), (), (TENSOR,)),
+)
+SILU, MUL, MM, T, SUM, CAT, SOFTMAX = range(7)
+
+
+def step(operation: int, reads: Iterable[int], write: int) -> Step:
+    return Step(operation, tuple((s, 0) for s in reads), ((write, 0),))
+
+
+def compiled(
+    forward: Sequence[Step],
+    results: Sequence[int],
+    backward: Sequence[Step] = (),
+    freed: Iterable[int] = (),
+) -> Compiled:
+    kernels = tuple(kernels_of(operation) for operation in OPERATIONS)
+    region = Region(
+        [list(forward)],
+        [list(backward)] if backward else [],
+        list(results),
+        set(freed),
+    )
+    return Compiler(OPERATIONS, kernels).compile(region, ())
+
+
+def named(launches: Iterable[Launch]) -> list[str]:
+    return [launch.name for launch in launches]
+
+
+def moved(launches: Iterable[Launch]) -> float:
+    return sum(launch.kernel.bytes for launch in launches)
+
+
+def test_a_chain_is_one_kernel_that_reads_and_writes_once() -> None:
+    """silu(a) * b reads a and b and writes the product; what lies between is never in memory."""
+    region = compiled([step(SILU, [1], 3), step(MUL, [3, 2], 4)], [4])
+    (launch,) = region.forward[0]
+    assert launch.kernel.bytes == 3 * BYTES
+    assert region.absent == {3}
+
+
+def test_a_single_operation_is_as_it_was() -> None:
+    """A region of one product launches that product; one of one operation over elements moves its bytes."""
+    (product,) = compiled([step(MM, [1, 2], 3)], [3]).forward[0]
+    assert (product.kernel,) == kernels_of(OPERATIONS[MM])
+    (elements,) = compiled([step(MUL, [1, 2], 3)], [3]).forward[0]
+    assert elements.kernel.bytes == kernels_of(OPERATIONS[MUL])[0].bytes
+
+
+def test_products_part_what_is_before_from_what_is_after() -> None:
+    """A product reads its operands from memory, so two kernels lie round it."""
+    steps = [step(SILU, [1], 3), step(MM, [3, 2], 4), step(SILU, [4], 5)]
+    assert named(compiled(steps, [5]).forward[0]) == ["silu", "mm", "silu"]
+
+
+def test_what_nobody_needs_is_not_computed() -> None:
+    """A product whose result is dropped is left out."""
+    steps = [step(MM, [1, 2], 3), step(SILU, [1], 4)]
+    region = compiled(steps, [4])
+    assert named(region.forward[0]) == ["silu"]
+    assert region.absent == {3}
+
+
+def test_a_reduction_takes_in_what_it_reduces() -> None:
+    """sum(silu(x)) is one kernel that reads x."""
+    region = compiled([step(SILU, [1], 2), step(SUM, [2], 3)], [3])
+    (launch,) = region.forward[0]
+    assert launch.kernel.kind == "fused_reduction"
+    assert launch.kernel.bytes == BYTES + 2 * SIZE
+
+
+def test_softmax_is_one_kernel_with_what_follows() -> None:
+    """Its statistics stay inside."""
+    region = compiled([step(SOFTMAX, [1], 2), step(MUL, [2, 3], 4)], [4])
+    (launch,) = region.forward[0]
+    assert launch.kernel.bytes == 3 * BYTES
+
+
+def test_parts_of_a_joined_tensor_read_for_themselves() -> None:
+    """Each part is computed under a mask: what both of them need is read twice."""
+    steps = [step(SILU, [1], 2), step(MUL, [1, 3], 4), step(CAT, [2, 4], 5)]
+    (launch,) = compiled(steps, [5]).forward[0]
+    assert launch.kernel.bytes == (3 + 2) * BYTES
+
+
+def test_kernels_side_by_side_are_joined_by_what_they_read() -> None:
+    """Two results over the same elements of the same tensor are one kernel."""
+    region = compiled([step(SILU, [1], 2), step(MUL, [1, 3], 4)], [2, 4])
+    (launch,) = region.forward[0]
+    assert launch.kernel.bytes == 4 * BYTES
+
+
+def test_a_kernel_waits_for_no_reader_of_its_own() -> None:
+    """What needs a product of a first result can not be computed with that result, though both read the same."""
+    steps = [step(SILU, [1], 2), step(MM, [2, 2], 3), step(MUL, [3, 1], 4)]
+    assert named(compiled(steps, [2, 4]).forward[0]) == ["silu", "mm", "mul"]
+
+
+def test_views_are_free() -> None:
+    """They launch nothing."""
+    assert compiled([step(T, [1], 1)], [1]).forward == ((),)
+
+
+BACKWARD = [step(MUL, [9, 4], 5), step(MUL, [5, 1], 6), step(MUL, [5, 3], 7)]
+
+
+def test_backward_computes_again_what_is_cheap() -> None:
+    """silu(a) is not kept for backward where a is: it is computed in backward's own kernel."""
+    forward = [step(MM, [1, 2], 3), step(SILU, [3], 4), step(MM, [4, 2], 8)]
+    region = compiled(forward, [8], BACKWARD, freed=[5])
+    assert region.dropped == {4}
+    assert not region.taken
+    assert {1, 3, 9} <= region.held
+    assert named(region.backward[0]) == ["mul"]
+    assert moved(region.backward[0]) == (3 + 2) * BYTES
+
+
+def test_products_are_kept() -> None:
+    """A product that backward reads is not computed twice."""
+    forward = [step(MM, [1, 2], 4), step(MM, [4, 2], 8)]
+    region = compiled(forward, [8], BACKWARD, freed=[5])
+    assert not region.dropped
+    assert named(region.forward[0]) == ["mm", "mm"]
+
+
+@st.composite
+def graphs(draw: st.DrawFn) -> tuple[list[Step], list[int]]:
+    """Some operations, each on what is there so far, and some of what they make."""
+    there, steps = [1, 2, 3], []
+    for number in range(10, 10 + draw(st.integers(1, 12))):
+        operation = draw(st.sampled_from((SILU, MUL, MM, SOFTMAX)))
+        count = len(OPERATIONS[operation].operands)
+        reads = draw(st.lists(st.sampled_from(there), min_size=count, max_size=count))
+        steps.append(step(operation, reads, number))
+        there.append(number)
+    made = [s.writes[0][0] for s in steps]
+    return steps, draw(st.lists(st.sampled_from(made), min_size=1, unique=True))
+
+
+@given(graphs())
+def test_a_compiler_moves_no_more_and_loses_nothing(
+    graph: tuple[list[Step], list[int]],
+) -> None:
+    """With all results needed: no more bytes than one by one, every operation somewhere, every result written."""
+    steps, _ = graph
+    region = compiled(steps, [s.writes[0][0] for s in steps])
+    alone = [k for s in steps for k in kernels_of(OPERATIONS[s.operation])]
+    assert moved(region.forward[0]) <= sum(k.bytes for k in alone) + 1
+    products = sum(s.operation == MM for s in steps)
+    assert named(region.forward[0]).count("mm") == products
+    assert len(region.forward[0]) <= len(alone)
+    assert not region.absent
+
+
+@given(graphs())
+def test_only_what_is_needed_is_in_memory(graph: tuple[list[Step], list[int]]) -> None:
+    """Results are written; fewer results move no more bytes than more."""
+    steps, results = graph
+    few = compiled(steps, results)
+    assert not few.absent & set(results)
+    made = [s.writes[0][0] for s in steps]
+    assert moved(few.forward[0]) <= moved(compiled(steps, made).forward[0]) + 1
+
+
+@given(graphs())
+def test_numbers_of_storages_do_not_matter(graph: tuple[list[Step], list[int]]) -> None:
+    """The same operations on other storages are the same kernels."""
+    steps, results = graph
+    other = [
+        Step(
+            s.operation,
+            tuple((100 - a, o) for a, o in s.reads),
+            tuple((100 - a, o) for a, o in s.writes),
+        )
+        for s in steps
+    ]
+    one = compiled(steps, results)
+    two = compiled(other, [100 - r for r in results])
+    assert one.forward == two.forward
+    assert {100 - s for s in one.absent} == two.absent
+
+
+# -- memory ------------------------------------------------------------------------------------
+
+
+def in_memory(region: Compiled, events: Sequence[tuple[str, int]]) -> list[int]:
+    """How many storages are there after each event."""
+    residence, there, counts = Residence({1: region}), set[int](), []
+    for kind, storage in events:
+        if kind == "take" and residence.takes(storage, 1):
+            there.add(storage)
+        if kind == "free" and residence.gives_back(storage):
+            there.remove(storage)
+        if kind == "backward":
+            there |= residence.begin_backward(1).keys()
+        if kind == "end":
+            there -= set(residence.end(1))
+        counts.append(len(there))
+    return counts
+
+
+FOUR = frozenset((4,))
+NONE: frozenset[int] = frozenset()
+PIECES: tuple[tuple[Launch, ...], ...] = ((),)
+
+
+@pytest.mark.parametrize(
+    ("region", "counts"),
+    [
+        (Compiled(PIECES, PIECES, FOUR, NONE, NONE, NONE), [0, 0, 0, 0, 0]),
+        (Compiled(PIECES, PIECES, NONE, FOUR, FOUR, NONE), [1, 0, 1, 0, 0]),
+        (Compiled(PIECES, PIECES, NONE, FOUR, NONE, NONE), [1, 0, 0, 0, 0]),
+        (Compiled(PIECES, PIECES, NONE, NONE, FOUR, NONE), [0, 0, 1, 0, 0]),
+        (Compiled(PIECES, PIECES, NONE, NONE, NONE, FOUR), [1, 1, 1, 1, 0]),
+        (Compiled(PIECES, PIECES, NONE, NONE, NONE, NONE), [1, 1, 1, 0, 0]),
+    ],
+    ids=("absent", "dropped and taken", "dropped", "taken", "held", "as recorded"),
+)
+def test_storages_come_and_go(region: Compiled, counts: list[int]) -> None:
+    """What is never written is never there; what is computed again is gone between forward and backward."""
+    events = [("take", 4), ("end", 1), ("backward", 1), ("free", 4), ("end", 1)]
+    assert in_memory(region, events) == counts
+
+
+def test_what_forward_gave_back_is_gone_after_backward() -> None:
+    """A storage that the program had given back before backward, and backward computes again."""
+    region = Compiled(PIECES, PIECES, NONE, FOUR, FOUR, NONE)
+    events = [("take", 4), ("free", 4), ("end", 1), ("backward", 1), ("end", 1)]
+    assert in_memory(region, events) == [1, 1, 0, 1, 0]
+
+
+# -- recordings --------------------------------------------------------------------------------
+
+
+def operate(operation: int, reads: Iterable[int], write: int, backward: int) -> Event:
+    values = {
+        "stream": 0,
+        "operation": operation,
+        "backward": backward,
+        "reads": [[s, 0] for s in reads],
+        "writes": [[write, 0]],
+    }
+    return Event("operate_compiled", values, 7)
+
+
+def begin(number: int, backward: int) -> Event:
+    return Event("region", {"number": number, "backward": backward}, 3)
+
+
+def end(number: int, results: Sequence[int] = ()) -> Event:
+    return Event("region_end", {"number": number, "results": list(results)}, 0)
+
+
+HOOK = Event("record", {"stream": 0, "event": 1}, 0)
+
+
+def test_a_backward_pass_is_one_piece() -> None:
+    """Hooks of weights, which a compiled backward hands out together, come after it."""
+    events = [
+        *(begin(1, 0), operate(SILU, [1], 2, 0), end(1, [2])),
+        *(begin(1, 1), operate(SILU, [2], 3, 1), end(1)),
+        HOOK,
+        *(begin(1, 1), operate(SILU, [3], 4, 1), end(1)),
+    ]
+    arranged = arrange(events)
+    kinds = [event.kind for event in arranged.events]
+    assert kinds == ["region", "piece", "region_end"] * 2 + ["record"]
+    assert [len(piece) for piece in arranged.regions[1].backward] == [2]
+
+
+def test_what_interrupts_a_call_stays_where_it_is() -> None:
+    """An event between two operations of a call parts them."""
+    events = [
+        *(begin(1, 0), operate(SILU, [1], 2, 0), HOOK, operate(SILU, [2], 3, 0)),
+        end(1, [3]),
+    ]
+    kinds = [event.kind for event in arrange(events).events]
+    assert kinds == ["region", "piece", "record", "piece", "region_end"]
+
+
+def test_python_inside_a_compiled_call_does_not_run() -> None:
+    """Calls of functions before it count, those inside do not."""
+    events = [begin(1, 0), operate(SILU, [1], 2, 0), end(1, [2])]
+    assert sum(event.calls for event in arrange(events).events) == 3
+
+
+def _table(compiled_: bool) -> dict[str, Any]:
+    tensor = {"dtype": "bf16", "shape": [SIZE, SIZE]}
+    operations = [
+        ["aten.silu.default", [tensor], {}, [tensor]],
+        ["aten.mul.Tensor", [tensor, tensor], {}, [tensor]],
+    ]
+    kind = "operate_compiled" if compiled_ else "operate"
+    one = [[[1, 0]], [[3, 0]]] if compiled_ else []
+    two = [[[3, 0], [2, 0]], [[4, 0]]] if compiled_ else []
+    events: list[list[Any]] = [[kind, 0, 0, 0, *one, 0], [kind, 0, 1, 0, *two, 0]]
+    if compiled_:
+        events = [["region", 1, 0, 0], *events, ["region_end", 1, [4], 0]]
+    return {
+        "format": recording.FORMAT,
+        "version": recording.VERSION,
+        "world": 1,
+        "operations": operations,
+        "ranks": [
+            {"rank": 0, "represents": [0], "events": events * 400, "alive": {"1": 8}}
+        ],
+        "groups": {},
+        "parameters": 1,
+        "step": 3,
+        "gpu": "h200",
+        "assumed": {},
+        "compiled": ["f"],
+        "command": ["t.py"],
+        "versions": {"torch": "2.13.0"},
+    }
+
+
+def test_a_recorded_call_is_predicted(tmp_path: Path) -> None:
+    """A recording with regions runs like any other, with one kernel for each call."""
+    path = tmp_path / "compiled.capture"
+    recording.write(path, _table(True))
+
+    predicted = predict(load_scenario(path, ["cluster.name=h200-host-4"]))
+    assert predicted.step_time > 0

@@ -1,0 +1,1 @@
+"""What TorchInductor joins of the operations of a compiled function: our model of it."""

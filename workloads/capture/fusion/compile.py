@@ -1,0 +1,188 @@
+"""A region compiled: the kernels of its pieces, and which of its tensors are in memory when."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from sim.graph.kernel import Kernel
+from workloads.capture.fusion.join import Joined, Launch, join
+from workloads.capture.fusion.nodes import Node, Step, Value, Versions, nodes_of
+from workloads.capture.fusion.partition import Partition, partition
+from workloads.capture.fusion.regions import Region, storages
+from workloads.capture.operation import Operation
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """What a region launches and holds.
+
+    Attributes
+    ----------
+    forward, backward
+        Launches of each piece.
+    absent
+        Storages that are never in memory.
+    dropped
+        Those that backward computes again, so that they are given back as forward ends.
+    taken
+        Those that it computes again and writes: they are taken as backward begins.
+    held
+        Those that backward reads, and that have to stay until then.
+    """
+
+    forward: tuple[tuple[Launch, ...], ...]
+    backward: tuple[tuple[Launch, ...], ...]
+    absent: frozenset[int]
+    dropped: frozenset[int]
+    taken: frozenset[int]
+    held: frozenset[int]
+
+
+class Compiler:
+    """Compiles regions; those alike but for the numbers of their storages once.
+
+    Parameters
+    ----------
+    kernels
+        What each operation launches without a compiler.
+    """
+
+    def __init__(
+        self, operations: Sequence[Operation], kernels: Sequence[tuple[Kernel, ...]]
+    ) -> None:
+        self.operations, self.kernels = operations, kernels
+        self._seen: dict[object, Compiled] = {}
+
+    def compile(self, region: Region, weights: Iterable[int]) -> Compiled:
+        """The kernels of a region; ``weights`` are storages that are there all the time."""
+        names = _names(region)
+        alike = _renamed(region, names)
+        there = frozenset(names[w] for w in weights if w in names)
+        key = _key(alike, there)
+        if key not in self._seen:
+            self._seen[key] = self._compiled(alike, there)
+        return _back(self._seen[key], {new: old for old, new in names.items()})
+
+    def _compiled(self, region: Region, weights: frozenset[int]) -> Compiled:
+        versions = Versions()
+        forward = [self._nodes(piece, versions) for piece in region.forward]
+        results = {(s, versions.now.get(s, 0)) for s in region.results}
+        changed = _changed(versions)
+        made_by = set(versions.now)
+        backward = [self._nodes(piece, versions) for piece in region.backward]
+        cut = partition(
+            _flat(forward), _flat(backward), results | {(w, 0) for w in weights}
+        )
+        out = _joined(forward, results | changed | cut.kept, ())
+        back = _joined(backward, _left(region, versions, made_by), cut.again)
+        return _held(out, back, versions, cut)
+
+    def _nodes(self, steps: Iterable[Step], versions: Versions) -> list[Node]:
+        return nodes_of(steps, self.operations, self.kernels, versions)
+
+
+def _flat(pieces: Iterable[list[Node]]) -> list[Node]:
+    return [node for piece in pieces for node in piece]
+
+
+def _changed(versions: Versions) -> set[Value]:
+    """What is left in storages of others that were written."""
+    return {(s, versions.now[s]) for s in versions.foreign if versions.now[s]}
+
+
+def _left(region: Region, versions: Versions, before: set[int]) -> set[Value]:
+    """What backward leaves behind: gradients."""
+    fresh = versions.now.keys() - before - versions.foreign - region.freed
+    return _changed(versions) | {(storage, versions.now[storage]) for storage in fresh}
+
+
+def _joined(
+    pieces: Sequence[list[Node]], needed: set[Value], again: Sequence[Node]
+) -> list[Joined]:
+    """Every piece; what later pieces read is needed after it, but what is computed ``again`` in each."""
+    repeated = {value for node in again for value, _ in node.writes}
+    joined: list[Joined] = []
+    after = set(needed)
+    for piece in reversed(pieces):
+        joined.append(join([*again, *piece], after - repeated))
+        after |= {read.value for node in piece for read in node.reads}
+    return joined[::-1]
+
+
+def _held(
+    forward: Sequence[Joined],
+    backward: Sequence[Joined],
+    versions: Versions,
+    cut: Partition,
+) -> Compiled:
+    early = frozenset(storage for piece in forward for storage in piece.written)
+    later = frozenset(storage for piece in backward for storage in piece.written)
+    own = versions.now.keys() - versions.foreign
+    again = {value[0] for node in cut.again for value, _ in node.writes}
+    return Compiled(
+        tuple(piece.launches for piece in forward),
+        tuple(piece.launches for piece in backward),
+        frozenset(own - early - later),
+        frozenset(again & early),
+        frozenset(again & later),
+        frozenset(value[0] for value in cut.kept),
+    )
+
+
+# -- regions alike -----------------------------------------------------------------------------
+
+
+def _names(region: Region) -> dict[int, int]:
+    """Storages by the order in which they appear; the host's stays 0."""
+    names = {0: 0}
+    for pieces in (region.forward, region.backward):
+        for steps in pieces:
+            for storage in storages(steps):
+                names.setdefault(storage, len(names))
+    return names
+
+
+def _renamed(region: Region, names: Mapping[int, int]) -> Region:
+    def steps(piece: Iterable[Step]) -> list[Step]:
+        return [
+            Step(
+                step.operation,
+                tuple((names[storage], offset) for storage, offset in step.reads),
+                tuple((names[storage], offset) for storage, offset in step.writes),
+            )
+            for step in piece
+        ]
+
+    return Region(
+        [steps(piece) for piece in region.forward],
+        [steps(piece) for piece in region.backward],
+        [names[s] for s in region.results if s in names],
+        {names[s] for s in region.freed if s in names},
+    )
+
+
+def _key(region: Region, weights: frozenset[int]) -> object:
+    return (
+        tuple(map(tuple, region.forward)),
+        tuple(map(tuple, region.backward)),
+        tuple(region.results),
+        frozenset(region.freed),
+        weights,
+    )
+
+
+def _back(compiled: Compiled, names: Mapping[int, int]) -> Compiled:
+    """With the numbers of the recording; statistics have none there."""
+
+    def storages_of(renamed: Iterable[int]) -> frozenset[int]:
+        return frozenset(names[s] for s in renamed if s in names)
+
+    return Compiled(
+        compiled.forward,
+        compiled.backward,
+        storages_of(compiled.absent),
+        storages_of(compiled.dropped),
+        storages_of(compiled.taken),
+        storages_of(compiled.held),
+    )

@@ -1,0 +1,246 @@
+"""Which nodes of a compiled graph become one kernel, and what it moves: Inductor's scheduler, in short.
+
+1. A pointwise value that only generated code reads, and nobody later, is never in memory: whoever reads it computes it.
+2. Nodes over the same elements that share data become one kernel, unless one would have to wait for the other's reader.
+3. A kernel reads what others wrote, each tensor once, and writes what others read. Parts of a joined tensor (`cat`) are
+   computed under masks, each with reads of its own.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from sim.graph.kernel import Kernel
+from workloads.capture.fusion.nodes import Node, Read, Space, Value
+
+POINTWISE, REDUCTION, PARTIAL_SUMS = "fused_pointwise", "fused_reduction", "fused_sum"
+ROWS_OF_PARTIAL = 16  # rows that one block adds up first (read off Inductor's grids of norms' backward)
+#: Sources from which on a value is written: one that is read twice, any (torch._inductor.config.realize_*_threshold).
+READS, ALL_READS = 4, 8
+FEW = 64  # results of a reduction that can not fill a GPU: it is split and added up by a second kernel, too
+Key = tuple[Value, int, tuple[int, ...]]
+
+
+@dataclass(frozen=True)
+class Launch:
+    """A kernel and the operations in it."""
+
+    kernel: Kernel
+    name: str
+
+
+@dataclass
+class Group:
+    """Nodes that become one kernel, or one node that stays as it is.
+
+    Attributes
+    ----------
+    reads
+        Bytes by value, place and part of a joined tensor.
+    sources
+        Groups that write what it reads.
+    """
+
+    first: int
+    space: Space | None
+    nodes: list[Node] = field(default_factory=list)
+    reads: dict[Key, float] = field(default_factory=dict)
+    sources: set[int] = field(default_factory=set)
+
+
+@dataclass(frozen=True)
+class Joined:
+    """Launches in order, and the storages that they write."""
+
+    launches: tuple[Launch, ...]
+    written: frozenset[int]
+
+
+def join(nodes: Sequence[Node], needed: Iterable[Value]) -> Joined:
+    """Joins the nodes of a graph; ``needed`` are the values that are used after it."""
+    return _Graph(nodes, frozenset(needed)).joined()
+
+
+class _Graph:
+    """Groups as they grow, and what is read for the values that are not in memory.
+
+    Attributes
+    ----------
+    lasting
+        Values that have to be in memory: needed later, or read by what stays as it is.
+    computed
+        For values that are not: what they are computed from.
+    group_of, touched
+        The group that writes a value, those that read it.
+    """
+
+    def __init__(self, nodes: Sequence[Node], needed: frozenset[Value]) -> None:
+        self.needed = needed
+        self.nodes = _alive(nodes, needed)
+        self.readers = Counter(r.value for node in self.nodes for r in node.reads)
+        self.lasting = needed.union(
+            r.value for node in self.nodes if node.space is None for r in node.reads
+        )
+        self.computed: dict[Value, dict[Key, float]] = {}
+        self.groups: list[Group] = []
+        self.group_of: dict[Value, int] = {}
+        self.touched: dict[Value, list[int]] = {}
+
+    def joined(self) -> Joined:
+        for node in self.nodes:
+            reads = dict(self._resolved(node.reads))
+            if self._in_memory(node, reads):
+                self._place(node, reads)
+            else:
+                self.computed.update((value, reads) for value, _ in node.writes)
+        launches: list[Launch] = []
+        written: set[int] = set()
+        for group in self._in_order():
+            lasting = list(self._writes(group))
+            written.update(value[0] for value, _ in lasting)
+            launches += _launches(group, sum(size for _, size in lasting))
+        return Joined(tuple(launches), frozenset(written))
+
+    def _in_memory(self, node: Node, reads: Mapping[Key, float]) -> bool:
+        """Whether a node's results are written at all; of values with many sources nobody computes them twice."""
+        if not node.pointwise or any(v in self.lasting for v, _ in node.writes):
+            return True
+        readers = sum(self.readers[value] for value, _ in node.writes)
+        return len(reads) > (READS if readers > 1 else ALL_READS)
+
+    def _place(self, node: Node, reads: Mapping[Key, float]) -> None:
+        """Puts a node into the latest group that takes it, else into one of its own."""
+        sources = {
+            self.group_of[value] for value, _, _ in reads if value in self.group_of
+        }
+        number = self._host(node, reads, sources)
+        if number is None:
+            number = len(self.groups)
+            self.groups.append(Group(number, node.space))
+        group = self.groups[number]
+        group.nodes.append(node)
+        group.space = _wider(group.space, node.space)
+        group.reads.update(reads)
+        group.sources |= sources - {number}
+        for value, _ in node.writes:
+            self.group_of[value] = number
+        for value, _, _ in reads:
+            self.touched.setdefault(value, []).append(number)
+
+    def _host(
+        self, node: Node, reads: Mapping[Key, float], sources: set[int]
+    ) -> int | None:
+        """The group that a node joins: it shares data with it, and runs over the same elements."""
+        if node.space is None:
+            return None
+        sharing = {n for value, _, _ in reads for n in self.touched.get(value, ())}
+        for number in sorted(sources | sharing, reverse=True):
+            space = self.groups[number].space
+            if space is None or not _alike(space, node.space):
+                continue
+            if not self._waits(sources - {number}, number):
+                return number
+        return None
+
+    def _waits(self, starts: set[int], number: int) -> bool:
+        """Whether one of the groups ``starts`` comes after another."""
+        seen, pending = set(starts), list(starts)
+        while pending:
+            group = pending.pop()
+            if group == number:
+                return True
+            fresh = self.groups[group].sources - seen
+            seen |= fresh
+            pending += fresh
+        return False
+
+    def _resolved(self, reads: Iterable[Read]) -> Iterator[tuple[Key, float]]:
+        """What is read from memory: of values that are not there, what they are computed from."""
+        for read in reads:
+            part = (read.part,) if read.part else ()
+            whole = {(read.value, read.offset, ()): read.bytes}
+            most = read.bytes if read.picked else float("inf")
+            for (value, offset, inner), size in self.computed.get(
+                read.value, whole
+            ).items():
+                yield (value, offset, part + inner), min(size, most)
+
+    def _writes(self, group: Group) -> Iterator[tuple[Value, float]]:
+        """Values of a group that others read, or that are needed afterwards."""
+        for node in group.nodes:
+            for value, size in node.writes:
+                others = any(n != group.first for n in self.touched.get(value, ()))
+                if node.space is None or value in self.needed or others:
+                    yield value, size
+
+    def _in_order(self) -> Iterator[Group]:
+        """Groups after those that they read from."""
+        done: set[int] = set()
+
+        def visit(number: int) -> Iterator[Group]:
+            if number in done:
+                return
+            done.add(number)
+            for source in sorted(self.groups[number].sources):
+                yield from visit(source)
+            yield self.groups[number]
+
+        for number in range(len(self.groups)):
+            yield from visit(number)
+
+
+def _alive(nodes: Sequence[Node], needed: frozenset[Value]) -> list[Node]:
+    """Nodes whose results are needed, by others or afterwards; a compiler drops the rest."""
+    used, alive = set(needed), []
+    for node in reversed(nodes):
+        if any(value in used for value, _ in node.writes) or not node.writes:
+            alive.append(node)
+            used.update(read.value for read in node.reads)
+    return alive[::-1]
+
+
+def _alike(one: Space, other: Space) -> bool:
+    """Whether one kernel can run over both: the same elements, in the same rows, or one for each row."""
+    if one.rows and other.rows:
+        return one.elements == other.elements and (
+            one.rows == other.rows or one.across != other.across
+        )
+    return one.elements == other.elements or other.elements == one.rows > 0
+
+
+def _wider(one: Space | None, other: Space | None) -> Space | None:
+    """The space of a group with one node more: the one with rows, of neighbours in memory if there are any."""
+    if one is None or other is None:
+        return other
+    if other.rows and (not one.rows or one.across):
+        return other
+    return one
+
+
+def _launches(group: Group, written: float) -> list[Launch]:
+    names = "+".join(dict.fromkeys(node.name for node in group.nodes))
+    if group.space is None:
+        return [
+            Launch(kernel, names) for node in group.nodes for kernel in node.kernels
+        ]
+    own = {value for node in group.nodes for value, _ in node.writes}
+    read = sum(size for key, size in group.reads.items() if key[0] not in own)
+    kind = REDUCTION if group.space.rows else POINTWISE
+    moved = max(1.0, read + written)
+    launches = [Launch(Kernel(kind, (group.space.elements,), bytes=moved), names)]
+    return launches + [
+        Launch(_sum_of_partial(node), node.name)
+        for node in group.nodes
+        if node.space and (node.space.across or 0 < node.space.rows < FEW)
+    ]
+
+
+def _sum_of_partial(node: Node) -> Kernel:
+    """Sums across rows are made in two kernels: the second adds what blocks of rows have added up."""
+    results = sum(size for _, size in node.writes)
+    elements = max(1, round(results / 4))
+    rows = node.space.elements // elements if node.space else 1
+    partial = max(1, rows // ROWS_OF_PARTIAL) * 4.0 * elements
+    return Kernel(PARTIAL_SUMS, (elements,), bytes=partial + results)

@@ -1,0 +1,273 @@
+"""The operations of a compiled function as nodes over values: pointwise, reductions, and those that stay as they are.
+
+In-place operations make a new version of what they change, as AOTAutograd's functions do. Softmax and norms are what
+they are decomposed into: a reduction over rows and a pointwise operation that uses its result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from sim.graph.kernel import Kernel
+from workloads.capture.kernels import pointwise, reductions
+from workloads.capture.kernels.tensors import base, stored, words
+from workloads.capture.operation import Operand, Operation
+
+#: Operations over elements beside those of `kernels.pointwise`: copies, fills, and picking by index.
+MAPPED = frozenset(pointwise.RULES) | frozenset(
+    words(
+        "clone _to_copy copy copy_ contiguous fill fill_ zero_ zeros ones full zeros_like ones_like full_like "
+        "new_zeros new_ones new_full scalar_tensor arange masked_fill cat stack slice_backward select_backward "
+        "constant_pad_nd repeat roll flip tril triu tril_ triu_ embedding index_select index gather "
+        "nll_loss_backward mse_loss_backward"
+    )
+)
+#: Reductions whose result is as large as what they reduce: a statistic of each row, then an operation over elements.
+NORMALIZING = frozenset(
+    words(
+        "_softmax _log_softmax _softmax_backward_data _log_softmax_backward_data native_layer_norm "
+        "native_layer_norm_backward _fused_rms_norm _fused_rms_norm_backward native_batch_norm"
+    )
+)
+REDUCING = frozenset(reductions.NAMES) | {"nll_loss_forward", "mse_loss"}
+#: Those that read as many elements of each operand as they write, wherever they lie.
+PICKING = frozenset(
+    words("embedding index_select index gather nll_loss_forward nll_loss_backward")
+)
+#: Those that overwrite all of their first operand, or of which only shape and type are asked for.
+WRITING = frozenset(
+    words(
+        "copy_ fill_ zero_ zeros_like ones_like full_like new_zeros new_ones new_full slice_backward"
+    )
+)
+#: What can not be computed a second time with the same result.
+RANDOM = frozenset(
+    words(
+        "native_dropout bernoulli bernoulli_ rand rand_like randn randn_like randint normal normal_ uniform_ random_"
+    )
+)
+PICKED = 32.0  # bytes: a sector of the L2, which a single element takes
+COMPLEX = ("complex64",)
+
+Value = tuple[int, int]  # a storage and its version
+Place = tuple[int, int]  # a storage and where in it a tensor begins
+
+
+@dataclass(frozen=True)
+class Step:
+    """An operation of a region as it was recorded; (0, 0) is the place of a tensor on the host."""
+
+    operation: int
+    reads: tuple[Place, ...]
+    writes: tuple[Place, ...]
+
+
+@dataclass(frozen=True)
+class Read:
+    """A tensor that a node reads.
+
+    Attributes
+    ----------
+    offset
+        Where in the storage it begins.
+    part
+        Which part of a joined tensor it becomes; 0 elsewhere.
+    picked
+        Of what it is computed from no more is read than its bytes.
+    """
+
+    value: Value
+    offset: int
+    bytes: float
+    part: int = 0
+    picked: bool = False
+
+
+@dataclass(frozen=True)
+class Space:
+    """What a kernel runs over: elements, and rows of them that are reduced (0: none)."""
+
+    elements: int
+    rows: int = 0
+    across: bool = False  # neighbours in memory belong to different results
+
+
+@dataclass(frozen=True)
+class Node:
+    """A part of an operation.
+
+    Attributes
+    ----------
+    writes
+        Values and their bytes.
+    space
+        None for what stays the kernels that it is without a compiler.
+    again
+        Whether it may be computed a second time.
+    """
+
+    name: str
+    reads: tuple[Read, ...]
+    writes: tuple[tuple[Value, float], ...]
+    space: Space | None
+    kernels: tuple[Kernel, ...] = ()
+    again: bool = False
+
+    @property
+    def pointwise(self) -> bool:
+        return self.space is not None and not self.space.rows
+
+
+class Versions:
+    """Which value a storage has now; storages that the region did not take itself are ``foreign``."""
+
+    def __init__(self) -> None:
+        self.now: dict[int, int] = {}
+        self.foreign: set[int] = set()
+        self._statistics = 0
+
+    def read(self, storage: int) -> Value:
+        if storage not in self.now:
+            self.foreign.add(storage)
+        return storage, self.now.setdefault(storage, 0)
+
+    def write(self, storage: int) -> Value:
+        self.now[storage] = self.now.get(storage, 0) + 1
+        return storage, self.now[storage]
+
+    def statistic(self) -> Value:
+        """A value that no tensor of the program has."""
+        self._statistics -= 1
+        return self._statistics, 0
+
+
+def nodes_of(
+    steps: Iterable[Step],
+    operations: Sequence[Operation],
+    kernels: Sequence[tuple[Kernel, ...]],
+    versions: Versions,
+) -> list[Node]:
+    """The nodes of a region's operations, in order; views are none."""
+    return [
+        node
+        for step in steps
+        for node in _nodes(
+            step, operations[step.operation], kernels[step.operation], versions
+        )
+    ]
+
+
+def _nodes(
+    step: Step, operation: Operation, kernels: tuple[Kernel, ...], versions: Versions
+) -> tuple[Node, ...]:
+    name = base(operation)
+    if not kernels and name not in MAPPED:
+        return ()
+    reads = _reads(step, operation, versions)
+    writes = tuple(
+        (versions.write(place[0]), float(stored(operand)))
+        for place, operand in zip(step.writes, operation.results, strict=True)
+        if place[0]
+    )
+    if not _is_compiled(name, operation):
+        return (Node(name, reads, writes, None, kernels),)
+    if name in NORMALIZING:
+        rows = _rows(name, kernels[-1])
+        whole = operation.results[0].elements == rows.elements
+        return _normalizing(name, reads, writes, rows, whole, versions)
+    space = _space(name, operation, kernels)
+    return (Node(name, reads, writes, space, again=name not in RANDOM),)
+
+
+def _is_compiled(name: str, operation: Operation) -> bool:
+    """Whether Inductor generates code for it; complex numbers and what lies on the host are left alone."""
+    tensors = (*operation.operands, *operation.results)
+    if any(
+        each.dtype in COMPLEX or (each.device == "cpu" and each.shape)
+        for each in tensors
+    ):
+        return False
+    return name in MAPPED or name in NORMALIZING or name in REDUCING
+
+
+def _reads(step: Step, operation: Operation, versions: Versions) -> tuple[Read, ...]:
+    name = base(operation)
+    limit = _limit(name, operation)
+    places = list(zip(step.reads, operation.operands, strict=True))
+    if name in WRITING:
+        places = [pair for pair in places if pair[0] not in step.writes]
+    joins = name in ("cat", "stack")
+    return tuple(
+        Read(
+            versions.read(place[0]),
+            place[1],
+            min(float(stored(operand)), limit),
+            at + 1 if joins else 0,
+            name in PICKING,
+        )
+        for at, (place, operand) in enumerate(places)
+        if place[0] and operand.elements
+    )
+
+
+def _limit(name: str, operation: Operation) -> float:
+    """The most bytes that are read of one operand."""
+    if name not in PICKING:
+        return float("inf")
+    if name.startswith("nll_loss"):
+        return PICKED * _targets(operation).elements
+    return float(sum(result.bytes for result in operation.results))
+
+
+def _space(name: str, operation: Operation, kernels: tuple[Kernel, ...]) -> Space:
+    result = (*operation.results, *operation.operands)[0]
+    if name not in REDUCING:
+        return Space(result.elements)
+    if name == "nll_loss_forward":
+        return Space(_targets(operation).elements, 1)
+    return _reduced(kernels[-1])
+
+
+def _targets(operation: Operation) -> Operand:
+    """The classes of a loss, among its operands."""
+    return next(each for each in operation.operands if each.dtype.startswith("int"))
+
+
+def _reduced(kernel: Kernel) -> Space:
+    rows, columns = (*kernel.shape, 1)[:2]
+    if len(kernel.shape) == 1:
+        rows, columns = 1, kernel.shape[0]
+    return Space(rows * columns, rows, kernel.layout == "outer")
+
+
+def _rows(name: str, kernel: Kernel) -> Space:
+    if name == "native_batch_norm":  # (elements, channels)
+        elements, channels = kernel.shape[:2]
+        return Space(elements, channels, across=True)
+    return _reduced(kernel)
+
+
+def _normalizing(
+    name: str,
+    reads: tuple[Read, ...],
+    writes: tuple[tuple[Value, float], ...],
+    rows: Space,
+    whole: bool,
+    versions: Versions,
+) -> tuple[Node, ...]:
+    """Statistics of rows; the elements, if `whole`; with gradients of weights the sums over all rows."""
+    statistic = versions.statistic()
+    size = 4.0 * rows.rows
+    after = (*reads, Read(statistic, 0, size))
+    elements, others = (writes[:1], writes[1:]) if whole else ((), writes)
+    backward = name.endswith("backward")
+    of_rows = () if backward else others
+    parts = [Node(name, reads, ((statistic, size), *of_rows), rows)]
+    if elements:
+        space = Space(rows.elements)
+        parts.append(Node(name, after, elements, space, again=not backward))
+    if backward and others:
+        across = Space(rows.elements, rows.rows, across=True)
+        parts.append(Node(name, after, others, across))
+    return tuple(parts)
