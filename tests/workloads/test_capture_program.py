@@ -14,6 +14,7 @@ from sim.predict import predict
 from sim.spec.load import load_scenario
 from sim.tools.program_capture import captured
 from workloads.capture import recording
+from workloads.capture.operation import Operand
 from workloads.capture.recording import RankRecording, Recording
 
 pytestmark = pytest.mark.slow
@@ -93,12 +94,7 @@ def test_ddp_reduces_its_gradients_beside_backward(tmp_path: Path) -> None:
 
 def test_fsdp_gathers_on_streams_of_its_own(tmp_path: Path) -> None:
     """Gathers and reductions of a sharded layer, with the events that order them; whatever the size of the world."""
-    wrap = (
-        "from torch.distributed.fsdp import fully_shard\n"
-        "for part in (model[0], model[2]): fully_shard(part)\n"
-        "fully_shard(model)"
-    )
-    recorded = capture(script(tmp_path, wrap), world=64)
+    recorded = capture(script(tmp_path, SHARDED), world=64)
     kinds = [
         e.values["kind"] for e in recorded.ranks[0].events if e.kind == "communicate"
     ]
@@ -113,6 +109,63 @@ def test_fsdp_gathers_on_streams_of_its_own(tmp_path: Path) -> None:
     predicted = predict(load_scenario(path, overrides))
     assert predicted.step_time > 0
     assert len(predicted.step_time_by_rank) == 64
+
+
+SHARDED = (
+    "from torch.distributed.fsdp import fully_shard\n"
+    "for part in (model[0], model[2]): fully_shard(part)\n"
+    "fully_shard(model)"
+)
+
+
+def test_a_sharded_optimizer_updates_this_rank_s_part(tmp_path: Path) -> None:
+    """Operations on distributed tensors are recorded as those on the part of one rank; all ranks are one."""
+    recorded = capture(script(tmp_path, SHARDED), world=4)
+    assert [rank.represents for rank in recorded.ranks] == [(0, 1, 2, 3)]
+    update = next(o for o in recorded.operations if "_fused_adamw_" in o.name)
+    weights = update.arguments[0]
+    assert isinstance(weights, tuple)
+    parts = [weight.elements for weight in weights if isinstance(weight, Operand)]
+    assert sum(parts) * 4 == recorded.parameters
+
+
+def test_a_norm_of_sharded_gradients_is_reduced(tmp_path: Path) -> None:
+    """Clipping reduces the norms of every rank's parts: one number for each of four weights, over all ranks."""
+    clip = "torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)"
+    text = script(tmp_path, SHARDED).read_text()
+    path = tmp_path / "train.py"
+    path.write_text(text.replace("optimizer.step()", f"{clip}; optimizer.step()"))
+    events = capture(path, world=2).ranks[0].events
+    reduced = [e.values for e in events if e.values.get("kind") == "all_reduce"]
+    assert [values["bytes"] for values in reduced] == [4 * 4]
+
+
+def test_models_are_built_without_memory_first(tmp_path: Path) -> None:
+    """A model of the meta device, of any size, is moved to the GPU empty, as it is or sharded."""
+    build = "with torch.device('meta'): model = torch.nn.Sequential(torch.nn.Linear(256, 1 << 15), torch.nn.Linear(1 << 15, 256))\n"
+    move = "\nmodel.to_empty(device=device)\nfor part in model: part.reset_parameters()"
+    shard = "from torch.distributed.fsdp import fully_shard\nfully_shard(model)"
+    whole = capture(script(tmp_path, build + move))
+    assert whole.parameters == 2 * 256 * (1 << 15) + (1 << 15) + 256
+    sharded = capture(script(tmp_path, build + shard + move), world=2)
+    assert sharded.parameters == whole.parameters
+
+
+def test_a_check_for_overflow_finds_none(tmp_path: Path) -> None:
+    """Numbers that nobody knows are finite: a program that asks updates its weights; the answer is counted as assumed."""
+    ask = "largest = loss.detach().amax(); assert not torch.isfinite(largest).logical_not().item()"
+    steps, end = 8, 1
+    assumed = capture(script(tmp_path, ask=ask)).assumed
+    assert assumed == {"aten._local_scalar_dense": steps + end}
+
+
+def test_hooks_of_backward_may_name_streams(tmp_path: Path) -> None:
+    """`record_stream` takes our streams, also where backward calls it."""
+    hook = (
+        "side = torch.cuda.Stream()\n"
+        "model[2].weight.register_post_accumulate_grad_hook(lambda p: p.grad.record_stream(side))"
+    )
+    assert capture(script(tmp_path, hook)).step == 3
 
 
 def test_a_program_that_never_steps_is_told_so(tmp_path: Path) -> None:
@@ -154,12 +207,7 @@ def test_recordings_need_no_pytorch_to_be_read(tmp_path: Path) -> None:
 
 def test_handles_of_communications_keep_no_memory(tmp_path: Path) -> None:
     """What a step took for gathers and reductions is given back in it: nothing piles up over steps."""
-    wrap = (
-        "from torch.distributed.fsdp import fully_shard\n"
-        "for part in (model[0], model[2]): fully_shard(part)\n"
-        "fully_shard(model)"
-    )
-    step = capture(script(tmp_path, wrap), world=2).ranks[0]
+    step = capture(script(tmp_path, SHARDED), world=2).ranks[0]
     taken = sum(e.values["bytes"] for e in step.events if e.kind == "allocate")
     sizes = {
         e.values["storage"]: e.values["bytes"]

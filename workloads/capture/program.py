@@ -255,12 +255,28 @@ def _classes(
 
 
 def _same(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    """Whether two ranks asked for the same operations and communications in the same order."""
+    """Whether two ranks asked for the same operations and communications in the same order.
+
+    Numbers may differ: ranks take their own part of a tensor.
+    """
     return _asked(one) == _asked(other)
 
 
+def _on_tensors(text: str) -> str:
+    """An operation's name and tensors, without its numbers."""
+    name, arguments, options, results = json.loads(text)
+    tensors = [_tensors(argument) for argument in (*arguments, *options.values())]
+    return json.dumps([name, tensors, results])
+
+
+def _tensors(argument: Any) -> Any:
+    if isinstance(argument, list):
+        return [_tensors(each) for each in argument]
+    return argument if isinstance(argument, dict) else None
+
+
 def _asked(recorded: Mapping[str, Any]) -> list[Any]:
-    operations = recorded["operations"]
+    operations = [_on_tensors(text) for text in recorded["operations"]]
     return [
         (values[2], values[4]) if kind == "communicate" else operations[values[1]]
         for kind, *values in recorded["events"]

@@ -40,9 +40,15 @@ KINDS = {
     "all_gather_into_tensor": ("all_gather", "result"),
     "all_gather_into_tensor_out": ("all_gather", "result"),
     "reduce_scatter_tensor": ("reduce_scatter", 0),
+    "all_reduce_coalesced": ("all_reduce", 0),
+    "all_reduce_coalesced_": ("all_reduce", 0),
+    "all_gather_into_tensor_coalesced": ("all_gather", "result"),
+    "reduce_scatter_tensor_coalesced": ("reduce_scatter", 0),
     "all_to_all_single": ("all_to_all", 0),
     "broadcast": ("broadcast", 0),
 }
+#: Functional operations that only dress the result of one.
+DRESSES = ("_wrap_tensor_autograd",)
 FUNCTIONAL = ("_c10d_functional", "_c10d_functional_autograd")
 
 
@@ -122,6 +128,8 @@ def record(
     kind = KINDS.get(name, (name, 0))[0]
     if name == "wait_tensor":
         works.wait_for_tensor(see(arguments[0]))
+        return run()
+    if name in DRESSES:
         return run()
     if kind == "barrier":
         Log.current.add("barrier")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from collections import Counter
 from collections.abc import Callable
@@ -13,6 +14,8 @@ from torch._subclasses.fake_tensor import (
     FakeTensor,
     FakeTensorMode,
 )
+from torch.distributed._functional_collectives import AsyncCollectiveTensor
+from torch.distributed.tensor import DTensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -40,6 +43,11 @@ MAKERS = (
 LARGE = (
     1 << 20
 )  # elements of a tensor on the host from which on it is fake: models are built there, too
+
+
+IMAGINED = torch._C._TorchDispatchModeKey.FAKE
+#: Tensors that stand for others: a part on every rank, the result of a communication.
+WRAPPERS = (DTensor, AsyncCollectiveTensor)
 
 
 class Names(TorchFunctionMode):
@@ -72,6 +80,16 @@ class Names(TorchFunctionMode):
             if isinstance(device, int) and not isinstance(device, bool)
             else inward(device)
         )
+
+
+@functools.cache
+def _is_composite(function: Any) -> bool:
+    """Whether autograd takes an operator apart into others, and the device has no kernel of its own for it."""
+    keys = torch._C.DispatchKey
+    return bool(
+        function.has_kernel_for_dispatch_key(keys.CompositeImplicitAutograd)
+        and not function.has_kernel_for_dispatch_key(keys.PrivateUse1)
+    )
 
 
 def _is_on_device(value: Any) -> bool:
@@ -115,7 +133,6 @@ RULES: dict[str, Callable[[Any, Any, Any], Any]] = {
     "cuda": lambda function, args, options: args[0].to(INSIDE),
     "to": _to,
     "tensor": _tensor,
-    "record_stream": lambda function, args, options: None,
     "pin_memory": lambda function, args, options: args[0],
 }
 #: Functions that run other kernels on CUDA than on a backend written in Python.
@@ -159,8 +176,18 @@ class Recorder(TorchDispatchMode):
                 if self.fake.in_kernel_invocation
                 else args[0].fake_device
             )
+        if any(issubclass(kind, WRAPPERS) for kind in types):
+            # Its own rules say which operations that is on this rank's part; those come back here.
+            return NotImplemented
+        if torch._C._get_dispatch_mode(IMAGINED) is not None:
+            # PyTorch asks what shapes a result would have, as distributed tensors do once for an operation.
+            return function(*args, **options)
         if options.get("device") is not None:
             options["device"] = inward(options["device"])
+        if _is_composite(function):
+            # Asked below autograd, where nothing took it apart: by tensors that stand for others.
+            with self:
+                return function.decompose(*args, **options)
         outer, self.busy = self.busy, True
         try:
             return self._handle(function, args, options)
@@ -185,14 +212,15 @@ class Recorder(TorchDispatchMode):
         return self._on_device(function, args, options, tensors)
 
     def _on_host(self, function: Any, args: Any, options: Any) -> Any:
-        """Real, but for tensors so large that they can only be weights or data."""
+        """Real, but for tensors so large that they can only be weights or data; those on "meta" cost nothing anyway."""
         sizes = (
             args[0] if args and isinstance(args[0], (list, tuple, torch.Size)) else ()
         )
         count = 1
         for size in sizes:
             count *= size if isinstance(size, int) else 1
-        if count >= LARGE and function in MAKERS:
+        empty = str(options.get("device")) == "meta"
+        if count >= LARGE and function in MAKERS and not empty:
             return self._fake(function, args, options)
         return function(*args, **options)
 
@@ -260,9 +288,11 @@ class Recorder(TorchDispatchMode):
     def _read(self, function: Any, args: Any) -> Any:
         Log.current.add("read", Streams.now.number, function._schema.name)
         known = [values.value_of(t) for t in args if isinstance(t, torch.Tensor)]
-        if all(value is not None for value in known):
+        unknown = any(value is None for value in known)
+        if unknown or any(map(values.is_assumed, args)):
+            self.assumed[function._schema.name.replace("::", ".")] += 1
+        if not unknown:
             return function(*known)
-        self.assumed[function._schema.name.replace("::", ".")] += 1
         if function is aten.equal.default:
             return False
         return function(values.stand_in(args[0]))
@@ -276,8 +306,9 @@ class Recorder(TorchDispatchMode):
         source = args[1] if function is aten.copy_.default else args[0]
         Log.current.add("read", Streams.now.number, function._schema.name)
         value = values.value_of(source)
-        if value is None:
+        if value is None or values.is_assumed(source):
             self.assumed["copy to the host"] += 1
+        if value is None:
             value = values.stand_in(source)
         if function is aten.copy_.default:
             return args[0] if isinstance(args[0], FakeTensor) else args[0].copy_(value)

@@ -132,6 +132,9 @@ def _rename_devices() -> None:
     else:
         FakeTensor._normalize_fake_device = staticmethod(lambda d: normalize(inward(d)))
     FakeTensor.device = property(device)
+    # Its C++ refuses streams that are none of PyTorch's own. It delays when memory is used again, not when it counts as
+    # free.
+    torch.Tensor.record_stream = lambda tensor, stream: None
     torch.Tensor.is_cuda = property(lambda tensor: tensor.device.type == "cuda")
     torch.Tensor.get_device = lambda tensor: (
         -1 if tensor.device.type == "cpu" else tensor.device.index

@@ -1,6 +1,7 @@
 """Small tensors carry their values, so that a program that looks at them goes on as it would.
 
 A tensor without one (made from weights or activations) answers with a stand-in: 1 for a number, no for a condition.
+Comparing such a number takes it to be 1, too: a program that asks whether a norm is finite, or overflowed, is told so.
 Every such answer is counted: the recording lists them as assumed.
 """
 
@@ -14,6 +15,8 @@ from torch._subclasses.fake_tensor import FakeTensor
 LARGEST = 1 << 16  # elements of a tensor that is computed for real beside the fake one
 #: Questions whose answer for ordinary numbers is no.
 NEVER = ("isnan", "isinf")
+#: Questions about a number that are answered as if it were 1.
+COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge")
 
 
 def value_of(tensor: Any) -> torch.Tensor | None:
@@ -21,6 +24,11 @@ def value_of(tensor: Any) -> torch.Tensor | None:
     if isinstance(tensor, FakeTensor):
         return getattr(tensor, "_value", None)
     return tensor
+
+
+def is_assumed(tensor: Any) -> bool:
+    """Whether a value follows from one that was assumed."""
+    return bool(getattr(tensor, "_assumed", False))
 
 
 def stand_in(tensor: torch.Tensor) -> torch.Tensor:
@@ -42,10 +50,22 @@ def compute(function: Any, arguments: Any, options: Any, results: Any) -> None:
         outputs[0]._value = _noes(outputs[0])
     elif outputs and _computable((arguments, options), outputs):
         _compute(function, arguments, options, results)
+    elif name in COMPARISONS and outputs and outputs[0].numel() == 1:
+        _compare(function, arguments, outputs[0])
     else:
         for tensor in _written(function, arguments, options):
             if isinstance(tensor, FakeTensor):
                 tensor._value = None
+
+
+def _compare(function: Any, arguments: Any, answer: Any) -> None:
+    """The answer to a question about numbers that nobody knows, as if they were 1."""
+    assumed = [
+        stand_in(a) if isinstance(a, FakeTensor) and value_of(a) is None else a
+        for a in arguments
+    ]
+    answer._value = function(*(_on_host(a) for a in assumed))
+    answer._assumed = True
 
 
 def _leaves(values: Any) -> list[Any]:
@@ -67,10 +87,11 @@ def _compute(function: Any, arguments: Any, options: Any, results: Any) -> None:
         computed = function(*on_host[0], **on_host[1])
     except (RuntimeError, NotImplementedError, TypeError):
         return  # an operation that only the device has
+    assumed = any(map(is_assumed, _leaves((arguments, options))))
     for output, value in zip(_leaves(results), _leaves(computed), strict=True):
         pair = isinstance(output, FakeTensor) and isinstance(value, torch.Tensor)
         if pair and output.shape == value.shape:
-            output._value = value
+            output._value, output._assumed = value, assumed
 
 
 def _written(function: Any, arguments: Any, options: Any) -> list[Any]:
