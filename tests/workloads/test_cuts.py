@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from sim.spec.load import Scenario, parse_scenario
 from sim.spec.rules.layout import check_layout
-from workloads.megatron.lower import _cuts
+from workloads.megatron.schedule import layers_by_stage
 from workloads.models.model import load_model
 
 
@@ -47,7 +47,9 @@ def pipeline(
 
 
 def counts(layers: int, stages: int, embedding: bool, loss: bool) -> list[int]:
-    cuts = _cuts(pipeline(layers, stages, embedding, loss, uneven=True), layers, stages)
+    cuts = layers_by_stage(
+        pipeline(layers, stages, embedding, loss, uneven=True), layers, stages
+    )
     assert [i for cut in cuts for i in cut] == list(range(layers))
     return [len(cut) for cut in cuts]
 
@@ -82,7 +84,7 @@ def test_layers_fit_where_they_divide_with_what_counts_as_one(
     mistakes = check_layout(s, model=load_model(s.model))
     assert (not mistakes) == (counted % stages == 0)
     if not mistakes:
-        sizes = [len(cut) for cut in _cuts(s, layers, stages)]
+        sizes = [len(cut) for cut in layers_by_stage(s, layers, stages)]
         assert sum(sizes) == layers
         assert [
             n + (i == 0) * embedding + (i == stages - 1) * loss
@@ -94,4 +96,4 @@ def test_llama3_405b_in_64_stages() -> None:
     """126 layers, embedding and loss: 128 by 64."""
     s = pipeline(126, 16, True, True, chunks=4)
     assert not check_layout(s, model=load_model(s.model))
-    assert [len(cut) for cut in _cuts(s, 126, 64)] == [1, *[2] * 62, 1]
+    assert [len(cut) for cut in layers_by_stage(s, 126, 64)] == [1, *[2] * 62, 1]

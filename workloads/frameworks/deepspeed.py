@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 
 def lower(scenario: Job, model: ModelSpec, site: Site) -> Lowered:
     """As Megatron's, under DeepSpeed's engine."""
-    from workloads.megatron import engine  # it is what takes long to import
+    from workloads.megatron import engine, lower  # they are what takes long to import
 
-    return megatron.lower(scenario, model, site, engine.DEEPSPEED)
+    return lower.lower(scenario, model, site, engine=engine.DEEPSPEED)
 
 
 FRAMEWORK = replace(megatron.FRAMEWORK, lower=lower)

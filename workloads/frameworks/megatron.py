@@ -16,20 +16,17 @@ from workloads.models.shape import ModelShape
 
 if TYPE_CHECKING:
     from workloads.lowered import Lowered, Site
-    from workloads.megatron.engine import Engine
     from workloads.models.model import ModelSpec
 
 FSDP = ("fsdp", "zero3")
 VERSIONS = ("version", "cuda")  # keys of [pytorch] that say what PyTorch and CUDA are
 
 
-def lower(
-    scenario: Job, model: ModelSpec, site: Site, engine: Engine | None = None
-) -> Lowered:
+def lower(scenario: Job, model: ModelSpec, site: Site) -> Lowered:
     """One rank of each pipeline stage for each kind of replica, its layers as recorded units."""
     from workloads.megatron import lower  # it is what takes long to import
 
-    return lower.lower(scenario, model, site, engine=engine)
+    return lower.lower(scenario, model, site)
 
 
 def marks(site: Site) -> Sequence[Hashable]:

@@ -9,12 +9,12 @@ Source: megatron/training/arguments.py, core v0.13.
 from __future__ import annotations
 
 import re
-import shlex
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from sim.errors import InputError, Mistake, did_you_mean
+from workloads.megatron.argument_files import read_shell, read_yaml
 from workloads.megatron.argument_names import (
     LATENT,
     NUMBERS,
@@ -27,6 +27,31 @@ from workloads.megatron.argument_names import (
 
 Sections = dict[str, dict[str, Any]]
 Given = Mapping[str, list[str]]
+# What Megatron takes for granted of a model: keys of [model] where no argument says another value.
+MODEL_DEFAULTS = {
+    "norm": "layer",
+    "tied_embeddings": True,
+    "bias": True,
+    "positions": "learned",
+    "vocab": 50304,
+}
+LATENT_DEFAULTS = {
+    "kv_lora_rank": 32,
+    "head_dim": 128,
+    "rope_head_dim": 64,
+    "v_head_dim": 128,
+}
+POSITIONS, CHOSEN = 2048, 2  # learned positions, and experts of a token
+GATED_BLOCK = 64  # the width of a gated feed-forward layer is a multiple of it
+# And of its switches: keys of [megatron].
+SWITCH_DEFAULTS = {
+    "attention_dropout": 0.1,
+    "hidden_dropout": 0.1,
+    "cross_entropy_fusion": False,
+    "moe_grouped_gemm": False,
+    "moe_permute_fusion": False,
+    "moe_token_dispatcher": "allgather",
+}
 
 
 def sections_of(text: str, where: str) -> Sections:
@@ -37,17 +62,14 @@ def sections_of(text: str, where: str) -> Sections:
     InputError
         With every argument that is not understood, lacks its value or contradicts another.
     """
-    given = (
-        _read_yaml(text)
-        if Path(where).suffix in (".yaml", ".yml")
-        else _read_shell(text)
-    )
+    is_yaml = Path(where).suffix in (".yaml", ".yml")
+    given = read_yaml(text) if is_yaml else read_shell(text)
     mistakes: list[Mistake] = []
     made: Sections = {
         "model": {"kind": "transformer"},
         "training": {},
         "parallel": {},
-        "megatron": _taken_for_granted(),
+        "megatron": dict(SWITCH_DEFAULTS),
     }
     for name, values in given.items():
         try:
@@ -64,55 +86,46 @@ def sections_of(text: str, where: str) -> Sections:
     return made
 
 
-def _taken_for_granted() -> dict[str, Any]:
-    return {
-        "attention_dropout": 0.1,
-        "hidden_dropout": 0.1,
-        "cross_entropy_fusion": False,
-        "moe_grouped_gemm": False,
-        "moe_permute_fusion": False,
-        "moe_token_dispatcher": "allgather",
-    }
-
-
 def _one(name: str, values: list[str], made: Sections, where: str) -> None:
     """Writes one argument to its section."""
-
-    def put(place: str, value: Any) -> None:
+    entry = _entry(name, values, where)
+    if entry is not None:
+        place, value = entry
         section, _, key = place.partition(".")
         made[section][key] = value
 
+
+def _entry(name: str, values: list[str], where: str) -> tuple[str, Any] | None:
+    """The key of a scenario that an argument decides by itself, as section.key, and its value."""
     if name in NUMBERS:
-        put(NUMBERS[name], _number(name, values, where, int))
-    elif name in REALS:
-        put(REALS[name], _number(name, values, where, float))
-    elif name in SWITCHES:
-        if values[:1] not in (["false"], ["False"]):
-            put(*SWITCHES[name])
-    elif name in WORDS:
-        place, known = WORDS[name]
-        word = values[0] if len(values) == 1 else " ".join(values)
-        if word not in known:
-            raise InputError(
-                Mistake(
-                    where, f"--{name}", word or "nothing", f"one of {', '.join(known)}"
-                )
-            )
-        put(place, known[word])
-    elif name not in OTHERS and name not in LATENT and not PASSED.match(name):
-        known_names = [*NUMBERS, *REALS, *SWITCHES, *WORDS, *OTHERS, *LATENT]
-        hint = (
-            did_you_mean(name, known_names) or "leave it out if no time depends on it"
-        )
-        raise InputError(
-            Mistake(
-                where,
-                f"--{name}",
-                "an argument",
-                "one of Megatron-LM's that is simulated",
-                hint,
-            )
-        )
+        return NUMBERS[name], _number(name, values, where, int)
+    if name in REALS:
+        return REALS[name], _number(name, values, where, float)
+    if name in SWITCHES:
+        return None if _off(values) else SWITCHES[name]
+    if name in WORDS:
+        place, words = WORDS[name]
+        return place, _word(name, values, words, where)
+    if name not in OTHERS and name not in LATENT and not PASSED.match(name):
+        raise InputError(_unknown(name, where))
+    return None
+
+
+def _word(name: str, values: list[str], words: Mapping[str, Any], where: str) -> Any:
+    """What one of the words that an argument takes stands for."""
+    word = " ".join(values)
+    if word not in words:
+        expected = f"one of {', '.join(words)}"
+        raise InputError(Mistake(where, f"--{name}", word or "nothing", expected))
+    return words[word]
+
+
+def _unknown(name: str, where: str) -> Mistake:
+    """An argument that is not understood."""
+    names = [*NUMBERS, *REALS, *SWITCHES, *WORDS, *OTHERS, *LATENT]
+    hint = did_you_mean(name, names) or "leave it out if no time depends on it"
+    expected = "one of Megatron-LM's that is simulated"
+    return Mistake(where, f"--{name}", "an argument", expected, hint)
 
 
 def _number(
@@ -127,71 +140,71 @@ def _number(
         ) from None
 
 
+def _off(values: list[str]) -> bool:
+    """Whether a switch is written out as false."""
+    return values[:1] in (["false"], ["False"])
+
+
 def _said(given: Given, name: str) -> bool:
-    return name in given and given[name][:1] not in (["false"], ["False"])
+    return name in given and not _off(given[name])
 
 
 def _model(given: Given, model: dict[str, Any], where: str) -> None:
     """Keys of [model] that several arguments decide, and Megatron's defaults."""
-
-    def number(name: str) -> int:
-        return int(_number(name, given[name], where, int))
-
-    hidden = model["hidden"]
-    gated = _said(given, "swiglu")
-    model["gated"] = gated
-    model.setdefault("activation", "silu" if gated else "gelu")
-    model.setdefault("ffn", int(4 * hidden * 2 / 3 / 64) * 64 if gated else 4 * hidden)
-    for key, value in (
-        ("norm", "layer"),
-        ("tied_embeddings", True),
-        ("bias", True),
-        ("positions", "learned"),
-        ("vocab", 50304),
-    ):
+    _feed_forward(given, model)
+    for key, value in MODEL_DEFAULTS.items():
         model.setdefault(key, value)
     if model["positions"] == "learned":
-        model["max_positions"] = (
-            number("max-position-embeddings")
-            if "max-position-embeddings" in given
-            else 2048
-        )
-    if _said(given, "group-query-attention") and "num-query-groups" in given:
-        model["kv_heads"] = number("num-query-groups")
-    if _said(given, "multi-latent-attention"):
-        model |= {
-            "kv_lora_rank": 32,
-            "head_dim": 128,
-            "rope_head_dim": 64,
-            "v_head_dim": 128,
-        }
-        model |= {key: number(name) for name, key in LATENT.items() if name in given}
-        model.pop("qk_norm", None)  # latent attention norms its compressed states
+        name = "max-position-embeddings"
+        model["max_positions"] = _number_or(given, name, POSITIONS, where)
+    _attention(given, model, where)
     if "experts" in model:
-        model["experts_per_token"] = (
-            number("moe-router-topk") if "moe-router-topk" in given else 2
-        )
+        name = "moe-router-topk"
+        model["experts_per_token"] = _number_or(given, name, CHOSEN, where)
         model |= _pattern(given.get("moe-layer-freq", ["1"]), model["layers"], where)
         _shared(given, model, where)
 
 
+def _number_or(given: Given, name: str, default: int, where: str) -> int:
+    """A whole number, or what Megatron takes where it is not given."""
+    if name not in given:
+        return default
+    return int(_number(name, given[name], where, int))
+
+
+def _feed_forward(given: Given, model: dict[str, Any]) -> None:
+    """Activation and width; a gated layer without one has as many parameters as another, in whole blocks."""
+    gated = _said(given, "swiglu")
+    model["gated"] = gated
+    model.setdefault("activation", "silu" if gated else "gelu")
+    plain = 4 * model["hidden"]
+    width = int(plain * 2 / 3 / GATED_BLOCK) * GATED_BLOCK if gated else plain
+    model.setdefault("ffn", width)
+
+
+def _attention(given: Given, model: dict[str, Any], where: str) -> None:
+    """Groups of queries, or the sizes of latent attention."""
+    groups = "num-query-groups"
+    if _said(given, "group-query-attention") and groups in given:
+        model["kv_heads"] = int(_number(groups, given[groups], where, int))
+    if _said(given, "multi-latent-attention"):
+        model |= LATENT_DEFAULTS
+        for name, key in LATENT.items():
+            if name in given:
+                model[key] = int(_number(name, given[name], where, int))
+        model.pop("qk_norm", None)  # latent attention norms its compressed states
+
+
 def _shared(given: Given, model: dict[str, Any], where: str) -> None:
+    """Shared experts are as wide as so many others."""
     name = "moe-shared-expert-intermediate-size"
     if name not in given:
         return
-    width, one = (
-        _number(name, given[name], where, int),
-        model.get("moe_ffn", model["ffn"]),
-    )
+    width = _number(name, given[name], where, int)
+    one = model.get("moe_ffn", model["ffn"])
     if width % one:
-        raise InputError(
-            Mistake(
-                where,
-                f"--{name}",
-                str(width),
-                f"a multiple of an expert's width, {one}",
-            )
-        )
+        expected = f"a multiple of an expert's width, {one}"
+        raise InputError(Mistake(where, f"--{name}", str(width), expected))
     model["shared_experts"] = width // one
 
 
@@ -234,72 +247,3 @@ def _parallel(given: Given, made: Sections, where: str) -> None:
         parallel["schedule"] = "interleaved"
     made["training"]["framework"] = "megatron"
     made["training"].setdefault("precision", "bf16")
-
-
-def _read_yaml(text: str) -> dict[str, list[str]]:
-    """Lines ``--name: value`` or ``name: value``; names in capitals are variables or headings."""
-    given: dict[str, list[str]] = {}
-    for line in text.splitlines():
-        found = re.match(
-            r"\s*(?:-\s+)?['\"]?(-{0,2})([A-Za-z][\w-]*)['\"]?\s*:\s*(.*)$",
-            line.split(" #")[0],
-        )
-        if not found or found[2].isupper() or (not found[3].strip() and not found[1]):
-            continue
-        value = found[3].strip().strip("'\"")
-        given[found[2].replace("_", "-")] = (
-            [] if value.lower() in ("", "true") else value.split()
-        )
-    return given
-
-
-def _read_shell(text: str) -> dict[str, list[str]]:
-    """Every ``--name value ...`` of a script, with its own variables put in."""
-    given: dict[str, list[str]] = {}
-    current: list[str] | None = None
-    for word in _shell_words(text):
-        if word.startswith("--") and len(word) > 2:
-            name, _, value = word[2:].partition("=")
-            current = given.setdefault(name.replace("_", "-"), [])
-            current[:] = [value] if value else []
-        elif "=" in word or word in ("&&", "|", ";", "\\") or word.startswith("$"):
-            current = None
-        elif current is not None and not (word in "()" and not current):
-            current.append(word)
-    return {name: _without_brackets(values) for name, values in given.items()}
-
-
-def _shell_words(text: str) -> list[str]:
-    """Words of a script without its comments, with its own variables put in; brackets are words of their own."""
-    lines = re.sub(r"\\\s*\n", " ", text)
-    lines = "\n".join(re.sub(r"(^|\s)#.*$", "", line) for line in lines.splitlines())
-    script = _put_in(lines, _variables(lines))
-    try:
-        words = shlex.split(script.replace("(", " ( ").replace(")", " ) "))
-    except ValueError:
-        words = script.replace('"', " ").replace("'", " ").split()
-    return [part for word in words for part in word.split()]
-
-
-def _variables(lines: str) -> dict[str, str]:
-    """Simple variables that a script sets, by name; each may use those before it."""
-    pattern = r"^\s*(?:export\s+)?([A-Za-z_]\w*)=([^\s()]+)\s*;?\s*$"
-    variables: dict[str, str] = {}
-    for name, value in re.findall(pattern, lines, re.MULTILINE):
-        variables[name] = _put_in(value.strip("\"'"), variables)
-    return variables
-
-
-def _without_brackets(values: list[str]) -> list[str]:
-    """A closing bracket of an array of arguments is not a value."""
-    while values and values[-1] == ")" and values.count(")") > values.count("("):
-        values = values[:-1]
-    return values
-
-
-def _put_in(text: str, variables: Mapping[str, str]) -> str:
-    def value(found: re.Match[str]) -> str:
-        name = found[1] or found[3]
-        return variables.get(name, found[2][2:] if found[2] else found[0])
-
-    return re.sub(r"\$(?:\{(\w+)(:-[^}]*)?\}|(\w+))", value, text)

@@ -62,28 +62,39 @@ def matrices_of(rank: Rank) -> list[Matrices]:
 
 def optimize(rank: Rank) -> None:
     """Norm of the gradients, the update in fp32, parameters back to bf16 (and gathered again where sharded)."""
-    t, n = rank.tape, states_of(rank)
-    tensors = sum(
+    t = rank.tape
+    t.phase, t.layer = 2, -1
+    t.cpu("optimizer_step")
+    t.cpu("optimizer_param", _tensors(rank))
+    _clip(rank, states_of(rank))
+    _update(rank)
+    rank.data.updated()
+
+
+def _tensors(rank: Rank) -> int:
+    """Parameters of the rank, each a tensor that the host walks over."""
+    return sum(
         times * len(unit.parameters)
         for stage in rank.stages
         for unit, times in rank.parts(stage)
     )
-    t.phase, t.layer = 2, -1
-    t.cpu("optimizer_step")
-    t.cpu("optimizer_param", tensors)
-    _clip(rank, n)
-    matrices = matrices_of(rank)
-    others = n - sum(each.elements for each in matrices)
-    # Adam reads gradient, parameter and moments and writes the last three in fp32, and the parameter in bf16.
-    # Megatron clips gradients before it, and reads the fp32 parameters again after it for the copy.
+
+
+def _update(rank: Rank) -> None:
+    """Adam reads gradient, parameter and moments and writes the last three in fp32, and the parameter in bf16.
+
+    Megatron clips gradients before it, and reads the fp32 parameters again after it for the copy.
+    """
+    t, matrices = rank.tape, matrices_of(rank)
+    hidden = sum(each.elements for each in matrices)
+    others = states_of(rank) - hidden
     clipping = 2 * rank.wide + 4 if rank.data.clips else 0
     moved = float((clipping + rank.wide + 24 + 2) * others)
     t.launch(Kernel("fused", (others,), bytes=moved))
     if matrices:
-        copied = float((clipping + 2) * (n - others))
-        t.launch(Kernel("fused", (n - others,), bytes=copied))
+        copied = float((clipping + 2) * hidden)
+        t.launch(Kernel("fused", (hidden,), bytes=copied))
         orthogonal.update(t, matrices, rank.optimizer.iterations, wide=4)
-    rank.data.updated()
 
 
 def _clip(rank: Rank, n: int) -> None:

@@ -4,19 +4,46 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import NamedTuple
 
 import numpy as np
 
 from sim.graph.opgraph import Chain, OpGraph, Program
+from workloads.torch.modules import Module
 from workloads.torch.recorder import PHASES, Shared
 from workloads.torch.tape import Tape, Tensor
 
-if TYPE_CHECKING:
-    from workloads.torch.modules import Module
 
-Build = Callable[[Tape], "Module"]
-Run = Callable[[Tape, "Module", Tensor], Tensor]
+@dataclass(frozen=True, eq=False)
+class Source:
+    """What a unit is recorded from: a fresh tape, a module on it, and its forward pass from an input's shape."""
+
+    name: str
+    tape: Callable[[], Tape]
+    build: Callable[[Tape], Module]
+    run: Callable[[Tape, Module, Tensor], Tensor]
+    shape: tuple[int, ...]
+
+
+class Forward(NamedTuple):
+    """A module that ran forward: its tape, its input and output, and the bytes held before it ran."""
+
+    tape: Tape
+    module: Module
+    input: Tensor
+    output: Tensor
+    before: float
+
+
+def forward(source: Source) -> Forward:
+    """Runs a module forward on a fresh tape."""
+    t = source.tape()
+    module = source.build(t)
+    before = t.memory.now
+    t.memory.reset_peak()
+    x = Tensor(None, source.shape)
+    x.requires_grad, x.name = True, "detached"
+    return Forward(t, module, x, source.run(t, module, x), before)
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,24 +72,16 @@ class Pass:
         return self.known[times]
 
 
-def forward(
-    tape: Callable[[], Tape], build: Build, run: Run, shape: tuple[int, ...]
-) -> tuple[Tape, Module, Tensor, Tensor, float]:
-    """Runs a module forward on a fresh tape: the tape, the module, its input and output, and the bytes held before."""
-    t = tape()
-    module = build(t)
-    before = t.memory.now
-    t.memory.reset_peak()
-    x = Tensor(None, shape)
-    x.requires_grad, x.name = True, "detached"
-    return t, module, x, run(t, module, x), before
+def pass_of(name: str, program: Program, shared: Shared) -> Pass:
+    """A pass of recorded operations; their host times are kept apart."""
+    host = program.host
+    graph = graph_of(replace(program, host=np.zeros(len(program))), shared)
+    first = float(host[0]) if len(host) else 0.0
+    return Pass(name, graph, first, float(host.sum()))
 
 
 def part(p: Program, first: int, last: int) -> Program:
     """Operations [first, last) of a program by themselves: what lies before them has ended."""
-    deps = tuple(
-        tuple(d - first for d in dep if d >= first) for dep in p.deps[first:last]
-    )
     cut = slice(first, last)
     return replace(
         p,
@@ -70,7 +89,7 @@ def part(p: Program, first: int, last: int) -> Program:
         stream=p.stream[cut],
         payload=p.payload[cut],
         host=p.host[cut],
-        deps=deps,
+        deps=tuple(_after(dep, first) for dep in p.deps[cut]),
         phase=p.phase[cut],
         layer=p.layer[cut],
         microbatch=p.microbatch[cut],
@@ -78,11 +97,9 @@ def part(p: Program, first: int, last: int) -> Program:
     )
 
 
-def made(name: str, program: Program, shared: Shared) -> Pass:
-    """A pass of recorded operations; their host times are kept apart."""
-    host = program.host
-    graph = graph_of(replace(program, host=np.zeros(len(program))), shared)
-    return Pass(name, graph, float(host[0]) if len(host) else 0.0, float(host.sum()))
+def _after(dep: tuple[int, ...], first: int) -> tuple[int, ...]:
+    """Dependencies on operations from ``first`` on, counted from there."""
+    return tuple(d - first for d in dep if d >= first)
 
 
 def graph_of(program: Program, shared: Shared) -> OpGraph:

@@ -8,7 +8,7 @@ ahead of its use, each direction and peer on a communicator of its own, so that 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import ModuleType
 
 from workloads.schedules import Action
@@ -53,26 +53,43 @@ def in_order(
 
 
 def _issued(items: Sequence[Item]) -> tuple[Issued, ...]:
-    made: list[Issued] = []
-    received: dict[tuple[str, int, int], int] = {}
-    sent: list[int] = []
-    batches = 0
+    """Every transfer as a batch of its own, received before its use; sends are waited for at the end."""
+    issue = _OneByOne()
     for item in items:
-        if isinstance(item, Hook):
-            continue
-        if isinstance(item, (Send, Recv)):
-            made.append(Batch(batches, (item,)))
-            if isinstance(item, Recv):
-                received[item.what, item.stage, item.microbatch] = batches
-            else:
-                sent.append(batches)
-            batches += 1
-            continue
-        needs = [received.pop(_input(action), None) for action in item]
-        made += [Wait(handle) for handle in needs if handle is not None]
-        computed = [Compute(*action) for action in item]
-        made += [Pair(*computed)] if len(computed) == 2 else computed
-    return (*made, *(Wait(handle) for handle in reversed(sent)))
+        if isinstance(item, Send | Recv):
+            issue.transfer(item)
+        elif not isinstance(item, Hook):
+            issue.compute(item)
+    return issue.done()
+
+
+@dataclass
+class _OneByOne:
+    """What a rank issues, and the batches of its transfers: receives by what they bring, and sends."""
+
+    issued: list[Issued] = field(default_factory=list)
+    received: dict[tuple[str, int, int], int] = field(default_factory=dict)
+    sent: list[int] = field(default_factory=list)
+
+    def transfer(self, op: Send | Recv) -> None:
+        """A batch of one."""
+        handle = len(self.received) + len(self.sent)
+        self.issued.append(Batch(handle, (op,)))
+        if isinstance(op, Recv):
+            self.received[op.what, op.stage, op.microbatch] = handle
+        else:
+            self.sent.append(handle)
+
+    def compute(self, actions: Sequence[Action]) -> None:
+        """One computation, or two at once, behind what they receive."""
+        inputs = [self.received.get(_input(action)) for action in actions]
+        self.issued += [Wait(handle) for handle in inputs if handle is not None]
+        computed = [Compute(*action) for action in actions]
+        self.issued += [Pair(*computed)] if len(computed) == 2 else computed
+
+    def done(self) -> tuple[Issued, ...]:
+        """All, with the waits for its sends."""
+        return (*self.issued, *(Wait(handle) for handle in reversed(self.sent)))
 
 
 def _input(action: Action) -> tuple[str, int, int]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from sim.graph.opgraph import COMM, KERNEL, OpGraph, Program
-from workloads.megatron.passes import Build, Pass, Run, forward, made, part
+from workloads.megatron.passes import Pass, Source, forward, part, pass_of
 from workloads.torch.recorder import Shared
 from workloads.torch.tape import Tape, Tensor
 
@@ -27,67 +27,79 @@ class Halves:
     transient: float
 
 
-def halves(
-    name: str,
-    tape: Callable[[], Tape],
-    build: Build,
-    run: Run,
-    shape: tuple[int, ...],
-    recompute: bool,
-) -> Halves:
+def halves(source: Source, recompute: bool) -> Halves:
     """Runs a module forward and backward with its weight gradients put off, and cuts what it issued in two."""
-    t, _, x, y, before = forward(tape, build, run, shape)
-    ahead, stash, output = t.issued, t.memory.now - before, y.size
-    shape_out = y.shape
-    t.phase, t.deferred = 1, []
-    t.backward(y, Tensor(None, shape_out))
-    later, t.deferred = t.deferred, None
-    t.retained = []  # Megatron keeps what the products need, not the graph
+    t, _, x, y, before = forward(source)
+    ahead, stash = t.issued, t.memory.now - before
+    products = _backward(t, y)
     transient = max(0.0, t.memory.peak - before - stash)
+    if recompute:
+        ahead, transient = 0, transient + stash
     y.node = x.grad = None
     del y
     held, cut = max(0.0, t.memory.now - before), t.issued
-    for launch in later:
+    for launch in products:
         launch()
-    del later
     whole = t.program()
-    first = part(whole, 0 if recompute else ahead, cut)
-    if recompute:
-        stash, transient = output, transient + stash
-    weights = made(f"{name} weight gradient", part(whole, cut, len(whole)), t.shared)
+    inputs, weights = part(whole, ahead, cut), part(whole, cut, len(whole))
     return Halves(
-        made(f"{name} input gradient", first, t.shared), weights, held, transient
+        pass_of(f"{source.name} input gradient", inputs, t.shared),
+        pass_of(f"{source.name} weight gradient", weights, t.shared),
+        held,
+        transient,
     )
+
+
+def _backward(t: Tape, y: Tensor) -> list[Callable[[], None]]:
+    """Runs backward without the products that make weight gradients, and returns those."""
+    products: list[Callable[[], None]] = []
+    t.phase, t.deferred = 1, products
+    t.backward(y, Tensor(None, y.shape))
+    t.deferred = None
+    t.retained = []  # Megatron keeps what the products need, not the graph
+    return products
 
 
 def joint(first: Pass, second: Pass) -> Pass:
     """One pass of two microbatches: the second's computation follows the first's, communication of both runs beside."""
-    shared = Shared()
-    shared.rendezvous.comms = [*first.graph.comms, *second.graph.comms]
+    shared, comms = Shared(), first.graph.comms
+    shared.rendezvous.comms = [*comms, *second.graph.comms]
     one = _moved(first.graph, shared, 0, 0, 0)
-    other = _moved(
-        second.graph, shared, len(one), len(one.parts), len(first.graph.comms)
-    )
-    both = made(f"{first.name} and {second.name}", _joined(one, other), shared)
+    other = _moved(second.graph, shared, len(one), len(one.parts), len(comms))
+    both = pass_of(f"{first.name} and {second.name}", _joined(one, other), shared)
     return replace(both, first=first.first, host=first.host + second.host)
 
 
 def _moved(graph: OpGraph, shared: Shared, ops: int, parts: int, comms: int) -> Program:
     """A graph's program with its indices as in a larger graph, behind so many operations, parts and rendezvous."""
     p = graph.programs[0]
-    kernels = np.array([shared.kernel(k) for k in graph.kernels], dtype=np.int64)
     streams = np.array([shared.stream(name) for name in graph.streams], dtype=np.int64)
     payload = np.where(p.kind == COMM, p.payload + parts, p.payload)
-    computes = p.kind == KERNEL
-    if computes.any():
-        payload[computes] = kernels[p.payload[computes]]
     return replace(
         p,
         stream=streams[p.stream],
-        payload=payload,
-        parts=tuple(tuple(c + comms for c in part) for part in p.parts),
-        deps=tuple(tuple(d + ops for d in dep) for dep in p.deps),
+        payload=_with_kernels(payload, p, graph, shared),
+        parts=_behind(p.parts, comms),
+        deps=_behind(p.deps, ops),
     )
+
+
+def _with_kernels(
+    payload: np.ndarray, p: Program, graph: OpGraph, shared: Shared
+) -> np.ndarray:
+    """The payload with the numbers that kernels have in the larger graph."""
+    kernels = np.array([shared.kernel(k) for k in graph.kernels], dtype=np.int64)
+    computes = p.kind == KERNEL
+    if computes.any():
+        payload[computes] = kernels[p.payload[computes]]
+    return payload
+
+
+def _behind(
+    rows: tuple[tuple[int, ...], ...], offset: int
+) -> tuple[tuple[int, ...], ...]:
+    """Indices that count from an offset."""
+    return tuple(tuple(index + offset for index in row) for row in rows)
 
 
 def _joined(one: Program, other: Program) -> Program:

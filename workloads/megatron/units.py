@@ -11,14 +11,15 @@ from workloads.job import Job
 from workloads.megatron.further import Further
 from workloads.megatron.gemm import Numbers
 from workloads.megatron.modules import Embedding, Head, Layer
+from workloads.megatron.passes import Pass, Source
 from workloads.megatron.shard import Shard
 from workloads.megatron.split import joint
 from workloads.megatron.spread import Spread
-from workloads.megatron.unit import NEVER, Again, Pass, Unit, record
-from workloads.models.counts import stage_parameters
+from workloads.megatron.unit import Unit, record
 from workloads.models.model import ModelSpec
 from workloads.parallel.group import Group
 from workloads.precision import precision
+from workloads.torch.again import NEVER, Again
 from workloads.torch.modules import Module
 from workloads.torch.tape import Tape, Tensor
 
@@ -39,9 +40,7 @@ class Units:
         s, o = scenario.training, scenario.megatron
         self.m, self.tape = m, tape
         self.options, self.faults = o, scenario.faults
-        self.recompute = Again(
-            s.recompute == "full", s.recompute == "products", o.recompute_early_stop
-        )
+        self.recompute = _again(scenario)
         self.loss_scaled = precision(s.precision).scaled_loss
         self.shard = _shard(scenario, tp, cp, spread, added)
         self.inner = (self.shard.rows, s.micro_batch, m.hidden)
@@ -57,24 +56,26 @@ class Units:
         ``aside``: its tokens travel to experts and back beside the computation of another microbatch.
         """
         aside = aside and self.exchanges
-        kind = self.m.has_experts(index), self.m.window_of(index)
-        if (*kind, aside, whole) not in self._layers:
-            self._layers[*kind, aside, whole] = record(
+        experts, window = self.m.has_experts(index), self.m.window_of(index)
+        key = (experts, window, aside, whole)
+        if key not in self._layers:
+            shard = self._shard(aside)
+            again = replace(self.recompute, full=True) if whole else self.recompute
+            source = Source(
                 "layer",
                 self.tape,
-                lambda t: Layer(t, self.m, self._shard(aside), *kind),
+                lambda t: Layer(t, self.m, shard, experts, window),
                 self._run_layer,
                 self.inner,
-                replace(self.recompute, full=True) if whole else self.recompute,
             )
-        return self._layers[*kind, aside, whole]
+            self._layers[key] = record(source, again)
+        return self._layers[key]
 
     def _run_layer(self, t: Tape, layer: Module, x: Tensor) -> Tensor:
         if self.faults.slow_per_layer and self.faults.slow_rank == t.rank:
-            t.launch(
-                Kernel("spin", (round(self.faults.slow_per_layer * 1e9),))
-            )  # nanoseconds
-        return layer.forward(t, x)  # type: ignore[attr-defined, no-any-return]
+            nanoseconds = round(self.faults.slow_per_layer * 1e9)
+            t.launch(Kernel("spin", (nanoseconds,)))
+        return _forward(t, layer, x)
 
     @property
     def exchanges(self) -> bool:
@@ -82,23 +83,25 @@ class Units:
         return self.shard.spread is not None and self.shard.spread.group.size > 1
 
     def _shard(self, aside: bool) -> Shard:
+        """The rank's part of a layer; ``aside`` as in `layer`."""
         if not aside:
             return self.shard
-        return replace(
-            self.shard,
-            options=replace(self.options, overlap_moe_expert_parallel_comm=True),
-        )
+        options = replace(self.options, overlap_moe_expert_parallel_comm=True)
+        return replace(self.shard, options=options)
 
     def further(self, aside: bool = False) -> Unit:
         """A layer of multi-token prediction, without its pass through the head."""
         aside = aside and self.exchanges
         if aside not in self._further:
+            shard = self._shard(aside)
             self._further[aside] = record(
-                "further",
-                self.tape,
-                lambda t: Further(t, self.m, self._shard(aside)),
-                lambda t, net, x: net.forward(t, x),  # type: ignore[attr-defined]
-                self.inner,
+                Source(
+                    "further",
+                    self.tape,
+                    lambda t: Further(t, self.m, shard),
+                    _forward,
+                    self.inner,
+                ),
                 self.recompute,
             )
         return self._further[aside]
@@ -111,29 +114,36 @@ class Units:
 
     @cached_property
     def embedding(self) -> Unit:
-        return record(
-            "embedding",
-            self.tape,
-            lambda t: Embedding(t, self.m, self.shard),
-            lambda t, net, x: net.forward(t),  # type: ignore[attr-defined]
-            (1,),
-            NEVER,
-        )
+        """The look-up of words, which takes no activation."""
+
+        def look_up(t: Tape, embedding: Module, _: Tensor) -> Tensor:
+            return embedding.forward(t)  # type: ignore[attr-defined, no-any-return]
+
+        def build(t: Tape) -> Module:
+            return Embedding(t, self.m, self.shard)
+
+        return record(Source("embedding", self.tape, build, look_up, (1,)), NEVER)
 
     @cached_property
     def head(self) -> Unit:
-        return record(
-            "head",
-            self.tape,
-            lambda t: Head(t, self.m, self.shard),
-            lambda t, net, x: net.forward(t, x),  # type: ignore[attr-defined]
-            self.inner,
-            NEVER,
-        )
+        """The last norm, the words' scores and the loss."""
 
-    def whole(self, layers: int) -> int:
-        """Parameters of the whole model, without padding."""
-        return stage_parameters(self.m, layers, True, True)
+        def build(t: Tape) -> Module:
+            return Head(t, self.m, self.shard)
+
+        return record(Source("head", self.tape, build, _forward, self.inner), NEVER)
+
+
+def _forward(t: Tape, module: Module, x: Tensor) -> Tensor:
+    """What most units run: the module on the activation."""
+    return module.forward(t, x)  # type: ignore[attr-defined, no-any-return]
+
+
+def _again(scenario: Job) -> Again:
+    """What of every layer runs again."""
+    recompute = scenario.training.recompute
+    early = scenario.megatron.recompute_early_stop
+    return Again(recompute == "full", recompute == "products", early)
 
 
 def _shard(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from workloads.megatron.unit import Again
+from workloads.torch.again import Again
 from workloads.torch.tape import Tape, Tensor
 
 

@@ -7,9 +7,9 @@ from typing import Protocol
 
 from sim.graph.kernel import Kernel
 from workloads.job import Job
-from workloads.megatron.unit import Again
 from workloads.parallel.fsdp import FullyShard
 from workloads.torch.activation_checkpoint import checkpoint
+from workloads.torch.again import Again
 from workloads.torch.tape import Tape, Tensor
 from workloads.torch.transformer import Block
 

@@ -1,0 +1,91 @@
+"""Files of Megatron-LM's arguments as text: shell scripts and YAML -> words by argument."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Mapping
+
+ENTRY = r"\s*(?:-\s+)?['\"]?(?P<dashes>-{0,2})(?P<name>[A-Za-z][\w-]*)['\"]?\s*:\s*(?P<value>.*)$"
+SEPARATORS = ("&&", "|", ";", "\\")
+BRACKETS = ("(", ")")
+
+
+def read_yaml(text: str) -> dict[str, list[str]]:
+    """Lines ``--name: value`` or ``name: value``; names in capitals are variables or headings."""
+    given: dict[str, list[str]] = {}
+    for line in text.splitlines():
+        entry = re.match(ENTRY, line.split(" #")[0])
+        if not entry or entry["name"].isupper():
+            continue
+        value = entry["value"].strip()
+        if not value and not entry["dashes"]:
+            continue
+        given[_argument(entry["name"])] = _yaml_words(value.strip("'\""))
+    return given
+
+
+def _argument(name: str) -> str:
+    """A name as the command line writes it."""
+    return name.replace("_", "-")
+
+
+def _yaml_words(value: str) -> list[str]:
+    """A switch that is on has no value."""
+    return [] if value.lower() in ("", "true") else value.split()
+
+
+def read_shell(text: str) -> dict[str, list[str]]:
+    """Every ``--name value ...`` of a script, with its own variables put in."""
+    given: dict[str, list[str]] = {}
+    values: list[str] | None = None  # of the argument that words belong to
+    for word in _shell_words(text):
+        if word.startswith("--") and len(word) > 2:
+            name, _, value = word[2:].partition("=")
+            values = given[_argument(name)] = [value] if value else []
+        elif _ends_arguments(word):
+            values = None
+        elif values is not None and (values or word not in BRACKETS):
+            values.append(word)
+    return {name: _without_brackets(values) for name, values in given.items()}
+
+
+def _ends_arguments(word: str) -> bool:
+    """An assignment, the end of a command, or a variable that the script does not set."""
+    return "=" in word or word in SEPARATORS or word.startswith("$")
+
+
+def _shell_words(text: str) -> list[str]:
+    """Words of a script without its comments, with its own variables put in; brackets are words of their own."""
+    lines = re.sub(r"\\\s*\n", " ", text)
+    lines = "\n".join(re.sub(r"(^|\s)#.*$", "", line) for line in lines.splitlines())
+    script = _put_in(lines, _variables(lines))
+    try:
+        words = shlex.split(script.replace("(", " ( ").replace(")", " ) "))
+    except ValueError:
+        words = script.replace('"', " ").replace("'", " ").split()
+    return [part for word in words for part in word.split()]
+
+
+def _variables(lines: str) -> dict[str, str]:
+    """Simple variables that a script sets, by name; each may use those before it."""
+    pattern = r"^\s*(?:export\s+)?([A-Za-z_]\w*)=([^\s()]+)\s*;?\s*$"
+    variables: dict[str, str] = {}
+    for name, value in re.findall(pattern, lines, re.MULTILINE):
+        variables[name] = _put_in(value.strip("\"'"), variables)
+    return variables
+
+
+def _without_brackets(values: list[str]) -> list[str]:
+    """A closing bracket of an array of arguments is not a value."""
+    while values and values[-1] == ")" and values.count(")") > values.count("("):
+        values = values[:-1]
+    return values
+
+
+def _put_in(text: str, variables: Mapping[str, str]) -> str:
+    def value(found: re.Match[str]) -> str:
+        name = found[1] or found[3]
+        return variables.get(name, found[2][2:] if found[2] else found[0])
+
+    return re.sub(r"\$(?:\{(\w+)(:-[^}]*)?\}|(\w+))", value, text)

@@ -1,0 +1,72 @@
+"""The model's units where they lie: those of teams that are not like the others are recorded for themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+
+from workloads.job import Job
+from workloads.megatron.engine import Engine
+from workloads.megatron.folding import Kind
+from workloads.megatron.groups import Groups
+from workloads.megatron.units import Units
+from workloads.models.model import ModelSpec
+from workloads.torch.recorder import Shared
+from workloads.torch.tape import Tape
+
+
+@dataclass(frozen=True)
+class Step:
+    """What all ranks of a step have in common; ``costs`` are the host's, in seconds by operation."""
+
+    scenario: Job
+    model: ModelSpec
+    groups: Groups
+    costs: dict[str, float]
+    engine: Engine
+
+    def first_rank(self, kind: Kind, stage: int) -> int:
+        """The simulated rank of a stage in the replicas of a kind."""
+        return self.groups.grid.rank(kind.replicas[0], stage, 0)
+
+
+class Models:
+    """Units of the usual teams, and of each unusual one by its marks."""
+
+    def __init__(self, step: Step, kinds: Sequence[Kind]) -> None:
+        self.step = step
+        usual = [
+            (stage, kind.replicas[0])
+            for kind in kinds
+            for stage, odd in enumerate(kind.odd)
+            if not odd
+        ]
+        stage, replica = usual[0] if usual else (0, 0)
+        rank = step.groups.grid.rank(replica, stage, 0)
+        self.usual = self._units(stage, replica, rank)
+        self._odd: dict[frozenset[Hashable], Units] = {}
+
+    def of(self, kind: Kind, stage: int) -> Units:
+        """The units of a stage in the replicas of a kind."""
+        odd = kind.odd[stage]
+        if not odd:
+            return self.usual
+        if odd not in self._odd:
+            pacer = kind.pacers[stage]
+            rank = pacer if pacer >= 0 else self.step.first_rank(kind, stage)
+            self._odd[odd] = self._units(stage, kind.replicas[0], rank)
+        return self._odd[odd]
+
+    def _units(self, stage: int, replica: int, rank: int) -> Units:
+        """Units with the groups of a stage and replica, recorded as of one of its ranks."""
+        step = self.step
+        groups, s, experts = step.groups, step.scenario, step.model.experts
+        return Units(
+            s,
+            step.model,
+            groups.of("tp", stage, replica),
+            groups.of("cp", stage, replica) if s.parallel.cp > 1 else None,
+            lambda: Tape(rank, Shared(), step.costs),
+            groups.spread(s, experts, stage, replica) if experts else None,
+            step.engine.added(s),
+        )

@@ -1,0 +1,93 @@
+"""Who has which stages and layers of a Megatron pipeline, and what each rank issues in a step."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from types import ModuleType
+
+from workloads.job import Job
+from workloads.job.layout import grad_accumulation_of, microbatches_of
+from workloads.megatron.pipeline import Issued, in_order, interleaved
+from workloads.megatron.rank import Place
+from workloads.parallel.pipeline import layers_of_stages
+from workloads.schedules import checked, rank_of_stages
+from workloads.schedules.runtime import Compute, operations
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """A step of all pipeline ranks.
+
+    Attributes
+    ----------
+    owner : tuple of int
+        Pipeline rank of every stage.
+    issued : sequence
+        What each rank issues.
+    runs : int
+        How often it does in a step.
+    """
+
+    owner: tuple[int, ...]
+    issued: Sequence[Sequence[Issued]]
+    runs: int
+
+
+def schedule_of(scenario: Job) -> Schedule:
+    """The schedule that a scenario asks for."""
+    p, microbatches = scenario.parallel, microbatches_of(scenario)
+    if p.pp == 1:
+        return Schedule((0,), [_in_turns(microbatches)], 1)
+    runs = grad_accumulation_of(scenario)
+    microbatches //= runs
+    virtual = p.vpp if p.vpp > 1 else None
+    module, chunks = checked(p.schedule, p.pp, microbatches, virtual, few=True)
+    owner = rank_of_stages(module.PLACEMENT, p.pp, chunks)
+    issued = _issued(scenario, module, microbatches, chunks, owner)
+    return Schedule(owner, issued, runs)
+
+
+def _issued(
+    scenario: Job,
+    module: ModuleType,
+    microbatches: int,
+    chunks: int,
+    owner: tuple[int, ...],
+) -> Sequence[Sequence[Issued]]:
+    """What each rank issues; 1F1B as PyTorch does."""
+    p = scenario.parallel
+    if p.schedule == "1f1b":
+        return operations(p.schedule, p.pp, microbatches, chunks, few=True)
+    if p.schedule != "interleaved":
+        return in_order(module, p.pp, microbatches, chunks, owner)
+    overlap = scenario.megatron.overlap_p2p_comm
+    rows = [module.actions(rank, p.pp, microbatches, chunks) for rank in range(p.pp)]
+    return [interleaved(rank, row, owner, overlap) for rank, row in enumerate(rows)]
+
+
+def _in_turns(microbatches: int) -> list[Issued]:
+    """Without a pipeline: each microbatch forward, then backward."""
+    return [Compute(0, kind, i) for i in range(microbatches) for kind in "FB"]
+
+
+def places(scenario: Job, layers: int, owner: tuple[int, ...]) -> list[Place]:
+    """The pipeline ranks, each with the layers of its stages; ``owner`` is the rank of every stage."""
+    cuts = layers_by_stage(scenario, layers, len(owner))
+    return [
+        Place(rank, {i: cuts[i] for i, at in enumerate(owner) if at == rank}, owner)
+        for rank in range(scenario.parallel.pp)
+    ]
+
+
+def layers_by_stage(scenario: Job, layers: int, stages: int) -> list[range]:
+    """Layers of each stage; an embedding or a head that counts as a layer takes the place of one at its end."""
+    o = scenario.megatron
+    first, last = int(o.account_for_embedding), int(o.account_for_loss)
+    if stages == 1:
+        return layers_of_stages(layers, 1)
+    cuts = layers_of_stages(layers + first + last, stages)
+    return [
+        range(max(0, cut.start - first), max(0, min(layers, cut.stop - first)))
+        for cut in cuts
+    ]
