@@ -14,7 +14,7 @@ from sim.predict import predict
 from sim.spec.load import load_scenario
 from sim.tools.program_capture import captured
 from workloads.capture import recording
-from workloads.capture.operation import Operand
+from workloads.capture.operation import Operand, Operation
 from workloads.capture.recording import RankRecording, Recording
 
 pytestmark = pytest.mark.slow
@@ -238,3 +238,84 @@ def test_large_weights_made_on_the_host_move_to_the_gpu(tmp_path: Path) -> None:
     """They are not computed there either, but lie where the program put them."""
     wrap = "big = torch.nn.Linear(2048, 1024).to(device); print(big(torch.ones(1, 2048, device=device)).device)"
     assert capture(script(tmp_path, wrap)).parameters
+
+
+IMAGES = """
+import torch
+device = torch.device("cuda", 0)
+model = torch.nn.Sequential(
+    torch.nn.Conv2d(3, 16, 3), torch.nn.BatchNorm2d(16), torch.nn.ReLU(),
+    torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten(), torch.nn.Linear(16, 8),
+).to(device, memory_format=torch.channels_last)
+torch.backends.cuda.matmul.allow_tf32 = False
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+images = torch.randn(4, 3, 16, 16, device=device).to(memory_format=torch.channels_last)
+for _ in range(4):
+    with torch.autocast("cuda", torch.bfloat16, enabled=HALVES): loss = model(images).sum()
+    loss.backward()
+    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    optimizer.step(); optimizer.zero_grad()
+"""
+
+
+@pytest.fixture(scope="module", params=[False, True], ids=["fp32", "bf16"])
+def images(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[bool, Recording]:
+    """Whether a program on images computes in halves, and its recording."""
+    path = tmp_path_factory.mktemp("images") / "images.py"
+    path.write_text(IMAGES.replace("HALVES", str(request.param)))
+    return request.param, capture(path)
+
+
+def operation(recorded: Recording, name: str) -> Operation:
+    return next(o for o in recorded.operations if o.name.split(".")[1] == name)
+
+
+Images = tuple[bool, Recording]
+
+
+def test_convolutions_keep_channels_last_as_cudnn_does(images: Images) -> None:
+    result = operation(images[1], "convolution").results[0]
+    assert result.strides[1] == 1
+
+
+def test_cudnn_normalizes_batches_of_images_in_fp32_but_not_in_bf16(
+    images: Images,
+) -> None:
+    halves, recorded = images
+    by = "native_batch_norm" if halves else "cudnn_batch_norm"
+    assert operation(recorded, by).results
+
+
+def test_optimizers_and_clipping_take_lists_as_on_cuda(images: Images) -> None:
+    names = {o.name.split(".")[1] for o in images[1].operations}
+    assert {"_foreach_add_", "_foreach_mul_", "_foreach_norm"} <= names
+
+
+def test_convolutions_of_fp32_run_in_tf32_by_default_and_products_do_not(
+    images: Images,
+) -> None:
+    halves, recorded = images
+    allowed = dict(operation(recorded, "convolution").options).get("allow_tf32", False)
+    assert allowed != halves
+    assert not dict(operation(recorded, "addmm").options).get("allow_tf32")
+
+
+ATTENTION = """
+import torch
+model = torch.nn.MultiheadAttention(64, 4, batch_first=True, device="cuda")
+optimizer = torch.optim.AdamW(model.parameters())
+x = torch.randn(2, 16, 64, device="cuda")
+for _ in range(4):
+    with torch.autocast("cuda", torch.bfloat16): loss = model(x, x, x, need_weights=False)[0].sum()
+    loss.backward(); optimizer.step(); optimizer.zero_grad()
+"""
+
+
+def test_attention_is_one_operation_inside_other_functions_too(tmp_path: Path) -> None:
+    """Autocast casts its operands before the kernel is chosen."""
+    path = tmp_path / "attention.py"
+    path.write_text(ATTENTION)
+    query = operation(capture(path), "_scaled_dot_product_cudnn_attention").operands[0]
+    assert query.dtype == "bf16"

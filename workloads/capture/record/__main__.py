@@ -29,7 +29,7 @@ def main() -> None:
     sys.path.insert(0, os.path.dirname(os.path.abspath(script)))
     ending: Any = None
     try:
-        with Names(hopper=properties.major >= 9), recorder:
+        with Names(), recorder:
             runpy.run_path(script, run_name="__main__")
     except SystemExit as stop:
         ending = stop.code

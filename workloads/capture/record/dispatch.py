@@ -19,7 +19,7 @@ from torch.distributed.tensor import DTensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from workloads.capture.record import attention, collectives, describe, values
+from workloads.capture.record import collectives, describe, values
 from workloads.capture.record.log import Log
 from workloads.capture.record.regions import Regions
 from workloads.capture.record.stand_in import INSIDE, inward
@@ -51,11 +51,7 @@ WRAPPERS = (DTensor, AsyncCollectiveTensor)
 
 
 class Names(TorchFunctionMode):
-    """Devices that programs name, and attention, before PyTorch's C++ sees them."""
-
-    def __init__(self, hopper: bool) -> None:
-        super().__init__()
-        self.hopper = hopper
+    """Devices that programs name, before PyTorch's C++ sees them."""
 
     def __torch_function__(
         self, function: Any, types: Any, args: Any = (), kwargs: Any = None
@@ -67,11 +63,6 @@ class Names(TorchFunctionMode):
         rule = RULES.get(name)
         if rule is not None:
             return rule(function, args, options)
-        on_device = bool(args) and _is_on_device(args[0])
-        if on_device and name == "scaled_dot_product_attention":
-            return attention.choose(attention.Call(*args, **options), self.hopper)
-        if on_device and name in AS_ON_CUDA:
-            return AS_ON_CUDA[name](function, args, options)
         return function(*args, **options)
 
     def _device(self, device: Any) -> Any:
@@ -92,10 +83,6 @@ def _is_composite(function: Any) -> bool:
     )
 
 
-def _is_on_device(value: Any) -> bool:
-    return isinstance(value, torch.Tensor) and value.device.type == "cuda"
-
-
 def _to(function: Any, args: Any, options: Any) -> Any:
     return function(*(inward(argument) for argument in args), **options)
 
@@ -111,34 +98,12 @@ def _numbers(values: Any) -> Any:
     return values.item() if isinstance(values, FakeTensor) else values
 
 
-def _dropout(_: Any, args: Any, options: Any) -> Any:
-    """CUDA's dropout is one kernel."""
-    named = dict(zip(("input", "p", "training"), args, strict=False)) | options
-    share, training = named.get("p", 0.5), named.get("training", True)
-    kept = named["input"]
-    return torch.native_dropout(kept, share, True)[0] if training and share else kept
-
-
-def _softmax(function: Any, args: Any, options: Any) -> Any:
-    """CUDA's softmax of halves to fp32 converts as it goes."""
-    half = args[0].dtype in attention.HALVES and options.get("dtype") == torch.float32
-    if not half:
-        return function(*args, **options)
-    dim = options.get("dim", args[1] if len(args) > 1 else -1)
-    return torch._softmax(args[0], dim, True)
-
-
 #: Functions that programs call with devices or values that PyTorch's C++ would not understand.
 RULES: dict[str, Callable[[Any, Any, Any], Any]] = {
     "cuda": lambda function, args, options: args[0].to(INSIDE),
     "to": _to,
     "tensor": _tensor,
     "pin_memory": lambda function, args, options: args[0],
-}
-#: Functions that run other kernels on CUDA than on a backend written in Python.
-AS_ON_CUDA: dict[str, Callable[[Any, Any, Any], Any]] = {
-    "dropout": _dropout,
-    "softmax": _softmax,
 }
 
 

@@ -11,9 +11,11 @@ from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.optim.optimizer import _foreach_supported_types as OPTIMIZED
 from torch.utils import backend_registration
+from torch.utils._foreach_utils import _foreach_supported_types as LISTED
 
-from workloads.capture.record import autocast, cuda
+from workloads.capture.record import autocast, composites, cuda
 from workloads.capture.record.streams import SHOWN
 
 NAME = "standin"
@@ -48,6 +50,8 @@ def install(properties: SimpleNamespace, gpus: int, local_rank: int) -> FakeTens
     _rename_devices()
     cuda.answer(properties, gpus, local_rank)
     autocast.install(NAME)
+    composites.install(hopper=properties.major >= 9)
+    _take_lists()
     _move_modules_by_replacing()
     return fake
 
@@ -70,6 +74,12 @@ def _own_kernels() -> None:
 
     for name in WHOLE:
         _library.impl(name, never, "PrivateUse1")
+
+
+def _take_lists() -> None:
+    """Optimizers and clipping take lists of tensors by one operation: as of plain ones, so of fake ones."""
+    for supported in (OPTIMIZED, LISTED):
+        supported.append(FakeTensor)
 
 
 def _import_without_extensions() -> None:

@@ -1,0 +1,106 @@
+"""Operators that PyTorch composes of others, as it composes them on CUDA."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from workloads.capture.record import attention
+
+aten = torch.ops.aten
+#: Above autograd, so that the parts have their gradients, and without it.
+KEYS = "AutogradPrivateUse1", "PrivateUse1"
+#: Largest batch that cuDNN normalizes in training, and in evaluation.
+TRAINED, EVALUATED = 880801, 65535
+
+_library = torch.library.Library("aten", "IMPL")
+
+
+def install(hopper: bool) -> None:
+    """Takes the compositions of CUDA for the device inside; ``hopper``: whether the GPU has compute capability 9."""
+
+    def attended(*arguments: Any, **options: Any) -> Any:
+        return attention.choose(attention.Call(*arguments, **options), hopper)
+
+    rules: dict[str, Callable[..., Any]] = {
+        "scaled_dot_product_attention": attended,
+        "dropout": dropout,
+        "batch_norm": batch_norm,
+        "softmax.int": _softmax(aten._softmax.default),
+        "log_softmax.int": _softmax(aten._log_softmax.default),
+    }
+    for name, rule in rules.items():
+        for key in KEYS:
+            _library.impl(name, rule, key)
+    torch._C._conv_determine_backend_memory_format = _convolution_format
+
+
+def _convolution_format(
+    image: torch.Tensor, weight: torch.Tensor, _: Any
+) -> torch.memory_format:
+    """Of what a convolution returns: cuDNN keeps channels last where the image or the filter has them so."""
+    last = torch.channels_last if weight.dim() == 4 else torch.channels_last_3d
+    wide = torch.float64 in (image.dtype, weight.dtype)
+    in_order = image.is_contiguous() and weight.is_contiguous()
+    if weight.dim() < 4 or wide or in_order:
+        return torch.contiguous_format
+    given = any(t.is_contiguous(memory_format=last) for t in (image, weight))
+    return last if given else torch.contiguous_format
+
+
+def dropout(tensor: torch.Tensor, share: float, train: bool) -> torch.Tensor:
+    """One kernel, with the mask as its second result."""
+    if not train or not share:
+        return tensor
+    dropped: torch.Tensor = aten.native_dropout(tensor, share, True)[0]
+    return dropped
+
+
+def batch_norm(
+    image: torch.Tensor,
+    weight: torch.Tensor | None,
+    bias: torch.Tensor | None,
+    mean: torch.Tensor | None,
+    variance: torch.Tensor | None,
+    training: bool,
+    momentum: float,
+    eps: float,
+    cudnn_enabled: bool,
+) -> torch.Tensor:
+    """By cuDNN where it can be, else by PyTorch's own kernels (aten/src/ATen/native/Normalization.cpp)."""
+    operands = image, weight, bias, mean, variance, training, momentum, eps
+    by_cudnn = cudnn_enabled and _for_cudnn(image, weight, bias, training)
+    operator = aten.cudnn_batch_norm if by_cudnn else aten.native_batch_norm
+    normalized: torch.Tensor = operator(*operands)[0]
+    return normalized
+
+
+def _for_cudnn(
+    image: torch.Tensor,
+    weight: torch.Tensor | None,
+    bias: torch.Tensor | None,
+    training: bool,
+) -> bool:
+    """Whether cuDNN normalizes a batch: images in fp32, or in fp16 with weights in fp32."""
+    if weight is None or bias is None or image.dim() < 3:
+        return False
+    types = {torch.float32: weight.dtype != torch.bfloat16}
+    types[torch.float16] = weight.dtype == torch.float32
+    largest = TRAINED if training else EVALUATED
+    return types.get(image.dtype, False) and image.shape[0] <= largest
+
+
+def _softmax(operator: Any) -> Callable[..., torch.Tensor]:
+    """Softmax that converts halves to fp32 as it goes, where that is asked for."""
+
+    def softmax(
+        scores: torch.Tensor, dim: int, dtype: torch.dtype | None = None
+    ) -> torch.Tensor:
+        widened = dtype == torch.float32 and scores.dtype in attention.HALVES
+        typed = scores if widened or dtype is None else scores.to(dtype)
+        result: torch.Tensor = operator(typed, dim, widened)
+        return result
+
+    return softmax
