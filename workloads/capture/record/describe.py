@@ -22,6 +22,12 @@ DTYPES = {
     torch.bool: "bool",
 }
 
+#: Matrix products, which tensor cores may run in TF32 where operands are fp32.
+PRODUCTS = frozenset(["mm", "bmm", "addmm", "baddbmm", "addbmm", "addmv", "mv"])
+CONVOLUTIONS = frozenset(
+    ["convolution", "convolution_backward", "cudnn_convolution", "_convolution"]
+)
+
 
 def call(function: Any, arguments: Any, options: Any, results: Any) -> list[Any]:
     """[name, arguments, options, results]; a tensor is {"dtype", "shape", "strides" unless contiguous, "device"}."""
@@ -31,6 +37,8 @@ def call(function: Any, arguments: Any, options: Any, results: Any) -> list[Any]
         if isinstance(t, torch.Tensor)
     ]
     name = f"{function._schema.name.replace('::', '.')}.{function._overloadname}"
+    if _in_tf32(name.split(".")[1], returned):
+        options = {**options, "allow_tf32": True}
     return [
         name,
         [argument(a) for a in arguments],
@@ -41,6 +49,18 @@ def call(function: Any, arguments: Any, options: Any, results: Any) -> list[Any]
         },
         [tensor(t) for t in returned],
     ]
+
+
+def _in_tf32(name: str, returned: list[torch.Tensor]) -> bool:
+    """Whether the program lets an operation round its fp32 operands to TF32; products have to be asked, cuDNN not."""
+    if name not in PRODUCTS and name not in CONVOLUTIONS:
+        return False
+    if not returned or returned[0].dtype != torch.float32:
+        return False
+    backend = (
+        torch.backends.cudnn if name in CONVOLUTIONS else torch.backends.cuda.matmul
+    )
+    return bool(backend.allow_tf32)
 
 
 def argument(value: Any) -> Any:
