@@ -6,6 +6,7 @@ distinct operation stands in the file once; events name it by number.
 
 from __future__ import annotations
 
+import functools
 import gzip
 import json
 from collections.abc import Mapping, Sequence
@@ -123,7 +124,7 @@ def is_recording(path: Path) -> bool:
 
 
 def read(path: Path) -> Recording:
-    """The recording in a file.
+    """The recording in a file; a prediction asks for it several times, so the last one is kept.
 
     Raises
     ------
@@ -131,9 +132,16 @@ def read(path: Path) -> Recording:
         If there is no such file, or it is none of ours.
     """
     try:
-        table = json.loads(gzip.decompress(path.read_bytes()))
+        state = path.stat()
     except FileNotFoundError:
         raise InputError(Mistake(str(path), "", "no such file", EXPECTED)) from None
+    return _read(path, state.st_mtime_ns, state.st_size)
+
+
+@functools.lru_cache(maxsize=1)
+def _read(path: Path, _modified: int, _size: int) -> Recording:
+    try:
+        table = json.loads(gzip.decompress(path.read_bytes()))
     except (OSError, ValueError, EOFError) as error:
         raise InputError(Mistake(str(path), "", str(error), EXPECTED)) from None
     if not isinstance(table, dict) or table.get("format") != FORMAT:
