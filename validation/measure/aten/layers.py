@@ -71,6 +71,7 @@ def _convolutions() -> Iterator[Case]:
         for batch in (128, 32):
             yield from convolution(batch, shape, "bf16", True, 0 if batch == 128 else 1)
         yield from convolution(64, shape, "tf32", False, 1)
+        yield from convolution(64, shape, "fp32", False, 1)
         if at % 3 == 0:
             yield from convolution(128, shape, "fp16", True, 2)
             yield from convolution(128, shape, "bf16", False, 2)
@@ -81,6 +82,8 @@ def _convolutions() -> Iterator[Case]:
         yield from convolution(
             batch, shape, "bf16" if at % 2 else "tf32", False, 1 if at < 4 else 2
         )
+        if at % 2:
+            yield from convolution(batch, shape, "fp32", False, 2)
     for batch, into, out, length, kernel, stride, groups in (
         (16, 80, 768, 3000, 3, 1, 1),
         (16, 768, 768, 3000, 3, 2, 1),
