@@ -10,12 +10,14 @@ import torch
 from workloads.capture.record import attention
 
 aten = torch.ops.aten
-#: Above autograd, so that the parts have their gradients, and without it.
-KEYS = "AutogradPrivateUse1", "PrivateUse1"
+#: Above autograd, so that the parts have their gradients.
+KEY = "AutogradPrivateUse1"
 #: Largest batch that cuDNN normalizes in training, and in evaluation.
 TRAINED, EVALUATED = 880801, 65535
 
 _library = torch.library.Library("aten", "IMPL")
+#: What was installed, by operator.
+RULES: dict[Any, Callable[..., Any]] = {}
 
 
 def install(hopper: bool) -> None:
@@ -24,16 +26,13 @@ def install(hopper: bool) -> None:
     def attended(*arguments: Any, **options: Any) -> Any:
         return attention.choose(attention.Call(*arguments, **options), hopper)
 
-    rules: dict[str, Callable[..., Any]] = {
-        "scaled_dot_product_attention": attended,
-        "dropout": dropout,
-        "batch_norm": batch_norm,
-        "softmax.int": _softmax(aten._softmax.default),
-        "log_softmax.int": _softmax(aten._log_softmax.default),
-    }
-    for name, rule in rules.items():
-        for key in KEYS:
-            _library.impl(name, rule, key)
+    RULES[aten.scaled_dot_product_attention.default] = attended
+    RULES[aten.dropout.default] = dropout
+    RULES[aten.batch_norm.default] = batch_norm
+    RULES[aten.softmax.int] = _softmax(aten._softmax.default)
+    RULES[aten.log_softmax.int] = _softmax(aten._log_softmax.default)
+    for operator, rule in RULES.items():
+        _library.impl(operator, rule, KEY)
     torch._C._conv_determine_backend_memory_format = _convolution_format
 
 

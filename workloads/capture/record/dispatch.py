@@ -19,7 +19,7 @@ from torch.distributed.tensor import DTensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from workloads.capture.record import collectives, describe, values
+from workloads.capture.record import collectives, composites, describe, values
 from workloads.capture.record.log import Log
 from workloads.capture.record.regions import Regions
 from workloads.capture.record.stand_in import INSIDE, inward
@@ -76,11 +76,11 @@ class Names(TorchFunctionMode):
 @functools.cache
 def _is_composite(function: Any) -> bool:
     """Whether autograd takes an operator apart into others, and the device has no kernel of its own for it."""
-    keys = torch._C.DispatchKey
-    return bool(
-        function.has_kernel_for_dispatch_key(keys.CompositeImplicitAutograd)
-        and not function.has_kernel_for_dispatch_key(keys.PrivateUse1)
-    )
+    has = (
+        torch._C._dispatch_has_kernel_for_dispatch_key
+    )  # in C++, decompositions left out
+    name = function.name()
+    return bool(has(name, "CompositeImplicitAutograd") and not has(name, "PrivateUse1"))
 
 
 def _to(function: Any, args: Any, options: Any) -> Any:
@@ -151,8 +151,9 @@ class Recorder(TorchDispatchMode):
             options["device"] = inward(options["device"])
         if _is_composite(function):
             # Asked below autograd, where nothing took it apart: by tensors that stand for others.
+            compose = composites.RULES.get(function, function.decompose)
             with self:
-                return function.decompose(*args, **options)
+                return compose(*args, **options)
         outer, self.busy = self.busy, True
         try:
             return self._handle(function, args, options)
