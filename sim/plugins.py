@@ -58,6 +58,21 @@ def outlines(package: str) -> dict[str, Outline]:
     }
 
 
+def summaries(package: str) -> dict[str, str]:
+    """The first line of every plug-in's docstring; see `outlines`."""
+    return {
+        name: _summary(path.read_text(encoding="utf-8"))
+        for name, path in _files(package).items()
+    }
+
+
+def _summary(text: str) -> str:
+    """The first line of a file's docstring; most files begin with it, and need not be parsed."""
+    line = text.removeprefix('"""').partition("\n")[0].partition('"""')[0]
+    plain = text.startswith('"""') and line and "\\" not in line
+    return line if plain else _outline(text).summary
+
+
 @functools.cache  # of the same text; every scenario asks which frameworks and routings there are
 def _outline(text: str) -> Outline:
     with _PARSER:

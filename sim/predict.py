@@ -24,7 +24,7 @@ from sim.spec.load import sections_in_use
 from sim.spec.placing import allotted, placements
 from sim.spec.rules.layout import check_layout, countable
 from sim.spec.sections import Scenario
-from sim.storage import checkpointing, feeding
+from sim.storage import feeding, refused_saves
 from topologies import load_cluster
 from topologies.core.routing import Routing
 from topologies.fabric import Fabric
@@ -211,7 +211,7 @@ def not_simulated(scenario: Scenario) -> list[Mistake]:
             )
         )
     if "checkpoint" in sections_in_use(scenario):
-        found += checkpointing.mistakes_of(scenario)
+        found += refused_saves.mistakes_of(scenario)
     if "dataload" in sections_in_use(scenario):
         found += feeding.mistakes_of(scenario)
     return [*found, *refusals(scenario)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -93,6 +94,28 @@ def test_help_imports_no_command() -> None:
 def test_help_of_a_command_imports_no_simulator(command: str) -> None:
     """`prestep COMMAND --help` imports the options alone: what the command does is imported when it is done."""
     assert not imported(command, "--help") & HEAVY
+
+
+def test_a_run_imports_only_what_its_scenario_needs() -> None:
+    """A run of training steps loads no graph library, no serving and no simulated storage, which are slow to import."""
+    modules = imported("run", "llama1b-ddp4")
+    assert "networkx" not in modules
+    assert not modules & {
+        "sim.serving.serving",
+        "sim.storage.saving",
+        "sim.studies.shared_cluster",
+        "workloads.models.hugging_face",
+    }
+
+
+def test_linear_algebra_of_a_command_runs_on_one_thread() -> None:
+    """A prediction does not depend on the number of cores in its last bit, unless the user asks for more threads."""
+    code = "import os, cli; print(os.environ['OPENBLAS_NUM_THREADS'])"
+    for asked, used in (({}, "1"), ({"OPENBLAS_NUM_THREADS": "3"}, "3")):
+        inherited = {k: v for k, v in os.environ.items() if k != "OPENBLAS_NUM_THREADS"}
+        command = [sys.executable, "-c", code]
+        said = subprocess.check_output(command, cwd=ROOT, env=inherited | asked)
+        assert said.decode().strip() == used
 
 
 def test_help_says_of_every_command_what_it_says_of_itself() -> None:

@@ -27,7 +27,6 @@ from sim.graph.opgraph import KERNEL, OpGraph, Program
 from sim.planning.noise import NAMES as JITTERS
 from sim.planning.planned import Planned
 from sim.spec.load import sections_in_use
-from sim.storage.checkpointing import report_of
 from sim.storage.feeding import path_with, with_data
 from workloads.frameworks import framework_of
 from workloads.job.faults import Faults
@@ -163,6 +162,9 @@ def _trust(
 def _checkpoint(planned: Planned, run: Run, step: float) -> dict[str, Any] | None:
     if "checkpoint" not in sections_in_use(planned.scenario):
         return None
+    # saving simulates storage: slow to import, and few scenarios save
+    from sim.storage.checkpointing import report_of
+
     return report_of(planned, run, step)
 
 

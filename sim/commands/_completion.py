@@ -8,8 +8,6 @@ from dataclasses import fields
 import click
 from click.shell_completion import CompletionItem
 
-from sim.tools.catalog import names
-
 #: Which names a parameter takes, by what it is called.
 KINDS = {
     "scenario": "scenarios",
@@ -59,6 +57,8 @@ def completed(command: click.Command) -> click.Command:
 
 
 def _names(kind: str) -> Iterator[str]:
+    from sim.tools.catalog import names  # only when the shell asks
+
     yield from names(kind)
 
 

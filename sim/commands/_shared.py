@@ -9,11 +9,12 @@ import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import click
 
-from sim import progress
+from sim import plugins, progress
 from sim.errors import InputError, Mistake, PrestepError
 from sim.extras import missing
 from sim.tools import crash
@@ -125,6 +126,11 @@ def scaled(command: Command) -> Command:
     """The option --hosts."""
     text = "Hosts of the cluster, where its family scales; default: as its file says."
     return click.option("--hosts", type=click.IntRange(1), help=text)(command)
+
+
+def handler(name: str) -> ModuleType:
+    """What does a command's work; imported when it is done, as the simulator is slow to import."""
+    return plugins.load("sim.commands.handlers", name)
 
 
 def echo_json(value: object) -> None:

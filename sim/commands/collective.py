@@ -6,7 +6,14 @@ from typing import Any
 
 import click
 
-from sim.commands._shared import as_json, changes, explained, file_option, scaled
+from sim.commands._shared import (
+    as_json,
+    changes,
+    explained,
+    file_option,
+    handler,
+    scaled,
+)
 
 
 @click.command(
@@ -71,6 +78,4 @@ from sim.commands._shared import as_json, changes, explained, file_option, scale
 @as_json
 @explained
 def command(**options: Any) -> None:
-    from sim.commands.handlers.collective import collective
-
-    collective(**options)
+    handler("collective").collective(**options)

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from sim.commands._shared import explained
+from sim.commands._shared import explained, handler
 
 
 @click.command(help=__doc__, epilog="Example: prestep convert run/ -o run.et")
@@ -32,6 +32,4 @@ from sim.commands._shared import explained
 )
 @explained
 def command(**options: Any) -> None:
-    from sim.commands.handlers.convert import convert
-
-    convert(**options)
+    handler("convert").convert(**options)

@@ -6,13 +6,11 @@ from typing import Any
 
 import click
 
-from sim.commands._shared import as_json, explained
+from sim.commands._shared import as_json, explained, handler
 
 
 @click.command(help=__doc__, epilog="Example: prestep doctor --json")
 @as_json
 @explained
 def command(**options: Any) -> None:
-    from sim.commands.handlers.doctor import doctor
-
-    doctor(**options)
+    handler("doctor").doctor(**options)

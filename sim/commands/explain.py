@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from sim.commands._shared import explained
+from sim.commands._shared import explained, handler
 
 
 @click.command(
@@ -17,6 +17,4 @@ from sim.commands._shared import explained
 @click.argument("result", type=click.Path(path_type=Path))
 @explained
 def command(**options: Any) -> None:
-    from sim.commands.handlers.explain import explain
-
-    explain(**options)
+    handler("explain").explain(**options)

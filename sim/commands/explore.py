@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from sim.commands._shared import changes, explained
+from sim.commands._shared import changes, explained, handler
 
 
 @click.command(
@@ -26,6 +26,4 @@ from sim.commands._shared import changes, explained
 @click.option("--open", "open_", is_flag=True, help="Open the page in the browser.")
 @explained
 def command(**options: Any) -> None:
-    from sim.commands.handlers.explore import explore
-
-    explore(**options)
+    handler("explore").explore(**options)

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from sim.commands._shared import as_json, changes, explained
+from sim.commands._shared import as_json, changes, explained, handler
 from sim.spec.scenario_file import tables_of
 from sim.tools.catalog import find_scenario
 
@@ -111,6 +111,4 @@ def command(scenario: str | None, **options: Any) -> None:
     if scenario is not None:
         tables_of(find_scenario(scenario))  # a wrong name is told at once
 
-    from sim.commands.handlers.goodput import goodput
-
-    goodput(scenario, **options)
+    handler("goodput").goodput(scenario, **options)

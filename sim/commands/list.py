@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from sim.commands._shared import explained
+from sim.commands._shared import explained, handler
 
 KINDS = (
     "clusters",
@@ -34,6 +34,4 @@ KINDS = (
 )
 @explained
 def command(**options: Any) -> None:
-    from sim.commands.handlers.listing import show
-
-    show(**options)
+    handler("listing").show(**options)

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from sim.commands._shared import explained
+from sim.commands._shared import explained, handler
 
 
 @click.command(
@@ -39,6 +39,4 @@ from sim.commands._shared import explained
 )
 @explained
 def command(**options: Any) -> None:
-    from sim.commands.handlers.plot import plot
-
-    plot(**options)
+    handler("plot").plot(**options)

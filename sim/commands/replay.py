@@ -16,7 +16,7 @@ from typing import Any
 
 import click
 
-from sim.commands._shared import as_json, changes, explained
+from sim.commands._shared import as_json, changes, explained, handler
 
 
 @click.command(
@@ -76,6 +76,4 @@ from sim.commands._shared import as_json, changes, explained
 )
 @explained
 def command(**options: Any) -> None:
-    from sim.commands.handlers.replay import replay
-
-    replay(**options)
+    handler("replay").replay(**options)

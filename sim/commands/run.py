@@ -7,7 +7,14 @@ from typing import Any
 
 import click
 
-from sim.commands._shared import as_json, changes, explained, file_option, on_cluster
+from sim.commands._shared import (
+    as_json,
+    changes,
+    explained,
+    file_option,
+    handler,
+    on_cluster,
+)
 
 
 @click.command(
@@ -67,6 +74,4 @@ from sim.commands._shared import as_json, changes, explained, file_option, on_cl
 @on_cluster
 @explained
 def command(**options: Any) -> None:
-    from sim.commands.handlers.run import run
-
-    run(**options)
+    handler("run").run(**options)

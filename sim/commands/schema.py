@@ -6,12 +6,10 @@ from typing import Any
 
 import click
 
-from sim.commands._shared import explained
+from sim.commands._shared import explained, handler
 
 
 @click.command(help=__doc__, epilog="Example: prestep schema > scenario.schema.json")
 @explained
 def command(**options: Any) -> None:
-    from sim.commands.handlers.schema import schema
-
-    schema(**options)
+    handler("schema").schema(**options)

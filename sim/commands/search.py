@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from sim.commands._shared import as_json, changes, explained, file_option
+from sim.commands._shared import as_json, changes, explained, file_option, handler
 
 
 @click.command(
@@ -51,6 +51,4 @@ from sim.commands._shared import as_json, changes, explained, file_option
 )
 @explained
 def command(**options: Any) -> None:
-    from sim.commands.handlers.search import search
-
-    search(**options)
+    handler("search").search(**options)

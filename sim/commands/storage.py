@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from sim.commands._shared import as_json, explained
+from sim.commands._shared import as_json, explained, handler
 
 
 @click.command(help=__doc__, epilog="Example: prestep storage lustre --threads 32")
@@ -21,6 +21,4 @@ from sim.commands._shared import as_json, explained
 @as_json
 @explained
 def command(**options: Any) -> None:
-    from sim.commands.handlers.storage import storage
-
-    storage(**options)
+    handler("storage").storage(**options)

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from sim.commands._shared import changes, explained
+from sim.commands._shared import changes, explained, handler
 
 
 @click.command(
@@ -45,6 +45,4 @@ from sim.commands._shared import changes, explained
 )
 @explained
 def command(**options: Any) -> None:
-    from sim.commands.handlers.sweep import sweep
-
-    sweep(**options)
+    handler("sweep").sweep(**options)

@@ -3,18 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import click
 
-from sim.commands._shared import explained, file_option, scaled
-
-
-def _handlers() -> ModuleType:
-    from sim.commands.handlers import topology
-
-    return topology
+from sim.commands._shared import explained, file_option, handler, scaled
 
 
 @click.group(help=__doc__, epilog="Example: prestep topology show dgx-h100")
@@ -44,7 +37,7 @@ def command() -> None:
 @explained
 def show(**options: Any) -> None:
     """Print what the cluster is made of."""
-    _handlers().show(**options)
+    handler("topology").show(**options)
 
 
 @command.command(epilog="Example: prestep topology check my-cluster.toml")
@@ -53,7 +46,7 @@ def show(**options: Any) -> None:
 @explained
 def check(**options: Any) -> None:
     """Check the cluster; exit 2 with every mistake."""
-    _handlers().check(**options)
+    handler("topology").check(**options)
 
 
 @command.command(
@@ -73,7 +66,7 @@ def check(**options: Any) -> None:
 @explained
 def export(**options: Any) -> None:
     """Write the graph for other tools."""
-    _handlers().export(**options)
+    handler("topology").export(**options)
 
 
 @command.command(
@@ -94,4 +87,4 @@ def export(**options: Any) -> None:
 @explained
 def import_(**options: Any) -> None:
     """Read a cluster of another tool; the JSON it writes works wherever a cluster's name does."""
-    _handlers().import_(**options)
+    handler("topology").import_(**options)

@@ -6,7 +6,14 @@ from typing import Any
 
 import click
 
-from sim.commands._shared import as_json, changes, explained, file_option, on_cluster
+from sim.commands._shared import (
+    as_json,
+    changes,
+    explained,
+    file_option,
+    handler,
+    on_cluster,
+)
 
 
 @click.command(
@@ -32,6 +39,4 @@ from sim.commands._shared import as_json, changes, explained, file_option, on_cl
 @on_cluster
 @explained
 def command(**options: Any) -> None:
-    from sim.commands.handlers.whatif import whatif
-
-    whatif(**options)
+    handler("whatif").whatif(**options)

@@ -60,52 +60,41 @@ class TileModel:
     ) -> float:
         """Seconds of `count` (m, n, k) products side by side, with `peak` flop/s and `size` bytes in all."""
         m, n, k = shape
+        reductions = _reductions(count * m * n / bandwidth)
         best = math.inf
         for rows, columns in TILES:
-            rate = (
-                peak
-                / sms
-                * self.efficiency
-                * min(1.0, rows * columns / 32768) ** self.exponent
-            )
-            for a, b in ((rows, columns), (columns, rows)):
-                tiles = count * math.ceil(m / a) * math.ceil(n / b)
-                best = min(
-                    best,
-                    *(
-                        self._split(
-                            tiles,
-                            split,
-                            k,
-                            rows * columns,
-                            rate,
-                            sms,
-                            count * m * n / bandwidth,
-                        )
-                        for split in SPLITS
-                    ),
-                )
+            area = rows * columns
+            rate = self._rate(peak / sms, area)
+            tiles = count * _fewest_tiles(m, n, rows, columns)
+            for split, reduction in reductions:
+                depth = k / split
+                each = self.tile_start + area * (self.epilogue + 2.0 * depth / rate)
+                waves = self._waves(tiles * split / sms)
+                best = min(best, waves * each + reduction)
         return self.floor + max(best, size / (bandwidth * self.memory_efficiency))
 
-    def _split(
-        self,
-        tiles: int,
-        split: int,
-        k: int,
-        area: int,
-        rate: float,
-        sms: int,
-        pass_time: float,
-    ) -> float:
-        full = tiles * split / sms
-        waves = (1.0 - self.tail) * math.ceil(full) + self.tail * max(1.0, full)
-        # Partial sums are written and read back in fp32.
-        reduce = 0.0 if split == 1 else 2.0e-6 + 8.0 * split * pass_time
-        return (
-            waves
-            * (self.tile_start + area * (self.epilogue + 2.0 * (k / split) / rate))
-            + reduce
-        )
+    def _rate(self, peak: float, area: int) -> float:
+        """flop/s of an SM of so many at peak on a tile of `area` elements."""
+        return peak * self.efficiency * min(1.0, area / 32768) ** self.exponent
+
+    def _waves(self, full: float) -> float:
+        """Waves that count, of `full` ones and a last one that is in part empty."""
+        return (1.0 - self.tail) * math.ceil(full) + self.tail * max(1.0, full)
+
+
+def _reductions(pass_time: float) -> list[tuple[int, float]]:
+    """Every split of k with the seconds in which its partial sums are written and read back in fp32."""
+    return [
+        (split, 0.0 if split == 1 else 2.0e-6 + 8.0 * split * pass_time)
+        for split in SPLITS
+    ]
+
+
+def _fewest_tiles(m: int, n: int, rows: int, columns: int) -> int:
+    """Tiles that cover m x n, upright or lying: fewer are never slower."""
+    upright = math.ceil(m / rows) * math.ceil(n / columns)
+    lying = math.ceil(m / columns) * math.ceil(n / rows)
+    return min(upright, lying)
 
 
 # Guess, for a GPU whose file has no [gemm]; also where fitting one starts.

@@ -6,6 +6,7 @@ import io
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.table import Table
@@ -14,11 +15,12 @@ from rich.text import Text
 from sim import files
 from sim.analysis.critical_path import CriticalPath
 from sim.analysis.prediction import Prediction
+from sim.exporters import _sections as sections_of
 from sim.exporters import _words as words
-from sim.storage import checkpointing, dataload
-from sim.studies import replicas
-from sim.studies.shared_cluster import Together
 from sim.units import format_bytes, format_duration
+
+if TYPE_CHECKING:
+    from sim.studies.shared_cluster import Together
 
 SUFFIXES = (".txt",)
 WIDEST = 100
@@ -33,6 +35,7 @@ def render(result: Prediction, width: int | None = None, colour: bool = False) -
         force_terminal=colour,
         no_color=not colour,
         highlight=False,
+        emoji=False,
         legacy_windows=False,
     )
     console.print(Text(words.title(result), style="bold"))
@@ -91,12 +94,14 @@ def _extras(result: Prediction) -> list[tuple[str, Table]]:
     """What a scenario may ask for beside the step."""
     sections = []
     if result.checkpoint is not None:
-        rows = checkpointing.words(dict(result.checkpoint))
+        rows = sections_of.saves(result.checkpoint)
         sections.append(("Checkpoint", _grid(rows)))
     if result.replicas is not None:
-        sections.append(("The step with noise", _grid(replicas.words(result.replicas))))
+        sections.append(
+            ("The step with noise", _grid(sections_of.noise(result.replicas)))
+        )
     if result.dataload is not None:
-        sections.append(("Data loading", _grid(dataload.words(dict(result.dataload)))))
+        sections.append(("Data loading", _grid(sections_of.data(result.dataload))))
     return sections
 
 

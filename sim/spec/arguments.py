@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 from sim import files
-from workloads.megatron.arguments import sections_of
 from workloads.models.model import ARGUMENTS
 
 
@@ -36,10 +35,11 @@ def with_arguments(
     ):
         return dict(mapping)
 
+    from workloads.megatron.arguments import sections_of  # few models are such files
+
     tables = dict(mapping)
-    for section, keys in sections_of(
-        files.read_text(folder / file), str(folder / file)
-    ).items():
+    text = files.read_text(folder / file)
+    for section, keys in sections_of(text, str(folder / file)).items():
         own = mapping.get(section, {})
         if section != "model" and isinstance(own, Mapping):
             tables[section] = {**keys, **own}

@@ -1,4 +1,4 @@
-"""Saves in a scenario: what is wrong with them, how long training stands still, what they cost the steps beside."""
+"""Saves in a scenario: how long training stands still, and what they cost the steps beside."""
 
 from __future__ import annotations
 
@@ -9,35 +9,9 @@ from typing import Any
 from sim.engine.execution import Run
 from sim.errors import InputError, Mistake
 from sim.planning.planned import Planned
-from sim.spec.sections import Scenario
 from sim.storage.evidence import shares
 from sim.storage.saving import Checkpointing, Save
-from sim.storage.systems import load_system
-from sim.units import format_bytes, format_duration
-
-_TIMES = ("save_stall", "step_time_beside", "time_until_durable", "load_time")
-
-
-def mistakes_of(scenario: Scenario) -> list[Mistake]:
-    """What is wrong with [checkpoint] before anything is simulated."""
-    c, where = scenario.checkpoint, scenario.where
-    try:
-        system = load_system(c.storage or "nvme", where, "checkpoint.storage")
-    except InputError as error:
-        return list(error.mistakes)
-    mistakes = []
-    if c.gpudirect and not system.gpudirect:
-        key, expected = "checkpoint.gpudirect", f"false with {system.name}"
-        hint = "leave gpudirect out: bytes bounce through the host's memory"
-        mistakes.append(Mistake(where, key, "true", expected, hint))
-    if c.gpudirect and c.mode == "peer":
-        key, expected = "checkpoint.gpudirect", "false with mode peer"
-        mistakes.append(Mistake(where, key, "true", expected))
-    if c.writers == "replica0" and c.mode in (None, "rank0"):
-        key, expected = "checkpoint.writers", "mode sharded or async"
-        hint = "rank 0 writes all"
-        mistakes.append(Mistake(where, key, "replica0", expected, hint))
-    return mistakes
+from sim.units import format_duration
 
 
 def report_of(planned: Planned, run: Run, step: float) -> dict[str, Any]:
@@ -116,28 +90,3 @@ def _interval(
         "interval": every * step + extra,
         "step_time_with": step + extra / every,
     }
-
-
-def words(report: dict[str, Any]) -> list[tuple[str, str]]:
-    """Rows (what, how much) for people."""
-    times = {key: format_duration(report[key]) for key in _TIMES}
-    written = f"{format_bytes(report['bytes'])} by {report['writers']} ranks"
-    rows = [
-        ("to", f"{report['storage']}, {written} ({report['mode']})"),
-        ("training stands still", times["save_stall"]),
-    ]
-    if report["steps_beside"]:
-        slower = f"{100 * report['background_slowdown']:.1f} % slower"
-        steps = f"{report['steps_beside']} of {times['step_time_beside']}"
-        rows.append(("steps beside", f"{steps}, {slower}"))
-    rows.append(("durable after", times["time_until_durable"]))
-    rows.append(("load", times["load_time"]))
-    rows.append(("the save rests on", _percentages(report["evidence"])))
-    if "step_time_with" in report:
-        step = format_duration(report["step_time_with"])
-        rows.append((f"every {report['every']} steps", f"{step} a step"))
-    return rows
-
-
-def _percentages(parts: dict[str, float]) -> str:
-    return ", ".join(f"{name} {100 * share:.0f} %" for name, share in parts.items())

@@ -14,12 +14,10 @@ has done all before it: every step begins level, and what the host reads itself 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from sim.errors import InputError, Mistake
-from sim.units import format_duration
 from workloads.job.layout import microbatches_of
 
 if TYPE_CHECKING:
@@ -184,21 +182,3 @@ def _batch_time(asked: Dataload, samples: int, place: Place) -> tuple[float, flo
         )
         storage = samples * place.ranks * asked.sample / shared
     return samples * each, storage
-
-
-def words(table: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Rows (what, how much) for people."""
-    state = (
-        "input-bound"
-        if table["input_bound"]
-        else "data waits for the GPU"
-        if not table["exposed"]
-        else "no overlap"
-    )
-    rows = [("reading a step's data", format_duration(table["read_time"]))]
-    if table["copy_time"]:
-        rows.append(("copying it to the GPU", format_duration(table["copy_time"])))
-    return [
-        *rows,
-        ("step with its data", f"{format_duration(table['step_time_with'])}: {state}"),
-    ]

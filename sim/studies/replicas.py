@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -19,7 +19,6 @@ from sim.engine.engine import execute
 from sim.planning.noise import jitter_of, noise_of
 from sim.planning.planned import Planned
 from sim.reliability.statistics import CONFIDENCE, interval_of
-from sim.units import format_duration
 
 PERCENTILES = (5, 25, 50, 75, 95, 99)
 
@@ -71,34 +70,3 @@ def summary(times: Sequence[float], step: float, seed: int) -> dict[str, Any]:
         "percentiles": {f"p{p}": float(np.percentile(times, p)) for p in PERCENTILES},
         "slower": mean / step - 1.0,
     }
-
-
-def words(table: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Rows (what, how much) for people."""
-    return [
-        *_distribution(table),
-        ("noise", ", ".join(_noise(table["jitter"]))),
-        ("replicas", f"{table['replicas']}, seed {table['seed']}"),
-    ]
-
-
-def _distribution(table: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Rows of the mean and, of several replicas, of what lies around it."""
-    mean = format_duration(table["mean"])
-    slower = f"{100 * table['slower']:+.2f} % on the step without noise"
-    if table["replicas"] == 1:
-        yield "mean step", f"{mean}, {slower}"
-        return
-    half = format_duration(table["half_width"])
-    yield "mean step", f"{mean} ± {half} (95 % confidence), {slower}"
-    share = 100 * table["std"] / table["mean"]
-    yield "standard deviation", f"{format_duration(table['std'])}, {share:.2f} %"
-    low, median, high = (
-        format_duration(table["percentiles"][name]) for name in ("p5", "p50", "p95")
-    )
-    yield "5 % to 95 %", f"{low} to {high}, median {median}"
-
-
-def _noise(jitter: Mapping[str, Any]) -> Iterator[str]:
-    for name, amount in jitter.items():
-        yield f"{name} {100 * amount['value']:g} % ({amount['evidence']})"

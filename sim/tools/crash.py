@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import platform
 import sys
-import tempfile
 import traceback
 from pathlib import Path
 
@@ -17,6 +16,8 @@ DEBUG = "PRESTEP_DEBUG"  # set: the traceback itself
 
 def message(error: Exception) -> str:
     """The message; the traceback, the command and versions go to a file of which it tells the path."""
+    import tempfile  # brings a dozen modules along, for what should never happen
+
     details = "".join(traceback.format_exception(error))
     about = f"prestep {__version__}, Python {platform.python_version()}, {platform.platform()}\n{sys.argv}\n\n{details}"
     try:

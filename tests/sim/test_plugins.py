@@ -37,6 +37,16 @@ def test_discovery_lists_files_without_importing_them(shapes: str) -> None:
     assert f"{shapes}.torus" not in sys.modules
 
 
+@pytest.mark.parametrize(
+    "package", ["sim.commands", "sim.exporters", "sim.collectives.algorithms"]
+)
+def test_a_summary_is_the_first_line_of_a_docstring(package: str) -> None:
+    """A summary that is read from a file's beginning is the one that parsing the file gives."""
+    outlines = plugins.outlines(package)
+    parsed = {name: outline.summary for name, outline in outlines.items()}
+    assert plugins.summaries(package) == parsed
+
+
 def test_a_plugin_is_loaded_by_its_name(shapes: str) -> None:
     """Dashes, as in scenario files, are underscores in file names."""
     assert plugins.load(shapes, "fat-tree").build() == "tree"

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import product
-
-from networkx.utils import UnionFind
 
 from workloads.job import Job
 from workloads.job.layout import axis_order
@@ -77,11 +76,26 @@ class Grid(Layout):
     @cached_property
     def teams(self) -> tuple[tuple[int, ...], ...]:
         """Replicas that go together through every layer: those whose ranks share experts."""
-        teams = UnionFind(range(self.dp))
-        if self.ep > 1:
-            for group in (*self.experts("ep", 0), *self.experts("tp", 0)):
-                teams.union(*{self.where(rank)[0] for rank in group})
-        return tuple(sorted(tuple(sorted(team)) for team in teams.to_sets()))
+        if self.ep == 1:
+            return tuple((d,) for d in range(self.dp))
+        groups = (*self.experts("ep", 0), *self.experts("tp", 0))
+        sharing = ({self.where(rank)[0] for rank in group} for group in groups)
+        return _joined(self.dp, sharing)
+
+
+def _joined(
+    members: int, groups: Iterable[Collection[int]]
+) -> tuple[tuple[int, ...], ...]:
+    """Members from 0 on, in one team where they meet in a group, or others of their teams do; all ascending."""
+    team_of = [{member} for member in range(members)]
+    for group in groups:
+        meeting = {id(team_of[member]): team_of[member] for member in group}
+        if len(meeting) > 1:
+            team = set().union(*meeting.values())
+            for member in team:
+                team_of[member] = team
+    teams = {id(team): team for team in team_of}
+    return tuple(sorted(tuple(sorted(team)) for team in teams.values()))
 
 
 def grid_of(scenario: Job) -> Grid:

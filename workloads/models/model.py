@@ -13,8 +13,6 @@ from typing import Any
 from sim import files, strict
 from sim.errors import InputError, Mistake, unknown
 from workloads.job.model import Model
-from workloads.megatron.arguments import sections_of
-from workloads.models.hugging_face import translate
 
 __all__ = [
     "MODELS",
@@ -171,8 +169,12 @@ def read_model(path: Path) -> Model:
     except (OSError, ValueError) as error:
         raise InputError(Mistake(str(path), "", str(error), expected)) from None
     if path.suffix == ".json":
+        from workloads.models.hugging_face import translate
+
         table = translate(table, str(path))
     elif arguments:
+        from workloads.megatron.arguments import sections_of
+
         table = sections_of(text, str(path)).get("model", {})
     section, mistakes = strict.build(Model, table, str(path), "", {})
     for key in ("name", "file"):

@@ -1,4 +1,7 @@
-"""What `prestep run` predicts: a step, the steps of several jobs, the largest micro batch, or serving."""
+"""What `prestep run` predicts: a step, the steps of several jobs, the largest micro batch, or serving.
+
+What only some runs need is imported by them: it is slow to import.
+"""
 
 from __future__ import annotations
 
@@ -16,14 +19,10 @@ from sim.commands._shared import EXIT_OUTSIDE, echo_json, misused, talk
 from sim.exporters import terminal
 from sim.planning.planned import Planned
 from sim.predict import execute, plan, reported
-from sim.serving import serving
 from sim.spec.inference import Inference
 from sim.spec.jobs import refuse
 from sim.spec.load import scenario_of
 from sim.spec.sections import Scenario
-from sim.studies import shared_cluster
-from sim.studies.largest import largest_micro_batch
-from sim.studies.replicas import replicas_of
 
 
 def run_scenario(
@@ -71,6 +70,8 @@ def _predicted(planned: Planned, replicas: int | None, seed: int | None) -> Pred
     result = reported(planned, executed, prices=True)
     if replicas is None:
         return result
+    from sim.studies.replicas import replicas_of
+
     step = result.step_time
     spread = replicas_of(planned, executed.steps, step, replicas, seed or 0)
     return replace(result, replicas=spread)
@@ -129,6 +130,8 @@ def _largest(scenario: Scenario, json_: bool, file: Path | None) -> None:
     if file is not None:
         expected = "none: --max-micro-batch predicts no step"
         raise misused(str(file), "a file", expected)
+    from sim.studies.largest import largest_micro_batch
+
     limit = largest_micro_batch(scenario)
     if json_:
         echo_json(limit.to_dict())
@@ -143,6 +146,8 @@ def _serve(scenario: Scenario, json_: bool, other: Path | int | None) -> None:
     if other is not None:
         expected = "a training step for traces and replicas"
         raise misused(str(other), "[inference]", expected)
+    from sim.serving import serving
+
     prediction = serving.predict(scenario)
     if json_:
         echo_json(prediction)
@@ -154,6 +159,8 @@ def _run_jobs(scenario: Scenario, json_: bool, file: Path | None, strict: bool) 
     """`run` of several jobs on one cluster."""
     if file is not None:
         raise misused(str(file), f"{len(scenario.jobs)} jobs", "one job for a trace")
+    from sim.studies import shared_cluster
+
     jobs = shared_cluster.predict(scenario)
     click.echo(jobs.to_json() if json_ else terminal.render_jobs(jobs))
     _refuse_fallbacks(jobs.results.values(), strict)

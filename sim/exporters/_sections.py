@@ -1,0 +1,84 @@
+"""Sections of a result that only some scenarios have, as rows (what, how much) for people."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from sim.units import format_bytes, format_duration
+
+_TIMES = ("save_stall", "step_time_beside", "time_until_durable", "load_time")
+
+
+def saves(report: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """What [checkpoint] costs."""
+    times = {key: format_duration(report[key]) for key in _TIMES}
+    written = f"{format_bytes(report['bytes'])} by {report['writers']} ranks"
+    rows = [
+        ("to", f"{report['storage']}, {written} ({report['mode']})"),
+        ("training stands still", times["save_stall"]),
+    ]
+    if report["steps_beside"]:
+        slower = f"{100 * report['background_slowdown']:.1f} % slower"
+        steps = f"{report['steps_beside']} of {times['step_time_beside']}"
+        rows.append(("steps beside", f"{steps}, {slower}"))
+    rows.append(("durable after", times["time_until_durable"]))
+    rows.append(("load", times["load_time"]))
+    rows.append(("the save rests on", _percentages(report["evidence"])))
+    if "step_time_with" in report:
+        step = format_duration(report["step_time_with"])
+        rows.append((f"every {report['every']} steps", f"{step} a step"))
+    return rows
+
+
+def _percentages(parts: dict[str, float]) -> str:
+    return ", ".join(f"{name} {100 * share:.0f} %" for name, share in parts.items())
+
+
+def data(table: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """What [dataload] makes the step wait for."""
+    state = (
+        "input-bound"
+        if table["input_bound"]
+        else "data waits for the GPU"
+        if not table["exposed"]
+        else "no overlap"
+    )
+    rows = [("reading a step's data", format_duration(table["read_time"]))]
+    if table["copy_time"]:
+        rows.append(("copying it to the GPU", format_duration(table["copy_time"])))
+    return [
+        *rows,
+        ("step with its data", f"{format_duration(table['step_time_with'])}: {state}"),
+    ]
+
+
+def noise(table: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """The step of `--replicas`."""
+    return [
+        *_distribution(table),
+        ("noise", ", ".join(_noise(table["jitter"]))),
+        ("replicas", f"{table['replicas']}, seed {table['seed']}"),
+    ]
+
+
+def _distribution(table: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Rows of the mean and, of several replicas, of what lies around it."""
+    mean = format_duration(table["mean"])
+    slower = f"{100 * table['slower']:+.2f} % on the step without noise"
+    if table["replicas"] == 1:
+        yield "mean step", f"{mean}, {slower}"
+        return
+    half = format_duration(table["half_width"])
+    yield "mean step", f"{mean} ± {half} (95 % confidence), {slower}"
+    share = 100 * table["std"] / table["mean"]
+    yield "standard deviation", f"{format_duration(table['std'])}, {share:.2f} %"
+    low, median, high = (
+        format_duration(table["percentiles"][name]) for name in ("p5", "p50", "p95")
+    )
+    yield "5 % to 95 %", f"{low} to {high}, median {median}"
+
+
+def _noise(jitter: Mapping[str, Any]) -> Iterator[str]:
+    for name, amount in jitter.items():
+        yield f"{name} {100 * amount['value']:g} % ({amount['evidence']})"
