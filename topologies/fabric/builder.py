@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import repeat
 from typing import Any
 
 import numpy as np
@@ -109,7 +110,7 @@ class FabricBuilder:
         parts = [
             names
             if isinstance(names, np.ndarray)
-            else np.array([self._index.get(name, -1) for name in names])
+            else np.array(list(map(self._index.get, names, repeat(-1))))
             for names in self._ends[key]
         ]
         return (

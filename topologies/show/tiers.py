@@ -88,7 +88,7 @@ def _tier(wiring: _Wiring, kinds: list[str]) -> Tier:
     gpus = np.flatnonzero(wiring.kinds == "gpu")
     group = components(len(wiring.kinds), src[inside], dst[inside])
     egress = _egress(wiring, kind, inside, below)
-    least = egress[np.unique(below[gpus])].min()
+    least = egress[below[gpus]].min()
     return Tier(kind, _most_children(group[gpus], below[gpus]), float(least))
 
 

@@ -6,12 +6,10 @@ from pathlib import Path
 
 import click
 
-from sim.collectives.nccl import lines
 from sim.commands._shared import talk
 from sim.strict import split_override
 from topologies import load_cluster
 from topologies.files.interchange import check_report, export_file, import_file
-from topologies.show import listing
 
 
 def show(
@@ -21,9 +19,15 @@ def show(
     picture: Path | None,
     rings: bool,
 ) -> None:
+    # folding a cluster and drawing it are for this command alone
+    from topologies.show import listing
+
     changes = dict(map(split_override, overrides))
     fabric = load_cluster(cluster, hosts, changes, "--set")
     if rings:
+        # NCCL's search is slow to import, and few ask for it
+        from sim.collectives.nccl import lines
+
         click.echo("\n".join(lines.printed(fabric, fabric.gpus, trees=72)))
     else:
         click.echo(listing.render(fabric))
