@@ -42,12 +42,12 @@ class Attention(Module):
 
     def forward(self, t: Tape, x: Tensor) -> Tensor:
         s = self.s
-        y = column_linear(t, x, self.qkv, s.group, s.sequence, s.numbers)
+        y = column_linear(t, x, self.qkv, s)
         y = bias_add(t, y, self.qkv_bias)
         y = self._rotate(t, self._norm_heads(t, y))
         attend = partial(self._attend, t)
         o = again(t, attend, y) if s.recompute_core else attend(y)
-        return row_linear(t, o, self.proj, s.group, s.sequence, s.numbers)
+        return row_linear(t, o, self.proj, s)
 
     def _turned(self, y: Tensor) -> float:
         """Bytes of queries and keys, without values."""

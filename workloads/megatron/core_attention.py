@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from sim.graph.kernel import Kernel
+from workloads.megatron.elementwise import pass_over
 from workloads.megatron.shard import Heads, Shard
 from workloads.torch.tape import Tape, Tensor
 
@@ -127,14 +128,14 @@ class _Scores:
         """Dropout, forward or backward."""
         if self.mask:
             moved = 2 * self.size + self.mask
-            t.launch(Kernel("fused", (self.count,), bytes=moved))
+            pass_over(t, self.count, moved)
 
 
 def softmax(t: Tape, count: int, moved: tuple[float, ...], host: str) -> None:
     """One kernel for each of the given bytes; the host's time of the first is attention's."""
     for i, size in enumerate(moved):
         t.cpu(host, float(i > 0))
-        t.launch(Kernel("fused", (count,), bytes=size))
+        pass_over(t, count, size)
 
 
 def products(

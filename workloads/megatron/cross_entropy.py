@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from sim.graph.kernel import Kernel
+from workloads.megatron.elementwise import pass_over
 from workloads.megatron.shard import Shard
 from workloads.megatron.tensor_parallel import begin, finish
 from workloads.torch.tape import Tape, Tensor
@@ -38,9 +38,10 @@ FUSED = Passes(((6.0, 0.0), (8.0, 4.0), (8.0, 8.0)), (10.0,))
 def cross_entropy(t: Tape, logits: Tensor, s: Shard) -> Tensor:
     """Cross entropy in fp32 with small all-reduces; saves the probabilities."""
     passes = FUSED if s.options.cross_entropy_fusion else PLAIN
+    n = logits.elements
     t.cpu("loss", 3)
     for moved, summed in passes.forward:
-        _pass_over(t, logits.elements, moved)
+        pass_over(t, n, moved * n)
         if summed and s.group.size > 1:
             begin(t, "all_reduce", s.tokens * s.batch * summed, s.group)
             finish(t)
@@ -51,11 +52,7 @@ def cross_entropy(t: Tape, logits: Tensor, s: Shard) -> Tensor:
         _ = (g, probabilities)
         t.cpu("loss_backward")
         for moved in passes.backward:
-            _pass_over(t, probabilities.elements, moved)
+            pass_over(t, n, moved * n)
         return [t.empty(shape, itemsize)]
 
     return t.apply(t.empty((1,), 4), [logits], backward)
-
-
-def _pass_over(t: Tape, logits: int, moved: float) -> None:
-    t.launch(Kernel("fused", (logits,), bytes=moved * logits))

@@ -9,6 +9,11 @@ from workloads.torch.tape import Tape, Tensor
 Size = tuple[tuple[int, ...], int]  # a tensor's shape, and the bytes of an element
 
 
+def pass_over(t: Tape, elements: int, moved: float, stream: str | None = None) -> None:
+    """A kernel over so many elements that moves so many bytes."""
+    t.launch(Kernel("fused", (elements,), bytes=moved), stream)
+
+
 def fused(
     t: Tape,
     inputs: list[Tensor],
@@ -42,7 +47,7 @@ def fused(
 def _launch_parts(t: Tape, x: Tensor, size: float, count: int) -> None:
     """Launches so many kernels over the elements of a tensor, which move ``size`` bytes together."""
     for _ in range(count):
-        t.launch(Kernel("fused", (x.elements,), bytes=size / count))
+        pass_over(t, x.elements, size / count)
 
 
 def _gradients(

@@ -25,6 +25,6 @@ class FeedForward(Module):
 
     def forward(self, t: Tape, x: Tensor) -> Tensor:
         s = self.s
-        y = column_linear(t, x, self.fc1, s.group, s.sequence, s.numbers)
+        y = column_linear(t, x, self.fc1, s)
         y = activate(t, y, self.fc1_bias, self.m.gated, s.options)
-        return row_linear(t, y, self.fc2, s.group, s.sequence, s.numbers)
+        return row_linear(t, y, self.fc2, s)

@@ -37,7 +37,7 @@ class Further(Module):
     def _projected(self, t: Tape, x: Tensor, shape: tuple[int, ...]) -> Tensor:
         """One state of both, of the given shape."""
         s = self.s
-        y = column_linear(t, x, self.joined, s.group, s.sequence, s.numbers)
+        y = column_linear(t, x, self.joined, s)
         if s.group.size > 1:
             # Its columns are joined, and the sequence split again.
             gather(t, y, s.group)

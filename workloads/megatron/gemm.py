@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from sim.graph.kernel import Kernel
+from workloads.megatron.elementwise import pass_over
 from workloads.torch.functional import launch_gemm
 from workloads.torch.tape import Tape
 
@@ -64,4 +65,4 @@ def quantize(t: Tape, elements: int, o: Numbers) -> None:
     """
     if o.products:
         t.cpu("quantize")
-        t.launch(Kernel("fused", (elements,), bytes=o.quantizing * elements))
+        pass_over(t, elements, o.quantizing * elements)

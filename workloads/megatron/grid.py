@@ -43,6 +43,19 @@ class Grid(Layout):
             for t in range(self.tp)
         )
 
+    def tensor_ranks(self, p: int, d: int, c: int) -> tuple[int, ...]:
+        """Ranks of a stage that differ in their tensor-parallel index."""
+        return tuple(self.rank(d, p, t, c) for t in range(self.tp))
+
+    def context_ranks(self, p: int, d: int, t: int) -> tuple[int, ...]:
+        """Ranks of a stage that have other parts of the same samples."""
+        return tuple(self.rank(d, p, t, c) for c in range(self.cp))
+
+    def replica_ranks(self, p: int, t: int) -> tuple[int, ...]:
+        """Ranks of a stage that have the same parameters, ascending."""
+        pairs = product(range(self.dp), range(self.cp))
+        return tuple(sorted(self.rank(d, p, t, c) for d, c in pairs))
+
     @property
     def world(self) -> int:
         return self.dp * self.pp * self.tp * self.cp

@@ -8,6 +8,7 @@ from functools import partial
 from math import ceil
 
 from sim.graph.kernel import Kernel
+from workloads.megatron.elementwise import pass_over
 from workloads.megatron.gemm import Numbers, quantize
 from workloads.megatron.weight_gradients import later
 from workloads.torch.functional import launch_gemm
@@ -89,13 +90,12 @@ class GroupedLinear:
             return
         for count in self.rows:
             elements = count * width
-            t.launch(Kernel("fused", (elements,), bytes=2.0 * elements))
+            pass_over(t, elements, 2.0 * elements)
             quantize(t, elements, self.numbers)
 
     def _accumulate(self, t: Tape, elements: int) -> None:
         """Adds a gradient to the buffer that accumulates it."""
-        moved = float(elements * (2 + 2 * self.numbers.wide))
-        t.launch(Kernel("fused", (elements,), bytes=moved))
+        pass_over(t, elements, float(elements * (2 + 2 * self.numbers.wide)))
 
     def _product(
         self, t: Tape, rows: Sequence[int], n: int, k: int, layout: str

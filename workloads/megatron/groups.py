@@ -36,86 +36,77 @@ class Groups:
     def _all(self, axis: str, stage: int) -> Sequence[tuple[int, ...]]:
         """All groups of an axis in a stage."""
         g = self.grid
-        ds, cs, ts = range(g.dp), range(g.cp), range(g.tp)
+        if axis in EXPERT_AXES:
+            return g.experts(EXPERT_AXES[axis], stage)
         if axis == "tp":
-            return [tuple(g.rank(d, stage, t, c) for t in ts) for d in ds for c in cs]
+            return [
+                g.tensor_ranks(stage, d, c) for d in range(g.dp) for c in range(g.cp)
+            ]
         if axis == "cp":
-            return [tuple(g.rank(d, stage, t, c) for c in cs) for d in ds for t in ts]
-        if axis == "dp":
-            replicas = [[g.rank(d, stage, t, c) for d in ds for c in cs] for t in ts]
-            return [tuple(sorted(ranks)) for ranks in replicas]
-        return g.experts(EXPERT_AXES[axis], stage)
+            return [
+                g.context_ranks(stage, d, t) for d in range(g.dp) for t in range(g.tp)
+            ]
+        return [g.replica_ranks(stage, t) for t in range(g.tp)]
 
     def _beside(
         self, groups: Sequence[tuple[int, ...]], mine: tuple[int, ...]
     ) -> list[tuple[int, ...]]:
         """Copies that meet a group on links, itself first."""
-        found = self.place.beside(groups, mine)
-        return (
-            found
-            if found[0] == mine
-            else [mine, *(group for group in found if group != mine)]
-        )
+        others = (group for group in self.place.beside(groups, mine) if group != mine)
+        return [mine, *others]
 
     def spread(
         self, scenario: Job, experts: int, stage: int = 0, replica: int = 0
     ) -> Spread:
         """How experts lie over the ranks of a stage."""
-        p, o, group = (
-            scenario.parallel,
-            scenario.megatron,
-            self.of("ep", stage, replica),
-        )
-        loads = busiest(
-            loads_of(p, experts), p.ep, o.moe_capacity, o.moe_pad_to_capacity
-        )
-        hosts = len({rank // self.place.gpus_per_host for rank in group.ranks})
-        return Spread(
-            group,
-            self.of("etp", stage, replica) if self.grid.etp > 1 else None,
-            loads,
-            hosts,
-        )
+        p, o = scenario.parallel, scenario.megatron
+        group = self.of("ep", stage, replica)
+        tensor = self.of("etp", stage, replica) if self.grid.etp > 1 else None
+        loads = loads_of(p, experts)
+        most = busiest(loads, p.ep, o.moe_capacity, o.moe_pad_to_capacity)
+        hosts = {rank // self.place.gpus_per_host for rank in group.ranks}
+        return Spread(group, tensor, most, len(hosts))
 
     def model_parallel(self, replica: int) -> Group:
         """Tensor- and pipeline-parallel ranks of one replica, who agree on the gradient's norm."""
         g = self.grid
-        mine = tuple(
-            sorted(g.rank(replica, p, t) for p in range(g.pp) for t in range(g.tp))
-        )
+        ranks = (g.rank(replica, p, t) for p in range(g.pp) for t in range(g.tp))
+        mine = tuple(sorted(ranks))
         return Group("mp", mine, [mine], g.pp)
 
     def ends(self, kind: Kind) -> Group:
         """First and last stage, who share the embedding."""
         g = self.grid
-        found = [
+        pairs = [
             (g.rank(d, 0, t, c), g.rank(d, g.pp - 1, t, c))
             for d in kind.replicas
             for c in range(g.cp)
             for t in range(g.tp)
         ]
-        return Group("embedding", found[0], self.place.beside(found, found[0]), 2)
+        mine = pairs[0]
+        return Group("embedding", mine, self.place.beside(pairs, mine), 2)
 
     def transfer_copies(self, source: int, target: int, kind: Kind) -> list[int]:
         """Rank offsets of the copies, of the same kind, of a transfer between stages that it meets."""
-        g = self.grid
-        _, stage, _ = g.where(source)
-        if self.place.blocking:
-            ranks = set(g.stage(stage))
-        else:  # only ranks on the hosts of the two can be on links that they use
-            near = self.place.gpus_per_host
-            hosts = [(rank, rank // near * near) for rank in (source, target)]
-            ranks = {
-                source + first + i - rank for rank, first in hosts for i in range(near)
-            }
-        return [
-            0,
-            *(
-                rank - source
-                for rank in sorted(ranks)
-                if rank != source and self._alike(rank, stage, kind)
-            ),
+        _, stage, _ = self.grid.where(source)
+        others = [
+            rank - source
+            for rank in sorted(self._senders(source, target, stage))
+            if rank != source and self._alike(rank, stage, kind)
         ]
+        return [0, *others]
+
+    def _senders(self, source: int, target: int, stage: int) -> set[int]:
+        """Ranks whose transfer can use the links of this one: on unblocked fabrics those on the hosts of its ends."""
+        if self.place.blocking:
+            return set(self.grid.stage(stage))
+        per_host = self.place.gpus_per_host
+        senders: set[int] = set()
+        for end in (source, target):
+            first = end // per_host * per_host
+            offset = source - end
+            senders.update(range(first + offset, first + offset + per_host))
+        return senders
 
     def _alike(self, rank: int, stage: int, kind: Kind) -> bool:
         """Whether a rank is of a stage, in a replica of a kind."""

@@ -4,33 +4,31 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from workloads.megatron.gemm import Numbers, gemm, quantize
+from workloads.megatron.gemm import gemm, quantize
+from workloads.megatron.shard import Shard
 from workloads.megatron.tensor_parallel import begin, finish, reduce
 from workloads.megatron.weight_gradients import weight_gradient
-from workloads.parallel.group import Group
 from workloads.torch.tape import Tape, Tensor
 
 # Parts in which user buffers split a GEMM whose result is reduce-scattered beside it (Transformer Engine, num_splits).
 SPLITS = 4
 
 
-def column_linear(
-    t: Tape, x: Tensor, w: Tensor, group: Group, sequence: bool, o: Numbers
-) -> Tensor:
-    """``x @ w.T`` with the rows of ``w`` spread over the group.
+def column_linear(t: Tape, x: Tensor, w: Tensor, s: Shard) -> Tensor:
+    """``x @ w.T`` with the rows of ``w`` spread over the tensor-parallel group.
 
     Forward, sequence parallelism gathers ``x`` first. Backward, the input's gradient is summed over the group (or
     reduce-scattered) while the weight's gradient is computed; ``x`` is gathered again beside the input's GEMM
     (tensor_parallel/layers.py, LinearWithGradAccumulationAndAsyncCommunication).
     """
-    column = _Column(x, w, group, sequence and group.size > 1, o, x.requires_grad)
-    t.cpu("linear")
-    quantize(t, x.elements, o)
-    if column.gathers:
-        _gather_beside(t, column.gathered, group, o)
+    column = _Column(x, w, s, x.requires_grad)
     n, k = w.shape
-    gemm(t, column.rows, n, k, "nt", o)
-    if column.gathers:
+    t.cpu("linear")
+    quantize(t, x.elements, s.numbers)
+    if s.gathers:
+        _gather_beside(t, column.gathered, s)
+    gemm(t, column.rows, n, k, "nt", s.numbers)
+    if s.gathers:
         finish(t)
     y = t.empty((*column.whole[:-1], n), x.itemsize)
     return t.apply(y, [x, w], lambda g: column.backward(t, g))
@@ -38,63 +36,62 @@ def column_linear(
 
 @dataclass(frozen=True, eq=False)
 class _Column:
-    """A projection whose weight's rows are spread over the group.
-
-    ``gathers``: each rank has a part of the input; ``needs``: the input's gradient is wanted.
-    """
+    """A projection whose weight's rows are spread over the group; ``needs``: the input's gradient is wanted."""
 
     x: Tensor
     w: Tensor
-    group: Group
-    gathers: bool
-    o: Numbers
+    s: Shard
     needs: bool
+
+    @property
+    def parts(self) -> int:
+        """In which the input lies on the ranks."""
+        return self.s.group.size if self.s.gathers else 1
 
     @property
     def whole(self) -> tuple[int, ...]:
         """Shape of the input on all ranks together."""
-        parts = self.group.size if self.gathers else 1
-        return (self.x.shape[0] * parts, *self.x.shape[1:])
+        return (self.x.shape[0] * self.parts, *self.x.shape[1:])
 
     @property
     def rows(self) -> int:
         """Rows of the input on all ranks together."""
-        parts = self.group.size if self.gathers else 1
-        return self.x.elements * parts // self.w.shape[1]
+        return self.x.elements * self.parts // self.w.shape[1]
 
     @property
     def gathered(self) -> float:
         """Bytes of the whole input, as the products take it."""
-        size = self.o.operand_size(self.x.itemsize)
-        return float(self.rows * self.w.shape[1] * size)
+        size = self.s.numbers.operand_size(self.x.itemsize)
+        return float(self.x.elements * self.parts * size)
 
     @property
     def _reduces(self) -> bool:
         """The input's gradient is a sum over the group."""
-        return self.needs and self.group.size > 1
+        return self.needs and self.s.group.size > 1
 
     def backward(self, t: Tape, g: Tensor) -> list[Tensor | None]:
         """Gradients of the input and the weight."""
         n, k = self.w.shape
         t.cpu("linear_backward")
-        quantize(t, self.rows * n, self.o)
+        quantize(t, self.rows * n, self.s.numbers)
         operand = self._gather_again(t)
         grad = self._input_gradient(t)
-        if self.gathers:
+        if self.s.gathers:
             finish(t)
         self._reduce_beside(t)
-        weight_gradient(t, n, k, self.rows, self.o, (g, operand))
+        weight_gradient(t, n, k, self.rows, self.s.numbers, (g, operand))
         if self._reduces:
             finish(t)
-        if grad is not None and self.gathers:
+        if grad is not None and self.s.gathers:
             grad = t.empty(self.x.shape, self.x.itemsize)
         return [grad, Tensor(None, self.w.shape)]
 
     def _gather_again(self, t: Tape) -> Tensor:
         """The whole input, on its way where each rank has a part."""
-        if not self.gathers:
+        if not self.s.gathers:
             return self.x
-        begin(t, "all_gather", self.gathered, self.group, self.o.overlap)
+        overlap = self.s.numbers.overlap
+        begin(t, "all_gather", self.gathered, self.s.group, overlap)
         return t.empty(self.whole, self.x.itemsize)
 
     def _input_gradient(self, t: Tape) -> Tensor | None:
@@ -103,83 +100,80 @@ class _Column:
             return None
         n, k = self.w.shape
         grad = t.empty(self.whole, self.x.itemsize)
-        gemm(t, self.rows, k, n, "nn", self.o)
+        gemm(t, self.rows, k, n, "nn", self.s.numbers)
         return grad
 
     def _reduce_beside(self, t: Tape) -> None:
         """Sums the input's gradient beside the weight's; not asynchronous, before it."""
         if self._reduces:
-            op = "reduce_scatter" if self.gathers else "all_reduce"
-            size = float(self.rows * self.w.shape[1] * self.x.itemsize)
-            begin(t, op, size, self.group)
-        if not self.o.asynchronous:
+            op = "reduce_scatter" if self.s.gathers else "all_reduce"
+            size = float(self.x.elements * self.parts * self.x.itemsize)
+            begin(t, op, size, self.s.group)
+        if not self.s.numbers.asynchronous:
             finish(t)
 
 
-def row_linear(
-    t: Tape, x: Tensor, w: Tensor, group: Group, sequence: bool, o: Numbers
-) -> Tensor:
+def row_linear(t: Tape, x: Tensor, w: Tensor, s: Shard) -> Tensor:
     """``x @ w.T`` with the columns of ``w`` spread over the group: outputs are summed (or reduce-scattered)."""
     n = w.shape[0]
-    scatters = sequence and group.size > 1
     t.cpu("linear")
-    quantize(t, x.elements, o)
+    quantize(t, x.elements, s.numbers)
     y = t.empty((*x.shape[:-1], n), x.itemsize)
-    _row_products(t, y, w, group, sequence, o)
-    if scatters:
-        y = t.empty((x.shape[0] // group.size, *x.shape[1:-1], n), x.itemsize)
-    gathered = group if scatters else None
-    return t.apply(y, [x, w], lambda g: _row_gradients(t, g, x, w, gathered, o))
+    _row_products(t, y, w, s)
+    if s.gathers:
+        rows = x.shape[0] // s.group.size
+        y = t.empty((rows, *x.shape[1:-1], n), x.itemsize)
+    return t.apply(y, [x, w], lambda g: _row_gradients(t, g, x, w, s))
 
 
-def _row_products(
-    t: Tape, y: Tensor, w: Tensor, group: Group, sequence: bool, o: Numbers
-) -> None:
+def _row_products(t: Tape, y: Tensor, w: Tensor, s: Shard) -> None:
     """This rank's summand of the output, and the sum over the group, beside it where user buffers allow."""
     n, k = w.shape
     rows = y.elements // n
-    if sequence and group.size > 1 and o.overlap:
-        _scatter_beside(t, rows, n, k, group, o)
+    if s.gathers and s.numbers.overlap:
+        _scatter_beside(t, rows, n, k, s)
         return
-    gemm(t, rows, n, k, "nt", o)
-    if group.size > 1:
-        reduce(t, y, group, sequence)
+    gemm(t, rows, n, k, "nt", s.numbers)
+    if s.group.size > 1:
+        reduce(t, y, s.group, s.sequence)
 
 
 def _row_gradients(
-    t: Tape, g: Tensor, x: Tensor, w: Tensor, gathered: Group | None, o: Numbers
+    t: Tape, g: Tensor, x: Tensor, w: Tensor, s: Shard
 ) -> list[Tensor | None]:
-    """Gradients of the input and the weight; the output's is ``gathered`` over a group where each rank has a part."""
+    """Gradients of the input and the weight; the output's is gathered where each rank has a part."""
     n, k = w.shape
-    m = x.elements // k
+    rows = x.elements // k
     t.cpu("linear_backward")
-    quantize(t, g.elements, o)
-    if gathered is not None:
-        size = float(m * n * o.operand_size(g.itemsize))
-        _gather_beside(t, size, gathered, o)
+    quantize(t, g.elements, s.numbers)
+    if s.gathers:
+        operand_size = s.numbers.operand_size(g.itemsize)
+        _gather_beside(t, float(rows * n * operand_size), s)
     grad = t.empty(x.shape, x.itemsize)
-    gemm(t, m, k, n, "nn", o)
-    if gathered is not None:
+    gemm(t, rows, k, n, "nn", s.numbers)
+    if s.gathers:
         finish(t)
-    weight_gradient(t, n, k, m, o, (g, x))
+    weight_gradient(t, n, k, rows, s.numbers, (g, x))
     return [grad, Tensor(None, w.shape)]
 
 
-def _gather_beside(t: Tape, size: float, group: Group, o: Numbers) -> None:
+def _gather_beside(t: Tape, size: float, s: Shard) -> None:
     """The gather in front of a GEMM: before it, or beside it as a ring of exchanges.
 
     The GEMM begins with the part that lies here; copy engines move the others (Transformer Engine, ring_exchange).
     """
-    if o.overlap:
-        begin(t, "all_gather", size, group, copied=True)
+    if s.numbers.overlap:
+        begin(t, "all_gather", size, s.group, copied=True)
         return
-    begin(t, "all_gather", size, group)
+    begin(t, "all_gather", size, s.group)
     finish(t)
 
 
-def _scatter_beside(t: Tape, m: int, n: int, k: int, group: Group, o: Numbers) -> None:
+def _scatter_beside(t: Tape, rows: int, n: int, k: int, s: Shard) -> None:
     """A GEMM in parts, each reduce-scattered while the next is computed."""
+    part = max(1, rows // SPLITS)
+    size = 2.0 * rows * n / SPLITS
     for _ in range(SPLITS):
-        gemm(t, max(1, m // SPLITS), n, k, "nt", o)
-        begin(t, "reduce_scatter", 2.0 * m * n / SPLITS, group, copied=True)
+        gemm(t, part, n, k, "nt", s.numbers)
+        begin(t, "reduce_scatter", size, s.group, copied=True)
     finish(t)

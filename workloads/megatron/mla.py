@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from sim.graph.kernel import Kernel
 from workloads.megatron.core_attention import products
-from workloads.megatron.elementwise import fused, unsaved
+from workloads.megatron.elementwise import fused, pass_over, unsaved
 from workloads.megatron.linear import column_linear, row_linear
 from workloads.megatron.recomputation import again, detached, replayed
 from workloads.megatron.ring_attention import attend_ring
@@ -61,7 +61,7 @@ class LatentAttention(Module):
         if "mla_up_proj" in s.options.recompute_modules:
             q, k = replayed(t, q, lambda: self._expand(t, *states)), unsaved(k)
         o = self._core(t, q, k)
-        return row_linear(t, o, self.proj, s.group, s.sequence, s.numbers)
+        return row_linear(t, o, self.proj, s)
 
     def _compressed_queries(self, t: Tape, x: Tensor) -> Tensor:
         """The states that queries come from: the input, where the model does not compress them."""
@@ -79,13 +79,14 @@ class LatentAttention(Module):
 
     def _whole_linear(self, t: Tape, x: Tensor, w: Tensor) -> Tensor:
         """A projection that is whole on every rank."""
-        return column_linear(t, x, w, alone(self.s.group), False, self.s.numbers)
+        whole = replace(self.s, group=alone(self.s.group), sequence=False)
+        return column_linear(t, x, w, whole)
 
     def _expand(self, t: Tape, q: Tensor, kv: Tensor) -> tuple[Tensor, Tensor]:
         """Queries, and keys beside values, of this rank's heads from the compressed states; rotated."""
         s = self.s
-        q = column_linear(t, q, self.q_up, s.group, s.sequence, s.numbers)
-        kv = column_linear(t, kv, self.kv_up, s.group, s.sequence, s.numbers)
+        q = column_linear(t, q, self.q_up, s)
+        kv = column_linear(t, kv, self.kv_up, s)
         return self._rotate(t, q, kv)
 
     def _rotate(self, t: Tape, q: Tensor, kv: Tensor) -> tuple[Tensor, Tensor]:
@@ -159,19 +160,17 @@ class LatentAttention(Module):
 
     def _scores(self, t: Tape, backward: bool) -> None:
         """Batched products around a softmax of all scores: where no fused kernel takes such heads."""
-        m, s = self.m, self.s
-        n, rows = s.batch * self.heads, s.tokens
-        count = n * rows * s.seq_len
-        moved = (3 if backward else 2) * 2.0 * count
-        softmax = Kernel("fused", (count,), bytes=moved)
+        n, rows, columns = self.s.batch * self.heads, self.s.tokens, self.s.seq_len
+        queries, values = self.m.query_dim, self.m.v_head_dim
+        count = n * rows * columns
         if backward:
-            products(t, n, rows, m.v_head_dim, s.seq_len, ("tn", "nt"))
-            t.launch(softmax)
-            products(t, n, rows, m.query_dim, s.seq_len, ("nn", "tn"))
+            products(t, n, rows, values, columns, ("tn", "nt"))
+            pass_over(t, count, 6.0 * count)
+            products(t, n, rows, queries, columns, ("nn", "tn"))
         else:
-            products(t, n, rows, m.query_dim, s.seq_len, ("nt",))
-            t.launch(softmax)
-            products(t, n, rows, m.v_head_dim, s.seq_len, ("nn",))
+            products(t, n, rows, queries, columns, ("nt",))
+            pass_over(t, count, 4.0 * count)
+            products(t, n, rows, values, columns, ("nn",))
 
 
 def alone(group: Group) -> Group:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from contextlib import AbstractContextManager
 
-from sim.graph.kernel import Kernel
 from workloads.job.megatron import GraphedModule
 from workloads.megatron.attention import Attention
 from workloads.megatron.cross_entropy import cross_entropy
-from workloads.megatron.elementwise import bias_dropout_add, fused, unsaved
+from workloads.megatron.elementwise import bias_dropout_add, fused, pass_over, unsaved
 from workloads.megatron.feed_forward import FeedForward
 from workloads.megatron.linear import column_linear
 from workloads.megatron.mla import LatentAttention
@@ -120,7 +119,7 @@ class Embedding(Module):
         x = F.embedding(t, shape, self.token)
         if s.group.size > 1:
             # Rows of other ranks' words are zeroed.
-            t.launch(Kernel("fused", (x.elements,), bytes=2 * x.size))
+            pass_over(t, x.elements, 2 * x.size)
             reduce(t, x, s.group, s.sequence)
         if self.position is not None:
             x = F.add(t, x, F.embedding(t, shape, self.position))
@@ -156,7 +155,6 @@ class Head(Module):
 
     def forward(self, t: Tape, x: Tensor) -> Tensor:
         s = self.s
-        logits = column_linear(
-            t, self.norm.forward(t, x), self.weight, s.group, s.sequence, s.numbers
-        )
+        normed = self.norm.forward(t, x)
+        logits = column_linear(t, normed, self.weight, s)
         return cross_entropy(t, logits, s)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from sim.graph.kernel import Kernel
 from workloads import orthogonal
+from workloads.megatron.elementwise import pass_over
 from workloads.megatron.rank import Rank
 from workloads.orthogonal import Matrices
 from workloads.torch.memory import Storage
@@ -90,10 +90,10 @@ def _update(rank: Rank) -> None:
     others = states_of(rank) - hidden
     clipping = 2 * rank.wide + 4 if rank.data.clips else 0
     moved = float((clipping + rank.wide + 24 + 2) * others)
-    t.launch(Kernel("fused", (others,), bytes=moved))
+    pass_over(t, others, moved)
     if matrices:
         copied = float((clipping + 2) * hidden)
-        t.launch(Kernel("fused", (hidden,), bytes=copied))
+        pass_over(t, hidden, copied)
         orthogonal.update(t, matrices, rank.optimizer.iterations, wide=4)
 
 
@@ -102,7 +102,7 @@ def _clip(rank: Rank, n: int) -> None:
     t = rank.tape
     copied = (rank.wide + 4) * (rank.wide < 4)
     moved = float((copied + 8 * rank.model.loss_scaled + 4) * n)
-    t.launch(Kernel("fused", (n,), bytes=moved))
+    pass_over(t, n, moved)
     if rank.grid.pp * rank.grid.tp > 1:
         group = rank.groups.model_parallel(rank.replica)
         group.collective(t, "all_reduce", 4.0, "nccl mp")

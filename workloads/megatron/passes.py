@@ -54,8 +54,7 @@ class Pass:
     graph: OpGraph
     first: float
     host: float
-
-    known: dict[int, tuple[Chain, Chain]] = field(default_factory=dict)
+    repeated: dict[int, tuple[Chain, Chain]] = field(default_factory=dict)
 
     @property
     def launches(self) -> int:
@@ -64,12 +63,10 @@ class Pass:
 
     def chains(self, times: int) -> tuple[Chain, Chain]:
         """The two kernels that stand for ``times`` repetitions: the same two whenever asked."""
-        if times not in self.known:
-            self.known[times] = (
-                Chain(self.name, self.graph, times, False),
-                Chain(self.name, self.graph, times, True),
-            )
-        return self.known[times]
+        if times not in self.repeated:
+            body = Chain(self.name, self.graph, times, False)
+            self.repeated[times] = body, replace(body, tail=True)
+        return self.repeated[times]
 
 
 def pass_of(name: str, program: Program, shared: Shared) -> Pass:

@@ -7,7 +7,7 @@ ahead of its use, each direction and peer on a communicator of its own, so that 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from types import ModuleType
 
@@ -35,6 +35,8 @@ class Pair:
 
 
 Issued = Operation | Pair
+# What an action of a rank exchanges with others; the last are the pipeline ranks of the stages.
+Transfers = Callable[[int, Action, Sequence[int]], tuple[Send | Recv, ...]]
 
 
 def in_order(
@@ -124,53 +126,59 @@ def sends(rank: int, action: Action, owner: Sequence[int]) -> tuple[Send, ...]:
 def _overlapped(
     rank: int, actions: Sequence[Action], owner: Sequence[int]
 ) -> tuple[Operation, ...]:
-    record, sent = Recorder(rank, max(owner) + 1), []
-    coming = record.post(receives(rank, actions[0], owner))
-    for i, action in enumerate(actions):
-        here, coming = coming, None
-        if i + 1 < len(actions):
-            coming = record.post(receives(rank, actions[i + 1], owner))
+    """Each receive is posted one computation ahead of its use; the last send is waited for at the end."""
+    record = Recorder(rank, max(owner) + 1)
+    needed = [receives(rank, action, owner) for action in actions]
+    coming = record.post(needed[0])
+    last: int | None = None
+    for action, following in zip(actions, [*needed[1:], ()], strict=True):
+        here, coming = coming, record.post(following)
         record.wait(here)
         record.compute(action)
-        sent.append(record.post(sends(rank, action, owner)))
-    record.wait(next((handle for handle in reversed(sent) if handle is not None), None))
+        sent = record.post(sends(rank, action, owner))
+        last = last if sent is None else sent
+    record.wait(last)
     return record.done()
 
 
 def _in_rounds(
     rank: int, actions: Sequence[Action], owner: Sequence[int]
 ) -> tuple[Operation, ...]:
+    """All that two rounds of computation exchange is one batch between them, waited for at once."""
     record = Recorder(rank, max(owner) + 1)
     rounds = _rounds(actions)
-    record.wait(record.post(_needed(rank, rounds[0], owner)))
-    for i, computed in enumerate(rounds):
+    needed = [_all_of(receives, rank, computed, owner) for computed in rounds]
+    record.wait(record.post(needed[0]))
+    for computed, following in zip(rounds, [*needed[1:], ()], strict=True):
         for action in computed:
             record.compute(action)
-        out: tuple[Send | Recv, ...] = tuple(
-            op for action in computed for op in sends(rank, action, owner)
-        )
-        if i + 1 < len(rounds):
-            out += _needed(rank, rounds[i + 1], owner)
-        record.wait(record.post(out))
+        results = _all_of(sends, rank, computed, owner)
+        record.wait(record.post((*results, *following)))
     return record.done()
 
 
-def _needed(
-    rank: int, computed: Sequence[Action], owner: Sequence[int]
-) -> tuple[Recv, ...]:
-    return tuple(op for action in computed for op in receives(rank, action, owner))
+def _all_of(
+    transfers: Transfers, rank: int, computed: Sequence[Action], owner: Sequence[int]
+) -> tuple[Send | Recv, ...]:
+    """Transfers of all computations of a round."""
+    return tuple(op for action in computed for op in transfers(rank, action, owner))
 
 
 def _rounds(actions: Sequence[Action]) -> list[tuple[Action, ...]]:
     """Computations between two exchanges: forward passes of the warm-up, pairs of one each, last backward passes."""
-    made: list[tuple[Action, ...]] = []
-    first = next(
-        (i for i, action in enumerate(actions) if action.kind == "B"), len(actions)
-    )
-    made += [(action,) for action in actions[: max(0, first - 1)]]
-    rest = list(actions[max(0, first - 1) :])
-    while rest:
-        pair = len(rest) > 1 and rest[0].kind == "F" and rest[1].kind == "B"
-        made.append(tuple(rest[: 2 if pair else 1]))
-        rest = rest[len(made[-1]) :]
-    return made
+    backwards = (i for i, action in enumerate(actions) if action.kind == "B")
+    warm_up = max(0, next(backwards, len(actions)) - 1)
+    alone = [(action,) for action in actions[:warm_up]]
+    return [*alone, *_in_pairs(actions[warm_up:])]
+
+
+def _in_pairs(actions: Sequence[Action]) -> list[tuple[Action, ...]]:
+    """A forward and the backward pass that follows it are one round."""
+    rounds: list[tuple[Action, ...]] = []
+    i = 0
+    while i < len(actions):
+        kinds = [action.kind for action in actions[i : i + 2]]
+        size = 2 if kinds == ["F", "B"] else 1
+        rounds.append(tuple(actions[i : i + size]))
+        i += size
+    return rounds

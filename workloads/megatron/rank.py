@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from workloads.job import Job
 from workloads.megatron.folding import Kind
@@ -16,6 +16,20 @@ from workloads.megatron.unit import Unit
 from workloads.megatron.units import Units
 from workloads.optimizer import optimizer
 from workloads.torch.tape import Tape
+
+DP = "nccl dp"
+
+
+class Weights(NamedTuple):
+    """Parameters of a rank: those that all data-parallel ranks share, and those of its experts."""
+
+    shared: int
+    experts: int
+
+    @property
+    def total(self) -> int:
+        """All of them."""
+        return self.shared + self.experts
 
 
 class DataParallel(Protocol):
@@ -59,18 +73,10 @@ class Rank:
         tape: Tape,
         kind: Kind,
     ) -> None:
-        self.s, self.model, self.groups, self.tape, self.kind = (
-            scenario,
-            model,
-            groups,
-            tape,
-            kind,
-        )
-        self.grid, self.replica, self.o = (
-            groups.grid,
-            kind.replicas[0],
-            scenario.megatron,
-        )
+        self.s, self.o = scenario, scenario.megatron
+        self.model, self.tape = model, tape
+        self.groups, self.grid = groups, groups.grid
+        self.kind, self.replica = kind, kind.replicas[0]
         self.optimizer = optimizer(scenario.training.optimizer)
         self.stage, self.stages, self.owner = place.stage, place.stages, place.owner
         tape.blocking = self.o.launch_blocking
@@ -79,40 +85,39 @@ class Rank:
         self.edp = groups.of("edp", self.stage, 0)  # ranks with the same experts
 
     def parts(self, stage: int, aside: bool = False) -> Iterator[tuple[Unit, int]]:
-        """Units of a stage in the order of the forward pass, with repetitions; ``aside``: see `Model.layer`."""
+        """Units of a stage in the order of the forward pass, with repetitions; ``aside``: see `Units.layer`."""
+        model = self.model
         if stage == 0:
-            yield self.model.embedding, 1
+            yield model.embedding, 1
         whole = self.o.recompute_num_layers or 0
-        layers = (
-            self.model.layer(i, aside, n < whole)
-            for n, i in enumerate(self.stages[stage])
-        )
-        for unit, run in groupby(layers):
-            yield unit, len(list(run))
+        layers = enumerate(self.stages[stage])
+        units = (model.layer(i, aside, n < whole) for n, i in layers)
+        for unit, repetitions in groupby(units):
+            yield unit, len(list(repetitions))
         if stage == len(self.owner) - 1:
-            for _ in range(self.model.m.mtp_layers):
-                yield self.model.further(aside), 1
-            yield self.model.head, 1 + self.model.m.mtp_layers
+            further = model.m.mtp_layers
+            for _ in range(further):
+                yield model.further(aside), 1
+            yield model.head, 1 + further
 
-    def weights(self, unit: Unit, times: int) -> tuple[int, int]:
-        """Parameters of repetitions of a unit: those that all data-parallel ranks share, and those of experts."""
-        times = (
-            1 if unit.name == "head" else times
-        )  # which multi-token prediction uses again
+    def weights(self, unit: Unit, times: int) -> Weights:
+        """Parameters of repetitions of a unit."""
+        if unit.name == "head":
+            times = 1  # multi-token prediction uses it again
         experts = sum(
             n for name, n in unit.parameters.items() if name.startswith(EXPERTS_PREFIX)
         )
-        return times * (sum(unit.parameters.values()) - experts), times * experts
+        shared = sum(unit.parameters.values()) - experts
+        return Weights(times * shared, times * experts)
 
     def counted(self, stage: int) -> int:
         """Parameters of a stage on this rank (a tied head is the embedding's copy, or the embedding itself)."""
-        total = sum(sum(self.weights(unit, times)) for unit, times in self.parts(stage))
-        return total - sum(
-            n
-            for unit, _ in self.parts(stage)
-            for name, n in unit.parameters.items()
-            if self._tied_here(name)
-        )
+        total = tied = 0
+        for unit, times in self.parts(stage):
+            total += self.weights(unit, times).total
+            counts = unit.parameters.items()
+            tied += sum(n for name, n in counts if self._tied_here(name))
+        return total - tied
 
     def _tied_here(self, name: str) -> bool:
         return name == "head" and self.model.m.tied_embeddings and 0 in self.stages
@@ -125,10 +130,25 @@ class Rank:
     def experts(self) -> int:
         """Parameters of experts among them."""
         return sum(
-            self.weights(unit, times)[1]
+            self.weights(unit, times).experts
             for stage in self.stages
             for unit, times in self.parts(stage)
         )
+
+    @property
+    def own(self) -> Weights:
+        """All parameters of this rank."""
+        experts = self.experts
+        return Weights(self.parameters - experts, experts)
+
+    def with_copies(
+        self, op: str, weights: Weights, wide: float, in_place: bool = False
+    ) -> None:
+        """A collective of so many bytes a parameter with the ranks that have the same ones."""
+        for group, count in ((self.dp, weights.shared), (self.edp, weights.experts)):
+            if count and group.size > 1:
+                size = float(wide * count)
+                group.collective(self.tape, op, size, DP, in_place=in_place)
 
     def emit(self, which: Pass, times: int) -> None:
         """Repetitions of a unit as two kernels; the host's time beyond its first launch is spent before the second."""

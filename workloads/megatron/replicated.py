@@ -7,14 +7,15 @@ updates are gathered again; both overlap with computation where asked
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from math import ceil
 
 from sim.graph.kernel import Kernel
+from workloads.megatron.elementwise import pass_over
 from workloads.megatron.passes import Pass
-from workloads.megatron.rank import Rank
+from workloads.megatron.rank import DP, Rank, Weights
 from workloads.megatron.unit import Unit
 
-DP = "nccl dp"
 # Parameters of a bucket with overlapping reductions (DistributedDataParallelConfig: 40 million, or 1 million times the
 # number of data-parallel ranks if that is more).
 BUCKET, BUCKET_PER_RANK = 40_000_000, 1_000_000
@@ -42,38 +43,39 @@ class Replicated:
 
     def begin(self) -> None:
         """Gradients are zeroed; with overlap, updated parameters set off bucket by bucket."""
-        n = self.rank.parameters
-        self.t.launch(Kernel("fill", (n,), bytes=float(self.rank.wide * n)))
-        if not (self.sharded and self.o.overlap_param_gather) or self.alone:
+        rank = self.rank
+        self.t.launch(zeroed(rank.parameters, rank.wide))
+        if self.alone or not (self.sharded and self.o.overlap_param_gather):
             return
-        for stage in self.rank.stages:
-            for place, (unit, times) in enumerate(self.rank.parts(stage)):
-                for count, bucket in self._pieces(place, unit, times, reverse=False):
-                    self._gather(*self.rank.weights(unit, count))
+        for stage in rank.stages:
+            for place, (unit, times) in enumerate(rank.parts(stage)):
+                for count, bucket in self._pieces(place, unit, times):
+                    self._gather(rank.weights(unit, count))
                     self.gathered[stage, bucket] = self.t.record(DP)
 
     def forward(self, stage: int) -> None:
         """A stage's forward pass; the step's first one waits for the parameters of each bucket."""
-        first = self.waits(stage)
+        rank, first = self.rank, self.waits(stage)
         self.seen.add(stage)
-        for place, (unit, times) in enumerate(self.rank.parts(stage)):
+        for place, (unit, times) in enumerate(rank.parts(stage)):
             if not first:
-                self.rank.emit(unit.forward, times)
+                rank.emit(unit.forward, times)
                 continue
-            for count, bucket in self._pieces(place, unit, times, reverse=False):
+            for count, bucket in self._pieces(place, unit, times):
                 self.t.wait(self.gathered[stage, bucket])
-                self.rank.emit(unit.forward, count)
+                rank.emit(unit.forward, count)
 
     def backward(self, stage: int, which: Callable[[Unit], Pass], last: bool) -> None:
         """Passes that make gradients of weights, from the last unit on; in the step's last one buckets are reduced."""
+        rank = self.rank
         reduces = last and self.o.overlap_grad_reduce and not self.alone
-        for place, (unit, times) in reversed(list(enumerate(self.rank.parts(stage)))):
+        for place, (unit, times) in reversed(list(enumerate(rank.parts(stage)))):
             if not reduces:
-                self.rank.emit(which(unit), times)
+                rank.emit(which(unit), times)
                 continue
-            for count, _ in self._pieces(place, unit, times, reverse=True):
-                self.rank.emit(which(unit), count)
-                self._reduce(*self.rank.weights(unit, count))
+            for count, _ in reversed(self._pieces(place, unit, times)):
+                rank.emit(which(unit), count)
+                self._reduce(rank.weights(unit, count))
 
     def finish(self) -> None:
         """What was not reduced beside the backward passes; the optimizer waits for it."""
@@ -81,37 +83,37 @@ class Replicated:
             return
         if not self.o.overlap_grad_reduce:
             # The buffer is divided by the number of ranks first (DistributedDataParallel.allreduce_gradients).
-            n, experts = self.rank.parameters, self.rank.experts
-            self.t.launch(Kernel("fused", (n,), bytes=2.0 * self.rank.wide * n))
-            self._reduce(n - experts, experts)
+            n = self.rank.parameters
+            pass_over(self.t, n, 2.0 * self.rank.wide * n)
+            self._reduce(self.rank.own)
         self.t.wait(self.t.record(DP))
 
     def updated(self) -> None:
         """The optimizer has run: without overlap its shards are gathered now."""
         if self.sharded and not self.alone and not self.o.overlap_param_gather:
-            experts = self.rank.experts
-            self._gather(self.rank.parameters - experts, experts)
+            self._gather(self.rank.own)
             self.t.wait(self.t.record(DP))
 
-    def _pieces(
-        self, place: int, unit: Unit, times: int, reverse: bool
-    ) -> Iterator[tuple[int, int]]:
+    def _pieces(self, place: int, unit: Unit, times: int) -> list[tuple[int, int]]:
         """Repetitions that fill one bucket each, with the bucket's number; ``place`` is the unit's in its stage."""
         one = max(1, sum(unit.parameters.values()))
         default = max(BUCKET, BUCKET_PER_RANK * self.rank.dp.size)
-        per = max(1, min(times, -(-(self.o.bucket_size or default) // one)))
-        numbered = [
-            (min(per, times - i), 1000 * place + i // per) for i in range(0, times, per)
+        full = ceil((self.o.bucket_size or default) / one)
+        repetitions = max(1, min(times, full))
+        first = 1000 * place
+        return [
+            (min(repetitions, times - i), first + i // repetitions)
+            for i in range(0, times, repetitions)
         ]
-        yield from (reversed(numbered) if reverse else numbered)
 
-    def _reduce(self, parameters: int, experts: int) -> None:
+    def _reduce(self, weights: Weights) -> None:
         op = "reduce_scatter" if self.sharded else "all_reduce"
-        for group, count in ((self.rank.dp, parameters), (self.rank.edp, experts)):
-            if count and group.size > 1:
-                group.collective(self.t, op, float(self.rank.wide * count), DP)
+        self.rank.with_copies(op, weights, self.rank.wide)
 
-    def _gather(self, parameters: int, experts: int) -> None:
-        for group, count in ((self.rank.dp, parameters), (self.rank.edp, experts)):
-            if count and group.size > 1:
-                group.collective(self.t, "all_gather", 2.0 * count, DP, in_place=True)
+    def _gather(self, weights: Weights) -> None:
+        self.rank.with_copies("all_gather", weights, 2.0, in_place=True)
+
+
+def zeroed(elements: int, wide: int) -> Kernel:
+    """A buffer of so many gradients is zeroed."""
+    return Kernel("fill", (elements,), bytes=float(wide * elements))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from sim.graph.kernel import Kernel
+from workloads.megatron.elementwise import pass_over
 from workloads.megatron.gemm import Numbers
 from workloads.megatron.recomputation import detached
 from workloads.megatron.weight_gradients import weight_gradient
@@ -27,12 +27,12 @@ def route(t: Tape, x: Tensor, gate: Tensor, o: Numbers) -> Tensor:
     launch_gemm(t, "gemm", tokens, experts, hidden, "nt")
     scores = t.empty((tokens, experts), 4)
     t.cpu("elementwise", FORWARD_PASSES)
-    _pass_over(t, scores, FORWARD_PASSES)
+    _pass_scores(t, scores, FORWARD_PASSES)
 
     def backward(g: Tensor) -> list[Tensor | None]:
         _gate_gradients(t, x, scores, o)
         # Beside the gradient from the experts.
-        t.launch(Kernel("fused", (g.elements,), bytes=3.0 * g.size))
+        pass_over(t, g.elements, 3.0 * g.size)
         return [t.empty(x.shape, x.itemsize), Tensor(None, gate.shape)]
 
     return t.apply(detached(x), [x, gate], backward)
@@ -43,15 +43,15 @@ def _gate_gradients(t: Tape, x: Tensor, scores: Tensor, o: Numbers) -> None:
     tokens, experts = scores.shape
     hidden = x.shape[-1]
     t.cpu("elementwise_backward", BACKWARD_PASSES)
-    _pass_over(t, scores, BACKWARD_PASSES)
+    _pass_scores(t, scores, BACKWARD_PASSES)
     t.cpu("linear_backward")
     launch_gemm(t, "gemm", tokens, hidden, experts, "nn")
     unquantized = replace(o, products="")
     weight_gradient(t, experts, hidden, tokens, unquantized, (x, scores))
 
 
-def _pass_over(t: Tape, scores: Tensor, times: int) -> None:
+def _pass_scores(t: Tape, scores: Tensor, times: int) -> None:
     """Elementwise kernels over the scores."""
     n = scores.elements
     for _ in range(times):
-        t.launch(Kernel("fused", (n,), bytes=8.0 * n))
+        pass_over(t, n, 8.0 * n)

@@ -26,6 +26,11 @@ class Shard:
     spread: Spread | None = None  # of experts
 
     @property
+    def gathers(self) -> bool:
+        """Between tensor-parallel regions each rank has a part of the sequence."""
+        return self.sequence and self.group.size > 1
+
+    @property
     def rows(self) -> int:
         """Sequence positions between tensor-parallel regions."""
         return self.tokens // (self.group.size if self.sequence else 1)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from sim.graph.kernel import Kernel
+from workloads.megatron.elementwise import pass_over
 from workloads.megatron.passes import Pass
 from workloads.megatron.rank import Rank
 from workloads.megatron.unit import Unit
@@ -52,22 +52,22 @@ class FullySharded:
     def forward(self, stage: int) -> None:
         """A stage's forward pass, each layer gathered while the one before it computes."""
         units = self.units[stage]
+        last = len(units) - 1
         for i, unit in enumerate(units):
             self._use(stage, i, i + 1)
             self.rank.emit(unit.forward, 1)
-            if not self.keep and i < len(units) - 1:  # the last is needed again at once
+            if not self.keep and i < last:  # the last is needed again at once
                 self.gathered.pop((stage, i), None)
 
     def backward(self, stage: int, which: Callable[[Unit], Pass], last: bool) -> None:
         """A stage's backward pass; in its last one of the step gradients are reduced, without a pipeline in each."""
-        for i in reversed(range(len(self.units[stage]))):
-            unit = self.units[stage][i]
+        ends = last or not self.keep
+        for i, unit in reversed(list(enumerate(self.units[stage]))):
             self._use(stage, i, i - 1)
             self.rank.emit(which(unit), 1)
-            if not self.keep or last:
+            if ends:
                 self.gathered.pop((stage, i), None)
-            if last or not self.keep:
-                self._reduce(sum(self.rank.weights(unit, 1)))
+                self._reduce(self.rank.weights(unit, 1).total)
 
     def _use(self, stage: int, i: int, following: int) -> None:
         """A layer's parameters are there, and those of the next are on their way."""
@@ -77,26 +77,24 @@ class FullySharded:
         self.t.wait(self.gathered[stage, i])
 
     def _gather(self, stage: int, i: int) -> None:
+        """Sets off a layer's parameters, which are copied out of the buffer that they arrive in."""
         if (stage, i) in self.gathered:
             return
-        t, count = self.t, sum(self.rank.weights(self.units[stage][i], 1))
-        layer = self.units[stage][i].name == "layer"
-        size = float(count * (1 if layer and self.rank.o.fp8_param_gather else 2))
+        t, unit = self.t, self.units[stage][i]
+        count = self.rank.weights(unit, 1).total
+        in_fp8 = unit.name == "layer" and self.rank.o.fp8_param_gather
+        size = float(count * (1 if in_fp8 else 2))
         self.group.collective(t, "all_gather", size, GATHER, in_place=True)
-        t.launch(
-            Kernel("fused", (count,), bytes=2 * size), GATHER
-        )  # copied out of the buffer
+        pass_over(t, count, 2 * size, GATHER)
         self.gathered[stage, i] = t.record(GATHER)
 
     def _reduce(self, count: int) -> None:
-        t, wide = self.t, self.rank.wide
-        # Copied in, and cast where it is reduced in fp32.
-        t.launch(Kernel("fused", (count,), bytes=float((2 + wide) * count)))
-        self.group.collective(t, "reduce_scatter", float(wide * count), REDUCE)
+        """Gradients, copied in and cast where they are reduced in fp32, to shards; and over copies of the shards."""
+        t, size = self.t, float(self.rank.wide * count)
+        pass_over(t, count, 2.0 * count + size)
+        self.group.collective(t, "reduce_scatter", size, REDUCE)
         if self.copies is not None:
-            self.copies.collective(
-                t, "all_reduce", wide * count / self.group.size, REDUCE
-            )
+            self.copies.collective(t, "all_reduce", size / self.group.size, REDUCE)
 
     def finish(self) -> None:
         """The optimizer needs all gradients; the next step's gathers need its result."""
@@ -113,7 +111,5 @@ def _cut(dp: Group, shards: int) -> tuple[Group, Group | None]:
         for i in range(0, len(ranks), shards)
     ]
     strides = [tuple(ranks[i::shards]) for ranks in dp.copies for i in range(shards)]
-    mine = dp.ranks[:shards]
-    return Group("dp", mine, blocks, dp.arrivals), Group(
-        "replicas", dp.ranks[::shards], strides, dp.arrivals
-    )
+    block = Group("dp", dp.ranks[:shards], blocks, dp.arrivals)
+    return block, Group("replicas", dp.ranks[::shards], strides, dp.arrivals)

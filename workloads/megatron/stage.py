@@ -114,8 +114,8 @@ class StageStep(Rank):
         t.cpu("pp_action")
         self._whole(stage > 0)
         self.data.forward(stage)
-        kept = sum(unit.stash * times for unit, times in self.parts(stage))
-        self.stashed[stage, microbatch] = Storage(t.memory, kept, "activations")
+        stash = sum(unit.stash * times for unit, times in self.parts(stage))
+        self.stashed[stage, microbatch] = Storage(t.memory, stash, "activations")
 
     def _pair(self, pair: Pair) -> None:
         """A forward and a backward pass whose tokens travel beside the other's computation, layer by layer."""

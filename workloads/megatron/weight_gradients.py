@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from sim.graph.kernel import Kernel
+from workloads.megatron.elementwise import pass_over
 from workloads.megatron.gemm import Numbers, gemm
 from workloads.torch.tape import Tape, Tensor
 
@@ -33,4 +33,4 @@ def _add_product(t: Tape, n: int, k: int, m: int, o: Numbers) -> None:
     gemm(t, n, k, m, "tn", o)
     moved = float(2 + 2 * o.wide) if o.added is None else o.added
     if not o.fused_accumulation and moved:
-        t.launch(Kernel("fused", (n * k,), bytes=n * k * moved))
+        pass_over(t, n * k, n * k * moved)

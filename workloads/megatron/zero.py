@@ -11,13 +11,14 @@ it in a pipeline.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from math import ceil
 
-from sim.graph.kernel import Kernel
 from workloads.host_costs import buckets
 from workloads.job import Job
+from workloads.megatron.elementwise import pass_over
 from workloads.megatron.passes import Pass
-from workloads.megatron.rank import Rank
-from workloads.megatron.replicated import DP, Replicated
+from workloads.megatron.rank import DP, Rank, Weights
+from workloads.megatron.replicated import Replicated, zeroed
 from workloads.megatron.unit import Unit
 
 BUCKETS = buckets("deepspeed")
@@ -44,42 +45,29 @@ class Zero(Replicated):
         """Buckets are flattened, reduced and copied back one after the other; divided where they are copied."""
         if self.alone:
             return
-        experts = self.rank.experts
-        for shared, own in _buckets(
-            self.rank.parameters - experts, experts, self.bucket
-        ):
-            self.sent(shared, own, self.rank.wide)
+        for bucket in _buckets(self.rank.own, self.bucket):
+            self._send(bucket, self.rank.wide)
         self.t.wait(self.t.record(DP))
 
-    def sent(self, shared: int, experts: int, wide: int) -> None:
+    def _send(self, bucket: Weights, wide: int) -> None:
         """One bucket: into a flat buffer, reduced, and out of it."""
-        t, n = self.t, shared + experts
-        t.cpu("zero_bucket")
-        t.launch(Kernel("fused", (n,), bytes=2.0 * wide * n))
+        t, n = self.t, bucket.total
         whole = not self.sharded or self.bf16
-        for group, count in ((self.rank.dp, shared), (self.rank.edp, experts)):
-            if count and group.size > 1:
-                group.collective(
-                    t,
-                    "all_reduce" if whole else "reduce_scatter",
-                    float(wide * count),
-                    DP,
-                )
+        copied = 2.0 * wide * n
+        t.cpu("zero_bucket")
+        pass_over(t, n, copied)
+        op = "all_reduce" if whole else "reduce_scatter"
+        self.rank.with_copies(op, bucket, wide)
         t.wait(t.record(DP))
-        t.launch(
-            Kernel("fused", (n,), bytes=2.0 * wide * n / (1 if whole else self.shards))
-        )
+        pass_over(t, n, copied / (1 if whole else self.shards))
 
     def updated(self) -> None:
         """Updated parameters are gathered in buckets."""
         if not self.sharded or self.alone:
             return
-        experts = self.rank.experts
-        for shared, own in _buckets(
-            self.rank.parameters - experts, experts, BUCKETS["allgather"]
-        ):
+        for bucket in _buckets(self.rank.own, BUCKETS["allgather"]):
             self.t.cpu("zero_bucket")
-            self._gather(shared, own)
+            self._gather(bucket)
             self.t.wait(self.t.record(DP))
 
 
@@ -89,21 +77,21 @@ class Zero2(Zero):
     def __init__(self, rank: Rank) -> None:
         super().__init__(rank, sharded=True)
         self.bf16 = False  # what is reduced is what backward made
-        self.filled = [0, 0]
+        self.filled = Weights(0, 0)
 
     def held(self, parameters: int, states: int) -> tuple[int, int]:
         """Bytes of parameters, and of gradients: the shard that adds up and the bucket being filled (or two)."""
         if self.alone:
             return super().held(parameters, states)
-        copies = 2 if self.o.overlap_grad_reduce else 1
-        return 2 * parameters, self.rank.wide * states + 2 * copies * min(
-            self.bucket, parameters
-        )
+        buffers = 2 if self.o.overlap_grad_reduce else 1
+        filling = min(self.bucket, parameters)
+        gradients = self.rank.wide * states + 2 * buffers * filling
+        return 2 * parameters, gradients
 
     def begin(self) -> None:
         """The shard is zeroed."""
         n = self.rank.parameters if self.alone else self.rank.parameters // self.shards
-        self.t.launch(Kernel("fill", (n,), bytes=float(self.rank.wide * n)))
+        self.t.launch(zeroed(n, self.rank.wide))
 
     def backward(self, stage: int, which: Callable[[Unit], Pass], last: bool) -> None:
         """A backward pass; a bucket that is full is reduced before the next unit, or beside it (overlap_comm)."""
@@ -124,41 +112,38 @@ class Zero2(Zero):
     def _repetitions(self, unit: Unit, times: int) -> Iterator[int]:
         """Repetitions of a unit until its gradients fill a bucket."""
         one = max(1, sum(unit.parameters.values()))
-        per = max(1, min(times, -(-self.bucket // one)))
+        per = max(1, min(times, ceil(self.bucket / one)))
         yield from (min(per, times - i) for i in range(0, times, per))
 
     def _fill(self, unit: Unit, times: int) -> None:
         self.t.cpu("zero_param", times * len(unit.parameters))
-        for i, count in enumerate(self.rank.weights(unit, times)):
-            self.filled[i] += count
-        if sum(self.filled) >= self.bucket:
+        made, filled = self.rank.weights(unit, times), self.filled
+        shared, experts = filled.shared + made.shared, filled.experts + made.experts
+        self.filled = Weights(shared, experts)
+        if self.filled.total >= self.bucket:
             self._flush()
 
     def _flush(self) -> None:
         """The bucket's gradients, laid side by side by backward, are reduced, and each rank adds up its shard."""
-        (shared, experts), t = self.filled, self.t
-        n = shared + experts
-        if not n:
+        bucket, t = self.filled, self.t
+        if not bucket.total:
             return
-        self.filled = [0, 0]
+        self.filled = Weights(0, 0)
         t.cpu("zero_bucket")
-        t.launch(Kernel("fused", (n,), bytes=4.0 * n))
-        for group, count in ((self.rank.dp, shared), (self.rank.edp, experts)):
-            if count and group.size > 1:
-                group.collective(t, "reduce_scatter", 2.0 * count, DP)
+        pass_over(t, bucket.total, 4.0 * bucket.total)
+        self.rank.with_copies("reduce_scatter", bucket, 2.0)
         if not self.o.overlap_grad_reduce:
             t.wait(t.record(DP))
-        mine = n // self.shards
+        shard = bucket.total // self.shards
         # Added on the stream that reduced: the next bucket may be on its way.
-        t.launch(
-            Kernel("fused", (mine,), bytes=float((2 + 2 * self.rank.wide) * mine)), DP
-        )
+        pass_over(t, shard, float((2 + 2 * self.rank.wide) * shard), DP)
 
 
-def _buckets(shared: int, experts: int, size: int) -> Iterator[tuple[int, int]]:
+def _buckets(weights: Weights, size: int) -> Iterator[Weights]:
     """Shared parameters and experts' of buckets of ``size`` elements, filled in this order."""
+    shared, experts = weights
     while shared + experts > 0:
-        one = min(size, shared)
-        other = min(size - one, experts)
-        yield one, other
-        shared, experts = shared - one, experts - other
+        first = min(size, shared)
+        bucket = Weights(first, min(size - first, experts))
+        yield bucket
+        shared, experts = shared - bucket.shared, experts - bucket.experts
