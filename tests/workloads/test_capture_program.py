@@ -319,3 +319,36 @@ def test_attention_is_one_operation_inside_other_functions_too(tmp_path: Path) -
     path.write_text(ATTENTION)
     query = operation(capture(path), "_scaled_dot_product_cudnn_attention").operands[0]
     assert query.dtype == "bf16"
+
+
+CHECKPOINTED = """
+import torch
+from torch.utils.checkpoint import checkpoint
+layer = torch.nn.Linear(64, 64, device="cuda", dtype=torch.bfloat16)
+bias = torch.nn.Parameter(torch.zeros(1, 4, 16, 16, device="cuda", dtype=torch.bfloat16))
+optimizer = torch.optim.SGD([*layer.parameters(), bias], lr=0.1)
+
+def block(x):
+    heads = layer(x).view(-1, 16, 4, 16).transpose(1, 2)
+    attended = torch.nn.functional.scaled_dot_product_attention(heads, heads, heads, MASK)
+    return attended.sum() * torch.ones(1, device="cuda")
+
+for batch in torch.utils.data.DataLoader(torch.randn(32, 16, 64), batch_size=8, pin_memory=True, num_workers=1):
+    x = batch.to("cuda", torch.bfloat16, non_blocking=True)
+    checkpoint(block, x, use_reentrant=False).sum().backward()
+    optimizer.step(); optimizer.zero_grad()
+"""
+
+
+@pytest.mark.parametrize(("mask", "chosen"), [("None", "cudnn"), ("bias", "efficient")])
+def test_a_checkpointed_layer_attends_again_with_the_same_kernel(
+    tmp_path: Path, mask: str, chosen: str
+) -> None:
+    """Recomputation runs on backward's thread; a mask with a gradient goes past cuDNN. The data loader's memory is pinned."""
+    path = tmp_path / "train.py"
+    path.write_text(CHECKPOINTED.replace("MASK", mask))
+    recorded = capture(path)
+    names = named(recorded, recorded.ranks[0])
+    attention = f"aten._scaled_dot_product_{chosen}_attention"
+    assert names.count(f"{attention}.default") == 2
+    assert names.count(f"{attention}_backward.default") == 1

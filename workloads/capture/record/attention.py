@@ -43,6 +43,11 @@ class Call:
         return torch.is_grad_enabled() and any(t.requires_grad for t in tensors)
 
     @property
+    def learnt_mask(self) -> bool:
+        """The mask has a gradient of its own (T5's relative positions): cuDNN's and Flash's kernels have none."""
+        return self.attn_mask is not None and self.attn_mask.requires_grad
+
+    @property
     def grouped(self) -> bool:
         """Several query heads share a key head."""
         return self.enable_gqa and self.query.shape[1] != self.key.shape[1]
@@ -55,7 +60,7 @@ def choose(call: Call, hopper: bool) -> Any:
     kernels where shapes allow it. Recorded on H100 and H200 with PyTorch 2.11: cuDNN is taken first.
     """
     aligned = call.plain and call.half and call.width % 8 == 0
-    if aligned and hopper and call.width <= 128:
+    if aligned and hopper and call.width <= 128 and not call.learnt_mask:
         return _cudnn(call)
     if aligned and call.attn_mask is None and call.width <= 256:
         return _flash(call)

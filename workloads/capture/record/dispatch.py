@@ -103,7 +103,6 @@ RULES: dict[str, Callable[[Any, Any, Any], Any]] = {
     "cuda": lambda function, args, options: args[0].to(INSIDE),
     "to": _to,
     "tensor": _tensor,
-    "pin_memory": lambda function, args, options: args[0],
 }
 
 

@@ -52,6 +52,7 @@ def install(properties: SimpleNamespace, gpus: int, local_rank: int) -> FakeTens
     autocast.install(NAME)
     composites.install(hopper=properties.major >= 9)
     _take_lists()
+    _pin_nothing()
     _move_modules_by_replacing()
     return fake
 
@@ -74,6 +75,11 @@ def _own_kernels() -> None:
 
     for name in WHOLE:
         _library.impl(name, never, "PrivateUse1")
+
+
+def _pin_nothing() -> None:
+    """Memory of the host counts as pinned; a data loader asks for that on a thread of its own."""
+    torch.Tensor.pin_memory = lambda tensor, *_: tensor
 
 
 def _take_lists() -> None:

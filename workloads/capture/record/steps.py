@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from workloads.capture.record.dispatch import Recorder
+from workloads.capture.record.dispatch import Names, Recorder
 from workloads.capture.record.log import Log
 
 OURS = (
@@ -101,16 +101,21 @@ def watch(recorder: Recorder, wanted: int) -> Steps:
 
     recorder.here = steps.here
     register_optimizer_step_post_hook(updated)
-    _settle_after_backward(recorder)
+    _follow_backward(recorder)
     return steps
 
 
-def _settle_after_backward(recorder: Recorder) -> None:
-    """What DistributedDataParallel's C++ asked for is waited for when backward ends."""
+def _follow_backward(recorder: Recorder) -> None:
+    """Backward, on a thread of its own, knows the program's names; then what it asked of other ranks is waited for.
+
+    Functions that backward calls, such as those of checkpointed layers, name devices as the program does, and the
+    C++ of DistributedDataParallel waits for nothing before its end.
+    """
     engine = torch.autograd.graph._engine_run_backward
 
     def run(*arguments: Any, **options: Any) -> Any:
-        result = engine(*arguments, **options)
+        with Names():
+            result = engine(*arguments, **options)
         recorder.works.settle()
         return result
 
