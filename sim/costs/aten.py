@@ -306,7 +306,7 @@ def _by_chunk(kernel: Kernel) -> float:
     if not kernel.kind.startswith(LISTS):
         return 0.0
     tensors, elements = kernel.shape
-    lists = int(kernel.layout or 1)
+    lists = int(kernel.layout.partition("_")[0] or 1)
     chunk = min(CHUNK, elements / tensors)
     chunks = tensors * math.ceil(elements / tensors / CHUNK)
     launches = math.ceil(max(tensors / TENSORS[min(lists, 5) - 1], chunks / CHUNKS))

@@ -14,7 +14,7 @@ from sim.costs.facts import GpuFacts
 from sim.costs.gpu_files import HARDWARE, aten_of, facts_of, names, rows_of
 from sim.costs.kernel_tables import KernelTables
 from sim.costs.kinds import STREAM_PASSES, check, work
-from sim.costs.power import FILLS_ABOVE, Power
+from sim.costs.power import BUSY_ABOVE, FILLS_ABOVE, Power
 from sim.costs.roofline import Roofline, estimate
 from sim.costs.tables import NEAR, Curve, Kriged, Row
 from sim.graph.kernel import Kernel
@@ -124,7 +124,11 @@ class Gpu:
             or gemm.SAME.get(kernel.dtype, kernel.dtype) != "bf16"
         ):
             return False
-        return self.duration(kernel) > FILLS_ABOVE
+        duration = self.duration(kernel)
+        if aten.is_product(kernel):
+            least = BUSY_ABOVE * self.peak["bf16"] * duration
+            return duration > FILLS_ABOVE and kernel.flops > least
+        return duration > FILLS_ABOVE
 
     @property
     def peak(self) -> dict[str, float]:

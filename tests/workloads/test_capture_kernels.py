@@ -171,6 +171,48 @@ def seconds(gpu: Gpu, operation: Operation) -> float:
     return sum(gpu.duration(kernel) for kernel in kernels_of(operation))
 
 
+@pytest.mark.parametrize("name", ("h100", "h200"))
+def test_a_list_is_scaled_at_the_speed_of_memory(name: str) -> None:
+    """Gradients of fp32 that are scaled in place are read and written once, at more than 70 % of the bandwidth."""
+    gpu = load(name)
+    tensors = (Operand("fp32", (4096, 2048)),) * 100
+    scaled = call("_foreach_mul_", tensors, Operand("fp32", ()), results=())
+    size = 2 * sum(tensor.bytes for tensor in tensors)
+    assert 1.0 < seconds(gpu, scaled) * gpu.bandwidth / size < 1.4
+
+
+@pytest.mark.parametrize("name", ("h100", "h200"))
+def test_a_number_of_another_type_makes_lists_slow(name: str) -> None:
+    """Halves scaled by a number of fp32 are a launch for each tensor."""
+    gpu = load(name)
+    tensors = (Operand("bf16", (4096, 2048)),) * 100
+    same, other = (
+        call("_foreach_mul_", tensors, Operand(dtype, ()), results=())
+        for dtype in ("bf16", "fp32")
+    )
+    assert seconds(gpu, other) > 2 * seconds(gpu, same)
+
+
+@pytest.mark.parametrize("name", ("h100", "h200"))
+def test_odd_rows_are_slow_and_keep_the_clock(name: str) -> None:
+    """A product of one column less takes four times as long, at the GPU's highest clock."""
+    gpu = load(name)
+    even, odd = (
+        kernels_of(
+            call(
+                "mm",
+                Operand("bf16", (8192, 2048)),
+                Operand("bf16", (2048, width), (1, 2048)),
+                results=(Operand("bf16", (8192, width)),),
+            )
+        )[0]
+        for width in (8192, 8191)
+    )
+    assert 3 < gpu.duration(odd) / gpu.duration(even) < 10
+    assert gpu.hot(even)
+    assert not gpu.hot(odd)
+
+
 @pytest.mark.parametrize("name", GPUS)
 def test_common_operations_cost_something(name: str) -> None:
     """Every operation that computes or copies is kernels with times, on every GPU, whether anybody measured it."""

@@ -236,7 +236,9 @@ def _foreach(row: dict[str, Any], operation: Operation) -> Operation:
     if name == "cat":
         count = 1
     lists = tuple(_list(dtype, tensors, elements) for _ in range(min(count, 3)))
-    return replace(operation, arguments=lists)
+    by_tensor = row["op"] == "_foreach_mul_tensor_"
+    factor = (Operand("fp32", ()),) if by_tensor else ()
+    return replace(operation, arguments=(*lists, *factor))
 
 
 def _shown(operation: Operation) -> int:

@@ -55,10 +55,23 @@ def results_of(operation: Operation) -> tuple[Operand, ...]:
     name = base(operation)
     if not operation.operands:
         return _made(operation)
+    if name.startswith("_foreach"):
+        return _of_list(operation)
     if name.endswith("_"):
         return (first(operation),)
     rule = RULES.get(name)
     return rule(operation) if rule is not None else ()
+
+
+def _of_list(operation: Operation) -> tuple[Operand, ...]:
+    """Lists changed in place return nothing; a norm is a number for each tensor."""
+    tensors = argument(operation, 0)
+    if base(operation).endswith("_") or not isinstance(tensors, tuple):
+        return ()
+    own = tuple(each for each in tensors if isinstance(each, Operand))
+    if base(operation) == "_foreach_norm":
+        return tuple(Operand(each.dtype, ()) for each in own)
+    return own
 
 
 def _made(operation: Operation) -> tuple[Operand, ...]:

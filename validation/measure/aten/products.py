@@ -12,6 +12,15 @@ import torch.nn.functional as F
 
 from validation.measure.aten.case import Call, Case, Tensors
 
+#: Layers of widths that are computed from others and come out odd, as torchtitan's do.
+ODD = (
+    (8191, 2048),
+    (2048, 8191),
+    (14335, 4096),
+    (4096, 14335),
+    (4095, 2048),
+    (2048, 4095),
+)
 WAYS = {"nt": "forward", "nn": "gradient of the input", "tn": "gradient of the weight"}
 TOKENS = ((4096, 16384), (512, 2048, 8192, 32768))
 
@@ -65,6 +74,7 @@ MODELS = (
 
 def cases() -> Iterator[Case]:
     yield from _linears()
+    yield from odd()
     yield from _random()
     yield from _biased()
     yield from _batched()
@@ -131,6 +141,13 @@ def _linears() -> Iterator[Case]:
     for tokens in (512, 4096):
         for out, into in [*MODELS[0].layers, *MODELS[3].layers[:4]]:
             yield from _ways(tokens, out, into, "fp32", 1)
+
+
+def odd() -> Iterator[Case]:
+    """Layers whose rows do not start at multiples of 16 bytes."""
+    for tokens in (2048, 4096, 8192, 16384):
+        for out, into in ODD:
+            yield from _ways(tokens, out, into, "bf16", 2)
 
 
 def _random(count: int = 110) -> Iterator[Case]:

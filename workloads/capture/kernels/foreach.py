@@ -28,13 +28,20 @@ def _amount(tensors: tuple[Operand, ...]) -> float:
 
 
 def lists(operation: Operation) -> tuple[Kernel, ...]:
-    """(tensors, elements) of the first list; the layout says how many lists are read."""
+    """(tensors, elements) of the first list; the layout says how many lists are read, and whether types are mixed."""
     read = _lists(operation)
     if not read:
         return ()
     writes = on_gpu(operation.results) or read[0]
     size = sum(map(_amount, read)) + _amount(writes)
-    return _over(operation, read, size)
+    return _over(operation, read, size, "_mixed" if _is_mixed(operation) else "")
+
+
+def _is_mixed(operation: Operation) -> bool:
+    """Whether a list meets a tensor of one number of another type: then every tensor is a launch of its own."""
+    first = _lists(operation)[0][0]
+    numbers = [each for each in operation.arguments if isinstance(each, Operand)]
+    return any(number.dtype != first.dtype for number in numbers)
 
 
 def optimizer(operation: Operation) -> tuple[Kernel, ...]:
@@ -49,12 +56,15 @@ def optimizer(operation: Operation) -> tuple[Kernel, ...]:
 
 
 def _over(
-    operation: Operation, read: list[tuple[Operand, ...]], size: float
+    operation: Operation,
+    read: list[tuple[Operand, ...]],
+    size: float,
+    way: str = "",
 ) -> tuple[Kernel, ...]:
     shape = (len(read[0]), sum(each.elements for each in read[0]))
     dtype = ",".join(sorted({each.dtype for each in read[0]}))
     layout = "" if len(read) == 1 else str(len(read))
-    return launched(operation, shape, layout, dtype, size=size)
+    return launched(operation, shape, layout + way, dtype, size=size)
 
 
 NAMES = words(
