@@ -36,9 +36,13 @@ class Attention(Module):
         self.qkv_bias = self.add_if(t, m.qkv_bias, width, name="linear_qkv.bias")
         self.proj = self.add(t, m.hidden, inner, name="linear_proj")
         self.proj_bias = self.add_if(t, m.bias, m.hidden, name="linear_proj.bias")
-        names = ("q_layernorm", "k_layernorm") if m.qk_norm else ()
-        self.norms = [self.add(t, heads.dim, name=name) for name in names]
+        self.norms = self._norms(t) if m.qk_norm else []
         self.add_if(t, m.sinks, heads.queries, name="softmax_offset")
+
+    def _norms(self, t: Tape) -> list[Tensor]:
+        """Of queries and of keys."""
+        names = ("q_layernorm", "k_layernorm")
+        return [self.add(t, self.heads.dim, name=name) for name in names]
 
     def forward(self, t: Tape, x: Tensor) -> Tensor:
         s = self.s

@@ -108,25 +108,30 @@ class GroupedLinear:
         if not self.numbers.products:
             _measured(t, rows, n, k, layout)
             return
-        one = self.single or len(rows) == 1
-        longer = 1.0 if one else GROUPED
         total, weights = sum(rows), float(len(rows) * n * k)
         if layout == "tn":
-            shape = _weights_shape(rows, n, k, longer)
+            shape = self._weights_shape(rows, n, k)
             moved = total * (n + k) + 2 * self.numbers.wide * weights
         else:
-            shape = (round(_tiled(rows) * longer), n, k)
+            shape = (round(_tiled(rows) * self._longer(rows)), n, k)
             moved = total * k + weights + 2.0 * total * n
         flops, dtype = 2.0 * total * n * k, self.numbers.products
         t.launch(Kernel("gemm", shape, dtype, "nt", bytes=moved, flops=flops))
 
+    def _longer(self, rows: Sequence[int]) -> float:
+        """How much longer products of several experts take than one product of all rows."""
+        return 1.0 if self.single or len(rows) == 1 else GROUPED
 
-def _weights_shape(
-    rows: Sequence[int], n: int, k: int, longer: float
-) -> tuple[int, int, int]:
-    """Weight gradients, as deep as an expert has rows, are one product with the weights' rows of all experts."""
-    mean = max(1, round(sum(rows) / len(rows)))
-    return round(len(rows) * n * longer), k, mean
+    def _weights_shape(
+        self, rows: Sequence[int], n: int, k: int
+    ) -> tuple[int, int, int]:
+        """Weight gradients, as deep as an expert has rows, are one product with the weights' rows of all experts."""
+        return round(len(rows) * n * self._longer(rows)), k, _mean(rows)
+
+
+def _mean(rows: Sequence[int]) -> int:
+    """Rows of an expert."""
+    return max(1, round(sum(rows) / len(rows)))
 
 
 def _tiled(rows: Sequence[int]) -> int:
@@ -136,7 +141,7 @@ def _tiled(rows: Sequence[int]) -> int:
 
 def _measured(t: Tape, rows: Sequence[int], n: int, k: int, layout: str) -> None:
     """As grouped GEMMs were measured: every expert has the mean of the rows."""
-    mean = max(1, round(sum(rows) / len(rows)))
+    mean = _mean(rows)
     shape = (n, k, mean) if layout == "tn" else (mean, n, k)
     if len(rows) == 1:
         launch_gemm(t, "gemm", *shape, layout)

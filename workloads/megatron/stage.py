@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 
 from workloads.job import Job
 from workloads.megatron.engine import Engine
@@ -13,18 +14,15 @@ from workloads.megatron.passes import Pass
 from workloads.megatron.pipeline import Issued, Pair
 from workloads.megatron.rank import DataParallel, Place, Rank
 from workloads.megatron.sharded import FullySharded
-from workloads.megatron.tensor_parallel import STREAM as TP
+from workloads.megatron.transfers import Transfers
 from workloads.megatron.unit import Unit
 from workloads.megatron.units import Units
 from workloads.megatron.zero import Zero2
-from workloads.parallel.group import transfer
-from workloads.schedules.runtime import Batch, Compute, Recv, Send, Wait
+from workloads.schedules.runtime import Batch, Compute, Wait
 from workloads.torch.memory import Storage
 from workloads.torch.tape import Tape
 
-PP = "nccl pp"
 PAIRED = ("layer", "further")  # units with tokens that travel
-ONE_STREAM = ("gpipe", "1f1b")
 Part = tuple[Unit, int]  # a unit, and how often it runs
 
 
@@ -43,12 +41,10 @@ class StageStep(Rank):
     ) -> None:
         super().__init__(scenario, model, groups, place, tape, kind)
         self.engine = engine
-        self.events: dict[int, tuple[int, ...]] = {}
+        self.transfers = Transfers(self)
         self.stashed: dict[tuple[int, int], Storage] = {}
-        self.remaining = dict.fromkeys(place.stages, 0)
-        self.run = 0
-        self.copies: dict[int, list[int]] = {}
         self.put_off: dict[tuple[int, int], Storage] = {}
+        self.remaining: dict[int, int] = {}  # passes that make gradients, by stage
         self.data = self._data_parallel()
 
     def _data_parallel(self) -> DataParallel:
@@ -59,7 +55,6 @@ class StageStep(Rank):
             return Zero2(self)
         return self.engine.replicated(self, sharded=p.data_parallel == "zero1")
 
-    # -- the step ---------------------------------------------------------------------------------
     def record(self, operations: Sequence[Issued], runs: int) -> None:
         """One step in steady state."""
         t = self.tape
@@ -67,17 +62,10 @@ class StageStep(Rank):
         t.memory.reset_peak()
         t.cpu("step_python")
         self.data.begin()
-        computes = [
-            op.backward if isinstance(op, Pair) else op
-            for op in operations
-            if isinstance(op, Compute | Pair)
-        ]
-        for stage in self.stages:
-            self.remaining[stage] = runs * sum(
-                op.stage == stage and op.kind in "BW" for op in computes
-            )
+        passes = _gradient_passes(operations)
+        self.remaining = {stage: runs * passes[stage] for stage in self.stages}
         for run in range(runs):
-            self.run = run
+            self.transfers.run = run
             self._play(operations)
         t.phase, t.layer = 1, -1
         self.data.finish()
@@ -85,18 +73,16 @@ class StageStep(Rank):
         optimize(self)
 
     def _play(self, operations: Sequence[Issued]) -> None:
-        t = self.tape
+        """The schedule once."""
         for op in operations:
             if isinstance(op, Compute):
                 self._compute(op)
             elif isinstance(op, Pair):
                 self._pair(op)
             elif isinstance(op, Batch):
-                self._post(op)
+                self.transfers.post(op)
             elif isinstance(op, Wait):
-                t.wait(self.events[op.handle])
-                if self.o.p2p_sync or t.blocking:
-                    t.synchronize()
+                self.transfers.wait(op)
 
     def _compute(self, op: Compute) -> None:
         self.tape.microbatch = op.microbatch
@@ -108,32 +94,40 @@ class StageStep(Rank):
         }
         run[op.kind](op.stage, op.microbatch)
 
+    def _activations(self, size: float) -> Storage:
+        """Memory of activations that is held as long as this value."""
+        return Storage(self.tape.memory, size, "activations")
+
     def _forward(self, stage: int, microbatch: int) -> None:
-        t = self.tape
-        t.phase = 0
-        t.cpu("pp_action")
-        self._whole(stage > 0)
+        self.tape.phase = 0
+        self.tape.cpu("pp_action")
+        if stage > 0:
+            self.transfers.gather()
         self.data.forward(stage)
-        stash = sum(unit.stash * times for unit, times in self.parts(stage))
-        self.stashed[stage, microbatch] = Storage(t.memory, stash, "activations")
+        stash = _stash(self.parts(stage))
+        self.stashed[stage, microbatch] = self._activations(stash)
 
     def _pair(self, pair: Pair) -> None:
         """A forward and a backward pass whose tokens travel beside the other's computation, layer by layer."""
-        f, b, t = pair.forward, pair.backward, self.tape
-        if not self._overlaps(f, b):
+        f, b = pair.forward, pair.backward
+        if self._overlaps(f, b):
+            self._at_once(f, b)
+        else:
             self._compute(f)
             self._compute(b)
-            return
+
+    def _at_once(self, f: Compute, b: Compute) -> None:
+        """Both passes in one."""
+        t = self.tape
         self.remaining[b.stage] -= 1
         t.phase, t.microbatch = 1, b.microbatch
         t.cpu("pp_action")
         t.cpu("backward_call")
         ahead = list(self.parts(f.stage, aside=True))
-        back = list(self.parts(b.stage, aside=True))[::-1]
-        stash = sum(unit.stash * times for unit, times in ahead)
-        self.stashed[f.stage, f.microbatch] = Storage(t.memory, stash, "activations")
-        transient = Storage(t.memory, self._transient(b.stage), "activations")
-        self._interleave(ahead, back)
+        back = list(self.parts(b.stage, aside=True))
+        self.stashed[f.stage, f.microbatch] = self._activations(_stash(ahead))
+        transient = self._activations(self._transient(b.stage))
+        self._interleave(ahead, back[::-1])
         del transient, self.stashed[b.stage, b.microbatch]
 
     def _overlaps(self, forward: Compute, backward: Compute) -> bool:
@@ -165,17 +159,16 @@ class StageStep(Rank):
 
     def _input_gradient(self, stage: int, microbatch: int) -> None:
         """The first half of a backward pass: what the products with weights need stays."""
-        t = self.tape
-        t.phase = 1
-        t.cpu("backward_call")
+        self.tape.phase = 1
+        self.tape.cpu("backward_call")
         parts = list(self.parts(stage))
-        above = max((u.halves.transient for u, _ in parts), default=0.0)
-        transient = Storage(t.memory, above, "activations")
+        above = max((unit.halves.transient for unit, _ in parts), default=0.0)
+        transient = self._activations(above)
         for unit, times in reversed(parts):
             self.emit(unit.halves.input, times)
         del transient, self.stashed[stage, microbatch]
         held = sum(unit.halves.held * times for unit, times in parts)
-        self.put_off[stage, microbatch] = Storage(t.memory, held, "activations")
+        self.put_off[stage, microbatch] = self._activations(held)
 
     def _weight_gradient(self, stage: int, microbatch: int) -> None:
         """The second half."""
@@ -184,11 +177,11 @@ class StageStep(Rank):
         del self.put_off[stage, microbatch]
 
     def _backward(self, stage: int, microbatch: int) -> None:
-        t = self.tape
-        t.phase = 1
-        t.cpu("backward_call")
-        self._whole(stage < len(self.owner) - 1, self.engine.gathers)
-        transient = Storage(t.memory, self._transient(stage), "activations")
+        self.tape.phase = 1
+        self.tape.cpu("backward_call")
+        if stage < len(self.owner) - 1:
+            self.transfers.gather(self.engine.gathers)
+        transient = self._activations(self._transient(stage))
         self._back(stage, lambda unit: unit.backward)
         del transient, self.stashed[stage, microbatch]
 
@@ -197,62 +190,20 @@ class StageStep(Rank):
         self.remaining[stage] -= 1
         self.data.backward(stage, which, self.remaining[stage] == 0)
 
-    # -- pipeline ---------------------------------------------------------------------------------
-    def _whole(self, received: bool, times: int = 1) -> None:
-        """What came from another stage in parts, one to each tensor-parallel rank, is gathered (over NVLink)."""
-        if not received or self.parts_sent == 1 or self.grid.pp == 1:
-            return
-        rows, b, h = self.model.inner
-        for _ in range(times):
-            self.tp.collective(
-                self.tape, "all_gather", rows * b * h * 2.0, TP, in_place=True
-            )
-            self.tape.wait(self.tape.record(TP))
 
-    @property
-    def parts_sent(self) -> int:
-        """Tensor-parallel ranks that each send a part of an activation that all of them have."""
-        scatters = self.o.scatter_gather_tensors_in_pipeline
-        return self.grid.tp if scatters and not self.model.shard.sequence else 1
+def _gradient_passes(operations: Sequence[Issued]) -> Counter[int]:
+    """Passes that make gradients of weights, by stage."""
+    passes: Counter[int] = Counter()
+    for op in operations:
+        one = op.backward if isinstance(op, Pair) else op
+        if isinstance(one, Compute) and one.kind in "BW":
+            passes[one.stage] += 1
+    return passes
 
-    def _post(self, batch: Batch) -> None:
-        t = self.tape
-        parts = [self._transfer(op) for op in batch.ops]
-        stream = self._stream(batch)
-        t.wait(t.record(), stream)
-        t.cpu("p2p_batch")
-        t.cpu("p2p_op", len(batch.ops))
-        t.communicate(parts, stream, "send_recv")
-        self.events[batch.handle] = t.record(stream)
 
-    def _transfer(self, op: Send | Recv) -> int:
-        """The rendezvous of an activation with another stage; each tensor rank sends its part of it."""
-        rows, b, h = self.model.inner
-        size = rows * b * h * 2.0 / self.parts_sent
-        here = self.grid.rank(self.replica, self.stage, 0)
-        peer = self.grid.rank(self.replica, op.peer, 0)
-        ends = (peer, here) if isinstance(op, Recv) else (here, peer)
-        if op.peer not in self.copies:
-            copies = self.groups.transfer_copies(here, peer, self.kind)
-            self.copies[op.peer] = copies
-        key = (*op.key, self.run)
-        return transfer(self.tape, *ends, key, size, self.copies[op.peer])
-
-    def _stream(self, batch: Batch) -> str:
-        """With overlap each peer and direction has its own communicator, so that none blocks another."""
-        schedule, one = self.s.parallel.schedule, batch.ops[0]
-        if (
-            not self.o.overlap_p2p_comm
-            or schedule in ONE_STREAM
-            or (schedule == "interleaved" and not self._chunked)
-        ):
-            return PP
-        way = f"{PP} {'from' if isinstance(one, Recv) else 'to'} {one.what}"
-        return way if schedule == "interleaved" else f"{way} {one.peer}"
-
-    @property
-    def _chunked(self) -> bool:
-        return len(self.owner) > self.grid.pp
+def _stash(parts: Iterable[Part]) -> float:
+    """Bytes that forward passes keep."""
+    return sum(unit.stash * times for unit, times in parts)
 
 
 def _without_partner(ahead: list[Part], back: list[Part]) -> list[Part] | None:

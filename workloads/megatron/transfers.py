@@ -1,0 +1,88 @@
+"""What a pipeline rank exchanges with others: activations, and their gradients."""
+
+from __future__ import annotations
+
+from workloads.megatron import tensor_parallel
+from workloads.megatron.rank import Rank
+from workloads.parallel.group import transfer
+from workloads.schedules.runtime import Batch, Recv, Send, Wait
+
+STREAM = "nccl pp"
+ONE_STREAM = ("gpipe", "1f1b")
+
+
+class Transfers:
+    """Batches of sends and receives of one rank, each an event when it has ended."""
+
+    run = 0  # of the schedule, which may run several times in a step
+
+    def __init__(self, rank: Rank) -> None:
+        self.rank, self.tape = rank, rank.tape
+        self.ended: dict[int, tuple[int, ...]] = {}
+        self.copies: dict[int, list[int]] = {}
+
+    def post(self, batch: Batch) -> None:
+        """Issues a batch behind the computation so far."""
+        t = self.tape
+        parts = [self._rendezvous(op) for op in batch.ops]
+        stream = self._stream(batch)
+        t.wait(t.record(), stream)
+        t.cpu("p2p_batch")
+        t.cpu("p2p_op", len(batch.ops))
+        t.communicate(parts, stream, "send_recv")
+        self.ended[batch.handle] = t.record(stream)
+
+    def wait(self, op: Wait) -> None:
+        """Computation waits for a batch; in old releases the host does too."""
+        t = self.tape
+        t.wait(self.ended[op.handle])
+        if self.rank.o.p2p_sync or t.blocking:
+            t.synchronize()
+
+    def gather(self, times: int = 1) -> None:
+        """What came from another stage in parts, one to each tensor-parallel rank, is gathered (over NVLink)."""
+        if self._parts == 1:
+            return
+        stream = tensor_parallel.STREAM
+        for _ in range(times):
+            self.rank.tp.collective(
+                self.tape, "all_gather", self._size, stream, in_place=True
+            )
+            self.tape.wait(self.tape.record(stream))
+
+    @property
+    def _size(self) -> float:
+        """Bytes of an activation between stages."""
+        rows, samples, hidden = self.rank.model.inner
+        return rows * samples * hidden * 2.0
+
+    @property
+    def _parts(self) -> int:
+        """Tensor-parallel ranks that each send a part of an activation that all of them have."""
+        if self.rank.model.shard.sequence:
+            return 1
+        scatters = self.rank.o.scatter_gather_tensors_in_pipeline
+        return self.rank.grid.tp if scatters else 1
+
+    def _rendezvous(self, op: Send | Recv) -> int:
+        """Where an activation meets another stage; each tensor rank sends its part of it."""
+        rank = self.rank
+        here = rank.grid.rank(rank.replica, rank.stage, 0)
+        peer = rank.grid.rank(rank.replica, op.peer, 0)
+        if op.peer not in self.copies:
+            self.copies[op.peer] = rank.groups.transfer_copies(here, peer, rank.kind)
+        ends = (peer, here) if isinstance(op, Recv) else (here, peer)
+        size, copies = self._size / self._parts, self.copies[op.peer]
+        return transfer(self.tape, *ends, (*op.key, self.run), size, copies)
+
+    def _stream(self, batch: Batch) -> str:
+        """With overlap each peer and direction has its own communicator, so that none blocks another."""
+        schedule = self.rank.s.parallel.schedule
+        interleaved = schedule == "interleaved"
+        in_chunks = len(self.rank.owner) > self.rank.grid.pp
+        shared = schedule in ONE_STREAM or (interleaved and not in_chunks)
+        if shared or not self.rank.o.overlap_p2p_comm:
+            return STREAM
+        one = batch.ops[0]
+        way = f"{STREAM} {'from' if isinstance(one, Recv) else 'to'} {one.what}"
+        return way if interleaved else f"{way} {one.peer}"
