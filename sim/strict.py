@@ -146,16 +146,26 @@ def _typed(hint: Any, value: object, where: str, dotted: str) -> Any:
         part = next(part for part in parts if (part is str) != listed)
         return _typed(part, value, where, dotted)
     if origin is tuple:
-        if not isinstance(value, list | tuple):
-            expected = f"a list such as {_example(parts[0])}"
-            raise InputError(Mistake(where, dotted, repr(value), expected))
-        return tuple(_typed(parts[0], item, where, dotted) for item in value)
+        return _list(parts[0], value, where, dotted)
     if origin is dict:
-        if not isinstance(value, Mapping):
-            expected = 'a table such as { "nvlink.bandwidth" = "2x" }'
-            raise InputError(Mistake(where, dotted, repr(value), expected))
-        return dict(flatten(value))
+        return _table(value, where, dotted)
     return _scalar(hint, value, where, dotted)
+
+
+def _list(item: Any, value: object, where: str, dotted: str) -> tuple[Any, ...]:
+    """The items of a list, each of the type `item`."""
+    if isinstance(value, list | tuple):
+        return tuple(_typed(item, one, where, dotted) for one in value)
+    expected = f"a list such as {_example(item)}"
+    raise InputError(Mistake(where, dotted, repr(value), expected))
+
+
+def _table(value: object, where: str, dotted: str) -> dict[str, str]:
+    """A table in a section, its keys dotted."""
+    if isinstance(value, Mapping):
+        return dict(flatten(value))
+    expected = 'a table such as { "nvlink.bandwidth" = "2x" }'
+    raise InputError(Mistake(where, dotted, repr(value), expected))
 
 
 def _example(item: Any) -> str:

@@ -24,7 +24,7 @@ from sim.analysis.uncertainty import uncertainty_of, with_readers
 from sim.costs.kinds import work
 from sim.engine.execution import Run
 from sim.graph.opgraph import KERNEL, OpGraph, Program
-from sim.planning.noise import NAMES as JITTERS
+from sim.planning.jitter import NAMES as JITTERS
 from sim.planning.planned import Planned
 from sim.spec.load import sections_in_use
 from sim.storage.feeding import path_with, with_data

@@ -138,25 +138,22 @@ class Surface:
         noise: float,
     ) -> None:
         self.base, self.length, self.spread = base, length, spread
-        at: dict[tuple[float, ...], list[AtenRow]] = {}
-        for row in rows:
-            at.setdefault(axes(row.kernel), []).append(row)
-        self.points = np.array(list(at))
+        at_position = _by_position(rows)
+        alike = at_position.values()
+        self.points = np.array(list(at_position))
         self.low, self.high = self.points.min(axis=0), self.points.max(axis=0)
-        self.launches = [
-            round(_mean(row.launches for row in mine)) for mine in at.values()
-        ]
-        residual = np.array(
-            [
-                _mean(math.log(row.seconds / base(row.kernel)) for row in mine)
-                for mine in at.values()
-            ]
-        )
-        variance = np.array([_variance(mine, noise) for mine in at.values()])
+        self.launches = list(map(_launches, alike))
+        residual = np.array([_residual(mine, base) for mine in alike])
+        variance = np.array([_variance(mine, noise) for mine in alike])
         weights = 1.0 / (variance + spread**2)
         self.mean = float((weights * residual).sum() / weights.sum())
-        near = self._near(self.points[:, None, :] - self.points[None, :, :])
-        self.alpha = np.linalg.solve(near + np.diag(variance), residual - self.mean)
+        self.alpha = self._weights(variance, residual - self.mean)
+
+    def _weights(self, variance: np.ndarray, residual: np.ndarray) -> np.ndarray:
+        """How much each row's correction counts at a distance of 0."""
+        apart = self.points[:, None, :] - self.points[None, :, :]
+        covariance = self._near(apart) + np.diag(variance)
+        return np.linalg.solve(covariance, residual)
 
     def _near(self, difference: np.ndarray) -> np.ndarray:
         distance = np.sqrt((difference**2).sum(axis=-1)) * (math.sqrt(3) / self.length)
@@ -189,6 +186,24 @@ class Surface:
     def starts(self, kernel: Kernel) -> int:
         """CUDA kernels that the nearest row launches."""
         return self.launches[int(self._distances(kernel).argmin())]
+
+
+def _by_position(rows: Iterable[AtenRow]) -> dict[tuple[float, ...], list[AtenRow]]:
+    """Rows by where they lie (`axes`), in the order in which they come."""
+    at: dict[tuple[float, ...], list[AtenRow]] = {}
+    for row in rows:
+        at.setdefault(axes(row.kernel), []).append(row)
+    return at
+
+
+def _launches(rows: list[AtenRow]) -> int:
+    """CUDA kernels that rows at one position launch."""
+    return round(_mean(row.launches for row in rows))
+
+
+def _residual(rows: list[AtenRow], base: Callable[[Kernel], float]) -> float:
+    """Mean log of the time of rows at one position over their base."""
+    return _mean(math.log(row.seconds / base(row.kernel)) for row in rows)
 
 
 def _variance(rows: list[AtenRow], noise: float) -> float:

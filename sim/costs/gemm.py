@@ -75,7 +75,8 @@ class TileModel:
 
     def _rate(self, peak: float, area: int) -> float:
         """flop/s of an SM of so many at peak on a tile of `area` elements."""
-        return peak * self.efficiency * min(1.0, area / 32768) ** self.exponent
+        reached: float = min(1.0, area / 32768) ** self.exponent
+        return peak * self.efficiency * reached
 
     def _waves(self, full: float) -> float:
         """Waves that count, of `full` ones and a last one that is in part empty."""

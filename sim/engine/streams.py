@@ -66,8 +66,8 @@ class Stream:
     def process(self, steps: int) -> Generator[Any, Any, None]:
         """Runs the operations of all steps; plain calls beside it cost less than generators within generators."""
         rank, timeout, kind = self.rank, self.rank.env.timeout, self.kind
-        duration, idle = self._durations(), self.timed.idle
-        program, n = rank.program, len(rank.program)
+        duration, payload = self._durations(), self.payload
+        n = len(rank.program)
         for base in range(0, steps * n, max(1, n)):
             for place, i in enumerate(self.ops):
                 g = base + i
@@ -75,15 +75,12 @@ class Stream:
                     yield awaited
                 yield timeout(self._pause(g, i))
                 if kind[i] == KERNEL:
-                    end = self._begin(g, self.payload[i], duration[place])
+                    end = self._begin(g, payload[i], duration[place])
                     if end is not None:
                         yield end
-                    if self.payload[i] not in idle:
-                        rank.running.pop(self.number, None)
-                        rank.free_sms(self.number)
+                    self._stop(payload[i])
                 elif kind[i] == COMM:
-                    comms = program.parts[self.payload[i]]
-                    yield from self.meetings.communicate(rank, g, base // n, comms)
+                    yield from self._communicate(g, payload[i])
                 rank.finish(g, rank.env.now)
 
     def _awaited(self, base: int, i: int) -> simpy.Event | None:
@@ -127,6 +124,18 @@ class Stream:
         end = env.timeout(time / speed)
         rank.running[self.number] = Running(end, kernel, time, env.now, speed)
         return end
+
+    def _communicate(self, g: int, batch: int) -> Generator[Any, Any, None]:
+        """Meets the other ranks for operation `g`, a batch of communications, and waits for its end."""
+        program = self.rank.program
+        step, comms = g // len(program), program.parts[batch]
+        return self.meetings.communicate(self.rank, g, step, comms)
+
+    def _stop(self, kernel: int) -> None:
+        """The kernel that ran has ended: its SMs are free."""
+        if kernel not in self.timed.idle:
+            self.rank.running.pop(self.number, None)
+            self.rank.free_sms(self.number)
 
     def _occupy(self, kernel: int) -> None:
         """Tells the rank's communications that a kernel runs."""

@@ -12,49 +12,17 @@ communication (of as many as meet there). Transfers of k symmetric groups take t
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import cache
-from pathlib import Path
 from statistics import NormalDist
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from sim import schema
-from sim.errors import InputError, Mistake
 from sim.graph.opgraph import COMM, KERNEL, Chain, OpGraph, Program
+from sim.planning.jitter import Jitter
 
-if TYPE_CHECKING:
-    from workloads.job.faults import Faults
-
-NAMES = ("kernel", "gpu", "launch", "host", "latency", "link")
-MOST = 10.0  # relative standard deviation: beyond, a few draws in a million decide the mean
 LEAST = 0.05  # no sum of kernels is faster than this share of its mean, however wide the noise
-
-
-@dataclass(frozen=True)
-class Jitter:
-    """Relative standard deviations (1: as much as the mean), with the evidence grade of each."""
-
-    kernel: float
-    gpu: float
-    launch: float
-    host: float
-    latency: float
-    link: float
-    grades: Mapping[str, str]
-
-    @property
-    def silent(self) -> bool:
-        """Nothing differs."""
-        return not any(getattr(self, name) for name in NAMES)
-
-    def to_dict(self) -> dict[str, dict[str, Any]]:
-        return {
-            name: {"value": getattr(self, name), "evidence": self.grades[name]}
-            for name in NAMES
-        }
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,45 +43,6 @@ class Noise:
     bytes: np.ndarray
 
 
-FILE = Path(__file__).parents[1] / "costs" / "jitter.toml"
-KINDS = ("kernel", "gpu", "launch", "host", "latency", "link")
-SCHEMA = schema.all_of(KINDS, schema.sourced(schema.Number()))
-
-
-@cache
-def _table() -> dict[str, Any]:
-    return schema.read(FILE, SCHEMA)
-
-
-def jitter_of(faults: Faults, where: str = "scenario") -> Jitter:
-    """What [faults] says, and the defaults of `sim/costs/jitter.toml`; `jitter` scales all of them.
-
-    Raises
-    ------
-    InputError
-        If noise is wider than log-normal factors can be drawn for.
-    """
-    values, grades = dict[str, float](), dict[str, str]()
-    for name in NAMES:
-        said, known = getattr(faults, f"jitter_{name}"), _table()[name]
-        values[name] = faults.jitter * (known["value"] if said is None else said)
-        grades[name] = known["evidence"] if said is None else "said"
-    wide = [name for name in NAMES if not values[name] <= MOST]
-    if wide:
-        found = ", ".join(f"jitter_{name} {values[name]:g}" for name in wide)
-        hint = "0.05 is five percent; jitter is a factor on all of them"
-        raise InputError(
-            Mistake(
-                where,
-                "faults",
-                found,
-                f"relative standard deviations up to {MOST:g}",
-                hint,
-            )
-        )
-    return Jitter(**values, grades=grades)
-
-
 def noise_of(
     jitter: Jitter,
     graph: OpGraph,
@@ -130,20 +59,85 @@ def noise_of(
     seed
         Numbers that name the replica.
     """
-    weight = np.array([_kernels_in(kernel) for kernel in graph.kernels], dtype=float)
     kernels, launches = dict[int, list[float]](), dict[int, list[float]]()
-    for at, program in enumerate(graph.programs):
-        draw, rank = np.random.default_rng([*seed, at]), program.rank
-        alike = len(graph.represents[rank])
-        parts = list(_segments(program, graph)) if alike > 1 else []
-        kernels[rank], launches[rank] = [], []
-        for _ in range(steps):
-            kernels[rank] += _of_kernels(
-                draw, program, jitter, duration, weight, alike, parts
-            ).tolist()
-            launches[rank] += _of_launches(draw, len(program), jitter, alike).tolist()
+    for at, drawn in enumerate(_drawn(jitter, graph, duration)):
+        draw, rank = np.random.default_rng([*seed, at]), drawn.program.rank
+        factors = [drawn.step(draw) for _ in range(steps)]
+        kernels[rank] = _flat(on_kernels for on_kernels, _ in factors)
+        launches[rank] = _flat(on_launches for _, on_launches in factors)
     draw = np.random.default_rng([*seed, len(graph.programs)])
     return Noise(kernels, launches, *_of_transfers(draw, graph, steps, jitter))
+
+
+def _drawn(jitter: Jitter, graph: OpGraph, duration: np.ndarray) -> Iterator[_Drawn]:
+    """The simulated ranks of a graph, each with what its factors are drawn from."""
+    weight = np.array([_kernels_in(kernel) for kernel in graph.kernels], dtype=float)
+    for program in graph.programs:
+        alike = len(graph.represents[program.rank])
+        parts = list(_segments(program, graph)) if alike > 1 else []
+        yield _Drawn(jitter, program, alike, duration, weight, parts)
+
+
+def _flat(steps: Iterable[np.ndarray]) -> list[float]:
+    """Factors of all steps, one step after the other."""
+    return [factor for step in steps for factor in step.tolist()]
+
+
+@dataclass(frozen=True, eq=False)
+class _Drawn:
+    """What the factors of a simulated rank are drawn from.
+
+    Attributes
+    ----------
+    alike : int
+        Ranks that it stands for: its factors are those of the slowest.
+    duration, weight : np.ndarray
+        Of every kernel of the graph, its seconds and the kernels that it stands for.
+    parts : list of (operations, ranks)
+        Kernels between two waits for communication, and the ranks that meet at the second wait.
+    """
+
+    jitter: Jitter
+    program: Program
+    alike: int
+    duration: np.ndarray
+    weight: np.ndarray
+    parts: list[tuple[np.ndarray, int]]
+
+    def step(self, draw: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+        """Factors on the kernels and on the launches of a step."""
+        of_kernels = self._of_the_slowest if self.alike > 1 else self._of_kernels
+        kernels = of_kernels(draw)
+        return kernels, _of_launches(draw, len(self.program), self.jitter, self.alike)
+
+    def _of_kernels(self, draw: np.random.Generator) -> np.ndarray:
+        """Factors on the kernels of a rank that stands for itself."""
+        factors = np.ones(len(self.program))
+        at = np.flatnonzero(self.program.kind == KERNEL)
+        weight = self.weight[self.program.payload[at]]
+        relative = self.jitter.kernel / np.sqrt(weight)
+        sigma = np.sqrt(np.log1p(relative**2))
+        factors[at] = np.exp(sigma * draw.standard_normal(len(at)) - sigma**2 / 2)
+        of_gpu: np.ndarray = _lognormal(draw.standard_normal(1), self.jitter.gpu)
+        noisy: np.ndarray = factors * of_gpu
+        return noisy
+
+    def _of_the_slowest(self, draw: np.random.Generator) -> np.ndarray:
+        """Factors on the kernels of the slowest of `alike` ranks, one for all kernels between two waits.
+
+        A sum's relative spread is sqrt(gpu^2 + own^2): gpu the step's, own that of its kernels. What follows the last
+        wait of a step and what precedes the first of the next are one sum to the ranks that wait, of two independent
+        draws.
+        """
+        common = float(_slowest(draw, 1, self.alike)[0])
+        sums = []
+        for ops, met in self.parts:
+            kernels = self.program.payload[ops]
+            times, weight = self.duration[kernels], self.weight[kernels]
+            total, own = _sum(times, weight, self.jitter)
+            slowest = float(_slowest(draw, 1, min(met, self.alike))[0])
+            sums.append(_Sum(ops, total, own, slowest))
+        return _factors(sums, self.jitter.gpu, common, len(self.program))
 
 
 def _of_launches(
@@ -219,54 +213,13 @@ def _segments(program: Program, graph: OpGraph) -> Iterator[tuple[np.ndarray, in
         yield np.array(here), len(graph.represents[program.rank])
 
 
-def _of_kernels(
-    draw: np.random.Generator,
-    program: Program,
-    jitter: Jitter,
-    duration: np.ndarray,
-    weight: np.ndarray,
-    alike: int,
-    parts: list[tuple[np.ndarray, int]],
-) -> np.ndarray:
-    """Factors on the kernels of a step."""
-    if alike > 1:
-        return _of_the_slowest(draw, program, jitter, duration, weight, alike, parts)
-    factors = np.ones(len(program))
-    at = np.flatnonzero(program.kind == KERNEL)
-    relative = jitter.kernel / np.sqrt(weight[program.payload[at]])
-    sigma = np.sqrt(np.log1p(relative**2))
-    factors[at] = np.exp(sigma * draw.standard_normal(len(at)) - sigma**2 / 2)
-    of_gpu: np.ndarray = _lognormal(draw.standard_normal(1), jitter.gpu)
-    noisy: np.ndarray = factors * of_gpu
-    return noisy
-
-
-def _of_the_slowest(
-    draw: np.random.Generator,
-    program: Program,
-    jitter: Jitter,
-    duration: np.ndarray,
-    weight: np.ndarray,
-    alike: int,
-    parts: list[tuple[np.ndarray, int]],
-) -> np.ndarray:
-    """Factors on the kernels of the slowest of `alike` ranks, one for all kernels between two waits.
-
-    A sum's relative spread is sqrt(gpu^2 + own^2): gpu the step's, own that of its kernels. What follows the last wait
-    of a step and what precedes the first of the next are one sum to the ranks that wait, of two independent draws.
-    """
-    factors, gpu = np.ones(len(program)), jitter.gpu
-    common = float(_slowest(draw, 1, alike)[0])
-    sums = []
-    for ops, met in parts:
-        kernels = program.payload[ops]
-        total, own = _sum(duration[kernels], weight[kernels], jitter)
-        sums.append(_Sum(ops, total, own, float(_slowest(draw, 1, min(met, alike))[0])))
+def _factors(sums: list[_Sum], gpu: float, common: float, length: int) -> np.ndarray:
+    """Factors on all operations of a program, where the GPU's spread is `gpu` and its slowest draw `common`."""
+    factors = np.ones(length)
     across = _across_steps(sums, gpu)
     for at, one in enumerate(sums):
-        own = one.spread
-        if gpu + own > 0:
-            shift = (gpu * common + own * one.z) * math.hypot(gpu, own) / (gpu + own)
+        if gpu + one.spread > 0:
+            shift = one.shift(gpu, common)
             if at in (0, len(sums) - 1):
                 shift *= across
             factors[one.ops] = max(LEAST, 1.0 + shift)
@@ -280,6 +233,12 @@ class _Sum(NamedTuple):
     total: float
     spread: float
     z: float
+
+    def shift(self, gpu: float, common: float) -> float:
+        """Relative delay, where the GPU's spread is `gpu` and its slowest draw `common`."""
+        own = self.spread
+        draws = gpu * common + own * self.z
+        return draws * math.hypot(gpu, own) / (gpu + own)
 
 
 def _sum(times: np.ndarray, weight: np.ndarray, jitter: Jitter) -> tuple[float, float]:

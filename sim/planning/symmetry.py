@@ -46,22 +46,29 @@ def _slowness(speed: Speed) -> float:
 
 def _changed_hosts(fabric: Fabric) -> dict[str, frozenset[Hashable]]:
     """What was changed of each host's links, and of those of the switches it hangs on; names without the host's."""
-    rows = _changed_rows(fabric)
     by_host: dict[str, set[Hashable]] = {}
     by_switch: dict[int, set[Hashable]] = {}
-    hosts, kinds = fabric.nodes.hosts, fabric.links.kind
+    rows = _changed_rows(fabric)
     for row, a, b in zip(rows, *_ends(fabric, rows), strict=True):
-        width = float(fabric.links.bandwidth[row])
-        mark = (_bare_name(fabric, a), _bare_name(fabric, b), str(kinds[row]), width)
-        for host in {hosts[a], hosts[b]} - {""}:
-            by_host.setdefault(host, set()).add(mark)
-        if not hosts[a] and not hosts[b]:
-            text = f"{kinds[row]} {fabric.links.bandwidth[row]}"
-            for switch in (a, b):
-                by_switch.setdefault(switch, set()).add(text)
+        hosts = {fabric.nodes.hosts[a], fabric.nodes.hosts[b]} - {""}
+        for host in hosts:
+            by_host.setdefault(host, set()).add(_mark(fabric, row, a, b))
+        for switch in () if hosts else (a, b):
+            by_switch.setdefault(switch, set()).add(_width(fabric, row))
     for switch, host in _hung_on(fabric, by_switch):
         by_host.setdefault(host, set()).update(by_switch[switch])
     return {host: frozenset(marks) for host, marks in by_host.items()}
+
+
+def _mark(fabric: Fabric, row: int, a: int, b: int) -> Hashable:
+    """What tells a changed link of a host from another host's: its ends without their host, kind and bandwidth."""
+    kind, bandwidth = fabric.links.kind[row], fabric.links.bandwidth[row]
+    return _bare_name(fabric, a), _bare_name(fabric, b), str(kind), float(bandwidth)
+
+
+def _width(fabric: Fabric, row: int) -> str:
+    """What tells a changed link between switches from another: kind and bandwidth."""
+    return f"{fabric.links.kind[row]} {fabric.links.bandwidth[row]}"
 
 
 def _changed_rows(fabric: Fabric) -> list[int]:

@@ -7,7 +7,7 @@ say otherwise.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -73,25 +73,44 @@ def build(
 
     `shared` are the tables outside of [[jobs]]; `collect` makes a scenario of tables.
     """
-    built: list[Scenario] = []
-    mistakes: list[Mistake] = []
     # Which GPUs a job uses its placement says, not the first so many.
     cluster = replace(cluster, gpus=None, hostfile=None)
-    common = _without_cluster(shared)
-    for number, table in enumerate(jobs):
-        own = {name: table.pop(name) for name in list(table) if name in JOB_KEYS}
-        job, wrong = strict.build(Job, own, where, f"jobs[{number}]", {})
+    around = _Around(_without_cluster(shared), cluster, where, collect)
+    built = [around.built(table, number) for number, table in enumerate(jobs)]
+    scenarios = tuple(scenario for scenario, _ in built)
+    mistakes = [mistake for _, wrong in built for mistake in wrong]
+    return scenarios, mistakes + _same_names(scenarios, where)
+
+
+@dataclass(frozen=True)
+class _Around:
+    """What the jobs of a scenario have in common: sections that they leave to it, their cluster, and its file."""
+
+    sections: Tables
+    cluster: Cluster
+    where: str
+    collect: Collect
+
+    def built(self, table: Tables, number: int) -> tuple[Scenario, list[Mistake]]:
+        """A job as a scenario, and every mistake in it."""
+        job, wrong = _job_of(table, self.where, number)
         name = job.name or f"job{number}"
-        place = f"{where}, {name}"
-        base, unread = _file(where, job.scenario, place)
+        place = f"{self.where}, {name}"
+        base, unread = _file(self.where, job.scenario, place)
         wrong += _own_cluster(table, place)
+        tables = _laid(_laid(self.sections, base), table)
         # Read and checked with every job's own sections; the cluster is put in afterwards.
-        named = {"cluster": {"name": cluster.name or "of the scenario"}}
-        scenario, found = collect(_laid(_laid(common, base), table) | named, place)
-        built.append(replace(scenario, cluster=cluster, name=name, start=job.start))
+        named = {"cluster": {"name": self.cluster.name or "of the scenario"}}
+        checked, found = self.collect(tables | named, place)
+        scenario = replace(checked, cluster=self.cluster, name=name, start=job.start)
         # Without its file everything would be missing.
-        mistakes += wrong + (unread or found)
-    return tuple(built), mistakes + _same_names(built, where)
+        return scenario, wrong + (unread or found)
+
+
+def _job_of(table: Tables, where: str, number: int) -> tuple[Job, list[Mistake]]:
+    """What a job says of itself, taken out of its table."""
+    own = {name: table.pop(name) for name in list(table) if name in JOB_KEYS}
+    return strict.build(Job, own, where, f"jobs[{number}]", {})
 
 
 def _without_cluster(tables: Mapping[str, Any]) -> Tables:
@@ -111,7 +130,7 @@ def _own_cluster(table: Tables, place: str) -> list[Mistake]:
     return [Mistake(place, "cluster", "a section", expected)]
 
 
-def _same_names(jobs: list[Scenario], where: str) -> list[Mistake]:
+def _same_names(jobs: Sequence[Scenario], where: str) -> list[Mistake]:
     names = [job.name for job in jobs]
     return [
         Mistake(where, "jobs", f'two jobs named "{name}"', "names that differ")

@@ -5,7 +5,6 @@ The sections are in sim/spec/sections.py and workloads/job; rules on several key
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -24,6 +23,7 @@ from sim.spec.lookup import (
     place_mistakes,
     wrong_keys,
 )
+from sim.spec.overrides import overridden
 from sim.spec.rules.layout import check_layout, check_scenario
 from sim.spec.scenario_file import tables_of
 from sim.spec.sections import (
@@ -66,8 +66,6 @@ __all__ = [
     "parse_scenario",
     "sections_in_use",
 ]
-
-_JOB = re.compile(r"jobs?\[([^\]]+)\]\.(.+)")
 
 
 def load_scenario(path: str | Path, overrides: Sequence[str] = ()) -> Scenario:
@@ -197,11 +195,9 @@ def sections_in_use(scenario: Scenario) -> tuple[str, ...]:
 def _collect(
     mapping: Mapping[str, Any], where: str, overrides: Sequence[str]
 ) -> tuple[Scenario, list[Mistake]]:
-    tables: dict[str, Any] = {
-        name: dict(v) if isinstance(v, Mapping) else v for name, v in mapping.items()
-    }
+    tables = _copied(mapping)
     stated_jobs, mistakes = jobs.split(tables, where)
-    origins, wrong = _override(tables, overrides, stated_jobs)
+    origins, wrong = overridden(tables, overrides, stated_jobs)
     mistakes += wrong + _unknown_sections(tables, where)
     scenario, wrong = _sections(tables, where, origins)
     mistakes += wrong
@@ -218,6 +214,13 @@ def _collect(
         lambda table, place: _collect(table, place, ()),
     )
     return replace(scenario, jobs=built), mistakes + wrong
+
+
+def _copied(mapping: Mapping[str, Any]) -> dict[str, Any]:
+    """The tables, to be written into."""
+    return {
+        name: dict(v) if isinstance(v, Mapping) else v for name, v in mapping.items()
+    }
 
 
 def _sections(
@@ -265,64 +268,6 @@ def _defaults(scenario: Scenario) -> Scenario:
     if parallel.data_parallel is None:
         parallel = replace(parallel, data_parallel="ddp" if parallel.dp > 1 else "none")
     return replace(scenario, parallel=parallel)
-
-
-def _override(
-    tables: dict[str, Any],
-    overrides: Sequence[str],
-    stated_jobs: list[dict[str, Any]] | None,
-) -> tuple[dict[str, str], list[Mistake]]:
-    """Writes `--set` items into the tables, and those of the jobs; returns where each key came from, and mistakes."""
-    origins: dict[str, str] = {}
-    mistakes: list[Mistake] = []
-    of_jobs: list[tuple[str, str, object]] = []
-    for item in overrides:
-        try:
-            name, value = strict.split_override(
-                f"cluster.{item}" if item.startswith("routing=") else item
-            )
-            job, name = _job_and_key(name) if stated_jobs is not None else ("", name)
-            section, _, key = name.partition(".")
-            if _written_inside(tables, name, value):
-                continue
-            read = strict.read_override(SECTIONS[section], key, value)
-            if stated_jobs is not None and section in jobs.OWN_SECTIONS:
-                of_jobs.append((job, name, read))
-            elif isinstance(outer := tables.setdefault(section, {}), dict):
-                outer[key] = read
-                origins[f"{section}.{key}"] = "--set"
-        except InputError as error:
-            mistakes.extend(error.mistakes)
-    return origins, mistakes + jobs.overridden(stated_jobs or [], of_jobs)
-
-
-def _job_and_key(name: str) -> tuple[str, str]:
-    """The job that a key names, or "" for all, and the rest of the key."""
-    match = _JOB.fullmatch(name)
-    return (match[1], match[2]) if match else ("", name)
-
-
-def _written_inside(tables: dict[str, Any], name: str, value: str) -> bool:
-    """Writes a change of a link, or a key of a table in a section (faults.rates.gpu); whether it was one of these."""
-    section, _, key = name.partition(".")
-    if section not in SECTIONS or name.startswith("cluster.set."):
-        _change_link(tables, strict.link_key(name, SECTIONS), value)
-        return True
-    head, _, inner = key.partition(".")
-    if not inner or not strict.holds_table(SECTIONS[section], head):
-        return False
-    outer = tables.setdefault(section, {})
-    table = outer.setdefault(head, {}) if isinstance(outer, dict) else None
-    if isinstance(table, dict):  # else it is a mistake that is reported later
-        table[inner] = value
-    return True
-
-
-def _change_link(tables: dict[str, Any], link: str, value: str) -> None:
-    table = tables.setdefault("cluster", {})
-    changes = table.get("set", {}) if isinstance(table, dict) else None
-    if isinstance(changes, Mapping):  # else the file is wrong here, and reported
-        table["set"] = {**dict(strict.flatten(changes)), link: value}
 
 
 def _beside(folder: Path, file: str | None) -> str | None:

@@ -16,7 +16,8 @@ import numpy as np
 from sim import progress
 from sim.analysis.step_time import step_time
 from sim.engine.engine import execute
-from sim.planning.noise import jitter_of, noise_of
+from sim.planning.jitter import jitter_of
+from sim.planning.noise import noise_of
 from sim.planning.planned import Planned
 from sim.reliability.statistics import CONFIDENCE, interval_of
 

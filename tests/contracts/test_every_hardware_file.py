@@ -24,7 +24,7 @@ from sim.collectives.nccl.speeds import (
 )
 from sim.costs import facts, gpu_files, interference, spreads
 from sim.errors import InputError
-from sim.planning import noise
+from sim.planning import jitter
 from sim.reliability import failures
 from sim.storage import systems
 from workloads import host_costs
@@ -38,7 +38,7 @@ FILES = [(path, facts.SCHEMA) for path in GPU_FILES]
 FILES += [
     (path, host_costs.SCHEMA) for path in sorted(host_costs.FOLDER.glob("*.toml"))
 ]
-FILES += [(module.FILE, module.SCHEMA) for module in (interference, noise, failures)]
+FILES += [(module.FILE, module.SCHEMA) for module in (interference, jitter, failures)]
 FILES += [(spreads.WIDTHS, spreads.SCHEMA), (systems.HOST, systems.HOST_SCHEMA)]
 # A cluster's own constants of NCCL, by the GPU that they are laid over; the others are whole.
 LAID_OVER = {"alcf-polaris-tcp-nccl": "a100"}

@@ -10,7 +10,8 @@ import pytest
 from click.testing import CliRunner
 
 from cli import main
-from sim.planning.noise import NAMES, _lognormal, _slowest, jitter_of
+from sim.planning.jitter import NAMES, jitter_of
+from sim.planning.noise import _lognormal, _slowest
 from workloads.job.faults import Faults
 
 RUN = ["run", "llama1b-ddp4", "--json", "--set", "model.layers=2"]

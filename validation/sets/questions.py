@@ -19,7 +19,7 @@ from sim.costs.kinds import DTYPE_BYTES, KINDS, work
 from sim.costs.power import Meter
 from sim.costs.tables import read_rows
 from sim.graph.kernel import Kernel
-from sim.planning.noise import jitter_of
+from sim.planning.jitter import jitter_of
 from sim.planning.planned import LAUNCH_LATENCY, slowest_of
 from sim.reliability import failures
 from sim.storage import systems

@@ -1,0 +1,106 @@
+"""What `--set` changes in the tables of a scenario: keys of sections, of tables in them, of jobs, and links."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from sim import strict
+from sim.errors import InputError, Mistake
+from sim.spec import jobs
+from sim.spec.sections import SECTIONS
+
+_JOB = re.compile(r"jobs?\[([^\]]+)\]\.(.+)")
+
+
+def overridden(
+    tables: dict[str, Any],
+    overrides: Sequence[str],
+    stated_jobs: list[dict[str, Any]] | None,
+) -> tuple[dict[str, str], list[Mistake]]:
+    """Writes `--set` items into the tables, and those of the jobs; returns where each key came from, and mistakes."""
+    origins: dict[str, str] = {}
+    mistakes: list[Mistake] = []
+    of_jobs: list[tuple[str, str, object]] = []
+    several = stated_jobs is not None
+    for text in overrides:
+        try:
+            item = _item(text, several)
+            if _written_inside(tables, item.name, item.value):
+                continue
+            value = item.read
+        except InputError as error:
+            mistakes += error.mistakes
+            continue
+        if several and item.section in jobs.OWN_SECTIONS:
+            of_jobs.append((item.job, item.name, value))
+        elif _put(tables, item, value):
+            origins[f"{item.section}.{item.key}"] = "--set"
+    return origins, mistakes + jobs.overridden(stated_jobs or [], of_jobs)
+
+
+class _Item(NamedTuple):
+    """One `--set`: the dotted name of a key, its value as text, and the job that it is of ("": all)."""
+
+    job: str
+    name: str
+    value: str
+
+    @property
+    def section(self) -> str:
+        return self.name.partition(".")[0]
+
+    @property
+    def key(self) -> str:
+        return self.name.partition(".")[2]
+
+    @property
+    def read(self) -> object:
+        """The value, typed as its key is."""
+        return strict.read_override(SECTIONS[self.section], self.key, self.value)
+
+
+def _item(text: str, several: bool) -> _Item:
+    """An item of `--set`, of a scenario with `several` jobs or with one."""
+    routed = f"cluster.{text}" if text.startswith("routing=") else text
+    name, value = strict.split_override(routed)
+    job, name = _job_and_key(name) if several else ("", name)
+    return _Item(job, name, value)
+
+
+def _put(tables: dict[str, Any], item: _Item, value: object) -> bool:
+    """Writes a key into its section; whether that is a table, as it should be."""
+    section = tables.setdefault(item.section, {})
+    if isinstance(section, dict):
+        section[item.key] = value
+    return isinstance(section, dict)
+
+
+def _job_and_key(name: str) -> tuple[str, str]:
+    """The job that a key names, or "" for all, and the rest of the key."""
+    match = _JOB.fullmatch(name)
+    return (match[1], match[2]) if match else ("", name)
+
+
+def _written_inside(tables: dict[str, Any], name: str, value: str) -> bool:
+    """Writes a change of a link, or a key of a table in a section (faults.rates.gpu); whether it was one of these."""
+    section, _, key = name.partition(".")
+    if section not in SECTIONS or name.startswith("cluster.set."):
+        _change_link(tables, strict.link_key(name, SECTIONS), value)
+        return True
+    head, _, inner = key.partition(".")
+    if not inner or not strict.holds_table(SECTIONS[section], head):
+        return False
+    outer = tables.setdefault(section, {})
+    table = outer.setdefault(head, {}) if isinstance(outer, dict) else None
+    if isinstance(table, dict):  # else it is a mistake that is reported later
+        table[inner] = value
+    return True
+
+
+def _change_link(tables: dict[str, Any], link: str, value: str) -> None:
+    table = tables.setdefault("cluster", {})
+    changes = table.get("set", {}) if isinstance(table, dict) else None
+    if isinstance(changes, Mapping):  # else the file is wrong here, and reported
+        table["set"] = {**dict(strict.flatten(changes)), link: value}
