@@ -9,17 +9,11 @@ stdout is data, stderr is talk. Exit codes: 0 good, 1 outside tolerance, 2 wrong
 
 from __future__ import annotations
 
-import os
-
 import click
 
 from sim import __version__, plugins
 from sim.commands._completion import completed
 from sim.commands._shared import verbose
-
-# NumPy reads this when it is imported. Matrices here are small: a second thread waits more than it computes, and what
-# it computes differs from one thread's in the last bit, so that a prediction would depend on the number of cores.
-os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 PACKAGES = ("sim.commands", "validation.commands")
 

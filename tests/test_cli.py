@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -106,16 +105,6 @@ def test_a_run_imports_only_what_its_scenario_needs() -> None:
         "sim.studies.shared_cluster",
         "workloads.models.hugging_face",
     }
-
-
-def test_linear_algebra_of_a_command_runs_on_one_thread() -> None:
-    """A prediction does not depend on the number of cores in its last bit, unless the user asks for more threads."""
-    code = "import os, cli; print(os.environ['OPENBLAS_NUM_THREADS'])"
-    for asked, used in (({}, "1"), ({"OPENBLAS_NUM_THREADS": "3"}, "3")):
-        inherited = {k: v for k, v in os.environ.items() if k != "OPENBLAS_NUM_THREADS"}
-        command = [sys.executable, "-c", code]
-        said = subprocess.check_output(command, cwd=ROOT, env=inherited | asked)
-        assert said.decode().strip() == used
 
 
 def test_help_says_of_every_command_what_it_says_of_itself() -> None:
