@@ -13,12 +13,41 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from workloads.capture.record.dispatch import Names, Recorder
 from workloads.capture.record.log import Log
 
+#: Python that runs because a program is recorded: no program's host runs it.
 OURS = (
     "/workloads/capture/record/",
     "/torch/_subclasses/",
-    "/torch/utils/_python_dispatch",
+    "/torch/_library/",
+    "/torch/_dynamo/",
+    "/torch/compiler/",
+    "/torch/_compile.py",
+    "/torch/_ops.py",
     "/torch/overrides",
+    "/torch/utils/_python_dispatch",
+    "/torch/utils/backend_registration",
 )
+#: What both we and programs use: whose it is says its caller.
+SHARED = ("/torch/utils/_pytree", "/contextlib.py", "/functools.py")
+#: Those of ours that call the program.
+CALLING = (
+    "/workloads/capture/record/regions.py",
+    "/workloads/capture/record/__main__.py",
+)
+
+
+def is_of_the_program(frame: Any) -> bool:
+    """Whether a call of a Python function is the program's own, as without a recorder."""
+    if _is_in(frame, OURS):
+        return False
+    caller = frame.f_back
+    while caller is not None and _is_in(caller, SHARED):
+        caller = caller.f_back
+    return caller is None or _is_in(caller, CALLING) or not _is_in(caller, OURS)
+
+
+def _is_in(frame: Any, files: tuple[str, ...]) -> bool:
+    name = frame.f_code.co_filename
+    return any(part in name for part in files)
 
 
 @dataclass
@@ -61,10 +90,8 @@ class Steps:
 
     def _count(self, frame: Any, event: str, _: Any) -> None:
         """Python's calls, as a measure of the host's work."""
-        if event == "call" and not self.recorder.busy:
-            name = frame.f_code.co_filename
-            if not any(part in name for part in OURS):
-                Log.current.calls += 1
+        if event == "call" and not self.recorder.busy and is_of_the_program(frame):
+            Log.current.calls += 1
 
     def finish(self) -> None:
         sys.setprofile(None)
