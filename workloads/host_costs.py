@@ -98,8 +98,14 @@ OPERATIONS = (
     "grouped_gemm",
     "moe_counts",
     "python_call",
-    "operation",
-    "operation_backward",
+    "aten_view",
+    "aten_elementwise",
+    "aten_product",
+    "aten_attention",
+    "aten_convolution",
+    "aten_norm",
+    "aten_list",
+    "aten_list_tensor",
     "event",
 )
 SCHEMA = Table(

@@ -44,8 +44,14 @@ OPERATIONS = (
         (Operand("bf16", (SIZE, 2 * SIZE)),),
     ),
     Operation("aten._softmax.default", (TENSOR, -1, False), (), (TENSOR,)),
+    Operation(
+        "aten.mm.default",
+        (Operand("bf16", (SIZE, SIZE - 1)), Operand("bf16", (SIZE - 1, SIZE))),
+        (),
+        (TENSOR,),
+    ),
 )
-SILU, MUL, MM, T, SUM, CAT, SOFTMAX = range(7)
+SILU, MUL, MM, T, SUM, CAT, SOFTMAX, ODD = range(8)
 
 
 def step(operation: int, reads: Iterable[int], write: int) -> Step:
@@ -146,6 +152,25 @@ def test_views_are_free() -> None:
     assert compiled([step(T, [1], 1)], [1]).forward == ((),)
 
 
+def test_the_same_is_computed_once() -> None:
+    """Three casts of one tensor, as autocast makes them, are one."""
+    steps = [step(SILU, [1], n) for n in (2, 3, 4)]
+    products = [step(MM, [n, 9], n + 10) for n in (2, 3, 4)]
+    region = compiled([*steps, *products], [12, 13, 14])
+    assert named(region.forward[0]) == ["silu", "mm", "mm", "mm"]
+    assert region.absent == {3, 4}
+
+
+def test_products_of_odd_sizes_are_padded() -> None:
+    """Operands are copied to aligned rows: those that are computed anyway by what computes them."""
+    (first, second, product) = compiled([step(ODD, [1, 2], 3)], [3]).forward[0]
+    assert {first.name, second.name} == {"pad"}
+    assert product.kernel.shape == (SIZE, SIZE, SIZE)
+    assert product.kernel.layout == "nn"
+    steps = [step(SILU, [1], 4), step(ODD, [4, 2], 3)]
+    assert len(compiled(steps, [3]).forward[0]) == 3
+
+
 BACKWARD = [step(MUL, [9, 4], 5), step(MUL, [5, 1], 6), step(MUL, [5, 3], 7)]
 
 
@@ -194,7 +219,19 @@ def test_a_compiler_moves_no_more_and_loses_nothing(
     products = sum(s.operation == MM for s in steps)
     assert named(region.forward[0]).count("mm") == products
     assert len(region.forward[0]) <= len(alone)
-    assert not region.absent
+    assert region.absent == _repeated(steps)
+
+
+def _repeated(steps: Sequence[Step]) -> set[int]:
+    """Storages of what was computed before; products are computed again."""
+    first: dict[object, int] = {}
+    same: dict[int, int] = {}
+    for each in steps:
+        made = each.writes[0][0]
+        reads = tuple(same.get(storage, storage) for storage, _ in each.reads)
+        key = made if each.operation == MM else (each.operation, reads)
+        same[made] = first.setdefault(key, made)
+    return {made for made, original in same.items() if made != original}
 
 
 @given(graphs())
@@ -202,7 +239,7 @@ def test_only_what_is_needed_is_in_memory(graph: tuple[list[Step], list[int]]) -
     """Results are written; fewer results move no more bytes than more."""
     steps, results = graph
     few = compiled(steps, results)
-    assert not few.absent & set(results)
+    assert few.absent & set(results) <= _repeated(steps)
     made = [s.writes[0][0] for s in steps]
     assert moved(few.forward[0]) <= moved(compiled(steps, made).forward[0]) + 1
 
@@ -294,6 +331,18 @@ def begin(number: int, backward: int) -> Event:
 
 def end(number: int, results: Sequence[int] = ()) -> Event:
     return Event("region_end", {"number": number, "results": list(results)}, 0)
+
+
+def test_memory_that_a_backward_pass_takes_is_there_before_it_is_given_back() -> None:
+    """A part of a backward pass is recorded to begin after its first operation has taken memory."""
+    take = Event("allocate", {"storage": 4, "bytes": 8, "stream": 0}, 0)
+    give = Event("free", {"storage": 4}, 0)
+    events = [
+        *(begin(1, 1), operate(SILU, [2], 3, 1), end(1), HOOK, take),
+        *(begin(1, 1), operate(SILU, [3], 4, 1), give, end(1)),
+    ]
+    kinds = [event.kind for event in arrange(events).events]
+    assert kinds.index("allocate") < kinds.index("free") < kinds.index("record")
 
 
 HOOK = Event("record", {"stream": 0, "event": 1}, 0)

@@ -36,10 +36,18 @@ STEPS = {"warmup": 3, "steps": 1}  # run of each case; the third is recorded
 
 @dataclass(frozen=True)
 class Run:
-    """A row with the cluster that it was measured on."""
+    """A row with the cluster that it was measured on, and how slow that machine's host was if set.toml knows."""
 
     row: Row
     cluster: str
+    host: float | None = None
+
+    @property
+    def overrides(self) -> list[str]:
+        cluster = f"cluster.name={self.cluster}"
+        if self.host is None:
+            return [cluster]
+        return [cluster, f"cluster.host_factor={self.host}"]
 
 
 def validate_set(
@@ -59,9 +67,7 @@ def validate_set(
     """
     table, files, title = asked(name, rows)
     runs = [
-        Run(row, cluster or _cluster_of(file, table["clusters"]))
-        for file in files
-        for row in read_rows(file)
+        _run_of(row, file, table, cluster) for file in files for row in read_rows(file)
     ]
     said = [run for run in runs if not run.row.error]
     skipped = tuple(run.row for run in runs if run.row.error)
@@ -78,6 +84,16 @@ def validate_set(
         for run, prediction in zip(said, predictions, strict=True)
     )
     return Report(name, cases, tolerances, skipped, rows is None, title)
+
+
+def _run_of(row: Row, file: Path, table: Mapping[str, Any], cluster: str | None) -> Run:
+    """A row on the cluster that was asked for, else on that of its file, with its host."""
+    if cluster is not None:
+        return Run(row, cluster)
+    hosts = (
+        factor for part, factor in table.get("hosts", {}).items() if part in file.name
+    )
+    return Run(row, _cluster_of(file, table["clusters"]), next(hosts, None))
 
 
 def _cluster_of(file: Path, clusters: Mapping[str, str]) -> str:
@@ -115,7 +131,7 @@ def _predict(numbered: tuple[int, Run], folder: str) -> Prediction:
             cluster=run.cluster,
             quiet=True,
         )
-        scenario = load_scenario(recording, [f"cluster.name={run.cluster}"])
+        scenario = load_scenario(recording, run.overrides)
         step = predict(scenario)
     except PrestepError as error:
         return Prediction(error=str(error))

@@ -36,15 +36,18 @@ def _kind(needed: tuple[str, ...] = (), **keys: Schema) -> Table:
 
 
 @dataclass(frozen=True)
-class Texts:
-    """A table of texts under any names."""
+class Named:
+    """A table of values of one kind under any names."""
+
+    value: Schema
+    kind: str
 
     def mistakes(self, where: str, key: str, value: object) -> Iterator[Mistake]:
         table = value if isinstance(value, Mapping) else {}
         if not table:
-            yield Mistake(where, key, "nothing", "a table of texts")
-        for name, text in table.items():
-            yield from Text().mistakes(where, f"{key}.{name}", text)
+            yield Mistake(where, key, "nothing", f"a table of {self.kind}")
+        for name, each in table.items():
+            yield from self.value.mistakes(where, f"{key}.{name}", each)
 
 
 #: Kinds of sets; each has a module of its name in `validation.sets`.
@@ -73,7 +76,13 @@ KINDS: Mapping[str, Table] = {
         beside=SHARE,
     ),
     "probes": _kind(),
-    "programs": _kind(("rows", "clusters"), rows=TEXTS, clusters=Texts(), fitted=TEXTS),
+    "programs": _kind(
+        ("rows", "clusters"),
+        rows=TEXTS,
+        clusters=Named(Text(), "texts"),
+        hosts=Named(Number(above=True), "numbers"),
+        fitted=TEXTS,
+    ),
 }
 ALIAS = Table({"alias": Text()})
 

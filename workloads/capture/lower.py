@@ -11,6 +11,7 @@ from workloads.capture.copies import copies
 from workloads.capture.fusion.compile import Compiler
 from workloads.capture.fusion.regions import arrange
 from workloads.capture.fusion.residence import Residence
+from workloads.capture.host import host_work
 from workloads.capture.kernels.launched import kernels_of
 from workloads.capture.recording import Event, RankRecording, Recording
 from workloads.lowered import Layout, Lowered
@@ -78,6 +79,7 @@ class _RankProgram:
         recorder: Recorder,
     ) -> None:
         self.rank, self.recording, self.kernels = rank, recording, compiler.kernels
+        self.work = tuple(map(host_work, recording.operations, self.kernels))
         self.recorder = recorder
         self.simulated = {r.rank for r in recording.ranks}
         self.recorded: dict[int, tuple[int, ...]] = {}  # CUDA events, by number
@@ -112,7 +114,8 @@ class _RankProgram:
         operation = self.recording.operations[number]
         recorder = self.recorder
         recorder.phase = _phase(operation.name, bool(backward))
-        recorder.cpu("operation_backward" if backward else "operation")
+        for cost, count in self.work[number]:
+            recorder.cpu(cost, count)
         for kernel in self.kernels[number]:
             recorder.launch(kernel, _stream(values["stream"]), operation.name)
 

@@ -67,7 +67,7 @@ class Compiler:
     def _compiled(self, region: Region, weights: frozenset[int]) -> Compiled:
         versions = Versions()
         forward = [self._nodes(piece, versions) for piece in region.forward]
-        results = {(s, versions.now.get(s, 0)) for s in region.results}
+        results = {versions.of(storage) for storage in region.results}
         changed = _changed(versions)
         made_by = set(versions.now)
         backward = [self._nodes(piece, versions) for piece in region.backward]
@@ -94,7 +94,7 @@ def _changed(versions: Versions) -> set[Value]:
 def _left(region: Region, versions: Versions, before: set[int]) -> set[Value]:
     """What backward leaves behind: gradients."""
     fresh = versions.now.keys() - before - versions.foreign - region.freed
-    return _changed(versions) | {(storage, versions.now[storage]) for storage in fresh}
+    return _changed(versions) | {versions.of(storage) for storage in fresh}
 
 
 def _joined(

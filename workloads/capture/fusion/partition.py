@@ -11,6 +11,8 @@ from dataclasses import dataclass
 
 from workloads.capture.fusion.nodes import Node, Value
 
+STATISTICS = 1.02  # those of rows may be kept beside what they are of
+
 
 @dataclass(frozen=True)
 class Partition:
@@ -45,7 +47,8 @@ def partition(
             for read in node.reads
             if read.value not in kept and read.value not in lasting
         }
-        if sum(others.values()) > sum(mine.values()) or mine.keys() & set(lasting):
+        too_much = sum(others.values()) > STATISTICS * sum(mine.values())
+        if too_much or mine.keys() & set(lasting):
             continue
         kept = (kept - mine.keys()) | {read.value for read in node.reads}
         again.append(node)

@@ -61,7 +61,8 @@ def arrange(events: Sequence[Event]) -> Arranged:
 def _undivided(events: Sequence[Event]) -> Iterator[Event]:
     """Backward passes of regions in one piece: what hooks of gradients do in between comes after them.
 
-    Compiled backward is one node of autograd's graph, so the gradients of all its weights arrive together.
+    Compiled backward is one node of autograd's graph, so the gradients of all its weights arrive together. Memory is
+    taken where it was: a region is recorded to begin after its first operation has its results.
     """
     last = {
         event.values["number"]: at
@@ -80,7 +81,7 @@ def _undivided(events: Sequence[Event]) -> Iterator[Event]:
             if suspended is not None:
                 yield _end_of(suspended)
                 suspended = None
-        if suspended is not None:
+        if suspended is not None and event.kind != "allocate":
             postponed.append(event)
             continue
         continues = event.kind == "region_end" and opened < last.get(

@@ -1,0 +1,47 @@
+"""What the host does for a recorded operation: its dispatch, and that of the autograd node that calls it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from sim.graph.kernel import Kernel
+from workloads.capture.kernels import (
+    attention,
+    convolution,
+    foreach,
+    norms,
+    products,
+)
+from workloads.capture.kernels.tensors import base
+from workloads.capture.operation import Operation
+
+#: Families of operations that take the host longer than others, by their rules; names as in frameworks/captured.toml.
+FAMILIES = {
+    **dict.fromkeys(products.RULES, "aten_product"),
+    **dict.fromkeys(attention.RULES, "aten_attention"),
+    **dict.fromkeys(convolution.RULES, "aten_convolution"),
+    **dict.fromkeys(norms.RULES, "aten_norm"),
+    **dict.fromkeys(foreach.RULES, "aten_list"),
+}
+VIEW, ELEMENTWISE, OF_A_LIST = "aten_view", "aten_elementwise", "aten_list_tensor"
+
+Work = tuple[tuple[str, int], ...]
+
+
+def host_work(operation: Operation, kernels: tuple[Kernel, ...]) -> Work:
+    """Names of host costs with how often each is spent; launches are apart."""
+    return tuple(_work(operation, kernels))
+
+
+def family(operation: Operation, kernels: tuple[Kernel, ...]) -> str:
+    """The name of an operation's cost; what launches nothing is a view."""
+    return FAMILIES.get(base(operation), ELEMENTWISE) if kernels else VIEW
+
+
+def _work(
+    operation: Operation, kernels: tuple[Kernel, ...]
+) -> Iterator[tuple[str, int]]:
+    name = family(operation, kernels)
+    yield name, 1
+    if name == "aten_list":
+        yield OF_A_LIST, len(operation.operands)
