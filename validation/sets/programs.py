@@ -88,12 +88,8 @@ def validate_set(
 
 def _run_of(row: Row, file: Path, table: Mapping[str, Any], cluster: str | None) -> Run:
     """A row on the cluster that was asked for, else on that of its file, with its host."""
-    if cluster is not None:
-        return Run(row, cluster)
-    hosts = (
-        factor for part, factor in table.get("hosts", {}).items() if part in file.name
-    )
-    return Run(row, _cluster_of(file, table["clusters"]), next(hosts, None))
+    name = cluster or _cluster_of(file, table["clusters"])
+    return Run(row, name, table.get("hosts", {}).get(name))
 
 
 def _cluster_of(file: Path, clusters: Mapping[str, str]) -> str:
