@@ -1,5 +1,6 @@
 """Megatron-LM's training step: a transformer of repeated units, written as symbolic PyTorch and recorded once each.
 
-``functional`` and ``modules`` are its layers,
-``unit`` records one layer's forward and backward pass, ``lower`` puts units together along a pipeline schedule.
+``modules`` has its layers, which ``attention``, ``mla``, ``feed_forward`` and ``moe`` fill; ``linear`` and
+``elementwise`` their operators. ``unit`` records one layer's forward and backward pass, ``stage`` plays them along a
+pipeline's schedule, and ``lower`` puts the stages together.
 """

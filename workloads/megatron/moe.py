@@ -75,6 +75,7 @@ class Experts(Module):
         if not o.moe_pad_to_capacity:
             t.cpu("moe_counts", COUNTS)
         beside = share if o.moe_shared_expert_overlap else None
+        # Without a name for the rows, which are freed once the first products have read them.
         y = self._compute(t, self.dispatcher.dispatch(t, routed, beside))
         y = self.dispatcher.combine(t, y, x.shape)
         if beside is None:
