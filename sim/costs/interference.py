@@ -29,6 +29,20 @@ TILE = (
 SMALLEST_TILE = 64 * 128  # small products are cut finer, so that they too fill the GPU
 STATIC = 1.9  # two rounds instead of one, a little less than twice: measured 1.75 to 2.07 over 16 shapes
 PRODUCTS = ("gemm", "gemm_bias")
+#: ATen operations (`sim.costs.aten`) that are kernels of our own vocabulary, where other names differ.
+ATEN = {
+    "mm": "gemm",
+    "addmm": "gemm_bias",
+    "native_layer_norm": "layer_norm_fwd",
+    "native_layer_norm_backward": "layer_norm_bwd",
+    "_fused_rms_norm": "rms_norm_fwd",
+    "_fused_rms_norm_backward": "rms_norm_bwd",
+    "_scaled_dot_product_cudnn_attention": "attention_fwd",
+    "_scaled_dot_product_cudnn_attention_backward": "attention_bwd",
+    "_scaled_dot_product_flash_attention": "attention_fwd",
+    "_scaled_dot_product_flash_attention_backward": "attention_bwd",
+    "embedding": "embedding_fwd",
+}
 ROUNDS = 3  # products of up to so many tiles per SM: 2.1 took 1.87 times as long (traces of 13B), 3.9 took 1.42 times
 STREAM = 2e8  # guess, bytes: four times the L2 of Hopper; what moves less leaves HBM to others for a part of its time
 
@@ -73,6 +87,7 @@ class Beside:
         """
         if channels <= 0:
             return 1.0
+        kernel = _named(kernel)
         if kernel.kind in PRODUCTS:
             return max(
                 1.0,
@@ -88,6 +103,7 @@ class Beside:
 
     def known(self, kernel: Kernel) -> float | None:
         """The factor of a kernel's kind and layout, else of its kind."""
+        kernel = _named(kernel)
         return self.factor.get(
             f"{kernel.kind} {kernel.layout}".strip(), self.factor.get(kernel.kind)
         )
@@ -97,7 +113,7 @@ class Beside:
         if (
             not self.streaming
             or not isinstance(kernel, Kernel)
-            or kernel.kind in (*PRODUCTS, "spin")
+            or _named(kernel).kind in (*PRODUCTS, "spin")
         ):
             return self.communication
         return self.streaming if work(kernel)[1] >= STREAM else self.communication
@@ -117,6 +133,14 @@ class Beside:
             return self.static
         tiles = math.ceil(m / 256) * math.ceil(n / 128)
         return max(1.0, (math.ceil(tiles / free) + 1) / math.ceil(tiles / sms))
+
+
+def _named(kernel: Kernel) -> Kernel:
+    """An ATen operation by the name that kernels of models have."""
+    if not kernel.kind.startswith("aten "):
+        return kernel
+    name = kernel.kind.removeprefix("aten ")
+    return replace(kernel, kind=ATEN.get(name, name))
 
 
 FILE = Path(__file__).with_suffix(".toml")
@@ -172,7 +196,8 @@ def slowdown(kernel: Kernel, channels: int, sms: int, alone: float = 0.0) -> flo
 
 def is_known(kernel: Kernel) -> bool:
     """Whether a kernel's slowdown beside communication was measured or follows from its tiles."""
-    return kernel.kind in (*PRODUCTS, "spin") or BUNDLED.known(kernel) is not None
+    kind = _named(kernel).kind
+    return kind in (*PRODUCTS, "spin") or BUNDLED.known(kernel) is not None
 
 
 def contention() -> float:
