@@ -18,7 +18,7 @@ from topologies.files.bundled import CLUSTERS, cluster_names
 if TYPE_CHECKING:
     from topologies.fabric import Fabric
 
-__all__ = ["CLUSTERS", "cluster_names", "load_cluster"]
+__all__ = ["CLUSTERS", "cluster_names", "larger_cluster", "load_cluster"]
 
 
 def load_cluster(
@@ -49,3 +49,10 @@ def load_cluster(
     from topologies.files import library
 
     return library.load_cluster(name_or_file, hosts, overrides, where)
+
+
+def larger_cluster(name: str | None, gpus: int) -> str:
+    """A hint at clusters with room for `gpus`, where the named one is a single host; "" where there is none."""
+    from topologies.files.larger import larger  # for an error alone
+
+    return larger(name, gpus)

@@ -24,7 +24,7 @@ from sim.spec.lookup import (
     wrong_keys,
 )
 from sim.spec.overrides import overridden
-from sim.spec.rules.layout import check_layout, check_scenario
+from sim.spec.rules.layout import check_layout, check_scenario, too_many_gpus
 from sim.spec.scenario_file import tables_of
 from sim.spec.sections import (
     SECTIONS,
@@ -127,10 +127,7 @@ def load_open(
 
 def _too_many_gpus(scenario: Scenario, most: int) -> list[Mistake]:
     gpus = scenario.cluster.gpus or 1
-    if gpus <= most:
-        return []
-    expected = f"at most {most}, the GPUs of the cluster"
-    return [Mistake(scenario.where, "cluster.gpus", str(gpus), expected)]
+    return [too_many_gpus(scenario, gpus, most)] if gpus > most else []
 
 
 def _refuse_jobs(scenario: Scenario, where: str) -> None:

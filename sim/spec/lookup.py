@@ -10,7 +10,7 @@ from sim.collectives.plan import mistakes_of
 from sim.errors import InputError, Mistake
 from sim.spec.inference import Inference
 from sim.spec.placing import allotted, placements
-from sim.spec.rules.layout import check_layout
+from sim.spec.rules.layout import check_layout, too_many_gpus
 from sim.spec.sections import Nccl, Scenario
 from topologies import load_cluster
 from workloads import schedules
@@ -49,7 +49,23 @@ def cluster_of(scenario: Scenario, mistakes: list[Mistake]) -> Any:
             mistakes.append(
                 replace(mistake, where=scenario.where, key=key) if named else mistake
             )
+        mistakes += _too_small(scenario)
         return None
+
+
+def _too_small(scenario: Scenario) -> list[Mistake]:
+    """That the cluster has too few GPUs, where what a scenario changes there is wrong; for that may be the reason."""
+    cluster = scenario.cluster
+    if not cluster.set or cluster.gpus is None:
+        return []
+    try:
+        fabric = load_cluster(cluster.name or cluster.file or "", hosts=cluster.hosts)
+    except InputError:
+        return []
+    most = len(fabric.gpus)
+    if cluster.gpus <= most:
+        return []
+    return [too_many_gpus(scenario, cluster.gpus, most)]
 
 
 def model_of(scenario: Scenario, mistakes: list[Mistake]) -> Any:

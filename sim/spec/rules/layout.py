@@ -8,6 +8,7 @@ from sim.errors import Mistake
 from sim.spec.rules import experts as layout_experts
 from sim.spec.rules import model as layout_model
 from sim.spec.sections import Scenario
+from topologies import larger_cluster
 from workloads.frameworks import Rule, framework_of
 from workloads.job.layout import stated_microbatches
 from workloads.models.shape import ModelShape
@@ -252,14 +253,16 @@ def _channels(s: Scenario) -> Iterator[Mistake]:
         )
 
 
+def too_many_gpus(s: Scenario, wanted: int, most: int) -> Mistake:
+    """That a cluster has fewer GPUs than a scenario asks of it."""
+    expected = f"at most {most}, the GPUs of the cluster"
+    hint = larger_cluster(s.cluster.name, wanted)
+    return Mistake(s.where, "cluster.gpus", str(wanted), expected, hint)
+
+
 def _gpu_count(s: Scenario, gpus: int) -> Iterator[Mistake]:
     if s.cluster.gpus is not None and s.cluster.gpus > gpus:
-        yield Mistake(
-            s.where,
-            "cluster.gpus",
-            str(s.cluster.gpus),
-            f"at most {gpus}, the GPUs of the cluster",
-        )
+        yield too_many_gpus(s, s.cluster.gpus, gpus)
         return
     p, count = s.parallel, s.cluster.gpus or gpus
     product = p.dp * p.tp * p.pp * p.cp
