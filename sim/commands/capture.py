@@ -3,20 +3,54 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import click
 
-from sim.commands._shared import explained
+from sim.commands._shared import as_json, explained, misused
 from sim.errors import InputError, Mistake
 
 
+class Capture(click.Command):
+    """`prestep capture show` is a command of its own; everything else is a program to capture."""
+
+    def make_context(
+        self,
+        info_name: str | None,
+        args: list[str],
+        parent: click.Context | None = None,
+        **extra: Any,
+    ) -> click.Context:
+        if args[:1] == ["show"]:
+            return show.make_context(f"{info_name} show", args[1:], parent, **extra)
+        return super().make_context(info_name, args, parent, **extra)
+
+
+@click.command(epilog="Example: prestep capture show job.capture")
+@click.argument("file", type=click.Path(path_type=Path))
+@click.option(
+    "--rank",
+    type=click.IntRange(0),
+    help="What this rank does; default: the first.",
+)
+@as_json
+@explained
+def show(file: Path, rank: int | None, json_: bool) -> None:
+    """Print what a recording has: operations, communication, waits, what was assumed."""
+    from sim.commands.handlers import recorded
+
+    recorded.show(file, rank, json_)
+
+
 @click.command(
+    cls=Capture,
     help=__doc__,
     context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
     epilog="\b\n"
     "Examples:\n"
     "  prestep capture -o job.capture -- train.py --config my.yaml\n"
     "  prestep capture --world 64 -o job.capture -- train.py\n"
+    "  prestep capture show job.capture\n"
     "  prestep run job.capture --cluster rail-h100 --set cluster.hosts=8\n",
 )
 @click.option(
@@ -41,6 +75,12 @@ from sim.errors import InputError, Mistake
     help="Which step is recorded; default 3.",
 )
 @click.option(
+    "--ranks",
+    metavar="0,3-5",
+    help="Ranks to run beside those that are found to differ.",
+)
+@click.option("--stop", is_flag=True, help="End the program once its step is recorded.")
+@click.option(
     "-o",
     "--output",
     "output",
@@ -56,6 +96,8 @@ def command(
     gpus_per_host: int,
     gpu: str,
     step: int,
+    ranks: str | None,
+    stop: bool,
     output: Path,
     command_line: tuple[str, ...],
 ) -> None:
@@ -76,9 +118,25 @@ def command(
         gpus_per_host=gpus_per_host,
         gpu=gpu,
         step=step,
+        ranks=_ranks(ranks, world) if ranks else (),
+        stop=stop,
         tell=lambda line: click.echo(f"prestep capture: {line}", err=True),
     )
     _tell(output, tables)
+
+
+def _ranks(text: str, world: int) -> tuple[int, ...]:
+    """The ranks in "0,3-5"."""
+    ranks: set[int] = set()
+    for part in text.split(","):
+        first, _, last = part.partition("-")
+        try:
+            ranks |= set(range(int(first), int(last or first) + 1))
+        except ValueError:
+            raise misused("--ranks", text, "ranks such as 0,3-5") from None
+    if not ranks or max(ranks) >= world:
+        raise misused("--ranks", text, f"ranks below {world}, the world")
+    return tuple(sorted(ranks))
 
 
 def _tell(output: Path, tables: dict[str, object]) -> None:

@@ -32,6 +32,8 @@ def captured(
     gpu: str | None = None,
     cluster: str | None = None,
     step: int = 3,
+    ranks: tuple[int, ...] = (),
+    stop: bool = False,
     quiet: bool = False,
     tell: Callable[[str], None] = lambda line: None,
 ) -> dict[str, Any]:
@@ -43,6 +45,10 @@ def captured(
         The script and its arguments.
     gpu
         The GPU that the program is told it has; default: that of the cluster, or an H200.
+    ranks
+        Ranks that are run beside those that are found to differ.
+    stop
+        The program ends with the recorded step.
     quiet
         The program's own prints are not shown.
 
@@ -62,7 +68,7 @@ def captured(
         raise MissingPackage("torch")
     if gpu is None:
         gpu = load_cluster(cluster).gpu_model if cluster is not None else "h200"
-    job = Job(command, world, gpus_per_host, device(gpu), step, quiet)
+    job = Job(command, world, gpus_per_host, device(gpu), step, quiet, ranks, stop)
     tables = capture(job, tell)
     with files.replacing(output) as beside:
         recording.write(beside, tables)

@@ -352,3 +352,21 @@ def test_a_checkpointed_layer_attends_again_with_the_same_kernel(
     attention = f"aten._scaled_dot_product_{chosen}_attention"
     assert names.count(f"{attention}.default") == 2
     assert names.count(f"{attention}_backward.default") == 1
+
+
+def test_a_program_may_end_with_its_recorded_step(tmp_path: Path) -> None:
+    """Its last lines, which exit with 3, are not reached."""
+    path = script(tmp_path, code=3)
+    out = tmp_path / "stopped.capture"
+    captured((str(path),), out, quiet=True, stop=True)
+    assert recording.read(out).step == 3
+
+
+def test_named_ranks_are_run_and_stand_for_themselves_where_they_differ(
+    tmp_path: Path,
+) -> None:
+    path = script(tmp_path, "if rank == 2: model = torch.nn.Sequential(model, model)")
+    out = path.with_suffix(".capture")
+    captured((str(path),), out, world=4, quiet=True, ranks=(2,))
+    represents = {r.rank: r.represents for r in recording.read(out).ranks}
+    assert represents == {0: (0, 1, 3), 2: (2,)}

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
+import cli
+from sim.costs.interference import BUNDLED
 from sim.errors import InputError
+from sim.graph.kernel import Kernel
 from sim.predict import STEPS, predict
 from sim.spec.load import load_scenario
 from workloads.capture import recording
 from workloads.capture.copies import copies
 from workloads.capture.lower import lower
+from workloads.capture.summary import ranges
 from workloads.host_costs import host_costs
 
 SIZE = 4096
@@ -285,3 +290,78 @@ def test_groups_with_the_same_ranks_are_apart(recorded: Recorded) -> None:
     less = step_time(recorded([*COMPUTE], 4))
     one, two = step_time(recorded(once, 4)) - less, step_time(recorded(twice, 4)) - less
     assert two == pytest.approx(2 * one, rel=0.1)
+
+
+def shown(path: Path, *options: str) -> str:
+    result = CliRunner().invoke(cli.main, ["capture", "show", str(path), *options])
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+STEP = [
+    ["operate", 0, 0, 0, 0],
+    all_reduce(1),
+    ["wait_collective", 0, 1, 0],
+    ["read", 0, "aten::item", 0],
+]
+
+
+def test_a_recording_shown_has_every_call_communication_and_wait(
+    recorded: Recorded,
+) -> None:
+    """And all its bytes: a product reads two matrices and writes one."""
+    rank = json.loads(shown(recorded(STEP, 4), "--json"))["ranks"][0]
+    product = rank["operations"][0]
+    assert (product["name"], product["calls"]) == ("mm", 1)
+    assert product["bytes"] == 3 * 2 * SIZE**2
+    assert product["flops"] == 2 * SIZE**3
+    assert rank["communications"] == [
+        {"kind": "all_reduce", "ranks": [0, 1, 2, 3], "calls": 1, "bytes": 2**28}
+    ]
+    assert rank["waits"] == {"for data that it reads (aten.item)": 1}
+
+
+def test_a_recording_shown_fits_80_columns(recorded: Recorded) -> None:
+    lines = shown(recorded(STEP, 4)).splitlines()
+    assert max(map(len, lines)) <= 80
+    assert any("4: 0-3" in line for line in lines)
+
+
+def test_a_rank_that_is_shown_has_to_be_one_of_the_world(recorded: Recorded) -> None:
+    path = recorded(STEP, 4)
+    result = CliRunner().invoke(cli.main, ["capture", "show", str(path), "--rank", "4"])
+    assert result.exit_code == 2
+    assert "expected a rank of 0-3" in result.stderr
+
+
+@pytest.mark.parametrize(
+    "ranks, text",
+    [
+        ((0, 1, 2, 5), "0-2, 5"),
+        ((3,), "3"),
+        (range(0, 64, 8), "0, 8, ..., 56"),
+        ((0, 2), "0, 2"),
+    ],
+)
+def test_ranks_are_written_as_ranges(ranks: Iterable[int], text: str) -> None:
+    assert ranges(ranks) == text
+
+
+def test_a_recording_on_too_small_a_cluster_is_told_of_larger_ones(
+    recorded: Recorded,
+) -> None:
+    """Before what is changed there is looked for."""
+    changes = ["cluster.name=dgx-h100", "spine.bandwidth=2x"]
+    with pytest.raises(InputError, match="dgx-h100-superpod"):
+        load_scenario(recorded(STEP, 64), changes)
+
+
+def test_products_of_a_program_share_the_gpu_with_communication_as_those_of_models() -> (
+    None
+):
+    shape = (SIZE, SIZE, SIZE)
+    factors = {
+        BUNDLED.slowdown(Kernel(kind, shape, "bf16", "nt"), 16, 132)
+        for kind in ("gemm", "aten mm")
+    }
+    assert len(factors) == 1

@@ -60,7 +60,11 @@ class Device:
 
 @dataclass(frozen=True)
 class Job:
-    """What is captured: a script with its arguments, on `world` ranks, `gpus` of them on a host."""
+    """What is captured: a script with its arguments, on `world` ranks, `gpus` of them on a host.
+
+    `ranks` are run beside those that are found to differ. `stop` ends rank 0 with the recorded step; all others end
+    there anyway.
+    """
 
     command: tuple[str, ...]
     world: int
@@ -68,6 +72,8 @@ class Job:
     device: Device
     step: int
     quiet: bool = False
+    ranks: tuple[int, ...] = ()
+    stop: bool = False
 
 
 def capture(
@@ -76,7 +82,8 @@ def capture(
     """The tables of the recording of a program; see `workloads.capture.recording`.
 
     Rank 0 is run first, then the ranks that it sends to or receives from, and theirs: the stages of a pipeline.
-    All others do what a rank that was run does, which the last rank of all is run to confirm.
+    All others do what a rank that was run does, which the last rank of all, and those that were named, are run to
+    confirm.
 
     Raises
     ------
@@ -94,10 +101,12 @@ def capture(
         recorded = {0: run(0)}
         while pending := _unheard(recorded):
             recorded[pending[0]] = run(pending[0])
-        last = job.world - 1
-        if len(recorded) == 1 and last:
-            recorded[last] = run(last)
-    return _joined(job, recorded)
+        pipeline = tuple(sorted(recorded))
+        confirming = (job.world - 1,) if len(recorded) == 1 else ()
+        for rank in (*confirming, *job.ranks):
+            if rank not in recorded:
+                recorded[rank] = run(rank)
+    return _joined(job, recorded, _classes(job.world, pipeline, recorded))
 
 
 def _unheard(recorded: Mapping[int, Mapping[str, Any]]) -> list[int]:
@@ -110,8 +119,9 @@ def _run(job: Job, rank: int, out: Path, quiet: bool) -> dict[str, Any]:
     """What one rank recorded; its prints go where the program's own would, those of other ranks than 0 nowhere."""
     command = [
         *(sys.executable, "-m", RECORDER, "--out", str(out), "--step", str(job.step)),
-        *("--gpus", str(job.gpus), "--gpu", json.dumps(job.device.properties()), "--"),
-        *job.command,
+        *("--gpus", str(job.gpus), "--gpu", json.dumps(job.device.properties())),
+        *(("--stop",) if job.stop or rank > 0 else ()),
+        *("--", *job.command),
     ]
     sink = subprocess.DEVNULL if quiet else None
     said = subprocess.PIPE if job.quiet else None
@@ -174,9 +184,12 @@ def _peers(recorded: Mapping[str, Any]) -> list[int]:
 # -- joining -----------------------------------------------------------------------------------
 
 
-def _joined(job: Job, recorded: Mapping[int, Mapping[str, Any]]) -> dict[str, Any]:
+def _joined(
+    job: Job,
+    recorded: Mapping[int, Mapping[str, Any]],
+    classes: Mapping[int, tuple[int, ...]],
+) -> dict[str, Any]:
     table: dict[str, int] = {}
-    classes = _classes(job.world, recorded)
     ranks = [
         _rank(rank, represents, recorded[rank], table)
         for rank, represents in classes.items()
@@ -235,23 +248,27 @@ def _renumbered(
 
 
 def _classes(
-    world: int, recorded: Mapping[int, Mapping[str, Any]]
+    world: int, pipeline: Sequence[int], recorded: Mapping[int, Mapping[str, Any]]
 ) -> dict[int, tuple[int, ...]]:
     """The ranks that each recorded rank stands for.
 
-    Without a pipeline all ranks do what rank 0 does, unless the last one did something else: then it is on its own.
-    In a pipeline a rank stands for those at its place in the copies of the pipeline.
+    A rank of a pipeline stands for those at its place in the copies of the pipeline, rank 0 without one for all. A
+    recorded rank that does something else than the one that would stand for it is on its own.
     """
-    pipeline = tuple(sorted(recorded))
-    if any(_peers(r) for r in recorded.values()):
-        lines = copies(pipeline, world)
-        return {
-            rank: tuple(line[i] for line in lines) for i, rank in enumerate(pipeline)
-        }
-    last = world - 1
-    if last in recorded and last and not _same(recorded[0], recorded[last]):
-        return {0: tuple(range(last)), last: (last,)}
-    return {0: tuple(range(world))}
+    lines = copies(tuple(pipeline), world) if len(pipeline) > 1 else ()
+    places = {rank: tuple(line[i] for line in lines) for i, rank in enumerate(pipeline)}
+    classes = places if lines else {pipeline[0]: tuple(range(world))}
+    like = {rank: first for first, ranks in classes.items() for rank in ranks}
+    alone = {
+        rank
+        for rank in recorded
+        if rank not in classes and not _same(recorded[like[rank]], recorded[rank])
+    }
+    shared = {
+        first: tuple(rank for rank in ranks if rank not in alone)
+        for first, ranks in classes.items()
+    }
+    return {**shared, **{rank: (rank,) for rank in sorted(alone)}}
 
 
 def _same(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:

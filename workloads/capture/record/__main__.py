@@ -24,13 +24,15 @@ def main() -> None:
     recorder = Recorder(fake)
     collectives.install(recorder.works)
     regions.install(recorder.storages)
-    kept = steps.watch(recorder, options.step)
+    kept = steps.watch(recorder, options.step, options.stop)
     sys.argv = [script, *arguments]
     sys.path.insert(0, os.path.dirname(os.path.abspath(script)))
     ending: Any = None
     try:
         with Names(), recorder:
             runpy.run_path(script, run_name="__main__")
+    except steps.Recorded:
+        pass
     except SystemExit as stop:
         ending = stop.code
     finally:
@@ -45,6 +47,7 @@ def _read_command_line() -> tuple[argparse.Namespace, str, list[str]]:
     parser.add_argument("--gpu", required=True, help="properties of the GPU as JSON")
     parser.add_argument("--gpus", type=int, default=8, help="GPUs of a host")
     parser.add_argument("--step", type=int, default=3, help="which step is kept")
+    parser.add_argument("--stop", action="store_true", help="end with that step")
     parser.add_argument("command", nargs="+")
     options = parser.parse_args()
     return options, options.command[0], options.command[1:]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
 from dataclasses import dataclass, field
@@ -46,8 +47,16 @@ def is_of_the_program(frame: Any) -> bool:
 
 
 def _is_in(frame: Any, files: tuple[str, ...]) -> bool:
-    name = frame.f_code.co_filename
+    return _lies_in(frame.f_code.co_filename, files)
+
+
+@functools.cache
+def _lies_in(name: str, files: tuple[str, ...]) -> bool:
     return any(part in name for part in files)
+
+
+class Recorded(BaseException):
+    """Ends the program: its step is recorded."""
 
 
 @dataclass
@@ -60,6 +69,7 @@ class Steps:
 
     recorder: Recorder
     wanted: int
+    stop: bool = False
     ended: int = 0
     events: list[Any] = field(default_factory=list)
     before: dict[int, tuple[int, int]] = field(default_factory=dict)
@@ -80,6 +90,8 @@ class Steps:
             log.open = False
         self.counting = self.ended == self.wanted - 1
         sys.setprofile(self._count if self.counting else None)
+        if self.stop and self.ended == self.wanted:
+            raise Recorded
 
     def here(self) -> None:
         """Counts calls of this thread, too: backward runs in one of its own."""
@@ -112,9 +124,9 @@ class Steps:
         }
 
 
-def watch(recorder: Recorder, wanted: int) -> Steps:
-    """Follows the optimizers of the program from now on."""
-    steps = Steps(recorder, wanted)
+def watch(recorder: Recorder, wanted: int, stop: bool) -> Steps:
+    """Follows the optimizers of the program from now on; ``stop``: and ends it when the wanted step has ended."""
+    steps = Steps(recorder, wanted, stop)
 
     def updated(optimizer: Any, *_: Any) -> None:
         if id(optimizer) not in steps.weights:

@@ -1,0 +1,151 @@
+"""What a recording has, counted: operations by kind, communications by group, waits of the host."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+
+from workloads.capture.kernels.launched import kernels_of
+from workloads.capture.recording import Event, RankRecording, Recording
+
+OPERATIONS = ("operate", "operate_compiled")
+#: Events in which the host waits, in words.
+WAITS = {
+    "host_waits_event": "for an event",
+    "host_waits_stream": "for a stream",
+    "host_waits_all": "for the whole GPU",
+    "barrier": "for all ranks (barrier)",
+}
+
+
+@dataclass(frozen=True)
+class Kind:
+    """Operations of a name: calls, the kernels that they launch, the bytes these move and their floating-point work."""
+
+    name: str
+    calls: int = 0
+    kernels: int = 0
+    bytes: float = 0.0
+    flops: float = 0.0
+
+    def __add__(self, other: Kind) -> Kind:
+        return Kind(
+            self.name,
+            self.calls + other.calls,
+            self.kernels + other.kernels,
+            self.bytes + other.bytes,
+            self.flops + other.flops,
+        )
+
+
+@dataclass(frozen=True)
+class Communication:
+    """Communications of a kind in a group: calls and the bytes of all of them, as the program counts them."""
+
+    kind: str
+    ranks: tuple[int, ...]
+    calls: int
+    bytes: float
+
+
+@dataclass(frozen=True)
+class Summary:
+    """A rank's part of a recording, counted.
+
+    Attributes
+    ----------
+    operations
+        Kinds with kernels, those that move most first; then kinds without.
+    waits
+        How often the host waits, by what for.
+    regions
+        Calls of compiled functions, their backward ones too.
+    alive, storages
+        Bytes and number of the storages that the step found.
+    """
+
+    rank: int
+    represents: tuple[int, ...]
+    operations: tuple[Kind, ...]
+    communications: tuple[Communication, ...]
+    waits: Mapping[str, int]
+    regions: int
+    events: int
+    alive: int
+    storages: int
+
+
+def summary(recording: Recording, rank: RankRecording) -> Summary:
+    """Counts what one rank asked for."""
+    return Summary(
+        rank.rank,
+        rank.represents,
+        _operations(recording, rank.events),
+        _communications(recording, rank.events),
+        _waits(rank.events),
+        sum(1 for event in rank.events if event.kind == "region"),
+        len(rank.events),
+        sum(rank.alive.values()),
+        len(rank.alive),
+    )
+
+
+def _operations(recording: Recording, events: Iterable[Event]) -> tuple[Kind, ...]:
+    calls = Counter(e.values["operation"] for e in events if e.kind in OPERATIONS)
+    kinds: dict[str, Kind] = {}
+    for number, count in calls.items():
+        operation = recording.operations[number]
+        name = operation.name.split(".")[1]
+        kernels = kernels_of(operation)
+        moved = sum(kernel.bytes for kernel in kernels) * count
+        work = sum(kernel.flops for kernel in kernels) * count
+        one = Kind(name, count, len(kernels) * count, moved, work)
+        kinds[name] = kinds.get(name, Kind(name)) + one
+    return tuple(sorted(kinds.values(), key=lambda kind: (-kind.bytes, kind.name)))
+
+
+def _communications(
+    recording: Recording, events: Iterable[Event]
+) -> tuple[Communication, ...]:
+    calls: Counter[tuple[str, tuple[int, ...]]] = Counter()
+    sizes: Counter[tuple[str, tuple[int, ...]]] = Counter()
+    for event in events:
+        if event.kind == "communicate":
+            key = event.values["kind"], recording.groups[event.values["group"]]
+            calls[key] += 1
+            sizes[key] += event.values["bytes"]
+    ordered = sorted(calls, key=lambda key: (-sizes[key], key))
+    return tuple(
+        Communication(kind, ranks, calls[kind, ranks], float(sizes[kind, ranks]))
+        for kind, ranks in ordered
+    )
+
+
+def _waits(events: Iterable[Event]) -> dict[str, int]:
+    waits: Counter[str] = Counter()
+    for event in events:
+        if event.kind in WAITS:
+            waits[WAITS[event.kind]] += 1
+        elif event.kind == "read":
+            name = str(event.values["operation"]).replace("::", ".")
+            waits[f"for data that it reads ({name})"] += 1
+    return dict(waits.most_common())
+
+
+def ranges(ranks: Iterable[int]) -> str:
+    """ "0-3, 8, 10-12"; of ranks at equal distances "0, 8, ..., 56"."""
+    ordered = sorted(ranks)
+    steps = {b - a for a, b in pairwise(ordered)}
+    if len(ordered) > 3 and len(steps) == 1 and steps != {1}:
+        return f"{ordered[0]}, {ordered[1]}, ..., {ordered[-1]}"
+    runs: list[list[int]] = []
+    for rank in ordered:
+        if runs and rank == runs[-1][-1] + 1:
+            runs[-1].append(rank)
+        else:
+            runs.append([rank])
+    return ", ".join(
+        str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs
+    )
