@@ -197,6 +197,16 @@ def test_waiting_for_the_host_is_longer_where_it_reads_a_value(
     assert step_time(with_reads) > step_time(without)
 
 
+def test_what_an_operation_takes_for_itself_counts(tmp_path: Path) -> None:
+    """Softmax's backward multiplies its gradient by its output first: a tensor that no program sees."""
+    operation = ["aten._softmax_backward_data.default", [matrix()] * 2, {}, [matrix()]]
+    table = tables([["operate", 0, 0, 0, 0]]) | {"operations": [operation]}
+    recording.write(tmp_path / "a.capture", table)
+    read = recording.read(tmp_path / "a.capture")
+    memory = lower(read, host_costs("captured")).memory[0]
+    assert memory.peak == SIZE * SIZE * 2
+
+
 def test_memory_is_what_lives_at_once(recorded: Recorded) -> None:
     """Storages that follow each other need the room of one; what was there before stays."""
     one = ["allocate", 1, 1 << 20, 0, 0], ["free", 1, 0]

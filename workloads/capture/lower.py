@@ -14,6 +14,7 @@ from workloads.capture.fusion.residence import Residence
 from workloads.capture.host import host_work
 from workloads.capture.kernels.launched import kernels_of
 from workloads.capture.recording import Event, RankRecording, Recording
+from workloads.capture.temporaries import temporary
 from workloads.lowered import Layout, Lowered
 from workloads.torch.recorder import PHASES, Recorder, Shared
 
@@ -118,6 +119,9 @@ class _RankProgram:
             recorder.cpu(cost, count)
         for kernel in self.kernels[number]:
             recorder.launch(kernel, _stream(values["stream"]), operation.name)
+        if size := temporary(operation):
+            recorder.memory.allocate(size, "activations")
+            recorder.memory.release(size, "activations")
 
     # -- compiled functions -------------------------------------------------------------------
     def _enter(self, values: Mapping[str, Any]) -> None:
