@@ -5,7 +5,7 @@ from __future__ import annotations
 from workloads.capture.kernels.tensors import base
 from workloads.capture.operation import Operation
 
-#: Operations that first make a tensor as large as the gradient that they read: softmax's, times its output (SoftMax.cu).
+#: Operations that first make a tensor as large as their gradient: softmax's, times its output (SoftMax.cu).
 AS_LARGE_AS_GRADIENT = ("_softmax_backward_data",)
 
 
