@@ -14,8 +14,8 @@ from sim.predict import predict
 from sim.spec.load import load_scenario
 from workloads.capture import recording
 from workloads.capture.fusion.compile import Compiled, Compiler
+from workloads.capture.fusion.graph import Step
 from workloads.capture.fusion.join import Launch
-from workloads.capture.fusion.nodes import Step
 from workloads.capture.fusion.regions import Region, arrange
 from workloads.capture.fusion.residence import Residence
 from workloads.capture.kernels.launched import kernels_of

@@ -97,25 +97,29 @@ def _families(recorded: Recording) -> dict[str, str]:
 
 
 def _calls(thread: list[dict[str, Any]], families: Mapping[str, str]) -> list[Call]:
-    """The operations of a thread that a recording would have: those inside no other."""
+    """The operations of a thread that a recording would have, each until the next begins."""
     thread.sort(key=lambda event: (event["ts"], -event["dur"]))
-    calls: list[Call] = []
-    ends: list[tuple[float, Call | None]] = []
-    for event in thread:
-        while ends and ends[-1][0] <= event["ts"]:
-            ends.pop()
-        outer = next((call for _, call in reversed(ends) if call), None)
-        name = event["name"].removeprefix("aten::")
-        call = None
-        if event["cat"] != "cpu_op":
-            _spend(event, outer)
-        elif outer is None and name in families and name != event["name"]:
-            call = Call(families[name], event["ts"])
-            calls.append(call)
-        ends.append((event["ts"] + event["dur"], call))
+    calls = list(_outermost(thread, families))
     for call, following in pairwise(calls):
         call.total = following.start - call.start
     return [call for call in calls[:-1] if call.total < PAUSE]
+
+
+def _outermost(
+    thread: Iterable[dict[str, Any]], families: Mapping[str, str]
+) -> Iterator[Call]:
+    """Operations inside no other, in order; what they call of CUDA is counted to them."""
+    outer: Call | None = None
+    end = 0.0  # of the operation `outer`
+    for event in thread:
+        if event["ts"] >= end:
+            outer = None
+        name = event["name"].removeprefix("aten::")
+        if event["cat"] != "cpu_op":
+            _spend(event, outer)
+        elif outer is None and name in families and name != event["name"]:
+            outer, end = Call(families[name], event["ts"]), event["ts"] + event["dur"]
+            yield outer
 
 
 def _spend(event: Mapping[str, Any], call: Call | None) -> None:

@@ -8,9 +8,8 @@ from typing import Any
 from sim.graph.kernel import Kernel
 from sim.graph.opgraph import OpGraph
 from workloads.capture.copies import copies
+from workloads.capture.fusion.calls import CompiledCalls
 from workloads.capture.fusion.compile import Compiler
-from workloads.capture.fusion.regions import arrange
-from workloads.capture.fusion.residence import Residence
 from workloads.capture.host import host_work
 from workloads.capture.kernels.launched import kernels_of
 from workloads.capture.recording import Event, RankRecording, Recording
@@ -89,20 +88,15 @@ class _RankProgram:
         self.storages: dict[int, float] = {}
         self.batch: dict[int, int] | None = None  # transfers asked for at once
         self.asked_on = "compute"  # the stream that a communication follows
-        arranged = arrange(rank.events)
-        self.events = arranged.events
-        self.compiled = {
-            number: compiler.compile(region, rank.alive)
-            for number, region in arranged.regions.items()
-        }
-        self.residence = Residence(self.compiled)
+        self.calls = CompiledCalls(rank, compiler)
+        self.residence = self.calls.residence
 
     def replay(self) -> None:
         memory = self.recorder.memory
         for number, size in self.rank.alive.items():
             self._take(number, size, "parameters")
         memory.reset_peak()
-        for event in self.events:
+        for event in self.calls.events:
             self._host(event)
             PLAY[event.kind](self, event.values)
 
@@ -139,12 +133,10 @@ class _RankProgram:
 
     def _piece(self, values: Mapping[str, Any]) -> None:
         """The kernels of compiled operations, one after the other."""
-        compiled, backward = self.compiled[values["number"]], bool(values["backward"])
-        pieces = compiled.backward if backward else compiled.forward
         recorder = self.recorder
-        recorder.phase = BACKWARD if backward else FORWARD
+        recorder.phase = BACKWARD if values["backward"] else FORWARD
         with recorder.launching_by("compiled_launch"):
-            for launch in pieces[values["place"]]:
+            for launch in self.calls.launches(values):
                 recorder.launch(launch.kernel, _stream(values["stream"]), launch.name)
 
     # -- communication ------------------------------------------------------------------------

@@ -6,8 +6,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from sim.graph.kernel import Kernel
+from workloads.capture.fusion.graph import Node, Step, Value, Versions
 from workloads.capture.fusion.join import Joined, Launch, join
-from workloads.capture.fusion.nodes import Node, Step, Value, Versions, nodes_of
+from workloads.capture.fusion.nodes import nodes_of
 from workloads.capture.fusion.partition import Partition, partition
 from workloads.capture.fusion.regions import Region, storages
 from workloads.capture.operation import Operation

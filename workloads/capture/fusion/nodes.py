@@ -7,13 +7,13 @@ they are decomposed into: a reduction over rows and a pointwise operation that u
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
-from math import prod
 
 from sim.graph.kernel import Kernel
+from workloads.capture.fusion.graph import Node, Read, Space, Step, Value, Versions
+from workloads.capture.fusion.padding import padded
 from workloads.capture.kernels import pointwise, reductions
 from workloads.capture.kernels.tensors import base, stored, words
-from workloads.capture.operation import ELEMENT_BYTES, Operand, Operation
+from workloads.capture.operation import Operand, Operation
 
 #: Operations over elements beside those of `kernels.pointwise`: copies, fills, and picking by index.
 MAPPED = frozenset(pointwise.RULES) | frozenset(
@@ -50,157 +50,6 @@ RANDOM = frozenset(
 )
 PICKED = 32.0  # bytes: a sector of the L2, which a single element takes
 COMPLEX = ("complex64",)
-#: Layouts of products with unaligned rows, and multiplications for each element moved from which on they are padded
-#: (torch._inductor.fx_passes.pad_mm: peak over bandwidth; Hopper's).
-UNALIGNED, COMPUTE_BOUND = ("_odd", "_even"), 200
-
-Value = tuple[int, int]  # a storage and its version
-Place = tuple[int, int]  # a storage and where in it a tensor begins
-
-
-@dataclass(frozen=True)
-class Step:
-    """An operation of a region as it was recorded; (0, 0) is the place of a tensor on the host."""
-
-    operation: int
-    reads: tuple[Place, ...]
-    writes: tuple[Place, ...]
-
-
-@dataclass(frozen=True)
-class Read:
-    """A tensor that a node reads.
-
-    Attributes
-    ----------
-    offset
-        Where in the storage it begins.
-    part
-        Which part of a joined tensor it becomes; 0 elsewhere.
-    picked
-        Of what it is computed from no more is read than its bytes.
-    """
-
-    value: Value
-    offset: int
-    bytes: float
-    part: int = 0
-    picked: bool = False
-
-
-@dataclass(frozen=True)
-class Space:
-    """What a kernel runs over: elements, and rows of them that are reduced (0: none)."""
-
-    elements: int
-    rows: int = 0
-    across: bool = False  # neighbours in memory belong to different results
-
-
-@dataclass(frozen=True)
-class Node:
-    """A part of an operation.
-
-    Attributes
-    ----------
-    writes
-        Values and their bytes.
-    space
-        None for what stays the kernels that it is without a compiler.
-    again
-        Whether it may be computed a second time.
-    """
-
-    name: str
-    reads: tuple[Read, ...]
-    writes: tuple[tuple[Value, float], ...]
-    space: Space | None
-    kernels: tuple[Kernel, ...] = ()
-    again: bool = False
-
-    @property
-    def pointwise(self) -> bool:
-        return self.space is not None and not self.space.rows
-
-
-class Versions:
-    """Which value a storage has now; storages that the region did not take itself are ``foreign``."""
-
-    def __init__(self) -> None:
-        self.now: dict[int, int] = {}
-        self.foreign: set[int] = set()
-        self._same: dict[Value, Value] = {}  # values that were computed before
-        self._statistics = 0
-
-    def read(self, storage: int) -> Value:
-        if storage not in self.now:
-            self.foreign.add(storage)
-        return self.of(storage)
-
-    def of(self, storage: int) -> Value:
-        """The value in a storage; that of another one where the same was computed before."""
-        value = storage, self.now.setdefault(storage, 0)
-        return self._same.get(value, value)
-
-    def original(self, node: Node) -> Node:
-        """A node that reads values where they were computed first."""
-        reads = (replace(r, value=self._same.get(r.value, r.value)) for r in node.reads)
-        return replace(node, reads=tuple(reads))
-
-    def repeats(self, node: Node, before: Node) -> None:
-        """A node computes what another one has."""
-        pairs = zip(node.writes, before.writes, strict=True)
-        self._same.update((value, first) for (value, _), (first, _) in pairs)
-
-    def write(self, storage: int) -> Value:
-        self.now[storage] = self.now.get(storage, 0) + 1
-        return storage, self.now[storage]
-
-    def unnamed(self) -> Value:
-        """A value that no tensor of the program has."""
-        self._statistics -= 1
-        return self._statistics, 0
-
-
-def padded(node: Node, operation: Operation, versions: Versions) -> tuple[Node, ...]:
-    """A product whose rows start at no multiples of 16 bytes, with operands that are copied to rows that do.
-
-    As Inductor's pad_mm does where arithmetic bounds the product.
-    """
-    if not node.kernels or not node.kernels[-1].layout.endswith(UNALIGNED):
-        return (node,)
-    kernel = node.kernels[-1]
-    m, n, k = kernel.shape[-3:]
-    if m * n * k < COMPUTE_BOUND * (m * n + m * k + n * k):
-        return (node,)
-    matrices = [each for each in operation.operands if len(each.shape) > 1][-2:]
-    step = 16 // ELEMENT_BYTES[matrices[0].dtype]
-    copies: list[Node] = []
-    reads = list(node.reads)
-    for at, matrix in enumerate(matrices, start=len(reads) - 2):
-        if any(size % step for size in matrix.shape[-2:]):
-            copies.append(_pad(reads[at], matrix, step, versions))
-            reads[at] = Read(copies[-1].writes[0][0], 0, copies[-1].writes[0][1])
-    return *copies, replace(node, reads=tuple(reads), kernels=(_aligned(kernel, step),))
-
-
-def _pad(read: Read, matrix: Operand, step: int, versions: Versions) -> Node:
-    rows, columns = (-(-size // step) * step for size in matrix.shape[-2:])
-    elements = matrix.elements // prod(matrix.shape[-2:]) * rows * columns
-    size = float(elements * ELEMENT_BYTES[matrix.dtype])
-    value = versions.unnamed()
-    return Node("pad", (read,), ((value, size),), Space(matrix.elements), again=True)
-
-
-def _aligned(kernel: Kernel, step: int) -> Kernel:
-    """The product of padded operands."""
-    *batch, m, n, k = kernel.shape
-    whole = tuple(-(-size // step) * step for size in (m, n, k))
-    layout = kernel.layout
-    for ending in UNALIGNED:
-        layout = layout.removesuffix(ending)
-    flops = kernel.flops * prod(whole) / (m * n * k)
-    return replace(kernel, shape=(*batch, *whole), layout=layout, flops=flops)
 
 
 def nodes_of(

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
-from workloads.capture.fusion.nodes import Node, Value
+from workloads.capture.fusion.graph import Node, Value
 
 STATISTICS = 1.02  # those of rows may be kept beside what they are of
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
-from workloads.capture.fusion.nodes import Step
+from workloads.capture.fusion.graph import Step
 from workloads.capture.recording import Event
 
 #: Events in a region that break no piece: memory is taken and given back as Python goes on.

@@ -1,0 +1,39 @@
+"""The compiled functions of one rank's step: what their pieces launch, and when their tensors are in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from workloads.capture.fusion.compile import Compiler
+from workloads.capture.fusion.join import Launch
+from workloads.capture.fusion.regions import arrange
+from workloads.capture.fusion.residence import Residence
+from workloads.capture.recording import RankRecording
+
+
+class CompiledCalls:
+    """Events of a rank in which pieces stand for operations, with the regions compiled.
+
+    Attributes
+    ----------
+    events
+        Of kinds that a recording has, and "piece".
+    residence
+        Which storages are in memory when.
+    """
+
+    def __init__(self, rank: RankRecording, compiler: Compiler) -> None:
+        arranged = arrange(rank.events)
+        self.events = arranged.events
+        self._compiled = {
+            number: compiler.compile(region, rank.alive)
+            for number, region in arranged.regions.items()
+        }
+        self.residence = Residence(self._compiled)
+
+    def launches(self, piece: Mapping[str, Any]) -> tuple[Launch, ...]:
+        """The kernels of a piece, by its event."""
+        compiled = self._compiled[piece["number"]]
+        pieces = compiled.backward if piece["backward"] else compiled.forward
+        return pieces[piece["place"]]

@@ -1,0 +1,114 @@
+"""The graph of a compiled function: nodes, the values that they read and write, and which value a storage has when."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from sim.graph.kernel import Kernel
+
+Value = tuple[int, int]  # a storage and its version
+Place = tuple[int, int]  # a storage and where in it a tensor begins
+
+
+@dataclass(frozen=True)
+class Step:
+    """An operation of a region as it was recorded; (0, 0) is the place of a tensor on the host."""
+
+    operation: int
+    reads: tuple[Place, ...]
+    writes: tuple[Place, ...]
+
+
+@dataclass(frozen=True)
+class Read:
+    """A tensor that a node reads.
+
+    Attributes
+    ----------
+    offset
+        Where in the storage it begins.
+    part
+        Which part of a joined tensor it becomes; 0 elsewhere.
+    picked
+        Of what it is computed from no more is read than its bytes.
+    """
+
+    value: Value
+    offset: int
+    bytes: float
+    part: int = 0
+    picked: bool = False
+
+
+@dataclass(frozen=True)
+class Space:
+    """What a kernel runs over: elements, and rows of them that are reduced (0: none)."""
+
+    elements: int
+    rows: int = 0
+    across: bool = False  # neighbours in memory belong to different results
+
+
+@dataclass(frozen=True)
+class Node:
+    """A part of an operation.
+
+    Attributes
+    ----------
+    writes
+        Values and their bytes.
+    space
+        None for what stays the kernels that it is without a compiler.
+    again
+        Whether it may be computed a second time.
+    """
+
+    name: str
+    reads: tuple[Read, ...]
+    writes: tuple[tuple[Value, float], ...]
+    space: Space | None
+    kernels: tuple[Kernel, ...] = ()
+    again: bool = False
+
+    @property
+    def pointwise(self) -> bool:
+        return self.space is not None and not self.space.rows
+
+
+class Versions:
+    """Which value a storage has now; storages that the region did not take itself are ``foreign``."""
+
+    def __init__(self) -> None:
+        self.now: dict[int, int] = {}
+        self.foreign: set[int] = set()
+        self._same: dict[Value, Value] = {}  # values that were computed before
+        self._statistics = 0
+
+    def read(self, storage: int) -> Value:
+        if storage not in self.now:
+            self.foreign.add(storage)
+        return self.of(storage)
+
+    def of(self, storage: int) -> Value:
+        """The value in a storage; that of another one where the same was computed before."""
+        value = storage, self.now.setdefault(storage, 0)
+        return self._same.get(value, value)
+
+    def original(self, node: Node) -> Node:
+        """A node that reads values where they were computed first."""
+        reads = (replace(r, value=self._same.get(r.value, r.value)) for r in node.reads)
+        return replace(node, reads=tuple(reads))
+
+    def repeats(self, node: Node, before: Node) -> None:
+        """A node computes what another one has."""
+        pairs = zip(node.writes, before.writes, strict=True)
+        self._same.update((value, first) for (value, _), (first, _) in pairs)
+
+    def write(self, storage: int) -> Value:
+        self.now[storage] = self.now.get(storage, 0) + 1
+        return storage, self.now[storage]
+
+    def unnamed(self) -> Value:
+        """A value that no tensor of the program has."""
+        self._statistics -= 1
+        return self._statistics, 0
