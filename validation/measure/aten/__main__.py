@@ -6,6 +6,7 @@ Run again with the same file it goes on where it stopped, without the case that 
 from __future__ import annotations
 
 import argparse
+import gzip
 import json
 import sys
 import time
@@ -17,7 +18,7 @@ import torch
 
 from validation.measure.aten import host, machine, power
 from validation.measure.aten.case import Case, Tensors
-from validation.measure.aten.plan import held_out, identity, planned
+from validation.measure.aten.plan import held_out, identified, identity, planned
 from validation.measure.aten.timing import Bench
 
 BATCH = 60  # cases in one session of the profiler
@@ -97,6 +98,11 @@ def _options() -> argparse.Namespace:
     )
     parser.add_argument("--every", type=int, default=1, help="every n-th case alone")
     parser.add_argument(
+        "--beside",
+        type=Path,
+        help="rows of an earlier run (.jsonl.gz): its cases are not timed again",
+    )
+    parser.add_argument(
         "--rehearse",
         action="store_true",
         help="without a GPU: each case once, on tensors without memory",
@@ -104,35 +110,46 @@ def _options() -> argparse.Namespace:
     return parser.parse_args()
 
 
+def _timed(rows: Path) -> set[str]:
+    """Identities of the cases of an earlier run."""
+    with gzip.open(rows, "rt") as file:
+        cells = [json.loads(line) for line in file]
+    return {
+        identified(row["family"], row["op"], row["way"], tuple(row["size"]), row["set"])
+        for row in cells
+        if row["kind"] == "op"
+    }
+
+
 def _measure(
     on: Tensors, output: Output, options: argparse.Namespace, until: float
 ) -> None:
-    """The host, the first round, what runs for seconds, the other rounds, the host once more."""
+    """The host, the first round, what runs for seconds, the other rounds, the host once more.
+
+    Beside an earlier run: the cases alone.
+    """
     torch.manual_seed(0)
     cases = planned()
     held = held_out(cases)
-    numbered = list(enumerate(cases))[:: options.every]
+    earlier = _timed(options.beside) if options.beside else set()
+    numbered = [
+        (number, case)
+        for number, case in list(enumerate(cases))[:: options.every]
+        if identity(case) not in earlier
+    ]
     output.row(**machine.described(), cases=len(numbered))
-    if "host" not in output.parts:
+    whole = options.beside is None
+    if whole and "host" not in output.parts:
         output.rows(host.rows("start", short=options.rehearse))
     bench = Bench(on, output.names)
-    _cases(
-        bench,
-        [each for each in numbered if each[1].round == 0],
-        held,
-        output,
-        until - END - POWER,
-    )
-    if on.device == "cuda" and "power" not in output.parts:
+    first = [each for each in numbered if each[1].round == 0]
+    later = [each for each in numbered if each[1].round > 0]
+    _cases(bench, first, held, output, until - END - POWER)
+    if whole and on.device == "cuda" and "power" not in output.parts:
         output.rows(power.rows(on, min(POWER, POWER * 4 / options.every)))
-    _cases(
-        bench,
-        [each for each in numbered if each[1].round > 0],
-        held,
-        output,
-        until - END,
-    )
-    output.rows(host.rows("end", short=True))
+    _cases(bench, later, held, output, until - END)
+    if whole:
+        output.rows(host.rows("end", short=True))
 
 
 def _cases(

@@ -27,6 +27,13 @@ FULL = (
     (2, 8, 8, 4096, 40), (4, 10, 10, 1024, 80), (4, 24, 24, 1152, 64), (1, 16, 16, 16384, 64), (8, 16, 16, 2048, 128),
 )  # fmt: skip
 
+#: In fp32, which only the memory-efficient kernels take.
+WHOLE = (
+    (32, 12, 12, 512, 64), (16, 16, 16, 197, 64), (32, 16, 16, 197, 64), (128, 12, 12, 197, 64), (16, 12, 12, 256, 64),
+    (8, 16, 16, 1024, 64), (4, 16, 16, 2048, 128), (2, 32, 32, 2048, 64), (16, 12, 12, 1500, 64), (64, 8, 8, 77, 64),
+    (4, 12, 12, 128, 64), (1, 8, 8, 4096, 64),
+)  # fmt: skip
+
 
 def cases() -> Iterator[Case]:
     for round, shapes in ((0, CAUSAL), (1, CAUSAL_MORE)):
@@ -34,6 +41,13 @@ def cases() -> Iterator[Case]:
             yield from _backends(shape, {"causal": True}, round)
     for at, shape in enumerate(FULL):
         yield from _backends(shape, {"causal": False}, at // 3)
+    for shape in WHOLE:
+        for causal in (False, True):
+            setting = {"causal": causal, "dtype": "fp32"}
+            yield from attention(shape, "efficient", setting, 2)
+    yield from attention(
+        WHOLE[0], "efficient", {"causal": False, "dtype": "fp32", "mask": True}, 2
+    )
     for shape in (CAUSAL[0], CAUSAL[3], FULL[0], FULL[2]):
         causal = shape in CAUSAL
         for backend in BACKENDS[:3]:

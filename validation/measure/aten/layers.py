@@ -172,6 +172,23 @@ def _row_norm(
     return both("norm", name, (rows, width), build, {"dtype": dtype}, round)
 
 
+#: Channels and sides of networks made for phones.
+MOBILE = (
+    (16, 112),
+    (32, 112),
+    (96, 112),
+    (24, 56),
+    (144, 56),
+    (40, 28),
+    (240, 28),
+    (112, 14),
+    (480, 14),
+    (672, 14),
+    (192, 7),
+    (1152, 7),
+)
+
+
 def _picture_norms() -> Iterator[Case]:
     pictures = (
         (64, 112),
@@ -192,6 +209,10 @@ def _picture_norms() -> Iterator[Case]:
             (128, "bf16", False, 2),
         ):
             yield from _batch_norm(batch, channels, side, dtype, last, round)
+    for channels, side in MOBILE:
+        for last in (True, False):
+            yield from _batch_norm(64, channels, side, "bf16", last, 2)
+        yield from _batch_norm(32, channels, side, "fp32", False, 2)
     for channels, side in ((320, 64), (640, 32), (1280, 16), (128, 256), (2560, 8)):
         for dtype, last in (("bf16", False), ("bf16", True), ("fp32", False)):
             yield from _group_norm(16, channels, side, dtype, last)

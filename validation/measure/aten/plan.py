@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections import defaultdict
 from collections.abc import Iterator
+from typing import Any
 
 from validation.measure.aten import (
     attention,
@@ -36,15 +37,13 @@ def _digest(text: str) -> str:
 
 
 def identity(case: Case) -> str:
-    return "|".join(
-        (
-            case.family,
-            case.op,
-            case.way,
-            str(case.size),
-            str(sorted(case.setting.items())),
-        )
-    )
+    return identified(case.family, case.op, case.way, case.size, case.setting)
+
+
+def identified(
+    family: str, op: str, way: str, size: tuple[int, ...], setting: dict[str, Any]
+) -> str:
+    return "|".join((family, op, way, str(size), str(sorted(setting.items()))))
 
 
 def held_out(cases: list[Case]) -> set[str]:

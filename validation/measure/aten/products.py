@@ -184,6 +184,12 @@ def _biased() -> Iterator[Case]:
                         dtype,
                         0 if dtype == "bf16" and tokens == 16384 else 1,
                     )
+    for tokens in (2048, 8192, 32768):
+        for out, into in ((50265, 1024), (30522, 768), (51865, 768), (1000, 1024)):
+            yield _linear(tokens, out, into, "bf16", 2)
+        for out, into in ((3072, 1024), (1024, 1024), (4096, 1024), (1024, 4096)):
+            yield _linear(tokens, out, into, "fp32", 2)
+            yield _input_first(tokens, out, into, "bf16")
 
 
 def _linear(tokens: int, out: int, into: int, dtype: str, round: int) -> Case:
@@ -201,7 +207,40 @@ def _linear(tokens: int, out: int, into: int, dtype: str, round: int) -> Case:
     )
 
 
+def _input_first(tokens: int, out: int, into: int, dtype: str) -> Case:
+    """A layer that keeps its weight as inputs by outputs, as GPT-2's."""
+
+    def make(on: Tensors) -> Call:
+        x, w, b = (
+            on.normal(tokens, into, dtype=dtype),
+            on.normal(into, out, dtype=dtype),
+            on.normal(out, dtype=dtype),
+        )
+        return lambda: torch.addmm(b, x, w)
+
+    setting = {"dtype": dtype, "layout": "nn"}
+    return Case("addmm", "addmm", (tokens, out, into), make, setting, round=2)
+
+
+#: Windows of Swin: batch of windows and heads, rows, columns, depth.
+WINDOWS = (
+    (12288, 49, 49, 32),
+    (24576, 49, 49, 32),
+    (6144, 49, 49, 32),
+    (1536, 49, 49, 32),
+)
+
+
 def _batched() -> Iterator[Case]:
+    for batch, m, n, k in WINDOWS:
+        for layout in WAYS:
+            yield _bmm(batch, m, n, k, "bf16", layout, 2)
+            yield _bmm(batch, m, k, n, "bf16", layout, 2)
+            yield _bmm(batch, k, m, n, "bf16", layout, 2)
+    yield from _batches()
+
+
+def _batches() -> Iterator[Case]:
     """Attention without a fused kernel, positions of rotary embeddings, experts of one size."""
     for batch, m, n, k in (
         (64, 1024, 1024, 64), (64, 2048, 2048, 64), (128, 2048, 2048, 64), (32, 4096, 4096, 128), (384, 197, 197, 64),
