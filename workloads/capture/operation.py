@@ -17,6 +17,9 @@ ELEMENT_BYTES: dict[str, int] = {
     "int32": 4,
     "int16": 2,
     "int8": 1,
+    "uint64": 8,
+    "uint32": 4,
+    "uint16": 2,
     "uint8": 1,
     "bool": 1,
 }
