@@ -13,7 +13,7 @@ import io
 import itertools
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Executor, Future, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import AbstractContextManager
@@ -24,10 +24,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from sim.analysis.arrow import column
-from sim.analysis.prediction import Prediction
 from sim.errors import InputError, Mistake, PrestepError
-from sim.predict import predict
-from sim.spec.load import load_scenario
 from sim.studies.executors import RETRIES
 from sim.studies.grid import Spec
 
@@ -55,44 +52,12 @@ COLUMNS: dict[str, str] = {
     "grounded": "double",
 }
 
-SHARES = ("compute", "bubble", "io", "host", "idle")
 
+def _run(spec: Spec) -> Row:
+    """A worker's task. The process that hands tasks out predicts nothing, and starts without the simulator."""
+    from sim.studies.swept_run import run_one
 
-def run_one(spec: Spec) -> Row:
-    """Predicts one run; a mistake in it is its `error`, so that one bad corner of a grid does not end the sweep."""
-    overrides = [f"{key}={value}" for key, value in spec.changes]
-    try:
-        result = predict(load_scenario(spec.scenario, overrides))
-    except PrestepError as error:
-        return {"key": spec.key, "error": str(error)}
-    return {"key": spec.key, "error": "", **_figures(result)}
-
-
-def _figures(result: Prediction) -> Row:
-    """The columns of a run that was predicted."""
-    verdict, summary = result.out_of_memory, result.scenario
-    return {
-        "step_time": result.step_time,
-        "mfu": result.mfu,
-        "tokens_per_second_per_gpu": result.tokens_per_second_per_gpu,
-        "tflops_per_gpu": result.tflops_per_gpu,
-        **{name: summary.get(name) for name in ("gpus", "cluster", "model", "layout")},
-        "peak_memory": None if verdict is None else verdict.needed,
-        "fits": None if verdict is None else verdict.fits,
-        **_shares(result.breakdown),
-        "grounded": _total(result.evidence, ("measured", "fitted")),
-    }
-
-
-def _shares(breakdown: Mapping[str, float]) -> Row:
-    """Seconds by share; exposed communication of all axes together."""
-    shares: Row = {name: breakdown.get(name, 0.0) for name in SHARES}
-    exposed = [name for name in breakdown if name.startswith("exposed_")]
-    return shares | {"exposed_communication": _total(breakdown, exposed)}
-
-
-def _total(table: Mapping[str, float], names: Sequence[str]) -> float:
-    return sum(table.get(name, 0.0) for name in names)
+    return run_one(spec)
 
 
 def sweep(
@@ -153,7 +118,7 @@ def _finished(pool: Executor, left: Sequence[Spec], most: int) -> Iterator[Row]:
     todo, out = iter(left), set[Future[Row]]()
     while True:
         following = itertools.islice(todo, most - len(out))
-        out |= {pool.submit(run_one, spec) for spec in following}
+        out |= {pool.submit(_run, spec) for spec in following}
         if not out:
             return
         done, out = wait(out, return_when=FIRST_COMPLETED)

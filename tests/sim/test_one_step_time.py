@@ -15,7 +15,7 @@ from cli import main
 from sim import api
 from sim.studies.explorer.answers import Explorer
 from sim.studies.grid import specs
-from sim.studies.sweep import run_one
+from sim.studies.swept_run import run_one
 
 SCENARIO = """
 [cluster]
