@@ -126,8 +126,12 @@ class Stream:
         return end
 
     def _communicate(self, g: int, batch: int) -> Generator[Any, Any, None]:
-        """Meets the other ranks for operation `g`, a batch of communications, and waits for its end."""
+        """Meets the other ranks for operation `g`, a batch of communications, and waits for its end.
+
+        A stream runs no kernels beside its own communication.
+        """
         program = self.rank.program
+        self.rank.rest(self.number)
         step, comms = g // len(program), program.parts[batch]
         return self.meetings.communicate(self.rank, g, step, comms)
 

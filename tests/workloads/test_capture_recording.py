@@ -153,6 +153,29 @@ def test_communication_that_nobody_waits_for_runs_beside_kernels(
     assert beside >= step_time(recorded([*COMPUTE, *COMPUTE[:1]]))
 
 
+def test_communication_waited_for_at_once_runs_in_the_stream_that_asks(
+    recorded: Recorded,
+) -> None:
+    """Two streams that wait for their own collective run them together; asked for ahead, a group has one at a time."""
+    first, second = all_reduce(1, 1 << 28, 1), all_reduce(2, 1 << 28, 2)
+    waits = [["wait_collective", number, number, 0] for number in (1, 2)]
+    end = [*(["wait_collective", 0, number, 0] for number in (1, 2)), *COMPUTE[:1]]
+    at_once = step_time(recorded([first, waits[0], second, waits[1], *end], 4))
+    ahead = step_time(recorded([first, second, *waits, *end], 4))
+    alone = step_time(recorded([first, waits[0], *end], 4))
+    assert alone < at_once <= ahead < 2.1 * alone
+
+
+def test_a_stream_s_own_communication_has_the_memory_to_itself(
+    recorded: Recorded,
+) -> None:
+    """A collective between kernels of one stream takes as long as on a stream of its own."""
+    wait = ["wait_collective", 0, 1, 0]
+    own = step_time(recorded([*COMPUTE, all_reduce(1), wait, *COMPUTE[:1]], 4))
+    apart = [*COMPUTE, all_reduce(1), ["record", 0, 1, 0], wait, *COMPUTE[:1]]
+    assert own == pytest.approx(step_time(recorded(apart, 4)), rel=0.02)
+
+
 def test_links_carry_the_bytes_of_a_recorded_all_reduce(recorded: Recorded) -> None:
     """Conservation: twice the payload is twice the bytes, and a GPU sends what its part of a ring is, and headers."""
 

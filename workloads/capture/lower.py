@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 from sim.graph.kernel import Kernel
@@ -90,6 +91,7 @@ class _RankProgram:
         self.asked_on = "compute"  # the stream that a communication follows
         self.calls = CompiledCalls(rank, compiler)
         self.residence = self.calls.residence
+        self.in_line = _in_line(self.calls.events)
 
     def replay(self) -> None:
         memory = self.recorder.memory
@@ -157,7 +159,9 @@ class _RankProgram:
             self.batch[values["number"]] = part
             return
         stream = f"nccl {group}"
-        if kind in ("send", "recv"):
+        if values["number"] in self.in_line:
+            stream = self.asked_on
+        elif kind in ("send", "recv"):
             # Every pair of ranks has a communicator of its own, unless transfers are batched.
             stream = f"{stream} {members[values['peer']]}"
         self._issue({values["number"]: part}, stream, kind)
@@ -271,6 +275,24 @@ class _RankProgram:
     def _give_back(self, number: int) -> None:
         owner = "parameters" if number in self.rank.alive else "activations"
         self.recorder.memory.release(self.storages.pop(number), owner)
+
+
+def _in_line(events: Sequence[Event]) -> frozenset[int]:
+    """Communications that the stream which asks for them waits for at once: NCCL runs them in that stream.
+
+    PyTorch does so since 2.8 where a program does not ask for `async_op`; so does what FSDP asks for on streams of its
+    own. All others run on a stream of their group, one after the other.
+    """
+    told = [event for event in events if event.kind not in ("allocate", "free")]
+    return frozenset(
+        asked.values["number"]
+        for asked, then in pairwise(told)
+        if asked.kind == "communicate"
+        and asked.values["kind"] not in ("send", "recv")
+        and then.kind == "wait_collective"
+        and then.values["number"] == asked.values["number"]
+        and then.values["stream"] == asked.values["stream"]
+    )
 
 
 #: What each kind of event does to the program.
