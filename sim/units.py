@@ -152,3 +152,15 @@ def parse_nccl_size(text: str, key: str = "") -> float:
     return float(
         int(float(match[1]) * (_BINARY[f"{match[2].upper()}i"] if match[2] else 1.0))
     )
+
+
+def percent(share: float, signed: bool = False) -> str:
+    """`0.0123` -> `1.2 %`; `-` for what is not known."""
+    if not math.isfinite(share):
+        return "-"
+    return f"{100 * share:+.1f} %" if signed else f"{100 * share:.1f} %"
+
+
+def count(number: float) -> str:
+    """`97412.3` -> `97 412`."""
+    return f"{number:,.0f}".replace(",", " ") if abs(number) >= 100 else f"{number:.3g}"

@@ -102,3 +102,24 @@ Key = TypeVar("Key", bound=tuple[str, ...])
 
 def _longest_first(seconds: Mapping[Key, float]) -> list[Key]:
     return sorted(seconds, key=lambda key: (-seconds[key], key))
+
+
+def path_part(part: Mapping[str, Any]) -> str:
+    """A part of the critical path: `gemm kernels`, `all_reduce dp (0-3)`, `host`, `waiting: gap`."""
+    if part["kind"] == "kernel" and part["family"] == "chain":
+        return "layers (kernels and exchanges)"
+    if part["kind"] == "kernel":
+        return f"{part['family']} kernels"
+    if part["kind"] == "communication":
+        return " ".join(
+            word
+            for word in (part["family"], part["axis"], f"({part['group']})")
+            if word
+        )
+    if part["kind"] == "io":
+        return str(part["family"])
+    return (
+        part["kind"]
+        if part["kind"] == part["family"]
+        else f"{part['kind']}: {part['family']}"
+    )

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
 
-from sim.analysis import metrics, step_time
+from sim.analysis import metrics, step_times
 from sim.analysis.allocations import allocations_of
 from sim.analysis.critical_path import CriticalPath
 from sim.analysis.details import Details
@@ -108,8 +108,8 @@ class _Step:
 
 
 def _step(planned: Planned, run: Run, by_rank: Mapping[int, float] | None) -> _Step:
-    by_rank = step_time.by_rank(planned.graph, run) if by_rank is None else by_rank
-    computed = step_time.median(by_rank.values())
+    by_rank = step_times.by_rank(planned.graph, run) if by_rank is None else by_rank
+    computed = step_times.median(by_rank.values())
     data = with_data(planned, run, computed)
     total = computed if data is None else data["step_time_with"]
     if total > computed:  # a rank of the median's time has the step's exactly

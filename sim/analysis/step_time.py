@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
-import numpy as np
-
+from sim.analysis.step_times import by_rank, median
 from sim.engine.execution import Run
-from sim.graph.opgraph import KERNEL, OpGraph
 from sim.planning.planned import Planned
 from sim.storage.feeding import with_data
 
@@ -17,26 +13,3 @@ def step_time(planned: Planned, run: Run) -> float:
     computed = median(by_rank(planned.graph, run).values())
     data = with_data(planned, run, computed)
     return computed if data is None else float(data["step_time_with"])
-
-
-def median(times: Iterable[float]) -> float:
-    """Seconds of a step of which every rank has its own: what is called its time."""
-    return float(np.median(list(times)))
-
-
-def by_rank(graph: OpGraph, run: Run) -> dict[int, float]:
-    """Seconds of the last step of every rank, without the data that it waits for."""
-    last = {rank: float(times[-1]) for rank, times in step_times(graph, run).items()}
-    return {member: last[rank] for rank in last for member in graph.represents[rank]}
-
-
-def step_times(graph: OpGraph, run: Run) -> dict[int, np.ndarray]:
-    """Seconds between the ends of consecutive steps on the compute stream, by simulated rank (steps,)."""
-    compute = graph.streams.index("compute")
-    times = {}
-    for program, end in zip(graph.programs, run.end, strict=True):
-        marks = end[:, (program.stream == compute) & (program.kind == KERNEL)].max(
-            axis=1
-        )
-        times[program.rank] = np.diff(np.concatenate([[0.0], marks]))
-    return times

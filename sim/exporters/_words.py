@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator
 
 from sim.analysis.link_use import Link
 from sim.analysis.prediction import MemoryVerdict, Prediction
 from sim.analysis.uncertainty import Uncertainty
-from sim.units import format_bytes, format_duration
+from sim.units import count, format_bytes, format_duration, percent
 
 SHARES = {
     "compute": "compute",
@@ -25,39 +24,6 @@ def share_name(key: str) -> str:
     if key.startswith("exposed_"):
         return f"exposed {key.removeprefix('exposed_')} communication"
     return SHARES.get(key, key)
-
-
-def path_part(part: Mapping[str, Any]) -> str:
-    """A part of the critical path: `gemm kernels`, `all_reduce dp (0-3)`, `host`, `waiting: gap`."""
-    if part["kind"] == "kernel" and part["family"] == "chain":
-        return "layers (kernels and exchanges)"
-    if part["kind"] == "kernel":
-        return f"{part['family']} kernels"
-    if part["kind"] == "communication":
-        return " ".join(
-            word
-            for word in (part["family"], part["axis"], f"({part['group']})")
-            if word
-        )
-    if part["kind"] == "io":
-        return str(part["family"])
-    return (
-        part["kind"]
-        if part["kind"] == part["family"]
-        else f"{part['kind']}: {part['family']}"
-    )
-
-
-def percent(share: float, signed: bool = False) -> str:
-    """`0.0123` -> `1.2 %`; `-` for what is not known."""
-    if not math.isfinite(share):
-        return "-"
-    return f"{100 * share:+.1f} %" if signed else f"{100 * share:.1f} %"
-
-
-def count(number: float) -> str:
-    """`97412.3` -> `97 412`."""
-    return f"{number:,.0f}".replace(",", " ") if abs(number) >= 100 else f"{number:.3g}"
 
 
 def headline(result: Prediction) -> Iterator[tuple[str, str]]:

@@ -8,7 +8,7 @@ from pathlib import Path
 from sim import files
 from sim.analysis.prediction import Prediction
 from sim.exporters import _words as words
-from sim.units import format_bytes, format_duration
+from sim.units import format_bytes, format_duration, percent
 
 SUFFIXES = (".md",)
 
@@ -32,7 +32,7 @@ def _sections(result: Prediction) -> Iterator[tuple[str, str]]:
         yield "Busiest links", _table(heads, _links(result))
     if result.evidence:
         grades = result.evidence.items()
-        rows = [(grade, words.percent(share)) for grade, share in grades]
+        rows = [(grade, percent(share)) for grade, share in grades]
         yield "What the time rests on", _table(("evidence", "share"), rows)
     if result.fallbacks:
         yield "Fallbacks: not covered by a measurement or a fit", _fallbacks(result)
@@ -42,7 +42,7 @@ def _sections(result: Prediction) -> Iterator[tuple[str, str]]:
 
 def _breakdown(result: Prediction) -> str:
     rows = [
-        (name, format_duration(seconds), words.percent(share))
+        (name, format_duration(seconds), percent(share))
         for name, seconds, share in words.shares(result)
     ]
     return _table(("share", "time", "of the step"), rows)
@@ -59,7 +59,7 @@ def _fallbacks(result: Prediction) -> str:
             fallback.what,
             fallback.grade,
             str(fallback.count),
-            words.percent(fallback.share),
+            percent(fallback.share),
         )
         for fallback in result.fallbacks
     ]
@@ -75,7 +75,7 @@ def _links(result: Prediction) -> list[tuple[str, ...]]:
     return [
         (
             link.name,
-            words.percent(link.utilisation),
+            percent(link.utilisation),
             format_bytes(link.bytes),
             words.saved(link) or "-",
         )

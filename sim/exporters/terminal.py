@@ -13,11 +13,11 @@ from rich.table import Table
 from rich.text import Text
 
 from sim import files
-from sim.analysis.critical_path import CriticalPath
+from sim.analysis.critical_path import CriticalPath, path_part
 from sim.analysis.prediction import Prediction
 from sim.exporters import _sections as sections_of
 from sim.exporters import _words as words
-from sim.units import format_bytes, format_duration
+from sim.units import format_bytes, format_duration, percent
 
 if TYPE_CHECKING:
     from sim.studies.shared_cluster import Together
@@ -59,7 +59,7 @@ def render_jobs(together: Together) -> str:
     lines += ["", "Busiest links of the cluster", ""]
     for link in together.links:
         lines.append(
-            f"  {link.name}  {words.percent(link.utilisation)}  {format_bytes(link.bytes)}"
+            f"  {link.name}  {percent(link.utilisation)}  {format_bytes(link.bytes)}"
         )
     lines += [f"  ! {note}" for note in together.notes]
     pages = [
@@ -110,7 +110,7 @@ def _grounds(result: Prediction) -> list[tuple[str, Table]]:
     sections = []
     if result.evidence:
         grades = result.evidence.items()
-        line = ", ".join(f"{grade} {words.percent(share)}" for grade, share in grades)
+        line = ", ".join(f"{grade} {percent(share)}" for grade, share in grades)
         sections.append(("The time rests on constants that are", _grid([(line,)])))
     if result.fallbacks:
         heading = "Fallbacks: not covered by a measurement or a fit"
@@ -145,7 +145,7 @@ def _breakdown(result: Prediction, bar: int) -> Table:
     table = _table("left", "left", "right", "right", "left")
     for name, seconds, share in words.shares(result):
         table.add_row(
-            "", name, format_duration(seconds), words.percent(share), _bar(share, bar)
+            "", name, format_duration(seconds), percent(share), _bar(share, bar)
         )
     return table
 
@@ -157,9 +157,9 @@ def _critical(path: CriticalPath, most: int = 5) -> Table:
     for part in parts[:most]:
         table.add_row(
             "",
-            words.path_part(part),
+            path_part(part),
             format_duration(part["seconds"]),
-            words.percent(part["share"]),
+            percent(part["share"]),
         )
     if rest := parts[most:]:
         seconds = sum(part["seconds"] for part in rest)
@@ -167,7 +167,7 @@ def _critical(path: CriticalPath, most: int = 5) -> Table:
             "",
             f"{len(rest)} more",
             format_duration(seconds),
-            words.percent(seconds / path.length),
+            percent(seconds / path.length),
         )
     return table
 
@@ -182,7 +182,7 @@ def _memory(result: Prediction, bar: int) -> Table:
                 "",
                 owner,
                 format_bytes(size),
-                words.percent(size / whole),
+                percent(size / whole),
                 _bar(size / whole, bar),
             )
     outer = _table("left")
@@ -199,11 +199,11 @@ def _memory(result: Prediction, bar: int) -> Table:
 def _fallbacks(result: Prediction, most: int = 5) -> Table:
     table = _table("left", "left", "left", "right", "right")
     for f in result.fallbacks[:most]:
-        table.add_row("", f.what, f.grade, f"{f.count} x", words.percent(f.share))
+        table.add_row("", f.what, f.grade, f"{f.count} x", percent(f.share))
     if len(result.fallbacks) > most:
         rest = result.fallbacks[most:]
         table.add_row(
-            "", f"{len(rest)} more", "", "", words.percent(sum(f.share for f in rest))
+            "", f"{len(rest)} more", "", "", percent(sum(f.share for f in rest))
         )
     return table
 
@@ -220,7 +220,7 @@ def _links(result: Prediction) -> Table:
     table.add_row("", "", *heads)
     for link in result.links:
         row = (
-            words.percent(link.utilisation),
+            percent(link.utilisation),
             format_bytes(link.bytes),
             words.saved(link),
             _spark(link.profile),

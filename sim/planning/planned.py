@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from statistics import NormalDist
 
 import numpy as np
 
@@ -20,6 +19,7 @@ from sim.graph.opgraph import Chain, Comm, OpGraph
 from sim.graph.usage import by_link
 from sim.planning.chains import Repetition, repetition
 from sim.planning.fleet import Fleet, fleet_of
+from sim.planning.slowest import slowest_of
 from sim.spec.sections import Scenario
 from topologies.fabric import Fabric
 from workloads.frameworks import framework_of
@@ -377,14 +377,3 @@ def _merged(plans: Sequence[Plan]) -> Plan:
         latency=max(p.latency for p in plans),
         rate_cap=min(p.rate_cap for p in plans),
     )
-
-
-def slowest_of(gpus: int, spread: float) -> float:
-    """Expected time of the slowest of several GPUs that wait for each other, relative to the average one.
-
-    GPUs of one model differ by ``spread`` (relative standard deviation, taken as normal); the expected maximum is
-    Blom's approximation (Statistical Estimates and Transformed Beta-Variables, 1958).
-    """
-    if gpus <= 1:
-        return 1.0
-    return 1.0 + spread * NormalDist().inv_cdf((gpus - 0.375) / (gpus + 0.25))

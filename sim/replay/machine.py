@@ -16,7 +16,7 @@ from sim.engine.engine import Timed
 from sim.errors import InputError, Mistake, unknown
 from sim.graph.kernel import Kernel
 from sim.graph.opgraph import Chain
-from sim.planning.planned import slowest_of
+from sim.planning.slowest import slowest_of
 from sim.replay.network import plans_of
 from sim.spec.sections import Nccl
 from topologies import load_cluster

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from sim.analysis.step_time import median
+from sim.analysis.step_times import median
 from sim.engine.engine import Run
 from sim.errors import InputError, Mistake
 from topologies.fabric import Fabric

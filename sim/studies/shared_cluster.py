@@ -14,7 +14,7 @@ from sim.analysis import metrics
 from sim.analysis.link_use import Link
 from sim.analysis.prediction import Prediction, finite
 from sim.analysis.report import report
-from sim.analysis.step_time import median, step_times
+from sim.analysis.step_times import median, step_times
 from sim.engine.engine import Run, execute, execute_together
 from sim.errors import InputError, Mistake
 from sim.planning.planned import Planned

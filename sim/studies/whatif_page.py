@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from sim.exporters._words import percent, share_name
-from sim.units import format_duration
+from sim.exporters._words import share_name
+from sim.units import format_duration, percent
 
 Table = dict[str, Any]
 HALF = 24  # columns of either side of a tornado's bars

@@ -17,7 +17,7 @@ from sim.exporters._html.svg import (
     table,
     vertical,
 )
-from sim.units import format_duration
+from sim.units import format_duration, percent
 
 Measured = dict[str, Any]
 _WIDE, _SIDE, _ROW = 1100.0, 230.0, 30.0
@@ -57,7 +57,7 @@ def _measurements(result: Prediction, cases: list[Measured]) -> list[tuple[str, 
 def _scenario_measurement(result: Prediction) -> str:
     if result.measured is None or result.signed_error is None:
         return ""
-    error = words.percent(result.signed_error, True)
+    error = percent(result.signed_error, True)
     return (
         f"<p>The scenario says what was measured, {format_duration(result.measured)}. The prediction does not "
         f"use it and is off by {error}{_inside(result, result.measured)}.</p>"
@@ -125,7 +125,7 @@ def _cases(cases: list[Measured]) -> str:
             _role(case),
             format_duration(case["measured"]),
             format_duration(case["predicted"]),
-            words.percent(case["error"], True),
+            percent(case["error"], True),
         )
         for case in cases
     ]
@@ -151,8 +151,8 @@ def _family(family: Measured | None) -> str:
     )
     text = (
         f"Of {family['n']:,} measured steps with the same {shared} ({family['what']}; {fitted}), "
-        f"the predictions are off by {words.percent(family['error'])} in the mean, "
-        f"bias {words.percent(family['bias'], True)}, worst {words.percent(family['worst'], True)}."
+        f"the predictions are off by {percent(family['error'])} in the mean, "
+        f"bias {percent(family['bias'], True)}, worst {percent(family['worst'], True)}."
     )
     return f"<p>{escape(text)}</p>"
 
@@ -166,7 +166,7 @@ def _neighbours(cases: list[Measured]) -> str:
             _role(case),
             format_duration(case["measured"]),
             format_duration(case["predicted"]),
-            words.percent(case["error"], True),
+            percent(case["error"], True),
         )
         for case in cases
     ]

@@ -5,10 +5,9 @@ from __future__ import annotations
 from html import escape
 
 from sim.analysis.prediction import Prediction
-from sim.exporters import _words as words
 from sim.exporters._html import pictures, sections
 from sim.exporters._html.svg import table
-from sim.units import format_duration
+from sim.units import count, format_duration, percent
 
 _GRADE_COLOURS = {
     "measured": "good",
@@ -24,7 +23,7 @@ def evidence(result: Prediction) -> str:
     if not result.evidence and not result.fallbacks and not result.warnings:
         return ""
     parts = [
-        (g, share, _GRADE_COLOURS.get(g, "other"), words.percent(share))
+        (g, share, _GRADE_COLOURS.get(g, "other"), percent(share))
         for g, share in result.evidence.items()
     ]
     text = pictures.stacked(parts, "Share of the time by evidence") if parts else ""
@@ -33,7 +32,7 @@ def evidence(result: Prediction) -> str:
     )
     if result.fallbacks:
         rows = [
-            (f.what, f.grade, words.count(f.count), words.percent(f.share))
+            (f.what, f.grade, count(f.count), percent(f.share))
             for f in result.fallbacks
         ]
         text += table(
@@ -64,7 +63,7 @@ def _uncertainty(result: Prediction) -> str:
             part.grade,
             format_duration(part.seconds),
             f"{100 * part.spread:.1f} %",
-            words.percent((part.seconds * part.spread) ** 2 / whole),
+            percent((part.seconds * part.spread) ** 2 / whole),
         )
         for part in sure.parts[:MOST]
     ]

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from sim.analysis import metrics
-from sim.analysis.critical_path import CriticalPath
+from sim.analysis.critical_path import CriticalPath, path_part
 from sim.analysis.kernels import KernelUse
 from sim.analysis.prediction import MemoryVerdict, Prediction
 from sim.exporters import _words as words
@@ -23,7 +23,7 @@ from sim.exporters._html.gantt import Data, gantt
 from sim.exporters._html.network import Heat, as_data, heat
 from sim.exporters._html.over_time import alive, lanes, path_colour
 from sim.exporters._html.svg import table
-from sim.units import format_bytes, format_duration
+from sim.units import count, format_bytes, format_duration, percent
 
 _OWNER_COLOURS = {
     "parameters": "forward",
@@ -177,8 +177,8 @@ def _busiest_links(result: Prediction) -> str:
     rows = [
         (
             link.name,
-            words.percent(link.utilisation),
-            words.percent(link.peak),
+            percent(link.utilisation),
+            percent(link.peak),
             format_bytes(link.bytes),
             words.saved(link) or "-",
         )
@@ -235,12 +235,12 @@ def _kernel_row(use: KernelUse, whole: float) -> tuple[str, ...]:
     return (
         use.kernel.kind,
         " x ".join(map(str, use.kernel.shape)),
-        words.count(use.count),
-        words.percent(use.time / whole),
+        count(use.count),
+        percent(use.time / whole),
         format_duration(use.time / use.count) if use.count else "-",
         f"{use.speed / 1e12:.3g}" if use.flops else "-",
         f"{use.rate / 1e12:.3g}",
-        words.percent(use.bound * use.count / use.time),
+        percent(use.bound * use.count / use.time),
         use.evidence,
     )
 
@@ -256,7 +256,7 @@ def memory(result: Prediction) -> str:
     ]
     whole = max(verdict.capacity or 0.0, verdict.needed)
     cells = [
-        (owner, format_bytes(size), words.percent(size / verdict.needed))
+        (owner, format_bytes(size), percent(size / verdict.needed))
         for owner, size in rows
     ]
     bar = pictures.stacked(parts, "Memory at its peak by owner", whole)
@@ -314,13 +314,13 @@ def _path_part(part: Mapping[str, Any]) -> tuple[str, float, str, str]:
     """A part of the path for the bar: what, seconds, class of colour, text."""
     colour = path_colour(part["kind"], part["axis"], part["family"])
     seconds = part["seconds"]
-    return words.path_part(part), seconds, colour, format_duration(seconds)
+    return path_part(part), seconds, colour, format_duration(seconds)
 
 
 def _path_head(path: CriticalPath, ranks: int, lanes: int) -> str:
     head = (
         "<p>What the end of the step waited for, walked back through all ranks; what is not on it has slack. "
-        f"{format_duration(path.length)}, {words.count(len(path.segments))} stretches on "
+        f"{format_duration(path.length)}, {count(len(path.segments))} stretches on "
         f"{ranks} simulated rank{'s' if ranks != 1 else ''}.</p>"
     )
     if lanes > pictures_time.MOST_LANES:
@@ -331,10 +331,10 @@ def _path_head(path: CriticalPath, ranks: int, lanes: int) -> str:
 def _path_parts(parts: Sequence[Mapping[str, Any]]) -> str:
     rows = [
         (
-            words.path_part(part),
-            words.count(part["count"]),
+            path_part(part),
+            count(part["count"]),
             format_duration(part["seconds"]),
-            words.percent(part["share"]),
+            percent(part["share"]),
         )
         for part in parts
     ]
@@ -347,7 +347,7 @@ def _longest(operations: Sequence[Mapping[str, Any]], length: float) -> str:
             operation["name"],
             operation["kind"],
             format_duration(operation["seconds"]),
-            words.percent(operation["seconds"] / length),
+            percent(operation["seconds"] / length),
         )
         for operation in operations
     ]

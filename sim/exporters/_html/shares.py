@@ -8,7 +8,7 @@ from sim.exporters import _words as words
 from sim.exporters._html import pictures
 from sim.exporters._html.sections import legend
 from sim.exporters._html.svg import table
-from sim.units import format_duration
+from sim.units import format_duration, percent
 
 _COLOURS = {
     "compute": "forward",
@@ -26,7 +26,7 @@ def breakdown(result: Prediction) -> str:
     if not parts:
         return ""
     cells = [
-        (name, format_duration(seconds), words.percent(part))
+        (name, format_duration(seconds), percent(part))
         for name, seconds, part in words.shares(result)
     ]
     return (

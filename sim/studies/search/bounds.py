@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from sim.analysis.memory import CONTEXT, fullest
-from sim.analysis.step_time import median
+from sim.analysis.step_times import median
 from sim.graph.opgraph import KERNEL, Chain, OpGraph, Program
 from sim.planning.planned import KernelTimes
 from sim.predict import timed_kernels

@@ -8,12 +8,12 @@ from itertools import pairwise
 from typing import Any
 
 from sim.analysis.prediction import finite
-from sim.exporters._words import count, percent, share_name
+from sim.exporters._words import share_name
 from sim.studies.search.axes import KEYS
 from sim.studies.search.exploration import Ranked
 from sim.studies.search.explore import Ranking
 from sim.studies.search.space import Candidate
-from sim.units import format_bytes, format_duration
+from sim.units import count, format_bytes, format_duration, percent
 
 ALIKE = 0.002  # of a step time: layouts closer than that are as good as equal
 SHORT = {"training.micro_batch": "mb"}
