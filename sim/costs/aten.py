@@ -41,6 +41,8 @@ PRODUCTS = (
 BATCHED = ("aten bmm", "aten baddbmm")
 #: Types that run at the same speed, where one has no rows.
 ALIKE = {"fp16": "bf16", "bf16": "fp16", "int32": "fp32", "fp32": "int32"}
+#: Types of products and attention that CUDA cores compute: how rows of others lie in memory says nothing of them.
+WITHOUT_TENSOR_CORES = ("fp32", "fp64")
 #: Where corrections start: the shortest operation, s, and shares of the datasheet's limits (guesses).
 FLOOR, MEMORY, ARITHMETIC = 1.5e-6, 0.88, 0.6
 #: Elements/s that are not read in vectors (guess from the rows of such layouts).
@@ -334,12 +336,21 @@ def _unlike(group: Group, own: Group) -> tuple[bool, ...]:
     kind, layout, dtype = own
     other = group[2]
     return (
+        _on_other_units(kind, other, dtype),
         group[1] != layout,
         group[1][:2] != layout[:2],
         group[0] != kind,
         other != dtype,
         other != ALIKE.get(dtype),
         _mixed(other) != _mixed(dtype),
+    )
+
+
+def _on_other_units(kind: str, dtype: str, own: str) -> bool:
+    """Whether one of two types of products or attention runs on tensor cores, and the other does not."""
+    arithmetic = kind in PRODUCTS or "attention" in kind
+    return arithmetic and (dtype in WITHOUT_TENSOR_CORES) != (
+        own in WITHOUT_TENSOR_CORES
     )
 
 

@@ -87,9 +87,13 @@ def validate_set(
 
 
 def _run_of(row: Row, file: Path, table: Mapping[str, Any], cluster: str | None) -> Run:
-    """A row on the cluster that was asked for, else on that of its file, with its host."""
+    """A row on the cluster that was asked for, else on that of its file, with its host.
+
+    A file whose machine had another host than the others of its cluster is in set.toml by its own name.
+    """
     name = cluster or _cluster_of(file, table["clusters"])
-    return Run(row, name, table.get("hosts", {}).get(name))
+    hosts = table.get("hosts", {})
+    return Run(row, name, hosts.get(file.stem, hosts.get(name)))
 
 
 def _cluster_of(file: Path, clusters: Mapping[str, str]) -> str:

@@ -17,7 +17,7 @@ from typing import Any
 from sim.errors import InputError, Mistake
 from workloads.capture.operation import Argument, Operand, Operation
 
-FORMAT, VERSION = "prestep capture", 1
+FORMAT, VERSION = "prestep capture", 2
 EXPECTED = "a file that `prestep capture` wrote"
 
 #: Kinds of events and their values; each ends with the number of Python calls since the event before.

@@ -1,0 +1,59 @@
+"""How slow a measured machine's host was, from first steps of programs and their recordings.
+
+    python -m validation.fit.captured_machine ROWS.jsonl CAPTURE [CAPTURE ...]
+
+A step that follows a synchronisation finds an empty queue: while the GPU has work left, its time on the CPU
+(``cpu_step_s``) is the host's own. Over the host's time of the recording that is the machine's host factor; recordings
+are named by the id of their row. Rows whose queue fills up, or whose program waits for the GPU, do not say it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from sim.predict import step_time
+from sim.spec.load import load_scenario
+
+#: Host factors at which the host alone bounds a step: its slope between them is the host's time.
+SLOW, SLOWER = 20.0, 40.0
+FIRST = 3  # steps, of which the least counts
+
+
+def host_seconds(capture: Path, cluster: str) -> float:
+    """Seconds of the host in a recorded step, at host factor 1."""
+
+    def step(factor: float) -> float:
+        overrides = [f"cluster.name={cluster}", f"cluster.host_factor={factor}"]
+        return step_time(load_scenario(capture, overrides))
+
+    return (step(SLOWER) - step(SLOW)) / (SLOWER - SLOW)
+
+
+def measured_seconds(row: dict[str, Any]) -> float:
+    """Seconds of the CPU of rank 0 in the quickest of the first steps."""
+    return float(min(row["cpu_step_s_by_rank"]["0"][:FIRST]))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("rows", type=Path)
+    parser.add_argument("captures", type=Path, nargs="+")
+    parser.add_argument("--cluster", default="h200-host-4")
+    options = parser.parse_args()
+    rows = [json.loads(line) for line in options.rows.read_text().splitlines()]
+    by_id = {row["id"]: row for row in rows if "cpu_step_s_by_rank" in row}
+    factors = []
+    for capture in options.captures:
+        host = host_seconds(capture, options.cluster)
+        factor = measured_seconds(by_id[capture.stem]) / host
+        factors.append(factor)
+        print(f"{capture.stem}: host {host * 1e3:.1f} ms, factor {factor:.2f}")
+    print(f"median {median(factors):.2f}")
+
+
+if __name__ == "__main__":
+    main()
