@@ -20,7 +20,8 @@ from sim.costs.power import Meter
 from sim.costs.tables import read_rows
 from sim.graph.kernel import Kernel
 from sim.planning.jitter import jitter_of
-from sim.planning.planned import LAUNCH_LATENCY, slowest_of
+from sim.planning.planned import LAUNCH_LATENCY
+from sim.planning.slowest import slowest_of
 from sim.reliability import failures
 from sim.storage import systems
 from validation.sets.answer import Answer
