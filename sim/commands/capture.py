@@ -103,14 +103,7 @@ def command(
 ) -> None:
     from sim.tools.program_capture import captured
 
-    if output.suffix != ".capture":
-        raise InputError(
-            Mistake("--output", "", str(output), "a name that ends with .capture")
-        )
-    if not Path(command_line[0]).is_file():
-        raise InputError(
-            Mistake("capture", "", command_line[0], "a Python script that is there")
-        )
+    _check(output, command_line[0])
     tables = captured(
         command_line,
         output,
@@ -120,9 +113,22 @@ def command(
         step=step,
         ranks=_ranks(ranks, world) if ranks else (),
         stop=stop,
-        tell=lambda line: click.echo(f"prestep capture: {line}", err=True),
+        tell=_progress,
     )
     _tell(output, tables)
+
+
+def _progress(line: str) -> None:
+    click.echo(f"prestep capture: {line}", err=True)
+
+
+def _check(output: Path, script: str) -> None:
+    """Names of files that cannot be meant."""
+    if output.suffix != ".capture":
+        raise misused("--output", str(output), "a name that ends with .capture")
+    if not Path(script).is_file():
+        there = "a Python script that is there"
+        raise InputError(Mistake("capture", "", script, there))
 
 
 def _ranks(text: str, world: int) -> tuple[int, ...]:

@@ -224,21 +224,27 @@ def _attention(row: dict[str, Any], operation: Operation) -> Operation:
 
 def _foreach(row: dict[str, Any], operation: Operation) -> Operation:
     """Whole lists, of which the text has the first tensors: as many as the case has, of equal sizes."""
-    name = _base(operation)
-    if not name.startswith(("_foreach", "_amp", "cat")):
+    if not _base(operation).startswith(("_foreach", "_amp", "cat")):
         return operation
     tensors, elements = row["size"]
     dtype = next(v.dtype for v in operation.arguments if isinstance(v, Operand))
-    rest = [v for v in operation.arguments if not isinstance(v, Operand)]
-    cut = [int(v[1:]) for v in rest if isinstance(v, str) and v.startswith("+")]
-    shown = len(operation.arguments) - len(cut)
-    count = max(1, (shown + sum(cut)) // tensors) if tensors > 1 else _shown(operation)
-    if name == "cat":
-        count = 1
-    lists = tuple(_list(dtype, tensors, elements) for _ in range(min(count, 3)))
+    count = min(_lists(operation, tensors), 3)
+    lists = (_list(dtype, tensors, elements),) * count
     by_tensor = row["op"] == "_foreach_mul_tensor_"
     factor = (Operand("fp32", ()),) if by_tensor else ()
     return replace(operation, arguments=(*lists, *factor))
+
+
+def _lists(operation: Operation, tensors: int) -> int:
+    """How many lists of so many tensors an operation takes; "+3" in its text stands for three tensors more."""
+    if _base(operation) == "cat":
+        return 1
+    if tensors == 1:
+        return _shown(operation)
+    texts = [v for v in operation.arguments if isinstance(v, str) and v[:1] == "+"]
+    cut = sum(int(text[1:]) for text in texts)
+    shown = len(operation.arguments) - len(texts)
+    return max(1, (shown + cut) // tensors)
 
 
 def _shown(operation: Operation) -> int:

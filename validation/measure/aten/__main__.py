@@ -121,6 +121,13 @@ def _timed(rows: Path) -> set[str]:
     }
 
 
+def _left(cases: list[Case], options: argparse.Namespace) -> list[Numbered]:
+    """The cases to time with their numbers: every n-th, without those of an earlier run."""
+    earlier = _timed(options.beside) if options.beside else set()
+    every = list(enumerate(cases))[:: options.every]
+    return [(n, case) for n, case in every if identity(case) not in earlier]
+
+
 def _measure(
     on: Tensors, output: Output, options: argparse.Namespace, until: float
 ) -> None:
@@ -131,12 +138,7 @@ def _measure(
     torch.manual_seed(0)
     cases = planned()
     held = held_out(cases)
-    earlier = _timed(options.beside) if options.beside else set()
-    numbered = [
-        (number, case)
-        for number, case in list(enumerate(cases))[:: options.every]
-        if identity(case) not in earlier
-    ]
+    numbered = _left(cases, options)
     output.row(**machine.described(), cases=len(numbered))
     whole = options.beside is None
     if whole and "host" not in output.parts:
@@ -145,11 +147,17 @@ def _measure(
     first = [each for each in numbered if each[1].round == 0]
     later = [each for each in numbered if each[1].round > 0]
     _cases(bench, first, held, output, until - END - POWER)
-    if whole and on.device == "cuda" and "power" not in output.parts:
-        output.rows(power.rows(on, min(POWER, POWER * 4 / options.every)))
+    if whole:
+        _power(on, output, options.every)
     _cases(bench, later, held, output, until - END)
     if whole:
         output.rows(host.rows("end", short=True))
+
+
+def _power(on: Tensors, output: Output, every: int) -> None:
+    """What runs for seconds, where there is a GPU."""
+    if on.device == "cuda" and "power" not in output.parts:
+        output.rows(power.rows(on, min(POWER, POWER * 4 / every)))
 
 
 def _cases(

@@ -27,6 +27,13 @@ OTHERS = (
     (1280, 1280, 8, 3, 1, 1), (960, 320, 64, 3, 1, 1), (640, 320, 64, 1, 1, 1), (320, 320, 64, 3, 2, 1),
     (128, 128, 256, 3, 1, 1), (64, 64, 256, 3, 1, 1), (256, 256, 56, 3, 1, 32),
 )  # fmt: skip
+#: Batch, channels in and out, length, kernel, stride, groups.
+SEQUENCES = (
+    (16, 80, 768, 3000, 3, 1, 1),
+    (16, 768, 768, 3000, 3, 2, 1),
+    (2, 4096, 4096, 2048, 4, 1, 4096),
+    (8, 512, 512, 8000, 3, 2, 1),
+)
 ROWS = (
     (512, 768), (4096, 768), (16384, 768), (25216, 768), (8192, 1024), (4096, 2048), (16384, 2048), (2048, 4096),
     (8192, 4096), (32768, 4096), (4096, 8192), (64, 1024), (401408, 96), (262144, 128), (65536, 64), (1000, 1280),
@@ -68,31 +75,31 @@ def cases() -> Iterator[Case]:
 
 def _convolutions() -> Iterator[Case]:
     for at, shape in enumerate(RESNET):
-        for batch in (128, 32):
-            yield from convolution(batch, shape, "bf16", True, 0 if batch == 128 else 1)
-        yield from convolution(64, shape, "tf32", False, 1)
-        yield from convolution(64, shape, "fp32", False, 1)
-        if at % 3 == 0:
-            yield from convolution(128, shape, "fp16", True, 2)
-            yield from convolution(128, shape, "bf16", False, 2)
-            yield from convolution(32, shape, "fp32", False, 2)
+        yield from _of_a_resnet(at, shape)
     for at, shape in enumerate(OTHERS):
-        batch = 64 if shape[2] > 64 or shape[5] > 1 else 16
-        yield from convolution(batch, shape, "bf16", True, 1)
-        yield from convolution(
-            batch, shape, "bf16" if at % 2 else "tf32", False, 1 if at < 4 else 2
-        )
-        if at % 2:
-            yield from convolution(batch, shape, "fp32", False, 2)
-    for batch, into, out, length, kernel, stride, groups in (
-        (16, 80, 768, 3000, 3, 1, 1),
-        (16, 768, 768, 3000, 3, 2, 1),
-        (2, 4096, 4096, 2048, 4, 1, 4096),
-        (8, 512, 512, 8000, 3, 2, 1),
-    ):
-        yield from _sequence_convolution(
-            batch, into, out, length, kernel, stride, groups
-        )
+        yield from _of_others(at, shape)
+    for sequence in SEQUENCES:
+        yield from _sequence_convolution(*sequence)
+
+
+def _of_a_resnet(at: int, shape: Sequence[int]) -> Iterator[Case]:
+    for batch in (128, 32):
+        yield from convolution(batch, shape, "bf16", True, 0 if batch == 128 else 1)
+    yield from convolution(64, shape, "tf32", False, 1)
+    yield from convolution(64, shape, "fp32", False, 1)
+    if at % 3 == 0:
+        yield from convolution(128, shape, "fp16", True, 2)
+        yield from convolution(128, shape, "bf16", False, 2)
+        yield from convolution(32, shape, "fp32", False, 2)
+
+
+def _of_others(at: int, shape: Sequence[int]) -> Iterator[Case]:
+    batch = 64 if shape[2] > 64 or shape[5] > 1 else 16
+    yield from convolution(batch, shape, "bf16", True, 1)
+    dtype = "bf16" if at % 2 else "tf32"
+    yield from convolution(batch, shape, dtype, False, 1 if at < 4 else 2)
+    if at % 2:
+        yield from convolution(batch, shape, "fp32", False, 2)
 
 
 def convolution(
