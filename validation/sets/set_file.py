@@ -98,8 +98,26 @@ class SetFile:
             yield from ALIAS.mistakes(where, key, value)
         elif kind in KINDS:
             yield from KINDS[kind].mistakes(where, key, value)
+            yield from _unknown_hosts(where, table)
         else:
             yield unknown(where, "kind", kind, KINDS)
+
+
+def _unknown_hosts(where: str, table: Mapping[str, Any]) -> Iterator[Mistake]:
+    """Host factors of what is neither a cluster of the set nor a file of its rows."""
+    clusters = [str(name) for name in _table(table, "clusters").values()]
+    rows = table.get("rows")
+    files = [Path(str(file)).stem for file in rows] if isinstance(rows, list) else []
+    named = [*clusters, *files]
+    for name in _table(table, "hosts"):
+        if name not in named:
+            yield unknown(where, f"hosts.{name}", name, named)
+
+
+def _table(table: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    """The table of a key, empty where there is none or something else."""
+    value = table.get(key)
+    return value if isinstance(value, Mapping) else {}
 
 
 def read(path: Path) -> dict[str, Any]:
