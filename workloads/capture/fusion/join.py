@@ -19,7 +19,8 @@ POINTWISE, REDUCTION, PARTIAL_SUMS = "fused_pointwise", "fused_reduction", "fuse
 ROWS_OF_PARTIAL = 16  # rows that one block adds up first (read off Inductor's grids of norms' backward)
 #: Sources from which on a value is written: one that is read twice, any (torch._inductor.config.realize_*_threshold).
 READS, ALL_READS = 4, 8
-FEW = 64  # results of a reduction that can not fill a GPU: it is split and added up by a second kernel, too
+#: Results of a reduction that can not fill a GPU: it is split and added up by a second kernel, too (guess).
+FEW = 64
 Key = tuple[Value, int, tuple[int, ...]]
 
 

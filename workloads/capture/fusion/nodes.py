@@ -48,7 +48,8 @@ RANDOM = frozenset(
         "native_dropout bernoulli bernoulli_ rand rand_like randn randn_like randint normal normal_ uniform_ random_"
     )
 )
-PICKED = 32.0  # bytes: a sector of the L2, which a single element takes
+#: Bytes that a single element takes: a sector of the L2 (datasheet).
+PICKED = 32.0
 COMPLEX = ("complex64",)
 
 

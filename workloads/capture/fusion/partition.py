@@ -11,7 +11,8 @@ from dataclasses import dataclass
 
 from workloads.capture.fusion.graph import Node, Value
 
-STATISTICS = 1.02  # those of rows may be kept beside what they are of
+#: Bytes kept over bytes of what they stand for, up to which statistics of rows are kept beside it (guess).
+STATISTICS = 1.02
 
 
 @dataclass(frozen=True)
