@@ -226,6 +226,16 @@ def test_a_transfer_beside_kernels_is_slower_while_they_run() -> None:
     assert overlapped(contention=1.0)[0] == [(2, 13), (4, 104)]
 
 
+def test_a_transfer_is_not_beside_the_kernel_before_it_on_its_own_stream() -> None:
+    """A copy out of the last gather's buffer, then the next gather: however kernels slow transfers, it is alone."""
+    ops = [Op("nccl", work=10), Op("nccl", comms=(0,))]
+    made = graph([ops], [all_reduce((0,))])
+    alone = times(run(made))
+    assert alone == [(2, 12), (13, 24)]
+    assert times(run(made, contention=2.0)) == alone
+    assert times(run(made, beside={0: 3.0})) == alone
+
+
 def test_a_kernel_that_spins_leaves_the_gpu_to_others() -> None:
     """It neither slows nor is slowed by what runs beside it, nor does a collective wait for it to end."""
     assert overlapped(contention=2.0, slowdown=beside({0: 2.0}), idle=frozenset({0}))[
