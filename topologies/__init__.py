@@ -11,14 +11,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from topologies.files.bundled import CLUSTERS, cluster_names
 
 if TYPE_CHECKING:
     from topologies.fabric import Fabric
 
-__all__ = ["CLUSTERS", "cluster_names", "larger_cluster", "load_cluster"]
+__all__ = [
+    "CLUSTERS",
+    "cluster_names",
+    "cluster_with_gpu",
+    "gpu_models",
+    "larger_cluster",
+    "load_cluster",
+    "several_hosts",
+]
 
 
 def load_cluster(
@@ -53,6 +61,30 @@ def load_cluster(
 
 def larger_cluster(name: str | None, gpus: int) -> str:
     """A hint at clusters with room for `gpus`, where the named one is a single host; "" where there is none."""
-    from topologies.files.larger import larger  # for an error alone
+    hint: str = _larger().larger(name, gpus)
+    return hint
 
-    return larger(name, gpus)
+
+def several_hosts(name: str) -> str:
+    """The cluster of several hosts like the named one, which is a single host; "" where there is none."""
+    cluster: str = _larger().several_hosts(name)
+    return cluster
+
+
+def cluster_with_gpu(gpu: str) -> str:
+    """A bundled cluster with GPUs of a model; "" where there is none."""
+    cluster: str = _larger().with_gpu(gpu)
+    return cluster
+
+
+def gpu_models() -> list[str]:
+    """Models of GPUs that bundled clusters have, sorted."""
+    models: list[str] = _larger().gpu_models()
+    return models
+
+
+def _larger() -> Any:
+    # most scenarios need none of it
+    from topologies.files import larger
+
+    return larger

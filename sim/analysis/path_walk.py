@@ -23,7 +23,8 @@ from sim.graph.opgraph import COMM, KERNEL, SYNC, OpGraph, Program
 SAME = 1e-10
 # Words in a modelled kernel's kind -> family, as replay names them; first match.
 FAMILIES = (
-    (("gemm", "bmm"), "gemm"),
+    (("masked_fill", "normal"), "elementwise"),
+    (("mm",), "gemm"),
     (("attention",), "attention"),
     (("conv",), "convolution"),
     (("norm",), "norm"),
@@ -37,6 +38,11 @@ FAMILIES = (
     (("",), "elementwise"),
 )
 Family = Callable[[int, int], str]
+
+
+def family_of(kind: str) -> str:
+    """Family of a modelled kernel's kind, by the names that replay gives them."""
+    return next(name for words, name in FAMILIES if any(word in kind for word in words))
 
 
 def critical_path(
@@ -239,11 +245,9 @@ class _Walk:
 
     def _family(self, r: int, i: int) -> str:
         """Family of a modelled kernel, by its kind."""
-        kind = self.graph.kernels[int(self.graph.programs[r].payload[i])].kind
-        names = (
-            name for words, name in FAMILIES if any(word in kind for word in words)
+        return family_of(
+            self.graph.kernels[int(self.graph.programs[r].payload[i])].kind
         )
-        return next(names, kind)
 
     def _sync(self, place: _Place, now: float) -> _Passed:
         """A wait of the host ended with the last thing it waited for, or found all done."""

@@ -38,7 +38,8 @@ from workloads.models.model import ModelSpec
 Value = TypeVar("Value")
 
 # What is counted per second, by the kind of model; of other kinds "samples".
-SAMPLES = {"transformer": "tokens", "resnet": "images"}
+CAPTURED = "captured"
+SAMPLES = {"transformer": "tokens", "resnet": "images", CAPTURED: "steps"}
 JITTER_WARNING = (
     "faults.jitter: the step, its breakdown and links are without noise; "
     "--replicas N draws it"
@@ -257,9 +258,12 @@ def _flops_per_token(model: ModelSpec, parameters: float, sequence: int) -> floa
 
 def _warnings(planned: Planned) -> tuple[str, ...]:
     scenario = planned.scenario
-    caveats = framework_of(scenario).caveats(scenario, planned.model)
+    caveats = (
+        *scenario.notes,
+        *framework_of(scenario).caveats(scenario, planned.model),
+    )
     if not _has_jitter(scenario.faults):
-        return tuple(caveats)
+        return caveats
     return (*caveats, JITTER_WARNING)
 
 
@@ -272,19 +276,25 @@ def _has_jitter(faults: Faults) -> bool:
 def _summary(planned: Planned) -> dict[str, object]:
     """What was run, in the order to print."""
     training = planned.scenario.training
+    world = planned.lowered.layout.world
+    captured = planned.model.kind == CAPTURED  # its program decides, and does not say
     return {
         "name": planned.scenario.where,
         "cluster": planned.fabric.name,
         "gpu": planned.gpu.name,
-        "gpus": planned.lowered.layout.world,
+        "gpus": world,
         "model": planned.model.name,
         "parameters": planned.lowered.parameters,
-        "layout": _layout(planned.scenario.parallel),
+        "layout": _ranks(world) if captured else _layout(planned.scenario.parallel),
         "data_parallel": planned.scenario.parallel.data_parallel,
         "framework": training.framework,
-        "precision": training.precision,
+        "precision": "" if captured else training.precision,
         "sample": SAMPLES.get(planned.model.kind, "samples"),
     }
+
+
+def _ranks(world: int) -> str:
+    return "single GPU" if world == 1 else f"{world} ranks"
 
 
 def _layout(parallel: Parallel) -> str:

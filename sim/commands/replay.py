@@ -24,7 +24,8 @@ from sim.commands._shared import as_json, changes, explained, handler
     epilog="\b\n"
     "Examples:\n"
     "  prestep replay run/ --set nvlink.bandwidth=0.5x\n"
-    "  prestep replay rank0.json.gz --set parallel.dp=4\n",
+    "  prestep replay rank0.json.gz --set parallel.dp=4\n"
+    "  prestep replay rank0.json.gz --compare job.capture\n",
 )
 @click.argument(
     "files",
@@ -66,6 +67,11 @@ from sim.commands._shared import as_json, changes, explained, handler
     "--free",
     is_flag=True,
     help="Also: the step if each kernel family and link kind took no time.",
+)
+@click.option(
+    "--compare",
+    metavar="SCENARIO",
+    help="Beside the run as it was, the prediction of its program, with --cluster and --set: a .capture, a scenario.",
 )
 @as_json
 @click.option(

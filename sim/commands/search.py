@@ -1,6 +1,9 @@
 """Find the fastest layouts of SCENARIO's model, cluster and global batch that fit in memory.
 
 What the file says of the layout does not count; --set pins a key of it, --over says which values to try.
+
+Of a recorded program (.capture) the layout is its own: the clusters that run it fastest, or cheapest with --price;
+one for every GPU, or those of --over cluster.name=A,B.
 """
 
 from __future__ import annotations
@@ -34,8 +37,8 @@ from sim.commands._shared import as_json, changes, explained, file_option, handl
 @changes
 @click.option(
     "--price",
-    type=click.FloatRange(0, min_open=True),
-    help="Of a GPU for an hour, for a cost per token.",
+    metavar="PRICE",
+    help="Of a GPU for an hour, for a cost per token; of several GPUs h100=2.50,h200=3.10.",
 )
 @click.option(
     "--trials",

@@ -44,8 +44,15 @@ class ChangedGpu(Gpu):
             limits.l2,
         )
 
+    def running(self, kernel: Kernel) -> float:
+        """As the model's, at this speed."""
+        return self._at_speed(kernel, self._model.running(kernel))
+
     def _duration(self, kernel: Kernel) -> float:
-        beyond = max(0.0, self._model.duration(kernel) - self.floor)
+        return self._at_speed(kernel, self._model.duration(kernel))
+
+    def _at_speed(self, kernel: Kernel, time: float) -> float:
+        beyond = max(0.0, time - self.floor)
         return self.floor + self.ratio(kernel) * beyond
 
     def ratio(self, kernel: Kernel) -> float:

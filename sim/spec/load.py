@@ -12,7 +12,7 @@ from typing import Any
 
 from sim import strict
 from sim.errors import InputError, Mistake, did_you_mean
-from sim.spec import jobs
+from sim.spec import captured, jobs
 from sim.spec.arguments import with_arguments
 from sim.spec.lookup import (
     cluster_of,
@@ -86,10 +86,11 @@ def scenario_of(
 ) -> Scenario:
     """The scenario of a file's tables; see `load_scenario`."""
     where, folder = str(path), Path(path).parent
-    scenario, mistakes = _collect(
-        with_arguments(tables, folder, overrides), where, overrides
-    )
-    scenario = _located(scenario, folder, overrides)
+    overrides = captured.read_changes(Path(path), overrides)
+    tables = with_arguments(tables, folder, overrides)
+    default = captured.default_cluster(tables, Path(path), overrides)
+    scenario, mistakes = _collect(tables | default, where, overrides)
+    scenario = captured.with_room(_located(scenario, folder, overrides), bool(default))
     fabric = cluster_of(scenario, mistakes)
     unreadable = wrong_keys(mistakes) & {*jobs.KEYS, "scenario"}
     for job in () if unreadable else scenario.jobs or (scenario,):

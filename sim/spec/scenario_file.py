@@ -12,6 +12,11 @@ from sim.errors import InputError, Mistake
 CAPTURE = ".capture"
 
 
+def is_capture(path: Path) -> bool:
+    """Whether a scenario's file is a recorded program."""
+    return path.suffix == CAPTURE
+
+
 def tables_of(path: Path) -> dict[str, Any]:
     """The tables of a scenario's file.
 
@@ -20,7 +25,7 @@ def tables_of(path: Path) -> dict[str, Any]:
     InputError
         If there is no such file, or it is no TOML.
     """
-    if path.suffix == CAPTURE:
+    if is_capture(path):
         return _captured(path)
     expected = "a scenario file (TOML), or a recorded program (.capture)"
     try:

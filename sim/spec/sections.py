@@ -8,7 +8,7 @@ said and is decided later, by the model, the cluster or NCCL.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from sim.spec.inference import Inference
@@ -213,6 +213,7 @@ class Scenario(Job):
 
     With `jobs` the run is theirs: several on one cluster, each with its `name` and the `start` of its first step in
     seconds (None: apart from the others); the other sections are the cluster's, and what the jobs have in common.
+    `notes` say what was decided for the reader.
     """
 
     cluster: Cluster = Cluster()
@@ -224,6 +225,7 @@ class Scenario(Job):
     name: str = ""
     start: float | None = None
     jobs: tuple[Scenario, ...] = ()
+    notes: tuple[str, ...] = field(default=(), compare=False)
 
 
 #: The tables of a scenario's file, in the order in which they are read and described.

@@ -89,11 +89,18 @@ def _key(digest: str, changes: Mapping[str, str], digests: Sequence[str]) -> str
 
 
 def _files(scenario: Path) -> str:
-    """Hash of a scenario's file and of the files that it names, and that these name."""
+    """Hash of a scenario's file and of the files that it names, and that these name; of another file's bytes.
+
+    "" for a file that cannot be read: what is wrong with it is said where it is.
+    """
     try:
-        tomllib.loads(scenario.read_bytes().decode())
-    except (OSError, ValueError):
-        return ""  # what is wrong with it is said where it is read
+        content = scenario.read_bytes()
+    except OSError:
+        return ""
+    try:
+        tomllib.loads(content.decode())
+    except ValueError:  # a recorded program, for example
+        return hashlib.sha256(content).hexdigest()
     return hashlib.sha256(
         b"\0".join(path.read_bytes() for path in _named(scenario))
     ).hexdigest()
@@ -126,8 +133,4 @@ def _texts(path: Path) -> list[str]:
 def _digests(folder: Path, values: Iterable[str]) -> list[str]:
     """Hashes of the files that changes name, such as `--grid cluster.file=a.toml,b.toml`."""
     paths = [folder / value for value in values if 0 < len(value) < 256]
-    return [
-        _files(path) or hashlib.sha256(path.read_bytes()).hexdigest()
-        for path in paths
-        if path.is_file()
-    ]
+    return [_files(path) for path in paths if path.is_file()]

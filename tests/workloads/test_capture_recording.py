@@ -385,8 +385,8 @@ def test_a_recording_on_too_small_a_cluster_is_told_of_larger_ones(
     recorded: Recorded,
 ) -> None:
     """Before what is changed there is looked for."""
-    changes = ["cluster.name=dgx-h100", "spine.bandwidth=2x"]
-    with pytest.raises(InputError, match="dgx-h100-superpod"):
+    changes = ["cluster.name=h200-host-4", "spine.bandwidth=2x"]
+    with pytest.raises(InputError, match="h200-leafspine-4x1"):
         load_scenario(recorded(STEP, 64), changes)
 
 

@@ -5,6 +5,7 @@
     family = "host"                 # the module of topologies/ that builds it
     gpu = "h100"
     extends = "dgx-h100"            # optional: start from another file's keys
+    several = "dgx-h100-superpod"   # optional, of a single host: the cluster of several such hosts
     gpus = { value = 8, evidence = "datasheet", source = "DGX H100 User Guide" }
     nccl = "my-nccl.toml"           # optional: NCCL's constants on this machine, written by `prestep calibrate`
     kernels = "my-gpu.toml"         # optional: kernel times of this machine's GPUs, written by `prestep calibrate`
@@ -37,7 +38,7 @@ from topologies.files.bundled import CLUSTERS, cluster_names
 
 Table = dict[str, Any]
 _BESIDE = ("nccl", "kernels")  # files that lie beside it
-_HEADER = ("family", "extends", "description", *_BESIDE)
+_HEADER = ("family", "extends", "several", "description", *_BESIDE)
 _GRADED = {"value", "evidence", "source"}
 # Of anything that a family counts, and of GPUs: so many take 1.3 GB.
 MOST = 2**18

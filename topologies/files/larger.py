@@ -1,4 +1,4 @@
-"""Which bundled clusters have room for more GPUs than one that was named: for the message that it has too few."""
+"""Bundled clusters by what somebody needs: room for more GPUs than a named one has, or GPUs of a model."""
 
 from __future__ import annotations
 
@@ -26,6 +26,27 @@ def larger(name: str | None, gpus: int) -> str:
     return (
         f"{name} is one host; of such hosts are {names}, with cluster.hosts = {hosts}"
     )
+
+
+def several_hosts(name: str) -> str:
+    """The cluster of several hosts of a bundled one that is a single host; "" where its file names none."""
+    if name not in cluster_names():
+        return ""
+    return str(_own_keys(name).get("several", ""))
+
+
+def with_gpu(gpu: str) -> str:
+    """A bundled cluster with GPUs of a model: NVIDIA's DGX where there is one, else the first by name; "" for none."""
+    names = cluster_names()
+    usual = f"dgx-{gpu}"
+    if usual in names:
+        return usual
+    return next((name for name in names if _keys(name).get("gpu") == gpu), "")
+
+
+def gpu_models() -> list[str]:
+    """Models of GPUs that bundled clusters have, sorted."""
+    return sorted({str(_keys(name).get("gpu", "h100")) for name in cluster_names()})
 
 
 def _keys(name: str) -> dict[str, Any]:

@@ -118,11 +118,6 @@ class Recording:
     versions: Mapping[str, str] = field(default_factory=dict)
 
 
-def is_recording(path: Path) -> bool:
-    """Whether a file is meant as a recording, by its name."""
-    return path.suffix == ".capture"
-
-
 def read(path: Path) -> Recording:
     """The recording in a file; a prediction asks for it several times, so the last one is kept.
 

@@ -17,7 +17,7 @@ FAMILIES = (
         "gemm",
         r"gemm|nvjet|cutlass|cublas|splitK|gemv|(ampere|volta)_.*_(nn|nt|tn)|dot_kernel",
     ),
-    ("optimizer", r"multi_tensor_apply|adam|lamb|sgd|FusedOptimizer"),
+    ("optimizer", r"multi_tensor_apply|adam|lamb(?!da)|sgd|FusedOptimizer"),
     ("norm", r"norm|bn_fw|bn_bw|batch_norm"),
     ("softmax and loss", r"softmax|nll_loss|cross_entropy"),
     ("embedding", r"embedding|index|gather|scatter"),

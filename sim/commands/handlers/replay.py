@@ -7,10 +7,11 @@ from typing import Any
 
 import click
 
-from sim.commands._shared import echo_json, talk
-from sim.replay import report
+from sim.commands._shared import echo_json, misused, talk
+from sim.replay import compared, report
 from sim.replay.replay import replay_files
 from sim.replay.trace import write_trace
+from sim.tools.catalog import find_scenario
 
 
 def replay(
@@ -22,9 +23,14 @@ def replay(
     ranks: int | None,
     steps: str,
     free: bool,
+    compare: str | None,
     json_: bool,
     trace: Path | None,
 ) -> None:
+    if compare is not None:
+        _refuse_changes(comm, ranks, free, trace)
+        _compare(files, compare, cluster, overrides, clock, steps, json_)
+        return
     replicas = () if ranks is None else (f"parallel.dp={ranks}",)
     changes = (*overrides, *replicas)
     outcome = replay_files(files, comm, cluster, changes, clock, free, steps)
@@ -35,3 +41,35 @@ def replay(
     if trace is not None:
         write_trace(outcome, trace)
         talk(f"wrote {trace}")
+
+
+def _compare(
+    files: tuple[Path, ...],
+    scenario: str,
+    cluster: str,
+    overrides: tuple[str, ...],
+    clock: str,
+    steps: str,
+    json_: bool,
+) -> None:
+    """The run as it was, beside the prediction of its program."""
+    outcome = replay_files(files, clock=clock, steps=steps)
+    key = "file" if cluster.endswith(".toml") else "name"
+    place = (f"cluster.{key}={cluster}",) if cluster else ()
+    comparison = compared.compare(
+        outcome, find_scenario(scenario), (*place, *overrides)
+    )
+    if json_:
+        echo_json(compared.as_json(comparison))
+    else:
+        click.echo(compared.as_text(comparison))
+
+
+def _refuse_changes(
+    comm: object, ranks: int | None, free: bool, trace: Path | None
+) -> None:
+    """Options that change the replay, which a comparison leaves as it was."""
+    stated = {"--comm": comm, "--ranks": ranks, "--free": free, "--trace": trace}
+    for option, value in stated.items():
+        if value:
+            raise misused(option, str(value), "no such option beside --compare")

@@ -22,6 +22,7 @@ from sim.predict import execute, plan, reported
 from sim.spec.inference import Inference
 from sim.spec.jobs import refuse
 from sim.spec.load import scenario_of
+from sim.spec.scenario_file import is_capture
 from sim.spec.sections import Scenario
 
 
@@ -45,6 +46,7 @@ def run_scenario(
     _check_replicas(replicas, seed, loaded, max_micro_batch)
     file = trace or timeline or report
     if max_micro_batch:
+        _refuse_capture(path)
         _largest(loaded, json_, file)
     elif loaded.inference != Inference():
         _serve(loaded, json_, file or replicas)
@@ -122,6 +124,14 @@ def _check_replicas(
         expected = "nothing beside --max-micro-batch"
         raise misused("--replicas", str(replicas), expected)
     refuse(loaded, "--replicas")
+
+
+def _refuse_capture(path: Path) -> None:
+    """A recorded program has its batch."""
+    if is_capture(path):
+        hint = "change it in the program and capture it again"
+        expected = "a scenario's model: a program decides its micro batch"
+        raise misused("--max-micro-batch", str(path), expected, hint)
 
 
 def _largest(scenario: Scenario, json_: bool, file: Path | None) -> None:

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable
+from math import prod
 from pathlib import Path
 
 import click
 
 from sim import files, progress
-from sim.commands._shared import EXIT_OUTSIDE, echo_json, talk
+from sim.commands._shared import EXIT_OUTSIDE, echo_json, misused, talk
 from sim.spec.load import load_open
+from sim.spec.scenario_file import is_capture
 from sim.spec.sections import Scenario
 from sim.studies import search as layouts
-from sim.studies.search import axes, words
+from sim.studies.grid import grid_of
+from sim.studies.search import axes, clusters, words
 from sim.studies.search.scenario_file import check_target, write_scenario
 from sim.tools.catalog import find_scenario
 
@@ -23,16 +26,33 @@ def search(
     top: int,
     over: tuple[str, ...],
     overrides: tuple[str, ...],
-    price: float | None,
+    price: str | None,
     trials: int | None,
     jobs: int,
     json_: bool,
     write: Path | None,
 ) -> None:
     path = find_scenario(scenario)
+    prices = _prices(price)
+    if is_capture(path):
+        _refuse_layouts(path, trials, write)
+        _clusters(path, over, overrides, prices, top, json_)
+    else:
+        options = layouts.Options(top, axes.read_over(over, overrides), jobs, trials)
+        _layouts(path, overrides, options, _one_price(prices), json_, write)
+
+
+def _layouts(
+    path: Path,
+    overrides: tuple[str, ...],
+    options: layouts.Options,
+    price: float | None,
+    json_: bool,
+    write: Path | None,
+) -> None:
+    """The fastest layouts of a scenario's model."""
     if write is not None:
         check_target(write, path)
-    options = layouts.Options(top, axes.read_over(over, overrides), jobs, trials)
     base, batch = load_open(path, overrides, axes.FREE)
     if "training.global_batch" not in _keys(path, overrides, options.over):
         samples = f"{batch} samples a step, those of its layout"
@@ -47,6 +67,59 @@ def search(
     if write is not None:
         write_scenario(ranking.ranked[0].candidate.scenario, write)
         talk(f"wrote {write}")
+
+
+def _clusters(
+    path: Path,
+    over: tuple[str, ...],
+    overrides: tuple[str, ...],
+    prices: dict[str, float],
+    top: int,
+    json_: bool,
+) -> None:
+    """The clusters that run a recorded program best."""
+    grid = clusters.grid_with_places(grid_of(over, "--over"), overrides)
+    count = prod(map(len, grid.values()))
+    found = list(
+        progress.track(clusters.places(path, grid, overrides), "clusters", count)
+    )
+    if json_:
+        echo_json(clusters.to_dict(found, prices, top))
+    else:
+        click.echo(clusters.table(found, prices, top))
+    if not any(place.fits for place in found):
+        sys.exit(EXIT_OUTSIDE)
+
+
+def _refuse_layouts(path: Path, trials: int | None, write: Path | None) -> None:
+    """Options that are about layouts, which a recorded program has of its own."""
+    expected = "no such option: the program decides its layout"
+    hint = "--over cluster.name=A,B tries clusters"
+    for option, value in (("--trials", trials), ("--write", write)):
+        if value is not None:
+            raise misused(option, f"{value}, for {path}", expected, hint)
+
+
+def _prices(text: str | None) -> dict[str, float]:
+    """`2.50`, or by model of GPU `h100=2.50,h200=3.10`; "" is every other model."""
+    prices: dict[str, float] = {}
+    for part in (text or "").split(",") if text is not None else ():
+        gpu, _, number = part.rpartition("=")
+        try:
+            prices[gpu.strip()] = float(number)
+        except ValueError:
+            prices[gpu.strip()] = -1.0
+        if not 0 < prices[gpu.strip()] < float("inf"):
+            expected = "a price above 0 such as 2.50, or h100=2.50,h200=3.10"
+            raise misused("--price", str(text), expected)
+    return prices
+
+
+def _one_price(prices: dict[str, float]) -> float | None:
+    if set(prices) - {""}:
+        expected = "one price: layouts are searched on one cluster"
+        raise misused("--price", ", ".join(prices), expected)
+    return prices.get("")
 
 
 def _ranking(base: Scenario, batch: int, options: layouts.Options) -> layouts.Ranking:

@@ -10,7 +10,9 @@ import click
 
 from sim.commands._shared import echo_json, misused, talk
 from sim.errors import InputError, unknown
+from sim.spec.captured import placing
 from sim.spec.load import load_scenario
+from sim.spec.scenario_file import is_capture
 from sim.studies import whatif as study
 from sim.studies.elements import EACH
 from sim.studies.tornado import tornado
@@ -39,18 +41,30 @@ def _side_by_side(
 ) -> None:
     """The scenario as it is, and with changes."""
     path = find_scenario(scenario)
-    base = load_scenario(path)
+    base = load_scenario(path, _of_base(path, overrides))
     if picture is not None:
         raise misused("--plot", "--plot alone", "--each, whose bars it draws")
     if not overrides:
         hint = "--set nvlink.bandwidth=2x, or --each link-kind"
         raise misused("--set", "nothing to change", "--set or --each", hint)
-    results = study.results(base, load_scenario(path, overrides))
+    changed = load_scenario(path, overrides)
+    for note in dict.fromkeys((*base.notes, *changed.notes)):
+        talk(note)
+    results = study.results(base, changed)
     table = study.compare(*(result.to_dict() for result in results))
     if json_:
         echo_json(table)
     else:
         click.echo(comparison_page(table))
+
+
+def _of_base(path: Path, overrides: Sequence[str]) -> tuple[str, ...]:
+    """What is no change: a recorded program has no cluster of its own, so the named one is that of both sides.
+
+    Alone, it is compared with the cluster that a run takes where none is named.
+    """
+    place = placing(overrides) if is_capture(path) else ()
+    return place if len(place) < len(overrides) else ()
 
 
 def _tornado(

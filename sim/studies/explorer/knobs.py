@@ -47,7 +47,12 @@ class Knob:
 
 
 def knobs(scenario: Scenario, fabric: Fabric, model: ModelSpec) -> tuple[Knob, ...]:
-    """The controls that mean something for this scenario, on its cluster."""
+    """The controls that mean something for this scenario, on its cluster.
+
+    A recorded program has its layout, its batch and its ways; only the cluster is left to change.
+    """
+    if model.kind == "captured":
+        return tuple(_links(scenario, fabric))
     made = [
         *_links(scenario, fabric),
         *_layout(scenario, fabric),
