@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import sys
 from collections import Counter
 from collections.abc import Callable
 from typing import Any
@@ -19,7 +20,7 @@ from torch.distributed.tensor import DTensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from workloads.capture.record import collectives, composites, describe, values
+from workloads.capture.record import collectives, composites, describe, memo, values
 from workloads.capture.record.log import Log
 from workloads.capture.record.regions import Regions
 from workloads.capture.record.stand_in import INSIDE, inward
@@ -56,11 +57,10 @@ class Names(TorchFunctionMode):
     def __torch_function__(
         self, function: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
-        options = dict(kwargs or {})
+        options = kwargs or {}
         if options.get("device") is not None:
-            options["device"] = self._device(options["device"])
-        name = getattr(function, "__name__", "")
-        rule = RULES.get(name)
+            options = {**options, "device": self._device(options["device"])}
+        rule = RULES.get(getattr(function, "__name__", ""))
         if rule is not None:
             return rule(function, args, options)
         return function(*args, **options)
@@ -115,6 +115,8 @@ class Recorder(TorchDispatchMode):
         Number of each distinct operation, by its description as JSON.
     assumed
         How often a value was asked for that nobody knows, by what asked.
+    counter
+        Profiles the program while its calls are counted; every thread with operations takes it up, as backward's.
     """
 
     def __init__(self, fake: FakeTensorMode) -> None:
@@ -124,10 +126,13 @@ class Recorder(TorchDispatchMode):
         self.works = collectives.Works()
         self.table: dict[str, int] = {}
         self.assumed: Counter[str] = Counter()
-        self.here: Callable[[], None] = lambda: (
-            None
-        )  # called on the thread of an operation
-        self.busy = False  # inside PyTorch's own handling of fake tensors
+        self.counter: Any = None
+        self.memo = memo.Memo(fake)
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Nothing is compiled, so nothing has to keep the compiler away from here."""
+        return False
 
     def __torch_dispatch__(
         self, function: Any, types: Any, args: Any = (), kwargs: Any = None
@@ -140,7 +145,7 @@ class Recorder(TorchDispatchMode):
                 if self.fake.in_kernel_invocation
                 else args[0].fake_device
             )
-        if any(issubclass(kind, WRAPPERS) for kind in types):
+        if any(k is not FakeTensor and issubclass(k, WRAPPERS) for k in types):
             # Its own rules say which operations that is on this rank's part; those come back here.
             return NotImplemented
         if torch._C._get_dispatch_mode(IMAGINED) is not None:
@@ -153,13 +158,38 @@ class Recorder(TorchDispatchMode):
             compose = composites.RULES.get(function, function.decompose)
             with self:
                 return compose(*args, **options)
-        outer, self.busy = self.busy, True
+        if self.counter is None:
+            return self._handle(function, args, options)
+        sys.setprofile(None)
         try:
             return self._handle(function, args, options)
         finally:
-            self.busy = outer
+            sys.setprofile(self.counter)
 
     def _handle(self, function: Any, args: Any, options: Any) -> Any:
+        with torch._C.DisableTorchFunction():
+            call = memo.call_of(function, args, options)
+            entry = self.memo.find(call)
+            if call is not None and entry is not None:
+                return self._repeat(entry, call, function, args, options)
+        return self._handle_new(call, function, args, options)
+
+    def _repeat(
+        self, entry: memo.Entry, call: memo.Call, function: Any, args: Any, options: Any
+    ) -> Any:
+        """An operation that was done before to tensors of the same shapes."""
+        results = self.memo.results(entry, call.tensors)
+        self._see(results)
+        if entry.valued:
+            values.compute(function, args, options, results)
+        else:
+            values.forget(call.tensors[place] for place in entry.written)
+        self._write(function, args, options, results, entry)
+        return results
+
+    def _handle_new(
+        self, call: memo.Call | None, function: Any, args: Any, options: Any
+    ) -> Any:
         tensors = [
             t
             for t in torch.utils._pytree.arg_tree_leaves(*args, **options)
@@ -174,7 +204,7 @@ class Recorder(TorchDispatchMode):
             return self._on_host(function, args, options)
         if not on_device:
             return self._fake(function, args, options)
-        return self._on_device(function, args, options, tensors)
+        return self._on_device(call, function, args, options)
 
     def _on_host(self, function: Any, args: Any, options: Any) -> Any:
         """Real, but for tensors so large that they can only be weights or data; those on "meta" cost nothing anyway."""
@@ -194,7 +224,7 @@ class Recorder(TorchDispatchMode):
             return function(*args, **options)
 
     def _on_device(
-        self, function: Any, args: Any, options: Any, tensors: list[torch.Tensor]
+        self, call: memo.Call | None, function: Any, args: Any, options: Any
     ) -> Any:
         if function in READS:
             return self._read(function, args)
@@ -202,35 +232,54 @@ class Recorder(TorchDispatchMode):
             function, args, options
         ):
             return self._copied_to_host(function, args, options)
+        entry = None
         try:
             results = self._fake(function, args, options)
         except DynamicOutputShapeException:
             results = self._of_unknown_size(function, args)
-        for tensor in torch.utils._pytree.tree_leaves(results):
-            if isinstance(tensor, FakeTensor) and tensor.device.type == "cuda":
-                self.storages.see(tensor)
+        else:
+            with torch._C.DisableTorchFunction():
+                entry = self.memo.keep(call, function, args, options, results)
+        self._see(results)
         values.compute(function, args, options, results)
-        self._write(function, args, options, results)
+        self._write(function, args, options, results, entry)
         return results
 
-    def _write(self, function: Any, args: Any, options: Any, results: Any) -> None:
+    def _see(self, results: Any) -> None:
+        for tensor in torch.utils._pytree.tree_leaves(results):
+            if isinstance(tensor, FakeTensor) and tensor.fake_device == INSIDE:
+                self.storages.see(tensor)
+
+    def _write(
+        self,
+        function: Any,
+        args: Any,
+        options: Any,
+        results: Any,
+        entry: memo.Entry | None,
+    ) -> None:
         log = Log.current
         backward = torch._C._current_autograd_node() is not None
         log.backward = log.backward or backward
-        if backward:
-            self.here()
         if not log.open:
             return
-        described = json.dumps(
-            describe.call(function, args, options, results), separators=(",", ":")
-        )
-        number = self.table.setdefault(described, len(self.table))
+        number = None if entry is None else entry.number
+        if number is None:
+            number = self._number(function, args, options, results)
+            if entry is not None:
+                entry.number = number
         Regions.enter()
         done = (Streams.now.number, number, int(backward))
         if Regions.written is None:
             log.add("operate", *done)
         else:
             log.add("operate_compiled", *done, *self._places(args, options, results))
+
+    def _number(self, function: Any, args: Any, options: Any, results: Any) -> int:
+        """Of an operation in the table."""
+        described = describe.call(function, args, options, results)
+        text = json.dumps(described, separators=(",", ":"))
+        return self.table.setdefault(text, len(self.table))
 
     def _places(self, args: Any, options: Any, results: Any) -> list[list[list[int]]]:
         """Where the tensors lie that an operation reads and those that it returns, in the order of its description."""

@@ -75,7 +75,6 @@ class Steps:
     before: dict[int, tuple[int, int]] = field(default_factory=dict)
     kept: tuple[int, list[Any], dict[int, tuple[int, int]]] | None = None
     weights: dict[int, int] = field(default_factory=dict)  # by optimizer
-    counting: bool = False
 
     def boundary(self) -> None:
         if self.kept is not None and self.kept[0] >= self.wanted:
@@ -88,21 +87,18 @@ class Steps:
         log.events, log.backward, log.calls = [], False, 0
         if self.ended == self.wanted:
             log.open = False
-        self.counting = self.ended == self.wanted - 1
-        sys.setprofile(self._count if self.counting else None)
+        counting = self.ended == self.wanted - 1
+        self.recorder.counter = self._count if counting else None
+        if counting:
+            sys.setprofile(self.recorder.counter)
         if self.stop and self.ended == self.wanted:
             raise Recorded
 
-    def here(self) -> None:
-        """Counts calls of this thread, too: backward runs in one of its own."""
-        if self.counting and sys.getprofile() is None:
-            sys.setprofile(self._count)
-        elif not self.counting and sys.getprofile() is not None:
-            sys.setprofile(None)
-
     def _count(self, frame: Any, event: str, _: Any) -> None:
         """Python's calls, as a measure of the host's work."""
-        if event == "call" and not self.recorder.busy and is_of_the_program(frame):
+        if self.recorder.counter is None:
+            sys.setprofile(None)  # of a thread that counted until the step ended
+        elif event == "call" and is_of_the_program(frame):
             Log.current.calls += 1
 
     def finish(self) -> None:
@@ -138,7 +134,6 @@ def watch(recorder: Recorder, wanted: int, stop: bool) -> Steps:
             Log.current.backward = False
             steps.boundary()
 
-    recorder.here = steps.here
     register_optimizer_step_post_hook(updated)
     _follow_backward(recorder)
     return steps

@@ -7,6 +7,7 @@ Every such answer is counted: the recording lists them as assumed.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -53,9 +54,14 @@ def compute(function: Any, arguments: Any, options: Any, results: Any) -> None:
     elif name in COMPARISONS and outputs and outputs[0].numel() == 1:
         _compare(function, arguments, outputs[0])
     else:
-        for tensor in _written(function, arguments, options):
-            if isinstance(tensor, FakeTensor):
-                tensor._value = None
+        forget(_written(function, arguments, options))
+
+
+def forget(tensors: Iterable[Any]) -> None:
+    """Nobody knows any longer what lies in tensors that an operation wrote to."""
+    for tensor in tensors:
+        if isinstance(tensor, FakeTensor):
+            tensor._value = None
 
 
 def _compare(function: Any, arguments: Any, answer: Any) -> None:
