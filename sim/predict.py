@@ -12,7 +12,9 @@ from sim.analysis.prediction import Prediction
 from sim.analysis.report import report
 from sim.analysis.shadow_prices import affordable, shadow_prices
 from sim.analysis.step_time import step_time as time_of
+from sim.costs.gpu_files import generation_of
 from sim.costs.measured import gpu_of
+from sim.costs.workspace import workspace_of
 from sim.engine import engine
 from sim.engine.execution import Run
 from sim.errors import InputError, Mistake
@@ -162,7 +164,8 @@ def _site(
     hosts = [fabric.host_of(gpu) for gpu in gpus]
     place = Place(hosts.count(hosts[0]), blocking=False)
     odd = unlike(fabric, fleet, scenario.faults, gpus)
-    return Site(host_factor(scenario, fabric), place, fleet.speeds, odd)
+    workspace = workspace_of(generation_of(fleet.gpu.name))
+    return Site(host_factor(scenario, fabric), place, fleet.speeds, odd, workspace)
 
 
 def load_fabric(scenario: Scenario) -> Fabric:

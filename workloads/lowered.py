@@ -103,12 +103,15 @@ class Site:
         Of every rank's GPU, where they are of several kinds; empty: all are alike.
     unlike : Unlike
         What tells ranks apart beside their GPUs.
+    workspace : float
+        Bytes that cuBLAS takes on these GPUs for each of its handles.
     """
 
     host_factor: float = 1.0
     place: Place = Place(8, blocking=False)
     speeds: Sequence[Hashable] = ()
     unlike: Unlike = Unlike()
+    workspace: float = 0.0
 
 
 @dataclass(frozen=True)

@@ -109,6 +109,10 @@ class Prediction:
         Bytes of a GPU.
     outside : mapping
         By rank, bytes beside those of the allocator: "context", "communication".
+    reserved : mapping
+        By rank, bytes that PyTorch's allocator holds; empty where its blocks are not simulated.
+    modules : mapping
+        By rank, bytes at the peak by the module that asked for them; empty where that is not known.
     links : tuple of Link
         The busiest first.
     link_kinds : tuple of LinkKind
@@ -144,6 +148,8 @@ class Prediction:
     peak_memory: Mapping[int, Memory] = field(default_factory=dict)
     memory_capacity: float | None = None
     outside: Mapping[int, Mapping[str, float]] = field(default_factory=dict)
+    reserved: Mapping[int, float] = field(default_factory=dict)
+    modules: Mapping[int, Mapping[str, float]] = field(default_factory=dict)
     links: tuple[Link, ...] = ()
     link_kinds: tuple[LinkKind, ...] = ()
     evidence: Mapping[str, float] = field(default_factory=dict)
@@ -204,7 +210,7 @@ class Prediction:
             capacity=capacity,
             largest_owner=max(owners, key=owners.__getitem__),
             outside=outside,
-            usual=FRAGMENTATION * allocated + outside,
+            usual=self.reserved.get(rank, FRAGMENTATION * allocated) + outside,
         )
 
     @property
@@ -261,6 +267,10 @@ class Prediction:
         verdict = self.out_of_memory
         return {
             "peak_memory": peaks,
+            "reserved_memory": {
+                str(rank): size for rank, size in self.reserved.items()
+            },
+            "memory_by_module": {str(r): dict(m) for r, m in self.modules.items()},
             "out_of_memory": None if verdict is None else asdict(verdict),
         }
 

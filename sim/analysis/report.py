@@ -19,6 +19,7 @@ from sim.analysis.path_walk import critical_path
 from sim.analysis.prediction import Prediction
 from sim.analysis.shadow_prices import Prices
 from sim.analysis.spans import timeline_of
+from sim.analysis.summary import summary_of
 from sim.analysis.timeline import Timeline
 from sim.analysis.uncertainty import uncertainty_of, with_readers
 from sim.costs.kinds import work
@@ -31,15 +32,12 @@ from sim.storage.feeding import path_with, with_data
 from workloads.frameworks import framework_of
 from workloads.job.faults import Faults
 from workloads.job.layout import microbatches_of
-from workloads.job.parallel import Parallel
 from workloads.models.counts import attention_flops, idle_parameters
 from workloads.models.model import ModelSpec
 
 Value = TypeVar("Value")
 
 # What is counted per second, by the kind of model; of other kinds "samples".
-CAPTURED = "captured"
-SAMPLES = {"transformer": "tokens", "resnet": "images", CAPTURED: "steps"}
 JITTER_WARNING = (
     "faults.jitter: the step, its breakdown and links are without noise; "
     "--replicas N draws it"
@@ -72,7 +70,7 @@ def report(
         links=links.links,
         link_kinds=links.kinds,
         link_loads=links.loads,
-        scenario=_summary(planned),
+        scenario=summary_of(planned),
         timeline=timeline,
         checkpoint=_checkpoint(planned, run, step.total),
         dataload=step.data,
@@ -138,10 +136,15 @@ def _speed(planned: Planned, step: _Step) -> dict[str, Any]:
 def _memory(planned: Planned, step: float) -> dict[str, Any]:
     """The fields of a prediction that say what memory a step of so many seconds takes."""
     allocated = peaks(planned.lowered, planned.scenario, step)
+    memory = planned.lowered.memory
+    reserved = {rank: one.reserved for rank, one in memory.items() if one.reserved}
+    modules = {rank: one.modules for rank, one in memory.items() if one.modules}
     return {
         "peak_memory": _of_every_rank(planned.graph, allocated),
         "outside": _of_every_rank(planned.graph, outside(planned)),
         "memory_capacity": planned.gpu.memory,
+        "reserved": _of_every_rank(planned.graph, reserved),
+        "modules": _of_every_rank(planned.graph, modules),
     }
 
 
@@ -271,34 +274,3 @@ def _has_jitter(faults: Faults) -> bool:
     if faults.jitter != 1.0:
         return True
     return any(getattr(faults, f"jitter_{name}") is not None for name in JITTERS)
-
-
-def _summary(planned: Planned) -> dict[str, object]:
-    """What was run, in the order to print."""
-    training = planned.scenario.training
-    world = planned.lowered.layout.world
-    captured = planned.model.kind == CAPTURED  # its program decides, and does not say
-    return {
-        "name": planned.scenario.where,
-        "cluster": planned.fabric.name,
-        "gpu": planned.gpu.name,
-        "gpus": world,
-        "model": planned.model.name,
-        "parameters": planned.lowered.parameters,
-        "layout": _ranks(world) if captured else _layout(planned.scenario.parallel),
-        "data_parallel": planned.scenario.parallel.data_parallel,
-        "framework": training.framework,
-        "precision": "" if captured else training.precision,
-        "sample": SAMPLES.get(planned.model.kind, "samples"),
-    }
-
-
-def _ranks(world: int) -> str:
-    return "single GPU" if world == 1 else f"{world} ranks"
-
-
-def _layout(parallel: Parallel) -> str:
-    """Sizes of the axes over more than one rank: "dp 8 x tp 4"."""
-    sizes = {axis: getattr(parallel, axis) for axis in ("dp", "pp", "tp", "ep")}
-    axes = [f"{axis} {size}" for axis, size in sizes.items() if size > 1]
-    return " x ".join(axes) or "single GPU"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator
 
 from sim.analysis.link_use import Link
@@ -153,6 +154,19 @@ def memory(result: Prediction) -> Iterator[tuple[str, float]]:
             ((o, size) for o, size in owners.items() if size > 0),
             key=lambda row: -row[1],
         )
+
+
+def allocator(result: Prediction, most: int = 5) -> Iterator[tuple[str, float]]:
+    """What the allocator of the fullest rank holds, and modules with most bytes at its peak; layers are joined."""
+    rank = result.fullest_rank
+    if rank is None or rank not in result.reserved:
+        return
+    yield "reserved by PyTorch", result.reserved[rank]
+    joined: dict[str, float] = {}
+    for path, size in result.modules.get(rank, {}).items():
+        name = re.sub(r"\b\d+\b", "*", path)
+        joined[name] = joined.get(name, 0.0) + size
+    yield from sorted(joined.items(), key=lambda item: -item[1])[:most]
 
 
 def memory_verdict(result: Prediction) -> str:

@@ -193,6 +193,11 @@ def _memory(result: Prediction, bar: int) -> Table:
         )
     )
     outer.add_row(table)
+    blocks = _table("left", "left", "right")
+    for name, size in words.allocator(result):
+        blocks.add_row("", name, format_bytes(size))
+    if blocks.row_count:
+        outer.add_row(blocks)
     return outer
 
 

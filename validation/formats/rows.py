@@ -70,6 +70,7 @@ class Row:
     cluster: Mapping[str, Any] = field(default_factory=dict)
     steps: Mapping[int, tuple[float, ...]] = field(default_factory=dict)
     peak_memory: Mapping[int, float] = field(default_factory=dict)
+    reserved: float = 0.0
     error: str = ""
     beside: tuple[Row, ...] = ()
 
@@ -212,6 +213,7 @@ def _row(record: object, where: str) -> Row:
         cluster=_cluster(record.get("cluster"), where),
         steps=_steps(record["step_s_by_rank"], where),
         peak_memory={int(rank): float(size) for rank, size in peaks.items()},
+        reserved=float(record.get("peak_reserved") or 0.0),
     )
 
 

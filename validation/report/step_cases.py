@@ -14,12 +14,16 @@ from validation.report.interface import Interval
 
 @dataclass(frozen=True)
 class Prediction:
-    """Seconds and peak bytes by rank, and between which seconds a measurement should lie; or why there is none."""
+    """Seconds and peak bytes by rank, and between which seconds a measurement should lie; or why there is none.
+
+    `reserved` has the bytes that the allocator of each rank holds, where its blocks are simulated.
+    """
 
     step_time: float = float("nan")
     peak_memory: Mapping[int, float] = field(default_factory=dict)
     error: str = ""
     interval: Interval | None = None
+    reserved: Mapping[int, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -87,6 +91,12 @@ class Case:
         """Signed error of the rank that is furthest off; None if there is none to compare."""
         return max(self.memory_errors.values(), key=abs, default=None)
 
+    @property
+    def reserved_error(self) -> float | None:
+        """Signed error of what the allocator of the fullest rank holds; None if there is none to compare."""
+        most = max(self.prediction.reserved.values(), default=0.0)
+        return most / self.row.reserved - 1 if most and self.row.reserved else None
+
     def to_json(self) -> dict[str, Any]:
         predicted, signed = finite(self.prediction.step_time, self.signed_error)
         return {
@@ -108,6 +118,7 @@ class Case:
                 str(rank): size for rank, size in self.prediction.peak_memory.items()
             },
             "peak_memory_error": self.peak_memory_error,
+            "reserved_memory_error": self.reserved_error,
             "error": self.prediction.error,
             **self._ratio(),
         }

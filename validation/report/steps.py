@@ -87,6 +87,17 @@ class Report(Comparison):
         )
 
     @property
+    def reserved(self) -> Errors:
+        """As `memory`, of what the allocator holds."""
+        return errors_of(
+            [
+                (c.row.name, c.reserved_error)
+                for c in self.cases
+                if c.reserved_error is not None
+            ]
+        )
+
+    @property
     def ratios(self) -> Errors:
         """Errors of the ratios of rows to their bases, where neither is noisy."""
         return errors_of(
@@ -107,6 +118,7 @@ class Report(Comparison):
             "noisy": self.select(noisy=True),
             **({"ratio to base": self.ratios} if self.ratios.n else {}),
             "peak memory": self.memory,
+            **({"reserved memory": self.reserved} if self.reserved.n else {}),
         }
 
     @property

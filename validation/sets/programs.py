@@ -136,7 +136,7 @@ def _predict(numbered: tuple[int, Run], folder: str) -> Prediction:
     except PrestepError as error:
         return Prediction(error=str(error))
     memory = {rank: peak.total for rank, peak in step.peak_memory.items()}
-    return Prediction(step.step_time, memory)
+    return Prediction(step.step_time, memory, reserved=step.reserved)
 
 
 def _harness(case: Mapping[str, Any], place: Path) -> tuple[Path, Path]:

@@ -13,6 +13,7 @@ from workloads.capture.fusion.calls import CompiledCalls
 from workloads.capture.fusion.compile import Compiler
 from workloads.capture.host import host_work
 from workloads.capture.kernels.launched import kernels_of
+from workloads.capture.memory import DeviceMemory, handles
 from workloads.capture.recording import Event, RankRecording, Recording
 from workloads.capture.temporaries import temporary
 from workloads.lowered import Layout, Lowered
@@ -27,7 +28,8 @@ def lower(
     recording: Recording,
     costs: Mapping[str, float],
     host_factor: float = 1.0,
-    speeds: Sequence[Hashable] = (),
+    marks: Sequence[Hashable] = (),
+    workspace: float = 0.0,
 ) -> Lowered:
     """The step of every recorded rank.
 
@@ -37,6 +39,10 @@ def lower(
         Seconds of host time by what the host does: frameworks/captured.toml.
     host_factor
         Time of this host over that of the one on which the costs were fitted.
+    marks
+        What tells GPUs apart (`Lowered.made_for`).
+    workspace
+        Bytes that cuBLAS takes for each of its handles.
     """
     scaled = {name: time * host_factor for name, time in costs.items()}
     kernels = tuple(kernels_of(operation) for operation in recording.operations)
@@ -44,7 +50,9 @@ def lower(
     shared, programs = Shared(), {}
     for rank in recording.ranks:
         recorder = Recorder(rank.rank, shared, scaled)
-        programs[rank.rank] = _RankProgram(rank, recording, compiler, recorder)
+        programs[rank.rank] = _RankProgram(
+            rank, recording, compiler, recorder, workspace
+        )
         programs[rank.rank].replay()
     return Lowered(
         _graph(recording, shared, programs),
@@ -52,7 +60,7 @@ def lower(
         {rank: p.recorder.counts for rank, p in programs.items()},
         recording.parameters,
         Layout(recording.world, 1, 1),
-        (host_factor, speeds),
+        (host_factor, marks),
     )
 
 
@@ -78,6 +86,7 @@ class _RankProgram:
         recording: Recording,
         compiler: Compiler,
         recorder: Recorder,
+        workspace: float,
     ) -> None:
         self.rank, self.recording, self.kernels = rank, recording, compiler.kernels
         self.work = tuple(map(host_work, recording.operations, self.kernels))
@@ -86,21 +95,20 @@ class _RankProgram:
         self.recorded: dict[int, tuple[int, ...]] = {}  # CUDA events, by number
         self.communicated: dict[int, tuple[int, ...]] = {}  # ends of communications
         self.sequence: dict[Hashable, int] = {}  # communications of a kind so far
-        self.storages: dict[int, float] = {}
         self.batch: dict[int, int] | None = None  # transfers asked for at once
         self.asked_on = "compute"  # the stream that a communication follows
         self.calls = CompiledCalls(rank, compiler)
         self.residence = self.calls.residence
         self.in_line = _in_line(self.calls.events)
+        self.memory = DeviceMemory(
+            rank, recorder.memory, handles(rank, self.kernels), workspace
+        )
 
     def replay(self) -> None:
-        memory = self.recorder.memory
-        for number, size in self.rank.alive.items():
-            self._take(number, size, "parameters")
-        memory.reset_peak()
         for event in self.calls.events:
             self._host(event)
             PLAY[event.kind](self, event.values)
+        self.memory.finish()
 
     def _host(self, event: Event) -> None:
         """Python before the event."""
@@ -116,8 +124,7 @@ class _RankProgram:
         for kernel in self.kernels[number]:
             recorder.launch(kernel, _stream(values["stream"]), operation.name)
         if size := temporary(operation):
-            recorder.memory.allocate(size, "activations")
-            recorder.memory.release(size, "activations")
+            self.memory.pass_through(size, values["stream"])
 
     # -- compiled functions -------------------------------------------------------------------
     def _enter(self, values: Mapping[str, Any]) -> None:
@@ -127,11 +134,11 @@ class _RankProgram:
         if backward:
             taken = self.residence.begin_backward(values["number"])
             for number, size in taken.items():
-                self._take(number, size, "activations")
+                self.memory.take(number, size, 0)
 
     def _leave(self, values: Mapping[str, Any]) -> None:
         for number in self.residence.end(values["number"]):
-            self._give_back(number)
+            self.memory.give_back(number)
 
     def _piece(self, values: Mapping[str, Any]) -> None:
         """The kernels of compiled operations, one after the other."""
@@ -259,22 +266,14 @@ class _RankProgram:
         recorder.synchronize(stream)
 
     # -- memory ----------------------------------------------------------------------------------
-    def _take(self, number: int, size: float, owner: str) -> None:
-        rounded = -(-size // 512) * 512.0
-        self.storages[number] = rounded
-        self.recorder.memory.allocate(rounded, owner)
-
     def _allocate(self, values: Mapping[str, Any]) -> None:
-        if self.residence.takes(values["storage"], values["bytes"]):
-            self._take(values["storage"], values["bytes"], "activations")
+        storage, size = values["storage"], values["bytes"]
+        if self.residence.takes(storage, size):
+            self.memory.take(storage, size, values["stream"])
 
     def _free(self, values: Mapping[str, Any]) -> None:
         if self.residence.gives_back(values["storage"]):
-            self._give_back(values["storage"])
-
-    def _give_back(self, number: int) -> None:
-        owner = "parameters" if number in self.rank.alive else "activations"
-        self.recorder.memory.release(self.storages.pop(number), owner)
+            self.memory.give_back(values["storage"])
 
 
 def _in_line(events: Sequence[Event]) -> frozenset[int]:

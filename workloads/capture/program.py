@@ -232,7 +232,7 @@ def _rank(
         "rank": rank,
         "represents": list(represents),
         "events": events,
-        "alive": recorded["alive"],
+        **{key: recorded[key] for key in ("alive", "segments", "owners", "modules")},
     }
 
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from sim.errors import InputError, Mistake
+from workloads.capture.allocator import Segment
 from workloads.capture.operation import Argument, Operand, Operation
 
 FORMAT, VERSION = "prestep capture", 2
@@ -74,13 +75,25 @@ class Event:
 class RankRecording:
     """The step of one rank; `represents`: the ranks that do the same, itself among them.
 
-    `alive` has the bytes of every storage that the step found, by number.
+    Attributes
+    ----------
+    alive
+        Bytes of every storage that the step found, by number.
+    segments
+        What PyTorch's allocator had reserved then, after the steps before (`workloads.capture.allocator`).
+    owners
+        "parameters", "gradients", "optimizer" or "buffers", by storages that last longer than a step needs them.
+    modules
+        Paths of the modules that asked for storages in the step.
     """
 
     rank: int
     represents: tuple[int, ...]
     events: tuple[Event, ...]
     alive: Mapping[int, int]
+    segments: tuple[Segment, ...] = ()
+    owners: Mapping[int, str] = field(default_factory=dict)
+    modules: Mapping[int, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -181,7 +194,19 @@ def _rank(entry: Mapping[str, Any]) -> RankRecording:
         represents=tuple(entry["represents"]),
         events=tuple(_event(row) for row in entry["events"]),
         alive={int(number): int(size) for number, size in entry["alive"].items()},
+        segments=tuple(_segment(row) for row in entry.get("segments", ())),
+        owners=_by_storage(entry.get("owners", {})),
+        modules=_by_storage(entry.get("modules", {})),
     )
+
+
+def _segment(row: Sequence[Any]) -> Segment:
+    stream, small, blocks = row
+    return stream, small, [(size, storage) for size, storage in blocks]
+
+
+def _by_storage(table: Mapping[str, Sequence[int]]) -> dict[int, str]:
+    return {number: name for name, numbers in table.items() for number in numbers}
 
 
 def _event(row: Sequence[Any]) -> Event:

@@ -20,12 +20,18 @@ def lower(scenario: Job, model: ModelSpec, site: Site) -> Lowered:
     from workloads.capture import lower, recording  # they take long to import
 
     recorded = recording.read(Path(scenario.model.file or ""))
-    return lower.lower(recorded, host_costs("captured"), site.host_factor, site.speeds)
+    return lower.lower(
+        recorded,
+        host_costs("captured"),
+        site.host_factor,
+        marks(site),
+        site.workspace,
+    )
 
 
 def marks(site: Site) -> Sequence[Hashable]:
-    """GPUs of several kinds."""
-    return site.speeds
+    """GPUs of several kinds, and what cuBLAS takes of their memory."""
+    return (site.workspace, *site.speeds)
 
 
 def caveats(scenario: Job, model: ModelSpec) -> Iterator[str]:

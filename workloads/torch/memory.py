@@ -22,6 +22,10 @@ class Memory:
         Bytes that DDP had before it rebuilt its buckets.
     issued : Sized
         The operations issued so far.
+    reserved : float
+        Bytes that the allocator holds after the step; 0 where it is not simulated.
+    modules : dict
+        Bytes at the peak by the path of the module that asked for them, where that is known.
     log : list
         Since the step began: operations issued, owner, bytes that came or went.
     """
@@ -33,6 +37,8 @@ class Memory:
         self.at_peak = dict(self.alive)
         self.before = dict(self.alive)
         self.first_buckets = 0.0
+        self.reserved = 0.0
+        self.modules: dict[str, float] = {}
         self.issued: Sized = ()
         self.log: list[tuple[int, str, float]] = []
 

@@ -86,7 +86,7 @@ def compiled(function: Callable[..., Any], see: Callable[[Any], int]) -> Any:
             results = function(*arguments, **options)
         tensors = _on_device(results)
         _claim(tensors, number, first)
-        Regions.leave([see(part) for tensor in tensors for part in _parts(tensor)])
+        Regions.leave([see(part) for tensor in tensors for part in parts(tensor)])
         return results
 
     return called
@@ -97,12 +97,12 @@ def _on_device(results: Any) -> list[torch.Tensor]:
     return [leaf for leaf in leaves if isinstance(leaf, torch.Tensor) and leaf.is_cuda]
 
 
-def _parts(tensor: torch.Tensor) -> list[torch.Tensor]:
+def parts(tensor: torch.Tensor) -> list[torch.Tensor]:
     """The tensors that one is made of, such as the part of a DTensor that is here."""
     if not torch.utils._python_dispatch.is_traceable_wrapper_subclass(tensor):
         return [tensor]
     names, _ = tensor.__tensor_flatten__()
-    return [part for name in names for part in _parts(getattr(tensor, name))]
+    return [part for name in names for part in parts(getattr(tensor, name))]
 
 
 def _claim(results: list[torch.Tensor], number: int, first: int) -> None:

@@ -5,18 +5,23 @@ from __future__ import annotations
 import functools
 import os
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
+from workloads.capture.allocator import Segment
+from workloads.capture.record import owners
 from workloads.capture.record.dispatch import Names, Recorder
 from workloads.capture.record.log import Log
+from workloads.capture.record.regions import parts
 
 #: Python that runs because a program is recorded: no program's host runs it.
 OURS = (
     "/workloads/capture/record/",
+    "/workloads/capture/allocator",
     "/torch/_subclasses/",
     "/torch/_library/",
     "/torch/_dynamo/",
@@ -59,6 +64,15 @@ class Recorded(BaseException):
     """Ends the program: its step is recorded."""
 
 
+class Kept(NamedTuple):
+    """A step that ended: its events, the storages that it found (bytes, stream), and what was reserved then."""
+
+    step: int
+    events: list[Any]
+    before: dict[int, tuple[int, int]]
+    segments: list[Segment]
+
+
 @dataclass
 class Steps:
     """The steps of a run as they end; one of them is kept.
@@ -73,17 +87,26 @@ class Steps:
     ended: int = 0
     events: list[Any] = field(default_factory=list)
     before: dict[int, tuple[int, int]] = field(default_factory=dict)
-    kept: tuple[int, list[Any], dict[int, tuple[int, int]]] | None = None
+    reserved: list[Segment] = field(default_factory=list)  # as `before`
+    kept: Kept | None = None
     weights: dict[int, int] = field(default_factory=dict)  # by optimizer
+    optimizers: dict[int, torch.optim.Optimizer] = field(default_factory=dict)
+    kinds: dict[int, str] = field(default_factory=dict)  # owners by storage
+    modules: dict[int, str] = field(default_factory=dict)  # paths by storage
 
     def boundary(self) -> None:
-        if self.kept is not None and self.kept[0] >= self.wanted:
+        if self.kept is not None and self.kept.step >= self.wanted:
             return
         self.ended += 1
         log = Log.current
         if self.ended > 1:
-            self.kept = self.ended, log.events, self.before
-        self.before = dict(self.recorder.storages.alive)
+            self.kept = Kept(self.ended, log.events, self.before, self.reserved)
+        storages = self.recorder.storages
+        self.before = dict(storages.alive)
+        self.reserved = storages.allocator.segments()
+        if self.ended in (self.wanted - 1, self.wanted):
+            self._note_owners()
+        storages.asking = self.ended == self.wanted - 1
         log.events, log.backward, log.calls = [], False, 0
         if self.ended == self.wanted:
             log.open = False
@@ -101,23 +124,46 @@ class Steps:
         elif event == "call" and is_of_the_program(frame):
             Log.current.calls += 1
 
+    def _note_owners(self) -> None:
+        """Whose storages are, now that gradients are there: of the step's first moment and of its last."""
+        storages, found = self.recorder.storages, owners.modules()
+        for kind, tensor in owners.kinds(found, self.optimizers.values()):
+            for part in parts(tensor):
+                if part.device.type == "cuda":
+                    self.kinds.setdefault(storages.number(part), kind)
+        names = owners.paths(found)
+        for number, module in storages.asked.items():
+            self.modules[number] = names.get(module, "")
+
     def finish(self) -> None:
         sys.setprofile(None)
 
     def recording(self) -> dict[str, Any]:
-        step, events, before = self.kept or (0, [], {})
+        kept = self.kept or Kept(0, [], {}, [])
         return {
             "rank": int(os.environ["RANK"]),
-            "step": step,
+            "step": kept.step,
             "steps": self.ended,
             "operations": list(self.recorder.table),
-            "events": events,
-            "alive": {str(number): size for number, (size, _) in before.items()},
+            "events": kept.events,
+            "alive": {str(number): size for number, (size, _) in kept.before.items()},
+            "segments": kept.segments,
+            "owners": _by_value(self.kinds),
+            "modules": _by_value(self.modules),
             "groups": self.recorder.works.groups,
             "parameters": sum(self.weights.values()),
             "assumed": dict(self.recorder.assumed),
             "compiled": sorted(set(Log.compiled)),
         }
+
+
+def _by_value(table: Mapping[int, str]) -> dict[str, list[int]]:
+    """Numbers by what they have in common; 0 and "" are nobody's."""
+    numbers: dict[str, list[int]] = {}
+    for number, name in sorted(table.items()):
+        if number and name:
+            numbers.setdefault(name, []).append(number)
+    return numbers
 
 
 def watch(recorder: Recorder, wanted: int, stop: bool) -> Steps:
@@ -127,6 +173,7 @@ def watch(recorder: Recorder, wanted: int, stop: bool) -> Steps:
     def updated(optimizer: Any, *_: Any) -> None:
         if id(optimizer) not in steps.weights:
             groups = optimizer.param_groups
+            steps.optimizers[id(optimizer)] = optimizer
             steps.weights[id(optimizer)] = sum(
                 p.numel() for g in groups for p in g["params"]
             )

@@ -8,15 +8,30 @@ from typing import Any
 
 import torch
 
+from workloads.capture.allocator import Allocator
 from workloads.capture.record.log import Log
+from workloads.capture.record.owners import asking
 from workloads.capture.record.streams import Streams
 
 
 class Storages:
-    """Every storage on the device that is alive now, by number."""
+    """Every storage on the device that is alive now, by number.
+
+    Attributes
+    ----------
+    alive
+        Bytes and stream.
+    allocator
+        What the program's allocator has reserved by now, and for whom.
+    asked
+        Ids of modules that asked for storages, while `asking` is set.
+    """
 
     def __init__(self) -> None:
-        self.alive: dict[int, tuple[int, int]] = {}  # number -> bytes, stream
+        self.alive: dict[int, tuple[int, int]] = {}
+        self.allocator = Allocator()
+        self.asked: dict[int, int] = {}
+        self.asking = False
         self._numbers = itertools.count(1)
         self._seen: dict[
             int, tuple[int, Any]
@@ -40,12 +55,20 @@ class Storages:
             return [0, 0]
         return [self.see(tensor), int(tensor.storage_offset())]
 
+    def number(self, tensor: torch.Tensor) -> int:
+        """The number of a tensor's storage if it was seen, else 0."""
+        return self._seen.get(id(tensor.untyped_storage()), (0, None))[0]
+
     def _take(self, number: int, size: int) -> None:
         self.alive[number] = size, Streams.now.number
+        self.allocator.take(number, size, Streams.now.number)
+        if self.asking:
+            self.asked[number] = asking()
         Log.current.add("allocate", number, size, Streams.now.number)
 
     def _give_back(self, number: int) -> None:
         del self.alive[number]
+        self.allocator.give_back(number)
         Log.current.add("free", number)
 
     def _gone(self, key: int) -> None:
