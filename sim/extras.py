@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from sim.errors import PrestepError
 
 
-@dataclass(frozen=True)
-class Extra:
+class Extra(NamedTuple):
     """An optional package.
 
     Attributes

@@ -14,10 +14,9 @@ import pkgutil
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 from sim.errors import InputError, PrestepError, unknown
 
@@ -25,8 +24,7 @@ from sim.errors import InputError, PrestepError, unknown
 _PARSER = threading.Lock()
 
 
-@dataclass(frozen=True)
-class Outline:
+class Outline(NamedTuple):
     """What a plug-in's file says without being imported.
 
     Attributes

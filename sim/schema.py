@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import MISSING, fields
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from sim import files
 from sim.errors import InputError, Mistake, did_you_mean
@@ -14,14 +14,14 @@ from sim.errors import InputError, Mistake, did_you_mean
 GRADES = ("measured", "fitted", "datasheet", "guess")
 
 
+# Schemas are tuples with names, as frozen dataclasses take four times as long to define, at every command's start.
 class Schema(Protocol):
     """Finds what is wrong with the value of a key."""
 
     def mistakes(self, where: str, key: str, value: object) -> Iterator[Mistake]: ...
 
 
-@dataclass(frozen=True)
-class Number:
+class Number(NamedTuple):
     """A finite number, at least `low`, or above it, and at most `high`; a whole one."""
 
     low: float = 0.0
@@ -46,8 +46,7 @@ class Number:
         return math.isfinite(value) and within and value <= self.high
 
 
-@dataclass(frozen=True)
-class Text:
+class Text(NamedTuple):
     """A text; one of `choices` where there are any."""
 
     choices: tuple[str, ...] = ()
@@ -62,7 +61,6 @@ class Text:
             )
 
 
-@dataclass(frozen=True)
 class Switch:
     """True or false."""
 
@@ -71,29 +69,30 @@ class Switch:
             yield Mistake(where, key, repr(value)[:60], "true or false")
 
 
-@dataclass(frozen=True)
-class Items:
-    """A list of such values, so many where `count` says it."""
+class Items(NamedTuple):
+    """A list of such values, so many where `length` says it."""
 
     item: Schema
-    count: int = 0
+    length: int = 0
 
     def mistakes(self, where: str, key: str, value: object) -> Iterator[Mistake]:
         if (
             not isinstance(value, list)
             or not value
-            or (self.count and len(value) != self.count)
+            or (self.length and len(value) != self.length)
         ):
             yield Mistake(
-                where, key, repr(value)[:60], f"a list of {self.count or 'some'} values"
+                where,
+                key,
+                repr(value)[:60],
+                f"a list of {self.length or 'some'} values",
             )
             return
         for at, item in enumerate(value):
             yield from self.item.mistakes(where, f"{key}[{at}]", item)
 
 
-@dataclass(frozen=True)
-class Table:
+class Table(NamedTuple):
     """A table with these keys, of which some are needed."""
 
     keys: Mapping[str, Schema]
@@ -121,8 +120,7 @@ class Table:
                 yield Mistake(where, prefix + name, "nothing", "a value")
 
 
-@dataclass(frozen=True)
-class Rows:
+class Rows(NamedTuple):
     """A table of tables with any names, all alike."""
 
     row: Table
@@ -135,7 +133,6 @@ class Rows:
             yield from self.row.mistakes(where, name, entry)
 
 
-@dataclass(frozen=True)
 class Anything:
     """What somebody else checks."""
 
@@ -143,8 +140,7 @@ class Anything:
         yield from ()
 
 
-@dataclass(frozen=True)
-class Written:
+class Written(NamedTuple):
     """A quantity above 0 with its unit ("2 min"), as one of the parsers of `sim.units` reads it."""
 
     parse: Callable[[object, str, str], float]
@@ -158,8 +154,7 @@ class Written:
         yield from Number(above=True).mistakes(where, key, number)
 
 
-@dataclass(frozen=True)
-class Named:
+class Named(NamedTuple):
     """A table with any names, of values that are all alike."""
 
     item: Schema
