@@ -92,12 +92,13 @@ def _sum(kinds: Iterable[Kind]) -> Kind:
 
 
 def _communication(communications: Sequence[Communication]) -> list[str]:
-    rows = [("", "ranks", "calls", "bytes")]
+    rows = [("", "axis", "ranks", "calls", "bytes")]
     for each in communications:
         alone = len(each.ranks) == 1
         group = "alone" if alone else f"{len(each.ranks)}: {ranges(each.ranks)}"
         size = format_bytes(each.bytes)
-        rows.append((f"  {each.kind}", group, f"{each.calls:,}", size))
+        axis = "" if alone else each.axis
+        rows.append((f"  {each.kind}", axis, group, f"{each.calls:,}", size))
     return _aligned(rows)
 
 

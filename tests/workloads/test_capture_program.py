@@ -370,3 +370,41 @@ def test_named_ranks_are_run_and_stand_for_themselves_where_they_differ(
     captured((str(path),), out, world=4, quiet=True, ranks=(2,))
     represents = {r.rank: r.represents for r in recording.read(out).ranks}
     assert represents == {0: (0, 1, 3), 2: (2,)}
+
+
+def test_groups_have_the_axis_that_the_program_names(tmp_path: Path) -> None:
+    """Dimensions of a mesh and descriptions of groups say it, whatever their ranks; a nameless group has a neutral one."""
+    path = tmp_path / "train.py"
+    ask = """
+for name in ("tp", "dp"): dist.all_reduce(torch.ones(8, device=device), group=mesh[name].get_group())
+for group in (described, nameless): dist.all_reduce(torch.ones(8, device=device), group=group)
+@torch.compile
+def never(x): return x
+"""
+    wrap = """
+from torch.distributed.device_mesh import init_device_mesh
+mesh = init_device_mesh("cuda", (2, 2), mesh_dim_names=("tp", "dp"))
+described = dist.new_group([0, 1], group_desc="TENSOR_MODEL_PARALLEL_GROUP")
+nameless = dist.new_group([0, 1])
+"""
+    body = STEPS.replace("    ASK\n", ask.replace("\n", "\n    ")).replace("CODE", "0")
+    path.write_text(HEAD + wrap + body)
+    recorded = capture(path, world=4)
+    asked = [
+        (recorded.axis(event.values["group"]), recorded.groups[event.values["group"]])
+        for event in recorded.ranks[0].events
+        if event.kind == "communicate"
+    ]
+    assert asked == [
+        ("tp", (0, 2)),
+        ("dp", (0, 1)),
+        ("tp", (0, 1)),
+        ("group-of-2", (0, 1)),
+    ]
+    assert recorded.compiled == ()
+    assert set(recorded.ranks[0].owners.values()) >= {
+        "parameters",
+        "gradients",
+        "optimizer",
+    }
+    assert {"0", "1", "2"} >= set(recorded.ranks[0].modules.values()) != set()

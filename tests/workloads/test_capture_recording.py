@@ -17,6 +17,7 @@ from sim.graph.kernel import Kernel
 from sim.predict import STEPS, predict
 from sim.spec.load import load_scenario
 from workloads.capture import recording
+from workloads.capture.axes import axis_of
 from workloads.capture.copies import copies
 from workloads.capture.lower import lower
 from workloads.capture.summary import ranges
@@ -349,7 +350,13 @@ def test_a_recording_shown_has_every_call_communication_and_wait(
     assert product["bytes"] == 3 * 2 * SIZE**2
     assert product["flops"] == 2 * SIZE**3
     assert rank["communications"] == [
-        {"kind": "all_reduce", "ranks": [0, 1, 2, 3], "calls": 1, "bytes": 2**28}
+        {
+            "kind": "all_reduce",
+            "axis": "world",
+            "ranks": [0, 1, 2, 3],
+            "calls": 1,
+            "bytes": 2**28,
+        }
     ]
     assert rank["waits"] == {"for data that it reads (aten.item)": 1}
 
@@ -399,3 +406,34 @@ def test_products_of_a_program_share_the_gpu_with_communication_as_those_of_mode
         for kind in ("gemm", "aten mm")
     }
     assert len(factors) == 1
+
+
+@pytest.mark.parametrize(
+    ("description", "axis"),
+    [
+        ("mesh_tp", "tp"),
+        ("mesh_dp_shard_cp", "dp"),
+        ("mesh_pp", "pp"),
+        ("TENSOR_MODEL_PARALLEL_GROUP", "tp"),
+        ("DATA_PARALLEL_GROUP_WITH_CP", "dp"),
+        ("EXPERT_DATA_PARALLEL_GROUP", "dp"),
+        ("EXPERT_MODEL_PARALLEL_GROUP", "ep"),
+        ("PIPELINE_MODEL_PARALLEL_GROUP", "pp"),
+        ("CONTEXT_PARALLEL_GROUP", "cp"),
+        ("TENSOR_AND_DATA_PARALLEL_GROUP", "group-of-4"),
+        ("MODEL_PARALLEL_GROUP", "group-of-4"),
+        ("undefined", "group-of-4"),
+        ("", "group-of-4"),
+    ],
+)
+def test_an_axis_is_what_the_program_says_and_no_guess(
+    description: str, axis: str
+) -> None:
+    """Meshes and Megatron name their groups; any other is called by its size."""
+    assert axis_of(description, 4, 8) == axis
+
+
+def test_a_group_of_everybody_is_the_world() -> None:
+    """Where it has no name of its own."""
+    assert axis_of("default_pg", 8, 8) == "world"
+    assert axis_of("mesh_dp", 8, 8) == "dp"

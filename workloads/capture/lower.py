@@ -20,6 +20,8 @@ from workloads.lowered import Layout, Lowered
 from workloads.torch.recorder import PHASES, Recorder, Shared
 
 FORWARD, BACKWARD, OPTIMIZER, COMMUNICATION = range(4)
+#: The axis of transfers between two ranks: stages of a pipeline, or parts of a sequence.
+POINT_TO_POINT = "p2p"
 #: Operations that update weights, by the beginning of their names.
 UPDATES = ("aten._fused_", "aten._foreach_", "aten.addcdiv", "aten.lerp")
 
@@ -204,7 +206,7 @@ class _RankProgram:
             kind,
             float(values["bytes"]),
             groups,
-            _axis(members, self.recording.world),
+            self.recording.axis(values["group"]),
             arrivals,
         )
 
@@ -224,7 +226,7 @@ class _RankProgram:
             "send",
             float(values["bytes"]),
             pairs,
-            "pp",
+            POINT_TO_POINT,
             arrivals,
         )
 
@@ -324,10 +326,3 @@ def _phase(name: str, backward: bool) -> int:
     if backward:
         return BACKWARD
     return OPTIMIZER if name.startswith(UPDATES) else FORWARD
-
-
-def _axis(members: tuple[int, ...], world: int) -> str:
-    """The parallel axis that a group most likely belongs to: neighbours in a part of the world share layers."""
-    if len(members) == world:
-        return "dp"
-    return "tp" if members[-1] - members[0] == len(members) - 1 else "dp"

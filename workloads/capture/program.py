@@ -206,6 +206,11 @@ def _joined(
             for rank in classes
             for name, members in recorded[rank]["groups"].items()
         },
+        "described": {
+            _group(rank, name): text
+            for rank in classes
+            for name, text in recorded[rank]["described"].items()
+        },
         "gpu": job.device.name,
         "command": list(job.command),
         "versions": {"torch": first["torch"]},

@@ -16,6 +16,7 @@ from typing import Any
 
 from sim.errors import InputError, Mistake
 from workloads.capture.allocator import Segment
+from workloads.capture.axes import axis_of
 from workloads.capture.operation import Argument, Operand, Operation
 
 FORMAT, VERSION = "prestep capture", 2
@@ -104,6 +105,8 @@ class Recording:
     ----------
     groups
         Ranks of every process group, by name.
+    described
+        What the program calls them ("mesh_tp", "TENSOR_MODEL_PARALLEL_GROUP").
     parameters
         Weights that the optimizers of one rank update; sharded ones whole.
     gpu
@@ -111,7 +114,7 @@ class Recording:
     assumed
         Values that the program read and nobody computes, and how often.
     compiled
-        Functions and modules that the program asked to have compiled: their operations are recorded in regions.
+        Functions and modules that the program asked to have compiled, and called: their operations are in regions.
     command
         The script and its arguments.
     versions
@@ -129,6 +132,12 @@ class Recording:
     compiled: tuple[str, ...] = ()
     command: tuple[str, ...] = ()
     versions: Mapping[str, str] = field(default_factory=dict)
+    described: Mapping[str, str] = field(default_factory=dict)
+
+    def axis(self, group: str) -> str:
+        """The parallel axis of a group, or a neutral name."""
+        description = self.described.get(group, "")
+        return axis_of(description, len(self.groups[group]), self.world)
 
 
 def read(path: Path) -> Recording:
@@ -185,6 +194,7 @@ def _recording(table: Mapping[str, Any]) -> Recording:
         compiled=tuple(table["compiled"]),
         command=tuple(table["command"]),
         versions=dict(table["versions"]),
+        described=dict(table.get("described", {})),
     )
 
 

@@ -42,9 +42,13 @@ class Kind:
 
 @dataclass(frozen=True)
 class Communication:
-    """Communications of a kind in a group: calls and the bytes of all of them, as the program counts them."""
+    """Communications of a kind in a group: calls and the bytes of all of them, as the program counts them.
+
+    `axis` is what the program calls the group.
+    """
 
     kind: str
+    axis: str
     ranks: tuple[int, ...]
     calls: int
     bytes: float
@@ -109,17 +113,18 @@ def _operations(recording: Recording, events: Iterable[Event]) -> tuple[Kind, ..
 def _communications(
     recording: Recording, events: Iterable[Event]
 ) -> tuple[Communication, ...]:
-    calls: Counter[tuple[str, tuple[int, ...]]] = Counter()
-    sizes: Counter[tuple[str, tuple[int, ...]]] = Counter()
+    calls: Counter[tuple[str, str, tuple[int, ...]]] = Counter()
+    sizes: Counter[tuple[str, str, tuple[int, ...]]] = Counter()
     for event in events:
         if event.kind == "communicate":
-            key = event.values["kind"], recording.groups[event.values["group"]]
+            group = event.values["group"]
+            key = event.values["kind"], recording.axis(group), recording.groups[group]
             calls[key] += 1
             sizes[key] += event.values["bytes"]
     ordered = sorted(calls, key=lambda key: (-sizes[key], key))
     return tuple(
-        Communication(kind, ranks, calls[kind, ranks], float(sizes[kind, ranks]))
-        for kind, ranks in ordered
+        Communication(*key, calls=calls[key], bytes=float(sizes[key]))
+        for key in ordered
     )
 
 

@@ -58,6 +58,7 @@ class Works:
     def __init__(self) -> None:
         self.count = 0
         self.groups: dict[str, list[int]] = {}  # ranks of the groups that communicated
+        self.described: dict[str, str] = {}  # what the program calls them
         self.handles: list[Handle] = []  # C++ does not keep what belongs to Python
         self.by_storage: dict[int, int] = {}
         self.unawaited: dict[
@@ -190,6 +191,7 @@ def _group(arguments: tuple[Any, ...], functional: bool, works: Works) -> str:
         name = str(c10d.ProcessGroup.unbox(groups[0]).group_name)
     if name not in works.groups:
         works.groups[name] = list(distributed_c10d._world.pg_group_ranks[names[name]])
+        works.described[name] = str(names[name].group_desc)
     return name
 
 

@@ -23,7 +23,7 @@ class Log:
     """
 
     current: ClassVar[Log]
-    compiled: ClassVar[list[str]] = []  # what the program asked to have compiled
+    compiled: ClassVar[set[str]] = set()  # compiled functions that were called
     arrive: ClassVar[Callable[[], None]] = staticmethod(lambda: None)
 
     def __init__(self) -> None:

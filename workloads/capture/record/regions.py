@@ -74,11 +74,12 @@ class Regions:
             cls.written = None
 
 
-def compiled(function: Callable[..., Any], see: Callable[[Any], int]) -> Any:
+def compiled(function: Callable[..., Any], see: Callable[[Any], int], name: str) -> Any:
     """A function whose calls are regions; ``see`` gives the number of a tensor's storage."""
 
     @functools.wraps(function)
     def called(*arguments: Any, **options: Any) -> Any:
+        Log.compiled.add(name)
         if Regions.calling is not None:
             return function(*arguments, **options)
         first = torch._C._autograd._get_sequence_nr()
@@ -135,12 +136,12 @@ def install(storages: Storages) -> None:
     def compile_(model: Any = None, **_: Any) -> Any:
         if model is None:
             return compile_
-        Log.compiled.append(_name_of(model))
+        name = _name_of(model)
         if isinstance(model, torch.nn.Module):
             # The module stays what it is: a wrapper would rename its parameters.
-            model._compiled_call_impl = compiled(model._call_impl, storages.see)
+            model._compiled_call_impl = compiled(model._call_impl, storages.see, name)
             return model
-        return compiled(model, storages.see) if callable(model) else model
+        return compiled(model, storages.see, name) if callable(model) else model
 
     torch.compile = compile_
     Log.arrive = staticmethod(Regions.enter)

@@ -151,9 +151,10 @@ class Steps:
             "owners": _by_value(self.kinds),
             "modules": _by_value(self.modules),
             "groups": self.recorder.works.groups,
+            "described": self.recorder.works.described,
             "parameters": sum(self.weights.values()),
             "assumed": dict(self.recorder.assumed),
-            "compiled": sorted(set(Log.compiled)),
+            "compiled": sorted(Log.compiled),
         }
 
 
