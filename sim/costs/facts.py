@@ -110,6 +110,8 @@ class GpuFacts:
         A measured GPU of a similar kind, whose tables stand in where this one has none; "": none.
     generation
         One of `GENERATIONS`; "": that of `like`.
+    capability
+        Major and minor compute capability; empty where the file does not say.
     stream
         HBM bytes/s that a streaming kernel reached; None where nobody measured it.
     spread
@@ -157,6 +159,7 @@ class GpuFacts:
     )
     like: str = fact(Text(), str, "")
     generation: str = fact(Text(GENERATIONS), str, "")
+    capability: tuple[int, ...] = fact(Items(Number(whole=True), 2), tuple, ())
     stream: float | None = fact(POSITIVE, float, None)
     spread: float = fact(AT_LEAST_0, float, 0.0)
     crowded: float = fact(POSITIVE, float, 1.0)

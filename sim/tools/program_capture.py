@@ -8,19 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from sim import files
-from sim.costs.gpu_files import facts_of, generation_of
+from sim.costs.gpu_files import facts_of
+from sim.errors import InputError, Mistake
 from sim.extras import MissingPackage
 from topologies import load_cluster
 from workloads.capture import recording
 from workloads.capture.program import Device, Job, capture
-
-#: Compute capability by generation.
-CAPABILITIES = {
-    "volta": (7, 0),
-    "ampere": (8, 0),
-    "hopper": (9, 0),
-    "blackwell": (10, 0),
-}
 
 
 def captured(
@@ -76,7 +69,17 @@ def captured(
 
 
 def device(gpu: str) -> Device:
-    """What the program is told of a GPU."""
+    """What the program is told of a GPU.
+
+    Raises
+    ------
+    InputError
+        If there is no such GPU, or its file does not say what it can compute.
+    """
     facts = facts_of(gpu)
-    capability = CAPABILITIES[generation_of(gpu)]
-    return Device(gpu, capability, facts.sms, int(facts.memory), int(facts.l2))
+    if not facts.capability:
+        expected = "the compute capability, such as [9, 0]"
+        hint = "programs ask for it: state it in the GPU's file"
+        raise InputError(Mistake(gpu, "capability", "nothing", expected, hint))
+    major, minor = facts.capability
+    return Device(gpu, (major, minor), facts.sms, int(facts.memory), int(facts.l2))

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 import cli
 from sim import api
-from sim.costs import Gpu, load_gpu
+from sim.costs import Gpu, gpu_files, load_gpu
 from sim.costs.changed import Speed, changed
 from sim.errors import InputError
 from sim.graph.kernel import Kernel
@@ -20,6 +20,7 @@ from sim.spec.load import load_scenario
 from sim.studies.explorer.answers import Explorer
 from sim.studies.grid import specs
 from sim.studies.search import clusters
+from sim.tools.program_capture import device
 from tests.workloads.test_capture_recording import COMPUTE, all_reduce, tables
 from topologies import cluster_names, several_hosts
 from topologies.files.clusterfile import read
@@ -186,6 +187,13 @@ def test_measured_operations_follow_a_changed_gpu(attribute: str) -> None:
     slow = changed(gpu, Speed(**{attribute: 0.5}))
     assert slow.duration(kernel) == pytest.approx(2 * gpu.duration(kernel), rel=0.02)
     assert slow.evidence(kernel) == "guess"
+
+
+def test_programs_are_told_the_compute_capability_of_their_gpu() -> None:
+    """As NVIDIA's table has it: of the same generation, a B300 computes what a B200 cannot. Every bundled GPU has one."""
+    assert all(device(name).capability >= (7, 0) for name in gpu_files.names())
+    assert device("b200").capability == (10, 0)
+    assert device("b300").capability == device("gb300").capability == (10, 3)
 
 
 def trace(path: Path) -> Path:

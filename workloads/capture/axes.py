@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-#: Words of descriptions (device meshes, Megatron's parallel_state) and the axis that they mean; the first that is there.
+#: Words of descriptions (device meshes, Megatron's parallel_state) and the axis that they mean; the first one counts.
 WORDS = (
     ("dp", ("data", "dp", "ddp", "fsdp", "hsdp", "shard", "replicate")),
     ("tp", ("tensor", "tp", "etp")),
