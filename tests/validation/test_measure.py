@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import sys
-import time
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -17,29 +16,31 @@ from click.testing import CliRunner
 import cli
 from sim import plugins
 from sim.errors import InputError
-from validation.measure import bundle, cases, launch, plan, usual
+from tests.validation.machines import place
+from validation.measure import bundle, plan
 from validation.measure.options import PROBES, Options, Place, look, names
-from validation.measure.session import Session
-from validation.measure.sizes import SIZES
 
 ROOT = Path(__file__).parents[2]
-GPU = {
-    "name": "NVIDIA H200",
-    "sms": 132,
-    "memory": 150 * 10**9,
-    "l2": 6 * 10**7,
-    "capability": [9, 0],
-}
+
+
 FAKE_TORCH = '''
 """A PyTorch of one GPU on which nothing works."""
 __version__ = "0.0.fake"
+
+
 class _Properties:
     name, multi_processor_count, total_memory, L2_cache_size, major, minor = "Fake GPU", 2, 10**9, 10**6, 9, 0
+
+
 class version:
     cuda = "0"
+
+
 class backends:
     class cudnn:
         version = staticmethod(lambda: 0)
+
+
 class cuda:
     device_count = staticmethod(lambda: 1)
     get_device_properties = staticmethod(lambda _: _Properties)
@@ -47,16 +48,15 @@ class cuda:
     synchronize = staticmethod(lambda: None)
     class nccl:
         version = staticmethod(lambda: (2, 0, 0))
+
+
 def device(*_):
     return "fake"
 '''
 
 
-def place(count: int, **more: Any) -> Place:
-    return Place((GPU,) * count, "2.11.0", "2.28.9", 0, count, 0, count, **more)
-
-
-def told(path: Path, name: str) -> list[dict[str, Any]]:
+def records_of(path: Path, name: str) -> list[dict[str, Any]]:
+    """The rows of a file of a measurement."""
     with zipfile.ZipFile(path) as file:
         return [
             json.loads(line)
@@ -172,7 +172,7 @@ def test_a_machine_without_anything_is_measured_all_the_same(tmp_path: Path) -> 
         and manifest["units"] == "seconds, bytes"
     )
     assert {"system.jsonl", "host.jsonl", "storage.jsonl"} <= set(manifest["files"])
-    assert all(row["s"] > 0 for row in told(out, "host"))
+    assert all(row["s"] > 0 for row in records_of(out, "host"))
 
 
 def test_mistakes_are_told_together(tmp_path: Path) -> None:
@@ -238,86 +238,13 @@ def test_an_error_in_a_probe_is_a_row_and_not_the_end(tmp_path: Path) -> None:
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    why = {row["probe"]: row["why"] for row in told(out, "skipped")}
+    why = {row["probe"]: row["why"] for row in records_of(out, "skipped")}
     assert "AttributeError" in why["launches"] and "AttributeError" in why["copies"]
     assert "bfloat16" in next(
-        row["e"] for row in told(out, "micro") if row.get("at") == "gemm"
+        row["e"] for row in records_of(out, "micro") if row.get("at") == "gemm"
     )
     assert "needs 2 GPUs" in why["collectives"]
     assert str(tmp_path) not in json.dumps(why)
-
-
-def test_a_group_that_does_not_end_is_ended(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Processes get the time they were given; when one dies, the others are ended soon."""
-    (tmp_path / "sleeper.py").write_text(
-        "import os, sys, time\nif os.environ['RANK'] == sys.argv[1][-6]: sys.exit(3)\ntime.sleep(60)"
-    )
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    monkeypatch.setattr(launch, "AFTER_A_DEATH", 0.1)
-    for spec, codes in (
-        (tmp_path / "s9.json", {0: None, 1: None}),
-        (tmp_path / "s1.json", {0: None, 1: 3}),
-    ):
-        begin = time.time()
-        until = begin + (0.5 if "9" in spec.name else 30)
-        ended = launch.run_group(
-            spec, place(2), 2, {}, tmp_path, until, 1, module="sleeper"
-        )
-        assert dict(ended.codes) == codes and not ended.good
-        assert time.time() - begin < 10
-
-
-def test_a_case_that_ended_a_process_is_not_tried_again(tmp_path: Path) -> None:
-    """Items are marked before they begin; what was tried in an earlier group is passed over, the others are not."""
-    spec = {
-        "folder": str(tmp_path),
-        "until": time.time() + 60,
-        "tiny": True,
-        "stage": "0 x",
-        "tried": ["training:b"],
-    }
-    session = Session(spec, {})
-    with session.probing("training", time.time() + 60):
-        assert list(session.items(["a", "b", "c"], str)) == ["a", "c"]
-    marks = [
-        json.loads(line)
-        for line in (session.folder / "progress").read_text().splitlines()
-    ]
-    assert ["0 x", "begin", "training:a"] in marks and [
-        "0 x",
-        "end",
-        "training:c",
-    ] in marks
-
-
-def test_items_stop_when_the_time_is_over(tmp_path: Path) -> None:
-    """What there was no time for is counted in a row."""
-    session = Session(
-        {"folder": str(tmp_path), "until": time.time() - 1, "tiny": True}, {}
-    )
-    assert list(session.items(["a", "b"], str)) == []
-    (row,) = (
-        json.loads(line)
-        for line in (session.folder / "skipped.jsonl").read_text().splitlines()
-    )
-    assert row["why"] == "no time left" and "2 of 2" in row["what"]
-
-
-def test_single_gpu_work_is_shared_without_gaps(tmp_path: Path) -> None:
-    """The first host's GPUs take turns; every item is somebody's, and other hosts have none."""
-
-    def share(rank: int) -> list[int]:
-        env = {"RANK": str(rank), "WORLD_SIZE": "8", "LOCAL_WORLD_SIZE": "4"}
-        return list(
-            Session({"folder": str(tmp_path), "until": 0.0, "tiny": True}, env).share(
-                range(10)
-            )
-        )
-
-    assert sorted(item for rank in range(4) for item in share(rank)) == list(range(10))
-    assert share(5) == []
 
 
 def test_logs_are_packed_without_names_and_traces_within_the_limit(
@@ -344,117 +271,4 @@ def test_logs_are_packed_without_names_and_traces_within_the_limit(
         and "host:12:34 [0] NCCL INFO" in log
         and "2.28.9" in log
     )
-    assert told(out, "skipped")[0]["what"] == "traces/a.gz"
-
-
-def write(path: Path, *records: Any) -> Path:
-    path.write_text("\n".join(json.dumps(record) for record in records))
-    return path
-
-
-def test_cases_come_from_rows_plain_cases_and_plans(tmp_path: Path) -> None:
-    """The rows of a set can be measured again: with their settings and number of GPUs."""
-    case = {"id": "a", "model": "llama1b", "mode": "ddp", "mbs": 2}
-    row = {
-        "id": "a",
-        "label": "ch4",
-        "world": 2,
-        "case": case,
-        "step_s_by_rank": {"0": [0.1]},
-    }
-    found = cases.load(write(tmp_path / "rows.jsonl", row, case)).training
-    assert [(c["_env"], c["_world"]) for c in found] == [
-        ({"NCCL_MAX_NCHANNELS": "4"}, 2),
-        ({}, None),
-    ]
-    assert len(cases.groups(found, 4)) == 2
-    series = {
-        "ranks": 4,
-        "label": "ch3",
-        "ops": ["all_reduce"],
-        "sizes": [8],
-        "env": {"NCCL_MAX_NCHANNELS": "3"},
-    }
-    asked = cases.load(
-        write(
-            tmp_path / "plan.json", {"training_2gpu": [case], "collectives": [series]}
-        )
-    )
-    assert asked.training[0]["_world"] == 2 and asked.series[0].sizes == (8,)
-
-
-@pytest.mark.parametrize(
-    ("record", "word"),
-    [
-        ({"model": "llama1b", "mode": "dpp", "mbs": 1}, "mode"),
-        ({"model": "llama1b", "mode": "ddp", "mbs": 0}, "mbs"),
-        (
-            {
-                "case": {"model": "llama1b", "mode": "ddp", "mbs": 1},
-                "env": {"LD_PRELOAD": "x.so"},
-            },
-            "env.LD_PRELOAD",
-        ),
-        (
-            {
-                "case": {"model": "llama1b", "mode": "ddp", "mbs": 1},
-                "env": {"NCCL_NET_PLUGIN": "x"},
-            },
-            "NCCL_NET_PLUGIN",
-        ),
-        (
-            {
-                "case": {"model": "llama1b", "mode": "ddp", "mbs": 1},
-                "label": "4x1-nic16-spine8",
-            },
-            "label",
-        ),
-        (3, "found int"),
-    ],
-)
-def test_a_wrong_case_is_refused_with_its_line(
-    tmp_path: Path, record: Any, word: str
-) -> None:
-    """Nothing of a file is set that could load code, and nothing is measured as something else."""
-    with pytest.raises(InputError) as error:
-        cases.load(
-            write(
-                tmp_path / "c.jsonl",
-                {"id": "ok", "model": "llama1b", "mode": "ddp", "mbs": 1},
-                record,
-            )
-        )
-    assert "c.jsonl:2" in str(error.value) and word in str(error.value)
-
-
-@pytest.mark.parametrize("world", [1, 2, 4, 8, 16])
-@pytest.mark.parametrize("memory", [16e9, 80e9, 141e9])
-def test_the_usual_cases_can_be_predicted(world: int, memory: float) -> None:
-    """Every case that is measured without being asked for is one that a scenario can say, on this many GPUs."""
-    from validation.formats.rows import Row
-    from validation.formats.scenarios import scenario_of
-
-    listed = usual.usual(world, memory)
-    assert len({case["id"] for case in listed}) == len(listed)
-    for case in listed:
-        scenario_of(
-            Row(case["id"], "here", case, world, cluster={"name": "dgx-h100-superpod"})
-        )
-
-
-def test_models_have_one_size() -> None:
-    """What is measured under a name is what is predicted under it."""
-    from validation.formats import scenarios
-    from workloads.job.model import Model
-    from workloads.models.model import load_model
-
-    for name, sizes in scenarios.SIZES.items():
-        assert SIZES[name] == sizes
-    for name, known in scenarios.MODELS.items():
-        if name in SIZES:
-            model = load_model(Model(name=known), "here")
-            assert (model.hidden, model.layers, model.vocab) == (
-                SIZES[name][0],
-                SIZES[name][1],
-                SIZES[name][5],
-            )
+    assert records_of(out, "skipped")[0]["what"] == "traces/a.gz"
