@@ -1,7 +1,7 @@
 """Turns a TOML table into a frozen dataclass and reports every mistake, not only the first.
 
 The dataclass is the grammar: its field names are the keys, its types the types, and the metadata made by `key` the
-limits, units and meaning. The JSON Schema comes from the same fields, so the two cannot disagree.
+limits, units and meaning. The JSON Schema comes from the same fields (`sim.spec.grammar`), so the two cannot disagree.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import tomllib
 import types
 import typing
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import MISSING, Field, field, fields
+from dataclasses import Field, field, fields
 from typing import Any, Literal, TypeVar
 
 from sim import units
@@ -27,8 +27,6 @@ _PARSERS: dict[str, Callable[[object, str, str], float]] = {
     "bandwidth": units.parse_bandwidth,
     "duration": units.parse_duration,
 }
-_EXAMPLES = {"bytes": "25 MiB", "bandwidth": "100 GB/s", "duration": "1 ms"}
-_JSON_TYPES = {str: "string", int: "integer", float: "number", bool: "boolean"}
 
 
 def key(
@@ -223,63 +221,6 @@ def flatten(mapping: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str
             else [(prefix + name, str(value))]
         )
     return pairs
-
-
-def schema(cls: type) -> dict[str, Any]:
-    """JSON Schema (2020-12) of a section."""
-    properties = {
-        entry.name: _key_schema(entry, type_hints(cls)[entry.name])
-        for entry in fields(cls)
-    }
-    return {
-        "type": "object",
-        "additionalProperties": False,
-        "description": cls.__doc__ or "",
-        "properties": properties,
-    }
-
-
-def _key_schema(entry: Field[Any], hint: Any) -> dict[str, Any]:
-    made: dict[str, Any] = {"description": entry.metadata["doc"]}
-    unit = entry.metadata["unit"]
-    if unit:
-        made |= {"type": "string", "examples": [_EXAMPLES[unit]], "x-unit": unit}
-    else:
-        made |= (
-            {"enum": catalog.names(kind)}
-            if (kind := entry.metadata["names"])
-            else _type_schema(hint)
-        )
-        made |= (
-            {"minimum": entry.metadata["low"]}
-            if entry.metadata["low"] is not None
-            else {}
-        )
-        made |= (
-            {"exclusiveMinimum": entry.metadata["above"]}
-            if entry.metadata["above"] is not None
-            else {}
-        )
-    if entry.default is not MISSING and entry.default is not None:
-        made["default"] = (
-            units.format_bytes(entry.default) if unit == "bytes" else entry.default
-        )
-        if unit == "duration":
-            made["default"] = units.format_duration(entry.default)
-    return made
-
-
-def _type_schema(hint: Any) -> dict[str, Any]:
-    origin = typing.get_origin(hint)
-    if origin is Literal:
-        return {"enum": list(typing.get_args(hint))}
-    if origin is typing.Union:
-        return {"anyOf": [_type_schema(part) for part in typing.get_args(hint)]}
-    if origin is tuple:
-        return {"type": "array", "items": _type_schema(typing.get_args(hint)[0])}
-    if origin is dict:
-        return {"type": "object", "additionalProperties": {"type": "string"}}
-    return {"type": _JSON_TYPES[hint]}
 
 
 def split_override(item: str) -> tuple[str, str]:

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
+import typing
+from dataclasses import MISSING, Field, fields
+from typing import Any, Literal
 
-from sim import strict
+from sim import units
 from sim.spec import jobs
 from sim.spec.sections import SECTIONS
+from sim.strict import type_hints
+from sim.tools import catalog
+
+_EXAMPLES = {"bytes": "25 MiB", "bandwidth": "100 GB/s", "duration": "1 ms"}
+_JSON_TYPES = {str: "string", int: "integer", float: "number", bool: "boolean"}
 
 
 def json_schema() -> dict[str, Any]:
@@ -19,15 +26,72 @@ def json_schema() -> dict[str, Any]:
         "required": ["cluster"],
         "anyOf": [{"required": ["model"]}, {"required": ["jobs"]}],
         "properties": {
-            **{name: strict.schema(cls) for name, cls in SECTIONS.items()},
+            **{name: _section_schema(cls) for name, cls in SECTIONS.items()},
             "jobs": {"type": "array", "minItems": 1, "items": _job_schema()},
         },
     }
 
 
 def _job_schema() -> dict[str, Any]:
-    schema = strict.schema(jobs.Job)
+    schema = _section_schema(jobs.Job)
     return schema | {
         "properties": schema["properties"]
-        | {name: strict.schema(SECTIONS[name]) for name in jobs.OWN_SECTIONS}
+        | {name: _section_schema(SECTIONS[name]) for name in jobs.OWN_SECTIONS}
     }
+
+
+def _section_schema(cls: type) -> dict[str, Any]:
+    """JSON Schema of a section, of the same fields that `sim.strict` reads."""
+    properties = {
+        entry.name: _key_schema(entry, type_hints(cls)[entry.name])
+        for entry in fields(cls)
+    }
+    return {
+        "type": "object",
+        "additionalProperties": False,
+        "description": cls.__doc__ or "",
+        "properties": properties,
+    }
+
+
+def _key_schema(entry: Field[Any], hint: Any) -> dict[str, Any]:
+    made: dict[str, Any] = {"description": entry.metadata["doc"]}
+    unit = entry.metadata["unit"]
+    if unit:
+        made |= {"type": "string", "examples": [_EXAMPLES[unit]], "x-unit": unit}
+    else:
+        made |= (
+            {"enum": catalog.names(kind)}
+            if (kind := entry.metadata["names"])
+            else _type_schema(hint)
+        )
+        made |= (
+            {"minimum": entry.metadata["low"]}
+            if entry.metadata["low"] is not None
+            else {}
+        )
+        made |= (
+            {"exclusiveMinimum": entry.metadata["above"]}
+            if entry.metadata["above"] is not None
+            else {}
+        )
+    if entry.default is not MISSING and entry.default is not None:
+        made["default"] = (
+            units.format_bytes(entry.default) if unit == "bytes" else entry.default
+        )
+        if unit == "duration":
+            made["default"] = units.format_duration(entry.default)
+    return made
+
+
+def _type_schema(hint: Any) -> dict[str, Any]:
+    origin = typing.get_origin(hint)
+    if origin is Literal:
+        return {"enum": list(typing.get_args(hint))}
+    if origin is typing.Union:
+        return {"anyOf": [_type_schema(part) for part in typing.get_args(hint)]}
+    if origin is tuple:
+        return {"type": "array", "items": _type_schema(typing.get_args(hint)[0])}
+    if origin is dict:
+        return {"type": "object", "additionalProperties": {"type": "string"}}
+    return {"type": _JSON_TYPES[hint]}
