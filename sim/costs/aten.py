@@ -237,16 +237,24 @@ class AtenTables:
         for row in rows:
             key = row.kernel.kind, row.kernel.layout, row.kernel.dtype
             self._groups.setdefault(key, []).append(row)
+        self._streams = frozenset(map(_stream_of, self._groups))
         self._surfaces: dict[Group, Surface] = {}
+        self._candidates: dict[Group, tuple[Group, ...]] = {}
 
     def surface(self, kernel: Kernel) -> tuple[Surface, bool]:
         """Where a kernel is read, and whether that is its own group."""
         own = kernel.kind, kernel.layout, kernel.dtype
-        for group in (*self._likest(own), *self._stream(own)):
+        for group in self._likest_first(own):
             surface = self._of(group)
             if surface.fits(kernel):
                 return surface, group == own
         return self._of((STREAM, "", "")), False
+
+    def _likest_first(self, own: Group) -> tuple[Group, ...]:
+        """All groups that a kernel may be read from, the best first."""
+        if own not in self._candidates:
+            self._candidates[own] = *self._likest(own), *self._stream(own)
+        return self._candidates[own]
 
     def _likest(self, own: Group) -> Iterator[Group]:
         """Groups with rows of the kind, or of one that runs alike: own types first, then likely ones.
@@ -265,7 +273,7 @@ class AtenTables:
         """Streams of the layout, of one type or of several."""
         for layout in (own[1], "strided"):
             for mixed in (_mixed(own[2]), "", "mixed"):
-                if any(_is_stream(group, layout, mixed) for group in self._groups):
+                if (STREAM, layout, mixed) in self._streams:
                     yield STREAM, layout, mixed
 
     def _of(self, group: Group) -> Surface:
@@ -273,7 +281,7 @@ class AtenTables:
             rows = self._groups.get(group) or [
                 row
                 for stream in self._groups
-                if _is_stream(stream, *group[1:])
+                if _stream_of(stream) == group
                 for row in self._groups[stream]
             ]
             self._surfaces[group] = Surface(rows, self._base, *_smoothness(group[0]))
@@ -359,9 +367,10 @@ def _mixed(dtype: str) -> str:
     return "mixed" if "," in dtype or ">" in dtype else ""
 
 
-def _is_stream(group: Group, layout: str, mixed: str) -> bool:
-    """Whether a group is among the streams of a layout."""
-    return group[0] in STREAMS and group[1] == layout and _mixed(group[2]) == mixed
+def _stream_of(group: Group) -> Group | None:
+    """The stream that a group is among, by its layout; None for kinds that are no streams."""
+    kind, layout, dtype = group
+    return (STREAM, layout, _mixed(dtype)) if kind in STREAMS else None
 
 
 def is_product(kernel: Kernel) -> bool:
