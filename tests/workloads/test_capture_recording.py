@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
+from hypothesis import given
+from hypothesis import strategies as st
 
 import cli
 from sim.costs.interference import BUNDLED
@@ -18,7 +20,7 @@ from sim.predict import STEPS, predict
 from sim.spec.load import load_scenario
 from workloads.capture import recording
 from workloads.capture.axes import axis_of
-from workloads.capture.copies import copies
+from workloads.capture.copies import alike, copies
 from workloads.capture.lower import lower
 from workloads.capture.summary import ranges
 from workloads.host_costs import host_costs
@@ -437,3 +439,18 @@ def test_a_group_of_everybody_is_the_world() -> None:
     """Where it has no name of its own."""
     assert axis_of("default_pg", 8, 8) == "world"
     assert axis_of("mesh_dp", 8, 8) == "dp"
+
+
+@given(st.integers(1, 4), st.integers(1, 8), st.integers(1, 4))
+def test_groups_of_a_stage_are_not_those_of_another(
+    width: int, replicas: int, stages: int
+) -> None:
+    """Ranks of a pipeline's stage reduce among themselves: copies of a group lie in its own stage, and fill it."""
+    size = width * replicas
+    stage = {rank: rank // size * size for rank in range(size * stages)}
+    for first in range(0, size * stages, size):
+        members = tuple(range(first, first + size, width))
+        groups = alike(members, size * stages, stage)
+        ranks = sorted(rank for group in groups for rank in group)
+        lone = replicas == 1
+        assert ranks == ([first] if lone else list(range(first, first + size)))

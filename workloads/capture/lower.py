@@ -8,7 +8,7 @@ from typing import Any
 
 from sim.graph.kernel import Kernel
 from sim.graph.opgraph import OpGraph
-from workloads.capture.copies import copies
+from workloads.capture.copies import Groups, alike
 from workloads.capture.fusion.calls import CompiledCalls
 from workloads.capture.fusion.compile import Compiler
 from workloads.capture.host import host_work
@@ -94,6 +94,10 @@ class _RankProgram:
         self.work = tuple(map(host_work, recording.operations, self.kernels))
         self.recorder = recorder
         self.simulated = {r.rank for r in recording.ranks}
+        self.represented = {
+            rank: each.rank for each in recording.ranks for rank in each.represents
+        }
+        self.groups: dict[tuple[int, ...], tuple[Groups, int]] = {}
         self.recorded: dict[int, tuple[int, ...]] = {}  # CUDA events, by number
         self.communicated: dict[int, tuple[int, ...]] = {}  # ends of communications
         self.sequence: dict[Hashable, int] = {}  # communications of a kind so far
@@ -196,11 +200,10 @@ class _RankProgram:
     ) -> int:
         if kind in ("send", "recv"):
             return self._transfer(values, kind, members)
-        groups = copies(members, self.recording.world)
+        groups, arrivals = self._groups(members)
         # Groups of other names may have the same ranks: what all of them do alike is counted together.
-        alike = (groups, kind, values["bytes"])
-        key = (*alike, self._next(alike))
-        arrivals = sum(1 for rank in self.simulated if any(rank in g for g in groups))
+        same = (groups, kind, values["bytes"])
+        key = (*same, self._next(same))
         return self.recorder.shared.rendezvous.join(
             key,
             kind,
@@ -209,6 +212,14 @@ class _RankProgram:
             self.recording.axis(values["group"]),
             arrivals,
         )
+
+    def _groups(self, members: tuple[int, ...]) -> tuple[Groups, int]:
+        """The group with its like on other ranks, and how many of all these ranks are simulated."""
+        if members not in self.groups:
+            groups = alike(members, self.recording.world, self.represented)
+            ranks = {rank for group in groups for rank in group}
+            self.groups[members] = groups, len(self.simulated & ranks)
+        return self.groups[members]
 
     def _transfer(
         self, values: Mapping[str, Any], kind: str, members: tuple[int, ...]
