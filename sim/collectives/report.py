@@ -86,6 +86,7 @@ def collective(
         max_bytes=largest,
         nccl=nccl,
         gpus=group,
+        explain=explain,
         **forced,
     )
     return Sweep(rows, explain, _channels(fabric, rows, nccl) if explain else ())

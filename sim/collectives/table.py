@@ -31,7 +31,7 @@ class Row:
     algbw: float
     busbw: float
     bottleneck: str
-    candidates: tuple[Candidate, ...]
+    candidates: tuple[Candidate, ...] = ()
     interval: Sure | None = (
         None  # none for what was never measured: Gloo and one-sided puts
     )
@@ -87,10 +87,12 @@ def sweep(
     channels: int | None = None,
     nccl: Nccl | None = None,
     gpus: Sequence[str] = (),
+    explain: bool = False,
 ) -> list[Row]:
     """Sizes from `min_bytes` to `max_bytes`, each twice the one before, on the first `ranks` GPUs, or on `gpus`.
 
     `nccl` has the settings; `algo`, `proto` and `channels` replace theirs. Sizes are rounded down as nccl-tests does.
+    `explain` adds what NCCL compared.
 
     Raises
     ------
@@ -104,7 +106,16 @@ def sweep(
     sizes = [min_bytes]
     while sizes[-1] * 2 <= max_bytes:
         sizes.append(sizes[-1] * 2)
-    return [_row(op, size, group, fabric, wanted) for size in sizes]
+    rows = [_row(op, size, group, fabric, wanted) for size in sizes]
+    if explain and wanted.backend == "nccl":
+        return [_compared(row, group, fabric, wanted) for row in rows]
+    return rows
+
+
+def _compared(row: Row, group: Sequence[str], fabric: Any, wanted: Nccl) -> Row:
+    """The row with everything that NCCL compared for it."""
+    compared = candidates(row.plan.op, row.plan.size, group, fabric, wanted)
+    return replace(row, candidates=tuple(compared))
 
 
 def _check(fabric: Any, ranks: int | None, min_bytes: float, max_bytes: float) -> None:
@@ -161,11 +172,6 @@ def _row(op: str, asked: float, group: Sequence[str], fabric: Any, wanted: Nccl)
     plan = replace(plan, notes=(*plan.notes, note)) if note else plan
     time = plan.duration(fabric.links.bandwidth)
     algbw = size / time
-    listed = (
-        ()
-        if wanted.backend != "nccl"
-        else tuple(candidates(op, size, group, fabric, wanted))
-    )
     interval = sure(plan, fabric) if wanted.backend == "nccl" else None
     return Row(
         plan,
@@ -173,8 +179,7 @@ def _row(op: str, asked: float, group: Sequence[str], fabric: Any, wanted: Nccl)
         algbw,
         algbw * bus_factor(op, len(group)),
         bottleneck(plan, fabric),
-        listed,
-        interval,
+        interval=interval,
     )
 
 

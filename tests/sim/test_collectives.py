@@ -317,9 +317,24 @@ def test_the_sweep_has_nccl_tests_columns() -> None:
     assert [row.plan.size for row in rows] == [1024, 2048, 4096]
     assert all(row.busbw == pytest.approx(1.5 * row.algbw) for row in rows)
     assert json.loads(json.dumps([row.to_json() for row in rows]))[0]["algo"] == "ring"
-    assert "bound by" in table.render(rows, explain=True)
+    assert "bound by" in table.render(rows)
     with pytest.raises(InputError):
         table.sweep(cluster("h200-host-4"), ranks=5)
+
+
+def test_what_nccl_compared_is_listed_where_it_is_asked_for() -> None:
+    """`explain` lists every candidate, best first, the chosen one at its head, and changes no time."""
+    fabric = cluster("h200-host-4")
+    sizes = {"min_bytes": 1024, "max_bytes": 4096}
+    plain = table.sweep(fabric, **sizes)
+    explained = table.sweep(fabric, **sizes, explain=True)
+    assert [row.time for row in plain] == [row.time for row in explained]
+    assert not any(row.candidates for row in plain)
+    for row in explained:
+        best, *others = row.candidates
+        assert (best.algo, best.proto) == (row.plan.algo, row.plan.proto)
+        assert others and all(best.time <= other.time for other in others)
+    assert "NCCL's estimate" in table.render(explained, explain=True)
 
 
 def test_the_cases_are_there() -> None:
