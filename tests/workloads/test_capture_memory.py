@@ -19,6 +19,7 @@ from workloads.capture.allocator import BLOCK, MIB, Allocator, rounded, segment_
 from workloads.capture.lower import lower
 from workloads.capture.recording import Recording
 from workloads.host_costs import host_costs
+from workloads.torch.reductions import row_sum_scratch
 
 SIZES = st.integers(1, 64 * MIB)
 #: Requests (bytes, stream), each followed by how many of the oldest alive go.
@@ -175,3 +176,19 @@ def test_a_prediction_says_what_is_reserved(tmp_path: Path) -> None:
     assert result.to_dict()["reserved_memory"] == {"0": result.reserved[0]}
     ampere = predict(load_scenario(path, ["gpu=a100"]))
     assert ampere.peak_memory[0].workspace < result.peak_memory[0].workspace
+
+
+def test_sums_over_rows_leave_partial_sums(tmp_path: Path) -> None:
+    """As the gradient of a bias does: what the model by hand counts for the same shape. Other sums leave none."""
+    tensor = {"dtype": "bf16", "shape": [8192, 4096]}
+    small = {"dtype": "bf16", "shape": [4096]}
+
+    def peak(dimensions: list[int]) -> float:
+        operation = ["aten.sum.dim_IntList", [tensor, dimensions], {}, [small]]
+        path = tmp_path / "sum.capture"
+        table = tables([["operate", 0, 0, 0, 0]]) | {"operations": [operation]}
+        recording.write(path, table)
+        return lower(recording.read(path), host_costs("captured")).memory[0].peak
+
+    assert peak([0]) == row_sum_scratch(8192, 4096) > 0
+    assert peak([1]) == peak([0, 1]) == 0

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from workloads.capture.kernels.tensors import base
+from math import prod
+
+from workloads.capture.kernels.tensors import base, strides_of
 from workloads.capture.operation import Operation
+from workloads.torch.reductions import row_sum_scratch
 
 #: Operations that first make a tensor as large as their gradient: softmax's, times its output (SoftMax.cu).
 AS_LARGE_AS_GRADIENT = ("_softmax_backward_data",)
@@ -11,6 +14,19 @@ AS_LARGE_AS_GRADIENT = ("_softmax_backward_data",)
 
 def temporary(operation: Operation) -> float:
     """Bytes of it."""
-    if base(operation) not in AS_LARGE_AS_GRADIENT:
+    name = base(operation)
+    if name in AS_LARGE_AS_GRADIENT:
+        return float(operation.operands[0].bytes)
+    return _row_sums(operation) if name == "sum" else 0.0
+
+
+def _row_sums(operation: Operation) -> float:
+    """Partial sums over the leading dimensions, as of the gradient of a bias; 0 for other sums."""
+    tensor, dimensions = operation.operands[0], operation.arguments[1:2]
+    if not dimensions or not isinstance(dimensions[0], tuple):
         return 0.0
-    return float(operation.operands[0].bytes)
+    count = len(dimensions[0])
+    leading = dimensions[0] == tuple(range(count)) and count < len(tensor.shape)
+    if not leading or strides_of(tensor)[-1] != 1:
+        return 0.0
+    return row_sum_scratch(prod(tensor.shape[:count]), prod(tensor.shape[count:]))
