@@ -95,6 +95,23 @@ def generation_of(name: str) -> str:
     return facts.generation or generation_of(facts.like)
 
 
+def capability_of(name: str) -> tuple[int, int]:
+    """Major and minor compute capability of a GPU.
+
+    Raises
+    ------
+    InputError
+        If there is no such GPU, or its file does not say.
+    """
+    facts = facts_of(name)
+    if not facts.capability:
+        expected = "the compute capability, such as [9, 0]"
+        hint = "programs ask for it: state it in the GPU's file"
+        raise InputError(Mistake(name, "capability", "nothing", expected, hint))
+    major, minor = facts.capability
+    return major, minor
+
+
 def rows_of(name: str, folder: Path = HARDWARE) -> list[Row]:
     """Measured rows of a GPU, its own and published ones; none where there are none."""
     tables = [

@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from sim import files
-from sim.costs.gpu_files import facts_of
-from sim.errors import InputError, Mistake
+from sim.costs.gpu_files import capability_of, facts_of
 from sim.extras import MissingPackage
 from topologies import load_cluster
 from workloads.capture import recording
@@ -69,17 +68,7 @@ def captured(
 
 
 def device(gpu: str) -> Device:
-    """What the program is told of a GPU.
-
-    Raises
-    ------
-    InputError
-        If there is no such GPU, or its file does not say what it can compute.
-    """
+    """What the program is told of a GPU."""
     facts = facts_of(gpu)
-    if not facts.capability:
-        expected = "the compute capability, such as [9, 0]"
-        hint = "programs ask for it: state it in the GPU's file"
-        raise InputError(Mistake(gpu, "capability", "nothing", expected, hint))
-    major, minor = facts.capability
-    return Device(gpu, (major, minor), facts.sms, int(facts.memory), int(facts.l2))
+    memory, l2 = int(facts.memory), int(facts.l2)
+    return Device(gpu, capability_of(gpu), facts.sms, memory, l2)
