@@ -168,7 +168,9 @@ def test_a_stated_fact_is_the_typed_one(name: str) -> None:
     table = tomllib.loads((HARDWARE / f"{name}.toml").read_text(encoding="utf-8"))
     facts = facts_of(name)
     numbers = {
-        key: value for key, value in table.items() if not isinstance(value, dict)
+        key: tuple(value) if isinstance(value, list) else value
+        for key, value in table.items()
+        if not isinstance(value, dict)
     }
     assert {key: getattr(facts, key) for key in numbers} == numbers
     assert {**facts.efficiency} == table["efficiency"] and {**facts.peak} == table[
