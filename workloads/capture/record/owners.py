@@ -38,10 +38,10 @@ def kinds(
 ) -> Iterator[tuple[str, torch.Tensor]]:
     """What is kept between steps, as an owner of memory and a tensor; the first of a storage counts."""
     for module in found:
-        for weight in module.parameters(recurse=False):
+        for weight in torch.nn.Module.parameters(module, recurse=False):
             yield "parameters", weight
             yield from _gradients(weight)
-        for buffer in module.buffers(recurse=False):
+        for buffer in torch.nn.Module.buffers(module, recurse=False):
             yield "buffers", buffer
     for optimizer in optimizers:
         for group in optimizer.param_groups:
