@@ -95,6 +95,16 @@ def test_help_of_a_command_imports_no_simulator(command: str) -> None:
     assert not imported(command, "--help") & HEAVY
 
 
+def test_a_replay_starts_without_the_predictor() -> None:
+    """Only `--compare` predicts: a replay takes kernels from its trace, and plans no step."""
+    traces = ROOT / "validation" / "cases" / "traces"
+    modules = imported(
+        "replay", str(traces / "125m-ddp4-b4.default.rank0.pt.trace.json.gz")
+    )
+    assert "sim.replay.replay" in modules
+    assert not modules & {"sim.planning.planned", "sim.predict", "sim.spec.load"}
+
+
 def test_a_run_imports_only_what_its_scenario_needs() -> None:
     """A run of training steps loads no graph library, no serving and no simulated storage, which are slow to import."""
     modules = imported("run", "llama1b-ddp4")

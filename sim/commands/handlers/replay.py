@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from sim.commands._shared import echo_json, misused, talk
-from sim.replay import compared, report
+from sim.replay import report
 from sim.replay.replay import replay_files
 from sim.replay.trace import write_trace
 from sim.tools.catalog import find_scenario
@@ -53,6 +53,8 @@ def _compare(
     json_: bool,
 ) -> None:
     """The run as it was, beside the prediction of its program."""
+    from sim.replay import compared  # the predictor, which other replays start without
+
     outcome = replay_files(files, clock=clock, steps=steps)
     key = "file" if cluster.endswith(".toml") else "name"
     place = (f"cluster.{key}={cluster}",) if cluster else ()
