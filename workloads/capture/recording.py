@@ -12,7 +12,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from sim.errors import InputError, Mistake
 from workloads.capture.allocator import Segment
@@ -53,9 +53,8 @@ EVENTS = {
 }
 
 
-@dataclass(frozen=True)
-class Event:
-    """One thing that a rank's host did.
+class Event(NamedTuple):
+    """One thing that a rank's host did: a tuple, of which a recording has tens of thousands.
 
     Attributes
     ----------

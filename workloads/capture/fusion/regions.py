@@ -7,7 +7,7 @@ where they are, as Dynamo's breaks do.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from workloads.capture.fusion.graph import Step
 from workloads.capture.recording import Event
@@ -156,7 +156,7 @@ class _Arranging:
             self._finish_piece()
         if event.kind == "free" and self._open[1]:
             self.regions[self._open[0]].freed.add(event.values["storage"])
-        self.events.append(replace(event, calls=0))
+        self.events.append(event._replace(calls=0))
 
     def _finish_piece(self) -> None:
         if not self._steps or self._open is None:
