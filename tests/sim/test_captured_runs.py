@@ -257,3 +257,11 @@ def test_a_kernel_with_a_lambda_is_no_optimizer() -> None:
         family("vectorized_elementwise_kernel<4, {lambda(float)#1}>") == "elementwise"
     )
     assert family("lamb_stage1_kernel") == "optimizer"
+
+
+def test_a_prediction_reads_its_recording_once(tmp_path: Path) -> None:
+    """Reading, lowering and caveats ask for the same file, which is taken apart one time."""
+    path = job(tmp_path, 8)
+    before = recording._read.cache_info().misses
+    predict(load_scenario(path))
+    assert recording._read.cache_info().misses == before + 1
