@@ -379,8 +379,15 @@ def is_product(kernel: Kernel) -> bool:
 
 
 def _as_gemm(kernel: Kernel) -> Kernel:
-    kind = "gemm" if len(kernel.shape) == 3 else "grouped_gemm"
-    return Kernel(kind, kernel.shape, kernel.dtype, kernel.layout[:2])
+    """The product as tiles know it; of grouped ones, whose rows are those of all experts, that of each expert."""
+    if len(kernel.shape) == 3:
+        return Kernel("gemm", kernel.shape, kernel.dtype, kernel.layout[:2])
+    experts, m, n, k = kernel.shape
+    if kernel.kind not in BATCHED:
+        weights = kernel.layout.startswith("t")  # whose gradients sum over the tokens
+        m = m if weights else max(1, m // experts)
+        k = max(1, k // experts) if weights else k
+    return Kernel("grouped_gemm", (experts, m, n, k), kernel.dtype, kernel.layout[:2])
 
 
 def _smoothness(kind: str) -> tuple[float, float, float]:

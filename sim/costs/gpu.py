@@ -8,7 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from sim.costs import aten, gemm, terms
+from sim.costs import aten, gemm, generated, terms
 from sim.costs.adamw import Adamw
 from sim.costs.facts import GpuFacts
 from sim.costs.gpu_files import HARDWARE, aten_of, facts_of, names, rows_of
@@ -158,7 +158,10 @@ class Gpu:
                 known = self._known[kernel] = self.running(kernel) + pauses
                 return known
             known = self._known[kernel] = max(
-                self._duration(kernel), self.roofline.bound(kernel), self.floor
+                self._duration(generated.streaming(kernel)),
+                generated.seconds(kernel, self.roofline),
+                self.roofline.bound(kernel),
+                self.floor,
             )
         return known
 

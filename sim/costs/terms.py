@@ -21,6 +21,8 @@ def group(kernel: Kernel) -> tuple[str, str, str]:
     kind, layout = ALIASES.get(kernel.kind, kernel.kind), kernel.layout
     if kind == "embedding_bwd":
         layout = "sorted" if kernel.shape[0] > EMBEDDING_SORTS_ABOVE else "small"
+    if kind in POOLED:
+        layout = ""  # names of functions (sim.costs.generated)
     if kind.startswith("conv") and kernel.shape[1] < 8:
         layout = "padded"  # too few channels for tensor cores: cuDNN pads them first
     return kind, layout, kernel.dtype

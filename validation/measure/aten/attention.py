@@ -34,6 +34,12 @@ WHOLE = (
     (4, 12, 12, 128, 64), (1, 8, 8, 4096, 64),
 )  # fmt: skip
 
+#: Heads as wide as cuDNN takes them on Hopper.
+WIDE = (
+    (2, 8, 4, 2048, 256), (1, 8, 4, 2048, 256), (2, 8, 8, 1024, 256), (2, 16, 16, 4096, 256), (4, 8, 1, 1024, 256),
+    (1, 16, 8, 8192, 256), (4, 16, 16, 1024, 192), (2, 16, 4, 2048, 160),
+)  # fmt: skip
+
 
 def cases() -> Iterator[Case]:
     for round, shapes in ((0, CAUSAL), (1, CAUSAL_MORE)):
@@ -41,6 +47,11 @@ def cases() -> Iterator[Case]:
             yield from _backends(shape, {"causal": True}, round)
     for at, shape in enumerate(FULL):
         yield from _backends(shape, {"causal": False}, at // 3)
+    for shape in WIDE:
+        for backend in ("cudnn", "efficient", "flash"):
+            yield from attention(shape, backend, {"causal": True}, 3)
+        yield from attention(shape, "cudnn", {"causal": False}, 3)
+        yield from attention(shape, "cudnn", {"causal": False, "mask": True}, 3)
     for shape in WHOLE:
         for causal in (False, True):
             setting = {"causal": causal, "dtype": "fp32"}

@@ -159,6 +159,13 @@ BY_INDEX: dict[str, Callable[[Any, Any, Any], Any]] = {
 }
 
 
+#: Rows, width and picks where every token goes to a few experts.
+OF_EXPERTS = (
+    (2048, 2048, 4096), (4096, 2048, 4096), (2048, 1024, 8192), (8192, 1024, 8192), (4096, 4096, 8192),
+    (8192, 2048, 65536),
+)  # fmt: skip
+
+
 def _by_index() -> Iterator[Case]:
     for rows, width, picks in (
         (512, 768, 512),
@@ -169,6 +176,7 @@ def _by_index() -> Iterator[Case]:
         (128256, 64, 16384),
         (2048, 7168, 16384),
         (1_000_000, 16, 262144),
+        *OF_EXPERTS,
     ):
         for name, function in BY_INDEX.items():
             for dtype in ("bf16", "fp32"):

@@ -14,10 +14,11 @@ from validation.measure.aten import (
     optimizers,
     pointwise,
     products,
+    vision,
 )
 from validation.measure.aten.case import Case
 
-FAMILIES = (products, attention, layers, pointwise, moving, optimizers)
+FAMILIES = (products, attention, layers, pointwise, moving, optimizers, vision)
 HELD_OUT = 5  # every fifth size of a family
 
 

@@ -350,9 +350,34 @@ def _grouped() -> Iterator[Case]:
             yield _experts(experts, tokens, n, k, skewed, False)
             yield _experts(experts, tokens, k, n, skewed, False)
             yield _experts(experts, n, k, tokens, skewed, True)
+    for size in SMALL_EXPERTS:
+        yield from _small_experts(*size)
 
 
-def _experts(experts: int, m: int, n: int, k: int, skewed: bool, weight: bool) -> Case:
+#: Experts, tokens, outputs and inputs of layers that few tokens reach.
+SMALL_EXPERTS = (
+    (8, 4096, 8192, 2048), (8, 4096, 2048, 4096), (16, 8192, 1024, 1024), (16, 8192, 1024, 512), (32, 8192, 1024, 2048),
+    (64, 16384, 1024, 2048), (8, 2048, 4096, 2048), (8, 16384, 4096, 2048), (64, 4096, 1536, 2048),
+    (128, 8192, 1536, 2048), (8, 8192, 14336, 4096), (32, 16384, 2048, 2048),
+)  # fmt: skip
+
+
+def _small_experts(experts: int, tokens: int, n: int, k: int) -> Iterator[Case]:
+    """Forward, the gradient of the input, through weights as they lie, and that of the weights."""
+    yield _experts(experts, tokens, n, k, False, False)
+    yield _experts(experts, tokens, k, n, False, False, "nn")
+    yield _experts(experts, n, k, tokens, False, True)
+
+
+def _experts(
+    experts: int,
+    m: int,
+    n: int,
+    k: int,
+    skewed: bool,
+    weight: bool,
+    layout: str = "nt",
+) -> Case:
     """Tokens of each expert through its weight; or the gradient of the weights, where the tokens are summed over."""
 
     def make(on: Tensors) -> Call:
@@ -361,13 +386,19 @@ def _experts(experts: int, m: int, n: int, k: int, skewed: bool, weight: bool) -
         if weight:
             a, b = on.normal(k, m).t(), on.normal(k, n)
         else:
-            a, b = on.normal(m, k), on.normal(experts, n, k).mT
+            a = on.normal(m, k)
+            b = (
+                on.normal(experts, k, n)
+                if layout == "nn"
+                else on.normal(experts, n, k).mT
+            )
         return lambda: torch._grouped_mm(a, b, offs=ends)
 
     setting = {
         "dtype": "bf16",
         "skewed": skewed,
         "way": "wgrad" if weight else "forward",
+        **({"layout": layout} if layout != "nt" else {}),
     }
     return Case("grouped_mm", "_grouped_mm", (experts, m, n, k), make, setting, round=1)
 

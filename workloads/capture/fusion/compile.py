@@ -72,9 +72,7 @@ class Compiler:
         changed = _changed(versions)
         made_by = set(versions.now)
         backward = [self._nodes(piece, versions) for piece in region.backward]
-        cut = partition(
-            _flat(forward), _flat(backward), results | {(w, 0) for w in weights}
-        )
+        cut = partition(_flat(forward), _flat(backward), {(w, 0) for w in weights})
         out = _joined(forward, results | changed | cut.kept, ())
         back = _joined(backward, _left(region, versions, made_by), cut.again)
         return _held(out, back, versions, cut)

@@ -61,6 +61,8 @@ class Node:
         None for what stays the kernels that it is without a compiler.
     again
         Whether it may be computed a second time.
+    functions
+        What takes arithmetic for each element, by the names of `sim.costs.generated`.
     """
 
     name: str
@@ -69,6 +71,7 @@ class Node:
     space: Space | None
     kernels: tuple[Kernel, ...] = ()
     again: bool = False
+    functions: tuple[str, ...] = ()
 
     @property
     def pointwise(self) -> bool:

@@ -22,6 +22,8 @@ READS, ALL_READS = 4, 8
 #: Results of a reduction that can not fill a GPU: it is split and added up by a second kernel, too (guess).
 FEW = 64
 Key = tuple[Value, int, tuple[int, ...]]
+#: Functions by the value that they make, and by the ways in which it is read: each way is computed on its own.
+Functions = dict[tuple[Value, tuple[tuple[int, int], ...]], tuple[str, ...]]
 
 
 @dataclass(frozen=True)
@@ -40,6 +42,8 @@ class Group:
     ----------
     reads
         Bytes by value, place and part of a joined tensor.
+    functions
+        What it evaluates for each element.
     sources
         Groups that write what it reads.
     """
@@ -48,6 +52,7 @@ class Group:
     space: Space | None
     nodes: list[Node] = field(default_factory=list)
     reads: dict[Key, float] = field(default_factory=dict)
+    functions: Functions = field(default_factory=dict)
     sources: set[int] = field(default_factory=set)
 
 
@@ -71,8 +76,8 @@ class _Graph:
     ----------
     lasting
         Values that have to be in memory: needed later, or read by what stays as it is.
-    computed
-        For values that are not: what they are computed from.
+    computed, evaluated
+        For values that are not: what they are computed from, and the functions that it takes.
     group_of, touched
         The group that writes a value, those that read it.
     """
@@ -85,6 +90,7 @@ class _Graph:
             r.value for node in self.nodes if node.space is None for r in node.reads
         )
         self.computed: dict[Value, dict[Key, float]] = {}
+        self.evaluated: dict[Value, Functions] = {}
         self.groups: list[Group] = []
         self.group_of: dict[Value, int] = {}
         self.touched: dict[Value, list[int]] = {}
@@ -92,10 +98,12 @@ class _Graph:
     def joined(self) -> Joined:
         for node in self.nodes:
             reads = dict(self._resolved(node.reads))
+            functions = self._functions(node)
             if self._in_memory(node, reads):
-                self._place(node, reads)
+                self._place(node, reads, functions)
             else:
                 self.computed.update((value, reads) for value, _ in node.writes)
+                self.evaluated.update((value, functions) for value, _ in node.writes)
         launches: list[Launch] = []
         written: set[int] = set()
         for group in self._in_order():
@@ -111,7 +119,20 @@ class _Graph:
         readers = sum(self.readers[value] for value, _ in node.writes)
         return len(reads) > (READS if readers > 1 else ALL_READS)
 
-    def _place(self, node: Node, reads: Mapping[Key, float]) -> None:
+    def _functions(self, node: Node) -> Functions:
+        """What a node evaluates, and what the values take that it reads and that are not in memory."""
+        functions: Functions = {}
+        if node.functions:
+            functions[node.writes[0][0], ()] = node.functions
+        for read in node.reads:
+            way = (read.offset, read.part)
+            for (value, ways), names in self.evaluated.get(read.value, {}).items():
+                functions[value, (*ways, way)] = names
+        return functions
+
+    def _place(
+        self, node: Node, reads: Mapping[Key, float], functions: Functions
+    ) -> None:
         """Puts a node into the latest group that takes it, else into one of its own."""
         sources = {
             self.group_of[value] for value, _, _ in reads if value in self.group_of
@@ -124,6 +145,7 @@ class _Graph:
         group.nodes.append(node)
         group.space = _wider(group.space, node.space)
         group.reads.update(reads)
+        group.functions.update(functions)
         group.sources |= sources - {number}
         for value, _ in node.writes:
             self.group_of[value] = number
@@ -230,7 +252,9 @@ def _launches(group: Group, written: float) -> list[Launch]:
     read = sum(size for key, size in group.reads.items() if key[0] not in own)
     kind = REDUCTION if group.space.rows else POINTWISE
     moved = max(1.0, read + written)
-    launches = [Launch(Kernel(kind, (group.space.elements,), bytes=moved), names)]
+    functions = tuple(name for each in group.functions.values() for name in each)
+    elements, layout = (group.space.elements,), "_".join(sorted(functions))
+    launches = [Launch(Kernel(kind, elements, layout=layout, bytes=moved), names)]
     return launches + [
         Launch(_sum_of_partial(node), node.name)
         for node in group.nodes

@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from sim.graph.kernel import Kernel
+from workloads.capture.fusion.functions import after_rows, of_elements, of_rows
 from workloads.capture.fusion.graph import Node, Read, Space, Step, Value, Versions
 from workloads.capture.fusion.padding import padded
 from workloads.capture.kernels import pointwise, reductions
 from workloads.capture.kernels.tensors import base, stored, words
-from workloads.capture.operation import Operand, Operation
+from workloads.capture.operation import ELEMENT_BYTES, Operand, Operation
 
 #: Operations over elements beside those of `kernels.pointwise`: copies, fills, and picking by index.
 MAPPED = frozenset(pointwise.RULES) | frozenset(
@@ -87,6 +88,8 @@ def _nodes(
         for place, operand in zip(step.writes, operation.results, strict=True)
         if place[0]
     )
+    if name == "embedding_dense_backward":
+        return (Node(name, reads, writes, None, _scattered(operation)),)
     if not _is_compiled(name, operation):
         return padded(Node(name, reads, writes, None, kernels), operation, versions)
     if name in NORMALIZING:
@@ -94,7 +97,22 @@ def _nodes(
         whole = operation.results[0].elements == rows.elements
         return _normalizing(name, reads, writes, rows, whole, versions)
     space = _space(name, operation, kernels)
-    return (Node(name, reads, writes, space, again=name not in RANDOM),)
+    functions = of_elements(name, operation)
+    again = name not in RANDOM
+    return (Node(name, reads, writes, space, again=again, functions=functions),)
+
+
+def _scattered(operation: Operation) -> tuple[Kernel, ...]:
+    """Gradients of an embedding: zeros in fp32, rows added to them, and a cast where weights are smaller."""
+    gradients, table = operation.operands[0], operation.results[0]
+    sums = 4.0 * table.elements
+    rows = gradients.elements * (ELEMENT_BYTES[gradients.dtype] + 8.0)  # read, added
+    moved = [(table.elements, sums), (gradients.elements, rows)]
+    if table.dtype != "fp32":
+        moved.append((table.elements, sums + table.bytes))
+    return tuple(
+        Kernel("fused_pointwise", (elements,), bytes=size) for elements, size in moved
+    )
 
 
 def _is_compiled(name: str, operation: Operation) -> bool:
@@ -179,11 +197,13 @@ def _normalizing(
     after = (*reads, Read(statistic, 0, size))
     elements, others = (writes[:1], writes[1:]) if whole else ((), writes)
     backward = name.endswith("backward")
-    of_rows = () if backward else others
-    parts = [Node(name, reads, ((statistic, size), *of_rows), rows)]
+    others_of_rows = () if backward else others
+    statistics = (statistic, size), *others_of_rows
+    parts = [Node(name, reads, statistics, rows, functions=of_rows(name, rows))]
     if elements:
-        space = Space(rows.elements)
-        parts.append(Node(name, after, elements, space, again=not backward))
+        space, again = Space(rows.elements), not backward
+        functions = after_rows(name, rows)
+        parts.append(Node(name, after, elements, space, (), again, functions))
     if backward and others:
         across = Space(rows.elements, rows.rows, across=True)
         parts.append(Node(name, after, others, across))

@@ -47,10 +47,14 @@ class Residence:
         number = self._again.get(storage)
         if number is not None and number in self._begun:
             return storage in self._compiled[number].taken
-        if number is not None or self._holders.get(storage):
+        if number is not None or self._is_held(storage):
             self._freed.add(storage)
             return False
         return True
+
+    def _is_held(self, storage: int) -> bool:
+        """Whether the backward of a region that has not begun needs a storage; one that has is done with it."""
+        return not self._holders.get(storage, set()) <= self._begun
 
     def begin_backward(self, number: int) -> dict[int, int]:
         """Bytes of what backward takes at its beginning, by storage."""

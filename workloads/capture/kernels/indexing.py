@@ -13,6 +13,9 @@ from workloads.capture.kernels.tensors import (
 )
 from workloads.capture.operation import ELEMENT_BYTES, Operand, Operation
 
+#: Elements put into one from which on they wait for each other (guess between measured uniform and skewed indices).
+CROWDED = 8
+
 
 def _rows(
     operation: Operation, picked: Operand, layout: str = ""
@@ -41,7 +44,10 @@ def pick(operation: Operation) -> tuple[Kernel, ...]:
 
 
 def put(operation: Operation) -> tuple[Kernel, ...]:
-    """index_put_, scatter_, index_add_: as many as the source has, in place; "add" where they are added."""
+    """index_put_, scatter_, index_add_: as many as the source has, in place.
+
+    "add" where they are added, "add_repeated" where many meet in one row, which takes turns.
+    """
     target = first(operation)
     others = [
         each
@@ -50,7 +56,9 @@ def put(operation: Operation) -> tuple[Kernel, ...]:
     ]
     source = others[-1] if others else _index(operation, target)
     added = argument(operation, 3, "accumulate") is True
-    return _rows(operation, Operand(target.dtype, source.shape), "add" if added else "")
+    crowded = source.elements > CROWDED * target.elements
+    layout = ("add_repeated" if crowded else "add") if added else ""
+    return _rows(operation, Operand(target.dtype, source.shape), layout)
 
 
 def _index(operation: Operation, target: Operand) -> Operand:

@@ -69,8 +69,9 @@ def grouped(operation: Operation) -> tuple[Kernel, ...]:
         return launched(operation, (1,))
     experts = max(left.shape[:-2] + right.shape[:-2], default=1)
     m, k, n = left.shape[-2], left.shape[-1], right.shape[-1]
-    if len(left.shape) == len(right.shape) == 2:
-        experts = operation.results[0].shape[0] if operation.results else 1
+    ends = [each for each in operation.operands[2:] if each.dtype.startswith("int")]
+    if len(left.shape) == len(right.shape) == 2 and ends:
+        experts = ends[0].elements
     dtype = format_of(left, operation)
     return launched(
         operation, (experts, m, n, k), layout(left, right), dtype, flops=2.0 * m * n * k

@@ -9,6 +9,9 @@ import torch
 
 aten = torch.ops.aten
 HALVES = (torch.float16, torch.bfloat16)
+HOPPER = (9, 0)  # compute capability
+#: Widest heads that cuDNN takes (sdp_utils.cpp, check_cudnn_tensor_shapes).
+WIDEST, WIDEST_OF_HOPPER = 128, 256
 
 
 @dataclass(frozen=True)
@@ -53,14 +56,21 @@ class Call:
         return self.enable_gqa and self.query.shape[1] != self.key.shape[1]
 
 
-def choose(call: Call, hopper: bool) -> Any:
+def choose(call: Call, capability: tuple[int, int]) -> Any:
     """`scaled_dot_product_attention` as CUDA would dispatch it (aten/src/ATen/native/transformers/cuda/sdp_utils.cpp).
 
     Halves go to cuDNN on Hopper and later, else to FlashAttention without a mask; what is left to the memory-efficient
-    kernels where shapes allow it. Recorded on H100 and H200 with PyTorch 2.11: cuDNN is taken first.
+    kernels where shapes allow it. Recorded on H100 and H200 with PyTorch 2.11: cuDNN is taken first, also for gemma2's
+    heads of 256.
     """
     aligned = call.plain and call.half and call.width % 8 == 0
-    if aligned and hopper and call.width <= 128 and not call.learnt_mask:
+    widest = WIDEST_OF_HOPPER if capability == HOPPER else WIDEST
+    if (
+        aligned
+        and capability >= HOPPER
+        and call.width <= widest
+        and not call.learnt_mask
+    ):
         return _cudnn(call)
     if aligned and call.attn_mask is None and call.width <= 256:
         return _flash(call)

@@ -20,11 +20,11 @@ _library = torch.library.Library("aten", "IMPL")
 RULES: dict[Any, Callable[..., Any]] = {}
 
 
-def install(hopper: bool) -> None:
-    """Takes the compositions of CUDA for the device inside; ``hopper``: whether the GPU has compute capability 9."""
+def install(capability: tuple[int, int]) -> None:
+    """Takes the compositions of CUDA for the device inside; ``capability``: its compute capability."""
 
     def attended(*arguments: Any, **options: Any) -> Any:
-        return attention.choose(attention.Call(*arguments, **options), hopper)
+        return attention.choose(attention.Call(*arguments, **options), capability)
 
     RULES[aten.scaled_dot_product_attention.default] = attended
     RULES[aten.dropout.default] = dropout

@@ -59,12 +59,17 @@ class Regions:
     @classmethod
     @contextmanager
     def call(cls) -> Iterator[int]:
-        """A call of a compiled function, which is the outermost one."""
+        """A call of a compiled function, which is the outermost one.
+
+        Programs that ask are told that they are compiled: transformers makes masks there that it leaves out otherwise.
+        """
         number = cls.calling = next(cls.numbers)
+        torch.compiler._is_compiling_flag = True
         try:
             yield number
         finally:
             cls.calling = None
+            torch.compiler._is_compiling_flag = False
 
     @classmethod
     def leave(cls, storages: list[int]) -> None:

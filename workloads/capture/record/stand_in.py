@@ -50,7 +50,7 @@ def install(properties: SimpleNamespace, gpus: int, local_rank: int) -> FakeTens
     _rename_devices()
     cuda.answer(properties, gpus, local_rank)
     autocast.install(NAME)
-    composites.install(hopper=properties.major >= 9)
+    composites.install((properties.major, properties.minor))
     _take_lists()
     _pin_nothing()
     _move_modules_by_replacing()

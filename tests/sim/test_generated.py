@@ -1,0 +1,61 @@
+"""Kernels that a compiler generates: what bytes and what arithmetic take."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sim.costs import load_gpu
+from sim.costs.generated import OPERATIONS, SEPARATOR
+from sim.graph.kernel import Kernel
+from validation.fit.generated import EVIDENCE, GPUS, operations, times
+
+ELEMENTS = 1 << 26
+FUNCTIONS = st.lists(st.sampled_from(sorted(OPERATIONS)), max_size=4)
+
+
+def generated(functions: tuple[str, ...], size: float, elements: int) -> Kernel:
+    return Kernel(
+        "fused_pointwise", (elements,), layout=SEPARATOR.join(functions), bytes=size
+    )
+
+
+@given(FUNCTIONS, st.integers(1 << 10, ELEMENTS), st.floats(1.0, 20.0))
+def test_arithmetic_never_makes_a_kernel_quicker(
+    functions: list[str], elements: int, each: float
+) -> None:
+    """A kernel takes at least as long as its bytes, and one function more takes no less."""
+    gpu = load_gpu("h100")
+    plain = gpu.duration(generated((), each * elements, elements))
+    some = gpu.duration(generated(tuple(functions), each * elements, elements))
+    more = gpu.duration(generated((*functions, "sin"), each * elements, elements))
+    assert plain <= some <= more
+
+
+@pytest.mark.parametrize("name", sorted(OPERATIONS))
+def test_what_arithmetic_bounds_is_as_quick_on_either_memory(name: str) -> None:
+    """H100 and H200 have the same SMs, so kernels without bytes to speak of take the same time."""
+    kernel = generated((name,), 1.0, ELEMENTS)
+    assert load_gpu("h100").duration(kernel) == load_gpu("h200").duration(kernel)
+
+
+@pytest.mark.parametrize("evidence", EVIDENCE, ids=lambda e: e.function)
+def test_constants_are_those_of_the_measured_kernels(evidence: object) -> None:
+    """Each function's operations are within a twentieth of the quickest GPU's largest measured kernel."""
+    largest = [max(operations(gpu, evidence).items()) for gpu in GPUS]  # type: ignore[arg-type]
+    measured = min(value for _, value in largest)
+    assert OPERATIONS[evidence.function] == pytest.approx(measured, rel=0.05)  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("gpu", GPUS)
+def test_measured_sizes_that_no_constant_was_taken_from(gpu: str) -> None:
+    """Kernels of an eighth of the size, where only their starts weigh more, come out within a third."""
+    for evidence in EVIDENCE:
+        for elements, seconds in times(gpu, evidence).items():
+            if elements == ELEMENTS // 8:
+                names = (evidence.function,) * evidence.times
+                predicted = load_gpu(gpu).duration(
+                    generated(names, 4.0 * elements, elements)
+                )
+                assert predicted == pytest.approx(seconds, rel=0.37)
