@@ -79,6 +79,13 @@ def show(file: Path, rank: int | None, json_: bool) -> None:
     metavar="0,3-5",
     help="Ranks to run beside those that are found to differ.",
 )
+@click.option(
+    "--assume",
+    default="experts=balanced",
+    metavar="experts=balanced|F",
+    help="Where routers send tokens, which nobody computes: to all experts alike, or F times the mean to the first of "
+    "them; default experts=balanced.",
+)
 @click.option("--stop", is_flag=True, help="End the program once its step is recorded.")
 @click.option(
     "-o",
@@ -97,6 +104,7 @@ def command(
     gpu: str,
     step: int,
     ranks: str | None,
+    assume: str,
     stop: bool,
     output: Path,
     command_line: tuple[str, ...],
@@ -113,6 +121,7 @@ def command(
         step=step,
         ranks=_ranks(ranks, world) if ranks else (),
         stop=stop,
+        busiest=_busiest(assume),
         tell=_progress,
     )
     _tell(output, tables)
@@ -145,6 +154,19 @@ def _ranks(text: str, world: int) -> tuple[int, ...]:
     return tuple(sorted(ranks))
 
 
+def _busiest(text: str) -> float:
+    """Tokens of the first expert over those of the mean one, in "experts=balanced" or "experts=1.5"."""
+    what, _, value = text.partition("=")
+    try:
+        factor = 1.0 if value == "balanced" else float(value)
+    except ValueError:
+        factor = 0.0
+    if what != "experts" or not 1.0 <= factor < float("inf"):
+        expected = "experts=balanced, or experts=F with F from 1 on"
+        raise misused("--assume", text, expected)
+    return factor
+
+
 def _tell(output: Path, tables: dict[str, object]) -> None:
     """What was recorded, in a line or two."""
     ranks = tables["ranks"]
@@ -156,3 +178,8 @@ def _tell(output: Path, tables: dict[str, object]) -> None:
         f"{events:,} events, {size:.2f} MB",
         err=True,
     )
+    assumed = tables["assumed"]
+    assert isinstance(assumed, dict)
+    for what in sorted(assumed):
+        if what.startswith("experts"):
+            click.echo(f"assumed: {what}; --assume says otherwise", err=True)

@@ -27,6 +27,7 @@ def captured(
     ranks: tuple[int, ...] = (),
     stop: bool = False,
     quiet: bool = False,
+    busiest: float = 1.0,
     tell: Callable[[str], None] = lambda line: None,
 ) -> dict[str, Any]:
     """Runs a program as `world` ranks would, one after the other, and writes its recording.
@@ -43,6 +44,8 @@ def captured(
         The program ends with the recorded step.
     quiet
         The program's own prints are not shown.
+    busiest
+        Tokens of the first expert over those of the mean one; nobody computes what routers choose by.
 
     Returns
     -------
@@ -60,7 +63,9 @@ def captured(
         raise MissingPackage("torch")
     if gpu is None:
         gpu = load_cluster(cluster).gpu_model if cluster is not None else "h200"
-    job = Job(command, world, gpus_per_host, device(gpu), step, quiet, ranks, stop)
+    job = Job(
+        command, world, gpus_per_host, device(gpu), step, quiet, ranks, stop, busiest
+    )
     tables = capture(job, tell)
     with files.replacing(output) as beside:
         recording.write(beside, tables)

@@ -63,7 +63,7 @@ class Job:
     """What is captured: a script with its arguments, on `world` ranks, `gpus` of them on a host.
 
     `ranks` are run beside those that are found to differ. `stop` ends rank 0 with the recorded step; all others end
-    there anyway.
+    there anyway. `busiest`: how many times its share of tokens the first of several experts has, where routers choose.
     """
 
     command: tuple[str, ...]
@@ -74,6 +74,7 @@ class Job:
     quiet: bool = False
     ranks: tuple[int, ...] = ()
     stop: bool = False
+    busiest: float = 1.0
 
 
 def capture(
@@ -119,6 +120,7 @@ def _run(job: Job, rank: int, out: Path, quiet: bool) -> dict[str, Any]:
     """What one rank recorded; its prints go where the program's own would, those of other ranks than 0 nowhere."""
     command = [
         *(sys.executable, "-m", RECORDER, "--out", str(out), "--step", str(job.step)),
+        *("--busiest", str(job.busiest)),
         *("--gpus", str(job.gpus), "--gpu", json.dumps(job.device.properties())),
         *(("--stop",) if job.stop or rank > 0 else ()),
         *("--", *job.command),

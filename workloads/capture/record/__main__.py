@@ -18,9 +18,11 @@ def main() -> None:
 
     from workloads.capture.record import collectives, regions, stand_in, steps
     from workloads.capture.record.dispatch import Names, Recorder
+    from workloads.capture.record.experts import Experts
 
     properties = SimpleNamespace(**json.loads(options.gpu))
     fake = stand_in.install(properties, options.gpus, int(os.environ["LOCAL_RANK"]))
+    Experts.busiest = options.busiest
     recorder = Recorder(fake)
     collectives.install(recorder.works)
     regions.install(recorder.storages)
@@ -48,6 +50,7 @@ def _read_command_line() -> tuple[argparse.Namespace, str, list[str]]:
     parser.add_argument("--gpus", type=int, default=8, help="GPUs of a host")
     parser.add_argument("--step", type=int, default=3, help="which step is kept")
     parser.add_argument("--stop", action="store_true", help="end with that step")
+    parser.add_argument("--busiest", type=float, default=1.0, help="expert over mean")
     parser.add_argument("command", nargs="+")
     options = parser.parse_args()
     return options, options.command[0], options.command[1:]

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
-from workloads.capture.record import describe, values
+from workloads.capture.record import describe, experts, values
 
 BUILT_IN = ("aten", "prims")
 REAL = (torch.Tensor, torch.nn.Parameter)
@@ -305,5 +305,6 @@ def _tensors(results: Any) -> list[torch.Tensor]:
 def _may_have_values(function: Any, tensors: list[Any], results: Any) -> bool:
     name = function._schema.name.partition("::")[2]
     asks = name in values.NEVER or name in values.COMPARISONS
+    chooses = experts.name_of(function) in experts.CHOOSING
     involved = (*tensors, *_tensors(results))
-    return asks or all(t.numel() <= values.LARGEST for t in involved)
+    return asks or chooses or all(map(values.is_small, involved))

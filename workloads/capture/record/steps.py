@@ -15,6 +15,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from workloads.capture.allocator import Segment
 from workloads.capture.record import owners
 from workloads.capture.record.dispatch import Names, Recorder
+from workloads.capture.record.experts import Experts
 from workloads.capture.record.log import Log
 from workloads.capture.record.regions import parts
 
@@ -153,7 +154,7 @@ class Steps:
             "groups": self.recorder.works.groups,
             "described": self.recorder.works.described,
             "parameters": sum(self.weights.values()),
-            "assumed": dict(self.recorder.assumed),
+            "assumed": {**self.recorder.assumed, **Experts.assumed},
             "compiled": sorted(Log.compiled),
         }
 

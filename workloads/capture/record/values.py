@@ -13,7 +13,21 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
+from workloads.capture.record import experts
+
 LARGEST = 1 << 16  # elements of a tensor that is computed for real beside the fake one
+#: The same of whole numbers and conditions, such as which tokens go where.
+WHOLE = 1 << 20
+#: Operators whose results no operand's values decide.
+ANYHOW = {
+    *("zeros_like", "ones_like", "full_like", "new_zeros", "new_ones", "new_full"),
+    *("zero_", "fill_"),
+}
+#: Those whose result is whatever lay in memory: here zeros, the same in every run.
+EMPTY = {
+    *("empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided"),
+    "empty_permuted",
+}
 #: Questions whose answer for ordinary numbers is no.
 NEVER = ("isnan", "isinf")
 #: Questions about a number that are answered as if it were 1.
@@ -49,8 +63,10 @@ def compute(function: Any, arguments: Any, options: Any, results: Any) -> None:
     name = function._schema.name.partition("::")[2]
     if name in NEVER and outputs and outputs[0].numel() <= LARGEST:
         outputs[0]._value = _noes(outputs[0])
-    elif outputs and _computable((arguments, options), outputs):
+    elif outputs and _computable(name, (arguments, options), outputs):
         _compute(function, arguments, options, results)
+    elif experts.name_of(function) in experts.CHOOSING:
+        experts.choose(arguments, results)
     elif name in COMPARISONS and outputs and outputs[0].numel() == 1:
         _compare(function, arguments, outputs[0])
     else:
@@ -79,11 +95,18 @@ def _leaves(values: Any) -> list[Any]:
     return leaves
 
 
-def _computable(operands: Any, outputs: list[Any]) -> bool:
-    """Whether all operands have values, and nothing is large."""
+def _computable(name: str, operands: Any, outputs: list[Any]) -> bool:
+    """Whether all operands have values, or need none, and nothing is large."""
     tensors = [t for t in _leaves(operands) if isinstance(t, torch.Tensor)]
-    known = all(value_of(tensor) is not None for tensor in tensors)
-    return known and all(t.numel() <= LARGEST for t in (*tensors, *outputs))
+    needed = tensors[1:] if name in ANYHOW or name in EMPTY else tensors
+    known = all(value_of(tensor) is not None for tensor in needed)
+    return known and all(map(is_small, (*tensors, *outputs)))
+
+
+def is_small(tensor: torch.Tensor) -> bool:
+    """Whether a tensor is computed for real beside the fake one."""
+    fractions = tensor.is_floating_point() or tensor.is_complex()
+    return tensor.numel() <= (LARGEST if fractions else WHOLE)
 
 
 def _compute(function: Any, arguments: Any, options: Any, results: Any) -> None:
@@ -91,6 +114,8 @@ def _compute(function: Any, arguments: Any, options: Any, results: Any) -> None:
     on_host = torch.utils._pytree.tree_map(_on_host, (arguments, options))
     try:
         computed = function(*on_host[0], **on_host[1])
+        if function._schema.name.partition("::")[2] in EMPTY:
+            computed.zero_()
     except (RuntimeError, NotImplementedError, TypeError):
         return  # an operation that only the device has
     assumed = any(map(is_assumed, _leaves((arguments, options))))
@@ -114,7 +139,8 @@ def _written(function: Any, arguments: Any, options: Any) -> list[Any]:
 
 def _on_host(argument: Any) -> Any:
     if isinstance(argument, FakeTensor):
-        return argument._value
+        value = value_of(argument)
+        return stand_in(argument) if value is None else value
     if isinstance(argument, torch.device):
         return torch.device("cpu")
     return argument
