@@ -15,22 +15,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from sim.predict import step_time
-from sim.spec.load import load_scenario
-
-#: Host factors at which the host alone bounds a step: its slope between them is the host's time.
-SLOW, SLOWER = 20.0, 40.0
-FIRST = 3  # steps, of which the least counts
-
-
-def host_seconds(capture: Path, cluster: str) -> float:
-    """Seconds of the host in a recorded step, at host factor 1."""
-
-    def step(factor: float) -> float:
-        overrides = [f"cluster.name={cluster}", f"cluster.host_factor={factor}"]
-        return step_time(load_scenario(capture, overrides))
-
-    return (step(SLOWER) - step(SLOW)) / (SLOWER - SLOW)
+from validation.sets.host_speed import FIRST, host_and_gpu
 
 
 def measured_seconds(row: dict[str, Any]) -> float:
@@ -48,7 +33,7 @@ def main() -> None:
     by_id = {row["id"]: row for row in rows if "cpu_step_s_by_rank" in row}
     factors = []
     for capture in options.captures:
-        host = host_seconds(capture, options.cluster)
+        host, _ = host_and_gpu(capture, options.cluster)
         factor = measured_seconds(by_id[capture.stem]) / host
         factors.append(factor)
         print(f"{capture.stem}: host {host * 1e3:.1f} ms, factor {factor:.2f}")

@@ -53,6 +53,8 @@ class Row:
         Keys of a scenario's [cluster] that describe the machine of this run.
     steps : mapping
         Seconds of each step by rank.
+    cpu_steps : mapping
+        Seconds for which Python was busy or blocked in each step, by rank.
     peak_memory : mapping
         Peak allocated bytes by rank.
     error : str
@@ -69,6 +71,7 @@ class Row:
     env: Mapping[str, str] = field(default_factory=dict)
     cluster: Mapping[str, Any] = field(default_factory=dict)
     steps: Mapping[int, tuple[float, ...]] = field(default_factory=dict)
+    cpu_steps: Mapping[int, tuple[float, ...]] = field(default_factory=dict)
     peak_memory: Mapping[int, float] = field(default_factory=dict)
     reserved: float = 0.0
     error: str = ""
@@ -212,6 +215,7 @@ def _row(record: object, where: str) -> Row:
         env={str(key): str(value) for key, value in env.items()},
         cluster=_cluster(record.get("cluster"), where),
         steps=_steps(record["step_s_by_rank"], where),
+        cpu_steps=_cpu_steps(record, where),
         peak_memory={int(rank): float(size) for rank, size in peaks.items()},
         reserved=float(record.get("peak_reserved") or 0.0),
     )
@@ -251,17 +255,25 @@ def _cluster(value: object, where: str) -> Mapping[str, Any]:
     raise InputError(Mistake(where, "cluster", repr(value), expected))
 
 
-def _steps(by_rank: object, where: str) -> dict[int, tuple[float, ...]]:
+def _steps(
+    by_rank: object, where: str, name: str = "step_s_by_rank"
+) -> dict[int, tuple[float, ...]]:
     """Seconds of each step by rank."""
     if not isinstance(by_rank, Mapping) or not by_rank:
         expected = "seconds of each step by rank"
-        raise InputError(Mistake(where, "step_s_by_rank", repr(by_rank), expected))
+        raise InputError(Mistake(where, name, repr(by_rank), expected))
     for rank, times in by_rank.items():
         if not (re.fullmatch(r"\d{1,7}", str(rank)) and _are_times(times)):
-            key = f"step_s_by_rank.{rank}"
+            key = f"{name}.{rank}"
             expected = "positive seconds, by number of rank"
             raise InputError(Mistake(where, key, repr(times)[:60], expected))
     return {int(rank): tuple(map(float, times)) for rank, times in by_rank.items()}
+
+
+def _cpu_steps(record: Mapping[str, Any], where: str) -> dict[int, tuple[float, ...]]:
+    """Seconds of Python in each step by rank; nothing where nobody measured them."""
+    by_rank = record.get("cpu_step_s_by_rank")
+    return {} if by_rank is None else _steps(by_rank, where, "cpu_step_s_by_rank")
 
 
 def _are_times(times: object) -> bool:

@@ -23,6 +23,7 @@ class Prediction:
     peak_memory: Mapping[int, float] = field(default_factory=dict)
     error: str = ""
     interval: Interval | None = None
+    host: float | None = None
     reserved: Mapping[int, float] = field(default_factory=dict)
 
 
@@ -120,6 +121,7 @@ class Case:
             "peak_memory_error": self.peak_memory_error,
             "reserved_memory_error": self.reserved_error,
             "error": self.prediction.error,
+            "host_factor": self.prediction.host,
             **self._ratio(),
         }
 

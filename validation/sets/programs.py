@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from sim import progress
 from sim.errors import InputError, Mistake, PrestepError
@@ -26,7 +26,11 @@ from validation.formats.rows import Row, read_rows
 from validation.report.gate import Tolerances
 from validation.report.step_cases import Case, Prediction
 from validation.report.steps import Report
+from validation.sets.host_speed import factor_of, of_others
 from validation.sets.sets import CASES, asked
+
+Given = TypeVar("Given")
+Made = TypeVar("Made")
 
 HARNESS = CASES / "frameworks" / "harness"
 #: The harness of a case, by the key that names its program.
@@ -36,11 +40,21 @@ STEPS = {"warmup": 3, "steps": 1}  # run of each case; the third is recorded
 
 @dataclass(frozen=True)
 class Run:
-    """A row with the cluster that it was measured on, and how slow that machine's host was if set.toml knows."""
+    """A row with the cluster that it was measured on, and how slow that machine's host was if set.toml knows.
+
+    Attributes
+    ----------
+    file
+        Of the rows that were measured on one start of the machine.
+    own
+        Whether the host is that of the file, and not of its cluster's other starts.
+    """
 
     row: Row
     cluster: str
+    file: Path
     host: float | None = None
+    own: bool = False
 
     @property
     def overrides(self) -> list[str]:
@@ -93,7 +107,9 @@ def _run_of(row: Row, file: Path, table: Mapping[str, Any], cluster: str | None)
     """
     name = cluster or _cluster_of(file, table["clusters"])
     hosts = table.get("hosts", {})
-    return Run(row, name, hosts.get(file.stem, hosts.get(name)))
+    own = file.stem in hosts
+    host = hosts[file.stem] if own else hosts.get(name)
+    return Run(row, name, file, host, own)
 
 
 def _cluster_of(file: Path, clusters: Mapping[str, str]) -> str:
@@ -106,24 +122,41 @@ def _cluster_of(file: Path, clusters: Mapping[str, str]) -> str:
 
 
 def _predicted(runs: Sequence[Run], jobs: int) -> list[Prediction]:
+    """Every program is captured; then those of a start of a machine say to each other how slow its host was."""
     with tempfile.TemporaryDirectory(prefix="prestep-programs-") as folder:
-        work = partial(_predict, folder=folder)
-        numbered = list(enumerate(runs))
-        if jobs == 1 or len(runs) < 2:
-            return [work(one) for one in progress.track(numbered, "programs")]
-        with ProcessPoolExecutor(jobs, get_context("spawn"), end_with_parent) as pool:
-            made = pool.map(work, numbered)
-            return list(progress.track(made, "programs", len(runs)))
+        work = partial(_recorded, folder=folder)
+        recordings = _each(work, list(enumerate(runs)), jobs)
+        measured = _measured_hosts(runs, recordings)
+        return _each(_predict, list(zip(measured, recordings, strict=True)), jobs)
 
 
-def _predict(numbered: tuple[int, Run], folder: str) -> Prediction:
-    """The prediction of one program; what stops it becomes its error, so that one row does not hide the others."""
+def _each(
+    work: Callable[[Given], Made], given: Sequence[Given], jobs: int
+) -> list[Made]:
+    if jobs == 1 or len(given) < 2:
+        return [work(one) for one in progress.track(given, "programs")]
+    with ProcessPoolExecutor(jobs, get_context("spawn"), end_with_parent) as pool:
+        made = pool.map(work, given)
+        return list(progress.track(made, "programs", len(given)))
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """A captured program, or why there is none; with the host factor that its row's first steps say."""
+
+    capture: Path
+    error: str = ""
+    factor: float | None = None
+
+
+def _recorded(numbered: tuple[int, Run], folder: str) -> Recorded:
+    """A program captured; what stops it becomes its error, so that one row does not hide the others."""
     number, run = numbered
     place = Path(folder) / str(number)
     place.mkdir()
+    recording = place / f"{run.row.id}.capture"
     try:
         script, suite = _harness(run.row.case, place)
-        recording = place / f"{run.row.id}.capture"
         captured(
             (str(script), str(suite), str(place)),
             recording,
@@ -131,12 +164,36 @@ def _predict(numbered: tuple[int, Run], folder: str) -> Prediction:
             cluster=run.cluster,
             quiet=True,
         )
-        scenario = load_scenario(recording, run.overrides)
-        step = predict(scenario)
+        factor = None if run.own else factor_of(run.row, recording, run.cluster)
+    except PrestepError as error:
+        return Recorded(recording, str(error))
+    return Recorded(recording, "", factor)
+
+
+def _measured_hosts(runs: Sequence[Run], recordings: Sequence[Recorded]) -> list[Run]:
+    """Runs with the hosts that the other rows of their files say, unless set.toml knows that start of the machine."""
+    by_file: dict[Path, list[int]] = {}
+    for at, run in enumerate(runs):
+        by_file.setdefault(run.file, []).append(at)
+    measured = list(runs)
+    for mine in by_file.values():
+        others = of_others([recordings[at].factor for at in mine])
+        for at, factor in zip(mine, others, strict=True):
+            if factor is not None and not runs[at].own:
+                measured[at] = replace(runs[at], host=factor)
+    return measured
+
+
+def _predict(given: tuple[Run, Recorded]) -> Prediction:
+    run, recorded = given
+    if recorded.error:
+        return Prediction(error=recorded.error)
+    try:
+        step = predict(load_scenario(recorded.capture, run.overrides))
     except PrestepError as error:
         return Prediction(error=str(error))
     memory = {rank: peak.total for rank, peak in step.peak_memory.items()}
-    return Prediction(step.step_time, memory, reserved=step.reserved)
+    return Prediction(step.step_time, memory, reserved=step.reserved, host=run.host)
 
 
 def _harness(case: Mapping[str, Any], place: Path) -> tuple[Path, Path]:

@@ -1,0 +1,57 @@
+"""How slow a measured machine's host was: other programs' first steps say it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from statistics import median
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sim.errors import InputError
+from validation.formats.rows import Row, read_rows
+from validation.sets.host_speed import WITNESSES, of_others
+from validation.sets.programs import Recorded, Run, _measured_hosts
+
+FACTORS = st.lists(st.none() | st.floats(0.5, 4.0), max_size=8)
+
+
+@given(FACTORS, st.floats(5.0, 9.0))
+def test_no_row_is_its_own_witness(factors: list[float | None], other: float) -> None:
+    """What a row's own first steps say changes the factor of every other row, never its own."""
+    for at in range(len(factors)):
+        changed = [*factors[:at], other, *factors[at + 1 :]]
+        assert of_others(changed)[at] == of_others(factors)[at]
+
+
+@given(FACTORS)
+def test_few_programs_say_nothing(factors: list[float | None]) -> None:
+    """The median of the others where three of them say a factor, else nothing."""
+    for at, factor in enumerate(of_others(factors)):
+        others = [f for n, f in enumerate(factors) if n != at and f is not None]
+        expected = median(others) if len(others) >= WITNESSES else None
+        assert factor == expected
+
+
+def test_a_host_that_is_known_stays() -> None:
+    """Rows of a start that set.toml names keep its host; those of another file have what its rows say."""
+    row = Row("a", "rows:1", {}, 1)
+    mine = Run(row, "dgx-h100", Path("mine.jsonl"), 1.9)
+    known = replace(mine, file=Path("known.jsonl"), own=True)
+    runs = [mine] * 4 + [known]
+    said = [Recorded(Path(), "", factor) for factor in (1.0, 2.0, 3.0, 4.0, 9.0)]
+    hosts = [run.host for run in _measured_hosts(runs, said)]
+    assert hosts == [3.0, 3.0, 2.0, 2.0, 1.9]
+
+
+def test_times_of_python_are_read_as_strictly_as_steps(tmp_path: Path) -> None:
+    """A time that is no number is named with its key."""
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text(
+        '{"id": "a", "case": {}, "world": 1, "step_s_by_rank": {"0": [1.0]}, '
+        '"cpu_step_s_by_rank": {"0": ["x"]}}\n'
+    )
+    with pytest.raises(InputError, match=r"cpu_step_s_by_rank\.0"):
+        read_rows(rows)

@@ -1,0 +1,76 @@
+"""How slow the host of a measured machine was: the first steps of its other programs say it.
+
+Hosts differ from start to start of one kind of machine, and nobody can tell without having measured something there.
+The rows of one file come from one start. A step that follows a synchronisation finds an empty queue: the time that its
+Python takes is the host's own, unless the program waits for the GPU or the queue fills up. No row is its own witness.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import median
+
+from sim.predict import step_time
+from sim.spec.load import load_scenario
+from validation.formats.rows import Row
+from workloads.capture import recording
+from workloads.capture.kernels.launched import kernels_of
+
+#: Host factors at which the host alone bounds a step, and one at which it bounds none.
+SLOW, SLOWER, NONE = 20.0, 40.0, 0.05
+FIRST = 3  # steps, of which the least counts
+QUEUE = 1024  # launches that wait at most before the host does
+BOUND = (
+    0.9  # share of the GPU's time from which on the host does not run ahead by a queue
+)
+WITNESSES = 3  # fewer other programs say too little
+WAITS = ("read", "host_waits_event", "host_waits_stream", "host_waits_all", "barrier")
+
+
+def factor_of(row: Row, capture: Path, cluster: str) -> float | None:
+    """The host factor that the first steps of a row say; None where they do not say one."""
+    measured = row.cpu_steps.get(0, ())[:FIRST]
+    if not measured or _waits(capture):
+        return None
+    host, gpu = host_and_gpu(capture, cluster)
+    factor = min(measured) / host
+    if _launches(capture) > QUEUE and factor * host < BOUND * gpu:
+        return None
+    return factor
+
+
+def of_others(factors: Sequence[float | None]) -> list[float | None]:
+    """For each row the median of the others' factors; None where too few have one."""
+    return [_median([*factors[:at], *factors[at + 1 :]]) for at in range(len(factors))]
+
+
+def _median(factors: Sequence[float | None]) -> float | None:
+    said = [factor for factor in factors if factor is not None]
+    return median(said) if len(said) >= WITNESSES else None
+
+
+def host_and_gpu(capture: Path, cluster: str) -> tuple[float, float]:
+    """Seconds of the host at factor 1, and of a step that no host bounds."""
+
+    def step(factor: float) -> float:
+        overrides = [f"cluster.name={cluster}", f"cluster.host_factor={factor}"]
+        return step_time(load_scenario(capture, overrides))
+
+    return (step(SLOWER) - step(SLOW)) / (SLOWER - SLOW), step(NONE)
+
+
+def _waits(capture: Path) -> bool:
+    """Whether the host waits for the GPU within the step."""
+    first = recording.read(capture).ranks[0]
+    return any(event.kind in WAITS for event in first.events)
+
+
+def _launches(capture: Path) -> int:
+    recorded = recording.read(capture)
+    launches = [len(kernels_of(operation)) for operation in recorded.operations]
+    return sum(
+        launches[event.values["operation"]]
+        for event in recorded.ranks[0].events
+        if event.kind.startswith("operate")
+    )
